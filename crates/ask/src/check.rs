@@ -12,15 +12,15 @@ mod desk;
 mod ledger;
 mod report;
 
-use desk::Desk;
-use evenkeel_config::settings::{Check, Proxy};
+use desk::CheckShared;
+use evenkeel_config::settings::{CheckSettings, ProxySettings};
 use evenkeel_engine::Engine;
 use evenkeel_runtime::clock::Clock;
-use evenkeel_runtime::thread::Thread;
-use evenkeel_serve::handover::{Passed, Sockets};
+use evenkeel_runtime::thread::OwnedThread;
+use evenkeel_serve::handover::{HandoverSignal, ListenSockets};
 use evenkeel_serve::waiting;
-use evenkeel_store::redis::Store;
-use evenkeel_store::requests::Requests;
+use evenkeel_store::redis::RedisStore;
+use evenkeel_store::requests::StoreRequests;
 use evenkeel_telemetry::Watch;
 use http::HeaderValue;
 use http::header::CONNECTION;
@@ -42,7 +42,7 @@ use tokio::time::Instant;
 
 /// The number of connections allowed in addition to those with a waiting query. Further ones are
 /// closed at once and counted.
-const CONNECTIONS_BESIDES: usize = 1024;
+const CONNECTIONS_EXTRA_MAX: usize = 1024;
 /// The maximum size of a request's head in bytes: that of a client's request to the front, and a
 /// little more.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
@@ -53,11 +53,11 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 /// client must not be able to hide the cost of its request by making the line long.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 /// The size of the receive buffer for lines that is requested from the system, in bytes.
-const LINES_BYTES: usize = 4 * 1024 * 1024;
+const SYSLOG_BUFFER_BYTES: usize = 4 * 1024 * 1024;
 
 /// Why the door could not be opened. If there is an error, no part of it is open.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum CheckStartError {
     /// The door cannot listen on an address.
     #[error("check: cannot listen on {address}: {why}; name another in `check`")]
     Listen {
@@ -73,7 +73,7 @@ pub enum StartError {
 
 /// The current instruction to the thread.
 #[derive(Clone, Copy)]
-enum Phase {
+enum CheckPhase {
     Serve,
     /// Accept no more connections, and let running queries end, until this time.
     Drain(Instant),
@@ -82,18 +82,18 @@ enum Phase {
 
 /// Returns the maximum number of open connections of the door.
 #[must_use]
-pub fn connections_max(settings: &Check) -> usize {
-    settings.waiting_max + CONNECTIONS_BESIDES
+pub fn connections_max(settings: &CheckSettings) -> usize {
+    settings.waiting_max + CONNECTIONS_EXTRA_MAX
 }
 
 /// The open door.
-pub struct Running {
+pub struct RunningCheck {
     addresses: Vec<SocketAddr>,
     syslog: Vec<SocketAddr>,
     /// The channel closes when the thread has ended.
     alive: tokio::sync::Mutex<mpsc::Receiver<()>>,
-    thread: Thread<watch::Sender<Phase>>,
-    desk: Arc<Desk>,
+    thread: OwnedThread<watch::Sender<CheckPhase>>,
+    desk: Arc<CheckShared>,
     cut: Arc<AtomicUsize>,
 }
 
@@ -101,52 +101,54 @@ pub struct Running {
 /// are counted in it.
 ///
 /// # Errors
-/// [`StartError`]; nothing is open then.
+/// [`CheckStartError`]; nothing is open then.
 pub fn start(
-    settings: &Check,
-    proxy: &Proxy,
-    (engine, lane, store): (&Arc<Engine>, usize, Option<Arc<Store>>),
+    settings: &CheckSettings,
+    proxy: &ProxySettings,
+    (engine, lane, store): (&Arc<Engine>, usize, Option<Arc<RedisStore>>),
     watch: &Arc<Watch>,
-) -> Result<Running, StartError> {
-    start_on(settings, proxy, (engine, lane, store), watch, &Sockets::default())
+) -> Result<RunningCheck, CheckStartError> {
+    start_on(settings, proxy, (engine, lane, store), watch, &ListenSockets::default())
 }
 
 /// Like [`start`], but takes over the sockets of `handed` that match the settings; the others are
 /// bound and recorded there.
 ///
 /// # Errors
-/// [`StartError`]; nothing is open then.
+/// [`CheckStartError`]; nothing is open then.
 pub fn start_on(
-    settings: &Check,
-    proxy: &Proxy,
-    (engine, lane, store): (&Arc<Engine>, usize, Option<Arc<Store>>),
+    settings: &CheckSettings,
+    proxy: &ProxySettings,
+    (engine, lane, store): (&Arc<Engine>, usize, Option<Arc<RedisStore>>),
     watch: &Arc<Watch>,
-    handed: &Sockets,
-) -> Result<Running, StartError> {
+    handed: &ListenSockets,
+) -> Result<RunningCheck, CheckStartError> {
     let listen = |address| handed.listen(address);
     let listeners = all(&settings.listen, listen)?;
     let hear = |address| lines(address, handed);
     let sockets = all(settings.syslog.iter().map(|datagrams| &datagrams.0), hear)?;
     let addresses = listeners.iter().filter_map(|l| l.local_addr().ok()).collect();
     let syslog = sockets.iter().filter_map(|s| s.local_addr().ok()).collect();
-    let desk = Arc::new(Desk::new(settings, proxy, engine.lane(lane), engine.clock(), watch));
-    let (phase, phases) = watch::channel(Phase::Serve);
+    let desk =
+        Arc::new(CheckShared::new(settings, proxy, engine.lane(lane), engine.clock(), watch));
+    let (phase, phases) = watch::channel(CheckPhase::Serve);
     let (ended, alive) = mpsc::channel(1);
     let cut = Arc::new(AtomicUsize::new(0));
     let room = connections_max(settings);
     let passed = handed.passed();
     let (asked, cut_here) = (Arc::clone(&desk), Arc::clone(&cut));
     let run = async move || {
-        let (store, slots) = (store.as_ref().map(Requests::new), Arc::new(Semaphore::new(room)));
-        let house = House { desk: asked, store, slots, room, phases, passed };
+        let (store, slots) =
+            (store.as_ref().map(StoreRequests::new), Arc::new(Semaphore::new(room)));
+        let house = CheckServer { desk: asked, store, slots, room, phases, passed };
         cut_here.store(house.serve(listeners, sockets).await, Ordering::Relaxed);
     };
-    let thread = Thread::serve("check", phase, ended, run).map_err(StartError::Thread)?;
+    let thread = OwnedThread::serve("check", phase, ended, run).map_err(CheckStartError::Thread)?;
     let alive = tokio::sync::Mutex::new(alive);
-    Ok(Running { addresses, syslog, alive, thread, desk, cut })
+    Ok(RunningCheck { addresses, syslog, alive, thread, desk, cut })
 }
 
-impl Running {
+impl RunningCheck {
     /// Returns the addresses that the door answers on.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
@@ -160,7 +162,7 @@ impl Running {
     }
 
     /// Applies changed settings for trusted proxies and client addresses.
-    pub fn reload(&self, proxy: &Proxy) {
+    pub fn reload(&self, proxy: &ProxySettings) {
         self.desk.reload(proxy);
     }
 
@@ -178,15 +180,16 @@ impl Running {
 
     /// Accepts no more connections, and gives waiting queries at most `timeout` for their answers.
     pub fn drain(&self, timeout: Duration) {
-        self.thread.orders.send_replace(Phase::Drain(Clock::deadline(timeout)));
+        self.thread.orders.send_replace(CheckPhase::Drain(Clock::deadline(timeout)));
     }
 
     /// Closes everything at once.
     pub fn stop_now(&self) {
-        self.thread.orders.send_replace(Phase::Stop);
+        self.thread.orders.send_replace(CheckPhase::Stop);
     }
 
-    /// Waits until the thread has ended, after [`Running::drain`] or [`Running::stop_now`].
+    /// Waits until the thread has ended, after [`RunningCheck::drain`] or
+    /// [`RunningCheck::stop_now`].
     pub async fn ended(&self) {
         // Nothing is ever sent: `recv` returns when the sender is dropped.
         let _ = self.alive.lock().await.recv().await;
@@ -197,39 +200,39 @@ impl Running {
 fn all<'a, T>(
     addresses: impl IntoIterator<Item = &'a SocketAddr>,
     open: impl Fn(SocketAddr) -> io::Result<T>,
-) -> Result<Vec<T>, StartError> {
+) -> Result<Vec<T>, CheckStartError> {
     let one = |address: &SocketAddr| {
-        open(*address).map_err(|why| StartError::Listen { address: *address, why })
+        open(*address).map_err(|why| CheckStartError::Listen { address: *address, why })
     };
     addresses.into_iter().map(one).collect()
 }
 
-fn lines(address: SocketAddr, handed: &Sockets) -> io::Result<UdpSocket> {
+fn lines(address: SocketAddr, handed: &ListenSockets) -> io::Result<UdpSocket> {
     let socket = handed.take_datagrams(address)?.map_or_else(|| bind_lines(address), Ok)?;
-    handed.opened(&socket)?;
+    handed.record_open(&socket)?;
     Ok(socket)
 }
 
 fn bind_lines(address: SocketAddr) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
     // If the system allows only a smaller buffer, more lines are lost under heavy load.
-    let _ = socket.set_recv_buffer_size(LINES_BYTES);
+    let _ = socket.set_recv_buffer_size(SYSLOG_BUFFER_BYTES);
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     Ok(socket.into())
 }
 
 /// The state that the tasks of the door share.
-struct House {
-    desk: Arc<Desk>,
-    store: Option<Rc<Requests>>,
+struct CheckServer {
+    desk: Arc<CheckShared>,
+    store: Option<Rc<StoreRequests>>,
     slots: Arc<Semaphore>,
     room: usize,
-    phases: watch::Receiver<Phase>,
-    passed: Passed,
+    phases: watch::Receiver<CheckPhase>,
+    passed: HandoverSignal,
 }
 
-impl House {
+impl CheckServer {
     /// Serves until the thread is to end. Returns the number of connections that are still open.
     async fn serve(self, listeners: Vec<TcpListener>, sockets: Vec<UdpSocket>) -> usize {
         let mut accepting = JoinSet::new();
@@ -251,9 +254,9 @@ impl House {
         loop {
             let phase = *phases.borrow_and_update();
             let until = match phase {
-                Phase::Serve => None,
-                Phase::Drain(until) => Some(until),
-                Phase::Stop => return self.open(),
+                CheckPhase::Serve => None,
+                CheckPhase::Drain(until) => Some(until),
+                CheckPhase::Stop => return self.open(),
             };
             tokio::select! {
                 changed = phases.changed() => if changed.is_err() { return self.open() },
@@ -262,8 +265,8 @@ impl House {
         }
     }
 
-    fn door(&self) -> House {
-        House {
+    fn door(&self) -> CheckServer {
+        CheckServer {
             desk: Arc::clone(&self.desk),
             store: self.store.clone(),
             slots: Arc::clone(&self.slots),
@@ -326,9 +329,9 @@ impl House {
 
 async fn connection(
     (stream, peer): (TcpStream, SocketAddr),
-    (desk, store): (Arc<Desk>, Option<Rc<Requests>>),
-    mut phases: watch::Receiver<Phase>,
-    passed: Passed,
+    (desk, store): (Arc<CheckShared>, Option<Rc<StoreRequests>>),
+    mut phases: watch::Receiver<CheckPhase>,
+    passed: HandoverSignal,
 ) {
     let _open = desk.counts.connections.hold();
     desk.counts.accepted.increment(1);
@@ -340,7 +343,7 @@ async fn connection(
         async move {
             let head = request.into_parts().0;
             let mut answer = desk.answer(store.as_deref(), &head, peer).await;
-            if let (true, Ok(answer)) = (passed.is_so(), &mut answer) {
+            if let (true, Ok(answer)) = (passed.has_passed(), &mut answer) {
                 // The next query must go to the successor process.
                 answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
@@ -367,13 +370,13 @@ async fn connection(
 }
 
 /// Waits until the door accepts no more connections.
-async fn leaving(phases: &mut watch::Receiver<Phase>) {
+async fn leaving(phases: &mut watch::Receiver<CheckPhase>) {
     // An error means that the sender is gone, which also means to stop.
-    let _ = phases.wait_for(|phase| !matches!(phase, Phase::Serve)).await;
+    let _ = phases.wait_for(|phase| !matches!(phase, CheckPhase::Serve)).await;
 }
 
 /// Reads an access log, one line in each datagram.
-async fn read(socket: tokio::net::UdpSocket, desk: Arc<Desk>) {
+async fn read(socket: tokio::net::UdpSocket, desk: Arc<CheckShared>) {
     let mut line = vec![0; LINE_BYTES_MAX];
     loop {
         match socket.recv(&mut line).await {
@@ -387,7 +390,7 @@ async fn read(socket: tokio::net::UdpSocket, desk: Arc<Desk>) {
 }
 
 /// Settles passes without a report in time.
-async fn sweep(desk: Arc<Desk>) {
+async fn sweep(desk: Arc<CheckShared>) {
     let mut ticks = tokio::time::interval(Duration::from_millis(250));
     loop {
         ticks.tick().await;

@@ -15,16 +15,16 @@ mod resp;
 mod talk;
 mod worker;
 
-use elsewhere::Elsewhere;
-use evenkeel_config::settings::{Line, Listen};
-use evenkeel_engine::tags::{TagLane, Tags};
+use elsewhere::TagStoreClient;
+use evenkeel_config::settings::{LineSettings, StreamAddress};
+use evenkeel_engine::tags::{TagEngine, TagLane};
 use evenkeel_runtime::clock::Clock;
-use evenkeel_serve::handover::{Passed, Sockets};
+use evenkeel_serve::handover::{HandoverSignal, ListenSockets};
 use evenkeel_serve::watchdog;
-use evenkeel_store::redis::Store;
+use evenkeel_store::redis::RedisStore;
 use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::counts::StreamCounts;
-use listen::{Listener, SocketFile};
+use listen::{LineListener, SocketFile};
 use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::io;
@@ -38,14 +38,14 @@ use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use worker::{House, Open, Worker};
+use worker::{LineShared, LineWorker, RegisteredListener};
 
 /// The maximum number of task polls between two looks at the system's event queue.
-const POLLS_PER_LOOK: u32 = 256;
+const POLLS_PER_EVENT_CHECK: u32 = 256;
 
 /// Why the door could not be opened. If there is an error, no part of it is open.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum LineStartError {
     /// The door cannot listen on an address.
     #[error("line: cannot listen on {address}: {error}; {advice}")]
     Listen {
@@ -61,8 +61,8 @@ pub enum StartError {
     Thread(io::Error),
 }
 
-impl StartError {
-    fn listen(address: String, error: io::Error) -> StartError {
+impl LineStartError {
+    fn listen(address: String, error: io::Error) -> LineStartError {
         let advice = match error.kind() {
             io::ErrorKind::AddrInUse if error.get_ref().is_some() => {
                 "write the address as it was handed in"
@@ -73,19 +73,19 @@ impl StartError {
             io::ErrorKind::PermissionDenied => "this user may not: name another",
             _ => "name another in `line`",
         };
-        StartError::Listen { address, error, advice }
+        LineStartError::Listen { address, error, advice }
     }
 }
 
 /// The current instructions to all threads: the settings and the phase.
 #[derive(Clone)]
-struct Order {
-    settings: Arc<Line>,
-    phase: Phase,
+struct LineInstructions {
+    settings: Arc<LineSettings>,
+    phase: LinePhase,
 }
 
 #[derive(Clone, Copy)]
-enum Phase {
+enum LinePhase {
     Serve,
     /// Accept no more connections, and answer what has been sent, until this time.
     Drain(Instant),
@@ -93,15 +93,15 @@ enum Phase {
 }
 
 /// The open door.
-pub struct Running {
-    lines: Vec<Listen>,
+pub struct RunningLine {
+    lines: Vec<StreamAddress>,
     resp: Vec<SocketAddr>,
-    orders: watch::Sender<Order>,
+    orders: watch::Sender<LineInstructions>,
     /// The channel closes when the last thread has ended.
     alive: tokio::sync::Mutex<mpsc::Receiver<Infallible>>,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
     files: Mutex<Vec<SocketFile>>,
-    house: Arc<House>,
+    house: Arc<LineShared>,
 }
 
 /// Returns the number of threads of the door: one per core that this process may use, at least one.
@@ -117,13 +117,13 @@ pub fn threads() -> usize {
 ///
 /// An address cannot be listened on, or the system gives no thread. Nothing runs then.
 pub fn start(
-    settings: &Line,
-    tags: &Arc<Tags>,
-    store: Option<&Arc<Store>>,
+    settings: &LineSettings,
+    tags: &Arc<TagEngine>,
+    store: Option<&Arc<RedisStore>>,
     clock: Clock,
     watch: &Arc<Watch>,
-) -> Result<Running, StartError> {
-    start_on(settings, tags, store, clock, watch, &Sockets::default())
+) -> Result<RunningLine, LineStartError> {
+    start_on(settings, tags, store, clock, watch, &ListenSockets::default())
 }
 
 /// Like [`start`], but takes over the sockets of `sockets` that match the settings; the others are
@@ -133,29 +133,29 @@ pub fn start(
 ///
 /// An address cannot be listened on, or the system gives no thread. Nothing runs then.
 pub fn start_on(
-    settings: &Line,
-    tags: &Arc<Tags>,
-    store: Option<&Arc<Store>>,
+    settings: &LineSettings,
+    tags: &Arc<TagEngine>,
+    store: Option<&Arc<RedisStore>>,
     clock: Clock,
     watch: &Arc<Watch>,
-    sockets: &Sockets,
-) -> Result<Running, StartError> {
+    sockets: &ListenSockets,
+) -> Result<RunningLine, LineStartError> {
     let mut bound = listen::bind(settings, threads(), sockets)?;
-    let order = Order { settings: Arc::new(settings.clone()), phase: Phase::Serve };
+    let order = LineInstructions { settings: Arc::new(settings.clone()), phase: LinePhase::Serve };
     let (orders, _) = watch::channel(order);
     let (alive, ended) = mpsc::channel(1);
     let counts = |door| StreamCounts::new(watch.registry(), door);
-    let running = Running {
+    let running = RunningLine {
         lines: bound.lines,
         resp: bound.resp,
         orders,
         alive: tokio::sync::Mutex::new(ended),
         threads: Mutex::default(),
         files: Mutex::new(bound.files),
-        house: Arc::new(House::new(counts("line"), counts("resp"))),
+        house: Arc::new(LineShared::new(counts("line"), counts("resp"))),
     };
     for (index, listeners) in bound.threads.drain(..).enumerate() {
-        let seat = Seat {
+        let seat = LineWorkerInit {
             listeners,
             lane: tags.lane(index),
             store: store.cloned(),
@@ -166,24 +166,24 @@ pub fn start_on(
             orders: running.orders.subscribe(),
         };
         let started = seat.start(index, alive.clone()).inspect_err(|_| running.stop_now());
-        running.threads.lock().push(started.map_err(StartError::Thread)?);
+        running.threads.lock().push(started.map_err(LineStartError::Thread)?);
     }
     Ok(running)
 }
 
 /// What a thread needs to start.
-struct Seat {
-    listeners: Vec<Listener>,
+struct LineWorkerInit {
+    listeners: Vec<LineListener>,
     lane: TagLane,
-    store: Option<Arc<Store>>,
-    passed: Passed,
+    store: Option<Arc<RedisStore>>,
+    passed: HandoverSignal,
     clock: Clock,
     watch: Arc<Watch>,
-    house: Arc<House>,
-    orders: watch::Receiver<Order>,
+    house: Arc<LineShared>,
+    orders: watch::Receiver<LineInstructions>,
 }
 
-impl Seat {
+impl LineWorkerInit {
     fn start(
         self,
         index: usize,
@@ -192,7 +192,7 @@ impl Seat {
         let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
         let body = move || {
             let mut builder = tokio::runtime::Builder::new_current_thread();
-            builder.enable_all().event_interval(POLLS_PER_LOOK);
+            builder.enable_all().event_interval(POLLS_PER_EVENT_CHECK);
             match builder.build_local(LocalOptions::default()) {
                 Ok(runtime) => {
                     let _ = ready.send(Ok(()));
@@ -214,11 +214,11 @@ impl Seat {
     async fn run(mut self) {
         let settings = Arc::clone(&self.orders.borrow().settings);
         tokio::task::spawn_local(watchdog::beat("line", self.watch.beats.clone(), self.clock));
-        let store = self.store.as_ref().map(Elsewhere::new);
-        let worker = Worker::new(&settings, self.lane, store, self.clock, self.house);
+        let store = self.store.as_ref().map(TagStoreClient::new);
+        let worker = LineWorker::new(&settings, self.lane, store, self.clock, self.house);
         let mut accepting = JoinSet::new();
         for listener in self.listeners {
-            match Open::new(listener) {
+            match RegisteredListener::new(listener) {
                 Ok(listener) => {
                     let accept = Rc::clone(&worker).accept(listener, self.passed.clone());
                     accepting.spawn_local(accept);
@@ -232,7 +232,11 @@ impl Seat {
 }
 
 /// Follows the orders until the thread may end.
-async fn obey(worker: &Worker, mut accepting: JoinSet<()>, orders: &mut watch::Receiver<Order>) {
+async fn obey(
+    worker: &LineWorker,
+    mut accepting: JoinSet<()>,
+    orders: &mut watch::Receiver<LineInstructions>,
+) {
     let mut until = None;
     loop {
         let drained = async {
@@ -249,9 +253,9 @@ async fn obey(worker: &Worker, mut accepting: JoinSet<()>, orders: &mut watch::R
         }
         let order = orders.borrow_and_update().clone();
         match order.phase {
-            Phase::Serve => worker.reload(&order.settings),
-            Phase::Stop => return,
-            Phase::Drain(at) => {
+            LinePhase::Serve => worker.reload(&order.settings),
+            LinePhase::Stop => return,
+            LinePhase::Drain(at) => {
                 until = Some(at);
                 worker.drain();
             }
@@ -259,11 +263,11 @@ async fn obey(worker: &Worker, mut accepting: JoinSet<()>, orders: &mut watch::R
     }
 }
 
-impl Running {
+impl RunningLine {
     /// Returns the addresses of the line protocol, in the order of the settings, with the ports
     /// that the system assigned.
     #[must_use]
-    pub fn lines(&self) -> &[Listen] {
+    pub fn lines(&self) -> &[StreamAddress] {
         &self.lines
     }
 
@@ -286,33 +290,34 @@ impl Running {
     }
 
     /// Applies changed settings to the connections that follow.
-    pub fn reload(&self, settings: &Line) {
+    pub fn reload(&self, settings: &LineSettings) {
         let settings = Arc::new(settings.clone());
         self.orders.send_modify(|order| order.settings = settings);
     }
 
     /// Accepts no more connections, answers what has been sent for at most `timeout`, then closes
-    /// everything. Returns at once; [`Running::ended`] reports when it is done.
+    /// everything. Returns at once; [`RunningLine::ended`] reports when it is done.
     pub fn drain(&self, timeout: Duration) {
         // A client that connects from now on must fail at once, not wait for this process.
         self.files.lock().clear();
         let until = Clock::deadline(timeout);
-        self.orders.send_modify(|order| order.phase = Phase::Drain(until));
+        self.orders.send_modify(|order| order.phase = LinePhase::Drain(until));
     }
 
     /// Closes everything at once, even if queries are unanswered.
     pub fn stop_now(&self) {
-        self.orders.send_modify(|order| order.phase = Phase::Stop);
+        self.orders.send_modify(|order| order.phase = LinePhase::Stop);
     }
 
-    /// Waits until all threads have ended, after [`Running::drain`] or [`Running::stop_now`].
+    /// Waits until all threads have ended, after [`RunningLine::drain`] or
+    /// [`RunningLine::stop_now`].
     pub async fn ended(&self) {
         // Nothing is ever sent: `recv` returns when the last sender is dropped.
         let _ = self.alive.lock().await.recv().await;
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningLine {
     fn drop(&mut self) {
         self.stop_now();
         for thread in self.threads.lock().drain(..) {

@@ -21,19 +21,19 @@ mod orders;
 mod wall;
 mod zmtp;
 
-use elsewhere::Elsewhere;
-use evenkeel_config::settings::Master;
-use evenkeel_engine::domains::Domains;
+use elsewhere::MasterStoreClient;
+use evenkeel_config::settings::MasterSettings;
+use evenkeel_engine::domains::MasterDomains;
 use evenkeel_runtime::clock::Clock;
-use evenkeel_runtime::thread::Thread;
-use evenkeel_serve::handover::{Passed, Sockets};
+use evenkeel_runtime::thread::OwnedThread;
+use evenkeel_serve::handover::{HandoverSignal, ListenSockets};
 use evenkeel_serve::watchdog;
-use evenkeel_store::redis::Store;
+use evenkeel_store::redis::RedisStore;
 use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::counts::master::MasterCounts;
-use hub::Hub;
+use hub::OrderHub;
 use ipnet::IpNet;
-use link::Ended;
+use link::ZmqConnectionError;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
@@ -47,7 +47,7 @@ use tokio::time::Instant;
 
 /// Why the door could not be opened. If there is an error, no part of it is open.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum MasterStartError {
     /// The door cannot listen on an address.
     #[error("master: cannot listen on {address}: {why}; name another in `master`")]
     Listen {
@@ -63,7 +63,7 @@ pub enum StartError {
 
 /// The current instruction to the thread.
 #[derive(Clone, Copy)]
-enum Phase {
+enum MasterPhase {
     Serve,
     /// Accept no more connections, and send the pending orders, until this time.
     Drain(Instant),
@@ -71,48 +71,48 @@ enum Phase {
 }
 
 /// The open door.
-pub struct Running {
+pub struct RunningMaster {
     addresses: [SocketAddr; 2],
     /// The channel closes when the thread has ended.
     alive: tokio::sync::Mutex<mpsc::Receiver<()>>,
-    thread: Thread<watch::Sender<Phase>>,
+    thread: OwnedThread<watch::Sender<MasterPhase>>,
 }
 
 /// Opens the door. If there is a store, the reports of gatekeepers are counted in it too.
 ///
 /// # Errors
-/// [`StartError`]; nothing is open then.
+/// [`MasterStartError`]; nothing is open then.
 pub fn start(
-    settings: &Master,
-    (domains, store): (&Arc<Domains>, Option<Arc<Store>>),
+    settings: &MasterSettings,
+    (domains, store): (&Arc<MasterDomains>, Option<Arc<RedisStore>>),
     clock: Clock,
     watch: &Watch,
-) -> Result<Running, StartError> {
-    start_on(settings, (domains, store), clock, watch, &Sockets::default())
+) -> Result<RunningMaster, MasterStartError> {
+    start_on(settings, (domains, store), clock, watch, &ListenSockets::default())
 }
 
 /// Like [`start`], but takes over the sockets of `sockets` that match the settings; the others are
 /// bound and recorded there.
 ///
 /// # Errors
-/// [`StartError`]; nothing is open then.
+/// [`MasterStartError`]; nothing is open then.
 pub fn start_on(
-    settings: &Master,
-    (domains, store): (&Arc<Domains>, Option<Arc<Store>>),
+    settings: &MasterSettings,
+    (domains, store): (&Arc<MasterDomains>, Option<Arc<RedisStore>>),
     clock: Clock,
     watch: &Watch,
-    sockets: &Sockets,
-) -> Result<Running, StartError> {
+    sockets: &ListenSockets,
+) -> Result<RunningMaster, MasterStartError> {
     let listen = |address| {
         let listener = sockets.listen(address);
-        listener.map_err(|why| StartError::Listen { address, why })
+        listener.map_err(|why| MasterStartError::Listen { address, why })
     };
     let accounting = listen(settings.accounting)?;
     let control = listen(settings.control)?;
     let address = |listener: &TcpListener, asked| listener.local_addr().unwrap_or(asked);
     let addresses =
         [address(&accounting, settings.accounting), address(&control, settings.control)];
-    let (phase, phases) = watch::channel(Phase::Serve);
+    let (phase, phases) = watch::channel(MasterPhase::Serve);
     let (ended, alive) = mpsc::channel(1);
     let counts = || Arc::new(MasterCounts::new(watch.registry(), addresses));
     let counts = Arc::clone(watch.master.get_or_init(counts));
@@ -120,15 +120,16 @@ pub fn start_on(
     let (passed, beats) = (sockets.passed(), watch.beats.clone());
     let run = async move || {
         tokio::task::spawn_local(watchdog::beat("master", beats, clock));
-        let (hub, store) = (Hub::new(), store.as_ref().map(Elsewhere::new));
-        let desk = Rc::new(Desk { hub, domains, store, clock, counts });
+        let (hub, store) = (OrderHub::new(), store.as_ref().map(MasterStoreClient::new));
+        let desk = Rc::new(MasterShared { hub, domains, store, clock, counts });
         serve(desk, &settings, ([accounting, control], passed), phases).await;
     };
-    let thread = Thread::serve("master", phase, ended, run).map_err(StartError::Thread)?;
-    Ok(Running { addresses, alive: tokio::sync::Mutex::new(alive), thread })
+    let thread =
+        OwnedThread::serve("master", phase, ended, run).map_err(MasterStartError::Thread)?;
+    Ok(RunningMaster { addresses, alive: tokio::sync::Mutex::new(alive), thread })
 }
 
-impl Running {
+impl RunningMaster {
     /// Returns the addresses of `accounting` and `control`.
     #[must_use]
     pub fn addresses(&self) -> [SocketAddr; 2] {
@@ -137,15 +138,16 @@ impl Running {
 
     /// Accepts no more connections, and sends pending orders for at most `timeout`.
     pub fn drain(&self, timeout: Duration) {
-        self.thread.orders.send_replace(Phase::Drain(Clock::deadline(timeout)));
+        self.thread.orders.send_replace(MasterPhase::Drain(Clock::deadline(timeout)));
     }
 
     /// Closes everything at once.
     pub fn stop_now(&self) {
-        self.thread.orders.send_replace(Phase::Stop);
+        self.thread.orders.send_replace(MasterPhase::Stop);
     }
 
-    /// Waits until the thread has ended, after [`Running::drain`] or [`Running::stop_now`].
+    /// Waits until the thread has ended, after [`RunningMaster::drain`] or
+    /// [`RunningMaster::stop_now`].
     pub async fn ended(&self) {
         // Nothing is ever sent: `recv` returns when the sender is dropped.
         let _ = self.alive.lock().await.recv().await;
@@ -153,23 +155,23 @@ impl Running {
 }
 
 /// The state that all connections share.
-struct Desk {
-    hub: Hub,
-    domains: Arc<Domains>,
+struct MasterShared {
+    hub: OrderHub,
+    domains: Arc<MasterDomains>,
     /// The store that counts for all masters, if there is one.
-    store: Option<Elsewhere>,
+    store: Option<MasterStoreClient>,
     clock: Clock,
     counts: Arc<MasterCounts>,
 }
 
 /// Serves both sockets until the thread is to end.
 async fn serve(
-    desk: Rc<Desk>,
-    settings: &Master,
-    ([accounting, control], passed): ([TcpListener; 2], Passed),
-    mut phases: watch::Receiver<Phase>,
+    desk: Rc<MasterShared>,
+    settings: &MasterSettings,
+    ([accounting, control], passed): ([TcpListener; 2], HandoverSignal),
+    mut phases: watch::Receiver<MasterPhase>,
 ) {
-    let gate = |listener| Gate {
+    let gate = |listener| PeerFilter {
         listener,
         allow: settings.allow.clone(),
         slots: Arc::new(Semaphore::new(settings.connections)),
@@ -180,9 +182,9 @@ async fn serve(
     let told = tokio::task::spawn_local(accept(Rc::clone(&desk), gate(control), orders::run));
     loop {
         let until = match *phases.borrow_and_update() {
-            Phase::Serve => None,
-            Phase::Drain(until) => Some(until),
-            Phase::Stop => return,
+            MasterPhase::Serve => None,
+            MasterPhase::Drain(until) => Some(until),
+            MasterPhase::Stop => return,
         };
         if until.is_some() {
             heard.abort();
@@ -197,7 +199,7 @@ async fn serve(
 
 /// Waits until all pending orders are sent, at most until `until`. Without `until`, nothing drains
 /// and this waits forever.
-async fn sent(hub: &Hub, until: Option<Instant>) {
+async fn sent(hub: &OrderHub, until: Option<Instant>) {
     match until {
         Some(until) => drop(tokio::time::timeout_at(until, hub.emptied()).await),
         None => std::future::pending().await,
@@ -205,23 +207,23 @@ async fn sent(hub: &Hub, until: Option<Instant>) {
 }
 
 /// Which peers may connect to a listener, and how many.
-struct Gate {
+struct PeerFilter {
     listener: TcpListener,
     allow: Vec<IpNet>,
     slots: Arc<Semaphore>,
-    passed: Passed,
+    passed: HandoverSignal,
 }
 
-impl Gate {
-    fn lets_in(&self, peer: IpAddr) -> bool {
+impl PeerFilter {
+    fn allows(&self, peer: IpAddr) -> bool {
         self.allow.is_empty() || self.allow.iter().any(|net| net.contains(&peer.to_canonical()))
     }
 }
 
-async fn accept<F: Future<Output = Result<Infallible, Ended>> + 'static>(
-    desk: Rc<Desk>,
-    mut gate: Gate,
-    run: fn(TcpStream, IpAddr, Rc<Desk>) -> F,
+async fn accept<F: Future<Output = Result<Infallible, ZmqConnectionError>> + 'static>(
+    desk: Rc<MasterShared>,
+    mut gate: PeerFilter,
+    run: fn(TcpStream, IpAddr, Rc<MasterShared>) -> F,
 ) {
     let listener = gate.listener.try_clone().and_then(tokio::net::TcpListener::from_std);
     let listener = match listener {
@@ -241,7 +243,7 @@ async fn accept<F: Future<Output = Result<Infallible, Ended>> + 'static>(
                 continue;
             }
         };
-        if !gate.lets_in(peer.ip()) {
+        if !gate.allows(peer.ip()) {
             desk.counts.strangers.increment(1);
             continue;
         }
@@ -255,9 +257,14 @@ async fn accept<F: Future<Output = Result<Infallible, Ended>> + 'static>(
             let _open = desk.counts.connections.hold();
             match run(stream, peer.ip(), Rc::clone(&desk)).await {
                 // A gatekeeper that disconnects is not an error.
-                Err(Ended::Io(_)) | Ok(_) => {}
+                Err(ZmqConnectionError::Io(_)) | Ok(_) => {}
                 Err(ended) => {
-                    desk.counts.refused(peer.ip(), ended.kind(), ended, desk.clock.now());
+                    desk.counts.record_disconnect_error(
+                        peer.ip(),
+                        ended.kind(),
+                        ended,
+                        desk.clock.now(),
+                    );
                 }
             }
             drop(slot);

@@ -1,12 +1,12 @@
 //! A layer for HTTP services with tower: it asks about each request, and answers those that are
 //! refused. A service with this layer needs no proxy in front of it.
 //!
-//! A `Gate` decides. The `Client` asks a line door, so that all services of a machine count
-//! together, and refused requests get 429; `evenkeel_embed` has gates that decide within the
+//! A `RequestGate` decides. The `LineClient` asks a line door, so that all services of a machine
+//! count together, and refused requests get 429; `evenkeel_embed` has gates that decide within the
 //! process. The name of a request is chosen by the code that creates the layer: there are no
 //! trusted proxies and no addresses here. A request for which there is no answer passes.
 
-use super::{Answer, Client};
+use super::{LineAnswer, LineClient};
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, Request, Response, StatusCode};
 use std::future::Future;
@@ -17,7 +17,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 /// Decides whether a request with the name `N` may run.
-pub trait Gate<N>: Clone + Send + 'static {
+pub trait RequestGate<N>: Clone + Send + 'static {
     /// The status of the answer to a refused request.
     const REFUSED: StatusCode;
 
@@ -26,13 +26,13 @@ pub trait Gate<N>: Clone + Send + 'static {
     fn admit(&self, name: N) -> impl Future<Output = Result<(), Duration>> + Send;
 }
 
-impl Gate<Vec<u8>> for Client {
+impl RequestGate<Vec<u8>> for LineClient {
     const REFUSED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
 
     async fn admit(&self, name: Vec<u8>) -> Result<(), Duration> {
         match self.ask(&name).await {
-            Answer::Refused => Err(Duration::ZERO),
-            Answer::Served | Answer::Unanswered => Ok(()),
+            LineAnswer::Refused => Err(Duration::ZERO),
+            LineAnswer::Served | LineAnswer::Unanswered => Ok(()),
         }
     }
 }
@@ -72,7 +72,7 @@ impl<S, G, T, B, R, N> Service<Request<B>> for Throttled<S, G, T>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send,
-    G: Gate<N> + Sync,
+    G: RequestGate<N> + Sync,
     T: Fn(&Request<B>) -> Option<N>,
     N: Send + 'static,
     B: Send + 'static,

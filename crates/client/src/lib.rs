@@ -4,7 +4,7 @@
 //!
 //! All tasks of a program share one connection, and queries made at the same time go out in one
 //! write. A separate task owns the connection. If it fails, all waiting callers get
-//! [`Answer::Unanswered`] at once, and so do all callers until the pause is over. Everything is
+//! [`LineAnswer::Unanswered`] at once, and so do all callers until the pause is over. Everything is
 //! bounded: if too many callers wait, further ones get the same answer at once. This file counts
 //! and decides nothing. For services: `layer`.
 
@@ -26,7 +26,7 @@ const TAG_BYTES_MAX: usize = 8192;
 
 /// The address of a line door.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
+pub enum LineAddress {
     /// `tcp://127.0.0.1:7070`; a name is resolved at each connect.
     Tcp(String),
     /// `unix:///run/evenkeel/line.sock`: a socket file.
@@ -36,29 +36,29 @@ pub enum Address {
 /// The error for a text that is not the address of a door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not the address of a line door; write tcp://127.0.0.1:7070 or unix:///run/line.sock")]
-pub struct AddressFault;
+pub struct LineAddressError;
 
-impl FromStr for Address {
-    type Err = AddressFault;
+impl FromStr for LineAddress {
+    type Err = LineAddressError;
 
-    fn from_str(text: &str) -> Result<Address, AddressFault> {
+    fn from_str(text: &str) -> Result<LineAddress, LineAddressError> {
         match text.split_once("://") {
             Some(("tcp", to))
                 if to.rsplit_once(':').is_some_and(|(host, port)| {
                     !host.is_empty() && port.parse::<u16>().is_ok()
                 }) =>
             {
-                Ok(Address::Tcp(to.to_owned()))
+                Ok(LineAddress::Tcp(to.to_owned()))
             }
-            Some(("unix", path)) if path.starts_with('/') => Ok(Address::Unix(path.into())),
-            _ => Err(AddressFault),
+            Some(("unix", path)) if path.starts_with('/') => Ok(LineAddress::Unix(path.into())),
+            _ => Err(LineAddressError),
         }
     }
 }
 
 /// How long a client waits, and pauses after failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct LineTimeouts {
     /// The time limit for an answer, and for a connection. If it is too short, a busy machine is
     /// taken for a dead one. If it is too long, a dead one delays the first caller. Default: 50 ms.
     pub timeout: Duration,
@@ -69,9 +69,9 @@ pub struct Patience {
     pub pause_max: Duration,
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
-        Patience {
+impl Default for LineTimeouts {
+    fn default() -> LineTimeouts {
+        LineTimeouts {
             timeout: Duration::from_millis(50),
             pause: Duration::from_secs(1),
             pause_max: Duration::from_secs(30),
@@ -81,7 +81,7 @@ impl Default for Patience {
 
 /// The result of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum LineAnswer {
     /// The hit was served, and counted.
     Served,
     /// The hit was refused.
@@ -97,55 +97,56 @@ fn deadline(length: Duration) -> Instant {
 
 /// A client. Its clones share one connection, which is closed when the last clone is dropped.
 #[derive(Clone, Debug)]
-pub struct Client {
-    questions: mpsc::Sender<Question>,
+pub struct LineClient {
+    questions: mpsc::Sender<LineQuery>,
 }
 
 #[derive(Debug)]
-struct Question {
+struct LineQuery {
     tag: Vec<u8>,
-    answer: oneshot::Sender<Answer>,
+    answer: oneshot::Sender<LineAnswer>,
 }
 
-impl Client {
+impl LineClient {
     /// Creates a client of the door at `address`. It connects when it is first used. Call this
     /// within a tokio runtime that has IO and time enabled.
     #[must_use]
-    pub fn new(address: Address, patience: Patience) -> Client {
+    pub fn new(address: LineAddress, patience: LineTimeouts) -> LineClient {
         let (questions, asked) = mpsc::channel(WAITING_MAX);
-        tokio::spawn(Talk { address, patience, asked }.run());
-        Client { questions }
+        tokio::spawn(LineClientTask { address, patience, asked }.run());
+        LineClient { questions }
     }
 
     /// Asks whether a hit of `tag` may happen now, and charges it if so.
-    pub async fn ask(&self, tag: &[u8]) -> Answer {
+    pub async fn ask(&self, tag: &[u8]) -> LineAnswer {
         if tag.len() > TAG_BYTES_MAX || tag.contains(&b'\n') {
-            return Answer::Unanswered;
+            return LineAnswer::Unanswered;
         }
         let (answer, answered) = oneshot::channel();
-        let question = Question { tag: tag.to_vec(), answer };
+        let question = LineQuery { tag: tag.to_vec(), answer };
         if self.questions.try_send(question).is_err() {
-            return Answer::Unanswered;
+            return LineAnswer::Unanswered;
         }
-        answered.await.unwrap_or(Answer::Unanswered)
+        answered.await.unwrap_or(LineAnswer::Unanswered)
     }
 
-    /// Whether a hit of `tag` may pass: true except for a refusal. Charges it like [`Client::ask`].
+    /// Whether a hit of `tag` may pass: true except for a refusal. Charges it like
+    /// [`LineClient::ask`].
     pub async fn allows(&self, tag: &[u8]) -> bool {
-        self.ask(tag).await != Answer::Refused
+        self.ask(tag).await != LineAnswer::Refused
     }
 }
 
 /// The task that owns the connection.
-struct Talk {
-    address: Address,
-    patience: Patience,
-    asked: mpsc::Receiver<Question>,
+struct LineClientTask {
+    address: LineAddress,
+    patience: LineTimeouts,
+    asked: mpsc::Receiver<LineQuery>,
 }
 
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum ConnectionEnd {
     /// The door closed it while no query was pending.
     Closed,
     /// The door did not answer, or not correctly. `answered`: it had answered before.
@@ -154,14 +155,14 @@ enum End {
     Over,
 }
 
-impl Talk {
+impl LineClientTask {
     async fn run(mut self) {
         let mut pause = self.patience.pause;
         while let Some(question) = self.asked.recv().await {
             match self.connected(question).await {
-                End::Over => return,
-                End::Closed => pause = self.patience.pause,
-                End::Failed { answered } => {
+                ConnectionEnd::Over => return,
+                ConnectionEnd::Closed => pause = self.patience.pause,
+                ConnectionEnd::Failed { answered } => {
                     if answered {
                         pause = self.patience.pause;
                     }
@@ -192,16 +193,16 @@ impl Talk {
     }
 
     /// Connects, then sends `first` and further queries until the connection ends.
-    async fn connected(&mut self, first: Question) -> End {
-        let failed = End::Failed { answered: false };
+    async fn connected(&mut self, first: LineQuery) -> ConnectionEnd {
+        let failed = ConnectionEnd::Failed { answered: false };
         match &self.address {
-            Address::Tcp(to) => {
+            LineAddress::Tcp(to) => {
                 let connected = timeout(self.patience.timeout, TcpStream::connect(to)).await;
                 let Ok(Ok(stream)) = connected else { return failed };
                 let _ = stream.set_nodelay(true);
                 self.converse(stream, first).await
             }
-            Address::Unix(path) => {
+            LineAddress::Unix(path) => {
                 let connected = timeout(self.patience.timeout, UnixStream::connect(path)).await;
                 let Ok(Ok(stream)) = connected else { return failed };
                 self.converse(stream, first).await
@@ -209,16 +210,20 @@ impl Talk {
         }
     }
 
-    async fn converse<S: AsyncRead + AsyncWrite>(&mut self, stream: S, first: Question) -> End {
+    async fn converse<S: AsyncRead + AsyncWrite>(
+        &mut self,
+        stream: S,
+        first: LineQuery,
+    ) -> ConnectionEnd {
         let (mut reader, mut writer) = tokio::io::split(stream);
-        let mut open = Open::default();
+        let mut open = PendingQueries::default();
         open.ask(first, self.patience.timeout);
         let (mut input, mut batch) = ([0; 1024], Vec::new());
         loop {
             tokio::select! {
                 read = reader.read(&mut input) => match read {
                     Ok(count @ 1..) if open.answered(&input[..count]) => {}
-                    Ok(0) if open.waiting.is_empty() => return End::Closed,
+                    Ok(0) if open.waiting.is_empty() => return ConnectionEnd::Closed,
                     _ => return open.failed(),
                 },
                 sent = writer.write(&open.output[open.sent..]), if open.unsent() => match sent {
@@ -227,7 +232,7 @@ impl Talk {
                 },
                 count = self.asked.recv_many(&mut batch, 64), if open.has_room() => {
                     if count == 0 {
-                        return End::Over;
+                        return ConnectionEnd::Over;
                     }
                     batch.drain(..).for_each(|one| open.ask(one, self.patience.timeout));
                 },
@@ -239,18 +244,18 @@ impl Talk {
 
 /// The queries in transit on a connection.
 #[derive(Default)]
-struct Open {
+struct PendingQueries {
     output: Vec<u8>,
     sent: usize,
     /// The deadlines and senders of the queries that wait for an answer, in the order sent.
-    waiting: VecDeque<(Instant, oneshot::Sender<Answer>)>,
+    waiting: VecDeque<(Instant, oneshot::Sender<LineAnswer>)>,
     /// The beginning of an answer.
     partial: Vec<u8>,
     answered: bool,
 }
 
-impl Open {
-    fn ask(&mut self, question: Question, patience: Duration) {
+impl PendingQueries {
+    fn ask(&mut self, question: LineQuery, patience: Duration) {
         self.output.extend_from_slice(&question.tag);
         self.output.push(b'\n');
         self.waiting.push_back((deadline(patience), question.answer));
@@ -278,8 +283,8 @@ impl Open {
         let mut answers = self.partial.chunks_exact(3);
         for answer in &mut answers {
             let answer = match answer {
-                b"OK\n" => Answer::Served,
-                b"NO\n" => Answer::Refused,
+                b"OK\n" => LineAnswer::Served,
+                b"NO\n" => LineAnswer::Refused,
                 _ => return false,
             };
             let Some((_, asker)) = self.waiting.pop_front() else { return false };
@@ -299,8 +304,8 @@ impl Open {
         }
     }
 
-    fn failed(&self) -> End {
-        End::Failed { answered: self.answered }
+    fn failed(&self) -> ConnectionEnd {
+        ConnectionEnd::Failed { answered: self.answered }
     }
 }
 
@@ -314,7 +319,7 @@ mod tests {
             // Make answers frequent.
             let bytes: Vec<u8> =
                 bytes.iter().map(|byte| b"OK\nNO\nx"[usize::from(byte % 7)]).collect();
-            let mut open = Open::default();
+            let mut open = PendingQueries::default();
             let mut askers = Vec::new();
             for _ in 0..*asked {
                 let (answer, asker) = oneshot::channel();

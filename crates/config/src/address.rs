@@ -6,7 +6,7 @@
 use super::reader::Read;
 use super::section::token;
 use super::settings::hosts::HostPattern;
-use super::settings::{Backend, Scheme};
+use super::settings::{BackendAddress, BackendScheme};
 use ipnet::IpNet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -46,7 +46,7 @@ pub fn network(text: &str) -> Read<IpNet> {
 
 /// Clients or requests that are exempt.
 #[derive(Clone, Debug)]
-pub enum Exempt {
+pub enum ExemptEntry {
     /// All clients in this network.
     Net(IpNet),
     /// All clients with a confirmed host name that matches.
@@ -55,12 +55,12 @@ pub enum Exempt {
     Cookie(Box<str>),
 }
 
-impl fmt::Display for Exempt {
+impl fmt::Display for ExemptEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Exempt::Net(net) => write!(f, "ip:{net}"),
-            Exempt::Host(pattern) => write!(f, "host:{pattern}"),
-            Exempt::Cookie(name) => write!(f, "cookie:{name}"),
+            ExemptEntry::Net(net) => write!(f, "ip:{net}"),
+            ExemptEntry::Host(pattern) => write!(f, "host:{pattern}"),
+            ExemptEntry::Cookie(name) => write!(f, "cookie:{name}"),
         }
     }
 }
@@ -69,11 +69,11 @@ impl fmt::Display for Exempt {
 ///
 /// # Errors
 /// If it has none of these forms.
-pub fn exempt(text: &str) -> Read<Exempt> {
+pub fn exempt(text: &str) -> Read<ExemptEntry> {
     match text.split_once(':') {
-        Some(("ip", rest)) => network(rest).map(Exempt::Net),
-        Some(("host", _)) => host(text).map(Exempt::Host),
-        Some(("cookie", name)) => token(name).map(Exempt::Cookie),
+        Some(("ip", rest)) => network(rest).map(ExemptEntry::Net),
+        Some(("host", _)) => host(text).map(ExemptEntry::Host),
+        Some(("cookie", name)) => token(name).map(ExemptEntry::Cookie),
         _ => Err("write ip:192.0.2.0/24, host:*.example.com or cookie:NAME".to_owned()),
     }
 }
@@ -102,14 +102,14 @@ pub fn name_server(text: &str) -> Read<SocketAddr> {
 ///
 /// # Errors
 /// If it has none of these forms.
-pub fn backend(text: &str) -> Read<Backend> {
+pub fn backend(text: &str) -> Read<BackendAddress> {
     let (scheme, rest) = text.split_once("://").ok_or("write it as http://127.0.0.1:80")?;
     let (scheme, port) = match scheme {
-        "http" => (Scheme::Http, 80),
-        "https" => (Scheme::Https, 443),
-        "h2c" => (Scheme::H2c, 80),
-        "unix" => return socket_file(Scheme::Unix, rest),
-        "h2c+unix" => return socket_file(Scheme::UnixH2c, rest),
+        "http" => (BackendScheme::Http, 80),
+        "https" => (BackendScheme::Https, 443),
+        "h2c" => (BackendScheme::H2c, 80),
+        "unix" => return socket_file(BackendScheme::Unix, rest),
+        "h2c+unix" => return socket_file(BackendScheme::UnixH2c, rest),
         _ => return Err("write it as http://127.0.0.1:80".to_owned()),
     };
     let rest = rest.strip_suffix('/').unwrap_or(rest);
@@ -120,23 +120,23 @@ pub fn backend(text: &str) -> Read<Backend> {
         rest.parse().map_err(|_| "not a host and port; write http://127.0.0.1:80")?;
     let host = authority.host();
     match (host.is_empty(), authority.port_u16(), rest.len() == host.len()) {
-        (false, Some(1..), _) => Ok(Backend { scheme, place: rest.to_owned() }),
-        (false, None, true) => Ok(Backend { scheme, place: format!("{rest}:{port}") }),
+        (false, Some(1..), _) => Ok(BackendAddress { scheme, place: rest.to_owned() }),
+        (false, None, true) => Ok(BackendAddress { scheme, place: format!("{rest}:{port}") }),
         _ => Err("not a host and port; write http://127.0.0.1:80".to_owned()),
     }
 }
 
-fn socket_file(scheme: Scheme, path: &str) -> Read<Backend> {
+fn socket_file(scheme: BackendScheme, path: &str) -> Read<BackendAddress> {
     if !path.starts_with('/') || !(2..SOCKET_PATH_MAX).contains(&path.len()) {
         return Err(format!("not a path; write {}:///run/app.sock", scheme.name()));
     }
-    Ok(Backend { scheme, place: path.to_owned() })
+    Ok(BackendAddress { scheme, place: path.to_owned() })
 }
 
 /// Whether requests to `backend` would come back to `listen`, judged by the addresses alone. A name
 /// that resolves to this machine is not detected.
 #[must_use]
-pub fn loops(backend: &Backend, listen: SocketAddr) -> bool {
+pub fn loops(backend: &BackendAddress, listen: SocketAddr) -> bool {
     let local = backend.place.replacen("localhost:", "127.0.0.1:", 1);
     let Ok(to) = local.parse::<SocketAddr>() else { return false };
     let same = to.ip() == listen.ip();

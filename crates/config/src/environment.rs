@@ -11,14 +11,14 @@ mod redis;
 mod traces;
 mod xds;
 
-use super::fault::{Fault, Faults, Place};
-use super::tree::{Key, Node, Value};
+use super::fault::{ConfigFault, ConfigFaults, TextPlace};
+use super::tree::{YamlKey, YamlNode, YamlValue};
 use super::{Config, decode};
 use std::path::{Path, PathBuf};
 
 /// The syntax of a variable's value.
 #[derive(Clone, Copy)]
-enum Form {
+enum VariableForm {
     Text,
     Truth,
     Duration,
@@ -30,30 +30,30 @@ enum Form {
 }
 
 /// Variables that correspond to one key each.
-const PLAIN: [(&str, &str, Form); 17] = [
-    ("NEAR_LIMIT_RATIO", "near_limit_ratio", Form::Text),
-    ("SHADOW_MODE", "shadow", Form::Truth),
-    ("QUOTA_MODE", "quota", Form::Truth),
-    ("MERGE_DOMAIN_CONFIG", "merge_domains", Form::Truth),
-    ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "stop_when_over", Form::Truth),
-    ("LOCAL_CACHE_SIZE_IN_BYTES", "spare_over", Form::AboveZero),
-    ("RESPONSE_DYNAMIC_METADATA", "dynamic_metadata", Form::Truth),
-    ("RUNTIME_IGNOREDOTFILES", "ignore_dot_files", Form::Truth),
-    ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "healthy_with_rules", Form::Truth),
-    ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "healthy_with_store", Form::Truth),
-    ("GRPC_MAX_CONNECTION_AGE", "connection_age", Form::Duration),
-    ("GRPC_MAX_CONNECTION_AGE_GRACE", "connection_age_grace", Form::Duration),
-    ("GRPC_UDS", "grpc_unix", Form::Text),
-    ("USE_CALENDAR_MONTH_RATE_LIMIT", "calendar", Form::Truth),
-    ("EVENKEEL_COMPAT_KEYS", "compat_keys", Form::Truth),
-    ("EVENKEEL_KEYS_MAX", "keys_max", Form::Text),
-    ("EVENKEEL_HANDSHAKE_TIMEOUT", "handshake_timeout", Form::Duration),
+const PLAIN: [(&str, &str, VariableForm); 17] = [
+    ("NEAR_LIMIT_RATIO", "near_limit_ratio", VariableForm::Text),
+    ("SHADOW_MODE", "shadow", VariableForm::Truth),
+    ("QUOTA_MODE", "quota", VariableForm::Truth),
+    ("MERGE_DOMAIN_CONFIG", "merge_domains", VariableForm::Truth),
+    ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "stop_when_over", VariableForm::Truth),
+    ("LOCAL_CACHE_SIZE_IN_BYTES", "spare_over", VariableForm::AboveZero),
+    ("RESPONSE_DYNAMIC_METADATA", "dynamic_metadata", VariableForm::Truth),
+    ("RUNTIME_IGNOREDOTFILES", "ignore_dot_files", VariableForm::Truth),
+    ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "healthy_with_rules", VariableForm::Truth),
+    ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "healthy_with_store", VariableForm::Truth),
+    ("GRPC_MAX_CONNECTION_AGE", "connection_age", VariableForm::Duration),
+    ("GRPC_MAX_CONNECTION_AGE_GRACE", "connection_age_grace", VariableForm::Duration),
+    ("GRPC_UDS", "grpc_unix", VariableForm::Text),
+    ("USE_CALENDAR_MONTH_RATE_LIMIT", "calendar", VariableForm::Truth),
+    ("EVENKEEL_COMPAT_KEYS", "compat_keys", VariableForm::Truth),
+    ("EVENKEEL_KEYS_MAX", "keys_max", VariableForm::Text),
+    ("EVENKEEL_HANDSHAKE_TIMEOUT", "handshake_timeout", VariableForm::Duration),
 ];
 
 /// Variables of the section `rlqs`.
-const RLQS: [(&str, &str, Form); 2] = [
-    ("EVENKEEL_RLQS_TTL", "ttl", Form::Duration),
-    ("EVENKEEL_RLQS_STREAMS", "streams", Form::Text),
+const RLQS: [(&str, &str, VariableForm); 2] = [
+    ("EVENKEEL_RLQS_TTL", "ttl", VariableForm::Duration),
+    ("EVENKEEL_RLQS_STREAMS", "streams", VariableForm::Text),
 ];
 
 const FALSE: &[&str] = &["", "0", "f", "F", "false", "FALSE", "False"];
@@ -63,11 +63,14 @@ const TRUE: &[&str] = &["1", "t", "T", "true", "TRUE", "True"];
 ///
 /// # Errors
 /// All faults, with the names of the variables.
-pub fn from_environment(get: impl Fn(&str) -> Option<String>, cpus: f64) -> Result<Config, Faults> {
+pub fn from_environment(
+    get: impl Fn(&str) -> Option<String>,
+    cpus: f64,
+) -> Result<Config, ConfigFaults> {
     let (faults, said, warnings) = (Vec::new(), Vec::new(), Vec::new());
-    let mut reader = Reader { get: &get, faults, said, warnings };
+    let mut reader = EnvironmentReader { get: &get, faults, said, warnings };
     let root = reader.root();
-    let faulty = |faults| Faults::new("environment", faults);
+    let faulty = |faults| ConfigFaults::new("environment", faults);
     if !reader.faults.is_empty() {
         return Err(faulty(reader.faults));
     }
@@ -82,16 +85,16 @@ pub fn from_environment(get: impl Fn(&str) -> Option<String>, cpus: f64) -> Resu
 ///
 /// # Errors
 /// As [`from_environment`].
-pub fn from_process(cpus: f64) -> Result<Config, Faults> {
+pub fn from_process(cpus: f64) -> Result<Config, ConfigFaults> {
     let mut config = from_environment(|name| std::env::var(name).ok(), cpus)?;
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    config.warnings.extend(names.filter_map(|name| own::doubt(&name)));
+    config.warnings.extend(names.filter_map(|name| own::unknown_variable_warning(&name)));
     Ok(config)
 }
 
-struct Reader<'g> {
+struct EnvironmentReader<'g> {
     get: &'g dyn Fn(&str) -> Option<String>,
-    faults: Vec<Fault>,
+    faults: Vec<ConfigFault>,
     /// The variables and the key for each value. A node's column, starting at 1, is the position in
     /// this list.
     said: Vec<(String, &'static str)>,
@@ -99,10 +102,10 @@ struct Reader<'g> {
     warnings: Vec<String>,
 }
 
-type Keys = Vec<(Key, Node)>;
+type Keys = Vec<(YamlKey, YamlNode)>;
 
-impl Reader<'_> {
-    fn root(&mut self) -> Node {
+impl EnvironmentReader<'_> {
+    fn root(&mut self) -> YamlNode {
         let mut section = Keys::new();
         self.plain(&PLAIN, &mut section);
         self.listeners(&mut section);
@@ -118,7 +121,7 @@ impl Reader<'_> {
         let mut root = vec![(named("ratelimit"), map(section)), (named("log"), map(self.log()))];
         if let Some(admin) = self.text("EVENKEEL_ADMIN") {
             let admin = match admin.as_str() {
-                "off" => Node::text("off"),
+                "off" => YamlNode::text("off"),
                 _ => map(vec![self.pair("listen", "EVENKEEL_ADMIN", admin)]),
             };
             root.push((named("admin"), admin));
@@ -133,14 +136,19 @@ impl Reader<'_> {
     }
 
     /// A key with its value. `names` are the variables that the value comes from.
-    fn pair(&mut self, key: &'static str, names: &str, text: impl Into<String>) -> (Key, Node) {
+    fn pair(
+        &mut self,
+        key: &'static str,
+        names: &str,
+        text: impl Into<String>,
+    ) -> (YamlKey, YamlNode) {
         self.said.push((names.to_owned(), key));
-        let place = Place { line: 0, column: self.said.len() };
-        (named(key), Node { place, ..Node::text(text) })
+        let place = TextPlace { line: 0, column: self.said.len() };
+        (named(key), YamlNode { place, ..YamlNode::text(text) })
     }
 
     /// Adds the keys of all variables in `table` that are set.
-    fn plain(&mut self, table: &[(&str, &'static str, Form)], keys: &mut Keys) {
+    fn plain(&mut self, table: &[(&str, &'static str, VariableForm)], keys: &mut Keys) {
         for (name, key, form) in table {
             if let Some(text) = self.written(name, *form) {
                 keys.push(self.pair(key, name, text));
@@ -149,7 +157,7 @@ impl Reader<'_> {
     }
 
     fn fault(&mut self, what: String) {
-        self.faults.push(Fault::new(Place::default(), what));
+        self.faults.push(ConfigFault::new(TextPlace::default(), what));
     }
 
     /// The value of a variable. `None` if it is unset or empty.
@@ -174,20 +182,20 @@ impl Reader<'_> {
     }
 
     /// Converts the value of a variable into the syntax of a file.
-    fn written(&mut self, name: &str, form: Form) -> Option<String> {
+    fn written(&mut self, name: &str, form: VariableForm) -> Option<String> {
         let text = self.text(name)?;
         match form {
-            Form::Text => Some(text),
-            Form::Truth => Some(self.truth(name, false).to_string()),
-            Form::AboveZero => match text.parse::<u64>() {
+            VariableForm::Text => Some(text),
+            VariableForm::Truth => Some(self.truth(name, false).to_string()),
+            VariableForm::AboveZero => match text.parse::<u64>() {
                 Ok(number) => Some((number > 0).to_string()),
                 Err(_) => {
                     self.fault(format!("{name}={text}: must be a whole number"));
                     None
                 }
             },
-            Form::Duration => self.nanos(name, &text).map(|nanos| format!("{nanos}ns")),
-            Form::Bounded(zero, [least, most]) => self.nanos(name, &text).map(|nanos| {
+            VariableForm::Duration => self.nanos(name, &text).map(|nanos| format!("{nanos}ns")),
+            VariableForm::Bounded(zero, [least, most]) => self.nanos(name, &text).map(|nanos| {
                 let millis = match nanos.div_ceil(1_000_000) {
                     0 => zero,
                     millis => millis.clamp(least, most),
@@ -218,7 +226,7 @@ impl Reader<'_> {
             let host = self.text_or(host_name, "0.0.0.0");
             let port = self.text_or(port_name, default);
             if port == "off" && key != "grpc" {
-                section.push((named(key), Node::made(Value::List(Vec::new()))));
+                section.push((named(key), YamlNode::made(YamlValue::List(Vec::new()))));
                 continue;
             }
             let bare = host.contains(':') && !host.starts_with('[');
@@ -317,21 +325,21 @@ impl Reader<'_> {
             }
         };
         let format = self.pair("format", "LOG_FORMAT", format);
-        vec![(named("level"), Node::text(level)), format]
+        vec![(named("level"), YamlNode::text(level)), format]
     }
 }
 
-fn named(name: &str) -> Key {
-    Key { place: Place::default(), plain: true, name: name.to_owned() }
+fn named(name: &str) -> YamlKey {
+    YamlKey { place: TextPlace::default(), plain: true, name: name.to_owned() }
 }
 
-fn map(entries: Keys) -> Node {
-    Node::made(Value::Map(entries))
+fn map(entries: Keys) -> YamlNode {
+    YamlNode::made(YamlValue::Map(entries))
 }
 
 /// Replaces the names of keys in the messages by the names of the variables in `said`.
-fn as_variables(mut faults: Faults, said: &[(String, &str)]) -> Faults {
-    for Fault { place, what } in &mut faults.faults {
+fn as_variables(mut faults: ConfigFaults, said: &[(String, &str)]) -> ConfigFaults {
+    for ConfigFault { place, what } in &mut faults.faults {
         let variables = place.column.checked_sub(1).and_then(|at| said.get(at));
         if let Some((names, key)) = variables {
             *what = what.replace(&format!("`{key}`"), names);
@@ -371,11 +379,11 @@ fn duration(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::{Format, Ratelimit, Settings};
+    use crate::settings::{LogFormat, RatelimitSettings, Settings};
     use std::time::Duration;
 
     /// The `ratelimit` section for these variables.
-    pub fn read(variables: &[(&str, &str)]) -> Result<Ratelimit, String> {
+    pub fn read(variables: &[(&str, &str)]) -> Result<RatelimitSettings, String> {
         settings(variables).map(|settings| settings.ratelimit.expect("its section"))
     }
 
@@ -445,9 +453,9 @@ mod tests {
             };
             from_environment(get, 1.0).expect("sound")
         };
-        assert_eq!(config("JSON").settings.log.format, Format::Json);
+        assert_eq!(config("JSON").settings.log.format, LogFormat::Json);
         let other = config("xml");
-        assert_eq!(other.settings.log.format, Format::Text);
+        assert_eq!(other.settings.log.format, LogFormat::Text);
         assert_eq!(other.warnings, ["LOG_FORMAT=xml: not known; the log is text"]);
     }
 

@@ -7,7 +7,7 @@ use std::fmt;
 
 /// A place in a file. Both numbers start at 1; zero means that the value does not come from a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct TextPlace {
     /// Number of the line.
     pub line: usize,
     /// Number of the column, in characters.
@@ -16,44 +16,44 @@ pub struct Place {
 
 /// One fault.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Fault {
+pub struct ConfigFault {
     /// Place of the fault.
-    pub place: Place,
+    pub place: TextPlace,
     /// Description of the fault and of its fix.
     pub what: String,
 }
 
-impl Fault {
+impl ConfigFault {
     /// Creates a fault at `place`.
-    pub fn new(place: Place, what: impl Into<String>) -> Fault {
-        Fault { place, what: what.into() }
+    pub fn new(place: TextPlace, what: impl Into<String>) -> ConfigFault {
+        ConfigFault { place, what: what.into() }
     }
 }
 
 /// All faults of one file, in the order of their places.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Faults {
+pub struct ConfigFaults {
     /// Name of the file, as the user gave it.
     pub file: String,
     /// The faults, at least one.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<ConfigFault>,
 }
 
-impl Faults {
+impl ConfigFaults {
     /// Collects the faults of `file`, sorted by place and without duplicates.
     #[must_use]
-    pub fn new(file: &str, mut faults: Vec<Fault>) -> Faults {
+    pub fn new(file: &str, mut faults: Vec<ConfigFault>) -> ConfigFaults {
         faults.sort();
         faults.dedup();
-        Faults { file: file.to_owned(), faults }
+        ConfigFaults { file: file.to_owned(), faults }
     }
 }
 
 /// One line per fault: `file:line:column: what`.
-impl fmt::Display for Faults {
+impl fmt::Display for ConfigFaults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, fault) in self.faults.iter().enumerate() {
-            let Place { line, column } = fault.place;
+            let TextPlace { line, column } = fault.place;
             let end = if index > 0 { "\n" } else { "" };
             match line {
                 0 => write!(f, "{end}{}: {}", self.file, fault.what)?,
@@ -64,7 +64,7 @@ impl fmt::Display for Faults {
     }
 }
 
-impl std::error::Error for Faults {}
+impl std::error::Error for ConfigFaults {}
 
 /// Quotes text from a file for a message. Cuts it at 60 characters and replaces control characters.
 #[must_use]
@@ -91,4 +91,4 @@ pub fn nearest<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
 /// Flags that clap accepts but that make no valid configuration, and the command with the flags.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}\nFor more information, try 'evenkeel {1} --help'.")]
-pub struct Misuse(pub Faults, pub &'static str);
+pub struct Misuse(pub ConfigFaults, pub &'static str);

@@ -7,25 +7,25 @@
 mod smockron;
 mod tempomat;
 
-use super::fault::{Fault, Place};
-use super::tree::Node;
+use super::fault::{ConfigFault, TextPlace};
+use super::tree::YamlNode;
 
 /// Converts a foreign configuration into a native tree. `None` if the file is a native one. `cpus`
 /// is the number of CPUs of the machine.
 pub fn native(
     file: &str,
-    root: &Node,
+    root: &YamlNode,
     cpus: f64,
-    faults: &mut Vec<Fault>,
-    notes: &mut Vec<Fault>,
-) -> Option<Node> {
-    if tempomat::is_one(file, root) {
+    faults: &mut Vec<ConfigFault>,
+    notes: &mut Vec<ConfigFault>,
+) -> Option<YamlNode> {
+    if tempomat::is_tempomat(file, root) {
         return Some(tempomat::native(root, cpus, faults, notes));
     }
-    smockron::is_one(root).then(|| smockron::native(root, faults, notes))
+    smockron::is_smockron(root).then(|| smockron::native(root, faults, notes))
 }
 
 /// A text node at the place of the node from which it was made.
-fn placed(text: impl Into<String>, place: Place) -> Node {
-    Node { place, ..Node::text(text) }
+fn placed(text: impl Into<String>, place: TextPlace) -> YamlNode {
+    YamlNode { place, ..YamlNode::text(text) }
 }

@@ -19,13 +19,13 @@ pub mod show;
 pub mod source;
 pub mod tree;
 
-use fault::{Fault, Faults, Place};
-use secret::SecretFault;
+use fault::{ConfigFault, ConfigFaults, TextPlace};
+use secret::SecretError;
 use settings::Settings;
-use settings::openings::Way;
+use settings::openings::KeyPath;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tree::Node;
+use tree::YamlNode;
 
 /// A configuration without faults. A reload builds a new one.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,8 +44,8 @@ pub struct Config {
 ///
 /// # Errors
 /// All faults of the configuration.
-pub fn parse(file: &str, bytes: &[u8], cpus: f64) -> Result<Config, Faults> {
-    let root = tree::parse(bytes).map_err(|fault| Faults::new(file, vec![fault]))?;
+pub fn parse(file: &str, bytes: &[u8], cpus: f64) -> Result<Config, ConfigFaults> {
+    let root = tree::parse(bytes).map_err(|fault| ConfigFaults::new(file, vec![fault]))?;
     decode(file, &root, cpus)
 }
 
@@ -55,7 +55,7 @@ pub fn parse(file: &str, bytes: &[u8], cpus: f64) -> Result<Config, Faults> {
 #[must_use]
 pub fn is_configuration(file: &Path, bytes: &[u8]) -> bool {
     let Ok(root) = tree::parse(bytes) else { return false };
-    let tree::Value::Map(entries) = &root.value else { return false };
+    let tree::YamlValue::Map(entries) = &root.value else { return false };
     let sections = &show::schema::schema()["properties"];
     let has_section = entries.iter().any(|(key, _)| sections.get(&key.name).is_some());
     let (mut faults, mut notes) = (Vec::new(), Vec::new());
@@ -71,18 +71,18 @@ pub const NO_DOOR: &str = "no door to open: the configuration has no section `pr
 
 /// The result of testing a configuration on this machine.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct StartProblems {
     /// Problems that prevent a start.
-    pub faults: Vec<Stumble>,
+    pub faults: Vec<StartProblem>,
     /// Problems that may not prevent a start, because they may be fixed before it. They become
     /// warnings.
-    pub doubts: Vec<Stumble>,
+    pub doubts: Vec<StartProblem>,
 }
 
-impl Found {
+impl StartProblems {
     /// Merges the results of two tests.
     #[must_use]
-    pub fn and(mut self, other: Found) -> Found {
+    pub fn and(mut self, other: StartProblems) -> StartProblems {
         self.faults.extend(other.faults);
         self.doubts.extend(other.doubts);
         self
@@ -99,34 +99,34 @@ pub fn check(
     file: &str,
     bytes: &[u8],
     cpus: f64,
-    more: impl Fn(&Settings) -> Found,
-) -> Result<Vec<String>, Faults> {
-    let root = tree::parse(bytes).map_err(|fault| Faults::new(file, vec![fault]))?;
+    more: impl Fn(&Settings) -> StartProblems,
+) -> Result<Vec<String>, ConfigFaults> {
+    let root = tree::parse(bytes).map_err(|fault| ConfigFaults::new(file, vec![fault]))?;
     let Config { mut settings, mut warnings, .. } = decode(file, &root, cpus)?;
     settings.line.as_mut().map(source::read_limits).transpose()?;
     let mut faults = Vec::new();
     if settings.doors().is_empty() {
-        faults.push(Fault::new(Place { line: 1, column: 1 }, NO_DOOR));
+        faults.push(ConfigFault::new(TextPlace { line: 1, column: 1 }, NO_DOOR));
     }
-    let found = secrets(&settings).and(doubts(&settings)).and(more(&settings));
+    let found = secrets(&settings).and(start_warnings(&settings)).and(more(&settings));
     faults.extend(found.faults.into_iter().map(|(way, why)| {
         let place = root.find(way).map_or(root.place, |node| node.place);
-        Fault::new(place, why)
+        ConfigFault::new(place, why)
     }));
     if !faults.is_empty() {
-        return Err(Faults::new(file, faults));
+        return Err(ConfigFaults::new(file, faults));
     }
     warnings.extend(found.doubts.into_iter().map(|(way, what)| {
         let place = root.find(way).map_or(root.place, |node| node.place);
-        Faults::new(file, vec![Fault::new(place, what)]).to_string()
+        ConfigFaults::new(file, vec![ConfigFault::new(place, what)]).to_string()
     }));
     Ok(warnings)
 }
 
 /// Problems that a start would warn about, or that would prevent it if they still exist by then.
 /// Folders may be created together with the process (`StateDirectory=` of a systemd unit).
-fn doubts(settings: &Settings) -> Found {
-    let mut doubts: Vec<Stumble> = Vec::new();
+fn start_warnings(settings: &Settings) -> StartProblems {
+    let mut doubts: Vec<StartProblem> = Vec::new();
     let mut folder_of = |way, path: &Path| {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
@@ -143,7 +143,7 @@ fn doubts(settings: &Settings) -> Found {
         && let Err(error) = cpus::cgroup::used(path)
     {
         let mut what = format!("cannot read {}: {error}", cpus::cgroup::file(path).display());
-        for written in proxy.backends.iter().filter_map(cpus::cgroup::written) {
+        for written in proxy.backends.iter().filter_map(cpus::cgroup::cost_advice) {
             what.push_str("; ");
             what.push_str(&written);
         }
@@ -153,13 +153,14 @@ fn doubts(settings: &Settings) -> Found {
     if let Some(proxy) = &settings.proxy
         && let settings::CostSource::Cgroup(path) = &proxy.cost
     {
-        let wrong = proxy.backends.iter().filter_map(|one| cpus::cgroup::elsewhere(path, one));
+        let wrong =
+            proxy.backends.iter().filter_map(|one| cpus::cgroup::wrong_cgroup_warning(path, one));
         let whole = (path == Path::new("/")).then(|| {
             "the root cgroup is the whole machine, so requests are charged what others use too"
                 .to_owned()
         });
         let wrong = wrong.chain(whole);
-        doubts.extend(wrong.map(|what| -> Stumble { (&["proxy", "cost"], what) }));
+        doubts.extend(wrong.map(|what| -> StartProblem { (&["proxy", "cost"], what) }));
     }
     let trusted = settings.proxy.iter().flat_map(|proxy| &proxy.trusted_proxies);
     if let Some(everybody) = trusted.into_iter().find(|network| network.prefix_len() == 0) {
@@ -171,23 +172,23 @@ fn doubts(settings: &Settings) -> Found {
         let what = format!("{} is not there; everything passes until it is", path.display());
         doubts.push((&["ratelimit", "rules"], what));
     }
-    if settings.master.as_ref().is_some_and(settings::Master::is_open) {
-        doubts.push((&["master"], settings::Master::OPEN.to_owned()));
+    if settings.master.as_ref().is_some_and(settings::MasterSettings::is_open) {
+        doubts.push((&["master"], settings::MasterSettings::OPEN_WARNING.to_owned()));
     }
     if settings.proxy.as_ref().is_some_and(|proxy| !proxy.exempt_when.is_empty()) {
         let what = "whoever sends a cookie of the exempt name is exempt, whatever its value, \
                     so the backend must not serve strangers who make one up";
         doubts.push((&["proxy", "exempt"], what.to_owned()));
     }
-    Found { doubts, ..Found::default() }
+    StartProblems { doubts, ..StartProblems::default() }
 }
 
 /// A problem of a start: the path of the key and a description.
-pub type Stumble = (Way, String);
+pub type StartProblem = (KeyPath, String);
 
-fn secrets(settings: &Settings) -> Found {
-    let mut faults: Vec<Stumble> = Vec::new();
-    let mut look = |way, path: Option<&PathBuf>, read: fn(&Path) -> Result<String, SecretFault>| {
+fn secrets(settings: &Settings) -> StartProblems {
+    let mut faults: Vec<StartProblem> = Vec::new();
+    let mut look = |way, path: Option<&PathBuf>, read: fn(&Path) -> Result<String, SecretError>| {
         let fault = path.and_then(|path| read(path).err());
         faults.extend(fault.map(|why| (way, why.to_string())));
     };
@@ -195,7 +196,7 @@ fn secrets(settings: &Settings) -> Found {
     look(&["admin", "token_file"], token, secret::token);
     if let Some(peers) = &settings.peers {
         look(&["peers", "secret_file"], peers.secret_file.as_ref(), secret::token);
-        if let settings::peers::Via::Nats { credentials_file, .. } = &peers.via {
+        if let settings::peers::PeerTransport::Nats { credentials_file, .. } = &peers.via {
             let way = &["peers", "credentials_file"];
             look(way, credentials_file.as_ref(), secret::credentials);
         }
@@ -213,11 +214,11 @@ fn secrets(settings: &Settings) -> Found {
     if let Some(Err(why)) = mapper.map(source::mapper::read) {
         faults.push((&["ratelimit", "prometheus", "mapper"], why.to_string()));
     }
-    Found { faults, ..Found::default() }
+    StartProblems { faults, ..StartProblems::default() }
 }
 
 /// Restart-only keys: the path of each one.
-const KEPT: [&[&str]; 34] = [
+const RESTART_ONLY_KEYS: [&[&str]; 34] = [
     &["admin"],
     &["store"],
     &["log", "format"],
@@ -261,22 +262,22 @@ impl Config {
     /// # Errors
     /// If the new values and the kept ones do not work together, such as a backend at an address
     /// where the proxy still listens.
-    pub fn reloaded(&self, running: &Config) -> Result<(Config, Vec<String>), Faults> {
+    pub fn reloaded(&self, running: &Config) -> Result<(Config, Vec<String>), ConfigFaults> {
         let tree = |config: &Config| tree::parse(config.native.as_bytes());
-        let fault = |fault| Faults::new(TOGETHER, vec![fault]);
+        let fault = |fault| ConfigFaults::new(MERGED_FILE_NAME, vec![fault]);
         let (mut new, old) = (tree(self).map_err(fault)?, tree(running).map_err(fault)?);
         let mut changed = Vec::new();
-        for way in KEPT {
+        for way in RESTART_ONLY_KEYS {
             let [sections @ .., key] = way else { continue };
             if let (Some(new), Some(old)) = (new.find_mut(sections), old.find(sections))
-                && keep(new, old, key)
+                && keep_running_value(new, old, key)
             {
                 changed.push(way.join("."));
             }
         }
         let cpus = self.settings.proxy.as_ref().map_or(1.0, |proxy| proxy.cpus);
         let warnings = self.warnings.clone();
-        let mut config = Config { warnings, ..decode(TOGETHER, &new, cpus)? };
+        let mut config = Config { warnings, ..decode(MERGED_FILE_NAME, &new, cpus)? };
         // Rules from `limits_file` are not part of the tree.
         if let (Some(line), Some(read)) = (&mut config.settings.line, &self.settings.line) {
             line.rules = Arc::clone(&read.rules);
@@ -287,26 +288,27 @@ impl Config {
 
 /// Gives `key` in the section `new` the value that it has in `old`, or removes it if it is absent
 /// there. Returns whether that changes anything.
-fn keep(new: &mut Node, old: &Node, key: &str) -> bool {
-    let text = |node: Option<&Node>| node.map(|node| show::yaml(&Node::map([("", node.clone())])));
+fn keep_running_value(new: &mut YamlNode, old: &YamlNode, key: &str) -> bool {
+    let text =
+        |node: Option<&YamlNode>| node.map(|node| show::yaml(&YamlNode::map([("", node.clone())])));
     let before = old.find(&[key]);
     if text(new.find(&[key])) == text(before) {
         return false;
     }
-    if let tree::Value::Map(entries) = &mut new.value {
+    if let tree::YamlValue::Map(entries) = &mut new.value {
         entries.retain(|(known, _)| known.name != key);
-        let key = tree::Key { place: Place::default(), plain: true, name: key.to_owned() };
+        let key = tree::YamlKey { place: TextPlace::default(), plain: true, name: key.to_owned() };
         entries.extend(before.map(|node| (key, node.clone())));
     }
     true
 }
 
 /// Replaces the name of the file in faults of [`Config::reloaded`].
-const TOGETHER: &str = "with what stays as it is until a restart";
+const MERGED_FILE_NAME: &str = "with what stays as it is until a restart";
 
 /// The flags of `evenkeel proxy`, which replace a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Flags {
+pub struct ProxyFlags {
     /// Value of `proxy.backend`.
     pub backend: String,
     /// Values of `proxy.listen`.
@@ -327,12 +329,12 @@ pub struct Flags {
 ///
 /// # Errors
 /// All faults, with the names of the flags.
-pub fn from_flags(flags: &Flags, cpus: f64) -> Result<Config, Faults> {
+pub fn from_flags(flags: &ProxyFlags, cpus: f64) -> Result<Config, ConfigFaults> {
     let one = |key, value: &Option<String>| value.as_ref().map(|text| (key, typed(key, text)));
     let many = |key, values: &[String]| {
         let list = values.iter().map(|text| typed(key, text)).collect();
-        let list = tree::Value::List(list);
-        let list = Node { place: flag_place(key), ..Node::made(list) };
+        let list = tree::YamlValue::List(list);
+        let list = YamlNode { place: flag_place(key), ..YamlNode::made(list) };
         (!values.is_empty()).then_some((key, list))
     };
     let proxy = [
@@ -344,31 +346,36 @@ pub fn from_flags(flags: &Flags, cpus: f64) -> Result<Config, Faults> {
         many("trusted_proxies", &flags.trusted_proxies),
     ];
     let admin = flags.admin.as_deref().map(|text| match text {
-        "off" => ("admin", Node::text("off")),
-        _ => ("admin", Node::map([("listen", typed("admin", text))])),
+        "off" => ("admin", YamlNode::text("off")),
+        _ => ("admin", YamlNode::map([("listen", typed("admin", text))])),
     });
-    let proxy = ("proxy", Node::map(proxy.into_iter().flatten()));
-    let root = Node::map([Some(proxy), admin].into_iter().flatten());
+    let proxy = ("proxy", YamlNode::map(proxy.into_iter().flatten()));
+    let root = YamlNode::map([Some(proxy), admin].into_iter().flatten());
     decode("command line", &root, cpus).map_err(as_flags)
 }
 
 /// Keys of the flags. A node's column is the position in this list, counted from 1, instead of a
 /// place in a file.
-const FLAGS: [&str; 7] =
+const FLAG_KEYS: [&str; 7] =
     ["backend", "listen", "cpus", "action", "cost", "trusted_proxies", "admin"];
 
-fn flag_place(key: &str) -> Place {
-    Place { line: 0, column: FLAGS.iter().position(|flag| *flag == key).map_or(0, |at| at + 1) }
+fn flag_place(key: &str) -> TextPlace {
+    TextPlace {
+        line: 0,
+        column: FLAG_KEYS.iter().position(|flag| *flag == key).map_or(0, |at| at + 1),
+    }
 }
 
-fn typed(key: &str, text: &str) -> Node {
-    Node { place: flag_place(key), ..Node::text(text) }
+fn typed(key: &str, text: &str) -> YamlNode {
+    YamlNode { place: flag_place(key), ..YamlNode::text(text) }
 }
 
 /// Replaces the names of keys in the messages by the names of flags.
-fn as_flags(mut faults: Faults) -> Faults {
-    for Fault { place, what } in &mut faults.faults {
-        let Some(flag) = place.column.checked_sub(1).and_then(|at| FLAGS.get(at)) else { continue };
+fn as_flags(mut faults: ConfigFaults) -> ConfigFaults {
+    for ConfigFault { place, what } in &mut faults.faults {
+        let Some(flag) = place.column.checked_sub(1).and_then(|at| FLAG_KEYS.get(at)) else {
+            continue;
+        };
         let typed = format!("`--{}`", flag.replace('_', "-"));
         // `--admin` sets `listen` of the section `admin`.
         let key = if *flag == "admin" { "listen" } else { flag };
@@ -377,13 +384,13 @@ fn as_flags(mut faults: Faults) -> Faults {
     faults
 }
 
-fn decode(file: &str, root: &Node, cpus: f64) -> Result<Config, Faults> {
+fn decode(file: &str, root: &YamlNode, cpus: f64) -> Result<Config, ConfigFaults> {
     let (mut faults, mut notes) = (Vec::new(), Vec::new());
     let native = foreign::native(file, root, cpus, &mut faults, &mut notes);
     let (settings, shown) = section::settings(native.as_ref().unwrap_or(root), cpus, &mut faults);
     if !faults.is_empty() {
-        return Err(Faults::new(file, faults));
+        return Err(ConfigFaults::new(file, faults));
     }
-    let warnings = Faults::new(file, notes).to_string().lines().map(String::from).collect();
+    let warnings = ConfigFaults::new(file, notes).to_string().lines().map(String::from).collect();
     Ok(Config { settings, native: show::yaml(&shown), warnings })
 }

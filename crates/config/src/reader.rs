@@ -8,13 +8,13 @@
 
 mod outline;
 
-use super::fault::{Fault, Place, nearest, quoted};
-use super::tree::{Key, Node, Value};
+use super::fault::{ConfigFault, TextPlace, nearest, quoted};
+use super::tree::{YamlKey, YamlNode, YamlValue};
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
-pub use outline::{Form, Outline, Single};
+pub use outline::{KeyForm, ScalarForm, SectionOutline};
 
 /// Number of faults after which the keys of a section are no longer checked. More would not be read
 /// anyway.
@@ -27,37 +27,37 @@ const ENTRIES_MAX: usize = 1024;
 pub type Read<T> = Result<T, String>;
 
 /// A section while it is read.
-pub struct Section<'n, 'f> {
+pub struct SectionReader<'n, 'f> {
     /// Place where the section begins.
-    pub place: Place,
+    pub place: TextPlace,
     name: &'static str,
-    entries: &'n [(Key, Node)],
+    entries: &'n [(YamlKey, YamlNode)],
     asked: Vec<&'static str>,
-    shown: Vec<(&'static str, Node)>,
-    faults: &'f mut Vec<Fault>,
-    /// The record of all keys that were asked for, if [`Section::note`] was called.
-    outline: Option<Outline>,
+    shown: Vec<(&'static str, YamlNode)>,
+    faults: &'f mut Vec<ConfigFault>,
+    /// The record of all keys that were asked for, if [`SectionReader::note`] was called.
+    outline: Option<SectionOutline>,
 }
 
-impl<'n, 'f> Section<'n, 'f> {
+impl<'n, 'f> SectionReader<'n, 'f> {
     /// Opens the section in `node`. If it is absent or empty, all keys have their defaults.
     pub fn open(
         name: &'static str,
-        node: Option<&'n Node>,
-        place: Place,
-        faults: &'f mut Vec<Fault>,
-    ) -> Section<'n, 'f> {
+        node: Option<&'n YamlNode>,
+        place: TextPlace,
+        faults: &'f mut Vec<ConfigFault>,
+    ) -> SectionReader<'n, 'f> {
         let place = node.map_or(place, |node| node.place);
-        let entries: &[(Key, Node)] = match node.map(|node| &node.value) {
-            Some(Value::Map(entries)) => entries,
-            None | Some(Value::Null) => &[],
+        let entries: &[(YamlKey, YamlNode)] = match node.map(|node| &node.value) {
+            Some(YamlValue::Map(entries)) => entries,
+            None | Some(YamlValue::Null) => &[],
             Some(_) => {
                 let what = format!("`{name}` must be a section: keys with values");
-                faults.push(Fault::new(place, what));
+                faults.push(ConfigFault::new(place, what));
                 &[]
             }
         };
-        Section {
+        SectionReader {
             place,
             name,
             entries,
@@ -74,7 +74,7 @@ impl<'n, 'f> Section<'n, 'f> {
     }
 
     /// Takes the recorded keys; empty if they were not recorded.
-    pub fn noted(&mut self) -> Outline {
+    pub fn noted(&mut self) -> SectionOutline {
         self.outline.take().unwrap_or_default()
     }
 
@@ -82,24 +82,28 @@ impl<'n, 'f> Section<'n, 'f> {
     pub fn takes(&mut self, key: &'static str, word: Option<&str>) {
         self.note_form(key, || {
             let words = word.map(str::to_owned).into_iter().collect();
-            let single = Single { words, free: word.is_none(), ..Single::default() };
-            Form { single: Some(single), ..Form::default() }
+            let single = ScalarForm { words, free: word.is_none(), ..ScalarForm::default() };
+            KeyForm { single: Some(single), ..KeyForm::default() }
         });
     }
 
-    fn note_form(&mut self, key: &'static str, form: impl FnOnce() -> Form) {
+    fn note_form(&mut self, key: &'static str, form: impl FnOnce() -> KeyForm) {
         if let Some(outline) = &mut self.outline {
             outline.note(key, form());
         }
     }
 
     fn note_single<T>(&mut self, key: &'static str, many: bool, read: impl Fn(&str) -> Read<T>) {
-        self.note_form(key, || Form { single: Some(Single::heard(read)), many, ..Form::default() });
+        self.note_form(key, || KeyForm {
+            single: Some(ScalarForm::from_message(read)),
+            many,
+            ..KeyForm::default()
+        });
     }
 
     /// Ends the section: reports keys that nobody asked for, and those that are there twice.
     /// Returns what was read.
-    pub fn close(self) -> Node {
+    pub fn close(self) -> YamlNode {
         let mut seen = HashMap::new();
         for (key, _) in self.entries {
             let name = key.name.as_str();
@@ -111,18 +115,18 @@ impl<'n, 'f> Section<'n, 'f> {
             } else {
                 continue;
             };
-            self.faults.push(Fault::new(key.place, what));
+            self.faults.push(ConfigFault::new(key.place, what));
             if self.faults.len() > FAULTS_MAX {
                 break;
             }
         }
-        Node::map(self.shown)
+        YamlNode::map(self.shown)
     }
 
     /// Whether the section has this key with a value.
     #[must_use]
     pub fn has(&self, key: &str) -> bool {
-        self.entries.iter().any(|(k, node)| k.name == key && node.value != Value::Null)
+        self.entries.iter().any(|(k, node)| k.name == key && node.value != YamlValue::Null)
     }
 
     /// Whether the section has this key, with or without a value.
@@ -133,33 +137,33 @@ impl<'n, 'f> Section<'n, 'f> {
 
     /// Place of a key's value; the place of the section if it has no such key.
     #[must_use]
-    pub fn place_of(&self, key: &str) -> Place {
+    pub fn place_of(&self, key: &str) -> TextPlace {
         self.entries.iter().find(|e| e.0.name == key).map_or(self.place, |e| e.1.place)
     }
 
     /// Reports a fault at `key`.
     pub fn fault(&mut self, key: &str, what: impl Into<String>) {
         let place = self.place_of(key);
-        self.faults.push(Fault::new(place, what));
+        self.faults.push(ConfigFault::new(place, what));
     }
 
     /// The node of `key`. `None` if the key is absent or has no value.
-    pub fn node(&mut self, key: &'static str) -> Option<&'n Node> {
+    pub fn node(&mut self, key: &'static str) -> Option<&'n YamlNode> {
         self.allow(key);
         let (_, node) = self.entries.iter().find(|(k, _)| k.name == key)?;
-        (node.value != Value::Null).then_some(node)
+        (node.value != YamlValue::Null).then_some(node)
     }
 
     /// Makes a key known without reading it.
     pub fn allow(&mut self, key: &'static str) {
         if !self.asked.contains(&key) {
             self.asked.push(key);
-            self.note_form(key, Form::default);
+            self.note_form(key, KeyForm::default);
         }
     }
 
     /// Records the active value of `key` for `show`. It replaces an earlier record.
-    pub fn show(&mut self, key: &'static str, node: Node) {
+    pub fn show(&mut self, key: &'static str, node: YamlNode) {
         self.shown.retain(|(shown, _)| *shown != key);
         self.shown.push((key, node));
     }
@@ -169,8 +173,8 @@ impl<'n, 'f> Section<'n, 'f> {
         self.note_single(key, false, &read);
         let node = self.node(key)?;
         let value = self.read(key, node, &read)?;
-        if let Value::Text(text) = &node.value {
-            self.show(key, Node::text(text));
+        if let YamlValue::Text(text) = &node.value {
+            self.show(key, YamlNode::text(text));
         }
         Some(value)
     }
@@ -183,10 +187,11 @@ impl<'n, 'f> Section<'n, 'f> {
         read: impl Fn(&str) -> Read<T>,
     ) -> T {
         self.optional(key, read).unwrap_or_else(|| {
-            self.show(key, Node::text(default.to_string()));
+            self.show(key, YamlNode::text(default.to_string()));
             self.note_form(key, || {
-                let single = Single { defaults: vec![default.to_string()], ..Single::default() };
-                Form { single: Some(single), ..Form::default() }
+                let single =
+                    ScalarForm { defaults: vec![default.to_string()], ..ScalarForm::default() };
+                KeyForm { single: Some(single), ..KeyForm::default() }
             });
             default
         })
@@ -204,11 +209,11 @@ impl<'n, 'f> Section<'n, 'f> {
             return values;
         }
         let default = match self.node(key).map(|node| &node.value) {
-            Some(Value::List(items)) if items.is_empty() => Vec::new(),
+            Some(YamlValue::List(items)) if items.is_empty() => Vec::new(),
             _ => default,
         };
-        let texts = default.iter().map(|value| Node::text(value.to_string())).collect();
-        self.show(key, Node::made(Value::List(texts)));
+        let texts = default.iter().map(|value| YamlNode::text(value.to_string())).collect();
+        self.show(key, YamlNode::made(YamlValue::List(texts)));
         default
     }
 
@@ -217,18 +222,18 @@ impl<'n, 'f> Section<'n, 'f> {
         self.note_single(key, true, &read);
         let Some(node) = self.node(key) else { return Vec::new() };
         let items = match &node.value {
-            Value::List(items) => items.as_slice(),
+            YamlValue::List(items) => items.as_slice(),
             _ => std::slice::from_ref(node),
         };
         if items.len() > ENTRIES_MAX {
             let what =
                 format!("{} entries are too many; at most {ENTRIES_MAX} are read", items.len());
-            self.faults.push(Fault::new(node.place, what));
+            self.faults.push(ConfigFault::new(node.place, what));
             return Vec::new();
         }
         let values = items.iter().filter_map(|item| self.read(key, item, &read)).collect();
         if !items.is_empty() {
-            self.show(key, Node::made(Value::List(items.to_vec())));
+            self.show(key, YamlNode::made(YamlValue::List(items.to_vec())));
         }
         values
     }
@@ -237,12 +242,12 @@ impl<'n, 'f> Section<'n, 'f> {
     pub fn section<T>(
         &mut self,
         key: &'static str,
-        read: impl FnOnce(&mut Section<'n, '_>) -> T,
+        read: impl FnOnce(&mut SectionReader<'n, '_>) -> T,
     ) -> T {
         let node = self.node(key);
         let (value, shown, noted) = self.inner(key, node, read);
-        self.note_form(key, || Form { section: Some(Box::new(noted)), ..Form::default() });
-        if !matches!(&shown.value, Value::Map(entries) if entries.is_empty()) {
+        self.note_form(key, || KeyForm { section: Some(Box::new(noted)), ..KeyForm::default() });
+        if !matches!(&shown.value, YamlValue::Map(entries) if entries.is_empty()) {
             self.show(key, shown);
         }
         value
@@ -252,18 +257,21 @@ impl<'n, 'f> Section<'n, 'f> {
     pub fn sections<T>(
         &mut self,
         key: &'static str,
-        nodes: &'n [Node],
-        mut read: impl FnMut(&mut Section<'n, '_>) -> T,
+        nodes: &'n [YamlNode],
+        mut read: impl FnMut(&mut SectionReader<'n, '_>) -> T,
     ) -> Vec<T> {
         let mut values = Vec::with_capacity(nodes.len());
         let mut shown = Vec::with_capacity(nodes.len());
         for node in nodes {
             let (value, node, noted) = self.inner(key, Some(node), &mut read);
-            self.note_form(key, || Form { sections: Some(Box::new(noted)), ..Form::default() });
+            self.note_form(key, || KeyForm {
+                sections: Some(Box::new(noted)),
+                ..KeyForm::default()
+            });
             values.push(value);
             shown.push(node);
         }
-        self.show(key, Node::made(Value::List(shown)));
+        self.show(key, YamlNode::made(YamlValue::List(shown)));
         values
     }
 
@@ -271,61 +279,64 @@ impl<'n, 'f> Section<'n, 'f> {
     pub fn named<T>(
         &mut self,
         key: &'static str,
-        mut read: impl FnMut(&mut Section<'n, '_>) -> T,
+        mut read: impl FnMut(&mut SectionReader<'n, '_>) -> T,
     ) -> Vec<(&'n str, Vec<T>)> {
         let Some(node) = self.node(key) else { return Vec::new() };
-        let Value::Map(entries) = &node.value else {
+        let YamlValue::Map(entries) = &node.value else {
             self.fault(key, format!("`{key}` must be a section of names"));
             return Vec::new();
         };
         let (mut all, mut shown): (Vec<(&str, Vec<T>)>, _) = (Vec::new(), Vec::new());
         for (name, node) in entries {
             let nodes = match &node.value {
-                Value::List(nodes) => nodes.as_slice(),
-                Value::Null => &[],
+                YamlValue::List(nodes) => nodes.as_slice(),
+                YamlValue::Null => &[],
                 _ => std::slice::from_ref(node),
             };
             let (mut values, mut sections) = (Vec::new(), Vec::new());
             for node in nodes {
                 let (value, node, noted) = self.inner(key, Some(node), &mut read);
-                self.note_form(key, || Form { named: Some(Box::new(noted)), ..Form::default() });
+                self.note_form(key, || KeyForm {
+                    named: Some(Box::new(noted)),
+                    ..KeyForm::default()
+                });
                 values.push(value);
                 sections.push(node);
             }
             if all.iter().any(|(other, _)| *other == name.name) {
                 let what = format!("{} is there twice; remove one", quoted(&name.name));
-                self.faults.push(Fault::new(name.place, what));
+                self.faults.push(ConfigFault::new(name.place, what));
             }
             all.push((&name.name, values));
-            shown.push((&*name.name, Node::made(Value::List(sections))));
+            shown.push((&*name.name, YamlNode::made(YamlValue::List(sections))));
         }
-        self.show(key, Node::map(shown));
+        self.show(key, YamlNode::map(shown));
         all
     }
 
     fn inner<T>(
         &mut self,
         key: &'static str,
-        node: Option<&'n Node>,
-        read: impl FnOnce(&mut Section<'n, '_>) -> T,
-    ) -> (T, Node, Outline) {
-        let mut section = Section::open(key, node, self.place, self.faults);
-        section.outline = self.outline.as_ref().map(|_| Outline::default());
+        node: Option<&'n YamlNode>,
+        read: impl FnOnce(&mut SectionReader<'n, '_>) -> T,
+    ) -> (T, YamlNode, SectionOutline) {
+        let mut section = SectionReader::open(key, node, self.place, self.faults);
+        section.outline = self.outline.as_ref().map(|_| SectionOutline::default());
         let value = read(&mut section);
         let noted = section.noted();
         (value, section.close(), noted)
     }
 
-    fn read<T>(&mut self, key: &str, node: &Node, read: impl Fn(&str) -> Read<T>) -> Option<T> {
+    fn read<T>(&mut self, key: &str, node: &YamlNode, read: impl Fn(&str) -> Read<T>) -> Option<T> {
         let result = match &node.value {
-            Value::Text(text) => {
+            YamlValue::Text(text) => {
                 read(text).map_err(|why| format!("`{key}` is {}: {why}", quoted(text)))
             }
-            Value::Null => Err(format!("`{key}` has an empty entry; remove it")),
-            Value::List(_) => Err(format!("`{key}` must be a single value, not a list")),
-            Value::Map(_) => Err(format!("`{key}` must be a single value, not a section")),
+            YamlValue::Null => Err(format!("`{key}` has an empty entry; remove it")),
+            YamlValue::List(_) => Err(format!("`{key}` must be a single value, not a list")),
+            YamlValue::Map(_) => Err(format!("`{key}` must be a single value, not a section")),
         };
-        result.map_err(|what| self.faults.push(Fault::new(node.place, what))).ok()
+        result.map_err(|what| self.faults.push(ConfigFault::new(node.place, what))).ok()
     }
 }
 

@@ -11,7 +11,7 @@ const TOKEN_BYTES: RangeInclusive<usize> = 16..=1024;
 
 /// Error while reading a secret.
 #[derive(Debug, thiserror::Error)]
-pub enum SecretFault {
+pub enum SecretError {
     /// The file cannot be read.
     #[error("cannot read the token in {path}: {why}")]
     File {
@@ -31,17 +31,17 @@ pub enum SecretFault {
 /// Reads the token in the file at `path`, without surrounding white space.
 ///
 /// # Errors
-/// [`SecretFault`] if the file cannot be read, or if the token is too short, too long or not
+/// [`SecretError`] if the file cannot be read, or if the token is too short, too long or not
 /// visible ASCII.
-pub fn token(path: &Path) -> Result<String, SecretFault> {
+pub fn token(path: &Path) -> Result<String, SecretError> {
     let text = std::fs::read_to_string(path);
-    let text = text.map_err(|why| SecretFault::File { path: path.to_owned(), why })?;
+    let text = text.map_err(|why| SecretError::File { path: path.to_owned(), why })?;
     let token = text.trim();
     let visible = token.bytes().all(|byte| byte.is_ascii_graphic());
     if visible && TOKEN_BYTES.contains(&token.len()) {
         Ok(token.to_owned())
     } else {
-        Err(SecretFault::Weak(path.to_owned()))
+        Err(SecretError::Weak(path.to_owned()))
     }
 }
 
@@ -49,23 +49,23 @@ pub fn token(path: &Path) -> Result<String, SecretFault> {
 /// service decides how strong they must be.
 ///
 /// # Errors
-/// [`SecretFault`] if the file cannot be read or is not one line of text.
-pub fn credentials(path: &Path) -> Result<String, SecretFault> {
+/// [`SecretError`] if the file cannot be read or is not one line of text.
+pub fn credentials(path: &Path) -> Result<String, SecretError> {
     let text = std::fs::read_to_string(path);
-    let text = text.map_err(|why| SecretFault::File { path: path.to_owned(), why })?;
+    let text = text.map_err(|why| SecretError::File { path: path.to_owned(), why })?;
     let line = text.trim();
     let good = !line.is_empty() && line.len() <= 1024 && !line.contains(char::is_control);
-    good.then(|| line.to_owned()).ok_or_else(|| SecretFault::Credentials(path.to_owned()))
+    good.then(|| line.to_owned()).ok_or_else(|| SecretError::Credentials(path.to_owned()))
 }
 
 /// Reads the PEM text of an authority's certificate at `path`, without any white space. All
 /// instances that trust this authority get the same text.
 ///
 /// # Errors
-/// [`SecretFault`] if the file cannot be read or is not text.
-pub fn authority(path: &Path) -> Result<String, SecretFault> {
+/// [`SecretError`] if the file cannot be read or is not text.
+pub fn authority(path: &Path) -> Result<String, SecretError> {
     let text = std::fs::read_to_string(path);
-    let text = text.map_err(|why| SecretFault::File { path: path.to_owned(), why })?;
+    let text = text.map_err(|why| SecretError::File { path: path.to_owned(), why })?;
     Ok(text.split_whitespace().collect())
 }
 

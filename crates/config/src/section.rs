@@ -19,12 +19,12 @@ mod store;
 mod tls;
 
 use super::address;
-use super::fault::Fault;
-use super::reader::{Outline, Section, one_of};
-use super::settings::openings::Socket;
-use super::settings::{Admin, Format, Level, Log, Settings};
-use super::tree::{Node, Value};
-use limits::Ground;
+use super::fault::ConfigFault;
+use super::reader::{SectionOutline, SectionReader, one_of};
+use super::settings::openings::SocketSpec;
+use super::settings::{AdminSettings, LogFormat, LogLevel, LogSettings, Settings};
+use super::tree::{YamlNode, YamlValue};
+use limits::LimitContext;
 pub use limits::token;
 pub use line::listed;
 use std::net::SocketAddr;
@@ -33,8 +33,8 @@ pub use store::escaped;
 
 /// Reads a whole file. Returns the settings and their native form with all defaults. If `faults` is
 /// not empty afterwards, both are meaningless.
-pub fn settings(root: &Node, cpus: f64, faults: &mut Vec<Fault>) -> (Settings, Node) {
-    let mut section = Section::open("", Some(root), root.place, faults);
+pub fn settings(root: &YamlNode, cpus: f64, faults: &mut Vec<ConfigFault>) -> (Settings, YamlNode) {
+    let mut section = SectionReader::open("", Some(root), root.place, faults);
     let settings = read(&mut section, cpus);
     let shown = section.close();
     (settings, shown)
@@ -42,21 +42,21 @@ pub fn settings(root: &Node, cpus: f64, faults: &mut Vec<Fault>) -> (Settings, N
 
 /// The keys that the reader asks for in a file like this one, on a machine with `cpus` CPUs. Faults
 /// are ignored.
-pub fn outline(root: &Node, cpus: f64) -> Outline {
+pub fn outline(root: &YamlNode, cpus: f64) -> SectionOutline {
     let mut faults = Vec::new();
-    let mut section = Section::open("", Some(root), root.place, &mut faults);
+    let mut section = SectionReader::open("", Some(root), root.place, &mut faults);
     section.note();
     read(&mut section, cpus);
     section.noted()
 }
 
-fn read(root: &mut Section<'_, '_>, cpus: f64) -> Settings {
+fn read(root: &mut SectionReader<'_, '_>, cpus: f64) -> Settings {
     let admin = admin(root);
     let log = root.section("log", log);
     let metrics = root.section("metrics", metrics::read);
     let traces = root.written("traces").then(|| root.section("traces", metrics::otlp::traces));
     let state = root.section("state", store::snapshot::read);
-    let proxy = proxy_section(root, Ground { cpus, keys: state.keys_max });
+    let proxy = proxy_section(root, LimitContext { cpus, keys: state.keys_max });
     let check = root.written("check").then(|| root.section("check", check::read));
     let line =
         root.written("line").then(|| root.section("line", |line| line::read(line, state.keys_max)));
@@ -86,7 +86,7 @@ fn read(root: &mut Section<'_, '_>, cpus: f64) -> Settings {
         peers,
         store,
     };
-    separate(root, &settings);
+    reject_collisions(root, &settings);
     if settings.store.is_some() && settings.peers.is_some() {
         root.fault("store", "`store` and `peers` are two ways to count together; remove one");
     }
@@ -94,14 +94,14 @@ fn read(root: &mut Section<'_, '_>, cpus: f64) -> Settings {
 }
 
 /// Reads `admin: off` or a section. If it is absent, the admin door opens at its default address.
-fn admin(root: &mut Section<'_, '_>) -> Option<Admin> {
+fn admin(root: &mut SectionReader<'_, '_>) -> Option<AdminSettings> {
     root.takes("admin", Some("off"));
     match root.node("admin").map(|node| &node.value) {
-        Some(Value::Text(text)) if text == "off" => {
-            root.show("admin", Node::text("off"));
+        Some(YamlValue::Text(text)) if text == "off" => {
+            root.show("admin", YamlNode::text("off"));
             None
         }
-        Some(Value::Text(_)) => {
+        Some(YamlValue::Text(_)) => {
             root.fault("admin", "`admin` must be `off` or a section with `listen`");
             None
         }
@@ -109,7 +109,7 @@ fn admin(root: &mut Section<'_, '_>) -> Option<Admin> {
     }
 }
 
-fn admin_section(admin: &mut Section<'_, '_>) -> Admin {
+fn admin_section(admin: &mut SectionReader<'_, '_>) -> AdminSettings {
     let default = vec![SocketAddr::from(([127, 0, 0, 1], 9970))];
     let listen = admin.list("listen", default.clone(), address::listen);
     let asked_for = listen != default;
@@ -119,7 +119,7 @@ fn admin_section(admin: &mut Section<'_, '_>) -> Admin {
                     configuration file, or listen on 127.0.0.1";
         admin.fault("listen", what);
     }
-    Admin { listen, asked_for, token_file }
+    AdminSettings { listen, asked_for, token_file }
 }
 
 fn path(text: &str) -> super::reader::Read<PathBuf> {
@@ -129,16 +129,19 @@ fn path(text: &str) -> super::reader::Read<PathBuf> {
     }
 }
 
-fn log(log: &mut Section<'_, '_>) -> Log {
-    let level = |text: &str| one_of(text, &Level::WORDS);
-    let format = |text: &str| one_of(text, &Format::WORDS);
-    Log {
-        level: log.value("level", Level::Info, level),
-        format: log.value("format", Format::Text, format),
+fn log(log: &mut SectionReader<'_, '_>) -> LogSettings {
+    let level = |text: &str| one_of(text, &LogLevel::WORDS);
+    let format = |text: &str| one_of(text, &LogFormat::WORDS);
+    LogSettings {
+        level: log.value("level", LogLevel::Info, level),
+        format: log.value("format", LogFormat::Text, format),
     }
 }
 
-fn proxy_section(root: &mut Section<'_, '_>, ground: Ground) -> Option<super::settings::Proxy> {
+fn proxy_section(
+    root: &mut SectionReader<'_, '_>,
+    ground: LimitContext,
+) -> Option<super::settings::ProxySettings> {
     // A door opens if its section exists, even an empty one.
     if root.written("proxy") {
         return Some(root.section("proxy", |section| proxy::read(section, ground)));
@@ -147,13 +150,15 @@ fn proxy_section(root: &mut Section<'_, '_>, ground: Ground) -> Option<super::se
     // `check` counts by the limits of `proxy`; without that section, by its defaults.
     root.written("check").then(|| {
         root.section("proxy", |section| {
-            section.show("listen", Node::text(proxy::OFF));
+            section.show("listen", YamlNode::text(proxy::LISTEN_OFF));
             proxy::limits_alone(section, ground)
         })
     })
 }
 
-fn ratelimit_section(root: &mut Section<'_, '_>) -> Option<super::settings::Ratelimit> {
+fn ratelimit_section(
+    root: &mut SectionReader<'_, '_>,
+) -> Option<super::settings::RatelimitSettings> {
     if !root.written("ratelimit") {
         root.node("ratelimit");
         return None;
@@ -162,15 +167,17 @@ fn ratelimit_section(root: &mut Section<'_, '_>) -> Option<super::settings::Rate
 }
 
 /// Reports two listeners on one port or one file.
-fn separate(root: &mut Section<'_, '_>, settings: &Settings) {
-    let mut taken: Vec<Socket> = Vec::new();
+fn reject_collisions(root: &mut SectionReader<'_, '_>, settings: &Settings) {
+    let mut taken: Vec<SocketSpec> = Vec::new();
     for opening in settings.openings() {
         let what = match &opening.socket {
-            Socket::Tcp(address) => format!("two listeners want {address}; give one another port"),
-            Socket::File(path) => {
+            SocketSpec::Tcp(address) => {
+                format!("two listeners want {address}; give one another port")
+            }
+            SocketSpec::File(path) => {
                 format!("two listeners want {}; give one another file", path.display())
             }
-            Socket::Datagrams(_) | Socket::Group { .. } => continue,
+            SocketSpec::Datagrams(_) | SocketSpec::Group { .. } => continue,
         };
         if taken.iter().any(|other| opening.socket.collides(other)) {
             root.fault(opening.way.first().copied().unwrap_or_default(), what);

@@ -17,22 +17,25 @@ pub mod store;
 pub mod tags;
 pub mod tls;
 
-pub use backend::{BACKENDS_MAX, Backend, BackendTls, Protocol, Scheme};
-use evenkeel_core::limit::{Action, Limit, When};
+pub use backend::{BACKENDS_MAX, BackendAddress, BackendProtocol, BackendScheme, BackendTls};
+use evenkeel_core::limit::{Limit, LimitAction, LimitCondition};
 use evenkeel_core::units::Nanos;
-pub use gatekeeper::Gatekeeper;
-use hosts::Hosts;
+pub use gatekeeper::GatekeeperSettings;
+use hosts::HostSettings;
 use ipnet::IpNet;
-pub use master::Master;
+pub use master::MasterSettings;
 pub use pattern::rename;
-pub use peers::Peers;
-pub use ratelimit::{Prometheus, Ratelimit, RatelimitAnswers, Rlqs, RuleFiles, Statsd, Xds};
+pub use peers::PeersSettings;
+pub use ratelimit::{
+    PrometheusSettings, RatelimitAnswers, RatelimitSettings, RatelimitStatsd, RlqsSettings,
+    RuleFiles, XdsSettings,
+};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-pub use store::Store;
+pub use store::StoreSettings;
 use tags::{LimitsFile, TagRules};
 use tls::FrontTls;
 
@@ -40,32 +43,32 @@ use tls::FrontTls;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// The admin door (metrics, health, JSON). `None` if the file says `admin: off`.
-    pub admin: Option<Admin>,
+    pub admin: Option<AdminSettings>,
     /// How log lines are written, and from which severity on.
-    pub log: Log,
+    pub log: LogSettings,
     /// The receivers to which Evenkeel pushes metrics. Prometheus pulls and needs no setting here.
-    pub metrics: Metrics,
+    pub metrics: MetricsSettings,
     /// The collector that receives spans of requests. `None`: no request is traced.
-    pub traces: Option<otlp::Traces>,
+    pub traces: Option<otlp::TracesSettings>,
     /// The snapshot on disk that survives a restart.
-    pub state: State,
+    pub state: StateSettings,
     /// The reverse proxy. `None` if the file has neither a `proxy` nor a `check` section; with
     /// `check` alone it holds only limits and `listen` is empty.
-    pub proxy: Option<Proxy>,
+    pub proxy: Option<ProxySettings>,
     /// The check door, for servers with their own front end. `None` without such a section.
-    pub check: Option<Check>,
+    pub check: Option<CheckSettings>,
     /// The line door, which answers questions about tags. `None` if the file has no such section.
-    pub line: Option<Line>,
+    pub line: Option<LineSettings>,
     /// The Envoy rate limit service. `None` if the file has no such section.
-    pub ratelimit: Option<Ratelimit>,
+    pub ratelimit: Option<RatelimitSettings>,
     /// The master of gatekeepers. `None` if the file has no such section.
-    pub master: Option<Master>,
+    pub master: Option<MasterSettings>,
     /// The gates that a master decides on, at most 64, in the order of the file. Empty if none.
-    pub gatekeepers: Vec<Gatekeeper>,
+    pub gatekeepers: Vec<GatekeeperSettings>,
     /// The instances that this one counts together with. `None` if it counts alone.
-    pub peers: Option<Peers>,
+    pub peers: Option<PeersSettings>,
     /// The Redis store with one count for all instances. `None`: each instance counts by itself.
-    pub store: Option<Store>,
+    pub store: Option<StoreSettings>,
 }
 
 impl Settings {
@@ -102,7 +105,7 @@ impl Settings {
 
 /// The admin door: metrics, health, JSON.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Admin {
+pub struct AdminSettings {
     /// Addresses to listen on. Default: 127.0.0.1:9970.
     pub listen: Vec<SocketAddr>,
     /// Whether `listen` is not the default. Only then a port in use stops the start.
@@ -114,11 +117,11 @@ pub struct Admin {
 
 /// The check door: a server asks it before each request, and reports the cost afterwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Check {
+pub struct CheckSettings {
     /// Addresses to listen on. Default: 127.0.0.1:9971.
     pub listen: Vec<SocketAddr>,
     /// UDP addresses that receive access logs by syslog. Default: none.
-    pub syslog: Vec<Datagrams>,
+    pub syslog: Vec<SyslogAddress>,
     /// How long an admitted request waits for its report, 1 s to 1 d; then it is charged the
     /// average of its route. Too low: charges are guesses. Too high: debts are known late. Default:
     /// 300 s.
@@ -134,9 +137,9 @@ pub struct Check {
 
 /// A UDP address that receives datagrams, written `udp://127.0.0.1:5514`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Datagrams(pub SocketAddr);
+pub struct SyslogAddress(pub SocketAddr);
 
-impl fmt::Display for Datagrams {
+impl fmt::Display for SyslogAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "udp://{}", self.0)
     }
@@ -144,18 +147,18 @@ impl fmt::Display for Datagrams {
 
 /// How log lines are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Log {
+pub struct LogSettings {
     /// The least severe level that is written. Reloaded. Default: info.
-    pub level: Level,
+    pub level: LogLevel,
     /// Text for people or JSON for machines. Restart-only. Default: text.
-    pub format: Format,
+    pub format: LogFormat,
 }
 
 /// Receivers to which Evenkeel pushes metrics, and the metrics that each one gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Metrics {
+pub struct MetricsSettings {
     /// An OpenTelemetry collector. Default: none.
-    pub otlp: Option<otlp::Figures>,
+    pub otlp: Option<otlp::OtlpMetricsSettings>,
     /// A StatsD server. Default: none.
     pub statsd: Option<StatsdSink>,
     /// Host and port of a Graphite server with the plaintext protocol over TCP. Default: none.
@@ -163,7 +166,7 @@ pub struct Metrics {
     /// Prefix of its names, the host's name filled in. Default: `evenkeel.{hostname}`.
     pub graphite_prefix: String,
     /// Which metrics Graphite gets. Default: all.
-    pub graphite_lines: Lines,
+    pub graphite_lines: GraphiteSelection,
     /// A client counts as held if the average wait of its requests is longer. 0 to 1 d. Default: 3
     /// s.
     pub held_above: Nanos,
@@ -177,55 +180,57 @@ pub struct StatsdSink {
     /// `true`: one line per metric over TCP. `false`: UDP datagrams. Default: false.
     pub tcp: bool,
     /// Where the labels of a metric are written. Default: in the name.
-    pub labels: Labels,
+    pub labels: StatsdLabels,
     /// Prefix for Smockron's metrics, which may be empty. `None`: they are not sent. Default: none.
     pub smockron: Option<String>,
 }
 
 /// Where a StatsD line has the values of a metric's labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Labels {
+pub enum StatsdLabels {
     /// As parts of the name, which every StatsD server understands.
     Name,
     /// As tags (`|#door:proxy`), which DogStatsD and compatible servers understand.
     Tags,
 }
 
-impl Labels {
+impl StatsdLabels {
     /// The words that the file uses for each value.
-    pub const WORDS: [(&str, Labels); 2] = [("name", Labels::Name), ("tags", Labels::Tags)];
+    pub const WORDS: [(&str, StatsdLabels); 2] =
+        [("name", StatsdLabels::Name), ("tags", StatsdLabels::Tags)];
 }
 
-impl std::fmt::Display for Labels {
+impl std::fmt::Display for StatsdLabels {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let word = Labels::WORDS.iter().find(|(_, labels)| labels == self);
+        let word = StatsdLabels::WORDS.iter().find(|(_, labels)| labels == self);
         f.write_str(word.map_or("", |(word, _)| word))
     }
 }
 
 /// Which metrics Graphite gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lines {
+pub enum GraphiteSelection {
     /// Every metric.
     All,
     /// Only the number of held clients of each limit, under its bare name, as Tempomat sent it.
     Limits,
 }
 
-impl Lines {
+impl GraphiteSelection {
     /// The words that the file uses for each value. Invariant: in the order of the variants.
-    pub const WORDS: [(&str, Lines); 2] = [("all", Lines::All), ("limits", Lines::Limits)];
+    pub const WORDS: [(&str, GraphiteSelection); 2] =
+        [("all", GraphiteSelection::All), ("limits", GraphiteSelection::Limits)];
 }
 
-impl fmt::Display for Lines {
+impl fmt::Display for GraphiteSelection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(Lines::WORDS[*self as usize].0)
+        f.write_str(GraphiteSelection::WORDS[*self as usize].0)
     }
 }
 
 /// The state that survives a restart: debts and the counters of `ratelimit`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct State {
+pub struct StateSettings {
     /// Path of the snapshot, in a writable folder. Default: none; a restart forgives all debts.
     pub file: Option<PathBuf>,
     /// Time between two snapshots, the most that a crash loses, 100 ms to 1 d. Too low: the disk is
@@ -238,7 +243,7 @@ pub struct State {
 
 /// Severity of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
+pub enum LogLevel {
     /// An operation failed.
     Error,
     /// Something needs the operator's attention, but Evenkeel continues to work.
@@ -251,46 +256,47 @@ pub enum Level {
     Trace,
 }
 
-impl Level {
+impl LogLevel {
     /// The words that the file uses for each level. Invariant: in the order of the variants.
-    pub const WORDS: [(&str, Level); 5] = [
-        ("error", Level::Error),
-        ("warn", Level::Warn),
-        ("info", Level::Info),
-        ("debug", Level::Debug),
-        ("trace", Level::Trace),
+    pub const WORDS: [(&str, LogLevel); 5] = [
+        ("error", LogLevel::Error),
+        ("warn", LogLevel::Warn),
+        ("info", LogLevel::Info),
+        ("debug", LogLevel::Debug),
+        ("trace", LogLevel::Trace),
     ];
 }
 
-impl fmt::Display for Level {
+impl fmt::Display for LogLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(Level::WORDS[*self as usize].0)
+        f.write_str(LogLevel::WORDS[*self as usize].0)
     }
 }
 
 /// Format of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum LogFormat {
     /// Text for people.
     Text,
     /// One JSON object per line.
     Json,
 }
 
-impl Format {
+impl LogFormat {
     /// The words that the file uses for each format. Invariant: in the order of the variants.
-    pub const WORDS: [(&str, Format); 2] = [("text", Format::Text), ("json", Format::Json)];
+    pub const WORDS: [(&str, LogFormat); 2] =
+        [("text", LogFormat::Text), ("json", LogFormat::Json)];
 }
 
-impl fmt::Display for Format {
+impl fmt::Display for LogFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(Format::WORDS[*self as usize].0)
+        f.write_str(LogFormat::WORDS[*self as usize].0)
     }
 }
 
 /// The reverse proxy, and the limits that the check door shares with it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Proxy {
+pub struct ProxySettings {
     /// Addresses to listen on, at most 64. Empty if the section only holds the limits of `check`.
     /// Restart-only. Default: 0.0.0.0:8888.
     pub listen: Vec<SocketAddr>,
@@ -299,7 +305,7 @@ pub struct Proxy {
     /// Whether clients may use HTTP/2. Default: true.
     pub http2: bool,
     /// The servers behind the proxy, at least one and at most [`BACKENDS_MAX`].
-    pub backends: Vec<Backend>,
+    pub backends: Vec<BackendAddress>,
     /// How the proxy authenticates TLS backends, and itself to them.
     pub backend_tls: BackendTls,
     /// Protocols, in lower case, that a client may switch to by `Upgrade`. Default: websocket.
@@ -311,9 +317,9 @@ pub struct Proxy {
     /// How the cost of a request is measured. Default: shared.
     pub cost: CostSource,
     /// What happens to a client in debt if its limit has no action of its own. Default: queue.
-    pub action: Action,
+    pub action: LimitAction,
     /// How requests wait for capacity, where the action is `queue`.
-    pub queue: Queue,
+    pub queue: ProxyQueueSettings,
     /// The longest wait, 0 to 1 d; a request that would have to wait longer is refused. Too low:
     /// refusals instead of waits. Too high: connections stay open for long. Default: 30 s.
     pub max_delay: Nanos,
@@ -323,15 +329,15 @@ pub struct Proxy {
     /// Where a trusted proxy writes the client's address. Default: X-Forwarded-For.
     pub client_address: ClientAddress,
     /// Time limits of connections and requests.
-    pub timeouts: Timeouts,
+    pub timeouts: ProxyTimeouts,
     /// Upper bounds of connections, sizes and streams.
-    pub bounds: Bounds,
+    pub bounds: ProxyBounds,
     /// Clients in these networks are neither counted nor held. Default: none.
     pub exempt: Vec<IpNet>,
     /// Requests that meet one of these conditions are neither counted nor held. Default: none.
-    pub exempt_when: Vec<When>,
+    pub exempt_when: Vec<LimitCondition>,
     /// Clients by host name: those that are exempt and those that count together.
-    pub hosts: Hosts,
+    pub hosts: HostSettings,
     /// Decide, count and report, but enforce nothing. Default: false.
     pub shadow: bool,
     /// Whether answers carry `RateLimit` headers for limits with a `rate`. Default: false.
@@ -347,9 +353,9 @@ pub struct Proxy {
 
 /// How requests wait for capacity at the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Queue {
+pub struct ProxyQueueSettings {
     /// Number of requests that the backend works on at once. Default: found by measuring.
-    pub concurrency: Concurrency,
+    pub concurrency: ConcurrencySetting,
     /// Additional slots for clients in credit without a request at the backend, 0 to 1 000 000. Too
     /// low: new clients wait for a slot. Too high: a swarm of new clients overloads the backend.
     /// Default: two per CPU, at least two.
@@ -372,28 +378,28 @@ pub struct Queue {
 
 /// Number of requests that the backend works on at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Concurrency {
+pub enum ConcurrencySetting {
     /// Found by measuring: the number up to which more requests at once still increase throughput.
     Auto,
     /// A fixed number, 1 to 1 000 000. Too low: the backend idles. Too high: requests wait there.
     Fixed(usize),
 }
 
-impl fmt::Display for Concurrency {
+impl fmt::Display for ConcurrencySetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Concurrency::Auto => f.write_str("auto"),
-            Concurrency::Fixed(count) => write!(f, "{count}"),
+            ConcurrencySetting::Auto => f.write_str("auto"),
+            ConcurrencySetting::Fixed(count) => write!(f, "{count}"),
         }
     }
 }
 
-impl Queue {
+impl ProxyQueueSettings {
     /// The defaults for a backend with `cpus` CPUs.
     #[must_use]
-    pub fn for_cpus(cpus: f64) -> Queue {
-        Queue {
-            concurrency: Concurrency::Auto,
+    pub fn for_cpus(cpus: f64) -> ProxyQueueSettings {
+        ProxyQueueSettings {
+            concurrency: ConcurrencySetting::Auto,
             reserve: (2.0 * cpus).ceil().max(2.0) as usize,
             debt_max: None,
             len_max: 4_096,
@@ -405,12 +411,12 @@ impl Queue {
     /// The form that the core uses. With `Auto`, the search for the best concurrency starts at
     /// `cpus`.
     #[must_use]
-    pub fn bounds(&self, cpus: f64) -> evenkeel_core::queue::Settings {
+    pub fn bounds(&self, cpus: f64) -> evenkeel_core::queue::QueueSettings {
         let concurrency = match self.concurrency {
-            Concurrency::Auto => cpus.ceil().max(1.0) as usize,
-            Concurrency::Fixed(count) => count,
+            ConcurrencySetting::Auto => cpus.ceil().max(1.0) as usize,
+            ConcurrencySetting::Fixed(count) => count,
         };
-        evenkeel_core::queue::Settings {
+        evenkeel_core::queue::QueueSettings {
             concurrency,
             reserve: self.reserve,
             len_max: self.len_max,
@@ -422,9 +428,9 @@ impl Queue {
 
 /// The line door, which answers questions about tags.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Line {
+pub struct LineSettings {
     /// Streams to listen on. Restart-only. Default: tcp://127.0.0.1:7070.
-    pub listen: Vec<Listen>,
+    pub listen: Vec<StreamAddress>,
     /// Permission bits of Unix sockets. Restart-only. Default: 0o666, every user may connect.
     pub socket_mode: u32,
     /// Addresses to listen on for Redis clients. Restart-only. Default: none.
@@ -444,7 +450,7 @@ pub struct Line {
     /// The limits, each with its own table. The first one counts the tags that match no prefix.
     pub limits: Vec<Limit>,
     /// The prefix rules that are written in the configuration itself.
-    pub written: tags::Builder,
+    pub written: tags::TagRulesBuilder,
     /// An optional file with more prefix rules.
     pub limits_file: Option<LimitsFile>,
     /// All prefix rules: those of the configuration and those of the file.
@@ -453,18 +459,18 @@ pub struct Line {
 
 /// An address on which the line door accepts streams.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Listen {
+pub enum StreamAddress {
     /// A TCP address, written `tcp://127.0.0.1:7070`.
     Tcp(SocketAddr),
     /// A Unix socket, written `unix:///run/evenkeel/line.sock`.
     Unix(PathBuf),
 }
 
-impl fmt::Display for Listen {
+impl fmt::Display for StreamAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Listen::Tcp(address) => write!(f, "tcp://{address}"),
-            Listen::Unix(path) => write!(f, "unix://{}", path.display()),
+            StreamAddress::Tcp(address) => write!(f, "tcp://{address}"),
+            StreamAddress::Unix(path) => write!(f, "unix://{}", path.display()),
         }
     }
 }
@@ -520,7 +526,7 @@ impl fmt::Display for ClientAddress {
 /// Time limits of connections and requests, each 1 ms to 1 d. Too low: slow but honest peers are
 /// cut off. Too high: dead peers keep their connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timeouts {
+pub struct ProxyTimeouts {
     /// From the first byte, or the start of the connection, until the head is complete. Default: 10
     /// s.
     pub header: Duration,
@@ -540,7 +546,7 @@ pub struct Timeouts {
 
 /// Upper bounds of connections, sizes and streams. Zero is no bound, except where noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct ProxyBounds {
     /// Client connections at once, at most 10 000 000. Too low: users wait, and idle connections
     /// are closed early. Too high: memory and open files run out. Default: 10 000.
     pub connections: usize,
@@ -567,9 +573,9 @@ pub struct Bounds {
     pub backend_streams: u32,
 }
 
-impl Default for Timeouts {
-    fn default() -> Timeouts {
-        Timeouts {
+impl Default for ProxyTimeouts {
+    fn default() -> ProxyTimeouts {
+        ProxyTimeouts {
             header: Duration::from_secs(10),
             connect: Duration::from_secs(3),
             idle: Duration::from_secs(60),
@@ -581,9 +587,9 @@ impl Default for Timeouts {
     }
 }
 
-impl Default for Bounds {
-    fn default() -> Bounds {
-        Bounds {
+impl Default for ProxyBounds {
+    fn default() -> ProxyBounds {
+        ProxyBounds {
             connections: 10_000,
             connections_per_address: 0,
             header_bytes: 64 * 1024,

@@ -5,14 +5,14 @@
 
 pub mod schema;
 
-use super::tree::{Node, Value};
+use super::tree::{YamlNode, YamlValue};
 use std::fmt::Write;
 
 /// Formats `node` as a document.
 #[must_use]
-pub fn yaml(node: &Node) -> String {
+pub fn yaml(node: &YamlNode) -> String {
     let mut out = String::new();
-    if let Value::Map(entries) = &node.value {
+    if let YamlValue::Map(entries) = &node.value {
         for (key, node) in entries {
             entry(&mut out, &key.name, node, 0);
         }
@@ -20,22 +20,24 @@ pub fn yaml(node: &Node) -> String {
     out
 }
 
-fn entry(out: &mut String, key: &str, node: &Node, indent: usize) {
+fn entry(out: &mut String, key: &str, node: &YamlNode, indent: usize) {
     let _ = write!(out, "{:indent$}{}:", "", scalar(key));
     match &node.value {
-        Value::Null => out.push('\n'),
-        Value::Text(text) => {
+        YamlValue::Null => out.push('\n'),
+        YamlValue::Text(text) => {
             let _ = writeln!(out, " {}", scalar(text));
         }
-        Value::List(items) if items.iter().all(|item| matches!(item.value, Value::Text(_))) => {
+        YamlValue::List(items)
+            if items.iter().all(|item| matches!(item.value, YamlValue::Text(_))) =>
+        {
             let _ = writeln!(out, " {}", inline(items));
         }
-        Value::List(items) => {
+        YamlValue::List(items) => {
             out.push('\n');
             items.iter().for_each(|item| list_item(out, item, indent + 2));
         }
-        Value::Map(entries) if entries.is_empty() => out.push_str(" {}\n"),
-        Value::Map(entries) => {
+        YamlValue::Map(entries) if entries.is_empty() => out.push_str(" {}\n"),
+        YamlValue::Map(entries) => {
             out.push('\n');
             entries.iter().for_each(|(key, node)| entry(out, &key.name, node, indent + 2));
         }
@@ -43,17 +45,17 @@ fn entry(out: &mut String, key: &str, node: &Node, indent: usize) {
 }
 
 /// Writes a section in a list; its first key follows the dash.
-fn list_item(out: &mut String, item: &Node, indent: usize) {
+fn list_item(out: &mut String, item: &YamlNode, indent: usize) {
     let mut section = String::new();
-    if let Value::Map(entries) = &item.value {
+    if let YamlValue::Map(entries) = &item.value {
         entries.iter().for_each(|(key, node)| entry(&mut section, &key.name, node, indent + 2));
     }
     let _ = write!(out, "{:indent$}- {}", "", section.trim_start());
 }
 
-fn inline(items: &[Node]) -> String {
+fn inline(items: &[YamlNode]) -> String {
     let texts = items.iter().filter_map(|item| match &item.value {
-        Value::Text(text) => Some(scalar(text)),
+        YamlValue::Text(text) => Some(scalar(text)),
         _ => None,
     });
     format!("[{}]", texts.collect::<Vec<_>>().join(", "))

@@ -9,10 +9,10 @@ pub mod files;
 pub mod folder;
 pub mod mapper;
 
-use super::fault::{Fault, Faults, Place};
+use super::fault::{ConfigFault, ConfigFaults, TextPlace};
 use super::section::listed;
-use super::settings::{Line, Settings};
-use super::{Config, Found, check, parse, tree};
+use super::settings::{LineSettings, Settings};
+use super::{Config, StartProblems, check, parse, tree};
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::OsString;
 use std::fs::File;
@@ -25,14 +25,14 @@ use std::path::{Path, PathBuf};
 const LIMITS_BYTES_MAX: u64 = 256 << 20;
 
 /// Default paths of the configuration, in this order.
-pub const SEARCHED: [&str; 2] = ["/etc/evenkeel/evenkeel.yaml", "/etc/tempomat.json"];
+pub const DEFAULT_PATHS: [&str; 2] = ["/etc/evenkeel/evenkeel.yaml", "/etc/tempomat.json"];
 
 /// Device, inode, length and change time (seconds and nanoseconds) of each file.
 type Stamp = Vec<[i64; 5]>;
 
 /// A configuration file and its last known state.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct ConfigSource {
     path: PathBuf,
     /// Stamp of the resolved file when it was last read.
     stamp: Option<Stamp>,
@@ -48,20 +48,20 @@ pub struct Source {
 
 /// Result of examining the file.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Change {
+pub enum ConfigChange {
     /// The file has not changed.
     None,
     /// The file has changed and has no faults.
     Good(Box<Config>),
     /// The file has changed and has faults.
-    Faulty(Faults),
+    Faulty(ConfigFaults),
 }
 
-impl Source {
+impl ConfigSource {
     /// A file that has not been examined yet.
     #[must_use]
-    pub fn new(path: &Path) -> Source {
-        Source {
+    pub fn new(path: &Path) -> ConfigSource {
+        ConfigSource {
             path: path.to_owned(),
             stamp: None,
             seen: None,
@@ -81,7 +81,7 @@ impl Source {
     ///
     /// # Errors
     /// All faults of the file.
-    pub fn load(&mut self, cpus: f64) -> Result<Config, Faults> {
+    pub fn load(&mut self, cpus: f64) -> Result<Config, ConfigFaults> {
         self.stamp = self.stamps();
         if self.was_read && stamp(&self.path).is_none() && self.path.exists() {
             return Err(self.unread(&"it is no plain file, and can be read at the start only"));
@@ -96,7 +96,7 @@ impl Source {
 
     /// Parses the configuration in `bytes` and reads the file of limits that it names. Adds the
     /// digest of that file to `seen`.
-    fn parsed(&mut self, bytes: &[u8], cpus: f64, seen: &mut u64) -> Result<Config, Faults> {
+    fn parsed(&mut self, bytes: &[u8], cpus: f64, seen: &mut u64) -> Result<Config, ConfigFaults> {
         let mut config = parse(&self.path.display().to_string(), bytes, cpus)?;
         self.listed = None;
         if let Some(line) = &mut config.settings.line {
@@ -124,41 +124,44 @@ impl Source {
     pub fn check(
         &self,
         cpus: f64,
-        more: impl Fn(&Settings) -> Found,
-    ) -> Result<Vec<String>, Faults> {
+        more: impl Fn(&Settings) -> StartProblems,
+    ) -> Result<Vec<String>, ConfigFaults> {
         check(&self.path.display().to_string(), &self.bytes()?, cpus, more)
     }
 
-    fn bytes(&self) -> Result<Vec<u8>, Faults> {
+    fn bytes(&self) -> Result<Vec<u8>, ConfigFaults> {
         bytes(&self.path).map_err(|error| self.unread(&error))
     }
 
-    fn unread(&self, why: &dyn std::fmt::Display) -> Faults {
+    fn unread(&self, why: &dyn std::fmt::Display) -> ConfigFaults {
         let what = match self.path.is_dir() {
             true => "is a folder, and what is to run is one file: name that".to_owned(),
             false => format!("cannot be read: {why}"),
         };
-        Faults::new(&self.path.display().to_string(), vec![Fault::new(Place::default(), what)])
+        ConfigFaults::new(
+            &self.path.display().to_string(),
+            vec![ConfigFault::new(TextPlace::default(), what)],
+        )
     }
 
     /// Reads the file if it has changed since it was last read, but not since the last call: a file
     /// that changes from call to call is still being written. A file that is missing or cannot be
     /// read at the moment counts as unchanged, because it may be about to be replaced.
-    pub fn look(&mut self, cpus: f64) -> Change {
+    pub fn look(&mut self, cpus: f64) -> ConfigChange {
         let stamp = self.stamps();
         let settled = std::mem::replace(&mut self.seen, stamp.clone()) == stamp;
         if stamp.is_none() || stamp == self.stamp || !settled {
-            return Change::None;
+            return ConfigChange::None;
         }
-        let Ok(bytes) = bytes(&self.path) else { return Change::None };
+        let Ok(bytes) = bytes(&self.path) else { return ConfigChange::None };
         self.stamp = stamp;
         let mut seen = digest(&bytes);
         let read = self.parsed(&bytes, cpus, &mut seen);
         let same = std::mem::replace(&mut self.digest, seen) == seen;
         match read {
-            _ if same => Change::None,
-            Ok(config) => Change::Good(Box::new(config)),
-            Err(faults) => Change::Faulty(faults),
+            _ if same => ConfigChange::None,
+            Ok(config) => ConfigChange::Good(Box::new(config)),
+            Err(faults) => ConfigChange::Faulty(faults),
         }
     }
 }
@@ -168,13 +171,13 @@ impl Source {
 ///
 /// # Errors
 /// All faults of that file.
-pub fn read_limits(line: &mut Line) -> Result<Vec<u8>, Faults> {
+pub fn read_limits(line: &mut LineSettings) -> Result<Vec<u8>, ConfigFaults> {
     let mut bytes = Vec::new();
     let Some(path) = line.limits_file.as_ref().map(|file| &file.path) else { return Ok(bytes) };
     let file = path.display().to_string();
     let unread = |why: String| {
         let what = format!("cannot be read: {why}");
-        Faults::new(&file, vec![Fault::new(Place::default(), what)])
+        ConfigFaults::new(&file, vec![ConfigFault::new(TextPlace::default(), what)])
     };
     // Opening something other than a file, a pipe for example, may block forever.
     let kind = std::fs::metadata(path).map_err(|error| unread(error.to_string()))?;
@@ -187,7 +190,7 @@ pub fn read_limits(line: &mut Line) -> Result<Vec<u8>, Faults> {
     if bytes.len() as u64 > LIMITS_BYTES_MAX {
         return Err(unread(format!("it has more than {LIMITS_BYTES_MAX} bytes")));
     }
-    listed::add(line, &bytes).map_err(|faults| Faults::new(&file, faults))?;
+    listed::add(line, &bytes).map_err(|faults| ConfigFaults::new(&file, faults))?;
     Ok(bytes)
 }
 
@@ -196,23 +199,26 @@ pub fn read_limits(line: &mut Line) -> Result<Vec<u8>, Faults> {
 #[error(
     "no configuration: $EVENKEEL_CONFIG is not set, and neither {} nor {} is there; name a file \
      with `--config FILE`, or run without one: `evenkeel proxy --backend URL`",
-    SEARCHED[0], SEARCHED[1]
+    DEFAULT_PATHS[0], DEFAULT_PATHS[1]
 )]
-pub struct NoFile;
+pub struct NoConfigError;
 
 /// Path of the configuration for `serve` without an argument: `$EVENKEEL_CONFIG`, or the first
 /// default path that exists.
 ///
 /// # Errors
-/// [`NoFile`] if there is none.
-pub fn default_path() -> Result<PathBuf, NoFile> {
+/// [`NoConfigError`] if there is none.
+pub fn default_path() -> Result<PathBuf, NoConfigError> {
     choose(std::env::var_os("EVENKEEL_CONFIG"), |path| path.exists())
 }
 
-fn choose(named: Option<OsString>, there: impl Fn(&Path) -> bool) -> Result<PathBuf, NoFile> {
+fn choose(
+    named: Option<OsString>,
+    there: impl Fn(&Path) -> bool,
+) -> Result<PathBuf, NoConfigError> {
     let named = named.filter(|path| !path.is_empty()).map(PathBuf::from);
-    let found = || SEARCHED.iter().map(PathBuf::from).find(|path| there(path));
-    named.or_else(found).ok_or(NoFile)
+    let found = || DEFAULT_PATHS.iter().map(PathBuf::from).find(|path| there(path));
+    named.or_else(found).ok_or(NoConfigError)
 }
 
 /// Reads at most one byte more than the parser accepts, so that the parser can detect a file that
@@ -250,14 +256,16 @@ mod tests {
     #[test]
     fn the_file_that_is_named_goes_first_and_none_is_told() {
         let none = |_: &Path| false;
-        let second = |path: &Path| path == Path::new(SEARCHED[1]);
+        let second = |path: &Path| path == Path::new(DEFAULT_PATHS[1]);
         let named = || Some(OsString::from("/a.yaml"));
         assert_eq!(choose(named(), second), Ok(PathBuf::from("/a.yaml")));
         assert_eq!(choose(named(), none), Ok(PathBuf::from("/a.yaml")));
-        assert_eq!(choose(None, second), Ok(PathBuf::from(SEARCHED[1])));
-        assert_eq!(choose(Some(OsString::new()), none), Err(NoFile));
-        let told = NoFile.to_string();
-        for place in [SEARCHED[0], SEARCHED[1], "$EVENKEEL_CONFIG", "--config", "--backend"] {
+        assert_eq!(choose(None, second), Ok(PathBuf::from(DEFAULT_PATHS[1])));
+        assert_eq!(choose(Some(OsString::new()), none), Err(NoConfigError));
+        let told = NoConfigError.to_string();
+        for place in
+            [DEFAULT_PATHS[0], DEFAULT_PATHS[1], "$EVENKEEL_CONFIG", "--config", "--backend"]
+        {
             assert!(told.contains(place), "{told}");
         }
     }

@@ -3,19 +3,19 @@
 //! The tree is built from the events of the parser. It does not use serde, because serde stops at
 //! the first fault, loses duplicate keys, and turns `off` into a boolean. Here every scalar keeps
 //! its original text. The meaning of keys is defined by `reader` and its users; `scalar` interprets
-//! text if no key defines its type. A file beyond one of the bounds in [`Dialect`] is a fault.
+//! text if no key defines its type. A file beyond one of the bounds in [`YamlDialect`] is a fault.
 
 pub mod scalar;
 
-use super::fault::{Fault, Place, quoted};
+use super::fault::{ConfigFault, TextPlace, quoted};
 use granit_parser::{Event, Marker, Parser, ScalarStyle, Span, Tag};
-use scalar::Kind;
+use scalar::ScalarKind;
 use std::collections::HashMap;
 use std::rc::Rc;
 
 /// The bounds and the features of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dialect {
+pub struct YamlDialect {
     /// Maximum size of the file, in bytes.
     pub bytes_max: usize,
     /// Maximum nesting depth.
@@ -33,7 +33,7 @@ pub struct Dialect {
 }
 
 /// The dialect of Evenkeel's own configuration.
-pub const CONFIGURATION: Dialect = Dialect {
+pub const CONFIGURATION: YamlDialect = YamlDialect {
     bytes_max: 1 << 20,
     depth_max: 32,
     nodes_max: 50_000,
@@ -45,72 +45,78 @@ pub const CONFIGURATION: Dialect = Dialect {
 
 /// A value and its place.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Node {
+pub struct YamlNode {
     /// Place where the value begins.
-    pub place: Place,
+    pub place: TextPlace,
     /// Whether the value is written without quotes, so that it may stand for a number or a boolean.
     pub plain: bool,
     /// The value itself.
-    pub value: Value,
+    pub value: YamlValue,
 }
 
 /// A value of the tree.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Value {
+pub enum YamlValue {
     /// No value, or `null`.
     Null,
     /// A scalar, with its original text.
     Text(String),
     /// A list.
-    List(Vec<Node>),
+    List(Vec<YamlNode>),
     /// Keys and values in the order of the file. A key may occur twice.
-    Map(Vec<(Key, Node)>),
+    Map(Vec<(YamlKey, YamlNode)>),
 }
 
 /// A key and its place.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Key {
+pub struct YamlKey {
     /// Place where the key begins.
-    pub place: Place,
+    pub place: TextPlace,
     /// Whether the key is written without quotes.
     pub plain: bool,
     /// The name of the key.
     pub name: String,
 }
 
-impl Node {
+impl YamlNode {
     /// A value that does not come from a file.
     #[must_use]
-    pub fn made(value: Value) -> Node {
-        Node { place: Place::default(), plain: true, value }
+    pub fn made(value: YamlValue) -> YamlNode {
+        YamlNode { place: TextPlace::default(), plain: true, value }
     }
 
     /// The value at a path of keys. If a key occurs twice, the first one is used.
     #[must_use]
-    pub fn find(&self, way: &[&str]) -> Option<&Node> {
+    pub fn find(&self, way: &[&str]) -> Option<&YamlNode> {
         let [key, rest @ ..] = way else { return Some(self) };
-        let Value::Map(entries) = &self.value else { return None };
+        let YamlValue::Map(entries) = &self.value else { return None };
         entries.iter().find(|(k, _)| k.name == *key)?.1.find(rest)
     }
 
-    /// The mutable value at a path of keys, as [`Node::find`] finds it.
-    pub fn find_mut(&mut self, way: &[&str]) -> Option<&mut Node> {
+    /// The mutable value at a path of keys, as [`YamlNode::find`] finds it.
+    pub fn find_mut(&mut self, way: &[&str]) -> Option<&mut YamlNode> {
         let [key, rest @ ..] = way else { return Some(self) };
-        let Value::Map(entries) = &mut self.value else { return None };
+        let YamlValue::Map(entries) = &mut self.value else { return None };
         entries.iter_mut().find(|(k, _)| k.name == *key)?.1.find_mut(rest)
     }
 
     /// A scalar that does not come from a file.
     #[must_use]
-    pub fn text(text: impl Into<String>) -> Node {
-        Node::made(Value::Text(text.into()))
+    pub fn text(text: impl Into<String>) -> YamlNode {
+        YamlNode::made(YamlValue::Text(text.into()))
     }
 
     /// A section that does not come from a file.
     #[must_use]
-    pub fn map<'k>(entries: impl IntoIterator<Item = (&'k str, Node)>) -> Node {
-        let key = |name: &str| Key { place: Place::default(), plain: true, name: name.to_owned() };
-        Node::made(Value::Map(entries.into_iter().map(|(k, node)| (key(k), node)).collect()))
+    pub fn map<'k>(entries: impl IntoIterator<Item = (&'k str, YamlNode)>) -> YamlNode {
+        let key = |name: &str| YamlKey {
+            place: TextPlace::default(),
+            plain: true,
+            name: name.to_owned(),
+        };
+        YamlNode::made(YamlValue::Map(
+            entries.into_iter().map(|(k, node)| (key(k), node)).collect(),
+        ))
     }
 }
 
@@ -118,7 +124,7 @@ impl Node {
 ///
 /// # Errors
 /// The first fault of the YAML syntax; the parser cannot continue after it.
-pub fn parse(bytes: &[u8]) -> Result<Node, Fault> {
+pub fn parse(bytes: &[u8]) -> Result<YamlNode, ConfigFault> {
     parse_as(bytes, CONFIGURATION)
 }
 
@@ -126,21 +132,21 @@ pub fn parse(bytes: &[u8]) -> Result<Node, Fault> {
 ///
 /// # Errors
 /// As [`parse`].
-pub fn parse_as(bytes: &[u8], dialect: Dialect) -> Result<Node, Fault> {
+pub fn parse_as(bytes: &[u8], dialect: YamlDialect) -> Result<YamlNode, ConfigFault> {
     let bytes_max = dialect.bytes_max;
     if bytes.len() > bytes_max {
         let what = format!("{} bytes are too many; at most {bytes_max} are read", bytes.len());
-        return Err(Fault::new(START, what));
+        return Err(ConfigFault::new(START, what));
     }
     let text = std::str::from_utf8(bytes).map_err(|e| not_text(bytes, e.valid_up_to()))?;
-    let mut builder = Builder::new(dialect);
+    let mut builder = YamlBuilder::new(dialect);
     for event in Parser::new_from_str(text.trim_start_matches('\u{feff}')) {
         let (event, span) = event.map_err(|error| {
             let what = match builder.root {
                 Some(_) => "this belongs to nothing before it; check the indentation".to_owned(),
                 None => error.info(),
             };
-            Fault::new(place(error.marker()), format!("not YAML: {what}"))
+            ConfigFault::new(place(error.marker()), format!("not YAML: {what}"))
         })?;
         let ended = match event {
             Event::DocumentStart(..) => true,
@@ -151,96 +157,98 @@ pub fn parse_as(bytes: &[u8], dialect: Dialect) -> Result<Node, Fault> {
         if dialect.first_of_many && ended && builder.root.is_some() {
             break;
         }
-        if builder.root.is_none() && builder.open.is_empty() && is_tab_before(text, &span) {
+        if builder.root.is_none() && builder.open.is_empty() && tab_precedes(text, &span) {
             let what = "not YAML: a tab before the first key; indent with spaces";
-            return Err(Fault::new(place(&span.start), what));
+            return Err(ConfigFault::new(place(&span.start), what));
         }
         builder.handle(event, &span)?;
     }
-    let nothing = Node { place: START, plain: true, value: Value::Null };
+    let nothing = YamlNode { place: START, plain: true, value: YamlValue::Null };
     Ok(builder.root.unwrap_or(nothing))
 }
 
 /// Whether there is only white space before the token in its line, and a tab in it. Deeper in a
 /// document the parser itself rejects tabs.
-fn is_tab_before(text: &str, span: &Span) -> bool {
+fn tab_precedes(text: &str, span: &Span) -> bool {
     let line = text.lines().nth(span.start.line().saturating_sub(1)).unwrap_or_default();
     let before = line.chars().take(span.start.col());
     before.clone().all(char::is_whitespace) && before.clone().any(|c| c == '\t')
 }
 
-const START: Place = Place { line: 1, column: 1 };
+const START: TextPlace = TextPlace { line: 1, column: 1 };
 
-fn not_text(bytes: &[u8], at: usize) -> Fault {
+fn not_text(bytes: &[u8], at: usize) -> ConfigFault {
     let before = &bytes[..at];
     let line = before.iter().filter(|b| **b == b'\n').count() + 1;
     let column = before.iter().rev().take_while(|b| **b != b'\n').count() + 1;
-    Fault::new(Place { line, column }, "not UTF-8; save the file as UTF-8 text")
+    ConfigFault::new(TextPlace { line, column }, "not UTF-8; save the file as UTF-8 text")
 }
 
-fn place(marker: &Marker) -> Place {
-    Place { line: marker.line(), column: marker.col() + 1 }
+fn place(marker: &Marker) -> TextPlace {
+    TextPlace { line: marker.line(), column: marker.col() + 1 }
 }
 
 /// A list or section that is not complete yet.
-struct Open {
-    node: Node,
+struct OpenNode {
+    node: YamlNode,
     /// The key of the next value.
-    key: Option<Key>,
+    key: Option<YamlKey>,
     anchor: usize,
     /// Number of nodes before this one.
     nodes_before: usize,
 }
 
 /// The node that an alias repeats.
-struct Anchor {
-    node: Rc<Node>,
+struct AnchoredNode {
+    node: Rc<YamlNode>,
     /// Number of nodes in it, including itself.
     size: usize,
 }
 
-struct Builder {
-    dialect: Dialect,
-    root: Option<Node>,
-    open: Vec<Open>,
+struct YamlBuilder {
+    dialect: YamlDialect,
+    root: Option<YamlNode>,
+    open: Vec<OpenNode>,
     /// The nodes that aliases can repeat, by the number of their anchor.
-    anchors: HashMap<usize, Anchor>,
+    anchors: HashMap<usize, AnchoredNode>,
     /// Number of nodes in the text. The next field counts the nodes that aliases repeat.
     nodes: usize,
     repeated: usize,
 }
 
-impl Builder {
-    fn new(dialect: Dialect) -> Builder {
+impl YamlBuilder {
+    fn new(dialect: YamlDialect) -> YamlBuilder {
         let (open, anchors) = (Vec::new(), HashMap::new());
-        Builder { dialect, root: None, open, anchors, nodes: 0, repeated: 0 }
+        YamlBuilder { dialect, root: None, open, anchors, nodes: 0, repeated: 0 }
     }
 
-    fn handle(&mut self, event: Event<'_>, span: &Span) -> Result<(), Fault> {
+    fn handle(&mut self, event: Event<'_>, span: &Span) -> Result<(), ConfigFault> {
         let place = place(&span.start);
         match event {
             Event::DocumentStart(..) if self.root.is_some() => {
-                Err(Fault::new(place, "a second document; one file holds one configuration"))
+                Err(ConfigFault::new(place, "a second document; one file holds one configuration"))
             }
             Event::Scalar(text, style, anchor, tag) => {
                 self.count(place)?;
                 self.known_tag(tag.as_deref(), place)?;
                 let (text, plain) = (text.into_owned(), style == ScalarStyle::Plain);
                 let (text, plain) = match tag.filter(|_| self.dialect.tags) {
-                    Some(tag) => tagged(&tag, text).map_err(|what| Fault::new(place, what))?,
+                    Some(tag) => {
+                        tagged(&tag, text).map_err(|what| ConfigFault::new(place, what))?
+                    }
                     None => (text, plain),
                 };
-                let null = plain && Kind::of(&text) == Kind::Null;
-                let value = if null { Value::Null } else { Value::Text(text) };
-                let node = Node { place, plain, value };
+                let null = plain && ScalarKind::of(&text) == ScalarKind::Null;
+                let value = if null { YamlValue::Null } else { YamlValue::Text(text) };
+                let node = YamlNode { place, plain, value };
                 self.keep(anchor, &node, 1);
                 self.attach(node)
             }
             Event::SequenceStart(_, anchor, tag) => {
-                self.begin(place, Value::List(Vec::new()), anchor, tag.as_deref())
+                self.begin(place, YamlValue::List(Vec::new()), anchor, tag.as_deref())
             }
             Event::MappingStart(_, anchor, tag) => {
-                self.begin(place, Value::Map(Vec::new()), anchor, tag.as_deref())
+                self.begin(place, YamlValue::Map(Vec::new()), anchor, tag.as_deref())
             }
             Event::SequenceEnd | Event::MappingEnd => self.end(),
             Event::Alias(anchor) => self.repeat(anchor, place),
@@ -250,53 +258,53 @@ impl Builder {
 
     fn begin(
         &mut self,
-        place: Place,
-        value: Value,
+        place: TextPlace,
+        value: YamlValue,
         anchor: usize,
         tag: Option<&Tag>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), ConfigFault> {
         self.count(place)?;
         self.known_tag(tag, place)?;
         let depth_max = self.dialect.depth_max;
         if self.open.len() >= depth_max {
-            return Err(Fault::new(place, format!("nested deeper than {depth_max} levels")));
+            return Err(ConfigFault::new(place, format!("nested deeper than {depth_max} levels")));
         }
-        let node = Node { place, plain: true, value };
+        let node = YamlNode { place, plain: true, value };
         let nodes_before = self.all() - 1;
-        self.open.push(Open { node, key: None, anchor, nodes_before });
+        self.open.push(OpenNode { node, key: None, anchor, nodes_before });
         Ok(())
     }
 
-    fn end(&mut self) -> Result<(), Fault> {
+    fn end(&mut self) -> Result<(), ConfigFault> {
         let Some(open) = self.open.pop() else { return Ok(()) };
         self.keep(open.anchor, &open.node, self.all() - open.nodes_before);
         self.attach(open.node)
     }
 
     /// Replaces an alias by a copy of the node of its anchor.
-    fn repeat(&mut self, anchor: usize, place: Place) -> Result<(), Fault> {
+    fn repeat(&mut self, anchor: usize, place: TextPlace) -> Result<(), ConfigFault> {
         let Some(named) = self.anchors.get(&anchor) else {
-            return Err(Fault::new(place, "an alias inside of what it names"));
+            return Err(ConfigFault::new(place, "an alias inside of what it names"));
         };
         let (node, size) = (Rc::clone(&named.node), named.size);
         self.repeated += size;
         let repeated_max = self.dialect.repeated_max;
         if self.repeated > repeated_max {
             let what = format!("aliases repeat more than {repeated_max} keys and values");
-            return Err(Fault::new(place, what));
+            return Err(ConfigFault::new(place, what));
         }
         let depth_max = self.dialect.depth_max;
         if self.open.len() + node.depth() > depth_max {
-            return Err(Fault::new(place, format!("nested deeper than {depth_max} levels")));
+            return Err(ConfigFault::new(place, format!("nested deeper than {depth_max} levels")));
         }
-        self.attach(Node::clone(&node))
+        self.attach(YamlNode::clone(&node))
     }
 
-    fn count(&mut self, place: Place) -> Result<(), Fault> {
+    fn count(&mut self, place: TextPlace) -> Result<(), ConfigFault> {
         self.nodes += 1;
         let nodes_max = self.dialect.nodes_max;
         let what = || format!("more than {nodes_max} keys and values");
-        if self.nodes > nodes_max { Err(Fault::new(place, what())) } else { Ok(()) }
+        if self.nodes > nodes_max { Err(ConfigFault::new(place, what())) } else { Ok(()) }
     }
 
     /// Number of all nodes so far, including those that aliases repeat.
@@ -306,11 +314,11 @@ impl Builder {
 
     /// Reports a tag in a dialect without tags. Tags of YAML's core schema are accepted and
     /// ignored, because they make no difference there.
-    fn known_tag(&self, tag: Option<&Tag>, place: Place) -> Result<(), Fault> {
+    fn known_tag(&self, tag: Option<&Tag>, place: TextPlace) -> Result<(), ConfigFault> {
         match tag {
             Some(tag) if !self.dialect.tags && !tag.is_yaml_core_schema() => {
                 let name = quoted(&tag.original());
-                Err(Fault::new(
+                Err(ConfigFault::new(
                     place,
                     format!("{name} is a tag, and none are known here; remove it"),
                 ))
@@ -319,47 +327,47 @@ impl Builder {
         }
     }
 
-    fn keep(&mut self, anchor: usize, node: &Node, size: usize) {
+    fn keep(&mut self, anchor: usize, node: &YamlNode, size: usize) {
         if anchor != 0 {
-            self.anchors.insert(anchor, Anchor { node: Rc::new(node.clone()), size });
+            self.anchors.insert(anchor, AnchoredNode { node: Rc::new(node.clone()), size });
         }
     }
 
     /// Adds a finished node to the innermost open node, or makes it the root.
-    fn attach(&mut self, node: Node) -> Result<(), Fault> {
+    fn attach(&mut self, node: YamlNode) -> Result<(), ConfigFault> {
         let Some(open) = self.open.last_mut() else {
             self.root = Some(node);
             return Ok(());
         };
         match (&mut open.node.value, open.key.take()) {
-            (Value::List(items), _) => items.push(node),
-            (Value::Map(entries), Some(key)) => entries.push((key, node)),
+            (YamlValue::List(items), _) => items.push(node),
+            (YamlValue::Map(entries), Some(key)) => entries.push((key, node)),
             (_, _) => open.key = Some(key(node, self.dialect)?),
         }
         Ok(())
     }
 }
 
-impl Node {
+impl YamlNode {
     fn depth(&self) -> usize {
-        let deepest = |nodes: &mut dyn Iterator<Item = &Node>| nodes.map(Node::depth).max();
+        let deepest = |nodes: &mut dyn Iterator<Item = &YamlNode>| nodes.map(YamlNode::depth).max();
         match &self.value {
-            Value::Null | Value::Text(_) => 0,
-            Value::List(items) => 1 + deepest(&mut items.iter()).unwrap_or(0),
-            Value::Map(entries) => 1 + deepest(&mut entries.iter().map(|e| &e.1)).unwrap_or(0),
+            YamlValue::Null | YamlValue::Text(_) => 0,
+            YamlValue::List(items) => 1 + deepest(&mut items.iter()).unwrap_or(0),
+            YamlValue::Map(entries) => 1 + deepest(&mut entries.iter().map(|e| &e.1)).unwrap_or(0),
         }
     }
 }
 
-fn key(node: Node, dialect: Dialect) -> Result<Key, Fault> {
+fn key(node: YamlNode, dialect: YamlDialect) -> Result<YamlKey, ConfigFault> {
     let (place, plain) = (node.place, node.plain);
     match node.value {
-        Value::Text(name) if name == "<<" && !dialect.merge_keys => {
-            Err(Fault::new(node.place, "merge keys are not read; write the keys out"))
+        YamlValue::Text(name) if name == "<<" && !dialect.merge_keys => {
+            Err(ConfigFault::new(node.place, "merge keys are not read; write the keys out"))
         }
-        Value::Text(name) => Ok(Key { place, plain, name }),
-        Value::Null if dialect.tags => Ok(Key { place, plain, name: "~".to_owned() }),
-        _ => Err(Fault::new(node.place, "a key must be a plain word")),
+        YamlValue::Text(name) => Ok(YamlKey { place, plain, name }),
+        YamlValue::Null if dialect.tags => Ok(YamlKey { place, plain, name: "~".to_owned() }),
+        _ => Err(ConfigFault::new(node.place, "a key must be a plain word")),
     }
 }
 

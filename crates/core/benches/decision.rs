@@ -19,7 +19,7 @@ mod decision {
 
 use decision::peers::{Contestant, NAMES, contestant};
 use evenkeel_core::key::KeyHash;
-use evenkeel_core::table::Table;
+use evenkeel_core::table::BucketTable;
 use std::hint::black_box;
 use std::process::Command;
 use std::thread;
@@ -148,7 +148,7 @@ fn resident() -> u64 {
 fn loss() {
     println!("\nlive keys, of keys_max      forgotten by chance   bytes per live key");
     for percent in [50, 75, 90, 100] {
-        let table = Table::new(1_000_000, 1);
+        let table = BucketTable::new(1_000_000, 1);
         let live = 10_000 * percent;
         let mut dice = Dice::new(7);
         for n in 0..live {

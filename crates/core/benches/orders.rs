@@ -5,9 +5,9 @@
 
 #![allow(missing_docs)]
 
-use evenkeel_core::key::Seed;
-use evenkeel_core::limit::Part;
-use evenkeel_core::limiter::orders::Orders;
+use evenkeel_core::key::KeySeed;
+use evenkeel_core::limit::KeyPart;
+use evenkeel_core::limiter::orders::GatekeeperOrders;
 use evenkeel_core::units::{Nanos, Time};
 use std::hint::black_box;
 use std::time::Instant;
@@ -20,7 +20,13 @@ fn main() {
     let cases = [(100, 1_000), (60_000, 65_536), (0, 65_536), (900_000, 1_000_000)];
     let cases = cases.map(|(held, keys_max)| {
         let max_delay = Nanos::from_secs(5);
-        let orders = Orders::new("d".into(), vec![Part::Tag], keys_max, max_delay, Seed([7; 16]));
+        let orders = GatekeeperOrders::new(
+            "d".into(),
+            vec![KeyPart::Tag],
+            keys_max,
+            max_delay,
+            KeySeed([7; 16]),
+        );
         for n in 0..held {
             orders.learn(orders.hash(&identifier(n)), NOW.plus(Nanos::from_secs(3)), NOW);
         }

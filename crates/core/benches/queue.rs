@@ -8,11 +8,11 @@
 
 #![allow(missing_docs)]
 
-use evenkeel_core::classify::Key;
-use evenkeel_core::key::{KeyHash, Seed};
+use evenkeel_core::classify::LimitKey;
+use evenkeel_core::key::{KeyHash, KeySeed};
 use evenkeel_core::meter::estimate::RouteHash;
-use evenkeel_core::queue::concurrency::Concurrency;
-use evenkeel_core::queue::{Arrival, Id, Place, Queue, Settings};
+use evenkeel_core::queue::concurrency::ConcurrencySearch;
+use evenkeel_core::queue::{Arrival, Queue, QueuePlace, QueueSettings, RequestId};
 use evenkeel_core::units::{Cost, Nanos, Time, Weight};
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -42,10 +42,10 @@ fn main() {
 /// windows.
 fn finding() -> f64 {
     let routes: Vec<RouteHash> = (0..40)
-        .map(|n| RouteHash::of(&Seed([1; 16]), "GET", &format!("/{}", "x".repeat(n))))
+        .map(|n| RouteHash::of(&KeySeed([1; 16]), "GET", &format!("/{}", "x".repeat(n))))
         .collect();
     let rounds = (0..ROUNDS).map(|_| {
-        let mut auto = Concurrency::new(2.0);
+        let mut auto = ConcurrencySearch::new(2.0);
         let started = Instant::now();
         for n in 0..STEPS {
             let drawn = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
@@ -66,7 +66,7 @@ fn row(concurrency: usize, debt: bool, clients: u64) -> f64 {
 /// A queue with requests in it, and the source of the next ones.
 struct Line {
     queue: Queue,
-    running: VecDeque<Id>,
+    running: VecDeque<RequestId>,
     debt: bool,
     clients: u64,
     came: u64,
@@ -75,7 +75,8 @@ struct Line {
 impl Line {
     fn new(concurrency: usize, debt: bool, clients: u64) -> Line {
         let wait_max = Nanos::from_secs(30);
-        let settings = Settings { concurrency, reserve: 2, len_max: 4_096, wait_max, known_max: 0 };
+        let settings =
+            QueueSettings { concurrency, reserve: 2, len_max: 4_096, wait_max, known_max: 0 };
         let mut line =
             Line { queue: Queue::new(settings), running: VecDeque::new(), debt, clients, came: 0 };
         let waiting = if concurrency > IN_FLIGHT { 0 } else { IN_FLIGHT };
@@ -92,10 +93,10 @@ impl Line {
         let client = self.came.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
         let client =
             KeyHash::from_bits((client % self.clients).wrapping_mul(0x5851_f42d_4c95_7f2d));
-        let bucket = Key { limit: 0, hash: client };
+        let bucket = LimitKey { limit: 0, hash: client };
         let arrival = Arrival {
             client,
-            place: if self.debt { Place::Debt(bucket) } else { Place::Credit },
+            place: if self.debt { QueuePlace::Debt(bucket) } else { QueuePlace::Credit },
             estimate: Cost(1_000_000 + self.came % 1_000),
             is_guess: false,
             route: None,

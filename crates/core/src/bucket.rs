@@ -13,27 +13,27 @@ pub mod sliding;
 
 use crate::units::{Cost, Nanos, SECOND, Time};
 use core::fmt;
-use debt::Debt;
-use fixed::Fixed;
-use grid::Grid;
-use history::History;
-use sliding::Sliding;
+use debt::DebtBucket;
+use fixed::FixedWindow;
+use grid::GridBucket;
+use history::RequestHistory;
+use sliding::SlidingWindow;
 
 /// The algorithm by which a limit counts, with its parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Algorithm {
     /// Token bucket that may go into debt. Used by `share` and `rate` limits.
-    Debt(Debt),
+    Debt(DebtBucket),
     /// Token bucket of whole hits that may go into debt, refilled on whole multiples of 1/rate.
     /// Used by tags (`refill: grid`).
-    Grid(Grid),
+    Grid(GridBucket),
     /// Sum over a sliding window; a client that reaches the maximum is blocked. Used by `window`
     /// limits.
-    Sliding(Sliding),
+    Sliding(SlidingWindow),
     /// Count per window, with windows aligned to the epoch. Used by Envoy's rate limits.
-    Fixed(Fixed),
+    Fixed(FixedWindow),
     /// The timestamps of the last requests, by Smockron's rule.
-    History(History),
+    History(RequestHistory),
 }
 
 impl Algorithm {
@@ -145,15 +145,16 @@ impl Algorithm {
 
 impl Algorithm {
     /// Whether buckets that were counted under `old` stay valid under this algorithm. The
-    /// parameters may differ if the debt can be expressed in the new ones ([`Algorithm::carried`]).
+    /// parameters may differ if the debt can be expressed in the new ones
+    /// ([`Algorithm::convert_state`]).
     #[must_use]
-    pub fn continues(&self, old: &Algorithm) -> bool {
+    pub fn can_continue(&self, old: &Algorithm) -> bool {
         let owes = |one: &Algorithm| one.short_of(Cost::ZERO, Time::ZERO).is_some();
         self == old || (owes(self) && owes(old))
     }
 
     /// Converts the state of a bucket that was counted under `old` to this algorithm.
-    pub fn carried(&self, old: &Algorithm, state: &mut [u64], now: Time) {
+    pub fn convert_state(&self, old: &Algorithm, state: &mut [u64], now: Time) {
         let missing = old.missing(state, now);
         if let Some(owed) = missing.and_then(|missing| self.short_of(missing, now)) {
             state[0] = owed;
@@ -243,7 +244,7 @@ pub const STATE_WORDS_USUAL: usize = 64;
 
 /// Invalid parameters of an algorithm. They come from the configuration; no algorithm was built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum AlgorithmError {
     /// The window is not a whole number of seconds, or it is too short or too long.
     Window,
     /// The maximum of a window is zero.
@@ -254,17 +255,21 @@ pub enum Fault {
     Interval,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for AlgorithmError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Fault::Window => "`window` must be whole seconds, from 1s to 30d",
-            Fault::Max => "`max` must be above zero, or every client would be blocked at once",
-            Fault::Burst => "`burst` of a history must be from 1 to 255 requests",
-            Fault::Interval => "the rate of a history must leave from 1ns to centuries between",
+            AlgorithmError::Window => "`window` must be whole seconds, from 1s to 30d",
+            AlgorithmError::Max => {
+                "`max` must be above zero, or every client would be blocked at once"
+            }
+            AlgorithmError::Burst => "`burst` of a history must be from 1 to 255 requests",
+            AlgorithmError::Interval => {
+                "the rate of a history must leave from 1ns to centuries between"
+            }
         })
     }
 }
 
-impl core::error::Error for Fault {}
+impl core::error::Error for AlgorithmError {}
 
 const _: () = assert!(history::BURST_MAX == 255, "Fault::Burst names the number");

@@ -9,8 +9,8 @@ pub(crate) mod few;
 mod path;
 pub mod prefix;
 
-use crate::key::{KeyHash, KeyHasher, NAME_BYTES_MAX, Seed, network};
-use crate::limit::{LIMITS_MAX, Limit, Part, When};
+use crate::key::{KeyHash, KeyHasher, KeySeed, NAME_BYTES_MAX, network};
+use crate::limit::{KeyPart, LIMITS_MAX, Limit, LimitCondition};
 use crate::units::Weight;
 use alloc::borrow::Cow;
 use alloc::format;
@@ -19,11 +19,11 @@ use alloc::vec::Vec;
 use core::cell::OnceCell;
 use core::fmt::Write;
 use core::net::{IpAddr, Ipv6Addr};
-use few::Few;
-use path::Path;
+use few::InlineList;
+use path::RequestPath;
 
 /// The attributes of a request that a limit can use.
-pub trait Attributes {
+pub trait RequestAttributes {
     /// The client's address, as seen behind all trusted proxies.
     fn address(&self) -> IpAddr;
     /// The method, exactly as sent.
@@ -47,7 +47,7 @@ pub trait Attributes {
 
 /// One key of a request: the limit and the bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
+pub struct LimitKey {
     /// Index of the limit in the list of its door.
     pub limit: u8,
     /// Hash under which the bucket is stored.
@@ -56,25 +56,25 @@ pub struct Key {
 
 /// The keys of one request, in the order of the limits. An exempt request has none.
 #[derive(Clone, Debug)]
-pub struct Keys {
-    keys: Few<Key>,
+pub struct LimitKeys {
+    keys: InlineList<LimitKey>,
     /// Bit set of the limits whose path condition holds only in some backends' reading.
     doubtful: u32,
 }
 
 const _: () = assert!(LIMITS_MAX <= u32::BITS as usize, "a bit for each limit");
 
-impl Default for Keys {
-    fn default() -> Keys {
-        let keys = Few::filled(0, Key { limit: 0, hash: KeyHash::from_bits(1) });
-        Keys { keys, doubtful: 0 }
+impl Default for LimitKeys {
+    fn default() -> LimitKeys {
+        let keys = InlineList::filled(0, LimitKey { limit: 0, hash: KeyHash::from_bits(1) });
+        LimitKeys { keys, doubtful: 0 }
     }
 }
 
-impl Keys {
+impl LimitKeys {
     /// Adds a key. Its limit must come after the limits of all keys added before. A key beyond
     /// [`LIMITS_MAX`] is dropped; no door has that many limits.
-    pub fn push(&mut self, key: Key) {
+    pub fn push(&mut self, key: LimitKey) {
         if self.as_slice().len() < LIMITS_MAX {
             self.keys.push(key);
         }
@@ -82,32 +82,32 @@ impl Keys {
 
     /// All keys in the order of their limits.
     #[must_use]
-    pub fn as_slice(&self) -> &[Key] {
+    pub fn as_slice(&self) -> &[LimitKey] {
         self.keys.as_slice()
     }
 }
 
 /// A request with lazy parsing of its path, which happens once when a limit first needs it.
-struct Seen<'a, R> {
+struct RequestReading<'a, R> {
     request: &'a R,
-    path: OnceCell<Path<'a>>,
+    path: OnceCell<RequestPath<'a>>,
 }
 
-impl<'a, R: Attributes> Seen<'a, R> {
-    fn new(request: &'a R) -> Seen<'a, R> {
-        Seen { request, path: OnceCell::new() }
+impl<'a, R: RequestAttributes> RequestReading<'a, R> {
+    fn new(request: &'a R) -> RequestReading<'a, R> {
+        RequestReading { request, path: OnceCell::new() }
     }
 
-    fn path(&self) -> &Path<'a> {
-        self.path.get_or_init(|| Path::read(self.request.path()))
+    fn path(&self) -> &RequestPath<'a> {
+        self.path.get_or_init(|| RequestPath::read(self.request.path()))
     }
 }
 
 /// Returns the keys of a request under `limits`.
 #[must_use]
-pub fn keys(limits: &[Limit], seed: &Seed, request: &impl Attributes) -> Keys {
-    let mut keys = Keys::default();
-    let seen = Seen::new(request);
+pub fn keys(limits: &[Limit], seed: &KeySeed, request: &impl RequestAttributes) -> LimitKeys {
+    let mut keys = LimitKeys::default();
+    let seen = RequestReading::new(request);
     for (index, limit) in limits.iter().enumerate() {
         if !holds(&limit.when, &seen) {
             continue;
@@ -116,7 +116,7 @@ pub fn keys(limits: &[Limit], seed: &Seed, request: &impl Attributes) -> Keys {
         if !paths.is_empty() && !paths.iter().any(|prefix| seen.path().lies_below(prefix)) {
             keys.doubtful |= 1u32.checked_shl(index as u32).unwrap_or(0);
         }
-        keys.push(Key { limit: index as u8, hash: key_hash(limit, seed, &seen) });
+        keys.push(LimitKey { limit: index as u8, hash: key_hash(limit, seed, &seen) });
     }
     keys
 }
@@ -124,9 +124,10 @@ pub fn keys(limits: &[Limit], seed: &Seed, request: &impl Attributes) -> Keys {
 /// The weight of a request with these keys in the admission queue: the product of the weights of
 /// all its limits. A path that backends read in different ways never increases the weight.
 #[must_use]
-pub fn weight(limits: &[Limit], keys: &Keys) -> Weight {
-    let doubtful = |key: &Key| keys.doubtful.checked_shr(key.limit.into()).unwrap_or(0) & 1 == 1;
-    let granted = |key: &Key| {
+pub fn weight(limits: &[Limit], keys: &LimitKeys) -> Weight {
+    let doubtful =
+        |key: &LimitKey| keys.doubtful.checked_shr(key.limit.into()).unwrap_or(0) & 1 == 1;
+    let granted = |key: &LimitKey| {
         let limit = limits.get(usize::from(key.limit)).filter(|limit| !limit.shadow)?;
         (limit.weight <= Weight::ONE || !doubtful(key)).then_some(limit.weight)
     };
@@ -135,31 +136,35 @@ pub fn weight(limits: &[Limit], keys: &Keys) -> Weight {
 
 /// Returns the key of a request under one limit.
 #[must_use]
-pub fn hash(limit: &Limit, seed: &Seed, request: &impl Attributes) -> KeyHash {
-    key_hash(limit, seed, &Seen::new(request))
+pub fn hash(limit: &Limit, seed: &KeySeed, request: &impl RequestAttributes) -> KeyHash {
+    key_hash(limit, seed, &RequestReading::new(request))
 }
 
-fn key_hash<R: Attributes>(limit: &Limit, seed: &Seed, seen: &Seen<'_, R>) -> KeyHash {
+fn key_hash<R: RequestAttributes>(
+    limit: &Limit,
+    seed: &KeySeed,
+    seen: &RequestReading<'_, R>,
+) -> KeyHash {
     let request = seen.request;
     let mut hasher = KeyHasher::new(seed);
     for part in &limit.by {
         match part {
-            Part::Ip { v4, v6 } => hasher.address(network(request.address(), *v4, *v6)),
-            Part::Host => match request.group() {
+            KeyPart::Ip { v4, v6 } => hasher.address(network(request.address(), *v4, *v6)),
+            KeyPart::Host => match request.group() {
                 // The empty part comes first. No address has one, so a name cannot be mistaken for
                 // an address.
                 Some(group) => [b"", group.as_bytes()].into_iter().for_each(|p| hasher.part(p)),
                 None => hasher.address(network(request.address(), 32, 128)),
             },
-            Part::UserAgent => hasher.part(request.header("user-agent").unwrap_or_default()),
-            Part::Header(name) => hasher.part(request.header(name).unwrap_or_default()),
-            Part::Cookie(name) => hasher.part(cookie(request, name).unwrap_or_default()),
-            Part::Method => hasher.part(request.method().as_bytes()),
-            Part::Path(segments) => {
+            KeyPart::UserAgent => hasher.part(request.header("user-agent").unwrap_or_default()),
+            KeyPart::Header(name) => hasher.part(request.header(name).unwrap_or_default()),
+            KeyPart::Cookie(name) => hasher.part(cookie(request, name).unwrap_or_default()),
+            KeyPart::Method => hasher.part(request.method().as_bytes()),
+            KeyPart::Path(segments) => {
                 hasher.part(first_segments(seen.path().as_str(), *segments).as_bytes());
             }
-            Part::Vhost => hasher.part(lower(host_name(request.vhost())).as_bytes()),
-            Part::All | Part::Tag => hasher.part(b""),
+            KeyPart::Vhost => hasher.part(lower(host_name(request.vhost())).as_bytes()),
+            KeyPart::All | KeyPart::Tag => hasher.part(b""),
         }
     }
     hasher.finish()
@@ -169,7 +174,7 @@ fn key_hash<R: Attributes>(limit: &Limit, seed: &Seed, seen: &Seen<'_, R>) -> Ke
 /// by spaces. The name has at most [`NAME_BYTES_MAX`] bytes, and control characters are replaced. A
 /// part that may be a secret (cookies, tokens) is shown as the end of its `hash`.
 #[must_use]
-pub fn name(limit: &Limit, request: &impl Attributes, hash: KeyHash) -> String {
+pub fn name(limit: &Limit, request: &impl RequestAttributes, hash: KeyHash) -> String {
     let mut name = String::new();
     for (index, part) in limit.by.iter().enumerate() {
         if index > 0 {
@@ -182,26 +187,26 @@ pub fn name(limit: &Limit, request: &impl Attributes, hash: KeyHash) -> String {
     name
 }
 
-fn push_name(name: &mut String, part: &Part, request: &impl Attributes, hash: KeyHash) {
+fn push_name(name: &mut String, part: &KeyPart, request: &impl RequestAttributes, hash: KeyHash) {
     let veiled = |of: &str| format!("{of}#{:06x}", hash.bits() & 0xff_ffff);
     let mut text = |bytes: &[u8]| name.push_str(&readable(bytes));
     match part {
-        Part::Ip { v4, v6 } => push_network(name, request.address(), *v4, *v6),
-        Part::Host => match request.group() {
+        KeyPart::Ip { v4, v6 } => push_network(name, request.address(), *v4, *v6),
+        KeyPart::Host => match request.group() {
             Some(group) => text(group.as_bytes()),
             None => push_network(name, request.address(), 32, 128),
         },
-        Part::UserAgent => text(request.header("user-agent").unwrap_or(b"-")),
-        Part::Header(header) if is_secret(header) => text(veiled(header).as_bytes()),
-        Part::Header(header) => text(request.header(header).unwrap_or(b"-")),
-        Part::Cookie(cookie) => text(veiled(cookie).as_bytes()),
-        Part::Method => text(request.method().as_bytes()),
-        Part::Path(segments) => {
+        KeyPart::UserAgent => text(request.header("user-agent").unwrap_or(b"-")),
+        KeyPart::Header(header) if is_secret(header) => text(veiled(header).as_bytes()),
+        KeyPart::Header(header) => text(request.header(header).unwrap_or(b"-")),
+        KeyPart::Cookie(cookie) => text(veiled(cookie).as_bytes()),
+        KeyPart::Method => text(request.method().as_bytes()),
+        KeyPart::Path(segments) => {
             text(first_segments(&normal_path(request.path()), *segments).as_bytes());
         }
-        Part::Vhost => text(host_name(request.vhost()).as_bytes()),
-        Part::All => text(b"all"),
-        Part::Tag => text(b"-"),
+        KeyPart::Vhost => text(host_name(request.vhost()).as_bytes()),
+        KeyPart::All => text(b"all"),
+        KeyPart::Tag => text(b"-"),
     }
 }
 
@@ -211,8 +216,8 @@ fn push_name(name: &mut String, part: &Part, request: &impl Attributes, hash: Ke
 /// text. An absent part is empty.
 #[must_use]
 pub fn identifier(
-    by: &[Part],
-    request: &impl Attributes,
+    by: &[KeyPart],
+    request: &impl RequestAttributes,
     veil: impl Fn(&str, &[u8]) -> String,
 ) -> Vec<u8> {
     let mut identifier = Vec::new();
@@ -227,8 +232,8 @@ pub fn identifier(
 
 fn push_part(
     identifier: &mut Vec<u8>,
-    part: &Part,
-    request: &impl Attributes,
+    part: &KeyPart,
+    request: &impl RequestAttributes,
     veil: &impl Fn(&str, &[u8]) -> String,
 ) {
     let network = |v4, v6| {
@@ -238,22 +243,24 @@ fn push_part(
     };
     let secret = |name: &str, value: Option<&[u8]>| value.map(|value| veil(name, value));
     let text = match part {
-        Part::Ip { v4, v6 } => network(*v4, *v6),
-        Part::Host => request.group().map_or_else(|| network(32, 128), String::from),
-        Part::Path(segments) => {
+        KeyPart::Ip { v4, v6 } => network(*v4, *v6),
+        KeyPart::Host => request.group().map_or_else(|| network(32, 128), String::from),
+        KeyPart::Path(segments) => {
             String::from(first_segments(&normal_path(request.path()), *segments))
         }
-        Part::Vhost => lower(host_name(request.vhost())).into_owned(),
-        Part::Cookie(name) => secret(name, cookie(request, name)).unwrap_or_default(),
-        Part::Header(name) if is_secret(name) => {
+        KeyPart::Vhost => lower(host_name(request.vhost())).into_owned(),
+        KeyPart::Cookie(name) => secret(name, cookie(request, name)).unwrap_or_default(),
+        KeyPart::Header(name) if is_secret(name) => {
             secret(name, request.header(name)).unwrap_or_default()
         }
-        Part::Header(name) => return identifier.extend(request.header(name).unwrap_or_default()),
-        Part::UserAgent => {
+        KeyPart::Header(name) => {
+            return identifier.extend(request.header(name).unwrap_or_default());
+        }
+        KeyPart::UserAgent => {
             return identifier.extend(request.header("user-agent").unwrap_or_default());
         }
-        Part::Method => return identifier.extend(request.method().as_bytes()),
-        Part::All | Part::Tag => return,
+        KeyPart::Method => return identifier.extend(request.method().as_bytes()),
+        KeyPart::All | KeyPart::Tag => return,
     };
     identifier.extend(text.into_bytes());
 }
@@ -280,17 +287,21 @@ fn push_network(name: &mut String, address: IpAddr, v4: u8, v6: u8) {
 
 /// Whether a limit's condition holds in the reading of any backend.
 #[must_use]
-pub fn applies(when: &When, request: &impl Attributes) -> bool {
-    holds(when, &Seen::new(request))
+pub fn applies(when: &LimitCondition, request: &impl RequestAttributes) -> bool {
+    holds(when, &RequestReading::new(request))
 }
 
-fn holds<R: Attributes>(when: &When, seen: &Seen<'_, R>) -> bool {
+fn holds<R: RequestAttributes>(when: &LimitCondition, seen: &RequestReading<'_, R>) -> bool {
     may_hold(when, seen, true)
 }
 
 /// Whether a condition holds. `doubtful` is the result for a method in lower case, which some
 /// backends treat as the upper-case method and others as unknown.
-fn may_hold<R: Attributes>(when: &When, seen: &Seen<'_, R>, doubtful: bool) -> bool {
+fn may_hold<R: RequestAttributes>(
+    when: &LimitCondition,
+    seen: &RequestReading<'_, R>,
+    doubtful: bool,
+) -> bool {
     let request = seen.request;
     let method = || {
         let method = request.method();
@@ -313,7 +324,7 @@ fn may_hold<R: Attributes>(when: &When, seen: &Seen<'_, R>, doubtful: bool) -> b
 }
 
 /// The value of a cookie (RFC 6265, 5.4: pairs separated by semicolons), on any of the lines.
-fn cookie<'a>(request: &'a impl Attributes, name: &str) -> Option<&'a [u8]> {
+fn cookie<'a>(request: &'a impl RequestAttributes, name: &str) -> Option<&'a [u8]> {
     let mut pairs = request.cookies().flat_map(|line| line.split(|b| *b == b';'));
     pairs.find_map(|pair| {
         let pair = pair.trim_ascii();
@@ -361,7 +372,7 @@ fn first_segments(path: &str, segments: Option<u8>) -> &str {
 /// borrowed.
 #[must_use]
 pub fn normal_path(path: &str) -> Cow<'_, str> {
-    Path::read(path).normal()
+    RequestPath::read(path).normal()
 }
 
 #[cfg(test)]

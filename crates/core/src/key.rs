@@ -10,7 +10,7 @@ use siphasher::sip::SipHasher13;
 
 /// The secret seed of the hash. Instances that count together share it, and a snapshot stores it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Seed(pub [u8; 16]);
+pub struct KeySeed(pub [u8; 16]);
 
 /// The maximum length of a readable key name, in bytes.
 pub const NAME_BYTES_MAX: usize = 120;
@@ -45,7 +45,7 @@ pub struct KeyHasher(SipHasher13);
 impl KeyHasher {
     /// An empty key under `seed`.
     #[must_use]
-    pub fn new(seed: &Seed) -> KeyHasher {
+    pub fn new(seed: &KeySeed) -> KeyHasher {
         KeyHasher(SipHasher13::new_with_key(&seed.0))
     }
 
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     fn hash(parts: &[&str]) -> KeyHash {
-        let mut hasher = KeyHasher::new(&Seed([7; 16]));
+        let mut hasher = KeyHasher::new(&KeySeed([7; 16]));
         parts.iter().for_each(|part| hasher.part(part.as_bytes()));
         hasher.finish()
     }

@@ -11,7 +11,7 @@ use core::fmt;
 
 /// One part of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum KeyPart {
     /// The client's network: the first `v4` bits of an IPv4 address, or `v6` bits of an IPv6
     /// address.
     Ip {
@@ -42,7 +42,7 @@ pub enum Part {
 
 /// The condition of a limit. All of its parts must hold; an empty condition always holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct When {
+pub struct LimitCondition {
     /// The method is one of these. Empty: any method.
     pub method: Vec<Box<str>>,
     /// The path is one of these or lies below one: `/login` includes `/login/x`, but not `/loginx`.
@@ -55,12 +55,12 @@ pub struct When {
     /// All of these cookies are present.
     pub cookie: Vec<Box<str>>,
     /// A condition that must not hold.
-    pub not: Option<Box<When>>,
+    pub not: Option<Box<LimitCondition>>,
 }
 
 /// The quantity that a limit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
+pub enum LimitUnit {
     /// CPU time, known after the request ends.
     Cpu,
     /// Requests, known when they arrive.
@@ -69,7 +69,7 @@ pub enum Unit {
 
 /// The treatment of a client in debt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum LimitAction {
     /// The request runs, and the head of its response is held until the debt is paid.
     Hold,
     /// The request waits before it is sent to the backend.
@@ -81,20 +81,20 @@ pub enum Action {
     Queue,
 }
 
-impl Action {
+impl LimitAction {
     /// The name in the configuration and in logs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Action::Hold => "hold",
-            Action::Delay => "delay",
-            Action::Reject => "reject",
-            Action::Queue => "queue",
+            LimitAction::Hold => "hold",
+            LimitAction::Delay => "delay",
+            LimitAction::Reject => "reject",
+            LimitAction::Queue => "queue",
         }
     }
 }
 
-impl fmt::Display for Action {
+impl fmt::Display for LimitAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -106,16 +106,16 @@ pub struct Limit {
     /// The name given by the operator; unique within a door.
     pub name: Box<str>,
     /// The parts of the key.
-    pub by: Vec<Part>,
+    pub by: Vec<KeyPart>,
     /// The condition under which the limit applies.
-    pub when: When,
+    pub when: LimitCondition,
     /// The quantity that it counts.
-    pub unit: Unit,
+    pub unit: LimitUnit,
     /// The algorithm by which it counts.
     pub algorithm: Algorithm,
     /// The action for a client over the limit. `None` means `Reject` for hits and windows, and the
     /// action of the door otherwise.
-    pub action: Option<Action>,
+    pub action: Option<LimitAction>,
     /// Share of a matching request relative to others in the admission queue; the weights of all
     /// limits of a request are multiplied. Too low: its users wait for all other users. Too high:
     /// all other users wait for them.
@@ -137,7 +137,7 @@ pub const PARTS_MAX: usize = 8;
 
 /// An invalid setting of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum LimitError {
     /// The limit has no name.
     Name,
     /// The key has no parts, or more than [`PARTS_MAX`].
@@ -150,16 +150,16 @@ pub enum Fault {
     Keys,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for LimitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Fault::Name => "a limit needs a name",
-            Fault::Parts => {
+            LimitError::Name => "a limit needs a name",
+            LimitError::Parts => {
                 "a limit counts by one to eight things; `all` counts everybody together"
             }
-            Fault::Prefix => "an IPv4 prefix has at most 32 bits, an IPv6 prefix 128",
-            Fault::Burst => "`burst` must be at least 1, or no request could ever pass",
-            Fault::Keys => "`keys_max` must be from 1 to 268435456",
+            LimitError::Prefix => "an IPv4 prefix has at most 32 bits, an IPv6 prefix 128",
+            LimitError::Burst => "`burst` must be at least 1, or no request could ever pass",
+            LimitError::Keys => "`keys_max` must be from 1 to 268435456",
         })
     }
 }
@@ -168,20 +168,20 @@ impl Limit {
     /// Checks the limit and reports all errors at once.
     ///
     /// # Errors
-    /// Every [`Fault`] found.
-    pub fn checked(self) -> Result<Limit, Vec<Fault>> {
-        let long = |part: &Part| matches!(part, Part::Ip { v4, v6 } if *v4 > 32 || *v6 > 128);
+    /// Every [`LimitError`] found.
+    pub fn checked(self) -> Result<Limit, Vec<LimitError>> {
+        let long = |part: &KeyPart| matches!(part, KeyPart::Ip { v4, v6 } if *v4 > 32 || *v6 > 128);
         let starved = match (&self.algorithm, self.unit) {
-            (Algorithm::Debt(debt), Unit::Hits) => debt.burst() < crate::units::Cost::hits(1),
+            (Algorithm::Debt(debt), LimitUnit::Hits) => debt.burst() < crate::units::Cost::hits(1),
             (Algorithm::Grid(grid), _) => grid.burst() < 1,
             _ => false,
         };
-        let faults: Vec<Fault> = [
-            (self.name.is_empty(), Fault::Name),
-            (self.by.is_empty() || self.by.len() > PARTS_MAX, Fault::Parts),
-            (self.by.iter().any(long), Fault::Prefix),
-            (starved, Fault::Burst),
-            (self.keys_max == 0 || self.keys_max > KEYS_MAX, Fault::Keys),
+        let faults: Vec<LimitError> = [
+            (self.name.is_empty(), LimitError::Name),
+            (self.by.is_empty() || self.by.len() > PARTS_MAX, LimitError::Parts),
+            (self.by.iter().any(long), LimitError::Prefix),
+            (starved, LimitError::Burst),
+            (self.keys_max == 0 || self.keys_max > KEYS_MAX, LimitError::Keys),
         ]
         .into_iter()
         .filter_map(|(wrong, fault)| wrong.then_some(fault))
@@ -191,32 +191,32 @@ impl Limit {
 
     /// The action at a door with the default action `door`.
     #[must_use]
-    pub fn action(&self, door: Action) -> Action {
-        let refuses = self.unit == Unit::Hits || !matches!(self.algorithm, Algorithm::Debt(_));
-        self.action.unwrap_or(if refuses { Action::Reject } else { door })
+    pub fn action(&self, door: LimitAction) -> LimitAction {
+        let refuses = self.unit == LimitUnit::Hits || !matches!(self.algorithm, Algorithm::Debt(_));
+        self.action.unwrap_or(if refuses { LimitAction::Reject } else { door })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bucket::debt::Debt;
-    use crate::bucket::fixed::Fixed;
+    use crate::bucket::debt::DebtBucket;
+    use crate::bucket::fixed::FixedWindow;
     use crate::units::{Cost, Nanos, Rate};
     use alloc::vec;
     use std::string::ToString;
 
     fn debt(burst: Cost) -> Algorithm {
         let rate = Rate::per(Cost::hits(5), Nanos::from_secs(60)).expect("a rate");
-        Algorithm::Debt(Debt::new(rate, burst))
+        Algorithm::Debt(DebtBucket::new(rate, burst))
     }
 
     fn limit() -> Limit {
         Limit {
             name: "logins".into(),
-            by: vec![Part::Ip { v4: 32, v6: 64 }],
-            when: When::default(),
-            unit: Unit::Hits,
+            by: vec![KeyPart::Ip { v4: 32, v6: 64 }],
+            when: LimitCondition::default(),
+            unit: LimitUnit::Hits,
             algorithm: debt(Cost::hits(1)),
             action: None,
             weight: Weight::ONE,
@@ -229,27 +229,27 @@ mod tests {
     fn a_sound_limit_is_as_it_was_written() {
         assert_eq!(limit().checked(), Ok(limit()));
         let widest = Limit {
-            by: vec![Part::Ip { v4: 32, v6: 128 }; PARTS_MAX],
+            by: vec![KeyPart::Ip { v4: 32, v6: 128 }; PARTS_MAX],
             keys_max: KEYS_MAX,
             ..limit()
         };
         assert!(widest.checked().is_ok());
-        let whole_world = Limit { by: vec![Part::Ip { v4: 0, v6: 0 }], keys_max: 1, ..limit() };
+        let whole_world = Limit { by: vec![KeyPart::Ip { v4: 0, v6: 0 }], keys_max: 1, ..limit() };
         assert!(whole_world.checked().is_ok());
     }
 
     #[test]
     fn each_fault_is_found() {
-        let prefix = |v4, v6| vec![Part::Method, Part::Ip { v4, v6 }];
+        let prefix = |v4, v6| vec![KeyPart::Method, KeyPart::Ip { v4, v6 }];
         for (faulty, fault) in [
-            (Limit { name: "".into(), ..limit() }, Fault::Name),
-            (Limit { by: vec![], ..limit() }, Fault::Parts),
-            (Limit { by: vec![Part::All; PARTS_MAX + 1], ..limit() }, Fault::Parts),
-            (Limit { by: prefix(33, 64), ..limit() }, Fault::Prefix),
-            (Limit { by: prefix(32, 129), ..limit() }, Fault::Prefix),
-            (Limit { algorithm: debt(Cost(999_999_999)), ..limit() }, Fault::Burst),
-            (Limit { keys_max: 0, ..limit() }, Fault::Keys),
-            (Limit { keys_max: KEYS_MAX + 1, ..limit() }, Fault::Keys),
+            (Limit { name: "".into(), ..limit() }, LimitError::Name),
+            (Limit { by: vec![], ..limit() }, LimitError::Parts),
+            (Limit { by: vec![KeyPart::All; PARTS_MAX + 1], ..limit() }, LimitError::Parts),
+            (Limit { by: prefix(33, 64), ..limit() }, LimitError::Prefix),
+            (Limit { by: prefix(32, 129), ..limit() }, LimitError::Prefix),
+            (Limit { algorithm: debt(Cost(999_999_999)), ..limit() }, LimitError::Burst),
+            (Limit { keys_max: 0, ..limit() }, LimitError::Keys),
+            (Limit { keys_max: KEYS_MAX + 1, ..limit() }, LimitError::Keys),
         ] {
             assert_eq!(faulty.checked(), Err(vec![fault]), "{fault}");
         }
@@ -258,33 +258,36 @@ mod tests {
     #[test]
     fn all_faults_are_found_at_once() {
         let faulty = Limit { name: "".into(), by: vec![], keys_max: 0, ..limit() };
-        assert_eq!(faulty.checked(), Err(vec![Fault::Name, Fault::Parts, Fault::Keys]));
+        assert_eq!(
+            faulty.checked(),
+            Err(vec![LimitError::Name, LimitError::Parts, LimitError::Keys])
+        );
     }
 
     #[test]
     fn only_hits_need_a_burst_of_one() {
-        let cpu = Limit { unit: Unit::Cpu, algorithm: debt(Cost::ZERO), ..limit() };
+        let cpu = Limit { unit: LimitUnit::Cpu, algorithm: debt(Cost::ZERO), ..limit() };
         assert!(cpu.checked().is_ok());
     }
 
     #[test]
     fn the_door_decides_what_happens_to_cpu_time_alone() {
-        let window = Algorithm::Fixed(Fixed::new(1, 1).expect("a window"));
-        for door in [Action::Hold, Action::Delay, Action::Reject] {
-            let cpu = Limit { unit: Unit::Cpu, ..limit() };
+        let window = Algorithm::Fixed(FixedWindow::new(1, 1).expect("a window"));
+        for door in [LimitAction::Hold, LimitAction::Delay, LimitAction::Reject] {
+            let cpu = Limit { unit: LimitUnit::Cpu, ..limit() };
             assert_eq!(cpu.action(door), door);
-            assert_eq!(limit().action(door), Action::Reject);
-            let in_windows = Limit { unit: Unit::Cpu, algorithm: window.clone(), ..limit() };
-            assert_eq!(in_windows.action(door), Action::Reject);
-            let named = Limit { action: Some(Action::Delay), ..limit() };
-            assert_eq!(named.action(door), Action::Delay);
+            assert_eq!(limit().action(door), LimitAction::Reject);
+            let in_windows = Limit { unit: LimitUnit::Cpu, algorithm: window.clone(), ..limit() };
+            assert_eq!(in_windows.action(door), LimitAction::Reject);
+            let named = Limit { action: Some(LimitAction::Delay), ..limit() };
+            assert_eq!(named.action(door), LimitAction::Delay);
         }
     }
 
     #[test]
     fn what_is_wrong_is_said_in_the_words_of_the_configuration() {
-        assert!(Fault::Keys.to_string().contains(&KEYS_MAX.to_string()));
-        assert!(Fault::Burst.to_string().contains("`burst`"));
-        assert_eq!(Action::Hold.to_string(), "hold");
+        assert!(LimitError::Keys.to_string().contains(&KEYS_MAX.to_string()));
+        assert!(LimitError::Burst.to_string().contains("`burst`"));
+        assert_eq!(LimitAction::Hold.to_string(), "hold");
     }
 }

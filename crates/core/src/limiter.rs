@@ -18,23 +18,23 @@ mod standing;
 pub mod told;
 
 use crate::bucket::{Algorithm, STATE_WORDS_MAX};
-use crate::classify::few::Few;
-use crate::classify::{self, Attributes, Key, Keys};
-use crate::key::{KeyHash, Seed};
-use crate::limit::{Action, LIMITS_MAX, Limit, Unit};
-use crate::table::{Entry, Table};
+use crate::classify::few::InlineList;
+use crate::classify::{self, LimitKey, LimitKeys, RequestAttributes};
+use crate::key::{KeyHash, KeySeed};
+use crate::limit::{LIMITS_MAX, Limit, LimitAction, LimitUnit};
+use crate::table::{BucketTable, TableEntry};
 use crate::units::{Cost, Nanos, Time};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use standing::Standing;
+use standing::LongestWaits;
 
-pub use shadow::Shadowed;
+pub use shadow::ShadowEffect;
 
 /// Defaults of a door for limits that do not specify them.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Policy {
+pub struct LimiterPolicy {
     /// The action of limits in CPU time.
-    pub action: Action,
+    pub action: LimitAction,
     /// A request that would wait longer is refused before it reaches the backend; a response is
     /// held no longer. Too low: bursts of real users are refused. Too high: clients give up first.
     pub max_delay: Nanos,
@@ -42,17 +42,17 @@ pub struct Policy {
 
 /// All limits of a door, with their buckets. `limits` and `tables` have the same order and length.
 pub struct Limiter {
-    policy: Policy,
+    policy: LimiterPolicy,
     limits: Vec<Limit>,
-    tables: Vec<Arc<Table>>,
-    seed: Seed,
+    tables: Vec<Arc<BucketTable>>,
+    seed: KeySeed,
 }
 
 /// The limit that decided, and the state of the client's bucket there.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reason {
     /// The limit and the bucket.
-    pub key: Key,
+    pub key: LimitKey,
     /// The remaining credit before this request, in nano-units of cost; negative for a debt. `None`
     /// if the algorithm has no level.
     pub level: Option<i64>,
@@ -78,9 +78,9 @@ pub enum Verdict {
 
 /// A block that the cost of a request has started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Blocked {
+pub struct BlockStarted {
     /// The limit and the bucket that is blocked.
-    pub key: Key,
+    pub key: LimitKey,
     /// The cost charged within the window.
     pub sum: Cost,
 }
@@ -88,9 +88,9 @@ pub struct Blocked {
 /// The account of one admitted request. It must be settled with `settle` of the same [`Limiter`].
 #[derive(Clone, Debug)]
 pub struct Ticket {
-    keys: Keys,
+    keys: LimitKeys,
     /// How far the bucket of each key was moved for this request, in the order of `keys`.
-    moved: Few<Nanos>,
+    moved: InlineList<Nanos>,
     /// The charge at admission, for limits that take an estimate.
     estimate: Cost,
     /// The charges so far, for limits that hold the response.
@@ -102,25 +102,25 @@ pub struct Ticket {
     /// The longest hold that a limit in hits asks for, if any.
     hold: Option<Reason>,
     /// The effect that limits in shadow mode would have had.
-    shadowed: Option<Shadowed>,
+    shadowed: Option<ShadowEffect>,
     /// A bit for each index of `keys`: set if the limit does not count this request, because it is
     /// in shadow mode and would have refused it.
-    uncounted: u64,
+    uncounted_places: u64,
 }
 
 impl Ticket {
     /// A ticket without charges.
-    fn new(keys: &Keys, estimate: Cost, now: Time) -> Ticket {
+    fn new(keys: &LimitKeys, estimate: Cost, now: Time) -> Ticket {
         Ticket {
             keys: keys.clone(),
-            moved: Few::filled(keys.as_slice().len(), Nanos::ZERO),
+            moved: InlineList::filled(keys.as_slice().len(), Nanos::ZERO),
             estimate,
             charged: Cost::ZERO,
             asked: now,
             at: now,
             hold: None,
             shadowed: None,
-            uncounted: 0,
+            uncounted_places: 0,
         }
     }
 
@@ -138,15 +138,15 @@ impl Ticket {
 
     /// The keys that the request is counted under.
     #[must_use]
-    pub fn keys(&self) -> &Keys {
+    pub fn keys(&self) -> &LimitKeys {
         &self.keys
     }
 
     /// The keys that were charged at admission: all except for limits that are in shadow mode and
     /// would have refused the request.
     #[must_use]
-    pub fn counted(&self) -> Keys {
-        let mut counted = Keys::default();
+    pub fn counted(&self) -> LimitKeys {
+        let mut counted = LimitKeys::default();
         let keys = self.keys.as_slice().iter().enumerate();
         let those = keys.filter(|(place, _)| self.is_counted(*place));
         those.for_each(|(_, key)| counted.push(*key));
@@ -155,17 +155,17 @@ impl Ticket {
 
     /// Excludes the request from all later charges. For requests that are admitted only because
     /// limits are not enforced: they would add to debts that cannot grow once limits are enforced.
-    pub fn count_nowhere(&mut self) {
-        self.uncounted = u64::MAX;
+    pub fn exclude_from_charges(&mut self) {
+        self.uncounted_places = u64::MAX;
     }
 
     fn is_counted(&self, place: usize) -> bool {
-        self.uncounted >> place & 1 == 0
+        self.uncounted_places >> place & 1 == 0
     }
 
     /// The effect that limits in shadow mode would have had so far: the one with the longest wait.
     #[must_use]
-    pub fn shadowed(&self) -> Option<Shadowed> {
+    pub fn shadowed(&self) -> Option<ShadowEffect> {
         self.shadowed
     }
 }
@@ -173,7 +173,7 @@ impl Ticket {
 impl Limiter {
     /// A limiter with empty buckets. Limits beyond [`LIMITS_MAX`] are left out.
     #[must_use]
-    pub fn new(policy: Policy, mut limits: Vec<Limit>, seed: Seed) -> Limiter {
+    pub fn new(policy: LimiterPolicy, mut limits: Vec<Limit>, seed: KeySeed) -> Limiter {
         limits.truncate(LIMITS_MAX);
         let tables = limits.iter().map(|limit| Arc::new(table_for(limit))).collect();
         Limiter { policy, limits, tables, seed }
@@ -182,7 +182,7 @@ impl Limiter {
     /// The limiter for a changed configuration. A limit that still counts the same by the same key
     /// keeps its buckets, so debts remain, in cost, under the new parameters.
     #[must_use]
-    pub fn reconfigured(&self, policy: Policy, limits: Vec<Limit>, now: Time) -> Limiter {
+    pub fn reconfigured(&self, policy: LimiterPolicy, limits: Vec<Limit>, now: Time) -> Limiter {
         let mut next = Limiter::new(policy, limits, self.seed);
         let mut shared = None;
         for (limit, table) in next.limits.iter().zip(&mut next.tables) {
@@ -217,11 +217,11 @@ impl Limiter {
         let (Some(limit), Some(table)) = (self.limits.get(index), self.tables.get(index)) else {
             return false;
         };
-        let fits = limit.algorithm.continues(old) && state.len() == table.words();
+        let fits = limit.algorithm.can_continue(old) && state.len() == table.words();
         fits && adopt_one(limit, table, old, hash, state, now)
     }
 
-    /// The limits, in the order that [`Key::limit`] refers to.
+    /// The limits, in the order that [`LimitKey::limit`] refers to.
     #[must_use]
     pub fn limits(&self) -> &[Limit] {
         &self.limits
@@ -229,26 +229,26 @@ impl Limiter {
 
     /// The bucket tables of the limits, in the same order.
     #[must_use]
-    pub fn tables(&self) -> &[Arc<Table>] {
+    pub fn tables(&self) -> &[Arc<BucketTable>] {
         &self.tables
     }
 
     /// The defaults of this door.
     #[must_use]
-    pub fn policy(&self) -> Policy {
+    pub fn policy(&self) -> LimiterPolicy {
         self.policy
     }
 
     /// The keys that a request is counted under.
     #[must_use]
-    pub fn keys(&self, request: &impl Attributes) -> Keys {
+    pub fn keys(&self, request: &impl RequestAttributes) -> LimitKeys {
         classify::keys(&self.limits, &self.seed, request)
     }
 
     /// Decides, and charges hits and `estimate` if the request may run. A request that must wait is
     /// charged too, because its place is taken. A refused request is charged nothing.
     #[must_use]
-    pub fn ask(&self, keys: &Keys, estimate: Cost, now: Time) -> (Verdict, Ticket) {
+    pub fn ask(&self, keys: &LimitKeys, estimate: Cost, now: Time) -> (Verdict, Ticket) {
         let mut ticket = Ticket::new(keys, estimate, now);
         // Space for all limits that a door may have is eight times what most doors need.
         let verdict = match keys.as_slice().len() {
@@ -259,15 +259,15 @@ impl Limiter {
     }
 
     /// `ask` for at most `N` keys.
-    fn decide<const N: usize>(&self, keys: &[Key], ticket: &mut Ticket, now: Time) -> Verdict {
-        let (standing, all_seen) = self.glance(keys, now);
+    fn decide<const N: usize>(&self, keys: &[LimitKey], ticket: &mut Ticket, now: Time) -> Verdict {
+        let (standing, all_seen) = self.peek_standing(keys, now);
         if let Some(deny) = self.refusal(&standing) {
             return deny;
         }
         if all_seen && keys.iter().all(|key| self.known(key, ticket.estimate) == Cost::ZERO) {
             return self.admitted(&standing, ticket, now);
         }
-        let mut sets: [Option<Entry<'_>>; N] = [const { None }; N];
+        let mut sets: [Option<TableEntry<'_>>; N] = [const { None }; N];
         for (place, key) in sets.iter_mut().zip(keys) {
             *place = Some(self.tables[usize::from(key.limit)].take(key.hash));
         }
@@ -281,7 +281,7 @@ impl Limiter {
     }
 
     /// The refusal, if the state of the limits demands one.
-    fn refusal(&self, standing: &Standing) -> Option<Verdict> {
+    fn refusal(&self, standing: &LongestWaits) -> Option<Verdict> {
         if let Some(reason) = standing.refusing {
             let limit = &self.limits[usize::from(reason.key.limit)];
             let retry_after = limit.algorithm.retry_after(reason.wait);
@@ -294,12 +294,12 @@ impl Limiter {
     }
 
     /// Fills in the ticket of an admitted request: when it may run, and what holds its response.
-    fn admitted(&self, standing: &Standing, ticket: &mut Ticket, now: Time) -> Verdict {
+    fn admitted(&self, standing: &LongestWaits, ticket: &mut Ticket, now: Time) -> Verdict {
         ticket.hold = standing.holding;
         ticket.shadowed = standing.shadowed.and_then(|shadowed| self.shadowed(shadowed));
-        if let Some(Shadowed { action: Action::Reject, reason }) = ticket.shadowed {
+        if let Some(ShadowEffect { action: LimitAction::Reject, reason }) = ticket.shadowed {
             let place = ticket.keys.as_slice().iter().position(|key| *key == reason.key);
-            place.into_iter().for_each(|place| ticket.uncounted |= 1 << place);
+            place.into_iter().for_each(|place| ticket.uncounted_places |= 1 << place);
         }
         match standing.delaying {
             Some(reason) => {
@@ -318,7 +318,7 @@ impl Limiter {
         let (mut longest, mut shadowed) = (ticket.hold, None);
         for (place, key) in ticket.keys.as_slice().iter().enumerate() {
             let limit = &self.limits[usize::from(key.limit)];
-            let (Algorithm::Debt(debt), Unit::Cpu) = (&limit.algorithm, limit.unit) else {
+            let (Algorithm::Debt(debt), LimitUnit::Cpu) = (&limit.algorithm, limit.unit) else {
                 continue;
             };
             if !self.holds(limit) || !ticket.is_counted(place) {
@@ -342,7 +342,8 @@ impl Limiter {
         let bounded =
             |reason: Reason| Reason { wait: reason.wait.min(self.policy.max_delay), ..reason };
         if let Some(reason) = shadowed {
-            ticket.shadowed = Some(Shadowed { action: Action::Hold, reason: bounded(reason) });
+            ticket.shadowed =
+                Some(ShadowEffect { action: LimitAction::Hold, reason: bounded(reason) });
         }
         longest.map(bounded)
     }
@@ -359,11 +360,11 @@ impl Limiter {
         ticket: &Ticket,
         cost: Cost,
         now: Time,
-        mut tell: impl FnMut(Blocked),
+        mut tell: impl FnMut(BlockStarted),
     ) {
         for (place, key) in ticket.keys.as_slice().iter().enumerate() {
             let limit = &self.limits[usize::from(key.limit)];
-            if limit.unit == Unit::Hits || !ticket.is_counted(place) {
+            if limit.unit == LimitUnit::Hits || !ticket.is_counted(place) {
                 continue;
             }
             let so_far = match &limit.algorithm {
@@ -382,7 +383,7 @@ impl Limiter {
             let settled = |state: &mut [u64]| match &limit.algorithm {
                 Algorithm::Sliding(sliding) => {
                     if sliding.record(state, cost, now) {
-                        tell(Blocked { key: *key, sum: sliding.sum(state, now) });
+                        tell(BlockStarted { key: *key, sum: sliding.sum(state, now) });
                     }
                 }
                 Algorithm::Debt(debt) if over > Cost::ZERO => {
@@ -399,7 +400,7 @@ impl Limiter {
 
     /// The seed that keys are hashed with.
     #[must_use]
-    pub fn seed(&self) -> &Seed {
+    pub fn seed(&self) -> &KeySeed {
         &self.seed
     }
 
@@ -429,12 +430,12 @@ impl Limiter {
     /// complete. It is enough to refuse a client over a limit, so an attack on one bucket writes
     /// nothing and waits for no lock; and it is enough to admit a request that is not charged yet.
     /// All keys are touched first, so that the processor loads them from memory in parallel.
-    fn glance(&self, keys: &[Key], now: Time) -> (Standing, bool) {
+    fn peek_standing(&self, keys: &[LimitKey], now: Time) -> (LongestWaits, bool) {
         for key in keys {
             self.tables[usize::from(key.limit)].touch(key.hash);
         }
-        let (mut standing, mut all_seen) = (Standing::default(), true);
-        for key in keys.iter().filter(|key| self.has_a_say(key)) {
+        let (mut standing, mut all_seen) = (LongestWaits::default(), true);
+        for key in keys.iter().filter(|key| self.restrains(key)) {
             match self.tables[usize::from(key.limit)].peek(key.hash) {
                 Some(state) => self.weigh(&mut standing, key, &[state], now),
                 None => all_seen = false,
@@ -444,26 +445,31 @@ impl Limiter {
     }
 
     /// The longest wait of each kind over all limits. The sets of all keys must be held.
-    fn standing(&self, keys: &[Key], sets: &[Option<Entry<'_>>], now: Time) -> Standing {
-        let mut standing = Standing::default();
+    fn standing(
+        &self,
+        keys: &[LimitKey],
+        sets: &[Option<TableEntry<'_>>],
+        now: Time,
+    ) -> LongestWaits {
+        let mut standing = LongestWaits::default();
         let deciding = keys.iter().zip(sets.iter().flatten());
-        for (key, entry) in deciding.filter(|(key, _)| self.has_a_say(key)) {
+        for (key, entry) in deciding.filter(|(key, _)| self.restrains(key)) {
             entry.with(|state| self.weigh(&mut standing, key, state, now));
         }
         standing
     }
 
     /// Adds the wait for one limit to `standing`.
-    fn weigh(&self, standing: &mut Standing, key: &Key, state: &[u64], now: Time) {
+    fn weigh(&self, standing: &mut LongestWaits, key: &LimitKey, state: &[u64], now: Time) {
         let limit = &self.limits[usize::from(key.limit)];
-        let needed = if limit.unit == Unit::Hits { Cost::hits(1) } else { Cost::ZERO };
+        let needed = if limit.unit == LimitUnit::Hits { Cost::hits(1) } else { Cost::ZERO };
         let wait = limit.algorithm.wait(state, needed, now);
         if wait > Nanos::ZERO {
             let level = limit.algorithm.level(state, now);
             let (action, reason) =
                 (limit.action(self.policy.action), Reason { key: *key, level, wait });
             if limit.shadow {
-                standing.note(Shadowed { action, reason });
+                standing.note(ShadowEffect { action, reason });
             } else {
                 standing.add(action, reason);
             }
@@ -472,31 +478,31 @@ impl Limiter {
 
     /// Whether the limit of a key may delay, refuse or hold. A limit that queues leaves it to the
     /// queue.
-    fn has_a_say(&self, key: &Key) -> bool {
-        self.limits[usize::from(key.limit)].action(self.policy.action) != Action::Queue
+    fn restrains(&self, key: &LimitKey) -> bool {
+        self.limits[usize::from(key.limit)].action(self.policy.action) != LimitAction::Queue
     }
 
     /// Whether a limit lets requests run and holds their responses.
     fn holds(&self, limit: &Limit) -> bool {
-        limit.action(self.policy.action) == Action::Hold
+        limit.action(self.policy.action) == LimitAction::Hold
     }
 
     /// The charge of a limit at admission, given the estimate.
-    fn known(&self, key: &Key, estimate: Cost) -> Cost {
+    fn known(&self, key: &LimitKey, estimate: Cost) -> Cost {
         let limit = &self.limits[usize::from(key.limit)];
         match (limit.unit, &limit.algorithm) {
-            (Unit::Hits, _) => Cost::hits(1),
-            (Unit::Cpu, Algorithm::Debt(_)) if !self.holds(limit) => estimate,
-            (Unit::Cpu, _) => Cost::ZERO,
+            (LimitUnit::Hits, _) => Cost::hits(1),
+            (LimitUnit::Cpu, Algorithm::Debt(_)) if !self.holds(limit) => estimate,
+            (LimitUnit::Cpu, _) => Cost::ZERO,
         }
     }
 
     /// Charges what is known at admission. The sets of all keys must be held.
     fn charge_all(
         &self,
-        keys: &[Key],
+        keys: &[LimitKey],
         ticket: &mut Ticket,
-        sets: &mut [Option<Entry<'_>>],
+        sets: &mut [Option<TableEntry<'_>>],
         now: Time,
     ) {
         for (place, (key, entry)) in keys.iter().zip(sets.iter_mut().flatten()).enumerate() {
@@ -506,24 +512,24 @@ impl Limiter {
 
     fn charge_one(
         &self,
-        key: Key,
+        key: LimitKey,
         ticket: &mut Ticket,
         place: usize,
-        entry: &mut Entry<'_>,
+        entry: &mut TableEntry<'_>,
         now: Time,
     ) {
         let limit = &self.limits[usize::from(key.limit)];
         let cost = self.known(&key, ticket.estimate);
         if cost > Cost::ZERO && self.would_refuse(&key, entry, now) {
-            ticket.uncounted |= 1 << place;
+            ticket.uncounted_places |= 1 << place;
         } else if cost > Cost::ZERO && ticket.is_counted(place) {
             // A history stores when requests run; a debt bucket, when their place was taken.
             let history = matches!(limit.algorithm, Algorithm::History(_));
             let at = if history { ticket.at } else { now };
             let worth = |state: &[u64]| limit.algorithm.worth(state, now);
             let charge = |state: &mut [u64]| match limit.unit {
-                Unit::Cpu => limit.algorithm.hold(state, cost, at, now),
-                Unit::Hits => limit.algorithm.charge(state, cost, at, now),
+                LimitUnit::Cpu => limit.algorithm.hold(state, cost, at, now),
+                LimitUnit::Hits => limit.algorithm.charge(state, cost, at, now),
             };
             ticket.moved.as_mut_slice()[place] = entry.change(charge, worth);
         }
@@ -550,8 +556,8 @@ fn longer(a: Option<Reason>, b: Option<Reason>) -> Option<Reason> {
     }
 }
 
-fn table_for(limit: &Limit) -> Table {
-    Table::new(limit.keys_max, limit.algorithm.words())
+fn table_for(limit: &Limit) -> BucketTable {
+    BucketTable::new(limit.keys_max, limit.algorithm.words())
 }
 
 /// Whether the buckets of `old` are valid under `new`.
@@ -559,11 +565,11 @@ fn counts_alike(old: &Limit, new: &Limit) -> bool {
     old.name == new.name
         && old.by == new.by
         && old.unit == new.unit
-        && new.algorithm.continues(&old.algorithm)
+        && new.algorithm.can_continue(&old.algorithm)
 }
 
 /// Copies the debts under `old` to the buckets of `limit`.
-fn adopt(limit: &Limit, table: &Table, old: &Algorithm, buckets: &Table, now: Time) {
+fn adopt(limit: &Limit, table: &BucketTable, old: &Algorithm, buckets: &BucketTable, now: Time) {
     buckets.for_each(|hash, state| {
         adopt_one(limit, table, old, hash, state, now);
     });
@@ -572,7 +578,7 @@ fn adopt(limit: &Limit, table: &Table, old: &Algorithm, buckets: &Table, now: Ti
 /// Copies one bucket; false if it is worth nothing any longer.
 fn adopt_one(
     limit: &Limit,
-    table: &Table,
+    table: &BucketTable,
     old: &Algorithm,
     hash: KeyHash,
     state: &[u64],
@@ -581,7 +587,7 @@ fn adopt_one(
     let mut words = [0; STATE_WORDS_MAX];
     let words = &mut words[..state.len()];
     words.copy_from_slice(state);
-    limit.algorithm.carried(old, words, now);
+    limit.algorithm.convert_state(old, words, now);
     let worthy = limit.algorithm.worth(words, now) > 0;
     if worthy {
         table.take(hash).put(words, |words| limit.algorithm.worth(words, now));

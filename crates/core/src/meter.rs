@@ -25,14 +25,14 @@ pub mod estimate;
 pub mod header;
 mod pace;
 
-pub use header::{HeaderFault, header_cost};
+pub use header::{HeaderCostError, header_cost};
 
 use crate::units::{Cost, Nanos, Time};
-use pace::Pace;
+use pace::ClockPace;
 
 /// What the virtual clock follows.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Clock {
+pub enum CpuClock {
     /// Wall time: a request costs as much as it lasts.
     Wall,
     /// Processors that the running requests share equally.
@@ -44,7 +44,7 @@ pub enum Clock {
     },
     /// Like `Shared`, corrected by the CPU time that was really used ([`Meter::used`]).
     Cgroup {
-        /// As for [`Clock::Shared`].
+        /// As for [`CpuClock::Shared`].
         cpus: f64,
     },
 }
@@ -52,11 +52,11 @@ pub enum Clock {
 /// How the cost of a request was found. Decision logs and the dashboard show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
-    /// By [`Clock::Wall`].
+    /// By [`CpuClock::Wall`].
     Wall,
-    /// By [`Clock::Shared`].
+    /// By [`CpuClock::Shared`].
     Shared,
-    /// By [`Clock::Cgroup`].
+    /// By [`CpuClock::Cgroup`].
     Cgroup,
     /// Reported by the backend in a header.
     Header,
@@ -81,24 +81,24 @@ impl Measure {
     }
 }
 
-impl Clock {
+impl CpuClock {
     /// The measure of costs that are read from this clock.
     #[must_use]
     pub const fn measure(self) -> Measure {
         match self {
-            Clock::Wall => Measure::Wall,
-            Clock::Shared { .. } => Measure::Shared,
-            Clock::Cgroup { .. } => Measure::Cgroup,
+            CpuClock::Wall => Measure::Wall,
+            CpuClock::Shared { .. } => Measure::Shared,
+            CpuClock::Cgroup { .. } => Measure::Cgroup,
         }
     }
 }
 
 /// Fractional bits of the clock's arithmetic: its unit is a quarter of a billionth of a nanosecond.
-const FRACTION: u32 = 32;
+const FRACTION_BITS: u32 = 32;
 /// One nanosecond in that arithmetic.
-const ONE: u128 = 1 << FRACTION;
+const NANO_UNITS: u128 = 1 << FRACTION_BITS;
 /// The smallest and the largest number of processors that are accepted.
-const CPUS: (f64, f64) = (0.001, 1_048_576.0);
+const CPUS_RANGE: (f64, f64) = (0.001, 1_048_576.0);
 
 /// The time on the virtual clock when a request entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +106,7 @@ pub struct Reading(u128);
 
 /// The time on the provisional clock when a request entered it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Provisional(u128);
+pub struct ProvisionalReading(u128);
 
 /// The virtual clock, with the number of requests that the backend works on.
 ///
@@ -115,12 +115,12 @@ pub struct Provisional(u128);
 /// of order, because they come from several threads; the clock never goes back.
 #[derive(Clone, Debug)]
 pub struct Meter {
-    clock: Clock,
+    clock: CpuClock,
     working: u32,
     /// The number of requests that the backend may be working on.
     provisional: u32,
     last: Time,
-    /// V, with [`FRACTION`] fractional bits.
+    /// V, with [`FRACTION_BITS`] fractional bits.
     virtual_time: u128,
     /// The provisional clock: the same, as if the backend worked on the provisional requests too.
     provisional_time: u128,
@@ -130,7 +130,7 @@ pub struct Meter {
     /// Processor time left over from divisions by n; less than n.
     undivided: u128,
     /// The correction of the clock by the CPU time that was really used.
-    pace: Pace,
+    pace: ClockPace,
     /// The fraction of a nanosecond by which the charges so far were rounded down in total.
     unbilled: u128,
 }
@@ -138,7 +138,7 @@ pub struct Meter {
 impl Meter {
     /// A clock at zero, without requests.
     #[must_use]
-    pub fn new(clock: Clock) -> Meter {
+    pub fn new(clock: CpuClock) -> Meter {
         Meter {
             clock,
             working: 0,
@@ -148,13 +148,13 @@ impl Meter {
             provisional_time: 0,
             total: 0,
             undivided: 0,
-            pace: Pace::default(),
+            pace: ClockPace::default(),
             unbilled: 0,
         }
     }
 
     /// Follows another clock from `now` on. Readings taken before stay valid.
-    pub fn set_clock(&mut self, clock: Clock, now: Time) {
+    pub fn set_clock(&mut self, clock: CpuClock, now: Time) {
         self.advance(now);
         if self.clock.measure() != clock.measure() {
             self.pace.forget();
@@ -163,15 +163,15 @@ impl Meter {
     }
 
     /// Notes the CPU time that was really used since the last call. To be called several times a
-    /// second. Affects only [`Clock::Cgroup`].
+    /// second. Affects only [`CpuClock::Cgroup`].
     pub fn used(&mut self, used: Cost, now: Time) {
         self.advance(now);
-        self.pace.sample(u128::from(used.0).saturating_mul(ONE));
+        self.pace.sample(u128::from(used.0).saturating_mul(NANO_UNITS));
     }
 
     /// Notes that the CPU time used is unknown: from `now` on, requests cost the same as with
-    /// [`Clock::Shared`].
-    pub fn used_is_unknown(&mut self, now: Time) {
+    /// [`CpuClock::Shared`].
+    pub fn note_usage_unknown(&mut self, now: Time) {
         self.advance(now);
         self.pace.forget();
     }
@@ -184,7 +184,7 @@ impl Meter {
 
     /// The clock that is followed.
     #[must_use]
-    pub fn clock(&self) -> Clock {
+    pub fn clock(&self) -> CpuClock {
         self.clock
     }
 
@@ -204,7 +204,7 @@ impl Meter {
         self.advance(now);
         self.working = self.working.saturating_sub(1);
         let exact = self.virtual_time.saturating_sub(from.0).saturating_add(self.unbilled);
-        self.unbilled = exact % ONE;
+        self.unbilled = exact % NANO_UNITS;
         whole(exact)
     }
 
@@ -213,21 +213,21 @@ impl Meter {
     ///
     /// [`restart`]: Meter::restart
     /// [`leave_provisionally`]: Meter::leave_provisionally
-    pub fn enter_provisionally(&mut self, now: Time) -> Provisional {
+    pub fn enter_provisionally(&mut self, now: Time) -> ProvisionalReading {
         self.advance(now);
         self.provisional = self.provisional.saturating_add(1);
-        Provisional(self.provisional_time)
+        ProvisionalReading(self.provisional_time)
     }
 
     /// Replaces the provisional reading of a request, because the backend only waited for the
     /// client so far.
-    pub fn restart(&mut self, now: Time) -> Provisional {
+    pub fn restart(&mut self, now: Time) -> ProvisionalReading {
         self.advance(now);
-        Provisional(self.provisional_time)
+        ProvisionalReading(self.provisional_time)
     }
 
     /// The cost since `from`, if the backend worked on the request all the time.
-    pub fn leave_provisionally(&mut self, from: Provisional, now: Time) -> Cost {
+    pub fn leave_provisionally(&mut self, from: ProvisionalReading, now: Time) -> Cost {
         self.advance(now);
         self.provisional = self.provisional.saturating_sub(1);
         whole(self.provisional_time.saturating_sub(from.0))
@@ -235,7 +235,7 @@ impl Meter {
 
     /// Adds a provisional cost to the total, because it was work.
     pub fn confirm(&mut self, cost: Cost) {
-        self.total = self.total.saturating_add(u128::from(cost.0) << FRACTION);
+        self.total = self.total.saturating_add(u128::from(cost.0) << FRACTION_BITS);
     }
 
     /// The number of requests that the backend works on.
@@ -270,8 +270,8 @@ impl Meter {
         let n = u128::from(self.working);
         let shared = u128::from(elapsed.0).saturating_mul(self.processors(n));
         let spent = match self.clock {
-            Clock::Cgroup { .. } => self.pace.spend(shared),
-            Clock::Wall | Clock::Shared { .. } => shared,
+            CpuClock::Cgroup { .. } => self.pace.spend(shared),
+            CpuClock::Wall | CpuClock::Shared { .. } => shared,
         };
         self.total = self.total.saturating_add(spent);
         let divisible = spent.saturating_add(self.undivided);
@@ -279,13 +279,13 @@ impl Meter {
         self.undivided = divisible % n;
     }
 
-    /// The processors that work for `n` requests, with [`FRACTION`] fractional bits.
+    /// The processors that work for `n` requests, with [`FRACTION_BITS`] fractional bits.
     fn processors(&self, n: u128) -> u128 {
         match self.clock {
-            Clock::Wall => n * ONE,
-            Clock::Shared { cpus } | Clock::Cgroup { cpus } => {
-                let all = (cpus.max(CPUS.0).min(CPUS.1) * ONE as f64) as u128;
-                all.min(n * ONE)
+            CpuClock::Wall => n * NANO_UNITS,
+            CpuClock::Shared { cpus } | CpuClock::Cgroup { cpus } => {
+                let all = (cpus.max(CPUS_RANGE.0).min(CPUS_RANGE.1) * NANO_UNITS as f64) as u128;
+                all.min(n * NANO_UNITS)
             }
         }
     }
@@ -293,5 +293,5 @@ impl Meter {
 
 /// Rounds down to whole nanoseconds.
 fn whole(exact: u128) -> Cost {
-    Cost(u64::try_from(exact >> FRACTION).unwrap_or(u64::MAX))
+    Cost(u64::try_from(exact >> FRACTION_BITS).unwrap_or(u64::MAX))
 }

@@ -13,7 +13,7 @@
 //! account does, and no request moves others along to a better place.
 //!
 //! This is a state machine without locks and without a clock. It reads no bucket (the door asks the
-//! limiter for a request's [`Place`]), and it does not measure costs. Why: docs/adr/0005.
+//! limiter for a request's [`QueuePlace`]), and it does not measure costs. Why: docs/adr/0005.
 
 pub mod concurrency;
 mod crowd;
@@ -25,27 +25,27 @@ mod spread;
 mod tiers;
 mod turns;
 
-use crate::classify::Key;
+use crate::classify::LimitKey;
 use crate::key::KeyHash;
 use crate::meter::estimate::RouteHash;
 use crate::units::{Cost, Nanos, Time, Weight};
 use alloc::collections::VecDeque;
-use crowd::{Crowd, Crowds, Flow, Pace};
-use depth::Depth;
+use crowd::{Backlog, Flow, FlowBacklogs, TierPace};
+use depth::CapacityProbe;
 use hashbrown::hash_map::Entry;
-use known::Known;
-use lines::{Line, Lines};
-use routes::Routes;
+use known::EstablishedClients;
+use lines::{FifoEnds, RequestFifo};
+use routes::WaitingRoutes;
 use spread::Map;
-use tiers::{Share, Tiers};
-use turns::Head;
+use tiers::{QueuedShare, Tiers};
+use turns::HeadRequest;
 
 /// The longest `retry_after` that a refused request is given.
 const RETRY_AFTER_MAX: Nanos = Nanos::from_secs(3_600);
 
 /// The limits of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct QueueSettings {
     /// The number of requests that the backend works on at once, at least 1. Too low: the backend
     /// stands idle. Too high: requests wait inside the backend, where they are in no fair order.
     pub concurrency: usize,
@@ -53,9 +53,9 @@ pub struct Settings {
     /// for little compared with what is in service, and whose turn would have come before one of
     /// those requests. All but one of these slots are also open to buckets in debt, and to clients
     /// of such a bucket, under the same conditions. Never more than the backend accepts
-    /// ([`Queue::taken_in`]). Default: two per processor, at least two. Too low: many clients that
-    /// use little wait for each other. Too high: a swarm overloads the backend. 0: clients that ask
-    /// for little are not preferred.
+    /// ([`Queue::accepted_max`]). Default: two per processor, at least two. Too low: many clients
+    /// that use little wait for each other. Too high: a swarm overloads the backend. 0: clients
+    /// that ask for little are not preferred.
     pub reserve: usize,
     /// The number of requests that may wait. Default: 4096. Too low: bursts are refused. Too high:
     /// memory, some 500 bytes each, and waits longer than any client accepts.
@@ -71,20 +71,20 @@ pub struct Settings {
 
 /// The tier and the flow in which a request waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum QueuePlace {
     /// The tier of clients that owe nothing. The flow is the client.
     Credit,
     /// The tier of clients in debt. The flow is this bucket: of the request's buckets, the one that
-    /// is furthest in debt by its own burst (`Limiter::latest`). All clients charged there share
-    /// it.
-    Debt(Key),
+    /// is furthest in debt by its own burst (`Limiter::furthest_in_debt`). All clients charged
+    /// there share it.
+    Debt(LimitKey),
 }
 
-impl Place {
+impl QueuePlace {
     /// The one flow, in the tier in debt, that all new clients share. It cannot be the bucket of a
     /// limit: no limit has this index.
-    pub const STRANGERS: Place =
-        Place::Debt(Key { limit: u8::MAX, hash: KeyHash::from_bits(u64::MAX) });
+    pub const NEW_CLIENTS: QueuePlace =
+        QueuePlace::Debt(LimitKey { limit: u8::MAX, hash: KeyHash::from_bits(u64::MAX) });
 }
 
 /// A request that arrives at the queue.
@@ -93,7 +93,7 @@ pub struct Arrival {
     /// The client that sends the request: its key for the first limit.
     pub client: KeyHash,
     /// The tier and the flow, according to the limits of the request.
-    pub place: Place,
+    pub place: QueuePlace,
     /// The expected cost.
     pub estimate: Cost,
     /// Whether `estimate` is a guess, because the cost of the route is unknown. Among requests with
@@ -109,13 +109,13 @@ pub struct Arrival {
 
 /// Identifies a request in the queue or with the backend. Later requests have larger ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Id(u64);
+pub struct RequestId(u64);
 
 /// A request that is refused, because the queue is full or because it waited for too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct RefusedRequest {
     /// The refused request.
-    pub id: Id,
+    pub id: RequestId,
     /// The time until the requests of its flow that wait now will have been served, as estimated;
     /// at most an hour.
     pub retry_after: Nanos,
@@ -123,7 +123,7 @@ pub struct Refused {
 
 /// The state of a request at the moment when it is cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cancelled {
+pub enum CancelOutcome {
     /// It was waiting, and has been removed.
     Waiting,
     /// It is with the backend, and keeps its slot until `handle_done`.
@@ -133,24 +133,24 @@ pub enum Cancelled {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
-    share: Share,
+struct WaitingRequest {
+    share: QueuedShare,
     since: Time,
 }
 
 /// A client with requests that wait or run. `place` is the place of its first waiting request, or
 /// the last such place if none waits.
 #[derive(Clone, Copy, Debug)]
-struct Client {
-    place: Place,
-    line: Line,
-    crowd: Crowd,
+struct QueueClient {
+    place: QueuePlace,
+    line: FifoEnds,
+    crowd: Backlog,
     running: usize,
 }
 
-impl Client {
-    fn new(place: Place) -> Client {
-        Client { place, line: Line::default(), crowd: Crowd::default(), running: 0 }
+impl QueueClient {
+    fn new(place: QueuePlace) -> QueueClient {
+        QueueClient { place, line: FifoEnds::default(), crowd: Backlog::default(), running: 0 }
     }
 
     /// Whether the client has no request that waits or runs.
@@ -166,75 +166,75 @@ impl Client {
 /// slot is free. `clients` has an entry for exactly those clients that have a request in `waiting`
 /// or `running`.
 pub struct Queue {
-    settings: Settings,
+    settings: QueueSettings,
     /// The established clients, if these are distinguished from new ones.
-    known: Option<Known>,
+    known: Option<EstablishedClients>,
     last: u64,
     /// The only request that has not been sent to the backend, if a slot is free for it. It is in
     /// no list and no order, because it needs none. Most requests pass this way.
-    ready: Option<(Id, Waiting)>,
-    waiting: Lines,
-    running: Map<Id, Share>,
-    clients: Map<KeyHash, Client>,
+    ready: Option<(RequestId, WaitingRequest)>,
+    waiting: RequestFifo,
+    running: Map<RequestId, QueuedShare>,
+    clients: Map<KeyHash, QueueClient>,
     /// The current estimates for the routes of the waiting requests.
-    routes: Routes,
+    routes: WaitingRoutes,
     tiers: Tiers,
-    crowds: Crowds,
-    depth: Depth,
-    credit_pace: Pace,
-    debt_pace: Pace,
-    refused: VecDeque<Refused>,
+    crowds: FlowBacklogs,
+    depth: CapacityProbe,
+    credit_pace: TierPace,
+    debt_pace: TierPace,
+    refused: VecDeque<RefusedRequest>,
 }
 
 impl Queue {
     /// An empty queue.
     #[must_use]
-    pub fn new(settings: Settings) -> Queue {
+    pub fn new(settings: QueueSettings) -> Queue {
         Queue {
-            settings: Settings { concurrency: settings.concurrency.max(1), ..settings },
-            known: known_if(settings.known_max),
+            settings: QueueSettings { concurrency: settings.concurrency.max(1), ..settings },
+            known: established_clients(settings.known_max),
             last: 0,
             ready: None,
-            waiting: Lines::default(),
+            waiting: RequestFifo::default(),
             running: Map::default(),
             clients: Map::default(),
-            routes: Routes::default(),
+            routes: WaitingRoutes::default(),
             tiers: Tiers::new(),
-            crowds: Crowds::default(),
-            depth: Depth::new(),
-            credit_pace: Pace::default(),
-            debt_pace: Pace::default(),
+            crowds: FlowBacklogs::default(),
+            depth: CapacityProbe::new(),
+            credit_pace: TierPace::default(),
+            debt_pace: TierPace::default(),
             refused: VecDeque::new(),
         }
     }
 
     /// The limits in force.
     #[must_use]
-    pub fn settings(&self) -> Settings {
+    pub fn settings(&self) -> QueueSettings {
         self.settings
     }
 
     /// Replaces the limits. Waiting requests stay in the queue, unless they have already waited
     /// longer than the new `wait_max`. A new `known_max` forgets all established clients.
-    pub fn set_settings(&mut self, settings: Settings) {
-        self.line_up_ready();
+    pub fn set_settings(&mut self, settings: QueueSettings) {
+        self.enqueue_ready();
         if settings.known_max != self.settings.known_max {
-            self.known = known_if(settings.known_max);
+            self.known = established_clients(settings.known_max);
         }
-        self.settings = Settings { concurrency: settings.concurrency.max(1), ..settings };
+        self.settings = QueueSettings { concurrency: settings.concurrency.max(1), ..settings };
     }
 
     /// Changes the number of requests that are sent to the backend at once, at least 1. Requests
     /// that run are not affected.
     pub fn set_concurrency(&mut self, concurrency: usize) {
-        self.line_up_ready();
+        self.enqueue_ready();
         self.settings.concurrency = concurrency.max(1);
     }
 
     /// The number of requests that the backend accepts at once, if it is known: more would wait
     /// inside the backend.
     #[must_use]
-    pub fn taken_in(&self) -> Option<usize> {
+    pub fn accepted_max(&self) -> Option<usize> {
         self.depth.most()
     }
 
@@ -265,15 +265,15 @@ impl Queue {
 
     /// Adds a request. It waits until `poll_dispatch` or `poll_refused` returns it: call both
     /// afterwards.
-    pub fn handle_arrival(&mut self, arrival: Arrival, now: Time) -> Id {
+    pub fn handle_arrival(&mut self, arrival: Arrival, now: Time) -> RequestId {
         self.last += 1;
-        let id = Id(self.last);
-        let share = Share::new(&arrival, self.place_of(&arrival, now));
-        self.line_up_ready();
+        let id = RequestId(self.last);
+        let share = QueuedShare::new(&arrival, self.place_of(&arrival, now));
+        self.enqueue_ready();
         if self.waiting.is_empty() && self.running.len() < self.settings.concurrency {
-            self.ready = Some((id, Waiting { share, since: now }));
+            self.ready = Some((id, WaitingRequest { share, since: now }));
         } else {
-            self.line_up(id, Waiting { share, since: now });
+            self.enqueue(id, WaitingRequest { share, since: now });
         }
         id
     }
@@ -286,7 +286,7 @@ impl Queue {
             return;
         }
         self.routes.learn(route, estimate);
-        let dearer = |share: &&mut Share| {
+        let dearer = |share: &&mut QueuedShare| {
             share.route == Some(route) && routes::is_far(estimate, share.estimate)
         };
         for share in self.running.values_mut().filter(dearer) {
@@ -297,9 +297,9 @@ impl Queue {
     /// Ends a request that was with the backend and has cost `cost`: its slot is free. Returns
     /// whether `cost` says something about other requests on the route; it does not if the request
     /// probably waited inside the backend.
-    pub fn handle_done(&mut self, id: Id, cost: Cost) -> bool {
+    pub fn handle_done(&mut self, id: RequestId, cost: Cost) -> bool {
         let Some(share) = self.running.remove(&id) else { return false };
-        let Share { count, beside, estimate, .. } = share;
+        let QueuedShare { count, beside, estimate, .. } = share;
         let telling = !share.is_light || self.depth.handle_done(count, beside, estimate, cost);
         let cost = if telling { cost } else { estimate };
         self.tiers.settle(&share, cost, self.running.values());
@@ -314,21 +314,21 @@ impl Queue {
 
     /// Cancels a request, for instance because the client has disconnected. A waiting request is
     /// removed at once; a running one keeps its slot.
-    pub fn handle_cancel(&mut self, id: Id) -> Cancelled {
-        self.line_up_ready();
+    pub fn handle_cancel(&mut self, id: RequestId) -> CancelOutcome {
+        self.enqueue_ready();
         if self.running.contains_key(&id) {
-            return Cancelled::Running;
+            return CancelOutcome::Running;
         }
         match self.remove(id) {
-            Some(_) => Cancelled::Waiting,
-            None => Cancelled::Unknown,
+            Some(_) => CancelOutcome::Waiting,
+            None => CancelOutcome::Unknown,
         }
     }
 
     /// Refuses the requests that have waited for too long.
     pub fn handle_timeout(&mut self, now: Time) {
         while self.poll_timeout().is_some_and(|due| due <= now) {
-            self.line_up_ready();
+            self.enqueue_ready();
             let Some((id, _)) = self.waiting.first() else { break };
             self.refuse(id);
         }
@@ -344,7 +344,7 @@ impl Queue {
 
     /// The next request to send to the backend, if there is a slot for one. Call it after each
     /// arrival and whenever a slot becomes free, until it returns `None`.
-    pub fn poll_dispatch(&mut self, now: Time) -> Option<Id> {
+    pub fn poll_dispatch(&mut self, now: Time) -> Option<RequestId> {
         if let Some((id, ready)) = self.ready.take() {
             self.pass(id, ready.share, now);
             return Some(id);
@@ -352,11 +352,11 @@ impl Queue {
         if self.waiting.is_empty() {
             return None;
         }
-        let (id, client, place) = self.next_as_known(now)?;
+        let (id, client, place) = self.next_reestimated(now)?;
         let known = self.clients.get_mut(&client)?;
         let mut share = self.waiting.leave(id, &mut known.line)?.share;
         known.running += 1;
-        self.count_in(&mut share, now);
+        self.note_dispatch(&mut share, now);
         self.routes.leave(share.route);
         self.count(client, |crowd| crowd.minus(share.estimate));
         let next = self.head(client);
@@ -374,12 +374,12 @@ impl Queue {
     /// The request that is next by the current estimates, if there is a slot for it. A request that
     /// was ordered by an outdated estimate gets the current one when it comes first, and is put
     /// where it then belongs.
-    fn next_as_known(&mut self, now: Time) -> Option<(Id, KeyHash, Place)> {
+    fn next_reestimated(&mut self, now: Time) -> Option<(RequestId, KeyHash, QueuePlace)> {
         loop {
             let (client, place) = self.next(now)?;
             let id = self.first_of(client)?;
             let share = &mut self.waiting.get_mut(id)?.share;
-            let Some(known) = self.routes.instead(share) else {
+            let Some(known) = self.routes.newer_estimate(share) else {
                 return Some((id, client, place));
             };
             share.is_guess = false;
@@ -390,29 +390,29 @@ impl Queue {
     }
 
     /// The next request to refuse, if there is one.
-    pub fn poll_refused(&mut self) -> Option<Refused> {
+    pub fn poll_refused(&mut self) -> Option<RefusedRequest> {
         self.refused.pop_front()
     }
 
     /// The place of a request: new clients in credit are moved to their common flow. Also counts
     /// the request for its client.
-    fn place_of(&self, arrival: &Arrival, now: Time) -> Place {
+    fn place_of(&self, arrival: &Arrival, now: Time) -> QueuePlace {
         match &self.known {
-            Some(known) if arrival.place == Place::Credit => {
+            Some(known) if arrival.place == QueuePlace::Credit => {
                 let is_known = known.handle_request(arrival.client, now);
-                if is_known { Place::Credit } else { Place::STRANGERS }
+                if is_known { QueuePlace::Credit } else { QueuePlace::NEW_CLIENTS }
             }
             _ => arrival.place,
         }
     }
 
     /// Sends a request to the backend at once: no request waits, and a slot is free.
-    fn pass(&mut self, id: Id, mut share: Share, now: Time) {
-        let Share { client, place, .. } = share;
-        let known = self.clients.entry(client).or_insert(Client::new(place));
+    fn pass(&mut self, id: RequestId, mut share: QueuedShare, now: Time) {
+        let QueuedShare { client, place, .. } = share;
+        let known = self.clients.entry(client).or_insert(QueueClient::new(place));
         known.place = place;
         known.running += 1;
-        self.count_in(&mut share, now);
+        self.note_dispatch(&mut share, now);
         self.tiers.pass(&mut share);
         self.running.insert(id, share);
         self.pace(place).pause();
@@ -420,34 +420,34 @@ impl Queue {
 
     /// Notes in a request that goes to the backend the number of requests in flight, itself
     /// included, and whether it uses a reserved slot.
-    fn count_in(&mut self, share: &mut Share, now: Time) {
+    fn note_dispatch(&mut self, share: &mut QueuedShare, now: Time) {
         share.count = self.running.len() + 1;
         share.is_light = self.tiers.is_light(share);
         share.beside = share.count > self.settings.concurrency;
         if share.beside {
-            self.depth.handle_beside(share.count, now);
+            self.depth.handle_reserved_dispatch(share.count, now);
         }
     }
 
     /// Moves the request in `ready` to the waiting ones. To be called before any other change.
-    fn line_up_ready(&mut self) {
+    fn enqueue_ready(&mut self) {
         if let Some((id, ready)) = self.ready.take() {
-            self.line_up(id, ready);
+            self.enqueue(id, ready);
         }
     }
 
     /// Puts a request into the queue, and refuses requests if the queue is then too long.
-    fn line_up(&mut self, id: Id, waiting: Waiting) {
-        let Share { client, place, estimate, .. } = waiting.share;
+    fn enqueue(&mut self, id: RequestId, waiting: WaitingRequest) {
+        let QueuedShare { client, place, estimate, .. } = waiting.share;
         self.routes.join(&waiting.share);
-        let known = self.clients.entry(client).or_insert(Client::new(place));
+        let known = self.clients.entry(client).or_insert(QueueClient::new(place));
         self.waiting.join(id, waiting, &mut known.line);
         let is_first = known.line.first() == Some(id);
         self.count(client, |crowd| crowd.plus(estimate));
         if is_first {
             self.refresh(client);
         }
-        while self.waiting.len() > self.settings.len_max.saturating_add(self.about_to_go()) {
+        while self.waiting.len() > self.settings.len_max.saturating_add(self.dispatchable_count()) {
             let Some(newest) = self.newest_of_largest() else { break };
             self.refuse(newest);
         }
@@ -455,8 +455,8 @@ impl Queue {
 
     /// The client that is next, if there is a slot for it. A client that may use a reserved slot
     /// goes first in any slot, because the backend may have no room for more requests.
-    fn next(&self, now: Time) -> Option<(KeyHash, Place)> {
-        let credit = || self.newcomers().next().map(|client| (client, Place::Credit));
+    fn next(&self, now: Time) -> Option<(KeyHash, QueuePlace)> {
+        let credit = || self.newcomers().next().map(|client| (client, QueuePlace::Credit));
         if self.running.len() < self.settings.concurrency {
             return credit().filter(|_| self.settings.reserve > 0).or_else(|| self.tiers.next());
         }
@@ -478,7 +478,7 @@ impl Queue {
     /// The number of waiting requests that the next `poll_dispatch` calls will send, and that
     /// therefore do not count against `len_max`. `Time::ZERO`: a slot that is only probed does not
     /// count.
-    fn about_to_go(&self) -> usize {
+    fn dispatchable_count(&self) -> usize {
         let has_room = || self.depth.has_room(self.running.len() + 1, Time::ZERO);
         match self.settings.concurrency.saturating_sub(self.running.len()) {
             0 if !has_room() => 0,
@@ -494,7 +494,7 @@ impl Queue {
     }
 
     /// Changes the backlog of a client, and keeps the totals of its flow in step.
-    fn count(&mut self, client: KeyHash, change: impl FnOnce(Crowd) -> Crowd) {
+    fn count(&mut self, client: KeyHash, change: impl FnOnce(Backlog) -> Backlog) {
         let Some(known) = self.clients.get_mut(&client) else { return };
         let before = known.crowd;
         known.crowd = change(before);
@@ -511,38 +511,38 @@ impl Queue {
         if before != place {
             known.place = place;
             self.tiers.set_head(client, before, None);
-            self.crowds.change(Flow::of(client, before), client, crowd, Crowd::default());
-            self.crowds.change(Flow::of(client, place), client, Crowd::default(), crowd);
+            self.crowds.change(Flow::of(client, before), client, crowd, Backlog::default());
+            self.crowds.change(Flow::of(client, place), client, Backlog::default(), crowd);
         }
         self.tiers.set_head(client, place, head.map(|(head, _)| head));
     }
 
     /// Forgets a client that has no request here.
     fn dismiss(&mut self, client: KeyHash) {
-        if self.clients.get(&client).is_some_and(Client::is_gone) {
+        if self.clients.get(&client).is_some_and(QueueClient::is_gone) {
             self.clients.remove(&client);
         }
     }
 
     /// The client's oldest waiting request.
-    fn first_of(&self, client: KeyHash) -> Option<Id> {
+    fn first_of(&self, client: KeyHash) -> Option<RequestId> {
         self.clients.get(&client)?.line.first()
     }
 
     /// The client's oldest waiting request as `turns` needs it, and its place.
-    fn head(&self, client: KeyHash) -> Option<(Head, Place)> {
+    fn head(&self, client: KeyHash) -> Option<(HeadRequest, QueuePlace)> {
         let id = self.first_of(client)?;
-        let Share { estimate, is_guess, weight, place, .. } = self.waiting.get(id)?.share;
-        Some((Head { is_known: !is_guess, estimate, id, weight }, place))
+        let QueuedShare { estimate, is_guess, weight, place, .. } = self.waiting.get(id)?.share;
+        Some((HeadRequest { is_known: !is_guess, estimate, id, weight }, place))
     }
 
-    fn newest_of_largest(&self) -> Option<Id> {
+    fn newest_of_largest(&self) -> Option<RequestId> {
         let client = self.crowds.largest()?;
         self.clients.get(&client)?.line.last()
     }
 
     /// Removes a waiting request from the queue.
-    fn remove(&mut self, id: Id) -> Option<Waiting> {
+    fn remove(&mut self, id: RequestId) -> Option<WaitingRequest> {
         let client = self.waiting.get(id)?.share.client;
         let line = &mut self.clients.get_mut(&client)?.line;
         let gone = self.waiting.leave(id, line)?;
@@ -553,18 +553,18 @@ impl Queue {
         Some(gone)
     }
 
-    fn refuse(&mut self, id: Id) {
+    fn refuse(&mut self, id: RequestId) {
         let Some(waiting) = self.waiting.get(id) else { return };
         let client = waiting.share.client;
-        let place = self.clients.get(&client).map_or(Place::Credit, |known| known.place);
+        let place = self.clients.get(&client).map_or(QueuePlace::Credit, |known| known.place);
         let retry_after = self.drain_time(client, place);
         self.remove(id);
-        self.refused.push_back(Refused { id, retry_after });
+        self.refused.push_back(RefusedRequest { id, retry_after });
     }
 
     /// The time until the waiting requests of a client's flow will have been served, if all flows
     /// that wait in its tier get equal shares.
-    fn drain_time(&mut self, client: KeyHash, place: Place) -> Nanos {
+    fn drain_time(&mut self, client: KeyHash, place: QueuePlace) -> Nanos {
         let cost = self.crowds.cost(Flow::of(client, place));
         let flows = self.tiers.waiting(place).max(1) as u64;
         let slots = self.settings.concurrency;
@@ -572,14 +572,14 @@ impl Queue {
         self.pace(place).time_for(all, slots).min(RETRY_AFTER_MAX)
     }
 
-    fn pace(&mut self, place: Place) -> &mut Pace {
+    fn pace(&mut self, place: QueuePlace) -> &mut TierPace {
         match place {
-            Place::Credit => &mut self.credit_pace,
-            Place::Debt(_) => &mut self.debt_pace,
+            QueuePlace::Credit => &mut self.credit_pace,
+            QueuePlace::Debt(_) => &mut self.debt_pace,
         }
     }
 }
 
-fn known_if(keys_max: usize) -> Option<Known> {
-    (keys_max > 0).then(|| Known::new(keys_max))
+fn established_clients(keys_max: usize) -> Option<EstablishedClients> {
+    (keys_max > 0).then(|| EstablishedClients::new(keys_max))
 }

@@ -23,38 +23,38 @@ mod trust;
 mod window;
 mod wire;
 
-use crate::key::{KeyHash, KeyHasher, Seed};
+use crate::key::{KeyHash, KeyHasher, KeySeed};
 use crate::units::{Cost, Nanos, SECOND, Time};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-pub use bounds::{BOUNDS, Bounds};
-use log::Log;
-use peer::Peer;
-pub use peer::{Counts, Seen};
-use said::{Answer, Hello, Report, Said};
-use tally::Tally;
-pub use told::{Event, Told, Totals};
-use window::Window;
-pub use wire::Fault;
-use wire::Sender;
+pub use bounds::{REPLICA_BOUNDS, ReplicaBounds};
+use log::ResendLog;
+use peer::ReplicaPeer;
+pub use peer::{PeerSnapshot, PeerTraffic};
+use said::{ChargeReport, FrameContent, ReplicaHello, StateAnswerPart};
+use tally::UnsentCharges;
+pub use told::{ReplicaEvent, ReplicaTotals, ReplicaUpdate};
+use window::SequenceWindow;
+pub use wire::PeerFrameError;
+use wire::PeerFrameSender;
 
 /// The maximum number of shared limits.
 pub const LIMITS_MAX: usize = 128;
 /// Maximum difference between the time in a frame of a group and the local clock; other frames are
 /// refused.
-const CLOCKS_DIFFER: Nanos = Nanos::from_secs(60);
+const CLOCK_SKEW_MAX: Nanos = Nanos::from_secs(60);
 /// Maximum number of periods for which the charges of a key are held back.
-const WAITS_MAX: u64 = 10;
+const HELD_BACK_PERIODS_MAX: u64 = 10;
 /// Divisor of the cost that a limit lets pass in a period: the unreported charges of a key may
 /// reach this part of it, over all instances together.
-const SHARE: u64 = 1_000;
+const HELD_BACK_DIVISOR: u64 = 1_000;
 
 /// A limit that is counted together with other instances.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Shared {
+pub struct ReplicatedLimit {
     /// Fingerprint of everything that must be equal: what the limit counts, by which key, in which
     /// unit.
     pub fingerprint: u64,
@@ -72,7 +72,7 @@ pub struct Shared {
 
 /// The settings of one instance.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ReplicaSettings {
     /// Identity of the instance: a number that no other instance has, such as a random one.
     pub node: u64,
     /// Number of this life of the instance. It must be greater than those of earlier lives, such as
@@ -94,13 +94,13 @@ pub struct Settings {
 }
 
 /// A link to one peer, or to the group.
-struct Link {
+struct ReplicaLink {
     /// The instance at the other end, once its hello has arrived. Always `None` over a group.
-    speaker: Option<Sender>,
+    speaker: Option<PeerFrameSender>,
 }
 
 /// Progress of fetching the present state, which is requested once, from one peer after the other.
-enum Wanting {
+enum StateRequest {
     /// The state has arrived, or the replica has given up.
     No,
     /// The next able peer is asked; `asked` peers have been asked before.
@@ -113,17 +113,17 @@ enum Wanting {
 
 /// One instance among those that count together.
 pub struct Replica {
-    settings: Settings,
-    limits: Vec<Shared>,
+    settings: ReplicaSettings,
+    limits: Vec<ReplicatedLimit>,
     /// Maps the fingerprint of a limit to its index in `limits`.
     places: BTreeMap<u64, usize>,
     digest: u64,
-    tally: Tally,
-    log: Log,
-    peers: BTreeMap<u64, Peer>,
-    links: BTreeMap<u64, Link>,
+    tally: UnsentCharges,
+    log: ResendLog,
+    peers: BTreeMap<u64, ReplicaPeer>,
+    links: BTreeMap<u64, ReplicaLink>,
     out: VecDeque<(u64, Arc<[u8]>)>,
-    events: VecDeque<Event>,
+    events: VecDeque<ReplicaEvent>,
     /// The number of the next frame of a report.
     next: u64,
     /// The numbers of the first frames of the last periods. Over a group, older frames are too
@@ -134,22 +134,22 @@ pub struct Replica {
     next_tick: Time,
     /// Whether a hello is due on all links.
     hello_due: bool,
-    wanting: Wanting,
-    totals: Totals,
+    wanting: StateRequest,
+    totals: ReplicaTotals,
 }
 
 impl Replica {
     /// An instance that starts now and has received nothing yet.
     #[must_use]
-    pub fn new(settings: Settings, limits: Vec<Shared>, now: Time) -> Replica {
+    pub fn new(settings: ReplicaSettings, limits: Vec<ReplicatedLimit>, now: Time) -> Replica {
         let period = settings.period.max(Nanos::from_millis(1));
         let mut replica = Replica {
-            settings: Settings { period, ..settings },
+            settings: ReplicaSettings { period, ..settings },
             limits: Vec::new(),
             places: BTreeMap::new(),
             digest: 0,
-            tally: Tally::default(),
-            log: Log::default(),
+            tally: UnsentCharges::default(),
+            log: ResendLog::default(),
             peers: BTreeMap::new(),
             links: BTreeMap::new(),
             out: VecDeque::new(),
@@ -159,8 +159,8 @@ impl Replica {
             period: 0,
             next_tick: now.plus(period),
             hello_due: true,
-            wanting: Wanting::Anybody { asked: 0 },
-            totals: Totals::default(),
+            wanting: StateRequest::Anybody { asked: 0 },
+            totals: ReplicaTotals::default(),
         };
         replica.set_limits(limits);
         // Each new link is greeted when it comes up.
@@ -170,15 +170,15 @@ impl Replica {
 
     /// Replaces the limits: at most [`LIMITS_MAX`], without two of the same fingerprint. Unreported
     /// charges of limits that stay are kept under their new indexes.
-    pub fn set_limits(&mut self, mut limits: Vec<Shared>) {
+    pub fn set_limits(&mut self, mut limits: Vec<ReplicatedLimit>) {
         limits.truncate(LIMITS_MAX);
         limits.iter_mut().for_each(|limit| limit.unit = limit.unit.max(1));
         let places: BTreeMap<u64, usize> =
             limits.iter().enumerate().map(|(place, limit)| (limit.fingerprint, place)).collect();
         let old = core::mem::replace(&mut self.limits, limits);
-        self.tally.moved(|place| places.get(&old.get(place)?.fingerprint).copied());
+        self.tally.remap_limits(|place| places.get(&old.get(place)?.fingerprint).copied());
         self.places = places;
-        let mut hasher = KeyHasher::new(&Seed([0; 16]));
+        let mut hasher = KeyHasher::new(&KeySeed([0; 16]));
         for limit in &self.limits {
             hasher.part(&limit.fingerprint.to_le_bytes());
             hasher.part(limit.numbers.as_bytes());
@@ -221,11 +221,11 @@ impl Replica {
 
     /// Handles a new link.
     pub fn handle_up(&mut self, link: u64, now: Time) {
-        if self.links.len() >= BOUNDS.links_max {
+        if self.links.len() >= REPLICA_BOUNDS.links_max {
             return;
         }
-        self.links.insert(link, Link { speaker: None });
-        self.say_hello(link, now);
+        self.links.insert(link, ReplicaLink { speaker: None });
+        self.send_hello(link, now);
     }
 
     /// Handles the loss of a link. Unacknowledged reports are sent again on another link.
@@ -240,7 +240,7 @@ impl Replica {
             peer.ready = None;
             // On another link the peer answers with the reports that it has.
             let others = peer.links.clone();
-            others.into_iter().for_each(|other| self.say_hello(other, now));
+            others.into_iter().for_each(|other| self.send_hello(other, now));
         }
     }
 
@@ -253,8 +253,8 @@ impl Replica {
         link: u64,
         bytes: &[u8],
         now: Time,
-        told: &mut dyn FnMut(Told<'_>),
-    ) -> Result<(), Fault> {
+        told: &mut dyn FnMut(ReplicaUpdate<'_>),
+    ) -> Result<(), PeerFrameError> {
         let result = self.frame(link, bytes, now, told);
         self.totals.refused += u64::from(result.is_err());
         result
@@ -265,16 +265,16 @@ impl Replica {
         link: u64,
         bytes: &[u8],
         now: Time,
-        told: &mut dyn FnMut(Told<'_>),
-    ) -> Result<(), Fault> {
-        let (head, said) = Said::read(bytes)?;
+        told: &mut dyn FnMut(ReplicaUpdate<'_>),
+    ) -> Result<(), PeerFrameError> {
+        let (head, said) = FrameContent::read(bytes)?;
         if head.sender.node == self.settings.node {
-            return self.own(link, head.sender);
+            return self.handle_own_frame(link, head.sender);
         }
-        self.believe(link, &head, now)?;
+        self.check_sender(link, &head, now)?;
         let period = self.settings.period;
         let peer = self.peers.entry(head.sender.node);
-        let peer = peer.or_insert_with(|| Peer::new(head.sender, period, now));
+        let peer = peer.or_insert_with(|| ReplicaPeer::new(head.sender, period, now));
         peer.frames += 1;
         let age = peer.age(head.at, now);
         for counts in [&mut peer.counts, &mut self.totals.counts] {
@@ -283,25 +283,27 @@ impl Replica {
         }
         let node = head.sender.node;
         match said {
-            Said::Hello(hello) => self.hello(link, head.sender, hello, now),
-            Said::Limits { digest, part, limits } => self.compare(node, digest, part, &limits),
-            Said::Report(report) => self.report(node, report, (now, age), told),
-            Said::Ack { of, window } => self.acked(link, node, of, &window, now),
-            Said::Want { of } => self.wanted(node, of),
-            Said::Seen { answer, seen } => {
-                if self.awaits(node, answer, false) {
-                    self.have_seen(seen, now);
+            FrameContent::Hello(hello) => self.handle_hello(link, head.sender, hello, now),
+            FrameContent::Limits { digest, part, limits } => {
+                self.compare_limits(node, digest, part, &limits)
+            }
+            FrameContent::Report(report) => self.handle_report(node, report, (now, age), told),
+            FrameContent::Ack { of, window } => self.handle_ack(link, node, of, &window, now),
+            FrameContent::Want { of } => self.handle_state_request(node, of),
+            FrameContent::Seen { answer, seen } => {
+                if self.accept_answer_part(node, answer, false) {
+                    self.mark_seen(seen, now);
                 }
             }
-            Said::State { answer, groups } => {
-                if self.awaits(node, answer, true) {
-                    self.take_state(answer, groups, told);
+            FrameContent::State { answer, groups } => {
+                if self.accept_answer_part(node, answer, true) {
+                    self.handle_state(answer, groups, told);
                 }
             }
-            Said::Names(names) => {
-                for name in names.iter().take(BOUNDS.names_max) {
+            FrameContent::Names(names) => {
+                for name in names.iter().take(REPLICA_BOUNDS.names_max) {
                     let Some(limit) = self.places.get(&name.limit) else { continue };
-                    told(Told::Name { limit: *limit, key: name.key, name: name.name });
+                    told(ReplicaUpdate::Name { limit: *limit, key: name.key, name: name.name });
                 }
             }
         }
@@ -310,17 +312,27 @@ impl Replica {
 
     /// Handles a frame with the identity of this instance: a group delivers every frame to all, and
     /// a list of peers may name its owner.
-    fn own(&mut self, link: u64, sender: Sender) -> Result<(), Fault> {
+    fn handle_own_frame(
+        &mut self,
+        link: u64,
+        sender: PeerFrameSender,
+    ) -> Result<(), PeerFrameError> {
         if sender.life != self.settings.life {
-            return Err(Fault::Twin);
+            return Err(PeerFrameError::Twin);
         }
         if self.settings.reliable {
-            self.tell(Event::Own { link });
+            self.push_event(ReplicaEvent::Own { link });
         }
         Ok(())
     }
 
-    fn hello(&mut self, link: u64, sender: Sender, hello: Hello<'_>, now: Time) {
+    fn handle_hello(
+        &mut self,
+        link: u64,
+        sender: PeerFrameSender,
+        hello: ReplicaHello<'_>,
+        now: Time,
+    ) {
         let Some(peer) = self.peers.get_mut(&sender.node) else { return };
         let first = peer.name.is_empty();
         peer.name = if hello.name.is_empty() { "?".into() } else { hello.name.into() };
@@ -343,12 +355,18 @@ impl Replica {
         }
         if first {
             self.hello_due |= !self.settings.reliable;
-            self.tell(Event::Joined { node: sender.node, name });
+            self.push_event(ReplicaEvent::Joined { node: sender.node, name });
         }
     }
 
     /// Reports once each limit of a peer that differs from the limit here.
-    fn compare(&mut self, node: u64, digest: u64, part: u32, limits: &[said::Limit<'_>]) {
+    fn compare_limits(
+        &mut self,
+        node: u64,
+        digest: u64,
+        part: u32,
+        limits: &[said::AnnouncedLimit<'_>],
+    ) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         let bit = 1_u128.checked_shl(part).unwrap_or(0);
         if digest != peer.digest || bit == 0 || peer.compared & bit != 0 {
@@ -366,21 +384,27 @@ impl Replica {
             };
             let counts = here.is_some();
             let (limit, theirs) = (limit.name.into(), limit.numbers.into());
-            self.tell(Event::Differs { name: name.clone(), limit, theirs, ours, counts });
+            self.push_event(ReplicaEvent::Differs {
+                name: name.clone(),
+                limit,
+                theirs,
+                ours,
+                counts,
+            });
         }
     }
 
-    fn report(
+    fn handle_report(
         &mut self,
         node: u64,
-        report: Report<'_>,
+        report: ChargeReport<'_>,
         (now, age): (Time, Nanos),
-        told: &mut dyn FnMut(Told<'_>),
+        told: &mut dyn FnMut(ReplicaUpdate<'_>),
     ) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         let first =
             if self.settings.reliable { report.oldest } else { report.number - report.part };
-        let seen = peer.seen.get_or_insert_with(|| Window::starting_at(first));
+        let seen = peer.seen.get_or_insert_with(|| SequenceWindow::starting_at(first));
         let mut lost = seen.give_up(report.oldest);
         let (new, given_up) = seen.insert(report.number);
         lost = lost.saturating_add(given_up);
@@ -405,13 +429,20 @@ impl Replica {
             peer.counts.entries_in += 1;
             self.totals.counts.entries_in += 1;
             let (context, key) = (entry.context, entry.key);
-            told(Told::Charge { limit, context, key, amount, age });
+            told(ReplicaUpdate::Charge { limit, context, key, amount, age });
         }
         self.ask_for_state(now);
     }
 
     /// Handles the list of reports of this instance that a peer has.
-    fn acked(&mut self, link: u64, node: u64, of: Sender, window: &Window, now: Time) {
+    fn handle_ack(
+        &mut self,
+        link: u64,
+        node: u64,
+        of: PeerFrameSender,
+        window: &SequenceWindow,
+        now: Time,
+    ) {
         let sender = self.sender();
         let Some(peer) = self.peers.get_mut(&node) else { return };
         peer.heard = peer.heard.max(now);
@@ -428,19 +459,19 @@ impl Replica {
         self.ask_for_state(now);
     }
 
-    fn wanted(&mut self, node: u64, of: u64) {
+    fn handle_state_request(&mut self, node: u64, of: u64) {
         let Some(peer) = self.peers.get_mut(&node).filter(|_| of == self.settings.node) else {
             return;
         };
-        if peer.given < BOUNDS.given_max {
+        if peer.given < REPLICA_BOUNDS.given_max {
             peer.given += 1;
-            self.tell(Event::Wanted { node });
+            self.push_event(ReplicaEvent::Wanted { node });
         }
     }
 
     /// Marks the reports that the following state contains as seen, so that they are not charged
     /// again.
-    fn have_seen(&mut self, seen: Vec<(Sender, Window)>, now: Time) {
+    fn mark_seen(&mut self, seen: Vec<(PeerFrameSender, SequenceWindow)>, now: Time) {
         for (sender, window) in seen {
             let own = sender.node == self.settings.node;
             let period = self.settings.period;
@@ -452,35 +483,37 @@ impl Replica {
             let peer = peer.or_insert_with(|| {
                 // The peer is known from others but was not heard. It does not count as live until
                 // it sends.
-                Peer { heard: Time::ZERO, ..Peer::new(sender, period, now) }
+                ReplicaPeer { heard: Time::ZERO, ..ReplicaPeer::new(sender, period, now) }
             });
             if peer.life == sender.life {
-                peer.seen.get_or_insert_with(Window::default).join(&window);
+                peer.seen.get_or_insert_with(SequenceWindow::default).join(&window);
             }
         }
     }
 
-    fn take_state(
+    fn handle_state(
         &mut self,
-        answer: Answer,
-        groups: wire::Groups<'_>,
-        told: &mut dyn FnMut(Told<'_>),
+        answer: StateAnswerPart,
+        groups: wire::ChargeEntries<'_>,
+        told: &mut dyn FnMut(ReplicaUpdate<'_>),
     ) {
         if answer.part + 1 == answer.parts {
-            self.wanting = Wanting::No;
+            self.wanting = StateRequest::No;
         }
         for entry in groups {
             if let Some(limit) = self.places.get(&entry.limit) {
                 let missing = Cost(entry.amount);
-                told(Told::Short { limit: *limit, key: entry.key, missing });
+                told(ReplicaUpdate::Short { limit: *limit, key: entry.key, missing });
             }
         }
     }
 
     /// Whether this part of an answer is expected. The state is accepted only after the complete
     /// list of the reports that it contains; else these would be charged again when they arrive.
-    fn awaits(&mut self, node: u64, answer: Answer, state: bool) -> bool {
-        let Wanting::Of { node: asked, number, seen, .. } = &mut self.wanting else { return false };
+    fn accept_answer_part(&mut self, node: u64, answer: StateAnswerPart, state: bool) -> bool {
+        let StateRequest::Of { node: asked, number, seen, .. } = &mut self.wanting else {
+            return false;
+        };
         if *asked != node || answer.to != self.settings.node || answer.parts > 128 {
             return false;
         }
@@ -497,18 +530,18 @@ impl Replica {
         true
     }
 
-    fn tell(&mut self, event: Event) {
-        if self.events.len() < BOUNDS.events_max {
+    fn push_event(&mut self, event: ReplicaEvent) {
+        if self.events.len() < REPLICA_BOUNDS.events_max {
             self.events.push_back(event);
         }
     }
 
-    fn sender(&self) -> Sender {
-        Sender { node: self.settings.node, life: self.settings.life }
+    fn sender(&self) -> PeerFrameSender {
+        PeerFrameSender { node: self.settings.node, life: self.settings.life }
     }
 
     /// Returns the next event for the caller, if there is one.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<ReplicaEvent> {
         self.events.pop_front()
     }
 
@@ -520,9 +553,9 @@ impl Replica {
 
     /// Number of live instances, including this one.
     #[must_use]
-    pub fn live(&self, now: Time) -> usize {
+    pub fn live_instances(&self, now: Time) -> usize {
         let period = self.settings.period;
-        1 + self.peers.values().filter(|peer| peer.lives(period, now)).count()
+        1 + self.peers.values().filter(|peer| peer.is_live(period, now)).count()
     }
 
     /// CPUs that all live instances together share out, in thousandths.
@@ -535,18 +568,18 @@ impl Replica {
     #[must_use]
     pub fn others_cpus_milli(&self, now: Time) -> u64 {
         let period = self.settings.period;
-        let live = self.peers.values().filter(|peer| peer.lives(period, now));
+        let live = self.peers.values().filter(|peer| peer.is_live(period, now));
         live.map(|peer| u64::from(peer.cpus_milli)).sum()
     }
 
     /// All other known instances.
     #[must_use]
-    pub fn peers(&self, now: Time) -> Vec<Seen> {
-        let seen = |(node, peer): (&u64, &Peer)| Seen {
+    pub fn peers(&self, now: Time) -> Vec<PeerSnapshot> {
+        let seen = |(node, peer): (&u64, &ReplicaPeer)| PeerSnapshot {
             node: *node,
             name: peer.name.clone(),
             links: peer.links.clone(),
-            lives: peer.lives(self.settings.period, now),
+            lives: peer.is_live(self.settings.period, now),
             since: peer.since,
             heard: peer.heard,
             period: peer.period,
@@ -559,7 +592,7 @@ impl Replica {
     }
 
     /// Age of the oldest report that a peer has not acknowledged; zero over a group.
-    fn behind(&self, peer: &Peer, now: Time) -> Nanos {
+    fn behind(&self, peer: &ReplicaPeer, now: Time) -> Nanos {
         let mut waiting = self.log.since(peer.acked.base());
         let oldest = waiting.find(|sent| !peer.acked.has(sent.number));
         oldest.filter(|_| self.settings.reliable).map_or(Nanos::ZERO, |sent| now.since(sent.cut))
@@ -567,27 +600,28 @@ impl Replica {
 
     /// Totals since the start.
     #[must_use]
-    pub fn totals(&self) -> Totals {
+    pub fn totals(&self) -> ReplicaTotals {
         self.totals
     }
 
     /// Number of keys with unreported charges, number of frames kept for resending, and bytes of
     /// these frames.
     #[must_use]
-    pub fn kept(&self) -> [usize; 3] {
+    pub fn backlog(&self) -> [usize; 3] {
         [self.tally.len(), self.log.len(), self.log.bytes()]
     }
 
     /// The shared limits.
     #[must_use]
-    pub fn limits(&self) -> &[Shared] {
+    pub fn limits(&self) -> &[ReplicatedLimit] {
         &self.limits
     }
 }
 
 /// Unreported amount of a key that may be held back, in nano-units, while `live` instances count
 /// together.
-fn quiet(limit: &Shared, period: Nanos, live: usize) -> u64 {
+fn held_back_max(limit: &ReplicatedLimit, period: Nanos, live: usize) -> u64 {
     let per_period = u128::from(limit.per_second.0) * u128::from(period.0) / u128::from(SECOND);
-    u64::try_from(per_period / u128::from(SHARE) / live.max(1) as u128).unwrap_or(u64::MAX)
+    u64::try_from(per_period / u128::from(HELD_BACK_DIVISOR) / live.max(1) as u128)
+        .unwrap_or(u64::MAX)
 }

@@ -3,8 +3,8 @@
 //! Clients, network and backend are simulated. [`Limiter`], [`Meter`] and the [`queue`] (if the
 //! scene has one) are the code that serves real requests. The simulation calls them as a door does:
 //! ask, wait for capacity, let the backend work, charge, hold the response, settle. So limits can
-//! be tested before they meet users. The same [`Scene`] always gives the same [`Outcome`], on every
-//! machine. An hour of traffic takes seconds.
+//! be tested before they meet users. The same [`SimScene`] always gives the same [`SimOutcome`], on
+//! every machine. An hour of traffic takes seconds.
 //!
 //! Not simulated: processing time outside the backend, and resources other than CPU time. Every
 //! request is kept as a record, so memory grows with their number.
@@ -16,44 +16,44 @@ mod gate;
 pub mod outcome;
 pub mod random;
 
-use crate::key::Seed;
+use crate::key::KeySeed;
 use crate::limit::Limit;
-use crate::limiter::{Limiter, Policy, Ticket, Verdict};
-use crate::meter::{Clock, Meter, Reading};
+use crate::limiter::{Limiter, LimiterPolicy, Ticket, Verdict};
+use crate::meter::{CpuClock, Meter, Reading};
 use crate::queue;
 use crate::units::{Cost, Nanos, SECOND, Time};
 use alloc::collections::{BTreeMap, BinaryHeap};
 use alloc::vec::Vec;
-use backend::{Backend, Finished};
-use client::{Arrivals, Client};
+use backend::{FinishedJob, SimBackend};
+use client::{Arrivals, SimClient};
 use core::cmp::Reverse;
-use gate::{Done, Gate, Request};
-use outcome::{Fate, Outcome, Record};
-use random::Random;
+use gate::{SimCompletion, SimQueue, SimQueueRequest};
+use outcome::{SimOutcome, SimRecord, SimRequestEnd};
+use random::SimRandom;
 
 /// The start time of every simulation.
-pub const START: Time = Time(1_700_000_000 * SECOND);
+pub const SIM_START: Time = Time(1_700_000_000 * SECOND);
 /// The seed for the hashes of keys and routes.
-const SEED: Seed = Seed([7; 16]);
+const SEED: KeySeed = KeySeed([7; 16]);
 /// The minimum pause after a refusal. Without it, a closed loop that is refused at once would never
 /// let the simulated time advance.
 const BACKOFF_MIN: Nanos = Nanos::from_millis(1);
 
 /// The complete input of a simulation.
-pub struct Scene {
+pub struct SimScene {
     /// The simulated backend.
-    pub backend: Backend,
+    pub backend: SimBackend,
     /// The simulated clients.
-    pub clients: Vec<Client>,
+    pub clients: Vec<SimClient>,
     /// The limits between the clients and the backend.
     pub limits: Vec<Limit>,
     /// The action for a client over a limit, and the maximum delay.
-    pub policy: Policy,
+    pub policy: LimiterPolicy,
     /// The settings of the admission queue. `None`: requests go to the backend as they arrive, and
     /// no estimated cost is charged in advance.
-    pub queue: Option<queue::Settings>,
+    pub queue: Option<queue::QueueSettings>,
     /// The clock that measures the cost.
-    pub clock: Clock,
+    pub clock: CpuClock,
     /// Time for which the backend continues to work after the client disconnects; then the request
     /// is stopped. The proxy's default is 5 s.
     pub abort_linger: Nanos,
@@ -66,32 +66,32 @@ pub struct Scene {
 
 /// A running simulation.
 pub struct Sim {
-    clients: Vec<Client>,
-    chance: Vec<Random>,
+    clients: Vec<SimClient>,
+    chance: Vec<SimRandom>,
     limiter: Limiter,
-    gate: Option<Gate>,
+    gate: Option<SimQueue>,
     meter: Meter,
-    backend: Backend,
+    backend: SimBackend,
     abort_linger: Nanos,
     length: Nanos,
     now: Time,
-    agenda: BinaryHeap<Reverse<Due>>,
+    agenda: BinaryHeap<Reverse<SimAgendaItem>>,
     planned: u64,
-    flights: BTreeMap<u64, Flight>,
-    records: Vec<Vec<Record>>,
+    flights: BTreeMap<u64, SimRequest>,
+    records: Vec<Vec<SimRecord>>,
     charged: Cost,
 }
 
 /// A planned event. Of events at the same time, the one planned first comes first.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Due {
+struct SimAgendaItem {
     at: Time,
     order: u64,
-    event: Event,
+    event: SimEvent,
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+enum SimEvent {
     /// A client sends a request.
     Send(usize),
     /// A delayed request goes to the backend or into the queue.
@@ -105,14 +105,14 @@ enum Event {
 }
 
 /// A request in progress.
-struct Flight {
+struct SimRequest {
     client: usize,
     sent: Time,
     demand: Nanos,
     ticket: Ticket,
     /// The attributes that the queue needs.
-    request: Request,
-    stage: Stage,
+    request: SimQueueRequest,
+    stage: SimRequestStage,
     waited: Nanos,
     used: Nanos,
     /// Time at which the client disconnected, if it did.
@@ -120,7 +120,7 @@ struct Flight {
 }
 
 #[derive(Clone, Copy)]
-enum Stage {
+enum SimRequestStage {
     /// The request waits before it reaches the queue or the backend.
     Delayed,
     /// The request has waited in the queue since this time.
@@ -134,18 +134,18 @@ enum Stage {
 impl Sim {
     /// A simulation at its start; the first requests are planned.
     #[must_use]
-    pub fn new(scene: Scene) -> Sim {
+    pub fn new(scene: SimScene) -> Sim {
         let count = scene.clients.len();
         let mut sim = Sim {
-            chance: (0..count).map(|index| Random::new(scene.seed, index as u64)).collect(),
+            chance: (0..count).map(|index| SimRandom::new(scene.seed, index as u64)).collect(),
             clients: scene.clients,
             limiter: Limiter::new(scene.policy, scene.limits, SEED),
-            gate: scene.queue.map(Gate::new),
+            gate: scene.queue.map(SimQueue::new),
             meter: Meter::new(scene.clock),
             backend: scene.backend,
             abort_linger: scene.abort_linger,
             length: scene.length,
-            now: START,
+            now: SIM_START,
             agenda: BinaryHeap::new(),
             planned: 0,
             flights: BTreeMap::new(),
@@ -159,9 +159,9 @@ impl Sim {
     /// Replaces the fixed concurrency of the scene's queue by the automatic one of the proxy, for a
     /// backend with `cpus` processors.
     #[must_use]
-    pub fn with_found_concurrency(mut self, cpus: f64) -> Sim {
+    pub fn with_auto_concurrency(mut self, cpus: f64) -> Sim {
         if let Some(gate) = &mut self.gate {
-            gate.find_concurrency(cpus);
+            gate.use_auto_concurrency(cpus);
         }
         self
     }
@@ -182,7 +182,7 @@ impl Sim {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let due = self.agenda.peek().map(|Reverse(due)| due.at);
-        let too_long = self.gate.as_ref().and_then(Gate::poll_timeout);
+        let too_long = self.gate.as_ref().and_then(SimQueue::poll_timeout);
         [due, self.backend.poll_timeout(), too_long].into_iter().flatten().min()
     }
 
@@ -206,11 +206,11 @@ impl Sim {
 
     /// Runs the simulation to its end.
     #[must_use]
-    pub fn run(mut self) -> Outcome {
+    pub fn run(mut self) -> SimOutcome {
         while let Some(next) = self.poll_timeout() {
             self.handle_timeout(next);
         }
-        Outcome {
+        SimOutcome {
             clients: self.records,
             charged: self.charged,
             metered: self.meter.total(self.now),
@@ -237,23 +237,23 @@ impl Sim {
     /// Plans a request `delay` from now, unless the client has stopped by then.
     fn plan_request(&mut self, client: usize, delay: Nanos) {
         let at = self.now.plus(delay);
-        if at.since(START) < self.clients[client].until.min(self.length) {
-            self.plan(at, Event::Send(client));
+        if at.since(SIM_START) < self.clients[client].until.min(self.length) {
+            self.plan(at, SimEvent::Send(client));
         }
     }
 
-    fn plan(&mut self, at: Time, event: Event) {
+    fn plan(&mut self, at: Time, event: SimEvent) {
         self.planned += 1;
-        self.agenda.push(Reverse(Due { at, order: self.planned, event }));
+        self.agenda.push(Reverse(SimAgendaItem { at, order: self.planned, event }));
     }
 
-    fn handle_event(&mut self, event: Event) {
+    fn handle_event(&mut self, event: SimEvent) {
         match event {
-            Event::Send(client) => self.handle_send(client),
-            Event::Start(id) => self.enqueue(id),
-            Event::Release(id) => self.release(id),
-            Event::Leave(id) => self.handle_leave(id),
-            Event::Stop(id) => self.handle_stop(id),
+            SimEvent::Send(client) => self.handle_send(client),
+            SimEvent::Start(id) => self.enqueue(id),
+            SimEvent::Release(id) => self.release(id),
+            SimEvent::Leave(id) => self.handle_leave(id),
+            SimEvent::Stop(id) => self.handle_stop(id),
         }
     }
 
@@ -264,7 +264,7 @@ impl Sim {
         }
         let keys = self.limiter.keys(&self.clients[client]);
         let (asks, gate) = (&self.clients[client], self.gate.as_ref());
-        let request = Request::of(asks, &keys, &self.limiter, gate, self.now);
+        let request = SimQueueRequest::of(asks, &keys, &self.limiter, gate, self.now);
         let (verdict, ticket) = self.limiter.ask(&keys, request.estimate, self.now);
         match verdict {
             Verdict::Deny { .. } => self.handle_refusal(client, self.now),
@@ -272,40 +272,40 @@ impl Sim {
         }
     }
 
-    fn admit(&mut self, client: usize, ticket: Ticket, request: Request) {
+    fn admit(&mut self, client: usize, ticket: Ticket, request: SimQueueRequest) {
         self.planned += 1;
         let id = self.planned;
         if let Some(patience) = self.clients[client].patience {
-            self.plan(self.now.plus(patience), Event::Leave(id));
+            self.plan(self.now.plus(patience), SimEvent::Leave(id));
         }
         let start = ticket.starts_at();
-        let flight = Flight {
+        let flight = SimRequest {
             client,
             sent: self.now,
             demand: self.chance[client].length(self.clients[client].demand),
             waited: start.since(self.now),
             ticket,
             request,
-            stage: Stage::Delayed,
+            stage: SimRequestStage::Delayed,
             used: Nanos::ZERO,
             left: None,
         };
         self.flights.insert(id, flight);
         if start > self.now {
-            self.plan(start, Event::Start(id));
+            self.plan(start, SimEvent::Start(id));
         } else {
             self.enqueue(id);
         }
     }
 
     fn handle_refusal(&mut self, client: usize, sent: Time) {
-        self.records[client].push(Record {
-            sent: sent.since(START),
-            ended: self.now.since(START),
+        self.records[client].push(SimRecord {
+            sent: sent.since(SIM_START),
+            ended: self.now.since(SIM_START),
             waited: self.now.since(sent),
             used: Nanos::ZERO,
             charged: Cost::ZERO,
-            fate: Fate::Refused,
+            fate: SimRequestEnd::Refused,
         });
         if let Arrivals::Closed { .. } = self.clients[client].arrivals {
             let backoff = self.clients[client].backoff.max(BACKOFF_MIN);
@@ -317,7 +317,7 @@ impl Sim {
     fn enqueue(&mut self, id: u64) {
         let Some(gate) = &mut self.gate else { return self.start(id) };
         let Some(flight) = self.flights.get_mut(&id) else { return };
-        flight.stage = Stage::Queued(self.now);
+        flight.stage = SimRequestStage::Queued(self.now);
         gate.handle_arrival(id, &flight.request, self.now);
     }
 
@@ -329,7 +329,7 @@ impl Sim {
         while let Some(id) = self.gate.as_mut().and_then(|gate| gate.poll_dispatch(self.now)) {
             self.start(id);
         }
-        while let Some(id) = self.gate.as_mut().and_then(Gate::poll_refused) {
+        while let Some(id) = self.gate.as_mut().and_then(SimQueue::poll_refused) {
             let Some(flight) = self.flights.remove(&id) else { continue };
             self.limiter.settle(&flight.ticket, Cost::ZERO, self.now);
             self.handle_refusal(flight.client, flight.sent);
@@ -339,14 +339,14 @@ impl Sim {
     /// Sends the request to the backend.
     fn start(&mut self, id: u64) {
         let Some(flight) = self.flights.get_mut(&id) else { return };
-        if let Stage::Queued(since) = flight.stage {
+        if let SimRequestStage::Queued(since) = flight.stage {
             flight.waited = flight.waited.plus(self.now.since(since));
         }
-        flight.stage = Stage::Working(self.meter.enter(self.now), self.now);
+        flight.stage = SimRequestStage::Working(self.meter.enter(self.now), self.now);
         self.backend.handle_request(id, flight.demand, self.now);
     }
 
-    fn handle_finished(&mut self, finished: Finished) {
+    fn handle_finished(&mut self, finished: FinishedJob) {
         if let Some(flight) = self.flights.get_mut(&finished.id) {
             flight.used = finished.used;
             self.charge(finished.id);
@@ -356,11 +356,11 @@ impl Sim {
     /// Charges a request that the backend has finished, and holds its response if necessary.
     fn charge(&mut self, id: u64) {
         let Some(flight) = self.flights.get_mut(&id) else { return };
-        let Stage::Working(reading, since) = flight.stage else { return };
+        let SimRequestStage::Working(reading, since) = flight.stage else { return };
         let cost = self.meter.leave(reading, self.now);
-        flight.stage = Stage::Held(cost);
+        flight.stage = SimRequestStage::Held(cost);
         if let Some(gate) = &mut self.gate {
-            let done = Done { cost, elapsed: self.now.since(since) };
+            let done = SimCompletion { cost, elapsed: self.now.since(since) };
             gate.handle_done(id, &flight.request, done, self.now);
         }
         let reason = self.limiter.charge(&mut flight.ticket, cost, self.now);
@@ -368,7 +368,7 @@ impl Sim {
         match until.filter(|until| *until > self.now && flight.left.is_none()) {
             Some(until) => {
                 flight.waited = flight.waited.plus(until.since(self.now));
-                self.plan(until, Event::Release(id));
+                self.plan(until, SimEvent::Release(id));
             }
             None => self.release(id),
         }
@@ -381,13 +381,17 @@ impl Sim {
         flight.left = Some(self.now);
         let client = flight.client;
         match flight.stage {
-            Stage::Working(..) => self.plan(self.now.plus(self.abort_linger), Event::Stop(id)),
-            Stage::Delayed | Stage::Held(_) | Stage::Queued(_) => self.release(id),
+            SimRequestStage::Working(..) => {
+                self.plan(self.now.plus(self.abort_linger), SimEvent::Stop(id))
+            }
+            SimRequestStage::Delayed | SimRequestStage::Held(_) | SimRequestStage::Queued(_) => {
+                self.release(id)
+            }
         }
         if let Some(gate) = &mut self.gate {
             gate.handle_cancel(id);
         }
-        self.next_of_loop(client);
+        self.plan_next_in_loop(client);
     }
 
     fn handle_stop(&mut self, id: u64) {
@@ -401,24 +405,28 @@ impl Sim {
     /// Ends the request and settles its account.
     fn release(&mut self, id: u64) {
         let Some(flight) = self.flights.remove(&id) else { return };
-        let cost = if let Stage::Held(cost) = flight.stage { cost } else { Cost::ZERO };
+        let cost = if let SimRequestStage::Held(cost) = flight.stage { cost } else { Cost::ZERO };
         self.limiter.settle(&flight.ticket, cost, self.now);
         self.charged = self.charged.plus(cost);
-        self.records[flight.client].push(Record {
-            sent: flight.sent.since(START),
-            ended: flight.left.unwrap_or(self.now).since(START),
+        self.records[flight.client].push(SimRecord {
+            sent: flight.sent.since(SIM_START),
+            ended: flight.left.unwrap_or(self.now).since(SIM_START),
             waited: flight.waited,
             used: flight.used,
             charged: cost,
-            fate: if flight.left.is_some() { Fate::Aborted } else { Fate::Answered },
+            fate: if flight.left.is_some() {
+                SimRequestEnd::Aborted
+            } else {
+                SimRequestEnd::Answered
+            },
         });
         if flight.left.is_none() {
-            self.next_of_loop(flight.client);
+            self.plan_next_in_loop(flight.client);
         }
     }
 
     /// Plans the next request of a connection in a closed loop.
-    fn next_of_loop(&mut self, client: usize) {
+    fn plan_next_in_loop(&mut self, client: usize) {
         if let Arrivals::Closed { think, .. } = self.clients[client].arrivals {
             let think = self.chance[client].length(think);
             self.plan_request(client, think);

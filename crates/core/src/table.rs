@@ -19,50 +19,53 @@ use crate::key::KeyHash;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem::ManuallyDrop;
-use set::{AtomicU64, LINE_WORDS, Line, Relaxed, Set, Shape};
+use set::{AtomicU64, CacheLine, LINE_WORDS, Relaxed, Set, Shape};
 
 /// Up to this many keys, a full table evicts the least worthy of *all* its buckets and never holds
 /// more than `keys_max`. Above, it evicts the least worthy of a set.
 pub const EXACT_KEYS_MAX: usize = if cfg!(loom) { 2 } else { 4096 };
 
 /// Slots in a set of a large table.
-const WAYS: usize = 8;
+const SLOTS_PER_SET: usize = 8;
 
 /// Slots per key in a large table, in halves. At 3/2 a key costs 24 bytes (one word of state).
 const SLOTS_PER_KEY_HALVES: usize = 3;
 
 /// The buckets of one limit.
-pub struct Table {
-    lines: Box<[Line]>,
+pub struct BucketTable {
+    lines: Box<[CacheLine]>,
     shape: Shape,
     sets: usize,
     keys_max: usize,
-    counts: Counts,
+    counts: TableCounts,
 }
 
 /// Counters that are written seldom. They are not on the cache line that every decision reads.
 #[repr(align(64))]
-struct Counts {
+struct TableCounts {
     used: AtomicU64,
     dropped: AtomicU64,
 }
 
-impl Table {
+impl BucketTable {
     /// A table for `keys_max` buckets (at least 1) of `words` words of state each (1 to
     /// [`STATE_WORDS_MAX`]). All memory is allocated here.
     #[must_use]
-    pub fn new(keys_max: usize, words: usize) -> Table {
+    pub fn new(keys_max: usize, words: usize) -> BucketTable {
         let keys_max = keys_max.max(1);
         let words = words.clamp(1, STATE_WORDS_MAX);
         let (sets, ways) = if keys_max <= EXACT_KEYS_MAX {
             (1, (2 * keys_max).next_multiple_of(LINE_WORDS))
         } else {
-            (keys_max.saturating_mul(SLOTS_PER_KEY_HALVES).div_ceil(2).div_ceil(WAYS), WAYS)
+            (
+                keys_max.saturating_mul(SLOTS_PER_KEY_HALVES).div_ceil(2).div_ceil(SLOTS_PER_SET),
+                SLOTS_PER_SET,
+            )
         };
         let shape = Shape { ways, words };
-        let lines = (0..sets * shape.lines()).map(|_| Line::default()).collect();
-        let counts = Counts { used: AtomicU64::new(0), dropped: AtomicU64::new(0) };
-        Table { lines, shape, sets, keys_max, counts }
+        let lines = (0..sets * shape.lines()).map(|_| CacheLine::default()).collect();
+        let counts = TableCounts { used: AtomicU64::new(0), dropped: AtomicU64::new(0) };
+        BucketTable { lines, shape, sets, keys_max, counts }
     }
 
     /// Reads the cache lines of a key's set and discards the values. If several tables are touched
@@ -98,11 +101,11 @@ impl Table {
     /// takes at most one of each, in the order of the limits. A second entry of the same set would
     /// spin for ever.
     #[must_use]
-    pub fn take(&self, hash: KeyHash) -> Entry<'_> {
+    pub fn take(&self, hash: KeyHash) -> TableEntry<'_> {
         let set = self.set_of(hash);
         set.take();
         let slot = self.find(&set, hash);
-        Entry { table: self, set, hash, slot }
+        TableEntry { table: self, set, hash, slot }
     }
 
     /// The index of the set that a key belongs to.
@@ -111,13 +114,13 @@ impl Table {
         scaled(hash, self.sets)
     }
 
-    /// Takes several sets, as [`Table::take`] takes one. Lock order: `sets` must be strictly
+    /// Takes several sets, as [`BucketTable::take`] takes one. Lock order: `sets` must be strictly
     /// ascending.
     #[must_use]
-    pub fn take_all<'a>(&'a self, sets: &'a [usize]) -> Taken<'a> {
+    pub fn take_all<'a>(&'a self, sets: &'a [usize]) -> HeldSets<'a> {
         debug_assert!(sets.is_sorted_by(|a, b| a < b), "sets are taken in order");
         sets.iter().for_each(|index| self.set(*index).take());
-        Taken { table: self, sets }
+        HeldSets { table: self, sets }
     }
 
     /// Calls `f` with every bucket once, including those that are worth nothing any longer. Each
@@ -161,7 +164,7 @@ impl Table {
     /// The memory of all slots, in bytes. It never changes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        core::mem::size_of_val::<[Line]>(&self.lines)
+        core::mem::size_of_val::<[CacheLine]>(&self.lines)
     }
 
     fn is_exact(&self) -> bool {
@@ -210,14 +213,14 @@ fn scaled(hash: KeyHash, count: usize) -> usize {
 
 /// The slot of one key, in a set that is held. Until the entry is dropped, no other thread writes
 /// to the set.
-pub struct Entry<'a> {
-    table: &'a Table,
+pub struct TableEntry<'a> {
+    table: &'a BucketTable,
     set: Set<'a>,
     hash: KeyHash,
     slot: Option<usize>,
 }
 
-impl Entry<'_> {
+impl TableEntry<'_> {
     /// One word of the bucket's state; zero if the key is absent.
     #[must_use]
     pub fn get(&self, word: usize) -> u64 {
@@ -281,19 +284,19 @@ impl Entry<'_> {
     }
 }
 
-impl Drop for Entry<'_> {
+impl Drop for TableEntry<'_> {
     fn drop(&mut self) {
         self.set.give_back();
     }
 }
 
 /// Several sets that are held. Until this is dropped, no other thread writes to them.
-pub struct Taken<'a> {
-    table: &'a Table,
+pub struct HeldSets<'a> {
+    table: &'a BucketTable,
     sets: &'a [usize],
 }
 
-impl Taken<'_> {
+impl HeldSets<'_> {
     /// The first word of a bucket's state; zero if the key is absent. Its set must be held.
     #[must_use]
     pub fn get(&self, hash: KeyHash) -> u64 {
@@ -301,7 +304,7 @@ impl Taken<'_> {
         self.table.find(&set, hash).map_or(0, |slot| set.state(slot, 0))
     }
 
-    /// Like [`Entry::change`]. The set of the key must be held.
+    /// Like [`TableEntry::change`]. The set of the key must be held.
     pub fn change<R>(
         &mut self,
         hash: KeyHash,
@@ -311,13 +314,13 @@ impl Taken<'_> {
         debug_assert!(self.sets.contains(&self.table.set_index(hash)), "its set is not taken");
         let set = self.table.set_of(hash);
         let slot = self.table.find(&set, hash);
-        let mut entry = ManuallyDrop::new(Entry { table: self.table, set, hash, slot });
+        let mut entry = ManuallyDrop::new(TableEntry { table: self.table, set, hash, slot });
         // The entry is not dropped: all sets are released together.
         entry.change(f, worth)
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for HeldSets<'_> {
     fn drop(&mut self) {
         self.sets.iter().for_each(|index| self.table.set(*index).give_back());
     }

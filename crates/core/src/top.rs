@@ -6,9 +6,9 @@
 //! competes for one counter, the smallest. The value taken over is the error: the true rate lies
 //! between `cost_per_second` and `cost_per_second + error_per_second`.
 //!
-//! Rates decay over [`MEMORY`], also while a client is idle. Instead of decaying old cost, later
-//! cost gets a larger weight. So the order of the counters does not change over time, and a heap
-//! maintains it. The list is for display only; no decision depends on it.
+//! Rates decay over [`DECAY_TIME`], also while a client is idle. Instead of decaying old cost,
+//! later cost gets a larger weight. So the order of the counters does not change over time, and a
+//! heap maintains it. The list is for display only; no decision depends on it.
 
 use crate::key::{KeyHash, NAME_BYTES_MAX};
 use crate::units::{Cost, Nanos, SECOND, Time};
@@ -18,28 +18,28 @@ use hashbrown::HashTable;
 
 /// Time constant of the decay: a cost this long ago weighs 1/e of a cost now. Shorter: the rates
 /// fluctuate. Longer: a client that has stopped is listed for longer.
-pub const MEMORY: Nanos = Nanos::from_secs(10);
+pub const DECAY_TIME: Nanos = Nanos::from_secs(10);
 /// The maximum number of clients that one list can track.
 pub const CAPACITY_MAX: usize = 1 << 20;
 /// Time for which a calculated weight is reused; the error is at most a ten-thousandth.
-const WEIGHT_KEPT: Nanos = Nanos::from_millis(1);
+const WEIGHT_REUSE_TIME: Nanos = Nanos::from_millis(1);
 /// Weights are rebased when they have grown by e to this power.
 const GROWTH_MAX: f64 = 300.0;
 
 /// One client with its current rates.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct TopClient {
     /// The client's key.
     pub hash: KeyHash,
-    /// Readable name, at most [`NAME_BYTES_MAX`] bytes; empty until `touch`, `count` or `call` sets
-    /// it.
+    /// Readable name, at most [`NAME_BYTES_MAX`] bytes; empty until `touch`, `count` or `set_name`
+    /// sets it.
     pub name: String,
-    /// Lower bound of CPU-seconds (or hits) per second, decayed over [`MEMORY`].
+    /// Lower bound of CPU-seconds (or hits) per second, decayed over [`DECAY_TIME`].
     pub cost_per_second: f64,
     /// Maximum amount by which `cost_per_second` may be too low: the cost before the client was
     /// tracked.
     pub error_per_second: f64,
-    /// Requests per second, decayed over [`MEMORY`].
+    /// Requests per second, decayed over [`DECAY_TIME`].
     pub requests_per_second: f64,
     /// Mean waiting time, as an exponential average: the last request weighs a tenth, the one
     /// before it 0.09, and so on.
@@ -52,13 +52,13 @@ pub struct Row {
 
 /// A bounded list of the clients with the highest cost.
 #[derive(Debug)]
-pub struct Top {
+pub struct TopClients {
     capacity: usize,
     /// Origin of the weights: cost at `t` weighs e to the (t - since) / MEMORY.
     since: Time,
     /// The time of the last weight calculation, and its result.
     weighed: (Time, f64),
-    entries: Vec<Entry>,
+    entries: Vec<TopEntry>,
     /// Indexes into `entries` as a binary heap, the lightest first.
     heap: Vec<u32>,
     /// Maps the hash of a key to its index in `entries`.
@@ -66,7 +66,7 @@ pub struct Top {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct TopEntry {
     hash: KeyHash,
     name: String,
     /// Position of this entry in the heap.
@@ -80,11 +80,11 @@ struct Entry {
     total: Cost,
 }
 
-impl Top {
+impl TopClients {
     /// A list for at most `capacity` clients, clamped to the range from 1 to [`CAPACITY_MAX`].
     #[must_use]
-    pub fn new(capacity: usize) -> Top {
-        Top {
+    pub fn new(capacity: usize) -> TopClients {
+        TopClients {
             capacity: capacity.clamp(1, CAPACITY_MAX),
             since: Time::ZERO,
             weighed: (Time::ZERO, 1.0),
@@ -123,13 +123,13 @@ impl Top {
             entry.name = bounded(name());
         }
         let place = entry.place;
-        self.sink(place);
+        self.sift_down(place);
     }
 
     /// Records that a request cost `cost` and waited for `wait`. A client that is not tracked (any
     /// longer) is added without a name; otherwise a flood between the start and the end of a
     /// request would hide its cost. Returns whether the client has no name, so that a caller that
-    /// knows the name can set it with [`Top::call`].
+    /// knows the name can set it with [`TopClients::set_name`].
     pub fn add(&mut self, hash: KeyHash, cost: Cost, wait: Nanos, now: Time) -> bool {
         let weight = self.weight_at(now) * cost.0 as f64;
         let entry = self.entry(hash, now);
@@ -137,12 +137,12 @@ impl Top {
         entry.total = entry.total.plus(cost);
         entry.wait += (wait.0 as f64 - entry.wait) / 10.0;
         let (place, is_nameless) = (entry.place, entry.name.is_empty());
-        self.sink(place);
+        self.sift_down(place);
         is_nameless
     }
 
     /// Sets the name of `hash`, if it is tracked.
-    pub fn call(&mut self, hash: KeyHash, name: String) {
+    pub fn set_name(&mut self, hash: KeyHash, name: String) {
         let found = self.index.find(spread(hash), |i| self.entries[*i as usize].hash == hash);
         if let Some(i) = found.copied() {
             self.entries[i as usize].name = bounded(name);
@@ -151,13 +151,13 @@ impl Top {
 
     /// All tracked clients, the heaviest first.
     #[must_use]
-    pub fn rows(&self, now: Time) -> Vec<Row> {
+    pub fn rows(&self, now: Time) -> Vec<TopClient> {
         self.shown(self.entries.iter(), now)
     }
 
-    fn shown<'a>(&self, entries: impl Iterator<Item = &'a Entry>, now: Time) -> Vec<Row> {
-        let faded = exp(-self.age(now)) / MEMORY.as_secs_f64();
-        let row = |entry: &Entry| Row {
+    fn shown<'a>(&self, entries: impl Iterator<Item = &'a TopEntry>, now: Time) -> Vec<TopClient> {
+        let faded = exp(-self.age(now)) / DECAY_TIME.as_secs_f64();
+        let row = |entry: &TopEntry| TopClient {
             hash: entry.hash,
             name: entry.name.clone(),
             cost_per_second: (entry.weight - entry.error) * faded / SECOND as f64,
@@ -172,14 +172,14 @@ impl Top {
 
     /// The `max` heaviest clients: the first elements of `rows`, without the work for the others.
     #[must_use]
-    pub fn heaviest(&self, max: usize, now: Time) -> Vec<Row> {
-        let known = |entry: &Entry| entry.weight - entry.error;
-        let mut entries: Vec<&Entry> = self.entries.iter().collect();
+    pub fn heaviest(&self, max: usize, now: Time) -> Vec<TopClient> {
+        let known = |entry: &TopEntry| entry.weight - entry.error;
+        let mut entries: Vec<&TopEntry> = self.entries.iter().collect();
         if max == 0 {
             return Vec::new();
         }
         if entries.len() > max {
-            let heavier = |a: &&Entry, b: &&Entry| known(b).total_cmp(&known(a));
+            let heavier = |a: &&TopEntry, b: &&TopEntry| known(b).total_cmp(&known(a));
             entries.select_nth_unstable_by(max - 1, heavier);
             entries.truncate(max);
         }
@@ -189,8 +189,8 @@ impl Top {
     /// Merges several lists, such as one for each thread. Rates of the same client add up, and its
     /// mean waits are averaged by requests.
     #[must_use]
-    pub fn merge(lists: Vec<Vec<Row>>) -> Vec<Row> {
-        let mut merged: Vec<Row> = Vec::new();
+    pub fn merge(lists: Vec<Vec<TopClient>>) -> Vec<TopClient> {
+        let mut merged: Vec<TopClient> = Vec::new();
         let mut index: HashTable<usize> = HashTable::new();
         for row in lists.into_iter().flatten() {
             let found = index.find(spread(row.hash), |i| merged[*i].hash == row.hash).copied();
@@ -229,7 +229,7 @@ impl Top {
     /// The weight of one nano-unit of cost at `now`.
     fn weight_at(&mut self, now: Time) -> f64 {
         let (at, weight) = self.weighed;
-        if at <= now && now.since(at) < WEIGHT_KEPT {
+        if at <= now && now.since(at) < WEIGHT_REUSE_TIME {
             return weight;
         }
         if self.age(now) > GROWTH_MAX {
@@ -239,9 +239,9 @@ impl Top {
         self.weighed.1
     }
 
-    /// Time from `since` to `now` in units of [`MEMORY`]; zero for a `now` before `since`.
+    /// Time from `since` to `now` in units of [`DECAY_TIME`]; zero for a `now` before `since`.
     fn age(&self, now: Time) -> f64 {
-        now.since(self.since).as_secs_f64() / MEMORY.as_secs_f64()
+        now.since(self.since).as_secs_f64() / DECAY_TIME.as_secs_f64()
     }
 
     /// Makes `now` the origin of the weights. All weights shrink by the same factor, so the order
@@ -257,7 +257,7 @@ impl Top {
     }
 
     /// The entry of `hash`. If the list is full, it replaces the lightest entry.
-    fn entry(&mut self, hash: KeyHash, now: Time) -> &mut Entry {
+    fn entry(&mut self, hash: KeyHash, now: Time) -> &mut TopEntry {
         let found = self.index.find(spread(hash), |i| self.entries[*i as usize].hash == hash);
         let i = match found {
             Some(i) => *i as usize,
@@ -271,10 +271,10 @@ impl Top {
 
     fn insert(&mut self, hash: KeyHash) -> usize {
         let i = self.entries.len();
-        self.entries.push(Entry::new(hash, i, 0.0));
+        self.entries.push(TopEntry::new(hash, i, 0.0));
         self.heap.push(i as u32);
         self.remember(hash, i);
-        self.rise(i);
+        self.sift_up(i);
         i
     }
 
@@ -285,7 +285,7 @@ impl Top {
         if let Ok(old) = old {
             old.remove();
         }
-        self.entries[i] = Entry::new(hash, 0, self.entries[i].weight);
+        self.entries[i] = TopEntry::new(hash, 0, self.entries[i].weight);
         self.remember(hash, i);
         i
     }
@@ -306,14 +306,14 @@ impl Top {
         self.entries[self.heap[b] as usize].place = b;
     }
 
-    fn rise(&mut self, mut place: usize) {
+    fn sift_up(&mut self, mut place: usize) {
         while place > 0 && self.lighter(place, (place - 1) / 2) {
             self.swap(place, (place - 1) / 2);
             place = (place - 1) / 2;
         }
     }
 
-    fn sink(&mut self, mut place: usize) {
+    fn sift_down(&mut self, mut place: usize) {
         loop {
             let (left, right) = (2 * place + 1, 2 * place + 2);
             if left >= self.heap.len() {
@@ -330,10 +330,10 @@ impl Top {
     }
 }
 
-impl Entry {
+impl TopEntry {
     /// A client that takes over a counter with the value `weight`.
-    fn new(hash: KeyHash, place: usize, weight: f64) -> Entry {
-        Entry {
+    fn new(hash: KeyHash, place: usize, weight: f64) -> TopEntry {
+        TopEntry {
             hash,
             name: String::new(),
             place,
@@ -347,8 +347,8 @@ impl Entry {
     }
 }
 
-impl Row {
-    fn join(&mut self, other: Row) {
+impl TopClient {
+    fn join(&mut self, other: TopClient) {
         let requests = self.requests_per_second + other.requests_per_second;
         let part = if requests > 0.0 { other.requests_per_second / requests } else { 0.5 };
         let wait = self.wait.0 as f64 * (1.0 - part) + other.wait.0 as f64 * part;
@@ -365,7 +365,7 @@ impl Row {
 }
 
 /// Sorts the heaviest first; among equals, the one seen last.
-fn sorted(mut rows: Vec<Row>) -> Vec<Row> {
+fn sorted(mut rows: Vec<TopClient>) -> Vec<TopClient> {
     rows.sort_unstable_by(|a, b| {
         b.cost_per_second
             .total_cmp(&a.cost_per_second)

@@ -159,7 +159,7 @@ impl Rate {
     /// A rate of `cost` every `period`; `None` if either is zero.
     #[must_use]
     pub fn per(cost: Cost, period: Nanos) -> Option<Rate> {
-        Pace::new(cost, period).map(Pace::rate)
+        ExactRate::new(cost, period).map(ExactRate::rate)
     }
 
     /// The exact bits of the rate, as a snapshot stores them.
@@ -204,19 +204,19 @@ impl Rate {
 /// A cost in every period, with both values exactly as given, while a [`Rate`] rounds them. Parsed
 /// from `10/s 100/m 5000/h 1/d`, `1/5s` or `1 per 5s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct ExactRate {
     cost: Cost,
     period: Nanos,
 }
 
-impl Pace {
+impl ExactRate {
     /// One hit, or one CPU-second, each second.
-    pub const ONE_PER_SECOND: Pace = Pace { cost: Cost(SECOND), period: Nanos(SECOND) };
+    pub const ONE_PER_SECOND: ExactRate = ExactRate { cost: Cost(SECOND), period: Nanos(SECOND) };
 
     /// A pace of `cost` every `period`; `None` if either is zero.
     #[must_use]
-    pub fn new(cost: Cost, period: Nanos) -> Option<Pace> {
-        (cost.0 > 0 && period.0 > 0).then_some(Pace { cost, period })
+    pub fn new(cost: Cost, period: Nanos) -> Option<ExactRate> {
+        (cost.0 > 0 && period.0 > 0).then_some(ExactRate { cost, period })
     }
 
     /// The cost that is refilled within a period; above zero.
@@ -240,13 +240,13 @@ impl Pace {
 
 /// A share of the server's CPU time. Parsed from `10%` or `0.1`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Share(f64);
+pub struct CpuShare(f64);
 
-impl Share {
+impl CpuShare {
     /// A share from a fraction above 0 and at most 1; `None` for any other number.
     #[must_use]
-    pub fn new(fraction: f64) -> Option<Share> {
-        (fraction > 0.0 && fraction <= 1.0).then_some(Share(fraction))
+    pub fn new(fraction: f64) -> Option<CpuShare> {
+        (fraction > 0.0 && fraction <= 1.0).then_some(CpuShare(fraction))
     }
 
     /// The share as a fraction of one.
@@ -272,7 +272,7 @@ fn rounded(x: f64) -> u64 {
 
 /// A text that is not a valid quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ParseError {
+pub enum QuantityParseError {
     /// Not of the form `250ms 30s 5m 1h 1d`.
     Duration,
     /// Not of the form `10%` or `0.1`, or not above 0 and at most 1.
@@ -283,18 +283,18 @@ pub enum ParseError {
     Weight,
 }
 
-impl fmt::Display for ParseError {
+impl fmt::Display for QuantityParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            ParseError::Duration => "not a duration; write 250ms, 30s, 5m, 1h or 1d",
-            ParseError::Share => "not a share; write 10% or 0.1, above 0 and at most 1",
-            ParseError::Rate => "not a rate; write 10/s, 100/m, 5000/h, 1/d or 1/5s",
-            ParseError::Weight => "not a weight; write 4 or 0.25",
+            QuantityParseError::Duration => "not a duration; write 250ms, 30s, 5m, 1h or 1d",
+            QuantityParseError::Share => "not a share; write 10% or 0.1, above 0 and at most 1",
+            QuantityParseError::Rate => "not a rate; write 10/s, 100/m, 5000/h, 1/d or 1/5s",
+            QuantityParseError::Weight => "not a weight; write 4 or 0.25",
         })
     }
 }
 
-impl core::error::Error for ParseError {}
+impl core::error::Error for QuantityParseError {}
 
 /// Parses a plain decimal number: digits with at most one point, without exponent or sign.
 fn decimal(text: &str) -> Option<f64> {
@@ -304,48 +304,48 @@ fn decimal(text: &str) -> Option<f64> {
 }
 
 impl FromStr for Nanos {
-    type Err = ParseError;
+    type Err = QuantityParseError;
 
-    fn from_str(text: &str) -> Result<Nanos, ParseError> {
-        let (number, unit) = measure(text).ok_or(ParseError::Duration)?;
-        let number = decimal(number).ok_or(ParseError::Duration)?;
+    fn from_str(text: &str) -> Result<Nanos, QuantityParseError> {
+        let (number, unit) = measure(text).ok_or(QuantityParseError::Duration)?;
+        let number = decimal(number).ok_or(QuantityParseError::Duration)?;
         Ok(Nanos(rounded(number * unit.0 as f64)))
     }
 }
 
-impl FromStr for Share {
-    type Err = ParseError;
+impl FromStr for CpuShare {
+    type Err = QuantityParseError;
 
-    fn from_str(text: &str) -> Result<Share, ParseError> {
+    fn from_str(text: &str) -> Result<CpuShare, QuantityParseError> {
         let text = text.trim();
         let fraction = match text.strip_suffix('%') {
             Some(percent) => decimal(percent.trim_end()).map(|p| p / 100.0),
             None => decimal(text),
         };
-        fraction.and_then(Share::new).ok_or(ParseError::Share)
+        fraction.and_then(CpuShare::new).ok_or(QuantityParseError::Share)
     }
 }
 
-impl FromStr for Pace {
-    type Err = ParseError;
+impl FromStr for ExactRate {
+    type Err = QuantityParseError;
 
-    fn from_str(text: &str) -> Result<Pace, ParseError> {
+    fn from_str(text: &str) -> Result<ExactRate, QuantityParseError> {
         let parts = text.split_once('/').or_else(|| text.split_once("per"));
-        let (count, period) = parts.ok_or(ParseError::Rate)?;
-        let period = match measure(period).ok_or(ParseError::Rate)? {
+        let (count, period) = parts.ok_or(QuantityParseError::Rate)?;
+        let period = match measure(period).ok_or(QuantityParseError::Rate)? {
             ("", unit) => unit,
-            _ => period.parse().map_err(|_| ParseError::Rate)?,
+            _ => period.parse().map_err(|_| QuantityParseError::Rate)?,
         };
-        let count = decimal(count.trim()).ok_or(ParseError::Rate)?;
-        Pace::new(Cost(rounded(count * SECOND as f64)), period).ok_or(ParseError::Rate)
+        let count = decimal(count.trim()).ok_or(QuantityParseError::Rate)?;
+        ExactRate::new(Cost(rounded(count * SECOND as f64)), period).ok_or(QuantityParseError::Rate)
     }
 }
 
 impl FromStr for Rate {
-    type Err = ParseError;
+    type Err = QuantityParseError;
 
-    fn from_str(text: &str) -> Result<Rate, ParseError> {
-        text.parse().map(Pace::rate)
+    fn from_str(text: &str) -> Result<Rate, QuantityParseError> {
+        text.parse().map(ExactRate::rate)
     }
 }
 
@@ -412,7 +412,7 @@ mod tests {
             assert_eq!(text.parse(), Ok(Nanos(nanos)), "{text}");
         }
         for bad in ["", "s", "30", "-1s", "1e9s", "1 s s", "NaNs", "infs", "1.2.3s", "1w"] {
-            assert_eq!(bad.parse::<Nanos>(), Err(ParseError::Duration), "{bad}");
+            assert_eq!(bad.parse::<Nanos>(), Err(QuantityParseError::Duration), "{bad}");
         }
         assert_eq!(Nanos(1_050_000_000).to_string(), "1050ms");
         assert_eq!(Nanos::from_secs(120).to_string(), "2m");
@@ -420,10 +420,10 @@ mod tests {
 
     #[test]
     fn shares_and_rates_are_read() {
-        assert_eq!("10%".parse(), Ok(Share(0.1)));
-        assert_eq!("0.1".parse(), Ok(Share(0.1)));
+        assert_eq!("10%".parse(), Ok(CpuShare(0.1)));
+        assert_eq!("0.1".parse(), Ok(CpuShare(0.1)));
         for bad in ["0", "0%", "101%", "1.1", "-1%", "NaN", "x"] {
-            assert_eq!(bad.parse::<Share>(), Err(ParseError::Share), "{bad}");
+            assert_eq!(bad.parse::<CpuShare>(), Err(QuantityParseError::Share), "{bad}");
         }
         let five_a_minute: Rate = "5/m".parse().expect("a rate");
         assert_eq!(five_a_minute.time_for(Cost::hits(1)), Nanos::from_secs(12));
@@ -438,17 +438,17 @@ mod tests {
         for bad in
             ["0/s", "5", "5/x", "/s", "-1/s", "1 per 0s", "1e3/s", "1/0s", "1/2", "1/", "1/2 2s"]
         {
-            assert_eq!(bad.parse::<Rate>(), Err(ParseError::Rate), "{bad}");
+            assert_eq!(bad.parse::<Rate>(), Err(QuantityParseError::Rate), "{bad}");
         }
     }
 
     #[test]
     fn t1_a_share_of_the_cpus_is_a_rate() {
         for (share, cpus, rate) in [(0.5, 1.0, 0.5), (1.0, 4.0, 4.0), (0.1, 4.0, 0.4)] {
-            let got = Share(share).of(cpus).expect("positive").per_second();
+            let got = CpuShare(share).of(cpus).expect("positive").per_second();
             assert!((got - rate).abs() < 1e-12, "{share} of {cpus}");
         }
-        assert_eq!(Share(0.5).of(0.0), None);
+        assert_eq!(CpuShare(0.5).of(0.0), None);
     }
 
     #[test]

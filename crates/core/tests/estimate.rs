@@ -1,12 +1,12 @@
 //! Compares learned costs with a model that keeps every cost.
 
-use evenkeel_core::key::Seed;
-use evenkeel_core::meter::estimate::{DEFAULT, Estimates, HALF_LIFE, RouteHash};
+use evenkeel_core::key::KeySeed;
+use evenkeel_core::meter::estimate::{COST_DEFAULT, COST_HALF_LIFE, Estimates, RouteHash};
 use evenkeel_core::units::{Cost, Nanos, Time};
 use proptest::prelude::*;
 
 fn route(name: u8) -> RouteHash {
-    RouteHash::of(&Seed([7; 16]), "GET", &format!("/page{name}"))
+    RouteHash::of(&KeySeed([7; 16]), "GET", &format!("/page{name}"))
 }
 
 fn millis(n: u64) -> Cost {
@@ -22,7 +22,7 @@ struct Log {
 
 impl Log {
     fn learn(&mut self, cost: Cost, most: f64, now: Time) {
-        let mut halvings = now.since(self.last).0 as f64 / HALF_LIFE.0 as f64;
+        let mut halvings = now.since(self.last).0 as f64 / COST_HALF_LIFE.0 as f64;
         let mut faded = 1.0;
         while halvings >= 1.0 {
             faded /= 2.0;
@@ -89,7 +89,7 @@ proptest! {
 fn what_is_not_known_is_average() {
     let mut estimates = Estimates::new(64);
     assert!(estimates.is_empty());
-    assert_eq!(estimates.of(route(1)), DEFAULT);
+    assert_eq!(estimates.of(route(1)), COST_DEFAULT);
     estimates.learn(route(1), millis(10), Time(1));
     estimates.learn(route(2), millis(30), Time(2));
     assert_eq!(estimates.of(route(1)), millis(10));
@@ -115,7 +115,7 @@ fn a_flood_of_new_routes_leaves_those_in_use() {
             (0..20).for_each(|name| _ = estimates.learn(route(name), millis(50), now(i)));
         }
         let path = format!("/nowhere/x{}y", i);
-        estimates.learn(RouteHash::of(&Seed([7; 16]), "GET", &path), millis(1), now(i));
+        estimates.learn(RouteHash::of(&KeySeed([7; 16]), "GET", &path), millis(1), now(i));
     }
     let kept = (0..20).filter(|name| estimates.of(route(*name)) == millis(50)).count();
     assert!(kept >= 19, "{kept} of 20");

@@ -1,14 +1,16 @@
 //! Fuzz tests for everything in this crate that parses untrusted bytes. Under `cargo test` each
 //! test runs for a second; `fuzz/run` runs one for the time that it is given.
 
-use evenkeel_core::bucket::{Algorithm, debt::Debt};
-use evenkeel_core::classify::{self, Attributes, normal_path};
-use evenkeel_core::key::{KeyHash, NAME_BYTES_MAX, Seed};
-use evenkeel_core::limit::{Limit, Part, Unit, When};
+use evenkeel_core::bucket::{Algorithm, debt::DebtBucket};
+use evenkeel_core::classify::{self, RequestAttributes, normal_path};
+use evenkeel_core::key::{KeyHash, KeySeed, NAME_BYTES_MAX};
+use evenkeel_core::limit::{KeyPart, Limit, LimitCondition, LimitUnit};
 use evenkeel_core::meter::estimate::fold;
 use evenkeel_core::meter::header_cost;
-use evenkeel_core::replica::{Event, Replica, Settings, Shared, Told};
-use evenkeel_core::units::{Cost, Nanos, Rate, Share, Time, Weight};
+use evenkeel_core::replica::{
+    Replica, ReplicaEvent, ReplicaSettings, ReplicaUpdate, ReplicatedLimit,
+};
+use evenkeel_core::units::{Cost, CpuShare, Nanos, Rate, Time, Weight};
 use evenkeel_fuzz::fuzz;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -19,7 +21,7 @@ struct Request<'a> {
     value: &'a [u8],
 }
 
-impl Attributes for Request<'_> {
+impl RequestAttributes for Request<'_> {
     fn address(&self) -> IpAddr {
         IpAddr::V4(Ipv4Addr::LOCALHOST)
     }
@@ -37,14 +39,14 @@ impl Attributes for Request<'_> {
     }
 }
 
-fn limit(by: Vec<Part>) -> Limit {
+fn limit(by: Vec<KeyPart>) -> Limit {
     let rate = "1/s".parse().expect("a rate");
     Limit {
         name: "fuzzed".into(),
         by,
-        when: When { cookie: vec!["session".into()], ..When::default() },
-        unit: Unit::Hits,
-        algorithm: Algorithm::Debt(Debt::new(rate, Cost::hits(1))),
+        when: LimitCondition { cookie: vec!["session".into()], ..LimitCondition::default() },
+        unit: LimitUnit::Hits,
+        algorithm: Algorithm::Debt(DebtBucket::new(rate, Cost::hits(1))),
         action: None,
         weight: Weight::ONE,
         keys_max: 1,
@@ -60,7 +62,7 @@ fn fuzz_units() {
             let written = length.to_string();
             assert!(written.parse::<Nanos>().is_ok(), "{written} of {text}");
         }
-        if let Ok(share) = text.parse::<Share>() {
+        if let Ok(share) = text.parse::<CpuShare>() {
             assert!(share.fraction() > 0.0 && share.fraction() <= 1.0, "{text}");
         }
         if let Ok(weight) = text.parse::<Weight>() {
@@ -96,7 +98,7 @@ fn fuzz_units_of_likely_pieces() {
     fuzz().for_each(|bytes: &[u8]| {
         let text: String = bytes.iter().map(|b| PIECES[usize::from(*b) % 16]).collect();
         let _ = text.parse::<Nanos>();
-        let _ = text.parse::<Share>();
+        let _ = text.parse::<CpuShare>();
         if let Ok(weight) = text.parse::<Weight>() {
             assert_eq!(weight.to_string().parse(), Ok(weight), "{text}");
         }
@@ -187,7 +189,7 @@ fn path_is_caught(path: &str, order: &[u8]) {
     if *prefix == *"/.." {
         return;
     }
-    let when = When { path: vec![(*prefix).into()], ..When::default() };
+    let when = LimitCondition { path: vec![(*prefix).into()], ..LimitCondition::default() };
     let request = Request { path, value: b"" };
     assert!(classify::applies(&when, &request), "{path:?} read as {seen:?}, {order:?}");
 }
@@ -254,14 +256,14 @@ fn fuzz_paths_of_likely_pieces() {
 #[test]
 fn fuzz_keys_and_names() {
     let parts = vec![
-        Part::Ip { v4: 24, v6: 48 },
-        Part::UserAgent,
-        Part::Cookie("session".into()),
-        Part::Header("x".into()),
-        Part::Path(Some(2)),
-        Part::Vhost,
+        KeyPart::Ip { v4: 24, v6: 48 },
+        KeyPart::UserAgent,
+        KeyPart::Cookie("session".into()),
+        KeyPart::Header("x".into()),
+        KeyPart::Path(Some(2)),
+        KeyPart::Vhost,
     ];
-    let (limit, seed) = (limit(parts), Seed([3; 16]));
+    let (limit, seed) = (limit(parts), KeySeed([3; 16]));
     fuzz().for_each(|bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
         let request = Request { path: &text, value: bytes };
@@ -278,7 +280,7 @@ fn fuzz_keys_and_names() {
 /// A cookie is found and counted, whatever other cookies surround it.
 #[test]
 fn fuzz_cookies() {
-    let (limit, seed) = (limit(vec![Part::Cookie("session".into())]), Seed([3; 16]));
+    let (limit, seed) = (limit(vec![KeyPart::Cookie("session".into())]), KeySeed([3; 16]));
     let hash = |value: &[u8]| classify::hash(&limit, &seed, &Request { path: "/", value });
     let plain = hash(b"session=abc");
     fuzz().for_each(|bytes: &[u8]| {
@@ -335,7 +337,7 @@ fn fuzz_routes_of_likely_pieces() {
 const START: Time = Time(1_700_000_000_000_000_000);
 
 fn replica(node: u64, reliable: bool) -> Replica {
-    let settings = Settings {
+    let settings = ReplicaSettings {
         node,
         life: 1,
         name: "fuzzed".into(),
@@ -345,7 +347,7 @@ fn replica(node: u64, reliable: bool) -> Replica {
         cpus_milli: 1,
         nodes_max: 4,
     };
-    let shared = |fingerprint| Shared {
+    let shared = |fingerprint| ReplicatedLimit {
         fingerprint,
         name: "a".into(),
         numbers: "b".into(),
@@ -366,7 +368,7 @@ fn frames(reliable: bool) -> Vec<Vec<u8>> {
         for key in 1..40 {
             a.charge(0, u128::from(key / 30), KeyHash::from_bits(key << 32), Cost(key), now);
         }
-        a.tell_names([(1, KeyHash::from_bits(7), "name")], now);
+        a.send_names([(1, KeyHash::from_bits(7), "name")], now);
         a.handle_timeout(now);
         b.handle_timeout(now);
         for _ in 0..20 {
@@ -374,7 +376,7 @@ fn frames(reliable: bool) -> Vec<Vec<u8>> {
                 let _ = a.handle_frame(0, &frame, now, &mut |_| {});
             }
             while let Some(event) = a.poll_event() {
-                if let Event::Wanted { node } = event {
+                if let ReplicaEvent::Wanted { node } = event {
                     a.give_state(node, [(0, KeyHash::from_bits(9), Cost(5))], now);
                 }
             }
@@ -398,9 +400,11 @@ fn fuzz_what_peers_say() {
         let mut hearer = replica(2, *reliable);
         hearer.handle_up(0, START);
         let mut hear = |bytes: &[u8]| {
-            let mut told = |told: Told<'_>| match told {
-                Told::Charge { limit, .. } | Told::Short { limit, .. } => assert!(limit < 2),
-                Told::Name { limit, name, .. } => assert!(limit < 2 && name.len() <= 120),
+            let mut told = |told: ReplicaUpdate<'_>| match told {
+                ReplicaUpdate::Charge { limit, .. } | ReplicaUpdate::Short { limit, .. } => {
+                    assert!(limit < 2)
+                }
+                ReplicaUpdate::Name { limit, name, .. } => assert!(limit < 2 && name.len() <= 120),
             };
             let _ = hearer.handle_frame(0, bytes, START, &mut told);
         };

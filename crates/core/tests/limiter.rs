@@ -2,16 +2,16 @@
 //! debts remain when the configuration changes.
 
 use evenkeel_core::bucket::Algorithm;
-use evenkeel_core::bucket::debt::Debt;
-use evenkeel_core::bucket::fixed::Fixed;
-use evenkeel_core::bucket::grid::Grid;
-use evenkeel_core::classify::{Key, Keys};
-use evenkeel_core::key::{KeyHash, Seed};
-use evenkeel_core::limit::{Action, Limit, Part, Unit, When};
-use evenkeel_core::limiter::{Limiter, Policy, Ticket, Verdict};
+use evenkeel_core::bucket::debt::DebtBucket;
+use evenkeel_core::bucket::fixed::FixedWindow;
+use evenkeel_core::bucket::grid::GridBucket;
+use evenkeel_core::classify::{LimitKey, LimitKeys};
+use evenkeel_core::key::{KeyHash, KeySeed};
+use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitCondition, LimitUnit};
+use evenkeel_core::limiter::{Limiter, LimiterPolicy, Ticket, Verdict};
 use evenkeel_core::units::{Cost, Nanos, Rate, Time, Weight};
 
-const SEED: Seed = Seed([3; 16]);
+const SEED: KeySeed = KeySeed([3; 16]);
 const T0: Time = Time(1_000_000_000_000);
 
 fn seconds(n: u64) -> Cost {
@@ -22,14 +22,14 @@ fn after(n: u64) -> Time {
     T0.plus(Nanos::from_secs(n))
 }
 
-fn limit(name: &str, unit: Unit, per_second: u64, burst: Cost) -> Limit {
+fn limit(name: &str, unit: LimitUnit, per_second: u64, burst: Cost) -> Limit {
     let rate = Rate::per(seconds(per_second), Nanos::from_secs(1)).expect("a rate");
     let limit = Limit {
         name: name.into(),
-        by: vec![Part::All],
-        when: When::default(),
+        by: vec![KeyPart::All],
+        when: LimitCondition::default(),
         unit,
-        algorithm: Algorithm::Debt(Debt::new(rate, burst)),
+        algorithm: Algorithm::Debt(DebtBucket::new(rate, burst)),
         action: None,
         weight: Weight::ONE,
         keys_max: 100,
@@ -38,17 +38,17 @@ fn limit(name: &str, unit: Unit, per_second: u64, burst: Cost) -> Limit {
     limit.checked().expect("a sound limit")
 }
 
-fn limiter(action: Action, limits: Vec<Limit>) -> Limiter {
-    Limiter::new(Policy { action, max_delay: Nanos::from_secs(30) }, limits, SEED)
+fn limiter(action: LimitAction, limits: Vec<Limit>) -> Limiter {
+    Limiter::new(LimiterPolicy { action, max_delay: Nanos::from_secs(30) }, limits, SEED)
 }
 
-fn keys(count: u8) -> Keys {
-    let mut keys = Keys::default();
-    (0..count).for_each(|limit| keys.push(Key { limit, hash: KeyHash::from_bits(9) }));
+fn keys(count: u8) -> LimitKeys {
+    let mut keys = LimitKeys::default();
+    (0..count).for_each(|limit| keys.push(LimitKey { limit, hash: KeyHash::from_bits(9) }));
     keys
 }
 
-fn spend(limiter: &Limiter, keys: &Keys, cost: Cost, now: Time) -> Ticket {
+fn spend(limiter: &Limiter, keys: &LimitKeys, cost: Cost, now: Time) -> Ticket {
     let (_, ticket) = limiter.ask(keys, Cost::ZERO, now);
     limiter.settle(&ticket, cost, now);
     ticket
@@ -60,9 +60,9 @@ fn level(limiter: &Limiter, index: usize, now: Time) -> i64 {
 
 #[test]
 fn if_one_limit_refuses_none_is_charged() {
-    let cpu = limit("cpu", Unit::Cpu, 1, seconds(10));
-    let hits = limit("hits", Unit::Hits, 1, Cost::hits(1));
-    let limiter = limiter(Action::Hold, vec![cpu, hits]);
+    let cpu = limit("cpu", LimitUnit::Cpu, 1, seconds(10));
+    let hits = limit("hits", LimitUnit::Hits, 1, Cost::hits(1));
+    let limiter = limiter(LimitAction::Hold, vec![cpu, hits]);
     let both = keys(2);
     assert_eq!(limiter.ask(&both, seconds(1), T0).0, Verdict::Allow);
     let before = level(&limiter, 0, T0);
@@ -75,7 +75,7 @@ fn if_one_limit_refuses_none_is_charged() {
 
 #[test]
 fn a_delayed_request_that_is_cancelled_gives_back_no_more_than_it_took() {
-    let limiter = limiter(Action::Delay, vec![limit("cpu", Unit::Cpu, 1, seconds(30))]);
+    let limiter = limiter(LimitAction::Delay, vec![limit("cpu", LimitUnit::Cpu, 1, seconds(30))]);
     let one = keys(1);
     spend(&limiter, &one, seconds(32), T0);
     let (verdict, ticket) = limiter.ask(&one, seconds(3), T0);
@@ -89,8 +89,8 @@ fn a_delayed_request_that_is_cancelled_gives_back_no_more_than_it_took() {
 
 #[test]
 fn who_would_wait_too_long_is_refused_before_the_request_runs() {
-    for action in [Action::Hold, Action::Delay] {
-        let limiter = limiter(action, vec![limit("cpu", Unit::Cpu, 1, seconds(5))]);
+    for action in [LimitAction::Hold, LimitAction::Delay] {
+        let limiter = limiter(action, vec![limit("cpu", LimitUnit::Cpu, 1, seconds(5))]);
         spend(&limiter, &keys(1), seconds(45), T0);
         let (verdict, _) = limiter.ask(&keys(1), Cost::ZERO, T0);
         assert!(
@@ -104,9 +104,11 @@ fn who_would_wait_too_long_is_refused_before_the_request_runs() {
 
 #[test]
 fn the_longest_wait_wins_and_is_no_longer_than_allowed() {
-    let limits =
-        vec![limit("slow", Unit::Cpu, 1, seconds(1)), limit("fast", Unit::Cpu, 4, seconds(1))];
-    let limiter = limiter(Action::Hold, limits);
+    let limits = vec![
+        limit("slow", LimitUnit::Cpu, 1, seconds(1)),
+        limit("fast", LimitUnit::Cpu, 4, seconds(1)),
+    ];
+    let limiter = limiter(LimitAction::Hold, limits);
     let (_, mut ticket) = limiter.ask(&keys(2), Cost::ZERO, T0);
     let reason = limiter.charge(&mut ticket, seconds(9), after(9)).expect("a hold");
     assert_eq!((reason.key.limit, reason.wait), (0, Nanos::from_secs(8)));
@@ -116,11 +118,11 @@ fn the_longest_wait_wins_and_is_no_longer_than_allowed() {
 
 #[test]
 fn t24_what_is_owed_stays_owed_under_new_numbers() {
-    let old = limiter(Action::Hold, vec![limit("cpu", Unit::Cpu, 1, seconds(5))]);
+    let old = limiter(LimitAction::Hold, vec![limit("cpu", LimitUnit::Cpu, 1, seconds(5))]);
     spend(&old, &keys(1), seconds(15), T0);
     assert_eq!(level(&old, 0, T0), -10_000_000_000);
-    let other = limit("other", Unit::Cpu, 1, seconds(5));
-    let faster = limit("cpu", Unit::Cpu, 4, seconds(5));
+    let other = limit("other", LimitUnit::Cpu, 1, seconds(5));
+    let faster = limit("cpu", LimitUnit::Cpu, 4, seconds(5));
     let new = old.reconfigured(old.policy(), vec![other, faster], T0);
     assert_eq!(level(&new, 0, T0), 5_000_000_000, "another limit starts full");
     assert_eq!(level(&new, 1, T0), -10_000_000_000);
@@ -130,36 +132,37 @@ fn t24_what_is_owed_stays_owed_under_new_numbers() {
 /// A limit on tags, refilled in whole tokens.
 fn tags(rate: &str, burst: u64) -> Limit {
     let pace = rate.parse().expect("a pace");
-    let algorithm = Algorithm::Grid(Grid::new(pace, burst));
-    let limit = Limit { by: vec![Part::Tag], algorithm, ..limit("t", Unit::Hits, 1, seconds(1)) };
+    let algorithm = Algorithm::Grid(GridBucket::new(pace, burst));
+    let limit =
+        Limit { by: vec![KeyPart::Tag], algorithm, ..limit("t", LimitUnit::Hits, 1, seconds(1)) };
     limit.checked().expect("a sound limit")
 }
 
 #[test]
 fn a_tag_is_served_its_burst_and_then_at_its_rate() {
-    let limiter = limiter(Action::Reject, vec![tags("1/s", 10)]);
-    let key = Key { limit: 0, hash: KeyHash::from_bits(9) };
+    let limiter = limiter(LimitAction::Reject, vec![tags("1/s", 10)]);
+    let key = LimitKey { limit: 0, hash: KeyHash::from_bits(9) };
     let served = |now| (0..20).filter(|_| limiter.hit(key, 1, now) == Nanos::ZERO).count();
     assert_eq!((served(T0), served(T0), served(after(1)), served(after(4))), (10, 0, 1, 3));
     assert_eq!(limiter.hit(key, 3, after(4)), Nanos::from_secs(3), "all of them or none");
     assert_eq!(limiter.hit(key, 11, after(99)), Nanos::from_secs(1), "more than ever fits");
     assert_eq!(limiter.standing_of(0, key.hash, after(5)).level, Some(1_000_000_000));
-    let other = Debt::new("1/s".parse().expect("a rate"), Cost::hits(2));
-    let own = Key { limit: 0, hash: KeyHash::from_bits(7) };
+    let other = DebtBucket::new("1/s".parse().expect("a rate"), Cost::hits(2));
+    let own = LimitKey { limit: 0, hash: KeyHash::from_bits(7) };
     let by = || limiter.hit_by(&Algorithm::Debt(other), own, 1, T0);
     assert_eq!([by(), by(), by()], [Nanos::ZERO, Nanos::ZERO, Nanos::from_secs(1)]);
 }
 
 #[test]
 fn what_a_tag_owes_stays_owed_under_other_numbers() {
-    let key = Key { limit: 0, hash: KeyHash::from_bits(9) };
-    let old = limiter(Action::Reject, vec![tags("1/s", 10)]);
+    let key = LimitKey { limit: 0, hash: KeyHash::from_bits(9) };
+    let old = limiter(LimitAction::Reject, vec![tags("1/s", 10)]);
     assert_eq!(old.hit(key, 8, T0), Nanos::ZERO);
     let faster = old.reconfigured(old.policy(), vec![tags("4/s", 20)], T0);
     assert_eq!(level(&faster, 0, T0), 12_000_000_000);
     assert_eq!(level(&faster, 0, after(1)), 16_000_000_000);
     let pace = Rate::per(seconds(1), Nanos::from_secs(1)).expect("a rate");
-    let continuous = Algorithm::Debt(Debt::new(pace, Cost::hits(10)));
+    let continuous = Algorithm::Debt(DebtBucket::new(pace, Cost::hits(10)));
     let smooth = Limit { algorithm: continuous, ..tags("1/s", 10) };
     let smooth = old.reconfigured(old.policy(), vec![smooth], T0);
     assert_eq!(level(&smooth, 0, T0.plus(Nanos::from_millis(500))), 2_500_000_000);
@@ -167,9 +170,9 @@ fn what_a_tag_owes_stays_owed_under_other_numbers() {
 
 #[test]
 fn what_is_put_back_is_owed_again_under_the_numbers_of_today() {
-    let old = limiter(Action::Hold, vec![limit("cpu", Unit::Cpu, 1, seconds(5))]);
+    let old = limiter(LimitAction::Hold, vec![limit("cpu", LimitUnit::Cpu, 1, seconds(5))]);
     spend(&old, &keys(1), seconds(15), T0);
-    let new = limiter(Action::Hold, vec![limit("cpu", Unit::Cpu, 4, seconds(5))]);
+    let new = limiter(LimitAction::Hold, vec![limit("cpu", LimitUnit::Cpu, 4, seconds(5))]);
     let was = &old.limits()[0].algorithm;
     let mut seen = 0;
     old.tables()[0].for_each(|hash, state| {
@@ -178,7 +181,7 @@ fn what_is_put_back_is_owed_again_under_the_numbers_of_today() {
         assert!(!new.restore(0, was, hash, &[state[0], 0], after(1)), "another shape");
         assert!(!new.restore(1, was, hash, state, after(1)), "there is no such limit");
         assert!(!new.restore(0, was, hash, state, after(99)), "it is full again");
-        let fixed = Algorithm::Fixed(Fixed::new(1, 1).expect("a window"));
+        let fixed = Algorithm::Fixed(FixedWindow::new(1, 1).expect("a window"));
         assert!(!new.restore(0, &fixed, hash, state, after(1)), "another algorithm");
     });
     assert_eq!(seen, 1);
@@ -190,14 +193,14 @@ fn what_is_put_back_is_owed_again_under_the_numbers_of_today() {
 /// so the last hundred remain.
 #[test]
 fn t22_a_small_table_keeps_the_most_indebted_and_never_more_than_it_is_for() {
-    let limiter = limiter(Action::Hold, vec![limit("cpu", Unit::Cpu, 1, seconds(30))]);
+    let limiter = limiter(LimitAction::Hold, vec![limit("cpu", LimitUnit::Cpu, 1, seconds(30))]);
     let table = &limiter.tables()[0];
     assert_eq!(table.keys_max(), 100);
     let hash = |n: u64| KeyHash::from_bits(n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let end = after(60);
     for n in 1..=2_000 {
-        let mut one = Keys::default();
-        one.push(Key { limit: 0, hash: hash(n) });
+        let mut one = LimitKeys::default();
+        one.push(LimitKey { limit: 0, hash: hash(n) });
         let now = T0.plus(Nanos::from_millis(30 * n));
         spend(&limiter, &one, Cost::cpu(Nanos::from_secs(100 + n)), now);
         assert!(table.used() <= 100);
@@ -214,17 +217,17 @@ fn t22_a_small_table_keeps_the_most_indebted_and_never_more_than_it_is_for() {
 
 /// Many clients with one request each, and one client in debt: the client in debt is not evicted.
 fn flood(clients: u64) {
-    let mut cpu = limit("cpu", Unit::Cpu, 1, seconds(30));
+    let mut cpu = limit("cpu", LimitUnit::Cpu, 1, seconds(30));
     cpu.keys_max = 100_000;
-    let limiter = limiter(Action::Hold, vec![cpu]);
+    let limiter = limiter(LimitAction::Hold, vec![cpu]);
     let debtor = keys(1);
     spend(&limiter, &debtor, seconds(90), T0);
     let bytes = limiter.tables()[0].bytes();
     let owed = limiter.standing_of(0, KeyHash::from_bits(9), after(10));
     for n in 0..clients {
-        let mut one = Keys::default();
+        let mut one = LimitKeys::default();
         let spread = KeyHash::from_bits((n + 10).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        one.push(Key { limit: 0, hash: spread });
+        one.push(LimitKey { limit: 0, hash: spread });
         let now = T0.plus(Nanos(n * 1_000));
         let (verdict, ticket) = limiter.ask(&one, Cost::ZERO, now);
         assert_eq!(verdict, Verdict::Allow, "a newcomer owes nothing");
@@ -250,13 +253,15 @@ fn a_flood_of_ten_million_new_clients_forgives_no_debt() {
 /// is not always the bucket that takes longest to pay.
 #[test]
 fn the_latest_bucket_is_so_by_its_own_burst() {
-    let limits =
-        vec![limit("long", Unit::Cpu, 1, seconds(100)), limit("short", Unit::Cpu, 2, seconds(10))];
-    let limiter = limiter(Action::Queue, limits);
+    let limits = vec![
+        limit("long", LimitUnit::Cpu, 1, seconds(100)),
+        limit("short", LimitUnit::Cpu, 2, seconds(10)),
+    ];
+    let limiter = limiter(LimitAction::Queue, limits);
     let both = keys(2);
-    assert_eq!(limiter.latest(&both, T0), None);
+    assert_eq!(limiter.furthest_in_debt(&both, T0), None);
     spend(&limiter, &both, seconds(100), T0);
-    let latest = |now| limiter.latest(&both, now).map(|key| key.limit);
+    let latest = |now| limiter.furthest_in_debt(&both, now).map(|key| key.limit);
     assert_eq!(latest(T0), Some(1), "90 of 10, and 0 of 100");
     spend(&limiter, &both, seconds(50), T0);
     let wait = |index| limiter.standing_of(index, KeyHash::from_bits(9), after(50)).wait;
@@ -269,12 +274,12 @@ fn the_latest_bucket_is_so_by_its_own_burst() {
 
 #[test]
 fn two_buckets_that_turn_out_to_be_one_owe_what_both_did() {
-    let cpu = limit("cpu", Unit::Cpu, 1, seconds(10));
-    let limiter = limiter(Action::Hold, vec![cpu]);
+    let cpu = limit("cpu", LimitUnit::Cpu, 1, seconds(10));
+    let limiter = limiter(LimitAction::Hold, vec![cpu]);
     let hashes = [5, 6].map(KeyHash::from_bits);
     for (hash, cost) in hashes.into_iter().zip([7, 12]) {
-        let mut keys = Keys::default();
-        keys.push(Key { limit: 0, hash });
+        let mut keys = LimitKeys::default();
+        keys.push(LimitKey { limit: 0, hash });
         spend(&limiter, &keys, seconds(cost), T0);
     }
     let level = |hash, now| limiter.standing_of(0, hash, now).level.expect("a debt bucket");
@@ -294,17 +299,17 @@ fn in_shadow(limit: Limit) -> Limit {
 
 #[test]
 fn a_limit_in_shadow_says_what_it_would_refuse_and_counts_as_if_it_had() {
-    let hits = limit("hits", Unit::Hits, 1, Cost::hits(1));
-    let cpu = limit("cpu", Unit::Cpu, 1, seconds(9));
-    let shadow = limiter(Action::Delay, vec![in_shadow(hits.clone()), cpu.clone()]);
-    let real = limiter(Action::Delay, vec![hits, cpu]);
+    let hits = limit("hits", LimitUnit::Hits, 1, Cost::hits(1));
+    let cpu = limit("cpu", LimitUnit::Cpu, 1, seconds(9));
+    let shadow = limiter(LimitAction::Delay, vec![in_shadow(hits.clone()), cpu.clone()]);
+    let real = limiter(LimitAction::Delay, vec![hits, cpu]);
     for tenth in 0..60 {
         let now = T0.plus(Nanos::from_millis(100 * tenth));
         let refused = matches!(real.ask(&keys(2), Cost::ZERO, now).0, Verdict::Deny { .. });
         let (verdict, ticket) = shadow.ask(&keys(2), Cost::ZERO, now);
         assert_eq!(verdict, Verdict::Allow);
         let said = ticket.shadowed().map(|said| (said.action, said.reason.key.limit));
-        assert_eq!(said, refused.then_some((Action::Reject, 0)), "{tenth}");
+        assert_eq!(said, refused.then_some((LimitAction::Reject, 0)), "{tenth}");
         assert_eq!(level(&shadow, 0, now), level(&real, 0, now), "{tenth}");
     }
     let now = after(6);
@@ -315,15 +320,15 @@ fn a_limit_in_shadow_says_what_it_would_refuse_and_counts_as_if_it_had() {
 
 #[test]
 fn a_limit_in_shadow_delays_and_holds_nobody_and_says_for_how_long_it_would() {
-    for action in [Action::Delay, Action::Hold] {
-        let limits = vec![in_shadow(limit("cpu", Unit::Cpu, 1, seconds(5)))];
+    for action in [LimitAction::Delay, LimitAction::Hold] {
+        let limits = vec![in_shadow(limit("cpu", LimitUnit::Cpu, 1, seconds(5)))];
         let limiter = limiter(action, limits);
         spend(&limiter, &keys(1), seconds(12), T0);
         let (verdict, mut ticket) = limiter.ask(&keys(1), Cost::ZERO, T0);
         assert_eq!((verdict, ticket.starts_at()), (Verdict::Allow, T0), "{action:?}");
         assert_eq!(limiter.charge(&mut ticket, seconds(1), T0), None, "{action:?}");
         let said = ticket.shadowed().expect("it says something");
-        let wait = if action == Action::Hold { 8 } else { 7 };
+        let wait = if action == LimitAction::Hold { 8 } else { 7 };
         assert_eq!((said.action, said.reason.wait), (action, Nanos::from_secs(wait)));
         assert_eq!(limiter.debt(&ticket, action, false, T0), None);
         assert!(limiter.debt(&ticket, action, true, T0).is_some());
@@ -331,7 +336,11 @@ fn a_limit_in_shadow_delays_and_holds_nobody_and_says_for_how_long_it_would() {
         spend(&limiter, &keys(1), seconds(60), T0);
         let (verdict, ticket) = limiter.ask(&keys(1), Cost::ZERO, T0);
         let said = ticket.shadowed().map(|said| said.action);
-        assert_eq!((verdict, said), (Verdict::Allow, Some(Action::Reject)), "too long to wait");
+        assert_eq!(
+            (verdict, said),
+            (Verdict::Allow, Some(LimitAction::Reject)),
+            "too long to wait"
+        );
         let owed = level(&limiter, 0, T0);
         limiter.settle(&ticket, seconds(2), T0);
         assert_eq!(level(&limiter, 0, T0), owed, "it would not have run");
@@ -340,10 +349,10 @@ fn a_limit_in_shadow_delays_and_holds_nobody_and_says_for_how_long_it_would() {
 
 #[test]
 fn how_a_client_stands_beside_a_request_is_without_that_request() {
-    let limiter = limiter(Action::Queue, vec![limit("cpu", Unit::Cpu, 1, seconds(2))]);
+    let limiter = limiter(LimitAction::Queue, vec![limit("cpu", LimitUnit::Cpu, 1, seconds(2))]);
     let key = keys(1).as_slice()[0];
     let beside = |ticket: &Ticket, now| {
-        let reason = limiter.standing_beside(ticket, key, now);
+        let reason = limiter.standing_without_own(ticket, key, now);
         (reason.level, reason.wait, limiter.owes(ticket, now))
     };
     let (_, first) = limiter.ask(&keys(1), seconds(5), T0);
@@ -357,13 +366,15 @@ fn how_a_client_stands_beside_a_request_is_without_that_request() {
 
 #[test]
 fn what_is_counted_nowhere_holds_and_charges_nothing() {
-    let limits =
-        vec![limit("cpu", Unit::Cpu, 1, seconds(5)), limit("ip", Unit::Cpu, 1, seconds(9))];
-    let limiter = limiter(Action::Hold, limits);
+    let limits = vec![
+        limit("cpu", LimitUnit::Cpu, 1, seconds(5)),
+        limit("ip", LimitUnit::Cpu, 1, seconds(9)),
+    ];
+    let limiter = limiter(LimitAction::Hold, limits);
     spend(&limiter, &keys(2), seconds(45), T0);
     let (verdict, mut ticket) = limiter.ask(&keys(2), seconds(1), T0);
     assert!(matches!(verdict, Verdict::Deny { .. }), "{verdict:?}");
-    ticket.count_nowhere();
+    ticket.exclude_from_charges();
     let owed = [level(&limiter, 0, T0), level(&limiter, 1, T0)];
     assert_eq!(limiter.charge(&mut ticket, seconds(2), T0), None);
     limiter.settle(&ticket, seconds(3), T0);
@@ -373,22 +384,22 @@ fn what_is_counted_nowhere_holds_and_charges_nothing() {
 
 #[test]
 fn a_limit_in_shadow_sends_nobody_to_the_back_of_the_queue_and_weighs_nothing() {
-    let shadow = in_shadow(limit("shadow", Unit::Cpu, 1, seconds(1)));
+    let shadow = in_shadow(limit("shadow", LimitUnit::Cpu, 1, seconds(1)));
     let shadow = Limit { weight: Weight::new(5_000), ..shadow };
-    let limits = vec![limit("real", Unit::Cpu, 4, seconds(20)), shadow];
+    let limits = vec![limit("real", LimitUnit::Cpu, 4, seconds(20)), shadow];
     let weight = evenkeel_core::classify::weight(&limits, &keys(2));
     assert_eq!(weight, Weight::ONE);
-    let limiter = limiter(Action::Queue, limits);
+    let limiter = limiter(LimitAction::Queue, limits);
     spend(&limiter, &keys(2), seconds(10), T0);
-    assert_eq!(limiter.latest(&keys(2), T0), None);
-    assert_eq!(limiter.latest_in_shadow(&keys(2), T0).map(|key| key.limit), Some(1));
+    assert_eq!(limiter.furthest_in_debt(&keys(2), T0), None);
+    assert_eq!(limiter.furthest_in_shadow_debt(&keys(2), T0).map(|key| key.limit), Some(1));
     spend(&limiter, &keys(2), seconds(20), T0);
-    assert_eq!(limiter.latest(&keys(2), T0).map(|key| key.limit), Some(0));
+    assert_eq!(limiter.furthest_in_debt(&keys(2), T0).map(|key| key.limit), Some(0));
 }
 
 #[test]
 fn what_is_forgiven_is_owed_no_more_and_what_runs_is_settled_all_the_same() {
-    let limiter = limiter(Action::Delay, vec![limit("cpu", Unit::Cpu, 1, seconds(5))]);
+    let limiter = limiter(LimitAction::Delay, vec![limit("cpu", LimitUnit::Cpu, 1, seconds(5))]);
     spend(&limiter, &keys(1), seconds(12), T0);
     let (_, runs) = limiter.ask(&keys(1), Cost::ZERO, T0);
     assert!(limiter.forgive(0, KeyHash::from_bits(9)));

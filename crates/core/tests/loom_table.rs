@@ -6,7 +6,7 @@
 #![cfg(loom)]
 
 use evenkeel_core::key::KeyHash;
-use evenkeel_core::table::Table;
+use evenkeel_core::table::BucketTable;
 use loom::sync::Arc;
 use loom::thread;
 

@@ -1,6 +1,6 @@
 //! Compares the virtual clock with a naive model that keeps every request's cost separately.
 
-use evenkeel_core::meter::{Clock, Meter, Reading};
+use evenkeel_core::meter::{CpuClock, Meter, Reading};
 use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
 use proptest::prelude::*;
 
@@ -32,7 +32,7 @@ type Event = (i64, usize, bool);
 
 /// Runs the meter and the model, and compares them.
 fn compare(cpus: f64, events: &[Event]) -> Result<(), TestCaseError> {
-    let mut meter = Meter::new(Clock::Shared { cpus });
+    let mut meter = Meter::new(CpuClock::Shared { cpus });
     let mut naive = Naive { last: START, cpus, running: Vec::new(), total: 0.0 };
     let mut readings: Vec<Reading> = Vec::new();
     let (mut now, mut charged) = (START, 0);
@@ -77,7 +77,7 @@ proptest! {
     fn by_the_wall_a_request_costs_as_long_as_it_runs(
         spans in prop::collection::vec((0..SECOND, 0..100 * SECOND), 1..50),
     ) {
-        let mut meter = Meter::new(Clock::Wall);
+        let mut meter = Meter::new(CpuClock::Wall);
         let mut events: Vec<(u64, usize, bool)> = Vec::new();
         for (who, (start, length)) in spans.iter().enumerate() {
             events.push((START + start, who, true));
@@ -100,7 +100,7 @@ proptest! {
 #[test]
 fn what_is_provisional_changes_nobodys_cost_and_shares_with_all() {
     let after = |millis: u64| Time(START + millis * 1_000_000);
-    let mut meter = Meter::new(Clock::Shared { cpus: 1.0 });
+    let mut meter = Meter::new(CpuClock::Shared { cpus: 1.0 });
     let alone = meter.enter_provisionally(after(0));
     // Half a second alone, then half a second beside a running request and another one.
     let runs = meter.enter(after(500));
@@ -121,7 +121,7 @@ fn what_is_provisional_changes_nobodys_cost_and_shares_with_all() {
 /// Over millions of pauses and returns, no cost is lost to rounding.
 #[test]
 fn three_million_events_lose_no_nanosecond() {
-    let mut meter = Meter::new(Clock::Shared { cpus: 2.3 });
+    let mut meter = Meter::new(CpuClock::Shared { cpus: 2.3 });
     let (mut now, mut charged) = (START, 0);
     let mut readings: Vec<Reading> = (0..7).map(|_| meter.enter(Time(now))).collect();
     for i in 0..3_000_000_u64 {
@@ -142,7 +142,7 @@ fn three_million_events_lose_no_nanosecond() {
 fn at_a_tenth_at_full_and_at_four_times_the_load_everything_is_charged_once() {
     for (cpus, at_once, busy, idle) in [(2.0, 1, 200, 800), (2.0, 2, 1_000, 0), (2.0, 8, 1_000, 0)]
     {
-        let mut meter = Meter::new(Clock::Shared { cpus });
+        let mut meter = Meter::new(CpuClock::Shared { cpus });
         let (mut now, mut charged) = (Time(START), 0);
         for _ in 0..100 {
             let readings: Vec<Reading> = (0..at_once).map(|_| meter.enter(now)).collect();
@@ -158,20 +158,20 @@ fn at_a_tenth_at_full_and_at_four_times_the_load_everything_is_charged_once() {
 
 #[test]
 fn a_changed_clock_leaves_running_requests_what_they_have() {
-    let mut meter = Meter::new(Clock::Shared { cpus: 1.0 });
+    let mut meter = Meter::new(CpuClock::Shared { cpus: 1.0 });
     let at = |seconds| Time(START + seconds * SECOND);
     let readings = [meter.enter(at(0)), meter.enter(at(0))];
-    meter.set_clock(Clock::Wall, at(2));
+    meter.set_clock(CpuClock::Wall, at(2));
     let costs = readings.map(|reading| meter.leave(reading, at(5)).0);
     assert_eq!(costs, [4 * SECOND, 4 * SECOND]);
-    meter.set_clock(Clock::Shared { cpus: f64::NAN }, at(6));
+    meter.set_clock(CpuClock::Shared { cpus: f64::NAN }, at(6));
     let reading = meter.enter(at(6));
     assert!(meter.leave(reading, at(7)).0 <= SECOND);
 }
 
 /// A backend of `cpus` with requests that either compute or wait; its CPU time is sampled ten times
 /// a second.
-struct Seen {
+struct SampledBackend {
     meter: Meter,
     now: u64,
     cpus: f64,
@@ -181,13 +181,20 @@ struct Seen {
     charged: u64,
 }
 
-const LOOK: u64 = SECOND / 10;
+const SAMPLE_NANOS: u64 = SECOND / 10;
 
-impl Seen {
-    fn new(cpus: f64) -> Seen {
-        let meter = Meter::new(Clock::Cgroup { cpus });
-        let mut seen =
-            Seen { meter, now: START, cpus, computing: vec![], used: 0.0, unseen: 0.0, charged: 0 };
+impl SampledBackend {
+    fn new(cpus: f64) -> SampledBackend {
+        let meter = Meter::new(CpuClock::Cgroup { cpus });
+        let mut seen = SampledBackend {
+            meter,
+            now: START,
+            cpus,
+            computing: vec![],
+            used: 0.0,
+            unseen: 0.0,
+            charged: 0,
+        };
         seen.meter.used(Cost(0), Time(START));
         seen
     }
@@ -195,13 +202,13 @@ impl Seen {
     fn pass(&mut self, time: u64) {
         let mut left = time;
         while left > 0 {
-            let step = left.min(LOOK - self.now % LOOK);
+            let step = left.min(SAMPLE_NANOS - self.now % SAMPLE_NANOS);
             let busy = self.computing.iter().filter(|(computes, _)| *computes).count() as f64;
             let used = busy.min(self.cpus) * step as f64;
             (self.used, self.unseen) = (self.used + used, self.unseen + used);
             self.now += step;
             left -= step;
-            if self.now.is_multiple_of(LOOK) {
+            if self.now.is_multiple_of(SAMPLE_NANOS) {
                 self.meter.used(Cost(self.unseen as u64), Time(self.now));
                 self.unseen = 0.0;
             }
@@ -230,7 +237,7 @@ proptest! {
         cpus in 1_u32..5,
         events in prop::collection::vec(some_event(), 1..400),
     ) {
-        let mut seen = Seen::new(f64::from(cpus));
+        let mut seen = SampledBackend::new(f64::from(cpus));
         // One request always runs, so that all CPU time can be charged.
         seen.begin(false);
         for (millis, computes, who, enters) in events {
@@ -256,7 +263,7 @@ proptest! {
 
 #[test]
 fn by_cgroup_short_requests_with_pauses_pay_what_they_use_and_pauses_nobody() {
-    let mut seen = Seen::new(2.0);
+    let mut seen = SampledBackend::new(2.0);
     for _ in 0..100 {
         seen.begin(true);
         seen.pass(20 * SECOND / 1_000);
@@ -266,7 +273,7 @@ fn by_cgroup_short_requests_with_pauses_pay_what_they_use_and_pauses_nobody() {
     let (used, charged) = (seen.used / 1e9, seen.charged as f64 / 1e9);
     assert!((used - charged).abs() < 0.05, "{charged} of {used}");
     // CPU time without any request.
-    seen.meter.used(Cost(3 * SECOND), Time(seen.now + LOOK));
+    seen.meter.used(Cost(3 * SECOND), Time(seen.now + SAMPLE_NANOS));
     assert!((seen.meter.unpaid().0 as f64 / 1e9 - 3.0).abs() < 0.05);
     // Requests that only wait cost almost nothing, once a sample shows it.
     let before = seen.charged;

@@ -4,7 +4,7 @@
 #![cfg(not(loom))]
 
 use evenkeel_core::key::KeyHash;
-use evenkeel_core::table::{EXACT_KEYS_MAX, Table};
+use evenkeel_core::table::{BucketTable, EXACT_KEYS_MAX};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
@@ -65,7 +65,7 @@ impl Model {
 
 /// Runs the same steps on the table and the model. No two states are equal, so the least one is
 /// unique.
-fn agree(table: &Table, mut model: Model, steps: Vec<Step>) -> Result<(), TestCaseError> {
+fn agree(table: &BucketTable, mut model: Model, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let words = table.words();
     for (index, step) in steps.into_iter().enumerate() {
         match step {
@@ -105,7 +105,7 @@ proptest! {
     fn a_small_table_drops_exactly_the_least(
         keys_max in 1..30usize, words in 1..4usize, steps in steps(),
     ) {
-        let table = Table::new(keys_max, words);
+        let table = BucketTable::new(keys_max, words);
         let group = |_| 0;
         let model =
             Model { now: 0, buckets: BTreeMap::new(), group_max: keys_max, group, dropped: 0 };
@@ -115,7 +115,7 @@ proptest! {
 
     #[test]
     fn a_large_table_drops_the_least_of_a_set(words in 1..4usize, steps in steps()) {
-        let table = Table::new(EXACT_KEYS_MAX + 1, words);
+        let table = BucketTable::new(EXACT_KEYS_MAX + 1, words);
         let group = |key: u64| key >> 60;
         let model = Model { now: 0, buckets: BTreeMap::new(), group_max: WAYS, group, dropped: 0 };
         agree(&table, model, steps)?;
@@ -132,7 +132,7 @@ fn hash(n: u64) -> KeyHash {
 
 #[test]
 fn of_2000_debtors_a_table_for_100_remembers_the_greatest() {
-    let table = Table::new(100, 1);
+    let table = BucketTable::new(100, 1);
     for n in 0..2000 {
         // 7 and 2000 have no common divisor: every debt from 1 to 2000 occurs once, in mixed order.
         let debt = n * 7 % 2000 + 1;
@@ -148,7 +148,7 @@ fn of_2000_debtors_a_table_for_100_remembers_the_greatest() {
 #[test]
 fn threads_lose_no_charge() {
     for keys_max in [64, EXACT_KEYS_MAX + 1] {
-        let table = Table::new(keys_max, 1);
+        let table = BucketTable::new(keys_max, 1);
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
@@ -170,8 +170,8 @@ fn threads_lose_no_charge() {
 #[test]
 fn threads_that_push_each_other_out_never_see_a_foreign_bucket() {
     for keys_max in [16, EXACT_KEYS_MAX + 1] {
-        let table = Table::new(keys_max, 3);
-        let narrow = Table::new(keys_max, 1);
+        let table = BucketTable::new(keys_max, 3);
+        let narrow = BucketTable::new(keys_max, 1);
         thread::scope(|scope| {
             for thread in 0..4u64 {
                 let (table, narrow) = (&table, &narrow);
@@ -201,7 +201,7 @@ fn flood(clients: u64) {
     let second = 1_000_000_000;
     // A small table scans all its slots for each client, so it gets fewer clients.
     for (keys_max, clients) in [(100, clients / 10), (100_000, clients)] {
-        let table = Table::new(keys_max, 1);
+        let table = BucketTable::new(keys_max, 1);
         let (bytes, debtor) = (table.bytes(), hash(u64::MAX));
         let debt = 3600 * second;
         table.take(debtor).put(&[debt], worth_at(0));
@@ -231,6 +231,6 @@ fn a_flood_of_ten_million_new_keys_washes_no_debt_away() {
 
 #[test]
 fn a_key_costs_24_bytes() {
-    let table = Table::new(1_000_000, 1);
+    let table = BucketTable::new(1_000_000, 1);
     assert_eq!(table.bytes() / 1_000_000, 24);
 }

@@ -2,7 +2,7 @@
 
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::key::NAME_BYTES_MAX;
-use evenkeel_core::top::{Row, Top};
+use evenkeel_core::top::{TopClient, TopClients};
 use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ fn key(n: u64) -> KeyHash {
     KeyHash::from_bits(n.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-fn find(rows: &[Row], n: u64) -> Option<&Row> {
+fn find(rows: &[TopClient], n: u64) -> Option<&TopClient> {
     rows.iter().find(|row| row.hash == key(n))
 }
 
@@ -26,7 +26,7 @@ proptest! {
         capacity in 1..12_usize,
         events in prop::collection::vec((0..40_u64, 0..SECOND, 0..9 * SECOND), 1..500),
     ) {
-        let mut top = Top::new(capacity);
+        let mut top = TopClients::new(capacity);
         let mut all: HashMap<u64, f64> = HashMap::new();
         let mut now = START;
         for (who, cost, step) in events {
@@ -57,7 +57,7 @@ proptest! {
 
 #[test]
 fn a_flood_of_keys_seen_once_does_not_wash_out_the_heavy_one() {
-    let mut top = Top::new(100);
+    let mut top = TopClients::new(100);
     let mut now = START;
     for i in 0..200_000 {
         now += 100_000;
@@ -81,7 +81,7 @@ fn a_flood_of_keys_seen_once_does_not_wash_out_the_heavy_one() {
 
 #[test]
 fn who_was_pushed_out_and_comes_back_at_its_end_can_be_called_again() {
-    let mut top = Top::new(2);
+    let mut top = TopClients::new(2);
     top.touch(key(1), Time(START), || String::from("slow"));
     for i in 10..20 {
         top.touch(key(i), Time(START), || String::from("quick"));
@@ -89,16 +89,16 @@ fn who_was_pushed_out_and_comes_back_at_its_end_can_be_called_again() {
     }
     assert!(top.add(key(1), Cost(SECOND), Nanos::ZERO, Time(START)), "its name went with it");
     assert_eq!(top.name(key(1)), None);
-    top.call(key(1), String::from("slow"));
+    top.set_name(key(1), String::from("slow"));
     assert_eq!(top.name(key(1)).as_deref(), Some("slow"));
     assert!(!top.add(key(1), Cost(SECOND), Nanos::ZERO, Time(START)));
-    top.call(key(2), String::from("who is not there"));
+    top.set_name(key(2), String::from("who is not there"));
     assert_eq!(top.name(key(2)), None);
 }
 
 #[test]
 fn rates_settle_at_what_happens_and_fade_when_it_stops() {
-    let mut top = Top::new(10);
+    let mut top = TopClients::new(10);
     let mut now = START;
     for _ in 0..200_000 {
         now += SECOND / 10;
@@ -121,7 +121,7 @@ fn rates_settle_at_what_happens_and_fade_when_it_stops() {
 
 #[test]
 fn lists_of_several_threads_become_one() {
-    let mut tops = [Top::new(3), Top::new(3)];
+    let mut tops = [TopClients::new(3), TopClients::new(3)];
     for (n, top) in tops.iter_mut().enumerate() {
         top.add(key(1), Cost(SECOND), Nanos::from_secs(10), Time(START));
         top.touch(key(2), Time(START), || String::from("two"));
@@ -130,7 +130,7 @@ fn lists_of_several_threads_become_one() {
     tops[1].touch(key(1), Time(START), || String::from("one"));
     assert_eq!(tops[1].name(key(1)).as_deref(), Some("one"));
     assert_eq!(tops[0].name(key(1)), None);
-    let rows = Top::merge(tops.iter().map(|top| top.rows(Time(START + 1))).collect());
+    let rows = TopClients::merge(tops.iter().map(|top| top.rows(Time(START + 1))).collect());
     let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
     assert_eq!(names, ["one", "two"]);
     assert_eq!(rows[0].total, Cost(2 * SECOND));
@@ -141,7 +141,7 @@ fn lists_of_several_threads_become_one() {
 
 #[test]
 fn names_are_cut_between_characters() {
-    let mut top = Top::new(0);
+    let mut top = TopClients::new(0);
     top.touch(key(1), Time(START), || "ß".repeat(200) + "x");
     assert_eq!(top.len(), 1);
     assert_eq!(top.rows(Time(START))[0].name, "ß".repeat(NAME_BYTES_MAX / 2));
@@ -149,7 +149,7 @@ fn names_are_cut_between_characters() {
 
 #[test]
 fn many_requests_counted_at_once_are_as_many_counted_singly() {
-    let (mut at_once, mut singly) = (Top::new(4), Top::new(4));
+    let (mut at_once, mut singly) = (TopClients::new(4), TopClients::new(4));
     let now = Time(START);
     at_once.count(key(1), 64, Cost::hits(64), now, || "a".to_owned());
     for _ in 0..64 {
@@ -168,7 +168,7 @@ fn many_requests_counted_at_once_are_as_many_counted_singly() {
 /// request each second it is a fifth of the true rate.
 #[test]
 fn t30_averages_come_from_below() {
-    let mut top = Top::new(10);
+    let mut top = TopClients::new(10);
     let client = KeyHash::from_bits(5);
     let mut seen = Vec::new();
     for n in 0..60 {
@@ -189,7 +189,7 @@ fn t30_averages_come_from_below() {
 
 #[test]
 fn the_first_of_many_are_the_same_as_of_all() {
-    let mut top = Top::new(300);
+    let mut top = TopClients::new(300);
     let now = Time(START);
     for n in 0..500 {
         let cost = Cost::hits(1 + n * 7_919 % 1_000);
@@ -199,7 +199,8 @@ fn the_first_of_many_are_the_same_as_of_all() {
     for max in [0, 1, 7, 299, 300, 1_000] {
         let first = top.heaviest(max, now);
         assert_eq!(first.len(), max.min(300));
-        let cost = |rows: &[Row]| rows.iter().map(|row| row.cost_per_second).collect::<Vec<_>>();
+        let cost =
+            |rows: &[TopClient]| rows.iter().map(|row| row.cost_per_second).collect::<Vec<_>>();
         assert_eq!(cost(&first), cost(&all[..first.len()]), "{max}");
     }
 }

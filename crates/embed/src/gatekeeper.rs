@@ -8,16 +8,16 @@
 //! format of the frames, and how a request is handled: docs/guide/gatekeeper.md.
 
 use super::seed;
-use evenkeel_ask::zeromq::gatekeeper::{Running, StartError, start};
+use evenkeel_ask::zeromq::gatekeeper::{GatekeeperStartError, RunningGatekeeper, start};
 use evenkeel_client::layer::{self, EvenkeelLayer};
 use evenkeel_config::settings;
-use evenkeel_config::settings::gatekeeper::{Remote, RemoteFault};
-use evenkeel_core::limit::When;
+use evenkeel_config::settings::gatekeeper::{MasterAddress, MasterAddressError};
+use evenkeel_core::limit::LimitCondition;
 use evenkeel_core::units::Nanos;
-use evenkeel_engine::domains::gatekeeper::Gatekeeper as Engine;
+use evenkeel_engine::domains::gatekeeper::GatekeeperEngine as Engine;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::Watch;
-use evenkeel_telemetry::counts::beats::Beats;
+use evenkeel_telemetry::counts::beats::Heartbeats;
 use http::StatusCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use tokio::time::sleep_until;
 
 /// How requests are delayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holding {
+pub struct DelayBounds {
     /// A request that would wait longer is refused. If this is too low, bursts of real users are
     /// refused. If it is too high, their clients give up first. Default: 5 s.
     pub max_delay: Duration,
@@ -39,25 +39,25 @@ pub struct Holding {
     pub rejected_one_in: u64,
 }
 
-impl Default for Holding {
-    fn default() -> Holding {
+impl Default for DelayBounds {
+    fn default() -> DelayBounds {
         let max_delay = Duration::from_secs(5);
-        Holding { max_delay, held_max: 1024, keys_max: 65_536, rejected_one_in: 1 }
+        DelayBounds { max_delay, held_max: 1024, keys_max: 65_536, rejected_one_in: 1 }
     }
 }
 
 /// Why a gatekeeper could not be created.
 #[derive(Debug, thiserror::Error)]
-pub enum Fault {
+pub enum GatekeeperError {
     /// The address of the master is invalid.
     #[error("{0}")]
-    Address(#[from] RemoteFault),
+    Address(#[from] MasterAddressError),
     /// The name of the domain is invalid.
     #[error("the name of a domain has 1 to 255 bytes, none is NUL")]
     Domain,
     /// The system refuses a thread.
     #[error("{0}")]
-    Thread(#[from] StartError),
+    Thread(#[from] GatekeeperStartError),
     /// The system gives no random numbers.
     #[error("no random numbers: {0}")]
     Random(#[source] std::io::Error),
@@ -66,53 +66,57 @@ pub enum Fault {
 /// The gatekeeper of one domain. Its clones share one table and one thread with the connections to
 /// the master, which ends when the last clone is dropped.
 #[derive(Clone)]
-pub struct Gatekeeper(Arc<Gate>);
+pub struct ServiceGatekeeper(Arc<GatekeeperInner>);
 
-struct Gate {
+struct GatekeeperInner {
     keeper: Arc<Engine>,
     clock: Clock,
-    _thread: Running,
+    _thread: RunningGatekeeper,
 }
 
-impl Gatekeeper {
+impl ServiceGatekeeper {
     /// Creates the gatekeeper of `domain` for the master at `master` (`tcp://127.0.0.1:10004`; its
     /// orders come from the next port). The master need not be reachable. Starts a thread.
     ///
     /// # Errors
-    /// [`Fault`]; nothing is connected then.
-    pub fn new(master: &str, domain: &str, holding: Holding) -> Result<Gatekeeper, Fault> {
-        let master: Remote = master.parse()?;
+    /// [`GatekeeperError`]; nothing is connected then.
+    pub fn new(
+        master: &str,
+        domain: &str,
+        holding: DelayBounds,
+    ) -> Result<ServiceGatekeeper, GatekeeperError> {
+        let master: MasterAddress = master.parse()?;
         let control = master.next();
-        Gatekeeper::between(master, control, domain, holding)
+        ServiceGatekeeper::between(master, control, domain, holding)
     }
 
-    /// Like [`Gatekeeper::new`], for a master that sends its orders from another port than the next
-    /// one.
+    /// Like [`ServiceGatekeeper::new`], for a master that sends its orders from another port than
+    /// the next one.
     ///
     /// # Errors
-    /// As [`Gatekeeper::new`].
+    /// As [`ServiceGatekeeper::new`].
     pub fn at(
         master: &str,
         control: &str,
         domain: &str,
-        holding: Holding,
-    ) -> Result<Gatekeeper, Fault> {
-        Gatekeeper::between(master.parse()?, control.parse()?, domain, holding)
+        holding: DelayBounds,
+    ) -> Result<ServiceGatekeeper, GatekeeperError> {
+        ServiceGatekeeper::between(master.parse()?, control.parse()?, domain, holding)
     }
 
     fn between(
-        master: Remote,
-        control: Remote,
+        master: MasterAddress,
+        control: MasterAddress,
         domain: &str,
-        holding: Holding,
-    ) -> Result<Gatekeeper, Fault> {
+        holding: DelayBounds,
+    ) -> Result<ServiceGatekeeper, GatekeeperError> {
         if !settings::gatekeeper::is_domain(domain) {
-            return Err(Fault::Domain);
+            return Err(GatekeeperError::Domain);
         }
-        let settings = settings::Gatekeeper {
+        let settings = settings::GatekeeperSettings {
             master,
             control,
-            when: When::default(),
+            when: LimitCondition::default(),
             domain: domain.to_owned(),
             identifier: Vec::new(),
             max_delay: Nanos(u64::try_from(holding.max_delay.as_nanos()).unwrap_or(u64::MAX)),
@@ -123,9 +127,10 @@ impl Gatekeeper {
         };
         let clock = Clock::start();
         let watch = Arc::new(Watch::new(clock.now()));
-        let keeper = Engine::new(&settings, seed().map_err(Fault::Random)?, clock, &watch);
-        let thread = start(&settings, &keeper, clock, Beats::default())?;
-        Ok(Gatekeeper(Arc::new(Gate { keeper, clock, _thread: thread })))
+        let keeper =
+            Engine::new(&settings, seed().map_err(GatekeeperError::Random)?, clock, &watch);
+        let thread = start(&settings, &keeper, clock, Heartbeats::default())?;
+        Ok(ServiceGatekeeper(Arc::new(GatekeeperInner { keeper, clock, _thread: thread })))
     }
 
     /// Waits until a request of `identifier` may run, and reports it to the master. Call this
@@ -137,17 +142,17 @@ impl Gatekeeper {
         self.hold_noting(identifier, Vec::new()).await
     }
 
-    /// Like [`Gatekeeper::hold`], with a text that the master logs. At most 1024 bytes of it are
-    /// sent.
+    /// Like [`ServiceGatekeeper::hold`], with a text that the master logs. At most 1024 bytes of it
+    /// are sent.
     ///
     /// # Errors
-    /// As [`Gatekeeper::hold`].
+    /// As [`ServiceGatekeeper::hold`].
     pub async fn hold_noting(
         &self,
         identifier: Vec<u8>,
         log_info: Vec<u8>,
     ) -> Result<(), Duration> {
-        let Gate { keeper, clock, .. } = &*self.0;
+        let GatekeeperInner { keeper, clock, .. } = &*self.0;
         let judged = keeper.judge(identifier, false, clock.now()).noting(log_info);
         if let Some(wait) = judged.refused() {
             judged.refuse(None);
@@ -163,9 +168,9 @@ impl Gatekeeper {
 
 /// The layer. `T` returns a request's identifier, or a pair of the identifier and a text for the
 /// master's log. If it returns `None`, the request passes and is not reported.
-pub type GatekeeperLayer<T> = EvenkeelLayer<Gatekeeper, T>;
+pub type GatekeeperLayer<T> = EvenkeelLayer<ServiceGatekeeper, T>;
 
-impl layer::Gate<Vec<u8>> for Gatekeeper {
+impl layer::RequestGate<Vec<u8>> for ServiceGatekeeper {
     const REFUSED: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
 
     async fn admit(&self, identifier: Vec<u8>) -> Result<(), Duration> {
@@ -173,7 +178,7 @@ impl layer::Gate<Vec<u8>> for Gatekeeper {
     }
 }
 
-impl layer::Gate<(Vec<u8>, Vec<u8>)> for Gatekeeper {
+impl layer::RequestGate<(Vec<u8>, Vec<u8>)> for ServiceGatekeeper {
     const REFUSED: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
 
     async fn admit(&self, (identifier, log_info): (Vec<u8>, Vec<u8>)) -> Result<(), Duration> {

@@ -6,15 +6,15 @@
 pub mod gatekeeper;
 pub mod limiter;
 
-use evenkeel_core::key::Seed;
+use evenkeel_core::key::KeySeed;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
 
 /// A secret of this process, from the system's randomness.
-fn seed() -> io::Result<Seed> {
+fn seed() -> io::Result<KeySeed> {
     let mut seed = [0; 16];
     match getrandom(&mut seed, GetRandomFlags::empty())? {
-        16 => Ok(Seed(seed)),
+        16 => Ok(KeySeed(seed)),
         _ => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }

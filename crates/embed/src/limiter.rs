@@ -5,9 +5,9 @@
 //! tag is not asked about.
 
 use super::seed;
-use evenkeel_client::layer::Gate;
-use evenkeel_config::fault::{Fault, Faults, Place};
-use evenkeel_engine::tags::{TagLane, Tags};
+use evenkeel_client::layer::RequestGate;
+use evenkeel_config::fault::{ConfigFault, ConfigFaults, TextPlace};
+use evenkeel_engine::tags::{TagEngine, TagLane};
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::Watch;
 use http::StatusCode;
@@ -24,9 +24,11 @@ impl LocalLimiter {
     ///
     /// # Errors
     /// Everything that is wrong with the configuration; or the system gives no random numbers.
-    pub fn new(configuration: &str) -> Result<LocalLimiter, Faults> {
+    pub fn new(configuration: &str) -> Result<LocalLimiter, ConfigFaults> {
         let name = "configuration of the layer";
-        let fault = |what| Faults::new(name, vec![Fault::new(Place { line: 1, column: 1 }, what)]);
+        let fault = |what| {
+            ConfigFaults::new(name, vec![ConfigFault::new(TextPlace { line: 1, column: 1 }, what)])
+        };
         let config = evenkeel_config::parse(name, configuration.as_bytes(), 1.0)?;
         let Some(mut line) = config.settings.line else {
             let what = "there is no section `line`, whose limits are to be used";
@@ -36,16 +38,16 @@ impl LocalLimiter {
         evenkeel_config::source::read_limits(&mut line)?;
         let clock = Clock::start();
         let watch = Arc::new(Watch::new(clock.now()));
-        let tags = Tags::new(&line, 1, seed, clock, watch);
+        let tags = TagEngine::new(&line, 1, seed, clock, watch);
         Ok(LocalLimiter(Arc::new(tags.lane(0))))
     }
 }
 
-impl Gate<Vec<u8>> for LocalLimiter {
+impl RequestGate<Vec<u8>> for LocalLimiter {
     const REFUSED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
 
     async fn admit(&self, tag: Vec<u8>) -> Result<(), Duration> {
-        let refused = self.0.batch(None).told(&tag, 1);
+        let refused = self.0.batch(None).ask_state(&tag, 1);
         match refused.and_then(|told| told.retry) {
             Some(wait) => Err(Duration::from_nanos(wait.0)),
             None => Ok(()),

@@ -7,20 +7,20 @@
 pub mod begun;
 pub(super) mod delivery;
 
-use super::counted::views::Seen;
-use super::domains::gatekeeper::Passage;
-use super::served::ruling::Ruling;
-use super::turn::Slot;
-use super::{Lane, Rules, named};
+use super::counted::views::ViewKeys;
+use super::domains::gatekeeper::OrderGuard;
+use super::served::ruling::ReportedOutcome;
+use super::turn::QueueSlot;
+use super::{EngineLane, EngineRules, named};
 use delivery::Delivery;
 use evenkeel_config::settings::CostSource;
-use evenkeel_core::classify::Key;
-use evenkeel_core::limit::{Action, Unit};
-use evenkeel_core::limiter::{Shadowed, Ticket};
+use evenkeel_core::classify::LimitKey;
+use evenkeel_core::limit::{LimitAction, LimitUnit};
+use evenkeel_core::limiter::{ShadowEffect, Ticket};
 use evenkeel_core::meter::estimate::RouteHash;
 use evenkeel_core::meter::{self, Measure, Reading};
 use evenkeel_core::units::{Cost, Nanos, Time};
-use evenkeel_identity::hosts::Known;
+use evenkeel_identity::hosts::HostPolicy;
 use evenkeel_telemetry::counts::tiers::Tier;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -28,8 +28,8 @@ use std::sync::Arc;
 /// The open account of one request. Dropping it settles the account. The drop takes the locks of
 /// the meter, the gate and the books, so it must not happen while one of them is held.
 pub struct Charge {
-    pub(super) lane: Lane,
-    pub(super) rules: Arc<Rules>,
+    pub(super) lane: EngineLane,
+    pub(super) rules: Arc<EngineRules>,
     pub(super) ticket: Ticket,
     /// Whether the request was already counted as delayed, held, queued or refused (in shadow, as
     /// one that would have been).
@@ -50,7 +50,7 @@ pub struct Charge {
     pub(super) stated: Option<Cost>,
     /// The route for which this request's cost is a sample; `None` if no limit needs estimates.
     pub(super) route: Option<RouteHash>,
-    pub(super) slot: Slot,
+    pub(super) slot: QueueSlot,
     /// Whether the backend finished the request, so that its cost is a sample of its route.
     pub(super) whole: bool,
     /// Whether the request has held its slot without a break.
@@ -67,11 +67,11 @@ pub struct Charge {
     /// The `User-Agent`, if the notice of a block may have to show it.
     pub(super) agent: Option<Box<str>>,
     /// The decision of a gatekeeper, if one has decided.
-    pub(super) passage: Option<Passage>,
+    pub(super) passage: Option<OrderGuard>,
     /// A callback that reports the final cost, for a store.
-    pub(super) tell: Option<Tell>,
+    pub(super) tell: Option<CostCallback>,
     /// The request's route and user agent in the lists that no limit counts by.
-    pub(super) seen: Seen,
+    pub(super) seen: ViewKeys,
     /// When the request arrived.
     pub(super) came: Time,
     /// The class of the request in the metrics: in credit or in debt.
@@ -80,7 +80,7 @@ pub struct Charge {
 
 /// Receives the cost of a request, the time as of which the request was charged, and the time at
 /// which the cost was known.
-pub type Tell = Box<dyn FnOnce(Cost, Time, Time) + Send>;
+pub type CostCallback = Box<dyn FnOnce(Cost, Time, Time) + Send>;
 
 impl Charge {
     /// The time until which the request must wait before it is sent to the backend.
@@ -92,16 +92,16 @@ impl Charge {
 
     /// The time until which a master's order delays the request.
     pub(super) fn gated_until(&self) -> Option<Time> {
-        self.passage.as_ref().and_then(Passage::until)
+        self.passage.as_ref().and_then(OrderGuard::until)
     }
 
     /// Ends the gatekeeper's delay, and frees the request's place among the delayed ones.
     pub(super) fn leave_gate(&mut self) {
-        self.passage.iter_mut().for_each(Passage::entered);
+        self.passage.iter_mut().for_each(OrderGuard::end_delay);
     }
 
     /// Sets the callback that reports the final cost.
-    pub fn tell(&mut self, tell: Tell) {
+    pub fn tell(&mut self, tell: CostCallback) {
         self.tell = Some(tell);
     }
 
@@ -118,9 +118,9 @@ impl Charge {
     /// backend sends from here on is no work for this request.
     pub fn leave(&mut self) {
         self.rest();
-        self.goes_on();
+        self.end_stall();
         self.give_way();
-        self.slot = Slot::Free;
+        self.slot = QueueSlot::Free;
         self.left = true;
     }
 
@@ -153,7 +153,7 @@ impl Charge {
             self.state(value);
         }
         let now = self.lane.0.now();
-        self.delivery_is_answered(now);
+        self.answer_delivery(now);
         let (cost, measure) = self.measured();
         let reason = self.rules.limiter.charge(&mut self.ticket, cost, now);
         self.held_in_shadow(cost, measure, now);
@@ -165,7 +165,7 @@ impl Charge {
         let rules = &self.rules;
         // In shadow, the first action that would have been taken is already logged.
         if !(self.reported && rules.shadow) {
-            let ruling = Ruling::new("hold", rules.shadow);
+            let ruling = ReportedOutcome::new("hold", rules.shadow);
             self.lane.report(ruling, rules, self.client, reason, Some((cost, measure)));
         }
         self.reported = true;
@@ -176,11 +176,12 @@ impl Charge {
 
     /// Logs that a limit in shadow would hold the answer.
     fn held_in_shadow(&mut self, cost: Cost, measure: Measure, now: Time) {
-        let Some(Shadowed { action: Action::Hold, reason }) = self.ticket.shadowed() else {
+        let Some(ShadowEffect { action: LimitAction::Hold, reason }) = self.ticket.shadowed()
+        else {
             return;
         };
         if self.ticket.starts_at().plus(reason.wait) > now {
-            let (ruling, known) = (Ruling::new("hold", true), Some((cost, measure)));
+            let (ruling, known) = (ReportedOutcome::new("hold", true), Some((cost, measure)));
             self.lane.report(ruling, &self.rules, self.client, reason, known);
             self.reported = true;
             self.tier = Tier::Debt;
@@ -202,7 +203,7 @@ impl Charge {
     pub fn cut(&mut self, most: Nanos) {
         self.rest();
         self.whole = false;
-        self.delivery_is_cut(most);
+        self.cut_delivery(most);
     }
 
     /// The cost so far, and how it was measured.
@@ -221,16 +222,16 @@ impl Charge {
 
 impl Charge {
     /// The amount charged to the bucket of one key: one hit, or the cost.
-    fn spent(&self, key: Key, cost: Cost) -> Cost {
+    fn spent(&self, key: LimitKey, cost: Cost) -> Cost {
         let limit = self.rules.limiter.limits().get(usize::from(key.limit));
         match limit.map(|limit| limit.unit) {
-            Some(Unit::Hits) => Cost::hits(1),
-            Some(Unit::Cpu) | None => cost,
+            Some(LimitUnit::Hits) => Cost::hits(1),
+            Some(LimitUnit::Cpu) | None => cost,
         }
     }
 
     /// The readable name of a key, if it can be found without the request, which is over.
-    fn name_of(&self, key: &Key, known: Known) -> Option<String> {
+    fn name_of(&self, key: &LimitKey, known: HostPolicy) -> Option<String> {
         let limit = self.rules.limiter.limits().get(usize::from(key.limit))?;
         named::name(limit, key.hash, self.client, self.rules.group(known))
     }
@@ -264,9 +265,9 @@ impl Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         self.rest();
-        self.goes_on();
+        self.end_stall();
         let now = self.lane.0.now();
-        self.delivery_is_settled(now);
+        self.settle_delivery(now);
         let (cost, measure) = self.measured();
         let mut blocks = Vec::new();
         // A client that was in credit on arrival and has spent it since then waited because of its
@@ -281,23 +282,23 @@ impl Drop for Charge {
         blocks.into_iter().for_each(|block| self.notice(block, measure, now));
         // The client's name may have become known while the request ran.
         let known = self.rules.known(self.client.to_canonical(), now);
-        self.lane.0.engine.named(self.client.to_canonical(), known);
+        self.lane.0.engine.merge_group_debt(self.client.to_canonical(), known);
         // Locks the gate, with the estimates inside it.
         self.end(cost);
-        let held_up = self.passage.as_ref().is_some_and(Passage::held_up);
+        let held_up = self.passage.as_ref().is_some_and(OrderGuard::held_up);
         if !self.reported && !held_up {
             self.lane.0.engine.watch.allowed.increment(1);
         }
         let waited = if self.rules.shadow { Nanos::ZERO } else { self.waited };
-        self.lane.0.engine.watch.charged(cost, waited, self.worked, self.tier);
+        self.lane.0.engine.watch.record_charge(cost, waited, self.worked, self.tier);
         // The duration is unknown for an answer without end and for a request served elsewhere
         // without a report.
         let whole = !self.left && measure != Measure::Estimate;
         let took = whole.then(|| now.since(self.came));
-        self.lane.0.engine.watch.tiers.served(self.tier, cost, took);
+        self.lane.0.engine.watch.tiers.record_served(self.tier, cost, took);
         // Locked last and to the end: inside it only the spin bits of buckets are taken.
         let mut books = self.lane.0.books.lock();
-        books.spend(&self.rules, &self.ticket.counted(), Unit::Cpu, cost);
+        books.spend(&self.rules, &self.ticket.counted(), LimitUnit::Cpu, cost);
         books.views.add(self.seen, cost, waited, now);
         let longest = self.longest_overdue(waited);
         for (place, key) in self.ticket.keys().as_slice().iter().enumerate() {
@@ -307,7 +308,7 @@ impl Drop for Charge {
                 if top.add(key.hash, self.spent(*key, cost), waited, now)
                     && let Some(name) = self.name_of(key, known)
                 {
-                    top.call(key.hash, name);
+                    top.set_name(key.hash, name);
                 }
             }
         }

@@ -10,17 +10,17 @@
 pub mod gatekeeper;
 pub mod outbox;
 
-use super::Standing;
-use super::counted::{Counted, Work};
-use super::tags::Sampler;
+use super::HeavyClient;
+use super::counted::{BackendLoad, EngineView};
+use super::tags::QuestionSampler;
 use arc_swap::ArcSwap;
-use evenkeel_config::settings::master::{self, Master};
+use evenkeel_config::settings::master::{self, MasterSettings};
 use evenkeel_core::bucket::Algorithm;
-use evenkeel_core::classify::{Key, readable};
-use evenkeel_core::key::{KeyHasher, Seed};
-use evenkeel_core::limit::{Action, Limit};
-use evenkeel_core::limiter::{Limiter, Policy};
-use evenkeel_core::top::{Row, Top};
+use evenkeel_core::classify::{LimitKey, readable};
+use evenkeel_core::key::{KeyHasher, KeySeed};
+use evenkeel_core::limit::{Limit, LimitAction};
+use evenkeel_core::limiter::{Limiter, LimiterPolicy};
+use evenkeel_core::top::{TopClient, TopClients};
 use evenkeel_core::units::{Cost, Nanos, Time};
 use evenkeel_runtime::clock::Clock;
 use foldhash::fast::RandomState;
@@ -32,19 +32,20 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 /// The number of identifiers that each rule remembers by name.
 const TOP_KEYS: usize = 1_000;
 /// The most bytes of names kept for new subscribers, in all domains together.
-const TOLD_BYTES_MAX: usize = 64 * 1024 * 1024;
+const NAMES_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// The interval at which names are removed after their wait has ended.
-const SWEEP: Nanos = Nanos::from_secs(10);
+const SWEEP_INTERVAL: Nanos = Nanos::from_secs(10);
 /// A report that arrives later than this was kept somewhere while the master was unreachable. A
 /// bucket that refills evenly does not count it. The value is longer than any network delay and
 /// shorter than a restart.
 const STALE_AFTER: Nanos = Nanos::from_secs(5);
 /// A master only delays. Refusals are up to the gatekeepers.
-const POLICY: Policy = Policy { action: Action::Delay, max_delay: Nanos(u64::MAX) };
+const POLICY: LimiterPolicy =
+    LimiterPolicy { action: LimitAction::Delay, max_delay: Nanos(u64::MAX) };
 
 /// The result of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum RecordOutcome {
     /// The next request may run at once.
     Free,
     /// The next request must wait until this time.
@@ -54,87 +55,88 @@ pub enum Heard {
 }
 
 /// All domains of a master.
-pub struct Domains {
-    by_name: HashMap<Box<[u8]>, Arc<Domain>, RandomState>,
-    in_order: Vec<Arc<Domain>>,
+pub struct MasterDomains {
+    by_name: HashMap<Box<[u8]>, Arc<MasterDomain>, RandomState>,
+    in_order: Vec<Arc<MasterDomain>>,
 }
 
-impl Domains {
+impl MasterDomains {
     /// Makes the configured domains with empty buckets.
     #[must_use]
-    pub fn new(settings: &Master, seed: Seed, clock: Clock) -> Domains {
+    pub fn new(settings: &MasterSettings, seed: KeySeed, clock: Clock) -> MasterDomains {
         let all = Arc::default();
-        let domain = |domain: &master::Domain| {
-            Arc::new(Domain::new(domain, settings, Arc::clone(&all), seed, clock))
+        let domain = |domain: &master::DomainSettings| {
+            Arc::new(MasterDomain::new(domain, settings, Arc::clone(&all), seed, clock))
         };
         let in_order: Vec<_> = settings.domains.iter().map(domain).collect();
         let by_name = in_order.iter();
         let by_name = by_name.map(|domain| (domain.name.as_bytes().into(), Arc::clone(domain)));
-        Domains { by_name: by_name.collect(), in_order }
+        MasterDomains { by_name: by_name.collect(), in_order }
     }
 
     /// Applies changed rules to the existing domains. Returns whether the configuration adds or
     /// removes a domain, which is not applied.
-    pub fn reload(&self, settings: &Master) -> bool {
+    pub fn reload(&self, settings: &MasterSettings) -> bool {
         for changed in &settings.domains {
             if let Some(domain) = self.by_name.get(changed.name.as_bytes()) {
                 domain.reload(&changed.rules);
             }
         }
-        let same = |domain: &Arc<Domain>| settings.domains.iter().any(|d| d.name == domain.name);
+        let same =
+            |domain: &Arc<MasterDomain>| settings.domains.iter().any(|d| d.name == domain.name);
         settings.domains.len() != self.in_order.len() || !self.in_order.iter().all(same)
     }
 
     /// The domain with this name.
     #[must_use]
-    pub fn get(&self, name: &[u8]) -> Option<&Arc<Domain>> {
+    pub fn get(&self, name: &[u8]) -> Option<&Arc<MasterDomain>> {
         self.by_name.get(name)
     }
 
     /// All domains, in the order of the configuration.
     #[must_use]
-    pub fn all(&self) -> &[Arc<Domain>] {
+    pub fn all(&self) -> &[Arc<MasterDomain>] {
         &self.in_order
     }
 }
 
 /// A domain: its rules, their buckets and the orders in force.
-pub struct Domain {
+pub struct MasterDomain {
     name: String,
     clock: Clock,
     ahead_max: Nanos,
     told_max: usize,
     limiter: ArcSwap<Limiter>,
-    books: Mutex<Books>,
+    books: Mutex<DomainLists>,
 }
 
 /// The lists that have names in them, behind the lock of the domain. While it is held, only bucket
 /// spin bits and, in `in_force`, the locks of the caller's closure are taken.
-struct Books {
-    tops: Vec<Top>,
+struct DomainLists {
+    tops: Vec<TopClients>,
     /// Samples a flood: the lists are for display, and a message costs little else.
-    sampler: Sampler,
-    live: Live,
+    sampler: QuestionSampler,
+    live: LiveOrders,
 }
 
-impl Domain {
+impl MasterDomain {
     fn new(
-        domain: &master::Domain,
-        settings: &Master,
+        domain: &master::DomainSettings,
+        settings: &MasterSettings,
         all: Arc<AtomicUsize>,
-        seed: Seed,
+        seed: KeySeed,
         clock: Clock,
-    ) -> Domain {
+    ) -> MasterDomain {
         let limiter = Limiter::new(POLICY, domain.rules.clone(), seed);
-        let tops = limiter.limits().iter().map(|_| Top::new(TOP_KEYS)).collect();
+        let tops = limiter.limits().iter().map(|_| TopClients::new(TOP_KEYS)).collect();
         let (until, sweep_at) = (HashMap::new(), Time::ZERO);
-        let live = Live { until, bytes: 0, all, sweep_at };
-        Domain {
+        let live = LiveOrders { until, bytes: 0, all, sweep_at };
+        MasterDomain {
             name: domain.name.clone(),
             clock,
             ahead_max: settings.ahead_max,
             told_max: settings.told_max,
-            books: Mutex::new(Books { tops, sampler: Sampler::new(&seed, 0), live }),
+            books: Mutex::new(DomainLists { tops, sampler: QuestionSampler::new(&seed, 0), live }),
             limiter: ArcSwap::from_pointee(limiter),
         }
     }
@@ -142,7 +144,7 @@ impl Domain {
     fn reload(&self, rules: &[Limit]) {
         let next = self.limiter.load().reconfigured(POLICY, rules.to_vec(), self.clock.now());
         let mut books = self.books.lock();
-        books.tops = next.limits().iter().map(|_| Top::new(TOP_KEYS)).collect();
+        books.tops = next.limits().iter().map(|_| TopClients::new(TOP_KEYS)).collect();
         self.limiter.store(Arc::new(next));
     }
 
@@ -154,7 +156,7 @@ impl Domain {
 
     /// Records a request of `identifier` that ran, or will run, at `at`. Returns until when the
     /// next request must wait.
-    pub fn hear(&self, identifier: &[u8], at: Time, now: Time) -> Heard {
+    pub fn record_request(&self, identifier: &[u8], at: Time, now: Time) -> RecordOutcome {
         let limiter = self.limiter.load();
         let mut hasher = KeyHasher::new(limiter.seed());
         hasher.part(identifier);
@@ -167,7 +169,7 @@ impl Domain {
         for (index, limit) in limiter.limits().iter().enumerate() {
             let Some(at) = as_of(&limit.algorithm, at, now) else { continue };
             counted = true;
-            let wait = limiter.record(Key { limit: index as u8, hash }, at, now);
+            let wait = limiter.record(LimitKey { limit: index as u8, hash }, at, now);
             longest = longest.max(wait);
             if let Some(times) = seen
                 && let Some(top) = books.tops.get_mut(index)
@@ -179,9 +181,13 @@ impl Domain {
         if longest > Nanos::ZERO {
             let until = now.plus(longest);
             books.live.put(identifier, until, now, self.told_max);
-            return Heard::Until(until);
+            return RecordOutcome::Until(until);
         }
-        if counted || limiter.limits().is_empty() { Heard::Free } else { Heard::Stale }
+        if counted || limiter.limits().is_empty() {
+            RecordOutcome::Free
+        } else {
+            RecordOutcome::Stale
+        }
     }
 
     /// The buckets that count a request of `identifier` that ran at `at`, each with the time as of
@@ -192,7 +198,7 @@ impl Domain {
         identifier: &[u8],
         at: Time,
         now: Time,
-    ) -> (Arc<Limiter>, Vec<(Key, Time)>) {
+    ) -> (Arc<Limiter>, Vec<(LimitKey, Time)>) {
         let limiter = self.limiter.load_full();
         let mut hasher = KeyHasher::new(limiter.seed());
         hasher.part(identifier);
@@ -200,7 +206,7 @@ impl Domain {
         let limits = limiter.limits().iter().enumerate();
         let buckets = limits.filter_map(|(index, limit)| {
             let at = as_of(&limit.algorithm, at, now)?;
-            Some((Key { limit: index as u8, hash }, at))
+            Some((LimitKey { limit: index as u8, hash }, at))
         });
         let buckets = buckets.collect();
         (limiter, buckets)
@@ -235,7 +241,7 @@ fn as_of(algorithm: &Algorithm, at: Time, now: Time) -> Option<Time> {
 }
 
 /// The orders in force, by the name of the identifier.
-struct Live {
+struct LiveOrders {
     until: HashMap<Box<[u8]>, Time>,
     bytes: usize,
     /// The bytes of names in all domains together.
@@ -243,7 +249,7 @@ struct Live {
     sweep_at: Time,
 }
 
-impl Live {
+impl LiveOrders {
     /// Remembers an order, if there is room.
     fn put(&mut self, identifier: &[u8], until: Time, now: Time, most: usize) {
         if now >= self.sweep_at {
@@ -254,7 +260,7 @@ impl Live {
             return;
         }
         let all = self.all.load(Relaxed) + identifier.len();
-        if self.until.len() < most && all <= TOLD_BYTES_MAX {
+        if self.until.len() < most && all <= NAMES_BYTES_MAX {
             self.bytes += identifier.len();
             self.all.fetch_add(identifier.len(), Relaxed);
             self.until.insert(identifier.into(), until);
@@ -263,7 +269,7 @@ impl Live {
 
     /// Removes the orders that have ended.
     fn sweep(&mut self, now: Time) {
-        self.sweep_at = now.plus(SWEEP);
+        self.sweep_at = now.plus(SWEEP_INTERVAL);
         self.until.retain(|_, until| *until > now);
         self.until.shrink_to(2 * self.until.len());
         let bytes = self.until.keys().map(|name| name.len()).sum();
@@ -273,18 +279,18 @@ impl Live {
     }
 }
 
-impl Counted for Domain {
+impl EngineView for MasterDomain {
     fn held(&self) -> Arc<Limiter> {
         self.limiter.load_full()
     }
 
-    fn top(&self, index: usize) -> Vec<Standing> {
+    fn top(&self, index: usize) -> Vec<HeavyClient> {
         let now = self.clock.now();
         let limiter = self.limiter.load();
         let rows = self.books.lock().tops.get(index).map(|top| top.rows(now)).unwrap_or_default();
-        let standing = |row: Row| {
+        let standing = |row: TopClient| {
             let reason = limiter.standing_of(index, row.hash, now);
-            Standing { level: reason.level, wait: reason.wait, row }
+            HeavyClient { level: reason.level, wait: reason.wait, row }
         };
         rows.into_iter().map(standing).collect()
     }
@@ -293,7 +299,7 @@ impl Counted for Domain {
         None
     }
 
-    fn work(&self) -> Option<Work> {
+    fn work(&self) -> Option<BackendLoad> {
         None
     }
 }

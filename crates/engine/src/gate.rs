@@ -7,24 +7,24 @@
 
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::meter::estimate::RouteHash;
-use evenkeel_core::queue::concurrency::Concurrency;
-use evenkeel_core::queue::{Arrival, Cancelled, Id, Queue, Settings};
+use evenkeel_core::queue::concurrency::ConcurrencySearch;
+use evenkeel_core::queue::{Arrival, CancelOutcome, Queue, QueueSettings, RequestId};
 use evenkeel_core::units::{Cost, Nanos, Time};
 use foldhash::fast::RandomState;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::task::{Context, Poll, Waker};
 
-/// The admission queue of a door. Its lock is held while [`Gate::done`] calls `learn`, and never
-/// while a task is woken. For the lock order see [`Engine`](super::Engine).
-pub struct Gate(Mutex<State>);
+/// The admission queue of a door. Its lock is held while [`AdmissionQueue::done`] calls `learn`,
+/// and never while a task is woken. For the lock order see [`Engine`](super::Engine).
+pub struct AdmissionQueue(Mutex<AdmissionState>);
 
-struct State {
+struct AdmissionState {
     queue: Queue,
     /// The number of requests that are sent to the backend at once: configured, or found by
     /// `search`.
     concurrency: usize,
-    search: Option<Concurrency>,
+    search: Option<ConcurrencySearch>,
     /// The configured concurrency, from which a search starts.
     begins: usize,
     /// The number of exempt requests that hold a slot without having queued.
@@ -33,10 +33,10 @@ struct State {
     /// upload.
     stalled: usize,
     /// The requests that did not get a slot at once, until each has polled its result.
-    waiting: HashMap<Id, Fate, RandomState>,
+    waiting: HashMap<RequestId, WaitState, RandomState>,
 }
 
-enum Fate {
+enum WaitState {
     /// The request waits. Holds its waker once it has been polled.
     Waits(Option<Waker>),
     /// The request has a slot, or is refused and may be sent again after this time.
@@ -44,18 +44,18 @@ enum Fate {
 }
 
 /// The answer to a request that asks for a slot.
-pub enum Entry {
+pub enum AdmissionEntry {
     /// The request has a slot.
-    Room(Id),
+    Room(RequestId),
     /// The request waits in the queue.
-    Waits(Id),
+    Waits(RequestId),
     /// The queue is full. The client may try again after this time.
     Full(Nanos),
 }
 
 /// A snapshot of the queue's counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Crowd {
+pub struct AdmissionStats {
     /// The number of waiting requests.
     pub waiting: usize,
     /// The number of requests with a slot, exempt ones included.
@@ -66,24 +66,33 @@ pub struct Crowd {
     pub taken_in: Option<usize>,
 }
 
-impl Gate {
+impl AdmissionQueue {
     /// Makes a queue with these bounds. With `search`, the concurrency in `settings` is only the
     /// start of the search.
-    pub fn new(settings: Settings, search: Option<Concurrency>) -> Gate {
-        let concurrency = search.as_ref().map_or(settings.concurrency, Concurrency::concurrency);
-        let queue = Queue::new(Settings { concurrency, ..settings });
+    pub fn new(settings: QueueSettings, search: Option<ConcurrencySearch>) -> AdmissionQueue {
+        let concurrency =
+            search.as_ref().map_or(settings.concurrency, ConcurrencySearch::concurrency);
+        let queue = Queue::new(QueueSettings { concurrency, ..settings });
         let begins = settings.concurrency;
         let (beside, stalled, waiting) = (0, 0, HashMap::default());
-        Gate(Mutex::new(State { queue, concurrency, search, begins, beside, stalled, waiting }))
+        AdmissionQueue(Mutex::new(AdmissionState {
+            queue,
+            concurrency,
+            search,
+            begins,
+            beside,
+            stalled,
+            waiting,
+        }))
     }
 
     /// Applies changed bounds. Waiting requests keep waiting. A running search continues, unless
     /// its start has changed.
-    pub fn reload(&self, settings: Settings, search: Option<Concurrency>, now: Time) {
+    pub fn reload(&self, settings: QueueSettings, search: Option<ConcurrencySearch>, now: Time) {
         let mut state = self.0.lock();
         let begins = settings.concurrency;
         if search.is_none() || state.search.is_none() || state.begins != begins {
-            state.concurrency = search.as_ref().map_or(begins, Concurrency::concurrency);
+            state.concurrency = search.as_ref().map_or(begins, ConcurrencySearch::concurrency);
             state.search = search;
         }
         state.begins = begins;
@@ -93,7 +102,7 @@ impl Gate {
     }
 
     /// A request asks for a slot.
-    pub fn enter(&self, arrival: Arrival, now: Time) -> Entry {
+    pub fn enter(&self, arrival: Arrival, now: Time) -> AdmissionEntry {
         let mut state = self.0.lock();
         let id = state.queue.handle_arrival(arrival, now);
         let mut own = None;
@@ -103,11 +112,11 @@ impl Gate {
             }
         });
         let entry = match own {
-            Some(Ok(())) => Entry::Room(id),
-            Some(Err(retry_after)) => Entry::Full(retry_after),
+            Some(Ok(())) => AdmissionEntry::Room(id),
+            Some(Err(retry_after)) => AdmissionEntry::Full(retry_after),
             None => {
-                state.waiting.insert(id, Fate::Waits(None));
-                Entry::Waits(id)
+                state.waiting.insert(id, WaitState::Waits(None));
+                AdmissionEntry::Waits(id)
             }
         };
         drop(state);
@@ -116,16 +125,16 @@ impl Gate {
     }
 
     /// Polls a waiting request: ready with its slot, or with the time after which to try again.
-    pub fn poll(&self, id: Id, cx: &Context<'_>) -> Poll<Result<Id, Nanos>> {
+    pub fn poll(&self, id: RequestId, cx: &Context<'_>) -> Poll<Result<RequestId, Nanos>> {
         let mut state = self.0.lock();
         match state.waiting.get_mut(&id) {
-            Some(Fate::Waits(waker)) => {
+            Some(WaitState::Waits(waker)) => {
                 if !waker.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
                     *waker = Some(cx.waker().clone());
                 }
                 Poll::Pending
             }
-            Some(Fate::Ended(how)) => {
+            Some(WaitState::Ended(how)) => {
                 let how = *how;
                 state.waiting.remove(&id);
                 Poll::Ready(how.map(|()| id))
@@ -136,10 +145,10 @@ impl Gate {
     }
 
     /// A waiting request is gone. Its slot, if it already had one, is free again.
-    pub fn cancel(&self, id: Id, now: Time) {
+    pub fn cancel(&self, id: RequestId, now: Time) {
         let mut state = self.0.lock();
         state.waiting.remove(&id);
-        if state.queue.handle_cancel(id) == Cancelled::Running {
+        if state.queue.handle_cancel(id) == CancelOutcome::Running {
             state.queue.handle_done(id, Cost::ZERO);
         }
         pass(state, now);
@@ -151,7 +160,7 @@ impl Gate {
     /// takes the lock of the estimates, so it must not call the gate.
     pub fn done(
         &self,
-        id: Id,
+        id: RequestId,
         cost: Cost,
         worked: Option<(RouteHash, Nanos)>,
         learn: impl FnOnce() -> Option<(RouteHash, Cost)>,
@@ -203,7 +212,7 @@ impl Gate {
     }
 
     /// A stalled request is complete, or has ended.
-    pub fn goes_on(&self) {
+    pub fn end_stall(&self) {
         let mut state = self.0.lock();
         state.stalled = state.stalled.saturating_sub(1);
     }
@@ -213,23 +222,23 @@ impl Gate {
         self.0.lock().queue.waiting() > 0
     }
 
-    pub fn crowd(&self) -> Crowd {
+    pub fn stats(&self) -> AdmissionStats {
         let state = self.0.lock();
         let running = state.queue.in_flight() + state.beside;
-        Crowd {
+        AdmissionStats {
             waiting: state.queue.waiting(),
             running,
             concurrency: state.concurrency,
-            taken_in: state.queue.taken_in(),
+            taken_in: state.queue.accepted_max(),
         }
     }
 }
 
-impl State {
+impl AdmissionState {
     fn learn(&mut self, route: RouteHash, elapsed: Nanos, now: Time) {
         let waiting = self.queue.waiting() > 0;
         let Some(search) = &mut self.search else { return };
-        search.set_most(self.queue.taken_in(), now);
+        search.set_ceiling(self.queue.accepted_max(), now);
         search.handle_done(route, elapsed, waiting, now);
         let found = search.concurrency();
         if found != self.concurrency {
@@ -246,7 +255,11 @@ impl State {
     /// Gives out free slots and refuses overdue requests, and calls `heard` with each result. Tells
     /// the search the number of running requests. Returns the wakers, which the caller must wake
     /// after it has unlocked the gate.
-    fn pass(&mut self, now: Time, mut heard: impl FnMut(Id, Result<(), Nanos>)) -> Vec<Waker> {
+    fn pass(
+        &mut self,
+        now: Time,
+        mut heard: impl FnMut(RequestId, Result<(), Nanos>),
+    ) -> Vec<Waker> {
         self.queue.handle_timeout(now);
         let mut woken = Vec::new();
         loop {
@@ -259,7 +272,8 @@ impl State {
             };
             heard(id, how);
             if let Some(fate) = self.waiting.get_mut(&id)
-                && let Fate::Waits(Some(waker)) = std::mem::replace(fate, Fate::Ended(how))
+                && let WaitState::Waits(Some(waker)) =
+                    std::mem::replace(fate, WaitState::Ended(how))
             {
                 woken.push(waker);
             }
@@ -273,7 +287,7 @@ impl State {
 
 /// Gives out free slots, unlocks the gate and only then wakes the tasks, so that they do not run
 /// into the lock.
-fn pass(mut state: MutexGuard<'_, State>, now: Time) {
+fn pass(mut state: MutexGuard<'_, AdmissionState>, now: Time) {
     let woken = state.pass(now, |_, _| ());
     drop(state);
     woken.into_iter().for_each(Waker::wake);

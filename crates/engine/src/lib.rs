@@ -2,9 +2,9 @@
 //! the heaviest clients. It reads the clock and counts the outcomes.
 //!
 //! It makes no decisions (the core does) and knows no protocol (the doors do). A door asks through
-//! its [`Lane`] and gets a [`Charge`], the open account of one request. A charge settles itself
-//! when it is dropped, however the request ended. The order in which locks are taken: [`Engine`].
-//! How requests wait for a slot: `turn`.
+//! its [`EngineLane`] and gets a [`Charge`], the open account of one request. A charge settles
+//! itself when it is dropped, however the request ended. The order in which locks are taken:
+//! [`Engine`]. How requests wait for a slot: `turn`.
 
 mod charge;
 mod gate;
@@ -14,12 +14,12 @@ mod quotas;
 mod served;
 mod turn;
 
-pub use charge::begun::Begun;
-pub use charge::{Charge, Tell};
-pub use gate::Crowd;
+pub use charge::begun::PendingRequest;
+pub use charge::{Charge, CostCallback};
+pub use gate::AdmissionStats;
 pub use quotas::Quota;
-pub use served::{Note, Told, Wait};
-pub use turn::{Entered, Turn, Turned};
+pub use served::{PlaybackNote, ServedReport, StartWait};
+pub use turn::{QueueAdmission, QueueTurn, TurnResult};
 
 pub mod counted;
 pub mod domains;
@@ -28,50 +28,50 @@ pub mod together;
 pub mod windows;
 
 use arc_swap::ArcSwap;
-use counted::overrides::{Effect, InForce, Overrides};
-use counted::views::{Seen, Views};
-use domains::gatekeeper::{Gatekeeper, Judged, Passage};
-use evenkeel_config::settings::{self, CostSource, Proxy};
-use evenkeel_core::classify::{self, Attributes, Keys};
-use evenkeel_core::key::{KeyHash, Seed};
-use evenkeel_core::limit::{Action, Limit, Unit, When};
-use evenkeel_core::limiter::told::Word;
-use evenkeel_core::limiter::{Limiter, Policy, Reason, Verdict};
-use evenkeel_core::meter::estimate::{Estimates, Foreseen, RouteHash};
+use counted::overrides::{OverrideEffect, OverrideIndex, Overrides};
+use counted::views::{TopViews, ViewKeys};
+use domains::gatekeeper::{GatekeeperEngine, OrderCheck, OrderGuard};
+use evenkeel_config::settings::{self, CostSource, ProxySettings};
+use evenkeel_core::classify::{self, LimitKeys, RequestAttributes};
+use evenkeel_core::key::{KeyHash, KeySeed};
+use evenkeel_core::limit::{Limit, LimitAction, LimitCondition, LimitUnit};
+use evenkeel_core::limiter::told::StoreBucketState;
+use evenkeel_core::limiter::{Limiter, LimiterPolicy, Reason, Verdict};
+use evenkeel_core::meter::estimate::{CostForecast, Estimates, RouteHash};
 use evenkeel_core::meter::{self, Meter};
-use evenkeel_core::queue::concurrency::Concurrency;
-use evenkeel_core::top::{Row, Top};
+use evenkeel_core::queue::concurrency::ConcurrencySearch;
+use evenkeel_core::top::{TopClient, TopClients};
 use evenkeel_core::units::{Cost, Nanos, Time, Weight};
-use evenkeel_identity::hosts::KnownHosts;
-use evenkeel_runtime::clock::{Clock, Stopped};
+use evenkeel_identity::hosts::HostDirectory;
+use evenkeel_runtime::clock::{Clock, FrozenClock};
 use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::counts::tiers::Tier;
-use gate::Gate;
+use gate::AdmissionQueue;
 use ipnet::IpNet;
-use named::{Lookups, Named};
+use named::{GroupedRequest, NameLookups};
 use parking_lot::Mutex;
-use served::ruling::Ruling;
+use served::ruling::ReportedOutcome;
 use std::path::PathBuf;
 use std::sync::Arc;
-use together::{Elsewhere, Marks, Spent};
+use together::{LimitIds, PendingDeltas, RemoteTops};
 
 /// A client that has sent no request for this long is left out of the client counts.
-const GONE: Nanos = Nanos::from_secs(60);
+const CLIENT_GONE_AFTER: Nanos = Nanos::from_secs(60);
 /// The number of routes for which a usual cost is learned, at 48 bytes each.
-const ROUTES: usize = 4_096;
+const ROUTES_MAX: usize = 4_096;
 
 /// The parts of a door's configuration that the engine uses. A reload replaces them as a whole.
-struct Rules {
+struct EngineRules {
     limiter: Arc<Limiter>,
     cpus: f64,
     cost: CostSource,
     exempt: Vec<IpNet>,
-    exempt_when: Vec<When>,
+    exempt_when: Vec<LimitCondition>,
     /// The table of client names and their groups; `None` if no limit or exemption depends on
     /// names.
-    hosts: Option<Arc<KnownHosts>>,
+    hosts: Option<Arc<HostDirectory>>,
     shadow: bool,
-    seed: Seed,
+    seed: KeySeed,
     /// Whether any action is `queue`, so that requests wait for a slot.
     queues: bool,
     /// Whether an enforced limit needs an estimate of the cost before the request runs.
@@ -79,7 +79,7 @@ struct Rules {
     /// The number of clients that each limit remembers by name, per lane.
     names_max: usize,
     /// The fingerprints by which other instances know the limits.
-    marks: Marks,
+    marks: LimitIds,
     /// Whether a limit counts hits. Hits are charged when a request is admitted.
     hits: bool,
 }
@@ -90,114 +90,114 @@ struct Rules {
 /// # Lock order
 ///
 /// A request takes these locks one after the other, and releases each before it takes the next: the
-/// `Books` of its lane (`begin`), `estimates` (`foreseen`), `gate` (`turn`), `meter` (`work` and
-/// `rest`), `gate` again (at the end), and the `Books` again (when its [`Charge`] is dropped). A
-/// lock may be taken while another one is held only in these cases:
+/// `LaneState` of its lane (`begin`), `estimates` (`foreseen`), `gate` (`turn`), `meter` (`work`
+/// and `rest`), `gate` again (at the end), and the `LaneState` again (when its [`Charge`] is
+/// dropped). A lock may be taken while another one is held only in these cases:
 ///
-/// - `gate`, then `estimates`: `Gate::done` calls its `learn` closure with the gate locked. Code
-///   that holds `estimates` must therefore not call the gate.
-/// - the `Books` of a lane, then the lock of [`KnownHosts`]: `Books::enter` looks up the client's
-///   name.
+/// - `gate`, then `estimates`: `AdmissionQueue::done` calls its `learn` closure with the gate
+///   locked. Code that holds `estimates` must therefore not call the gate.
+/// - the `LaneState` of a lane, then the lock of [`HostDirectory`]: `LaneState::enter` looks up the
+///   client's name.
 /// - `given`, then each of `lookups`, the metrics registry, `gate`, `elsewhere`, `meter` and the
-///   `Books` of one lane at a time: `reload` and `share_of` hold `given` all the time, so that only
-///   one of them changes the rules. Code that holds one of the others must therefore not lock
-///   `given`.
+///   `LaneState` of one lane at a time: `reload` and `set_total_cpus` hold `given` all the time, so
+///   that only one of them changes the rules. Code that holds one of the others must therefore not
+///   lock `given`.
 ///
-/// The spin bits of the limiter's buckets come last: they are taken with `Books` locked, and no
+/// The spin bits of the limiter's buckets come last: they are taken with `LaneState` locked, and no
 /// lock is taken while one is held. `meter`, `estimates`, `lookups`, `elsewhere` and `overrides`
-/// are never held while another lock is taken, nor are the `Books` of two lanes locked at once.
+/// are never held while another lock is taken, nor are the `LaneState` of two lanes locked at once.
 pub struct Engine {
     clock: Clock,
-    rules: ArcSwap<Rules>,
+    rules: ArcSwap<EngineRules>,
     meter: Mutex<Meter>,
-    gate: Gate,
+    gate: AdmissionQueue,
     /// The usual cost of requests, by route. May be locked with the gate locked, never the other
     /// way round.
     estimates: Mutex<Estimates>,
-    lanes: Vec<Arc<Mutex<Books>>>,
+    lanes: Vec<Arc<Mutex<LaneState>>>,
     watch: Arc<Watch>,
     /// The queue of clients to look up by name, until a task takes it with [`Engine::lookups`].
-    lookups: Mutex<Option<Lookups>>,
+    lookups: Mutex<Option<NameLookups>>,
     /// The settings as configured, and the factor by which the CPUs of all instances together
     /// exceed the configured number. The outermost lock: see [`Engine`].
-    given: Mutex<(Proxy, f64)>,
+    given: Mutex<(ProxySettings, f64)>,
     /// The heaviest clients as other instances report them.
-    elsewhere: Elsewhere,
+    elsewhere: RemoteTops,
     /// The gatekeepers that decide on requests before the limits do.
-    gatekeepers: Vec<Arc<Gatekeeper>>,
+    gatekeepers: Vec<Arc<GatekeeperEngine>>,
     /// The overrides that operators have set for single clients.
     overrides: Overrides,
 }
 
 /// The state of one lane, behind a lock of its own. Only `reload`, the peers and the admin door
 /// contend for it. For locks inside this one see [`Engine`].
-struct Books {
-    rules: Arc<Rules>,
+struct LaneState {
+    rules: Arc<EngineRules>,
     /// The heaviest clients of each limit, in the order of the limits.
-    tops: Vec<Top>,
+    tops: Vec<TopClients>,
     /// The charges to report to other instances; `None` unless instances count together.
-    spent: Option<Spent>,
+    spent: Option<PendingDeltas>,
     /// The heaviest routes and user agents, which no limit counts by.
-    views: Views,
+    views: TopViews,
     /// A sorted copy of the overrides that operators have set.
-    in_force: InForce,
+    in_force: OverrideIndex,
 }
 
 /// A request with the rules and keys that it is counted by.
-struct Entering {
-    rules: Arc<Rules>,
-    keys: Keys,
+struct KeyedRequest {
+    rules: Arc<EngineRules>,
+    keys: LimitKeys,
     exempt: bool,
     /// The weight that an operator has set for its client; one if there is none.
     weight: Weight,
-    seen: Seen,
+    seen: ViewKeys,
 }
 
 impl Engine {
     /// Makes an engine for `lanes` threads, without gatekeepers.
     #[must_use]
     pub fn new(
-        proxy: &Proxy,
+        proxy: &ProxySettings,
         lanes: usize,
-        seed: Seed,
+        seed: KeySeed,
         clock: Clock,
         watch: Arc<Watch>,
     ) -> Arc<Engine> {
-        Engine::behind(Vec::new(), proxy, lanes, seed, clock, watch)
+        Engine::with_gatekeepers(Vec::new(), proxy, lanes, seed, clock, watch)
     }
 
     /// Makes an engine for requests that gatekeepers decide on before the limits do. The first
     /// gatekeeper whose condition matches a request decides on it.
     #[must_use]
-    pub fn behind(
-        gatekeepers: Vec<Arc<Gatekeeper>>,
-        proxy: &Proxy,
+    pub fn with_gatekeepers(
+        gatekeepers: Vec<Arc<GatekeeperEngine>>,
+        proxy: &ProxySettings,
         lanes: usize,
-        seed: Seed,
+        seed: KeySeed,
         clock: Clock,
         watch: Arc<Watch>,
     ) -> Arc<Engine> {
         let limiter = Limiter::new(policy(proxy), proxy.limits.clone(), seed);
         let (hosts, lookups) = named::hosts(&proxy.hosts, None, watch.registry());
         let rules = Arc::new(rules(proxy, limiter, seed, hosts));
-        let tops = || proxy.limits.iter().map(|_| Top::new(proxy.names_max)).collect();
-        let books = || Books {
+        let tops = || proxy.limits.iter().map(|_| TopClients::new(proxy.names_max)).collect();
+        let books = || LaneState {
             rules: Arc::clone(&rules),
             tops: tops(),
             spent: None,
-            views: Views::default(),
-            in_force: InForce::default(),
+            views: TopViews::default(),
+            in_force: OverrideIndex::default(),
         };
         Arc::new(Engine {
             clock,
             meter: Mutex::new(Meter::new(virtual_clock(proxy))),
-            estimates: Mutex::new(Estimates::new(ROUTES)),
-            gate: Gate::new(proxy.queue.bounds(proxy.cpus), search(proxy)),
+            estimates: Mutex::new(Estimates::new(ROUTES_MAX)),
+            gate: AdmissionQueue::new(proxy.queue.bounds(proxy.cpus), search(proxy)),
             lanes: (0..lanes.max(1)).map(|_| Arc::new(Mutex::new(books()))).collect(),
             rules: ArcSwap::new(Arc::clone(&rules)),
             lookups: Mutex::new(lookups),
             given: Mutex::new((proxy.clone(), 1.0)),
-            elsewhere: Elsewhere::default(),
+            elsewhere: RemoteTops::default(),
             gatekeepers,
             overrides: Overrides::default(),
             watch,
@@ -206,14 +206,14 @@ impl Engine {
 
     /// Applies a changed configuration. Debts are kept. Holds `given` while it takes the other
     /// locks one at a time.
-    pub fn reload(&self, proxy: &Proxy) {
+    pub fn reload(&self, proxy: &ProxySettings) {
         // Lock order: the outermost lock, held while `take_over` takes the others.
         let mut given = self.given.lock();
         given.0 = proxy.clone();
         self.take_over(&peers::scaled(proxy, given.1));
     }
 
-    fn take_over(&self, proxy: &Proxy) {
+    fn take_over(&self, proxy: &ProxySettings) {
         let now = self.clock.now();
         let old = self.rules.load();
         let limiter = old.limiter.reconfigured(policy(proxy), proxy.limits.clone(), now);
@@ -236,11 +236,11 @@ impl Engine {
         for lane in &self.lanes {
             // One lane at a time, with only `given` locked.
             let mut books = lane.lock();
-            let mut before: Vec<Option<Top>> = books.tops.drain(..).map(Some).collect();
+            let mut before: Vec<Option<TopClients>> = books.tops.drain(..).map(Some).collect();
             let carried = places.iter().map(|place| {
                 place
                     .and_then(|at| before.get_mut(at)?.take())
-                    .unwrap_or_else(|| Top::new(proxy.names_max))
+                    .unwrap_or_else(|| TopClients::new(proxy.names_max))
             });
             books.tops = carried.collect();
             books.rules = Arc::clone(&rules);
@@ -249,10 +249,10 @@ impl Engine {
 
     /// Returns the handle of thread `index`.
     #[must_use]
-    pub fn lane(self: &Arc<Engine>, index: usize) -> Lane {
+    pub fn lane(self: &Arc<Engine>, index: usize) -> EngineLane {
         let books = Arc::clone(&self.lanes[index % self.lanes.len()]);
-        let (engine, stopped) = (Arc::clone(self), Stopped::default());
-        Lane(Arc::new(Desk { engine, books, stopped, notes: None }))
+        let (engine, stopped) = (Arc::clone(self), FrozenClock::default());
+        EngineLane(Arc::new(LaneShared { engine, books, stopped, notes: None }))
     }
 
     /// The clock that all accounts of this engine go by.
@@ -277,7 +277,7 @@ impl Engine {
         let mut meter = self.meter.lock();
         match used {
             Some(used) => meter.used(used, now),
-            None => meter.used_is_unknown(now),
+            None => meter.note_usage_unknown(now),
         }
     }
 
@@ -291,34 +291,40 @@ impl Engine {
 
     /// The state of the admission queue; `None` if no action is `queue`.
     #[must_use]
-    pub fn crowd(&self) -> Option<Crowd> {
-        self.rules.load().queues.then(|| self.gate.crowd())
+    pub fn admission_stats(&self) -> Option<AdmissionStats> {
+        self.rules.load().queues.then(|| self.gate.stats())
     }
 }
 
 /// One of the heaviest clients, with the state of its bucket.
 #[derive(Clone, Debug)]
-pub struct Standing {
+pub struct HeavyClient {
     /// The client's name, cost and number of requests.
-    pub row: Row,
+    pub row: TopClient,
     /// The rest in the client's bucket, in nano-units. A negative level is debt.
     pub level: Option<i64>,
     /// The time until the client is within the limit.
     pub wait: Nanos,
 }
 
-fn policy(proxy: &Proxy) -> Policy {
-    Policy { action: proxy.action, max_delay: proxy.max_delay }
+fn policy(proxy: &ProxySettings) -> LimiterPolicy {
+    LimiterPolicy { action: proxy.action, max_delay: proxy.max_delay }
 }
 
-fn rules(proxy: &Proxy, limiter: Limiter, seed: Seed, hosts: Option<Arc<KnownHosts>>) -> Rules {
+fn rules(
+    proxy: &ProxySettings,
+    limiter: Limiter,
+    seed: KeySeed,
+    hosts: Option<Arc<HostDirectory>>,
+) -> EngineRules {
     let actions = || {
         let enforced = limiter.limits().iter().filter(|limit| !limit.shadow);
         enforced.map(|limit| limit.action(proxy.action))
     };
-    Rules {
-        queues: proxy.action == Action::Queue || actions().any(|action| action == Action::Queue),
-        foresees: actions().any(|action| action != Action::Hold),
+    EngineRules {
+        queues: proxy.action == LimitAction::Queue
+            || actions().any(|action| action == LimitAction::Queue),
+        foresees: actions().any(|action| action != LimitAction::Hold),
         cpus: proxy.cpus,
         cost: proxy.cost.clone(),
         exempt: proxy.exempt.clone(),
@@ -326,8 +332,8 @@ fn rules(proxy: &Proxy, limiter: Limiter, seed: Seed, hosts: Option<Arc<KnownHos
         hosts,
         shadow: proxy.shadow,
         names_max: proxy.names_max,
-        marks: Marks::new("proxy", limiter.limits()),
-        hits: limiter.limits().iter().any(|limit| limit.unit == Unit::Hits),
+        marks: LimitIds::new("proxy", limiter.limits()),
+        hits: limiter.limits().iter().any(|limit| limit.unit == LimitUnit::Hits),
         seed,
         limiter: Arc::new(limiter),
     }
@@ -335,32 +341,33 @@ fn rules(proxy: &Proxy, limiter: Limiter, seed: Seed, hosts: Option<Arc<KnownHos
 
 /// The search for the number of requests that the backend can work on at once; `None` if that
 /// number is configured.
-fn search(proxy: &Proxy) -> Option<Concurrency> {
-    (proxy.queue.concurrency == settings::Concurrency::Auto).then(|| Concurrency::new(proxy.cpus))
+fn search(proxy: &ProxySettings) -> Option<ConcurrencySearch> {
+    (proxy.queue.concurrency == settings::ConcurrencySetting::Auto)
+        .then(|| ConcurrencySearch::new(proxy.cpus))
 }
 
-fn virtual_clock(proxy: &Proxy) -> meter::Clock {
+fn virtual_clock(proxy: &ProxySettings) -> meter::CpuClock {
     match proxy.cost {
-        CostSource::Wall => meter::Clock::Wall,
-        CostSource::Shared | CostSource::Header(_) => meter::Clock::Shared { cpus: proxy.cpus },
-        CostSource::Cgroup(_) => meter::Clock::Cgroup { cpus: proxy.cpus },
+        CostSource::Wall => meter::CpuClock::Wall,
+        CostSource::Shared | CostSource::Header(_) => meter::CpuClock::Shared { cpus: proxy.cpus },
+        CostSource::Cgroup(_) => meter::CpuClock::Cgroup { cpus: proxy.cpus },
     }
 }
 
 /// The engine handle of one thread.
 #[derive(Clone)]
-pub struct Lane(Arc<Desk>);
+pub struct EngineLane(Arc<LaneShared>);
 
 /// State that a lane shares with its open accounts.
-struct Desk {
+struct LaneShared {
     engine: Arc<Engine>,
-    books: Arc<Mutex<Books>>,
-    stopped: Stopped,
+    books: Arc<Mutex<LaneState>>,
+    stopped: FrozenClock,
     /// The decisions of a playback, which are noted here instead of logged.
-    notes: Option<Mutex<Vec<Note>>>,
+    notes: Option<Mutex<Vec<PlaybackNote>>>,
 }
 
-impl Desk {
+impl LaneShared {
     fn now(&self) -> Time {
         self.stopped.now(&self.engine.clock)
     }
@@ -368,16 +375,16 @@ impl Desk {
 
 /// The decision on a request.
 #[expect(clippy::large_enum_variant, reason = "nearly all pass; a box is an allocation for each")]
-pub enum Asked {
+pub enum AskOutcome {
     /// The request may run, perhaps only after [`Charge::delay_until`].
     Pass(Charge),
     /// The request may not run.
-    Refused(Refusal),
+    Refused(RequestRefusal),
 }
 
 /// Why a request was refused, as the client sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct RequestRefusal {
     /// The name of the limit or of the gatekeeper's domain.
     pub limit: String,
     /// The number of seconds, at least one, after which the request would be admitted.
@@ -386,7 +393,7 @@ pub struct Refusal {
     pub by_rate: bool,
 }
 
-impl Lane {
+impl EngineLane {
     /// Runs `step` with this lane's time stopped: the clock is read once, when it is first needed,
     /// for all asks and charges within. Only for work that never waits.
     pub fn at_once<R>(&self, step: impl FnOnce() -> R) -> R {
@@ -398,10 +405,10 @@ impl Lane {
 
     /// Decides on one request. Counts and logs the outcome.
     #[must_use]
-    pub fn ask(&self, request: &impl Attributes) -> Asked {
+    pub fn ask(&self, request: &impl RequestAttributes) -> AskOutcome {
         match self.begin(request) {
             Ok(begun) => self.conclude(begun, &[]),
-            Err(refusal) => Asked::Refused(refusal),
+            Err(refusal) => AskOutcome::Refused(refusal),
         }
     }
 
@@ -410,44 +417,84 @@ impl Lane {
     ///
     /// # Errors
     /// A gatekeeper refuses the request. The refusal is already counted and logged.
-    pub fn begin(&self, request: &impl Attributes) -> Result<Begun, Refusal> {
+    pub fn begin(
+        &self,
+        request: &impl RequestAttributes,
+    ) -> Result<PendingRequest, RequestRefusal> {
         let now = self.0.now();
         let client = request.address();
-        // Lock order: the books are locked, and `enter` locks `KnownHosts`.
+        // Lock order: the books are locked, and `enter` locks `HostDirectory`.
         let entering = self.0.books.lock().enter(request, now);
-        let Entering { rules, keys, exempt, weight, seen } = entering;
+        let KeyedRequest { rules, keys, exempt, weight, seen } = entering;
         let judged = self.judged(&rules, request, exempt, now)?;
         let foreseen = self.foreseen(&rules, request);
         let agent = served::agent(&rules, &keys, request);
-        Ok(Begun { rules, keys, exempt, judged, foreseen, agent, client, weight, seen, came: now })
+        Ok(PendingRequest {
+            rules,
+            keys,
+            exempt,
+            judged,
+            foreseen,
+            agent,
+            client,
+            weight,
+            seen,
+            came: now,
+        })
     }
 
     /// Decides on a request. `words` holds the answers of a store about the request's buckets, in
     /// the order of its keys. It is empty if there is no store or no answer.
     #[must_use]
-    pub fn conclude(&self, begun: Begun, words: &[Option<Word>]) -> Asked {
-        let Begun { rules, keys, exempt, judged, foreseen, agent, client, weight, seen, came } =
-            begun;
+    pub fn conclude(
+        &self,
+        begun: PendingRequest,
+        words: &[Option<StoreBucketState>],
+    ) -> AskOutcome {
+        let PendingRequest {
+            rules,
+            keys,
+            exempt,
+            judged,
+            foreseen,
+            agent,
+            client,
+            weight,
+            seen,
+            came,
+        } = begun;
         let now = self.0.now();
-        let latest = if rules.queues { rules.limiter.latest(&keys, now) } else { None };
+        let latest = if rules.queues { rules.limiter.furthest_in_debt(&keys, now) } else { None };
         let slot = turn::slot(&rules, &keys, exempt, latest, foreseen, client).weighed(weight);
         let (verdict, mut ticket) = match words {
             [] => rules.limiter.ask(&keys, foreseen.cost, now),
-            words => rules.limiter.ask_told(&keys, words, foreseen.cost, now),
+            words => rules.limiter.ask_with_remote(&keys, words, foreseen.cost, now),
         };
         match verdict {
             Verdict::Deny { reason, retry_after } => {
                 // The log shows how long the client has to wait, which may be less than it takes to
                 // pay the whole debt.
                 let told = Reason { wait: retry_after, ..reason };
-                self.report(Ruling::new("reject", rules.shadow), &rules, client, told, None);
+                self.report(
+                    ReportedOutcome::new("reject", rules.shadow),
+                    &rules,
+                    client,
+                    told,
+                    None,
+                );
                 if !rules.shadow {
-                    return Asked::Refused(refusal(&rules, reason, retry_after));
+                    return AskOutcome::Refused(refusal(&rules, reason, retry_after));
                 }
-                ticket.count_nowhere();
+                ticket.exclude_from_charges();
             }
             Verdict::Delay(reason) => {
-                self.report(Ruling::new("delay", rules.shadow), &rules, client, reason, None);
+                self.report(
+                    ReportedOutcome::new("delay", rules.shadow),
+                    &rules,
+                    client,
+                    reason,
+                    None,
+                );
             }
             Verdict::Allow => {}
         }
@@ -456,14 +503,14 @@ impl Lane {
             // `counted` leaves out the shadow limits that would have refused the request: they have
             // not counted it, so other instances must not count it either.
             let counted = ticket.counted();
-            self.0.books.lock().spend(&rules, &counted, Unit::Hits, Cost::hits(1));
+            self.0.books.lock().spend(&rules, &counted, LimitUnit::Hits, Cost::hits(1));
         }
         let delayed = matches!(verdict, Verdict::Delay(_)) && !rules.shadow;
         let in_debt = latest.is_some() || in_shadow || verdict != Verdict::Allow;
         let passage = judged.map(|judged| judged.pass(Some(client)));
-        let starts = passage.as_ref().and_then(Passage::until).max(Some(ticket.starts_at()));
+        let starts = passage.as_ref().and_then(OrderGuard::until).max(Some(ticket.starts_at()));
         let waited = starts.unwrap_or(now).since(now);
-        Asked::Pass(Charge {
+        AskOutcome::Pass(Charge {
             lane: self.clone(),
             rules,
             ticket,
@@ -499,25 +546,25 @@ impl Lane {
     /// The gatekeeper refuses the request. The refusal is already counted and logged.
     fn judged(
         &self,
-        rules: &Rules,
-        request: &impl Attributes,
+        rules: &EngineRules,
+        request: &impl RequestAttributes,
         exempt: bool,
         now: Time,
-    ) -> Result<Option<Judged>, Refusal> {
+    ) -> Result<Option<OrderCheck>, RequestRefusal> {
         let keepers = &self.0.engine.gatekeepers;
         if exempt || keepers.is_empty() {
             return Ok(None);
         }
         let client = request.address();
         let known = rules.known(client.to_canonical(), now);
-        let named = Named { request, group: rules.group(known) };
-        let keeper = keepers.iter().find(|keeper| keeper.keeps(&named));
+        let named = GroupedRequest { request, group: rules.group(known) };
+        let keeper = keepers.iter().find(|keeper| keeper.applies_to(&named));
         let Some(keeper) = keeper else { return Ok(None) };
         let judged = keeper.judge(keeper.identifier(&named), rules.shadow, now);
         let judged = judged.noting(keeper.log_info(&named));
         let Some(wait) = judged.refused() else { return Ok(Some(judged)) };
         judged.refuse(Some(client));
-        Err(Refusal {
+        Err(RequestRefusal {
             limit: keeper.domain().to_owned(),
             retry_after_secs: wait.retry_after_secs(),
             by_rate: false,
@@ -525,13 +572,13 @@ impl Lane {
     }
 
     /// The request's route and its estimated cost; the default if no limit needs an estimate.
-    fn foreseen(&self, rules: &Rules, request: &impl Attributes) -> Foreseen {
+    fn foreseen(&self, rules: &EngineRules, request: &impl RequestAttributes) -> CostForecast {
         if !rules.foresees {
-            return Foreseen::default();
+            return CostForecast::default();
         }
         let path = classify::normal_path(request.path());
         let route = RouteHash::of(&rules.seed, request.method(), &path);
-        self.0.engine.estimates.lock().foresee(route)
+        self.0.engine.estimates.lock().forecast(route)
     }
 
     /// Whether requests are waiting for a slot.
@@ -546,21 +593,21 @@ impl Lane {
     }
 }
 
-impl Books {
+impl LaneState {
     /// The readable name of a key, if the key is among the heaviest.
     fn name(&self, index: usize, hash: KeyHash) -> Option<String> {
         self.tops.get(index).and_then(|top| top.name(hash))
     }
 
     /// Finds the rules and the keys that a request is counted by, and whether it is exempt. Gives
-    /// the keys names in the lists of the heaviest. Takes the lock of [`KnownHosts`], while the
+    /// the keys names in the lists of the heaviest. Takes the lock of [`HostDirectory`], while the
     /// books are locked.
-    fn enter(&mut self, request: &impl Attributes, now: Time) -> Entering {
-        let Books { rules, tops, views, in_force, .. } = self;
+    fn enter(&mut self, request: &impl RequestAttributes, now: Time) -> KeyedRequest {
+        let LaneState { rules, tops, views, in_force, .. } = self;
         let seen = views.touch(&rules.seed, request, now);
-        let exempt = |rules: &Arc<Rules>| Entering {
+        let exempt = |rules: &Arc<EngineRules>| KeyedRequest {
             rules: Arc::clone(rules),
-            keys: Keys::default(),
+            keys: LimitKeys::default(),
             exempt: true,
             weight: Weight::ONE,
             seen,
@@ -575,9 +622,9 @@ impl Books {
         if known.exempt {
             return exempt(rules);
         }
-        let request = &Named { request, group: rules.group(known) };
+        let request = &GroupedRequest { request, group: rules.group(known) };
         let keys = rules.limiter.keys(request);
-        let Effect::Weigh(weight) = in_force.of(&keys, now) else { return exempt(rules) };
+        let OverrideEffect::Weigh(weight) = in_force.of(&keys, now) else { return exempt(rules) };
         for key in keys.as_slice() {
             let index = usize::from(key.limit);
             if let (Some(top), Some(limit)) =
@@ -586,15 +633,15 @@ impl Books {
                 top.touch(key.hash, now, || classify::name(limit, request, key.hash));
             }
         }
-        Entering { rules: Arc::clone(rules), keys, exempt: false, weight, seen }
+        KeyedRequest { rules: Arc::clone(rules), keys, exempt: false, weight, seen }
     }
 }
 
-fn refusal(rules: &Rules, reason: Reason, retry_after: Nanos) -> Refusal {
+fn refusal(rules: &EngineRules, reason: Reason, retry_after: Nanos) -> RequestRefusal {
     let limit = &rules.limiter.limits()[usize::from(reason.key.limit)];
-    Refusal {
+    RequestRefusal {
         limit: limit.name.to_string(),
         retry_after_secs: retry_after.retry_after_secs(),
-        by_rate: limit.unit == Unit::Hits,
+        by_rate: limit.unit == LimitUnit::Hits,
     }
 }

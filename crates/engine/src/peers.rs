@@ -4,22 +4,28 @@
 //! Hits are noted when a request is admitted, CPU time when it has ended. Shares are of the CPUs of
 //! all live instances, as far as their numbers are known. The interface: `together`.
 
-use super::together::{Named, Spent, Together, heaviest};
-use super::{Books, Engine, Rules};
-use evenkeel_config::settings::Proxy;
+use super::together::{NamedClient, PendingDeltas, Replicated, heaviest};
+use super::{Engine, EngineRules, LaneState};
+use evenkeel_config::settings::ProxySettings;
 use evenkeel_core::bucket::Algorithm;
-use evenkeel_core::classify::Keys;
+use evenkeel_core::classify::LimitKeys;
 use evenkeel_core::key::KeyHash;
-use evenkeel_core::limit::Unit;
-use evenkeel_core::replica::Shared;
+use evenkeel_core::limit::LimitUnit;
+use evenkeel_core::replica::ReplicatedLimit;
 use evenkeel_core::units::{Cost, Nanos};
 
 /// The smallest relative change of the shares for which a new limiter is made.
-const WORTHWHILE: f64 = 0.001;
+const SHARE_CHANGE_MIN: f64 = 0.001;
 
-impl Books {
+impl LaneState {
     /// Notes a request's charge to the limits in `unit`, if instances count together.
-    pub(super) fn spend(&mut self, rules: &Rules, keys: &Keys, unit: Unit, cost: Cost) {
+    pub(super) fn spend(
+        &mut self,
+        rules: &EngineRules,
+        keys: &LimitKeys,
+        unit: LimitUnit,
+        cost: Cost,
+    ) {
         let Some(spent) = &mut self.spent else { return };
         for key in keys.as_slice() {
             let index = usize::from(key.limit);
@@ -30,12 +36,12 @@ impl Books {
     }
 }
 
-impl Together for Engine {
-    fn share(&self) {
-        self.lanes.iter().for_each(|lane| lane.lock().spent = Some(Spent::default()));
+impl Replicated for Engine {
+    fn start_sharing(&self) {
+        self.lanes.iter().for_each(|lane| lane.lock().spent = Some(PendingDeltas::default()));
     }
 
-    fn shared(&self) -> Vec<Shared> {
+    fn shared(&self) -> Vec<ReplicatedLimit> {
         let given = self.given.lock();
         self.rules.load().marks.shared(&given.0.limits, given.0.cpus)
     }
@@ -45,7 +51,7 @@ impl Together for Engine {
         taken.map(|spent| spent.show(each)).sum()
     }
 
-    fn hear(&self, fingerprint: u64, _: u128, key: KeyHash, amount: Cost, age: Nanos) {
+    fn apply_delta(&self, fingerprint: u64, _: u128, key: KeyHash, amount: Cost, age: Nanos) {
         let (rules, now) = (self.rules.load(), self.clock.now());
         if let Some(index) = rules.marks.place(fingerprint) {
             rules.limiter.absorb(index, key, amount, now.minus(age), now);
@@ -53,14 +59,14 @@ impl Together for Engine {
         }
     }
 
-    fn hear_short(&self, fingerprint: u64, key: KeyHash, missing: Cost) {
+    fn apply_deficit(&self, fingerprint: u64, key: KeyHash, missing: Cost) {
         let rules = self.rules.load();
         if let Some(index) = rules.marks.place(fingerprint) {
-            rules.limiter.absorb_state(index, key, missing, self.clock.now());
+            rules.limiter.apply_remote_deficit(index, key, missing, self.clock.now());
         }
     }
 
-    fn hear_name(&self, fingerprint: u64, key: KeyHash, name: &str) {
+    fn apply_name(&self, fingerprint: u64, key: KeyHash, name: &str) {
         self.elsewhere.name(fingerprint, key, name, self.clock.now());
     }
 
@@ -69,7 +75,7 @@ impl Together for Engine {
         rules.marks.short(&rules.limiter, max, self.clock.now())
     }
 
-    fn heaviest(&self, max: usize) -> Vec<Named> {
+    fn heaviest(&self, max: usize) -> Vec<NamedClient> {
         heaviest(self, &self.rules.load().marks, max)
     }
 
@@ -77,11 +83,11 @@ impl Together for Engine {
         Some(self.given.lock().0.cpus)
     }
 
-    fn share_of(&self, cpus: f64) {
+    fn set_total_cpus(&self, cpus: f64) {
         // Lock order: the outermost lock, held while `take_over` takes the others.
         let mut given = self.given.lock();
         let factor = cpus / given.0.cpus.max(f64::EPSILON);
-        if (factor / given.1 - 1.0).abs() < WORTHWHILE {
+        if (factor / given.1 - 1.0).abs() < SHARE_CHANGE_MIN {
             return;
         }
         given.1 = factor;
@@ -91,10 +97,10 @@ impl Together for Engine {
 
 /// The settings for `factor` times the configured number of CPUs. Only limits in CPU time scale,
 /// because they are shares. The concurrency at the backend of this instance stays the same.
-pub(super) fn scaled(proxy: &Proxy, factor: f64) -> Proxy {
+pub(super) fn scaled(proxy: &ProxySettings, factor: f64) -> ProxySettings {
     let mut proxy = proxy.clone();
     for limit in &mut proxy.limits {
-        if let (Unit::Cpu, Algorithm::Debt(debt)) = (limit.unit, &limit.algorithm) {
+        if let (LimitUnit::Cpu, Algorithm::Debt(debt)) = (limit.unit, &limit.algorithm) {
             limit.algorithm = Algorithm::Debt(debt.scaled(factor));
         }
     }
@@ -104,10 +110,10 @@ pub(super) fn scaled(proxy: &Proxy, factor: f64) -> Proxy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Asked;
-    use crate::counted::Counted;
-    use evenkeel_core::classify::Attributes;
-    use evenkeel_core::key::Seed;
+    use crate::AskOutcome;
+    use crate::counted::EngineView;
+    use evenkeel_core::classify::RequestAttributes;
+    use evenkeel_core::key::KeySeed;
     use evenkeel_runtime::clock::Clock;
     use evenkeel_telemetry::Watch;
     use std::net::IpAddr;
@@ -115,7 +121,7 @@ mod tests {
 
     struct Client;
 
-    impl Attributes for Client {
+    impl RequestAttributes for Client {
         fn address(&self) -> IpAddr {
             IpAddr::from([192, 0, 2, 1])
         }
@@ -140,11 +146,11 @@ mod tests {
         let clock = Clock::start();
         let watch = Arc::new(Watch::new(clock.now()));
         let proxy = config.settings.proxy.expect("open");
-        Engine::new(&proxy, 2, Seed([7; 16]), clock, watch)
+        Engine::new(&proxy, 2, KeySeed([7; 16]), clock, watch)
     }
 
     fn serve(engine: &Arc<Engine>, cost: &[u8]) -> bool {
-        let Asked::Pass(mut charge) = engine.lane(1).ask(&Client) else { return false };
+        let AskOutcome::Pass(mut charge) = engine.lane(1).ask(&Client) else { return false };
         charge.work();
         charge.head(Some(cost));
         true
@@ -167,7 +173,7 @@ mod tests {
     fn what_one_engine_charges_the_other_charges_too() {
         let (a, b) = (engine(), engine());
         assert!(serve(&a, b"9s"), "before anybody counts along");
-        a.share();
+        a.start_sharing();
         assert!((0..3).all(|_| serve(&a, b"2s")));
         let mut told = Vec::new();
         a.spent(&mut |mark, context, key, amount| told.push((mark, context, key, amount)));
@@ -176,15 +182,15 @@ mod tests {
         assert_eq!(amounts, [3.0, 6.0], "three hits, and six seconds");
         assert_eq!(a.spent(&mut |_, _, _, _| panic!("told twice")), 0);
         for (mark, context, key, amount) in &told {
-            b.hear(*mark, *context, *key, *amount, Nanos::ZERO);
-            b.hear_name(*mark, *key, "192.0.2.1");
+            b.apply_delta(*mark, *context, *key, *amount, Nanos::ZERO);
+            b.apply_name(*mark, *key, "192.0.2.1");
         }
         assert_eq!(b.top(0)[0].row.name, "192.0.2.1", "the other has told it");
         assert!(is_about(&left(&b), [24.0, 7.0]), "{:?}", left(&b));
         assert!((0..7).all(|_| serve(&b, b"0s")) && !serve(&b, b"0s"), "seven were left");
         // A joining instance gets deficits: a debt that it already has is not added again.
         for (mark, key, missing) in a.short(100) {
-            b.hear_short(mark, key, missing);
+            b.apply_deficit(mark, key, missing);
         }
         assert!(is_about(&left(&b), [15.0, 0.0]), "{:?}", left(&b));
     }
@@ -197,13 +203,13 @@ mod tests {
             held.limits()[0].algorithm.per_second().expect("a rate").as_units()
         };
         let before = engine.shared();
-        engine.share_of(12.0);
+        engine.set_total_cpus(12.0);
         assert!((rate(&engine) - 1.2).abs() < 1e-6);
         assert_eq!(engine.shared(), before, "peers compare what is written");
         let given = engine.given.lock().0.clone();
         engine.reload(&given);
         assert!((rate(&engine) - 1.2).abs() < 1e-6);
-        engine.share_of(4.0);
+        engine.set_total_cpus(4.0);
         assert!((rate(&engine) - 0.4).abs() < 1e-6);
         assert!((engine.cpus().expect("some") - 4.0).abs() < 1e-9);
     }

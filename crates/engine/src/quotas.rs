@@ -4,9 +4,9 @@
 //! Only limits in hits that refill have a quota. The CPU time that is left would be of no use to a
 //! client. No decision is made here. The header fields: `doors/proxy/headers.rs`.
 
-use super::{Charge, Lane, Refusal};
+use super::{Charge, EngineLane, RequestRefusal};
 use evenkeel_core::bucket::Algorithm;
-use evenkeel_core::limit::{Limit, Unit};
+use evenkeel_core::limit::{Limit, LimitUnit};
 
 /// A quota, and the rest of it that a client has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct Quota {
 /// The burst of a limit in requests, and its rate per second; `None` if the limit has no quota.
 fn figures(limit: &Limit) -> Option<(f64, f64)> {
     match &limit.algorithm {
-        Algorithm::Debt(debt) if limit.unit == Unit::Hits && !limit.shadow => {
+        Algorithm::Debt(debt) if limit.unit == LimitUnit::Hits && !limit.shadow => {
             Some((debt.burst().as_units(), debt.rate().per_second()))
         }
         _ => None,
@@ -68,10 +68,10 @@ impl Charge {
     }
 }
 
-impl Lane {
+impl EngineLane {
     /// The quota of the limit that refused a client, if that limit has one.
     #[must_use]
-    pub fn quota_of(&self, refusal: &Refusal) -> Option<Quota> {
+    pub fn quota_of(&self, refusal: &RequestRefusal) -> Option<Quota> {
         let rules = self.0.engine.rules.load();
         let limit = rules.limiter.limits().iter().find(|limit| *limit.name == *refusal.limit)?;
         quota(limit, 0.0, |_, _| refusal.retry_after_secs)

@@ -7,26 +7,26 @@
 mod playback;
 pub(super) mod ruling;
 
-pub use playback::Note;
+pub use playback::PlaybackNote;
 
-use super::{Charge, Lane, Refusal, Rules, refusal};
+use super::{Charge, EngineLane, EngineRules, RequestRefusal, refusal};
 use evenkeel_config::settings::CostSource;
 use evenkeel_core::bucket::Algorithm;
-use evenkeel_core::classify::{Attributes, Keys};
-use evenkeel_core::limit::Action;
-use evenkeel_core::limiter::Blocked;
+use evenkeel_core::classify::{LimitKeys, RequestAttributes};
+use evenkeel_core::limit::LimitAction;
+use evenkeel_core::limiter::BlockStarted;
 use evenkeel_core::meter::Measure;
 use evenkeel_core::units::{Cost, Nanos, Time};
 use evenkeel_telemetry::counts::tiers::Tier;
-use evenkeel_telemetry::decision::notice::Notice;
-use ruling::Ruling;
+use evenkeel_telemetry::decision::notice::BlockNotice;
+use ruling::ReportedOutcome;
 
 /// The part of a `User-Agent` that a notice shows, in bytes.
 const AGENT_BYTES_MAX: usize = 200;
 
 /// The report on a request that another program has served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum ServedReport {
     /// The cost is reported.
     Cost(Cost),
     /// The duration is reported. The cost depends on what ran at the same time.
@@ -37,27 +37,27 @@ pub enum Told {
 
 /// How long a request waits before it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wait {
+pub struct StartWait {
     /// The latest end of the wait.
     pub until: Time,
-    /// Whether the wait also ends as soon as there is room ([`Lane::has_room`]).
+    /// Whether the wait also ends as soon as there is room ([`EngineLane::has_room`]).
     pub while_busy: bool,
 }
 
-impl Lane {
+impl EngineLane {
     /// Whether the backend works on fewer requests than it can run at once. Locks the meter and
     /// then the gate, one after the other.
     #[must_use]
     pub fn has_room(&self) -> bool {
         let engine = &self.0.engine;
         let working = engine.meter.lock().working() as usize;
-        working < engine.gate.crowd().concurrency
+        working < engine.gate.stats().concurrency
     }
 }
 
 impl Charge {
     /// Records that the request has waited for `waited` before it ran.
-    pub fn has_waited(&mut self, waited: Nanos) {
+    pub fn mark_waited(&mut self, waited: Nanos) {
         self.waited = waited;
         self.leave_gate();
     }
@@ -66,54 +66,57 @@ impl Charge {
     /// say when a slot is free. If the action is `hold`, the request waits first, for the same
     /// time. If it is `queue`, the request waits while the backend has no room, and at most until
     /// its debt is paid.
-    pub fn wait_first(&mut self) -> Option<Wait> {
+    pub fn wait_first(&mut self) -> Option<StartWait> {
         let own = self.own_wait();
         let Some(until) = self.gated_until() else { return own };
         // By then, if there is room, there is no other reason to wait.
         let own = own.filter(|own| !own.while_busy).map_or(until, |own| own.until);
-        Some(Wait { until: until.max(own), while_busy: false })
+        Some(StartWait { until: until.max(own), while_busy: false })
     }
 
     /// The wait that the limits demand, without that of a gatekeeper.
-    fn own_wait(&mut self) -> Option<Wait> {
+    fn own_wait(&mut self) -> Option<StartWait> {
         if self.delayed || (self.reported && self.rules.shadow) {
             let until = self.delayed.then(|| self.ticket.starts_at())?;
-            return Some(Wait { until, while_busy: false });
+            return Some(StartWait { until, while_busy: false });
         }
         let now = self.lane.0.now();
         let debt = |action, shadow| self.rules.limiter.debt(&self.ticket, action, shadow, now);
-        let wait = |shadow| match debt(Action::Hold, shadow) {
+        let wait = |shadow| match debt(LimitAction::Hold, shadow) {
             Some(reason) => Some((reason, false)),
-            None => Some((debt(Action::Queue, shadow).filter(|_| !self.lane.has_room())?, true)),
+            None => {
+                Some((debt(LimitAction::Queue, shadow).filter(|_| !self.lane.has_room())?, true))
+            }
         };
         if let Some((reason, while_busy)) = wait(true).filter(|_| !self.reported) {
             let verdict = if while_busy { "queue" } else { "delay" };
-            let ruling = Ruling::new(verdict, true);
+            let ruling = ReportedOutcome::new(verdict, true);
             self.lane.report(ruling, &self.rules, self.client, reason, None);
             self.reported = true;
             self.tier = Tier::Debt;
         }
         let (reason, while_busy) = wait(false)?;
         let verdict = if while_busy { "queue" } else { "delay" };
-        let ruling = Ruling::new(verdict, self.rules.shadow);
+        let ruling = ReportedOutcome::new(verdict, self.rules.shadow);
         self.lane.report(ruling, &self.rules, self.client, reason, None);
         self.reported = true;
         self.tier = Tier::Debt;
         let until = now.plus(reason.wait);
-        (!self.rules.shadow).then_some(Wait { until, while_busy })
+        (!self.rules.shadow).then_some(StartWait { until, while_busy })
     }
 
     /// The refusal of a request that would have to wait and finds no place to wait in.
     #[must_use]
-    pub fn crowded_out(&self, wait: Wait) -> Refusal {
+    pub fn crowded_out(&self, wait: StartWait) -> RequestRefusal {
         let now = self.lane.0.now();
         let debt = |action| self.rules.limiter.debt(&self.ticket, action, false, now);
-        let reason = [Action::Delay, Action::Hold, Action::Queue].into_iter().find_map(debt);
+        let reason =
+            [LimitAction::Delay, LimitAction::Hold, LimitAction::Queue].into_iter().find_map(debt);
         let left = wait.until.since(now);
         match reason {
             Some(reason) => refusal(&self.rules, reason, left),
             // The debt has been paid in the meantime.
-            None => Refusal {
+            None => RequestRefusal {
                 limit: "waiting".to_owned(),
                 retry_after_secs: left.retry_after_secs(),
                 by_rate: false,
@@ -123,12 +126,12 @@ impl Charge {
 
     /// Closes the account of a request that was admitted `elapsed` ago and was on the virtual clock
     /// for `counted` of that time. Returns the cost that is charged.
-    pub fn close(mut self, told: Told, elapsed: Nanos, counted: Nanos) -> Cost {
+    pub fn close(mut self, told: ServedReport, elapsed: Nanos, counted: Nanos) -> Cost {
         self.rest();
         let (cost, measure) = match told {
-            Told::Cost(cost) => (cost, Measure::Report),
-            Told::Time(took) => (self.cost_of(took.min(elapsed), counted), Measure::Report),
-            Told::Nothing(cost) => (cost, Measure::Estimate),
+            ServedReport::Cost(cost) => (cost, Measure::Report),
+            ServedReport::Time(took) => (self.cost_of(took.min(elapsed), counted), Measure::Report),
+            ServedReport::Nothing(cost) => (cost, Measure::Estimate),
         };
         self.whole = measure != Measure::Estimate;
         self.told = Some((cost, measure));
@@ -151,13 +154,13 @@ impl Charge {
     }
 
     /// Logs and counts that the cost of this request has started a block.
-    pub(super) fn notice(&self, block: Blocked, measure: Measure, now: Time) {
+    pub(super) fn notice(&self, block: BlockStarted, measure: Measure, now: Time) {
         let index = usize::from(block.key.limit);
         let limits = self.rules.limiter.limits();
         let Some(limit) = limits.get(index) else { return };
         let Algorithm::Sliding(window) = &limit.algorithm else { return };
         let name = self.lane.0.books.lock().name(index, block.key.hash);
-        let notice = Notice {
+        let notice = BlockNotice {
             limit: &limit.name,
             key: name.as_deref().unwrap_or("?"),
             client: self.client,
@@ -168,13 +171,17 @@ impl Charge {
             agent: self.agent.as_deref().unwrap_or_default(),
             shadow: self.rules.shadow || limit.shadow,
         };
-        self.lane.0.engine.watch.blocked(&notice, now);
+        self.lane.0.engine.watch.record_block(&notice, now);
     }
 }
 
 /// The `User-Agent` that the notice of a block may have to show, if a limit counts the request in a
 /// sliding window.
-pub(super) fn agent(rules: &Rules, keys: &Keys, request: &impl Attributes) -> Option<Box<str>> {
+pub(super) fn agent(
+    rules: &EngineRules,
+    keys: &LimitKeys,
+    request: &impl RequestAttributes,
+) -> Option<Box<str>> {
     let limits = rules.limiter.limits();
     let mut counting = keys.as_slice().iter().filter_map(|key| limits.get(usize::from(key.limit)));
     counting.find(|limit| matches!(limit.algorithm, Algorithm::Sliding(_)))?;

@@ -11,19 +11,19 @@ pub mod asked;
 mod peers;
 
 use arc_swap::ArcSwap;
-use evenkeel_config::settings::Line;
+use evenkeel_config::settings::LineSettings;
 use evenkeel_config::settings::tags::{
-    Counting, OWN_NUMBERS, SHARED, TagRule, TagRules, owed_time,
+    OWN_NUMBERS_LIMIT_NAME, SHARED_LIMIT_NAME, SharedTagRule, TagRule, TagRules, owed_time,
 };
 use evenkeel_core::bucket::Algorithm;
-use evenkeel_core::bucket::debt::Debt;
+use evenkeel_core::bucket::debt::DebtBucket;
 use evenkeel_core::classify::prefix::hash;
-use evenkeel_core::classify::{Key, readable};
-use evenkeel_core::key::Seed;
-use evenkeel_core::limit::{Action, Limit};
-use evenkeel_core::limiter::{Limiter, Policy, Reason};
-use evenkeel_core::top::{Row, Top};
-use evenkeel_core::units::{Cost, Nanos, Pace, Rate, SECOND, Time};
+use evenkeel_core::classify::{LimitKey, readable};
+use evenkeel_core::key::KeySeed;
+use evenkeel_core::limit::{Limit, LimitAction};
+use evenkeel_core::limiter::{Limiter, LimiterPolicy, Reason};
+use evenkeel_core::top::{TopClient, TopClients};
+use evenkeel_core::units::{Cost, ExactRate, Nanos, Rate, SECOND, Time};
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::decision::Decision;
@@ -33,95 +33,96 @@ use parking_lot::{Mutex, MutexGuard};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::Standing;
-use super::counted::{Counted, Work};
-use super::together::{Elsewhere, Marks, Spent};
-use asked::By;
+use super::HeavyClient;
+use super::counted::{BackendLoad, EngineView};
+use super::together::{LimitIds, PendingDeltas, RemoteTops};
+use asked::DecidedBy;
 
 /// The number of tags that each limit remembers by name, per lane.
 const TOP_KEYS: usize = 1_000;
 /// The number of questions in each millisecond that the lists count in full. Of further ones they
-/// count one in [`SAMPLE`].
-const SEEN_PER_MILLI: u32 = 20;
+/// count one in [`SAMPLE_ONE_IN`].
+const COUNTED_PER_MILLI: u32 = 20;
 /// The average distance between sampled questions, and the weight of each.
-const SAMPLE: u32 = 64;
+const SAMPLE_ONE_IN: u32 = 64;
 
 /// The number of tags to fetch the buckets of from memory at the same time.
-pub const GROUP: usize = 16;
+pub const TAG_GROUP_MAX: usize = 16;
 
 /// The limits and tag rules of a door. A reload replaces them as a whole.
-struct Rules {
+struct TagEngineRules {
     limiter: Arc<Limiter>,
     tags: Arc<TagRules>,
-    /// The index of the limit [`SHARED`], if there are rules without a limit of their own.
+    /// The index of the limit [`SHARED_LIMIT_NAME`], if there are rules without a limit of their
+    /// own.
     shared: Option<u8>,
-    /// The index of the limit [`OWN_NUMBERS`], if questions may bring their own numbers.
+    /// The index of the limit [`OWN_NUMBERS_LIMIT_NAME`], if questions may bring their own numbers.
     own: Option<u8>,
     /// The counter of refused questions, for each limit.
     refused: Vec<Counter>,
     /// The fingerprints by which other instances know the limits.
-    marks: Marks,
+    marks: LimitIds,
 }
 
 /// The limits by tag, shared by all threads of a door.
 ///
 /// # Lock order
 ///
-/// A [`Batch`] holds the `Books` of its lane until it is dropped. While they are held, only the
-/// spin bits of buckets and the locks of the log (`watch`) are taken. `elsewhere` is never
-/// held while another lock is taken, nor are the `Books` of two lanes locked at once.
-pub struct Tags {
+/// A [`TagBatch`] holds the `TagLaneState` of its lane until it is dropped. While they are held,
+/// only the spin bits of buckets and the locks of the log (`watch`) are taken. `elsewhere` is never
+/// held while another lock is taken, nor are the `TagLaneState` of two lanes locked at once.
+pub struct TagEngine {
     clock: Clock,
-    rules: ArcSwap<Rules>,
-    lanes: Vec<Arc<Mutex<Books>>>,
+    rules: ArcSwap<TagEngineRules>,
+    lanes: Vec<Arc<Mutex<TagLaneState>>>,
     watch: Arc<Watch>,
     /// The heaviest tags as other instances report them.
-    elsewhere: Elsewhere,
+    elsewhere: RemoteTops,
 }
 
 /// The state of one lane, behind a lock of its own. Only `reload`, the peers and the admin door
 /// contend for it.
-struct Books {
-    rules: Arc<Rules>,
+struct TagLaneState {
+    rules: Arc<TagEngineRules>,
     /// The heaviest tags of each limit, in the order of the limits.
-    tops: Vec<Top>,
-    sampler: Sampler,
+    tops: Vec<TopClients>,
+    sampler: QuestionSampler,
     /// The second in which no more refusals are logged, because the log has had enough of them.
     quiet: u64,
     /// The charges to report to other instances; `None` unless instances count together.
-    spent: Option<Spent>,
+    spent: Option<PendingDeltas>,
 }
 
-impl Tags {
+impl TagEngine {
     /// Makes an engine for `lanes` threads.
     #[must_use]
     pub fn new(
-        line: &Line,
+        line: &LineSettings,
         lanes: usize,
-        seed: Seed,
+        seed: KeySeed,
         clock: Clock,
         watch: Arc<Watch>,
-    ) -> Arc<Tags> {
+    ) -> Arc<TagEngine> {
         let limiter = Limiter::new(POLICY, limits(line), seed);
         let rules = Arc::new(rules(line, limiter, &watch));
-        let books = |lane| Books {
+        let books = |lane| TagLaneState {
             rules: Arc::clone(&rules),
-            tops: rules.limiter.limits().iter().map(|_| Top::new(TOP_KEYS)).collect(),
-            sampler: Sampler::new(&seed, lane),
+            tops: rules.limiter.limits().iter().map(|_| TopClients::new(TOP_KEYS)).collect(),
+            sampler: QuestionSampler::new(&seed, lane),
             quiet: 0,
             spent: None,
         };
-        Arc::new(Tags {
+        Arc::new(TagEngine {
             clock,
             lanes: (0..lanes.max(1)).map(|lane| Arc::new(Mutex::new(books(lane)))).collect(),
             rules: ArcSwap::new(Arc::clone(&rules)),
             watch,
-            elsewhere: Elsewhere::default(),
+            elsewhere: RemoteTops::default(),
         })
     }
 
     /// Applies a changed configuration. Debts are kept. Locks the lanes one at a time.
-    pub fn reload(&self, line: &Line) {
+    pub fn reload(&self, line: &LineSettings) {
         let now = self.clock.now();
         let old = self.rules.load();
         let limiter = old.limiter.reconfigured(POLICY, limits(line), now);
@@ -134,10 +135,10 @@ impl Tags {
         self.rules.store(Arc::clone(&rules));
         for lane in &self.lanes {
             let mut books = lane.lock();
-            let mut before: Vec<Option<Top>> = books.tops.drain(..).map(Some).collect();
+            let mut before: Vec<Option<TopClients>> = books.tops.drain(..).map(Some).collect();
             let carried = places.iter().map(|place| {
                 let carried = place.and_then(|at| before.get_mut(at)?.take());
-                carried.unwrap_or_else(|| Top::new(TOP_KEYS))
+                carried.unwrap_or_else(|| TopClients::new(TOP_KEYS))
             });
             books.tops = carried.collect();
             books.rules = Arc::clone(&rules);
@@ -146,13 +147,13 @@ impl Tags {
 
     /// Returns the handle of thread `index`.
     #[must_use]
-    pub fn lane(self: &Arc<Tags>, index: usize) -> TagLane {
+    pub fn lane(self: &Arc<TagEngine>, index: usize) -> TagLane {
         let books = Arc::clone(&self.lanes[index % self.lanes.len()]);
         TagLane { tags: Arc::clone(self), books }
     }
 }
 
-impl Counted for Tags {
+impl EngineView for TagEngine {
     fn held(&self) -> Arc<Limiter> {
         Arc::clone(&self.rules.load().limiter)
     }
@@ -165,12 +166,12 @@ impl Counted for Tags {
         self.rules.load().limiter.limits().get(index).is_some_and(|limit| limit.shadow)
     }
 
-    fn work(&self) -> Option<Work> {
+    fn work(&self) -> Option<BackendLoad> {
         None
     }
 
     /// The cost of a tag is the number of hits asked for, served or refused.
-    fn top(&self, index: usize) -> Vec<Standing> {
+    fn top(&self, index: usize) -> Vec<HeavyClient> {
         let now = self.clock.now();
         let rules = self.rules.load();
         let tops = self.lanes.iter().map(|lane| {
@@ -178,30 +179,30 @@ impl Counted for Tags {
             books.tops.get(index).map(|top| top.rows(now)).unwrap_or_default()
         });
         let elsewhere = self.elsewhere.rows(rules.marks.of(index), now);
-        let rows = Top::merge(tops.chain([elsewhere]).collect());
-        let standing = |row: Row| {
+        let rows = TopClients::merge(tops.chain([elsewhere]).collect());
+        let standing = |row: TopClient| {
             let reason = rules.limiter.standing_of(index, row.hash, now);
-            Standing { level: reason.level, wait: reason.wait, row }
+            HeavyClient { level: reason.level, wait: reason.wait, row }
         };
         rows.into_iter().map(standing).collect()
     }
 }
 
 /// Tags are served or refused, never delayed.
-const POLICY: Policy = Policy { action: Action::Reject, max_delay: Nanos::ZERO };
+const POLICY: LimiterPolicy = LimiterPolicy { action: LimitAction::Reject, max_delay: Nanos::ZERO };
 
 /// The limits of a door: the configured ones, and the limit for keys that bring their own numbers.
-fn limits(line: &Line) -> Vec<Limit> {
+fn limits(line: &LineSettings) -> Vec<Limit> {
     let mut limits = line.limits.clone();
     if !line.resp.is_empty() {
         // The first limit is the one for tags that match no other. Its mode is that of the door.
         let shadow = line.limits.first().is_some_and(|limit| limit.shadow);
-        limits.push(Limit { shadow, ..owed_time(OWN_NUMBERS, line.keys_max) });
+        limits.push(Limit { shadow, ..owed_time(OWN_NUMBERS_LIMIT_NAME, line.keys_max) });
     }
     limits
 }
 
-fn rules(line: &Line, limiter: Limiter, watch: &Watch) -> Rules {
+fn rules(line: &LineSettings, limiter: Limiter, watch: &Watch) -> TagEngineRules {
     let limits = limiter.limits();
     let refused = limits
         .iter()
@@ -210,40 +211,40 @@ fn rules(line: &Line, limiter: Limiter, watch: &Watch) -> Rules {
             watch.registry().counter(&DECISIONS, &["reject", &limit.name, shadow])
         });
     let place = |name: &str| (0..).zip(limits).find(|(_, l)| *l.name == *name).map(|(at, _)| at);
-    Rules {
+    TagEngineRules {
         tags: Arc::clone(&line.rules),
-        shared: place(SHARED),
-        own: place(OWN_NUMBERS),
+        shared: place(SHARED_LIMIT_NAME),
+        own: place(OWN_NUMBERS_LIMIT_NAME),
         refused: refused.collect(),
-        marks: Marks::new("line", limits),
+        marks: LimitIds::new("line", limits),
         limiter: Arc::new(limiter),
     }
 }
 
-impl Rules {
+impl TagEngineRules {
     /// The bucket that counts `tag`; `None` if the tag is exempt or matches no rule.
-    fn find(&self, tag: &[u8]) -> Option<Found> {
+    fn find(&self, tag: &[u8]) -> Option<TagBucket> {
         let (limit, counting) = match self.tags.find(tag)? {
             TagRule::Exempt => return None,
             TagRule::Own(limit) => (limit, None),
             TagRule::Shared(counting) => (self.shared?, Some(counting)),
         };
-        Some(Found { key: Key { limit, hash: hash(tag, self.limiter.seed()) }, counting })
+        Some(TagBucket { key: LimitKey { limit, hash: hash(tag, self.limiter.seed()) }, counting })
     }
 
     /// The algorithm of a bucket: that of its rule, else that of its limit.
-    fn algorithm(&self, found: Found) -> &Algorithm {
+    fn algorithm(&self, found: TagBucket) -> &Algorithm {
         let own = || &self.limiter.limits()[usize::from(found.key.limit)].algorithm;
         self.counting(found).map_or_else(own, |counting| &counting.algorithm)
     }
 
-    fn counting(&self, found: Found) -> Option<&Counting> {
+    fn counting(&self, found: TagBucket) -> Option<&SharedTagRule> {
         self.tags.counting(found.counting?)
     }
 
     /// The amount to report to other instances for `hits`: the time that they take if the rule has
     /// its own numbers, else hits.
-    fn cost(&self, found: Found, hits: u64) -> Cost {
+    fn cost(&self, found: TagBucket, hits: u64) -> Cost {
         match self.counting(found) {
             Some(counting) => Cost(counting.interval.0.saturating_mul(hits)),
             None => Cost::hits(hits),
@@ -253,15 +254,15 @@ impl Rules {
 
 /// The bucket of a tag, with the number of its rule's counting if it differs from the limit's.
 #[derive(Clone, Copy, Debug)]
-struct Found {
-    key: Key,
+struct TagBucket {
+    key: LimitKey,
     counting: Option<u32>,
 }
 
 /// The engine handle of one thread.
 pub struct TagLane {
-    tags: Arc<Tags>,
-    books: Arc<Mutex<Books>>,
+    tags: Arc<TagEngine>,
+    books: Arc<Mutex<TagLaneState>>,
 }
 
 impl TagLane {
@@ -269,31 +270,31 @@ impl TagLane {
     /// questions of the batch have the same time. Only for work that never waits, because the batch
     /// holds the lane's lock.
     #[must_use]
-    pub fn batch(&self, client: Option<IpAddr>) -> Batch<'_> {
+    pub fn batch(&self, client: Option<IpAddr>) -> TagBatch<'_> {
         self.batch_at(client, self.tags.clock.now())
     }
 
     /// Begins a batch as [`TagLane::batch`] does, at a time that the caller has read already.
     #[must_use]
-    pub fn batch_at(&self, client: Option<IpAddr>, now: Time) -> Batch<'_> {
-        self.batch_by(By::Here, client, now)
+    pub fn batch_at(&self, client: Option<IpAddr>, now: Time) -> TagBatch<'_> {
+        self.batch_by(DecidedBy::Here, client, now)
     }
 
-    fn batch_by(&self, by: By, client: Option<IpAddr>, now: Time) -> Batch<'_> {
+    fn batch_by(&self, by: DecidedBy, client: Option<IpAddr>, now: Time) -> TagBatch<'_> {
         // Locked until the batch is dropped.
         let mut books = self.books.lock();
         books.sampler.turn(now);
         let watch = &self.tags.watch;
-        Batch { watch, books, by, now, client, served: 0, refused: (0, 0), untold: 0 }
+        TagBatch { watch, books, by, now, client, served: 0, refused: (0, 0), untold: 0 }
     }
 }
 
 /// Questions that are answered as of one moment. Holds the lock of its lane, so it must not be kept
 /// across an `await`, and a thread must not begin a second one.
-pub struct Batch<'a> {
+pub struct TagBatch<'a> {
     watch: &'a Watch,
-    books: MutexGuard<'a, Books>,
-    by: By,
+    books: MutexGuard<'a, TagLaneState>,
+    by: DecidedBy,
     now: Time,
     client: Option<IpAddr>,
     served: u64,
@@ -306,7 +307,7 @@ pub struct Batch<'a> {
 
 /// The rate and the capacity that a question brings with it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Numbers {
+pub struct QuestionNumbers {
     /// The time in which one hit becomes available; above zero.
     pub interval: Nanos,
     /// The most hits that can be saved up; above zero.
@@ -315,7 +316,7 @@ pub struct Numbers {
 
 /// The state of a tag after a question, as the client sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct TagAnswer {
     /// Whether the hits were served.
     pub served: bool,
     /// The most hits that can be saved up.
@@ -328,7 +329,7 @@ pub struct Told {
     pub full: Nanos,
 }
 
-impl Batch<'_> {
+impl TagBatch<'_> {
     /// The time of all questions in this batch.
     #[must_use]
     pub fn now(&self) -> Time {
@@ -336,14 +337,14 @@ impl Batch<'_> {
     }
 
     /// Asks for one hit of each tag, charges it if it is served, and calls `answer` with the
-    /// result. A value that is no tag is served. The batch takes at most [`GROUP`] tags per call:
-    /// their buckets are fetched from memory at the same time, because the fetch takes longer than
-    /// all the rest.
+    /// result. A value that is no tag is served. The batch takes at most [`TAG_GROUP_MAX`] tags per
+    /// call: their buckets are fetched from memory at the same time, because the fetch takes longer
+    /// than all the rest.
     pub fn ask(&mut self, tags: &[Option<&[u8]>], mut answer: impl FnMut(bool)) {
-        if self.by != By::Here {
+        if self.by != DecidedBy::Here {
             return tags.iter().for_each(|tag| answer(self.served_elsewhere(*tag)));
         }
-        let mut all = [None; GROUP];
+        let mut all = [None; TAG_GROUP_MAX];
         for (found, tag) in all.iter_mut().zip(tags) {
             *found = tag.and_then(|tag| self.rules().find(tag));
         }
@@ -367,21 +368,26 @@ impl Batch<'_> {
     /// Asks for `hits` of `tag`, all or none, and returns the state of the tag. `None` if no rule
     /// counts the tag.
     #[must_use]
-    pub fn told(&mut self, tag: &[u8], hits: u64) -> Option<Told> {
+    pub fn ask_state(&mut self, tag: &[u8], hits: u64) -> Option<TagAnswer> {
         let rules = self.rules();
         let found = rules.find(tag)?;
         let (algorithm, cost) = (rules.algorithm(found).clone(), rules.cost(found, hits));
         Some(self.told_by(&algorithm, found.key, tag, hits, cost))
     }
 
-    /// Asks as [`Batch::told`] does, by the numbers of the question; `None` if questions may not
-    /// bring any, or if these make no rate.
+    /// Asks as [`TagBatch::ask_state`] does, by the numbers of the question; `None` if questions
+    /// may not bring any, or if these make no rate.
     #[must_use]
-    pub fn told_by_own(&mut self, tag: &[u8], hits: u64, numbers: Numbers) -> Option<Told> {
+    pub fn ask_by_own_numbers(
+        &mut self,
+        tag: &[u8],
+        hits: u64,
+        numbers: QuestionNumbers,
+    ) -> Option<TagAnswer> {
         let limit = self.rules().own?;
-        let key = Key { limit, hash: hash(tag, self.rules().limiter.seed()) };
+        let key = LimitKey { limit, hash: hash(tag, self.rules().limiter.seed()) };
         let rate = Rate::per(Cost::hits(1), numbers.interval)?;
-        let algorithm = Algorithm::Debt(Debt::new(rate, Cost::hits(numbers.capacity)));
+        let algorithm = Algorithm::Debt(DebtBucket::new(rate, Cost::hits(numbers.capacity)));
         // The amount is reported as a time, because other instances do not know these numbers.
         let time = Cost(numbers.interval.0.saturating_mul(hits));
         Some(self.told_by(&algorithm, key, tag, hits, time))
@@ -390,12 +396,12 @@ impl Batch<'_> {
     fn told_by(
         &mut self,
         algorithm: &Algorithm,
-        key: Key,
+        key: LimitKey,
         tag: &[u8],
         hits: u64,
         cost: Cost,
-    ) -> Told {
-        if self.by != By::Here {
+    ) -> TagAnswer {
+        if self.by != DecidedBy::Here {
             return self.told_elsewhere(algorithm, key, tag, hits);
         }
         let limiter = &self.books.rules.limiter;
@@ -404,25 +410,25 @@ impl Batch<'_> {
         self.spend(key, cost, wait);
         self.count(key, tag, hits, wait);
         let wait = if self.shadows(key) { Nanos::ZERO } else { wait };
-        told(algorithm, state, wait, hits, self.now)
+        ask_state(algorithm, state, wait, hits, self.now)
     }
 
     /// The rules by which this batch is decided.
-    fn rules(&self) -> &Rules {
+    fn rules(&self) -> &TagEngineRules {
         match &self.by {
-            By::Told(asked) => asked.rules(),
-            By::Here | By::Noted(_) => &self.books.rules,
+            DecidedBy::Told(asked) => asked.rules(),
+            DecidedBy::Here | DecidedBy::Noted(_) => &self.books.rules,
         }
     }
 
     /// Whether the limit of this key is in shadow, so that tags over it are served.
-    fn shadows(&self, key: Key) -> bool {
+    fn shadows(&self, key: LimitKey) -> bool {
         let limits = self.rules().limiter.limits();
         limits.get(usize::from(key.limit)).is_some_and(|limit| limit.shadow)
     }
 
     /// Notes the charge of served hits, if instances count together.
-    fn spend(&mut self, key: Key, cost: Cost, wait: Nanos) {
+    fn spend(&mut self, key: LimitKey, cost: Cost, wait: Nanos) {
         let books = &mut *self.books;
         if let Some(spent) = books.spent.as_mut().filter(|_| wait == Nanos::ZERO) {
             spent.add(books.rules.marks.of(usize::from(key.limit)), 0, key.hash, cost);
@@ -430,7 +436,7 @@ impl Batch<'_> {
     }
 
     /// Counts one question and its outcome.
-    fn count(&mut self, key: Key, tag: &[u8], hits: u64, wait: Nanos) {
+    fn count(&mut self, key: LimitKey, tag: &[u8], hits: u64, wait: Nanos) {
         let index = usize::from(key.limit);
         let books = &mut *self.books;
         if let Some(times) = books.sampler.weight()
@@ -460,7 +466,7 @@ impl Batch<'_> {
     }
 
     /// Logs a refusal, unless too many were logged in this second.
-    fn tell(&mut self, key: Key, tag: &[u8], wait: Nanos) {
+    fn tell(&mut self, key: LimitKey, tag: &[u8], wait: Nanos) {
         let second = self.now.second();
         if self.books.quiet == second {
             self.untold += 1;
@@ -479,19 +485,19 @@ impl Batch<'_> {
             cost: None,
             shadow: rules.limiter.limits()[usize::from(key.limit)].shadow,
         };
-        if !self.watch.tell(&decision, self.now) {
+        if !self.watch.log_decision(&decision, self.now) {
             self.books.quiet = second;
         }
     }
 }
 
 /// The numbers of a bucket without capacity, for the placeholder answers of a noting batch.
-fn nothing() -> Debt {
-    Debt::new(Pace::ONE_PER_SECOND.rate(), Cost::ZERO)
+fn nothing() -> DebtBucket {
+    DebtBucket::new(ExactRate::ONE_PER_SECOND.rate(), Cost::ZERO)
 }
 
 /// The client's view of a bucket in this state, after a question with this wait.
-fn told(algorithm: &Algorithm, state: u64, wait: Nanos, hits: u64, now: Time) -> Told {
+fn ask_state(algorithm: &Algorithm, state: u64, wait: Nanos, hits: u64, now: Time) -> TagAnswer {
     let served = wait == Nanos::ZERO;
     let level = algorithm.level(&[state], now).unwrap_or(0);
     let capacity = match algorithm {
@@ -499,7 +505,7 @@ fn told(algorithm: &Algorithm, state: u64, wait: Nanos, hits: u64, now: Time) ->
         Algorithm::Grid(grid) => grid.burst(),
         _ => 0,
     };
-    Told {
+    TagAnswer {
         served,
         capacity,
         left: u64::try_from(level).unwrap_or(0) / SECOND,
@@ -508,21 +514,21 @@ fn told(algorithm: &Algorithm, state: u64, wait: Nanos, hits: u64, now: Time) ->
     }
 }
 
-impl Drop for Batch<'_> {
+impl Drop for TagBatch<'_> {
     fn drop(&mut self) {
         if self.served > 0 {
             self.watch.allowed.increment(self.served);
         }
         self.count_refused();
         if self.untold > 0 {
-            self.watch.untold("reject", self.untold, self.now);
+            self.watch.skip_decisions("reject", self.untold, self.now);
         }
     }
 }
 
 /// Chooses the questions that the lists count, so that a busy thread does not spend its time on the
 /// lists.
-pub(super) struct Sampler {
+pub(super) struct QuestionSampler {
     milli: u64,
     /// The number of questions still to be counted in full in this millisecond.
     left: u32,
@@ -531,11 +537,11 @@ pub(super) struct Sampler {
     chance: u64,
 }
 
-impl Sampler {
-    pub(super) fn new(seed: &Seed, lane: usize) -> Sampler {
+impl QuestionSampler {
+    pub(super) fn new(seed: &KeySeed, lane: usize) -> QuestionSampler {
         let [a, b, c, d, ..] = seed.0;
         let chance = u64::from(u32::from_le_bytes([a, b, c, d])) << 16 | lane as u64 | 1 << 60;
-        Sampler { milli: 0, left: 0, skip: SAMPLE, chance }
+        QuestionSampler { milli: 0, left: 0, skip: SAMPLE_ONE_IN, chance }
     }
 
     /// Begins a batch at `now`.
@@ -543,7 +549,7 @@ impl Sampler {
         let milli = now.0 / 1_000_000;
         if milli != self.milli {
             self.milli = milli;
-            self.left = SEEN_PER_MILLI;
+            self.left = COUNTED_PER_MILLI;
         }
     }
 
@@ -561,8 +567,8 @@ impl Sampler {
         self.chance ^= self.chance << 13;
         self.chance ^= self.chance >> 7;
         self.chance ^= self.chance << 17;
-        self.skip = 1 + (self.chance >> 32) as u32 % (2 * SAMPLE - 1);
-        Some(SAMPLE)
+        self.skip = 1 + (self.chance >> 32) as u32 % (2 * SAMPLE_ONE_IN - 1);
+        Some(SAMPLE_ONE_IN)
     }
 }
 
@@ -572,10 +578,10 @@ mod tests {
 
     #[test]
     fn all_of_a_quiet_time_are_seen_and_a_fair_part_of_a_busy_one() {
-        let mut sampler = Sampler::new(&Seed([5; 16]), 1);
+        let mut sampler = QuestionSampler::new(&KeySeed([5; 16]), 1);
         for milli in 1..100 {
             sampler.turn(Time(milli * 1_000_000));
-            assert!((0..SEEN_PER_MILLI).all(|_| sampler.weight() == Some(1)));
+            assert!((0..COUNTED_PER_MILLI).all(|_| sampler.weight() == Some(1)));
         }
         let seen: u32 = (0..1_000_000).filter_map(|_| sampler.weight()).sum();
         assert!((950_000..1_050_000).contains(&seen), "{seen} for a million");

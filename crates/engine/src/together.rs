@@ -7,13 +7,13 @@
 //! admitted elsewhere, so there is no decision left to make. The collector and the transport:
 //! `evenkeel_peers::driver`.
 
-use super::counted::Counted;
+use super::counted::EngineView;
 use evenkeel_core::bucket::Algorithm;
-use evenkeel_core::key::{KeyHash, KeyHasher, Seed};
-use evenkeel_core::limit::{Limit, Unit};
+use evenkeel_core::key::{KeyHash, KeyHasher, KeySeed};
+use evenkeel_core::limit::{Limit, LimitUnit};
 use evenkeel_core::limiter::Limiter;
-use evenkeel_core::replica::Shared;
-use evenkeel_core::top::{Row, Top};
+use evenkeel_core::replica::ReplicatedLimit;
+use evenkeel_core::top::{TopClient, TopClients};
 use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -25,12 +25,12 @@ const SPENT_MAX: usize = 1 << 18;
 
 /// An engine that counts together with other instances. Limits are identified by their
 /// fingerprints.
-pub trait Together: Send + Sync {
+pub trait Replicated: Send + Sync {
     /// Begins to note charges.
-    fn share(&self);
+    fn start_sharing(&self);
 
     /// The limits that other instances may have too.
-    fn shared(&self) -> Vec<Shared>;
+    fn shared(&self) -> Vec<ReplicatedLimit>;
 
     /// Passes to `each` the charges since the last call: the limit's fingerprint, the context of
     /// the counter (zero for buckets), the key and the amount. Returns the number of charges that
@@ -38,36 +38,36 @@ pub trait Together: Send + Sync {
     fn spent(&self, each: &mut dyn FnMut(u64, u128, KeyHash, Cost)) -> u64;
 
     /// Applies a charge that another instance made `age` ago.
-    fn hear(&self, fingerprint: u64, context: u128, key: KeyHash, amount: Cost, age: Nanos);
+    fn apply_delta(&self, fingerprint: u64, context: u128, key: KeyHash, amount: Cost, age: Nanos);
 
     /// Applies a deficit: the bucket lacks at least this amount on another instance.
-    fn hear_short(&self, fingerprint: u64, key: KeyHash, missing: Cost);
+    fn apply_deficit(&self, fingerprint: u64, key: KeyHash, missing: Cost);
 
     /// Takes over the name that another instance has for a key.
-    fn hear_name(&self, fingerprint: u64, key: KeyHash, name: &str);
+    fn apply_name(&self, fingerprint: u64, key: KeyHash, name: &str);
 
     /// The deficits of the buckets, at most `max` for each limit.
     fn short(&self, max: usize) -> Vec<(u64, KeyHash, Cost)>;
 
     /// The heaviest clients with names, at most `max`.
-    fn heaviest(&self, max: usize) -> Vec<Named>;
+    fn heaviest(&self, max: usize) -> Vec<NamedClient>;
 
     /// The number of CPUs that this instance's limits share out; `None` for an engine without CPU
     /// limits.
     fn cpus(&self) -> Option<f64>;
 
     /// Sets the number of CPUs that all instances have together.
-    fn share_of(&self, cpus: f64);
+    fn set_total_cpus(&self, cpus: f64);
 }
 
 /// The charges of a lane that have not been collected yet.
 #[derive(Default)]
-pub struct Spent {
+pub struct PendingDeltas {
     charged: HashMap<(u64, u128, KeyHash), Cost, foldhash::fast::RandomState>,
     dropped: u64,
 }
 
-impl Spent {
+impl PendingDeltas {
     /// Notes a charge, or counts it as dropped if there is no room for its key.
     pub fn add(&mut self, fingerprint: u64, context: u128, key: KeyHash, amount: Cost) {
         if amount == Cost::ZERO {
@@ -83,12 +83,12 @@ impl Spent {
     }
 
     /// Takes all charges out and leaves the lane an empty map.
-    pub fn take(&mut self) -> Spent {
+    pub fn take(&mut self) -> PendingDeltas {
         // The new map gets the same capacity, because it will probably grow to the same size.
         let room = self.charged.len().min(SPENT_MAX);
         let empty = HashMap::with_capacity_and_hasher(room, foldhash::fast::RandomState::default());
         let charged = std::mem::replace(&mut self.charged, empty);
-        Spent { charged, dropped: std::mem::take(&mut self.dropped) }
+        PendingDeltas { charged, dropped: std::mem::take(&mut self.dropped) }
     }
 
     /// Passes all charges to `each`. Returns the number of dropped charges.
@@ -102,12 +102,12 @@ impl Spent {
 
 /// The fingerprints of an engine's limits, in the order of the limits.
 #[derive(Debug, Default)]
-pub struct Marks(Vec<u64>);
+pub struct LimitIds(Vec<u64>);
 
-impl Marks {
+impl LimitIds {
     /// The fingerprints of `limits` at the door named `door`.
-    pub fn new(door: &str, limits: &[Limit]) -> Marks {
-        Marks(limits.iter().map(|limit| fingerprint(door, limit)).collect())
+    pub fn new(door: &str, limits: &[Limit]) -> LimitIds {
+        LimitIds(limits.iter().map(|limit| fingerprint(door, limit)).collect())
     }
 
     /// The fingerprint of the limit at `index`; zero, which no limit has, if there is no such
@@ -122,8 +122,8 @@ impl Marks {
     }
 
     /// The descriptions of the limits for other instances. Shares are given as parts of `cpus`.
-    pub fn shared(&self, limits: &[Limit], cpus: f64) -> Vec<Shared> {
-        let shared = |(limit, mark): (&Limit, &u64)| Shared {
+    pub fn shared(&self, limits: &[Limit], cpus: f64) -> Vec<ReplicatedLimit> {
+        let shared = |(limit, mark): (&Limit, &u64)| ReplicatedLimit {
             fingerprint: *mark,
             name: limit.name.clone(),
             numbers: numbers(limit, cpus).into(),
@@ -148,14 +148,14 @@ impl Marks {
 /// numbers.
 fn whole_hits(limit: &Limit) -> bool {
     let timed = matches!(&limit.algorithm, Algorithm::Debt(debt) if debt.burst() == Cost::ZERO);
-    limit.unit == Unit::Hits && !timed
+    limit.unit == LimitUnit::Hits && !timed
 }
 
 /// A hash of all properties that must be the same on two instances for a limit to be counted
 /// together. Rates and bursts are not among them: instances that differ in these count together,
 /// and each decides by its own.
 fn fingerprint(door: &str, limit: &Limit) -> u64 {
-    let mut hasher = KeyHasher::new(&Seed([0; 16]));
+    let mut hasher = KeyHasher::new(&KeySeed([0; 16]));
     hasher.part(door.as_bytes());
     hasher.part(limit.name.as_bytes());
     hasher.part(format!("{:?}", limit.by).as_bytes());
@@ -174,8 +174,10 @@ fn numbers(limit: &Limit, cpus: f64) -> String {
     let mut text = String::new();
     let per_second = limit.algorithm.per_second().unwrap_or_default().as_units();
     let rate = match limit.unit {
-        Unit::Hits => format!("{per_second:.6}/s"),
-        Unit::Cpu => format!("{:.3}% of the cpus", 100.0 * per_second / cpus.max(f64::EPSILON)),
+        LimitUnit::Hits => format!("{per_second:.6}/s"),
+        LimitUnit::Cpu => {
+            format!("{:.3}% of the cpus", 100.0 * per_second / cpus.max(f64::EPSILON))
+        }
     };
     let _ = match &limit.algorithm {
         Algorithm::Debt(debt) => write!(text, "{rate}, burst {}", debt.burst().as_units()),
@@ -191,13 +193,13 @@ fn numbers(limit: &Limit, cpus: f64) -> String {
 /// The heaviest clients of other instances, by the limit's fingerprint, under the names that those
 /// instances report.
 #[derive(Default)]
-pub struct Elsewhere(Mutex<HashMap<u64, Top>>);
+pub struct RemoteTops(Mutex<HashMap<u64, TopClients>>);
 
-impl Elsewhere {
+impl RemoteTops {
     /// Adds a charge of another instance. `capacity` is the size of a new list.
     pub fn add(&self, fingerprint: u64, key: KeyHash, amount: Cost, capacity: usize, now: Time) {
         let mut tops = self.0.lock();
-        let top = tops.entry(fingerprint).or_insert_with(|| Top::new(capacity));
+        let top = tops.entry(fingerprint).or_insert_with(|| TopClients::new(capacity));
         top.count(key, 0, amount, now, String::new);
     }
 
@@ -209,18 +211,18 @@ impl Elsewhere {
     }
 
     /// The rows of one limit's list.
-    pub fn rows(&self, fingerprint: u64, now: Time) -> Vec<Row> {
+    pub fn rows(&self, fingerprint: u64, now: Time) -> Vec<TopClient> {
         self.0.lock().get(&fingerprint).map(|top| top.rows(now)).unwrap_or_default()
     }
 
     /// Drops the lists of limits that no longer exist.
-    pub fn keep(&self, marks: &Marks) {
+    pub fn keep(&self, marks: &LimitIds) {
         self.0.lock().retain(|mark, _| marks.place(*mark).is_some());
     }
 }
 
 /// A heavy client with its name, as reported to other instances.
-pub struct Named {
+pub struct NamedClient {
     /// The cost per second.
     pub cost: f64,
     /// The fingerprint of the limit.
@@ -232,10 +234,10 @@ pub struct Named {
 }
 
 /// The `max` heaviest named clients over all limits of an engine.
-pub fn heaviest(engine: &dyn Counted, marks: &Marks, max: usize) -> Vec<Named> {
+pub fn heaviest(engine: &dyn EngineView, marks: &LimitIds, max: usize) -> Vec<NamedClient> {
     let all = marks.0.iter().enumerate().flat_map(|(index, mark)| {
         let rows = engine.top(index).into_iter().take(max).map(|standing| standing.row);
-        rows.filter(|row| !row.name.is_empty()).map(|row| Named {
+        rows.filter(|row| !row.name.is_empty()).map(|row| NamedClient {
             cost: row.cost_per_second,
             fingerprint: *mark,
             key: row.hash,

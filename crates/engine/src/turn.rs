@@ -3,14 +3,14 @@
 //! A request holds a slot only while the backend can work for it. While the backend waits for a
 //! slow client, other requests use the slot. The queue itself: `gate`.
 
-use super::gate::Entry;
-use super::served::ruling::Ruling;
-use super::{Charge, Lane, Refusal, Rules};
-use evenkeel_core::classify::{self, Key, Keys};
-use evenkeel_core::key::{KeyHash, KeyHasher, Seed};
+use super::gate::AdmissionEntry;
+use super::served::ruling::ReportedOutcome;
+use super::{Charge, EngineLane, EngineRules, RequestRefusal};
+use evenkeel_core::classify::{self, LimitKey, LimitKeys};
+use evenkeel_core::key::{KeyHash, KeyHasher, KeySeed};
 use evenkeel_core::limiter::Reason;
-use evenkeel_core::meter::estimate::{Foreseen, RouteHash};
-use evenkeel_core::queue::{Arrival, Id, Place};
+use evenkeel_core::meter::estimate::{CostForecast, RouteHash};
+use evenkeel_core::queue::{Arrival, QueuePlace, RequestId};
 use evenkeel_core::units::{Cost, Nanos, Time, Weight};
 use std::future::Future;
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ use std::task::{Context, Poll};
 
 /// The relation of a request to the queue.
 #[derive(Clone, Copy)]
-pub(super) enum Slot {
+pub(super) enum QueueSlot {
     /// The request needs no slot: no action is `queue`, or the whole door is in shadow.
     Free,
     /// The request is exempt. It never waits, but it will take a slot from the queue.
@@ -29,15 +29,15 @@ pub(super) enum Slot {
     /// The request has no slot. It would ask for one with this arrival.
     Outside(Arrival),
     /// The request holds this slot since this time.
-    Held(Id, Arrival, Time),
+    Held(RequestId, Arrival, Time),
 }
 
-impl Slot {
+impl QueueSlot {
     /// Applies the weight that an operator has set for the client.
-    pub(super) fn weighed(self, weight: Weight) -> Slot {
+    pub(super) fn weighed(self, weight: Weight) -> QueueSlot {
         match self {
-            Slot::Outside(arrival) => {
-                Slot::Outside(Arrival { weight: arrival.weight.times(weight), ..arrival })
+            QueueSlot::Outside(arrival) => {
+                QueueSlot::Outside(Arrival { weight: arrival.weight.times(weight), ..arrival })
             }
             slot => slot,
         }
@@ -45,34 +45,34 @@ impl Slot {
 }
 
 /// The answer to [`Charge::enter`].
-pub enum Entered {
+pub enum QueueAdmission {
     /// The request may run now.
     Room,
     /// The request has to wait for this turn.
-    Waits(Turn),
+    Waits(QueueTurn),
     /// The queue is full.
-    Refused(Refusal),
+    Refused(RequestRefusal),
 }
 
 /// The place of a waiting request in the queue. Dropping it leaves the queue.
-pub struct Turn {
-    lane: Lane,
-    id: Option<Id>,
+pub struct QueueTurn {
+    lane: EngineLane,
+    id: Option<RequestId>,
     since: Time,
 }
 
 /// The result of waiting. If it holds a slot and is dropped before [`Charge::turned`], the slot is
 /// given back.
-pub struct Turned {
-    turn: Turn,
-    how: Result<Id, Nanos>,
+pub struct TurnResult {
+    turn: QueueTurn,
+    how: Result<RequestId, Nanos>,
     waited: Nanos,
 }
 
-impl Future for Turn {
-    type Output = Turned;
+impl Future for QueueTurn {
+    type Output = TurnResult;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Turned> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<TurnResult> {
         let Some(id) = self.id else { return Poll::Pending };
         let desk = &self.lane.0;
         match desk.engine.gate.poll(id, cx) {
@@ -80,14 +80,14 @@ impl Future for Turn {
             Poll::Ready(how) => {
                 let waited = desk.now().since(self.since);
                 self.id = None;
-                let turn = Turn { lane: self.lane.clone(), id: how.ok(), since: self.since };
-                Poll::Ready(Turned { turn, how, waited })
+                let turn = QueueTurn { lane: self.lane.clone(), id: how.ok(), since: self.since };
+                Poll::Ready(TurnResult { turn, how, waited })
             }
         }
     }
 }
 
-impl Drop for Turn {
+impl Drop for QueueTurn {
     fn drop(&mut self) {
         if let Some(id) = self.id.take() {
             let desk = &self.lane.0;
@@ -98,26 +98,30 @@ impl Drop for Turn {
 
 impl Charge {
     /// Asks the queue for a slot. Does nothing for a request that has a slot or needs none.
-    pub fn enter(&mut self) -> Entered {
+    pub fn enter(&mut self) -> QueueAdmission {
         self.leave_gate();
-        self.goes_on();
-        let Slot::Outside(arrival) = self.slot else {
-            if let Slot::Exempt = self.slot {
+        self.end_stall();
+        let QueueSlot::Outside(arrival) = self.slot else {
+            if let QueueSlot::Exempt = self.slot {
                 self.lane.0.engine.gate.enter_beside();
-                self.slot = Slot::Beside;
+                self.slot = QueueSlot::Beside;
             }
-            return Entered::Room;
+            return QueueAdmission::Room;
         };
         let now = self.lane.0.now();
         match self.lane.0.engine.gate.enter(arrival, now) {
-            Entry::Room(id) => {
-                self.slot = Slot::Held(id, arrival, now);
-                Entered::Room
+            AdmissionEntry::Room(id) => {
+                self.slot = QueueSlot::Held(id, arrival, now);
+                QueueAdmission::Room
             }
-            Entry::Waits(id) => {
-                Entered::Waits(Turn { lane: self.lane.clone(), id: Some(id), since: now })
+            AdmissionEntry::Waits(id) => QueueAdmission::Waits(QueueTurn {
+                lane: self.lane.clone(),
+                id: Some(id),
+                since: now,
+            }),
+            AdmissionEntry::Full(retry_after) => {
+                QueueAdmission::Refused(self.turned_away(arrival, retry_after))
             }
-            Entry::Full(retry_after) => Entered::Refused(self.turned_away(arrival, retry_after)),
         }
     }
 
@@ -125,13 +129,13 @@ impl Charge {
     ///
     /// # Errors
     /// The request waited for too long, or later arrivals pushed it out of the queue.
-    pub fn turned(&mut self, mut turned: Turned) -> Result<(), Refusal> {
-        let Slot::Outside(arrival) = self.slot else { return Ok(()) };
+    pub fn accept_turn(&mut self, mut turned: TurnResult) -> Result<(), RequestRefusal> {
+        let QueueSlot::Outside(arrival) = self.slot else { return Ok(()) };
         self.waited = self.waited.plus(turned.waited);
         match turned.how {
             Ok(id) => {
                 turned.turn.id = None;
-                self.slot = Slot::Held(id, arrival, self.lane.0.now());
+                self.slot = QueueSlot::Held(id, arrival, self.lane.0.now());
                 self.queued("queue", arrival, turned.waited);
                 Ok(())
             }
@@ -151,7 +155,7 @@ impl Charge {
     /// its route.
     pub(super) fn end(&mut self, cost: Cost) {
         match self.slot {
-            Slot::Held(..) => self.give_back(cost, |charge, now| charge.learn(cost, now)),
+            QueueSlot::Held(..) => self.give_back(cost, |charge, now| charge.learn(cost, now)),
             _ => {
                 self.give_back(cost, |_, _| None);
                 self.learn(cost, self.lane.0.now());
@@ -176,19 +180,19 @@ impl Charge {
     ) {
         let now = self.lane.0.now();
         match self.slot {
-            Slot::Held(id, arrival, since) => {
-                self.slot = Slot::Outside(arrival);
+            QueueSlot::Held(id, arrival, since) => {
+                self.slot = QueueSlot::Outside(arrival);
                 let route = self.route.filter(|_| self.steady && self.whole);
                 let worked = route.filter(|_| cost > Cost::ZERO);
                 let worked = worked.map(|route| (route, now.since(since)));
                 let gate = &self.lane.0.engine.gate;
                 gate.done(id, cost, worked, || learn(self, now), now);
             }
-            Slot::Beside => {
-                self.slot = Slot::Exempt;
+            QueueSlot::Beside => {
+                self.slot = QueueSlot::Exempt;
                 self.lane.0.engine.gate.leave_beside(now);
             }
-            Slot::Free | Slot::Exempt | Slot::Outside(_) => {}
+            QueueSlot::Free | QueueSlot::Exempt | QueueSlot::Outside(_) => {}
         }
     }
 
@@ -198,17 +202,17 @@ impl Charge {
         let key = self.bucket(arrival);
         let now = self.lane.0.now();
         let limiter = &self.rules.limiter;
-        let reason = Reason { wait, ..limiter.standing_beside(&self.ticket, key, now) };
+        let reason = Reason { wait, ..limiter.standing_without_own(&self.ticket, key, now) };
         // A request that is in the queue does wait, even if the limit that names it is in shadow.
-        let ruling = Ruling::new(verdict, false);
+        let ruling = ReportedOutcome::new(verdict, false);
         self.lane.report(ruling, &self.rules, self.client, reason, None);
     }
 
-    fn turned_away(&mut self, arrival: Arrival, retry_after: Nanos) -> Refusal {
+    fn turned_away(&mut self, arrival: Arrival, retry_after: Nanos) -> RequestRefusal {
         self.queued("reject", arrival, retry_after);
         let index = usize::from(self.bucket(arrival).limit);
         let limit = self.rules.limiter.limits().get(index);
-        Refusal {
+        RequestRefusal {
             limit: limit.map_or_else(|| "queue".to_owned(), |limit| limit.name.to_string()),
             retry_after_secs: retry_after.retry_after_secs(),
             by_rate: false,
@@ -217,13 +221,13 @@ impl Charge {
 
     /// The bucket that the log names for a place in the queue: the one in debt, else the first of
     /// the client's enforced limits. If there is none, the key has no limit (`u8::MAX`).
-    fn bucket(&self, arrival: Arrival) -> Key {
-        let nobody = Key { limit: u8::MAX, hash: arrival.client };
+    fn bucket(&self, arrival: Arrival) -> LimitKey {
+        let nobody = LimitKey { limit: u8::MAX, hash: arrival.client };
         match arrival.place {
-            Place::Debt(key) => key,
-            Place::Credit => {
+            QueuePlace::Debt(key) => key,
+            QueuePlace::Credit => {
                 let limits = self.rules.limiter.limits();
-                let has_a_say = |key: &&Key| {
+                let has_a_say = |key: &&LimitKey| {
                     limits.get(usize::from(key.limit)).is_some_and(|limit| !limit.shadow)
                 };
                 self.ticket.keys().as_slice().iter().find(has_a_say).copied().unwrap_or(nobody)
@@ -234,29 +238,29 @@ impl Charge {
 
 /// The initial relation of a request to the queue. `latest` is its bucket furthest in debt.
 pub(super) fn slot(
-    rules: &Rules,
-    keys: &Keys,
+    rules: &EngineRules,
+    keys: &LimitKeys,
     exempt: bool,
-    latest: Option<Key>,
-    foreseen: Foreseen,
+    latest: Option<LimitKey>,
+    foreseen: CostForecast,
     client: IpAddr,
-) -> Slot {
+) -> QueueSlot {
     if !rules.queues || rules.shadow {
-        return Slot::Free;
+        return QueueSlot::Free;
     }
     if exempt {
-        return Slot::Exempt;
+        return QueueSlot::Exempt;
     }
     let first = keys.as_slice().first().map(|key| key.hash);
-    let place = latest.map_or(Place::Credit, Place::Debt);
+    let place = latest.map_or(QueuePlace::Credit, QueuePlace::Debt);
     let client = first.unwrap_or_else(|| address_hash(&rules.seed, client));
     let weight = classify::weight(rules.limiter.limits(), keys);
-    let Foreseen { route, cost: estimate, is_guess } = foreseen;
-    Slot::Outside(Arrival { client, place, estimate, is_guess, route, weight })
+    let CostForecast { route, cost: estimate, is_guess } = foreseen;
+    QueueSlot::Outside(Arrival { client, place, estimate, is_guess, route, weight })
 }
 
 /// Stands for the client in the queue if no limit identifies it.
-fn address_hash(seed: &Seed, client: IpAddr) -> KeyHash {
+fn address_hash(seed: &KeySeed, client: IpAddr) -> KeyHash {
     let mut hasher = KeyHasher::new(seed);
     hasher.address(client);
     hasher.finish()

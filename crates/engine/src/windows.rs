@@ -7,34 +7,34 @@
 
 mod seen;
 
-use super::Standing;
-use super::counted::{Counted, Work};
-use super::together::{Named, Spent, Together};
-use evenkeel_core::key::{KeyHash, KeyHasher, Seed};
-use evenkeel_core::limit::Action;
+use super::HeavyClient;
+use super::counted::{BackendLoad, EngineView};
+use super::together::{NamedClient, PendingDeltas, Replicated};
+use evenkeel_core::key::{KeyHash, KeyHasher, KeySeed};
+use evenkeel_core::limit::LimitAction;
 use evenkeel_core::limiter::{self, Limiter};
-use evenkeel_core::replica::Shared;
+use evenkeel_core::replica::ReplicatedLimit;
 use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
-use evenkeel_core::windows::{Algorithm, Hit, Policy, Window, Windows};
+use evenkeel_core::windows::{CounterWindow, Hit, WindowAlgorithm, WindowCounters, WindowPolicy};
 use evenkeel_runtime::clock::Clock;
 use parking_lot::Mutex;
-pub use seen::Look;
-use seen::Seen;
+use seen::TopDescriptors;
+pub use seen::TopDescriptorsGuard;
 use std::sync::{Arc, OnceLock};
 
 /// The number of maps, chosen by key, in which charges are noted. With several, threads rarely
 /// contend for one lock.
-const BOOKS: usize = 16;
+const SPENT_MAPS: usize = 16;
 
 /// Counters that instances may count together.
 pub struct Counters {
-    windows: Arc<Windows>,
+    windows: Arc<WindowCounters>,
     clock: Clock,
     /// The charges to report to other instances; unset unless instances count together.
-    spent: OnceLock<[Mutex<Spent>; BOOKS]>,
-    seen: Seen,
-    /// A limiter without limits, which the [`Counted`] trait asks for. The real limits are in the
-    /// rules.
+    spent: OnceLock<[Mutex<PendingDeltas>; SPENT_MAPS]>,
+    seen: TopDescriptors,
+    /// A limiter without limits, which the [`EngineView`] trait asks for. The real limits are in
+    /// the rules.
     none: Arc<Limiter>,
 }
 
@@ -42,24 +42,24 @@ impl Counters {
     /// Makes an empty table with room for `keys_max` counters.
     #[must_use]
     pub fn new(keys_max: usize, clock: Clock) -> Counters {
-        let policy = limiter::Policy { action: Action::Reject, max_delay: Nanos::ZERO };
+        let policy = limiter::LimiterPolicy { action: LimitAction::Reject, max_delay: Nanos::ZERO };
         Counters {
-            windows: Arc::new(Windows::new(keys_max)),
+            windows: Arc::new(WindowCounters::new(keys_max)),
             clock,
             spent: OnceLock::new(),
-            seen: Seen::default(),
-            none: Arc::new(Limiter::new(policy, Vec::new(), Seed([0; 16]))),
+            seen: TopDescriptors::default(),
+            none: Arc::new(Limiter::new(policy, Vec::new(), KeySeed([0; 16]))),
         }
     }
 
     /// The table of counters.
     #[must_use]
-    pub fn windows(&self) -> &Arc<Windows> {
+    pub fn windows(&self) -> &Arc<WindowCounters> {
         &self.windows
     }
 
-    /// Counts as [`Windows::count`] does, and notes the charges if instances count together.
-    pub fn count(&self, hits: &mut [Hit], sets: &mut Vec<usize>, policy: Policy, now: Time) {
+    /// Counts as [`WindowCounters::count`] does, and notes the charges if instances count together.
+    pub fn count(&self, hits: &mut [Hit], sets: &mut Vec<usize>, policy: WindowPolicy, now: Time) {
         self.windows.count(hits, sets, policy, now);
         self.spend(hits);
     }
@@ -69,7 +69,7 @@ impl Counters {
         for hit in hits {
             let asked = std::mem::take(&mut hit.hits);
             let one = std::slice::from_mut(hit);
-            self.windows.count(one, &mut Vec::new(), Policy::default(), now);
+            self.windows.count(one, &mut Vec::new(), WindowPolicy::default(), now);
             hit.hits = asked;
         }
     }
@@ -82,7 +82,7 @@ impl Counters {
 
     /// Locks the list of the most frequent descriptors for one request; `None` if it is in use.
     #[must_use]
-    pub fn look(&self) -> Option<Look<'_>> {
+    pub fn look(&self) -> Option<TopDescriptorsGuard<'_>> {
         self.seen.look(self.clock.now())
     }
 
@@ -90,7 +90,7 @@ impl Counters {
         let Some(books) = self.spent.get() else { return };
         for hit in hits {
             let charged = Cost::hits(hit.charged().into());
-            let book = &books[hit.key.bits() as usize % BOOKS];
+            let book = &books[hit.key.bits() as usize % SPENT_MAPS];
             book.lock().add(fingerprint(), context(hit), hit.key, charged);
         }
     }
@@ -101,12 +101,12 @@ impl Counters {
     }
 }
 
-impl Counted for Counters {
+impl EngineView for Counters {
     fn held(&self) -> Arc<Limiter> {
         Arc::clone(&self.none)
     }
 
-    fn top(&self, _: usize) -> Vec<Standing> {
+    fn top(&self, _: usize) -> Vec<HeavyClient> {
         Vec::new()
     }
 
@@ -114,22 +114,22 @@ impl Counted for Counters {
         None
     }
 
-    fn work(&self) -> Option<Work> {
+    fn work(&self) -> Option<BackendLoad> {
         None
     }
 
-    fn lists(&self) -> Vec<(&'static str, Vec<Standing>)> {
-        vec![(seen::NAME, self.seen.rows(self.clock.now()))]
+    fn lists(&self) -> Vec<(&'static str, Vec<HeavyClient>)> {
+        vec![(seen::LIST_NAME, self.seen.rows(self.clock.now()))]
     }
 }
 
-impl Together for Counters {
-    fn share(&self) {
+impl Replicated for Counters {
+    fn start_sharing(&self) {
         self.spent.get_or_init(|| std::array::from_fn(|_| Mutex::default()));
     }
 
-    fn shared(&self) -> Vec<Shared> {
-        vec![Shared {
+    fn shared(&self) -> Vec<ReplicatedLimit> {
+        vec![ReplicatedLimit {
             fingerprint: fingerprint(),
             name: "ratelimit".into(),
             numbers: "the windows of its rules".into(),
@@ -143,22 +143,22 @@ impl Together for Counters {
         books.map(|book| book.lock().take()).map(|spent| spent.show(each)).sum()
     }
 
-    fn hear(&self, _: u64, context: u128, key: KeyHash, amount: Cost, _: Nanos) {
+    fn apply_delta(&self, _: u64, context: u128, key: KeyHash, amount: Cost, _: Nanos) {
         let hits = u32::try_from(amount.whole_hits()).unwrap_or(u32::MAX);
         if let Some(hit) = counter(context, key, hits) {
             self.windows.absorb(&hit, self.now());
         }
     }
 
-    fn hear_short(&self, _: u64, _: KeyHash, _: Cost) {}
+    fn apply_deficit(&self, _: u64, _: KeyHash, _: Cost) {}
 
-    fn hear_name(&self, _: u64, _: KeyHash, _: &str) {}
+    fn apply_name(&self, _: u64, _: KeyHash, _: &str) {}
 
     fn short(&self, _: usize) -> Vec<(u64, KeyHash, Cost)> {
         Vec::new()
     }
 
-    fn heaviest(&self, _: usize) -> Vec<Named> {
+    fn heaviest(&self, _: usize) -> Vec<NamedClient> {
         Vec::new()
     }
 
@@ -166,7 +166,7 @@ impl Together for Counters {
         None
     }
 
-    fn share_of(&self, _: f64) {}
+    fn set_total_cpus(&self, _: f64) {}
 }
 
 /// The fingerprint of all windows together: they count as one limit, and their keys tell them
@@ -174,7 +174,7 @@ impl Together for Counters {
 fn fingerprint() -> u64 {
     static ONCE: OnceLock<u64> = OnceLock::new();
     *ONCE.get_or_init(|| {
-        let mut hasher = KeyHasher::new(&Seed([0; 16]));
+        let mut hasher = KeyHasher::new(&KeySeed([0; 16]));
         hasher.part(b"ratelimit");
         hasher.part(b"windows, 1");
         hasher.finish().bits()
@@ -184,12 +184,12 @@ fn fingerprint() -> u64 {
 /// The properties of a counter beside its key, packed: the end of its window, the window's length,
 /// for a bucket the limit, and the algorithm.
 fn context(hit: &Hit) -> u128 {
-    let bucket = hit.algorithm == Algorithm::Bucket;
+    let bucket = hit.algorithm == WindowAlgorithm::Bucket;
     let (end, limit) = if bucket { (0, hit.limit) } else { (hit.window.end, 0) };
     let kind = match hit.algorithm {
-        Algorithm::Fixed => 0,
-        Algorithm::Sliding => 1,
-        Algorithm::Bucket => 2,
+        WindowAlgorithm::Fixed => 0,
+        WindowAlgorithm::Sliding => 1,
+        WindowAlgorithm::Bucket => 2,
     };
     u128::from(end) | u128::from(hit.window.seconds) << 32 | u128::from(limit) << 64 | kind << 96
 }
@@ -197,12 +197,12 @@ fn context(hit: &Hit) -> u128 {
 /// The counter with this context and key; `None` if the context names an unknown algorithm.
 fn counter(context: u128, key: KeyHash, hits: u32) -> Option<Hit> {
     let algorithm = match context >> 96 {
-        0 => Algorithm::Fixed,
-        1 => Algorithm::Sliding,
-        2 => Algorithm::Bucket,
+        0 => WindowAlgorithm::Fixed,
+        1 => WindowAlgorithm::Sliding,
+        2 => WindowAlgorithm::Bucket,
         _ => return None,
     };
-    let window = Window { end: context as u32, seconds: (context >> 32) as u32 };
+    let window = CounterWindow { end: context as u32, seconds: (context >> 32) as u32 };
     let limit = (context >> 64) as u32;
     Some(Hit { algorithm, ..Hit::new(key, window, limit, hits) })
 }
@@ -211,24 +211,25 @@ fn counter(context: u128, key: KeyHash, hits: u32) -> Option<Hit> {
 mod tests {
     use super::*;
 
-    fn hit(counters: &Counters, algorithm: Algorithm, hits: u32) -> Hit {
+    fn hit(counters: &Counters, algorithm: WindowAlgorithm, hits: u32) -> Hit {
         let second = counters.now().second() as u32;
-        let window = Window { end: second / 3_600 * 3_600 + 3_600, seconds: 3_600 };
+        let window = CounterWindow { end: second / 3_600 * 3_600 + 3_600, seconds: 3_600 };
         Hit { algorithm, ..Hit::new(KeyHash::from_bits(7), window, 10, hits) }
     }
 
     fn count(counters: &Counters, mut hit: Hit) -> Hit {
         let hits = std::slice::from_mut(&mut hit);
-        counters.count(hits, &mut Vec::new(), Policy::default(), counters.now());
+        counters.count(hits, &mut Vec::new(), WindowPolicy::default(), counters.now());
         hit
     }
 
     #[test]
     fn what_one_has_let_in_the_other_counts() {
-        for algorithm in [Algorithm::Fixed, Algorithm::Sliding, Algorithm::Bucket] {
+        for algorithm in [WindowAlgorithm::Fixed, WindowAlgorithm::Sliding, WindowAlgorithm::Bucket]
+        {
             let [a, b] = [(); 2].map(|()| Counters::new(10, Clock::start()));
-            a.share();
-            b.share();
+            a.start_sharing();
+            b.start_sharing();
             count(&a, hit(&a, algorithm, 4));
             count(&a, hit(&a, algorithm, 3));
             count(&a, Hit { give_back: true, ..hit(&a, algorithm, 1) });
@@ -236,7 +237,7 @@ mod tests {
             a.spent(&mut |mark, context, key, amount| {
                 told += 1;
                 assert_eq!(amount, Cost::hits(7));
-                b.hear(mark, context, key, amount, Nanos::ZERO);
+                b.apply_delta(mark, context, key, amount, Nanos::ZERO);
             });
             assert_eq!((told, a.spent(&mut |_, _, _, _| panic!("told twice"))), (1, 0));
             assert_eq!(count(&b, hit(&b, algorithm, 1)).after, 8, "{algorithm:?}");
@@ -247,18 +248,18 @@ mod tests {
     #[test]
     fn what_is_refused_without_being_counted_is_not_told() {
         let a = Counters::new(10, Clock::start());
-        a.share();
-        assert!(count(&a, hit(&a, Algorithm::Bucket, 11)).is_over());
+        a.start_sharing();
+        assert!(count(&a, hit(&a, WindowAlgorithm::Bucket, 11)).is_over());
         a.spent(&mut |_, _, _, _| panic!("nothing was charged"));
     }
 
     #[test]
     fn a_window_that_has_ended_and_a_context_that_cannot_be_change_nothing() {
         let counters = Counters::new(10, Clock::start());
-        let mut late = hit(&counters, Algorithm::Fixed, 5);
+        let mut late = hit(&counters, WindowAlgorithm::Fixed, 5);
         late.window.end -= 7_200;
-        counters.hear(0, context(&late), late.key, Cost::hits(5), Nanos::ZERO);
-        counters.hear(0, u128::MAX, late.key, Cost::hits(5), Nanos::ZERO);
-        assert_eq!(count(&counters, hit(&counters, Algorithm::Fixed, 1)).after, 1);
+        counters.apply_delta(0, context(&late), late.key, Cost::hits(5), Nanos::ZERO);
+        counters.apply_delta(0, u128::MAX, late.key, Cost::hits(5), Nanos::ZERO);
+        assert_eq!(count(&counters, hit(&counters, WindowAlgorithm::Fixed, 1)).after, 1);
     }
 }

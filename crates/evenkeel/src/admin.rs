@@ -16,22 +16,22 @@ mod room;
 
 pub use observe::observed;
 
-use answer::{Desk, Watching};
-use evenkeel_config::secret::SecretFault;
+use answer::{AdminShared, WatcherSlot};
+use evenkeel_config::secret::SecretError;
 use evenkeel_config::settings;
-use evenkeel_engine::counted::Counted;
+use evenkeel_engine::counted::EngineView;
 use evenkeel_runtime::clock::Clock;
-use evenkeel_runtime::thread::Thread;
-use evenkeel_serve::handover::Sockets;
+use evenkeel_runtime::thread::OwnedThread;
+use evenkeel_serve::handover::ListenSockets;
 use evenkeel_serve::watchdog;
 use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::counts::AdminCounts;
-use guard::Guard;
+use guard::AdminGuard;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use live::Live;
-use room::{Room, Seat};
+use live::LiveFeed;
+use room::{ConnectionRoom, RoomGuard};
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -54,7 +54,7 @@ const CONNECTION_AGE_MAX: Duration = Duration::from_secs(30);
 const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The data that the admin door shows.
-pub struct Sources {
+pub struct AdminSources {
     /// The metrics of this process.
     pub watch: Arc<Watch>,
     /// The clock of all counters.
@@ -72,12 +72,12 @@ pub struct DoorEngine {
     /// The name of the door in metrics: `proxy`, `line`.
     pub door: &'static str,
     /// The engine itself.
-    pub engine: Arc<dyn Counted>,
+    pub engine: Arc<dyn EngineView>,
 }
 
 /// Why the admin door could not be opened. If there is an error, no part of it is open.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum AdminStartError {
     /// The door cannot listen on an address.
     #[error("admin: cannot listen on {address}: {why}")]
     Listen {
@@ -91,7 +91,7 @@ pub enum StartError {
     TokenMissing(SocketAddr),
     /// The token cannot be read.
     #[error("admin: {0}")]
-    Token(SecretFault),
+    Token(SecretError),
     /// The system refuses a thread or a runtime.
     #[error("admin: cannot start its thread: {0}")]
     Thread(io::Error),
@@ -100,7 +100,7 @@ pub enum StartError {
 /// The stage of the program, as `/readyz` reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-enum Stage {
+enum ReadinessStage {
     Starting,
     Ready,
     Draining,
@@ -111,27 +111,27 @@ enum Stage {
 struct Readiness(AtomicU8);
 
 impl Readiness {
-    fn set(&self, stage: Stage) {
+    fn set(&self, stage: ReadinessStage) {
         self.0.store(stage as u8, Ordering::Release);
     }
 
-    fn get(&self) -> Stage {
+    fn get(&self) -> ReadinessStage {
         match self.0.load(Ordering::Acquire) {
-            0 => Stage::Starting,
-            1 => Stage::Ready,
-            _ => Stage::Draining,
+            0 => ReadinessStage::Starting,
+            1 => ReadinessStage::Ready,
+            _ => ReadinessStage::Draining,
         }
     }
 }
 
 /// The open admin door; it closes when this is dropped.
-pub struct Running {
+pub struct RunningAdmin {
     addresses: Vec<SocketAddr>,
     readiness: Arc<Readiness>,
-    _thread: Thread<oneshot::Sender<()>>,
+    _thread: OwnedThread<oneshot::Sender<()>>,
 }
 
-impl Running {
+impl RunningAdmin {
     /// Returns the addresses that the door listens on. Empty if its default address was taken.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
@@ -140,12 +140,12 @@ impl Running {
 
     /// All listeners are open: `/readyz` reports so from now on.
     pub fn ready(&self) {
-        self.readiness.set(Stage::Ready);
+        self.readiness.set(ReadinessStage::Ready);
     }
 
     /// No more requests are wanted: `/readyz` reports so from now on.
     pub fn draining(&self) {
-        self.readiness.set(Stage::Draining);
+        self.readiness.set(ReadinessStage::Draining);
     }
 }
 
@@ -153,26 +153,34 @@ impl Running {
 /// taken, a warning is logged and the door stays closed.
 ///
 /// # Errors
-/// [`StartError`]; nothing is open then.
+/// [`AdminStartError`]; nothing is open then.
 pub fn start(
-    settings: &settings::Admin,
-    sources: Sources,
-    sockets: &Sockets,
-) -> Result<Running, StartError> {
-    let guard = Guard::new(settings)?;
+    settings: &settings::AdminSettings,
+    sources: AdminSources,
+    sockets: &ListenSockets,
+) -> Result<RunningAdmin, AdminStartError> {
+    let guard = AdminGuard::new(settings)?;
     let listeners = bind(settings, sockets)?;
     let addresses = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
-    let readiness = Arc::new(Readiness(AtomicU8::new(Stage::Starting as u8)));
+    let readiness = Arc::new(Readiness(AtomicU8::new(ReadinessStage::Starting as u8)));
     let counts = AdminCounts::new(sources.watch.registry());
-    let desk =
-        Desk { guard, counts, sources, readiness: Arc::clone(&readiness), live: Live::default() };
+    let desk = AdminShared {
+        guard,
+        counts,
+        sources,
+        readiness: Arc::clone(&readiness),
+        live: LiveFeed::default(),
+    };
     let (stop, stopped) = oneshot::channel();
     let run = move || serve(listeners, Arc::new(desk), stopped);
-    let thread = Thread::serve("admin", stop, (), run).map_err(StartError::Thread)?;
-    Ok(Running { addresses, readiness, _thread: thread })
+    let thread = OwnedThread::serve("admin", stop, (), run).map_err(AdminStartError::Thread)?;
+    Ok(RunningAdmin { addresses, readiness, _thread: thread })
 }
 
-fn bind(settings: &settings::Admin, sockets: &Sockets) -> Result<Vec<TcpListener>, StartError> {
+fn bind(
+    settings: &settings::AdminSettings,
+    sockets: &ListenSockets,
+) -> Result<Vec<TcpListener>, AdminStartError> {
     let mut listeners = Vec::new();
     for address in &settings.listen {
         let listener = sockets.listen(*address);
@@ -185,14 +193,18 @@ fn bind(settings: &settings::Admin, sockets: &Sockets) -> Result<Vec<TcpListener
                      give another with `admin: {{listen: ...}}`, or say `admin: off`"
                 );
             }
-            Err(why) => return Err(StartError::Listen { address: *address, why }),
+            Err(why) => return Err(AdminStartError::Listen { address: *address, why }),
         }
     }
     Ok(listeners)
 }
 
-async fn serve(listeners: Vec<TcpListener>, desk: Arc<Desk>, stopped: oneshot::Receiver<()>) {
-    let room = Room::new(CONNECTIONS_MAX);
+async fn serve(
+    listeners: Vec<TcpListener>,
+    desk: Arc<AdminShared>,
+    stopped: oneshot::Receiver<()>,
+) {
+    let room = ConnectionRoom::new(CONNECTIONS_MAX);
     for listener in listeners {
         match tokio::net::TcpListener::from_std(listener) {
             Ok(listener) => {
@@ -208,7 +220,11 @@ async fn serve(listeners: Vec<TcpListener>, desk: Arc<Desk>, stopped: oneshot::R
     let _ = stopped.await;
 }
 
-async fn accept(listener: tokio::net::TcpListener, desk: Arc<Desk>, room: Arc<Room>) {
+async fn accept(
+    listener: tokio::net::TcpListener,
+    desk: Arc<AdminShared>,
+    room: Arc<ConnectionRoom>,
+) {
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => match room.take() {
@@ -230,23 +246,23 @@ async fn accept(listener: tokio::net::TcpListener, desk: Arc<Desk>, room: Arc<Ro
 }
 
 /// Serves a connection until it ends or another one needs its place.
-async fn serve_on(stream: TcpStream, peer: SocketAddr, desk: Arc<Desk>, seat: Seat) {
+async fn serve_on(stream: TcpStream, peer: SocketAddr, desk: Arc<AdminShared>, seat: RoomGuard) {
     tokio::select! {
         () = connection(stream, peer, desk, &seat) => {}
         () = seat.wanted() => {}
     }
 }
 
-async fn connection(stream: TcpStream, peer: SocketAddr, desk: Arc<Desk>, seat: &Seat) {
+async fn connection(stream: TcpStream, peer: SocketAddr, desk: Arc<AdminShared>, seat: &RoomGuard) {
     let _open = desk.counts.connections.hold();
     desk.counts.accepted.increment(1);
-    let watching = Watching::default();
+    let watching = WatcherSlot::default();
     let service = service_fn(async |request: hyper::Request<hyper::body::Incoming>| {
-        seat.asks();
+        seat.note_request();
         let (head, body) = request.into_parts();
         let answer = desk.answer(&head, body, peer.ip(), &watching).await;
         if watching.lock().is_some() {
-            seat.stays();
+            seat.keep_place();
         }
         Ok::<_, Infallible>(answer)
     });

@@ -12,17 +12,17 @@ use crate::run;
 use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 use evenkeel_config::cpus::{self, cgroup};
-use evenkeel_config::fault::{Faults, Misuse};
+use evenkeel_config::fault::{ConfigFaults, Misuse};
 use evenkeel_config::settings::{CostSource, Settings};
-use evenkeel_config::source::{NoFile, Source, default_path, folder};
-use evenkeel_config::{Config, Flags, secret};
+use evenkeel_config::source::{ConfigSource, NoConfigError, default_path, folder};
+use evenkeel_config::{Config, ProxyFlags, secret};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use doctor::{Form, doctor};
-use remote::Remote;
+use doctor::{DoctorFormat, doctor};
+use remote::AdminClient;
 
 /// The texts of all licences. `packaging/notices` writes them.
 const NOTICES: &str = include_str!("../../../packaging/notices.txt");
@@ -32,15 +32,15 @@ const NOTICES: &str = include_str!("../../../packaging/notices.txt");
 #[command(name = "evenkeel", version, arg_required_else_help = true, propagate_version = true)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum CliCommand {
     /// Run the server: open all listeners of a configuration file
-    Serve(Serve),
+    Serve(ServeArgs),
     /// Run the reverse proxy with the default limits, without a configuration file
-    Proxy(Proxy),
+    Proxy(ProxyArgs),
     /// Run the Envoy rate limit service, configured by the environment variables of its reference
     /// server
     Ratelimit,
@@ -60,17 +60,17 @@ enum Command {
     /// Print the JSON schema of the configuration, for editors
     Schema,
     /// Print the busiest clients of a running server
-    Doctor(Doctor),
+    Doctor(DoctorArgs),
     /// Show the busiest clients of a running server live in the terminal
-    Top(Top),
+    Top(TopArgs),
     /// Replay access logs against the limits: which clients would have been held, delayed or
     /// refused
-    Replay(evenkeel_lab::replay::Options),
+    Replay(evenkeel_lab::replay::ReplayOptions),
     /// Print a generated access log with people, crawlers and swarms, to try `replay` with
     #[command(hide = true)]
-    SampleLog(evenkeel_lab::replay::sample::Options),
+    SampleLog(evenkeel_lab::replay::sample::SampleLogOptions),
     /// Demonstrate the throttle with a site, a crawler and a human, all inside this program
-    Demo(evenkeel_lab::demo::Options),
+    Demo(evenkeel_lab::demo::DemoOptions),
     /// Print the licences of this program and of all that it contains
     #[command(alias = "licenses")]
     Licences,
@@ -88,7 +88,7 @@ enum Command {
 }
 
 #[derive(clap::Args)]
-struct Serve {
+struct ServeArgs {
     /// The configuration file [default: $EVENKEEL_CONFIG, else /etc/evenkeel/evenkeel.yaml,
     /// else /etc/tempomat.json]
     #[arg(long, value_name = "FILE")]
@@ -96,7 +96,7 @@ struct Serve {
 }
 
 #[derive(clap::Args)]
-struct Proxy {
+struct ProxyArgs {
     /// The URL of the backend, such as http://127.0.0.1:80
     #[arg(long, value_name = "URL")]
     backend: String,
@@ -122,7 +122,7 @@ struct Proxy {
 
 /// The flags that select a running server.
 #[derive(clap::Args)]
-struct Server {
+struct ServerArgs {
     /// The admin address of the server
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9970")]
     #[arg(value_parser = host_port)]
@@ -132,7 +132,7 @@ struct Server {
     token_file: Option<PathBuf>,
 }
 
-impl Server {
+impl ServerArgs {
     /// The token from the token file; `None` if no file is given.
     fn token(&self) -> anyhow::Result<Option<String>> {
         Ok(self.token_file.as_deref().map(secret::token).transpose()?)
@@ -140,9 +140,9 @@ impl Server {
 }
 
 #[derive(clap::Args)]
-struct Top {
+struct TopArgs {
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
     /// The limit to show first [default: the first one]
     #[arg(long, value_name = "NAME")]
     limit: Option<String>,
@@ -152,9 +152,9 @@ struct Top {
 }
 
 #[derive(clap::Args)]
-struct Doctor {
+struct DoctorArgs {
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
     /// Show only this limit
     #[arg(long, value_name = "NAME")]
     limit: Option<String>,
@@ -188,45 +188,45 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> anyhow::Result<()> {
+fn run(command: CliCommand) -> anyhow::Result<()> {
     match command {
-        Command::Serve(serve) => {
-            let mut source = Source::new(&named(serve.config)?);
+        CliCommand::Serve(serve) => {
+            let mut source = ConfigSource::new(&named(serve.config)?);
             let config = source.load(cpus::available())?;
             run::serve(&config, Some(source))
         }
-        Command::Proxy(proxy) => run::serve(&from_flags(proxy)?, None),
-        Command::Ratelimit => {
+        CliCommand::Proxy(proxy) => run::serve(&from_flags(proxy)?, None),
+        CliCommand::Ratelimit => {
             run::serve(&evenkeel_config::environment::from_process(cpus::available())?, None)
         }
-        Command::Check { paths } => check(&paths),
-        Command::Show { config } => show(&named(config)?),
-        Command::Schema => print_schema(),
-        Command::Doctor(asked) => ask_doctor(&asked),
-        Command::Top(asked) => watch_top(&asked),
-        Command::Replay(options) => evenkeel_lab::replay::run(&options),
-        Command::SampleLog(options) => evenkeel_lab::replay::sample(options),
-        Command::Demo(options) => Ok(evenkeel_lab::demo::run(&options)?),
-        Command::Licences => Ok(io::stdout().write_all(NOTICES.as_bytes())?),
-        Command::Completions { shell } => {
+        CliCommand::Check { paths } => check(&paths),
+        CliCommand::Show { config } => show(&named(config)?),
+        CliCommand::Schema => print_schema(),
+        CliCommand::Doctor(asked) => ask_doctor(&asked),
+        CliCommand::Top(asked) => watch_top(&asked),
+        CliCommand::Replay(options) => evenkeel_lab::replay::run(&options),
+        CliCommand::SampleLog(options) => evenkeel_lab::replay::sample(options),
+        CliCommand::Demo(options) => Ok(evenkeel_lab::demo::run(&options)?),
+        CliCommand::Licences => Ok(io::stdout().write_all(NOTICES.as_bytes())?),
+        CliCommand::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "evenkeel", &mut script);
             Ok(io::stdout().write_all(&script)?)
         }
-        Command::Man { into: None } => {
+        CliCommand::Man { into: None } => {
             let mut page = Vec::new();
             clap_mangen::Man::new(Cli::command()).render(&mut page)?;
             Ok(io::stdout().write_all(&page)?)
         }
-        Command::Man { into: Some(folder) } => {
+        CliCommand::Man { into: Some(folder) } => {
             let written = clap_mangen::generate_to(Cli::command(), &folder);
             written.with_context(|| format!("cannot write manual pages into {}", folder.display()))
         }
     }
 }
 
-fn from_flags(proxy: Proxy) -> Result<Config, Misuse> {
-    let flags = Flags {
+fn from_flags(proxy: ProxyArgs) -> Result<Config, Misuse> {
+    let flags = ProxyFlags {
         backend: proxy.backend,
         listen: proxy.listen,
         cpus: proxy.cpus,
@@ -270,7 +270,7 @@ fn check_one(path: &Path) -> Result<Vec<String>, String> {
             false => Err(faulty.join("\n")),
         };
     }
-    if path.is_dir() && !evenkeel_ratelimit::rules::lie_in(path) {
+    if path.is_dir() && !evenkeel_ratelimit::rules::folder_has_rules(path) {
         return Err(format!(
             "{}: there is neither a configuration in this folder nor a rule file, which names a \
              `domain`",
@@ -283,15 +283,16 @@ fn check_one(path: &Path) -> Result<Vec<String>, String> {
     }
 }
 
-fn lines(faults: &[Faults]) -> String {
-    faults.iter().map(Faults::to_string).collect::<Vec<_>>().join("\n")
+fn lines(faults: &[ConfigFaults]) -> String {
+    faults.iter().map(ConfigFaults::to_string).collect::<Vec<_>>().join("\n")
 }
 
 /// Checks whether `serve` would start with this file, as far as this is possible without a start.
 fn check_configuration(path: &Path) -> Result<Vec<String>, String> {
-    let mut source = Source::new(path);
-    let machine =
-        |settings: &Settings| evenkeel_tls::stumbles(settings).and(run::trial::trial(settings));
+    let mut source = ConfigSource::new(path);
+    let machine = |settings: &Settings| {
+        evenkeel_tls::start_problems(settings).and(run::trial::trial(settings))
+    };
     let warnings = source.check(cpus::available(), machine);
     let mut warnings = warnings.map_err(|faults| faults.to_string())?;
     if let Ok(config) = source.load(cpus::available()) {
@@ -311,7 +312,7 @@ fn tell_cgroups(settings: &Settings) {
     for proxy in settings.proxy.iter().filter(|proxy| !proxy.listen.is_empty()) {
         for backend in &proxy.backends {
             if !matches!(proxy.cost, CostSource::Cgroup(_))
-                && let Some(written) = cgroup::written(backend)
+                && let Some(written) = cgroup::cost_advice(backend)
             {
                 eprintln!("note: {written}");
             }
@@ -320,7 +321,7 @@ fn tell_cgroups(settings: &Settings) {
 }
 
 /// The named file, or else the default file that exists.
-fn named(config: Option<PathBuf>) -> Result<PathBuf, NoFile> {
+fn named(config: Option<PathBuf>) -> Result<PathBuf, NoConfigError> {
     config.map_or_else(default_path, Ok)
 }
 
@@ -338,32 +339,32 @@ fn interval(text: &str) -> Result<Duration, &'static str> {
     seconds.map(Duration::from_secs_f64).ok_or("not a number of seconds from 0.2 to 60")
 }
 
-fn watch_top(asked: &Top) -> anyhow::Result<()> {
+fn watch_top(asked: &TopArgs) -> anyhow::Result<()> {
     let token = asked.server.token()?;
-    let remote = Remote { address: &asked.server.admin, token: token.as_deref() };
+    let remote = AdminClient { address: &asked.server.admin, token: token.as_deref() };
     let limit = asked.limit.as_deref();
-    Ok(top::run(&top::Options { remote, limit, every: asked.interval })?)
+    Ok(top::run(&top::TopOptions { remote, limit, every: asked.interval })?)
 }
 
 /// Prints the status. An unknown limit prints an empty table and also fails, so that scripts notice
 /// it.
-fn ask_doctor(asked: &Doctor) -> anyhow::Result<()> {
+fn ask_doctor(asked: &DoctorArgs) -> anyhow::Result<()> {
     let token = asked.server.token()?;
-    let Doctor { server, limit, bucket, json } = asked;
+    let DoctorArgs { server, limit, bucket, json } = asked;
     let form = match (bucket, json) {
-        (Some(_), _) => Form::Buckets,
-        (None, true) => Form::Json,
-        (None, false) => Form::Tables,
+        (Some(_), _) => DoctorFormat::Buckets,
+        (None, true) => DoctorFormat::Json,
+        (None, false) => DoctorFormat::Tables,
     };
     let limit = limit.as_deref().or(bucket.as_deref());
-    let remote = Remote { address: &server.admin, token: token.as_deref() };
-    let report = doctor(&doctor::Question { remote, limit, form })?;
+    let remote = AdminClient { address: &server.admin, token: token.as_deref() };
+    let report = doctor(&doctor::DoctorQuery { remote, limit, form })?;
     io::stdout().write_all(report.text.as_bytes())?;
     report.unknown.map_or(Ok(()), |names| Err(anyhow::anyhow!(names)))
 }
 
 fn show(path: &Path) -> anyhow::Result<()> {
-    let config = Source::new(path).load(cpus::available())?;
+    let config = ConfigSource::new(path).load(cpus::available())?;
     warn(&config.warnings);
     Ok(io::stdout().write_all(config.native.as_bytes())?)
 }

@@ -15,20 +15,20 @@ pub mod trial;
 use crate::admin;
 use anyhow::Context;
 use arc_swap::ArcSwap;
-use doors::{Doors, Engines};
-use evenkeel_config::fault::Faults;
-use evenkeel_config::settings::Metrics;
-use evenkeel_config::settings::otlp::Traces;
-use evenkeel_config::source::{Change, Source};
+use doors::{EngineSet, OpenDoors};
+use evenkeel_config::fault::ConfigFaults;
+use evenkeel_config::settings::MetricsSettings;
+use evenkeel_config::settings::otlp::TracesSettings;
+use evenkeel_config::source::{ConfigChange, ConfigSource};
 use evenkeel_config::{Config, NO_DOOR, cpus};
-use evenkeel_core::key::Seed;
+use evenkeel_core::key::KeySeed;
 use evenkeel_core::units::SECOND;
-use evenkeel_export::otlp::spans::{self, Exporter};
+use evenkeel_export::otlp::spans::{self, SpanExporter};
 use evenkeel_export::push;
 use evenkeel_peers::driver;
 use evenkeel_runtime::clock::Clock;
-use evenkeel_serve::handover::Sockets;
-use evenkeel_serve::handover::successor::{self, Origin, Successor};
+use evenkeel_serve::handover::ListenSockets;
+use evenkeel_serve::handover::successor::{self, ProcessOrigin, Successor};
 use evenkeel_serve::watchdog::Watchdog;
 use evenkeel_store::snapshot;
 use evenkeel_telemetry::Watch;
@@ -44,25 +44,25 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 ///
 /// # Errors
 /// If a door cannot be opened, or if the system provides no thread, signals or random numbers.
-pub fn serve(config: &Config, source: Option<Source>) -> anyhow::Result<()> {
+pub fn serve(config: &Config, source: Option<ConfigSource>) -> anyhow::Result<()> {
     // This must happen first, while there is no other thread.
-    let (sockets, herald) = Sockets::from_environment();
+    let (sockets, herald) = ListenSockets::from_environment();
     let sockets = sockets.only(config.settings.openings());
-    let origin = Origin::of_process();
+    let origin = ProcessOrigin::of_process();
     let log = log::install(config.settings.log)?;
     files::raise_open_files(&config.settings);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let mut events = Events::new()?;
-        let program = Program::start(config, source, log, sockets)?;
-        replace::tell_ready(&program.sockets, herald.as_ref());
+        let mut events = EventSources::new()?;
+        let program = RunningProcess::start(config, source, log, sockets)?;
+        replace::report_ready(&program.sockets, herald.as_ref());
         program.run(&mut events, origin).await;
         Ok(())
     })
 }
 
 /// An event that the main loop handles.
-enum Event {
+enum ProcessEvent {
     /// SIGTERM or SIGINT: stop.
     Stop,
     /// SIGHUP: reload the file.
@@ -72,13 +72,13 @@ enum Event {
     /// The successor has opened its doors.
     Replaced,
     /// The successor has failed.
-    NotReplaced(successor::Failure),
+    NotReplaced(successor::SuccessorError),
     /// One second has passed.
     Second,
 }
 
 /// The sources of events.
-struct Events {
+struct EventSources {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
@@ -86,12 +86,12 @@ struct Events {
     seconds: Interval,
 }
 
-impl Events {
-    fn new() -> anyhow::Result<Events> {
+impl EventSources {
+    fn new() -> anyhow::Result<EventSources> {
         let listen = |kind| signal(kind).context("the system gives no signals");
         let mut seconds = interval(Duration::from_secs(1));
         seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Ok(Events {
+        Ok(EventSources {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
             hangup: listen(SignalKind::hangup())?,
@@ -100,87 +100,88 @@ impl Events {
         })
     }
 
-    async fn next(&mut self) -> Event {
+    async fn next(&mut self) -> ProcessEvent {
         tokio::select! {
-            _ = self.terminate.recv() => Event::Stop,
-            _ = self.interrupt.recv() => Event::Stop,
-            _ = self.hangup.recv() => Event::Reload,
-            _ = self.user2.recv() => Event::Replace,
-            _ = self.seconds.tick() => Event::Second,
+            _ = self.terminate.recv() => ProcessEvent::Stop,
+            _ = self.interrupt.recv() => ProcessEvent::Stop,
+            _ = self.hangup.recv() => ProcessEvent::Reload,
+            _ = self.user2.recv() => ProcessEvent::Replace,
+            _ = self.seconds.tick() => ProcessEvent::Second,
         }
     }
 }
 
 /// The state of the process.
-struct Program {
+struct RunningProcess {
     config: Config,
     /// The native form of the configuration, for the admin door.
     native: Arc<ArcSwap<String>>,
-    source: Option<Source>,
-    log: log::Running,
+    source: Option<ConfigSource>,
+    log: log::LogThread,
     clock: Clock,
     /// Number of lost log lines at the last report.
     lost: usize,
     /// Deviation of the wall clock at the last report, in nanoseconds.
     step: i64,
     watch: Arc<Watch>,
-    doors: Doors,
-    admin: Option<admin::Running>,
+    doors: OpenDoors,
+    admin: Option<admin::RunningAdmin>,
     /// The engines that metrics are read from.
     shown: Vec<admin::DoorEngine>,
-    push: Option<push::Running>,
+    push: Option<push::PushThread>,
     /// Sends spans; dropping it sends the last ones.
-    traces: Option<spans::Running>,
+    traces: Option<spans::SpanExporterThread>,
     /// Writes snapshots; dropping it writes the last one.
-    state: Option<snapshot::Running>,
+    state: Option<snapshot::SnapshotThread>,
     /// The content of the snapshots.
-    kept: (Seed, snapshot::Accounts),
+    kept: (KeySeed, snapshot::SnapshotTables),
     /// Sockets that a successor can take over.
-    sockets: Sockets,
+    sockets: ListenSockets,
     /// The process that is about to replace this one.
     successor: Option<Successor>,
     /// Counts together with other instances until it is dropped.
-    peers: Option<driver::Running>,
+    peers: Option<driver::PeersThread>,
     watchdog: Watchdog,
 }
 
-impl Program {
+impl RunningProcess {
     fn start(
         config: &Config,
-        source: Option<Source>,
-        log: log::Running,
-        sockets: Sockets,
-    ) -> anyhow::Result<Program> {
+        source: Option<ConfigSource>,
+        log: log::LogThread,
+        sockets: ListenSockets,
+    ) -> anyhow::Result<RunningProcess> {
         let settings = &config.settings;
         anyhow::ensure!(!settings.doors().is_empty(), NO_DOOR);
         let clock = Clock::start();
         let mut watch = Watch::new(clock.now());
         let exporter = settings.traces.as_ref().map(|traces| trace(&mut watch, traces));
         let watch = Arc::new(watch);
-        let engines = Engines::new(settings, clock, &watch)?;
+        let engines = EngineSet::new(settings, clock, &watch)?;
         let native = Arc::new(ArcSwap::from_pointee(config.native.clone()));
         let sources = || {
             let native = Arc::clone(&native);
             let show = Box::new(move || native.load().as_ref().clone());
-            admin::Sources { watch: Arc::clone(&watch), clock, engines: engines.shown(), show }
+            admin::AdminSources { watch: Arc::clone(&watch), clock, engines: engines.shown(), show }
         };
         let admin = settings.admin.as_ref().map(|admin| admin::start(admin, sources(), &sockets));
         let admin = admin.transpose()?;
-        let addresses = admin.as_ref().map_or(&[][..], admin::Running::addresses);
+        let addresses = admin.as_ref().map_or(&[][..], admin::RunningAdmin::addresses);
         let (seed, kept, shown) = (engines.seed, engines.accounts(), engines.shown());
         let together = engines.together();
-        let doors = Doors::open(settings, engines, &watch, addresses, &sockets)?;
+        let doors = OpenDoors::open(settings, engines, &watch, addresses, &sockets)?;
         let peers = settings.peers.as_ref();
         let peers = peers.map(|peers| driver::start(peers, together, clock, &watch)).transpose()?;
         // Only now, because a process that cannot open its doors must not touch the snapshot of
         // another one.
         let state = snapshot::start(&settings.state, seed, kept.clone(), &watch, clock);
-        watch.count_as_held(settings.metrics.held_above);
+        watch.set_held_above(settings.metrics.held_above);
         let push = push::start(&settings.metrics, &watch, clock, look(&watch, &shown));
-        let traces = exporter.map(Exporter::start).transpose().context("no thread for traces")?;
-        admin.iter().for_each(admin::Running::ready);
+        let traces =
+            exporter.map(SpanExporter::start).transpose().context("no thread for traces")?;
+        admin.iter().for_each(admin::RunningAdmin::ready);
         warn(config);
-        Ok(Program {
+        Ok(RunningProcess {
             config: config.clone(),
             native,
             source,
@@ -204,45 +205,45 @@ impl Program {
     }
 
     /// Handles events until one of them stops the process, or a successor has taken over.
-    async fn run(mut self, events: &mut Events, origin: io::Result<Origin>) {
+    async fn run(mut self, events: &mut EventSources, origin: io::Result<ProcessOrigin>) {
         loop {
             match self.next(events).await {
-                Event::Stop => break,
-                Event::Reload => self.reload(),
-                Event::Replace => self.replace(&origin),
-                Event::Replaced => {
+                ProcessEvent::Stop => break,
+                ProcessEvent::Reload => self.reload(),
+                ProcessEvent::Replace => self.replace(&origin),
+                ProcessEvent::Replaced => {
                     self.replaced();
                     break;
                 }
-                Event::NotReplaced(why) => self.not_replaced(&why),
-                Event::Second => self.second(),
+                ProcessEvent::NotReplaced(why) => self.not_replaced(&why),
+                ProcessEvent::Second => self.second(),
             }
         }
         self.end(events).await;
     }
 
-    async fn next(&mut self, events: &mut Events) -> Event {
+    async fn next(&mut self, events: &mut EventSources) -> ProcessEvent {
         let Some(successor) = &mut self.successor else { return events.next().await };
         tokio::select! {
             event = events.next() => event,
             ready = successor.ready() => match ready {
-                Ok(()) => Event::Replaced,
-                Err(why) => Event::NotReplaced(why),
+                Ok(()) => ProcessEvent::Replaced,
+                Err(why) => ProcessEvent::NotReplaced(why),
             },
         }
     }
 
     /// Drains the doors, unless a second signal asks to stop at once.
-    async fn end(&mut self, events: &mut Events) {
-        replace::tell_stopping(self.successor.is_some());
+    async fn end(&mut self, events: &mut EventSources) {
+        replace::report_stopping(self.successor.is_some());
         if self.successor.is_some() && self.config.settings.doors() != ["proxy"] {
-            tokio::time::sleep(replace::FAREWELL).await;
+            tokio::time::sleep(replace::LAST_QUESTION_TIME).await;
         }
         // From now on clients are refused, or accepted by the successor.
         self.sockets.release();
         let drain = self.config.settings.drain();
         tracing::info!(connections = self.doors.connections(), ?drain, "stopping: draining");
-        self.admin.iter().for_each(admin::Running::draining);
+        self.admin.iter().for_each(admin::RunningAdmin::draining);
         self.doors.drain(&self.config.settings);
         let again = self.stopped_again(events);
         tokio::select! {
@@ -265,11 +266,11 @@ impl Program {
     }
 
     /// Waits until a signal asks again to stop.
-    async fn stopped_again(&self, events: &mut Events) {
+    async fn stopped_again(&self, events: &mut EventSources) {
         loop {
             match events.next().await {
-                Event::Stop => return,
-                Event::Second => self.watchdog.tell(&self.watch, self.clock),
+                ProcessEvent::Stop => return,
+                ProcessEvent::Second => self.watchdog.tell(&self.watch, self.clock),
                 _ => {}
             }
         }
@@ -300,9 +301,9 @@ impl Program {
         self.tell_lost();
         self.doors.look(self.clock.now());
         match self.source.as_mut().map(|source| source.look(cpus::available())) {
-            None | Some(Change::None) => {}
-            Some(Change::Good(config)) => self.apply(&config),
-            Some(Change::Faulty(faults)) => self.refuse(&faults),
+            None | Some(ConfigChange::None) => {}
+            Some(ConfigChange::Good(config)) => self.apply(&config),
+            Some(ConfigChange::Faulty(faults)) => self.refuse(&faults),
         }
     }
 
@@ -315,7 +316,7 @@ impl Program {
                 old,
                 "configuration refused: to open or close a door takes a restart; the old one stays"
             );
-            self.watch.reloaded(false);
+            self.watch.record_reload(false);
             return;
         }
         match config.reloaded(&self.config) {
@@ -332,7 +333,7 @@ impl Program {
         self.log.reload(config.settings.log);
         self.push_to(&config.settings.metrics);
         self.doors.reload(&config.settings);
-        self.watch.reloaded(true);
+        self.watch.record_reload(true);
         self.native.store(Arc::new(config.native.clone()));
         let limits = config.settings.limits();
         tracing::info!(limits, "configuration reloaded");
@@ -342,8 +343,8 @@ impl Program {
 
     /// Restarts the push of metrics if its settings have changed. Otherwise it continues
     /// undisturbed.
-    fn push_to(&mut self, metrics: &Metrics) {
-        self.watch.count_as_held(metrics.held_above);
+    fn push_to(&mut self, metrics: &MetricsSettings) {
+        self.watch.set_held_above(metrics.held_above);
         if *metrics == self.config.settings.metrics {
             return;
         }
@@ -354,8 +355,8 @@ impl Program {
         });
     }
 
-    fn refuse(&self, faults: &Faults) {
-        self.watch.reloaded(false);
+    fn refuse(&self, faults: &ConfigFaults) {
+        self.watch.record_reload(false);
         let count = faults.faults.len();
         tracing::error!(faults = count, "configuration refused; the old one stays");
         faults.to_string().lines().for_each(|fault| tracing::error!("{fault}"));
@@ -388,14 +389,14 @@ fn warn(config: &Config) {
 }
 
 /// Enables tracing. The returned exporter sends the spans.
-fn trace(watch: &mut Watch, traces: &Traces) -> Exporter {
+fn trace(watch: &mut Watch, traces: &TracesSettings) -> SpanExporter {
     let (tracer, spans) = Tracer::new(traces.sampling, traces.queue_max, watch.registry());
     watch.tracer = Some(tracer);
-    Exporter::new(traces.clone(), spans, watch.registry())
+    SpanExporter::new(traces.clone(), spans, watch.registry())
 }
 
 /// A function that reads the metrics that are not counted but looked up.
-fn look(watch: &Arc<Watch>, engines: &[admin::DoorEngine]) -> push::Look {
+fn look(watch: &Arc<Watch>, engines: &[admin::DoorEngine]) -> push::ObserveMetrics {
     let (watch, engines) = (Arc::clone(watch), engines.to_vec());
     Box::new(move || admin::observed(&engines, watch.held_above()))
 }

@@ -16,11 +16,11 @@ mod seen;
 #[path = "config/store.rs"]
 mod store;
 
-use evenkeel_config::settings::{ClientAddress, CostSource, Format, Level};
-use evenkeel_config::source::{Change, Source};
-use evenkeel_config::{Config, Flags, Found, check, from_flags, parse};
+use evenkeel_config::settings::{ClientAddress, CostSource, LogFormat, LogLevel};
+use evenkeel_config::source::{ConfigChange, ConfigSource};
+use evenkeel_config::{Config, ProxyFlags, StartProblems, check, from_flags, parse};
 use evenkeel_core::bucket::Algorithm;
-use evenkeel_core::limit::{Action, Part, Unit};
+use evenkeel_core::limit::{KeyPart, LimitAction, LimitUnit};
 use evenkeel_core::units::{Cost, Nanos};
 use std::fs;
 use std::path::Path;
@@ -59,13 +59,13 @@ fn an_empty_proxy_has_the_defaults_of_the_contract() {
         assert_eq!(proxy.listen, ["0.0.0.0:8888".parse().expect("an address")]);
         assert_eq!(proxy.backends[0].to_string(), "http://127.0.0.1:80");
         assert_eq!((proxy.cpus, &proxy.cost), (4.0, &CostSource::Shared));
-        assert_eq!((proxy.action, proxy.max_delay), (Action::Queue, Nanos::from_secs(30)));
+        assert_eq!((proxy.action, proxy.max_delay), (LimitAction::Queue, Nanos::from_secs(30)));
         let names: Vec<&str> = proxy.limits.iter().map(|limit| &*limit.name).collect();
         assert_eq!(names, ["ip", "net24", "net16"]);
         let Algorithm::Debt(debt) = &proxy.limits[1].algorithm else { panic!("a share") };
         assert!((debt.rate().per_second() - 1.0).abs() < 1e-12);
         assert_eq!(debt.burst(), Cost::cpu(Nanos::from_secs(30)));
-        assert_eq!(proxy.limits[1].by, [Part::Ip { v4: 24, v6: 48 }]);
+        assert_eq!(proxy.limits[1].by, [KeyPart::Ip { v4: 24, v6: 48 }]);
     }
     assert!(good("proxy: {limits: []}").settings.proxy.expect("open").limits.is_empty());
 }
@@ -75,14 +75,14 @@ fn the_example_is_read_in_full() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/evenkeel.yaml");
     let config = good(&fs::read_to_string(path).expect("there"));
     let proxy = config.settings.proxy.expect("open");
-    assert_eq!(config.settings.log.level, Level::Info);
-    assert_eq!(config.settings.log.format, Format::Text);
+    assert_eq!(config.settings.log.level, LogLevel::Info);
+    assert_eq!(config.settings.log.format, LogFormat::Text);
     assert_eq!(proxy.trusted_proxies.len(), 3);
     assert_eq!(proxy.client_address, ClientAddress::XForwardedFor);
     assert_eq!(proxy.bounds.header_bytes, 65_536);
     assert_eq!(proxy.exempt.len(), 1);
     let logins = &proxy.limits[3];
-    assert_eq!((logins.unit, logins.action), (Unit::Hits, Some(Action::Reject)));
+    assert_eq!((logins.unit, logins.action), (LimitUnit::Hits, Some(LimitAction::Reject)));
     assert_eq!((&*logins.when.method[0], &*logins.when.path[0]), ("POST", "/login"));
     let Algorithm::Sliding(window) = &proxy.limits[5].algorithm else { panic!("a window") };
     assert_eq!(window.max(), Cost::cpu(Nanos::from_millis(1050)));
@@ -101,17 +101,17 @@ fn every_kind_of_key_is_read() {
     assert_eq!(
         limits[0].by,
         [
-            Part::Ip { v4: 20, v6: 56 },
-            Part::UserAgent,
-            Part::Header("x-key".into()),
-            Part::Cookie("sid".into()),
-            Part::Method,
-            Part::Path(None),
+            KeyPart::Ip { v4: 20, v6: 56 },
+            KeyPart::UserAgent,
+            KeyPart::Header("x-key".into()),
+            KeyPart::Cookie("sid".into()),
+            KeyPart::Method,
+            KeyPart::Path(None),
         ]
     );
-    assert_eq!(limits[1].by, [Part::Path(Some(2)), Part::Vhost, Part::All, Part::Host]);
-    assert_eq!(limits[2].by, [Part::Ip { v4: 32, v6: 48 }]);
-    assert_eq!(limits[3].by, [Part::Ip { v4: 20, v6: 40 }]);
+    assert_eq!(limits[1].by, [KeyPart::Path(Some(2)), KeyPart::Vhost, KeyPart::All, KeyPart::Host]);
+    assert_eq!(limits[2].by, [KeyPart::Ip { v4: 32, v6: 48 }]);
+    assert_eq!(limits[3].by, [KeyPart::Ip { v4: 20, v6: 40 }]);
     let when = &limits[2].when;
     assert_eq!(when.method, ["GET", "POST"].map(Box::<str>::from));
     assert_eq!((&*when.path[0], &*when.vhost[0]), ("/b", "www.example.com"));
@@ -325,14 +325,14 @@ fn hostile_documents_end_in_a_fault() {
 
 #[test]
 fn flags_are_a_configuration_too() {
-    let flags = Flags { backend: "http://127.0.0.1:8080".into(), ..Flags::default() };
+    let flags = ProxyFlags { backend: "http://127.0.0.1:8080".into(), ..ProxyFlags::default() };
     let proxy = from_flags(&flags, 2.0).expect("good").settings.proxy.expect("open");
     assert_eq!((proxy.cpus, proxy.limits.len()), (2.0, 3));
-    let flags = Flags { cpus: Some("many".into()), admin: Some("off".into()), ..flags };
+    let flags = ProxyFlags { cpus: Some("many".into()), admin: Some("off".into()), ..flags };
     let told = from_flags(&flags, 2.0).expect_err("faulty").to_string();
     assert_eq!(told, "command line: `--cpus` is `many`: not a number of CPUs; write 4 or 0.5");
     let some = |text: &str| Some(text.to_owned());
-    let wrong = Flags {
+    let wrong = ProxyFlags {
         backend: "http://127.0.0.1:9".into(),
         listen: vec!["nine".into(), ":9".into()],
         cpus: None,
@@ -347,7 +347,7 @@ fn flags_are_a_configuration_too() {
         assert_eq!(told.lines().filter(|line| line.starts_with(&starts)).count(), 1, "{told}");
     }
     assert_eq!(told.lines().count(), 6, "{told}");
-    let open = Flags { admin: some("0.0.0.0:9970"), listen: Vec::new(), ..wrong };
+    let open = ProxyFlags { admin: some("0.0.0.0:9970"), listen: Vec::new(), ..wrong };
     let told = from_flags(&open, 2.0).expect_err("faulty").to_string();
     assert!(told.contains("`--admin` beyond loopback needs a `token_file`"), "{told}");
 }
@@ -356,10 +356,11 @@ fn flags_are_a_configuration_too() {
 fn check_finds_what_a_start_would_stumble_over() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("key");
-    let checked = |text: &str| match check("t.yaml", text.as_bytes(), 4.0, evenkeel_tls::stumbles) {
-        Ok(_) => "good".to_owned(),
-        Err(faults) => faults.to_string(),
-    };
+    let checked =
+        |text: &str| match check("t.yaml", text.as_bytes(), 4.0, evenkeel_tls::start_problems) {
+            Ok(_) => "good".to_owned(),
+            Err(faults) => faults.to_string(),
+        };
     for text in ["", "# nothing\n", "\nlog: {level: info}"] {
         assert!(checked(text).starts_with("t.yaml:1:1: no door to open: "), "{text}");
     }
@@ -382,7 +383,7 @@ fn check_finds_what_a_start_would_stumble_over() {
     let text = b"state: {file: /nowhere/state}\nline: {listen: '127.0.0.1:3'}\n\
                  ratelimit: {rules: /nowhere/rules}\n\
                  master: {accounting: 'tcp://*:1', domains: {a: [{rate: 1/s, burst: 1}]}}";
-    let warned = check("t.yaml", text, 4.0, |_| Found::default()).expect("good");
+    let warned = check("t.yaml", text, 4.0, |_| StartProblems::default()).expect("good");
     let expected = [
         "t.yaml:1:15: `state` is to be in /nowhere, which is not there",
         "t.yaml:3:20: /nowhere/rules is not there; everything passes until it is",
@@ -430,24 +431,24 @@ fn t26_a_changed_file_is_seen_a_faulty_one_refused_and_the_next_good_one_taken()
         fs::rename(&next, &link).expect("swapped");
     };
     point("one");
-    let mut source = Source::new(&link);
+    let mut source = ConfigSource::new(&link);
     assert!(source.load(4.0).is_ok());
     // The file is read at the second check: while it still changes, it is being written.
     let mut look = || match source.look(4.0) {
-        Change::None => source.look(4.0),
+        ConfigChange::None => source.look(4.0),
         change => panic!("too early: {change:?}"),
     };
-    assert_eq!(look(), Change::None);
+    assert_eq!(look(), ConfigChange::None);
     point("two");
-    assert!(matches!(look(), Change::Faulty(_)));
-    assert_eq!(look(), Change::None, "told once");
+    assert!(matches!(look(), ConfigChange::Faulty(_)));
+    assert_eq!(look(), ConfigChange::None, "told once");
     point("three");
-    let Change::Good(config) = look() else { panic!("a good one") };
+    let ConfigChange::Good(config) = look() else { panic!("a good one") };
     assert_eq!(config.settings.proxy.map(|proxy| proxy.cpus), Some(3.0));
     write("three", "proxy: {cpus: 4}");
-    assert!(matches!(look(), Change::Good(_)), "changed in place");
+    assert!(matches!(look(), ConfigChange::Good(_)), "changed in place");
     fs::remove_file(&link).expect("gone");
-    assert_eq!(look(), Change::None, "gone for now");
+    assert_eq!(look(), ConfigChange::None, "gone for now");
 }
 
 #[test]
@@ -588,12 +589,12 @@ fn a_pipe_is_not_waited_for_when_a_server_runs() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("evenkeel.yaml");
     fs::write(&path, "proxy: {cpus: 3}").expect("written");
-    let mut source = Source::new(&path);
+    let mut source = ConfigSource::new(&path);
     assert!(source.load(4.0).is_ok());
     fs::remove_file(&path).expect("removed");
     let made = std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo runs");
     assert!(made.success());
-    assert_eq!(source.look(4.0), Change::None);
+    assert_eq!(source.look(4.0), ConfigChange::None);
     let faults = source.load(4.0).expect_err("refused").to_string();
     assert!(faults.contains("no plain file"), "{faults}");
 }

@@ -5,13 +5,13 @@
 //! broken connection may have swallowed is sent again. `sample` makes the numbers; `push` runs this
 //! sender.
 
-use super::push::Counts;
-use super::sample::{Sample, word};
-use evenkeel_config::settings::Lines;
+use super::push::PushCounts;
+use super::sample::{MetricSample, word};
+use evenkeel_config::settings::GraphiteSelection;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::metrics::CLIENTS_HELD;
-use evenkeel_telemetry::prometheus::Observed;
-use evenkeel_telemetry::sampler::Seldom;
+use evenkeel_telemetry::prometheus::ObservedMetric;
+use evenkeel_telemetry::sampler::WarningThrottle;
 use std::fmt::Write;
 use std::io;
 use std::time::Duration;
@@ -23,11 +23,11 @@ use tokio::time::timeout;
 /// The maximum number of seconds of which lines wait.
 pub const QUEUE_SECONDS_MAX: usize = 60;
 /// The maximum length of an attempt with its pause, in seconds, plus one.
-const ATTEMPT_SECONDS: usize = 10;
+const ATTEMPT_SECONDS_MAX: usize = 10;
 
 /// The time limits of the connection to Graphite.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct GraphiteTimeouts {
     /// The maximum time to connect.
     pub connect: Duration,
     /// The maximum time to write the lines of one second.
@@ -36,8 +36,8 @@ pub struct Patience {
     pub pause: Duration,
 }
 
-/// The limits in production. Invariant: their sum is less than `ATTEMPT_SECONDS`.
-pub const PATIENCE: Patience = Patience {
+/// The limits in production. Invariant: their sum is less than `ATTEMPT_SECONDS_MAX`.
+pub const GRAPHITE_TIMEOUTS: GraphiteTimeouts = GraphiteTimeouts {
     connect: Duration::from_secs(3),
     write: Duration::from_secs(5),
     pause: Duration::from_secs(1),
@@ -45,7 +45,7 @@ pub const PATIENCE: Patience = Patience {
 
 /// The lines of one second.
 #[derive(Debug)]
-pub struct Batch {
+pub struct GraphiteBatch {
     /// The text of the lines.
     pub text: String,
     /// The number of lines.
@@ -57,20 +57,22 @@ pub struct Batch {
 #[must_use]
 pub fn batch(
     prefix: &str,
-    lines: Lines,
-    samples: &[Sample],
-    observed: &[Observed],
+    lines: GraphiteSelection,
+    samples: &[MetricSample],
+    observed: &[ObservedMetric],
     second: u64,
-) -> Batch {
-    let mut batch = Batch { text: String::new(), lines: 0 };
+) -> GraphiteBatch {
+    let mut batch = GraphiteBatch { text: String::new(), lines: 0 };
     let mut push = |name: &str, value: f64| {
         batch.lines += 1;
         // Writing to a String cannot fail.
         let _ = writeln!(batch.text, "{prefix}.{name} {value} {second}");
     };
     match lines {
-        Lines::All => samples.iter().for_each(|sample| push(&sample.name, sample.value)),
-        Lines::Limits => {
+        GraphiteSelection::All => {
+            samples.iter().for_each(|sample| push(&sample.name, sample.value))
+        }
+        GraphiteSelection::Limits => {
             let held = observed.iter().filter(|one| std::ptr::eq(one.metric, &CLIENTS_HELD));
             held.for_each(|one| {
                 push(&one.labels.last().map_or_else(String::new, |l| word(l)), one.value)
@@ -83,13 +85,13 @@ pub fn batch(
 /// Sends each batch from `queue` until the queue is closed.
 pub async fn send(
     address: String,
-    mut queue: Receiver<Batch>,
-    counts: Counts,
+    mut queue: Receiver<GraphiteBatch>,
+    counts: PushCounts,
     clock: Clock,
-    patience: Patience,
+    patience: GraphiteTimeouts,
 ) {
-    let mut connection = Connection { address, stream: None, patience };
-    let complaints = Seldom::default();
+    let mut connection = GraphiteConnection { address, stream: None, patience };
+    let complaints = WarningThrottle::default();
     let mut failing = false;
     while let Some(mut batch) = queue.recv().await {
         while let Err(error) = connection.deliver(batch.text.as_bytes()).await {
@@ -114,8 +116,8 @@ pub async fn send(
 }
 
 /// Drops the oldest batches if the queue would be full before the next attempt.
-fn make_room(batch: &mut Batch, queue: &mut Receiver<Batch>, counts: &Counts) {
-    while queue.len() + ATTEMPT_SECONDS > QUEUE_SECONDS_MAX
+fn make_room(batch: &mut GraphiteBatch, queue: &mut Receiver<GraphiteBatch>, counts: &PushCounts) {
+    while queue.len() + ATTEMPT_SECONDS_MAX > QUEUE_SECONDS_MAX
         && let Ok(next) = queue.try_recv()
     {
         counts.dropped.increment(batch.lines);
@@ -124,13 +126,13 @@ fn make_room(batch: &mut Batch, queue: &mut Receiver<Batch>, counts: &Counts) {
 }
 
 /// The connection to Graphite.
-struct Connection {
+struct GraphiteConnection {
     address: String,
     stream: Option<TcpStream>,
-    patience: Patience,
+    patience: GraphiteTimeouts,
 }
 
-impl Connection {
+impl GraphiteConnection {
     /// Sends one batch, on a new connection if the old one is closed.
     async fn deliver(&mut self, text: &[u8]) -> io::Result<()> {
         if self.stream.as_ref().is_some_and(ended) {

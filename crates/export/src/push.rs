@@ -4,17 +4,17 @@
 //! all metrics and puts them into queues; other tasks send them (`graphite`, `statsd`,
 //! `otlp::figures`). Dropping the thread's handle ends it without waiting for pending lines.
 
-use super::graphite::{self, Batch, PATIENCE, QUEUE_SECONDS_MAX};
+use super::graphite::{self, GRAPHITE_TIMEOUTS, GraphiteBatch, QUEUE_SECONDS_MAX};
 use super::sample::{samples, timings};
-use super::statsd::{self, Sender};
+use super::statsd::{self, StatsdSender};
 use crate::otlp::figures;
-use evenkeel_config::settings::Metrics;
+use evenkeel_config::settings::MetricsSettings;
 use evenkeel_core::units::{Nanos, Time};
 use evenkeel_runtime::clock::Clock;
-use evenkeel_runtime::thread::Thread;
+use evenkeel_runtime::thread::OwnedThread;
 use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::metrics::{PUSH_DROPPED, PUSH_FAILURES, PUSHED};
-use evenkeel_telemetry::prometheus::Observed;
+use evenkeel_telemetry::prometheus::ObservedMetric;
 use evenkeel_telemetry::registry::{Counter, Registry};
 use std::io;
 use std::sync::Arc;
@@ -24,14 +24,14 @@ use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval};
 
 /// The time between two readings of all metrics.
-const PERIOD: Duration = Duration::from_secs(1);
+const PUSH_PERIOD: Duration = Duration::from_secs(1);
 
 /// Reads the values that are not counted by handles, as they are at this moment.
-pub type Look = Box<dyn Fn() -> Vec<Observed> + Send>;
+pub type ObserveMetrics = Box<dyn Fn() -> Vec<ObservedMetric> + Send>;
 
 /// The counters of one push destination.
 #[derive(Clone, Debug)]
-pub struct Counts {
+pub struct PushCounts {
     /// Lines that were sent.
     pub lines: Counter,
     /// Lines that will never be sent.
@@ -40,11 +40,11 @@ pub struct Counts {
     pub failures: Counter,
 }
 
-impl Counts {
+impl PushCounts {
     /// Makes the counters for the destination `to`.
     #[must_use]
-    pub fn new(registry: &Registry, to: &str) -> Counts {
-        Counts {
+    pub fn new(registry: &Registry, to: &str) -> PushCounts {
+        PushCounts {
             lines: registry.counter(&PUSHED, &[to]),
             dropped: registry.counter(&PUSH_DROPPED, &[to]),
             failures: registry.counter(&PUSH_FAILURES, &[to]),
@@ -53,35 +53,36 @@ impl Counts {
 }
 
 /// The running thread; it ends when this is dropped.
-pub type Running = Thread<oneshot::Sender<()>>;
+pub type PushThread = OwnedThread<oneshot::Sender<()>>;
 
 /// Starts the thread; `None` if no destination is configured.
 ///
 /// # Errors
 /// Returns the error of the system if the thread or its runtime cannot be created.
 pub fn start(
-    settings: &Metrics,
+    settings: &MetricsSettings,
     watch: &Arc<Watch>,
     clock: Clock,
-    look: Look,
-) -> io::Result<Option<Running>> {
-    let Metrics { graphite, statsd, otlp, .. } = settings;
+    look: ObserveMetrics,
+) -> io::Result<Option<PushThread>> {
+    let MetricsSettings { graphite, statsd, otlp, .. } = settings;
     if graphite.is_none() && statsd.is_none() && otlp.is_none() {
         return Ok(None);
     }
     let (stop, stopped) = oneshot::channel();
-    let pusher = Pusher { settings: settings.clone(), watch: Arc::clone(watch), clock, look };
-    Thread::serve("metrics", stop, (), move || pusher.run(stopped)).map(Some)
+    let pusher =
+        MetricsPusher { settings: settings.clone(), watch: Arc::clone(watch), clock, look };
+    OwnedThread::serve("metrics", stop, (), move || pusher.run(stopped)).map(Some)
 }
 
-struct Pusher {
-    settings: Metrics,
+struct MetricsPusher {
+    settings: MetricsSettings,
     watch: Arc<Watch>,
     clock: Clock,
-    look: Look,
+    look: ObserveMetrics,
 }
 
-impl Pusher {
+impl MetricsPusher {
     async fn run(self, stopped: oneshot::Receiver<()>) {
         tokio::select! {
             () = self.push() => {}
@@ -94,32 +95,40 @@ impl Pusher {
         let registry = self.watch.registry();
         let to_graphite = self.settings.graphite.clone().map(|address| {
             let (batches, queue) = mpsc::channel(QUEUE_SECONDS_MAX);
-            let counts = Counts::new(registry, "graphite");
-            tokio::spawn(graphite::send(address, queue, counts.clone(), self.clock, PATIENCE));
+            let counts = PushCounts::new(registry, "graphite");
+            tokio::spawn(graphite::send(
+                address,
+                queue,
+                counts.clone(),
+                self.clock,
+                GRAPHITE_TIMEOUTS,
+            ));
             (batches, counts)
         });
         let start = samples(registry, &(self.look)());
         let to_statsd = self.settings.statsd.clone().map(|address| {
             let (looks, queue) = mpsc::channel(1);
-            let sender = Sender::new(address, &start, Counts::new(registry, "statsd"));
+            let sender = StatsdSender::new(address, &start, PushCounts::new(registry, "statsd"));
             tokio::spawn(sender.send(queue));
             looks
         });
         let mut to_collector = self.settings.otlp.clone().map(|to| {
             let (looks, queue) = mpsc::channel(1);
             let every = to.every;
-            let counts = Counts::new(registry, "otlp");
-            tokio::spawn(figures::Sender::new(to, self.watch.started(), counts).send(queue));
-            Collected { looks, every, next: Time::ZERO }
+            let counts = PushCounts::new(registry, "otlp");
+            tokio::spawn(
+                figures::OtlpMetricsSender::new(to, self.watch.started(), counts).send(queue),
+            );
+            CollectorQueue { looks, every, next: Time::ZERO }
         });
-        let mut seconds = interval(PERIOD);
+        let mut seconds = interval(PUSH_PERIOD);
         seconds.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
             seconds.tick().await;
             let observed = (self.look)();
             let samples = samples(registry, &observed);
             if let Some((batches, counts)) = &to_graphite {
-                let Metrics { graphite_prefix, graphite_lines, .. } = &self.settings;
+                let MetricsSettings { graphite_prefix, graphite_lines, .. } = &self.settings;
                 let second = self.clock.now().second();
                 let batch =
                     graphite::batch(graphite_prefix, *graphite_lines, &samples, &observed, second);
@@ -131,7 +140,7 @@ impl Pusher {
             if let Some(looks) = &to_statsd {
                 // If the queue is full, these counts are included in the next message.
                 if let Ok(room) = looks.try_reserve() {
-                    room.send(statsd::Look { samples, timings: timings(registry) });
+                    room.send(statsd::StatsdReading { samples, timings: timings(registry) });
                 }
             }
         }
@@ -139,28 +148,32 @@ impl Pusher {
 }
 
 /// The queue to the collector, and when the next message is due.
-struct Collected {
-    looks: mpsc::Sender<figures::Look>,
+struct CollectorQueue {
+    looks: mpsc::Sender<figures::OtlpReading>,
     every: Duration,
     next: Time,
 }
 
-impl Collected {
-    fn look(&mut self, now: Time, registry: &Registry, observed: &[Observed]) {
+impl CollectorQueue {
+    fn look(&mut self, now: Time, registry: &Registry, observed: &[ObservedMetric]) {
         if now < self.next {
             return;
         }
         self.next = now.plus(Nanos(u64::try_from(self.every.as_nanos()).unwrap_or(u64::MAX)));
         let (series, folded) = registry.all();
         // If the previous message still waits, this one is dropped; the next one covers its values.
-        let _ =
-            self.looks.try_send(figures::Look { now, series, folded, observed: observed.to_vec() });
+        let _ = self.looks.try_send(figures::OtlpReading {
+            now,
+            series,
+            folded,
+            observed: observed.to_vec(),
+        });
     }
 }
 
 /// Puts a batch into the queue. The sending task drops old batches to make room; if the queue is
 /// full nevertheless, the new batch is dropped.
-fn hand_over(batches: &mpsc::Sender<Batch>, batch: Batch, counts: &Counts) {
+fn hand_over(batches: &mpsc::Sender<GraphiteBatch>, batch: GraphiteBatch, counts: &PushCounts) {
     if let Err(TrySendError::Full(batch) | TrySendError::Closed(batch)) = batches.try_send(batch) {
         counts.dropped.increment(batch.lines);
     }

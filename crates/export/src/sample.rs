@@ -6,13 +6,13 @@
 //! buckets.
 
 use evenkeel_core::units::SECOND;
-use evenkeel_telemetry::metrics::{Kind, Metric, SERIES_FOLDED};
-use evenkeel_telemetry::prometheus::Observed;
-use evenkeel_telemetry::registry::{Cell, Registry, Series, Timings};
+use evenkeel_telemetry::metrics::{Metric, MetricKind, SERIES_FOLDED};
+use evenkeel_telemetry::prometheus::ObservedMetric;
+use evenkeel_telemetry::registry::{MetricCell, MetricSeries, Registry, Timings};
 
 /// One number with its name.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sample {
+pub struct MetricSample {
     /// The dotted name, label values included.
     pub name: String,
     /// The dotted name without label values.
@@ -27,12 +27,12 @@ pub struct Sample {
 
 /// Single durations with one name.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Timing {
-    /// The dotted name as in [`Sample`], without `_seconds`.
+pub struct MetricTimings {
+    /// The dotted name as in [`MetricSample`], without `_seconds`.
     pub name: String,
-    /// The name without label values, as in [`Sample`].
+    /// The name without label values, as in [`MetricSample`].
     pub bare: String,
-    /// The labels as tags, as in [`Sample`].
+    /// The labels as tags, as in [`MetricSample`].
     pub tags: String,
     /// The durations in milliseconds.
     pub values: Vec<f64>,
@@ -42,11 +42,11 @@ pub struct Timing {
 
 /// The single durations since the last call, of each histogram that keeps them.
 #[must_use]
-pub fn timings(registry: &Registry) -> Vec<Timing> {
-    let timing = |(series, timings): (Series, Timings)| {
-        let Series { metric, labels, .. } = &series;
+pub fn timings(registry: &Registry) -> Vec<MetricTimings> {
+    let timing = |(series, timings): (MetricSeries, Timings)| {
+        let MetricSeries { metric, labels, .. } = &series;
         let named = |labels| named(metric, labels, "").replacen("_seconds", "", 1);
-        Timing {
+        MetricTimings {
             name: named(labels),
             bare: named(&[]),
             tags: tags(metric, labels),
@@ -59,21 +59,27 @@ pub fn timings(registry: &Registry) -> Vec<Timing> {
 
 /// All counted and all observed values.
 #[must_use]
-pub fn samples(registry: &Registry, observed: &[Observed]) -> Vec<Sample> {
+pub fn samples(registry: &Registry, observed: &[ObservedMetric]) -> Vec<MetricSample> {
     let (series, folded) = registry.all();
     let mut all = Vec::with_capacity(series.len() + observed.len() + 1);
     let mut push = |metric: &Metric, labels: &[String], end: &str, value: f64| {
         let (name, bare) = (named(metric, labels, end), named(metric, &[], end));
         let tags = tags(metric, labels);
-        all.push(Sample { name, bare, tags, counts: metric.kind != Kind::Gauge, value });
+        all.push(MetricSample {
+            name,
+            bare,
+            tags,
+            counts: metric.kind != MetricKind::Gauge,
+            value,
+        });
     };
     for one in &series {
         let (metric, labels) = (one.metric, &one.labels);
         match &one.cell {
-            Cell::Counter(counter) => push(metric, labels, "", counter.get() as f64),
-            Cell::Nanos(counter) => push(metric, labels, "", seconds(counter.get())),
-            Cell::Gauge(gauge) => push(metric, labels, "", gauge.get() as f64),
-            Cell::Histogram(spread) => {
+            MetricCell::Counter(counter) => push(metric, labels, "", counter.get() as f64),
+            MetricCell::Nanos(counter) => push(metric, labels, "", seconds(counter.get())),
+            MetricCell::Gauge(gauge) => push(metric, labels, "", gauge.get() as f64),
+            MetricCell::Histogram(spread) => {
                 push(metric, labels, ".count", spread.counts().iter().sum::<u64>() as f64);
                 push(metric, labels, ".sum", seconds(spread.sum()));
             }
@@ -127,7 +133,7 @@ mod tests {
     #[test]
     fn labels_are_tags_that_end_no_line() {
         let labels = vec!["proxy".into(), "a b|c,d\n#e:f\u{e4}".into()];
-        let observed = [Observed { metric: &KEYS_MAX, labels, value: 7.0 }];
+        let observed = [ObservedMetric { metric: &KEYS_MAX, labels, value: 7.0 }];
         let found = samples(&Registry::default(), &observed);
         assert_eq!(found[0].bare, "table_keys_max");
         assert_eq!(found[0].tags, "door:proxy,limit:a_b_c_d__e_f\u{e4}");
@@ -143,7 +149,7 @@ mod tests {
         let waits = registry.histogram(&WAITS, &["debt"]);
         [1_000_000_000, 2_000_000_000].into_iter().for_each(|wait| waits.record(wait));
         let labels = vec!["proxy".into(), "a b.c\n\u{e4}".into()];
-        let observed = [Observed { metric: &KEYS_MAX, labels, value: 7.0 }];
+        let observed = [ObservedMetric { metric: &KEYS_MAX, labels, value: 7.0 }];
         let found = samples(&registry, &observed);
         let found: Vec<_> = found.iter().map(|s| (s.name.as_str(), s.counts, s.value)).collect();
         assert_eq!(

@@ -6,9 +6,9 @@
 //! ones. Labels are part of the name, or tags at the end of the line. `sample` makes the numbers;
 //! `push` runs this sender.
 
-use super::push::Counts;
-use super::sample::{Sample, Timing};
-use evenkeel_config::settings::{Labels, StatsdSink};
+use super::push::PushCounts;
+use super::sample::{MetricSample, MetricTimings};
+use evenkeel_config::settings::{StatsdLabels, StatsdSink};
 use std::collections::HashMap;
 use std::fmt::{Display, Write};
 use std::io;
@@ -22,51 +22,51 @@ use tokio::time::timeout;
 const DATAGRAM_BYTES_MAX: usize = 1_432;
 
 /// The maximum time to connect, and to write lines. A slower StatsD loses them.
-const PATIENCE: Duration = Duration::from_secs(3);
+const STATSD_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// All values at one moment.
-pub struct Look {
+pub struct StatsdReading {
     /// The values of all series.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<MetricSample>,
     /// The single durations since the previous reading.
-    pub timings: Vec<Timing>,
+    pub timings: Vec<MetricTimings>,
 }
 
 /// Metrics and the names that Smockron's master used for them: two counters, which it also added to
 /// a total, and a timer.
-const SMOCKRON: [(&str, &str); 2] =
+const SMOCKRON_COUNTERS: [(&str, &str); 2] =
     [("master_messages_total.accepted", "ACCEPTED"), ("master_messages_total.delayed", "DELAYED")];
 const SMOCKRON_TIMER: (&str, &str) = ("master_delayed", "request.delayed_by");
 
 /// The destination of the lines, and the last value sent of each counter.
-pub struct Sender {
+pub struct StatsdSender {
     to: StatsdSink,
-    way: Option<Way>,
+    way: Option<StatsdTransport>,
     /// The value of each counter when it was last sent. There is one entry for each series at most.
     sent: HashMap<String, f64>,
-    counts: Counts,
+    counts: PushCounts,
 }
 
 /// The transport of the lines.
-enum Way {
+enum StatsdTransport {
     Datagrams(UdpSocket),
     Stream(TcpStream),
 }
 
-impl Sender {
+impl StatsdSender {
     /// Makes a sender; counters are sent as their growth from their values in `samples`.
     #[must_use]
-    pub fn new(to: StatsdSink, samples: &[Sample], counts: Counts) -> Sender {
+    pub fn new(to: StatsdSink, samples: &[MetricSample], counts: PushCounts) -> StatsdSender {
         let counters = samples.iter().filter(|sample| sample.counts);
         let sent = counters.map(|sample| (sample.name.clone(), sample.value)).collect();
-        Sender { to, way: None, sent, counts }
+        StatsdSender { to, way: None, sent, counts }
     }
 
     /// Sends the news of each reading from `queue` until the queue is closed.
-    pub async fn send(mut self, mut queue: Receiver<Look>) {
+    pub async fn send(mut self, mut queue: Receiver<StatsdReading>) {
         while let Some(look) = queue.recv().await {
             let parcels = parcels(&look, &self.sent, &self.to);
-            for (place, Parcel { text, lines, counters }) in parcels.iter().enumerate() {
+            for (place, StatsdPacket { text, lines, counters }) in parcels.iter().enumerate() {
                 if self.send_one(text.as_bytes()).await.is_ok() {
                     self.counts.lines.increment(*lines);
                     self.sent.extend(counters.iter().cloned());
@@ -87,7 +87,7 @@ impl Sender {
     }
 
     async fn send_one(&mut self, text: &[u8]) -> io::Result<()> {
-        if matches!(&self.way, Some(Way::Stream(stream)) if ended(stream)) {
+        if matches!(&self.way, Some(StatsdTransport::Stream(stream)) if ended(stream)) {
             self.way = None;
         }
         let way = match &mut self.way {
@@ -95,25 +95,25 @@ impl Sender {
             None => self.way.insert(reach(&self.to).await?),
         };
         match way {
-            Way::Datagrams(socket) => socket.send(text).await.map(drop),
-            Way::Stream(stream) => {
-                let written = timeout(PATIENCE, stream.write_all(text));
+            StatsdTransport::Datagrams(socket) => socket.send(text).await.map(drop),
+            StatsdTransport::Stream(stream) => {
+                let written = timeout(STATSD_TIMEOUT, stream.write_all(text));
                 written.await.map_err(|_| io::ErrorKind::TimedOut)?
             }
         }
     }
 }
 
-async fn reach(to: &StatsdSink) -> io::Result<Way> {
+async fn reach(to: &StatsdSink) -> io::Result<StatsdTransport> {
     if to.tcp {
-        let connected = timeout(PATIENCE, TcpStream::connect(&to.address));
-        return Ok(Way::Stream(connected.await.map_err(|_| io::ErrorKind::TimedOut)??));
+        let connected = timeout(STATSD_TIMEOUT, TcpStream::connect(&to.address));
+        return Ok(StatsdTransport::Stream(connected.await.map_err(|_| io::ErrorKind::TimedOut)??));
     }
     let to = lookup_host(&to.address).await?.next().ok_or(io::ErrorKind::NotFound)?;
     let from = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(from).await?;
     socket.connect(to).await?;
-    Ok(Way::Datagrams(socket))
+    Ok(StatsdTransport::Datagrams(socket))
 }
 
 /// Whether StatsD has closed the connection. Any bytes that it sends are read and dropped.
@@ -127,15 +127,19 @@ fn ended(stream: &TcpStream) -> bool {
 
 /// The lines that are sent with one write or in one datagram.
 #[derive(Default)]
-struct Parcel {
+struct StatsdPacket {
     text: String,
     lines: u64,
     /// The counters in this parcel with their values, to be remembered when it is sent.
     counters: Vec<(String, f64)>,
 }
 
-fn parcels(look: &Look, sent: &HashMap<String, f64>, to: &StatsdSink) -> Vec<Parcel> {
-    let mut all: Vec<Parcel> = Vec::new();
+fn parcels(
+    look: &StatsdReading,
+    sent: &HashMap<String, f64>,
+    to: &StatsdSink,
+) -> Vec<StatsdPacket> {
+    let mut all: Vec<StatsdPacket> = Vec::new();
     for sample in &look.samples {
         let before =
             if sample.counts { sent.get(&sample.name).copied().unwrap_or(0.0) } else { 0.0 };
@@ -155,9 +159,9 @@ fn parcels(look: &Look, sent: &HashMap<String, f64>, to: &StatsdSink) -> Vec<Par
 }
 
 /// Adds lines that must stay together, and the counter to which they belong.
-fn put(all: &mut Vec<Parcel>, lines: &str, counter: Option<(String, f64)>) {
+fn put(all: &mut Vec<StatsdPacket>, lines: &str, counter: Option<(String, f64)>) {
     if all.last().is_none_or(|one| one.text.len() + lines.len() > DATAGRAM_BYTES_MAX) {
-        all.push(Parcel::default());
+        all.push(StatsdPacket::default());
     }
     if let Some(parcel) = all.last_mut() {
         parcel.text.push_str(lines);
@@ -167,10 +171,10 @@ fn put(all: &mut Vec<Parcel>, lines: &str, counter: Option<(String, f64)>) {
 }
 
 /// The lines of one number; for some numbers, Smockron's names are added to Evenkeel's own.
-fn lines(sample: &Sample, value: f64, to: &StatsdSink) -> String {
+fn lines(sample: &MetricSample, value: f64, to: &StatsdSink) -> String {
     let kind = if sample.counts { 'c' } else { 'g' };
     let mut lines = line([&sample.name, &sample.bare, &sample.tags], value, &kind, to.labels);
-    let status = SMOCKRON.iter().find(|(name, _)| *name == sample.name);
+    let status = SMOCKRON_COUNTERS.iter().find(|(name, _)| *name == sample.name);
     if let (Some(prefix), Some((_, status))) = (&to.smockron, status) {
         // Writing to a String cannot fail.
         let _ = writeln!(lines, "{prefix}request.status.{status}:{value}|c");
@@ -180,7 +184,7 @@ fn lines(sample: &Sample, value: f64, to: &StatsdSink) -> String {
 }
 
 /// The lines of one duration. If only some durations were kept, the line has the sampling rate.
-fn timer_lines(timing: &Timing, value: f64, to: &StatsdSink) -> String {
+fn timer_lines(timing: &MetricTimings, value: f64, to: &StatsdSink) -> String {
     let kind = if timing.rate < 1.0 { format!("ms|@{:.6}", timing.rate) } else { "ms".to_owned() };
     let mut lines = line([&timing.name, &timing.bare, &timing.tags], value, &kind, to.labels);
     let (name, theirs) = SMOCKRON_TIMER;
@@ -191,10 +195,15 @@ fn timer_lines(timing: &Timing, value: f64, to: &StatsdSink) -> String {
     lines
 }
 
-fn line([name, bare, tags]: [&str; 3], value: f64, kind: &dyn Display, labels: Labels) -> String {
+fn line(
+    [name, bare, tags]: [&str; 3],
+    value: f64,
+    kind: &dyn Display,
+    labels: StatsdLabels,
+) -> String {
     match labels {
-        Labels::Name => format!("evenkeel.{name}:{value}|{kind}\n"),
-        Labels::Tags if tags.is_empty() => format!("evenkeel.{bare}:{value}|{kind}\n"),
-        Labels::Tags => format!("evenkeel.{bare}:{value}|{kind}|#{tags}\n"),
+        StatsdLabels::Name => format!("evenkeel.{name}:{value}|{kind}\n"),
+        StatsdLabels::Tags if tags.is_empty() => format!("evenkeel.{bare}:{value}|{kind}\n"),
+        StatsdLabels::Tags => format!("evenkeel.{bare}:{value}|{kind}|#{tags}\n"),
     }
 }

@@ -20,17 +20,17 @@ use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
 
 /// The trusted proxies, and where they write the client's address.
-pub struct Trust {
+pub struct ProxyTrust {
     proxies: Vec<IpNet>,
     written: ClientAddress,
 }
 
-impl Trust {
+impl ProxyTrust {
     /// Creates the trust from the configured networks. IPv4-mapped networks match nothing, because
     /// addresses are compared in canonical form.
     #[must_use]
-    pub fn new(proxies: &[IpNet], written: &ClientAddress) -> Trust {
-        Trust { proxies: proxies.to_vec(), written: written.clone() }
+    pub fn new(proxies: &[IpNet], written: &ClientAddress) -> ProxyTrust {
+        ProxyTrust { proxies: proxies.to_vec(), written: written.clone() }
     }
 
     /// Whether this address belongs to a trusted proxy.
@@ -41,14 +41,14 @@ impl Trust {
 
     /// Whether connections from this address must begin with a PROXY protocol header.
     #[must_use]
-    pub fn prefaces(&self, address: IpAddr) -> bool {
+    pub fn expects_proxy_header(&self, address: IpAddr) -> bool {
         self.written == ClientAddress::ProxyProtocol && self.trusts(address)
     }
 
     /// Whether forwarded headers from this address are trusted. False with the PROXY protocol,
     /// which replaces the headers.
     #[must_use]
-    pub fn believes(&self, address: IpAddr) -> bool {
+    pub fn trusts_headers(&self, address: IpAddr) -> bool {
         self.written != ClientAddress::ProxyProtocol && self.trusts(address)
     }
 
@@ -77,7 +77,7 @@ impl Trust {
     /// The client of a request from `peer`. Invariant: `peer` is in canonical form.
     #[must_use]
     pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
-        let found = self.believes(peer).then(|| self.found(headers)).flatten();
+        let found = self.trusts_headers(peer).then(|| self.found(headers)).flatten();
         found.unwrap_or(peer)
     }
 
@@ -270,7 +270,7 @@ mod tests {
         for (name, value) in lines {
             headers.append(*name, HeaderValue::from_str(value).expect("a value"));
         }
-        Trust::new(&trusted, written).client(ip(peer), &headers)
+        ProxyTrust::new(&trusted, written).client(ip(peer), &headers)
     }
 
     fn by_xff(lines: &[&str]) -> IpAddr {
@@ -327,7 +327,7 @@ mod tests {
                 headers.append(*name, HeaderValue::from_str(value).expect("a value"));
             }
             let trusted = ["10.0.0.0/8".parse().expect("a network")];
-            let trust = Trust::new(&trusted, &ClientAddress::XForwardedFor);
+            let trust = ProxyTrust::new(&trusted, &ClientAddress::XForwardedFor);
             trust.client_of_front(ip(peer), &headers).to_string()
         };
         for (peer, lines, client) in [
@@ -493,7 +493,7 @@ mod tests {
                         let Ok(value) = HeaderValue::from_bytes(&line) else { return };
                         headers.append(name, value);
                     }
-                    let trust = Trust::new(&trusted, &written);
+                    let trust = ProxyTrust::new(&trusted, &written);
                     let front = match way % 3 {
                         0 => trust.client_of_front(ip("10.0.0.1"), &headers),
                         _ => trust.client(ip("10.0.0.1"), &headers),
@@ -531,7 +531,7 @@ mod tests {
             ] {
                 let mut headers = HeaderMap::new();
                 headers.append(name, value.clone());
-                let trust = Trust::new(&trusted, &written);
+                let trust = ProxyTrust::new(&trusted, &written);
                 let found = trust.client(ip("127.0.0.1"), &headers);
                 assert_eq!(found, found.to_canonical());
                 assert_eq!(trust.client(ip("8.8.8.8"), &headers), ip("8.8.8.8"));

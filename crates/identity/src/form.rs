@@ -8,7 +8,7 @@ use http::header::{self, HeaderMap, HeaderValue};
 
 /// The format of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum AnswerFormat {
     /// HTML, for browsers.
     Html,
     /// JSON, for programs.
@@ -23,21 +23,23 @@ pub const fn refused(by_rate: bool) -> StatusCode {
     if by_rate { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::SERVICE_UNAVAILABLE }
 }
 
-impl Form {
+impl AnswerFormat {
     /// The format with the highest weight in `Accept`, the first of several equal ones. Text if
     /// none of them is acceptable.
     #[must_use]
-    pub fn of(headers: &HeaderMap) -> Form {
-        let Some(accept) = headers.get(header::ACCEPT) else { return Form::Text };
-        let mut best = (Form::Text, 0);
+    pub fn of(headers: &HeaderMap) -> AnswerFormat {
+        let Some(accept) = headers.get(header::ACCEPT) else { return AnswerFormat::Text };
+        let mut best = (AnswerFormat::Text, 0);
         for range in accept.as_bytes().split(|byte| *byte == b',') {
             let mut parts = range.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
             let kind = parts.next().unwrap_or_default();
             let form = match kind.to_ascii_lowercase().as_slice() {
-                b"text/html" | b"application/xhtml+xml" => Form::Html,
-                b"application/json" | b"text/json" => Form::Json,
-                kind if kind.starts_with(b"application/") && kind.ends_with(b"+json") => Form::Json,
-                b"text/plain" | b"text/*" | b"*/*" => Form::Text,
+                b"text/html" | b"application/xhtml+xml" => AnswerFormat::Html,
+                b"application/json" | b"text/json" => AnswerFormat::Json,
+                kind if kind.starts_with(b"application/") && kind.ends_with(b"+json") => {
+                    AnswerFormat::Json
+                }
+                b"text/plain" | b"text/*" | b"*/*" => AnswerFormat::Text,
                 _ => continue,
             };
             let weight = parts.find_map(weight).unwrap_or(1000);
@@ -52,9 +54,9 @@ impl Form {
     #[must_use]
     pub fn content_type(self) -> HeaderValue {
         HeaderValue::from_static(match self {
-            Form::Html => "text/html; charset=utf-8",
-            Form::Json => "application/json",
-            Form::Text => "text/plain; charset=utf-8",
+            AnswerFormat::Html => "text/html; charset=utf-8",
+            AnswerFormat::Json => "application/json",
+            AnswerFormat::Text => "text/plain; charset=utf-8",
         })
     }
 
@@ -63,13 +65,13 @@ impl Form {
     #[must_use]
     pub fn refusal(self, status: StatusCode, limit: &str, seconds: u64) -> String {
         match self {
-            Form::Json => format!(
+            AnswerFormat::Json => format!(
                 "{{\"status\":{},\"limit\":{},\"retry_after\":{seconds}}}\n",
                 status.as_u16(),
                 serde_json::Value::from(limit),
             ),
-            Form::Text => format!("over the limit \"{limit}\"; try again in {seconds} s\n"),
-            Form::Html => page(
+            AnswerFormat::Text => format!("over the limit \"{limit}\"; try again in {seconds} s\n"),
+            AnswerFormat::Html => page(
                 status,
                 &format!(
                     "Over the limit \u{201c}{}\u{201d}. Try again in {seconds} s.",
@@ -85,9 +87,9 @@ impl Form {
         let reason = status.canonical_reason().unwrap_or("error");
         let code = status.as_u16();
         match self {
-            Form::Json => format!("{{\"status\":{code},\"error\":\"{reason}\"}}\n"),
-            Form::Text => format!("{code} {reason}\n"),
-            Form::Html => page(status, ""),
+            AnswerFormat::Json => format!("{{\"status\":{code},\"error\":\"{reason}\"}}\n"),
+            AnswerFormat::Text => format!("{code} {reason}\n"),
+            AnswerFormat::Html => page(status, ""),
         }
     }
 }
@@ -117,22 +119,22 @@ fn weight(parameter: &[u8]) -> Option<u32> {
 mod tests {
     use super::*;
 
-    fn form_of(accept: &[u8]) -> Option<Form> {
+    fn form_of(accept: &[u8]) -> Option<AnswerFormat> {
         let mut headers = HeaderMap::new();
         headers.insert(header::ACCEPT, HeaderValue::from_bytes(accept).ok()?);
-        Some(Form::of(&headers))
+        Some(AnswerFormat::of(&headers))
     }
 
     #[test]
     fn the_form_that_is_liked_best() {
         for (accept, expected) in [
-            ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", Form::Html),
-            ("application/json", Form::Json),
-            ("application/problem+json", Form::Json),
-            ("*/*", Form::Text),
-            ("text/html;q=0.2, application/json;q=0.7", Form::Json),
-            ("text/html;q=0", Form::Text),
-            ("image/png", Form::Text),
+            ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", AnswerFormat::Html),
+            ("application/json", AnswerFormat::Json),
+            ("application/problem+json", AnswerFormat::Json),
+            ("*/*", AnswerFormat::Text),
+            ("text/html;q=0.2, application/json;q=0.7", AnswerFormat::Json),
+            ("text/html;q=0", AnswerFormat::Text),
+            ("image/png", AnswerFormat::Text),
         ] {
             assert_eq!(form_of(accept.as_bytes()), Some(expected), "{accept}");
         }
@@ -140,11 +142,12 @@ mod tests {
 
     #[test]
     fn a_refusal_names_its_limit_and_the_seconds_and_nothing_of_it_is_markup() {
-        let told = |form: Form| form.refusal(StatusCode::TOO_MANY_REQUESTS, "a<\"b", 7);
-        assert_eq!(told(Form::Text), "over the limit \"a<\"b\"; try again in 7 s\n");
-        let json: serde_json::Value = serde_json::from_str(&told(Form::Json)).expect("JSON");
+        let told = |form: AnswerFormat| form.refusal(StatusCode::TOO_MANY_REQUESTS, "a<\"b", 7);
+        assert_eq!(told(AnswerFormat::Text), "over the limit \"a<\"b\"; try again in 7 s\n");
+        let json: serde_json::Value =
+            serde_json::from_str(&told(AnswerFormat::Json)).expect("JSON");
         assert_eq!(json, serde_json::json!({"status": 429, "limit": "a<\"b", "retry_after": 7}));
-        let html = told(Form::Html);
+        let html = told(AnswerFormat::Html);
         assert!(html.contains("\u{201c}a&lt;&quot;b\u{201d}. Try again in 7 s."), "{html}");
         assert!(html.contains("<title>429 Too Many Requests</title>"), "{html}");
     }

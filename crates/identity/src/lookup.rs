@@ -4,11 +4,11 @@
 //! the client's address. Names without rules are not confirmed. Lookups run in the background,
 //! bounded in number and time; the results go to `hosts`.
 
-use super::hosts::{Found, Known, KnownHosts};
-use evenkeel_config::settings::hosts::Hosts;
+use super::hosts::{HostDirectory, HostPolicy, LookupResult};
+use evenkeel_config::settings::hosts::HostSettings;
 use evenkeel_core::units::Nanos;
 use evenkeel_runtime::clock::Clock;
-use evenkeel_telemetry::counts::hosts::Outcome;
+use evenkeel_telemetry::counts::hosts::LookupOutcome;
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts};
 use hickory_resolver::lookup::Lookup;
@@ -21,36 +21,37 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 
 /// Maximum number of concurrent lookups.
-const AT_ONCE: usize = 32;
+const LOOKUPS_MAX: usize = 32;
 /// Timeout for all queries about one client.
-const TIMEOUT: Duration = Duration::from_secs(10);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of one query. The next constant is the number of attempts.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-const ATTEMPTS: usize = 2;
+const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
+const QUERY_ATTEMPTS_MAX: usize = 2;
 /// Maximum number of names of one address that are confirmed.
 const NAMES_MAX: usize = 4;
 /// How long the absence of a name is cached.
-const NONE_FOR: Nanos = Nanos::from_secs(600);
+const ABSENT_NAME_TTL: Nanos = Nanos::from_secs(600);
 
 /// Looks up the clients that `hosts` requests, until `hosts` is dropped. Calls `told` for clients
 /// that are now counted in a group.
 pub async fn serve(
-    hosts: Weak<KnownHosts>,
+    hosts: Weak<HostDirectory>,
     mut wanted: mpsc::Receiver<IpAddr>,
     clock: Clock,
-    told: impl Fn(IpAddr, Known) + Clone + Send + Sync + 'static,
+    told: impl Fn(IpAddr, HostPolicy) + Clone + Send + Sync + 'static,
 ) {
     let Some(resolver) = hosts.upgrade().and_then(|hosts| start(hosts.settings())) else { return };
-    let places = Arc::new(Semaphore::new(AT_ONCE));
+    let places = Arc::new(Semaphore::new(LOOKUPS_MAX));
     while let Some(client) = wanted.recv().await {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let (resolver, hosts, told) = (resolver.clone(), hosts.clone(), told.clone());
         tokio::spawn(async move {
             let Some(hosts) = hosts.upgrade() else { return };
-            let found = tokio::time::timeout(TIMEOUT, look_up(&resolver, &hosts, client)).await;
+            let found =
+                tokio::time::timeout(LOOKUP_TIMEOUT, look_up(&resolver, &hosts, client)).await;
             let found = found.ok().flatten();
-            hosts.counts.looked_up(found.map(|(_, how)| how));
-            let found = found.map_or(Found::Nothing, |(found, _)| found);
+            hosts.counts.record_lookup(found.map(|(_, how)| how));
+            let found = found.map_or(LookupResult::Nothing, |(found, _)| found);
             if let Some(known) = hosts.learn(client, found, clock.now()) {
                 told(client, known);
             }
@@ -59,7 +60,7 @@ pub async fn serve(
     }
 }
 
-fn start(settings: &Hosts) -> Option<TokioResolver> {
+fn start(settings: &HostSettings) -> Option<TokioResolver> {
     let builder = if settings.resolver.is_empty() {
         TokioResolver::builder_tokio()
     } else {
@@ -90,8 +91,8 @@ fn server(address: SocketAddr) -> NameServerConfig {
 }
 
 fn limit(options: &mut ResolverOpts) {
-    options.timeout = ANSWER_TIMEOUT;
-    options.attempts = ATTEMPTS;
+    options.timeout = QUERY_TIMEOUT;
+    options.attempts = QUERY_ATTEMPTS_MAX;
     // `hosts` caches the results.
     options.cache_size = 0;
 }
@@ -99,10 +100,11 @@ fn limit(options: &mut ResolverOpts) {
 /// Looks up a client. `None` if no name server answered.
 async fn look_up(
     resolver: &TokioResolver,
-    hosts: &KnownHosts,
+    hosts: &HostDirectory,
     client: IpAddr,
-) -> Option<(Found, Outcome)> {
-    let nothing = |fresh| Some((Found::Answer(Known::default(), fresh), Outcome::Other));
+) -> Option<(LookupResult, LookupOutcome)> {
+    let nothing =
+        |fresh| Some((LookupResult::Answer(HostPolicy::default(), fresh), LookupOutcome::Other));
     let names = match resolver.reverse_lookup(client).await {
         Ok(lookup) => lookup,
         Err(error) => return nothing(absent(&error)?),
@@ -112,22 +114,25 @@ async fn look_up(
     for record in names.answers().iter().take(NAMES_MAX) {
         let RData::PTR(name) = &record.data else { continue };
         let text = readable(&name.0);
-        if !hosts.matters(&text) {
+        if !hosts.is_name_used(&text) {
             continue;
         }
-        if let Some(confirmed) = leads_back(resolver, &name.0, client).await? {
-            let known = hosts.means(&text);
-            return Some((Found::Answer(known, fresh.min(confirmed)), Outcome::Confirmed));
+        if let Some(confirmed) = confirm_name(resolver, &name.0, client).await? {
+            let known = hosts.policy_for_name(&text);
+            return Some((
+                LookupResult::Answer(known, fresh.min(confirmed)),
+                LookupOutcome::Confirmed,
+            ));
         }
         forged = true;
     }
-    let outcome = if forged { Outcome::Forged } else { Outcome::Other };
-    Some((Found::Answer(Known::default(), fresh), outcome))
+    let outcome = if forged { LookupOutcome::Forged } else { LookupOutcome::Other };
+    Some((LookupResult::Answer(HostPolicy::default(), fresh), outcome))
 }
 
 /// Checks whether `name` resolves to `client`, and returns for how long that is valid. The outer
 /// `None` means that no name server answered.
-async fn leads_back(
+async fn confirm_name(
     resolver: &TokioResolver,
     name: &Name,
     client: IpAddr,
@@ -150,7 +155,7 @@ async fn leads_back(
 
 /// How long to cache the absence of records. `None` if the error does not mean absence.
 fn absent(error: &NetError) -> Option<Nanos> {
-    error.is_no_records_found().then_some(NONE_FOR)
+    error.is_no_records_found().then_some(ABSENT_NAME_TTL)
 }
 
 fn freshness(lookup: &Lookup) -> Nanos {

@@ -11,23 +11,23 @@ pub mod site;
 pub mod tally;
 pub mod visitors;
 
-use evenkeel_core::limit::Action;
-use report::Outcome;
-use scene::Scene;
+use evenkeel_core::limit::LimitAction;
+use report::DemoOutcome;
+use scene::DemoScene;
 use std::io::{self, Write};
 use std::time::Duration;
-use visitors::{LOOK, PAUSE, Visitor};
+use visitors::{DemoVisitor, PAGE_LOOK_TIME, REFUSAL_PAUSE};
 
 /// The options of `evenkeel demo`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct DemoOptions {
     /// The length of each of the two parts, in seconds
     #[arg(long, value_name = "N", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub seconds: u64,
     /// What happens to a client in debt: queue, hold, delay or reject
     #[arg(long, value_name = "ACTION", default_value = "queue", value_parser = action)]
-    pub action: Action,
+    pub action: LimitAction,
     /// The number of connections of the crawler
     #[arg(long, value_name = "N", default_value_t = 32)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=512))]
@@ -41,14 +41,20 @@ pub struct Options {
     pub json: bool,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options { seconds: 10, action: Action::Queue, connections: 32, workers: 8, json: false }
+impl Default for DemoOptions {
+    fn default() -> DemoOptions {
+        DemoOptions {
+            seconds: 10,
+            action: LimitAction::Queue,
+            connections: 32,
+            workers: 8,
+            json: false,
+        }
     }
 }
 
-fn action(text: &str) -> Result<Action, String> {
-    [Action::Queue, Action::Hold, Action::Delay, Action::Reject]
+fn action(text: &str) -> Result<LimitAction, String> {
+    [LimitAction::Queue, LimitAction::Hold, LimitAction::Delay, LimitAction::Reject]
         .into_iter()
         .find(|action| action.name() == text)
         .ok_or_else(|| String::from("write queue, hold, delay or reject"))
@@ -56,7 +62,7 @@ fn action(text: &str) -> Result<Action, String> {
 
 /// Why the demo failed. All its threads and ports are released.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum DemoError {
     /// The system refused a resource that the demo needs.
     #[error("the demo could not start: {what}: {why}")]
     Start {
@@ -75,17 +81,17 @@ pub enum Error {
 ///
 /// # Errors
 /// See [`Error`].
-pub fn run(options: &Options) -> Result<(), Error> {
+pub fn run(options: &DemoOptions) -> Result<(), DemoError> {
     let mut out = io::stdout().lock();
     let shown = if options.json { print(&mut out, options) } else { show(&mut out, options) };
     match shown {
-        Err(Error::Print(why)) if why.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(DemoError::Print(why)) if why.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         shown => shown,
     }
 }
 
 /// Output for people: a line for each second when it is over, then the summary.
-fn show(out: &mut impl Write, options: &Options) -> Result<(), Error> {
+fn show(out: &mut impl Write, options: &DemoOptions) -> Result<(), DemoError> {
     introduce(out, options)?;
     match block_on(options, out, interrupt())? {
         Some(outcome) => Ok(report::summary(out, &outcome)?),
@@ -94,7 +100,7 @@ fn show(out: &mut impl Write, options: &Options) -> Result<(), Error> {
 }
 
 /// Output for programs: everything at the end, and no output if the demo is interrupted.
-fn print(out: &mut impl Write, options: &Options) -> Result<(), Error> {
+fn print(out: &mut impl Write, options: &DemoOptions) -> Result<(), DemoError> {
     let Some(outcome) = block_on(options, &mut io::sink(), interrupt())? else { return Ok(()) };
     serde_json::to_writer_pretty(&mut *out, &outcome).map_err(io::Error::from)?;
     Ok(writeln!(out)?)
@@ -109,14 +115,14 @@ async fn interrupt() {
 
 /// Plays both parts and prints them on `out`; `None` if `interrupted` completed first.
 fn block_on(
-    options: &Options,
+    options: &DemoOptions,
     out: &mut impl Write,
     interrupted: impl Future<Output = ()>,
-) -> Result<Option<Outcome>, Error> {
+) -> Result<Option<DemoOutcome>, DemoError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|why| Error::Start { what: "its runtime", why })?;
+        .map_err(|why| DemoError::Start { what: "its runtime", why })?;
     let played = async {
         tokio::select! {
             outcome = play(options, out) => outcome.map(Some),
@@ -130,17 +136,17 @@ fn block_on(
 
 /// Plays both parts, one after the other. Each has its own site and proxy, so no state of the first
 /// part affects the second.
-async fn play(options: &Options, out: &mut impl Write) -> Result<Outcome, Error> {
-    let without = Scene::open(options, None)?.play(options.seconds, out).await?;
-    let with = Scene::open(options, Some(options.action))?.play(options.seconds, out).await?;
-    Ok(Outcome::of(without, with))
+async fn play(options: &DemoOptions, out: &mut impl Write) -> Result<DemoOutcome, DemoError> {
+    let without = DemoScene::open(options, None)?.play(options.seconds, out).await?;
+    let with = DemoScene::open(options, Some(options.action))?.play(options.seconds, out).await?;
+    Ok(DemoOutcome::of(without, with))
 }
 
 /// Prints an introduction to what follows.
-fn introduce(out: &mut impl Write, options: &Options) -> io::Result<()> {
-    let [crawler, human] = Visitor::ALL.map(Visitor::address);
-    let Options { connections, workers, .. } = options;
-    let (look, pause) = (LOOK.as_millis(), PAUSE.as_millis());
+fn introduce(out: &mut impl Write, options: &DemoOptions) -> io::Result<()> {
+    let [crawler, human] = DemoVisitor::ALL.map(DemoVisitor::address);
+    let DemoOptions { connections, workers, .. } = options;
+    let (look, pause) = (PAGE_LOOK_TIME.as_millis(), REFUSAL_PAUSE.as_millis());
     writeln!(out, "Everything runs inside this program, on loopback:\n")?;
     writeln!(
         out,
@@ -162,7 +168,7 @@ mod tests {
 
     #[test]
     fn the_crawler_is_limited_and_the_human_is_not() {
-        let options = Options { seconds: 2, ..Options::default() };
+        let options = DemoOptions { seconds: 2, ..DemoOptions::default() };
         let mut screen = Vec::new();
         let outcome = block_on(&options, &mut screen, std::future::pending())
             .expect("it starts")
@@ -170,7 +176,7 @@ mod tests {
         assert_eq!((outcome.without.seconds.len(), outcome.with.seconds.len()), (2, 2));
         assert!(outcome.without.crawler_account.is_none());
         let with = &outcome.with;
-        let level = |account: &Option<report::Account>| {
+        let level = |account: &Option<report::VisitorAccount>| {
             account.as_ref().expect("it has a bucket").level_cpu_s
         };
         let (crawler, human) = (level(&with.crawler_account), level(&with.human_account));
@@ -186,7 +192,7 @@ mod tests {
 
     #[test]
     fn an_interrupt_ends_it() {
-        let options = Options { seconds: 3600, ..Options::default() };
+        let options = DemoOptions { seconds: 3600, ..DemoOptions::default() };
         let outcome = block_on(&options, &mut io::sink(), std::future::ready(()));
         assert!(outcome.expect("it starts").is_none());
     }
@@ -194,11 +200,11 @@ mod tests {
     #[test]
     fn the_command_line_is_checked() {
         use clap::{Args, Command, FromArgMatches};
-        let command = || Options::augment_args(Command::new("demo"));
+        let command = || DemoOptions::augment_args(Command::new("demo"));
         let parse = |args: &[&str]| command().try_get_matches_from(args);
         let matches = parse(&["demo", "--seconds", "2", "--action", "reject"]).expect("good");
-        let options = Options::from_arg_matches(&matches).expect("good");
-        assert_eq!((options.seconds, options.action), (2, Action::Reject));
+        let options = DemoOptions::from_arg_matches(&matches).expect("good");
+        assert_eq!((options.seconds, options.action), (2, LimitAction::Reject));
         for bad in [["--seconds", "0"], ["--action", "throw"], ["--connections", "0"]] {
             assert!(parse(&["demo", bad[0], bad[1]]).is_err(), "{bad:?}");
         }

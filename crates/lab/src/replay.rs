@@ -20,29 +20,29 @@ pub mod tally;
 
 use anyhow::Context;
 use evenkeel_config::fault::Misuse;
-use evenkeel_config::settings::{CostSource, Proxy};
-use evenkeel_config::source::Source;
-use evenkeel_config::{Flags, cpus};
-use evenkeel_core::limit::Part;
+use evenkeel_config::settings::{CostSource, ProxySettings};
+use evenkeel_config::source::ConfigSource;
+use evenkeel_config::{ProxyFlags, cpus};
+use evenkeel_core::limit::KeyPart;
 use evenkeel_core::units::Nanos;
-use evenkeel_engine::counted::Counted;
-use evenkeel_identity::address::Trust;
+use evenkeel_engine::counted::EngineView;
+use evenkeel_identity::address::ProxyTrust;
 use evenkeel_runtime::clock::Clock;
-use files::Place;
-use merge::Merge;
-use play::Play;
-use play::was::Past;
+use files::LogSource;
+use merge::LogMerge;
+use play::ReplaySimulation;
+use play::was::BaselineSimulation;
 use progress::Progress;
-use report::{Circumstances, Report, Site};
+use report::{ReplayReport, ReplaySite, ReportContext};
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use tally::Tally;
+use tally::ReplayTally;
 
 /// The options of `evenkeel replay`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct ReplayOptions {
     /// Access logs, plain or compressed by gzip or zstd; `-` is standard input
     #[arg(required = true, value_name = "LOG")]
     pub logs: Vec<PathBuf>,
@@ -75,7 +75,7 @@ pub struct Options {
 }
 
 fn page_cost(text: &str) -> Result<Nanos, String> {
-    let read: Nanos = text.parse().map_err(|why: evenkeel_core::units::ParseError| {
+    let read: Nanos = text.parse().map_err(|why: evenkeel_core::units::QuantityParseError| {
         format!("{why}; write a length of time such as 50ms")
     })?;
     let fits = (Nanos(1)..=Nanos::from_secs(60)).contains(&read);
@@ -87,7 +87,7 @@ fn page_cost(text: &str) -> Result<Nanos, String> {
 /// # Errors
 /// Returns an error if the configuration is faulty, no request can be read, or the report cannot be
 /// written.
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub fn run(options: &ReplayOptions) -> anyhow::Result<()> {
     let clock = Clock::start();
     let begun = clock.now();
     let (report, lines) = play(options)?;
@@ -112,21 +112,21 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// Returns an error if standard output cannot be written to.
-pub fn sample(options: sample::Options) -> anyhow::Result<()> {
+pub fn sample(options: sample::SampleLogOptions) -> anyhow::Result<()> {
     sample::make(options, io::BufWriter::with_capacity(1 << 16, io::stdout().lock()))?;
     Ok(())
 }
 
 /// The proxy section with the limits, and the warnings about it.
-fn proxy(options: &Options) -> anyhow::Result<(Proxy, Vec<String>)> {
+fn proxy(options: &ReplayOptions) -> anyhow::Result<(ProxySettings, Vec<String>)> {
     let here = cpus::available();
     let mut told = Vec::new();
-    let flags = Flags {
+    let flags = ProxyFlags {
         backend: "http://127.0.0.1:80".to_owned(),
         cpus: options.cpus.clone(),
         action: options.action.clone(),
         trusted_proxies: options.trusted_proxies.clone(),
-        ..Flags::default()
+        ..ProxyFlags::default()
     };
     let from_flags = evenkeel_config::from_flags(&flags, here);
     let from_flags = from_flags.map_err(|faults| Misuse(faults, "replay"))?.settings.proxy;
@@ -139,7 +139,7 @@ fn proxy(options: &Options) -> anyhow::Result<(Proxy, Vec<String>)> {
         }
         return Ok((from_flags, told));
     };
-    let config = Source::new(path).load(from_flags.cpus)?;
+    let config = ConfigSource::new(path).load(from_flags.cpus)?;
     let proxy = config.settings.proxy.with_context(|| {
         format!("{} has no section `proxy` or `check`, whose limits could decide", path.display())
     })?;
@@ -150,30 +150,31 @@ fn proxy(options: &Options) -> anyhow::Result<(Proxy, Vec<String>)> {
 ///
 /// # Errors
 /// Returns an error if the configuration is faulty or no request can be read.
-pub fn play(options: &Options) -> anyhow::Result<(Report, u64)> {
+pub fn play(options: &ReplayOptions) -> anyhow::Result<(ReplayReport, u64)> {
     let (proxy, mut warnings) = proxy(options)?;
-    let trust = Trust::new(&proxy.trusted_proxies, &proxy.client_address);
-    let places: Vec<Place> = options.logs.iter().map(|path| Place::of(path)).collect();
+    let trust = ProxyTrust::new(&proxy.trusted_proxies, &proxy.client_address);
+    let places: Vec<LogSource> = options.logs.iter().map(|path| LogSource::of(path)).collect();
     let count = Arc::new(AtomicU64::new(0));
-    let mut merge = Merge::new(&places, trust, Arc::clone(&count));
-    let mut past = Past::new(proxy.cpus, options.page_cost);
-    let mut play = Play::new(&proxy);
-    let mut tally = Tally::new(play.engine().held().limits().to_vec(), proxy.cpus);
+    let mut merge = LogMerge::new(&places, trust, Arc::clone(&count));
+    let mut past = BaselineSimulation::new(proxy.cpus, options.page_cost);
+    let mut play = ReplaySimulation::new(&proxy);
+    let mut tally = ReplayTally::new(play.engine().held().limits().to_vec(), proxy.cpus);
     let mut bar = bar(&places, options.json);
     let mut number = 0;
-    let mut forward = |past: &mut Past, play: &mut Play, tally: &mut Tally| {
-        while let Some(was) = past.pop() {
-            tally.arrive(number, &was);
-            play.push(was);
-            play.outcomes().for_each(|outcome| tally.over(&outcome));
-            number += 1;
-            if number % 4_096 == 0
-                && let Some(bar) = &mut bar
-            {
-                bar.at(count.load(Relaxed));
+    let mut forward =
+        |past: &mut BaselineSimulation, play: &mut ReplaySimulation, tally: &mut ReplayTally| {
+            while let Some(was) = past.pop() {
+                tally.arrive(number, &was);
+                play.push(was);
+                play.outcomes().for_each(|outcome| tally.over(&outcome));
+                number += 1;
+                if number % 4_096 == 0
+                    && let Some(bar) = &mut bar
+                {
+                    bar.at(count.load(Relaxed));
+                }
             }
-        }
-    };
+        };
     for entry in merge.by_ref() {
         past.push(entry);
         forward(&mut past, &mut play, &mut tally);
@@ -186,7 +187,7 @@ pub fn play(options: &Options) -> anyhow::Result<(Report, u64)> {
     let lines = merge.accounts.iter().map(|account| account.lines).sum();
     anyhow::ensure!(tally.totals.requests > 0, nothing(&merge));
     warnings.extend(doubts(&merge, &past, &tally, &proxy));
-    let site = Site {
+    let site = ReplaySite {
         config: options.config.as_ref().map(|path| path.display().to_string()),
         cpus: proxy.cpus,
         action: proxy.action.name(),
@@ -197,7 +198,7 @@ pub fn play(options: &Options) -> anyhow::Result<(Report, u64)> {
         },
         guessed: past.guessed,
     };
-    let about = Circumstances {
+    let about = ReportContext {
         accounts: merge.accounts,
         site,
         warnings,
@@ -205,7 +206,7 @@ pub fn play(options: &Options) -> anyhow::Result<(Report, u64)> {
         rows: options.rows.into(),
         action: proxy.action,
     };
-    Ok((Report::new(&tally, about), lines))
+    Ok((ReplayReport::new(&tally, about), lines))
 }
 
 /// Whether a person watches the progress on a terminal.
@@ -214,13 +215,13 @@ fn is_watched(json: bool) -> bool {
 }
 
 /// On a terminal: how far it is, by bytes.
-fn bar(places: &[Place], json: bool) -> Option<Progress> {
-    let sizes: Option<u64> = places.iter().map(Place::size).sum();
+fn bar(places: &[LogSource], json: bool) -> Option<Progress> {
+    let sizes: Option<u64> = places.iter().map(LogSource::size).sum();
     sizes.filter(|_| is_watched(json)).map(Progress::new)
 }
 
 /// The error message that says why there is no report.
-fn nothing(merge: &Merge) -> String {
+fn nothing(merge: &LogMerge) -> String {
     let each = merge.accounts.iter().map(|account| {
         let why = account.fault.clone().or_else(|| {
             let (line, text) = account.example.clone()?;
@@ -232,7 +233,12 @@ fn nothing(merge: &Merge) -> String {
 }
 
 /// Warnings about facts that make the results differ from those in front of the site.
-fn doubts(merge: &Merge, past: &Past, tally: &Tally, proxy: &Proxy) -> Vec<String> {
+fn doubts(
+    merge: &LogMerge,
+    past: &BaselineSimulation,
+    tally: &ReplayTally,
+    proxy: &ProxySettings,
+) -> Vec<String> {
     let mut doubts = Vec::new();
     let (tells, requests) = (merge.tells(), tally.totals.requests);
     let mut doubt = |is: bool, what: String| doubts.extend(is.then_some(what));
@@ -276,7 +282,7 @@ fn doubts(merge: &Merge, past: &Past, tally: &Tally, proxy: &Proxy) -> Vec<Strin
         ),
     );
     doubt(
-        proxy.hosts.matter(),
+        proxy.hosts.needs_names(),
         "names of clients are not looked up: `host:` patterns match nobody, `by: host` counts \
          addresses"
             .to_owned(),
@@ -297,22 +303,22 @@ fn doubts(merge: &Merge, past: &Past, tally: &Tally, proxy: &Proxy) -> Vec<Strin
 }
 
 /// The fields that limits count by and that the logs do not have.
-fn missing(proxy: &Proxy, tells: entry::Tells) -> Vec<String> {
+fn missing(proxy: &ProxySettings, tells: entry::LogFields) -> Vec<String> {
     let mut missing = Vec::new();
     let parts = proxy.limits.iter().flat_map(|limit| {
-        let headers = limit.when.header.iter().map(|name| Part::Header(name.clone()));
-        let cookies = limit.when.cookie.iter().map(|name| Part::Cookie(name.clone()));
-        let vhosts = limit.when.vhost.iter().map(|_| Part::Vhost);
+        let headers = limit.when.header.iter().map(|name| KeyPart::Header(name.clone()));
+        let cookies = limit.when.cookie.iter().map(|name| KeyPart::Cookie(name.clone()));
+        let vhosts = limit.when.vhost.iter().map(|_| KeyPart::Vhost);
         limit.by.iter().cloned().chain(headers).chain(cookies).chain(vhosts)
     });
     for part in parts {
         let lacks = match &part {
-            Part::UserAgent if !tells.agent => "what clients call themselves".to_owned(),
-            Part::Header(name) if **name == *"referer" && tells.referrer => continue,
-            Part::Header(name) if **name == *"host" && tells.host => continue,
-            Part::Header(name) if !tells.headers => format!("the header `{name}`"),
-            Part::Cookie(name) if !tells.headers => format!("the cookie `{name}`"),
-            Part::Vhost if !tells.host => "the host that is asked for".to_owned(),
+            KeyPart::UserAgent if !tells.agent => "what clients call themselves".to_owned(),
+            KeyPart::Header(name) if **name == *"referer" && tells.referrer => continue,
+            KeyPart::Header(name) if **name == *"host" && tells.host => continue,
+            KeyPart::Header(name) if !tells.headers => format!("the header `{name}`"),
+            KeyPart::Cookie(name) if !tells.headers => format!("the cookie `{name}`"),
+            KeyPart::Vhost if !tells.host => "the host that is asked for".to_owned(),
             _ => continue,
         };
         if !missing.contains(&lacks) {

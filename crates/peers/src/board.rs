@@ -3,42 +3,42 @@
 //! Log lines that others can cause without end are thinned out: refused messages to one line a
 //! minute, news of peers to ten a second. No decision is made here.
 
-use evenkeel_config::settings::peers::Peers;
-use evenkeel_core::replica::{Event, Replica, Seen, Totals};
+use evenkeel_config::settings::peers::PeersSettings;
+use evenkeel_core::replica::{PeerSnapshot, Replica, ReplicaEvent, ReplicaTotals};
 use evenkeel_core::units::Time;
 use evenkeel_telemetry::Watch;
-use evenkeel_telemetry::counts::peers::{PeerCounts, Report, Row};
+use evenkeel_telemetry::counts::peers::{PeerCounts, PeerStatus, PeersStatus};
 use evenkeel_telemetry::printable::printable;
-use evenkeel_telemetry::sampler::{Sampler, Seldom};
+use evenkeel_telemetry::sampler::{LineSampler, WarningThrottle};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The reporter of the peers' state.
-pub struct Shown {
+pub struct PeerReporter {
     watch: Arc<Watch>,
     counts: PeerCounts,
-    complaints: Seldom,
-    news: Sampler,
+    complaints: WarningThrottle,
+    news: LineSampler,
     refused: u64,
     /// The totals up to which the counters have been advanced.
-    before: Totals,
+    before: ReplicaTotals,
     name: String,
     via: &'static str,
     cluster: String,
     period: f64,
 }
 
-impl Shown {
+impl PeerReporter {
     /// Makes a reporter. `name` is the name of this instance for its peers.
     #[must_use]
-    pub fn new(settings: &Peers, name: String, watch: Arc<Watch>) -> Shown {
-        Shown {
+    pub fn new(settings: &PeersSettings, name: String, watch: Arc<Watch>) -> PeerReporter {
+        PeerReporter {
             counts: PeerCounts::new(watch.registry()),
             watch,
-            complaints: Seldom::default(),
-            news: Sampler::default(),
+            complaints: WarningThrottle::default(),
+            news: LineSampler::default(),
             refused: 0,
-            before: Totals::default(),
+            before: ReplicaTotals::default(),
             name,
             via: settings.via.word(),
             cluster: settings.cluster.clone(),
@@ -47,7 +47,7 @@ impl Shown {
     }
 
     /// Counts a refused message, and logs at most one a minute.
-    pub fn refused(&mut self, from: &str, why: &str, now: Time) {
+    pub fn note_refused(&mut self, from: &str, why: &str, now: Time) {
         self.refused += 1;
         self.counts.refused.increment(1);
         if self.complaints.ask(now) {
@@ -60,30 +60,30 @@ impl Shown {
     }
 
     /// Counts charges that were dropped for lack of room.
-    pub fn uncounted(&self, dropped: u64) {
+    pub fn count_dropped(&self, dropped: u64) {
         if dropped > 0 {
             self.counts.uncounted.increment(dropped);
         }
     }
 
     /// Logs a change of a peer.
-    pub fn tell(&self, event: &Event, now: Time) {
-        if !matches!(event, Event::Silent { .. }) && !self.news.ask(now).write {
+    pub fn tell(&self, event: &ReplicaEvent, now: Time) {
+        if !matches!(event, ReplicaEvent::Silent { .. }) && !self.news.ask(now).write {
             return;
         }
         let clean = |text: &str| printable(text).into_owned();
         match event {
-            Event::Joined { name, .. } => {
+            ReplicaEvent::Joined { name, .. } => {
                 let peer = clean(name);
                 tracing::info!(target: "evenkeel::peers", peer, "a peer counts along");
             }
-            Event::Silent { name, .. } => {
+            ReplicaEvent::Silent { name, .. } => {
                 tracing::warn!(
                     target: "evenkeel::peers", peer = clean(name),
                     "a peer has been silent for three periods; limits count without it"
                 );
             }
-            Event::Differs { name, limit, theirs, ours, counts } => {
+            ReplicaEvent::Differs { name, limit, theirs, ours, counts } => {
                 let (peer, limit, theirs) = (clean(name), clean(limit), clean(theirs));
                 let ours = ours.as_deref().unwrap_or("not there");
                 let what = match counts {
@@ -98,7 +98,7 @@ impl Shown {
                 };
                 tracing::warn!(target: "evenkeel::peers", peer, limit, theirs, ours, "{what}");
             }
-            Event::Wanted { .. } | Event::Own { .. } => {}
+            ReplicaEvent::Wanted { .. } | ReplicaEvent::Own { .. } => {}
         }
     }
 
@@ -111,8 +111,8 @@ impl Shown {
         self.counts.peers[1].set((peers.len() - live) as i64);
         let lag = peers.iter().filter(|peer| peer.lives).map(|peer| peer.behind).max();
         self.counts.lag.set(lag.unwrap_or_default().as_secs_f64() as i64);
-        let [keys_waiting, frames_kept, _] = replica.kept();
-        self.watch.peers.write(Report {
+        let [keys_waiting, frames_kept, _] = replica.backlog();
+        self.watch.peers.write(PeersStatus {
             name: self.name.clone(),
             via: self.via,
             cluster: self.cluster.clone(),
@@ -127,7 +127,7 @@ impl Shown {
     }
 
     /// Advances the counters by the difference to the last totals.
-    fn count(&mut self, totals: &Totals) {
+    fn count(&mut self, totals: &ReplicaTotals) {
         let before = std::mem::replace(&mut self.before, *totals);
         let (new, old) = (&totals.counts, &before.counts);
         let counts = &self.counts;
@@ -145,10 +145,10 @@ impl Shown {
     }
 }
 
-fn row(peer: &Seen, addresses: &HashMap<u64, String>, now: Time) -> Row {
+fn row(peer: &PeerSnapshot, addresses: &HashMap<u64, String>, now: Time) -> PeerStatus {
     let address = peer.links.iter().rev().find_map(|link| addresses.get(link));
     let since = |at: Time| now.since(at.max(peer.since)).as_secs_f64();
-    Row {
+    PeerStatus {
         name: peer.name.clone(),
         address: address.cloned().unwrap_or_default(),
         live: peer.lives,

@@ -26,15 +26,15 @@ pub const ADDRESSES_MAX: usize = 1_024;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const ATTEMPTS: usize = 2;
 /// A name is looked up again when its answer expires, within this range of seconds.
-const AGAIN: std::ops::RangeInclusive<u32> = 1..=30;
+const LOOKUP_INTERVAL_SECS: std::ops::RangeInclusive<u32> = 1..=30;
 /// The pause after a failed lookup.
-const AFTER_FAILURE: Duration = Duration::from_secs(5);
+const FAILED_LOOKUP_DELAY: Duration = Duration::from_secs(5);
 /// The mDNS service type of instances.
-const SERVICE: &str = "_evenkeel._tcp.local.";
+const SERVICE_TYPE: &str = "_evenkeel._tcp.local.";
 
 /// The result of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct DiscoveredPeers {
     /// The number of the source.
     pub source: usize,
     /// All addresses that the source knows of.
@@ -79,7 +79,7 @@ pub async fn dns(
     source: usize,
     authority: String,
     resolver: TokioResolver,
-    found: mpsc::Sender<Found>,
+    found: mpsc::Sender<DiscoveredPeers>,
 ) {
     let (name, port) = authority.rsplit_once(':').unwrap_or((&authority, ""));
     let port = port.parse().unwrap_or(0);
@@ -89,7 +89,7 @@ pub async fn dns(
             Ok(lookup) => {
                 failing = false;
                 let addresses = addresses(&lookup, port);
-                if found.send(Found { source, addresses }).await.is_err() {
+                if found.send(DiscoveredPeers { source, addresses }).await.is_err() {
                     return;
                 }
                 Duration::from_secs(again(&lookup).into())
@@ -101,7 +101,7 @@ pub async fn dns(
                         "no addresses for this name; those known before stay"
                     );
                 }
-                AFTER_FAILURE
+                FAILED_LOOKUP_DELAY
             }
         };
         tokio::select! {
@@ -121,17 +121,17 @@ fn addresses(lookup: &LookupIp, port: u16) -> Vec<SocketAddr> {
 
 fn again(lookup: &LookupIp) -> u32 {
     let shortest = lookup.as_lookup().answers().iter().map(|record| record.ttl).min();
-    shortest.unwrap_or_default().clamp(*AGAIN.start(), *AGAIN.end())
+    shortest.unwrap_or_default().clamp(*LOOKUP_INTERVAL_SECS.start(), *LOOKUP_INTERVAL_SECS.end())
 }
 
 /// The announcement of this instance on the local network, and the subscription to those of others.
-pub struct Neighbours {
+pub struct LocalDiscovery {
     daemon: ServiceDaemon,
     heard: mdns_sd::Receiver<ServiceEvent>,
     cluster: String,
 }
 
-impl Neighbours {
+impl LocalDiscovery {
     /// Announces that `instance` of `cluster` listens on `listen`, and browses for other instances.
     /// A loopback address is announced on loopback alone.
     ///
@@ -141,27 +141,33 @@ impl Neighbours {
         instance: &Instance,
         cluster: &str,
         listen: SocketAddr,
-    ) -> Result<Neighbours, mdns_sd::Error> {
+    ) -> Result<LocalDiscovery, mdns_sd::Error> {
         let daemon = ServiceDaemon::new()?;
         let name: String = instance.iter().map(|byte| format!("{byte:02x}")).collect();
         let host = format!("evenkeel-{name}.local.");
         let txt = [("cluster", cluster)];
         let any = listen.ip().is_unspecified();
         let address = if any { String::new() } else { listen.ip().to_string() };
-        let service =
-            ServiceInfo::new(SERVICE, &name, &host, address.as_str(), listen.port(), &txt[..])?;
+        let service = ServiceInfo::new(
+            SERVICE_TYPE,
+            &name,
+            &host,
+            address.as_str(),
+            listen.port(),
+            &txt[..],
+        )?;
         let service = if any { service.enable_addr_auto() } else { service };
         if listen.ip().is_loopback() {
             daemon.disable_interface(IfKind::All)?;
             daemon.enable_interface(IfKind::Name("lo".to_owned()))?;
         }
         daemon.register(service)?;
-        let heard = daemon.browse(SERVICE)?;
-        Ok(Neighbours { daemon, heard, cluster: cluster.to_owned() })
+        let heard = daemon.browse(SERVICE_TYPE)?;
+        Ok(LocalDiscovery { daemon, heard, cluster: cluster.to_owned() })
     }
 
     /// Sends the known addresses after each change, until the receiver is dropped.
-    pub async fn listen(self, source: usize, found: mpsc::Sender<Found>) {
+    pub async fn listen(self, source: usize, found: mpsc::Sender<DiscoveredPeers>) {
         let mut known = BTreeMap::new();
         loop {
             let event = tokio::select! {
@@ -172,7 +178,7 @@ impl Neighbours {
             if note(&mut known, event, &self.cluster) {
                 let mut addresses: Vec<_> = known.values().flatten().copied().collect();
                 addresses.truncate(ADDRESSES_MAX);
-                if found.send(Found { source, addresses }).await.is_err() {
+                if found.send(DiscoveredPeers { source, addresses }).await.is_err() {
                     return;
                 }
             }
@@ -180,7 +186,7 @@ impl Neighbours {
     }
 }
 
-impl Drop for Neighbours {
+impl Drop for LocalDiscovery {
     fn drop(&mut self) {
         // The daemon withdraws the announcement. An error means that it has already ended.
         let _ = self.daemon.shutdown();

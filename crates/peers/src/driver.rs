@@ -7,18 +7,18 @@
 //! instance enforces its limits alone. What is reported and what is believed:
 //! `evenkeel_core::replica`. Metrics and status: `board`.
 
-use super::board::Shown;
-use super::{Event, LinkId, Order, Transport, link};
+use super::board::PeerReporter;
+use super::{LinkId, RunningTransport, TransportEvent, TransportOrder, link};
 use anyhow::Context;
 use bytes::Bytes;
-use evenkeel_config::secret::SecretFault;
-use evenkeel_config::settings::peers::{Peers, Via};
-use evenkeel_core::key::{KeyHash, Seed};
-use evenkeel_core::replica::{self, BOUNDS, Replica, Told};
+use evenkeel_config::secret::SecretError;
+use evenkeel_config::settings::peers::{PeerTransport, PeersSettings};
+use evenkeel_core::key::{KeyHash, KeySeed};
+use evenkeel_core::replica::{self, REPLICA_BOUNDS, Replica, ReplicaUpdate};
 use evenkeel_core::units::{Cost, Nanos, Time};
-use evenkeel_engine::together::{Named, Together};
+use evenkeel_engine::together::{NamedClient, Replicated};
 use evenkeel_runtime::clock::Clock;
-use evenkeel_runtime::thread::Thread;
+use evenkeel_runtime::thread::OwnedThread;
 use evenkeel_telemetry::Watch;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,31 +27,31 @@ use tokio::sync::oneshot;
 
 /// The longest interval between two collections of charges. With a short period they are collected
 /// more often.
-const COLLECT: Nanos = Nanos::from_millis(200);
+const COLLECT_INTERVAL: Nanos = Nanos::from_millis(200);
 /// The pause before the driver tries again to send, after there was no room or a burst has ended.
-const AGAIN: Nanos = Nanos::from_millis(5);
+const SEND_RETRY_DELAY: Nanos = Nanos::from_millis(5);
 /// The number of datagrams in one burst. Receivers have room for some hundred.
-const BURST: usize = 32;
+const BURST_DATAGRAMS: usize = 32;
 /// The time in which the last report must be handed to the transport at the end.
-const FAREWELL: Nanos = Nanos::from_secs(1);
+const FAREWELL_TIMEOUT: Nanos = Nanos::from_secs(1);
 /// The interval at which the status of the peers is updated.
-const SHOW: Nanos = Nanos::from_secs(1);
+const STATUS_INTERVAL: Nanos = Nanos::from_secs(1);
 /// The number of periods between two reports of the names of keys.
-const NAMES_EVERY: u64 = 6;
+const NAMES_EVERY_PERIODS: u64 = 6;
 
 /// The thread of the driver. It ends when this is dropped.
-pub type Running = Thread<oneshot::Sender<()>>;
+pub type PeersThread = OwnedThread<oneshot::Sender<()>>;
 
 /// Starts to count together with the other instances.
 ///
 /// # Errors
 /// The transport cannot start, or the system gives no thread or no random numbers.
 pub fn start(
-    settings: &Peers,
-    engines: Vec<Arc<dyn Together>>,
+    settings: &PeersSettings,
+    engines: Vec<Arc<dyn Replicated>>,
     clock: Clock,
     watch: &Arc<Watch>,
-) -> anyhow::Result<Running> {
+) -> anyhow::Result<PeersThread> {
     let mut node = [0; 8];
     aws_lc_rs::rand::fill(&mut node).ok().context("no random numbers")?;
     let node = u64::from_le_bytes(node);
@@ -60,7 +60,7 @@ pub fn start(
     let (settings, watch) = (settings.clone(), Arc::clone(watch));
     let run = async move || match link::start(&settings, clock, watch.registry()).await {
         Ok(transport) => {
-            let driver = Driver::new(&settings, engines, clock, watch, transport, node);
+            let driver = PeerDriver::new(&settings, engines, clock, watch, transport, node);
             let _ = told.send(Ok(()));
             driver.run(stopped).await;
         }
@@ -68,7 +68,7 @@ pub fn start(
             let _ = told.send(Err(error));
         }
     };
-    let thread = Thread::serve("peers", stop, (), run)?;
+    let thread = OwnedThread::serve("peers", stop, (), run)?;
     began.recv().context("the thread of the peers has ended")??;
     Ok(thread)
 }
@@ -80,7 +80,7 @@ pub fn start(
 ///
 /// # Errors
 /// The secret or the certificate cannot be read.
-pub fn seed(settings: &Peers) -> Result<Seed, SecretFault> {
+pub fn seed(settings: &PeersSettings) -> Result<KeySeed, SecretError> {
     use evenkeel_config::secret;
     let mut context = aws_lc_rs::digest::Context::new(&aws_lc_rs::digest::SHA256);
     let mut part = |bytes: &[u8]| {
@@ -95,26 +95,26 @@ pub fn seed(settings: &Peers) -> Result<Seed, SecretFault> {
         part(secret::authority(&tls.ca)?.as_bytes());
     }
     let digest = context.finish();
-    let mut seed = Seed([0; 16]);
+    let mut seed = KeySeed([0; 16]);
     seed.0.copy_from_slice(&digest.as_ref()[..16]);
     Ok(seed)
 }
 
 /// A shared limit: the index of its engine and its fingerprint there.
 #[derive(Clone, Copy)]
-struct Place {
+struct EngineLimit {
     engine: usize,
     fingerprint: u64,
 }
 
 /// The engines, the replica and the transport of this instance.
-struct Driver {
-    engines: Vec<Arc<dyn Together>>,
+struct PeerDriver {
+    engines: Vec<Arc<dyn Replicated>>,
     clock: Clock,
-    transport: Transport,
+    transport: RunningTransport,
     replica: Replica,
     /// The shared limits, in the order of the replica's limits.
-    places: Vec<Place>,
+    places: Vec<EngineLimit>,
     /// The address of the peer on each link.
     addresses: HashMap<u64, String>,
     /// Whether the CPUs of all instances are added up, and shares are of the sum.
@@ -124,32 +124,32 @@ struct Driver {
     send_at: Option<Time>,
     show_at: Time,
     periods: u64,
-    shown: Shown,
+    shown: PeerReporter,
 }
 
 /// A reason for the driver to wake up.
-enum Happens {
-    Said(Event),
+enum DriverEvent {
+    Said(TransportEvent),
     Time,
     /// The transport has ended by itself.
     Lost,
     End,
 }
 
-impl Driver {
+impl PeerDriver {
     fn new(
-        settings: &Peers,
-        engines: Vec<Arc<dyn Together>>,
+        settings: &PeersSettings,
+        engines: Vec<Arc<dyn Replicated>>,
         clock: Clock,
         watch: Arc<Watch>,
-        transport: Transport,
+        transport: RunningTransport,
         node: u64,
-    ) -> Driver {
+    ) -> PeerDriver {
         let now = clock.now();
-        engines.iter().for_each(|engine| engine.share());
+        engines.iter().for_each(|engine| engine.start_sharing());
         let period = Nanos(u64::try_from(settings.period.as_nanos()).unwrap_or(u64::MAX));
         let name = name(settings);
-        let replica = replica::Settings {
+        let replica = replica::ReplicaSettings {
             node,
             life: now.0,
             name: name.clone(),
@@ -159,7 +159,7 @@ impl Driver {
             cpus_milli: 0,
             nodes_max: settings.nodes_max,
         };
-        let mut driver = Driver {
+        let mut driver = PeerDriver {
             replica: Replica::new(replica, Vec::new(), now),
             engines,
             clock,
@@ -167,12 +167,12 @@ impl Driver {
             places: Vec::new(),
             addresses: HashMap::new(),
             adds_up: !settings.cpus_shared,
-            collect_every: COLLECT.min(Nanos(period.0 / 4)),
+            collect_every: COLLECT_INTERVAL.min(Nanos(period.0 / 4)),
             collect_at: now,
             send_at: None,
             show_at: now,
             periods: 0,
-            shown: Shown::new(settings, name, watch),
+            shown: PeerReporter::new(settings, name, watch),
         };
         driver.look_at_limits();
         driver
@@ -184,88 +184,89 @@ impl Driver {
             let due = self.collect_at.min(self.replica.poll_timeout()).min(self.show_at);
             let due = self.clock.instant(self.send_at.map_or(due, |at| at.min(due)));
             let happens = tokio::select! {
-                _ = &mut stopped => Happens::End,
-                event = self.transport.events.recv() => event.map_or(Happens::Lost, Happens::Said),
-                () = tokio::time::sleep_until(due) => Happens::Time,
+                _ = &mut stopped => DriverEvent::End,
+                event = self.transport.events.recv() => event.map_or(DriverEvent::Lost, DriverEvent::Said),
+                () = tokio::time::sleep_until(due) => DriverEvent::Time,
             };
             let now = self.clock.now();
             match happens {
-                Happens::Said(event) => self.hear(event, now),
-                Happens::Time => self.time(now),
-                Happens::Lost => {
+                DriverEvent::Said(event) => self.hear(event, now),
+                DriverEvent::Time => self.time(now),
+                DriverEvent::Lost => {
                     tracing::error!(
                         target: "evenkeel::peers",
                         "the others cannot be reached any more: this instance counts alone"
                     );
                     return;
                 }
-                Happens::End => return self.farewell(now).await,
+                DriverEvent::End => return self.farewell(now).await,
             }
             self.events(now);
             self.send(now);
         }
     }
 
-    /// Sends the last charges to the peers, within [`FAREWELL`].
+    /// Sends the last charges to the peers, within [`FAREWELL_TIMEOUT`].
     async fn farewell(mut self, now: Time) {
         self.collect(now);
-        self.replica.handle_end(now);
-        let end = now.plus(FAREWELL);
+        self.replica.handle_shutdown(now);
+        let end = now.plus(FAREWELL_TIMEOUT);
         while self.clock.now() < end {
             self.send(now);
             let orders = &self.transport.orders;
             if self.send_at.is_none() && orders.capacity() == orders.max_capacity() {
                 break;
             }
-            tokio::time::sleep_until(self.clock.instant(self.clock.now().plus(AGAIN))).await;
+            tokio::time::sleep_until(self.clock.instant(self.clock.now().plus(SEND_RETRY_DELAY)))
+                .await;
         }
         // The transport writes what it has accepted at once, if there is room.
-        tokio::time::sleep_until(self.clock.instant(self.clock.now().plus(AGAIN))).await;
+        tokio::time::sleep_until(self.clock.instant(self.clock.now().plus(SEND_RETRY_DELAY))).await;
     }
 
-    fn hear(&mut self, event: Event, now: Time) {
+    fn hear(&mut self, event: TransportEvent, now: Time) {
         match event {
-            Event::Up { link, peer, .. } => {
+            TransportEvent::Up { link, peer, .. } => {
                 tracing::debug!(target: "evenkeel::peers", %peer, "a link is up");
                 self.addresses.insert(link.0, peer);
                 self.replica.handle_up(link.0, now);
             }
-            Event::Frame { link, bytes } => self.frame(link, &bytes, now),
-            Event::Down { link, why } => {
+            TransportEvent::Frame { link, bytes } => self.frame(link, &bytes, now),
+            TransportEvent::Down { link, why } => {
                 let peer = self.addresses.remove(&link.0).unwrap_or_default();
                 tracing::info!(target: "evenkeel::peers", %peer, %why, "a link is down");
                 self.replica.handle_down(link.0, now);
             }
-            Event::Refused { from, why } => self.shown.refused(&from, &why, now),
+            TransportEvent::Refused { from, why } => self.shown.note_refused(&from, &why, now),
         }
     }
 
     fn frame(&mut self, link: LinkId, bytes: &Bytes, now: Time) {
-        let Driver { replica, engines, places, .. } = self;
+        let PeerDriver { replica, engines, places, .. } = self;
         let engine = |limit: usize| {
             let place = places.get(limit)?;
             Some((engines.get(place.engine)?, place.fingerprint))
         };
-        let mut told = |told: Told<'_>| match told {
-            Told::Charge { limit, context, key, amount, age } => {
+        let mut told = |told: ReplicaUpdate<'_>| match told {
+            ReplicaUpdate::Charge { limit, context, key, amount, age } => {
                 if let Some((engine, mark)) = engine(limit) {
-                    engine.hear(mark, context, key, amount, age);
+                    engine.apply_delta(mark, context, key, amount, age);
                 }
             }
-            Told::Short { limit, key, missing } => {
+            ReplicaUpdate::Short { limit, key, missing } => {
                 if let Some((engine, mark)) = engine(limit) {
-                    engine.hear_short(mark, key, missing);
+                    engine.apply_deficit(mark, key, missing);
                 }
             }
-            Told::Name { limit, key, name } => {
+            ReplicaUpdate::Name { limit, key, name } => {
                 if let Some((engine, mark)) = engine(limit) {
-                    engine.hear_name(mark, key, name);
+                    engine.apply_name(mark, key, name);
                 }
             }
         };
         if let Err(fault) = replica.handle_frame(link.0, bytes, now, &mut told) {
             let from = self.addresses.get(&link.0).map_or("", String::as_str);
-            self.shown.refused(from, &fault.to_string(), now);
+            self.shown.note_refused(from, &fault.to_string(), now);
         }
     }
 
@@ -280,7 +281,7 @@ impl Driver {
             self.period(now);
         }
         if now >= self.show_at {
-            self.show_at = now.plus(SHOW);
+            self.show_at = now.plus(STATUS_INTERVAL);
             self.share_cpus(now);
             self.shown.show(&self.replica, &self.addresses, now);
         }
@@ -288,21 +289,21 @@ impl Driver {
 
     /// Moves the charges of the engines into the replica.
     fn collect(&mut self, now: Time) {
-        let Driver { engines, replica, shown, .. } = self;
+        let PeerDriver { engines, replica, shown, .. } = self;
         for engine in engines {
             let dropped = engine.spent(&mut |mark, context, key, amount| {
                 if let Some(place) = replica.place(mark) {
                     replica.charge(place, context, key, amount, now);
                 }
             });
-            shown.uncounted(dropped);
+            shown.count_dropped(dropped);
         }
     }
 
     fn period(&mut self, now: Time) {
         self.look_at_limits();
         self.periods += 1;
-        if self.periods.is_multiple_of(NAMES_EVERY) {
+        if self.periods.is_multiple_of(NAMES_EVERY_PERIODS) {
             self.tell_names(now);
         }
         self.replica.handle_timeout(now);
@@ -314,7 +315,7 @@ impl Driver {
         let mut limits = Vec::new();
         for (index, engine) in self.engines.iter().enumerate() {
             for shared in engine.shared() {
-                places.push(Place { engine: index, fingerprint: shared.fingerprint });
+                places.push(EngineLimit { engine: index, fingerprint: shared.fingerprint });
                 limits.push(shared);
             }
         }
@@ -335,28 +336,30 @@ impl Driver {
     fn share_cpus(&self, now: Time) {
         if self.adds_up {
             let others = self.replica.others_cpus_milli(now) as f64 / 1_000.0;
-            self.engines.iter().for_each(|engine| engine.share_of(self.cpus() + others));
+            self.engines.iter().for_each(|engine| engine.set_total_cpus(self.cpus() + others));
         }
     }
 
     fn tell_names(&mut self, now: Time) {
-        let heaviest = self.engines.iter().flat_map(|engine| engine.heaviest(BOUNDS.names_max));
-        let mut named: Vec<Named> = heaviest.collect();
+        let heaviest =
+            self.engines.iter().flat_map(|engine| engine.heaviest(REPLICA_BOUNDS.names_max));
+        let mut named: Vec<NamedClient> = heaviest.collect();
         named.sort_by(|a, b| b.cost.total_cmp(&a.cost));
-        let place = |named: &Named| self.replica.place(named.fingerprint);
+        let place = |named: &NamedClient| self.replica.place(named.fingerprint);
         let places: Vec<_> = named.iter().map(place).collect();
         let names = places.into_iter().zip(&named);
         let names = names.filter_map(|(place, named)| Some((place?, named.key, &*named.name)));
-        self.replica.tell_names(names, now);
+        self.replica.send_names(names, now);
     }
 
     /// Handles the events of the replica.
     fn events(&mut self, now: Time) {
         while let Some(event) = self.replica.poll_event() {
             match event {
-                replica::Event::Wanted { node } => self.give_state(node, now),
-                replica::Event::Own { link } => {
-                    let _ = self.transport.orders.try_send(Order::Drop { link: LinkId(link) });
+                replica::ReplicaEvent::Wanted { node } => self.give_state(node, now),
+                replica::ReplicaEvent::Own { link } => {
+                    let _ =
+                        self.transport.orders.try_send(TransportOrder::Drop { link: LinkId(link) });
                 }
                 event => self.shown.tell(&event, now),
             }
@@ -367,7 +370,7 @@ impl Driver {
     /// state includes them.
     fn give_state(&mut self, node: u64, now: Time) {
         self.collect(now);
-        let max = BOUNDS.state_max[usize::from(!self.transport.reliable)];
+        let max = REPLICA_BOUNDS.state_max[usize::from(!self.transport.reliable)];
         let mut buckets: Vec<(usize, KeyHash, Cost)> = Vec::new();
         for engine in &self.engines {
             let short = engine.short(max).into_iter();
@@ -381,22 +384,24 @@ impl Driver {
     /// Passes pending frames to the transport, as far as it has room.
     fn send(&mut self, now: Time) {
         self.send_at = None;
-        let burst = if self.transport.reliable { usize::MAX } else { BURST };
+        let burst = if self.transport.reliable { usize::MAX } else { BURST_DATAGRAMS };
         for _ in 0..burst {
             let Ok(room) = self.transport.orders.try_reserve() else { break };
             let Some((link, frame)) = self.replica.poll_transmit() else { return };
-            room.send(Order::Send { link: LinkId(link), bytes: Bytes::from_owner(frame) });
+            room.send(TransportOrder::Send { link: LinkId(link), bytes: Bytes::from_owner(frame) });
         }
-        self.send_at = Some(now.plus(AGAIN));
+        self.send_at = Some(now.plus(SEND_RETRY_DELAY));
     }
 }
 
 /// The name of this instance for the others: the host name, and a part that tells apart instances
 /// on one machine.
-fn name(settings: &Peers) -> String {
+fn name(settings: &PeersSettings) -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     match &settings.via {
-        Via::Mesh { listen, .. } => format!("{host}:{}", listen.port()),
-        Via::Multicast { .. } | Via::Nats { .. } => format!("{host}/{}", std::process::id()),
+        PeerTransport::Mesh { listen, .. } => format!("{host}:{}", listen.port()),
+        PeerTransport::Multicast { .. } | PeerTransport::Nats { .. } => {
+            format!("{host}/{}", std::process::id())
+        }
     }
 }

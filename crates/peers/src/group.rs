@@ -6,9 +6,9 @@
 //! instances that count together over a group must cope with lost messages anyway. How messages
 //! travel: `multicast`, `nats`. Their seal: `seal`.
 
-use super::seal::{OVERHEAD, Opened, Refusal, Seal};
+use super::seal::{GroupSeal, OVERHEAD_BYTES, OpenedMessage, SealError};
 use super::traffic::Traffic;
-use super::{Event, LinkId};
+use super::{LinkId, TransportEvent};
 use bytes::Bytes;
 use evenkeel_runtime::clock::Clock;
 use std::fmt::Display;
@@ -16,15 +16,15 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
 /// The state of a group transport.
-pub struct Group {
+pub struct PeerGroup {
     /// Seals and opens messages.
-    pub seal: Seal,
+    pub seal: GroupSeal,
     /// The clock for the times within messages.
     pub clock: Clock,
     /// The counters of bytes and frames.
     pub traffic: Traffic,
     /// The events for the driver.
-    pub events: mpsc::Sender<Event>,
+    pub events: mpsc::Sender<TransportEvent>,
     /// The current link, or the latest one while the group is unreachable.
     pub link: LinkId,
     /// Whether the group is reachable.
@@ -34,19 +34,19 @@ pub struct Group {
     message_max: usize,
 }
 
-impl Group {
+impl PeerGroup {
     /// Makes a group that is not reachable yet.
     #[must_use]
     pub fn new(
-        seal: Seal,
+        seal: GroupSeal,
         clock: Clock,
         traffic: Traffic,
-        events: mpsc::Sender<Event>,
+        events: mpsc::Sender<TransportEvent>,
         frame_max: usize,
-    ) -> Group {
-        let message_max = frame_max + OVERHEAD;
+    ) -> PeerGroup {
+        let message_max = frame_max + OVERHEAD_BYTES;
         let link = LinkId(0);
-        Group { seal, clock, traffic, events, link, is_up: false, frame_max, message_max }
+        PeerGroup { seal, clock, traffic, events, link, is_up: false, frame_max, message_max }
     }
 
     /// Records that the group is reachable, as a new link.
@@ -55,7 +55,8 @@ impl Group {
             self.is_up = true;
             self.link = LinkId(self.link.0 + 1);
             // The receiver is gone only if the transport was dropped.
-            let _ = self.events.send(Event::Up { link: self.link, peer, fresh: true }).await;
+            let _ =
+                self.events.send(TransportEvent::Up { link: self.link, peer, fresh: true }).await;
         }
     }
 
@@ -64,7 +65,7 @@ impl Group {
         if self.is_up {
             self.is_up = false;
             let why = why.to_owned();
-            let _ = self.events.send(Event::Down { link: self.link, why }).await;
+            let _ = self.events.send(TransportEvent::Down { link: self.link, why }).await;
         }
     }
 
@@ -75,38 +76,39 @@ impl Group {
         let now = self.now();
         let sealed = there.then(|| self.seal.seal(frame, now).ok()).flatten();
         if sealed.is_none() {
-            self.lost();
+            self.count_lost();
         }
         sealed
     }
 
     /// Counts a message that could not be sent.
-    pub fn lost(&self) {
+    pub fn count_lost(&self) {
         self.traffic.dropped.increment(1);
     }
 
     /// Counts the bytes of a message that was sent.
-    pub fn sent(&self, bytes: usize) {
+    pub fn count_sent(&self, bytes: usize) {
         self.traffic.written.increment(bytes as u64);
     }
 
     /// Handles a received message: opens it and reports its frame, or refuses it.
-    pub fn heard(&mut self, message: &[u8], from: impl Display) {
+    pub fn handle_message(&mut self, message: &[u8], from: impl Display) {
         self.traffic.read.increment(message.len() as u64);
         let now = self.now();
         let opened = match message.len() <= self.message_max {
             true => self.seal.open(message, now),
-            false => Err(Refusal::Foreign),
+            false => Err(SealError::Foreign),
         };
         let event = match opened {
-            Ok(Opened::Own) => return,
-            Ok(Opened::Frame(_, frame)) => {
-                Event::Frame { link: self.link, bytes: Bytes::from(frame) }
+            Ok(OpenedMessage::Own) => return,
+            Ok(OpenedMessage::Frame(_, frame)) => {
+                TransportEvent::Frame { link: self.link, bytes: Bytes::from(frame) }
             }
             Err(refusal) => {
                 // A flood of refused messages must not block the transport, so the event may be
                 // lost.
-                let refused = Event::Refused { from: from.to_string(), why: refusal.to_string() };
+                let refused =
+                    TransportEvent::Refused { from: from.to_string(), why: refusal.to_string() };
                 let _ = self.events.try_send(refused);
                 return;
             }

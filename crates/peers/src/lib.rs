@@ -1,9 +1,10 @@
 //! Instances that count together: the transports and the driver around `evenkeel_core::replica`.
 //!
 //! A transport carries frames between this instance and its peers, and does not know their
-//! contents. It exchanges [`Event`]s and [`Order`]s with the driver. The contents of frames,
-//! retransmission and the decision which frames to believe are up to the core. No request waits for
-//! anything here: a peer that is slow, unreachable or hostile costs the clients nothing.
+//! contents. It exchanges [`TransportEvent`]s and [`TransportOrder`]s with the driver. The contents
+//! of frames, retransmission and the decision which frames to believe are up to the core. No
+//! request waits for anything here: a peer that is slow, unreachable or hostile costs the clients
+//! nothing.
 
 mod board;
 pub mod discover;
@@ -26,7 +27,7 @@ pub struct LinkId(pub u64);
 
 /// An event that a transport reports.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub enum TransportEvent {
     /// A peer, or the group, has become reachable.
     Up {
         /// The id of the new link.
@@ -61,7 +62,7 @@ pub enum Event {
 
 /// An order for a transport. A frame is opaque to it and has at most `frame_max` bytes.
 #[derive(Clone, Debug)]
-pub enum Order {
+pub enum TransportOrder {
     /// Send a frame to one peer, or, over multicast and NATS, to the group.
     Send {
         /// The link to send on.
@@ -77,14 +78,14 @@ pub enum Order {
 }
 
 /// A running transport. It ends when this is dropped.
-pub struct Transport {
-    /// The transport's events, of which at most [`Bounds::events_max`] wait. While the channel is
-    /// full, transports of a group drop and count frames, and the mesh stops reading from its
-    /// peers. `Up` and `Down` are never lost.
-    pub events: mpsc::Receiver<Event>,
-    /// The orders for the transport, of which at most [`Bounds::orders_max`] wait. The sender never
-    /// waits: an order that finds no room stays with the sender or is lost.
-    pub orders: mpsc::Sender<Order>,
+pub struct RunningTransport {
+    /// The transport's events, of which at most [`TransportBounds::events_max`] wait. While the
+    /// channel is full, transports of a group drop and count frames, and the mesh stops reading
+    /// from its peers. `Up` and `Down` are never lost.
+    pub events: mpsc::Receiver<TransportEvent>,
+    /// The orders for the transport, of which at most [`TransportBounds::orders_max`] wait. The
+    /// sender never waits: an order that finds no room stays with the sender or is lost.
+    pub orders: mpsc::Sender<TransportOrder>,
     /// The longest frame that the transport carries, in bytes.
     pub frame_max: usize,
     /// Whether each peer has a link of its own that delivers frames whole and in order, or not at
@@ -94,7 +95,7 @@ pub struct Transport {
 }
 
 /// The bounds of a transport's channels.
-pub struct Bounds {
+pub struct TransportBounds {
     /// The number of events that wait for the driver.
     pub events_max: usize,
     /// The number of orders that wait for the transport.
@@ -102,4 +103,4 @@ pub struct Bounds {
 }
 
 /// The bounds of every transport.
-pub const BOUNDS: Bounds = Bounds { events_max: 1_024, orders_max: 1_024 };
+pub const BOUNDS: TransportBounds = TransportBounds { events_max: 1_024, orders_max: 1_024 };

@@ -4,71 +4,71 @@
 //! confined to this machine. The messages of a group are sealed with the secret. The transports:
 //! `mesh`, `multicast`, `nats`.
 
-use super::mesh::connection::{Security, Timing};
-use super::seal::{Refusal, Seal, SenderId};
+use super::mesh::connection::{MeshSecurity, MeshTimeouts};
+use super::seal::{GroupSeal, SealError, SenderId};
 use super::traffic::Traffic;
-use super::{Transport, mesh, multicast, nats};
+use super::{RunningTransport, mesh, multicast, nats};
 use arc_swap::ArcSwap;
 use aws_lc_rs::rand;
-use evenkeel_config::secret::{self, SecretFault};
-use evenkeel_config::settings::peers::{Peers, PeersTls, Via};
+use evenkeel_config::secret::{self, SecretError};
+use evenkeel_config::settings::peers::{PeerTransport, PeersSettings, PeersTls};
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::registry::Registry;
-use evenkeel_tls::Ends;
-use evenkeel_tls::live::Live;
-use evenkeel_tls::pem::Fault;
+use evenkeel_tls::PeerTlsConfigs;
+use evenkeel_tls::live::LiveValue;
+use evenkeel_tls::pem::TlsFileError;
 use std::sync::Arc;
 
 /// Why the transport cannot start.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum TransportStartError {
     /// The secret cannot be read.
     #[error("peers: {0}")]
-    Secret(#[from] SecretFault),
+    Secret(#[from] SecretError),
     /// The certificates cannot be used.
     #[error("peers: {0}")]
-    Tls(#[from] Fault),
+    Tls(#[from] TlsFileError),
     /// The key for the seal cannot be made.
     #[error("peers: no key can be made: {0}")]
-    Seal(#[from] Refusal),
+    Seal(#[from] SealError),
     /// The system gives no random numbers.
     #[error("peers: the system gives no random numbers")]
     Random,
     /// The mesh cannot start.
     #[error(transparent)]
-    Mesh(#[from] mesh::StartError),
+    Mesh(#[from] mesh::MeshStartError),
     /// The multicast group cannot be joined.
     #[error(transparent)]
-    Multicast(#[from] multicast::StartError),
+    Multicast(#[from] multicast::MulticastStartError),
     /// The NATS transport cannot start.
     #[error(transparent)]
-    Nats(#[from] nats::StartError),
+    Nats(#[from] nats::NatsStartError),
 }
 
 /// Starts the transport on the current runtime. It ends when the result is dropped.
 ///
 /// # Errors
-/// [`StartError`]. No task is left running then.
+/// [`TransportStartError`]. No task is left running then.
 pub async fn start(
-    settings: &Peers,
+    settings: &PeersSettings,
     clock: Clock,
     registry: &Registry,
-) -> Result<Transport, StartError> {
+) -> Result<RunningTransport, TransportStartError> {
     let traffic = Traffic::new(registry);
     let secret = settings.secret_file.as_deref().map(secret::token).transpose()?;
     // The name of this instance: it must be different at each start, because keys are derived from
     // it.
     let mut own = SenderId::default();
-    rand::fill(&mut own).map_err(|_| StartError::Random)?;
+    rand::fill(&mut own).map_err(|_| TransportStartError::Random)?;
     let seal = || {
         let secret = secret.as_deref().unwrap_or_default().as_bytes();
         let now = clock.now().0 / 1_000_000;
-        Seal::new(secret, &settings.cluster, own, settings.nodes_max, now)
+        GroupSeal::new(secret, &settings.cluster, own, settings.nodes_max, now)
     };
     match &settings.via {
-        Via::Mesh { listen, join, mdns } => {
+        PeerTransport::Mesh { listen, join, mdns } => {
             let (security, live) = security(settings, secret.as_deref(), clock, registry)?;
-            let plan = mesh::Plan {
+            let plan = mesh::MeshPlan {
                 listen: *listen,
                 join: join.clone(),
                 mdns: *mdns,
@@ -76,7 +76,7 @@ pub async fn start(
                 cluster: settings.cluster.clone(),
                 security,
                 links_max: settings.nodes_max,
-                timing: Timing::default(),
+                timing: MeshTimeouts::default(),
                 traffic,
                 live,
                 instance: own,
@@ -86,13 +86,14 @@ pub async fn start(
             tracing::info!(target: "evenkeel::peers", listen = %address, "mesh open");
             Ok(transport)
         }
-        Via::Multicast { group, interface, hops } => {
-            let plan = multicast::Plan { group: *group, interface: *interface, hops: *hops };
+        PeerTransport::Multicast { group, interface, hops } => {
+            let plan =
+                multicast::MulticastPlan { group: *group, interface: *interface, hops: *hops };
             Ok(multicast::start(plan, seal()?, clock, traffic)?)
         }
-        Via::Nats { servers, credentials_file } => {
+        PeerTransport::Nats { servers, credentials_file } => {
             let credentials = credentials_file.as_deref().map(secret::credentials).transpose()?;
-            let plan = nats::Plan {
+            let plan = nats::NatsPlan {
                 servers: servers.clone(),
                 credentials,
                 tls: settings.tls.clone(),
@@ -104,17 +105,17 @@ pub async fn start(
 }
 
 fn security(
-    settings: &Peers,
+    settings: &PeersSettings,
     secret: Option<&str>,
     clock: Clock,
     registry: &Registry,
-) -> Result<(Security, Option<Live<Ends>>), Fault> {
+) -> Result<(MeshSecurity, Option<LiveValue<PeerTlsConfigs>>), TlsFileError> {
     if let Some(PeersTls { cert, key, ca }) = &settings.tls {
         let paths = vec![cert.clone(), key.clone(), ca.clone()];
-        let live = Live::load("peers", paths, evenkeel_tls::peers, clock.now(), registry)?;
-        return Ok((Security::Tls(live.running()), Some(live)));
+        let live = LiveValue::load("peers", paths, evenkeel_tls::peers, clock.now(), registry)?;
+        return Ok((MeshSecurity::Tls(live.running()), Some(live)));
     }
-    let Some(secret) = secret else { return Ok((Security::Plain, None)) };
+    let Some(secret) = secret else { return Ok((MeshSecurity::Plain, None)) };
     let ends = evenkeel_tls::peers_by_secret(secret.as_bytes(), &settings.cluster)?;
-    Ok((Security::Tls(Arc::new(ArcSwap::from_pointee(ends))), None))
+    Ok((MeshSecurity::Tls(Arc::new(ArcSwap::from_pointee(ends))), None))
 }

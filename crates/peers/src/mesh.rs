@@ -16,24 +16,26 @@ pub mod connection;
 mod targets;
 pub mod wire;
 
-use super::discover::{self, Found, Neighbours};
+use super::discover::{self, DiscoveredPeers, LocalDiscovery};
 use super::traffic::Traffic;
-use super::{BOUNDS, Event, LinkId, Order, Transport};
-use connection::{Carrier, Greeted, Outgoing, Security, Timing, Why};
-use evenkeel_config::settings::peers::Join;
+use super::{BOUNDS, LinkId, RunningTransport, TransportEvent, TransportOrder};
+use connection::{
+    CloseReason, FrameSender, GreetedConnection, MeshCarrier, MeshSecurity, MeshTimeouts,
+};
+use evenkeel_config::settings::peers::PeerTarget;
 use evenkeel_runtime::clock::Clock;
-use evenkeel_tls::Ends;
-use evenkeel_tls::live::Live;
+use evenkeel_tls::PeerTlsConfigs;
+use evenkeel_tls::live::LiveValue;
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
-use targets::{Place, Targets};
+use targets::{MeshPlace, MeshTargets};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
-use wire::{FRAME_BYTES_MAX, Hello, Instance};
+use wire::{FRAME_BYTES_MAX, Instance, MeshHello};
 
 /// The most accepted connections with a pending greeting.
 const GREETING_MAX: usize = 128;
@@ -41,18 +43,18 @@ const GREETING_MAX: usize = 128;
 /// IPv6 /64.
 const GREETING_PER_NETWORK_MAX: usize = 16;
 /// The number of instances that are remembered as seen before.
-const KNOWN_MAX: usize = 1_024;
+const KNOWN_INSTANCES_MAX: usize = 1_024;
 /// A connection that lived for this long was good, and the next attempt starts without backoff.
-const GOOD_AFTER: Duration = Duration::from_secs(10);
+const GOOD_CONNECTION_MIN: Duration = Duration::from_secs(10);
 /// The pause after the system could not accept a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The settings of a mesh.
-pub struct Plan {
+pub struct MeshPlan {
     /// The address to listen on.
     pub listen: SocketAddr,
     /// The instances to connect to, by address or by DNS name.
-    pub join: Vec<Join>,
+    pub join: Vec<PeerTarget>,
     /// Whether to discover instances on the local network.
     pub mdns: bool,
     /// The name servers to ask; empty for the system's.
@@ -60,15 +62,15 @@ pub struct Plan {
     /// The name of the cluster. Instances of another cluster are refused.
     pub cluster: String,
     /// How connections are protected.
-    pub security: Security,
+    pub security: MeshSecurity,
     /// The most open connections.
     pub links_max: usize,
     /// The timeouts of a connection.
-    pub timing: Timing,
+    pub timing: MeshTimeouts,
     /// The counters of bytes and frames.
     pub traffic: Traffic,
     /// The certificates, if they must be reloaded when their files change.
-    pub live: Option<Live<Ends>>,
+    pub live: Option<LiveValue<PeerTlsConfigs>>,
     /// The name of this instance: random, and different at each start.
     pub instance: Instance,
     /// The clock by which certificates are checked for changes.
@@ -77,7 +79,7 @@ pub struct Plan {
 
 /// Why a mesh cannot start.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum MeshStartError {
     /// The address cannot be bound.
     #[error("peers: cannot listen on {address}: {why}")]
     Listen {
@@ -97,9 +99,9 @@ pub enum StartError {
 /// Starts a mesh. Returns its transport and the address that it listens on.
 ///
 /// # Errors
-/// [`StartError`]. No task is left running then.
-pub async fn start(plan: Plan) -> Result<(Transport, SocketAddr), StartError> {
-    let failed = |why| StartError::Listen { address: plan.listen, why };
+/// [`MeshStartError`]. No task is left running then.
+pub async fn start(plan: MeshPlan) -> Result<(RunningTransport, SocketAddr), MeshStartError> {
+    let failed = |why| MeshStartError::Listen { address: plan.listen, why };
     let listener = TcpListener::bind(plan.listen).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let (events, told) = mpsc::channel(BOUNDS.events_max);
@@ -127,22 +129,23 @@ pub async fn start(plan: Plan) -> Result<(Transport, SocketAddr), StartError> {
         last: 0,
     };
     tokio::spawn(mesh.run());
-    let transport = Transport { events: told, orders, frame_max: FRAME_BYTES_MAX, reliable: true };
+    let transport =
+        RunningTransport { events: told, orders, frame_max: FRAME_BYTES_MAX, reliable: true };
     Ok((transport, address))
 }
 
 /// Starts the tasks that discover instances which `plan` does not name by address.
 fn look(
-    plan: &Plan,
+    plan: &MeshPlan,
     address: SocketAddr,
-    found: &mpsc::Sender<Found>,
+    found: &mpsc::Sender<DiscoveredPeers>,
     beside: &mut JoinSet<()>,
-) -> Result<Targets, StartError> {
+) -> Result<MeshTargets, MeshStartError> {
     let (mut named, mut source) = (Vec::new(), 0);
     for join in &plan.join {
         match join {
-            Join::One(authority) => named.push(authority.clone()),
-            Join::Dns(authority) => {
+            PeerTarget::One(authority) => named.push(authority.clone()),
+            PeerTarget::Dns(authority) => {
                 source += 1;
                 let resolver = discover::resolver(&plan.name_servers)?;
                 beside.spawn(discover::dns(source, authority.clone(), resolver, found.clone()));
@@ -151,11 +154,11 @@ fn look(
     }
     if plan.mdns {
         source += 1;
-        let neighbours = Neighbours::announce(&plan.instance, &plan.cluster, address)?;
+        let neighbours = LocalDiscovery::announce(&plan.instance, &plan.cluster, address)?;
         beside.spawn(neighbours.listen(source, found.clone()));
     }
     let pace = (plan.timing.again, plan.timing.again_max);
-    Ok(Targets::new(named, pace, plan.instance))
+    Ok(MeshTargets::new(named, pace, plan.instance))
 }
 
 /// Accepts connections until the mesh ends.
@@ -176,44 +179,44 @@ async fn accept(listener: TcpListener, accepted: mpsc::Sender<(TcpStream, Socket
 }
 
 /// The rank of a connection. Of two connections between the same instances the greater one stays.
-type Rank = (Reverse<Instance>, u64);
+type ConnectionRank = (Reverse<Instance>, u64);
 
 /// A connection that carries frames.
-struct Link {
+struct MeshLink {
     instance: Instance,
-    rank: Rank,
-    outgoing: Outgoing,
-    close: Option<oneshot::Sender<Why>>,
+    rank: ConnectionRank,
+    outgoing: FrameSender,
+    close: Option<oneshot::Sender<CloseReason>>,
     since: Instant,
     /// The better connection that takes over when this one has ended.
-    successor: Option<Box<Greeted>>,
+    successor: Option<Box<GreetedConnection>>,
 }
 
 /// The result of a task.
-enum Done {
+enum MeshTaskResult {
     /// An accepted connection has been greeted, or has failed.
-    Accepted(SocketAddr, Result<Box<Greeted>, Why>),
+    Accepted(SocketAddr, Result<Box<GreetedConnection>, CloseReason>),
     /// A connection made by this instance has been greeted, or has failed.
-    Dialled(Place, Result<Box<Greeted>, Why>),
+    Dialled(MeshPlace, Result<Box<GreetedConnection>, CloseReason>),
     /// An established connection has ended.
-    Ended(LinkId, Why),
+    Ended(LinkId, CloseReason),
 }
 
 struct Mesh {
-    plan: Plan,
-    events: mpsc::Sender<Event>,
-    orders: mpsc::Receiver<Order>,
-    finds: mpsc::Receiver<Found>,
+    plan: MeshPlan,
+    events: mpsc::Sender<TransportEvent>,
+    orders: mpsc::Receiver<TransportOrder>,
+    finds: mpsc::Receiver<DiscoveredPeers>,
     /// Keeps the channel open if there is no discovery.
-    _found: mpsc::Sender<Found>,
+    _found: mpsc::Sender<DiscoveredPeers>,
     accepts: mpsc::Receiver<(TcpStream, SocketAddr)>,
-    tasks: JoinSet<Done>,
+    tasks: JoinSet<MeshTaskResult>,
     /// The tasks that accept and discover. They end with the mesh.
     _beside: JoinSet<()>,
     /// The number of accepted connections with a pending greeting, by network.
     greeting: HashMap<IpAddr, usize>,
-    targets: Targets,
-    links: HashMap<LinkId, Link>,
+    targets: MeshTargets,
+    links: HashMap<LinkId, MeshLink>,
     names: HashMap<Instance, LinkId>,
     known: VecDeque<Instance>,
     /// The number of connections made so far. It is the serial number in greetings.
@@ -223,11 +226,11 @@ struct Mesh {
 }
 
 /// A reason for the mesh to wake up.
-enum Happened {
+enum MeshEvent {
     Accepted(TcpStream, SocketAddr),
-    Found(Found),
-    Ordered(Order),
-    Done(Done),
+    Found(DiscoveredPeers),
+    Ordered(TransportOrder),
+    Done(MeshTaskResult),
     Due,
     Second,
     End,
@@ -240,22 +243,22 @@ impl Mesh {
         loop {
             let due = self.targets.due(&self.names);
             let happened = tokio::select! {
-                order = self.orders.recv() => order.map_or(Happened::End, Happened::Ordered),
-                Some((stream, from)) = self.accepts.recv() => Happened::Accepted(stream, from),
-                Some(found) = self.finds.recv() => Happened::Found(found),
-                Some(Ok(done)) = self.tasks.join_next() => Happened::Done(done),
-                () = sleep_until(due.unwrap_or_else(far)), if due.is_some() => Happened::Due,
-                _ = seconds.tick() => Happened::Second,
+                order = self.orders.recv() => order.map_or(MeshEvent::End, MeshEvent::Ordered),
+                Some((stream, from)) = self.accepts.recv() => MeshEvent::Accepted(stream, from),
+                Some(found) = self.finds.recv() => MeshEvent::Found(found),
+                Some(Ok(done)) = self.tasks.join_next() => MeshEvent::Done(done),
+                () = sleep_until(due.unwrap_or_else(far)), if due.is_some() => MeshEvent::Due,
+                _ = seconds.tick() => MeshEvent::Second,
             };
             match happened {
-                Happened::Accepted(stream, from) => self.greet(stream, from),
-                Happened::Found(found) => self.targets.found(found, now()),
-                Happened::Ordered(order) => self.obey(order),
-                Happened::Done(done) => self.done(done).await,
-                Happened::Due => self.dial(),
-                Happened::Second => self.second(),
+                MeshEvent::Accepted(stream, from) => self.greet(stream, from),
+                MeshEvent::Found(found) => self.targets.found(found, now()),
+                MeshEvent::Ordered(order) => self.obey(order),
+                MeshEvent::Done(done) => self.done(done).await,
+                MeshEvent::Due => self.dial(),
+                MeshEvent::Second => self.second(),
                 // Dropping the `JoinSet`s aborts all tasks.
-                Happened::End => return,
+                MeshEvent::End => return,
             }
         }
     }
@@ -265,8 +268,8 @@ impl Mesh {
         self.plan.live.iter_mut().for_each(|live| live.look(now));
     }
 
-    fn hello(&self, serial: u64) -> Hello {
-        Hello { instance: self.plan.instance, serial, cluster: self.plan.cluster.clone() }
+    fn hello(&self, serial: u64) -> MeshHello {
+        MeshHello { instance: self.plan.instance, serial, cluster: self.plan.cluster.clone() }
     }
 
     /// Greets an accepted connection. Strangers may connect as often as they like: they get few
@@ -281,7 +284,7 @@ impl Mesh {
         let (security, own, timing) = (self.plan.security.clone(), self.hello(0), self.plan.timing);
         self.tasks.spawn(async move {
             let greeted = connection::accept(stream, from, security, own, timing).await;
-            Done::Accepted(from, greeted.map(Box::new))
+            MeshTaskResult::Accepted(from, greeted.map(Box::new))
         });
     }
 
@@ -292,18 +295,18 @@ impl Mesh {
             let (security, timing) = (self.plan.security.clone(), self.plan.timing);
             self.tasks.spawn(async move {
                 let greeted = reach(&place, security, own, timing).await;
-                Done::Dialled(place, greeted.map(Box::new))
+                MeshTaskResult::Dialled(place, greeted.map(Box::new))
             });
         }
     }
 
-    fn obey(&mut self, order: Order) {
+    fn obey(&mut self, order: TransportOrder) {
         match order {
-            Order::Send { link, bytes } => {
+            TransportOrder::Send { link, bytes } => {
                 let put = self.links.get(&link).is_some_and(|link| link.outgoing.put(bytes));
                 self.plan.traffic.dropped.increment(u64::from(!put));
             }
-            Order::Drop { link } => {
+            TransportOrder::Drop { link } => {
                 if let Some(link) = self.links.get_mut(&link) {
                     link.end("we were asked to end it");
                 }
@@ -311,9 +314,9 @@ impl Mesh {
         }
     }
 
-    async fn done(&mut self, done: Done) {
+    async fn done(&mut self, done: MeshTaskResult) {
         match done {
-            Done::Accepted(from, greeted) => {
+            MeshTaskResult::Accepted(from, greeted) => {
                 if let Some(count) = self.greeting.get_mut(&network(from)) {
                     *count -= 1;
                     if *count == 0 {
@@ -325,19 +328,19 @@ impl Mesh {
                     Err(why) => self.refuse(from.to_string(), &why),
                 }
             }
-            Done::Dialled(place, Ok(greeted)) => {
+            MeshTaskResult::Dialled(place, Ok(greeted)) => {
                 let instance = greeted.hello.instance;
                 let met = self.meet(greeted).await;
                 self.targets.reached(&place, instance, met, now());
             }
-            Done::Dialled(place, Err(why)) => self.targets.failed(&place, &why, now()),
-            Done::Ended(id, why) => self.ended(id, why).await,
+            MeshTaskResult::Dialled(place, Err(why)) => self.targets.failed(&place, &why, now()),
+            MeshTaskResult::Ended(id, why) => self.ended(id, why).await,
         }
     }
 
     /// Decides whether to keep a greeted connection. Returns an error if it is refused for good
     /// reason, such as another cluster.
-    async fn meet(&mut self, greeted: Box<Greeted>) -> Result<(), Why> {
+    async fn meet(&mut self, greeted: Box<GreetedConnection>) -> Result<(), CloseReason> {
         let hello = &greeted.hello;
         if hello.instance == self.plan.instance {
             return Ok(());
@@ -363,24 +366,24 @@ impl Mesh {
         Ok(())
     }
 
-    fn rank(&self, greeted: &Greeted) -> Rank {
+    fn rank(&self, greeted: &GreetedConnection) -> ConnectionRank {
         rank_of(greeted, self.plan.instance)
     }
 
-    async fn up(&mut self, greeted: Box<Greeted>) {
+    async fn up(&mut self, greeted: Box<GreetedConnection>) {
         self.last += 1;
         let (id, rank, instance) = (LinkId(self.last), self.rank(&greeted), greeted.hello.instance);
         let fresh = !self.known.contains(&instance);
         if fresh {
-            self.known.truncate(KNOWN_MAX - 1);
+            self.known.truncate(KNOWN_INSTANCES_MAX - 1);
             self.known.push_front(instance);
         }
         let (outgoing, queue) = connection::queue();
         let (close, closed) = oneshot::channel();
         let peer = greeted.address.to_string();
         // The connection starts to read only after this, so `Up` precedes its frames.
-        let _ = self.events.send(Event::Up { link: id, peer, fresh }).await;
-        let carrier = Carrier {
+        let _ = self.events.send(TransportEvent::Up { link: id, peer, fresh }).await;
+        let carrier = MeshCarrier {
             link: id,
             events: self.events.clone(),
             queue,
@@ -388,20 +391,20 @@ impl Mesh {
             timing: self.plan.timing,
             traffic: self.plan.traffic.clone(),
         };
-        self.tasks.spawn(async move { Done::Ended(id, carrier.carry(*greeted).await) });
+        self.tasks.spawn(async move { MeshTaskResult::Ended(id, carrier.carry(*greeted).await) });
         let (close, since) = (Some(close), now());
-        self.links.insert(id, Link { instance, rank, outgoing, close, since, successor: None });
+        self.links.insert(id, MeshLink { instance, rank, outgoing, close, since, successor: None });
         self.names.insert(instance, id);
     }
 
-    async fn ended(&mut self, id: LinkId, why: Why) {
+    async fn ended(&mut self, id: LinkId, why: CloseReason) {
         let Some(link) = self.links.remove(&id) else { return };
         self.names.remove(&link.instance);
-        let _ = self.events.send(Event::Down { link: id, why }).await;
+        let _ = self.events.send(TransportEvent::Down { link: id, why }).await;
         match link.successor {
             Some(greeted) => self.up(greeted).await,
             None => {
-                let good = now().saturating_duration_since(link.since) >= GOOD_AFTER;
+                let good = now().saturating_duration_since(link.since) >= GOOD_CONNECTION_MIN;
                 self.targets.lost(&link.instance, good, now());
             }
         }
@@ -410,11 +413,11 @@ impl Mesh {
     /// Reports a refused stranger if there is room for the event. Strangers must not be able to
     /// block the mesh.
     fn refuse(&self, from: String, why: &str) {
-        let _ = self.events.try_send(Event::Refused { from, why: why.to_owned() });
+        let _ = self.events.try_send(TransportEvent::Refused { from, why: why.to_owned() });
     }
 }
 
-impl Link {
+impl MeshLink {
     /// Closes the connection for this reason.
     fn end(&mut self, why: &str) {
         if let Some(close) = self.close.take() {
@@ -425,7 +428,12 @@ impl Link {
 
     /// Gives way to another connection with the same instance if that one has a higher rank.
     /// Otherwise the other one is dropped, which closes it.
-    fn yield_to(&mut self, rank: Rank, greeted: Box<Greeted>, of: impl Fn(&Greeted) -> Rank) {
+    fn yield_to(
+        &mut self,
+        rank: ConnectionRank,
+        greeted: Box<GreetedConnection>,
+        of: impl Fn(&GreetedConnection) -> ConnectionRank,
+    ) {
         let best = self.successor.as_ref().map_or(self.rank, |successor| of(successor));
         if rank > best {
             self.successor = Some(greeted);
@@ -434,7 +442,7 @@ impl Link {
     }
 }
 
-fn rank_of(greeted: &Greeted, own: Instance) -> Rank {
+fn rank_of(greeted: &GreetedConnection, own: Instance) -> ConnectionRank {
     match greeted.dialled {
         Some(serial) => (Reverse(own), serial),
         None => (Reverse(greeted.hello.instance), greeted.hello.serial),
@@ -452,14 +460,14 @@ fn network(address: SocketAddr) -> IpAddr {
 
 /// Connects to the first address of a place that accepts the connection and greets.
 async fn reach(
-    place: &Place,
-    security: Security,
-    own: Hello,
-    timing: Timing,
-) -> Result<Greeted, Why> {
+    place: &MeshPlace,
+    security: MeshSecurity,
+    own: MeshHello,
+    timing: MeshTimeouts,
+) -> Result<GreetedConnection, CloseReason> {
     let addresses: Vec<SocketAddr> = match place {
-        Place::Address(address) => vec![*address],
-        Place::Name(name) => {
+        MeshPlace::Address(address) => vec![*address],
+        MeshPlace::Name(name) => {
             match tokio::time::timeout(timing.handshake, tokio::net::lookup_host(name)).await {
                 Ok(found) => found.map_err(|error| error.to_string())?.take(8).collect(),
                 Err(_) => return Err("its name is not resolved in time".to_owned()),

@@ -5,10 +5,10 @@
 //! receives nothing else. An instance receives its own datagrams too, because several instances may
 //! run on one machine, and recognises them by their sender.
 
-use super::group::Group;
-use super::seal::{OVERHEAD, Seal};
+use super::group::PeerGroup;
+use super::seal::{GroupSeal, OVERHEAD_BYTES};
 use super::traffic::Traffic;
-use super::{BOUNDS, Order, Transport};
+use super::{BOUNDS, RunningTransport, TransportOrder};
 use evenkeel_runtime::clock::Clock;
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 use std::io;
@@ -21,21 +21,21 @@ use tokio::sync::mpsc;
 /// network carries in one piece.
 pub const FRAME_BYTES_MAX: usize = 1_180;
 /// The number of bytes read of a datagram. A longer one is not from a peer.
-const DATAGRAM_BYTES_MAX: usize = FRAME_BYTES_MAX + OVERHEAD + 1;
+const DATAGRAM_BYTES_MAX: usize = FRAME_BYTES_MAX + OVERHEAD_BYTES + 1;
 /// The pause after an error on reading.
 const READ_PAUSE: Duration = Duration::from_millis(100);
 /// The time within which the network must accept a datagram. A period with many keys makes many
 /// datagrams at once. After this time the datagram is dropped, and the transport receives again.
-const SEND: Duration = Duration::from_millis(100);
+const SEND_TIMEOUT: Duration = Duration::from_millis(100);
 /// The size of the system's receive and send buffers, in bytes: enough for some periods of many
 /// instances.
-const KEPT_BYTES: usize = 1 << 20;
+const SOCKET_BUFFER_BYTES: usize = 1 << 20;
 
-const _: () = assert!(FRAME_BYTES_MAX + OVERHEAD + 40 + 8 <= 1_280);
+const _: () = assert!(FRAME_BYTES_MAX + OVERHEAD_BYTES + 40 + 8 <= 1_280);
 
 /// The settings of a group.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct MulticastPlan {
     /// The address and port of the group.
     pub group: SocketAddr,
     /// The address of this machine on the network to use.
@@ -46,7 +46,7 @@ pub struct Plan {
 
 /// Why the group cannot be joined.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum MulticastStartError {
     /// The system refuses to join.
     #[error("peers: cannot join the group {group}: {why}")]
     Join {
@@ -63,46 +63,46 @@ pub enum StartError {
 /// Joins the group and starts the transport.
 ///
 /// # Errors
-/// [`StartError`]
+/// [`MulticastStartError`]
 pub fn start(
-    plan: Plan,
-    seal: Seal,
+    plan: MulticastPlan,
+    seal: GroupSeal,
     clock: Clock,
     traffic: Traffic,
-) -> Result<Transport, StartError> {
-    let failed = |why| StartError::Join { group: plan.group, why };
+) -> Result<RunningTransport, MulticastStartError> {
+    let failed = |why| MulticastStartError::Join { group: plan.group, why };
     let socket = socket(plan)?;
     let socket = UdpSocket::from_std(socket.into()).map_err(failed)?;
     let (events, told) = mpsc::channel(BOUNDS.events_max);
     let (orders, obeyed) = mpsc::channel(BOUNDS.orders_max);
-    let group = Group::new(seal, clock, traffic, events, FRAME_BYTES_MAX);
+    let group = PeerGroup::new(seal, clock, traffic, events, FRAME_BYTES_MAX);
     tokio::spawn(run(plan, socket, group, obeyed));
-    Ok(Transport { events: told, orders, frame_max: FRAME_BYTES_MAX, reliable: false })
+    Ok(RunningTransport { events: told, orders, frame_max: FRAME_BYTES_MAX, reliable: false })
 }
 
 /// Checks whether the group can be joined.
 ///
 /// # Errors
-/// [`StartError`]
-pub fn try_join(plan: Plan) -> Result<(), StartError> {
+/// [`MulticastStartError`]
+pub fn try_join(plan: MulticastPlan) -> Result<(), MulticastStartError> {
     socket(plan).map(drop)
 }
 
-fn socket(plan: Plan) -> Result<Socket, StartError> {
-    let failed = |why| StartError::Join { group: plan.group, why };
+fn socket(plan: MulticastPlan) -> Result<Socket, MulticastStartError> {
+    let failed = |why| MulticastStartError::Join { group: plan.group, why };
     let domain = Domain::for_address(plan.group);
     let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP)).map_err(failed)?;
     let index = match plan.interface {
-        Some(IpAddr::V6(Ipv6Addr::LOCALHOST)) => LOOPBACK,
-        Some(IpAddr::V6(_)) => return Err(StartError::Interface),
+        Some(IpAddr::V6(Ipv6Addr::LOCALHOST)) => LOOPBACK_INDEX,
+        Some(IpAddr::V6(_)) => return Err(MulticastStartError::Interface),
         Some(IpAddr::V4(_)) | None => 0,
     };
     let set_up = || {
         socket.set_nonblocking(true)?;
         socket.set_reuse_address(true)?;
         // The system may give smaller buffers, and they will do.
-        let _ = socket.set_recv_buffer_size(KEPT_BYTES);
-        let _ = socket.set_send_buffer_size(KEPT_BYTES);
+        let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
+        let _ = socket.set_send_buffer_size(SOCKET_BUFFER_BYTES);
         // A socket bound to the group does not receive datagrams sent to this machine alone.
         socket.bind(&plan.group.into())?;
         match plan.group.ip() {
@@ -129,9 +129,14 @@ fn socket(plan: Plan) -> Result<Socket, StartError> {
 }
 
 /// The index of the loopback interface, which is the first that a system creates.
-const LOOPBACK: u32 = 1;
+const LOOPBACK_INDEX: u32 = 1;
 
-async fn run(plan: Plan, socket: UdpSocket, mut group: Group, mut orders: mpsc::Receiver<Order>) {
+async fn run(
+    plan: MulticastPlan,
+    socket: UdpSocket,
+    mut group: PeerGroup,
+    mut orders: mpsc::Receiver<TransportOrder>,
+) {
     let mut buffer = [0; DATAGRAM_BYTES_MAX];
     let mut failing = false;
     group.up(plan.group.to_string()).await;
@@ -139,21 +144,21 @@ async fn run(plan: Plan, socket: UdpSocket, mut group: Group, mut orders: mpsc::
         tokio::select! {
             order = orders.recv() => match order {
                 None => return,
-                Some(Order::Drop { .. }) => {}
-                Some(Order::Send { link, bytes }) => {
+                Some(TransportOrder::Drop { .. }) => {}
+                Some(TransportOrder::Send { link, bytes }) => {
                     let Some(message) = group.message(link, &bytes) else { continue };
                     let sent = socket.send_to(&message, plan.group);
-                    let sent = tokio::time::timeout(SEND, sent).await;
+                    let sent = tokio::time::timeout(SEND_TIMEOUT, sent).await;
                     let sent = sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
                     tell(sent.as_ref().err(), &mut failing, plan.group);
                     match sent {
-                        Ok(bytes) => group.sent(bytes),
-                        Err(_) => group.lost(),
+                        Ok(bytes) => group.count_sent(bytes),
+                        Err(_) => group.count_lost(),
                     }
                 }
             },
             read = socket.recv_from(&mut buffer) => match read {
-                Ok((count, from)) => group.heard(&buffer[..count], from),
+                Ok((count, from)) => group.handle_message(&buffer[..count], from),
                 Err(_) => tokio::time::sleep(READ_PAUSE).await,
             },
         }

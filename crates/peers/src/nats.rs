@@ -6,10 +6,10 @@
 //! by itself when its server becomes unreachable. In the meantime frames are dropped and counted,
 //! and each instance counts alone. NATS stores no messages: a late message would be of no use.
 
-use super::group::Group;
-use super::seal::Seal;
+use super::group::PeerGroup;
+use super::seal::GroupSeal;
 use super::traffic::Traffic;
-use super::{BOUNDS, Order, Transport};
+use super::{BOUNDS, RunningTransport, TransportOrder};
 use async_nats::{Client, ConnectOptions, Event, ServerAddr, Subscriber};
 use aws_lc_rs::rand;
 use evenkeel_config::settings::peers::{NatsServer, PeersTls};
@@ -21,18 +21,18 @@ use tonic::codegen::tokio_stream::StreamExt;
 /// The longest frame, in bytes. NATS carries messages of a million bytes by default.
 pub const FRAME_BYTES_MAX: usize = 16 * 1024;
 /// The number of messages that wait to be written.
-const QUEUED_MAX: usize = 256;
+const QUEUED_MESSAGES_MAX: usize = 256;
 /// The time within which a server must accept a connection.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The interval at which a silent server is pinged. The connection is given up after about twice
 /// this time.
-const PING: Duration = Duration::from_secs(10);
+const PING_INTERVAL: Duration = Duration::from_secs(10);
 /// The longest pause between two attempts to connect.
-const AGAIN_MAX: Duration = Duration::from_secs(5);
+const RECONNECT_DELAY_MAX: Duration = Duration::from_secs(5);
 
 /// The NATS servers to use, and the credentials.
 #[derive(Clone, Debug, Default)]
-pub struct Plan {
+pub struct NatsPlan {
     /// The servers, of which one is used at a time.
     pub servers: Vec<NatsServer>,
     /// `user:password`, or a token.
@@ -45,7 +45,7 @@ pub struct Plan {
 
 /// Why the NATS transport cannot start.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum NatsStartError {
     /// The address of a server is malformed.
     #[error("peers: {0} cannot be the address of a NATS server: {1}")]
     Address(String, std::io::Error),
@@ -57,41 +57,41 @@ pub enum StartError {
 /// Begins to connect, and retries for as long as the transport runs.
 ///
 /// # Errors
-/// [`StartError`] if the settings can never work. An unreachable server is no error.
+/// [`NatsStartError`] if the settings can never work. An unreachable server is no error.
 pub async fn start(
-    plan: Plan,
-    seal: Seal,
+    plan: NatsPlan,
+    seal: GroupSeal,
     clock: Clock,
     traffic: Traffic,
-) -> Result<Transport, StartError> {
+) -> Result<RunningTransport, NatsStartError> {
     let (happened, happens) = mpsc::channel(16);
     let subject = format!("evenkeel.{}", plan.cluster);
     let addresses: Vec<ServerAddr> = plan.servers.iter().map(address).collect::<Result<_, _>>()?;
     let client = options(plan, happened).connect(addresses).await;
-    let client = client.map_err(|error| StartError::Client(error.to_string()))?;
+    let client = client.map_err(|error| NatsStartError::Client(error.to_string()))?;
     let heard = client.subscribe(subject.clone()).await;
-    let heard = heard.map_err(|error| StartError::Client(error.to_string()))?;
+    let heard = heard.map_err(|error| NatsStartError::Client(error.to_string()))?;
     let (events, told) = mpsc::channel(BOUNDS.events_max);
     let (orders, obeyed) = mpsc::channel(BOUNDS.orders_max);
-    let group = Group::new(seal, clock, traffic, events, FRAME_BYTES_MAX);
+    let group = PeerGroup::new(seal, clock, traffic, events, FRAME_BYTES_MAX);
     let nats = Nats { subject, client, heard, happens, group, told: String::new() };
     tokio::spawn(nats.run(obeyed));
-    Ok(Transport { events: told, orders, frame_max: FRAME_BYTES_MAX, reliable: false })
+    Ok(RunningTransport { events: told, orders, frame_max: FRAME_BYTES_MAX, reliable: false })
 }
 
-fn address(server: &NatsServer) -> Result<ServerAddr, StartError> {
+fn address(server: &NatsServer) -> Result<ServerAddr, NatsStartError> {
     let text = server.to_string();
-    text.parse().map_err(|error| StartError::Address(text, error))
+    text.parse().map_err(|error| NatsStartError::Address(text, error))
 }
 
-fn options(plan: Plan, happened: mpsc::Sender<Event>) -> ConnectOptions {
+fn options(plan: NatsPlan, happened: mpsc::Sender<Event>) -> ConnectOptions {
     let mut options = ConnectOptions::new()
         .name("evenkeel")
         .no_echo()
         .retry_on_initial_connect()
-        .connection_timeout(CONNECT)
-        .ping_interval(PING)
-        .client_capacity(QUEUED_MAX)
+        .connection_timeout(CONNECT_TIMEOUT)
+        .ping_interval(PING_INTERVAL)
+        .client_capacity(QUEUED_MESSAGES_MAX)
         .subscription_capacity(BOUNDS.events_max)
         .reconnect_delay_callback(pause)
         .event_callback(move |event| {
@@ -116,11 +116,11 @@ fn options(plan: Plan, happened: mpsc::Sender<Event>) -> ConnectOptions {
     options
 }
 
-/// The pause before a reconnect. It doubles from 100 ms up to [`AGAIN_MAX`], and is drawn from its
-/// upper half.
+/// The pause before a reconnect. It doubles from 100 ms up to [`RECONNECT_DELAY_MAX`], and is drawn
+/// from its upper half.
 fn pause(attempts: usize) -> Duration {
     let doubled = 100_u64 << attempts.saturating_sub(1).min(10);
-    let most = Duration::from_millis(doubled).min(AGAIN_MAX);
+    let most = Duration::from_millis(doubled).min(RECONNECT_DELAY_MAX);
     let mut byte = [0];
     let drawn = rand::fill(&mut byte).map_or(255, |()| byte[0]);
     most / 2 + most.mul_f64(f64::from(drawn) / 510.0)
@@ -131,26 +131,26 @@ struct Nats {
     client: Client,
     heard: Subscriber,
     happens: mpsc::Receiver<Event>,
-    group: Group,
+    group: PeerGroup,
     /// The latest error that was logged.
     told: String,
 }
 
 impl Nats {
-    async fn run(mut self, mut orders: mpsc::Receiver<Order>) {
+    async fn run(mut self, mut orders: mpsc::Receiver<TransportOrder>) {
         loop {
             tokio::select! {
                 order = orders.recv() => match order {
                     None => return,
-                    Some(Order::Drop { .. }) => {}
-                    Some(Order::Send { link, bytes }) => {
+                    Some(TransportOrder::Drop { .. }) => {}
+                    Some(TransportOrder::Send { link, bytes }) => {
                         if let Some(message) = self.group.message(link, &bytes) {
                             self.send(message).await;
                         }
                     }
                 },
                 Some(message) = self.heard.next() => {
-                    self.group.heard(&message.payload, &message.subject);
+                    self.group.handle_message(&message.payload, &message.subject);
                 }
                 Some(event) = self.happens.recv() => self.tell(event).await,
             }
@@ -162,8 +162,8 @@ impl Nats {
         let bytes = message.len();
         let publish = self.client.publish(self.subject.clone(), message.into());
         match tokio::time::timeout(Duration::ZERO, publish).await {
-            Ok(Ok(())) => self.group.sent(bytes),
-            Ok(Err(_)) | Err(_) => self.group.lost(),
+            Ok(Ok(())) => self.group.count_sent(bytes),
+            Ok(Err(_)) | Err(_) => self.group.count_lost(),
         }
     }
 

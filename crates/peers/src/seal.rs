@@ -21,26 +21,26 @@ use std::collections::HashMap;
 const VERSION: u8 = 1;
 /// The length of version, sender and counter, which precede the sealed part and are authenticated
 /// with it.
-const HEAD: usize = 1 + 16 + 8;
+const HEAD_BYTES: usize = 1 + 16 + 8;
 /// The length of the time at the start of the sealed part.
-const TIME: usize = 8;
+const TIME_BYTES: usize = 8;
 /// The length of the authentication tag.
-const TAG: usize = 16;
+const TAG_BYTES: usize = 16;
 /// The difference in length between a message and its frame, in bytes.
-pub const OVERHEAD: usize = HEAD + TIME + TAG;
+pub const OVERHEAD_BYTES: usize = HEAD_BYTES + TIME_BYTES + TAG_BYTES;
 /// The greatest difference between a message's time and the receiver's clock, in milliseconds.
 /// Clocks that differ by more have to be set. An older message is of no use for counting.
 pub const SKEW_MS: u64 = 60_000;
 /// The number of counters, up to the highest of a sender, that are tracked one by one. Older ones
 /// are refused.
-const WINDOW: u64 = 128;
+const REPLAY_WINDOW: u64 = 128;
 
 /// The name of a sender: random, and valid until the process ends.
 pub type SenderId = [u8; 16];
 
 /// Why a message is refused or cannot be sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum SealError {
     /// The message does not have the format of a sealed message.
     #[error("not a message of evenkeel's peers")]
     Foreign,
@@ -63,7 +63,7 @@ pub enum Refusal {
 
 /// The contents of an accepted message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Opened {
+pub enum OpenedMessage {
     /// The message is this instance's own, received back from the group.
     Own,
     /// A frame of another sender.
@@ -71,7 +71,7 @@ pub enum Opened {
 }
 
 /// The key material that all instances of a cluster have in common.
-struct Root {
+struct GroupKey {
     key: Prk,
     cluster: String,
 }
@@ -85,7 +85,7 @@ impl KeyType for KeyBytes {
     }
 }
 
-impl Root {
+impl GroupKey {
     fn key_of(&self, sender: &SenderId) -> Option<LessSafeKey> {
         let info = [b"group aes-256-gcm ".as_slice(), sender, self.cluster.as_bytes()];
         let mut bytes = [0; 32];
@@ -95,19 +95,19 @@ impl Root {
 }
 
 /// One instance's end of the group: seals its own messages and opens those of others.
-pub struct Seal {
-    root: Root,
+pub struct GroupSeal {
+    root: GroupKey,
     own: SenderId,
     sealing: LessSafeKey,
     counter: u64,
-    senders: HashMap<SenderId, Heard>,
+    senders: HashMap<SenderId, SenderState>,
     senders_max: usize,
     /// When this instance started, in milliseconds of Unix time.
     since: u64,
 }
 
 /// The replay state of a sender.
-struct Heard {
+struct SenderState {
     key: LessSafeKey,
     /// The highest counter seen. `seen` has a bit for each counter up to it: bit 0 for the highest
     /// itself, bit 1 for the one before, and so on.
@@ -117,43 +117,43 @@ struct Heard {
     at: u64,
 }
 
-impl Seal {
+impl GroupSeal {
     /// Makes the end of a sender named `own`, which must be random and never used before, or a key
     /// would be used with the same nonce twice. `secret` is empty if there is none. `now` is the
     /// Unix time in milliseconds.
     ///
     /// # Errors
-    /// [`Refusal::Unsealed`] if no key can be made.
+    /// [`SealError::Unsealed`] if no key can be made.
     pub fn new(
         secret: &[u8],
         cluster: &str,
         own: SenderId,
         senders_max: usize,
         now: u64,
-    ) -> Result<Seal, Refusal> {
+    ) -> Result<GroupSeal, SealError> {
         let key = Salt::new(HKDF_SHA256, b"evenkeel peers").extract(secret);
-        let root = Root { key, cluster: cluster.to_owned() };
-        let sealing = root.key_of(&own).ok_or(Refusal::Unsealed)?;
+        let root = GroupKey { key, cluster: cluster.to_owned() };
+        let sealing = root.key_of(&own).ok_or(SealError::Unsealed)?;
         let senders = HashMap::new();
-        Ok(Seal { root, own, sealing, counter: 0, senders, senders_max, since: now })
+        Ok(GroupSeal { root, own, sealing, counter: 0, senders, senders_max, since: now })
     }
 
     /// Seals a frame into a message.
     ///
     /// # Errors
-    /// [`Refusal::Unsealed`]
-    pub fn seal(&mut self, frame: &[u8], now: u64) -> Result<Vec<u8>, Refusal> {
+    /// [`SealError::Unsealed`]
+    pub fn seal(&mut self, frame: &[u8], now: u64) -> Result<Vec<u8>, SealError> {
         self.counter += 1;
-        let mut head = [0; HEAD];
+        let mut head = [0; HEAD_BYTES];
         head[0] = VERSION;
         head[1..17].copy_from_slice(&self.own);
         head[17..].copy_from_slice(&self.counter.to_be_bytes());
-        let mut sealed = Vec::with_capacity(frame.len() + OVERHEAD);
+        let mut sealed = Vec::with_capacity(frame.len() + OVERHEAD_BYTES);
         sealed.extend_from_slice(&now.to_be_bytes());
         sealed.extend_from_slice(frame);
         let nonce = nonce(self.counter);
         let done = self.sealing.seal_in_place_append_tag(nonce, Aad::from(head), &mut sealed);
-        done.map_err(|_| Refusal::Unsealed)?;
+        done.map_err(|_| SealError::Unsealed)?;
         sealed.splice(..0, head);
         Ok(sealed)
     }
@@ -161,71 +161,71 @@ impl Seal {
     /// Opens a message.
     ///
     /// # Errors
-    /// [`Refusal`]. The replay state is unchanged then.
-    pub fn open(&mut self, message: &[u8], now: u64) -> Result<Opened, Refusal> {
-        let (head, sealed) = message.split_first_chunk::<HEAD>().ok_or(Refusal::Foreign)?;
-        if head[0] != VERSION || sealed.len() < TIME + TAG {
-            return Err(Refusal::Foreign);
+    /// [`SealError`]. The replay state is unchanged then.
+    pub fn open(&mut self, message: &[u8], now: u64) -> Result<OpenedMessage, SealError> {
+        let (head, sealed) = message.split_first_chunk::<HEAD_BYTES>().ok_or(SealError::Foreign)?;
+        if head[0] != VERSION || sealed.len() < TIME_BYTES + TAG_BYTES {
+            return Err(SealError::Foreign);
         }
         let (mut sender, mut counter) = ([0; 16], [0; 8]);
         sender.copy_from_slice(&head[1..17]);
         counter.copy_from_slice(&head[17..]);
         let counter = u64::from_be_bytes(counter);
         if sender == self.own {
-            return Ok(Opened::Own);
+            return Ok(OpenedMessage::Own);
         }
         let known = self.senders.get(&sender);
         if known.is_some_and(|heard| heard.has_seen(counter)) {
-            return Err(Refusal::Replayed);
+            return Err(SealError::Replayed);
         }
         let fresh = match known {
             Some(_) => None,
-            None => Some(self.root.key_of(&sender).ok_or(Refusal::Forged)?),
+            None => Some(self.root.key_of(&sender).ok_or(SealError::Forged)?),
         };
-        let key = known.map(|heard| &heard.key).or(fresh.as_ref()).ok_or(Refusal::Forged)?;
+        let key = known.map(|heard| &heard.key).or(fresh.as_ref()).ok_or(SealError::Forged)?;
         let mut sealed = sealed.to_vec();
         let opened = key.open_in_place(nonce(counter), Aad::from(*head), &mut sealed);
-        let opened = opened.map_err(|_| Refusal::Forged)?;
-        let (time, frame) = opened.split_first_chunk::<TIME>().ok_or(Refusal::Foreign)?;
+        let opened = opened.map_err(|_| SealError::Forged)?;
+        let (time, frame) = opened.split_first_chunk::<TIME_BYTES>().ok_or(SealError::Foreign)?;
         let time = u64::from_be_bytes(*time);
         if time.abs_diff(now) > SKEW_MS || time < self.since {
-            return Err(Refusal::Stale);
+            return Err(SealError::Stale);
         }
         let frame = frame.to_vec();
         if let Some(key) = fresh {
             self.make_room(now)?;
-            self.senders.insert(sender, Heard { key, highest: counter, seen: 0, at: now });
+            self.senders.insert(sender, SenderState { key, highest: counter, seen: 0, at: now });
         }
         if let Some(heard) = self.senders.get_mut(&sender) {
             heard.note(counter, now);
         }
-        Ok(Opened::Frame(sender, frame))
+        Ok(OpenedMessage::Frame(sender, frame))
     }
 
     /// Forgets senders that have been silent for so long that none of their messages could be
     /// replayed.
-    fn make_room(&mut self, now: u64) -> Result<(), Refusal> {
+    fn make_room(&mut self, now: u64) -> Result<(), SealError> {
         if self.senders.len() >= self.senders_max {
             self.senders.retain(|_, heard| heard.at.saturating_add(2 * SKEW_MS) >= now);
         }
         match self.senders.len() < self.senders_max {
             true => Ok(()),
-            false => Err(Refusal::Crowded),
+            false => Err(SealError::Crowded),
         }
     }
 }
 
-impl Heard {
+impl SenderState {
     fn has_seen(&self, counter: u64) -> bool {
         let Some(behind) = self.highest.checked_sub(counter) else { return false };
-        behind >= WINDOW || self.seen >> behind & 1 == 1
+        behind >= REPLAY_WINDOW || self.seen >> behind & 1 == 1
     }
 
     fn note(&mut self, counter: u64, now: u64) {
         self.at = now;
         if counter > self.highest {
             let ahead = counter - self.highest;
-            self.seen = if ahead < WINDOW { self.seen << ahead } else { 0 };
+            self.seen = if ahead < REPLAY_WINDOW { self.seen << ahead } else { 0 };
             self.highest = counter;
         }
         self.seen |= 1 << (self.highest - counter);
@@ -245,14 +245,14 @@ mod tests {
     const NOW: u64 = 1_800_000_000_000;
     const SECRET: &[u8] = b"0123456789abcdef";
 
-    fn end(name: u8, secret: &[u8], cluster: &str) -> Seal {
-        Seal::new(secret, cluster, [name; 16], 3, NOW).expect("a key")
+    fn end(name: u8, secret: &[u8], cluster: &str) -> GroupSeal {
+        GroupSeal::new(secret, cluster, [name; 16], 3, NOW).expect("a key")
     }
 
-    fn framed(opened: Result<Opened, Refusal>) -> Result<Vec<u8>, Refusal> {
+    fn framed(opened: Result<OpenedMessage, SealError>) -> Result<Vec<u8>, SealError> {
         opened.map(|opened| match opened {
-            Opened::Own => b"own".to_vec(),
-            Opened::Frame(_, frame) => frame,
+            OpenedMessage::Own => b"own".to_vec(),
+            OpenedMessage::Frame(_, frame) => frame,
         })
     }
 
@@ -260,17 +260,17 @@ mod tests {
     fn what_is_sealed_is_opened_once_by_those_who_know_the_secret() {
         let (mut a, mut b) = (end(1, SECRET, "c"), end(2, SECRET, "c"));
         let message = a.seal(b"frame", NOW).expect("sealed");
-        assert_eq!(message.len(), 5 + OVERHEAD);
+        assert_eq!(message.len(), 5 + OVERHEAD_BYTES);
         assert!(!message.windows(5).any(|part| part == b"frame"));
         assert_eq!(framed(b.open(&message, NOW)), Ok(b"frame".to_vec()));
-        assert_eq!(framed(b.open(&message, NOW)), Err(Refusal::Replayed));
-        assert_eq!(a.open(&message, NOW), Ok(Opened::Own));
+        assert_eq!(framed(b.open(&message, NOW)), Err(SealError::Replayed));
+        assert_eq!(a.open(&message, NOW), Ok(OpenedMessage::Own));
         for mut stranger in
             [end(3, b"0123456789abcdeF", "c"), end(3, SECRET, "d"), end(3, b"", "c")]
         {
-            assert_eq!(stranger.open(&message, NOW), Err(Refusal::Forged));
+            assert_eq!(stranger.open(&message, NOW), Err(SealError::Forged));
             let theirs = stranger.seal(b"frame", NOW).expect("sealed");
-            assert_eq!(b.open(&theirs, NOW), Err(Refusal::Forged));
+            assert_eq!(b.open(&theirs, NOW), Err(SealError::Forged));
         }
     }
 
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn a_message_stands_as_documented() {
         let message = end(1, SECRET, "c").seal(b"frame", NOW).expect("sealed");
-        let (head, sealed) = message.split_at(HEAD);
+        let (head, sealed) = message.split_at(HEAD_BYTES);
         assert_eq!(head[..17], [1; 17]);
         assert_eq!(head[17..], [0, 0, 0, 0, 0, 0, 0, 1]);
         let hex: String = sealed.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -306,26 +306,26 @@ mod tests {
         for order in [&[5, 3, 4, 3, 5, 200, 72][..], &[73, 71, 200, 73, 299, 172, 171]] {
             for n in order {
                 let fits = framed(b.open(&sealed[*n], NOW));
-                assert!(matches!(fits, Ok(_) | Err(Refusal::Replayed)), "{fits:?}");
+                assert!(matches!(fits, Ok(_) | Err(SealError::Replayed)), "{fits:?}");
             }
         }
         let again: Vec<_> = (0..300).filter(|n| b.open(&sealed[*n], NOW).is_ok()).collect();
         let expected: Vec<_> = (173..299).filter(|n| *n != 200).collect();
         assert_eq!(again, expected);
-        assert!(sealed.iter().all(|message| b.open(message, NOW) == Err(Refusal::Replayed)));
+        assert!(sealed.iter().all(|message| b.open(message, NOW) == Err(SealError::Replayed)));
     }
 
     #[test]
     fn nothing_is_believed_that_is_old_or_was_sent_before_we_were_there() {
         let (mut a, mut b) = (end(1, SECRET, "c"), end(2, SECRET, "c"));
         let message = a.seal(b"frame", NOW).expect("sealed");
-        assert_eq!(b.open(&message, NOW + SKEW_MS + 1), Err(Refusal::Stale));
+        assert_eq!(b.open(&message, NOW + SKEW_MS + 1), Err(SealError::Stale));
         let ahead = a.seal(b"frame", NOW + SKEW_MS + 1).expect("sealed");
-        assert_eq!(b.open(&ahead, NOW), Err(Refusal::Stale));
+        assert_eq!(b.open(&ahead, NOW), Err(SealError::Stale));
         assert!(b.open(&message, NOW).is_ok());
         // After a restart the replay state is empty.
-        let mut again = Seal::new(SECRET, "c", [2; 16], 3, NOW + 1).expect("a key");
-        assert_eq!(again.open(&message, NOW + 1), Err(Refusal::Stale));
+        let mut again = GroupSeal::new(SECRET, "c", [2; 16], 3, NOW + 1).expect("a key");
+        assert_eq!(again.open(&message, NOW + 1), Err(SealError::Stale));
     }
 
     #[test]
@@ -338,11 +338,11 @@ mod tests {
         };
         let third = NOW + SKEW_MS;
         assert_eq!((hear(1, NOW), hear(2, NOW), hear(3, third)), (Ok(()), Ok(()), Ok(())));
-        assert_eq!(hear(4, third), Err(Refusal::Crowded));
+        assert_eq!(hear(4, third), Err(SealError::Crowded));
         let later = NOW + 2 * SKEW_MS + 1;
         assert_eq!((hear(4, later), hear(5, later)), (Ok(()), Ok(())));
-        assert_eq!(hear(6, later), Err(Refusal::Crowded));
-        assert_eq!(framed(b.open(&first, later)), Err(Refusal::Stale));
+        assert_eq!(hear(6, later), Err(SealError::Crowded));
+        assert_eq!(framed(b.open(&first, later)), Err(SealError::Stale));
     }
 
     #[test]
@@ -352,7 +352,7 @@ mod tests {
             assert!(b.open(bytes, NOW).is_err());
             // A valid head before random bytes.
             let mut message = end(1, SECRET, "c").seal(b"frame", NOW).expect("sealed");
-            message.truncate(HEAD);
+            message.truncate(HEAD_BYTES);
             message.extend_from_slice(bytes);
             assert!(b.open(&message, NOW).is_err());
             assert!(b.senders.is_empty());

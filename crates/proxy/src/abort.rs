@@ -5,10 +5,10 @@
 //! and [`DRAIN_BYTES`], then closes the connection to the backend. Until then the request counts as
 //! running. An answer that is only being held is not affected: its request is done.
 
-use super::account::Account;
+use super::account::RequestAccount;
 use super::headers;
-use super::wire::Wire;
-use super::worker::Worker;
+use super::wire::UpstreamWire;
+use super::worker::ProxyWorker;
 use http::StatusCode;
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -19,24 +19,24 @@ use std::task::Poll;
 const DRAIN_BYTES: usize = 1 << 20;
 
 /// The remainder of an exchange.
-pub(super) enum Rest {
+pub(super) enum AbandonedExchange {
     /// The backend has not begun its answer.
-    Head(Wire),
+    Head(UpstreamWire),
     /// The backend has begun its answer.
-    Body(Wire),
+    Body(UpstreamWire),
 }
 
 /// Lets an exchange without a client run to its end, as a task of its own.
-pub(super) fn run_on(worker: &Rc<Worker>, account: &Account, rest: Rest) {
+pub(super) fn run_on(worker: &Rc<ProxyWorker>, account: &RequestAccount, rest: AbandonedExchange) {
     worker.watch.proxy.aborted.increment(1);
     let limit = worker.site().timeouts.abort_linger;
     let Some(lingering) = worker.linger() else { return account.cut(limit) };
     let (worker, account) = (Rc::clone(worker), account.clone());
     tokio::task::spawn_local(async move {
         match tokio::time::timeout(limit, end(rest, &worker, &account)).await {
-            Ok(Ended::Through(wire)) => worker.keep(wire),
-            Ok(Ended::Left) => {}
-            Ok(Ended::Broken) | Err(_) => account.cut(limit),
+            Ok(AbortOutcome::Through(wire)) => worker.keep(wire),
+            Ok(AbortOutcome::Left) => {}
+            Ok(AbortOutcome::Broken) | Err(_) => account.cut(limit),
         }
         account.settle();
         drop(lingering);
@@ -44,37 +44,41 @@ pub(super) fn run_on(worker: &Rc<Worker>, account: &Account, rest: Rest) {
 }
 
 /// The outcome of an exchange without a client.
-enum Ended {
+enum AbortOutcome {
     /// The whole answer has arrived; the connection can be used again.
-    Through(Wire),
+    Through(UpstreamWire),
     /// The answer is an endless stream, so the request was done with its head.
     Left,
     Broken,
 }
 
 /// Reads and discards the answer to its end.
-async fn end(rest: Rest, worker: &Worker, account: &Account) -> Ended {
+async fn end(
+    rest: AbandonedExchange,
+    worker: &ProxyWorker,
+    account: &RequestAccount,
+) -> AbortOutcome {
     let mut wire = match rest {
-        Rest::Body(wire) => wire,
-        Rest::Head(mut wire) => {
+        AbandonedExchange::Body(wire) => wire,
+        AbandonedExchange::Head(mut wire) => {
             let answered = poll_fn(|cx| wire.poll_answer(worker, cx)).await;
-            let Ok((mut answer, _)) = answered else { return Ended::Broken };
+            let Ok((mut answer, _)) = answered else { return AbortOutcome::Broken };
             // Record the cost. No client is left to hold the answer from.
             let _ = account.head(answer.headers_mut(), true);
             if answer.status() == StatusCode::SWITCHING_PROTOCOLS
                 || headers::is_stream(answer.headers())
             {
                 account.leave();
-                return Ended::Left;
+                return AbortOutcome::Left;
             }
             wire
         }
     };
-    if drain(&mut wire, account).await { Ended::Through(wire) } else { Ended::Broken }
+    if drain(&mut wire, account).await { AbortOutcome::Through(wire) } else { AbortOutcome::Broken }
 }
 
 /// Reads a body to its end. Returns false if it breaks off or is longer than [`DRAIN_BYTES`].
-async fn drain(wire: &mut Wire, account: &Account) -> bool {
+async fn drain(wire: &mut UpstreamWire, account: &RequestAccount) -> bool {
     let mut left = DRAIN_BYTES;
     loop {
         let frame = poll_fn(|cx| {

@@ -1,50 +1,53 @@
 //! The charge of one request, shared by the exchange, the request's body and the answer's body. It
-//! settles when the last of them drops it, or earlier with [`Account::settle`].
+//! settles when the last of them drops it, or earlier with [`RequestAccount::settle`].
 //!
 //! A request never leaves its thread, so this is a cell without a lock. What is charged is decided
 //! in `engine`.
 
 use evenkeel_core::units::{Nanos, Time};
-use evenkeel_engine::{Charge, Entered, Quota, Refusal, Turned};
+use evenkeel_engine::{Charge, QueueAdmission, Quota, RequestRefusal, TurnResult};
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 /// The open account of one request.
 #[derive(Clone)]
-pub(super) struct Account(Rc<Open>);
+pub(super) struct RequestAccount(Rc<OpenAccount>);
 
-struct Open {
+struct OpenAccount {
     charge: RefCell<Option<Charge>>,
     /// Whether the backend has begun its answer.
     answered: Cell<bool>,
 }
 
-impl Account {
-    pub(super) fn open(charge: Charge) -> Account {
-        Account(Rc::new(Open { charge: RefCell::new(Some(charge)), answered: Cell::new(false) }))
+impl RequestAccount {
+    pub(super) fn open(charge: Charge) -> RequestAccount {
+        RequestAccount(Rc::new(OpenAccount {
+            charge: RefCell::new(Some(charge)),
+            answered: Cell::new(false),
+        }))
     }
 
     /// Waits for a slot before the backend.
     ///
     /// # Errors
     /// The queue refuses the request.
-    pub(super) async fn turn(&self) -> Result<(), Refusal> {
+    pub(super) async fn turn(&self) -> Result<(), RequestRefusal> {
         match self.enter() {
-            Entered::Room => Ok(()),
-            Entered::Refused(refusal) => Err(refusal),
-            Entered::Waits(turn) => self.turned(turn.await),
+            QueueAdmission::Room => Ok(()),
+            QueueAdmission::Refused(refusal) => Err(refusal),
+            QueueAdmission::Waits(turn) => self.turned(turn.await),
         }
     }
 
     /// Asks for a slot. If the account is settled, there is always room.
-    pub(super) fn enter(&self) -> Entered {
-        self.0.charge.borrow_mut().as_mut().map_or(Entered::Room, Charge::enter)
+    pub(super) fn enter(&self) -> QueueAdmission {
+        self.0.charge.borrow_mut().as_mut().map_or(QueueAdmission::Room, Charge::enter)
     }
 
     /// Ends the waiting for a slot with its outcome.
-    pub(super) fn turned(&self, turned: Turned) -> Result<(), Refusal> {
-        self.0.charge.borrow_mut().as_mut().map_or(Ok(()), |charge| charge.turned(turned))
+    pub(super) fn turned(&self, turned: TurnResult) -> Result<(), RequestRefusal> {
+        self.0.charge.borrow_mut().as_mut().map_or(Ok(()), |charge| charge.accept_turn(turned))
     }
 
     /// The client takes no more of the answer, so other requests may use the slot in the meantime.
@@ -63,14 +66,14 @@ impl Account {
     /// The backend has the head of the request, but not yet the rest.
     pub(super) fn delivery_begins(&self) {
         if let Some(charge) = self.0.charge.borrow_mut().as_mut() {
-            charge.delivery_begins();
+            charge.begin_delivery();
         }
     }
 
     /// The backend is passed `bytes` more bytes of the request's body.
     pub(super) fn delivers(&self, bytes: usize) {
         if let Some(charge) = self.0.charge.borrow_mut().as_mut() {
-            charge.delivers(bytes);
+            charge.note_delivered(bytes);
         }
     }
 
@@ -80,8 +83,8 @@ impl Account {
     }
 
     /// Returns a weak reference to this account, which does not keep it open.
-    pub(super) fn shadow(&self) -> Shadow {
-        Shadow(Rc::downgrade(&self.0))
+    pub(super) fn shadow(&self) -> WeakAccount {
+        WeakAccount(Rc::downgrade(&self.0))
     }
 
     /// The answer is an endless stream: the backend no longer counts as working for this request,
@@ -120,7 +123,7 @@ impl Account {
     pub(super) fn sent(&self) -> bool {
         let works = !self.0.answered.get();
         if let (true, Some(charge)) = (works, self.0.charge.borrow_mut().as_mut()) {
-            charge.delivered();
+            charge.finish_delivery();
             charge.work();
         }
         works
@@ -166,9 +169,9 @@ fn nanos(duration: Duration) -> Nanos {
 
 /// A weak reference to an account, which may have been closed.
 #[derive(Default)]
-pub(super) struct Shadow(Weak<Open>);
+pub(super) struct WeakAccount(Weak<OpenAccount>);
 
-impl Shadow {
+impl WeakAccount {
     /// The client keeps the backend waiting for the rest of the request. No effect once the backend
     /// has answered. `flows`: the client is uploading.
     pub(super) fn stall(&self, flows: bool) {
@@ -183,7 +186,7 @@ impl Shadow {
             .is_some_and(|account| account.0.charge.borrow().as_ref().is_some_and(Charge::queues))
     }
 
-    fn unanswered(&self) -> Option<Account> {
-        self.0.upgrade().map(Account).filter(|account| !account.is_answered())
+    fn unanswered(&self) -> Option<RequestAccount> {
+        self.0.upgrade().map(RequestAccount).filter(|account| !account.is_answered())
     }
 }

@@ -4,16 +4,16 @@
 //! They are never cached, and making one touches neither disk nor log. Their texts are in
 //! `client::form`. Answers forwarded from the backend are in `exchange.rs`.
 
-use super::download::Body;
+use super::download::AnswerBody;
 use bytes::Bytes;
-use evenkeel_engine::Refusal;
-use evenkeel_identity::form::{self, Form};
+use evenkeel_engine::RequestRefusal;
+use evenkeel_identity::form::{self, AnswerFormat};
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{Response, StatusCode};
 
 /// Makes the answer to a request that a limit refused.
-pub(super) fn refused(headers: &HeaderMap, refusal: &Refusal) -> Response<Body> {
-    let (form, status) = (Form::of(headers), form::refused(refusal.by_rate));
+pub(super) fn refused(headers: &HeaderMap, refusal: &RequestRefusal) -> Response<AnswerBody> {
+    let (form, status) = (AnswerFormat::of(headers), form::refused(refusal.by_rate));
     let seconds = refusal.retry_after_secs;
     let mut response = small(status, form, form.refusal(status, &refusal.limit, seconds));
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
@@ -21,27 +21,27 @@ pub(super) fn refused(headers: &HeaderMap, refusal: &Refusal) -> Response<Body> 
 }
 
 /// Makes the answer to a request that failed with `status`.
-pub(super) fn fault(headers: &HeaderMap, status: StatusCode) -> Response<Body> {
-    let form = Form::of(headers);
+pub(super) fn fault(headers: &HeaderMap, status: StatusCode) -> Response<AnswerBody> {
+    let form = AnswerFormat::of(headers);
     small(status, form, form.fault(status))
 }
 
 /// Makes the answer to a request for which there is no room at the moment (503, try again in one
 /// second).
-pub(super) fn busy(headers: &HeaderMap) -> Response<Body> {
+pub(super) fn busy(headers: &HeaderMap) -> Response<AnswerBody> {
     let mut response = fault(headers, StatusCode::SERVICE_UNAVAILABLE);
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     response
 }
 
 /// Marks this answer as the last one on its connection.
-pub(super) fn last(mut response: Response<Body>) -> Response<Body> {
+pub(super) fn last(mut response: Response<AnswerBody>) -> Response<AnswerBody> {
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
 }
 
-fn small(status: StatusCode, form: Form, text: String) -> Response<Body> {
-    let mut response = Response::new(Body::Whole(Some(Bytes::from(text))));
+fn small(status: StatusCode, form: AnswerFormat, text: String) -> Response<AnswerBody> {
+    let mut response = Response::new(AnswerBody::Whole(Some(Bytes::from(text))));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, form.content_type());
@@ -55,12 +55,12 @@ mod tests {
 
     #[test]
     fn a_refusal_names_its_limit_and_the_seconds() {
-        let refusal = Refusal { limit: "a<b".into(), retry_after_secs: 7, by_rate: true };
+        let refusal = RequestRefusal { limit: "a<b".into(), retry_after_secs: 7, by_rate: true };
         let response = refused(&HeaderMap::new(), &refusal);
         assert_eq!(response.status(), 429);
         assert_eq!(response.headers()["retry-after"], "7");
         assert_eq!(response.headers()["cache-control"], "no-store");
-        let cpu = Refusal { by_rate: false, ..refusal };
+        let cpu = RequestRefusal { by_rate: false, ..refusal };
         assert_eq!(refused(&HeaderMap::new(), &cpu).status(), 503);
     }
 }

@@ -3,24 +3,24 @@
 //! Each thread counts for itself how many requests it runs on each backend and which backends
 //! failed. It picks the backend with the fewest requests, in turn among equals. A backend that is
 //! unreachable or fails three requests in a row is left out: for one second the first time, then
-//! twice as long each time up to [`OUT_MAX`]. After that the next request tries it. If all backends
-//! are left out, the one that returns first is used, so a wrong guess of the proxy never costs a
-//! client its request. There are no active health checks. Connections: `pool.rs`, `sessions.rs`,
-//! `reach.rs`. Whether a request is sent again: `exchange.rs`.
+//! twice as long each time up to [`OUT_MAX_MS`]. After that the next request tries it. If all
+//! backends are left out, the one that returns first is used, so a wrong guess of the proxy never
+//! costs a client its request. There are no active health checks. Connections: `pool.rs`,
+//! `sessions.rs`, `reach.rs`. Whether a request is sent again: `exchange.rs`.
 
 mod pool;
 mod reach;
 mod sessions;
 
-use super::wire::{Call, Wire};
-use super::worker::Worker;
-use evenkeel_config::settings::{self, BACKENDS_MAX, Scheme};
+use super::wire::{StreamCall, UpstreamWire};
+use super::worker::ProxyWorker;
+use evenkeel_config::settings::{self, BACKENDS_MAX, BackendScheme};
 use http::HeaderValue;
-use pool::Pool;
+use pool::Http1Pool;
 pub(super) use reach::connection;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use sessions::Sessions;
+use sessions::Http2Pool;
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -31,16 +31,16 @@ use std::task::Context;
 const FAILURES_MAX: u32 = 3;
 
 /// How long a backend is left out the first time, and the maximum, in milliseconds.
-const OUT_FIRST: u64 = 1_000;
-const OUT_MAX: u64 = 30_000;
+const OUT_FIRST_MS: u64 = 1_000;
+const OUT_MAX_MS: u64 = 30_000;
 
 /// The TLS configuration for backends, and the server name to verify if the settings override it.
 /// `None` if no backend uses TLS.
-pub(super) type Secured = Option<(Arc<ClientConfig>, Option<Arc<str>>)>;
+pub(super) type UpstreamTls = Option<(Arc<ClientConfig>, Option<Arc<str>>)>;
 
 /// How requests share a connection to a backend.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Manner {
+enum ConnectionSharing {
     /// Each request has a connection to itself while it runs (HTTP/1.1).
     Alone,
     /// Each request is a stream of a shared connection (HTTP/2).
@@ -49,33 +49,35 @@ enum Manner {
     Agreed,
 }
 
-impl Manner {
-    fn of(at: &settings::Backend, secured: Option<&ClientConfig>) -> Manner {
+impl ConnectionSharing {
+    fn of(at: &settings::BackendAddress, secured: Option<&ClientConfig>) -> ConnectionSharing {
         let offered = secured.map_or(&[][..], |config| &config.alpn_protocols);
         let offers = |name: &[u8]| offered.iter().any(|offered| offered == name);
         match (at.scheme, offers(b"h2"), offers(b"http/1.1")) {
-            (Scheme::H2c | Scheme::UnixH2c, ..) | (_, true, false) => Manner::Streams,
-            (_, true, true) => Manner::Agreed,
-            _ => Manner::Alone,
+            (BackendScheme::H2c | BackendScheme::UnixH2c, ..) | (_, true, false) => {
+                ConnectionSharing::Streams
+            }
+            (_, true, true) => ConnectionSharing::Agreed,
+            _ => ConnectionSharing::Alone,
         }
     }
 }
 
 /// One backend, with the state that this thread keeps about it.
-pub(super) struct Backend {
+pub(super) struct UpstreamBackend {
     /// The address and scheme from the settings.
-    at: settings::Backend,
+    at: settings::BackendAddress,
     /// The name of the backend in logs and metrics.
     pub(super) name: Box<str>,
     /// The address, if the host is an IP address and needs no resolving.
     address: Option<SocketAddr>,
     /// The TLS configuration and the server name to verify; `None` without TLS.
     tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
-    manner: Manner,
+    manner: ConnectionSharing,
     /// Whether the last connection that the backend could choose the protocol for was HTTP/2.
     shares: Cell<bool>,
-    pool: Pool,
-    sessions: Sessions,
+    pool: Http1Pool,
+    sessions: Http2Pool,
     /// The number of requests that this thread has on this backend.
     running: Cell<usize>,
     failures: Cell<u32>,
@@ -86,23 +88,23 @@ pub(super) struct Backend {
     retired: Cell<bool>,
 }
 
-impl Backend {
-    fn new(at: &settings::Backend, secured: &Secured) -> Backend {
+impl UpstreamBackend {
+    fn new(at: &settings::BackendAddress, secured: &UpstreamTls) -> UpstreamBackend {
         let tls = secured.as_ref().filter(|_| at.is_secured());
         let tls = tls.and_then(|(config, name)| {
             let name = name.as_deref().unwrap_or(at.host()).to_owned();
             Some((Arc::clone(config), ServerName::try_from(name).ok()?))
         });
         let config = tls.as_ref().map(|(config, _): &(Arc<ClientConfig>, _)| &**config);
-        Backend {
-            manner: Manner::of(at, config),
+        UpstreamBackend {
+            manner: ConnectionSharing::of(at, config),
             shares: Cell::new(true),
-            sessions: Sessions::default(),
+            sessions: Http2Pool::default(),
             name: at.place.as_str().into(),
             address: at.place.parse().ok(),
             at: at.clone(),
             tls,
-            pool: Pool::default(),
+            pool: Http1Pool::default(),
             running: Cell::new(0),
             failures: Cell::new(0),
             out: Cell::new(None),
@@ -112,60 +114,64 @@ impl Backend {
 
     /// Returns a connection that is ready now, for the task of `cx`. `switches`: the request asks
     /// for another protocol, so the connection must not be shared.
-    fn idle(self: &Rc<Backend>, cx: &mut Context<'_>, switches: bool) -> Option<Wire> {
+    fn idle(
+        self: &Rc<UpstreamBackend>,
+        cx: &mut Context<'_>,
+        switches: bool,
+    ) -> Option<UpstreamWire> {
         if self.may_share(switches) {
             let session = self.sessions.with_room()?;
-            return Some(Wire::Stream(Call::new(&session, self)));
+            return Some(UpstreamWire::Stream(StreamCall::new(&session, self)));
         }
-        self.pool.take(cx).map(Wire::Whole)
+        self.pool.take(cx).map(UpstreamWire::Whole)
     }
 
     /// Whether a connection made for a request may also carry other requests. `switches`: the
     /// request asks for another protocol.
     fn may_share(&self, switches: bool) -> bool {
         match self.manner {
-            Manner::Alone => false,
-            Manner::Streams => true,
-            Manner::Agreed => !switches && self.shares.get(),
+            ConnectionSharing::Alone => false,
+            ConnectionSharing::Streams => true,
+            ConnectionSharing::Agreed => !switches && self.shares.get(),
         }
     }
 
     /// Whether a connection to this backend can switch to another protocol.
     fn may_switch(&self) -> bool {
-        self.manner != Manner::Streams
+        self.manner != ConnectionSharing::Streams
     }
 
     /// Returns a connection to the pool.
-    fn keep(&self, wire: Wire, now: u64) {
-        if let (Wire::Whole(connection), false) = (wire, self.retired.get()) {
+    fn keep(&self, wire: UpstreamWire, now: u64) {
+        if let (UpstreamWire::Whole(connection), false) = (wire, self.retired.get()) {
             self.pool.put(connection, now);
         }
     }
 
     /// Counts a request that is sent to this backend.
-    pub(super) fn begins(&self) {
+    pub(super) fn request_started(&self) {
         self.running.set(self.running.get() + 1);
     }
 
     /// Ends the count of one request.
-    pub(super) fn ends(&self) {
+    pub(super) fn request_ended(&self) {
         self.running.set(self.running.get().saturating_sub(1));
     }
 
     /// The backend has answered: forgets its failures.
-    pub(super) fn is_well(&self) {
+    pub(super) fn note_success(&self) {
         self.failures.set(0);
         self.out.set(None);
     }
 
     /// The backend has failed a request. `unreachable`: no connection could be made.
-    pub(super) fn has_failed(&self, unreachable: bool, now: u64) {
+    pub(super) fn note_failure(&self, unreachable: bool, now: u64) {
         self.failures.set(self.failures.get() + 1);
         if unreachable || self.failures.get() >= FAILURES_MAX {
             let before = self.out.get();
             // Failures while the backend is left out prolong nothing.
             if before.is_none_or(|(until, _)| now >= until) {
-                let long = before.map_or(OUT_FIRST, |(_, long)| (2 * long).min(OUT_MAX));
+                let long = before.map_or(OUT_FIRST_MS, |(_, long)| (2 * long).min(OUT_MAX_MS));
                 self.out.set(Some((now + long, long)));
             }
         }
@@ -176,7 +182,7 @@ impl Backend {
         self.out.get().map_or(0, |(until, _)| if now < until { until } else { 0 })
     }
 
-    fn is(&self, at: &settings::Backend, secured: &Secured) -> bool {
+    fn is(&self, at: &settings::BackendAddress, secured: &UpstreamTls) -> bool {
         let config = |tls: &Arc<ClientConfig>| Arc::as_ptr(tls);
         let known = self.tls.as_ref().map(|(tls, _)| config(tls));
         let wanted = secured.as_ref().filter(|_| at.is_secured());
@@ -185,8 +191,8 @@ impl Backend {
 }
 
 /// All backends of the settings, with the state that one thread keeps about them.
-pub(super) struct Backends {
-    all: Vec<Rc<Backend>>,
+pub(super) struct UpstreamPool {
+    all: Vec<Rc<UpstreamBackend>>,
     /// The index of the backend to prefer among equals.
     next: Cell<usize>,
     /// The `Host` for HTTP/1.0 requests that name none.
@@ -194,40 +200,43 @@ pub(super) struct Backends {
 }
 
 /// The backends that one request has been sent to, one bit each. A bit is an index into the `all`
-/// of this one [`Backends`], so it is not valid after a reload.
+/// of this one [`UpstreamPool`], so it is not valid after a reload.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Tried(u64);
+pub(super) struct TriedBackends(u64);
 
 const _: () = assert!(BACKENDS_MAX <= u64::BITS as usize, "a bit for each");
 
-impl Backends {
+impl UpstreamPool {
     /// Creates the backends of the settings. Backends that exist in `before` keep their state; the
     /// others of `before` are retired.
     pub(super) fn new(
-        settings: &[settings::Backend],
-        secured: &Secured,
-        before: Option<&Backends>,
-    ) -> Backends {
-        let mut left: Vec<Rc<Backend>> = before.map(|b| b.all.clone()).unwrap_or_default();
+        settings: &[settings::BackendAddress],
+        secured: &UpstreamTls,
+        before: Option<&UpstreamPool>,
+    ) -> UpstreamPool {
+        let mut left: Vec<Rc<UpstreamBackend>> = before.map(|b| b.all.clone()).unwrap_or_default();
         let all = settings.iter().take(BACKENDS_MAX).map(|at| {
             let known = left.iter().position(|backend| backend.is(at, secured));
-            known.map_or_else(|| Rc::new(Backend::new(at, secured)), |known| left.remove(known))
+            known.map_or_else(
+                || Rc::new(UpstreamBackend::new(at, secured)),
+                |known| left.remove(known),
+            )
         });
-        let all: Vec<Rc<Backend>> = all.collect();
+        let all: Vec<Rc<UpstreamBackend>> = all.collect();
         left.iter().for_each(|backend| backend.retire());
         let host = settings.first().and_then(|at| HeaderValue::from_str(at.host_header()).ok());
         let host = host.unwrap_or(HeaderValue::from_static("backend"));
-        Backends { all, next: Cell::new(0), host }
+        UpstreamPool { all, next: Cell::new(0), host }
     }
 
     /// Chooses a backend and adds it to `tried`. Returns `None` if all have been tried. If the
     /// request asks for another protocol (`switches`), backends that can switch come first.
     pub(super) fn choose(
         &self,
-        tried: &mut Tried,
+        tried: &mut TriedBackends,
         now: u64,
         switches: bool,
-    ) -> Option<&Rc<Backend>> {
+    ) -> Option<&Rc<UpstreamBackend>> {
         let count = self.all.len();
         let start = self.next.get();
         let places = (start..start + count).map(|place| place % count);
@@ -249,7 +258,7 @@ impl Backends {
     }
 
     /// Whether there is a backend that is not in `tried`.
-    pub(super) fn has_more(&self, tried: Tried) -> bool {
+    pub(super) fn has_more(&self, tried: TriedBackends) -> bool {
         (tried.0.count_ones() as usize) < self.all.len()
     }
 
@@ -267,7 +276,7 @@ impl Backends {
     }
 }
 
-impl Backend {
+impl UpstreamBackend {
     fn retire(&self) {
         self.retired.set(true);
         self.pool.clear();
@@ -275,9 +284,9 @@ impl Backend {
     }
 }
 
-impl Worker {
+impl ProxyWorker {
     /// Keeps a connection for another request.
-    pub(super) fn keep(&self, wire: Wire) {
+    pub(super) fn keep(&self, wire: UpstreamWire) {
         let backend = Rc::clone(&wire.far().backend);
         backend.keep(wire, self.now());
     }
@@ -287,13 +296,13 @@ impl Worker {
 mod tests {
     use super::*;
 
-    fn three() -> Backends {
-        let at = |place: &str| settings::Backend::http(place);
-        Backends::new(&[at("a:1"), at("b:1"), at("c:1")], &None, None)
+    fn three() -> UpstreamPool {
+        let at = |place: &str| settings::BackendAddress::http(place);
+        UpstreamPool::new(&[at("a:1"), at("b:1"), at("c:1")], &None, None)
     }
 
-    fn chosen(backends: &Backends, now: u64) -> String {
-        backends.choose(&mut Tried::default(), now, false).expect("one").name.to_string()
+    fn chosen(backends: &UpstreamPool, now: u64) -> String {
+        backends.choose(&mut TriedBackends::default(), now, false).expect("one").name.to_string()
     }
 
     #[test]
@@ -301,18 +310,18 @@ mod tests {
         let backends = three();
         let turns: Vec<String> = (0..4).map(|_| chosen(&backends, 0)).collect();
         assert_eq!(turns, ["a:1", "b:1", "c:1", "a:1"]);
-        backends.all[1].begins();
-        backends.all[0].begins();
+        backends.all[1].request_started();
+        backends.all[0].request_started();
         assert_eq!(chosen(&backends, 0), "c:1");
         assert_eq!(chosen(&backends, 0), "c:1");
-        backends.all[1].ends();
+        backends.all[1].request_ended();
         assert_eq!(chosen(&backends, 0), "b:1");
     }
 
     #[test]
     fn each_is_tried_once_for_a_request() {
         let backends = three();
-        let mut tried = Tried::default();
+        let mut tried = TriedBackends::default();
         let mut names: Vec<_> = (0..3)
             .map(|_| backends.choose(&mut tried, 0, false).expect("another").name.to_string())
             .collect();
@@ -325,20 +334,20 @@ mod tests {
     fn what_asks_for_another_protocol_goes_where_one_may_follow() {
         let h2c = |place: &str| {
             let place = place.to_owned();
-            settings::Backend { scheme: Scheme::H2c, place }
+            settings::BackendAddress { scheme: BackendScheme::H2c, place }
         };
-        let all = [h2c("a:1"), settings::Backend::http("b:1"), h2c("c:1")];
-        let backends = Backends::new(&all, &None, None);
+        let all = [h2c("a:1"), settings::BackendAddress::http("b:1"), h2c("c:1")];
+        let backends = UpstreamPool::new(&all, &None, None);
         let switches = |now| {
-            let mut tried = Tried::default();
+            let mut tried = TriedBackends::default();
             let name = backends.choose(&mut tried, now, true).expect("one").name.to_string();
             (name, backends.choose(&mut tried, now, true).is_some())
         };
         assert_eq!(switches(0), ("b:1".to_owned(), true));
         assert_eq!(switches(0), ("b:1".to_owned(), true), "again");
-        backends.all[1].begins();
+        backends.all[1].request_started();
         assert_eq!(switches(0), ("b:1".to_owned(), true), "though it has more to do");
-        backends.all[1].has_failed(true, 0);
+        backends.all[1].note_failure(true, 0);
         assert_eq!(switches(0), ("b:1".to_owned(), true), "and though it has failed");
         assert_ne!(chosen(&backends, 0), "b:1");
     }
@@ -347,37 +356,37 @@ mod tests {
     fn who_fails_is_left_out_for_longer_each_time_and_asked_if_all_are() {
         let backends = three();
         let first = &backends.all[0];
-        first.has_failed(false, 0);
-        first.has_failed(false, 0);
+        first.note_failure(false, 0);
+        first.note_failure(false, 0);
         assert_eq!(first.out_until(0), 0, "two may be chance");
-        first.has_failed(false, 0);
+        first.note_failure(false, 0);
         assert_eq!(first.out_until(0), 1_000);
-        first.has_failed(true, 500);
+        first.note_failure(true, 500);
         assert_eq!(first.out_until(500), 1_000, "what still ran there says nothing more");
         assert_eq!(first.out_until(1_000), 0, "it is tried again");
         let mut now = 1_000;
         for long in [2_000, 4_000, 8_000, 16_000, 30_000, 30_000] {
-            first.has_failed(true, now);
+            first.note_failure(true, now);
             assert_eq!(first.out_until(now), now + long);
             now += long;
         }
-        first.has_failed(true, now);
+        first.note_failure(true, now);
         assert_ne!(chosen(&backends, now), "a:1");
-        backends.all[1].has_failed(true, now);
-        backends.all[2].has_failed(true, now + 500);
+        backends.all[1].note_failure(true, now);
+        backends.all[2].note_failure(true, now + 500);
         assert_eq!(chosen(&backends, now + 500), "b:1", "the first to come back");
-        first.is_well();
+        first.note_success();
         assert_eq!(first.out_until(now), 0);
-        first.has_failed(true, now);
+        first.note_failure(true, now);
         assert_eq!(first.out_until(now), now + 1_000, "it begins anew");
     }
 
     #[test]
     fn what_stays_is_kept_over_a_reload() {
         let before = three();
-        before.all[1].begins();
-        let at = |place: &str| settings::Backend::http(place);
-        let after = Backends::new(&[at("b:1"), at("d:1")], &None, Some(&before));
+        before.all[1].request_started();
+        let at = |place: &str| settings::BackendAddress::http(place);
+        let after = UpstreamPool::new(&[at("b:1"), at("d:1")], &None, Some(&before));
         assert!(Rc::ptr_eq(&after.all[0], &before.all[1]));
         let retired: Vec<bool> = before.all.iter().map(|backend| backend.retired.get()).collect();
         assert_eq!(retired, [true, false, true]);

@@ -6,16 +6,16 @@
 
 mod kept;
 
-use super::account::Account;
+use super::account::RequestAccount;
 use super::headers;
-use super::link::{Link, UploadFault};
-use super::worker::Worker;
+use super::link::{ClientLink, UploadError};
+use super::worker::ProxyWorker;
 use bytes::Bytes;
-use evenkeel_engine::{Entered, Turn};
+use evenkeel_engine::{QueueAdmission, QueueTurn};
 use http::HeaderMap;
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
-use kept::Kept;
+use kept::BodyPrefix;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -23,7 +23,7 @@ use std::task::{Context, Poll, ready};
 
 /// Why a body broke off.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Broken {
+pub(super) enum BodyError {
     #[error("the client sent nothing for too long")]
     ClientLate,
     #[error("the client broke the request's body off")]
@@ -45,58 +45,58 @@ pub(super) enum Broken {
 }
 
 /// The result of polling a body for its next frame.
-pub(super) type Polled = Option<Result<Frame<Bytes>, Broken>>;
+pub(super) type PolledFrame = Option<Result<Frame<Bytes>, BodyError>>;
 
 /// The request's body.
-pub(super) enum Upload {
+pub(super) enum RequestBody {
     /// The request has no body.
     Nothing,
     /// The body comes from the client.
-    Stream(Box<Stream>),
+    Stream(Box<ClientBody>),
 }
 
 /// A body that comes from the client.
-pub(super) struct Stream {
+pub(super) struct ClientBody {
     body: Incoming,
-    link: Rc<Link>,
-    worker: Rc<Worker>,
-    account: Account,
+    link: Rc<ClientLink>,
+    worker: Rc<ProxyWorker>,
+    account: RequestAccount,
     /// The request is an RPC call in which client and backend may take turns.
     is_call: bool,
     /// The number of bytes that may still come (`bounds.body_bytes`).
     allowed: u64,
     /// The beginning that was buffered before a backend was chosen.
-    kept: Kept,
+    kept: BodyPrefix,
     /// A frame that waits for a slot, because the request gave up its slot while no frame came.
-    waiting: Option<(Frame<Bytes>, Turn)>,
+    waiting: Option<(Frame<Bytes>, QueueTurn)>,
 }
 
-impl Upload {
+impl RequestBody {
     pub(super) fn new(
         body: Incoming,
-        link: &Rc<Link>,
-        worker: &Rc<Worker>,
-        account: &Account,
+        link: &Rc<ClientLink>,
+        worker: &Rc<ProxyWorker>,
+        account: &RequestAccount,
         bound: u64,
-    ) -> Upload {
+    ) -> RequestBody {
         if body.is_end_stream() {
-            return Upload::Nothing;
+            return RequestBody::Nothing;
         }
-        Upload::Stream(Box::new(Stream {
+        RequestBody::Stream(Box::new(ClientBody {
             body,
             link: Rc::clone(link),
             worker: Rc::clone(worker),
             account: account.clone(),
             is_call: false,
             allowed: if bound == 0 { u64::MAX } else { bound },
-            kept: Kept::nothing(worker),
+            kept: BodyPrefix::nothing(worker),
             waiting: None,
         }))
     }
 
     /// Whether the request has no body.
     pub(super) fn is_nothing(&self) -> bool {
-        matches!(self, Upload::Nothing)
+        matches!(self, RequestBody::Nothing)
     }
 
     /// Waits until the whole body is buffered, if it has at most `bound` bytes. `by_turns`: client
@@ -109,8 +109,8 @@ impl Upload {
         headers: &HeaderMap,
         bound: usize,
         by_turns: bool,
-    ) -> Result<(), Broken> {
-        let Upload::Stream(stream) = self else { return Ok(()) };
+    ) -> Result<(), BodyError> {
+        let RequestBody::Stream(stream) = self else { return Ok(()) };
         stream.is_call = by_turns && kept::is_call(headers);
         let fits = !stream.is_call && stream.body.size_hint().lower() <= bound as u64;
         let room = if fits { bound } else { 0 };
@@ -118,8 +118,8 @@ impl Upload {
     }
 }
 
-impl Stream {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Polled> {
+impl ClientBody {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<PolledFrame> {
         if self.waiting.is_some() {
             return self.poll_turn(cx);
         }
@@ -130,7 +130,7 @@ impl Stream {
             Poll::Pending => {
                 let flows = self.link.upload.flows(self.worker.now());
                 if !self.account.is_answered() && self.account.stall(flows) {
-                    self.worker.step_aside(&self.link);
+                    self.worker.set_aside(&self.link);
                 }
                 Poll::Pending
             }
@@ -144,7 +144,7 @@ impl Stream {
     }
 
     /// Buffers frames until the body is complete or the buffer holds `room` bytes.
-    fn poll_gather(&mut self, room: usize, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+    fn poll_gather(&mut self, room: usize, cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
         while !self.is_over() && self.kept.has_room(room) {
             match ready!(self.poll_client(cx)).transpose()? {
                 Some(frame) => self.kept.add(frame),
@@ -155,13 +155,13 @@ impl Stream {
     }
 
     /// Returns the next frame from the client, after checking the bounds.
-    fn poll_client(&mut self, cx: &mut Context<'_>) -> Poll<Polled> {
+    fn poll_client(&mut self, cx: &mut Context<'_>) -> Poll<PolledFrame> {
         if self.is_over() {
             return Poll::Ready(None);
         }
         match Pin::new(&mut self.body).poll_frame(cx) {
-            Poll::Pending if self.link.upload.fault() == Some(UploadFault::Late) => {
-                Poll::Ready(Some(Err(Broken::ClientLate)))
+            Poll::Pending if self.link.upload.fault() == Some(UploadError::Late) => {
+                Poll::Ready(Some(Err(BodyError::ClientLate)))
             }
             Poll::Pending => {
                 self.link.upload.wait(cx.waker(), self.worker.now());
@@ -174,10 +174,10 @@ impl Stream {
                 let broken = match next {
                     Some(Ok(frame)) => return Poll::Ready(Some(self.checked(frame))),
                     None if self.has_ended() => return Poll::Ready(None),
-                    None => Broken::ClientEnded,
+                    None => BodyError::ClientEnded,
                     Some(Err(error)) => error.into(),
                 };
-                self.link.upload.fail(UploadFault::Broken);
+                self.link.upload.fail(UploadError::Broken);
                 Poll::Ready(Some(Err(broken)))
             }
         }
@@ -208,21 +208,21 @@ impl Stream {
     }
 
     /// Passes a frame on as soon as this request has a slot again.
-    fn enter(&mut self, frame: Frame<Bytes>, cx: &mut Context<'_>) -> Poll<Polled> {
+    fn enter(&mut self, frame: Frame<Bytes>, cx: &mut Context<'_>) -> Poll<PolledFrame> {
         if self.account.is_answered() {
             return Poll::Ready(Some(Ok(self.passed(frame))));
         }
         match self.account.enter() {
-            Entered::Room => Poll::Ready(Some(Ok(self.passed(frame)))),
-            Entered::Refused(_) => Poll::Ready(Some(Err(self.refused()))),
-            Entered::Waits(turn) => {
+            QueueAdmission::Room => Poll::Ready(Some(Ok(self.passed(frame)))),
+            QueueAdmission::Refused(_) => Poll::Ready(Some(Err(self.refused()))),
+            QueueAdmission::Waits(turn) => {
                 self.waiting = Some((frame, turn));
                 self.poll_turn(cx)
             }
         }
     }
 
-    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Polled> {
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<PolledFrame> {
         let Some((_, turn)) = &mut self.waiting else { return Poll::Pending };
         let turned = ready!(Pin::new(turn).poll(cx));
         let frame = self.waiting.take().map(|(frame, _)| frame);
@@ -230,16 +230,16 @@ impl Stream {
         Poll::Ready(frame.map(|frame| turned.map(|()| self.passed(frame))))
     }
 
-    fn refused(&self) -> Broken {
-        self.link.upload.fail(UploadFault::Refused);
-        Broken::NoRoom
+    fn refused(&self) -> BodyError {
+        self.link.upload.fail(UploadError::Refused);
+        BodyError::NoRoom
     }
 
-    fn checked(&mut self, mut frame: Frame<Bytes>) -> Result<Frame<Bytes>, Broken> {
+    fn checked(&mut self, mut frame: Frame<Bytes>) -> Result<Frame<Bytes>, BodyError> {
         let length = frame.data_ref().map_or(0, Bytes::len) as u64;
         let Some(allowed) = self.allowed.checked_sub(length) else {
-            self.link.upload.fail(UploadFault::TooLong);
-            return Err(Broken::TooLong);
+            self.link.upload.fail(UploadError::TooLong);
+            return Err(BodyError::TooLong);
         };
         self.allowed = allowed;
         if let Some(trailers) = frame.trailers_mut() {
@@ -267,34 +267,34 @@ impl Stream {
     }
 }
 
-impl Drop for Stream {
+impl Drop for ClientBody {
     fn drop(&mut self) {
-        self.link.upload.stops_waiting();
+        self.link.upload.stop_waiting();
     }
 }
 
-impl http_body::Body for Upload {
+impl http_body::Body for RequestBody {
     type Data = Bytes;
-    type Error = Broken;
+    type Error = BodyError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Polled> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<PolledFrame> {
         match self.get_mut() {
-            Upload::Nothing => Poll::Ready(None),
-            Upload::Stream(stream) => stream.poll(cx),
+            RequestBody::Nothing => Poll::Ready(None),
+            RequestBody::Stream(stream) => stream.poll(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Upload::Nothing => true,
-            Upload::Stream(stream) => stream.kept.is_empty() && stream.is_over(),
+            RequestBody::Nothing => true,
+            RequestBody::Stream(stream) => stream.kept.is_empty() && stream.is_over(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Upload::Nothing => SizeHint::with_exact(0),
-            Upload::Stream(stream) => stream.size_hint(),
+            RequestBody::Nothing => SizeHint::with_exact(0),
+            RequestBody::Stream(stream) => stream.size_hint(),
         }
     }
 }

@@ -18,7 +18,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 const WEBSOCKET: &[u8] = b"websocket";
 
 /// The string that a server appends to the key before hashing it (RFC 6455, 1.3).
-const MARK: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+const WEBSOCKET_GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 const SEC_WEBSOCKET_KEY: HeaderName = HeaderName::from_static("sec-websocket-key");
 const SEC_WEBSOCKET_ACCEPT: HeaderName = HeaderName::from_static("sec-websocket-accept");
@@ -26,7 +26,7 @@ const SEC_WEBSOCKET_ACCEPT: HeaderName = HeaderName::from_static("sec-websocket-
 /// The state of a request that was rewritten as an `Upgrade` request: for a WebSocket, the key that
 /// the backend must confirm.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Handshake(Option<[u8; 16]>);
+pub(super) struct ConnectHandshake(Option<[u8; 16]>);
 
 /// Rewrites an extended CONNECT as a request with `Upgrade`. Any other request is unchanged.
 ///
@@ -36,7 +36,7 @@ pub(super) struct Handshake(Option<[u8; 16]>);
 pub(super) fn translate(
     head: &mut Parts,
     allowed: &[String],
-) -> Result<Option<Handshake>, StatusCode> {
+) -> Result<Option<ConnectHandshake>, StatusCode> {
     if head.method != Method::CONNECT {
         return Ok(None);
     }
@@ -47,7 +47,7 @@ pub(super) fn translate(
     }
     let protocol =
         HeaderValue::from_bytes(protocol.as_ref()).map_err(|_| StatusCode::BAD_REQUEST)?;
-    let handshake = Handshake::new(&protocol).ok_or(StatusCode::SERVICE_UNAVAILABLE)?;
+    let handshake = ConnectHandshake::new(&protocol).ok_or(StatusCode::SERVICE_UNAVAILABLE)?;
     head.method = Method::GET;
     head.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     head.headers.insert(header::UPGRADE, protocol);
@@ -57,15 +57,15 @@ pub(super) fn translate(
     Ok(Some(handshake))
 }
 
-impl Handshake {
+impl ConnectHandshake {
     /// Returns `None` if the system has no random numbers.
-    fn new(protocol: &HeaderValue) -> Option<Handshake> {
+    fn new(protocol: &HeaderValue) -> Option<ConnectHandshake> {
         if !protocol.as_bytes().eq_ignore_ascii_case(WEBSOCKET) {
-            return Some(Handshake(None));
+            return Some(ConnectHandshake(None));
         }
         let mut key = [0; 16];
         let count = getrandom(&mut key, GetRandomFlags::empty()).ok()?;
-        (count == key.len()).then_some(Handshake(Some(key)))
+        (count == key.len()).then_some(ConnectHandshake(Some(key)))
     }
 
     fn key(self) -> Option<HeaderValue> {
@@ -94,7 +94,7 @@ impl Handshake {
 fn accept(key: &HeaderValue) -> String {
     let mut hash = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
     hash.update(key.as_bytes());
-    hash.update(MARK);
+    hash.update(WEBSOCKET_GUID);
     BASE64.encode(hash.finish())
 }
 
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn an_answer_must_show_that_its_sender_has_read_the_key() {
-        let handshake = Handshake(Some([7; 16]));
+        let handshake = ConnectHandshake(Some([7; 16]));
         let right = accept(&handshake.key().expect("a key"));
         for (protocol, said, expected) in [
             ("WebSocket", &[&right[..]][..], true),
@@ -135,6 +135,6 @@ mod tests {
             assert_eq!((status, headers.len()), (StatusCode::OK, 0));
         }
         let mut status = StatusCode::SWITCHING_PROTOCOLS;
-        assert!(Handshake(None).answer(&mut status, &mut HeaderMap::new()), "no WebSocket");
+        assert!(ConnectHandshake(None).answer(&mut status, &mut HeaderMap::new()), "no WebSocket");
     }
 }

@@ -9,13 +9,13 @@
 //! If the client disconnects: `abort.rs`.
 
 use super::abort;
-use super::account::Account;
-use super::body::{Broken, Polled};
-use super::exchange::Failure;
+use super::account::RequestAccount;
+use super::body::{BodyError, PolledFrame};
+use super::exchange::UpstreamFailure;
 use super::headers;
-use super::link::Link;
-use super::wire::Wire;
-use super::worker::Worker;
+use super::link::ClientLink;
+use super::wire::UpstreamWire;
+use super::worker::ProxyWorker;
 use bytes::Bytes;
 use evenkeel_telemetry::counts::BackendFault;
 use http_body::{Frame, SizeHint};
@@ -34,37 +34,37 @@ const AHEAD_BYTES_MAX: usize = 64 * 1024;
 const FRAME_BYTES: usize = size_of::<Frame<Bytes>>();
 
 /// The answer's body.
-pub(super) enum Body {
+pub(super) enum AnswerBody {
     /// The whole body at once.
     Whole(Option<Bytes>),
     /// The body comes from the backend.
-    Stream(Rc<RefCell<Download>>),
+    Stream(Rc<RefCell<AnswerDownload>>),
 }
 
 /// A body that comes from the backend, with its connection.
-pub(super) struct Download {
+pub(super) struct AnswerDownload {
     /// `None` if the body is complete or given up.
-    source: Option<Wire>,
+    source: Option<UpstreamWire>,
     /// Frames that have arrived and were not asked for yet, and their size in bytes.
     ahead: VecDeque<Frame<Bytes>>,
     ahead_bytes: usize,
-    link: Rc<Link>,
-    worker: Rc<Worker>,
-    account: Account,
+    link: Rc<ClientLink>,
+    worker: Rc<ProxyWorker>,
+    account: RequestAccount,
     /// Whether the answer is being sent to the client. False while it is held.
     released: bool,
     /// The error to return the next time a frame is asked for.
-    broken: Option<Broken>,
+    broken: Option<BodyError>,
 }
 
-impl Download {
+impl AnswerDownload {
     pub(super) fn new(
-        wire: Wire,
-        link: &Rc<Link>,
-        worker: &Rc<Worker>,
-        account: Account,
-    ) -> Download {
-        Download {
+        wire: UpstreamWire,
+        link: &Rc<ClientLink>,
+        worker: &Rc<ProxyWorker>,
+        account: RequestAccount,
+    ) -> AnswerDownload {
+        AnswerDownload {
             source: Some(wire),
             ahead: VecDeque::new(),
             ahead_bytes: 0,
@@ -80,7 +80,10 @@ impl Download {
     ///
     /// # Errors
     /// The answer breaks off in the meantime.
-    pub(super) async fn hold(&mut self, over: impl Future<Output = ()>) -> Result<(), Failure> {
+    pub(super) async fn hold(
+        &mut self,
+        over: impl Future<Output = ()>,
+    ) -> Result<(), UpstreamFailure> {
         let mut over = pin!(over);
         poll_fn(|cx| match self.poll_ahead(cx) {
             Ok(()) => over.as_mut().poll(cx).map(Ok),
@@ -97,31 +100,31 @@ impl Download {
     ///
     /// # Errors
     /// The answer is already known to be broken, so the client can still get an error status.
-    pub(super) async fn release(mut self) -> Result<Body, Failure> {
+    pub(super) async fn release(mut self) -> Result<AnswerBody, UpstreamFailure> {
         self.released = true;
         poll_fn(|cx| Poll::Ready(self.look_ahead(cx))).await?;
         if self.ahead.is_empty() {
             let Some(wire) = &mut self.source else {
                 self.link.done(self.worker.now());
-                return Ok(Body::Whole(None));
+                return Ok(AnswerBody::Whole(None));
             };
             let whole = wire.whole();
             if wire.is_through() {
                 self.finish();
                 self.link.done(self.worker.now());
-                return Ok(Body::Whole(whole));
+                return Ok(AnswerBody::Whole(whole));
             }
         }
         let link = Rc::clone(&self.link);
         let download = Rc::new(RefCell::new(self));
-        link.offers(&download);
-        Ok(Body::Stream(download))
+        link.set_download(&download);
+        Ok(AnswerBody::Stream(download))
     }
 
-    fn look_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
+    fn look_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), UpstreamFailure> {
         let Some(wire) = &mut self.source else { return Ok(()) };
         let Err(fault) = wire.look_ahead(cx) else { return Ok(()) };
-        let failure = Failure::from(fault).by(&wire.far().backend);
+        let failure = UpstreamFailure::from(fault).by(&wire.far().backend);
         self.source = None;
         self.account.settle();
         Err(failure)
@@ -131,11 +134,11 @@ impl Download {
     pub(super) fn read_ahead(&mut self, cx: &mut Context<'_>) {
         if let Err(failure) = self.poll_ahead(cx) {
             self.give_up(&failure);
-            self.broken = Some(Broken::BackendEnded);
+            self.broken = Some(BodyError::BackendEnded);
         }
         if self.source.is_some() && self.is_full() {
             self.account.give_way();
-            self.worker.step_aside(&self.link);
+            self.worker.set_aside(&self.link);
         }
     }
 
@@ -143,7 +146,7 @@ impl Download {
         self.ahead_bytes >= AHEAD_BYTES_MAX
     }
 
-    fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
+    fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), UpstreamFailure> {
         while !self.is_full() {
             match self.poll_backend(cx) {
                 Poll::Ready(Some(Ok(frame))) => {
@@ -161,7 +164,7 @@ impl Download {
     fn poll_backend(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, UpstreamFailure>>> {
         let Some(wire) = &mut self.source else { return Poll::Ready(None) };
         let polled = wire.poll_frame(cx);
         if polled.is_pending() && !self.link.backend_late.get() {
@@ -183,21 +186,21 @@ impl Download {
                 Some(Ok(frame))
             }
             Poll::Ready(Some(Err(fault))) => {
-                Some(Err(Failure::from(fault).by(&wire.far().backend)))
+                Some(Err(UpstreamFailure::from(fault).by(&wire.far().backend)))
             }
             Poll::Ready(None) => {
                 self.finish();
                 None
             }
             Poll::Pending => {
-                wire.is_late();
-                Some(Err(Failure::new(BackendFault::Idle).by(&wire.far().backend)))
+                wire.retire_if_silent();
+                Some(Err(UpstreamFailure::new(BackendFault::Idle).by(&wire.far().backend)))
             }
         })
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Polled> {
-        self.link.is_asked();
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<PolledFrame> {
+        self.link.note_frame_requested();
         let frame = match self.ahead.pop_front() {
             Some(frame) => {
                 self.ahead_bytes -= bytes_of(&frame);
@@ -207,7 +210,7 @@ impl Download {
                 Poll::Ready(Ok(frame)) => frame,
                 Poll::Ready(Err(failure)) => return self.fail(&failure, cx),
                 Poll::Pending => {
-                    self.link.is_drained();
+                    self.link.note_drained();
                     return Poll::Pending;
                 }
             },
@@ -217,22 +220,22 @@ impl Download {
         }
         Poll::Ready(match frame {
             Some(frame) => {
-                self.link.hands_over(self.worker.now());
+                self.link.note_frame_sent(self.worker.now());
                 Some(Ok(frame))
             }
             None => self.broken.take().map(Err),
         })
     }
 
-    fn fail(&mut self, failure: &Failure, cx: &mut Context<'_>) -> Poll<Polled> {
+    fn fail(&mut self, failure: &UpstreamFailure, cx: &mut Context<'_>) -> Poll<PolledFrame> {
         self.give_up(failure);
         if failure.fault == BackendFault::Idle {
-            return Poll::Ready(Some(Err(Broken::BackendLate)));
+            return Poll::Ready(Some(Err(BodyError::BackendLate)));
         }
         // The error is returned one poll later: when a body fails, hyper throws away what it has
         // not written yet. A client that got no byte of its answer would conclude that nothing was
         // done for its request.
-        self.broken = Some(Broken::BackendEnded);
+        self.broken = Some(BodyError::BackendEnded);
         cx.waker().wake_by_ref();
         Poll::Pending
     }
@@ -252,7 +255,7 @@ impl Download {
 
     /// Gives up the body and closes its connection. The backend failed, unless the client's own
     /// body did.
-    fn give_up(&mut self, failure: &Failure) {
+    fn give_up(&mut self, failure: &UpstreamFailure) {
         if let Some(wire) = self.source.take().filter(|_| !self.link.upload.has_failed()) {
             self.worker.failed(&self.link, &wire.far().backend.name, failure);
         }
@@ -265,7 +268,7 @@ impl Download {
     fn size_hint(&self) -> SizeHint {
         let data = |frame: &Frame<Bytes>| frame.data_ref().map_or(0, Bytes::len) as u64;
         let ahead: u64 = self.ahead.iter().map(data).sum();
-        let rest = self.source.as_ref().map_or(SizeHint::with_exact(0), Wire::size_hint);
+        let rest = self.source.as_ref().map_or(SizeHint::with_exact(0), UpstreamWire::size_hint);
         let mut hint = SizeHint::new();
         hint.set_lower(rest.lower().saturating_add(ahead));
         if let Some(upper) = rest.upper() {
@@ -280,7 +283,7 @@ fn bytes_of(frame: &Frame<Bytes>) -> usize {
     FRAME_BYTES + frame.data_ref().map_or(0, Bytes::len)
 }
 
-impl Drop for Download {
+impl Drop for AnswerDownload {
     fn drop(&mut self) {
         if !self.is_over() {
             self.link.done(self.worker.now());
@@ -289,26 +292,28 @@ impl Drop for Download {
         if wire.is_through() {
             self.worker.keep(wire);
         } else if self.released {
-            abort::run_on(&self.worker, &self.account, abort::Rest::Body(wire));
+            abort::run_on(&self.worker, &self.account, abort::AbandonedExchange::Body(wire));
         }
     }
 }
 
-impl http_body::Body for Body {
+impl http_body::Body for AnswerBody {
     type Data = Bytes;
-    type Error = Broken;
+    type Error = BodyError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Polled> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<PolledFrame> {
         match self.get_mut() {
-            Body::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Body::Stream(download) => download.borrow_mut().poll(cx),
+            AnswerBody::Whole(bytes) => {
+                Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes))))
+            }
+            AnswerBody::Stream(download) => download.borrow_mut().poll(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Body::Whole(bytes) => bytes.is_none(),
-            Body::Stream(download) => {
+            AnswerBody::Whole(bytes) => bytes.is_none(),
+            AnswerBody::Stream(download) => {
                 let download = download.borrow();
                 download.is_over() && download.broken.is_none()
             }
@@ -317,8 +322,10 @@ impl http_body::Body for Body {
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Body::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
-            Body::Stream(download) => download.borrow().size_hint(),
+            AnswerBody::Whole(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64)
+            }
+            AnswerBody::Stream(download) => download.borrow().size_hint(),
         }
     }
 }

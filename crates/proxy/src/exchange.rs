@@ -6,20 +6,20 @@
 //! `abort.rs`.
 
 use super::abort;
-use super::account::Account;
+use super::account::RequestAccount;
 use super::answer;
-use super::backends::{self, Backend, Tried};
-use super::body::Upload;
+use super::backends::{self, TriedBackends, UpstreamBackend};
+use super::body::RequestBody;
 use super::connect;
-use super::download::{Body, Download};
-use super::headers::{self, Found};
-use super::link::{Link, UploadFault};
-use super::wire::{self, Wire};
-use super::worker::{HeadRoom, Room, Site, Worker};
-use evenkeel_core::classify::Attributes;
+use super::download::{AnswerBody, AnswerDownload};
+use super::headers::{self, FieldKinds};
+use super::link::{ClientLink, UploadError};
+use super::wire::{self, UpstreamWire};
+use super::worker::{HeadRoom, ProxyConfigSnapshot, ProxyWorker, TunnelRoom};
+use evenkeel_core::classify::RequestAttributes;
 use evenkeel_core::units::Time;
-use evenkeel_engine::Asked;
-use evenkeel_telemetry::counts::{BackendFault, Maker};
+use evenkeel_engine::AskOutcome;
+use evenkeel_telemetry::counts::{BackendFault, ResponseOrigin};
 use http::header::COOKIE;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
@@ -36,15 +36,15 @@ use std::task::{Context, Poll};
 const ATTEMPTS_MAX: u32 = 5;
 
 /// The head of an answer, and which of its fields may have to be removed.
-type Answer = (Response<()>, Found);
+type UpstreamAnswer = (Response<()>, FieldKinds);
 
 /// The attributes of a request that limits can match.
-struct Seen<'a> {
+struct HttpRequestAttributes<'a> {
     client: IpAddr,
     head: &'a Parts,
 }
 
-impl Attributes for Seen<'_> {
+impl RequestAttributes for HttpRequestAttributes<'_> {
     fn address(&self) -> IpAddr {
         self.client
     }
@@ -72,25 +72,25 @@ impl Attributes for Seen<'_> {
 
 /// Serves one request.
 pub(super) async fn serve(
-    worker: Rc<Worker>,
-    link: Rc<Link>,
+    worker: Rc<ProxyWorker>,
+    link: Rc<ClientLink>,
     request: Request<Incoming>,
-) -> Result<Response<Body>, Infallible> {
+) -> Result<Response<AnswerBody>, Infallible> {
     link.begin();
     let site = worker.site();
     let (head, body) = request.into_parts();
     link.upload.begin(!body.is_end_stream());
     worker.watch.proxy.requests.increment(1);
     let (response, maker) = match answered(&worker, &link, &site, head, body).await {
-        Ok(response) => (response, Maker::Backend),
+        Ok(response) => (response, ResponseOrigin::Backend),
         Err(response) => {
             // The answer is made by Evenkeel, so it is handed over as a whole.
             link.done(worker.now());
-            tell(&link, response.status());
-            (*response, Maker::Evenkeel)
+            log_bad_request(&link, response.status());
+            (*response, ResponseOrigin::Evenkeel)
         }
     };
-    worker.watch.proxy.responded(response.status().as_u16(), maker);
+    worker.watch.proxy.record_response(response.status().as_u16(), maker);
     let closes = worker.is_draining() || link.is_spent(site.bounds.requests_per_connection);
     link.answered();
     let closes = closes && response.status() != StatusCode::SWITCHING_PROTOCOLS;
@@ -99,37 +99,37 @@ pub(super) async fn serve(
 
 /// Returns the backend's answer, or as an error one that Evenkeel made.
 async fn answered(
-    worker: &Rc<Worker>,
-    link: &Rc<Link>,
-    site: &Rc<Site>,
+    worker: &Rc<ProxyWorker>,
+    link: &Rc<ClientLink>,
+    site: &Rc<ProxyConfigSnapshot>,
     mut head: Parts,
     body: Incoming,
-) -> Result<Response<Body>, Box<Response<Body>>> {
+) -> Result<Response<AnswerBody>, Box<Response<AnswerBody>>> {
     let Some(_room) = HeadRoom::take(worker, link, &head.headers) else {
         return Err(Box::new(answer::busy(&head.headers)));
     };
     let checked = check(worker, link, site, &mut head, &body);
     let found = checked.map_err(|status| fatal(worker, &head.headers, status))?;
-    let trusted = site.trust.believes(link.peer());
+    let trusted = site.trust.trusts_headers(link.peer());
     let forwards = !trusted && headers::forwards(&head.headers, found);
-    worker.watch.seen(link.peer(), forwards, worker.time());
+    worker.watch.record_peer(link.peer(), forwards, worker.time());
     let (account, delay) = admitted(worker, link, site, &head).await?;
     if let Some(at) = delay {
         // If the client disconnects in the meantime, this future is dropped and with it the place
         // that the request took.
         Box::pin(tokio::time::sleep_until(worker.clock.instant(at))).await;
     }
-    let mut upload = Upload::new(body, link, worker, &account, site.bounds.body_bytes);
+    let mut upload = RequestBody::new(body, link, worker, &account, site.bounds.body_bytes);
     let by_turns = !upload.is_nothing() && site.backends.speak_http2();
     let gathered = upload.gather(&head.headers, site.bounds.body_buffer, by_turns).await;
     if gathered.is_err() {
-        let fault = link.upload.fault().unwrap_or(UploadFault::Broken);
+        let fault = link.upload.fault().unwrap_or(UploadError::Broken);
         return Err(fatal(worker, &head.headers, fault.status()));
     }
-    link.upload.is_passed_on();
+    link.upload.note_backend_asked();
     let turned = account.turn().await;
     turned.map_err(|refusal| Box::new(answer::refused(&head.headers, &refusal)))?;
-    let peer = headers::Peer {
+    let peer = headers::PeerFacts {
         address: link.peer_value(),
         secure: link.is_secure(),
         trusted,
@@ -138,13 +138,13 @@ async fn answered(
     };
     let accept = head.headers.get(http::header::ACCEPT).cloned();
     let upgrade = headers::upgrade(&head, found, &site.upgrades).filter(|_| upload.is_nothing());
-    link.switches(upgrade.is_some());
+    link.set_switch_requested(upgrade.is_some());
     headers::forward(&mut head, found, &peer)
         .map_err(|status| fatal(worker, &head.headers, status))?;
     if let Some(protocol) = upgrade {
         headers::ask_upgrade(&mut head.headers, protocol);
     }
-    let request = wire::Request { head, peer, body: upload };
+    let request = wire::UpstreamRequest { head, peer, body: upload };
     let failure = match ask_backend(worker, link, site, &account, request).await {
         Ok((answer, wire)) => match held(worker, link, site, answer, wire, account).await {
             Ok(response) => return Ok(response),
@@ -156,16 +156,16 @@ async fn answered(
             failure
         }
     };
-    Err(told(worker, link, accept, &failure))
+    Err(failure_answer(worker, link, accept, &failure))
 }
 
 /// Makes the answer to a request that has no answer from the backend, and records the failure.
-fn told(
-    worker: &Worker,
-    link: &Link,
+fn failure_answer(
+    worker: &ProxyWorker,
+    link: &ClientLink,
     accept: Option<HeaderValue>,
-    failure: &Failure,
-) -> Box<Response<Body>> {
+    failure: &UpstreamFailure,
+) -> Box<Response<AnswerBody>> {
     let status = failure.status(link);
     let mut headers = HeaderMap::new();
     headers.extend(accept.map(|accept| (http::header::ACCEPT, accept)));
@@ -178,7 +178,7 @@ fn told(
 }
 
 /// Logs what a client did wrong. A request over a limit is logged elsewhere, as a decision.
-fn tell(link: &Link, status: StatusCode) {
+fn log_bad_request(link: &ClientLink, status: StatusCode) {
     if status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS {
         let (client, status) = (link.client.get(), status.as_u16());
         tracing::debug!(target: "evenkeel::proxy", %client, status, "bad request");
@@ -186,21 +186,25 @@ fn tell(link: &Link, status: StatusCode) {
 }
 
 /// Makes the answer to a client error, after which the connection is closed.
-fn fatal(worker: &Worker, headers: &HeaderMap, status: StatusCode) -> Box<Response<Body>> {
+fn fatal(
+    worker: &ProxyWorker,
+    headers: &HeaderMap,
+    status: StatusCode,
+) -> Box<Response<AnswerBody>> {
     worker.watch.proxy.bad_requests.increment(1);
     Box::new(answer::last(answer::fault(headers, status)))
 }
 
 fn check(
-    worker: &Rc<Worker>,
-    link: &Link,
-    site: &Site,
+    worker: &Rc<ProxyWorker>,
+    link: &ClientLink,
+    site: &ProxyConfigSnapshot,
     head: &mut Parts,
     body: &Incoming,
-) -> Result<Found, StatusCode> {
+) -> Result<FieldKinds, StatusCode> {
     if let Some(handshake) = connect::translate(head, &site.upgrades)? {
-        let room = Room::take(worker, link).ok_or(StatusCode::SERVICE_UNAVAILABLE)?;
-        link.connects(handshake, room);
+        let room = TunnelRoom::take(worker, link).ok_or(StatusCode::SERVICE_UNAVAILABLE)?;
+        link.begin_connect(handshake, room);
     }
     let found = headers::normalise(head, link.is_secure())?;
     let bound = site.bounds.body_bytes;
@@ -212,81 +216,81 @@ fn check(
 
 /// Asks the engine. Returns the account, and the time until which the request has to wait.
 async fn admitted(
-    worker: &Worker,
-    link: &Link,
-    site: &Site,
+    worker: &ProxyWorker,
+    link: &ClientLink,
+    site: &ProxyConfigSnapshot,
     head: &Parts,
-) -> Result<(Account, Option<Time>), Box<Response<Body>>> {
+) -> Result<(RequestAccount, Option<Time>), Box<Response<AnswerBody>>> {
     let client = site.trust.client(link.peer(), &head.headers);
     link.client.set(client);
-    let seen = Seen { client, head };
+    let seen = HttpRequestAttributes { client, head };
     let asked = match &worker.store {
         Some(store) => Box::pin(store.ask(&worker.lane, &seen)).await,
         None => worker.lane.ask(&seen),
     };
     match asked {
-        Asked::Refused(refusal) => {
+        AskOutcome::Refused(refusal) => {
             let mut answer = answer::refused(&head.headers, &refusal);
             if let (true, Some(quota)) = (site.headers, worker.lane.quota_of(&refusal)) {
                 headers::quotas(answer.headers_mut(), &[quota]);
             }
             Err(Box::new(answer))
         }
-        Asked::Pass(charge) => {
+        AskOutcome::Pass(charge) => {
             let until = charge.delay_until();
-            let account = Account::open(charge);
-            link.runs_on(account.shadow());
+            let account = RequestAccount::open(charge);
+            link.set_account(account.shadow());
             Ok((account, until))
         }
     }
 }
 
 /// Why there is no answer from the backend.
-pub(super) struct Failure {
+pub(super) struct UpstreamFailure {
     pub(super) fault: BackendFault,
     /// The error from the system or the parser, if any.
     pub(super) error: Option<Box<dyn Error>>,
     /// The backend that failed, if one was chosen.
-    by: Option<Rc<Backend>>,
+    by: Option<Rc<UpstreamBackend>>,
 }
 
-impl Failure {
+impl UpstreamFailure {
     /// A failure without an underlying error or a backend.
-    pub(super) fn new(fault: BackendFault) -> Failure {
-        Failure { fault, error: None, by: None }
+    pub(super) fn new(fault: BackendFault) -> UpstreamFailure {
+        UpstreamFailure { fault, error: None, by: None }
     }
 
-    pub(super) fn of(fault: BackendFault, error: impl Error + 'static) -> Failure {
-        Failure { fault, error: Some(Box::new(error)), by: None }
+    pub(super) fn of(fault: BackendFault, error: impl Error + 'static) -> UpstreamFailure {
+        UpstreamFailure { fault, error: Some(Box::new(error)), by: None }
     }
 
     /// Names the backend that failed.
-    pub(super) fn by(self, backend: &Rc<Backend>) -> Failure {
-        Failure { by: Some(Rc::clone(backend)), ..self }
+    pub(super) fn by(self, backend: &Rc<UpstreamBackend>) -> UpstreamFailure {
+        UpstreamFailure { by: Some(Rc::clone(backend)), ..self }
     }
 
     /// Returns the status for the client. It is a client error if the client's body was at fault.
-    fn status(&self, link: &Link) -> StatusCode {
+    fn status(&self, link: &ClientLink) -> StatusCode {
         match self.fault {
             BackendFault::ConnectTimeout | BackendFault::AnswerTimeout | BackendFault::Idle => {
                 StatusCode::GATEWAY_TIMEOUT
             }
-            _ => link.upload.fault().map_or(StatusCode::BAD_GATEWAY, UploadFault::status),
+            _ => link.upload.fault().map_or(StatusCode::BAD_GATEWAY, UploadError::status),
         }
     }
 }
 
-impl From<wire::Fault> for Failure {
-    fn from(fault: wire::Fault) -> Failure {
+impl From<wire::WireError> for UpstreamFailure {
+    fn from(fault: wire::WireError) -> UpstreamFailure {
         let kind = if fault.is_syntax() { BackendFault::Protocol } else { BackendFault::Closed };
-        Failure::of(kind, fault)
+        UpstreamFailure::of(kind, fault)
     }
 }
 
 /// The backend has switched protocols without having read the request.
 #[derive(Debug, thiserror::Error)]
 #[error("sec-websocket-accept of the answer does not follow from sec-websocket-key")]
-struct KeyUnread;
+struct WebsocketKeyError;
 
 /// Sends a request to a backend and awaits the head of the answer.
 ///
@@ -295,23 +299,23 @@ struct KeyUnread;
 /// reused and may have been closed in the meantime. Otherwise, or if that backend is now
 /// unreachable, it goes to another one.
 async fn ask_backend(
-    worker: &Rc<Worker>,
-    link: &Rc<Link>,
-    site: &Site,
-    account: &Account,
-    request: wire::Request<'_>,
-) -> Result<(Answer, Wire), Failure> {
-    let mut tried = Tried::default();
+    worker: &Rc<ProxyWorker>,
+    link: &Rc<ClientLink>,
+    site: &ProxyConfigSnapshot,
+    account: &RequestAccount,
+    request: wire::UpstreamRequest<'_>,
+) -> Result<(UpstreamAnswer, UpstreamWire), UpstreamFailure> {
+    let mut tried = TriedBackends::default();
     let (mut wire, mut reused) = first_connection(worker, link, site, &mut tried).await?;
     wire.begin(request, worker);
     for attempt in 1..=ATTEMPTS_MAX {
         let backend = Rc::clone(&wire.far().backend);
         match answer_on(wire, worker, link, account).await {
             Ok(answer) => {
-                backend.is_well();
+                backend.note_success();
                 return Ok(answer);
             }
-            Err(Ended::Failed(mut failed, _))
+            Err(NoAnswer::Failed(mut failed, _))
                 if attempt < ATTEMPTS_MAX
                     && (reused || failed.is_unprocessed())
                     && failed.may_repeat() =>
@@ -320,42 +324,48 @@ async fn ask_backend(
                 (wire, reused) = Box::pin(again).await?;
                 repeat(&mut wire, &mut failed, worker)?;
             }
-            Err(Ended::Failed(mut failed, fault))
+            Err(NoAnswer::Failed(mut failed, fault))
                 if attempt < ATTEMPTS_MAX
                     && failed.may_repeat()
                     && site.backends.has_more(tried) =>
             {
-                backend.has_failed(false, worker.now());
-                worker.failed(link, &backend.name, &Failure::from(fault));
+                backend.note_failure(false, worker.now());
+                worker.failed(link, &backend.name, &UpstreamFailure::from(fault));
                 (wire, reused) = first_connection(worker, link, site, &mut tried).await?;
                 repeat(&mut wire, &mut failed, worker)?;
             }
             Err(ended) => {
                 if !link.upload.has_failed() {
-                    backend.has_failed(false, worker.now());
+                    backend.note_failure(false, worker.now());
                 }
                 return Err(ended.failure(link).by(&backend));
             }
         }
     }
-    Err(Failure::new(BackendFault::Closed))
+    Err(UpstreamFailure::new(BackendFault::Closed))
 }
 
 /// Sends the request of the failed `before` again on `wire`.
-fn repeat(wire: &mut Wire, before: &mut Wire, worker: &Rc<Worker>) -> Result<(), Failure> {
+fn repeat(
+    wire: &mut UpstreamWire,
+    before: &mut UpstreamWire,
+    worker: &Rc<ProxyWorker>,
+) -> Result<(), UpstreamFailure> {
     let begun = wire.repeat(before, worker);
-    begun.then_some(()).ok_or_else(|| Failure::new(BackendFault::Closed).by(&wire.far().backend))
+    begun
+        .then_some(())
+        .ok_or_else(|| UpstreamFailure::new(BackendFault::Closed).by(&wire.far().backend))
 }
 
 /// Returns a connection to the backend chosen next, or to the next one that is reachable. Without a
 /// connection nothing is sent, so trying the next one does no harm. Also returns whether the
 /// connection has been used before.
 async fn first_connection(
-    worker: &Rc<Worker>,
-    link: &Link,
-    site: &Site,
-    tried: &mut Tried,
-) -> Result<(Wire, bool), Failure> {
+    worker: &Rc<ProxyWorker>,
+    link: &ClientLink,
+    site: &ProxyConfigSnapshot,
+    tried: &mut TriedBackends,
+) -> Result<(UpstreamWire, bool), UpstreamFailure> {
     let mut failed = None;
     while let Some(backend) = site.backends.choose(tried, worker.now(), link.may_switch()) {
         match backends::connection(worker, site, backend, link.may_switch()).await {
@@ -365,18 +375,18 @@ async fn first_connection(
             }
         }
     }
-    Err(failed.unwrap_or(Failure::new(BackendFault::Connect)))
+    Err(failed.unwrap_or(UpstreamFailure::new(BackendFault::Connect)))
 }
 
 /// Returns a connection to the backend that was asked before, or to another one if it is
 /// unreachable.
 async fn connection_again(
-    worker: &Rc<Worker>,
-    link: &Link,
-    site: &Site,
-    tried: &mut Tried,
-    backend: &Rc<Backend>,
-) -> Result<(Wire, bool), Failure> {
+    worker: &Rc<ProxyWorker>,
+    link: &ClientLink,
+    site: &ProxyConfigSnapshot,
+    tried: &mut TriedBackends,
+    backend: &Rc<UpstreamBackend>,
+) -> Result<(UpstreamWire, bool), UpstreamFailure> {
     let found = backends::connection(worker, site, backend, link.may_switch()).await;
     let Err(failure) = found else { return found };
     let failure = unreachable(worker, link, site, *tried, backend, failure);
@@ -389,14 +399,14 @@ async fn connection_again(
 /// Counts a failed connection attempt against a backend. Logs it if another backend is tried;
 /// otherwise it is logged with the answer.
 fn unreachable(
-    worker: &Worker,
-    link: &Link,
-    site: &Site,
-    tried: Tried,
-    backend: &Rc<Backend>,
-    failure: Failure,
-) -> Failure {
-    backend.has_failed(true, worker.now());
+    worker: &ProxyWorker,
+    link: &ClientLink,
+    site: &ProxyConfigSnapshot,
+    tried: TriedBackends,
+    backend: &Rc<UpstreamBackend>,
+    failure: UpstreamFailure,
+) -> UpstreamFailure {
+    backend.note_failure(true, worker.now());
     if site.backends.has_more(tried) {
         worker.failed(link, &backend.name, &failure);
     }
@@ -405,20 +415,20 @@ fn unreachable(
 
 /// Awaits the head of the answer to the request on `wire`.
 async fn answer_on(
-    wire: Wire,
-    worker: &Rc<Worker>,
-    link: &Rc<Link>,
-    account: &Account,
-) -> Result<(Answer, Wire), Ended> {
+    wire: UpstreamWire,
+    worker: &Rc<ProxyWorker>,
+    link: &Rc<ClientLink>,
+    account: &RequestAccount,
+) -> Result<(UpstreamAnswer, UpstreamWire), NoAnswer> {
     // When a request is sent again, the client may already have sent all of it.
     if !link.upload.runs() {
         link.head.begin(worker.now());
         account.work();
     } else {
-        link.sends(wire.far());
+        link.begin_sending(wire.far());
         account.delivery_begins();
     }
-    let answered = Waiting { wire: Some(wire), worker, link, account }.await;
+    let answered = AnswerWait { wire: Some(wire), worker, link, account }.await;
     if answered.is_err() {
         account.rest();
     }
@@ -427,65 +437,65 @@ async fn answer_on(
 
 /// Waits for the head of the answer. If the client disconnects in the meantime, the exchange is
 /// handed over to `abort`.
-struct Waiting<'a> {
-    wire: Option<Wire>,
-    worker: &'a Rc<Worker>,
-    link: &'a Link,
-    account: &'a Account,
+struct AnswerWait<'a> {
+    wire: Option<UpstreamWire>,
+    worker: &'a Rc<ProxyWorker>,
+    link: &'a ClientLink,
+    account: &'a RequestAccount,
 }
 
 /// Why there is no answer.
-enum Ended {
+enum NoAnswer {
     Late,
     /// An answer that cannot be passed on.
     Unfit,
-    Failed(Wire, wire::Fault),
+    Failed(UpstreamWire, wire::WireError),
 }
 
-impl Ended {
-    fn failure(self, link: &Link) -> Failure {
+impl NoAnswer {
+    fn failure(self, link: &ClientLink) -> UpstreamFailure {
         match self {
-            Ended::Late if link.upload.runs() => Failure::new(BackendFault::Idle),
-            Ended::Late => Failure::new(BackendFault::AnswerTimeout),
-            Ended::Unfit => Failure::new(BackendFault::Protocol),
-            Ended::Failed(_, fault) => Failure::from(fault),
+            NoAnswer::Late if link.upload.runs() => UpstreamFailure::new(BackendFault::Idle),
+            NoAnswer::Late => UpstreamFailure::new(BackendFault::AnswerTimeout),
+            NoAnswer::Unfit => UpstreamFailure::new(BackendFault::Protocol),
+            NoAnswer::Failed(_, fault) => UpstreamFailure::from(fault),
         }
     }
 }
 
-impl Future for Waiting<'_> {
-    type Output = Result<(Answer, Wire), Ended>;
+impl Future for AnswerWait<'_> {
+    type Output = Result<(UpstreamAnswer, UpstreamWire), NoAnswer>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let worker = self.worker;
-        let Some(wire) = &mut self.wire else { return Poll::Ready(Err(Ended::Late)) };
+        let Some(wire) = &mut self.wire else { return Poll::Ready(Err(NoAnswer::Late)) };
         let polled = wire.poll_answer(worker, cx);
         if polled.is_pending() && !self.link.backend_late.get() {
             return Poll::Pending;
         }
-        self.link.heard();
+        self.link.end_answer_wait();
         Poll::Ready(match (polled, self.wire.take()) {
             // The request did not ask for another protocol.
             (Poll::Ready(Ok((head, _))), Some(_))
                 if head.status().is_informational() && !self.link.may_switch() =>
             {
-                Err(Ended::Unfit)
+                Err(NoAnswer::Unfit)
             }
             (Poll::Ready(Ok(answer)), Some(wire)) => Ok((answer, wire)),
-            (Poll::Ready(Err(fault)), Some(wire)) => Err(Ended::Failed(wire, fault)),
+            (Poll::Ready(Err(fault)), Some(wire)) => Err(NoAnswer::Failed(wire, fault)),
             (_, wire) => {
-                wire.iter().for_each(Wire::is_late);
-                Err(Ended::Late)
+                wire.iter().for_each(UpstreamWire::retire_if_silent);
+                Err(NoAnswer::Late)
             }
         })
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for AnswerWait<'_> {
     fn drop(&mut self) {
         if let Some(wire) = self.wire.take() {
-            self.link.heard();
-            abort::run_on(self.worker, self.account, abort::Rest::Head(wire));
+            self.link.end_answer_wait();
+            abort::run_on(self.worker, self.account, abort::AbandonedExchange::Head(wire));
         }
     }
 }
@@ -493,13 +503,13 @@ impl Drop for Waiting<'_> {
 /// Charges for the answer and holds it until the time that the engine set, before its head goes
 /// out.
 async fn held(
-    worker: &Rc<Worker>,
-    link: &Rc<Link>,
-    site: &Site,
-    answer: Answer,
-    wire: Wire,
-    account: Account,
-) -> Result<Response<Body>, Failure> {
+    worker: &Rc<ProxyWorker>,
+    link: &Rc<ClientLink>,
+    site: &ProxyConfigSnapshot,
+    answer: UpstreamAnswer,
+    wire: UpstreamWire,
+    account: RequestAccount,
+) -> Result<Response<AnswerBody>, UpstreamFailure> {
     let (answer, found) = answer;
     let (mut head, ()) = answer.into_parts();
     let until = account.head(&mut head.headers, site.keep_cost_header);
@@ -516,9 +526,9 @@ async fn held(
     }
     if headers::is_stream(&head.headers) {
         account.leave();
-        worker.step_aside(link);
+        worker.set_aside(link);
     }
-    let mut download = Download::new(wire, link, worker, account);
+    let mut download = AnswerDownload::new(wire, link, worker, account);
     headers::answer(head.status, &mut head.headers, found);
     if let Some(until) = until {
         let over = tokio::time::sleep_until(worker.clock.instant(until));
@@ -530,23 +540,25 @@ async fn held(
 /// Handles an answer that switches protocols. The bytes that follow are not HTTP and not charged.
 /// They are carried unchanged once the client has the head.
 async fn switched(
-    worker: &Rc<Worker>,
-    link: &Rc<Link>,
-    (mut head, found): (http::response::Parts, Found),
-    wire: Wire,
-    (account, until): (Account, Option<Time>),
-) -> Result<Response<Body>, Failure> {
+    worker: &Rc<ProxyWorker>,
+    link: &Rc<ClientLink>,
+    (mut head, found): (http::response::Parts, FieldKinds),
+    wire: UpstreamWire,
+    (account, until): (RequestAccount, Option<Time>),
+) -> Result<Response<AnswerBody>, UpstreamFailure> {
     account.leave();
     headers::answer_upgrade(&mut head.headers, found);
     if let Some(handshake) = link.handshake()
         && !handshake.answer(&mut head.status, &mut head.headers)
     {
-        return Err(Failure::of(BackendFault::Protocol, KeyUnread).by(&wire.far().backend));
+        return Err(
+            UpstreamFailure::of(BackendFault::Protocol, WebsocketKeyError).by(&wire.far().backend)
+        );
     }
     if let Some(until) = until {
         Box::pin(tokio::time::sleep_until(worker.clock.instant(until))).await;
     }
     account.settle();
     link.switched(wire);
-    Ok(Response::from_parts(head, Body::Whole(None)))
+    Ok(Response::from_parts(head, AnswerBody::Whole(None)))
 }

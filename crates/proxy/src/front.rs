@@ -11,14 +11,14 @@ mod streams;
 mod tunnel;
 
 use super::exchange;
-use super::link::Link;
-use super::worker::{Share, Worker};
+use super::link::ClientLink;
+use super::worker::{AddressShare, ProxyWorker};
 use arc_swap::ArcSwap;
-use begun::Begun;
-use evenkeel_telemetry::counts::Turned;
+use begun::SniffedStream;
+use evenkeel_telemetry::counts::ConnectionRefusal;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use preface::{For, Preface};
+use preface::{ProxiedParty, ProxyHeaderParse};
 use rustls::ServerConfig;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -32,7 +32,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 /// The TLS configuration with the certificates for clients; replaced when their files change.
-pub(super) type Shown = Arc<ArcSwap<Arc<ServerConfig>>>;
+pub(super) type LiveServerConfig = Arc<ArcSwap<Arc<ServerConfig>>>;
 
 /// The bound of a head in bytes if the settings have none, because hyper needs a number.
 const HEADER_BYTES_MAX: usize = 1 << 20;
@@ -44,7 +44,7 @@ const BUFFER_BYTES_MIN: usize = 8192;
 const TLS_HANDSHAKE: u8 = 0x16;
 
 /// The ALPN name of HTTP/2.
-const HTTP2: &[u8] = b"h2";
+const ALPN_HTTP2: &[u8] = b"h2";
 
 /// The answer to a browser that speaks plain HTTP to a TLS port.
 const NOT_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n\
@@ -54,20 +54,20 @@ const NOT_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\
 const HEAD_LATE: &[u8] = b"HTTP/1.1 408 Request Timeout\r\ncontent-type: text/plain\r\n\
     content-length: 38\r\nconnection: close\r\n\r\nThe request took too long to send it.\n";
 
-impl Worker {
+impl ProxyWorker {
     /// Serves one connection until it ends.
     pub(super) async fn converse(
-        self: &Rc<Worker>,
+        self: &Rc<ProxyWorker>,
         stream: TcpStream,
-        link: Rc<Link>,
-        shown: Option<Shown>,
+        link: Rc<ClientLink>,
+        shown: Option<LiveServerConfig>,
     ) {
-        let mut begun = Begun::new(stream);
-        let said = self.site().trust.prefaces(link.peer());
+        let mut begun = SniffedStream::new(stream);
+        let said = self.site().trust.expects_proxy_header(link.peer());
         if said && !self.introduced(&mut begun, &link).await {
             return;
         }
-        let Some(_share) = Share::take(self, &link) else { return };
+        let Some(_share) = AddressShare::take(self, &link) else { return };
         if let Some(shown) = shown {
             return Box::pin(self.converse_under_tls(begun, link, &shown)).await;
         }
@@ -86,16 +86,16 @@ impl Worker {
     }
 
     async fn converse_under_tls(
-        self: &Rc<Worker>,
-        mut begun: Begun,
-        link: Rc<Link>,
-        shown: &Shown,
+        self: &Rc<ProxyWorker>,
+        mut begun: SniffedStream,
+        link: Rc<ClientLink>,
+        shown: &LiveServerConfig,
     ) {
         if begun.bytes().is_empty() && !begun.more(&link).await {
             return;
         }
         let Some(stream) = self.secured(begun, &link, shown).await else { return };
-        let streams = stream.get_ref().1.alpn_protocol() == Some(HTTP2);
+        let streams = stream.get_ref().1.alpn_protocol() == Some(ALPN_HTTP2);
         let stream = ClientStream::new(stream, Rc::clone(&link), Rc::clone(self));
         if streams {
             Box::pin(streams::serve(self, stream, &link)).await;
@@ -106,21 +106,21 @@ impl Worker {
 
     /// Reads the PROXY protocol header that a trusted front sends before the first byte. Returns
     /// false if it sends none.
-    async fn introduced(&self, begun: &mut Begun, link: &Link) -> bool {
+    async fn introduced(&self, begun: &mut SniffedStream, link: &ClientLink) -> bool {
         loop {
             match preface::read(begun.bytes()) {
-                Preface::More if begun.more(link).await => {}
-                Preface::Whole(length, said) => {
+                ProxyHeaderParse::More if begun.more(link).await => {}
+                ProxyHeaderParse::Whole(length, said) => {
                     begun.skip(length);
-                    if let For::Client { address, secure } = said {
-                        link.speaks_for(address, secure);
+                    if let ProxiedParty::Client { address, secure } = said {
+                        link.set_client(address, secure);
                     }
                     return true;
                 }
                 // The peer connected and sent nothing, such as a health check.
-                Preface::More if begun.bytes().is_empty() => return false,
-                Preface::More | Preface::Bad => {
-                    self.watch.unintroduced(link.peer(), self.time());
+                ProxyHeaderParse::More if begun.bytes().is_empty() => return false,
+                ProxyHeaderParse::More | ProxyHeaderParse::Bad => {
+                    self.watch.record_missing_preface(link.peer(), self.time());
                     return false;
                 }
             }
@@ -130,12 +130,12 @@ impl Worker {
     /// Does the TLS handshake. Returns `None` if it fails or the link is closed.
     async fn secured(
         &self,
-        mut begun: Begun,
-        link: &Link,
-        shown: &Shown,
-    ) -> Option<TlsStream<Begun>> {
+        mut begun: SniffedStream,
+        link: &ClientLink,
+        shown: &LiveServerConfig,
+    ) -> Option<TlsStream<SniffedStream>> {
         if begun.bytes().first() != Some(&TLS_HANDSHAKE) {
-            self.watch.proxy.turned(Turned::Tls).increment(1);
+            self.watch.proxy.refused_connections(ConnectionRefusal::Tls).increment(1);
             // If the client does not read this answer, nothing is lost.
             let _ = begun.write_all(NOT_TLS).await;
             let _ = begun.shutdown().await;
@@ -152,17 +152,17 @@ impl Worker {
         });
         match made.await {
             Some(Ok(stream)) => {
-                link.is_secured(self.now());
+                link.start_head_timeout(self.now());
                 Some(stream)
             }
             Some(Err(error)) => {
-                self.watch.proxy.turned(Turned::Tls).increment(1);
+                self.watch.proxy.refused_connections(ConnectionRefusal::Tls).increment(1);
                 let client = link.peer();
                 tracing::debug!(target: "evenkeel::proxy", %client, %error, "no TLS handshake");
                 None
             }
             None => {
-                self.watch.proxy.turned(Turned::Tls).increment(1);
+                self.watch.proxy.refused_connections(ConnectionRefusal::Tls).increment(1);
                 None
             }
         }
@@ -171,7 +171,7 @@ impl Worker {
     /// Serves requests one after the other. While the connection is idle for long, no hyper
     /// connection exists: its buffers and the memory for an exchange take many times what the
     /// connection itself needs.
-    async fn serve<S>(self: &Rc<Worker>, stream: ClientStream<S>, link: &Rc<Link>)
+    async fn serve<S>(self: &Rc<ProxyWorker>, stream: ClientStream<S>, link: &Rc<ClientLink>)
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -183,15 +183,15 @@ impl Worker {
             if !resting.rest().await {
                 return;
             }
-            link.wakes();
+            link.end_rest();
         }
     }
 
     /// Serves requests until the connection ends or goes idle. If it goes idle, returns the stream.
     async fn serve_on<S>(
-        self: &Rc<Worker>,
+        self: &Rc<ProxyWorker>,
         stream: ClientStream<S>,
-        link: &Rc<Link>,
+        link: &Rc<ClientLink>,
     ) -> Option<ClientStream<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -201,7 +201,7 @@ impl Worker {
         let mut connection = self.builder().serve_connection(TokioIo::new(stream), service);
         poll_fn(|cx| {
             link.served_by(cx.waker());
-            if link.is_closed() || link.is_head_late() || link.rests() {
+            if link.is_closed() || link.is_head_late() || link.should_rest() {
                 return Poll::Ready(());
             }
             let polled = self.lane.at_once(|| Pin::new(&mut connection).poll(cx));
@@ -218,7 +218,7 @@ impl Worker {
             give_up(connection.into_parts().io.into_inner(), link).await;
             return None;
         }
-        if link.rests() {
+        if link.should_rest() {
             let parts = connection.into_parts();
             return Some(parts.io.into_inner().unread(parts.read_buf));
         }
@@ -231,7 +231,7 @@ impl Worker {
     }
 
     /// Counts and logs a request that hyper could not parse and has answered by itself.
-    fn ended(&self, link: &Link, end: hyper::Result<()>) {
+    fn ended(&self, link: &ClientLink, end: hyper::Result<()>) {
         if let Some(error) = end.err().filter(hyper::Error::is_parse) {
             self.watch.proxy.bad_requests.increment(1);
             let client = link.peer();
@@ -261,7 +261,7 @@ impl Worker {
 
 /// Sends a client the answer that its head is late, as far as the client reads it at once, and
 /// closes its connection.
-async fn give_up(mut stream: impl AsyncWrite + Unpin, link: &Link) {
+async fn give_up(mut stream: impl AsyncWrite + Unpin, link: &ClientLink) {
     let mut told = false;
     poll_fn(|cx| {
         link.served_by(cx.waker());
@@ -288,7 +288,7 @@ mod tests {
     /// connection.
     #[test]
     fn what_a_connection_and_a_request_keep_is_small() {
-        let link = size_of::<Link>();
+        let link = size_of::<ClientLink>();
         assert!(link <= 320, "{link} bytes");
         let request = bytes(exchange::serve);
         assert!(request <= 2312, "{request} bytes");

@@ -5,8 +5,8 @@
 //! `X-Forwarded-Host` unless a trusted peer set them. All forwarding fields of an untrusted peer
 //! are removed. Variants of them with underscores or other symbols, which CGI backends read as
 //! hyphens, are removed from every request: no client can forge an address that the backend would
-//! believe. `Proxy` ends here, because CGI programs read it as the variable `HTTP_PROXY`. `Via` is
-//! not added. The same rules hold for trailers, and those of RFC 9110, 6.5.1.
+//! believe. `Proxy` ends here, because CGI programs read it as the variable `HTTP_PROXY`.
+//! `PeerTransport` is not added. The same rules hold for trailers, and those of RFC 9110, 6.5.1.
 //!
 //! How the client's address is found: `client/address.rs`.
 
@@ -73,7 +73,7 @@ const NOT_IN_TRAILERS: [&str; 40] = [
 ];
 
 /// Prefixes of the media types of streams.
-const STREAMS: [&[u8]; 2] = [b"text/event-stream", b"application/grpc"];
+const STREAM_MEDIA_TYPES: [&[u8]; 2] = [b"text/event-stream", b"application/grpc"];
 
 /// The maximum number of names in `Connection`. A request with more is refused. Real ones have two.
 const CONNECTION_NAMES_MAX: usize = 32;
@@ -84,13 +84,13 @@ const CONNECTION_NAMES_MAX: usize = 32;
 ///
 /// # Errors
 /// The status to answer a malformed request with.
-pub(super) fn normalise(head: &mut Parts, secure: bool) -> Result<Found, StatusCode> {
+pub(super) fn normalise(head: &mut Parts, secure: bool) -> Result<FieldKinds, StatusCode> {
     if head.method == Method::CONNECT || head.method == Method::TRACE {
         return Err(StatusCode::METHOD_NOT_ALLOWED);
     }
     join_cookies(&mut head.headers);
-    let found = Found::look(&head.headers);
-    if found.has(Found::TRANSFER_ENCODING) {
+    let found = FieldKinds::look(&head.headers);
+    if found.has(FieldKinds::TRANSFER_ENCODING) {
         check_coding(&head.headers)?;
     }
     if head.uri.authority().is_some() || head.uri.scheme().is_some() {
@@ -192,7 +192,7 @@ pub(super) fn host(headers: &HeaderMap) -> &str {
 }
 
 /// Facts about the peer for preparing a head for the backend.
-pub(super) struct Peer<'a> {
+pub(super) struct PeerFacts<'a> {
     /// The peer's address as a header value.
     pub(super) address: &'a HeaderValue,
     /// Whether the request came over TLS.
@@ -206,21 +206,25 @@ pub(super) struct Peer<'a> {
 }
 
 /// Prepares a request's head for the backend; `found` are the kinds of fields in it. The fields
-/// about the client are added later by [`introduce`].
+/// about the client are added later by [`write_client_fields`].
 ///
 /// # Errors
 /// The status to answer with.
-pub(super) fn forward(head: &mut Parts, found: Found, peer: &Peer<'_>) -> Result<(), StatusCode> {
+pub(super) fn forward(
+    head: &mut Parts,
+    found: FieldKinds,
+    peer: &PeerFacts<'_>,
+) -> Result<(), StatusCode> {
     let headers = &mut head.headers;
-    if found.has(Found::HOP_BY_HOP) {
-        let trailers = found.has(Found::TE) && wants_trailers(headers);
+    if found.has(FieldKinds::HOP_BY_HOP) {
+        let trailers = found.has(FieldKinds::TE) && wants_trailers(headers);
         drop_hop_by_hop(headers, found, peer.own_header)?;
         if trailers {
             headers.insert(header::TE, HeaderValue::from_static("trailers"));
             headers.insert(header::CONNECTION, HeaderValue::from_static("te"));
         }
     }
-    if found.has(Found::FORWARDING) {
+    if found.has(FieldKinds::FORWARDING) {
         drop_where(headers, |name| is_forwarding(name) && (!peer.trusted || is_disguised(name)));
         if peer.trusted {
             add_to_chain(headers, peer.address);
@@ -229,10 +233,10 @@ pub(super) fn forward(head: &mut Parts, found: Found, peer: &Peer<'_>) -> Result
     if let Some(own) = peer.own_header.map(str::as_bytes) {
         drop_where(headers, |name| is_alike(name, own) && (!peer.trusted || name != own));
     }
-    if found.has(Found::PROXY) {
+    if found.has(FieldKinds::PROXY) {
         headers.remove(PROXY);
     }
-    if found.has(Found::EXPECT) {
+    if found.has(FieldKinds::EXPECT) {
         // The proxy itself sends `100 Continue`.
         headers.remove(header::EXPECT);
     }
@@ -241,8 +245,8 @@ pub(super) fn forward(head: &mut Parts, found: Found, peer: &Peer<'_>) -> Result
 
 /// Returns the one protocol that a request asks to switch to, if it is in `allowed`. `found`: the
 /// kinds of fields in the head.
-pub(super) fn upgrade(head: &Parts, found: Found, allowed: &[String]) -> Option<HeaderValue> {
-    if !found.has(Found::UPGRADE) || head.version == Version::HTTP_10 {
+pub(super) fn upgrade(head: &Parts, found: FieldKinds, allowed: &[String]) -> Option<HeaderValue> {
+    if !found.has(FieldKinds::UPGRADE) || head.version == Version::HTTP_10 {
         return None;
     }
     let mut lines = head.headers.get_all(header::UPGRADE).iter();
@@ -263,7 +267,7 @@ pub(super) fn ask_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
 
 /// Prepares the head of an answer that switches protocols for the client. `found`: the kinds of
 /// fields in it.
-pub(super) fn answer_upgrade(headers: &mut HeaderMap, found: Found) {
+pub(super) fn answer_upgrade(headers: &mut HeaderMap, found: FieldKinds) {
     let protocol = headers.get(header::UPGRADE).cloned();
     answer(StatusCode::SWITCHING_PROTOCOLS, headers, found);
     headers.remove(header::CONTENT_LENGTH);
@@ -280,21 +284,21 @@ pub(super) fn is_stream(headers: &HeaderMap) -> bool {
         let begin = value.and_then(|value| value.get(..kind.len()));
         begin.is_some_and(|begin| begin.eq_ignore_ascii_case(kind))
     };
-    STREAMS.iter().any(is)
+    STREAM_MEDIA_TYPES.iter().any(is)
 }
 
 /// Prepares the head of an answer for the client. `found`: the kinds of fields in it.
-pub(super) fn answer(status: StatusCode, headers: &mut HeaderMap, found: Found) {
+pub(super) fn answer(status: StatusCode, headers: &mut HeaderMap, found: FieldKinds) {
     if status == StatusCode::NO_CONTENT {
         // A 204 has no length (RFC 9110, 8.6). In HTTP/2 a length would make it a truncated answer.
         headers.remove(header::CONTENT_LENGTH);
     }
-    if !found.has(Found::HOP_BY_HOP) {
+    if !found.has(FieldKinds::HOP_BY_HOP) {
         return;
     }
     // If an answer names too many fields in `Connection`, no hop-by-hop field is removed.
     let _ = drop_hop_by_hop(headers, found, None);
-    if found.has(Found::PROXY_AUTHENTICATE) {
+    if found.has(FieldKinds::PROXY_AUTHENTICATE) {
         headers.remove(header::PROXY_AUTHENTICATE);
     }
 }
@@ -313,8 +317,8 @@ pub(super) fn quotas(headers: &mut HeaderMap, quotas: &[Quota]) {
 
 /// Removes the fields that must not occur in trailers. `own`: the header that names the client.
 pub(super) fn trailers(trailers: &mut HeaderMap, own: Option<&str>) {
-    let found = Found::look(trailers);
-    if found.has(Found::HOP_BY_HOP) {
+    let found = FieldKinds::look(trailers);
+    if found.has(FieldKinds::HOP_BY_HOP) {
         let _ = drop_hop_by_hop(trailers, found, None);
         trailers.remove(header::PROXY_AUTHENTICATE);
     }
@@ -326,8 +330,8 @@ pub(super) fn trailers(trailers: &mut HeaderMap, own: Option<&str>) {
 
 /// Whether a request contains an address of the client that it is forwarded for. `found`: the kinds
 /// of fields in it.
-pub(super) fn forwards(headers: &HeaderMap, found: Found) -> bool {
-    found.has(Found::FORWARDING)
+pub(super) fn forwards(headers: &HeaderMap, found: FieldKinds) -> bool {
+    found.has(FieldKinds::FORWARDING)
         && (headers.contains_key(X_FORWARDED_FOR)
             || headers.contains_key(X_REAL_IP)
             || headers.contains_key(header::FORWARDED))
@@ -336,69 +340,71 @@ pub(super) fn forwards(headers: &HeaderMap, found: Found) -> bool {
 /// The kinds of fields found in one pass over a head, one bit each. Most heads have few fields to
 /// remove, and each removal costs a search.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Found(u16);
+pub(super) struct FieldKinds(u16);
 
-impl Found {
-    const CONNECTION: Found = Found(1);
-    const TRANSFER_ENCODING: Found = Found(1 << 1);
-    const TE: Found = Found(1 << 2);
-    const UPGRADE: Found = Found(1 << 3);
-    const KEEP_ALIVE: Found = Found(1 << 4);
-    const PROXY_CONNECTION: Found = Found(1 << 5);
-    const PROXY_AUTHORIZATION: Found = Found(1 << 6);
-    const PROXY_AUTHENTICATE: Found = Found(1 << 7);
+impl FieldKinds {
+    const CONNECTION: FieldKinds = FieldKinds(1);
+    const TRANSFER_ENCODING: FieldKinds = FieldKinds(1 << 1);
+    const TE: FieldKinds = FieldKinds(1 << 2);
+    const UPGRADE: FieldKinds = FieldKinds(1 << 3);
+    const KEEP_ALIVE: FieldKinds = FieldKinds(1 << 4);
+    const PROXY_CONNECTION: FieldKinds = FieldKinds(1 << 5);
+    const PROXY_AUTHORIZATION: FieldKinds = FieldKinds(1 << 6);
+    const PROXY_AUTHENTICATE: FieldKinds = FieldKinds(1 << 7);
     /// All hop-by-hop fields: the union of the bits above.
-    const HOP_BY_HOP: Found = Found((1 << 8) - 1);
-    const FORWARDING: Found = Found(1 << 8);
-    const EXPECT: Found = Found(1 << 9);
-    const PROXY: Found = Found(1 << 10);
+    const HOP_BY_HOP: FieldKinds = FieldKinds((1 << 8) - 1);
+    const FORWARDING: FieldKinds = FieldKinds(1 << 8);
+    const EXPECT: FieldKinds = FieldKinds(1 << 9);
+    const PROXY: FieldKinds = FieldKinds(1 << 10);
 
     /// Fields in addition to `Connection` that end here, in both directions.
-    const DROPPED: [(Found, HeaderName); 6] = [
-        (Found::KEEP_ALIVE, KEEP_ALIVE),
-        (Found::PROXY_CONNECTION, PROXY_CONNECTION),
-        (Found::PROXY_AUTHORIZATION, header::PROXY_AUTHORIZATION),
-        (Found::TE, header::TE),
-        (Found::TRANSFER_ENCODING, header::TRANSFER_ENCODING),
-        (Found::UPGRADE, header::UPGRADE),
+    const DROPPED: [(FieldKinds, HeaderName); 6] = [
+        (FieldKinds::KEEP_ALIVE, KEEP_ALIVE),
+        (FieldKinds::PROXY_CONNECTION, PROXY_CONNECTION),
+        (FieldKinds::PROXY_AUTHORIZATION, header::PROXY_AUTHORIZATION),
+        (FieldKinds::TE, header::TE),
+        (FieldKinds::TRANSFER_ENCODING, header::TRANSFER_ENCODING),
+        (FieldKinds::UPGRADE, header::UPGRADE),
     ];
 
     /// Returns the kinds of fields in `headers`.
-    pub(super) fn look(headers: &HeaderMap) -> Found {
-        headers.keys().fold(Found::default(), |found, name| Found(found.0 | Found::of(name).0))
+    pub(super) fn look(headers: &HeaderMap) -> FieldKinds {
+        headers
+            .keys()
+            .fold(FieldKinds::default(), |found, name| FieldKinds(found.0 | FieldKinds::of(name).0))
     }
 
     /// Adds the kind of one more field.
     pub(super) fn add(&mut self, name: &HeaderName) {
-        self.0 |= Found::of(name).0;
+        self.0 |= FieldKinds::of(name).0;
     }
 
-    fn of(name: &HeaderName) -> Found {
+    fn of(name: &HeaderName) -> FieldKinds {
         let name = name.as_str().as_bytes();
         match name.first() {
-            Some(b'c') if name == b"connection" => Found::CONNECTION,
-            Some(b'e') if name == b"expect" => Found::EXPECT,
-            Some(b'k') if name == b"keep-alive" => Found::KEEP_ALIVE,
+            Some(b'c') if name == b"connection" => FieldKinds::CONNECTION,
+            Some(b'e') if name == b"expect" => FieldKinds::EXPECT,
+            Some(b'k') if name == b"keep-alive" => FieldKinds::KEEP_ALIVE,
             Some(b'p') => match name {
-                b"proxy" => Found::PROXY,
-                b"proxy-connection" => Found::PROXY_CONNECTION,
-                b"proxy-authorization" => Found::PROXY_AUTHORIZATION,
-                b"proxy-authenticate" => Found::PROXY_AUTHENTICATE,
-                _ => Found::default(),
+                b"proxy" => FieldKinds::PROXY,
+                b"proxy-connection" => FieldKinds::PROXY_CONNECTION,
+                b"proxy-authorization" => FieldKinds::PROXY_AUTHORIZATION,
+                b"proxy-authenticate" => FieldKinds::PROXY_AUTHENTICATE,
+                _ => FieldKinds::default(),
             },
             Some(b't') => match name {
-                b"te" => Found::TE,
-                b"transfer-encoding" => Found::TRANSFER_ENCODING,
-                _ => Found::default(),
+                b"te" => FieldKinds::TE,
+                b"transfer-encoding" => FieldKinds::TRANSFER_ENCODING,
+                _ => FieldKinds::default(),
             },
-            Some(b'u') if name == b"upgrade" => Found::UPGRADE,
-            Some(b'f' | b'x') if is_forwarding(name) => Found::FORWARDING,
-            _ => Found::default(),
+            Some(b'u') if name == b"upgrade" => FieldKinds::UPGRADE,
+            Some(b'f' | b'x') if is_forwarding(name) => FieldKinds::FORWARDING,
+            _ => FieldKinds::default(),
         }
     }
 
     /// Whether any of the kinds `any` was found.
-    fn has(self, any: Found) -> bool {
+    fn has(self, any: FieldKinds) -> bool {
         self.0 & any.0 != 0
     }
 }
@@ -442,16 +448,16 @@ fn drop_where(headers: &mut HeaderMap, which: impl Fn(&[u8]) -> bool) {
 /// remove.
 fn drop_hop_by_hop(
     headers: &mut HeaderMap,
-    found: Found,
+    found: FieldKinds,
     own: Option<&str>,
 ) -> Result<(), StatusCode> {
-    if found.has(Found::CONNECTION) {
+    if found.has(FieldKinds::CONNECTION) {
         for name in named_in_connection(headers, own)? {
             headers.remove(name);
         }
         headers.remove(header::CONNECTION);
     }
-    for (field, name) in &Found::DROPPED {
+    for (field, name) in &FieldKinds::DROPPED {
         if found.has(*field) {
             headers.remove(name);
         }
@@ -495,9 +501,9 @@ fn wants_trailers(headers: &HeaderMap) -> bool {
 
 /// Calls `say` for each field that the backend gets about the client in addition to the prepared
 /// `headers`. (Adding them to the map would cost more: each entry takes a search.)
-pub(super) fn introduce(
+pub(super) fn write_client_fields(
     headers: &HeaderMap,
-    peer: &Peer<'_>,
+    peer: &PeerFacts<'_>,
     mut say: impl FnMut(&HeaderName, &[u8]),
 ) {
     // Forwarding fields remain only if the peer is trusted.
@@ -567,16 +573,16 @@ mod tests {
         let backend = HeaderValue::from_static("backend:80");
         let own_header = Some("cf-connecting-ip");
         let peer =
-            Peer { address: &address, secure: false, trusted, own_header, backend: &backend };
+            PeerFacts { address: &address, secure: false, trusted, own_header, backend: &backend };
         sent(head, &peer).expect("passes")
     }
 
     /// The fields that the backend receives.
-    fn sent(mut head: Parts, peer: &Peer<'_>) -> Result<HeaderMap, StatusCode> {
-        let found = Found::look(&head.headers);
+    fn sent(mut head: Parts, peer: &PeerFacts<'_>) -> Result<HeaderMap, StatusCode> {
+        let found = FieldKinds::look(&head.headers);
         forward(&mut head, found, peer)?;
         let mut sent = head.headers.clone();
-        introduce(&head.headers, peer, |name, value| {
+        write_client_fields(&head.headers, peer, |name, value| {
             sent.append(name, HeaderValue::from_bytes(value).expect("a value"));
         });
         Ok(sent)
@@ -783,7 +789,7 @@ mod tests {
             ],
         )
         .headers;
-        let found = Found::look(&headers);
+        let found = FieldKinds::look(&headers);
         answer(StatusCode::OK, &mut headers, found);
         assert!(headers.is_empty(), "{headers:?}");
     }
@@ -799,7 +805,7 @@ mod tests {
                 head.headers.insert(header::TE, hop.clone());
                 head.headers.insert(X_FORWARDED_FOR, chain.clone());
                 let address = HeaderValue::from_static("192.0.2.1");
-                let peer = Peer {
+                let peer = PeerFacts {
                     address: &address,
                     secure: false,
                     trusted,

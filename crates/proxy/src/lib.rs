@@ -20,19 +20,19 @@ mod link;
 mod wire;
 mod worker;
 
-use backends::Secured;
-use evenkeel_config::settings::{Backend, Proxy};
-use evenkeel_config::source::files::File;
+use backends::UpstreamTls;
+use evenkeel_config::settings::{BackendAddress, ProxySettings};
+use evenkeel_config::source::files::WatchedFile;
 use evenkeel_core::units::Time;
-use evenkeel_engine::{Engine, Lane};
+use evenkeel_engine::{Engine, EngineLane};
 use evenkeel_runtime::clock::Clock;
-use evenkeel_serve::handover::Sockets;
+use evenkeel_serve::handover::ListenSockets;
 use evenkeel_serve::watchdog;
-use evenkeel_store::redis::Store;
-use evenkeel_store::requests::Requests;
+use evenkeel_store::redis::RedisStore;
+use evenkeel_store::requests::StoreRequests;
 use evenkeel_telemetry::Watch;
-use evenkeel_tls::live::Live;
-use front::Shown;
+use evenkeel_tls::live::LiveValue;
+use front::LiveServerConfig;
 use parking_lot::Mutex;
 use rustls::ServerConfig;
 use std::convert::Infallible;
@@ -46,16 +46,16 @@ use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use worker::{House, Worker};
+use worker::{ProxyShared, ProxyWorker};
 
 /// The maximum number of task polls between two looks at the system's event queue. Each poll takes
 /// microseconds, so timers are late by a millisecond or two at most. The runtime's default interval
 /// is shorter and costs a busy thread a few percent of its time.
-const POLLS_PER_LOOK: u32 = 256;
+const POLLS_PER_EVENT_CHECK: u32 = 256;
 
 /// Why the proxy could not start.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum ProxyStartError {
     /// The settings contain no address.
     #[error("proxy.listen names no address; write one, such as 0.0.0.0:8888")]
     NoAddress,
@@ -71,7 +71,7 @@ pub enum StartError {
     },
     /// The certificates cannot be loaded.
     #[error("certificates of the proxy: {0}")]
-    Tls(#[from] evenkeel_tls::pem::Fault),
+    Tls(#[from] evenkeel_tls::pem::TlsFileError),
     /// The system refuses a thread or an event queue.
     #[error("cannot start a thread of the proxy: {0}; raise the limits on threads and open files")]
     Thread(io::Error),
@@ -79,14 +79,14 @@ pub enum StartError {
 
 /// The current instructions to all threads: the settings and the phase.
 #[derive(Clone)]
-struct Order {
-    settings: Arc<Proxy>,
-    secured: Secured,
-    phase: Phase,
+struct ProxyInstructions {
+    settings: Arc<ProxySettings>,
+    secured: UpstreamTls,
+    phase: ProxyPhase,
 }
 
 #[derive(Clone, Copy)]
-enum Phase {
+enum ProxyPhase {
     Serve,
     /// Accept no more connections, and let running requests finish until this time.
     Drain(Instant),
@@ -94,20 +94,20 @@ enum Phase {
 }
 
 /// A running proxy.
-pub struct Running {
+pub struct RunningProxy {
     addresses: Vec<SocketAddr>,
-    orders: watch::Sender<Order>,
+    orders: watch::Sender<ProxyInstructions>,
     /// The channel closes when the last thread has ended.
     alive: tokio::sync::Mutex<mpsc::Receiver<Infallible>>,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
-    house: Arc<House>,
+    house: Arc<ProxyShared>,
     /// The certificates, reloaded when their files change.
-    live: Mutex<Option<Live<Arc<ServerConfig>>>>,
+    live: Mutex<Option<LiveValue<Arc<ServerConfig>>>>,
 }
 
 /// Returns the TLS configuration for backends, or `None` if no backend uses TLS.
-fn secured(settings: &Proxy) -> Result<Secured, evenkeel_tls::pem::Fault> {
-    if !settings.backends.iter().any(Backend::is_secured) {
+fn secured(settings: &ProxySettings) -> Result<UpstreamTls, evenkeel_tls::pem::TlsFileError> {
+    if !settings.backends.iter().any(BackendAddress::is_secured) {
         return Ok(None);
     }
     let config = evenkeel_tls::client::backend(&settings.backend_tls)?;
@@ -126,11 +126,11 @@ pub fn threads() -> usize {
 ///
 /// An address cannot be listened on, or the system gives no thread. Nothing runs then.
 pub fn start(
-    settings: &Proxy,
+    settings: &ProxySettings,
     engine: &Arc<Engine>,
     watch: &Arc<Watch>,
-) -> Result<Running, StartError> {
-    start_on(settings, (engine, None), watch, &Sockets::default())
+) -> Result<RunningProxy, ProxyStartError> {
+    start_on(settings, (engine, None), watch, &ListenSockets::default())
 }
 
 /// Like [`start`], but takes over the sockets of `sockets` that match the settings; the others are
@@ -139,30 +139,34 @@ pub fn start(
 /// # Errors
 /// An address cannot be listened on, or the system gives no thread. Nothing runs then.
 pub fn start_on(
-    settings: &Proxy,
-    (engine, store): (&Arc<Engine>, Option<&Arc<Store>>),
+    settings: &ProxySettings,
+    (engine, store): (&Arc<Engine>, Option<&Arc<RedisStore>>),
     watch: &Arc<Watch>,
-    sockets: &Sockets,
-) -> Result<Running, StartError> {
+    sockets: &ListenSockets,
+) -> Result<RunningProxy, ProxyStartError> {
     if settings.listen.is_empty() {
-        return Err(StartError::NoAddress);
+        return Err(ProxyStartError::NoAddress);
     }
     let count = threads();
     let live = settings.tls.clone().map(|tls| {
         let (paths, http2) = (evenkeel_tls::front_files(&tls), settings.http2);
-        let make = move |files: &[File]| evenkeel_tls::front(files, &tls, http2);
-        Live::load("proxy", paths, make, engine.clock().now(), watch.registry())
+        let make = move |files: &[WatchedFile]| evenkeel_tls::front(files, &tls, http2);
+        LiveValue::load("proxy", paths, make, engine.clock().now(), watch.registry())
     });
     let live = live.transpose()?;
-    let shown = live.as_ref().map(Live::running);
+    let shown = live.as_ref().map(LiveValue::running);
     let plain = settings.tls.as_ref().map_or(usize::MAX, |tls| tls.plain);
     let (addresses, mut listeners) = bind_all(&settings.listen, count, sockets)?;
     let secured = secured(settings)?;
-    let order = Order { settings: Arc::new(settings.clone()), secured, phase: Phase::Serve };
+    let order = ProxyInstructions {
+        settings: Arc::new(settings.clone()),
+        secured,
+        phase: ProxyPhase::Serve,
+    };
     let (orders, _) = watch::channel(order);
     let (alive, ended) = mpsc::channel(1);
-    let house = Arc::new(House::of(count));
-    let running = Running {
+    let house = Arc::new(ProxyShared::of(count));
+    let running = RunningProxy {
         addresses,
         orders,
         alive: tokio::sync::Mutex::new(ended),
@@ -173,7 +177,7 @@ pub fn start_on(
     for index in 0..count {
         let listeners = listeners.pop().unwrap_or_default().into_iter();
         let shown = |index| shown.clone().filter(|_| index >= plain);
-        let seat = Seat {
+        let seat = ProxyWorkerInit {
             listeners: listeners.map(|(index, listener)| (listener, shown(index))).collect(),
             lane: engine.lane(index),
             store: store.cloned(),
@@ -183,23 +187,23 @@ pub fn start_on(
             orders: running.orders.subscribe(),
         };
         let started = seat.start(index, alive.clone()).inspect_err(|_| running.stop_now());
-        running.threads.lock().push(started.map_err(StartError::Thread)?);
+        running.threads.lock().push(started.map_err(ProxyStartError::Thread)?);
     }
     Ok(running)
 }
 
 /// What a thread needs to start.
-struct Seat {
-    listeners: Vec<(TcpListener, Option<Shown>)>,
-    lane: Lane,
-    store: Option<Arc<Store>>,
+struct ProxyWorkerInit {
+    listeners: Vec<(TcpListener, Option<LiveServerConfig>)>,
+    lane: EngineLane,
+    store: Option<Arc<RedisStore>>,
     clock: Clock,
-    house: Arc<House>,
+    house: Arc<ProxyShared>,
     watch: Arc<Watch>,
-    orders: watch::Receiver<Order>,
+    orders: watch::Receiver<ProxyInstructions>,
 }
 
-impl Seat {
+impl ProxyWorkerInit {
     fn start(
         self,
         index: usize,
@@ -208,7 +212,7 @@ impl Seat {
         let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
         let body = move || {
             let mut builder = tokio::runtime::Builder::new_current_thread();
-            builder.enable_all().event_interval(POLLS_PER_LOOK);
+            builder.enable_all().event_interval(POLLS_PER_EVENT_CHECK);
             match builder.build_local(LocalOptions::default()) {
                 Ok(runtime) => {
                     let _ = ready.send(Ok(()));
@@ -229,12 +233,12 @@ impl Seat {
     }
 
     async fn run(mut self) {
-        let Order { settings, secured, .. } = self.orders.borrow().clone();
+        let ProxyInstructions { settings, secured, .. } = self.orders.borrow().clone();
         let site = (&*settings, &secured);
         let beats = self.watch.beats.clone();
         tokio::task::spawn_local(watchdog::beat("proxy", beats, self.clock));
-        let lanes = (self.lane, self.store.as_ref().map(Requests::new));
-        let worker = Worker::new(site, lanes, self.clock, self.house, self.watch);
+        let lanes = (self.lane, self.store.as_ref().map(StoreRequests::new));
+        let worker = ProxyWorker::new(site, lanes, self.clock, self.house, self.watch);
         let mut accepting = JoinSet::new();
         for (listener, shown) in self.listeners {
             match tokio::net::TcpListener::from_std(listener) {
@@ -251,7 +255,11 @@ impl Seat {
 }
 
 /// Follows the orders until the thread may end.
-async fn obey(worker: &Worker, mut accepting: JoinSet<()>, orders: &mut watch::Receiver<Order>) {
+async fn obey(
+    worker: &ProxyWorker,
+    mut accepting: JoinSet<()>,
+    orders: &mut watch::Receiver<ProxyInstructions>,
+) {
     let mut until = None;
     loop {
         let drained = async {
@@ -268,9 +276,9 @@ async fn obey(worker: &Worker, mut accepting: JoinSet<()>, orders: &mut watch::R
         }
         let order = orders.borrow_and_update().clone();
         match order.phase {
-            Phase::Serve => worker.reload(&order.settings, &order.secured),
-            Phase::Stop => return,
-            Phase::Drain(at) => {
+            ProxyPhase::Serve => worker.reload(&order.settings, &order.secured),
+            ProxyPhase::Stop => return,
+            ProxyPhase::Drain(at) => {
                 until = Some(at);
                 worker.drain();
             }
@@ -278,7 +286,7 @@ async fn obey(worker: &Worker, mut accepting: JoinSet<()>, orders: &mut watch::R
     }
 }
 
-impl Running {
+impl RunningProxy {
     /// Returns the addresses that the proxy listens on, in the order of the settings, with the
     /// ports that the system assigned.
     #[must_use]
@@ -300,7 +308,7 @@ impl Running {
 
     /// Applies changed settings to the requests that follow. The listeners stay as they are, even
     /// if `listen` has changed.
-    pub fn reload(&self, settings: &Proxy) {
+    pub fn reload(&self, settings: &ProxySettings) {
         let settings = Arc::new(settings.clone());
         self.orders.send_modify(|order| {
             match secured(&settings) {
@@ -319,25 +327,26 @@ impl Running {
     }
 
     /// Accepts no more connections, gives running requests at most `timeout` to finish, then closes
-    /// everything. Returns at once; [`Running::ended`] reports when it is done.
+    /// everything. Returns at once; [`RunningProxy::ended`] reports when it is done.
     pub fn drain(&self, timeout: Duration) {
         let until = Clock::deadline(timeout);
-        self.orders.send_modify(|order| order.phase = Phase::Drain(until));
+        self.orders.send_modify(|order| order.phase = ProxyPhase::Drain(until));
     }
 
     /// Closes everything at once, including running requests.
     pub fn stop_now(&self) {
-        self.orders.send_modify(|order| order.phase = Phase::Stop);
+        self.orders.send_modify(|order| order.phase = ProxyPhase::Stop);
     }
 
-    /// Waits until all threads have ended, after [`Running::drain`] or [`Running::stop_now`].
+    /// Waits until all threads have ended, after [`RunningProxy::drain`] or
+    /// [`RunningProxy::stop_now`].
     pub async fn ended(&self) {
         // Nothing is ever sent: `recv` returns when the last sender is dropped.
         let _ = self.alive.lock().await.recv().await;
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProxy {
     fn drop(&mut self) {
         self.stop_now();
         for thread in self.threads.lock().drain(..) {
@@ -349,21 +358,21 @@ impl Drop for Running {
 
 /// The bound addresses, and for each thread its listeners, each with the index of its address in
 /// `proxy.listen`.
-type Bound = (Vec<SocketAddr>, Vec<Vec<(usize, TcpListener)>>);
+type BoundListeners = (Vec<SocketAddr>, Vec<Vec<(usize, TcpListener)>>);
 
 /// Binds `count` listeners, one per thread, for each address. Returns them with the bound
 /// addresses.
 fn bind_all(
     addresses: &[SocketAddr],
     count: usize,
-    sockets: &Sockets,
-) -> Result<Bound, StartError> {
+    sockets: &ListenSockets,
+) -> Result<BoundListeners, ProxyStartError> {
     let mut threads: Vec<Vec<(usize, TcpListener)>> = (0..count).map(|_| Vec::new()).collect();
     let mut bound = Vec::new();
     for (place, address) in addresses.iter().enumerate() {
         let failed = |error: io::Error| {
             let advice = advice(&error);
-            StartError::Listen { address: *address, error, advice }
+            ProxyStartError::Listen { address: *address, error, advice }
         };
         let each = sockets.listen_each(*address, count).map_err(failed)?;
         let first = each.iter().flatten().next().map(TcpListener::local_addr);

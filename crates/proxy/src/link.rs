@@ -10,41 +10,41 @@
 pub(super) mod list;
 mod upload;
 
-use super::account::Shadow;
-use super::connect::Handshake;
-use super::download::Download;
-use super::wire::{Far, Wire};
-use super::worker::Room;
-use evenkeel_config::settings::Timeouts;
+use super::account::WeakAccount;
+use super::connect::ConnectHandshake;
+use super::download::AnswerDownload;
+use super::wire::{UpstreamEnd, UpstreamWire};
+use super::worker::TunnelRoom;
+use evenkeel_config::settings::ProxyTimeouts;
 use http::HeaderValue;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::{Rc, Weak};
 use std::task::{Context, Waker};
 use std::time::Duration;
-pub(super) use upload::UploadFault;
+pub(super) use upload::UploadError;
 use upload::UploadState;
 
 /// How long a connection that is being closed is read from, so that the peer can read the last
 /// answer before its unread bytes make the system reset the connection.
-const LINGER: Duration = Duration::from_secs(2);
+const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long a head may take when there is no room for more connections. Otherwise connections that
 /// send nothing, or a byte now and then, would block all others for `timeouts.header`.
-const HEAD_PATIENCE: Duration = Duration::from_secs(1);
+const CONTENDED_HEAD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The idle time after which a connection releases its buffers.
 const REST_AFTER: Duration = Duration::from_secs(1);
 
 /// A stream whose client reads nothing for this time counts as a connection of its own.
-pub(super) const STREAM_PATIENCE: Duration = Duration::from_millis(100);
+pub(super) const STREAM_STUCK_AFTER: Duration = Duration::from_millis(100);
 
 /// Streams reset before their answer are a flood from this number on, if they are half of all.
 const RESETS_MIN: u64 = 100;
 
 /// The phase of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum LinkPhase {
     /// Connected, without a byte received.
     Silent,
     /// Between two requests, without a byte of the next.
@@ -62,9 +62,9 @@ pub(super) enum Phase {
 /// The time since when a task has been waiting: the worker's coarse milliseconds plus one, or zero
 /// if no task waits. (An `Option` would take twice the memory.)
 #[derive(Default)]
-pub(super) struct Since(Cell<u64>);
+pub(super) struct WaitTimer(Cell<u64>);
 
-impl Since {
+impl WaitTimer {
     /// Starts the wait, unless it has already started.
     pub(super) fn begin(&self, now: u64) {
         if !self.waits() {
@@ -101,23 +101,23 @@ fn exceeds(since: u64, limit: Duration, now: u64, slack: u64) -> bool {
 
 /// The state of a switch to another protocol.
 #[derive(Default)]
-enum Switch {
+enum ProtocolSwitch {
     #[default]
     Nothing,
     /// An HTTP/2 CONNECT waits for the backend to switch. It holds the room that its tunnel needs.
-    Connect(Box<(Handshake, Room)>),
+    Connect(Box<(ConnectHandshake, TunnelRoom)>),
     /// The backend has switched on this connection.
-    Done(Box<Switched>),
+    Done(Box<SwitchedWire>),
 }
 
 /// A connection to a backend that has switched, and the room that the tunnel holds if it is a
 /// stream.
-pub(super) type Switched = (Wire, Option<Room>);
+pub(super) type SwitchedWire = (UpstreamWire, Option<TunnelRoom>);
 
 /// A client connection or a stream, as the worker and its exchanges see it. Legal states, by kind:
 /// - HTTP/1.1 (`over` and `streams` are `None`): `phase` cycles through Silent, Head, Busy and
-///   Idle, and becomes Tunnel from Busy once `switch` was `Done`. Only here can `rests` be set
-///   (Idle, `upload` read, `stuck` not waiting) and `head_late` (Head).
+///   Idle, and becomes Tunnel from Busy once `switch` was `Done`. Only here can `should_rest` be
+///   set (Idle, `upload` read, `stuck` not waiting) and `head_late` (Head).
 /// - HTTP/2 (`streams` is `Some`): Silent or Head before the first stream, then Busy while streams
 ///   run and Idle otherwise. Only here do `ending` and `resets` change.
 /// - Stream (`over` is `Some`): Silent, Busy, then Idle or Tunnel. Only here can `aside` be set and
@@ -125,9 +125,9 @@ pub(super) type Switched = (Wire, Option<Room>);
 ///
 /// Any phase can become Closing. `close` and `head_late` are never reset. `head` and `sending` end
 /// before `answer` begins to wait. `answered` is never reset and only read for streams.
-pub(super) struct Link {
+pub(super) struct ClientLink {
     /// The connection that this link is a stream of (HTTP/2).
-    pub(super) over: Option<Rc<Link>>,
+    pub(super) over: Option<Rc<ClientLink>>,
     /// The peer's address in canonical form, or the client that it names (PROXY protocol).
     peer: Cell<IpAddr>,
     /// The client behind trusted proxies; the peer until that is known.
@@ -151,55 +151,55 @@ pub(super) struct Link {
     /// The stream waits for its client without a slot, and is counted as a connection because it
     /// keeps its connection to the backend.
     pub(super) aside: Cell<bool>,
-    phase: Cell<Phase>,
+    phase: Cell<LinkPhase>,
     since: Cell<u64>,
     /// Set by the sweep: the connection has been idle long enough to release its buffers.
-    rests: Cell<bool>,
+    rest_requested: Cell<bool>,
     /// The client does not read what is written to it.
-    pub(super) stuck: Since,
+    pub(super) stuck: WaitTimer,
     /// The answer's body. `drained`: since the task that sends it last ran, that task has found
     /// that the backend has no more of it.
-    download: RefCell<Weak<RefCell<Download>>>,
+    download: RefCell<Weak<RefCell<AnswerDownload>>>,
     drained: Cell<bool>,
     /// The request's body.
     pub(super) upload: UploadState,
     /// The backend has all of the request and has not begun its answer.
-    pub(super) head: Since,
+    pub(super) head: WaitTimer,
     /// The backend that the request's body is sent to, until the answer begins.
-    sending: RefCell<Option<Rc<Far>>>,
+    sending: RefCell<Option<Rc<UpstreamEnd>>>,
     /// The backend has begun its answer and sends no more of it.
-    pub(super) answer: Since,
+    pub(super) answer: WaitTimer,
     /// Set by the sweep: the backend was silent for too long.
     pub(super) backend_late: Cell<bool>,
     /// The running request asks for another protocol.
     switches: Cell<bool>,
     /// The progress of that switch.
-    switch: RefCell<Switch>,
+    switch: RefCell<ProtocolSwitch>,
     /// The account of the running request.
-    account: RefCell<Shadow>,
+    account: RefCell<WeakAccount>,
     close: Cell<bool>,
     /// Set by the sweep: a head has begun and did not end in time.
     head_late: Cell<bool>,
     task: RefCell<Option<Waker>>,
 }
 
-impl Link {
+impl ClientLink {
     /// Creates the link of a connection from `peer`.
-    pub(super) fn new(peer: SocketAddr, secure: bool, now: u64) -> Link {
-        Link::of(peer.ip().to_canonical(), secure, now)
+    pub(super) fn new(peer: SocketAddr, secure: bool, now: u64) -> ClientLink {
+        ClientLink::of(peer.ip().to_canonical(), secure, now)
     }
 
     /// Creates the link of a stream of the connection `over`, and counts it there.
-    pub(super) fn stream(over: &Rc<Link>, now: u64) -> Link {
-        let link = Link::of(over.peer.get(), over.secure.get(), now);
+    pub(super) fn stream(over: &Rc<ClientLink>, now: u64) -> ClientLink {
+        let link = ClientLink::of(over.peer.get(), over.secure.get(), now);
         over.requests.set(over.requests.get() + 1);
         over.streams.set(Some(over.streams.get().unwrap_or(0) + 1));
-        over.enter(Phase::Busy, now);
-        Link { over: Some(Rc::clone(over)), ..link }
+        over.enter(LinkPhase::Busy, now);
+        ClientLink { over: Some(Rc::clone(over)), ..link }
     }
 
-    fn of(peer: IpAddr, secure: bool, now: u64) -> Link {
-        Link {
+    fn of(peer: IpAddr, secure: bool, now: u64) -> ClientLink {
+        ClientLink {
             over: None,
             peer: Cell::new(peer),
             client: Cell::new(peer),
@@ -212,16 +212,16 @@ impl Link {
             ending: Cell::new(false),
             answered: Cell::new(false),
             aside: Cell::new(false),
-            phase: Cell::new(Phase::Silent),
+            phase: Cell::new(LinkPhase::Silent),
             since: Cell::new(now),
-            rests: Cell::new(false),
-            stuck: Since::default(),
+            rest_requested: Cell::new(false),
+            stuck: WaitTimer::default(),
             download: RefCell::default(),
             drained: Cell::new(false),
             upload: UploadState::default(),
-            head: Since::default(),
+            head: WaitTimer::default(),
             sending: RefCell::default(),
-            answer: Since::default(),
+            answer: WaitTimer::default(),
             backend_late: Cell::new(false),
             switches: Cell::new(false),
             switch: RefCell::default(),
@@ -254,14 +254,14 @@ impl Link {
     }
 
     /// The peer forwards for a client at `peer`, which uses TLS or not (`secure`).
-    pub(super) fn speaks_for(&self, peer: IpAddr, secure: bool) {
+    pub(super) fn set_client(&self, peer: IpAddr, secure: bool) {
         self.peer.set(peer.to_canonical());
         self.client.set(self.peer.get());
         self.secure.set(self.secure.get() || secure);
     }
 
     /// From now on the requests are streams.
-    pub(super) fn multiplexes(&self) {
+    pub(super) fn begin_streams(&self) {
         self.streams.set(Some(0));
     }
 
@@ -282,7 +282,7 @@ impl Link {
         let left = over.streams.get().unwrap_or(1).saturating_sub(1);
         over.streams.set(Some(left));
         if left == 0 {
-            over.enter(Phase::Idle, now);
+            over.enter(LinkPhase::Idle, now);
         }
         if self.answered.get() || self.close.get() || over.close.get() {
             return false;
@@ -323,26 +323,26 @@ impl Link {
     }
 
     /// A frame is handed to the stream, which asks for the next one once this one is sent.
-    pub(super) fn hands_over(&self, now: u64) {
+    pub(super) fn note_frame_sent(&self, now: u64) {
         if self.is_stream() {
             self.stuck.begin(now);
         }
     }
 
     /// The answer's body is ready to be read by hyper.
-    pub(super) fn offers(&self, download: &Rc<RefCell<Download>>) {
+    pub(super) fn set_download(&self, download: &Rc<RefCell<AnswerDownload>>) {
         *self.download.borrow_mut() = Rc::downgrade(download);
     }
 
     /// A frame of the answer's body is asked for.
-    pub(super) fn is_asked(&self) {
+    pub(super) fn note_frame_requested(&self) {
         if self.is_stream() {
             self.stuck.end();
         }
     }
 
     /// Everything that the backend has sent of the body so far is handed over.
-    pub(super) fn is_drained(&self) {
+    pub(super) fn note_drained(&self) {
         self.drained.set(true);
     }
 
@@ -363,14 +363,14 @@ impl Link {
 
     /// The head of a request has arrived.
     pub(super) fn begin(&self) {
-        self.phase.set(Phase::Busy);
+        self.phase.set(LinkPhase::Busy);
         self.client.set(self.peer.get());
         self.requests.set(self.requests.get() + 1);
         self.backend_late.set(false);
     }
 
     /// Sets the account of the running request.
-    pub(super) fn runs_on(&self, account: Shadow) {
+    pub(super) fn set_account(&self, account: WeakAccount) {
         *self.account.borrow_mut() = account;
     }
 
@@ -385,7 +385,7 @@ impl Link {
     }
 
     /// Sets whether the request asks for another protocol.
-    pub(super) fn switches(&self, asked: bool) {
+    pub(super) fn set_switch_requested(&self, asked: bool) {
         self.switches.set(asked);
     }
 
@@ -395,80 +395,80 @@ impl Link {
     }
 
     /// Records that the request is an extended CONNECT of HTTP/2.
-    pub(super) fn connects(&self, handshake: Handshake, room: Room) {
-        *self.switch.borrow_mut() = Switch::Connect(Box::new((handshake, room)));
+    pub(super) fn begin_connect(&self, handshake: ConnectHandshake, room: TunnelRoom) {
+        *self.switch.borrow_mut() = ProtocolSwitch::Connect(Box::new((handshake, room)));
     }
 
     /// Returns the handshake of that CONNECT, until the backend has switched.
-    pub(super) fn handshake(&self) -> Option<Handshake> {
+    pub(super) fn handshake(&self) -> Option<ConnectHandshake> {
         match &*self.switch.borrow() {
-            Switch::Connect(connect) => Some(connect.0),
-            Switch::Nothing | Switch::Done(_) => None,
+            ProtocolSwitch::Connect(connect) => Some(connect.0),
+            ProtocolSwitch::Nothing | ProtocolSwitch::Done(_) => None,
         }
     }
 
     /// The backend has switched protocols.
-    pub(super) fn switched(&self, wire: Wire) {
+    pub(super) fn switched(&self, wire: UpstreamWire) {
         let room = match self.switch.take() {
-            Switch::Connect(connect) => Some(connect.1),
-            Switch::Nothing | Switch::Done(_) => None,
+            ProtocolSwitch::Connect(connect) => Some(connect.1),
+            ProtocolSwitch::Nothing | ProtocolSwitch::Done(_) => None,
         };
-        *self.switch.borrow_mut() = Switch::Done(Box::new((wire, room)));
+        *self.switch.borrow_mut() = ProtocolSwitch::Done(Box::new((wire, room)));
     }
 
     /// Takes the connection to the backend after a switch, once.
-    pub(super) fn tunnel(&self) -> Option<Switched> {
+    pub(super) fn tunnel(&self) -> Option<SwitchedWire> {
         match self.switch.take() {
-            Switch::Done(switched) => Some(*switched),
-            Switch::Nothing | Switch::Connect(_) => None,
+            ProtocolSwitch::Done(switched) => Some(*switched),
+            ProtocolSwitch::Nothing | ProtocolSwitch::Connect(_) => None,
         }
     }
 
     /// Bytes of another protocol have just been moved.
-    pub(super) fn tunnels(&self, now: u64) {
-        self.enter(Phase::Tunnel, now);
+    pub(super) fn note_tunnel_bytes(&self, now: u64) {
+        self.enter(LinkPhase::Tunnel, now);
     }
 
     /// The request's body begins to be sent to the backend.
-    pub(super) fn sends(&self, far: &Rc<Far>) {
+    pub(super) fn begin_sending(&self, far: &Rc<UpstreamEnd>) {
         *self.sending.borrow_mut() = Some(Rc::clone(far));
     }
 
     /// The backend's answer has begun, or is not awaited any more.
-    pub(super) fn heard(&self) {
+    pub(super) fn end_answer_wait(&self) {
         self.head.end();
         self.sending.take();
     }
 
     /// The whole answer has been handed over.
     pub(super) fn done(&self, now: u64) {
-        self.heard();
+        self.end_answer_wait();
         self.answer.end();
-        if self.phase.get() == Phase::Busy {
-            self.enter(Phase::Idle, now);
+        if self.phase.get() == LinkPhase::Busy {
+            self.enter(LinkPhase::Idle, now);
         }
     }
 
-    fn enter(&self, phase: Phase, now: u64) {
+    fn enter(&self, phase: LinkPhase, now: u64) {
         self.phase.set(phase);
         self.since.set(now);
-        self.rests.set(false);
+        self.rest_requested.set(false);
     }
 
     /// Whether the connection is to release its buffers until bytes arrive.
-    pub(super) fn rests(&self) -> bool {
-        self.rests.get() && self.phase.get() == Phase::Idle
+    pub(super) fn should_rest(&self) -> bool {
+        self.rest_requested.get() && self.phase.get() == LinkPhase::Idle
     }
 
     /// The connection is read again. Needed because at its end no bytes arrive.
-    pub(super) fn wakes(&self) {
-        self.rests.set(false);
+    pub(super) fn end_rest(&self) {
+        self.rest_requested.set(false);
     }
 
     /// Whether nothing has been in transit for a while: the client has all of the last answer, and
     /// no rest of its request is to come.
     fn may_rest(&self, now: u64, slack: u64) -> bool {
-        self.phase.get() == Phase::Idle
+        self.phase.get() == LinkPhase::Idle
             && self.streams.get().is_none()
             && !self.is_stream()
             && !self.upload.runs()
@@ -480,17 +480,17 @@ impl Link {
     /// arrive, or `None` if it was already being closed.
     pub(super) fn closing(&self, now: u64) -> Option<bool> {
         let before = self.phase.get();
-        (before != Phase::Closing).then(|| {
-            self.enter(Phase::Closing, now);
-            self.upload.runs() || matches!(before, Phase::Silent | Phase::Head)
+        (before != LinkPhase::Closing).then(|| {
+            self.enter(LinkPhase::Closing, now);
+            self.upload.runs() || matches!(before, LinkPhase::Silent | LinkPhase::Head)
         })
     }
 
     /// Bytes have arrived. (Between streams they need not belong to a request.)
     pub(super) fn arrived(&self, now: u64) {
         match self.phase.get() {
-            Phase::Idle if self.streams.get().is_none() => self.enter(Phase::Head, now),
-            Phase::Silent => self.phase.set(Phase::Head),
+            LinkPhase::Idle if self.streams.get().is_none() => self.enter(LinkPhase::Head, now),
+            LinkPhase::Silent => self.phase.set(LinkPhase::Head),
             _ => {}
         }
     }
@@ -503,23 +503,25 @@ impl Link {
         let spare = match self.phase.get() {
             // An HTTP/2 connection may need the room itself, for a stream that has just been
             // refused.
-            Phase::Idle => self.streams.get().is_none() || exceeds(since, HEAD_PATIENCE, now, 0),
-            Phase::Silent | Phase::Head => exceeds(since, HEAD_PATIENCE, now, 0),
-            Phase::Busy => trickling || self.upload.is_spare(now),
-            Phase::Tunnel | Phase::Closing => false,
+            LinkPhase::Idle => {
+                self.streams.get().is_none() || exceeds(since, CONTENDED_HEAD_TIMEOUT, now, 0)
+            }
+            LinkPhase::Silent | LinkPhase::Head => exceeds(since, CONTENDED_HEAD_TIMEOUT, now, 0),
+            LinkPhase::Busy => trickling || self.upload.is_spare(now),
+            LinkPhase::Tunnel | LinkPhase::Closing => false,
         };
         (spare && !self.close.get()).then_some(since)
     }
 
     /// Whether no request came for so long that none is likely to be in transit.
-    pub(super) fn is_forsaken(&self, now: u64) -> bool {
-        let silent = matches!(self.phase.get(), Phase::Idle | Phase::Silent);
-        silent && exceeds(self.since.get(), HEAD_PATIENCE, now, 0)
+    pub(super) fn is_long_silent(&self, now: u64) -> bool {
+        let silent = matches!(self.phase.get(), LinkPhase::Idle | LinkPhase::Silent);
+        silent && exceeds(self.since.get(), CONTENDED_HEAD_TIMEOUT, now, 0)
     }
 
     /// The TLS handshake is done: the time limit for a head begins.
-    pub(super) fn is_secured(&self, now: u64) {
-        self.enter(Phase::Silent, now);
+    pub(super) fn start_head_timeout(&self, now: u64) {
+        self.enter(LinkPhase::Silent, now);
     }
 
     /// Whether a head has begun and did not end in time.
@@ -552,16 +554,16 @@ impl Link {
     /// Wakes a task that has waited too long. `slack`: the maximum age of a stored time, in
     /// milliseconds. Returns whether the connection was closed because a request or its answer was
     /// too slow.
-    pub(super) fn sweep(&self, timeouts: &Timeouts, now: u64, slack: u64) -> bool {
+    pub(super) fn sweep(&self, timeouts: &ProxyTimeouts, now: u64, slack: u64) -> bool {
         let over = |since, limit| exceeds(since, limit, now, slack);
         let phase_over = match self.phase.get() {
-            Phase::Idle => over(self.since.get(), timeouts.idle),
-            Phase::Silent | Phase::Head => over(self.since.get(), timeouts.header),
-            Phase::Tunnel => over(self.since.get(), timeouts.tunnel),
-            Phase::Closing => over(self.since.get(), LINGER),
-            Phase::Busy => false,
+            LinkPhase::Idle => over(self.since.get(), timeouts.idle),
+            LinkPhase::Silent | LinkPhase::Head => over(self.since.get(), timeouts.header),
+            LinkPhase::Tunnel => over(self.since.get(), timeouts.tunnel),
+            LinkPhase::Closing => over(self.since.get(), LINGER_TIMEOUT),
+            LinkPhase::Busy => false,
         };
-        if phase_over && self.phase.get() == Phase::Head && self.streams.get().is_none() {
+        if phase_over && self.phase.get() == LinkPhase::Head && self.streams.get().is_none() {
             // A client that has sent part of a request gets an answer. The time limit for that
             // begins.
             self.since.set(now);
@@ -571,12 +573,15 @@ impl Link {
         }
         if phase_over || self.stuck.exceeds(timeouts.idle, now, slack) {
             self.close();
-            return !matches!(self.phase.get(), Phase::Idle | Phase::Tunnel | Phase::Closing);
+            return !matches!(
+                self.phase.get(),
+                LinkPhase::Idle | LinkPhase::Tunnel | LinkPhase::Closing
+            );
         }
         if self.upload.is_late(timeouts.idle, now, slack) {
             self.upload.give_up();
         }
-        let stalled = |far: &Rc<Far>| far.stuck.exceeds(timeouts.idle, now, slack);
+        let stalled = |far: &Rc<UpstreamEnd>| far.stuck.exceeds(timeouts.idle, now, slack);
         if self.head.exceeds(timeouts.backend, now, slack)
             || self.sending.borrow().as_ref().is_some_and(stalled)
             || self.answer.exceeds(timeouts.idle, now, slack)
@@ -584,8 +589,8 @@ impl Link {
             self.backend_late.set(true);
             self.wake();
         }
-        if !self.rests.get() && self.may_rest(now, slack) {
-            self.rests.set(true);
+        if !self.rest_requested.get() && self.may_rest(now, slack) {
+            self.rest_requested.set(true);
             self.wake();
         }
         false

@@ -13,26 +13,26 @@ mod lent;
 mod sending;
 mod session;
 
-use super::backends::Backend;
-use super::body::{Broken, Upload};
-use super::headers::{Found, Peer};
-use super::link::Since;
-use super::worker::Worker;
+use super::backends::UpstreamBackend;
+use super::body::{BodyError, RequestBody};
+use super::headers::{FieldKinds, PeerFacts};
+use super::link::WaitTimer;
+use super::worker::ProxyWorker;
 use bytes::Bytes;
-pub(super) use call::Call;
-pub(super) use connection::Connection;
-use evenkeel_telemetry::registry::Held;
+pub(super) use call::StreamCall;
+pub(super) use connection::Http1Connection;
+use evenkeel_telemetry::registry::GaugeGuard;
 use http::Response;
 use http::request::Parts;
 use http_body::{Frame, SizeHint};
-pub(super) use session::Session;
+pub(super) use session::Http2Session;
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 /// Why there is no answer, or no more of it.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Fault {
+pub(super) enum WireError {
     #[error("the backend closed the connection")]
     Closed,
     #[error(transparent)]
@@ -42,17 +42,17 @@ pub(super) enum Fault {
     #[error("the answer is not proper HTTP: {0}{hint}", hint = hint(.0))]
     Syntax(#[from] httparse::Error),
     #[error(transparent)]
-    Upload(Broken),
+    Upload(BodyError),
     #[error("{0}")]
-    Stream(call::Ended),
+    Stream(call::StreamError),
 }
 
-impl Fault {
+impl WireError {
     /// Whether the backend sent something that cannot be parsed.
     pub(super) fn is_syntax(&self) -> bool {
         match self {
-            Fault::Answer(_) | Fault::Syntax(_) => true,
-            Fault::Stream(ended) => ended.is_syntax(),
+            WireError::Answer(_) | WireError::Syntax(_) => true,
+            WireError::Stream(ended) => ended.is_syntax(),
             _ => false,
         }
     }
@@ -67,20 +67,20 @@ fn hint(error: &httparse::Error) -> &'static str {
 }
 
 /// The backend's end of a request.
-pub(super) struct Far {
+pub(super) struct UpstreamEnd {
     /// The backend.
-    pub(super) backend: Rc<Backend>,
+    pub(super) backend: Rc<UpstreamBackend>,
     /// The backend does not read what is written to it.
-    pub(super) stuck: Since,
+    pub(super) stuck: WaitTimer,
 }
 
-impl Far {
-    fn of(backend: &Rc<Backend>) -> Rc<Far> {
-        Rc::new(Far { backend: Rc::clone(backend), stuck: Since::default() })
+impl UpstreamEnd {
+    fn of(backend: &Rc<UpstreamBackend>) -> Rc<UpstreamEnd> {
+        Rc::new(UpstreamEnd { backend: Rc::clone(backend), stuck: WaitTimer::default() })
     }
 
     /// Records whether a write is stuck.
-    fn note<T>(&self, poll: Poll<T>, worker: &Worker) -> Poll<T> {
+    fn note<T>(&self, poll: Poll<T>, worker: &ProxyWorker) -> Poll<T> {
         match poll {
             Poll::Pending => self.stuck.begin(worker.now()),
             Poll::Ready(_) => self.stuck.end(),
@@ -90,59 +90,63 @@ impl Far {
 }
 
 /// A request on its way to the backend.
-pub(super) struct Request<'a> {
-    /// The head as it is written, without the fields that `headers::introduce` adds.
+pub(super) struct UpstreamRequest<'a> {
+    /// The head as it is written, without the fields that `headers::write_client_fields` adds.
     pub(super) head: Parts,
-    pub(super) peer: Peer<'a>,
-    pub(super) body: Upload,
+    pub(super) peer: PeerFacts<'a>,
+    pub(super) body: RequestBody,
 }
 
 /// A connection on which a protocol other than HTTP is spoken.
-pub(super) struct Tunnel {
-    pub(super) reader: ends::Reader,
-    pub(super) writer: ends::Writer,
+pub(super) struct UpstreamTunnel {
+    pub(super) reader: ends::UpstreamReader,
+    pub(super) writer: ends::UpstreamWriter,
     /// Bytes that have been read from the backend already.
     pub(super) unread: Bytes,
     /// Counts the connection in the metrics of backend connections.
-    pub(super) counted: Option<Held>,
+    pub(super) counted: Option<GaugeGuard>,
 }
 
 /// The connection or stream that carries one request.
-pub(super) enum Wire {
+pub(super) enum UpstreamWire {
     /// A connection to itself while the request runs.
-    Whole(Box<Connection>),
+    Whole(Box<Http1Connection>),
     /// A stream of a shared connection.
-    Stream(Box<Call>),
+    Stream(Box<StreamCall>),
 }
 
-impl Wire {
+impl UpstreamWire {
     /// Returns the backend's end.
-    pub(super) fn far(&self) -> &Rc<Far> {
+    pub(super) fn far(&self) -> &Rc<UpstreamEnd> {
         match self {
-            Wire::Whole(connection) => &connection.far,
-            Wire::Stream(call) => &call.far,
+            UpstreamWire::Whole(connection) => &connection.far,
+            UpstreamWire::Stream(call) => &call.far,
         }
     }
 
     /// Begins a request. Its head is written when the answer is polled, its body by a task.
-    pub(super) fn begin(&mut self, request: Request<'_>, worker: &Rc<Worker>) {
+    pub(super) fn begin(&mut self, request: UpstreamRequest<'_>, worker: &Rc<ProxyWorker>) {
         match self {
-            Wire::Whole(connection) => connection.begin(request, worker),
-            Wire::Stream(call) => call.begin(request, worker),
+            UpstreamWire::Whole(connection) => connection.begin(request, worker),
+            UpstreamWire::Stream(call) => call.begin(request, worker),
         }
     }
 
     /// Sends the request that failed on `before` again, in the HTTP version of this connection.
     /// Returns false if there is nothing to repeat.
-    pub(super) fn repeat(&mut self, before: &mut Wire, worker: &Rc<Worker>) -> bool {
+    pub(super) fn repeat(&mut self, before: &mut UpstreamWire, worker: &Rc<ProxyWorker>) -> bool {
         match (self, before) {
-            (Wire::Whole(connection), Wire::Whole(before)) => connection.repeat(before),
-            (Wire::Stream(call), Wire::Stream(before)) => return call.repeat(before),
-            (Wire::Whole(connection), Wire::Stream(before)) => {
+            (UpstreamWire::Whole(connection), UpstreamWire::Whole(before)) => {
+                connection.repeat(before)
+            }
+            (UpstreamWire::Stream(call), UpstreamWire::Stream(before)) => {
+                return call.repeat(before);
+            }
+            (UpstreamWire::Whole(connection), UpstreamWire::Stream(before)) => {
                 let Some((head, body)) = before.take_sent() else { return false };
                 connection.begin_again(head, body, worker);
             }
-            (Wire::Stream(call), Wire::Whole(before)) => {
+            (UpstreamWire::Stream(call), UpstreamWire::Whole(before)) => {
                 let Some(head) = before.sent() else { return false };
                 call.begin_again(head, worker);
             }
@@ -153,34 +157,34 @@ impl Wire {
     /// Whether the request that failed here may be sent again.
     pub(super) fn may_repeat(&self) -> bool {
         match self {
-            Wire::Whole(connection) => connection.may_repeat(),
-            Wire::Stream(call) => call.may_repeat(),
+            UpstreamWire::Whole(connection) => connection.may_repeat(),
+            UpstreamWire::Stream(call) => call.may_repeat(),
         }
     }
 
     /// Whether the backend certainly has not processed the request that failed here.
     pub(super) fn is_unprocessed(&self) -> bool {
-        matches!(self, Wire::Stream(call) if call.is_unprocessed())
+        matches!(self, UpstreamWire::Stream(call) if call.is_unprocessed())
     }
 
     /// Polls for the head of the answer, and which of its fields may have to be removed.
     pub(super) fn poll_answer(
         &mut self,
-        worker: &Worker,
+        worker: &ProxyWorker,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<(Response<()>, Found), Fault>> {
+    ) -> Poll<Result<(Response<()>, FieldKinds), WireError>> {
         match self {
-            Wire::Whole(connection) => connection.poll_answer(worker, cx),
-            Wire::Stream(call) => call.poll_answer(cx),
+            UpstreamWire::Whole(connection) => connection.poll_answer(worker, cx),
+            UpstreamWire::Stream(call) => call.poll_answer(cx),
         }
     }
 
     /// Checks the part of the answer's body that has arrived, while the client can still get an
     /// error status. (In HTTP/1.1 the head is enough.)
-    pub(super) fn look_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), Fault> {
+    pub(super) fn look_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), WireError> {
         match self {
-            Wire::Whole(_) => Ok(()),
-            Wire::Stream(call) => call.look_ahead(cx),
+            UpstreamWire::Whole(_) => Ok(()),
+            UpstreamWire::Stream(call) => call.look_ahead(cx),
         }
     }
 
@@ -188,50 +192,50 @@ impl Wire {
     pub(super) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, WireError>>> {
         match self {
-            Wire::Whole(connection) => connection.poll_frame(cx),
-            Wire::Stream(call) => call.poll_frame(cx),
+            UpstreamWire::Whole(connection) => connection.poll_frame(cx),
+            UpstreamWire::Stream(call) => call.poll_frame(cx),
         }
     }
 
     /// Takes the connection apart after an answer that switches protocols. Returns `None` if the
     /// request is not fully sent.
-    pub(super) fn into_tunnel(self) -> Option<Tunnel> {
+    pub(super) fn into_tunnel(self) -> Option<UpstreamTunnel> {
         match self {
-            Wire::Whole(connection) => connection.into_tunnel(),
-            Wire::Stream(_) => None,
+            UpstreamWire::Whole(connection) => connection.into_tunnel(),
+            UpstreamWire::Stream(_) => None,
         }
     }
 
     /// Takes the whole body of the answer, if its length is known and all of it has arrived.
     pub(super) fn whole(&mut self) -> Option<Bytes> {
         match self {
-            Wire::Whole(connection) => connection.whole(),
-            Wire::Stream(_) => None,
+            UpstreamWire::Whole(connection) => connection.whole(),
+            UpstreamWire::Stream(_) => None,
         }
     }
 
     /// Whether the answer's body is complete.
     pub(super) fn is_through(&self) -> bool {
         match self {
-            Wire::Whole(connection) => connection.is_through(),
-            Wire::Stream(call) => call.is_through(),
+            UpstreamWire::Whole(connection) => connection.is_through(),
+            UpstreamWire::Stream(call) => call.is_through(),
         }
     }
 
     /// Returns the known bounds of the length still to come.
     pub(super) fn size_hint(&self) -> SizeHint {
         match self {
-            Wire::Whole(connection) => connection.size_hint(),
-            Wire::Stream(call) => call.size_hint(),
+            UpstreamWire::Whole(connection) => connection.size_hint(),
+            UpstreamWire::Stream(call) => call.size_hint(),
         }
     }
 
     /// The backend was silent for too long: no other request is to begin on a silent connection.
-    pub(super) fn is_late(&self) {
-        if let Wire::Stream(call) = self {
-            call.is_late();
+    pub(super) fn retire_if_silent(&self) {
+        if let UpstreamWire::Stream(call) = self {
+            call.retire_if_silent();
         }
     }
 }

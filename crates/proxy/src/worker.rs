@@ -1,5 +1,5 @@
 //! One thread of the proxy: its listeners, its connections, its connection pools, and the sweep
-//! that enforces timeouts. Threads share only the engine and [`House`].
+//! that enforces timeouts. Threads share only the engine and [`ProxyShared`].
 //!
 //! How threads start and stop: `proxy.rs`. How a connection is served: `front.rs`. What is done
 //! with a request: `exchange.rs`. Which backend is asked: `backends.rs`.
@@ -7,24 +7,24 @@
 mod aside;
 mod heads;
 
-use super::backends::{Backends, Secured};
-use super::exchange::Failure;
-use super::front::Shown;
-use super::front::gathered::Spare;
-use super::link::Link;
-use super::link::list::List;
+use super::backends::{UpstreamPool, UpstreamTls};
+use super::exchange::UpstreamFailure;
+use super::front::LiveServerConfig;
+use super::front::gathered::SpareBuffer;
+use super::link::ClientLink;
+use super::link::list::LinkList;
 use aside::is_slow;
-use evenkeel_config::settings::{Bounds, Proxy, Timeouts};
+use evenkeel_config::settings::{ProxyBounds, ProxySettings, ProxyTimeouts};
 use evenkeel_core::units::Time;
-use evenkeel_engine::Lane;
-use evenkeel_identity::address::Trust;
+use evenkeel_engine::EngineLane;
+use evenkeel_identity::address::ProxyTrust;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_serve::waiting;
-use evenkeel_store::requests::Requests;
+use evenkeel_store::requests::StoreRequests;
 use evenkeel_telemetry::Watch;
-use evenkeel_telemetry::counts::Turned;
+use evenkeel_telemetry::counts::ConnectionRefusal;
 use evenkeel_telemetry::failure;
-use evenkeel_telemetry::registry::Held;
+use evenkeel_telemetry::registry::GaugeGuard;
 pub(super) use heads::HeadRoom;
 use parking_lot::Mutex;
 use std::cell::{Cell, RefCell};
@@ -46,13 +46,13 @@ const ACCEPT_BURST: usize = 16;
 const LINGERING_MAX: usize = 1024;
 
 /// A snapshot of the settings in the form that a thread uses; replaced as a whole on reload.
-pub(super) struct Site {
-    pub(super) backends: Backends,
+pub(super) struct ProxyConfigSnapshot {
+    pub(super) backends: UpstreamPool,
     /// Protocols that may be switched to.
     pub(super) upgrades: Vec<String>,
-    pub(super) trust: Trust,
-    pub(super) timeouts: Timeouts,
-    pub(super) bounds: Bounds,
+    pub(super) trust: ProxyTrust,
+    pub(super) timeouts: ProxyTimeouts,
+    pub(super) bounds: ProxyBounds,
     pub(super) keep_cost_header: bool,
     /// Whether answers contain the client's quotas.
     pub(super) headers: bool,
@@ -60,14 +60,18 @@ pub(super) struct Site {
     pub(super) http2: bool,
 }
 
-impl Site {
+impl ProxyConfigSnapshot {
     /// `before`: the snapshot that this one replaces.
-    fn new(settings: &Proxy, secured: &Secured, before: Option<&Site>) -> Site {
+    fn new(
+        settings: &ProxySettings,
+        secured: &UpstreamTls,
+        before: Option<&ProxyConfigSnapshot>,
+    ) -> ProxyConfigSnapshot {
         let before = before.map(|site| &site.backends);
-        Site {
-            backends: Backends::new(&settings.backends, secured, before),
+        ProxyConfigSnapshot {
+            backends: UpstreamPool::new(&settings.backends, secured, before),
             upgrades: settings.upgrades.clone(),
-            trust: Trust::new(&settings.trusted_proxies, &settings.client_address),
+            trust: ProxyTrust::new(&settings.trusted_proxies, &settings.client_address),
             timeouts: settings.timeouts,
             bounds: settings.bounds,
             keep_cost_header: settings.keep_cost_header,
@@ -87,11 +91,11 @@ impl Site {
 
 /// The longest interval of the sweep while there are streams, of which some may have to make room,
 /// or while requests wait for a slot that a stalled upload holds.
-const OFTEN_TICK: Duration = Duration::from_millis(50);
+const BUSY_TICK_MAX: Duration = Duration::from_millis(50);
 
 /// The state that all threads of a proxy share.
 #[derive(Default)]
-pub(super) struct House {
+pub(super) struct ProxyShared {
     /// The number of threads.
     threads: usize,
     /// The number of open client connections, with tunnels on streams and streams set aside.
@@ -106,27 +110,27 @@ pub(super) struct House {
     room_wanted: AtomicBool,
 }
 
-impl House {
-    pub(super) fn of(threads: usize) -> House {
-        House { threads, ..House::default() }
+impl ProxyShared {
+    pub(super) fn of(threads: usize) -> ProxyShared {
+        ProxyShared { threads, ..ProxyShared::default() }
     }
 }
 
 /// The state of one thread.
-pub(super) struct Worker {
-    pub(super) lane: Lane,
+pub(super) struct ProxyWorker {
+    pub(super) lane: EngineLane,
     /// The store that counts for all instances, if there is one.
-    pub(super) store: Option<Rc<Requests>>,
+    pub(super) store: Option<Rc<StoreRequests>>,
     pub(super) clock: Clock,
     pub(super) watch: Arc<Watch>,
-    site: RefCell<Rc<Site>>,
-    house: Arc<House>,
+    site: RefCell<Rc<ProxyConfigSnapshot>>,
+    shared: Arc<ProxyShared>,
     /// The engine's clock, as of the last sweep.
     now: Cell<Time>,
     /// The links of open connections.
-    links: List,
+    links: LinkList,
     /// The links of open streams.
-    pub(super) streams: List,
+    pub(super) streams: LinkList,
     lingering: Cell<usize>,
     /// The number of streams that wait for their client: see `aside`.
     aside: Cell<usize>,
@@ -135,7 +139,7 @@ pub(super) struct Worker {
     /// The total size of the heads of running streams, in bytes.
     heads: Cell<usize>,
     /// The write buffer that connections share, while none of them uses it.
-    pub(super) gathering: Spare,
+    pub(super) gathering: SpareBuffer,
     /// Notified when a connection or an exchange without a client has ended.
     freed: Notify,
     drained: Notify,
@@ -143,29 +147,29 @@ pub(super) struct Worker {
     stopping: Cell<bool>,
 }
 
-impl Worker {
+impl ProxyWorker {
     pub(super) fn new(
-        (settings, secured): (&Proxy, &Secured),
-        (lane, store): (Lane, Option<Rc<Requests>>),
+        (settings, secured): (&ProxySettings, &UpstreamTls),
+        (lane, store): (EngineLane, Option<Rc<StoreRequests>>),
         clock: Clock,
-        house: Arc<House>,
+        house: Arc<ProxyShared>,
         watch: Arc<Watch>,
-    ) -> Rc<Worker> {
-        Rc::new(Worker {
+    ) -> Rc<ProxyWorker> {
+        Rc::new(ProxyWorker {
             lane,
             store,
             clock,
             watch,
-            site: RefCell::new(Rc::new(Site::new(settings, secured, None))),
-            house,
+            site: RefCell::new(Rc::new(ProxyConfigSnapshot::new(settings, secured, None))),
+            shared: house,
             now: Cell::new(clock.now()),
-            links: List::default(),
-            streams: List::default(),
+            links: LinkList::default(),
+            streams: LinkList::default(),
             lingering: Cell::new(0),
             aside: Cell::new(0),
             kept: Cell::new(0),
             heads: Cell::new(0),
-            gathering: Spare::default(),
+            gathering: SpareBuffer::default(),
             freed: Notify::new(),
             drained: Notify::new(),
             draining: Cell::new(false),
@@ -174,13 +178,13 @@ impl Worker {
     }
 
     /// Returns the current settings.
-    pub(super) fn site(&self) -> Rc<Site> {
+    pub(super) fn site(&self) -> Rc<ProxyConfigSnapshot> {
         Rc::clone(&self.site.borrow())
     }
 
     /// Applies changed settings to requests that begin from now on.
-    pub(super) fn reload(&self, settings: &Proxy, secured: &Secured) {
-        let site = Site::new(settings, secured, Some(&self.site()));
+    pub(super) fn reload(&self, settings: &ProxySettings, secured: &UpstreamTls) {
+        let site = ProxyConfigSnapshot::new(settings, secured, Some(&self.site()));
         *self.site.borrow_mut() = Rc::new(site);
     }
 
@@ -212,7 +216,7 @@ impl Worker {
     pub(super) fn stop(&self) {
         self.stopping.set(true);
         self.site().backends.retire();
-        self.house.cut.fetch_add(self.links.len(), Ordering::Relaxed);
+        self.shared.cut.fetch_add(self.links.len(), Ordering::Relaxed);
     }
 
     /// Waits until no connection is open and no exchange runs.
@@ -228,7 +232,7 @@ impl Worker {
 
     /// Returns a place for an exchange without a client, or `None` if there are too many or the
     /// thread is about to end.
-    pub(super) fn linger(self: &Rc<Worker>) -> Option<Lingering> {
+    pub(super) fn linger(self: &Rc<ProxyWorker>) -> Option<LingerGuard> {
         let most = match self.site.borrow().bounds.connections {
             0 => LINGERING_MAX,
             bound => LINGERING_MAX.min(bound.div_ceil(4)),
@@ -237,11 +241,15 @@ impl Worker {
             return None;
         }
         self.lingering.set(self.lingering.get() + 1);
-        Some(Lingering(Rc::clone(self)))
+        Some(LingerGuard(Rc::clone(self)))
     }
 
     /// Accepts connections until the thread drains.
-    pub(super) async fn accept(self: Rc<Worker>, listener: TcpListener, shown: Option<Shown>) {
+    pub(super) async fn accept(
+        self: Rc<ProxyWorker>,
+        listener: TcpListener,
+        shown: Option<LiveServerConfig>,
+    ) {
         let shown = shown.as_ref();
         loop {
             for _ in 0..ACCEPT_BURST {
@@ -266,9 +274,13 @@ impl Worker {
 
     /// Accepts the connections that wait in the system's queue: closing the listener would reset
     /// them.
-    fn accept_waiting(self: &Rc<Worker>, listener: TcpListener, shown: Option<&Shown>) {
+    fn accept_waiting(
+        self: &Rc<ProxyWorker>,
+        listener: TcpListener,
+        shown: Option<&LiveServerConfig>,
+    ) {
         for (stream, peer) in waiting::at(listener) {
-            self.house.connections.fetch_add(1, Ordering::Relaxed);
+            self.shared.connections.fetch_add(1, Ordering::Relaxed);
             self.welcome(stream, peer, shown);
         }
     }
@@ -289,7 +301,7 @@ impl Worker {
                 return;
             }
             if !self.shed() {
-                self.house.room_wanted.store(true, Ordering::Relaxed);
+                self.shared.room_wanted.store(true, Ordering::Relaxed);
             }
             let tick = self.site.borrow().tick();
             let _ = tokio::time::timeout(tick, self.freed.notified()).await;
@@ -300,10 +312,10 @@ impl Worker {
     fn one_more(&self, free: bool) -> bool {
         let bound = self.site.borrow().bounds.connections;
         let one_more = |open| (free || bound == 0 || open < bound).then_some(open + 1);
-        let open = &self.house.connections;
+        let open = &self.shared.connections;
         let taken = open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok();
         if !taken {
-            self.watch.full(bound, self.time());
+            self.watch.warn_connections_full(bound, self.time());
         }
         taken
     }
@@ -326,10 +338,15 @@ impl Worker {
         longest.is_some()
     }
 
-    fn welcome(self: &Rc<Worker>, stream: TcpStream, peer: SocketAddr, shown: Option<&Shown>) {
+    fn welcome(
+        self: &Rc<ProxyWorker>,
+        stream: TcpStream,
+        peer: SocketAddr,
+        shown: Option<&LiveServerConfig>,
+    ) {
         let _ = stream.set_nodelay(true);
-        let link = Rc::new(Link::new(peer, shown.is_some(), self.now()));
-        let seat = Seat::take(self, &link);
+        let link = Rc::new(ClientLink::new(peer, shown.is_some(), self.now()));
+        let seat = ConnectionGuard::take(self, &link);
         let (worker, shown) = (Rc::clone(self), shown.cloned());
         tokio::task::spawn_local(async move {
             worker.converse(stream, link, shown).await;
@@ -338,19 +355,19 @@ impl Worker {
     }
 
     /// Counts and logs that the backend `name` failed the request on `link`.
-    pub(super) fn failed(&self, link: &Link, name: &str, failure: &Failure) {
+    pub(super) fn failed(&self, link: &ClientLink, name: &str, failure: &UpstreamFailure) {
         let error = failure.error.as_deref();
         let (fault, client) = (failure.fault, link.client.get());
-        let failure = failure::Failure { fault, backend: name, client, error };
+        let failure = failure::BackendFailure { fault, backend: name, client, error };
         self.watch.failed(&failure, self.time());
     }
 
     /// Updates the coarse time and enforces all timeouts, until the thread ends.
-    pub(super) async fn sweep(self: Rc<Worker>) {
+    pub(super) async fn sweep(self: Rc<ProxyWorker>) {
         loop {
             let site = self.site();
             let often = !self.streams.is_empty() || self.lane.is_crowded();
-            let tick = if often { site.tick().min(OFTEN_TICK) } else { site.tick() };
+            let tick = if often { site.tick().min(BUSY_TICK_MAX) } else { site.tick() };
             tokio::time::sleep(tick).await;
             self.now.set(self.clock.now());
             let now = self.now();
@@ -365,18 +382,18 @@ impl Worker {
                     tracing::debug!(target: "evenkeel::proxy", %client, "closed: too slow");
                 }
                 if is_slow(link, now) {
-                    self.step_aside(link);
+                    self.set_aside(link);
                 }
-                self.press(link, crowded, now);
+                self.check_upload(link, crowded, now);
                 // Not at once: a client that is about to send a request would lose it.
-                if draining && link.is_forsaken(now) {
+                if draining && link.is_long_silent(now) {
                     link.close();
                 }
             }
             self.lane.expire();
             site.backends.prune(now);
-            if self.house.room_wanted.swap(false, Ordering::Relaxed) && !self.shed() {
-                self.house.room_wanted.store(true, Ordering::Relaxed);
+            if self.shared.room_wanted.swap(false, Ordering::Relaxed) && !self.shed() {
+                self.shared.room_wanted.store(true, Ordering::Relaxed);
             }
         }
     }
@@ -384,90 +401,92 @@ impl Worker {
 
 /// A connection's entry in the list of links and its room, given back when its task ends, even by a
 /// panic.
-struct Seat {
-    worker: Rc<Worker>,
-    link: Rc<Link>,
-    _counted: Held,
+struct ConnectionGuard {
+    worker: Rc<ProxyWorker>,
+    link: Rc<ClientLink>,
+    _counted: GaugeGuard,
 }
 
-impl Seat {
-    fn take(worker: &Rc<Worker>, link: &Rc<Link>) -> Seat {
+impl ConnectionGuard {
+    fn take(worker: &Rc<ProxyWorker>, link: &Rc<ClientLink>) -> ConnectionGuard {
         worker.watch.proxy.accepted.increment(1);
         let counted = worker.watch.proxy.connections.hold();
         worker.links.add(link);
-        Seat { worker: Rc::clone(worker), link: Rc::clone(link), _counted: counted }
+        ConnectionGuard { worker: Rc::clone(worker), link: Rc::clone(link), _counted: counted }
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.worker.links.remove(&self.link);
-        self.worker.house.connections.fetch_sub(1, Ordering::Relaxed);
+        self.worker.shared.connections.fetch_sub(1, Ordering::Relaxed);
         self.worker.freed.notify_waiters();
     }
 }
 
 /// The room that a tunnel on a stream takes, like the connection of its own that it would be in
 /// HTTP/1.1. Given back when the tunnel ends.
-pub(super) struct Room {
-    worker: Rc<Worker>,
-    _share: Share,
-    _counted: Held,
+pub(super) struct TunnelRoom {
+    worker: Rc<ProxyWorker>,
+    _share: AddressShare,
+    _counted: GaugeGuard,
 }
 
-impl Room {
+impl TunnelRoom {
     /// Returns `None` if there is no room, or the peer of `link` has its maximum number of
     /// connections.
-    pub(super) fn take(worker: &Rc<Worker>, link: &Link) -> Option<Room> {
-        let share = Share::take(worker, link)?;
+    pub(super) fn take(worker: &Rc<ProxyWorker>, link: &ClientLink) -> Option<TunnelRoom> {
+        let share = AddressShare::take(worker, link)?;
         let counted = worker.watch.proxy.connections.hold();
         // The connection closed for it gives its own room back when it ends.
         let taken = worker.one_more(false) || (worker.shed() && worker.one_more(true));
         if !taken {
-            worker.house.room_wanted.store(true, Ordering::Relaxed);
+            worker.shared.room_wanted.store(true, Ordering::Relaxed);
         }
-        taken.then(|| Room { worker: Rc::clone(worker), _share: share, _counted: counted })
+        taken.then(|| TunnelRoom { worker: Rc::clone(worker), _share: share, _counted: counted })
     }
 }
 
-impl Drop for Room {
+impl Drop for TunnelRoom {
     fn drop(&mut self) {
-        self.worker.house.connections.fetch_sub(1, Ordering::Relaxed);
+        self.worker.shared.connections.fetch_sub(1, Ordering::Relaxed);
         self.worker.freed.notify_waiters();
     }
 }
 
 /// One of the connections that an address may have, given back when it ends.
-pub(super) struct Share(Option<(Rc<Worker>, IpAddr)>);
+pub(super) struct AddressShare(Option<(Rc<ProxyWorker>, IpAddr)>);
 
-impl Share {
+impl AddressShare {
     /// Returns the address to count a connection from `peer` for, if it is counted.
-    fn of(site: &Site, peer: IpAddr) -> Option<IpAddr> {
+    fn of(site: &ProxyConfigSnapshot, peer: IpAddr) -> Option<IpAddr> {
         let bound = site.bounds.connections_per_address;
         (bound > 0 && !site.trust.trusts(peer)).then(|| one_client(peer))
     }
 
     /// Returns `None`, and counts the refusal, if the peer of `link` has its maximum number of
     /// connections.
-    pub(super) fn take(worker: &Rc<Worker>, link: &Link) -> Option<Share> {
+    pub(super) fn take(worker: &Rc<ProxyWorker>, link: &ClientLink) -> Option<AddressShare> {
         let site = worker.site();
-        let Some(peer) = Share::of(&site, link.peer()) else { return Some(Share(None)) };
+        let Some(peer) = AddressShare::of(&site, link.peer()) else {
+            return Some(AddressShare(None));
+        };
         let bound = site.bounds.connections_per_address;
-        let mut addresses = worker.house.addresses.lock();
+        let mut addresses = worker.shared.addresses.lock();
         let count = addresses.entry(peer).or_default();
         if *count >= bound {
-            worker.watch.proxy.turned(Turned::Address).increment(1);
+            worker.watch.proxy.refused_connections(ConnectionRefusal::Address).increment(1);
             return None;
         }
         *count += 1;
-        Some(Share(Some((Rc::clone(worker), peer))))
+        Some(AddressShare(Some((Rc::clone(worker), peer))))
     }
 }
 
-impl Drop for Share {
+impl Drop for AddressShare {
     fn drop(&mut self) {
         let Some((worker, peer)) = &self.0 else { return };
-        let mut addresses = worker.house.addresses.lock();
+        let mut addresses = worker.shared.addresses.lock();
         if let Some(count) = addresses.get_mut(peer) {
             *count -= 1;
             if *count == 0 {
@@ -487,9 +506,9 @@ fn one_client(peer: IpAddr) -> IpAddr {
 }
 
 /// The place of an exchange without a client, given back when dropped.
-pub(super) struct Lingering(Rc<Worker>);
+pub(super) struct LingerGuard(Rc<ProxyWorker>);
 
-impl Drop for Lingering {
+impl Drop for LingerGuard {
     fn drop(&mut self) {
         self.0.lingering.set(self.0.lingering.get() - 1);
         self.0.freed.notify_waiters();

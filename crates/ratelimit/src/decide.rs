@@ -10,22 +10,22 @@ mod asked;
 mod meet;
 pub mod used;
 
-use super::rules::Rules;
-use super::tally::Tallies;
+use super::rules::RatelimitRules;
+use super::tally::RuleTallies;
 use super::wire::Response;
-use super::wire::view::{DESCRIPTORS_MAX, ENTRIES_MAX, Part, View};
-use answer::Answer;
+use super::wire::view::{DESCRIPTORS_MAX, DescriptorView, ENTRIES_MAX, RequestView};
+use answer::AnswerBuilder;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use evenkeel_config::settings::RatelimitAnswers;
-use evenkeel_core::key::Seed;
+use evenkeel_core::key::KeySeed;
 use evenkeel_core::units::Time;
 use evenkeel_core::windows::Hit;
 use evenkeel_engine::windows::Counters;
 use evenkeel_runtime::clock::Clock;
-use evenkeel_store::redis::{Naming, Store, Unanswered};
+use evenkeel_store::redis::{KeyNaming, RedisStore, StoreUnansweredError};
 use evenkeel_telemetry::metrics::REQUESTS;
 use evenkeel_telemetry::registry::{Counter, Histogram, Registry};
-use meet::Met;
+use meet::DescriptorMatch;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -33,7 +33,7 @@ use std::time::Duration;
 
 /// The reason why a request gets no decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum DecisionError {
     /// The request names no domain.
     #[error("rate limit domain must not be empty")]
     NoDomain,
@@ -45,7 +45,7 @@ pub enum Refusal {
     NoRules,
     /// The store did not answer, and the settings say that this is reported as an error.
     #[error("{0}")]
-    Unanswered(#[from] Unanswered),
+    Unanswered(#[from] StoreUnansweredError),
     /// More than `DESCRIPTORS_MAX` descriptors, or more than `ENTRIES_MAX` entries in one of them.
     #[error("more than {DESCRIPTORS_MAX} descriptors, or more than {ENTRIES_MAX} entries in one")]
     TooMany,
@@ -53,7 +53,7 @@ pub enum Refusal {
 
 /// The protobuf package that a request uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Package {
+pub enum ProtoPackage {
     /// `envoy.service.ratelimit.v3`.
     V3,
     /// `envoy.service.ratelimit.v2` and lyft's first package, which have fewer fields.
@@ -62,7 +62,7 @@ pub enum Package {
 
 /// Counters of the service as a whole, beside the metrics of each rule.
 #[derive(Debug, Default)]
-pub struct Events {
+pub struct ServiceCounters {
     /// Requests received, with or without a decision.
     pub requests: Counter,
     /// Requests that got no decision.
@@ -80,25 +80,28 @@ pub struct Events {
     pub response_time: Option<Histogram>,
 }
 
-impl Events {
+impl ServiceCounters {
     /// Registers in `registry` the counters that other outputs show too; the rest are kept here
     /// only.
     #[must_use]
-    pub fn of(registry: &Registry) -> Events {
-        Events { requests: registry.counter(&REQUESTS, &["ratelimit"]), ..Events::default() }
+    pub fn of(registry: &Registry) -> ServiceCounters {
+        ServiceCounters {
+            requests: registry.counter(&REQUESTS, &["ratelimit"]),
+            ..ServiceCounters::default()
+        }
     }
 }
 
 /// The service itself, shared by all threads and ports.
-pub struct Decider {
+pub struct RatelimitDecider {
     /// The rules in force. `None` until rules have been read for the first time.
-    pub rules: ArcSwapOption<Rules>,
+    pub rules: ArcSwapOption<RatelimitRules>,
     /// The metrics of each rule and path.
-    pub tallies: Tallies,
+    pub tallies: RuleTallies,
     /// Requests for domains without rules, by domain.
-    pub unknown_domains: Tallies,
+    pub unknown_domains: RuleTallies,
     /// Metrics of the service as a whole.
-    pub events: Events,
+    pub events: ServiceCounters,
     /// The settings for answers, which a reload replaces.
     pub settings: ArcSwap<RatelimitAnswers>,
     /// The counters of all limits, in memory.
@@ -107,36 +110,36 @@ pub struct Decider {
     /// How far the system's clock was moved since the start, in nanoseconds. Windows follow the
     /// system's clock.
     step: AtomicI64,
-    seed: Seed,
+    seed: KeySeed,
     /// The store that also counts the hits, if there is one.
-    store: Option<Arc<Store>>,
+    store: Option<Arc<RedisStore>>,
     /// How counters are named in the store; `None` without a store.
-    naming: Option<Naming>,
+    naming: Option<KeyNaming>,
     /// The longest time that compatible keys are kept after their window has ended.
     jitter: Duration,
 }
 
 /// Buffers that each thread keeps, so that a request need not allocate them.
 #[derive(Default)]
-pub struct Room {
+pub struct DecisionBuffers {
     hits: Vec<Hit>,
     sets: Vec<usize>,
 }
 
-impl Decider {
+impl RatelimitDecider {
     /// A service without rules that counts in `counters` and hashes keys with `seed`.
     #[must_use]
     pub fn new(
         settings: RatelimitAnswers,
         counters: Arc<Counters>,
-        seed: Seed,
+        seed: KeySeed,
         clock: Clock,
-    ) -> Decider {
-        Decider {
+    ) -> RatelimitDecider {
+        RatelimitDecider {
             rules: ArcSwapOption::empty(),
-            tallies: Tallies::default(),
-            unknown_domains: Tallies::default(),
-            events: Events::default(),
+            tallies: RuleTallies::default(),
+            unknown_domains: RuleTallies::default(),
+            events: ServiceCounters::default(),
             settings: ArcSwap::from_pointee(settings),
             counters,
             clock,
@@ -148,11 +151,16 @@ impl Decider {
         }
     }
 
-    /// Also counts in `store`, over the lane that each caller passes to [`Decider::ask`].
+    /// Also counts in `store`, over the lane that each caller passes to [`RatelimitDecider::ask`].
     #[must_use]
-    pub fn with_store(self, store: Option<Arc<Store>>) -> Decider {
+    pub fn with_store(self, store: Option<Arc<RedisStore>>) -> RatelimitDecider {
         let jitter = store.as_ref().map_or(Duration::ZERO, |store| store.jitter());
-        Decider { naming: store.as_ref().map(|store| store.naming()), store, jitter, ..self }
+        RatelimitDecider {
+            naming: store.as_ref().map(|store| store.naming()),
+            store,
+            jitter,
+            ..self
+        }
     }
 
     /// Follows the system's clock if it was moved by more than a second. To be called once a
@@ -179,38 +187,38 @@ impl Decider {
     /// Decides a request and counts it.
     ///
     /// # Errors
-    /// [`Refusal`]; no hit was counted then.
+    /// [`DecisionError`]; no hit was counted then.
     pub fn decide(
         &self,
-        request: &View<'_>,
-        package: Package,
-        room: &mut Room,
-    ) -> Result<Response, Refusal> {
+        request: &RequestView<'_>,
+        package: ProtoPackage,
+        room: &mut DecisionBuffers,
+    ) -> Result<Response, DecisionError> {
         self.decide_at(request, package, room, self.now())
     }
 
     /// Decides a request and counts it at the time `now`.
     pub fn decide_at(
         &self,
-        request: &View<'_>,
-        package: Package,
-        room: &mut Room,
+        request: &RequestView<'_>,
+        package: ProtoPackage,
+        room: &mut DecisionBuffers,
         now: Time,
-    ) -> Result<Response, Refusal> {
+    ) -> Result<Response, DecisionError> {
         let rules = self.rules.load();
         let mut met = self.met_by(rules.as_deref(), request, package, now)?;
         let settings = self.settings.load();
         room.hits.clear();
         for met in &mut met {
-            if let Met::Limited(limited) = met {
-                limited.place = room.hits.len();
+            if let DescriptorMatch::Limited(limited) = met {
+                limited.hit_index = room.hits.len();
                 room.hits.push(limited.hit);
             }
         }
         self.counters.count(&mut room.hits, &mut room.sets, settings.policy, now);
         for met in &mut met {
-            if let Met::Limited(limited) = met {
-                limited.hit = room.hits[limited.place];
+            if let DescriptorMatch::Limited(limited) = met {
+                limited.hit = room.hits[limited.hit_index];
             }
         }
         Ok(self.conclude(&met, request, package, &settings, now))
@@ -219,17 +227,17 @@ impl Decider {
     /// Checks a request and finds what applies to each of its descriptors, in order.
     fn met_by<'r>(
         &self,
-        rules: Option<&'r Rules>,
-        request: &View<'_>,
-        package: Package,
+        rules: Option<&'r RatelimitRules>,
+        request: &RequestView<'_>,
+        package: ProtoPackage,
         now: Time,
-    ) -> Result<Vec<Met<'r>>, Refusal> {
+    ) -> Result<Vec<DescriptorMatch<'r>>, DecisionError> {
         self.events.requests.increment(1);
         let checked = check(request, rules, package);
         let rules = checked.inspect_err(|refusal| {
             self.events.errors.fetch_add(1, Relaxed);
             tracing::debug!(
-                target: "evenkeel::ratelimit", request = %Shown(request), %refusal, "not answered"
+                target: "evenkeel::ratelimit", request = %RequestLogForm(request), %refusal, "not answered"
             );
         })?;
         let mut met = self.meet(rules, request, now);
@@ -240,28 +248,28 @@ impl Decider {
     /// Makes the answer after all hits have been counted, and updates the metrics.
     fn conclude(
         &self,
-        met: &[Met<'_>],
-        request: &View<'_>,
-        package: Package,
+        met: &[DescriptorMatch<'_>],
+        request: &RequestView<'_>,
+        package: ProtoPackage,
         settings: &RatelimitAnswers,
         now: Time,
     ) -> Response {
         let mut look = self.counters.look();
         for (met, part) in met.iter().zip(&request.descriptors) {
-            if let Met::Limited(limited) = met {
+            if let DescriptorMatch::Limited(limited) = met {
                 limited.count(settings.near_limit_ratio);
                 if let Some(look) = &mut look {
-                    limited.show(look, request.domain, part.entries.as_slice());
+                    limited.sample(look, request.domain, part.entries.as_slice());
                 }
             }
         }
         drop(look);
-        let (response, shadowed) = Answer { settings, request, met, now }.response(package);
+        let (response, shadowed) = AnswerBuilder { settings, request, met, now }.response(package);
         if shadowed {
             self.events.global_shadow_mode.fetch_add(1, Relaxed);
         }
         tracing::debug!(
-            target: "evenkeel::ratelimit", request = %Shown(request),
+            target: "evenkeel::ratelimit", request = %RequestLogForm(request),
             code = response.overall_code().as_str_name(), "answered"
         );
         response
@@ -274,12 +282,12 @@ const SHOWN_MAX: usize = 10;
 const SHOWN_CHARS_MAX: usize = 100;
 
 /// A request in its log form: `DOMAIN: (KEY=VALUE),(KEY=VALUE) | (KEY=VALUE)`.
-struct Shown<'a>(&'a View<'a>);
+struct RequestLogForm<'a>(&'a RequestView<'a>);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for RequestLogForm<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let short = |text: &'_ str| text.escape_debug().take(SHOWN_CHARS_MAX).collect::<String>();
-        let View { domain, descriptors, .. } = self.0;
+        let RequestView { domain, descriptors, .. } = self.0;
         write!(f, "{}:", short(domain))?;
         for (index, part) in descriptors.iter().take(SHOWN_MAX).enumerate() {
             f.write_str(if index > 0 { " | " } else { " " })?;
@@ -298,18 +306,18 @@ impl fmt::Display for Shown<'_> {
 /// Returns the rules if the request can be decided. For the old packages, the only ones that
 /// Fencer's clients use, missing rules are reported before any error in the request.
 fn check<'r>(
-    request: &View<'_>,
-    rules: Option<&'r Rules>,
-    package: Package,
-) -> Result<&'r Rules, Refusal> {
-    let long = |part: &Part<'_>| part.entries.as_slice().len() > ENTRIES_MAX;
+    request: &RequestView<'_>,
+    rules: Option<&'r RatelimitRules>,
+    package: ProtoPackage,
+) -> Result<&'r RatelimitRules, DecisionError> {
+    let long = |part: &DescriptorView<'_>| part.entries.as_slice().len() > ENTRIES_MAX;
     match rules {
-        None if package == Package::Old => Err(Refusal::NoRules),
-        _ if request.domain.is_empty() => Err(Refusal::NoDomain),
-        _ if request.descriptors.is_empty() => Err(Refusal::NoDescriptors),
-        _ if request.descriptors.len() > DESCRIPTORS_MAX => Err(Refusal::TooMany),
-        _ if request.descriptors.iter().any(long) => Err(Refusal::TooMany),
-        None => Err(Refusal::NoRules),
+        None if package == ProtoPackage::Old => Err(DecisionError::NoRules),
+        _ if request.domain.is_empty() => Err(DecisionError::NoDomain),
+        _ if request.descriptors.is_empty() => Err(DecisionError::NoDescriptors),
+        _ if request.descriptors.len() > DESCRIPTORS_MAX => Err(DecisionError::TooMany),
+        _ if request.descriptors.iter().any(long) => Err(DecisionError::TooMany),
+        None => Err(DecisionError::NoRules),
         Some(rules) => Ok(rules),
     }
 }

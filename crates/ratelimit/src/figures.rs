@@ -7,16 +7,16 @@ pub mod renamed;
 pub mod statsd;
 pub mod traces;
 
-use super::decide::Decider;
-use super::tally::Tally;
+use super::decide::RatelimitDecider;
+use super::tally::RuleTally;
 use evenkeel_telemetry::registry::{BOUNDS_NS, Histogram};
-use renamed::{Named, Renamed};
+use renamed::{MetricRenamer, RenamedMetric};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// The reference server's name for the duration of calls.
-const RESPONSE_TIME: &str = "ratelimit_server.ShouldRateLimit.response_time";
+const RESPONSE_TIME_NAME: &str = "ratelimit_server.ShouldRateLimit.response_time";
 
 /// A path in a form that StatsD can carry: `:` and `|` become `_`, and so do the dots of IPv4
 /// addresses.
@@ -57,7 +57,7 @@ fn address(text: &str) -> Option<usize> {
 }
 
 /// Passes each metric with the reference server's name and its value to `show`. Values only grow.
-pub fn for_each(decider: &Decider, mut show: impl FnMut(&str, u64)) {
+pub fn for_each(decider: &RatelimitDecider, mut show: impl FnMut(&str, u64)) {
     for (path, tally) in decider.tallies.all() {
         let path = escaped(&path);
         for (name, figure) in tally.figures() {
@@ -73,7 +73,7 @@ pub fn for_each(decider: &Decider, mut show: impl FnMut(&str, u64)) {
     }
 }
 
-fn events(decider: &Decider) -> [(&'static str, u64); 5] {
+fn events(decider: &RatelimitDecider) -> [(&'static str, u64); 5] {
     let events = &decider.events;
     let error = "ratelimit.service.call.should_rate_limit.service_error";
     [
@@ -87,7 +87,7 @@ fn events(decider: &Decider) -> [(&'static str, u64); 5] {
 
 /// All metrics as text for people, one on each line.
 #[must_use]
-pub fn lines(decider: &Decider) -> String {
+pub fn lines(decider: &RatelimitDecider) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail, here and below.
     for_each(decider, |name, figure| _ = writeln!(text, "{name}: {figure}"));
@@ -97,9 +97,9 @@ pub fn lines(decider: &Decider) -> String {
 /// All metrics in Prometheus' format, under the names that the reference server's mapping gives
 /// them.
 #[must_use]
-pub fn prometheus(decider: &Decider) -> String {
+pub fn prometheus(decider: &RatelimitDecider) -> String {
     let mut text = String::new();
-    let zero = Tally::default().figures().map(|(_, figure)| figure);
+    let zero = RuleTally::default().figures().map(|(_, figure)| figure);
     let mut series: BTreeMap<String, [u64; 7]> = BTreeMap::new();
     for (path, tally) in decider.tallies.all() {
         // Paths with the same labels form one series.
@@ -108,7 +108,7 @@ pub fn prometheus(decider: &Decider) -> String {
             *sum += figure;
         }
     }
-    for (index, (name, _)) in Tally::default().figures().into_iter().enumerate() {
+    for (index, (name, _)) in RuleTally::default().figures().into_iter().enumerate() {
         let family = format!("ratelimit_service_rate_limit_{name}");
         let _ = writeln!(text, "# TYPE {family} counter");
         for (labels, sums) in &series {
@@ -124,18 +124,18 @@ pub fn prometheus(decider: &Decider) -> String {
     for (domain, figure) in unknown {
         let _ = writeln!(text, "{family}{{domain=\"{domain}\"}} {figure}");
     }
-    for ((_, figure), (family, labels)) in events(decider).into_iter().zip(EVENTS) {
+    for ((_, figure), (family, labels)) in events(decider).into_iter().zip(EVENT_FAMILIES) {
         let _ = writeln!(text, "# TYPE {family} counter\n{family}{labels} {figure}");
     }
     if let Some(took) = &decider.events.response_time {
         let family = "ratelimit_service_response_time_seconds";
-        spread(&mut text, family, "grpc_method=\"ShouldRateLimit\"", took);
+        write_histogram(&mut text, family, "grpc_method=\"ShouldRateLimit\"", took);
     }
     text
 }
 
 /// Writes a histogram in Prometheus' format, in seconds.
-fn spread(text: &mut String, family: &str, labels: &str, histogram: &Histogram) {
+fn write_histogram(text: &mut String, family: &str, labels: &str, histogram: &Histogram) {
     let seconds = |nanos: u64| nanos as f64 / 1e9;
     let _ = writeln!(text, "# TYPE {family} histogram");
     let (mut sum, comma) = (0, if labels.is_empty() { "" } else { "," });
@@ -152,14 +152,14 @@ fn spread(text: &mut String, family: &str, labels: &str, histogram: &Histogram) 
 /// All metrics in Prometheus' format, renamed by the operator's mapping file. Metrics that get the
 /// same name and the same labels are added up.
 #[must_use]
-pub fn mapped(decider: &Decider, renamed: &mut Renamed) -> String {
+pub fn prometheus_renamed(decider: &RatelimitDecider, renamed: &mut MetricRenamer) -> String {
     let mut families: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
-    let labels = |named: &Named| {
+    let labels = |named: &RenamedMetric| {
         let pair = |(key, value): &(String, String)| format!("{key}=\"{}\"", label(value));
         named.tags.iter().map(pair).collect::<Vec<_>>().join(",")
     };
     for_each(decider, |name, figure| {
-        let Some(named) = renamed.of(name) else { return };
+        let Some(named) = renamed.name_for(name) else { return };
         let family = families.entry(metric_name(&named.name)).or_default();
         *family.entry(labels(named)).or_default() += figure;
     });
@@ -170,9 +170,9 @@ pub fn mapped(decider: &Decider, renamed: &mut Renamed) -> String {
             let _ = writeln!(text, "{family}{{{labels}}} {figure}");
         }
     }
-    let took = decider.events.response_time.as_ref().zip(renamed.of(RESPONSE_TIME));
+    let took = decider.events.response_time.as_ref().zip(renamed.name_for(RESPONSE_TIME_NAME));
     if let Some((took, named)) = took {
-        spread(&mut text, &metric_name(&named.name), &labels(named), took);
+        write_histogram(&mut text, &metric_name(&named.name), &labels(named), took);
     }
     text
 }
@@ -185,7 +185,7 @@ fn metric_name(name: &str) -> String {
 }
 
 /// Prometheus' names and labels of the values from [`events`], in the same order.
-const EVENTS: [(&str, &str); 5] = [
+const EVENT_FAMILIES: [(&str, &str); 5] = [
     ("ratelimit_service_config_load_success", ""),
     ("ratelimit_service_config_load_error", ""),
     ("ratelimit_service_global_shadow_mode", ""),

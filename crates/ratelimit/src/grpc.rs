@@ -10,17 +10,17 @@ mod stream;
 mod talk;
 pub mod worker;
 
-use super::decide::{Decider, Package, Refusal, Room};
-use super::figures::traces::Call as Traced;
-use super::quota::Quotas;
-use super::wire::reports::{FrameFault, unframed};
-use super::wire::view::View;
+use super::decide::{DecisionBuffers, DecisionError, ProtoPackage, RatelimitDecider};
+use super::figures::traces::TracedCall as Traced;
+use super::quota::QuotaService;
+use super::wire::reports::{FrameError, decode_frame};
+use super::wire::view::RequestView;
 use super::wire::{self, Response as Answer};
-use body::Body;
+use body::GrpcBody;
 use bytes::{Bytes, BytesMut};
-use evenkeel_store::redis::Lane;
+use evenkeel_store::redis::StoreLane;
 use evenkeel_telemetry::otlp::trace::Tracer;
-use health::{State, Watching};
+use health::{HealthWatch, ServingState};
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body::Body as _;
 use http_body_util::BodyExt;
@@ -28,7 +28,7 @@ use hyper::body::Incoming;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use talk::Talk;
+use talk::QuotaStream;
 use tokio::sync::watch;
 use tonic::codegen::{BoxFuture, Service};
 
@@ -39,19 +39,19 @@ pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
 pub const PIECES_BYTES_MAX: usize = 64 << 20;
 
 /// The paths of `ShouldRateLimit` in the three packages that clients use.
-const METHODS: [(&str, Package); 3] = [
-    ("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", Package::V3),
-    ("/envoy.service.ratelimit.v2.RateLimitService/ShouldRateLimit", Package::Old),
-    ("/pb.lyft.ratelimit.RateLimitService/ShouldRateLimit", Package::Old),
+const DECISION_METHODS: [(&str, ProtoPackage); 3] = [
+    ("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", ProtoPackage::V3),
+    ("/envoy.service.ratelimit.v2.RateLimitService/ShouldRateLimit", ProtoPackage::Old),
+    ("/pb.lyft.ratelimit.RateLimitService/ShouldRateLimit", ProtoPackage::Old),
 ];
 
 /// The path of the method of the rate limit quota service.
-const QUOTAS: &str =
+const QUOTA_METHOD: &str =
     "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
 
 /// The gRPC status codes of failed calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Code {
+enum GrpcCode {
     Unknown = 2,
     InvalidArgument = 3,
     NotFound = 5,
@@ -60,49 +60,54 @@ enum Code {
 }
 
 /// A failed call: its code and its message.
-struct Failure(Code, String);
+struct CallError(GrpcCode, String);
 
 /// A service that another crate implements.
-type Other = Arc<
+type ForeignService = Arc<
     dyn Fn(Request<Incoming>) -> BoxFuture<Response<tonic::body::Body>, std::convert::Infallible>
         + Send
         + Sync,
 >;
 
 /// All gRPC services.
-pub struct Calls {
-    decider: Arc<Decider>,
-    quotas: Arc<Quotas>,
+pub struct GrpcServices {
+    decider: Arc<RatelimitDecider>,
+    quotas: Arc<QuotaService>,
     pieces: Arc<AtomicUsize>,
     tracer: Option<Tracer>,
-    health: watch::Receiver<State>,
-    reflection: [Other; 2],
+    health: watch::Receiver<ServingState>,
+    reflection: [ForeignService; 2],
 }
 
-impl Calls {
+impl GrpcServices {
     /// Makes all services. `health` is the state that health checks report, and `tracer` records
     /// traces of decisions.
     ///
     /// # Errors
     /// An error if the descriptors for reflection cannot be read.
     pub fn new(
-        decider: Arc<Decider>,
-        quotas: Arc<Quotas>,
-        health: watch::Receiver<State>,
+        decider: Arc<RatelimitDecider>,
+        quotas: Arc<QuotaService>,
+        health: watch::Receiver<ServingState>,
         tracer: Option<Tracer>,
-    ) -> Result<Calls, tonic_reflection::server::Error> {
+    ) -> Result<GrpcServices, tonic_reflection::server::Error> {
         let builder = || {
             tonic_reflection::server::Builder::configure()
                 .register_encoded_file_descriptor_set(wire::DESCRIPTORS)
         };
         let reflection = [other(builder().build_v1()?), other(builder().build_v1alpha()?)];
-        Ok(Calls { decider, quotas, pieces: Arc::default(), tracer, health, reflection })
+        Ok(GrpcServices { decider, quotas, pieces: Arc::default(), tracer, health, reflection })
     }
 
     /// Answers one call. A failed call gives a response too, with its gRPC status in the headers.
-    pub async fn answer(&self, request: Request<Incoming>, room: &RoomOf) -> Response<Body> {
+    pub async fn answer(
+        &self,
+        request: Request<Incoming>,
+        room: &WorkerBuffers,
+    ) -> Response<GrpcBody> {
         let path = request.uri().path();
-        if let Some((method, package)) = METHODS.iter().find(|(method, _)| *method == path) {
+        if let Some((method, package)) = DECISION_METHODS.iter().find(|(method, _)| *method == path)
+        {
             let traced = self.tracer.as_ref().and_then(|tracer| {
                 Traced::begin(tracer, request.headers(), &method[1..], self.decider.now())
             });
@@ -114,7 +119,7 @@ impl Calls {
             }
             if let Some(traced) = traced {
                 let ended = outcome.as_ref().err();
-                let ended = ended.map_or((0, ""), |Failure(code, what)| (*code as i64, what));
+                let ended = ended.map_or((0, ""), |CallError(code, what)| (*code as i64, what));
                 traced.end_grpc(&method[1..], ended, self.decider.now());
             }
             return match outcome {
@@ -122,7 +127,7 @@ impl Calls {
                 Err(failure) => failed(&failure),
             };
         }
-        if path == QUOTAS {
+        if path == QUOTA_METHOD {
             return self.stream_quotas(request.into_body());
         }
         if let Some(method) = path.strip_prefix("/grpc.health.v1.Health/") {
@@ -138,7 +143,7 @@ impl Calls {
             }
         };
         match other(request).await {
-            Ok(response) => response.map(Body::Other),
+            Ok(response) => response.map(GrpcBody::Other),
             Err(never) => match never {},
         }
     }
@@ -146,14 +151,14 @@ impl Calls {
     async fn should_rate_limit(
         &self,
         request: Request<Incoming>,
-        package: Package,
-        room: &RoomOf,
+        package: ProtoPackage,
+        room: &WorkerBuffers,
         traced: Option<&Traced<'_>>,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<Answer, CallError> {
         let bytes = self.collect(request.into_body()).await?;
-        let message = unframed(bytes).map_err(failure)?;
-        let request = View::decode(&message).map_err(|fault| {
-            Failure(Code::InvalidArgument, format!("not a rate limit request: {fault}"))
+        let message = decode_frame(bytes).map_err(failure)?;
+        let request = RequestView::decode(&message).map_err(|fault| {
+            CallError(GrpcCode::InvalidArgument, format!("not a rate limit request: {fault}"))
         })?;
         let began = traced.map(|traced| (traced, self.decider.now()));
         let decided = match &room.lane {
@@ -165,44 +170,44 @@ impl Calls {
         }
         decided.map_err(|refusal| {
             let code = match refusal {
-                Refusal::TooMany => Code::InvalidArgument,
-                _ => Code::Unknown,
+                DecisionError::TooMany => GrpcCode::InvalidArgument,
+                _ => GrpcCode::Unknown,
             };
-            Failure(code, refusal.to_string())
+            CallError(code, refusal.to_string())
         })
     }
 
-    async fn health(&self, method: &str, body: Incoming) -> Result<Response<Body>, Failure> {
+    async fn health(&self, method: &str, body: Incoming) -> Result<Response<GrpcBody>, CallError> {
         let state = || *self.health.borrow();
         if !["Check", "List", "Watch"].contains(&method) {
             return Err(no_method(method));
         }
-        let message = unframed(self.collect(body).await?).map_err(failure)?;
+        let message = decode_frame(self.collect(body).await?).map_err(failure)?;
         Ok(grpc(match method {
-            "Check" => Body::message(&health::check(&health::name(&message)?, state())?),
-            "List" => Body::message(&health::list(state())),
+            "Check" => GrpcBody::message(&health::check(&health::name(&message)?, state())?),
+            "List" => GrpcBody::message(&health::list(state())),
             _ => {
-                let watching = Watching::new(health::name(&message)?, self.health.clone());
-                Body::Watching(Box::new(watching))
+                let watching = HealthWatch::new(health::name(&message)?, self.health.clone());
+                GrpcBody::Watching(Box::new(watching))
             }
         }))
     }
 
-    fn stream_quotas(&self, incoming: Incoming) -> Response<Body> {
-        let Some(part) = self.quotas.join() else {
+    fn stream_quotas(&self, incoming: Incoming) -> Response<GrpcBody> {
+        let Some(part) = self.quotas.open_stream() else {
             let what = "too many Envoys take part already".to_owned();
-            return failed(&Failure(Code::ResourceExhausted, what));
+            return failed(&CallError(GrpcCode::ResourceExhausted, what));
         };
-        grpc(Body::Talk(Box::new(Talk::new(part, incoming, &self.pieces))))
+        grpc(GrpcBody::Talk(Box::new(QuotaStream::new(part, incoming, &self.pieces))))
     }
 
     /// Reads a whole body. Nearly always it comes in one piece, which is not copied.
-    async fn collect(&self, mut body: Incoming) -> Result<Bytes, Failure> {
+    async fn collect(&self, mut body: Incoming) -> Result<Bytes, CallError> {
         let first = piece(&mut body).await?.unwrap_or_default();
         if body.is_end_stream() {
             return Ok(first);
         }
-        let mut held = Held { all: Arc::clone(&self.pieces), mine: 0 };
+        let mut held = HeldBytes { all: Arc::clone(&self.pieces), mine: 0 };
         let mut bytes = BytesMut::from(first);
         while let Some(more) = piece(&mut body).await? {
             held.take(more.len(), bytes.len())?;
@@ -214,31 +219,31 @@ impl Calls {
 
 /// Everything that a thread keeps for its decisions.
 #[derive(Default)]
-pub struct RoomOf {
+pub struct WorkerBuffers {
     /// Buffers for decisions in memory.
-    room: std::cell::RefCell<Room>,
+    room: std::cell::RefCell<DecisionBuffers>,
     /// The lane to the store, if there is a store.
-    pub lane: Option<Rc<Lane>>,
+    pub lane: Option<Rc<StoreLane>>,
 }
 
 /// The bytes that one body holds as its share of [`PIECES_BYTES_MAX`]; given back when dropped.
-struct Held {
+struct HeldBytes {
     all: Arc<AtomicUsize>,
     mine: usize,
 }
 
-impl Held {
-    fn take(&mut self, more: usize, before: usize) -> Result<(), Failure> {
+impl HeldBytes {
+    fn take(&mut self, more: usize, before: usize) -> Result<(), CallError> {
         if before + more > MESSAGE_BYTES_MAX + 5 {
             let what = format!("a message may have {MESSAGE_BYTES_MAX} bytes");
-            return Err(Failure(Code::ResourceExhausted, what));
+            return Err(CallError(GrpcCode::ResourceExhausted, what));
         }
         self.set(self.mine + more)
     }
 
     /// Sets the number of bytes that this body holds. An error means that all bodies together
     /// exceed the bound; the bytes are counted nevertheless until this value is dropped.
-    fn set(&mut self, mine: usize) -> Result<(), Failure> {
+    fn set(&mut self, mine: usize) -> Result<(), CallError> {
         let all = match mine.checked_sub(self.mine) {
             Some(more) => self.all.fetch_add(more, Relaxed) + more,
             None => {
@@ -249,35 +254,35 @@ impl Held {
         self.mine = mine;
         if all > PIECES_BYTES_MAX {
             let what = "too many large messages at once".to_owned();
-            return Err(Failure(Code::ResourceExhausted, what));
+            return Err(CallError(GrpcCode::ResourceExhausted, what));
         }
         Ok(())
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldBytes {
     fn drop(&mut self) {
         self.all.fetch_sub(self.mine, Relaxed);
     }
 }
 
-fn failure(fault: FrameFault) -> Failure {
+fn failure(fault: FrameError) -> CallError {
     let code = match fault {
-        FrameFault::Compressed => Code::Unimplemented,
-        FrameFault::Long(_) => Code::ResourceExhausted,
-        FrameFault::Missing | FrameFault::Length => Code::InvalidArgument,
+        FrameError::Compressed => GrpcCode::Unimplemented,
+        FrameError::Long(_) => GrpcCode::ResourceExhausted,
+        FrameError::Missing | FrameError::Length => GrpcCode::InvalidArgument,
     };
-    Failure(code, fault.to_string())
+    CallError(code, fault.to_string())
 }
 
-fn no_method(path: &str) -> Failure {
-    Failure(Code::Unimplemented, format!("there is no method {path}"))
+fn no_method(path: &str) -> CallError {
+    CallError(GrpcCode::Unimplemented, format!("there is no method {path}"))
 }
 
 /// The next piece of a body; `None` at its end. Trailers are skipped.
-async fn piece(body: &mut Incoming) -> Result<Option<Bytes>, Failure> {
+async fn piece(body: &mut Incoming) -> Result<Option<Bytes>, CallError> {
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| Failure(Code::Unknown, error.to_string()))?;
+        let frame = frame.map_err(|error| CallError(GrpcCode::Unknown, error.to_string()))?;
         if let Ok(bytes) = frame.into_data() {
             return Ok(Some(bytes));
         }
@@ -285,7 +290,7 @@ async fn piece(body: &mut Incoming) -> Result<Option<Bytes>, Failure> {
     Ok(None)
 }
 
-fn other<S>(service: S) -> Other
+fn other<S>(service: S) -> ForeignService
 where
     S: Service<
             Request<Incoming>,
@@ -300,23 +305,23 @@ where
     Arc::new(move |request| service.clone().call(request))
 }
 
-const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+const GRPC_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
 
-fn succeeded(answer: &Answer) -> Response<Body> {
-    grpc(Body::message(answer))
+fn succeeded(answer: &Answer) -> Response<GrpcBody> {
+    grpc(GrpcBody::message(answer))
 }
 
-fn grpc(body: Body) -> Response<Body> {
+fn grpc(body: GrpcBody) -> Response<GrpcBody> {
     let mut response = Response::new(body);
-    response.headers_mut().insert(header::CONTENT_TYPE, GRPC);
+    response.headers_mut().insert(header::CONTENT_TYPE, GRPC_CONTENT_TYPE);
     response
 }
 
 /// The status of a failed call is sent in the response headers; the HTTP status is 200, as gRPC
 /// requires.
-fn failed(failure: &Failure) -> Response<Body> {
+fn failed(failure: &CallError) -> Response<GrpcBody> {
     let status = tonic::Status::new(tonic::Code::from_i32(failure.0 as i32), &failure.1);
-    let mut response = grpc(Body::Empty);
+    let mut response = grpc(GrpcBody::Empty);
     *response.status_mut() = StatusCode::OK;
     // This fails only for texts that no header can carry, and `add_header` escapes these.
     let _ = status.add_header(response.headers_mut());

@@ -2,20 +2,20 @@
 //!
 //! One thread of its own serves all of them. They do not delay gRPC calls, apart from decisions
 //! requested as JSON, which use the same counters. Which port serves which paths is defined in
-//! [`Site`].
+//! [`PortPurpose`].
 
-use super::Shown;
-use super::decide::{Decider, Package, Room};
+use super::RatelimitTls;
+use super::decide::{DecisionBuffers, ProtoPackage, RatelimitDecider};
 use super::figures;
-use super::figures::renamed::Renamed;
-use super::figures::traces::Call as Traced;
+use super::figures::renamed::MetricRenamer;
+use super::figures::traces::TracedCall as Traced;
 use super::json;
 use super::wire::Code;
-use super::wire::view::View;
+use super::wire::view::RequestView;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use evenkeel_serve::handover::Passed;
-use evenkeel_store::redis::{Lane, Store};
+use evenkeel_serve::handover::HandoverSignal;
+use evenkeel_store::redis::{RedisStore, StoreLane};
 use evenkeel_telemetry::otlp::trace::Tracer;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
@@ -35,7 +35,7 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
 /// The path for decisions in JSON.
-const JSON: &str = "/json";
+const JSON_PATH: &str = "/json";
 /// The maximum length of a request body, in bytes.
 const BODY_BYTES_MAX: usize = 1 << 20;
 /// The maximum number of connections at once on each port; further ones wait.
@@ -47,20 +47,20 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The conditions under which load balancers may send callers here.
 #[derive(Default)]
-pub struct Health {
+pub struct RatelimitHealth {
     /// Whether the process is shutting down.
     pub draining: AtomicBool,
     /// Whether the service is unhealthy while there are no rules of any domain.
     pub needs_rules: bool,
     /// If set, the service is unhealthy while this store has no working connection.
-    pub needs_store: Option<Arc<Store>>,
+    pub needs_store: Option<Arc<RedisStore>>,
 }
 
-impl Health {
+impl RatelimitHealth {
     /// Whether the service is healthy: it is not draining, and has the rules and the store that it
     /// needs.
     #[must_use]
-    pub fn is_good(&self, decider: &Decider) -> bool {
+    pub fn is_good(&self, decider: &RatelimitDecider) -> bool {
         let domains = || decider.rules.load().as_ref().map_or(0, |rules| rules.domains());
         let store = self.needs_store.as_ref().is_none_or(|store| store.is_good());
         !self.draining.load(Relaxed) && (!self.needs_rules || domains() > 0) && store
@@ -69,39 +69,39 @@ impl Health {
 
 /// The purpose of a port.
 #[derive(Clone, Debug)]
-pub enum Site {
+pub enum PortPurpose {
     /// Decisions at `/json`, and health checks at `/healthcheck`.
     Json,
     /// The rules in force at `/rlconfig`, and the metrics at `/stats`.
     Debug,
     /// Metrics at this path. The second field renames them; without it they have the reference
     /// server's names.
-    Prometheus(String, Option<Arc<Mutex<Renamed>>>),
+    Prometheus(String, Option<Arc<Mutex<MetricRenamer>>>),
 }
 
 /// One port with everything that it serves.
-pub struct Port {
+pub struct HttpPort {
     /// The purpose of the port.
-    pub site: Site,
+    pub site: PortPurpose,
     /// Makes the decisions.
-    pub decider: Arc<Decider>,
+    pub decider: Arc<RatelimitDecider>,
     /// Answers health checks.
-    pub health: Arc<Health>,
+    pub health: Arc<RatelimitHealth>,
     /// The TLS configuration; `None` if the port serves plain HTTP.
-    pub tls: Option<Arc<ArcSwap<Shown>>>,
+    pub tls: Option<Arc<ArcSwap<RatelimitTls>>>,
     /// The time limit for a TLS handshake.
     pub handshake: Duration,
     /// Records traces of decisions, if tracing is on.
     pub tracer: Option<Tracer>,
     /// The lane of this thread to the store, if there is a store.
-    pub lane: Option<Rc<Lane>>,
+    pub lane: Option<Rc<StoreLane>>,
     /// Whether a successor process accepts connections instead.
-    pub passed: Passed,
+    pub passed: HandoverSignal,
 }
 
-type Answer = Response<Full<Bytes>>;
+type HttpAnswer = Response<Full<Bytes>>;
 
-impl Port {
+impl HttpPort {
     /// Accepts connections until it is dropped or a successor process takes over.
     pub async fn accept(self: Rc<Self>, listener: TcpListener) {
         let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
@@ -142,7 +142,7 @@ impl Port {
             let port = Rc::clone(&self);
             async move {
                 let mut answer = port.answer(request).await;
-                if port.passed.is_so() {
+                if port.passed.has_passed() {
                     // The caller's next request goes to the successor process.
                     answer
                         .headers_mut()
@@ -159,35 +159,37 @@ impl Port {
         let _ = connection.await;
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Answer {
+    async fn answer(&self, request: Request<Incoming>) -> HttpAnswer {
         match (&self.site, request.uri().path()) {
-            (Site::Json, JSON) => {
+            (PortPurpose::Json, JSON_PATH) => {
                 let method = request.method().clone();
                 let traced = self.tracer.as_ref().and_then(|tracer| {
-                    let name = format!("{method} {JSON}");
+                    let name = format!("{method} {JSON_PATH}");
                     Traced::begin(tracer, request.headers(), &name, self.decider.now())
                 });
                 let answer = self.decide(request, traced.as_ref()).await;
                 if let Some(traced) = traced {
                     let status = answer.status().as_u16();
-                    traced.end_http(method.as_str(), JSON, status, self.decider.now());
+                    traced.end_http(method.as_str(), JSON_PATH, status, self.decider.now());
                 }
                 answer
             }
-            (Site::Json, "/healthcheck") => match self.health.is_good(&self.decider) {
+            (PortPurpose::Json, "/healthcheck") => match self.health.is_good(&self.decider) {
                 true => text(StatusCode::OK, "OK"),
                 false => text(StatusCode::INTERNAL_SERVER_ERROR, ""),
             },
-            (Site::Debug, "/") => text(StatusCode::OK, ENDPOINTS),
-            (Site::Debug, "/rlconfig") => {
+            (PortPurpose::Debug, "/") => text(StatusCode::OK, DEBUG_ENDPOINTS),
+            (PortPurpose::Debug, "/rlconfig") => {
                 let rules = self.decider.rules.load();
                 text(StatusCode::OK, rules.as_ref().map(|rules| rules.dump()).unwrap_or_default())
             }
-            (Site::Debug, "/stats") => text(StatusCode::OK, figures::lines(&self.decider)),
-            (Site::Prometheus(path, renamed), asked) if path == asked => {
+            (PortPurpose::Debug, "/stats") => text(StatusCode::OK, figures::lines(&self.decider)),
+            (PortPurpose::Prometheus(path, renamed), asked) if path == asked => {
                 let figures = match renamed {
                     None => figures::prometheus(&self.decider),
-                    Some(renamed) => figures::mapped(&self.decider, &mut renamed.lock()),
+                    Some(renamed) => {
+                        figures::prometheus_renamed(&self.decider, &mut renamed.lock())
+                    }
                 };
                 let mut answer = text(StatusCode::OK, figures);
                 let kind = HeaderValue::from_static(evenkeel_telemetry::prometheus::CONTENT_TYPE);
@@ -198,7 +200,7 @@ impl Port {
         }
     }
 
-    async fn decide(&self, request: Request<Incoming>, traced: Option<&Traced<'_>>) -> Answer {
+    async fn decide(&self, request: Request<Incoming>, traced: Option<&Traced<'_>>) -> HttpAnswer {
         // As with the reference server, any method is accepted, but a body is required.
         let bad = || text(StatusCode::BAD_REQUEST, "Bad Request\n");
         if request.method() == Method::CONNECT {
@@ -210,11 +212,11 @@ impl Port {
             _ => return bad(),
         };
         let Ok(request) = json::request(&body) else { return bad() };
-        let view = View::of(&request);
+        let view = RequestView::of(&request);
         let began = self.decider.now();
         let decided = match &self.lane {
-            Some(lane) => self.decider.ask(&view, Package::V3, lane).await,
-            None => self.decider.decide(&view, Package::V3, &mut Room::default()),
+            Some(lane) => self.decider.ask(&view, ProtoPackage::V3, lane).await,
+            None => self.decider.decide(&view, ProtoPackage::V3, &mut DecisionBuffers::default()),
         };
         if let Some(traced) = traced {
             traced.decided(&view, &decided, (began, self.decider.now()));
@@ -232,10 +234,10 @@ impl Port {
     }
 }
 
-const ENDPOINTS: &str = "/rlconfig: the rules that are in force, one a line\n\
+const DEBUG_ENDPOINTS: &str = "/rlconfig: the rules that are in force, one a line\n\
                          /stats: the figures of every rule\n";
 
-fn text(status: StatusCode, text: impl Into<Bytes>) -> Answer {
+fn text(status: StatusCode, text: impl Into<Bytes>) -> HttpAnswer {
     let mut answer = Response::new(Full::new(text.into()));
     *answer.status_mut() = status;
     let kind = HeaderValue::from_static("text/plain; charset=utf-8");

@@ -15,14 +15,14 @@ use serde_json::{Map, Value, json};
 /// The reason why a text is not a request. The caller is at fault.
 #[derive(Debug, thiserror::Error)]
 #[error("not a request: {0}")]
-pub struct Fault(#[from] serde_json::Error);
+pub struct JsonRequestError(#[from] serde_json::Error);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JsonRequest<'a> {
     domain: Option<String>,
     #[serde(borrow)]
-    descriptors: Option<Vec<Object<JsonDescriptor<'a>>>>,
+    descriptors: Option<Vec<JsonObject<JsonDescriptor<'a>>>>,
     #[serde(borrow, alias = "hits_addend", rename = "hitsAddend")]
     hits_addend: Option<&'a RawValue>,
 }
@@ -30,9 +30,9 @@ struct JsonRequest<'a> {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JsonDescriptor<'a> {
-    entries: Option<Vec<Object<JsonEntry>>>,
+    entries: Option<Vec<JsonObject<JsonEntry>>>,
     #[serde(borrow)]
-    limit: Option<Object<JsonOverride<'a>>>,
+    limit: Option<JsonObject<JsonOverride<'a>>>,
     #[serde(borrow, alias = "hits_addend", rename = "hitsAddend")]
     hits_addend: Option<&'a RawValue>,
     #[serde(alias = "is_negative_hits", rename = "isNegativeHits")]
@@ -57,15 +57,15 @@ struct JsonOverride<'a> {
 
 /// A message, which must be an object. Without this type, serde would accept an array of its fields
 /// too.
-struct Object<T>(T);
+struct JsonObject<T>(T);
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
-    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Object<T>, D::Error> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for JsonObject<T> {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<JsonObject<T>, D::Error> {
         let raw = <&RawValue>::deserialize(source)?.get();
         if !raw.starts_with('{') {
             return Err(D::Error::custom("a message must be an object"));
         }
-        serde_json::from_str(raw).map(Object).map_err(D::Error::custom)
+        serde_json::from_str(raw).map(JsonObject).map_err(D::Error::custom)
     }
 }
 
@@ -75,9 +75,9 @@ const UNITS: [&str; 7] = ["UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH",
 /// Reads a request.
 ///
 /// # Errors
-/// [`Fault`] if the text is not JSON, or has unknown fields or values that do not fit.
-pub fn request(bytes: &[u8]) -> Result<Request, Fault> {
-    let Object(json) = serde_json::from_slice::<Object<JsonRequest<'_>>>(bytes)?;
+/// [`JsonRequestError`] if the text is not JSON, or has unknown fields or values that do not fit.
+pub fn request(bytes: &[u8]) -> Result<Request, JsonRequestError> {
+    let JsonObject(json) = serde_json::from_slice::<JsonObject<JsonRequest<'_>>>(bytes)?;
     let descriptors = json.descriptors.unwrap_or_default();
     Ok(Request {
         domain: json.domain.unwrap_or_default(),
@@ -86,15 +86,20 @@ pub fn request(bytes: &[u8]) -> Result<Request, Fault> {
     })
 }
 
-fn descriptor(Object(json): Object<JsonDescriptor<'_>>) -> Result<Descriptor, Fault> {
-    let entry = |Object(entry): Object<JsonEntry>| Entry {
+fn descriptor(
+    JsonObject(json): JsonObject<JsonDescriptor<'_>>,
+) -> Result<Descriptor, JsonRequestError> {
+    let entry = |JsonObject(entry): JsonObject<JsonEntry>| Entry {
         key: entry.key.unwrap_or_default(),
         value: entry.value.unwrap_or_default(),
     };
-    let limit = |Object(limit): Object<JsonOverride<'_>>| {
+    let limit = |JsonObject(limit): JsonObject<JsonOverride<'_>>| {
         let requests_per_unit = limit.requests_per_unit.map(number).transpose()?;
         let unit = limit.unit.map(unit).transpose()?.unwrap_or_default();
-        Ok::<_, Fault>(Override { requests_per_unit: requests_per_unit.unwrap_or_default(), unit })
+        Ok::<_, JsonRequestError>(Override {
+            requests_per_unit: requests_per_unit.unwrap_or_default(),
+            unit,
+        })
     };
     Ok(Descriptor {
         entries: json.entries.unwrap_or_default().into_iter().map(entry).collect(),
@@ -105,7 +110,7 @@ fn descriptor(Object(json): Object<JsonDescriptor<'_>>) -> Result<Descriptor, Fa
 }
 
 /// A whole number in any notation of JSON, quoted or not.
-fn number<T: TryFrom<i128>>(raw: &RawValue) -> Result<T, Fault> {
+fn number<T: TryFrom<i128>>(raw: &RawValue) -> Result<T, JsonRequestError> {
     let text = raw.get();
     let written = match text.starts_with('"') {
         true => serde_json::from_str::<String>(text)?,
@@ -116,7 +121,7 @@ fn number<T: TryFrom<i128>>(raw: &RawValue) -> Result<T, Fault> {
 }
 
 /// A unit, given by its name or its number.
-fn unit(raw: &RawValue) -> Result<i32, Fault> {
+fn unit(raw: &RawValue) -> Result<i32, JsonRequestError> {
     let text = raw.get();
     if !text.starts_with('"') {
         return number(raw);
@@ -126,7 +131,7 @@ fn unit(raw: &RawValue) -> Result<i32, Fault> {
     place.and_then(|place| place.try_into().ok()).ok_or_else(|| unfit("there is no such unit"))
 }
 
-fn unfit(what: &str) -> Fault {
+fn unfit(what: &str) -> JsonRequestError {
     serde_json::Error::custom(what).into()
 }
 

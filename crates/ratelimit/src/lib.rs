@@ -21,5 +21,5 @@ mod shown;
 pub mod tally;
 pub mod wire;
 
-pub use serve::{Running, StartError, start, start_on};
-use shown::Shown;
+pub use serve::{RatelimitStartError, RunningRatelimit, start, start_on};
+use shown::RatelimitTls;

@@ -7,56 +7,61 @@
 
 pub mod xds;
 
-use super::decide::Decider;
-use super::rules::Rules;
-use super::rules::read::{Options, read, read_trees};
-use evenkeel_config::fault::{Fault, Faults, Place};
-use evenkeel_config::settings::Ratelimit;
-use evenkeel_config::source::folder::{File, Folder};
-use evenkeel_config::tree::Node;
+use super::decide::RatelimitDecider;
+use super::rules::RatelimitRules;
+use super::rules::read::{RuleOptions, read, read_trees};
+use evenkeel_config::fault::{ConfigFault, ConfigFaults, TextPlace};
+use evenkeel_config::settings::RatelimitSettings;
+use evenkeel_config::source::folder::{FolderFile, WatchedFolder};
+use evenkeel_config::tree::YamlNode;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Reads rule files and puts their rules in force.
-pub struct Loader {
-    folder: Option<Folder>,
-    intake: Intake,
+pub struct RuleLoader {
+    folder: Option<WatchedFolder>,
+    intake: RuleIntake,
     /// Whether rules come from an xDS server and not from files.
-    elsewhere: bool,
+    from_server: bool,
 }
 
 /// Checks rules and puts them in force, whatever their source.
 #[derive(Clone)]
-pub struct Intake {
-    options: Options,
-    decider: Arc<Decider>,
+pub struct RuleIntake {
+    options: RuleOptions,
+    decider: Arc<RatelimitDecider>,
 }
 
-impl Loader {
+impl RuleLoader {
     /// A loader that has not read any rules.
     #[must_use]
-    pub fn new(settings: &Ratelimit, decider: Arc<Decider>) -> Loader {
+    pub fn new(settings: &RatelimitSettings, decider: Arc<RatelimitDecider>) -> RuleLoader {
         let files = &settings.rules;
-        let options = Options {
+        let options = RuleOptions {
             merge_domains: files.merge_domains,
             compat_keys: files.compat_keys,
             calendar: files.calendar,
         };
-        let folder = files.path.as_ref().map(|path| Folder::new(path, files.ignore_dot_files));
-        Loader { folder, intake: Intake { options, decider }, elsewhere: settings.xds.is_some() }
+        let folder =
+            files.path.as_ref().map(|path| WatchedFolder::new(path, files.ignore_dot_files));
+        RuleLoader {
+            folder,
+            intake: RuleIntake { options, decider },
+            from_server: settings.xds.is_some(),
+        }
     }
 
     /// The intake for rules from another source than files.
     #[must_use]
-    pub fn intake(&self) -> Intake {
+    pub fn intake(&self) -> RuleIntake {
         self.intake.clone()
     }
 
     /// Reads the rule files even if they have not changed.
     pub fn load(&mut self) {
         match &self.folder {
-            None if self.elsewhere => return,
+            None if self.from_server => return,
             None => tracing::warn!(
                 target: "evenkeel::ratelimit", "there are no rules: everything passes"
             ),
@@ -66,7 +71,7 @@ impl Loader {
             ),
             Some(_) => {}
         }
-        let files = self.folder.as_mut().map_or(Ok(Vec::new()), Folder::read);
+        let files = self.folder.as_mut().map_or(Ok(Vec::new()), WatchedFolder::read);
         self.take(files);
     }
 
@@ -84,39 +89,46 @@ impl Loader {
     }
 
     /// Reads the rule files if they have changed.
-    pub fn look(&mut self) {
-        if let Some(files) = self.folder.as_mut().and_then(Folder::look) {
+    pub fn reload_if_changed(&mut self) {
+        if let Some(files) = self.folder.as_mut().and_then(WatchedFolder::look) {
             self.take(files);
         }
     }
 
-    fn take(&self, files: io::Result<Vec<File>>) {
+    fn take(&self, files: io::Result<Vec<FolderFile>>) {
         let count = files.as_ref().map_or(0, Vec::len);
         let rules = files.map_err(|error| vec![self.unread(&error)]);
-        let Intake { options, decider } = &self.intake;
+        let RuleIntake { options, decider } = &self.intake;
         let rules = rules.and_then(|files| read(&files, *options, &decider.tallies));
         // Errors have already been logged.
         let _ = self.intake.take(rules, count);
     }
 
-    fn unread(&self, error: &io::Error) -> Faults {
+    fn unread(&self, error: &io::Error) -> ConfigFaults {
         let path = self.folder.as_ref().map(|folder| folder.path().display().to_string());
         let what = format!("cannot be read: {error}");
-        Faults::new(&path.unwrap_or_default(), vec![Fault::new(Place::default(), what)])
+        ConfigFaults::new(
+            &path.unwrap_or_default(),
+            vec![ConfigFault::new(TextPlace::default(), what)],
+        )
     }
 }
 
-impl Intake {
+impl RuleIntake {
     /// Puts rules from trees in force; each tree comes with its name.
     ///
     /// # Errors
     /// Every error in the trees, as text. The rules in force stay.
-    pub fn take_trees(&self, trees: Vec<(String, Node)>) -> Result<(), String> {
+    pub fn take_trees(&self, trees: Vec<(String, YamlNode)>) -> Result<(), String> {
         let count = trees.len();
         self.take(read_trees(trees, self.options, &self.decider.tallies), count)
     }
 
-    fn take(&self, rules: Result<Rules, Vec<Faults>>, count: usize) -> Result<(), String> {
+    fn take(
+        &self,
+        rules: Result<RatelimitRules, Vec<ConfigFaults>>,
+        count: usize,
+    ) -> Result<(), String> {
         match rules {
             Ok(rules) => {
                 let domains = rules.domains();

@@ -10,12 +10,12 @@ pub mod book;
 pub mod bucket;
 pub mod share;
 
-use super::decide::Decider;
+use super::decide::RatelimitDecider;
 use super::wire::quota::RateLimitQuotaResponse;
-use super::wire::reports::Reports;
-use book::{Book, Moment, WrongDomain};
-use evenkeel_config::settings::Rlqs;
-use evenkeel_core::key::Seed;
+use super::wire::reports::UsageReports;
+use book::{DomainError, QuotaMoment, QuotaState};
+use evenkeel_config::settings::RlqsSettings;
+use evenkeel_core::key::KeySeed;
 use evenkeel_telemetry::metrics::{RLQS_BUCKETS, RLQS_LEFT_OUT, RLQS_REPORTS, RLQS_STREAMS};
 use evenkeel_telemetry::registry::{Counter, Gauge, Registry};
 use parking_lot::Mutex;
@@ -24,15 +24,15 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Waker;
 
 /// The service, shared by all threads.
-pub struct Quotas {
-    decider: Arc<Decider>,
+pub struct QuotaService {
+    decider: Arc<RatelimitDecider>,
     /// The state of all streams. Invariant: this lock is never held across an `await`.
-    book: Mutex<Book>,
+    book: Mutex<QuotaState>,
     ending: AtomicBool,
-    counts: Counts,
+    counts: QuotaCounts,
 }
 
-struct Counts {
+struct QuotaCounts {
     streams: Gauge,
     buckets: Gauge,
     reports: Counter,
@@ -41,42 +41,42 @@ struct Counts {
 }
 
 /// One Envoy's stream in the service; closed when dropped.
-pub struct Part {
-    quotas: Arc<Quotas>,
+pub struct QuotaMember {
+    quotas: Arc<QuotaService>,
     stream: u64,
 }
 
-impl Quotas {
+impl QuotaService {
     /// A service without streams that charges to the counters of `decider`.
     #[must_use]
     pub fn new(
-        settings: Rlqs,
-        decider: Arc<Decider>,
-        seed: Seed,
+        settings: RlqsSettings,
+        decider: Arc<RatelimitDecider>,
+        seed: KeySeed,
         registry: &Registry,
-    ) -> Arc<Quotas> {
-        let counts = Counts {
+    ) -> Arc<QuotaService> {
+        let counts = QuotaCounts {
             streams: registry.gauge(&RLQS_STREAMS, &[]),
             buckets: registry.gauge(&RLQS_BUCKETS, &[]),
             reports: registry.counter(&RLQS_REPORTS, &[]),
             left_out: ["stream", "bucket"].map(|what| registry.counter(&RLQS_LEFT_OUT, &[what])),
         };
-        let (book, ending) = (Mutex::new(Book::new(settings, seed)), AtomicBool::new(false));
-        Arc::new(Quotas { decider, book, ending, counts })
+        let (book, ending) = (Mutex::new(QuotaState::new(settings, seed)), AtomicBool::new(false));
+        Arc::new(QuotaService { decider, book, ending, counts })
     }
 
-    fn moment(&self) -> Moment {
-        Moment { steady: self.decider.steady_now(), wall: self.decider.now() }
+    fn moment(&self) -> QuotaMoment {
+        QuotaMoment { steady: self.decider.steady_now(), wall: self.decider.now() }
     }
 
     /// Opens a stream for an Envoy; `None` if there are too many streams.
     #[must_use]
-    pub fn join(self: &Arc<Quotas>) -> Option<Part> {
+    pub fn open_stream(self: &Arc<QuotaService>) -> Option<QuotaMember> {
         let stream = self.book.lock().open();
         if stream.is_none() {
             self.counts.left_out[0].increment(1);
         }
-        stream.map(|stream| Part { quotas: Arc::clone(self), stream })
+        stream.map(|stream| QuotaMember { quotas: Arc::clone(self), stream })
     }
 
     /// Updates assignments and metrics. To be called once a second.
@@ -92,7 +92,7 @@ impl Quotas {
     }
 
     /// Ends all streams; their Envoys connect to another instance.
-    pub fn end(&self) {
+    pub fn end_streams(&self) {
         self.ending.store(true, Relaxed);
         self.book.lock().wake_all();
     }
@@ -104,18 +104,18 @@ impl Quotas {
     }
 }
 
-impl Part {
+impl QuotaMember {
     /// The service that this stream belongs to.
     #[must_use]
-    pub fn quotas(&self) -> &Quotas {
+    pub fn quotas(&self) -> &QuotaService {
         &self.quotas
     }
 
     /// Processes a report of the Envoy.
     ///
     /// # Errors
-    /// [`WrongDomain`]
-    pub fn report(&self, reports: Reports<'_>) -> Result<(), WrongDomain> {
+    /// [`DomainError`]
+    pub fn report(&self, reports: UsageReports<'_>) -> Result<(), DomainError> {
         let quotas = &self.quotas;
         let moment = quotas.moment();
         let taken = quotas.book.lock().report(self.stream, reports, &quotas.decider, moment)?;
@@ -127,14 +127,14 @@ impl Part {
     /// Returns the assignments that are pending now. If there are none, `waker` is woken when there
     /// are.
     #[must_use]
-    pub fn tell(&self, waker: &Waker) -> Option<RateLimitQuotaResponse> {
+    pub fn take_actions(&self, waker: &Waker) -> Option<RateLimitQuotaResponse> {
         let moment = self.quotas.moment();
-        let bucket_action = self.quotas.book.lock().tell(self.stream, waker, moment);
+        let bucket_action = self.quotas.book.lock().take_actions(self.stream, waker, moment);
         (!bucket_action.is_empty()).then_some(RateLimitQuotaResponse { bucket_action })
     }
 }
 
-impl Drop for Part {
+impl Drop for QuotaMember {
     fn drop(&mut self) {
         self.quotas.book.lock().close(self.stream);
     }

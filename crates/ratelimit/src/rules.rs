@@ -12,12 +12,12 @@ pub mod metadata;
 pub mod pattern;
 pub mod read;
 
-use super::tally::{Tallies, Tally};
-use evenkeel_config::fault::{Fault, Faults, Place};
-use evenkeel_config::source::folder::Folder;
-use evenkeel_core::windows::{Algorithm, Length};
+use super::tally::{RuleTallies, RuleTally};
+use evenkeel_config::fault::{ConfigFault, ConfigFaults, TextPlace};
+use evenkeel_config::source::folder::WatchedFolder;
+use evenkeel_core::windows::{WindowAlgorithm, WindowLength};
 use foldhash::fast::RandomState;
-use level::Level;
+use level::RuleLevel;
 pub use metadata::merge as merge_metadata;
 use prost_types::Struct;
 use std::collections::HashMap;
@@ -27,14 +27,14 @@ use std::sync::Arc;
 
 /// All rules in force.
 #[derive(Debug, Default)]
-pub struct Rules {
-    domains: HashMap<Box<str>, Level, RandomState>,
+pub struct RatelimitRules {
+    domains: HashMap<Box<str>, RuleLevel, RandomState>,
 }
 
 /// The unit of time of a limit. The discriminants are the numbers on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
-pub enum Unit {
+pub enum RateUnit {
     /// 1 second.
     Second = 1,
     /// 60 seconds.
@@ -51,68 +51,68 @@ pub enum Unit {
     Week = 7,
 }
 
-impl Unit {
+impl RateUnit {
     /// All units with their names and lengths in seconds. The index is the number on the wire minus
     /// 1.
-    pub const ALL: [(&str, Unit, u32); 7] = [
-        ("SECOND", Unit::Second, 1),
-        ("MINUTE", Unit::Minute, 60),
-        ("HOUR", Unit::Hour, 3_600),
-        ("DAY", Unit::Day, 86_400),
-        ("MONTH", Unit::Month, 30 * 86_400),
-        ("YEAR", Unit::Year, 365 * 86_400),
-        ("WEEK", Unit::Week, 7 * 86_400),
+    pub const UNITS: [(&str, RateUnit, u32); 7] = [
+        ("SECOND", RateUnit::Second, 1),
+        ("MINUTE", RateUnit::Minute, 60),
+        ("HOUR", RateUnit::Hour, 3_600),
+        ("DAY", RateUnit::Day, 86_400),
+        ("MONTH", RateUnit::Month, 30 * 86_400),
+        ("YEAR", RateUnit::Year, 365 * 86_400),
+        ("WEEK", RateUnit::Week, 7 * 86_400),
     ];
 
     /// The unit with this number on the wire; `None` if there is none.
     #[must_use]
-    pub fn from_wire(number: i32) -> Option<Unit> {
+    pub fn from_wire(number: i32) -> Option<RateUnit> {
         let index = usize::try_from(number).ok()?.checked_sub(1)?;
-        Unit::ALL.get(index).map(|(_, unit, _)| *unit)
+        RateUnit::UNITS.get(index).map(|(_, unit, _)| *unit)
     }
 
     /// The name of the unit in rule files, in capitals.
     #[must_use]
     pub fn name(self) -> &'static str {
-        Unit::ALL[self as usize - 1].0
+        RateUnit::UNITS[self as usize - 1].0
     }
 
     /// The length of the unit in seconds; months and years have 30 and 365 days.
     #[must_use]
     pub fn seconds(self) -> u32 {
-        Unit::ALL[self as usize - 1].2
+        RateUnit::UNITS[self as usize - 1].2
     }
 }
 
 /// A number of requests in each window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limit {
+pub struct RuleLimit {
     /// Maximum number of requests in each window. With zero, every request exceeds the limit.
     pub requests: u32,
     /// The unit of the window in answers.
-    pub unit: Unit,
+    pub unit: RateUnit,
     /// The length of the window.
-    pub length: Length,
+    pub length: WindowLength,
     /// The algorithm that counts hits.
-    pub algorithm: Algorithm,
+    pub algorithm: WindowAlgorithm,
 }
 
-impl Limit {
+impl RuleLimit {
     /// A limit of `requests` in each `unit`, with windows aligned to the epoch.
     #[must_use]
-    pub fn per(requests: u32, unit: Unit) -> Limit {
-        let (length, algorithm) = (Length::Seconds(unit.seconds()), Algorithm::Fixed);
-        Limit { requests, unit, length, algorithm }
+    pub fn per(requests: u32, unit: RateUnit) -> RuleLimit {
+        let (length, algorithm) = (WindowLength::Seconds(unit.seconds()), WindowAlgorithm::Fixed);
+        RuleLimit { requests, unit, length, algorithm }
     }
 }
 
 /// One rule with a limit, or one that explicitly allows everything.
 #[derive(Debug)]
-pub struct Rule {
+pub struct RatelimitRule {
     /// The domain and the keys with their values, separated by dots.
     pub path: Box<str>,
     /// The limit; `None` if the rule allows everything (`unlimited`).
-    pub limit: Option<Limit>,
+    pub limit: Option<RuleLimit>,
     /// The name by which other rules refer to it in `replaces`.
     pub name: Option<Box<str>>,
     /// The names of the rules that do not apply to a request if this one does.
@@ -127,14 +127,14 @@ pub struct Rule {
     /// Metadata for answers while the limit is not exceeded.
     pub metadata: Option<Struct>,
     /// The levels from the domain to this rule.
-    pub steps: Box<[Step]>,
+    pub steps: Box<[RuleStep]>,
     /// The metrics of the rule.
-    pub tally: Arc<Tally>,
+    pub tally: Arc<RuleTally>,
 }
 
 /// One level on the path to a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct RuleStep {
     /// The key, followed by `_` and the value if there is one.
     pub text: Box<str>,
     /// Whether metrics show the value of the request (`value_to_metric`).
@@ -143,7 +143,7 @@ pub struct Step {
     pub shared: bool,
 }
 
-impl Step {
+impl RuleStep {
     /// The text that is counted in place of the value of an entry with this key; `None` if each
     /// value has its own counter. If keys and values are compared joined, the pattern may cover the
     /// key too.
@@ -154,7 +154,7 @@ impl Step {
     }
 }
 
-impl Rule {
+impl RatelimitRule {
     /// The metrics path for a request; `None` if it does not depend on the request.
     #[must_use]
     pub fn path_of(&self, domain: &str, entries: &[(&str, &str)]) -> Option<String> {
@@ -186,33 +186,36 @@ pub fn push_entry(path: &mut String, key: &str, value: &str) {
 /// Whether a folder has rule files. A folder that cannot be read, or a file that is not valid YAML,
 /// counts as such.
 #[must_use]
-pub fn lie_in(folder: &Path) -> bool {
-    let files = Folder::new(folder, false).read();
+pub fn folder_has_rules(folder: &Path) -> bool {
+    let files = WatchedFolder::new(folder, false).read();
     files.map_or(true, |files| files.iter().any(|file| read::may_be_rules(&file.bytes)))
 }
 
 /// Checks a rule file or a folder of rules and returns warnings; `None` if the path is something
 /// else.
 #[must_use]
-pub fn check(path: &Path) -> Option<Result<Vec<String>, Vec<Faults>>> {
+pub fn check(path: &Path) -> Option<Result<Vec<String>, Vec<ConfigFaults>>> {
     let fault = |error: std::io::Error| {
         let what = format!("cannot be read: {error}");
-        vec![Faults::new(&path.display().to_string(), vec![Fault::new(Place::default(), what)])]
+        vec![ConfigFaults::new(
+            &path.display().to_string(),
+            vec![ConfigFault::new(TextPlace::default(), what)],
+        )]
     };
-    let files = match Folder::new(path, false).read() {
+    let files = match WatchedFolder::new(path, false).read() {
         Ok(files) => files,
         Err(error) => return Some(Err(fault(error))),
     };
     let is_rules = path.is_dir() || files.iter().any(|file| read::names_domain(&file.bytes));
-    let options = read::Options::default();
-    let checked = || read::read(&files, options, &Tallies::default());
-    is_rules.then(|| checked().map(|_| fencer::warnings(&files, read::DIALECT)))
+    let options = read::RuleOptions::default();
+    let checked = || read::read(&files, options, &RuleTallies::default());
+    is_rules.then(|| checked().map(|_| fencer::warnings(&files, read::RULES_DIALECT)))
 }
 
-impl Rules {
+impl RatelimitRules {
     /// Whether there are rules for a domain.
     #[must_use]
-    pub fn knows(&self, domain: &str) -> bool {
+    pub fn has_domain(&self, domain: &str) -> bool {
         self.domains.contains_key(domain)
     }
 
@@ -224,12 +227,12 @@ impl Rules {
 
     /// The rules of a domain.
     #[must_use]
-    pub fn domain(&self, domain: &str) -> Option<&Level> {
+    pub fn domain(&self, domain: &str) -> Option<&RuleLevel> {
         self.domains.get(domain)
     }
 
     /// Passes every rule to `show`, sorted by domain, otherwise in the order of the files.
-    pub fn for_each(&self, mut show: impl FnMut(&Rule)) {
+    pub fn for_each(&self, mut show: impl FnMut(&RatelimitRule)) {
         let mut domains: Vec<_> = self.domains.iter().collect();
         domains.sort_unstable_by_key(|(name, _)| *name);
         domains.into_iter().for_each(|(_, level)| level.for_each(&mut show));

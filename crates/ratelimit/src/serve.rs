@@ -4,36 +4,36 @@
 //! reload changes only the rules and the settings for answers; every other setting needs a restart.
 //! What a gRPC thread does: `grpc::worker`. What the other ports do: `http`.
 
-use super::Shown;
-use super::decide::{Decider, Events};
-use super::figures::renamed::Renamed;
+use super::RatelimitTls;
+use super::decide::{RatelimitDecider, ServiceCounters};
+use super::figures::renamed::MetricRenamer;
 use super::figures::statsd;
-use super::grpc::Calls;
-use super::grpc::health::State;
-use super::grpc::worker::{House, Phase, Worker};
-use super::http::{Health, Port, Site};
-use super::loader::{Loader, xds};
-use super::quota::Quotas;
-use evenkeel_config::fault::Faults;
-use evenkeel_config::settings::{Prometheus, Ratelimit};
+use super::grpc::GrpcServices;
+use super::grpc::health::ServingState;
+use super::grpc::worker::{GrpcPhase, GrpcShared, GrpcWorker};
+use super::http::{HttpPort, PortPurpose, RatelimitHealth};
+use super::loader::{RuleLoader, xds};
+use super::quota::QuotaService;
+use evenkeel_config::fault::ConfigFaults;
+use evenkeel_config::settings::{PrometheusSettings, RatelimitSettings};
 use evenkeel_config::source::mapper;
-use evenkeel_core::key::Seed;
-use evenkeel_core::table::Table;
+use evenkeel_core::key::KeySeed;
+use evenkeel_core::table::BucketTable;
 use evenkeel_engine::windows::Counters;
 use evenkeel_runtime::clock::Clock;
-use evenkeel_serve::handover::{Passed, Sockets};
+use evenkeel_serve::handover::{HandoverSignal, ListenSockets};
 use evenkeel_serve::watchdog;
-use evenkeel_store::redis::Store;
+use evenkeel_store::redis::RedisStore;
 use evenkeel_telemetry::Watch;
-use evenkeel_telemetry::counts::beats::Beats;
+use evenkeel_telemetry::counts::beats::Heartbeats;
 use evenkeel_telemetry::metrics::{
     ACCEPTED, BAD_REQUESTS, CONNECTIONS, KEYS_DROPPED, KEYS_MAX, KEYS_USED, SHED, TABLE_BYTES,
 };
 use evenkeel_telemetry::otlp::trace::Tracer;
 use evenkeel_telemetry::registry::{Counter, Gauge, Histogram, Registry};
 use evenkeel_tls::client;
-use evenkeel_tls::live::Live;
-use evenkeel_tls::pem::Fault;
+use evenkeel_tls::live::LiveValue;
+use evenkeel_tls::pem::TlsFileError;
 use parking_lot::Mutex;
 use rustix::fs::{FileType, stat, unlink};
 use std::convert::Infallible;
@@ -57,7 +57,7 @@ const POLLS_PER_LOOK: u32 = 256;
 
 /// The reason why the service could not start.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum RatelimitStartError {
     /// A listener could not be bound.
     #[error("ratelimit: cannot listen on {address}: {why}")]
     Listen {
@@ -71,23 +71,23 @@ pub enum StartError {
     Reflection(#[from] tonic_reflection::server::Error),
     /// A certificate, a key or another TLS file cannot be used.
     #[error("ratelimit: {0}")]
-    Tls(#[from] Fault),
+    Tls(#[from] TlsFileError),
     /// The mapping file for metric names cannot be used.
     #[error(transparent)]
-    Mapper(#[from] Faults),
+    Mapper(#[from] ConfigFaults),
     /// The system refused a thread or an event queue.
     #[error("ratelimit: cannot start a thread: {0}")]
     Thread(io::Error),
 }
 
 /// A running service. Dropping it stops the service and waits for its threads.
-pub struct Running {
-    decider: Arc<Decider>,
-    quotas: Arc<Quotas>,
-    house: Arc<House>,
-    health: Arc<Health>,
+pub struct RunningRatelimit {
+    decider: Arc<RatelimitDecider>,
+    quotas: Arc<QuotaService>,
+    shared: Arc<GrpcShared>,
+    health: Arc<RatelimitHealth>,
     addresses: Vec<SocketAddr>,
-    phase: watch::Sender<Phase>,
+    phase: watch::Sender<GrpcPhase>,
     /// Notified when the rules are to be read again.
     reload: Arc<Notify>,
     /// Closed when the last gRPC thread has ended.
@@ -95,14 +95,14 @@ pub struct Running {
     stop: watch::Sender<bool>,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
     cut: Arc<AtomicUsize>,
-    beats: Beats,
+    beats: Heartbeats,
 }
 
 /// All bound listeners, before they are handed to the threads.
-struct Listeners {
+struct RatelimitListeners {
     grpc: Vec<Vec<TcpListener>>,
     unix: Option<UnixListener>,
-    ports: Vec<(Site, TcpListener)>,
+    ports: Vec<(PortPurpose, TcpListener)>,
     addresses: Vec<SocketAddr>,
 }
 
@@ -110,71 +110,77 @@ struct Listeners {
 /// `counters` and, if there is one, in `store`.
 ///
 /// # Errors
-/// [`StartError`]; no thread runs then.
+/// [`RatelimitStartError`]; no thread runs then.
 pub fn start(
-    settings: &Ratelimit,
-    (counters, store): (Arc<Counters>, Option<Arc<Store>>),
-    seed: Seed,
+    settings: &RatelimitSettings,
+    (counters, store): (Arc<Counters>, Option<Arc<RedisStore>>),
+    seed: KeySeed,
     clock: Clock,
     watch: &Watch,
-) -> Result<Running, StartError> {
-    start_on(settings, (counters, store), seed, clock, watch, &Sockets::default())
+) -> Result<RunningRatelimit, RatelimitStartError> {
+    start_on(settings, (counters, store), seed, clock, watch, &ListenSockets::default())
 }
 
 /// Starts the service on those of `sockets` that listen on the configured addresses. It binds the
 /// others and adds them to `sockets`.
 ///
 /// # Errors
-/// [`StartError`]; no thread runs then.
+/// [`RatelimitStartError`]; no thread runs then.
 pub fn start_on(
-    settings: &Ratelimit,
-    (counters, store): (Arc<Counters>, Option<Arc<Store>>),
-    seed: Seed,
+    settings: &RatelimitSettings,
+    (counters, store): (Arc<Counters>, Option<Arc<RedisStore>>),
+    seed: KeySeed,
     clock: Clock,
     watch: &Watch,
-    sockets: &Sockets,
-) -> Result<Running, StartError> {
+    sockets: &ListenSockets,
+) -> Result<RunningRatelimit, RatelimitStartError> {
     let count = thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let listeners = Listeners::bind(settings, count, sockets)?;
+    let listeners = RatelimitListeners::bind(settings, count, sockets)?;
     let registry = watch.registry();
     if let Some(tls) = settings.xds.as_ref().and_then(|xds| xds.tls.as_ref()) {
         client::config(tls, &[])?;
     }
     let tls = settings.tls.clone();
-    let live = tls.map(|tls| Shown::load(tls, clock.now(), registry)).transpose()?;
-    let mut decider = Decider::new(settings.answers.clone(), counters, seed, clock);
-    decider.events = Events::of(registry);
+    let live = tls.map(|tls| RatelimitTls::load(tls, clock.now(), registry)).transpose()?;
+    let mut decider = RatelimitDecider::new(settings.answers.clone(), counters, seed, clock);
+    decider.events = ServiceCounters::of(registry);
     let told = settings.statsd.is_some() || settings.prometheus.is_some();
     decider.events.response_time = told.then(Histogram::default);
     let decider = Arc::new(decider.with_store(store.clone()));
-    let (reporter, state) = watch::channel(State::NotServing);
+    let (reporter, state) = watch::channel(ServingState::NotServing);
     let needs_rules = settings.healthy_with_rules;
     let needs_store = store.clone().filter(|_| settings.healthy_with_store);
-    let health = Arc::new(Health { needs_rules, needs_store, ..Health::default() });
-    let quotas = Quotas::new(settings.rlqs, Arc::clone(&decider), seed, registry);
-    let house = Arc::new(House {
-        calls: Calls::new(Arc::clone(&decider), Arc::clone(&quotas), state, watch.tracer.clone())?,
+    let health =
+        Arc::new(RatelimitHealth { needs_rules, needs_store, ..RatelimitHealth::default() });
+    let quotas = QuotaService::new(settings.rlqs, Arc::clone(&decider), seed, registry);
+    let house = Arc::new(GrpcShared {
+        calls: GrpcServices::new(
+            Arc::clone(&decider),
+            Arc::clone(&quotas),
+            state,
+            watch.tracer.clone(),
+        )?,
         store,
         open: registry.gauge(&CONNECTIONS, &["ratelimit"]),
         accepted: registry.counter(&ACCEPTED, &["ratelimit"]),
         shed: registry.counter(&SHED, &["ratelimit"]),
         bad: registry.counter(&BAD_REQUESTS, &["ratelimit"]),
-        tls: live.as_ref().map(Live::running),
+        tls: live.as_ref().map(LiveValue::running),
         handshake: settings.handshake_timeout,
         connections_max: settings.connections_max,
         passed: sockets.passed(),
         age: settings.connection_age,
         grace: settings.connection_age_grace,
     });
-    let (phase, _) = watch::channel(Phase::Serve);
+    let (phase, _) = watch::channel(GrpcPhase::Serve);
     let (stop, _) = watch::channel(false);
     let (alive, ended) = mpsc::channel(1);
-    let mut loader = Loader::new(settings, Arc::clone(&decider));
+    let mut loader = RuleLoader::new(settings, Arc::clone(&decider));
     loader.load();
-    let running = Running {
+    let running = RunningRatelimit {
         decider,
         quotas,
-        house,
+        shared: house,
         health,
         addresses: listeners.addresses.clone(),
         phase,
@@ -187,24 +193,24 @@ pub fn start_on(
     };
     running
         .launch(listeners, (loader, live), reporter, (settings, watch), &alive)
-        .map_err(StartError::Thread)?;
+        .map_err(RatelimitStartError::Thread)?;
     Ok(running)
 }
 
-impl Running {
+impl RunningRatelimit {
     fn launch(
         &self,
-        listeners: Listeners,
-        (loader, live): (Loader, Option<Live<Shown>>),
-        reporter: watch::Sender<State>,
-        (settings, watch): (&Ratelimit, &Watch),
+        listeners: RatelimitListeners,
+        (loader, live): (RuleLoader, Option<LiveValue<RatelimitTls>>),
+        reporter: watch::Sender<ServingState>,
+        (settings, watch): (&RatelimitSettings, &Watch),
         alive: &mpsc::Sender<Infallible>,
     ) -> io::Result<()> {
         let mut unix = listeners.unix;
         for (index, listeners) in listeners.grpc.into_iter().enumerate() {
             let (unix, alive) = (unix.take(), alive.clone());
-            let seat = Seat {
-                house: Arc::clone(&self.house),
+            let seat = GrpcWorkerInit {
+                house: Arc::clone(&self.shared),
                 phase: self.phase.subscribe(),
                 stop: self.stop.subscribe(),
                 cut: Arc::clone(&self.cut),
@@ -215,8 +221,8 @@ impl Running {
             })?;
         }
         let (xds, registry) = (settings.xds.clone(), watch.registry());
-        let xds = xds.map(|xds| xds::Client::new(xds, loader.intake(), registry));
-        let side = Side {
+        let xds = xds.map(|xds| xds::XdsClient::new(xds, loader.intake(), registry));
+        let side = SideThread {
             decider: Arc::clone(&self.decider),
             quotas: Arc::clone(&self.quotas),
             health: Arc::clone(&self.health),
@@ -230,9 +236,9 @@ impl Running {
             tracer: watch.tracer.clone(),
             table: TableGauges::new(registry),
             statsd: settings.statsd.clone(),
-            store: self.house.store.clone(),
+            store: self.shared.store.clone(),
             xds,
-            passed: self.house.passed.clone(),
+            passed: self.shared.passed.clone(),
         };
         self.spawn("ratelimit-side".into(), async move || side.run(listeners.ports).await)
     }
@@ -273,7 +279,7 @@ impl Running {
     /// The number of open gRPC connections.
     #[must_use]
     pub fn connections(&self) -> usize {
-        usize::try_from(self.house.open.get()).unwrap_or(0)
+        usize::try_from(self.shared.open.get()).unwrap_or(0)
     }
 
     /// The number of connections that were still open when their thread ended.
@@ -283,7 +289,7 @@ impl Running {
     }
 
     /// Puts the new settings for answers in force and reads the rules again.
-    pub fn reload(&self, settings: &Ratelimit) {
+    pub fn reload(&self, settings: &RatelimitSettings) {
         self.decider.settings.store(Arc::new(settings.answers.clone()));
         self.reload.notify_one();
     }
@@ -298,8 +304,8 @@ impl Running {
     pub fn drain(&self, timeout: Duration) {
         self.health.draining.store(true, Relaxed);
         self.reload.notify_one();
-        self.phase.send_replace(Phase::Drain(timeout));
-        self.quotas.end();
+        self.phase.send_replace(GrpcPhase::Drain(timeout));
+        self.quotas.end_streams();
     }
 
     /// Closes all connections and listeners without waiting for calls.
@@ -307,14 +313,15 @@ impl Running {
         self.stop.send_replace(true);
     }
 
-    /// Waits until all gRPC threads have ended, after [`Running::drain`] or [`Running::stop_now`].
-    pub async fn ended(&self) {
+    /// Waits until all gRPC threads have ended, after [`RunningRatelimit::drain`] or
+    /// [`RunningRatelimit::stop_now`].
+    pub async fn wait_ended(&self) {
         // No message is ever sent; the call returns when the last sender is dropped.
         let _ = self.alive.lock().await.recv().await;
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningRatelimit {
     fn drop(&mut self) {
         self.stop_now();
         for thread in self.threads.lock().drain(..) {
@@ -325,16 +332,16 @@ impl Drop for Running {
 }
 
 /// Everything that a gRPC thread gets at its start.
-struct Seat {
-    house: Arc<House>,
-    phase: watch::Receiver<Phase>,
+struct GrpcWorkerInit {
+    house: Arc<GrpcShared>,
+    phase: watch::Receiver<GrpcPhase>,
     stop: watch::Receiver<bool>,
     cut: Arc<AtomicUsize>,
 }
 
-impl Seat {
+impl GrpcWorkerInit {
     async fn serve(mut self, listeners: Vec<TcpListener>, unix: Option<UnixListener>) {
-        let (worker, mut accepting) = (Worker::new(self.house, self.phase), JoinSet::new());
+        let (worker, mut accepting) = (GrpcWorker::new(self.house, self.phase), JoinSet::new());
         for listener in listeners {
             match tokio::net::TcpListener::from_std(listener) {
                 Ok(listener) => _ = accepting.spawn_local(Rc::clone(&worker).accept(listener)),
@@ -350,7 +357,7 @@ impl Seat {
         }
         let drained = async {
             while accepting.join_next().await.is_some() {}
-            worker.drained().await;
+            worker.wait_drained().await;
         };
         tokio::select! {
             () = drained => {}
@@ -362,25 +369,25 @@ impl Seat {
 }
 
 /// Everything that the one thread beside the gRPC threads works with.
-struct Side {
-    decider: Arc<Decider>,
-    quotas: Arc<Quotas>,
-    health: Arc<Health>,
-    reporter: watch::Sender<State>,
-    loader: Loader,
+struct SideThread {
+    decider: Arc<RatelimitDecider>,
+    quotas: Arc<QuotaService>,
+    health: Arc<RatelimitHealth>,
+    reporter: watch::Sender<ServingState>,
+    loader: RuleLoader,
     reload: Arc<Notify>,
     stop: watch::Receiver<bool>,
     /// Whether the JSON port requires TLS.
     http_tls: bool,
     handshake: Duration,
     /// The certificate, which is reloaded when its files change.
-    live: Option<Live<Shown>>,
+    live: Option<LiveValue<RatelimitTls>>,
     tracer: Option<Tracer>,
     table: TableGauges,
-    statsd: Option<evenkeel_config::settings::Statsd>,
-    store: Option<Arc<Store>>,
-    xds: Option<xds::Client>,
-    passed: Passed,
+    statsd: Option<evenkeel_config::settings::RatelimitStatsd>,
+    store: Option<Arc<RedisStore>>,
+    xds: Option<xds::XdsClient>,
+    passed: HandoverSignal,
 }
 
 /// Metrics about the table that holds the counters.
@@ -402,7 +409,7 @@ impl TableGauges {
         }
     }
 
-    fn show(&self, table: &Table) {
+    fn show(&self, table: &BucketTable) {
         let signed = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         self.max.set(signed(table.keys_max() as u64));
         self.used.set(signed(table.used()));
@@ -411,17 +418,17 @@ impl TableGauges {
     }
 }
 
-impl Side {
-    async fn run(mut self, ports: Vec<(Site, TcpListener)>) {
-        let lane = self.store.as_ref().map(Store::lane);
+impl SideThread {
+    async fn run(mut self, ports: Vec<(PortPurpose, TcpListener)>) {
+        let lane = self.store.as_ref().map(RedisStore::lane);
         for (site, listener) in ports {
             let lane = lane.clone();
             let (decider, health) = (Arc::clone(&self.decider), Arc::clone(&self.health));
-            let protected = self.http_tls && matches!(site, Site::Json);
-            let tls = self.live.as_ref().filter(|_| protected).map(Live::running);
+            let protected = self.http_tls && matches!(site, PortPurpose::Json);
+            let tls = self.live.as_ref().filter(|_| protected).map(LiveValue::running);
             let (handshake, tracer) = (self.handshake, self.tracer.clone());
             let passed = self.passed.clone();
-            let port = Port { site, decider, health, tls, handshake, tracer, lane, passed };
+            let port = HttpPort { site, decider, health, tls, handshake, tracer, lane, passed };
             let port = Rc::new(port);
             match tokio::net::TcpListener::from_std(listener) {
                 Ok(listener) => _ = tokio::task::spawn_local(port.accept(listener)),
@@ -429,7 +436,9 @@ impl Side {
             }
         }
         if let Some(statsd) = self.statsd.take() {
-            tokio::spawn(statsd::Sender::new(statsd, Arc::clone(&self.decider)).run());
+            tokio::spawn(
+                statsd::RatelimitStatsdSender::new(statsd, Arc::clone(&self.decider)).run(),
+            );
         }
         if let Some(xds) = self.xds.take() {
             tokio::spawn(xds.run());
@@ -438,7 +447,7 @@ impl Side {
         seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut stop, reload) = (self.stop.clone(), Arc::clone(&self.reload));
         loop {
-            self.tell_health();
+            self.publish_health();
             tokio::select! {
                 _ = stop.wait_for(|stop| *stop) => return,
                 () = reload.notified() => self.reloaded(),
@@ -446,7 +455,7 @@ impl Side {
                     self.decider.follow_clock();
                     self.quotas.tick();
                     self.table.show(self.decider.counters.windows().table());
-                    self.loader.look();
+                    self.loader.reload_if_changed();
                     self.live.iter_mut().for_each(|live| live.look(self.decider.clock.now()));
                 }
             }
@@ -459,31 +468,31 @@ impl Side {
         }
     }
 
-    fn tell_health(&self) {
+    fn publish_health(&self) {
         let good = self.health.is_good(&self.decider);
         let state = match self.health.draining.load(Relaxed) {
-            true => State::Ending,
-            false if good => State::Serving,
-            false => State::NotServing,
+            true => ServingState::Ending,
+            false if good => ServingState::Serving,
+            false => ServingState::NotServing,
         };
         self.reporter.send_if_modified(|told| std::mem::replace(told, state) != state);
     }
 }
 
-impl Listeners {
+impl RatelimitListeners {
     fn bind(
-        settings: &Ratelimit,
+        settings: &RatelimitSettings,
         threads: usize,
-        sockets: &Sockets,
-    ) -> Result<Listeners, StartError> {
-        let mut listeners = Listeners {
+        sockets: &ListenSockets,
+    ) -> Result<RatelimitListeners, RatelimitStartError> {
+        let mut listeners = RatelimitListeners {
             grpc: (0..threads).map(|_| Vec::new()).collect(),
             unix: None,
             ports: Vec::new(),
             addresses: Vec::new(),
         };
         for address in &settings.grpc {
-            let failed = |why| StartError::Listen { address: address.to_string(), why };
+            let failed = |why| RatelimitStartError::Listen { address: address.to_string(), why };
             let each = sockets.listen_each(*address, threads).map_err(failed)?;
             let first = each.iter().flatten().next().map(TcpListener::local_addr);
             let first = first.transpose().map_err(failed)?;
@@ -493,17 +502,18 @@ impl Listeners {
             }
         }
         if let Some(path) = &settings.grpc_unix {
-            let failed = |why| StartError::Listen { address: path.display().to_string(), why };
+            let failed =
+                |why| RatelimitStartError::Listen { address: path.display().to_string(), why };
             let handed = sockets.take_file(&[path]).map_err(failed)?;
             let listener = handed.map_or_else(|| bind_unix(path), Ok).map_err(failed)?;
-            sockets.opened(&listener).map_err(failed)?;
+            sockets.record_open(&listener).map_err(failed)?;
             listeners.unix = Some(listener);
         }
         let figures = settings.prometheus.as_ref().map(figures).transpose()?;
-        let json = settings.http.iter().map(|address| (*address, Site::Json));
-        let debug = settings.debug.iter().map(|address| (*address, Site::Debug));
+        let json = settings.http.iter().map(|address| (*address, PortPurpose::Json));
+        let debug = settings.debug.iter().map(|address| (*address, PortPurpose::Debug));
         for (address, site) in json.chain(debug).chain(figures) {
-            let failed = |why| StartError::Listen { address: address.to_string(), why };
+            let failed = |why| RatelimitStartError::Listen { address: address.to_string(), why };
             let listener = sockets.listen(address).map_err(failed)?;
             listeners.addresses.push(listener.local_addr().map_err(failed)?);
             listeners.ports.push((site, listener));
@@ -512,10 +522,12 @@ impl Listeners {
     }
 }
 
-fn figures(settings: &Prometheus) -> Result<(SocketAddr, Site), StartError> {
+fn figures(
+    settings: &PrometheusSettings,
+) -> Result<(SocketAddr, PortPurpose), RatelimitStartError> {
     let renamed = settings.mapper.as_deref().map(mapper::read).transpose()?;
-    let renamed = renamed.map(|rules| Arc::new(Mutex::new(Renamed::new(rules))));
-    Ok((settings.listen, Site::Prometheus(settings.path.clone(), renamed)))
+    let renamed = renamed.map(|rules| Arc::new(Mutex::new(MetricRenamer::new(rules))));
+    Ok((settings.listen, PortPurpose::Prometheus(settings.path.clone(), renamed)))
 }
 
 /// Binds a Unix socket. A socket file that accepts no connection was left by a process that died,

@@ -6,33 +6,38 @@
 use evenkeel_config::settings::tls::ServerTls;
 use evenkeel_core::units::Time;
 use evenkeel_telemetry::registry::Registry;
-use evenkeel_tls::live::{Live, Made};
-use evenkeel_tls::pem::Fault;
+use evenkeel_tls::live::{BuiltFromFiles, LiveValue};
+use evenkeel_tls::pem::TlsFileError;
 use evenkeel_tls::{client_name, server, server_files};
 use rustls::ServerConfig;
 use std::sync::Arc;
 
 /// The TLS configurations of the service.
-pub struct Shown {
+pub struct RatelimitTls {
     /// The configuration for gRPC ports.
     pub grpc: Arc<ServerConfig>,
     /// The configuration for the port that serves HTTP/1.1.
     pub http: Arc<ServerConfig>,
 }
 
-impl Shown {
+impl RatelimitTls {
     /// Reads the files and returns a value that can be reloaded when they change.
     ///
     /// # Errors
     /// [`Fault`] if a file cannot be read or used.
-    pub fn load(tls: ServerTls, now: Time, registry: &Registry) -> Result<Live<Shown>, Fault> {
+    pub fn load(
+        tls: ServerTls,
+        now: Time,
+        registry: &Registry,
+    ) -> Result<LiveValue<RatelimitTls>, TlsFileError> {
         let paths = server_files(&tls);
         let make = move |files: &[_]| {
-            let Made { value: grpc, validity } = server(files, client_name(&tls), &[b"h2"])?;
+            let BuiltFromFiles { value: grpc, validity } =
+                server(files, client_name(&tls), &[b"h2"])?;
             let mut http = ServerConfig::clone(&grpc);
             http.alpn_protocols = vec![b"http/1.1".to_vec()];
-            Ok(Made { value: Shown { grpc, http: Arc::new(http) }, validity })
+            Ok(BuiltFromFiles { value: RatelimitTls { grpc, http: Arc::new(http) }, validity })
         };
-        Live::load("ratelimit", paths, make, now, registry)
+        LiveValue::load("ratelimit", paths, make, now, registry)
     }
 }

@@ -10,15 +10,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The maximum number of paths made from requests; further paths are counted under [`OTHER`].
+/// The maximum number of paths made from requests; further paths are counted under
+/// [`OTHER_PATHS_NAME`].
 pub const PATHS_MAX: usize = 20_000;
 
 /// The name after the domain under which paths beyond the bound are counted.
-pub const OTHER: &str = "other";
+pub const OTHER_PATHS_NAME: &str = "other";
 
 /// The metrics of one path.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct RuleTally {
     /// Hits of all requests, apart from hits that are given back.
     pub total_hits: AtomicU64,
     /// Hits over the limit, also in shadow mode.
@@ -35,7 +36,7 @@ pub struct Tally {
     pub total_negative_hits: AtomicU64,
 }
 
-impl Tally {
+impl RuleTally {
     /// Returns each metric with its name. The order is fixed, and callers rely on it.
     #[must_use]
     pub fn figures(&self) -> [(&'static str, u64); 7] {
@@ -75,26 +76,26 @@ impl Tally {
 }
 
 /// Tallies by path.
-type Paths = RwLock<HashMap<Box<str>, Arc<Tally>>>;
+type PathTallies = RwLock<HashMap<Box<str>, Arc<RuleTally>>>;
 
 /// The metrics of all paths.
 #[derive(Debug, Default)]
-pub struct Tallies {
-    rules: Paths,
-    requests: Paths,
+pub struct RuleTallies {
+    rules: PathTallies,
+    requests: PathTallies,
 }
 
-impl Tallies {
+impl RuleTallies {
     /// The metrics of a rule; the same ones at each call with this path.
     #[must_use]
-    pub fn of_rule(&self, path: &str) -> Arc<Tally> {
+    pub fn for_rule(&self, path: &str) -> Arc<RuleTally> {
         let mut rules = self.rules.write();
         Arc::clone(rules.entry(path.into()).or_default())
     }
 
     /// The metrics of a path that a request made. If a rule has this path, they are the rule's.
     #[must_use]
-    pub fn of(&self, domain: &str, path: &str) -> Arc<Tally> {
+    pub fn for_request(&self, domain: &str, path: &str) -> Arc<RuleTally> {
         for paths in [&self.rules, &self.requests] {
             if let Some(found) = paths.read().get(path) {
                 return Arc::clone(found);
@@ -105,13 +106,13 @@ impl Tallies {
             return Arc::clone(requests.entry(path.into()).or_default());
         }
         // The rules bound the number of domains, so these entries exceed the bound only slightly.
-        let other = format!("{domain}.{OTHER}");
+        let other = format!("{domain}.{OTHER_PATHS_NAME}");
         Arc::clone(requests.entry(other.into()).or_default())
     }
 
     /// Every path and its metrics, sorted by path.
     #[must_use]
-    pub fn all(&self) -> Vec<(Box<str>, Arc<Tally>)> {
+    pub fn all(&self) -> Vec<(Box<str>, Arc<RuleTally>)> {
         let both = [self.rules.read(), self.requests.read()];
         let paths = both.iter().flat_map(|paths| paths.iter());
         let mut all: Vec<_> =
@@ -126,7 +127,7 @@ mod tests {
     use super::*;
 
     fn attributed(before: u64, after: u64, limit: u64) -> (u64, u64, u64) {
-        let tally = Tally::default();
+        let tally = RuleTally::default();
         tally.attribute(before, after, limit, limit * 8 / 10);
         let figures = tally.figures();
         (figures[1].1, figures[2].1, figures[4].1)
@@ -141,20 +142,20 @@ mod tests {
         assert_eq!(attributed(14, 17, 20), (0, 1, 3));
         assert_eq!(attributed(0, 0, 0), (0, 0, 0));
         // With a ratio over 1, no hit is near the limit.
-        let tally = Tally::default();
+        let tally = RuleTally::default();
         assert_eq!((tally.attribute(0, 4, 10, 12), tally.attribute(4, 13, 10, 12)), (0, 3));
         assert_eq!((tally.figures()[1].1, tally.figures()[2].1), (3, 0));
     }
 
     #[test]
     fn too_many_paths_are_counted_together() {
-        let tallies = Tallies::default();
+        let tallies = RuleTallies::default();
         for n in 0..PATHS_MAX + 10 {
-            tallies.of("d", &format!("d.{n}")).total_hits.fetch_add(1, Relaxed);
+            tallies.for_request("d", &format!("d.{n}")).total_hits.fetch_add(1, Relaxed);
         }
         assert_eq!(tallies.all().len(), PATHS_MAX + 1);
-        assert_eq!(tallies.of("d", "d.other").figures()[0].1, 10);
-        tallies.of_rule("d.rule").total_hits.fetch_add(1, Relaxed);
-        assert_eq!(tallies.of("d", "d.rule").figures()[0].1, 1, "a rule has always room");
+        assert_eq!(tallies.for_request("d", "d.other").figures()[0].1, 10);
+        tallies.for_rule("d.rule").total_hits.fetch_add(1, Relaxed);
+        assert_eq!(tallies.for_request("d", "d.rule").figures()[0].1, 1, "a rule has always room");
     }
 }

@@ -36,7 +36,7 @@ pub use messages::ratelimit::config::ratelimit::v3 as conf;
 
 /// Encodes a message in a gRPC frame.
 #[must_use]
-pub fn framed(message: &impl prost::Message) -> Bytes {
+pub fn encode_frame(message: &impl prost::Message) -> Bytes {
     let length = message.encoded_len();
     let mut bytes = BytesMut::with_capacity(5 + length);
     bytes.put_u8(0);

@@ -55,35 +55,35 @@ impl Clock {
 /// The frozen time of one thread. Reading a clock is cheap, but a request would read it six times
 /// within a few microseconds.
 #[derive(Debug, Default)]
-pub struct Stopped(AtomicU64);
+pub struct FrozenClock(AtomicU64);
 
 /// Time is not frozen. The cell holds one of these two values or the frozen time in nanoseconds.
-const GOING: u64 = 0;
+const STATE_RUNNING: u64 = 0;
 /// Time freezes at the next reading.
-const STOPPING: u64 = 1;
+const STATE_FREEZING: u64 = 1;
 
-impl Stopped {
+impl FrozenClock {
     /// Freezes time: from the next reading on, all readings are equal.
     pub fn stop(&self) {
-        self.0.store(STOPPING, Relaxed);
+        self.0.store(STATE_FREEZING, Relaxed);
     }
 
     /// Freezes time at `at`. (The first two nanoseconds of 1970 are used for the states.)
-    pub fn stand_at(&self, at: Time) {
-        self.0.store(at.0.max(STOPPING + 1), Relaxed);
+    pub fn freeze_at(&self, at: Time) {
+        self.0.store(at.0.max(STATE_FREEZING + 1), Relaxed);
     }
 
     /// Ends the freeze.
     pub fn go(&self) {
-        self.0.store(GOING, Relaxed);
+        self.0.store(STATE_RUNNING, Relaxed);
     }
 
     /// The current time, or the frozen one.
     #[must_use]
     pub fn now(&self, clock: &Clock) -> Time {
         match self.0.load(Relaxed) {
-            GOING => clock.now(),
-            STOPPING => {
+            STATE_RUNNING => clock.now(),
+            STATE_FREEZING => {
                 let now = clock.now();
                 self.0.store(now.0, Relaxed);
                 now

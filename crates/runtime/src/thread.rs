@@ -1,23 +1,23 @@
 //! Threads that end together with their owner.
 //!
 //! Each thread receives its orders through a handle and ends when the handle is dropped; dropping a
-//! [`Thread`] waits for the end. Doors with one thread per core have lists of their own.
+//! [`OwnedThread`] waits for the end. Doors with one thread per core have lists of their own.
 
 use std::io;
 use std::thread::JoinHandle;
 use tokio::runtime::{Builder, LocalOptions};
 
 /// A thread that runs until this value is dropped.
-pub struct Thread<S> {
+pub struct OwnedThread<S> {
     /// The handle for orders. Invariant: declared first, so that it is dropped before the thread is
     /// joined.
     pub orders: S,
-    _joined: Joined,
+    _joined: JoinOnDrop,
 }
 
-struct Joined(Option<JoinHandle<()>>);
+struct JoinOnDrop(Option<JoinHandle<()>>);
 
-impl Drop for Joined {
+impl Drop for JoinOnDrop {
     fn drop(&mut self) {
         if let Some(thread) = self.0.take() {
             // An error means a panic, which has already been logged.
@@ -26,7 +26,7 @@ impl Drop for Joined {
     }
 }
 
-impl<S> Thread<S> {
+impl<S> OwnedThread<S> {
     /// Starts `body`, which must end when `orders` is dropped.
     ///
     /// # Errors
@@ -35,9 +35,9 @@ impl<S> Thread<S> {
         name: &str,
         orders: S,
         body: impl FnOnce() + Send + 'static,
-    ) -> io::Result<Thread<S>> {
+    ) -> io::Result<OwnedThread<S>> {
         let thread = std::thread::Builder::new().name(name.into()).spawn(body)?;
-        Ok(Thread { orders, _joined: Joined(Some(thread)) })
+        Ok(OwnedThread { orders, _joined: JoinOnDrop(Some(thread)) })
     }
 
     /// Starts `serve` on a runtime of the thread's own, where tasks do not need to be `Send`. When
@@ -51,18 +51,19 @@ impl<S> Thread<S> {
         orders: S,
         ended: impl Send + 'static,
         serve: impl FnOnce() -> F + Send + 'static,
-    ) -> io::Result<Thread<S>> {
+    ) -> io::Result<OwnedThread<S>> {
         let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
-        let thread = Thread::start(name, orders, move || {
-            match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
-                Ok(runtime) => {
-                    let _ = ready.send(Ok(()));
-                    runtime.block_on(async { serve().await });
-                    runtime.shutdown_background();
-                    drop(ended);
-                }
-                Err(error) => drop(ready.send(Err(error))),
+        let thread = OwnedThread::start(name, orders, move || match Builder::new_current_thread()
+            .enable_all()
+            .build_local(LocalOptions::default())
+        {
+            Ok(runtime) => {
+                let _ = ready.send(Ok(()));
+                runtime.block_on(async { serve().await });
+                runtime.shutdown_background();
+                drop(ended);
             }
+            Err(error) => drop(ready.send(Err(error))),
         })?;
         is_ready.recv().unwrap_or_else(|_| Err(io::Error::other("it ended at once")))?;
         Ok(thread)
@@ -91,7 +92,7 @@ mod tests {
         let noted = |at| Noted(Arc::clone(&ends), at);
         let (orders, mut told) = watch::channel(());
         let (task, serving, ended) = (noted(1), noted(0), noted(2));
-        let thread = Thread::serve("test", orders, ended, move || async move {
+        let thread = OwnedThread::serve("test", orders, ended, move || async move {
             tokio::task::spawn_local(async move {
                 let _task = task;
                 std::future::pending::<()>().await;

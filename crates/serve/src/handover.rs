@@ -8,7 +8,7 @@
 pub mod shared;
 pub mod successor;
 
-use evenkeel_config::settings::openings::{Opening, Socket};
+use evenkeel_config::settings::openings::{SocketOpening, SocketSpec};
 use listenfd::ListenFd;
 use parking_lot::Mutex;
 use std::io;
@@ -19,34 +19,34 @@ use std::path::Path;
 use tokio::sync::watch;
 
 /// Message of a successor to its predecessor when all its doors are open.
-pub const READY: &[u8] = b"READY=1";
+pub const READY_MESSAGE: &[u8] = b"READY=1";
 
 /// Inherited sockets that no door has taken yet, and open sockets that can be passed on.
 #[derive(Debug, Default)]
-pub struct Sockets {
-    inherited: Mutex<Vec<Handed>>,
+pub struct ListenSockets {
+    inherited: Mutex<Vec<InheritedSocket>>,
     /// A duplicate of each door's socket; `None` if none can be passed on.
     open: Mutex<Option<Vec<OwnedFd>>>,
     passed: watch::Sender<bool>,
     /// The only sockets that doors may open. `None`: no restriction.
-    listed: Option<Vec<Socket>>,
+    listed: Option<Vec<SocketSpec>>,
 }
 
 /// Tells whether a successor accepts clients at the sockets of this process.
 #[derive(Clone, Debug)]
-pub struct Passed(watch::Receiver<bool>);
+pub struct HandoverSignal(watch::Receiver<bool>);
 
-impl Default for Passed {
+impl Default for HandoverSignal {
     /// A value that never becomes true.
-    fn default() -> Passed {
-        Passed(watch::channel(false).1)
+    fn default() -> HandoverSignal {
+        HandoverSignal(watch::channel(false).1)
     }
 }
 
-impl Passed {
+impl HandoverSignal {
     /// Whether a successor accepts clients.
     #[must_use]
-    pub fn is_so(&self) -> bool {
+    pub fn has_passed(&self) -> bool {
         *self.0.borrow()
     }
 
@@ -61,17 +61,17 @@ impl Passed {
 
 /// An inherited socket.
 #[derive(Debug)]
-enum Handed {
+enum InheritedSocket {
     Tcp(TcpListener),
     File(UnixListener),
     Datagrams(UdpSocket),
 }
 
-impl Handed {
+impl InheritedSocket {
     /// The port of a TCP listener.
     fn port(&self) -> Option<u16> {
         match self {
-            Handed::Tcp(listener) => listener.local_addr().ok().map(|at| at.port()),
+            InheritedSocket::Tcp(listener) => listener.local_addr().ok().map(|at| at.port()),
             _ => None,
         }
     }
@@ -79,9 +79,11 @@ impl Handed {
     /// The address, for messages.
     fn place(&self) -> Option<String> {
         match self {
-            Handed::Tcp(listener) => listener.local_addr().ok().map(|at| at.to_string()),
-            Handed::Datagrams(socket) => socket.local_addr().ok().map(|at| format!("udp://{at}")),
-            Handed::File(listener) => {
+            InheritedSocket::Tcp(listener) => listener.local_addr().ok().map(|at| at.to_string()),
+            InheritedSocket::Datagrams(socket) => {
+                socket.local_addr().ok().map(|at| format!("udp://{at}"))
+            }
+            InheritedSocket::File(listener) => {
                 let address = listener.local_addr().ok()?;
                 address.as_pathname().map(|path| format!("unix://{}", path.display()))
             }
@@ -89,19 +91,19 @@ impl Handed {
     }
 }
 
-impl Sockets {
+impl ListenSockets {
     /// Restricts the doors to the sockets that the configuration lists.
     #[must_use]
-    pub fn only(self, openings: Vec<Opening>) -> Sockets {
+    pub fn only(self, openings: Vec<SocketOpening>) -> ListenSockets {
         let listed = openings.into_iter().map(|opening| opening.socket).collect();
-        Sockets { listed: Some(listed), ..self }
+        ListenSockets { listed: Some(listed), ..self }
     }
 
     /// Checks whether a door may open `socket`.
     ///
     /// # Errors
     /// If the socket is not listed, so that `evenkeel check` would not know it.
-    fn may_have(&self, socket: &Socket) -> io::Result<()> {
+    fn ensure_listed(&self, socket: &SocketSpec) -> io::Result<()> {
         match &self.listed {
             Some(listed) if !listed.contains(socket) => {
                 Err(io::Error::other("it is not among what the configuration lists"))
@@ -114,23 +116,26 @@ impl Sockets {
     /// open. Must be called before another thread exists: it changes the environment, so that no
     /// child inherits the variables.
     #[must_use]
-    pub fn from_environment() -> (Sockets, Option<UnixDatagram>) {
+    pub fn from_environment() -> (ListenSockets, Option<UnixDatagram>) {
         let mut given = ListenFd::from_env();
         let (mut inherited, mut herald) = (Vec::new(), None);
         for index in 0..given.len() {
             // Other kinds of descriptors are left alone.
             if let Ok(Some(listener)) = given.take_tcp_listener(index) {
-                inherited.push(Handed::Tcp(listener));
+                inherited.push(InheritedSocket::Tcp(listener));
             } else if let Ok(Some(listener)) = given.take_unix_listener(index) {
-                inherited.push(Handed::File(listener));
+                inherited.push(InheritedSocket::File(listener));
             } else if let Ok(Some(socket)) = given.take_udp_socket(index) {
-                inherited.push(Handed::Datagrams(socket));
+                inherited.push(InheritedSocket::Datagrams(socket));
             } else if let Ok(Some(datagrams)) = given.take_unix_datagram(index) {
                 herald = Some(datagrams);
             }
         }
         let open = Mutex::new(Some(Vec::new()));
-        (Sockets { inherited: Mutex::new(inherited), open, ..Sockets::default() }, herald)
+        (
+            ListenSockets { inherited: Mutex::new(inherited), open, ..ListenSockets::default() },
+            herald,
+        )
     }
 
     /// Takes the inherited sockets that listen on `address`: none, one, or all that share it.
@@ -138,13 +143,15 @@ impl Sockets {
     /// # Errors
     /// If a socket cannot be set to non-blocking mode.
     pub fn take(&self, address: SocketAddr) -> io::Result<Vec<TcpListener>> {
-        self.may_have(&Socket::Tcp(address))?;
-        let is_it = |handed: &Handed| match handed {
-            Handed::Tcp(listener) => listener.local_addr().is_ok_and(|at| is_for(at, address)),
+        self.ensure_listed(&SocketSpec::Tcp(address))?;
+        let is_it = |handed: &InheritedSocket| match handed {
+            InheritedSocket::Tcp(listener) => {
+                listener.local_addr().is_ok_and(|at| is_for(at, address))
+            }
             _ => false,
         };
         let taken = self.extract(is_it).into_iter().filter_map(|handed| match handed {
-            Handed::Tcp(listener) => Some(listener),
+            InheritedSocket::Tcp(listener) => Some(listener),
             _ => None,
         });
         let taken: Vec<TcpListener> = taken.collect();
@@ -159,10 +166,11 @@ impl Sockets {
     /// If no socket is inherited and none can be bound.
     pub fn listen(&self, address: SocketAddr) -> io::Result<TcpListener> {
         let handed = self.take(address)?.into_iter().next();
-        let bound = || TcpListener::bind(address).map_err(|error| self.beside(address, error));
+        let bound =
+            || TcpListener::bind(address).map_err(|error| self.with_neighbours(address, error));
         let listener = handed.map_or_else(bound, Ok)?;
         listener.set_nonblocking(true)?;
-        self.opened(&listener)?;
+        self.record_open(&listener)?;
         Ok(listener)
     }
 
@@ -178,12 +186,11 @@ impl Sockets {
         count: usize,
     ) -> io::Result<Vec<Vec<TcpListener>>> {
         let listeners = match self.take(address)? {
-            handed if handed.is_empty() => {
-                shared::bind(address, count).map_err(|error| self.beside(address, error))?
-            }
+            handed if handed.is_empty() => shared::bind(address, count)
+                .map_err(|error| self.with_neighbours(address, error))?,
             handed => handed,
         };
-        listeners.iter().try_for_each(|listener| self.opened(listener))?;
+        listeners.iter().try_for_each(|listener| self.record_open(listener))?;
         let mut threads: Vec<Vec<TcpListener>> = (0..count).map(|_| Vec::new()).collect();
         for index in 0..count.max(listeners.len()) {
             threads[index % count].push(listeners[index % listeners.len()].try_clone()?);
@@ -197,15 +204,15 @@ impl Sockets {
     /// # Errors
     /// If the socket cannot be set to non-blocking mode.
     pub fn take_file(&self, paths: &[&Path]) -> io::Result<Option<UnixListener>> {
-        paths.first().map_or(Ok(()), |path| self.may_have(&Socket::File(path.into())))?;
-        let is_it = |handed: &Handed| match handed {
-            Handed::File(listener) => listener
+        paths.first().map_or(Ok(()), |path| self.ensure_listed(&SocketSpec::File(path.into())))?;
+        let is_it = |handed: &InheritedSocket| match handed {
+            InheritedSocket::File(listener) => listener
                 .local_addr()
                 .is_ok_and(|at| at.as_pathname().is_some_and(|bound| paths.contains(&bound))),
             _ => false,
         };
         match self.extract(is_it).into_iter().next() {
-            Some(Handed::File(listener)) => {
+            Some(InheritedSocket::File(listener)) => {
                 listener.set_nonblocking(true)?;
                 Ok(Some(listener))
             }
@@ -218,13 +225,15 @@ impl Sockets {
     /// # Errors
     /// If the socket cannot be set to non-blocking mode.
     pub fn take_datagrams(&self, address: SocketAddr) -> io::Result<Option<UdpSocket>> {
-        self.may_have(&Socket::Datagrams(address))?;
-        let is_it = |handed: &Handed| match handed {
-            Handed::Datagrams(socket) => socket.local_addr().is_ok_and(|at| is_for(at, address)),
+        self.ensure_listed(&SocketSpec::Datagrams(address))?;
+        let is_it = |handed: &InheritedSocket| match handed {
+            InheritedSocket::Datagrams(socket) => {
+                socket.local_addr().is_ok_and(|at| is_for(at, address))
+            }
             _ => false,
         };
         match self.extract(is_it).into_iter().next() {
-            Some(Handed::Datagrams(socket)) => {
+            Some(InheritedSocket::Datagrams(socket)) => {
                 socket.set_nonblocking(true)?;
                 Ok(Some(socket))
             }
@@ -234,10 +243,10 @@ impl Sockets {
 
     /// Adds to `error` the inherited sockets with the same port that are not for `address`, because
     /// one of them may be the cause. The result then has an inner error.
-    fn beside(&self, address: SocketAddr, error: io::Error) -> io::Error {
+    fn with_neighbours(&self, address: SocketAddr, error: io::Error) -> io::Error {
         let inherited = self.inherited.lock();
         let near = inherited.iter().filter(|handed| handed.port() == Some(address.port()));
-        let near: Vec<String> = near.filter_map(Handed::place).collect();
+        let near: Vec<String> = near.filter_map(InheritedSocket::place).collect();
         if near.is_empty() || error.kind() != io::ErrorKind::AddrInUse {
             return error;
         }
@@ -245,7 +254,7 @@ impl Sockets {
         io::Error::new(error.kind(), format!("{error}; handed in and not taken: {near}"))
     }
 
-    fn extract(&self, is_it: impl Fn(&Handed) -> bool) -> Vec<Handed> {
+    fn extract(&self, is_it: impl Fn(&InheritedSocket) -> bool) -> Vec<InheritedSocket> {
         let mut inherited = self.inherited.lock();
         let all = std::mem::take(&mut *inherited);
         let (taken, left) = all.into_iter().partition(is_it);
@@ -257,7 +266,7 @@ impl Sockets {
     ///
     /// # Errors
     /// If the system provides no descriptor for the duplicate.
-    pub fn opened(&self, socket: &impl AsFd) -> io::Result<()> {
+    pub fn record_open(&self, socket: &impl AsFd) -> io::Result<()> {
         if let Some(open) = &mut *self.open.lock() {
             open.push(socket.as_fd().try_clone_to_owned()?);
         }
@@ -266,8 +275,8 @@ impl Sockets {
 
     /// A handle that tells when a successor accepts clients.
     #[must_use]
-    pub fn passed(&self) -> Passed {
-        Passed(self.passed.subscribe())
+    pub fn passed(&self) -> HandoverSignal {
+        HandoverSignal(self.passed.subscribe())
     }
 
     /// Announces that a successor accepts clients from now on. Existing clients are still served.
@@ -277,9 +286,9 @@ impl Sockets {
 
     /// Closes the inherited sockets that no door has taken, and returns their addresses.
     #[must_use]
-    pub fn refuse_rest(&self) -> Vec<String> {
+    pub fn close_untaken(&self) -> Vec<String> {
         let rest = std::mem::take(&mut *self.inherited.lock());
-        rest.iter().filter_map(Handed::place).collect()
+        rest.iter().filter_map(InheritedSocket::place).collect()
     }
 
     /// Closes the duplicates for a successor. While any process has a socket open, the system
@@ -319,19 +328,19 @@ mod tests {
         let listeners: Vec<_> =
             (0..2).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
         let at: Vec<_> = listeners.iter().map(|l| l.local_addr().expect("bound")).collect();
-        let handed = listeners.into_iter().map(Handed::Tcp).collect();
-        let sockets = Sockets { inherited: Mutex::new(handed), ..Sockets::default() };
+        let handed = listeners.into_iter().map(InheritedSocket::Tcp).collect();
+        let sockets = ListenSockets { inherited: Mutex::new(handed), ..ListenSockets::default() };
         assert_eq!(sockets.take(at[0]).expect("taken").len(), 1);
         assert!(sockets.take(at[0]).expect("none").is_empty());
-        assert_eq!(sockets.refuse_rest(), [at[1].to_string()]);
+        assert_eq!(sockets.close_untaken(), [at[1].to_string()]);
         assert!(sockets.take(at[1]).expect("none").is_empty());
     }
 
     #[test]
     fn a_door_has_what_is_listed_and_nothing_else() {
         let address = "127.0.0.1:0".parse().expect("an address");
-        let opening = Opening { way: &["line", "listen"], socket: Socket::Tcp(address) };
-        let sockets = Sockets::default().only(vec![opening]);
+        let opening = SocketOpening { way: &["line", "listen"], socket: SocketSpec::Tcp(address) };
+        let sockets = ListenSockets::default().only(vec![opening]);
         assert!(sockets.listen(address).is_ok());
         let other = "127.0.0.2:0".parse().expect("an address");
         let refused = [
@@ -350,8 +359,8 @@ mod tests {
     fn who_is_in_the_way_is_named() {
         let listener = TcpListener::bind("0.0.0.0:0").expect("a port");
         let at = listener.local_addr().expect("bound");
-        let handed = vec![Handed::Tcp(listener)];
-        let sockets = Sockets { inherited: Mutex::new(handed), ..Sockets::default() };
+        let handed = vec![InheritedSocket::Tcp(listener)];
+        let sockets = ListenSockets { inherited: Mutex::new(handed), ..ListenSockets::default() };
         let asked = SocketAddr::from(([127, 0, 0, 1], at.port()));
         let alone = sockets.listen(asked).expect_err("it is taken");
         let each = sockets.listen_each(asked, 2).expect_err("it is taken");
@@ -375,15 +384,19 @@ mod tests {
         // The same port number, but UDP.
         let datagrams = UdpSocket::bind(at).expect("a port");
         let file = UnixListener::bind(&path).expect("a socket");
-        let handed = vec![Handed::Datagrams(datagrams), Handed::File(file), Handed::Tcp(tcp)];
-        let sockets = Sockets { inherited: Mutex::new(handed), ..Sockets::default() };
+        let handed = vec![
+            InheritedSocket::Datagrams(datagrams),
+            InheritedSocket::File(file),
+            InheritedSocket::Tcp(tcp),
+        ];
+        let sockets = ListenSockets { inherited: Mutex::new(handed), ..ListenSockets::default() };
         assert!(sockets.take_file(&[Path::new("/b.sock")]).expect("none").is_none());
         assert!(sockets.take_datagrams(at).expect("taken").is_some());
         assert!(sockets.take_datagrams(at).expect("none").is_none());
         let threads = sockets.listen_each(at, 3).expect("taken");
         assert_eq!(threads.iter().map(Vec::len).collect::<Vec<_>>(), [1, 1, 1]);
         assert!(sockets.take_file(&[Path::new("/b.sock"), &path]).expect("taken").is_some());
-        assert!(sockets.refuse_rest().is_empty());
+        assert!(sockets.close_untaken().is_empty());
     }
 
     #[test]
@@ -400,8 +413,8 @@ mod tests {
         let at = first.local_addr().expect("bound");
         let rest = (0..2).map(|_| shared()).inspect(|socket| socket.bind(&at).expect("shared"));
         let handed = std::iter::once(first).chain(rest);
-        let handed = handed.map(|socket| Handed::Tcp(socket.into())).collect();
-        let sockets = Sockets { inherited: Mutex::new(handed), ..Sockets::default() };
+        let handed = handed.map(|socket| InheritedSocket::Tcp(socket.into())).collect();
+        let sockets = ListenSockets { inherited: Mutex::new(handed), ..ListenSockets::default() };
         let at = at.as_socket().expect("a port");
         let threads = sockets.listen_each(at, 2).expect("taken");
         assert_eq!(threads.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);

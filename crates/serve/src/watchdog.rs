@@ -8,22 +8,22 @@
 use evenkeel_core::units::Nanos;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::Watch;
-use evenkeel_telemetry::counts::beats::Beats;
-use evenkeel_telemetry::sampler::Seldom;
+use evenkeel_telemetry::counts::beats::Heartbeats;
+use evenkeel_telemetry::sampler::WarningThrottle;
 use sd_notify::NotifyState;
 use std::time::Duration;
 
 /// Interval between two heartbeats of a thread.
-const PERIOD: Duration = Duration::from_millis(250);
+const BEAT_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The shortest useful setting: below it, a delay of one second would end the process.
-const LEAST: Duration = Duration::from_secs(3);
+const WATCHDOG_INTERVAL_MIN: Duration = Duration::from_secs(3);
 
 /// Sends the heartbeats of the calling thread while its runtime runs tasks.
-pub async fn beat(door: &'static str, beats: Beats, clock: Clock) {
+pub async fn beat(door: &'static str, beats: Heartbeats, clock: Clock) {
     let beat = beats.begin(door, clock.now());
     loop {
-        tokio::time::sleep(PERIOD).await;
+        tokio::time::sleep(BEAT_INTERVAL).await;
         beat.at(clock.now());
     }
 }
@@ -32,19 +32,19 @@ pub async fn beat(door: &'static str, beats: Beats, clock: Clock) {
 pub struct Watchdog {
     /// Maximum age of each thread's last heartbeat. `None` if the watchdog is off.
     within: Option<Nanos>,
-    complaints: Seldom,
+    complaints: WarningThrottle,
 }
 
 impl Watchdog {
     /// Reads `WATCHDOG_USEC` and `WATCHDOG_PID` from the environment.
     pub fn from_environment() -> Watchdog {
         let every = sd_notify::watchdog_enabled().filter(|every| !every.is_zero());
-        if let Some(every) = every.filter(|every| *every < LEAST) {
+        if let Some(every) = every.filter(|every| *every < WATCHDOG_INTERVAL_MIN) {
             tracing::warn!(?every, "WatchdogSec= is too short: it is told once a second");
         }
         let within =
             every.map(|every| Nanos((every / 2).as_nanos().try_into().unwrap_or(u64::MAX)));
-        Watchdog { within, complaints: Seldom::default() }
+        Watchdog { within, complaints: WarningThrottle::default() }
     }
 
     /// Reports if all threads make progress, otherwise logs the ones that do not. Must be called

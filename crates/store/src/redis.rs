@@ -18,36 +18,36 @@ mod route;
 mod script;
 mod tend;
 
-pub use account::Account;
-use evenkeel_config::settings::store::{Store as Settings, StoreMode};
+pub use account::StoreAccount;
+use evenkeel_config::settings::store::{StoreMode, StoreSettings as Settings};
 use evenkeel_engine::windows::Counters;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::counts::store::StoreCounts;
-pub use lane::accounts::Outbox;
-use lane::shared::Shared;
-pub use lane::{Lane, Unanswered};
-pub use name::Naming;
-use owed::Owed;
-pub use script::Ask;
+pub use lane::accounts::ChargeOutbox;
+use lane::shared::SharedPending;
+pub use lane::{StoreLane, StoreUnansweredError};
+pub use name::KeyNaming;
+use owed::PendingHits;
+pub use script::CounterAsk;
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// The state of a store that all lanes share. Its locks (`owed`, `outbox`) are held only for the
 /// time of one change, never across an `await` and never both at once.
-pub struct Store {
+pub struct RedisStore {
     settings: Settings,
     counts: Arc<StoreCounts>,
     /// The counts of this process, and the latest known counts of the store.
     counters: Arc<Counters>,
     /// The hits of counters that are not reported to the store yet.
-    owed: Shared<Owed>,
+    owed: SharedPending<PendingHits>,
     /// The charges of buckets that are not reported to the store yet.
-    outbox: Outbox,
+    outbox: ChargeOutbox,
     clock: Clock,
 }
 
-impl Store {
+impl RedisStore {
     /// Makes a store without connections. Hits that this process counts itself go into `counters`.
     #[must_use]
     pub fn new(
@@ -55,7 +55,7 @@ impl Store {
         counters: Arc<Counters>,
         clock: Clock,
         watch: &Watch,
-    ) -> Arc<Store> {
+    ) -> Arc<RedisStore> {
         let counts = Arc::new(StoreCounts::new(watch.registry()));
         watch.store.describe(
             settings.place.layout.word(),
@@ -63,24 +63,24 @@ impl Store {
             settings.place.servers.iter().map(|server| server.end.to_string()).collect(),
             &counts,
         );
-        let (owed, outbox) = (Shared::default(), Outbox::new(settings.owed_max));
-        Arc::new(Store { settings: settings.clone(), counts, counters, owed, outbox, clock })
+        let (owed, outbox) = (SharedPending::default(), ChargeOutbox::new(settings.owed_max));
+        Arc::new(RedisStore { settings: settings.clone(), counts, counters, owed, outbox, clock })
     }
 
     /// Opens a lane for the current thread. Its tasks run on the thread's runtime.
     #[must_use]
-    pub fn lane(self: &Arc<Store>) -> Rc<Lane> {
-        Lane::open(Arc::clone(self))
+    pub fn lane(self: &Arc<RedisStore>) -> Rc<StoreLane> {
+        StoreLane::open(Arc::clone(self))
     }
 
     /// Queues hits that have happened and were counted here. The next lane that can reports them to
     /// the store. Hits that find no room are lost to the store, and counted.
-    pub fn report(&self, ask: &Ask) {
+    pub fn report(&self, ask: &CounterAsk) {
         self.owe(ask, ask.hit.hits.into());
     }
 
     /// Queues a number of hits; a negative number gives hits back.
-    fn owe(&self, ask: &Ask, hits: i64) {
+    fn owe(&self, ask: &CounterAsk, hits: i64) {
         if hits != 0 && !self.owed.change(|owed| owed.add(ask, hits, self.settings.owed_max)) {
             self.counts.lost.increment(1);
         }
@@ -88,9 +88,9 @@ impl Store {
 
     /// The rules by which keys in the store are named.
     #[must_use]
-    pub fn naming(&self) -> Naming {
+    pub fn naming(&self) -> KeyNaming {
         let prefix = self.settings.prefix.clone();
-        Naming { prefix, compatible: self.settings.compatible_keys }
+        KeyNaming { prefix, compatible: self.settings.compatible_keys }
     }
 
     /// The longest time for which compatible keys are kept beyond their window.

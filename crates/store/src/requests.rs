@@ -7,14 +7,14 @@
 //! an answer this process decides by its own counts and reports later. How the store is asked:
 //! `redis`.
 
-use super::redis::{Account, Lane, Naming, Outbox, Store};
+use super::redis::{ChargeOutbox, KeyNaming, RedisStore, StoreAccount, StoreLane};
 use aws_lc_rs::digest;
 use evenkeel_core::bucket::Algorithm;
-use evenkeel_core::classify::Attributes;
+use evenkeel_core::classify::RequestAttributes;
 use evenkeel_core::limiter::Limiter;
-use evenkeel_core::limiter::told::Word;
+use evenkeel_core::limiter::told::StoreBucketState;
 use evenkeel_core::units::{Cost, Nanos, Time};
-use evenkeel_engine::{Asked, Begun};
+use evenkeel_engine::{AskOutcome, PendingRequest};
 use std::fmt::Write;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,31 +23,36 @@ use std::sync::Arc;
 const VEIL_BYTES: usize = 16;
 
 /// The store handle of one thread.
-pub struct Requests {
-    lane: Rc<Lane>,
-    naming: Naming,
-    outbox: Outbox,
+pub struct StoreRequests {
+    lane: Rc<StoreLane>,
+    naming: KeyNaming,
+    outbox: ChargeOutbox,
 }
 
-impl Requests {
+impl StoreRequests {
     /// Makes the handle of the current thread. Its tasks run on the thread's runtime.
     #[must_use]
-    pub fn new(store: &Arc<Store>) -> Rc<Requests> {
+    pub fn new(store: &Arc<RedisStore>) -> Rc<StoreRequests> {
         let lane = store.lane();
-        Rc::new(Requests { outbox: lane.outbox(), lane, naming: store.naming() })
+        Rc::new(StoreRequests { outbox: lane.outbox(), lane, naming: store.naming() })
     }
 
-    /// Decides on one request, as [`evenkeel_engine::Lane::ask`] does. Waits at most as long as the
-    /// store may take. No lock is held during the wait.
-    pub async fn ask(&self, lane: &evenkeel_engine::Lane, request: &impl Attributes) -> Asked {
+    /// Decides on one request, as [`evenkeel_engine::StoreLane::ask`] does. Waits at most as long
+    /// as the store may take. No lock is held during the wait.
+    pub async fn ask(
+        &self,
+        lane: &evenkeel_engine::EngineLane,
+        request: &impl RequestAttributes,
+    ) -> AskOutcome {
         let begun = match lane.begin(request) {
             Ok(begun) => begun,
-            Err(refusal) => return Asked::Refused(refusal),
+            Err(refusal) => return AskOutcome::Refused(refusal),
         };
         let now = self.lane.now();
         let mut accounts = self.accounts(&begun, request, now);
         self.lane.decide(&mut accounts, true, now).await;
-        let words: Vec<Option<Word>> = accounts.iter().map(|account| account.word).collect();
+        let words: Vec<Option<StoreBucketState>> =
+            accounts.iter().map(|account| account.word).collect();
         let asked = match words.iter().any(Option::is_some) {
             true => lane.conclude(begun, &words),
             false => lane.conclude(begun, &[]),
@@ -55,31 +60,37 @@ impl Requests {
         self.concluded(asked, accounts)
     }
 
-    fn accounts(&self, begun: &Begun, request: &impl Attributes, now: Time) -> Vec<Account> {
+    fn accounts(
+        &self,
+        begun: &PendingRequest,
+        request: &impl RequestAttributes,
+        now: Time,
+    ) -> Vec<StoreAccount> {
         let limiter = begun.limiter();
         let identifiers = begun.identifiers(request, now, veil);
-        let account = |(key, id): (&_, Vec<u8>)| -> Option<Account> {
-            let key: &evenkeel_core::classify::Key = key;
+        let account = |(key, id): (&_, Vec<u8>)| -> Option<StoreAccount> {
+            let key: &evenkeel_core::classify::LimitKey = key;
             let limit = limiter.limits().get(usize::from(key.limit))?;
             let name = self.naming.account("proxy", &limit.algorithm, &limit.name, &id);
-            let mut account = Account::new(name, limiter, *key, Limiter::asks(limit), now);
-            account.patience = limiter.patience(limit);
+            let mut account =
+                StoreAccount::new(name, limiter, *key, Limiter::initial_charge(limit), now);
+            account.patience = limiter.admitted_wait_max(limit);
             Some(account)
         };
         begun.keys().iter().zip(identifiers).filter_map(account).collect()
     }
 
     /// Queues the reports to the store that follow from the decision on a request.
-    fn concluded(&self, asked: Asked, accounts: Vec<Account>) -> Asked {
+    fn concluded(&self, asked: AskOutcome, accounts: Vec<StoreAccount>) -> AskOutcome {
         match asked {
-            Asked::Refused(refusal) => {
+            AskOutcome::Refused(refusal) => {
                 accounts.into_iter().filter_map(given_back).for_each(|back| self.outbox.add(back));
-                Asked::Refused(refusal)
+                AskOutcome::Refused(refusal)
             }
-            Asked::Pass(mut charge) => {
+            AskOutcome::Pass(mut charge) => {
                 let (hits, costs): (Vec<_>, Vec<_>) =
                     accounts.into_iter().partition(|account| account.cost > Cost::ZERO);
-                let here = |account: &Account| account.word.is_none() && account.owes;
+                let here = |account: &StoreAccount| account.word.is_none() && account.owes;
                 hits.into_iter().filter(here).for_each(|account| self.outbox.add(account));
                 let outbox = self.outbox.clone();
                 let tell = move |cost, asked, now| {
@@ -88,11 +99,11 @@ impl Requests {
                         // the request.
                         let sums = matches!(account.algorithm, Algorithm::Sliding(_));
                         let at = if sums { now } else { asked };
-                        outbox.add(Account { cost, at, ..account });
+                        outbox.add(StoreAccount { cost, at, ..account });
                     }
                 };
                 charge.tell(Box::new(tell));
-                Asked::Pass(charge)
+                AskOutcome::Pass(charge)
             }
         }
     }
@@ -100,11 +111,11 @@ impl Requests {
 
 /// The report that takes a charge back, for a request that was refused for a reason unknown to the
 /// store.
-fn given_back(account: Account) -> Option<Account> {
+fn given_back(account: StoreAccount) -> Option<StoreAccount> {
     let word = account.word.filter(|word| word.charged)?;
     let moved = word.after.minus(word.before);
     let back = Some((moved, word.clock));
-    (moved > Nanos::ZERO).then_some(Account { back, cost: Cost::ZERO, ..account })
+    (moved > Nanos::ZERO).then_some(StoreAccount { back, cost: Cost::ZERO, ..account })
 }
 
 /// The text that replaces a value that may be secret in the name of a key.

@@ -14,20 +14,20 @@ mod disk;
 pub mod format;
 mod restore;
 
-pub use restore::{Found, find};
+pub use restore::{CheckedSnapshot, find};
 
 use evenkeel_config::settings;
-use evenkeel_core::key::Seed;
-use evenkeel_core::limit::{Limit, Part, Unit};
+use evenkeel_core::key::KeySeed;
+use evenkeel_core::limit::{KeyPart, Limit, LimitUnit};
 use evenkeel_core::units::Time;
-use evenkeel_core::windows::Windows;
-use evenkeel_engine::counted::Counted;
+use evenkeel_core::windows::WindowCounters;
+use evenkeel_engine::counted::EngineView;
 use evenkeel_runtime::clock::Clock;
-use evenkeel_runtime::thread::Thread;
+use evenkeel_runtime::thread::OwnedThread;
 use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::counts::StateCounts;
-use evenkeel_telemetry::sampler::Seldom;
-use format::{Counting, Head, Kept, Writer};
+use evenkeel_telemetry::sampler::WarningThrottle;
+use format::{SnapshotAlgorithm, SnapshotHead, SnapshotLimit, SnapshotWriter};
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,19 +35,19 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
 /// The name of a door, and its engine.
-pub type DoorEngine = (&'static str, Arc<dyn Counted>);
+pub type DoorEngine = (&'static str, Arc<dyn EngineView>);
 
 /// The tables to write and restore, each with the name of its door.
 #[derive(Clone, Default)]
-pub struct Accounts {
+pub struct SnapshotTables {
     /// The engines with limits and their buckets.
     pub engines: Vec<DoorEngine>,
     /// The counters of windows of the rate limit service.
-    pub windows: Option<(&'static str, Arc<Windows>)>,
+    pub windows: Option<(&'static str, Arc<WindowCounters>)>,
 }
 
 /// The thread that writes snapshots. When this is dropped, it writes one more and ends.
-pub type Running = Thread<SyncSender<()>>;
+pub type SnapshotThread = OwnedThread<SyncSender<()>>;
 
 /// Starts to write snapshots of `accounts`, which hash their keys with `seed`. Returns `None` if no
 /// file is configured.
@@ -55,31 +55,38 @@ pub type Running = Thread<SyncSender<()>>;
 /// # Errors
 /// The system gives no thread.
 pub fn start(
-    settings: &settings::State,
-    seed: Seed,
-    accounts: Accounts,
+    settings: &settings::StateSettings,
+    seed: KeySeed,
+    accounts: SnapshotTables,
     watch: &Watch,
     clock: Clock,
-) -> io::Result<Option<Running>> {
+) -> io::Result<Option<SnapshotThread>> {
     let Some(path) = settings.file.clone() else { return Ok(None) };
     let counts = StateCounts::new(watch.registry());
-    let scribe = Scribe { path, seed, accounts, counts, clock, complaints: Seldom::default() };
+    let scribe = SnapshotScribe {
+        path,
+        seed,
+        accounts,
+        counts,
+        clock,
+        complaints: WarningThrottle::default(),
+    };
     let (stop, stopped) = sync_channel(1);
     let every = settings.every;
-    Thread::start("state", stop, move || scribe.work(every, &stopped)).map(Some)
+    OwnedThread::start("state", stop, move || scribe.work(every, &stopped)).map(Some)
 }
 
 /// The state of the writing thread.
-struct Scribe {
+struct SnapshotScribe {
     path: PathBuf,
-    seed: Seed,
-    accounts: Accounts,
+    seed: KeySeed,
+    accounts: SnapshotTables,
     counts: StateCounts,
     clock: Clock,
-    complaints: Seldom,
+    complaints: WarningThrottle,
 }
 
-impl Scribe {
+impl SnapshotScribe {
     /// Writes snapshots until it is stopped, and then one more.
     fn work(&self, every: Duration, stopped: &Receiver<()>) {
         let mut failing = false;
@@ -89,7 +96,7 @@ impl Scribe {
             let before = self.clock.now();
             failing = self.write(before, failing);
             took = Duration::from_nanos(self.clock.now().since(before).0);
-            self.counts.took(took);
+            self.counts.record_write_time(took);
             if last {
                 return;
             }
@@ -101,7 +108,7 @@ impl Scribe {
         let mut keys = 0;
         match disk::replace(&self.path, |file| self.fill(file, now, &mut keys)) {
             Ok(bytes) => {
-                self.counts.written(now, keys, bytes);
+                self.counts.record_written(now, keys, bytes);
                 if failed_before {
                     tracing::info!(target: "evenkeel::state", "snapshots can be written again");
                 }
@@ -134,7 +141,8 @@ impl Scribe {
         let limits = held.iter().map(|(_, held)| held.limits().len()).sum::<usize>();
         let limits = limits + usize::from(self.accounts.windows.is_some());
         let limits = u16::try_from(limits).map_err(io::Error::other)?;
-        let mut writer = Writer::begin(file, Head { seed: self.seed, written: now, limits })?;
+        let mut writer =
+            SnapshotWriter::begin(file, SnapshotHead { seed: self.seed, written: now, limits })?;
         for (door, held) in &held {
             for (limit, table) in held.limits().iter().zip(held.tables()) {
                 writer.limit(&kept(door, limit))?;
@@ -159,9 +167,9 @@ impl Scribe {
     /// the start are added.
     fn fill_windows<W: Write>(
         &self,
-        writer: &mut Writer<BufWriter<W>>,
+        writer: &mut SnapshotWriter<BufWriter<W>>,
         door: &str,
-        windows: &Windows,
+        windows: &WindowCounters,
         now: Time,
         keys: &mut u64,
     ) -> io::Result<()> {
@@ -187,38 +195,44 @@ fn pause(every: Duration, took: Duration) -> Duration {
 }
 
 /// The description of a limit in a snapshot.
-fn kept(door: &str, limit: &Limit) -> Kept {
+fn kept(door: &str, limit: &Limit) -> SnapshotLimit {
     let by: Vec<String> = limit.by.iter().map(text).collect();
-    Kept {
+    SnapshotLimit {
         door: door.to_owned(),
         name: limit.name.to_string(),
         by: by.join(","),
         unit: limit.unit,
-        counting: Counting::Bucket(limit.algorithm.clone()),
+        counting: SnapshotAlgorithm::Bucket(limit.algorithm.clone()),
     }
 }
 
 /// The description of all windows in a snapshot. The properties of each counter are part of its
 /// key.
-fn kept_windows(door: &str) -> Kept {
+fn kept_windows(door: &str) -> SnapshotLimit {
     let (name, by) = ("windows".to_owned(), String::new());
-    Kept { door: door.to_owned(), name, by, unit: Unit::Hits, counting: Counting::Windows }
+    SnapshotLimit {
+        door: door.to_owned(),
+        name,
+        by,
+        unit: LimitUnit::Hits,
+        counting: SnapshotAlgorithm::Windows,
+    }
 }
 
 /// A part of a key as text, in a form that means the same in every version.
-fn text(part: &Part) -> String {
+fn text(part: &KeyPart) -> String {
     match part {
-        Part::Ip { v4, v6 } => format!("ip/{v4}/{v6}"),
-        Part::UserAgent => "user-agent".to_owned(),
-        Part::Header(name) => format!("header:{name}"),
-        Part::Cookie(name) => format!("cookie:{name}"),
-        Part::Method => "method".to_owned(),
-        Part::Path(None) => "path".to_owned(),
-        Part::Path(Some(segments)) => format!("path:{segments}"),
-        Part::Vhost => "vhost".to_owned(),
-        Part::Host => "host".to_owned(),
-        Part::All => "all".to_owned(),
-        Part::Tag => "tag".to_owned(),
+        KeyPart::Ip { v4, v6 } => format!("ip/{v4}/{v6}"),
+        KeyPart::UserAgent => "user-agent".to_owned(),
+        KeyPart::Header(name) => format!("header:{name}"),
+        KeyPart::Cookie(name) => format!("cookie:{name}"),
+        KeyPart::Method => "method".to_owned(),
+        KeyPart::Path(None) => "path".to_owned(),
+        KeyPart::Path(Some(segments)) => format!("path:{segments}"),
+        KeyPart::Vhost => "vhost".to_owned(),
+        KeyPart::Host => "host".to_owned(),
+        KeyPart::All => "all".to_owned(),
+        KeyPart::Tag => "tag".to_owned(),
     }
 }
 

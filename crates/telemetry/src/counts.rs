@@ -44,7 +44,7 @@ pub enum BackendFault {
 }
 
 /// Every [`BackendFault`], in the order of the enum, because the variant is the array index.
-const FAULTS: [BackendFault; 8] = [
+const BACKEND_FAULTS: [BackendFault; 8] = [
     BackendFault::Resolve,
     BackendFault::Connect,
     BackendFault::Tls,
@@ -74,7 +74,7 @@ impl BackendFault {
 
 /// Why the proxy closed a connection that it had accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turned {
+pub enum ConnectionRefusal {
     /// The address of the client already has the maximum number of connections.
     Address,
     /// The TLS handshake failed.
@@ -85,19 +85,19 @@ pub enum Turned {
     Preface,
 }
 
-/// The label value of every [`Turned`], in the order of the enum.
-const TURNED: [&str; 4] = ["address", "tls", "resets", "preface"];
+/// The label value of every [`ConnectionRefusal`], in the order of the enum.
+const REFUSAL_LABELS: [&str; 4] = ["address", "tls", "resets", "preface"];
 
 /// Which program made an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Maker {
+pub enum ResponseOrigin {
     /// The backend made it.
     Backend,
     /// Evenkeel made it: a refusal or an error page.
     Evenkeel,
 }
 
-const CLASSES: [&str; 6] = ["other", "1xx", "2xx", "3xx", "4xx", "5xx"];
+const STATUS_CLASSES: [&str; 6] = ["other", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// Everything that the proxy counts.
 #[derive(Debug)]
@@ -122,9 +122,9 @@ pub struct ProxyCounts {
     pub aborted: Counter,
     /// HTTP/2 streams refused because the heads of all streams used up the memory for them.
     pub heads_refused: Counter,
-    turned: [Counter; TURNED.len()],
-    responses: [[Counter; CLASSES.len()]; 2],
-    failures: [Counter; FAULTS.len()],
+    turned: [Counter; REFUSAL_LABELS.len()],
+    responses: [[Counter; STATUS_CLASSES.len()]; 2],
+    failures: [Counter; BACKEND_FAULTS.len()],
 }
 
 impl ProxyCounts {
@@ -132,7 +132,7 @@ impl ProxyCounts {
     #[must_use]
     pub fn new(registry: &Registry, door: &str) -> ProxyCounts {
         let responses =
-            |maker: &str| CLASSES.map(|class| registry.counter(&RESPONSES, &[class, maker]));
+            |maker: &str| STATUS_CLASSES.map(|class| registry.counter(&RESPONSES, &[class, maker]));
         ProxyCounts {
             requests: registry.counter(&REQUESTS, &[door]),
             connections: registry.gauge(&CONNECTIONS, &[door]),
@@ -143,22 +143,23 @@ impl ProxyCounts {
             backend_connections: registry.gauge(&BACKEND_CONNECTIONS, &[]),
             aborted: registry.counter(&ABORTED, &[]),
             heads_refused: registry.counter(&HEADS_REFUSED, &[]),
-            turned: TURNED.map(|why| registry.counter(&TURNED_AWAY, &[door, why])),
+            turned: REFUSAL_LABELS.map(|why| registry.counter(&TURNED_AWAY, &[door, why])),
             responses: [responses("backend"), responses("evenkeel")],
-            failures: FAULTS.map(|fault| registry.counter(&BACKEND_FAILURES, &[fault.name()])),
+            failures: BACKEND_FAULTS
+                .map(|fault| registry.counter(&BACKEND_FAILURES, &[fault.name()])),
         }
     }
 
     /// The number of connections closed for the reason `why`.
     #[must_use]
-    pub fn turned(&self, why: Turned) -> &Counter {
+    pub fn refused_connections(&self, why: ConnectionRefusal) -> &Counter {
         &self.turned[why as usize]
     }
 
     /// Counts an answer with this status.
-    pub fn responded(&self, status: u16, maker: Maker) {
+    pub fn record_response(&self, status: u16, maker: ResponseOrigin) {
         let class = usize::from(status / 100);
-        let class = if class < CLASSES.len() { class } else { 0 };
+        let class = if class < STATUS_CLASSES.len() { class } else { 0 };
         self.responses[maker as usize][class].increment(1);
     }
 
@@ -207,7 +208,7 @@ impl StreamCounts {
     }
 
     /// Counts `requests` questions, of which `faults` were malformed.
-    pub fn asked(&self, requests: u64, faults: u64) {
+    pub fn record_questions(&self, requests: u64, faults: u64) {
         self.requests.increment(requests);
         if faults > 0 {
             self.bad_requests.increment(faults);
@@ -227,12 +228,12 @@ pub struct AdminCounts {
     /// Connections closed because the maximum number was open: the one idle for longest, or the new
     /// one.
     pub shed: Counter,
-    /// Requests refused, by reason in the order of [`REFUSALS`].
-    pub refused: [Counter; REFUSALS.len()],
+    /// Requests refused, by reason in the order of [`ADMIN_REFUSALS`].
+    pub refused: [Counter; ADMIN_REFUSALS.len()],
 }
 
 /// The reasons for which the admin door refuses requests, as label values.
-pub const REFUSALS: [&str; 6] = ["method", "body", "host_count", "host", "origin", "token"];
+pub const ADMIN_REFUSALS: [&str; 6] = ["method", "body", "host_count", "host", "origin", "token"];
 
 impl AdminCounts {
     /// Makes the handles of the admin door.
@@ -243,7 +244,7 @@ impl AdminCounts {
             connections: registry.gauge(&CONNECTIONS, &["admin"]),
             accepted: registry.counter(&ACCEPTED, &["admin"]),
             shed: registry.counter(&SHED, &["admin"]),
-            refused: REFUSALS.map(|why| registry.counter(&ADMIN_REFUSED, &[why])),
+            refused: ADMIN_REFUSALS.map(|why| registry.counter(&ADMIN_REFUSED, &[why])),
         }
     }
 }
@@ -277,7 +278,7 @@ impl StateCounts {
     }
 
     /// Records that a snapshot begun at `at` is complete on the disk.
-    pub fn written(&self, at: Time, keys: u64, bytes: u64) {
+    pub fn record_written(&self, at: Time, keys: u64, bytes: u64) {
         self.ok.increment(1);
         self.begun.set(signed(at.second()));
         self.keys.set(signed(keys));
@@ -285,12 +286,12 @@ impl StateCounts {
     }
 
     /// Records how long the last attempt to write took, whether it succeeded or failed.
-    pub fn took(&self, length: Duration) {
+    pub fn record_write_time(&self, length: Duration) {
         self.took.set(i64::try_from(length.as_millis()).unwrap_or(i64::MAX));
     }
 
     /// Records that `keys` keys were restored from a snapshot at the start.
-    pub fn restored(&self, keys: u64) {
+    pub fn record_restored(&self, keys: u64) {
         self.restored.set(signed(keys));
     }
 }
@@ -307,11 +308,11 @@ mod tests {
     fn answers_and_failures_are_counted_where_they_belong() {
         let registry = Registry::default();
         let counts = ProxyCounts::new(&registry, "proxy");
-        counts.responded(204, Maker::Backend);
-        counts.responded(503, Maker::Evenkeel);
-        counts.responded(999, Maker::Backend);
-        counts.responded(42, Maker::Backend);
-        for fault in FAULTS {
+        counts.record_response(204, ResponseOrigin::Backend);
+        counts.record_response(503, ResponseOrigin::Evenkeel);
+        counts.record_response(999, ResponseOrigin::Backend);
+        counts.record_response(42, ResponseOrigin::Backend);
+        for fault in BACKEND_FAULTS {
             counts.failed(fault);
             assert_eq!(registry.counter(&BACKEND_FAILURES, &[fault.name()]).get(), 1);
         }

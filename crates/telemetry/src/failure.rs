@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 /// A request that the backend failed.
 #[derive(Clone, Copy, Debug)]
-pub struct Failure<'a> {
+pub struct BackendFailure<'a> {
     /// How the backend failed.
     pub fault: BackendFault,
     /// The authority of the backend, as configured.
@@ -22,7 +22,7 @@ pub struct Failure<'a> {
     pub error: Option<&'a (dyn Error + 'static)>,
 }
 
-impl Failure<'_> {
+impl BackendFailure<'_> {
     /// Writes the line as a warning.
     pub fn log(&self) {
         tracing::warn!(
@@ -30,16 +30,16 @@ impl Failure<'_> {
             kind = self.fault.name(),
             backend = self.backend,
             client = %self.client,
-            error = self.error.map(|error| Causes(error).to_string()),
+            error = self.error.map(|error| ErrorChain(error).to_string()),
             "the backend failed a request"
         );
     }
 }
 
 /// An error with all its causes in one line. A cause is left out if the text already contains it.
-struct Causes<'a>(&'a (dyn Error + 'static));
+struct ErrorChain<'a>(&'a (dyn Error + 'static));
 
-impl fmt::Display for Causes<'_> {
+impl fmt::Display for ErrorChain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut said = self.0.to_string();
         let mut cause = self.0.source();

@@ -10,36 +10,36 @@ use evenkeel_core::units::{Nanos, Time};
 use std::net::IpAddr;
 
 /// The length of a voting period.
-const PERIOD: Nanos = Nanos::from_secs(60);
+const VOTING_PERIOD: Nanos = Nanos::from_secs(60);
 /// A period with fewer requests than this has no result.
 const VOTES_MIN: u64 = 100;
 /// The pause before the same address is reported again.
-const PAUSE: Nanos = Nanos::from_secs(600);
+const REPORT_PAUSE: Nanos = Nanos::from_secs(600);
 
 /// Counts the votes of the current period and remembers what was reported.
 #[derive(Debug, Default)]
-pub struct Front {
-    period: Period,
+pub struct UntrustedProxyDetector {
+    period: VotingPeriod,
     /// The reported addresses, and until when each is not reported again. At most one is added each
     /// period, so the list stays short.
     told: Vec<(IpAddr, Time)>,
 }
 
 #[derive(Debug, Default)]
-struct Period {
+struct VotingPeriod {
     ends: Time,
     votes: u64,
     candidate: Option<IpAddr>,
     tally: u64,
 }
 
-impl Front {
+impl UntrustedProxyDetector {
     /// Counts one request from `peer`; `forwards` says that `peer` sent forwarded headers without
-    /// being trusted. Returns the same as [`Front::tick`].
+    /// being trusted. Returns the same as [`UntrustedProxyDetector::tick`].
     pub fn seen(&mut self, peer: IpAddr, forwards: bool, now: Time) -> Option<IpAddr> {
         let found = self.tick(now);
         if self.period.votes == 0 {
-            self.period.ends = now.plus(PERIOD);
+            self.period.ends = now.plus(VOTING_PERIOD);
         }
         self.period.vote(forwards.then_some(peer));
         found
@@ -56,12 +56,12 @@ impl Front {
         if self.told.iter().any(|(told, _)| *told == peer) {
             return None;
         }
-        self.told.push((peer, now.plus(PAUSE)));
+        self.told.push((peer, now.plus(REPORT_PAUSE)));
         Some(peer)
     }
 }
 
-impl Period {
+impl VotingPeriod {
     fn vote(&mut self, vote: Option<IpAddr>) {
         self.votes += 1;
         match vote {
@@ -91,21 +91,21 @@ mod tests {
     /// The address found at the end of a period in which `from` gives the peer and the flag of
     /// request `n`.
     fn found(count: u64, from: impl Fn(u64) -> (IpAddr, bool)) -> Option<IpAddr> {
-        let mut front = Front::default();
-        let start = Time::ZERO.plus(PERIOD);
+        let mut front = UntrustedProxyDetector::default();
+        let start = Time::ZERO.plus(VOTING_PERIOD);
         for n in 0..count {
             let (peer, forwards) = from(n);
             assert_eq!(front.seen(peer, forwards, start), None);
         }
-        front.tick(start.plus(PERIOD))
+        front.tick(start.plus(VOTING_PERIOD))
     }
 
     #[test]
     fn it_is_told_when_the_minute_is_over_and_again_after_ten() {
-        let mut front = Front::default();
+        let mut front = UntrustedProxyDetector::default();
         let mut told = Vec::new();
         for second in 0..1_300 {
-            let now = Time::ZERO.plus(PERIOD).plus(Nanos::from_secs(second));
+            let now = Time::ZERO.plus(VOTING_PERIOD).plus(Nanos::from_secs(second));
             for _ in 0..2 {
                 let found = front.seen(peer(1), true, now);
                 told.extend(found.map(|peer| (second, peer)));

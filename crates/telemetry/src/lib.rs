@@ -18,25 +18,25 @@ pub mod registry;
 pub mod sampler;
 pub mod snapshot;
 
-use counts::beats::Beats;
+use counts::beats::Heartbeats;
 use counts::gatekeeper::GatekeeperCounts;
 use counts::master::MasterCounts;
-use counts::peers::Board;
-use counts::store::StoreBoard;
+use counts::peers::PeersStatusBoard;
+use counts::store::StoreStatusSource;
 use counts::tiers::{Tier, TierCounts};
-use counts::{ProxyCounts, Turned};
+use counts::{ConnectionRefusal, ProxyCounts};
 use decision::Decision;
-use decision::notice::Notice;
+use decision::notice::BlockNotice;
 use evenkeel_core::units::{Cost, Nanos, Time};
-use failure::Failure;
-use front::Front;
+use failure::BackendFailure;
+use front::UntrustedProxyDetector;
 use metrics::{
     BLOCKS, BUILD, CHARGED, COST, DECISIONS, HEADER_FAULTS, LINES_LEFT_OUT, RELOADS, STARTED,
 };
 use otlp::trace::Tracer;
 use parking_lot::{Mutex, RwLock};
 use registry::{Counter, Histogram, Registry, SERIES_MAX};
-use sampler::{Sampler, Seldom};
+use sampler::{LineSampler, WarningThrottle};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -51,11 +51,11 @@ pub struct Watch {
     /// The counters and gauges of the proxy itself.
     pub proxy: ProxyCounts,
     /// The heartbeats of the serving threads.
-    pub beats: Beats,
+    pub beats: Heartbeats,
     /// The status of the instances that count together.
-    pub peers: Board,
+    pub peers: PeersStatusBoard,
     /// The status of the store.
-    pub store: StoreBoard,
+    pub store: StoreStatusSource,
     /// The counts of the master, if this process is one.
     pub master: OnceLock<Arc<MasterCounts>>,
     /// The counts of the gatekeepers that run in this process.
@@ -71,22 +71,22 @@ pub struct Watch {
     reloads: [Counter; 2],
     lines_left_out: Counter,
     blocks: Counter,
-    decisions: RwLock<Vec<Decided>>,
-    samplers: [(&'static str, Sampler); 6],
-    failures: Sampler,
-    full: Seldom,
-    unintroduced: Seldom,
-    front: Mutex<Front>,
+    decisions: RwLock<Vec<DecisionCounter>>,
+    samplers: [(&'static str, LineSampler); 6],
+    failures: LineSampler,
+    full: WarningThrottle,
+    unintroduced: WarningThrottle,
+    front: Mutex<UntrustedProxyDetector>,
     /// A wait in nanoseconds; see [`Watch::held_above`].
     held_above: AtomicU64,
 }
 
 /// The verdicts with a line sampler of their own; the last, empty one stands for all others.
-const VERDICTS: [&str; 6] = ["hold", "delay", "queue", "reject", "block", ""];
+const SAMPLED_VERDICTS: [&str; 6] = ["hold", "delay", "queue", "reject", "block", ""];
 
 /// The counter of one verdict of one limit, cached so that the registry is not searched.
 #[derive(Debug)]
-struct Decided {
+struct DecisionCounter {
     verdict: &'static str,
     limit: Box<str>,
     shadow: bool,
@@ -104,9 +104,9 @@ impl Watch {
             allowed: registry.counter(&DECISIONS, &["allow", "", "false"]),
             cost_header_faults: registry.counter(&HEADER_FAULTS, &[]),
             proxy: ProxyCounts::new(&registry, "proxy"),
-            beats: Beats::default(),
-            peers: Board::default(),
-            store: StoreBoard::default(),
+            beats: Heartbeats::default(),
+            peers: PeersStatusBoard::default(),
+            store: StoreStatusSource::default(),
             master: OnceLock::new(),
             gatekeepers: Mutex::default(),
             tracer: None,
@@ -117,10 +117,10 @@ impl Watch {
             lines_left_out: registry.counter(&LINES_LEFT_OUT, &[]),
             blocks: registry.counter(&BLOCKS, &[]),
             decisions: RwLock::default(),
-            samplers: VERDICTS.map(|verdict| (verdict, Sampler::default())),
-            failures: Sampler::default(),
-            full: Seldom::default(),
-            unintroduced: Seldom::default(),
+            samplers: SAMPLED_VERDICTS.map(|verdict| (verdict, LineSampler::default())),
+            failures: LineSampler::default(),
+            full: WarningThrottle::default(),
+            unintroduced: WarningThrottle::default(),
             front: Mutex::default(),
             held_above: AtomicU64::default(),
             started: now,
@@ -129,7 +129,7 @@ impl Watch {
     }
 
     /// Sets the average wait of its requests above which a client counts as held.
-    pub fn count_as_held(&self, above: Nanos) {
+    pub fn set_held_above(&self, above: Nanos) {
         self.held_above.store(above.0, Relaxed);
     }
 
@@ -152,14 +152,14 @@ impl Watch {
     }
 
     /// Counts and logs a request that was held, delayed or refused at `now`.
-    pub fn decided(&self, decision: &Decision<'_>, now: Time) {
+    pub fn record_decision(&self, decision: &Decision<'_>, now: Time) {
         self.count(decision);
-        self.tell(decision, now);
+        self.log_decision(decision, now);
     }
 
     /// Logs a decision made at `now` that is counted elsewhere. Returns false if the line was left
     /// out because this second already has too many.
-    pub fn tell(&self, decision: &Decision<'_>, now: Time) -> bool {
+    pub fn log_decision(&self, decision: &Decision<'_>, now: Time) -> bool {
         let advice = self.sampler(decision.verdict).ask(now);
         self.left_out(decision.verdict, advice.left_out);
         if advice.write {
@@ -170,13 +170,13 @@ impl Watch {
 
     /// Records `count` decisions at `now` that are counted elsewhere and get no line of their own.
     /// They add to the number of lines left out.
-    pub fn untold(&self, verdict: &'static str, count: u64, now: Time) {
+    pub fn skip_decisions(&self, verdict: &'static str, count: u64, now: Time) {
         let left_out = self.sampler(verdict).skip(count, now);
         self.left_out(verdict, left_out);
     }
 
     /// Counts and logs that a client was blocked at `now`.
-    pub fn blocked(&self, notice: &Notice<'_>, now: Time) {
+    pub fn record_block(&self, notice: &BlockNotice<'_>, now: Time) {
         self.blocks.increment(1);
         let advice = self.sampler("block").ask(now);
         self.left_out("block", advice.left_out);
@@ -186,7 +186,7 @@ impl Watch {
     }
 
     /// Counts and logs that the backend failed a request at `now`.
-    pub fn failed(&self, failure: &Failure<'_>, now: Time) {
+    pub fn failed(&self, failure: &BackendFailure<'_>, now: Time) {
         self.proxy.failed(failure.fault);
         let advice = self.failures.ask(now);
         self.failures_left_out(advice.left_out);
@@ -197,7 +197,7 @@ impl Watch {
 
     /// Warns, at most once a minute, that new clients wait because all `bound` connections are in
     /// use.
-    pub fn full(&self, bound: usize, now: Time) {
+    pub fn warn_connections_full(&self, bound: usize, now: Time) {
         if self.full.ask(now) {
             tracing::warn!(
                 target: "evenkeel::proxy",
@@ -210,8 +210,8 @@ impl Watch {
 
     /// Counts and logs a connection of the trusted proxy at `peer` that did not begin with the
     /// PROXY protocol.
-    pub fn unintroduced(&self, peer: IpAddr, now: Time) {
-        self.proxy.turned(Turned::Preface).increment(1);
+    pub fn record_missing_preface(&self, peer: IpAddr, now: Time) {
+        self.proxy.refused_connections(ConnectionRefusal::Preface).increment(1);
         if self.unintroduced.ask(now) {
             tracing::warn!(
                 target: "evenkeel::proxy",
@@ -224,7 +224,7 @@ impl Watch {
 
     /// Counts the charge of a request of `tier`. The request waited for `waited`, and the backend
     /// worked for it for `worked`.
-    pub fn charged(&self, cost: Cost, waited: Nanos, worked: Nanos, tier: Tier) {
+    pub fn record_charge(&self, cost: Cost, waited: Nanos, worked: Nanos, tier: Tier) {
         self.cost.record(cost.0);
         self.charged.increment(cost.0);
         self.tiers.record(tier, waited, worked);
@@ -232,7 +232,7 @@ impl Watch {
 
     /// Counts a reload of the configuration; `ok` is false if the new configuration could not be
     /// used.
-    pub fn reloaded(&self, ok: bool) {
+    pub fn record_reload(&self, ok: bool) {
         self.reloads[usize::from(!ok)].increment(1);
     }
 
@@ -251,7 +251,7 @@ impl Watch {
     /// Records a request from `peer`, which is not trusted. `forwards` says that it sent forwarded
     /// headers nevertheless. Warns if most traffic does so. Skips the check if another thread holds
     /// the lock.
-    pub fn seen(&self, peer: IpAddr, forwards: bool, now: Time) {
+    pub fn record_peer(&self, peer: IpAddr, forwards: bool, now: Time) {
         let Some(mut front) = self.front.try_lock() else { return };
         let found = front.seen(peer, forwards, now);
         drop(front);
@@ -259,7 +259,7 @@ impl Watch {
     }
 
     fn count(&self, decision: &Decision<'_>) {
-        let is = |known: &&Decided| {
+        let is = |known: &&DecisionCounter| {
             known.verdict == decision.verdict
                 && known.shadow == decision.shadow
                 && *known.limit == *decision.limit
@@ -276,11 +276,11 @@ impl Watch {
         let mut known = self.decisions.write();
         if known.len() < SERIES_MAX && !known.iter().any(|known| is(&known)) {
             let (verdict, limit) = (decision.verdict, decision.limit.into());
-            known.push(Decided { verdict, limit, shadow: decision.shadow, counter });
+            known.push(DecisionCounter { verdict, limit, shadow: decision.shadow, counter });
         }
     }
 
-    fn sampler(&self, verdict: &str) -> &Sampler {
+    fn sampler(&self, verdict: &str) -> &LineSampler {
         let [named @ .., (_, other)] = &self.samplers;
         named.iter().find(|(name, _)| *name == verdict).map_or(other, |(_, sampler)| sampler)
     }

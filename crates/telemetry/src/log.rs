@@ -9,8 +9,8 @@
 mod queue;
 
 use super::printable::printable;
-use evenkeel_config::settings::{Format, Level, Log};
-use queue::{Queue, Writer};
+use evenkeel_config::settings::{LogFormat, LogLevel, LogSettings};
+use queue::{LogQueue, LogWriter};
 use std::io::{self, Write};
 use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
@@ -25,17 +25,17 @@ use tracing_subscriber::util::SubscriberInitExt;
 const QUEUE_LINES_MAX: usize = 4_096;
 
 /// The handle that changes the level of the log while it runs.
-type Filter = reload::Handle<LevelFilter, tracing_subscriber::Registry>;
+type LevelHandle = reload::Handle<LevelFilter, tracing_subscriber::Registry>;
 
 /// The running log. When it is dropped, it writes the lines that still wait, for a second at most.
-pub struct Running {
-    filter: Filter,
-    writer: Writer,
+pub struct LogThread {
+    filter: LevelHandle,
+    writer: LogWriter,
 }
 
-impl Running {
+impl LogThread {
     /// Applies the level of a changed configuration. The format is a restart-only key.
-    pub fn reload(&self, log: Log) {
+    pub fn reload(&self, log: LogSettings) {
         // This fails only if the log is gone, and then there is no place to report it.
         let _ = self.filter.reload(level(log.level));
     }
@@ -62,15 +62,15 @@ pub enum InstallError {
 ///
 /// # Errors
 /// [`InstallError::Taken`] when called twice in one process; or the system gives no thread.
-pub fn install(log: Log) -> Result<Running, InstallError> {
-    let (queue, writer) = Queue::start(QUEUE_LINES_MAX, io::stderr())?;
+pub fn install(log: LogSettings) -> Result<LogThread, InstallError> {
+    let (queue, writer) = LogQueue::start(QUEUE_LINES_MAX, io::stderr())?;
     let (subscriber, filter) = subscriber(log, queue);
     subscriber.try_init().map_err(|_| InstallError::Taken)?;
-    Ok(Running { filter, writer })
+    Ok(LogThread { filter, writer })
 }
 
 /// The subscriber that [`install`] uses, with any writer.
-fn subscriber<W>(log: Log, writer: W) -> (impl Subscriber + Send + Sync, Filter)
+fn subscriber<W>(log: LogSettings, writer: W) -> (impl Subscriber + Send + Sync, LevelHandle)
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
@@ -78,40 +78,41 @@ where
     // Evenkeel logs the events of this crate itself, once. Its own lines would let a stranger cause
     // more.
     let ours = filter_fn(|line| !line.target().starts_with("async_nats"));
-    let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(Safe(writer));
+    let lines =
+        tracing_subscriber::fmt::layer().with_ansi(false).with_writer(EscapingMakeWriter(writer));
     let lines = match log.format {
-        Format::Text => lines.boxed(),
-        Format::Json => lines.json().boxed(),
+        LogFormat::Text => lines.boxed(),
+        LogFormat::Json => lines.json().boxed(),
     };
     (tracing_subscriber::registry().with(filter).with(ours).with(lines), handle)
 }
 
-fn level(level: Level) -> LevelFilter {
+fn level(level: LogLevel) -> LevelFilter {
     match level {
-        Level::Error => LevelFilter::ERROR,
-        Level::Warn => LevelFilter::WARN,
-        Level::Info => LevelFilter::INFO,
-        Level::Debug => LevelFilter::DEBUG,
-        Level::Trace => LevelFilter::TRACE,
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
     }
 }
 
 /// A maker of writers that escape their lines.
-struct Safe<W>(W);
+struct EscapingMakeWriter<W>(W);
 
-impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for Safe<W> {
-    type Writer = SafeWriter<W::Writer>;
+impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for EscapingMakeWriter<W> {
+    type Writer = EscapingWriter<W::Writer>;
 
     fn make_writer(&'a self) -> Self::Writer {
-        SafeWriter(self.0.make_writer())
+        EscapingWriter(self.0.make_writer())
     }
 }
 
 /// Escapes all hidden characters in a line except its final line feed. Each `write` gets a whole
 /// line.
-struct SafeWriter<W>(W);
+struct EscapingWriter<W>(W);
 
-impl<W: Write> Write for SafeWriter<W> {
+impl<W: Write> Write for EscapingWriter<W> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(line);
         let body = text.strip_suffix('\n').unwrap_or(&text);

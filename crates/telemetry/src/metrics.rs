@@ -6,7 +6,7 @@
 
 /// How the values of a metric behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     /// The value only grows, from zero at the start of the program.
     Counter,
     /// The value goes up and down.
@@ -16,14 +16,14 @@ pub enum Kind {
     Histogram,
 }
 
-impl Kind {
+impl MetricKind {
     /// The name that Prometheus uses for it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
         }
     }
 }
@@ -34,7 +34,7 @@ pub struct Metric {
     /// The name of the metric in every output format.
     pub name: &'static str,
     /// How its values behave.
-    pub kind: Kind,
+    pub kind: MetricKind,
     /// The unit of the value: `seconds`, `bytes`, `requests` and so on.
     pub unit: &'static str,
     /// The help text: one sentence that says what the metric means.
@@ -51,7 +51,7 @@ macro_rules! table {
             #[doc = $help]
             pub static $id: Metric = Metric {
                 name: $name,
-                kind: Kind::$kind,
+                kind: MetricKind::$kind,
                 unit: $unit,
                 help: $help,
                 labels: &[$($label),*],
@@ -277,7 +277,7 @@ mod tests {
         for metric in TABLE {
             assert!(metric.name.starts_with("evenkeel_"), "{}", metric.name);
             let total = metric.name.ends_with("_total");
-            assert_eq!(total, metric.kind == Kind::Counter, "{}", metric.name);
+            assert_eq!(total, metric.kind == MetricKind::Counter, "{}", metric.name);
             assert!(metric.help.ends_with('.'), "{}", metric.name);
         }
     }

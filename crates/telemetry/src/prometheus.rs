@@ -3,8 +3,8 @@
 //! Metric families come in the order of the table. Each family has its help and type lines, even if
 //! it has no values. Label values are escaped as the format requires.
 
-use super::metrics::{Kind, Metric, SERIES_FOLDED, TABLE};
-use super::registry::{BOUNDS_NS, Cell, Histogram, Registry};
+use super::metrics::{Metric, MetricKind, SERIES_FOLDED, TABLE};
+use super::registry::{BOUNDS_NS, Histogram, MetricCell, Registry};
 use evenkeel_core::units::SECOND;
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// A value that is not counted by a handle but read from the engine for this output.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Observed {
+pub struct ObservedMetric {
     /// The metric in the table.
     pub metric: &'static Metric,
     /// The label values, in the order of [`Metric::labels`].
@@ -24,7 +24,7 @@ pub struct Observed {
 
 /// All counted and all observed values, as text.
 #[must_use]
-pub fn text(registry: &Registry, observed: &[Observed]) -> String {
+pub fn text(registry: &Registry, observed: &[ObservedMetric]) -> String {
     let (series, folded) = registry.all();
     let mut text = String::with_capacity(32 * 1024);
     for metric in TABLE {
@@ -44,18 +44,18 @@ pub fn text(registry: &Registry, observed: &[Observed]) -> String {
     text
 }
 
-fn cell(text: &mut String, metric: &Metric, values: &[String], cell: &Cell) {
+fn cell(text: &mut String, metric: &Metric, values: &[String], cell: &MetricCell) {
     let labels = labels(metric, values);
     match cell {
-        Cell::Counter(counter) => sample(text, metric.name, &labels, counter.get() as f64),
-        Cell::Nanos(counter) => sample(text, metric.name, &labels, seconds(counter.get())),
-        Cell::Gauge(gauge) => sample(text, metric.name, &labels, gauge.get() as f64),
-        Cell::Histogram(histogram) => spread(text, metric, &labels, histogram),
+        MetricCell::Counter(counter) => sample(text, metric.name, &labels, counter.get() as f64),
+        MetricCell::Nanos(counter) => sample(text, metric.name, &labels, seconds(counter.get())),
+        MetricCell::Gauge(gauge) => sample(text, metric.name, &labels, gauge.get() as f64),
+        MetricCell::Histogram(histogram) => spread(text, metric, &labels, histogram),
     }
 }
 
 fn spread(text: &mut String, metric: &Metric, labels: &str, histogram: &Histogram) {
-    debug_assert_eq!(metric.kind, Kind::Histogram);
+    debug_assert_eq!(metric.kind, MetricKind::Histogram);
     let comma = if labels.is_empty() { "" } else { "," };
     let name = metric.name;
     let (counts, sum) = (histogram.counts(), histogram.sum());
@@ -109,7 +109,7 @@ mod tests {
             cost.record(nanos);
         }
         let labels = vec!["proxy".into(), "a \"b\"\\\n".into()];
-        let observed = Observed { metric: &KEYS_MAX, labels, value: 1e6 };
+        let observed = ObservedMetric { metric: &KEYS_MAX, labels, value: 1e6 };
         let text = text(&registry, &[observed]);
         for line in [
             "evenkeel_config_reloads_total{result=\"ok\"} 3",

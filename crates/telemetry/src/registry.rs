@@ -6,7 +6,7 @@
 //! and its counters hold whole numbers only.) The table of metrics is in `metrics`; the text format
 //! in `prometheus`.
 
-use super::metrics::{Kind, Metric};
+use super::metrics::{Metric, MetricKind};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -61,9 +61,9 @@ pub struct Gauge(Arc<AtomicI64>);
 impl Gauge {
     /// Adds one until the returned value is dropped.
     #[must_use]
-    pub fn hold(&self) -> Held {
+    pub fn hold(&self) -> GaugeGuard {
         self.0.fetch_add(1, Relaxed);
-        Held(self.clone())
+        GaugeGuard(self.clone())
     }
 
     /// Sets the number.
@@ -80,9 +80,9 @@ impl Gauge {
 
 /// One unit of a [`Gauge`]; dropping it subtracts one.
 #[derive(Debug)]
-pub struct Held(Gauge);
+pub struct GaugeGuard(Gauge);
 
-impl Drop for Held {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Relaxed);
     }
@@ -90,7 +90,7 @@ impl Drop for Held {
 
 /// The distribution of values in nanoseconds.
 #[derive(Clone, Debug, Default)]
-pub struct Histogram(Arc<Spread>);
+pub struct Histogram(Arc<HistogramCells>);
 
 /// Single values of a histogram in the order of arrival, for outputs that send each value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -105,7 +105,7 @@ pub struct Timings {
 const TIMINGS_MAX: usize = 1_000;
 
 #[derive(Debug, Default)]
-struct Spread {
+struct HistogramCells {
     /// The number of values in each interval; the last interval is above all bounds.
     counts: [AtomicU64; BOUNDS_NS.len() + 1],
     sum: AtomicU64,
@@ -117,7 +117,10 @@ impl Histogram {
     /// A histogram that also keeps single values. `record` then takes a lock, so use it only for
     /// values that are seldom recorded.
     fn timer() -> Histogram {
-        Histogram(Arc::new(Spread { timings: Some(Mutex::default()), ..Spread::default() }))
+        Histogram(Arc::new(HistogramCells {
+            timings: Some(Mutex::default()),
+            ..HistogramCells::default()
+        }))
     }
 
     /// Counts one value.
@@ -155,7 +158,7 @@ impl Histogram {
 
 /// One handle of any kind.
 #[derive(Clone, Debug)]
-pub enum Cell {
+pub enum MetricCell {
     /// A whole number that only grows.
     Counter(Counter),
     /// A number of nanoseconds that only grows, shown in seconds.
@@ -168,46 +171,46 @@ pub enum Cell {
 
 /// One metric with its label values and its value.
 #[derive(Clone, Debug)]
-pub struct Series {
+pub struct MetricSeries {
     /// The metric in the table.
     pub metric: &'static Metric,
     /// The label values, in the order of [`Metric::labels`].
     pub labels: Vec<String>,
     /// The handle with the value.
-    pub cell: Cell,
+    pub cell: MetricCell,
 }
 
 /// All series for which handles were made.
 #[derive(Debug, Default)]
 pub struct Registry {
-    series: Mutex<Vec<Series>>,
+    series: Mutex<Vec<MetricSeries>>,
     folded: Counter,
 }
 
 impl Registry {
     /// The counter for these label values; each call with the same values returns the same counter.
     pub fn counter(&self, metric: &'static Metric, labels: &[&str]) -> Counter {
-        debug_assert_eq!(metric.kind, Kind::Counter);
-        match self.cell(metric, labels, || Cell::Counter(Counter::default())) {
-            Cell::Counter(counter) | Cell::Nanos(counter) => counter,
+        debug_assert_eq!(metric.kind, MetricKind::Counter);
+        match self.cell(metric, labels, || MetricCell::Counter(Counter::default())) {
+            MetricCell::Counter(counter) | MetricCell::Nanos(counter) => counter,
             _ => Counter::default(),
         }
     }
 
     /// A counter of nanoseconds, shown as seconds.
     pub fn nanos(&self, metric: &'static Metric, labels: &[&str]) -> Counter {
-        debug_assert_eq!(metric.kind, Kind::Counter);
-        match self.cell(metric, labels, || Cell::Nanos(Counter::default())) {
-            Cell::Counter(counter) | Cell::Nanos(counter) => counter,
+        debug_assert_eq!(metric.kind, MetricKind::Counter);
+        match self.cell(metric, labels, || MetricCell::Nanos(Counter::default())) {
+            MetricCell::Counter(counter) | MetricCell::Nanos(counter) => counter,
             _ => Counter::default(),
         }
     }
 
     /// The gauge for these label values; each call with the same values returns the same gauge.
     pub fn gauge(&self, metric: &'static Metric, labels: &[&str]) -> Gauge {
-        debug_assert_eq!(metric.kind, Kind::Gauge);
-        match self.cell(metric, labels, || Cell::Gauge(Gauge::default())) {
-            Cell::Gauge(gauge) => gauge,
+        debug_assert_eq!(metric.kind, MetricKind::Gauge);
+        match self.cell(metric, labels, || MetricCell::Gauge(Gauge::default())) {
+            MetricCell::Gauge(gauge) => gauge,
             _ => Gauge::default(),
         }
     }
@@ -215,28 +218,28 @@ impl Registry {
     /// The histogram for these label values; each call with the same values returns the same
     /// histogram.
     pub fn histogram(&self, metric: &'static Metric, labels: &[&str]) -> Histogram {
-        debug_assert_eq!(metric.kind, Kind::Histogram);
-        match self.cell(metric, labels, || Cell::Histogram(Histogram::default())) {
-            Cell::Histogram(histogram) => histogram,
+        debug_assert_eq!(metric.kind, MetricKind::Histogram);
+        match self.cell(metric, labels, || MetricCell::Histogram(Histogram::default())) {
+            MetricCell::Histogram(histogram) => histogram,
             _ => Histogram::default(),
         }
     }
 
     /// A histogram that also keeps its single values until the next [`Registry::timings`].
     pub fn timer(&self, metric: &'static Metric, labels: &[&str]) -> Histogram {
-        debug_assert_eq!(metric.kind, Kind::Histogram);
-        match self.cell(metric, labels, || Cell::Histogram(Histogram::timer())) {
-            Cell::Histogram(histogram) => histogram,
+        debug_assert_eq!(metric.kind, MetricKind::Histogram);
+        match self.cell(metric, labels, || MetricCell::Histogram(Histogram::timer())) {
+            MetricCell::Histogram(histogram) => histogram,
             _ => Histogram::default(),
         }
     }
 
     /// The single values since the last call, for each histogram made by [`Registry::timer`].
     #[must_use]
-    pub fn timings(&self) -> Vec<(Series, Timings)> {
+    pub fn timings(&self) -> Vec<(MetricSeries, Timings)> {
         let series = self.series.lock();
         let taken = series.iter().filter_map(|one| match &one.cell {
-            Cell::Histogram(histogram) => Some((one.clone(), histogram.take_timings()?)),
+            MetricCell::Histogram(histogram) => Some((one.clone(), histogram.take_timings()?)),
             _ => None,
         });
         taken.filter(|(_, timings)| timings.count > 0).collect()
@@ -244,14 +247,14 @@ impl Registry {
 
     /// All series, and the number of label combinations that were folded into `other`.
     #[must_use]
-    pub fn all(&self) -> (Vec<Series>, u64) {
+    pub fn all(&self) -> (Vec<MetricSeries>, u64) {
         (self.series.lock().clone(), self.folded.get())
     }
 
     /// Calls `each` with the label values and the value of each counter of this metric.
     pub fn visit(&self, metric: &'static Metric, mut each: impl FnMut(&[String], u64)) {
         for series in self.series.lock().iter() {
-            if let (true, Cell::Counter(counter) | Cell::Nanos(counter)) =
+            if let (true, MetricCell::Counter(counter) | MetricCell::Nanos(counter)) =
                 (std::ptr::eq(series.metric, metric), &series.cell)
             {
                 each(&series.labels, counter.get());
@@ -261,10 +264,15 @@ impl Registry {
 
     /// Finds a series or makes it. Beyond [`SERIES_MAX`] series of a metric, it returns the one
     /// with all labels `other`.
-    fn cell(&self, metric: &'static Metric, labels: &[&str], make: impl FnOnce() -> Cell) -> Cell {
+    fn cell(
+        &self,
+        metric: &'static Metric,
+        labels: &[&str],
+        make: impl FnOnce() -> MetricCell,
+    ) -> MetricCell {
         debug_assert_eq!(metric.labels.len(), labels.len(), "{}", metric.name);
         let mut all = self.series.lock();
-        let is = |series: &&Series, labels: &[&str]| {
+        let is = |series: &&MetricSeries, labels: &[&str]| {
             std::ptr::eq(series.metric, metric) && series.labels == labels
         };
         if let Some(found) = all.iter().find(|series| is(series, labels)) {
@@ -281,7 +289,7 @@ impl Registry {
         }
         let labels = labels.iter().map(ToString::to_string).collect();
         let cell = make();
-        all.push(Series { metric, labels, cell: cell.clone() });
+        all.push(MetricSeries { metric, labels, cell: cell.clone() });
         cell
     }
 }

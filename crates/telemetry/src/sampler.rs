@@ -12,7 +12,7 @@ pub const LINES_PER_SECOND: u32 = 10;
 
 /// What the caller should do about one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Advice {
+pub struct LineAdvice {
     /// Whether to write the line.
     pub write: bool,
     /// The number of lines left out before, which the caller logs first; zero: nothing to log.
@@ -21,19 +21,19 @@ pub struct Advice {
 
 /// Limits the lines of one kind.
 #[derive(Debug, Default)]
-pub struct Sampler(Mutex<Second>);
+pub struct LineSampler(Mutex<SampledSecond>);
 
 #[derive(Debug, Default)]
-struct Second {
+struct SampledSecond {
     /// The number of the second, counted from the epoch.
     number: u64,
     written: u32,
     left_out: u64,
 }
 
-impl Sampler {
+impl LineSampler {
     /// Asks whether one line may be written at `now`, and counts it.
-    pub fn ask(&self, now: Time) -> Advice {
+    pub fn ask(&self, now: Time) -> LineAdvice {
         let mut second = self.0.lock();
         let left_out = second.turn(now);
         let write = second.written < LINES_PER_SECOND;
@@ -42,10 +42,10 @@ impl Sampler {
         } else {
             second.left_out += 1;
         }
-        Advice { write, left_out }
+        LineAdvice { write, left_out }
     }
 
-    /// Leaves out `count` lines without asking. Returns the same as [`Sampler::flush`].
+    /// Leaves out `count` lines without asking. Returns the same as [`LineSampler::flush`].
     pub fn skip(&self, count: u64, now: Time) -> u64 {
         let mut second = self.0.lock();
         let before = second.turn(now);
@@ -60,7 +60,7 @@ impl Sampler {
     }
 }
 
-impl Second {
+impl SampledSecond {
     /// Starts a new second if `now` is in a later one. Returns the lines left out before it.
     fn turn(&mut self, now: Time) -> u64 {
         if now.second() <= self.number {
@@ -73,16 +73,16 @@ impl Second {
 }
 
 /// The pause between two lines about the same lasting state.
-const PAUSE: Nanos = Nanos::from_secs(60);
+const WARNING_PAUSE: Nanos = Nanos::from_secs(60);
 
 /// Limits a line to one a minute while its reason lasts.
 #[derive(Debug, Default)]
-pub struct Seldom(AtomicU64);
+pub struct WarningThrottle(AtomicU64);
 
-impl Seldom {
+impl WarningThrottle {
     /// Whether the line may be written at `now`. A `true` starts the next pause.
     pub fn ask(&self, now: Time) -> bool {
-        let next = |next| (now.0 >= next).then(|| now.plus(PAUSE).0);
+        let next = |next| (now.0 >= next).then(|| now.plus(WARNING_PAUSE).0);
         self.0.fetch_update(Relaxed, Relaxed, next).is_ok()
     }
 }
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_flood_becomes_ten_lines_a_second_and_one_that_counts_the_rest() {
-        let sampler = Sampler::default();
+        let sampler = LineSampler::default();
         let (mut written, mut told, mut notes) = (0, 0, 0);
         for n in 0..30_000 {
             let advice = sampler.ask(at(n / 10));
@@ -114,23 +114,23 @@ mod tests {
 
     #[test]
     fn a_trickle_is_written_whole() {
-        let sampler = Sampler::default();
+        let sampler = LineSampler::default();
         for n in 0..100 {
             let advice = sampler.ask(at(n * 100));
-            assert_eq!(advice, Advice { write: true, left_out: 0 });
+            assert_eq!(advice, LineAdvice { write: true, left_out: 0 });
         }
     }
 
     #[test]
     fn a_state_that_lasts_is_told_once_a_minute() {
-        let seldom = Seldom::default();
+        let seldom = WarningThrottle::default();
         let told: Vec<u64> = (0..180).filter(|n| seldom.ask(at(n * 1_000))).collect();
         assert_eq!(told, [0, 60, 120]);
     }
 
     #[test]
     fn a_clock_that_stands_still_or_goes_back_starts_no_second() {
-        let sampler = Sampler::default();
+        let sampler = LineSampler::default();
         let written = (0..50).filter(|n| sampler.ask(at(5_000 - n)).write).count();
         assert_eq!(written, 10);
     }

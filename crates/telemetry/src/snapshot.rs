@@ -22,32 +22,32 @@ pub const UNIT_HITS: &str = "hits";
 
 /// The status of a server at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Snapshot {
+pub struct TopSnapshot {
     /// The time of the snapshot, in seconds since the Unix epoch.
     pub now: f64,
     /// The load of the backend of each door.
-    pub load: Vec<Load>,
+    pub load: Vec<LoadSnapshot>,
     /// The names of all limits, including those that the query left out.
     pub known: Vec<String>,
     /// The limits that the query selected.
-    pub limits: Vec<Table>,
+    pub limits: Vec<LimitTable>,
     /// The instances that count together; `null` if this one counts alone.
     #[serde(default)]
-    pub peers: Option<Peers>,
+    pub peers: Option<PeersSummary>,
     /// The store that keeps one count for all instances; `null` if there is none.
     #[serde(default)]
-    pub store: Option<Store>,
+    pub store: Option<StoreSummary>,
     /// The status of the master with its gatekeepers; `null` if this process is no master.
     #[serde(default)]
-    pub master: Option<zeromq::Master>,
+    pub master: Option<zeromq::MasterSnapshot>,
     /// The gatekeepers of this process, and how they reach their masters.
     #[serde(default)]
-    pub gatekeepers: Vec<zeromq::Gatekeeper>,
+    pub gatekeepers: Vec<zeromq::GatekeeperSnapshot>,
 }
 
 /// A short status of the store; `/api/store` has the full one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Store {
+pub struct StoreSummary {
     /// Connections that are good.
     pub good: usize,
     /// Connections that have failed.
@@ -57,9 +57,9 @@ pub struct Store {
 }
 
 /// One line for people: `store: 3 of 3 connections good, 0 counters to be told`.
-impl std::fmt::Display for Store {
+impl std::fmt::Display for StoreSummary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Store { good, failed, owed } = self;
+        let StoreSummary { good, failed, owed } = self;
         let all = good + failed;
         write!(f, "store: {good} of {all} connections good, {owed} counters to be told")
     }
@@ -67,7 +67,7 @@ impl std::fmt::Display for Store {
 
 /// A short status of the instances that count together; `/api/peers` has the full one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Peers {
+pub struct PeersSummary {
     /// The number of live instances, this one included.
     pub live: usize,
     /// The number of known instances, live or silent, this one included.
@@ -77,7 +77,7 @@ pub struct Peers {
 }
 
 /// One line for people: `peers: 2 of 3 live, 0.2 s behind`.
-impl std::fmt::Display for Peers {
+impl std::fmt::Display for PeersSummary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "peers: {} of {} live, {:.1} s behind", self.live, self.known, self.behind)
     }
@@ -85,7 +85,7 @@ impl std::fmt::Display for Peers {
 
 /// The load of the backend of one door.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Load {
+pub struct LoadSnapshot {
     /// The name of the door.
     pub door: String,
     /// Requests that the backend works on now.
@@ -95,12 +95,12 @@ pub struct Load {
     /// CPU-seconds that the backend has worked since the start.
     pub busy_seconds: f64,
     /// The admission queue of the backend; `null` if there is none.
-    pub crowd: Option<Crowd>,
+    pub crowd: Option<QueueLoad>,
 }
 
 /// The state of the admission queue of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Crowd {
+pub struct QueueLoad {
     /// Requests that wait in the queue.
     pub waiting: usize,
     /// Requests that were admitted from the queue and run now.
@@ -111,7 +111,7 @@ pub struct Crowd {
 
 /// The busiest clients of one limit, the heaviest first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Table {
+pub struct LimitTable {
     /// The door to which the limit belongs.
     pub door: String,
     /// The name of the limit.
@@ -127,12 +127,12 @@ pub struct Table {
     #[serde(default)]
     pub would: u64,
     /// The clients of the limit.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ClientRow>,
 }
 
 /// One client of one limit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub struct ClientRow {
     /// The name of the client's bucket.
     pub key: String,
     /// The identifier of the client in operator commands: the hash of its key, as 16 hexadecimal
@@ -157,7 +157,7 @@ pub struct Row {
 
 /// The query of `/api/top`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Query {
+pub struct TopQuery {
     /// Only this limit; `None` selects all.
     pub limit: Option<String>,
     /// The maximum number of rows of each limit, from 1 to [`ROWS_MAX`].
@@ -166,7 +166,7 @@ pub struct Query {
 
 /// Why a query is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum QueryFault {
+pub enum TopQueryError {
     /// `n` is not a number from 1 to [`ROWS_MAX`].
     #[error("n must be a whole number from 1 to 1000")]
     Rows,
@@ -175,13 +175,13 @@ pub enum QueryFault {
     Encoding,
 }
 
-impl Query {
+impl TopQuery {
     /// Parses `limit=NAME&n=N`. Both may be absent; other parameters are ignored.
     ///
     /// # Errors
-    /// Returns the first [`QueryFault`] found.
-    pub fn parse(text: &str) -> Result<Query, QueryFault> {
-        let mut query = Query { limit: None, rows: ROWS_DEFAULT };
+    /// Returns the first [`TopQueryError`] found.
+    pub fn parse(text: &str) -> Result<TopQuery, TopQueryError> {
+        let mut query = TopQuery { limit: None, rows: ROWS_DEFAULT };
         for (name, value) in pairs(text)? {
             match name {
                 "limit" => query.limit = Some(value),
@@ -192,7 +192,7 @@ impl Query {
         Ok(query)
     }
 
-    /// The query in its text form, which [`Query::parse`] reads back.
+    /// The query in its text form, which [`TopQuery::parse`] reads back.
     #[must_use]
     pub fn encoded(&self) -> String {
         let mut text = format!("n={}", self.rows);
@@ -207,26 +207,26 @@ impl Query {
 /// The names and decoded values of a query.
 ///
 /// # Errors
-/// Returns [`QueryFault::Encoding`] if a value is not properly encoded.
-pub fn pairs(text: &str) -> Result<Vec<(&str, String)>, QueryFault> {
+/// Returns [`TopQueryError::Encoding`] if a value is not properly encoded.
+pub fn pairs(text: &str) -> Result<Vec<(&str, String)>, TopQueryError> {
     let pairs = text.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     pairs.map(|(name, value)| Ok((name, decoded(value)?))).collect()
 }
 
-fn rows(value: &str) -> Result<usize, QueryFault> {
-    let rows = value.parse().map_err(|_| QueryFault::Rows)?;
-    if (1..=ROWS_MAX).contains(&rows) { Ok(rows) } else { Err(QueryFault::Rows) }
+fn rows(value: &str) -> Result<usize, TopQueryError> {
+    let rows = value.parse().map_err(|_| TopQueryError::Rows)?;
+    if (1..=ROWS_MAX).contains(&rows) { Ok(rows) } else { Err(TopQueryError::Rows) }
 }
 
 /// Decodes percent-encoding; a plus sign is a space, as in HTML forms.
-fn decoded(value: &str) -> Result<String, QueryFault> {
+fn decoded(value: &str) -> Result<String, TopQueryError> {
     let hex = |code: &[u8]| code.iter().all(u8::is_ascii_hexdigit);
     let mut codes = value.split('%').skip(1).map(|after| after.as_bytes().get(..2));
     if !codes.all(|code| code.is_some_and(hex)) {
-        return Err(QueryFault::Encoding);
+        return Err(TopQueryError::Encoding);
     }
     let plain = value.replace('+', " ");
-    let text = percent_decode_str(&plain).decode_utf8().map_err(|_| QueryFault::Encoding)?;
+    let text = percent_decode_str(&plain).decode_utf8().map_err(|_| TopQueryError::Encoding)?;
     Ok(text.into_owned())
 }
 
@@ -236,36 +236,36 @@ mod tests {
 
     #[test]
     fn questions_are_read() {
-        let query = |limit: Option<&str>, rows| Query { limit: limit.map(String::from), rows };
+        let query = |limit: Option<&str>, rows| TopQuery { limit: limit.map(String::from), rows };
         for (text, expected) in [
             ("", Ok(query(None, ROWS_DEFAULT))),
             ("n=3", Ok(query(None, 3))),
             ("limit=ip", Ok(query(Some("ip"), ROWS_DEFAULT))),
             ("limit=&n=1000&x", Ok(query(Some(""), 1_000))),
             ("limit=a%20b%C3%A4+c", Ok(query(Some("a bä c"), ROWS_DEFAULT))),
-            ("n=0", Err(QueryFault::Rows)),
-            ("n=1001", Err(QueryFault::Rows)),
-            ("n=-1", Err(QueryFault::Rows)),
-            ("n", Err(QueryFault::Rows)),
-            ("limit=%", Err(QueryFault::Encoding)),
-            ("limit=%+1", Err(QueryFault::Encoding)),
-            ("limit=%4%31", Err(QueryFault::Encoding)),
-            ("limit=a%2", Err(QueryFault::Encoding)),
+            ("n=0", Err(TopQueryError::Rows)),
+            ("n=1001", Err(TopQueryError::Rows)),
+            ("n=-1", Err(TopQueryError::Rows)),
+            ("n", Err(TopQueryError::Rows)),
+            ("limit=%", Err(TopQueryError::Encoding)),
+            ("limit=%+1", Err(TopQueryError::Encoding)),
+            ("limit=%4%31", Err(TopQueryError::Encoding)),
+            ("limit=a%2", Err(TopQueryError::Encoding)),
             ("limit=%2B%25", Ok(query(Some("+%"), ROWS_DEFAULT))),
-            ("limit=%ff", Err(QueryFault::Encoding)),
+            ("limit=%ff", Err(TopQueryError::Encoding)),
         ] {
-            assert_eq!(Query::parse(text), expected, "{text}");
+            assert_eq!(TopQuery::parse(text), expected, "{text}");
         }
     }
 
     #[test]
     fn fuzz_any_query_is_read_or_refused_and_what_is_written_is_read_back() {
         evenkeel_fuzz::fuzz().with_type::<String>().for_each(|text| {
-            if let Ok(query) = Query::parse(text) {
-                assert_eq!(Query::parse(&query.encoded()), Ok(query));
+            if let Ok(query) = TopQuery::parse(text) {
+                assert_eq!(TopQuery::parse(&query.encoded()), Ok(query));
             }
-            let query = Query { limit: Some(text.clone()), rows: 7 };
-            assert_eq!(Query::parse(&query.encoded()), Ok(query));
+            let query = TopQuery { limit: Some(text.clone()), rows: 7 };
+            assert_eq!(TopQuery::parse(&query.encoded()), Ok(query));
         });
     }
 }

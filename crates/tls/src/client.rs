@@ -4,12 +4,12 @@
 //! used by the next connection, and no other component has to check for changes. A faulty file
 //! fails only that attempt, which is logged.
 
-use super::verify::Anybody;
+use super::verify::AnyServerVerifier;
 use super::{pem, provider};
 use evenkeel_config::settings::tls::ClientTls;
-use evenkeel_config::settings::{BackendTls, Protocol};
-use evenkeel_config::source::files::Files;
-use pem::Fault;
+use evenkeel_config::settings::{BackendProtocol, BackendTls};
+use evenkeel_config::source::files::WatchedFiles;
+use pem::TlsFileError;
 use rustls::client::WantsClientCert;
 use rustls::pki_types::ServerName;
 use rustls::sign::SingleCertAndKey;
@@ -20,11 +20,11 @@ use std::sync::Arc;
 /// Builds the configuration for connections to a server with one of `protocols` (ALPN).
 ///
 /// # Errors
-/// [`Fault`], with the file that caused it.
-pub fn config(tls: &ClientTls, protocols: &[&[u8]]) -> Result<Arc<ClientConfig>, Fault> {
+/// [`TlsFileError`], with the file that caused it.
+pub fn config(tls: &ClientTls, protocols: &[&[u8]]) -> Result<Arc<ClientConfig>, TlsFileError> {
     let builder = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(ALL_VERSIONS)
-        .map_err(Fault::Library)?
+        .map_err(TlsFileError::Library)?
         .with_root_certificates(roots(tls)?);
     finished(builder, tls, protocols)
 }
@@ -33,7 +33,7 @@ fn finished(
     builder: ConfigBuilder<ClientConfig, WantsClientCert>,
     tls: &ClientTls,
     protocols: &[&[u8]],
-) -> Result<Arc<ClientConfig>, Fault> {
+) -> Result<Arc<ClientConfig>, TlsFileError> {
     let mut config = match &tls.identity {
         None => builder.with_no_client_auth(),
         Some((cert, key)) => {
@@ -49,44 +49,46 @@ fn finished(
 /// Builds the configuration for the proxy's connections to its backends.
 ///
 /// # Errors
-/// [`Fault`], with the file that caused it.
-pub fn backend(tls: &BackendTls) -> Result<Arc<ClientConfig>, Fault> {
+/// [`TlsFileError`], with the file that caused it.
+pub fn backend(tls: &BackendTls) -> Result<Arc<ClientConfig>, TlsFileError> {
     let protocols: &[&[u8]] = match tls.protocol {
-        Protocol::Auto => &[b"h2", b"http/1.1"],
-        Protocol::Http1 => &[b"http/1.1"],
-        Protocol::Http2 => &[b"h2"],
+        BackendProtocol::Auto => &[b"h2", b"http/1.1"],
+        BackendProtocol::Http1 => &[b"http/1.1"],
+        BackendProtocol::Http2 => &[b"h2"],
     };
     if tls.verify {
         return config(&tls.client, protocols);
     }
     let builder = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(ALL_VERSIONS)
-        .map_err(Fault::Library)?
+        .map_err(TlsFileError::Library)?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anybody::new(provider())));
+        .with_custom_certificate_verifier(Arc::new(AnyServerVerifier::new(provider())));
     finished(builder, &tls.client, protocols)
 }
 
 /// The name that the server's certificate must be valid for, which is also sent as SNI.
 ///
 /// # Errors
-/// [`Fault::Name`] if no certificate can contain it.
-pub fn name(tls: &ClientTls, host: &str) -> Result<ServerName<'static>, Fault> {
+/// [`TlsFileError::Name`] if no certificate can contain it.
+pub fn name(tls: &ClientTls, host: &str) -> Result<ServerName<'static>, TlsFileError> {
     let name = tls.name.as_deref().unwrap_or(host);
     let bare = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(name);
-    ServerName::try_from(bare.to_owned()).map_err(|_| Fault::Name(name.to_owned()))
+    ServerName::try_from(bare.to_owned()).map_err(|_| TlsFileError::Name(name.to_owned()))
 }
 
 /// The trusted authorities.
-pub(super) fn roots(tls: &ClientTls) -> Result<RootCertStore, Fault> {
+pub(super) fn roots(tls: &ClientTls) -> Result<RootCertStore, TlsFileError> {
     if let Some(ca) = &tls.ca {
         return pem::authorities(super::of(&read(vec![ca.clone()])?, 0)?);
     }
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if roots.is_empty() { Err(Fault::NoAuthorities) } else { Ok(roots) }
+    if roots.is_empty() { Err(TlsFileError::NoAuthorities) } else { Ok(roots) }
 }
 
-fn read(paths: Vec<PathBuf>) -> Result<Vec<evenkeel_config::source::files::File>, Fault> {
-    Ok(Files::new(paths).read()?)
+fn read(
+    paths: Vec<PathBuf>,
+) -> Result<Vec<evenkeel_config::source::files::WatchedFile>, TlsFileError> {
+    Ok(WatchedFiles::new(paths).read()?)
 }

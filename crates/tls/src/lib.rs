@@ -14,10 +14,10 @@ pub mod store;
 mod verify;
 
 use evenkeel_config::settings::tls::{FrontTls, ServerTls};
-use evenkeel_config::settings::{Backend, Proxy, Settings};
-use evenkeel_config::source::files::{File, Files};
-use evenkeel_config::{Found, Stumble};
-use pem::Fault;
+use evenkeel_config::settings::{BackendAddress, ProxySettings, Settings};
+use evenkeel_config::source::files::{WatchedFile, WatchedFiles};
+use evenkeel_config::{StartProblem, StartProblems};
+use pem::TlsFileError;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::ServerName;
 use rustls::server::danger::ClientCertVerifier;
@@ -40,9 +40,9 @@ fn provider() -> Arc<CryptoProvider> {
 
 /// Problems of a start with the TLS files of `peers`, `proxy`, `ratelimit` and `traces`.
 #[must_use]
-pub fn stumbles(settings: &Settings) -> Found {
-    let mut found: Vec<Stumble> = Vec::new();
-    let read = |paths: Vec<PathBuf>| Files::new(paths).read().map_err(Fault::from);
+pub fn start_problems(settings: &Settings) -> StartProblems {
+    let mut found: Vec<StartProblem> = Vec::new();
+    let read = |paths: Vec<PathBuf>| WatchedFiles::new(paths).read().map_err(TlsFileError::from);
     if let Some(tls) = settings.peers.as_ref().and_then(|peers| peers.tls.as_ref()) {
         let files = read(vec![tls.cert.clone(), tls.key.clone(), tls.ca.clone()]);
         let made = files.and_then(|files| peers(&files));
@@ -52,7 +52,7 @@ pub fn stumbles(settings: &Settings) -> Found {
         let made = read(front_files(tls)).and_then(|files| front(&files, tls, true));
         found.extend(made.err().map(|fault| (&["proxy", "tls"][..], fault.to_string())));
     }
-    let secured = |proxy: &&Proxy| proxy.backends.iter().any(Backend::is_secured);
+    let secured = |proxy: &&ProxySettings| proxy.backends.iter().any(BackendAddress::is_secured);
     if let Some(proxy) = settings.proxy.as_ref().filter(secured) {
         let made = client::backend(&proxy.backend_tls).err();
         found.extend(made.map(|fault| (&["proxy", "backend_tls"][..], fault.to_string())));
@@ -71,7 +71,7 @@ pub fn stumbles(settings: &Settings) -> Found {
         let made = client::config(&traces.collector.tls, &[]).err();
         found.extend(made.map(|fault| (&["traces", "tls"][..], fault.to_string())));
     }
-    Found { faults: found, ..Found::default() }
+    StartProblems { faults: found, ..StartProblems::default() }
 }
 
 /// The name that clients' certificates must be valid for.
@@ -82,7 +82,7 @@ pub fn client_name(tls: &ServerTls) -> Option<&str> {
 
 /// Both ends of connections between peers. Each end shows the same certificate and trusts the same.
 #[derive(Clone, Debug)]
-pub struct Ends {
+pub struct PeerTlsConfigs {
     /// Configuration for accepted connections.
     pub server: Arc<ServerConfig>,
     /// Configuration for outgoing connections.
@@ -100,12 +100,12 @@ pub fn server_files(tls: &ServerTls) -> Vec<PathBuf> {
 /// [`server_files`]. If `name` is given, clients' certificates must be valid for it.
 ///
 /// # Errors
-/// [`Fault`], with the file that caused it.
+/// [`TlsFileError`], with the file that caused it.
 pub fn server(
-    files: &[File],
+    files: &[WatchedFile],
     name: Option<&str>,
     protocols: &[&[u8]],
-) -> Result<live::Made<Arc<ServerConfig>>, Fault> {
+) -> Result<live::BuiltFromFiles<Arc<ServerConfig>>, TlsFileError> {
     let identity = pem::identity(of(files, 0)?, of(files, 1)?)?;
     let clients = match files.get(2) {
         None => Arc::new(NoClientAuth) as Arc<dyn ClientCertVerifier>,
@@ -114,11 +114,11 @@ pub fn server(
     let key = SingleCertAndKey::from(identity.key);
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(ALL_VERSIONS)
-        .map_err(Fault::Library)?
+        .map_err(TlsFileError::Library)?
         .with_client_cert_verifier(clients)
         .with_cert_resolver(Arc::new(key));
     config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
-    Ok(live::Made { value: Arc::new(config), validity: identity.validity })
+    Ok(live::BuiltFromFiles { value: Arc::new(config), validity: identity.validity })
 }
 
 /// Paths of the proxy's files, in the order that [`front`] expects.
@@ -134,68 +134,71 @@ pub fn front_files(tls: &FrontTls) -> Vec<PathBuf> {
 /// `http2` is set. `files` are those of [`front_files`].
 ///
 /// # Errors
-/// [`Fault`], with the file that caused it.
+/// [`TlsFileError`], with the file that caused it.
 pub fn front(
-    files: &[File],
+    files: &[WatchedFile],
     tls: &FrontTls,
     http2: bool,
-) -> Result<live::Made<Arc<ServerConfig>>, Fault> {
+) -> Result<live::BuiltFromFiles<Arc<ServerConfig>>, TlsFileError> {
     let pairs = files.chunks_exact(2).take(tls.certificates.len());
     let identities = pairs.map(|pair| pem::identity(of(pair, 0)?, of(pair, 1)?));
-    let identities = identities.collect::<Result<Vec<_>, Fault>>()?;
+    let identities = identities.collect::<Result<Vec<_>, TlsFileError>>()?;
     let validity = identities.iter().map(|identity| identity.validity);
-    let validity = validity.reduce(pem::Validity::both).ok_or(Fault::Missing)?;
+    let validity = validity.reduce(pem::CertificateValidity::both).ok_or(TlsFileError::Missing)?;
     let clients = match (&tls.clients, files.last()) {
         (Some(wanted), Some(ca)) => clients(ca, wanted.name.as_deref())?,
         _ => Arc::new(NoClientAuth) as Arc<dyn ClientCertVerifier>,
     };
     let versions: &[_] = if tls.tls12 { ALL_VERSIONS } else { &[&TLS13] };
-    let names = names::ByName::new(identities.into_iter().map(|identity| identity.key));
+    let names = names::CertificatesByName::new(identities.into_iter().map(|identity| identity.key));
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(versions)
-        .map_err(Fault::Library)?
+        .map_err(TlsFileError::Library)?
         .with_client_cert_verifier(clients)
         .with_cert_resolver(Arc::new(names));
-    config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new().map_err(Fault::Library)?;
+    config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new().map_err(TlsFileError::Library)?;
     let protocols: &[&[u8]] = if http2 { &[b"h2", b"http/1.1"] } else { &[b"http/1.1"] };
     config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
-    Ok(live::Made { value: Arc::new(config), validity })
+    Ok(live::BuiltFromFiles { value: Arc::new(config), validity })
 }
 
 /// Builds the configuration of peers with certificates of one authority. `files` are the
 /// certificate, its key and the authority's certificate.
 ///
 /// # Errors
-/// [`Fault`], with the file that caused it.
-pub fn peers(files: &[File]) -> Result<live::Made<Ends>, Fault> {
+/// [`TlsFileError`], with the file that caused it.
+pub fn peers(files: &[WatchedFile]) -> Result<live::BuiltFromFiles<PeerTlsConfigs>, TlsFileError> {
     let ca = of(files, 2)?;
     let identity = pem::identity(of(files, 0)?, of(files, 1)?)?;
-    let server = verify::AnyName::new(pem::authorities(ca)?, provider());
+    let server = verify::AnyNameVerifier::new(pem::authorities(ca)?, provider());
     pem::usable_by_peers(&identity, of(files, 0)?, ca)?;
     let clients = clients(ca, None)?;
     let value = ends(identity.key, clients, Arc::new(server))?;
-    Ok(live::Made { value, validity: identity.validity })
+    Ok(live::BuiltFromFiles { value, validity: identity.validity })
 }
 
 /// Builds the configuration of peers with a shared secret. The key is derived from the secret and
 /// the cluster's name, and it is the only key that is trusted.
 ///
 /// # Errors
-/// [`Fault`] if the library refuses the key.
-pub fn peers_by_secret(secret: &[u8], cluster: &str) -> Result<Ends, Fault> {
+/// [`TlsFileError`] if the library refuses the key.
+pub fn peers_by_secret(secret: &[u8], cluster: &str) -> Result<PeerTlsConfigs, TlsFileError> {
     let identity = verify::key_of(secret, cluster)?;
-    let only = Arc::new(verify::OnlyKey::new(&identity, provider()));
+    let only = Arc::new(verify::SingleKeyVerifier::new(&identity, provider()));
     let key = CertifiedKey::new(vec![identity.as_certificate()], identity.key);
     raw_ends(Arc::new(key), only)
 }
 
-fn of(files: &[File], index: usize) -> Result<&File, Fault> {
-    files.get(index).ok_or(Fault::Missing)
+fn of(files: &[WatchedFile], index: usize) -> Result<&WatchedFile, TlsFileError> {
+    files.get(index).ok_or(TlsFileError::Missing)
 }
 
-fn clients(ca: &File, name: Option<&str>) -> Result<Arc<dyn ClientCertVerifier>, Fault> {
+fn clients(
+    ca: &WatchedFile,
+    name: Option<&str>,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsFileError> {
     let roots: RootCertStore = pem::authorities(ca)?;
-    let believed = |why: rustls::server::VerifierBuilderError| Fault::Authority {
+    let believed = |why: rustls::server::VerifierBuilderError| TlsFileError::Authority {
         path: ca.path.clone(),
         why: why.to_string(),
     };
@@ -203,41 +206,44 @@ fn clients(ca: &File, name: Option<&str>) -> Result<Arc<dyn ClientCertVerifier>,
     let any = any.build().map_err(believed)?;
     let Some(name) = name else { return Ok(any) };
     let parsed = ServerName::try_from(name.to_owned());
-    let name = parsed.map_err(|_| Fault::Name(name.to_owned()))?;
-    Ok(Arc::new(verify::Named { any, name }))
+    let name = parsed.map_err(|_| TlsFileError::Name(name.to_owned()))?;
+    Ok(Arc::new(verify::NamedClientVerifier { any, name }))
 }
 
 fn ends(
     key: CertifiedKey,
     clients: Arc<dyn ClientCertVerifier>,
-    servers: Arc<verify::AnyName>,
-) -> Result<Ends, Fault> {
+    servers: Arc<verify::AnyNameVerifier>,
+) -> Result<PeerTlsConfigs, TlsFileError> {
     let key = Arc::new(SingleCertAndKey::from(key));
     let server = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
-        .map_err(Fault::Library)?
+        .map_err(TlsFileError::Library)?
         .with_client_cert_verifier(clients)
         .with_cert_resolver(Arc::clone(&key) as _);
     let client = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
-        .map_err(Fault::Library)?
+        .map_err(TlsFileError::Library)?
         .dangerous()
         .with_custom_certificate_verifier(servers)
         .with_client_cert_resolver(key);
     Ok(between_equals(server, client))
 }
 
-fn raw_ends(key: Arc<CertifiedKey>, only: Arc<verify::OnlyKey>) -> Result<Ends, Fault> {
+fn raw_ends(
+    key: Arc<CertifiedKey>,
+    only: Arc<verify::SingleKeyVerifier>,
+) -> Result<PeerTlsConfigs, TlsFileError> {
     use rustls::client::AlwaysResolvesClientRawPublicKeys;
     use rustls::server::AlwaysResolvesServerRawPublicKeys;
     let server = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
-        .map_err(Fault::Library)?
+        .map_err(TlsFileError::Library)?
         .with_client_cert_verifier(Arc::clone(&only) as _)
         .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(Arc::clone(&key))));
     let client = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
-        .map_err(Fault::Library)?
+        .map_err(TlsFileError::Library)?
         .dangerous()
         .with_custom_certificate_verifier(only)
         .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(key)));
@@ -246,17 +252,17 @@ fn raw_ends(key: Arc<CertifiedKey>, only: Arc<verify::OnlyKey>) -> Result<Ends, 
 
 /// Connections between peers are rare and long-lived. Sessions are not resumed, so each connection
 /// authenticates both ends again.
-fn between_equals(mut server: ServerConfig, mut client: ClientConfig) -> Ends {
+fn between_equals(mut server: ServerConfig, mut client: ClientConfig) -> PeerTlsConfigs {
     server.send_tls13_tickets = 0;
     client.resumption = rustls::client::Resumption::disabled();
     client.enable_sni = false;
-    Ends { server: Arc::new(server), client: Arc::new(client) }
+    PeerTlsConfigs { server: Arc::new(server), client: Arc::new(client) }
 }
 
 /// Placeholder for the server name of peers, which are authenticated by key or authority, not by
 /// name or address.
 #[must_use]
-pub fn nobody_in_particular() -> ServerName<'static> {
+pub fn any_peer_name() -> ServerName<'static> {
     ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into())
 }
 

@@ -4,9 +4,9 @@
 //! logged, counted and ignored, so a failed renewal does not break any connection. An expired
 //! certificate is therefore accepted with a message at the start, but refused as a replacement.
 
-use super::pem::{Fault, Validity, date};
+use super::pem::{CertificateValidity, TlsFileError, date};
 use arc_swap::ArcSwap;
-use evenkeel_config::source::files::{File, Files};
+use evenkeel_config::source::files::{WatchedFile, WatchedFiles};
 use evenkeel_core::units::Time;
 use evenkeel_telemetry::metrics::{TLS_RELOADS, TLS_UNTIL};
 use evenkeel_telemetry::registry::{Counter, Gauge, Registry};
@@ -14,23 +14,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Warning time before a certificate expires, in seconds: seven days.
-const SOON: u64 = 7 * 86_400;
+const EXPIRY_WARNING_SECONDS: u64 = 7 * 86_400;
 
 /// A value that was built from files.
 #[derive(Debug)]
-pub struct Made<T> {
+pub struct BuiltFromFiles<T> {
     /// The value itself.
     pub value: T,
     /// Validity of its certificate.
-    pub validity: Validity,
+    pub validity: CertificateValidity,
 }
 
 /// The function that builds the value.
-type Make<T> = Box<dyn Fn(&[File]) -> Result<Made<T>, Fault> + Send>;
+type Make<T> = Box<dyn Fn(&[WatchedFile]) -> Result<BuiltFromFiles<T>, TlsFileError> + Send>;
 
 /// State of a certificate at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Age {
+enum CertificateState {
     NotYet,
     Good,
     EndsSoon,
@@ -38,46 +38,46 @@ enum Age {
 }
 
 /// A value that is in use, and the files that it is built from.
-pub struct Live<T> {
+pub struct LiveValue<T> {
     /// Name of the user for messages and metrics: `peers`, `ratelimit`.
     of: &'static str,
-    files: Files,
+    files: WatchedFiles,
     /// Path of the certificate, for messages.
     path: PathBuf,
     make: Make<T>,
     running: Arc<ArcSwap<T>>,
-    validity: Validity,
-    told: Age,
+    validity: CertificateValidity,
+    told: CertificateState,
     /// Counters of successful and failed reloads.
     reloads: [Counter; 2],
     until: Gauge,
 }
 
-impl<T> Live<T> {
+impl<T> LiveValue<T> {
     /// Reads the files at `paths` and builds the value. The first path must be that of the
     /// certificate.
     ///
     /// # Errors
-    /// [`Fault`]. An expired certificate is only logged.
+    /// [`TlsFileError`]. An expired certificate is only logged.
     pub fn load(
         of: &'static str,
         paths: Vec<PathBuf>,
-        make: impl Fn(&[File]) -> Result<Made<T>, Fault> + Send + 'static,
+        make: impl Fn(&[WatchedFile]) -> Result<BuiltFromFiles<T>, TlsFileError> + Send + 'static,
         now: Time,
         registry: &Registry,
-    ) -> Result<Live<T>, Fault> {
-        let path = paths.first().cloned().ok_or(Fault::Missing)?;
-        let mut files = Files::new(paths);
-        let Made { value, validity } = make(&files.read()?)?;
+    ) -> Result<LiveValue<T>, TlsFileError> {
+        let path = paths.first().cloned().ok_or(TlsFileError::Missing)?;
+        let mut files = WatchedFiles::new(paths);
+        let BuiltFromFiles { value, validity } = make(&files.read()?)?;
         let reloads = ["ok", "failed"].map(|result| registry.counter(&TLS_RELOADS, &[of, result]));
-        let mut live = Live {
+        let mut live = LiveValue {
             of,
             files,
             path,
             make: Box::new(make),
             running: Arc::new(ArcSwap::from_pointee(value)),
             validity,
-            told: Age::Good,
+            told: CertificateState::Good,
             reloads,
             until: registry.gauge(&TLS_UNTIL, &[of]),
         };
@@ -112,14 +112,17 @@ impl<T> Live<T> {
         self.tell(now);
     }
 
-    fn take(&mut self, files: &[File], now: Time) -> Result<(), Fault> {
-        let Made { value, validity } = (self.make)(files)?;
-        if age(validity, now) == Age::Over {
-            return Err(Fault::Expired { path: self.path.clone(), until: date(validity.until) });
+    fn take(&mut self, files: &[WatchedFile], now: Time) -> Result<(), TlsFileError> {
+        let BuiltFromFiles { value, validity } = (self.make)(files)?;
+        if age(validity, now) == CertificateState::Over {
+            return Err(TlsFileError::Expired {
+                path: self.path.clone(),
+                until: date(validity.until),
+            });
         }
         self.running.store(Arc::new(value));
         self.validity = validity;
-        self.told = Age::Good;
+        self.told = CertificateState::Good;
         Ok(())
     }
 
@@ -134,14 +137,14 @@ impl<T> Live<T> {
         let (of, cert) = (self.of, self.path.display());
         let (from, until) = (date(self.validity.from), date(self.validity.until));
         match age {
-            Age::Good => {}
-            Age::NotYet => tracing::error!(
+            CertificateState::Good => {}
+            CertificateState::NotYet => tracing::error!(
                 target: "evenkeel::tls", of, %cert, from, "the certificate is not valid yet"
             ),
-            Age::EndsSoon => tracing::warn!(
+            CertificateState::EndsSoon => tracing::warn!(
                 target: "evenkeel::tls", of, %cert, until, "the certificate expires soon"
             ),
-            Age::Over => tracing::error!(
+            CertificateState::Over => tracing::error!(
                 target: "evenkeel::tls", of, %cert, until,
                 "the certificate has expired: others will refuse it; put a good one in its place"
             ),
@@ -149,12 +152,12 @@ impl<T> Live<T> {
     }
 }
 
-fn age(validity: Validity, now: Time) -> Age {
+fn age(validity: CertificateValidity, now: Time) -> CertificateState {
     let now = now.second();
     match () {
-        () if now > validity.until => Age::Over,
-        () if now < validity.from => Age::NotYet,
-        () if validity.until - now < SOON => Age::EndsSoon,
-        () => Age::Good,
+        () if now > validity.until => CertificateState::Over,
+        () if now < validity.from => CertificateState::NotYet,
+        () if validity.until - now < EXPIRY_WARNING_SECONDS => CertificateState::EndsSoon,
+        () => CertificateState::Good,
     }
 }

@@ -14,12 +14,12 @@ use std::sync::Arc;
 
 /// The certificates to select from, in order of preference.
 #[derive(Debug)]
-pub struct ByName(Vec<Arc<CertifiedKey>>);
+pub struct CertificatesByName(Vec<Arc<CertifiedKey>>);
 
-impl ByName {
+impl CertificatesByName {
     /// Creates the list; the order is kept.
-    pub fn new(keys: impl Iterator<Item = CertifiedKey>) -> ByName {
-        ByName(keys.map(Arc::new).collect())
+    pub fn new(keys: impl Iterator<Item = CertifiedKey>) -> CertificatesByName {
+        CertificatesByName(keys.map(Arc::new).collect())
     }
 
     fn choose(
@@ -45,7 +45,7 @@ fn is_for(key: &CertifiedKey, name: &ServerName<'_>) -> bool {
     parsed.is_ok_and(|parsed| verify_server_name(&parsed, name).is_ok())
 }
 
-impl ResolvesServerCert for ByName {
+impl ResolvesServerCert for CertificatesByName {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let schemes = hello.signature_schemes();
         let can = |key: &CertifiedKey| key.key.choose_scheme(schemes).is_some();
@@ -76,7 +76,7 @@ mod tests {
             key(&["*.b.example", "b.example"], other),
             key(&["b.example"], ecdsa),
         ];
-        let names = ByName::new(keys.into_iter());
+        let names = CertificatesByName::new(keys.into_iter());
         let chosen = |name: Option<&str>, can: &dyn Fn(&CertifiedKey) -> bool| {
             let key = names.choose(name, can).expect("one");
             names.0.iter().position(|known| Arc::ptr_eq(known, key)).expect("of them")

@@ -4,7 +4,7 @@
 //! it. The validity of a certificate is taken from the library that verifies it, so certificates
 //! are not parsed twice.
 
-use evenkeel_config::source::files::{File, Unread};
+use evenkeel_config::source::files::{FileReadError, WatchedFile};
 use rustls::client::verify_server_cert_signed_by_trust_anchor as signed_for_servers;
 use rustls::pki_types::pem::{PemObject, SectionKind};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
@@ -20,10 +20,10 @@ const CERTIFICATES_MAX: usize = 1_000;
 
 /// Why files cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum Fault {
+pub enum TlsFileError {
     /// A file cannot be read.
     #[error(transparent)]
-    Unread(#[from] Unread),
+    Unread(#[from] FileReadError),
     /// Fewer files were given than are needed.
     #[error("a certificate and its key are needed")]
     Missing,
@@ -125,31 +125,31 @@ pub enum Fault {
 
 /// Validity of a certificate, in seconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Validity {
+pub struct CertificateValidity {
     /// The first second at which it is valid.
     pub from: u64,
     /// The last second at which it is valid.
     pub until: u64,
 }
 
-impl Validity {
+impl CertificateValidity {
     /// The validity of something that never expires.
-    pub const ALWAYS: Validity = Validity { from: 0, until: u64::MAX };
+    pub const ALWAYS: CertificateValidity = CertificateValidity { from: 0, until: u64::MAX };
 
     /// The time in which both are valid.
     #[must_use]
-    pub fn both(self, other: Validity) -> Validity {
-        Validity { from: self.from.max(other.from), until: self.until.min(other.until) }
+    pub fn both(self, other: CertificateValidity) -> CertificateValidity {
+        CertificateValidity { from: self.from.max(other.from), until: self.until.min(other.until) }
     }
 }
 
 /// A certificate with its key.
 #[derive(Debug)]
-pub struct Identity {
+pub struct TlsIdentity {
     /// The certificate chain and the private key.
     pub key: CertifiedKey,
     /// Validity of the first certificate of the chain.
-    pub validity: Validity,
+    pub validity: CertificateValidity,
 }
 
 /// Formats a time for messages.
@@ -162,28 +162,29 @@ pub fn date(second: u64) -> String {
 /// Reads a certificate and its key.
 ///
 /// # Errors
-/// [`Fault`] if a file is invalid, or if the two do not belong together.
-pub fn identity(cert: &File, key: &File) -> Result<Identity, Fault> {
+/// [`TlsFileError`] if a file is invalid, or if the two do not belong together.
+pub fn identity(cert: &WatchedFile, key: &WatchedFile) -> Result<TlsIdentity, TlsFileError> {
     let chain = certificates(cert)?;
     let private = private_key(key)?;
     let validity = validity(cert, &chain)?;
     let provider = super::provider();
-    let unusable = |error: Error| Fault::Key { path: key.path.clone(), why: error.to_string() };
+    let unusable =
+        |error: Error| TlsFileError::Key { path: key.path.clone(), why: error.to_string() };
     let private = provider.key_provider.load_private_key(private).map_err(unusable)?;
     let certified = CertifiedKey::new(chain, private);
     match certified.keys_match() {
         Err(Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch)) => {
-            Err(Fault::Mismatch { cert: cert.path.clone(), key: key.path.clone() })
+            Err(TlsFileError::Mismatch { cert: cert.path.clone(), key: key.path.clone() })
         }
-        _ => Ok(Identity { key: certified, validity }),
+        _ => Ok(TlsIdentity { key: certified, validity }),
     }
 }
 
 /// Reads the trusted authorities.
 ///
 /// # Errors
-/// [`Fault`] if the file contains no certificate, or an invalid one.
-pub fn authorities(ca: &File) -> Result<RootCertStore, Fault> {
+/// [`TlsFileError`] if the file contains no certificate, or an invalid one.
+pub fn authorities(ca: &WatchedFile) -> Result<RootCertStore, TlsFileError> {
     let mut roots = RootCertStore::empty();
     for (index, certificate) in certificates(ca)?.into_iter().enumerate() {
         roots.add(certificate).map_err(|error| unusable(ca, index, &error))?;
@@ -195,13 +196,22 @@ pub fn authorities(ca: &File) -> Result<RootCertStore, Fault> {
 /// client's. Its validity in time is not checked, because that can change.
 ///
 /// # Errors
-/// [`Fault::Unbelieved`] if they would not; other faults if a certificate is invalid.
-pub fn usable_by_peers(identity: &Identity, cert: &File, ca: &File) -> Result<(), Fault> {
+/// [`TlsFileError::Unbelieved`] if they would not; other faults if a certificate is invalid.
+pub fn usable_by_peers(
+    identity: &TlsIdentity,
+    cert: &WatchedFile,
+    ca: &WatchedFile,
+) -> Result<(), TlsFileError> {
     let provider = super::provider();
     let algorithms = provider.signature_verification_algorithms.all;
-    let unbelieved =
-        |why: String| Fault::Unbelieved { cert: cert.path.clone(), ca: ca.path.clone(), why };
-    let [end, between @ ..] = identity.key.cert.as_slice() else { return Err(Fault::Missing) };
+    let unbelieved = |why: String| TlsFileError::Unbelieved {
+        cert: cert.path.clone(),
+        ca: ca.path.clone(),
+        why,
+    };
+    let [end, between @ ..] = identity.key.cert.as_slice() else {
+        return Err(TlsFileError::Missing);
+    };
     let now = UnixTime::since_unix_epoch(Duration::from_secs(identity.validity.from));
     let roots = Arc::new(authorities(ca)?);
     let parsed = ParsedCertificate::try_from(end).map_err(|error| unusable(cert, 0, &error))?;
@@ -213,39 +223,39 @@ pub fn usable_by_peers(identity: &Identity, cert: &File, ca: &File) -> Result<()
     verified.map(|_| ()).map_err(|error| unbelieved(format!("as a client's, {error}")))
 }
 
-fn certificates(file: &File) -> Result<Vec<CertificateDer<'static>>, Fault> {
+fn certificates(file: &WatchedFile) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
     let mut chain = Vec::new();
     for certificate in CertificateDer::pem_slice_iter(&file.bytes) {
         chain.push(certificate.map_err(|error| not_pem(file, &error))?);
         if chain.len() > CERTIFICATES_MAX {
-            return Err(Fault::TooMany(file.path.clone()));
+            return Err(TlsFileError::TooMany(file.path.clone()));
         }
     }
     if chain.is_empty() {
         let is_key = PrivateKeyDer::from_pem_slice(&file.bytes).is_ok();
         let hint = if is_key { "; it holds a private key: are the two swapped?" } else { "" };
-        return Err(Fault::NoCertificate { path: file.path.clone(), hint });
+        return Err(TlsFileError::NoCertificate { path: file.path.clone(), hint });
     }
     Ok(chain)
 }
 
-fn private_key(file: &File) -> Result<PrivateKeyDer<'static>, Fault> {
+fn private_key(file: &WatchedFile) -> Result<PrivateKeyDer<'static>, TlsFileError> {
     use rustls::pki_types::pem::Error as PemError;
     let path = || file.path.clone();
     match PrivateKeyDer::from_pem_slice(&file.bytes) {
         Ok(key) => Ok(key),
         Err(PemError::NoItemsFound) if is_encrypted(&file.bytes) => {
-            Err(Fault::Encrypted { path: path() })
+            Err(TlsFileError::Encrypted { path: path() })
         }
         Err(PemError::NoItemsFound) => {
             let mut blocks = <(SectionKind, Vec<u8>)>::pem_slice_iter(&file.bytes);
             let is_certificate =
                 blocks.any(|block| block.is_ok_and(|(kind, _)| kind == SectionKind::Certificate));
             let hint = "; it holds a certificate: are the two swapped?";
-            Err(Fault::NoKey { path: path(), hint: if is_certificate { hint } else { "" } })
+            Err(TlsFileError::NoKey { path: path(), hint: if is_certificate { hint } else { "" } })
         }
         // Older tools encrypt keys inside the block, with headers that name the encryption.
-        Err(_) if is_encrypted(&file.bytes) => Err(Fault::Encrypted { path: path() }),
+        Err(_) if is_encrypted(&file.bytes) => Err(TlsFileError::Encrypted { path: path() }),
         Err(error) => Err(not_pem(file, &error)),
     }
 }
@@ -255,7 +265,7 @@ fn is_encrypted(bytes: &[u8]) -> bool {
     has(b"BEGIN ENCRYPTED PRIVATE KEY") || has(b"Proc-Type: 4,ENCRYPTED")
 }
 
-fn not_pem(file: &File, error: &rustls::pki_types::pem::Error) -> Fault {
+fn not_pem(file: &WatchedFile, error: &rustls::pki_types::pem::Error) -> TlsFileError {
     use rustls::pki_types::pem::Error as PemError;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().escape_debug().to_string();
     let why = match error {
@@ -265,18 +275,21 @@ fn not_pem(file: &File, error: &rustls::pki_types::pem::Error) -> Fault {
         PemError::IllegalSectionStart { line } => format!("`{}` begins no block", text(line)),
         other => other.to_string(),
     };
-    Fault::NotPem { path: file.path.clone(), why }
+    TlsFileError::NotPem { path: file.path.clone(), why }
 }
 
-fn unusable(file: &File, index: usize, error: &Error) -> Fault {
-    Fault::Certificate { path: file.path.clone(), number: index + 1, why: error.to_string() }
+fn unusable(file: &WatchedFile, index: usize, error: &Error) -> TlsFileError {
+    TlsFileError::Certificate { path: file.path.clone(), number: index + 1, why: error.to_string() }
 }
 
 /// Finds the validity of a certificate: the library names its ends when it verifies the certificate
 /// at a time far in the past and one far in the future.
-fn validity(file: &File, chain: &[CertificateDer<'static>]) -> Result<Validity, Fault> {
+fn validity(
+    file: &WatchedFile,
+    chain: &[CertificateDer<'static>],
+) -> Result<CertificateValidity, TlsFileError> {
     let refused = |error: &Error| unusable(file, 0, error);
-    let [end, ..] = chain else { return Err(Fault::Missing) };
+    let [end, ..] = chain else { return Err(TlsFileError::Missing) };
     let end = ParsedCertificate::try_from(end).map_err(|error| refused(&error))?;
     let provider = super::provider();
     let at = |second| {
@@ -284,7 +297,7 @@ fn validity(file: &File, chain: &[CertificateDer<'static>]) -> Result<Validity, 
         let algorithms = provider.signature_verification_algorithms.all;
         signed_for_servers(&end, &RootCertStore::empty(), &[], time, algorithms)
     };
-    let mut validity = Validity::ALWAYS;
+    let mut validity = CertificateValidity::ALWAYS;
     match at(0) {
         Err(Error::InvalidCertificate(CertificateError::NotValidYetContext {
             not_before, ..

@@ -1,9 +1,9 @@
 //! Certificates that are valid, invalid, unusual or renewed, and connections between peers with
 //! them.
 
-use super::live::Live;
-use super::{Ends, nobody_in_particular, peers, peers_by_secret, provider, server};
-use evenkeel_config::source::files::{File, Files};
+use super::live::LiveValue;
+use super::{PeerTlsConfigs, any_peer_name, peers, peers_by_secret, provider, server};
+use evenkeel_config::source::files::{WatchedFile, WatchedFiles};
 use evenkeel_core::units::{SECOND, Time};
 use evenkeel_telemetry::metrics::TLS_RELOADS;
 use evenkeel_telemetry::registry::Registry;
@@ -15,11 +15,11 @@ use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-fn read(paths: &[PathBuf]) -> Vec<File> {
-    Files::new(paths.to_vec()).read().expect("readable")
+fn read(paths: &[PathBuf]) -> Vec<WatchedFile> {
+    WatchedFiles::new(paths.to_vec()).read().expect("readable")
 }
 
-fn peer(authority: &Authority, name: &str) -> Ends {
+fn peer(authority: &Authority, name: &str) -> PeerTlsConfigs {
     peers(&read(&authority.peer(name))).expect("usable").value
 }
 
@@ -33,7 +33,7 @@ fn meet(server: Arc<ServerConfig>, client: Arc<ClientConfig>) -> [Result<(), Str
     };
     let connect = async {
         let connector = TlsConnector::from(client);
-        let connected = connector.connect(nobody_in_particular(), far).await;
+        let connected = connector.connect(any_peer_name(), far).await;
         let mut stream = connected.map_err(|error| error.to_string())?;
         stream.write_all(b"b").await.and(stream.flush().await).map_err(|e| e.to_string())?;
         stream.read_u8().await.map(|_| ()).map_err(|e| e.to_string())
@@ -47,7 +47,7 @@ fn connections_between_two_of_ours_are_safe_from_recordings_and_a_quantum_comput
     let authority = Authority::new();
     let (server, client) = (peer(&authority, "a").server, peer(&authority, "b").client);
     let (near, far) = tokio::io::duplex(16 * 1024);
-    let name = nobody_in_particular();
+    let name = any_peer_name();
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let (served, connected) = runtime.block_on(async {
         let connect = TlsConnector::from(client).connect(name, far);
@@ -180,7 +180,7 @@ fn certificates_are_taken_over_when_their_files_change_and_are_good() {
     let paths = authority.peer("a");
     let (registry, now) = (Registry::default(), Time(1_800_000_000 * SECOND));
     let counted = |result| registry.counter(&TLS_RELOADS, &["peers", result]).get();
-    let mut live = Live::load("peers", paths.clone(), peers, now, &registry).expect("usable");
+    let mut live = LiveValue::load("peers", paths.clone(), peers, now, &registry).expect("usable");
     let running = live.running();
     let first = running.load_full();
     let mut look = |times: usize| (0..times).for_each(|_| live.look(now));
@@ -216,7 +216,7 @@ fn an_expired_certificate_is_used_when_it_is_all_there_is() {
     let [cert, key] = authority.sign("a", &Wish { last_year: Some(2020), ..Wish::default() });
     let (registry, now) = (Registry::default(), Time(1_800_000_000 * SECOND));
     let paths = vec![cert, key, authority.ca()];
-    let live = Live::load("peers", paths, peers, now, &registry).expect("usable");
+    let live = LiveValue::load("peers", paths, peers, now, &registry).expect("usable");
     let until = registry.gauge(&evenkeel_telemetry::metrics::TLS_UNTIL, &["peers"]).get();
     assert_eq!(super::pem::date(until as u64), "Thu, 31 Dec 2020 00:00:00 GMT");
     let others = peer(&authority, "b");
@@ -227,7 +227,7 @@ fn an_expired_certificate_is_used_when_it_is_all_there_is() {
 #[test]
 fn fuzz_pem() {
     evenkeel_fuzz::fuzz().for_each(|bytes: &[u8]| {
-        let file = |name: &str| File { path: name.into(), bytes: bytes.to_vec() };
+        let file = |name: &str| WatchedFile { path: name.into(), bytes: bytes.to_vec() };
         let files = [file("cert"), file("key"), file("ca")];
         let error = peers(&files).map(|_| ()).expect_err("no certificate by chance").to_string();
         assert!(["cert", "key", "ca"].iter().any(|name| error.contains(name)), "{error}");

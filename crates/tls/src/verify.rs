@@ -3,7 +3,7 @@
 //! Signatures and chains are verified by the library; these types only choose what it verifies. The
 //! derivation of a key from a secret is at the end.
 
-use super::pem::Fault;
+use super::pem::TlsFileError;
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
 use aws_lc_rs::signature::Ed25519KeyPair;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -29,14 +29,14 @@ type Valid = Result<HandshakeSignatureValid, Error>;
 
 /// Accepts clients that `any` accepts and that have a certificate for this name.
 #[derive(Debug)]
-pub struct Named {
+pub struct NamedClientVerifier {
     /// The verifier of the certificate chain.
     pub any: Arc<dyn ClientCertVerifier>,
     /// The name that the certificate must be valid for.
     pub name: ServerName<'static>,
 }
 
-impl ClientCertVerifier for Named {
+impl ClientCertVerifier for NamedClientVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         self.any.root_hint_subjects()
     }
@@ -78,19 +78,19 @@ impl ClientCertVerifier for Named {
 /// Accepts servers with a certificate of these authorities, regardless of its name: peers are found
 /// by address, by a name that many share, or by discovery.
 #[derive(Debug)]
-pub struct AnyName {
+pub struct AnyNameVerifier {
     roots: RootCertStore,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl AnyName {
+impl AnyNameVerifier {
     /// Accepts certificates that `roots` have signed.
-    pub fn new(roots: RootCertStore, provider: Arc<CryptoProvider>) -> AnyName {
-        AnyName { roots, algorithms: provider.signature_verification_algorithms }
+    pub fn new(roots: RootCertStore, provider: Arc<CryptoProvider>) -> AnyNameVerifier {
+        AnyNameVerifier { roots, algorithms: provider.signature_verification_algorithms }
     }
 }
 
-impl ServerCertVerifier for AnyName {
+impl ServerCertVerifier for AnyNameVerifier {
     fn verify_server_cert(
         &self,
         end: &CertificateDer<'_>,
@@ -131,16 +131,16 @@ impl ServerCertVerifier for AnyName {
 /// Accepts every server that has the key of its certificate. The certificate itself is not
 /// verified.
 #[derive(Debug)]
-pub struct Anybody(WebPkiSupportedAlgorithms);
+pub struct AnyServerVerifier(WebPkiSupportedAlgorithms);
 
-impl Anybody {
+impl AnyServerVerifier {
     /// Uses the signature algorithms of `provider`.
-    pub fn new(provider: Arc<CryptoProvider>) -> Anybody {
-        Anybody(provider.signature_verification_algorithms)
+    pub fn new(provider: Arc<CryptoProvider>) -> AnyServerVerifier {
+        AnyServerVerifier(provider.signature_verification_algorithms)
     }
 }
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AnyServerVerifier {
     fn verify_server_cert(
         &self,
         _end: &CertificateDer<'_>,
@@ -177,19 +177,19 @@ impl ServerCertVerifier for Anybody {
 
 /// Accepts peers with one certain key, which is sent without a certificate (RFC 7250).
 #[derive(Debug)]
-pub struct OnlyKey {
+pub struct SingleKeyVerifier {
     public: Vec<u8>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl OnlyKey {
+impl SingleKeyVerifier {
     /// Accepts peers with `key`.
-    pub fn new(key: &RawKey, provider: Arc<CryptoProvider>) -> OnlyKey {
+    pub fn new(key: &RawKey, provider: Arc<CryptoProvider>) -> SingleKeyVerifier {
         let algorithms = provider.signature_verification_algorithms;
-        OnlyKey { public: key.public.as_ref().to_vec(), algorithms }
+        SingleKeyVerifier { public: key.public.as_ref().to_vec(), algorithms }
     }
 
-    fn is_it(
+    fn check_key(
         &self,
         shown: &CertificateDer<'_>,
         between: &[CertificateDer<'_>],
@@ -200,7 +200,7 @@ impl OnlyKey {
         }
     }
 
-    fn has_signed(&self, message: &[u8], signed: &DigitallySignedStruct) -> Valid {
+    fn verify_signature(&self, message: &[u8], signed: &DigitallySignedStruct) -> Valid {
         let public = SubjectPublicKeyInfoDer::from(self.public.as_slice());
         verify_tls13_signature_with_raw_key(message, &public, signed, &self.algorithms)
     }
@@ -211,7 +211,7 @@ fn too_old() -> Valid {
     Err(Error::General("peers speak TLS 1.3".to_owned()))
 }
 
-impl ServerCertVerifier for OnlyKey {
+impl ServerCertVerifier for SingleKeyVerifier {
     fn verify_server_cert(
         &self,
         end: &CertificateDer<'_>,
@@ -220,7 +220,7 @@ impl ServerCertVerifier for OnlyKey {
         _: &[u8],
         _: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        self.is_it(end, between).map(|()| ServerCertVerified::assertion())
+        self.check_key(end, between).map(|()| ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -238,7 +238,7 @@ impl ServerCertVerifier for OnlyKey {
         _: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Valid {
-        self.has_signed(message, signed)
+        self.verify_signature(message, signed)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -250,7 +250,7 @@ impl ServerCertVerifier for OnlyKey {
     }
 }
 
-impl ClientCertVerifier for OnlyKey {
+impl ClientCertVerifier for SingleKeyVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -261,7 +261,7 @@ impl ClientCertVerifier for OnlyKey {
         between: &[CertificateDer<'_>],
         _: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        self.is_it(end, between).map(|()| ClientCertVerified::assertion())
+        self.check_key(end, between).map(|()| ClientCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -279,7 +279,7 @@ impl ClientCertVerifier for OnlyKey {
         _: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Valid {
-        self.has_signed(message, signed)
+        self.verify_signature(message, signed)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -307,9 +307,9 @@ impl RawKey {
 }
 
 /// Output length of the key derivation: an Ed25519 seed of 32 bytes.
-struct Seed;
+struct SeedLength;
 
-impl KeyType for Seed {
+impl KeyType for SeedLength {
     fn len(&self) -> usize {
         32
     }
@@ -318,17 +318,18 @@ impl KeyType for Seed {
 /// Derives the key of all peers with the same `secret` and `cluster`. The keys of two clusters with
 /// the same secret are independent; neither cluster can find out that the other has the same
 /// secret.
-pub fn key_of(secret: &[u8], cluster: &str) -> Result<RawKey, Fault> {
-    let refused = |what: &str| Fault::Library(Error::General(what.to_owned()));
+pub fn key_of(secret: &[u8], cluster: &str) -> Result<RawKey, TlsFileError> {
+    let refused = |what: &str| TlsFileError::Library(Error::General(what.to_owned()));
     let unmade = |_| refused("no key can be made of the secret");
     let mut seed = [0; 32];
     let info = [b"mesh ed25519 ".as_slice(), cluster.as_bytes()];
     let root = Salt::new(HKDF_SHA256, b"evenkeel peers").extract(secret);
-    root.expand(&info, Seed).and_then(|key| key.fill(&mut seed)).map_err(unmade)?;
+    root.expand(&info, SeedLength).and_then(|key| key.fill(&mut seed)).map_err(unmade)?;
     let pair = Ed25519KeyPair::from_seed_unchecked(&seed);
     let pair = pair.map_err(|_| refused("no key can be made of the secret"))?;
     let pkcs8 = pair.to_pkcs8v1().map_err(unmade)?;
-    let key = any_eddsa_type(&PrivatePkcs8KeyDer::from(pkcs8.as_ref())).map_err(Fault::Library)?;
+    let key =
+        any_eddsa_type(&PrivatePkcs8KeyDer::from(pkcs8.as_ref())).map_err(TlsFileError::Library)?;
     let public = key.public_key().ok_or_else(|| refused("the key has no public half"))?;
     let public = SubjectPublicKeyInfoDer::from(public.as_ref().to_vec());
     Ok(RawKey { key, public })

@@ -5,13 +5,13 @@
 //! values get the simplest default: `GET /` without a host. How the client is found:
 //! `client::address`.
 
-use evenkeel_core::classify::Attributes;
+use evenkeel_core::classify::RequestAttributes;
 use http::header::{COOKIE, HeaderMap, HeaderValue};
 use std::borrow::Cow;
 use std::net::IpAddr;
 
 /// The attributes of that request that limits can match.
-pub struct Original<'a> {
+pub struct OriginalRequest<'a> {
     client: IpAddr,
     method: Cow<'a, str>,
     path: Cow<'a, str>,
@@ -19,13 +19,13 @@ pub struct Original<'a> {
     headers: &'a HeaderMap,
 }
 
-impl<'a> Original<'a> {
+impl<'a> OriginalRequest<'a> {
     /// Reads the headers of a query about a request of `client`.
-    pub fn read(client: IpAddr, headers: &'a HeaderMap) -> Original<'a> {
+    pub fn read(client: IpAddr, headers: &'a HeaderMap) -> OriginalRequest<'a> {
         let method = first(headers, ["x-original-method", "x-forwarded-method"]);
         let uri = first(headers, ["x-original-uri", "x-forwarded-uri"]);
         let host = first(headers, ["x-original-host", "x-forwarded-host"]);
-        Original {
+        OriginalRequest {
             client,
             method: method.map_or("GET".into(), String::from_utf8_lossy),
             path: String::from_utf8_lossy(path(uri.unwrap_or(b"/"))),
@@ -35,7 +35,7 @@ impl<'a> Original<'a> {
     }
 }
 
-impl Attributes for Original<'_> {
+impl RequestAttributes for OriginalRequest<'_> {
     fn address(&self) -> IpAddr {
         self.client
     }
@@ -92,7 +92,7 @@ mod tests {
         for (name, value) in lines {
             headers.append(*name, HeaderValue::from_str(value).expect("a value"));
         }
-        let original = Original::read(IpAddr::from([192, 0, 2, 1]), &headers);
+        let original = OriginalRequest::read(IpAddr::from([192, 0, 2, 1]), &headers);
         let [method, path, vhost] =
             [original.method(), original.path(), original.vhost()].map(str::to_owned);
         (method, path, vhost)
@@ -138,7 +138,7 @@ mod tests {
             for name in ["x-original-uri", "x-original-host", "x-forwarded-method"] {
                 headers.append(name, value.clone());
             }
-            let original = Original::read(IpAddr::from([192, 0, 2, 1]), &headers);
+            let original = OriginalRequest::read(IpAddr::from([192, 0, 2, 1]), &headers);
             assert!(!original.path().is_empty() && !original.path().contains(['?', '#']));
             assert!(!original.method().is_empty());
         });

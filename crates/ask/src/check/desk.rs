@@ -6,22 +6,22 @@
 //! answered with an error: a configuration error must not cost a client its page. `POST /report`
 //! and lines of access logs settle passes.
 
-use super::asked::Original;
-use super::ledger::Ledger;
-use super::report::{self, Fault, Id, Report};
+use super::asked::OriginalRequest;
+use super::ledger::PassLedger;
+use super::report::{self, PassId, PassReport, ReportError};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use evenkeel_config::settings::{Check, Proxy};
-use evenkeel_core::classify::{Attributes, normal_path};
-use evenkeel_core::key::Seed;
+use evenkeel_config::settings::{CheckSettings, ProxySettings};
+use evenkeel_core::classify::{RequestAttributes, normal_path};
+use evenkeel_core::key::KeySeed;
 use evenkeel_core::meter::estimate::RouteHash;
 use evenkeel_core::units::{Nanos, Time};
-use evenkeel_engine::{Asked, Charge, Lane, Refusal, Wait};
-use evenkeel_identity::address::Trust;
-use evenkeel_identity::form::{self, Form};
+use evenkeel_engine::{AskOutcome, Charge, EngineLane, RequestRefusal, StartWait};
+use evenkeel_identity::address::ProxyTrust;
+use evenkeel_identity::form::{self, AnswerFormat};
 use evenkeel_runtime::clock::Clock;
 use evenkeel_serve::watchdog;
-use evenkeel_store::requests::Requests;
+use evenkeel_store::requests::StoreRequests;
 use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::counts::check::{CheckCounts, ReportResult};
 use evenkeel_telemetry::registry::Counter;
@@ -44,55 +44,55 @@ const NOT_HERE: &str = "not here; there are GET /check and POST /report?id=ID&co
 const FORWARDED: [&str; 3] = ["x-real-ip", "x-forwarded-for", "forwarded"];
 
 /// The interval at which queries that wait for a busy backend check whether it is still busy.
-const LOOK_EVERY: Nanos = Nanos::from_millis(50);
+const BUSY_CHECK_INTERVAL: Nanos = Nanos::from_millis(50);
 
-type Answer = Response<Full<Bytes>>;
+type CheckAnswer = Response<Full<Bytes>>;
 
 /// The state that all connections of the door share.
-pub struct Desk {
+pub struct CheckShared {
     pub counts: CheckCounts,
-    lane: Lane,
+    lane: EngineLane,
     clock: Clock,
     watch: Arc<Watch>,
-    trust: ArcSwap<Trust>,
-    ledger: Mutex<Ledger>,
+    trust: ArcSwap<ProxyTrust>,
+    ledger: Mutex<PassLedger>,
     /// Places for queries that are answered late.
     waiting: Semaphore,
     waiting_max: usize,
     within: Nanos,
-    routes: Seed,
+    routes: KeySeed,
     /// A warning has been logged that reports contain only the time of whole requests.
     charges_whole: AtomicBool,
 }
 
-impl Desk {
+impl CheckShared {
     pub fn new(
-        settings: &Check,
-        proxy: &Proxy,
-        lane: Lane,
+        settings: &CheckSettings,
+        proxy: &ProxySettings,
+        lane: EngineLane,
         clock: Clock,
         watch: &Arc<Watch>,
-    ) -> Desk {
+    ) -> CheckShared {
         let within = u64::try_from(settings.report_within.as_nanos()).unwrap_or(u64::MAX);
-        Desk {
+        CheckShared {
             counts: CheckCounts::new(watch.registry()),
             lane,
             clock,
             watch: Arc::clone(watch),
             trust: ArcSwap::from_pointee(trust(proxy)),
-            ledger: Mutex::new(Ledger::new(settings.open_max)),
+            ledger: Mutex::new(PassLedger::new(settings.open_max)),
             waiting: Semaphore::new(settings.waiting_max),
             waiting_max: settings.waiting_max,
             within: Nanos(within),
             // A fixed seed: a client that finds two routes with the same hash gains only a wrong
             // estimate.
-            routes: Seed([0; 16]),
+            routes: KeySeed([0; 16]),
             charges_whole: AtomicBool::new(false),
         }
     }
 
     /// Applies changed settings for trusted proxies and client addresses.
-    pub fn reload(&self, proxy: &Proxy) {
+    pub fn reload(&self, proxy: &ProxySettings) {
         self.trust.store(Arc::new(trust(proxy)));
     }
 
@@ -105,16 +105,16 @@ impl Desk {
     /// it.
     pub async fn answer(
         &self,
-        store: Option<&Requests>,
+        store: Option<&StoreRequests>,
         head: &Parts,
         peer: IpAddr,
-    ) -> Result<Answer, Infallible> {
+    ) -> Result<CheckAnswer, Infallible> {
         self.counts.requests.increment(1);
         let query = head.uri.query().unwrap_or_default();
         let reads = head.method == Method::GET || head.method == Method::HEAD;
         Ok(match head.uri.path() {
             "/check" if reads => {
-                self.check(store, head, peer, Denial::read(query, &head.headers)).await
+                self.check(store, head, peer, DenialFormat::read(query, &head.headers)).await
             }
             "/report" if head.method == Method::POST => self.report(query),
             "/check" => not_allowed("GET, HEAD"),
@@ -125,18 +125,18 @@ impl Desk {
 
     async fn check(
         &self,
-        store: Option<&Requests>,
+        store: Option<&StoreRequests>,
         head: &Parts,
         peer: IpAddr,
-        denial: Denial,
-    ) -> Answer {
+        denial: DenialFormat,
+    ) -> CheckAnswer {
         let trust = self.trust.load();
         let client = trust.client_of_front(peer, &head.headers);
         let stranger = !peer.is_loopback() && !trust.trusts(peer);
         drop(trust);
         let forwards = stranger && FORWARDED.iter().any(|name| head.headers.contains_key(*name));
-        self.watch.seen(peer, forwards, self.clock.now());
-        let original = Original::read(client, &head.headers);
+        self.watch.record_peer(peer, forwards, self.clock.now());
+        let original = OriginalRequest::read(client, &head.headers);
         let path = normal_path(original.path());
         let route = RouteHash::of(&self.routes, original.method(), &path);
         let asked = match store {
@@ -144,14 +144,19 @@ impl Desk {
             None => self.lane.ask(&original),
         };
         match asked {
-            Asked::Refused(refusal) => denial.answer(&refusal),
-            Asked::Pass(charge) => self.pass(charge, route, denial).await,
+            AskOutcome::Refused(refusal) => denial.answer(&refusal),
+            AskOutcome::Pass(charge) => self.pass(charge, route, denial).await,
         }
     }
 
     /// Lets a request run, after its wait. If the front gives up in the meantime, this future is
     /// dropped, and with it the account, at no cost.
-    async fn pass(&self, mut charge: Charge, route: RouteHash, denial: Denial) -> Answer {
+    async fn pass(
+        &self,
+        mut charge: Charge,
+        route: RouteHash,
+        denial: DenialFormat,
+    ) -> CheckAnswer {
         if let Some(wait) = charge.wait_first() {
             let since = self.clock.now();
             let Ok(_place) = self.waiting.try_acquire() else {
@@ -159,10 +164,10 @@ impl Desk {
                 return denial.answer(&charge.crowded_out(wait));
             };
             let _held = self.counts.waiting.hold();
-            let mut asking = Asking { gone: &self.counts.gone, answered: false };
+            let mut asking = AbandonGuard { gone: &self.counts.gone, answered: false };
             self.wait(wait).await;
             asking.answered = true;
-            charge.has_waited(self.clock.now().since(since));
+            charge.mark_waited(self.clock.now().since(since));
         }
         let mut response = empty(StatusCode::NO_CONTENT);
         let Some(secret) = secret() else { return response };
@@ -173,7 +178,7 @@ impl Desk {
         response
     }
 
-    async fn wait(&self, wait: Wait) {
+    async fn wait(&self, wait: StartWait) {
         if !wait.while_busy {
             return tokio::time::sleep_until(self.clock.instant(wait.until)).await;
         }
@@ -182,12 +187,12 @@ impl Desk {
             if now >= wait.until || self.lane.has_room() {
                 return;
             }
-            let next = now.plus(LOOK_EVERY).min(wait.until);
+            let next = now.plus(BUSY_CHECK_INTERVAL).min(wait.until);
             tokio::time::sleep_until(self.clock.instant(next)).await;
         }
     }
 
-    fn issue(&self, charge: Charge, route: RouteHash, secret: u64, now: Time) -> Id {
+    fn issue(&self, charge: Charge, route: RouteHash, secret: u64, now: Time) -> PassId {
         let mut ledger = self.ledger.lock();
         let (id, crowded) = ledger.issue(charge, route, secret, now);
         self.counts.open.set(i64::try_from(ledger.open()).unwrap_or(i64::MAX));
@@ -196,7 +201,7 @@ impl Desk {
         id
     }
 
-    fn report(&self, query: &str) -> Answer {
+    fn report(&self, query: &str) -> CheckAnswer {
         match self.settle(report::query(query)) {
             ReportResult::Settled => empty(StatusCode::NO_CONTENT),
             ReportResult::Unknown => text(
@@ -223,16 +228,16 @@ impl Desk {
         }
     }
 
-    fn settle(&self, report: Result<Report, Fault>) -> ReportResult {
+    fn settle(&self, report: Result<PassReport, ReportError>) -> ReportResult {
         let result = match report {
-            Ok(Report { id, told, .. }) => {
+            Ok(PassReport { id, told, .. }) => {
                 let mut ledger = self.ledger.lock();
                 let known = ledger.settle(id, told, self.clock.now());
                 self.counts.open.set(i64::try_from(ledger.open()).unwrap_or(i64::MAX));
                 if known { ReportResult::Settled } else { ReportResult::Unknown }
             }
-            Err(Fault::NoCost) => ReportResult::Faulty,
-            Err(Fault::NoId) => ReportResult::Unasked,
+            Err(ReportError::NoCost) => ReportResult::Faulty,
+            Err(ReportError::NoId) => ReportResult::Unasked,
         };
         self.counts.reports[result as usize].increment(1);
         result
@@ -254,12 +259,12 @@ impl Desk {
 }
 
 /// A query that its front may abandon before the answer.
-struct Asking<'a> {
+struct AbandonGuard<'a> {
     gone: &'a Counter,
     answered: bool,
 }
 
-impl Drop for Asking<'_> {
+impl Drop for AbandonGuard<'_> {
     fn drop(&mut self) {
         if !self.answered {
             self.gone.increment(1);
@@ -267,8 +272,8 @@ impl Drop for Asking<'_> {
     }
 }
 
-fn trust(proxy: &Proxy) -> Trust {
-    Trust::new(&proxy.trusted_proxies, &proxy.client_address)
+fn trust(proxy: &ProxySettings) -> ProxyTrust {
+    ProxyTrust::new(&proxy.trusted_proxies, &proxy.client_address)
 }
 
 /// Returns a random number, or `None` if the system has none.
@@ -280,16 +285,16 @@ fn secret() -> Option<u64> {
 
 /// How a refusal is answered.
 #[derive(Clone, Copy)]
-struct Denial {
-    code: Code,
+struct DenialFormat {
+    code: DenialStatus,
     /// The format that the client accepts: a front that forwards the answer sends the client's
     /// headers.
-    form: Form,
+    form: AnswerFormat,
 }
 
 /// The status of a refusal.
 #[derive(Clone, Copy)]
-enum Code {
+enum DenialStatus {
     /// 403, with the real status in a header: `auth_request` understands nothing else.
     Forbidden,
     /// The same status for all refusals.
@@ -298,18 +303,18 @@ enum Code {
     Own,
 }
 
-impl Denial {
+impl DenialFormat {
     /// Reads `deny=429` or `deny=status`.
-    fn read(query: &str, headers: &HeaderMap) -> Denial {
-        Denial { code: Code::read(query), form: Form::of(headers) }
+    fn read(query: &str, headers: &HeaderMap) -> DenialFormat {
+        DenialFormat { code: DenialStatus::read(query), form: AnswerFormat::of(headers) }
     }
 
-    fn answer(self, refusal: &Refusal) -> Answer {
+    fn answer(self, refusal: &RequestRefusal) -> CheckAnswer {
         let (status, seconds) = (form::refused(refusal.by_rate), refusal.retry_after_secs);
         let code = match self.code {
-            Code::Forbidden => StatusCode::FORBIDDEN,
-            Code::Always(code) => code,
-            Code::Own => status,
+            DenialStatus::Forbidden => StatusCode::FORBIDDEN,
+            DenialStatus::Always(code) => code,
+            DenialStatus::Own => status,
         };
         let mut response = text(code, self.form.refusal(status, &refusal.limit, seconds));
         let headers = response.headers_mut();
@@ -323,35 +328,35 @@ impl Denial {
     }
 }
 
-impl Code {
-    fn read(query: &str) -> Code {
+impl DenialStatus {
+    fn read(query: &str) -> DenialStatus {
         let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
         let Some((_, value)) = pairs.find(|(key, _)| *key == "deny") else {
-            return Code::Forbidden;
+            return DenialStatus::Forbidden;
         };
         let code = value.parse().ok().and_then(|code: u16| StatusCode::from_u16(code).ok());
         match code.filter(|code| code.is_client_error() || code.is_server_error()) {
-            Some(code) => Code::Always(code),
-            None if value == "status" => Code::Own,
-            None => Code::Forbidden,
+            Some(code) => DenialStatus::Always(code),
+            None if value == "status" => DenialStatus::Own,
+            None => DenialStatus::Forbidden,
         }
     }
 }
 
-fn not_allowed(methods: &'static str) -> Answer {
+fn not_allowed(methods: &'static str) -> CheckAnswer {
     let mut response = text(StatusCode::METHOD_NOT_ALLOWED, NOT_HERE);
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
     response
 }
 
-fn empty(status: StatusCode) -> Answer {
+fn empty(status: StatusCode) -> CheckAnswer {
     let mut response = Response::new(Full::default());
     *response.status_mut() = status;
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
 
-fn text(status: StatusCode, text: impl Into<Bytes>) -> Answer {
+fn text(status: StatusCode, text: impl Into<Bytes>) -> CheckAnswer {
     let mut response = empty(status);
     *response.body_mut() = Full::new(text.into());
     let kind = HeaderValue::from_static("text/plain; charset=utf-8");

@@ -9,10 +9,10 @@
 //!
 //! This file reads no clock and knows no protocol.
 
-use super::report::Id;
+use super::report::PassId;
 use evenkeel_core::meter::estimate::{Estimates, RouteHash};
 use evenkeel_core::units::{Cost, Nanos, Time};
-use evenkeel_engine::{Charge, Told};
+use evenkeel_engine::{Charge, ServedReport};
 use std::collections::VecDeque;
 
 /// The maximum number of positions per pass that may be open. Positions between two open passes are
@@ -24,12 +24,12 @@ const ROUTES_MAX: usize = 4096;
 const PATIENCE_MIN: Nanos = Nanos::from_secs(1);
 const PATIENCE_MAX: Nanos = Nanos::from_secs(30);
 /// The factor by which the patience exceeds the mean duration of requests met running.
-const TIMES_MET: f64 = 4.0;
+const PATIENCE_FACTOR: f64 = 4.0;
 /// The factor by which the weight of a request's time shrinks with each later request.
-const FADE: f64 = 1.0 - 1.0 / 256.0;
+const DURATION_DECAY: f64 = 1.0 - 1.0 / 256.0;
 
 /// An open pass.
-struct Pass {
+struct OpenPass {
     secret: u64,
     charge: Charge,
     since: Time,
@@ -38,7 +38,7 @@ struct Pass {
     counted: Option<Nanos>,
 }
 
-impl Pass {
+impl OpenPass {
     /// The request has most probably ended: it no longer counts as running.
     fn rest(&mut self, now: Time) {
         if self.counted.is_none() {
@@ -47,7 +47,7 @@ impl Pass {
         }
     }
 
-    fn close(self, told: Told, now: Time) -> Cost {
+    fn close(self, told: ServedReport, now: Time) -> Cost {
         let elapsed = now.since(self.since);
         self.charge.close(told, elapsed, self.counted.unwrap_or(elapsed))
     }
@@ -55,29 +55,29 @@ impl Pass {
 
 /// All open passes. Invariant: `places[i]` is the pass number `first + i`, and `open` is the number
 /// of places that are `Some`.
-pub struct Ledger {
+pub struct PassLedger {
     /// The number of the first place.
     first: u64,
-    places: VecDeque<Option<Box<Pass>>>,
+    places: VecDeque<Option<Box<OpenPass>>>,
     /// The number of the first place that may count as running; no pass before it does.
     running: u64,
     open: usize,
     open_max: usize,
     estimates: Estimates,
-    usual: Usual,
+    usual: UsualDurations,
 }
 
-impl Ledger {
+impl PassLedger {
     /// Creates a ledger for at most `open_max` passes at once.
-    pub fn new(open_max: usize) -> Ledger {
-        Ledger {
+    pub fn new(open_max: usize) -> PassLedger {
+        PassLedger {
             first: 1,
             places: VecDeque::new(),
             running: 1,
             open: 0,
             open_max,
             estimates: Estimates::new(ROUTES_MAX),
-            usual: Usual::default(),
+            usual: UsualDurations::default(),
         }
     }
 
@@ -93,7 +93,7 @@ impl Ledger {
         route: RouteHash,
         secret: u64,
         now: Time,
-    ) -> (Id, u64) {
+    ) -> (PassId, u64) {
         let mut crowded = 0;
         while self.open >= self.open_max || self.places.len() >= self.open_max * PLACES_PER_PASS {
             crowded += u64::from(self.forget_first(now));
@@ -103,13 +103,19 @@ impl Ledger {
         if counted.is_none() {
             charge.work();
         }
-        self.places.push_back(Some(Box::new(Pass { secret, charge, since: now, route, counted })));
+        self.places.push_back(Some(Box::new(OpenPass {
+            secret,
+            charge,
+            since: now,
+            route,
+            counted,
+        })));
         self.open += 1;
-        (Id { number, secret }, crowded)
+        (PassId { number, secret }, crowded)
     }
 
     /// Settles the pass `id`. Returns false if it does not exist or is already settled.
-    pub fn settle(&mut self, id: Id, told: Told, now: Time) -> bool {
+    pub fn settle(&mut self, id: PassId, told: ServedReport, now: Time) -> bool {
         let place = id.number.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
         let Some(place) = place.and_then(|at| self.places.get_mut(at)) else { return false };
         let Some(pass) = place.take_if(|pass| pass.secret == id.secret) else { return false };
@@ -117,8 +123,10 @@ impl Ledger {
         let (route, elapsed) = (pass.route, now.since(pass.since));
         let cost = pass.close(told, now);
         self.estimates.learn(route, cost, now);
-        self.usual
-            .learn(if let Told::Time(took) = told { took.min(elapsed) } else { elapsed }, now);
+        self.usual.learn(
+            if let ServedReport::Time(took) = told { took.min(elapsed) } else { elapsed },
+            now,
+        );
         self.tidy();
         true
     }
@@ -161,7 +169,7 @@ impl Ledger {
         self.first += 1;
         let pass = place.map(|pass| {
             let estimate = self.estimates.of(pass.route);
-            pass.close(Told::Nothing(estimate), now);
+            pass.close(ServedReport::Nothing(estimate), now);
             self.open -= 1;
         });
         self.tidy();
@@ -181,7 +189,7 @@ impl Ledger {
 /// A front that does not report, or a lost line, must not look like a busy backend: that would make
 /// concurrent requests cheaper, and let clients in debt wait for nothing.
 #[derive(Default)]
-struct Usual {
+struct UsualDurations {
     /// The sum of the durations of reported requests in seconds, with fading weights.
     sum: f64,
     /// The sum of their squares, with the same weights.
@@ -192,11 +200,11 @@ struct Usual {
     silent: bool,
 }
 
-impl Usual {
+impl UsualDurations {
     fn learn(&mut self, took: Nanos, now: Time) {
         let seconds = took.as_secs_f64();
-        self.sum = self.sum * FADE + seconds;
-        self.squares = self.squares * FADE + seconds * seconds;
+        self.sum = self.sum * DURATION_DECAY + seconds;
+        self.squares = self.squares * DURATION_DECAY + seconds * seconds;
         (self.told, self.last, self.silent) = (true, self.last.max(now), false);
     }
 
@@ -213,7 +221,7 @@ impl Usual {
             _ if self.silent => Nanos::ZERO,
             true if self.sum > 0.0 => {
                 let met = self.squares / self.sum;
-                Nanos::from_secs_f64(TIMES_MET * met).clamp(PATIENCE_MIN, PATIENCE_MAX)
+                Nanos::from_secs_f64(PATIENCE_FACTOR * met).clamp(PATIENCE_MIN, PATIENCE_MAX)
             }
             true => PATIENCE_MIN,
             false => PATIENCE_MAX,
@@ -224,24 +232,24 @@ impl Usual {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::asked::Original;
+    use crate::check::asked::OriginalRequest;
     use evenkeel_config::settings::ClientAddress;
-    use evenkeel_core::key::Seed;
+    use evenkeel_core::key::KeySeed;
     use evenkeel_core::units::SECOND;
-    use evenkeel_engine::{Asked, Engine, Lane};
-    use evenkeel_identity::address::Trust;
+    use evenkeel_engine::{AskOutcome, Engine, EngineLane};
+    use evenkeel_identity::address::ProxyTrust;
     use evenkeel_runtime::clock::Clock;
     use evenkeel_telemetry::Watch;
     use evenkeel_telemetry::metrics::CHARGED;
     use std::sync::Arc;
 
-    const SEED: Seed = Seed([1; 16]);
+    const SEED: KeySeed = KeySeed([1; 16]);
 
     struct Front {
         engine: Arc<Engine>,
-        lane: Lane,
+        lane: EngineLane,
         watch: Arc<Watch>,
-        ledger: Ledger,
+        ledger: PassLedger,
     }
 
     impl Front {
@@ -251,14 +259,15 @@ mod tests {
             let clock = Clock::start();
             let watch = Arc::new(Watch::new(clock.now()));
             let engine = Engine::new(&proxy, 1, SEED, clock, Arc::clone(&watch));
-            Front { lane: engine.lane(0), engine, watch, ledger: Ledger::new(open_max) }
+            Front { lane: engine.lane(0), engine, watch, ledger: PassLedger::new(open_max) }
         }
 
-        fn issue(&mut self, secret: u64, second: u64) -> (Id, u64) {
+        fn issue(&mut self, secret: u64, second: u64) -> (PassId, u64) {
             let headers = http::HeaderMap::new();
-            let trust = Trust::new(&[], &ClientAddress::XForwardedFor);
+            let trust = ProxyTrust::new(&[], &ClientAddress::XForwardedFor);
             let client = trust.client_of_front([192, 0, 2, 1].into(), &headers);
-            let Asked::Pass(charge) = self.lane.ask(&Original::read(client, &headers)) else {
+            let AskOutcome::Pass(charge) = self.lane.ask(&OriginalRequest::read(client, &headers))
+            else {
                 panic!("it is in credit")
             };
             let route = RouteHash::of(&SEED, "GET", "/");
@@ -279,8 +288,8 @@ mod tests {
         Time((1_000 + second) * SECOND)
     }
 
-    fn cost(seconds: u64) -> Told {
-        Told::Cost(Cost(seconds * SECOND))
+    fn cost(seconds: u64) -> ServedReport {
+        ServedReport::Cost(Cost(seconds * SECOND))
     }
 
     #[test]
@@ -288,10 +297,10 @@ mod tests {
         let mut front = Front::new(10);
         let (id, _) = front.issue(7, 0);
         let guesses = [
-            Id { secret: 8, ..id },
-            Id { number: id.number + 1, ..id },
-            Id { number: 0, ..id },
-            Id { number: u64::MAX, ..id },
+            PassId { secret: 8, ..id },
+            PassId { number: id.number + 1, ..id },
+            PassId { number: 0, ..id },
+            PassId { number: u64::MAX, ..id },
         ];
         for guess in guesses {
             assert!(!front.ledger.settle(guess, cost(9), at(1)), "{guess}");
@@ -337,7 +346,7 @@ mod tests {
     #[test]
     fn a_front_that_never_reports_has_nothing_running() {
         let mut front = Front::new(1_000);
-        let ids: Vec<Id> = (0..100).map(|n| front.issue(n, n).0).collect();
+        let ids: Vec<PassId> = (0..100).map(|n| front.issue(n, n).0).collect();
         assert_eq!(front.running(), 100, "nobody knows yet");
         front.ledger.sweep(WITHIN, at(29));
         assert_eq!(front.running(), 100);
@@ -354,7 +363,7 @@ mod tests {
         // A pass that did not count as running is charged all of its time, because it is unknown
         // what ran in parallel.
         let before = front.charged();
-        assert!(front.ledger.settle(ids[60], Told::Time(Nanos::from_secs(2)), at(104)));
+        assert!(front.ledger.settle(ids[60], ServedReport::Time(Nanos::from_secs(2)), at(104)));
         assert_eq!(front.charged().minus(before), Cost(2 * SECOND));
     }
 
@@ -363,7 +372,11 @@ mod tests {
         let mut front = Front::new(10);
         for second in 0..20 {
             let (id, _) = front.issue(second, second);
-            assert!(front.ledger.settle(id, Told::Time(Nanos::from_millis(500)), at(second + 1)));
+            assert!(front.ledger.settle(
+                id,
+                ServedReport::Time(Nanos::from_millis(500)),
+                at(second + 1)
+            ));
         }
         let (lost, _) = front.issue(99, 20);
         front.ledger.sweep(WITHIN, at(21));
@@ -382,7 +395,7 @@ mod tests {
         for n in 0..300 {
             let took = Nanos::from_millis(if n % 100 == 99 { 5_000 } else { 50 });
             let (id, _) = front.issue(n, n);
-            assert!(front.ledger.settle(id, Told::Time(took), at(n + 5)));
+            assert!(front.ledger.settle(id, ServedReport::Time(took), at(n + 5)));
         }
         front.issue(0, 400);
         front.ledger.sweep(WITHIN, at(406));

@@ -9,12 +9,12 @@
 
 use evenkeel_core::meter::header_cost;
 use evenkeel_core::units::{Cost, Nanos};
-use evenkeel_engine::Told;
+use evenkeel_engine::ServedReport;
 use serde_json::Value;
 use std::fmt;
 
 /// The maximum position, in bytes, at which the JSON object of a line begins.
-const JSON_WITHIN: usize = 256;
+const JSON_START_MAX: usize = 256;
 /// The maximum length of a value in bytes: the times of several servers, or a Server-Timing.
 const VALUE_MAX: usize = 1_024;
 /// The maximum length of an id in bytes, with some extra to detect that it is not one.
@@ -24,35 +24,35 @@ const SECONDS_MAX: f64 = 86_400.0;
 
 /// The id of one pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Id {
+pub struct PassId {
     /// The number of the pass, in the order issued.
     pub number: u64,
     /// The random part, which cannot be guessed.
     pub secret: u64,
 }
 
-impl fmt::Display for Id {
+impl fmt::Display for PassId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:x}-{:016x}", self.number, self.secret)
     }
 }
 
-impl Id {
+impl PassId {
     /// Parses the output of `Display`.
-    pub fn parse(text: &str) -> Option<Id> {
+    pub fn parse(text: &str) -> Option<PassId> {
         let (number, secret) = text.split_once('-')?;
         let hex = |text: &str| {
             let digits = (1..=16).contains(&text.len());
             let hex = digits && text.bytes().all(|b| b.is_ascii_hexdigit());
             hex.then(|| u64::from_str_radix(text, 16).ok()).flatten()
         };
-        Some(Id { number: hex(number)?, secret: hex(secret)? })
+        Some(PassId { number: hex(number)?, secret: hex(secret)? })
     }
 }
 
 /// Why a report is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum ReportError {
     /// It contains no id: the front did not ask about that request.
     NoId,
     /// It contains neither a cost nor a time, or no plausible one.
@@ -61,54 +61,54 @@ pub enum Fault {
 
 /// A valid report.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Report {
+pub struct PassReport {
     /// The pass that it is about.
-    pub id: Id,
+    pub id: PassId,
     /// The cost of the request, or its time.
-    pub told: Told,
+    pub told: ServedReport,
     /// The time covers the whole request until the end of its answer, which a client prolongs by
     /// reading slowly.
     pub whole: bool,
 }
 
 /// Parses the report in the query of a `POST /report`.
-pub fn query(query: &str) -> Result<Report, Fault> {
+pub fn query(query: &str) -> Result<PassReport, ReportError> {
     let value = |name: &str| {
         let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
         pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
     };
-    let id = value("id").and_then(Id::parse).ok_or(Fault::NoId)?;
-    told(value).map(|(told, whole)| Report { id, told, whole }).ok_or(Fault::NoCost)
+    let id = value("id").and_then(PassId::parse).ok_or(ReportError::NoId)?;
+    told(value).map(|(told, whole)| PassReport { id, told, whole }).ok_or(ReportError::NoCost)
 }
 
 /// Parses the report in one line of an access log.
-pub fn line(line: &[u8]) -> Result<Report, Fault> {
+pub fn line(line: &[u8]) -> Result<PassReport, ReportError> {
     let line = String::from_utf8_lossy(line);
-    let objects = line.match_indices('{').take_while(|(at, _)| *at < JSON_WITHIN);
+    let objects = line.match_indices('{').take_while(|(at, _)| *at < JSON_START_MAX);
     let mut reports = objects.filter_map(|(at, _)| json(&line[at..]));
     reports.next().unwrap_or_else(|| words_of(&line))
 }
 
 /// Parses the words of a line. The last id counts, with the values behind it. Values before it
 /// count only if there are none behind it.
-fn words_of(line: &str) -> Result<Report, Fault> {
+fn words_of(line: &str) -> Result<PassReport, ReportError> {
     let mut ids =
-        places(line, "id").filter_map(|at| Some((at, Id::parse(value(&line[at..], ID_MAX)?)?)));
-    let (at, id) = ids.next().ok_or(Fault::NoId)?;
+        places(line, "id").filter_map(|at| Some((at, PassId::parse(value(&line[at..], ID_MAX)?)?)));
+    let (at, id) = ids.next().ok_or(ReportError::NoId)?;
     let (before, behind) = line.split_at(at);
     let tells = ["cost", "upstream", "time", "ms"].iter().any(|name| word(behind, name).is_some());
     let told = told(|name| word(if tells { behind } else { before }, name));
-    told.map(|(told, whole)| Report { id, told, whole }).ok_or(Fault::NoCost)
+    told.map(|(told, whole)| PassReport { id, told, whole }).ok_or(ReportError::NoCost)
 }
 
 /// Returns what the request needed, and whether that is only its total time. A cost takes
 /// precedence over a time, and the backend's time over that of the whole request, which includes
 /// waiting for slow clients.
-fn told<'a>(value: impl Fn(&str) -> Option<&'a str>) -> Option<(Told, bool)> {
-    let stated = value("cost").and_then(cost).map(Told::Cost);
-    let upstream = || value("upstream").and_then(at_backend).map(Told::Time);
-    let whole = || Some((Told::Time(value("time").and_then(seconds)?), true));
-    let millis = || within(value("ms")?.parse::<f64>().ok()? / 1_000.0).map(Told::Time);
+fn told<'a>(value: impl Fn(&str) -> Option<&'a str>) -> Option<(ServedReport, bool)> {
+    let stated = value("cost").and_then(cost).map(ServedReport::Cost);
+    let upstream = || value("upstream").and_then(at_backend).map(ServedReport::Time);
+    let whole = || Some((ServedReport::Time(value("time").and_then(seconds)?), true));
+    let millis = || within(value("ms")?.parse::<f64>().ok()? / 1_000.0).map(ServedReport::Time);
     let known = stated.or_else(upstream).map(|told| (told, false));
     known.or_else(whole).or_else(|| millis().map(|told| (told, false)))
 }
@@ -141,15 +141,16 @@ fn word<'a>(line: &'a str, name: &str) -> Option<&'a str> {
 /// Parses Caddy's access log. The answer's headers contain the id, and the time until the backend
 /// began to answer; without that, the duration of the whole request counts. `None` for other
 /// objects.
-fn json(text: &str) -> Option<Result<Report, Fault>> {
+fn json(text: &str) -> Option<Result<PassReport, ReportError>> {
     let line: Value = serde_json::from_str(text.trim_end()).ok()?;
     let header = |name: &str| line["resp_headers"][name][0].as_str();
-    let id = header("X-Evenkeel-Id").and_then(Id::parse)?;
-    let stated = header("X-Cost").or(header("Server-Timing")).and_then(cost).map(Told::Cost);
-    let upstream = || header("X-Evenkeel-Time").map(|text| Told::Time(latency(text)));
-    let took = || Some((Told::Time(line["duration"].as_f64().and_then(within)?), true));
+    let id = header("X-Evenkeel-Id").and_then(PassId::parse)?;
+    let stated =
+        header("X-Cost").or(header("Server-Timing")).and_then(cost).map(ServedReport::Cost);
+    let upstream = || header("X-Evenkeel-Time").map(|text| ServedReport::Time(latency(text)));
+    let took = || Some((ServedReport::Time(line["duration"].as_f64().and_then(within)?), true));
     let known = stated.or_else(upstream).map(|told| (told, false)).or_else(took);
-    Some(known.map(|(told, whole)| Report { id, told, whole }).ok_or(Fault::NoCost))
+    Some(known.map(|(told, whole)| PassReport { id, told, whole }).ok_or(ReportError::NoCost))
 }
 
 /// Parses a cost as a backend's header may state it.
@@ -199,7 +200,7 @@ fn within(seconds: f64) -> Option<Nanos> {
 mod tests {
     use super::*;
 
-    const ID: Id = Id { number: 0x1f, secret: 0xdead_beef_0123_4567 };
+    const ID: PassId = PassId { number: 0x1f, secret: 0xdead_beef_0123_4567 };
 
     fn millis(millis: u64) -> Nanos {
         Nanos::from_millis(millis)
@@ -208,29 +209,29 @@ mod tests {
     #[test]
     fn ids_are_read_as_they_are_written() {
         assert_eq!(ID.to_string(), "1f-deadbeef01234567");
-        assert_eq!(Id::parse("1f-deadbeef01234567"), Some(ID));
+        assert_eq!(PassId::parse("1f-deadbeef01234567"), Some(ID));
         for wrong in ["", "-", "1f", "1f-", "-1", "+1-1", "1f-00000000000000000", "g-1", "1-1-1"] {
-            assert_eq!(Id::parse(wrong), None, "{wrong}");
+            assert_eq!(PassId::parse(wrong), None, "{wrong}");
         }
     }
 
-    fn pair(report: Report) -> (Id, Told) {
+    fn pair(report: PassReport) -> (PassId, ServedReport) {
         (report.id, report.told)
     }
 
     #[test]
     fn queries() {
         let took = |told| Ok((ID, told));
-        let cost = |cost| took(Told::Cost(Cost::cpu(cost)));
+        let cost = |cost| took(ServedReport::Cost(Cost::cpu(cost)));
         for (text, report) in [
             ("id=1f-deadbeef01234567&cost=12ms", cost(millis(12))),
             ("cost=0.5&id=1f-deadbeef01234567", cost(millis(500))),
-            ("id=1f-deadbeef01234567&time=0.25", took(Told::Time(millis(250)))),
-            ("id=1f-deadbeef01234567&time=1&cost=-1", took(Told::Time(millis(1000)))),
-            ("id=1f-deadbeef01234567&cost=nan", Err(Fault::NoCost)),
-            ("id=1f-deadbeef01234567", Err(Fault::NoCost)),
-            ("cost=12ms", Err(Fault::NoId)),
-            ("", Err(Fault::NoId)),
+            ("id=1f-deadbeef01234567&time=0.25", took(ServedReport::Time(millis(250)))),
+            ("id=1f-deadbeef01234567&time=1&cost=-1", took(ServedReport::Time(millis(1000)))),
+            ("id=1f-deadbeef01234567&cost=nan", Err(ReportError::NoCost)),
+            ("id=1f-deadbeef01234567", Err(ReportError::NoCost)),
+            ("cost=12ms", Err(ReportError::NoId)),
+            ("", Err(ReportError::NoId)),
         ] {
             assert_eq!(query(text).map(pair), report, "{text}");
         }
@@ -252,7 +253,7 @@ mod tests {
             let more = format!(r#""resp_headers":{{"X-Evenkeel-Time":["{latency}"],"#);
             caddy.replace('\n', "").replace(r#""resp_headers":{"#, &more)
         };
-        let time = |millis| Ok((ID, Told::Time(Nanos::from_millis(millis))));
+        let time = |millis| Ok((ID, ServedReport::Time(Nanos::from_millis(millis))));
         for (text, report) in [
             (nginx(r#"time=0.150 upstream="0.100" cost="-""#), time(100)),
             (nginx(r#"time=0.150 upstream="0.100, 0.020 : 0.003" cost="-""#), time(123)),
@@ -260,27 +261,33 @@ mod tests {
             (nginx(r#"time=6.150 upstream="-" cost="""#), time(0)),
             (
                 nginx(r#"time=0.150 upstream="0.100" cost="12ms""#),
-                Ok((ID, Told::Cost(Cost::cpu(millis(12))))),
+                Ok((ID, ServedReport::Cost(Cost::cpu(millis(12))))),
             ),
             (
                 nginx(r#"time=0.150 upstream="0.100" cost="db, cpu;dur=7""#),
-                Ok((ID, Told::Cost(Cost::cpu(millis(7))))),
+                Ok((ID, ServedReport::Cost(Cost::cpu(millis(7))))),
             ),
-            (nginx("time=-"), Err(Fault::NoCost)),
+            (nginx("time=-"), Err(ReportError::NoCost)),
             (nginx(r#"time=0.150 upstream="" cost="-""#), time(150)),
-            ("<190>Nov 21 01:02:03 www nginx: evenkeel id= time=0.1".into(), Err(Fault::NoId)),
-            ("<190>Nov 21 01:02:03 www nginx: evenkeel id=- time=0.1".into(), Err(Fault::NoId)),
+            (
+                "<190>Nov 21 01:02:03 www nginx: evenkeel id= time=0.1".into(),
+                Err(ReportError::NoId),
+            ),
+            (
+                "<190>Nov 21 01:02:03 www nginx: evenkeel id=- time=0.1".into(),
+                Err(ReportError::NoId),
+            ),
             (haproxy.to_owned(), time(125)),
-            (haproxy.replace("ms=125", "ms=-1"), Err(Fault::NoCost)),
-            (caddy.replace('\n', ""), Ok((ID, Told::Time(Nanos(31_250_000))))),
+            (haproxy.replace("ms=125", "ms=-1"), Err(ReportError::NoCost)),
+            (caddy.replace('\n', ""), Ok((ID, ServedReport::Time(Nanos(31_250_000))))),
             (timed("1m2.5s"), time(62_500)),
-            (timed("250.125ms"), Ok((ID, Told::Time(Nanos(250_125_000))))),
-            (timed("12.5µs"), Ok((ID, Told::Time(Nanos(12_500))))),
+            (timed("250.125ms"), Ok((ID, ServedReport::Time(Nanos(250_125_000))))),
+            (timed("12.5µs"), Ok((ID, ServedReport::Time(Nanos(12_500))))),
             (timed("{http.reverse_proxy.upstream.latency}"), time(0)),
-            ("{}".to_owned(), Err(Fault::NoId)),
-            ("{".to_owned(), Err(Fault::NoId)),
-            (String::new(), Err(Fault::NoId)),
-            ("grid=1f-deadbeef01234567 time=0.1".to_owned(), Err(Fault::NoId)),
+            ("{}".to_owned(), Err(ReportError::NoId)),
+            ("{".to_owned(), Err(ReportError::NoId)),
+            (String::new(), Err(ReportError::NoId)),
+            ("grid=1f-deadbeef01234567 time=0.1".to_owned(), Err(ReportError::NoId)),
         ] {
             assert_eq!(line(text.as_bytes()).map(pair), report, "{text}");
         }
@@ -307,7 +314,7 @@ mod tests {
     /// Text that a client may have written before the front's own words.
     #[test]
     fn text_of_a_client_in_front_hides_nothing() {
-        let took = Ok((ID, Told::Time(millis(100))));
+        let took = Ok((ID, ServedReport::Time(millis(100))));
         let own = r#"id=1f-deadbeef01234567 time=0.150 upstream="0.100" cost="-""#;
         for client in [
             r#""GET /?id=2-2 HTTP/1.1""#,
@@ -325,7 +332,7 @@ mod tests {
         let before = format!("\"GET /?time=9\" time=0.1 {} \"-\"", "id=1f-deadbeef01234567");
         assert_eq!(line(before.as_bytes()).map(pair), took);
         let unknown = "cost=0 id=1f-deadbeef01234567 time=-";
-        assert_eq!(line(unknown.as_bytes()), Err(Fault::NoCost));
+        assert_eq!(line(unknown.as_bytes()), Err(ReportError::NoCost));
         let empty = "id=1f-deadbeef01234567 time=0.1 {}";
         assert_eq!(line(empty.as_bytes()).map(pair), took);
     }
@@ -334,14 +341,16 @@ mod tests {
     #[test]
     fn ids_without_end_are_read_in_one_pass() {
         let text = "id=".repeat(1 << 16);
-        assert_eq!(line(text.as_bytes()), Err(Fault::NoId));
+        assert_eq!(line(text.as_bytes()), Err(ReportError::NoId));
     }
 
-    fn sound(report: Result<Report, Fault>) {
+    fn sound(report: Result<PassReport, ReportError>) {
         match report.map(pair) {
-            Ok((_, Told::Time(took))) => assert!(took <= Nanos::from_secs(86_400)),
-            Ok((_, Told::Cost(cost))) => assert!(cost <= Cost::cpu(Nanos::from_secs(3_600))),
-            Ok((_, Told::Nothing(_))) => panic!("a report says something"),
+            Ok((_, ServedReport::Time(took))) => assert!(took <= Nanos::from_secs(86_400)),
+            Ok((_, ServedReport::Cost(cost))) => {
+                assert!(cost <= Cost::cpu(Nanos::from_secs(3_600)))
+            }
+            Ok((_, ServedReport::Nothing(_))) => panic!("a report says something"),
             Err(_) => {}
         }
     }

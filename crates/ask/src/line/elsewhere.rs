@@ -6,30 +6,30 @@
 //! the store later. How the store is asked: `store::redis`.
 
 use evenkeel_core::units::Time;
-use evenkeel_engine::tags::asked::{Asked, Question};
-use evenkeel_store::redis::{Account, Lane, Naming, Outbox, Store};
+use evenkeel_engine::tags::asked::{TagQuestion, TagQuestions};
+use evenkeel_store::redis::{ChargeOutbox, KeyNaming, RedisStore, StoreAccount, StoreLane};
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// The access of one thread to the store.
-pub struct Elsewhere {
-    lane: Rc<Lane>,
-    naming: Naming,
-    outbox: Outbox,
+pub struct TagStoreClient {
+    lane: Rc<StoreLane>,
+    naming: KeyNaming,
+    outbox: ChargeOutbox,
 }
 
-impl Elsewhere {
+impl TagStoreClient {
     /// Creates the access for this thread. Its tasks run on the thread's runtime.
-    pub fn new(store: &Arc<Store>) -> Rc<Elsewhere> {
+    pub fn new(store: &Arc<RedisStore>) -> Rc<TagStoreClient> {
         let lane = store.lane();
-        Rc::new(Elsewhere { outbox: lane.outbox(), lane, naming: store.naming() })
+        Rc::new(TagStoreClient { outbox: lane.outbox(), lane, naming: store.naming() })
     }
 
     /// Asks the store about all queries of the batch and records its answers.
-    pub async fn ask(self: Rc<Elsewhere>, mut asked: Asked) -> Asked {
+    pub async fn ask(self: Rc<TagStoreClient>, mut asked: TagQuestions) -> TagQuestions {
         let now = self.lane.now();
         let questions = asked.questions.iter();
-        let mut accounts: Vec<Account> =
+        let mut accounts: Vec<StoreAccount> =
             questions.map(|question| self.account(&asked, question, now)).collect();
         self.lane.decide(&mut accounts, false, now).await;
         for (question, account) in asked.questions.iter_mut().zip(accounts) {
@@ -41,18 +41,18 @@ impl Elsewhere {
     }
 
     /// Queues for the store the decisions that were made here.
-    pub fn owe(&self, asked: &Asked) {
+    pub fn queue_unreported(&self, asked: &TagQuestions) {
         let now = self.lane.now();
         let owed = asked.answered.iter().filter(|question| question.served_here && question.owes);
         owed.for_each(|question| self.outbox.add(self.account(asked, question, now)));
     }
 
-    fn account(&self, asked: &Asked, question: &Question, now: Time) -> Account {
-        let Question { key, algorithm, cost, .. } = question;
+    fn account(&self, asked: &TagQuestions, question: &TagQuestion, now: Time) -> StoreAccount {
+        let TagQuestion { key, algorithm, cost, .. } = question;
         let name = asked.home().limits().get(usize::from(key.limit)).map(|limit| &*limit.name);
         let name = name.unwrap_or_default();
         let name = self.naming.account("line", algorithm, name, &question.tag);
-        let mut account = Account::new(name, asked.home(), *key, *cost, now);
+        let mut account = StoreAccount::new(name, asked.home(), *key, *cost, now);
         account.algorithm = algorithm.clone();
         (account.known, account.known_at) = (question.known, question.known_at);
         account

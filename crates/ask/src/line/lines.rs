@@ -8,17 +8,17 @@ use memchr::memchr_iter;
 
 /// Splits the bytes of one connection into tags.
 #[derive(Clone, Debug)]
-pub struct Lines {
+pub struct TagSplitter {
     tag_bytes_max: usize,
     /// The bytes belong to a tag that is already too long.
     passing_over: bool,
 }
 
-impl Lines {
+impl TagSplitter {
     /// Creates a splitter for tags of at most `tag_bytes_max` bytes.
     #[must_use]
-    pub fn new(tag_bytes_max: usize) -> Lines {
-        Lines { tag_bytes_max, passing_over: false }
+    pub fn new(tag_bytes_max: usize) -> TagSplitter {
+        TagSplitter { tag_bytes_max, passing_over: false }
     }
 
     /// Calls `each` for every complete tag in `input`, in order, with `None` for a tag that is too
@@ -46,7 +46,7 @@ mod tests {
 
     /// The tags found in `input` if it arrives in pieces of these sizes, in turn.
     fn cut(input: &[u8], max: usize, pieces: &[usize]) -> Vec<Option<Vec<u8>>> {
-        let (mut lines, mut kept, mut out) = (Lines::new(max), Vec::new(), Vec::new());
+        let (mut lines, mut kept, mut out) = (TagSplitter::new(max), Vec::new(), Vec::new());
         let mut rest = input;
         for size in pieces.iter().cycle() {
             if rest.is_empty() {

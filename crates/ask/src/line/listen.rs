@@ -6,9 +6,9 @@
 //! one that a process listens on is not. The file is removed at the end if it is still the same
 //! file and no other process has taken the socket over.
 
-use super::StartError;
-use evenkeel_config::settings::{Line, Listen};
-use evenkeel_serve::handover::{Passed, Sockets};
+use super::LineStartError;
+use evenkeel_config::settings::{LineSettings, StreamAddress};
+use evenkeel_serve::handover::{HandoverSignal, ListenSockets};
 use rustix::fs::{Mode, chmod, rename, stat, unlink};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 /// The protocol of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tongue {
+pub enum LineProtocol {
     /// Tags and newlines.
     Lines,
     /// The Redis protocol.
@@ -25,21 +25,21 @@ pub enum Tongue {
 }
 
 /// A listener of one thread.
-pub enum Listener {
+pub enum LineListener {
     /// A TCP socket with its protocol.
-    Tcp(TcpListener, Tongue),
+    Tcp(TcpListener, LineProtocol),
     /// A socket file, which speaks the line protocol.
     Unix(UnixListener),
 }
 
 /// All listeners of the door.
 #[derive(Default)]
-pub struct Bound {
+pub struct LineListeners {
     /// The listeners of each thread.
-    pub threads: Vec<Vec<Listener>>,
+    pub threads: Vec<Vec<LineListener>>,
     /// The addresses of the line protocol, in the order of the settings, with the ports that the
     /// system assigned.
-    pub lines: Vec<Listen>,
+    pub lines: Vec<StreamAddress>,
     /// The addresses for Redis clients, in the order of the settings.
     pub resp: Vec<SocketAddr>,
     /// The socket files to be removed at the end.
@@ -50,55 +50,60 @@ pub struct Bound {
 ///
 /// # Errors
 /// An address cannot be listened on. Nothing is listened on then.
-pub fn bind(settings: &Line, count: usize, sockets: &Sockets) -> Result<Bound, StartError> {
+pub fn bind(
+    settings: &LineSettings,
+    count: usize,
+    sockets: &ListenSockets,
+) -> Result<LineListeners, LineStartError> {
     let threads = (0..count).map(|_| Vec::new()).collect();
-    let mut bound = Bound { threads, ..Bound::default() };
+    let mut bound = LineListeners { threads, ..LineListeners::default() };
     for listen in &settings.listen {
-        let failed = |error| StartError::listen(listen.to_string(), error);
+        let failed = |error| LineStartError::listen(listen.to_string(), error);
         match listen {
-            Listen::Tcp(address) => {
-                let address = bound.tcp(*address, Tongue::Lines, sockets).map_err(failed)?;
-                bound.lines.push(Listen::Tcp(address));
+            StreamAddress::Tcp(address) => {
+                let address = bound.tcp(*address, LineProtocol::Lines, sockets).map_err(failed)?;
+                bound.lines.push(StreamAddress::Tcp(address));
             }
-            Listen::Unix(path) => {
+            StreamAddress::Unix(path) => {
                 bound.unix(path, settings.socket_mode, sockets).map_err(failed)?;
                 bound.lines.push(listen.clone());
             }
         }
     }
     for address in &settings.resp {
-        let failed = |error| StartError::listen(address.to_string(), error);
-        let address = bound.tcp(*address, Tongue::Resp, sockets).map_err(failed)?;
+        let failed = |error| LineStartError::listen(address.to_string(), error);
+        let address = bound.tcp(*address, LineProtocol::Resp, sockets).map_err(failed)?;
         bound.resp.push(address);
     }
     Ok(bound)
 }
 
-impl Bound {
+impl LineListeners {
     /// Binds one socket per thread. The system spreads connections over them.
     fn tcp(
         &mut self,
         address: SocketAddr,
-        tongue: Tongue,
-        sockets: &Sockets,
+        tongue: LineProtocol,
+        sockets: &ListenSockets,
     ) -> io::Result<SocketAddr> {
         let each = sockets.listen_each(address, self.threads.len())?;
         let first = each.iter().flatten().next().map(TcpListener::local_addr).transpose()?;
         for (thread, listeners) in self.threads.iter_mut().zip(each) {
-            thread.extend(listeners.into_iter().map(|listener| Listener::Tcp(listener, tongue)));
+            thread
+                .extend(listeners.into_iter().map(|listener| LineListener::Tcp(listener, tongue)));
         }
         Ok(first.unwrap_or(address))
     }
 
     /// Binds one socket for all threads: a free thread accepts the next connection.
-    fn unix(&mut self, path: &Path, mode: u32, sockets: &Sockets) -> io::Result<()> {
+    fn unix(&mut self, path: &Path, mode: u32, sockets: &ListenSockets) -> io::Result<()> {
         // The system knows the socket by the name that it was created under.
         let handed = sockets.take_file(&[path, &beside(path)])?;
         let listener = handed.map_or_else(|| file_socket(path, mode), Ok)?;
-        sockets.opened(&listener)?;
+        sockets.record_open(&listener)?;
         self.files.push(SocketFile::of(path, sockets.passed())?);
         for listeners in &mut self.threads {
-            listeners.push(Listener::Unix(listener.try_clone()?));
+            listeners.push(LineListener::Unix(listener.try_clone()?));
         }
         Ok(())
     }
@@ -137,18 +142,20 @@ fn beside(path: &Path) -> PathBuf {
 pub struct SocketFile {
     path: PathBuf,
     identity: (u64, u64),
-    passed: Passed,
+    passed: HandoverSignal,
 }
 
 impl SocketFile {
-    fn of(path: &Path, passed: Passed) -> io::Result<SocketFile> {
+    fn of(path: &Path, passed: HandoverSignal) -> io::Result<SocketFile> {
         Ok(SocketFile { path: path.to_owned(), identity: identity(path)?, passed })
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if !self.passed.is_so() && identity(&self.path).is_ok_and(|there| there == self.identity) {
+        if !self.passed.has_passed()
+            && identity(&self.path).is_ok_and(|there| there == self.identity)
+        {
             let _ = unlink(&self.path);
         }
     }

@@ -14,20 +14,20 @@ const WORDS_MAX: usize = 256;
 
 /// Why bytes are not a command. The text is sent to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fault(pub &'static str);
+pub struct RespError(pub &'static str);
 
-const TOO_LONG: Fault = Fault("Protocol error: command is longer than 16384 bytes");
-const BAD_COUNT: Fault = Fault("Protocol error: invalid multibulk length");
-const BAD_LENGTH: Fault = Fault("Protocol error: invalid bulk length");
-const NO_BULK: Fault = Fault("Protocol error: expected '$'");
-const NO_END: Fault = Fault("Protocol error: a string does not end where it says");
+const TOO_LONG: RespError = RespError("Protocol error: command is longer than 16384 bytes");
+const BAD_COUNT: RespError = RespError("Protocol error: invalid multibulk length");
+const BAD_LENGTH: RespError = RespError("Protocol error: invalid bulk length");
+const NO_BULK: RespError = RespError("Protocol error: expected '$'");
+const NO_END: RespError = RespError("Protocol error: a string does not end where it says");
 
 /// Parses the command at the beginning of `input` into `words` and returns its length in bytes, or
 /// `None` if it is incomplete. An empty `words` means an empty line, which is not a command.
 ///
 /// # Errors
 /// The bytes are not the beginning of a command, or it is too long.
-pub fn command<'a>(input: &'a [u8], words: &mut Vec<&'a [u8]>) -> Result<Option<usize>, Fault> {
+pub fn command<'a>(input: &'a [u8], words: &mut Vec<&'a [u8]>) -> Result<Option<usize>, RespError> {
     words.clear();
     let found = match input.first() {
         None => return Ok(None),
@@ -42,7 +42,7 @@ pub fn command<'a>(input: &'a [u8], words: &mut Vec<&'a [u8]>) -> Result<Option<
 }
 
 /// Parses an array of bulk strings.
-fn framed<'a>(input: &'a [u8], words: &mut Vec<&'a [u8]>) -> Result<Option<usize>, Fault> {
+fn framed<'a>(input: &'a [u8], words: &mut Vec<&'a [u8]>) -> Result<Option<usize>, RespError> {
     let Some((count, mut at)) = number(input, 1, BAD_COUNT)? else { return Ok(None) };
     // Clients send no negative count, and servers have always accepted it.
     let count = usize::try_from(count).unwrap_or(0);
@@ -72,7 +72,7 @@ fn framed<'a>(input: &'a [u8], words: &mut Vec<&'a [u8]>) -> Result<Option<usize
 }
 
 /// Parses words on a line.
-fn inline<'a>(input: &'a [u8], words: &mut Vec<&'a [u8]>) -> Result<Option<usize>, Fault> {
+fn inline<'a>(input: &'a [u8], words: &mut Vec<&'a [u8]>) -> Result<Option<usize>, RespError> {
     let Some(end) = memchr(b'\n', input) else { return Ok(None) };
     let line = input[..end].split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     words.extend(line);
@@ -81,7 +81,7 @@ fn inline<'a>(input: &'a [u8], words: &mut Vec<&'a [u8]>) -> Result<Option<usize
 
 /// Parses the number on the line that begins at `at`. Returns it and the beginning of the next
 /// line.
-fn number(input: &[u8], at: usize, fault: Fault) -> Result<Option<(i64, usize)>, Fault> {
+fn number(input: &[u8], at: usize, fault: RespError) -> Result<Option<(i64, usize)>, RespError> {
     /// The maximum length of a number: a sign, and more digits than any length has.
     const DIGITS_MAX: usize = 20;
     let rest = &input[at..];
@@ -107,15 +107,15 @@ pub fn integer(text: &[u8]) -> Option<i64> {
 }
 
 /// Writes replies in the protocol version of the client.
-pub struct Reply<'a> {
+pub struct ReplyWriter<'a> {
     out: &'a mut Vec<u8>,
     version: u8,
 }
 
-impl<'a> Reply<'a> {
+impl<'a> ReplyWriter<'a> {
     /// Creates a writer that appends to `out`. `version`: 2 or 3.
-    pub fn new(out: &'a mut Vec<u8>, version: u8) -> Reply<'a> {
-        Reply { out, version }
+    pub fn new(out: &'a mut Vec<u8>, version: u8) -> ReplyWriter<'a> {
+        ReplyWriter { out, version }
     }
 
     /// Uses another protocol version from now on.
@@ -205,7 +205,7 @@ mod tests {
     /// The words of a command, and its length in bytes.
     type Read = (Vec<Vec<u8>>, usize);
 
-    fn read(input: &[u8]) -> Result<Option<Read>, Fault> {
+    fn read(input: &[u8]) -> Result<Option<Read>, RespError> {
         let mut words = Vec::new();
         let used = command(input, &mut words)?;
         Ok(used.map(|used| (words.iter().map(|word| word.to_vec()).collect(), used)))
@@ -258,9 +258,9 @@ mod tests {
 
     #[test]
     fn golden_replies() {
-        let written = |version, write: fn(&mut Reply<'_>)| {
+        let written = |version, write: fn(&mut ReplyWriter<'_>)| {
             let mut out = Vec::new();
-            write(&mut Reply::new(&mut out, version));
+            write(&mut ReplyWriter::new(&mut out, version));
             String::from_utf8(out).expect("text")
         };
         assert_eq!(written(2, |reply| reply.simple("OK")), "+OK\r\n");
@@ -294,7 +294,7 @@ mod tests {
     fn fuzz_what_a_client_frames_is_read_back() {
         evenkeel_fuzz::fuzz().with_type::<Vec<Vec<u8>>>().for_each(|sent| {
             let mut frame = Vec::new();
-            let mut reply = Reply::new(&mut frame, 2);
+            let mut reply = ReplyWriter::new(&mut frame, 2);
             reply.array(sent.len());
             sent.iter().for_each(|word| reply.bulk(word));
             if sent.len() <= WORDS_MAX && frame.len() < COMMAND_BYTES_MAX {

@@ -8,12 +8,12 @@
 //! store counts, it is asked once about all queries that have arrived, and they are answered when
 //! its answer is back: `elsewhere`.
 
-use super::commands::Session;
-use super::elsewhere::Elsewhere;
-use super::lines::Lines;
-use super::worker::Worker;
-use evenkeel_engine::tags::asked::Asked;
-use evenkeel_engine::tags::{Batch, GROUP};
+use super::commands::RedisSession;
+use super::elsewhere::TagStoreClient;
+use super::lines::TagSplitter;
+use super::worker::LineWorker;
+use evenkeel_engine::tags::asked::TagQuestions;
+use evenkeel_engine::tags::{TAG_GROUP_MAX, TagBatch};
 use rustix::net::RecvFlags;
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -37,32 +37,32 @@ const CHUNKS_PER_TURN: usize = 4;
 const LINGER_BYTES: usize = 256 * 1024;
 
 /// The queries that the store is being asked about.
-type Asking = Pin<Box<dyn Future<Output = Asked>>>;
+type StoreQuery = Pin<Box<dyn Future<Output = TagQuestions>>>;
 
 /// The buffers of one thread, which its connections share.
-pub struct Scratch {
+pub struct LineBuffers {
     input: Box<[u8]>,
     output: Vec<u8>,
 }
 
-impl Default for Scratch {
-    fn default() -> Scratch {
-        Scratch { input: vec![0; CHUNK_BYTES].into(), output: Vec::new() }
+impl Default for LineBuffers {
+    fn default() -> LineBuffers {
+        LineBuffers { input: vec![0; CHUNK_BYTES].into(), output: Vec::new() }
     }
 }
 
 /// The protocol of a client, with its parser state.
 #[derive(Clone)]
-pub enum Speech {
+pub enum LineCodec {
     /// Tags and newlines.
-    Lines(Lines),
+    Lines(TagSplitter),
     /// The Redis protocol.
-    Resp(Session),
+    Resp(RedisSession),
 }
 
 /// The outcome of parsing and answering some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken {
+pub struct InputOutcome {
     /// The number of bytes consumed.
     pub used: usize,
     /// The number of queries in them.
@@ -70,12 +70,12 @@ pub struct Taken {
     /// The number of those queries that were invalid.
     pub faults: u64,
     /// What to do next.
-    pub then: Then,
+    pub then: NextStep,
 }
 
 /// What a connection does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Then {
+pub enum NextStep {
     /// Wait for more bytes: the rest is the beginning of a query.
     Read,
     /// Continue with the rest once the client has read the answers.
@@ -84,40 +84,50 @@ pub enum Then {
     End,
 }
 
-impl Speech {
+impl LineCodec {
     /// Answers the queries in `input`, and pauses after [`ANSWER_BYTES`] of answers.
-    pub fn take(&mut self, input: &[u8], batch: &mut Batch<'_>, out: &mut Vec<u8>) -> Taken {
+    pub fn take(
+        &mut self,
+        input: &[u8],
+        batch: &mut TagBatch<'_>,
+        out: &mut Vec<u8>,
+    ) -> InputOutcome {
         self.take_until(input, batch, out, ANSWER_BYTES)
     }
 
     /// Answers all queries in `input`, whatever the size of the answers.
-    pub fn take_all(&mut self, input: &[u8], batch: &mut Batch<'_>, out: &mut Vec<u8>) -> Taken {
+    pub fn take_all(
+        &mut self,
+        input: &[u8],
+        batch: &mut TagBatch<'_>,
+        out: &mut Vec<u8>,
+    ) -> InputOutcome {
         self.take_until(input, batch, out, usize::MAX)
     }
 
     fn take_until(
         &mut self,
         input: &[u8],
-        batch: &mut Batch<'_>,
+        batch: &mut TagBatch<'_>,
         out: &mut Vec<u8>,
         max: usize,
-    ) -> Taken {
+    ) -> InputOutcome {
         match self {
-            Speech::Lines(lines) => answer_lines(lines, input, batch, out),
-            Speech::Resp(session) => session.take(input, batch, out, max),
+            LineCodec::Lines(lines) => answer_lines(lines, input, batch, out),
+            LineCodec::Resp(session) => session.take(input, batch, out, max),
         }
     }
 }
 
 /// Answers tags in groups. A tag that is too long is answered `OK` and not counted.
 fn answer_lines(
-    lines: &mut Lines,
+    lines: &mut TagSplitter,
     input: &[u8],
-    batch: &mut Batch<'_>,
+    batch: &mut TagBatch<'_>,
     out: &mut Vec<u8>,
-) -> Taken {
+) -> InputOutcome {
     let (mut asked, mut faults) = (0, 0);
-    let (mut group, mut len) = ([None; GROUP], 0);
+    let (mut group, mut len) = ([None; TAG_GROUP_MAX], 0);
     let mut answer = |group: &[Option<&[u8]>]| {
         batch.ask(group, |served| out.extend_from_slice(if served { b"OK\n" } else { b"NO\n" }));
     };
@@ -126,18 +136,18 @@ fn answer_lines(
         faults += u64::from(tag.is_none());
         group[len] = tag;
         len += 1;
-        if len == GROUP {
+        if len == TAG_GROUP_MAX {
             answer(&group);
             len = 0;
         }
     });
     answer(&group[..len]);
-    Taken { used, asked, faults, then: Then::Read }
+    InputOutcome { used, asked, faults, then: NextStep::Read }
 }
 
 /// The part of a connection that its worker can access.
 #[derive(Default)]
-pub struct Link {
+pub struct LineLink {
     /// The time of the last query, in milliseconds.
     pub active: Cell<u64>,
     /// The index in the list of its thread.
@@ -146,7 +156,7 @@ pub struct Link {
     waker: RefCell<Option<Waker>>,
 }
 
-impl Link {
+impl LineLink {
     fn served_by(&self, waker: &Waker) {
         let mut kept = self.waker.borrow_mut();
         if !kept.as_ref().is_some_and(|kept| kept.will_wake(waker)) {
@@ -174,34 +184,34 @@ impl Link {
 }
 
 /// One connection with its buffers.
-pub struct Talk<S> {
+pub struct LineConnection<S> {
     stream: S,
-    worker: Rc<Worker>,
-    link: Rc<Link>,
+    worker: Rc<LineWorker>,
+    link: Rc<LineLink>,
     client: Option<IpAddr>,
-    speech: Speech,
+    speech: LineCodec,
     /// The beginning of a query, or queries not answered yet because of unsent answers.
     kept: Vec<u8>,
     /// Answers that the client has not read. Those from index `sent` on are still to be sent.
     unsent: Vec<u8>,
     sent: usize,
-    then: Then,
+    then: NextStep,
     lingered: usize,
     /// The query to the store that is running, and the number of bytes of `kept` that it covers.
     /// While it is set, no bytes are read.
-    asking: Option<(Asking, usize)>,
+    store_query: Option<(StoreQuery, usize)>,
 }
 
-impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> Talk<S> {
+impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> LineConnection<S> {
     /// Creates a new connection.
     pub fn new(
         stream: S,
-        worker: Rc<Worker>,
-        link: Rc<Link>,
+        worker: Rc<LineWorker>,
+        link: Rc<LineLink>,
         client: Option<IpAddr>,
-        speech: Speech,
-    ) -> Talk<S> {
-        Talk {
+        speech: LineCodec,
+    ) -> LineConnection<S> {
+        LineConnection {
             stream,
             worker,
             link,
@@ -210,9 +220,9 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> Talk<S> {
             kept: Vec::new(),
             unsent: Vec::new(),
             sent: 0,
-            then: Then::Read,
+            then: NextStep::Read,
             lingered: 0,
-            asking: None,
+            store_query: None,
         }
     }
 
@@ -224,7 +234,7 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> Talk<S> {
                 return Poll::Ready(());
             }
             // If the connection fails, no peer is left to report the error to.
-            if !matches!(ready!(self.step(cx)), Ok(Next::Step)) {
+            if !matches!(ready!(self.step(cx)), Ok(StepResult::Step)) {
                 return Poll::Ready(());
             }
         }
@@ -232,25 +242,25 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> Talk<S> {
         Poll::Pending
     }
 
-    fn step(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Next>> {
+    fn step(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<StepResult>> {
         if !self.unsent.is_empty() {
             return self.send(cx);
         }
-        if let Some((asking, used)) = &mut self.asking {
+        if let Some((asking, used)) = &mut self.store_query {
             let (asked, used) = (ready!(asking.as_mut().poll(cx)), *used);
             return Poll::Ready(self.reply(cx, asked, used));
         }
         match self.then {
-            Then::Read => self.read(cx),
-            Then::Resume => self.resume(cx),
-            Then::End => self.linger(cx),
+            NextStep::Read => self.read(cx),
+            NextStep::Resume => self.resume(cx),
+            NextStep::End => self.linger(cx),
         }
     }
 
     /// Reads and answers the next chunk.
-    fn read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Next>> {
+    fn read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<StepResult>> {
         let worker = Rc::clone(&self.worker);
-        let Scratch { input, output } = &mut *worker.scratch.borrow_mut();
+        let LineBuffers { input, output } = &mut *worker.scratch.borrow_mut();
         let mut chunk = ReadBuf::new(input);
         let count = match Pin::new(&mut self.stream).poll_read(cx, &mut chunk) {
             Poll::Pending if worker.is_draining() => self.last_look(input),
@@ -258,13 +268,13 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> Talk<S> {
         };
         if count == 0 {
             // Complete queries were answered; an incomplete one is ignored.
-            return Poll::Ready(Ok(Next::End));
+            return Poll::Ready(Ok(StepResult::End));
         }
         let chunk = &input[..count];
         if let Some(store) = &worker.store {
             self.kept.extend_from_slice(chunk);
             self.begin_to_ask(store);
-            return Poll::Ready(Ok(Next::Step));
+            return Poll::Ready(Ok(StepResult::Step));
         }
         if self.kept.is_empty() {
             let used = self.answer(chunk, output);
@@ -283,11 +293,11 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> Talk<S> {
     }
 
     /// Answers the queries for which there was no room.
-    fn resume(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Next>> {
+    fn resume(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<StepResult>> {
         let worker = Rc::clone(&self.worker);
         if let Some(store) = &worker.store {
             self.begin_to_ask(store);
-            return Poll::Ready(Ok(Next::Step));
+            return Poll::Ready(Ok(StepResult::Step));
         }
         let output = &mut worker.scratch.borrow_mut().output;
         self.answer_kept(output);
@@ -295,7 +305,7 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> Talk<S> {
     }
 
     /// Asks the store about all queries in `kept` at once.
-    fn begin_to_ask(&mut self, store: &Rc<Elsewhere>) {
+    fn begin_to_ask(&mut self, store: &Rc<TagStoreClient>) {
         let mut batch = self.worker.lane.note(self.client);
         self.link.active.set(batch.now().0 / 1_000_000);
         // The bytes are parsed twice: now to find the queries, and in `reply` to write the answers.
@@ -304,13 +314,18 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> Talk<S> {
         let taken = self.speech.clone().take(&self.kept, &mut batch, &mut out);
         let asked = batch.asked();
         self.then = taken.then;
-        self.asking = Some((Box::pin(Rc::clone(store).ask(asked)), taken.used));
+        self.store_query = Some((Box::pin(Rc::clone(store).ask(asked)), taken.used));
     }
 
     /// Writes the replies: parses the same bytes again, now with the store's answers. Both passes
     /// must ask the same queries in the same order.
-    fn reply(&mut self, cx: &mut Context<'_>, asked: Asked, used: usize) -> io::Result<Next> {
-        self.asking = None;
+    fn reply(
+        &mut self,
+        cx: &mut Context<'_>,
+        asked: TagQuestions,
+        used: usize,
+    ) -> io::Result<StepResult> {
+        self.store_query = None;
         let worker = Rc::clone(&self.worker);
         let output = &mut worker.scratch.borrow_mut().output;
         output.clear();
@@ -318,8 +333,8 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> Talk<S> {
         let mut batch = worker.lane.tell(self.client, asked);
         let taken = self.speech.take_all(&kept[..used], &mut batch, output);
         let asked = batch.asked();
-        worker.store.iter().for_each(|store| store.owe(&asked));
-        worker.counts(&self.speech).asked(taken.asked, taken.faults);
+        worker.store.iter().for_each(|store| store.queue_unreported(&asked));
+        worker.counts(&self.speech).record_questions(taken.asked, taken.faults);
         kept.drain(..used);
         if !kept.is_empty() {
             kept.shrink_to(KEPT_BYTES);
@@ -346,15 +361,15 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> Talk<S> {
         self.link.active.set(batch.now().0 / 1_000_000);
         let taken = self.speech.take(input, &mut batch, output);
         drop(batch);
-        self.worker.counts(&self.speech).asked(taken.asked, taken.faults);
+        self.worker.counts(&self.speech).record_questions(taken.asked, taken.faults);
         self.then = taken.then;
         taken.used
     }
 
     /// Sends as much as the client accepts at once, and keeps the rest.
-    fn begin_to_send(&mut self, cx: &mut Context<'_>, output: &[u8]) -> io::Result<Next> {
+    fn begin_to_send(&mut self, cx: &mut Context<'_>, output: &[u8]) -> io::Result<StepResult> {
         if output.is_empty() {
-            return Ok(Next::Step);
+            return Ok(StepResult::Step);
         }
         let sent = match Pin::new(&mut self.stream).poll_write(cx, output) {
             Poll::Ready(sent) => sent?,
@@ -364,42 +379,42 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> Talk<S> {
             self.unsent = output[sent..].to_vec();
             self.sent = 0;
         }
-        Ok(Next::Step)
+        Ok(StepResult::Step)
     }
 
     /// Sends more of the kept answers.
-    fn send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Next>> {
+    fn send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<StepResult>> {
         let rest = &self.unsent[self.sent..];
         let sent = ready!(Pin::new(&mut self.stream).poll_write(cx, rest))?;
         if sent == 0 {
-            return Poll::Ready(Ok(Next::End));
+            return Poll::Ready(Ok(StepResult::End));
         }
         self.sent += sent;
         if self.sent == self.unsent.len() {
             self.unsent = Vec::new();
         }
-        Poll::Ready(Ok(Next::Step))
+        Poll::Ready(Ok(StepResult::Step))
     }
 
     /// Shuts the write side down and waits for the client to close its side. Closing while the
     /// client still sends would destroy answers that it has not read.
-    fn linger(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Next>> {
+    fn linger(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<StepResult>> {
         ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
         let worker = Rc::clone(&self.worker);
         let scratch = &mut *worker.scratch.borrow_mut();
         let mut chunk = ReadBuf::new(&mut scratch.input);
         match Pin::new(&mut self.stream).poll_read(cx, &mut chunk) {
-            Poll::Pending if worker.is_draining() => return Poll::Ready(Ok(Next::End)),
+            Poll::Pending if worker.is_draining() => return Poll::Ready(Ok(StepResult::End)),
             poll => ready!(poll)?,
         }
         self.lingered += chunk.filled().len();
         let end = chunk.filled().is_empty() || self.lingered > LINGER_BYTES;
-        Poll::Ready(Ok(if end { Next::End } else { Next::Step }))
+        Poll::Ready(Ok(if end { StepResult::End } else { StepResult::Step }))
     }
 }
 
 /// Whether a connection continues.
-enum Next {
+enum StepResult {
     Step,
     End,
 }

@@ -1,14 +1,14 @@
 //! Tests of both protocols with the real engine, at times that the test chooses: the table of
 //! facts/dthrottle.md as bytes, and the documented replies of redis-cell.
 
-use super::commands::Session;
-use super::lines::Lines;
-use super::talk::{Speech, Taken, Then};
-use evenkeel_config::settings::Line;
-use evenkeel_core::key::Seed;
+use super::commands::RedisSession;
+use super::lines::TagSplitter;
+use super::talk::{InputOutcome, LineCodec, NextStep};
+use evenkeel_config::settings::LineSettings;
+use evenkeel_core::key::KeySeed;
 use evenkeel_core::units::{Nanos, Time};
-use evenkeel_engine::counted::Counted;
-use evenkeel_engine::tags::{TagLane, Tags};
+use evenkeel_engine::counted::EngineView;
+use evenkeel_engine::tags::{TagEngine, TagLane};
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::metrics::DECISIONS;
@@ -16,14 +16,14 @@ use std::sync::{Arc, Mutex};
 
 /// One instance, which can be asked at any time from zero on.
 struct Stage {
-    tags: Arc<Tags>,
+    tags: Arc<TagEngine>,
     lane: TagLane,
     watch: Arc<Watch>,
-    speech: Speech,
+    speech: LineCodec,
     kept: Vec<u8>,
 }
 
-fn settings(text: &str) -> Line {
+fn settings(text: &str) -> LineSettings {
     let config = evenkeel_config::parse("t.yaml", format!("line: {{{text}}}").as_bytes(), 1.0);
     config.expect("good").settings.line.expect("open")
 }
@@ -34,18 +34,27 @@ fn moment(seconds: f64) -> Time {
 }
 
 impl Stage {
-    fn new(text: &str, speech: Speech) -> Stage {
+    fn new(text: &str, speech: LineCodec) -> Stage {
         let watch = Arc::new(Watch::new(moment(0.0)));
-        let tags = Tags::new(&settings(text), 1, Seed([9; 16]), Clock::start(), Arc::clone(&watch));
+        let tags = TagEngine::new(
+            &settings(text),
+            1,
+            KeySeed([9; 16]),
+            Clock::start(),
+            Arc::clone(&watch),
+        );
         Stage { lane: tags.lane(0), tags, watch, speech, kept: Vec::new() }
     }
 
     fn lines(text: &str) -> Stage {
-        Stage::new(text, Speech::Lines(Lines::new(settings(text).tag_bytes)))
+        Stage::new(text, LineCodec::Lines(TagSplitter::new(settings(text).tag_bytes)))
     }
 
     fn resp(text: &str) -> Stage {
-        Stage::new(&format!("resp: '127.0.0.1:6380', {text}"), Speech::Resp(Session::new(7)))
+        Stage::new(
+            &format!("resp: '127.0.0.1:6380', {text}"),
+            LineCodec::Resp(RedisSession::new(7)),
+        )
     }
 
     /// The reply to `input` at a time.
@@ -54,9 +63,10 @@ impl Stage {
         let mut out = Vec::new();
         loop {
             let mut batch = self.lane.batch_at(None, moment(seconds));
-            let Taken { used, then, .. } = self.speech.take(&self.kept, &mut batch, &mut out);
+            let InputOutcome { used, then, .. } =
+                self.speech.take(&self.kept, &mut batch, &mut out);
             self.kept.drain(..used);
-            if then != Then::Resume {
+            if then != NextStep::Resume {
                 return String::from_utf8(out).expect("text");
             }
         }
@@ -204,7 +214,7 @@ fn a_key_alone_is_asked_by_the_limits_of_the_door() {
     assert_eq!(stage.at(0.1, "THROTTLE C 11\r\n"), integers([1, 10, 0, -1, 10]));
     assert_eq!(stage.at(0.1, "THROTTLE x1\r\n"), integers([0, 1, 0, -1, 40]));
     // The same tag over the other protocol uses the same bucket.
-    stage.speech = Speech::Lines(Lines::new(100));
+    stage.speech = LineCodec::Lines(TagSplitter::new(100));
     assert_eq!(stage.at(0.2, "C\nx1\nx2\n"), "NO\nNO\nOK\n");
 }
 
@@ -300,7 +310,7 @@ fn replies_wait_for_their_reader_and_none_is_lost() {
     let mut batch = stage.lane.batch_at(None, moment(0.0));
     let taken = stage.speech.take(many.as_bytes(), &mut batch, &mut out);
     drop(batch);
-    assert_eq!(taken.then, Then::Resume);
+    assert_eq!(taken.then, NextStep::Resume);
     assert!(out.len() < 66_000, "{} bytes for somebody who may not read them", out.len());
     stage.kept = many.as_bytes()[taken.used..].to_vec();
     let rest = stage.at(0.0, "PING\r\n");
@@ -325,7 +335,7 @@ fn fuzz_any_bytes_are_answered_by_either_protocol() {
             assert!(out.len() <= 66_000 + 64 * 1024 + 16 * 1024);
             assert!(out.is_empty() || out.ends_with(b"\n"));
         }
-        stages[0].speech = Speech::Lines(Lines::new(1_024));
-        stages[1].speech = Speech::Resp(Session::new(1));
+        stages[0].speech = LineCodec::Lines(TagSplitter::new(1_024));
+        stages[1].speech = LineCodec::Resp(RedisSession::new(1));
     });
 }

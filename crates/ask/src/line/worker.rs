@@ -1,21 +1,21 @@
 //! One thread of the door: its listeners and its connections. Threads share only the engine, the
-//! socket files and the counters in [`House`].
+//! socket files and the counters in [`LineShared`].
 //!
 //! How threads start and stop: `line.rs`. What is done with a connection: `talk`.
 
-use super::commands::Session;
-use super::elsewhere::Elsewhere;
-use super::lines::Lines;
-use super::listen::{Listener, Tongue};
-use super::talk::{Link, Scratch, Speech, Talk};
-use evenkeel_config::settings::Line;
+use super::commands::RedisSession;
+use super::elsewhere::TagStoreClient;
+use super::lines::TagSplitter;
+use super::listen::{LineListener, LineProtocol};
+use super::talk::{LineBuffers, LineCodec, LineConnection, LineLink};
+use evenkeel_config::settings::LineSettings;
 use evenkeel_engine::tags::TagLane;
 use evenkeel_runtime::clock::Clock;
-use evenkeel_serve::handover::Passed;
+use evenkeel_serve::handover::HandoverSignal;
 use evenkeel_serve::waiting;
 use evenkeel_telemetry::counts::StreamCounts;
-use evenkeel_telemetry::registry::Held;
-use evenkeel_telemetry::sampler::Seldom;
+use evenkeel_telemetry::registry::GaugeGuard;
+use evenkeel_telemetry::sampler::WarningThrottle;
 use socket2::{SockRef, TcpKeepalive};
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -37,7 +37,7 @@ const ACCEPT_BURST: usize = 16;
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
 /// The state that all threads of the door share.
-pub struct House {
+pub struct LineShared {
     /// The number of open connections.
     pub connections: AtomicUsize,
     /// The number of connections that were still open when their thread ended.
@@ -46,56 +46,56 @@ pub struct House {
     clients: AtomicI64,
     lines: StreamCounts,
     resp: StreamCounts,
-    full: Seldom,
+    full: WarningThrottle,
 }
 
-impl House {
+impl LineShared {
     /// Creates the state before the first connection.
-    pub fn new(lines: StreamCounts, resp: StreamCounts) -> House {
-        House {
+    pub fn new(lines: StreamCounts, resp: StreamCounts) -> LineShared {
+        LineShared {
             connections: AtomicUsize::new(0),
             cut: AtomicUsize::new(0),
             clients: AtomicI64::new(0),
             lines,
             resp,
-            full: Seldom::default(),
+            full: WarningThrottle::default(),
         }
     }
 
-    fn counts(&self, tongue: Tongue) -> &StreamCounts {
+    fn counts(&self, tongue: LineProtocol) -> &StreamCounts {
         match tongue {
-            Tongue::Lines => &self.lines,
-            Tongue::Resp => &self.resp,
+            LineProtocol::Lines => &self.lines,
+            LineProtocol::Resp => &self.resp,
         }
     }
 }
 
 /// The state of one thread.
-pub struct Worker {
+pub struct LineWorker {
     pub(super) lane: TagLane,
     /// The store that counts for all instances, if there is one.
-    pub(super) store: Option<Rc<Elsewhere>>,
-    pub(super) scratch: RefCell<Scratch>,
+    pub(super) store: Option<Rc<TagStoreClient>>,
+    pub(super) scratch: RefCell<LineBuffers>,
     clock: Clock,
-    house: Arc<House>,
+    house: Arc<LineShared>,
     tag_bytes: Cell<usize>,
     /// The maximum number of connections of all threads together; 0 means no bound.
     bound: Cell<usize>,
-    links: RefCell<Vec<Rc<Link>>>,
+    links: RefCell<Vec<Rc<LineLink>>>,
     freed: Notify,
     drained: Notify,
     draining: Cell<bool>,
 }
 
-impl Worker {
+impl LineWorker {
     pub(super) fn new(
-        settings: &Line,
+        settings: &LineSettings,
         lane: TagLane,
-        store: Option<Rc<Elsewhere>>,
+        store: Option<Rc<TagStoreClient>>,
         clock: Clock,
-        house: Arc<House>,
-    ) -> Rc<Worker> {
-        let worker = Worker {
+        house: Arc<LineShared>,
+    ) -> Rc<LineWorker> {
+        let worker = LineWorker {
             lane,
             store,
             scratch: RefCell::default(),
@@ -113,7 +113,7 @@ impl Worker {
     }
 
     /// Applies changed settings to connections that come from now on.
-    pub(super) fn reload(&self, settings: &Line) {
+    pub(super) fn reload(&self, settings: &LineSettings) {
         self.tag_bytes.set(settings.tag_bytes);
         self.bound.set(settings.connections);
     }
@@ -123,10 +123,10 @@ impl Worker {
     }
 
     /// Returns the counters for the protocol of a connection.
-    pub(super) fn counts(&self, speech: &Speech) -> &StreamCounts {
+    pub(super) fn counts(&self, speech: &LineCodec) -> &StreamCounts {
         self.house.counts(match speech {
-            Speech::Lines(_) => Tongue::Lines,
-            Speech::Resp(_) => Tongue::Resp,
+            LineCodec::Lines(_) => LineProtocol::Lines,
+            LineCodec::Resp(_) => LineProtocol::Resp,
         })
     }
 
@@ -155,7 +155,11 @@ impl Worker {
     }
 
     /// Accepts connections until the thread drains, or another process has taken the sockets over.
-    pub(super) async fn accept(self: Rc<Worker>, listener: Open, mut passed: Passed) {
+    pub(super) async fn accept(
+        self: Rc<LineWorker>,
+        listener: RegisteredListener,
+        mut passed: HandoverSignal,
+    ) {
         loop {
             for _ in 0..ACCEPT_BURST {
                 let drained = self.drained.notified();
@@ -177,46 +181,46 @@ impl Worker {
 
     /// Accepts the connections that wait in the system's queue: closing the listener would reset
     /// them.
-    fn accept_waiting(self: &Rc<Worker>, listener: Open) {
+    fn accept_waiting(self: &Rc<LineWorker>, listener: RegisteredListener) {
         match listener {
-            Open::Tcp(listener, tongue) => waiting::at(listener)
-                .map(|(stream, peer)| Stream::of(stream, peer, tongue))
+            RegisteredListener::Tcp(listener, tongue) => waiting::at(listener)
+                .map(|(stream, peer)| LineStream::of(stream, peer, tongue))
                 .for_each(|stream| self.welcome(stream)),
-            Open::Unix(listener) => {
-                waiting::at_file(listener).map(Stream::Unix).for_each(|stream| self.welcome(stream))
-            }
+            RegisteredListener::Unix(listener) => waiting::at_file(listener)
+                .map(LineStream::Unix)
+                .for_each(|stream| self.welcome(stream)),
         }
     }
 
-    fn welcome(self: &Rc<Worker>, stream: Stream) {
+    fn welcome(self: &Rc<LineWorker>, stream: LineStream) {
         match stream {
-            Stream::Tcp(stream, client, tongue) => {
+            LineStream::Tcp(stream, client, tongue) => {
                 let _ = stream.set_nodelay(true);
                 let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
                 let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
                 self.converse(stream, Some(client), tongue);
             }
-            Stream::Unix(stream) => self.converse(stream, None, Tongue::Lines),
+            LineStream::Unix(stream) => self.converse(stream, None, LineProtocol::Lines),
         }
     }
 
     fn converse<S: AsyncRead + AsyncWrite + AsFd + Unpin + 'static>(
-        self: &Rc<Worker>,
+        self: &Rc<LineWorker>,
         stream: S,
         client: Option<IpAddr>,
-        tongue: Tongue,
+        tongue: LineProtocol,
     ) {
         self.make_room(tongue);
-        let link = Rc::new(Link::default());
+        let link = Rc::new(LineLink::default());
         link.active.set(self.clock.now().0 / 1_000_000);
-        let seat = Seat::take(self, &link, tongue);
+        let seat = LineGuard::take(self, &link, tongue);
         let speech = match tongue {
-            Tongue::Lines => Speech::Lines(Lines::new(self.tag_bytes.get())),
-            Tongue::Resp => {
-                Speech::Resp(Session::new(self.house.clients.fetch_add(1, Relaxed) + 1))
+            LineProtocol::Lines => LineCodec::Lines(TagSplitter::new(self.tag_bytes.get())),
+            LineProtocol::Resp => {
+                LineCodec::Resp(RedisSession::new(self.house.clients.fetch_add(1, Relaxed) + 1))
             }
         };
-        let mut talk = Talk::new(stream, Rc::clone(self), link, client, speech);
+        let mut talk = LineConnection::new(stream, Rc::clone(self), link, client, speech);
         tokio::task::spawn_local(async move {
             poll_fn(|cx| talk.poll(cx)).await;
             drop(seat);
@@ -226,7 +230,7 @@ impl Worker {
     /// If the maximum number of connections is open, closes the connection of this thread that has
     /// been silent longest. Its client can reconnect or continue without an answer, while a new
     /// client would get none at all.
-    fn make_room(&self, tongue: Tongue) {
+    fn make_room(&self, tongue: LineProtocol) {
         let bound = self.bound.get();
         if bound == 0 || self.house.connections.load(Relaxed) < bound {
             return;
@@ -257,53 +261,57 @@ async fn accept_failed(error: &io::Error) {
 }
 
 /// A listener on this thread's runtime.
-pub enum Open {
-    Tcp(TcpListener, Tongue),
+pub enum RegisteredListener {
+    Tcp(TcpListener, LineProtocol),
     Unix(UnixListener),
 }
 
 /// An accepted connection.
-enum Stream {
-    Tcp(TcpStream, IpAddr, Tongue),
+enum LineStream {
+    Tcp(TcpStream, IpAddr, LineProtocol),
     Unix(UnixStream),
 }
 
-impl Stream {
-    fn of(stream: TcpStream, peer: SocketAddr, tongue: Tongue) -> Stream {
-        Stream::Tcp(stream, peer.ip().to_canonical(), tongue)
+impl LineStream {
+    fn of(stream: TcpStream, peer: SocketAddr, tongue: LineProtocol) -> LineStream {
+        LineStream::Tcp(stream, peer.ip().to_canonical(), tongue)
     }
 }
 
-impl Open {
+impl RegisteredListener {
     /// Registers a listener with the runtime of this thread.
-    pub fn new(listener: Listener) -> io::Result<Open> {
+    pub fn new(listener: LineListener) -> io::Result<RegisteredListener> {
         Ok(match listener {
-            Listener::Tcp(listener, tongue) => Open::Tcp(TcpListener::from_std(listener)?, tongue),
-            Listener::Unix(listener) => Open::Unix(UnixListener::from_std(listener)?),
+            LineListener::Tcp(listener, tongue) => {
+                RegisteredListener::Tcp(TcpListener::from_std(listener)?, tongue)
+            }
+            LineListener::Unix(listener) => {
+                RegisteredListener::Unix(UnixListener::from_std(listener)?)
+            }
         })
     }
 
-    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Stream>> {
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<LineStream>> {
         match self {
-            Open::Tcp(listener, tongue) => {
-                listener.poll_accept(cx).map_ok(|(stream, peer)| Stream::of(stream, peer, *tongue))
-            }
-            Open::Unix(listener) => {
-                listener.poll_accept(cx).map_ok(|(stream, _)| Stream::Unix(stream))
+            RegisteredListener::Tcp(listener, tongue) => listener
+                .poll_accept(cx)
+                .map_ok(|(stream, peer)| LineStream::of(stream, peer, *tongue)),
+            RegisteredListener::Unix(listener) => {
+                listener.poll_accept(cx).map_ok(|(stream, _)| LineStream::Unix(stream))
             }
         }
     }
 }
 
 /// A connection's entry in the list of its thread and in the counters, removed when dropped.
-struct Seat {
-    worker: Rc<Worker>,
-    link: Rc<Link>,
-    _counted: Held,
+struct LineGuard {
+    worker: Rc<LineWorker>,
+    link: Rc<LineLink>,
+    _counted: GaugeGuard,
 }
 
-impl Seat {
-    fn take(worker: &Rc<Worker>, link: &Rc<Link>, tongue: Tongue) -> Seat {
+impl LineGuard {
+    fn take(worker: &Rc<LineWorker>, link: &Rc<LineLink>, tongue: LineProtocol) -> LineGuard {
         let counts = worker.house.counts(tongue);
         counts.accepted.increment(1);
         worker.house.connections.fetch_add(1, Relaxed);
@@ -311,11 +319,11 @@ impl Seat {
         link.place.set(links.len());
         links.push(Rc::clone(link));
         let (worker, link) = (Rc::clone(worker), Rc::clone(link));
-        Seat { _counted: counts.connections.hold(), worker: Rc::clone(&worker), link }
+        LineGuard { _counted: counts.connections.hold(), worker: Rc::clone(&worker), link }
     }
 }
 
-impl Drop for Seat {
+impl Drop for LineGuard {
     fn drop(&mut self) {
         let mut links = self.worker.links.borrow_mut();
         let place = self.link.place.get();

@@ -5,14 +5,14 @@
 //! milliseconds since the Unix epoch. An invalid message is counted and changes nothing. Source:
 //! the facts about Smockron's wire format in docs/guide/master.md.
 
-use super::link::{Ended, Link};
-use super::wall::Wall;
-use super::zmtp::{Event, Message, Role, Session, subscription};
-use super::{Desk, TcpStream};
+use super::link::{ZmqConnectionError, ZmqLink};
+use super::wall::WallClock;
+use super::zmtp::{SocketRole, ZmtpEvent, ZmtpMessage, ZmtpSession, subscription};
+use super::{MasterShared, TcpStream};
 use evenkeel_core::classify::readable;
 use evenkeel_core::units::{Nanos, Time};
-use evenkeel_engine::domains::{Domain, Heard};
-use evenkeel_telemetry::counts::master::{Told, Way};
+use evenkeel_engine::domains::{MasterDomain, RecordOutcome};
+use evenkeel_telemetry::counts::master::{GatekeeperDirection, GatekeeperMessageKind};
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -26,32 +26,40 @@ const LOG_INFO: usize = 5;
 const DELAY_MAX: Nanos = Nanos::from_secs(86_400);
 
 /// Handles the reports of a gatekeeper at `peer` until it disconnects.
-pub async fn run(stream: TcpStream, peer: IpAddr, desk: Rc<Desk>) -> Result<Infallible, Ended> {
-    let link = Link::meet(stream, Role::Subscriber).await?;
-    desk.counts.came(peer, Way::Tells, desk.clock.now());
+pub async fn run(
+    stream: TcpStream,
+    peer: IpAddr,
+    desk: Rc<MasterShared>,
+) -> Result<Infallible, ZmqConnectionError> {
+    let link = ZmqLink::meet(stream, SocketRole::Subscriber).await?;
+    desk.counts.record_connect(peer, GatekeeperDirection::Tells, desk.clock.now());
     let ended = hear(link, peer, &desk).await;
-    desk.counts.went(peer, Way::Tells, desk.clock.now());
+    desk.counts.record_disconnect(peer, GatekeeperDirection::Tells, desk.clock.now());
     ended
 }
 
-async fn hear(mut link: Link, peer: IpAddr, desk: &Desk) -> Result<Infallible, Ended> {
+async fn hear(
+    mut link: ZmqLink,
+    peer: IpAddr,
+    desk: &MasterShared,
+) -> Result<Infallible, ZmqConnectionError> {
     let mut out = Vec::new();
     // Subscribe to everything: the domain of each message is checked when it arrives.
     subscription(link.version(), b"", &mut out);
     loop {
-        let wall = Wall::read(&desk.clock);
-        let (mut orders, mut messages) = (Orders::default(), 0);
+        let wall = WallClock::read(&desk.clock);
+        let (mut orders, mut messages) = (DelayOrders::default(), 0);
         let drained = link.drain(|event| {
             let told = match event {
-                Event::Message(message) => told(desk, peer, &message, &wall, &mut orders),
-                Event::TooLarge => Told::Faulty,
-                Event::Ping(context) => return Session::pong(context, &mut out),
+                ZmtpEvent::Message(message) => told(desk, peer, &message, &wall, &mut orders),
+                ZmtpEvent::TooLarge => GatekeeperMessageKind::Faulty,
+                ZmtpEvent::Ping(context) => return ZmtpSession::pong(context, &mut out),
                 _ => return,
             };
             messages += 1;
-            desk.counts.told(told);
+            desk.counts.record_message(told);
         });
-        desk.counts.heard(peer, messages, wall.now);
+        desk.counts.record_messages(peer, messages, wall.now);
         drained?;
         if let Some(store) = &desk.store {
             orders = store.ask(orders, wall.now).await;
@@ -65,31 +73,31 @@ async fn hear(mut link: Link, peer: IpAddr, desk: &Desk) -> Result<Infallible, E
 
 /// Handles one message from `peer`.
 fn told(
-    desk: &Desk,
+    desk: &MasterShared,
     peer: IpAddr,
-    message: &Message<'_>,
-    wall: &Wall,
-    orders: &mut Orders,
-) -> Told {
+    message: &ZmtpMessage<'_>,
+    wall: &WallClock,
+    orders: &mut DelayOrders,
+) -> GatekeeperMessageKind {
     if message.count() < FRAMES_MIN {
-        return Told::Faulty;
+        return GatekeeperMessageKind::Faulty;
     }
     let domain = message.part(0);
     let domain = domain.strip_suffix(b"\0").unwrap_or(domain);
     let (told, at) = match message.part(1) {
-        b"ACCEPTED" => (Told::Accepted, wall.time(message.part(3))),
-        b"DELAYED" => (Told::Delayed, wall.time(message.part(4))),
-        b"REJECTED" => (Told::Rejected, Some(wall.now)),
-        _ => return Told::Faulty,
+        b"ACCEPTED" => (GatekeeperMessageKind::Accepted, wall.time(message.part(3))),
+        b"DELAYED" => (GatekeeperMessageKind::Delayed, wall.time(message.part(4))),
+        b"REJECTED" => (GatekeeperMessageKind::Rejected, Some(wall.now)),
+        _ => return GatekeeperMessageKind::Faulty,
     };
-    let Some(at) = at else { return Told::Faulty };
+    let Some(at) = at else { return GatekeeperMessageKind::Faulty };
     let Some(domain) = desk.domains.get(domain) else {
-        desk.counts.unknown(domain, peer, wall.now);
-        return Told::Unknown;
+        desk.counts.record_unknown_domain(domain, peer, wall.now);
+        return GatekeeperMessageKind::Unknown;
     };
     if !message.part(LOG_INFO).is_empty() {
         let text = |index| readable(message.part(index));
-        desk.counts.noted(wall.now, || {
+        desk.counts.log_message_text(wall.now, || {
             tracing::info!(
                 target: "evenkeel::master", domain = domain.name(), status = text(1),
                 identifier = text(2), %peer, log_info = text(LOG_INFO),
@@ -97,34 +105,34 @@ fn told(
             );
         });
     }
-    if told == Told::Rejected {
+    if told == GatekeeperMessageKind::Rejected {
         return told;
     }
-    if told == Told::Delayed
+    if told == GatekeeperMessageKind::Delayed
         && let Some(came) = wall.time(message.part(3))
     {
         // No request is delayed for a day, so a longer time is an error.
         let delay = at.since(came);
         if delay <= DELAY_MAX {
-            desk.counts.delayed_by(delay);
+            desk.counts.record_delay(delay);
         }
     }
     let identifier = message.part(2);
-    let until = match domain.hear(identifier, at, wall.now) {
-        Heard::Stale => return Told::Stale,
-        Heard::Free if desk.store.is_none() => return told,
-        Heard::Free => None,
-        Heard::Until(until) => Some(until),
+    let until = match domain.record_request(identifier, at, wall.now) {
+        RecordOutcome::Stale => return GatekeeperMessageKind::Stale,
+        RecordOutcome::Free if desk.store.is_none() => return told,
+        RecordOutcome::Free => None,
+        RecordOutcome::Until(until) => Some(until),
     };
     let (domain, identifier) = (Arc::clone(domain), identifier.into());
-    orders.0.push(Order { domain, identifier, at, until });
+    orders.0.push(DelayOrder { domain, identifier, at, until });
     told
 }
 
 /// The effect of one report: the request, and the time until which the next one of its client has
 /// to wait.
-pub struct Order {
-    pub domain: Arc<Domain>,
+pub struct DelayOrder {
+    pub domain: Arc<MasterDomain>,
     pub identifier: Box<[u8]>,
     pub at: Time,
     pub until: Option<Time>,
@@ -132,15 +140,15 @@ pub struct Order {
 
 /// The orders that result from all messages read at once.
 #[derive(Default)]
-pub struct Orders(pub Vec<Order>);
+pub struct DelayOrders(pub Vec<DelayOrder>);
 
-impl Orders {
+impl DelayOrders {
     /// Sends the orders to the gatekeepers that subscribe to their domains.
-    fn publish(self, desk: &Desk, wall: &Wall) {
-        for Order { domain, identifier, until, .. } in self.0 {
+    fn publish(self, desk: &MasterShared, wall: &WallClock) {
+        for DelayOrder { domain, identifier, until, .. } in self.0 {
             let Some(until) = until else { continue };
             let dropped = desk.hub.publish(domain.name(), &identifier, wall.millis(until));
-            desk.counts.published(dropped);
+            desk.counts.record_order(dropped);
         }
     }
 }

@@ -6,31 +6,31 @@
 //! store continues with its own state, and a master that has just started gets the state of the
 //! store. How the store is asked: `store::redis`.
 
-use super::accounts::{Order, Orders};
+use super::accounts::{DelayOrder, DelayOrders};
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::units::{Cost, Nanos, Time};
-use evenkeel_store::redis::{Account, Lane, Naming, Outbox, Store};
+use evenkeel_store::redis::{ChargeOutbox, KeyNaming, RedisStore, StoreAccount, StoreLane};
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// The thread's access to the store.
-pub struct Elsewhere {
-    lane: Rc<Lane>,
-    naming: Naming,
-    outbox: Outbox,
+pub struct MasterStoreClient {
+    lane: Rc<StoreLane>,
+    naming: KeyNaming,
+    outbox: ChargeOutbox,
 }
 
-impl Elsewhere {
+impl MasterStoreClient {
     /// Creates the access for this thread. Its tasks run on the thread's runtime.
-    pub fn new(store: &Arc<Store>) -> Elsewhere {
+    pub fn new(store: &Arc<RedisStore>) -> MasterStoreClient {
         let lane = store.lane();
-        Elsewhere { outbox: lane.outbox(), lane, naming: store.naming() }
+        MasterStoreClient { outbox: lane.outbox(), lane, naming: store.naming() }
     }
 
     /// Counts all reports in the store, and extends the waits if the store knows a later time.
-    pub async fn ask(&self, mut orders: Orders, now: Time) -> Orders {
+    pub async fn ask(&self, mut orders: DelayOrders, now: Time) -> DelayOrders {
         let each = orders.0.iter().enumerate();
-        let (places, mut accounts): (Vec<usize>, Vec<Account>) = each
+        let (places, mut accounts): (Vec<usize>, Vec<StoreAccount>) = each
             .flat_map(|(place, order)| {
                 self.accounts(order, now).into_iter().map(move |account| (place, account))
             })
@@ -53,14 +53,14 @@ impl Elsewhere {
         orders
     }
 
-    fn accounts(&self, order: &Order, now: Time) -> Vec<Account> {
-        let Order { domain, identifier, at, .. } = order;
+    fn accounts(&self, order: &DelayOrder, now: Time) -> Vec<StoreAccount> {
+        let DelayOrder { domain, identifier, at, .. } = order;
         let (home, buckets) = domain.buckets(identifier, *at, now);
-        let account = |(key, at): (evenkeel_core::classify::Key, Time)| {
+        let account = |(key, at): (evenkeel_core::classify::LimitKey, Time)| {
             let limit = home.limits().get(usize::from(key.limit))?;
             let rule = format!("{}:{}", domain.name(), limit.name);
             let name = self.naming.account("master", &limit.algorithm, &rule, identifier);
-            let mut account = Account::new(name, &home, key, Cost::hits(1), now);
+            let mut account = StoreAccount::new(name, &home, key, Cost::hits(1), now);
             (account.at, account.patience) = (at, None);
             Some(account)
         };
@@ -69,7 +69,7 @@ impl Elsewhere {
 }
 
 /// Returns how long the next request has to wait according to the store.
-fn wait(account: &Account) -> Nanos {
+fn wait(account: &StoreAccount) -> Nanos {
     let Some(word) = account.word else { return Nanos::ZERO };
     match &account.algorithm {
         Algorithm::Debt(debt) => debt.wait(word.clock.plus(word.after), Cost::ZERO, word.clock),

@@ -6,17 +6,19 @@
 //! look orders up in `engine::domains::gatekeeper`, and do not wait for this thread. Frames:
 //! docs/guide/gatekeeper.md.
 
-use super::link::{Ended, Link};
-use super::wall::Wall;
-use super::zmtp::{Event, Message, Role, Session, Version, message, subscription};
-use evenkeel_config::settings::{self, gatekeeper::Remote};
-use evenkeel_engine::domains::gatekeeper::Gatekeeper;
-use evenkeel_engine::domains::outbox::{Note, Status};
+use super::link::{ZmqConnectionError, ZmqLink};
+use super::wall::WallClock;
+use super::zmtp::{
+    SocketRole, ZmtpEvent, ZmtpMessage, ZmtpSession, ZmtpVersion, message, subscription,
+};
+use evenkeel_config::settings::{self, gatekeeper::MasterAddress};
+use evenkeel_engine::domains::gatekeeper::GatekeeperEngine;
+use evenkeel_engine::domains::outbox::{ReportedStatus, RequestReport};
 use evenkeel_runtime::clock::Clock;
-use evenkeel_runtime::thread::Thread;
+use evenkeel_runtime::thread::OwnedThread;
 use evenkeel_serve::watchdog;
-use evenkeel_telemetry::counts::beats::Beats;
-use evenkeel_telemetry::registry::Held;
+use evenkeel_telemetry::counts::beats::Heartbeats;
+use evenkeel_telemetry::registry::GaugeGuard;
 use rustix::net::sockopt;
 use std::convert::Infallible;
 use std::io;
@@ -30,29 +32,29 @@ use tokio::time::{sleep, timeout};
 /// The time limit for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// The first pause after a connection has ended or failed. It doubles each time.
-const PAUSE: Duration = Duration::from_millis(50);
+const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause, and so the longest delay until a reachable master is found again.
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// The time limit for sending pending reports when the program ends.
-const LAST: Duration = Duration::from_millis(500);
+const LAST_REPORTS_TIMEOUT: Duration = Duration::from_millis(500);
 /// The maximum number of subscriptions remembered; a master has one.
 const TOPICS_MAX: usize = 64;
 /// A connection is given up if sent data are not acknowledged for this time.
-const GONE_AFTER: Duration = Duration::from_secs(15);
+const ACK_TIMEOUT: Duration = Duration::from_secs(15);
 /// The error of a connection on which the master does not subscribe.
-const UNHEARD: &str = "it answers, but has not asked for this domain";
+const NOT_SUBSCRIBED: &str = "it answers, but has not asked for this domain";
 /// The minimum number of parts of an order.
 const ORDER_PARTS: usize = 4;
 
 /// The thread could not be started. Nothing is connected then.
 #[derive(Debug, thiserror::Error)]
 #[error("gatekeeper: cannot start its thread: {0}")]
-pub struct StartError(io::Error);
+pub struct GatekeeperStartError(io::Error);
 
 /// A thread that talks to the master until this is dropped.
-pub struct Running(Thread<watch::Sender<bool>>);
+pub struct RunningGatekeeper(OwnedThread<watch::Sender<bool>>);
 
-impl Running {
+impl RunningGatekeeper {
     /// Sends the pending reports to the master for a moment, then ends.
     pub fn stop(&self) {
         self.0.orders.send_replace(true);
@@ -62,38 +64,40 @@ impl Running {
 /// Starts to talk to the master. The master need not be reachable.
 ///
 /// # Errors
-/// [`StartError`].
+/// [`GatekeeperStartError`].
 pub fn start(
-    settings: &settings::Gatekeeper,
-    keeper: &Arc<Gatekeeper>,
+    settings: &settings::GatekeeperSettings,
+    keeper: &Arc<GatekeeperEngine>,
     clock: Clock,
-    beats: Beats,
-) -> Result<Running, StartError> {
+    beats: Heartbeats,
+) -> Result<RunningGatekeeper, GatekeeperStartError> {
     let (stop, stopped) = watch::channel(false);
     let (master, control) = (settings.master.clone(), settings.control.clone());
     let keeper = Arc::clone(keeper);
     let run = async move || {
         tokio::task::spawn_local(watchdog::beat("gatekeeper", beats, clock));
-        serve(Rc::new(Desk { keeper, clock }), master, control, stopped).await;
+        serve(Rc::new(GatekeeperShared { keeper, clock }), master, control, stopped).await;
     };
-    Thread::serve("gatekeeper", stop, (), run).map(Running).map_err(StartError)
+    OwnedThread::serve("gatekeeper", stop, (), run)
+        .map(RunningGatekeeper)
+        .map_err(GatekeeperStartError)
 }
 
 /// The state that both connections share.
-struct Desk {
-    keeper: Arc<Gatekeeper>,
+struct GatekeeperShared {
+    keeper: Arc<GatekeeperEngine>,
     clock: Clock,
 }
 
 async fn serve(
-    desk: Rc<Desk>,
-    master: Remote,
-    control: Remote,
+    desk: Rc<GatekeeperShared>,
+    master: MasterAddress,
+    control: MasterAddress,
     mut stopped: watch::Receiver<bool>,
 ) {
     let domain = &*desk.keeper.domain().to_owned();
-    let tell = tell(Rc::clone(&desk), Line::new("accounting", master, domain));
-    let hear = hear(Rc::clone(&desk), Line::new("control", control, domain));
+    let tell = tell(Rc::clone(&desk), MasterConnection::new("accounting", master, domain));
+    let hear = hear(Rc::clone(&desk), MasterConnection::new("control", control, domain));
     let tasks = [
         tokio::task::spawn_local(tell),
         tokio::task::spawn_local(hear),
@@ -107,11 +111,11 @@ async fn serve(
         }
     };
     // A master that does not read in time misses the last messages.
-    let _ = timeout(LAST, sent).await;
+    let _ = timeout(LAST_REPORTS_TIMEOUT, sent).await;
     tasks.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
-async fn seconds(desk: Rc<Desk>) {
+async fn seconds(desk: Rc<GatekeeperShared>) {
     loop {
         sleep(Duration::from_secs(1)).await;
         desk.keeper.tick();
@@ -119,37 +123,43 @@ async fn seconds(desk: Rc<Desk>) {
 }
 
 /// One of the two connections, with its state across reconnects.
-struct Line {
+struct MasterConnection {
     domain: String,
     socket: &'static str,
-    to: Remote,
+    to: MasterAddress,
     pause: Duration,
     /// Whether the end of the connection has been logged.
     told: bool,
 }
 
-impl Line {
-    fn new(socket: &'static str, to: Remote, domain: &str) -> Line {
-        Line { domain: domain.to_owned(), socket, to, pause: PAUSE, told: false }
+impl MasterConnection {
+    fn new(socket: &'static str, to: MasterAddress, domain: &str) -> MasterConnection {
+        MasterConnection {
+            domain: domain.to_owned(),
+            socket,
+            to,
+            pause: RECONNECT_PAUSE,
+            told: false,
+        }
     }
 
     /// Connects to the master, as a socket of this kind.
-    async fn meet(&mut self, role: Role) -> Result<Link, Ended> {
+    async fn meet(&mut self, role: SocketRole) -> Result<ZmqLink, ZmqConnectionError> {
         let connecting = timeout(CONNECT_TIMEOUT, TcpStream::connect(self.to.authority()));
-        let stream = connecting.await.map_err(|_| Ended::Late("answer"))??;
+        let stream = connecting.await.map_err(|_| ZmqConnectionError::Late("answer"))??;
         watch_closely(&stream);
-        let link = Link::meet(stream, role).await?;
+        let link = ZmqLink::meet(stream, role).await?;
         let (socket, master) = (self.socket, &self.to);
         let zmtp = link.version();
         tracing::info!(
             target: "evenkeel::gatekeeper", socket, %master, %zmtp, "connected to the master"
         );
-        (self.pause, self.told) = (PAUSE, false);
+        (self.pause, self.told) = (RECONNECT_PAUSE, false);
         Ok(link)
     }
 
     /// Logs that the connection has ended, and pauses.
-    async fn rest(&mut self, ended: &Ended) {
+    async fn rest(&mut self, ended: &ZmqConnectionError) {
         let (domain, socket, master) = (&*self.domain, self.socket, &self.to);
         if !std::mem::replace(&mut self.told, true) {
             tracing::warn!(
@@ -158,56 +168,59 @@ impl Line {
             );
         }
         sleep(self.pause).await;
-        self.pause = (2 * self.pause).min(PAUSE_MAX);
+        self.pause = (2 * self.pause).min(RECONNECT_PAUSE_MAX);
     }
 }
 
 /// Makes the system detect soon that the peer is gone. A system without this option detects it
 /// later.
 fn watch_closely(stream: &TcpStream) {
-    let gone_after = u32::try_from(GONE_AFTER.as_millis()).unwrap_or(u32::MAX);
+    let gone_after = u32::try_from(ACK_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
     let _ = sockopt::set_tcp_user_timeout(stream, gone_after);
 }
 
 /// Reports requests to the master, forever.
-async fn tell(desk: Rc<Desk>, mut line: Line) {
+async fn tell(desk: Rc<GatekeeperShared>, mut line: MasterConnection) {
     loop {
         let Err(ended) = told(&desk, &mut line).await;
         desk.keeper.outbox.set_open(false, &desk.keeper.counts);
-        desk.keeper.counts.sockets[0].away(&ended, desk.clock.now());
+        desk.keeper.counts.sockets[0].mark_unreachable(&ended, desk.clock.now());
         line.rest(&ended).await;
     }
 }
 
-async fn told(desk: &Desk, line: &mut Line) -> Result<Infallible, Ended> {
-    let mut link = line.meet(Role::Publisher).await?;
+async fn told(
+    desk: &GatekeeperShared,
+    line: &mut MasterConnection,
+) -> Result<Infallible, ZmqConnectionError> {
+    let mut link = line.meet(SocketRole::Publisher).await?;
     let (outbox, counts) = (&desk.keeper.outbox, &desk.keeper.counts);
     let topic = topic(desk.keeper.domain());
     let mut wanted: Vec<Box<[u8]>> = Vec::new();
-    let mut heard: Option<Held> = None;
+    let mut heard: Option<GaugeGuard> = None;
     loop {
         let mut out = Vec::new();
         link.drain(|event| match event {
-            Event::Subscribe(topic) if wanted.len() < TOPICS_MAX => wanted.push(topic.into()),
-            Event::Cancel(topic) => {
+            ZmtpEvent::Subscribe(topic) if wanted.len() < TOPICS_MAX => wanted.push(topic.into()),
+            ZmtpEvent::Cancel(topic) => {
                 let at = wanted.iter().position(|wanted| **wanted == *topic);
                 at.into_iter().for_each(|at| drop(wanted.swap_remove(at)));
             }
-            Event::Ping(context) => Session::pong(context, &mut out),
+            ZmtpEvent::Ping(context) => ZmtpSession::pong(context, &mut out),
             _ => {}
         })?;
         // Connected means that the master has subscribed, not only that TCP is connected.
         let open = wanted.iter().any(|prefix| topic.starts_with(prefix));
         outbox.set_open(open, counts);
-        let wall = Wall::read(&desk.clock);
+        let wall = WallClock::read(&desk.clock);
         heard = open.then(|| heard.take().unwrap_or_else(|| counts.sockets[0].hold(wall.now)));
         if !open {
-            counts.sockets[0].away(UNHEARD, wall.now);
+            counts.sockets[0].mark_unreachable(NOT_SUBSCRIBED, wall.now);
         }
         let notes = outbox.take();
         notes.iter().for_each(|note| write(link.version(), &topic, note, &wall, &mut out));
         let sent = link.send(&out).await;
-        outbox.sent(&notes);
+        outbox.release(&notes);
         match sent {
             Ok(()) => counts.sent.increment(notes.len() as u64),
             Err(ended) => {
@@ -223,43 +236,52 @@ async fn told(desk: &Desk, line: &mut Line) -> Result<Infallible, Ended> {
 }
 
 /// Writes the message of one request.
-fn write(version: Version, topic: &[u8], note: &Note, wall: &Wall, out: &mut Vec<u8>) {
+fn write(
+    version: ZmtpVersion,
+    topic: &[u8],
+    note: &RequestReport,
+    wall: &WallClock,
+    out: &mut Vec<u8>,
+) {
     let came = wall.millis_before(note.came).to_string();
     let (status, until) = match note.status {
-        Status::Accepted => (&b"ACCEPTED"[..], String::new()),
-        Status::Delayed(until) => (&b"DELAYED"[..], wall.millis(until).to_string()),
-        Status::Rejected => (&b"REJECTED"[..], String::new()),
+        ReportedStatus::Accepted => (&b"ACCEPTED"[..], String::new()),
+        ReportedStatus::Delayed(until) => (&b"DELAYED"[..], wall.millis(until).to_string()),
+        ReportedStatus::Rejected => (&b"REJECTED"[..], String::new()),
     };
     let (came, until) = (came.as_bytes(), until.as_bytes());
     message(version, &[topic, status, &note.identifier, came, until, &note.log_info], out);
 }
 
 /// Receives the master's orders, forever.
-async fn hear(desk: Rc<Desk>, mut line: Line) {
+async fn hear(desk: Rc<GatekeeperShared>, mut line: MasterConnection) {
     loop {
         let Err(ended) = heard(&desk, &mut line).await;
-        desk.keeper.counts.sockets[1].away(&ended, desk.clock.now());
+        desk.keeper.counts.sockets[1].mark_unreachable(&ended, desk.clock.now());
         line.rest(&ended).await;
     }
 }
 
-async fn heard(desk: &Desk, line: &mut Line) -> Result<Infallible, Ended> {
-    let mut link = line.meet(Role::Subscriber).await?;
+async fn heard(
+    desk: &GatekeeperShared,
+    line: &mut MasterConnection,
+) -> Result<Infallible, ZmqConnectionError> {
+    let mut link = line.meet(SocketRole::Subscriber).await?;
     let _connected = desk.keeper.counts.sockets[1].hold(desk.clock.now());
     let topic = topic(desk.keeper.domain());
     let mut out = Vec::new();
     subscription(link.version(), &topic, &mut out);
     loop {
-        let wall = Wall::read(&desk.clock);
+        let wall = WallClock::read(&desk.clock);
         let counts = &desk.keeper.counts;
         link.drain(|event| match event {
             // A master with ZeroMQ 2 sends every message to every subscriber.
-            Event::Message(message) if !message.part(0).starts_with(&topic) => {}
-            Event::Message(message) if learned(desk, &topic, &message, &wall) => {
-                counts.ordered(wall.now);
+            ZmtpEvent::Message(message) if !message.part(0).starts_with(&topic) => {}
+            ZmtpEvent::Message(message) if learned(desk, &topic, &message, &wall) => {
+                counts.record_order(wall.now);
             }
-            Event::Message(_) | Event::TooLarge => counts.faulty.increment(1),
-            Event::Ping(context) => Session::pong(context, &mut out),
+            ZmtpEvent::Message(_) | ZmtpEvent::TooLarge => counts.faulty.increment(1),
+            ZmtpEvent::Ping(context) => ZmtpSession::pong(context, &mut out),
             _ => {}
         })?;
         link.send(&out).await?;
@@ -269,7 +291,12 @@ async fn heard(desk: &Desk, line: &mut Line) -> Result<Infallible, Ended> {
 }
 
 /// Handles one order. Returns false if it is invalid.
-fn learned(desk: &Desk, topic: &[u8], message: &Message<'_>, wall: &Wall) -> bool {
+fn learned(
+    desk: &GatekeeperShared,
+    topic: &[u8],
+    message: &ZmtpMessage<'_>,
+    wall: &WallClock,
+) -> bool {
     let known = message.part(0) == topic && message.part(1) == b"DELAY_UNTIL";
     if !known || message.count() < ORDER_PARTS {
         return false;
@@ -290,22 +317,22 @@ mod tests {
     #[test]
     fn s14_every_message_has_six_frames() {
         let written = |status, identifier: &[u8]| {
-            let note = Note {
+            let note = RequestReport {
                 status,
                 identifier: identifier.into(),
                 came: Time(1_795_206_188_293_400_000),
                 log_info: Box::default(),
             };
             let mut out = Vec::new();
-            let wall = Wall::fixed(Time(0));
-            write(Version::Three, b"d\0", &note, &wall, &mut out);
+            let wall = WallClock::fixed(Time(0));
+            write(ZmtpVersion::Three, b"d\0", &note, &wall, &mut out);
             out.escape_ascii().to_string()
         };
         assert_eq!(
-            written(Status::Accepted, b"c"),
+            written(ReportedStatus::Accepted, b"c"),
             "\\x01\\x02d\\x00\\x01\\x08ACCEPTED\\x01\\x01c\\x01\\r1795206188293\\x01\\x00\\x00\\x00"
         );
-        let delayed = Status::Delayed(Time(1_795_206_188_833_000_000));
+        let delayed = ReportedStatus::Delayed(Time(1_795_206_188_833_000_000));
         assert_eq!(
             written(delayed, b""),
             "\\x01\\x02d\\x00\\x01\\x07DELAYED\\x01\\x00\\x01\\r1795206188293\

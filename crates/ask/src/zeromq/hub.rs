@@ -4,7 +4,7 @@
 //! gatekeeper and for all together. If an order does not fit, it is dropped and counted; the next
 //! order for that identifier carries the same information. This file knows no sockets.
 
-use super::zmtp::{Version, message};
+use super::zmtp::{ZmtpVersion, message};
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -19,17 +19,17 @@ const TOPICS_MAX: usize = 1024;
 const TOPIC_BYTES_MAX: usize = 256;
 
 /// All subscribers.
-pub struct Hub {
-    listeners: RefCell<Vec<Rc<Listener>>>,
+pub struct OrderHub {
+    listeners: RefCell<Vec<Rc<OrderSubscriber>>>,
     ready: Rc<Cell<usize>>,
     /// Notified when pending bytes have been sent.
     sent: Notify,
 }
 
 /// A gatekeeper that receives orders.
-pub struct Listener {
+pub struct OrderSubscriber {
     /// The protocol version of the gatekeeper.
-    version: Version,
+    version: ZmtpVersion,
     topics: RefCell<Vec<Box<[u8]>>>,
     ready: RefCell<Vec<u8>>,
     /// The number of bytes that are pending or being sent.
@@ -40,14 +40,14 @@ pub struct Listener {
     wake: Notify,
 }
 
-impl Hub {
-    pub fn new() -> Hub {
-        Hub { listeners: RefCell::default(), ready: Rc::default(), sent: Notify::new() }
+impl OrderHub {
+    pub fn new() -> OrderHub {
+        OrderHub { listeners: RefCell::default(), ready: Rc::default(), sent: Notify::new() }
     }
 
-    /// Adds a subscriber, until [`Hub::leave`].
-    pub fn join(&self, version: Version) -> Rc<Listener> {
-        let listener = Rc::new(Listener {
+    /// Adds a subscriber, until [`OrderHub::leave`].
+    pub fn join(&self, version: ZmtpVersion) -> Rc<OrderSubscriber> {
+        let listener = Rc::new(OrderSubscriber {
             version,
             topics: RefCell::default(),
             ready: RefCell::default(),
@@ -61,7 +61,7 @@ impl Hub {
     }
 
     /// Removes a subscriber and its pending bytes.
-    pub fn leave(&self, listener: &Rc<Listener>) {
+    pub fn leave(&self, listener: &Rc<OrderSubscriber>) {
         self.listeners.borrow_mut().retain(|other| !Rc::ptr_eq(other, listener));
         listener.take();
         listener.sent();
@@ -87,7 +87,7 @@ impl Hub {
     }
 
     /// Reports that pending bytes have been sent.
-    pub fn moved(&self) {
+    pub fn notify_sent(&self) {
         self.sent.notify_waiters();
     }
 
@@ -107,7 +107,7 @@ fn topic(domain: &str) -> Vec<u8> {
     [domain.as_bytes(), b"\0"].concat()
 }
 
-impl Listener {
+impl OrderSubscriber {
     /// Subscribes to topics with this prefix. Returns false if there are too many subscriptions, or
     /// this one is too long.
     pub fn subscribe(&self, topic: &[u8]) -> bool {
@@ -153,7 +153,7 @@ impl Listener {
         fits
     }
 
-    /// Takes the pending bytes. They count until [`Listener::sent`] is called.
+    /// Takes the pending bytes. They count until [`OrderSubscriber::sent`] is called.
     pub fn take(&self) -> Vec<u8> {
         self.ready.take()
     }
@@ -166,7 +166,7 @@ impl Listener {
 
     /// Whether the orders in force in `domain` are still to be sent to it. Returns true once per
     /// domain.
-    pub fn is_new_to(&self, domain: &str) -> bool {
+    pub fn mark_informed(&self, domain: &str) -> bool {
         self.told.borrow_mut().insert(domain.to_owned())
     }
 
@@ -185,7 +185,7 @@ pub fn begins(domain: &str, prefix: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn told(listener: &Listener) -> String {
+    fn told(listener: &OrderSubscriber) -> String {
         let bytes = listener.take();
         listener.sent();
         bytes.escape_ascii().to_string()
@@ -193,8 +193,8 @@ mod tests {
 
     #[test]
     fn s13_a_domain_is_not_told_of_another_that_begins_alike() {
-        let hub = Hub::new();
-        let (one, all) = (hub.join(Version::Three), hub.join(Version::Two));
+        let hub = OrderHub::new();
+        let (one, all) = (hub.join(ZmtpVersion::Three), hub.join(ZmtpVersion::Two));
         assert!(one.subscribe(b"ab\0") && all.subscribe(b""));
         assert_eq!(hub.publish("abc", b"c", 5), 0);
         assert_eq!(told(&one), "");
@@ -211,10 +211,10 @@ mod tests {
 
     #[test]
     fn each_reads_its_own_version() {
-        let hub = Hub::new();
+        let hub = OrderHub::new();
         for (version, expected) in [
-            (Version::One, "\\x03\\x01d\\x00\\x0c\\x01DELAY_UNTIL\\x02\\x01c\\x02\\x005"),
-            (Version::Two, "\\x01\\x02d\\x00\\x01\\x0bDELAY_UNTIL\\x01\\x01c\\x00\\x015"),
+            (ZmtpVersion::One, "\\x03\\x01d\\x00\\x0c\\x01DELAY_UNTIL\\x02\\x01c\\x02\\x005"),
+            (ZmtpVersion::Two, "\\x01\\x02d\\x00\\x01\\x0bDELAY_UNTIL\\x01\\x01c\\x00\\x015"),
         ] {
             let listener = hub.join(version);
             listener.subscribe(b"");
@@ -225,8 +225,8 @@ mod tests {
 
     #[test]
     fn who_does_not_read_misses_messages_and_takes_no_more_memory() {
-        let hub = Hub::new();
-        let slow = hub.join(Version::Three);
+        let hub = OrderHub::new();
+        let slow = hub.join(ZmtpVersion::Three);
         slow.subscribe(b"d");
         let identifier = vec![b'x'; 60_000];
         let dropped: u64 = (0..1_000).map(|_| hub.publish("d", &identifier, 1)).sum();
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn subscriptions_are_bounded() {
-        let listener = Hub::new().join(Version::Three);
+        let listener = OrderHub::new().join(ZmtpVersion::Three);
         assert!(!listener.subscribe(&[b'x'; TOPIC_BYTES_MAX + 1]));
         assert_eq!((0..2_000).filter(|_| listener.subscribe(b"x")).count(), TOPICS_MAX);
     }

@@ -4,9 +4,9 @@
 //! Input is buffered up to one message. Output is written at once, and a peer that does not read it
 //! in time is disconnected. The protocol: `zmtp`.
 
-use super::zmtp::{Event, Fault, Role, SIGNATURE, Session, Version};
+use super::zmtp::{SIGNATURE, SocketRole, ZmtpError, ZmtpEvent, ZmtpSession, ZmtpVersion};
 use bytes::{Buf, BytesMut};
-use evenkeel_telemetry::counts::master::Refusal;
+use evenkeel_telemetry::counts::master::MasterDisconnectReason;
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
 use std::time::Duration;
@@ -27,66 +27,68 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
-pub enum Ended {
+pub enum ZmqConnectionError {
     /// The peer or the system closed it.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// The peer violates the protocol.
     #[error("{0}")]
-    Fault(#[from] Fault),
+    Fault(#[from] ZmtpError),
     /// The peer took too long.
     #[error("it did not {0} in time")]
     Late(&'static str),
 }
 
-impl Ended {
+impl ZmqConnectionError {
     /// Returns the reason for a disconnection as a metrics label.
-    pub fn kind(&self) -> Refusal {
+    pub fn kind(&self) -> MasterDisconnectReason {
         match self {
-            Ended::Fault(Fault::Version(_)) => Refusal::Version,
-            Ended::Fault(Fault::Mechanism) => Refusal::Mechanism,
-            Ended::Fault(Fault::SocketType) => Refusal::Socket,
-            Ended::Late(_) => Refusal::Late,
-            Ended::Fault(_) | Ended::Io(_) => Refusal::Other,
+            ZmqConnectionError::Fault(ZmtpError::Version(_)) => MasterDisconnectReason::Version,
+            ZmqConnectionError::Fault(ZmtpError::Mechanism) => MasterDisconnectReason::Mechanism,
+            ZmqConnectionError::Fault(ZmtpError::SocketType) => MasterDisconnectReason::Socket,
+            ZmqConnectionError::Late(_) => MasterDisconnectReason::Late,
+            ZmqConnectionError::Fault(_) | ZmqConnectionError::Io(_) => {
+                MasterDisconnectReason::Other
+            }
         }
     }
 }
 
 /// A connection with a completed handshake.
-pub struct Link {
+pub struct ZmqLink {
     stream: TcpStream,
-    session: Session,
+    session: ZmtpSession,
     input: BytesMut,
 }
 
-impl Link {
+impl ZmqLink {
     /// Does the handshake with the peer.
     ///
     /// # Errors
-    /// [`Ended`]: the peer is not a suitable socket.
-    pub async fn meet(stream: TcpStream, role: Role) -> Result<Link, Ended> {
+    /// [`ZmqConnectionError`]: the peer is not a suitable socket.
+    pub async fn meet(stream: TcpStream, role: SocketRole) -> Result<ZmqLink, ZmqConnectionError> {
         // Messages are small and must not wait for each other. Without these options the connection
         // still works, with more delay.
         let _ = stream.set_nodelay(true);
         let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 3);
         let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
-        let session = Session::new(role, MESSAGE_MAX);
-        let mut link = Link { stream, session, input: BytesMut::new() };
+        let session = ZmtpSession::new(role, MESSAGE_MAX);
+        let mut link = ZmqLink { stream, session, input: BytesMut::new() };
         timeout(HANDSHAKE_TIMEOUT, link.shake_hands())
             .await
-            .map_err(|_| Ended::Late("greet"))??;
+            .map_err(|_| ZmqConnectionError::Late("greet"))??;
         Ok(link)
     }
 
-    async fn shake_hands(&mut self) -> Result<(), Ended> {
+    async fn shake_hands(&mut self) -> Result<(), ZmqConnectionError> {
         self.stream.write_all(&SIGNATURE).await?;
         loop {
             let mut out = Vec::new();
             let mut met = false;
             while let Some((taken, event)) = self.session.next(&self.input)? {
                 match event {
-                    Event::Answer(bytes) => out.extend(bytes),
-                    Event::Ready => met = true,
+                    ZmtpEvent::Answer(bytes) => out.extend(bytes),
+                    ZmtpEvent::Ready => met = true,
                     _ => {}
                 }
                 self.input.advance(taken);
@@ -103,15 +105,15 @@ impl Link {
     }
 
     /// Returns the protocol version of the peer.
-    pub fn version(&self) -> Version {
+    pub fn version(&self) -> ZmtpVersion {
         self.session.version()
     }
 
     /// Waits for more input.
     ///
     /// # Errors
-    /// [`Ended::Io`], also if the peer has closed the connection.
-    pub async fn fill(&mut self) -> Result<(), Ended> {
+    /// [`ZmqConnectionError::Io`], also if the peer has closed the connection.
+    pub async fn fill(&mut self) -> Result<(), ZmqConnectionError> {
         self.input.reserve(READ_BYTES);
         match self.stream.read_buf(&mut self.input).await? {
             0 => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
@@ -122,8 +124,8 @@ impl Link {
     /// Calls `each` for every event that has arrived completely.
     ///
     /// # Errors
-    /// [`Ended::Fault`].
-    pub fn drain(&mut self, mut each: impl FnMut(Event<'_>)) -> Result<(), Ended> {
+    /// [`ZmqConnectionError::Fault`].
+    pub fn drain(&mut self, mut each: impl FnMut(ZmtpEvent<'_>)) -> Result<(), ZmqConnectionError> {
         while let Some((taken, event)) = self.session.next(&self.input)? {
             each(event);
             self.input.advance(taken);
@@ -134,12 +136,12 @@ impl Link {
     /// Sends all of `bytes`.
     ///
     /// # Errors
-    /// [`Ended`]: the peer did not read them.
-    pub async fn send(&mut self, bytes: &[u8]) -> Result<(), Ended> {
+    /// [`ZmqConnectionError`]: the peer did not read them.
+    pub async fn send(&mut self, bytes: &[u8]) -> Result<(), ZmqConnectionError> {
         if bytes.is_empty() {
             return Ok(());
         }
         let written = timeout(WRITE_TIMEOUT, self.stream.write_all(bytes)).await;
-        Ok(written.map_err(|_| Ended::Late("read"))??)
+        Ok(written.map_err(|_| ZmqConnectionError::Late("read"))??)
     }
 }

@@ -3,39 +3,47 @@
 //! When a gatekeeper subscribes, it gets all orders in force at once. So one that has just started,
 //! or was cut off, knows the same as the others.
 
-use super::link::{Ended, Link};
-use super::wall::Wall;
-use super::zmtp::{Event, Role, Session};
-use super::{Desk, TcpStream, hub};
-use evenkeel_telemetry::counts::master::Way;
+use super::link::{ZmqConnectionError, ZmqLink};
+use super::wall::WallClock;
+use super::zmtp::{SocketRole, ZmtpEvent, ZmtpSession};
+use super::{MasterShared, TcpStream, hub};
+use evenkeel_telemetry::counts::master::GatekeeperDirection;
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::rc::Rc;
 
 /// Sends orders to a gatekeeper at `peer` until it disconnects.
-pub async fn run(stream: TcpStream, peer: IpAddr, desk: Rc<Desk>) -> Result<Infallible, Ended> {
-    let link = Link::meet(stream, Role::Publisher).await?;
-    desk.counts.came(peer, Way::Listens, desk.clock.now());
+pub async fn run(
+    stream: TcpStream,
+    peer: IpAddr,
+    desk: Rc<MasterShared>,
+) -> Result<Infallible, ZmqConnectionError> {
+    let link = ZmqLink::meet(stream, SocketRole::Publisher).await?;
+    desk.counts.record_connect(peer, GatekeeperDirection::Listens, desk.clock.now());
     let listener = desk.hub.join(link.version());
     let ended = tell(link, &desk, &listener).await;
     desk.hub.leave(&listener);
-    desk.counts.went(peer, Way::Listens, desk.clock.now());
+    desk.counts.record_disconnect(peer, GatekeeperDirection::Listens, desk.clock.now());
     ended
 }
 
-async fn tell(mut link: Link, desk: &Desk, listener: &hub::Listener) -> Result<Infallible, Ended> {
+async fn tell(
+    mut link: ZmqLink,
+    desk: &MasterShared,
+    listener: &hub::OrderSubscriber,
+) -> Result<Infallible, ZmqConnectionError> {
     loop {
         let mut out = Vec::new();
         link.drain(|event| match event {
-            Event::Subscribe(topic) => subscribe(desk, listener, topic),
-            Event::Cancel(topic) => listener.cancel(topic),
-            Event::Ping(context) => Session::pong(context, &mut out),
+            ZmtpEvent::Subscribe(topic) => subscribe(desk, listener, topic),
+            ZmtpEvent::Cancel(topic) => listener.cancel(topic),
+            ZmtpEvent::Ping(context) => ZmtpSession::pong(context, &mut out),
             _ => {}
         })?;
         out.extend(listener.take());
         link.send(&out).await?;
         listener.sent();
-        desk.hub.moved();
+        desk.hub.notify_sent();
         tokio::select! {
             filled = link.fill() => filled?,
             () = listener.wake() => {}
@@ -43,14 +51,14 @@ async fn tell(mut link: Link, desk: &Desk, listener: &hub::Listener) -> Result<I
     }
 }
 
-fn subscribe(desk: &Desk, listener: &hub::Listener, topic: &[u8]) {
+fn subscribe(desk: &MasterShared, listener: &hub::OrderSubscriber, topic: &[u8]) {
     if !listener.subscribe(topic) {
         desk.counts.dropped.increment(1);
         return;
     }
-    let wall = Wall::read(&desk.clock);
+    let wall = WallClock::read(&desk.clock);
     let domains = desk.domains.all().iter().filter(|domain| hub::begins(domain.name(), topic));
-    for domain in domains.filter(|domain| listener.is_new_to(domain.name())) {
+    for domain in domains.filter(|domain| listener.mark_informed(domain.name())) {
         let mut order = Vec::new();
         domain.in_force(wall.now, |identifier, until| {
             order.clear();

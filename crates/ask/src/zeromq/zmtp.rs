@@ -2,8 +2,8 @@
 //! use it.
 //!
 //! This module turns bytes into events, without sockets or a clock. `frame` parses single frames,
-//! `greeting` is the handshake, and [`Session`] is one connection from the first byte on. Timeouts
-//! and buffers for output are left to the owner of the connection.
+//! `greeting` is the handshake, and [`ZmtpSession`] is one connection from the first byte on.
+//! Timeouts and buffers for output are left to the owner of the connection.
 //!
 //! Written from the specifications (rfc.zeromq.org/spec/13, 15, 23, 29 and 37) and tested against
 //! libzmq 2, 3 and 4. The session announces version 3.0, so peers send subscriptions as messages;
@@ -18,10 +18,10 @@ mod frame;
 mod greeting;
 
 pub use frame::{message, subscription};
-pub use greeting::{Role, SIGNATURE, Version};
+pub use greeting::{SIGNATURE, SocketRole, ZmtpVersion};
 
-use frame::{COMMAND, Head, MORE};
-use greeting::{Met, Step};
+use frame::{COMMAND, MORE, ZmtpFrameHead};
+use greeting::{HandshakeProgress, HandshakeStep};
 
 /// The maximum claimed length of a frame in bytes; a longer one ends the connection. Up to this
 /// length, an oversized frame is skipped, at the sender's cost.
@@ -35,7 +35,7 @@ const CONTEXT_MAX: usize = 16;
 
 /// A protocol violation by the peer, after which the connection is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum ZmtpError {
     /// The first bytes are not ZMTP.
     #[error("it does not speak ZMTP")]
     Signature,
@@ -67,7 +67,7 @@ pub enum Fault {
 
 /// An event from the peer.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Event<'a> {
+pub enum ZmtpEvent<'a> {
     /// The handshake continues: these bytes are to be sent.
     Answer(&'static [u8]),
     /// The handshake is complete.
@@ -77,10 +77,10 @@ pub enum Event<'a> {
     /// The peer cancels a subscription, if it has one.
     Cancel(&'a [u8]),
     /// The peer is a publisher and sends a message.
-    Message(Message<'a>),
+    Message(ZmtpMessage<'a>),
     /// A message with too many bytes or parts has been skipped.
     TooLarge,
-    /// The peer checks whether this end is alive: [`Session::pong`] is to be sent with this
+    /// The peer checks whether this end is alive: [`ZmtpSession::pong`] is to be sent with this
     /// context.
     Ping(&'a [u8]),
     /// An event that needs no action.
@@ -89,12 +89,12 @@ pub enum Event<'a> {
 
 /// The parts of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message<'a> {
+pub struct ZmtpMessage<'a> {
     bytes: &'a [u8],
     parts: &'a [(usize, usize)],
 }
 
-impl<'a> Message<'a> {
+impl<'a> ZmtpMessage<'a> {
     /// Returns the number of parts.
     #[must_use]
     pub fn count(&self) -> usize {
@@ -111,10 +111,10 @@ impl<'a> Message<'a> {
 
 /// The state of the protocol on one connection.
 #[derive(Debug)]
-pub struct Session {
-    role: Role,
-    version: Version,
-    stage: Stage,
+pub struct ZmtpSession {
+    role: SocketRole,
+    version: ZmtpVersion,
+    stage: ZmtpStage,
     /// The maximum size of a message in bytes, including the heads of its frames.
     message_max: usize,
     /// The parts of the message being parsed, as ranges of the bytes not yet consumed.
@@ -125,8 +125,8 @@ pub struct Session {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Meeting(Step),
+enum ZmtpStage {
+    Meeting(HandshakeStep),
     /// The handshake is complete, and a subscriber of 1.0 gets everything.
     Everything,
     Ready,
@@ -134,19 +134,19 @@ enum Stage {
     Passing(u64, bool),
 }
 
-impl Session {
+impl ZmtpSession {
     /// A new connection on which this end is a `role` and accepts messages of up to `message_max`
     /// bytes.
     #[must_use]
-    pub fn new(role: Role, message_max: usize) -> Session {
+    pub fn new(role: SocketRole, message_max: usize) -> ZmtpSession {
         let parts = [(0, 0); PARTS_MAX];
-        let (version, stage) = (Version::Three, Stage::Meeting(Step::Signature));
-        Session { role, version, stage, message_max, parts, count: 0, read: 0 }
+        let (version, stage) = (ZmtpVersion::Three, ZmtpStage::Meeting(HandshakeStep::Signature));
+        ZmtpSession { role, version, stage, message_max, parts, count: 0, read: 0 }
     }
 
     /// Returns the peer's version, which is known when the handshake is complete.
     #[must_use]
-    pub fn version(&self) -> Version {
+    pub fn version(&self) -> ZmtpVersion {
         self.version
     }
 
@@ -155,16 +155,19 @@ impl Session {
     /// new ones.
     ///
     /// # Errors
-    /// [`Fault`]: the connection is to be closed.
-    pub fn next<'a>(&'a mut self, bytes: &'a [u8]) -> Result<Option<(usize, Event<'a>)>, Fault> {
+    /// [`ZmtpError`]: the connection is to be closed.
+    pub fn next<'a>(
+        &'a mut self,
+        bytes: &'a [u8],
+    ) -> Result<Option<(usize, ZmtpEvent<'a>)>, ZmtpError> {
         match self.stage {
-            Stage::Meeting(step) => self.meet(step, bytes),
-            Stage::Everything => {
-                self.stage = Stage::Ready;
-                Ok(Some((0, Event::Subscribe(b""))))
+            ZmtpStage::Meeting(step) => self.meet(step, bytes),
+            ZmtpStage::Everything => {
+                self.stage = ZmtpStage::Ready;
+                Ok(Some((0, ZmtpEvent::Subscribe(b""))))
             }
-            Stage::Ready => self.message(bytes),
-            Stage::Passing(left, more) => self.pass(bytes, left, more),
+            ZmtpStage::Ready => self.message(bytes),
+            ZmtpStage::Passing(left, more) => self.pass(bytes, left, more),
         }
     }
 
@@ -175,29 +178,32 @@ impl Session {
 
     fn meet<'a>(
         &mut self,
-        step: Step,
+        step: HandshakeStep,
         bytes: &'a [u8],
-    ) -> Result<Option<(usize, Event<'a>)>, Fault> {
+    ) -> Result<Option<(usize, ZmtpEvent<'a>)>, ZmtpError> {
         let Some((taken, met)) = step.read(self.role, bytes)? else { return Ok(None) };
         let event = match met {
-            Met::Next(answer, step) => {
-                self.stage = Stage::Meeting(step);
-                Event::Answer(answer)
+            HandshakeProgress::Next(answer, step) => {
+                self.stage = ZmtpStage::Meeting(step);
+                ZmtpEvent::Answer(answer)
             }
-            Met::Over(version) => {
-                let silent = version == Version::One && self.role == Role::Publisher;
-                self.stage = if silent { Stage::Everything } else { Stage::Ready };
+            HandshakeProgress::Over(version) => {
+                let silent = version == ZmtpVersion::One && self.role == SocketRole::Publisher;
+                self.stage = if silent { ZmtpStage::Everything } else { ZmtpStage::Ready };
                 self.version = version;
-                Event::Ready
+                ZmtpEvent::Ready
             }
         };
         Ok(Some((taken, event)))
     }
 
-    fn message<'a>(&'a mut self, bytes: &'a [u8]) -> Result<Option<(usize, Event<'a>)>, Fault> {
+    fn message<'a>(
+        &'a mut self,
+        bytes: &'a [u8],
+    ) -> Result<Option<(usize, ZmtpEvent<'a>)>, ZmtpError> {
         loop {
             let at = self.read;
-            let head = Head::read(self.version, &bytes[at.min(bytes.len())..])?;
+            let head = ZmtpFrameHead::read(self.version, &bytes[at.min(bytes.len())..])?;
             let Some(head) = head else { return Ok(None) };
             if head.flags & COMMAND != 0 {
                 return self.command(bytes, head);
@@ -206,8 +212,8 @@ impl Session {
             let too_large = start as u64 + head.length > self.message_max as u64;
             if too_large || self.count == PARTS_MAX {
                 (self.read, self.count) = (0, 0);
-                self.stage = Stage::Passing(head.length, more);
-                return Ok(Some((start, Event::Nothing)));
+                self.stage = ZmtpStage::Passing(head.length, more);
+                return Ok(Some((start, ZmtpEvent::Nothing)));
             }
             let end = start + head.length as usize;
             if end > bytes.len() {
@@ -217,7 +223,7 @@ impl Session {
             self.count += 1;
             self.read = end;
             if !more {
-                let message = Message { bytes, parts: &self.parts[..self.count] };
+                let message = ZmtpMessage { bytes, parts: &self.parts[..self.count] };
                 (self.read, self.count) = (0, 0);
                 return Ok(Some((end, self.role.event(message))));
             }
@@ -227,23 +233,25 @@ impl Session {
     fn command<'a>(
         &mut self,
         bytes: &'a [u8],
-        head: Head,
-    ) -> Result<Option<(usize, Event<'a>)>, Fault> {
+        head: ZmtpFrameHead,
+    ) -> Result<Option<(usize, ZmtpEvent<'a>)>, ZmtpError> {
         if self.count > 0 || head.length > COMMAND_MAX as u64 {
-            return Err(Fault::Command);
+            return Err(ZmtpError::Command);
         }
         let Some(body) = head.body(bytes) else { return Ok(None) };
-        let event = match frame::name(body).ok_or(Fault::Command)? {
+        let event = match frame::name(body).ok_or(ZmtpError::Command)? {
             (b"PING", rest) => {
                 // The first two bytes are the time that the peer waits for a sign of life. The
                 // answer is immediate, so they are ignored.
-                let context = rest.get(2..).ok_or(Fault::Command)?;
-                Event::Ping(&context[..context.len().min(CONTEXT_MAX)])
+                let context = rest.get(2..).ok_or(ZmtpError::Command)?;
+                ZmtpEvent::Ping(&context[..context.len().min(CONTEXT_MAX)])
             }
-            (b"SUBSCRIBE", topic) if self.role == Role::Publisher => Event::Subscribe(topic),
-            (b"CANCEL", topic) if self.role == Role::Publisher => Event::Cancel(topic),
-            (b"ERROR", _) => return Err(Fault::Refused),
-            _ => Event::Nothing,
+            (b"SUBSCRIBE", topic) if self.role == SocketRole::Publisher => {
+                ZmtpEvent::Subscribe(topic)
+            }
+            (b"CANCEL", topic) if self.role == SocketRole::Publisher => ZmtpEvent::Cancel(topic),
+            (b"ERROR", _) => return Err(ZmtpError::Refused),
+            _ => ZmtpEvent::Nothing,
         };
         Ok(Some((head.size + body.len(), event)))
     }
@@ -254,22 +262,22 @@ impl Session {
         bytes: &[u8],
         left: u64,
         more: bool,
-    ) -> Result<Option<(usize, Event<'a>)>, Fault> {
+    ) -> Result<Option<(usize, ZmtpEvent<'a>)>, ZmtpError> {
         if left > 0 {
             let taken = left.min(bytes.len() as u64);
-            self.stage = Stage::Passing(left - taken, more);
-            return Ok((taken > 0).then_some((taken as usize, Event::Nothing)));
+            self.stage = ZmtpStage::Passing(left - taken, more);
+            return Ok((taken > 0).then_some((taken as usize, ZmtpEvent::Nothing)));
         }
         if !more {
-            self.stage = Stage::Ready;
-            return Ok(Some((0, Event::TooLarge)));
+            self.stage = ZmtpStage::Ready;
+            return Ok(Some((0, ZmtpEvent::TooLarge)));
         }
-        let Some(head) = Head::read(self.version, bytes)? else { return Ok(None) };
+        let Some(head) = ZmtpFrameHead::read(self.version, bytes)? else { return Ok(None) };
         if head.flags & COMMAND != 0 {
-            return Err(Fault::Command);
+            return Err(ZmtpError::Command);
         }
-        self.stage = Stage::Passing(head.length, head.flags & MORE != 0);
-        Ok(Some((head.size, Event::Nothing)))
+        self.stage = ZmtpStage::Passing(head.length, head.flags & MORE != 0);
+        Ok(Some((head.size, ZmtpEvent::Nothing)))
     }
 }
 

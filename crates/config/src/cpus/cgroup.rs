@@ -5,7 +5,7 @@
 //! `evenkeel check`.
 
 use super::processes;
-use crate::settings::Backend;
+use crate::settings::BackendAddress;
 use evenkeel_core::units::Nanos;
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,49 +14,49 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 /// The usual mount point of cgroups.
-const USUAL: &str = "/sys/fs/cgroup";
+const DEFAULT_MOUNT_POINT: &str = "/sys/fs/cgroup";
 
 /// The root cgroup, for processes that are in no other.
-const ROOT: &str = "/";
+const ROOT_CGROUP: &str = "/";
 
 /// The mount that was found. It is searched only once, but not cached while it is missing.
-static MOUNTED: OnceLock<Mount> = OnceLock::new();
+static MOUNTED: OnceLock<CgroupMount> = OnceLock::new();
 
 /// A mount of cgroups version 2.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Mount {
+struct CgroupMount {
     point: PathBuf,
     /// The cgroup at the mount point. In some containers it is not the root of the hierarchy.
     root: PathBuf,
 }
 
-impl Mount {
+impl CgroupMount {
     /// The mount of this system, or the usual one if none is found.
-    fn here() -> Mount {
+    fn here() -> CgroupMount {
         if let Some(mount) = MOUNTED.get() {
             return mount.clone();
         }
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        match Mount::among(&table) {
+        match CgroupMount::among(&table) {
             Some(mount) => MOUNTED.get_or_init(|| mount).clone(),
-            None => Mount { point: USUAL.into(), root: "/".into() },
+            None => CgroupMount { point: DEFAULT_MOUNT_POINT.into(), root: "/".into() },
         }
     }
 
     /// Finds the mount with the largest part of the hierarchy, in a text like
     /// `/proc/self/mountinfo` (proc(5)).
-    fn among(table: &str) -> Option<Mount> {
+    fn among(table: &str) -> Option<CgroupMount> {
         let mounts = table.lines().filter_map(|line| {
             let (mount, kind) = line.split_once(" - ")?;
             let mut fields = mount.split(' ').skip(3);
             let (root, point) = (path(fields.next()?), path(fields.next()?));
-            (kind.split(' ').next() == Some("cgroup2")).then_some(Mount { point, root })
+            (kind.split(' ').next() == Some("cgroup2")).then_some(CgroupMount { point, root })
         });
         mounts.min_by_key(|mount| mount.root.components().count())
     }
 
     fn folder(&self, path: &Path) -> PathBuf {
-        let absolute = [&*self.point, Path::new(USUAL), &*self.root, Path::new("/")];
+        let absolute = [&*self.point, Path::new(DEFAULT_MOUNT_POINT), &*self.root, Path::new("/")];
         let below = absolute.iter().find_map(|begin| path.strip_prefix(begin).ok());
         self.point.join(below.unwrap_or(path))
     }
@@ -87,7 +87,7 @@ fn path(field: &str) -> PathBuf {
 /// path below the mount point.
 #[must_use]
 pub fn file(path: &Path) -> PathBuf {
-    Mount::here().file(path)
+    CgroupMount::here().file(path)
 }
 
 /// CPU time that the cgroup has used since it was created.
@@ -108,20 +108,20 @@ fn usage(text: &str) -> Option<Nanos> {
 /// Advice for people: the values of `cost` that are possible for `backend`, which are the cgroups
 /// of its processes that can be read.
 #[must_use]
-pub fn written(backend: &Backend) -> Option<String> {
-    advice(backend, &behind(backend), |path| used(Path::new(path)).is_ok())
+pub fn cost_advice(backend: &BackendAddress) -> Option<String> {
+    advice(backend, &backend_cgroups(backend), |path| used(Path::new(path)).is_ok())
 }
 
 fn advice(
-    backend: &Backend,
+    backend: &BackendAddress,
     groups: &[String],
     is_readable: impl Fn(&str) -> bool,
 ) -> Option<String> {
     // The root cgroup is the whole machine, and has no statistics if cgroups are of version 1.
-    let useful = groups.iter().filter(|path| *path != ROOT && is_readable(path));
+    let useful = groups.iter().filter(|path| *path != ROOT_CGROUP && is_readable(path));
     let written: Vec<String> = useful.map(|path| format!("`cost: cgroup:{path}`")).collect();
     let what = match written.is_empty() {
-        true if groups.iter().any(|path| path == ROOT) => {
+        true if groups.iter().any(|path| path == ROOT_CGROUP) => {
             "are in the root cgroup, which is the whole machine: `cost: cgroup:PATH` needs one of \
              their own (a unit of systemd, a container)"
                 .to_owned()
@@ -135,9 +135,9 @@ fn advice(
 /// Warning for people: the processes of `backend` are not in the cgroup at `path`. `None` if they
 /// are, or if no process is visible.
 #[must_use]
-pub fn elsewhere(path: &Path, backend: &Backend) -> Option<String> {
-    let groups = behind(backend);
-    let mount = Mount::here();
+pub fn wrong_cgroup_warning(path: &Path, backend: &BackendAddress) -> Option<String> {
+    let groups = backend_cgroups(backend);
+    let mount = CgroupMount::here();
     let measured = mount.folder(path);
     let is_in = |group: &String| mount.folder(Path::new(group)).starts_with(&measured);
     (!groups.is_empty() && !groups.iter().any(is_in)).then(|| {
@@ -149,7 +149,7 @@ pub fn elsewhere(path: &Path, backend: &Backend) -> Option<String> {
 /// Cgroups of the processes that listen at the address of `backend`, as far as this process may see
 /// them. Empty if the backend is not on this machine.
 #[must_use]
-pub fn behind(backend: &Backend) -> Vec<String> {
+pub fn backend_cgroups(backend: &BackendAddress) -> Vec<String> {
     let local = ["localhost", "127.0.0.1", "::1", "0.0.0.0"].contains(&backend.host());
     let port = backend.place.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
     let (Some(port), true) = (port, local && !backend.scheme.is_file()) else {
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn those_that_can_be_read_are_named() {
-        let backend = Backend::http("127.0.0.1:80");
+        let backend = BackendAddress::http("127.0.0.1:80");
         let groups = ["/".to_owned(), "/a.slice".to_owned(), "/b".to_owned()];
         let some = |known: &'static [&str]| {
             advice(&backend, &groups, |path| known.contains(&path)).unwrap_or_default()
@@ -208,10 +208,10 @@ mod tests {
             (within, "/docker/4711/a", "/cgroups here/a/cpu.stat"),
             (within, "/cgroups here/a", "/cgroups here/a/cpu.stat"),
         ] {
-            let mount = Mount::among(table).expect("one");
+            let mount = CgroupMount::among(table).expect("one");
             assert_eq!(mount.file(Path::new(given)), Path::new(expected), "{given}");
         }
-        assert_eq!(Mount::among("31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n"), None);
+        assert_eq!(CgroupMount::among("31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n"), None);
         assert_eq!(path("/a\\134b\\"), Path::new("/a\\b"));
     }
 
@@ -221,14 +221,14 @@ mod tests {
         let at = listener.local_addr().expect("bound").to_string();
         let own = fs::read_to_string("/proc/self/cgroup").expect("there");
         let own = own.lines().find_map(|line| line.strip_prefix("0::"));
-        let backend = Backend::http(at);
-        let found = behind(&backend);
+        let backend = BackendAddress::http(at);
+        let found = backend_cgroups(&backend);
         assert_eq!(found.first().map(String::as_str), own, "{found:?}");
-        assert_eq!(elsewhere(Path::new(own.expect("version 2")), &backend), None);
-        let wrong = elsewhere(Path::new("/evenkeel.test"), &backend).expect("wrong");
+        assert_eq!(wrong_cgroup_warning(Path::new(own.expect("version 2")), &backend), None);
+        let wrong = wrong_cgroup_warning(Path::new("/evenkeel.test"), &backend).expect("wrong");
         let places = format!(" is in /evenkeel.test: they are in {}", own.unwrap_or_default());
         assert!(wrong.ends_with(&places), "{wrong}");
-        assert!(behind(&Backend::http("192.0.2.1:80")).is_empty());
+        assert!(backend_cgroups(&BackendAddress::http("192.0.2.1:80")).is_empty());
     }
 
     #[test]
@@ -236,8 +236,10 @@ mod tests {
         evenkeel_fuzz::fuzz().with_type::<String>().for_each(|text| {
             let _ = (usage(text), path(text));
             let line = format!("1 2 0:3 {text} - cgroup2 cgroup2 rw");
-            let _ =
-                (Mount::among(text), Mount::among(&line).map(|mount| mount.file(Path::new("/"))));
+            let _ = (
+                CgroupMount::among(text),
+                CgroupMount::among(&line).map(|mount| mount.file(Path::new("/"))),
+            );
         });
     }
 }

@@ -2,35 +2,37 @@
 //!
 //! Sockets are found in the tables of `/proc/net`, and their owners by the links in `/proc/PID/fd`.
 
-use crate::settings::openings::Socket;
+use crate::settings::openings::SocketSpec;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
 /// State of a listening socket in `/proc/net/tcp`.
-const LISTENS: &str = "0A";
+const TCP_STATE_LISTEN: &str = "0A";
 /// State of an unconnected socket in `/proc/net/udp`, which receives datagrams from any sender.
-const BOUND: &str = "07";
+const UDP_STATE_UNCONNECTED: &str = "07";
 
 /// Folders in `/proc` of the processes that listen on the TCP port `port`.
 pub fn listening_on(port: u16) -> Vec<PathBuf> {
-    having(&sockets(["/proc/net/tcp", "/proc/net/tcp6"], LISTENS, port))
+    having(&sockets(["/proc/net/tcp", "/proc/net/tcp6"], TCP_STATE_LISTEN, port))
 }
 
 /// Whether all processes that have this socket open run a program with the same file name as this
 /// one. False if no such process is visible.
 #[must_use]
-pub fn are_ours(socket: &Socket) -> bool {
+pub fn held_by_evenkeel(socket: &SocketSpec) -> bool {
     let holders = match socket {
-        Socket::Tcp(address) => listening_on(address.port()),
-        Socket::Datagrams(address) => {
-            having(&sockets(["/proc/net/udp", "/proc/net/udp6"], BOUND, address.port()))
-        }
-        Socket::File(path) => {
+        SocketSpec::Tcp(address) => listening_on(address.port()),
+        SocketSpec::Datagrams(address) => having(&sockets(
+            ["/proc/net/udp", "/proc/net/udp6"],
+            UDP_STATE_UNCONNECTED,
+            address.port(),
+        )),
+        SocketSpec::File(path) => {
             let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
             having(&bound_to(&table, &path.display().to_string()))
         }
-        Socket::Group { .. } => return false,
+        SocketSpec::Group { .. } => return false,
     };
     let own = std::env::current_exe().ok();
     let own = own.as_ref().and_then(|path| path.file_name()?.to_str());
@@ -93,8 +95,11 @@ mod tests {
             0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 4711 1\n\
             1: 0100007F:1F90 0100007F:0001 01 00000000:00000000 00:00000000 00000000 0 0 4712 1\n\
             2: 0100007F:0050 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 4713 1\n";
-        assert_eq!(listed(table, LISTENS, 8080), ["socket:[4711]"]);
-        assert!(listed(table, LISTENS, 1).is_empty() && listed("", LISTENS, 80).is_empty());
+        assert_eq!(listed(table, TCP_STATE_LISTEN, 8080), ["socket:[4711]"]);
+        assert!(
+            listed(table, TCP_STATE_LISTEN, 1).is_empty()
+                && listed("", TCP_STATE_LISTEN, 80).is_empty()
+        );
     }
 
     #[test]
@@ -113,17 +118,17 @@ mod tests {
     fn what_this_program_has_is_ours() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let at = listener.local_addr().expect("bound");
-        assert!(are_ours(&Socket::Tcp(at)));
+        assert!(held_by_evenkeel(&SocketSpec::Tcp(at)));
         let datagrams = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
-        assert!(are_ours(&Socket::Datagrams(datagrams.local_addr().expect("bound"))));
+        assert!(held_by_evenkeel(&SocketSpec::Datagrams(datagrams.local_addr().expect("bound"))));
         drop(listener);
-        assert!(!are_ours(&Socket::File("/nowhere/a.sock".into())));
+        assert!(!held_by_evenkeel(&SocketSpec::File("/nowhere/a.sock".into())));
     }
 
     #[test]
     fn fuzz_whatever_the_tables_say_nothing_breaks() {
         evenkeel_fuzz::fuzz().with_type::<(String, u16)>().for_each(|(text, port)| {
-            let _ = (listed(text, LISTENS, *port), bound_to(text, "/a"));
+            let _ = (listed(text, TCP_STATE_LISTEN, *port), bound_to(text, "/a"));
         });
     }
 }

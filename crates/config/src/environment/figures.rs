@@ -3,10 +3,10 @@
 //! The reference's mogrifiers become rules that rename metrics in `statsd`, in the order of their
 //! list; the reference tries them in no fixed order. How a variable is read: `environment`.
 
-use super::{Form, Keys, Reader, map, named};
-use crate::tree::{Node, Value};
+use super::{EnvironmentReader, Keys, VariableForm, map, named};
+use crate::tree::{YamlNode, YamlValue};
 
-impl Reader<'_> {
+impl EnvironmentReader<'_> {
     /// Adds the sections `statsd` and `prometheus`.
     pub(super) fn figures(&mut self, section: &mut Keys) {
         let silent = self.truth("DISABLE_STATS", false);
@@ -21,30 +21,30 @@ impl Reader<'_> {
                 self.pair("listen", "PROMETHEUS_ADDR", address),
                 self.pair("path", "PROMETHEUS_PATH", path),
             ];
-            self.plain(&[("PROMETHEUS_MAPPER_YAML", "mapper", Form::Text)], &mut keys);
+            self.plain(&[("PROMETHEUS_MAPPER_YAML", "mapper", VariableForm::Text)], &mut keys);
             section.push((named("prometheus"), map(keys)));
         }
     }
 
-    fn statsd(&mut self, dog: bool) -> Node {
+    fn statsd(&mut self, dog: bool) -> YamlNode {
         let host = self.text_or("STATSD_HOST", "localhost");
         let address = format!("{host}:{}", self.text_or("STATSD_PORT", "8125"));
         let udp = dog || self.text("STATSD_PROTOCOL").as_deref() == Some("udp");
-        let every = self.written("STATS_FLUSH_INTERVAL", Form::Duration);
+        let every = self.written("STATS_FLUSH_INTERVAL", VariableForm::Duration);
         let tags = list(&self.text_or("EXTRA_TAGS", ""));
-        let rename = if dog { self.mogrifiers() } else { Node::made(Value::Null) };
+        let rename = if dog { self.mogrifiers() } else { YamlNode::made(YamlValue::Null) };
         let every = every.unwrap_or_else(|| "10s".to_owned());
         map(vec![
             self.pair("address", "STATSD_HOST:STATSD_PORT", address),
-            (named("udp"), Node::text(udp.to_string())),
-            (named("dogstatsd"), Node::text(dog.to_string())),
+            (named("udp"), YamlNode::text(udp.to_string())),
+            (named("dogstatsd"), YamlNode::text(dog.to_string())),
             self.pair("every", "STATS_FLUSH_INTERVAL", every),
             (named("tags"), tags),
             (named("rename"), rename),
         ])
     }
 
-    fn mogrifiers(&mut self) -> Node {
+    fn mogrifiers(&mut self) -> YamlNode {
         let listed = self.text_or("USE_DOG_STATSD_MOGRIFIERS", "");
         let mut rules = Vec::new();
         for name in listed.split(',').map(str::trim).filter(|name| !name.is_empty()) {
@@ -63,14 +63,14 @@ impl Reader<'_> {
             keys.push((named("tags"), list(&tags)));
             rules.push(map(keys));
         }
-        Node::made(Value::List(rules))
+        YamlNode::made(YamlValue::List(rules))
     }
 }
 
 /// Splits `a:b,c:d` into a list.
-fn list(text: &str) -> Node {
+fn list(text: &str) -> YamlNode {
     let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-    Node::made(Value::List(items.map(Node::text).collect()))
+    YamlNode::made(YamlValue::List(items.map(YamlNode::text).collect()))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::fault::nearest;
 const PREFIX: &str = "EVENKEEL_";
 
 /// All variables of Evenkeel, for this command and others.
-const KNOWN: [&str; 15] = [
+const KNOWN_VARIABLES: [&str; 15] = [
     "EVENKEEL_ADMIN",
     "EVENKEEL_COMPATIBLE_KEYS",
     "EVENKEEL_COMPAT_KEYS",
@@ -29,12 +29,13 @@ const KNOWN: [&str; 15] = [
 ];
 
 /// A warning if the variable has the prefix and is unknown.
-pub(super) fn doubt(name: &str) -> Option<String> {
-    if !name.starts_with(PREFIX) || KNOWN.contains(&name) || of_kubernetes(name) {
+pub(super) fn unknown_variable_warning(name: &str) -> Option<String> {
+    if !name.starts_with(PREFIX) || KNOWN_VARIABLES.contains(&name) || of_kubernetes(name) {
         return None;
     }
-    let nearest =
-        nearest(name, &KNOWN).map(|known| format!("; did you mean {known}?")).unwrap_or_default();
+    let nearest = nearest(name, &KNOWN_VARIABLES)
+        .map(|known| format!("; did you mean {known}?"))
+        .unwrap_or_default();
     Some(format!("unknown variable {}{nearest}", name.escape_debug()))
 }
 
@@ -59,7 +60,7 @@ mod tests {
             ("EVENKEEL_XYZ", "EVENKEEL_XYZ"),
             ("EVENKEEL_", "EVENKEEL_"),
         ] {
-            assert_eq!(doubt(name), Some(format!("unknown variable {told}")));
+            assert_eq!(unknown_variable_warning(name), Some(format!("unknown variable {told}")));
         }
         for name in [
             "EVENKEEL_STATE",
@@ -69,7 +70,7 @@ mod tests {
             "EVENKEEL_PORT",
             "EVENKEEL_PORT_8081_TCP_ADDR",
         ] {
-            assert_eq!(doubt(name), None, "{name}");
+            assert_eq!(unknown_variable_warning(name), None, "{name}");
         }
     }
 
@@ -88,7 +89,7 @@ mod tests {
             let code = source.split("#[cfg(test)]").next().unwrap_or_default();
             for rest in code.split("\"EVENKEEL_").skip(1) {
                 let name = format!("EVENKEEL_{}", rest.split('"').next().unwrap_or_default());
-                assert!(KNOWN.contains(&name.as_str()), "{name}");
+                assert!(KNOWN_VARIABLES.contains(&name.as_str()), "{name}");
             }
         }
     }

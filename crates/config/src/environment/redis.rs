@@ -5,9 +5,9 @@
 //! pipelines have no meaning here. By default Evenkeel uses the reference's keys, because it
 //! replaces that server.
 
-use super::{Form, Keys, Reader, map, named};
+use super::{EnvironmentReader, Keys, VariableForm, map, named};
 use crate::section::escaped;
-use crate::tree::{Node, Value};
+use crate::tree::{YamlNode, YamlValue};
 
 /// Default sockets of the reference.
 const SOCKETS: [(&str, &str); 2] = [
@@ -16,20 +16,20 @@ const SOCKETS: [(&str, &str); 2] = [
 ];
 
 /// Variables that correspond to one key each.
-const PLAIN: [(&str, &str, Form); 7] = [
+const PLAIN: [(&str, &str, VariableForm); 7] = [
     // In the reference 0 means no timeout of its own.
-    ("REDIS_TIMEOUT", "connect_timeout", Form::Bounded(60_000, [10, 60_000])),
-    ("EVENKEEL_STORE_DEADLINE", "deadline", Form::Duration),
-    ("EVENKEEL_STORE_PERIOD", "period", Form::Duration),
-    ("EVENKEEL_STORE_MODE", "mode", Form::Text),
-    ("EVENKEEL_STORE_FAIL", "fail", Form::Text),
-    ("EVENKEEL_STORE_OWED_MAX", "owed_max", Form::Text),
-    ("CACHE_KEY_PREFIX", "prefix", Form::Text),
+    ("REDIS_TIMEOUT", "connect_timeout", VariableForm::Bounded(60_000, [10, 60_000])),
+    ("EVENKEEL_STORE_DEADLINE", "deadline", VariableForm::Duration),
+    ("EVENKEEL_STORE_PERIOD", "period", VariableForm::Duration),
+    ("EVENKEEL_STORE_MODE", "mode", VariableForm::Text),
+    ("EVENKEEL_STORE_FAIL", "fail", VariableForm::Text),
+    ("EVENKEEL_STORE_OWED_MAX", "owed_max", VariableForm::Text),
+    ("CACHE_KEY_PREFIX", "prefix", VariableForm::Text),
 ];
 
-impl Reader<'_> {
+impl EnvironmentReader<'_> {
     /// The `store` section, if the variables ask for one.
-    pub(super) fn store(&mut self) -> Option<Node> {
+    pub(super) fn store(&mut self) -> Option<YamlNode> {
         let kind = self.text_or("BACKEND_TYPE", "");
         match kind.as_str() {
             "redis" => {}
@@ -54,7 +54,7 @@ impl Reader<'_> {
         }
         self.plain(&PLAIN, &mut keys);
         let compatible = self.truth("EVENKEEL_COMPATIBLE_KEYS", true).to_string();
-        keys.push((named("compatible_keys"), Node::text(compatible)));
+        keys.push((named("compatible_keys"), YamlNode::text(compatible)));
         let jitter = self.text_or("EXPIRATION_JITTER_MAX_SECONDS", "300");
         let name = "EXPIRATION_JITTER_MAX_SECONDS";
         keys.push(self.pair("expiration_jitter", name, format!("{jitter}s")));
@@ -75,7 +75,7 @@ impl Reader<'_> {
         let layout = match kind.as_str() {
             "single" | "cluster" => kind.as_str(),
             "sentinel" => {
-                keys.push((named("master"), Node::text(parts.remove(0))));
+                keys.push((named("master"), YamlNode::text(parts.remove(0))));
                 "sentinel"
             }
             _ => {
@@ -88,11 +88,11 @@ impl Reader<'_> {
             "sentinel" => self.text(&variable("SENTINEL_AUTH")),
             _ => auth.clone(),
         };
-        let servers = parts.iter().map(|part| Node::text(address(part, login.as_deref(), tls)));
-        keys.push((named("redis"), Node::made(Value::List(servers.collect()))));
-        keys.push((named("layout"), Node::text(layout)));
+        let servers = parts.iter().map(|part| YamlNode::text(address(part, login.as_deref(), tls)));
+        keys.push((named("redis"), YamlNode::made(YamlValue::List(servers.collect()))));
+        keys.push((named("layout"), YamlNode::text(layout)));
         if let Some(auth) = auth.filter(|_| layout == "sentinel") {
-            keys.push((named("credentials"), Node::text(auth)));
+            keys.push((named("credentials"), YamlNode::text(auth)));
         }
         keys.extend(self.store_tls().map(|tls| (named("tls"), map(tls))));
         keys
@@ -101,13 +101,13 @@ impl Reader<'_> {
     fn store_tls(&mut self) -> Option<Keys> {
         let mut keys = Keys::new();
         let files = [
-            ("REDIS_TLS_CACERT", "ca", Form::Text),
-            ("REDIS_TLS_CLIENT_CERT", "cert", Form::Text),
-            ("REDIS_TLS_CLIENT_KEY", "key", Form::Text),
+            ("REDIS_TLS_CACERT", "ca", VariableForm::Text),
+            ("REDIS_TLS_CLIENT_CERT", "cert", VariableForm::Text),
+            ("REDIS_TLS_CLIENT_KEY", "key", VariableForm::Text),
         ];
         self.plain(&files, &mut keys);
         if self.truth("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", false) {
-            keys.push((named("any_name"), Node::text("true")));
+            keys.push((named("any_name"), YamlNode::text("true")));
         }
         (!keys.is_empty()).then_some(keys)
     }

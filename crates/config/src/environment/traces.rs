@@ -4,8 +4,8 @@
 //! variables of OpenTelemetry's exporters define the collector; those for traces take precedence
 //! over those for all signals. How a variable is read: `environment`.
 
-use super::{Keys, Reader, map, named};
-use crate::tree::{Node, Value};
+use super::{EnvironmentReader, Keys, map, named};
+use crate::tree::{YamlNode, YamlValue};
 use percent_encoding::percent_decode_str;
 
 /// Variables of the exporter, without their prefix; each exists for traces and for all signals.
@@ -24,9 +24,9 @@ const BATCHES: [(&str, &str, &str); 3] = [
     ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "batch", ""),
 ];
 
-impl Reader<'_> {
+impl EnvironmentReader<'_> {
     /// The `traces` section, if traces are enabled.
-    pub(super) fn traces(&mut self) -> Option<Node> {
+    pub(super) fn traces(&mut self) -> Option<YamlNode> {
         if !self.truth("TRACING_ENABLED", false) {
             return None;
         }
@@ -41,7 +41,7 @@ impl Reader<'_> {
         let service = self.text("OTEL_SERVICE_NAME").unwrap_or_else(|| "RateLimit".to_owned());
         let service = self.text_or("TRACING_SERVICE_NAME", &service);
         let mut keys = vec![
-            (named("protocol"), Node::text(protocol)),
+            (named("protocol"), YamlNode::text(protocol)),
             self.pair("service", "TRACING_SERVICE_NAME", service),
             (named("attributes"), self.attributes()),
         ];
@@ -92,39 +92,39 @@ impl Reader<'_> {
         Some(if protocol == "grpc" { all.to_owned() } else { format!("{all}/v1/traces") })
     }
 
-    fn attributes(&self) -> Node {
+    fn attributes(&self) -> YamlNode {
         let mut list = Vec::new();
         for (key, name) in [
             ("service.namespace", "TRACING_SERVICE_NAMESPACE"),
             ("service.instance.id", "TRACING_SERVICE_INSTANCE_ID"),
         ] {
-            list.extend(self.text(name).map(|text| Node::text(format!("{key}:{text}"))));
+            list.extend(self.text(name).map(|text| YamlNode::text(format!("{key}:{text}"))));
         }
-        if let Value::List(more) = pairs(&self.text_or("OTEL_RESOURCE_ATTRIBUTES", "")).value {
+        if let YamlValue::List(more) = pairs(&self.text_or("OTEL_RESOURCE_ATTRIBUTES", "")).value {
             list.extend(more);
         }
-        Node::made(Value::List(list))
+        YamlNode::made(YamlValue::List(list))
     }
 }
 
 /// `a=b,c=d`, values escaped as in URLs, as a list of `a:b`. What is not escaped properly stays as
 /// it is.
-fn pairs(text: &str) -> Node {
+fn pairs(text: &str) -> YamlNode {
     let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
     let pairs = pairs.map(|pair| {
         let pair = pair.replacen('=', ":", 1);
-        Node::text(percent_decode_str(&pair).decode_utf8_lossy().into_owned())
+        YamlNode::text(percent_decode_str(&pair).decode_utf8_lossy().into_owned())
     });
-    Node::made(Value::List(pairs.collect()))
+    YamlNode::made(YamlValue::List(pairs.collect()))
 }
 
 #[cfg(test)]
 mod tests {
     use crate::environment::tests::settings;
-    use crate::settings::otlp::{Protocol, Traces};
+    use crate::settings::otlp::{OtlpProtocol, TracesSettings};
     use std::time::Duration;
 
-    fn traces(variables: &[(&str, &str)]) -> Result<Traces, String> {
+    fn traces(variables: &[(&str, &str)]) -> Result<TracesSettings, String> {
         let all = [&[("TRACING_ENABLED", "true")], variables].concat();
         settings(&all).map(|settings| settings.traces.expect("its section"))
     }
@@ -172,7 +172,7 @@ mod tests {
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector.example:9"),
         ]);
         let grpc = grpc.expect("sound").collector;
-        assert_eq!(grpc.protocol, Protocol::Grpc);
+        assert_eq!(grpc.protocol, OtlpProtocol::Grpc);
         assert_eq!(grpc.endpoint.to_string(), "http://collector.example:9");
         for (variable, told) in [
             (("TRACING_EXPORTER_PROTOCOL", "udp"), "TRACING_EXPORTER_PROTOCOL=udp: must be http"),

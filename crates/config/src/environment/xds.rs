@@ -4,30 +4,38 @@
 //! connection (`retry`) and the back-off of the client (`retry_stream`, `retry_max`). How a
 //! variable is read: `environment`.
 
-use super::{Form, Keys, Reader, map, named};
-use crate::tree::{Node, Value};
+use super::{EnvironmentReader, Keys, VariableForm, map, named};
+use crate::tree::{YamlNode, YamlValue};
 
 /// The longest delay, in milliseconds.
 const WAIT_MAX: u64 = 366 * 86_400_000;
 
 /// Variables that correspond to one key each. The replacements for a delay of 0 are those of the
 /// reference.
-const PLAIN: [(&str, &str, Form); 4] = [
-    ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "retry", Form::Bounded(1, [1, WAIT_MAX])),
-    ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "retry_stream", Form::Bounded(100, [1, WAIT_MAX])),
-    ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "retry_max", Form::Bounded(10_000, [1, WAIT_MAX])),
-    ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "message_bytes", Form::Text),
+const PLAIN: [(&str, &str, VariableForm); 4] = [
+    (
+        "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
+        "retry",
+        VariableForm::Bounded(1, [1, WAIT_MAX]),
+    ),
+    (
+        "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL",
+        "retry_stream",
+        VariableForm::Bounded(100, [1, WAIT_MAX]),
+    ),
+    ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "retry_max", VariableForm::Bounded(10_000, [1, WAIT_MAX])),
+    ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "message_bytes", VariableForm::Text),
 ];
 
 /// Variables of the section `tls`.
-const TLS: [(&str, &str, Form); 4] = [
-    ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "cert", Form::Text),
-    ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "key", Form::Text),
-    ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "ca", Form::Text),
-    ("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "server_name", Form::Text),
+const TLS: [(&str, &str, VariableForm); 4] = [
+    ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "cert", VariableForm::Text),
+    ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "key", VariableForm::Text),
+    ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "ca", VariableForm::Text),
+    ("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "server_name", VariableForm::Text),
 ];
 
-impl Reader<'_> {
+impl EnvironmentReader<'_> {
     /// Adds the section `xds`.
     pub(super) fn xds(&mut self, section: &mut Keys) {
         let server = self.text_or("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000");
@@ -56,7 +64,7 @@ impl Reader<'_> {
         section.push((named("xds"), map(keys)));
     }
 
-    fn xds_tls(&mut self) -> Node {
+    fn xds_tls(&mut self) -> YamlNode {
         let mut files = Keys::new();
         self.plain(&TLS, &mut files);
         map(files)
@@ -64,11 +72,11 @@ impl Reader<'_> {
 
     /// Converts a list of pairs such as `a=b,c=d` into a list of `a:b`; `sign` is the separator
     /// within a pair.
-    fn pairs(&self, name: &str, sign: &str) -> Node {
+    fn pairs(&self, name: &str, sign: &str) -> YamlNode {
         let text = self.text_or(name, "");
         let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
-        let pairs = pairs.map(|pair| Node::text(pair.replacen(sign, ":", 1)));
-        Node::made(Value::List(pairs.collect()))
+        let pairs = pairs.map(|pair| YamlNode::text(pair.replacen(sign, ":", 1)));
+        YamlNode::made(YamlValue::List(pairs.collect()))
     }
 }
 

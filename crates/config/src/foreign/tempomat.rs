@@ -5,8 +5,8 @@
 //! like that of a native file, so `section` checks it again and `show` prints it. Meaning of the
 //! numbers in the original: docs/guide/from-tempomat.md.
 
-use super::super::fault::{Fault, Place, quoted};
-use super::super::tree::{Key, Node, Value};
+use super::super::fault::{ConfigFault, TextPlace, quoted};
+use super::super::tree::{YamlKey, YamlNode, YamlValue};
 use super::placed;
 use evenkeel_core::table::EXACT_KEYS_MAX;
 use evenkeel_core::units::Nanos;
@@ -30,10 +30,10 @@ const KEYS: [&str; 13] = [
 ];
 
 /// Those of these keys that could also be a mistake in a native file.
-const COMMON: [&str; 3] = ["backend", "debug", "graphite"];
+const AMBIGUOUS_KEYS: [&str; 3] = ["backend", "debug", "graphite"];
 
 /// Keys of early versions of Tempomat, which only monitored.
-const EARLY: [&str; 8] = [
+const EARLY_KEYS: [&str; 8] = [
     "lowCreditThreshold",
     "statsFile",
     "syslogStats",
@@ -45,7 +45,7 @@ const EARLY: [&str; 8] = [
 ];
 
 /// Native sections that are allowed in addition, because Tempomat had nothing similar.
-const PASSED: [&str; 3] = ["admin", "log", "state"];
+const NATIVE_SECTIONS: [&str; 3] = ["admin", "log", "state"];
 
 /// The limits: name, key template, key of the share, and burst.
 const LIMITS: [(&str, &str, &str, &str); 4] = [
@@ -62,78 +62,86 @@ const HASH_MAX_LEN: f64 = 1_000.0;
 /// Default of `listenPort`.
 const PORT: f64 = 8_888.0;
 /// The longest time here, one day, in seconds.
-const DAY: f64 = 86_400.0;
+const DAY_SECONDS: f64 = 86_400.0;
 
 /// Whether `file` is a `tempomat.json`: it has a key that only Tempomat has, it has this name and
 /// no section `proxy`, or all its keys are possible in Tempomat and it is JSON or has a key such as
 /// `debug`.
 #[must_use]
-pub fn is_one(file: &str, root: &Node) -> bool {
-    let Value::Map(entries) = &root.value else { return false };
-    let known = |key: &Key, of: &[&str]| of.iter().any(|name| name.eq_ignore_ascii_case(&key.name));
+pub fn is_tempomat(file: &str, root: &YamlNode) -> bool {
+    let YamlValue::Map(entries) = &root.value else { return false };
+    let known =
+        |key: &YamlKey, of: &[&str]| of.iter().any(|name| name.eq_ignore_ascii_case(&key.name));
     let all = |of: &[&str]| entries.iter().all(|(key, _)| known(key, of));
-    let certain = |key: &Key| known(key, &EARLY) || (known(key, &KEYS) && !known(key, &COMMON));
+    let certain = |key: &YamlKey| {
+        known(key, &EARLY_KEYS) || (known(key, &KEYS) && !known(key, &AMBIGUOUS_KEYS))
+    };
     let named = Path::new(file).file_name().is_some_and(|name| name == "tempomat.json");
     let json = Path::new(file).extension().is_some_and(|ending| ending == "json");
     let telling = entries.iter().any(|(key, _)| known(key, &["debug", "graphite"]));
     entries.iter().any(|(key, _)| certain(key))
         || (named && !entries.iter().any(|(key, _)| key.name == "proxy"))
-        || (!entries.is_empty() && (json || telling) && all(&COMMON))
+        || (!entries.is_empty() && (json || telling) && all(&AMBIGUOUS_KEYS))
 }
 
 /// Converts the file into a native tree with the same meaning. `cpus` is the number of CPUs of the
 /// machine.
-pub fn native(root: &Node, cpus: f64, faults: &mut Vec<Fault>, notes: &mut Vec<Fault>) -> Node {
-    let entries: &[(Key, Node)] = match &root.value {
-        Value::Map(entries) => entries,
+pub fn native(
+    root: &YamlNode,
+    cpus: f64,
+    faults: &mut Vec<ConfigFault>,
+    notes: &mut Vec<ConfigFault>,
+) -> YamlNode {
+    let entries: &[(YamlKey, YamlNode)] = match &root.value {
+        YamlValue::Map(entries) => entries,
         _ => &[],
     };
-    let mut file = File { entries, faults, notes };
-    file.look_at_keys();
-    let passed = PASSED.iter().filter_map(|name| {
+    let mut file = TempomatFile { entries, faults, notes };
+    file.warn_unused_keys();
+    let passed = NATIVE_SECTIONS.iter().filter_map(|name| {
         let found = entries.iter().rev().find(|(key, _)| key.name == *name);
         found.map(|(_, node)| (*name, node.clone()))
     });
     let passed: Vec<_> = passed.collect();
     let metrics = ("metrics", file.metrics());
     let proxy = ("proxy", file.proxy(cpus));
-    Node::map(passed.into_iter().chain([metrics, proxy]))
+    YamlNode::map(passed.into_iter().chain([metrics, proxy]))
 }
 
 /// Keys and values of a section.
-type Entries = Vec<(&'static str, Node)>;
+type Entries = Vec<(&'static str, YamlNode)>;
 
 /// A file while it is converted.
-struct File<'a> {
-    entries: &'a [(Key, Node)],
-    faults: &'a mut Vec<Fault>,
-    notes: &'a mut Vec<Fault>,
+struct TempomatFile<'a> {
+    entries: &'a [(YamlKey, YamlNode)],
+    faults: &'a mut Vec<ConfigFault>,
+    notes: &'a mut Vec<ConfigFault>,
 }
 
-impl<'a> File<'a> {
+impl<'a> TempomatFile<'a> {
     /// The value of a key; if it occurs several times, the last one. `null` counts as absent.
-    fn node(&self, name: &str) -> Option<&'a Node> {
+    fn node(&self, name: &str) -> Option<&'a YamlNode> {
         let found = self.entries.iter().rev().find(|(key, _)| key.name.eq_ignore_ascii_case(name));
-        found.map(|(_, node)| node).filter(|node| node.value != Value::Null)
+        found.map(|(_, node)| node).filter(|node| node.value != YamlValue::Null)
     }
 
-    fn fault(&mut self, place: Place, what: impl Into<String>) {
-        self.faults.push(Fault::new(place, what));
+    fn fault(&mut self, place: TextPlace, what: impl Into<String>) {
+        self.faults.push(ConfigFault::new(place, what));
     }
 
-    fn note(&mut self, place: Place, what: impl Into<String>) {
-        self.notes.push(Fault::new(place, what));
+    fn note(&mut self, place: TextPlace, what: impl Into<String>) {
+        self.notes.push(ConfigFault::new(place, what));
     }
 
     /// Warns about keys that have no effect.
-    fn look_at_keys(&mut self) {
+    fn warn_unused_keys(&mut self) {
         for (key, _) in self.entries {
             let is = |of: &[&str]| of.iter().any(|name| name.eq_ignore_ascii_case(&key.name));
             let name = quoted(&key.name);
-            if is(&KEYS) || PASSED.contains(&key.name.as_str()) || key.name == "dummy" {
+            if is(&KEYS) || NATIVE_SECTIONS.contains(&key.name.as_str()) || key.name == "dummy" {
                 continue;
             }
-            if is(&EARLY) {
+            if is(&EARLY_KEYS) {
                 self.note(key.place, format!("{name} is of Tempomat before 0.3 and does nothing"));
             } else if ["proxy", "metrics"].contains(&key.name.as_str()) {
                 let what = format!(
@@ -147,10 +155,10 @@ impl<'a> File<'a> {
         }
     }
 
-    fn text(&mut self, name: &str) -> Option<(&'a str, Place)> {
+    fn text(&mut self, name: &str) -> Option<(&'a str, TextPlace)> {
         let node = self.node(name)?;
         match &node.value {
-            Value::Text(text) => Some((text.as_str(), node.place)),
+            YamlValue::Text(text) => Some((text.as_str(), node.place)),
             _ => {
                 self.fault(node.place, format!("`{name}` must be a single value"));
                 None
@@ -171,25 +179,25 @@ impl<'a> File<'a> {
         }
     }
 
-    fn metrics(&mut self) -> Node {
-        let held_above = self.number("delayThresholdSec", DELAY_THRESHOLD).min(DAY);
+    fn metrics(&mut self) -> YamlNode {
+        let held_above = self.number("delayThresholdSec", DELAY_THRESHOLD).min(DAY_SECONDS);
         // Truncated to whole milliseconds, as Tempomat did.
         let held_above = Nanos::from_millis((held_above * 1_000.0) as u64);
-        let mut metrics = vec![("held_above", Node::text(held_above.to_string()))];
+        let mut metrics = vec![("held_above", YamlNode::text(held_above.to_string()))];
         let graphite = self.text("graphite").filter(|(text, _)| !text.is_empty());
         let prefix = self.text("graphitePrefix").filter(|(text, _)| !text.is_empty());
         if let Some((address, place)) = graphite {
             metrics.push(("graphite", placed(address, place)));
-            metrics.push(("graphite_lines", Node::text("limits")));
+            metrics.push(("graphite_lines", YamlNode::text("limits")));
             match prefix {
                 Some((prefix, place)) => metrics.push(("graphite_prefix", placed(prefix, place))),
                 None => self.fault(place, "`graphite` needs a `graphitePrefix`; name one"),
             }
         }
-        Node::map(metrics)
+        YamlNode::map(metrics)
     }
 
-    fn proxy(&mut self, machine: f64) -> Node {
+    fn proxy(&mut self, machine: f64) -> YamlNode {
         if let Some((_, place)) = self.text("debug").filter(|(text, _)| *text != "false") {
             self.note(place, "`debug` does nothing; `evenkeel show` prints the configuration");
         }
@@ -198,23 +206,23 @@ impl<'a> File<'a> {
         let (cpus, limits) = self.limits(machine);
         let keys = self.keys_max();
         let limits = limits.into_iter().map(|limit| {
-            let keys = ("keys_max", Node::text(keys.1.to_string()));
-            Node::map(limit.into_iter().chain([keys]))
+            let keys = ("keys_max", YamlNode::text(keys.1.to_string()));
+            YamlNode::map(limit.into_iter().chain([keys]))
         });
-        let limits = Node::made(Value::List(limits.collect()));
+        let limits = YamlNode::made(YamlValue::List(limits.collect()));
         let mut proxy = vec![
-            ("listen", Node::text(format!("{}:{port}", everywhere()))),
+            ("listen", YamlNode::text(format!("{}:{port}", everywhere()))),
             ("backend", placed(backend, place)),
-            ("cost", Node::text("wall")),
-            ("action", Node::text("hold")),
-            ("max_delay", Node::text("120s")),
+            ("cost", YamlNode::text("wall")),
+            ("action", YamlNode::text("hold")),
+            ("max_delay", YamlNode::text("120s")),
             ("trusted_proxies", self.trusted_proxies()),
-            ("timeouts", Node::map([("backend", Node::text("1h"))])),
-            ("names_max", Node::text(keys.0.to_string())),
+            ("timeouts", YamlNode::map([("backend", YamlNode::text("1h"))])),
+            ("names_max", YamlNode::text(keys.0.to_string())),
             ("limits", limits),
         ];
-        proxy.extend(cpus.map(|cpus| ("cpus", Node::text(cpus.to_string()))));
-        Node::map(proxy)
+        proxy.extend(cpus.map(|cpus| ("cpus", YamlNode::text(cpus.to_string()))));
+        YamlNode::map(proxy)
     }
 
     fn port(&mut self) -> f64 {
@@ -249,10 +257,10 @@ impl<'a> File<'a> {
         }
         let limits = LIMITS.iter().zip(shares).map(|((name, by, _, burst), share)| {
             vec![
-                ("name", Node::text(*name)),
-                ("by", Node::text(*by)),
-                ("share", Node::text((share / most).to_string())),
-                ("burst", Node::text(*burst)),
+                ("name", YamlNode::text(*name)),
+                ("by", YamlNode::text(*by)),
+                ("share", YamlNode::text((share / most).to_string())),
+                ("burst", YamlNode::text(*burst)),
             ]
         });
         (cpus, limits.collect())
@@ -285,9 +293,9 @@ impl<'a> File<'a> {
 
     /// Addresses separated by commas. Entries that are no addresses are dropped with a warning,
     /// because they never matched a client.
-    fn trusted_proxies(&mut self) -> Node {
+    fn trusted_proxies(&mut self) -> YamlNode {
         let Some((text, place)) = self.text("trustedProxies") else {
-            return Node::made(Value::List(Vec::new()));
+            return YamlNode::made(YamlValue::List(Vec::new()));
         };
         let mut list = Vec::new();
         for one in text.split(',').map(str::trim).filter(|one| !one.is_empty()) {
@@ -305,14 +313,14 @@ impl<'a> File<'a> {
             }
             list.push(placed(one, place));
         }
-        Node::made(Value::List(list))
+        YamlNode::made(YamlValue::List(list))
     }
 }
 
 /// Maximum number of names and keys.
 const HASH_LEN_MAX: usize = 1 << 20;
 /// Place of values that are not in the file.
-const START: Place = Place { line: 1, column: 1 };
+const START: TextPlace = TextPlace { line: 1, column: 1 };
 
 /// The address for all interfaces: IPv6 and IPv4 if the machine has IPv6, otherwise IPv4.
 fn everywhere() -> &'static str {

@@ -5,18 +5,18 @@
 
 use super::proxy::{count, duration};
 use crate::address;
-use crate::reader::{Read, Section, within};
-use crate::settings::{Check, Datagrams};
+use crate::reader::{Read, SectionReader, within};
+use crate::settings::{CheckSettings, SyslogAddress};
 use evenkeel_core::units::Nanos;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Reads the section.
-pub fn read(check: &mut Section<'_, '_>) -> Check {
+pub fn read(check: &mut SectionReader<'_, '_>) -> CheckSettings {
     let range = Nanos::from_secs(1)..=Nanos::from_secs(86_400);
     let late = |text: &str| within(duration(text)?, range.clone());
     let number = |text: &str| within(count(text)?, 1..=1_000_000).map(|n| n as usize);
-    Check {
+    CheckSettings {
         listen: check.list(
             "listen",
             vec![SocketAddr::from(([127, 0, 0, 1], 9971))],
@@ -31,7 +31,7 @@ pub fn read(check: &mut Section<'_, '_>) -> Check {
     }
 }
 
-fn syslog(text: &str) -> Read<Datagrams> {
+fn syslog(text: &str) -> Read<SyslogAddress> {
     let address = text.strip_prefix("udp://").ok_or("write it as udp://127.0.0.1:5514")?;
-    address::listen(address).map(Datagrams)
+    address::listen(address).map(SyslogAddress)
 }

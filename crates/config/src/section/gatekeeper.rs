@@ -7,37 +7,42 @@
 
 use super::limits::{self, keys_max};
 use super::proxy::{count, duration};
-use crate::reader::{Read, Section, within};
-use crate::settings::gatekeeper::{Gatekeeper, PORT, Remote, RemoteFault, is_domain};
-use crate::tree::{Node, Value};
-use evenkeel_core::limit::{Part, When};
+use crate::reader::{Read, SectionReader, within};
+use crate::settings::gatekeeper::{
+    DEFAULT_PORT, GatekeeperSettings, MasterAddress, MasterAddressError, is_domain,
+};
+use crate::tree::{YamlNode, YamlValue};
+use evenkeel_core::limit::{KeyPart, LimitCondition};
 use evenkeel_core::units::Nanos;
 
 /// Name of the section.
-const KEY: &str = "gatekeeper";
+const SECTION_NAME: &str = "gatekeeper";
 /// Default of `keys_max`: the number of identifiers that are remembered.
-const KEYS: usize = 65_536;
+const KEYS_DEFAULT: usize = 65_536;
 
 /// Maximum number of gates of one process. Each gate has a thread and two connections.
 const GATES_MAX: usize = 64;
 
 /// Reads one section, or a list of them. `keys_default` is `state.keys_max`.
-pub fn read(root: &mut Section<'_, '_>, keys_default: Option<usize>) -> Vec<Gatekeeper> {
-    if !root.written(KEY) {
+pub fn read(
+    root: &mut SectionReader<'_, '_>,
+    keys_default: Option<usize>,
+) -> Vec<GatekeeperSettings> {
+    if !root.written(SECTION_NAME) {
         return Vec::new();
     }
     if !root.written("proxy") && !root.written("check") {
-        root.fault(KEY, "a `gatekeeper` keeps the gate of `proxy` or `check`; add one");
+        root.fault(SECTION_NAME, "a `gatekeeper` keeps the gate of `proxy` or `check`; add one");
     }
-    let Some(Value::List(nodes)) = root.node(KEY).map(|node| &node.value) else {
-        return vec![root.section(KEY, |section| gate(section, keys_default))];
+    let Some(YamlValue::List(nodes)) = root.node(SECTION_NAME).map(|node| &node.value) else {
+        return vec![root.section(SECTION_NAME, |section| gate(section, keys_default))];
     };
     if nodes.is_empty() || nodes.len() > GATES_MAX {
-        root.fault(KEY, format!("{} gates; write 1 to {GATES_MAX}", nodes.len()));
+        root.fault(SECTION_NAME, format!("{} gates; write 1 to {GATES_MAX}", nodes.len()));
     }
     let mut domains: Vec<String> = Vec::new();
     let mut all_kept = false;
-    root.sections(KEY, nodes, |section| {
+    root.sections(SECTION_NAME, nodes, |section| {
         let gate = gate(section, keys_default);
         if domains.contains(&gate.domain) {
             let what = format!("two gates are of the domain `{}`; remove one", gate.domain);
@@ -48,20 +53,20 @@ pub fn read(root: &mut Section<'_, '_>, keys_default: Option<usize>) -> Vec<Gate
             let what = "nothing is left for this gate: one before it has no `when`; give it one";
             section.fault("when", what);
         }
-        all_kept |= gate.when == When::default();
+        all_kept |= gate.when == LimitCondition::default();
         gate
     })
 }
 
-fn gate(section: &mut Section<'_, '_>, keys_default: Option<usize>) -> Gatekeeper {
-    let local = Remote { host: "127.0.0.1".to_owned(), port: PORT };
+fn gate(section: &mut SectionReader<'_, '_>, keys_default: Option<usize>) -> GatekeeperSettings {
+    let local = MasterAddress { host: "127.0.0.1".to_owned(), port: DEFAULT_PORT };
     let master = section.value("master", local, remote);
     let control = section.value("control", master.next(), remote);
     if control == master {
         section.fault("control", "the master tells at another port than it is told at");
     }
     let day = Nanos::from_secs(86_400);
-    Gatekeeper {
+    GatekeeperSettings {
         when: section.section("when", limits::when),
         domain: section.value("domain", "default".to_owned(), domain),
         identifier: identifier(section),
@@ -70,7 +75,7 @@ fn gate(section: &mut Section<'_, '_>, keys_default: Option<usize>) -> Gatekeepe
         }),
         held_max: section.value("held_max", 1024, |text| within(count(text)?, 0..=1_000_000))
             as usize,
-        keys_max: section.value("keys_max", keys_default.unwrap_or(KEYS), keys_max),
+        keys_max: section.value("keys_max", keys_default.unwrap_or(KEYS_DEFAULT), keys_max),
         log_info: log_info(section),
         rejected_one_in: section.value("rejected_one_in", 1, count),
         master,
@@ -78,16 +83,16 @@ fn gate(section: &mut Section<'_, '_>, keys_default: Option<usize>) -> Gatekeepe
     }
 }
 
-fn identifier(section: &mut Section<'_, '_>) -> Vec<Part> {
+fn identifier(section: &mut SectionReader<'_, '_>) -> Vec<KeyPart> {
     if section.has("identifier") {
         return limits::parts(section, "identifier").unwrap_or_default();
     }
     section.allow("identifier");
-    section.show("identifier", Node::made(Value::List(vec![Node::text("ip/32")])));
-    vec![Part::Ip { v4: 32, v6: 64 }]
+    section.show("identifier", YamlNode::made(YamlValue::List(vec![YamlNode::text("ip/32")])));
+    vec![KeyPart::Ip { v4: 32, v6: 64 }]
 }
 
-fn log_info(section: &mut Section<'_, '_>) -> Vec<Part> {
+fn log_info(section: &mut SectionReader<'_, '_>) -> Vec<KeyPart> {
     section.allow("log_info");
     if section.has("log_info") {
         return limits::parts(section, "log_info").unwrap_or_default();
@@ -100,8 +105,8 @@ fn domain(text: &str) -> Read<String> {
     is_domain(text).then(|| text.to_owned()).ok_or_else(wrong)
 }
 
-fn remote(text: &str) -> Read<Remote> {
-    text.parse().map_err(|fault: RemoteFault| fault.to_string())
+fn remote(text: &str) -> Read<MasterAddress> {
+    text.parse().map_err(|fault: MasterAddressError| fault.to_string())
 }
 
 #[cfg(test)]

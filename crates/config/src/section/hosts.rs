@@ -2,11 +2,11 @@
 //!
 //! They are described in `settings::hosts`. `exempt` may also contain networks and cookies.
 
-use crate::address::{self, Exempt};
-use crate::reader::{Read, Section};
-use crate::settings::hosts::{Hosts, Merge, host_name};
-use crate::tree::Value;
-use evenkeel_core::limit::When;
+use crate::address::{self, ExemptEntry};
+use crate::reader::{Read, SectionReader};
+use crate::settings::hosts::{HostMerge, HostSettings, host_name};
+use crate::tree::YamlValue;
+use evenkeel_core::limit::LimitCondition;
 use ipnet::IpNet;
 
 /// Maximum number of entries of `merge`.
@@ -15,17 +15,17 @@ const MERGE_MAX: usize = 1024;
 /// Reads `exempt`. Returns the networks; host names go into `hosts`, conditions on requests into
 /// `requests`.
 pub fn exempt(
-    proxy: &mut Section<'_, '_>,
-    hosts: &mut Hosts,
-    requests: &mut Vec<When>,
+    proxy: &mut SectionReader<'_, '_>,
+    hosts: &mut HostSettings,
+    requests: &mut Vec<LimitCondition>,
 ) -> Vec<IpNet> {
     let mut nets = Vec::new();
     for exempt in proxy.list("exempt", Vec::new(), address::exempt) {
         match exempt {
-            Exempt::Net(net) => nets.push(net),
-            Exempt::Host(pattern) => hosts.exempt.push(pattern),
-            Exempt::Cookie(name) => {
-                requests.push(When { cookie: vec![name], ..When::default() });
+            ExemptEntry::Net(net) => nets.push(net),
+            ExemptEntry::Host(pattern) => hosts.exempt.push(pattern),
+            ExemptEntry::Cookie(name) => {
+                requests.push(LimitCondition { cookie: vec![name], ..LimitCondition::default() });
             }
         }
     }
@@ -33,10 +33,10 @@ pub fn exempt(
 }
 
 /// Reads the other keys and completes `hosts`.
-pub fn read(proxy: &mut Section<'_, '_>, mut hosts: Hosts) -> Hosts {
+pub fn read(proxy: &mut SectionReader<'_, '_>, mut hosts: HostSettings) -> HostSettings {
     hosts.merge = merge(proxy);
     hosts.resolver = proxy.values("resolver", address::name_server);
-    if !hosts.resolver.is_empty() && !hosts.matter() {
+    if !hosts.resolver.is_empty() && !hosts.needs_names() {
         let what = "`resolver` is asked for names only where `exempt` or `merge` has `host:`; \
                     remove it, or name hosts";
         proxy.fault("resolver", what);
@@ -44,10 +44,10 @@ pub fn read(proxy: &mut Section<'_, '_>, mut hosts: Hosts) -> Hosts {
     hosts
 }
 
-fn merge(proxy: &mut Section<'_, '_>) -> Vec<Merge> {
+fn merge(proxy: &mut SectionReader<'_, '_>) -> Vec<HostMerge> {
     let Some(node) = proxy.node("merge") else { return Vec::new() };
     let nodes = match &node.value {
-        Value::List(nodes) => nodes.as_slice(),
+        YamlValue::List(nodes) => nodes.as_slice(),
         _ => std::slice::from_ref(node),
     };
     if nodes.len() > MERGE_MAX {
@@ -61,7 +61,7 @@ fn merge(proxy: &mut Section<'_, '_>) -> Vec<Merge> {
         }
         let pattern = section.optional("match", address::host);
         let name = section.optional("as", name);
-        Some(Merge { pattern: pattern?, name: name? })
+        Some(HostMerge { pattern: pattern?, name: name? })
     });
     merged.into_iter().flatten().collect()
 }

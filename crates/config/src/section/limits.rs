@@ -5,14 +5,16 @@
 //! that belongs to another algorithm is a fault. How each one counts: `evenkeel_core::bucket`.
 
 use super::proxy::{count, duration, read_action, truth};
-use crate::reader::{Read, Section, within};
-use crate::tree::{self, Node, Value};
+use crate::reader::{Read, SectionReader, within};
+use crate::tree::{self, YamlNode, YamlValue};
 use evenkeel_core::bucket::Algorithm;
-use evenkeel_core::bucket::debt::Debt;
-use evenkeel_core::bucket::sliding::Sliding;
+use evenkeel_core::bucket::debt::DebtBucket;
+use evenkeel_core::bucket::sliding::SlidingWindow;
 use evenkeel_core::classify::{host_name, normal_path};
-use evenkeel_core::limit::{Action, KEYS_MAX, LIMITS_MAX, Limit, Part, Unit, When};
-use evenkeel_core::units::{Cost, Nanos, ParseError, Rate, Share, Weight};
+use evenkeel_core::limit::{
+    KEYS_MAX, KeyPart, LIMITS_MAX, Limit, LimitAction, LimitCondition, LimitUnit,
+};
+use evenkeel_core::units::{Cost, CpuShare, Nanos, QuantityParseError, Rate, Weight};
 use std::ops::RangeInclusive;
 
 /// The default limits of a file without `limits`.
@@ -23,11 +25,11 @@ pub const DEFAULT: &str = "
 ";
 
 /// Range of `weight`. Beyond it a class almost shuts out the others, or is shut out by them.
-const WEIGHTS: RangeInclusive<Weight> = Weight::new(10)..=Weight::new(100_000);
+const WEIGHT_RANGE: RangeInclusive<Weight> = Weight::new(10)..=Weight::new(100_000);
 /// Default of `keys_max`; 24 bytes per key.
-const KEYS: usize = 262_144;
+const KEYS_DEFAULT: usize = 262_144;
 /// Default of `keys_max` for a window limit; 228 bytes per key for 15 s, 768 for a minute.
-const KEYS_WINDOW: usize = 65_536;
+const WINDOW_KEYS_DEFAULT: usize = 65_536;
 /// The largest burst, in requests.
 const BURST_MAX: u64 = 1_000_000_000;
 /// The largest burst and window maximum, as CPU time.
@@ -39,7 +41,7 @@ const NAME_MAX: usize = 64;
 
 /// The environment in which limits are read.
 #[derive(Clone, Copy)]
-pub struct Ground {
+pub struct LimitContext {
     /// The number of CPUs that shares refer to.
     pub cpus: f64,
     /// Default number of keys per limit: `state.keys_max`.
@@ -48,23 +50,23 @@ pub struct Ground {
 
 /// Defaults that limits inherit from their door.
 #[derive(Clone, Copy)]
-struct Door {
-    ground: Ground,
-    action: Action,
+struct LimitDefaults {
+    ground: LimitContext,
+    action: LimitAction,
     debt_max: Option<Nanos>,
 }
 
 /// Reads `limits`, or the default limits. `action` and `debt_max` are those of the door.
 pub fn read(
-    proxy: &mut Section<'_, '_>,
-    ground: Ground,
-    action: Action,
+    proxy: &mut SectionReader<'_, '_>,
+    ground: LimitContext,
+    action: LimitAction,
     debt_max: Option<Nanos>,
 ) -> Vec<Limit> {
-    let door = Door { ground, action, debt_max };
+    let door = LimitDefaults { ground, action, debt_max };
     let Some(node) = proxy.node("limits") else { return default_limits(proxy, door) };
     let nodes = match &node.value {
-        Value::List(nodes) => nodes.as_slice(),
+        YamlValue::List(nodes) => nodes.as_slice(),
         _ => std::slice::from_ref(node),
     };
     let mut names: Vec<Box<str>> = Vec::new();
@@ -85,31 +87,31 @@ pub fn read(
     limits.into_iter().flatten().collect()
 }
 
-fn default_limits(proxy: &mut Section<'_, '_>, door: Door) -> Vec<Limit> {
-    let default = tree::parse(DEFAULT.as_bytes()).unwrap_or(Node::made(Value::Null));
-    let Value::List(nodes) = &default.value else { return Vec::new() };
+fn default_limits(proxy: &mut SectionReader<'_, '_>, door: LimitDefaults) -> Vec<Limit> {
+    let default = tree::parse(DEFAULT.as_bytes()).unwrap_or(YamlNode::made(YamlValue::Null));
+    let YamlValue::List(nodes) = &default.value else { return Vec::new() };
     let mut faults = Vec::new();
-    let root = Node::map([]);
-    let mut section = Section::open("proxy", Some(&root), root.place, &mut faults);
+    let root = YamlNode::map([]);
+    let mut section = SectionReader::open("proxy", Some(&root), root.place, &mut faults);
     let limits = section.sections("limits", nodes, |section| limit(section, door));
-    if let Value::Map(shown) = section.close().value {
+    if let YamlValue::Map(shown) = section.close().value {
         shown.into_iter().for_each(|(_, node)| proxy.show("limits", node));
     }
     limits.into_iter().flatten().collect()
 }
 
 /// Reads one limit. `None` if a fault makes it impossible to build.
-fn limit(section: &mut Section<'_, '_>, door: Door) -> Option<Limit> {
+fn limit(section: &mut SectionReader<'_, '_>, door: LimitDefaults) -> Option<Limit> {
     let name = required(section, "name", name);
     let by = by(section);
     let when = section.section("when", when);
     let counted = counted(section, door.ground.cpus);
     let (keys, refuses) = match &counted {
-        Some((_, Algorithm::Sliding(_))) => (KEYS_WINDOW, true),
-        Some((unit, _)) => (KEYS, *unit == Unit::Hits),
-        None => (KEYS, false),
+        Some((_, Algorithm::Sliding(_))) => (WINDOW_KEYS_DEFAULT, true),
+        Some((unit, _)) => (KEYS_DEFAULT, *unit == LimitUnit::Hits),
+        None => (KEYS_DEFAULT, false),
     };
-    let action = if refuses { Action::Reject } else { door.action };
+    let action = if refuses { LimitAction::Reject } else { door.action };
     let action = section.value("action", action, read_action);
     let weight = section.value("weight", Weight::ONE, weight);
     let keys_max = section.value("keys_max", door.ground.keys.unwrap_or(keys), keys_max);
@@ -133,16 +135,21 @@ pub fn keys_max(text: &str) -> Read<usize> {
 }
 
 fn weight(text: &str) -> Read<Weight> {
-    within(text.parse().map_err(|e: ParseError| e.to_string())?, WEIGHTS)
+    within(text.parse().map_err(|e: QuantityParseError| e.to_string())?, WEIGHT_RANGE)
 }
 
 /// Applies the bound of debts. With the action `queue` a debt stops at the bucket's burst by
 /// default, so that a client is back in credit soon after it stops. With other actions a debt has
 /// no bound by default.
-fn capped(unit: Unit, algorithm: Algorithm, action: Action, debt_max: Option<Nanos>) -> Algorithm {
+fn capped(
+    unit: LimitUnit,
+    algorithm: Algorithm,
+    action: LimitAction,
+    debt_max: Option<Nanos>,
+) -> Algorithm {
     let Algorithm::Debt(debt) = algorithm else { return algorithm };
-    let burst = (action == Action::Queue).then(|| debt.burst());
-    match debt_max.map(Cost::cpu).filter(|_| unit == Unit::Cpu).or(burst) {
+    let burst = (action == LimitAction::Queue).then(|| debt.burst());
+    match debt_max.map(Cost::cpu).filter(|_| unit == LimitUnit::Cpu).or(burst) {
         Some(debt_max) => Algorithm::Debt(debt.capped(debt_max)),
         None => algorithm,
     }
@@ -157,7 +164,7 @@ pub fn burst(text: &str) -> Read<Nanos> {
 }
 
 fn required<T>(
-    section: &mut Section<'_, '_>,
+    section: &mut SectionReader<'_, '_>,
     key: &'static str,
     read: impl Fn(&str) -> Read<T>,
 ) -> Option<T> {
@@ -169,8 +176,8 @@ fn required<T>(
 
 /// Reads the algorithm and its numbers. Exactly one of `share`, `rate` and `window` must be
 /// present.
-fn counted(section: &mut Section<'_, '_>, cpus: f64) -> Option<(Unit, Algorithm)> {
-    let share = section.optional("share", |t| t.parse::<Share>().map_err(|e| e.to_string()));
+fn counted(section: &mut SectionReader<'_, '_>, cpus: f64) -> Option<(LimitUnit, Algorithm)> {
+    let share = section.optional("share", |t| t.parse::<CpuShare>().map_err(|e| e.to_string()));
     let rate = section.optional("rate", |t| t.parse::<Rate>().map_err(|e| e.to_string()));
     let window = section.optional("window", |t| {
         within(duration(t)?, Nanos::from_secs(1)..=evenkeel_core::bucket::sliding::WINDOW_MAX)
@@ -193,9 +200,9 @@ fn counted(section: &mut Section<'_, '_>, cpus: f64) -> Option<(Unit, Algorithm)
         }
     }
     match (share, rate, window) {
-        (Some(share), ..) => Some((Unit::Cpu, by_share(section, share, cpus)?)),
-        (_, Some(rate), _) => Some((Unit::Hits, by_rate(section, rate))),
-        (.., Some(window)) => Some((Unit::Cpu, by_window(section, window, cpus)?)),
+        (Some(share), ..) => Some((LimitUnit::Cpu, by_share(section, share, cpus)?)),
+        (_, Some(rate), _) => Some((LimitUnit::Hits, by_rate(section, rate))),
+        (.., Some(window)) => Some((LimitUnit::Cpu, by_window(section, window, cpus)?)),
         _ => {
             ["burst", "max", "round"].into_iter().for_each(|key| section.allow(key));
             None
@@ -203,18 +210,18 @@ fn counted(section: &mut Section<'_, '_>, cpus: f64) -> Option<(Unit, Algorithm)
     }
 }
 
-fn by_share(section: &mut Section<'_, '_>, share: Share, cpus: f64) -> Option<Algorithm> {
+fn by_share(section: &mut SectionReader<'_, '_>, share: CpuShare, cpus: f64) -> Option<Algorithm> {
     ["max", "round"].into_iter().for_each(|key| section.allow(key));
     let burst = section.value("burst", Nanos::from_secs(30), burst);
-    Some(Algorithm::Debt(Debt::new(share.of(cpus)?, Cost::cpu(burst))))
+    Some(Algorithm::Debt(DebtBucket::new(share.of(cpus)?, Cost::cpu(burst))))
 }
 
 /// Reads the burst of a rate. Default: the requests of one second, at least one.
-fn by_rate(section: &mut Section<'_, '_>, rate: Rate) -> Algorithm {
+fn by_rate(section: &mut SectionReader<'_, '_>, rate: Rate) -> Algorithm {
     ["max", "round"].into_iter().for_each(|key| section.allow(key));
     let second = (rate.per_second().floor() as u64).clamp(1, BURST_MAX);
     let burst = section.value("burst", second, requests_saved);
-    Algorithm::Debt(Debt::new(rate, Cost::hits(burst)))
+    Algorithm::Debt(DebtBucket::new(rate, Cost::hits(burst)))
 }
 
 /// Reads a burst in requests, at least 1.
@@ -227,14 +234,14 @@ pub fn requests_saved(text: &str) -> Read<u64> {
     }
 }
 
-fn by_window(section: &mut Section<'_, '_>, window: Nanos, cpus: f64) -> Option<Algorithm> {
+fn by_window(section: &mut SectionReader<'_, '_>, window: Nanos, cpus: f64) -> Option<Algorithm> {
     if section.node("burst").is_some() {
         section.fault("burst", "`burst` does not go with `window`, which has `max`; remove it");
     }
     let round = section.optional("round", |text| within(duration(text)?, Nanos(1_000)..=ROUND_MAX));
     let max = required(section, "max", |text| cpu_in(text, window, cpus))?;
     let round = Cost::cpu(round.unwrap_or(Nanos::ZERO));
-    match Sliding::new(window, Cost::cpu(max)) {
+    match SlidingWindow::new(window, Cost::cpu(max)) {
         Ok(sliding) => Some(Algorithm::Sliding(sliding.rounded(round))),
         Err(fault) => {
             section.fault("window", fault.to_string());
@@ -245,7 +252,7 @@ fn by_window(section: &mut Section<'_, '_>, window: Nanos, cpus: f64) -> Option<
 
 /// Reads CPU time, either as a duration or as a share of what `cpus` provide within the window.
 fn cpu_in(text: &str, window: Nanos, cpus: f64) -> Read<Nanos> {
-    if let Ok(share) = text.parse::<Share>() {
+    if let Ok(share) = text.parse::<CpuShare>() {
         return Ok(Nanos::from_secs_f64(share.fraction() * cpus * window.as_secs_f64()));
     }
     let long = |_| "not CPU time or a share; write 1050ms or 7%".to_owned();
@@ -253,7 +260,7 @@ fn cpu_in(text: &str, window: Nanos, cpus: f64) -> Read<Nanos> {
 }
 
 /// Reads the key template of a limit.
-fn by(section: &mut Section<'_, '_>) -> Option<Vec<Part>> {
+fn by(section: &mut SectionReader<'_, '_>) -> Option<Vec<KeyPart>> {
     if !section.has("by") {
         section.fault("by", "a limit needs `by`; `all` counts everybody together");
     }
@@ -261,15 +268,15 @@ fn by(section: &mut Section<'_, '_>) -> Option<Vec<Part>> {
 }
 
 /// Reads the parts of a key: one or several, with at most one IPv4 and one IPv6 network.
-pub fn parts(section: &mut Section<'_, '_>, key: &'static str) -> Option<Vec<Part>> {
+pub fn parts(section: &mut SectionReader<'_, '_>, key: &'static str) -> Option<Vec<KeyPart>> {
     let mut networks = (None, None);
     let words = section.values(key, part);
     let mut parts = Vec::new();
     for word in words {
         let again = match word {
-            Word::V4(bits) => networks.0.replace(bits).is_some(),
-            Word::V6(bits) => networks.1.replace(bits).is_some(),
-            Word::Part(part) => {
+            KeyTemplateWord::V4(bits) => networks.0.replace(bits).is_some(),
+            KeyTemplateWord::V6(bits) => networks.1.replace(bits).is_some(),
+            KeyTemplateWord::Part(part) => {
                 parts.push(part);
                 continue;
             }
@@ -278,11 +285,11 @@ pub fn parts(section: &mut Section<'_, '_>, key: &'static str) -> Option<Vec<Par
             section.fault(key, format!("`{key}` names two networks of one kind; remove one"));
         } else if networks.0.is_none() || networks.1.is_none() {
             // Reserves the position in the key; the lengths are filled in when both are known.
-            parts.push(Part::Ip { v4: 32, v6: 128 });
+            parts.push(KeyPart::Ip { v4: 32, v6: 128 });
         }
     }
     for part in &mut parts {
-        if let Part::Ip { v4, v6 } = part {
+        if let KeyPart::Ip { v4, v6 } = part {
             *v4 = networks.0.unwrap_or(32);
             *v6 = networks.1.unwrap_or(2 * *v4);
         }
@@ -291,37 +298,37 @@ pub fn parts(section: &mut Section<'_, '_>, key: &'static str) -> Option<Vec<Par
 }
 
 /// One element of `by`.
-enum Word {
+enum KeyTemplateWord {
     V4(u8),
     V6(u8),
-    Part(Part),
+    Part(KeyPart),
 }
 
-fn part(text: &str) -> Read<Word> {
+fn part(text: &str) -> Read<KeyTemplateWord> {
     let bits = |text: &str, max: u64| within(count(text)?, 0..=max).map(|n| n as u8);
     if let Some(prefix) = text.strip_prefix("ip/") {
-        return bits(prefix, 32).map(Word::V4);
+        return bits(prefix, 32).map(KeyTemplateWord::V4);
     }
     if let Some(prefix) = text.strip_prefix("ip6/") {
-        return bits(prefix, 128).map(Word::V6);
+        return bits(prefix, 128).map(KeyTemplateWord::V6);
     }
     let part = match text.split_once(':') {
-        Some(("header", name)) => Part::Header(header_name(name)?),
-        Some(("cookie", name)) => Part::Cookie(token(name)?),
-        Some(("path", n)) => Part::Path(Some(within(count(n)?, 1..=255)? as u8)),
+        Some(("header", name)) => KeyPart::Header(header_name(name)?),
+        Some(("cookie", name)) => KeyPart::Cookie(token(name)?),
+        Some(("path", n)) => KeyPart::Path(Some(within(count(n)?, 1..=255)? as u8)),
         _ => plain_part(text)?,
     };
-    Ok(Word::Part(part))
+    Ok(KeyTemplateWord::Part(part))
 }
 
-fn plain_part(text: &str) -> Read<Part> {
+fn plain_part(text: &str) -> Read<KeyPart> {
     Ok(match text {
-        "user-agent" => Part::UserAgent,
-        "method" => Part::Method,
-        "path" => Part::Path(None),
-        "vhost" => Part::Vhost,
-        "host" => Part::Host,
-        "all" => Part::All,
+        "user-agent" => KeyPart::UserAgent,
+        "method" => KeyPart::Method,
+        "path" => KeyPart::Path(None),
+        "vhost" => KeyPart::Vhost,
+        "host" => KeyPart::Host,
+        "all" => KeyPart::All,
         _ => {
             return Err(
                 "must be ip/N, ip6/N, user-agent, header:NAME, cookie:NAME, method, path, \
@@ -333,12 +340,12 @@ fn plain_part(text: &str) -> Read<Part> {
 }
 
 /// Reads the condition of a limit.
-pub fn when(section: &mut Section<'_, '_>) -> When {
+pub fn when(section: &mut SectionReader<'_, '_>) -> LimitCondition {
     let not = section.section("not", sent);
-    if section.has("not") && not == When::default() {
+    if section.has("not") && not == LimitCondition::default() {
         section.fault("not", "`not` names nothing; write what a request must not have");
     }
-    When {
+    LimitCondition {
         path: section.values("path", path),
         vhost: section.values("vhost", vhost),
         not: section.has("not").then(|| Box::new(not)),
@@ -347,22 +354,22 @@ pub fn when(section: &mut Section<'_, '_>) -> When {
 }
 
 /// Reads the part of a condition about the method and about headers and cookies.
-fn sent(section: &mut Section<'_, '_>) -> When {
-    When {
+fn sent(section: &mut SectionReader<'_, '_>) -> LimitCondition {
+    LimitCondition {
         method: section.values("method", |text| Ok(token(text)?.to_ascii_uppercase().into())),
         header: names(section, "header", header_name),
         cookie: names(section, "cookie", token),
-        ..When::default()
+        ..LimitCondition::default()
     }
 }
 
 /// Reads names of headers or cookies that a request must have.
 fn names(
-    section: &mut Section<'_, '_>,
+    section: &mut SectionReader<'_, '_>,
     key: &'static str,
     name: fn(&str) -> Read<Box<str>>,
 ) -> Vec<Box<str>> {
-    if let Some(Value::Map(_)) = section.node(key).map(|node| &node.value) {
+    if let Some(YamlValue::Map(_)) = section.node(key).map(|node| &node.value) {
         let what = format!(
             "`{key}` takes names, of what must be there; values cannot be compared. What must be \
              absent stands in `not: {{{key}: NAME}}`"

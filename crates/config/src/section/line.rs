@@ -9,22 +9,23 @@ use super::limits::{keys_max, name, requests_saved};
 use super::path;
 use super::proxy::{count, duration, truth};
 use crate::address;
-use crate::reader::{Read, Section, one_of, within};
+use crate::reader::{Read, SectionReader, one_of, within};
 use crate::settings::tags::{
-    Builder, LimitsFile, Numbers, OWN_NUMBERS, Refill, SHARED, TagRule, owed_time,
+    LimitsFile, OWN_NUMBERS_LIMIT_NAME, RateNumbers, Refill, SHARED_LIMIT_NAME, TagRule,
+    TagRulesBuilder, owed_time,
 };
-use crate::settings::{Line, Listen};
-use crate::tree::Value;
+use crate::settings::{LineSettings, StreamAddress};
+use crate::tree::YamlValue;
 use evenkeel_core::classify::prefix::PREFIX_BYTES_MAX;
 use evenkeel_core::limit::{LIMITS_MAX, Limit};
-use evenkeel_core::units::{Nanos, Pace};
+use evenkeel_core::units::{ExactRate, Nanos};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// Default of `keys_max`; 24 bytes per key.
-const KEYS: usize = 262_144;
+const KEYS_DEFAULT: usize = 262_144;
 /// The largest burst, in requests.
 const BURST_MAX: u64 = 1_000_000_000;
 /// Maximum length of a socket's path, in bytes. The system allows 107, and a temporary name next to
@@ -46,28 +47,28 @@ impl fmt::Display for Refill {
 }
 
 /// A rate together with its original text, so that `show` prints it unchanged.
-struct Written(String, Pace);
+struct WrittenRate(String, ExactRate);
 
-impl fmt::Display for Written {
+impl fmt::Display for WrittenRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
 /// Permissions of a file, displayed in octal.
-struct Mode(u32);
+struct FileMode(u32);
 
-impl fmt::Display for Mode {
+impl fmt::Display for FileMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:o}", self.0)
     }
 }
 
 /// Reads the section. `keys_default` is `state.keys_max`.
-pub fn read(line: &mut Section<'_, '_>, keys_default: Option<usize>) -> Line {
+pub fn read(line: &mut SectionReader<'_, '_>, keys_default: Option<usize>) -> LineSettings {
     let local = SocketAddr::from(([127, 0, 0, 1], 7070));
-    let listen = line.list("listen", vec![Listen::Tcp(local)], stream);
-    let socket_mode = line.value("socket_mode", Mode(0o666), mode).0;
+    let listen = line.list("listen", vec![StreamAddress::Tcp(local)], stream);
+    let socket_mode = line.value("socket_mode", FileMode(0o666), mode).0;
     let resp = line.list("resp", Vec::new(), address::listen);
     if listen.len() + resp.len() > LISTENERS_MAX {
         line.fault("listen", format!("more than {LISTENERS_MAX} listeners; remove some"));
@@ -81,10 +82,10 @@ pub fn read(line: &mut Section<'_, '_>, keys_default: Option<usize>) -> Line {
     let rate = line.value("rate", default_rate(), pace);
     let burst = line.value("burst", 10, requests_saved);
     let refill = line.value("refill", Refill::Grid, refill);
-    let keys_max = line.value("keys_max", keys_default.unwrap_or(KEYS), keys_max);
+    let keys_max = line.value("keys_max", keys_default.unwrap_or(KEYS_DEFAULT), keys_max);
     let shadow = line.value("shadow", false, truth);
-    let rest = Numbers { pace: rate.1, burst, refill };
-    let mut tags = Tags { refill, keys_max, ..Tags::default() };
+    let rest = RateNumbers { pace: rate.1, burst, refill };
+    let mut tags = TagLimitsReader { refill, keys_max, ..TagLimitsReader::default() };
     tags.limits.push(rest.limit("line".into(), keys_max));
     tags.rules.add("", TagRule::Own(0));
     let limits_file = line.optional("limits_file", path);
@@ -96,11 +97,11 @@ pub fn read(line: &mut Section<'_, '_>, keys_default: Option<usize>) -> Line {
         }
         tags.rules.add(&prefix, TagRule::Exempt);
     }
-    let Tags { mut limits, rules: written, .. } = tags;
+    let TagLimitsReader { mut limits, rules: written, .. } = tags;
     limits.iter_mut().for_each(|limit| limit.shadow |= shadow);
     let drain = Duration::from_nanos(drain.0);
     let rules = written.clone().finish();
-    Line {
+    LineSettings {
         listen,
         socket_mode,
         resp,
@@ -116,26 +117,31 @@ pub fn read(line: &mut Section<'_, '_>, keys_default: Option<usize>) -> Line {
 }
 
 /// The limits and prefix rules read so far.
-struct Tags {
+struct TagLimitsReader {
     limits: Vec<Limit>,
-    rules: Builder,
+    rules: TagRulesBuilder,
     /// Default for limits without these keys.
     refill: Refill,
     keys_max: usize,
 }
 
-impl Default for Tags {
-    fn default() -> Tags {
-        Tags { limits: Vec::new(), rules: Builder::default(), refill: Refill::Grid, keys_max: KEYS }
+impl Default for TagLimitsReader {
+    fn default() -> TagLimitsReader {
+        TagLimitsReader {
+            limits: Vec::new(),
+            rules: TagRulesBuilder::default(),
+            refill: Refill::Grid,
+            keys_max: KEYS_DEFAULT,
+        }
     }
 }
 
-impl Tags {
+impl TagLimitsReader {
     /// Reads `limits`. If there are more limits than own tables, those without a name share one; so
     /// do the limits of a file.
-    fn read(&mut self, line: &mut Section<'_, '_>, file: bool) {
+    fn read(&mut self, line: &mut SectionReader<'_, '_>, file: bool) {
         let nodes = match line.node("limits").map(|node| (node, &node.value)) {
-            Some((_, Value::List(nodes))) => nodes.as_slice(),
+            Some((_, YamlValue::List(nodes))) => nodes.as_slice(),
             Some((node, _)) => std::slice::from_ref(node),
             None => &[],
         };
@@ -146,17 +152,17 @@ impl Tags {
         if self.limits.len() > 1 + OWN_MAX {
             let what = format!(
                 "{} limits have a `name`; at most {OWN_MAX} can have one, the others share the \
-                 limit `{SHARED}`",
+                 limit `{SHARED_LIMIT_NAME}`",
                 self.limits.len() - 1
             );
             line.fault("limits", what);
         }
         if shared || file {
-            self.limits.push(owed_time(SHARED, self.keys_max));
+            self.limits.push(owed_time(SHARED_LIMIT_NAME, self.keys_max));
         }
     }
 
-    fn limit(&mut self, section: &mut Section<'_, '_>, shared: bool) {
+    fn limit(&mut self, section: &mut SectionReader<'_, '_>, shared: bool) {
         for key in ["prefix", "rate"] {
             if !section.has(key) {
                 section.fault(key, format!("a limit of the line door needs `{key}`"));
@@ -165,8 +171,8 @@ impl Tags {
         let prefix = section.optional("prefix", prefix);
         let shared = shared && !section.has("name");
         let own = match shared {
-            true => self.none_of_its_own(section),
-            false => Some(self.of_its_own(section, prefix.as_deref())),
+            true => self.reject_own_keys(section),
+            false => Some(self.read_own_table(section, prefix.as_deref())),
         };
         let rate = section.optional("rate", pace);
         let saved = rate.as_ref().map_or(1, |rate| burst_of(rate.1));
@@ -177,7 +183,7 @@ impl Tags {
             section.fault("prefix", format!("two limits have the prefix `{prefix}`; remove one"));
             return;
         }
-        let numbers = Numbers { pace: rate.1, burst, refill };
+        let numbers = RateNumbers { pace: rate.1, burst, refill };
         match own {
             Some((name, keys_max, shadow)) => {
                 self.rules.add(&prefix, TagRule::Own(self.limits.len() as u8));
@@ -189,16 +195,16 @@ impl Tags {
 
     /// Reads the keys of a limit with its own table: name, number of keys, and whether it is in
     /// shadow mode.
-    fn of_its_own(
+    fn read_own_table(
         &self,
-        section: &mut Section<'_, '_>,
+        section: &mut SectionReader<'_, '_>,
         prefix: Option<&str>,
     ) -> (Box<str>, usize, bool) {
         let named = named(prefix.unwrap_or("?"));
         let name = section.value("name", named.into_boxed_str(), name);
         let keys_max = section.value("keys_max", self.keys_max, keys_max);
         let shadow = section.optional("shadow", truth).unwrap_or(false);
-        if [SHARED, OWN_NUMBERS].contains(&&*name)
+        if [SHARED_LIMIT_NAME, OWN_NUMBERS_LIMIT_NAME].contains(&&*name)
             || self.limits.iter().any(|other| other.name == name)
         {
             let what = format!("two limits are named `{name}`; give one of them another `name`");
@@ -207,13 +213,13 @@ impl Tags {
         (name, keys_max, shadow)
     }
 
-    fn none_of_its_own<T>(&self, section: &mut Section<'_, '_>) -> Option<T> {
+    fn reject_own_keys<T>(&self, section: &mut SectionReader<'_, '_>) -> Option<T> {
         for key in ["keys_max", "shadow"] {
             section.allow(key);
             if section.has(key) {
                 let what = format!(
                     "`{key}` needs a `name` here: of more than {OWN_MAX} limits those without one \
-                     share the limit `{SHARED}`"
+                     share the limit `{SHARED_LIMIT_NAME}`"
                 );
                 section.fault(key, what);
             }
@@ -223,7 +229,7 @@ impl Tags {
 }
 
 /// Default burst: the tokens that are refilled within a second, at least one.
-fn burst_of(pace: Pace) -> u64 {
+fn burst_of(pace: ExactRate) -> u64 {
     (pace.rate().per_second() as u64).clamp(1, BURST_MAX)
 }
 
@@ -236,13 +242,13 @@ fn named(prefix: &str) -> String {
 }
 
 /// One hit per second, as in the example of the original.
-fn default_rate() -> Written {
-    Written("1/s".to_owned(), Pace::ONE_PER_SECOND)
+fn default_rate() -> WrittenRate {
+    WrittenRate("1/s".to_owned(), ExactRate::ONE_PER_SECOND)
 }
 
-fn pace(text: &str) -> Read<Written> {
-    let pace = text.parse::<Pace>().map_err(|error| error.to_string())?;
-    Ok(Written(text.to_owned(), pace))
+fn pace(text: &str) -> Read<WrittenRate> {
+    let pace = text.parse::<ExactRate>().map_err(|error| error.to_string())?;
+    Ok(WrittenRate(text.to_owned(), pace))
 }
 
 fn refill(text: &str) -> Read<Refill> {
@@ -255,17 +261,17 @@ fn prefix(text: &str) -> Read<String> {
     fits(text).then(|| text.to_owned()).ok_or_else(wrong)
 }
 
-fn mode(text: &str) -> Read<Mode> {
+fn mode(text: &str) -> Read<FileMode> {
     let wrong = || "not the permissions of a file; write them as 660 or 666".to_owned();
-    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777).map(Mode);
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777).map(FileMode);
     mode.filter(|_| text.bytes().all(|byte| byte.is_ascii_digit())).ok_or_else(wrong)
 }
 
 /// Reads `tcp://127.0.0.1:7070` or `unix:///run/evenkeel/line.sock`; without a scheme it is TCP.
-fn stream(text: &str) -> Read<Listen> {
+fn stream(text: &str) -> Read<StreamAddress> {
     let path = match text.split_once("://") {
-        None => return address::listen(text).map(Listen::Tcp),
-        Some(("tcp", rest)) => return address::listen(rest).map(Listen::Tcp),
+        None => return address::listen(text).map(StreamAddress::Tcp),
+        Some(("tcp", rest)) => return address::listen(rest).map(StreamAddress::Tcp),
         Some(("unix", path)) => path,
         Some(_) => return Err("write tcp://127.0.0.1:7070 or unix:///run/line.sock".to_owned()),
     };
@@ -276,6 +282,6 @@ fn stream(text: &str) -> Read<Listen> {
         _ if path.len() > PATH_BYTES_MAX || path.contains('\0') || path.ends_with('/') => {
             Err(format!("not the path of a socket, of at most {PATH_BYTES_MAX} bytes"))
         }
-        _ => Ok(Listen::Unix(PathBuf::from(path))),
+        _ => Ok(StreamAddress::Unix(PathBuf::from(path))),
     }
 }

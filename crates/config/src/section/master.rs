@@ -6,19 +6,19 @@
 use super::limits::keys_max;
 use super::proxy::{count, duration};
 use crate::address;
-use crate::reader::{Read, Section, one_of, within};
-use crate::settings::master::{Domain, Master};
+use crate::reader::{Read, SectionReader, one_of, within};
+use crate::settings::master::{DomainSettings, MasterSettings};
 use evenkeel_core::bucket::Algorithm;
-use evenkeel_core::bucket::debt::Debt;
-use evenkeel_core::bucket::history::{self, History};
-use evenkeel_core::limit::{LIMITS_MAX, Limit, Part, Unit, When};
-use evenkeel_core::units::{Cost, Nanos, Pace, Rate, Weight};
+use evenkeel_core::bucket::debt::DebtBucket;
+use evenkeel_core::bucket::history::{self, RequestHistory};
+use evenkeel_core::limit::{KeyPart, LIMITS_MAX, Limit, LimitCondition, LimitUnit};
+use evenkeel_core::units::{Cost, ExactRate, Nanos, Rate, Weight};
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Default of `keys_max`: identifiers that each rule remembers.
-const KEYS: usize = 65_536;
+const KEYS_DEFAULT: usize = 65_536;
 /// Maximum number of domains. Each domain is a topic with subscriptions by its gatekeepers.
 const DOMAINS_MAX: usize = 1_000;
 /// Maximum length of a domain's name, in bytes.
@@ -28,37 +28,39 @@ const INTERVAL_MAX: Nanos = Nanos::from_secs(366 * 86_400);
 
 /// The algorithm of a rule, in the words of the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Word {
+enum RuleAlgorithm {
     History,
     Gcra,
 }
 
-impl Word {
-    const ALL: [(&str, Word); 2] = [("history", Word::History), ("gcra", Word::Gcra)];
+impl RuleAlgorithm {
+    const ALL: [(&str, RuleAlgorithm); 2] =
+        [("history", RuleAlgorithm::History), ("gcra", RuleAlgorithm::Gcra)];
 }
 
-impl fmt::Display for Word {
+impl fmt::Display for RuleAlgorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(Word::ALL[*self as usize].0)
+        f.write_str(RuleAlgorithm::ALL[*self as usize].0)
     }
 }
 
 /// Defaults for rules without these keys.
 #[derive(Clone, Copy)]
-struct Ground {
-    word: Word,
+struct DomainRuleDefaults {
+    word: RuleAlgorithm,
     keys: usize,
 }
 
 /// Reads the section. `keys_default` is `state.keys_max`.
-pub fn read(master: &mut Section<'_, '_>, keys_default: Option<usize>) -> Master {
+pub fn read(master: &mut SectionReader<'_, '_>, keys_default: Option<usize>) -> MasterSettings {
     let local = SocketAddr::from(([127, 0, 0, 1], 10_004));
-    let accounting = master.value("accounting", Endpoint(local), endpoint).0;
+    let accounting = master.value("accounting", ZmqListenAddress(local), endpoint).0;
     let next = SocketAddr::new(accounting.ip(), accounting.port().saturating_add(1));
-    let control = master.value("control", Endpoint(next), endpoint).0;
+    let control = master.value("control", ZmqListenAddress(next), endpoint).0;
     let allow = master.values("allow", address::network);
-    let word = master.value("algorithm", Word::History, |text| one_of(text, &Word::ALL));
-    let keys = master.value("keys_max", keys_default.unwrap_or(KEYS), keys_max);
+    let word =
+        master.value("algorithm", RuleAlgorithm::History, |text| one_of(text, &RuleAlgorithm::ALL));
+    let keys = master.value("keys_max", keys_default.unwrap_or(KEYS_DEFAULT), keys_max);
     let ahead_max = master.value("ahead_max", Nanos::from_secs(60), |text| {
         within(duration(text)?, Nanos::ZERO..=Nanos::from_secs(86_400))
     });
@@ -69,12 +71,12 @@ pub fn read(master: &mut Section<'_, '_>, keys_default: Option<usize>) -> Master
     let drain = master.value("drain", Nanos::from_secs(5), |text| {
         within(duration(text)?, Nanos::ZERO..=Nanos::from_secs(86_400))
     });
-    let domains = domains(master, Ground { word, keys });
+    let domains = domains(master, DomainRuleDefaults { word, keys });
     let drain = Duration::from_nanos(drain.0);
-    Master { accounting, control, allow, ahead_max, connections, told_max, drain, domains }
+    MasterSettings { accounting, control, allow, ahead_max, connections, told_max, drain, domains }
 }
 
-fn domains(master: &mut Section<'_, '_>, ground: Ground) -> Vec<Domain> {
+fn domains(master: &mut SectionReader<'_, '_>, ground: DomainRuleDefaults) -> Vec<DomainSettings> {
     let read = master.named("domains", |section| rule(section, ground));
     if read.is_empty() {
         master.fault("domains", "a master without `domains` has nobody to hold; name one");
@@ -97,12 +99,12 @@ fn domains(master: &mut Section<'_, '_>, ground: Ground) -> Vec<Domain> {
             let number = if index == 0 { String::new() } else { format!("-{}", index + 1) };
             rule.name = format!("{name}{number}").into();
         }
-        domains.push(Domain { name: name.to_owned(), rules });
+        domains.push(DomainSettings { name: name.to_owned(), rules });
     }
     domains
 }
 
-fn rule(section: &mut Section<'_, '_>, ground: Ground) -> Option<Limit> {
+fn rule(section: &mut SectionReader<'_, '_>, ground: DomainRuleDefaults) -> Option<Limit> {
     for key in ["rate", "burst"] {
         if !section.has(key) {
             section.fault(key, format!("a rule of a domain needs `{key}`"));
@@ -110,16 +112,16 @@ fn rule(section: &mut Section<'_, '_>, ground: Ground) -> Option<Limit> {
     }
     let rate = section.optional("rate", interval);
     let burst = section.optional("burst", burst);
-    let word = section.value("algorithm", ground.word, |text| one_of(text, &Word::ALL));
+    let word = section.value("algorithm", ground.word, |text| one_of(text, &RuleAlgorithm::ALL));
     let keys_max = section.value("keys_max", ground.keys, keys_max);
     let interval = rate?;
     let algorithm = algorithm(word, interval, burst?.count(interval));
     let algorithm = algorithm.map_err(|what| section.fault("burst", what)).ok()?;
     Some(Limit {
         name: "".into(),
-        by: vec![Part::Tag],
-        when: When::default(),
-        unit: Unit::Hits,
+        by: vec![KeyPart::Tag],
+        when: LimitCondition::default(),
+        unit: LimitUnit::Hits,
         algorithm,
         action: None,
         weight: Weight::ONE,
@@ -128,19 +130,19 @@ fn rule(section: &mut Section<'_, '_>, ground: Ground) -> Option<Limit> {
     })
 }
 
-fn algorithm(word: Word, interval: Nanos, burst: u64) -> Result<Algorithm, String> {
+fn algorithm(word: RuleAlgorithm, interval: Nanos, burst: u64) -> Result<Algorithm, String> {
     match word {
-        Word::History => {
+        RuleAlgorithm::History => {
             let most = history::BURST_MAX;
             let fits = usize::try_from(burst).ok().filter(|burst| *burst <= most);
-            let history = fits.and_then(|burst| History::new(burst, interval).ok());
+            let history = fits.and_then(|burst| RequestHistory::new(burst, interval).ok());
             history.map(Algorithm::History).ok_or_else(|| {
                 format!("`history` remembers 1 to {most} requests; `algorithm: gcra` has no bound")
             })
         }
-        Word::Gcra => {
+        RuleAlgorithm::Gcra => {
             let rate = Rate::per(Cost::hits(1), interval).ok_or("the interval is zero")?;
-            Ok(Algorithm::Debt(Debt::new(rate, Cost::hits(burst))))
+            Ok(Algorithm::Debt(DebtBucket::new(rate, Cost::hits(burst))))
         }
     }
 }
@@ -152,7 +154,7 @@ fn interval(text: &str) -> Read<Nanos> {
     if text.contains('.') {
         return Err(wrong());
     }
-    let pace: Pace = in_millis(text).parse().map_err(|_| wrong())?;
+    let pace: ExactRate = in_millis(text).parse().map_err(|_| wrong())?;
     let interval = u128::from(pace.period().0) * u128::from(Cost::hits(1).0);
     let interval = u64::try_from(interval / u128::from(pace.cost().0)).map(Nanos);
     let interval = interval.ok().filter(|length| (Nanos(1)..=INTERVAL_MAX).contains(length));
@@ -169,47 +171,47 @@ fn in_millis(text: &str) -> String {
 
 /// A burst as it is written in the file.
 #[derive(Clone, Copy)]
-enum Burst {
+enum WrittenBurst {
     Requests(u64),
     /// The number of requests that the rate admits within this time.
     Within(Nanos),
 }
 
-impl Burst {
+impl WrittenBurst {
     fn count(self, interval: Nanos) -> u64 {
         match self {
-            Burst::Requests(count) => count,
-            Burst::Within(length) => length.0 / interval.0.max(1),
+            WrittenBurst::Requests(count) => count,
+            WrittenBurst::Within(length) => length.0 / interval.0.max(1),
         }
     }
 }
 
 /// Reads a burst: a number of requests, or the time within which the rate admits them.
-fn burst(text: &str) -> Read<Burst> {
+fn burst(text: &str) -> Read<WrittenBurst> {
     if let Ok(requests) = count(text) {
-        return within(requests, 0..=1_000_000_000).map(Burst::Requests);
+        return within(requests, 0..=1_000_000_000).map(WrittenBurst::Requests);
     }
     let wrong = |_| "write a number of requests, or a length of time such as 10s".to_owned();
-    duration(text).map(Burst::Within).map_err(wrong)
+    duration(text).map(WrittenBurst::Within).map_err(wrong)
 }
 
 /// An address in the notation of ZeroMQ.
-struct Endpoint(SocketAddr);
+struct ZmqListenAddress(SocketAddr);
 
-impl fmt::Display for Endpoint {
+impl fmt::Display for ZmqListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "tcp://{}", self.0)
     }
 }
 
 /// Reads `tcp://127.0.0.1:10004` or `tcp://*:10004`; without a scheme it is TCP.
-fn endpoint(text: &str) -> Read<Endpoint> {
+fn endpoint(text: &str) -> Read<ZmqListenAddress> {
     let rest = match text.split_once("://") {
         None => text,
         Some(("tcp", rest)) => rest,
         Some(_) => return Err("write tcp://127.0.0.1:10004; only TCP is spoken".to_owned()),
     };
-    address::listen(rest).map(Endpoint)
+    address::listen(rest).map(ZmqListenAddress)
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@
 
 pub mod otlp;
 
-use super::super::reader::{Read, Section, one_of, within};
-use super::super::settings::{Labels, Lines, Metrics, StatsdSink};
+use super::super::reader::{Read, SectionReader, one_of, within};
+use super::super::settings::{GraphiteSelection, MetricsSettings, StatsdLabels, StatsdSink};
 use super::proxy::duration;
 use evenkeel_core::units::Nanos;
 
@@ -14,16 +14,17 @@ use evenkeel_core::units::Nanos;
 const PREFIX_BYTES_MAX: usize = 200;
 
 /// Reads the section.
-pub fn read(metrics: &mut Section<'_, '_>) -> Metrics {
+pub fn read(metrics: &mut SectionReader<'_, '_>) -> MetricsSettings {
     let statsd = statsd(metrics);
     let graphite = metrics.optional("graphite", |text| peer(text, "tcp"));
     let mut prefix = "evenkeel.{hostname}".to_owned();
-    let mut graphite_lines = Lines::All;
+    let mut graphite_lines = GraphiteSelection::All;
     let wanted = metrics.has("graphite");
     if wanted {
         prefix = metrics.value("graphite_prefix", prefix, read_prefix);
-        graphite_lines =
-            metrics.value("graphite_lines", Lines::All, |text| one_of(text, &Lines::WORDS));
+        graphite_lines = metrics.value("graphite_lines", GraphiteSelection::All, |text| {
+            one_of(text, &GraphiteSelection::WORDS)
+        });
     }
     for key in ["graphite_prefix", "graphite_lines"] {
         if !wanted && metrics.has(key) {
@@ -36,7 +37,7 @@ pub fn read(metrics: &mut Section<'_, '_>) -> Metrics {
     metrics.allow("otlp");
     let limit = Nanos::ZERO..=Nanos::from_secs(86_400);
     let held_above = |text: &str| within(duration(text)?, limit.clone());
-    Metrics {
+    MetricsSettings {
         otlp,
         statsd,
         graphite,
@@ -46,7 +47,7 @@ pub fn read(metrics: &mut Section<'_, '_>) -> Metrics {
     }
 }
 
-fn statsd(metrics: &mut Section<'_, '_>) -> Option<StatsdSink> {
+fn statsd(metrics: &mut SectionReader<'_, '_>) -> Option<StatsdSink> {
     let address = metrics.optional("statsd", |text| {
         let tcp = text.starts_with("tcp://");
         let wrong = "write udp://host:port, tcp://host:port, or host:port for UDP";
@@ -61,8 +62,8 @@ fn statsd(metrics: &mut Section<'_, '_>) -> Option<StatsdSink> {
         }
         return None;
     }
-    let labels = |text: &str| one_of(text, &Labels::WORDS);
-    let labels = metrics.value("statsd_labels", Labels::Name, labels);
+    let labels = |text: &str| one_of(text, &StatsdLabels::WORDS);
+    let labels = metrics.value("statsd_labels", StatsdLabels::Name, labels);
     let smockron = metrics.optional("statsd_smockron", statsd_prefix);
     address.map(|(address, tcp)| StatsdSink { address, tcp, labels, smockron })
 }

@@ -6,8 +6,8 @@
 
 use super::proxy::{count, duration, truth};
 use crate::address;
-use crate::reader::{Read, Section, one_of, within};
-use crate::settings::peers::{Join, NatsServer, Peers, PeersTls, Via};
+use crate::reader::{Read, SectionReader, one_of, within};
+use crate::settings::peers::{NatsServer, PeerTarget, PeerTransport, PeersSettings, PeersTls};
 use evenkeel_core::units::Nanos;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -15,97 +15,100 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// Range of `period`, the interval between two messages to the other instances.
-const PERIOD: RangeInclusive<Nanos> = Nanos::from_millis(100)..=Nanos::from_secs(60);
+const PERIOD_RANGE: RangeInclusive<Nanos> = Nanos::from_millis(100)..=Nanos::from_secs(60);
 /// Default port of instances.
-const PORT: u16 = 7946;
+const DEFAULT_PORT: u16 = 7946;
 /// Maximum length of a cluster's name, in bytes: it is a part of NATS subjects and of mDNS service
 /// names.
 const CLUSTER_BYTES_MAX: usize = 63;
 /// Keys that belong to one transport, with that transport.
-const BELONGS: [(&str, Word); 8] = [
-    ("listen", Word::Mesh),
-    ("join", Word::Mesh),
-    ("mdns", Word::Mesh),
-    ("group", Word::Multicast),
-    ("interface", Word::Multicast),
-    ("hops", Word::Multicast),
-    ("nats", Word::Nats),
-    ("credentials_file", Word::Nats),
+const TRANSPORT_KEYS: [(&str, TransportName); 8] = [
+    ("listen", TransportName::Mesh),
+    ("join", TransportName::Mesh),
+    ("mdns", TransportName::Mesh),
+    ("group", TransportName::Multicast),
+    ("interface", TransportName::Multicast),
+    ("hops", TransportName::Multicast),
+    ("nats", TransportName::Nats),
+    ("credentials_file", TransportName::Nats),
 ];
 
 /// The transport, in the words of `via`.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Word {
+enum TransportName {
     Mesh,
     Multicast,
     Nats,
 }
 
-impl Word {
-    const ALL: [(&str, Word); 3] =
-        [("mesh", Word::Mesh), ("multicast", Word::Multicast), ("nats", Word::Nats)];
+impl TransportName {
+    const ALL: [(&str, TransportName); 3] = [
+        ("mesh", TransportName::Mesh),
+        ("multicast", TransportName::Multicast),
+        ("nats", TransportName::Nats),
+    ];
 }
 
-impl fmt::Display for Word {
+impl fmt::Display for TransportName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(Word::ALL[*self as usize].0)
+        f.write_str(TransportName::ALL[*self as usize].0)
     }
 }
 
 /// Reads the section.
-pub fn read(peers: &mut Section<'_, '_>) -> Peers {
-    let word = peers.value("via", Word::Mesh, |text| one_of(text, &Word::ALL));
+pub fn read(peers: &mut SectionReader<'_, '_>) -> PeersSettings {
+    let word = peers.value("via", TransportName::Mesh, |text| one_of(text, &TransportName::ALL));
     let via = match word {
-        Word::Mesh => mesh(peers),
-        Word::Multicast => multicast(peers),
-        Word::Nats => nats(peers),
+        TransportName::Mesh => mesh(peers),
+        TransportName::Multicast => multicast(peers),
+        TransportName::Nats => nats(peers),
     };
-    strangers(peers, word);
+    reject_foreign_keys(peers, word);
     let cluster = peers.value("cluster", "default".to_owned(), cluster);
     let secret_file = peers.optional("secret_file", super::path);
     let tls = peers.has("tls").then(|| peers.section("tls", tls)).flatten();
     peers.allow("tls");
-    let period =
-        peers.value("period", Nanos::from_secs(5), |text| within(duration(text)?, PERIOD.clone()));
+    let period = peers
+        .value("period", Nanos::from_secs(5), |text| within(duration(text)?, PERIOD_RANGE.clone()));
     let cpus_shared = peers.value("cpus_shared", false, truth);
     let nodes_max = peers.value("nodes_max", 256, |text| within(count(text)?, 2..=1024)) as usize;
     let period = Duration::from_nanos(period.0);
-    let settings = Peers { via, cluster, secret_file, tls, period, cpus_shared, nodes_max };
-    protected(peers, &settings);
+    let settings = PeersSettings { via, cluster, secret_file, tls, period, cpus_shared, nodes_max };
+    require_authentication(peers, &settings);
     settings
 }
 
-fn mesh(peers: &mut Section<'_, '_>) -> Via {
-    let local = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT));
-    Via::Mesh {
+fn mesh(peers: &mut SectionReader<'_, '_>) -> PeerTransport {
+    let local = SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT));
+    PeerTransport::Mesh {
         listen: peers.value("listen", local, address::listen),
         join: peers.list("join", Vec::new(), join),
         mdns: peers.value("mdns", false, truth),
     }
 }
 
-fn multicast(peers: &mut Section<'_, '_>) -> Via {
-    let usual = SocketAddr::from((Ipv4Addr::new(239, 255, 70, 46), PORT));
+fn multicast(peers: &mut SectionReader<'_, '_>) -> PeerTransport {
+    let usual = SocketAddr::from((Ipv4Addr::new(239, 255, 70, 46), DEFAULT_PORT));
     let group = peers.value("group", usual, group);
     let interface = peers.optional("interface", interface);
     if interface.is_some_and(|address| address.is_ipv4() != group.is_ipv4()) {
         peers.fault("interface", "`interface` and `group` must both be IPv4, or both IPv6");
     }
     let hops = peers.value("hops", 1, |text| within(count(text)?, 1..=255)) as u32;
-    Via::Multicast { group, interface, hops }
+    PeerTransport::Multicast { group, interface, hops }
 }
 
-fn nats(peers: &mut Section<'_, '_>) -> Via {
+fn nats(peers: &mut SectionReader<'_, '_>) -> PeerTransport {
     let usual = NatsServer { tls: false, authority: "127.0.0.1:4222".to_owned() };
-    Via::Nats {
+    PeerTransport::Nats {
         servers: peers.list("nats", vec![usual], server),
         credentials_file: peers.optional("credentials_file", super::path),
     }
 }
 
 /// Reports keys that belong to another transport, because they would have no effect.
-fn strangers(peers: &mut Section<'_, '_>, via: Word) {
-    for (key, of) in BELONGS.into_iter().filter(|(_, of)| *of != via) {
+fn reject_foreign_keys(peers: &mut SectionReader<'_, '_>, via: TransportName) {
+    for (key, of) in TRANSPORT_KEYS.into_iter().filter(|(_, of)| *of != via) {
         if peers.has(key) {
             peers.fault(key, format!("`{key}` belongs to `via: {of}`; remove it, or use that"));
         }
@@ -113,7 +116,7 @@ fn strangers(peers: &mut Section<'_, '_>, via: Word) {
     }
 }
 
-fn tls(tls: &mut Section<'_, '_>) -> Option<PeersTls> {
+fn tls(tls: &mut SectionReader<'_, '_>) -> Option<PeersTls> {
     for key in ["cert", "key", "ca"] {
         if !tls.has(key) {
             tls.fault(key, format!("`tls` of peers needs `{key}`: they know each other by it"));
@@ -127,21 +130,21 @@ fn tls(tls: &mut Section<'_, '_>) -> Option<PeersTls> {
 
 /// Reports a transport without authentication. A peer must prove that it belongs to the cluster,
 /// unless only this machine can reach the transport.
-fn protected(peers: &mut Section<'_, '_>, settings: &Peers) {
+fn require_authentication(peers: &mut SectionReader<'_, '_>, settings: &PeersSettings) {
     let secret = settings.secret_file.is_some();
     let tls = settings.tls.is_some() || peers.has("tls");
     match &settings.via {
-        Via::Mesh { listen, .. } if !(secret || tls || listen.ip().is_loopback()) => {
+        PeerTransport::Mesh { listen, .. } if !(secret || tls || listen.ip().is_loopback()) => {
             let what = "`peers` beyond loopback need a `secret_file` or `tls`; name one, or \
                         listen on 127.0.0.1";
             peers.fault("listen", what);
         }
-        Via::Mesh { mdns: true, .. } if !(secret || tls) => {
+        PeerTransport::Mesh { mdns: true, .. } if !(secret || tls) => {
             let what = "`mdns` finds instances of other machines: it needs a `secret_file` or \
                         `tls`";
             peers.fault("mdns", what);
         }
-        Via::Multicast { interface, .. } => {
+        PeerTransport::Multicast { interface, .. } => {
             let local = interface.is_some_and(|address| address.is_loopback());
             if !(secret || local) {
                 let what = "a group needs a `secret_file`: anybody on the network can send to it";
@@ -151,12 +154,12 @@ fn protected(peers: &mut Section<'_, '_>, settings: &Peers) {
                 peers.fault("tls", "datagrams have no `tls`; use a `secret_file`");
             }
         }
-        Via::Nats { servers, .. } if !(secret || servers.iter().all(local)) => {
+        PeerTransport::Nats { servers, .. } if !(secret || servers.iter().all(local)) => {
             let what = "NATS beyond loopback needs a `secret_file`: whoever may publish there \
                         could be believed";
             peers.fault("nats", what);
         }
-        Via::Mesh { .. } | Via::Nats { .. } => {}
+        PeerTransport::Mesh { .. } | PeerTransport::Nats { .. } => {}
     }
 }
 
@@ -180,11 +183,11 @@ fn authority(text: &str, port: u16) -> Option<String> {
     }
 }
 
-fn join(text: &str) -> Read<Join> {
+fn join(text: &str) -> Read<PeerTarget> {
     let wrong = || "write 192.0.2.7:7946, a host and port, or dns:name:7946".to_owned();
     match text.strip_prefix("dns:") {
-        Some(rest) => authority(rest, PORT).map(Join::Dns).ok_or_else(wrong),
-        None => authority(text, PORT).map(Join::One).ok_or_else(wrong),
+        Some(rest) => authority(rest, DEFAULT_PORT).map(PeerTarget::Dns).ok_or_else(wrong),
+        None => authority(text, DEFAULT_PORT).map(PeerTarget::One).ok_or_else(wrong),
     }
 }
 

@@ -4,28 +4,28 @@
 //! limits are read in `limits`.
 
 use super::hosts;
-use super::limits::{self, Ground};
+use super::limits::{self, LimitContext};
 use crate::address;
-use crate::reader::{Read, Section, one_of, within};
-use crate::settings::hosts::Hosts;
+use crate::reader::{Read, SectionReader, one_of, within};
+use crate::settings::hosts::HostSettings;
 use crate::settings::tls::FrontTls;
 use crate::settings::{
-    BACKENDS_MAX, Backend, BackendTls, Bounds, ClientAddress, Concurrency, CostSource, Protocol,
-    Proxy, Queue, Timeouts,
+    BACKENDS_MAX, BackendAddress, BackendProtocol, BackendTls, ClientAddress, ConcurrencySetting,
+    CostSource, ProxyBounds, ProxyQueueSettings, ProxySettings, ProxyTimeouts,
 };
-use crate::tree::{Node, Value};
-use evenkeel_core::limit::Action;
+use crate::tree::{YamlNode, YamlValue};
+use evenkeel_core::limit::LimitAction;
 use evenkeel_core::top;
 use evenkeel_core::units::Nanos;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 /// What `listen` says where the section only has limits for the `check` door.
-pub const OFF: &str = "off";
+pub const LISTEN_OFF: &str = "off";
 /// The longest duration in this section.
-const DAY: Nanos = Nanos::from_secs(86_400);
+const DURATION_MAX: Nanos = Nanos::from_secs(86_400);
 /// The shortest timeout.
-const MILLI: Nanos = Nanos::from_millis(1);
+const TIMEOUT_MIN: Nanos = Nanos::from_millis(1);
 /// Upper bound of `queue.concurrency`, `queue.reserve` and `queue.known_max`.
 const SLOTS_MAX: u64 = 1_000_000;
 /// Upper bound of `queue.len_max`, the number of waiting requests; some 500 bytes each.
@@ -34,12 +34,12 @@ const WAITING_MAX: u64 = 1_000_000;
 const LISTENERS_MAX: usize = 64;
 
 /// Reads the section. `ground.cpus` is the number of CPUs of the machine.
-pub fn read(proxy: &mut Section<'_, '_>, ground: Ground) -> Proxy {
-    proxy.takes("listen", Some(OFF));
+pub fn read(proxy: &mut SectionReader<'_, '_>, ground: LimitContext) -> ProxySettings {
+    proxy.takes("listen", Some(LISTEN_OFF));
     let off = matches!(proxy.node("listen").map(|node| &node.value),
-        Some(Value::Text(text)) if text == OFF);
+        Some(YamlValue::Text(text)) if text == LISTEN_OFF);
     if off {
-        proxy.show("listen", Node::text(OFF));
+        proxy.show("listen", YamlNode::text(LISTEN_OFF));
         return limits_alone(proxy, ground);
     }
     let default = vec![SocketAddr::from(([0, 0, 0, 0], 8888))];
@@ -48,25 +48,30 @@ pub fn read(proxy: &mut Section<'_, '_>, ground: Ground) -> Proxy {
 }
 
 /// Reads the section without opening a door; it only defines how the `check` door decides.
-pub fn limits_alone(proxy: &mut Section<'_, '_>, ground: Ground) -> Proxy {
+pub fn limits_alone(proxy: &mut SectionReader<'_, '_>, ground: LimitContext) -> ProxySettings {
     settings(proxy, ground, Vec::new())
 }
 
 /// Reads all keys but `listen`.
-fn settings(proxy: &mut Section<'_, '_>, ground: Ground, mut listen: Vec<SocketAddr>) -> Proxy {
+fn settings(
+    proxy: &mut SectionReader<'_, '_>,
+    ground: LimitContext,
+    mut listen: Vec<SocketAddr>,
+) -> ProxySettings {
     let tls = tls(proxy, &mut listen);
     let backends = backends(proxy);
     let backend_tls = backend_tls(proxy, &backends);
     let upgrades = proxy.list("upgrades", vec!["websocket".to_owned()], upgrade);
     let cpus = proxy.value("cpus", ground.cpus, read_cpus);
     let cost = proxy.value("cost", CostSource::Shared, read_cost);
-    let action = proxy.value("action", Action::Queue, read_action);
+    let action = proxy.value("action", LimitAction::Queue, read_action);
     let queue = proxy.section("queue", |section| queue(section, cpus));
-    let max_delay =
-        proxy.value("max_delay", Nanos::from_secs(30), |t| within(duration(t)?, Nanos::ZERO..=DAY));
-    let mut hosts = Hosts::default();
+    let max_delay = proxy.value("max_delay", Nanos::from_secs(30), |t| {
+        within(duration(t)?, Nanos::ZERO..=DURATION_MAX)
+    });
+    let mut hosts = HostSettings::default();
     let mut exempt_when = Vec::new();
-    let settings = Proxy {
+    let settings = ProxySettings {
         listen,
         tls,
         http2: proxy.value("http2", true, truth),
@@ -87,18 +92,18 @@ fn settings(proxy: &mut Section<'_, '_>, ground: Ground, mut listen: Vec<SocketA
         hosts: hosts::read(proxy, hosts),
         shadow: proxy.value("shadow", false, truth),
         headers: proxy.value("headers", false, truth),
-        keep_cost_header: proxy.value("cost_header", CostHeader(false), keep).0,
+        keep_cost_header: proxy.value("cost_header", CostHeaderMode(false), keep).0,
         names_max: proxy.value("names_max", 1_000, |text| {
             within(count(text)?, 1..=top::CAPACITY_MAX as u64).map(|n| n as usize)
         }),
-        limits: limits::read(proxy, Ground { cpus, ..ground }, action, queue.debt_max),
+        limits: limits::read(proxy, LimitContext { cpus, ..ground }, action, queue.debt_max),
     };
     consistent(proxy, &settings);
     settings
 }
 
 /// Reports combinations that each key allows by itself but that do not work together.
-fn consistent(proxy: &mut Section<'_, '_>, settings: &Proxy) {
+fn consistent(proxy: &mut SectionReader<'_, '_>, settings: &ProxySettings) {
     for backend in &settings.backends {
         if let Some(listen) = settings.listen.iter().find(|l| address::loops(backend, **l)) {
             let what = format!(
@@ -122,7 +127,7 @@ fn consistent(proxy: &mut Section<'_, '_>, settings: &Proxy) {
     }
 }
 
-fn tls(proxy: &mut Section<'_, '_>, listen: &mut Vec<SocketAddr>) -> Option<FrontTls> {
+fn tls(proxy: &mut SectionReader<'_, '_>, listen: &mut Vec<SocketAddr>) -> Option<FrontTls> {
     if !proxy.written("tls") {
         proxy.allow("tls");
         return None;
@@ -133,9 +138,11 @@ fn tls(proxy: &mut Section<'_, '_>, listen: &mut Vec<SocketAddr>) -> Option<Fron
     proxy.section("tls", |section| super::tls::front(section, listen))
 }
 
-fn backends(proxy: &mut Section<'_, '_>) -> Vec<Backend> {
-    let mut backends = proxy.list("backend", vec![Backend::http("127.0.0.1:80")], address::backend);
-    let is_empty = |node: &Node| matches!(&node.value, Value::List(list) if list.is_empty());
+fn backends(proxy: &mut SectionReader<'_, '_>) -> Vec<BackendAddress> {
+    let mut backends =
+        proxy.list("backend", vec![BackendAddress::http("127.0.0.1:80")], address::backend);
+    let is_empty =
+        |node: &YamlNode| matches!(&node.value, YamlValue::List(list) if list.is_empty());
     if proxy.node("backend").is_some_and(is_empty) {
         proxy.fault("backend", "`backend` is an empty list; name a server: http://127.0.0.1:80");
     }
@@ -151,12 +158,12 @@ fn backends(proxy: &mut Section<'_, '_>) -> Vec<Backend> {
     backends
 }
 
-fn backend_tls(proxy: &mut Section<'_, '_>, backends: &[Backend]) -> BackendTls {
+fn backend_tls(proxy: &mut SectionReader<'_, '_>, backends: &[BackendAddress]) -> BackendTls {
     if !proxy.written("backend_tls") {
         proxy.allow("backend_tls");
         return BackendTls::default();
     }
-    if !backends.iter().any(Backend::is_secured) {
+    if !backends.iter().any(BackendAddress::is_secured) {
         let what = "`backend_tls` is for a backend of https://; name one, or remove it";
         proxy.fault("backend_tls", what);
     }
@@ -166,9 +173,9 @@ fn backend_tls(proxy: &mut Section<'_, '_>, backends: &[Backend]) -> BackendTls 
         if !verify && client.ca.is_some() {
             tls.fault("verify", "`verify: false` believes anybody, and needs no `ca`; remove one");
         }
-        let protocols = [Protocol::Auto, Protocol::Http1, Protocol::Http2];
+        let protocols = [BackendProtocol::Auto, BackendProtocol::Http1, BackendProtocol::Http2];
         let named = protocols.map(|protocol| (protocol.to_string(), protocol));
-        let protocol = tls.value("protocol", Protocol::Auto, |text| {
+        let protocol = tls.value("protocol", BackendProtocol::Auto, |text| {
             one_of(text, &named.each_ref().map(|(name, protocol)| (&**name, *protocol)))
         });
         BackendTls { client, verify, protocol }
@@ -185,34 +192,35 @@ fn upgrade(text: &str) -> Read<String> {
     }
 }
 
-fn queue(section: &mut Section<'_, '_>, cpus: f64) -> Queue {
+fn queue(section: &mut SectionReader<'_, '_>, cpus: f64) -> ProxyQueueSettings {
     let slots = |text: &str| within(count(text)?, 1..=SLOTS_MAX).map(|n| n as usize);
     let concurrency = |text: &str| match text {
-        "auto" => Ok(Concurrency::Auto),
-        _ => slots(text).map(Concurrency::Fixed).map_err(|why| format!("{why}, or auto")),
+        "auto" => Ok(ConcurrencySetting::Auto),
+        _ => slots(text).map(ConcurrencySetting::Fixed).map_err(|why| format!("{why}, or auto")),
     };
     let few = |text: &str| within(count(text)?, 0..=SLOTS_MAX).map(|n| n as usize);
     let many = |text: &str| within(count(text)?, 1..=WAITING_MAX).map(|n| n as usize);
-    let default = Queue::for_cpus(cpus);
-    Queue {
+    let default = ProxyQueueSettings::for_cpus(cpus);
+    ProxyQueueSettings {
         concurrency: section.value("concurrency", default.concurrency, concurrency),
         reserve: section.value("reserve", default.reserve, few),
         debt_max: section.optional("debt_max", limits::burst),
         len_max: section.value("len_max", default.len_max, many),
-        wait_max: section
-            .value("wait_max", default.wait_max, |t| within(duration(t)?, MILLI..=DAY)),
+        wait_max: section.value("wait_max", default.wait_max, |t| {
+            within(duration(t)?, TIMEOUT_MIN..=DURATION_MAX)
+        }),
         known_max: section.value("known_max", default.known_max, few),
     }
 }
 
-fn timeouts(section: &mut Section<'_, '_>) -> Timeouts {
-    let default = Timeouts::default();
+fn timeouts(section: &mut SectionReader<'_, '_>) -> ProxyTimeouts {
+    let default = ProxyTimeouts::default();
     let mut time = |key, default: Duration| {
         let default = Nanos(u64::try_from(default.as_nanos()).unwrap_or(u64::MAX));
-        let read = |text: &str| within(duration(text)?, MILLI..=DAY);
+        let read = |text: &str| within(duration(text)?, TIMEOUT_MIN..=DURATION_MAX);
         Duration::from_nanos(section.value(key, default, read).0)
     };
-    Timeouts {
+    ProxyTimeouts {
         header: time("header", default.header),
         connect: time("connect", default.connect),
         idle: time("idle", default.idle),
@@ -223,15 +231,15 @@ fn timeouts(section: &mut Section<'_, '_>) -> Timeouts {
     }
 }
 
-fn bounds(section: &mut Section<'_, '_>) -> Bounds {
-    let default = Bounds::default();
+fn bounds(section: &mut SectionReader<'_, '_>) -> ProxyBounds {
+    let default = ProxyBounds::default();
     let connections = |text: &str| within(count(text)?, 0..=10_000_000).map(|n| n as usize);
     let header = |text: &str| match size(text)? {
         0 => Ok(0),
         bytes => within(bytes, 1024..=1 << 24),
     };
     let streams = |text: &str| within(count(text)?, 1..=10_000).map(|n| n as u32);
-    Bounds {
+    ProxyBounds {
         connections: section.value("connections", default.connections, connections),
         connections_per_address: section.value(
             "connections_per_address",
@@ -254,16 +262,16 @@ fn bounds(section: &mut Section<'_, '_>) -> Bounds {
 }
 
 /// Whether the cost header is passed on, in the words of the file: `keep` or `strip`.
-struct CostHeader(bool);
+struct CostHeaderMode(bool);
 
-impl std::fmt::Display for CostHeader {
+impl std::fmt::Display for CostHeaderMode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if self.0 { "keep" } else { "strip" })
     }
 }
 
-fn keep(text: &str) -> Read<CostHeader> {
-    one_of(text, &[("keep", true), ("strip", false)]).map(CostHeader)
+fn keep(text: &str) -> Read<CostHeaderMode> {
+    one_of(text, &[("keep", true), ("strip", false)]).map(CostHeaderMode)
 }
 
 fn read_cpus(text: &str) -> Read<f64> {
@@ -287,8 +295,8 @@ fn read_cost(text: &str) -> Read<CostSource> {
 ///
 /// # Errors
 /// If it is none of the known actions.
-pub fn read_action(text: &str) -> Read<Action> {
-    let actions = [Action::Queue, Action::Hold, Action::Delay, Action::Reject];
+pub fn read_action(text: &str) -> Read<LimitAction> {
+    let actions = [LimitAction::Queue, LimitAction::Hold, LimitAction::Delay, LimitAction::Reject];
     one_of(text, &actions.map(|action| (action.name(), action)))
 }
 
@@ -309,7 +317,7 @@ fn read_client(text: &str) -> Read<ClientAddress> {
 /// # Errors
 /// If the text does not have this form.
 pub fn duration(text: &str) -> Read<Nanos> {
-    text.parse().map_err(|error: evenkeel_core::units::ParseError| error.to_string())
+    text.parse().map_err(|error: evenkeel_core::units::QuantityParseError| error.to_string())
 }
 
 /// Reads `true` or `false`.

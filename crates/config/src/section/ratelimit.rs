@@ -6,14 +6,17 @@
 
 use super::proxy::{count, duration, truth};
 use crate::address;
-use crate::reader::{Read, Section, within};
-use crate::settings::pattern::Pattern;
-use crate::settings::rename::{Rename, Template};
+use crate::reader::{Read, SectionReader, within};
+use crate::settings::pattern::NameRegex;
+use crate::settings::rename::{MetricRename, NameTemplate};
 use crate::settings::tls::{ClientTls, ServerTls};
-use crate::settings::{Prometheus, Ratelimit, RatelimitAnswers, Rlqs, RuleFiles, Statsd, Xds};
-use crate::tree::{Node, Value};
+use crate::settings::{
+    PrometheusSettings, RatelimitAnswers, RatelimitSettings, RatelimitStatsd, RlqsSettings,
+    RuleFiles, XdsSettings,
+};
+use crate::tree::{YamlNode, YamlValue};
 use evenkeel_core::units::{Nanos, SECOND};
-use evenkeel_core::windows::Policy;
+use evenkeel_core::windows::WindowPolicy;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,12 +25,12 @@ use std::time::Duration;
 const HEADERS: [&str; 3] = ["RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"];
 
 /// Reads the section.
-pub fn read(section: &mut Section<'_, '_>) -> Ratelimit {
+pub fn read(section: &mut SectionReader<'_, '_>) -> RatelimitSettings {
     let everywhere = |port| vec![SocketAddr::from(([0, 0, 0, 0], port))];
     let grpc_unix = section.optional("grpc_unix", path);
     let grpc = if grpc_unix.is_some() { Vec::new() } else { everywhere(8081) };
     let (tls, http_tls) = tls(section);
-    Ratelimit {
+    RatelimitSettings {
         grpc: section.list("grpc", grpc, address::listen),
         grpc_unix,
         http: section.list("http", everywhere(8080), address::listen),
@@ -52,7 +55,7 @@ pub fn read(section: &mut Section<'_, '_>) -> Ratelimit {
 }
 
 /// Reads `tls`. Also returns whether the HTTP port uses it.
-fn tls(section: &mut Section<'_, '_>) -> (Option<ServerTls>, bool) {
+fn tls(section: &mut SectionReader<'_, '_>) -> (Option<ServerTls>, bool) {
     if !section.written("tls") {
         section.allow("tls");
         return (None, false);
@@ -60,7 +63,7 @@ fn tls(section: &mut Section<'_, '_>) -> (Option<ServerTls>, bool) {
     section.section("tls", |tls| (super::tls::server(tls), tls.value("http", false, truth)))
 }
 
-fn rules(section: &mut Section<'_, '_>) -> RuleFiles {
+fn rules(section: &mut SectionReader<'_, '_>) -> RuleFiles {
     match (section.has("rules"), section.has("xds")) {
         (false, false) => {
             let what = "`ratelimit` needs `rules`: a file or folder, or `off` to let everything \
@@ -82,7 +85,7 @@ fn rules(section: &mut Section<'_, '_>) -> RuleFiles {
     }
 }
 
-fn answers(section: &mut Section<'_, '_>) -> RatelimitAnswers {
+fn answers(section: &mut SectionReader<'_, '_>) -> RatelimitAnswers {
     let ratio = |text: &str| {
         let number = text.parse::<f32>().ok().filter(|number| *number >= 0.0);
         number.ok_or_else(|| "must be from 0, and over 1 nothing is near its limit".to_owned())
@@ -91,7 +94,7 @@ fn answers(section: &mut Section<'_, '_>) -> RatelimitAnswers {
         near_limit_ratio: section.value("near_limit_ratio", 0.8, ratio),
         shadow: section.value("shadow", false, truth),
         quota: section.value("quota", false, truth),
-        policy: Policy {
+        policy: WindowPolicy {
             stop_when_over: section.value("stop_when_over", false, truth),
             spare_over: section.value("spare_over", false, truth),
         },
@@ -101,10 +104,10 @@ fn answers(section: &mut Section<'_, '_>) -> RatelimitAnswers {
 }
 
 /// Reads `headers: true`, or a section with the names of the headers.
-fn headers(section: &mut Section<'_, '_>) -> Option<[String; 3]> {
+fn headers(section: &mut SectionReader<'_, '_>) -> Option<[String; 3]> {
     match section.node("headers").map(|node| &node.value) {
         None => None,
-        Some(Value::Map(_)) => Some(section.section("headers", |names| {
+        Some(YamlValue::Map(_)) => Some(section.section("headers", |names| {
             let name = |text: &str| super::limits::header_name(text).map(|_| text.to_owned());
             [("limit", HEADERS[0]), ("remaining", HEADERS[1]), ("reset", HEADERS[2])]
                 .map(|(key, default)| names.value(key, default.to_owned(), name))
@@ -113,7 +116,7 @@ fn headers(section: &mut Section<'_, '_>) -> Option<[String; 3]> {
     }
 }
 
-fn xds(section: &mut Section<'_, '_>) -> Option<Xds> {
+fn xds(section: &mut SectionReader<'_, '_>) -> Option<XdsSettings> {
     if !section.has("xds") {
         section.allow("xds");
         return None;
@@ -131,7 +134,7 @@ fn xds(section: &mut Section<'_, '_>) -> Option<Xds> {
         };
         let retry = time(section, "retry", Nanos::from_secs(3));
         let again = Nanos(u64::try_from(retry.as_nanos()).unwrap_or(u64::MAX));
-        Xds {
+        XdsSettings {
             server: section.value("server", "localhost:18000".to_owned(), host_port),
             node_id: section.value("node_id", "default".to_owned(), |text| Ok(text.to_owned())),
             metadata: section.values("metadata", tag),
@@ -151,15 +154,15 @@ fn xds(section: &mut Section<'_, '_>) -> Option<Xds> {
 }
 
 /// Reads `tls: true`, which trusts the system's authorities, or a section with more keys.
-fn client_tls(section: &mut Section<'_, '_>) -> Option<ClientTls> {
+fn client_tls(section: &mut SectionReader<'_, '_>) -> Option<ClientTls> {
     match section.node("tls").map(|node| &node.value) {
         None => None,
-        Some(Value::Map(_)) => Some(section.section("tls", super::tls::client)),
+        Some(YamlValue::Map(_)) => Some(section.section("tls", super::tls::client)),
         Some(_) => section.value("tls", false, truth).then(ClientTls::default),
     }
 }
 
-fn rlqs(section: &mut Section<'_, '_>) -> Rlqs {
+fn rlqs(section: &mut SectionReader<'_, '_>) -> RlqsSettings {
     let seconds = |text: &str| {
         let nanos = within(duration(text)?, Nanos::from_secs(2)..=Nanos::from_secs(3_600))?;
         match nanos.0.is_multiple_of(SECOND) {
@@ -167,7 +170,7 @@ fn rlqs(section: &mut Section<'_, '_>) -> Rlqs {
             false => Err("must be whole seconds".to_owned()),
         }
     };
-    Rlqs {
+    RlqsSettings {
         ttl: Duration::from_nanos(section.value("ttl", Nanos::from_secs(60), seconds).0),
         idle: time(section, "idle", Nanos::from_secs(600)),
         streams_max: section.value("streams", 1_000, number(1..=100_000)),
@@ -176,12 +179,12 @@ fn rlqs(section: &mut Section<'_, '_>) -> Rlqs {
     }
 }
 
-fn statsd(section: &mut Section<'_, '_>) -> Option<Statsd> {
+fn statsd(section: &mut SectionReader<'_, '_>) -> Option<RatelimitStatsd> {
     if !section.has("statsd") {
         section.allow("statsd");
         return None;
     }
-    let statsd = section.section("statsd", |section| Statsd {
+    let statsd = section.section("statsd", |section| RatelimitStatsd {
         address: section.value("address", "localhost:8125".to_owned(), host_port),
         udp: section.value("udp", false, truth),
         dog: section.value("dogstatsd", false, truth),
@@ -193,10 +196,10 @@ fn statsd(section: &mut Section<'_, '_>) -> Option<Statsd> {
 }
 
 /// Reads `rename: [{match: REGEX, name: TEXT, tags: [key:text]}]`.
-fn renames(section: &mut Section<'_, '_>) -> Vec<Rename> {
-    let nodes: &[Node] = match section.node("rename").map(|node| &node.value) {
+fn renames(section: &mut SectionReader<'_, '_>) -> Vec<MetricRename> {
+    let nodes: &[YamlNode] = match section.node("rename").map(|node| &node.value) {
         None => return Vec::new(),
-        Some(Value::List(nodes)) => nodes,
+        Some(YamlValue::List(nodes)) => nodes,
         Some(_) => {
             section.fault("rename", "`rename` must be a list of sections: match, name, tags");
             return Vec::new();
@@ -208,9 +211,9 @@ fn renames(section: &mut Section<'_, '_>) -> Vec<Rename> {
                 rule.fault(key, format!("`rename` needs `{key}`"));
             }
         }
-        let pattern = rule.optional("match", Pattern::new);
+        let pattern = rule.optional("match", NameRegex::new);
         let template = |text: &str| match &pattern {
-            Some(pattern) => Template::new(text, pattern).map(Some),
+            Some(pattern) => NameTemplate::new(text, pattern).map(Some),
             None => Ok(None),
         };
         let name = rule.optional("name", template).flatten();
@@ -219,12 +222,12 @@ fn renames(section: &mut Section<'_, '_>) -> Vec<Rename> {
             Ok(template(&text)?.map(|template| (key, template)))
         });
         let tags = tags.into_iter().flatten().collect();
-        Some(Rename { name: Some(name?), pattern: pattern?, tags })
+        Some(MetricRename { name: Some(name?), pattern: pattern?, tags })
     });
     rules.into_iter().flatten().collect()
 }
 
-fn prometheus(section: &mut Section<'_, '_>) -> Option<Prometheus> {
+fn prometheus(section: &mut SectionReader<'_, '_>) -> Option<PrometheusSettings> {
     if !section.has("prometheus") {
         section.allow("prometheus");
         return None;
@@ -235,7 +238,7 @@ fn prometheus(section: &mut Section<'_, '_>) -> Option<Prometheus> {
             true => Ok(text.to_owned()),
             false => Err("a path begins with /".to_owned()),
         };
-        Prometheus {
+        PrometheusSettings {
             listen: section.value("listen", default, address::listen),
             path: section.value("path", "/metrics".to_owned(), path),
             mapper: section.optional("mapper", self::path),
@@ -243,14 +246,14 @@ fn prometheus(section: &mut Section<'_, '_>) -> Option<Prometheus> {
     }))
 }
 
-fn time(section: &mut Section<'_, '_>, key: &'static str, default: Nanos) -> Duration {
+fn time(section: &mut SectionReader<'_, '_>, key: &'static str, default: Nanos) -> Duration {
     let range = Nanos::from_millis(1)..=Nanos::from_secs(366 * 86_400);
     let nanos = section.value(key, default, |text| within(duration(text)?, range.clone()));
     Duration::from_nanos(nanos.0)
 }
 
 /// Reads the age of a connection. 0 means no limit and becomes `Duration::MAX`.
-fn age(section: &mut Section<'_, '_>, key: &'static str, default: Nanos) -> Duration {
+fn age(section: &mut SectionReader<'_, '_>, key: &'static str, default: Nanos) -> Duration {
     let range = Nanos(0)..=Nanos::from_secs(366 * 86_400);
     let nanos = section.value(key, default, |text| within(duration(text)?, range.clone()));
     if nanos.0 == 0 { Duration::MAX } else { Duration::from_nanos(nanos.0) }

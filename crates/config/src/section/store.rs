@@ -10,21 +10,22 @@ pub mod snapshot;
 pub use address::escaped;
 
 use super::proxy::{count, duration, truth};
-use crate::reader::{Read, Section, one_of, within};
+use crate::reader::{Read, SectionReader, one_of, within};
 use crate::settings::store::{
-    End, Layout, Login, Server, Store, StoreFail, StoreMode, StorePlace, StoreTls,
+    StoreAddress, StoreFail, StoreLayout, StoreLogin, StoreMode, StoreServer, StoreServers,
+    StoreSettings, StoreTls,
 };
-use crate::tree::{Node, Value};
+use crate::tree::{YamlNode, YamlValue};
 use evenkeel_core::units::Nanos;
 use std::time::Duration;
 
 /// Maximum length of the prefix of all keys, in bytes.
 const PREFIX_BYTES_MAX: usize = 64;
 /// Replaces a password in the output of `show`.
-const HIDDEN: &str = "***";
+const PASSWORD_MASK: &str = "***";
 
 /// Reads the section.
-pub fn read(section: &mut Section<'_, '_>) -> Store {
+pub fn read(section: &mut SectionReader<'_, '_>) -> StoreSettings {
     let place = place(section);
     let per_second = section.has("per_second");
     let per_second = per_second.then(|| section.section("per_second", self::place));
@@ -37,7 +38,7 @@ pub fn read(section: &mut Section<'_, '_>) -> Store {
     }
     let compatible_keys = section.value("compatible_keys", false, truth);
     let prefix = if compatible_keys { "" } else { "evenkeel:" };
-    Store {
+    StoreSettings {
         place,
         per_second,
         deadline: time(section, "deadline", Nanos::from_millis(20), 1..=10_000),
@@ -53,7 +54,7 @@ pub fn read(section: &mut Section<'_, '_>) -> Store {
     }
 }
 
-fn place(section: &mut Section<'_, '_>) -> StorePlace {
+fn place(section: &mut SectionReader<'_, '_>) -> StoreServers {
     if !section.has("redis") {
         section.fault("redis", "a store needs `redis`: redis://127.0.0.1:6379, or a list");
     }
@@ -65,20 +66,20 @@ fn place(section: &mut Section<'_, '_>) -> StorePlace {
     });
     let master = section.optional("master", name);
     let layout = match layout {
-        "sentinel" => Layout::Sentinel(master.clone().unwrap_or_default()),
-        "cluster" => Layout::Cluster,
-        "ring" => Layout::Ring,
-        _ => Layout::Single,
+        "sentinel" => StoreLayout::Sentinel(master.clone().unwrap_or_default()),
+        "cluster" => StoreLayout::Cluster,
+        "ring" => StoreLayout::Ring,
+        _ => StoreLayout::Single,
     };
-    agree(section, &servers, &layout, master.is_some());
+    check_layout(section, &servers, &layout, master.is_some());
     section.takes("credentials", None);
     let login = section.node("credentials").and_then(|node| match &node.value {
-        Value::Text(text) => Some(Login::parse(text)),
+        YamlValue::Text(text) => Some(StoreLogin::parse(text)),
         _ => None,
     });
     if section.has("credentials") {
         match login {
-            Some(_) => section.show("credentials", Node::text(HIDDEN)),
+            Some(_) => section.show("credentials", YamlNode::text(PASSWORD_MASK)),
             None => section.fault("credentials", "`credentials` is `user:password`, or a password"),
         }
     }
@@ -88,46 +89,53 @@ fn place(section: &mut Section<'_, '_>) -> StorePlace {
         false => StoreTls::default(),
     };
     section.allow("tls");
-    StorePlace { servers, layout, login, credentials_file, tls }
+    StoreServers { servers, layout, login, credentials_file, tls }
 }
 
 /// Reads the addresses. Their passwords are hidden in the output of `show`.
-fn servers(section: &mut Section<'_, '_>) -> Vec<Server> {
+fn servers(section: &mut SectionReader<'_, '_>) -> Vec<StoreServer> {
     let servers = section.values("redis", address::server);
-    let shown: Vec<Node> =
-        servers.iter().map(|server| Node::text(address::shown(server, HIDDEN))).collect();
+    let shown: Vec<YamlNode> = servers
+        .iter()
+        .map(|server| YamlNode::text(address::shown(server, PASSWORD_MASK)))
+        .collect();
     if !shown.is_empty() {
-        section.show("redis", Node::made(Value::List(shown)));
+        section.show("redis", YamlNode::made(YamlValue::List(shown)));
     }
     servers
 }
 
 /// Reports servers, layout and master that do not fit together.
-fn agree(section: &mut Section<'_, '_>, servers: &[Server], layout: &Layout, master: bool) {
+fn check_layout(
+    section: &mut SectionReader<'_, '_>,
+    servers: &[StoreServer],
+    layout: &StoreLayout,
+    master: bool,
+) {
     match layout {
-        Layout::Single if servers.len() > 1 => {
+        StoreLayout::Single if servers.len() > 1 => {
             let what = "several servers are a `cluster`, its `sentinel`s, or a `ring`";
             section.fault("layout", what);
         }
-        Layout::Sentinel(_) if !master => {
+        StoreLayout::Sentinel(_) if !master => {
             section.fault("layout", "`layout: sentinel` needs `master`: its name");
         }
-        Layout::Cluster if servers.iter().any(|server| server.database > 0) => {
+        StoreLayout::Cluster if servers.iter().any(|server| server.database > 0) => {
             section.fault("redis", "a cluster has no databases but 0");
         }
-        Layout::Cluster | Layout::Sentinel(_)
-            if servers.iter().any(|server| matches!(server.end, End::Unix(_))) =>
+        StoreLayout::Cluster | StoreLayout::Sentinel(_)
+            if servers.iter().any(|server| matches!(server.end, StoreAddress::Unix(_))) =>
         {
             section.fault("redis", "sentinels and nodes of a cluster have a host and a port");
         }
         _ => {}
     }
-    if master && !matches!(layout, Layout::Sentinel(_)) {
+    if master && !matches!(layout, StoreLayout::Sentinel(_)) {
         section.fault("master", "`master` belongs to `layout: sentinel`; remove it, or use that");
     }
 }
 
-fn tls(tls: &mut Section<'_, '_>) -> StoreTls {
+fn tls(tls: &mut SectionReader<'_, '_>) -> StoreTls {
     let ca = tls.optional("ca", super::path);
     let cert = tls.optional("cert", super::path);
     let key = tls.optional("key", super::path);
@@ -139,7 +147,7 @@ fn tls(tls: &mut Section<'_, '_>) -> StoreTls {
 }
 
 fn time(
-    section: &mut Section<'_, '_>,
+    section: &mut SectionReader<'_, '_>,
     key: &'static str,
     default: Nanos,
     millis: std::ops::RangeInclusive<u64>,

@@ -5,9 +5,9 @@
 //! `peers`, because there both ends have the same settings.
 
 use crate::address;
-use crate::reader::{Read, Section, one_of};
+use crate::reader::{Read, SectionReader, one_of};
 use crate::settings::tls::{ClientTls, FrontTls, ServerTls, TlsClients};
-use crate::tree::Value;
+use crate::tree::YamlValue;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use std::path::PathBuf;
 const CERTIFICATES_MAX: usize = 256;
 
 /// Reads the keys that all doors have in common.
-pub fn server(tls: &mut Section<'_, '_>) -> Option<ServerTls> {
+pub fn server(tls: &mut SectionReader<'_, '_>) -> Option<ServerTls> {
     for key in ["cert", "key"] {
         if !tls.has(key) {
             tls.fault(key, format!("`tls` needs `{key}`: a file in PEM"));
@@ -30,7 +30,7 @@ pub fn server(tls: &mut Section<'_, '_>) -> Option<ServerTls> {
 /// Reads the `tls` section of the proxy: several certificates, and the addresses that use TLS.
 /// `listen` holds the addresses of the door. All of them use TLS unless the section has addresses
 /// of its own; those are appended to `listen`.
-pub fn front(tls: &mut Section<'_, '_>, listen: &mut Vec<SocketAddr>) -> Option<FrontTls> {
+pub fn front(tls: &mut SectionReader<'_, '_>, listen: &mut Vec<SocketAddr>) -> Option<FrontTls> {
     let own = tls.values("listen", address::listen);
     let plain = if own.is_empty() { 0 } else { listen.len() };
     listen.extend(own);
@@ -49,27 +49,27 @@ pub fn front(tls: &mut Section<'_, '_>, listen: &mut Vec<SocketAddr>) -> Option<
         tls.fault("certificates", what);
     }
     let clients = clients(tls);
-    let versions = [("1.2", Oldest("1.2")), ("1.3", Oldest("1.3"))];
-    let oldest = tls.value("min_version", Oldest("1.2"), |text| one_of(text, &versions));
+    let versions = [("1.2", MinTlsVersion("1.2")), ("1.3", MinTlsVersion("1.3"))];
+    let oldest = tls.value("min_version", MinTlsVersion("1.2"), |text| one_of(text, &versions));
     let tls12 = oldest.0 == "1.2";
     Some(FrontTls { plain, certificates, clients, tls12 })
 }
 
 /// The oldest TLS version that is accepted, as it is written.
 #[derive(Clone)]
-struct Oldest(&'static str);
+struct MinTlsVersion(&'static str);
 
-impl std::fmt::Display for Oldest {
+impl std::fmt::Display for MinTlsVersion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.0)
     }
 }
 
 /// Reads `certificates`: those after the first one.
-fn further(tls: &mut Section<'_, '_>) -> Vec<(PathBuf, PathBuf)> {
+fn further(tls: &mut SectionReader<'_, '_>) -> Vec<(PathBuf, PathBuf)> {
     let Some(node) = tls.node("certificates") else { return Vec::new() };
     let nodes = match &node.value {
-        Value::List(nodes) => nodes.as_slice(),
+        YamlValue::List(nodes) => nodes.as_slice(),
         _ => std::slice::from_ref(node),
     };
     let read = tls.sections("certificates", nodes, |one| {
@@ -84,7 +84,7 @@ fn further(tls: &mut Section<'_, '_>) -> Vec<(PathBuf, PathBuf)> {
 }
 
 /// Reads which clients are accepted.
-fn clients(tls: &mut Section<'_, '_>) -> Option<TlsClients> {
+fn clients(tls: &mut SectionReader<'_, '_>) -> Option<TlsClients> {
     let ca = tls.optional("ca", super::path);
     let name = tls.optional("client_name", name);
     if name.is_some() && ca.is_none() {
@@ -95,7 +95,7 @@ fn clients(tls: &mut Section<'_, '_>) -> Option<TlsClients> {
 }
 
 /// Reads the keys of a TLS client.
-pub fn client(tls: &mut Section<'_, '_>) -> ClientTls {
+pub fn client(tls: &mut SectionReader<'_, '_>) -> ClientTls {
     let ca = tls.optional("ca", super::path);
     let cert = tls.optional("cert", super::path);
     let key = tls.optional("key", super::path);

@@ -11,10 +11,10 @@ pub const BACKENDS_MAX: usize = 64;
 
 /// Protocol and transport of a backend, as given by the scheme of its URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scheme {
+pub enum BackendScheme {
     /// HTTP/1.1 over TCP.
     Http,
-    /// HTTP over TLS on TCP. [`Protocol`] chooses between HTTP/1.1 and HTTP/2.
+    /// HTTP over TLS on TCP. [`BackendProtocol`] chooses between HTTP/1.1 and HTTP/2.
     Https,
     /// HTTP/1.1 over a Unix socket.
     Unix,
@@ -24,29 +24,29 @@ pub enum Scheme {
     UnixH2c,
 }
 
-impl Scheme {
+impl BackendScheme {
     /// The scheme as it is written in a URL.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Scheme::Http => "http",
-            Scheme::Https => "https",
-            Scheme::Unix => "unix",
-            Scheme::H2c => "h2c",
-            Scheme::UnixH2c => "h2c+unix",
+            BackendScheme::Http => "http",
+            BackendScheme::Https => "https",
+            BackendScheme::Unix => "unix",
+            BackendScheme::H2c => "h2c",
+            BackendScheme::UnixH2c => "h2c+unix",
         }
     }
 
     /// Whether the address is the path of a Unix socket.
     #[must_use]
     pub fn is_file(self) -> bool {
-        matches!(self, Scheme::Unix | Scheme::UnixH2c)
+        matches!(self, BackendScheme::Unix | BackendScheme::UnixH2c)
     }
 }
 
 /// HTTP version that is used with TLS backends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Protocol {
+pub enum BackendProtocol {
     /// HTTP/2 if the server chooses it (ALPN), otherwise HTTP/1.1.
     #[default]
     Auto,
@@ -56,36 +56,36 @@ pub enum Protocol {
     Http2,
 }
 
-impl fmt::Display for Protocol {
+impl fmt::Display for BackendProtocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Protocol::Auto => "auto",
-            Protocol::Http1 => "http1",
-            Protocol::Http2 => "http2",
+            BackendProtocol::Auto => "auto",
+            BackendProtocol::Http1 => "http1",
+            BackendProtocol::Http2 => "http2",
         })
     }
 }
 
 /// One server behind the proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Backend {
+pub struct BackendAddress {
     /// How the proxy connects to it.
-    pub scheme: Scheme,
+    pub scheme: BackendScheme,
     /// Host and port as written, resolved at each connect; for a Unix socket, its path.
     pub place: String,
 }
 
-impl Backend {
+impl BackendAddress {
     /// A backend with plain HTTP/1.1 over TCP at `place` (host and port).
     #[must_use]
-    pub fn http(place: impl Into<String>) -> Backend {
-        Backend { scheme: Scheme::Http, place: place.into() }
+    pub fn http(place: impl Into<String>) -> BackendAddress {
+        BackendAddress { scheme: BackendScheme::Http, place: place.into() }
     }
 
     /// Whether the connection uses TLS.
     #[must_use]
     pub fn is_secured(&self) -> bool {
-        self.scheme == Scheme::Https
+        self.scheme == BackendScheme::Https
     }
 
     /// The host, without the port and without the brackets of an IPv6 address.
@@ -103,7 +103,7 @@ impl Backend {
     }
 }
 
-impl fmt::Display for Backend {
+impl fmt::Display for BackendAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://{}", self.scheme.name(), self.place)
     }
@@ -118,11 +118,11 @@ pub struct BackendTls {
     /// server. Default: true.
     pub verify: bool,
     /// HTTP version to use. Default: HTTP/2 if the server chooses it.
-    pub protocol: Protocol,
+    pub protocol: BackendProtocol,
 }
 
 impl Default for BackendTls {
     fn default() -> BackendTls {
-        BackendTls { client: ClientTls::default(), verify: true, protocol: Protocol::Auto }
+        BackendTls { client: ClientTls::default(), verify: true, protocol: BackendProtocol::Auto }
     }
 }

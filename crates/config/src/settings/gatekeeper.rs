@@ -4,14 +4,14 @@
 //! The keys and their errors are in `config/section/gatekeeper.rs`. The messages between a master
 //! and a gatekeeper are described in docs/guide/gatekeeper.md.
 
-use evenkeel_core::limit::{Part, When};
+use evenkeel_core::limit::{KeyPart, LimitCondition};
 use evenkeel_core::units::Nanos;
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
 
 /// Port of a master if its address has none.
-pub const PORT: u16 = 10_004;
+pub const DEFAULT_PORT: u16 = 10_004;
 /// Maximum length of a domain's name, in bytes.
 const NAME_BYTES_MAX: usize = 255;
 /// Maximum length of a host name, in bytes.
@@ -19,19 +19,19 @@ const HOST_BYTES_MAX: usize = 253;
 
 /// The gate of one domain, which a master decides on.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Gatekeeper {
+pub struct GatekeeperSettings {
     /// Socket of the master that receives the accounting of requests. Default:
     /// tcp://127.0.0.1:10004.
-    pub master: Remote,
+    pub master: MasterAddress,
     /// Socket on which the master publishes the identifiers to hold. Default: the next port.
-    pub control: Remote,
+    pub control: MasterAddress,
     /// Condition of the requests that pass this gate. The first gate that matches a request is
     /// used. Default: all requests.
-    pub when: When,
+    pub when: LimitCondition,
     /// Name of the domain at the master, 1 to 255 bytes. Default: `default`.
     pub domain: String,
     /// Parts of a request that make its identifier at the master. Default: the client's address.
-    pub identifier: Vec<Part>,
+    pub identifier: Vec<KeyPart>,
     /// The longest wait, 0 to 1 d; a request that would have to wait longer is refused. Too low:
     /// bursts of real users are refused. Too high: clients give up first. Default: 5 s.
     pub max_delay: Nanos,
@@ -44,7 +44,7 @@ pub struct Gatekeeper {
     /// requests pass in excess. Too high: memory. Default: 65 536.
     pub keys_max: usize,
     /// Parts of a request that the master gets for its log. Default: none.
-    pub log_info: Vec<Part>,
+    pub log_info: Vec<KeyPart>,
     /// Sampling of refused requests: one in this number is reported to the master; 0: none. Too
     /// high: the master's count of refused requests is coarse. Default: 1.
     pub rejected_one_in: u64,
@@ -52,18 +52,18 @@ pub struct Gatekeeper {
 
 /// The address of a ZeroMQ socket. A host name is resolved at each connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remote {
+pub struct MasterAddress {
     /// Host name or IP address, an IPv6 address in brackets.
     pub host: String,
     /// TCP port, at least 1.
     pub port: u16,
 }
 
-impl Remote {
+impl MasterAddress {
     /// The same host at the next port.
     #[must_use]
-    pub fn next(&self) -> Remote {
-        Remote { host: self.host.clone(), port: self.port.saturating_add(1) }
+    pub fn next(&self) -> MasterAddress {
+        MasterAddress { host: self.host.clone(), port: self.port.saturating_add(1) }
     }
 
     /// `host:port`, as a connect needs it.
@@ -73,7 +73,7 @@ impl Remote {
     }
 }
 
-impl fmt::Display for Remote {
+impl fmt::Display for MasterAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "tcp://{}:{}", self.host, self.port)
     }
@@ -82,22 +82,22 @@ impl fmt::Display for Remote {
 /// The text is not the address of a ZeroMQ socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("write tcp://master.example:10004 or tcp://[2001:db8::1]:10004; only TCP is spoken")]
-pub struct RemoteFault;
+pub struct MasterAddressError;
 
 /// Accepts `tcp://master.example:10004`, `master.example` and `[2001:db8::1]:10004`.
-impl FromStr for Remote {
-    type Err = RemoteFault;
+impl FromStr for MasterAddress {
+    type Err = MasterAddressError;
 
-    fn from_str(text: &str) -> Result<Remote, RemoteFault> {
+    fn from_str(text: &str) -> Result<MasterAddress, MasterAddressError> {
         let rest = match text.split_once("://") {
             None => text,
             Some(("tcp", rest)) => rest,
-            Some(_) => return Err(RemoteFault),
+            Some(_) => return Err(MasterAddressError),
         };
         let in_brackets = rest.starts_with('[');
         let (host, port) = match rest.rsplit_once(':') {
             Some((host, port)) if !in_brackets || host.ends_with(']') => (host, read_port(port)?),
-            _ => (rest, PORT),
+            _ => (rest, DEFAULT_PORT),
         };
         let inner = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
         let fits = match inner {
@@ -107,13 +107,13 @@ impl FromStr for Remote {
                 !host.is_empty() && host.len() <= HOST_BYTES_MAX && host.bytes().all(plain)
             }
         };
-        fits.then(|| Remote { host: host.to_owned(), port }).ok_or(RemoteFault)
+        fits.then(|| MasterAddress { host: host.to_owned(), port }).ok_or(MasterAddressError)
     }
 }
 
-fn read_port(text: &str) -> Result<u16, RemoteFault> {
+fn read_port(text: &str) -> Result<u16, MasterAddressError> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-    text.parse().ok().filter(|port| *port > 0 && digits).ok_or(RemoteFault)
+    text.parse().ok().filter(|port| *port > 0 && digits).ok_or(MasterAddressError)
 }
 
 /// Whether `name` is valid for a domain: 1 to 255 bytes, none of them NUL.

@@ -8,26 +8,26 @@ use std::net::SocketAddr;
 
 /// The settings of the proxy that concern host names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Hosts {
+pub struct HostSettings {
     /// Clients with these names are neither counted nor held. Default: none.
     pub exempt: Vec<HostPattern>,
     /// Clients that count as one under limits by `host`; the first match applies. Default: none.
-    pub merge: Vec<Merge>,
+    pub merge: Vec<HostMerge>,
     /// Addresses of the name servers to use. Default: those of the system.
     pub resolver: Vec<SocketAddr>,
 }
 
-impl Hosts {
+impl HostSettings {
     /// Whether any setting needs host names. If not, no name is resolved.
     #[must_use]
-    pub fn matter(&self) -> bool {
+    pub fn needs_names(&self) -> bool {
         !self.exempt.is_empty() || !self.merge.is_empty()
     }
 }
 
 /// Clients with a host name that matches `pattern` count as one, called `name`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Merge {
+pub struct HostMerge {
     /// The host names that count together.
     pub pattern: HostPattern,
     /// The name under which they count.

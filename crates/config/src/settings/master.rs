@@ -12,7 +12,7 @@ use std::time::Duration;
 /// The master of gatekeepers. Gatekeepers report their requests to it, and it publishes the
 /// identifiers that have to wait and until when.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Master {
+pub struct MasterSettings {
     /// Address on which gatekeepers report requests. Default: 127.0.0.1:10004.
     pub accounting: SocketAddr,
     /// Address on which the master publishes its decisions. Default: the next port.
@@ -34,12 +34,12 @@ pub struct Master {
     /// Time for the last messages to be sent when the process stops, 0 to 1 d. Default: 5 s.
     pub drain: Duration,
     /// The domains, in the order of the file; at most 1000.
-    pub domains: Vec<Domain>,
+    pub domains: Vec<DomainSettings>,
 }
 
-impl Master {
+impl MasterSettings {
     /// The warning for a master that accepts any host, with its fix.
-    pub const OPEN: &str = "the master listens beyond loopback, and whoever reaches it may have \
+    pub const OPEN_WARNING: &str = "the master listens beyond loopback, and whoever reaches it may have \
                             any client held: name the gatekeepers' networks in `allow`";
 
     /// Whether the master listens beyond loopback and accepts connections from any network.
@@ -52,7 +52,7 @@ impl Master {
 
 /// A domain and its rules.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Domain {
+pub struct DomainSettings {
     /// The name that gatekeepers use for it, 1 to 255 bytes.
     pub name: String,
     /// The rules of the domain. The longest wait of all rules applies; without rules no request

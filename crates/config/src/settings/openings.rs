@@ -4,19 +4,19 @@
 //! one port or file; `run::handover`, which permits the doors to open only these sockets; and
 //! `run::trial`, by which `check` tests whether a start could open them.
 
-use super::peers::Via;
-use super::{Line, Listen, Settings};
+use super::peers::PeerTransport;
+use super::{LineSettings, Settings, StreamAddress};
 use crate::address;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 /// Path to a key of the file, section by section.
-pub type Way = &'static [&'static str];
+pub type KeyPath = &'static [&'static str];
 
 /// A socket that is opened at start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Socket {
+pub enum SocketSpec {
     /// Listens on a TCP port.
     Tcp(SocketAddr),
     /// Receives datagrams on a UDP port.
@@ -34,43 +34,45 @@ pub enum Socket {
     },
 }
 
-impl Socket {
+impl SocketSpec {
     /// Whether both cannot be open at once: the same TCP port, or the same file in any spelling.
     /// UDP sockets and groups never collide.
     #[must_use]
-    pub fn collides(&self, other: &Socket) -> bool {
+    pub fn collides(&self, other: &SocketSpec) -> bool {
         match (self, other) {
-            (Socket::Tcp(one), Socket::Tcp(other)) => address::collide(*one, *other),
-            (Socket::File(one), Socket::File(other)) => one.components().eq(other.components()),
+            (SocketSpec::Tcp(one), SocketSpec::Tcp(other)) => address::collide(*one, *other),
+            (SocketSpec::File(one), SocketSpec::File(other)) => {
+                one.components().eq(other.components())
+            }
             _ => false,
         }
     }
 }
 
-impl fmt::Display for Socket {
+impl fmt::Display for SocketSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Socket::Tcp(address) => write!(f, "{address}"),
-            Socket::Datagrams(address) => write!(f, "udp://{address}"),
-            Socket::File(path) => write!(f, "unix://{}", path.display()),
-            Socket::Group { group, .. } => write!(f, "the group {group}"),
+            SocketSpec::Tcp(address) => write!(f, "{address}"),
+            SocketSpec::Datagrams(address) => write!(f, "udp://{address}"),
+            SocketSpec::File(path) => write!(f, "unix://{}", path.display()),
+            SocketSpec::Group { group, .. } => write!(f, "the group {group}"),
         }
     }
 }
 
 /// A socket and the key that names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Opening {
+pub struct SocketOpening {
     /// Path of the key.
-    pub way: Way,
+    pub way: KeyPath,
     /// The socket that the key names.
-    pub socket: Socket,
+    pub socket: SocketSpec,
 }
 
 impl Settings {
     /// All sockets that a start opens.
     #[must_use]
-    pub fn openings(&self) -> Vec<Opening> {
+    pub fn openings(&self) -> Vec<SocketOpening> {
         // All fields are named, so that a new section does not compile until it is considered here.
         #[rustfmt::skip]
         let Settings {
@@ -78,9 +80,9 @@ impl Settings {
             log: _, metrics: _, traces: _, state: _, gatekeepers: _, store: _,
         } = self;
         let mut all = Vec::new();
-        let mut add = |way, socket| all.push(Opening { way, socket });
+        let mut add = |way, socket| all.push(SocketOpening { way, socket });
         let mut tcp = |way, addresses: &[SocketAddr]| {
-            addresses.iter().for_each(|address| add(way, Socket::Tcp(*address)));
+            addresses.iter().for_each(|address| add(way, SocketSpec::Tcp(*address)));
         };
         admin.iter().for_each(|admin| tcp(&["admin", "listen"], &admin.listen));
         proxy.iter().for_each(|proxy| tcp(&["proxy", "listen"], &proxy.listen));
@@ -97,32 +99,34 @@ impl Settings {
             tcp(&["master", "control"], &[master.control]);
         }
         for datagrams in check.iter().flat_map(|check| &check.syslog) {
-            add(&["check", "syslog"], Socket::Datagrams(datagrams.0));
+            add(&["check", "syslog"], SocketSpec::Datagrams(datagrams.0));
         }
         for path in ratelimit.iter().filter_map(|door| door.grpc_unix.as_ref()) {
-            add(&["ratelimit", "grpc_unix"], Socket::File(path.clone()));
+            add(&["ratelimit", "grpc_unix"], SocketSpec::File(path.clone()));
         }
-        line.iter().flat_map(Line::openings).for_each(|(way, socket)| add(way, socket));
+        line.iter().flat_map(LineSettings::openings).for_each(|(way, socket)| add(way, socket));
         match peers.as_ref().map(|peers| &peers.via) {
-            Some(Via::Mesh { listen, .. }) => add(&["peers", "listen"], Socket::Tcp(*listen)),
-            Some(Via::Multicast { group, interface, hops }) => {
-                let (group, interface, hops) = (*group, *interface, *hops);
-                add(&["peers", "group"], Socket::Group { group, interface, hops });
+            Some(PeerTransport::Mesh { listen, .. }) => {
+                add(&["peers", "listen"], SocketSpec::Tcp(*listen))
             }
-            Some(Via::Nats { .. }) | None => {}
+            Some(PeerTransport::Multicast { group, interface, hops }) => {
+                let (group, interface, hops) = (*group, *interface, *hops);
+                add(&["peers", "group"], SocketSpec::Group { group, interface, hops });
+            }
+            Some(PeerTransport::Nats { .. }) | None => {}
         }
         all
     }
 }
 
-impl Line {
-    fn openings(&self) -> impl Iterator<Item = (Way, Socket)> {
+impl LineSettings {
+    fn openings(&self) -> impl Iterator<Item = (KeyPath, SocketSpec)> {
         let lines = self.listen.iter().map(|listen| match listen {
-            Listen::Tcp(address) => Socket::Tcp(*address),
-            Listen::Unix(path) => Socket::File(path.clone()),
+            StreamAddress::Tcp(address) => SocketSpec::Tcp(*address),
+            StreamAddress::Unix(path) => SocketSpec::File(path.clone()),
         });
         let lines = lines.map(|socket| (&["line", "listen"][..], socket));
-        let resp = self.resp.iter().map(|address| Socket::Tcp(*address));
+        let resp = self.resp.iter().map(|address| SocketSpec::Tcp(*address));
         lines.chain(resp.map(|socket| (&["line", "resp"][..], socket)))
     }
 }

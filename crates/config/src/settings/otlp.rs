@@ -10,12 +10,12 @@ use std::time::Duration;
 
 /// A collector and the connection to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Collector {
+pub struct CollectorSettings {
     /// Address of the collector. Default: <http://127.0.0.1:4318>, or with gRPC
     /// <http://127.0.0.1:4317>.
-    pub endpoint: Endpoint,
+    pub endpoint: OtlpEndpoint,
     /// Protocol of the requests. Default: HTTP.
-    pub protocol: Protocol,
+    pub protocol: OtlpProtocol,
     /// Headers that are added to every request, as name and value.
     pub headers: Vec<(String, String)>,
     /// Whether requests are compressed with gzip. Default: false.
@@ -29,7 +29,7 @@ pub struct Collector {
 
 /// URL of a collector, in its parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint {
+pub struct OtlpEndpoint {
     /// Whether the connection uses TLS (`https`).
     pub tls: bool,
     /// Host and port, resolved at each connect.
@@ -38,7 +38,7 @@ pub struct Endpoint {
     pub path: String,
 }
 
-impl Endpoint {
+impl OtlpEndpoint {
     /// The host alone, as a certificate names it.
     #[must_use]
     pub fn host(&self) -> &str {
@@ -46,7 +46,7 @@ impl Endpoint {
     }
 }
 
-impl fmt::Display for Endpoint {
+impl fmt::Display for OtlpEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.tls { "https" } else { "http" };
         write!(f, "{scheme}://{}{}", self.authority, self.path)
@@ -55,29 +55,30 @@ impl fmt::Display for Endpoint {
 
 /// Protocol of requests to a collector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub enum OtlpProtocol {
     /// Protobuf messages over HTTP/1.1.
     Http,
     /// gRPC.
     Grpc,
 }
 
-impl Protocol {
+impl OtlpProtocol {
     /// The words that the file uses for each protocol. Invariant: in the order of the variants.
-    pub const WORDS: [(&str, Protocol); 2] = [("http", Protocol::Http), ("grpc", Protocol::Grpc)];
+    pub const WORDS: [(&str, OtlpProtocol); 2] =
+        [("http", OtlpProtocol::Http), ("grpc", OtlpProtocol::Grpc)];
 }
 
-impl fmt::Display for Protocol {
+impl fmt::Display for OtlpProtocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(Protocol::WORDS[*self as usize].0)
+        f.write_str(OtlpProtocol::WORDS[*self as usize].0)
     }
 }
 
 /// Traces: spans of requests.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Traces {
+pub struct TracesSettings {
     /// The collector that receives them.
-    pub collector: Collector,
+    pub collector: CollectorSettings,
     /// Name of this service at the collector. Default: evenkeel.
     pub service: String,
     /// Further attributes of this service, as key and value.
@@ -99,9 +100,9 @@ pub struct Traces {
 
 /// Metrics: the complete set of metrics, sent periodically.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Figures {
+pub struct OtlpMetricsSettings {
     /// The collector that receives them.
-    pub collector: Collector,
+    pub collector: CollectorSettings,
     /// Name of this service at the collector. Default: evenkeel.
     pub service: String,
     /// Further attributes of this service, as key and value.

@@ -19,20 +19,20 @@ const DEPTH_MAX: u32 = 50;
 
 /// A regular expression.
 #[derive(Clone)]
-pub struct Pattern(Regex);
+pub struct NameRegex(Regex);
 
-impl Pattern {
+impl NameRegex {
     /// Compiles a pattern of at most 1024 bytes.
     ///
     /// # Errors
     /// The reason why the pattern is refused.
-    pub fn new(text: &str) -> Result<Pattern, String> {
+    pub fn new(text: &str) -> Result<NameRegex, String> {
         if text.len() > BYTES_MAX {
             return Err(format!("a pattern may have {BYTES_MAX} bytes"));
         }
         let mut builder = RegexBuilder::new(text);
         let regex = builder.size_limit(COMPILED_MAX).nest_limit(DEPTH_MAX).build();
-        regex.map(Pattern).map_err(|why| why.to_string())
+        regex.map(NameRegex).map_err(|why| why.to_string())
     }
 
     /// The number of groups, the whole match included.
@@ -50,21 +50,21 @@ impl Pattern {
     }
 }
 
-impl PartialEq for Pattern {
-    fn eq(&self, other: &Pattern) -> bool {
+impl PartialEq for NameRegex {
+    fn eq(&self, other: &NameRegex) -> bool {
         self.0.as_str() == other.0.as_str()
     }
 }
 
-impl Eq for Pattern {}
+impl Eq for NameRegex {}
 
-impl fmt::Debug for Pattern {
+impl fmt::Debug for NameRegex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Pattern({:?})", self.0.as_str())
     }
 }
 
-impl fmt::Display for Pattern {
+impl fmt::Display for NameRegex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0.as_str())
     }

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 /// Instances that count together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peers {
+pub struct PeersSettings {
     /// How the instances exchange messages. Default: mesh.
-    pub via: Via,
+    pub via: PeerTransport,
     /// Name of the cluster, 1 to 63 bytes. Instances of another cluster are ignored. Default:
     /// `default`.
     pub cluster: String,
@@ -36,13 +36,13 @@ pub struct Peers {
 
 /// How instances exchange messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Via {
+pub enum PeerTransport {
     /// One connection between each pair of instances.
     Mesh {
         /// Address on which other instances connect. Default: 127.0.0.1:7946.
         listen: SocketAddr,
         /// Instances to connect to. Default: none.
-        join: Vec<Join>,
+        join: Vec<PeerTarget>,
         /// Whether to discover instances on this network by multicast DNS. Default: false.
         mdns: bool,
     },
@@ -65,32 +65,32 @@ pub enum Via {
     },
 }
 
-impl Via {
+impl PeerTransport {
     /// The word that the file uses for this transport.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
-            Via::Mesh { .. } => "mesh",
-            Via::Multicast { .. } => "multicast",
-            Via::Nats { .. } => "nats",
+            PeerTransport::Mesh { .. } => "mesh",
+            PeerTransport::Multicast { .. } => "multicast",
+            PeerTransport::Nats { .. } => "nats",
         }
     }
 }
 
 /// An instance, or several instances behind a name, to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Join {
+pub enum PeerTarget {
     /// One instance: host and port. A host name is resolved at each connect.
     One(String),
     /// All addresses of a host name, which is resolved repeatedly: name and port.
     Dns(String),
 }
 
-impl fmt::Display for Join {
+impl fmt::Display for PeerTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Join::One(authority) => f.write_str(authority),
-            Join::Dns(authority) => write!(f, "dns:{authority}"),
+            PeerTarget::One(authority) => f.write_str(authority),
+            PeerTarget::Dns(authority) => write!(f, "dns:{authority}"),
         }
     }
 }

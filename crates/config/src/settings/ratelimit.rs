@@ -4,16 +4,16 @@
 //! the reference server's environment variables in `config/environment`. The rules are not part of
 //! the settings: they have files of their own, which the door reads.
 
-use super::rename::Rename;
+use super::rename::MetricRename;
 use super::tls::{ClientTls, ServerTls};
-use evenkeel_core::windows::Policy;
+use evenkeel_core::windows::WindowPolicy;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// The rate limit service.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ratelimit {
+pub struct RatelimitSettings {
     /// Addresses to listen on for gRPC. Default: 0.0.0.0:8081; none if there is a Unix socket.
     pub grpc: Vec<SocketAddr>,
     /// Unix socket that also accepts gRPC. Default: none.
@@ -29,7 +29,7 @@ pub struct Ratelimit {
     /// Location of the rule files, and how they are read.
     pub rules: RuleFiles,
     /// The xDS server that sends rules, instead of files. Default: none.
-    pub xds: Option<Xds>,
+    pub xds: Option<XdsSettings>,
     /// How requests are answered.
     pub answers: RatelimitAnswers,
     /// Maximum number of windows that are counted at once, 1 to 100 million, 24 bytes each. When
@@ -52,15 +52,15 @@ pub struct Ratelimit {
     /// `Duration::MAX` for 0.
     pub connection_age_grace: Duration,
     /// How limits are shared out among Envoys that decide by themselves.
-    pub rlqs: Rlqs,
+    pub rlqs: RlqsSettings,
     /// Whether the health check fails while there is no domain. Default: false.
     pub healthy_with_rules: bool,
     /// Whether the health check fails while there is no connection to the store. Default: false.
     pub healthy_with_store: bool,
     /// StatsD server that gets the metrics. Default: none.
-    pub statsd: Option<Statsd>,
+    pub statsd: Option<RatelimitStatsd>,
     /// Port that serves the reference server's metrics to Prometheus. Default: none.
-    pub prometheus: Option<Prometheus>,
+    pub prometheus: Option<PrometheusSettings>,
     /// Time for running calls to end when the process stops. Too low: calls are cut off. Too high:
     /// stopping takes long. Default: 30 s.
     pub drain: Duration,
@@ -68,7 +68,7 @@ pub struct Ratelimit {
 
 /// A management server that sends rules by xDS, the complete state in each message.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Xds {
+pub struct XdsSettings {
     /// Host and port, resolved at each connect. Default: localhost:18000.
     pub server: String,
     /// Name of this instance at the server. Default: `default`.
@@ -97,7 +97,7 @@ pub struct Xds {
 
 /// The rate limit quota service: how limits are shared out among Envoys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rlqs {
+pub struct RlqsSettings {
     /// How long an Envoy may use its last assignment, in whole seconds from 2 s to 1 h, and so how
     /// long limits hold while Evenkeel is unreachable. Too low: more messages, and limits end soon
     /// after an outage begins. Too high: an Envoy refuses for longer during an outage. Default: 60
@@ -144,7 +144,7 @@ pub struct RatelimitAnswers {
     /// false.
     pub quota: bool,
     /// Which hits of refused requests are not counted. Default: all hits are counted.
-    pub policy: Policy,
+    pub policy: WindowPolicy,
     /// Whether answers carry the descriptors of the request, for Envoy's other filters. Default:
     /// false.
     pub dynamic_metadata: bool,
@@ -159,7 +159,7 @@ impl Default for RatelimitAnswers {
             near_limit_ratio: 0.8,
             shadow: false,
             quota: false,
-            policy: Policy::default(),
+            policy: WindowPolicy::default(),
             dynamic_metadata: false,
             headers: None,
         }
@@ -168,7 +168,7 @@ impl Default for RatelimitAnswers {
 
 /// A StatsD server, and how metrics are sent to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Statsd {
+pub struct RatelimitStatsd {
     /// Host and port, resolved at each connect. Default: localhost:8125.
     pub address: String,
     /// `true`: UDP datagrams. `false`: a TCP connection. Default: false.
@@ -180,12 +180,12 @@ pub struct Statsd {
     /// Tags that are added to every metric, as key and value.
     pub tags: Vec<(String, String)>,
     /// Rules that rename metrics and turn parts of their names into tags. The first match applies.
-    pub rename: Vec<Rename>,
+    pub rename: Vec<MetricRename>,
 }
 
 /// The port that Prometheus scrapes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Prometheus {
+pub struct PrometheusSettings {
     /// Address to listen on. Default: 0.0.0.0:9090.
     pub listen: SocketAddr,
     /// Path of the metrics, which begins with `/`. Default: `/metrics`.

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 /// One count for all instances, kept in Redis or Valkey.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Store {
+pub struct StoreSettings {
     /// The servers, and how they are reached.
-    pub place: StorePlace,
+    pub place: StoreServers,
     /// Separate servers for counters with windows of one second. Default: the same servers.
-    pub per_second: Option<StorePlace>,
+    pub per_second: Option<StoreServers>,
     /// The longest time that a request waits for the store, 1 ms to 10 s; after that the local
     /// state decides. Too low: answers that are merely slow are not used. Too high: requests wait
     /// that long while the store stalls. Default: 20 ms.
@@ -49,13 +49,13 @@ pub struct Store {
 
 /// The servers of a store and how to connect to them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StorePlace {
+pub struct StoreServers {
     /// The servers, at least one.
-    pub servers: Vec<Server>,
+    pub servers: Vec<StoreServer>,
     /// The topology of the servers. Default: `Single` for one server, `Cluster` for several.
-    pub layout: Layout,
+    pub layout: StoreLayout,
     /// User and password for servers that have none in their address.
-    pub login: Option<Login>,
+    pub login: Option<StoreLogin>,
     /// File with the same credentials. It is read again at each connect.
     pub credentials_file: Option<PathBuf>,
     /// How TLS servers are authenticated.
@@ -64,7 +64,7 @@ pub struct StorePlace {
 
 /// The topology of a store's servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Layout {
+pub enum StoreLayout {
     /// A single server.
     Single,
     /// Sentinels, which know the current master of this name.
@@ -75,33 +75,33 @@ pub enum Layout {
     Ring,
 }
 
-impl Layout {
+impl StoreLayout {
     /// The word that the file uses for this topology.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {
-            Layout::Single => "single",
-            Layout::Sentinel(_) => "sentinel",
-            Layout::Cluster => "cluster",
-            Layout::Ring => "ring",
+            StoreLayout::Single => "single",
+            StoreLayout::Sentinel(_) => "sentinel",
+            StoreLayout::Cluster => "cluster",
+            StoreLayout::Ring => "ring",
         }
     }
 }
 
 /// A server of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Server {
+pub struct StoreServer {
     /// Its address.
-    pub end: End,
+    pub end: StoreAddress,
     /// User and password, if the address contains them.
-    pub login: Option<Login>,
+    pub login: Option<StoreLogin>,
     /// Number of the database on this server. A cluster has only database 0.
     pub database: u16,
 }
 
 /// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum End {
+pub enum StoreAddress {
     /// A TCP address. The host is resolved at each connect.
     Tcp {
         /// Host name or IP address, without brackets.
@@ -115,38 +115,40 @@ pub enum End {
     Unix(PathBuf),
 }
 
-impl fmt::Display for End {
+impl fmt::Display for StoreAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            End::Tcp { host, port, .. } if host.contains(':') => write!(f, "[{host}]:{port}"),
-            End::Tcp { host, port, .. } => write!(f, "{host}:{port}"),
-            End::Unix(path) => write!(f, "{}", path.display()),
+            StoreAddress::Tcp { host, port, .. } if host.contains(':') => {
+                write!(f, "[{host}]:{port}")
+            }
+            StoreAddress::Tcp { host, port, .. } => write!(f, "{host}:{port}"),
+            StoreAddress::Unix(path) => write!(f, "{}", path.display()),
         }
     }
 }
 
 /// A user and a password. The `Debug` output does not contain the password.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Login {
+pub struct StoreLogin {
     /// Name of the user. `None`: the server's default user.
     pub user: Option<String>,
     /// The password, in plain text.
     pub password: String,
 }
 
-impl Login {
+impl StoreLogin {
     /// Parses `user:password`, or a password alone. An empty user counts as none.
     #[must_use]
-    pub fn parse(text: &str) -> Login {
+    pub fn parse(text: &str) -> StoreLogin {
         let (user, password) = match text.split_once(':') {
             Some((user, password)) => (Some(user).filter(|user| !user.is_empty()), password),
             None => (None, text),
         };
-        Login { user: user.map(str::to_owned), password: password.to_owned() }
+        StoreLogin { user: user.map(str::to_owned), password: password.to_owned() }
     }
 }
 
-impl fmt::Debug for Login {
+impl fmt::Debug for StoreLogin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Login").field("user", &self.user).finish_non_exhaustive()
     }

@@ -6,11 +6,11 @@
 //! own, by `section::line::listed`.
 
 use evenkeel_core::bucket::Algorithm;
-use evenkeel_core::bucket::debt::Debt;
-use evenkeel_core::bucket::grid::Grid;
-use evenkeel_core::classify::prefix::Prefixes;
-use evenkeel_core::limit::{Limit, Part, Unit, When};
-use evenkeel_core::units::{Cost, Nanos, Pace, SECOND, Weight};
+use evenkeel_core::bucket::debt::DebtBucket;
+use evenkeel_core::bucket::grid::GridBucket;
+use evenkeel_core::classify::prefix::PrefixTable;
+use evenkeel_core::limit::{KeyPart, Limit, LimitCondition, LimitUnit};
+use evenkeel_core::units::{Cost, ExactRate, Nanos, SECOND, Weight};
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use std::sync::Arc;
 /// Maximum number of rules of one door, without the rule of the empty prefix.
 pub const RULES_MAX: usize = 1_000_000;
 /// Name of the limit that all rules without a limit of their own share.
-pub const SHARED: &str = "prefixes";
+pub const SHARED_LIMIT_NAME: &str = "prefixes";
 /// Name of the limit for keys that get their numbers with each question (`CL.THROTTLE`).
-pub const OWN_NUMBERS: &str = "cl.throttle";
+pub const OWN_NUMBERS_LIMIT_NAME: &str = "cl.throttle";
 
 /// How a limit is refilled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,23 +33,23 @@ pub enum Refill {
 
 /// The numbers of a limit: a rate, a burst and how it is refilled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Numbers {
+pub struct RateNumbers {
     /// The rate at which tokens are refilled.
-    pub pace: Pace,
+    pub pace: ExactRate,
     /// Maximum number of tokens that can be saved up; the configuration allows 1 to 10^9.
     pub burst: u64,
     /// How tokens are refilled.
     pub refill: Refill,
 }
 
-impl Numbers {
+impl RateNumbers {
     /// The algorithm that counts tags by these numbers.
     #[must_use]
     pub fn algorithm(&self) -> Algorithm {
         match self.refill {
-            Refill::Grid => Algorithm::Grid(Grid::new(self.pace, self.burst)),
+            Refill::Grid => Algorithm::Grid(GridBucket::new(self.pace, self.burst)),
             Refill::Continuous => {
-                Algorithm::Debt(Debt::new(self.pace.rate(), Cost::hits(self.burst)))
+                Algorithm::Debt(DebtBucket::new(self.pace.rate(), Cost::hits(self.burst)))
             }
         }
     }
@@ -59,9 +59,9 @@ impl Numbers {
     pub fn limit(&self, name: Box<str>, keys_max: usize) -> Limit {
         Limit {
             name,
-            by: vec![Part::Tag],
-            when: When::default(),
-            unit: Unit::Hits,
+            by: vec![KeyPart::Tag],
+            when: LimitCondition::default(),
+            unit: LimitUnit::Hits,
             algorithm: self.algorithm(),
             action: None,
             weight: Weight::ONE,
@@ -75,13 +75,14 @@ impl Numbers {
 /// share it. One second of debt is paid per second.
 #[must_use]
 pub fn owed_time(name: &str, keys_max: usize) -> Limit {
-    let second = Numbers { pace: Pace::ONE_PER_SECOND, burst: 0, refill: Refill::Continuous };
+    let second =
+        RateNumbers { pace: ExactRate::ONE_PER_SECOND, burst: 0, refill: Refill::Continuous };
     second.limit(name.into(), keys_max)
 }
 
 /// How tags are counted by a rule that shares a limit.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Counting {
+pub struct SharedTagRule {
     /// The algorithm for each tag.
     pub algorithm: Algorithm,
     /// Time to refill one token, at least 1 ns. The debt of a tag in the shared limit is a time, so
@@ -96,16 +97,16 @@ pub enum TagRule {
     Exempt,
     /// Counted by the limit with this index.
     Own(u8),
-    /// Counted in the shared limit, by the [`Counting`] with this index.
+    /// Counted in the shared limit, by the [`SharedTagRule`] with this index.
     Shared(u32),
 }
 
 /// All rules of a line door, ready for lookup.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TagRules {
-    prefixes: Prefixes,
+    prefixes: PrefixTable,
     rules: Vec<TagRule>,
-    countings: Vec<Counting>,
+    countings: Vec<SharedTagRule>,
 }
 
 impl TagRules {
@@ -117,7 +118,7 @@ impl TagRules {
 
     /// The numbers with this index, as [`TagRule::Shared`] names it.
     #[must_use]
-    pub fn counting(&self, place: u32) -> Option<&Counting> {
+    pub fn counting(&self, place: u32) -> Option<&SharedTagRule> {
         self.countings.get(place as usize)
     }
 
@@ -145,14 +146,14 @@ pub struct LimitsFile {
 
 /// Collects rules one by one and builds [`TagRules`] from them.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Builder {
+pub struct TagRulesBuilder {
     written: Vec<(Box<str>, TagRule)>,
     seen: HashSet<Box<str>>,
     numbers: HashMap<(u64, u64, u64, Refill), u32>,
-    countings: Vec<Counting>,
+    countings: Vec<SharedTagRule>,
 }
 
-impl Builder {
+impl TagRulesBuilder {
     /// Whether this prefix already has a rule.
     #[must_use]
     pub fn has(&self, prefix: &str) -> bool {
@@ -178,8 +179,8 @@ impl Builder {
     }
 
     /// Adds a rule that counts in the shared limit. Equal numbers are stored once.
-    pub fn add_shared(&mut self, prefix: &str, numbers: Numbers) {
-        let Numbers { pace, burst, refill } = numbers;
+    pub fn add_shared(&mut self, prefix: &str, numbers: RateNumbers) {
+        let RateNumbers { pace, burst, refill } = numbers;
         let interval = u128::from(pace.period().0) * u128::from(SECOND);
         let interval = interval / u128::from(pace.cost().0.max(1));
         let interval = Nanos(u64::try_from(interval).unwrap_or(u64::MAX).max(1));
@@ -187,7 +188,7 @@ impl Builder {
         let next = self.countings.len() as u32;
         let place = *self.numbers.entry(key).or_insert(next);
         if place == next {
-            self.countings.push(Counting { algorithm: numbers.algorithm(), interval });
+            self.countings.push(SharedTagRule { algorithm: numbers.algorithm(), interval });
         }
         self.add(prefix, TagRule::Shared(place));
     }
@@ -198,7 +199,7 @@ impl Builder {
         let written = self.written.iter().zip(0..);
         let prefixes = written.map(|((prefix, _), at)| (prefix.as_bytes(), at));
         Arc::new(TagRules {
-            prefixes: Prefixes::new(prefixes),
+            prefixes: PrefixTable::new(prefixes),
             rules: self.written.iter().map(|(_, rule)| *rule).collect(),
             countings: self.countings,
         })

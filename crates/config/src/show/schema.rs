@@ -5,8 +5,8 @@
 //! no ranges and no dependencies between keys; `check` verifies those. Like the reader, it accepts
 //! a single value as a list of one.
 
-pub use crate::reader::Outline;
-use crate::reader::{Form, Single};
+pub use crate::reader::SectionOutline;
+use crate::reader::{KeyForm, ScalarForm};
 use crate::{section, tree};
 use serde_json::{Map, Value, json};
 
@@ -67,8 +67,8 @@ pub fn schema() -> Value {
 
 /// All keys that the reader asks for.
 #[must_use]
-pub fn outline() -> Outline {
-    let mut outline = Outline::default();
+pub fn outline() -> SectionOutline {
+    let mut outline = SectionOutline::default();
     for probe in PROBES {
         if let Ok(root) = tree::parse(probe.as_bytes()) {
             // A default that differs between machines is not part of the schema.
@@ -81,13 +81,13 @@ pub fn outline() -> Outline {
 }
 
 /// A section with these keys and no others; an empty one is valid.
-fn object(outline: &Outline) -> Value {
+fn object(outline: &SectionOutline) -> Value {
     let properties: Map<String, Value> =
         outline.keys().map(|(key, form)| (key.to_owned(), of(form))).collect();
     json!({"type": ["object", "null"], "properties": properties, "additionalProperties": false})
 }
 
-fn of(form: &Form) -> Value {
+fn of(form: &KeyForm) -> Value {
     let mut ways = Vec::new();
     if let Some(single) = &form.single {
         ways.push(scalar(single));
@@ -123,7 +123,7 @@ fn several(one: Value) -> Value {
 }
 
 /// A single value. Numbers and booleans of YAML are text for the reader.
-fn scalar(single: &Single) -> Value {
+fn scalar(single: &ScalarForm) -> Value {
     if single.free {
         return json!({"type": ["string", "number", "boolean", "null"]});
     }

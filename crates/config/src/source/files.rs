@@ -14,7 +14,7 @@ pub const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// A file that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct File {
+pub struct WatchedFile {
     /// The path as it was given.
     pub path: PathBuf,
     /// The content of the file.
@@ -24,7 +24,7 @@ pub struct File {
 /// A file that cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read {path}: {why}")]
-pub struct Unread {
+pub struct FileReadError {
     /// The path as it was given.
     pub path: PathBuf,
     /// The error of the system.
@@ -36,7 +36,7 @@ type Stamps = Vec<Option<[i64; 5]>>;
 
 /// A set of files and its last known state.
 #[derive(Clone, Debug)]
-pub struct Files {
+pub struct WatchedFiles {
     paths: Vec<PathBuf>,
     /// Stamps when the files were last read.
     read: Stamps,
@@ -45,18 +45,18 @@ pub struct Files {
     digest: Vec<u64>,
 }
 
-impl Files {
+impl WatchedFiles {
     /// A set of files that has not been examined yet.
     #[must_use]
-    pub fn new(paths: Vec<PathBuf>) -> Files {
-        Files { paths, read: Vec::new(), seen: Vec::new(), digest: Vec::new() }
+    pub fn new(paths: Vec<PathBuf>) -> WatchedFiles {
+        WatchedFiles { paths, read: Vec::new(), seen: Vec::new(), digest: Vec::new() }
     }
 
     /// Reads all files, whether they have changed or not, in the order of their paths as given.
     ///
     /// # Errors
     /// The first file that cannot be read or is too large.
-    pub fn read(&mut self) -> Result<Vec<File>, Unread> {
+    pub fn read(&mut self) -> Result<Vec<WatchedFile>, FileReadError> {
         self.read = self.stamps();
         let files = self.files()?;
         self.digest = files.iter().map(|file| digest(&file.bytes)).collect();
@@ -66,7 +66,7 @@ impl Files {
     /// Reads all files if any of them has changed since the last read, and none since the last
     /// call. If a file is missing or cannot be read at the moment, the set counts as unchanged,
     /// because the file may be about to be replaced.
-    pub fn look(&mut self) -> Option<Vec<File>> {
+    pub fn look(&mut self) -> Option<Vec<WatchedFile>> {
         let stamps = self.stamps();
         let settled = self.seen == stamps;
         self.seen.clone_from(&stamps);
@@ -85,10 +85,10 @@ impl Files {
         self.paths.iter().map(|path| stamp(path)).collect()
     }
 
-    fn files(&self) -> Result<Vec<File>, Unread> {
+    fn files(&self) -> Result<Vec<WatchedFile>, FileReadError> {
         let file = |path: &PathBuf| match bytes(path) {
-            Ok(bytes) => Ok(File { path: path.clone(), bytes }),
-            Err(why) => Err(Unread { path: path.clone(), why }),
+            Ok(bytes) => Ok(WatchedFile { path: path.clone(), bytes }),
+            Err(why) => Err(FileReadError { path: path.clone(), why }),
         };
         self.paths.iter().map(file).collect()
     }
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    fn texts(files: &[File]) -> Vec<String> {
+    fn texts(files: &[WatchedFile]) -> Vec<String> {
         files.iter().map(|file| String::from_utf8_lossy(&file.bytes).into_owned()).collect()
     }
 
@@ -123,7 +123,7 @@ mod tests {
         let (a, b) = (folder.path().join("a"), folder.path().join("b"));
         fs::write(&a, "1").expect("written");
         fs::write(&b, "2").expect("written");
-        let mut files = Files::new(vec![a.clone(), b.clone()]);
+        let mut files = WatchedFiles::new(vec![a.clone(), b.clone()]);
         assert_eq!(texts(&files.read().expect("there")), ["1", "2"]);
         assert_eq!((files.look(), files.look()), (None, None));
         fs::write(&a, "11").expect("written");
@@ -147,7 +147,7 @@ mod tests {
             fs::write(folder.path().join(name), name).expect("written");
         }
         symlink("one", &link).expect("linked");
-        let mut files = Files::new(vec![link.clone()]);
+        let mut files = WatchedFiles::new(vec![link.clone()]);
         assert_eq!(texts(&files.read().expect("there")), ["one"]);
         symlink("two", folder.path().join("next")).expect("linked");
         fs::rename(folder.path().join("next"), &link).expect("renamed");
@@ -165,7 +165,7 @@ mod tests {
             (folder.path().to_owned(), "no plain file"),
             (large, "more than"),
         ] {
-            let mut files = Files::new(vec![path.clone()]);
+            let mut files = WatchedFiles::new(vec![path.clone()]);
             let error = files.read().expect_err("unread").to_string();
             assert!(error.contains(told) && error.contains(&path.display().to_string()), "{error}");
             assert_eq!((files.look(), files.look()), (None, None));

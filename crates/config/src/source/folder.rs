@@ -25,7 +25,7 @@ const DEPTH_MAX: usize = 32;
 
 /// A file that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct File {
+pub struct FolderFile {
     /// The path as it was found.
     pub name: String,
     /// The content, at most one byte more than [`FILE_BYTES_MAX`].
@@ -34,7 +34,7 @@ pub struct File {
 
 /// A folder or a single file, and its last known state.
 #[derive(Clone, Debug)]
-pub struct Folder {
+pub struct WatchedFolder {
     path: PathBuf,
     /// Whether names that begin with a dot are skipped.
     ignore_dot_files: bool,
@@ -56,12 +56,12 @@ pub fn configurations(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-impl Folder {
+impl WatchedFolder {
     /// A folder that has not been examined yet.
     #[must_use]
-    pub fn new(path: &Path, ignore_dot_files: bool) -> Folder {
+    pub fn new(path: &Path, ignore_dot_files: bool) -> WatchedFolder {
         let path = path.to_owned();
-        Folder { path, ignore_dot_files, read: 0, seen: 0 }
+        WatchedFolder { path, ignore_dot_files, read: 0, seen: 0 }
     }
 
     /// Path of the folder.
@@ -74,7 +74,7 @@ impl Folder {
     ///
     /// # Errors
     /// If there are too many files, or their total size is too large.
-    pub fn read(&mut self) -> io::Result<Vec<File>> {
+    pub fn read(&mut self) -> io::Result<Vec<FolderFile>> {
         let stamps = self.stamps();
         self.read = stamps;
         self.seen = stamps;
@@ -85,8 +85,8 @@ impl Folder {
     /// call.
     ///
     /// # Errors
-    /// As [`Folder::read`].
-    pub fn look(&mut self) -> Option<io::Result<Vec<File>>> {
+    /// As [`WatchedFolder::read`].
+    pub fn look(&mut self) -> Option<io::Result<Vec<FolderFile>>> {
         let stamps = self.stamps();
         let settled = std::mem::replace(&mut self.seen, stamps) == stamps;
         if stamps == self.read || !settled || !self.path.exists() {
@@ -96,7 +96,7 @@ impl Folder {
         Some(self.files())
     }
 
-    fn files(&self) -> io::Result<Vec<File>> {
+    fn files(&self) -> io::Result<Vec<FolderFile>> {
         let (mut files, mut all) = (Vec::new(), 0);
         for path in self.paths()? {
             match bytes(&path) {
@@ -107,7 +107,7 @@ impl Folder {
                         let what = format!("more than {BYTES_MAX} bytes in the files below {path}");
                         return Err(io::Error::other(what));
                     }
-                    files.push(File { name: path.display().to_string(), bytes });
+                    files.push(FolderFile { name: path.display().to_string(), bytes });
                 }
                 Err(error) => {
                     let file = path.display();

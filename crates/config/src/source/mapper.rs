@@ -5,16 +5,16 @@
 //! of the lifetime of series have no effect, because all metrics here are counters, and are
 //! ignored. The rules are applied by `settings::rename`.
 
-use super::files::Files;
-use crate::fault::{Fault, Faults, Place};
-use crate::reader::{Section, one_of};
-use crate::settings::pattern::Pattern;
-use crate::settings::rename::{Rename, Template};
-use crate::tree::{self, Node, Value};
+use super::files::WatchedFiles;
+use crate::fault::{ConfigFault, ConfigFaults, TextPlace};
+use crate::reader::{SectionReader, one_of};
+use crate::settings::pattern::NameRegex;
+use crate::settings::rename::{MetricRename, NameTemplate};
+use crate::tree::{self, YamlNode, YamlValue};
 use std::path::Path;
 
 /// Keys that are accepted and ignored.
-const PASSED_OVER: [&str; 12] = [
+const IGNORED_KEYS: [&str; 12] = [
     "timer_type",
     "observer_type",
     "help",
@@ -29,17 +29,17 @@ const PASSED_OVER: [&str; 12] = [
     "match_metric_type",
 ];
 /// The words of `match_type`, and whether each one means a regular expression.
-const KINDS: [(&str, bool); 2] = [("glob", false), ("regex", true)];
+const MATCH_TYPES: [(&str, bool); 2] = [("glob", false), ("regex", true)];
 
 /// Reads a mapping file.
 ///
 /// # Errors
 /// All faults of the file.
-pub fn read(path: &Path) -> Result<Vec<Rename>, Faults> {
+pub fn read(path: &Path) -> Result<Vec<MetricRename>, ConfigFaults> {
     let file = path.display().to_string();
-    let read = Files::new(vec![path.to_owned()]).read();
+    let read = WatchedFiles::new(vec![path.to_owned()]).read();
     let bytes = read.map_err(|unread| {
-        Faults::new(&file, vec![Fault::new(Place::default(), unread.to_string())])
+        ConfigFaults::new(&file, vec![ConfigFault::new(TextPlace::default(), unread.to_string())])
     })?;
     let bytes = bytes.into_iter().next().map(|file| file.bytes).unwrap_or_default();
     parse(&file, &bytes)
@@ -49,16 +49,16 @@ pub fn read(path: &Path) -> Result<Vec<Rename>, Faults> {
 ///
 /// # Errors
 /// As [`read`].
-pub fn parse(file: &str, bytes: &[u8]) -> Result<Vec<Rename>, Faults> {
-    let root = tree::parse(bytes).map_err(|fault| Faults::new(file, vec![fault]))?;
+pub fn parse(file: &str, bytes: &[u8]) -> Result<Vec<MetricRename>, ConfigFaults> {
+    let root = tree::parse(bytes).map_err(|fault| ConfigFaults::new(file, vec![fault]))?;
     let mut faults = Vec::new();
-    let mut section = Section::open("", Some(&root), root.place, &mut faults);
+    let mut section = SectionReader::open("", Some(&root), root.place, &mut faults);
     let regex = section.section("defaults", |defaults| {
-        PASSED_OVER.iter().for_each(|key| defaults.allow(key));
-        defaults.optional("match_type", |text| one_of(text, &KINDS)).unwrap_or(false)
+        IGNORED_KEYS.iter().for_each(|key| defaults.allow(key));
+        defaults.optional("match_type", |text| one_of(text, &MATCH_TYPES)).unwrap_or(false)
     });
-    let nodes: &[Node] = match section.node("mappings").map(|node| &node.value) {
-        Some(Value::List(nodes)) => nodes,
+    let nodes: &[YamlNode] = match section.node("mappings").map(|node| &node.value) {
+        Some(YamlValue::List(nodes)) => nodes,
         _ => {
             section.fault("mappings", "it needs `mappings`: a list");
             &[]
@@ -70,19 +70,19 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<Vec<Rename>, Faults> {
         // Mappings for other metrics than counters have no effect here and are dropped.
         Ok(rules.into_iter().flatten().collect())
     } else {
-        Err(Faults::new(file, faults))
+        Err(ConfigFaults::new(file, faults))
     }
 }
 
 /// Reads a mapping. `None` if it is faulty, or for metrics other than counters.
-fn rule(mapping: &mut Section<'_, '_>, regex: bool) -> Option<Rename> {
-    PASSED_OVER
+fn rule(mapping: &mut SectionReader<'_, '_>, regex: bool) -> Option<MetricRename> {
+    IGNORED_KEYS
         .iter()
         .filter(|key| **key != "match_metric_type")
         .for_each(|key| mapping.allow(key));
-    let regex = mapping.optional("match_type", |text| one_of(text, &KINDS)).unwrap_or(regex);
+    let regex = mapping.optional("match_type", |text| one_of(text, &MATCH_TYPES)).unwrap_or(regex);
     let pattern = mapping.optional("match", |text| match regex {
-        true => Pattern::new(text),
+        true => NameRegex::new(text),
         false => glob(text),
     });
     if !mapping.has("match") {
@@ -99,21 +99,25 @@ fn rule(mapping: &mut Section<'_, '_>, regex: bool) -> Option<Rename> {
     }
     let labels = mapping.node("labels");
     let name = mapping.optional("name", |text| match &pattern {
-        Some(pattern) => Template::new(text, pattern).map(Some),
+        Some(pattern) => NameTemplate::new(text, pattern).map(Some),
         None => Ok(None),
     });
     let pattern = pattern?;
     let tags = labels.map(|labels| tags(mapping, labels, &pattern)).unwrap_or_default();
     let name = name.flatten().filter(|_| !drop);
-    (counts.unwrap_or(true) && (drop || name.is_some())).then_some(Rename { pattern, name, tags })
+    (counts.unwrap_or(true) && (drop || name.is_some())).then_some(MetricRename {
+        pattern,
+        name,
+        tags,
+    })
 }
 
 fn tags(
-    mapping: &mut Section<'_, '_>,
-    labels: &Node,
-    pattern: &Pattern,
-) -> Vec<(String, Template)> {
-    let Value::Map(entries) = &labels.value else {
+    mapping: &mut SectionReader<'_, '_>,
+    labels: &YamlNode,
+    pattern: &NameRegex,
+) -> Vec<(String, NameTemplate)> {
+    let YamlValue::Map(entries) = &labels.value else {
         mapping.fault("labels", "`labels` must be a section: names with values");
         return Vec::new();
     };
@@ -123,8 +127,8 @@ fn tags(
         let sound =
             key.name.starts_with(first) && key.name.chars().all(|c| first(c) || c.is_ascii_digit());
         let template = match &node.value {
-            Value::Text(text) if sound => Template::new(text, pattern),
-            Value::Text(_) => Err(format!("`{}` cannot be a label", key.name.escape_debug())),
+            YamlValue::Text(text) if sound => NameTemplate::new(text, pattern),
+            YamlValue::Text(_) => Err(format!("`{}` cannot be a label", key.name.escape_debug())),
             _ => Err("a label must be a single value".to_owned()),
         };
         match template {
@@ -136,9 +140,9 @@ fn tags(
 }
 
 /// Compiles a glob: `*` stands for one part between dots.
-fn glob(text: &str) -> Result<Pattern, String> {
+fn glob(text: &str) -> Result<NameRegex, String> {
     let parts: Vec<String> = text.split('*').map(regex_lite::escape).collect();
-    Pattern::new(&format!("^{}$", parts.join("([^.]*)")))
+    NameRegex::new(&format!("^{}$", parts.join("([^.]*)")))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 
 /// The type and value of a scalar without quotes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Kind {
+pub enum ScalarKind {
     /// `null`, `~`, or empty text.
     Null,
     /// `true`, `no`, `on` and similar words.
@@ -23,34 +23,34 @@ pub enum Kind {
     Text,
 }
 
-impl Kind {
+impl ScalarKind {
     /// Interprets `text`.
     #[must_use]
-    pub fn of(text: &str) -> Kind {
+    pub fn of(text: &str) -> ScalarKind {
         match text {
-            "" | "~" | "null" | "Null" | "NULL" => return Kind::Null,
+            "" | "~" | "null" | "Null" | "NULL" => return ScalarKind::Null,
             "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => {
-                return Kind::Bool(true);
+                return ScalarKind::Bool(true);
             }
             "n" | "N" | "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off"
-            | "OFF" => return Kind::Bool(false),
-            ".nan" | ".NaN" | ".NAN" => return Kind::Float(f64::NAN),
+            | "OFF" => return ScalarKind::Bool(false),
+            ".nan" | ".NaN" | ".NAN" => return ScalarKind::Float(f64::NAN),
             ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" => {
-                return Kind::Float(f64::INFINITY);
+                return ScalarKind::Float(f64::INFINITY);
             }
-            "-.inf" | "-.Inf" | "-.INF" => return Kind::Float(f64::NEG_INFINITY),
+            "-.inf" | "-.Inf" | "-.INF" => return ScalarKind::Float(f64::NEG_INFINITY),
             _ => {}
         }
         if !text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c)) {
-            return Kind::Text;
+            return ScalarKind::Text;
         }
         let text = text.replace('_', "");
-        whole(&text).or_else(|| float(&text)).unwrap_or(Kind::Text)
+        whole(&text).or_else(|| float(&text)).unwrap_or(ScalarKind::Text)
     }
 }
 
 /// Parses `12`, `-0x1F`, `0o17`, `017`, `0b11`.
-fn whole(text: &str) -> Option<Kind> {
+fn whole(text: &str) -> Option<ScalarKind> {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     let (digits, radix) = match digits.get(..2) {
         Some("0x" | "0X") => (&digits[2..], 16),
@@ -65,32 +65,34 @@ fn whole(text: &str) -> Option<Kind> {
     let number = u64::from_str_radix(digits, radix).ok()?;
     let signed = if text.starts_with('-') { -i128::from(number) } else { number.into() };
     match i64::try_from(signed) {
-        Ok(number) => Some(Kind::Whole(number)),
-        Err(_) if signed > 0 => Some(Kind::Float(signed as f64)),
+        Ok(number) => Some(ScalarKind::Whole(number)),
+        Err(_) if signed > 0 => Some(ScalarKind::Float(signed as f64)),
         Err(_) => None,
     }
 }
 
 /// Parses `1.5`, `.5`, `1.`, `1e3`, but no names such as `inf`.
-fn float(text: &str) -> Option<Kind> {
+fn float(text: &str) -> Option<ScalarKind> {
     let number = |c: char| c.is_ascii_digit() || ".eE+-".contains(c);
     let number = text.chars().all(number).then(|| text.parse::<f64>().ok())??;
-    number.is_finite().then_some(Kind::Float(number))
+    number.is_finite().then_some(ScalarKind::Float(number))
 }
 
-/// Applies a tag to a scalar. Returns its text, and whether [`Kind::of`] interprets it; if not, it
-/// is a string.
+/// Applies a tag to a scalar. Returns its text, and whether [`ScalarKind::of`] interprets it; if
+/// not, it is a string.
 ///
 /// # Errors
 /// If the text does not fit the tag.
 pub fn tagged(tag: &str, text: String) -> Result<(String, bool), String> {
-    let kind = Kind::of(&text);
+    let kind = ScalarKind::of(&text);
     let fits = match (tag, kind) {
-        ("null", Kind::Null) | ("bool", Kind::Bool(_)) | ("int", Kind::Whole(_)) => true,
-        ("float", Kind::Float(_)) => true,
+        ("null", ScalarKind::Null)
+        | ("bool", ScalarKind::Bool(_))
+        | ("int", ScalarKind::Whole(_)) => true,
+        ("float", ScalarKind::Float(_)) => true,
         // A float always has a decimal point.
-        ("float", Kind::Whole(number)) => return Ok((format!("{:?}", number as f64), true)),
-        ("timestamp", Kind::Text) if is_date(&text) => return Ok((text, false)),
+        ("float", ScalarKind::Whole(number)) => return Ok((format!("{:?}", number as f64), true)),
+        ("timestamp", ScalarKind::Text) if is_date(&text) => return Ok((text, false)),
         ("binary", _) => return unpacked(&text).map(|text| (text, false)),
         ("null" | "bool" | "int" | "float" | "timestamp", _) => false,
         _ => return Ok((text, false)),
@@ -126,49 +128,49 @@ mod tests {
     #[test]
     fn a_text_without_quotes_stands_for_what_yaml_1_1_says() {
         for (text, kind) in [
-            ("~", Kind::Null),
-            ("", Kind::Null),
-            ("on", Kind::Bool(true)),
-            ("N", Kind::Bool(false)),
-            ("tRUE", Kind::Text),
-            ("12", Kind::Whole(12)),
-            ("+1", Kind::Whole(1)),
-            ("-0", Kind::Whole(0)),
-            ("0x10", Kind::Whole(16)),
-            ("0X1f", Kind::Whole(31)),
-            ("0x1_0", Kind::Whole(16)),
-            ("010", Kind::Whole(8)),
-            ("0o17", Kind::Whole(15)),
-            ("-0b11", Kind::Whole(-3)),
-            ("1_000", Kind::Whole(1_000)),
-            ("1__0", Kind::Whole(10)),
-            ("9223372036854775807", Kind::Whole(i64::MAX)),
-            ("9223372036854775808", Kind::Float(9_223_372_036_854_775_808.0)),
-            ("99999999999999999999", Kind::Float(1e20)),
-            ("08", Kind::Float(8.0)),
-            ("1.5", Kind::Float(1.5)),
-            (".5", Kind::Float(0.5)),
-            ("-.5", Kind::Float(-0.5)),
-            ("1.", Kind::Float(1.0)),
-            ("12e03", Kind::Float(12_000.0)),
-            ("685_230.15", Kind::Float(685_230.15)),
-            ("-.Inf", Kind::Float(f64::NEG_INFINITY)),
-            ("1e999", Kind::Text),
-            ("0x", Kind::Text),
-            ("0x-1", Kind::Text),
-            ("++1", Kind::Text),
-            ("_1", Kind::Text),
-            (".", Kind::Text),
-            ("inf", Kind::Text),
-            ("1:30", Kind::Text),
-            ("2001-01-01", Kind::Text),
-            ("10.0.0.1", Kind::Text),
-            ("0x1\u{e9}", Kind::Text),
-            ("0\u{e9}", Kind::Text),
+            ("~", ScalarKind::Null),
+            ("", ScalarKind::Null),
+            ("on", ScalarKind::Bool(true)),
+            ("N", ScalarKind::Bool(false)),
+            ("tRUE", ScalarKind::Text),
+            ("12", ScalarKind::Whole(12)),
+            ("+1", ScalarKind::Whole(1)),
+            ("-0", ScalarKind::Whole(0)),
+            ("0x10", ScalarKind::Whole(16)),
+            ("0X1f", ScalarKind::Whole(31)),
+            ("0x1_0", ScalarKind::Whole(16)),
+            ("010", ScalarKind::Whole(8)),
+            ("0o17", ScalarKind::Whole(15)),
+            ("-0b11", ScalarKind::Whole(-3)),
+            ("1_000", ScalarKind::Whole(1_000)),
+            ("1__0", ScalarKind::Whole(10)),
+            ("9223372036854775807", ScalarKind::Whole(i64::MAX)),
+            ("9223372036854775808", ScalarKind::Float(9_223_372_036_854_775_808.0)),
+            ("99999999999999999999", ScalarKind::Float(1e20)),
+            ("08", ScalarKind::Float(8.0)),
+            ("1.5", ScalarKind::Float(1.5)),
+            (".5", ScalarKind::Float(0.5)),
+            ("-.5", ScalarKind::Float(-0.5)),
+            ("1.", ScalarKind::Float(1.0)),
+            ("12e03", ScalarKind::Float(12_000.0)),
+            ("685_230.15", ScalarKind::Float(685_230.15)),
+            ("-.Inf", ScalarKind::Float(f64::NEG_INFINITY)),
+            ("1e999", ScalarKind::Text),
+            ("0x", ScalarKind::Text),
+            ("0x-1", ScalarKind::Text),
+            ("++1", ScalarKind::Text),
+            ("_1", ScalarKind::Text),
+            (".", ScalarKind::Text),
+            ("inf", ScalarKind::Text),
+            ("1:30", ScalarKind::Text),
+            ("2001-01-01", ScalarKind::Text),
+            ("10.0.0.1", ScalarKind::Text),
+            ("0x1\u{e9}", ScalarKind::Text),
+            ("0\u{e9}", ScalarKind::Text),
         ] {
-            assert_eq!(Kind::of(text), kind, "{text}");
+            assert_eq!(ScalarKind::of(text), kind, "{text}");
         }
-        assert!(matches!(Kind::of(".NaN"), Kind::Float(number) if number.is_nan()));
+        assert!(matches!(ScalarKind::of(".NaN"), ScalarKind::Float(number) if number.is_nan()));
     }
 
     #[test]

@@ -4,11 +4,11 @@ use super::super::{Dice, quickest};
 use super::peers::Clock;
 use core::net::{IpAddr, Ipv6Addr};
 use evenkeel_core::bucket::Algorithm;
-use evenkeel_core::bucket::debt::Debt;
-use evenkeel_core::classify::Attributes;
-use evenkeel_core::key::Seed;
-use evenkeel_core::limit::{Action, Limit, Part, Unit, When};
-use evenkeel_core::limiter::{Limiter, Policy};
+use evenkeel_core::bucket::debt::DebtBucket;
+use evenkeel_core::classify::RequestAttributes;
+use evenkeel_core::key::KeySeed;
+use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitCondition, LimitUnit};
+use evenkeel_core::limiter::{Limiter, LimiterPolicy};
 use evenkeel_core::units::{Cost, Nanos, Rate, Time, Weight};
 use std::hint::black_box;
 use std::time::Instant;
@@ -36,7 +36,7 @@ impl Request {
     }
 }
 
-impl Attributes for Request {
+impl RequestAttributes for Request {
     fn address(&self) -> IpAddr {
         IpAddr::V6(self.address)
     }
@@ -55,24 +55,24 @@ impl Attributes for Request {
 }
 
 fn limiter() -> Limiter {
-    let parts = NAMES.iter().map(|name| Part::Header((*name).into()));
-    let parts = std::iter::once(Part::Ip { v4: 32, v6: 128 }).chain(parts);
+    let parts = NAMES.iter().map(|name| KeyPart::Header((*name).into()));
+    let parts = std::iter::once(KeyPart::Ip { v4: 32, v6: 128 }).chain(parts);
     let limits = parts.map(|part| Limit {
         name: format!("{part:?}").into(),
         by: vec![part],
-        when: When::default(),
-        unit: Unit::Cpu,
-        algorithm: Algorithm::Debt(Debt::new(
+        when: LimitCondition::default(),
+        unit: LimitUnit::Cpu,
+        algorithm: Algorithm::Debt(DebtBucket::new(
             Rate::per(Cost(100_000_000), Nanos::from_secs(1)).expect("a rate"),
             Cost(3_000_000_000),
         )),
-        action: Some(Action::Hold),
+        action: Some(LimitAction::Hold),
         weight: Weight::ONE,
         keys_max: KEYS as usize,
         shadow: false,
     });
-    let policy = Policy { action: Action::Hold, max_delay: Nanos::from_secs(30) };
-    Limiter::new(policy, limits.collect(), Seed([7; 16]))
+    let policy = LimiterPolicy { action: LimitAction::Hold, max_delay: Nanos::from_secs(30) };
+    Limiter::new(policy, limits.collect(), KeySeed([7; 16]))
 }
 
 /// Makes the keys, reads the clock, asks with an estimate, and settles with the true cost.

@@ -4,10 +4,10 @@
 use super::super::quickest;
 use core::net::{IpAddr, Ipv4Addr};
 use evenkeel_core::bucket::Algorithm;
-use evenkeel_core::bucket::debt::Debt;
-use evenkeel_core::classify::{self, Attributes};
-use evenkeel_core::key::Seed;
-use evenkeel_core::limit::{Limit, Part, Unit, When};
+use evenkeel_core::bucket::debt::DebtBucket;
+use evenkeel_core::classify::{self, RequestAttributes};
+use evenkeel_core::key::KeySeed;
+use evenkeel_core::limit::{KeyPart, Limit, LimitCondition, LimitUnit};
 use evenkeel_core::units::{Cost, Nanos, Rate, Weight};
 use std::hint::black_box;
 use std::time::Instant;
@@ -17,7 +17,7 @@ const REQUESTS: u32 = 200_000;
 
 struct Request(&'static str);
 
-impl Attributes for Request {
+impl RequestAttributes for Request {
     fn address(&self) -> IpAddr {
         IpAddr::V4(Ipv4Addr::LOCALHOST)
     }
@@ -35,14 +35,17 @@ impl Attributes for Request {
     }
 }
 
-fn limit(by: Part, paths: &[&str]) -> Limit {
+fn limit(by: KeyPart, paths: &[&str]) -> Limit {
     let rate = Rate::per(Cost::hits(5), Nanos::from_secs(60)).expect("a rate");
     Limit {
         name: "a limit".into(),
         by: vec![by],
-        when: When { path: paths.iter().map(|path| (*path).into()).collect(), ..When::default() },
-        unit: Unit::Hits,
-        algorithm: Algorithm::Debt(Debt::new(rate, Cost::hits(5))),
+        when: LimitCondition {
+            path: paths.iter().map(|path| (*path).into()).collect(),
+            ..LimitCondition::default()
+        },
+        unit: LimitUnit::Hits,
+        algorithm: Algorithm::Debt(DebtBucket::new(rate, Cost::hits(5))),
         action: None,
         weight: Weight::ONE,
         keys_max: 1_000,
@@ -51,11 +54,11 @@ fn limit(by: Part, paths: &[&str]) -> Limit {
 }
 
 pub fn measure() {
-    let ip = || Part::Ip { v4: 32, v6: 64 };
+    let ip = || KeyPart::Ip { v4: 32, v6: 64 };
     let limits = [
         limit(ip(), &["/login", "/account"]),
         limit(ip(), &["/search"]),
-        limit(Part::Path(Some(2)), &[]),
+        limit(KeyPart::Path(Some(2)), &[]),
     ];
     println!("\nkeys of three limits that look at the path, ns per request");
     for path in [
@@ -68,7 +71,7 @@ pub fn measure() {
         let times = (0..ROUNDS).map(|_| {
             let started = Instant::now();
             for _ in 0..REQUESTS {
-                black_box(classify::keys(&limits, &Seed([7; 16]), black_box(&Request(path))));
+                black_box(classify::keys(&limits, &KeySeed([7; 16]), black_box(&Request(path))));
             }
             started.elapsed().as_nanos() as f64 / f64::from(REQUESTS)
         });

@@ -1,11 +1,11 @@
 //! The contestants: ways to keep one time per key, all with the same decision formula.
 
 use evenkeel_core::bucket::Algorithm;
-use evenkeel_core::bucket::debt::Debt;
-use evenkeel_core::key::{KeyHash, KeyHasher, Seed};
-use evenkeel_core::limit::{Action, Limit, Part, Unit, When};
-use evenkeel_core::limiter::{Limiter, Policy, Verdict};
-use evenkeel_core::table::Table;
+use evenkeel_core::bucket::debt::DebtBucket;
+use evenkeel_core::key::{KeyHash, KeyHasher, KeySeed};
+use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitCondition, LimitUnit};
+use evenkeel_core::limiter::{Limiter, LimiterPolicy, Verdict};
+use evenkeel_core::table::BucketTable;
 use evenkeel_core::units::{Cost, Nanos, Rate, Time, Weight};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use std::collections::HashMap;
@@ -35,7 +35,7 @@ pub fn contestant(name: &str, keys: u64) -> Box<dyn Contestant> {
     let slots = keys as usize;
     match name {
         "array by index" => Box::new(Array { clock: Clock::start(), times: zeros(slots) }),
-        "table" => Box::new(Sets { clock: Clock::start(), table: Table::new(slots, 1) }),
+        "table" => Box::new(Sets { clock: Clock::start(), table: BucketTable::new(slots, 1) }),
         "limiter, one limit" => Box::new(One::new(slots)),
         "open addressing" => Box::new(Open::new(slots)),
         "64 locked maps" => Box::new(Maps::new()),
@@ -53,7 +53,7 @@ pub fn bytes(key: u64) -> [u8; 16] {
 }
 
 pub fn hash(key: u64) -> KeyHash {
-    let mut hasher = KeyHasher::new(&Seed([7; 16]));
+    let mut hasher = KeyHasher::new(&KeySeed([7; 16]));
     hasher.part(&bytes(key));
     hasher.finish()
 }
@@ -97,7 +97,7 @@ impl Contestant for Array {
 /// Evenkeel's table as the limiter uses it: a read that may refuse, then the update.
 struct Sets {
     clock: Clock,
-    table: Table,
+    table: BucketTable,
 }
 
 impl Contestant for Sets {
@@ -127,17 +127,17 @@ impl One {
             Rate::per(Cost::hits(u64::from(PER_SECOND)), Nanos::from_secs(1)).expect("a rate");
         let limit = Limit {
             name: "one".into(),
-            by: vec![Part::Ip { v4: 32, v6: 128 }],
-            when: When::default(),
-            unit: Unit::Hits,
-            algorithm: Algorithm::Debt(Debt::new(rate, Cost::hits(u64::from(BURST)))),
+            by: vec![KeyPart::Ip { v4: 32, v6: 128 }],
+            when: LimitCondition::default(),
+            unit: LimitUnit::Hits,
+            algorithm: Algorithm::Debt(DebtBucket::new(rate, Cost::hits(u64::from(BURST)))),
             action: None,
             weight: Weight::ONE,
             keys_max,
             shadow: false,
         };
-        let policy = Policy { action: Action::Reject, max_delay: Nanos::from_secs(30) };
-        let limiter = Limiter::new(policy, vec![limit], Seed([7; 16]));
+        let policy = LimiterPolicy { action: LimitAction::Reject, max_delay: Nanos::from_secs(30) };
+        let limiter = Limiter::new(policy, vec![limit], KeySeed([7; 16]));
         One { clock: Clock::start(), limiter }
     }
 }

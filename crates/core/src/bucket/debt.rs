@@ -17,7 +17,7 @@ use crate::units::{Cost, Nanos, Rate, Time};
 
 /// The parameters of a debt bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Debt {
+pub struct DebtBucket {
     rate: Rate,
     burst: Cost,
     /// Time that an empty bucket takes to fill: burst / rate.
@@ -29,22 +29,22 @@ pub struct Debt {
 
 /// Assumed upper bound of the difference between the times that two threads pass in, as a divisor
 /// of `reach`. In practice the bound is seconds, and the real difference is some microseconds.
-const SKEW: u64 = 64;
+const SKEW_DIVISOR: u64 = 64;
 
 /// A hold keeps this part of `reach` (as a divisor) below the cap, so that there is room to charge
-/// the actual cost. The part must be larger than that of [`SKEW`].
-const HOLDS_LEAVE: u64 = 32;
+/// the actual cost. The part must be larger than that of [`SKEW_DIVISOR`].
+const HOLD_MARGIN_DIVISOR: u64 = 32;
 
 /// Converts a cost to a level, which is signed.
 fn signed(cost: Cost) -> i64 {
     i64::try_from(cost.0).unwrap_or(i64::MAX)
 }
 
-impl Debt {
+impl DebtBucket {
     /// A bucket that refills at `rate` up to `burst`. A new bucket is full.
     #[must_use]
-    pub fn new(rate: Rate, burst: Cost) -> Debt {
-        Debt { rate, burst, depth: rate.time_for(burst), reach: Nanos(u64::MAX) }
+    pub fn new(rate: Rate, burst: Cost) -> DebtBucket {
+        DebtBucket { rate, burst, depth: rate.time_for(burst), reach: Nanos(u64::MAX) }
     }
 
     /// The same bucket with a cap on its debt. Charges beyond `debt_max` are forgiven, and a client
@@ -52,21 +52,21 @@ impl Debt {
     /// treated like any other. Too high: it is punished for longer than is of use to the other
     /// clients.
     #[must_use]
-    pub fn capped(self, debt_max: Cost) -> Debt {
-        Debt { reach: self.depth.plus(self.rate.time_for(debt_max)), ..self }
+    pub fn capped(self, debt_max: Cost) -> DebtBucket {
+        DebtBucket { reach: self.depth.plus(self.rate.time_for(debt_max)), ..self }
     }
 
     /// The same bucket at `factor` times the rate, with `factor` above zero. The burst and the cap
     /// on the debt, both in cost, stay the same.
     #[must_use]
-    pub fn scaled(self, factor: f64) -> Debt {
+    pub fn scaled(self, factor: f64) -> DebtBucket {
         let faster = |length: Nanos| Nanos((length.0 as f64 / factor) as u64);
         let Some(rate) = self.rate.scaled(factor) else { return self };
         let reach = match self.reach {
             Nanos(u64::MAX) => self.reach,
             reach => faster(reach),
         };
-        Debt { rate, burst: self.burst, depth: rate.time_for(self.burst), reach }
+        DebtBucket { rate, burst: self.burst, depth: rate.time_for(self.burst), reach }
     }
 
     /// The refill rate.
@@ -140,7 +140,7 @@ impl Debt {
         let Some(reach) = self.reach() else { return self.charge(full_at, cost, at) };
         let before = full_at.max(at);
         let (after, _) = self.charge(full_at, cost, at);
-        let most = now.plus(reach.minus(Nanos(reach.0 / HOLDS_LEAVE)));
+        let most = now.plus(reach.minus(Nanos(reach.0 / HOLD_MARGIN_DIVISOR)));
         let after = after.min(most).max(before);
         (after, after.since(before))
     }
@@ -171,7 +171,7 @@ impl Debt {
     /// no refund.
     #[must_use]
     pub fn refund(&self, full_at: Time, over: Cost, moved: Nanos, at: Time, now: Time) -> Time {
-        let reach = self.reach.minus(Nanos(self.reach.0 / SKEW));
+        let reach = self.reach.minus(Nanos(self.reach.0 / SKEW_DIVISOR));
         if self.reach < Nanos(u64::MAX) && full_at >= at.plus(reach) {
             return full_at;
         }

@@ -9,24 +9,24 @@
 //! for 136 years would look live. Windows follow the wall clock when it is set. The algorithm has
 //! no units, headers or shadow modes: these belong to a door.
 
-use super::Fault;
+use super::AlgorithmError;
 use crate::units::{Cost, Nanos, SECOND, Time};
 
 /// The parameters of a fixed window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fixed {
+pub struct FixedWindow {
     limit: u32,
     seconds: u32,
 }
 
-impl Fixed {
+impl FixedWindow {
     /// A limit of `limit` hits (0: none are ever allowed) in each window of `seconds`, which must
     /// be at least one.
     ///
     /// # Errors
     /// [`Fault::Window`] if `seconds` is zero.
-    pub fn new(limit: u32, seconds: u32) -> Result<Fixed, Fault> {
-        if seconds == 0 { Err(Fault::Window) } else { Ok(Fixed { limit, seconds }) }
+    pub fn new(limit: u32, seconds: u32) -> Result<FixedWindow, AlgorithmError> {
+        if seconds == 0 { Err(AlgorithmError::Window) } else { Ok(FixedWindow { limit, seconds }) }
     }
 
     /// The maximum number of hits in a window.

@@ -13,11 +13,11 @@
 //! that is a fraction of a hit is charged as a whole hit. This module has no holds and refunds,
 //! because the number of hits is known when a request arrives.
 
-use crate::units::{Nanos, Pace, SECOND, Time};
+use crate::units::{ExactRate, Nanos, SECOND, Time};
 
 /// The parameters of a bucket that is refilled on the grid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grid {
+pub struct GridBucket {
     /// Number of tokens that are added in each `period`; in lowest terms with it.
     tokens: u64,
     /// Period in nanoseconds. Invariant: `1 <= tokens <= period`, at most one token a nanosecond.
@@ -25,13 +25,13 @@ pub struct Grid {
     burst: u64,
 }
 
-impl Grid {
+impl GridBucket {
     /// A bucket that refills whole hits at `pace`, up to `burst` of them. A new bucket is full.
     ///
     /// A pace whose exact step is not a fraction of 64-bit numbers (such as a third of a billionth
     /// of a hit a day) is rounded to a whole number of nanoseconds a hit.
     #[must_use]
-    pub fn new(pace: Pace, burst: u64) -> Grid {
+    pub fn new(pace: ExactRate, burst: u64) -> GridBucket {
         let (cost, period) = (pace.cost().0, u128::from(pace.period().0) * u128::from(SECOND));
         let common = common_divisor(period, cost.into());
         let whole = |n: u128| u64::try_from(n / common).ok();
@@ -41,7 +41,7 @@ impl Grid {
                 let step = period / u128::from(cost.max(1));
                 (1, u64::try_from(step).unwrap_or(u64::MAX).max(1))
             });
-        Grid { tokens, period, burst }
+        GridBucket { tokens, period, burst }
     }
 
     /// The parameters in the form that a snapshot stores: tokens, period, burst.
@@ -50,10 +50,11 @@ impl Grid {
         [self.tokens, self.period, self.burst]
     }
 
-    /// Restores a grid from the result of [`Grid::numbers`]; `None` if the numbers are invalid.
+    /// Restores a grid from the result of [`GridBucket::numbers`]; `None` if the numbers are
+    /// invalid.
     #[must_use]
-    pub fn from_numbers([tokens, period, burst]: [u64; 3]) -> Option<Grid> {
-        (1..=period).contains(&tokens).then_some(Grid { tokens, period, burst })
+    pub fn from_numbers([tokens, period, burst]: [u64; 3]) -> Option<GridBucket> {
+        (1..=period).contains(&tokens).then_some(GridBucket { tokens, period, burst })
     }
 
     /// Number of hits that are refilled each second.
@@ -149,7 +150,7 @@ mod tests {
     #[test]
     fn a_step_begins_at_its_moment_and_not_before() {
         for rate in ["1/s", "0.5/s", "3/s", "7000000/s", "5/m", "1 per 5s", "0.333333333/d"] {
-            let grid = Grid::new(rate.parse().expect("a pace"), 10);
+            let grid = GridBucket::new(rate.parse().expect("a pace"), 10);
             let now = grid.steps(Time(1_700_000_000_123_456_789));
             for step in [0, 1, 2, 3, 1_000_003, now, now + 1, now + 2] {
                 let moment = grid.moment(step);
@@ -165,7 +166,7 @@ mod tests {
 
     #[test]
     fn the_grid_does_not_drift_against_whole_seconds() {
-        let grid = Grid::new("3/s".parse().expect("a pace"), 10);
+        let grid = GridBucket::new("3/s".parse().expect("a pace"), 10);
         let second = Time(1_700_000_000 * SECOND);
         assert_eq!(grid.moment(grid.steps(second)), second);
         assert_eq!(grid.steps(Time(second.0 + SECOND)) - grid.steps(second), 3);

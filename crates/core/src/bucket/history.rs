@@ -9,7 +9,7 @@
 //! count twice. Times in the future are kept until they are old, however long no request arrives.
 //! See `limiter` for the treatment of a client that would wait too long.
 
-use super::{Fault, STATE_WORDS_MAX};
+use super::{AlgorithmError, STATE_WORDS_MAX};
 use crate::units::{Nanos, Time};
 
 /// The largest burst, in requests: the state must hold all their times.
@@ -18,26 +18,26 @@ pub const BURST_MAX: usize = STATE_WORDS_MAX - 1;
 /// The parameters of a history. Its state is the time until which requests are delayed, then
 /// `burst` request times in no particular order; zero marks an unused entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct History {
+pub struct RequestHistory {
     burst: usize,
     interval: Nanos,
     /// Time for which a request is remembered: burst * interval.
     window: Nanos,
 }
 
-impl History {
+impl RequestHistory {
     /// A history in which `burst` requests (from 1 to [`BURST_MAX`]) are free; after them one
     /// request passes every `interval`.
     ///
     /// # Errors
     /// [`Fault::Burst`] or [`Fault::Interval`].
-    pub fn new(burst: usize, interval: Nanos) -> Result<History, Fault> {
+    pub fn new(burst: usize, interval: Nanos) -> Result<RequestHistory, AlgorithmError> {
         if burst == 0 || burst > BURST_MAX {
-            return Err(Fault::Burst);
+            return Err(AlgorithmError::Burst);
         }
         let window = interval.0.checked_mul(burst as u64).filter(|window| *window > 0);
-        let window = window.map(Nanos).ok_or(Fault::Interval)?;
-        Ok(History { burst, interval, window })
+        let window = window.map(Nanos).ok_or(AlgorithmError::Interval)?;
+        Ok(RequestHistory { burst, interval, window })
     }
 
     /// Number of free requests.

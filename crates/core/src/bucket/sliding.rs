@@ -11,7 +11,7 @@
 //! Costs are counted exactly, unless the window rounds them. See `limiter` for what a block
 //! refuses.
 
-use super::Fault;
+use super::AlgorithmError;
 use crate::units::{Cost, Nanos, SECOND, Time};
 
 /// The maximum number of parts of a window.
@@ -26,7 +26,7 @@ const _: () = assert!(WORDS_BEFORE + (PARTS_MAX as usize) < super::STATE_WORDS_U
 /// The parameters of a sliding window. Its state is the number of the newest part since the epoch,
 /// the time at which the block ends (zero: no block), and the sum of each part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sliding {
+pub struct SlidingWindow {
     window: Nanos,
     max: Cost,
     /// Length of one part.
@@ -37,22 +37,22 @@ pub struct Sliding {
     round: Cost,
 }
 
-impl Sliding {
+impl SlidingWindow {
     /// A window that blocks a client for `window` if its charges within `window` reach `max`. The
     /// window must be whole seconds, from one second to [`WINDOW_MAX`].
     ///
     /// # Errors
     /// [`Fault::Window`] or [`Fault::Max`].
-    pub fn new(window: Nanos, max: Cost) -> Result<Sliding, Fault> {
+    pub fn new(window: Nanos, max: Cost) -> Result<SlidingWindow, AlgorithmError> {
         let whole = window > Nanos::ZERO && window.0.is_multiple_of(SECOND);
         if !whole || window > WINDOW_MAX {
-            return Err(Fault::Window);
+            return Err(AlgorithmError::Window);
         }
         if max == Cost::ZERO {
-            return Err(Fault::Max);
+            return Err(AlgorithmError::Max);
         }
         let cuts = (window.0 / SECOND).min(PARTS_MAX);
-        Ok(Sliding {
+        Ok(SlidingWindow {
             window,
             max,
             part: Nanos(window.0.div_ceil(cuts)),
@@ -65,8 +65,8 @@ impl Sliding {
     /// a half is rounded up, and zero means no rounding. Too coarse: cheap requests cost nothing,
     /// however many there are.
     #[must_use]
-    pub fn rounded(self, to: Cost) -> Sliding {
-        Sliding { round: to, ..self }
+    pub fn rounded(self, to: Cost) -> SlidingWindow {
+        SlidingWindow { round: to, ..self }
     }
 
     /// Length of the window, which is also the length of a block.

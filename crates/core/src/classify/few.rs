@@ -6,22 +6,22 @@
 use alloc::vec::Vec;
 
 /// Number of elements that are stored inline.
-const ROOM: usize = 4;
+const INLINE_MAX: usize = 4;
 
 /// A list of elements in the order of insertion.
 #[derive(Clone, Debug)]
-pub(crate) struct Few<T> {
+pub(crate) struct InlineList<T> {
     len: u8,
-    near: [T; ROOM],
-    /// All elements, if there are more than [`ROOM`]; else empty.
+    near: [T; INLINE_MAX],
+    /// All elements, if there are more than [`INLINE_MAX`]; else empty.
     far: Vec<T>,
 }
 
-impl<T: Copy> Few<T> {
+impl<T: Copy> InlineList<T> {
     /// A list of `len` times `value`, for `len` up to 255. Unused inline room holds `value` too.
-    pub(crate) fn filled(len: usize, value: T) -> Few<T> {
-        let far = if len > ROOM { alloc::vec![value; len] } else { Vec::new() };
-        Few { len: len.min(ROOM) as u8, near: [value; ROOM], far }
+    pub(crate) fn filled(len: usize, value: T) -> InlineList<T> {
+        let far = if len > INLINE_MAX { alloc::vec![value; len] } else { Vec::new() };
+        InlineList { len: len.min(INLINE_MAX) as u8, near: [value; INLINE_MAX], far }
     }
 
     /// Appends an element.
@@ -55,13 +55,13 @@ mod tests {
 
     #[test]
     fn a_few_are_as_good_as_many() {
-        let mut few = Few::filled(0, 0);
+        let mut few = InlineList::filled(0, 0);
         for n in 0..20 {
             assert_eq!(few.as_slice(), (0..n).collect::<Vec<_>>());
             few.push(n);
         }
         for n in 0..20 {
-            let mut filled = Few::filled(n, 7);
+            let mut filled = InlineList::filled(n, 7);
             filled.as_mut_slice().iter_mut().for_each(|value| *value += 1);
             assert_eq!(filled.as_slice(), alloc::vec![8; n]);
         }

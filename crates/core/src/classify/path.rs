@@ -16,11 +16,11 @@ use alloc::string::String;
 use core::fmt::Write;
 
 /// The form under which all paths with a `..` segment are counted.
-const CLIMBING: &str = "/..";
+const CLIMBING_PATH: &str = "/..";
 
 /// The parsed path of a request.
 #[derive(Clone, Debug)]
-pub(super) struct Path<'a> {
+pub(super) struct RequestPath<'a> {
     /// The segments, each with a slash before it; `/` if there are none. Each character has one
     /// form.
     text: Cow<'a, str>,
@@ -31,7 +31,7 @@ pub(super) struct Path<'a> {
 }
 
 /// A token of a path.
-enum Sign {
+enum PathToken {
     Slash,
     /// A character that some backends treat as a slash.
     PerhapsSlash,
@@ -42,17 +42,17 @@ enum Sign {
     Code(u8),
 }
 
-impl<'a> Path<'a> {
-    pub(super) fn read(path: &'a str) -> Path<'a> {
+impl<'a> RequestPath<'a> {
+    pub(super) fn read(path: &'a str) -> RequestPath<'a> {
         if !is_plain(path) {
-            return Path::decoded(path);
+            return RequestPath::decoded(path);
         }
         let text = path.strip_suffix('/').filter(|text| !text.is_empty()).unwrap_or(path);
-        Path { text: Cow::Borrowed(text), climbs: false, certain: true }
+        RequestPath { text: Cow::Borrowed(text), climbs: false, certain: true }
     }
 
-    fn decoded(path: &str) -> Path<'a> {
-        let mut reader = Reader {
+    fn decoded(path: &str) -> RequestPath<'a> {
+        let mut reader = PathReader {
             text: String::with_capacity(path.len() + 1),
             start: 1,
             climbs: false,
@@ -62,38 +62,38 @@ impl<'a> Path<'a> {
         let mut rest = path.strip_prefix('/').unwrap_or(path).as_bytes();
         let mut cut = false;
         while let Some(sign) = next(&mut rest) {
-            let perhaps = matches!(sign, Sign::PerhapsSlash);
-            reader.certain &= !perhaps && !matches!(sign, Sign::Parameters);
+            let perhaps = matches!(sign, PathToken::PerhapsSlash);
+            reader.certain &= !perhaps && !matches!(sign, PathToken::Parameters);
             // For a backend that does not treat it as a slash, the parameters continue here.
             reader.climbs |= perhaps && cut;
             match sign {
-                Sign::Slash | Sign::PerhapsSlash => {
+                PathToken::Slash | PathToken::PerhapsSlash => {
                     reader.end_segment(false);
                     cut = false;
                 }
-                Sign::Parameters => cut = true,
-                Sign::Plain(_) | Sign::Code(_) if cut => {}
-                Sign::Plain(sign) => reader.text.push(sign),
+                PathToken::Parameters => cut = true,
+                PathToken::Plain(_) | PathToken::Code(_) if cut => {}
+                PathToken::Plain(sign) => reader.text.push(sign),
                 // Writing to a String cannot fail.
-                Sign::Code(byte) => _ = write!(reader.text, "%{byte:02X}"),
+                PathToken::Code(byte) => _ = write!(reader.text, "%{byte:02X}"),
             }
         }
         reader.end_segment(true);
-        let Reader { mut text, climbs, certain, .. } = reader;
+        let PathReader { mut text, climbs, certain, .. } = reader;
         if text.len() > 1 {
             text.pop();
         }
-        Path { text: Cow::Owned(text), climbs, certain: certain && !climbs }
+        RequestPath { text: Cow::Owned(text), climbs, certain: certain && !climbs }
     }
 
     /// The form under which the path is counted.
     pub(super) fn normal(self) -> Cow<'a, str> {
-        if self.climbs { Cow::Borrowed(CLIMBING) } else { self.text }
+        if self.climbs { Cow::Borrowed(CLIMBING_PATH) } else { self.text }
     }
 
-    /// Like [`Path::normal`], but borrowed.
+    /// Like [`RequestPath::normal`], but borrowed.
     pub(super) fn as_str(&self) -> &str {
-        if self.climbs { CLIMBING } else { &self.text }
+        if self.climbs { CLIMBING_PATH } else { &self.text }
     }
 
     /// Whether some backend may read this path as `prefix`, which is a normal path, or as a path
@@ -121,7 +121,7 @@ fn is_below(text: &str, prefix: &str, same: impl Fn(&str, &str) -> bool) -> bool
 }
 
 /// The state of parsing a path.
-struct Reader {
+struct PathReader {
     /// The segments so far, with a slash at the end.
     text: String,
     /// Offset at which the current segment begins.
@@ -130,7 +130,7 @@ struct Reader {
     certain: bool,
 }
 
-impl Reader {
+impl PathReader {
     /// Ends the current segment and begins the next. Removes the segment if it is empty or `.`.
     fn end_segment(&mut self, last: bool) {
         match self.text.get(self.start..).unwrap_or_default() {
@@ -148,17 +148,17 @@ impl Reader {
 }
 
 /// Removes the next token from the start of `rest`.
-fn next(rest: &mut &[u8]) -> Option<Sign> {
+fn next(rest: &mut &[u8]) -> Option<PathToken> {
     let (first, behind) = rest.split_first()?;
     let code = behind.first_chunk().filter(|_| *first == b'%').and_then(|digits| byte(*digits));
     *rest = behind.get(if code.is_some() { 2 } else { 0 }..).unwrap_or_default();
     Some(match code.unwrap_or(*first) {
-        b'/' if code.is_none() => Sign::Slash,
-        b'/' | b'\\' => Sign::PerhapsSlash,
-        b';' if code.is_none() => Sign::Parameters,
-        byte @ (b'%' | b'?' | b'#' | b';') => Sign::Code(byte),
-        byte if byte.is_ascii_graphic() => Sign::Plain(char::from(byte)),
-        byte => Sign::Code(byte),
+        b'/' if code.is_none() => PathToken::Slash,
+        b'/' | b'\\' => PathToken::PerhapsSlash,
+        b';' if code.is_none() => PathToken::Parameters,
+        byte @ (b'%' | b'?' | b'#' | b';') => PathToken::Code(byte),
+        byte if byte.is_ascii_graphic() => PathToken::Plain(char::from(byte)),
+        byte => PathToken::Code(byte),
     })
 }
 
@@ -174,13 +174,13 @@ fn is_plain(path: &str) -> bool {
     let mut before = 0;
     let plain = |byte: &u8| {
         let pair = (core::mem::replace(&mut before, *byte), *byte);
-        PLAIN[usize::from(*byte)] && !matches!(pair, (b'/', b'/' | b'.'))
+        IS_PLAIN_BYTE[usize::from(*byte)] && !matches!(pair, (b'/', b'/' | b'.'))
     };
     path.starts_with('/') && path.as_bytes().iter().all(plain)
 }
 
 /// Marks the bytes that have one form and one meaning.
-static PLAIN: [bool; 256] = {
+static IS_PLAIN_BYTE: [bool; 256] = {
     let mut plain = [false; 256];
     let mut byte = 0u8;
     while byte < 128 {

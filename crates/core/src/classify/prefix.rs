@@ -8,7 +8,7 @@
 //! table at each length that some prefix has. So a lookup takes one probe for each different
 //! length, however many prefixes there are.
 
-use crate::key::{KeyHash, KeyHasher, Seed};
+use crate::key::{KeyHash, KeyHasher, KeySeed};
 use alloc::vec::Vec;
 use hashbrown::HashTable;
 
@@ -17,10 +17,10 @@ pub const PREFIX_BYTES_MAX: usize = 256;
 
 /// The prefixes of a door's rules.
 #[derive(Clone, Debug, Default)]
-pub struct Prefixes {
+pub struct PrefixTable {
     /// The bytes of all prefixes, concatenated.
     bytes: Vec<u8>,
-    entries: Vec<Entry>,
+    entries: Vec<PrefixEntry>,
     /// Maps the hash of a prefix to its index in `entries`.
     index: HashTable<u32>,
     /// All lengths that occur, in ascending order without duplicates.
@@ -28,7 +28,7 @@ pub struct Prefixes {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
+struct PrefixEntry {
     /// Offset of the prefix in `bytes`.
     start: u32,
     len: u16,
@@ -36,20 +36,20 @@ struct Entry {
     rule: u32,
 }
 
-impl PartialEq for Prefixes {
+impl PartialEq for PrefixTable {
     /// Compares only these two fields; the others are derived from them.
-    fn eq(&self, other: &Prefixes) -> bool {
+    fn eq(&self, other: &PrefixTable) -> bool {
         self.bytes == other.bytes && self.entries == other.entries
     }
 }
 
-impl Prefixes {
+impl PrefixTable {
     /// Builds the table from prefixes, each with the index of its rule in the caller's list. Of
     /// equal prefixes the first one counts. Prefixes longer than [`PREFIX_BYTES_MAX`] bytes are
     /// ignored, and so is everything beyond 4 GiB in total.
     #[must_use]
-    pub fn new<'a>(prefixes: impl IntoIterator<Item = (&'a [u8], u32)>) -> Prefixes {
-        let mut all = Prefixes::default();
+    pub fn new<'a>(prefixes: impl IntoIterator<Item = (&'a [u8], u32)>) -> PrefixTable {
+        let mut all = PrefixTable::default();
         for (prefix, rule) in prefixes {
             all.insert(prefix, rule);
         }
@@ -60,27 +60,28 @@ impl Prefixes {
     }
 
     fn insert(&mut self, prefix: &[u8], rule: u32) {
-        let Prefixes { bytes, entries, index, .. } = self;
+        let PrefixTable { bytes, entries, index, .. } = self;
         let (Ok(start), Ok(place), 0..=PREFIX_BYTES_MAX) =
             (u32::try_from(bytes.len()), u32::try_from(entries.len()), prefix.len())
         else {
             return;
         };
-        let hash = spread(fold(BEGIN, prefix));
+        let hash = spread(fold(FNV_OFFSET_BASIS, prefix));
         let is_it = |place: &u32| slice(bytes, &entries[*place as usize]) == prefix;
         if index.find(hash, is_it).is_some() {
             return;
         }
         bytes.extend_from_slice(prefix);
-        entries.push(Entry { start, len: prefix.len() as u16, rule });
-        let hash_of = |place: &u32| spread(fold(BEGIN, slice(bytes, &entries[*place as usize])));
+        entries.push(PrefixEntry { start, len: prefix.len() as u16, rule });
+        let hash_of =
+            |place: &u32| spread(fold(FNV_OFFSET_BASIS, slice(bytes, &entries[*place as usize])));
         index.insert_unique(hash, place, hash_of);
     }
 
     /// The index of the rule that counts `tag`; `None` if no prefix matches.
     #[must_use]
     pub fn find(&self, tag: &[u8]) -> Option<u32> {
-        let (mut found, mut hash, mut at) = (None, BEGIN, 0);
+        let (mut found, mut hash, mut at) = (None, FNV_OFFSET_BASIS, 0);
         for len in self.lengths.iter().map(|len| usize::from(*len)) {
             let Some(more) = tag.get(at..len) else { break };
             hash = fold(hash, more);
@@ -95,7 +96,7 @@ impl Prefixes {
 
 /// Initial value of FNV-1a. With this hash, the hash of a prefix is an intermediate value of the
 /// hash of a longer one. A tag crafted to collide with a prefix costs only one comparison.
-const BEGIN: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 
 fn fold(hash: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
@@ -107,13 +108,13 @@ fn spread(hash: u64) -> u64 {
     (hash ^ (hash >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
 
-fn slice<'a>(bytes: &'a [u8], entry: &Entry) -> &'a [u8] {
+fn slice<'a>(bytes: &'a [u8], entry: &PrefixEntry) -> &'a [u8] {
     &bytes[entry.start as usize..][..usize::from(entry.len)]
 }
 
 /// The hash under which the bucket of a tag is stored.
 #[must_use]
-pub fn hash(tag: &[u8], seed: &Seed) -> KeyHash {
+pub fn hash(tag: &[u8], seed: &KeySeed) -> KeyHash {
     let mut hasher = KeyHasher::new(seed);
     hasher.part(tag);
     hasher.finish()
@@ -123,8 +124,8 @@ pub fn hash(tag: &[u8], seed: &Seed) -> KeyHash {
 mod tests {
     use super::*;
 
-    fn prefixes(all: &[&str]) -> Prefixes {
-        Prefixes::new(all.iter().zip(0..).map(|(text, at)| (text.as_bytes(), at)))
+    fn prefixes(all: &[&str]) -> PrefixTable {
+        PrefixTable::new(all.iter().zip(0..).map(|(text, at)| (text.as_bytes(), at)))
     }
 
     #[test]
@@ -157,7 +158,7 @@ mod tests {
                 // Only three byte values, so that some strings are prefixes of others.
                 let few = |text: &Vec<u8>| text.iter().map(|byte| byte % 3).collect::<Vec<u8>>();
                 let all: Vec<Vec<u8>> = all.iter().map(few).collect();
-                let found = Prefixes::new(all.iter().zip(0..).map(|(text, at)| (&**text, at)));
+                let found = PrefixTable::new(all.iter().zip(0..).map(|(text, at)| (&**text, at)));
                 for tag in tags.iter().map(few).chain(all.iter().cloned()) {
                     let fits = all.iter().enumerate().filter(|(_, prefix)| tag.starts_with(prefix));
                     // The first of the longest.
@@ -175,7 +176,7 @@ mod tests {
     fn a_hundred_thousand_prefixes_of_one_length_take_one_look() {
         let all: Vec<alloc::string::String> =
             (100_000..200_000).map(|token| alloc::format!("token-{token}:")).collect();
-        let many = Prefixes::new(all.iter().zip(0..).map(|(text, at)| (text.as_bytes(), at)));
+        let many = PrefixTable::new(all.iter().zip(0..).map(|(text, at)| (text.as_bytes(), at)));
         for (at, text) in all.iter().enumerate() {
             let tag = alloc::format!("{text}call");
             assert_eq!(many.find(tag.as_bytes()), Some(at as u32));
@@ -185,7 +186,7 @@ mod tests {
 
     #[test]
     fn tags_that_differ_in_any_byte_have_keys_of_their_own() {
-        let seed = Seed([1; 16]);
+        let seed = KeySeed([1; 16]);
         let keys = ["C", "C\r", " C", "c", "", "\0"].map(|tag| hash(tag.as_bytes(), &seed));
         let distinct: alloc::collections::BTreeSet<_> = keys.iter().collect();
         assert_eq!(distinct.len(), keys.len());

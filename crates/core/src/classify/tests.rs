@@ -3,15 +3,15 @@
 
 use super::*;
 use crate::bucket::Algorithm;
-use crate::bucket::fixed::Fixed;
-use crate::limit::Unit;
+use crate::bucket::fixed::FixedWindow;
+use crate::limit::LimitUnit;
 use crate::units::Weight;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 
-const SEED: Seed = Seed([7; 16]);
+const SEED: KeySeed = KeySeed([7; 16]);
 
 #[derive(Clone)]
 struct Request {
@@ -22,7 +22,7 @@ struct Request {
     headers: Vec<(&'static str, &'static str)>,
 }
 
-impl Attributes for Request {
+impl RequestAttributes for Request {
     fn address(&self) -> IpAddr {
         self.address.parse().expect("an address")
     }
@@ -55,13 +55,13 @@ fn request() -> Request {
     }
 }
 
-fn limit(by: Vec<Part>) -> Limit {
+fn limit(by: Vec<KeyPart>) -> Limit {
     Limit {
         name: "a limit".into(),
         by,
-        when: When::default(),
-        unit: Unit::Hits,
-        algorithm: Algorithm::Fixed(Fixed::new(1, 1).expect("a window")),
+        when: LimitCondition::default(),
+        unit: LimitUnit::Hits,
+        algorithm: Algorithm::Fixed(FixedWindow::new(1, 1).expect("a window")),
         action: None,
         weight: Weight::ONE,
         keys_max: 1,
@@ -70,12 +70,12 @@ fn limit(by: Vec<Part>) -> Limit {
 }
 
 /// Whether two requests share a bucket.
-fn together(part: Part, a: &Request, b: &Request) -> bool {
+fn together(part: KeyPart, a: &Request, b: &Request) -> bool {
     let limit = limit(vec![part]);
     hash(&limit, &SEED, a) == hash(&limit, &SEED, b)
 }
 
-fn named(part: Part, request: &Request) -> String {
+fn named(part: KeyPart, request: &Request) -> String {
     name(&limit(vec![part]), request, KeyHash::from_bits(0xab_cdef))
 }
 
@@ -94,7 +94,7 @@ fn header(name: &'static str, value: &'static str) -> Request {
 #[test]
 fn t9_networks_share_what_their_addresses_do_not() {
     let (one, neighbour) = (from("1.2.3.4"), from("1.2.3.5"));
-    let ip = |v4, v6| Part::Ip { v4, v6 };
+    let ip = |v4, v6| KeyPart::Ip { v4, v6 };
     assert!(!together(ip(32, 64), &one, &neighbour));
     assert!(together(ip(24, 48), &one, &neighbour));
     assert!(!together(ip(24, 48), &one, &from("1.2.4.4")));
@@ -106,17 +106,17 @@ fn t9_networks_share_what_their_addresses_do_not() {
 
 #[test]
 fn a_host_without_a_confirmed_name_is_its_address() {
-    assert!(!together(Part::Host, &from("2001:db8::1"), &from("2001:db8::2")));
-    assert_eq!(named(Part::Host, &from("2001:db8::1")), "2001:db8::1");
+    assert!(!together(KeyPart::Host, &from("2001:db8::1"), &from("2001:db8::2")));
+    assert_eq!(named(KeyPart::Host, &from("2001:db8::1")), "2001:db8::1");
 }
 
 #[test]
 fn an_absent_header_counts_as_an_empty_one() {
     let absent = Request { headers: vec![], ..request() };
     for (part, empty, other) in [
-        (Part::UserAgent, header("user-agent", ""), header("user-agent", "x")),
-        (Part::Header("x-key".into()), header("x-key", ""), header("x-key", "x")),
-        (Part::Cookie("session".into()), header("cookie", "session="), request()),
+        (KeyPart::UserAgent, header("user-agent", ""), header("user-agent", "x")),
+        (KeyPart::Header("x-key".into()), header("x-key", ""), header("x-key", "x")),
+        (KeyPart::Cookie("session".into()), header("cookie", "session="), request()),
     ] {
         assert!(together(part.clone(), &absent, &empty), "{part:?}");
         assert!(!together(part.clone(), &absent, &other), "{part:?}");
@@ -126,7 +126,7 @@ fn an_absent_header_counts_as_an_empty_one() {
 #[test]
 fn a_cookie_is_found_among_others_and_by_its_whole_name() {
     let session = |value| header("cookie", value);
-    let part = || Part::Cookie("session".into());
+    let part = || KeyPart::Cookie("session".into());
     assert!(together(part(), &request(), &session("session=s3cret")));
     assert!(together(part(), &request(), &session("xsession=no;\t session=s3cret ")));
     assert!(!together(part(), &request(), &session("Session=s3cret")));
@@ -138,23 +138,24 @@ fn a_cookie_is_found_among_others_and_by_its_whole_name() {
 #[test]
 fn hosts_are_one_in_any_case_and_methods_are_not() {
     let vhost = |vhost| Request { vhost, ..request() };
-    assert!(together(Part::Vhost, &request(), &vhost("example.ORG")));
-    assert!(!together(Part::Vhost, &request(), &vhost("example.net")));
+    assert!(together(KeyPart::Vhost, &request(), &vhost("example.ORG")));
+    assert!(!together(KeyPart::Vhost, &request(), &vhost("example.net")));
     let head = Request { method: "HEAD", ..request() };
-    assert!(!together(Part::Method, &request(), &head));
-    assert!(together(Part::All, &head, &path("/elsewhere")));
+    assert!(!together(KeyPart::Method, &request(), &head));
+    assert!(together(KeyPart::All, &head, &path("/elsewhere")));
 }
 
 #[test]
 fn the_parts_of_a_composite_key_all_count() {
-    let limit = limit(vec![Part::Ip { v4: 24, v6: 48 }, Part::Method, Part::Path(Some(1))]);
+    let limit =
+        limit(vec![KeyPart::Ip { v4: 24, v6: 48 }, KeyPart::Method, KeyPart::Path(Some(1))]);
     let same = Request { address: "192.0.2.1", path: "/shop/other", ..request() };
     assert_eq!(hash(&limit, &SEED, &request()), hash(&limit, &SEED, &same));
     for other in [from("192.0.3.77"), path("/"), Request { method: "POST", ..request() }] {
         assert_ne!(hash(&limit, &SEED, &request()), hash(&limit, &SEED, &other));
     }
     assert_eq!(name(&limit, &request(), KeyHash::from_bits(1)), "192.0.2.0/24 GET /shop");
-    assert_ne!(hash(&limit, &SEED, &request()), hash(&limit, &Seed([8; 16]), &request()));
+    assert_ne!(hash(&limit, &SEED, &request()), hash(&limit, &KeySeed([8; 16]), &request()));
 }
 
 #[test]
@@ -221,10 +222,10 @@ fn hosts_have_one_normal_form() {
         (":80", ""),
     ] {
         assert_eq!(host_name(sent), name, "{sent}");
-        let when = When { vhost: vec![name.into()], ..When::default() };
+        let when = LimitCondition { vhost: vec![name.into()], ..LimitCondition::default() };
         assert!(applies(&when, &Request { vhost: sent, ..request() }), "{sent}");
         let other = Request { vhost: name, ..request() };
-        assert!(together(Part::Vhost, &Request { vhost: sent, ..request() }, &other), "{sent}");
+        assert!(together(KeyPart::Vhost, &Request { vhost: sent, ..request() }, &other), "{sent}");
     }
 }
 
@@ -233,9 +234,9 @@ fn paths_are_counted_by_their_first_segments() {
     for (segments, expected) in
         [(None, "/a/b/c"), (Some(0), ""), (Some(1), "/a"), (Some(2), "/a/b"), (Some(9), "/a/b/c")]
     {
-        assert_eq!(named(Part::Path(segments), &path("/a//b/c/")), expected, "{segments:?}");
+        assert_eq!(named(KeyPart::Path(segments), &path("/a//b/c/")), expected, "{segments:?}");
     }
-    for part in [Part::Path(None), Part::Path(Some(1))] {
+    for part in [KeyPart::Path(None), KeyPart::Path(Some(1))] {
         for (one, other) in [
             ("/%61", "/a"),
             ("/a;1", "/a;2"),
@@ -246,48 +247,72 @@ fn paths_are_counted_by_their_first_segments() {
             assert!(together(part.clone(), &path(one), &path(other)), "{one} {other}");
         }
     }
-    assert!(!together(Part::Path(None), &path("/a"), &path("/a/b")));
+    assert!(!together(KeyPart::Path(None), &path("/a"), &path("/a/b")));
 }
 
 #[test]
 fn every_part_of_a_condition_must_hold() {
-    let holds = |when: When| applies(&when, &request());
+    let holds = |when: LimitCondition| applies(&when, &request());
     let is = |name: &str| vec![name.into()];
-    assert!(holds(When::default()));
+    assert!(holds(LimitCondition::default()));
     for (text, expected) in [("get", true), ("POST", false)] {
-        assert_eq!(holds(When { method: is(text), ..When::default() }), expected, "{text}");
+        assert_eq!(
+            holds(LimitCondition { method: is(text), ..LimitCondition::default() }),
+            expected,
+            "{text}"
+        );
     }
     // Backends differ in how they treat a method in lower case.
     let small = Request { method: "get", ..request() };
     for text in ["GET", "POST"] {
-        let of_it = When { method: is(text), ..When::default() };
+        let of_it = LimitCondition { method: is(text), ..LimitCondition::default() };
         assert!(applies(&of_it, &small), "{text}");
-        let but_it = When { not: Some(Box::new(of_it)), ..When::default() };
+        let but_it = LimitCondition { not: Some(Box::new(of_it)), ..LimitCondition::default() };
         assert!(applies(&but_it, &small), "not {text}");
     }
     for (text, expected) in [("example.org", true), ("www.example.org", false)] {
-        assert_eq!(holds(When { vhost: is(text), ..When::default() }), expected, "{text}");
+        assert_eq!(
+            holds(LimitCondition { vhost: is(text), ..LimitCondition::default() }),
+            expected,
+            "{text}"
+        );
     }
     for (text, expected) in [("user-agent", true), ("x-key", false)] {
-        assert_eq!(holds(When { header: is(text), ..When::default() }), expected, "{text}");
+        assert_eq!(
+            holds(LimitCondition { header: is(text), ..LimitCondition::default() }),
+            expected,
+            "{text}"
+        );
     }
     for (text, expected) in [("session", true), ("a", true), ("c", false)] {
-        assert_eq!(holds(When { cookie: is(text), ..When::default() }), expected, "{text}");
+        assert_eq!(
+            holds(LimitCondition { cookie: is(text), ..LimitCondition::default() }),
+            expected,
+            "{text}"
+        );
     }
-    let all =
-        When { method: is("GET"), path: is("/shop"), vhost: is("example.org"), ..all_there() };
+    let all = LimitCondition {
+        method: is("GET"),
+        path: is("/shop"),
+        vhost: is("example.org"),
+        ..all_there()
+    };
     assert!(holds(all.clone()));
-    assert!(!holds(When { path: is("/login"), ..all.clone() }));
+    assert!(!holds(LimitCondition { path: is("/login"), ..all.clone() }));
     let either = vec!["/login".into(), "/shop".into()];
-    assert!(holds(When { path: either, ..all.clone() }));
+    assert!(holds(LimitCondition { path: either, ..all.clone() }));
     let both = vec!["user-agent".into(), "x-key".into()];
-    assert!(!holds(When { header: both, ..all }));
+    assert!(!holds(LimitCondition { header: both, ..all }));
 }
 
 #[test]
 fn a_condition_may_say_what_is_not_there() {
-    let cookie = |name: &str| When { cookie: vec![name.into()], ..When::default() };
-    let not = |when: When| When { not: Some(Box::new(when)), ..When::default() };
+    let cookie =
+        |name: &str| LimitCondition { cookie: vec![name.into()], ..LimitCondition::default() };
+    let not = |when: LimitCondition| LimitCondition {
+        not: Some(Box::new(when)),
+        ..LimitCondition::default()
+    };
     let request = request();
     for name in ["session", "nothing"] {
         assert_ne!(
@@ -296,15 +321,15 @@ fn a_condition_may_say_what_is_not_there() {
             "{name}"
         );
     }
-    let both = When { method: vec!["BREW".into()], ..cookie("session") };
+    let both = LimitCondition { method: vec!["BREW".into()], ..cookie("session") };
     assert!(applies(&not(both), &request), "not all of it is there");
 }
 
-fn all_there() -> When {
-    When {
+fn all_there() -> LimitCondition {
+    LimitCondition {
         header: vec!["user-agent".into()],
         cookie: vec!["a".into(), "session".into()],
-        ..When::default()
+        ..LimitCondition::default()
     }
 }
 
@@ -334,7 +359,7 @@ fn a_condition_on_a_path_holds_below_it_however_it_is_written() {
         ("/caf%C3%A9", "/caf\u{e9}/x", true),
         ("/a:b", "/a%3ab", true),
     ] {
-        let when = When { path: vec![prefix.into()], ..When::default() };
+        let when = LimitCondition { path: vec![prefix.into()], ..LimitCondition::default() };
         assert_eq!(applies(&when, &path(sent)), expected, "{sent} below {prefix}");
     }
 }
@@ -343,9 +368,10 @@ fn a_condition_on_a_path_holds_below_it_however_it_is_written() {
 /// reads differently.
 #[test]
 fn a_doubtful_path_gives_no_advantage_and_takes_none_away() {
-    let below = |prefix: &str| When { path: vec![prefix.into()], ..When::default() };
+    let below =
+        |prefix: &str| LimitCondition { path: vec![prefix.into()], ..LimitCondition::default() };
     let weighing =
-        |when, times| Limit { weight: Weight::new(times), when, ..limit(vec![Part::All]) };
+        |when, times| Limit { weight: Weight::new(times), when, ..limit(vec![KeyPart::All]) };
     let limits = [weighing(below("/fast"), 4_000), weighing(below("/slow"), 500)];
     let of = |sent| {
         let keys = keys(&limits, &SEED, &path(sent));
@@ -372,7 +398,7 @@ fn a_doubtful_path_gives_no_advantage_and_takes_none_away() {
 #[test]
 fn a_cookie_is_found_on_whichever_line() {
     struct Lines(&'static [&'static str]);
-    impl Attributes for Lines {
+    impl RequestAttributes for Lines {
         fn address(&self) -> IpAddr {
             IpAddr::from([192, 0, 2, 1])
         }
@@ -392,8 +418,8 @@ fn a_cookie_is_found_on_whichever_line() {
             self.0.iter().map(|line| line.as_bytes())
         }
     }
-    let when = When { cookie: vec!["session".into()], ..When::default() };
-    let by = limit(vec![Part::Cookie("session".into())]);
+    let when = LimitCondition { cookie: vec!["session".into()], ..LimitCondition::default() };
+    let by = limit(vec![KeyPart::Cookie("session".into())]);
     let one = hash(&by, &SEED, &header("cookie", "session=1"));
     for lines in [&["session=1"][..], &["a=b", "session=1"], &["", "a=b", "c; session=1"]] {
         assert!(applies(&when, &Lines(lines)), "{lines:?}");
@@ -404,9 +430,9 @@ fn a_cookie_is_found_on_whichever_line() {
 
 #[test]
 fn keys_come_in_the_order_of_the_limits_that_apply() {
-    let by = || vec![Part::All];
-    let posts = When { method: vec!["POST".into()], ..When::default() };
-    let limits = [limit(by()), Limit { when: posts, ..limit(by()) }, limit(vec![Part::Method])];
+    let by = || vec![KeyPart::All];
+    let posts = LimitCondition { method: vec!["POST".into()], ..LimitCondition::default() };
+    let limits = [limit(by()), Limit { when: posts, ..limit(by()) }, limit(vec![KeyPart::Method])];
     let of = |request: &Request| -> Vec<u8> {
         keys(&limits, &SEED, request).as_slice().iter().map(|key| key.limit).collect()
     };
@@ -419,8 +445,8 @@ fn keys_come_in_the_order_of_the_limits_that_apply() {
 
 #[test]
 fn the_weights_of_all_limits_that_apply_are_multiplied() {
-    let by = || vec![Part::All];
-    let posts = When { method: vec!["POST".into()], ..When::default() };
+    let by = || vec![KeyPart::All];
+    let posts = LimitCondition { method: vec!["POST".into()], ..LimitCondition::default() };
     let weighing = |times| Limit { weight: Weight::new(times), ..limit(by()) };
     let limits = [weighing(4_000), Limit { when: posts, ..weighing(250) }, limit(by())];
     let of = |request: &Request| weight(&limits, &keys(&limits, &SEED, request));
@@ -431,16 +457,18 @@ fn the_weights_of_all_limits_that_apply_are_multiplied() {
 
 #[test]
 fn names_are_readable_short_and_tell_no_secret() {
-    assert_eq!(named(Part::Ip { v4: 32, v6: 64 }, &request()), "192.0.2.77");
-    assert_eq!(named(Part::Ip { v4: 24, v6: 48 }, &request()), "192.0.2.0/24");
-    assert_eq!(named(Part::Ip { v4: 32, v6: 64 }, &from("2001:db8::1")), "2001:db8::/64");
-    assert_eq!(named(Part::UserAgent, &request()), "Browser/1");
-    assert_eq!(named(Part::UserAgent, &header("x", "y")), "-");
-    assert_eq!(named(Part::Cookie("session".into()), &request()), "session#abcdef");
-    assert_eq!(named(Part::Header("authorization".into()), &request()), "authorization#abcdef");
-    assert_eq!(named(Part::All, &request()), "all");
+    assert_eq!(named(KeyPart::Ip { v4: 32, v6: 64 }, &request()), "192.0.2.77");
+    assert_eq!(named(KeyPart::Ip { v4: 24, v6: 48 }, &request()), "192.0.2.0/24");
+    assert_eq!(named(KeyPart::Ip { v4: 32, v6: 64 }, &from("2001:db8::1")), "2001:db8::/64");
+    assert_eq!(named(KeyPart::UserAgent, &request()), "Browser/1");
+    assert_eq!(named(KeyPart::UserAgent, &header("x", "y")), "-");
+    assert_eq!(named(KeyPart::Cookie("session".into()), &request()), "session#abcdef");
+    assert_eq!(named(KeyPart::Header("authorization".into()), &request()), "authorization#abcdef");
+    assert_eq!(named(KeyPart::All, &request()), "all");
     assert_eq!(
-        named(Part::UserAgent, &header("user-agent", "a\r\nb\x1b[2J")).matches('\u{fffd}').count(),
+        named(KeyPart::UserAgent, &header("user-agent", "a\r\nb\x1b[2J"))
+            .matches('\u{fffd}')
+            .count(),
         3
     );
 }
@@ -450,7 +478,7 @@ fn a_name_is_cut_between_characters() {
     let long: &'static str = "ä".repeat(200).leak();
     for by in 1..=3 {
         let agent = header("user-agent", long);
-        let parts = [vec![Part::Method; by], vec![Part::UserAgent]].concat();
+        let parts = [vec![KeyPart::Method; by], vec![KeyPart::UserAgent]].concat();
         let name = name(&limit(parts), &agent, KeyHash::from_bits(1));
         let expected = format!("{}ää", "GET ".repeat(by));
         assert!(name.starts_with(&expected) && name.len() <= NAME_BYTES_MAX, "{name}");
@@ -461,13 +489,22 @@ fn a_name_is_cut_between_characters() {
 #[test]
 fn identifiers_are_bytes_that_no_part_can_forge() {
     let veil = |name: &str, value: &[u8]| format!("{name}#{}", value.len());
-    let of = |by: &[Part]| String::from_utf8(identifier(by, &request(), veil)).expect("text");
-    assert_eq!(of(&[Part::Ip { v4: 32, v6: 64 }]), "192.0.2.77");
-    assert_eq!(of(&[Part::Ip { v4: 24, v6: 48 }]), "192.0.2.0/24");
-    let several =
-        [Part::Host, Part::UserAgent, Part::Method, Part::Path(Some(1)), Part::Vhost, Part::All];
+    let of = |by: &[KeyPart]| String::from_utf8(identifier(by, &request(), veil)).expect("text");
+    assert_eq!(of(&[KeyPart::Ip { v4: 32, v6: 64 }]), "192.0.2.77");
+    assert_eq!(of(&[KeyPart::Ip { v4: 24, v6: 48 }]), "192.0.2.0/24");
+    let several = [
+        KeyPart::Host,
+        KeyPart::UserAgent,
+        KeyPart::Method,
+        KeyPart::Path(Some(1)),
+        KeyPart::Vhost,
+        KeyPart::All,
+    ];
     assert_eq!(of(&several), "192.0.2.77\0Browser/1\0GET\0/shop\0example.org\0");
-    let secrets = [Part::Cookie("session".into()), Part::Header("cookie".into())];
+    let secrets = [KeyPart::Cookie("session".into()), KeyPart::Header("cookie".into())];
     assert_eq!(of(&secrets), "session#6\0cookie#23");
-    assert_eq!(of(&[Part::Cookie("none".into()), Part::Header("authorization".into())]), "\0");
+    assert_eq!(
+        of(&[KeyPart::Cookie("none".into()), KeyPart::Header("authorization".into())]),
+        "\0"
+    );
 }

@@ -23,7 +23,7 @@ impl Limiter {
 
     /// Raises the deficit of a bucket to `missing`, as another instance reports it, if it is less
     /// here. Does nothing if the algorithm has no level.
-    pub fn absorb_state(&self, index: usize, hash: KeyHash, missing: Cost, now: Time) {
+    pub fn apply_remote_deficit(&self, index: usize, hash: KeyHash, missing: Cost, now: Time) {
         let (Some(limit), Some(table)) = (self.limits.get(index), self.tables.get(index)) else {
             return;
         };

@@ -10,26 +10,26 @@
 //! Requests do not reserve a time: all that arrive before that time are released at that time. The
 //! master hears of them and spaces the later ones (docs/guide/gatekeeper.md).
 
-use super::{Limiter, Policy};
+use super::{Limiter, LimiterPolicy};
 use crate::bucket::Algorithm;
-use crate::bucket::debt::Debt;
-use crate::classify::Key;
-use crate::key::{KeyHash, KeyHasher, Seed};
-use crate::limit::{Action, Limit, Part, Unit, When};
-use crate::units::{Cost, Nanos, Pace, Time, Weight};
+use crate::bucket::debt::DebtBucket;
+use crate::classify::LimitKey;
+use crate::key::{KeyHash, KeyHasher, KeySeed};
+use crate::limit::{KeyPart, Limit, LimitAction, LimitCondition, LimitUnit};
+use crate::units::{Cost, ExactRate, Nanos, Time, Weight};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
 /// The orders of one domain.
-pub struct Orders {
+pub struct GatekeeperOrders {
     limiter: Arc<Limiter>,
 }
 
 /// The decision on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum OrderVerdict {
     /// The request runs at once.
     Accepted,
     /// The request runs at this time.
@@ -38,32 +38,35 @@ pub enum Word {
     Rejected(Time),
 }
 
-impl Orders {
+impl GatekeeperOrders {
     /// An empty order table. `name` is the name of the domain; `by` are the parts of an identifier,
     /// for display. Has room for `keys_max` identifiers that wait; beyond that, the order that ends
     /// first is dropped. A request that would wait longer than `max_delay` is refused.
     #[must_use]
     pub fn new(
         name: Box<str>,
-        by: Vec<Part>,
+        by: Vec<KeyPart>,
         keys_max: usize,
         max_delay: Nanos,
-        seed: Seed,
-    ) -> Orders {
+        seed: KeySeed,
+    ) -> GatekeeperOrders {
         let limit = Limit {
             name,
             by,
-            when: When::default(),
-            unit: Unit::Hits,
+            when: LimitCondition::default(),
+            unit: LimitUnit::Hits,
             // At one hit per second, a wait in nanoseconds equals a cost in billionths of a hit.
-            algorithm: Algorithm::Debt(Debt::new(Pace::ONE_PER_SECOND.rate(), Cost::ZERO)),
+            algorithm: Algorithm::Debt(DebtBucket::new(
+                ExactRate::ONE_PER_SECOND.rate(),
+                Cost::ZERO,
+            )),
             action: None,
             weight: Weight::ONE,
             keys_max,
             shadow: false,
         };
-        let policy = Policy { action: Action::Delay, max_delay };
-        Orders { limiter: Arc::new(Limiter::new(policy, vec![limit], seed)) }
+        let policy = LimiterPolicy { action: LimitAction::Delay, max_delay };
+        GatekeeperOrders { limiter: Arc::new(Limiter::new(policy, vec![limit], seed)) }
     }
 
     /// The orders as a limiter with one limit.
@@ -82,7 +85,7 @@ impl Orders {
 
     /// Makes the identifier wait until this time, unless it has to wait for longer already.
     pub fn learn(&self, hash: KeyHash, until: Time, now: Time) {
-        self.limiter.absorb_state(0, hash, Cost(until.since(now).0), now);
+        self.limiter.apply_remote_deficit(0, hash, Cost(until.since(now).0), now);
     }
 
     /// The time until which the identifier has to wait; a time in the past if it does not. For the
@@ -95,14 +98,14 @@ impl Orders {
 
     /// Decides on a request. Changes nothing.
     #[must_use]
-    pub fn decide(&self, hash: KeyHash, now: Time) -> Word {
+    pub fn decide(&self, hash: KeyHash, now: Time) -> OrderVerdict {
         let until = self.until(hash);
         if until <= now {
-            Word::Accepted
+            OrderVerdict::Accepted
         } else if until.since(now) <= self.limiter.policy().max_delay {
-            Word::Delayed(until)
+            OrderVerdict::Delayed(until)
         } else {
-            Word::Rejected(until)
+            OrderVerdict::Rejected(until)
         }
     }
 
@@ -118,8 +121,8 @@ impl Orders {
 
     /// The key of an identifier in the limiter.
     #[must_use]
-    pub fn key(hash: KeyHash) -> Key {
-        Key { limit: 0, hash }
+    pub fn key(hash: KeyHash) -> LimitKey {
+        LimitKey { limit: 0, hash }
     }
 }
 
@@ -127,9 +130,9 @@ impl Orders {
 mod tests {
     use super::*;
 
-    fn orders(keys_max: usize) -> Orders {
+    fn orders(keys_max: usize) -> GatekeeperOrders {
         let max_delay = Nanos::from_secs(5);
-        Orders::new("d".into(), vec![Part::Tag], keys_max, max_delay, Seed([7; 16]))
+        GatekeeperOrders::new("d".into(), vec![KeyPart::Tag], keys_max, max_delay, KeySeed([7; 16]))
     }
 
     #[test]
@@ -138,18 +141,18 @@ mod tests {
             let orders = orders(keys_max);
             let at = |ms| Time(1_790_000_000_000_000_000).plus(Nanos::from_millis(ms));
             let (c, other) = (orders.hash(b"c"), orders.hash(b"other"));
-            assert_eq!(orders.decide(c, at(0)), Word::Accepted);
+            assert_eq!(orders.decide(c, at(0)), OrderVerdict::Accepted);
             orders.learn(c, at(5_000), at(0));
-            assert_eq!(orders.decide(c, at(0)), Word::Delayed(at(5_000)));
+            assert_eq!(orders.decide(c, at(0)), OrderVerdict::Delayed(at(5_000)));
             orders.learn(c, at(5_001), at(0));
-            assert_eq!(orders.decide(c, at(0)), Word::Rejected(at(5_001)));
-            assert_eq!(orders.decide(c, at(1)), Word::Delayed(at(5_001)));
+            assert_eq!(orders.decide(c, at(0)), OrderVerdict::Rejected(at(5_001)));
+            assert_eq!(orders.decide(c, at(1)), OrderVerdict::Delayed(at(5_001)));
             orders.learn(c, at(1_500), at(1));
             orders.learn(c, at(0), at(1));
             assert_eq!(orders.until(c), at(5_001));
             assert_eq!((orders.in_force(at(5_000)), orders.in_force(at(5_001))), (1, 0));
-            assert_eq!(orders.decide(c, at(5_001)), Word::Accepted);
-            assert_eq!(orders.decide(other, at(0)), Word::Accepted);
+            assert_eq!(orders.decide(c, at(5_001)), OrderVerdict::Accepted);
+            assert_eq!(orders.decide(other, at(0)), OrderVerdict::Accepted);
         }
     }
 

@@ -5,18 +5,18 @@
 //! soon refuse everything, unlike the same limit when it is enforced.
 
 use super::Limiter;
-use super::standing::Standing;
-use crate::classify::Key;
-use crate::limit::{Action, Unit};
+use super::standing::LongestWaits;
+use crate::classify::LimitKey;
+use crate::limit::{LimitAction, LimitUnit};
 use crate::limiter::Reason;
-use crate::table::Entry;
+use crate::table::TableEntry;
 use crate::units::{Cost, Nanos, Time};
 
 /// The effect that a limit in shadow mode would have had on a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Shadowed {
+pub struct ShadowEffect {
     /// `Reject`, `Delay` or `Hold`.
-    pub action: Action,
+    pub action: LimitAction,
     /// The limit, and the state of the client's bucket there.
     pub reason: Reason,
 }
@@ -25,30 +25,30 @@ impl Limiter {
     /// The effect that a limit in shadow mode would have before the request runs. `None` if it
     /// would hold the response, because the cost is unknown at this time, or queue the request. A
     /// wait that is too long is a refusal.
-    pub(super) fn shadowed(&self, shadowed: Shadowed) -> Option<Shadowed> {
+    pub(super) fn shadowed(&self, shadowed: ShadowEffect) -> Option<ShadowEffect> {
         let too_long = shadowed.reason.wait > self.policy.max_delay;
         match shadowed.action {
-            Action::Reject => Some(shadowed),
-            _ if too_long => Some(Shadowed { action: Action::Reject, ..shadowed }),
-            Action::Delay => Some(shadowed),
-            Action::Hold | Action::Queue => None,
+            LimitAction::Reject => Some(shadowed),
+            _ if too_long => Some(ShadowEffect { action: LimitAction::Reject, ..shadowed }),
+            LimitAction::Delay => Some(shadowed),
+            LimitAction::Hold | LimitAction::Queue => None,
         }
     }
 
     /// Whether a limit in shadow mode would refuse the request, and so does not count it.
-    pub(super) fn would_refuse(&self, key: &Key, entry: &Entry<'_>, now: Time) -> bool {
+    pub(super) fn would_refuse(&self, key: &LimitKey, entry: &TableEntry<'_>, now: Time) -> bool {
         let limit = &self.limits[usize::from(key.limit)];
-        let needed = if limit.unit == Unit::Hits { Cost::hits(1) } else { Cost::ZERO };
+        let needed = if limit.unit == LimitUnit::Hits { Cost::hits(1) } else { Cost::ZERO };
         limit.shadow
-            && limit.action(self.policy.action) == Action::Reject
+            && limit.action(self.policy.action) == LimitAction::Reject
             && entry.with(|state| limit.algorithm.wait(state, needed, now)) > Nanos::ZERO
     }
 }
 
-impl Standing {
+impl LongestWaits {
     /// Notes what a limit in shadow mode would do. Refusals take precedence, then longer waits.
-    pub(super) fn note(&mut self, shadowed: Shadowed) {
-        let rank = |one: &Shadowed| (one.action == Action::Reject, one.reason.wait);
+    pub(super) fn note(&mut self, shadowed: ShadowEffect) {
+        let rank = |one: &ShadowEffect| (one.action == LimitAction::Reject, one.reason.wait);
         if self.shadowed.is_none_or(|noted| rank(&shadowed) > rank(&noted)) {
             self.shadowed = Some(shadowed);
         }

@@ -5,25 +5,25 @@
 
 use super::Limiter;
 use crate::bucket::Algorithm;
-use crate::classify::Key;
+use crate::classify::LimitKey;
 use crate::units::{Cost, Nanos, Time};
 
 impl Limiter {
     /// Decides on `hits` under one key, and charges them if they pass. Returns the time until they
     /// would pass; zero: they were charged.
-    pub fn hit(&self, key: Key, hits: u64, now: Time) -> Nanos {
+    pub fn hit(&self, key: LimitKey, hits: u64, now: Time) -> Nanos {
         self.hit_by(&self.limits[usize::from(key.limit)].algorithm, key, hits, now)
     }
 
     /// Makes the processor load the bucket of a key from memory, for a `hit` that follows soon.
-    pub fn touch(&self, key: Key) {
+    pub fn touch(&self, key: LimitKey) {
         self.tables[usize::from(key.limit)].touch(key.hash);
     }
 
     /// Like `hit`, with other parameters than those of the key's limit; the table stores one word a
     /// key, and so must `algorithm`. Returns the time until the hits would pass; zero: they were
     /// charged. Refused hits are charged nothing, and in most cases no set is taken for them.
-    pub fn hit_by(&self, algorithm: &Algorithm, key: Key, hits: u64, now: Time) -> Nanos {
+    pub fn hit_by(&self, algorithm: &Algorithm, key: LimitKey, hits: u64, now: Time) -> Nanos {
         let table = &self.tables[usize::from(key.limit)];
         let cost = Cost::hits(hits);
         if let Some(state) = table.peek(key.hash) {
@@ -43,7 +43,7 @@ impl Limiter {
 
     /// Records a hit at the time `at` that has been served already, whatever the level. Returns how
     /// long the next hit must wait. `at` is later than `now` if the hit is delayed until then.
-    pub fn record(&self, key: Key, at: Time, now: Time) -> Nanos {
+    pub fn record(&self, key: LimitKey, at: Time, now: Time) -> Nanos {
         let algorithm = &self.limits[usize::from(key.limit)].algorithm;
         let mut entry = self.tables[usize::from(key.limit)].take(key.hash);
         let recorded = |state: &mut [u64]| {

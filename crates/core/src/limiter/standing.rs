@@ -3,30 +3,30 @@
 //!
 //! Reading charges nothing. The decision on requests: `limiter`.
 
-use super::{Limiter, Reason, Shadowed, Ticket, longer};
+use super::{Limiter, Reason, ShadowEffect, Ticket, longer};
 use crate::bucket::Algorithm;
-use crate::classify::{Key, Keys};
+use crate::classify::{LimitKey, LimitKeys};
 use crate::key::KeyHash;
-use crate::limit::{Action, Limit};
+use crate::limit::{Limit, LimitAction};
 use crate::units::{Cost, Nanos, Time};
 
 /// The longest wait of each kind that the limits demand for a request.
 #[derive(Default)]
-pub(super) struct Standing {
+pub(super) struct LongestWaits {
     pub refusing: Option<Reason>,
     pub delaying: Option<Reason>,
     pub holding: Option<Reason>,
-    pub shadowed: Option<Shadowed>,
+    pub shadowed: Option<ShadowEffect>,
 }
 
-impl Standing {
-    pub fn add(&mut self, action: Action, reason: Reason) {
+impl LongestWaits {
+    pub fn add(&mut self, action: LimitAction, reason: Reason) {
         let place = match action {
-            Action::Reject => &mut self.refusing,
-            Action::Delay => &mut self.delaying,
-            Action::Hold => &mut self.holding,
-            // The request is admitted; its place in the queue depends on `latest`.
-            Action::Queue => return,
+            LimitAction::Reject => &mut self.refusing,
+            LimitAction::Delay => &mut self.delaying,
+            LimitAction::Hold => &mut self.holding,
+            // The request is admitted; its place in the queue depends on `furthest_in_debt`.
+            LimitAction::Queue => return,
         };
         *place = longer(*place, Some(reason));
     }
@@ -36,12 +36,18 @@ impl Limiter {
     /// How long an admitted request would have to wait until it owes nothing under limits with this
     /// action; at most `max_delay`. `shadow`: of limits in shadow mode, otherwise of all others.
     #[must_use]
-    pub fn debt(&self, ticket: &Ticket, action: Action, shadow: bool, now: Time) -> Option<Reason> {
+    pub fn debt(
+        &self,
+        ticket: &Ticket,
+        action: LimitAction,
+        shadow: bool,
+        now: Time,
+    ) -> Option<Reason> {
         let mut longest = None;
         for key in ticket.keys.as_slice() {
             let limit = &self.limits[usize::from(key.limit)];
             let applies = limit.shadow == shadow && limit.action(self.policy.action) == action;
-            let standing = self.standing_beside(ticket, *key, now);
+            let standing = self.standing_without_own(ticket, *key, now);
             if applies && standing.wait > Nanos::ZERO {
                 longest = longer(longest, Some(standing));
             }
@@ -52,7 +58,7 @@ impl Limiter {
     /// The state of a bucket of an admitted request now, without what the request itself was
     /// charged: a request does not wait for its own cost.
     #[must_use]
-    pub fn standing_beside(&self, ticket: &Ticket, key: Key, now: Time) -> Reason {
+    pub fn standing_without_own(&self, ticket: &Ticket, key: LimitKey, now: Time) -> Reason {
         let mut charged = ticket.keys.as_slice().iter().zip(ticket.moved.as_slice());
         let own = charged.find_map(|(of, moved)| (*of == key).then_some(*moved));
         let own = own.unwrap_or_default();
@@ -67,7 +73,7 @@ impl Limiter {
     }
 
     /// Whether the client of a request is in debt now, without what the request itself was charged.
-    /// Takes no set, like [`Limiter::latest`].
+    /// Takes no set, like [`Limiter::furthest_in_debt`].
     #[must_use]
     pub fn owes(&self, ticket: &Ticket, now: Time) -> bool {
         ticket.keys.as_slice().iter().zip(ticket.moved.as_slice()).any(|(key, own)| {
@@ -84,7 +90,7 @@ impl Limiter {
     /// The wait, from the start of a request, that the bucket of its key at `place` demands. If the
     /// limit decides before the request runs, without what the request itself was charged. Zero if
     /// the limit has no debt bucket, or the bucket is absent. Takes no set, like
-    /// [`Limiter::latest`].
+    /// [`Limiter::furthest_in_debt`].
     #[must_use]
     pub fn overdue(&self, ticket: &Ticket, place: usize) -> Nanos {
         let (Some(key), Some(own)) =
@@ -106,18 +112,23 @@ impl Limiter {
     /// client is in credit. Must be called before `ask`, which charges the request itself. Takes no
     /// set: a bucket that is being moved at this moment counts as in credit.
     #[must_use]
-    pub fn latest(&self, keys: &Keys, now: Time) -> Option<Key> {
+    pub fn furthest_in_debt(&self, keys: &LimitKeys, now: Time) -> Option<LimitKey> {
         self.furthest(keys, now, |limit| !limit.shadow)
     }
 
     /// The same among limits in shadow mode that would make the request wait in the queue.
     #[must_use]
-    pub fn latest_in_shadow(&self, keys: &Keys, now: Time) -> Option<Key> {
-        let queues = |limit: &Limit| limit.action(self.policy.action) == Action::Queue;
+    pub fn furthest_in_shadow_debt(&self, keys: &LimitKeys, now: Time) -> Option<LimitKey> {
+        let queues = |limit: &Limit| limit.action(self.policy.action) == LimitAction::Queue;
         self.furthest(keys, now, |limit| limit.shadow && queues(limit))
     }
 
-    fn furthest(&self, keys: &Keys, now: Time, of: impl Fn(&Limit) -> bool) -> Option<Key> {
+    fn furthest(
+        &self,
+        keys: &LimitKeys,
+        now: Time,
+        of: impl Fn(&Limit) -> bool,
+    ) -> Option<LimitKey> {
         let late = keys.as_slice().iter().filter_map(|key| {
             let index = usize::from(key.limit);
             let limit = &self.limits[index];
@@ -134,7 +145,7 @@ impl Limiter {
     /// The state of bucket `hash` of the limit at `index` now. An absent bucket owes nothing.
     #[must_use]
     pub fn standing_of(&self, index: usize, hash: KeyHash, now: Time) -> Reason {
-        let key = Key { limit: index as u8, hash };
+        let key = LimitKey { limit: index as u8, hash };
         let (Some(limit), Some(table)) = (self.limits.get(index), self.tables.get(index)) else {
             return Reason { key, level: None, wait: Nanos::ZERO };
         };

@@ -6,16 +6,16 @@
 //! can decide alone when the store is unreachable. The requests to the store itself are not made
 //! here.
 
-use super::{Limiter, Reason, Shadowed, Standing, Ticket, Verdict};
+use super::{Limiter, LongestWaits, Reason, ShadowEffect, Ticket, Verdict};
 use crate::bucket::Algorithm;
-use crate::classify::{Key, Keys};
-use crate::limit::{Action, LIMITS_MAX, Limit, Unit};
-use crate::table::Entry;
+use crate::classify::{LimitKey, LimitKeys};
+use crate::limit::{LIMITS_MAX, Limit, LimitAction, LimitUnit};
+use crate::table::TableEntry;
 use crate::units::{Cost, Nanos, Time};
 
 /// The state of one bucket as the store reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Word {
+pub struct StoreBucketState {
     /// Time until the bucket is full, before this request. Without a level: until it is free.
     pub before: Nanos,
     /// The same after this request.
@@ -29,19 +29,19 @@ pub struct Word {
 impl Limiter {
     /// The charge that a limit asks the store for when a request arrives: one hit, or nothing yet.
     #[must_use]
-    pub fn asks(limit: &Limit) -> Cost {
-        if limit.unit == Unit::Hits { Cost::hits(1) } else { Cost::ZERO }
+    pub fn initial_charge(limit: &Limit) -> Cost {
+        if limit.unit == LimitUnit::Hits { Cost::hits(1) } else { Cost::ZERO }
     }
 
     /// The longest wait under a limit with which a request is still admitted; `None`: any wait. A
     /// limit in shadow mode admits any wait, or the store would charge no other limit.
     #[must_use]
-    pub fn patience(&self, limit: &Limit) -> Option<Nanos> {
+    pub fn admitted_wait_max(&self, limit: &Limit) -> Option<Nanos> {
         match limit.action(self.policy.action) {
             _ if limit.shadow => None,
-            Action::Reject => Some(Nanos::ZERO),
-            Action::Delay | Action::Hold => Some(self.policy.max_delay),
-            Action::Queue => None,
+            LimitAction::Reject => Some(Nanos::ZERO),
+            LimitAction::Delay | LimitAction::Hold => Some(self.policy.max_delay),
+            LimitAction::Queue => None,
         }
     }
 
@@ -50,27 +50,27 @@ impl Limiter {
     /// again, and limits in hits are decided by its reports. For limits in CPU time the local state
     /// decides, because it includes the requests that run at present.
     #[must_use]
-    pub fn ask_told(
+    pub fn ask_with_remote(
         &self,
-        keys: &Keys,
-        words: &[Option<Word>],
+        keys: &LimitKeys,
+        words: &[Option<StoreBucketState>],
         estimate: Cost,
         now: Time,
     ) -> (Verdict, Ticket) {
         let mut ticket = Ticket::new(keys, estimate, now);
         let keys = keys.as_slice();
         let word = |place: usize| words.get(place).copied().flatten();
-        let mut sets: [Option<Entry<'_>>; LIMITS_MAX] = [const { None }; LIMITS_MAX];
-        let mut standing = Standing::default();
+        let mut sets: [Option<TableEntry<'_>>; LIMITS_MAX] = [const { None }; LIMITS_MAX];
+        let mut standing = LongestWaits::default();
         for (place, (set, key)) in sets.iter_mut().zip(keys).enumerate() {
             let entry = self.tables[usize::from(key.limit)].take(key.hash);
             match word(place).and_then(|word| self.reason(*key, &word)) {
-                _ if !self.has_a_say(key) => {}
+                _ if !self.restrains(key) => {}
                 Some(reason) if reason.wait > Nanos::ZERO => {
                     let limit = &self.limits[usize::from(key.limit)];
                     let action = limit.action(self.policy.action);
                     if limit.shadow {
-                        standing.note(Shadowed { action, reason });
+                        standing.note(ShadowEffect { action, reason });
                     } else {
                         standing.add(action, reason);
                     }
@@ -96,24 +96,24 @@ impl Limiter {
         (verdict, ticket)
     }
 
-    fn in_hits(&self, key: Key) -> bool {
-        self.limits[usize::from(key.limit)].unit == Unit::Hits
+    fn in_hits(&self, key: LimitKey) -> bool {
+        self.limits[usize::from(key.limit)].unit == LimitUnit::Hits
     }
 
     /// The wait of a client under a limit in hits, from a store's report; `None`: the local bucket
     /// decides.
-    fn reason(&self, key: Key, word: &Word) -> Option<Reason> {
+    fn reason(&self, key: LimitKey, word: &StoreBucketState) -> Option<Reason> {
         let limit = &self.limits[usize::from(key.limit)];
         let Algorithm::Debt(debt) = &limit.algorithm else { return None };
         let full_at = word.clock.plus(word.before);
-        let wait = debt.wait(full_at, Self::asks(limit), word.clock);
+        let wait = debt.wait(full_at, Self::initial_charge(limit), word.clock);
         let level = Some(debt.level(full_at, word.clock));
         self.in_hits(key).then_some(Reason { key, level, wait })
     }
 
     /// Time until the bucket of `key` is full, or free, according to the local state.
     #[must_use]
-    pub fn ahead(&self, key: Key, now: Time) -> Nanos {
+    pub fn ahead(&self, key: LimitKey, now: Time) -> Nanos {
         let index = usize::from(key.limit);
         let (Some(limit), Some(table)) = (self.limits.get(index), self.tables.get(index)) else {
             return Nanos::ZERO;
@@ -122,7 +122,7 @@ impl Limiter {
     }
 
     /// Makes the bucket of `key` full, or free, no earlier than `ahead` from now.
-    pub fn raise(&self, key: Key, ahead: Nanos, now: Time) {
+    pub fn raise(&self, key: LimitKey, ahead: Nanos, now: Time) {
         let index = usize::from(key.limit);
         let (Some(limit), Some(table)) = (self.limits.get(index), self.tables.get(index)) else {
             return;
@@ -138,26 +138,26 @@ impl Limiter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bucket::debt::Debt;
-    use crate::bucket::sliding::Sliding;
-    use crate::key::{KeyHash, Seed};
-    use crate::limit::{Part, When};
-    use crate::limiter::Policy;
-    use crate::sim::random::Random;
-    use crate::units::{Pace, Weight};
+    use crate::bucket::debt::DebtBucket;
+    use crate::bucket::sliding::SlidingWindow;
+    use crate::key::{KeyHash, KeySeed};
+    use crate::limit::{KeyPart, LimitCondition};
+    use crate::limiter::LimiterPolicy;
+    use crate::sim::random::SimRandom;
+    use crate::units::{ExactRate, Weight};
     use alloc::vec;
     use alloc::vec::Vec;
 
-    fn limit(name: &str, unit: Unit, action: Option<Action>, burst: u64) -> Limit {
-        let rate = Pace::ONE_PER_SECOND.rate();
-        let algorithm = match (name, Sliding::new(Nanos::from_secs(2), Cost::hits(3))) {
+    fn limit(name: &str, unit: LimitUnit, action: Option<LimitAction>, burst: u64) -> Limit {
+        let rate = ExactRate::ONE_PER_SECOND.rate();
+        let algorithm = match (name, SlidingWindow::new(Nanos::from_secs(2), Cost::hits(3))) {
             ("window", Ok(sliding)) => Algorithm::Sliding(sliding),
-            _ => Algorithm::Debt(Debt::new(rate, Cost::hits(burst))),
+            _ => Algorithm::Debt(DebtBucket::new(rate, Cost::hits(burst))),
         };
         Limit {
             name: name.into(),
-            by: vec![Part::All],
-            when: When::default(),
+            by: vec![KeyPart::All],
+            when: LimitCondition::default(),
             unit,
             algorithm,
             action,
@@ -169,22 +169,22 @@ mod tests {
 
     fn limits() -> Vec<Limit> {
         vec![
-            limit("rate", Unit::Hits, None, 3),
-            limit("slow", Unit::Hits, Some(Action::Delay), 2),
-            limit("hold", Unit::Hits, Some(Action::Hold), 2),
-            limit("cpu", Unit::Cpu, Some(Action::Reject), 2),
-            limit("late", Unit::Cpu, Some(Action::Delay), 1),
-            limit("window", Unit::Cpu, Some(Action::Reject), 0),
-            limit("queue", Unit::Cpu, Some(Action::Queue), 1),
+            limit("rate", LimitUnit::Hits, None, 3),
+            limit("slow", LimitUnit::Hits, Some(LimitAction::Delay), 2),
+            limit("hold", LimitUnit::Hits, Some(LimitAction::Hold), 2),
+            limit("cpu", LimitUnit::Cpu, Some(LimitAction::Reject), 2),
+            limit("late", LimitUnit::Cpu, Some(LimitAction::Delay), 1),
+            limit("window", LimitUnit::Cpu, Some(LimitAction::Reject), 0),
+            limit("queue", LimitUnit::Cpu, Some(LimitAction::Queue), 1),
         ]
     }
 
     fn limiter() -> Limiter {
-        let policy = Policy { action: Action::Reject, max_delay: Nanos::from_secs(4) };
-        Limiter::new(policy, limits(), Seed([5; 16]))
+        let policy = LimiterPolicy { action: LimitAction::Reject, max_delay: Nanos::from_secs(4) };
+        Limiter::new(policy, limits(), KeySeed([5; 16]))
     }
 
-    fn give_back(limiter: &Limiter, key: Key, moved: Nanos, now: Time) {
+    fn give_back(limiter: &Limiter, key: LimitKey, moved: Nanos, now: Time) {
         if moved > Nanos::ZERO {
             let index = usize::from(key.limit);
             let worth = |state: &[u64]| limiter.limits()[index].algorithm.worth(state, now);
@@ -198,21 +198,22 @@ mod tests {
     #[test]
     fn what_others_have_used_is_owed_here() {
         let (told, now) = (limiter(), Time(1_000_000_000_000_000_000));
-        let key = Key { limit: 3, hash: KeyHash::from_bits(1) };
-        let mut keys = Keys::default();
+        let key = LimitKey { limit: 3, hash: KeyHash::from_bits(1) };
+        let mut keys = LimitKeys::default();
         keys.push(key);
         told.raise(key, Nanos::from_secs(3), now);
         told.raise(key, Nanos::from_secs(1), now);
         assert_eq!(told.ahead(key, now), Nanos::from_secs(3));
         let second = Nanos::from_secs(1);
-        let word = Word { before: second, after: second, charged: false, clock: Time(5) };
+        let word =
+            StoreBucketState { before: second, after: second, charged: false, clock: Time(5) };
         for words in [&[Some(word)][..], &[None], &[]] {
-            let (verdict, _) = told.ask_told(&keys, words, Cost::ZERO, now);
+            let (verdict, _) = told.ask_with_remote(&keys, words, Cost::ZERO, now);
             let Verdict::Deny { retry_after, .. } = verdict else { panic!("{verdict:?}") };
             assert_eq!(retry_after, second);
         }
         // This works for a history and for the block of a window too, and a debt ends with time.
-        let window = Key { limit: 5, ..key };
+        let window = LimitKey { limit: 5, ..key };
         told.raise(window, second, now);
         assert_eq!(told.standing_of(5, window.hash, now).wait, second);
         assert_eq!(told.ahead(key, now.plus(Nanos::from_secs(9))), Nanos::ZERO);
@@ -223,7 +224,7 @@ mod tests {
     /// know what runs.
     #[test]
     fn who_is_told_decides_as_one_who_counts_everything() {
-        let mut random = Random::new(11, 0);
+        let mut random = SimRandom::new(11, 0);
         let mut below = |bound: u64| random.bits() % bound;
         let (alone, store, told) = (limiter(), limiter(), limiter());
         let (mut now, apart) = (Time(1_000_000_000_000_000_000), Nanos::from_secs(10_000));
@@ -231,37 +232,37 @@ mod tests {
         for _ in 0..20_000 {
             now = now.plus(Nanos(below(700_000_000)));
             let clock = now.plus(apart);
-            let mut keys = Keys::default();
+            let mut keys = LimitKeys::default();
             for limit in 0..7 {
                 if below(3) > 0 {
-                    keys.push(Key { limit, hash: KeyHash::from_bits(1 + below(2)) });
+                    keys.push(LimitKey { limit, hash: KeyHash::from_bits(1 + below(2)) });
                 }
             }
             let estimate = Cost(below(400_000_000));
             let (verdict, ticket) = alone.ask(&keys, estimate, now);
-            let ahead = |key: &Key| store.ahead(*key, clock);
+            let ahead = |key: &LimitKey| store.ahead(*key, clock);
             let before: Vec<Nanos> = keys.as_slice().iter().map(ahead).collect();
             let refused = keys.as_slice().iter().zip(&before).any(|(key, before)| {
                 let limit = &store.limits()[usize::from(key.limit)];
                 let state = [clock.plus(*before).0; 2];
-                let wait = limit.algorithm.wait(&state, Limiter::asks(limit), clock);
-                store.patience(limit).is_some_and(|patience| wait > patience)
+                let wait = limit.algorithm.wait(&state, Limiter::initial_charge(limit), clock);
+                store.admitted_wait_max(limit).is_some_and(|patience| wait > patience)
             });
-            let words: Vec<Option<Word>> = keys
+            let words: Vec<Option<StoreBucketState>> = keys
                 .as_slice()
                 .iter()
                 .zip(before)
                 .map(|(key, before)| {
-                    let asked = Limiter::asks(&store.limits()[usize::from(key.limit)]);
+                    let asked = Limiter::initial_charge(&store.limits()[usize::from(key.limit)]);
                     if !refused && asked > Cost::ZERO {
                         store.absorb(usize::from(key.limit), key.hash, asked, clock, clock);
                     }
                     let after = store.ahead(*key, clock);
                     told.raise(*key, after, now);
-                    Some(Word { before, after, charged: !refused, clock })
+                    Some(StoreBucketState { before, after, charged: !refused, clock })
                 })
                 .collect();
-            let (there, other) = told.ask_told(&keys, &words, estimate, now);
+            let (there, other) = told.ask_with_remote(&keys, &words, estimate, now);
             if matches!(verdict, Verdict::Deny { .. }) && !refused {
                 // The store has charged a request that is refused because of what runs here.
                 for (key, word) in keys.as_slice().iter().zip(words.iter().flatten()) {

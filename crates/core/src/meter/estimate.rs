@@ -9,34 +9,34 @@
 //! ago, is evicted. So a flood of paths that lead nowhere only evicts the routes that weigh least.
 //! A wrong estimate does no lasting harm, because accounts are settled with actual costs.
 
-use crate::key::{KeyHash, KeyHasher, Seed};
+use crate::key::{KeyHash, KeyHasher, KeySeed};
 use crate::units::{Cost, Nanos, Time};
 use alloc::borrow::Cow;
 use alloc::string::String;
 use alloc::vec::Vec;
 
 /// The expected cost of a request before anything is known.
-pub const DEFAULT: Cost = Cost::cpu(Nanos::from_millis(1));
+pub const COST_DEFAULT: Cost = Cost::cpu(Nanos::from_millis(1));
 /// The largest number of routes that can be remembered.
 pub const ROUTES_MAX: usize = 1 << 20;
 /// The time after which what was learned counts half. Shorter: rare routes are forgotten between
 /// two uses. Longer: a site that changes is misjudged for longer.
-pub const HALF_LIFE: Nanos = Nanos::from_secs(600);
+pub const COST_HALF_LIFE: Nanos = Nanos::from_secs(600);
 /// The largest weight of all earlier costs of a route, against 1 for the next one.
 const WEIGHT_MAX: f64 = 31.0;
 /// The same for the mean of all routes, which should not follow a single busy one.
 const ALL_WEIGHT_MAX: f64 = 1023.0;
 /// The number of routes in a set.
-const SET: usize = 8;
+const ROUTES_PER_SET: usize = 8;
 /// A request that costs more than this is counted at this cost.
 const COST_MAX: Cost = Cost::cpu(Nanos::from_secs(3_600));
 /// The number of hexadecimal digits from which on a word is a hash: with a decimal digit among
 /// them, and without.
-const HEX_MIN: (usize, usize) = (8, 16);
+const HEX_DIGITS_MIN: (usize, usize) = (8, 16);
 /// The number of letters and digits from which on a word with a digit in it is a token.
-const TOKEN_MIN: usize = 20;
+const TOKEN_LENGTH_MIN: usize = 20;
 /// The lengths of the parts of a UUID.
-const UUID: [usize; 5] = [8, 4, 4, 4, 12];
+const UUID_PART_LENGTHS: [usize; 5] = [8, 4, 4, 4, 12];
 
 /// Identifies the route of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,7 +47,7 @@ impl RouteHash {
     /// (`classify::normal_path`), or one route is learned several times. The path may include a
     /// query: its names count, its values do not.
     #[must_use]
-    pub fn of(seed: &Seed, method: &str, path: &str) -> RouteHash {
+    pub fn of(seed: &KeySeed, method: &str, path: &str) -> RouteHash {
         let mut hasher = KeyHasher::new(seed);
         hasher.part(method.as_bytes());
         hasher.part(fold(path).as_bytes());
@@ -107,7 +107,7 @@ fn word_length(text: &str) -> usize {
 /// [`UUID_LENGTH`] if `text` begins with a UUID.
 fn uuid_length(text: &str) -> Option<usize> {
     let mut rest = text;
-    for (index, length) in UUID.into_iter().enumerate() {
+    for (index, length) in UUID_PART_LENGTHS.into_iter().enumerate() {
         rest = if index == 0 { rest } else { rest.strip_prefix('-')? };
         let hex = rest.bytes().take_while(u8::is_ascii_hexdigit).count();
         if hex != length || word_length(rest) != length {
@@ -123,13 +123,13 @@ fn names_one_of_many(word: &str) -> bool {
     let digits = word.bytes().filter(u8::is_ascii_digit).count();
     let hex = word.bytes().all(|b| b.is_ascii_hexdigit());
     digits == word.len()
-        || (hex && word.len() >= if digits > 0 { HEX_MIN.0 } else { HEX_MIN.1 })
-        || (digits > 0 && word.len() >= TOKEN_MIN)
+        || (hex && word.len() >= if digits > 0 { HEX_DIGITS_MIN.0 } else { HEX_DIGITS_MIN.1 })
+        || (digits > 0 && word.len() >= TOKEN_LENGTH_MIN)
 }
 
 /// A mean that fades, and the spread of costs around it.
 #[derive(Clone, Copy, Debug, Default)]
-struct Learned {
+struct LearnedCost {
     /// The weight of all costs learned so far; zero: none.
     weight: f64,
     mean: f64,
@@ -138,12 +138,12 @@ struct Learned {
     last: Time,
 }
 
-impl Learned {
-    /// The weight at `now`: halved every [`HALF_LIFE`], linearly in between.
+impl LearnedCost {
+    /// The weight at `now`: halved every [`COST_HALF_LIFE`], linearly in between.
     fn weight_at(&self, now: Time) -> f64 {
         let age = now.since(self.last).0;
-        let halvings = (age / HALF_LIFE.0).min(1_000) as u32;
-        let part = (age % HALF_LIFE.0) as f64 / HALF_LIFE.0 as f64;
+        let halvings = (age / COST_HALF_LIFE.0).min(1_000) as u32;
+        let part = (age % COST_HALF_LIFE.0) as f64 / COST_HALF_LIFE.0 as f64;
         let whole = f64::from_bits(u64::from(1_023 - halvings) << 52);
         self.weight * whole * (1.0 - part / 2.0)
     }
@@ -166,7 +166,7 @@ impl Learned {
 
 /// The prediction for a request that arrives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Foreseen {
+pub struct CostForecast {
     /// The route of the request; `None` if the caller does not need it.
     pub route: Option<RouteHash>,
     /// The expected cost.
@@ -177,16 +177,16 @@ pub struct Foreseen {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Route {
+struct LearnedRoute {
     hash: RouteHash,
-    learned: Learned,
+    learned: LearnedCost,
 }
 
 /// The learned costs of a site's routes.
 #[derive(Clone, Debug)]
 pub struct Estimates {
-    sets: Vec<[Option<Route>; SET]>,
-    all: Learned,
+    sets: Vec<[Option<LearnedRoute>; ROUTES_PER_SET]>,
+    all: LearnedCost,
 }
 
 impl Estimates {
@@ -195,29 +195,32 @@ impl Estimates {
     /// routes are assumed to cost the average.
     #[must_use]
     pub fn new(routes_max: usize) -> Estimates {
-        let sets = routes_max.clamp(SET, ROUTES_MAX).div_ceil(SET);
-        Estimates { sets: alloc::vec![[None; SET]; sets], all: Learned::default() }
+        let sets = routes_max.clamp(ROUTES_PER_SET, ROUTES_MAX).div_ceil(ROUTES_PER_SET);
+        Estimates { sets: alloc::vec![[None; ROUTES_PER_SET]; sets], all: LearnedCost::default() }
     }
 
     /// The expected cost of a request on `route`.
     #[must_use]
     pub fn of(&self, route: RouteHash) -> Cost {
-        self.learned(route).map_or(DEFAULT, Learned::cost)
+        self.learned(route).map_or(COST_DEFAULT, LearnedCost::cost)
     }
 
     /// The expected cost, and whether it is a guess.
     #[must_use]
-    pub fn foresee(&self, route: RouteHash) -> Foreseen {
+    pub fn forecast(&self, route: RouteHash) -> CostForecast {
         let known = self.known(route);
-        let cost = known.map_or_else(|| self.of(route), Learned::cost);
-        Foreseen { route: Some(route), cost, is_guess: known.is_none() }
+        let cost = known.map_or_else(|| self.of(route), LearnedCost::cost);
+        CostForecast { route: Some(route), cost, is_guess: known.is_none() }
     }
 
     /// The likely error of the expected cost: the mean distance of costs from their mean. Before
     /// anything is known it equals the default cost itself.
     #[must_use]
     pub fn spread(&self, route: RouteHash) -> Cost {
-        Cost((self.learned(route).map_or(DEFAULT.0 as f64, |learned| learned.spread) + 0.5) as u64)
+        Cost(
+            (self.learned(route).map_or(COST_DEFAULT.0 as f64, |learned| learned.spread) + 0.5)
+                as u64,
+        )
     }
 
     /// Learns that a request on `route` has cost `cost`. Returns the expected cost of the next one.
@@ -231,7 +234,7 @@ impl Estimates {
         if known.is_none() {
             *slot = None;
         }
-        let fresh = Route { hash: route, learned: Learned::default() };
+        let fresh = LearnedRoute { hash: route, learned: LearnedCost::default() };
         let learned = &mut slot.get_or_insert(fresh).learned;
         learned.learn(cost, WEIGHT_MAX, now);
         learned.cost()
@@ -250,11 +253,11 @@ impl Estimates {
     }
 
     /// The costs of a route or, if it is unknown, of all routes.
-    fn learned(&self, route: RouteHash) -> Option<&Learned> {
+    fn learned(&self, route: RouteHash) -> Option<&LearnedCost> {
         self.known(route).or((self.all.weight > 0.0).then_some(&self.all))
     }
 
-    fn known(&self, route: RouteHash) -> Option<&Learned> {
+    fn known(&self, route: RouteHash) -> Option<&LearnedCost> {
         let set = self.sets.get(self.set_of(route))?;
         set.iter().flatten().find(|one| one.hash == route).map(|one| &one.learned)
     }
@@ -265,10 +268,10 @@ impl Estimates {
 }
 
 /// The slot of a set that is free or weighs least.
-fn lightest(set: &[Option<Route>; SET], now: Time) -> usize {
+fn lightest(set: &[Option<LearnedRoute>; ROUTES_PER_SET], now: Time) -> usize {
     let weight = |place: &usize| set[*place].map_or(-1.0, |one| one.learned.weight_at(now));
     let lighter = |a: &usize, b: &usize| weight(a).total_cmp(&weight(b));
-    (0..SET).min_by(lighter).unwrap_or(0)
+    (0..ROUTES_PER_SET).min_by(lighter).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -302,7 +305,7 @@ mod tests {
 
     #[test]
     fn routes_differ_by_method_and_path_alone() {
-        let route = |method, path| RouteHash::of(&Seed([7; 16]), method, path);
+        let route = |method, path| RouteHash::of(&KeySeed([7; 16]), method, path);
         assert_eq!(route("GET", "/user/1?x=1"), route("GET", "/user/22?x=5"));
         assert_ne!(route("GET", "/user/1"), route("POST", "/user/1"));
         assert_ne!(route("GET", "/user/1"), route("GET", "/users/1"));

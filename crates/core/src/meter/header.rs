@@ -14,31 +14,33 @@ const COST_MAX: Nanos = Nanos::from_secs(3_600);
 /// Why the value of a cost header was not accepted. The fault is the backend's; nothing was
 /// changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeaderFault {
+pub enum HeaderCostError {
     /// A number is missing where one is required.
     Number,
     /// Negative, not a number, or more than an hour.
     Range,
 }
 
-impl fmt::Display for HeaderFault {
+impl fmt::Display for HeaderCostError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            HeaderFault::Number => "the cost header holds no number",
-            HeaderFault::Range => "the cost header's figure is negative, no number or over an hour",
+            HeaderCostError::Number => "the cost header holds no number",
+            HeaderCostError::Range => {
+                "the cost header's figure is negative, no number or over an hour"
+            }
         })
     }
 }
 
-impl core::error::Error for HeaderFault {}
+impl core::error::Error for HeaderCostError {}
 
 /// The CPU time in the value of a header. `None`: the value is well-formed but says nothing about
 /// CPU time, for instance a `Server-Timing` with other metrics. If the header has several lines,
 /// call this for each of them. Of several values the first counts.
 ///
 /// # Errors
-/// The value cannot be true: see [`HeaderFault`].
-pub fn header_cost(value: &[u8]) -> Result<Option<Nanos>, HeaderFault> {
+/// The value cannot be true: see [`HeaderCostError`].
+pub fn header_cost(value: &[u8]) -> Result<Option<Nanos>, HeaderCostError> {
     let value = value.trim_ascii();
     if let Some(report) = after_word(value, b"TEXT") {
         return orca_text(report);
@@ -54,7 +56,7 @@ pub fn header_cost(value: &[u8]) -> Result<Option<Nanos>, HeaderFault> {
     }
     match quantity(value, 1.0) {
         // A single word is a metric of `Server-Timing` without a duration.
-        Err(HeaderFault::Number) if !value.iter().any(u8::is_ascii_digit) => Ok(None),
+        Err(HeaderCostError::Number) if !value.iter().any(u8::is_ascii_digit) => Ok(None),
         cost => cost.map(Some),
     }
 }
@@ -67,7 +69,7 @@ fn after_word<'a>(value: &'a [u8], word: &[u8]) -> Option<&'a [u8]> {
 }
 
 /// `db;dur=53, cpu;desc="of all, really";dur=2.4`
-fn server_timing(value: &[u8]) -> Result<Option<Nanos>, HeaderFault> {
+fn server_timing(value: &[u8]) -> Result<Option<Nanos>, HeaderCostError> {
     for metric in pieces(value, b',') {
         let mut parts = pieces(metric, b';').map(<[u8]>::trim_ascii);
         if !parts.next().is_some_and(|name| name.eq_ignore_ascii_case(b"cpu")) {
@@ -82,7 +84,7 @@ fn server_timing(value: &[u8]) -> Result<Option<Nanos>, HeaderFault> {
 }
 
 /// `cpu_utilization=0.3, request_cost.cpu=0.012`; early reports wrote a colon.
-fn orca_text(report: &[u8]) -> Result<Option<Nanos>, HeaderFault> {
+fn orca_text(report: &[u8]) -> Result<Option<Nanos>, HeaderCostError> {
     let mut pairs = pieces(report, b',').filter_map(pair);
     match pairs.find(|(name, _)| *name == b"request_cost.cpu") {
         Some((_, value)) => quantity(unquoted(value), 1.0).map(Some),
@@ -92,7 +94,7 @@ fn orca_text(report: &[u8]) -> Result<Option<Nanos>, HeaderFault> {
 
 /// `{"cpu_utilization": 0.3, "request_cost": {"cpu": 0.012}}`: the member `cpu` of the member
 /// `request_cost`. Everything else is skipped, well-formed or not.
-fn orca_json(report: &[u8]) -> Result<Option<Nanos>, HeaderFault> {
+fn orca_json(report: &[u8]) -> Result<Option<Nanos>, HeaderCostError> {
     let (mut rest, mut depth, mut costs) = (report, 0_u32, false);
     while let Some((&byte, after)) = rest.split_first() {
         rest = after;
@@ -163,16 +165,16 @@ fn unquoted(value: &[u8]) -> &[u8] {
 }
 
 /// A number with a unit, or one without, in units of `plain` seconds.
-fn quantity(value: &[u8], plain: f64) -> Result<Nanos, HeaderFault> {
+fn quantity(value: &[u8], plain: f64) -> Result<Nanos, HeaderCostError> {
     const UNITS: [(&str, f64); 4] = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
-    let text = core::str::from_utf8(value).map_err(|_| HeaderFault::Number)?.trim();
+    let text = core::str::from_utf8(value).map_err(|_| HeaderCostError::Number)?.trim();
     let with_unit =
         UNITS.iter().find_map(|(unit, size)| text.strip_suffix(unit).map(|number| (number, *size)));
     let (number, size) = with_unit.unwrap_or((text, plain));
-    let number: f64 = number.trim_end().parse().map_err(|_| HeaderFault::Number)?;
+    let number: f64 = number.trim_end().parse().map_err(|_| HeaderCostError::Number)?;
     let seconds = number * size;
     let credible = seconds >= 0.0 && seconds * SECOND as f64 <= COST_MAX.0 as f64;
-    credible.then(|| Nanos::from_secs_f64(seconds)).ok_or(HeaderFault::Range)
+    credible.then(|| Nanos::from_secs_f64(seconds)).ok_or(HeaderCostError::Range)
 }
 
 #[cfg(test)]
@@ -180,7 +182,7 @@ mod tests {
     use super::*;
     use std::string::String;
 
-    fn cost(value: &str) -> Result<Option<Nanos>, HeaderFault> {
+    fn cost(value: &str) -> Result<Option<Nanos>, HeaderCostError> {
         header_cost(value.as_bytes())
     }
 
@@ -253,13 +255,13 @@ mod tests {
             "TEXT request_cost.cpu=-0.1",
             "JSON {\"request_cost\":{\"cpu\":\"NaN\"}}",
         ] {
-            assert_eq!(cost(value), Err(HeaderFault::Range), "{value}");
+            assert_eq!(cost(value), Err(HeaderCostError::Range), "{value}");
         }
         for value in ["12x", "1 2", "1.2.3", "cpu;dur=", "cpu;dur=x", "TEXT request_cost.cpu=x"] {
-            assert_eq!(cost(value), Err(HeaderFault::Number), "{value}");
+            assert_eq!(cost(value), Err(HeaderCostError::Number), "{value}");
         }
         let long: String = core::iter::repeat_n('{', 100_000).collect();
         assert_eq!(cost(&long), Ok(None));
-        assert_eq!(header_cost(b"\xff\xfe 7"), Err(HeaderFault::Number));
+        assert_eq!(header_cost(b"\xff\xfe 7"), Err(HeaderCostError::Number));
     }
 }

@@ -10,18 +10,18 @@
 //! CPU time used while no request ran is charged to no client. All values have the meter's
 //! fractional bits.
 
-use super::{FRACTION, ONE};
+use super::{FRACTION_BITS, NANO_UNITS};
 
 /// The highest speed relative to the shared clock. A backend may use more for a request than the
 /// processors it is configured with, in threads that are not counted.
-const PACE_MAX: u128 = 4 * ONE;
+const PACE_MAX: u128 = 4 * NANO_UNITS;
 
 /// The part of earlier samples that is kept at each sample: after four samples it is half.
-const KEPT: (u128, u128) = (21, 25);
+const SAMPLE_KEPT_PART: (u128, u128) = (21, 25);
 
 /// The pace, and the sums that it is computed from.
 #[derive(Clone, Debug)]
-pub(super) struct Pace {
+pub(super) struct ClockPace {
     pace: u128,
     /// The time on the shared clock, and the charges, since the last sample.
     shared: u128,
@@ -34,21 +34,22 @@ pub(super) struct Pace {
     pub(super) unpaid: u128,
 }
 
-impl Default for Pace {
-    fn default() -> Pace {
-        Pace { pace: ONE, shared: 0, charged: 0, late: (0, 0), owed: 0, unpaid: 0 }
+impl Default for ClockPace {
+    fn default() -> ClockPace {
+        ClockPace { pace: NANO_UNITS, shared: 0, charged: 0, late: (0, 0), owed: 0, unpaid: 0 }
     }
 }
 
-impl Pace {
+impl ClockPace {
     /// Begins again, except for `unpaid`.
     pub(super) fn forget(&mut self) {
-        *self = Pace { unpaid: self.unpaid, ..Pace::default() };
+        *self = ClockPace { unpaid: self.unpaid, ..ClockPace::default() };
     }
 
     /// The charge for an advance of the shared clock by `shared`.
     pub(super) fn spend(&mut self, shared: u128) -> u128 {
-        let spent = (shared >> (FRACTION / 2)).saturating_mul(self.pace >> (FRACTION / 2));
+        let spent =
+            (shared >> (FRACTION_BITS / 2)).saturating_mul(self.pace >> (FRACTION_BITS / 2));
         self.shared = self.shared.saturating_add(shared);
         self.charged = self.charged.saturating_add(spent);
         spent
@@ -66,10 +67,10 @@ impl Pace {
             return;
         }
         // More than can be charged in the time that requests ran was not used by them.
-        let payable = used.min(shared.saturating_mul(PACE_MAX >> FRACTION));
+        let payable = used.min(shared.saturating_mul(PACE_MAX >> FRACTION_BITS));
         self.unpaid = self.unpaid.saturating_add(used - payable);
         self.owed = self.owed.saturating_add(signed(payable)).saturating_sub(charged);
-        let keep = |of: u128| of / KEPT.1 * KEPT.0;
+        let keep = |of: u128| of / SAMPLE_KEPT_PART.1 * SAMPLE_KEPT_PART.0;
         self.late = (keep(self.late.0) + payable, keep(self.late.1) + shared);
         let usual = ratio(self.late.0, self.late.1);
         let mend = ratio(self.owed.unsigned_abs(), shared);
@@ -84,5 +85,5 @@ fn signed(of: u128) -> i128 {
 
 /// `of` divided by `by`, with the meter's fractional bits; at most [`PACE_MAX`].
 fn ratio(of: u128, by: u128) -> u128 {
-    (of << FRACTION).checked_div(by).unwrap_or(ONE).min(PACE_MAX)
+    (of << FRACTION_BITS).checked_div(by).unwrap_or(NANO_UNITS).min(PACE_MAX)
 }

@@ -23,100 +23,102 @@ mod latency;
 use crate::meter::estimate::RouteHash;
 use crate::units::{Nanos, Time};
 use alloc::vec::Vec;
-use brief::Brief;
-use evidence::{Evidence, Seen, Verdict};
-use latency::Latency;
+use brief::BriefRequestDetector;
+use evidence::{Evidence, GainVerdict, WindowSample};
+use latency::RouteLatencies;
 
 /// The upper bound of the limit.
-pub const CEILING: usize = 1_024;
+pub const CONCURRENCY_MAX: usize = 1_024;
 /// The shortest window.
 const WINDOW: Nanos = Nanos::from_secs(1);
-/// The shortest window while it probes upwards and at least [`PLENTY`] requests end.
+/// The shortest window while it probes upwards and at least [`QUICK_WINDOW_REQUESTS_MIN`] requests
+/// end.
 const WINDOW_QUICK: Nanos = Nanos::from_millis(100);
 /// The number of requests (and four times the limit) at which chance has little influence.
-const PLENTY: u32 = 512;
+const QUICK_WINDOW_REQUESTS_MIN: u32 = 512;
 /// The longest window, if few requests end; twice this while it probes downwards or dithers.
 const WINDOW_MAX: Nanos = Nanos::from_secs(4);
 /// The number of requests (and the limit) that is enough to end a window.
-const ENOUGH: u32 = 64;
+const WINDOW_REQUESTS_ENOUGH: u32 = 64;
 /// The number of requests below which a window is not judged, however long it is.
-const FEW: u32 = 16;
+const WINDOW_REQUESTS_MIN: u32 = 16;
 /// A window that is older than this begins again.
-const PAUSE: Nanos = Nanos::from_secs(30);
+const WINDOW_AGE_MAX: Nanos = Nanos::from_secs(30);
 /// Request times have changed if they are this many times the usual ones, or as much shorter.
-const CHANGED: f64 = 1.5;
+const CHANGED_TIMES_RATIO: f64 = 1.5;
 /// The number of windows in a row in which they must have changed.
 const CHANGED_WINDOWS: u32 = 2;
 /// The number of requests from which on times may show, before a window ends, that the first step
 /// up does not help: with two workers, a light request waits for a heavy one during that step.
-const GLIMPSE: u32 = 4;
+const EARLY_CHECK_REQUESTS_MIN: u32 = 4;
 /// The number of windows of an upward probe that are compared with each other.
-const TRAIL: usize = 3;
-/// After [`TRAIL`] windows, less than this part of the possible gain is congestion, whatever times
-/// show: the quick requests of a route may be those that do not need the scarce resource.
-const IN_VAIN: f64 = 0.25;
+const PROBE_UP_WINDOWS_MAX: usize = 3;
+/// After [`PROBE_UP_WINDOWS_MAX`] windows, less than this part of the possible gain is congestion,
+/// whatever times show: the quick requests of a route may be those that do not need the scarce
+/// resource.
+const PROBE_UP_GAIN_MIN: f64 = 0.25;
 /// In the first search, if few requests end: times show congestion if they have risen by this part
 /// of what the limit did. Chance moves times less than the number of completions.
-const CLEAR: f64 = 0.8;
+const CLEAR_TIMES_GROWTH_PART: f64 = 0.8;
 /// The number of windows for which the limit is steady.
-const REST: u32 = 12;
+const STEADY_WINDOWS: u32 = 12;
 /// Each further rest at the floor in a row is doubled this many times more. Before a backend with
 /// few workers, a limit of one more makes requests wait.
-const IDLE: u32 = 2;
-/// The upper bound of `Concurrency::idle`. The first rest is not doubled, so a rest is at most
-/// [`REST`] windows doubled four times.
-const IDLE_MAX: u32 = 6;
+const FLOOR_REST_DOUBLINGS_STEP: u32 = 2;
+/// The upper bound of `ConcurrencySearch::idle`. The first rest is not doubled, so a rest is at
+/// most [`STEADY_WINDOWS`] windows doubled four times.
+const FLOOR_REST_DOUBLINGS_MAX: u32 = 6;
 /// Requests may wait inside the backend if the mean number in flight is at least this many times
 /// the floor.
-const CROWD: f64 = 1.5;
+const CROWDED_FLOOR_RATIO: f64 = 1.5;
 /// The number of windows with that many in flight after which a lower limit is tried. It doubles
-/// each time that this is in vain, at most [`AGAIN_DOUBLED`] times.
-const AGAIN: u32 = 8;
-const AGAIN_DOUBLED: u32 = 5;
+/// each time that this is in vain, at most [`CROWDED_DOUBLINGS_MAX`] times.
+const CROWDED_WINDOWS_MIN: u32 = 8;
+const CROWDED_DOUBLINGS_MAX: u32 = 5;
 /// The number of further windows that a downward probe measures at one limit if the result is
 /// undecided.
-const DOUBT: u32 = 2;
+const UNDECIDED_WINDOWS_MAX: u32 = 2;
 /// A downward probe that completes more than this many times what was completed before means that
 /// the backend is faster now. (Or it was thrashing, so this is believed only a few times.)
-const FASTER: f64 = 1.2;
+const FASTER_BACKEND_RATIO: f64 = 1.2;
 /// The number of downward probes that may be broken off before the limit is steady.
-const RETRIES: u32 = 2;
+const PROBE_RETRIES_MAX: u32 = 2;
 
 /// The phase of the search.
 #[derive(Clone, Debug)]
-enum Course {
+enum SearchPhase {
     /// Probes upwards: the limit grows by half each window (doubles in the first search) while that
-    /// helps. Holds the last windows, at most [`TRAIL`].
-    Rise(Vec<Seen>),
+    /// helps. Holds the last windows, at most [`PROBE_UP_WINDOWS_MAX`].
+    Rise(Vec<WindowSample>),
     /// Probes downwards: two fifths less each time, as long as that does no harm.
-    Fall(Fall),
+    Fall(DownProbe),
     /// Steady for this many more windows.
     Rest(u32),
     /// Steady since now, for this many windows. The first of them serves to learn the usual times.
     Settle(u32),
     /// Dithers: a little less and a little more in turn.
-    Sway(Sway),
+    Sway(DitherProbe),
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Fall {
+struct DownProbe {
     /// The measurement with more in flight, from before the probe.
-    top: Seen,
+    top: WindowSample,
     /// The limit before the present one, which did no harm.
     above: usize,
     /// The limit when the probe began.
     origin: usize,
     /// The measurements at the present limit so far, and (`windows`) the number of undecided
     /// windows.
-    seen: Option<Seen>,
+    seen: Option<WindowSample>,
     windows: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Sway {
+struct DitherProbe {
     home: usize,
     step: usize,
-    last: Option<Seen>,
+    last: Option<WindowSample>,
     evidence: Evidence,
     /// The number of verdicts in a row for more (positive) or for less (negative).
     trend: i32,
@@ -126,18 +128,18 @@ struct Sway {
 ///
 /// Invariant: `least <= floor <= limit <= ceiling`, where `least` is the number of processors.
 #[derive(Clone, Debug)]
-pub struct Concurrency {
+pub struct ConcurrencySearch {
     limit: usize,
     /// The lower bound of `limit`. It is `least`, or more while requests are brief.
     floor: usize,
     least: usize,
     /// The limit from before it was raised because requests are brief.
-    without: Option<usize>,
+    limit_before_brief: Option<usize>,
     /// The upper bound of `limit`: the backend accepts no more.
     ceiling: usize,
-    course: Course,
-    latency: Latency,
-    brief: Brief,
+    course: SearchPhase,
+    latency: RouteLatencies,
+    brief: BriefRequestDetector,
     /// When the present window began.
     since: Option<Time>,
     /// The number of requests still to end that may have begun under another limit. They are
@@ -159,29 +161,30 @@ pub struct Concurrency {
     /// The limit at which the last upward probe began.
     from: usize,
     /// The window before this one.
-    last: Option<Seen>,
+    last: Option<WindowSample>,
     /// The number of windows in a row in which times have differed from the usual ones.
-    odd: u32,
+    changed_windows: u32,
 }
 
-impl Concurrency {
+impl ConcurrencySearch {
     /// Begins with one request for each of `cpus` processors, rounded up, and never goes below
     /// that. More would suit a backend that waits a lot. But before a backend with few workers,
     /// requests would wait inside it before the costs of their routes are known, seem costly for
     /// that reason, and be sent so seldom that the mistake is not noticed for long.
     #[must_use]
-    pub fn new(cpus: f64) -> Concurrency {
+    pub fn new(cpus: f64) -> ConcurrencySearch {
         let whole = cpus as usize;
-        let floor = whole.saturating_add(usize::from((whole as f64) < cpus)).clamp(1, CEILING);
-        Concurrency {
+        let floor =
+            whole.saturating_add(usize::from((whole as f64) < cpus)).clamp(1, CONCURRENCY_MAX);
+        ConcurrencySearch {
             limit: floor,
             floor,
             least: floor,
-            without: None,
-            ceiling: CEILING,
-            course: Course::Rise(Vec::new()),
-            latency: Latency::new(),
-            brief: Brief::default(),
+            limit_before_brief: None,
+            ceiling: CONCURRENCY_MAX,
+            course: SearchPhase::Rise(Vec::new()),
+            latency: RouteLatencies::new(),
+            brief: BriefRequestDetector::default(),
             since: None,
             stale: 0,
             until: Time::ZERO,
@@ -193,12 +196,12 @@ impl Concurrency {
             tried_in_vain: 0,
             from: 0,
             last: None,
-            odd: 0,
+            changed_windows: 0,
         }
     }
 
     /// The number of requests to send to the backend at once, for [`Queue::set_concurrency`].
-    /// Changes only in `handle_done` and `set_most`.
+    /// Changes only in `handle_done` and `set_ceiling`.
     ///
     /// [`Queue::set_concurrency`]: super::Queue::set_concurrency
     #[must_use]
@@ -206,12 +209,12 @@ impl Concurrency {
         self.limit
     }
 
-    /// Sets the number of requests that the backend accepts, from [`Queue::taken_in`]; `None`:
+    /// Sets the number of requests that the backend accepts, from [`Queue::accepted_max`]; `None`:
     /// unknown. The limit never exceeds it, unless it is below the number of processors.
     ///
-    /// [`Queue::taken_in`]: super::Queue::taken_in
-    pub fn set_most(&mut self, most: Option<usize>, now: Time) {
-        self.ceiling = most.unwrap_or(CEILING).clamp(self.least, CEILING);
+    /// [`Queue::accepted_max`]: super::Queue::taken_in
+    pub fn set_ceiling(&mut self, most: Option<usize>, now: Time) {
+        self.ceiling = most.unwrap_or(CONCURRENCY_MAX).clamp(self.least, CONCURRENCY_MAX);
         self.floor = self.floor.min(self.ceiling);
         if self.limit > self.ceiling {
             self.set(self.ceiling, now);
@@ -228,13 +231,13 @@ impl Concurrency {
     /// upgraded requests.
     pub fn handle_done(&mut self, route: RouteHash, elapsed: Nanos, waiting: bool, now: Time) {
         if self.brief.note(elapsed, self.least, now) {
-            self.make_room(now);
+            self.adapt_floor(now);
         }
-        if self.is_stale(now) {
+        if self.skip_stale(now) {
             return;
         }
         let since = *self.since.get_or_insert(now);
-        if now.since(since) > PAUSE {
+        if now.since(since) > WINDOW_AGE_MAX {
             return self.begin(now);
         }
         self.latency.note(route, elapsed);
@@ -244,12 +247,12 @@ impl Concurrency {
             return self.leave(now);
         }
         let age = now.since(since);
-        let careful = matches!(self.course, Course::Fall(_) | Course::Sway(_));
+        let careful = matches!(self.course, SearchPhase::Fall(_) | SearchPhase::Sway(_));
         let longest = if careful { WINDOW_MAX.plus(WINDOW_MAX) } else { WINDOW_MAX };
-        let enough = self.latency.count() >= ENOUGH.max(self.limit as u32);
-        let few = self.latency.count() < FEW;
-        let plenty = self.latency.count() >= PLENTY.max(4 * self.limit as u32);
-        let rising = matches!(self.course, Course::Rise(_));
+        let enough = self.latency.count() >= WINDOW_REQUESTS_ENOUGH.max(self.limit as u32);
+        let few = self.latency.count() < WINDOW_REQUESTS_MIN;
+        let plenty = self.latency.count() >= QUICK_WINDOW_REQUESTS_MIN.max(4 * self.limit as u32);
+        let rising = matches!(self.course, SearchPhase::Rise(_));
         let window = if rising && plenty { WINDOW_QUICK } else { WINDOW };
         if (age >= window && enough) || (age >= longest && !few) {
             self.end(age, now);
@@ -257,22 +260,22 @@ impl Concurrency {
     }
 
     /// Adapts the floor, and with it the limit, to whether requests are brief.
-    fn make_room(&mut self, now: Time) {
+    fn adapt_floor(&mut self, now: Time) {
         let floor = self.brief.room(self.least).clamp(self.least, self.ceiling);
         let before = core::mem::replace(&mut self.floor, floor);
-        let limit = match self.without {
+        let limit = match self.limit_before_brief {
             _ if floor == before => return,
             // No higher limit was found to be of use, so the earlier limit is restored.
             Some(limit) if floor == self.least && self.limit == before => limit,
             _ => self.limit.max(floor),
         };
-        self.without = (limit > self.limit).then_some(self.limit);
+        self.limit_before_brief = (limit > self.limit).then_some(self.limit);
         if limit == self.limit {
             return;
         }
-        (self.odd, self.last) = (0, None);
+        (self.changed_windows, self.last) = (0, None);
         if limit > self.limit {
-            self.course = Course::Rise(Vec::new());
+            self.course = SearchPhase::Rise(Vec::new());
             self.set(limit, now);
         } else {
             self.rest_at(limit, now);
@@ -283,12 +286,12 @@ impl Concurrency {
     /// Whether the first step above the floor is already seen not to help.
     fn is_in_vain(&self) -> bool {
         let least = match &self.course {
-            Course::Rise(trail) if trail.len() == 1 => trail[0].limit,
-            Course::Sway(sway) => sway.home,
+            SearchPhase::Rise(trail) if trail.len() == 1 => trail[0].limit,
+            SearchPhase::Sway(sway) => sway.home,
             _ => return false,
         };
         let count = self.latency.count();
-        if least != self.floor || self.limit == least || count < GLIMPSE {
+        if least != self.floor || self.limit == least || count < EARLY_CHECK_REQUESTS_MIN {
             return false;
         }
         let growth = self.limit as f64 / least as f64;
@@ -297,13 +300,13 @@ impl Concurrency {
 
     /// Returns to the floor, about which there is nothing more to learn.
     fn leave(&mut self, now: Time) {
-        (self.odd, self.last) = (0, None);
+        (self.changed_windows, self.last) = (0, None);
         self.rest_at(self.floor, now);
         self.begin(now);
     }
 
     /// Counts down and returns true if a request that ends may have begun under an earlier limit.
-    fn is_stale(&mut self, now: Time) -> bool {
+    fn skip_stale(&mut self, now: Time) -> bool {
         if self.stale == 0 {
             return false;
         }
@@ -326,28 +329,29 @@ impl Concurrency {
         let count = self.latency.count();
         self.latency.meet();
         if self.limit == self.floor {
-            self.latency.compare_with();
+            self.latency.set_baseline();
         }
         let rate = self.latency.work() / age.as_secs_f64().max(1e-9);
-        let seen = Seen { limit: self.limit, rate, count };
+        let seen = WindowSample { limit: self.limit, rate, count };
         if u64::from(self.backlogged) * 2 >= u64::from(count) {
             self.crowded = 0;
             self.judge(seen, now);
         } else {
-            self.stop_trying(now);
-            self.look_for_crowd(seen, self.spent as f64 / age.0.max(1) as f64, now);
+            self.stop_probe(now);
+            self.look_for_inner_queue(seen, self.spent as f64 / age.0.max(1) as f64, now);
         }
         self.begin(now);
     }
 
     /// Ends a probe, because there is no backlog and so the limit is not what limits.
-    fn stop_trying(&mut self, now: Time) {
+    fn stop_probe(&mut self, now: Time) {
         self.latency.learn();
         self.last = None;
         match &mut self.course {
-            Course::Rise(trail) => trail.clear(),
-            Course::Rest(_) | Course::Settle(_) => {}
-            Course::Fall(Fall { above: home, .. }) | Course::Sway(Sway { home, .. }) => {
+            SearchPhase::Rise(trail) => trail.clear(),
+            SearchPhase::Rest(_) | SearchPhase::Settle(_) => {}
+            SearchPhase::Fall(DownProbe { above: home, .. })
+            | SearchPhase::Sway(DitherProbe { home, .. }) => {
                 let home = *home;
                 self.rest_at(home, now);
             }
@@ -357,69 +361,77 @@ impl Concurrency {
     /// Probes downwards for requests that wait inside the backend, if there is no backlog and
     /// `there` (the mean number in flight) is large: when requests take longer than before, and
     /// every so often.
-    fn look_for_crowd(&mut self, seen: Seen, there: f64, now: Time) {
-        let slower = self.latency.is_slower(CHANGED);
-        self.odd = if slower { self.odd + 1 } else { 0 };
-        if there < CROWD * self.floor as f64 {
+    fn look_for_inner_queue(&mut self, seen: WindowSample, there: f64, now: Time) {
+        let slower = self.latency.is_slower(CHANGED_TIMES_RATIO);
+        self.changed_windows = if slower { self.changed_windows + 1 } else { 0 };
+        if there < CROWDED_FLOOR_RATIO * self.floor as f64 {
             self.crowded = 0;
             return;
         }
         self.crowded += 1;
-        if self.crowded >= AGAIN << self.tried_in_vain || self.odd >= CHANGED_WINDOWS {
+        if self.crowded >= CROWDED_WINDOWS_MIN << self.tried_in_vain
+            || self.changed_windows >= CHANGED_WINDOWS
+        {
             let limit = (there as usize).saturating_add(1).min(self.limit);
-            self.fall_from(Seen { limit, ..seen }, now);
+            self.start_probe_down(WindowSample { limit, ..seen }, now);
         }
     }
 
-    fn judge(&mut self, seen: Seen, now: Time) {
+    fn judge(&mut self, seen: WindowSample, now: Time) {
         let ratio = self.latency.ratio();
         if self.last.replace(seen).is_some_and(|last| !seen.can_follow(&last)) {
             return self.start_over(seen, now);
         }
-        match core::mem::replace(&mut self.course, Course::Rest(0)) {
-            Course::Rise(trail) => self.rise(trail, seen, ratio, now),
-            Course::Fall(fall) => self.fall(fall, seen, now),
-            Course::Settle(windows) => {
+        match core::mem::replace(&mut self.course, SearchPhase::Rest(0)) {
+            SearchPhase::Rise(trail) => self.probe_up(trail, seen, ratio, now),
+            SearchPhase::Fall(fall) => self.probe_down(fall, seen, now),
+            SearchPhase::Settle(windows) => {
                 self.latency.learn_anew();
-                (self.odd, self.last) = (0, None);
-                self.course = Course::Rest(windows - 1);
+                (self.changed_windows, self.last) = (0, None);
+                self.course = SearchPhase::Rest(windows - 1);
             }
             course => {
-                let odd = ratio >= CHANGED || ratio * CHANGED <= 1.0;
-                self.odd = if odd { self.odd + 1 } else { 0 };
-                if self.odd >= CHANGED_WINDOWS {
-                    return self.rise(Vec::new(), seen, ratio, now);
+                let odd = ratio >= CHANGED_TIMES_RATIO || ratio * CHANGED_TIMES_RATIO <= 1.0;
+                self.changed_windows = if odd { self.changed_windows + 1 } else { 0 };
+                if self.changed_windows >= CHANGED_WINDOWS {
+                    return self.probe_up(Vec::new(), seen, ratio, now);
                 }
                 if !odd {
                     self.latency.learn();
                 }
                 match course {
-                    Course::Rest(left @ 1..) => self.course = Course::Rest(left - 1),
-                    Course::Sway(sway) => self.sway(sway, seen, now),
-                    _ => self.sway_about(self.limit, 0, seen, now),
+                    SearchPhase::Rest(left @ 1..) => self.course = SearchPhase::Rest(left - 1),
+                    SearchPhase::Sway(sway) => self.dither(sway, seen, now),
+                    _ => self.start_dither(self.limit, 0, seen, now),
                 }
             }
         }
     }
 
     /// Searches again because the backend has changed. An upward probe returns to where it began.
-    fn start_over(&mut self, seen: Seen, now: Time) {
+    fn start_over(&mut self, seen: WindowSample, now: Time) {
         match &mut self.course {
-            Course::Rise(trail) if !trail.is_empty() => {
+            SearchPhase::Rise(trail) if !trail.is_empty() => {
                 let from = self.from;
                 trail.clear();
                 self.last = None;
                 self.set(from, now);
             }
-            _ => self.rise(Vec::new(), seen, 1.0, now),
+            _ => self.probe_up(Vec::new(), seen, 1.0, now),
         }
     }
 
     /// Continues an upward probe, or ends it on congestion. Congestion has two signs, and needs
     /// both: completions have grown by less than half of what the limit has, and times by more than
     /// half of it.
-    fn rise(&mut self, mut trail: Vec<Seen>, seen: Seen, ratio: f64, now: Time) {
-        self.odd = 0;
+    fn probe_up(
+        &mut self,
+        mut trail: Vec<WindowSample>,
+        seen: WindowSample,
+        ratio: f64,
+        now: Time,
+    ) {
+        self.changed_windows = 0;
         if trail.is_empty() {
             self.latency.take_as_usual();
             self.from = seen.limit;
@@ -428,66 +440,69 @@ impl Concurrency {
         let congested = trail.first().is_some_and(|first| {
             let part = |part: f64| 1.0 + part * (seen.growth(first) - 1.0);
             let helped = match seen.likely_above(part(0.5), first) {
-                None if trail.len() < TRAIL - 1 => {
-                    !first_search || seen.count >= ENOUGH || ratio < part(CLEAR)
+                None if trail.len() < PROBE_UP_WINDOWS_MAX - 1 => {
+                    !first_search
+                        || seen.count >= WINDOW_REQUESTS_ENOUGH
+                        || ratio < part(CLEAR_TIMES_GROWTH_PART)
                 }
                 sure => sure.unwrap_or(seen.rate > part(0.5) * first.rate),
             };
-            let in_vain = trail.len() == TRAIL && seen.rate < part(IN_VAIN) * first.rate;
+            let in_vain = trail.len() == PROBE_UP_WINDOWS_MAX
+                && seen.rate < part(PROBE_UP_GAIN_MIN) * first.rate;
             (ratio >= part(0.5) && !helped) || in_vain
         });
         if congested || seen.limit >= self.ceiling {
             let top = trail.last().map_or(seen, |last| last.with(seen));
-            return self.fall_from(Seen { limit: seen.limit, ..top }, now);
+            return self.start_probe_down(WindowSample { limit: seen.limit, ..top }, now);
         }
         trail.push(seen);
-        if trail.len() > TRAIL {
+        if trail.len() > PROBE_UP_WINDOWS_MAX {
             trail.remove(0);
         }
-        self.course = Course::Rise(trail);
+        self.course = SearchPhase::Rise(trail);
         let step = if first_search { seen.limit } else { (seen.limit / 2).max(1) };
         self.set(seen.limit + step, now);
     }
 
     /// Begins a downward probe from `top.limit`.
-    fn fall_from(&mut self, top: Seen, now: Time) {
+    fn start_probe_down(&mut self, top: WindowSample, now: Time) {
         if top.limit <= self.floor {
             return self.rest_at(self.floor, now);
         }
-        (self.odd, self.crowded) = (0, 0);
+        (self.changed_windows, self.crowded) = (0, 0);
         let (above, origin) = (top.limit, self.limit);
-        self.course = Course::Fall(Fall { top, above, origin, seen: None, windows: 0 });
+        self.course = SearchPhase::Fall(DownProbe { top, above, origin, seen: None, windows: 0 });
         self.set(less(above), now);
     }
 
-    fn fall(&mut self, fall: Fall, seen: Seen, now: Time) {
-        let Fall { top, above, .. } = fall;
+    fn probe_down(&mut self, fall: DownProbe, seen: WindowSample, now: Time) {
+        let DownProbe { top, above, .. } = fall;
         let part = seen.limit as f64 / above.max(1) as f64;
-        if seen.surely_above(FASTER, &top) == Some(true) && self.may_retry() {
-            self.course = Course::Rise(Vec::new());
+        if seen.surely_above(FASTER_BACKEND_RATIO, &top) == Some(true) && self.take_retry() {
+            self.course = SearchPhase::Rise(Vec::new());
             return self.set(above, now);
         }
         let seen = fall.seen.map_or(seen, |before| before.with(seen));
         let harmless = (1.0 + part) / 2.0;
         let verdict = match seen.surely_above(harmless, &top) {
-            None if fall.windows < DOUBT => {
+            None if fall.windows < UNDECIDED_WINDOWS_MAX => {
                 let windows = fall.windows + 1;
-                self.course = Course::Fall(Fall { seen: Some(seen), windows, ..fall });
+                self.course = SearchPhase::Fall(DownProbe { seen: Some(seen), windows, ..fall });
                 return;
             }
             verdict => verdict.unwrap_or(seen.rate > harmless * top.rate),
         };
         let first = above == top.limit;
         if !verdict {
-            self.latency.compare_with();
+            self.latency.set_baseline();
         }
         if first {
             self.tried_in_vain =
-                if verdict { 0 } else { (self.tried_in_vain + 1).min(AGAIN_DOUBLED) };
+                if verdict { 0 } else { (self.tried_in_vain + 1).min(CROWDED_DOUBLINGS_MAX) };
         }
-        if !verdict && first && self.may_retry() {
+        if !verdict && first && self.take_retry() {
             // The very first step does harm, so the backend was not congested, or only just.
-            self.course = Course::Rise(Vec::new());
+            self.course = SearchPhase::Rise(Vec::new());
             self.set(fall.origin, now);
         } else if !verdict {
             self.rest_at(knee(&seen, &top, above), now);
@@ -495,26 +510,32 @@ impl Concurrency {
             self.rest_at(self.floor, now);
         } else {
             let above = seen.limit;
-            self.course = Course::Fall(Fall { above, seen: None, windows: 0, ..fall });
+            self.course = SearchPhase::Fall(DownProbe { above, seen: None, windows: 0, ..fall });
             self.set(less(above), now);
         }
     }
 
     /// Counts a downward probe that is broken off. Returns whether it may be.
-    fn may_retry(&mut self) -> bool {
+    fn take_retry(&mut self) -> bool {
         self.retries += 1;
-        self.retries <= RETRIES
+        self.retries <= PROBE_RETRIES_MAX
     }
 
     fn rest_at(&mut self, limit: usize, now: Time) {
         self.set(limit, now);
         self.retries = 0;
-        self.idle = if limit > self.floor { 0 } else { (self.idle + IDLE).min(IDLE_MAX) };
-        self.course = Course::Settle(REST << (self.idle.saturating_sub(IDLE)));
+        self.idle = if limit > self.floor {
+            0
+        } else {
+            (self.idle + FLOOR_REST_DOUBLINGS_STEP).min(FLOOR_REST_DOUBLINGS_MAX)
+        };
+        self.course = SearchPhase::Settle(
+            STEADY_WINDOWS << (self.idle.saturating_sub(FLOOR_REST_DOUBLINGS_STEP)),
+        );
     }
 
     /// Begins to dither about `home`, by a wider step if a window has few requests.
-    fn sway_about(&mut self, home: usize, trend: i32, seen: Seen, now: Time) {
+    fn start_dither(&mut self, home: usize, trend: i32, seen: WindowSample, now: Time) {
         let part = match seen.count {
             0..150 => 4,
             150..400 => 6,
@@ -522,45 +543,52 @@ impl Concurrency {
         };
         let step = (home / part).max(1);
         let evidence = Evidence::default();
-        self.course = Course::Sway(Sway { home, step, last: None, evidence, trend });
+        self.course = SearchPhase::Sway(DitherProbe { home, step, last: None, evidence, trend });
         self.set(home.saturating_sub(step), now);
     }
 
-    fn sway(&mut self, mut sway: Sway, seen: Seen, now: Time) {
-        let Sway { home, step, .. } = sway;
+    fn dither(&mut self, mut sway: DitherProbe, seen: WindowSample, now: Time) {
+        let DitherProbe { home, step, .. } = sway;
         let Some(last) = sway.last.replace(seen).filter(|last| last.limit != seen.limit) else {
             let low = home.saturating_sub(step).max(self.floor);
-            self.course = Course::Sway(sway);
+            self.course = SearchPhase::Sway(sway);
             return self.set(if seen.limit == low { home + step } else { low }, now);
         };
         let (low, high) = if last.limit < seen.limit { (last, seen) } else { (seen, last) };
         match sway.evidence.weigh(&low, &high) {
-            None => self.course = Course::Sway(sway),
-            Some(Verdict::Nothing) => self.go_down(&sway, low, high, now),
+            None => self.course = SearchPhase::Sway(sway),
+            Some(GainVerdict::Nothing) => self.go_down(&sway, low, high, now),
             Some(verdict) => self.go_up(&sway, low, high, verdict, now),
         }
     }
 
-    fn go_up(&mut self, sway: &Sway, low: Seen, high: Seen, verdict: Verdict, now: Time) {
+    fn go_up(
+        &mut self,
+        sway: &DitherProbe,
+        low: WindowSample,
+        high: WindowSample,
+        verdict: GainVerdict,
+        now: Time,
+    ) {
         let trend = sway.trend.max(0) + 1;
         if sway.trend < 0 {
             self.rest_at(high.limit, now);
-        } else if trend > 2 && verdict == Verdict::Much {
+        } else if trend > 2 && verdict == GainVerdict::Much {
             self.latency.take_as_usual();
-            self.course = Course::Rise(alloc::vec![low]);
+            self.course = SearchPhase::Rise(alloc::vec![low]);
             self.set(high.limit + (high.limit / 2).max(1), now);
         } else {
-            self.sway_about(high.limit, trend, high, now);
+            self.start_dither(high.limit, trend, high, now);
         }
     }
 
-    fn go_down(&mut self, sway: &Sway, low: Seen, high: Seen, now: Time) {
+    fn go_down(&mut self, sway: &DitherProbe, low: WindowSample, high: WindowSample, now: Time) {
         if sway.trend > 0 || sway.home <= self.floor {
             self.rest_at(sway.home, now);
         } else if sway.trend < 0 {
-            self.fall_from(Seen { limit: low.limit, ..low.with(high) }, now);
+            self.start_probe_down(WindowSample { limit: low.limit, ..low.with(high) }, now);
         } else {
-            self.sway_about(low.limit, -1, low, now);
+            self.start_dither(low.limit, -1, low, now);
         }
     }
 
@@ -568,7 +596,7 @@ impl Concurrency {
         let limit = limit.clamp(self.floor, self.ceiling);
         if limit != self.limit {
             self.stale = self.limit.min(limit);
-            self.until = now.plus(PAUSE);
+            self.until = now.plus(WINDOW_AGE_MAX);
             self.limit = limit;
         }
     }
@@ -581,7 +609,7 @@ fn less(limit: usize) -> usize {
 
 /// The limit at which the completion rate stops growing, if `low` is below it and `top` above it.
 /// Adds a fifth, because the bend is never sharp, and keeps near `above`.
-fn knee(low: &Seen, top: &Seen, above: usize) -> usize {
+fn knee(low: &WindowSample, top: &WindowSample, above: usize) -> usize {
     let sharp = low.limit as f64 * top.rate / low.rate.max(1e-9);
     let least = (low.limit + above).div_ceil(2);
     ((sharp * 1.2 + 0.5) as usize).clamp(least, above + above / 4)

@@ -6,45 +6,45 @@
 //! is refused because of another client's backlog. The order of service is not decided here: see
 //! `tiers`.
 
-use super::Place;
-use crate::classify::Key;
+use super::QueuePlace;
+use crate::classify::LimitKey;
 use crate::key::KeyHash;
 use crate::units::{Cost, Nanos, Time};
 use alloc::collections::{BTreeMap, BTreeSet};
 
 /// The time over which the pace of a tier is averaged, in nanoseconds.
-const PACE_MEMORY: f64 = 10e9;
+const PACE_MEMORY_NANOS: f64 = 10e9;
 
 /// A flow: what takes turns with others of its tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Flow {
     Client(KeyHash),
-    Bucket(Key),
+    Bucket(LimitKey),
 }
 
 impl Flow {
-    pub fn of(client: KeyHash, place: Place) -> Flow {
+    pub fn of(client: KeyHash, place: QueuePlace) -> Flow {
         match place {
-            Place::Credit => Flow::Client(client),
-            Place::Debt(bucket) => Flow::Bucket(bucket),
+            QueuePlace::Credit => Flow::Client(client),
+            QueuePlace::Debt(bucket) => Flow::Bucket(bucket),
         }
     }
 }
 
 /// The number of waiting requests, and the sum of their estimated costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Crowd {
+pub(super) struct Backlog {
     pub count: usize,
     pub cost: Cost,
 }
 
-impl Crowd {
-    pub fn plus(self, cost: Cost) -> Crowd {
-        Crowd { count: self.count + 1, cost: self.cost.plus(cost) }
+impl Backlog {
+    pub fn plus(self, cost: Cost) -> Backlog {
+        Backlog { count: self.count + 1, cost: self.cost.plus(cost) }
     }
 
-    pub fn minus(self, cost: Cost) -> Crowd {
-        Crowd { count: self.count.saturating_sub(1), cost: self.cost.minus(cost) }
+    pub fn minus(self, cost: Cost) -> Backlog {
+        Backlog { count: self.count.saturating_sub(1), cost: self.cost.minus(cost) }
     }
 }
 
@@ -53,15 +53,15 @@ impl Crowd {
 /// Invariants: `by_size` has one entry for each flow in `flows`, with its present count, and
 /// `clients` has one entry for each client with waiting requests in a flow, with its present count.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Crowds {
-    flows: BTreeMap<Flow, Crowd>,
+pub(super) struct FlowBacklogs {
+    flows: BTreeMap<Flow, Backlog>,
     by_size: BTreeSet<(usize, Flow)>,
     clients: BTreeSet<(Flow, usize, KeyHash)>,
 }
 
-impl Crowds {
+impl FlowBacklogs {
     /// Notes that the backlog of a client in a flow has changed from `before` to `after`.
-    pub fn change(&mut self, flow: Flow, client: KeyHash, before: Crowd, after: Crowd) {
+    pub fn change(&mut self, flow: Flow, client: KeyHash, before: Backlog, after: Backlog) {
         self.clients.remove(&(flow, before.count, client));
         if after.count > 0 {
             self.clients.insert((flow, after.count, client));
@@ -71,7 +71,7 @@ impl Crowds {
         let count = (old.count + after.count).saturating_sub(before.count);
         let cost = old.cost.plus(after.cost).minus(before.cost);
         if count > 0 {
-            self.flows.insert(flow, Crowd { count, cost });
+            self.flows.insert(flow, Backlog { count, cost });
             self.by_size.insert((count, flow));
         } else {
             self.flows.remove(&flow);
@@ -94,21 +94,21 @@ impl Crowds {
 
 /// The speed at which a tier is served while requests wait in it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct TierPace {
     /// When the last request was served, if others were waiting at that time.
     last: Option<Time>,
     cost: f64,
     time: f64,
 }
 
-impl Pace {
+impl TierPace {
     /// Notes that a request was served. `others_wait`: whether other requests of the tier still
     /// wait.
     pub fn serve(&mut self, cost: Cost, others_wait: bool, now: Time) {
         if let Some(last) = self.last {
             self.cost += cost.0 as f64;
             self.time += now.since(last).0 as f64;
-            let faded = (PACE_MEMORY / self.time).min(1.0);
+            let faded = (PACE_MEMORY_NANOS / self.time).min(1.0);
             self.cost *= faded;
             self.time *= faded;
         }

@@ -14,18 +14,18 @@ use crate::units::{Cost, Nanos, Time};
 
 /// A light request has waited inside the backend if it seems to cost more than this many times its
 /// estimate.
-const TIMES: u64 = 4;
+const WAITED_COST_RATIO: u64 = 4;
 /// The number of light requests that waited, less those that did not, from which on the backend is
 /// believed to be full. On a busy machine some requests take longer for no reason.
-const ENOUGH: u32 = 6;
+const DOUBT_MAX: u32 = 6;
 /// The delay until a probe for more room, the first time and at most. The delay runs from the last
 /// request that was sent to a reserved slot.
-const RETRY: Nanos = Nanos::from_secs(10);
-const RETRY_MAX: Nanos = Nanos::from_secs(160);
+const PROBE_DELAY_FIRST: Nanos = Nanos::from_secs(10);
+const PROBE_DELAY_MAX: Nanos = Nanos::from_secs(160);
 
 /// The observations about one backend.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Depth {
+pub(super) struct CapacityProbe {
     /// With this number of requests in flight, or more, some wait; `usize::MAX`: not known.
     full: usize,
     /// The time from which on one request more may be sent as a probe.
@@ -37,10 +37,16 @@ pub(super) struct Depth {
     doubt: u32,
 }
 
-impl Depth {
-    pub fn new() -> Depth {
+impl CapacityProbe {
+    pub fn new() -> CapacityProbe {
         let full = usize::MAX;
-        Depth { full, retry_at: Time::ZERO, retry: RETRY, suspect: usize::MAX, doubt: 0 }
+        CapacityProbe {
+            full,
+            retry_at: Time::ZERO,
+            retry: PROBE_DELAY_FIRST,
+            suspect: usize::MAX,
+            doubt: 0,
+        }
     }
 
     /// The number of requests that the backend accepts at once, if it is known.
@@ -55,9 +61,9 @@ impl Depth {
     }
 
     /// Notes that a request is sent to a reserved slot, so that `count` are in flight.
-    pub fn handle_beside(&mut self, count: usize, now: Time) {
+    pub fn handle_reserved_dispatch(&mut self, count: usize, now: Time) {
         if count >= self.full {
-            self.retry = self.retry.plus(self.retry).min(RETRY_MAX);
+            self.retry = self.retry.plus(self.retry).min(PROBE_DELAY_MAX);
         }
         self.retry_at = now.plus(self.retry);
     }
@@ -66,12 +72,12 @@ impl Depth {
     /// `estimate` and seems to have cost `cost`. Returns whether `cost` is to be believed.
     /// `beside`: it had a reserved slot; only such requests decide how many the backend accepts.
     pub fn handle_done(&mut self, count: usize, beside: bool, estimate: Cost, cost: Cost) -> bool {
-        let waited = cost.0 / TIMES > estimate.0;
+        let waited = cost.0 / WAITED_COST_RATIO > estimate.0;
         match (beside, waited) {
             (false, _) => return !waited || count < self.full,
             (true, true) => self.suspect(count),
             (true, false) if count >= self.full => {
-                *self = Depth { full: count + 1, ..Depth::new() };
+                *self = CapacityProbe { full: count + 1, ..CapacityProbe::new() };
             }
             (true, false) if count >= self.suspect => self.doubt = self.doubt.saturating_sub(1),
             (true, false) => {}
@@ -83,7 +89,7 @@ impl Depth {
     fn suspect(&mut self, count: usize) {
         self.suspect = self.suspect.min(count);
         self.doubt += 1;
-        if self.doubt >= ENOUGH {
+        if self.doubt >= DOUBT_MAX {
             self.full = self.full.min(self.suspect);
             (self.suspect, self.doubt) = (usize::MAX, 0);
         }

@@ -8,34 +8,34 @@
 //! docs/adr/0006.
 
 use crate::key::KeyHash;
-use crate::table::Table;
+use crate::table::BucketTable;
 use crate::units::{Nanos, Time};
 
 /// The time after its first request from which on a client can be established.
-pub const AFTER: Nanos = Nanos::from_secs(120);
-/// The number of requests that makes a client established. Requests of [`HALF_LIFE`] ago count
-/// half.
-pub const ENOUGH: u64 = 8;
+pub const ESTABLISHED_AFTER: Nanos = Nanos::from_secs(120);
+/// The number of requests that makes a client established. Requests of [`REQUEST_HALF_LIFE`] ago
+/// count half.
+pub const ESTABLISHED_REQUESTS_MIN: u64 = 8;
 /// The time after which a request counts half.
-pub const HALF_LIFE: Nanos = Nanos::from_secs(600);
+pub const REQUEST_HALF_LIFE: Nanos = Nanos::from_secs(600);
 /// A client that has sent no request for this long is new again.
-pub const FORGOTTEN: Nanos = Nanos::from_secs(86_400);
+pub const FORGOTTEN_AFTER: Nanos = Nanos::from_secs(86_400);
 /// The weight of one request in the stored count: 16 bits are for the fraction.
-const ONE: u64 = 1 << 16;
+const REQUEST_WEIGHT: u64 = 1 << 16;
 /// The upper bound of a stored count, which has 24 bits.
-const MOST: u64 = 64 * ONE;
+const REQUEST_COUNT_MAX: u64 = 64 * REQUEST_WEIGHT;
 
 /// The clients that have sent requests recently.
-pub struct Known {
-    table: Table,
+pub struct EstablishedClients {
+    table: BucketTable,
 }
 
-impl Known {
+impl EstablishedClients {
     /// Remembers `keys_max` clients, at 36 bytes each. Too few: a client that comes seldom is new
     /// again at its next visit.
     #[must_use]
-    pub fn new(keys_max: usize) -> Known {
-        Known { table: Table::new(keys_max, 2) }
+    pub fn new(keys_max: usize) -> EstablishedClients {
+        EstablishedClients { table: BucketTable::new(keys_max, 2) }
     }
 
     /// Counts a request of `client`. Returns whether the client is established.
@@ -45,8 +45,9 @@ impl Known {
         entry.change(
             |state| {
                 let (first, last, count) = unpacked(state);
-                let first = if state[1] == 0 || now.since(last) >= FORGOTTEN { now } else { first };
-                let count = (faded(count, now.since(last)) + ONE).min(MOST);
+                let first =
+                    if state[1] == 0 || now.since(last) >= FORGOTTEN_AFTER { now } else { first };
+                let count = (faded(count, now.since(last)) + REQUEST_WEIGHT).min(REQUEST_COUNT_MAX);
                 (state[0], state[1]) = (first.0, packed(now, count));
                 is_known(first, count, now)
             },
@@ -67,21 +68,21 @@ fn unpacked(state: &[u64]) -> (Time, Time, u64) {
 }
 
 fn is_known(first: Time, count: u64, now: Time) -> bool {
-    now.since(first) >= AFTER && count >= ENOUGH * ONE
+    now.since(first) >= ESTABLISHED_AFTER && count >= ESTABLISHED_REQUESTS_MIN * REQUEST_WEIGHT
 }
 
-/// Halves a count every [`HALF_LIFE`], linearly in between.
+/// Halves a count every [`REQUEST_HALF_LIFE`], linearly in between.
 fn faded(count: u64, age: Nanos) -> u64 {
-    let halvings = (age.0 / HALF_LIFE.0).min(63);
+    let halvings = (age.0 / REQUEST_HALF_LIFE.0).min(63);
     let count = count >> halvings;
-    count - count * (age.0 % HALF_LIFE.0 / 1_000) / (HALF_LIFE.0 / 500)
+    count - count * (age.0 % REQUEST_HALF_LIFE.0 / 1_000) / (REQUEST_HALF_LIFE.0 / 500)
 }
 
 /// The worth of an entry for eviction: established clients are worth more than all new ones, then
 /// later requests more than earlier ones.
 fn worth(state: &[u64], now: Time) -> u64 {
     let (first, last, count) = unpacked(state);
-    if now.since(last) >= FORGOTTEN {
+    if now.since(last) >= FORGOTTEN_AFTER {
         return 0;
     }
     u64::from(is_known(first, count, last)) << 40 | last.second()
@@ -101,7 +102,7 @@ mod tests {
 
     #[test]
     fn it_takes_some_minutes_and_some_requests() {
-        let known = Known::new(100);
+        let known = EstablishedClients::new(100);
         assert!((0..119).all(|second| !known.handle_request(client(1), at(second))));
         assert!(known.handle_request(client(1), at(120)));
         assert!(!known.handle_request(client(2), at(120)));
@@ -111,11 +112,11 @@ mod tests {
 
     #[test]
     fn a_flood_of_strangers_makes_nobody_forgotten() {
-        let known = Known::new(100);
+        let known = EstablishedClients::new(100);
         (0..130).for_each(|second| _ = known.handle_request(client(1), at(second)));
         (0..10_000).for_each(|n| _ = known.handle_request(client(10 + n), at(200)));
         assert!(known.handle_request(client(1), at(300)));
-        let later = FORGOTTEN.plus(Nanos::from_secs(400));
+        let later = FORGOTTEN_AFTER.plus(Nanos::from_secs(400));
         assert!(!known.handle_request(client(1), at(0).plus(later)));
     }
 }

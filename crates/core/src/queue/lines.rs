@@ -7,71 +7,71 @@
 //! lists, and no other one is. The order of service does not depend on these lists: see `queue`.
 
 use super::spread::Map;
-use super::{Id, Waiting};
+use super::{RequestId, WaitingRequest};
 
 /// The two ends of a list; both `None` if the list is empty.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Line {
-    first: Option<Id>,
-    last: Option<Id>,
+pub(super) struct FifoEnds {
+    first: Option<RequestId>,
+    last: Option<RequestId>,
 }
 
-impl Line {
+impl FifoEnds {
     /// The request that has waited longest.
-    pub fn first(self) -> Option<Id> {
+    pub fn first(self) -> Option<RequestId> {
         self.first
     }
 
     /// The request that came last.
-    pub fn last(self) -> Option<Id> {
+    pub fn last(self) -> Option<RequestId> {
         self.last
     }
 }
 
 /// The links of a request in one list.
 #[derive(Clone, Copy, Debug, Default)]
-struct Beside {
-    before: Option<Id>,
-    after: Option<Id>,
+struct FifoLinks {
+    before: Option<RequestId>,
+    after: Option<RequestId>,
 }
 
 /// A list node: a waiting request and its links in both lists.
 #[derive(Clone, Debug)]
-struct Standing {
-    waiting: Waiting,
+struct FifoNode {
+    waiting: WaitingRequest,
     /// The links in the list of all waiting requests.
-    all: Beside,
+    all: FifoLinks,
     /// The links in the list of the client's requests.
-    own: Beside,
+    own: FifoLinks,
 }
 
 /// All waiting requests. `all` has the ends of the list over all of them; the caller keeps the ends
 /// of each client's list.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Lines {
-    standing: Map<Id, Standing>,
-    all: Line,
+pub(super) struct RequestFifo {
+    standing: Map<RequestId, FifoNode>,
+    all: FifoEnds,
 }
 
-impl Lines {
+impl RequestFifo {
     /// Appends a request to both lists; `own` is the list of its client. `id` must be new.
-    pub fn join(&mut self, id: Id, waiting: Waiting, own: &mut Line) {
-        let all = Beside { before: self.all.last.replace(id), after: None };
+    pub fn join(&mut self, id: RequestId, waiting: WaitingRequest, own: &mut FifoEnds) {
+        let all = FifoLinks { before: self.all.last.replace(id), after: None };
         let own = {
             let before = own.last.replace(id);
             own.first.get_or_insert(id);
-            Beside { before, after: None }
+            FifoLinks { before, after: None }
         };
         self.all.first.get_or_insert(id);
         self.link(all.before, |one| one.all.after = Some(id));
         self.link(own.before, |one| one.own.after = Some(id));
-        self.standing.insert(id, Standing { waiting, all, own });
+        self.standing.insert(id, FifoNode { waiting, all, own });
     }
 
     /// Removes a request from both lists; `line` must be the list of its client. Returns `None` if
     /// the request does not wait.
-    pub fn leave(&mut self, id: Id, line: &mut Line) -> Option<Waiting> {
-        let Standing { waiting, all, own } = self.standing.remove(&id)?;
+    pub fn leave(&mut self, id: RequestId, line: &mut FifoEnds) -> Option<WaitingRequest> {
+        let FifoNode { waiting, all, own } = self.standing.remove(&id)?;
         match all.before {
             Some(before) => self.link(Some(before), |one| one.all.after = all.after),
             None => self.all.first = all.after,
@@ -91,23 +91,23 @@ impl Lines {
         Some(waiting)
     }
 
-    fn link(&mut self, id: Option<Id>, change: impl FnOnce(&mut Standing)) {
+    fn link(&mut self, id: Option<RequestId>, change: impl FnOnce(&mut FifoNode)) {
         if let Some(one) = id.and_then(|id| self.standing.get_mut(&id)) {
             change(one);
         }
     }
 
     /// The request that has waited longest of all.
-    pub fn first(&self) -> Option<(Id, &Waiting)> {
+    pub fn first(&self) -> Option<(RequestId, &WaitingRequest)> {
         let id = self.all.first?;
         Some((id, self.get(id)?))
     }
 
-    pub fn get(&self, id: Id) -> Option<&Waiting> {
+    pub fn get(&self, id: RequestId) -> Option<&WaitingRequest> {
         self.standing.get(&id).map(|one| &one.waiting)
     }
 
-    pub fn get_mut(&mut self, id: Id) -> Option<&mut Waiting> {
+    pub fn get_mut(&mut self, id: RequestId) -> Option<&mut WaitingRequest> {
         self.standing.get_mut(&id).map(|one| &mut one.waiting)
     }
 
@@ -123,24 +123,24 @@ impl Lines {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Arrival, Place, Share};
+    use super::super::{Arrival, QueuePlace, QueuedShare};
     use super::*;
     use crate::key::KeyHash;
     use crate::units::{Cost, Time, Weight};
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
-    fn waiting(client: u64) -> Waiting {
+    fn waiting(client: u64) -> WaitingRequest {
         let client = KeyHash::from_bits(client);
         let arrival = Arrival {
             client,
-            place: Place::Credit,
+            place: QueuePlace::Credit,
             estimate: Cost(1),
             is_guess: false,
             route: None,
             weight: Weight::ONE,
         };
-        Waiting { share: Share::new(&arrival, Place::Credit), since: Time::ZERO }
+        WaitingRequest { share: QueuedShare::new(&arrival, QueuePlace::Credit), since: Time::ZERO }
     }
 
     proptest! {
@@ -149,12 +149,12 @@ mod tests {
         fn ends_are_those_of_plain_lists(
             steps in prop::collection::vec((0..4usize, 0..40usize), 0..200)
         ) {
-            let mut lines = Lines::default();
-            let mut own = [Line::default(); 4];
-            let mut plain: Vec<(usize, Id)> = Vec::new();
+            let mut lines = RequestFifo::default();
+            let mut own = [FifoEnds::default(); 4];
+            let mut plain: Vec<(usize, RequestId)> = Vec::new();
             for (count, (client, step)) in steps.into_iter().enumerate() {
                 if step < 20 {
-                    let id = Id(count as u64 + 1);
+                    let id = RequestId(count as u64 + 1);
                     lines.join(id, waiting(client as u64), &mut own[client]);
                     plain.push((client, id));
                 } else if !plain.is_empty() {

@@ -7,14 +7,14 @@
 //! `meter::estimate`.
 
 use super::spread::Map;
-use super::tiers::Share;
+use super::tiers::QueuedShare;
 use crate::meter::estimate::RouteHash;
 use crate::units::Cost;
 use hashbrown::hash_map::Entry;
 
 /// The number of waiting requests on a route, and what such a request is expected to cost.
 #[derive(Clone, Copy, Debug)]
-struct Route {
+struct WaitingRoute {
     waiting: usize,
     estimate: Cost,
     is_guess: bool,
@@ -22,14 +22,14 @@ struct Route {
 
 /// The routes of all waiting requests.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Routes(Map<RouteHash, Route>);
+pub(super) struct WaitingRoutes(Map<RouteHash, WaitingRoute>);
 
-impl Routes {
+impl WaitingRoutes {
     /// Notes that a request begins to wait.
-    pub fn join(&mut self, share: &Share) {
-        let Share { estimate, is_guess, .. } = *share;
+    pub fn join(&mut self, share: &QueuedShare) {
+        let QueuedShare { estimate, is_guess, .. } = *share;
         let Some(route) = share.route else { return };
-        self.0.entry(route).or_insert(Route { waiting: 0, estimate, is_guess }).waiting += 1;
+        self.0.entry(route).or_insert(WaitingRoute { waiting: 0, estimate, is_guess }).waiting += 1;
     }
 
     /// Notes that a request no longer waits. The route of its last request is forgotten.
@@ -51,8 +51,8 @@ impl Routes {
 
     /// The estimate that replaces the one of a waiting request: if the two are far apart, or if the
     /// request has only a guess and the cost of the route is known by now.
-    pub fn instead(&self, share: &Share) -> Option<Cost> {
-        let Route { estimate: known, is_guess, .. } = *self.0.get(&share.route?)?;
+    pub fn newer_estimate(&self, share: &QueuedShare) -> Option<Cost> {
+        let WaitingRoute { estimate: known, is_guess, .. } = *self.0.get(&share.route?)?;
         let is_news = is_far(known, share.estimate) || is_far(share.estimate, known);
         (is_news || (share.is_guess && !is_guess)).then_some(known)
     }

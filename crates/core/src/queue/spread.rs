@@ -7,16 +7,16 @@
 use core::hash::{BuildHasherDefault, Hasher};
 
 /// A map from hashed keys or internal numbers.
-pub(super) type Map<K, V> = hashbrown::HashMap<K, V, BuildHasherDefault<Spread>>;
+pub(super) type Map<K, V> = hashbrown::HashMap<K, V, BuildHasherDefault<PrehashedHasher>>;
 
 /// An odd number without a pattern: 2^64 divided by the golden ratio.
-const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+const HASH_MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A hasher that multiplies its input, so that the upper bits depend on all of it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Spread(u64);
+pub(super) struct PrehashedHasher(u64);
 
-impl Hasher for Spread {
+impl Hasher for PrehashedHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -30,6 +30,6 @@ impl Hasher for Spread {
     }
 
     fn write_u64(&mut self, number: u64) {
-        self.0 = (self.0.rotate_left(5) ^ number).wrapping_mul(ODD);
+        self.0 = (self.0.rotate_left(5) ^ number).wrapping_mul(HASH_MULTIPLIER);
     }
 }

@@ -6,9 +6,9 @@
 //! module does not hold single requests: see `queue`.
 
 use super::spread::Map;
-use super::turns::{Head, Order, Tag, Turns, length};
-use super::{Arrival, Place};
-use crate::classify::Key;
+use super::turns::{HeadRequest, Tag, TurnOrder, Turns, length};
+use super::{Arrival, QueuePlace};
+use crate::classify::LimitKey;
 use crate::key::KeyHash;
 use crate::meter::estimate::RouteHash;
 use crate::units::{Cost, Weight};
@@ -22,27 +22,27 @@ const CLIENTS_IDLE_MAX: usize = 64;
 /// The tier in debt gets one part of the cost for this many parts that go to the tier in credit,
 /// while requests wait in it: a tenth. By the number of requests it could get nearly everything,
 /// because the requests in debt may be the costly ones.
-const CREDIT_PARTS: u64 = 9;
+const CREDIT_PARTS_PER_DEBT_PART: u64 = 9;
 /// The upper bound of what the tier in debt is owed, in units of its next request. At this bound
 /// clients in credit may no longer use reserved slots.
-const OWED_MAX: u64 = 10;
+const OWED_REQUESTS_MAX: u64 = 10;
 /// A request is light if it is no larger than the largest in service, halved this many times.
-const HALVINGS: u32 = 1;
+const LIGHT_HALVINGS: u32 = 1;
 /// The number of halvings if only the last reserved slot is free.
-const HALVINGS_LAST: u32 = 3;
+const LIGHT_HALVINGS_LAST_SLOT: u32 = 3;
 /// The number of buckets that are examined in search of one with a light client.
-const LIGHT_MAX: usize = 8;
+const LIGHT_BUCKETS_EXAMINED_MAX: usize = 8;
 
 /// The number of halvings that defines a light request, if `free` reserved slots are free.
 fn halvings(free: usize) -> u32 {
-    if free > 1 { HALVINGS } else { HALVINGS_LAST }
+    if free > 1 { LIGHT_HALVINGS } else { LIGHT_HALVINGS_LAST_SLOT }
 }
 
 /// A request with what the fair scheduler needs to know of it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Share {
+pub(super) struct QueuedShare {
     pub client: KeyHash,
-    pub place: Place,
+    pub place: QueuePlace,
     pub estimate: Cost,
     pub is_guess: bool,
     pub route: Option<RouteHash>,
@@ -59,10 +59,10 @@ pub(super) struct Share {
     pub is_light: bool,
 }
 
-impl Share {
+impl QueuedShare {
     /// The share of a request that arrives and belongs in `place`. It has no tags yet.
-    pub fn new(arrival: &Arrival, place: Place) -> Share {
-        Share {
+    pub fn new(arrival: &Arrival, place: QueuePlace) -> QueuedShare {
+        QueuedShare {
             client: arrival.client,
             place,
             estimate: arrival.estimate,
@@ -121,24 +121,24 @@ impl Service {
 /// Invariants: a bucket exists only while a request of it waits or runs. `light` has an entry for
 /// exactly those buckets with a `lightness`, with that value.
 #[derive(Clone, Debug)]
-struct Debtors {
-    turns: Turns<Key>,
-    buckets: Map<Key, Bucket>,
+struct DebtTier {
+    turns: Turns<LimitKey>,
+    buckets: Map<LimitKey, DebtBucketTurns>,
     /// The buckets in which a waiting client asks for no more than the largest request in service
     /// there, with the number of halvings between the two.
-    light: BTreeSet<(u32, Key)>,
+    light: BTreeSet<(u32, LimitKey)>,
 }
 
 /// One bucket in debt, with its clients.
 #[derive(Clone, Debug)]
-struct Bucket {
+struct DebtBucketTurns {
     turns: Turns<KeyHash>,
     service: Service,
-    /// Its entry in `Debtors::light`, if there is one.
+    /// Its entry in `DebtTier::light`, if there is one.
     lightness: Option<u32>,
 }
 
-impl Bucket {
+impl DebtBucketTurns {
     /// The client that may go beside the requests in service of this bucket: the lightest one that
     /// has nothing in service.
     fn light(&self, halvings: u32) -> Option<KeyHash> {
@@ -153,13 +153,13 @@ impl Bucket {
     }
 }
 
-impl Debtors {
+impl DebtTier {
     /// The bucket of `key`, created if needed. Its clients are ordered by finish tag: their
     /// requests differ in size, and by start tag a client that asks for little now and then would
     /// wait for one request of each other client.
-    fn bucket(&mut self, key: Key) -> &mut Bucket {
-        self.buckets.entry(key).or_insert_with(|| Bucket {
-            turns: Turns::new(Order::Finish, CLIENTS_IDLE_MAX),
+    fn bucket(&mut self, key: LimitKey) -> &mut DebtBucketTurns {
+        self.buckets.entry(key).or_insert_with(|| DebtBucketTurns {
+            turns: Turns::new(TurnOrder::Finish, CLIENTS_IDLE_MAX),
             service: Service::default(),
             lightness: None,
         })
@@ -167,7 +167,11 @@ impl Debtors {
 
     /// Changes a bucket and keeps `light` up to date. Forgets the bucket if no request of it waits
     /// or runs. Returns the bucket's next request.
-    fn edit(&mut self, key: Key, change: impl FnOnce(&mut Bucket)) -> Option<Head> {
+    fn edit(
+        &mut self,
+        key: LimitKey,
+        change: impl FnOnce(&mut DebtBucketTurns),
+    ) -> Option<HeadRequest> {
         let bucket = self.bucket(key);
         change(bucket);
         let next = bucket.turns.next_head();
@@ -184,10 +188,12 @@ impl Debtors {
     }
 
     /// A bucket with a client that is light by at least `halvings`, and which is not ahead of other
-    /// buckets by more than `ahead`. Only the [`LIGHT_MAX`] lightest are examined.
-    fn with_light_client(&self, halvings: u32, ahead: Tag) -> Option<Key> {
+    /// buckets by more than `ahead`. Only the [`LIGHT_BUCKETS_EXAMINED_MAX`] lightest are examined.
+    fn with_light_client(&self, halvings: u32, ahead: Tag) -> Option<LimitKey> {
         let light = self.light.iter().rev().take_while(|(lightness, _)| *lightness >= halvings);
-        let mut near = light.take(LIGHT_MAX).filter(|(_, key)| self.turns.ahead(*key) <= ahead);
+        let mut near = light
+            .take(LIGHT_BUCKETS_EXAMINED_MAX)
+            .filter(|(_, key)| self.turns.ahead(*key) <= ahead);
         near.next().map(|(_, key)| *key)
     }
 }
@@ -196,7 +202,7 @@ impl Debtors {
 #[derive(Clone, Debug)]
 pub(super) struct Tiers {
     credit: Turns<KeyHash>,
-    debt: Debtors,
+    debt: DebtTier,
     /// The cost that the tier in debt is still to get, for what went to the tier in credit while
     /// requests in debt waited.
     owed: Cost,
@@ -208,9 +214,9 @@ pub(super) struct Tiers {
 impl Tiers {
     pub fn new() -> Tiers {
         Tiers {
-            credit: Turns::new(Order::Start, FLOWS_IDLE_MAX),
-            debt: Debtors {
-                turns: Turns::new(Order::Start, FLOWS_IDLE_MAX),
+            credit: Turns::new(TurnOrder::Start, FLOWS_IDLE_MAX),
+            debt: DebtTier {
+                turns: Turns::new(TurnOrder::Start, FLOWS_IDLE_MAX),
                 buckets: Map::default(),
                 light: BTreeSet::new(),
             },
@@ -221,10 +227,10 @@ impl Tiers {
     }
 
     /// Sets the next request of a client; `None`: the client does not wait in `place` (any longer).
-    pub fn set_head(&mut self, client: KeyHash, place: Place, head: Option<Head>) {
+    pub fn set_head(&mut self, client: KeyHash, place: QueuePlace, head: Option<HeadRequest>) {
         match place {
-            Place::Credit => self.credit.set_head(client, head),
-            Place::Debt(bucket) => {
+            QueuePlace::Credit => self.credit.set_head(client, head),
+            QueuePlace::Debt(bucket) => {
                 let next = self.debt.edit(bucket, |bucket| bucket.turns.set_head(client, head));
                 self.debt.turns.set_head(bucket, next);
             }
@@ -232,12 +238,12 @@ impl Tiers {
     }
 
     /// The client that is next: those in credit first, except for a tenth of the cost.
-    pub fn next(&self) -> Option<(KeyHash, Place)> {
-        let credit = || self.credit.next().map(|client| (client, Place::Credit));
+    pub fn next(&self) -> Option<(KeyHash, QueuePlace)> {
+        let credit = || self.credit.next().map(|client| (client, QueuePlace::Credit));
         let debt = || {
             let bucket = self.debt.turns.next()?;
             let client = self.debt.buckets.get(&bucket)?.turns.next()?;
-            Some((client, Place::Debt(bucket)))
+            Some((client, QueuePlace::Debt(bucket)))
         };
         if self.owes(1) { debt().or_else(credit) } else { credit().or_else(debt) }
     }
@@ -249,9 +255,9 @@ impl Tiers {
     /// little: a swarm that takes its turns one by one does not fill them, not even if some of its
     /// requests are larger than others. A client that asks for much may have one too, except the
     /// last, if all requests in service are in debt. Returns none if the tier in debt is owed
-    /// [`OWED_MAX`] requests.
+    /// [`OWED_REQUESTS_MAX`] requests.
     pub fn fresh(&self, free: usize) -> impl Iterator<Item = KeyHash> {
-        let bound = match (self.owes(OWED_MAX), self.debtors.count == 0) {
+        let bound = match (self.owes(OWED_REQUESTS_MAX), self.debtors.count == 0) {
             (true, _) => 0,
             (false, true) => self.credits.last,
             (false, false) => Tag::MAX,
@@ -266,40 +272,40 @@ impl Tiers {
     /// The client in debt that may have a reserved slot, by the same rules: in the bucket that is
     /// next, or in a bucket with nothing in service. Otherwise a client with nothing in service,
     /// compared with the other clients of its bucket, if that bucket is not far ahead of others.
-    pub fn fresh_in_debt(&self, free: usize) -> Option<(KeyHash, Place)> {
+    pub fn fresh_in_debt(&self, free: usize) -> Option<(KeyHash, QueuePlace)> {
         let (turns, last) = (&self.debt.turns, self.debtors.last);
         let halvings = halvings(free);
         let size = self.debtors.size >> halvings;
-        let is_light = |head: Head| length(head.estimate, head.weight) <= size;
+        let is_light = |head: HeadRequest| length(head.estimate, head.weight) <= size;
         let next = || {
             let light = turns.next_head().is_some_and(is_light) && turns.next_finish() < Some(last);
             turns.next().filter(|_| light)
         };
         if let Some(key) = next().or_else(|| turns.fresh(last, size).next()) {
             let client = self.debt.buckets.get(&key)?.turns.next()?;
-            return Some((client, Place::Debt(key)));
+            return Some((client, QueuePlace::Debt(key)));
         }
         let key = self.debt.with_light_client(halvings, self.debtors.size.saturating_mul(2))?;
         let client = self.debt.buckets.get(&key)?.light(halvings)?;
-        Some((client, Place::Debt(key)))
+        Some((client, QueuePlace::Debt(key)))
     }
 
     /// Whether a request is light compared with the largest one in service.
-    pub fn is_light(&self, share: &Share) -> bool {
-        share.size() <= self.credits.size.max(self.debtors.size) >> HALVINGS_LAST
+    pub fn is_light(&self, share: &QueuedShare) -> bool {
+        share.size() <= self.credits.size.max(self.debtors.size) >> LIGHT_HALVINGS_LAST_SLOT
     }
 
     /// Puts a client's next request into service; `next` is the one after it.
-    pub fn serve(&mut self, share: &mut Share, next: Option<Head>) {
-        let Share { client, place, estimate, weight, .. } = *share;
+    pub fn serve(&mut self, share: &mut QueuedShare, next: Option<HeadRequest>) {
+        let QueuedShare { client, place, estimate, weight, .. } = *share;
         let size = share.size();
         match place {
-            Place::Credit => {
-                self.owe(Cost(estimate.0.div_ceil(CREDIT_PARTS)));
+            QueuePlace::Credit => {
+                self.owe(Cost(estimate.0.div_ceil(CREDIT_PARTS_PER_DEBT_PART)));
                 share.finish = self.credit.serve(client, estimate, weight, next);
                 self.credits.begin(share.finish, size);
             }
-            Place::Debt(bucket) => {
+            QueuePlace::Debt(bucket) => {
                 self.owed = self.owed.minus(estimate);
                 let next = self.debt.edit(bucket, |bucket| {
                     share.inner = bucket.turns.serve(client, estimate, weight, next);
@@ -312,18 +318,18 @@ impl Tiers {
     }
 
     /// Puts a request into service that has just arrived, while no other waits.
-    pub fn pass(&mut self, share: &mut Share) {
-        let Share { client, place, estimate, weight, .. } = *share;
+    pub fn pass(&mut self, share: &mut QueuedShare) {
+        let QueuedShare { client, place, estimate, weight, .. } = *share;
         let size = share.size();
         match place {
-            Place::Credit => {
+            QueuePlace::Credit => {
                 self.owed = Cost::ZERO;
                 share.finish = self.credit.pass(client, estimate, weight);
                 self.credits.begin(share.finish, size);
             }
-            Place::Debt(bucket) => {
+            QueuePlace::Debt(bucket) => {
                 self.owed = self.owed.minus(estimate);
-                let Bucket { turns, service, .. } = self.debt.bucket(bucket);
+                let DebtBucketTurns { turns, service, .. } = self.debt.bucket(bucket);
                 share.inner = turns.pass(client, estimate, weight);
                 service.begin(share.inner, size);
                 share.finish = self.debt.turns.pass(bucket, estimate, weight);
@@ -333,17 +339,17 @@ impl Tiers {
     }
 
     /// Raises the estimate of a request in service, which will cost more than expected.
-    pub fn raise(&mut self, share: &mut Share, estimate: Cost) {
-        let (Share { client, place, .. }, before) = (*share, share.size());
+    pub fn raise(&mut self, share: &mut QueuedShare, estimate: Cost) {
+        let (QueuedShare { client, place, .. }, before) = (*share, share.size());
         let thought = core::mem::replace(&mut share.estimate, estimate);
         let (size, more) = (share.size(), share.size().saturating_sub(before));
         share.finish = share.finish.saturating_add(more);
         match place {
-            Place::Credit => {
+            QueuePlace::Credit => {
                 self.credit.raise(client, more);
                 self.credits.raise(share.finish, size);
             }
-            Place::Debt(key) => {
+            QueuePlace::Debt(key) => {
                 share.inner = share.inner.saturating_add(more);
                 let next = self.debt.edit(key, |bucket| {
                     bucket.turns.raise(client, more);
@@ -369,27 +375,27 @@ impl Tiers {
             self.owed = Cost::ZERO;
             return;
         };
-        let most = Cost(next.estimate.0.max(1).saturating_mul(OWED_MAX));
+        let most = Cost(next.estimate.0.max(1).saturating_mul(OWED_REQUESTS_MAX));
         self.owed = self.owed.plus(more).min(most);
     }
 
     /// Ends a request that was in service and has cost `cost`; `others` are still in service.
     pub fn settle<'a>(
         &mut self,
-        share: &Share,
+        share: &QueuedShare,
         cost: Cost,
-        others: impl Iterator<Item = &'a Share> + Clone,
+        others: impl Iterator<Item = &'a QueuedShare> + Clone,
     ) {
-        let Share { client, place, estimate, weight, finish, inner, .. } = *share;
+        let QueuedShare { client, place, estimate, weight, finish, inner, .. } = *share;
         let size = share.size();
         match place {
-            Place::Credit => {
-                let alike = others.filter(|other| other.place == Place::Credit);
+            QueuePlace::Credit => {
+                let alike = others.filter(|other| other.place == QueuePlace::Credit);
                 self.credits.end(finish, size, alike.map(|other| (other.finish, other.size())));
                 self.credit.settle(client, estimate, weight, cost);
             }
-            Place::Debt(key) => {
-                let alike = others.clone().filter(|other| other.place != Place::Credit);
+            QueuePlace::Debt(key) => {
+                let alike = others.clone().filter(|other| other.place != QueuePlace::Credit);
                 self.debtors.end(finish, size, alike.map(|other| (other.finish, other.size())));
                 let next = self.debt.edit(key, |bucket| {
                     let alike = others.filter(|other| other.place == place);
@@ -405,11 +411,13 @@ impl Tiers {
     }
 
     /// Corrects what the tier in debt is owed: an estimate was counted, and `cost` is right.
-    fn correct_owed(&mut self, place: Place, estimate: Cost, cost: Cost) {
+    fn correct_owed(&mut self, place: QueuePlace, estimate: Cost, cost: Cost) {
         let (more, less) = (cost.minus(estimate), estimate.minus(cost));
         let (more, less) = match place {
-            Place::Credit => (more.0.div_ceil(CREDIT_PARTS), less.0 / CREDIT_PARTS),
-            Place::Debt(_) => (less.0, more.0),
+            QueuePlace::Credit => {
+                (more.0.div_ceil(CREDIT_PARTS_PER_DEBT_PART), less.0 / CREDIT_PARTS_PER_DEBT_PART)
+            }
+            QueuePlace::Debt(_) => (less.0, more.0),
         };
         self.owed = self.owed.minus(Cost(less));
         if more > 0 {
@@ -418,10 +426,10 @@ impl Tiers {
     }
 
     /// The number of flows that wait in the tier of `place`.
-    pub fn waiting(&self, place: Place) -> usize {
+    pub fn waiting(&self, place: QueuePlace) -> usize {
         match place {
-            Place::Credit => self.credit.waiting(),
-            Place::Debt(_) => self.debt.turns.waiting(),
+            QueuePlace::Credit => self.credit.waiting(),
+            QueuePlace::Debt(_) => self.debt.turns.waiting(),
         }
     }
 

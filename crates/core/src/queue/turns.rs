@@ -6,9 +6,9 @@
 //! V          = the start tag last served; the least start tag is served first
 //! ```
 //!
-//! With `Order::Finish` the least finish tag is served first. Then a member that asks for little
-//! goes before one that asks for much, even in a round in which it has been served already. In
-//! return a member may run ahead of another by one more request.
+//! With `TurnOrder::Finish` the least finish tag is served first. Then a member that asks for
+//! little goes before one that asks for much, even in a round in which it has been served already.
+//! In return a member may run ahead of another by one more request.
 //!
 //! (Goyal, Vin, Cheng, 1996; several in service at once: Jin, Chase, Kaur, 2004.) A member that
 //! does not wait, has nothing in service and is not ahead of V equals one that never existed, so it
@@ -20,7 +20,7 @@
 //! tag: the part that a later `max` with V would have absorbed anyway stays. So a member gains
 //! nothing by opening requests and cancelling them.
 
-use super::Id;
+use super::RequestId;
 use super::spread::Map;
 use crate::units::{Cost, Weight};
 use alloc::collections::BTreeSet;
@@ -32,34 +32,35 @@ use core::hash::Hash;
 pub(super) type Tag = u128;
 
 /// The number of tag units in a nano-unit of cost.
-const PER_UNIT: Tag = 1_000;
+const TAG_UNITS_PER_NANO: Tag = 1_000;
 
 /// What `cost` adds to a tag. Never zero, or a member with free requests would be served for ever.
 pub(super) fn length(cost: Cost, weight: Weight) -> Tag {
     let cost = Tag::from(cost.0.max(1));
     if weight == Weight::ONE {
-        return cost * PER_UNIT;
+        return cost * TAG_UNITS_PER_NANO;
     }
-    cost * PER_UNIT * Tag::from(Weight::ONE.thousandths()) / Tag::from(weight.thousandths())
+    cost * TAG_UNITS_PER_NANO * Tag::from(Weight::ONE.thousandths())
+        / Tag::from(weight.thousandths())
 }
 
 /// The number of light members that are examined in search of one that is not ahead.
-const NEAR: usize = 32;
+const FRESH_EXAMINED_MAX: usize = 32;
 
 /// The request that a member waits with: the first of its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Head {
+pub(super) struct HeadRequest {
     /// Whether the cost is more than a guess. Among requests with equal tags, known costs come
     /// last.
     pub is_known: bool,
     pub estimate: Cost,
-    pub id: Id,
+    pub id: RequestId,
     pub weight: Weight,
 }
 
 /// The order in which waiting members are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum TurnOrder {
     /// By start tag. Among equal tags guesses come first, then smaller requests.
     Start,
     /// By finish tag.
@@ -67,18 +68,18 @@ pub(super) enum Order {
 }
 
 /// A waiting member's position in the order. Members with equal ranks are ordered by their requests
-/// (see [`Head`]), the earlier request first.
+/// (see [`HeadRequest`]), the earlier request first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Turn<K> {
+struct QueuedTurn<K> {
     rank: Tag,
-    head: Head,
+    head: HeadRequest,
     start: Tag,
     key: K,
 }
 
 /// A member that waits and has nothing in service; ordered by size, the smallest request first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Fresh<K> {
+struct FreshMember<K> {
     size: Tag,
     /// The finish tag that the request will have if it is served now.
     finish: Tag,
@@ -86,7 +87,7 @@ struct Fresh<K> {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Member {
+struct TurnMember {
     /// V when the member began to wait: its start tag is no earlier.
     floor: Tag,
     finish: Tag,
@@ -94,32 +95,37 @@ struct Member {
     /// times when the member began to wait, since it last had nothing in service.
     slack: Tag,
     running: usize,
-    head: Option<Head>,
+    head: Option<HeadRequest>,
 }
 
-impl Member {
-    const ABSENT: Member = Member { floor: 0, finish: 0, slack: Tag::MAX, running: 0, head: None };
+impl TurnMember {
+    const ABSENT: TurnMember =
+        TurnMember { floor: 0, finish: 0, slack: Tag::MAX, running: 0, head: None };
 
     fn start(&self) -> Tag {
         self.floor.max(self.finish)
     }
 
-    fn turn<K>(&self, key: K, order: Order) -> Option<Turn<K>> {
+    fn turn<K>(&self, key: K, order: TurnOrder) -> Option<QueuedTurn<K>> {
         let head = self.head?;
         let rank = match order {
-            Order::Start => self.start(),
-            Order::Finish => self.finish_of(head),
+            TurnOrder::Start => self.start(),
+            TurnOrder::Finish => self.finish_of(head),
         };
-        Some(Turn { rank, head, start: self.start(), key })
+        Some(QueuedTurn { rank, head, start: self.start(), key })
     }
 
     /// The size and the tag of the request of the member, if it waits and has nothing in service.
-    fn fresh<K>(&self, key: K) -> Option<Fresh<K>> {
+    fn fresh<K>(&self, key: K) -> Option<FreshMember<K>> {
         let head = self.head.filter(|_| self.running == 0)?;
-        Some(Fresh { size: length(head.estimate, head.weight), finish: self.finish_of(head), key })
+        Some(FreshMember {
+            size: length(head.estimate, head.weight),
+            finish: self.finish_of(head),
+            key,
+        })
     }
 
-    fn finish_of(&self, head: Head) -> Tag {
+    fn finish_of(&self, head: HeadRequest) -> Tag {
         self.start() + length(head.estimate, head.weight)
     }
 
@@ -153,14 +159,14 @@ impl Member {
 /// `running` is the sum over all members. `virtual_time` never decreases.
 #[derive(Clone, Debug)]
 pub(super) struct Turns<K> {
-    order: Order,
+    order: TurnOrder,
     virtual_time: Tag,
     /// The largest finish tag so far.
     latest: Tag,
-    members: Map<K, Member>,
-    waiting: BTreeSet<Turn<K>>,
+    members: Map<K, TurnMember>,
+    waiting: BTreeSet<QueuedTurn<K>>,
     /// The members in `waiting` that have nothing in service.
-    fresh: BTreeSet<Fresh<K>>,
+    fresh: BTreeSet<FreshMember<K>>,
     idle_max: usize,
     /// With more members than this, idle members are forgotten.
     full: usize,
@@ -171,7 +177,7 @@ impl<K: Copy + Ord + Hash> Turns<K> {
     /// A scheduler without members. At least `idle_max` idle members that are ahead of V are
     /// remembered. In all, there are never more members than twice the larger of `idle_max` and the
     /// number that was left when idle ones were last forgotten.
-    pub fn new(order: Order, idle_max: usize) -> Turns<K> {
+    pub fn new(order: TurnOrder, idle_max: usize) -> Turns<K> {
         Turns {
             order,
             virtual_time: 0,
@@ -191,7 +197,7 @@ impl<K: Copy + Ord + Hash> Turns<K> {
     }
 
     /// The request of the member that is next.
-    pub fn next_head(&self) -> Option<Head> {
+    pub fn next_head(&self) -> Option<HeadRequest> {
         self.waiting.first().map(|turn| turn.head)
     }
 
@@ -202,21 +208,27 @@ impl<K: Copy + Ord + Hash> Turns<K> {
     }
 
     /// The members that wait, have nothing in service, will have a finish tag below `bound`, and
-    /// add no more than `size` to it; the smallest first. Only the [`NEAR`] smallest are examined.
+    /// add no more than `size` to it; the smallest first. Only the [`FRESH_EXAMINED_MAX`] smallest
+    /// are examined.
     pub fn fresh(&self, bound: Tag, size: Tag) -> impl Iterator<Item = K> {
-        let small = self.fresh.iter().take_while(move |one| one.size <= size).take(NEAR);
+        let small =
+            self.fresh.iter().take_while(move |one| one.size <= size).take(FRESH_EXAMINED_MAX);
         small.filter(move |one| one.finish < bound).map(|one| one.key)
     }
 
     /// The smallest size among members that wait, have nothing in service and will have a finish
-    /// tag below `bound`. Only the [`NEAR`] smallest are examined.
+    /// tag below `bound`. Only the [`FRESH_EXAMINED_MAX`] smallest are examined.
     pub fn least_fresh(&self, bound: Tag) -> Option<Tag> {
-        self.fresh.iter().take(NEAR).find(|one| one.finish < bound).map(|one| one.size)
+        self.fresh
+            .iter()
+            .take(FRESH_EXAMINED_MAX)
+            .find(|one| one.finish < bound)
+            .map(|one| one.size)
     }
 
     /// How far the member's next start tag is ahead of V; zero if it is not.
     pub fn ahead(&self, key: K) -> Tag {
-        let start = self.members.get(&key).map_or(0, Member::start);
+        let start = self.members.get(&key).map_or(0, TurnMember::start);
         start.saturating_sub(self.virtual_time)
     }
 
@@ -236,7 +248,7 @@ impl<K: Copy + Ord + Hash> Turns<K> {
     }
 
     /// Sets the member's next request; `None`: the member does not wait (any longer).
-    pub fn set_head(&mut self, key: K, head: Option<Head>) {
+    pub fn set_head(&mut self, key: K, head: Option<HeadRequest>) {
         if head.is_none() && !self.members.contains_key(&key) {
             return;
         }
@@ -252,24 +264,30 @@ impl<K: Copy + Ord + Hash> Turns<K> {
 
     /// Puts a request of the member into service; `next` is the one after it. Returns its finish
     /// tag.
-    pub fn serve(&mut self, key: K, estimate: Cost, weight: Weight, next: Option<Head>) -> Tag {
+    pub fn serve(
+        &mut self,
+        key: K,
+        estimate: Cost,
+        weight: Weight,
+        next: Option<HeadRequest>,
+    ) -> Tag {
         let start = self.edit(key, |member| {
             member.head = next;
             member.serve(estimate, weight)
         });
-        self.go_on(start);
+        self.advance_virtual_time(start);
         start + length(estimate, weight)
     }
 
     /// Puts a request into service that has just arrived, while no member waits: the same as
     /// `set_head` and `serve` together, but cheaper. Returns its finish tag.
     pub fn pass(&mut self, key: K, estimate: Cost, weight: Weight) -> Tag {
-        let member = self.members.entry(key).or_insert(Member::ABSENT);
+        let member = self.members.entry(key).or_insert(TurnMember::ABSENT);
         member.join(self.virtual_time);
         let start = member.serve(estimate, weight);
         self.latest = self.latest.max(member.finish);
         self.running += 1;
-        self.go_on(start);
+        self.advance_virtual_time(start);
         start + length(estimate, weight)
     }
 
@@ -292,7 +310,7 @@ impl<K: Copy + Ord + Hash> Turns<K> {
     }
 
     /// Advances V after a request with this start tag was served.
-    fn go_on(&mut self, start: Tag) {
+    fn advance_virtual_time(&mut self, start: Tag) {
         // If a member was served out of turn (in a reserved slot), V does not overtake those that
         // wait.
         let least = self.waiting.first().map_or(start, |turn| turn.start.min(start));
@@ -302,9 +320,9 @@ impl<K: Copy + Ord + Hash> Turns<K> {
 
     /// Changes a member and keeps the invariants of all orders. Every change goes through here,
     /// except `pass`.
-    fn edit<R>(&mut self, key: K, change: impl FnOnce(&mut Member) -> R) -> R {
+    fn edit<R>(&mut self, key: K, change: impl FnOnce(&mut TurnMember) -> R) -> R {
         let order = self.order;
-        let member = self.members.entry(key).or_insert(Member::ABSENT);
+        let member = self.members.entry(key).or_insert(TurnMember::ABSENT);
         let (turn, fresh) = (member.turn(key, order), member.fresh(key));
         self.running -= member.running;
         let result = change(member);

@@ -6,7 +6,7 @@
 use crate::units::Nanos;
 
 /// The upper bounds of a replica.
-pub struct Bounds {
+pub struct ReplicaBounds {
     /// Keys with unreported charges, 24 bytes each. A further key causes a report at once; its
     /// charge is dropped and counted if there is still no room, because held-back keys stay.
     pub unsent_max: usize,
@@ -40,7 +40,7 @@ pub struct Bounds {
 }
 
 /// The bounds of every replica.
-pub const BOUNDS: Bounds = Bounds {
+pub const REPLICA_BOUNDS: ReplicaBounds = ReplicaBounds {
     unsent_max: 1 << 18,
     groups_max: 4_096,
     resend_for: Nanos::from_secs(60),
@@ -58,7 +58,7 @@ pub const BOUNDS: Bounds = Bounds {
 
 const _: () = {
     // A peer is not forgotten while it could still repeat a report that has been counted.
-    assert!(BOUNDS.forget_after.0 > 2 * BOUNDS.resend_for.0);
-    assert!(BOUNDS.frames_max as usize > BOUNDS.log_frames_max);
-    assert!(BOUNDS.out_max > BOUNDS.log_frames_max);
+    assert!(REPLICA_BOUNDS.forget_after.0 > 2 * REPLICA_BOUNDS.resend_for.0);
+    assert!(REPLICA_BOUNDS.frames_max as usize > REPLICA_BOUNDS.log_frames_max);
+    assert!(REPLICA_BOUNDS.out_max > REPLICA_BOUNDS.log_frames_max);
 };

@@ -5,13 +5,13 @@
 //! dropped before all peers have them. The sums of these peers stay too low for ever, which only
 //! favours clients.
 
-use super::BOUNDS;
+use super::REPLICA_BOUNDS;
 use crate::units::Time;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 
 /// One frame of a report.
-pub struct Sent {
+pub struct LoggedFrame {
     /// The number of the frame.
     pub number: u64,
     /// The time at which the report was created.
@@ -22,41 +22,43 @@ pub struct Sent {
 
 /// Frames in the order of their numbers.
 #[derive(Default)]
-pub struct Log {
-    frames: VecDeque<Sent>,
+pub struct ResendLog {
+    frames: VecDeque<LoggedFrame>,
     bytes: usize,
 }
 
-impl Log {
+impl ResendLog {
     /// Appends a frame, whose number must be higher than all others.
-    pub fn push(&mut self, sent: Sent) {
+    pub fn push(&mut self, sent: LoggedFrame) {
         self.bytes += sent.frame.len();
         self.frames.push_back(sent);
     }
 
     /// The frames with the number `from` or a higher one.
-    pub fn since(&self, from: u64) -> impl Iterator<Item = &Sent> {
+    pub fn since(&self, from: u64) -> impl Iterator<Item = &LoggedFrame> {
         let at = self.frames.partition_point(|sent| sent.number < from);
         self.frames.range(at..)
     }
 
     /// The oldest frame.
-    pub fn first(&self) -> Option<&Sent> {
+    pub fn first(&self) -> Option<&LoggedFrame> {
         self.frames.front()
     }
 
     /// Drops all frames below `done`, which all peers have. Then removes and returns one frame that
     /// is too old or exceeds the bounds. The caller repeats the call until it returns `None`.
-    pub fn trim(&mut self, done: u64, now: Time) -> Option<Sent> {
+    pub fn trim(&mut self, done: u64, now: Time) -> Option<LoggedFrame> {
         while self.frames.front().is_some_and(|sent| sent.number < done) {
             self.pop();
         }
-        let old = self.frames.front().is_some_and(|sent| now.since(sent.cut) > BOUNDS.resend_for);
-        let full = self.bytes > BOUNDS.log_bytes_max || self.frames.len() > BOUNDS.log_frames_max;
+        let old =
+            self.frames.front().is_some_and(|sent| now.since(sent.cut) > REPLICA_BOUNDS.resend_for);
+        let full = self.bytes > REPLICA_BOUNDS.log_bytes_max
+            || self.frames.len() > REPLICA_BOUNDS.log_frames_max;
         if old || full { self.pop() } else { None }
     }
 
-    fn pop(&mut self) -> Option<Sent> {
+    fn pop(&mut self) -> Option<LoggedFrame> {
         let sent = self.frames.pop_front()?;
         self.bytes -= sent.frame.len();
         Some(sent)

@@ -5,17 +5,17 @@
 //! still send again is too old to be sent. So a forgotten peer never causes a report to be counted
 //! twice.
 
-use super::window::Window;
-use super::wire::Sender;
+use super::window::SequenceWindow;
+use super::wire::PeerFrameSender;
 use crate::units::{Nanos, Time};
 use alloc::string::String;
 use alloc::vec::Vec;
 
 /// Upper bound of the age of a report; older ones are not sent again.
-const AGE_MAX: Nanos = Nanos::from_secs(120);
+const REPORT_AGE_MAX: Nanos = Nanos::from_secs(120);
 
 /// One other instance, in one of its lives.
-pub struct Peer {
+pub struct ReplicaPeer {
     /// Number of its present life.
     pub life: u64,
     /// Readable name; empty until its hello arrives.
@@ -25,9 +25,9 @@ pub struct Peer {
     /// The link on which it has acknowledged reports; since then new reports go to this link.
     pub ready: Option<u64>,
     /// Its reports that have been seen; `None` before the first.
-    pub seen: Option<Window>,
+    pub seen: Option<SequenceWindow>,
     /// Reports of this instance that it has.
-    pub acked: Window,
+    pub acked: SequenceWindow,
     /// Number of the next report to send on the present link.
     pub next: u64,
     /// Time before which unacknowledged reports are not sent again.
@@ -56,12 +56,12 @@ pub struct Peer {
     /// Number of times that it was given the state.
     pub given: u8,
     /// Its metrics.
-    pub counts: Counts,
+    pub counts: PeerTraffic,
 }
 
 /// Counts of the exchange with one peer, or with all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct PeerTraffic {
     /// Bytes of frames received from it.
     pub bytes_in: u64,
     /// Bytes of frames sent to it; over a group, frames to all are counted only in the totals.
@@ -82,16 +82,16 @@ pub struct Counts {
     pub unshared: u64,
 }
 
-impl Peer {
+impl ReplicaPeer {
     /// A peer whose first frame in this life has just arrived.
-    pub fn new(sender: Sender, period: Nanos, now: Time) -> Peer {
-        Peer {
+    pub fn new(sender: PeerFrameSender, period: Nanos, now: Time) -> ReplicaPeer {
+        ReplicaPeer {
             life: sender.life,
             name: String::new(),
             links: Vec::new(),
             ready: None,
             seen: None,
-            acked: Window::default(),
+            acked: SequenceWindow::default(),
             next: 0,
             resend_at: now,
             ack_due: false,
@@ -105,7 +105,7 @@ impl Peer {
             compared: 0,
             frames: 0,
             given: 0,
-            counts: Counts::default(),
+            counts: PeerTraffic::default(),
         }
     }
 
@@ -114,11 +114,11 @@ impl Peer {
     pub fn age(&mut self, at: Time, now: Time) -> Nanos {
         let behind = now.0.wrapping_sub(at.0).cast_signed();
         self.behind = self.behind.min(behind);
-        Nanos(behind.saturating_sub(self.behind).max(0).cast_unsigned().min(AGE_MAX.0))
+        Nanos(behind.saturating_sub(self.behind).max(0).cast_unsigned().min(REPORT_AGE_MAX.0))
     }
 
     /// Whether the peer was heard within three periods.
-    pub fn lives(&self, period: Nanos, now: Time) -> bool {
+    pub fn is_live(&self, period: Nanos, now: Time) -> bool {
         let period = self.period.max(period);
         now.since(self.heard) <= Nanos(period.0.saturating_mul(3))
     }
@@ -126,7 +126,7 @@ impl Peer {
 
 /// A snapshot of one other instance, for display.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct PeerSnapshot {
     /// Identity of the instance.
     pub node: u64,
     /// Readable name; empty until its hello arrives.
@@ -148,5 +148,5 @@ pub struct Seen {
     /// Age of the oldest report that it has not acknowledged; zero over a group.
     pub behind: Nanos,
     /// Counts of the exchange with it.
-    pub counts: Counts,
+    pub counts: PeerTraffic,
 }

@@ -3,36 +3,38 @@
 //! A parsed frame is complete and valid; no later step finds an error in it. A written frame fits
 //! the frame length if its contents do; `send` splits contents to size. See `wire` for the bytes.
 
-use super::window::Window;
-use super::wire::{Fault, Groups, Head, Kind, Reader, Writer};
-use super::{Shared, wire};
+use super::window::SequenceWindow;
+use super::wire::{
+    ChargeEntries, PeerFrameError, PeerFrameHead, PeerFrameKind, PeerFrameReader, PeerFrameWriter,
+};
+use super::{ReplicatedLimit, wire};
 use crate::key::KeyHash;
 use crate::units::Nanos;
 use alloc::vec::Vec;
 
 /// The content of a frame.
-pub enum Said<'a> {
+pub enum FrameContent<'a> {
     /// The identity and settings of the sender.
-    Hello(Hello<'a>),
+    Hello(ReplicaHello<'a>),
     /// Some of the sender's limits.
-    Limits { digest: u64, part: u32, limits: Vec<Limit<'a>> },
+    Limits { digest: u64, part: u32, limits: Vec<AnnouncedLimit<'a>> },
     /// Charges of one period.
-    Report(Report<'a>),
+    Report(ChargeReport<'a>),
     /// The reports of the instance `of` that the sender has seen.
-    Ack { of: wire::Sender, window: Window },
+    Ack { of: wire::PeerFrameSender, window: SequenceWindow },
     /// A request for the present state, addressed to the instance `of`.
     Want { of: u64 },
     /// The reports that the state for an instance contains.
-    Seen { answer: Answer, seen: Vec<(wire::Sender, Window)> },
+    Seen { answer: StateAnswerPart, seen: Vec<(wire::PeerFrameSender, SequenceWindow)> },
     /// A part of the state for an instance.
-    State { answer: Answer, groups: Groups<'a> },
+    State { answer: StateAnswerPart, groups: ChargeEntries<'a> },
     /// Readable names of keys.
-    Names(Vec<Name<'a>>),
+    Names(Vec<KeyName<'a>>),
 }
 
 /// Position of a part within an answer to a state request.
 #[derive(Clone, Copy)]
-pub struct Answer {
+pub struct StateAnswerPart {
     /// The instance that requested the state.
     pub to: u64,
     /// The number of the answer, equal in all of its parts.
@@ -45,7 +47,7 @@ pub struct Answer {
 
 /// The identity and settings of the sender.
 #[derive(Clone, Copy)]
-pub struct Hello<'a> {
+pub struct ReplicaHello<'a> {
     /// The readable name of the sender.
     pub name: &'a str,
     /// Interval between two reports of the sender.
@@ -57,7 +59,7 @@ pub struct Hello<'a> {
 }
 
 /// A limit as its instance has it.
-pub struct Limit<'a> {
+pub struct AnnouncedLimit<'a> {
     /// The fingerprint, which must be equal for instances to count together.
     pub fingerprint: u64,
     /// The name of the limit.
@@ -67,7 +69,7 @@ pub struct Limit<'a> {
 }
 
 /// A part of the charges of one period.
-pub struct Report<'a> {
+pub struct ChargeReport<'a> {
     /// The number of the period.
     pub period: u64,
     /// The number of this part among all parts of all reports.
@@ -77,11 +79,11 @@ pub struct Report<'a> {
     /// Index of this part within its period, from 0.
     pub part: u64,
     /// The entries of this part.
-    pub groups: Groups<'a>,
+    pub groups: ChargeEntries<'a>,
 }
 
 /// The readable name of a key.
-pub struct Name<'a> {
+pub struct KeyName<'a> {
     /// The fingerprint of the limit.
     pub limit: u64,
     /// The hash of the key.
@@ -90,35 +92,37 @@ pub struct Name<'a> {
     pub name: &'a str,
 }
 
-impl<'a> Said<'a> {
+impl<'a> FrameContent<'a> {
     /// Parses a whole frame.
-    pub fn read(bytes: &'a [u8]) -> Result<(Head, Said<'a>), Fault> {
-        let mut reader = Reader::new(bytes);
+    pub fn read(bytes: &'a [u8]) -> Result<(PeerFrameHead, FrameContent<'a>), PeerFrameError> {
+        let mut reader = PeerFrameReader::new(bytes);
         let head = reader.head()?;
         let said = match head.kind {
-            Kind::Hello => Said::Hello(hello(&mut reader)?),
-            Kind::Limits => limits(&mut reader)?,
-            Kind::Report => return Ok((head, Said::Report(report(reader)?))),
-            Kind::Ack => Said::Ack { of: sender(&mut reader)?, window: reader.window()? },
-            Kind::Want => Said::Want { of: reader.word()? },
-            Kind::Seen => seen(&mut reader)?,
-            Kind::State => {
-                let answer = answer(&mut reader)?;
-                return Ok((head, Said::State { answer, groups: reader.groups()? }));
+            PeerFrameKind::Hello => FrameContent::Hello(hello(&mut reader)?),
+            PeerFrameKind::Limits => limits(&mut reader)?,
+            PeerFrameKind::Report => return Ok((head, FrameContent::Report(report(reader)?))),
+            PeerFrameKind::Ack => {
+                FrameContent::Ack { of: sender(&mut reader)?, window: reader.window()? }
             }
-            Kind::Names => Said::Names(names(&mut reader)?),
+            PeerFrameKind::Want => FrameContent::Want { of: reader.word()? },
+            PeerFrameKind::Seen => seen(&mut reader)?,
+            PeerFrameKind::State => {
+                let answer = answer(&mut reader)?;
+                return Ok((head, FrameContent::State { answer, groups: reader.groups()? }));
+            }
+            PeerFrameKind::Names => FrameContent::Names(names(&mut reader)?),
         };
         reader.end()?;
         Ok((head, said))
     }
 }
 
-fn sender(reader: &mut Reader<'_>) -> Result<wire::Sender, Fault> {
-    Ok(wire::Sender { node: reader.word()?, life: reader.word()? })
+fn sender(reader: &mut PeerFrameReader<'_>) -> Result<wire::PeerFrameSender, PeerFrameError> {
+    Ok(wire::PeerFrameSender { node: reader.word()?, life: reader.word()? })
 }
 
-fn hello<'a>(reader: &mut Reader<'a>) -> Result<Hello<'a>, Fault> {
-    Ok(Hello {
+fn hello<'a>(reader: &mut PeerFrameReader<'a>) -> Result<ReplicaHello<'a>, PeerFrameError> {
+    Ok(ReplicaHello {
         name: reader.text()?,
         period: Nanos::from_millis(reader.at_most(PERIOD_MILLIS_MAX)?),
         cpus_milli: reader.at_most(u64::from(u32::MAX))? as u32,
@@ -129,54 +133,58 @@ fn hello<'a>(reader: &mut Reader<'a>) -> Result<Hello<'a>, Fault> {
 /// The maximum accepted period of a peer: an hour.
 const PERIOD_MILLIS_MAX: u64 = 3_600_000;
 
-fn limits<'a>(reader: &mut Reader<'a>) -> Result<Said<'a>, Fault> {
+fn limits<'a>(reader: &mut PeerFrameReader<'a>) -> Result<FrameContent<'a>, PeerFrameError> {
     let digest = reader.word()?;
     let part = reader.at_most(u64::from(super::LIMITS_MAX as u32))? as u32;
     let mut limits = Vec::new();
     while !reader.is_done() {
         let fingerprint = reader.word()?;
-        limits.push(Limit { fingerprint, name: reader.text()?, numbers: reader.text()? });
+        limits.push(AnnouncedLimit { fingerprint, name: reader.text()?, numbers: reader.text()? });
     }
-    Ok(Said::Limits { digest, part, limits })
+    Ok(FrameContent::Limits { digest, part, limits })
 }
 
-fn report(mut reader: Reader<'_>) -> Result<Report<'_>, Fault> {
+fn report(mut reader: PeerFrameReader<'_>) -> Result<ChargeReport<'_>, PeerFrameError> {
     let (period, number) = (reader.number()?, reader.number()?);
-    let oldest = number.checked_sub(reader.number()?).ok_or(Fault::Broken)?;
+    let oldest = number.checked_sub(reader.number()?).ok_or(PeerFrameError::Broken)?;
     let part = reader.number()?;
     let parts = reader.number()?;
     if part >= parts || part > number {
-        return Err(Fault::Broken);
+        return Err(PeerFrameError::Broken);
     }
-    Ok(Report { period, number, oldest, part, groups: reader.groups()? })
+    Ok(ChargeReport { period, number, oldest, part, groups: reader.groups()? })
 }
 
-fn seen<'a>(reader: &mut Reader<'_>) -> Result<Said<'a>, Fault> {
+fn seen<'a>(reader: &mut PeerFrameReader<'_>) -> Result<FrameContent<'a>, PeerFrameError> {
     let answer = answer(reader)?;
     let mut seen = Vec::new();
     while !reader.is_done() {
         seen.push((sender(reader)?, reader.window()?));
     }
-    Ok(Said::Seen { answer, seen })
+    Ok(FrameContent::Seen { answer, seen })
 }
 
-fn answer(reader: &mut Reader<'_>) -> Result<Answer, Fault> {
+fn answer(reader: &mut PeerFrameReader<'_>) -> Result<StateAnswerPart, PeerFrameError> {
     let (to, number) = (reader.word()?, reader.number()?);
     let (part, parts) = (reader.number()?, reader.number()?);
-    if part < parts { Ok(Answer { to, number, part, parts }) } else { Err(Fault::Broken) }
+    if part < parts {
+        Ok(StateAnswerPart { to, number, part, parts })
+    } else {
+        Err(PeerFrameError::Broken)
+    }
 }
 
-fn names<'a>(reader: &mut Reader<'a>) -> Result<Vec<Name<'a>>, Fault> {
+fn names<'a>(reader: &mut PeerFrameReader<'a>) -> Result<Vec<KeyName<'a>>, PeerFrameError> {
     let mut names = Vec::new();
     while !reader.is_done() {
         let (limit, key) = (reader.word()?, reader.key()?);
-        names.push(Name { limit, key, name: reader.text()? });
+        names.push(KeyName { limit, key, name: reader.text()? });
     }
     Ok(names)
 }
 
 /// Writes the content of a hello.
-pub fn write_hello(writer: &mut Writer, hello: Hello<'_>) {
+pub fn write_hello(writer: &mut PeerFrameWriter, hello: ReplicaHello<'_>) {
     writer.text(hello.name);
     writer.number(hello.period.0 / 1_000_000);
     writer.number(hello.cpus_milli.into());
@@ -184,7 +192,7 @@ pub fn write_hello(writer: &mut Writer, hello: Hello<'_>) {
 }
 
 /// Writes one limit of a limits frame, which begins with `digest` and `part`.
-pub fn write_limit(writer: &mut Writer, limit: &Shared) {
+pub fn write_limit(writer: &mut PeerFrameWriter, limit: &ReplicatedLimit) {
     writer.word(limit.fingerprint);
     writer.text(&limit.name);
     writer.text(&limit.numbers);
@@ -192,7 +200,13 @@ pub fn write_limit(writer: &mut Writer, limit: &Shared) {
 
 /// Writes the fields before the groups of a report. `of` is the index of the part and the number of
 /// parts.
-pub fn write_report(writer: &mut Writer, period: u64, number: u64, oldest: u64, of: [u64; 2]) {
+pub fn write_report(
+    writer: &mut PeerFrameWriter,
+    period: u64,
+    number: u64,
+    oldest: u64,
+    of: [u64; 2],
+) {
     writer.number(period);
     writer.number(number);
     writer.number(number - oldest.min(number));
@@ -201,7 +215,7 @@ pub fn write_report(writer: &mut Writer, period: u64, number: u64, oldest: u64, 
 }
 
 /// Writes the position of a part within an answer.
-pub fn write_answer(writer: &mut Writer, answer: Answer) {
+pub fn write_answer(writer: &mut PeerFrameWriter, answer: StateAnswerPart) {
     writer.word(answer.to);
     writer.number(answer.number);
     writer.number(answer.part);
@@ -209,7 +223,7 @@ pub fn write_answer(writer: &mut Writer, answer: Answer) {
 }
 
 /// Writes which reports of `of` have been seen.
-pub fn write_ack(writer: &mut Writer, of: wire::Sender, window: &Window) {
+pub fn write_ack(writer: &mut PeerFrameWriter, of: wire::PeerFrameSender, window: &SequenceWindow) {
     writer.word(of.node);
     writer.word(of.life);
     writer.window(window);

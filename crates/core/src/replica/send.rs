@@ -5,25 +5,28 @@
 //! the log from its own position on. Over a group all peers get each frame once. No bucket is
 //! charged here.
 
-use super::log::Sent;
-use super::peer::Peer;
-use super::said::{self, Answer, Hello};
-use super::tally::{Body, Cutter};
-use super::wire::{self, Kind, REPORT_BYTES, Writer};
-use super::{BOUNDS, Event, Replica, Settings, WAITS_MAX, Wanting, quiet};
+use super::log::LoggedFrame;
+use super::peer::ReplicaPeer;
+use super::said::{self, ReplicaHello, StateAnswerPart};
+use super::tally::{EntryPacker, ReportBody};
+use super::wire::{self, PeerFrameKind, PeerFrameWriter, REPORT_BYTES};
+use super::{
+    HELD_BACK_PERIODS_MAX, REPLICA_BOUNDS, Replica, ReplicaEvent, ReplicaSettings, StateRequest,
+    held_back_max,
+};
 use crate::key::KeyHash;
 use crate::units::{Cost, Nanos, Time};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 /// Interval between two hellos over a group, in periods.
-const HELLO_EVERY: u64 = 12;
+const HELLO_PERIODS: u64 = 12;
 /// Number of periods after which the parts of a report over a group count as lost.
 const LATE_PERIODS: usize = 4;
 /// Maximum number of times that peers are asked for the state, one after the other.
-const ASKED_MAX: u8 = 5;
+const STATE_REQUESTS_MAX: u8 = 5;
 /// Time to wait for the answer to a state request.
-const ANSWER_WITHIN: Nanos = Nanos::from_secs(5);
+const STATE_ANSWER_TIMEOUT: Nanos = Nanos::from_secs(5);
 
 impl Replica {
     /// Runs the work of a period if it is over. Must be called at [`Replica::poll_timeout`] or
@@ -36,15 +39,15 @@ impl Replica {
         self.next_tick = if next > now { next } else { now.plus(self.settings.period) };
         self.period += 1;
         self.cut(false, now);
-        self.forget(now);
-        self.greet(now);
+        self.forget_silent_peers(now);
+        self.send_hellos(now);
         self.resend(now);
         self.flush();
-        self.ask_again(now);
+        self.retry_state_request(now);
     }
 
     /// Reports all unreported charges before this instance shuts down; later they are lost.
-    pub fn handle_end(&mut self, now: Time) {
+    pub fn handle_shutdown(&mut self, now: Time) {
         self.cut(true, now);
         self.flush();
     }
@@ -71,16 +74,17 @@ impl Replica {
     /// Creates a report of the unreported charges: of `all` of them, or only of those that may not
     /// wait.
     pub(super) fn cut(&mut self, all: bool, now: Time) {
-        let (period, live) = (self.settings.period, self.live(now));
-        let quiet: Vec<u64> = self.limits.iter().map(|limit| quiet(limit, period, live)).collect();
+        let (period, live) = (self.settings.period, self.live_instances(now));
+        let quiet: Vec<u64> =
+            self.limits.iter().map(|limit| held_back_max(limit, period, live)).collect();
         let this = self.period;
-        let ripe = |limit: usize, unsent: &super::tally::Unsent| {
-            all || unsent.amount >= quiet[limit] || this >= unsent.since + WAITS_MAX
+        let ripe = |limit: usize, unsent: &super::tally::UnsentCharge| {
+            all || unsent.amount >= quiet[limit] || this >= unsent.since + HELD_BACK_PERIODS_MAX
         };
         let room = self.settings.frame_max.saturating_sub(REPORT_BYTES);
         let mut bodies = self.tally.cut(&self.limits, room, ripe);
         if bodies.is_empty() {
-            bodies.push(Body { bytes: Vec::new(), entries: 0 });
+            bodies.push(ReportBody { bytes: Vec::new(), entries: 0 });
         }
         self.totals.reports += 1;
         self.totals.entries_out += bodies.iter().map(|body| body.entries).sum::<u64>();
@@ -91,25 +95,25 @@ impl Replica {
         self.trim(now);
         let parts = bodies.len() as u64;
         for (part, body) in (0..).zip(bodies) {
-            self.keep(&body, part, parts, now);
+            self.store_part(&body, part, parts, now);
         }
         self.trim(now);
     }
 
     /// Numbers a part of a report. Over links it is kept until all peers have it; over a group it
     /// is sent.
-    fn keep(&mut self, body: &Body, part: u64, parts: u64, now: Time) {
+    fn store_part(&mut self, body: &ReportBody, part: u64, parts: u64, now: Time) {
         let number = self.next;
         self.next += 1;
         let kept = self.log.first().map_or(number, |sent| sent.number);
         let late = self.firsts.front().copied().unwrap_or(number);
         let oldest = if self.settings.reliable { kept } else { late };
-        let mut writer = Writer::head(Kind::Report, self.sender(), now);
+        let mut writer = PeerFrameWriter::head(PeerFrameKind::Report, self.sender(), now);
         said::write_report(&mut writer, self.period, number, oldest, [part, parts]);
         writer.bytes(&body.bytes);
         let frame: Arc<[u8]> = writer.done().into();
         if self.settings.reliable {
-            self.log.push(Sent { number, cut: now, frame });
+            self.log.push(LoggedFrame { number, cut: now, frame });
         } else {
             self.send_all(&frame);
         }
@@ -117,12 +121,12 @@ impl Replica {
 
     /// Drops reports that all peers have, and those that are too old or too many.
     fn trim(&mut self, now: Time) {
-        let heard = |peer: &&Peer| peer.heard > Time::ZERO;
+        let heard = |peer: &&ReplicaPeer| peer.heard > Time::ZERO;
         let heard = self.peers.values().filter(heard).map(|peer| peer.acked.base());
         let done = heard.min().unwrap_or(self.next);
         while let Some(sent) = self.log.trim(done, now) {
             let missing =
-                |peer: &&mut Peer| peer.heard > Time::ZERO && !peer.acked.has(sent.number);
+                |peer: &&mut ReplicaPeer| peer.heard > Time::ZERO && !peer.acked.has(sent.number);
             for peer in self.peers.values_mut().filter(missing) {
                 peer.counts.lost_out += 1;
                 self.totals.counts.lost_out += 1;
@@ -131,27 +135,29 @@ impl Replica {
     }
 
     /// Forgets peers after a long silence, and reports peers that have just become silent.
-    fn forget(&mut self, now: Time) {
+    fn forget_silent_peers(&mut self, now: Time) {
         let period = self.settings.period;
         let mut silent = Vec::new();
         self.peers.retain(|node, peer| {
             peer.frames = 0;
             let quiet_since = now.since(peer.heard.max(peer.since));
-            let just = |peer: &Peer| {
+            let just = |peer: &ReplicaPeer| {
                 let before = now.minus(period);
-                !peer.lives(period, now) && peer.lives(period, before) && peer.heard <= before
+                !peer.is_live(period, now) && peer.is_live(period, before) && peer.heard <= before
             };
             if just(peer) && !peer.name.is_empty() {
                 silent.push((*node, peer.name.clone()));
             }
-            !peer.links.is_empty() || quiet_since <= BOUNDS.forget_after
+            !peer.links.is_empty() || quiet_since <= REPLICA_BOUNDS.forget_after
         });
-        silent.into_iter().for_each(|(node, name)| self.tell(Event::Silent { node, name }));
+        silent
+            .into_iter()
+            .for_each(|(node, name)| self.push_event(ReplicaEvent::Silent { node, name }));
     }
 
     /// Sends hellos that are due, and acknowledgements on links that carry no reports.
-    fn greet(&mut self, now: Time) {
-        let again = !self.settings.reliable && self.period.is_multiple_of(HELLO_EVERY);
+    fn send_hellos(&mut self, now: Time) {
+        let again = !self.settings.reliable && self.period.is_multiple_of(HELLO_PERIODS);
         let due = core::mem::take(&mut self.hello_due) || again;
         let links: Vec<u64> = self.links.keys().copied().collect();
         for link in links {
@@ -160,7 +166,7 @@ impl Replica {
             let ready = peer.is_some_and(|peer| peer.ready.is_some());
             let used = peer.is_some_and(|peer| peer.ready == Some(link));
             if due || (self.settings.reliable && !ready) {
-                self.say_hello(link, now);
+                self.send_hello(link, now);
             }
             if self.settings.reliable && speaker.is_some() && !used {
                 self.acknowledge(link);
@@ -169,21 +175,21 @@ impl Replica {
     }
 
     /// Sends a hello and the limits of this instance on a link.
-    pub(super) fn say_hello(&mut self, link: u64, now: Time) {
-        let mut writer = Writer::head(Kind::Hello, self.sender(), now);
-        let Settings { name, period, cpus_milli, .. } = &self.settings;
+    pub(super) fn send_hello(&mut self, link: u64, now: Time) {
+        let mut writer = PeerFrameWriter::head(PeerFrameKind::Hello, self.sender(), now);
+        let ReplicaSettings { name, period, cpus_milli, .. } = &self.settings;
         let (period, cpus_milli, digest) = (*period, *cpus_milli, self.digest);
-        said::write_hello(&mut writer, Hello { name, period, cpus_milli, digest });
+        said::write_hello(&mut writer, ReplicaHello { name, period, cpus_milli, digest });
         self.send(link, writer.done().into());
         let limits = self.limits.iter();
         let written = limits.map(|limit| {
-            let mut writer = Writer::part();
+            let mut writer = PeerFrameWriter::part();
             said::write_limit(&mut writer, limit);
             writer.done()
         });
-        let packed = packed(written, self.settings.frame_max.saturating_sub(REPORT_BYTES));
+        let packed = pack_pieces(written, self.settings.frame_max.saturating_sub(REPORT_BYTES));
         for (part, bytes) in (0..).zip(packed) {
-            let mut writer = Writer::head(Kind::Limits, self.sender(), now);
+            let mut writer = PeerFrameWriter::head(PeerFrameKind::Limits, self.sender(), now);
             writer.word(digest);
             writer.number(part);
             writer.bytes(&bytes);
@@ -197,9 +203,9 @@ impl Replica {
         let sender = self.sender();
         let Some(peer) = self.peers.get_mut(&speaker.node) else { return };
         peer.ack_due = false;
-        let none = super::Window::default();
+        let none = super::SequenceWindow::default();
         let seen = peer.seen.as_ref().unwrap_or(&none);
-        let mut writer = Writer::head(Kind::Ack, sender, peer.heard);
+        let mut writer = PeerFrameWriter::head(PeerFrameKind::Ack, sender, peer.heard);
         said::write_ack(&mut writer, speaker, seen);
         self.send(link, writer.done().into());
     }
@@ -207,7 +213,7 @@ impl Replica {
     /// Rewinds peers that have not acknowledged a report in time, so that it is sent again.
     fn resend(&mut self, now: Time) {
         let wait = Nanos(self.settings.period.0.saturating_mul(2));
-        let due = |peer: &&mut Peer| peer.ready.is_some() && now >= peer.resend_at;
+        let due = |peer: &&mut ReplicaPeer| peer.ready.is_some() && now >= peer.resend_at;
         for peer in self.peers.values_mut().filter(due) {
             let mut waiting = self.log.since(peer.acked.base());
             let first = waiting.find(|sent| !peer.acked.has(sent.number));
@@ -223,7 +229,7 @@ impl Replica {
         for peer in self.peers.values_mut() {
             let Some(link) = peer.ready else { continue };
             for sent in self.log.since(peer.next) {
-                if self.out.len() >= BOUNDS.out_max {
+                if self.out.len() >= REPLICA_BOUNDS.out_max {
                     return;
                 }
                 peer.next = sent.number + 1;
@@ -236,7 +242,7 @@ impl Replica {
 
     /// Queues a frame that is not a report over a link; drops and counts it if the queue is full.
     fn send(&mut self, link: u64, frame: Arc<[u8]>) {
-        if self.out.len() < BOUNDS.out_max {
+        if self.out.len() < REPLICA_BOUNDS.out_max {
             self.out.push_back((link, frame));
         } else {
             self.totals.crowded += 1;
@@ -263,23 +269,25 @@ impl Replica {
         }
     }
 
-    /// Sends the names of the heaviest keys to all peers: at most [`super::Bounds::names_max`].
-    pub fn tell_names<'a>(
+    /// Sends the names of the heaviest keys to all peers: at most
+    /// [`super::ReplicaBounds::names_max`].
+    pub fn send_names<'a>(
         &mut self,
         names: impl IntoIterator<Item = (usize, KeyHash, &'a str)>,
         now: Time,
     ) {
         let limits = &self.limits;
-        let written = names.into_iter().take(BOUNDS.names_max).filter_map(|(limit, key, name)| {
-            let mut writer = Writer::part();
-            writer.word(limits.get(limit)?.fingerprint);
-            writer.word(key.bits());
-            writer.text(name);
-            Some(writer.done())
-        });
+        let written =
+            names.into_iter().take(REPLICA_BOUNDS.names_max).filter_map(|(limit, key, name)| {
+                let mut writer = PeerFrameWriter::part();
+                writer.word(limits.get(limit)?.fingerprint);
+                writer.word(key.bits());
+                writer.text(name);
+                Some(writer.done())
+            });
         let room = self.settings.frame_max.saturating_sub(wire::HEAD_BYTES);
-        for bytes in packed(written, room) {
-            let mut writer = Writer::head(Kind::Names, self.sender(), now);
+        for bytes in pack_pieces(written, room) {
+            let mut writer = PeerFrameWriter::head(PeerFrameKind::Names, self.sender(), now);
             writer.bytes(&bytes);
             self.send_all(&writer.done().into());
         }
@@ -287,8 +295,8 @@ impl Replica {
 
     /// Asks a peer for the present state, if no request is pending and a peer can answer.
     pub(super) fn ask_for_state(&mut self, now: Time) {
-        let Wanting::Anybody { asked } = self.wanting else { return };
-        let able = |peer: &Peer| match self.settings.reliable {
+        let StateRequest::Anybody { asked } = self.wanting else { return };
+        let able = |peer: &ReplicaPeer| match self.settings.reliable {
             true => peer.ready.is_some(),
             false => peer.seen.is_some(),
         };
@@ -298,20 +306,20 @@ impl Replica {
             return;
         }
         let node = able[usize::from(asked) % able.len()];
-        let mut writer = Writer::head(Kind::Want, self.sender(), now);
+        let mut writer = PeerFrameWriter::head(PeerFrameKind::Want, self.sender(), now);
         writer.word(node);
         self.send_to(node, writer.done().into());
-        self.wanting = Wanting::Of { node, since: now, asked: asked + 1, number: 0, seen: 0 };
+        self.wanting = StateRequest::Of { node, since: now, asked: asked + 1, number: 0, seen: 0 };
     }
 
     /// Gives up on a peer that does not answer in time, and asks the next one.
-    fn ask_again(&mut self, now: Time) {
-        if let Wanting::Of { since, asked, .. } = self.wanting
-            && now.since(since) > ANSWER_WITHIN
+    fn retry_state_request(&mut self, now: Time) {
+        if let StateRequest::Of { since, asked, .. } = self.wanting
+            && now.since(since) > STATE_ANSWER_TIMEOUT
         {
-            self.wanting = match asked < ASKED_MAX {
-                true => Wanting::Anybody { asked },
-                false => Wanting::No,
+            self.wanting = match asked < STATE_REQUESTS_MAX {
+                true => StateRequest::Anybody { asked },
+                false => StateRequest::No,
             };
         }
         self.ask_for_state(now);
@@ -330,10 +338,10 @@ impl Replica {
         // report.
         self.cut(true, now);
         self.flush();
-        self.say_seen(node, now);
+        self.send_seen_windows(node, now);
         let room = self.settings.frame_max.saturating_sub(REPORT_BYTES);
-        let mut cutter = Cutter::new(room);
-        let max = BOUNDS.state_max[usize::from(!self.settings.reliable)];
+        let mut cutter = EntryPacker::new(room);
+        let max = REPLICA_BOUNDS.state_max[usize::from(!self.settings.reliable)];
         for (limit, key, missing) in buckets.into_iter().take(max) {
             let Some(shared) = self.limits.get(limit) else { continue };
             if cutter.group.0 != shared.fingerprint {
@@ -344,12 +352,15 @@ impl Replica {
         }
         let mut bodies = cutter.done();
         if bodies.is_empty() {
-            bodies.push(Body { bytes: Vec::new(), entries: 0 });
+            bodies.push(ReportBody { bytes: Vec::new(), entries: 0 });
         }
         let parts = bodies.len() as u64;
         for (part, body) in (0..).zip(bodies) {
-            let mut writer = Writer::head(Kind::State, self.sender(), now);
-            said::write_answer(&mut writer, Answer { to: node, number: self.next, part, parts });
+            let mut writer = PeerFrameWriter::head(PeerFrameKind::State, self.sender(), now);
+            said::write_answer(
+                &mut writer,
+                StateAnswerPart { to: node, number: self.next, part, parts },
+            );
             writer.bytes(&body.bytes);
             self.send_to(node, writer.done().into());
         }
@@ -357,23 +368,26 @@ impl Replica {
 
     /// Sends the list of reports that the state contains: all reports of this instance, and the
     /// reports of others that were seen.
-    fn say_seen(&mut self, node: u64, now: Time) {
-        let ours = (self.sender(), super::Window::starting_at(self.next));
+    fn send_seen_windows(&mut self, node: u64, now: Time) {
+        let ours = (self.sender(), super::SequenceWindow::starting_at(self.next));
         let others = self.peers.iter().filter_map(|(node, peer)| {
-            let sender = wire::Sender { node: *node, life: peer.life };
+            let sender = wire::PeerFrameSender { node: *node, life: peer.life };
             Some((sender, peer.seen.clone()?))
         });
         let written = core::iter::once(ours).chain(others).map(|(sender, window)| {
-            let mut writer = Writer::part();
+            let mut writer = PeerFrameWriter::part();
             said::write_ack(&mut writer, sender, &window);
             writer.done()
         });
         let room = self.settings.frame_max.saturating_sub(REPORT_BYTES);
-        let packed = packed(written, room);
+        let packed = pack_pieces(written, room);
         let parts = packed.len() as u64;
         for (part, bytes) in (0..).zip(packed) {
-            let mut writer = Writer::head(Kind::Seen, self.sender(), now);
-            said::write_answer(&mut writer, Answer { to: node, number: self.next, part, parts });
+            let mut writer = PeerFrameWriter::head(PeerFrameKind::Seen, self.sender(), now);
+            said::write_answer(
+                &mut writer,
+                StateAnswerPart { to: node, number: self.next, part, parts },
+            );
             writer.bytes(&bytes);
             self.send_to(node, writer.done().into());
         }
@@ -381,7 +395,7 @@ impl Replica {
 }
 
 /// Joins pieces as long as they fit into `room` bytes; a single piece may be longer.
-fn packed(pieces: impl Iterator<Item = Vec<u8>>, room: usize) -> Vec<Vec<u8>> {
+fn pack_pieces(pieces: impl Iterator<Item = Vec<u8>>, room: usize) -> Vec<Vec<u8>> {
     let mut packed: Vec<Vec<u8>> = Vec::new();
     for piece in pieces {
         match packed.last_mut() {

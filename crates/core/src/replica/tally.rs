@@ -4,8 +4,8 @@
 //! often it was charged. The number of keys bounds the memory; when there is no room, the caller
 //! sends a report at once. The caller also decides which keys may wait for a later period.
 
-use super::wire::{ENTRY_BYTES, GROUP_BYTES, Writer};
-use super::{BOUNDS, Shared};
+use super::wire::{ENTRY_BYTES, GROUP_BYTES, PeerFrameWriter};
+use super::{REPLICA_BOUNDS, ReplicatedLimit};
 use crate::key::KeyHash;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -13,14 +13,14 @@ use hashbrown::HashTable;
 
 /// Charges that have not been reported.
 #[derive(Default)]
-pub struct Tally {
-    groups: BTreeMap<(usize, u128), HashTable<Unsent>>,
+pub struct UnsentCharges {
+    groups: BTreeMap<(usize, u128), HashTable<UnsentCharge>>,
     keys: usize,
 }
 
 /// The unreported charges of one key.
 #[derive(Clone, Copy)]
-pub struct Unsent {
+pub struct UnsentCharge {
     key: KeyHash,
     /// The sum of the charges in nano-units.
     pub amount: u64,
@@ -29,14 +29,14 @@ pub struct Unsent {
 }
 
 /// The groups of one frame.
-pub struct Body {
+pub struct ReportBody {
     /// The groups as encoded in the frame.
     pub bytes: Vec<u8>,
     /// Number of entries in the groups.
     pub entries: u64,
 }
 
-impl Tally {
+impl UnsentCharges {
     /// Adds `amount` to a key. Returns false, and changes nothing, if there is no room.
     pub fn add(
         &mut self,
@@ -47,7 +47,7 @@ impl Tally {
         period: u64,
     ) -> bool {
         let groups = self.groups.len();
-        if groups >= BOUNDS.groups_max && !self.groups.contains_key(&(limit, context)) {
+        if groups >= REPLICA_BOUNDS.groups_max && !self.groups.contains_key(&(limit, context)) {
             return false;
         }
         let group = self.groups.entry((limit, context)).or_default();
@@ -55,11 +55,11 @@ impl Tally {
             known.amount = known.amount.saturating_add(amount);
             return true;
         }
-        if self.keys >= BOUNDS.unsent_max {
+        if self.keys >= REPLICA_BOUNDS.unsent_max {
             return false;
         }
         self.keys += 1;
-        let unsent = Unsent { key, amount, since: period };
+        let unsent = UnsentCharge { key, amount, since: period };
         group.insert_unique(spread(key), unsent, |unsent| spread(unsent.key));
         true
     }
@@ -80,11 +80,11 @@ impl Tally {
     /// the unit of a limit stay. Charges of limits that no longer exist are dropped.
     pub fn cut(
         &mut self,
-        limits: &[Shared],
+        limits: &[ReplicatedLimit],
         body_max: usize,
-        ripe: impl Fn(usize, &Unsent) -> bool,
-    ) -> Vec<Body> {
-        let mut cutter = Cutter::new(body_max);
+        ripe: impl Fn(usize, &UnsentCharge) -> bool,
+    ) -> Vec<ReportBody> {
+        let mut cutter = EntryPacker::new(body_max);
         for ((limit, context), group) in &mut self.groups {
             let Some(shared) = limits.get(*limit) else {
                 group.clear();
@@ -109,7 +109,7 @@ impl Tally {
 
     /// Moves charges after the limits have new indexes: `place` maps an old index to the new one,
     /// if the limit still exists.
-    pub fn moved(&mut self, place: impl Fn(usize) -> Option<usize>) {
+    pub fn remap_limits(&mut self, place: impl Fn(usize) -> Option<usize>) {
         let groups = core::mem::take(&mut self.groups);
         let moved = groups.into_iter();
         let moved = moved.filter_map(|((limit, of), group)| Some(((place(limit)?, of), group)));
@@ -119,27 +119,27 @@ impl Tally {
 }
 
 /// Packs entries into bodies.
-pub struct Cutter {
-    bodies: Vec<Body>,
-    body: Writer,
+pub struct EntryPacker {
+    bodies: Vec<ReportBody>,
+    body: PeerFrameWriter,
     body_entries: u64,
-    entries: Writer,
+    entries: PeerFrameWriter,
     count: usize,
     max: usize,
     /// Fingerprint of the limit and context of the following entries. It may change only between
-    /// groups, after [`Cutter::close_group`].
+    /// groups, after [`EntryPacker::close_group`].
     pub group: (u64, u128),
 }
 
-impl Cutter {
+impl EntryPacker {
     /// A cutter for bodies of at most `max` bytes. A smaller `max` is raised to the size of one
     /// entry.
-    pub fn new(max: usize) -> Cutter {
-        Cutter {
+    pub fn new(max: usize) -> EntryPacker {
+        EntryPacker {
             bodies: Vec::new(),
-            body: Writer::part(),
+            body: PeerFrameWriter::part(),
             body_entries: 0,
-            entries: Writer::part(),
+            entries: PeerFrameWriter::part(),
             count: 0,
             max: max.max(GROUP_BYTES + ENTRY_BYTES),
             group: (0, 0),
@@ -159,7 +159,7 @@ impl Cutter {
 
     /// Ends the current group.
     pub fn close_group(&mut self) {
-        let entries = core::mem::replace(&mut self.entries, Writer::part()).done();
+        let entries = core::mem::replace(&mut self.entries, PeerFrameWriter::part()).done();
         let count = core::mem::take(&mut self.count);
         if count > 0 {
             self.body.group(self.group.0, self.group.1, count);
@@ -169,15 +169,15 @@ impl Cutter {
     }
 
     fn close_body(&mut self) {
-        let bytes = core::mem::replace(&mut self.body, Writer::part()).done();
+        let bytes = core::mem::replace(&mut self.body, PeerFrameWriter::part()).done();
         let entries = core::mem::take(&mut self.body_entries);
         if !bytes.is_empty() {
-            self.bodies.push(Body { bytes, entries });
+            self.bodies.push(ReportBody { bytes, entries });
         }
     }
 
     /// Returns all bodies; none if there was no entry.
-    pub fn done(mut self) -> Vec<Body> {
+    pub fn done(mut self) -> Vec<ReportBody> {
         self.close_group();
         self.close_body();
         self.bodies

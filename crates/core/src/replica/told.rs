@@ -3,14 +3,14 @@
 //! The replica keeps none of this; the caller has the limits, the names and the log. Bucket changes
 //! are passed while a frame is handled, and events by `poll_event`.
 
-use super::Counts;
+use super::PeerTraffic;
 use crate::key::KeyHash;
 use crate::units::{Cost, Nanos};
 use alloc::string::String;
 
 /// A change that the caller applies to its buckets or names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told<'a> {
+pub enum ReplicaUpdate<'a> {
     /// Charge a key.
     Charge {
         /// Index of the limit.
@@ -46,7 +46,7 @@ pub enum Told<'a> {
 
 /// An event for the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum ReplicaEvent {
     /// An instance joined, perhaps after an absence.
     Joined {
         /// Identity of the instance.
@@ -89,9 +89,9 @@ pub enum Event {
 
 /// Totals since the start, over all peers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+pub struct ReplicaTotals {
     /// Frames, bytes and entries that were exchanged.
-    pub counts: Counts,
+    pub counts: PeerTraffic,
     /// Frames that were refused.
     pub refused: u64,
     /// Charges that were dropped because there was no room to keep them for a report.

@@ -11,7 +11,7 @@ pub const RANGES_MAX: usize = 128;
 
 /// A set of numbers that have been seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Window {
+pub struct SequenceWindow {
     /// All numbers below it are seen or given up.
     base: u64,
     /// Seen ranges above the base: start, and end (exclusive). Invariant: ascending, with gaps
@@ -19,11 +19,11 @@ pub struct Window {
     ranges: Vec<(u64, u64)>,
 }
 
-impl Window {
+impl SequenceWindow {
     /// A window in which all numbers below `base` are seen or given up.
     #[must_use]
-    pub fn starting_at(base: u64) -> Window {
-        Window { base, ranges: Vec::new() }
+    pub fn starting_at(base: u64) -> SequenceWindow {
+        SequenceWindow { base, ranges: Vec::new() }
     }
 
     /// The base: all numbers below it are seen or given up.
@@ -89,7 +89,7 @@ impl Window {
     }
 
     /// Adds all numbers of another window.
-    pub fn join(&mut self, other: &Window) {
+    pub fn join(&mut self, other: &SequenceWindow) {
         self.give_up(other.base);
         for (start, end) in &other.ranges {
             self.add(*start, *end);
@@ -142,7 +142,7 @@ mod tests {
         /// Compares with a set of all numbers.
         #[test]
         fn each_number_is_new_once(steps in prop::collection::vec((0_u64..60, 0_u8..10), 1..200)) {
-            let (mut window, mut seen) = (Window::default(), BTreeSet::new());
+            let (mut window, mut seen) = (SequenceWindow::default(), BTreeSet::new());
             for (number, step) in steps {
                 if step == 0 {
                     let lost = window.give_up(number);
@@ -165,7 +165,7 @@ mod tests {
             b in prop::collection::btree_set(0_u64..60, 0..40),
         ) {
             let window = |set: &BTreeSet<u64>| {
-                let mut window = Window::default();
+                let mut window = SequenceWindow::default();
                 set.iter().for_each(|n| _ = window.insert(*n));
                 window
             };
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn too_many_gaps_are_given_up_from_the_start() {
-        let mut window = Window::default();
+        let mut window = SequenceWindow::default();
         let lost: u64 = (0..1_000).map(|n| window.insert(2 * n + 1).1).sum();
         assert_eq!(window.ranges().len(), RANGES_MAX);
         assert_eq!(lost, 1_000 - RANGES_MAX as u64);

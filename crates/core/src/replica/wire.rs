@@ -5,14 +5,14 @@
 //! of entries names its limit by a fingerprint: no frame depends on another, and any frame may be
 //! lost. The layout is specified in docs/protocol/peers.md.
 
-use super::window::Window;
+use super::window::SequenceWindow;
 use crate::key::KeyHash;
 use crate::units::Time;
 use alloc::vec::Vec;
 use core::fmt;
 
 /// The version of this format. Frames of another version are refused.
-pub const VERSION: u8 = 1;
+pub const PROTOCOL_VERSION: u8 = 1;
 /// Length of the head in bytes.
 pub const HEAD_BYTES: usize = 26;
 /// Maximum length before the groups of a report, in bytes.
@@ -28,7 +28,7 @@ pub const TEXT_BYTES_MAX: usize = 120;
 
 /// The reason why a frame is refused. The frame has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum PeerFrameError {
     /// The frame has this version of the protocol, which is not the version of this instance.
     Version(u8),
     /// The frame is truncated, has excess bytes, or contains an invalid number.
@@ -50,29 +50,34 @@ pub enum Fault {
     Flood,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for PeerFrameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Fault::Version(version) => {
-                return write!(f, "it speaks version {version} of the protocol, not {VERSION}");
+            PeerFrameError::Version(version) => {
+                return write!(
+                    f,
+                    "it speaks version {version} of the protocol, not {PROTOCOL_VERSION}"
+                );
             }
-            Fault::Broken => "it is broken",
-            Fault::Long => "it is too long",
-            Fault::Stranger => "nobody has said who speaks, or somebody else did",
-            Fault::Twin => "two instances have one identity",
-            Fault::Stale => "it is from before its instance was started again",
-            Fault::Full => "there are more instances than `nodes_max`",
-            Fault::Time => "it is more than a minute old, or the clocks of the machines differ",
-            Fault::Flood => "its instance says too much",
+            PeerFrameError::Broken => "it is broken",
+            PeerFrameError::Long => "it is too long",
+            PeerFrameError::Stranger => "nobody has said who speaks, or somebody else did",
+            PeerFrameError::Twin => "two instances have one identity",
+            PeerFrameError::Stale => "it is from before its instance was started again",
+            PeerFrameError::Full => "there are more instances than `nodes_max`",
+            PeerFrameError::Time => {
+                "it is more than a minute old, or the clocks of the machines differ"
+            }
+            PeerFrameError::Flood => "its instance says too much",
         })
     }
 }
 
-impl core::error::Error for Fault {}
+impl core::error::Error for PeerFrameError {}
 
 /// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PeerFrameKind {
     /// The identity and settings of the sender.
     Hello = 1,
     /// Some of the sender's limits.
@@ -91,22 +96,22 @@ pub enum Kind {
     Names = 8,
 }
 
-impl Kind {
-    const ALL: [Kind; 8] = [
-        Kind::Hello,
-        Kind::Limits,
-        Kind::Report,
-        Kind::Ack,
-        Kind::Want,
-        Kind::Seen,
-        Kind::State,
-        Kind::Names,
+impl PeerFrameKind {
+    const ALL: [PeerFrameKind; 8] = [
+        PeerFrameKind::Hello,
+        PeerFrameKind::Limits,
+        PeerFrameKind::Report,
+        PeerFrameKind::Ack,
+        PeerFrameKind::Want,
+        PeerFrameKind::Seen,
+        PeerFrameKind::State,
+        PeerFrameKind::Names,
     ];
 }
 
 /// The sender of a frame: an instance in one of its lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Sender {
+pub struct PeerFrameSender {
     /// Identity of the instance.
     pub node: u64,
     /// Number of its life; later lives have greater numbers.
@@ -115,104 +120,104 @@ pub struct Sender {
 
 /// The fields at the start of every frame.
 #[derive(Clone, Copy, Debug)]
-pub struct Head {
+pub struct PeerFrameHead {
     /// The kind of the content.
-    pub kind: Kind,
+    pub kind: PeerFrameKind,
     /// The sender of the frame.
-    pub sender: Sender,
+    pub sender: PeerFrameSender,
     /// The time in the frame by the sender's clock, to the millisecond.
     pub at: Time,
 }
 
 /// Nanoseconds in a millisecond.
-const MILLI: u64 = 1_000_000;
+const NANOS_PER_MILLI: u64 = 1_000_000;
 
 /// Parses a frame from its start.
 #[derive(Clone, Copy)]
-pub struct Reader<'a>(&'a [u8]);
+pub struct PeerFrameReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> PeerFrameReader<'a> {
     /// A reader at the start of `bytes`.
-    pub fn new(bytes: &'a [u8]) -> Reader<'a> {
-        Reader(bytes)
+    pub fn new(bytes: &'a [u8]) -> PeerFrameReader<'a> {
+        PeerFrameReader(bytes)
     }
 
     /// Reads the head of a frame, and checks its length and version.
-    pub fn head(&mut self) -> Result<Head, Fault> {
+    pub fn head(&mut self) -> Result<PeerFrameHead, PeerFrameError> {
         if self.0.len() > FRAME_BYTES_MAX {
-            return Err(Fault::Long);
+            return Err(PeerFrameError::Long);
         }
         let version = self.byte()?;
-        if version != VERSION {
-            return Err(Fault::Version(version));
+        if version != PROTOCOL_VERSION {
+            return Err(PeerFrameError::Version(version));
         }
         let kind = self.byte()?;
-        let kind = Kind::ALL.into_iter().find(|known| *known as u8 == kind);
-        let sender = Sender { node: self.word()?, life: self.word()? };
-        let at = Time(self.word()?.saturating_mul(MILLI));
-        Ok(Head { kind: kind.ok_or(Fault::Broken)?, sender, at })
+        let kind = PeerFrameKind::ALL.into_iter().find(|known| *known as u8 == kind);
+        let sender = PeerFrameSender { node: self.word()?, life: self.word()? };
+        let at = Time(self.word()?.saturating_mul(NANOS_PER_MILLI));
+        Ok(PeerFrameHead { kind: kind.ok_or(PeerFrameError::Broken)?, sender, at })
     }
 
     /// Reads one byte.
-    pub fn byte(&mut self) -> Result<u8, Fault> {
-        let (first, rest) = self.0.split_first().ok_or(Fault::Broken)?;
+    pub fn byte(&mut self) -> Result<u8, PeerFrameError> {
+        let (first, rest) = self.0.split_first().ok_or(PeerFrameError::Broken)?;
         self.0 = rest;
         Ok(*first)
     }
 
     /// Reads a little-endian number of eight bytes.
-    pub fn word(&mut self) -> Result<u64, Fault> {
-        let (word, rest) = self.0.split_first_chunk().ok_or(Fault::Broken)?;
+    pub fn word(&mut self) -> Result<u64, PeerFrameError> {
+        let (word, rest) = self.0.split_first_chunk().ok_or(PeerFrameError::Broken)?;
         self.0 = rest;
         Ok(u64::from_le_bytes(*word))
     }
 
     /// Reads a number of variable length, at most ten bytes.
-    pub fn number(&mut self) -> Result<u64, Fault> {
+    pub fn number(&mut self) -> Result<u64, PeerFrameError> {
         let mut number = 0;
         for place in 0..10 {
             let byte = self.byte()?;
             let bits = u64::from(byte & 0x7f);
             if place == 9 && bits > 1 {
-                return Err(Fault::Broken);
+                return Err(PeerFrameError::Broken);
             }
             number |= bits << (7 * place);
             if byte & 0x80 == 0 {
                 return Ok(number);
             }
         }
-        Err(Fault::Broken)
+        Err(PeerFrameError::Broken)
     }
 
     /// Reads a number of variable length that must not exceed `max`.
-    pub fn at_most(&mut self, max: u64) -> Result<u64, Fault> {
-        self.number().and_then(|n| if n <= max { Ok(n) } else { Err(Fault::Broken) })
+    pub fn at_most(&mut self, max: u64) -> Result<u64, PeerFrameError> {
+        self.number().and_then(|n| if n <= max { Ok(n) } else { Err(PeerFrameError::Broken) })
     }
 
     /// Reads a text: its length in bytes, then UTF-8.
-    pub fn text(&mut self) -> Result<&'a str, Fault> {
+    pub fn text(&mut self) -> Result<&'a str, PeerFrameError> {
         let length = self.at_most(TEXT_BYTES_MAX as u64)? as usize;
-        let (text, rest) = self.0.split_at_checked(length).ok_or(Fault::Broken)?;
+        let (text, rest) = self.0.split_at_checked(length).ok_or(PeerFrameError::Broken)?;
         self.0 = rest;
-        core::str::from_utf8(text).map_err(|_| Fault::Broken)
+        core::str::from_utf8(text).map_err(|_| PeerFrameError::Broken)
     }
 
     /// Reads a key hash.
-    pub fn key(&mut self) -> Result<KeyHash, Fault> {
+    pub fn key(&mut self) -> Result<KeyHash, PeerFrameError> {
         let bits = self.word()?;
         let key = KeyHash::from_bits(bits);
-        if key.bits() == bits { Ok(key) } else { Err(Fault::Broken) }
+        if key.bits() == bits { Ok(key) } else { Err(PeerFrameError::Broken) }
     }
 
-    /// Reads a set of seen numbers in the form of [`Writer::window`].
-    pub fn window(&mut self) -> Result<Window, Fault> {
-        let mut window = Window::starting_at(self.number()?);
+    /// Reads a set of seen numbers in the form of [`PeerFrameWriter::window`].
+    pub fn window(&mut self) -> Result<SequenceWindow, PeerFrameError> {
+        let mut window = SequenceWindow::starting_at(self.number()?);
         let mut at = window.base();
         for _ in 0..self.at_most(super::window::RANGES_MAX as u64)? {
-            let start = at.checked_add(self.number()?).ok_or(Fault::Broken)?;
-            let end = start.checked_add(self.number()?).ok_or(Fault::Broken)?;
+            let start = at.checked_add(self.number()?).ok_or(PeerFrameError::Broken)?;
+            let end = start.checked_add(self.number()?).ok_or(PeerFrameError::Broken)?;
             if start == at || end == start {
-                return Err(Fault::Broken);
+                return Err(PeerFrameError::Broken);
             }
             window.push(start, end);
             at = end;
@@ -221,8 +226,8 @@ impl<'a> Reader<'a> {
     }
 
     /// Checks that no bytes are left.
-    pub fn end(self) -> Result<(), Fault> {
-        if self.0.is_empty() { Ok(()) } else { Err(Fault::Broken) }
+    pub fn end(self) -> Result<(), PeerFrameError> {
+        if self.0.is_empty() { Ok(()) } else { Err(PeerFrameError::Broken) }
     }
 
     /// Whether no bytes are left.
@@ -231,7 +236,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads the rest of the frame as groups, and checks every entry.
-    pub fn groups(self) -> Result<Groups<'a>, Fault> {
+    pub fn groups(self) -> Result<ChargeEntries<'a>, PeerFrameError> {
         let mut reader = self;
         while !reader.is_done() {
             let group = reader.group()?;
@@ -240,20 +245,20 @@ impl<'a> Reader<'a> {
                 reader.number()?;
             }
         }
-        Ok(Groups { reader: self, group: Group::default() })
+        Ok(ChargeEntries { reader: self, group: ChargeGroupHead::default() })
     }
 
-    fn group(&mut self) -> Result<Group, Fault> {
+    fn group(&mut self) -> Result<ChargeGroupHead, PeerFrameError> {
         let limit = self.word()?;
         let (low, high) = (self.number()?, self.number()?);
         let context = u128::from(high) << 64 | u128::from(low);
-        Ok(Group { limit, context, count: self.number()? })
+        Ok(ChargeGroupHead { limit, context, count: self.number()? })
     }
 }
 
 /// The head of a group of entries.
 #[derive(Clone, Copy, Default)]
-struct Group {
+struct ChargeGroupHead {
     limit: u64,
     context: u128,
     count: u64,
@@ -261,7 +266,7 @@ struct Group {
 
 /// An amount for a key of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct ChargeEntry {
     /// The fingerprint of the limit.
     pub limit: u64,
     /// Additional identification of the bucket, such as the window; zero for most limits.
@@ -273,42 +278,42 @@ pub struct Entry {
 }
 
 /// An iterator over entries that have been checked.
-pub struct Groups<'a> {
-    reader: Reader<'a>,
-    group: Group,
+pub struct ChargeEntries<'a> {
+    reader: PeerFrameReader<'a>,
+    group: ChargeGroupHead,
 }
 
-impl Iterator for Groups<'_> {
-    type Item = Entry;
+impl Iterator for ChargeEntries<'_> {
+    type Item = ChargeEntry;
 
-    fn next(&mut self) -> Option<Entry> {
+    fn next(&mut self) -> Option<ChargeEntry> {
         while self.group.count == 0 {
             self.group = self.reader.group().ok()?;
         }
         self.group.count -= 1;
-        let Group { limit, context, .. } = self.group;
+        let ChargeGroupHead { limit, context, .. } = self.group;
         let (key, amount) = (self.reader.key().ok()?, self.reader.number().ok()?);
-        Some(Entry { limit, context, key, amount })
+        Some(ChargeEntry { limit, context, key, amount })
     }
 }
 
 /// Writes a frame.
-pub struct Writer(Vec<u8>);
+pub struct PeerFrameWriter(Vec<u8>);
 
-impl Writer {
+impl PeerFrameWriter {
     /// Starts a frame with its head.
-    pub fn head(kind: Kind, sender: Sender, at: Time) -> Writer {
-        let mut writer = Writer(Vec::with_capacity(64));
-        writer.0.extend([VERSION, kind as u8]);
+    pub fn head(kind: PeerFrameKind, sender: PeerFrameSender, at: Time) -> PeerFrameWriter {
+        let mut writer = PeerFrameWriter(Vec::with_capacity(64));
+        writer.0.extend([PROTOCOL_VERSION, kind as u8]);
         writer.word(sender.node);
         writer.word(sender.life);
-        writer.word(at.0 / MILLI);
+        writer.word(at.0 / NANOS_PER_MILLI);
         writer
     }
 
     /// Starts a piece without a head that is added to a frame later.
-    pub fn part() -> Writer {
-        Writer(Vec::new())
+    pub fn part() -> PeerFrameWriter {
+        PeerFrameWriter(Vec::new())
     }
 
     /// Writes a little-endian number of eight bytes.
@@ -334,7 +339,7 @@ impl Writer {
 
     /// Writes a set of seen numbers: the base, the number of ranges, then for each range the length
     /// of the gap before it and its own length.
-    pub fn window(&mut self, window: &Window) {
+    pub fn window(&mut self, window: &SequenceWindow) {
         self.number(window.base());
         self.number(window.ranges().len() as u64);
         let mut at = window.base();
@@ -388,20 +393,20 @@ mod tests {
     #[test]
     fn numbers_come_back() {
         for number in [0, 1, 127, 128, 300, 1 << 35, u64::MAX - 1, u64::MAX] {
-            let mut writer = Writer::part();
+            let mut writer = PeerFrameWriter::part();
             writer.number(number);
             let bytes = writer.done();
             assert!(bytes.len() <= 10);
-            let mut reader = Reader::new(&bytes);
+            let mut reader = PeerFrameReader::new(&bytes);
             assert_eq!((reader.number(), reader.is_done()), (Ok(number), true));
         }
-        assert_eq!(Reader::new(&[0xff; 10]).number(), Err(Fault::Broken));
-        assert_eq!(Reader::new(&[0x80]).number(), Err(Fault::Broken));
+        assert_eq!(PeerFrameReader::new(&[0xff; 10]).number(), Err(PeerFrameError::Broken));
+        assert_eq!(PeerFrameReader::new(&[0x80]).number(), Err(PeerFrameError::Broken));
     }
 
     #[test]
     fn an_entry_in_hits_is_nine_bytes() {
-        let mut writer = Writer::part();
+        let mut writer = PeerFrameWriter::part();
         writer.group(7, 0, 2);
         let group = writer.len();
         writer.entry(KeyHash::from_bits(5), 100);
@@ -409,8 +414,9 @@ mod tests {
         writer.entry(KeyHash::from_bits(6), 12_345_678);
         assert_eq!(writer.len() - group, 9 + 12);
         let bytes = writer.done();
-        let entries: Vec<Entry> = Reader::new(&bytes).groups().expect("whole").collect();
+        let entries: Vec<ChargeEntry> =
+            PeerFrameReader::new(&bytes).groups().expect("whole").collect();
         assert_eq!((entries.len(), entries[0].amount, entries[1].key.bits()), (2, 100, 6));
-        assert!(Reader::new(&bytes[..bytes.len() - 1]).groups().is_err());
+        assert!(PeerFrameReader::new(&bytes[..bytes.len() - 1]).groups().is_err());
     }
 }

@@ -1,8 +1,8 @@
 //! A simulated backend: processors, workers, and requests that need CPU time.
 //!
 //! A request takes a worker when one is free, in order of arrival, and keeps it to the end. The
-//! [`Order`] defines how workers share the processors. Only CPU time is simulated: no disk, no
-//! memory, no network. As in every state machine of this crate, `handle_*` takes events and
+//! [`SimScheduling`] defines how workers share the processors. Only CPU time is simulated: no disk,
+//! no memory, no network. As in every state machine of this crate, `handle_*` takes events and
 //! `poll_*` returns their results.
 
 use crate::units::{Cost, Nanos, Time};
@@ -10,7 +10,7 @@ use alloc::collections::VecDeque;
 
 /// The way in which workers share the processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum SimScheduling {
     /// All busy workers get an equal share, at most one processor each, as in an operating system.
     Shared,
     /// Each processor runs one request to its end; the other requests wait.
@@ -19,18 +19,18 @@ pub enum Order {
 
 /// The backend; idle after construction.
 #[derive(Clone, Debug)]
-pub struct Backend {
+pub struct SimBackend {
     cores: f64,
     slots: usize,
     /// All requests in order of arrival: the first `slots` run, the others wait.
-    jobs: VecDeque<Job>,
-    finished: VecDeque<Finished>,
+    jobs: VecDeque<SimJob>,
+    finished: VecDeque<FinishedJob>,
     last: Time,
     used: f64,
 }
 
 #[derive(Clone, Debug)]
-struct Job {
+struct SimJob {
     id: u64,
     demand: f64,
     left: f64,
@@ -38,8 +38,8 @@ struct Job {
 
 /// A finished request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Finished {
-    /// The id passed to [`Backend::handle_request`].
+pub struct FinishedJob {
+    /// The id passed to [`SimBackend::handle_request`].
     pub id: u64,
     /// CPU time that the request used.
     pub used: Nanos,
@@ -47,19 +47,19 @@ pub struct Finished {
 
 /// A request counts as done if this much CPU time or less is left, in nanoseconds: below rounding
 /// errors.
-const CRUMB: f64 = 1e-3;
+const DONE_NANOS_MAX: f64 = 1e-3;
 
-impl Backend {
+impl SimBackend {
     /// A backend of `cores` processors (fractions are quotas; at least 0.001) and `workers` workers
     /// (at least one).
     #[must_use]
-    pub fn new(cores: f64, workers: usize, order: Order) -> Backend {
+    pub fn new(cores: f64, workers: usize, order: SimScheduling) -> SimBackend {
         let cores = cores.max(0.001);
         let slots = match order {
-            Order::Shared => workers,
-            Order::Fifo => workers.min(ceil(cores) as usize),
+            SimScheduling::Shared => workers,
+            SimScheduling::Fifo => workers.min(ceil(cores) as usize),
         };
-        Backend {
+        SimBackend {
             cores,
             slots: slots.max(1),
             jobs: VecDeque::new(),
@@ -73,7 +73,7 @@ impl Backend {
     pub fn handle_request(&mut self, id: u64, demand: Nanos, now: Time) {
         self.handle_timeout(now);
         let demand = demand.0 as f64;
-        self.jobs.push_back(Job { id, demand, left: demand });
+        self.jobs.push_back(SimJob { id, demand, left: demand });
     }
 
     /// Stops the work on a request. Returns the CPU time that it has used; `None` if it is done or
@@ -94,7 +94,7 @@ impl Backend {
     }
 
     /// Returns the next finished request, if there is one.
-    pub fn poll_finished(&mut self) -> Option<Finished> {
+    pub fn poll_finished(&mut self) -> Option<FinishedJob> {
         self.finished.pop_front()
     }
 
@@ -111,7 +111,7 @@ impl Backend {
         Cost(self.used as u64)
     }
 
-    fn running(&self) -> impl Iterator<Item = &Job> {
+    fn running(&self) -> impl Iterator<Item = &SimJob> {
         self.jobs.iter().take(self.slots)
     }
 
@@ -131,16 +131,16 @@ impl Backend {
         }
         let mut place = 0;
         while place < self.jobs.len().min(self.slots) {
-            if self.jobs[place].left > CRUMB {
+            if self.jobs[place].left > DONE_NANOS_MAX {
                 place += 1;
             } else if let Some(job) = self.jobs.remove(place) {
-                self.finished.push_back(Finished { id: job.id, used: job.used() });
+                self.finished.push_back(FinishedJob { id: job.id, used: job.used() });
             }
         }
     }
 }
 
-impl Job {
+impl SimJob {
     fn used(&self) -> Nanos {
         Nanos((self.demand - self.left + 0.5) as u64)
     }
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
-    fn ends(mut backend: Backend, demands: &[u64]) -> Vec<(u64, u64)> {
+    fn ends(mut backend: SimBackend, demands: &[u64]) -> Vec<(u64, u64)> {
         for (id, demand) in demands.iter().enumerate() {
             backend.handle_request(id as u64, Nanos::from_millis(*demand), Time::ZERO);
         }
@@ -175,25 +175,25 @@ mod tests {
 
     #[test]
     fn shared_processors_slow_everybody_down_alike() {
-        let backend = Backend::new(1.0, 8, Order::Shared);
+        let backend = SimBackend::new(1.0, 8, SimScheduling::Shared);
         assert_eq!(ends(backend, &[10, 20, 30]), [(0, 30), (1, 50), (2, 60)]);
-        let backend = Backend::new(2.0, 8, Order::Shared);
+        let backend = SimBackend::new(2.0, 8, SimScheduling::Shared);
         assert_eq!(ends(backend, &[10, 20]), [(0, 10), (1, 20)]);
-        let backend = Backend::new(0.5, 8, Order::Shared);
+        let backend = SimBackend::new(0.5, 8, SimScheduling::Shared);
         assert_eq!(ends(backend, &[10]), [(0, 20)]);
     }
 
     #[test]
     fn who_finds_no_worker_waits_for_one() {
-        let backend = Backend::new(1.0, 2, Order::Shared);
+        let backend = SimBackend::new(1.0, 2, SimScheduling::Shared);
         assert_eq!(ends(backend, &[10, 10, 10]), [(0, 20), (1, 20), (2, 30)]);
-        let backend = Backend::new(1.0, 8, Order::Fifo);
+        let backend = SimBackend::new(1.0, 8, SimScheduling::Fifo);
         assert_eq!(ends(backend, &[10, 20, 30]), [(0, 10), (1, 30), (2, 60)]);
     }
 
     #[test]
     fn a_cancelled_request_stops_where_it_is() {
-        let mut backend = Backend::new(1.0, 2, Order::Shared);
+        let mut backend = SimBackend::new(1.0, 2, SimScheduling::Shared);
         backend.handle_request(1, Nanos(100), Time(0));
         assert_eq!(backend.handle_cancel(1, Time(40)), Some(Nanos(40)));
         assert_eq!(backend.handle_cancel(1, Time(40)), None);

@@ -1,10 +1,10 @@
 //! A simulated client: its identity, its request rate, its patience.
 //!
 //! The client decides when to send a request and when to disconnect. It has no access to the
-//! limits; the `Scene` defines what happens to its requests.
+//! limits; the `SimScene` defines what happens to its requests.
 
-use super::random::Length;
-use crate::classify::Attributes;
+use super::random::RandomDuration;
+use crate::classify::RequestAttributes;
 use crate::units::Nanos;
 use alloc::string::String;
 use core::net::IpAddr;
@@ -18,19 +18,19 @@ pub enum Arrivals {
         /// The maximum number of requests at once.
         parallel: u32,
         /// Time from a response to the next request.
-        think: Length,
+        think: RandomDuration,
     },
     /// An open loop: requests arrive independently of the results of earlier ones. The gaps must
     /// not all be zero.
     Open {
         /// Time from one request to the next.
-        gap: Length,
+        gap: RandomDuration,
     },
 }
 
 /// A client with its requests.
 #[derive(Clone, Debug)]
-pub struct Client {
+pub struct SimClient {
     /// The source address of its requests.
     pub address: IpAddr,
     /// The value of its `User-Agent` header.
@@ -40,7 +40,7 @@ pub struct Client {
     /// The times of its requests.
     pub arrivals: Arrivals,
     /// CPU time that each request needs.
-    pub demand: Length,
+    pub demand: RandomDuration,
     /// Time that it waits for a response before it disconnects; `None` means for ever.
     pub patience: Option<Nanos>,
     /// Pause of a connection in a closed loop after a refusal; at least a millisecond.
@@ -51,12 +51,12 @@ pub struct Client {
     pub until: Nanos,
 }
 
-impl Client {
+impl SimClient {
     /// A client that sends requests during the whole simulation, waits for ever for responses, and
     /// pauses for a second after a refusal.
     #[must_use]
-    pub fn new(address: IpAddr, arrivals: Arrivals, demand: Length) -> Client {
-        Client {
+    pub fn new(address: IpAddr, arrivals: Arrivals, demand: RandomDuration) -> SimClient {
+        SimClient {
             address,
             agent: String::from("sim"),
             path: String::from("/"),
@@ -70,7 +70,7 @@ impl Client {
     }
 }
 
-impl Attributes for Client {
+impl RequestAttributes for SimClient {
     fn address(&self) -> IpAddr {
         self.address
     }

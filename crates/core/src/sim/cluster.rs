@@ -8,13 +8,15 @@
 //! gives the same run. The cluster takes no decisions: the test sends requests, cuts connections
 //! and reads levels.
 
-use super::random::{Length, Random};
-use super::{SEED, START};
-use crate::classify::Key;
+use super::random::{RandomDuration, SimRandom};
+use super::{SEED, SIM_START};
+use crate::classify::LimitKey;
 use crate::key::KeyHash;
 use crate::limit::Limit;
-use crate::limiter::{Limiter, Policy};
-use crate::replica::{BOUNDS, Event, Replica, Settings, Shared, Told};
+use crate::limiter::{Limiter, LimiterPolicy};
+use crate::replica::{
+    REPLICA_BOUNDS, Replica, ReplicaEvent, ReplicaSettings, ReplicaUpdate, ReplicatedLimit,
+};
 use crate::units::{Cost, Nanos, Time};
 use alloc::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use alloc::format;
@@ -24,32 +26,32 @@ use core::cmp::Reverse;
 
 /// The faults and delays of the network.
 #[derive(Clone, Copy, Debug)]
-pub struct Weather {
+pub struct NetworkConditions {
     /// Frames that are lost, out of a thousand.
     pub lost: u32,
     /// Frames that arrive twice, out of a thousand; over a group only.
     pub twice: u32,
     /// Transmission time of a frame.
-    pub delay: Length,
+    pub delay: RandomDuration,
     /// Time until a node detects that a connection is cut.
-    pub noticed: Length,
+    pub noticed: RandomDuration,
     /// Time to connect.
-    pub connect: Length,
+    pub connect: RandomDuration,
 }
 
-impl Weather {
+impl NetworkConditions {
     /// A network without losses and delays.
-    pub const FINE: Weather = Weather {
+    pub const PERFECT: NetworkConditions = NetworkConditions {
         lost: 0,
         twice: 0,
-        delay: Length::ZERO,
-        noticed: Length::ZERO,
-        connect: Length::ZERO,
+        delay: RandomDuration::ZERO,
+        noticed: RandomDuration::ZERO,
+        connect: RandomDuration::ZERO,
     };
 }
 
 /// The complete input of a cluster simulation.
-pub struct Plan {
+pub struct ClusterPlan {
     /// Number of nodes.
     pub nodes: usize,
     /// Whether every two nodes have a connection (a mesh); else all send to a group.
@@ -57,19 +59,19 @@ pub struct Plan {
     /// Interval between two reports of a node.
     pub period: Nanos,
     /// Time from the start to the first period of each node, so that periods are not aligned.
-    pub offset: Length,
+    pub offset: RandomDuration,
     /// The maximum length of a frame, in bytes.
     pub frame_max: usize,
     /// The limits of all nodes.
     pub limits: Vec<Limit>,
     /// The faults and delays of the network.
-    pub weather: Weather,
+    pub weather: NetworkConditions,
     /// The seed of all random numbers.
     pub seed: u64,
 }
 
 /// One instance.
-pub struct Node {
+pub struct ClusterNode {
     /// The buckets of the node.
     pub limiter: Limiter,
     /// The replica, which exchanges charges with the other nodes.
@@ -81,7 +83,7 @@ pub struct Node {
 }
 
 /// A planned event of the network or a node.
-enum Due {
+enum ClusterEvent {
     Tick { node: usize, life: u64 },
     Frame { to: usize, life: u64, link: u64, frame: Arc<[u8]> },
     Connect { a: usize, b: usize },
@@ -89,7 +91,7 @@ enum Due {
 }
 
 /// A connection between two nodes, with one end at each.
-struct Line {
+struct ClusterConnection {
     ends: [usize; 2],
     /// Arrival time of the last frame at each end; later frames never arrive before it.
     last: [Time; 2],
@@ -97,32 +99,32 @@ struct Line {
 }
 
 /// The number of the link to the group.
-const GROUP: u64 = 0;
+const GROUP_LINK: u64 = 0;
 
 /// A running simulation.
 pub struct Cluster {
-    plan: Plan,
-    nodes: Vec<Node>,
-    lines: Vec<Line>,
+    plan: ClusterPlan,
+    nodes: Vec<ClusterNode>,
+    lines: Vec<ClusterConnection>,
     /// Pairs of nodes that cannot reach each other, with the lower index first.
     cuts: BTreeSet<(usize, usize)>,
-    chance: Random,
+    chance: SimRandom,
     now: Time,
     agenda: BinaryHeap<Reverse<(Time, u64)>>,
     planned: u64,
-    due: BTreeMap<u64, Due>,
+    due: BTreeMap<u64, ClusterEvent>,
     /// Events for operators that the nodes have returned since the last call of
     /// [`Cluster::events`].
-    events: Vec<(usize, Event)>,
+    events: Vec<(usize, ReplicaEvent)>,
 }
 
 impl Cluster {
-    /// A cluster at [`START`]. The periods of each node start after the plan's offset.
+    /// A cluster at [`SIM_START`]. The periods of each node start after the plan's offset.
     #[must_use]
-    pub fn new(plan: Plan) -> Cluster {
-        let mut chance = Random::new(plan.seed, 0xc1);
+    pub fn new(plan: ClusterPlan) -> Cluster {
+        let mut chance = SimRandom::new(plan.seed, 0xc1);
         let starts: Vec<Time> =
-            (0..plan.nodes).map(|_| START.plus(chance.length(plan.offset))).collect();
+            (0..plan.nodes).map(|_| SIM_START.plus(chance.length(plan.offset))).collect();
         let nodes = (0..plan.nodes).map(|index| node(&plan, index, 1, starts[index])).collect();
         let mut cluster = Cluster {
             plan,
@@ -130,14 +132,14 @@ impl Cluster {
             lines: Vec::new(),
             cuts: BTreeSet::new(),
             chance,
-            now: START,
+            now: SIM_START,
             agenda: BinaryHeap::new(),
             planned: 0,
             due: BTreeMap::new(),
             events: Vec::new(),
         };
-        (0..cluster.nodes.len()).for_each(|index| cluster.joins(index));
-        cluster.run_until(START);
+        (0..cluster.nodes.len()).for_each(|index| cluster.join(index));
+        cluster.run_until(SIM_START);
         cluster
     }
 
@@ -149,12 +151,12 @@ impl Cluster {
 
     /// The node with this index.
     #[must_use]
-    pub fn node(&self, index: usize) -> &Node {
+    pub fn node(&self, index: usize) -> &ClusterNode {
         &self.nodes[index]
     }
 
     /// Events of all nodes, with the index of the node, since the last call.
-    pub fn events(&mut self) -> Vec<(usize, Event)> {
+    pub fn events(&mut self) -> Vec<(usize, ReplicaEvent)> {
         core::mem::take(&mut self.events)
     }
 
@@ -164,7 +166,7 @@ impl Cluster {
         if !node.up {
             return false;
         }
-        let wait = node.limiter.hit(Key { limit: limit as u8, hash: key }, hits, self.now);
+        let wait = node.limiter.hit(LimitKey { limit: limit as u8, hash: key }, hits, self.now);
         let passes = wait == Nanos::ZERO;
         if passes {
             node.replica.charge(limit, 0, key, Cost::hits(hits), self.now);
@@ -192,7 +194,7 @@ impl Cluster {
         self.cuts.insert((a.min(b), a.max(b)));
         let broken: Vec<usize> = (0..self.lines.len())
             .filter(|at| {
-                let Line { ends, whole, .. } = &self.lines[*at];
+                let ClusterConnection { ends, whole, .. } = &self.lines[*at];
                 *whole && (*ends == [a, b] || *ends == [b, a])
             })
             .collect();
@@ -217,12 +219,12 @@ impl Cluster {
     pub fn start(&mut self, index: usize) {
         let life = self.nodes[index].life + 1;
         self.nodes[index] = node(&self.plan, index, life, self.now);
-        self.joins(index);
+        self.join(index);
     }
 
     /// Passes a frame to a node as if it came from the network.
     pub fn inject(&mut self, index: usize, link: u64, frame: &[u8]) {
-        self.take(index, link, frame);
+        self.receive_frame(index, link, frame);
     }
 
     /// Runs the simulation until `end`.
@@ -234,7 +236,7 @@ impl Cluster {
             self.agenda.pop();
             self.now = self.now.max(at);
             if let Some(due) = self.due.remove(&number) {
-                self.happens(due);
+                self.handle_event(due);
             }
         }
         self.now = self.now.max(end);
@@ -245,41 +247,43 @@ impl Cluster {
         self.run_until(self.now.plus(length));
     }
 
-    fn happens(&mut self, due: Due) {
+    fn handle_event(&mut self, due: ClusterEvent) {
         let lives = |node: usize, life| self.nodes[node].up && self.nodes[node].life == life;
         match due {
-            Due::Tick { node, life } if lives(node, life) => {
+            ClusterEvent::Tick { node, life } if lives(node, life) => {
                 self.nodes[node].replica.handle_timeout(self.now);
                 let next = self.nodes[node].replica.poll_timeout();
-                self.plan_at(next, Due::Tick { node, life });
+                self.plan_at(next, ClusterEvent::Tick { node, life });
                 self.pump(node);
             }
-            Due::Frame { to, life, link, frame } if lives(to, life) => self.take(to, link, &frame),
-            Due::Down { node, life, link } if lives(node, life) => {
+            ClusterEvent::Frame { to, life, link, frame } if lives(to, life) => {
+                self.receive_frame(to, link, &frame)
+            }
+            ClusterEvent::Down { node, life, link } if lives(node, life) => {
                 self.nodes[node].replica.handle_down(link, self.now);
                 self.pump(node);
             }
-            Due::Connect { a, b } => self.connect(a, b),
-            Due::Tick { .. } | Due::Frame { .. } | Due::Down { .. } => {}
+            ClusterEvent::Connect { a, b } => self.connect(a, b),
+            ClusterEvent::Tick { .. } | ClusterEvent::Frame { .. } | ClusterEvent::Down { .. } => {}
         }
     }
 
     /// Starts the periods of a node, and plans its connections or connects it to the group.
-    fn joins(&mut self, index: usize) {
+    fn join(&mut self, index: usize) {
         let life = self.nodes[index].life;
         let first = self.nodes[index].replica.poll_timeout();
-        self.plan_at(first, Due::Tick { node: index, life });
+        self.plan_at(first, ClusterEvent::Tick { node: index, life });
         if self.plan.mesh {
             for other in 0..self.nodes.len() {
                 // At the start, the node with the higher index connects. A restarted node connects
                 // to all.
                 if other < index || (self.nodes[index].life > 1 && other != index) {
                     let at = self.now.plus(self.chance.length(self.plan.weather.connect));
-                    self.plan_at(at, Due::Connect { a: index, b: other });
+                    self.plan_at(at, ClusterEvent::Connect { a: index, b: other });
                 }
             }
         } else {
-            self.nodes[index].replica.handle_up(GROUP, self.now);
+            self.nodes[index].replica.handle_up(GROUP_LINK, self.now);
             self.pump(index);
         }
     }
@@ -288,17 +292,19 @@ impl Cluster {
     /// retries in a second.
     fn connect(&mut self, a: usize, b: usize) {
         let up = self.nodes[a].up && self.nodes[b].up;
-        let joins = |line: &Line| line.whole && line.ends.contains(&a) && line.ends.contains(&b);
+        let joins = |line: &ClusterConnection| {
+            line.whole && line.ends.contains(&a) && line.ends.contains(&b)
+        };
         if !up || self.lines.iter().any(joins) {
             // A restarted node connects by itself.
             return;
         }
         if self.cuts.contains(&(a.min(b), a.max(b))) {
-            self.plan_at(self.now.plus(Nanos::from_secs(1)), Due::Connect { a, b });
+            self.plan_at(self.now.plus(Nanos::from_secs(1)), ClusterEvent::Connect { a, b });
             return;
         }
         let line = self.lines.len();
-        self.lines.push(Line { ends: [a, b], last: [self.now; 2], whole: true });
+        self.lines.push(ClusterConnection { ends: [a, b], last: [self.now; 2], whole: true });
         for (end, node) in [a, b].into_iter().enumerate() {
             self.nodes[node].replica.handle_up(link_of(line, end), self.now);
             self.pump(node);
@@ -311,24 +317,26 @@ impl Cluster {
         for (end, node) in [a, b].into_iter().enumerate() {
             let at = self.now.plus(self.chance.length(self.plan.weather.noticed));
             let life = self.nodes[node].life;
-            self.plan_at(at, Due::Down { node, life, link: link_of(line, end) });
+            self.plan_at(at, ClusterEvent::Down { node, life, link: link_of(line, end) });
         }
         let at = self.now.plus(self.chance.length(self.plan.weather.connect));
-        self.plan_at(at, Due::Connect { a, b });
+        self.plan_at(at, ClusterEvent::Connect { a, b });
     }
 
     /// Passes a received frame to a node.
-    fn take(&mut self, index: usize, link: u64, frame: &[u8]) {
+    fn receive_frame(&mut self, index: usize, link: u64, frame: &[u8]) {
         let (now, node) = (self.now, &mut self.nodes[index]);
-        let Node { limiter, replica, heard, .. } = node;
-        let mut told = |told: Told<'_>| match told {
-            Told::Charge { limit, key, amount, age, .. } => {
+        let ClusterNode { limiter, replica, heard, .. } = node;
+        let mut told = |told: ReplicaUpdate<'_>| match told {
+            ReplicaUpdate::Charge { limit, key, amount, age, .. } => {
                 limiter.absorb(limit, key, amount, now.minus(age), now);
                 let sum = heard.entry((limit, key)).or_default();
                 *sum = sum.plus(amount);
             }
-            Told::Short { limit, key, missing } => limiter.absorb_state(limit, key, missing, now),
-            Told::Name { .. } => {}
+            ReplicaUpdate::Short { limit, key, missing } => {
+                limiter.apply_remote_deficit(limit, key, missing, now)
+            }
+            ReplicaUpdate::Name { .. } => {}
         };
         // The replica counts refused frames.
         let _ = replica.handle_frame(link, frame, now, &mut told);
@@ -338,7 +346,7 @@ impl Cluster {
     /// Processes all pending events and output frames of a node.
     fn pump(&mut self, index: usize) {
         while let Some(event) = self.nodes[index].replica.poll_event() {
-            if let Event::Wanted { node } = event {
+            if let ReplicaEvent::Wanted { node } = event {
                 self.give_state(index, node);
             } else {
                 self.events.push((index, event));
@@ -346,18 +354,18 @@ impl Cluster {
         }
         while let Some((link, frame)) = self.nodes[index].replica.poll_transmit() {
             if self.plan.mesh {
-                self.carry(index, link, frame);
+                self.send_over_line(index, link, frame);
             } else {
-                self.spread(index, &frame);
+                self.send_to_group(index, &frame);
             }
         }
     }
 
     fn give_state(&mut self, index: usize, to: u64) {
-        let Node { limiter, replica, .. } = &mut self.nodes[index];
+        let ClusterNode { limiter, replica, .. } = &mut self.nodes[index];
         let limits = 0..limiter.limits().len();
         let buckets = limits.flat_map(|limit| {
-            let short = limiter.short(limit, BOUNDS.state_max[0], self.now);
+            let short = limiter.short(limit, REPLICA_BOUNDS.state_max[0], self.now);
             short.into_iter().map(move |(key, missing)| (limit, key, missing))
         });
         let buckets: Vec<_> = buckets.collect();
@@ -366,11 +374,11 @@ impl Cluster {
 
     /// Sends a frame over a connection: in order, unless the connection is cut. A lost frame stands
     /// for one dropped before it reached the connection.
-    fn carry(&mut self, from: usize, link: u64, frame: Arc<[u8]>) {
+    fn send_over_line(&mut self, from: usize, link: u64, frame: Arc<[u8]>) {
         let (line, end) = ((link / 2) as usize, (link % 2) as usize);
-        let lost = self.happens_to(self.plan.weather.lost);
+        let lost = self.draw_chance(self.plan.weather.lost);
         let at = self.now.plus(self.chance.length(self.plan.weather.delay));
-        let Line { ends, last, whole } = &mut self.lines[line];
+        let ClusterConnection { ends, last, whole } = &mut self.lines[line];
         debug_assert!(ends[end] == from, "a link has one owner");
         if !*whole || lost {
             return;
@@ -378,32 +386,32 @@ impl Cluster {
         let to = ends[1 - end];
         last[1 - end] = last[1 - end].max(at);
         let (at, life) = (last[1 - end], self.nodes[to].life);
-        self.plan_at(at, Due::Frame { to, life, link: link_of(line, 1 - end), frame });
+        self.plan_at(at, ClusterEvent::Frame { to, life, link: link_of(line, 1 - end), frame });
     }
 
     /// Sends a frame to all nodes, including the sender; each copy is lost or delayed
     /// independently.
-    fn spread(&mut self, from: usize, frame: &Arc<[u8]>) {
+    fn send_to_group(&mut self, from: usize, frame: &Arc<[u8]>) {
         for to in 0..self.nodes.len() {
             let cut = self.cuts.contains(&(from.min(to), from.max(to)));
-            let copies = 1 + u32::from(self.happens_to(self.plan.weather.twice));
+            let copies = 1 + u32::from(self.draw_chance(self.plan.weather.twice));
             for _ in 0..copies {
-                let lost = self.happens_to(self.plan.weather.lost);
+                let lost = self.draw_chance(self.plan.weather.lost);
                 let at = self.now.plus(self.chance.length(self.plan.weather.delay));
                 if !cut && !lost {
                     let (life, frame) = (self.nodes[to].life, Arc::clone(frame));
-                    self.plan_at(at, Due::Frame { to, life, link: GROUP, frame });
+                    self.plan_at(at, ClusterEvent::Frame { to, life, link: GROUP_LINK, frame });
                 }
             }
         }
     }
 
     /// Draws whether an event of this probability, in thousandths, happens.
-    fn happens_to(&mut self, in_a_thousand: u32) -> bool {
+    fn draw_chance(&mut self, in_a_thousand: u32) -> bool {
         in_a_thousand > 0 && self.chance.unit() * 1_000.0 < f64::from(in_a_thousand)
     }
 
-    fn plan_at(&mut self, at: Time, due: Due) {
+    fn plan_at(&mut self, at: Time, due: ClusterEvent) {
         self.planned += 1;
         self.agenda.push(Reverse((at, self.planned)));
         self.due.insert(self.planned, due);
@@ -415,10 +423,11 @@ fn link_of(line: usize, end: usize) -> u64 {
     2 * line as u64 + end as u64
 }
 
-fn node(plan: &Plan, index: usize, life: u64, now: Time) -> Node {
-    let policy = Policy { action: crate::limit::Action::Reject, max_delay: Nanos::ZERO };
+fn node(plan: &ClusterPlan, index: usize, life: u64, now: Time) -> ClusterNode {
+    let policy =
+        LimiterPolicy { action: crate::limit::LimitAction::Reject, max_delay: Nanos::ZERO };
     let limiter = Limiter::new(policy, plan.limits.clone(), SEED);
-    let settings = Settings {
+    let settings = ReplicaSettings {
         node: index as u64 + 1,
         life,
         name: format!("node {index}"),
@@ -430,13 +439,13 @@ fn node(plan: &Plan, index: usize, life: u64, now: Time) -> Node {
     };
     let shared = (0..).zip(&plan.limits).map(|(at, limit)| shared(at, limit)).collect();
     let replica = Replica::new(settings, shared, now);
-    Node { limiter, replica, heard: BTreeMap::new(), life, up: true }
+    ClusterNode { limiter, replica, heard: BTreeMap::new(), life, up: true }
 }
 
 /// The shared form of a limit, which is equal at all nodes.
-fn shared(at: u64, limit: &Limit) -> Shared {
-    let hits = limit.unit == crate::limit::Unit::Hits;
-    Shared {
+fn shared(at: u64, limit: &Limit) -> ReplicatedLimit {
+    let hits = limit.unit == crate::limit::LimitUnit::Hits;
+    ReplicatedLimit {
         fingerprint: at + 1,
         name: limit.name.clone(),
         numbers: format!("{:?}", limit.algorithm).into(),

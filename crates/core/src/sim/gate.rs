@@ -3,13 +3,13 @@
 //! [`Queue`] and [`Estimates`] are the code that serves real requests; this module calls them as a
 //! door does. The waiting of the clients is simulated in `sim`.
 
-use super::client::Client;
-use crate::classify::{self, Attributes, Keys};
+use super::client::SimClient;
+use crate::classify::{self, LimitKeys, RequestAttributes};
 use crate::key::KeyHash;
 use crate::limiter::Limiter;
 use crate::meter::estimate::{Estimates, RouteHash};
-use crate::queue::concurrency::Concurrency;
-use crate::queue::{Arrival, Id, Place, Queue, Settings};
+use crate::queue::concurrency::ConcurrencySearch;
+use crate::queue::{Arrival, Queue, QueuePlace, QueueSettings, RequestId};
 use crate::units::{Cost, Nanos, Time, Weight};
 use alloc::collections::BTreeMap;
 
@@ -17,30 +17,30 @@ use alloc::collections::BTreeMap;
 const ROUTES_MAX: usize = 1_024;
 
 /// The attributes of a request that the queue needs.
-pub(super) struct Request {
+pub(super) struct SimQueueRequest {
     client: KeyHash,
-    place: Place,
+    place: QueuePlace,
     weight: Weight,
     route: RouteHash,
     /// The estimated cost; zero without a queue.
     pub estimate: Cost,
 }
 
-impl Request {
+impl SimQueueRequest {
     /// A request of `client`, before it is charged.
     pub fn of(
-        client: &Client,
-        keys: &Keys,
+        client: &SimClient,
+        keys: &LimitKeys,
         limiter: &Limiter,
-        gate: Option<&Gate>,
+        gate: Option<&SimQueue>,
         now: Time,
-    ) -> Request {
-        let latest = limiter.latest(keys, now);
+    ) -> SimQueueRequest {
+        let latest = limiter.furthest_in_debt(keys, now);
         let route = RouteHash::of(&super::SEED, client.method(), client.path());
         let nobody = KeyHash::from_bits(0);
-        Request {
+        SimQueueRequest {
             client: keys.as_slice().first().map_or(nobody, |key| key.hash),
-            place: latest.map_or(Place::Credit, Place::Debt),
+            place: latest.map_or(QueuePlace::Credit, QueuePlace::Debt),
             weight: classify::weight(limiter.limits(), keys),
             route,
             estimate: gate.map_or(Cost::ZERO, |gate| gate.estimates.of(route)),
@@ -49,25 +49,25 @@ impl Request {
 }
 
 /// The result of a request that the backend has finished.
-pub(super) struct Done {
+pub(super) struct SimCompletion {
     pub cost: Cost,
     /// Time that the backend worked on the request.
     pub elapsed: Nanos,
 }
 
 /// The queue, and the mapping between its request ids and those of the simulation.
-pub(super) struct Gate {
+pub(super) struct SimQueue {
     queue: Queue,
     estimates: Estimates,
     /// Measures the concurrency of the backend, unless the scene defines it.
-    auto: Option<Concurrency>,
-    flights: BTreeMap<Id, u64>,
-    ids: BTreeMap<u64, Id>,
+    auto: Option<ConcurrencySearch>,
+    flights: BTreeMap<RequestId, u64>,
+    ids: BTreeMap<u64, RequestId>,
 }
 
-impl Gate {
-    pub fn new(settings: Settings) -> Gate {
-        Gate {
+impl SimQueue {
+    pub fn new(settings: QueueSettings) -> SimQueue {
+        SimQueue {
             queue: Queue::new(settings),
             estimates: Estimates::new(ROUTES_MAX),
             auto: None,
@@ -76,9 +76,9 @@ impl Gate {
         }
     }
 
-    pub fn handle_arrival(&mut self, flight: u64, request: &Request, now: Time) {
-        let Request { client, place, weight, route, estimate } = *request;
-        let is_guess = self.estimates.foresee(route).is_guess;
+    pub fn handle_arrival(&mut self, flight: u64, request: &SimQueueRequest, now: Time) {
+        let SimQueueRequest { client, place, weight, route, estimate } = *request;
+        let is_guess = self.estimates.forecast(route).is_guess;
         let arrival = Arrival { client, place, estimate, is_guess, route: Some(route), weight };
         let id = self.queue.handle_arrival(arrival, now);
         self.flights.insert(id, flight);
@@ -86,17 +86,23 @@ impl Gate {
     }
 
     /// Uses the measured concurrency of the backend instead of the one in the settings.
-    pub fn find_concurrency(&mut self, cpus: f64) {
-        let auto = Concurrency::new(cpus);
+    pub fn use_auto_concurrency(&mut self, cpus: f64) {
+        let auto = ConcurrencySearch::new(cpus);
         self.queue.set_concurrency(auto.concurrency());
         self.auto = Some(auto);
     }
 
-    pub fn handle_done(&mut self, flight: u64, request: &Request, done: Done, now: Time) {
-        let Done { cost, elapsed } = done;
+    pub fn handle_done(
+        &mut self,
+        flight: u64,
+        request: &SimQueueRequest,
+        done: SimCompletion,
+        now: Time,
+    ) {
+        let SimCompletion { cost, elapsed } = done;
         if let Some(auto) = &mut self.auto {
             let waiting = self.queue.waiting() > 0;
-            auto.set_most(self.queue.taken_in(), now);
+            auto.set_ceiling(self.queue.accepted_max(), now);
             auto.handle_done(request.route, elapsed, waiting, now);
             if auto.concurrency() != self.queue.settings().concurrency {
                 self.queue.set_concurrency(auto.concurrency());
@@ -112,7 +118,7 @@ impl Gate {
     /// Handles a client that disconnects. A running request is removed later, by `handle_done`.
     pub fn handle_cancel(&mut self, flight: u64) {
         let Some(id) = self.ids.get(&flight).copied() else { return };
-        if self.queue.handle_cancel(id) != crate::queue::Cancelled::Running {
+        if self.queue.handle_cancel(id) != crate::queue::CancelOutcome::Running {
             self.forget(flight);
         }
     }
@@ -137,7 +143,7 @@ impl Gate {
         Some(flight)
     }
 
-    fn forget(&mut self, flight: u64) -> Option<Id> {
+    fn forget(&mut self, flight: u64) -> Option<RequestId> {
         let id = self.ids.remove(&flight)?;
         self.flights.remove(&id);
         Some(id)

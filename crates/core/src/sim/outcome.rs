@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 /// The end of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum SimRequestEnd {
     /// The client received its response.
     Answered,
     /// The request was refused.
@@ -19,7 +19,7 @@ pub enum Fate {
 
 /// One request. All times are since the start of the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct SimRecord {
     /// Time at which the client sent it.
     pub sent: Nanos,
     /// Time at which the client received the response or refusal, or disconnected.
@@ -31,14 +31,14 @@ pub struct Record {
     /// Cost that it was charged.
     pub charged: Cost,
     /// The end of the request.
-    pub fate: Fate,
+    pub fate: SimRequestEnd,
 }
 
 /// The result of a whole simulation.
-pub struct Outcome {
+pub struct SimOutcome {
     /// The requests of each client in the order of their ends; clients are in the order of the
     /// scene.
-    pub clients: Vec<Vec<Record>>,
+    pub clients: Vec<Vec<SimRecord>>,
     /// Total of all charges.
     pub charged: Cost,
     /// Total charge according to the virtual clock: the integral of min(n, C).
@@ -53,7 +53,7 @@ pub struct Outcome {
 
 /// Metrics over a selection of requests.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Figures {
+pub struct SimMetrics {
     /// Number of requests with a response.
     pub answered: usize,
     /// Number of refused requests.
@@ -70,30 +70,30 @@ pub struct Figures {
     latencies: Vec<Nanos>,
 }
 
-impl Outcome {
+impl SimOutcome {
     /// Metrics of one client over the requests that ended from `from` until `until`, both since the
     /// start of the simulation.
     #[must_use]
-    pub fn figures(&self, client: usize, from: Nanos, until: Nanos) -> Figures {
+    pub fn figures(&self, client: usize, from: Nanos, until: Nanos) -> SimMetrics {
         let records = self.clients.get(client).map(Vec::as_slice).unwrap_or_default();
-        let records: Vec<&Record> =
+        let records: Vec<&SimRecord> =
             records.iter().filter(|one| (from..until).contains(&one.ended)).collect();
-        Figures::of(&records, until.minus(from).as_secs_f64())
+        SimMetrics::of(&records, until.minus(from).as_secs_f64())
     }
 }
 
-impl Figures {
-    fn of(records: &[&Record], seconds: f64) -> Figures {
+impl SimMetrics {
+    fn of(records: &[&SimRecord], seconds: f64) -> SimMetrics {
         let count = |fate| records.iter().filter(|one| one.fate == fate).count();
-        let answered = || records.iter().filter(|one| one.fate == Fate::Answered);
+        let answered = || records.iter().filter(|one| one.fate == SimRequestEnd::Answered);
         let mut latencies: Vec<Nanos> = answered().map(|one| one.ended.minus(one.sent)).collect();
         latencies.sort_unstable();
         let waited: u64 = answered().map(|one| one.waited.0).sum();
         let used: f64 = records.iter().map(|one| one.used.as_secs_f64()).sum();
-        Figures {
+        SimMetrics {
             answered: latencies.len(),
-            refused: count(Fate::Refused),
-            aborted: count(Fate::Aborted),
+            refused: count(SimRequestEnd::Refused),
+            aborted: count(SimRequestEnd::Aborted),
             rate: latencies.len() as f64 / seconds,
             cpu: used / seconds,
             mean_wait: Nanos(waited / latencies.len().max(1) as u64),

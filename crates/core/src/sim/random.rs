@@ -7,7 +7,7 @@ use crate::units::Nanos;
 
 /// The distribution of a duration or of the gap between events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Length {
+pub enum RandomDuration {
     /// Always the same duration.
     Fixed(Nanos),
     /// Uniformly distributed from the first to the second duration.
@@ -16,21 +16,21 @@ pub enum Length {
     Exponential(Nanos),
 }
 
-impl Length {
+impl RandomDuration {
     /// Always a duration of zero.
-    pub const ZERO: Length = Length::Fixed(Nanos::ZERO);
+    pub const ZERO: RandomDuration = RandomDuration::Fixed(Nanos::ZERO);
 }
 
 /// One stream of pseudo-random numbers.
 #[derive(Clone, Debug)]
-pub struct Random([u64; 4]);
+pub struct SimRandom([u64; 4]);
 
-impl Random {
+impl SimRandom {
     /// Stream number `stream` of `seed`; streams are independent of each other.
     #[must_use]
-    pub fn new(seed: u64, stream: u64) -> Random {
+    pub fn new(seed: u64, stream: u64) -> SimRandom {
         let mut state = seed ^ stream.wrapping_mul(0xd605_bbb5_8c8a_be7d);
-        Random([(); 4].map(|()| {
+        SimRandom([(); 4].map(|()| {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
             let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
             let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -58,15 +58,15 @@ impl Random {
     }
 
     /// Draws a duration.
-    pub fn length(&mut self, length: Length) -> Nanos {
+    pub fn length(&mut self, length: RandomDuration) -> Nanos {
         match length {
-            Length::Fixed(length) => length,
-            Length::Between(least, most) => {
+            RandomDuration::Fixed(length) => length,
+            RandomDuration::Between(least, most) => {
                 let span = most.minus(least).0.saturating_add(1);
                 let part = (u128::from(self.bits()) * u128::from(span)) >> 64;
                 least.plus(Nanos(part as u64))
             }
-            Length::Exponential(mean) => Nanos((self.exponential() * mean.0 as f64) as u64),
+            RandomDuration::Exponential(mean) => Nanos((self.exponential() * mean.0 as f64) as u64),
         }
     }
 
@@ -97,8 +97,8 @@ impl Random {
 mod tests {
     use super::*;
 
-    fn mean_and_largest(length: Length) -> (f64, Nanos) {
-        let mut random = Random::new(1, 2);
+    fn mean_and_largest(length: RandomDuration) -> (f64, Nanos) {
+        let mut random = SimRandom::new(1, 2);
         let drawn = (0..100_000).map(|_| random.length(length));
         let (sum, most) =
             drawn.fold((0, Nanos::ZERO), |(sum, most), one| (sum + one.0, most.max(one)));
@@ -108,18 +108,18 @@ mod tests {
     #[test]
     fn lengths_have_their_means_and_bounds() {
         let second = Nanos::from_secs(1);
-        let (mean, most) = mean_and_largest(Length::Exponential(second));
+        let (mean, most) = mean_and_largest(RandomDuration::Exponential(second));
         assert!((mean / 1e9 - 1.0).abs() < 0.02, "{mean}");
         assert!(most > Nanos::from_secs(8) && most < Nanos::from_secs(25), "{most}");
-        let (mean, most) = mean_and_largest(Length::Between(second, Nanos::from_secs(3)));
+        let (mean, most) = mean_and_largest(RandomDuration::Between(second, Nanos::from_secs(3)));
         assert!((mean / 2e9 - 1.0).abs() < 0.01, "{mean}");
         assert!(most <= Nanos::from_secs(3));
-        assert_eq!(mean_and_largest(Length::Fixed(second)), (1e9, second));
+        assert_eq!(mean_and_largest(RandomDuration::Fixed(second)), (1e9, second));
     }
 
     #[test]
     fn streams_are_repeatable_and_differ() {
-        let draw = |seed, stream| Random::new(seed, stream).bits();
+        let draw = |seed, stream| SimRandom::new(seed, stream).bits();
         assert_eq!(draw(1, 1), draw(1, 1));
         assert_ne!(draw(1, 1), draw(1, 2));
         assert_ne!(draw(1, 1), draw(2, 1));

@@ -7,7 +7,7 @@
 //! use.
 
 use super::set::{Relaxed, Set};
-use super::{Table, scaled};
+use super::{BucketTable, scaled};
 use crate::key::KeyHash;
 
 /// The slot at which the search for a key starts.
@@ -23,7 +23,7 @@ pub(super) fn find(set: &Set<'_>, hash: KeyHash) -> Option<usize> {
 
 /// An empty slot for an absent key. Evicts buckets if the table is full.
 pub(super) fn room(
-    table: &Table,
+    table: &BucketTable,
     set: &Set<'_>,
     hash: KeyHash,
     worth: impl Fn(&[u64]) -> u64,

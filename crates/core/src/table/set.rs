@@ -3,8 +3,8 @@
 //!
 //! The 64th bit of the first slot's hash is the writer bit. Only the thread that has set it may
 //! write to the set, until it clears the bit. Readers without it (`peek`) do not mistake the state
-//! of another key for theirs, apart from the case that `Table::peek` describes, because a slot
-//! changes its owner in a fixed order: hash cleared, state, new hash. Which slot a key gets is
+//! of another key for theirs, apart from the case that `BucketTable::peek` describes, because a
+//! slot changes its owner in a fixed order: hash cleared, state, new hash. Which slot a key gets is
 //! decided in `table` and `exact`.
 
 use crate::bucket::{STATE_WORDS_MAX, STATE_WORDS_USUAL};
@@ -25,12 +25,12 @@ pub(super) use loom::sync::atomic::{
 pub(super) const LINE_WORDS: usize = 8;
 
 /// The writer bit, in the hash of a set's first slot.
-const WRITER: u64 = !KeyHash::MASK;
+const WRITER_BIT: u64 = !KeyHash::MASK;
 
 /// One cache line.
 #[derive(Default)]
 #[repr(align(64))]
-pub(super) struct Line([AtomicU64; LINE_WORDS]);
+pub(super) struct CacheLine([AtomicU64; LINE_WORDS]);
 
 /// The layout of the words of a set.
 ///
@@ -61,12 +61,12 @@ impl Shape {
 
 /// The slots of one set.
 pub(super) struct Set<'a> {
-    lines: &'a [Line],
+    lines: &'a [CacheLine],
     shape: Shape,
 }
 
 impl<'a> Set<'a> {
-    pub(super) fn new(lines: &'a [Line], shape: Shape) -> Set<'a> {
+    pub(super) fn new(lines: &'a [CacheLine], shape: Shape) -> Set<'a> {
         Set { lines, shape }
     }
 
@@ -85,10 +85,10 @@ impl<'a> Set<'a> {
         let first = self.word(0);
         loop {
             let free = first.load(Relaxed) & KeyHash::MASK;
-            if first.compare_exchange(free, free | WRITER, Acquire, Relaxed).is_ok() {
+            if first.compare_exchange(free, free | WRITER_BIT, Acquire, Relaxed).is_ok() {
                 return;
             }
-            wait_while(|| first.load(Relaxed) & WRITER != 0);
+            wait_while(|| first.load(Relaxed) & WRITER_BIT != 0);
         }
     }
 
@@ -179,7 +179,7 @@ impl<'a> Set<'a> {
 
     /// Writes a slot's hash. Keeps the writer bit, which must be held.
     fn own(&self, slot: usize, hash: u64) {
-        let bit = if slot == 0 { WRITER } else { 0 };
+        let bit = if slot == 0 { WRITER_BIT } else { 0 };
         self.word(self.shape.hash(slot)).store(hash | bit, Release);
     }
 

@@ -10,23 +10,23 @@ mod calendar;
 mod state;
 
 use crate::key::KeyHash;
-use crate::table::{Table, Taken};
+use crate::table::{BucketTable, HeldSets};
 use crate::units::Time;
 use alloc::vec::Vec;
-pub use calendar::Length;
-pub use state::Algorithm;
+pub use calendar::WindowLength;
+pub use state::WindowAlgorithm;
 use state::worth;
 
 /// The seconds that a window covers, given by its end and its length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Window {
+pub struct CounterWindow {
     /// The first second after the window, since the epoch.
     pub end: u32,
     /// The length in seconds.
     pub seconds: u32,
 }
 
-impl Window {
+impl CounterWindow {
     /// Time until the window ends, in whole seconds: from 1 to its length.
     #[must_use]
     pub fn left(&self, now: Time) -> u32 {
@@ -35,15 +35,15 @@ impl Window {
     }
 }
 
-/// One counter that a request names and, after [`Windows::count`], the result.
+/// One counter that a request names and, after [`WindowCounters::count`], the result.
 #[derive(Clone, Copy, Debug)]
 pub struct Hit {
     /// The counter. The length of its window must be part of the hashed data.
     pub key: KeyHash,
     /// The present window.
-    pub window: Window,
+    pub window: CounterWindow,
     /// The algorithm. It must be part of the hashed data, too.
-    pub algorithm: Algorithm,
+    pub algorithm: WindowAlgorithm,
     /// The largest number of hits in a window.
     pub limit: u32,
     /// The number of hits; zero: only read the counter.
@@ -53,18 +53,18 @@ pub struct Hit {
     /// The hits before this request.
     pub before: u32,
     /// The hits after this request. Over the limit also if the hits were not counted for that
-    /// reason ([`Algorithm::Sliding`], [`Algorithm::Bucket`]).
+    /// reason ([`WindowAlgorithm::Sliding`], [`WindowAlgorithm::Bucket`]).
     pub after: u32,
     /// Whether the counter was over the limit before, and so was not counted
-    /// ([`Policy::spare_over`]).
+    /// ([`WindowPolicy::spare_over`]).
     pub spared: bool,
 }
 
 impl Hit {
     /// `hits` of a counter that has not been read, with a fixed window.
     #[must_use]
-    pub fn new(key: KeyHash, window: Window, limit: u32, hits: u32) -> Hit {
-        let (before, after, algorithm) = (0, 0, Algorithm::Fixed);
+    pub fn new(key: KeyHash, window: CounterWindow, limit: u32, hits: u32) -> Hit {
+        let (before, after, algorithm) = (0, 0, WindowAlgorithm::Fixed);
         let (give_back, spared) = (false, false);
         Hit { key, window, algorithm, limit, hits, give_back, before, after, spared }
     }
@@ -85,7 +85,7 @@ impl Hit {
     /// this request would pass or, if they did pass, until it is full.
     #[must_use]
     pub fn reset_secs(&self, now: Time) -> u32 {
-        if self.algorithm != Algorithm::Bucket {
+        if self.algorithm != WindowAlgorithm::Bucket {
             return self.window.left(now);
         }
         let over = if self.is_over() { self.limit } else { 0 };
@@ -96,7 +96,7 @@ impl Hit {
     /// The number of hits that were charged, after it was counted; zero if hits were given back.
     #[must_use]
     pub fn charged(&self) -> u32 {
-        let refused = self.algorithm != Algorithm::Fixed && self.is_over();
+        let refused = self.algorithm != WindowAlgorithm::Fixed && self.is_over();
         if self.give_back || refused { 0 } else { self.after.saturating_sub(self.before) }
     }
 
@@ -105,13 +105,19 @@ impl Hit {
         !self.give_back && used.saturating_add(self.hits) > self.limit
     }
 
-    fn would_be_spared(&self, used: u32, policy: Policy) -> bool {
+    fn would_be_spared(&self, used: u32, policy: WindowPolicy) -> bool {
         policy.spare_over && !self.give_back && used > self.limit
     }
 
     /// Counts the hits, unless the counter is spared or `stopped`. Returns the word to be written,
     /// if any.
-    fn count(&mut self, words: Words, policy: Policy, stopped: bool, now: Time) -> Option<u64> {
+    fn count(
+        &mut self,
+        words: Words,
+        policy: WindowPolicy,
+        stopped: bool,
+        now: Time,
+    ) -> Option<u64> {
         let used = self.used(words.own, words.previous, now);
         self.before = used;
         self.spared = self.would_be_spared(used, policy);
@@ -121,7 +127,7 @@ impl Hit {
             true => used.saturating_sub(self.hits),
             false => used.saturating_add(self.hits),
         };
-        let refused = self.algorithm != Algorithm::Fixed && self.is_over();
+        let refused = self.algorithm != WindowAlgorithm::Fixed && self.is_over();
         (!still && !refused).then(|| self.counted(words.own, now))
     }
 }
@@ -135,7 +141,7 @@ struct Words {
 
 /// Which counters are not counted when a request is over a limit. By default all are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Policy {
+pub struct WindowPolicy {
     /// If one counter would go over its limit, only the counters that would go over are counted. If
     /// one is spared, none is counted.
     pub stop_when_over: bool,
@@ -144,21 +150,21 @@ pub struct Policy {
 }
 
 /// The counters of all windows.
-pub struct Windows {
-    table: Table,
+pub struct WindowCounters {
+    table: BucketTable,
 }
 
-impl Windows {
+impl WindowCounters {
     /// Room for `keys_max` counters; all memory is allocated here. When it is full, ended windows
     /// are evicted first, then counters with the fewest hits.
     #[must_use]
-    pub fn new(keys_max: usize) -> Windows {
-        Windows { table: Table::new(keys_max, 1) }
+    pub fn new(keys_max: usize) -> WindowCounters {
+        WindowCounters { table: BucketTable::new(keys_max, 1) }
     }
 
     /// The underlying table, for its metrics.
     #[must_use]
-    pub fn table(&self) -> &Table {
+    pub fn table(&self) -> &BucketTable {
         &self.table
     }
 
@@ -172,8 +178,8 @@ impl Windows {
         });
     }
 
-    /// Restores a counter as [`Windows::for_each`] reported it. Returns false if it has ended. A
-    /// key is found again only under the seed that it was hashed with.
+    /// Restores a counter as [`WindowCounters::for_each`] reported it. Returns false if it has
+    /// ended. A key is found again only under the seed that it was hashed with.
     pub fn restore(&self, key: KeyHash, word: u64, now: Time) -> bool {
         let counts = worth(word, now) > 0;
         if counts {
@@ -185,11 +191,11 @@ impl Windows {
     /// Counts hits that another instance has admitted, whatever the limit. Hits of a window that
     /// has ended are ignored.
     pub fn absorb(&self, hit: &Hit, now: Time) {
-        let Window { end, seconds } = hit.window;
+        let CounterWindow { end, seconds } = hit.window;
         let over = match hit.algorithm {
-            Algorithm::Fixed => u64::from(end) <= now.second(),
-            Algorithm::Sliding => u64::from(end) + u64::from(seconds) <= now.second(),
-            Algorithm::Bucket => false,
+            WindowAlgorithm::Fixed => u64::from(end) <= now.second(),
+            WindowAlgorithm::Sliding => u64::from(end) + u64::from(seconds) <= now.second(),
+            WindowAlgorithm::Bucket => false,
         };
         if over {
             return;
@@ -203,7 +209,7 @@ impl Windows {
     pub fn learn(&self, hit: &Hit, now: Time) {
         let (own, previous) = hit.keys();
         let previous = previous.map_or(0, |key| self.table.take(key).get(0));
-        let refused = hit.algorithm != Algorithm::Fixed && hit.is_over();
+        let refused = hit.algorithm != WindowAlgorithm::Fixed && hit.is_over();
         let used = if refused { hit.before } else { hit.after };
         let word = hit.standing_at(used, previous, now);
         self.table.take(own).put(&[word], |words| worth(words[0], now));
@@ -211,10 +217,10 @@ impl Windows {
 
     /// Counts all hits, in order; a counter that is named twice counts twice. No other request
     /// comes between. `sets` is a work buffer, kept by the caller to save allocations.
-    pub fn count(&self, hits: &mut [Hit], sets: &mut Vec<usize>, policy: Policy, now: Time) {
+    pub fn count(&self, hits: &mut [Hit], sets: &mut Vec<usize>, policy: WindowPolicy, now: Time) {
         match hits {
             [] => {}
-            [hit] if hit.algorithm != Algorithm::Sliding => {
+            [hit] if hit.algorithm != WindowAlgorithm::Sliding => {
                 let mut entry = self.table.take(hit.key);
                 let words = Words { own: entry.get(0), previous: 0 };
                 // A single counter can be kept from counting only by being spared.
@@ -226,7 +232,7 @@ impl Windows {
         }
     }
 
-    fn count_many(&self, hits: &mut [Hit], sets: &mut Vec<usize>, policy: Policy, now: Time) {
+    fn count_many(&self, hits: &mut [Hit], sets: &mut Vec<usize>, policy: WindowPolicy, now: Time) {
         sets.clear();
         for (own, previous) in hits.iter().map(Hit::keys) {
             sets.push(self.table.set_index(own));
@@ -263,7 +269,7 @@ enum Stop {
 }
 
 impl Stop {
-    fn find(hits: &[Hit], taken: &Taken<'_>, policy: Policy, now: Time) -> Stop {
+    fn find(hits: &[Hit], taken: &HeldSets<'_>, policy: WindowPolicy, now: Time) -> Stop {
         let used = |hit: &Hit| {
             let (own, previous) = hit.keys();
             hit.used(taken.get(own), previous.map_or(0, |key| taken.get(key)), now)

@@ -3,7 +3,7 @@
 //! A weight is a whole number of thousandths, so that shares are equal on all machines. See `queue`
 //! for its effect. The limits that apply to a request define its weight.
 
-use super::{ParseError, decimal};
+use super::{QuantityParseError, decimal};
 use core::fmt;
 use core::str::FromStr;
 
@@ -45,13 +45,13 @@ impl Weight {
 }
 
 impl FromStr for Weight {
-    type Err = ParseError;
+    type Err = QuantityParseError;
 
-    fn from_str(text: &str) -> Result<Weight, ParseError> {
-        let times = decimal(text.trim()).ok_or(ParseError::Weight)?;
+    fn from_str(text: &str) -> Result<Weight, QuantityParseError> {
+        let times = decimal(text.trim()).ok_or(QuantityParseError::Weight)?;
         let thousandths = times * f64::from(ONE) + 0.5;
         let fits = (1.0..f64::from(MAX) + 1.0).contains(&thousandths);
-        if fits { Ok(Weight(thousandths as u32)) } else { Err(ParseError::Weight) }
+        if fits { Ok(Weight(thousandths as u32)) } else { Err(QuantityParseError::Weight) }
     }
 }
 
@@ -76,7 +76,7 @@ mod tests {
             assert_eq!(weight.to_string(), text.trim());
         }
         for text in ["", "0", "-1", "0.0004", "1000.1", "nan", "inf", "4x", "25%"] {
-            assert_eq!(text.parse::<Weight>(), Err(ParseError::Weight), "{text}");
+            assert_eq!(text.parse::<Weight>(), Err(QuantityParseError::Weight), "{text}");
         }
     }
 

@@ -1,13 +1,13 @@
 //! Properties of every algorithm: decisions never panic, whatever the state and the clock are, and
 //! a bucket worth nothing equals an absent one.
 
-use evenkeel_core::bucket::debt::Debt;
-use evenkeel_core::bucket::fixed::Fixed;
-use evenkeel_core::bucket::grid::Grid;
-use evenkeel_core::bucket::history::{BURST_MAX, History};
-use evenkeel_core::bucket::sliding::Sliding;
+use evenkeel_core::bucket::debt::DebtBucket;
+use evenkeel_core::bucket::fixed::FixedWindow;
+use evenkeel_core::bucket::grid::GridBucket;
+use evenkeel_core::bucket::history::{BURST_MAX, RequestHistory};
+use evenkeel_core::bucket::sliding::SlidingWindow;
 use evenkeel_core::bucket::{Algorithm, STATE_WORDS_MAX};
-use evenkeel_core::units::{Cost, Nanos, Pace, Rate, Time};
+use evenkeel_core::units::{Cost, ExactRate, Nanos, Rate, Time};
 use proptest::prelude::*;
 
 /// An arbitrary word, with a preference for the ends of the range.
@@ -24,16 +24,16 @@ fn word() -> impl Strategy<Value = u64> {
     ]
 }
 
-fn debts() -> impl Strategy<Value = Debt> {
+fn debts() -> impl Strategy<Value = DebtBucket> {
     let rate = (1_u64.., 1_u64..)
         .prop_filter_map("a rate", |(cost, period)| Rate::per(Cost(cost), Nanos(period)));
-    (rate, word()).prop_map(|(rate, burst)| Debt::new(rate, Cost(burst)))
+    (rate, word()).prop_map(|(rate, burst)| DebtBucket::new(rate, Cost(burst)))
 }
 
-fn grids() -> impl Strategy<Value = Grid> {
+fn grids() -> impl Strategy<Value = GridBucket> {
     let pace = (1_u64.., 1_u64..)
-        .prop_filter_map("a pace", |(cost, period)| Pace::new(Cost(cost), Nanos(period)));
-    (pace, word()).prop_map(|(pace, burst)| Grid::new(pace, burst))
+        .prop_filter_map("a pace", |(cost, period)| ExactRate::new(Cost(cost), Nanos(period)));
+    (pace, word()).prop_map(|(pace, burst)| GridBucket::new(pace, burst))
 }
 
 /// Every algorithm, with all kinds of parameters that its constructor accepts.
@@ -43,18 +43,18 @@ fn algorithms() -> impl Strategy<Value = Algorithm> {
         debts().prop_map(Algorithm::Debt),
         grids().prop_map(Algorithm::Grid),
         (1..=2_592_000_u64, 1_u64..).prop_map(|(window, max)| {
-            let sliding = Sliding::new(Nanos::from_secs(window), Cost(max));
+            let sliding = SlidingWindow::new(Nanos::from_secs(window), Cost(max));
             Algorithm::Sliding(sliding.expect("a window"))
         }),
         (1..=60_u64, 1..2_000_u64).prop_map(|(window, max)| {
-            let sliding = Sliding::new(Nanos::from_secs(window), Cost(max));
+            let sliding = SlidingWindow::new(Nanos::from_secs(window), Cost(max));
             Algorithm::Sliding(sliding.expect("a window"))
         }),
         (any::<u32>(), 1_u32..).prop_map(|(limit, seconds)| {
-            Algorithm::Fixed(Fixed::new(limit, seconds).expect("a window"))
+            Algorithm::Fixed(FixedWindow::new(limit, seconds).expect("a window"))
         }),
         (1..=BURST_MAX, interval).prop_map(|(burst, interval)| {
-            Algorithm::History(History::new(burst, Nanos(interval)).expect("a history"))
+            Algorithm::History(RequestHistory::new(burst, Nanos(interval)).expect("a history"))
         }),
     ]
 }

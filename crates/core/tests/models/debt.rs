@@ -2,14 +2,14 @@
 //! most important property: opening and cancelling holds never leaves a bucket fuller.
 
 use crate::{at, secs};
-use evenkeel_core::bucket::debt::Debt;
-use evenkeel_core::units::{Cost, Nanos, Rate, SECOND, Share, Time};
+use evenkeel_core::bucket::debt::DebtBucket;
+use evenkeel_core::units::{Cost, CpuShare, Nanos, Rate, SECOND, Time};
 use proptest::prelude::*;
 
 /// A bucket that refills `rate` CPU-seconds a second, up to `burst` CPU-seconds.
-fn bucket(rate: f64, burst: u64) -> Debt {
-    let rate = Share::new(rate).and_then(|share| share.of(1.0)).expect("a rate");
-    Debt::new(rate, Cost::cpu(Nanos::from_secs(burst)))
+fn bucket(rate: f64, burst: u64) -> DebtBucket {
+    let rate = CpuShare::new(rate).and_then(|share| share.of(1.0)).expect("a rate");
+    DebtBucket::new(rate, Cost::cpu(Nanos::from_secs(burst)))
 }
 
 fn cpu(seconds: f64) -> Cost {
@@ -17,13 +17,13 @@ fn cpu(seconds: f64) -> Cost {
 }
 
 /// The level in CPU-seconds.
-fn level(debt: &Debt, full_at: Time, now: Time) -> f64 {
+fn level(debt: &DebtBucket, full_at: Time, now: Time) -> f64 {
     debt.level(full_at, now) as f64 / SECOND as f64
 }
 
 /// A client that sends each request when the response to the last one is released. Returns for each
 /// request the level at its start after its charge, and its total time.
-fn one_by_one(debt: &Debt, mut full_at: Time, mut start: Time, cost: f64) -> Vec<(f64, f64)> {
+fn one_by_one(debt: &DebtBucket, mut full_at: Time, mut start: Time, cost: f64) -> Vec<(f64, f64)> {
     let each = (0..40).map(|_| {
         full_at = debt.charge(full_at, cpu(cost), start).0;
         let took = debt.wait(full_at, Cost::ZERO, start).max(secs(cost));
@@ -68,7 +68,7 @@ fn t5_sequential_requests_after_29_cpu_seconds() {
 /// `workers` clients that each send a request of one CPU-second as soon as their last one was
 /// released. Costs are charged when they are known, after a second. Returns requests a second and
 /// the mean hold.
-fn closed_loop(debt: &Debt, workers: usize, requests: usize) -> (f64, f64) {
+fn closed_loop(debt: &DebtBucket, workers: usize, requests: usize) -> (f64, f64) {
     let begin = at(100.0);
     let mut full_at = debt.charge(Time::ZERO, debt.burst(), begin).0;
     let mut starts = vec![begin; workers];
@@ -189,10 +189,10 @@ impl Integrator {
 }
 
 /// Whole nanoseconds per nano-unit of cost, and a bucket at this rate, so that nothing is rounded.
-fn exact() -> impl Strategy<Value = (u64, Debt)> {
+fn exact() -> impl Strategy<Value = (u64, DebtBucket)> {
     (1..50_u64, 0..40_000_u64).prop_map(|(slope, burst)| {
         let rate = Rate::per(Cost(1), Nanos(slope)).expect("a rate");
-        (slope, Debt::new(rate, Cost(burst)))
+        (slope, DebtBucket::new(rate, Cost(burst)))
     })
 }
 
@@ -237,8 +237,8 @@ struct Hold {
 }
 
 /// One bucket that receives all operations, and two that receive fewer.
-struct Three {
-    debt: Debt,
+struct HoldModel {
+    debt: DebtBucket,
     now: Time,
     /// The bucket in which every hold is opened and settled.
     held: Time,
@@ -250,11 +250,11 @@ struct Three {
     opened: u64,
 }
 
-impl Three {
-    fn new(debt: Debt) -> Three {
+impl HoldModel {
+    fn new(debt: DebtBucket) -> HoldModel {
         let now = Time(1_000_000);
         let (held, untouched, foreseen) = (Time::ZERO, Time::ZERO, Time::ZERO);
-        Three { debt, now, held, untouched, foreseen, open: Vec::new(), opened: 0 }
+        HoldModel { debt, now, held, untouched, foreseen, open: Vec::new(), opened: 0 }
     }
 
     fn charge(&mut self, cost: Cost, start: Time) {
@@ -313,12 +313,12 @@ impl Three {
 }
 
 /// Runs `events`. The true cost of each hold is taken from the `Settle` events in turn.
-fn run(debt: Debt, events: &[Event], slack: u64) -> Result<(), TestCaseError> {
+fn run(debt: DebtBucket, events: &[Event], slack: u64) -> Result<(), TestCaseError> {
     let mut truths = events.iter().filter_map(|event| match event {
         Event::Settle { hundredths, .. } => Some(*hundredths),
         _ => None,
     });
-    let mut three = Three::new(debt);
+    let mut three = HoldModel::new(debt);
     for event in events {
         match *event {
             Event::Pass(time) => three.now = three.now.plus(Nanos(time)),
@@ -425,7 +425,7 @@ proptest! {
         cost in 1..5_000_u64, period in 1..5_000_u64, events in events(),
     ) {
         let rate = Rate::per(Cost(cost), Nanos(period)).expect("a rate");
-        run(Debt::new(rate, Cost(10_000)), &events, 2)?;
+        run(DebtBucket::new(rate, Cost(10_000)), &events, 2)?;
     }
 
     #[test]
@@ -481,7 +481,7 @@ proptest! {
         let now = Time(1_000_000 + later);
         let full_at = old.charge(Time::ZERO, Cost(spent), Time(1_000_000)).0;
         let converted = new.short_of(old.missing(full_at, now), now);
-        let spent = |debt: &Debt, state| debt.burst().0 as i64 - debt.level(state, now);
+        let spent = |debt: &DebtBucket, state| debt.burst().0 as i64 - debt.level(state, now);
         prop_assert_eq!(spent(&new, converted), spent(&old, full_at));
     }
 }

@@ -1,16 +1,16 @@
 //! The fixed window: the rate limit service's arithmetic, and a model that keeps every hit.
 
 use crate::second;
-use evenkeel_core::bucket::Fault;
-use evenkeel_core::bucket::fixed::Fixed;
+use evenkeel_core::bucket::AlgorithmError;
+use evenkeel_core::bucket::fixed::FixedWindow;
 use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
 use proptest::prelude::*;
 
-fn fixed(limit: u32, seconds: u32) -> Fixed {
-    Fixed::new(limit, seconds).expect("a window")
+fn fixed(limit: u32, seconds: u32) -> FixedWindow {
+    FixedWindow::new(limit, seconds).expect("a window")
 }
 
-fn wait(fixed: &Fixed, state: u64, hits: u64, at: u64) -> Nanos {
+fn wait(fixed: &FixedWindow, state: u64, hits: u64, at: u64) -> Nanos {
     fixed.wait(state, Cost::hits(hits), second(at))
 }
 
@@ -36,7 +36,7 @@ fn asking_for_nothing_is_over_only_when_the_count_is() {
     assert_eq!(wait(&fixed, full, 0, 600), Nanos::ZERO);
     let over = fixed.charge(full, Cost::hits(1), second(600));
     assert_eq!(wait(&fixed, over, 0, 600), Nanos::from_secs(60));
-    let none = Fixed::new(0, 1).expect("a limit of none");
+    let none = FixedWindow::new(0, 1).expect("a limit of none");
     assert_eq!(wait(&none, 0, 0, 600), Nanos::ZERO);
     assert_eq!(wait(&none, 0, 1, 600), Nanos::from_secs(1));
 }
@@ -78,7 +78,7 @@ fn a_count_stays_at_its_bound_and_over_the_largest_limit() {
 
 #[test]
 fn numbers_are_checked_and_kept() {
-    assert_eq!(Fixed::new(1, 0), Err(Fault::Window));
+    assert_eq!(FixedWindow::new(1, 0), Err(AlgorithmError::Window));
     let day = fixed(7, 86_400);
     assert_eq!((day.limit(), day.window()), (7, Nanos::from_secs(86_400)));
 }

@@ -2,18 +2,18 @@
 //! that adds tokens step by step.
 
 use crate::at;
-use evenkeel_core::bucket::grid::Grid;
+use evenkeel_core::bucket::grid::GridBucket;
 use evenkeel_core::units::{Nanos, Time};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-fn grid(rate: &str, burst: u64) -> Grid {
-    Grid::new(rate.parse().expect("a pace"), burst)
+fn grid(rate: &str, burst: u64) -> GridBucket {
+    GridBucket::new(rate.parse().expect("a pace"), burst)
 }
 
 /// One instance with the buckets of the original system, where a refused request is not counted.
 struct Node {
-    grid: Grid,
+    grid: GridBucket,
     buckets: BTreeMap<&'static str, Time>,
     served: BTreeMap<&'static str, u64>,
 }

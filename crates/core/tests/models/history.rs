@@ -1,16 +1,16 @@
 //! The history: Smockron's cases with a gatekeeper that learns of every decision at once, and a
 //! model that keeps every request.
 
-use evenkeel_core::bucket::Fault;
-use evenkeel_core::bucket::history::{BURST_MAX, History};
+use evenkeel_core::bucket::AlgorithmError;
+use evenkeel_core::bucket::history::{BURST_MAX, RequestHistory};
 use evenkeel_core::units::{Cost, Nanos, Rate, Time};
 use proptest::prelude::*;
 
 /// The start of the cases, in milliseconds since the epoch.
-const BEGIN: u64 = 1_795_206_188_293;
+const START_MILLIS: u64 = 1_795_206_188_293;
 
-fn history(interval_ms: u64, burst: usize) -> History {
-    History::new(burst, Nanos::from_millis(interval_ms)).expect("a history")
+fn history(interval_ms: u64, burst: usize) -> RequestHistory {
+    RequestHistory::new(burst, Nanos::from_millis(interval_ms)).expect("a history")
 }
 
 /// The decision of a gatekeeper on a request.
@@ -25,12 +25,12 @@ use Answer::{Accepted, Delayed, Rejected};
 
 /// A gatekeeper that rejects requests that would wait for more than five seconds.
 struct Gate {
-    history: History,
+    history: RequestHistory,
     state: Vec<u64>,
 }
 
 impl Gate {
-    fn new(history: History) -> Gate {
+    fn new(history: RequestHistory) -> Gate {
         Gate { history, state: vec![0; history.words()] }
     }
 
@@ -56,7 +56,7 @@ impl Gate {
 
 /// The point in time `after` milliseconds after the start.
 fn ms(after: u64) -> Time {
-    Time(Nanos::from_millis(BEGIN + after).0)
+    Time(Nanos::from_millis(START_MILLIS + after).0)
 }
 
 #[test]
@@ -147,20 +147,20 @@ fn a_client_that_stays_away_begins_anew() {
 fn numbers_are_checked_and_kept() {
     let second = Nanos::from_secs(1);
     for burst in [0, BURST_MAX + 1] {
-        assert_eq!(History::new(burst, second), Err(Fault::Burst));
+        assert_eq!(RequestHistory::new(burst, second), Err(AlgorithmError::Burst));
     }
     for interval in [Nanos::ZERO, Nanos(u64::MAX)] {
-        assert_eq!(History::new(2, interval), Err(Fault::Interval));
+        assert_eq!(RequestHistory::new(2, interval), Err(AlgorithmError::Interval));
     }
-    let widest = History::new(BURST_MAX, second).expect("a history");
+    let widest = RequestHistory::new(BURST_MAX, second).expect("a history");
     assert_eq!((widest.burst(), widest.interval()), (BURST_MAX, second));
     assert!(widest.words() <= evenkeel_core::bucket::STATE_WORDS_MAX);
     let fast = "5000/s".parse::<Rate>().expect("a rate").time_for(Cost::hits(1));
-    assert_eq!(History::new(10, fast).map(|h| h.interval()), Ok(Nanos(200_000)));
+    assert_eq!(RequestHistory::new(10, fast).map(|h| h.interval()), Ok(Nanos(200_000)));
 }
 
 /// Processes all requests, each with its decision time, and returns the delay after them.
-fn naive(history: &History, requests: &[(u64, u64)]) -> u64 {
+fn naive(history: &RequestHistory, requests: &[(u64, u64)]) -> u64 {
     let window = history.interval().0 * history.burst() as u64;
     let (mut kept, mut until): (Vec<u64>, u64) = (Vec::new(), 0);
     for (at, now) in requests {
@@ -185,7 +185,7 @@ proptest! {
         interval in 1..1_000_u64,
         steps in prop::collection::vec((0..1_500_u64, -300..800_i64, any::<bool>()), 1..150),
     ) {
-        let history = History::new(burst, Nanos(interval)).expect("a history");
+        let history = RequestHistory::new(burst, Nanos(interval)).expect("a history");
         let mut state = vec![0; history.words()];
         let mut log = Vec::new();
         let mut now = 10_000_000_u64;

@@ -1,8 +1,8 @@
 //! The sliding window: Stonehenge's cases, and a model that keeps every charge.
 
 use crate::{second, secs};
-use evenkeel_core::bucket::Fault;
-use evenkeel_core::bucket::sliding::{Sliding, WINDOW_MAX};
+use evenkeel_core::bucket::AlgorithmError;
+use evenkeel_core::bucket::sliding::{SlidingWindow, WINDOW_MAX};
 use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
 use proptest::prelude::*;
 
@@ -13,13 +13,13 @@ const fn cs(hundredths: u64) -> Cost {
 
 /// A host under a limit of 7 % of a CPU over 15 seconds.
 struct Host {
-    sliding: Sliding,
+    sliding: SlidingWindow,
     state: Vec<u64>,
 }
 
 impl Host {
     fn new() -> Host {
-        let sliding = Sliding::new(Nanos::from_secs(15), cs(105)).expect("a window");
+        let sliding = SlidingWindow::new(Nanos::from_secs(15), cs(105)).expect("a window");
         Host { sliding, state: vec![0; sliding.words()] }
     }
 
@@ -142,15 +142,15 @@ fn a_clock_that_was_wrong_by_years_is_forgotten() {
 fn windows_are_checked() {
     let one = Cost(1);
     for window in [Nanos::ZERO, Nanos(1), secs(0.5), secs(1.5), WINDOW_MAX.plus(secs(1.0))] {
-        assert_eq!(Sliding::new(window, one), Err(Fault::Window), "{window:?}");
+        assert_eq!(SlidingWindow::new(window, one), Err(AlgorithmError::Window), "{window:?}");
     }
-    assert_eq!(Sliding::new(secs(15.0), Cost::ZERO), Err(Fault::Max));
+    assert_eq!(SlidingWindow::new(secs(15.0), Cost::ZERO), Err(AlgorithmError::Max));
     for (window, words) in [(1, 4), (15, 18), (60, 63), (61, 63), (86_400, 63)] {
-        let sliding = Sliding::new(Nanos::from_secs(window), one).expect("a window");
+        let sliding = SlidingWindow::new(Nanos::from_secs(window), one).expect("a window");
         assert_eq!(sliding.words(), words, "{window} s");
         assert_eq!((sliding.window(), sliding.max()), (Nanos::from_secs(window), one));
     }
-    assert!(Sliding::new(WINDOW_MAX, one).is_ok());
+    assert!(SlidingWindow::new(WINDOW_MAX, one).is_ok());
 }
 
 /// A model that keeps every charge and adds them up for each result.
@@ -220,7 +220,7 @@ proptest! {
     fn it_is_what_a_full_log_says(
         window in windows(), max in 1..1_500_u64, steps in steps(), fraction in 0..SECOND,
     ) {
-        let sliding = Sliding::new(Nanos::from_secs(window), Cost(max)).expect("a window");
+        let sliding = SlidingWindow::new(Nanos::from_secs(window), Cost(max)).expect("a window");
         let mut state = vec![0; sliding.words()];
         let mut log = Log::new(window, max);
         let mut now = 1_700_000_000 * SECOND + fraction;
@@ -240,7 +240,7 @@ proptest! {
     #[test]
     fn nobody_below_the_limit_is_blocked(window in windows(), steps in steps()) {
         let total: u64 = steps.iter().map(|(_, cost)| cost).sum();
-        let sliding = Sliding::new(Nanos::from_secs(window), Cost(total + 1)).expect("a window");
+        let sliding = SlidingWindow::new(Nanos::from_secs(window), Cost(total + 1)).expect("a window");
         let mut state = vec![0; sliding.words()];
         let mut now = second(1_700_000_000);
         for (step, cost) in steps {

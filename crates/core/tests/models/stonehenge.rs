@@ -6,11 +6,11 @@
 //! missing throttle) are tested there, under the same names.
 
 use evenkeel_core::bucket::Algorithm;
-use evenkeel_core::bucket::sliding::Sliding;
-use evenkeel_core::classify::{Attributes, Keys};
-use evenkeel_core::key::Seed;
-use evenkeel_core::limit::{Action, Limit, Part, Unit, When};
-use evenkeel_core::limiter::{Limiter, Policy, Ticket, Verdict};
+use evenkeel_core::bucket::sliding::SlidingWindow;
+use evenkeel_core::classify::{LimitKeys, RequestAttributes};
+use evenkeel_core::key::KeySeed;
+use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitCondition, LimitUnit};
+use evenkeel_core::limiter::{Limiter, LimiterPolicy, Ticket, Verdict};
 use evenkeel_core::units::{Cost, Nanos, SECOND, Time, Weight};
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -118,7 +118,7 @@ fn hundredths(text: &str) -> Cost {
 /// A host by its name in the scripts.
 struct Host<'a>(&'a str);
 
-impl Attributes for Host<'_> {
+impl RequestAttributes for Host<'_> {
     fn address(&self) -> IpAddr {
         let letter = self.0.bytes().next().expect("a name");
         IpAddr::from([192, 0, 2, letter])
@@ -147,26 +147,26 @@ struct Throttle {
 
 impl Throttle {
     fn new() -> Throttle {
-        let window = Sliding::new(Nanos::from_secs(15), hundredths("105")).expect("a window");
+        let window = SlidingWindow::new(Nanos::from_secs(15), hundredths("105")).expect("a window");
         let limit = Limit {
             name: "host".into(),
-            by: vec![Part::Host],
-            when: When::default(),
-            unit: Unit::Cpu,
+            by: vec![KeyPart::Host],
+            when: LimitCondition::default(),
+            unit: LimitUnit::Cpu,
             algorithm: Algorithm::Sliding(window.rounded(hundredths("1"))),
             action: None,
             weight: Weight::ONE,
             keys_max: 64,
             shadow: false,
         };
-        let policy = Policy { action: Action::Hold, max_delay: Nanos::from_secs(30) };
+        let policy = LimiterPolicy { action: LimitAction::Hold, max_delay: Nanos::from_secs(30) };
         Throttle {
-            limiter: Limiter::new(policy, vec![limit], Seed([1; 16])),
+            limiter: Limiter::new(policy, vec![limit], KeySeed([1; 16])),
             running: HashMap::new(),
         }
     }
 
-    fn keys(&self, host: &str) -> Keys {
+    fn keys(&self, host: &str) -> LimitKeys {
         self.limiter.keys(&Host(host))
     }
 
@@ -247,7 +247,7 @@ fn p7_a_thousand_requests_of_half_a_hundredth_or_less_never_block() {
 
 #[test]
 fn without_rounding_they_do() {
-    let window = Sliding::new(Nanos::from_secs(15), hundredths("105")).expect("a window");
+    let window = SlidingWindow::new(Nanos::from_secs(15), hundredths("105")).expect("a window");
     let mut state = vec![0; window.words()];
     let blocks = |_: &u64| window.record(&mut state, hundredths(".49"), Time(100 * SECOND));
     // 105 / 0.49, rounded up.

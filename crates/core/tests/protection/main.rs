@@ -4,34 +4,34 @@
 
 mod swarms;
 
-use evenkeel_core::bucket::{Algorithm, debt::Debt};
-use evenkeel_core::limit::{Action, Limit, Part, Unit, When};
-use evenkeel_core::limiter::Policy;
-use evenkeel_core::meter::Clock;
-use evenkeel_core::queue::Settings;
-use evenkeel_core::sim::backend::{Backend, Order};
-use evenkeel_core::sim::client::{Arrivals, Client};
-use evenkeel_core::sim::outcome::{Figures, Outcome};
-use evenkeel_core::sim::random::Length;
-use evenkeel_core::sim::{Scene, Sim};
-use evenkeel_core::units::{Cost, Nanos, Share, Weight};
+use evenkeel_core::bucket::{Algorithm, debt::DebtBucket};
+use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitCondition, LimitUnit};
+use evenkeel_core::limiter::LimiterPolicy;
+use evenkeel_core::meter::CpuClock;
+use evenkeel_core::queue::QueueSettings;
+use evenkeel_core::sim::backend::{SimBackend, SimScheduling};
+use evenkeel_core::sim::client::{Arrivals, SimClient};
+use evenkeel_core::sim::outcome::{SimMetrics, SimOutcome};
+use evenkeel_core::sim::random::RandomDuration;
+use evenkeel_core::sim::{Sim, SimScene};
+use evenkeel_core::units::{Cost, CpuShare, Nanos, Weight};
 use std::net::{IpAddr, Ipv4Addr};
 
 const CORES: f64 = 2.0;
-const LENGTH: u64 = 180;
+const SCENE_SECONDS: u64 = 180;
 
 fn millis(n: u64) -> Nanos {
     Nanos::from_millis(n)
 }
 
-fn limit(name: &str, by: Part, share: f64, burst: u64) -> Limit {
-    let rate = Share::new(share).and_then(|share| share.of(CORES)).expect("a rate");
+fn limit(name: &str, by: KeyPart, share: f64, burst: u64) -> Limit {
+    let rate = CpuShare::new(share).and_then(|share| share.of(CORES)).expect("a rate");
     Limit {
         name: name.into(),
         by: vec![by],
-        when: When::default(),
-        unit: Unit::Cpu,
-        algorithm: Algorithm::Debt(Debt::new(rate, Cost::cpu(Nanos::from_secs(burst)))),
+        when: LimitCondition::default(),
+        unit: LimitUnit::Cpu,
+        algorithm: Algorithm::Debt(DebtBucket::new(rate, Cost::cpu(Nanos::from_secs(burst)))),
         action: None,
         weight: Weight::ONE,
         keys_max: 10_000,
@@ -41,13 +41,13 @@ fn limit(name: &str, by: Part, share: f64, burst: u64) -> Limit {
 
 /// The default limits, and with `agents` also one by user agent.
 fn limits(agents: bool) -> Vec<Limit> {
-    let ip = |v4, v6| Part::Ip { v4, v6 };
+    let ip = |v4, v6| KeyPart::Ip { v4, v6 };
     let mut limits = vec![
         limit("ip", ip(32, 64), 0.1, 30),
         limit("net24", ip(24, 48), 0.25, 30),
         limit("net16", ip(16, 32), 0.5, 30),
     ];
-    limits.extend(agents.then(|| limit("agent", Part::UserAgent, 0.1, 120)));
+    limits.extend(agents.then(|| limit("agent", KeyPart::UserAgent, 0.1, 120)));
     limits
 }
 
@@ -56,22 +56,22 @@ fn address(network: u8, subnet: u8, host: u8) -> IpAddr {
 }
 
 /// A human with two milliseconds of work about every half second.
-fn human(at: IpAddr) -> Client {
-    let gap = Length::Between(millis(400), millis(600));
-    let mut human = Client::new(at, Arrivals::Open { gap }, Length::Fixed(millis(2)));
+fn human(at: IpAddr) -> SimClient {
+    let gap = RandomDuration::Between(millis(400), millis(600));
+    let mut human = SimClient::new(at, Arrivals::Open { gap }, RandomDuration::Fixed(millis(2)));
     (human.path, human.agent) = ("/light".into(), "browser".into());
     human
 }
 
-fn crawler(at: IpAddr, parallel: u32) -> Client {
-    let arrivals = Arrivals::Closed { parallel, think: Length::ZERO };
-    let mut crawler = Client::new(at, arrivals, Length::Fixed(millis(100)));
+fn crawler(at: IpAddr, parallel: u32) -> SimClient {
+    let arrivals = Arrivals::Closed { parallel, think: RandomDuration::ZERO };
+    let mut crawler = SimClient::new(at, arrivals, RandomDuration::Fixed(millis(100)));
     (crawler.path, crawler.agent) = ("/heavy".into(), "crawler".into());
     crawler
 }
 
-fn queue() -> Settings {
-    Settings {
+fn queue() -> QueueSettings {
+    QueueSettings {
         concurrency: 2,
         reserve: 4,
         len_max: 4_096,
@@ -80,16 +80,16 @@ fn queue() -> Settings {
     }
 }
 
-fn scene(clients: Vec<Client>) -> Scene {
-    Scene {
-        backend: Backend::new(CORES, 8, Order::Shared),
+fn scene(clients: Vec<SimClient>) -> SimScene {
+    SimScene {
+        backend: SimBackend::new(CORES, 8, SimScheduling::Shared),
         clients,
         limits: limits(false),
-        policy: Policy { action: Action::Queue, max_delay: Nanos::from_secs(30) },
+        policy: LimiterPolicy { action: LimitAction::Queue, max_delay: Nanos::from_secs(30) },
         queue: Some(queue()),
-        clock: Clock::Shared { cpus: CORES },
+        clock: CpuClock::Shared { cpus: CORES },
         abort_linger: Nanos::from_secs(5),
-        length: Nanos::from_secs(LENGTH),
+        length: Nanos::from_secs(SCENE_SECONDS),
         seed: 1,
     }
 }
@@ -97,10 +97,11 @@ fn scene(clients: Vec<Client>) -> Scene {
 /// A swarm of 72 000 addresses with five requests an hour each, a third of them heavy, from the
 /// fifth minute on; a hundred people who arrived before, and a hundred who arrive during the
 /// attack.
-fn swarm(known_max: usize) -> Scene {
+fn swarm(known_max: usize) -> SimScene {
     let person = |n: u8, from: u64| {
         let mut one = human(address(200, n, 1));
-        one.arrivals = Arrivals::Open { gap: Length::Between(millis(1_000), millis(3_000)) };
+        one.arrivals =
+            Arrivals::Open { gap: RandomDuration::Between(millis(1_000), millis(3_000)) };
         one.from = Nanos::from_secs(from);
         one
     };
@@ -109,23 +110,23 @@ fn swarm(known_max: usize) -> Scene {
     let swarm = (0..72_000_u32).map(|n| {
         let at = address((n / 600) as u8, (n % 200) as u8, (n / 200 % 250) as u8);
         let mut one = if n % 3 == 0 { crawler(at, 1) } else { human(at) };
-        one.arrivals = Arrivals::Open { gap: Length::Exponential(Nanos::from_secs(720)) };
+        one.arrivals = Arrivals::Open { gap: RandomDuration::Exponential(Nanos::from_secs(720)) };
         one.from = Nanos::from_secs(300);
         one
     });
     let mut limits = limits(false);
     limits.iter_mut().for_each(|limit| limit.keys_max = 100_000);
     let clients = people.chain(visitors).chain(swarm).collect();
-    let queue = Some(Settings { known_max, ..queue() });
-    Scene { limits, queue, length: Nanos::from_secs(500), ..scene(clients) }
+    let queue = Some(QueueSettings { known_max, ..queue() });
+    SimScene { limits, queue, length: Nanos::from_secs(500), ..scene(clients) }
 }
 
 /// Runs a scene whose first `humans` clients are human, and prints a line of results.
-fn run(name: &str, humans: usize, scene: Scene) -> Ran {
-    report(name, Ran { outcome: Sim::new(scene).run(), humans })
+fn run(name: &str, humans: usize, scene: SimScene) -> SceneRun {
+    report(name, SceneRun { outcome: Sim::new(scene).run(), humans })
 }
 
-fn report(name: &str, ran: Ran) -> Ran {
+fn report(name: &str, ran: SceneRun) -> SceneRun {
     let all = ran.humans();
     let ms = |percent| all.latency(percent).as_secs_f64() * 1e3;
     println!(
@@ -139,28 +140,28 @@ fn report(name: &str, ran: Ran) -> Ran {
     ran
 }
 
-struct Ran {
-    outcome: Outcome,
+struct SceneRun {
+    outcome: SimOutcome,
     humans: usize,
 }
 
-impl Ran {
+impl SceneRun {
     /// Metrics of all humans over the whole time, including the crawler's burst.
-    fn humans(&self) -> Figures {
+    fn humans(&self) -> SimMetrics {
         self.figures(0..self.humans)
     }
 
     /// Metrics of some clients together.
-    fn figures(&self, clients: impl Iterator<Item = usize>) -> Figures {
+    fn figures(&self, clients: impl Iterator<Item = usize>) -> SimMetrics {
         let mut records: Vec<_> =
             clients.flat_map(|client| self.outcome.clients[client].clone()).collect();
         records.sort_unstable_by_key(|record| record.ended);
         let limiter = evenkeel_core::limiter::Limiter::new(
-            Policy { action: Action::Queue, max_delay: Nanos::ZERO },
+            LimiterPolicy { action: LimitAction::Queue, max_delay: Nanos::ZERO },
             vec![],
-            evenkeel_core::key::Seed([7; 16]),
+            evenkeel_core::key::KeySeed([7; 16]),
         );
-        let outcome = Outcome {
+        let outcome = SimOutcome {
             clients: vec![records],
             charged: Cost::ZERO,
             metered: Cost::ZERO,
@@ -172,7 +173,7 @@ impl Ran {
     }
 
     fn cpu(&self, client: usize) -> f64 {
-        self.outcome.figures(client, Nanos::from_secs(1), Nanos::from_secs(LENGTH)).cpu
+        self.outcome.figures(client, Nanos::from_secs(1), Nanos::from_secs(SCENE_SECONDS)).cpu
     }
 
     /// CPU-seconds per second of all clients that are not human.
@@ -183,7 +184,7 @@ impl Ran {
     /// Checks the criteria: the humans' latency is within three times that of the calm run, no
     /// human is refused, and the other clients get 98 % of the remaining capacity (all that the
     /// humans do not use).
-    fn holds(&self, calm: &Ran) {
+    fn holds(&self, calm: &SceneRun) {
         let (busy, quiet) = (self.humans(), calm.humans());
         assert!(busy.latency(95.0).0 <= 3 * quiet.latency(95.0).0, "{}", busy.latency(95.0));
         assert_eq!((busy.refused, busy.aborted), (0, 0));
@@ -193,12 +194,12 @@ impl Ran {
     }
 }
 
-fn calm() -> Ran {
+fn calm() -> SceneRun {
     run("nobody else", 1, scene(vec![human(address(1, 1, 1))]))
 }
 
 /// A human, and crawlers at these addresses, each with its number of connections.
-fn beside(crawlers: impl IntoIterator<Item = (IpAddr, u32)>) -> Vec<Client> {
+fn beside(crawlers: impl IntoIterator<Item = (IpAddr, u32)>) -> Vec<SimClient> {
     let crawlers = crawlers.into_iter().map(|(at, parallel)| crawler(at, parallel));
     std::iter::once(human(address(1, 1, 1))).chain(crawlers).collect()
 }
@@ -206,8 +207,8 @@ fn beside(crawlers: impl IntoIterator<Item = (IpAddr, u32)>) -> Vec<Client> {
 #[test]
 fn without_a_queue_the_human_waits_behind_all() {
     let clients = beside([(address(2, 2, 2), 32)]);
-    let open = Scene { queue: None, limits: vec![], ..scene(clients) };
-    let open = Scene { backend: Backend::new(CORES, 2, Order::Shared), ..open };
+    let open = SimScene { queue: None, limits: vec![], ..scene(clients) };
+    let open = SimScene { backend: SimBackend::new(CORES, 2, SimScheduling::Shared), ..open };
     let ran = run("no throttle, 2 workers", 1, open);
     assert!(ran.humans().latency(50.0) > millis(1_400));
 }
@@ -239,14 +240,14 @@ fn a_crawler_with_five_user_agents() {
         client.agent = format!("browser {}", n % 5);
     }
     let limits = limits(true);
-    run("crawler with 5 user agents", 1, Scene { limits, ..scene(clients) }).holds(&calm());
+    run("crawler with 5 user agents", 1, SimScene { limits, ..scene(clients) }).holds(&calm());
 }
 
 #[test]
 fn a_backend_of_two_workers() {
-    let backend = || Backend::new(CORES, 2, Order::Shared);
+    let backend = || SimBackend::new(CORES, 2, SimScheduling::Shared);
     let clients = beside([(address(2, 2, 2), 32)]);
-    let ran = run("crawler, 2 workers", 1, Scene { backend: backend(), ..scene(clients) });
+    let ran = run("crawler, 2 workers", 1, SimScene { backend: backend(), ..scene(clients) });
     assert!(ran.humans().latency(100.0) <= millis(102), "never longer than one heavy request");
     assert_eq!(ran.humans().refused, 0);
     assert!(ran.others() >= 0.98 * (CORES - 0.004));
@@ -257,11 +258,11 @@ fn a_backend_of_two_workers() {
 fn nothing_is_known_of_the_backend() {
     for workers in [2, 8, 64] {
         let clients = beside([(address(2, 2, 2), 32)]);
-        let backend = Backend::new(CORES, workers, Order::Shared);
-        let sim = Sim::new(Scene { backend, ..scene(clients) }).with_found_concurrency(CORES);
+        let backend = SimBackend::new(CORES, workers, SimScheduling::Shared);
+        let sim = Sim::new(SimScene { backend, ..scene(clients) }).with_auto_concurrency(CORES);
         let ran = report(
             &format!("crawler, auto, {workers} workers"),
-            Ran { outcome: sim.run(), humans: 1 },
+            SceneRun { outcome: sim.run(), humans: 1 },
         );
         let later = ran.outcome.figures(0, millis(30_000), Nanos(u64::MAX));
         println!("{:34} after half a minute p95 {}", "", later.latency(95.0));
@@ -286,15 +287,15 @@ fn a_small_backend_of_which_nothing_is_known() {
             let (addresses, parallel) = if swarm { (50, 1) } else { (1, 32) };
             let mut clients = beside((0..addresses).map(|n| (address(2, 2, n), parallel)));
             clients[0].from = millis(1_500);
-            let alone = Scene {
-                backend: Backend::new(1.0, workers, Order::Shared),
-                clock: Clock::Shared { cpus: 1.0 },
-                queue: Some(Settings { concurrency: 1, reserve: 2, ..queue() }),
+            let alone = SimScene {
+                backend: SimBackend::new(1.0, workers, SimScheduling::Shared),
+                clock: CpuClock::Shared { cpus: 1.0 },
+                queue: Some(QueueSettings { concurrency: 1, reserve: 2, ..queue() }),
                 ..scene(clients)
             };
-            let sim = Sim::new(alone).with_found_concurrency(1.0);
+            let sim = Sim::new(alone).with_auto_concurrency(1.0);
             let name = format!("{addresses} crawlers, auto, {workers} workers, 1 CPU");
-            let ran = report(&name, Ran { outcome: sim.run(), humans: 1 });
+            let ran = report(&name, SceneRun { outcome: sim.run(), humans: 1 });
             // The queue sometimes probes whether more requests at once would be better. With more
             // than one heavy request at two workers, a light one waits for the end of either.
             let first = ran.outcome.figures(0, millis(1_500), millis(12_500));
@@ -326,19 +327,20 @@ fn a_class_with_four_times_the_weight() {
     for (share, burst) in [(1.0, 80_000), (0.001, 1)] {
         let mut clients = vec![crawler(address(2, 2, 2), 8), crawler(address(3, 3, 3), 8)];
         clients[1].path = "/members".into();
-        clients[0].until = Nanos::from_secs(LENGTH / 2);
-        let members = When { path: vec!["/members".into()], ..When::default() };
-        let class = limit("members", Part::All, 1.0, 80_000);
+        clients[0].until = Nanos::from_secs(SCENE_SECONDS / 2);
+        let members = LimitCondition { path: vec!["/members".into()], ..LimitCondition::default() };
+        let class = limit("members", KeyPart::All, 1.0, 80_000);
         let class = Limit { when: members, weight: Weight::new(4_000), ..class };
-        let limits = vec![limit("ip", Part::Ip { v4: 32, v6: 64 }, share, burst), class];
-        let ran = Ran { outcome: Sim::new(Scene { limits, ..scene(clients) }).run(), humans: 0 };
+        let limits = vec![limit("ip", KeyPart::Ip { v4: 32, v6: 64 }, share, burst), class];
+        let ran =
+            SceneRun { outcome: Sim::new(SimScene { limits, ..scene(clients) }).run(), humans: 0 };
         let cpu = |client, from, until| {
             ran.outcome.figures(client, Nanos::from_secs(from), Nanos::from_secs(until)).cpu
         };
-        let (one, four) = (cpu(0, 5, LENGTH / 2), cpu(1, 5, LENGTH / 2));
+        let (one, four) = (cpu(0, 5, SCENE_SECONDS / 2), cpu(1, 5, SCENE_SECONDS / 2));
         println!("{:34} {one:.3} and {four:.3} CPU-s/s", "weights of 1 and 4");
         assert!((four / one - 4.0).abs() < 0.2, "{one} and {four}");
-        let alone = cpu(1, LENGTH / 2 + 5, LENGTH);
+        let alone = cpu(1, SCENE_SECONDS / 2 + 5, SCENE_SECONDS);
         assert!(alone >= 0.98 * CORES, "{alone}");
     }
 }
@@ -371,11 +373,12 @@ fn two_hundred_humans_and_a_shared_user_agent() {
             one
         })
     };
-    let calm = run("200 humans", 200, Scene { limits: limits(true), ..scene(people().collect()) });
+    let calm =
+        run("200 humans", 200, SimScene { limits: limits(true), ..scene(people().collect()) });
     let clients = people().chain([crawler(address(2, 2, 2), 32)]).collect();
-    let shared = Scene { limits: limits(true), ..scene(clients) };
+    let shared = SimScene { limits: limits(true), ..scene(clients) };
     let ran = run("200 humans, a crawler's agent", 200, shared);
-    let own = |ran: &Ran| ran.figures((0..200).filter(|n| n % 10 >= 3)).latency(95.0);
+    let own = |ran: &SceneRun| ran.figures((0..200).filter(|n| n % 10 >= 3)).latency(95.0);
     let borrowed = ran.figures((0..200).filter(|n| n % 10 < 3)).latency(95.0);
     println!("{:34} own agent p95 {}, the crawler's {borrowed}", "", own(&ran));
     let bound = Nanos(3 * calm.humans().latency(95.0).0);
@@ -391,7 +394,7 @@ fn two_hundred_humans_and_a_shared_user_agent() {
 #[test]
 fn a_swarm_of_72_000_addresses() {
     for known_max in [0, 100_000] {
-        let ran = Ran { outcome: Sim::new(swarm(known_max)).run(), humans: 200 };
+        let ran = SceneRun { outcome: Sim::new(swarm(known_max)).run(), humans: 200 };
         let (people, visitors) = (ran.figures(0..100), ran.figures(100..200));
         for (who, all) in [("known", &people), ("new", &visitors)] {
             let (p95, worst) = (all.latency(95.0), all.latency(100.0));

@@ -4,9 +4,9 @@
 use super::*;
 
 /// A human who sends five requests a second.
-fn often(address: IpAddr, agent: &str) -> Client {
+fn often(address: IpAddr, agent: &str) -> SimClient {
     let mut one = human(address);
-    one.arrivals = Arrivals::Open { gap: Length::Between(millis(180), millis(220)) };
+    one.arrivals = Arrivals::Open { gap: RandomDuration::Between(millis(180), millis(220)) };
     one.agent = agent.into();
     one
 }
@@ -19,8 +19,8 @@ fn page(n: u8) -> String {
 /// A disguise of the crawler, with the human beside it.
 struct Disguise {
     name: &'static str,
-    human: Client,
-    crawlers: Vec<Client>,
+    human: SimClient,
+    crawlers: Vec<SimClient>,
     agents: bool,
 }
 
@@ -33,24 +33,24 @@ fn near(n: u8) -> IpAddr {
 }
 
 /// One address of a swarm. Its pages cost 40 to 334 ms, and the cost of each page is constant.
-fn uneven(n: u8, at: IpAddr) -> Client {
-    let demand = Length::Fixed(millis(40 + 6 * u64::from(n)));
-    Client { path: page(n), demand, ..crawler(at, 1) }
+fn uneven(n: u8, at: IpAddr) -> SimClient {
+    let demand = RandomDuration::Fixed(millis(40 + 6 * u64::from(n)));
+    SimClient { path: page(n), demand, ..crawler(at, 1) }
 }
 
 /// A client with a page of varying cost.
-fn noisy(at: IpAddr) -> Client {
-    Client { demand: Length::Between(millis(50), millis(150)), ..crawler(at, 1) }
+fn noisy(at: IpAddr) -> SimClient {
+    SimClient { demand: RandomDuration::Between(millis(50), millis(150)), ..crawler(at, 1) }
 }
 
-fn agent(n: u8) -> Client {
-    Client { agent: format!("agent {}", n % 5), ..crawler(net(n), 1) }
+fn agent(n: u8) -> SimClient {
+    SimClient { agent: format!("agent {}", n % 5), ..crawler(net(n), 1) }
 }
 
 fn disguises() -> Vec<Disguise> {
     let me = || often(address(1, 1, 1), "browser");
     let plain = |name, crawlers| Disguise { name, human: me(), crawlers, agents: false };
-    let fifty = |one: &dyn Fn(u8) -> Client| (0..50).map(one).collect::<Vec<Client>>();
+    let fifty = |one: &dyn Fn(u8) -> SimClient| (0..50).map(one).collect::<Vec<SimClient>>();
     let masked = often(address(1, 1, 1), "agent 0");
     let neighbour = often(near(200), "browser");
     vec![
@@ -66,7 +66,7 @@ fn disguises() -> Vec<Disguise> {
     ]
 }
 
-fn on_one_processor(disguise: &Disguise, workers: usize, concurrency: usize) -> Ran {
+fn on_one_processor(disguise: &Disguise, workers: usize, concurrency: usize) -> SceneRun {
     let mut limits = limits(disguise.agents);
     for limit in &mut limits {
         let (share, burst) = match &*limit.name {
@@ -75,24 +75,24 @@ fn on_one_processor(disguise: &Disguise, workers: usize, concurrency: usize) -> 
             "net16" => (0.5, 30),
             _ => (0.1, 120),
         };
-        let rate = Share::new(share).and_then(|share| share.of(1.0)).expect("a rate");
+        let rate = CpuShare::new(share).and_then(|share| share.of(1.0)).expect("a rate");
         let burst = Cost::cpu(Nanos::from_secs(burst));
-        limit.algorithm = Algorithm::Debt(Debt::new(rate, burst).capped(burst));
+        limit.algorithm = Algorithm::Debt(DebtBucket::new(rate, burst).capped(burst));
     }
     let clients = std::iter::once(&disguise.human).chain(&disguise.crawlers).cloned().collect();
-    let scene = Scene {
-        backend: Backend::new(1.0, workers, Order::Shared),
+    let scene = SimScene {
+        backend: SimBackend::new(1.0, workers, SimScheduling::Shared),
         limits,
-        clock: Clock::Shared { cpus: 1.0 },
-        queue: Some(Settings { concurrency, reserve: 2, ..queue() }),
+        clock: CpuClock::Shared { cpus: 1.0 },
+        queue: Some(QueueSettings { concurrency, reserve: 2, ..queue() }),
         ..scene(clients)
     };
-    Ran { outcome: Sim::new(scene).run(), humans: 1 }
+    SceneRun { outcome: Sim::new(scene).run(), humans: 1 }
 }
 
 /// The human's 95th percentile in milliseconds, from the second `from` on. By then all requests
 /// with an unknown cost at the start have been processed.
-fn p95(ran: &Ran, from: u64) -> f64 {
+fn p95(ran: &SceneRun, from: u64) -> f64 {
     let later = ran.outcome.figures(0, Nanos::from_secs(from), Nanos(u64::MAX));
     later.latency(95.0).as_secs_f64() * 1e3
 }
@@ -149,13 +149,13 @@ fn two_workers_of_which_nothing_is_known() {
     let disguises = disguises();
     let disguise = &disguises[0];
     let clients = std::iter::once(&disguise.human).chain(&disguise.crawlers).cloned().collect();
-    let sim = Sim::new(Scene {
-        backend: Backend::new(1.0, 2, Order::Shared),
-        clock: Clock::Shared { cpus: 1.0 },
-        queue: Some(Settings { reserve: 2, ..queue() }),
+    let sim = Sim::new(SimScene {
+        backend: SimBackend::new(1.0, 2, SimScheduling::Shared),
+        clock: CpuClock::Shared { cpus: 1.0 },
+        queue: Some(QueueSettings { reserve: 2, ..queue() }),
         ..scene(clients)
     });
-    let ran = Ran { outcome: sim.with_found_concurrency(1.0).run(), humans: 1 };
+    let ran = SceneRun { outcome: sim.with_auto_concurrency(1.0).run(), humans: 1 };
     let settled = ran.outcome.figures(0, Nanos::from_secs(12), Nanos::from_secs(60));
     println!("auto, two workers, {} p95 {}", disguise.name, settled.latency(95.0));
     assert!(settled.latency(95.0) <= millis(6), "{}", settled.latency(95.0));

@@ -4,10 +4,10 @@
 //! requests wait than ever find a slot, as at a start under attack.
 //! `cargo test --test queue concurrency -- --nocapture` prints the results.
 
-use evenkeel_core::key::Seed;
+use evenkeel_core::key::KeySeed;
 use evenkeel_core::meter::estimate::RouteHash;
-use evenkeel_core::queue::concurrency::{CEILING, Concurrency};
-use evenkeel_core::sim::random::{Length, Random};
+use evenkeel_core::queue::concurrency::{CONCURRENCY_MAX, ConcurrencySearch};
+use evenkeel_core::sim::random::{RandomDuration, SimRandom};
 use evenkeel_core::units::{Nanos, SECOND, Time};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,19 +19,20 @@ type Speeds = &'static [(u64, f64, f64)];
 const STEADY: Speeds = &[(0, 1.0, 1.0)];
 const SPEEDS: [(u64, f64, f64); 5] =
     [(0, 1.0, 1.0), (60, 10.0, 10.0), (120, 1.0, 1.0), (180, 1.0, 10.0), (240, 1.0, 1.0)];
-/// Length of each phase in seconds. The first part, `GRACE`, is for adaptation and is not measured.
-const PHASE: usize = 60;
-const GRACE: usize = 10;
+/// Length of each phase in seconds. The first part, `GRACE_SECONDS`, is for adaptation and is not
+/// measured.
+const PHASE_SECONDS: usize = 60;
+const GRACE_SECONDS: usize = 10;
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=8;
 
 /// Requests of one kind: their share of all requests, their waiting time, and the CPU time after
 /// it.
 #[derive(Clone, Copy)]
-struct Kind {
+struct RequestKind {
     path: &'static str,
     share: f64,
-    io: Length,
-    cpu: Length,
+    io: RandomDuration,
+    cpu: RandomDuration,
 }
 
 struct Job {
@@ -43,10 +44,10 @@ struct Job {
 
 /// Workers that take requests in order of arrival and share the processors equally.
 struct Backend {
-    kinds: Vec<Kind>,
+    kinds: Vec<RequestKind>,
     workers: usize,
     speeds: Speeds,
-    chance: Random,
+    chance: SimRandom,
     now: u64,
     /// CPU time that a request present from the beginning would have received.
     virtual_time: f64,
@@ -59,12 +60,12 @@ struct Backend {
 }
 
 impl Backend {
-    fn new(kinds: &[Kind], workers: usize, speeds: Speeds, seed: u64) -> Backend {
+    fn new(kinds: &[RequestKind], workers: usize, speeds: Speeds, seed: u64) -> Backend {
         Backend {
             kinds: kinds.to_vec(),
             workers,
             speeds,
-            chance: Random::new(seed, 1),
+            chance: SimRandom::new(seed, 1),
             now: 0,
             virtual_time: 0.0,
             line: VecDeque::new(),
@@ -137,24 +138,29 @@ impl Backend {
 
 /// Returns for each second the completed requests, each counted by its mean cost, and the limit at
 /// the end of the second.
-fn run(kinds: &[Kind], workers: usize, fixed: Option<usize>, seed: u64) -> Vec<(f64, usize)> {
-    run_for((SPEEDS.len() * PHASE) as u64, kinds, workers, fixed, seed)
+fn run(
+    kinds: &[RequestKind],
+    workers: usize,
+    fixed: Option<usize>,
+    seed: u64,
+) -> Vec<(f64, usize)> {
+    run_for((SPEEDS.len() * PHASE_SECONDS) as u64, kinds, workers, fixed, seed)
 }
 
-fn route(kind: &Kind) -> RouteHash {
-    RouteHash::of(&Seed([1; 16]), "GET", kind.path)
+fn route(kind: &RequestKind) -> RouteHash {
+    RouteHash::of(&KeySeed([1; 16]), "GET", kind.path)
 }
 
 fn run_for(
     length: u64,
-    kinds: &[Kind],
+    kinds: &[RequestKind],
     workers: usize,
     fixed: Option<usize>,
     seed: u64,
 ) -> Vec<(f64, usize)> {
     let routes: Vec<RouteHash> = kinds.iter().map(route).collect();
     let mut backend = Backend::new(kinds, workers, &SPEEDS, seed);
-    let mut auto = Concurrency::new(CORES);
+    let mut auto = ConcurrencySearch::new(CORES);
     let mut seconds = Vec::new();
     for second in 1..=length {
         let mut done = 0.0;
@@ -168,44 +174,44 @@ fn run_for(
                 done += 1.0;
             }
         }
-        assert!((2..=CEILING).contains(&auto.concurrency()));
+        assert!((2..=CONCURRENCY_MAX).contains(&auto.concurrency()));
         seconds.push((done, auto.concurrency()));
     }
     seconds
 }
 
-fn ms(n: u64) -> Length {
-    Length::Fixed(Nanos::from_millis(n))
+fn ms(n: u64) -> RandomDuration {
+    RandomDuration::Fixed(Nanos::from_millis(n))
 }
 
-fn about(n: u64) -> Length {
-    Length::Exponential(Nanos::from_millis(n))
+fn about(n: u64) -> RandomDuration {
+    RandomDuration::Exponential(Nanos::from_millis(n))
 }
 
-fn wide() -> Length {
-    Length::Between(Nanos::from_millis(2), Nanos::from_millis(500))
+fn wide() -> RandomDuration {
+    RandomDuration::Between(Nanos::from_millis(2), Nanos::from_millis(500))
 }
 
-fn kind(path: &'static str, share: f64, io: Length, cpu: Length) -> Kind {
-    Kind { path, share, io, cpu }
+fn kind(path: &'static str, share: f64, io: RandomDuration, cpu: RandomDuration) -> RequestKind {
+    RequestKind { path, share, io, cpu }
 }
 
 /// Returns for each phase, without its grace time, the mean of completed requests and the mean
 /// limit.
 fn phases(seconds: &[(f64, usize)]) -> Vec<(f64, f64)> {
     let mean = |phase: &[(f64, usize)]| {
-        let rest = &phase[GRACE..];
+        let rest = &phase[GRACE_SECONDS..];
         let (done, limit) = rest.iter().fold((0.0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
         (done / rest.len() as f64, limit as f64 / rest.len() as f64)
     };
-    seconds.chunks(PHASE).map(mean).collect()
+    seconds.chunks(PHASE_SECONDS).map(mean).collect()
 }
 
 /// Checks that the phases reach nine tenths of the backend's maximum, measured with far more
 /// requests in flight than the backend can use. Over twenty seeds this holds for each phase
 /// (docs/adr). With these few seeds a single phase may have up to a tenth less by chance, and
 /// single runs even less. Returns the mean limits.
-fn finds(name: &str, kinds: &[Kind], workers: usize) -> Vec<f64> {
+fn finds(name: &str, kinds: &[RequestKind], workers: usize) -> Vec<f64> {
     let most: Vec<Vec<(f64, f64)>> =
         SEEDS.map(|seed| phases(&run(kinds, workers, Some(128), seed))).collect();
     let found: Vec<Vec<(f64, f64)>> =
@@ -229,7 +235,7 @@ fn finds(name: &str, kinds: &[Kind], workers: usize) -> Vec<f64> {
     limits
 }
 
-fn on_all_backends(name: &str, kinds: &[Kind]) {
+fn on_all_backends(name: &str, kinds: &[RequestKind]) {
     for workers in [2, 8, 64] {
         let limits = finds(name, kinds, workers);
         // A limit of more than a few times the number of workers gains nothing and makes clients
@@ -241,7 +247,7 @@ fn on_all_backends(name: &str, kinds: &[Kind]) {
 #[test]
 fn requests_that_compute() {
     for workers in [2, 8, 64] {
-        let limits = finds("cpu", &[kind("/a", 1.0, Length::ZERO, about(50))], workers);
+        let limits = finds("cpu", &[kind("/a", 1.0, RandomDuration::ZERO, about(50))], workers);
         assert!(limits.iter().all(|limit| *limit < 10.0), "two processors: {limits:?}");
     }
 }
@@ -255,7 +261,7 @@ fn requests_that_wait_for_something_else() {
 fn requests_of_both_kinds() {
     let kinds = [
         kind("/search", 0.5, about(80), ms(2)),
-        kind("/render", 0.3, Length::ZERO, about(40)),
+        kind("/render", 0.3, RandomDuration::ZERO, about(40)),
         kind("/plain", 0.2, ms(5), ms(5)),
     ];
     on_all_backends("mixed", &kinds);
@@ -268,21 +274,21 @@ fn a_single_route_of_2_to_500_ms() {
 
 #[test]
 fn a_single_route_that_computes_for_2_to_500_ms() {
-    on_all_backends("wide cpu", &[kind("/a", 1.0, Length::ZERO, wide())]);
+    on_all_backends("wide cpu", &[kind("/a", 1.0, RandomDuration::ZERO, wide())]);
 }
 
 /// Two of five requests need almost no time, so the 20th percentile has little meaning.
 #[test]
 fn a_route_that_is_often_answered_from_a_cache() {
-    let kinds = [kind("/a", 0.4, Length::ZERO, ms(1)), kind("/a", 0.6, about(100), ms(2))];
+    let kinds = [kind("/a", 0.4, RandomDuration::ZERO, ms(1)), kind("/a", 0.6, about(100), ms(2))];
     on_all_backends("cached", &kinds);
 }
 
 /// With thousands of completions a second, two seconds suffice to find the capacity.
 #[test]
 fn quick_requests_have_room_soon() {
-    let quick = Length::Exponential(Nanos::from_millis(1));
-    let kinds = [kind("/a", 1.0, quick, Length::Fixed(Nanos(10_000)))];
+    let quick = RandomDuration::Exponential(Nanos::from_millis(1));
+    let kinds = [kind("/a", 1.0, quick, RandomDuration::Fixed(Nanos(10_000)))];
     for seed in SEEDS {
         let seconds = run_for(3, &kinds, 64, None, seed);
         assert!(seconds[1].1 >= 40, "{seconds:?}");
@@ -294,9 +300,10 @@ fn quick_requests_have_room_soon() {
 /// noticeable. With long requests the limit equals the number of processors.
 #[test]
 fn brief_requests_are_no_matter_of_turns_and_long_ones_are() {
-    let length = |us: u64| Length::Exponential(Nanos(us * 1_000));
-    let brief = [kind("/a", 1.0, Length::ZERO, length(50))];
-    let long = [kind("/a", 0.9, Length::ZERO, length(50)), kind("/b", 0.1, about(1), about(100))];
+    let length = |us: u64| RandomDuration::Exponential(Nanos(us * 1_000));
+    let brief = [kind("/a", 1.0, RandomDuration::ZERO, length(50))];
+    let long =
+        [kind("/a", 0.9, RandomDuration::ZERO, length(50)), kind("/b", 0.1, about(1), about(100))];
     for seed in SEEDS {
         let stretch =
             |kinds, seconds| Stretch { kinds, workers: 64, speeds: STEADY, demand: 200, seconds };
@@ -310,7 +317,7 @@ fn brief_requests_are_no_matter_of_turns_and_long_ones_are() {
 /// A period with a constant number of requests in progress.
 #[derive(Clone, Copy)]
 struct Stretch<'a> {
-    kinds: &'a [Kind],
+    kinds: &'a [RequestKind],
     workers: usize,
     speeds: Speeds,
     demand: usize,
@@ -320,7 +327,7 @@ struct Stretch<'a> {
 /// Runs closed-loop clients through one stretch after the other. Returns for each second of the
 /// last stretch the number of completed requests and the limit at the end of the second.
 fn in_turns(stretches: &[Stretch], seed: u64) -> Vec<(f64, usize)> {
-    let mut auto = Concurrency::new(CORES);
+    let mut auto = ConcurrencySearch::new(CORES);
     let (mut start, mut seconds) = (START.0, Vec::new());
     for stretch in stretches {
         let routes: Vec<RouteHash> = stretch.kinds.iter().map(route).collect();
@@ -353,8 +360,8 @@ fn in_turns(stretches: &[Stretch], seed: u64) -> Vec<(f64, usize)> {
 fn who_waits_inside_the_backend_is_seen_though_nobody_waits_here() {
     let long = [kind("/long", 1.0, about(400), ms(1))];
     for (kinds, workers) in [
-        ([kind("/a", 1.0, Length::ZERO, ms(200))], 2),
-        ([kind("/a", 1.0, Length::ZERO, about(50))], 64),
+        ([kind("/a", 1.0, RandomDuration::ZERO, ms(200))], 2),
+        ([kind("/a", 1.0, RandomDuration::ZERO, about(50))], 64),
     ] {
         let usual = Stretch { kinds: &kinds, workers, speeds: STEADY, demand: 12, seconds: 300 };
         let slower = Stretch { speeds: &[(0, 10.0, 1.0)], seconds: 60, ..usual };
@@ -399,8 +406,8 @@ fn a_backend_that_has_room_keeps_it() {
 /// While no request waits, the limit does not change.
 #[test]
 fn without_a_backlog_nothing_changes() {
-    let mut auto = Concurrency::new(1.5);
-    let route = RouteHash::of(&Seed([1; 16]), "GET", "/");
+    let mut auto = ConcurrencySearch::new(1.5);
+    let route = RouteHash::of(&KeySeed([1; 16]), "GET", "/");
     for n in 0..100_000_u64 {
         let slow = if n > 50_000 { 20 } else { 1 };
         let now = Time(START.0 + n * 10_000_000);

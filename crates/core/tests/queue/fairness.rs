@@ -12,8 +12,8 @@ struct Race {
     now: Time,
     /// The weight of each flow in thousandths, and the size of its largest request.
     flows: Vec<(u32, u64)>,
-    running: Vec<(Id, usize, u64)>,
-    owner: BTreeMap<Id, (usize, u64)>,
+    running: Vec<(RequestId, usize, u64)>,
+    owner: BTreeMap<RequestId, (usize, u64)>,
     waiting: Vec<usize>,
     /// Cost divided by weight, for each flow: of the requests sent to the backend (`sent`) and of
     /// the finished ones (`done`).
@@ -37,7 +37,7 @@ impl Race {
     }
 
     /// Adds a request of `flow` with the true cost `cost` and the estimated cost `estimate`.
-    fn arrive(&mut self, flow: usize, place: Place, cost: u64, estimate: u64) {
+    fn arrive(&mut self, flow: usize, place: QueuePlace, cost: u64, estimate: u64) {
         let weight = Weight::new(self.flows[flow].0);
         let one = Arrival { weight, ..arrival(flow as u64, place, estimate) };
         let id = self.queue.handle_arrival(one, self.now);
@@ -82,7 +82,7 @@ impl Drift {
 
 /// The flows that take turns with each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Among {
+enum FlowKind {
     /// Clients in credit.
     Credit,
     /// Buckets in debt with one client each.
@@ -91,24 +91,24 @@ enum Among {
     OneBucket,
 }
 
-impl Among {
-    fn place(self, flow: usize) -> Place {
+impl FlowKind {
+    fn place(self, flow: usize) -> QueuePlace {
         match self {
-            Among::Credit => Place::Credit,
-            Among::Buckets => bucket(flow as u64),
-            Among::OneBucket => bucket(0),
+            FlowKind::Credit => QueuePlace::Credit,
+            FlowKind::Buckets => bucket(flow as u64),
+            FlowKind::OneBucket => bucket(0),
         }
     }
 
     /// In the order of finish tags, a flow may be ahead by one more of its requests when another
     /// joins.
     fn more(self, f: f64, m: f64) -> f64 {
-        if self == Among::OneBucket { f.max(m) } else { 0.0 }
+        if self == FlowKind::OneBucket { f.max(m) } else { 0.0 }
     }
 }
 
-fn among() -> impl Strategy<Value = Among> {
-    prop_oneof![Just(Among::Credit), Just(Among::Buckets), Just(Among::OneBucket)]
+fn among() -> impl Strategy<Value = FlowKind> {
+    prop_oneof![Just(FlowKind::Credit), Just(FlowKind::Buckets), Just(FlowKind::OneBucket)]
 }
 
 /// Runs flows of the given weights and sizes. In each step a random one of `D` slots becomes free,
@@ -119,7 +119,7 @@ fn race(
     flows: Vec<(u32, u64)>,
     steps: Vec<(usize, u64, u64)>,
     error: u64,
-    among: Among,
+    among: FlowKind,
 ) -> Result<(), TestCaseError> {
     let mut race = Race::new(slots, flows.clone());
     let mut drifts = BTreeMap::new();
@@ -143,7 +143,7 @@ fn race(
 fn check_drift(
     race: &Race,
     drifts: &mut BTreeMap<(usize, usize), (Drift, Drift)>,
-    among: Among,
+    among: FlowKind,
     slots: f64,
     error: f64,
 ) -> Result<(), TestCaseError> {
@@ -210,7 +210,7 @@ proptest! {
         let mut costs = BTreeMap::new();
         let (mut passed_over, mut running) = (0, Vec::new());
         for (from, in_debt, cost) in steps {
-            let id = queue.handle_arrival(arrival(from, Place::Credit, cost), NOW);
+            let id = queue.handle_arrival(arrival(from, QueuePlace::Credit, cost), NOW);
             costs.insert(id, cost);
             if in_debt == 0 {
                 let id = queue.handle_arrival(arrival(100 + from, bucket(from), 50), NOW);
@@ -251,9 +251,9 @@ fn positions(steps: &[(u64, u64, u64)], debt: bool, peeping: bool) -> Vec<usize>
     let mut positions = Vec::new();
     let mut extra = None;
     for (step, (from, cost, peep)) in steps.iter().enumerate() {
-        let place = if debt { bucket(*from) } else { Place::Credit };
+        let place = if debt { bucket(*from) } else { QueuePlace::Credit };
         if peeping && running.is_some() && extra.is_none() {
-            let place = if debt { bucket(0) } else { Place::Credit };
+            let place = if debt { bucket(0) } else { QueuePlace::Credit };
             extra = Some(queue.handle_arrival(arrival(0, place, *peep), NOW));
         }
         let id = queue.handle_arrival(arrival(*from, place, *cost), NOW);

@@ -2,7 +2,7 @@
 //! of a light request, and the number of requests that a backend accepts.
 
 use super::*;
-use evenkeel_core::key::Seed;
+use evenkeel_core::key::KeySeed;
 use evenkeel_core::meter::estimate::RouteHash;
 
 const HEAVY: u64 = 100_000_000;
@@ -13,14 +13,14 @@ fn on(path: &str, arrival: Arrival) -> Arrival {
 }
 
 fn route(path: &str) -> RouteHash {
-    RouteHash::of(&Seed([7; 16]), "GET", path)
+    RouteHash::of(&KeySeed([7; 16]), "GET", path)
 }
 
 fn credit(from: u64, cost: u64) -> Arrival {
-    arrival(from, Place::Credit, cost)
+    arrival(from, QueuePlace::Credit, cost)
 }
 
-fn sent(queue: &mut Queue) -> Vec<Id> {
+fn sent(queue: &mut Queue) -> Vec<RequestId> {
     std::iter::from_fn(|| queue.poll_dispatch(NOW)).collect()
 }
 
@@ -28,7 +28,7 @@ fn sent(queue: &mut Queue) -> Vec<Id> {
 #[test]
 fn who_waits_is_known_by_what_was_learned_meanwhile() {
     let mut queue = Queue::new(settings(1, 1));
-    let heavy: Vec<Id> =
+    let heavy: Vec<RequestId> =
         (0..20).map(|n| queue.handle_arrival(on("/heavy", credit(n, 1_000_000)), NOW)).collect();
     assert_eq!(sent(&mut queue), heavy[..1]);
     let human = queue.handle_arrival(credit(99, LIGHT), NOW);
@@ -48,7 +48,8 @@ fn who_waits_is_known_by_what_was_learned_meanwhile() {
 fn of_equals_a_guess_goes_first() {
     let mut queue = Queue::new(settings(1, 1));
     let guess = |path, from| Arrival { is_guess: true, ..on(path, credit(from, HEAVY)) };
-    let heavy: Vec<Id> = (0..20).map(|n| queue.handle_arrival(guess("/heavy", n), NOW)).collect();
+    let heavy: Vec<RequestId> =
+        (0..20).map(|n| queue.handle_arrival(guess("/heavy", n), NOW)).collect();
     assert_eq!(sent(&mut queue), heavy[..1]);
     let human = queue.handle_arrival(guess("/light", 99), NOW);
     assert_eq!(sent(&mut queue), [], "a guess has no reserved slot");
@@ -63,7 +64,7 @@ fn of_equals_a_guess_goes_first() {
 #[test]
 fn what_runs_counts_for_what_was_learned_meanwhile() {
     let mut queue = Queue::new(settings(2, 1));
-    let heavy: Vec<Id> =
+    let heavy: Vec<RequestId> =
         (0..3).map(|n| queue.handle_arrival(on("/heavy", credit(n, 1)), NOW)).collect();
     assert_eq!(sent(&mut queue), heavy[..2]);
     let human = queue.handle_arrival(credit(99, LIGHT), NOW);
@@ -148,11 +149,11 @@ fn a_backend_is_not_sent_more_than_it_takes_in() {
         queue.handle_arrival(credit(n, HEAVY), NOW);
     }
     let heavy = sent(&mut queue);
-    assert_eq!((heavy.len(), queue.taken_in()), (2, None));
+    assert_eq!((heavy.len(), queue.accepted_max()), (2, None));
     let told: Vec<_> = (0..20).map(|n| beyond(&mut queue, n, 2, NOW)).collect();
     assert_eq!(told[..6], [Some(false); 6], "what they seem to have cost says nothing of others");
     assert!(told[6..].iter().all(Option::is_none), "{told:?}");
-    assert_eq!(queue.taken_in(), Some(2));
+    assert_eq!(queue.accepted_max(), Some(2));
     // The light request is still the first when a slot is free.
     let human = queue.handle_arrival(credit(99, LIGHT), NOW);
     queue.handle_done(heavy[0], Cost(HEAVY));
@@ -166,7 +167,7 @@ fn a_backend_is_not_sent_more_than_it_takes_in() {
     assert_eq!(beyond(&mut queue, 53, 2, later(25)), None, "twice as long");
     assert_eq!(beyond(&mut queue, 54, 9, later(40)), Some(true));
     assert_eq!(beyond(&mut queue, 55, 9, later(40)), Some(true));
-    assert_eq!(queue.taken_in(), Some(3));
+    assert_eq!(queue.accepted_max(), Some(3));
 }
 
 /// On a busy machine one request in four takes far longer than it should.
@@ -181,5 +182,5 @@ fn some_that_take_long_say_nothing_of_the_backend() {
         let most = if n % 4 == 0 { 2 } else { 9 };
         assert!(beyond(&mut queue, n, most, NOW).is_some());
     }
-    assert_eq!(queue.taken_in(), None);
+    assert_eq!(queue.accepted_max(), None);
 }

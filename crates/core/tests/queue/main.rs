@@ -7,25 +7,25 @@ mod fairness;
 mod light;
 mod traffic;
 
-use evenkeel_core::classify::Key;
+use evenkeel_core::classify::LimitKey;
 use evenkeel_core::key::KeyHash;
-use evenkeel_core::queue::{Arrival, Cancelled, Id, Place, Queue, Settings};
+use evenkeel_core::queue::{Arrival, CancelOutcome, Queue, QueuePlace, QueueSettings, RequestId};
 use evenkeel_core::units::{Cost, Nanos, Time, Weight};
 
 fn client(n: u64) -> KeyHash {
     KeyHash::from_bits(n + 1)
 }
 
-fn bucket(n: u64) -> Place {
-    Place::Debt(Key { limit: 0, hash: client(1_000 + n) })
+fn bucket(n: u64) -> QueuePlace {
+    QueuePlace::Debt(LimitKey { limit: 0, hash: client(1_000 + n) })
 }
 
-fn settings(concurrency: usize, reserve: usize) -> Settings {
+fn settings(concurrency: usize, reserve: usize) -> QueueSettings {
     let wait_max = Nanos::from_secs(3_600);
-    Settings { concurrency, reserve, len_max: 4_096, wait_max, known_max: 0 }
+    QueueSettings { concurrency, reserve, len_max: 4_096, wait_max, known_max: 0 }
 }
 
-fn arrival(from: u64, place: Place, cost: u64) -> Arrival {
+fn arrival(from: u64, place: QueuePlace, cost: u64) -> Arrival {
     let estimate = Cost(cost);
     let (is_guess, route) = (false, None);
     Arrival { client: client(from), place, estimate, is_guess, route, weight: Weight::ONE }
@@ -34,7 +34,7 @@ fn arrival(from: u64, place: Place, cost: u64) -> Arrival {
 const NOW: Time = Time(1_000_000_000);
 
 /// Sends all requests to the backend one at a time, and returns their order.
-fn order(queue: &mut Queue) -> Vec<Id> {
+fn order(queue: &mut Queue) -> Vec<RequestId> {
     let mut order = Vec::new();
     while let Some(id) = queue.poll_dispatch(NOW) {
         queue.handle_done(id, Cost(100));
@@ -46,13 +46,13 @@ fn order(queue: &mut Queue) -> Vec<Id> {
 #[test]
 fn who_is_in_credit_goes_first_and_has_a_slot_kept() {
     let mut queue = Queue::new(settings(1, 1));
-    let ids: Vec<Id> =
+    let ids: Vec<RequestId> =
         (0..3).map(|_| queue.handle_arrival(arrival(1, bucket(1), 100), NOW)).collect();
     assert_eq!(queue.poll_dispatch(NOW), Some(ids[0]));
     assert_eq!(queue.poll_dispatch(NOW), None, "a reserved slot is not for those in debt");
-    let human = queue.handle_arrival(arrival(2, Place::Credit, 2), NOW);
+    let human = queue.handle_arrival(arrival(2, QueuePlace::Credit, 2), NOW);
     assert_eq!(queue.poll_dispatch(NOW), Some(human));
-    let next = queue.handle_arrival(arrival(2, Place::Credit, 2), NOW);
+    let next = queue.handle_arrival(arrival(2, QueuePlace::Credit, 2), NOW);
     assert_eq!(queue.poll_dispatch(NOW), None, "it has one already");
     queue.handle_done(human, Cost(2));
     assert_eq!(queue.poll_dispatch(NOW), Some(next));
@@ -74,7 +74,7 @@ fn a_light_flow_in_debt_goes_beside_heavy_ones() {
     let lighter = queue.handle_arrival(arrival(4, bucket(4), 1), NOW);
     assert_eq!(queue.poll_dispatch(NOW), Some(lighter));
     assert_eq!(queue.poll_dispatch(NOW), None, "the last one is for those in credit");
-    let human = queue.handle_arrival(arrival(5, Place::Credit, 2), NOW);
+    let human = queue.handle_arrival(arrival(5, QueuePlace::Credit, 2), NOW);
     assert_eq!(queue.poll_dispatch(NOW), Some(human));
     queue.handle_done(heavy, Cost(100));
     queue.handle_done(human, Cost(2));
@@ -93,11 +93,11 @@ fn a_heavy_flow_in_credit_goes_beside_those_in_debt() {
         queue.handle_arrival(arrival(n, bucket(1), 100), NOW);
     }
     assert_eq!(std::iter::from_fn(|| queue.poll_dispatch(NOW)).count(), 2);
-    let first = queue.handle_arrival(arrival(8, Place::Credit, 100), NOW);
-    let second = queue.handle_arrival(arrival(9, Place::Credit, 100), NOW);
+    let first = queue.handle_arrival(arrival(8, QueuePlace::Credit, 100), NOW);
+    let second = queue.handle_arrival(arrival(9, QueuePlace::Credit, 100), NOW);
     assert_eq!(queue.poll_dispatch(NOW), Some(first));
     assert_eq!(queue.poll_dispatch(NOW), None);
-    let human = queue.handle_arrival(arrival(7, Place::Credit, 2), NOW);
+    let human = queue.handle_arrival(arrival(7, QueuePlace::Credit, 2), NOW);
     assert_eq!(queue.poll_dispatch(NOW), Some(human));
     queue.handle_done(human, Cost(2));
     queue.handle_done(first, Cost(100));
@@ -110,12 +110,12 @@ fn a_heavy_flow_in_credit_goes_beside_those_in_debt() {
 fn a_swarm_does_not_fill_the_reserved_slots() {
     let mut queue = Queue::new(settings(2, 2));
     for n in 0..20 {
-        queue.handle_arrival(arrival(n, Place::Credit, 100), NOW);
+        queue.handle_arrival(arrival(n, QueuePlace::Credit, 100), NOW);
     }
-    let mut running: Vec<Id> = std::iter::from_fn(|| queue.poll_dispatch(NOW)).collect();
+    let mut running: Vec<RequestId> = std::iter::from_fn(|| queue.poll_dispatch(NOW)).collect();
     for _ in 0..18 {
         assert_eq!(running.len(), 2);
-        let human = queue.handle_arrival(arrival(99, Place::Credit, 2), NOW);
+        let human = queue.handle_arrival(arrival(99, QueuePlace::Credit, 2), NOW);
         assert_eq!(queue.poll_dispatch(NOW), Some(human));
         queue.handle_done(human, Cost(2));
         queue.handle_done(running.swap_remove(0), Cost(100));
@@ -147,53 +147,55 @@ fn within_a_bucket_clients_take_turns() {
 #[test]
 fn a_swarm_in_one_bucket_counts_as_one() {
     let mut queue = Queue::new(settings(1, 0));
-    let swarm: Vec<Id> =
+    let swarm: Vec<RequestId> =
         (0..50).map(|n| queue.handle_arrival(arrival(n, bucket(1), 100), NOW)).collect();
     for _ in 0..50 {
         queue.handle_arrival(arrival(99, bucket(2), 100), NOW);
     }
-    let first: Vec<Id> = order(&mut queue).into_iter().take(40).collect();
+    let first: Vec<RequestId> = order(&mut queue).into_iter().take(40).collect();
     assert_eq!(first.iter().filter(|id| swarm.contains(id)).count(), 20);
 }
 
 #[test]
 fn a_request_takes_no_others_along_to_a_better_place() {
     let mut queue = Queue::new(settings(1, 0));
-    let running = queue.handle_arrival(arrival(9, Place::Credit, 1), NOW);
+    let running = queue.handle_arrival(arrival(9, QueuePlace::Credit, 1), NOW);
     assert_eq!(queue.poll_dispatch(NOW), Some(running));
-    let owing: Vec<Id> =
+    let owing: Vec<RequestId> =
         (0..3).map(|_| queue.handle_arrival(arrival(1, bucket(1), 100), NOW)).collect();
-    let better = queue.handle_arrival(arrival(1, Place::Credit, 100), NOW);
-    let others: Vec<Id> =
-        (0..5).map(|n| queue.handle_arrival(arrival(2 + n, Place::Credit, 100), NOW)).collect();
+    let better = queue.handle_arrival(arrival(1, QueuePlace::Credit, 100), NOW);
+    let others: Vec<RequestId> = (0..5)
+        .map(|n| queue.handle_arrival(arrival(2 + n, QueuePlace::Credit, 100), NOW))
+        .collect();
     queue.handle_done(running, Cost(1));
-    let expected: Vec<Id> = others.into_iter().chain(owing).chain([better]).collect();
+    let expected: Vec<RequestId> = others.into_iter().chain(owing).chain([better]).collect();
     assert_eq!(order(&mut queue), expected);
 }
 
 #[test]
 fn the_newest_of_the_longest_line_is_refused() {
-    let mut queue = Queue::new(Settings { len_max: 10, ..settings(1, 0) });
-    let crawler: Vec<Id> =
-        (0..9).map(|_| queue.handle_arrival(arrival(1, Place::Credit, 100), NOW)).collect();
+    let mut queue = Queue::new(QueueSettings { len_max: 10, ..settings(1, 0) });
+    let crawler: Vec<RequestId> =
+        (0..9).map(|_| queue.handle_arrival(arrival(1, QueuePlace::Credit, 100), NOW)).collect();
     assert_eq!(queue.poll_dispatch(NOW), Some(crawler[0]));
     for human in 2..6 {
-        queue.handle_arrival(arrival(human, Place::Credit, 100), NOW);
+        queue.handle_arrival(arrival(human, QueuePlace::Credit, 100), NOW);
     }
-    let refused: Vec<Id> = std::iter::from_fn(|| queue.poll_refused()).map(|r| r.id).collect();
+    let refused: Vec<RequestId> =
+        std::iter::from_fn(|| queue.poll_refused()).map(|r| r.id).collect();
     assert_eq!(refused, [crawler[8], crawler[7]]);
     assert_eq!(queue.waiting(), 10);
-    assert_eq!(queue.handle_cancel(crawler[8]), Cancelled::Unknown);
+    assert_eq!(queue.handle_cancel(crawler[8]), CancelOutcome::Unknown);
 }
 
 #[test]
 fn who_waits_for_too_long_is_refused() {
     let wait_max = Nanos::from_secs(30);
-    let mut queue = Queue::new(Settings { wait_max, ..settings(1, 0) });
-    let ids: Vec<Id> = (0..3_u64)
+    let mut queue = Queue::new(QueueSettings { wait_max, ..settings(1, 0) });
+    let ids: Vec<RequestId> = (0..3_u64)
         .map(|n| {
             let now = NOW.plus(Nanos::from_secs(n));
-            queue.handle_arrival(arrival(n, Place::Credit, 100), now)
+            queue.handle_arrival(arrival(n, QueuePlace::Credit, 100), now)
         })
         .collect();
     assert_eq!(queue.poll_dispatch(NOW), Some(ids[0]));
@@ -211,9 +213,9 @@ fn who_waits_for_too_long_is_refused() {
 #[test]
 fn retry_after_is_when_what_waits_has_been_served() {
     for in_debt in [false, true] {
-        let place = |n| if in_debt { bucket(n) } else { Place::Credit };
+        let place = |n| if in_debt { bucket(n) } else { QueuePlace::Credit };
         let cost = Nanos::from_millis(100).0;
-        let mut queue = Queue::new(Settings { len_max: 32, ..settings(2, 0) });
+        let mut queue = Queue::new(QueueSettings { len_max: 32, ..settings(2, 0) });
         let (mut now, mut running, mut refused) = (NOW, Vec::new(), Vec::new());
         let mut last = None;
         for step in 0..200 {
@@ -242,9 +244,9 @@ fn retry_after_is_when_what_waits_has_been_served() {
 #[test]
 fn retry_after_does_not_count_a_pause() {
     let cost = Nanos::from_millis(100);
-    let mut queue = Queue::new(Settings { len_max: 3, ..settings(1, 0) });
+    let mut queue = Queue::new(QueueSettings { len_max: 3, ..settings(1, 0) });
     let arrive =
-        |queue: &mut Queue, now| queue.handle_arrival(arrival(1, Place::Credit, cost.0), now);
+        |queue: &mut Queue, now| queue.handle_arrival(arrival(1, QueuePlace::Credit, cost.0), now);
     let ids = [(); 3].map(|()| arrive(&mut queue, NOW));
     let mut now = NOW;
     for id in &ids[..2] {
@@ -265,10 +267,10 @@ fn retry_after_does_not_count_a_pause() {
 /// A flood of clients with one request each leaves no state behind.
 #[test]
 fn memory_is_bounded() {
-    let mut queue = Queue::new(Settings { len_max: 100, ..settings(4, 1) });
+    let mut queue = Queue::new(QueueSettings { len_max: 100, ..settings(4, 1) });
     let mut running = Vec::new();
     for n in 0..50_000_u64 {
-        let place = if n % 3 == 0 { bucket(n % 700) } else { Place::Credit };
+        let place = if n % 3 == 0 { bucket(n % 700) } else { QueuePlace::Credit };
         queue.handle_arrival(arrival(n, place, 1 + n % 977), NOW);
         while queue.poll_refused().is_some() {}
         running.extend(std::iter::from_fn(|| queue.poll_dispatch(NOW)));

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 #[derive(Clone, Debug)]
-enum Event {
+enum QueueEvent {
     Arrive { from: u64, place: u64, cost: u64, weight: u32 },
     Done { which: usize, cost: u64 },
     Cancel { which: usize },
@@ -13,34 +13,35 @@ enum Event {
     Concurrency(usize),
 }
 
-fn events() -> impl Strategy<Value = Vec<Event>> {
+fn events() -> impl Strategy<Value = Vec<QueueEvent>> {
     let arrive = (0..6_u64, 0..4_u64, 0..50_u64, 100..5_000_u32)
-        .prop_map(|(from, place, cost, weight)| Event::Arrive { from, place, cost, weight });
-    let done = (any::<usize>(), 0..80_u64).prop_map(|(which, cost)| Event::Done { which, cost });
-    let cancel = any::<usize>().prop_map(|which| Event::Cancel { which });
+        .prop_map(|(from, place, cost, weight)| QueueEvent::Arrive { from, place, cost, weight });
+    let done =
+        (any::<usize>(), 0..80_u64).prop_map(|(which, cost)| QueueEvent::Done { which, cost });
+    let cancel = any::<usize>().prop_map(|which| QueueEvent::Cancel { which });
     let event = prop_oneof![
         5 => arrive,
         3 => done,
         1 => cancel,
-        1 => (0..40_u64).prop_map(Event::Pass),
-        1 => (1..5_usize).prop_map(Event::Concurrency),
+        1 => (0..40_u64).prop_map(QueueEvent::Pass),
+        1 => (1..5_usize).prop_map(QueueEvent::Concurrency),
     ];
     prop::collection::vec(event, 1..200)
 }
 
 /// A queue and a record of its actions.
-struct Watched {
+struct RecordedQueue {
     queue: Queue,
     now: Time,
-    waiting: BTreeMap<Id, (u64, Time)>,
-    running: Vec<Id>,
+    waiting: BTreeMap<RequestId, (u64, Time)>,
+    running: Vec<RequestId>,
     /// The last request of each client that was sent to the backend.
-    sent: BTreeMap<u64, Id>,
+    sent: BTreeMap<u64, RequestId>,
 }
 
-impl Watched {
-    fn new(settings: Settings) -> Watched {
-        Watched {
+impl RecordedQueue {
+    fn new(settings: QueueSettings) -> RecordedQueue {
+        RecordedQueue {
             queue: Queue::new(settings),
             now: NOW,
             waiting: BTreeMap::new(),
@@ -49,31 +50,31 @@ impl Watched {
         }
     }
 
-    fn handle(&mut self, event: Event) {
+    fn handle(&mut self, event: QueueEvent) {
         match event {
-            Event::Arrive { from, place, cost, weight } => {
-                let place = if place < 2 { Place::Credit } else { bucket(place) };
+            QueueEvent::Arrive { from, place, cost, weight } => {
+                let place = if place < 2 { QueuePlace::Credit } else { bucket(place) };
                 let weight = Weight::new(weight);
                 let one = Arrival { weight, ..arrival(from, place, cost) };
                 let id = self.queue.handle_arrival(one, self.now);
                 self.waiting.insert(id, (from, self.now));
             }
-            Event::Done { which, cost } if !self.running.is_empty() => {
+            QueueEvent::Done { which, cost } if !self.running.is_empty() => {
                 let id = self.running.swap_remove(which % self.running.len());
                 self.queue.handle_done(id, Cost(cost));
             }
-            Event::Cancel { which } if !self.waiting.is_empty() => {
+            QueueEvent::Cancel { which } if !self.waiting.is_empty() => {
                 let id = *self.waiting.keys().nth(which % self.waiting.len()).expect("one");
-                assert_eq!(self.queue.handle_cancel(id), Cancelled::Waiting);
-                assert_eq!(self.queue.handle_cancel(id), Cancelled::Unknown);
+                assert_eq!(self.queue.handle_cancel(id), CancelOutcome::Waiting);
+                assert_eq!(self.queue.handle_cancel(id), CancelOutcome::Unknown);
                 self.waiting.remove(&id);
             }
-            Event::Pass(time) => {
+            QueueEvent::Pass(time) => {
                 self.now = self.now.plus(Nanos(time));
                 self.queue.handle_timeout(self.now);
             }
-            Event::Concurrency(slots) => self.queue.set_concurrency(slots),
-            Event::Done { .. } | Event::Cancel { .. } => {}
+            QueueEvent::Concurrency(slots) => self.queue.set_concurrency(slots),
+            QueueEvent::Done { .. } | QueueEvent::Cancel { .. } => {}
         }
     }
 
@@ -84,13 +85,13 @@ impl Watched {
         while let Some(id) = self.queue.poll_dispatch(self.now) {
             let (from, _) = self.waiting.remove(&id).expect("sent, but not waiting");
             assert!(self.sent.insert(from, id).is_none_or(|before| before < id), "out of order");
-            assert_eq!(self.queue.handle_cancel(id), Cancelled::Running);
+            assert_eq!(self.queue.handle_cancel(id), CancelOutcome::Running);
             self.running.push(id);
         }
     }
 
     fn check(&self) -> Result<(), TestCaseError> {
-        let Settings { len_max, wait_max, .. } = self.queue.settings();
+        let QueueSettings { len_max, wait_max, .. } = self.queue.settings();
         let slots = self.queue.settings().concurrency;
         prop_assert_eq!(self.queue.waiting(), self.waiting.len());
         prop_assert_eq!(self.queue.in_flight(), self.running.len());
@@ -112,12 +113,12 @@ proptest! {
     fn nothing_is_lost_and_nothing_stands_idle(
         events in events(), reserve in 0..3_usize, len_max in 0..12_usize, wait in 20..200_u64,
     ) {
-        let settings = Settings {
+        let settings = QueueSettings {
             concurrency: 2, reserve, len_max, wait_max: Nanos(wait), known_max: 0,
         };
-        let mut watched = Watched::new(settings);
+        let mut watched = RecordedQueue::new(settings);
         for event in events {
-            let cut = matches!(event, Event::Concurrency(_));
+            let cut = matches!(event, QueueEvent::Concurrency(_));
             watched.handle(event);
             watched.poll();
             if !cut {
@@ -125,7 +126,7 @@ proptest! {
             }
         }
         while watched.queue.in_flight() > 0 {
-            watched.handle(Event::Done { which: 0, cost: 1 });
+            watched.handle(QueueEvent::Done { which: 0, cost: 1 });
             watched.poll();
         }
         prop_assert_eq!(watched.queue.waiting(), 0);
@@ -138,10 +139,10 @@ proptest! {
     fn who_passes_at_once_leaves_all_as_if_it_had_waited(
         events in events(), reserve in 0..3_usize, len_max in 0..12_usize, wait in 20..200_u64,
     ) {
-        let settings = Settings {
+        let settings = QueueSettings {
             concurrency: 4, reserve, len_max, wait_max: Nanos(wait), known_max: 0,
         };
-        let (mut quick, mut thorough) = (Watched::new(settings), Watched::new(settings));
+        let (mut quick, mut thorough) = (RecordedQueue::new(settings), RecordedQueue::new(settings));
         for event in events {
             quick.handle(event.clone());
             thorough.handle(event);

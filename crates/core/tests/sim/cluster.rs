@@ -3,12 +3,12 @@
 //! together.
 
 use super::{SEED_BYTES, for_seeds, seconds};
-use evenkeel_core::bucket::{Algorithm, debt::Debt, grid::Grid};
+use evenkeel_core::bucket::{Algorithm, debt::DebtBucket, grid::GridBucket};
 use evenkeel_core::key::{KeyHash, KeyHasher};
-use evenkeel_core::limit::{Limit, Part, Unit, When};
-use evenkeel_core::sim::START;
-use evenkeel_core::sim::cluster::{Cluster, Plan, Weather};
-use evenkeel_core::sim::random::Length;
+use evenkeel_core::limit::{KeyPart, Limit, LimitCondition, LimitUnit};
+use evenkeel_core::sim::SIM_START;
+use evenkeel_core::sim::cluster::{Cluster, ClusterPlan, NetworkConditions};
+use evenkeel_core::sim::random::RandomDuration;
 use evenkeel_core::units::{Cost, Nanos, SECOND, Time, Weight};
 
 /// Maximum length of a frame in a datagram, in bytes.
@@ -16,16 +16,16 @@ pub const DATAGRAM: usize = 1_200;
 
 /// A limit in hits, refilled on the grid or evenly.
 pub fn hits(rate: &str, burst: u64, grid: bool) -> Limit {
-    let pace: evenkeel_core::units::Pace = rate.parse().expect("a rate");
+    let pace: evenkeel_core::units::ExactRate = rate.parse().expect("a rate");
     let algorithm = match grid {
-        true => Algorithm::Grid(Grid::new(pace, burst)),
-        false => Algorithm::Debt(Debt::new(pace.rate(), Cost::hits(burst))),
+        true => Algorithm::Grid(GridBucket::new(pace, burst)),
+        false => Algorithm::Debt(DebtBucket::new(pace.rate(), Cost::hits(burst))),
     };
     Limit {
         name: "line".into(),
-        by: vec![Part::Tag],
-        when: When::default(),
-        unit: Unit::Hits,
+        by: vec![KeyPart::Tag],
+        when: LimitCondition::default(),
+        unit: LimitUnit::Hits,
         algorithm,
         action: None,
         weight: Weight::ONE,
@@ -42,15 +42,15 @@ pub fn tag(name: &str) -> KeyHash {
 }
 
 /// A network without faults, with `nodes` nodes that report every five seconds.
-pub fn plan(nodes: usize, mesh: bool, limit: Limit) -> Plan {
-    Plan {
+pub fn plan(nodes: usize, mesh: bool, limit: Limit) -> ClusterPlan {
+    ClusterPlan {
         nodes,
         mesh,
         period: seconds(5.0),
-        offset: Length::ZERO,
+        offset: RandomDuration::ZERO,
         frame_max: DATAGRAM,
         limits: vec![limit],
-        weather: Weather::FINE,
+        weather: NetworkConditions::PERFECT,
         seed: 1,
     }
 }
@@ -61,7 +61,7 @@ fn original(nodes: usize, mesh: bool) -> Cluster {
 }
 
 /// A cluster whose nodes have joined and exchanged empty reports.
-fn met(plan: Plan) -> Cluster {
+fn met(plan: ClusterPlan) -> Cluster {
     let mut cluster = Cluster::new(plan);
     cluster.run_until(at(0.0));
     cluster
@@ -69,7 +69,7 @@ fn met(plan: Plan) -> Cluster {
 
 /// The point in time `time` seconds after the nodes have joined.
 fn at(time: f64) -> Time {
-    START.plus(seconds(20.0 + time))
+    SIM_START.plus(seconds(20.0 + time))
 }
 
 /// The level of a tag at each node, in hits.
@@ -90,8 +90,11 @@ fn both_ways(test: impl Fn(bool)) {
 #[test]
 fn d1_the_example_value_for_value() {
     both_ways(|mesh| {
-        let weather = Weather { delay: Length::Fixed(seconds(0.1)), ..Weather::FINE };
-        let plan = Plan { weather, ..plan(2, mesh, hits("1/s", 10, true)) };
+        let weather = NetworkConditions {
+            delay: RandomDuration::Fixed(seconds(0.1)),
+            ..NetworkConditions::PERFECT
+        };
+        let plan = ClusterPlan { weather, ..plan(2, mesh, hits("1/s", 10, true)) };
         let (mut cluster, c) = (met(plan), tag("C"));
         assert_eq!(levels(&cluster, 2, c), [10, 10]);
         cluster.run_until(at(0.1));
@@ -161,8 +164,8 @@ fn d4_a_tag_only_in_a_report_begins_full() {
 #[test]
 fn d5_d6_d7_own_reports_change_nothing_and_debts_refill_no_faster() {
     // Over a group every node receives its own frames, and every frame arrives two or three times.
-    let weather = Weather { twice: 1_000, ..Weather::FINE };
-    let plan = Plan { weather, ..plan(2, false, hits("1/s", 10, true)) };
+    let weather = NetworkConditions { twice: 1_000, ..NetworkConditions::PERFECT };
+    let plan = ClusterPlan { weather, ..plan(2, false, hits("1/s", 10, true)) };
     let (mut cluster, c) = (met(plan), tag("C"));
     cluster.run_until(at(4.5));
     ask(&mut cluster, 0, c, 10);
@@ -183,7 +186,7 @@ fn d8_an_idle_hour_fills_no_bucket_beyond_its_burst() {
         ask(&mut cluster, 0, c, 10);
         cluster.run_for(Nanos::from_secs(3_600));
         assert_eq!(levels(&cluster, 2, c), [10, 10]);
-        assert_eq!(cluster.node(0).replica.live(cluster.now()), 2);
+        assert_eq!(cluster.node(0).replica.live_instances(cluster.now()), 2);
     });
 }
 
@@ -224,7 +227,7 @@ fn d19_a_silent_peer_leaves_local_limits_standing() {
         assert_eq!(ask(&mut cluster, 0, c, 12), [vec![true; 10], vec![false; 2]].concat());
         cluster.run_until(at(30.0));
         assert_eq!(levels(&cluster, 1, c), [10]);
-        assert_eq!(cluster.node(0).replica.live(cluster.now()), 1);
+        assert_eq!(cluster.node(0).replica.live_instances(cluster.now()), 1);
         assert!(!cluster.node(0).replica.peers(cluster.now())[0].lives);
     });
 }
@@ -248,7 +251,7 @@ fn d21_ten_thousand_tags_are_told_in_many_parts_of_one_period() {
         // Every entry is sent once and never again.
         cluster.run_until(at(60.0));
         assert_eq!(cluster.node(1).replica.totals().counts.entries_in, 10_000);
-        assert_eq!(cluster.node(0).replica.kept()[0], 0);
+        assert_eq!(cluster.node(0).replica.backlog()[0], 0);
     });
 }
 
@@ -256,8 +259,8 @@ fn d21_ten_thousand_tags_are_told_in_many_parts_of_one_period() {
 fn a_joiner_gets_the_present_state() {
     for_seeds(|seed| {
         both_ways(|mesh| {
-            let offset = Length::Between(Nanos::ZERO, seconds(5.0));
-            let plan = Plan { offset, seed, ..plan(3, mesh, hits("1/h", 100, false)) };
+            let offset = RandomDuration::Between(Nanos::ZERO, seconds(5.0));
+            let plan = ClusterPlan { offset, seed, ..plan(3, mesh, hits("1/h", 100, false)) };
             let (mut cluster, c) = (Cluster::new(plan), tag("C"));
             cluster.run_for(seconds(20.0));
             ask(&mut cluster, 0, c, 60);

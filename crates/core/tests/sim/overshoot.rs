@@ -2,24 +2,24 @@
 
 use super::cluster::{hits, plan, tag};
 use super::seconds;
-use evenkeel_core::bucket::{Algorithm, debt::Debt};
-use evenkeel_core::limit::{Limit, Unit};
-use evenkeel_core::replica::{Replica, Settings, Shared, Told};
-use evenkeel_core::sim::START;
-use evenkeel_core::sim::cluster::{Cluster, Plan};
-use evenkeel_core::sim::random::{Length, Random};
+use evenkeel_core::bucket::{Algorithm, debt::DebtBucket};
+use evenkeel_core::limit::{Limit, LimitUnit};
+use evenkeel_core::replica::{Replica, ReplicaSettings, ReplicaUpdate, ReplicatedLimit};
+use evenkeel_core::sim::SIM_START;
+use evenkeel_core::sim::cluster::{Cluster, ClusterPlan};
+use evenkeel_core::sim::random::{RandomDuration, SimRandom};
 use evenkeel_core::units::{Cost, Nanos, Rate, SECOND, Time};
 
 /// Hits served to a client that asks every node for more than the limit, for `length` seconds.
 fn served(nodes: usize, period: u64, length: u64) -> u64 {
     let period = Nanos::from_secs(period);
-    let offset = Length::Between(Nanos::ZERO, period);
+    let offset = RandomDuration::Between(Nanos::ZERO, period);
     let limit = hits("10/s", 20, true);
-    let mut cluster = Cluster::new(Plan { period, offset, ..plan(nodes, false, limit) });
+    let mut cluster = Cluster::new(ClusterPlan { period, offset, ..plan(nodes, false, limit) });
     let key = tag("C");
     let mut served = 0;
     for step in 0..length * 10 {
-        cluster.run_until(START.plus(Nanos::from_millis(100 * step)));
+        cluster.run_until(SIM_START.plus(Nanos::from_millis(100 * step)));
         for node in 0..nodes {
             while cluster.ask(node, 0, key, 1) {
                 served += 1;
@@ -57,8 +57,8 @@ fn in_the_long_run_it_gets_the_rate() {
     assert!((2_900..=3_100).contains(&more), "{more} in 300 s at 10/s");
 }
 
-fn lonely(limits: Vec<Shared>, frame_max: usize) -> Replica {
-    let settings = Settings {
+fn lonely(limits: Vec<ReplicatedLimit>, frame_max: usize) -> Replica {
+    let settings = ReplicaSettings {
         node: 1,
         life: 1,
         name: "one".into(),
@@ -68,7 +68,7 @@ fn lonely(limits: Vec<Shared>, frame_max: usize) -> Replica {
         cpus_milli: 1_000,
         nodes_max: 64,
     };
-    Replica::new(settings, limits, START)
+    Replica::new(settings, limits, SIM_START)
 }
 
 fn sent(replica: &mut Replica, now: Time) -> usize {
@@ -80,7 +80,7 @@ fn sent(replica: &mut Replica, now: Time) -> usize {
 /// about 100 000, its /24, its /16, and its user agent.
 #[test]
 fn telling_costs_what_the_arithmetic_says() {
-    let shared = |fingerprint: u64| Shared {
+    let shared = |fingerprint: u64| ReplicatedLimit {
         fingerprint,
         name: "x".into(),
         numbers: "".into(),
@@ -89,9 +89,9 @@ fn telling_costs_what_the_arithmetic_says() {
         per_second: Cost(SECOND * 4 / 10),
     };
     let mut replica = lonely((1..=4).map(shared).collect(), 1_200);
-    replica.handle_up(0, START);
-    let mut chance = Random::new(1, 1);
-    let (mut now, mut bytes, mut entries) = (START, 0, 0);
+    replica.handle_up(0, SIM_START);
+    let mut chance = SimRandom::new(1, 1);
+    let (mut now, mut bytes, mut entries) = (SIM_START, 0, 0);
     let periods = 24;
     for period in 0..periods {
         let before = replica.totals().entries_out;
@@ -125,10 +125,10 @@ fn telling_costs_what_the_arithmetic_says() {
 fn what_is_hidden_of_a_key_stays_below_a_thousandth_of_its_limit() {
     const NODES: usize = 4;
     let rate = Rate::per(Cost(SECOND), Nanos(SECOND)).expect("a rate");
-    let algorithm = Algorithm::Debt(Debt::new(rate, Cost(10 * SECOND)));
-    let limit = Limit { unit: Unit::Cpu, algorithm, ..hits("1/s", 1, false) };
+    let algorithm = Algorithm::Debt(DebtBucket::new(rate, Cost(10 * SECOND)));
+    let limit = Limit { unit: LimitUnit::Cpu, algorithm, ..hits("1/s", 1, false) };
     let mut cluster = Cluster::new(plan(NODES, true, limit));
-    let mut chance = Random::new(3, 3);
+    let mut chance = SimRandom::new(3, 3);
     let keys: Vec<_> = (0..20).map(|n| tag(&n.to_string())).collect();
     let per_period = 5 * SECOND;
     cluster.run_for(seconds(11.0));
@@ -162,15 +162,15 @@ fn what_is_hidden_of_a_key_stays_below_a_thousandth_of_its_limit() {
 mod said {
     use super::*;
 
-    use evenkeel_core::replica::{BOUNDS, Event, Fault};
+    use evenkeel_core::replica::{PeerFrameError, REPLICA_BOUNDS, ReplicaEvent};
 
-    fn shared(fingerprint: u64, name: &str, numbers: &str) -> Shared {
+    fn shared(fingerprint: u64, name: &str, numbers: &str) -> ReplicatedLimit {
         let (name, numbers) = (name.into(), numbers.into());
-        Shared { fingerprint, name, numbers, unit: SECOND, per_second: Cost::ZERO }
+        ReplicatedLimit { fingerprint, name, numbers, unit: SECOND, per_second: Cost::ZERO }
     }
 
-    fn instance(node: u64, reliable: bool, limits: Vec<Shared>) -> Replica {
-        let settings = Settings {
+    fn instance(node: u64, reliable: bool, limits: Vec<ReplicatedLimit>) -> Replica {
+        let settings = ReplicaSettings {
             node,
             life: 1,
             name: format!("node {node}"),
@@ -180,11 +180,11 @@ mod said {
             cpus_milli: 2_000,
             nodes_max: 4,
         };
-        Replica::new(settings, limits, START)
+        Replica::new(settings, limits, SIM_START)
     }
 
     /// Carries frames in both directions on link 7 until there are none.
-    fn talk(a: &mut Replica, b: &mut Replica, now: Time, told: &mut dyn FnMut(Told<'_>)) {
+    fn talk(a: &mut Replica, b: &mut Replica, now: Time, told: &mut dyn FnMut(ReplicaUpdate<'_>)) {
         loop {
             let to_b: Vec<_> = std::iter::from_fn(|| a.poll_transmit()).collect();
             let to_a: Vec<_> = std::iter::from_fn(|| b.poll_transmit()).collect();
@@ -200,11 +200,11 @@ mod said {
         }
     }
 
-    fn met(ours: Vec<Shared>, theirs: Vec<Shared>) -> (Replica, Replica) {
+    fn met(ours: Vec<ReplicatedLimit>, theirs: Vec<ReplicatedLimit>) -> (Replica, Replica) {
         let (mut a, mut b) = (instance(1, true, ours), instance(2, true, theirs));
-        a.handle_up(7, START);
-        b.handle_up(7, START);
-        talk(&mut a, &mut b, START, &mut |_| {});
+        a.handle_up(7, SIM_START);
+        b.handle_up(7, SIM_START);
+        talk(&mut a, &mut b, SIM_START, &mut |_| {});
         (a, b)
     }
 
@@ -216,7 +216,7 @@ mod said {
         let told = |a: &mut Replica| -> Vec<(String, Option<String>, bool)> {
             let events = std::iter::from_fn(|| a.poll_event());
             let differs = events.filter_map(|event| match event {
-                Event::Differs { limit, ours, counts, .. } => Some((limit, ours, counts)),
+                ReplicaEvent::Differs { limit, ours, counts, .. } => Some((limit, ours, counts)),
                 _ => None,
             });
             differs.collect()
@@ -227,20 +227,20 @@ mod said {
         ];
         assert_eq!(told(&mut a), expected);
         // The same differences on another link are not reported again.
-        a.handle_down(7, START);
-        b.handle_down(7, START);
-        a.handle_up(8, START);
-        b.handle_up(8, START);
-        talk(&mut a, &mut b, START, &mut |_| {});
+        a.handle_down(7, SIM_START);
+        b.handle_down(7, SIM_START);
+        a.handle_up(8, SIM_START);
+        b.handle_up(8, SIM_START);
+        talk(&mut a, &mut b, SIM_START, &mut |_| {});
         assert_eq!(told(&mut a), []);
         for (limit, amount) in [(0, 3), (1, 4), (2, 5)] {
-            a.charge(limit, 0, tag("C"), Cost::hits(amount), START);
+            a.charge(limit, 0, tag("C"), Cost::hits(amount), SIM_START);
         }
-        let now = START.plus(seconds(5.0));
+        let now = SIM_START.plus(seconds(5.0));
         a.handle_timeout(now);
         let mut charged = Vec::new();
         talk(&mut a, &mut b, now, &mut |told| {
-            if let Told::Charge { limit, amount, .. } = told {
+            if let ReplicaUpdate::Charge { limit, amount, .. } = told {
                 charged.push((limit, amount));
             }
         });
@@ -254,30 +254,35 @@ mod said {
         let (mut a, mut b) = met(vec![shared(1, "ip", "")], vec![shared(1, "ip", "")]);
         let long = "n".repeat(500);
         let keys: Vec<_> = (0..300).map(|n| tag(&n.to_string())).collect();
-        a.tell_names(keys.iter().map(|key| (0, *key, &*long)), START);
+        a.send_names(keys.iter().map(|key| (0, *key, &*long)), SIM_START);
         let mut names = Vec::new();
-        talk(&mut a, &mut b, START, &mut |told| {
-            if let Told::Name { key, name, .. } = told {
+        talk(&mut a, &mut b, SIM_START, &mut |told| {
+            if let ReplicaUpdate::Name { key, name, .. } = told {
                 names.push((key, name.len()));
             }
         });
-        let expected: Vec<_> = keys.iter().take(BOUNDS.names_max).map(|key| (*key, 120)).collect();
+        let expected: Vec<_> =
+            keys.iter().take(REPLICA_BOUNDS.names_max).map(|key| (*key, 120)).collect();
         assert_eq!(names, expected);
     }
 
     #[test]
     fn cpus_of_the_living_add_up() {
         let (a, b) = met(vec![], vec![]);
-        assert_eq!((a.cpus_milli(START), b.cpus_milli(START)), (4_000, 4_000));
-        let later = START.plus(seconds(16.0));
-        assert_eq!((a.cpus_milli(later), a.live(later)), (2_000, 1), "nothing was heard since");
+        assert_eq!((a.cpus_milli(SIM_START), b.cpus_milli(SIM_START)), (4_000, 4_000));
+        let later = SIM_START.plus(seconds(16.0));
+        assert_eq!(
+            (a.cpus_milli(later), a.live_instances(later)),
+            (2_000, 1),
+            "nothing was heard since"
+        );
     }
 
     #[test]
     fn who_is_not_believed() {
         let (mut a, mut b) = met(vec![shared(1, "ip", "")], vec![shared(1, "ip", "")]);
-        let now = START.plus(seconds(5.0));
-        a.charge(0, 0, tag("C"), Cost::hits(1), START);
+        let now = SIM_START.plus(seconds(5.0));
+        a.charge(0, 0, tag("C"), Cost::hits(1), SIM_START);
         a.handle_timeout(now);
         let (_, report) = a.poll_transmit().expect("a report");
         let take = |b: &mut Replica, link, frame: &[u8]| {
@@ -285,22 +290,37 @@ mod said {
             let result = b.handle_frame(link, frame, now, &mut |_| charged += 1);
             (result, charged)
         };
-        assert_eq!(take(&mut b, 9, &report), (Err(Fault::Stranger), 0), "no such link");
+        assert_eq!(take(&mut b, 9, &report), (Err(PeerFrameError::Stranger), 0), "no such link");
         b.handle_up(8, now);
-        assert_eq!(take(&mut b, 8, &report), (Err(Fault::Stranger), 0), "no hello before it");
+        assert_eq!(
+            take(&mut b, 8, &report),
+            (Err(PeerFrameError::Stranger), 0),
+            "no hello before it"
+        );
         assert_eq!(take(&mut a, 7, &report), (Ok(()), 0), "its own");
-        assert!(std::iter::from_fn(|| a.poll_event()).any(|event| event == Event::Own { link: 7 }));
+        assert!(
+            std::iter::from_fn(|| a.poll_event())
+                .any(|event| event == ReplicaEvent::Own { link: 7 })
+        );
         let changed = |at: usize, to: u8| {
             let mut frame = report.to_vec();
             frame[at] = to;
             frame
         };
-        assert_eq!(take(&mut b, 7, &changed(0, 2)), (Err(Fault::Version(2)), 0));
-        assert_eq!(take(&mut b, 7, &changed(1, 9)), (Err(Fault::Broken), 0));
-        assert_eq!(take(&mut b, 7, &changed(2, 9)), (Err(Fault::Stranger), 0), "another node");
-        assert_eq!(take(&mut b, 7, &changed(10, 9)), (Err(Fault::Stranger), 0), "another life");
-        assert_eq!(take(&mut a, 7, &changed(10, 9)), (Err(Fault::Twin), 0));
-        assert_eq!(take(&mut b, 7, &report[..report.len() - 1]), (Err(Fault::Broken), 0));
+        assert_eq!(take(&mut b, 7, &changed(0, 2)), (Err(PeerFrameError::Version(2)), 0));
+        assert_eq!(take(&mut b, 7, &changed(1, 9)), (Err(PeerFrameError::Broken), 0));
+        assert_eq!(
+            take(&mut b, 7, &changed(2, 9)),
+            (Err(PeerFrameError::Stranger), 0),
+            "another node"
+        );
+        assert_eq!(
+            take(&mut b, 7, &changed(10, 9)),
+            (Err(PeerFrameError::Stranger), 0),
+            "another life"
+        );
+        assert_eq!(take(&mut a, 7, &changed(10, 9)), (Err(PeerFrameError::Twin), 0));
+        assert_eq!(take(&mut b, 7, &report[..report.len() - 1]), (Err(PeerFrameError::Broken), 0));
         assert_eq!(b.totals().refused, 7);
         assert_eq!(take(&mut b, 7, &report), (Ok(()), 1));
         assert_eq!(take(&mut b, 7, &report), (Ok(()), 0), "a second time");
@@ -314,15 +334,15 @@ mod said {
             other.poll_transmit().expect("a hello").1
         };
         let mut b = instance(100, false, vec![]);
-        b.handle_up(0, START);
+        b.handle_up(0, SIM_START);
         let mut take = |frame: &[u8], now| b.handle_frame(0, frame, now, &mut |_| {});
-        let later = |s| START.plus(seconds(s));
-        assert_eq!(take(&hello(1, START), later(61.0)), Err(Fault::Time), "replayed");
-        assert_eq!(take(&hello(1, later(61.0)), START), Err(Fault::Time));
+        let later = |s| SIM_START.plus(seconds(s));
+        assert_eq!(take(&hello(1, SIM_START), later(61.0)), Err(PeerFrameError::Time), "replayed");
+        assert_eq!(take(&hello(1, later(61.0)), SIM_START), Err(PeerFrameError::Time));
         for node in 1..=3 {
-            assert_eq!(take(&hello(node, START), START), Ok(()));
+            assert_eq!(take(&hello(node, SIM_START), SIM_START), Ok(()));
         }
-        assert_eq!(take(&hello(4, START), START), Err(Fault::Full));
+        assert_eq!(take(&hello(4, SIM_START), SIM_START), Err(PeerFrameError::Full));
         b.handle_timeout(later(149.0));
         assert_eq!(b.peers(later(149.0)).len(), 3);
         b.handle_timeout(later(155.0));
@@ -332,16 +352,16 @@ mod said {
     #[test]
     fn a_peer_that_floods_fills_nothing() {
         let (mut a, mut b) = met(vec![shared(1, "ip", "")], vec![shared(1, "ip", "")]);
-        let now = START.plus(seconds(5.0));
+        let now = SIM_START.plus(seconds(5.0));
         a.handle_timeout(now);
         let (_, report) = a.poll_transmit().expect("a report");
-        let before = b.kept();
+        let before = b.backlog();
         let mut refused = 0;
-        for _ in 0..BOUNDS.frames_max + 100 {
+        for _ in 0..REPLICA_BOUNDS.frames_max + 100 {
             refused += u32::from(b.handle_frame(7, &report, now, &mut |_| {}).is_err());
         }
         assert!((90..=110).contains(&refused), "{refused}");
-        assert_eq!(b.kept(), before);
+        assert_eq!(b.backlog(), before);
         assert!(std::iter::from_fn(|| b.poll_transmit()).count() <= 1, "one answer to all");
         b.handle_timeout(now.plus(seconds(5.0)));
         let again = b.handle_frame(7, &report, now.plus(seconds(5.0)), &mut |_| {});
@@ -352,29 +372,29 @@ mod said {
     fn what_nobody_takes_is_bounded() {
         let mut a = instance(1, true, vec![shared(1, "ip", "")]);
         let mut b = instance(2, true, vec![shared(1, "ip", "")]);
-        a.handle_up(7, START);
-        b.handle_up(7, START);
-        talk(&mut a, &mut b, START, &mut |_| {});
-        a.handle_down(7, START);
+        a.handle_up(7, SIM_START);
+        b.handle_up(7, SIM_START);
+        talk(&mut a, &mut b, SIM_START, &mut |_| {});
+        a.handle_down(7, SIM_START);
         // More keys than fit: a report is sent when there is no room, and no charge is lost.
-        let keys = BOUNDS.unsent_max + 10;
+        let keys = REPLICA_BOUNDS.unsent_max + 10;
         for n in 0..keys as u64 {
             let key =
                 evenkeel_core::key::KeyHash::from_bits((n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-            a.charge(0, 0, key, Cost::hits(1), START);
+            a.charge(0, 0, key, Cost::hits(1), SIM_START);
         }
-        let [waiting, frames, bytes] = a.kept();
+        let [waiting, frames, bytes] = a.backlog();
         assert_eq!(waiting, 10);
-        assert!(frames > 1_000 && frames <= BOUNDS.log_frames_max, "{frames}");
-        assert!(bytes <= BOUNDS.log_bytes_max);
+        assert!(frames > 1_000 && frames <= REPLICA_BOUNDS.log_frames_max, "{frames}");
+        assert!(bytes <= REPLICA_BOUNDS.log_bytes_max);
         assert_eq!(a.totals().dropped, 0);
         // No peer is reachable for a minute: the reports are dropped and counted.
-        let mut now = START;
+        let mut now = SIM_START;
         for _ in 0..13 {
             now = now.plus(seconds(5.0));
             a.handle_timeout(now);
         }
-        assert!(a.kept()[1] <= 14, "{:?}", a.kept());
+        assert!(a.backlog()[1] <= 14, "{:?}", a.backlog());
         assert!(a.totals().counts.lost_out >= frames as u64);
     }
 }

@@ -4,8 +4,8 @@
 use super::cluster::{hits, plan, tag};
 use super::{Shown, seconds};
 use evenkeel_core::key::KeyHash;
-use evenkeel_core::sim::cluster::{Cluster, Plan, Weather};
-use evenkeel_core::sim::random::{Length, Random};
+use evenkeel_core::sim::cluster::{Cluster, ClusterPlan, NetworkConditions};
+use evenkeel_core::sim::random::{RandomDuration, SimRandom};
 use evenkeel_core::units::{Cost, Nanos, SECOND};
 use std::collections::BTreeMap;
 
@@ -30,16 +30,16 @@ fn seeds(from: std::ops::Range<u64>, test: impl Fn(u64)) {
 struct Storm {
     cluster: Cluster,
     nodes: usize,
-    chance: Random,
+    chance: SimRandom,
     charged: BTreeMap<KeyHash, Cost>,
     keys: Vec<Vec<KeyHash>>,
 }
 
 impl Storm {
     fn new(nodes: usize, mesh: bool, seed: u64) -> Storm {
-        let mut chance = Random::new(seed, 1);
-        let millis = |most: u64| Length::Between(Nanos::ZERO, Nanos::from_millis(most));
-        let weather = Weather {
+        let mut chance = SimRandom::new(seed, 1);
+        let millis = |most: u64| RandomDuration::Between(Nanos::ZERO, Nanos::from_millis(most));
+        let weather = NetworkConditions {
             lost: [0, 20, 100][(chance.bits() % 3) as usize],
             twice: [0, 50, 500][(chance.bits() % 3) as usize],
             delay: millis([1, 300, 4_000][(chance.bits() % 3) as usize]),
@@ -48,7 +48,8 @@ impl Storm {
         };
         let offset = millis(5_000);
         // The rate is so low that no hit is refilled during the test.
-        let plan = Plan { weather, offset, seed, ..plan(nodes, mesh, hits("1/d", BURST, false)) };
+        let plan =
+            ClusterPlan { weather, offset, seed, ..plan(nodes, mesh, hits("1/d", BURST, false)) };
         let own = |node| (0..KEYS).map(|key| tag(&format!("{node}/{key}"))).collect();
         Storm {
             cluster: Cluster::new(plan),
@@ -167,10 +168,14 @@ fn nothing_is_counted_twice_whatever_happens() {
 fn a_group_that_loses_nothing_counts_everything_in_whatever_order_it_comes() {
     seeds(2_000..2_040, |seed| {
         let mut storm = Storm::new(3, false, seed);
-        let quiet = Weather { lost: 0, twice: 300, ..Weather::FINE };
-        let delay = Length::Between(Nanos::ZERO, seconds(7.0));
+        let quiet = NetworkConditions { lost: 0, twice: 300, ..NetworkConditions::PERFECT };
+        let delay = RandomDuration::Between(Nanos::ZERO, seconds(7.0));
         let own = plan(3, false, hits("1/d", BURST, false));
-        storm.cluster = Cluster::new(Plan { weather: Weather { delay, ..quiet }, seed, ..own });
+        storm.cluster = Cluster::new(ClusterPlan {
+            weather: NetworkConditions { delay, ..quiet },
+            seed,
+            ..own
+        });
         // A node ignores reports sent before the first one that it receives, so all nodes join
         // first.
         storm.cluster.run_for(seconds(60.0));
@@ -186,7 +191,7 @@ fn a_group_that_loses_nothing_counts_everything_in_whatever_order_it_comes() {
 #[test]
 fn a_long_partition_is_forgiven_but_for_its_last_minute() {
     seeds(3_000..3_010, |seed| {
-        let calm = Plan { seed, ..plan(2, true, hits("1/d", BURST, false)) };
+        let calm = ClusterPlan { seed, ..plan(2, true, hits("1/d", BURST, false)) };
         let (mut cluster, key) = (Cluster::new(calm), tag("C"));
         let serve = |cluster: &mut Cluster, seconds_of_it: u64| {
             for _ in 0..seconds_of_it {
@@ -237,7 +242,12 @@ fn fifty_nodes_come_through_a_storm() {
         storm.nothing_is_counted_twice();
         storm.sums_are_exact();
         assert!(
-            (0..50).all(|node| storm.cluster.node(node).replica.live(storm.cluster.now()) == 50)
+            (0..50).all(|node| storm
+                .cluster
+                .node(node)
+                .replica
+                .live_instances(storm.cluster.now())
+                == 50)
         );
     });
 }

@@ -4,36 +4,36 @@
 //! request has an identifier under each limit, which is the same in all instances. Which store is
 //! asked is up to the door.
 
-use crate::Rules;
-use crate::counted::views::Seen;
-use crate::domains::gatekeeper::Judged;
-use crate::named::Named;
-use evenkeel_core::classify::{self, Attributes, Key, Keys};
+use crate::EngineRules;
+use crate::counted::views::ViewKeys;
+use crate::domains::gatekeeper::OrderCheck;
+use crate::named::GroupedRequest;
+use evenkeel_core::classify::{self, LimitKey, LimitKeys, RequestAttributes};
 use evenkeel_core::limiter::Limiter;
-use evenkeel_core::meter::estimate::Foreseen;
+use evenkeel_core::meter::estimate::CostForecast;
 use evenkeel_core::units::{Time, Weight};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// A request between [`crate::Lane::begin`] and [`crate::Lane::conclude`].
-pub struct Begun {
-    pub(crate) rules: Arc<Rules>,
-    pub(crate) keys: Keys,
+/// A request between [`crate::EngineLane::begin`] and [`crate::EngineLane::conclude`].
+pub struct PendingRequest {
+    pub(crate) rules: Arc<EngineRules>,
+    pub(crate) keys: LimitKeys,
     pub(crate) exempt: bool,
-    pub(crate) judged: Option<Judged>,
-    pub(crate) foreseen: Foreseen,
+    pub(crate) judged: Option<OrderCheck>,
+    pub(crate) foreseen: CostForecast,
     pub(crate) agent: Option<Box<str>>,
     pub(crate) client: IpAddr,
     /// The weight that an operator has set for its client; one if there is none.
     pub(crate) weight: Weight,
-    pub(crate) seen: Seen,
+    pub(crate) seen: ViewKeys,
     pub(crate) came: Time,
 }
 
-impl Begun {
+impl PendingRequest {
     /// The keys of the request's buckets; empty if the request is exempt.
     #[must_use]
-    pub fn keys(&self) -> &[Key] {
+    pub fn keys(&self) -> &[LimitKey] {
         self.keys.as_slice()
     }
 
@@ -48,14 +48,15 @@ impl Begun {
     /// value.
     pub fn identifiers(
         &self,
-        request: &impl Attributes,
+        request: &impl RequestAttributes,
         now: Time,
         veil: impl Fn(&str, &[u8]) -> String,
     ) -> Vec<Vec<u8>> {
         let known = self.rules.known(self.client.to_canonical(), now);
-        let named = &Named { request, group: self.rules.group(known) };
+        let named = &GroupedRequest { request, group: self.rules.group(known) };
         let limits = self.rules.limiter.limits();
-        let by = |key: &Key| limits.get(usize::from(key.limit)).map_or(&[][..], |limit| &limit.by);
+        let by =
+            |key: &LimitKey| limits.get(usize::from(key.limit)).map_or(&[][..], |limit| &limit.by);
         self.keys().iter().map(|key| classify::identifier(by(key), named, &veil)).collect()
     }
 }

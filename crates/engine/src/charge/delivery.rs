@@ -12,9 +12,9 @@
 //! The clock: `evenkeel_core::meter`. The bodies: `doors/proxy/body.rs`.
 
 use super::Charge;
-use crate::turn::Slot;
-use evenkeel_core::meter::Provisional;
-use evenkeel_core::queue::Place;
+use crate::turn::QueueSlot;
+use evenkeel_core::meter::ProvisionalReading;
+use evenkeel_core::queue::QueuePlace;
 use evenkeel_core::units::{Cost, Nanos, Time};
 
 /// The number of bytes that a client has to send so that the time before counts as waiting for the
@@ -30,7 +30,7 @@ pub(crate) enum Delivery {
     Whole,
     /// The backend has a part of the request. Holds the provisional clock when the client had last
     /// sent enough, and the number of bytes sent since.
-    Partial(Provisional, usize),
+    Partial(ProvisionalReading, usize),
     /// The backend has the whole request, and may have done work of this cost before the end.
     Doubtful(Cost),
     /// The backend answered before it had the whole request, or its connection was closed before it
@@ -40,7 +40,7 @@ pub(crate) enum Delivery {
 
 impl Charge {
     /// Records that the backend has the head of the request, and the body follows.
-    pub fn delivery_begins(&mut self) {
+    pub fn begin_delivery(&mut self) {
         if let (Delivery::Whole, false) = (self.delivery, self.left) {
             let now = self.lane.0.now();
             let clock = self.lane.0.engine.meter.lock().enter_provisionally(now);
@@ -49,7 +49,7 @@ impl Charge {
     }
 
     /// Records that `bytes` more bytes of the body were sent to the backend.
-    pub fn delivers(&mut self, bytes: usize) {
+    pub fn note_delivered(&mut self, bytes: usize) {
         let Delivery::Partial(clock, passed) = &mut self.delivery else { return };
         *passed = passed.saturating_add(bytes);
         if *passed >= PROGRESS_BYTES {
@@ -60,7 +60,7 @@ impl Charge {
     }
 
     /// Records that the backend has the whole request.
-    pub fn delivered(&mut self) {
+    pub fn finish_delivery(&mut self) {
         let now = self.lane.0.now();
         if let Some(cost) = self.leave_provisionally(now) {
             self.delivery = Delivery::Doubtful(cost);
@@ -69,7 +69,7 @@ impl Charge {
 
     /// Records that the backend answers. If it does not have the whole request yet, the provisional
     /// time is charged.
-    pub(super) fn delivery_is_answered(&mut self, now: Time) {
+    pub(super) fn answer_delivery(&mut self, now: Time) {
         if let Some(cost) = self.leave_provisionally(now) {
             self.confirm(cost);
             self.cost = self.cost.plus(cost);
@@ -79,7 +79,7 @@ impl Charge {
 
     /// Records that the exchange was broken off. The backend may have worked in the meantime, but
     /// the client may equally have lost its connection, so at most `most` is charged.
-    pub(super) fn delivery_is_cut(&mut self, most: Nanos) {
+    pub(super) fn cut_delivery(&mut self, most: Nanos) {
         if let Some(cost) = self.leave_provisionally(self.lane.0.now()) {
             let cost = cost.min(Cost::cpu(most));
             self.confirm(cost);
@@ -98,7 +98,7 @@ impl Charge {
 
     /// Raises the cost of a finished request to the usual cost of its route, within the bound of
     /// its delivery. Locks the estimates and then the meter, one after the other.
-    pub(super) fn delivery_is_settled(&mut self, now: Time) {
+    pub(super) fn settle_delivery(&mut self, now: Time) {
         if self.leave_provisionally(now).is_some() {
             self.delivery = Delivery::Whole;
         }
@@ -132,15 +132,15 @@ impl Charge {
     /// slot now.
     pub fn stall(&mut self, flows: bool) -> bool {
         let (holds, arrival) = match self.slot {
-            Slot::Free | Slot::Exempt => return true,
-            Slot::Beside => {
+            QueueSlot::Free | QueueSlot::Exempt => return true,
+            QueueSlot::Beside => {
                 self.give_way();
                 return true;
             }
-            Slot::Held(_, arrival, _) => (true, arrival),
-            Slot::Outside(arrival) => (false, arrival),
+            QueueSlot::Held(_, arrival, _) => (true, arrival),
+            QueueSlot::Outside(arrival) => (false, arrival),
         };
-        let free = flows && arrival.place == Place::Credit;
+        let free = flows && arrival.place == QueuePlace::Credit;
         if !free && !self.stalled {
             self.stalled = self.lane.0.engine.gate.stall(arrival.client);
         }
@@ -153,13 +153,13 @@ impl Charge {
     /// Whether the request waits for a slot in the queue, or holds one of the queue's slots.
     #[must_use]
     pub fn queues(&self) -> bool {
-        matches!(self.slot, Slot::Held(..) | Slot::Outside(_))
+        matches!(self.slot, QueueSlot::Held(..) | QueueSlot::Outside(_))
     }
 
     /// Ends the stall, if the request is counted as stalled.
-    pub(crate) fn goes_on(&mut self) {
+    pub(crate) fn end_stall(&mut self) {
         if std::mem::take(&mut self.stalled) {
-            self.lane.0.engine.gate.goes_on();
+            self.lane.0.engine.gate.end_stall();
         }
     }
 }

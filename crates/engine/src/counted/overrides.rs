@@ -5,7 +5,7 @@
 //! expires, and none outlives the process. The admin door decides which operators may set one. A
 //! lookup costs almost no time while the list is empty.
 
-use evenkeel_core::classify::Keys;
+use evenkeel_core::classify::LimitKeys;
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::units::{Time, Weight};
 use parking_lot::Mutex;
@@ -17,7 +17,7 @@ pub const OVERRIDES_MAX: usize = 256;
 
 /// The effect of an override on its client.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Effect {
+pub enum OverrideEffect {
     /// The client's requests are neither counted nor delayed.
     Exempt,
     /// In the admission queue, the client's requests have this weight instead of 1.
@@ -36,7 +36,7 @@ pub struct Override {
     /// The hash of the client's key, which requests are compared with.
     pub hash: KeyHash,
     /// The effect on the client's requests.
-    pub effect: Effect,
+    pub effect: OverrideEffect,
     /// When the override was set.
     pub since: Time,
     /// When the override expires.
@@ -55,19 +55,19 @@ pub struct Overrides {
 /// The list is full: an operator has to undo an override first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{OVERRIDES_MAX} clients have overrides already; undo one first")]
-pub struct Full;
+pub struct OverridesFullError;
 
 impl Overrides {
     /// Sets an override, and gives it an id. It replaces an earlier override of the same client.
     ///
     /// # Errors
     /// The list is full. It is left unchanged.
-    pub fn say(&self, said: Override) -> Result<Override, Full> {
+    pub fn say(&self, said: Override) -> Result<Override, OverridesFullError> {
         let said = Override { id: self.last.fetch_add(1, Relaxed) + 1, ..said };
         let mut all = self.said.lock();
         let others = all.iter().filter(|other| other.hash != said.hash).count();
         if others >= OVERRIDES_MAX {
-            return Err(Full);
+            return Err(OverridesFullError);
         }
         all.retain(|other| other.hash != said.hash);
         all.push(said.clone());
@@ -97,32 +97,32 @@ impl Overrides {
 
     /// A sorted copy of the overrides for the lanes, which look up clients without this lock.
     #[must_use]
-    pub fn in_force(&self) -> InForce {
+    pub fn in_force(&self) -> OverrideIndex {
         let mut all: Vec<_> =
             self.said.lock().iter().map(|said| (said.hash, said.effect, said.until)).collect();
         all.sort_unstable_by_key(|(hash, ..)| *hash);
-        InForce(all.into())
+        OverrideIndex(all.into())
     }
 }
 
 /// The overrides sorted by hash, for lookups by binary search.
 #[derive(Clone, Debug)]
-pub struct InForce(Arc<[(KeyHash, Effect, Time)]>);
+pub struct OverrideIndex(Arc<[(KeyHash, OverrideEffect, Time)]>);
 
-impl Default for InForce {
-    fn default() -> InForce {
-        InForce(Arc::from([]))
+impl Default for OverrideIndex {
+    fn default() -> OverrideIndex {
+        OverrideIndex(Arc::from([]))
     }
 }
 
-impl InForce {
+impl OverrideIndex {
     /// The effect for a client with these keys: exempt if any override exempts it, else the product
     /// of the weights.
     #[must_use]
-    pub fn of(&self, keys: &Keys, now: Time) -> Effect {
+    pub fn of(&self, keys: &LimitKeys, now: Time) -> OverrideEffect {
         let mut weight = Weight::ONE;
         if self.0.is_empty() {
-            return Effect::Weigh(weight);
+            return OverrideEffect::Weigh(weight);
         }
         for key in keys.as_slice() {
             let Ok(at) = self.0.binary_search_by_key(&key.hash, |(hash, ..)| *hash) else {
@@ -130,20 +130,20 @@ impl InForce {
             };
             match self.0[at] {
                 (_, _, until) if until <= now => {}
-                (_, Effect::Exempt, _) => return Effect::Exempt,
-                (_, Effect::Weigh(said), _) => weight = weight.times(said),
+                (_, OverrideEffect::Exempt, _) => return OverrideEffect::Exempt,
+                (_, OverrideEffect::Weigh(said), _) => weight = weight.times(said),
             }
         }
-        Effect::Weigh(weight)
+        OverrideEffect::Weigh(weight)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evenkeel_core::classify::Key;
+    use evenkeel_core::classify::LimitKey;
 
-    fn said(hash: u64, effect: Effect, until: u64) -> Override {
+    fn said(hash: u64, effect: OverrideEffect, until: u64) -> Override {
         Override {
             id: 0,
             limit: "ip".to_owned(),
@@ -156,10 +156,10 @@ mod tests {
         }
     }
 
-    fn keys(hashes: &[u64]) -> Keys {
-        let mut keys = Keys::default();
+    fn keys(hashes: &[u64]) -> LimitKeys {
+        let mut keys = LimitKeys::default();
         for (limit, hash) in (0..).zip(hashes) {
-            keys.push(Key { limit, hash: KeyHash::from_bits(*hash) });
+            keys.push(LimitKey { limit, hash: KeyHash::from_bits(*hash) });
         }
         keys
     }
@@ -168,18 +168,18 @@ mod tests {
     fn what_is_said_holds_until_its_end_and_for_its_client_alone() {
         let all = Overrides::default();
         let half = Weight::new(500);
-        all.say(said(7, Effect::Exempt, 100)).expect("room");
-        all.say(said(8, Effect::Weigh(half), 200)).expect("room");
-        all.say(said(9, Effect::Weigh(half), 200)).expect("room");
+        all.say(said(7, OverrideEffect::Exempt, 100)).expect("room");
+        all.say(said(8, OverrideEffect::Weigh(half), 200)).expect("room");
+        all.say(said(9, OverrideEffect::Weigh(half), 200)).expect("room");
         let force = all.in_force();
-        let one = Effect::Weigh(Weight::ONE);
-        assert_eq!(force.of(&keys(&[7]), Time(99)), Effect::Exempt);
+        let one = OverrideEffect::Weigh(Weight::ONE);
+        assert_eq!(force.of(&keys(&[7]), Time(99)), OverrideEffect::Exempt);
         assert_eq!(force.of(&keys(&[7]), Time(100)), one);
-        assert_eq!(force.of(&keys(&[1, 7]), Time(99)), Effect::Exempt);
-        assert_eq!(force.of(&keys(&[8]), Time(0)), Effect::Weigh(half));
-        assert_eq!(force.of(&keys(&[8, 9]), Time(0)), Effect::Weigh(Weight::new(250)));
+        assert_eq!(force.of(&keys(&[1, 7]), Time(99)), OverrideEffect::Exempt);
+        assert_eq!(force.of(&keys(&[8]), Time(0)), OverrideEffect::Weigh(half));
+        assert_eq!(force.of(&keys(&[8, 9]), Time(0)), OverrideEffect::Weigh(Weight::new(250)));
         assert_eq!(force.of(&keys(&[1, 2]), Time(0)), one);
-        assert_eq!(InForce::default().of(&keys(&[7]), Time(0)), one);
+        assert_eq!(OverrideIndex::default().of(&keys(&[7]), Time(0)), one);
         assert_eq!(all.end(Time(100)).len(), 1);
         assert_eq!(all.list().len(), 2);
     }
@@ -188,13 +188,14 @@ mod tests {
     fn the_list_is_bounded_and_what_is_said_again_takes_the_place_of_what_was_said() {
         let all = Overrides::default();
         for hash in 0..OVERRIDES_MAX as u64 {
-            all.say(said(hash + 1, Effect::Exempt, 100)).expect("room");
+            all.say(said(hash + 1, OverrideEffect::Exempt, 100)).expect("room");
         }
-        assert_eq!(all.say(said(9_999, Effect::Exempt, 100)), Err(Full));
-        let again = all.say(said(3, Effect::Weigh(Weight::new(100)), 100)).expect("its own place");
+        assert_eq!(all.say(said(9_999, OverrideEffect::Exempt, 100)), Err(OverridesFullError));
+        let again =
+            all.say(said(3, OverrideEffect::Weigh(Weight::new(100)), 100)).expect("its own place");
         assert_eq!(all.list().len(), OVERRIDES_MAX);
         assert_eq!(all.undo(again.id).map(|said| said.effect), Some(again.effect));
         assert_eq!(all.undo(again.id), None);
-        all.say(said(9_999, Effect::Exempt, 100)).expect("room again");
+        all.say(said(9_999, OverrideEffect::Exempt, 100)).expect("room again");
     }
 }

@@ -3,12 +3,12 @@
 //! The lists of all lanes are merged here. None of this is on the path of a request. Lanes are
 //! locked one at a time.
 
-use super::overrides::{Full, Override};
+use super::overrides::{Override, OverridesFullError};
 use super::views;
-use super::{Counted, Work};
-use crate::{Engine, GONE, Standing};
+use super::{BackendLoad, EngineView};
+use crate::{CLIENT_GONE_AFTER, Engine, HeavyClient};
 use evenkeel_core::limiter::Limiter;
-use evenkeel_core::top::{Row, Top};
+use evenkeel_core::top::{TopClient, TopClients};
 use evenkeel_core::units::{Nanos, Time};
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ const LANE_ROWS: usize = 4;
 
 impl Engine {
     /// The merged list of all lanes, with at most `max` rows and no more than one lane may have.
-    fn rows(&self, index: usize, max: usize, now: Time) -> Vec<Row> {
+    fn rows(&self, index: usize, max: usize, now: Time) -> Vec<TopClient> {
         let rules = self.rules.load();
         // A client among the heaviest of all lanes together may be lower in the list of each lane.
         let of_each = max.saturating_mul(LANE_ROWS);
@@ -26,7 +26,7 @@ impl Engine {
             books.tops.get(index).map(|top| top.heaviest(of_each, now)).unwrap_or_default()
         });
         let elsewhere = self.elsewhere.rows(rules.marks.of(index), now);
-        let mut rows = Top::merge(tops.chain([elsewhere]).collect());
+        let mut rows = TopClients::merge(tops.chain([elsewhere]).collect());
         rows.truncate(rules.names_max.min(max));
         rows
     }
@@ -38,37 +38,38 @@ impl Engine {
     }
 }
 
-impl Counted for Engine {
+impl EngineView for Engine {
     fn held(&self) -> Arc<Limiter> {
         Arc::clone(&self.rules.load().limiter)
     }
 
-    fn work(&self) -> Option<Work> {
+    fn work(&self) -> Option<BackendLoad> {
         let (working, busy) = self.load();
         let unpaid = self.meter.lock().unpaid();
         let rules = self.rules.load();
         let (cpus, measured) = (rules.cpus, rules.cost.to_string());
-        Some(Work { working, busy, unpaid, cpus, crowd: self.crowd(), measured })
+        Some(BackendLoad { working, busy, unpaid, cpus, crowd: self.admission_stats(), measured })
     }
 
-    fn top(&self, index: usize) -> Vec<Standing> {
+    fn top(&self, index: usize) -> Vec<HeavyClient> {
         self.heaviest(index, usize::MAX)
     }
 
-    fn heaviest(&self, index: usize, max: usize) -> Vec<Standing> {
+    fn heaviest(&self, index: usize, max: usize) -> Vec<HeavyClient> {
         let now = self.clock.now();
         let rules = self.rules.load();
         let rows = self.rows(index, max, now);
-        let standing = |row: Row| {
+        let standing = |row: TopClient| {
             let reason = rules.limiter.standing_of(index, row.hash, now);
-            Standing { level: reason.level, wait: reason.wait, row }
+            HeavyClient { level: reason.level, wait: reason.wait, row }
         };
         rows.into_iter().map(standing).collect()
     }
 
     fn clients_held(&self, index: usize, above: Nanos) -> Option<usize> {
         let now = self.clock.now();
-        let held = |row: &Row| row.wait > above && now.since(row.last_seen) < GONE;
+        let held =
+            |row: &TopClient| row.wait > above && now.since(row.last_seen) < CLIENT_GONE_AFTER;
         Some(self.rows(index, usize::MAX, now).iter().filter(|row| held(row)).count())
     }
 
@@ -77,30 +78,30 @@ impl Counted for Engine {
         rules.shadow || rules.limiter.limits().get(index).is_some_and(|limit| limit.shadow)
     }
 
-    fn views(&self, max: usize) -> Vec<(&'static str, Vec<Row>)> {
+    fn views(&self, max: usize) -> Vec<(&'static str, Vec<TopClient>)> {
         let now = self.clock.now();
         let of_each = max.saturating_mul(LANE_ROWS);
         let view = |(place, name): (usize, &&'static str)| {
             let lanes = self.lanes.iter();
             let lists = lanes.map(|lane| lane.lock().views.heaviest(place, of_each, now)).collect();
-            let mut rows = Top::merge(lists);
+            let mut rows = TopClients::merge(lists);
             rows.truncate(max);
             (*name, rows)
         };
-        views::NAMES.iter().enumerate().map(view).collect()
+        views::VIEW_NAMES.iter().enumerate().map(view).collect()
     }
 
     fn overrides(&self) -> Option<Vec<Override>> {
         Some(self.overrides.list())
     }
 
-    fn say(&self, said: Override) -> Result<Override, Full> {
+    fn set_override(&self, said: Override) -> Result<Override, OverridesFullError> {
         let said = self.overrides.say(said)?;
         self.publish();
         Ok(said)
     }
 
-    fn undo(&self, id: u64) -> Option<Override> {
+    fn remove_override(&self, id: u64) -> Option<Override> {
         let undone = self.overrides.undo(id)?;
         self.publish();
         Some(undone)

@@ -5,36 +5,41 @@
 //! Each list is bounded. A flood of paths or names competes for the lightest place of the list
 //! (`evenkeel_core::top`).
 
-use evenkeel_core::classify::{self, Attributes, readable};
-use evenkeel_core::key::{KeyHash, KeyHasher, Seed};
+use evenkeel_core::classify::{self, RequestAttributes, readable};
+use evenkeel_core::key::{KeyHash, KeyHasher, KeySeed};
 use evenkeel_core::meter::estimate::{RouteHash, fold};
-use evenkeel_core::top::{Row, Top};
+use evenkeel_core::top::{TopClient, TopClients};
 use evenkeel_core::units::{Cost, Nanos, Time};
 use std::borrow::Cow;
 
 /// The names of the lists, in their order.
-pub const NAMES: [&str; 2] = ["routes", "agents"];
+pub const VIEW_NAMES: [&str; 2] = ["routes", "agents"];
 /// The number of routes, and of user agents, that each thread remembers by name, at some 300 bytes
 /// each.
-const ENTRIES: usize = 512;
+const VIEW_ROWS_MAX: usize = 512;
 
 /// The lists of one lane.
 #[derive(Debug)]
-pub struct Views([Top; 2]);
+pub struct TopViews([TopClients; 2]);
 
 /// The hashes of a request's route and user agent.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen([KeyHash; 2]);
+pub struct ViewKeys([KeyHash; 2]);
 
-impl Default for Views {
-    fn default() -> Views {
-        Views([Top::new(ENTRIES), Top::new(ENTRIES)])
+impl Default for TopViews {
+    fn default() -> TopViews {
+        TopViews([TopClients::new(VIEW_ROWS_MAX), TopClients::new(VIEW_ROWS_MAX)])
     }
 }
 
-impl Views {
+impl TopViews {
     /// Enters the route and the user agent of a new request into the lists.
-    pub fn touch(&mut self, seed: &Seed, request: &impl Attributes, now: Time) -> Seen {
+    pub fn touch(
+        &mut self,
+        seed: &KeySeed,
+        request: &impl RequestAttributes,
+        now: Time,
+    ) -> ViewKeys {
         let path: Cow<'_, str> = classify::normal_path(request.path());
         let route = RouteHash::of(seed, request.method(), &path);
         let agent = request.header("user-agent").unwrap_or_default();
@@ -49,11 +54,11 @@ impl Views {
             [] => "-".to_owned(),
             agent => readable(agent),
         });
-        Seen(seen)
+        ViewKeys(seen)
     }
 
     /// Adds the cost and the wait of a request that has ended.
-    pub fn add(&mut self, seen: Seen, cost: Cost, wait: Nanos, now: Time) {
+    pub fn add(&mut self, seen: ViewKeys, cost: Cost, wait: Nanos, now: Time) {
         for (top, hash) in self.0.iter_mut().zip(seen.0) {
             top.add(hash, cost, wait, now);
         }
@@ -61,7 +66,7 @@ impl Views {
 
     /// The `max` heaviest rows of the list at `place`.
     #[must_use]
-    pub fn heaviest(&self, place: usize, max: usize, now: Time) -> Vec<Row> {
+    pub fn heaviest(&self, place: usize, max: usize, now: Time) -> Vec<TopClient> {
         self.0.get(place).map(|top| top.heaviest(max, now)).unwrap_or_default()
     }
 }

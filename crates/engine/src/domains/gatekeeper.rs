@@ -6,23 +6,23 @@
 //! `evenkeel_core::limiter::orders`. Reports wait in `outbox`. The connections and the delay of
 //! requests are up to the doors.
 
-use super::outbox::{Note, Outbox, Status};
-use crate::counted::{Counted, Work};
-use crate::{GONE, Standing};
+use super::outbox::{ReportOutbox, ReportedStatus, RequestReport};
+use crate::counted::{BackendLoad, EngineView};
+use crate::{CLIENT_GONE_AFTER, HeavyClient};
 use aws_lc_rs::digest::{SHA256, digest};
 use evenkeel_config::settings;
-use evenkeel_core::classify::{self, Attributes, readable};
-use evenkeel_core::key::{KeyHash, Seed};
-use evenkeel_core::limit::{Part, When};
+use evenkeel_core::classify::{self, RequestAttributes, readable};
+use evenkeel_core::key::{KeyHash, KeySeed};
+use evenkeel_core::limit::{KeyPart, LimitCondition};
 use evenkeel_core::limiter::Limiter;
-use evenkeel_core::limiter::orders::{Orders, Word};
-use evenkeel_core::top::{Row, Top};
+use evenkeel_core::limiter::orders::{GatekeeperOrders, OrderVerdict};
+use evenkeel_core::top::{TopClient, TopClients};
 use evenkeel_core::units::{Cost, Nanos, Time};
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::Watch;
-use evenkeel_telemetry::counts::gatekeeper::{GatekeeperCounts, Passed};
+use evenkeel_telemetry::counts::gatekeeper::{GatekeeperCounts, GatekeeperVerdict};
 use evenkeel_telemetry::decision::Decision;
-use evenkeel_telemetry::registry::Held;
+use evenkeel_telemetry::registry::GaugeGuard;
 use parking_lot::Mutex;
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -43,87 +43,87 @@ const VEIL_BYTES: usize = 16;
 
 /// A gatekeeper, shared by the doors that ask it. Its locks (`top`, the outbox) are taken one at a
 /// time.
-pub struct Gatekeeper {
+pub struct GatekeeperEngine {
     /// The reports for the master.
-    pub outbox: Outbox,
+    pub outbox: ReportOutbox,
     /// The gatekeeper's metrics.
     pub counts: Arc<GatekeeperCounts>,
     domain: String,
-    when: When,
-    by: Vec<Part>,
-    log_info: Vec<Part>,
-    orders: Orders,
+    when: LimitCondition,
+    by: Vec<KeyPart>,
+    log_info: Vec<KeyPart>,
+    orders: GatekeeperOrders,
     held: AtomicUsize,
     held_max: usize,
     /// One in this number of refused requests is reported to the master; 0 for none.
     rejected_one_in: u64,
     rejected: AtomicU64,
-    top: Mutex<Top>,
+    top: Mutex<TopClients>,
     clock: Clock,
     watch: Arc<Watch>,
 }
 
 /// A request that is decided on, but neither counted nor reported yet.
-pub struct Judged {
-    keeper: Arc<Gatekeeper>,
+pub struct OrderCheck {
+    keeper: Arc<GatekeeperEngine>,
     identifier: Box<[u8]>,
     hash: KeyHash,
     came: Time,
     log_info: Box<[u8]>,
-    word: Word,
+    word: OrderVerdict,
     /// The outcome. In shadow no request is delayed. A request that would be delayed is refused if
     /// too many are delayed already.
-    passed: Passed,
-    place: Option<Place>,
+    passed: GatekeeperVerdict,
+    place: Option<DelayPlace>,
     shadow: bool,
 }
 
 /// A request that may run, at once or after a delay.
-pub struct Passage {
+pub struct OrderGuard {
     until: Option<Time>,
     /// Whether the request was counted as delayed or refused, even if that was not enforced.
     held_up: bool,
-    place: Option<Place>,
+    place: Option<DelayPlace>,
 }
 
 /// A place among the delayed requests. Dropping it frees the place.
-struct Place {
-    keeper: Arc<Gatekeeper>,
-    _counted: Held,
+struct DelayPlace {
+    keeper: Arc<GatekeeperEngine>,
+    _counted: GaugeGuard,
 }
 
-impl Drop for Place {
+impl Drop for DelayPlace {
     fn drop(&mut self) {
         self.keeper.held.fetch_sub(1, Relaxed);
     }
 }
 
-impl Gatekeeper {
+impl GatekeeperEngine {
     /// Makes a gatekeeper without orders.
     #[must_use]
     pub fn new(
-        settings: &settings::Gatekeeper,
-        seed: Seed,
+        settings: &settings::GatekeeperSettings,
+        seed: KeySeed,
         clock: Clock,
         watch: &Arc<Watch>,
-    ) -> Arc<Gatekeeper> {
+    ) -> Arc<GatekeeperEngine> {
         let (name, by) = (settings.domain.as_str().into(), settings.identifier.clone());
         let at = [settings.master.to_string(), settings.control.to_string()];
         let counts = Arc::new(GatekeeperCounts::new(watch.registry(), &settings.domain, at));
         watch.gatekeepers.lock().push(Arc::clone(&counts));
-        Arc::new(Gatekeeper {
-            outbox: Outbox::default(),
+        Arc::new(GatekeeperEngine {
+            outbox: ReportOutbox::default(),
             counts,
             domain: settings.domain.clone(),
             when: settings.when.clone(),
             by: by.clone(),
             log_info: settings.log_info.clone(),
-            orders: Orders::new(name, by, settings.keys_max, settings.max_delay, seed),
+            orders: GatekeeperOrders::new(name, by, settings.keys_max, settings.max_delay, seed),
             held: AtomicUsize::new(0),
             held_max: settings.held_max,
             rejected_one_in: settings.rejected_one_in,
             rejected: AtomicU64::new(0),
-            top: Mutex::new(Top::new(TOP_KEYS)),
+            top: Mutex::new(TopClients::new(TOP_KEYS)),
             clock,
             watch: Arc::clone(watch),
         })
@@ -138,19 +138,19 @@ impl Gatekeeper {
     /// Whether the gatekeeper's condition matches a request. The first gatekeeper that matches
     /// decides.
     #[must_use]
-    pub fn keeps(&self, request: &impl Attributes) -> bool {
+    pub fn applies_to(&self, request: &impl RequestAttributes) -> bool {
         classify::applies(&self.when, request)
     }
 
     /// The identifier by which the master counts a request.
     #[must_use]
-    pub fn identifier(&self, request: &impl Attributes) -> Vec<u8> {
+    pub fn identifier(&self, request: &impl RequestAttributes) -> Vec<u8> {
         classify::identifier(&self.by, request, veil)
     }
 
     /// The text about a request for the master's log: its parts, separated by spaces.
     #[must_use]
-    pub fn log_info(&self, request: &impl Attributes) -> Vec<u8> {
+    pub fn log_info(&self, request: &impl RequestAttributes) -> Vec<u8> {
         let mut text = classify::identifier(&self.log_info, request, veil);
         text.iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = b' ');
         text
@@ -172,22 +172,26 @@ impl Gatekeeper {
 
     /// Decides on a request of `identifier`, and takes a place for it if it must wait. In shadow
     /// the request passes whatever the decision is.
-    pub fn judge(self: &Arc<Self>, mut identifier: Vec<u8>, shadow: bool, now: Time) -> Judged {
+    pub fn judge(self: &Arc<Self>, mut identifier: Vec<u8>, shadow: bool, now: Time) -> OrderCheck {
         identifier.truncate(IDENTIFIER_BYTES_MAX);
         let hash = self.orders.hash(&identifier);
         let word = self.orders.decide(hash, now);
         let mut place = None;
         let passed = match word {
-            Word::Accepted => Passed::Accepted,
-            Word::Rejected(_) => Passed::Rejected,
-            Word::Delayed(_) if shadow => Passed::Delayed,
-            Word::Delayed(_) => {
+            OrderVerdict::Accepted => GatekeeperVerdict::Accepted,
+            OrderVerdict::Rejected(_) => GatekeeperVerdict::Rejected,
+            OrderVerdict::Delayed(_) if shadow => GatekeeperVerdict::Delayed,
+            OrderVerdict::Delayed(_) => {
                 place = self.place();
-                if place.is_some() { Passed::Delayed } else { Passed::Crowded }
+                if place.is_some() {
+                    GatekeeperVerdict::Delayed
+                } else {
+                    GatekeeperVerdict::Crowded
+                }
             }
         };
         let keeper = Arc::clone(self);
-        Judged {
+        OrderCheck {
             keeper,
             identifier: identifier.into(),
             hash,
@@ -200,10 +204,10 @@ impl Gatekeeper {
         }
     }
 
-    fn place(self: &Arc<Self>) -> Option<Place> {
+    fn place(self: &Arc<Self>) -> Option<DelayPlace> {
         let one_more = |held| (held < self.held_max).then_some(held + 1);
         self.held.fetch_update(Relaxed, Relaxed, one_more).ok()?;
-        Some(Place { keeper: Arc::clone(self), _counted: self.counts.held.hold() })
+        Some(DelayPlace { keeper: Arc::clone(self), _counted: self.counts.held.hold() })
     }
 
     /// Updates the metric of identifiers that must wait. Call it about once a second.
@@ -219,10 +223,10 @@ impl Gatekeeper {
     }
 }
 
-impl Judged {
+impl OrderCheck {
     /// Adds a text for the master's log.
     #[must_use]
-    pub fn noting(mut self, mut log_info: Vec<u8>) -> Judged {
+    pub fn noting(mut self, mut log_info: Vec<u8>) -> OrderCheck {
         log_info.truncate(LOG_INFO_BYTES_MAX);
         self.log_info = log_info.into();
         self
@@ -231,53 +235,55 @@ impl Judged {
     /// If the request is refused: how long the client must wait before it tries again.
     #[must_use]
     pub fn refused(&self) -> Option<Nanos> {
-        let refused = matches!(self.passed, Passed::Rejected | Passed::Crowded) && !self.shadow;
+        let refused =
+            matches!(self.passed, GatekeeperVerdict::Rejected | GatekeeperVerdict::Crowded)
+                && !self.shadow;
         refused.then(|| self.wait())
     }
 
     fn wait(&self) -> Nanos {
         match self.word {
-            Word::Accepted => Nanos::ZERO,
-            Word::Delayed(until) | Word::Rejected(until) => until.since(self.came),
+            OrderVerdict::Accepted => Nanos::ZERO,
+            OrderVerdict::Delayed(until) | OrderVerdict::Rejected(until) => until.since(self.came),
         }
     }
 
     /// Lets the request pass: counts it and reports it to the master.
     #[must_use]
-    pub fn pass(mut self, client: Option<IpAddr>) -> Passage {
+    pub fn pass(mut self, client: Option<IpAddr>) -> OrderGuard {
         self.report(client);
         let until = match self.word {
-            Word::Delayed(until) if !self.shadow => Some(until),
+            OrderVerdict::Delayed(until) if !self.shadow => Some(until),
             _ => None,
         };
         let place = self.place.take();
-        let held_up = self.passed != Passed::Accepted;
-        self.tell(until.map_or(Status::Accepted, Status::Delayed));
-        Passage { until, held_up, place }
+        let held_up = self.passed != GatekeeperVerdict::Accepted;
+        self.tell(until.map_or(ReportedStatus::Accepted, ReportedStatus::Delayed));
+        OrderGuard { until, held_up, place }
     }
 
     /// Refuses the request: counts it, and reports it to the master if it is one of the sample.
     pub fn refuse(self, client: Option<IpAddr>) {
         self.report(client);
         if self.keeper.samples() {
-            self.tell(Status::Rejected);
+            self.tell(ReportedStatus::Rejected);
         }
     }
 
-    fn tell(self, status: Status) {
-        let Judged { keeper, identifier, came, log_info, .. } = self;
-        keeper.outbox.push(Note { status, identifier, came, log_info }, &keeper.counts);
+    fn tell(self, status: ReportedStatus) {
+        let OrderCheck { keeper, identifier, came, log_info, .. } = self;
+        keeper.outbox.push(RequestReport { status, identifier, came, log_info }, &keeper.counts);
     }
 
     /// Counts the outcome of the request. If it was delayed or refused, also logs it and enters it
     /// into the list of the heaviest.
     fn report(&self, client: Option<IpAddr>) {
         let keeper = &self.keeper;
-        keeper.counts.passed(self.passed);
+        keeper.counts.record_verdict(self.passed);
         let verdict = match self.passed {
-            Passed::Accepted => return,
-            Passed::Delayed => "delay",
-            Passed::Rejected | Passed::Crowded => "reject",
+            GatekeeperVerdict::Accepted => return,
+            GatekeeperVerdict::Delayed => "delay",
+            GatekeeperVerdict::Rejected | GatekeeperVerdict::Crowded => "reject",
         };
         let (name, wait) = (shown(&self.identifier), self.wait());
         let decision = Decision {
@@ -290,7 +296,7 @@ impl Judged {
             cost: None,
             shadow: self.shadow,
         };
-        keeper.watch.decided(&decision, self.came);
+        keeper.watch.record_decision(&decision, self.came);
         if let Some(mut top) = keeper.top.try_lock() {
             top.touch(self.hash, self.came, || name);
             top.add(self.hash, Cost::hits(1), wait, self.came);
@@ -298,7 +304,7 @@ impl Judged {
     }
 }
 
-impl Passage {
+impl OrderGuard {
     /// The time until which the request is delayed, if it is.
     #[must_use]
     pub fn until(&self) -> Option<Time> {
@@ -312,7 +318,7 @@ impl Passage {
     }
 
     /// Ends the delay and frees its place.
-    pub fn entered(&mut self) {
+    pub fn end_delay(&mut self) {
         self.place = None;
     }
 }
@@ -338,17 +344,17 @@ fn veil(name: &str, secret: &[u8]) -> String {
     text
 }
 
-impl Counted for Gatekeeper {
+impl EngineView for GatekeeperEngine {
     fn held(&self) -> Arc<Limiter> {
         Arc::clone(self.orders.limiter())
     }
 
-    fn top(&self, _: usize) -> Vec<Standing> {
+    fn top(&self, _: usize) -> Vec<HeavyClient> {
         let now = self.clock.now();
         let rows = self.top.lock().rows(now);
-        let standing = |row: Row| {
+        let standing = |row: TopClient| {
             let reason = self.orders.limiter().standing_of(0, row.hash, now);
-            Standing { level: reason.level, wait: reason.wait, row }
+            HeavyClient { level: reason.level, wait: reason.wait, row }
         };
         rows.into_iter().map(standing).collect()
     }
@@ -356,11 +362,12 @@ impl Counted for Gatekeeper {
     fn clients_held(&self, _: usize, above: Nanos) -> Option<usize> {
         let now = self.clock.now();
         let rows = self.top.lock().rows(now);
-        let held = |row: &&Row| row.wait > above && now.since(row.last_seen) < GONE;
+        let held =
+            |row: &&TopClient| row.wait > above && now.since(row.last_seen) < CLIENT_GONE_AFTER;
         Some(rows.iter().filter(held).count())
     }
 
-    fn work(&self) -> Option<Work> {
+    fn work(&self) -> Option<BackendLoad> {
         None
     }
 }

@@ -19,7 +19,7 @@ const NOTE_BYTES: usize = 96;
 
 /// The outcome of a request, as reported to the master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
+pub enum ReportedStatus {
     /// The request ran at once.
     Accepted,
     /// The request was delayed until this time.
@@ -30,9 +30,9 @@ pub enum Status {
 
 /// The report of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
+pub struct RequestReport {
     /// The outcome of the request.
-    pub status: Status,
+    pub status: ReportedStatus,
     /// The identifier that the master counts the request by.
     pub identifier: Box<[u8]>,
     /// When the request arrived.
@@ -41,7 +41,7 @@ pub struct Note {
     pub log_info: Box<[u8]>,
 }
 
-impl Note {
+impl RequestReport {
     /// The size of the report, in memory and on the wire.
     fn bytes(&self) -> usize {
         NOTE_BYTES + self.identifier.len() + self.log_info.len()
@@ -50,17 +50,17 @@ impl Note {
 
 /// The reports that wait to be sent.
 #[derive(Default)]
-pub struct Outbox {
+pub struct ReportOutbox {
     /// The waiting reports; `None` while the master is unreachable.
-    notes: Mutex<Option<Vec<Note>>>,
+    notes: Mutex<Option<Vec<RequestReport>>>,
     /// The bytes of all reports that wait or are being sent.
     bytes: AtomicUsize,
     wake: Notify,
 }
 
-impl Outbox {
+impl ReportOutbox {
     /// Adds a report, if the master is connected and there is room. Otherwise counts it as lost.
-    pub fn push(&self, note: Note, counts: &GatekeeperCounts) {
+    pub fn push(&self, note: RequestReport, counts: &GatekeeperCounts) {
         let mut notes = self.notes.lock();
         let Some(notes) = notes.as_mut() else { return counts.away.increment(1) };
         let bytes = note.bytes();
@@ -80,20 +80,20 @@ impl Outbox {
             notes.get_or_insert_default();
         } else if let Some(dropped) = notes.take() {
             counts.away.increment(dropped.len() as u64);
-            self.sent(&dropped);
+            self.release(&dropped);
         }
     }
 
-    /// Takes out all waiting reports. They count towards the bound until [`sent`](Self::sent) is
+    /// Takes out all waiting reports. They count towards the bound until [`release`](Self::sent) is
     /// called with them.
     #[must_use]
-    pub fn take(&self) -> Vec<Note> {
+    pub fn take(&self) -> Vec<RequestReport> {
         self.notes.lock().as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Frees the room of reports that were taken, whether they were sent or not.
-    pub fn sent(&self, notes: &[Note]) {
-        let bytes = notes.iter().map(Note::bytes).sum();
+    pub fn release(&self, notes: &[RequestReport]) {
+        let bytes = notes.iter().map(RequestReport::bytes).sum();
         self.bytes.fetch_sub(bytes, Relaxed);
     }
 
@@ -114,15 +114,20 @@ mod tests {
     use super::*;
     use evenkeel_telemetry::registry::Registry;
 
-    fn note(size: usize) -> Note {
+    fn note(size: usize) -> RequestReport {
         let identifier = vec![b'x'; size].into();
-        Note { status: Status::Accepted, identifier, came: Time(1), log_info: Box::default() }
+        RequestReport {
+            status: ReportedStatus::Accepted,
+            identifier,
+            came: Time(1),
+            log_info: Box::default(),
+        }
     }
 
     #[test]
     fn nothing_is_kept_for_a_master_that_is_away() {
         let counts = GatekeeperCounts::new(&Registry::default(), "d", Default::default());
-        let outbox = Outbox::default();
+        let outbox = ReportOutbox::default();
         outbox.push(note(1), &counts);
         assert!(outbox.is_empty() && outbox.take().is_empty());
         outbox.set_open(true, &counts);
@@ -137,7 +142,7 @@ mod tests {
     #[test]
     fn a_master_that_reads_slowly_misses_messages_and_takes_no_more_memory() {
         let counts = GatekeeperCounts::new(&Registry::default(), "d", Default::default());
-        let outbox = Outbox::default();
+        let outbox = ReportOutbox::default();
         outbox.set_open(true, &counts);
         for _ in 0..100 {
             outbox.push(note(65_536), &counts);
@@ -149,7 +154,7 @@ mod tests {
         // Reports that are being sent still count.
         outbox.push(note(65_536), &counts);
         assert_eq!(counts.full.get(), 101 - fit as u64);
-        outbox.sent(&taken);
+        outbox.release(&taken);
         assert!(outbox.is_empty());
         outbox.push(note(65_536), &counts);
         assert_eq!(outbox.take().len(), 1);

@@ -1,7 +1,7 @@
 use super::*;
-use evenkeel_core::bucket::debt::Debt;
-use evenkeel_core::bucket::history::History;
-use evenkeel_core::limit::{Part, Unit, When};
+use evenkeel_core::bucket::debt::DebtBucket;
+use evenkeel_core::bucket::history::RequestHistory;
+use evenkeel_core::limit::{KeyPart, LimitCondition, LimitUnit};
 use evenkeel_core::units::{Rate, Weight};
 
 pub(super) const MS: u64 = 1_000_000;
@@ -12,20 +12,20 @@ pub(super) fn at(ms: u64) -> Time {
 }
 
 pub(super) fn h(interval: u64, burst: usize) -> Algorithm {
-    Algorithm::History(History::new(burst, Nanos::from_millis(interval)).expect("a history"))
+    Algorithm::History(RequestHistory::new(burst, Nanos::from_millis(interval)).expect("a history"))
 }
 
 pub(super) fn k(interval: u64, burst: u64) -> Algorithm {
     let rate = Rate::per(Cost::hits(1), Nanos::from_millis(interval)).expect("a rate");
-    Algorithm::Debt(Debt::new(rate, Cost::hits(burst)))
+    Algorithm::Debt(DebtBucket::new(rate, Cost::hits(burst)))
 }
 
-pub(super) fn domain(rules: &[Algorithm]) -> Domain {
+pub(super) fn domain(rules: &[Algorithm]) -> MasterDomain {
     let rule = |algorithm: &Algorithm| Limit {
         name: "d".into(),
-        by: vec![Part::Tag],
-        when: When::default(),
-        unit: Unit::Hits,
+        by: vec![KeyPart::Tag],
+        when: LimitCondition::default(),
+        unit: LimitUnit::Hits,
         algorithm: algorithm.clone(),
         action: None,
         weight: Weight::ONE,
@@ -33,7 +33,7 @@ pub(super) fn domain(rules: &[Algorithm]) -> Domain {
         shadow: false,
     };
     let rules = rules.iter().map(rule).collect();
-    let settings = Master {
+    let settings = MasterSettings {
         accounting: ([127, 0, 0, 1], 0).into(),
         control: ([127, 0, 0, 1], 0).into(),
         allow: Vec::new(),
@@ -43,13 +43,13 @@ pub(super) fn domain(rules: &[Algorithm]) -> Domain {
         drain: std::time::Duration::ZERO,
         domains: Vec::new(),
     };
-    let named = master::Domain { name: "d".to_owned(), rules };
-    Domain::new(&named, &settings, Arc::default(), Seed([7; 16]), Clock::start())
+    let named = master::DomainSettings { name: "d".to_owned(), rules };
+    MasterDomain::new(&named, &settings, Arc::default(), KeySeed([7; 16]), Clock::start())
 }
 
 /// The decisions of a gatekeeper without latency on requests at these times: `A` (passes), `D` and
 /// until when (delayed), or `R` (refused, beyond five seconds). Also the last order.
-fn gate(domain: &Domain, times: &[u64]) -> String {
+fn gate(domain: &MasterDomain, times: &[u64]) -> String {
     let (mut until, mut all) = (at(0), Vec::new());
     for ms in times {
         let now = at(*ms);
@@ -62,7 +62,7 @@ fn gate(domain: &Domain, times: &[u64]) -> String {
             0 => "A".to_owned(),
             _ => format!("D{}", start.since(at(0)).0 / MS),
         });
-        if let Heard::Until(told) = domain.hear(b"c", start, now) {
+        if let RecordOutcome::Until(told) = domain.record_request(b"c", start, now) {
             until = until.max(told);
         }
     }
@@ -70,11 +70,11 @@ fn gate(domain: &Domain, times: &[u64]) -> String {
 }
 
 /// The order after each request, in milliseconds; a dash if there is none.
-fn told(domain: &Domain, times: &[(u64, u64)]) -> String {
-    let one = |(start, now): &(u64, u64)| match domain.hear(b"c", at(*start), at(*now)) {
-        Heard::Until(until) => (until.since(at(0)).0 / MS).to_string(),
-        Heard::Free => "-".to_owned(),
-        Heard::Stale => "stale".to_owned(),
+fn told(domain: &MasterDomain, times: &[(u64, u64)]) -> String {
+    let one = |(start, now): &(u64, u64)| match domain.record_request(b"c", at(*start), at(*now)) {
+        RecordOutcome::Until(until) => (until.since(at(0)).0 / MS).to_string(),
+        RecordOutcome::Free => "-".to_owned(),
+        RecordOutcome::Stale => "stale".to_owned(),
     };
     times.iter().map(one).collect::<Vec<_>>().join(" ")
 }
@@ -151,7 +151,7 @@ fn identifiers_of_any_bytes_are_limited_apart() {
     let names: [&[u8]; 6] =
         [b"", b"constructor", b"__proto__", b"a;b", &[b'x'; 300], &[0xff; 65_536]];
     for name in names {
-        assert_eq!(domain.hear(name, at(0), at(0)), Heard::Until(at(500)));
+        assert_eq!(domain.record_request(name, at(0), at(0)), RecordOutcome::Until(at(500)));
     }
     let rows = domain.top(0);
     assert!(rows.iter().any(|standing| standing.row.name == "constructor"), "{}", rows.len());
@@ -162,8 +162,8 @@ fn the_list_sees_a_fair_part_of_a_flood() {
     let domain = domain(&[k(500, 3)]);
     let count = 64_000;
     for n in 0..count {
-        domain.hear(b"heavy", at(0), at(0));
-        domain.hear(format!("other-{n}").as_bytes(), at(0), at(0));
+        domain.record_request(b"heavy", at(0), at(0));
+        domain.record_request(format!("other-{n}").as_bytes(), at(0), at(0));
     }
     let rows = domain.top(0);
     assert_eq!(rows[0].row.name, "heavy");
@@ -176,7 +176,7 @@ fn the_list_sees_a_fair_part_of_a_flood() {
 fn newcomers_are_told_what_is_in_force_within_a_bound() {
     let domain = domain(&[h(500, 1)]);
     for (name, ms) in [(b"a", 0), (b"b", 100), (b"c", 100), (b"d", 100)] {
-        domain.hear(name, at(ms), at(ms));
+        domain.record_request(name, at(ms), at(ms));
     }
     let told = |now| {
         let mut all = Vec::new();
@@ -189,6 +189,6 @@ fn newcomers_are_told_what_is_in_force_within_a_bound() {
     };
     assert_eq!(told(at(100)).len(), 3, "there is room for three");
     assert_eq!(told(at(500)), [(b"b".to_vec(), 600), (b"c".to_vec(), 600)]);
-    domain.hear(b"d", at(10_000), at(10_000));
+    domain.record_request(b"d", at(10_000), at(10_000));
     assert_eq!(told(at(10_000)), [(b"d".to_vec(), 10_500)], "those that are over make room");
 }

@@ -4,16 +4,16 @@
 //! Everything else works as for live requests, so the decisions are those that would have been made
 //! at the time. The caller is `cli::replay`.
 
-use crate::{Desk, Engine, Lane};
+use crate::{Engine, EngineLane, LaneShared};
 use evenkeel_core::limiter::Reason;
 use evenkeel_core::units::Time;
-use evenkeel_runtime::clock::Stopped;
+use evenkeel_runtime::clock::FrozenClock;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// A decision that delayed, held, queued or refused a request, or would have in shadow.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Note {
+pub struct PlaybackNote {
     /// `hold`, `delay`, `queue` or `reject`.
     pub verdict: &'static str,
     /// The limit, the bucket and its level, and how long the request waits or the client must stay
@@ -24,24 +24,24 @@ pub struct Note {
 }
 
 impl Engine {
-    /// A handle for a replay. [`Lane::stand_at`] sets the time, and decisions are noted
-    /// ([`Lane::notes`]) instead of counted and logged.
+    /// A handle for a replay. [`EngineLane::stand_at`] sets the time, and decisions are noted
+    /// ([`EngineLane::notes`]) instead of counted and logged.
     #[must_use]
-    pub fn playback(self: &Arc<Engine>) -> Lane {
+    pub fn playback(self: &Arc<Engine>) -> EngineLane {
         let (engine, books) = (Arc::clone(self), Arc::clone(&self.lanes[0]));
         let notes = Some(Mutex::default());
-        Lane(Arc::new(Desk { engine, books, stopped: Stopped::default(), notes }))
+        EngineLane(Arc::new(LaneShared { engine, books, stopped: FrozenClock::default(), notes }))
     }
 }
 
-impl Lane {
+impl EngineLane {
     /// Sets the time of this lane to `now`, whatever the clock says.
     pub fn stand_at(&self, now: Time) {
-        self.0.stopped.stand_at(now);
+        self.0.stopped.freeze_at(now);
     }
 
     /// Moves the decisions since the last call into `into`. There are none if the lane logs them.
-    pub fn notes(&self, into: &mut Vec<Note>) {
+    pub fn notes(&self, into: &mut Vec<PlaybackNote>) {
         if let Some(notes) = &self.0.notes {
             into.append(&mut notes.lock());
         }

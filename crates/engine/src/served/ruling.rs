@@ -2,10 +2,10 @@
 //!
 //! No decision is made here. The form of the log line and the counters: `watch`.
 
-use super::Note;
-use crate::{Lane, Rules, named};
-use evenkeel_core::classify::Key;
-use evenkeel_core::limiter::{Reason, Shadowed, Ticket};
+use super::PlaybackNote;
+use crate::{EngineLane, EngineRules, named};
+use evenkeel_core::classify::LimitKey;
+use evenkeel_core::limiter::{Reason, ShadowEffect, Ticket};
 use evenkeel_core::meter::Measure;
 use evenkeel_core::units::{Cost, Time};
 use evenkeel_telemetry::decision::Decision;
@@ -13,32 +13,32 @@ use std::net::IpAddr;
 
 /// The outcome of a request: `hold`, `delay`, `queue` or `reject`, enforced or in shadow.
 #[derive(Clone, Copy)]
-pub(crate) struct Ruling {
+pub(crate) struct ReportedOutcome {
     verdict: &'static str,
     /// Whether the outcome is not enforced.
     shadow: bool,
 }
 
-impl Ruling {
-    pub(crate) fn new(verdict: &'static str, shadow: bool) -> Ruling {
-        Ruling { verdict, shadow }
+impl ReportedOutcome {
+    pub(crate) fn new(verdict: &'static str, shadow: bool) -> ReportedOutcome {
+        ReportedOutcome { verdict, shadow }
     }
 }
 
-impl Lane {
+impl EngineLane {
     /// Counts and logs a request that was held, delayed, queued or refused, or would have been in
     /// shadow. Locks the books of the lane for a moment.
     pub(crate) fn report(
         &self,
-        ruling: Ruling,
-        rules: &Rules,
+        ruling: ReportedOutcome,
+        rules: &EngineRules,
         client: IpAddr,
         reason: Reason,
         cost: Option<(Cost, Measure)>,
     ) {
-        let Ruling { verdict, shadow } = ruling;
+        let ReportedOutcome { verdict, shadow } = ruling;
         if let Some(notes) = &self.0.notes {
-            return notes.lock().push(Note { verdict, reason, shadow });
+            return notes.lock().push(PlaybackNote { verdict, reason, shadow });
         }
         let index = usize::from(reason.key.limit);
         let name = self.0.books.lock().name(index, reason.key.hash);
@@ -57,31 +57,31 @@ impl Lane {
             cost,
             shadow,
         };
-        self.0.engine.watch.decided(&decision, self.0.now());
+        self.0.engine.watch.record_decision(&decision, self.0.now());
     }
 
     /// Logs the action that limits in shadow would have taken on an admitted request. Returns
     /// whether there is one. `latest` is the request's bucket furthest in debt.
     pub(crate) fn report_shadows(
         &self,
-        rules: &Rules,
+        rules: &EngineRules,
         ticket: &Ticket,
-        latest: Option<Key>,
+        latest: Option<LimitKey>,
         client: IpAddr,
         now: Time,
     ) -> bool {
         let shadowed = ticket.shadowed();
-        if let Some(Shadowed { action, reason }) = shadowed {
-            self.report(Ruling::new(action.name(), true), rules, client, reason, None);
+        if let Some(ShadowEffect { action, reason }) = shadowed {
+            self.report(ReportedOutcome::new(action.name(), true), rules, client, reason, None);
         }
         let behind = match rules.shadow {
             true => latest,
-            false => rules.limiter.latest_in_shadow(ticket.keys(), now),
+            false => rules.limiter.furthest_in_shadow_debt(ticket.keys(), now),
         };
         if let Some(key) = behind {
             // In shadow the length of the wait is unknown, but the bucket that causes it is known.
-            let reason = rules.limiter.standing_beside(ticket, key, now);
-            self.report(Ruling::new("queue", true), rules, client, reason, None);
+            let reason = rules.limiter.standing_without_own(ticket, key, now);
+            self.report(ReportedOutcome::new("queue", true), rules, client, reason, None);
         }
         behind.is_some() || shadowed.is_some()
     }

@@ -5,11 +5,11 @@
 //! in the same order. A question without an answer is decided here, as without a store. The door
 //! chooses the store.
 
-use super::{Batch, Rules, TagLane, Told, told};
+use super::{TagAnswer, TagBatch, TagEngineRules, TagLane, ask_state};
 use evenkeel_core::bucket::Algorithm;
-use evenkeel_core::classify::Key;
+use evenkeel_core::classify::LimitKey;
 use evenkeel_core::limiter::Limiter;
-use evenkeel_core::limiter::told::Word;
+use evenkeel_core::limiter::told::StoreBucketState;
 use evenkeel_core::units::{Cost, Nanos, Time};
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -17,9 +17,9 @@ use std::sync::Arc;
 
 /// One question about a tag, and its answer.
 #[derive(Clone)]
-pub struct Question {
+pub struct TagQuestion {
     /// The tag's bucket in this process.
-    pub key: Key,
+    pub key: LimitKey,
     /// The tag itself.
     pub tag: Box<[u8]>,
     /// The algorithm by which the tag is counted.
@@ -27,7 +27,7 @@ pub struct Question {
     /// The number of hits asked for, all or none.
     pub cost: Cost,
     /// The answer of the store; `None` if there is none and this process decides.
-    pub word: Option<Word>,
+    pub word: Option<StoreBucketState>,
     /// Whether the decision of this process must be reported to the store.
     pub owes: bool,
     /// Whether this process decided, and served the hits.
@@ -39,16 +39,16 @@ pub struct Question {
 }
 
 /// The questions of one pass over the input.
-pub struct Asked {
-    rules: Arc<Rules>,
+pub struct TagQuestions {
+    rules: Arc<TagEngineRules>,
     /// The open questions, in the order of the input. The second pass takes them from the front.
-    pub questions: VecDeque<Question>,
+    pub questions: VecDeque<TagQuestion>,
     /// The questions that were answered in the second pass.
-    pub answered: Vec<Question>,
+    pub answered: Vec<TagQuestion>,
 }
 
-impl Asked {
-    pub(super) fn rules(&self) -> &Rules {
+impl TagQuestions {
+    pub(super) fn rules(&self) -> &TagEngineRules {
         &self.rules
     }
 
@@ -60,17 +60,17 @@ impl Asked {
 }
 
 /// How a batch is decided.
-pub(super) enum By {
+pub(super) enum DecidedBy {
     /// By the limiter of this process.
     Here,
     /// Not yet: the first pass notes the questions.
-    Noted(VecDeque<Question>),
+    Noted(VecDeque<TagQuestion>),
     /// By the store's answers: the second pass replies.
-    Told(Asked),
+    Told(TagQuestions),
 }
 
-impl PartialEq for By {
-    fn eq(&self, other: &By) -> bool {
+impl PartialEq for DecidedBy {
+    fn eq(&self, other: &DecidedBy) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 }
@@ -79,26 +79,28 @@ impl TagLane {
     /// Begins a batch that only notes the questions. Its replies are placeholders, and it counts no
     /// questions.
     #[must_use]
-    pub fn note(&self, client: Option<IpAddr>) -> Batch<'_> {
-        self.batch_by(By::Noted(VecDeque::new()), client, self.tags.clock.now())
+    pub fn note(&self, client: Option<IpAddr>) -> TagBatch<'_> {
+        self.batch_by(DecidedBy::Noted(VecDeque::new()), client, self.tags.clock.now())
     }
 
     /// Begins the batch that replies to the questions that were noted.
     #[must_use]
-    pub fn tell(&self, client: Option<IpAddr>, asked: Asked) -> Batch<'_> {
-        self.batch_by(By::Told(asked), client, self.tags.clock.now())
+    pub fn tell(&self, client: Option<IpAddr>, asked: TagQuestions) -> TagBatch<'_> {
+        self.batch_by(DecidedBy::Told(asked), client, self.tags.clock.now())
     }
 }
 
-impl Batch<'_> {
+impl TagBatch<'_> {
     /// Ends the batch and returns its questions.
     #[must_use]
-    pub fn asked(mut self) -> Asked {
+    pub fn asked(mut self) -> TagQuestions {
         let rules = Arc::clone(&self.books.rules);
-        match std::mem::replace(&mut self.by, By::Here) {
-            By::Told(asked) => asked,
-            By::Noted(questions) => Asked { rules, questions, answered: Vec::new() },
-            By::Here => Asked { rules, questions: VecDeque::new(), answered: Vec::new() },
+        match std::mem::replace(&mut self.by, DecidedBy::Here) {
+            DecidedBy::Told(asked) => asked,
+            DecidedBy::Noted(questions) => TagQuestions { rules, questions, answered: Vec::new() },
+            DecidedBy::Here => {
+                TagQuestions { rules, questions: VecDeque::new(), answered: Vec::new() }
+            }
         }
     }
 
@@ -114,17 +116,17 @@ impl Batch<'_> {
     pub(super) fn told_elsewhere(
         &mut self,
         algorithm: &Algorithm,
-        key: Key,
+        key: LimitKey,
         tag: &[u8],
         hits: u64,
-    ) -> Told {
+    ) -> TagAnswer {
         match &mut self.by {
-            By::Noted(questions) => {
+            DecidedBy::Noted(questions) => {
                 let (algorithm, cost) = (algorithm.clone(), Cost::hits(hits));
                 let (word, owes, served_here) = (None, false, false);
                 let (known, known_at) = (Time::ZERO, Time::ZERO);
                 let tag = tag.into();
-                questions.push_back(Question {
+                questions.push_back(TagQuestion {
                     key,
                     tag,
                     algorithm,
@@ -135,12 +137,12 @@ impl Batch<'_> {
                     known,
                     known_at,
                 });
-                told(&Algorithm::Debt(super::nothing()), 0, Nanos::ZERO, hits, self.now)
+                ask_state(&Algorithm::Debt(super::nothing()), 0, Nanos::ZERO, hits, self.now)
             }
-            By::Told(asked) => {
+            DecidedBy::Told(asked) => {
                 // The second pass asks the same questions, so there is always one.
                 let Some(mut question) = asked.questions.pop_front() else {
-                    return told(algorithm, 0, Nanos::ZERO, hits, self.now);
+                    return ask_state(algorithm, 0, Nanos::ZERO, hits, self.now);
                 };
                 let (told, wait) = answer(&asked.rules.limiter, &mut question, hits, self.now);
                 // The lists and counters belong to the current limits, so questions from before a
@@ -151,23 +153,28 @@ impl Batch<'_> {
                     self.count(key, tag, hits, wait);
                 }
                 match self.shadows(key) {
-                    true => Told { served: true, retry: None, ..told },
+                    true => TagAnswer { served: true, retry: None, ..told },
                     false => told,
                 }
             }
-            By::Here => told(algorithm, 0, Nanos::ZERO, hits, self.now),
+            DecidedBy::Here => ask_state(algorithm, 0, Nanos::ZERO, hits, self.now),
         }
     }
 }
 
 /// The state of the tag of a question, and how long its hits have to wait.
-fn answer(limiter: &Limiter, question: &mut Question, hits: u64, now: Time) -> (Told, Nanos) {
+fn answer(
+    limiter: &Limiter,
+    question: &mut TagQuestion,
+    hits: u64,
+    now: Time,
+) -> (TagAnswer, Nanos) {
     let (key, algorithm) = (question.key, &question.algorithm);
     let Some(word) = question.word else {
         let wait = limiter.hit_by(algorithm, key, hits, now);
         question.served_here = wait == Nanos::ZERO;
         let state = now.plus(limiter.ahead(key, now)).0;
-        return (told(algorithm, state, wait, hits, now), wait);
+        return (ask_state(algorithm, state, wait, hits, now), wait);
     };
     let clock = word.clock;
     let before = clock.plus(word.before).0;
@@ -176,5 +183,5 @@ fn answer(limiter: &Limiter, question: &mut Question, hits: u64, now: Time) -> (
         // The store has refused, so the wait is above zero even if rounding says otherwise.
         false => algorithm.wait(&[before], question.cost, clock).max(Nanos(1)),
     };
-    (told(algorithm, clock.plus(word.after).0, wait, hits, clock), wait)
+    (ask_state(algorithm, clock.plus(word.after).0, wait, hits, clock), wait)
 }

@@ -4,18 +4,18 @@
 //! Hits are noted when they are served. Tags share out no CPUs, so the number of instances changes
 //! none of their limits. The interface: `together`.
 
-use super::{TOP_KEYS, Tags};
-use crate::together::{Named, Spent, Together, heaviest};
+use super::{TOP_KEYS, TagEngine};
+use crate::together::{NamedClient, PendingDeltas, Replicated, heaviest};
 use evenkeel_core::key::KeyHash;
-use evenkeel_core::replica::Shared;
+use evenkeel_core::replica::ReplicatedLimit;
 use evenkeel_core::units::{Cost, Nanos};
 
-impl Together for Tags {
-    fn share(&self) {
-        self.lanes.iter().for_each(|lane| lane.lock().spent = Some(Spent::default()));
+impl Replicated for TagEngine {
+    fn start_sharing(&self) {
+        self.lanes.iter().for_each(|lane| lane.lock().spent = Some(PendingDeltas::default()));
     }
 
-    fn shared(&self) -> Vec<Shared> {
+    fn shared(&self) -> Vec<ReplicatedLimit> {
         let rules = self.rules.load();
         rules.marks.shared(rules.limiter.limits(), 1.0)
     }
@@ -25,7 +25,7 @@ impl Together for Tags {
         taken.map(|spent| spent.show(each)).sum()
     }
 
-    fn hear(&self, fingerprint: u64, _: u128, key: KeyHash, amount: Cost, age: Nanos) {
+    fn apply_delta(&self, fingerprint: u64, _: u128, key: KeyHash, amount: Cost, age: Nanos) {
         let (rules, now) = (self.rules.load(), self.clock.now());
         if let Some(index) = rules.marks.place(fingerprint) {
             rules.limiter.absorb(index, key, amount, now.minus(age), now);
@@ -33,14 +33,14 @@ impl Together for Tags {
         }
     }
 
-    fn hear_short(&self, fingerprint: u64, key: KeyHash, missing: Cost) {
+    fn apply_deficit(&self, fingerprint: u64, key: KeyHash, missing: Cost) {
         let rules = self.rules.load();
         if let Some(index) = rules.marks.place(fingerprint) {
-            rules.limiter.absorb_state(index, key, missing, self.clock.now());
+            rules.limiter.apply_remote_deficit(index, key, missing, self.clock.now());
         }
     }
 
-    fn hear_name(&self, fingerprint: u64, key: KeyHash, name: &str) {
+    fn apply_name(&self, fingerprint: u64, key: KeyHash, name: &str) {
         self.elsewhere.name(fingerprint, key, name, self.clock.now());
     }
 
@@ -49,7 +49,7 @@ impl Together for Tags {
         rules.marks.short(&rules.limiter, max, self.clock.now())
     }
 
-    fn heaviest(&self, max: usize) -> Vec<Named> {
+    fn heaviest(&self, max: usize) -> Vec<NamedClient> {
         heaviest(self, &self.rules.load().marks, max)
     }
 
@@ -57,5 +57,5 @@ impl Together for Tags {
         None
     }
 
-    fn share_of(&self, _: f64) {}
+    fn set_total_cpus(&self, _: f64) {}
 }

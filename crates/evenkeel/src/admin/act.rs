@@ -6,13 +6,13 @@
 //! lasts and what it affects: `engine::counted::overrides`.
 
 use super::DoorEngine;
-use super::answer::Desk;
-use super::live::Who;
+use super::answer::AdminShared;
+use super::live::ClientKey;
 use evenkeel_core::key::KeyHash;
-use evenkeel_core::limit::Action;
+use evenkeel_core::limit::LimitAction;
 use evenkeel_core::units::{Nanos, SECOND, Time, Weight};
-use evenkeel_engine::Standing;
-use evenkeel_engine::counted::overrides::{Effect, Override};
+use evenkeel_engine::HeavyClient;
+use evenkeel_engine::counted::overrides::{Override, OverrideEffect};
 use evenkeel_telemetry::printable::printable;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -22,14 +22,14 @@ const LENGTH_MAX_SECS: u64 = 86_400;
 /// The duration of an override in seconds if the order contains none.
 const LENGTH_DEFAULT_SECS: u64 = 3_600;
 /// The range of weights that a client may have.
-const WEIGHTS: std::ops::RangeInclusive<f64> = 0.01..=100.0;
+const WEIGHT_RANGE: std::ops::RangeInclusive<f64> = 0.01..=100.0;
 
 /// An order as it is sent.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Order {
+pub struct OverrideOrder {
     #[serde(rename = "do")]
-    what: What,
+    what: OrderKind,
     /// The id of the override, for `undo`.
     override_id: Option<u64>,
     door: Option<String>,
@@ -43,7 +43,7 @@ pub struct Order {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum What {
+enum OrderKind {
     Exempt,
     Weigh,
     Clear,
@@ -52,7 +52,7 @@ enum What {
 
 /// Why an order is not carried out. Nothing has changed then.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum OrderError {
     #[error("not an order: {0}")]
     Form(String),
     #[error("`{0}` is missing")]
@@ -65,19 +65,19 @@ pub enum Fault {
     Override(u64),
     #[error("for_seconds must be from 1 to {LENGTH_MAX_SECS}; for longer, use the configuration")]
     Length,
-    #[error("weight must be from {} to {}, and not 1", WEIGHTS.start(), WEIGHTS.end())]
+    #[error("weight must be from {} to {}, and not 1", WEIGHT_RANGE.start(), WEIGHT_RANGE.end())]
     Weight,
     #[error("clients of this door can be neither exempted nor weighed, only cleared")]
     Door,
     #[error("weights matter where requests wait for room; this limit's action is {0}")]
-    Action(Action),
+    Action(LimitAction),
     #[error(transparent)]
-    Full(#[from] evenkeel_engine::counted::overrides::Full),
+    Full(#[from] evenkeel_engine::counted::overrides::OverridesFullError),
 }
 
 /// An override as it is shown.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Shown {
+pub struct ShownOverride {
     /// The id to undo it with.
     pub override_id: u64,
     pub door: &'static str,
@@ -108,18 +108,18 @@ pub fn hash(id: &str) -> Option<KeyHash> {
 }
 
 /// The client that an order is about.
-struct Target<'a> {
+struct OrderTarget<'a> {
     door: &'a DoorEngine,
     index: usize,
     limit: String,
     hash: KeyHash,
     key: String,
-    action: Action,
+    action: LimitAction,
 }
 
-impl Desk {
+impl AdminShared {
     /// Returns all overrides of all doors.
-    pub fn overrides(&self) -> Vec<Shown> {
+    pub fn overrides(&self) -> Vec<ShownOverride> {
         let now = self.sources.clock.now();
         let mut all = Vec::new();
         for door in &self.sources.engines {
@@ -132,26 +132,26 @@ impl Desk {
     /// Carries out the order in `body`, sent by `peer`.
     ///
     /// # Errors
-    /// [`Fault`]; nothing has changed then.
-    pub fn act(&self, body: &[u8], peer: IpAddr) -> Result<(), Fault> {
-        let order: Order = serde_json::from_slice(body)
-            .map_err(|why| Fault::Form(printable(&why.to_string()).into_owned()))?;
-        if order.what == What::Undo {
-            return self.undo(order.override_id.ok_or(Fault::Missing("override_id"))?, peer);
+    /// [`OrderError`]; nothing has changed then.
+    pub fn act(&self, body: &[u8], peer: IpAddr) -> Result<(), OrderError> {
+        let order: OverrideOrder = serde_json::from_slice(body)
+            .map_err(|why| OrderError::Form(printable(&why.to_string()).into_owned()))?;
+        if order.what == OrderKind::Undo {
+            return self.undo(order.override_id.ok_or(OrderError::Missing("override_id"))?, peer);
         }
         let target = self.target(&order)?;
         let effect = match order.what {
-            What::Clear => return self.clear(&target, peer),
-            What::Weigh => Effect::Weigh(weight(&order, &target)?),
-            What::Exempt | What::Undo => Effect::Exempt,
+            OrderKind::Clear => return self.clear(&target, peer),
+            OrderKind::Weigh => OverrideEffect::Weigh(weight(&order, &target)?),
+            OrderKind::Exempt | OrderKind::Undo => OverrideEffect::Exempt,
         };
         let seconds = order.for_seconds.unwrap_or(LENGTH_DEFAULT_SECS);
         if !(1..=LENGTH_MAX_SECS).contains(&seconds) {
-            return Err(Fault::Length);
+            return Err(OrderError::Length);
         }
-        target.door.engine.overrides().ok_or(Fault::Door)?;
+        target.door.engine.overrides().ok_or(OrderError::Door)?;
         let now = self.sources.clock.now();
-        let said = target.door.engine.say(Override {
+        let said = target.door.engine.set_override(Override {
             id: 0,
             limit: target.limit,
             key: target.key,
@@ -169,9 +169,9 @@ impl Desk {
         Ok(())
     }
 
-    fn clear(&self, target: &Target<'_>, peer: IpAddr) -> Result<(), Fault> {
+    fn clear(&self, target: &OrderTarget<'_>, peer: IpAddr) -> Result<(), OrderError> {
         if !target.door.engine.held().forgive(target.index, target.hash) {
-            return Err(Fault::Limit);
+            return Err(OrderError::Limit);
         }
         tracing::warn!(
             target: "evenkeel::admin", by = %peer, door = target.door.door, limit = target.limit,
@@ -180,12 +180,12 @@ impl Desk {
         Ok(())
     }
 
-    fn undo(&self, id: u64, peer: IpAddr) -> Result<(), Fault> {
+    fn undo(&self, id: u64, peer: IpAddr) -> Result<(), OrderError> {
         let mut undone = self.sources.engines.iter().filter_map(|door| {
-            let said = door.engine.undo(id)?;
+            let said = door.engine.remove_override(id)?;
             Some((door.door, said))
         });
-        let (door, said) = undone.next().ok_or(Fault::Override(id))?;
+        let (door, said) = undone.next().ok_or(OrderError::Override(id))?;
         tracing::warn!(
             target: "evenkeel::admin", by = %peer, door, limit = said.limit, key = said.key,
             "do" = "undo", "an operator has undone an override"
@@ -193,8 +193,8 @@ impl Desk {
         Ok(())
     }
 
-    fn target(&self, order: &Order) -> Result<Target<'_>, Fault> {
-        let name = order.limit.as_deref().ok_or(Fault::Missing("limit"))?;
+    fn target(&self, order: &OverrideOrder) -> Result<OrderTarget<'_>, OrderError> {
+        let name = order.limit.as_deref().ok_or(OrderError::Missing("limit"))?;
         let (door, index, limit, action) = self
             .sources
             .engines
@@ -206,20 +206,20 @@ impl Desk {
                 let limit = &limiter.limits()[index];
                 Some((door, index, limit.name.to_string(), limit.action(limiter.policy().action)))
             })
-            .ok_or(Fault::Limit)?;
+            .ok_or(OrderError::Limit)?;
         let (hash, key) = match (&order.id, &order.key) {
             (Some(id), _) => {
-                let hash = hash(id).ok_or(Fault::Client)?;
-                (hash, self.name_of(door, index, &limit, hash).ok_or(Fault::Client)?)
+                let hash = hash(id).ok_or(OrderError::Client)?;
+                (hash, self.name_of(door, index, &limit, hash).ok_or(OrderError::Client)?)
             }
             (None, Some(key)) => {
                 let known = door.engine.top(index);
                 let row = known.iter().find(|standing| standing.row.name == *key);
-                (row.ok_or(Fault::Client)?.row.hash, key.clone())
+                (row.ok_or(OrderError::Client)?.row.hash, key.clone())
             }
-            (None, None) => return Err(Fault::Missing("id")),
+            (None, None) => return Err(OrderError::Missing("id")),
         };
-        Ok(Target { door, index, limit, hash, key, action })
+        Ok(OrderTarget { door, index, limit, hash, key, action })
     }
 
     /// Returns the client's name, its id if it has no name yet, or `None` if it was never seen. An
@@ -232,37 +232,37 @@ impl Desk {
         hash: KeyHash,
     ) -> Option<String> {
         let listed = door.engine.top(index).into_iter().find(|one| one.row.hash == hash);
-        if let Some(Standing { row, .. }) = listed {
+        if let Some(HeavyClient { row, .. }) = listed {
             return Some(if row.name.is_empty() { id(hash) } else { row.name });
         }
         // The client may have left the list and still be shown.
         let said = door.engine.overrides().unwrap_or_default();
         let said = said.into_iter().find(|said| said.hash == hash).map(|said| said.key);
-        said.or_else(|| self.remembers(&Who::new(door.door, limit, hash)).then(|| id(hash)))
+        said.or_else(|| self.remembers(&ClientKey::new(door.door, limit, hash)).then(|| id(hash)))
     }
 }
 
-fn weight(order: &Order, target: &Target<'_>) -> Result<Weight, Fault> {
-    let weight = order.weight.ok_or(Fault::Missing("weight"))?;
-    if !WEIGHTS.contains(&weight) || weight == 1.0 {
-        return Err(Fault::Weight);
+fn weight(order: &OverrideOrder, target: &OrderTarget<'_>) -> Result<Weight, OrderError> {
+    let weight = order.weight.ok_or(OrderError::Missing("weight"))?;
+    if !WEIGHT_RANGE.contains(&weight) || weight == 1.0 {
+        return Err(OrderError::Weight);
     }
-    if target.action != Action::Queue {
-        return Err(Fault::Action(target.action));
+    if target.action != LimitAction::Queue {
+        return Err(OrderError::Action(target.action));
     }
     Ok(Weight::new((weight * 1_000.0).round() as u32))
 }
 
-fn described(effect: Effect) -> (&'static str, Option<f64>) {
+fn described(effect: OverrideEffect) -> (&'static str, Option<f64>) {
     match effect {
-        Effect::Exempt => ("exempt", None),
-        Effect::Weigh(weight) => ("weigh", Some(f64::from(weight.thousandths()) / 1_000.0)),
+        OverrideEffect::Exempt => ("exempt", None),
+        OverrideEffect::Weigh(weight) => ("weigh", Some(f64::from(weight.thousandths()) / 1_000.0)),
     }
 }
 
-fn shown(door: &'static str, said: Override, now: Time) -> Shown {
+fn shown(door: &'static str, said: Override, now: Time) -> ShownOverride {
     let (what, weight) = described(said.effect);
-    Shown {
+    ShownOverride {
         override_id: said.id,
         door,
         limit: said.limit,

@@ -3,14 +3,14 @@
 //! Every request except an order is answered at once from its head alone. Connections are handled
 //! in `admin`, the effect of orders in `act`, and the live data for watchers in `live`.
 
-use super::act::{self, Fault};
-use super::guard::{Guard, ORDERS, Refused, is_order};
-use super::live::{Feed, Live, Watcher, Who};
-use super::{Readiness, Sources, Stage, observe, page};
+use super::act::{self, OrderError};
+use super::guard::{AccessError, AdminGuard, ORDERS, is_order};
+use super::live::{ClientKey, EventFeed, LiveFeed, WatcherEnd};
+use super::{AdminSources, Readiness, ReadinessStage, observe, page};
 use bytes::Bytes;
 use evenkeel_telemetry::counts::AdminCounts;
 use evenkeel_telemetry::prometheus;
-use evenkeel_telemetry::snapshot::{Query, pairs};
+use evenkeel_telemetry::snapshot::{TopQuery, pairs};
 use http::header::{
     ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName,
     HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
@@ -42,21 +42,21 @@ const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
 const HISTORY_SECS_MAX: u64 = 3_600;
 
 /// The shared state of the handlers of all requests.
-pub struct Desk {
-    pub guard: Guard,
+pub struct AdminShared {
+    pub guard: AdminGuard,
     pub counts: AdminCounts,
-    pub sources: Sources,
+    pub sources: AdminSources,
     pub readiness: Arc<Readiness>,
-    pub live: Live,
+    pub live: LiveFeed,
 }
 
 /// The body of an answer: all of it, or events as they come.
-pub enum Answer {
+pub enum AdminBody {
     Whole(Full<Bytes>),
-    Events(Feed),
+    Events(EventFeed),
 }
 
-impl Body for Answer {
+impl Body for AdminBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -65,30 +65,30 @@ impl Body for Answer {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match self.get_mut() {
-            Answer::Whole(whole) => Pin::new(whole).poll_frame(cx),
-            Answer::Events(feed) => Pin::new(feed).poll_frame(cx),
+            AdminBody::Whole(whole) => Pin::new(whole).poll_frame(cx),
+            AdminBody::Events(feed) => Pin::new(feed).poll_frame(cx),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Answer::Whole(whole) => whole.size_hint(),
-            Answer::Events(_) => SizeHint::default(),
+            AdminBody::Whole(whole) => whole.size_hint(),
+            AdminBody::Events(_) => SizeHint::default(),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Answer::Whole(whole) => whole.is_end_stream(),
-            Answer::Events(_) => false,
+            AdminBody::Whole(whole) => whole.is_end_stream(),
+            AdminBody::Events(_) => false,
         }
     }
 }
 
 /// The signal that ends a watched connection. Empty until the connection watches.
-pub type Watching = Mutex<Option<Watcher>>;
+pub type WatcherSlot = Mutex<Option<WatcherEnd>>;
 
-impl Desk {
+impl AdminShared {
     /// Answers the request with this head from `peer`. If it starts to watch, `watching` gets the
     /// signal for its end.
     pub async fn answer(
@@ -96,8 +96,8 @@ impl Desk {
         head: &Parts,
         body: Incoming,
         peer: IpAddr,
-        watching: &Watching,
-    ) -> Response<Answer> {
+        watching: &WatcherSlot,
+    ) -> Response<AdminBody> {
         self.counts.requests.increment(1);
         if let Err(refused) = self.guard.check(head, !body.is_end_stream(), peer) {
             self.counts.refused[refused as usize].increment(1);
@@ -127,22 +127,22 @@ impl Desk {
         }
     }
 
-    fn events(&self, head: &Parts, watching: &Watching) -> Response<Answer> {
+    fn events(&self, head: &Parts, watching: &WatcherSlot) -> Response<AdminBody> {
         if head.method == Method::HEAD {
             return response(StatusCode::OK, EVENTS, "");
         }
         let Some((feed, watcher)) = self.watch() else {
-            let mut full = response(StatusCode::SERVICE_UNAVAILABLE, TEXT, CROWDED);
+            let mut full = response(StatusCode::SERVICE_UNAVAILABLE, TEXT, TOO_MANY_WATCHERS);
             full.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("10"));
             return full;
         };
         *watching.lock() = Some(watcher);
         let mut events = response(StatusCode::OK, EVENTS, "");
-        *events.body_mut() = Answer::Events(feed);
+        *events.body_mut() = AdminBody::Events(feed);
         events
     }
 
-    fn history_of(&self, query: &str) -> Response<Answer> {
+    fn history_of(&self, query: &str) -> Response<AdminBody> {
         let seconds = pairs(query).ok().and_then(|pairs| {
             let asked = pairs.into_iter().find(|(name, _)| *name == "seconds");
             asked.map_or(Some(HISTORY_SECS_MAX), |(_, value)| value.parse().ok())
@@ -153,7 +153,7 @@ impl Desk {
         }
     }
 
-    fn client(&self, query: &str) -> Response<Answer> {
+    fn client(&self, query: &str) -> Response<AdminBody> {
         let Ok(pairs) = pairs(query) else {
             return response(StatusCode::BAD_REQUEST, TEXT, CLIENT_FAULT);
         };
@@ -164,20 +164,20 @@ impl Desk {
         let (Some(door), Some(limit), Some(hash)) = (value("door"), value("limit"), hash) else {
             return response(StatusCode::BAD_REQUEST, TEXT, CLIENT_FAULT);
         };
-        response(StatusCode::OK, JSON, self.client_history(&Who::new(door, limit, hash)))
+        response(StatusCode::OK, JSON, self.client_history(&ClientKey::new(door, limit, hash)))
     }
 
     /// Carries out an order. Answers with the list of all overrides.
-    async fn order(&self, head: &Parts, body: Incoming, peer: IpAddr) -> Response<Answer> {
+    async fn order(&self, head: &Parts, body: Incoming, peer: IpAddr) -> Response<AdminBody> {
         let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default();
         if !kind.trim().eq_ignore_ascii_case(JSON) {
-            self.counts.refused[Refused::Body as usize].increment(1);
+            self.counts.refused[AccessError::Body as usize].increment(1);
             return response(StatusCode::UNSUPPORTED_MEDIA_TYPE, TEXT, NO_JSON);
         }
         let body = Limited::new(body, ORDER_BYTES_MAX).collect();
         let Ok(Ok(body)) = tokio::time::timeout(ORDER_TIMEOUT, body).await else {
-            self.counts.refused[Refused::Body as usize].increment(1);
+            self.counts.refused[AccessError::Body as usize].increment(1);
             let mut long = response(StatusCode::PAYLOAD_TOO_LARGE, TEXT, NO_ORDER);
             long.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             return long;
@@ -186,8 +186,12 @@ impl Desk {
             Ok(()) => json(&self.overrides()),
             Err(fault) => {
                 let status = match fault {
-                    Fault::Limit | Fault::Client | Fault::Override(_) => StatusCode::NOT_FOUND,
-                    Fault::Full(_) | Fault::Door | Fault::Action(_) => StatusCode::CONFLICT,
+                    OrderError::Limit | OrderError::Client | OrderError::Override(_) => {
+                        StatusCode::NOT_FOUND
+                    }
+                    OrderError::Full(_) | OrderError::Door | OrderError::Action(_) => {
+                        StatusCode::CONFLICT
+                    }
                     _ => StatusCode::BAD_REQUEST,
                 };
                 response(status, TEXT, format!("{fault}\n"))
@@ -195,22 +199,26 @@ impl Desk {
         }
     }
 
-    fn readiness(&self) -> Response<Answer> {
+    fn readiness(&self) -> Response<AdminBody> {
         match self.readiness.get() {
-            Stage::Ready => response(StatusCode::OK, TEXT, "ready\n"),
-            Stage::Starting => response(StatusCode::SERVICE_UNAVAILABLE, TEXT, "starting\n"),
-            Stage::Draining => response(StatusCode::SERVICE_UNAVAILABLE, TEXT, "draining\n"),
+            ReadinessStage::Ready => response(StatusCode::OK, TEXT, "ready\n"),
+            ReadinessStage::Starting => {
+                response(StatusCode::SERVICE_UNAVAILABLE, TEXT, "starting\n")
+            }
+            ReadinessStage::Draining => {
+                response(StatusCode::SERVICE_UNAVAILABLE, TEXT, "draining\n")
+            }
         }
     }
 
-    fn metrics(&self) -> Response<Answer> {
+    fn metrics(&self) -> Response<AdminBody> {
         let observed = observe::metrics(&self.sources, self.readiness.get());
         let text = prometheus::text(self.sources.watch.registry(), &observed);
         response(StatusCode::OK, prometheus::CONTENT_TYPE, text)
     }
 
-    fn top(&self, query: &str) -> Response<Answer> {
-        let query = match Query::parse(query) {
+    fn top(&self, query: &str) -> Response<AdminBody> {
+        let query = match TopQuery::parse(query) {
             Ok(query) => query,
             Err(fault) => {
                 return response(StatusCode::BAD_REQUEST, TEXT, format!("{fault}\n"));
@@ -219,14 +227,14 @@ impl Desk {
         json(&observe::snapshot(&self.sources, &query))
     }
 
-    fn peers(&self) -> Response<Answer> {
+    fn peers(&self) -> Response<AdminBody> {
         match self.sources.watch.peers.read() {
             Some(report) => json(&report),
-            None => response(StatusCode::NOT_FOUND, TEXT, ALONE),
+            None => response(StatusCode::NOT_FOUND, TEXT, NO_PEERS),
         }
     }
 
-    fn store(&self) -> Response<Answer> {
+    fn store(&self) -> Response<AdminBody> {
         match self.sources.watch.store.read() {
             Some(report) => json(&report),
             None => response(StatusCode::NOT_FOUND, TEXT, NO_STORE),
@@ -235,7 +243,7 @@ impl Desk {
 }
 
 const EVENTS: &str = "text/event-stream";
-const CROWDED: &str = "as many watch as may; close another page, or ask /api/top\n";
+const TOO_MANY_WATCHERS: &str = "as many watch as may; close another page, or ask /api/top\n";
 const HISTORY_FAULT: &str = "seconds must be a whole number from 1 to 3600\n";
 const CLIENT_FAULT: &str = "ask with door=, limit= and id= as /api/top has them\n";
 const NO_JSON: &str = "an order is application/json\n";
@@ -243,9 +251,9 @@ const NO_ORDER: &str = "an order has at most 4096 bytes, and comes within 5 seco
 const NO_STORE: &str = "this instance asks no store: its configuration has no section `store`\n";
 const NOT_FOUND: &str = "not here; there are / /healthz /readyz /metrics /api/top /api/events \
      /api/history /api/client /api/overrides /api/peers /api/store /api/config\n";
-const ALONE: &str = "this instance counts alone: its configuration has no section `peers`\n";
+const NO_PEERS: &str = "this instance counts alone: its configuration has no section `peers`\n";
 
-fn json(value: &impl serde::Serialize) -> Response<Answer> {
+fn json(value: &impl serde::Serialize) -> Response<AdminBody> {
     match serde_json::to_string(value) {
         Ok(json) => response(StatusCode::OK, JSON, json + "\n"),
         Err(error) => {
@@ -255,13 +263,13 @@ fn json(value: &impl serde::Serialize) -> Response<Answer> {
     }
 }
 
-fn refusal(refused: Refused) -> Response<Answer> {
+fn refusal(refused: AccessError) -> Response<AdminBody> {
     let (status, text) = refused.answer();
     let mut response = response(status, TEXT, text);
     let (name, value) = match refused {
-        Refused::Method => (ALLOW, "GET, HEAD"),
-        Refused::Token => (WWW_AUTHENTICATE, "Bearer"),
-        Refused::Body | Refused::HostCount | Refused::Host | Refused::Origin => {
+        AccessError::Method => (ALLOW, "GET, HEAD"),
+        AccessError::Token => (WWW_AUTHENTICATE, "Bearer"),
+        AccessError::Body | AccessError::HostCount | AccessError::Host | AccessError::Origin => {
             (CONNECTION, "close")
         }
     };
@@ -269,8 +277,8 @@ fn refusal(refused: Refused) -> Response<Answer> {
     response
 }
 
-fn response(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Answer> {
-    let mut response = Response::new(Answer::Whole(Full::new(body.into())));
+fn response(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<AdminBody> {
+    let mut response = Response::new(AdminBody::Whole(Full::new(body.into())));
     *response.status_mut() = status;
     let headers: [(HeaderName, &'static str); 4] = [
         (CONTENT_TYPE, kind),

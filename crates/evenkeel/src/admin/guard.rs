@@ -6,9 +6,9 @@
 //! `localhost` and this machine's own name are accepted as hosts, also on loopback. Requests from
 //! other machines also need the token, except for health, metrics and the files of the page.
 
-use super::{StartError, page};
+use super::{AdminStartError, page};
 use evenkeel_config::secret;
-use evenkeel_config::settings::Admin;
+use evenkeel_config::settings::AdminSettings;
 use http::header::{AUTHORIZATION, HOST, ORIGIN};
 use http::request::Parts;
 use http::{Method, StatusCode, Version};
@@ -21,7 +21,7 @@ pub const ORDERS: &str = "/api/overrides";
 
 /// Why a request is refused, in the order of [`evenkeel_telemetry::counts::REFUSALS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum AccessError {
     /// The method is neither GET nor HEAD, and the request is not an order.
     Method,
     /// The request has an unexpected body.
@@ -36,24 +36,24 @@ pub enum Refused {
     Token,
 }
 
-impl Refused {
+impl AccessError {
     /// Returns the status for the caller, and a text that says what to do.
     pub const fn answer(self) -> (StatusCode, &'static str) {
         match self {
-            Refused::Method => (
+            AccessError::Method => (
                 StatusCode::METHOD_NOT_ALLOWED,
                 "only GET and HEAD here, and POST to /api/overrides\n",
             ),
-            Refused::Body => (StatusCode::PAYLOAD_TOO_LARGE, "no such body here\n"),
-            Refused::HostCount => {
+            AccessError::Body => (StatusCode::PAYLOAD_TOO_LARGE, "no such body here\n"),
+            AccessError::HostCount => {
                 (StatusCode::BAD_REQUEST, "HTTP/1.1 takes one Host, no more and no less\n")
             }
-            Refused::Host => (
+            AccessError::Host => (
                 StatusCode::FORBIDDEN,
                 "foreign Host refused: ask by address, as localhost or by this machine's name\n",
             ),
-            Refused::Origin => (StatusCode::FORBIDDEN, "foreign Origin refused\n"),
-            Refused::Token => (
+            AccessError::Origin => (StatusCode::FORBIDDEN, "foreign Origin refused\n"),
+            AccessError::Token => (
                 StatusCode::UNAUTHORIZED,
                 "send `Authorization: Bearer TOKEN` with the token of admin.token_file\n",
             ),
@@ -62,37 +62,37 @@ impl Refused {
 }
 
 /// Checks every request before it is answered.
-pub struct Guard {
+pub struct AdminGuard {
     token: Option<String>,
     own_name: Option<String>,
 }
 
-impl Guard {
+impl AdminGuard {
     /// Reads the token, and checks that there is one if it is needed.
-    pub fn new(settings: &Admin) -> Result<Guard, StartError> {
+    pub fn new(settings: &AdminSettings) -> Result<AdminGuard, AdminStartError> {
         let token = settings
             .token_file
             .as_deref()
             .map(secret::token)
             .transpose()
-            .map_err(StartError::Token)?;
+            .map_err(AdminStartError::Token)?;
         let beyond = |address: &&std::net::SocketAddr| !is_loopback(address.ip());
         match settings.listen.iter().find(beyond) {
-            Some(address) if token.is_none() => Err(StartError::TokenMissing(*address)),
-            _ => Ok(Guard { token, own_name: own_name() }),
+            Some(address) if token.is_none() => Err(AdminStartError::TokenMissing(*address)),
+            _ => Ok(AdminGuard { token, own_name: own_name() }),
         }
     }
 
     /// Whether `peer` may make this request.
-    pub fn check(&self, head: &Parts, has_body: bool, peer: IpAddr) -> Result<(), Refused> {
+    pub fn check(&self, head: &Parts, has_body: bool, peer: IpAddr) -> Result<(), AccessError> {
         let reads = head.method == Method::GET || head.method == Method::HEAD;
         let rules = [
-            (reads || is_order(head), Refused::Method),
-            (!has_body || is_order(head), Refused::Body),
-            (names_one_host(head), Refused::HostCount),
-            (self.host_is_ours(head), Refused::Host),
-            (origin_is_ours(head), Refused::Origin),
-            (self.may_see(head, peer), Refused::Token),
+            (reads || is_order(head), AccessError::Method),
+            (!has_body || is_order(head), AccessError::Body),
+            (names_one_host(head), AccessError::HostCount),
+            (self.host_is_ours(head), AccessError::Host),
+            (origin_is_ours(head), AccessError::Origin),
+            (self.may_see(head, peer), AccessError::Token),
         ];
         rules.iter().find(|(holds, _)| !holds).map_or(Ok(()), |(_, refused)| Err(*refused))
     }
@@ -189,8 +189,8 @@ fn same(sent: &[u8], token: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn guard() -> Guard {
-        Guard { token: None, own_name: Some("box7".into()) }
+    fn guard() -> AdminGuard {
+        AdminGuard { token: None, own_name: Some("box7".into()) }
     }
 
     #[test]

@@ -10,43 +10,43 @@ mod history;
 mod hub;
 mod now;
 
-pub use clients::{Clients, Who};
-pub use hub::{Feed, Watcher};
+pub use clients::{ClientHistories, ClientKey};
+pub use hub::{EventFeed, WatcherEnd};
 
 #[cfg(test)]
 pub use hub::WATCHERS_MAX;
 
-use super::Stage;
-use super::answer::Desk;
+use super::ReadinessStage;
+use super::answer::AdminShared;
 use bytes::Bytes;
 use evenkeel_core::units::{Nanos, SECOND, Time};
-use history::{History, Look};
-use hub::Hub;
-use now::{Listed, Now};
+use history::{CounterReading, HourHistory};
+use hub::WatcherHub;
+use now::{ListedClients, PageEvent};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::MissedTickBehavior;
 
 /// The number of clients of each limit that watchers are sent.
-const ROWS: usize = 25;
+const ROWS_PER_LIMIT: usize = 25;
 /// The number of clients of each limit that are examined to count those in debt.
-const LOOKED_AT: usize = 250;
+const CLIENTS_EXAMINED_MAX: usize = 250;
 /// The interval between two points of a client's history.
-const CLIENTS_EVERY: Nanos = Nanos::from_secs(clients::STEP_SECS);
+const CLIENTS_INTERVAL: Nanos = Nanos::from_secs(clients::STEP_SECS);
 
 /// The state for watchers. Lock order: `last` before `history`.
 #[derive(Default)]
-pub struct Live {
-    history: Mutex<History>,
-    clients: Mutex<Clients>,
-    hub: Mutex<Hub>,
+pub struct LiveFeed {
+    history: Mutex<HourHistory>,
+    clients: Mutex<ClientHistories>,
+    hub: Mutex<WatcherHub>,
     /// The last event, and the time at which it was made.
     last: Mutex<Option<(Time, Bytes)>>,
 }
 
 /// Updates the state once a second, as long as the door is open.
-pub async fn run(desk: Arc<Desk>) {
+pub async fn run(desk: Arc<AdminShared>) {
     let mut seconds = tokio::time::interval(Duration::from_secs(1));
     seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut clients_at = Time::ZERO;
@@ -55,21 +55,21 @@ pub async fn run(desk: Arc<Desk>) {
         let now = desk.sources.clock.now();
         desk.look(now);
         if now >= clients_at {
-            clients_at = now.plus(CLIENTS_EVERY);
+            clients_at = now.plus(CLIENTS_INTERVAL);
             desk.note_clients(now);
         }
         desk.end_overrides();
-        if desk.live.hub.lock().is_watched() {
+        if desk.live.hub.lock().remove_disconnected() {
             let event = desk.event(now);
             desk.live.hub.lock().send(&event);
         }
     }
 }
 
-impl Desk {
+impl AdminShared {
     /// Adds a point to the history of all doors.
     fn look(&self, now: Time) {
-        let mut look = Look::at(now);
+        let mut look = CounterReading::at(now);
         for door in &self.sources.engines {
             let Some(work) = door.engine.work() else { continue };
             look.cpus += work.cpus;
@@ -94,7 +94,7 @@ impl Desk {
             let limiter = door.engine.held();
             for (index, limit) in limiter.limits().iter().enumerate() {
                 for standing in door.engine.heaviest(index, each) {
-                    let who = Who::new(door.door, &limit.name, standing.row.hash);
+                    let who = ClientKey::new(door.door, &limit.name, standing.row.hash);
                     clients.note(who, &standing, now);
                 }
             }
@@ -128,7 +128,7 @@ impl Desk {
     }
 
     /// Adds a watcher. Returns `None` if there are already `WATCHERS_MAX`.
-    pub fn watch(&self) -> Option<(Feed, Watcher)> {
+    pub fn watch(&self) -> Option<(EventFeed, WatcherEnd)> {
         let first = self.event(self.sources.clock.now());
         self.live.hub.lock().join(first)
     }
@@ -140,27 +140,30 @@ impl Desk {
     }
 
     /// Returns the current state of everything.
-    fn now(&self, now: Time) -> Now {
+    fn now(&self, now: Time) -> PageEvent {
         let sources = &self.sources;
         let mut limits = Vec::new();
         for door in &sources.engines {
             let limiter = door.engine.held();
             for (index, limit) in limiter.limits().iter().enumerate() {
-                let standings = door.engine.heaviest(index, LOOKED_AT);
-                let mut listed = Listed::of_limit(door.door, &limiter, limit, standings, now);
+                let standings = door.engine.heaviest(index, CLIENTS_EXAMINED_MAX);
+                let mut listed =
+                    ListedClients::of_limit(door.door, &limiter, limit, standings, now);
                 listed.shadow = door.engine.shadows(index);
                 listed.open = door.engine.overrides().is_some();
                 limits.push(listed);
             }
-            let views = door.engine.views(ROWS).into_iter();
-            limits.extend(views.map(|(name, rows)| Listed::of_view(door.door, name, rows, now)));
+            let views = door.engine.views(ROWS_PER_LIMIT).into_iter();
+            limits.extend(
+                views.map(|(name, rows)| ListedClients::from_view(door.door, name, rows, now)),
+            );
         }
         let stage = match self.readiness.get() {
-            Stage::Starting => "starting",
-            Stage::Ready => "ready",
-            Stage::Draining => "draining",
+            ReadinessStage::Starting => "starting",
+            ReadinessStage::Ready => "ready",
+            ReadinessStage::Draining => "draining",
         };
-        Now {
+        PageEvent {
             now: now.0 as f64 / SECOND as f64,
             version: env!("CARGO_PKG_VERSION"),
             host: self.guard.own_name().unwrap_or_default().to_owned(),
@@ -175,12 +178,12 @@ impl Desk {
     }
 
     /// Whether a client was recently among the heaviest: its history still exists.
-    pub fn remembers(&self, who: &Who) -> bool {
+    pub fn remembers(&self, who: &ClientKey) -> bool {
         self.live.clients.lock().knows(who)
     }
 
     /// Returns the history of one client as JSON, without points if the client is unknown.
-    pub fn client_history(&self, who: &Who) -> String {
+    pub fn client_history(&self, who: &ClientKey) -> String {
         self.live.clients.lock().json(who)
     }
 }

@@ -4,24 +4,26 @@
 //! This file stores and changes nothing. The output formats: `watch::prometheus`,
 //! `watch::snapshot`.
 
-use super::{DoorEngine, Sources, Stage, act};
-use evenkeel_core::limit::{Action, Limit, Unit};
+use super::{AdminSources, DoorEngine, ReadinessStage, act};
+use evenkeel_core::limit::{Limit, LimitAction, LimitUnit};
 use evenkeel_core::units::{Nanos, SECOND, Time};
-use evenkeel_engine::Standing;
-use evenkeel_engine::counted::Work;
-use evenkeel_telemetry::counts::peers::Report;
+use evenkeel_engine::HeavyClient;
+use evenkeel_engine::counted::BackendLoad;
+use evenkeel_telemetry::counts::peers::PeersStatus;
 use evenkeel_telemetry::metrics::{
     BUSY, CAPACITY, CLIENTS_HELD, DECISIONS, KEYS_DROPPED, KEYS_MAX, KEYS_USED, Metric, SLOTS,
     SLOTS_USED, SLOTS_USEFUL, TABLE_BYTES, UNPAID, UP, WAITING, WORKING,
 };
-use evenkeel_telemetry::prometheus::Observed;
-use evenkeel_telemetry::snapshot::{self, Load, Query, Row, Snapshot, Table, UNIT_CPU, UNIT_HITS};
+use evenkeel_telemetry::prometheus::ObservedMetric;
+use evenkeel_telemetry::snapshot::{
+    self, ClientRow, LimitTable, LoadSnapshot, TopQuery, TopSnapshot, UNIT_CPU, UNIT_HITS,
+};
 use std::collections::HashMap;
 
 /// Returns all metrics that are not counted but read on request.
-pub fn metrics(sources: &Sources, stage: Stage) -> Vec<Observed> {
-    let up = if stage == Stage::Ready { 1.0 } else { 0.0 };
-    let mut all = vec![Observed { metric: &UP, labels: Vec::new(), value: up }];
+pub fn metrics(sources: &AdminSources, stage: ReadinessStage) -> Vec<ObservedMetric> {
+    let up = if stage == ReadinessStage::Ready { 1.0 } else { 0.0 };
+    let mut all = vec![ObservedMetric { metric: &UP, labels: Vec::new(), value: up }];
     all.extend(observed(&sources.engines, sources.watch.held_above()));
     all
 }
@@ -29,12 +31,12 @@ pub fn metrics(sources: &Sources, stage: Stage) -> Vec<Observed> {
 /// Returns the metrics read from the engines. Clients that wait for longer than `held_above` count
 /// as held.
 #[must_use]
-pub fn observed(engines: &[DoorEngine], held_above: Nanos) -> Vec<Observed> {
+pub fn observed(engines: &[DoorEngine], held_above: Nanos) -> Vec<ObservedMetric> {
     let mut all = Vec::new();
     for DoorEngine { door, engine } in engines {
         let mut push = |metric: &'static Metric, labels: &[&str], value: f64| {
             let labels = labels.iter().map(ToString::to_string).collect();
-            all.push(Observed { metric, labels, value });
+            all.push(ObservedMetric { metric, labels, value });
         };
         if let Some(work) = engine.work() {
             push(&WORKING, &[door], f64::from(work.working));
@@ -68,22 +70,22 @@ pub fn observed(engines: &[DoorEngine], held_above: Nanos) -> Vec<Observed> {
 }
 
 /// Returns the busiest clients that `query` asks for.
-pub fn snapshot(sources: &Sources, query: &Query) -> Snapshot {
+pub fn snapshot(sources: &AdminSources, query: &TopQuery) -> TopSnapshot {
     let now = sources.clock.now();
     let not_enforced = not_enforced(sources);
-    let mut snapshot = Snapshot {
+    let mut snapshot = TopSnapshot {
         now: now.0 as f64 / SECOND as f64,
         load: Vec::new(),
         known: Vec::new(),
         limits: Vec::new(),
         peers: sources.watch.peers.read().map(|report| peers(&report)),
-        store: sources.watch.store.read().map(|report| snapshot::Store {
+        store: sources.watch.store.read().map(|report| snapshot::StoreSummary {
             good: report.good,
             failed: report.failed,
             owed: report.owed,
         }),
-        master: sources.watch.master.get().map(|counts| counts.seen(now)),
-        gatekeepers: sources.watch.gatekeepers.lock().iter().map(|one| one.seen(now)).collect(),
+        master: sources.watch.master.get().map(|counts| counts.status(now)),
+        gatekeepers: sources.watch.gatekeepers.lock().iter().map(|one| one.status(now)).collect(),
     };
     for DoorEngine { door, engine } in &sources.engines {
         snapshot.load.extend(engine.work().map(|work| load(door, &work)));
@@ -113,7 +115,7 @@ pub fn snapshot(sources: &Sources, query: &Query) -> Snapshot {
 
 /// Returns the number of decisions of each limit that were counted but not enforced, by the name of
 /// the limit.
-fn not_enforced(sources: &Sources) -> HashMap<String, u64> {
+fn not_enforced(sources: &AdminSources) -> HashMap<String, u64> {
     let mut counts = HashMap::new();
     sources.watch.registry().visit(&DECISIONS, |labels, count| {
         if let [_, limit, shadow] = labels
@@ -125,20 +127,20 @@ fn not_enforced(sources: &Sources) -> HashMap<String, u64> {
     counts
 }
 
-fn peers(report: &Report) -> snapshot::Peers {
+fn peers(report: &PeersStatus) -> snapshot::PeersSummary {
     let behind = report.peers.iter().filter(|peer| peer.live).map(|peer| peer.behind_seconds);
     let behind = behind.fold(0.0, f64::max);
-    snapshot::Peers { live: report.live, known: report.peers.len() + 1, behind }
+    snapshot::PeersSummary { live: report.live, known: report.peers.len() + 1, behind }
 }
 
 /// Returns the load of a door's backend.
-pub fn load(door: &str, work: &Work) -> Load {
-    let crowd = work.crowd.as_ref().map(|crowd| snapshot::Crowd {
+pub fn load(door: &str, work: &BackendLoad) -> LoadSnapshot {
+    let crowd = work.crowd.as_ref().map(|crowd| snapshot::QueueLoad {
         waiting: crowd.waiting,
         running: crowd.running,
         concurrency: crowd.concurrency,
     });
-    Load {
+    LoadSnapshot {
         door: door.to_owned(),
         working: work.working,
         cpus: work.cpus,
@@ -148,12 +150,12 @@ pub fn load(door: &str, work: &Work) -> Load {
 }
 
 /// Returns a limit with the rows of its clients.
-pub fn table(door: &str, action: Action, limit: &Limit, rows: Vec<Row>) -> Table {
+pub fn table(door: &str, action: LimitAction, limit: &Limit, rows: Vec<ClientRow>) -> LimitTable {
     let unit = match limit.unit {
-        Unit::Cpu => UNIT_CPU,
-        Unit::Hits => UNIT_HITS,
+        LimitUnit::Cpu => UNIT_CPU,
+        LimitUnit::Hits => UNIT_HITS,
     };
-    Table {
+    LimitTable {
         door: door.to_owned(),
         name: limit.name.to_string(),
         unit: unit.to_owned(),
@@ -164,12 +166,12 @@ pub fn table(door: &str, action: Action, limit: &Limit, rows: Vec<Row>) -> Table
     }
 }
 
-fn list(door: &str, name: &str, rows: Vec<Row>) -> Table {
-    Table {
+fn list(door: &str, name: &str, rows: Vec<ClientRow>) -> LimitTable {
+    LimitTable {
         door: door.to_owned(),
         name: name.to_owned(),
         unit: UNIT_HITS.to_owned(),
-        action: Action::Reject.name().to_owned(),
+        action: LimitAction::Reject.name().to_owned(),
         shadow: false,
         would: 0,
         rows,
@@ -177,9 +179,9 @@ fn list(door: &str, name: &str, rows: Vec<Row>) -> Table {
 }
 
 /// Returns the row of a client.
-pub fn row(standing: Standing, now: Time) -> Row {
-    let Standing { row, level, wait } = standing;
-    Row {
+pub fn row(standing: HeavyClient, now: Time) -> ClientRow {
+    let HeavyClient { row, level, wait } = standing;
+    ClientRow {
         id: act::id(row.hash),
         key: if row.name.is_empty() { "?".to_owned() } else { row.name },
         level: level.map(|level| level as f64 / SECOND as f64),

@@ -10,49 +10,49 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tokio::sync::Notify;
 
 /// The room for all connections.
-pub struct Room {
+pub struct ConnectionRoom {
     max: usize,
     /// The places in use, ordered by their last request; the most recent is last.
-    taken: Mutex<Vec<Arc<Place>>>,
+    taken: Mutex<Vec<Arc<RoomPlace>>>,
 }
 
 /// The place of one connection.
 #[derive(Default)]
-struct Place {
+struct RoomPlace {
     stays: AtomicBool,
     wanted: Notify,
 }
 
 /// A place in use, until this is dropped or another connection needs it.
-pub struct Seat {
-    room: Arc<Room>,
-    place: Arc<Place>,
+pub struct RoomGuard {
+    room: Arc<ConnectionRoom>,
+    place: Arc<RoomPlace>,
 }
 
-impl Room {
+impl ConnectionRoom {
     /// Creates room for `max` connections.
-    pub fn new(max: usize) -> Arc<Room> {
-        Arc::new(Room { max, taken: Mutex::default() })
+    pub fn new(max: usize) -> Arc<ConnectionRoom> {
+        Arc::new(ConnectionRoom { max, taken: Mutex::default() })
     }
 
     /// Takes a place. Also returns whether another connection loses its place for it. `None` if all
     /// connections stay.
-    pub fn take(self: &Arc<Room>) -> Option<(Seat, bool)> {
+    pub fn take(self: &Arc<ConnectionRoom>) -> Option<(RoomGuard, bool)> {
         let mut taken = self.taken.lock();
         let full = taken.len() >= self.max;
         if full {
             let longest = taken.iter().position(|place| !place.stays.load(Relaxed))?;
             taken.remove(longest).wanted.notify_one();
         }
-        let place = Arc::<Place>::default();
+        let place = Arc::<RoomPlace>::default();
         taken.push(Arc::clone(&place));
-        Some((Seat { room: Arc::clone(self), place }, full))
+        Some((RoomGuard { room: Arc::clone(self), place }, full))
     }
 }
 
-impl Seat {
+impl RoomGuard {
     /// The connection makes a request now.
-    pub fn asks(&self) {
+    pub fn note_request(&self) {
         let mut taken = self.room.taken.lock();
         if let Some(at) = taken.iter().position(|place| Arc::ptr_eq(place, &self.place)) {
             taken[at..].rotate_left(1);
@@ -60,7 +60,7 @@ impl Seat {
     }
 
     /// The connection must not lose its place from now on.
-    pub fn stays(&self) {
+    pub fn keep_place(&self) {
         self.place.stays.store(true, Relaxed);
     }
 
@@ -70,7 +70,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for RoomGuard {
     fn drop(&mut self) {
         self.room.taken.lock().retain(|place| !Arc::ptr_eq(place, &self.place));
     }
@@ -83,29 +83,29 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context, Waker};
 
-    fn is_wanted(seat: &Seat) -> bool {
+    fn is_wanted(seat: &RoomGuard) -> bool {
         pin!(seat.wanted()).poll(&mut Context::from_waker(Waker::noop())).is_ready()
     }
 
-    fn take(room: &Arc<Room>) -> Seat {
+    fn take(room: &Arc<ConnectionRoom>) -> RoomGuard {
         room.take().expect("a place").0
     }
 
     #[test]
     fn who_has_asked_nothing_for_longest_goes_and_who_watches_stays() {
-        let room = Room::new(3);
+        let room = ConnectionRoom::new(3);
         let (watcher, silent, asking) = (take(&room), take(&room), take(&room));
-        watcher.stays();
-        silent.asks();
-        asking.asks();
+        watcher.keep_place();
+        silent.note_request();
+        asking.note_request();
         let (probe, shed) = room.take().expect("a place");
         assert!(shed && is_wanted(&silent));
         assert!(![&watcher, &asking, &probe].into_iter().any(is_wanted));
         drop(silent);
         let (second, shed) = room.take().expect("a place");
         assert!(shed && is_wanted(&asking), "the place that it lost was not free");
-        probe.stays();
-        second.stays();
+        probe.keep_place();
+        second.keep_place();
         assert!(room.take().is_none());
         drop(watcher);
         let (_, shed) = room.take().expect("a place");

@@ -1,15 +1,17 @@
 use super::*;
-use crate::cli::doctor::{Form, Question, doctor};
-use crate::cli::remote::Remote;
-use evenkeel_config::settings::{Backend, BackendTls, ClientAddress, CostSource, Proxy};
-use evenkeel_core::bucket::{Algorithm, debt::Debt};
-use evenkeel_core::classify::Attributes;
-use evenkeel_core::key::Seed;
-use evenkeel_core::limit::{Action, Limit, Part, Unit, When};
+use crate::cli::doctor::{DoctorFormat, DoctorQuery, doctor};
+use crate::cli::remote::AdminClient;
+use evenkeel_config::settings::{
+    BackendAddress, BackendTls, ClientAddress, CostSource, ProxySettings,
+};
+use evenkeel_core::bucket::{Algorithm, debt::DebtBucket};
+use evenkeel_core::classify::RequestAttributes;
+use evenkeel_core::key::KeySeed;
+use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitCondition, LimitUnit};
 use evenkeel_core::units::{Cost, Nanos, Rate, SECOND, Weight};
 use evenkeel_engine::Engine;
-use evenkeel_engine::{Asked, Lane};
-use evenkeel_serve::handover::Sockets;
+use evenkeel_engine::{AskOutcome, EngineLane};
+use evenkeel_serve::handover::ListenSockets;
 use evenkeel_telemetry::metrics::{Metric, TABLE};
 use std::io::{Read, Write};
 use std::net::IpAddr;
@@ -17,7 +19,7 @@ use std::net::IpAddr;
 /// A request from one address.
 struct From(IpAddr);
 
-impl Attributes for From {
+impl RequestAttributes for From {
     fn address(&self) -> IpAddr {
         self.0
     }
@@ -35,14 +37,14 @@ impl Attributes for From {
     }
 }
 
-fn limit(name: &str, by: Part, unit: Unit) -> Limit {
+fn limit(name: &str, by: KeyPart, unit: LimitUnit) -> Limit {
     let rate = Rate::per(Cost(SECOND / 10), Nanos::from_secs(1)).expect("a rate");
     Limit {
         name: name.into(),
         by: vec![by],
-        when: When::default(),
+        when: LimitCondition::default(),
         unit,
-        algorithm: Algorithm::Debt(Debt::new(rate, Cost(2 * SECOND))),
+        algorithm: Algorithm::Debt(DebtBucket::new(rate, Cost(2 * SECOND))),
         action: None,
         weight: Weight::ONE,
         keys_max: 100,
@@ -50,66 +52,67 @@ fn limit(name: &str, by: Part, unit: Unit) -> Limit {
     }
 }
 
-fn proxy() -> Proxy {
-    Proxy {
+fn proxy() -> ProxySettings {
+    ProxySettings {
         listen: Vec::new(),
         tls: None,
         http2: true,
-        backends: vec![Backend::http("127.0.0.1:80")],
+        backends: vec![BackendAddress::http("127.0.0.1:80")],
         backend_tls: BackendTls::default(),
         upgrades: vec!["websocket".to_owned()],
         cpus: 4.0,
         cost: CostSource::Header("x-cost".to_owned()),
-        action: Action::Hold,
-        queue: settings::Queue::for_cpus(1.0),
+        action: LimitAction::Hold,
+        queue: settings::ProxyQueueSettings::for_cpus(1.0),
         max_delay: Nanos::from_secs(30),
         trusted_proxies: Vec::new(),
         client_address: ClientAddress::XForwardedFor,
-        timeouts: settings::Timeouts::default(),
-        bounds: settings::Bounds::default(),
+        timeouts: settings::ProxyTimeouts::default(),
+        bounds: settings::ProxyBounds::default(),
         exempt: Vec::new(),
         exempt_when: Vec::new(),
-        hosts: evenkeel_config::settings::hosts::Hosts::default(),
+        hosts: evenkeel_config::settings::hosts::HostSettings::default(),
         shadow: false,
         headers: false,
         keep_cost_header: false,
         names_max: 1_000,
         limits: vec![
-            limit("ip", Part::Ip { v4: 32, v6: 64 }, Unit::Cpu),
-            limit("agent", Part::UserAgent, Unit::Cpu),
-            limit("hits", Part::Ip { v4: 16, v6: 32 }, Unit::Hits),
+            limit("ip", KeyPart::Ip { v4: 32, v6: 64 }, LimitUnit::Cpu),
+            limit("agent", KeyPart::UserAgent, LimitUnit::Cpu),
+            limit("hits", KeyPart::Ip { v4: 16, v6: 32 }, LimitUnit::Hits),
         ],
     }
 }
 
 /// A request with this cost.
-fn charge(lane: &Lane, last: u8, cost: &[u8]) {
-    if let Asked::Pass(mut charge) = lane.ask(&From(IpAddr::from([192, 0, 2, last]))) {
+fn charge(lane: &EngineLane, last: u8, cost: &[u8]) {
+    if let AskOutcome::Pass(mut charge) = lane.ask(&From(IpAddr::from([192, 0, 2, last]))) {
         charge.work();
         charge.head(Some(cost));
     }
 }
 
-fn on(listen: &str) -> settings::Admin {
+fn on(listen: &str) -> settings::AdminSettings {
     let listen = vec![listen.parse().expect("an address")];
-    settings::Admin { listen, asked_for: true, token_file: None }
+    settings::AdminSettings { listen, asked_for: true, token_file: None }
 }
 
-fn sources() -> Sources {
+fn sources() -> AdminSources {
     let clock = Clock::start();
     let watch = Arc::new(Watch::new(clock.now()));
-    let engine = Engine::new(&proxy(), 1, Seed([7; 16]), clock, Arc::clone(&watch));
+    let engine = Engine::new(&proxy(), 1, KeySeed([7; 16]), clock, Arc::clone(&watch));
     let lane = engine.lane(0);
     charge(&lane, 1, b"5s");
     charge(&lane, 2, b"-5");
     charge(&lane, 9, b"its hits are used up");
     let show = Box::new(|| "proxy:\n  cpus: 4\n".to_owned());
-    Sources { watch, clock, engines: vec![DoorEngine { door: "proxy", engine }], show }
+    AdminSources { watch, clock, engines: vec![DoorEngine { door: "proxy", engine }], show }
 }
 
 /// Opens an admin door on a free port, with some clients that were charged.
-fn open() -> (Running, SocketAddr) {
-    let running = start(&on("127.0.0.1:0"), sources(), &Sockets::default()).expect("it opens");
+fn open() -> (RunningAdmin, SocketAddr) {
+    let running =
+        start(&on("127.0.0.1:0"), sources(), &ListenSockets::default()).expect("it opens");
     let address = running.addresses()[0];
     (running, address)
 }
@@ -238,14 +241,14 @@ fn only_reading_and_no_bodies() {
 
 #[test]
 fn beyond_loopback_the_token_is_needed_except_for_health_and_metrics() {
-    let open = start(&on("0.0.0.0:0"), sources(), &Sockets::default());
-    assert!(matches!(open, Err(StartError::TokenMissing(_))));
+    let open = start(&on("0.0.0.0:0"), sources(), &ListenSockets::default());
+    assert!(matches!(open, Err(AdminStartError::TokenMissing(_))));
     let file = tempfile::NamedTempFile::new().expect("a file");
     let path = Some(file.path().to_owned());
-    let settings = settings::Admin { token_file: path, ..on("0.0.0.0:0") };
-    assert!(matches!(Guard::new(&settings), Err(StartError::Token(_))), "an empty one");
+    let settings = settings::AdminSettings { token_file: path, ..on("0.0.0.0:0") };
+    assert!(matches!(AdminGuard::new(&settings), Err(AdminStartError::Token(_))), "an empty one");
     std::fs::write(file.path(), "0123456789abcdef\n").expect("written");
-    let guard = Guard::new(&settings).expect("a token");
+    let guard = AdminGuard::new(&settings).expect("a token");
     let (far, near) = (IpAddr::from([192, 0, 2, 77]), IpAddr::from([127, 0, 0, 1]));
     let ask = |path: &str, token: &str, peer| {
         let request = hyper::Request::get(path).header("host", "localhost");
@@ -253,9 +256,9 @@ fn beyond_loopback_the_token_is_needed_except_for_health_and_metrics() {
         guard.check(&request.expect("a request").into_parts().0, false, peer)
     };
     for path in ["/page", "/api/top", "/api/config", "/api/events", "/healthz/x"] {
-        assert_eq!(ask(path, "", far), Err(guard::Refused::Token), "{path}");
-        assert_eq!(ask(path, "Bearer 0123456789abcdeX", far), Err(guard::Refused::Token));
-        assert_eq!(ask(path, "Basic 0123456789abcdef", far), Err(guard::Refused::Token));
+        assert_eq!(ask(path, "", far), Err(guard::AccessError::Token), "{path}");
+        assert_eq!(ask(path, "Bearer 0123456789abcdeX", far), Err(guard::AccessError::Token));
+        assert_eq!(ask(path, "Basic 0123456789abcdef", far), Err(guard::AccessError::Token));
         assert_eq!(ask(path, "bearer 0123456789abcdef", far), Ok(()));
         assert_eq!(ask(path, "", near), Ok(()));
     }
@@ -267,7 +270,7 @@ fn beyond_loopback_the_token_is_needed_except_for_health_and_metrics() {
         let request = request.header("authorization", token).body(());
         guard.check(&request.expect("a request").into_parts().0, true, near)
     };
-    assert_eq!(order(""), Err(guard::Refused::Token), "from loopback too");
+    assert_eq!(order(""), Err(guard::AccessError::Token), "from loopback too");
     assert_eq!(order("Bearer 0123456789abcdef"), Ok(()));
 }
 
@@ -275,11 +278,11 @@ fn beyond_loopback_the_token_is_needed_except_for_health_and_metrics() {
 fn a_taken_port_is_a_warning_for_the_default_address_only() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address").to_string();
-    let default = settings::Admin { asked_for: false, ..on(&address) };
-    let running = start(&default, sources(), &Sockets::default()).expect("a warning only");
+    let default = settings::AdminSettings { asked_for: false, ..on(&address) };
+    let running = start(&default, sources(), &ListenSockets::default()).expect("a warning only");
     assert!(running.addresses().is_empty());
-    let refused = start(&on(&address), sources(), &Sockets::default());
-    assert!(matches!(refused, Err(StartError::Listen { .. })));
+    let refused = start(&on(&address), sources(), &ListenSockets::default());
+    assert!(matches!(refused, Err(AdminStartError::Listen { .. })));
 }
 
 #[test]
@@ -391,10 +394,10 @@ fn metrics_are_in_the_text_format_and_agree_with_what_happened() {
 fn doctor_prints_what_top_answers() {
     let (_running, address) = open();
     let address = address.to_string();
-    let all = Question {
-        remote: Remote { address: &address, token: None },
+    let all = DoctorQuery {
+        remote: AdminClient { address: &address, token: None },
         limit: None,
-        form: Form::Tables,
+        form: DoctorFormat::Tables,
     };
     let text = doctor(&all).expect("a table").text;
     let lines: Vec<_> = text.lines().collect();
@@ -403,12 +406,13 @@ fn doctor_prints_what_top_answers() {
     assert!(lines.contains(&"Limit: agent") && lines.contains(&"Limit: hits"), "{text}");
     assert!(!text.contains('\x1b'));
 
-    let json = doctor(&Question { limit: Some("agent"), form: Form::Json, ..all }).expect("JSON");
+    let json = doctor(&DoctorQuery { limit: Some("agent"), form: DoctorFormat::Json, ..all })
+        .expect("JSON");
     assert_eq!(json.unknown, None);
     let json: serde_json::Value = serde_json::from_str(&json.text).expect("JSON");
     assert_eq!(json["limits"][0]["name"], "agent");
 
-    let empty = doctor(&Question { limit: Some("no such"), ..all }).expect("a header");
+    let empty = doctor(&DoctorQuery { limit: Some("no such"), ..all }).expect("a header");
     assert_eq!(empty.text.lines().count(), 2, "{empty:?}");
     assert!(empty.unknown.is_some_and(|names| names.contains("ip, agent")));
 }

@@ -3,28 +3,28 @@
 //! It is made for `watch -n 1` and for scripts. Names come from strangers, so hidden characters in
 //! them are escaped before they reach the terminal.
 
-use super::remote::{Error, Remote};
+use super::remote::{AdminClient, AdminClientError};
 use evenkeel_telemetry::printable::printable;
 use evenkeel_telemetry::snapshot::{
-    Query, ROWS_DEFAULT, ROWS_MAX, Row, Snapshot, Table, UNIT_HITS,
+    ClientRow, LimitTable, ROWS_DEFAULT, ROWS_MAX, TopQuery, TopSnapshot, UNIT_HITS,
 };
 use std::fmt::Write;
 use std::net::IpAddr;
 
 /// What to ask, and which server to ask.
 #[derive(Clone, Copy, Debug)]
-pub struct Question<'a> {
+pub struct DoctorQuery<'a> {
     /// The server to ask.
-    pub remote: Remote<'a>,
+    pub remote: AdminClient<'a>,
     /// Only this limit; `None`: all limits.
     pub limit: Option<&'a str>,
     /// The form of the output.
-    pub form: Form,
+    pub form: DoctorFormat,
 }
 
 /// The form in which an answer is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum DoctorFormat {
     /// One table for each limit.
     Tables,
     /// The tables of Tempomat's doctor, for existing scripts.
@@ -35,7 +35,7 @@ pub enum Form {
 
 /// The output of the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct DoctorReport {
     /// One table for each limit, or the JSON. The table of an unknown limit is empty.
     pub text: String,
     /// An error message with the names of all limits, if the requested limit does not exist.
@@ -45,23 +45,23 @@ pub struct Report {
 /// Asks the admin door of the server.
 ///
 /// # Errors
-/// Returns [`Error`] if no snapshot could be read.
-pub fn doctor(question: &Question<'_>) -> Result<Report, Error> {
-    let Question { remote, limit, form } = *question;
+/// Returns [`AdminClientError`] if no snapshot could be read.
+pub fn doctor(question: &DoctorQuery<'_>) -> Result<DoctorReport, AdminClientError> {
+    let DoctorQuery { remote, limit, form } = *question;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(Error::Runtime)?;
+    let runtime = runtime.map_err(AdminClientError::Runtime)?;
     // Tempomat's doctor showed all rows: `hashMaxLen` of them, a thousand.
-    let rows = if form == Form::Buckets { ROWS_MAX } else { ROWS_DEFAULT };
-    let query = Query { limit: limit.map(String::from), rows };
+    let rows = if form == DoctorFormat::Buckets { ROWS_MAX } else { ROWS_DEFAULT };
+    let query = TopQuery { limit: limit.map(String::from), rows };
     let (text, snapshot) = runtime.block_on(remote.snapshot(&query))?;
     let missing = limit.filter(|limit| !snapshot.known.iter().any(|name| name == limit));
     let unknown = missing.map(|limit| unknown(limit, &snapshot.known));
     let text = match form {
-        Form::Json => format!("{}\n", printable(text.trim_end())),
-        Form::Tables => tables(&snapshot, limit),
-        Form::Buckets => buckets(&snapshot, limit),
+        DoctorFormat::Json => format!("{}\n", printable(text.trim_end())),
+        DoctorFormat::Tables => tables(&snapshot, limit),
+        DoctorFormat::Buckets => buckets(&snapshot, limit),
     };
-    Ok(Report { text, unknown })
+    Ok(DoctorReport { text, unknown })
 }
 
 /// The error message if no limit has the name `limit`.
@@ -71,7 +71,7 @@ fn unknown(limit: &str, known: &[String]) -> String {
 }
 
 /// The tables of a snapshot. A requested limit has a table even if it does not exist.
-fn tables(snapshot: &Snapshot, limit: Option<&str>) -> String {
+fn tables(snapshot: &TopSnapshot, limit: Option<&str>) -> String {
     let mut text = String::new();
     for limit in &snapshot.limits {
         let cost = if limit.unit == UNIT_HITS { "Hits/s" } else { "Cpu[s]" };
@@ -85,7 +85,7 @@ fn tables(snapshot: &Snapshot, limit: Option<&str>) -> String {
 }
 
 /// The tables as Tempomat's doctor prints them: framed, and without levels.
-fn buckets(snapshot: &Snapshot, limit: Option<&str>) -> String {
+fn buckets(snapshot: &TopSnapshot, limit: Option<&str>) -> String {
     let mut text = String::new();
     for limit in &snapshot.limits {
         push_bucket(&mut text, &limit.name, &sorted(limit));
@@ -97,8 +97,8 @@ fn buckets(snapshot: &Snapshot, limit: Option<&str>) -> String {
 }
 
 /// Adds the status of the peers, the store, the master and the gatekeepers, as far as they exist.
-fn push_others(text: &mut String, snapshot: &Snapshot) {
-    let Snapshot { peers, store, master, gatekeepers, .. } = snapshot;
+fn push_others(text: &mut String, snapshot: &TopSnapshot) {
+    let TopSnapshot { peers, store, master, gatekeepers, .. } = snapshot;
     let others = [
         peers.as_ref().map(ToString::to_string),
         store.as_ref().map(ToString::to_string),
@@ -111,8 +111,8 @@ fn push_others(text: &mut String, snapshot: &Snapshot) {
 }
 
 /// The rows by cost, heaviest first; equal rows by their last request, latest first.
-fn sorted(limit: &Table) -> Vec<&Row> {
-    let mut rows: Vec<&Row> = limit.rows.iter().collect();
+fn sorted(limit: &LimitTable) -> Vec<&ClientRow> {
+    let mut rows: Vec<&ClientRow> = limit.rows.iter().collect();
     rows.sort_by(|a, b| {
         let heavier = b.cpu_per_second.total_cmp(&a.cpu_per_second);
         heavier.then(a.last_seen.total_cmp(&b.last_seen))
@@ -120,7 +120,7 @@ fn sorted(limit: &Table) -> Vec<&Row> {
     rows
 }
 
-fn push_limit(text: &mut String, name: &str, cost: &str, rows: &[&Row]) {
+fn push_limit(text: &mut String, name: &str, cost: &str, rows: &[&ClientRow]) {
     if !text.is_empty() {
         text.push('\n');
     }
@@ -149,7 +149,7 @@ fn push_limit(text: &mut String, name: &str, cost: &str, rows: &[&Row]) {
 const COLUMNS: [&str; 5] = ["Wait[s]", "Cpu[s]", "Req/s", "Last[s]", "Title"];
 
 /// Adds a framed table: heads centred, numbers right-aligned, titles left-aligned.
-fn push_bucket(text: &mut String, name: &str, rows: &[&Row]) {
+fn push_bucket(text: &mut String, name: &str, rows: &[&ClientRow]) {
     if !text.is_empty() {
         text.push('\n');
     }

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use evenkeel_telemetry::printable::printable;
-use evenkeel_telemetry::snapshot::{Query, Snapshot};
+use evenkeel_telemetry::snapshot::{TopQuery, TopSnapshot};
 use http::StatusCode;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::rt::TokioIo;
@@ -14,13 +14,13 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 
 /// The time limit of a request, from connecting to the end of the answer.
-const TIMEOUT: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum size of an answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// The admin door of a server.
 #[derive(Clone, Copy, Debug)]
-pub struct Remote<'a> {
+pub struct AdminClient<'a> {
     /// The address of the door, as host:port.
     pub address: &'a str,
     /// The bearer token, which the door requires of clients that are not on loopback.
@@ -29,7 +29,7 @@ pub struct Remote<'a> {
 
 /// Why a request to the admin door failed.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum AdminClientError {
     /// The connection failed.
     #[error(
         "nothing answers at {address}: {why}; is the server running with its admin door open \
@@ -42,7 +42,7 @@ pub enum Error {
         why: io::Error,
     },
     /// No answer arrived within the time limit.
-    #[error("{address} did not answer within {} seconds", TIMEOUT.as_secs())]
+    #[error("{address} did not answer within {} seconds", REQUEST_TIMEOUT.as_secs())]
     Late {
         /// The address that was tried.
         address: String,
@@ -70,12 +70,15 @@ pub enum Error {
     Runtime(io::Error),
 }
 
-impl Remote<'_> {
+impl AdminClient<'_> {
     /// Fetches the busiest clients: the text of the answer, and its parsed form.
     ///
     /// # Errors
     /// Returns [`Error`] if no snapshot could be read.
-    pub async fn snapshot(&self, query: &Query) -> Result<(String, Snapshot), Error> {
+    pub async fn snapshot(
+        &self,
+        query: &TopQuery,
+    ) -> Result<(String, TopSnapshot), AdminClientError> {
         let text = self.get(&format!("/api/top?{}", query.encoded())).await?;
         let snapshot = serde_json::from_str(&text).map_err(|why| self.stranger(why))?;
         Ok((text, snapshot))
@@ -85,13 +88,14 @@ impl Remote<'_> {
     ///
     /// # Errors
     /// Returns [`Error`] if there is no answer, or its status is not 200.
-    pub async fn get(&self, path: &str) -> Result<String, Error> {
-        let late = |_| Error::Late { address: self.address.to_owned() };
-        tokio::time::timeout(TIMEOUT, self.fetch(path)).await.map_err(late)?
+    pub async fn get(&self, path: &str) -> Result<String, AdminClientError> {
+        let late = |_| AdminClientError::Late { address: self.address.to_owned() };
+        tokio::time::timeout(REQUEST_TIMEOUT, self.fetch(path)).await.map_err(late)?
     }
 
-    async fn fetch(&self, path: &str) -> Result<String, Error> {
-        let unreachable = |why| Error::Unreachable { address: self.address.to_owned(), why };
+    async fn fetch(&self, path: &str) -> Result<String, AdminClientError> {
+        let unreachable =
+            |why| AdminClientError::Unreachable { address: self.address.to_owned(), why };
         let stream = TcpStream::connect(self.address).await.map_err(unreachable)?;
         // The address, not the name: the door refuses host names that it does not know.
         let host = stream.peer_addr().map_err(unreachable)?.to_string();
@@ -112,13 +116,13 @@ impl Remote<'_> {
         if status != StatusCode::OK {
             let text: String = text.trim().chars().take(200).collect();
             let (address, text) = (self.address.to_owned(), printable(&text).into_owned());
-            return Err(Error::Refused { address, status, text });
+            return Err(AdminClientError::Refused { address, status, text });
         }
         Ok(text.into_owned())
     }
 
-    fn stranger(&self, why: impl std::fmt::Display) -> Error {
+    fn stranger(&self, why: impl std::fmt::Display) -> AdminClientError {
         let why = printable(&why.to_string()).into_owned();
-        Error::Stranger { address: self.address.to_owned(), why }
+        AdminClientError::Stranger { address: self.address.to_owned(), why }
     }
 }

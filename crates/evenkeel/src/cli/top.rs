@@ -8,25 +8,25 @@
 mod screen;
 mod view;
 
-use crate::cli::remote::Remote;
-use evenkeel_telemetry::snapshot::Query;
+use crate::cli::remote::AdminClient;
+use evenkeel_telemetry::snapshot::TopQuery;
 use ratatui::crossterm::event::{self, Event};
 use ratatui::{DefaultTerminal, Frame};
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 use tokio::time::MissedTickBehavior;
-use view::View;
+use view::TopView;
 
 /// The number of clients requested of each limit; few people scroll further.
-const ROWS: usize = 200;
+const ROWS_REQUESTED: usize = 200;
 /// The interval between two checks for pressed keys.
-const KEYS_EVERY: Duration = Duration::from_millis(40);
+const KEY_POLL_INTERVAL: Duration = Duration::from_millis(40);
 
 /// What to watch, and how often.
 #[derive(Clone, Copy, Debug)]
-pub struct Options<'a> {
+pub struct TopOptions<'a> {
     /// The server to watch.
-    pub remote: Remote<'a>,
+    pub remote: AdminClient<'a>,
     /// The limit to show first; `None`: the first limit of the server.
     pub limit: Option<&'a str>,
     /// The interval between two requests.
@@ -37,7 +37,7 @@ pub struct Options<'a> {
 ///
 /// # Errors
 /// Returns an error if standard input or output is no terminal, or if drawing fails.
-pub fn run(options: &Options<'_>) -> io::Result<()> {
+pub fn run(options: &TopOptions<'_>) -> io::Result<()> {
     if !(io::stdout().is_terminal() && io::stdin().is_terminal()) {
         let text = "top draws on a terminal; for scripts and pipes there is `evenkeel doctor`";
         return Err(io::Error::new(io::ErrorKind::Unsupported, text));
@@ -49,12 +49,12 @@ pub fn run(options: &Options<'_>) -> io::Result<()> {
     ended
 }
 
-async fn live(options: &Options<'_>, terminal: &mut DefaultTerminal) -> io::Result<()> {
-    let mut view = View::new(options.remote.address, options.limit);
-    let query = Query { limit: None, rows: ROWS };
+async fn live(options: &TopOptions<'_>, terminal: &mut DefaultTerminal) -> io::Result<()> {
+    let mut view = TopView::new(options.remote.address, options.limit);
+    let query = TopQuery { limit: None, rows: ROWS_REQUESTED };
     let mut intervals = tokio::time::interval(options.every);
     intervals.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut keys = tokio::time::interval(KEYS_EVERY);
+    let mut keys = tokio::time::interval(KEY_POLL_INTERVAL);
     keys.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut asked = None;
     loop {

@@ -13,31 +13,31 @@ use std::time::Duration;
 
 /// Interval between two readings. The next constant is the interval between two checks whether a
 /// cgroup is configured.
-const LOOK: Duration = Duration::from_millis(100);
-const PAUSE: Duration = Duration::from_secs(1);
+const READ_INTERVAL: Duration = Duration::from_millis(100);
+const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs as long as the engine exists.
 pub async fn follow(engine: Weak<Engine>) {
-    let mut follower = Follower { engine, known: None, failing: false };
+    let mut follower = CgroupFollower { engine, known: None, failing: false };
     while let Some(pause) = follower.look() {
         tokio::time::sleep(pause).await;
     }
 }
 
-struct Follower {
+struct CgroupFollower {
     engine: Weak<Engine>,
     /// The cgroup at the last reading, and its CPU time.
     known: Option<(PathBuf, Nanos)>,
     failing: bool,
 }
 
-impl Follower {
+impl CgroupFollower {
     /// Reads once. Returns the delay before the next reading, or `None` if the engine is gone.
     fn look(&mut self) -> Option<Duration> {
         let engine = self.engine.upgrade()?;
         let Some(path) = engine.cgroup() else {
             self.known = None;
-            return Some(PAUSE);
+            return Some(IDLE_INTERVAL);
         };
         match cgroup::used(&path) {
             Ok(used) => {
@@ -60,6 +60,6 @@ impl Follower {
                 }
             }
         }
-        Some(LOOK)
+        Some(READ_INTERVAL)
     }
 }

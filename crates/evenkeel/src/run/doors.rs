@@ -9,22 +9,24 @@ use super::files::{line_within_open_files, within_open_files};
 use crate::admin;
 use anyhow::Context;
 use evenkeel_ask::{check, line, zeromq};
-use evenkeel_config::settings::{self, Line, Master, Proxy, Ratelimit, Settings};
-use evenkeel_core::key::Seed;
+use evenkeel_config::settings::{
+    self, LineSettings, MasterSettings, ProxySettings, RatelimitSettings, Settings,
+};
+use evenkeel_core::key::KeySeed;
 use evenkeel_core::units::Time;
 use evenkeel_engine::Engine;
-use evenkeel_engine::counted::Counted;
-use evenkeel_engine::domains::Domains;
-use evenkeel_engine::domains::gatekeeper::Gatekeeper;
-use evenkeel_engine::tags::Tags;
-use evenkeel_engine::together::Together;
+use evenkeel_engine::counted::EngineView;
+use evenkeel_engine::domains::MasterDomains;
+use evenkeel_engine::domains::gatekeeper::GatekeeperEngine;
+use evenkeel_engine::tags::TagEngine;
+use evenkeel_engine::together::Replicated;
 use evenkeel_engine::windows::Counters;
 use evenkeel_peers::driver;
 use evenkeel_proxy as proxy;
 use evenkeel_ratelimit as ratelimit;
 use evenkeel_runtime::clock::Clock;
-use evenkeel_serve::handover::Sockets;
-use evenkeel_store::redis::Store;
+use evenkeel_serve::handover::ListenSockets;
+use evenkeel_store::redis::RedisStore;
 use evenkeel_store::snapshot;
 use evenkeel_telemetry::Watch;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -33,43 +35,51 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The engine of each door that has one.
-pub struct Engines {
+pub struct EngineSet {
     /// The seed with which all engines hash keys.
-    pub seed: Seed,
+    pub seed: KeySeed,
     clock: Clock,
     proxy: Option<Arc<Engine>>,
-    line: Option<Arc<Tags>>,
+    line: Option<Arc<TagEngine>>,
     ratelimit: Option<Arc<Counters>>,
-    master: Option<Arc<Domains>>,
-    gatekeepers: Vec<Arc<Gatekeeper>>,
+    master: Option<Arc<MasterDomains>>,
+    gatekeepers: Vec<Arc<GatekeeperEngine>>,
 }
 
-impl Engines {
+impl EngineSet {
     /// Creates an engine for each section that makes decisions, and restores debts from the
     /// snapshot. Opens no socket.
-    pub fn new(settings: &Settings, clock: Clock, watch: &Arc<Watch>) -> anyhow::Result<Engines> {
+    pub fn new(settings: &Settings, clock: Clock, watch: &Arc<Watch>) -> anyhow::Result<EngineSet> {
         let found = snapshot::find(&settings.state);
         let shared = settings.peers.as_ref().map(driver::seed).transpose()?;
         let found = found.filter(|found| finds_again(found, shared));
-        let kept = found.as_ref().map(snapshot::Found::seed);
+        let kept = found.as_ref().map(snapshot::CheckedSnapshot::seed);
         let seed = shared.or(kept).map_or_else(seed, Ok)?;
         let gatekeepers = settings.gatekeepers.iter();
-        let gatekeepers = gatekeepers.map(|keeper| Gatekeeper::new(keeper, seed, clock, watch));
+        let gatekeepers =
+            gatekeepers.map(|keeper| GatekeeperEngine::new(keeper, seed, clock, watch));
         let gatekeepers: Vec<_> = gatekeepers.collect();
         let proxy = settings.proxy.as_ref().map(|proxy| {
             // One lane for each thread of the proxy, and one for the check door.
             let lanes = check_lane() + 1;
-            Engine::behind(gatekeepers.clone(), proxy, lanes, seed, clock, Arc::clone(watch))
+            Engine::with_gatekeepers(
+                gatekeepers.clone(),
+                proxy,
+                lanes,
+                seed,
+                clock,
+                Arc::clone(watch),
+            )
         });
         let line = settings
             .line
             .as_ref()
-            .map(|line| Tags::new(line, line::threads(), seed, clock, Arc::clone(watch)));
+            .map(|line| TagEngine::new(line, line::threads(), seed, clock, Arc::clone(watch)));
         let ratelimit = settings.ratelimit.as_ref();
         let ratelimit = ratelimit.map(|settings| Arc::new(Counters::new(settings.keys_max, clock)));
         let master = settings.master.as_ref();
-        let master = master.map(|master| Arc::new(Domains::new(master, seed, clock)));
-        let engines = Engines { seed, clock, proxy, line, ratelimit, master, gatekeepers };
+        let master = master.map(|master| Arc::new(MasterDomains::new(master, seed, clock)));
+        let engines = EngineSet { seed, clock, proxy, line, ratelimit, master, gatekeepers };
         if let Some(found) = found {
             found.restore(&engines.accounts(), watch, clock.now());
         }
@@ -77,45 +87,45 @@ impl Engines {
     }
 
     /// Everything that a snapshot contains.
-    pub fn accounts(&self) -> snapshot::Accounts {
+    pub fn accounts(&self) -> snapshot::SnapshotTables {
         let windows = self.ratelimit.as_ref();
         let windows = windows.map(|counters| ("ratelimit", Arc::clone(counters.windows())));
-        snapshot::Accounts { engines: self.all(), windows }
+        snapshot::SnapshotTables { engines: self.all(), windows }
     }
 
     /// Every engine with the name of its door.
     fn all(&self) -> Vec<snapshot::DoorEngine> {
-        let shared = |engine: &Arc<Engine>| Arc::clone(engine) as Arc<dyn Counted>;
+        let shared = |engine: &Arc<Engine>| Arc::clone(engine) as Arc<dyn EngineView>;
         let proxy = self.proxy.iter().map(|engine| ("proxy", shared(engine)));
-        let shared = |tags: &Arc<Tags>| Arc::clone(tags) as Arc<dyn Counted>;
+        let shared = |tags: &Arc<TagEngine>| Arc::clone(tags) as Arc<dyn EngineView>;
         let line = self.line.iter().map(|tags| ("line", shared(tags)));
         let domains = self.master.iter().flat_map(|domains| domains.all());
-        let domains = domains.map(|domain| ("master", Arc::clone(domain) as Arc<dyn Counted>));
+        let domains = domains.map(|domain| ("master", Arc::clone(domain) as Arc<dyn EngineView>));
         let keeper = self.gatekeepers.iter();
-        let keeper = keeper.map(|keeper| ("gatekeeper", Arc::clone(keeper) as Arc<dyn Counted>));
+        let keeper = keeper.map(|keeper| ("gatekeeper", Arc::clone(keeper) as Arc<dyn EngineView>));
         proxy.chain(line).chain(domains).chain(keeper).collect()
     }
 
     /// The store with one count for all instances, if one is configured.
-    fn store(&self, settings: &Settings, watch: &Watch) -> Option<Arc<Store>> {
+    fn store(&self, settings: &Settings, watch: &Watch) -> Option<Arc<RedisStore>> {
         let none = || Arc::new(Counters::new(1, self.clock));
         let counters = self.ratelimit.clone().unwrap_or_else(none);
         let store = settings.store.as_ref()?;
-        Some(Store::new(store, counters, self.clock, watch))
+        Some(RedisStore::new(store, counters, self.clock, watch))
     }
 
     /// The engines that exchange their charges with other instances.
-    pub fn together(&self) -> Vec<Arc<dyn Together>> {
-        let proxy = self.proxy.iter().map(|engine| Arc::clone(engine) as Arc<dyn Together>);
-        let line = self.line.iter().map(|tags| Arc::clone(tags) as Arc<dyn Together>);
+    pub fn together(&self) -> Vec<Arc<dyn Replicated>> {
+        let proxy = self.proxy.iter().map(|engine| Arc::clone(engine) as Arc<dyn Replicated>);
+        let line = self.line.iter().map(|tags| Arc::clone(tags) as Arc<dyn Replicated>);
         let ratelimit = self.ratelimit.iter();
-        let ratelimit = ratelimit.map(|counters| Arc::clone(counters) as Arc<dyn Together>);
+        let ratelimit = ratelimit.map(|counters| Arc::clone(counters) as Arc<dyn Replicated>);
         proxy.chain(line).chain(ratelimit).collect()
     }
 
     /// The engines that the admin door shows.
     pub fn shown(&self) -> Vec<admin::DoorEngine> {
-        let shared = |counters: &Arc<Counters>| Arc::clone(counters) as Arc<dyn Counted>;
+        let shared = |counters: &Arc<Counters>| Arc::clone(counters) as Arc<dyn EngineView>;
         let ratelimit = self.ratelimit.iter().map(|counters| ("ratelimit", shared(counters)));
         let all = self.all().into_iter().chain(ratelimit);
         all.map(|(door, engine)| admin::DoorEngine { door, engine }).collect()
@@ -123,7 +133,7 @@ impl Engines {
 }
 
 /// Whether the keys of a snapshot can be found again by instances that hash with the seed `shared`.
-fn finds_again(found: &snapshot::Found, shared: Option<Seed>) -> bool {
+fn finds_again(found: &snapshot::CheckedSnapshot, shared: Option<KeySeed>) -> bool {
     let alike = shared.is_none_or(|seed| seed == found.seed());
     if !alike {
         tracing::warn!(
@@ -140,27 +150,27 @@ fn check_lane() -> usize {
 }
 
 /// All open doors.
-pub struct Doors {
+pub struct OpenDoors {
     /// The engine that `proxy` and `check` share.
     engine: Option<Arc<Engine>>,
-    proxy: Option<proxy::Running>,
-    check: Option<check::Running>,
-    line: Option<(Arc<Tags>, line::Running)>,
-    ratelimit: Option<ratelimit::Running>,
-    master: Option<(Arc<Domains>, zeromq::Running)>,
+    proxy: Option<proxy::RunningProxy>,
+    check: Option<check::RunningCheck>,
+    line: Option<(Arc<TagEngine>, line::RunningLine)>,
+    ratelimit: Option<ratelimit::RunningRatelimit>,
+    master: Option<(Arc<MasterDomains>, zeromq::RunningMaster)>,
     /// Each one is connected to a master until it is dropped.
-    gatekeepers: Vec<zeromq::gatekeeper::Running>,
+    gatekeepers: Vec<zeromq::gatekeeper::RunningGatekeeper>,
 }
 
-impl Doors {
+impl OpenDoors {
     /// Opens all doors in `settings`. If one fails, the others are closed again.
     pub fn open(
         settings: &Settings,
-        engines: Engines,
+        engines: EngineSet,
         watch: &Arc<Watch>,
         admin: &[SocketAddr],
-        sockets: &Sockets,
-    ) -> anyhow::Result<Doors> {
+        sockets: &ListenSockets,
+    ) -> anyhow::Result<OpenDoors> {
         let store = engines.store(settings, watch);
         let line = settings.line.as_ref().zip(engines.line).map(|(settings, tags)| {
             let (within, clock) = (line_within_open_files(settings), engines.clock);
@@ -195,7 +205,7 @@ impl Doors {
         let gatekeepers = gatekeepers.collect::<Result<_, _>>()?;
         let engine = engines.proxy;
         let (proxy, check) = (None, None);
-        let mut doors = Doors { engine, proxy, check, line, ratelimit, master, gatekeepers };
+        let mut doors = OpenDoors { engine, proxy, check, line, ratelimit, master, gatekeepers };
         let (Some(proxy), Some(engine)) = (&settings.proxy, &doors.engine) else {
             return Ok(doors);
         };
@@ -244,24 +254,24 @@ impl Doors {
 
     /// Reads files of the doors again. Returns whether any door has such files.
     pub fn reload_files(&self) -> bool {
-        self.ratelimit.iter().for_each(ratelimit::Running::reload_rules);
+        self.ratelimit.iter().for_each(ratelimit::RunningRatelimit::reload_rules);
         self.ratelimit.is_some()
     }
 
     /// Number of open connections; for the check door, of questions that wait for an answer.
     pub fn connections(&self) -> usize {
-        let proxy = self.proxy.as_ref().map_or(0, proxy::Running::connections);
+        let proxy = self.proxy.as_ref().map_or(0, proxy::RunningProxy::connections);
         let line = self.line.as_ref().map_or(0, |(_, running)| running.connections());
-        let ratelimit = self.ratelimit.as_ref().map_or(0, ratelimit::Running::connections);
-        proxy + line + ratelimit + self.check.as_ref().map_or(0, check::Running::waiting)
+        let ratelimit = self.ratelimit.as_ref().map_or(0, ratelimit::RunningRatelimit::connections);
+        proxy + line + ratelimit + self.check.as_ref().map_or(0, check::RunningCheck::waiting)
     }
 
     /// Number of connections that were still open when their thread ended.
     pub fn cut(&self) -> usize {
-        let proxy = self.proxy.as_ref().map_or(0, proxy::Running::cut);
+        let proxy = self.proxy.as_ref().map_or(0, proxy::RunningProxy::cut);
         let line = self.line.as_ref().map_or(0, |(_, running)| running.cut());
-        let ratelimit = self.ratelimit.as_ref().map_or(0, ratelimit::Running::cut);
-        proxy + line + ratelimit + self.check.as_ref().map_or(0, check::Running::cut)
+        let ratelimit = self.ratelimit.as_ref().map_or(0, ratelimit::RunningRatelimit::cut);
+        proxy + line + ratelimit + self.check.as_ref().map_or(0, check::RunningCheck::cut)
     }
 
     /// Stops accepting, and gives running requests the time that each door's settings define.
@@ -282,10 +292,10 @@ impl Doors {
 
     /// Closes everything at once.
     pub fn stop_now(&self) {
-        self.proxy.iter().for_each(proxy::Running::stop_now);
-        self.check.iter().for_each(check::Running::stop_now);
+        self.proxy.iter().for_each(proxy::RunningProxy::stop_now);
+        self.check.iter().for_each(check::RunningCheck::stop_now);
         self.line.iter().for_each(|(_, running)| running.stop_now());
-        self.ratelimit.iter().for_each(ratelimit::Running::stop_now);
+        self.ratelimit.iter().for_each(ratelimit::RunningRatelimit::stop_now);
         self.master.iter().for_each(|(_, running)| running.stop_now());
     }
 
@@ -301,13 +311,13 @@ impl Doors {
             running.ended().await;
         }
         if let Some(running) = &self.ratelimit {
-            running.ended().await;
+            running.wait_ended().await;
         }
         if let Some((_, running)) = &self.master {
             running.ended().await;
         }
         // Only now has every request been reported to the masters.
-        self.gatekeepers.iter().for_each(zeromq::gatekeeper::Running::stop);
+        self.gatekeepers.iter().for_each(zeromq::gatekeeper::RunningGatekeeper::stop);
     }
 }
 
@@ -318,7 +328,7 @@ fn look_up(engine: &Arc<Engine>) {
     }
 }
 
-fn tell_check(proxy: &Proxy, check: &check::Running, admin: &[SocketAddr]) {
+fn tell_check(proxy: &ProxySettings, check: &check::RunningCheck, admin: &[SocketAddr]) {
     let limits: Vec<&str> = proxy.limits.iter().map(|limit| &*limit.name).collect();
     tracing::info!(
         listen = ?check.addresses(),
@@ -333,7 +343,7 @@ fn tell_check(proxy: &Proxy, check: &check::Running, admin: &[SocketAddr]) {
     );
 }
 
-fn tell_proxy(proxy: &Proxy, addresses: &[SocketAddr], admin: &[SocketAddr]) {
+fn tell_proxy(proxy: &ProxySettings, addresses: &[SocketAddr], admin: &[SocketAddr]) {
     let limits: Vec<&str> = proxy.limits.iter().map(|limit| &*limit.name).collect();
     let backends: Vec<String> = proxy.backends.iter().map(ToString::to_string).collect();
     tracing::info!(
@@ -349,7 +359,7 @@ fn tell_proxy(proxy: &Proxy, addresses: &[SocketAddr], admin: &[SocketAddr]) {
     );
 }
 
-fn tell_line(running: &line::Running, settings: &Line, admin: &[SocketAddr]) {
+fn tell_line(running: &line::RunningLine, settings: &LineSettings, admin: &[SocketAddr]) {
     let listen: Vec<String> = running.lines().iter().map(ToString::to_string).collect();
     let limits: Vec<&str> = settings.limits.iter().map(|limit| &*limit.name).collect();
     tracing::info!(
@@ -362,21 +372,21 @@ fn tell_line(running: &line::Running, settings: &Line, admin: &[SocketAddr]) {
     );
 }
 
-fn tell_ratelimit(settings: &Ratelimit, addresses: &[SocketAddr]) {
+fn tell_ratelimit(settings: &RatelimitSettings, addresses: &[SocketAddr]) {
     let rules = settings.rules.path.as_ref().map(|path| path.display().to_string());
     tracing::info!(listen = ?addresses, rules = rules.unwrap_or_default(), "ratelimit open");
 }
 
-fn tell_master(settings: &Master, running: &zeromq::Running, admin: &[SocketAddr]) {
+fn tell_master(settings: &MasterSettings, running: &zeromq::RunningMaster, admin: &[SocketAddr]) {
     let [accounting, control] = running.addresses();
     let domains: Vec<&str> = settings.domains.iter().map(|domain| &*domain.name).collect();
     tracing::info!(%accounting, %control, ?admin, domains = domains.join(","), "master open");
     if settings.is_open() {
-        tracing::warn!("{}", Master::OPEN);
+        tracing::warn!("{}", MasterSettings::OPEN_WARNING);
     }
 }
 
-fn tell_gatekeeper(settings: &settings::Gatekeeper) {
+fn tell_gatekeeper(settings: &settings::GatekeeperSettings) {
     tracing::info!(
         master = %settings.master,
         control = %settings.control,
@@ -387,9 +397,9 @@ fn tell_gatekeeper(settings: &settings::Gatekeeper) {
 
 /// A random seed for this process. Because it is secret, outsiders cannot predict which keys share
 /// a set.
-fn seed() -> anyhow::Result<Seed> {
+fn seed() -> anyhow::Result<KeySeed> {
     let mut seed = [0; 16];
     let count = getrandom(&mut seed, GetRandomFlags::empty()).context("no random numbers")?;
     anyhow::ensure!(count == seed.len(), "the system gave too few random numbers");
-    Ok(Seed(seed))
+    Ok(KeySeed(seed))
 }

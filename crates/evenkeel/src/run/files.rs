@@ -4,19 +4,19 @@
 //! single connections, by their bounds.
 
 use evenkeel_ask::check;
-use evenkeel_config::settings::{Line, Proxy, Settings};
+use evenkeel_config::settings::{LineSettings, ProxySettings, Settings};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Reserve of open files for listeners, the admin door, the log and event queues.
-const FILES_BESIDES: u64 = 256;
+const FILES_RESERVE: u64 = 256;
 
 /// Bounds the proxy's connections by the limit of open files. Each connection needs two
 /// descriptors. Without one, a client is not accepted or gets a 502; with this bound, idle
 /// connections are closed instead.
-pub fn within_open_files(proxy: &Proxy) -> Proxy {
+pub fn within_open_files(proxy: &ProxySettings) -> ProxySettings {
     let mut proxy = proxy.clone();
     let Some(files) = getrlimit(Resource::Nofile).current else { return proxy };
-    let spare = FILES_BESIDES.min(files / 2);
+    let spare = FILES_RESERVE.min(files / 2);
     let affordable = usize::try_from((files - spare) / 2).unwrap_or(usize::MAX).max(1);
     let bound = &mut proxy.bounds.connections;
     if *bound == 0 || *bound > affordable {
@@ -26,10 +26,10 @@ pub fn within_open_files(proxy: &Proxy) -> Proxy {
 }
 
 /// Bounds the connections of the line door. Each one needs one descriptor.
-pub fn line_within_open_files(line: &Line) -> Line {
+pub fn line_within_open_files(line: &LineSettings) -> LineSettings {
     let mut line = line.clone();
     let Some(files) = getrlimit(Resource::Nofile).current else { return line };
-    let spare = FILES_BESIDES.min(files / 2);
+    let spare = FILES_RESERVE.min(files / 2);
     let affordable = usize::try_from(files - spare).unwrap_or(usize::MAX).max(1);
     if line.connections == 0 || line.connections > affordable {
         line.connections = affordable;
@@ -72,7 +72,7 @@ fn open_files(settings: &Settings) -> u64 {
     let check = settings.check.as_ref().map_or(0, check::connections_max);
     let needed = proxy.saturating_mul(2).saturating_add(line).saturating_add(check);
     let needed = u64::try_from(needed).unwrap_or(u64::MAX);
-    if needed == 0 { 0 } else { needed.saturating_add(FILES_BESIDES) }
+    if needed == 0 { 0 } else { needed.saturating_add(FILES_RESERVE) }
 }
 
 #[cfg(test)]

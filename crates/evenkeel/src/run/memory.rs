@@ -8,9 +8,9 @@ use std::hint::black_box;
 
 /// Size of the block in bytes: larger than the blocks that the allocator caches, which are at most
 /// an eighth of its pages of four megabytes.
-const TOO_LARGE: usize = 1 << 20;
+const UNCACHED_BLOCK_BYTES: usize = 1 << 20;
 
 /// Makes the allocator return unused memory. Called regularly while there is little to do.
 pub fn give_back() {
-    drop(black_box(Vec::<u8>::with_capacity(TOO_LARGE)));
+    drop(black_box(Vec::<u8>::with_capacity(UNCACHED_BLOCK_BYTES)));
 }

@@ -6,9 +6,9 @@
 //! starts and reads it, so this process writes none afterwards: debts of requests that end here
 //! later are not passed on. Passing of sockets: `handover`.
 
-use super::Program;
-use evenkeel_serve::handover::successor::{Failure, Origin, Successor};
-use evenkeel_serve::handover::{READY, Sockets};
+use super::RunningProcess;
+use evenkeel_serve::handover::successor::{ProcessOrigin, Successor, SuccessorError};
+use evenkeel_serve::handover::{ListenSockets, READY_MESSAGE};
 use evenkeel_store::snapshot;
 use sd_notify::NotifyState;
 use std::io;
@@ -17,14 +17,14 @@ use std::time::Duration;
 
 /// Reports to systemd or the predecessor that all doors are open, and logs inherited sockets that
 /// no door uses.
-pub fn tell_ready(sockets: &Sockets, herald: Option<&UnixDatagram>) {
-    let rest = sockets.refuse_rest();
+pub fn report_ready(sockets: &ListenSockets, herald: Option<&UnixDatagram>) {
+    let rest = sockets.close_untaken();
     if !rest.is_empty() {
         tracing::warn!(
             listen = ?rest, "closed: sockets were handed in for which no door is configured"
         );
     }
-    let told = herald.map_or(Ok(0), |herald| herald.send(READY));
+    let told = herald.map_or(Ok(0), |herald| herald.send(READY_MESSAGE));
     let told = told.and_then(|_| sd_notify::notify(&[NotifyState::Ready]));
     if let Err(error) = told {
         tracing::warn!(%error, "who has started this program could not be told that it is ready");
@@ -32,7 +32,7 @@ pub fn tell_ready(sockets: &Sockets, herald: Option<&UnixDatagram>) {
 }
 
 /// Reports to systemd that the process is stopping, unless a successor continues the service.
-pub fn tell_stopping(replaced: bool) {
+pub fn report_stopping(replaced: bool) {
     if !replaced {
         // If the message is lost, systemd still sees the process end.
         let _ = sd_notify::notify(&[NotifyState::Stopping]);
@@ -41,23 +41,23 @@ pub fn tell_stopping(replaced: bool) {
 
 /// Time for clients that were accepted just before the successor took over to send their question.
 /// The proxy handles this case itself.
-pub(super) const FAREWELL: Duration = Duration::from_secs(1);
+pub(super) const LAST_QUESTION_TIME: Duration = Duration::from_secs(1);
 
-impl Program {
+impl RunningProcess {
     /// Sections that prevent a replacement: other instances would see two processes with
     /// contradicting counts at one address.
-    fn bound_to_stay(&self) -> Vec<&'static str> {
+    fn sections_without_handover(&self) -> Vec<&'static str> {
         let settings = &self.config.settings;
         settings.peers.iter().map(|_| "peers").collect()
     }
 
     /// Starts the successor.
-    pub(super) fn replace(&mut self, origin: &io::Result<Origin>) {
+    pub(super) fn replace(&mut self, origin: &io::Result<ProcessOrigin>) {
         if self.successor.is_some() {
             tracing::warn!("a successor has been started already");
             return;
         }
-        let stay = self.bound_to_stay();
+        let stay = self.sections_without_handover();
         if !stay.is_empty() {
             let stay = stay.join(", ");
             tracing::error!(stay, "not replaced: these cannot be handed over; restart instead");
@@ -77,12 +77,12 @@ impl Program {
                 tracing::info!(pid = successor.id(), "a successor opens its doors");
                 self.successor = Some(successor);
             }
-            Err(error) => self.not_replaced(&Failure::Start(error)),
+            Err(error) => self.not_replaced(&SuccessorError::Start(error)),
         }
     }
 
     /// Handles a successor that failed: this process continues as before.
-    pub(super) fn not_replaced(&mut self, why: &Failure) {
+    pub(super) fn not_replaced(&mut self, why: &SuccessorError) {
         tracing::error!(%why, "not replaced: this process goes on");
         self.successor = None;
         let (seed, kept) = self.kept.clone();

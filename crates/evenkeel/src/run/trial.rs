@@ -9,8 +9,8 @@
 use super::files;
 use evenkeel_config::cpus::processes;
 use evenkeel_config::settings::Settings;
-use evenkeel_config::settings::openings::{Opening, Socket};
-use evenkeel_config::{Found, Stumble};
+use evenkeel_config::settings::openings::{SocketOpening, SocketSpec};
+use evenkeel_config::{StartProblem, StartProblems};
 use evenkeel_peers::multicast;
 use evenkeel_serve::handover::shared;
 use rustix::fs::{Access, FileType, access, stat, unlink};
@@ -22,27 +22,29 @@ use std::path::{Path, PathBuf};
 
 /// Problems that a start with these settings would have, and its warnings.
 #[must_use]
-pub fn trial(settings: &Settings) -> Found {
-    let mut found = Found::default();
+pub fn trial(settings: &Settings) -> StartProblems {
+    let mut found = StartProblems::default();
     for opening in settings.openings() {
         let Err(error) = bind(&opening.socket) else { continue };
         let taken = error.kind() == io::ErrorKind::AddrInUse;
-        if taken && processes::are_ours(&opening.socket) {
+        if taken && processes::held_by_evenkeel(&opening.socket) {
             continue;
         }
         let of = if taken { &mut found.doubts } else { &mut found.faults };
-        of.push(told(&opening, &error));
+        of.push(describe_error(&opening, &error));
     }
     found.doubts.extend(snapshot(settings));
-    found.doubts.extend(files::too_few(settings).map(|what| -> Stumble { (&["proxy"], what) }));
+    found
+        .doubts
+        .extend(files::too_few(settings).map(|what| -> StartProblem { (&["proxy"], what) }));
     found
 }
 
-fn told(opening: &Opening, error: &io::Error) -> Stumble {
+fn describe_error(opening: &SocketOpening, error: &io::Error) -> StartProblem {
     let advice = match error.kind() {
         io::ErrorKind::AddrInUse => "another program has it just now, and a start would fail",
         io::ErrorKind::AddrNotAvailable => "it is no address of this machine",
-        io::ErrorKind::PermissionDenied if matches!(opening.socket, Socket::File(_)) => {
+        io::ErrorKind::PermissionDenied if matches!(opening.socket, SocketSpec::File(_)) => {
             "this user may not write into its folder"
         }
         io::ErrorKind::PermissionDenied => "ports below 1024 need CAP_NET_BIND_SERVICE",
@@ -55,15 +57,16 @@ fn told(opening: &Opening, error: &io::Error) -> Stumble {
     (opening.way, format!("cannot listen on {}: {error}; {advice}", opening.socket))
 }
 
-fn bind(socket: &Socket) -> io::Result<()> {
+fn bind(socket: &SocketSpec) -> io::Result<()> {
     match socket {
-        Socket::Tcp(address) => shared::try_bind(*address),
-        Socket::Datagrams(address) => UdpSocket::bind(address).map(drop),
-        Socket::File(path) => bind_file(path),
-        Socket::Group { group, interface, hops } => {
-            let plan = multicast::Plan { group: *group, interface: *interface, hops: *hops };
+        SocketSpec::Tcp(address) => shared::try_bind(*address),
+        SocketSpec::Datagrams(address) => UdpSocket::bind(address).map(drop),
+        SocketSpec::File(path) => bind_file(path),
+        SocketSpec::Group { group, interface, hops } => {
+            let plan =
+                multicast::MulticastPlan { group: *group, interface: *interface, hops: *hops };
             multicast::try_join(plan).map_err(|why| match why {
-                multicast::StartError::Join { why, .. } => why,
+                multicast::MulticastStartError::Join { why, .. } => why,
                 other => io::Error::other(other.to_string()),
             })
         }
@@ -90,12 +93,12 @@ fn bind_file(path: &Path) -> io::Result<()> {
 }
 
 /// Warning for a folder that is not writable. A start would succeed, but write no snapshots.
-fn snapshot(settings: &Settings) -> Option<Stumble> {
+fn snapshot(settings: &Settings) -> Option<StartProblem> {
     let file = settings.state.file.as_ref()?;
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty())?;
     let error = access(folder, Access::WRITE_OK | Access::EXEC_OK).err()?;
     // A missing folder is reported by `config`.
-    (error != rustix::io::Errno::NOENT).then(|| -> Stumble {
+    (error != rustix::io::Errno::NOENT).then(|| -> StartProblem {
         let what = format!("nothing can be kept in {}: {error}", folder.display());
         (&["state", "file"], what)
     })

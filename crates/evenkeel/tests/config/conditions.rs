@@ -1,8 +1,8 @@
 //! `when` and `exempt`: the requests that a limit applies to, and those that no limit applies to.
 
 use super::good;
-use evenkeel_config::{Found, check, parse};
-use evenkeel_core::limit::When;
+use evenkeel_config::{StartProblems, check, parse};
+use evenkeel_core::limit::LimitCondition;
 
 fn limit(when: &str) -> String {
     format!("proxy: {{limits: [{{name: a, by: ip/32, share: 10%, when: {when}}}]}}")
@@ -15,8 +15,8 @@ fn faults(text: &str) -> String {
 #[test]
 fn a_condition_may_say_what_a_request_does_not_have() {
     let settings = good(&limit("{not: {cookie: session}}")).settings;
-    let cookie = When { cookie: vec!["session".into()], ..When::default() };
-    let when = When { not: Some(Box::new(cookie)), ..When::default() };
+    let cookie = LimitCondition { cookie: vec!["session".into()], ..LimitCondition::default() };
+    let when = LimitCondition { not: Some(Box::new(cookie)), ..LimitCondition::default() };
     assert_eq!(settings.proxy.expect("open").limits[0].when, when);
     for (when, told) in [
         ("{not: {}}", "`not` names nothing"),
@@ -44,7 +44,7 @@ fn a_cookie_exempts_and_check_says_what_that_means() {
     let text = "proxy: {exempt: ['cookie:session', 'ip:192.0.2.1']}";
     let proxy = good(text).settings.proxy.expect("open");
     assert_eq!((proxy.exempt.len(), proxy.exempt_when.len()), (1, 1));
-    let warned = check("t.yaml", text.as_bytes(), 4.0, |_| Found::default()).expect("good");
+    let warned = check("t.yaml", text.as_bytes(), 4.0, |_| StartProblems::default()).expect("good");
     let warned = warned.join("\n");
     assert!(
         warned.starts_with("t.yaml:1:17: whoever sends a cookie of the exempt name"),

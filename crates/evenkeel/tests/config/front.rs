@@ -1,10 +1,10 @@
 //! The client side of the `proxy` section: TLS, HTTP/2, and configurations that are refused.
 
 use super::{faults, good};
-use evenkeel_config::settings::{ClientAddress, Proxy};
+use evenkeel_config::settings::{ClientAddress, ProxySettings};
 use std::path::PathBuf;
 
-fn proxy(text: &str) -> Proxy {
+fn proxy(text: &str) -> ProxySettings {
     good(&format!("proxy: {text}")).settings.proxy.expect("open")
 }
 

@@ -1,14 +1,14 @@
 //! The `peers` section: its defaults, its forms and its errors.
 
 use super::{faults, good};
-use evenkeel_config::settings::peers::{Join, Via};
+use evenkeel_config::settings::peers::{PeerTarget, PeerTransport};
 use std::time::Duration;
 
 #[test]
 fn an_empty_section_is_a_mesh_on_loopback() {
     for text in ["peers:", "peers: {}", "peers: {via: mesh}"] {
         let peers = good(text).settings.peers.expect("there");
-        let Via::Mesh { listen, join, mdns } = peers.via else { panic!("{text}") };
+        let PeerTransport::Mesh { listen, join, mdns } = peers.via else { panic!("{text}") };
         assert_eq!(listen, "127.0.0.1:7946".parse().expect("an address"));
         assert!(join.is_empty() && !mdns);
         assert_eq!((&*peers.cluster, peers.period), ("default", Duration::from_secs(5)));
@@ -23,9 +23,9 @@ fn every_way_of_reaching_others_is_read() {
     let mesh = "peers: {listen: '0.0.0.0:7946', secret_file: /k, mdns: true, cpus_shared: true, \
                 join: [a.example, '127.0.0.1:1', '[::1]:2', 'dns:b.example:3', 'dns:c.example']}";
     let peers = good(mesh).settings.peers.expect("there");
-    let Via::Mesh { join, mdns: true, .. } = peers.via else { panic!("a mesh") };
-    let one = |text: &str| Join::One(text.to_owned());
-    let dns = |text: &str| Join::Dns(text.to_owned());
+    let PeerTransport::Mesh { join, mdns: true, .. } = peers.via else { panic!("a mesh") };
+    let one = |text: &str| PeerTarget::One(text.to_owned());
+    let dns = |text: &str| PeerTarget::Dns(text.to_owned());
     let expected = [
         one("a.example:7946"),
         one("127.0.0.1:1"),
@@ -37,12 +37,16 @@ fn every_way_of_reaching_others_is_read() {
     let multicast = "peers: {via: multicast, group: '239.1.2.3:4', secret_file: /k, hops: 3, \
                      interface: 192.0.2.7, period: 1s, cluster: blue_2}";
     let peers = good(multicast).settings.peers.expect("there");
-    let Via::Multicast { group, interface, hops: 3 } = peers.via else { panic!("a group") };
+    let PeerTransport::Multicast { group, interface, hops: 3 } = peers.via else {
+        panic!("a group")
+    };
     assert_eq!((group.to_string(), interface.is_some()), ("239.1.2.3:4".to_owned(), true));
     let nats = "peers: {via: nats, nats: ['tls://a.example', 'nats://b.example:5/'], \
                 secret_file: /k, credentials_file: /c}";
     let peers = good(nats).settings.peers.expect("there");
-    let Via::Nats { servers, credentials_file: Some(_) } = peers.via else { panic!("nats") };
+    let PeerTransport::Nats { servers, credentials_file: Some(_) } = peers.via else {
+        panic!("nats")
+    };
     let servers: Vec<String> = servers.iter().map(ToString::to_string).collect();
     assert_eq!(servers, ["tls://a.example:4222", "nats://b.example:5"]);
 }

@@ -5,7 +5,7 @@
 
 use super::good;
 use evenkeel_config::show::schema::{outline, schema};
-use evenkeel_config::tree::{self, Node};
+use evenkeel_config::tree::{self, YamlNode};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -51,16 +51,16 @@ fn check(schema: &Value, value: &Value, at: &str) -> Result<(), String> {
 }
 
 /// A node as an editor's YAML parser reads it: numbers and booleans are not texts.
-fn json(node: &Node) -> Value {
+fn json(node: &YamlNode) -> Value {
     match &node.value {
-        tree::Value::Null => Value::Null,
-        tree::Value::Text(text) => {
+        tree::YamlValue::Null => Value::Null,
+        tree::YamlValue::Text(text) => {
             let plain = serde_json::from_str::<Value>(text).ok();
             let plain = plain.filter(|value| value.is_number() || value.is_boolean());
             plain.unwrap_or_else(|| text.as_str().into())
         }
-        tree::Value::List(items) => items.iter().map(json).collect(),
-        tree::Value::Map(entries) => {
+        tree::YamlValue::List(items) => items.iter().map(json).collect(),
+        tree::YamlValue::Map(entries) => {
             entries.iter().map(|(key, node)| (key.name.to_string(), json(node))).collect()
         }
     }
@@ -99,7 +99,11 @@ fn configurations() -> Vec<(PathBuf, String)> {
 
 #[test]
 fn no_key_is_without_its_form() {
-    fn unread(outline: &evenkeel_config::show::schema::Outline, at: &str, all: &mut Vec<String>) {
+    fn unread(
+        outline: &evenkeel_config::show::schema::SectionOutline,
+        at: &str,
+        all: &mut Vec<String>,
+    ) {
         for (key, form) in outline.keys() {
             let at = format!("{at}.{key}");
             if !form.is_known() {

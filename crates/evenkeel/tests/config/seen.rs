@@ -1,7 +1,7 @@
 //! Sections about observability: `traces` and `metrics`, renamed metrics; and errors in `state`.
 
 use super::{faults, good};
-use evenkeel_config::settings::otlp::Protocol;
+use evenkeel_config::settings::otlp::OtlpProtocol;
 use std::time::Duration;
 
 #[test]
@@ -10,7 +10,7 @@ fn traces_have_a_collector_and_a_bounded_queue() {
     let traces = good("traces:").settings.traces.expect("there");
     let to = traces.collector;
     assert_eq!(to.endpoint.to_string(), "http://127.0.0.1:4318");
-    assert_eq!((to.protocol, to.gzip), (Protocol::Http, false));
+    assert_eq!((to.protocol, to.gzip), (OtlpProtocol::Http, false));
     assert_eq!((to.timeout, traces.every), (Duration::from_secs(10), Duration::from_secs(5)));
     assert_eq!((traces.queue_max, traces.batch_max, traces.sampling), (2_048, 512, 1.0));
     let text = "traces: {endpoint: 'https://c.example/x', protocol: grpc, headers: ['a: b'], \

@@ -2,21 +2,21 @@
 
 use super::{faults, good};
 use evenkeel_config::environment::from_environment;
-use evenkeel_config::settings::Store;
-use evenkeel_config::settings::store::{End, Layout, StoreFail, StoreMode};
+use evenkeel_config::settings::StoreSettings;
+use evenkeel_config::settings::store::{StoreAddress, StoreFail, StoreLayout, StoreMode};
 use std::time::Duration;
 
-fn store(text: &str) -> Store {
+fn store(text: &str) -> StoreSettings {
     good(text).settings.store.expect("there")
 }
 
 #[test]
 fn one_address_is_enough() {
     let store = store("store: {redis: a.example}");
-    let End::Tcp { host, port: 6379, tls: false } = &store.place.servers[0].end else {
+    let StoreAddress::Tcp { host, port: 6379, tls: false } = &store.place.servers[0].end else {
         panic!("a port")
     };
-    assert_eq!((&**host, &store.place.layout), ("a.example", &Layout::Single));
+    assert_eq!((&**host, &store.place.layout), ("a.example", &StoreLayout::Single));
     assert_eq!(
         (store.deadline, store.period),
         (Duration::from_millis(20), Duration::from_millis(100))
@@ -32,16 +32,16 @@ fn one_address_is_enough() {
 #[test]
 fn every_form_of_a_store_is_read() {
     let several = store("store: {redis: ['a:1', 'b:2'], deadline: 5ms, mode: batched, period: 1s}");
-    assert_eq!((several.place.layout, several.mode), (Layout::Cluster, StoreMode::Batched));
+    assert_eq!((several.place.layout, several.mode), (StoreLayout::Cluster, StoreMode::Batched));
     let sentinel = store(
         "store: {layout: sentinel, master: gate, redis: ['a:26379'], credentials: 'u:p', \
          compatible_keys: true, per_second: {redis: 'unix:///run/r.sock'}}",
     );
-    assert_eq!(sentinel.place.layout, Layout::Sentinel("gate".to_owned()));
+    assert_eq!(sentinel.place.layout, StoreLayout::Sentinel("gate".to_owned()));
     assert_eq!(sentinel.place.login.expect("one").password, "p");
     assert_eq!(sentinel.prefix, "");
     let other = sentinel.per_second.expect("there").servers.remove(0);
-    assert_eq!(other.end, End::Unix("/run/r.sock".into()));
+    assert_eq!(other.end, StoreAddress::Unix("/run/r.sock".into()));
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn each_of_these_is_faulty_in_store() {
 }
 
 /// The section made from variables, or the errors in them.
-fn by_variables(variables: &[(&str, &str)]) -> Result<Option<Store>, String> {
+fn by_variables(variables: &[(&str, &str)]) -> Result<Option<StoreSettings>, String> {
     let of = |name: &str| {
         let found = variables.iter().find(|(other, _)| *other == name);
         found.map(|(_, value)| (*value).to_owned()).or((name == "RUNTIME_ROOT").then(|| "/".into()))
@@ -91,7 +91,10 @@ fn the_reference_s_variables_are_read() {
     assert_eq!(by_variables(&[]), Ok(None));
     let read = |variables| by_variables(variables).expect("sound").expect("a store");
     let socket = read(&[("BACKEND_TYPE", "redis")]);
-    assert_eq!(socket.place.servers[0].end, End::Unix("/var/run/nutcracker/ratelimit.sock".into()));
+    assert_eq!(
+        socket.place.servers[0].end,
+        StoreAddress::Unix("/var/run/nutcracker/ratelimit.sock".into())
+    );
     assert!(socket.compatible_keys && socket.prefix.is_empty());
     let one = read(&[
         ("REDIS_URL", "redis.example:6380"),
@@ -110,24 +113,26 @@ fn the_reference_s_variables_are_read() {
         ("REDIS_PERSECOND_URL", "/run/second.sock"),
     ]);
     let server = &one.place.servers[0];
-    let end = End::Tcp { host: "redis.example".to_owned(), port: 6380, tls: true };
+    let end = StoreAddress::Tcp { host: "redis.example".to_owned(), port: 6380, tls: true };
     assert_eq!(server.end, end);
     assert_eq!(server.login.as_ref().map(|login| &*login.password), Some("p@ss:w%rd"));
     assert!(one.place.tls.any_name && !one.compatible_keys);
     assert_eq!((one.connect, one.deadline), (Duration::from_secs(2), Duration::from_micros(1_500)));
     assert_eq!((&*one.prefix, one.jitter, one.fail), ("rl:", Duration::ZERO, StoreFail::Error));
     let second = &one.per_second.as_ref().expect("another").servers[0];
-    assert_eq!(second.end, End::Unix("/run/second.sock".into()));
+    assert_eq!(second.end, StoreAddress::Unix("/run/second.sock".into()));
     let sentinels = read(&[
         ("REDIS_TYPE", "SENTINEL"),
         ("REDIS_URL", "gate,a:26379,b:26379"),
         ("REDIS_AUTH", "master"),
         ("REDIS_SENTINEL_AUTH", "sentinel"),
     ]);
-    assert_eq!(sentinels.place.layout, Layout::Sentinel("gate".to_owned()));
+    assert_eq!(sentinels.place.layout, StoreLayout::Sentinel("gate".to_owned()));
     assert_eq!(sentinels.place.servers.len(), 2);
     let password = |login: &Option<_>| {
-        login.as_ref().map(|login: &evenkeel_config::settings::store::Login| login.password.clone())
+        login
+            .as_ref()
+            .map(|login: &evenkeel_config::settings::store::StoreLogin| login.password.clone())
     };
     assert_eq!(password(&sentinels.place.login).as_deref(), Some("master"));
     assert_eq!(password(&sentinels.place.servers[0].login).as_deref(), Some("sentinel"));

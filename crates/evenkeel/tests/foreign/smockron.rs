@@ -3,7 +3,7 @@
 //!
 //! The behaviour of its domains is tested with the master (`tests/master`).
 
-use evenkeel_config::settings::master::Master;
+use evenkeel_config::settings::master::MasterSettings;
 use evenkeel_config::{Config, parse};
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::units::{Cost, Nanos};
@@ -16,7 +16,7 @@ fn read(text: &str) -> Config {
     }
 }
 
-fn master(text: &str) -> Master {
+fn master(text: &str) -> MasterSettings {
     read(text).settings.master.expect("a master")
 }
 

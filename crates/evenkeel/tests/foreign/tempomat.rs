@@ -4,11 +4,11 @@
 //! The behaviour of its buckets is tested with the models (`crates/core/tests/models/debt.rs`), and
 //! the behaviour that clients see with the journeys.
 
-use evenkeel_config::settings::{CostSource, Lines, Proxy};
+use evenkeel_config::settings::{CostSource, GraphiteSelection, ProxySettings};
 use evenkeel_config::{Config, parse};
 use evenkeel_core::bucket::Algorithm;
-use evenkeel_core::limit::{Action, Part, Unit};
-use evenkeel_core::table::Table;
+use evenkeel_core::limit::{KeyPart, LimitAction, LimitUnit};
+use evenkeel_core::table::BucketTable;
 use evenkeel_core::units::{Cost, Nanos};
 
 /// The number of CPUs of the machine.
@@ -21,7 +21,7 @@ fn read(text: &str) -> Config {
     }
 }
 
-fn proxy(text: &str) -> Proxy {
+fn proxy(text: &str) -> ProxySettings {
     read(text).settings.proxy.expect("a proxy")
 }
 
@@ -59,22 +59,22 @@ fn t2_the_defaults_and_an_unknown_key() {
         let proxy = config.settings.proxy.expect("a proxy");
         assert!(proxy.listen.iter().all(|l| l.port() == 8888 && l.ip().is_unspecified()));
         assert_eq!(proxy.backends[0].place, "localhost:80");
-        assert_eq!((proxy.cost, proxy.action), (CostSource::Wall, Action::Hold));
+        assert_eq!((proxy.cost, proxy.action), (CostSource::Wall, LimitAction::Hold));
         assert_eq!((proxy.max_delay, proxy.cpus), (Nanos::from_secs(120), CPUS));
         assert!(proxy.trusted_proxies.is_empty());
         assert_eq!(proxy.names_max, 1_000);
-        let ip = |v4, v6| Part::Ip { v4, v6 };
+        let ip = |v4, v6| KeyPart::Ip { v4, v6 };
         let expected = [
             ("Slash32", ip(32, 64), 30),
             ("Slash24", ip(24, 48), 30),
             ("Slash16", ip(16, 32), 30),
-            ("UserAgent", Part::UserAgent, 120),
+            ("UserAgent", KeyPart::UserAgent, 120),
         ];
         for (limit, (name, by, burst)) in proxy.limits.iter().zip(expected) {
-            assert_eq!((&*limit.name, &limit.by, limit.unit), (name, &vec![by], Unit::Cpu));
+            assert_eq!((&*limit.name, &limit.by, limit.unit), (name, &vec![by], LimitUnit::Cpu));
             let Algorithm::Debt(debt) = &limit.algorithm else { panic!("{name}") };
             assert_eq!(debt.burst(), Cost::cpu(Nanos::from_secs(burst)), "{name}");
-            assert_eq!((limit.keys_max, limit.action), (1_000, Some(Action::Hold)), "{name}");
+            assert_eq!((limit.keys_max, limit.action), (1_000, Some(LimitAction::Hold)), "{name}");
         }
         assert_eq!(proxy.limits.len(), 4);
     }
@@ -89,7 +89,7 @@ fn the_example_is_read_in_full_and_what_is_shown_runs_the_same() {
     assert_eq!(native, config);
     let Config { settings, .. } = config;
     assert_eq!(settings.metrics.graphite.as_deref(), Some("localhost:2003"));
-    assert_eq!(settings.metrics.graphite_lines, Lines::Limits);
+    assert_eq!(settings.metrics.graphite_lines, GraphiteSelection::Limits);
     let prefix = settings.metrics.graphite_prefix;
     assert!(prefix.starts_with("tempomat.") && !prefix.contains('{'), "{prefix}");
     assert!(native.native.contains("graphite_prefix: \"tempomat.{hostname}\"\n"));
@@ -115,7 +115,7 @@ fn t22_no_table_has_more_places_than_hash_max_len() {
         let proxy = proxy(&format!(r#"{{"hashMaxLen": {length}}}"#));
         assert_eq!(proxy.names_max, length);
         for limit in &proxy.limits {
-            let table = Table::new(limit.keys_max, 1);
+            let table = BucketTable::new(limit.keys_max, 1);
             // A place takes 16 bytes. Tables that rarely drop a key are half empty on purpose.
             let exact = limit.keys_max <= evenkeel_core::table::EXACT_KEYS_MAX;
             let places = if exact { limit.keys_max } else { table.bytes() / 16 };

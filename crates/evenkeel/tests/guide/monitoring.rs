@@ -5,7 +5,7 @@
 //! promtool runs here.
 
 use super::root;
-use evenkeel_telemetry::metrics::{Kind, TABLE};
+use evenkeel_telemetry::metrics::{MetricKind, TABLE};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -42,7 +42,7 @@ fn every_metric_that_is_named_is_in_the_table() {
     let ends = ["_bucket", "_sum", "_count"];
     let known = |name: &str| {
         TABLE.iter().any(|metric| match metric.kind {
-            Kind::Histogram => ends.iter().any(|end| name == format!("{}{end}", metric.name)),
+            MetricKind::Histogram => ends.iter().any(|end| name == format!("{}{end}", metric.name)),
             _ => name == metric.name,
         })
     };

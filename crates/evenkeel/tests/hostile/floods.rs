@@ -3,7 +3,7 @@
 use crate::client::pause;
 use crate::plan::random::Random;
 use crate::stage::{LONG, Stage};
-use evenkeel_config::settings::Backend;
+use evenkeel_config::settings::BackendAddress;
 use evenkeel_config::settings::tls::FrontTls;
 use rustls::pki_types::ServerName;
 use rustls::pki_types::pem::PemObject;
@@ -123,7 +123,7 @@ fn visitors_are_served_while_handshakes_are_cut() {
         tokio::task::spawn_local(echo(listener));
         let stage = Stage::open(|proxy| {
             proxy.tls = Some(front);
-            proxy.backends = vec![Backend::http(at.to_string())];
+            proxy.backends = vec![BackendAddress::http(at.to_string())];
         });
         let to = stage.door.addresses()[0];
         let (mut flood, mut visitors) = (JoinSet::new(), JoinSet::new());

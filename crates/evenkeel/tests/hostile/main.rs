@@ -62,7 +62,7 @@ mod site;
 mod stage;
 mod upheaval;
 
-use evenkeel_config::settings::Scheme;
+use evenkeel_config::settings::BackendScheme;
 use seed::Outcome;
 use servers::Server;
 use std::ops::ControlFlow::{self, Break, Continue};
@@ -169,12 +169,12 @@ fn seeds_before_the_raw_backend() {
 
 #[test]
 fn seeds_before_nginx() {
-    before(&Server::nginx(Scheme::Http));
+    before(&Server::nginx(BackendScheme::Http));
 }
 
 #[test]
 fn seeds_before_nginx_over_http2() {
-    before(&Server::nginx(Scheme::H2c));
+    before(&Server::nginx(BackendScheme::H2c));
 }
 
 #[test]
@@ -204,8 +204,8 @@ fn minutes_of_seeds() {
     let begun = Instant::now();
     let limit = Duration::from_secs(number("HOSTILE_SECONDS").unwrap_or(SECONDS));
     let servers = [
-        Server::nginx(Scheme::Http),
-        Server::nginx(Scheme::H2c),
+        Server::nginx(BackendScheme::Http),
+        Server::nginx(BackendScheme::H2c),
         Server::php(),
         Server::node(),
         Server::gunicorn(),

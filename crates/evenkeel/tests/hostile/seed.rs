@@ -5,8 +5,8 @@ use crate::client;
 use crate::law::Ledger;
 use crate::plan::{Plan, Settings, Shape};
 use crate::stage::{LONG, Stage, cpu_limit};
-use evenkeel_config::settings::{Backend, Concurrency, CostSource, Proxy};
-use evenkeel_core::limit::Action;
+use evenkeel_config::settings::{BackendAddress, ConcurrencySetting, CostSource, ProxySettings};
+use evenkeel_core::limit::LimitAction;
 use evenkeel_telemetry::metrics::CHARGED;
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -31,7 +31,7 @@ pub struct Outcome {
 }
 
 /// Runs a seed with the backend at `real`, or with the raw backend.
-pub fn run(seed: u64, shape: &Shape, real: Option<&Backend>) -> Outcome {
+pub fn run(seed: u64, shape: &Shape, real: Option<&BackendAddress>) -> Outcome {
     let ledger = Rc::new(Ledger::new(Plan::of(seed, shape), real.is_none(), false));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
@@ -39,7 +39,7 @@ pub fn run(seed: u64, shape: &Shape, real: Option<&Backend>) -> Outcome {
     let charged = local.block_on(&runtime, async {
         let at = match real {
             Some(backend) => backend.clone(),
-            None => Backend::http(raw(&ledger).await.to_string()),
+            None => BackendAddress::http(raw(&ledger).await.to_string()),
         };
         let stage = Stage::open(|proxy| set(proxy, &ledger.plan.settings, at));
         play(&ledger, stage.door.addresses()[0]).await;
@@ -71,15 +71,15 @@ pub async fn raw(ledger: &Rc<Ledger>) -> SocketAddr {
     at
 }
 
-fn set(proxy: &mut Proxy, settings: &Settings, backend: Backend) {
+fn set(proxy: &mut ProxySettings, settings: &Settings, backend: BackendAddress) {
     proxy.backends = vec![backend];
     proxy.cpus = f64::from(settings.cpus);
     proxy.cost = CostSource::Shared;
     proxy.bounds.body_buffer = settings.body_buffer;
     proxy.limits = vec![cpu_limit(0.1, Duration::from_millis(10))];
-    proxy.action = Action::Queue;
+    proxy.action = LimitAction::Queue;
     if settings.concurrency > 0 {
-        proxy.queue.concurrency = Concurrency::Fixed(settings.concurrency);
+        proxy.queue.concurrency = ConcurrencySetting::Fixed(settings.concurrency);
     }
     if settings.impatient {
         let fifth = Duration::from_millis(200);
@@ -111,7 +111,7 @@ async fn settled(ledger: &Ledger, stage: &Stage) -> f64 {
     let end = Instant::now() + LONG;
     let calm = Cell::new(0);
     while calm.get() < 3 {
-        let crowd = stage.engine.crowd();
+        let crowd = stage.engine.admission_stats();
         if Instant::now() > end {
             let (working, _) = stage.engine.load();
             let left = stage.door.connections();

@@ -8,7 +8,7 @@
 use crate::plan::Shape;
 use crate::process::{Running, free_port};
 use crate::site::{open_folder, php, program, start_nginx};
-use evenkeel_config::settings::{Backend, Scheme};
+use evenkeel_config::settings::{BackendAddress, BackendScheme};
 use std::fs;
 use std::process::Command;
 use tempfile::TempDir;
@@ -27,7 +27,7 @@ type Ways = (&'static [&'static str], &'static [&'static str]);
 /// A running server.
 pub struct Server {
     pub name: &'static str,
-    pub backend: Backend,
+    pub backend: BackendAddress,
     pub shape: Shape,
     // The order matters: a server ends before the servers that it calls, and before its files are
     // removed.
@@ -37,12 +37,12 @@ pub struct Server {
 
 impl Server {
     /// nginx: texts of its own, files, errors, and another nginx as its backend.
-    pub fn nginx(scheme: Scheme) -> Server {
+    pub fn nginx(scheme: BackendScheme) -> Server {
         let (folder, port, behind) = (open_folder(), free_port(), free_port());
         let home = folder.path().display();
         fs::write(folder.path().join("file.txt"), "a file\n").expect("a file");
         // With this option, nginx understands HTTP/2 without TLS in addition to HTTP/1.1.
-        let http2 = if scheme == Scheme::H2c { " http2" } else { "" };
+        let http2 = if scheme == BackendScheme::H2c { " http2" } else { "" };
         let token = "add_header x-token $http_x_token always;";
         let text = format!(
             "access_log off;\ntypes {{}}\n\
@@ -61,7 +61,7 @@ impl Server {
         let running = start_nginx(folder.path(), "nginx", &text, port);
         let paths = &["/return", "/return", "/file", "/proxied", "/streamed", "/refused"];
         let ways = (&paths[..], &[][..]);
-        let name = if scheme == Scheme::H2c { "nginx over HTTP/2" } else { "nginx" };
+        let name = if scheme == BackendScheme::H2c { "nginx over HTTP/2" } else { "nginx" };
         Server::new(name, (scheme, port), ways, vec![running], folder)
     }
 
@@ -82,7 +82,7 @@ impl Server {
         );
         let running = start_nginx(folder.path(), "nginx", &text, port);
         let ways = (&["/read"][..], &["/early", "/streamed/read", "/streamed/early"][..]);
-        Server::new("PHP-FPM", (Scheme::Http, port), ways, vec![running, behind], folder)
+        Server::new("PHP-FPM", (BackendScheme::Http, port), ways, vec![running, behind], folder)
     }
 
     pub fn node() -> Server {
@@ -93,7 +93,7 @@ impl Server {
         command.arg(file).arg(port.to_string());
         let running = Running::start(command, &folder.path().join("node.log"), port);
         let ways = (&["/read"][..], &["/early", "/early", "/head", "/close"][..]);
-        Server::new("Node", (Scheme::Http, port), ways, vec![running], folder)
+        Server::new("Node", (BackendScheme::Http, port), ways, vec![running], folder)
     }
 
     pub fn gunicorn() -> Server {
@@ -108,7 +108,7 @@ impl Server {
         command.args(["--keep-alive", "60", "--worker-tmp-dir", "/dev/shm", "echo:answer"]);
         let running = Running::start(command, &folder.path().join("gunicorn.log"), port);
         let ways = (&["/read"][..], &["/early", "/early", "/head"][..]);
-        Server::new("gunicorn", (Scheme::Http, port), ways, vec![running], folder)
+        Server::new("gunicorn", (BackendScheme::Http, port), ways, vec![running], folder)
     }
 
     /// Apache: files, errors and redirections, none of which need a body.
@@ -137,17 +137,17 @@ impl Server {
         command.args(["-D", "FOREGROUND", "-f"]).arg(file);
         let running = Running::start(command, &folder.path().join("apache.log"), port);
         let ways = (&["/file", "/file", "/refused"][..], &[][..]);
-        Server::new("Apache", (Scheme::Http, port), ways, vec![running], folder)
+        Server::new("Apache", (BackendScheme::Http, port), ways, vec![running], folder)
     }
 
     fn new(
         name: &'static str,
-        (scheme, port): (Scheme, u16),
+        (scheme, port): (BackendScheme, u16),
         (paths, rude): Ways,
         running: Vec<Running>,
         folder: TempDir,
     ) -> Server {
-        let backend = Backend { scheme, place: format!("127.0.0.1:{port}") };
+        let backend = BackendAddress { scheme, place: format!("127.0.0.1:{port}") };
         // Without paths for hostile clients only, no path needs a body.
         let shape = Shape { paths, rude, bodies: !rude.is_empty() };
         Server { name, backend, shape, _running: running, _folder: folder }

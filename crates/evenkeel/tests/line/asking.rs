@@ -1,8 +1,8 @@
 //! The Rust client and the layer: their questions, and their behaviour if no server answers.
 
 use crate::stage::{ONCE, Program, free_port};
-use evenkeel_client::layer::{EvenkeelLayer, Gate};
-use evenkeel_client::{Address, Answer, Client, Patience};
+use evenkeel_client::layer::{EvenkeelLayer, RequestGate};
+use evenkeel_client::{LineAddress, LineAnswer, LineClient, LineTimeouts};
 use evenkeel_embed::limiter::LocalLimiter;
 use http::{Request, Response, StatusCode};
 use std::convert::Infallible;
@@ -17,7 +17,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 /// Waits for answers as long as a slow machine may take.
-const PATIENT: Patience = Patience {
+const PATIENT: LineTimeouts = LineTimeouts {
     timeout: Duration::from_secs(60),
     pause: Duration::from_secs(3_600),
     pause_max: Duration::from_secs(3_600),
@@ -28,16 +28,16 @@ fn run<T>(test: impl Future<Output = T>) -> T {
     builder.enable_all().build().expect("a runtime").block_on(test)
 }
 
-fn tcp(port: u16) -> Address {
+fn tcp(port: u16) -> LineAddress {
     format!("tcp://127.0.0.1:{port}").parse().expect("an address")
 }
 
 #[test]
 fn addresses_are_read() {
-    assert_eq!("unix:///run/a".parse(), Ok(Address::Unix("/run/a".into())));
-    assert_eq!("tcp://door.example:7".parse(), Ok(Address::Tcp("door.example:7".into())));
+    assert_eq!("unix:///run/a".parse(), Ok(LineAddress::Unix("/run/a".into())));
+    assert_eq!("tcp://door.example:7".parse(), Ok(LineAddress::Tcp("door.example:7".into())));
     for bad in ["", "127.0.0.1:7070", "tcp://", "tcp://:1", "tcp://a:b", "unix://a", "udp://a:1"] {
-        assert!(bad.parse::<Address>().is_err(), "{bad}");
+        assert!(bad.parse::<LineAddress>().is_err(), "{bad}");
     }
 }
 
@@ -45,8 +45,8 @@ fn addresses_are_read() {
 fn many_tasks_ask_over_one_connection() {
     let program = Program::start("rate: 1 per 365d, burst: 3");
     run(async {
-        for address in [tcp(program.lines.port()), Address::Unix(program.socket())] {
-            let client = Client::new(address.clone(), PATIENT);
+        for address in [tcp(program.lines.port()), LineAddress::Unix(program.socket())] {
+            let client = LineClient::new(address.clone(), PATIENT);
             let mut tasks = tokio::task::JoinSet::new();
             for n in 0..400 {
                 let (client, tag) = (client.clone(), format!("{address:?} {}", n % 100));
@@ -54,8 +54,8 @@ fn many_tasks_ask_over_one_connection() {
             }
             let answers = tasks.join_all().await;
             let count = |answer| answers.iter().filter(|one| **one == answer).count();
-            assert_eq!((count(Answer::Served), count(Answer::Refused)), (300, 100));
-            assert_eq!(client.ask(b"a\nb").await, Answer::Unanswered, "no tag");
+            assert_eq!((count(LineAnswer::Served), count(LineAnswer::Refused)), (300, 100));
+            assert_eq!(client.ask(b"a\nb").await, LineAnswer::Unanswered, "no tag");
             assert!(client.allows(&[b'x'; 9_000]).await, "nor that");
         }
     });
@@ -88,9 +88,9 @@ fn after_a_failure_everybody_passes_and_nothing_is_asked_for_a_while() {
     });
     for (port, visits) in [closing, talking] {
         run(async {
-            let client = Client::new(tcp(port), PATIENT);
+            let client = LineClient::new(tcp(port), PATIENT);
             for _ in 0..100 {
-                assert_eq!(client.ask(b"C").await, Answer::Unanswered);
+                assert_eq!(client.ask(b"C").await, LineAnswer::Unanswered);
                 assert!(client.allows(b"C").await);
             }
         });
@@ -104,12 +104,12 @@ fn who_does_not_answer_in_time_is_not_waited_for() {
         // Returns when the client gives up.
         while stream.read(&mut [0; 16]).is_ok_and(|count| count > 0) {}
     });
-    let hasty = Patience { timeout: Duration::from_millis(1), ..PATIENT };
+    let hasty = LineTimeouts { timeout: Duration::from_millis(1), ..PATIENT };
     run(async {
-        let client = Client::new(tcp(port), hasty);
+        let client = LineClient::new(tcp(port), hasty);
         let several = (0..50).map(|_| client.ask(b"C"));
         for answer in several {
-            assert_eq!(answer.await, Answer::Unanswered);
+            assert_eq!(answer.await, LineAnswer::Unanswered);
         }
     });
     assert!(visits.try_iter().count() <= 1);
@@ -118,18 +118,18 @@ fn who_does_not_answer_in_time_is_not_waited_for() {
 #[test]
 fn when_the_pause_is_over_it_asks_again() {
     let port = free_port();
-    let eager = Patience { pause: Duration::from_millis(1), ..PATIENT };
-    let eager = Patience { pause_max: Duration::from_millis(4), ..eager };
+    let eager = LineTimeouts { pause: Duration::from_millis(1), ..PATIENT };
+    let eager = LineTimeouts { pause_max: Duration::from_millis(4), ..eager };
     run(async {
-        let client = Client::new(tcp(port), eager);
-        assert_eq!(client.ask(b"C").await, Answer::Unanswered);
+        let client = LineClient::new(tcp(port), eager);
+        assert_eq!(client.ask(b"C").await, LineAnswer::Unanswered);
         let program = Program::start_at(ONCE, port);
-        while client.ask(b"C").await == Answer::Unanswered {}
-        assert_eq!(client.ask(b"C").await, Answer::Refused);
+        while client.ask(b"C").await == LineAnswer::Unanswered {}
+        assert_eq!(client.ask(b"C").await, LineAnswer::Refused);
         drop(program);
-        while client.ask(b"C").await != Answer::Unanswered {}
+        while client.ask(b"C").await != LineAnswer::Unanswered {}
         let _program = Program::start_at(ONCE, port);
-        while client.ask(b"C").await != Answer::Served {}
+        while client.ask(b"C").await != LineAnswer::Served {}
     });
 }
 
@@ -152,7 +152,7 @@ impl Service<Request<()>> for Hello {
 }
 
 /// The statuses of three requests of a user.
-async fn three(gate: impl Gate<Vec<u8>> + Sync, user: &str) -> [StatusCode; 3] {
+async fn three(gate: impl RequestGate<Vec<u8>> + Sync, user: &str) -> [StatusCode; 3] {
     let tag = |request: &Request<()>| Some(request.uri().path().as_bytes().to_vec());
     let mut service = EvenkeelLayer::new(gate, tag).layer(Hello);
     let mut answers = [StatusCode::OK; 3];
@@ -172,13 +172,13 @@ fn a_layer_answers_for_the_service_when_a_request_is_refused() {
     let (ok, no) = (StatusCode::OK, StatusCode::TOO_MANY_REQUESTS);
     let program = Program::start("rate: 1 per 365d, burst: 2");
     run(async {
-        let client = Client::new(tcp(program.lines.port()), PATIENT);
+        let client = LineClient::new(tcp(program.lines.port()), PATIENT);
         assert_eq!(three(client.clone(), "a").await, [ok, ok, no]);
         assert_eq!(three(client, "b").await, [ok, ok, no]);
         let here = LocalLimiter::new("line: {rate: 1 per 365d, burst: 1}").expect("good");
         assert_eq!(three(here, "a").await, [ok, no, no]);
         let (port, _visits) = door(drop);
-        let nobody = Client::new(tcp(port), PATIENT);
+        let nobody = LineClient::new(tcp(port), PATIENT);
         assert_eq!(three(nobody, "a").await, [ok; 3]);
     });
     let fault = LocalLimiter::new("line: {rate: fast}").err().expect("a fault").to_string();

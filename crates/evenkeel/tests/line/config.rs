@@ -1,16 +1,16 @@
 //! The `line` section of a configuration: its defaults, its forms and its errors.
 
 use evenkeel_config::settings::tags::{RULES_MAX, TagRule};
-use evenkeel_config::settings::{Line, Listen};
-use evenkeel_config::source::{Change, Source};
+use evenkeel_config::settings::{LineSettings, StreamAddress};
+use evenkeel_config::source::{ConfigChange, ConfigSource};
 use evenkeel_config::{Config, parse};
 use evenkeel_core::bucket::Algorithm;
-use evenkeel_core::bucket::grid::Grid;
+use evenkeel_core::bucket::grid::GridBucket;
 use evenkeel_core::units::Cost;
 use std::fmt::Write;
 use std::fs;
 
-fn good(text: &str) -> Line {
+fn good(text: &str) -> LineSettings {
     let config = parse("t.yaml", text.as_bytes(), 1.0);
     config.unwrap_or_else(|faults| panic!("{text}\n{faults}")).settings.line.expect("open")
 }
@@ -19,20 +19,23 @@ fn good(text: &str) -> Line {
 fn an_empty_line_section_opens_the_door_of_the_contract() {
     for text in ["line:", "line: {}", "line: {resp: []}"] {
         let line = good(text);
-        assert_eq!(line.listen, [Listen::Tcp("127.0.0.1:7070".parse().expect("an address"))]);
+        assert_eq!(
+            line.listen,
+            [StreamAddress::Tcp("127.0.0.1:7070".parse().expect("an address"))]
+        );
         assert_eq!((line.socket_mode, line.resp.len(), line.tag_bytes), (0o666, 0, 1_024));
         let [limit] = &line.limits[..] else { panic!("one limit") };
         let one = "1/s".parse().expect("a pace");
-        assert_eq!(limit.algorithm, Algorithm::Grid(Grid::new(one, 10)));
+        assert_eq!(limit.algorithm, Algorithm::Grid(GridBucket::new(one, 10)));
         assert_eq!((&*limit.name, line.rules.find(b"any")), ("line", Some(TagRule::Own(0))));
     }
     let line = good(
         "line: {listen: ['unix:///run/a.sock', ':7071'], refill: continuous, limits: \
          [{prefix: 'login:', rate: 5/m, refill: grid}, {prefix: '::', rate: 9/s, name: x}]}",
     );
-    assert_eq!(line.listen[0], Listen::Unix("/run/a.sock".into()));
+    assert_eq!(line.listen[0], StreamAddress::Unix("/run/a.sock".into()));
     assert!(matches!(line.limits[0].algorithm, Algorithm::Debt(_)));
-    let five = Grid::new("5/m".parse().expect("a pace"), 1);
+    let five = GridBucket::new("5/m".parse().expect("a pace"), 1);
     assert_eq!(line.limits[1].algorithm, Algorithm::Grid(five));
     assert_eq!((&*line.limits[1].name, &*line.limits[2].name), ("login", "x"));
     assert!(matches!(&line.limits[2].algorithm,
@@ -102,7 +105,7 @@ fn more_prefixes_than_tables_share_one() {
     assert_eq!(line.rules.find(b"p999:x"), line.rules.find(b"p0:x"));
     let Some(TagRule::Shared(place)) = line.rules.find(b"p999:x") else { panic!("shared") };
     let counting = line.rules.counting(place).expect("numbers");
-    let two = Grid::new("2/s".parse().expect("a pace"), 2);
+    let two = GridBucket::new("2/s".parse().expect("a pace"), 2);
     assert_eq!((&counting.algorithm, counting.interval.0), (&Algorithm::Grid(two), 500_000_000));
 
     for (text, told) in [
@@ -121,7 +124,7 @@ fn more_prefixes_than_tables_share_one() {
 /// A configuration with a file of limits beside it, in a folder.
 struct Beside {
     folder: tempfile::TempDir,
-    source: Source,
+    source: ConfigSource,
 }
 
 impl Beside {
@@ -131,14 +134,14 @@ impl Beside {
         let text = format!("line: {{limits_file: {}, burst: 3}}", list.display());
         fs::write(&config, text).expect("written");
         fs::write(list, limits).expect("written");
-        Beside { source: Source::new(&config), folder }
+        Beside { source: ConfigSource::new(&config), folder }
     }
 
     fn load(&mut self) -> Result<Config, String> {
         self.source.load(1.0).map_err(|faults| faults.to_string())
     }
 
-    fn line(&mut self) -> Line {
+    fn line(&mut self) -> LineSettings {
         self.load().expect("good").settings.line.expect("open")
     }
 }
@@ -152,7 +155,7 @@ fn a_file_has_a_rule_in_each_line() {
     assert_eq!(line.rules.find(b"inner:x"), Some(TagRule::Exempt));
     assert_eq!(line.rules.find(b"b"), Some(TagRule::Own(0)));
     let Some(TagRule::Shared(place)) = line.rules.find(b"abc") else { panic!("shared") };
-    let seven = Grid::new("5/m".parse().expect("a pace"), 7);
+    let seven = GridBucket::new("5/m".parse().expect("a pace"), 7);
     let counting = line.rules.counting(place).expect("numbers");
     assert_eq!(counting.algorithm, Algorithm::Grid(seven));
 
@@ -198,11 +201,11 @@ fn a_file_of_limits_that_changes_is_read_again() {
         let _ = beside.source.look(1.0);
         beside.source.look(1.0)
     };
-    let Change::Good(config) = change("a 1/s\nb 2/s") else { panic!("it has changed") };
+    let ConfigChange::Good(config) = change("a 1/s\nb 2/s") else { panic!("it has changed") };
     assert_eq!(config.settings.line.expect("open").rules.len(), 3);
-    assert_eq!(change("a 1/s\nb 2/s"), Change::None);
-    assert!(matches!(change("a"), Change::Faulty(_)));
-    let Change::Good(config) = change("c 1/s") else { panic!("it has changed") };
+    assert_eq!(change("a 1/s\nb 2/s"), ConfigChange::None);
+    assert!(matches!(change("a"), ConfigChange::Faulty(_)));
+    let ConfigChange::Good(config) = change("c 1/s") else { panic!("it has changed") };
     // After a reload the settings still have the rules of the file, which are not in the
     // configuration tree.
     let (config, _) = config.reloaded(&config).expect("the same");

@@ -13,7 +13,7 @@ mod versions;
 use crate::front::Authority;
 use crate::stage::{LONG, Stage, Wire, until};
 use evenkeel_config::settings::tls::ClientTls;
-use evenkeel_config::settings::{Backend, BackendTls, Scheme};
+use evenkeel_config::settings::{BackendAddress, BackendScheme, BackendTls};
 use evenkeel_telemetry::counts::BackendFault;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -26,9 +26,9 @@ use std::sync::Arc;
 use std::thread;
 
 /// A server that answers every request with `name`, each on a new connection.
-pub fn server(name: &'static str) -> Backend {
+pub fn server(name: &'static str) -> BackendAddress {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let at = Backend::http(listener.local_addr().expect("an address").to_string());
+    let at = BackendAddress::http(listener.local_addr().expect("an address").to_string());
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             thread::spawn(move || {
@@ -44,18 +44,18 @@ pub fn server(name: &'static str) -> Backend {
 
 /// An address without a listener. The port stays reserved until the tests end, so that no other
 /// test gets it.
-pub fn nobody() -> Backend {
+pub fn nobody() -> BackendAddress {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a port");
     let at = socket.local_addr().ok().and_then(|at| at.as_socket()).expect("an address");
     std::mem::forget(socket);
-    Backend::http(at.to_string())
+    BackendAddress::http(at.to_string())
 }
 
 /// A server that reads requests and closes the connection.
-fn hangs_up() -> Backend {
+fn hangs_up() -> BackendAddress {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let at = Backend::http(listener.local_addr().expect("an address").to_string());
+    let at = BackendAddress::http(listener.local_addr().expect("an address").to_string());
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             Wire::new(stream).head();
@@ -145,7 +145,7 @@ fn a_socket_file_is_a_backend() {
     let path = folder.path().join("app.sock");
     let listener = UnixListener::bind(&path).expect("a socket");
     let place = path.display().to_string();
-    let backend = Backend { scheme: Scheme::Unix, place };
+    let backend = BackendAddress { scheme: BackendScheme::Unix, place };
     let stage = Stage::open(|settings| settings.backends = vec![backend]);
     let mut client = stage.client();
     client.get("/1");
@@ -167,7 +167,7 @@ fn a_socket_file_is_a_backend() {
 }
 
 /// A TLS server for `name` that answers every request with `secured`.
-fn secured(authority: &Authority, name: &str) -> Backend {
+fn secured(authority: &Authority, name: &str) -> BackendAddress {
     let (cert, key) = authority.sign(name);
     let cert = CertificateDer::from_pem_file(cert).expect("PEM");
     let key = PrivateKeyDer::from_pem_file(key).expect("PEM");
@@ -184,7 +184,7 @@ fn secured(authority: &Authority, name: &str) -> Backend {
             thread::spawn(move || answer_under_tls(stream, config));
         }
     });
-    Backend { scheme: Scheme::Https, place }
+    BackendAddress { scheme: BackendScheme::Https, place }
 }
 
 fn answer_under_tls(stream: TcpStream, config: Arc<ServerConfig>) {

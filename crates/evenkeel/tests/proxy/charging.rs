@@ -2,7 +2,7 @@
 
 use crate::stage::{Stage, cpu_limit, hit_limit, until};
 use evenkeel_config::settings::CostSource;
-use evenkeel_core::limit::Action;
+use evenkeel_core::limit::LimitAction;
 use evenkeel_core::units::{Cost, Nanos};
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ fn working(stage: &Stage) -> u32 {
 
 /// A proxy with a backend that states its costs, and a limit of one CPU-second a second with the
 /// burst `burst`.
-fn stated(burst: Duration, action: Action) -> Stage {
+fn stated(burst: Duration, action: LimitAction) -> Stage {
     Stage::open(|settings| {
         settings.cost = CostSource::Header("x-cost".into());
         settings.action = action;
@@ -27,7 +27,7 @@ fn stated(burst: Duration, action: Action) -> Stage {
 
 #[test]
 fn t28_a_held_answer_shows_no_byte_before_its_time_whatever_its_size() {
-    let stage = stated(Duration::ZERO, Action::Hold);
+    let stage = stated(Duration::ZERO, LimitAction::Hold);
     let body = "x".repeat(300_000);
     let mut client = stage.client();
     let start = Instant::now();
@@ -48,7 +48,7 @@ fn t28_a_held_answer_shows_no_byte_before_its_time_whatever_its_size() {
 
 #[test]
 fn an_answer_within_the_limit_is_not_held() {
-    let stage = stated(Duration::from_secs(3600), Action::Hold);
+    let stage = stated(Duration::from_secs(3600), LimitAction::Hold);
     let mut client = stage.client();
     client.get("/");
     let mut backend = stage.backend();
@@ -59,7 +59,7 @@ fn an_answer_within_the_limit_is_not_held() {
 
 #[test]
 fn who_leaves_while_its_answer_is_held_is_done_with() {
-    let stage = stated(Duration::ZERO, Action::Hold);
+    let stage = stated(Duration::ZERO, LimitAction::Hold);
     let mut client = stage.client();
     client.get("/");
     let mut backend = stage.backend();
@@ -74,7 +74,7 @@ fn who_leaves_while_its_answer_is_held_is_done_with() {
 
 #[test]
 fn a_delayed_request_reaches_the_backend_after_its_wait() {
-    let stage = stated(Duration::ZERO, Action::Delay);
+    let stage = stated(Duration::ZERO, LimitAction::Delay);
     let mut client = stage.client();
     let start = Instant::now();
     client.get("/1");
@@ -89,7 +89,7 @@ fn a_delayed_request_reaches_the_backend_after_its_wait() {
 
 #[test]
 fn who_leaves_while_it_is_delayed_never_reaches_the_backend() {
-    let stage = stated(Duration::ZERO, Action::Delay);
+    let stage = stated(Duration::ZERO, LimitAction::Delay);
     let mut client = stage.client();
     client.get("/1");
     let mut backend = stage.backend();
@@ -132,7 +132,7 @@ fn a_refusal_says_why_and_when_in_the_form_that_is_liked() {
 
 #[test]
 fn debt_beyond_max_delay_is_refused_with_503() {
-    let stage = stated(Duration::ZERO, Action::Hold);
+    let stage = stated(Duration::ZERO, LimitAction::Hold);
     let mut client = stage.client();
     client.send("HEAD / HTTP/1.1\r\nhost: a\r\n\r\n");
     let mut backend = stage.backend();

@@ -2,8 +2,8 @@
 //! from the head on, and the number of such requests without a slot is at most the number of slots.
 
 use crate::stage::{LONG, Stage, Wire, cpu_limit, until};
-use evenkeel_config::settings::Concurrency;
-use evenkeel_core::limit::Action;
+use evenkeel_config::settings::ConcurrencySetting;
+use evenkeel_core::limit::LimitAction;
 use evenkeel_core::units::Cost;
 use std::time::{Duration, Instant};
 
@@ -24,8 +24,8 @@ fn half(client: &mut Wire, path: &str) {
 /// A proxy with `slots` slots.
 fn queueing(slots: usize) -> Stage {
     Stage::open(|settings| {
-        settings.action = Action::Queue;
-        settings.queue.concurrency = Concurrency::Fixed(slots);
+        settings.action = LimitAction::Queue;
+        settings.queue.concurrency = ConcurrencySetting::Fixed(slots);
         settings.queue.reserve = 0;
         settings.limits = vec![cpu_limit(4.0, LONG)];
     })
@@ -154,7 +154,7 @@ fn no_more_uploads_than_slots_go_without_one() {
     }
     until("the others wait", || {
         backends.extend(stage.backend_if_any());
-        stage.engine.crowd().is_some_and(|crowd| crowd.waiting == 4)
+        stage.engine.admission_stats().is_some_and(|crowd| crowd.waiting == 4)
     });
     until("four are with the backend", || {
         backends.extend(stage.backend_if_any());
@@ -174,7 +174,9 @@ fn uploads_that_come_in_keep_no_slot_while_the_backend_waits_for_them() {
         client.send(head + &"x".repeat(2_000));
         let mut backend = stage.backend_for(path, None);
         backend.take(2_000);
-        until("it has no slot", || stage.engine.crowd().is_some_and(|crowd| crowd.running == 0));
+        until("it has no slot", || {
+            stage.engine.admission_stats().is_some_and(|crowd| crowd.running == 0)
+        });
         uploads.push((client, backend));
     }
     let mut visitor = stage.client();
@@ -194,8 +196,8 @@ fn uploads_that_come_in_keep_no_slot_while_the_backend_waits_for_them() {
 #[test]
 fn an_upload_that_stalls_keeps_no_other_client_waiting() {
     let stage = Stage::open(|settings| {
-        settings.action = Action::Queue;
-        settings.queue.concurrency = Concurrency::Fixed(1);
+        settings.action = LimitAction::Queue;
+        settings.queue.concurrency = ConcurrencySetting::Fixed(1);
         settings.queue.reserve = 0;
         settings.limits = vec![cpu_limit(4.0, LONG)];
         settings.trusted_proxies = vec!["127.0.0.0/8".parse().expect("a network")];
@@ -210,7 +212,7 @@ fn an_upload_that_stalls_keeps_no_other_client_waiting() {
     }
     // One more request of the same client waits for the slot that the second one keeps.
     half(&mut clients[2], "/");
-    until("it waits", || stage.engine.crowd().is_some_and(|crowd| crowd.waiting == 1));
+    until("it waits", || stage.engine.admission_stats().is_some_and(|crowd| crowd.waiting == 1));
     stage.backend_is_left_alone();
     let mut visitor = stage.client();
     visitor.send("GET /visitor HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 192.0.2.9\r\n\r\n");
@@ -239,7 +241,7 @@ fn uploads_that_stall_make_room_for_requests_that_wait() {
     }
     let mut third = stage.client();
     third.get("/third");
-    until("it waits", || stage.engine.crowd().is_some_and(|crowd| crowd.waiting == 1));
+    until("it waits", || stage.engine.admission_stats().is_some_and(|crowd| crowd.waiting == 1));
     let mut backend = stage.backend_for("/third", None);
     backend.answer("ok");
     assert_eq!(third.message().text(), "ok");

@@ -1,7 +1,7 @@
 //! Starting, reloading, draining, and the bound on connections.
 
 use crate::stage::{LONG, Stage, until};
-use evenkeel_proxy::StartError;
+use evenkeel_proxy::ProxyStartError;
 use std::time::Duration;
 
 /// Waits for the end of the door.
@@ -20,14 +20,14 @@ fn a_taken_port_is_named_with_what_to_do() {
     let Err(error) = evenkeel_proxy::start(&settings, &stage.engine, &stage.watch) else {
         panic!("two proxies share a port");
     };
-    assert!(matches!(error, StartError::Listen { .. }));
+    assert!(matches!(error, ProxyStartError::Listen { .. }));
     let text = error.to_string();
     assert!(text.contains(&settings.listen[0].to_string()), "{text}");
     assert!(text.contains("another program has it"), "{text}");
     settings.listen.clear();
     assert!(matches!(
         evenkeel_proxy::start(&settings, &stage.engine, &stage.watch),
-        Err(StartError::NoAddress)
+        Err(ProxyStartError::NoAddress)
     ));
 }
 

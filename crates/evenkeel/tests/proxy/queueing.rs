@@ -1,19 +1,19 @@
 //! The admission queue on the wire: the order of requests, and how slots are held and given back.
 
 use crate::stage::{Stage, Wire, cpu_limit, until};
-use evenkeel_config::settings::{Concurrency, CostSource, Proxy};
-use evenkeel_core::limit::{Action, Limit, When};
+use evenkeel_config::settings::{ConcurrencySetting, CostSource, ProxySettings};
+use evenkeel_core::limit::{Limit, LimitAction, LimitCondition};
 use evenkeel_core::units::{Nanos, Weight};
-use evenkeel_engine::Crowd;
-use evenkeel_engine::counted::Counted;
+use evenkeel_engine::AdmissionStats;
+use evenkeel_engine::counted::EngineView;
 use evenkeel_telemetry::prometheus;
 use std::time::{Duration, Instant};
 
 /// A proxy with one slot. It trusts the addresses of clients that a front proxy names.
-fn one_at_a_time(change: impl FnOnce(&mut Proxy)) -> Stage {
+fn one_at_a_time(change: impl FnOnce(&mut ProxySettings)) -> Stage {
     Stage::open(|settings| {
-        settings.action = Action::Queue;
-        settings.queue.concurrency = Concurrency::Fixed(1);
+        settings.action = LimitAction::Queue;
+        settings.queue.concurrency = ConcurrencySetting::Fixed(1);
         settings.queue.reserve = 0;
         settings.trusted_proxies = vec!["127.0.0.0/8".parse().expect("a network")];
         settings.cost = CostSource::Header("x-cost".into());
@@ -22,8 +22,8 @@ fn one_at_a_time(change: impl FnOnce(&mut Proxy)) -> Stage {
     })
 }
 
-fn crowd(stage: &Stage) -> Crowd {
-    stage.engine.crowd().expect("a queue")
+fn crowd(stage: &Stage) -> AdmissionStats {
+    stage.engine.admission_stats().expect("a queue")
 }
 
 fn is_crowd(stage: &Stage, waiting: usize, running: usize) {
@@ -110,7 +110,7 @@ fn in_credit_goes_before_in_debt_whoever_came_first() {
 
 #[test]
 fn a_client_that_asks_many_times_at_once_is_charged_for_all_of_them_at_once() {
-    let stage = one_at_a_time(|settings| settings.queue.concurrency = Concurrency::Fixed(8));
+    let stage = one_at_a_time(|settings| settings.queue.concurrency = ConcurrencySetting::Fixed(8));
     let mut first = stage.client();
     ask(&mut first, "192.0.2.1", "/page/1");
     let mut backend = stage.backend();
@@ -160,7 +160,7 @@ fn who_asks_for_little_goes_beside_what_is_there() {
 #[test]
 fn a_class_with_more_weight_has_more_turns() {
     let stage = one_at_a_time(|settings| {
-        let cookie = When { cookie: vec!["session".into()], ..When::default() };
+        let cookie = LimitCondition { cookie: vec!["session".into()], ..LimitCondition::default() };
         let class = Limit { name: "staff".into(), when: cookie, ..settings.limits[0].clone() };
         settings.limits.push(Limit { weight: Weight::new(4_000), ..class });
     });

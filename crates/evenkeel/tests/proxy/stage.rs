@@ -1,16 +1,17 @@
 //! The test stage: a door with its settings, and a client and a backend that the test controls.
 
-use evenkeel_config::settings::hosts::Hosts;
+use evenkeel_config::settings::hosts::HostSettings;
 use evenkeel_config::settings::{
-    Backend as BackendAt, BackendTls, Bounds, ClientAddress, CostSource, Proxy, Queue, Timeouts,
+    BackendAddress as BackendAt, BackendTls, ClientAddress, CostSource, ProxyBounds,
+    ProxyQueueSettings, ProxySettings, ProxyTimeouts,
 };
 use evenkeel_core::bucket::Algorithm;
-use evenkeel_core::bucket::debt::Debt;
-use evenkeel_core::key::Seed;
-use evenkeel_core::limit::{Action, Limit, Part, Unit, When};
+use evenkeel_core::bucket::debt::DebtBucket;
+use evenkeel_core::key::KeySeed;
+use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitCondition, LimitUnit};
 use evenkeel_core::units::{Cost, Nanos, Rate, Weight};
 use evenkeel_engine::Engine;
-use evenkeel_proxy::Running;
+use evenkeel_proxy::RunningProxy;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::Watch;
 use std::io::{ErrorKind, Read, Write};
@@ -23,16 +24,16 @@ pub const LONG: Duration = Duration::from_secs(20);
 
 /// A proxy in front of one backend.
 pub struct Stage {
-    pub door: Running,
+    pub door: RunningProxy,
     pub engine: Arc<Engine>,
     pub watch: Arc<Watch>,
-    pub settings: Proxy,
+    pub settings: ProxySettings,
     backend: TcpListener,
 }
 
 impl Stage {
     /// A proxy with the default settings, changed by `change`.
-    pub fn open(change: impl FnOnce(&mut Proxy)) -> Stage {
+    pub fn open(change: impl FnOnce(&mut ProxySettings)) -> Stage {
         let backend = TcpListener::bind("127.0.0.1:0").expect("a port");
         let at = backend.local_addr().expect("an address");
         let mut settings = settings(at);
@@ -42,7 +43,7 @@ impl Stage {
         let engine = Engine::new(
             &settings,
             evenkeel_proxy::threads(),
-            Seed([7; 16]),
+            KeySeed([7; 16]),
             clock,
             Arc::clone(&watch),
         );
@@ -100,9 +101,9 @@ impl Stage {
     }
 }
 
-fn settings(backend: SocketAddr) -> Proxy {
-    Proxy {
-        hosts: Hosts::default(),
+fn settings(backend: SocketAddr) -> ProxySettings {
+    ProxySettings {
+        hosts: HostSettings::default(),
         listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
         tls: None,
         http2: true,
@@ -111,14 +112,14 @@ fn settings(backend: SocketAddr) -> Proxy {
         upgrades: vec!["websocket".to_owned()],
         cpus: 4.0,
         cost: CostSource::Wall,
-        action: Action::Hold,
-        queue: Queue::for_cpus(4.0),
+        action: LimitAction::Hold,
+        queue: ProxyQueueSettings::for_cpus(4.0),
         max_delay: Nanos::from_secs(30),
         trusted_proxies: Vec::new(),
         client_address: ClientAddress::XForwardedFor,
-        timeouts: Timeouts::default(),
+        timeouts: ProxyTimeouts::default(),
         // Bodies are streamed, unless a test wants them buffered.
-        bounds: Bounds { body_buffer: 0, ..Bounds::default() },
+        bounds: ProxyBounds { body_buffer: 0, ..ProxyBounds::default() },
         exempt: Vec::new(),
         exempt_when: Vec::new(),
         shadow: false,
@@ -132,20 +133,20 @@ fn settings(backend: SocketAddr) -> Proxy {
 /// A limit per address in CPU time: `rate` CPU-seconds a second with the burst `burst`.
 pub fn cpu_limit(rate: f64, burst: Duration) -> Limit {
     let rate = Rate::per(Cost((rate * 1e9) as u64), Nanos::from_secs(1)).expect("a rate");
-    limit("cpu", Unit::Cpu, Debt::new(rate, Cost(burst.as_nanos() as u64)))
+    limit("cpu", LimitUnit::Cpu, DebtBucket::new(rate, Cost(burst.as_nanos() as u64)))
 }
 
 /// A limit per address in requests.
 pub fn hit_limit(per_minute: u64, burst: u64) -> Limit {
     let rate = Rate::per(Cost::hits(per_minute), Nanos::from_secs(60)).expect("a rate");
-    limit("hits", Unit::Hits, Debt::new(rate, Cost::hits(burst)))
+    limit("hits", LimitUnit::Hits, DebtBucket::new(rate, Cost::hits(burst)))
 }
 
-fn limit(name: &str, unit: Unit, debt: Debt) -> Limit {
+fn limit(name: &str, unit: LimitUnit, debt: DebtBucket) -> Limit {
     Limit {
         name: name.into(),
-        by: vec![Part::Ip { v4: 32, v6: 64 }],
-        when: When::default(),
+        by: vec![KeyPart::Ip { v4: 32, v6: 64 }],
+        when: LimitCondition::default(),
         unit,
         algorithm: Algorithm::Debt(debt),
         action: None,

@@ -1,15 +1,15 @@
 //! Request bodies that are read before the backend is contacted, and those that are not.
 
 use crate::stage::{Stage, Wire, until};
-use evenkeel_config::settings::{Concurrency, Proxy};
-use evenkeel_core::limit::Action;
+use evenkeel_config::settings::{ConcurrencySetting, ProxySettings};
+use evenkeel_core::limit::LimitAction;
 use std::time::{Duration, Instant};
 
 /// A proxy that buffers up to `bound` bytes of each body.
-fn keeping(bound: usize, change: impl FnOnce(&mut Proxy)) -> Stage {
+fn keeping(bound: usize, change: impl FnOnce(&mut ProxySettings)) -> Stage {
     Stage::open(|settings| {
-        settings.action = Action::Queue;
-        settings.queue.concurrency = Concurrency::Fixed(1);
+        settings.action = LimitAction::Queue;
+        settings.queue.concurrency = ConcurrencySetting::Fixed(1);
         settings.queue.reserve = 0;
         settings.bounds.body_buffer = bound;
         change(settings);

@@ -6,15 +6,15 @@
 //! `OK [5/HOUR 4, OVER 0/MINUTE 0, -, max]`.
 
 use evenkeel_config::settings::RatelimitAnswers;
-use evenkeel_config::source::folder::File;
-use evenkeel_core::key::Seed;
+use evenkeel_config::source::folder::FolderFile;
+use evenkeel_core::key::KeySeed;
 use evenkeel_core::units::{SECOND, Time};
 use evenkeel_engine::windows::Counters;
-use evenkeel_ratelimit::decide::{Decider, Package, Refusal, Room};
-use evenkeel_ratelimit::rules::read::{Options, read};
-use evenkeel_ratelimit::rules::{Rules, Unit};
-use evenkeel_ratelimit::tally::Tallies;
-use evenkeel_ratelimit::wire::view::View;
+use evenkeel_ratelimit::decide::{DecisionBuffers, DecisionError, ProtoPackage, RatelimitDecider};
+use evenkeel_ratelimit::rules::read::{RuleOptions, read};
+use evenkeel_ratelimit::rules::{RateUnit, RatelimitRules};
+use evenkeel_ratelimit::tally::RuleTallies;
+use evenkeel_ratelimit::wire::view::RequestView;
 use evenkeel_ratelimit::wire::{Code, Descriptor, Entry, Override, Request, Response};
 use evenkeel_runtime::clock::Clock;
 use std::sync::Arc;
@@ -59,31 +59,31 @@ pub const C1: &str = c1!("hour", "minute");
 pub const YEARLY: &str = c1!("year", "year");
 
 /// A file named `name`.
-pub fn file(name: &str, text: &str) -> File {
-    File { name: name.to_owned(), bytes: text.as_bytes().to_vec() }
+pub fn file(name: &str, text: &str) -> FolderFile {
+    FolderFile { name: name.to_owned(), bytes: text.as_bytes().to_vec() }
 }
 
 /// A service with a simulated clock.
 pub struct Service {
-    pub decider: Decider,
-    pub options: Options,
+    pub decider: RatelimitDecider,
+    pub options: RuleOptions,
     pub now: Time,
 }
 
 impl Service {
     /// A service with one file of rules, 2222 seconds after the epoch.
     pub fn new(rules: &str) -> Service {
-        Service::with(rules, RatelimitAnswers::default(), Options::default())
+        Service::with(rules, RatelimitAnswers::default(), RuleOptions::default())
     }
 
     pub fn answering(rules: &str, answers: RatelimitAnswers) -> Service {
-        Service::with(rules, answers, Options::default())
+        Service::with(rules, answers, RuleOptions::default())
     }
 
-    pub fn with(rules: &str, answers: RatelimitAnswers, options: Options) -> Service {
+    pub fn with(rules: &str, answers: RatelimitAnswers, options: RuleOptions) -> Service {
         let clock = Clock::start();
         let counters = Arc::new(Counters::new(1_000, clock));
-        let decider = Decider::new(answers, counters, Seed([5; 16]), clock);
+        let decider = RatelimitDecider::new(answers, counters, KeySeed([5; 16]), clock);
         let service = Service { decider, options, now: Time(2222 * SECOND) };
         service.load(rules);
         service
@@ -95,12 +95,21 @@ impl Service {
         self.decider.rules.store(Some(std::sync::Arc::new(rules.expect("sound rules"))));
     }
 
-    pub fn decide(&self, request: &Request, package: Package) -> Result<Response, Refusal> {
-        self.decider.decide_at(&View::of(request), package, &mut Room::default(), self.now)
+    pub fn decide(
+        &self,
+        request: &Request,
+        package: ProtoPackage,
+    ) -> Result<Response, DecisionError> {
+        self.decider.decide_at(
+            &RequestView::of(request),
+            package,
+            &mut DecisionBuffers::default(),
+            self.now,
+        )
     }
 
     pub fn response(&self, asked: &str) -> Response {
-        self.decide(&request(asked), Package::V3).expect("an answer")
+        self.decide(&request(asked), ProtoPackage::V3).expect("an answer")
     }
 
     /// Sends a request and returns the answer as text.
@@ -119,8 +128,8 @@ impl Service {
 }
 
 /// Checks that a set of files is refused, and returns the error messages.
-pub fn refused(files: &[File], options: Options) -> Vec<String> {
-    match read(files, options, &Tallies::default()) {
+pub fn refused(files: &[FolderFile], options: RuleOptions) -> Vec<String> {
+    match read(files, options, &RuleTallies::default()) {
         Ok(_) => Vec::new(),
         Err(faults) => faults
             .iter()
@@ -129,8 +138,9 @@ pub fn refused(files: &[File], options: Options) -> Vec<String> {
     }
 }
 
-pub fn rules(text: &str) -> Rules {
-    read(&[file("a.yaml", text)], Options::default(), &Tallies::default()).expect("sound rules")
+pub fn rules(text: &str) -> RatelimitRules {
+    read(&[file("a.yaml", text)], RuleOptions::default(), &RuleTallies::default())
+        .expect("sound rules")
 }
 
 pub fn request(asked: &str) -> Request {
@@ -157,7 +167,7 @@ fn descriptor(text: &str) -> Descriptor {
     while let Some(word) = words.next() {
         if word == "limit" {
             let (requests, unit) = words.next().and_then(|w| w.split_once('/')).expect("N/UNIT");
-            let named = Unit::ALL.iter().find(|(name, ..)| *name == unit);
+            let named = RateUnit::UNITS.iter().find(|(name, ..)| *name == unit);
             let unit = named.map_or_else(|| unit.parse().expect("a unit"), |(_, u, _)| *u as i32);
             let requests_per_unit = requests.parse().expect("a number");
             descriptor.limit = Some(Override { requests_per_unit, unit });
@@ -185,7 +195,7 @@ pub fn shown(response: &Response) -> String {
             (None, u32::MAX) => "max".to_owned(),
             (None, _) => format!("{over}-"),
             (Some(limit), left) => {
-                let unit = Unit::from_wire(limit.unit).expect("a unit").name();
+                let unit = RateUnit::from_wire(limit.unit).expect("a unit").name();
                 format!("{over}{}/{unit} {left}", limit.requests_per_unit)
             }
         }

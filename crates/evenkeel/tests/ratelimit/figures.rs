@@ -1,7 +1,7 @@
 //! Metrics and their names: cases 4, 66 and 86 to 88. Case 67 is in `tally`.
 
 use crate::ask::{C1, Service};
-use evenkeel_ratelimit::decide::Package;
+use evenkeel_ratelimit::decide::ProtoPackage;
 use evenkeel_ratelimit::figures::{escaped, prometheus};
 use evenkeel_ratelimit::wire::{Descriptor, Entry, Request};
 
@@ -57,7 +57,7 @@ descriptors:
         }],
         hits_addend: 0,
     };
-    service.decide(&two, Package::V3).expect("an answer");
+    service.decide(&two, ProtoPackage::V3).expect("an answer");
     service.ask("d: a=1,b=2,c=3 | a=1,b=2,d=3 | a=1,b=2,d=3");
     let shown = prometheus(&service.decider);
     for line in [

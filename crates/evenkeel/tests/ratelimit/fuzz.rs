@@ -3,22 +3,22 @@
 use crate::ask::{C1, Service, file};
 use bytes::Bytes;
 use evenkeel_fuzz::fuzz;
-use evenkeel_ratelimit::decide::{Package, Room};
+use evenkeel_ratelimit::decide::{DecisionBuffers, ProtoPackage};
 use evenkeel_ratelimit::json;
-use evenkeel_ratelimit::rules::pattern::Pattern;
-use evenkeel_ratelimit::rules::read::{Options, read};
-use evenkeel_ratelimit::tally::Tallies;
+use evenkeel_ratelimit::rules::pattern::ValuePattern;
+use evenkeel_ratelimit::rules::read::{RuleOptions, read};
+use evenkeel_ratelimit::tally::RuleTallies;
 use evenkeel_ratelimit::wire::Request;
-use evenkeel_ratelimit::wire::reports::{FrameFault, Frames, unframed};
-use evenkeel_ratelimit::wire::view::{Fault, View};
+use evenkeel_ratelimit::wire::reports::{FrameError, FrameReader, decode_frame};
+use evenkeel_ratelimit::wire::view::{RequestView, RequestViewError};
 use prost::Message;
 
 fn rules_are_read(bytes: &[u8]) {
     for compat_keys in [false, true] {
         let mut one = file("a.yaml", "");
         one.bytes = bytes.to_vec();
-        let options = Options { compat_keys, ..Options::default() };
-        match read(&[one], options, &Tallies::default()) {
+        let options = RuleOptions { compat_keys, ..RuleOptions::default() };
+        match read(&[one], options, &RuleTallies::default()) {
             Ok(rules) => {
                 let entries = [("k", "v"), ("l", "w")];
                 rules.domain("d").into_iter().for_each(|rules| _ = rules.rule(&entries));
@@ -79,14 +79,15 @@ fn fuzz_rules_of_likely_pieces() {
 /// The borrowing decoder reads the same request as the generated messages, or both refuse the
 /// bytes.
 fn request_is_read(service: &Service, bytes: &[u8]) {
-    let view = View::decode(bytes);
-    if view == Err(Fault::TooMany) {
+    let view = RequestView::decode(bytes);
+    if view == Err(RequestViewError::TooMany) {
         return;
     }
     match (Request::decode(bytes), view) {
         (Ok(request), Ok(view)) => {
-            assert_eq!(View::of(&request), view);
-            let decided = service.decider.decide(&view, Package::V3, &mut Room::default());
+            assert_eq!(RequestView::of(&request), view);
+            let decided =
+                service.decider.decide(&view, ProtoPackage::V3, &mut DecisionBuffers::default());
             if let Ok(response) = decided {
                 assert_eq!(response.statuses.len(), view.descriptors.len());
             }
@@ -150,7 +151,7 @@ fn fuzz_requests_of_likely_pieces() {
 /// of one message. Each message is a request or is refused.
 fn body_is_read(service: &Service, bytes: &[u8], cut: usize) {
     let taken = |pieces: &[&[u8]]| {
-        let (mut frames, mut messages) = (Frames::new(64), Vec::new());
+        let (mut frames, mut messages) = (FrameReader::new(64), Vec::new());
         for piece in pieces {
             frames.push(piece);
             loop {
@@ -161,18 +162,18 @@ fn body_is_read(service: &Service, bytes: &[u8], cut: usize) {
                 }
             }
         }
-        (messages, Ok(frames.kept()))
+        (messages, Ok(frames.buffered_bytes()))
     };
     let whole = taken(&[bytes]);
     let (before, behind) = bytes.split_at(cut % (bytes.len() + 1));
     assert_eq!(taken(&[before, behind]), whole);
     assert_eq!(taken(&bytes.chunks(1).collect::<Vec<_>>()), whole);
-    match (unframed(Bytes::copy_from_slice(bytes)), &whole) {
+    match (decode_frame(Bytes::copy_from_slice(bytes)), &whole) {
         (Ok(message), (messages, Ok(0))) => {
             assert_eq!(messages, std::slice::from_ref(&message));
             request_is_read(service, &message);
         }
-        (Ok(message), (_, Err(FrameFault::Long(64)))) => assert!(message.len() > 64),
+        (Ok(message), (_, Err(FrameError::Long(64)))) => assert!(message.len() > 64),
         (Ok(_), other) => panic!("one message, but {other:?}"),
         (Err(_), (messages, kept)) => assert!(messages.len() != 1 || *kept != Ok(0)),
     }
@@ -243,7 +244,7 @@ fn fuzz_patterns() {
         };
         let (one, two) = bytes.split_at(bytes.len() / 2);
         let (pattern, text) = (letters(one), letters(two));
-        if let Some(compiled) = Pattern::new(&pattern) {
+        if let Some(compiled) = ValuePattern::new(&pattern) {
             let expected = covers_slowly(pattern.as_bytes(), text.as_bytes());
             assert_eq!(compiled.covers(&text), expected, "{pattern} and {text}");
         }

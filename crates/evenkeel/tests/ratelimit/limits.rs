@@ -4,23 +4,23 @@ mod memory;
 
 use crate::ask::{C1, Service, request, shown};
 use evenkeel_core::units::{SECOND, Time};
-use evenkeel_ratelimit::decide::{Package, Refusal};
+use evenkeel_ratelimit::decide::{DecisionError, ProtoPackage};
 
 #[test]
 fn c01_to_c03_what_cannot_be_decided_is_told_as_the_reference_does() {
     let service = Service::new(C1);
     for (asked, refusal, text) in [
-        (": k=v", Refusal::NoDomain, "rate limit domain must not be empty"),
-        ("t:", Refusal::NoDescriptors, "rate limit descriptor list must not be empty"),
+        (": k=v", DecisionError::NoDomain, "rate limit domain must not be empty"),
+        ("t:", DecisionError::NoDescriptors, "rate limit descriptor list must not be empty"),
     ] {
-        assert_eq!(service.decide(&request(asked), Package::V3), Err(refusal));
+        assert_eq!(service.decide(&request(asked), ProtoPackage::V3), Err(refusal));
         assert_eq!(refusal.to_string(), text);
     }
     service.decider.rules.store(None);
-    let refused = service.decide(&request("t: k=v"), Package::V3).expect_err("no rules");
+    let refused = service.decide(&request("t: k=v"), ProtoPackage::V3).expect_err("no rules");
     assert_eq!(refused.to_string(), "no rate limit configuration loaded");
-    let refused = service.decide(&request(": k=v"), Package::V3);
-    assert_eq!(refused, Err(Refusal::NoDomain), "it is looked at last");
+    let refused = service.decide(&request(": k=v"), ProtoPackage::V3);
+    assert_eq!(refused, Err(DecisionError::NoDomain), "it is looked at last");
 }
 
 /// One case on each line, each with a new service.
@@ -100,7 +100,7 @@ fn c18_c19_c41_joined_keys_come_back_with_the_switch() {
     service.ask("t: a_b=v");
     assert_eq!(service.ask("t: a_b=v"), "OK [7/DAY 5]");
     let options =
-        evenkeel_ratelimit::rules::read::Options { compat_keys: true, ..Default::default() };
+        evenkeel_ratelimit::rules::read::RuleOptions { compat_keys: true, ..Default::default() };
     let service = Service::with(C1, Default::default(), options);
     assert_eq!(service.ask("t: a=b"), "OK [7/DAY 6]");
     assert_eq!(service.ask("t: a_b=v"), "OK [7/DAY 6]", "on another counter");
@@ -246,9 +246,9 @@ fn a_flood_of_descriptors_takes_no_memory_and_forgives_nobody() {
 fn too_much_in_one_request_is_refused() {
     let service = Service::new(C1);
     let many = format!("t: {}", vec!["k=v"; 1_001].join("|"));
-    assert_eq!(service.decide(&request(&many), Package::V3), Err(Refusal::TooMany));
+    assert_eq!(service.decide(&request(&many), ProtoPackage::V3), Err(DecisionError::TooMany));
     let long = format!("t: {}", vec!["k=v"; 101].join(","));
-    assert_eq!(service.decide(&request(&long), Package::V3), Err(Refusal::TooMany));
+    assert_eq!(service.decide(&request(&long), ProtoPackage::V3), Err(DecisionError::TooMany));
     let many = format!("t: {}", vec!["zero=v"; 1_000].join("|"));
     assert_eq!(service.response(&many).statuses.len(), 1_000);
 }

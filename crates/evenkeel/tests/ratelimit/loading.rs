@@ -6,12 +6,12 @@ mod xds;
 mod yaml;
 
 use crate::ask::{C1, Service, file, refused, rules};
-use evenkeel_ratelimit::rules::read::{DIALECT, Options, read};
-use evenkeel_ratelimit::tally::Tallies;
+use evenkeel_ratelimit::rules::read::{RULES_DIALECT, RuleOptions, read};
+use evenkeel_ratelimit::tally::RuleTallies;
 
 /// The errors of one file, without its name.
 fn faults(text: &str) -> Vec<String> {
-    let told = refused(&[file("a.yaml", text)], Options::default());
+    let told = refused(&[file("a.yaml", text)], RuleOptions::default());
     told.iter().map(|line| line.replacen("a.yaml:", "", 1)).collect()
 }
 
@@ -122,7 +122,7 @@ fn c83_every_fault_of_keys_and_values_is_told_with_its_place() {
 #[test]
 fn all_faults_of_all_files_are_told_at_once() {
     let files = [file("a.yaml", "domain: d\nx: 1\ny: 2"), file("b.yaml", "z: 1")];
-    let told = refused(&files, Options::default());
+    let told = refused(&files, RuleOptions::default());
     assert_eq!(told.len(), 4, "{told:?}");
     assert!(told[0].starts_with("a.yaml:2:1: ") && told[3].starts_with("b.yaml:1:1: "));
 }
@@ -131,9 +131,9 @@ fn all_faults_of_all_files_are_told_at_once() {
 fn c83_c84_files_of_one_domain_are_refused_unless_they_are_to_be_merged() {
     let one = file("a.yaml", "{domain: d, descriptors: [{key: a}]}");
     let two = file("b.yaml", "{domain: d, descriptors: [{key: b}]}");
-    let told = refused(&[one.clone(), two.clone()], Options::default());
+    let told = refused(&[one.clone(), two.clone()], RuleOptions::default());
     assert_eq!(told, ["b.yaml:1:10: duplicate domain 'd' in config file"]);
-    let merge = Options { merge_domains: true, ..Options::default() };
+    let merge = RuleOptions { merge_domains: true, ..RuleOptions::default() };
     assert_eq!(refused(&[one.clone(), two], merge), [""; 0]);
     let again = file("b.yaml", "{domain: d, descriptors: [{key: a}]}");
     let told = refused(&[one, again], merge);
@@ -143,8 +143,8 @@ fn c83_c84_files_of_one_domain_are_refused_unless_they_are_to_be_merged() {
 #[test]
 fn c83_joined_keys_are_duplicates_with_the_switch_only() {
     let text = "{domain: d, descriptors: [{key: a_b}, {key: a, value: b}]}";
-    assert_eq!(refused(&[file("a.yaml", text)], Options::default()), [""; 0]);
-    let compat = Options { compat_keys: true, ..Options::default() };
+    assert_eq!(refused(&[file("a.yaml", text)], RuleOptions::default()), [""; 0]);
+    let compat = RuleOptions { compat_keys: true, ..RuleOptions::default() };
     let told = refused(&[file("a.yaml", text)], compat);
     assert_eq!(told, ["a.yaml:1:39: duplicate descriptor composite key 'd.a_b'"]);
 }
@@ -215,7 +215,7 @@ fn aliases_that_grow_are_refused_in_bounded_memory() {
     let deep =
         format!("domain: d\ndescriptors:\n- metadata: {}1{}", "[".repeat(200), "]".repeat(200));
     assert!(faults(&deep)[0].contains("nested deeper than 100 levels"));
-    let large = " ".repeat(DIALECT.bytes_max + 1);
+    let large = " ".repeat(RULES_DIALECT.bytes_max + 1);
     assert!(faults(&large)[0].contains("bytes are too many; at most 67108864 are read"));
 }
 
@@ -232,7 +232,8 @@ fn c72_rules_are_shown_one_a_line() {
         assert!(shown.lines().any(|shown| shown == line), "{line}\n{shown}");
     }
     assert!(!shown.contains("whitelisted"), "a descriptor without a limit is no rule");
-    let none = read(&[], Options::default(), &Tallies::default()).expect("no files are sound");
+    let none =
+        read(&[], RuleOptions::default(), &RuleTallies::default()).expect("no files are sound");
     assert_eq!(none.dump(), "");
 }
 

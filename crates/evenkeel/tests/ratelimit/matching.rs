@@ -2,7 +2,7 @@
 
 use crate::ask::Service;
 use evenkeel_config::settings::RatelimitAnswers;
-use evenkeel_ratelimit::rules::read::Options;
+use evenkeel_ratelimit::rules::read::RuleOptions;
 
 /// Rules with one level, from keys, values and requests per day.
 fn flat(nodes: &[(&str, &str, u32)]) -> String {
@@ -58,7 +58,7 @@ fn c41_a_star_in_a_key_is_a_pattern_only_with_the_switch() {
     let rules = flat(&[("wk*", "", 5)]);
     assert_eq!(Service::new(&rules).ask("d: wkfoo=1"), "OK [-]");
     assert_eq!(Service::new(&rules).ask("d: wk*=1"), "OK [5/DAY 4]");
-    let options = Options { compat_keys: true, ..Options::default() };
+    let options = RuleOptions { compat_keys: true, ..RuleOptions::default() };
     let service = Service::with(&rules, Default::default(), options);
     assert_eq!(service.ask("d: wkfoo=1"), "OK [5/DAY 4]");
 }
@@ -127,7 +127,7 @@ fn c47_patterns_are_shared_level_by_level() {
 /// named by the requested key.
 #[test]
 fn c41_a_key_that_is_a_pattern_can_share_its_counter() {
-    let compat = Options { compat_keys: true, ..Options::default() };
+    let compat = RuleOptions { compat_keys: true, ..RuleOptions::default() };
     let rules = "
 domain: d
 descriptors:

@@ -3,8 +3,8 @@
 
 use crate::ask::{C1, Service, request, shown};
 use evenkeel_config::settings::RatelimitAnswers;
-use evenkeel_core::windows::Policy;
-use evenkeel_ratelimit::decide::{Package, Refusal};
+use evenkeel_core::windows::WindowPolicy;
+use evenkeel_ratelimit::decide::{DecisionError, ProtoPackage};
 
 const MODES: &str = "
 domain: d
@@ -139,7 +139,7 @@ fn c59_to_c61_headers_tell_of_the_limit_that_matters() {
 
 #[test]
 fn c63_with_a_stop_only_what_would_go_over_is_counted() {
-    let policy = Policy { stop_when_over: true, spare_over: false };
+    let policy = WindowPolicy { stop_when_over: true, spare_over: false };
     let service =
         Service::answering(C1, RatelimitAnswers { policy, ..RatelimitAnswers::default() });
     for told in [
@@ -155,7 +155,7 @@ fn c63_with_a_stop_only_what_would_go_over_is_counted() {
 
 #[test]
 fn c64_what_is_over_is_answered_without_counting() {
-    let policy = Policy { stop_when_over: false, spare_over: true };
+    let policy = WindowPolicy { stop_when_over: false, spare_over: true };
     let answers = RatelimitAnswers { policy, ..RatelimitAnswers::default() };
     let service = Service::answering(C1, answers);
     for _ in 0..4 {
@@ -214,9 +214,9 @@ fn c89_metadata_of_rules_that_are_not_over_is_merged() {
 #[test]
 fn c90_the_old_packages_know_less() {
     let service = Service::new(C1);
-    let old = |asked: &str| service.decide(&request(asked), Package::Old);
-    assert_eq!(old(": k=v"), Err(Refusal::NoDomain));
-    assert_eq!(old("t:"), Err(Refusal::NoDescriptors));
+    let old = |asked: &str| service.decide(&request(asked), ProtoPackage::Old);
+    assert_eq!(old(": k=v"), Err(DecisionError::NoDomain));
+    assert_eq!(old("t:"), Err(DecisionError::NoDescriptors));
     for (asked, told) in [
         ("nope: k=v", "OK [-]"),
         ("t: ()", "OK [-]"),
@@ -233,5 +233,5 @@ fn c90_the_old_packages_know_less() {
         assert!(response.statuses.iter().all(|status| status.duration_until_reset.is_none()));
     }
     service.decider.rules.store(None);
-    assert_eq!(old(": k=v"), Err(Refusal::NoRules), "it is looked at first");
+    assert_eq!(old(": k=v"), Err(DecisionError::NoRules), "it is looked at first");
 }

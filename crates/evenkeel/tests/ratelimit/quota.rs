@@ -6,15 +6,15 @@ mod wire;
 
 use crate::ask::Service;
 use bucket_action::BucketAction as Action;
-use evenkeel_config::settings::Rlqs;
-use evenkeel_core::key::Seed;
+use evenkeel_config::settings::RlqsSettings;
+use evenkeel_core::key::KeySeed;
 use evenkeel_core::units::{SECOND, Time};
-use evenkeel_ratelimit::quota::book::{Book, Moment};
-use evenkeel_ratelimit::quota::share::{Claim, balance, parts};
+use evenkeel_ratelimit::quota::book::{QuotaMoment, QuotaState};
+use evenkeel_ratelimit::quota::share::{ShareClaim, balance, parts};
 use evenkeel_ratelimit::wire::quota::rate_limit_quota_response::BucketAction;
 use evenkeel_ratelimit::wire::quota::rate_limit_quota_response::bucket_action;
 use evenkeel_ratelimit::wire::rate_limit_strategy::{BlanketRule, Strategy};
-use evenkeel_ratelimit::wire::reports::{Reports, Usage};
+use evenkeel_ratelimit::wire::reports::{UsageReport, UsageReports};
 use proptest::prelude::{Just, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 use proptest::strategy::Strategy as _;
 use std::collections::HashMap;
@@ -36,7 +36,7 @@ descriptors:
   - {key: app, rate_limit: {unit: hour, requests_per_unit: 7}}
 ";
 
-const SETTINGS: Rlqs = Rlqs {
+const SETTINGS: RlqsSettings = RlqsSettings {
     ttl: Duration::from_secs(60),
     idle: Duration::from_secs(600),
     streams_max: 100,
@@ -73,7 +73,7 @@ struct Envoy {
 
 struct Scene {
     service: Service,
-    book: Book,
+    book: QuotaState,
     now: Time,
 }
 
@@ -82,14 +82,14 @@ impl Scene {
         Scene::with(SETTINGS)
     }
 
-    fn with(settings: Rlqs) -> Scene {
-        let book = Book::new(settings, Seed([3; 16]));
+    fn with(settings: RlqsSettings) -> Scene {
+        let book = QuotaState::new(settings, KeySeed([3; 16]));
         // The beginning of a minute.
         Scene { service: Service::new(RULES), book, now: Time(6_000 * SECOND) }
     }
 
-    fn moment(&self) -> Moment {
-        Moment { steady: self.now, wall: self.now }
+    fn moment(&self) -> QuotaMoment {
+        QuotaMoment { steady: self.now, wall: self.now }
     }
 
     fn envoy(&mut self) -> Envoy {
@@ -130,17 +130,17 @@ impl Scene {
             if only.is_none_or(|only| only == name) {
                 let (allowed, denied) =
                     (std::mem::take(&mut held.allowed), std::mem::take(&mut held.denied));
-                usages.push(Usage { name: pairs(name), allowed, denied });
+                usages.push(UsageReport { name: pairs(name), allowed, denied });
             }
         }
-        let reports = Reports { domain: "d", usages, left_out: 0 };
+        let reports = UsageReports { domain: "d", usages, left_out: 0 };
         let moment = self.moment();
         self.book.report(envoy.stream, reports, &self.service.decider, moment).expect("a domain");
     }
 
     /// Delivers the pending actions to an Envoy.
     fn tell(&mut self, envoy: &mut Envoy) -> Vec<BucketAction> {
-        let actions = self.book.tell(envoy.stream, Waker::noop(), self.moment());
+        let actions = self.book.take_actions(envoy.stream, Waker::noop(), self.moment());
         for action in &actions {
             envoy.apply(action, self.now);
         }
@@ -302,7 +302,7 @@ fn pairs_are_taken_in_the_order_of_the_rules_and_counted_with_the_descriptor() {
 
 #[test]
 fn requests_per_unit_are_told_to_whom_wants_them() {
-    let mut scene = Scene::with(Rlqs { per_unit: true, ..SETTINGS });
+    let mut scene = Scene::with(RlqsSettings { per_unit: true, ..SETTINGS });
     let mut envoy = scene.envoy();
     scene.ask(&mut envoy, "name=x");
     let actions = scene.tell(&mut envoy);
@@ -390,7 +390,7 @@ fn rules_that_change_take_effect_at_the_next_report() {
 
 #[test]
 fn streams_and_buckets_are_bounded() {
-    let mut scene = Scene::with(Rlqs { streams_max: 2, buckets_max: 3, ..SETTINGS });
+    let mut scene = Scene::with(RlqsSettings { streams_max: 2, buckets_max: 3, ..SETTINGS });
     let (mut a, mut b) = (scene.envoy(), scene.envoy());
     assert_eq!(scene.book.open(), None);
     for n in 0..5 {
@@ -410,7 +410,7 @@ fn a_stream_has_one_domain() {
     let envoy = scene.envoy();
     let moment = scene.moment();
     let mut report = |domain| {
-        let reports = Reports { domain, ..Reports::default() };
+        let reports = UsageReports { domain, ..UsageReports::default() };
         scene.book.report(envoy.stream, reports, &scene.service.decider, moment).is_ok()
     };
     assert!(!report(""));
@@ -431,10 +431,10 @@ fn many_envoys_are_served_within_a_second() {
     assert!(all >= 90 * 4, "{counts:?}");
 }
 
-fn claim() -> impl proptest::strategy::Strategy<Value = Claim> {
+fn claim() -> impl proptest::strategy::Strategy<Value = ShareClaim> {
     let demand = prop_oneof![Just(None), (0_u64..2_000).prop_map(Some)];
     (0_u64..500, 0_u64..500, 0_u64..500, demand, any::<bool>(), any::<bool>()).prop_map(
-        |(held, used, unreported, demand, due, hungry)| Claim {
+        |(held, used, unreported, demand, due, hungry)| ShareClaim {
             held,
             used,
             unreported: unreported.min(held),
@@ -453,7 +453,7 @@ proptest! {
     ) {
         let parts = parts(left, &claims);
         prop_assert_eq!(parts.iter().sum::<u64>(), left);
-        let had = |claim: &Claim| claim.used + claim.unreported;
+        let had = |claim: &ShareClaim| claim.used + claim.unreported;
         let total = left + claims.iter().map(had).sum::<u64>();
         let fair = total / claims.len() as u64;
         for (part, claim) in parts.iter().zip(&claims) {
@@ -466,7 +466,7 @@ proptest! {
         let wanted: u64 = claims.iter().map(|c| c.demand.unwrap_or(10_000)).sum();
         let least = claims.len() as u64 * (fair / 4);
         if wanted + least <= left {
-            let served = |(part, claim): (&u64, &Claim)| *part >= claim.demand.unwrap_or(0);
+            let served = |(part, claim): (&u64, &ShareClaim)| *part >= claim.demand.unwrap_or(0);
             prop_assert!(parts.iter().zip(&claims).all(served), "{parts:?} {claims:?}");
         }
     }

@@ -5,7 +5,7 @@
 //! and fills the message (`spans`, `figures`).
 
 use bytes::{BufMut, Bytes, BytesMut};
-use evenkeel_config::settings::otlp::{Collector, Protocol};
+use evenkeel_config::settings::otlp::{CollectorSettings, OtlpProtocol};
 use evenkeel_tls::{client, pem};
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -26,17 +26,17 @@ const ANSWER_BYTES_MAX: usize = 64 * 1024;
 const COMPLAINT_BYTES_MAX: usize = 200;
 /// The gRPC status codes after which a retry makes sense: cancelled, deadline exceeded, resource
 /// exhausted, aborted, out of range, unavailable, data loss.
-const TRANSIENT: [i32; 7] = [1, 4, 8, 10, 11, 14, 15];
+const RETRYABLE_GRPC_CODES: [i32; 7] = [1, 4, 8, 10, 11, 14, 15];
 
 /// Why a message was not delivered.
 #[derive(Debug, thiserror::Error)]
-pub enum Undelivered {
+pub enum OtlpDeliveryError {
     /// The connection to the collector cannot be made.
     #[error("cannot connect: {0}")]
     Connect(#[from] std::io::Error),
     /// A file for TLS is faulty, or the name of the host is.
     #[error("TLS: {0}")]
-    Tls(#[from] pem::Fault),
+    Tls(#[from] pem::TlsFileError),
     /// The connection broke during the handshake or the request.
     #[error("the connection broke: {0}")]
     Broken(#[from] hyper::Error),
@@ -59,13 +59,13 @@ pub enum Undelivered {
     },
 }
 
-impl Undelivered {
+impl OtlpDeliveryError {
     /// Whether a retry of the same message makes sense.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
-            Undelivered::Refused { transient, .. } => *transient,
-            Undelivered::Request(_) => false,
+            OtlpDeliveryError::Refused { transient, .. } => *transient,
+            OtlpDeliveryError::Request(_) => false,
             _ => true,
         }
     }
@@ -73,7 +73,7 @@ impl Undelivered {
 
 /// The endpoint of a collector for one kind of message.
 #[derive(Clone, Copy, Debug)]
-pub struct Call {
+pub struct OtlpService {
     /// The path over HTTP, if the configured endpoint has no path.
     pub path: &'static str,
     /// The method over gRPC.
@@ -81,51 +81,53 @@ pub struct Call {
 }
 
 /// The endpoint for traces.
-pub const TRACES: Call = Call {
+pub const TRACES_SERVICE: OtlpService = OtlpService {
     path: "/v1/traces",
     method: "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
 };
 
 /// The endpoint for metrics.
-pub const METRICS: Call = Call {
+pub const METRICS_SERVICE: OtlpService = OtlpService {
     path: "/v1/metrics",
     method: "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
 };
 
 /// A collector, and the connection to it.
 #[derive(Debug)]
-pub struct Client {
-    to: Collector,
-    call: Call,
-    sender: Option<Sender>,
+pub struct OtlpClient {
+    to: CollectorSettings,
+    call: OtlpService,
+    sender: Option<OtlpConnection>,
 }
 
 #[derive(Debug)]
-enum Sender {
+enum OtlpConnection {
     Http(http1::SendRequest<Full<Bytes>>),
     Grpc(http2::SendRequest<Full<Bytes>>),
 }
 
 /// The byte stream below a connection: TCP, or TLS over TCP.
-trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
+trait CollectorStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> CollectorStream for S {}
 
-impl Client {
+impl OtlpClient {
     /// Makes a client that is not connected yet.
     #[must_use]
-    pub fn new(to: Collector, call: Call) -> Client {
-        Client { to, call, sender: None }
+    pub fn new(to: CollectorSettings, call: OtlpService) -> OtlpClient {
+        OtlpClient { to, call, sender: None }
     }
 
     /// Delivers a message, and returns the message in the answer.
     ///
     /// # Errors
-    /// Returns [`Undelivered`]. If no answer arrived, the collector may have accepted the message.
-    pub async fn deliver(&mut self, message: &impl Message) -> Result<Bytes, Undelivered> {
+    /// Returns [`OtlpDeliveryError`]. If no answer arrived, the collector may have accepted the
+    /// message.
+    pub async fn deliver(&mut self, message: &impl Message) -> Result<Bytes, OtlpDeliveryError> {
         let bytes = self.body(message);
         let attempt = tokio::time::timeout(self.to.timeout, self.attempt(bytes));
-        let outcome = attempt.await.unwrap_or(Err(Undelivered::Late));
-        let broken = |error: &Undelivered| !matches!(error, Undelivered::Refused { .. });
+        let outcome = attempt.await.unwrap_or(Err(OtlpDeliveryError::Late));
+        let broken =
+            |error: &OtlpDeliveryError| !matches!(error, OtlpDeliveryError::Refused { .. });
         if outcome.as_ref().is_err_and(broken) {
             self.sender = None;
         }
@@ -140,7 +142,7 @@ impl Client {
             let _ = packed.write_all(&bytes);
             bytes = packed.finish().unwrap_or_default();
         }
-        if self.to.protocol == Protocol::Http {
+        if self.to.protocol == OtlpProtocol::Http {
             return bytes.into();
         }
         let mut framed = BytesMut::with_capacity(5 + bytes.len());
@@ -150,18 +152,18 @@ impl Client {
         framed.freeze()
     }
 
-    async fn attempt(&mut self, body: Bytes) -> Result<Bytes, Undelivered> {
+    async fn attempt(&mut self, body: Bytes) -> Result<Bytes, OtlpDeliveryError> {
         let request = self.request(body)?;
         let sender = match self.sender.take() {
             Some(sender) if !sender.is_closed() => sender,
             _ => connect(&self.to).await?,
         };
         match self.sender.insert(sender) {
-            Sender::Http(sender) => {
+            OtlpConnection::Http(sender) => {
                 sender.ready().await?;
                 answer(sender.send_request(request).await?).await
             }
-            Sender::Grpc(sender) => {
+            OtlpConnection::Grpc(sender) => {
                 sender.ready().await?;
                 grpc_answer(sender.send_request(request).await?).await
             }
@@ -171,13 +173,13 @@ impl Client {
     fn request(&self, body: Bytes) -> http::Result<Request<Full<Bytes>>> {
         let endpoint = &self.to.endpoint;
         let mut request = match self.to.protocol {
-            Protocol::Http => {
+            OtlpProtocol::Http => {
                 let own = Some(&*endpoint.path).filter(|path| !path.is_empty());
                 Request::post(own.unwrap_or(self.call.path))
                     .header("host", &endpoint.authority)
                     .header("content-type", "application/x-protobuf")
             }
-            Protocol::Grpc => {
+            OtlpProtocol::Grpc => {
                 let scheme = if endpoint.tls { "https" } else { "http" };
                 let authority = &endpoint.authority;
                 Request::post(format!("{scheme}://{authority}{}", self.call.method))
@@ -186,7 +188,7 @@ impl Client {
             }
         };
         if self.to.gzip {
-            let http = self.to.protocol == Protocol::Http;
+            let http = self.to.protocol == OtlpProtocol::Http;
             let name = if http { "content-encoding" } else { "grpc-encoding" };
             request = request.header(name, "gzip");
         }
@@ -198,19 +200,19 @@ impl Client {
     }
 }
 
-impl Sender {
+impl OtlpConnection {
     fn is_closed(&self) -> bool {
         match self {
-            Sender::Http(sender) => sender.is_closed(),
-            Sender::Grpc(sender) => sender.is_closed(),
+            OtlpConnection::Http(sender) => sender.is_closed(),
+            OtlpConnection::Grpc(sender) => sender.is_closed(),
         }
     }
 }
 
-async fn connect(to: &Collector) -> Result<Sender, Undelivered> {
+async fn connect(to: &CollectorSettings) -> Result<OtlpConnection, OtlpDeliveryError> {
     let socket = TcpStream::connect(&to.endpoint.authority).await?;
-    let grpc = to.protocol == Protocol::Grpc;
-    let socket: Box<dyn Socket> = match to.endpoint.tls {
+    let grpc = to.protocol == OtlpProtocol::Grpc;
+    let socket: Box<dyn CollectorStream> = match to.endpoint.tls {
         false => Box::new(socket),
         true => {
             let protocol: &[u8] = if grpc { b"h2" } else { b"http/1.1" };
@@ -224,18 +226,18 @@ async fn connect(to: &Collector) -> Result<Sender, Undelivered> {
         let io = TokioIo::new(socket);
         let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await?;
         tokio::spawn(async { _ = connection.await });
-        Ok(Sender::Grpc(sender))
+        Ok(OtlpConnection::Grpc(sender))
     } else {
         let (sender, connection) = http1::handshake(TokioIo::new(socket)).await?;
         tokio::spawn(async { _ = connection.await });
-        Ok(Sender::Http(sender))
+        Ok(OtlpConnection::Http(sender))
     }
 }
 
-async fn answer(response: http::Response<Incoming>) -> Result<Bytes, Undelivered> {
+async fn answer(response: http::Response<Incoming>) -> Result<Bytes, OtlpDeliveryError> {
     let status = response.status();
     let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
-    let body = body.map_err(Undelivered::Answer)?.to_bytes();
+    let body = body.map_err(OtlpDeliveryError::Answer)?.to_bytes();
     if status.is_success() {
         return Ok(body);
     }
@@ -246,25 +248,25 @@ async fn answer(response: http::Response<Incoming>) -> Result<Bytes, Undelivered
             | StatusCode::SERVICE_UNAVAILABLE
             | StatusCode::GATEWAY_TIMEOUT
     );
-    Err(Undelivered::Refused { what: status.to_string(), transient })
+    Err(OtlpDeliveryError::Refused { what: status.to_string(), transient })
 }
 
-async fn grpc_answer(response: http::Response<Incoming>) -> Result<Bytes, Undelivered> {
+async fn grpc_answer(response: http::Response<Incoming>) -> Result<Bytes, OtlpDeliveryError> {
     let status = response.status();
     if status != StatusCode::OK {
         let transient = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
-        return Err(Undelivered::Refused { what: status.to_string(), transient });
+        return Err(OtlpDeliveryError::Refused { what: status.to_string(), transient });
     }
     refused(response.headers()).map_or(Ok(()), Err)?;
     let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
-    let body = body.map_err(Undelivered::Answer)?;
+    let body = body.map_err(OtlpDeliveryError::Answer)?;
     body.trailers().and_then(refused).map_or(Ok(()), Err)?;
     let bytes = body.to_bytes();
     // The request did not ask for a compressed answer, so one is ignored.
     Ok(if bytes.first() == Some(&0) && bytes.len() > 5 { bytes.slice(5..) } else { Bytes::new() })
 }
 
-fn refused(headers: &HeaderMap) -> Option<Undelivered> {
+fn refused(headers: &HeaderMap) -> Option<OtlpDeliveryError> {
     let status = tonic::Status::from_header_map(headers)?;
     if status.code() == tonic::Code::Ok {
         return None;
@@ -272,5 +274,8 @@ fn refused(headers: &HeaderMap) -> Option<Undelivered> {
     let mut complaint = status.message().to_owned();
     complaint.truncate(complaint.floor_char_boundary(COMPLAINT_BYTES_MAX));
     let what = format!("{:?} {complaint}", status.code());
-    Some(Undelivered::Refused { what, transient: TRANSIENT.contains(&(status.code() as i32)) })
+    Some(OtlpDeliveryError::Refused {
+        what,
+        transient: RETRYABLE_GRPC_CODES.contains(&(status.code() as i32)),
+    })
 }

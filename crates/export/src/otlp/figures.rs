@@ -4,19 +4,19 @@
 //! whatever an unreachable collector missed, and no message is kept or sent again. `watch::metrics`
 //! has the table; `client` delivers the messages; `metrics::push` runs this sender.
 
-use super::client::{Client, METRICS, Undelivered};
-use crate::push::Counts;
-use evenkeel_config::settings::otlp::Figures;
+use super::client::{METRICS_SERVICE, OtlpClient, OtlpDeliveryError};
+use crate::push::PushCounts;
+use evenkeel_config::settings::otlp::OtlpMetricsSettings;
 use evenkeel_core::units::{SECOND, Time};
-use evenkeel_telemetry::metrics::{self, Kind, SERIES_FOLDED, TABLE};
+use evenkeel_telemetry::metrics::{self, MetricKind, SERIES_FOLDED, TABLE};
 use evenkeel_telemetry::otlp::wire::metrics::{
     AggregationTemporality, ExportMetricsServiceRequest, ExportMetricsServiceResponse, Gauge,
     Histogram, HistogramDataPoint, Metric, NumberDataPoint, ResourceMetrics, ScopeMetrics, Sum,
     metric, number_data_point,
 };
 use evenkeel_telemetry::otlp::wire::{InstrumentationScope, KeyValue, Resource, text};
-use evenkeel_telemetry::prometheus::Observed;
-use evenkeel_telemetry::registry::{self, BOUNDS_NS, Cell, Series};
+use evenkeel_telemetry::prometheus::ObservedMetric;
+use evenkeel_telemetry::registry::{self, BOUNDS_NS, MetricCell, MetricSeries};
 use prost::Message;
 use tokio::sync::mpsc::Receiver;
 
@@ -24,37 +24,37 @@ use tokio::sync::mpsc::Receiver;
 const CUMULATIVE: i32 = AggregationTemporality::Cumulative as i32;
 
 /// All values at one moment.
-pub struct Look {
+pub struct OtlpReading {
     /// The moment.
     pub now: Time,
     /// The values that are counted by handles.
-    pub series: Vec<Series>,
+    pub series: Vec<MetricSeries>,
     /// The number of label combinations that were folded into `other`.
     pub folded: u64,
     /// The values that were read from the engine.
-    pub observed: Vec<Observed>,
+    pub observed: Vec<ObservedMetric>,
 }
 
 /// Sends metrics to a collector.
-pub struct Sender {
-    to: Figures,
-    client: Client,
+pub struct OtlpMetricsSender {
+    to: OtlpMetricsSettings,
+    client: OtlpClient,
     /// The time at which counting began.
     started: Time,
-    counts: Counts,
+    counts: PushCounts,
     told: bool,
 }
 
-impl Sender {
+impl OtlpMetricsSender {
     /// Makes a sender for a program that began to count at `started`.
     #[must_use]
-    pub fn new(to: Figures, started: Time, counts: Counts) -> Sender {
-        let client = Client::new(to.collector.clone(), METRICS);
-        Sender { to, client, started, counts, told: false }
+    pub fn new(to: OtlpMetricsSettings, started: Time, counts: PushCounts) -> OtlpMetricsSender {
+        let client = OtlpClient::new(to.collector.clone(), METRICS_SERVICE);
+        OtlpMetricsSender { to, client, started, counts, told: false }
     }
 
     /// Sends each reading from `queue` until the queue is closed.
-    pub async fn send(mut self, mut queue: Receiver<Look>) {
+    pub async fn send(mut self, mut queue: Receiver<OtlpReading>) {
         while let Some(look) = queue.recv().await {
             let (count, request) = self.request(&look);
             match self.client.deliver(&request).await {
@@ -82,7 +82,7 @@ impl Sender {
         }
     }
 
-    fn tell(&mut self, error: &Undelivered) {
+    fn tell(&mut self, error: &OtlpDeliveryError) {
         if !std::mem::replace(&mut self.told, true) {
             let endpoint = &self.to.collector.endpoint;
             tracing::warn!(
@@ -93,7 +93,7 @@ impl Sender {
     }
 
     /// The message, and the number of data points in it.
-    fn request(&self, look: &Look) -> (u64, ExportMetricsServiceRequest) {
+    fn request(&self, look: &OtlpReading) -> (u64, ExportMetricsServiceRequest) {
         let named = |(key, value): &(String, String)| text(key, value.as_str());
         let service = text("service.name", self.to.service.as_str());
         let attributes: Vec<KeyValue> =
@@ -113,7 +113,11 @@ impl Sender {
     }
 
     /// One metric with all its data points and their number; `None` if it has no point.
-    fn metric(&self, metric: &'static metrics::Metric, look: &Look) -> Option<(u64, Metric)> {
+    fn metric(
+        &self,
+        metric: &'static metrics::Metric,
+        look: &OtlpReading,
+    ) -> Option<(u64, Metric)> {
         let is = |other: &'static metrics::Metric| std::ptr::eq(metric, other);
         let (start, now) = (self.started.0, look.now.0);
         let number = |labels: &[String], value: f64| NumberDataPoint {
@@ -125,10 +129,14 @@ impl Sender {
         let (mut numbers, mut spreads) = (Vec::new(), Vec::new());
         for one in look.series.iter().filter(|one| is(one.metric)) {
             match &one.cell {
-                Cell::Counter(counter) => numbers.push(number(&one.labels, counter.get() as f64)),
-                Cell::Nanos(counter) => numbers.push(number(&one.labels, seconds(counter.get()))),
-                Cell::Gauge(gauge) => numbers.push(number(&one.labels, gauge.get() as f64)),
-                Cell::Histogram(spread) => spreads.push(HistogramDataPoint {
+                MetricCell::Counter(counter) => {
+                    numbers.push(number(&one.labels, counter.get() as f64))
+                }
+                MetricCell::Nanos(counter) => {
+                    numbers.push(number(&one.labels, seconds(counter.get())))
+                }
+                MetricCell::Gauge(gauge) => numbers.push(number(&one.labels, gauge.get() as f64)),
+                MetricCell::Histogram(spread) => spreads.push(HistogramDataPoint {
                     start_time_unix_nano: start,
                     time_unix_nano: now,
                     attributes: attributes(metric, &one.labels),
@@ -143,13 +151,13 @@ impl Sender {
         }
         let count = (numbers.len() + spreads.len()) as u64;
         let data = match metric.kind {
-            Kind::Gauge => metric::Data::Gauge(Gauge { data_points: numbers }),
-            Kind::Counter => metric::Data::Sum(Sum {
+            MetricKind::Gauge => metric::Data::Gauge(Gauge { data_points: numbers }),
+            MetricKind::Counter => metric::Data::Sum(Sum {
                 data_points: numbers,
                 aggregation_temporality: CUMULATIVE,
                 is_monotonic: true,
             }),
-            Kind::Histogram => metric::Data::Histogram(Histogram {
+            MetricKind::Histogram => metric::Data::Histogram(Histogram {
                 data_points: spreads,
                 aggregation_temporality: CUMULATIVE,
             }),

@@ -6,9 +6,9 @@
 //! not fit. Lost spans are counted, except those that are still pending when the time limit at
 //! shutdown is over. A failure is logged once until the next success.
 
-use super::client::{Client, TRACES, Undelivered};
-use evenkeel_config::settings::otlp::Traces;
-use evenkeel_runtime::thread::Thread;
+use super::client::{OtlpClient, OtlpDeliveryError, TRACES_SERVICE};
+use evenkeel_config::settings::otlp::TracesSettings;
+use evenkeel_runtime::thread::OwnedThread;
 use evenkeel_telemetry::metrics::{TRACE_FAILURES, TRACE_SPANS};
 use evenkeel_telemetry::otlp::wire::{
     ExportTraceServiceRequest, ExportTraceServiceResponse, InstrumentationScope, KeyValue,
@@ -25,18 +25,18 @@ use tokio::sync::watch;
 /// The maximum number of attempts to send a batch.
 const ATTEMPTS_MAX: u32 = 6;
 /// The pause before the second attempt; each further pause is twice the one before.
-const PAUSE: Duration = Duration::from_secs(1);
+const FIRST_RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// The maximum time to send the last spans when the program ends.
-const FAREWELL: Duration = Duration::from_secs(2);
+const SHUTDOWN_SEND_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The running thread. When it is dropped, it sends the pending spans for two seconds at most, and
 /// ends.
-pub type Running = Thread<watch::Sender<()>>;
+pub type SpanExporterThread = OwnedThread<watch::Sender<()>>;
 
 /// The sender of spans, with its queue and its counters.
-pub struct Exporter {
-    settings: Traces,
-    client: Client,
+pub struct SpanExporter {
+    settings: TracesSettings,
+    client: OtlpClient,
     spans: Receiver<Span>,
     /// The spans of the next message.
     batch: Vec<Span>,
@@ -47,29 +47,43 @@ pub struct Exporter {
     told: bool,
 }
 
-impl Exporter {
+impl SpanExporter {
     /// Makes an exporter that sends the spans from the queue `spans`.
     #[must_use]
-    pub fn new(settings: Traces, spans: Receiver<Span>, registry: &Registry) -> Exporter {
+    pub fn new(
+        settings: TracesSettings,
+        spans: Receiver<Span>,
+        registry: &Registry,
+    ) -> SpanExporter {
         let [sent, dropped, refused] =
             ["sent", "dropped", "refused"].map(|what| registry.counter(&TRACE_SPANS, &[what]));
         let failures = registry.counter(&TRACE_FAILURES, &[]);
-        let client = Client::new(settings.collector.clone(), TRACES);
+        let client = OtlpClient::new(settings.collector.clone(), TRACES_SERVICE);
         let batch = Vec::new();
-        Exporter { settings, client, spans, batch, sent, dropped, refused, failures, told: false }
+        SpanExporter {
+            settings,
+            client,
+            spans,
+            batch,
+            sent,
+            dropped,
+            refused,
+            failures,
+            told: false,
+        }
     }
 
     /// Starts to send, on a thread with its own runtime.
     ///
     /// # Errors
     /// Returns the error of the system if the thread or its runtime cannot be created.
-    pub fn start(self) -> io::Result<Running> {
+    pub fn start(self) -> io::Result<SpanExporterThread> {
         let (stop, stopping) = watch::channel(());
-        Thread::serve("traces", stop, (), move || self.run(stopping))
+        OwnedThread::serve("traces", stop, (), move || self.run(stopping))
     }
 
     /// Sends until the sender of `stop` is dropped; then sends the pending spans once, within
-    /// [`FAREWELL`].
+    /// [`SHUTDOWN_SEND_TIMEOUT`].
     async fn run(mut self, mut stop: watch::Receiver<()>) {
         loop {
             let stopped = tokio::select! {
@@ -80,7 +94,7 @@ impl Exporter {
                 break;
             }
         }
-        let _ = tokio::time::timeout(FAREWELL, self.farewell()).await;
+        let _ = tokio::time::timeout(SHUTDOWN_SEND_TIMEOUT, self.farewell()).await;
     }
 
     /// Sends the spans that are pending when the program ends.
@@ -137,7 +151,7 @@ impl Exporter {
                 self.refused.increment(count);
                 return false;
             }
-            let pause = PAUSE * (1 << (attempt - 1));
+            let pause = FIRST_RETRY_PAUSE * (1 << (attempt - 1));
             if attempt < ATTEMPTS_MAX {
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
@@ -163,7 +177,7 @@ impl Exporter {
         }
     }
 
-    fn tell(&mut self, error: &Undelivered) {
+    fn tell(&mut self, error: &OtlpDeliveryError) {
         if !std::mem::replace(&mut self.told, true) {
             let endpoint = &self.settings.collector.endpoint;
             tracing::warn!(

@@ -3,10 +3,12 @@
 mod grpc;
 
 use super::*;
-use crate::graphite::Patience;
-use evenkeel_config::settings::otlp::{Collector, Endpoint, Figures, Protocol};
+use crate::graphite::GraphiteTimeouts;
+use evenkeel_config::settings::otlp::{
+    CollectorSettings, OtlpEndpoint, OtlpMetricsSettings, OtlpProtocol,
+};
 use evenkeel_config::settings::tls::ClientTls;
-use evenkeel_config::settings::{Labels, Lines, StatsdSink};
+use evenkeel_config::settings::{GraphiteSelection, StatsdLabels, StatsdSink};
 use evenkeel_core::units::Cost;
 use evenkeel_telemetry::counts::tiers::Tier;
 use evenkeel_telemetry::metrics::{CLIENTS_HELD, MASTER_DELAYED};
@@ -23,25 +25,25 @@ use std::time::Instant;
 /// A deadline that is longer than any step on a slow machine.
 const LONG: Duration = Duration::from_secs(30);
 
-fn settings() -> Metrics {
-    Metrics {
+fn settings() -> MetricsSettings {
+    MetricsSettings {
         otlp: None,
         statsd: None,
         graphite: None,
         graphite_prefix: "a.host".into(),
-        graphite_lines: Lines::Limits,
+        graphite_lines: GraphiteSelection::Limits,
         held_above: Nanos::from_secs(3),
     }
 }
 
-fn statsd(address: SocketAddr, tcp: bool, labels: Labels) -> Option<StatsdSink> {
+fn statsd(address: SocketAddr, tcp: bool, labels: StatsdLabels) -> Option<StatsdSink> {
     Some(StatsdSink { address: address.to_string(), tcp, labels, smockron: None })
 }
 
-fn look() -> Look {
+fn look() -> ObserveMetrics {
     let held = |limit: &str, value| {
         let labels = vec!["proxy".into(), limit.into()];
-        Observed { metric: &CLIENTS_HELD, labels, value }
+        ObservedMetric { metric: &CLIENTS_HELD, labels, value }
     };
     Box::new(move || {
         let names = [("Slash32", 3.0), ("Slash24", 2.0), ("Slash16", 1.0), ("UserAgent", 0.0)];
@@ -99,7 +101,7 @@ fn t27_graphite_gets_four_lines_each_second_under_tempomats_names() {
     let (listener, address) = listener();
     let (watch, clock) = watch();
     let begun = clock.now().second();
-    let settings = Metrics { graphite: Some(address), ..settings() };
+    let settings = MetricsSettings { graphite: Some(address), ..settings() };
     let running = start(&settings, &watch, clock, look()).expect("a thread");
     let lines: Vec<String> = lines_of(&listener).take(12).collect();
     drop(running);
@@ -112,17 +114,21 @@ fn t27_graphite_gets_four_lines_each_second_under_tempomats_names() {
         seconds.push(second);
     }
     assert!(seconds.is_sorted() && begun <= seconds[0] && seconds[2] <= ended, "{seconds:?}");
-    assert_eq!(Counts::new(watch.registry(), "graphite").dropped.get(), 0);
+    assert_eq!(PushCounts::new(watch.registry(), "graphite").dropped.get(), 0);
 }
 
 #[test]
 fn what_graphite_missed_it_gets_when_it_is_there() {
     let (socket, address) = bound();
     let (watch, clock) = watch();
-    let settings = Metrics { graphite: Some(address), graphite_lines: Lines::All, ..settings() };
+    let settings = MetricsSettings {
+        graphite: Some(address),
+        graphite_lines: GraphiteSelection::All,
+        ..settings()
+    };
     let begun = clock.now().second();
     let _running = start(&settings, &watch, clock, look()).expect("a thread");
-    let counts = Counts::new(watch.registry(), "graphite");
+    let counts = PushCounts::new(watch.registry(), "graphite");
     until("a failure", || counts.failures.get() > 0);
     let failed = clock.now().second();
     socket.listen(16).expect("it listens");
@@ -139,9 +145,9 @@ fn what_graphite_missed_it_gets_when_it_is_there() {
 fn a_graphite_that_takes_nothing_costs_lines_and_nothing_else() {
     let (black_hole, address) = listener();
     let (watch, clock) = watch();
-    let counts = Counts::new(watch.registry(), "graphite");
+    let counts = PushCounts::new(watch.registry(), "graphite");
     let millis = Duration::from_millis;
-    let patience = Patience { connect: millis(500), write: millis(20), pause: millis(1) };
+    let patience = GraphiteTimeouts { connect: millis(500), write: millis(20), pause: millis(1) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
     // The long text is more than the buffers of the system hold; the short ones only wait.
@@ -151,7 +157,7 @@ fn a_graphite_that_takes_nothing_costs_lines_and_nothing_else() {
         tokio::spawn(graphite::send(address, queue, counts.clone(), clock, patience));
         for n in 0..QUEUE_SECONDS_MAX + 5 {
             let text = if n % 10 == 0 || n % 10 == 9 { long.clone() } else { short.clone() };
-            hand_over(&batches, Batch { text, lines: 10 }, &counts);
+            hand_over(&batches, GraphiteBatch { text, lines: 10 }, &counts);
         }
         assert_eq!(counts.dropped.get(), 50, "what does not fit goes at once");
         let end = Instant::now() + LONG;
@@ -171,8 +177,8 @@ fn statsd_gets_what_came_since_the_last_time() {
     sink.set_read_timeout(Some(LONG)).expect("a socket");
     let (watch, clock) = watch();
     watch.proxy.requests.increment(5);
-    let statsd = statsd(sink.local_addr().expect("an address"), false, Labels::Name);
-    let running = start(&Metrics { statsd, ..settings() }, &watch, clock, look());
+    let statsd = statsd(sink.local_addr().expect("an address"), false, StatsdLabels::Name);
+    let running = start(&MetricsSettings { statsd, ..settings() }, &watch, clock, look());
     let running = running.expect("a thread");
     let next = |starts: &str| loop {
         let mut datagram = [0; 2_000];
@@ -225,7 +231,7 @@ fn statsd_over_tcp_gets_tags_and_loses_no_count() {
     let (listener, again, _) = comes_back();
     let at = listener.local_addr().expect("an address");
     let (watch, clock) = watch();
-    let settings = Metrics { statsd: statsd(at, true, Labels::Tags), ..settings() };
+    let settings = MetricsSettings { statsd: statsd(at, true, StatsdLabels::Tags), ..settings() };
     let running = start(&settings, &watch, clock, look()).expect("a thread");
     let counted = "evenkeel.requests_total:";
     let held = "evenkeel.clients_held:3|g|#door:proxy,limit:Slash32";
@@ -236,7 +242,7 @@ fn statsd_over_tcp_gets_tags_and_loses_no_count() {
     let found = lines.find(|line| line.starts_with(counted));
     assert_eq!(found.as_deref(), Some("evenkeel.requests_total:7|c|#door:proxy"));
     drop((lines, listener));
-    let counts = Counts::new(watch.registry(), "statsd");
+    let counts = PushCounts::new(watch.registry(), "statsd");
     until("a failure", || counts.failures.get() > 0);
     watch.proxy.requests.increment(2);
     let failures = counts.failures.get();
@@ -258,7 +264,7 @@ fn nobody_is_sent_anything_who_does_not_want_it() {
 fn a_connection_that_hangs_is_not_waited_for_at_the_end() {
     let (watch, clock) = watch();
     let address: SocketAddr = "192.0.2.1:2003".parse().expect("an address that is nobody's");
-    let settings = Metrics { graphite: Some(address.to_string()), ..settings() };
+    let settings = MetricsSettings { graphite: Some(address.to_string()), ..settings() };
     let begun = Instant::now();
     drop(start(&settings, &watch, clock, look()).expect("a thread"));
     assert!(begun.elapsed() < LONG);
@@ -289,11 +295,11 @@ fn told(listener: &TcpListener) -> (String, Vec<u8>) {
 }
 
 /// Settings for a collector at that address over HTTP.
-fn figures(authority: String) -> Figures {
-    Figures {
-        collector: Collector {
-            endpoint: Endpoint { tls: false, authority, path: String::new() },
-            protocol: Protocol::Http,
+fn figures(authority: String) -> OtlpMetricsSettings {
+    OtlpMetricsSettings {
+        collector: CollectorSettings {
+            endpoint: OtlpEndpoint { tls: false, authority, path: String::new() },
+            protocol: OtlpProtocol::Http,
             headers: Vec::new(),
             gzip: false,
             timeout: LONG,
@@ -310,9 +316,9 @@ fn a_collector_gets_the_whole_table_and_what_it_missed_besides() {
     let (listener, again, address) = comes_back();
     let (watch, clock) = watch();
     watch.proxy.requests.increment(5);
-    watch.charged(Cost(2_000_000_000), Nanos::ZERO, Nanos::from_secs(3), Tier::Debt);
+    watch.record_charge(Cost(2_000_000_000), Nanos::ZERO, Nanos::from_secs(3), Tier::Debt);
     let otlp = Some(figures(address));
-    let running = start(&Metrics { otlp, ..settings() }, &watch, clock, look());
+    let running = start(&MetricsSettings { otlp, ..settings() }, &watch, clock, look());
     let running = running.expect("a thread");
     let (path, body) = told(&listener);
     assert_eq!(path, "POST /v1/metrics HTTP/1.1\r\n");
@@ -346,7 +352,7 @@ fn a_collector_gets_the_whole_table_and_what_it_missed_besides() {
     assert_eq!(held.data_points.len(), 4, "what is looked up is told, too");
     // The collector is unreachable and comes back: sums count since the start.
     drop(listener);
-    let counts = Counts::new(watch.registry(), "otlp");
+    let counts = PushCounts::new(watch.registry(), "otlp");
     until("a failure", || counts.failures.get() > 0);
     watch.proxy.requests.increment(1);
     again.listen(16).expect("it listens");

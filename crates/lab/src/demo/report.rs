@@ -4,24 +4,24 @@
 //! The verdict follows from the numbers alone: if they show no difference, it says so. The numbers
 //! come from `tally` and, for the debts, from the engine.
 
-use crate::demo::tally::Got;
+use crate::demo::tally::VisitorResults;
 use serde::Serialize;
 use std::io::{self, Write};
 
 /// The results of both visitors in one second.
 #[derive(Clone, Debug, Serialize)]
-pub struct Second {
+pub struct DemoSecond {
     /// The number of the second, from 1.
     pub second: u64,
     /// The results of the crawler.
-    pub crawler: Got,
+    pub crawler: VisitorResults,
     /// The results of the human.
-    pub human: Got,
+    pub human: VisitorResults,
 }
 
 /// The account of a visitor at the limit on single addresses, at the end of a part.
 #[derive(Clone, Debug, Serialize)]
-pub struct Account {
+pub struct VisitorAccount {
     /// The remaining budget in CPU-seconds; a negative number is debt.
     pub level_cpu_s: f64,
     /// Seconds until the debt is paid.
@@ -30,36 +30,36 @@ pub struct Account {
 
 /// One part of the demo: some seconds, with or without the throttle.
 #[derive(Clone, Debug, Serialize)]
-pub struct Part {
+pub struct DemoPart {
     /// The action for a client in debt: `queue`, `hold`, `delay` or `reject`; `None` without the
     /// throttle.
     pub action: Option<&'static str>,
     /// The results of each second.
-    pub seconds: Vec<Second>,
+    pub seconds: Vec<DemoSecond>,
     /// The results of the crawler over the whole part.
-    pub crawler: Got,
+    pub crawler: VisitorResults,
     /// The results of the human over the whole part.
-    pub human: Got,
+    pub human: VisitorResults,
     /// How long the human had been waiting for a page when the part ended, in milliseconds.
     pub human_waiting_ms: f64,
     /// The account of the crawler at the end; `None` without the throttle.
-    pub crawler_account: Option<Account>,
+    pub crawler_account: Option<VisitorAccount>,
     /// The account of the human at the end; `None` without the throttle.
-    pub human_account: Option<Account>,
+    pub human_account: Option<VisitorAccount>,
 }
 
 /// The results of the whole demo.
 #[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
+pub struct DemoOutcome {
     /// The part without the throttle.
-    pub without: Part,
+    pub without: DemoPart,
     /// The part with the throttle.
-    pub with: Part,
+    pub with: DemoPart,
     /// The difference between the parts, in words.
     pub verdict: String,
 }
 
-impl Part {
+impl DemoPart {
     /// The wait of the human for a page, in milliseconds: the median, or the wait that was not over
     /// at the end if that is longer.
     #[must_use]
@@ -74,12 +74,12 @@ impl Part {
     }
 }
 
-impl Outcome {
+impl DemoOutcome {
     /// Joins both parts and adds the verdict.
     #[must_use]
-    pub fn of(without: Part, with: Part) -> Outcome {
+    pub fn of(without: DemoPart, with: DemoPart) -> DemoOutcome {
         let verdict = verdict(&without, &with);
-        Outcome { without, with, verdict }
+        DemoOutcome { without, with, verdict }
     }
 }
 
@@ -91,7 +91,7 @@ fn title(action: Option<&str>) -> String {
 }
 
 /// What the throttle changed, in words and numbers.
-fn verdict(without: &Part, with: &Part) -> String {
+fn verdict(without: &DemoPart, with: &DemoPart) -> String {
     let (before, after) = (without.human_wait_ms(), with.human_wait_ms());
     let facts = format!(
         "Without the throttle the crawler took {} of the site's CPU time and the human waited {} \
@@ -131,11 +131,11 @@ pub fn heading(out: &mut impl Write, action: Option<&str>, seconds: u64) -> io::
 ///
 /// # Errors
 /// Returns the error of `out`.
-pub fn second(out: &mut impl Write, second: &Second) -> io::Result<()> {
+pub fn second(out: &mut impl Write, second: &DemoSecond) -> io::Result<()> {
     writeln!(out, " {:6} | {} | {}", second.second, cells(&second.crawler), cells(&second.human))
 }
 
-fn cells(got: &Got) -> String {
+fn cells(got: &VisitorResults) -> String {
     let wait = got.wait_p50_ms.map_or_else(|| String::from("-"), millis);
     let share = percent(got.cpu_share);
     format!("{:5} {:7} {wait:>8} {share:>5}", got.served, got.refused)
@@ -145,10 +145,10 @@ fn cells(got: &Got) -> String {
 ///
 /// # Errors
 /// Returns the error of `out`.
-pub fn summary(out: &mut impl Write, outcome: &Outcome) -> io::Result<()> {
+pub fn summary(out: &mut impl Write, outcome: &DemoOutcome) -> io::Result<()> {
     let parts = [&outcome.without, &outcome.with];
     writeln!(out, "\nIn all\n")?;
-    row(out, "", parts.map(Part::title))?;
+    row(out, "", parts.map(DemoPart::title))?;
     row(out, "crawler: pages", parts.map(|part| part.crawler.served.to_string()))?;
     row(out, "crawler: refused", parts.map(|part| part.crawler.refused.to_string()))?;
     row(out, "crawler: CPU", parts.map(|part| percent(part.crawler.cpu_share)))?;
@@ -166,7 +166,7 @@ fn row(out: &mut impl Write, name: &str, cells: [String; 2]) -> io::Result<()> {
     writeln!(out, "  {name:28}{without:>20}{with:>30}")
 }
 
-fn owes(part: &Part) -> String {
+fn owes(part: &DemoPart) -> String {
     match &part.crawler_account {
         Some(account) if account.level_cpu_s < 0.0 => {
             format!("{:.1} CPU-s, {:.0} s to pay", -account.level_cpu_s, account.wait_s)
@@ -176,11 +176,11 @@ fn owes(part: &Part) -> String {
     }
 }
 
-fn tail(part: &Part) -> String {
+fn tail(part: &DemoPart) -> String {
     millis(part.human.wait_p95_ms.unwrap_or_default().max(part.human_waiting_ms))
 }
 
-fn longest(part: &Part) -> String {
+fn longest(part: &DemoPart) -> String {
     millis(part.human.wait_max_ms.unwrap_or_default().max(part.human_waiting_ms))
 }
 
@@ -215,10 +215,11 @@ pub fn folded(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn part(action: Option<&'static str>, cpu_share: f64, wait_ms: f64) -> Part {
-        let crawler = Got { served: 10, cpu_share, ..Got::default() };
-        let human = Got { served: 4, wait_p50_ms: Some(wait_ms), ..Got::default() };
-        Part {
+    fn part(action: Option<&'static str>, cpu_share: f64, wait_ms: f64) -> DemoPart {
+        let crawler = VisitorResults { served: 10, cpu_share, ..VisitorResults::default() };
+        let human =
+            VisitorResults { served: 4, wait_p50_ms: Some(wait_ms), ..VisitorResults::default() };
+        DemoPart {
             action,
             seconds: Vec::new(),
             crawler,
@@ -231,14 +232,14 @@ mod tests {
 
     #[test]
     fn the_verdict_follows_from_the_figures() {
-        let better = Outcome::of(part(None, 0.99, 1600.0), part(Some("hold"), 0.1, 4.0));
+        let better = DemoOutcome::of(part(None, 0.99, 1600.0), part(Some("hold"), 0.1, 4.0));
         assert!(better.verdict.contains("99% of the site's CPU time"), "{}", better.verdict);
         assert!(better.verdict.contains("400 times sooner"), "{}", better.verdict);
-        let same = Outcome::of(part(None, 0.99, 1600.0), part(Some("hold"), 0.98, 1500.0));
+        let same = DemoOutcome::of(part(None, 0.99, 1600.0), part(Some("hold"), 0.98, 1500.0));
         assert!(same.verdict.contains("no clear difference"), "{}", same.verdict);
         let mut refusing = part(Some("reject"), 0.1, 4.0);
         refusing.human.refused = 3;
-        let worse = Outcome::of(part(None, 0.99, 1600.0), refusing);
+        let worse = DemoOutcome::of(part(None, 0.99, 1600.0), refusing);
         assert!(worse.verdict.contains("3 of the human's requests"), "{}", worse.verdict);
     }
 

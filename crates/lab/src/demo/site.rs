@@ -6,7 +6,7 @@
 //! real: a worker spins until its thread has used the cost of the page. A ledger records the CPU
 //! time of each visitor. The site does not know about limits; the proxy in front of it has them.
 
-use crate::demo::visitors::Visitor;
+use crate::demo::visitors::DemoVisitor;
 use evenkeel_core::units::Nanos;
 use evenkeel_runtime::clock;
 use http::{Request, Response, StatusCode};
@@ -30,45 +30,45 @@ use tokio::sync::oneshot;
 /// The maximum number of requests in the queue; further ones are answered 503.
 const QUEUE_MAX: usize = 1024;
 /// Rounds of arithmetic between two readings of the thread's CPU time: some microseconds.
-const ROUNDS: u32 = 4_000;
+const ROUNDS_PER_CHECK: u32 = 4_000;
 
 /// How long a worker keeps the core before the next worker gets it.
-const SLICE: Nanos = Nanos::from_millis(1);
+const CORE_SLICE: Nanos = Nanos::from_millis(1);
 
 /// The pages, each with its cost in CPU time.
-const PAGES: [(&str, Nanos); 2] =
+const PAGE_COSTS: [(&str, Nanos); 2] =
     [("/page", Nanos::from_millis(2)), ("/search", Nanos::from_millis(100))];
 
 /// The only core of the site. Waiting workers get it in turn.
-type Core = FairMutex<()>;
+type SiteCore = FairMutex<()>;
 
 /// A running site. Dropping it ends all its threads.
-pub struct Site {
+pub struct DemoSite {
     address: SocketAddr,
-    ledger: Arc<Ledger>,
+    ledger: Arc<CpuLedger>,
     stop: Option<oneshot::Sender<Infallible>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 /// CPU time used for each visitor, in nanoseconds.
 #[derive(Default)]
-struct Ledger([AtomicU64; Visitor::ALL.len()]);
+struct CpuLedger([AtomicU64; DemoVisitor::ALL.len()]);
 
-impl Site {
+impl DemoSite {
     /// Opens a site on a free port of loopback, with `workers` threads that handle requests.
     ///
     /// # Errors
     /// Returns the error of the system if a port or a thread is not available.
-    pub fn open(workers: usize) -> io::Result<Site> {
+    pub fn open(workers: usize) -> io::Result<DemoSite> {
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let ledger = Arc::new(Ledger::default());
+        let ledger = Arc::new(CpuLedger::default());
         let (jobs, queue) = sync_channel(QUEUE_MAX);
         let queue = Arc::new(Mutex::new(queue));
-        let core = Arc::new(Core::default());
+        let core = Arc::new(SiteCore::default());
         let (stop, stopped) = oneshot::channel();
-        let mut site = Site { address, ledger, stop: Some(stop), threads: Vec::new() };
+        let mut site = DemoSite { address, ledger, stop: Some(stop), threads: Vec::new() };
         for _ in 0..workers {
             let (queue, core) = (Arc::clone(&queue), Arc::clone(&core));
             let ledger = Arc::clone(&site.ledger);
@@ -87,7 +87,7 @@ impl Site {
 
     /// The CPU time used for `visitor` so far.
     #[must_use]
-    pub fn used(&self, visitor: Visitor) -> Nanos {
+    pub fn used(&self, visitor: DemoVisitor) -> Nanos {
         Nanos(self.ledger.0[visitor as usize].load(Ordering::Relaxed))
     }
 
@@ -98,7 +98,7 @@ impl Site {
     }
 }
 
-impl Drop for Site {
+impl Drop for DemoSite {
     /// Ends the front thread, which drops the queue; then the workers end too.
     fn drop(&mut self) {
         self.stop = None;
@@ -109,15 +109,15 @@ impl Drop for Site {
 }
 
 /// A request that waits for a worker.
-struct Job {
+struct PageJob {
     effort: Nanos,
-    visitor: Option<Visitor>,
+    visitor: Option<DemoVisitor>,
     done: oneshot::Sender<()>,
 }
 
 /// The loop of a worker: takes the oldest request and burns the cost of its page. Skips requests
 /// that have lost their client.
-fn work(queue: &Mutex<Receiver<Job>>, core: &Core, ledger: &Ledger) {
+fn work(queue: &Mutex<Receiver<PageJob>>, core: &SiteCore, ledger: &CpuLedger) {
     loop {
         let next = queue.lock().recv();
         let Ok(job) = next else { return };
@@ -133,11 +133,11 @@ fn work(queue: &Mutex<Receiver<Job>>, core: &Core, ledger: &Ledger) {
 }
 
 /// Burns `effort` in slices, in turn with other workers; returns the CPU time used.
-fn share(core: &Core, effort: Nanos) -> Nanos {
+fn share(core: &SiteCore, effort: Nanos) -> Nanos {
     let mut used = Nanos::ZERO;
     while used < effort {
         let _turn = core.lock();
-        used = used.plus(burn(effort.minus(used).min(SLICE)));
+        used = used.plus(burn(effort.minus(used).min(CORE_SLICE)));
     }
     used
 }
@@ -147,7 +147,7 @@ fn burn(effort: Nanos) -> Nanos {
     let start = clock::thread_cpu();
     let mut number = black_box(effort.0);
     loop {
-        for round in 0..ROUNDS {
+        for round in 0..ROUNDS_PER_CHECK {
             number = number.rotate_left(5).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from(round);
         }
         black_box(number);
@@ -161,7 +161,7 @@ fn burn(effort: Nanos) -> Nanos {
 /// Accepts connections until `stopped` fires. Its connection tasks end with the runtime.
 async fn serve(
     listener: std::net::TcpListener,
-    jobs: SyncSender<Job>,
+    jobs: SyncSender<PageJob>,
     mut stopped: oneshot::Receiver<Infallible>,
 ) {
     let Ok(listener) = TcpListener::from_std(listener) else { return };
@@ -179,15 +179,15 @@ async fn serve(
 
 /// Queues a request, waits for its worker, and answers.
 async fn answer(
-    jobs: SyncSender<Job>,
+    jobs: SyncSender<PageJob>,
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let path = request.uri().path();
-    let Some((_, effort)) = PAGES.into_iter().find(|(page, _)| *page == path) else {
+    let Some((_, effort)) = PAGE_COSTS.into_iter().find(|(page, _)| *page == path) else {
         return Ok(page(StatusCode::NOT_FOUND, "no such page\n"));
     };
     let (done, worked) = oneshot::channel();
-    let job = Job { effort, visitor: Visitor::of(request.headers()), done };
+    let job = PageJob { effort, visitor: DemoVisitor::of(request.headers()), done };
     if jobs.try_send(job).is_err() || worked.await.is_err() {
         return Ok(page(StatusCode::SERVICE_UNAVAILABLE, "too many requests stand in line\n"));
     }
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn who_shares_the_core_uses_no_less_of_it() {
-        let core = Core::default();
+        let core = SiteCore::default();
         let effort = Nanos(2_500_000);
         std::thread::scope(|scope| {
             let two = [(); 2].map(|()| scope.spawn(|| share(&core, effort)));
@@ -226,8 +226,8 @@ mod tests {
 
     #[test]
     fn a_site_ends_when_dropped() {
-        let site = Site::open(2).expect("a free port");
-        assert_eq!(site.used(Visitor::Human), Nanos::ZERO);
+        let site = DemoSite::open(2).expect("a free port");
+        assert_eq!(site.used(DemoVisitor::Human), Nanos::ZERO);
         assert!(site.address().ip().is_loopback());
     }
 }

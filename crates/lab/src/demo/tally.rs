@@ -8,7 +8,7 @@ use std::ops::Range;
 
 /// All results of one visitor so far.
 #[derive(Clone, Debug, Default)]
-pub struct Tally {
+pub struct VisitorTally {
     /// The time until each answer, in the order of the answers.
     waits: Vec<Nanos>,
     refused: u64,
@@ -18,14 +18,14 @@ pub struct Tally {
 
 /// The progress of a tally at one moment.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Mark {
+pub struct TallyMark {
     served: usize,
     refused: u64,
 }
 
 /// The results of a visitor in some period.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Got {
+pub struct VisitorResults {
     /// The number of pages.
     pub served: usize,
     /// Refusals (503 or 429), and requests without an answer.
@@ -40,7 +40,7 @@ pub struct Got {
     pub cpu_share: f64,
 }
 
-impl Tally {
+impl VisitorTally {
     /// Records a request sent at `at`.
     pub fn asked(&mut self, at: Time) {
         self.open.push(at);
@@ -64,10 +64,10 @@ impl Tally {
         }
     }
 
-    /// The progress at this moment, for a later [`Tally::since`].
+    /// The progress at this moment, for a later [`VisitorTally::since`].
     #[must_use]
-    pub fn mark(&self) -> Mark {
-        Mark { served: self.waits.len(), refused: self.refused }
+    pub fn mark(&self) -> TallyMark {
+        TallyMark { served: self.waits.len(), refused: self.refused }
     }
 
     /// How long the oldest unanswered request has been waiting.
@@ -78,11 +78,11 @@ impl Tally {
 
     /// The results since `mark`.
     #[must_use]
-    pub fn since(&self, mark: Mark, cpu_share: f64) -> Got {
+    pub fn since(&self, mark: TallyMark, cpu_share: f64) -> VisitorResults {
         let now = self.mark();
         let waits = sorted(&self.waits, mark.served..now.served);
         let ms = |wait: &Nanos| wait.as_secs_f64() * 1e3;
-        Got {
+        VisitorResults {
             served: waits.len(),
             refused: now.refused - mark.refused,
             wait_p50_ms: waits.get(waits.len() / 2).map(ms),
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn each_second_is_counted_for_itself() {
-        let mut tally = Tally::default();
+        let mut tally = VisitorTally::default();
         let at = |ms| Time(0).plus(Nanos::from_millis(ms));
         tally.asked(at(0));
         tally.served(at(0), Nanos::from_millis(30));

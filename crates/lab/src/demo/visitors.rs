@@ -4,7 +4,7 @@
 //! would. Their addresses have no common network of 16 bits or more. Their results are recorded in
 //! a [`Tally`], which `report` prints.
 
-use crate::demo::tally::Tally;
+use crate::demo::tally::VisitorTally;
 use evenkeel_runtime::clock::Clock;
 use http::header::HOST;
 use http::{HeaderMap, Request, StatusCode};
@@ -20,33 +20,33 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 /// How long the human looks at a page before the next request.
-pub const LOOK: Duration = Duration::from_millis(500);
+pub const PAGE_LOOK_TIME: Duration = Duration::from_millis(500);
 /// How long a connection of the crawler pauses after a refusal. It ignores `Retry-After`, as most
 /// real crawlers do.
-pub const PAUSE: Duration = Duration::from_millis(100);
+pub const REFUSAL_PAUSE: Duration = Duration::from_millis(100);
 
 /// The header in which a load balancer sends the address of the client.
 const FORWARDED_FOR: &str = "x-forwarded-for";
 
 /// One of the two visitors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Visitor {
+pub enum DemoVisitor {
     /// Requests `/search` on many connections, without a pause.
     Crawler,
     /// Requests `/page`, looks at it for half a second, and requests it again.
     Human,
 }
 
-impl Visitor {
+impl DemoVisitor {
     /// Both visitors, in the order of the output and of array indices.
-    pub const ALL: [Visitor; 2] = [Visitor::Crawler, Visitor::Human];
+    pub const ALL: [DemoVisitor; 2] = [DemoVisitor::Crawler, DemoVisitor::Human];
 
     /// The name in the output.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Visitor::Crawler => "crawler",
-            Visitor::Human => "human",
+            DemoVisitor::Crawler => "crawler",
+            DemoVisitor::Human => "human",
         }
     }
 
@@ -54,8 +54,8 @@ impl Visitor {
     #[must_use]
     pub const fn address(self) -> &'static str {
         match self {
-            Visitor::Crawler => "198.51.100.7",
-            Visitor::Human => "203.0.113.20",
+            DemoVisitor::Crawler => "198.51.100.7",
+            DemoVisitor::Human => "203.0.113.20",
         }
     }
 
@@ -63,45 +63,45 @@ impl Visitor {
     #[must_use]
     pub const fn path(self) -> &'static str {
         match self {
-            Visitor::Crawler => "/search",
-            Visitor::Human => "/page",
+            DemoVisitor::Crawler => "/search",
+            DemoVisitor::Human => "/page",
         }
     }
 
     /// The visitor that sent a request with these headers; `None` if they name neither.
     #[must_use]
-    pub fn of(headers: &HeaderMap) -> Option<Visitor> {
+    pub fn of(headers: &HeaderMap) -> Option<DemoVisitor> {
         let first = headers.get(FORWARDED_FOR)?.to_str().ok()?.split(',').next()?.trim();
-        Visitor::ALL.into_iter().find(|visitor| visitor.address() == first)
+        DemoVisitor::ALL.into_iter().find(|visitor| visitor.address() == first)
     }
 }
 
 /// The instructions for all visitors of one scene.
 #[derive(Clone)]
-pub struct Errand {
+pub struct VisitInstructions {
     /// The address of the proxy.
     pub proxy: SocketAddr,
     /// The clock that measures waits.
     pub clock: Clock,
     /// The tallies for the results, by visitor.
-    pub tallies: Arc<[Mutex<Tally>; Visitor::ALL.len()]>,
+    pub tallies: Arc<[Mutex<VisitorTally>; DemoVisitor::ALL.len()]>,
 }
 
 /// Starts a crawler with `connections` connections and a human. They stop when the set is dropped.
 #[must_use]
-pub fn send_out(errand: &Errand, connections: usize) -> JoinSet<()> {
+pub fn send_out(errand: &VisitInstructions, connections: usize) -> JoinSet<()> {
     let mut out = JoinSet::new();
     for _ in 0..connections {
-        out.spawn(visit(errand.clone(), Visitor::Crawler, Duration::ZERO));
+        out.spawn(visit(errand.clone(), DemoVisitor::Crawler, Duration::ZERO));
     }
-    out.spawn(visit(errand.clone(), Visitor::Human, LOOK));
+    out.spawn(visit(errand.clone(), DemoVisitor::Human, PAGE_LOOK_TIME));
     out
 }
 
 /// Requests pages one after the other on one connection, for ever, with a pause of `look` between
 /// an answer and the next request.
-async fn visit(errand: Errand, visitor: Visitor, look: Duration) {
-    let mut line = Line { proxy: errand.proxy, sender: None };
+async fn visit(errand: VisitInstructions, visitor: DemoVisitor, look: Duration) {
+    let mut line = VisitorConnection { proxy: errand.proxy, sender: None };
     let tally = &errand.tallies[visitor as usize];
     loop {
         let asked = errand.clock.now();
@@ -113,30 +113,30 @@ async fn visit(errand: Errand, visitor: Visitor, look: Duration) {
             look
         } else {
             tally.lock().refused(asked);
-            look.max(PAUSE)
+            look.max(REFUSAL_PAUSE)
         };
         tokio::time::sleep(rest).await;
     }
 }
 
 /// A connection to the proxy, opened on demand.
-struct Line {
+struct VisitorConnection {
     proxy: SocketAddr,
     sender: Option<SendRequest<Empty<Bytes>>>,
 }
 
 /// A request got no answer. The reason makes no difference to a visitor.
-struct Lost;
+struct NoAnswerError;
 
-impl<E: std::error::Error> From<E> for Lost {
-    fn from(_: E) -> Lost {
-        Lost
+impl<E: std::error::Error> From<E> for NoAnswerError {
+    fn from(_: E) -> NoAnswerError {
+        NoAnswerError
     }
 }
 
-impl Line {
+impl VisitorConnection {
     /// Requests the visitor's page and reads it to its end.
-    async fn get(&mut self, visitor: Visitor) -> Result<StatusCode, Lost> {
+    async fn get(&mut self, visitor: DemoVisitor) -> Result<StatusCode, NoAnswerError> {
         let mut sender = match self.sender.take().filter(|sender| !sender.is_closed()) {
             Some(sender) => sender,
             None => connect(self.proxy).await?,
@@ -154,7 +154,7 @@ impl Line {
     }
 }
 
-async fn connect(proxy: SocketAddr) -> Result<SendRequest<Empty<Bytes>>, Lost> {
+async fn connect(proxy: SocketAddr) -> Result<SendRequest<Empty<Bytes>>, NoAnswerError> {
     let stream = TcpStream::connect(proxy).await?;
     stream.set_nodelay(true)?;
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
@@ -175,9 +175,9 @@ mod tests {
                 HeaderValue::from_static(value),
             )])
         };
-        assert_eq!(Visitor::of(&headers("203.0.113.20, 127.0.0.1")), Some(Visitor::Human));
-        assert_eq!(Visitor::of(&headers("198.51.100.7")), Some(Visitor::Crawler));
-        assert_eq!(Visitor::of(&headers("127.0.0.1")), None);
-        assert_eq!(Visitor::of(&HeaderMap::new()), None);
+        assert_eq!(DemoVisitor::of(&headers("203.0.113.20, 127.0.0.1")), Some(DemoVisitor::Human));
+        assert_eq!(DemoVisitor::of(&headers("198.51.100.7")), Some(DemoVisitor::Crawler));
+        assert_eq!(DemoVisitor::of(&headers("127.0.0.1")), None);
+        assert_eq!(DemoVisitor::of(&HeaderMap::new()), None);
     }
 }

@@ -1,12 +1,12 @@
 //! One request of an access log, independent of the program that wrote the log.
 //!
-//! A parser fills in a [`Draft`], which borrows from the line. The part that is kept is an
-//! [`Entry`], with all its texts in one allocation. Fields that a log does not have stay unknown
+//! A parser fills in a [`LineDraft`], which borrows from the line. The part that is kept is an
+//! [`LogEntry`], with all its texts in one allocation. Fields that a log does not have stay unknown
 //! here; the player of the entries decides what to assume.
 
-use evenkeel_core::classify::Attributes;
+use evenkeel_core::classify::RequestAttributes;
 use evenkeel_core::units::{Nanos, SECOND, Time};
-use evenkeel_identity::address::Trust;
+use evenkeel_identity::address::ProxyTrust;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -16,11 +16,11 @@ use std::net::IpAddr;
 pub const TOOK_MAX: Nanos = Nanos::from_secs(300);
 
 /// The assumed time that the backend works on a request that switches protocols.
-const SWITCHED: Nanos = Nanos::from_millis(1);
+const SWITCHED_WORK_TIME: Nanos = Nanos::from_millis(1);
 
 /// The moment of a request that a log records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Stamp {
+pub enum StampMoment {
     /// The arrival of the request.
     Start,
     /// The end of the answer.
@@ -30,11 +30,11 @@ pub enum Stamp {
 
 /// The content of a line, as far as the parser understood it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Draft<'a> {
+pub struct LineDraft<'a> {
     /// The time in the line.
     pub time: Time,
     /// The moment to which `time` belongs.
-    pub stamp: Stamp,
+    pub stamp: StampMoment,
     /// Whether the log records times to the second only.
     pub coarse: bool,
     /// How long the backend worked on the request, or the closest value that the log has.
@@ -58,7 +58,7 @@ pub struct Draft<'a> {
     /// The `Referer` header.
     pub referrer: Option<Cow<'a, str>>,
     /// The fields that this log has.
-    pub tells: Tells,
+    pub tells: LogFields,
     /// The status of the answer; 0 if there was no answer.
     pub status: u16,
     /// Whether a cache in front of the site answered the request.
@@ -69,7 +69,7 @@ pub struct Draft<'a> {
 
 /// The fields that the lines of a log have, empty or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tells {
+pub struct LogFields {
     /// The log has the `User-Agent` header.
     pub agent: bool,
     /// The log has the `Referer` header.
@@ -82,11 +82,11 @@ pub struct Tells {
     pub headers: bool,
 }
 
-impl Tells {
+impl LogFields {
     /// The fields that at least one of the two has.
     #[must_use]
-    pub fn or(self, other: Tells) -> Tells {
-        Tells {
+    pub fn or(self, other: LogFields) -> LogFields {
+        LogFields {
             agent: self.agent || other.agent,
             referrer: self.referrer || other.referrer,
             host: self.host || other.host,
@@ -97,11 +97,11 @@ impl Tells {
 }
 
 /// Start and end of a word in an entry's text, in bytes.
-type Span = (u32, u32);
+type TextSpan = (u32, u32);
 
 /// One request of a log. Its texts are slices of one allocation.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub struct LogEntry {
     /// The time at which the request arrived.
     pub start: Time,
     /// How long the backend worked on the request, if the log has it.
@@ -118,33 +118,33 @@ pub struct Entry {
     /// Whether its times are known to the second only.
     pub coarse: bool,
     text: Box<str>,
-    method: Span,
-    path: Span,
-    query: Span,
-    host: Span,
-    agent: Span,
-    referrer: Span,
-    headers: Vec<(Span, Span)>,
+    method: TextSpan,
+    path: TextSpan,
+    query: TextSpan,
+    host: TextSpan,
+    agent: TextSpan,
+    referrer: TextSpan,
+    headers: Vec<(TextSpan, TextSpan)>,
 }
 
 /// The text of an entry while its words are joined.
 #[derive(Default)]
-struct Text(String);
+struct EntryText(String);
 
-impl Text {
-    fn add(&mut self, word: &str) -> Span {
+impl EntryText {
+    fn add(&mut self, word: &str) -> TextSpan {
         let from = self.0.len() as u32;
         self.0.push_str(word);
         (from, self.0.len() as u32)
     }
 }
 
-impl Draft<'_> {
+impl LineDraft<'_> {
     /// Makes the entry; `trust` decides which proxies may name the client.
     ///
     /// # Errors
     /// Returns an error message if the line has no client address.
-    pub fn entry(self, trust: &Trust) -> Result<Entry, &'static str> {
+    pub fn entry(self, trust: &ProxyTrust) -> Result<LogEntry, &'static str> {
         let peer = self.peer.ok_or("no client address")?.to_canonical();
         // If the log has all headers, the one that names the client is among them.
         let named = |(name, _): &&(String, String)| trust.written_in() == Some(name.as_str());
@@ -153,21 +153,22 @@ impl Draft<'_> {
         let address = forwarded.map_or(peer, |text| behind(peer, text, trust));
         let took = self.took.map(|took| took.min(TOOK_MAX));
         // A connection that was switched to another protocol no longer counts as running.
-        let took = if self.status == 101 { took.map(|took| took.min(SWITCHED)) } else { took };
+        let took =
+            if self.status == 101 { took.map(|took| took.min(SWITCHED_WORK_TIME)) } else { took };
         let total = self.total.map_or(took, |total| Some(total.min(TOOK_MAX)));
         let start = match self.stamp {
-            Stamp::Start => self.time,
-            Stamp::End => self.time.minus(total.unwrap_or_default()),
+            StampMoment::Start => self.time,
+            StampMoment::End => self.time.minus(total.unwrap_or_default()),
         };
-        let mut text = Text::default();
+        let mut text = EntryText::default();
         let (host, path, query) = parts(&self.target);
         let host = self.host.as_deref().filter(|host| !host.is_empty()).or(host);
-        Ok(Entry {
+        Ok(LogEntry {
             start,
             took,
             cost: self.cost.as_deref().map(Box::from),
             address,
-            forwarded: forwarded.is_some() && !trust.believes(peer),
+            forwarded: forwarded.is_some() && !trust.trusts_headers(peer),
             status: self.status,
             coarse: self.coarse,
             method: text.add(&self.method),
@@ -182,8 +183,8 @@ impl Draft<'_> {
     }
 }
 
-impl Entry {
-    fn word(&self, span: Span) -> &str {
+impl LogEntry {
+    fn word(&self, span: TextSpan) -> &str {
         self.text.get(span.0 as usize..span.1 as usize).unwrap_or_default()
     }
 
@@ -218,7 +219,7 @@ impl Entry {
     }
 }
 
-impl Attributes for Entry {
+impl RequestAttributes for LogEntry {
     fn address(&self) -> IpAddr {
         self.address
     }
@@ -254,7 +255,7 @@ fn names_somebody(text: &str) -> bool {
 }
 
 /// The address of the client, from the peer and its forwarded header.
-fn behind(peer: IpAddr, text: &str, trust: &Trust) -> IpAddr {
+fn behind(peer: IpAddr, text: &str, trust: &ProxyTrust) -> IpAddr {
     let mut headers = HeaderMap::new();
     let name = trust.written_in().and_then(|name| HeaderName::try_from(name).ok());
     if let (Some(name), Ok(value)) = (name, HeaderValue::from_str(text)) {
@@ -283,17 +284,17 @@ mod tests {
     use super::*;
     use evenkeel_config::settings::ClientAddress;
 
-    fn nobody() -> Trust {
-        Trust::new(&[], &ClientAddress::XForwardedFor)
+    fn nobody() -> ProxyTrust {
+        ProxyTrust::new(&[], &ClientAddress::XForwardedFor)
     }
 
-    fn draft(target: &str) -> Draft<'_> {
-        Draft {
+    fn draft(target: &str) -> LineDraft<'_> {
+        LineDraft {
             time: Time(10 * SECOND),
             peer: "192.0.2.1".parse().ok(),
             method: "GET".into(),
             target: target.into(),
-            ..Draft::default()
+            ..LineDraft::default()
         }
     }
 
@@ -316,26 +317,26 @@ mod tests {
     #[test]
     fn a_request_began_before_its_end() {
         let took = Some(Nanos::from_secs(3));
-        let entry = Draft { took, ..draft("/") }.entry(&nobody()).expect("it has an address");
+        let entry = LineDraft { took, ..draft("/") }.entry(&nobody()).expect("it has an address");
         assert_eq!((entry.start, entry.end()), (Time(7 * SECOND), Time(10 * SECOND)));
-        let start = Draft { took, stamp: Stamp::Start, ..draft("/") };
+        let start = LineDraft { took, stamp: StampMoment::Start, ..draft("/") };
         assert_eq!(start.entry(&nobody()).expect("it has one").start, Time(10 * SECOND));
         // The backend worked on the request for only a part of the time.
-        let part = Draft { took: Some(Nanos::from_secs(1)), total: took, ..draft("/") };
+        let part = LineDraft { took: Some(Nanos::from_secs(1)), total: took, ..draft("/") };
         let part = part.entry(&nobody()).expect("it has one");
         assert_eq!((part.start, part.end()), (Time(7 * SECOND), Time(8 * SECOND)));
     }
 
     #[test]
     fn only_trusted_peers_are_believed() {
-        let said = || Draft { forwarded: Some("198.51.100.7".into()), ..draft("/") };
+        let said = || LineDraft { forwarded: Some("198.51.100.7".into()), ..draft("/") };
         let entry = said().entry(&nobody()).expect("it has an address");
         assert_eq!((entry.address.to_string(), entry.forwarded), ("192.0.2.1".into(), true));
         let net = "192.0.2.0/24".parse().expect("a network");
-        let trust = Trust::new(&[net], &ClientAddress::XForwardedFor);
+        let trust = ProxyTrust::new(&[net], &ClientAddress::XForwardedFor);
         let entry = said().entry(&trust).expect("it has an address");
         assert_eq!((entry.address.to_string(), entry.forwarded), ("198.51.100.7".into(), false));
-        assert!(Draft { peer: None, ..draft("/") }.entry(&nobody()).is_err());
+        assert!(LineDraft { peer: None, ..draft("/") }.entry(&nobody()).is_err());
     }
 
     #[test]
@@ -343,8 +344,8 @@ mod tests {
         let net: ipnet::IpNet = "192.0.2.0/24".parse().expect("a network");
         let asked = |written, forwarded: &'static str, headers: &[(&str, &str)]| {
             let headers = headers.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
-            let draft = Draft { forwarded: Some(forwarded.into()), headers, ..draft("/") };
-            let entry = draft.entry(&Trust::new(&[net], &written)).expect("it has an address");
+            let draft = LineDraft { forwarded: Some(forwarded.into()), headers, ..draft("/") };
+            let entry = draft.entry(&ProxyTrust::new(&[net], &written)).expect("it has an address");
             entry.address.to_string()
         };
         let forged = r#"for="198.51.100.77";x=", for=203.0.113.66"#;

@@ -5,7 +5,7 @@
 
 mod packed;
 
-use packed::{Gzip, Zstd};
+use packed::{GzipReader, ZstdReader};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -15,24 +15,24 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// The maximum length of a line, in bytes.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
 /// The size of the read buffer, in bytes.
-const BUFFER: usize = 256 * 1024;
+const BUFFER_BYTES: usize = 256 * 1024;
 
 /// The source of a log, before it is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum LogSource {
     /// A file with this path.
     File(PathBuf),
     /// Standard input, written as `-`.
     Standard,
 }
 
-impl Place {
+impl LogSource {
     /// The source that an argument of the command line names.
     #[must_use]
-    pub fn of(path: &Path) -> Place {
+    pub fn of(path: &Path) -> LogSource {
         match path.as_os_str().as_encoded_bytes() {
-            b"-" => Place::Standard,
-            _ => Place::File(path.to_owned()),
+            b"-" => LogSource::Standard,
+            _ => LogSource::File(path.to_owned()),
         }
     }
 
@@ -40,8 +40,8 @@ impl Place {
     #[must_use]
     pub fn name(&self) -> String {
         match self {
-            Place::File(path) => path.display().to_string(),
-            Place::Standard => "standard input".to_owned(),
+            LogSource::File(path) => path.display().to_string(),
+            LogSource::Standard => "standard input".to_owned(),
         }
     }
 
@@ -49,8 +49,8 @@ impl Place {
     #[must_use]
     pub fn size(&self) -> Option<u64> {
         match self {
-            Place::File(path) => fs::metadata(path).ok().map(|about| about.len()),
-            Place::Standard => None,
+            LogSource::File(path) => fs::metadata(path).ok().map(|about| about.len()),
+            LogSource::Standard => None,
         }
     }
 
@@ -58,12 +58,12 @@ impl Place {
     ///
     /// # Errors
     /// Returns the error of the system if the log cannot be read.
-    pub fn open(&self, count: &Arc<AtomicU64>) -> io::Result<Lines> {
+    pub fn open(&self, count: &Arc<AtomicU64>) -> io::Result<LogLines> {
         let bytes: Box<dyn Read + Send> = match self {
-            Place::File(path) => Box::new(File::open(path)?),
-            Place::Standard => Box::new(io::stdin()),
+            LogSource::File(path) => Box::new(File::open(path)?),
+            LogSource::Standard => Box::new(io::stdin()),
         };
-        Lines::new(Counted { bytes, count: Arc::clone(count) })
+        LogLines::new(CountingReader { bytes, count: Arc::clone(count) })
     }
 }
 
@@ -76,12 +76,12 @@ pub fn write(path: &Path, text: &str) -> io::Result<()> {
 }
 
 /// A reader that counts the bytes read.
-struct Counted {
+struct CountingReader {
     bytes: Box<dyn Read + Send>,
     count: Arc<AtomicU64>,
 }
 
-impl Read for Counted {
+impl Read for CountingReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.bytes.read(buffer)?;
         self.count.fetch_add(read as u64, Relaxed);
@@ -90,42 +90,44 @@ impl Read for Counted {
 }
 
 /// The lines of a log.
-pub struct Lines {
+pub struct LogLines {
     bytes: Box<dyn BufRead + Send>,
     line: Vec<u8>,
 }
 
 /// One line of a log.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Line<'a> {
+pub enum LogLine<'a> {
     /// A whole line, without its line end.
     Whole(&'a [u8]),
     /// A line longer than [`LINE_BYTES_MAX`].
     TooLong,
 }
 
-impl Lines {
+impl LogLines {
     /// Makes the lines of bytes that may be compressed.
     ///
     /// # Errors
     /// Returns the error of `bytes` if it cannot be read.
-    pub fn new(bytes: impl Read + Send + 'static) -> io::Result<Lines> {
-        let mut bytes = BufReader::with_capacity(BUFFER, bytes);
+    pub fn new(bytes: impl Read + Send + 'static) -> io::Result<LogLines> {
+        let mut bytes = BufReader::with_capacity(BUFFER_BYTES, bytes);
         let bytes: Box<dyn BufRead + Send> = match bytes.fill_buf()? {
-            [0x1f, 0x8b, ..] => Box::new(BufReader::with_capacity(BUFFER, Gzip::new(bytes))),
+            [0x1f, 0x8b, ..] => {
+                Box::new(BufReader::with_capacity(BUFFER_BYTES, GzipReader::new(bytes)))
+            }
             [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => {
-                Box::new(BufReader::with_capacity(BUFFER, Zstd::new(bytes)))
+                Box::new(BufReader::with_capacity(BUFFER_BYTES, ZstdReader::new(bytes)))
             }
             _ => Box::new(bytes),
         };
-        Ok(Lines { bytes, line: Vec::new() })
+        Ok(LogLines { bytes, line: Vec::new() })
     }
 
     /// The next line; `None` at the end.
     ///
     /// # Errors
     /// Returns an error if the log cannot be read further or its compressed data is damaged.
-    pub fn read(&mut self) -> io::Result<Option<Line<'_>>> {
+    pub fn read(&mut self) -> io::Result<Option<LogLine<'_>>> {
         self.line.clear();
         let (mut any, mut too_long) = (false, false);
         loop {
@@ -148,8 +150,8 @@ impl Lines {
         }
         Ok(match (any, too_long) {
             (false, _) => None,
-            (true, true) => Some(Line::TooLong),
-            (true, false) => Some(Line::Whole(self.line.trim_ascii_end())),
+            (true, true) => Some(LogLine::TooLong),
+            (true, false) => Some(LogLine::Whole(self.line.trim_ascii_end())),
         })
     }
 }
@@ -163,12 +165,12 @@ mod tests {
     use std::io::Write;
 
     fn lines(bytes: Vec<u8>) -> Vec<String> {
-        let mut lines = Lines::new(io::Cursor::new(bytes)).expect("it opens");
+        let mut lines = LogLines::new(io::Cursor::new(bytes)).expect("it opens");
         let mut all = Vec::new();
         while let Some(line) = lines.read().expect("it is whole") {
             all.push(match line {
-                Line::Whole(line) => String::from_utf8_lossy(line).into_owned(),
-                Line::TooLong => "too long".to_owned(),
+                LogLine::Whole(line) => String::from_utf8_lossy(line).into_owned(),
+                LogLine::TooLong => "too long".to_owned(),
             });
         }
         all
@@ -203,7 +205,7 @@ mod tests {
     #[test]
     fn broken_packings_are_told() {
         let whole = gzip(&"some line or other\n".repeat(1_000));
-        let mut lines = Lines::new(io::Cursor::new(whole[..whole.len() / 2].to_vec()));
+        let mut lines = LogLines::new(io::Cursor::new(whole[..whole.len() / 2].to_vec()));
         let lines = lines.as_mut().expect("it opens");
         while let Ok(line) = lines.read() {
             assert!(line.is_some(), "the end was not noticed");
@@ -219,7 +221,7 @@ mod tests {
                 _ => &[],
             };
             let all = [magic, bytes].concat();
-            if let Ok(mut lines) = Lines::new(io::Cursor::new(all)) {
+            if let Ok(mut lines) = LogLines::new(io::Cursor::new(all)) {
                 let mut count = 0;
                 while let Ok(Some(_)) = lines.read() {
                     count += 1;

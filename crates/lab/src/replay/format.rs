@@ -13,89 +13,89 @@ mod json;
 mod time;
 mod token;
 
-use super::entry::Draft;
-use columns::Columns;
-use common::Whole;
+use super::entry::LineDraft;
+use columns::LogColumns;
+use common::WholeNumberUnit;
 
 /// The format in which a log is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Format(Kind);
+pub struct AccessLogFormat(AccessLogKind);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Kind {
-    Common(Whole),
+enum AccessLogKind {
+    Common(WholeNumberUnit),
     Haproxy,
     Json,
     Envoy,
-    Columns(Columns),
+    Columns(LogColumns),
     Elb,
 }
 
 /// Why a line is no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unread {
+pub enum LineReadError {
     /// The line is empty or a comment.
     Nothing,
     /// The line cannot be parsed.
     Faulty,
 }
 
-impl Format {
+impl AccessLogFormat {
     /// The format of a log that begins with these lines; `None` if no parser can read any of them.
     #[must_use]
-    pub fn of(lines: &[String]) -> Option<Format> {
+    pub fn of(lines: &[String]) -> Option<AccessLogFormat> {
         let whole = common::whole(lines.iter().map(String::as_str));
         let kinds = [
-            Kind::Common(whole),
-            Kind::Haproxy,
-            Kind::Json,
-            Kind::Envoy,
-            Kind::Columns(Columns::default()),
-            Kind::Elb,
+            AccessLogKind::Common(whole),
+            AccessLogKind::Haproxy,
+            AccessLogKind::Json,
+            AccessLogKind::Envoy,
+            AccessLogKind::Columns(LogColumns::default()),
+            AccessLogKind::Elb,
         ];
-        let read = |kind: &Kind| {
-            let mut format = Format(kind.clone());
+        let read = |kind: &AccessLogKind| {
+            let mut format = AccessLogFormat(kind.clone());
             lines.iter().filter(|line| format.read(line).is_ok()).count()
         };
         let best = kinds.into_iter().rev().max_by_key(read)?;
-        (read(&best) > 0).then_some(Format(best))
+        (read(&best) > 0).then_some(AccessLogFormat(best))
     }
 
     /// Parses one line. A comment may change how the next lines are parsed.
     ///
     /// # Errors
-    /// Returns [`Unread`] if the line is no request.
-    pub fn read<'a>(&mut self, line: &'a str) -> Result<Draft<'a>, Unread> {
+    /// Returns [`LineReadError`] if the line is no request.
+    pub fn read<'a>(&mut self, line: &'a str) -> Result<LineDraft<'a>, LineReadError> {
         if line.trim().is_empty() {
-            return Err(Unread::Nothing);
+            return Err(LineReadError::Nothing);
         }
         if line.starts_with('#') {
-            if let Kind::Columns(columns) = &mut self.0 {
+            if let AccessLogKind::Columns(columns) = &mut self.0 {
                 columns.learn(line);
             }
-            return Err(Unread::Nothing);
+            return Err(LineReadError::Nothing);
         }
         let draft = match &self.0 {
-            Kind::Common(whole) => common::parse(line, *whole),
-            Kind::Haproxy => haproxy::parse(line),
-            Kind::Json => json::parse(line),
-            Kind::Envoy => envoy::parse(line),
-            Kind::Columns(columns) => columns.parse(line),
-            Kind::Elb => elb::parse(line),
+            AccessLogKind::Common(whole) => common::parse(line, *whole),
+            AccessLogKind::Haproxy => haproxy::parse(line),
+            AccessLogKind::Json => json::parse(line),
+            AccessLogKind::Envoy => envoy::parse(line),
+            AccessLogKind::Columns(columns) => columns.parse(line),
+            AccessLogKind::Elb => elb::parse(line),
         };
-        draft.ok_or(Unread::Faulty)
+        draft.ok_or(LineReadError::Faulty)
     }
 
     /// The name of the format for people.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match &self.0 {
-            Kind::Common(_) => "common or combined (nginx, Apache)",
-            Kind::Haproxy => "HAProxy",
-            Kind::Json => "JSON (Caddy, nginx, Traefik)",
-            Kind::Envoy => "Envoy",
-            Kind::Columns(_) => "CloudFront",
-            Kind::Elb => "AWS load balancer",
+            AccessLogKind::Common(_) => "common or combined (nginx, Apache)",
+            AccessLogKind::Haproxy => "HAProxy",
+            AccessLogKind::Json => "JSON (Caddy, nginx, Traefik)",
+            AccessLogKind::Envoy => "Envoy",
+            AccessLogKind::Columns(_) => "CloudFront",
+            AccessLogKind::Elb => "AWS load balancer",
         }
     }
 }

@@ -5,11 +5,11 @@
 //! later than that is played at the current position, and counted as late. A log is opened only
 //! when its time comes: of a month of daily logs, one or two are open at once.
 
-use super::entry::{Entry, Tells};
-use super::files::Place;
-use super::reader::{self, Account, Log, Message};
+use super::entry::{LogEntry, LogFields};
+use super::files::LogSource;
+use super::reader::{self, DetectedLog, LogAccount, ReaderMessage};
 use evenkeel_core::units::{Nanos, Time};
-use evenkeel_identity::address::Trust;
+use evenkeel_identity::address::ProxyTrust;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
@@ -17,84 +17,84 @@ use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::Receiver;
 
 /// How far each log is read beyond a request before the request is returned.
-const WINDOW: Nanos = Nanos::from_secs(60);
+const READ_AHEAD: Nanos = Nanos::from_secs(60);
 /// The maximum number of requests in memory; beyond it, the first is returned without waiting.
 const WAITING_MAX: usize = 500_000;
 /// A request that is older than the last returned one by more than this counts as late.
-const LATE: Nanos = Nanos::from_secs(1);
+const LATE_MIN: Nanos = Nanos::from_secs(1);
 
 /// An iterator over the requests of all logs.
-pub struct Merge {
-    feeds: Vec<Feed>,
-    waiting: BinaryHeap<Reverse<Waiting>>,
+pub struct LogMerge {
+    feeds: Vec<MergeFeed>,
+    waiting: BinaryHeap<Reverse<WaitingEntry>>,
     numbered: u64,
     last: Time,
     /// The number of requests that appeared too late to be put in order.
     pub late: u64,
-    trust: Arc<Trust>,
+    trust: Arc<ProxyTrust>,
     count: Arc<AtomicU64>,
     /// The results of the logs that were read or could not be opened.
-    pub accounts: Vec<Account>,
+    pub accounts: Vec<LogAccount>,
 }
 
-struct Feed {
-    state: State,
+struct MergeFeed {
+    state: FeedState,
     /// The time up to which the log has been read.
     until: Time,
 }
 
-enum State {
-    Closed(Box<Log>),
-    Open(Receiver<Message>),
+enum FeedState {
+    Closed(Box<DetectedLog>),
+    Open(Receiver<ReaderMessage>),
 }
 
-struct Waiting {
-    entry: Entry,
+struct WaitingEntry {
+    entry: LogEntry,
     number: u64,
 }
 
-impl Waiting {
+impl WaitingEntry {
     fn rank(&self) -> (Time, u64) {
         (self.entry.start, self.number)
     }
 }
 
-impl PartialEq for Waiting {
-    fn eq(&self, other: &Waiting) -> bool {
+impl PartialEq for WaitingEntry {
+    fn eq(&self, other: &WaitingEntry) -> bool {
         self.rank() == other.rank()
     }
 }
 
-impl Eq for Waiting {}
+impl Eq for WaitingEntry {}
 
-impl PartialOrd for Waiting {
-    fn partial_cmp(&self, other: &Waiting) -> Option<std::cmp::Ordering> {
+impl PartialOrd for WaitingEntry {
+    fn partial_cmp(&self, other: &WaitingEntry) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Waiting {
-    fn cmp(&self, other: &Waiting) -> std::cmp::Ordering {
+impl Ord for WaitingEntry {
+    fn cmp(&self, other: &WaitingEntry) -> std::cmp::Ordering {
         self.rank().cmp(&other.rank())
     }
 }
 
-impl Merge {
+impl LogMerge {
     /// Detects the format of each log; a log that cannot be read gets its account at once. `count`
     /// counts the bytes that were read.
     #[must_use]
-    pub fn new(places: &[Place], trust: Trust, count: Arc<AtomicU64>) -> Merge {
+    pub fn new(places: &[LogSource], trust: ProxyTrust, count: Arc<AtomicU64>) -> LogMerge {
         let (mut feeds, mut accounts) = (Vec::new(), Vec::new());
         for place in places {
             match reader::open(place, &trust, &count) {
                 Ok(log) => {
                     let until = log.first;
-                    feeds.push(Feed { state: State::Closed(Box::new(log)), until });
+                    feeds.push(MergeFeed { state: FeedState::Closed(Box::new(log)), until });
                 }
                 Err(account) => accounts.push(*account),
             }
         }
-        Merge {
+        LogMerge {
             feeds,
             waiting: BinaryHeap::new(),
             numbered: 0,
@@ -108,37 +108,38 @@ impl Merge {
 
     /// The fields that at least one log has. The result is complete when all logs have been read.
     #[must_use]
-    pub fn tells(&self) -> Tells {
+    pub fn tells(&self) -> LogFields {
         let all = self.accounts.iter().map(|account| account.tells);
-        all.fold(Tells::default(), Tells::or)
+        all.fold(LogFields::default(), LogFields::or)
     }
 
     /// Reads the next batch of the log at index `at`, and opens the log if necessary.
     fn pull(&mut self, at: usize) {
         let feed = &mut self.feeds[at];
-        if let State::Closed(_) = feed.state {
+        if let FeedState::Closed(_) = feed.state {
             let (_, none) = std::sync::mpsc::sync_channel(0);
-            let State::Closed(log) = std::mem::replace(&mut feed.state, State::Open(none)) else {
+            let FeedState::Closed(log) = std::mem::replace(&mut feed.state, FeedState::Open(none))
+            else {
                 return;
             };
             match log.start(Arc::clone(&self.trust), &self.count) {
-                Ok(receiver) => feed.state = State::Open(receiver),
+                Ok(receiver) => feed.state = FeedState::Open(receiver),
                 Err(why) => {
                     let fault = Some(why.to_string());
-                    self.accounts.push(Account { fault, ..Account::default() });
+                    self.accounts.push(LogAccount { fault, ..LogAccount::default() });
                 }
             }
         }
-        let State::Open(receiver) = &feed.state else { return };
+        let FeedState::Open(receiver) = &feed.state else { return };
         match receiver.recv() {
-            Ok(Message::Batch(entries)) => {
+            Ok(ReaderMessage::Batch(entries)) => {
                 for entry in entries {
                     feed.until = feed.until.max(entry.end());
                     self.numbered += 1;
-                    self.waiting.push(Reverse(Waiting { entry, number: self.numbered }));
+                    self.waiting.push(Reverse(WaitingEntry { entry, number: self.numbered }));
                 }
             }
-            Ok(Message::End(account)) => {
+            Ok(ReaderMessage::End(account)) => {
                 self.accounts.push(account);
                 self.feeds.remove(at);
             }
@@ -149,10 +150,10 @@ impl Merge {
     }
 }
 
-impl Iterator for Merge {
-    type Item = Entry;
+impl Iterator for LogMerge {
+    type Item = LogEntry;
 
-    fn next(&mut self) -> Option<Entry> {
+    fn next(&mut self) -> Option<LogEntry> {
         loop {
             let behind = self.feeds.iter().enumerate().min_by_key(|(_, feed)| feed.until);
             let behind = behind.map(|(at, feed)| (at, feed.until));
@@ -161,7 +162,7 @@ impl Iterator for Merge {
                 (None, None) => return None,
                 (Some(_), None) => true,
                 (first, Some((_, until))) => {
-                    let known = first.is_some_and(|first| first.plus(WINDOW) <= until);
+                    let known = first.is_some_and(|first| first.plus(READ_AHEAD) <= until);
                     known || self.waiting.len() >= WAITING_MAX
                 }
             };
@@ -169,8 +170,8 @@ impl Iterator for Merge {
                 self.pull(at);
                 continue;
             }
-            let Reverse(Waiting { mut entry, .. }) = self.waiting.pop()?;
-            self.late += u64::from(entry.start.plus(LATE) < self.last);
+            let Reverse(WaitingEntry { mut entry, .. }) = self.waiting.pop()?;
+            self.late += u64::from(entry.start.plus(LATE_MIN) < self.last);
             entry.start = entry.start.max(self.last);
             self.last = entry.start;
             return Some(entry);

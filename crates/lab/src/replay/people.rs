@@ -5,8 +5,8 @@
 //! point for or against; two points make a classification, fewer do not. A sign that the log cannot
 //! show does not count, for example if it has no referrers or the site has no images.
 
-use super::tally::Tally;
-use super::tally::visitor::Visitor;
+use super::tally::ReplayTally;
+use super::tally::visitor::ClientTally;
 use evenkeel_core::key::network;
 use serde::Serialize;
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use std::net::IpAddr;
 /// What a client looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum ClientKind {
     /// A person with a browser.
     People,
     /// There are too few signs.
@@ -24,30 +24,30 @@ pub enum Kind {
     Robot,
 }
 
-impl Kind {
+impl ClientKind {
     /// The name in text reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Kind::People => "people",
-            Kind::Unclear => "unclear",
-            Kind::Robot => "robot",
+            ClientKind::People => "people",
+            ClientKind::Unclear => "unclear",
+            ClientKind::Robot => "robot",
         }
     }
 }
 
 /// The classification of a client, with the reasons.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Judgement {
+pub struct ClientJudgement {
     /// What the client looks like.
-    pub kind: Kind,
+    pub kind: ClientKind,
     /// The signs for the classification.
     pub why: Vec<&'static str>,
 }
 
 /// The signs that a log can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Signs {
+pub struct BehaviourSigns {
     /// The log has requests for files that belong to pages.
     pub files: bool,
     /// The log has referrers.
@@ -84,20 +84,20 @@ const PROGRAMS: [&str; 24] = [
 /// The minimum number of pages for signs of behaviour.
 const PAGES_MIN: u32 = 5;
 
-impl Signs {
+impl BehaviourSigns {
     /// The signs that this log can show: those that more than one in fifty requests has.
     #[must_use]
-    pub fn of(tally: &Tally) -> Signs {
+    pub fn of(tally: &ReplayTally) -> BehaviourSigns {
         let often = |count: u64| count > tally.totals.requests / 50;
-        Signs { files: often(tally.totals.files), referrers: often(tally.totals.referred) }
+        BehaviourSigns { files: often(tally.totals.files), referrers: often(tally.totals.referred) }
     }
 
     /// Classifies a client with the `User-Agent` `agent`.
     #[must_use]
-    pub fn judge(self, visitor: &Visitor, agent: &str) -> Judgement {
+    pub fn judge(self, visitor: &ClientTally, agent: &str) -> ClientJudgement {
         let lower = agent.to_ascii_lowercase();
         if PROGRAMS.iter().any(|program| lower.contains(program)) {
-            return Judgement { kind: Kind::Robot, why: vec!["says so itself"] };
+            return ClientJudgement { kind: ClientKind::Robot, why: vec!["says so itself"] };
         }
         let (mut points, mut why) = (0, Vec::new());
         for (sign, weight, text) in self.signs(visitor, agent) {
@@ -107,22 +107,22 @@ impl Signs {
             }
         }
         let kind = match points {
-            2.. => Kind::Robot,
-            ..=-2 => Kind::People,
-            _ => Kind::Unclear,
+            2.. => ClientKind::Robot,
+            ..=-2 => ClientKind::People,
+            _ => ClientKind::Unclear,
         };
         let speaks = |weight: i32| match kind {
-            Kind::Robot => weight > 0,
-            Kind::People => weight < 0,
-            Kind::Unclear => true,
+            ClientKind::Robot => weight > 0,
+            ClientKind::People => weight < 0,
+            ClientKind::Unclear => true,
         };
         let why = why.into_iter().filter(|(weight, _)| speaks(*weight)).map(|(_, text)| text);
-        Judgement { kind, why: why.collect() }
+        ClientJudgement { kind, why: why.collect() }
     }
 
     /// All signs: whether the client shows it, its weight, and its text.
-    fn signs(self, visitor: &Visitor, agent: &str) -> [(bool, i32, &'static str); 11] {
-        let Visitor { requests, pages, files, referred, gaps, hours, .. } = *visitor;
+    fn signs(self, visitor: &ClientTally, agent: &str) -> [(bool, i32, &'static str); 11] {
+        let ClientTally { requests, pages, files, referred, gaps, hours, .. } = *visitor;
         let many = pages >= PAGES_MIN;
         let paced = gaps.count >= 10;
         let quick = gaps.quick * 2 > gaps.count;
@@ -154,20 +154,20 @@ pub struct Swarm {
 
 /// The minimum number of addresses of a swarm.
 const MEMBERS_MIN: usize = 8;
-/// A swarm needs more than this part of all CPU time: one in `PART_MIN`.
-const PART_MIN: u64 = 100;
+/// A swarm needs more than this part of all CPU time: one in `CPU_PART_MIN`.
+const CPU_PART_MIN: u64 = 100;
 
 /// The swarms among the clients that do not look like people: first those of one network, then,
 /// among the remaining clients, those with the same agent.
 #[must_use]
-pub fn swarms(tally: &Tally, kinds: &HashMap<IpAddr, Kind>) -> Vec<Swarm> {
-    let suspects: Vec<(IpAddr, &Visitor)> = tally
+pub fn swarms(tally: &ReplayTally, kinds: &HashMap<IpAddr, ClientKind>) -> Vec<Swarm> {
+    let suspects: Vec<(IpAddr, &ClientTally)> = tally
         .visitors
         .iter()
-        .filter(|(address, _)| kinds.get(address).is_none_or(|kind| *kind != Kind::People))
+        .filter(|(address, _)| kinds.get(address).is_none_or(|kind| *kind != ClientKind::People))
         .map(|(address, visitor)| (*address, visitor))
         .collect();
-    let by_network = |(address, _): &(IpAddr, &Visitor)| network(*address, 24, 48).to_string();
+    let by_network = |(address, _): &(IpAddr, &ClientTally)| network(*address, 24, 48).to_string();
     let mut found = alike(tally, &suspects, by_network);
     for swarm in &mut found {
         let bits = if swarm.name.contains(':') { 48 } else { 24 };
@@ -177,7 +177,8 @@ pub fn swarms(tally: &Tally, kinds: &HashMap<IpAddr, Kind>) -> Vec<Swarm> {
         found.iter().flat_map(|swarm| swarm.members.iter().copied()).collect();
     let left: Vec<_> =
         suspects.into_iter().filter(|(address, _)| !taken.contains(address)).collect();
-    let by_agent = |(_, visitor): &(IpAddr, &Visitor)| tally.agents.name(visitor.agent).to_owned();
+    let by_agent =
+        |(_, visitor): &(IpAddr, &ClientTally)| tally.agents.name(visitor.agent).to_owned();
     let mut named = alike(tally, &left, by_agent);
     named.retain(|swarm| !swarm.name.is_empty());
     found.extend(named);
@@ -186,11 +187,11 @@ pub fn swarms(tally: &Tally, kinds: &HashMap<IpAddr, Kind>) -> Vec<Swarm> {
 
 /// Groups of clients with the same value of `common` that behave like one program.
 fn alike(
-    tally: &Tally,
-    suspects: &[(IpAddr, &Visitor)],
-    common: impl Fn(&(IpAddr, &Visitor)) -> String,
+    tally: &ReplayTally,
+    suspects: &[(IpAddr, &ClientTally)],
+    common: impl Fn(&(IpAddr, &ClientTally)) -> String,
 ) -> Vec<Swarm> {
-    let mut groups: HashMap<String, Vec<&(IpAddr, &Visitor)>> = HashMap::new();
+    let mut groups: HashMap<String, Vec<&(IpAddr, &ClientTally)>> = HashMap::new();
     for suspect in suspects {
         groups.entry(common(suspect)).or_default().push(suspect);
     }
@@ -200,7 +201,7 @@ fn alike(
         let largest = members.iter().map(|(_, visitor)| visitor.needed.0).max().unwrap_or(0);
         let pages: u64 = members.iter().map(|(_, visitor)| u64::from(visitor.pages)).sum();
         let files: u64 = members.iter().map(|(_, visitor)| u64::from(visitor.files)).sum();
-        let heavy = needed > tally.totals.needed.0 / PART_MIN;
+        let heavy = needed > tally.totals.needed.0 / CPU_PART_MIN;
         // One crawler with some unrelated clients is no swarm.
         let even = largest < needed / 2;
         if members.len() >= MEMBERS_MIN && heavy && even && files * 5 < pages {
@@ -215,43 +216,51 @@ fn alike(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::replay::tally::visitor::Gaps;
+    use crate::replay::tally::visitor::PageGaps;
 
-    const ALL: Signs = Signs { files: true, referrers: true };
+    const ALL: BehaviourSigns = BehaviourSigns { files: true, referrers: true };
     const BROWSER: &str = "Mozilla/5.0 (X11; Linux x86_64) Gecko/20100101 Firefox/140.0";
 
-    fn reader() -> Visitor {
-        let gaps = Gaps { count: 9, quick: 0, mean: 25.0, spread: 20.0 };
+    fn reader() -> ClientTally {
+        let gaps = PageGaps { count: 9, quick: 0, mean: 25.0, spread: 20.0 };
         let (requests, pages, files, referred) = (70, 10, 60, 65);
-        Visitor { requests, pages, files, referred, gaps, hours: 0b11, ..Visitor::default() }
+        ClientTally {
+            requests,
+            pages,
+            files,
+            referred,
+            gaps,
+            hours: 0b11,
+            ..ClientTally::default()
+        }
     }
 
-    fn crawler() -> Visitor {
-        let gaps = Gaps { count: 999, quick: 900, mean: 0.2, spread: 0.2 };
-        Visitor { requests: 1_000, pages: 1_000, gaps, ..Visitor::default() }
+    fn crawler() -> ClientTally {
+        let gaps = PageGaps { count: 999, quick: 900, mean: 0.2, spread: 0.2 };
+        ClientTally { requests: 1_000, pages: 1_000, gaps, ..ClientTally::default() }
     }
 
     #[test]
     fn readers_and_crawlers_are_told_apart() {
         let reader = ALL.judge(&reader(), BROWSER);
-        assert_eq!(reader.kind, Kind::People, "{reader:?}");
+        assert_eq!(reader.kind, ClientKind::People, "{reader:?}");
         assert!(reader.why.contains(&"pauses as readers do"), "{reader:?}");
         let crawler = ALL.judge(&crawler(), BROWSER);
-        assert_eq!(crawler.kind, Kind::Robot, "{crawler:?}");
+        assert_eq!(crawler.kind, ClientKind::Robot, "{crawler:?}");
         assert!(crawler.why.contains(&"asks without a pause"), "{crawler:?}");
         let honest = ALL.judge(&self::reader(), "Mozilla/5.0 (compatible; ExampleBot/2.1)");
-        assert_eq!(honest.kind, Kind::Robot);
+        assert_eq!(honest.kind, ClientKind::Robot);
         assert_eq!(honest.why, ["says so itself"]);
     }
 
     #[test]
     fn who_did_little_is_not_judged() {
-        let once = Visitor { requests: 2, pages: 2, ..Visitor::default() };
-        assert_eq!(ALL.judge(&once, BROWSER).kind, Kind::Unclear);
+        let once = ClientTally { requests: 2, pages: 2, ..ClientTally::default() };
+        assert_eq!(ALL.judge(&once, BROWSER).kind, ClientKind::Unclear);
         // A log without files and referrers shows fewer signs; absent ones do not count.
-        let none = Signs { files: false, referrers: false };
-        let slow = Visitor { gaps: Gaps { quick: 0, ..crawler().gaps }, ..crawler() };
-        assert_eq!(none.judge(&slow, BROWSER).kind, Kind::Unclear);
-        assert_eq!(none.judge(&crawler(), BROWSER).kind, Kind::Unclear);
+        let none = BehaviourSigns { files: false, referrers: false };
+        let slow = ClientTally { gaps: PageGaps { quick: 0, ..crawler().gaps }, ..crawler() };
+        assert_eq!(none.judge(&slow, BROWSER).kind, ClientKind::Unclear);
+        assert_eq!(none.judge(&crawler(), BROWSER).kind, ClientKind::Unclear);
     }
 }

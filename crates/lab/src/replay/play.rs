@@ -11,10 +11,12 @@
 pub mod processors;
 pub mod was;
 
-use evenkeel_config::settings::{Proxy, hosts::Hosts};
-use evenkeel_core::key::Seed;
+use evenkeel_config::settings::{ProxySettings, hosts::HostSettings};
+use evenkeel_core::key::KeySeed;
 use evenkeel_core::units::{Nanos, Time};
-use evenkeel_engine::{Asked, Charge, Engine, Entered, Lane, Note, Turn};
+use evenkeel_engine::{
+    AskOutcome, Charge, Engine, EngineLane, PlaybackNote, QueueAdmission, QueueTurn,
+};
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::Watch;
 use foldhash::fast::RandomState;
@@ -26,23 +28,23 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
-use was::{RUNNING_MAX, Was};
+use was::{RUNNING_MAX, RecordedRequest};
 
 /// The interval of the search for requests that have waited too long, as in the proxy.
-const EXPIRE_EVERY: Nanos = Nanos::from_millis(250);
+const EXPIRE_INTERVAL: Nanos = Nanos::from_millis(250);
 /// The seed of the key hashes is fixed, so that results are the same each time.
-const SEED: Seed = Seed([0x74; 16]);
+const SEED: KeySeed = KeySeed([0x74; 16]);
 
 /// The result of one request.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
+pub struct ReplayOutcome {
     /// The position of the request in the order of arrival, from 0.
     pub number: u64,
     /// The request, and how it went without limits.
-    pub was: Was,
+    pub was: RecordedRequest,
     /// The decisions on it in their order, including those of limits in shadow mode; empty if it
     /// passed at once and no limit objected.
-    pub notes: Vec<Note>,
+    pub notes: Vec<PlaybackNote>,
     /// Whether the request was refused.
     pub refused: bool,
     /// The total time for which the request was delayed, queued and held.
@@ -51,11 +53,11 @@ pub struct Outcome {
     pub ended: Time,
 }
 
-impl Outcome {
+impl ReplayOutcome {
     /// The decision with the most effect: a refusal, or else the last decision. Limits in shadow
     /// mode are ignored.
     #[must_use]
-    pub fn decisive(&self) -> Option<&Note> {
+    pub fn decisive(&self) -> Option<&PlaybackNote> {
         self.notes.iter().rfind(|note| !note.shadow)
     }
 
@@ -67,12 +69,12 @@ impl Outcome {
 }
 
 /// The engine and all requests in progress.
-pub struct Play {
+pub struct ReplaySimulation {
     engine: Arc<Engine>,
-    lane: Lane,
+    lane: EngineLane,
     processors: Processors,
-    flights: HashMap<u64, Flight, RandomState>,
-    agenda: BinaryHeap<Reverse<(Time, u64, Event)>>,
+    flights: HashMap<u64, ReplayedRequest, RandomState>,
+    agenda: BinaryHeap<Reverse<(Time, u64, ReplayEvent)>>,
     planned: u64,
     numbered: u64,
     now: Time,
@@ -81,56 +83,56 @@ pub struct Play {
     turns: usize,
     expire: Time,
     rung: Arc<Mutex<Vec<u64>>>,
-    over: Vec<Outcome>,
+    over: Vec<ReplayOutcome>,
     /// The maximum number of requests that ran at once, and that were in the queue at once.
     pub peak: (usize, usize),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+enum ReplayEvent {
     /// The delay of a request is over.
     Enter(u64),
     /// A held answer is sent.
     Release(u64),
 }
 
-struct Flight {
-    was: Was,
+struct ReplayedRequest {
+    was: RecordedRequest,
     charge: Charge,
-    turn: Option<Turn>,
-    notes: Vec<Note>,
+    turn: Option<QueueTurn>,
+    notes: Vec<PlaybackNote>,
     waited: Nanos,
     /// The time at which the request entered the queue.
     since: Time,
 }
 
 /// A waker that records the id of a request when its turn comes.
-struct Bell {
+struct TurnWaker {
     id: u64,
     rung: Arc<Mutex<Vec<u64>>>,
 }
 
-impl Wake for Bell {
-    fn wake(self: Arc<Bell>) {
+impl Wake for TurnWaker {
+    fn wake(self: Arc<TurnWaker>) {
         self.rung.lock().push(self.id);
     }
 }
 
-impl Play {
+impl ReplaySimulation {
     /// Makes an engine with the limits of this proxy. Host names of clients are not looked up. If
     /// the whole door is in shadow mode, it is played as if it were not, to show the effect of the
     /// limits. A single limit in shadow mode stops no request, as in front of the site.
     #[must_use]
-    pub fn new(proxy: &Proxy) -> Play {
+    pub fn new(proxy: &ProxySettings) -> ReplaySimulation {
         let shadow = false;
         // The heaviest clients are determined elsewhere.
         let names_max = 1;
-        let hosts = Hosts::default();
-        let proxy = Proxy { shadow, names_max, hosts, ..proxy.clone() };
+        let hosts = HostSettings::default();
+        let proxy = ProxySettings { shadow, names_max, hosts, ..proxy.clone() };
         let clock = Clock::start();
         let watch = Arc::new(Watch::new(Time::ZERO));
         let engine = Engine::new(&proxy, 1, SEED, clock, watch);
-        Play {
+        ReplaySimulation {
             lane: engine.playback(),
             engine,
             processors: Processors::new(proxy.cpus),
@@ -154,20 +156,20 @@ impl Play {
     }
 
     /// The results of requests since the last call.
-    pub fn outcomes(&mut self) -> std::vec::Drain<'_, Outcome> {
+    pub fn outcomes(&mut self) -> std::vec::Drain<'_, ReplayOutcome> {
         self.over.drain(..)
     }
 
     /// Plays the arrival of a request. Invariant: the calls are in the order of arrival.
-    pub fn push(&mut self, was: Was) {
-        self.go_on(Some(was.entry.start));
+    pub fn push(&mut self, was: RecordedRequest) {
+        self.run_until(Some(was.entry.start));
         self.at(was.entry.start);
         let number = self.numbered;
         self.numbered += 1;
         match self.lane.ask(&was.entry) {
-            Asked::Refused(_) => {
+            AskOutcome::Refused(_) => {
                 let notes = self.notes();
-                self.over.push(Outcome {
+                self.over.push(ReplayOutcome {
                     number,
                     notes,
                     refused: true,
@@ -176,17 +178,17 @@ impl Play {
                     was,
                 });
             }
-            Asked::Pass(charge) => self.admit(number, was, charge),
+            AskOutcome::Pass(charge) => self.admit(number, was, charge),
         }
         self.ring();
     }
 
     /// Plays all requests in progress to their ends; no further request arrives.
     pub fn finish(&mut self) {
-        self.go_on(None);
+        self.run_until(None);
     }
 
-    fn notes(&self) -> Vec<Note> {
+    fn notes(&self) -> Vec<PlaybackNote> {
         let mut notes = Vec::new();
         self.lane.notes(&mut notes);
         notes
@@ -197,13 +199,13 @@ impl Play {
         self.lane.stand_at(self.now);
     }
 
-    fn plan(&mut self, at: Time, event: Event) {
+    fn plan(&mut self, at: Time, event: ReplayEvent) {
         self.planned += 1;
         self.agenda.push(Reverse((at, self.planned, event)));
     }
 
     /// Plays all events that are due by `until`; without `until`, all events.
-    fn go_on(&mut self, until: Option<Time>) {
+    fn run_until(&mut self, until: Option<Time>) {
         while let Some(next) = self.next().filter(|next| until.is_none_or(|until| *next <= until)) {
             self.at(next);
             while let Some(over) = self.processors.poll_over(self.now) {
@@ -212,15 +214,15 @@ impl Play {
             }
             while self.agenda.peek().is_some_and(|Reverse((at, ..))| *at <= self.now) {
                 match self.agenda.pop() {
-                    Some(Reverse((_, _, Event::Enter(id)))) => self.enter(id),
-                    Some(Reverse((_, _, Event::Release(id)))) => self.end(id, false),
+                    Some(Reverse((_, _, ReplayEvent::Enter(id)))) => self.enter(id),
+                    Some(Reverse((_, _, ReplayEvent::Release(id)))) => self.end(id, false),
                     None => {}
                 }
                 self.ring();
             }
             if self.turns > 0 && self.expire <= self.now {
                 self.lane.expire();
-                self.expire = self.now.plus(EXPIRE_EVERY);
+                self.expire = self.now.plus(EXPIRE_INTERVAL);
                 self.ring();
             }
         }
@@ -232,14 +234,14 @@ impl Play {
         [planned, self.processors.poll_timeout(), expire].into_iter().flatten().min()
     }
 
-    fn admit(&mut self, id: u64, was: Was, charge: Charge) {
+    fn admit(&mut self, id: u64, was: RecordedRequest, charge: Charge) {
         let notes = self.notes();
         let until = charge.delay_until().filter(|until| *until > self.now);
         let waited = until.map_or(Nanos::ZERO, |until| until.since(self.now));
-        let flight = Flight { was, charge, turn: None, notes, waited, since: self.now };
+        let flight = ReplayedRequest { was, charge, turn: None, notes, waited, since: self.now };
         self.flights.insert(id, flight);
         match until {
-            Some(until) => self.plan(until, Event::Enter(id)),
+            Some(until) => self.plan(until, ReplayEvent::Enter(id)),
             None => self.enter(id),
         }
     }
@@ -248,16 +250,16 @@ impl Play {
     fn enter(&mut self, id: u64) {
         let Some(flight) = self.flights.get_mut(&id) else { return };
         match flight.charge.enter() {
-            Entered::Room => self.work(id),
-            Entered::Refused(_) => self.end(id, true),
-            Entered::Waits(turn) => {
+            QueueAdmission::Room => self.work(id),
+            QueueAdmission::Refused(_) => self.end(id, true),
+            QueueAdmission::Waits(turn) => {
                 (flight.turn, flight.since) = (Some(turn), self.now);
                 if self.turns == 0 {
-                    self.expire = self.now.plus(EXPIRE_EVERY);
+                    self.expire = self.now.plus(EXPIRE_INTERVAL);
                 }
                 self.turns += 1;
                 self.peak.1 = self.peak.1.max(self.turns);
-                self.look(id);
+                self.poll_turn(id);
             }
         }
     }
@@ -269,22 +271,22 @@ impl Play {
             if rung.is_empty() {
                 return;
             }
-            rung.into_iter().for_each(|id| self.look(id));
+            rung.into_iter().for_each(|id| self.poll_turn(id));
         }
     }
 
     /// Checks whether the turn of a request has come.
-    fn look(&mut self, id: u64) {
+    fn poll_turn(&mut self, id: u64) {
         let Some(flight) = self.flights.get_mut(&id) else { return };
         let Some(turn) = &mut flight.turn else { return };
-        let waker = Waker::from(Arc::new(Bell { id, rung: Arc::clone(&self.rung) }));
+        let waker = Waker::from(Arc::new(TurnWaker { id, rung: Arc::clone(&self.rung) }));
         let Poll::Ready(turned) = Pin::new(turn).poll(&mut Context::from_waker(&waker)) else {
             return;
         };
         flight.turn = None;
         flight.waited = flight.waited.plus(self.now.since(flight.since));
         self.turns -= 1;
-        let turned = flight.charge.turned(turned);
+        let turned = flight.charge.accept_turn(turned);
         self.lane.notes(&mut flight.notes);
         match turned {
             Ok(()) => self.work(id),
@@ -313,7 +315,7 @@ impl Play {
         match until {
             Some(until) => {
                 flight.waited = flight.waited.plus(until.since(self.now));
-                self.plan(until, Event::Release(id));
+                self.plan(until, ReplayEvent::Release(id));
             }
             None => self.end(id, false),
         }
@@ -322,9 +324,9 @@ impl Play {
     /// Ends the request and records its result.
     fn end(&mut self, number: u64, refused: bool) {
         let Some(flight) = self.flights.remove(&number) else { return };
-        let Flight { was, charge, mut notes, waited, .. } = flight;
+        let ReplayedRequest { was, charge, mut notes, waited, .. } = flight;
         drop(charge);
         self.lane.notes(&mut notes);
-        self.over.push(Outcome { number, was, notes, refused, waited, ended: self.now });
+        self.over.push(ReplayOutcome { number, was, notes, refused, waited, ended: self.now });
     }
 }

@@ -5,11 +5,11 @@
 //! time that is more than a day ahead of the line before, and ahead of the line after, is a
 //! mistake. Unreadable lines are counted.
 
-use super::entry::{Entry, Tells};
-use super::files::{Line, Lines, Place};
-use super::format::{Format, Unread};
+use super::entry::{LogEntry, LogFields};
+use super::files::{LogLine, LogLines, LogSource};
+use super::format::{AccessLogFormat, LineReadError};
 use evenkeel_core::units::{Nanos, SECOND, Time};
-use evenkeel_identity::address::Trust;
+use evenkeel_identity::address::ProxyTrust;
 use evenkeel_telemetry::printable::printable;
 use std::io;
 use std::sync::Arc;
@@ -18,23 +18,23 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 /// The number of lines from which the format is detected.
-const SAMPLE: usize = 64;
+const DETECTION_LINES: usize = 64;
 /// The number of entries in a batch.
-const BATCH: usize = 512;
+const BATCH_ENTRIES: usize = 512;
 /// The number of batches that wait for the receiver; then the thread waits.
-const BATCHES: usize = 8;
+const BATCHES_MAX: usize = 8;
 /// The maximum number of lines of one second that are spread together; more are spread in parts.
 const GROUP_MAX: usize = 50_000;
 /// A time further ahead of the line before than this may be a mistake.
-const LEAP: Nanos = Nanos::from_secs(86_400);
+const LEAP_MIN: Nanos = Nanos::from_secs(86_400);
 /// Correct times of neighbouring lines go back by this at most.
-const DISORDER: Nanos = Nanos::from_secs(3_600);
+const DISORDER_MAX: Nanos = Nanos::from_secs(3_600);
 /// The maximum length of the excerpt of an unreadable line, in characters.
-const EXAMPLE_MAX: usize = 160;
+const EXAMPLE_CHARS_MAX: usize = 160;
 
 /// The result of reading a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Account {
+pub struct LogAccount {
     /// The name of the log.
     pub name: String,
     /// The format of the log; `None` if it is unknown.
@@ -52,23 +52,23 @@ pub struct Account {
     /// Why the log could not be read to its end.
     pub fault: Option<String>,
     /// The fields that the log has.
-    pub tells: Tells,
+    pub tells: LogFields,
 }
 
 /// A message from the thread of a log.
-pub enum Message {
+pub enum ReaderMessage {
     /// Requests, approximately in the order of their ends.
-    Batch(Vec<Entry>),
+    Batch(Vec<LogEntry>),
     /// The end of the log; no further message follows.
-    End(Account),
+    End(LogAccount),
 }
 
 /// A log of a known format that is ready to be read from its beginning.
-pub struct Log {
-    place: Place,
-    format: Format,
+pub struct DetectedLog {
+    place: LogSource,
+    format: AccessLogFormat,
     /// The lines already read from standard input, which cannot be read again, and the rest of it.
-    read: Option<(Vec<String>, Lines)>,
+    read: Option<(Vec<String>, LogLines)>,
     /// The earliest time in its first lines.
     pub first: Time,
 }
@@ -77,33 +77,39 @@ pub struct Log {
 ///
 /// # Errors
 /// Returns the account of the log, with the reason, if it cannot be read or has no known format.
-pub fn open(place: &Place, trust: &Trust, count: &Arc<AtomicU64>) -> Result<Log, Box<Account>> {
+pub fn open(
+    place: &LogSource,
+    trust: &ProxyTrust,
+    count: &Arc<AtomicU64>,
+) -> Result<DetectedLog, Box<LogAccount>> {
     let told = |fault: String| {
         let (name, fault) = (place.name(), Some(fault));
-        Box::new(Account { name, fault, ..Account::default() })
+        Box::new(LogAccount { name, fault, ..LogAccount::default() })
     };
     // The bytes read here are read again later, so they are not counted yet.
     let beside = Arc::new(AtomicU64::new(0));
-    let seen = if *place == Place::Standard { count } else { &beside };
+    let seen = if *place == LogSource::Standard { count } else { &beside };
     let mut lines = place.open(seen).map_err(|why| told(why.to_string()))?;
     let sample = sample(&mut lines).map_err(|why| told(why.to_string()))?;
-    let Some(mut format) = Format::of(&sample) else {
+    let Some(mut format) = AccessLogFormat::of(&sample) else {
         let first = sample.first().map(|line| excerpt(line));
         let first = first.map_or("it is empty".into(), |line| format!("it begins with `{line}`"));
         return Err(told(format!("not an access log of a known format: {first}")));
     };
     let entry = |line: &String| format.read(line).ok()?.entry(trust).ok();
     let first = sample.iter().filter_map(entry).map(|entry| entry.start).min();
-    let read = (*place == Place::Standard).then_some((sample, lines));
-    Ok(Log { place: place.clone(), format, read, first: first.unwrap_or_default() })
+    let read = (*place == LogSource::Standard).then_some((sample, lines));
+    Ok(DetectedLog { place: place.clone(), format, read, first: first.unwrap_or_default() })
 }
 
-fn sample(lines: &mut Lines) -> io::Result<Vec<String>> {
+fn sample(lines: &mut LogLines) -> io::Result<Vec<String>> {
     let mut sample = Vec::new();
-    while sample.len() < SAMPLE {
+    while sample.len() < DETECTION_LINES {
         match lines.read() {
-            Ok(Some(Line::Whole(line))) => sample.push(String::from_utf8_lossy(line).into_owned()),
-            Ok(Some(Line::TooLong)) => sample.push(String::new()),
+            Ok(Some(LogLine::Whole(line))) => {
+                sample.push(String::from_utf8_lossy(line).into_owned())
+            }
+            Ok(Some(LogLine::TooLong)) => sample.push(String::new()),
             Ok(None) => break,
             Err(why) if sample.is_empty() => return Err(why),
             Err(_) => break,
@@ -113,35 +119,39 @@ fn sample(lines: &mut Lines) -> io::Result<Vec<String>> {
 }
 
 fn excerpt(line: &str) -> String {
-    let short: String = line.chars().take(EXAMPLE_MAX).collect();
+    let short: String = line.chars().take(EXAMPLE_CHARS_MAX).collect();
     printable(&short).into_owned()
 }
 
-impl Log {
+impl DetectedLog {
     /// Starts a thread that reads the log to its end. The thread waits while the receiver is slow.
     ///
     /// # Errors
     /// Returns an error if the log cannot be opened again or the thread cannot be created.
-    pub fn start(self, trust: Arc<Trust>, count: &Arc<AtomicU64>) -> io::Result<Receiver<Message>> {
-        let (sender, receiver) = sync_channel(BATCHES);
+    pub fn start(
+        self,
+        trust: Arc<ProxyTrust>,
+        count: &Arc<AtomicU64>,
+    ) -> io::Result<Receiver<ReaderMessage>> {
+        let (sender, receiver) = sync_channel(BATCHES_MAX);
         let (begun, lines) = match self.read {
             Some((begun, lines)) => (begun, lines),
             None => (Vec::new(), self.place.open(count)?),
         };
-        let account = Account {
+        let account = LogAccount {
             name: self.place.name(),
             format: Some(self.format.name()),
-            ..Account::default()
+            ..LogAccount::default()
         };
-        let mut reader = Reader {
+        let mut reader = LogReader {
             format: self.format,
             trust,
             account,
             number: 0,
-            group: Group::default(),
+            group: TimeGroup::default(),
             held: None,
             last: None,
-            batch: Vec::with_capacity(BATCH),
+            batch: Vec::with_capacity(BATCH_ENTRIES),
             sender,
         };
         thread::Builder::new().name("log".to_owned()).spawn(move || reader.run(begun, lines))?;
@@ -151,37 +161,37 @@ impl Log {
 
 /// Entries with the same time that have yet to be spread over its second.
 #[derive(Default)]
-struct Group {
+struct TimeGroup {
     at: Time,
-    entries: Vec<Entry>,
+    entries: Vec<LogEntry>,
 }
 
-struct Reader {
-    format: Format,
-    trust: Arc<Trust>,
-    account: Account,
+struct LogReader {
+    format: AccessLogFormat,
+    trust: Arc<ProxyTrust>,
+    account: LogAccount,
     number: u64,
-    group: Group,
+    group: TimeGroup,
     /// A group with a time that may be a mistake; the next group decides.
-    held: Option<Group>,
+    held: Option<TimeGroup>,
     last: Option<Time>,
-    batch: Vec<Entry>,
-    sender: SyncSender<Message>,
+    batch: Vec<LogEntry>,
+    sender: SyncSender<ReaderMessage>,
 }
 
 /// The receiver of entries was dropped.
-struct Gone;
+struct ReceiverGoneError;
 
-impl Reader {
-    fn run(&mut self, begun: Vec<String>, mut lines: Lines) {
+impl LogReader {
+    fn run(&mut self, begun: Vec<String>, mut lines: LogLines) {
         let read = begun.iter().try_for_each(|line| self.line(line));
         if read.is_err() {
             return;
         }
         loop {
             let told = match lines.read() {
-                Ok(Some(Line::Whole(line))) => self.line(&String::from_utf8_lossy(line)),
-                Ok(Some(Line::TooLong)) => {
+                Ok(Some(LogLine::Whole(line))) => self.line(&String::from_utf8_lossy(line)),
+                Ok(Some(LogLine::TooLong)) => {
                     (self.number, self.account.lines) = (self.number + 1, self.account.lines + 1);
                     self.unread("(longer than 64 KiB)");
                     Ok(())
@@ -200,20 +210,20 @@ impl Reader {
         let _ = self.end(group);
     }
 
-    fn end(&mut self, group: Group) -> Result<(), Gone> {
+    fn end(&mut self, group: TimeGroup) -> Result<(), ReceiverGoneError> {
         self.close(group, None)?;
         self.release(None)?;
         self.hand_over()?;
         let account = std::mem::take(&mut self.account);
-        self.sender.send(Message::End(account)).map_err(|_| Gone)
+        self.sender.send(ReaderMessage::End(account)).map_err(|_| ReceiverGoneError)
     }
 
-    fn line(&mut self, line: &str) -> Result<(), Gone> {
+    fn line(&mut self, line: &str) -> Result<(), ReceiverGoneError> {
         self.number += 1;
         let draft = match self.format.read(line) {
             Ok(draft) => draft,
-            Err(Unread::Nothing) => return Ok(()),
-            Err(Unread::Faulty) => {
+            Err(LineReadError::Nothing) => return Ok(()),
+            Err(LineReadError::Faulty) => {
                 self.account.lines += 1;
                 self.unread(line);
                 return Ok(());
@@ -243,9 +253,9 @@ impl Reader {
         self.account.example.get_or_insert_with(|| (number, excerpt(line)));
     }
 
-    fn take(&mut self, entry: Entry, at: Time) -> Result<(), Gone> {
+    fn take(&mut self, entry: LogEntry, at: Time) -> Result<(), ReceiverGoneError> {
         if at != self.group.at || self.group.entries.len() >= GROUP_MAX {
-            let group = std::mem::replace(&mut self.group, Group { at, entries: Vec::new() });
+            let group = std::mem::replace(&mut self.group, TimeGroup { at, entries: Vec::new() });
             self.close(group, Some(at))?;
         }
         self.group.entries.push(entry);
@@ -253,13 +263,13 @@ impl Reader {
     }
 
     /// Completes a group; `next` is the time of the next group.
-    fn close(&mut self, mut group: Group, next: Option<Time>) -> Result<(), Gone> {
+    fn close(&mut self, mut group: TimeGroup, next: Option<Time>) -> Result<(), ReceiverGoneError> {
         if group.entries.is_empty() {
             return Ok(());
         }
         self.release(Some(group.at))?;
         group.spread();
-        let ahead = self.last.is_none_or(|last| group.at > last.plus(LEAP));
+        let ahead = self.last.is_none_or(|last| group.at > last.plus(LEAP_MIN));
         if ahead && next.is_some() {
             self.held = Some(group);
             return Ok(());
@@ -268,9 +278,9 @@ impl Reader {
     }
 
     /// Sends the group that was held back, or discards it if `next` is far before it.
-    fn release(&mut self, next: Option<Time>) -> Result<(), Gone> {
+    fn release(&mut self, next: Option<Time>) -> Result<(), ReceiverGoneError> {
         let Some(held) = self.held.take() else { return Ok(()) };
-        if next.is_some_and(|next| next.plus(DISORDER) < held.at) {
+        if next.is_some_and(|next| next.plus(DISORDER_MAX) < held.at) {
             let count = held.entries.len() as u64;
             self.account.unread += count;
             let number = self.number;
@@ -281,25 +291,25 @@ impl Reader {
         self.emit(held)
     }
 
-    fn emit(&mut self, group: Group) -> Result<(), Gone> {
+    fn emit(&mut self, group: TimeGroup) -> Result<(), ReceiverGoneError> {
         self.last = Some(group.at);
         for entry in group.entries {
             self.account.requests += 1;
             self.batch.push(entry);
-            if self.batch.len() >= BATCH {
+            if self.batch.len() >= BATCH_ENTRIES {
                 self.hand_over()?;
             }
         }
         Ok(())
     }
 
-    fn hand_over(&mut self) -> Result<(), Gone> {
-        let batch = std::mem::replace(&mut self.batch, Vec::with_capacity(BATCH));
-        self.sender.send(Message::Batch(batch)).map_err(|_| Gone)
+    fn hand_over(&mut self) -> Result<(), ReceiverGoneError> {
+        let batch = std::mem::replace(&mut self.batch, Vec::with_capacity(BATCH_ENTRIES));
+        self.sender.send(ReaderMessage::Batch(batch)).map_err(|_| ReceiverGoneError)
     }
 }
 
-impl Group {
+impl TimeGroup {
     /// Gives each coarse entry its own part of the second.
     fn spread(&mut self) {
         let count = self.entries.len() as u64;

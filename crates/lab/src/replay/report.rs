@@ -9,62 +9,62 @@ pub mod html;
 pub mod suggest;
 pub mod text;
 
-use super::people::{self, Kind, Signs};
-use super::reader::Account;
-use super::tally::minute::Kept;
-use super::tally::visitor::{Fate, Visitor};
-use super::tally::{Bucket, Tally};
+use super::people::{self, BehaviourSigns, ClientKind};
+use super::reader::LogAccount;
+use super::tally::minute::MinuteRequest;
+use super::tally::visitor::{ClientTally, RequestResults};
+use super::tally::{BucketTally, ReplayTally};
 use evenkeel_core::units::{Nanos, Time};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::net::IpAddr;
-use suggest::Suggestion;
+use suggest::ShareSuggestion;
 
 /// The version of the JSON format.
 pub const SCHEMA: u32 = 1;
 
 /// A client that waited for this long in total is listed, even if no single wait was noticeable.
-const MUCH: Nanos = Nanos::from_secs(10);
+const LISTED_WAIT_MIN: Nanos = Nanos::from_secs(10);
 
 /// The whole report.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
+pub struct ReplayReport {
     /// The version of the format: [`SCHEMA`].
     pub schema: u32,
     /// The version of this program.
     pub version: &'static str,
     /// The logs, and the lines in them that could not be read.
-    pub logs: Vec<Log>,
+    pub logs: Vec<LogReport>,
     /// The site against which the logs were played.
-    pub site: Site,
+    pub site: ReplaySite,
     /// Warnings about facts that limit the value of the report.
     pub warnings: Vec<String>,
     /// The sums over all requests.
-    pub all: Sum,
+    pub all: RequestTotals,
     /// Clients grouped by what they look like.
     pub kinds: Vec<KindRow>,
     /// Clients that would have been refused or would have waited noticeably (a second at once, or
     /// ten seconds in total); the most affected first.
-    pub clients: Vec<Client>,
+    pub clients: Vec<ClientReport>,
     /// The number of such clients that are not listed.
     pub clients_left_out: usize,
     /// The clients that needed most CPU time, whatever their results.
-    pub heaviest: Vec<Client>,
+    pub heaviest: Vec<ClientReport>,
     /// Groups of many addresses that behave as one.
     pub swarms: Vec<SwarmRow>,
     /// The decisions of each limit.
     pub limits: Vec<LimitRow>,
     /// The busiest minute.
-    pub busiest: Busiest,
+    pub busiest: BusiestMinute,
     /// Suggested shares for this site.
-    pub suggestion: Suggestion,
+    pub suggestion: ShareSuggestion,
     /// The numbers over time.
-    pub series: Series,
+    pub series: SeriesReport,
 }
 
 /// The result of reading one log.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Log {
+pub struct LogReport {
     /// The name on the command line.
     pub name: String,
     /// The detected format; `null` if it is unknown.
@@ -85,7 +85,7 @@ pub struct Log {
 
 /// The site against which the logs were played.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Site {
+pub struct ReplaySite {
     /// The configuration file; `null`: the default limits.
     pub config: Option<String>,
     /// The processors to share out.
@@ -100,7 +100,7 @@ pub struct Site {
 
 /// The sums over all requests.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Sum {
+pub struct RequestTotals {
     /// The arrival of the first request.
     pub from: f64,
     /// The arrival of the last request.
@@ -114,7 +114,7 @@ pub struct Sum {
     /// Requests that no limit held up or refused.
     pub passed: u64,
     /// The results of the others.
-    pub fate: FateRow,
+    pub fate: ResultsRow,
     /// The maximum number of requests that ran at once with the limits.
     pub running_max: usize,
     /// The maximum number of requests in the queue at once.
@@ -123,7 +123,7 @@ pub struct Sum {
 
 /// The results of a group of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct FateRow {
+pub struct ResultsRow {
     /// Requests that were refused.
     pub refused: u32,
     /// Requests with a held answer.
@@ -150,7 +150,7 @@ pub struct FateRow {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KindRow {
     /// What the clients look like.
-    pub kind: Kind,
+    pub kind: ClientKind,
     /// The number of clients.
     pub clients: u64,
     /// The number of them that were refused or waited for a second at least once.
@@ -160,18 +160,18 @@ pub struct KindRow {
     /// The CPU time that these needed.
     pub cpu_seconds: f64,
     /// The results of these requests.
-    pub fate: FateRow,
+    pub fate: ResultsRow,
 }
 
 /// One client with its results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Client {
+pub struct ClientReport {
     /// The address of the client.
     pub address: IpAddr,
     /// The `User-Agent` of the client.
     pub agent: String,
     /// What the client looks like.
-    pub kind: Kind,
+    pub kind: ClientKind,
     /// The signs for this classification.
     pub why: Vec<&'static str>,
     /// The number of its requests.
@@ -181,7 +181,7 @@ pub struct Client {
     /// The CPU time that its requests needed.
     pub cpu_seconds: f64,
     /// The results of its requests.
-    pub fate: FateRow,
+    pub fate: ResultsRow,
 }
 
 /// Many addresses that behave as one client.
@@ -198,7 +198,7 @@ pub struct SwarmRow {
     /// The CPU time that these needed.
     pub cpu_seconds: f64,
     /// The results of these requests.
-    pub fate: FateRow,
+    pub fate: ResultsRow,
 }
 
 /// The decisions of a limit.
@@ -224,7 +224,7 @@ pub struct BucketRow {
     /// The name of the bucket, made of the values that the limit counts by.
     pub key: String,
     /// The results of the requests on which it decided.
-    pub fate: FateRow,
+    pub fate: ResultsRow,
     /// The number of requests that it would have held up or refused if its limit were not in shadow
     /// mode.
     pub would: u32,
@@ -232,7 +232,7 @@ pub struct BucketRow {
 
 /// The busiest minute.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Busiest {
+pub struct BusiestMinute {
     /// The beginning of the minute.
     pub at: f64,
     /// The number of requests that arrived.
@@ -244,27 +244,27 @@ pub struct Busiest {
     /// The maximum number of requests that ran at once without limits.
     pub running_max: usize,
     /// The results of clients that look like people.
-    pub people: Sides,
+    pub people: LimitComparison,
     /// The results of all other clients.
-    pub others: Sides,
+    pub others: LimitComparison,
 }
 
 /// A comparison of requests without and with limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Sides {
+pub struct LimitComparison {
     /// The number of requests.
     pub requests: usize,
     /// The durations without limits, as in the log.
-    pub without: Latency,
+    pub without: LatencySummary,
     /// The durations with the limits.
-    pub with: Latency,
+    pub with: LatencySummary,
     /// The number of requests that would have been refused.
     pub refused: usize,
 }
 
 /// The time from request to answer, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Latency {
+pub struct LatencySummary {
     /// The median.
     pub p50: f64,
     /// The 95th percentile.
@@ -275,7 +275,7 @@ pub struct Latency {
 
 /// Numbers over time, in slots of equal length.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Series {
+pub struct SeriesReport {
     /// The beginning of the first slot.
     pub begins: u64,
     /// The length of a slot in seconds.
@@ -285,10 +285,10 @@ pub struct Series {
     pub slots: Vec<(u64, f64, f64, u64, u64)>,
 }
 
-impl From<&Fate> for FateRow {
-    fn from(fate: &Fate) -> FateRow {
+impl From<&RequestResults> for ResultsRow {
+    fn from(fate: &RequestResults) -> ResultsRow {
         let at = |time: Time| (time != Time::ZERO).then(|| seconds(time));
-        FateRow {
+        ResultsRow {
             refused: fate.refused,
             held: fate.held,
             delayed: fate.delayed,
@@ -314,11 +314,11 @@ fn short(length: Nanos) -> f64 {
 }
 
 /// The input of a report, apart from the tally.
-pub struct Circumstances {
+pub struct ReportContext {
     /// The results of reading the logs.
-    pub accounts: Vec<Account>,
+    pub accounts: Vec<LogAccount>,
     /// The site against which the logs were played.
-    pub site: Site,
+    pub site: ReplaySite,
     /// Warnings about facts that limit the value of the report.
     pub warnings: Vec<String>,
     /// The maximum number of requests that ran at once, and that were in the queue at once.
@@ -326,23 +326,23 @@ pub struct Circumstances {
     /// The maximum number of clients in a list.
     pub rows: usize,
     /// The default action of the door.
-    pub action: evenkeel_core::limit::Action,
+    pub action: evenkeel_core::limit::LimitAction,
 }
 
-impl Report {
+impl ReplayReport {
     /// Makes the report: classifies the clients and adds up their results.
     #[must_use]
-    pub fn new(tally: &Tally, about: Circumstances) -> Report {
-        let signs = Signs::of(tally);
-        let judged = |visitor: &Visitor| signs.judge(visitor, tally.agents.name(visitor.agent));
-        let kinds: HashMap<IpAddr, Kind> =
+    pub fn new(tally: &ReplayTally, about: ReportContext) -> ReplayReport {
+        let signs = BehaviourSigns::of(tally);
+        let judged = |visitor: &ClientTally| signs.judge(visitor, tally.agents.name(visitor.agent));
+        let kinds: HashMap<IpAddr, ClientKind> =
             tally.visitors.iter().map(|(at, visitor)| (*at, judged(visitor).kind)).collect();
         let (clients, clients_left_out) = affected(tally, signs, about.rows);
         let action = about.action;
-        Report {
+        ReplayReport {
             schema: SCHEMA,
             version: env!("CARGO_PKG_VERSION"),
-            logs: about.accounts.into_iter().map(Log::from).collect(),
+            logs: about.accounts.into_iter().map(LogReport::from).collect(),
             warnings: about.warnings,
             all: sum(tally, about.peak),
             kinds: kind_rows(tally, &kinds),
@@ -352,7 +352,7 @@ impl Report {
             swarms: swarm_rows(tally, &kinds),
             limits: limit_rows(tally, action, about.rows),
             busiest: busiest(tally, &kinds, about.site.cpus),
-            suggestion: Suggestion::of(tally, &kinds),
+            suggestion: ShareSuggestion::of(tally, &kinds),
             series: series(tally),
             site: about.site,
         }
@@ -366,33 +366,34 @@ impl Report {
     }
 }
 
-impl From<Account> for Log {
-    fn from(account: Account) -> Log {
-        let Account { name, format, lines, requests, unread, example, cached, fault, .. } = account;
-        Log { name, format, lines, requests, unread, example, cached, fault }
+impl From<LogAccount> for LogReport {
+    fn from(account: LogAccount) -> LogReport {
+        let LogAccount { name, format, lines, requests, unread, example, cached, fault, .. } =
+            account;
+        LogReport { name, format, lines, requests, unread, example, cached, fault }
     }
 }
 
-fn sum(tally: &Tally, peak: (usize, usize)) -> Sum {
+fn sum(tally: &ReplayTally, peak: (usize, usize)) -> RequestTotals {
     let totals = &tally.totals;
-    Sum {
+    RequestTotals {
         from: seconds(totals.first),
         until: seconds(totals.last),
         requests: totals.requests,
         cpu_seconds: short(totals.needed),
         clients: tally.visitors.count() as u64 + tally.visitors.gone,
         passed: totals.passed,
-        fate: FateRow::from(&totals.fate),
+        fate: ResultsRow::from(&totals.fate),
         running_max: peak.0,
         waiting_max: peak.1,
     }
 }
 
-fn kind_rows(tally: &Tally, kinds: &HashMap<IpAddr, Kind>) -> Vec<KindRow> {
-    let rows = [Kind::People, Kind::Unclear, Kind::Robot].map(|kind| {
+fn kind_rows(tally: &ReplayTally, kinds: &HashMap<IpAddr, ClientKind>) -> Vec<KindRow> {
+    let rows = [ClientKind::People, ClientKind::Unclear, ClientKind::Robot].map(|kind| {
         let of_kind = tally.visitors.iter().filter(|(at, _)| kinds.get(at) == Some(&kind));
-        let visitors: Vec<&Visitor> = of_kind.map(|(_, visitor)| visitor).collect();
-        let mut fate = Fate::default();
+        let visitors: Vec<&ClientTally> = of_kind.map(|(_, visitor)| visitor).collect();
+        let mut fate = RequestResults::default();
         visitors.iter().for_each(|visitor| fate.join(&visitor.fate));
         let needed: u64 = visitors.iter().map(|visitor| visitor.needed.0).sum();
         KindRow {
@@ -401,16 +402,21 @@ fn kind_rows(tally: &Tally, kinds: &HashMap<IpAddr, Kind>) -> Vec<KindRow> {
             affected: visitors.iter().filter(|visitor| visitor.fate.felt() > 0).count() as u64,
             requests: visitors.iter().map(|visitor| u64::from(visitor.requests)).sum(),
             cpu_seconds: short(Nanos(needed)),
-            fate: FateRow::from(&fate),
+            fate: ResultsRow::from(&fate),
         }
     });
     rows.into()
 }
 
-fn client(tally: &Tally, signs: Signs, address: IpAddr, visitor: &Visitor) -> Client {
+fn client(
+    tally: &ReplayTally,
+    signs: BehaviourSigns,
+    address: IpAddr,
+    visitor: &ClientTally,
+) -> ClientReport {
     let agent = tally.agents.name(visitor.agent);
     let judgement = signs.judge(visitor, agent);
-    Client {
+    ClientReport {
         address,
         agent: evenkeel_core::classify::readable(agent.as_bytes()),
         kind: judgement.kind,
@@ -418,70 +424,78 @@ fn client(tally: &Tally, signs: Signs, address: IpAddr, visitor: &Visitor) -> Cl
         requests: visitor.requests,
         pages: visitor.pages,
         cpu_seconds: short(visitor.needed),
-        fate: FateRow::from(&visitor.fate),
+        fate: ResultsRow::from(&visitor.fate),
     }
 }
 
 /// All clients to which `weigh` gives a weight above zero, heaviest first, each with its weight.
-fn ranked(tally: &Tally, weigh: impl Fn(&Visitor) -> u64) -> Vec<(u64, IpAddr)> {
+fn ranked(tally: &ReplayTally, weigh: impl Fn(&ClientTally) -> u64) -> Vec<(u64, IpAddr)> {
     let weighed = tally.visitors.iter().map(|(at, visitor)| (weigh(visitor), *at));
     let mut all: Vec<_> = weighed.filter(|(weight, _)| *weight > 0).collect();
     all.sort_unstable_by(|(a, x), (b, y)| b.cmp(a).then_with(|| x.cmp(y)));
     all
 }
 
-fn rows_of(tally: &Tally, signs: Signs, ranked: &[(u64, IpAddr)]) -> Vec<Client> {
-    let known: HashMap<&IpAddr, &Visitor> = tally.visitors.iter().collect();
+fn rows_of(
+    tally: &ReplayTally,
+    signs: BehaviourSigns,
+    ranked: &[(u64, IpAddr)],
+) -> Vec<ClientReport> {
+    let known: HashMap<&IpAddr, &ClientTally> = tally.visitors.iter().collect();
     let rows = ranked.iter().filter_map(|(_, at)| Some((*at, *known.get(at)?)));
     rows.map(|(at, visitor)| client(tally, signs, at, visitor)).collect()
 }
 
-fn affected(tally: &Tally, signs: Signs, rows: usize) -> (Vec<Client>, usize) {
+fn affected(tally: &ReplayTally, signs: BehaviourSigns, rows: usize) -> (Vec<ClientReport>, usize) {
     let all = ranked(tally, |visitor| {
         let (felt, waited) = (u64::from(visitor.fate.felt()), visitor.fate.waited);
-        let much = if felt > 0 || waited >= MUCH { waited.0 / 1_000_000 } else { 0 };
+        let much = if felt > 0 || waited >= LISTED_WAIT_MIN { waited.0 / 1_000_000 } else { 0 };
         felt * 1_000 + much
     });
     let shown = all.len().min(rows);
     (rows_of(tally, signs, &all[..shown]), all.len() - shown)
 }
 
-fn heaviest(tally: &Tally, signs: Signs, rows: usize) -> Vec<Client> {
+fn heaviest(tally: &ReplayTally, signs: BehaviourSigns, rows: usize) -> Vec<ClientReport> {
     let all = ranked(tally, |visitor| visitor.needed.0);
     rows_of(tally, signs, &all[..all.len().min(rows)])
 }
 
-fn swarm_rows(tally: &Tally, kinds: &HashMap<IpAddr, Kind>) -> Vec<SwarmRow> {
-    let known: HashMap<&IpAddr, &Visitor> = tally.visitors.iter().collect();
+fn swarm_rows(tally: &ReplayTally, kinds: &HashMap<IpAddr, ClientKind>) -> Vec<SwarmRow> {
+    let known: HashMap<&IpAddr, &ClientTally> = tally.visitors.iter().collect();
     let row = |swarm: people::Swarm| {
         let members = || swarm.members.iter().filter_map(|at| known.get(at));
         let mut agents: HashMap<u32, usize> = HashMap::new();
         members().for_each(|visitor| *agents.entry(visitor.agent).or_default() += 1);
         let agent = agents.into_iter().max_by_key(|(agent, count)| (*count, *agent));
-        let mut fate = Fate::default();
+        let mut fate = RequestResults::default();
         members().for_each(|visitor| fate.join(&visitor.fate));
         SwarmRow {
             addresses: swarm.members.len(),
             agent: agent.map_or("", |(agent, _)| tally.agents.name(agent)).to_owned(),
             requests: members().map(|visitor| u64::from(visitor.requests)).sum(),
             cpu_seconds: short(Nanos(members().map(|visitor| visitor.needed.0).sum())),
-            fate: FateRow::from(&fate),
+            fate: ResultsRow::from(&fate),
             name: swarm.name,
         }
     };
     people::swarms(tally, kinds).into_iter().map(row).collect()
 }
 
-fn limit_rows(tally: &Tally, door: evenkeel_core::limit::Action, rows: usize) -> Vec<LimitRow> {
-    let row = |(limit, decided): (&evenkeel_core::limit::Limit, &super::tally::Decided)| {
-        let weight = |bucket: &Bucket| bucket.fate.felt().saturating_add(bucket.would);
+fn limit_rows(
+    tally: &ReplayTally,
+    door: evenkeel_core::limit::LimitAction,
+    rows: usize,
+) -> Vec<LimitRow> {
+    let row = |(limit, decided): (&evenkeel_core::limit::Limit, &super::tally::LimitDecisions)| {
+        let weight = |bucket: &BucketTally| bucket.fate.felt().saturating_add(bucket.would);
         let mut buckets: Vec<_> =
             decided.iter().map(|(_, bucket)| bucket).filter(|one| weight(one) > 0).collect();
         buckets
             .sort_unstable_by(|a, b| weight(b).cmp(&weight(a)).then_with(|| a.name.cmp(&b.name)));
         let first = buckets.iter().take(rows).map(|bucket| BucketRow {
             key: bucket.name.clone(),
-            fate: FateRow::from(&bucket.fate),
+            fate: ResultsRow::from(&bucket.fate),
             would: bucket.would,
         });
         LimitRow {
@@ -496,11 +510,12 @@ fn limit_rows(tally: &Tally, door: evenkeel_core::limit::Action, rows: usize) ->
     tally.limits.iter().zip(&tally.decided).map(row).collect()
 }
 
-fn busiest(tally: &Tally, kinds: &HashMap<IpAddr, Kind>, cpus: f64) -> Busiest {
+fn busiest(tally: &ReplayTally, kinds: &HashMap<IpAddr, ClientKind>, cpus: f64) -> BusiestMinute {
     let minute = tally.minutes.busiest();
-    let is_people = |kept: &&Kept| kinds.get(&kept.client) == Some(&Kind::People);
-    let (people, others): (Vec<&Kept>, Vec<&Kept>) = minute.kept.iter().partition(is_people);
-    Busiest {
+    let is_people = |kept: &&MinuteRequest| kinds.get(&kept.client) == Some(&ClientKind::People);
+    let (people, others): (Vec<&MinuteRequest>, Vec<&MinuteRequest>) =
+        minute.kept.iter().partition(is_people);
+    BusiestMinute {
         at: (minute.number * 60) as f64,
         requests: minute.requests,
         cpu_seconds: short(minute.needed),
@@ -511,8 +526,8 @@ fn busiest(tally: &Tally, kinds: &HashMap<IpAddr, Kind>, cpus: f64) -> Busiest {
     }
 }
 
-fn sides(kept: &[&Kept]) -> Sides {
-    Sides {
+fn sides(kept: &[&MinuteRequest]) -> LimitComparison {
+    LimitComparison {
         requests: kept.len(),
         without: latency(kept.iter().map(|one| one.without).collect()),
         with: latency(kept.iter().filter_map(|one| one.with).collect()),
@@ -520,20 +535,20 @@ fn sides(kept: &[&Kept]) -> Sides {
     }
 }
 
-fn latency(mut lengths: Vec<Nanos>) -> Latency {
+fn latency(mut lengths: Vec<Nanos>) -> LatencySummary {
     lengths.sort_unstable();
     let at = |part: f64| {
         let rank = (part * lengths.len() as f64) as usize;
         let rank = rank.min(lengths.len().saturating_sub(1));
         short(lengths.get(rank).copied().unwrap_or_default())
     };
-    Latency { p50: at(0.5), p95: at(0.95), max: at(1.0) }
+    LatencySummary { p50: at(0.5), p95: at(0.95), max: at(1.0) }
 }
 
-fn series(tally: &Tally) -> Series {
+fn series(tally: &ReplayTally) -> SeriesReport {
     let slots = tally.series.slots.iter().map(|slot| {
         (slot.requests, short(slot.needed), short(slot.passed), slot.waited, slot.refused)
     });
     let (begins, seconds) = (tally.series.begins, tally.series.seconds);
-    Series { begins, seconds, slots: slots.collect() }
+    SeriesReport { begins, seconds, slots: slots.collect() }
 }

@@ -6,7 +6,7 @@
 //! it. [`PLANTED`] lists all clients that are not people.
 
 use super::play::processors::Processors;
-use evenkeel_core::sim::random::{Length, Random};
+use evenkeel_core::sim::random::{RandomDuration, SimRandom};
 use evenkeel_core::units::{Nanos, SECOND, Time};
 use jiff::Timestamp;
 use std::cmp::Reverse;
@@ -16,7 +16,7 @@ use std::net::Ipv4Addr;
 
 /// The options of the generator.
 #[derive(Clone, Copy, Debug, clap::Args)]
-pub struct Options {
+pub struct SampleLogOptions {
     /// Approximate number of lines
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     #[arg(value_parser = clap::value_parser!(u64).range(1_000..=1_000_000_000))]
@@ -31,14 +31,14 @@ pub struct Options {
 }
 
 /// The number of processors of the site.
-pub const CPUS: f64 = 4.0;
+pub const SAMPLE_CPUS: f64 = 4.0;
 /// The beginning of the log: the first of October 2026.
-pub const BEGINS: Time = Time(1_790_812_800 * SECOND);
-const DAY: u64 = 86_400;
+pub const SAMPLE_LOG_START: Time = Time(1_790_812_800 * SECOND);
+const DAY_SECONDS: u64 = 86_400;
 
 /// A generated client, or group of clients, that is not a person.
 #[derive(Clone, Copy, Debug)]
-pub struct Planted {
+pub struct PlantedClient {
     /// Its name in a report: the address, the network or the agent.
     pub name: &'static str,
     /// Its `User-Agent`.
@@ -66,8 +66,8 @@ const OUTDATED: &str = "Mozilla/5.0 (Windows NT 6.1; WOW64) AppleWebKit/537.36 (
 
 /// All clients that are not people: a crawler that imitates a browser, one that does not, a swarm
 /// in one network and a swarm from all over the world.
-pub const PLANTED: [Planted; 4] = [
-    Planted {
+pub const PLANTED: [PlantedClient; 4] = [
+    PlantedClient {
         name: "203.0.113.7",
         agent: BROWSER,
         addresses: 1,
@@ -77,7 +77,7 @@ pub const PLANTED: [Planted; 4] = [
         permille: 40,
         from: 350,
     },
-    Planted {
+    PlantedClient {
         name: "198.51.100.20",
         agent: "Mozilla/5.0 (compatible; PlantedBot/1.0; +https://bot.example/)",
         addresses: 1,
@@ -87,7 +87,7 @@ pub const PLANTED: [Planted; 4] = [
         permille: 60,
         from: 0,
     },
-    Planted {
+    PlantedClient {
         name: "192.0.2.0/24",
         agent: BROWSER,
         addresses: 50,
@@ -97,7 +97,7 @@ pub const PLANTED: [Planted; 4] = [
         permille: 60,
         from: 600,
     },
-    Planted {
+    PlantedClient {
         name: OUTDATED,
         agent: OUTDATED,
         addresses: 400,
@@ -129,24 +129,24 @@ const FILES: [&str; 7] =
 
 /// The sender of a request. A robot requests its next page after the answer.
 #[derive(Clone, Copy)]
-enum Asker {
+enum SampleRequester {
     Nobody,
     Robot(usize),
 }
 
-struct Request {
+struct SampleRequest {
     address: Ipv4Addr,
     agent: &'static str,
     path: String,
     referrer: String,
     began: Time,
     status: u16,
-    asker: Asker,
+    asker: SampleRequester,
 }
 
 /// A person's visit.
 #[derive(Clone)]
-struct Visit {
+struct SampleVisit {
     address: Ipv4Addr,
     agent: &'static str,
     pages: u32,
@@ -154,7 +154,7 @@ struct Visit {
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+enum SampleEvent {
     /// A person begins a visit.
     Visit,
     /// A person opens a page.
@@ -168,15 +168,15 @@ enum Event {
     Robot(usize, u32),
 }
 
-struct Maker<W> {
-    options: Options,
-    chance: Random,
+struct SampleLogWriter<W> {
+    options: SampleLogOptions,
+    chance: SimRandom,
     now: Time,
-    agenda: BinaryHeap<Reverse<(Time, u64, Event)>>,
+    agenda: BinaryHeap<Reverse<(Time, u64, SampleEvent)>>,
     planned: u64,
     processors: Processors,
-    running: HashMap<u64, Request>,
-    visits: HashMap<u64, Visit>,
+    running: HashMap<u64, SampleRequest>,
+    visits: HashMap<u64, SampleVisit>,
     left: [u64; PLANTED.len()],
     /// The last second that was formatted, and its text.
     stamp: (u64, String),
@@ -188,14 +188,14 @@ struct Maker<W> {
 ///
 /// # Errors
 /// Returns the error of `out` if it cannot be written to.
-pub fn make(options: Options, out: impl Write) -> io::Result<u64> {
-    let mut maker = Maker {
+pub fn make(options: SampleLogOptions, out: impl Write) -> io::Result<u64> {
+    let mut maker = SampleLogWriter {
         options,
-        chance: Random::new(options.seed, 0),
-        now: BEGINS,
+        chance: SimRandom::new(options.seed, 0),
+        now: SAMPLE_LOG_START,
         agenda: BinaryHeap::new(),
         planned: 0,
-        processors: Processors::new(CPUS),
+        processors: Processors::new(SAMPLE_CPUS),
         running: HashMap::new(),
         visits: HashMap::new(),
         left: PLANTED.map(|planted| options.lines * planted.permille / 1_000),
@@ -209,25 +209,26 @@ pub fn make(options: Options, out: impl Write) -> io::Result<u64> {
     Ok(maker.lines)
 }
 
-impl<W: Write> Maker<W> {
+impl<W: Write> SampleLogWriter<W> {
     fn length(&self) -> Nanos {
-        Nanos::from_secs(self.options.days * DAY)
+        Nanos::from_secs(self.options.days * DAY_SECONDS)
     }
 
-    fn plan(&mut self, at: Time, event: Event) {
+    fn plan(&mut self, at: Time, event: SampleEvent) {
         self.planned += 1;
         self.agenda.push(Reverse((at, self.planned, event)));
     }
 
     fn open(&mut self) {
-        self.plan(BEGINS, Event::Visit);
+        self.plan(SAMPLE_LOG_START, SampleEvent::Visit);
         for (robot, planted) in PLANTED.iter().enumerate() {
             let from = Nanos(self.length().0 / 1_000 * planted.from);
             for address in 0..planted.addresses {
                 for _ in 0..planted.connections {
-                    let late = Length::Between(Nanos::ZERO, Nanos::from_millis(planted.think_ms));
-                    let at = BEGINS.plus(from).plus(self.chance.length(late));
-                    self.plan(at, Event::Robot(robot, address));
+                    let late =
+                        RandomDuration::Between(Nanos::ZERO, Nanos::from_millis(planted.think_ms));
+                    let at = SAMPLE_LOG_START.plus(from).plus(self.chance.length(late));
+                    self.plan(at, SampleEvent::Robot(robot, address));
                 }
             }
         }
@@ -250,13 +251,13 @@ impl<W: Write> Maker<W> {
         }
     }
 
-    fn happen(&mut self, event: Event) {
+    fn happen(&mut self, event: SampleEvent) {
         match event {
-            Event::Visit => self.come(),
-            Event::Page(visit) => self.page(visit),
-            Event::File(visit, file) => self.file(visit, file),
-            Event::Leave(visit) => drop(self.visits.remove(&visit)),
-            Event::Robot(robot, address) => self.crawl(robot, address),
+            SampleEvent::Visit => self.come(),
+            SampleEvent::Page(visit) => self.page(visit),
+            SampleEvent::File(visit, file) => self.file(visit, file),
+            SampleEvent::Leave(visit) => drop(self.visits.remove(&visit)),
+            SampleEvent::Robot(robot, address) => self.crawl(robot, address),
         }
     }
 
@@ -267,20 +268,21 @@ impl<W: Write> Maker<W> {
         let mean = self.length().0 / (lines / VISIT_LINES).max(1);
         let hour = self.now.0 / SECOND / 3_600 % 24;
         let night = if (1..7).contains(&hour) { 4 } else { 1 };
-        let gap = self.chance.length(Length::Exponential(Nanos(mean * 4 / 5 * night)));
+        let gap = self.chance.length(RandomDuration::Exponential(Nanos(mean * 4 / 5 * night)));
         let next = self.now.plus(gap);
-        if next.since(BEGINS) < self.length() {
-            self.plan(next, Event::Visit);
+        if next.since(SAMPLE_LOG_START) < self.length() {
+            self.plan(next, SampleEvent::Visit);
         }
         let person = self.chance.bits();
         let [first, b, c, d, agent, ..] = person.to_le_bytes();
         // An address outside the networks of the planted clients.
         let address = Ipv4Addr::new(20 + first % 160, b, c, d.max(1));
         let agent = AGENTS[usize::from(agent) % AGENTS.len()];
-        let pages = 1 + (self.chance.length(Length::Exponential(Nanos(4_000))).0 / 1_000) as u32;
-        let visit = Visit { address, agent, pages: pages.min(40), at: String::new() };
+        let pages =
+            1 + (self.chance.length(RandomDuration::Exponential(Nanos(4_000))).0 / 1_000) as u32;
+        let visit = SampleVisit { address, agent, pages: pages.min(40), at: String::new() };
         self.visits.insert(self.planned, visit);
-        self.plan(self.now, Event::Page(self.planned));
+        self.plan(self.now, SampleEvent::Page(self.planned));
     }
 
     fn page(&mut self, id: u64) {
@@ -294,18 +296,18 @@ impl<W: Write> Maker<W> {
         };
         visit.at.clone_from(&path);
         let visit = visit.clone();
-        let demand = Length::Between(Nanos::from_millis(15), Nanos::from_millis(75));
+        let demand = RandomDuration::Between(Nanos::from_millis(15), Nanos::from_millis(75));
         self.ask(&visit, path, referrer, demand);
         let files = 3 + (self.chance.bits() % 5) as u8;
         for file in 0..files {
-            let after = Length::Between(Nanos::from_millis(80), Nanos::from_millis(900));
+            let after = RandomDuration::Between(Nanos::from_millis(80), Nanos::from_millis(900));
             let at = self.now.plus(self.chance.length(after));
-            self.plan(at, Event::File(id, file));
+            self.plan(at, SampleEvent::File(id, file));
         }
-        let read = self.chance.length(Length::Exponential(Nanos::from_secs(25)));
+        let read = self.chance.length(RandomDuration::Exponential(Nanos::from_secs(25)));
         let next = self.now.plus(Nanos::from_secs(3)).plus(read);
         // After the last page its files are still to be fetched.
-        let event = if last { Event::Leave(id) } else { Event::Page(id) };
+        let event = if last { SampleEvent::Leave(id) } else { SampleEvent::Page(id) };
         self.plan(next, event);
     }
 
@@ -313,24 +315,24 @@ impl<W: Write> Maker<W> {
         let Some(visit) = self.visits.get(&id).cloned() else { return };
         let path = format!("/files/{}", FILES[usize::from(file) % FILES.len()]);
         let referrer = format!("https://example.org{}", visit.at);
-        self.ask(&visit, path, referrer, Length::Fixed(Nanos(300_000)));
+        self.ask(&visit, path, referrer, RandomDuration::Fixed(Nanos(300_000)));
     }
 
-    fn ask(&mut self, visit: &Visit, path: String, referrer: String, demand: Length) {
+    fn ask(&mut self, visit: &SampleVisit, path: String, referrer: String, demand: RandomDuration) {
         let (address, agent) = (visit.address, visit.agent);
-        let request = Request {
+        let request = SampleRequest {
             address,
             agent,
             path,
             referrer,
             began: self.now,
             status: 200,
-            asker: Asker::Nobody,
+            asker: SampleRequester::Nobody,
         };
         self.begin(request, demand);
     }
 
-    fn begin(&mut self, request: Request, demand: Length) {
+    fn begin(&mut self, request: SampleRequest, demand: RandomDuration) {
         self.planned += 1;
         let needed = self.chance.length(demand);
         self.running.insert(self.planned, request);
@@ -339,37 +341,37 @@ impl<W: Write> Maker<W> {
 
     fn crawl(&mut self, robot: usize, address: u32) {
         let planted = &PLANTED[robot];
-        if self.left[robot] == 0 || self.now.since(BEGINS) >= self.length() {
+        if self.left[robot] == 0 || self.now.since(SAMPLE_LOG_START) >= self.length() {
             return;
         }
         self.left[robot] -= 1;
         let page = self.chance.bits() % 100_000;
-        let request = Request {
+        let request = SampleRequest {
             address: planted.address(address),
             agent: planted.agent,
             path: format!("/search?q={page}"),
             referrer: "-".to_owned(),
             began: self.now,
             status: 200,
-            asker: Asker::Robot(robot),
+            asker: SampleRequester::Robot(robot),
         };
         let least = Nanos::from_millis(planted.page_ms / 2);
-        self.begin(request, Length::Between(least, Nanos(least.0 * 3)));
+        self.begin(request, RandomDuration::Between(least, Nanos(least.0 * 3)));
     }
 
     fn answered(&mut self, id: u64) -> io::Result<()> {
         let Some(request) = self.running.remove(&id) else { return Ok(()) };
         self.line(&request)?;
-        if let Asker::Robot(robot) = request.asker {
-            let think = Length::Exponential(Nanos::from_millis(PLANTED[robot].think_ms));
+        if let SampleRequester::Robot(robot) = request.asker {
+            let think = RandomDuration::Exponential(Nanos::from_millis(PLANTED[robot].think_ms));
             let at = self.now.plus(self.chance.length(think));
             let address = PLANTED[robot].number(request.address);
-            self.plan(at, Event::Robot(robot, address));
+            self.plan(at, SampleEvent::Robot(robot, address));
         }
         Ok(())
     }
 
-    fn line(&mut self, request: &Request) -> io::Result<()> {
+    fn line(&mut self, request: &SampleRequest) -> io::Result<()> {
         let second = self.now.0 / SECOND;
         if self.stamp.0 != second {
             let at = Timestamp::from_second(second as i64).unwrap_or_default();
@@ -377,7 +379,7 @@ impl<W: Write> Maker<W> {
         }
         self.lines += 1;
         let took = self.now.since(request.began).0 / 1_000_000;
-        let Request { address, agent, path, referrer, status, .. } = request;
+        let SampleRequest { address, agent, path, referrer, status, .. } = request;
         let bytes = 500 + path.len() * 37;
         writeln!(
             self.out,
@@ -390,7 +392,7 @@ impl<W: Write> Maker<W> {
     }
 }
 
-impl Planted {
+impl PlantedClient {
     /// The address of member number `number`.
     #[must_use]
     pub fn address(&self, number: u32) -> Ipv4Addr {

@@ -10,20 +10,20 @@ pub mod needs;
 pub mod series;
 pub mod visitor;
 
-use super::play::Outcome;
-use super::play::was::{Was, is_file};
-use agents::Agents;
-use bounded::Bounded;
-use evenkeel_core::classify::{self, Attributes};
+use super::play::ReplayOutcome;
+use super::play::was::{RecordedRequest, is_file};
+use agents::AgentNames;
+use bounded::BoundedMap;
+use evenkeel_core::classify::{self, RequestAttributes};
 use evenkeel_core::key::{KeyHash, network};
 use evenkeel_core::limit::Limit;
 use evenkeel_core::units::{Nanos, Time};
-use evenkeel_engine::Note;
-use minute::Minutes;
-use needs::{Buckets, Needs};
-use series::Series;
+use evenkeel_engine::PlaybackNote;
+use minute::MinuteTracker;
+use needs::{ShareBuckets, ShareNeeds};
+use series::TimeSeries;
 use std::net::IpAddr;
-use visitor::{Fate, Visitor};
+use visitor::{ClientTally, RequestResults};
 
 /// The maximum number of clients that are kept.
 const VISITORS_MAX: usize = 400_000;
@@ -33,35 +33,35 @@ const NETWORKS_MAX: usize = 100_000;
 const KEYS_MAX: usize = 20_000;
 
 /// The two sizes of networks, in bits of IPv4 and IPv6: those of the default limits.
-pub const SIZES: [(u8, u8); 2] = [(24, 48), (16, 32)];
+pub const NETWORK_SIZES: [(u8, u8); 2] = [(24, 48), (16, 32)];
 
 /// The decisions of one bucket of a limit.
 #[derive(Clone, Debug, Default)]
-pub struct Bucket {
+pub struct BucketTally {
     /// The name of the bucket, made of the values that the limit counts by.
     pub name: String,
     /// The results of the requests on which the bucket decided.
-    pub fate: Fate,
+    pub fate: RequestResults,
     /// The number of requests that it would have held up or refused if its limit were not in shadow
     /// mode.
     pub would: u32,
 }
 
 /// The decisions of one limit, by bucket.
-pub type Decided = Bounded<KeyHash, Bucket>;
+pub type LimitDecisions = BoundedMap<KeyHash, BucketTally>;
 
 /// All clients of a network together.
 #[derive(Clone, Debug, Default)]
-pub struct Network {
+pub struct NetworkTally {
     /// The CPU time that their requests needed.
     pub needed: Nanos,
     /// The shares that would have been enough.
-    pub needs: Needs,
+    pub needs: ShareNeeds,
 }
 
 /// The sums over all requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Totals {
+pub struct ReplayTotals {
     /// The number of requests.
     pub requests: u64,
     /// The CPU time that they needed.
@@ -79,62 +79,62 @@ pub struct Totals {
     /// The arrival of the last request.
     pub last: Time,
     /// The results of all requests.
-    pub fate: Fate,
+    pub fate: RequestResults,
 }
 
 /// All counts of a replay.
-pub struct Tally {
+pub struct ReplayTally {
     /// The sums over all requests.
-    pub totals: Totals,
+    pub totals: ReplayTotals,
     /// The counts of each client.
-    pub visitors: Bounded<IpAddr, Visitor>,
-    /// The counts of networks, in the order of [`SIZES`].
-    pub networks: [Bounded<IpAddr, Network>; SIZES.len()],
+    pub visitors: BoundedMap<IpAddr, ClientTally>,
+    /// The counts of networks, in the order of [`NETWORK_SIZES`].
+    pub networks: [BoundedMap<IpAddr, NetworkTally>; NETWORK_SIZES.len()],
     /// The names with which clients identify themselves.
-    pub agents: Agents,
+    pub agents: AgentNames,
     /// The limits of the door.
     pub limits: Vec<Limit>,
     /// The decisions of each limit, by bucket, in the order of `limits`.
-    pub decided: Vec<Decided>,
+    pub decided: Vec<LimitDecisions>,
     /// The numbers over time.
-    pub series: Series,
+    pub series: TimeSeries,
     /// The busiest minute.
-    pub minutes: Minutes,
-    buckets: Buckets,
+    pub minutes: MinuteTracker,
+    buckets: ShareBuckets,
 }
 
-impl Tally {
+impl ReplayTally {
     /// Makes an empty tally.
     #[must_use]
-    pub fn new(limits: Vec<Limit>, cpus: f64) -> Tally {
-        let networks = || Bounded::new(NETWORKS_MAX, |network: &Network| network.needed.0);
-        let felt = |bucket: &Bucket| u64::from(bucket.fate.felt()) + u64::from(bucket.would);
-        let decided = limits.iter().map(|_| Bounded::new(KEYS_MAX, felt)).collect();
-        let weight = |visitor: &Visitor| {
+    pub fn new(limits: Vec<Limit>, cpus: f64) -> ReplayTally {
+        let networks = || BoundedMap::new(NETWORKS_MAX, |network: &NetworkTally| network.needed.0);
+        let felt = |bucket: &BucketTally| u64::from(bucket.fate.felt()) + u64::from(bucket.would);
+        let decided = limits.iter().map(|_| BoundedMap::new(KEYS_MAX, felt)).collect();
+        let weight = |visitor: &ClientTally| {
             // Clients that were refused or had to wait are forgotten after all others.
             visitor.needed.0.saturating_add(u64::from(visitor.fate.felt()) << 32)
         };
-        Tally {
-            totals: Totals::default(),
-            visitors: Bounded::new(VISITORS_MAX, weight),
+        ReplayTally {
+            totals: ReplayTotals::default(),
+            visitors: BoundedMap::new(VISITORS_MAX, weight),
             networks: [networks(), networks()],
-            agents: Agents::default(),
+            agents: AgentNames::default(),
             limits,
             decided,
-            series: Series::default(),
-            minutes: Minutes::default(),
-            buckets: Buckets::new(cpus),
+            series: TimeSeries::default(),
+            minutes: MinuteTracker::default(),
+            buckets: ShareBuckets::new(cpus),
         }
     }
 
     /// Counts the arrival of request number `number`.
-    pub fn arrive(&mut self, number: u64, was: &Was) {
+    pub fn arrive(&mut self, number: u64, was: &RecordedRequest) {
         let (entry, needed) = (&was.entry, was.needed);
         let agent = self.agents.number(entry.agent());
         let (visitor, _) = self.visitors.entry(entry.address);
         visitor.arrive(was, agent);
         visitor.needs.add(&self.buckets, needed, entry.start);
-        for (networks, (v4, v6)) in self.networks.iter_mut().zip(SIZES) {
+        for (networks, (v4, v6)) in self.networks.iter_mut().zip(NETWORK_SIZES) {
             let (known, _) = networks.entry(network(entry.address, v4, v6));
             known.needed = known.needed.plus(needed);
             known.needs.add(&self.buckets, needed, entry.start);
@@ -154,7 +154,7 @@ impl Tally {
     }
 
     /// Counts the result of a request that arrived before.
-    pub fn over(&mut self, outcome: &Outcome) {
+    pub fn over(&mut self, outcome: &ReplayOutcome) {
         self.totals.fate.add(outcome);
         let decisive = outcome.decisive();
         self.totals.passed += u64::from(decisive.is_none());
@@ -172,7 +172,7 @@ impl Tally {
     }
 
     /// The bucket that made the decision in `note`.
-    fn bucket(&mut self, outcome: &Outcome, note: &Note) -> Option<&mut Bucket> {
+    fn bucket(&mut self, outcome: &ReplayOutcome, note: &PlaybackNote) -> Option<&mut BucketTally> {
         let key = note.reason.key;
         let place = usize::from(key.limit);
         let (limit, decided) = (self.limits.get(place)?, self.decided.get_mut(place)?);

@@ -7,13 +7,13 @@
 //! events, so a peer that floods this instance is slowed down by its own connection. Which
 //! connections exist is decided in `mesh`.
 
-use super::wire::{self, FRAME_BYTES_MAX, HELLO_BYTES_MAX, Hello};
+use super::wire::{self, FRAME_BYTES_MAX, HELLO_BYTES_MAX, MeshHello};
 use crate::traffic::Traffic;
-use crate::{Event, LinkId};
+use crate::{LinkId, TransportEvent};
 use arc_swap::ArcSwap;
 use bytes::{Bytes, BytesMut};
 use evenkeel_telemetry::registry::Counter;
-use evenkeel_tls::{Ends, nobody_in_particular};
+use evenkeel_tls::{PeerTlsConfigs, any_peer_name};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ const READ_BYTES: usize = 16 * 1024;
 
 /// The timeouts and intervals of a connection.
 #[derive(Clone, Copy, Debug)]
-pub struct Timing {
+pub struct MeshTimeouts {
     /// The timeout for connecting to one address.
     pub connect: Duration,
     /// The timeout for the TLS handshake and the greetings.
@@ -53,9 +53,9 @@ pub struct Timing {
     pub again_max: Duration,
 }
 
-impl Default for Timing {
-    fn default() -> Timing {
-        Timing {
+impl Default for MeshTimeouts {
+    fn default() -> MeshTimeouts {
+        MeshTimeouts {
             connect: Duration::from_secs(3),
             handshake: Duration::from_secs(5),
             beat: Duration::from_secs(5),
@@ -69,24 +69,24 @@ impl Default for Timing {
 
 /// The protection of connections.
 #[derive(Clone)]
-pub enum Security {
+pub enum MeshSecurity {
     /// No protection: only addresses of this machine are allowed.
     Plain,
     /// TLS 1.3 with certificates on both ends.
-    Tls(Arc<ArcSwap<Ends>>),
+    Tls(Arc<ArcSwap<PeerTlsConfigs>>),
 }
 
 /// A stream of bytes, with or without TLS.
-pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+pub trait MeshStream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> MeshStream for T {}
 
 /// A connection on which both sides have greeted.
-pub struct Greeted {
-    stream: Box<dyn Stream>,
+pub struct GreetedConnection {
+    stream: Box<dyn MeshStream>,
     /// The bytes read after the greeting.
     rest: BytesMut,
     /// The greeting of the peer.
-    pub hello: Hello,
+    pub hello: MeshHello,
     /// The address of the peer.
     pub address: SocketAddr,
     /// The connection's serial number if this instance made it; `None` if the peer did.
@@ -94,7 +94,7 @@ pub struct Greeted {
 }
 
 /// The reason why a connection failed or ended, for display.
-pub type Why = String;
+pub type CloseReason = String;
 
 /// Secures and greets an accepted connection.
 ///
@@ -103,18 +103,18 @@ pub type Why = String;
 pub async fn accept(
     stream: TcpStream,
     address: SocketAddr,
-    security: Security,
-    own: Hello,
-    timing: Timing,
-) -> Result<Greeted, Why> {
+    security: MeshSecurity,
+    own: MeshHello,
+    timing: MeshTimeouts,
+) -> Result<GreetedConnection, CloseReason> {
     let greeted = async {
         let _ = stream.set_nodelay(true);
         match security {
-            Security::Plain if !address.ip().to_canonical().is_loopback() => {
+            MeshSecurity::Plain if !address.ip().to_canonical().is_loopback() => {
                 Err("not of this machine, and there is neither `secret_file` nor `tls`".to_owned())
             }
-            Security::Plain => greet(Box::new(stream), address, own, None).await,
-            Security::Tls(ends) => {
+            MeshSecurity::Plain => greet(Box::new(stream), address, own, None).await,
+            MeshSecurity::Tls(ends) => {
                 let acceptor = TlsAcceptor::from(Arc::clone(&ends.load().server));
                 let stream = acceptor.accept(stream).await.map_err(|error| said(&error))?;
                 greet(Box::new(stream), address, own, None).await
@@ -131,11 +131,11 @@ pub async fn accept(
 /// The reason why there is no connection.
 pub async fn dial(
     address: SocketAddr,
-    security: Security,
-    own: Hello,
-    timing: Timing,
-) -> Result<Greeted, Why> {
-    if matches!(security, Security::Plain) && !address.ip().to_canonical().is_loopback() {
+    security: MeshSecurity,
+    own: MeshHello,
+    timing: MeshTimeouts,
+) -> Result<GreetedConnection, CloseReason> {
+    if matches!(security, MeshSecurity::Plain) && !address.ip().to_canonical().is_loopback() {
         return Err("beyond this machine it needs `secret_file` or `tls`".to_owned());
     }
     let stream = match timeout(timing.connect, TcpStream::connect(address)).await {
@@ -146,10 +146,10 @@ pub async fn dial(
         let _ = stream.set_nodelay(true);
         let serial = Some(own.serial);
         match security {
-            Security::Plain => greet(Box::new(stream), address, own, serial).await,
-            Security::Tls(ends) => {
+            MeshSecurity::Plain => greet(Box::new(stream), address, own, serial).await,
+            MeshSecurity::Tls(ends) => {
                 let connector = TlsConnector::from(Arc::clone(&ends.load().client));
-                let connected = connector.connect(nobody_in_particular(), stream).await;
+                let connected = connector.connect(any_peer_name(), stream).await;
                 let stream = connected.map_err(|error| said(&error))?;
                 greet(Box::new(stream), address, own, serial).await
             }
@@ -161,20 +161,20 @@ pub async fn dial(
 
 /// Exchanges the greetings. Both sides send first, so neither waits for the other.
 async fn greet(
-    mut stream: Box<dyn Stream>,
+    mut stream: Box<dyn MeshStream>,
     address: SocketAddr,
-    own: Hello,
+    own: MeshHello,
     dialled: Option<u64>,
-) -> Result<Greeted, Why> {
+) -> Result<GreetedConnection, CloseReason> {
     stream.write_all(&own.encode()).await.map_err(|error| said(&error))?;
     stream.flush().await.map_err(|error| said(&error))?;
     let mut rest = BytesMut::with_capacity(READ_BYTES);
     loop {
         let taken = wire::take(&mut rest, HELLO_BYTES_MAX);
         // A frame longer than any greeting is not a greeting.
-        if let Some(frame) = taken.map_err(|_| wire::Fault::Foreign.to_string())? {
-            let hello = Hello::decode(&frame).map_err(|fault| fault.to_string())?;
-            return Ok(Greeted { stream, rest, hello, address, dialled });
+        if let Some(frame) = taken.map_err(|_| wire::MeshFrameError::Foreign.to_string())? {
+            let hello = MeshHello::decode(&frame).map_err(|fault| fault.to_string())?;
+            return Ok(GreetedConnection { stream, rest, hello, address, dialled });
         }
         if stream.read_buf(&mut rest).await.map_err(|error| said(&error))? == 0 {
             return Err("it went away without a greeting".to_owned());
@@ -183,7 +183,7 @@ async fn greet(
 }
 
 /// An error of a stream, for display. The text of a TLS error is the most useful one.
-fn said(error: &io::Error) -> Why {
+fn said(error: &io::Error) -> CloseReason {
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match tls {
         Some(tls) => format!("TLS: {tls}"),
@@ -193,26 +193,29 @@ fn said(error: &io::Error) -> Why {
 }
 
 /// The sending end of a connection's queue of frames.
-pub struct Outgoing {
+pub struct FrameSender {
     queue: mpsc::Sender<Bytes>,
     bytes: Arc<AtomicUsize>,
 }
 
 /// The receiving end of a connection's queue of frames.
-pub struct Queue {
+pub struct FrameReceiver {
     queue: mpsc::Receiver<Bytes>,
     bytes: Arc<AtomicUsize>,
 }
 
 /// Makes a queue of frames and returns both ends.
 #[must_use]
-pub fn queue() -> (Outgoing, Queue) {
+pub fn queue() -> (FrameSender, FrameReceiver) {
     let (sender, receiver) = mpsc::channel(QUEUED_FRAMES_MAX);
     let bytes = Arc::new(AtomicUsize::new(0));
-    (Outgoing { queue: sender, bytes: Arc::clone(&bytes) }, Queue { queue: receiver, bytes })
+    (
+        FrameSender { queue: sender, bytes: Arc::clone(&bytes) },
+        FrameReceiver { queue: receiver, bytes },
+    )
 }
 
-impl Outgoing {
+impl FrameSender {
     /// Adds a frame to the queue. Returns whether there was room.
     #[must_use]
     pub fn put(&self, frame: Bytes) -> bool {
@@ -229,33 +232,33 @@ impl Outgoing {
     }
 }
 
-impl Queue {
+impl FrameReceiver {
     fn taken(&self, frame: &Bytes) {
         self.bytes.fetch_sub(frame.len(), Relaxed);
     }
 }
 
 /// The parts that a connection task works with.
-pub struct Carrier {
+pub struct MeshCarrier {
     /// The id of the link.
     pub link: LinkId,
     /// The channel for received frames.
-    pub events: mpsc::Sender<Event>,
+    pub events: mpsc::Sender<TransportEvent>,
     /// The frames to write.
-    pub queue: Queue,
+    pub queue: FrameReceiver,
     /// The order to end, with a reason. A dropped sender ends the connection too.
-    pub close: oneshot::Receiver<Why>,
+    pub close: oneshot::Receiver<CloseReason>,
     /// The timeouts of the connection.
-    pub timing: Timing,
+    pub timing: MeshTimeouts,
     /// The counters of bytes and frames.
     pub traffic: Traffic,
 }
 
-impl Carrier {
+impl MeshCarrier {
     /// Carries frames in both directions until the connection ends. Returns the reason.
-    pub async fn carry(self, greeted: Greeted) -> Why {
-        let Carrier { link, events, queue, close, timing, traffic } = self;
-        let Greeted { stream, rest, .. } = greeted;
+    pub async fn carry(self, greeted: GreetedConnection) -> CloseReason {
+        let MeshCarrier { link, events, queue, close, timing, traffic } = self;
+        let GreetedConnection { stream, rest, .. } = greeted;
         let (reader, writer) = tokio::io::split(stream);
         tokio::select! {
             why = read(reader, rest, (link, events), timing, traffic.read) => why,
@@ -266,19 +269,19 @@ impl Carrier {
 }
 
 async fn read(
-    mut reader: ReadHalf<Box<dyn Stream>>,
+    mut reader: ReadHalf<Box<dyn MeshStream>>,
     mut buffer: BytesMut,
-    (link, events): (LinkId, mpsc::Sender<Event>),
-    timing: Timing,
+    (link, events): (LinkId, mpsc::Sender<TransportEvent>),
+    timing: MeshTimeouts,
     bytes: Counter,
-) -> Why {
+) -> CloseReason {
     loop {
         loop {
             match wire::take(&mut buffer, FRAME_BYTES_MAX) {
                 Ok(None) => break,
                 Ok(Some(frame)) if frame.is_empty() => {}
                 Ok(Some(frame)) => {
-                    if events.send(Event::Frame { link, bytes: frame }).await.is_err() {
+                    if events.send(TransportEvent::Frame { link, bytes: frame }).await.is_err() {
                         return "nobody listens".to_owned();
                     }
                 }
@@ -296,11 +299,11 @@ async fn read(
 }
 
 async fn write(
-    mut writer: WriteHalf<Box<dyn Stream>>,
-    mut queue: Queue,
-    timing: Timing,
+    mut writer: WriteHalf<Box<dyn MeshStream>>,
+    mut queue: FrameReceiver,
+    timing: MeshTimeouts,
     bytes: Counter,
-) -> Why {
+) -> CloseReason {
     let mut buffer = BytesMut::new();
     loop {
         buffer.clear();

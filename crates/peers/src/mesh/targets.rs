@@ -10,7 +10,7 @@
 
 use super::wire::Instance;
 use crate::LinkId;
-use crate::discover::{ADDRESSES_MAX, Found};
+use crate::discover::{ADDRESSES_MAX, DiscoveredPeers};
 use aws_lc_rs::rand;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -22,31 +22,31 @@ use tokio::time::Instant;
 const PLACES_MAX: usize = 4 * ADDRESSES_MAX;
 /// The pause before a place that led to this instance itself is tried again. By then it may lead to
 /// another instance.
-const OURSELVES: Duration = Duration::from_secs(600);
+const OWN_PLACE_DELAY: Duration = Duration::from_secs(600);
 
 /// The number of failures in a row from which on they are logged.
-const TOLD_AFTER: u32 = 3;
+const LOGGED_FAILURES_MIN: u32 = 3;
 
 /// A place where an instance may be reached.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum MeshPlace {
     /// A configured host and port. A host name is resolved at each attempt.
     Name(String),
     /// A discovered address.
     Address(SocketAddr),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for MeshPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Name(name) => f.write_str(name),
-            Place::Address(address) => write!(f, "{address}"),
+            MeshPlace::Name(name) => f.write_str(name),
+            MeshPlace::Address(address) => write!(f, "{address}"),
         }
     }
 }
 
 /// The state of a place.
-struct Target {
+struct MeshTarget {
     /// The time of the next attempt; `None` during an attempt.
     due: Option<Instant>,
     failures: u32,
@@ -57,40 +57,40 @@ struct Target {
 }
 
 /// All places, configured and discovered.
-pub struct Targets {
-    places: HashMap<Place, Target>,
+pub struct MeshTargets {
+    places: HashMap<MeshPlace, MeshTarget>,
     /// The addresses that each source of discovery has found.
     found: HashMap<usize, Vec<SocketAddr>>,
-    named: HashSet<Place>,
+    named: HashSet<MeshPlace>,
     again: Duration,
     again_max: Duration,
     own: Instance,
 }
 
-impl Targets {
+impl MeshTargets {
     /// Makes places for these configured names, all of them due. `again` is the first pause,
     /// `again_max` the longest.
     pub fn new(
         names: Vec<String>,
         (again, again_max): (Duration, Duration),
         own: Instance,
-    ) -> Targets {
-        let named: HashSet<Place> = names.into_iter().map(Place::Name).collect();
+    ) -> MeshTargets {
+        let named: HashSet<MeshPlace> = names.into_iter().map(MeshPlace::Name).collect();
         let due = evenkeel_runtime::clock::Clock::deadline(Duration::ZERO);
-        let places = named.iter().map(|place| (place.clone(), Target::new(due))).collect();
-        Targets { places, found: HashMap::new(), named, again, again_max, own }
+        let places = named.iter().map(|place| (place.clone(), MeshTarget::new(due))).collect();
+        MeshTargets { places, found: HashMap::new(), named, again, again_max, own }
     }
 
     /// Replaces the addresses of a source of discovery.
-    pub fn found(&mut self, found: Found, now: Instant) {
+    pub fn found(&mut self, found: DiscoveredPeers, now: Instant) {
         self.found.insert(found.source, found.addresses);
-        let all: HashSet<Place> =
-            self.found.values().flatten().copied().map(Place::Address).collect();
+        let all: HashSet<MeshPlace> =
+            self.found.values().flatten().copied().map(MeshPlace::Address).collect();
         let named = &self.named;
         self.places.retain(|place, _| named.contains(place) || all.contains(place));
         for place in all {
             if self.places.len() < PLACES_MAX {
-                self.places.entry(place).or_insert_with(|| Target::new(now));
+                self.places.entry(place).or_insert_with(|| MeshTarget::new(now));
             }
         }
     }
@@ -101,7 +101,7 @@ impl Targets {
     }
 
     /// Returns the places to try now, and marks them as being tried.
-    pub fn take_due(&mut self, linked: &HashMap<Instance, LinkId>, now: Instant) -> Vec<Place> {
+    pub fn take_due(&mut self, linked: &HashMap<Instance, LinkId>, now: Instant) -> Vec<MeshPlace> {
         let mut due = Vec::new();
         for (place, target) in &mut self.places {
             if target.is_wanted(linked) && target.due.is_some_and(|at| at <= now) {
@@ -115,7 +115,7 @@ impl Targets {
     /// Records that a place has led to `instance`. `met` is an error if the instance was refused.
     pub fn reached(
         &mut self,
-        place: &Place,
+        place: &MeshPlace,
         instance: Instance,
         met: Result<(), String>,
         now: Instant,
@@ -124,7 +124,7 @@ impl Targets {
             return self.failed(place, &why, now);
         }
         let own = instance == self.own;
-        let pause = if own { OURSELVES } else { self.pause(0) };
+        let pause = if own { OWN_PLACE_DELAY } else { self.pause(0) };
         let Some(target) = self.places.get_mut(place) else { return };
         target.due = Some(now + pause);
         target.instance = Some(instance);
@@ -134,14 +134,14 @@ impl Targets {
     }
 
     /// Records that a place could not be reached.
-    pub fn failed(&mut self, place: &Place, why: &str, now: Instant) {
+    pub fn failed(&mut self, place: &MeshPlace, why: &str, now: Instant) {
         let failures = self.places.get(place).map_or(0, |target| target.failures);
         let pause = self.pause(failures);
         let Some(target) = self.places.get_mut(place) else { return };
         target.due = Some(now + pause);
         target.failures = failures.saturating_add(1);
         target.instance = None;
-        if target.told != why && target.failures >= TOLD_AFTER {
+        if target.told != why && target.failures >= LOGGED_FAILURES_MIN {
             why.clone_into(&mut target.told);
             tracing::warn!(target: "evenkeel::peers", %place, why, "cannot reach a peer yet");
         }
@@ -161,9 +161,9 @@ impl Targets {
     }
 }
 
-impl Target {
-    fn new(due: Instant) -> Target {
-        Target { due: Some(due), failures: 0, instance: None, told: String::new() }
+impl MeshTarget {
+    fn new(due: Instant) -> MeshTarget {
+        MeshTarget { due: Some(due), failures: 0, instance: None, told: String::new() }
     }
 
     fn is_wanted(&self, linked: &HashMap<Instance, LinkId>) -> bool {
@@ -184,13 +184,13 @@ fn pause(again: Duration, again_max: Duration, failures: u32) -> Duration {
 mod tests {
     use super::*;
 
-    fn of(names: &[&str]) -> Targets {
+    fn of(names: &[&str]) -> MeshTargets {
         let names = names.iter().map(ToString::to_string).collect();
-        Targets::new(names, (Duration::from_millis(250), Duration::from_secs(15)), [0; 16])
+        MeshTargets::new(names, (Duration::from_millis(250), Duration::from_secs(15)), [0; 16])
     }
 
-    fn place(name: &str) -> Place {
-        Place::Name(name.to_owned())
+    fn place(name: &str) -> MeshPlace {
+        MeshPlace::Name(name.to_owned())
     }
 
     #[test]
@@ -232,7 +232,7 @@ mod tests {
         let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let mut find = |source, ports: &[u16]| {
             let addresses = ports.iter().map(|port| at(*port)).collect();
-            targets.found(Found { source, addresses }, now);
+            targets.found(DiscoveredPeers { source, addresses }, now);
             let mut places: Vec<_> = targets.places.keys().map(ToString::to_string).collect();
             places.sort();
             places.join(" ")

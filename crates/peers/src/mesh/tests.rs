@@ -1,19 +1,19 @@
 //! Meshes of two and three instances in one process, over real sockets, with strangers, floods and
 //! slow readers.
 
-use super::connection::{Security, Timing};
-use super::wire::{self, Hello, Instance};
-use super::{Plan, start};
+use super::connection::{MeshSecurity, MeshTimeouts};
+use super::wire::{self, Instance, MeshHello};
+use super::{MeshPlan, start};
 use crate::traffic::Traffic;
-use crate::{BOUNDS, Event, LinkId, Order, Transport};
+use crate::{BOUNDS, LinkId, RunningTransport, TransportEvent, TransportOrder};
 use arc_swap::ArcSwap;
 use bytes::{Bytes, BytesMut};
-use evenkeel_config::settings::peers::Join;
-use evenkeel_config::source::files::Files;
+use evenkeel_config::settings::peers::PeerTarget;
+use evenkeel_config::source::files::WatchedFiles;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::registry::Registry;
 use evenkeel_testing::authority::Authority;
-use evenkeel_tls::live::Live;
+use evenkeel_tls::live::LiveValue;
 use evenkeel_tls::{peers, peers_by_secret};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 /// One instance, and the events that it has received.
 struct Node {
-    transport: Transport,
+    transport: RunningTransport,
     address: SocketAddr,
     traffic: Traffic,
     /// The open links, and whether each is fresh.
@@ -37,15 +37,15 @@ struct Node {
     refused: Vec<String>,
 }
 
-fn plan(name: u8, security: Security, join: &[SocketAddr]) -> Plan {
-    let timing = Timing {
+fn plan(name: u8, security: MeshSecurity, join: &[SocketAddr]) -> MeshPlan {
+    let timing = MeshTimeouts {
         again: Duration::from_millis(10),
         again_max: Duration::from_millis(200),
-        ..Timing::default()
+        ..MeshTimeouts::default()
     };
-    Plan {
+    MeshPlan {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-        join: join.iter().map(|address| Join::One(address.to_string())).collect(),
+        join: join.iter().map(|address| PeerTarget::One(address.to_string())).collect(),
         mdns: false,
         name_servers: Vec::new(),
         cluster: "test".to_owned(),
@@ -59,15 +59,16 @@ fn plan(name: u8, security: Security, join: &[SocketAddr]) -> Plan {
     }
 }
 
-fn by_secret(secret: &str) -> Security {
+fn by_secret(secret: &str) -> MeshSecurity {
     let ends = peers_by_secret(secret.as_bytes(), "test").expect("a key");
-    Security::Tls(Arc::new(ArcSwap::from_pointee(ends)))
+    MeshSecurity::Tls(Arc::new(ArcSwap::from_pointee(ends)))
 }
 
-fn by_certificate(authority: &Authority) -> Security {
-    let ends =
-        peers(&Files::new(authority.peer("peer")).read().expect("readable")).expect("usable").value;
-    Security::Tls(Arc::new(ArcSwap::from_pointee(ends)))
+fn by_certificate(authority: &Authority) -> MeshSecurity {
+    let ends = peers(&WatchedFiles::new(authority.peer("peer")).read().expect("readable"))
+        .expect("usable")
+        .value;
+    MeshSecurity::Tls(Arc::new(ArcSwap::from_pointee(ends)))
 }
 
 fn run(test: impl Future<Output = ()>) {
@@ -83,7 +84,7 @@ async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
 }
 
 impl Node {
-    async fn start(plan: Plan) -> Node {
+    async fn start(plan: MeshPlan) -> Node {
         let traffic = plan.traffic.clone();
         let (transport, address) = start(plan).await.expect("it starts");
         let (links, frames) = (BTreeMap::new(), Vec::new());
@@ -91,18 +92,20 @@ impl Node {
         Node { transport, address, traffic, links, frames, downs, refused }
     }
 
-    fn note(&mut self, event: Event) {
+    fn note(&mut self, event: TransportEvent) {
         match event {
-            Event::Up { link, fresh, .. } => assert_eq!(self.links.insert(link, fresh), None),
-            Event::Frame { link, bytes } => {
+            TransportEvent::Up { link, fresh, .. } => {
+                assert_eq!(self.links.insert(link, fresh), None)
+            }
+            TransportEvent::Frame { link, bytes } => {
                 assert!(self.links.contains_key(&link), "a frame of a link that is not there");
                 self.frames.push((link, bytes));
             }
-            Event::Down { link, why } => {
+            TransportEvent::Down { link, why } => {
                 assert!(self.links.remove(&link).is_some());
                 self.downs.push(why);
             }
-            Event::Refused { why, .. } => self.refused.push(why),
+            TransportEvent::Refused { why, .. } => self.refused.push(why),
         }
     }
 
@@ -123,7 +126,7 @@ impl Node {
 
     fn send(&self, frame: &'static [u8]) {
         for link in self.links.keys() {
-            let order = Order::Send { link: *link, bytes: Bytes::from_static(frame) };
+            let order = TransportOrder::Send { link: *link, bytes: Bytes::from_static(frame) };
             self.transport.orders.try_send(order).expect("room");
         }
     }
@@ -143,7 +146,8 @@ impl Node {
 fn two_meet_and_frames_arrive_whole_and_in_order() {
     run(async {
         let authority = Authority::new();
-        for security in [Security::Plain, by_secret("0123456789abcdef"), by_certificate(&authority)]
+        for security in
+            [MeshSecurity::Plain, by_secret("0123456789abcdef"), by_certificate(&authority)]
         {
             let mut a = Node::start(plan(1, security.clone(), &[])).await;
             let mut b = Node::start(plan(2, security, &[a.address])).await;
@@ -155,7 +159,7 @@ fn two_meet_and_frames_arrive_whole_and_in_order() {
             b.send(b"one");
             b.transport
                 .orders
-                .try_send(Order::Send { link, bytes: longest.clone() })
+                .try_send(TransportOrder::Send { link, bytes: longest.clone() })
                 .expect("room");
             b.send(b"three");
             a.hears(b"three").await;
@@ -176,7 +180,7 @@ fn two_that_connect_to_each_other_and_three_that_know_some_have_one_link_each() 
         for name in [1, 2, 3] {
             // Each instance joins all of them, itself included.
             let listen = ports[usize::from(name) - 1];
-            let plan = Plan { listen, ..plan(name, by_secret("0123456789abcdef"), &ports) };
+            let plan = MeshPlan { listen, ..plan(name, by_secret("0123456789abcdef"), &ports) };
             nodes.push(Node::start(plan).await);
         }
         // A frame on a connection that gives way to another is lost, so frames are sent repeatedly.
@@ -214,7 +218,8 @@ fn peers_go_and_come_back() {
         let mut a = Node::start(plan(1, secret.clone(), &[port])).await;
         for name in [2, 3] {
             // The second one is another instance at the same address.
-            let mut b = Node::start(Plan { listen: port, ..plan(name, secret.clone(), &[]) }).await;
+            let mut b =
+                Node::start(MeshPlan { listen: port, ..plan(name, secret.clone(), &[]) }).await;
             a.linked(1).await;
             b.linked(1).await;
             assert!(a.links.values().all(|fresh| *fresh));
@@ -225,11 +230,11 @@ fn peers_go_and_come_back() {
             a.linked(0).await;
         }
         assert_eq!(a.downs.len(), 2);
-        let mut b = Node::start(Plan { listen: port, ..plan(2, secret, &[]) }).await;
+        let mut b = Node::start(MeshPlan { listen: port, ..plan(2, secret, &[]) }).await;
         a.linked(1).await;
         assert!(a.links.values().all(|fresh| !fresh), "it was here before");
         let link = *a.links.keys().next().expect("linked");
-        a.transport.orders.try_send(Order::Drop { link }).expect("room");
+        a.transport.orders.try_send(TransportOrder::Drop { link }).expect("room");
         b.until("the end of the link", |b| !b.downs.is_empty()).await;
     });
 }
@@ -239,18 +244,18 @@ fn strangers_are_refused_and_harm_nobody() {
     run(async {
         let (ours, theirs) = (Authority::new(), Authority::new());
         let secret = || by_secret("0123456789abcdef");
-        let cluster = |plan: Plan| Plan { cluster: "other".to_owned(), ..plan };
+        let cluster = |plan: MeshPlan| MeshPlan { cluster: "other".to_owned(), ..plan };
         for (good, stranger, why) in [
             (secret(), plan(2, by_secret("0123456789abcdeF"), &[]), "TLS: "),
             (by_certificate(&ours), plan(2, by_certificate(&theirs), &[]), "TLS: "),
             (by_certificate(&ours), plan(2, secret(), &[]), "TLS: "),
-            (secret(), plan(2, Security::Plain, &[]), "TLS: "),
+            (secret(), plan(2, MeshSecurity::Plain, &[]), "TLS: "),
             (by_certificate(&ours), cluster(plan(2, by_certificate(&ours), &[])), "`other`"),
-            (Security::Plain, cluster(plan(2, Security::Plain, &[])), "`other`"),
+            (MeshSecurity::Plain, cluster(plan(2, MeshSecurity::Plain, &[])), "`other`"),
         ] {
             let mut a = Node::start(plan(1, good.clone(), &[])).await;
-            let join = vec![Join::One(a.address.to_string())];
-            let mut stranger = Node::start(Plan { join, ..stranger }).await;
+            let join = vec![PeerTarget::One(a.address.to_string())];
+            let mut stranger = Node::start(MeshPlan { join, ..stranger }).await;
             a.until("a stranger", |a| a.refused.iter().any(|refused| refused.contains(why))).await;
             let mut b = Node::start(plan(3, good, &[a.address])).await;
             b.linked(1).await;
@@ -267,7 +272,7 @@ fn strangers_are_refused_and_harm_nobody() {
 #[test]
 fn garbage_and_scanners_take_no_place_for_long() {
     run(async {
-        for security in [Security::Plain, by_secret("0123456789abcdef")] {
+        for security in [MeshSecurity::Plain, by_secret("0123456789abcdef")] {
             let mut slow = plan(1, security.clone(), &[]);
             slow.timing.handshake = Duration::from_secs(1);
             let mut a = Node::start(slow).await;
@@ -302,7 +307,7 @@ fn garbage_and_scanners_take_no_place_for_long() {
 /// A hand-made peer of a mesh without TLS.
 async fn by_hand(to: SocketAddr, instance: Instance, serial: u64) -> TcpStream {
     let mut stream = TcpStream::connect(to).await.expect("it listens");
-    let hello = Hello { instance, serial, cluster: "test".to_owned() };
+    let hello = MeshHello { instance, serial, cluster: "test".to_owned() };
     stream.write_all(&hello.encode()).await.expect("sent");
     let mut read = BytesMut::new();
     while wire::take(&mut read, wire::HELLO_BYTES_MAX).expect("short").is_none() {
@@ -314,7 +319,7 @@ async fn by_hand(to: SocketAddr, instance: Instance, serial: u64) -> TcpStream {
 #[test]
 fn of_two_connections_by_one_instance_the_later_stays() {
     run(async {
-        let mut a = Node::start(plan(9, Security::Plain, &[])).await;
+        let mut a = Node::start(plan(9, MeshSecurity::Plain, &[])).await;
         let mut second = by_hand(a.address, [2; 16], 2).await;
         a.linked(1).await;
         let mut third = by_hand(a.address, [2; 16], 3).await;
@@ -339,7 +344,7 @@ fn of_two_connections_by_one_instance_the_later_stays() {
 fn a_flood_waits_and_others_are_heard() {
     run(async {
         const FRAMES: u32 = 5_000;
-        let mut a = Node::start(plan(9, Security::Plain, &[])).await;
+        let mut a = Node::start(plan(9, MeshSecurity::Plain, &[])).await;
         let mut flood = by_hand(a.address, [2; 16], 1).await;
         let flooding = tokio::spawn(async move {
             for n in 0..FRAMES {
@@ -357,7 +362,7 @@ fn a_flood_waits_and_others_are_heard() {
             }
         };
         soon("the channel is full", full).await;
-        let mut b = Node::start(plan(3, Security::Plain, &[a.address])).await;
+        let mut b = Node::start(plan(3, MeshSecurity::Plain, &[a.address])).await;
         b.linked(1).await;
         b.send(b"hello");
         a.hears(b"hello").await;
@@ -372,7 +377,7 @@ fn a_flood_waits_and_others_are_heard() {
 #[test]
 fn who_does_not_read_loses_frames_and_then_the_connection() {
     run(async {
-        let mut slow = plan(9, Security::Plain, &[]);
+        let mut slow = plan(9, MeshSecurity::Plain, &[]);
         slow.timing.write = Duration::from_millis(500);
         slow.timing.silence = Duration::from_secs(3_600);
         let mut a = Node::start(slow).await;
@@ -382,7 +387,7 @@ fn who_does_not_read_loses_frames_and_then_the_connection() {
         let bytes = Bytes::from(vec![0; wire::FRAME_BYTES_MAX]);
         let drown = async {
             while a.downs.is_empty() {
-                let order = Order::Send { link, bytes: bytes.clone() };
+                let order = TransportOrder::Send { link, bytes: bytes.clone() };
                 a.transport.orders.send(order).await.expect("it runs");
                 while let Ok(event) = a.transport.events.try_recv() {
                     a.note(event);
@@ -399,7 +404,7 @@ fn who_does_not_read_loses_frames_and_then_the_connection() {
 fn a_silent_connection_is_given_up_and_an_idle_one_is_not() {
     run(async {
         let quick = |name, join: &[SocketAddr]| {
-            let mut plan = plan(name, Security::Plain, join);
+            let mut plan = plan(name, MeshSecurity::Plain, join);
             plan.timing.silence = Duration::from_secs(4);
             plan.timing.beat = Duration::from_millis(200);
             plan
@@ -448,13 +453,13 @@ fn all_addresses_of_a_name_are_found_and_those_that_come_later() {
         let mut others = Vec::new();
         for last in [1, 2, 3] {
             let listen = SocketAddr::from(([127, 0, 0, last], port));
-            let plan = Plan { listen, ..plan(last, secret.clone(), &[]) };
+            let plan = MeshPlan { listen, ..plan(last, secret.clone(), &[]) };
             others.push(Node::start(plan).await);
         }
         let answer = Arc::new(parking_lot::Mutex::new(vec![[127, 0, 0, 1], [127, 0, 0, 2]]));
-        let join = vec![Join::Dns(format!("peers.example:{port}"))];
+        let join = vec![PeerTarget::Dns(format!("peers.example:{port}"))];
         let name_servers = vec![name_server(Arc::clone(&answer)).await];
-        let mut a = Node::start(Plan { join, name_servers, ..plan(9, secret, &[]) }).await;
+        let mut a = Node::start(MeshPlan { join, name_servers, ..plan(9, secret, &[]) }).await;
         a.linked(2).await;
         answer.lock().push([127, 0, 0, 3]);
         a.linked(3).await;
@@ -476,13 +481,13 @@ fn instances_of_one_machine_find_each_other_by_multicast_dns() {
         let cluster = format!("test-{}", free().port());
         let ends = || {
             let ends = peers_by_secret(b"0123456789abcdef", &cluster).expect("a key");
-            Security::Tls(Arc::new(ArcSwap::from_pointee(ends)))
+            MeshSecurity::Tls(Arc::new(ArcSwap::from_pointee(ends)))
         };
         let found = |name| {
             let mut own = [name; 16];
             own[..8].copy_from_slice(&Clock::start().now().0.to_be_bytes());
             let cluster = cluster.clone();
-            Plan { mdns: true, cluster, instance: own, ..plan(name, ends(), &[]) }
+            MeshPlan { mdns: true, cluster, instance: own, ..plan(name, ends(), &[]) }
         };
         let mut a = Node::start(found(1)).await;
         let mut b = Node::start(found(2)).await;
@@ -497,10 +502,10 @@ fn a_mesh_takes_over_certificates_when_their_files_change() {
         let (ours, theirs) = (Authority::new(), Authority::new());
         let (clock, registry) = (Clock::start(), Registry::default());
         let paths = ours.peer("peer");
-        let live = Live::load("peers", paths.clone(), peers, clock.now(), &registry);
+        let live = LiveValue::load("peers", paths.clone(), peers, clock.now(), &registry);
         let live = live.expect("usable");
-        let security = Security::Tls(live.running());
-        let mut a = Node::start(Plan { live: Some(live), ..plan(1, security, &[]) }).await;
+        let security = MeshSecurity::Tls(live.running());
+        let mut a = Node::start(MeshPlan { live: Some(live), ..plan(1, security, &[]) }).await;
         let mut b = Node::start(plan(2, by_certificate(&ours), &[a.address])).await;
         b.linked(1).await;
         let mut c = Node::start(plan(3, by_certificate(&theirs), &[a.address])).await;

@@ -14,18 +14,18 @@ pub const FRAME_BYTES_MAX: usize = 16 * 1024;
 /// The longest greeting, in bytes.
 pub const HELLO_BYTES_MAX: usize = 96;
 /// The size of the length prefix, in bytes.
-const PREFIX: usize = 4;
+const PREFIX_BYTES: usize = 4;
 /// The first bytes of a greeting: three letters and the version.
 const MAGIC: [u8; 4] = *b"TGM\x01";
 /// The length of a greeting without the cluster's name.
-const HELLO_HEAD: usize = 4 + 16 + 8;
+const HELLO_HEAD_BYTES: usize = 4 + 16 + 8;
 
 /// The name of an instance: random, and valid until the process ends.
 pub type Instance = [u8; 16];
 
 /// Why received bytes cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum MeshFrameError {
     /// A frame of this length is longer than allowed.
     #[error("a frame of {0} bytes is too long")]
     Long(usize),
@@ -36,7 +36,7 @@ pub enum Fault {
 
 /// The greeting that each side sends first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hello {
+pub struct MeshHello {
     /// The name of the sender.
     pub instance: Instance,
     /// The serial number of the connection among those that the sender made; 0 if the sender
@@ -46,7 +46,7 @@ pub struct Hello {
     pub cluster: String,
 }
 
-impl Hello {
+impl MeshHello {
     /// Encodes the greeting, with its length prefix.
     #[must_use]
     pub fn encode(&self) -> BytesMut {
@@ -63,17 +63,20 @@ impl Hello {
     /// Decodes a greeting from the first frame.
     ///
     /// # Errors
-    /// [`Fault::Foreign`]
-    pub fn decode(mut frame: &[u8]) -> Result<Hello, Fault> {
-        if frame.len() < HELLO_HEAD || frame.len() > HELLO_BYTES_MAX || !frame.starts_with(&MAGIC) {
-            return Err(Fault::Foreign);
+    /// [`MeshFrameError::Foreign`]
+    pub fn decode(mut frame: &[u8]) -> Result<MeshHello, MeshFrameError> {
+        if frame.len() < HELLO_HEAD_BYTES
+            || frame.len() > HELLO_BYTES_MAX
+            || !frame.starts_with(&MAGIC)
+        {
+            return Err(MeshFrameError::Foreign);
         }
         frame.advance(MAGIC.len());
         let mut instance = Instance::default();
         frame.copy_to_slice(&mut instance);
         let serial = frame.get_u64();
-        let cluster = str::from_utf8(frame).map_err(|_| Fault::Foreign)?.to_owned();
-        Ok(Hello { instance, serial, cluster })
+        let cluster = str::from_utf8(frame).map_err(|_| MeshFrameError::Foreign)?.to_owned();
+        Ok(MeshHello { instance, serial, cluster })
     }
 }
 
@@ -86,19 +89,19 @@ pub fn put(out: &mut BytesMut, frame: &[u8]) {
 /// Takes the next whole frame out of the input; `None` if more input is needed.
 ///
 /// # Errors
-/// [`Fault::Long`] if the frame has more than `max` bytes. The connection is useless then.
-pub fn take(read: &mut BytesMut, max: usize) -> Result<Option<Bytes>, Fault> {
-    let Some(prefix) = read.first_chunk::<PREFIX>() else { return Ok(None) };
+/// [`MeshFrameError::Long`] if the frame has more than `max` bytes. The connection is useless then.
+pub fn take(read: &mut BytesMut, max: usize) -> Result<Option<Bytes>, MeshFrameError> {
+    let Some(prefix) = read.first_chunk::<PREFIX_BYTES>() else { return Ok(None) };
     let length = u32::from_be_bytes(*prefix) as usize;
     if length > max {
-        return Err(Fault::Long(length));
+        return Err(MeshFrameError::Long(length));
     }
-    if read.len() < PREFIX + length {
+    if read.len() < PREFIX_BYTES + length {
         return Ok(None);
     }
     // Copied, because a waiting frame must not keep the whole input buffer alive.
-    let frame = Bytes::copy_from_slice(&read[PREFIX..PREFIX + length]);
-    read.advance(PREFIX + length);
+    let frame = Bytes::copy_from_slice(&read[PREFIX_BYTES..PREFIX_BYTES + length]);
+    read.advance(PREFIX_BYTES + length);
     Ok(Some(frame))
 }
 
@@ -106,8 +109,8 @@ pub fn take(read: &mut BytesMut, max: usize) -> Result<Option<Bytes>, Fault> {
 mod tests {
     use super::*;
 
-    fn hello() -> Hello {
-        Hello { instance: [7; 16], serial: 3, cluster: "default".to_owned() }
+    fn hello() -> MeshHello {
+        MeshHello { instance: [7; 16], serial: 3, cluster: "default".to_owned() }
     }
 
     #[test]
@@ -115,9 +118,9 @@ mod tests {
         let mut wire = hello().encode();
         assert_eq!(&wire[..8], b"\0\0\0\x23TGM\x01");
         let frame = take(&mut wire, HELLO_BYTES_MAX).expect("short").expect("whole");
-        assert_eq!(Hello::decode(&frame), Ok(hello()));
-        let longest = Hello { cluster: "x".repeat(63), ..hello() }.encode();
-        assert!(longest.len() <= PREFIX + HELLO_BYTES_MAX);
+        assert_eq!(MeshHello::decode(&frame), Ok(hello()));
+        let longest = MeshHello { cluster: "x".repeat(63), ..hello() }.encode();
+        assert!(longest.len() <= PREFIX_BYTES + HELLO_BYTES_MAX);
     }
 
     #[test]
@@ -132,7 +135,10 @@ mod tests {
             frames.extend(take(&mut read, 5).expect("short"));
         }
         assert_eq!(frames, [&b"one"[..], b"", b"three"]);
-        assert_eq!(take(&mut BytesMut::from(&b"GET / HT"[..]), 5), Err(Fault::Long(0x4745_5420)));
+        assert_eq!(
+            take(&mut BytesMut::from(&b"GET / HT"[..]), 5),
+            Err(MeshFrameError::Long(0x4745_5420))
+        );
     }
 
     #[test]
@@ -142,7 +148,7 @@ mod tests {
             while let Ok(Some(frame)) = take(&mut read, 64) {
                 assert!(frame.len() <= 64);
             }
-            if let Ok(hello) = Hello::decode(bytes) {
+            if let Ok(hello) = MeshHello::decode(bytes) {
                 let mut wire = hello.encode();
                 let again = take(&mut wire, HELLO_BYTES_MAX).expect("short").expect("whole");
                 assert_eq!(again, bytes);

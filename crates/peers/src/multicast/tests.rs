@@ -1,10 +1,10 @@
 //! Groups on the loopback network of this machine: which messages are received, refused and
 //! recognised as replayed.
 
-use super::{FRAME_BYTES_MAX, Plan, start};
-use crate::seal::{OVERHEAD, Seal};
+use super::{FRAME_BYTES_MAX, MulticastPlan, start};
+use crate::seal::{GroupSeal, OVERHEAD_BYTES};
 use crate::traffic::Traffic;
-use crate::{Event, LinkId, Order, Transport};
+use crate::{LinkId, RunningTransport, TransportEvent, TransportOrder};
 use bytes::Bytes;
 use evenkeel_runtime::clock::Clock;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -15,43 +15,43 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const SECRET: &str = "0123456789abcdef";
 
 /// A group with a port that was free a moment ago.
-fn plan() -> Plan {
+fn plan() -> MulticastPlan {
     let port = UdpSocket::bind("127.0.0.1:0").and_then(|s| s.local_addr()).expect("a port").port();
     let group = SocketAddr::from((Ipv4Addr::new(239, 255, 70, 46), port));
-    Plan { group, interface: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), hops: 1 }
+    MulticastPlan { group, interface: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), hops: 1 }
 }
 
-fn seal(name: u8, secret: &str) -> Seal {
+fn seal(name: u8, secret: &str) -> GroupSeal {
     let now = Clock::start().now().0 / 1_000_000;
-    Seal::new(secret.as_bytes(), "test", [name; 16], 8, now).expect("a key")
+    GroupSeal::new(secret.as_bytes(), "test", [name; 16], 8, now).expect("a key")
 }
 
-fn node(plan: Plan, name: u8, secret: &str, traffic: &Traffic) -> Transport {
+fn node(plan: MulticastPlan, name: u8, secret: &str, traffic: &Traffic) -> RunningTransport {
     start(plan, seal(name, secret), Clock::start(), traffic.clone()).expect("it starts")
 }
 
-async fn next(transport: &mut Transport) -> Event {
+async fn next(transport: &mut RunningTransport) -> TransportEvent {
     let event = tokio::time::timeout(DEADLINE, transport.events.recv()).await;
     event.expect("an event in time").expect("it runs")
 }
 
 /// The link of a transport that has just started.
-async fn up(transport: &mut Transport) -> LinkId {
+async fn up(transport: &mut RunningTransport) -> LinkId {
     match next(transport).await {
-        Event::Up { link, .. } => link,
+        TransportEvent::Up { link, .. } => link,
         other => panic!("{other:?}"),
     }
 }
 
-async fn hear(transport: &mut Transport) -> Bytes {
+async fn hear(transport: &mut RunningTransport) -> Bytes {
     match next(transport).await {
-        Event::Frame { bytes, .. } => bytes,
+        TransportEvent::Frame { bytes, .. } => bytes,
         other => panic!("{other:?}"),
     }
 }
 
-fn send(transport: &Transport, link: LinkId, frame: &[u8]) {
-    let order = Order::Send { link, bytes: Bytes::copy_from_slice(frame) };
+fn send(transport: &RunningTransport, link: LinkId, frame: &[u8]) {
+    let order = TransportOrder::Send { link, bytes: Bytes::copy_from_slice(frame) };
     transport.orders.try_send(order).expect("room");
 }
 
@@ -84,7 +84,7 @@ fn all_of_a_group_hear_each_other_and_not_themselves() {
             send(&nodes[0].0, nodes[0].1, b"again");
             assert_eq!(hear(&mut nodes[1].0).await, &b"again"[..]);
             assert_eq!(traffic.dropped.get(), 2);
-            let sent = longest.len() + 3 + 5 + 3 * OVERHEAD;
+            let sent = longest.len() + 3 + 5 + 3 * OVERHEAD_BYTES;
             assert_eq!(traffic.written.get(), sent as u64);
         }
     });
@@ -118,8 +118,12 @@ fn forged_and_replayed_datagrams_change_nothing() {
         ] {
             say(message);
             match next(&mut node).await {
-                Event::Refused { why, .. } => assert!(why.starts_with(told), "{why}, not {told}"),
-                Event::Frame { bytes, .. } => assert!(told.is_empty() && bytes == b"good"[..]),
+                TransportEvent::Refused { why, .. } => {
+                    assert!(why.starts_with(told), "{why}, not {told}")
+                }
+                TransportEvent::Frame { bytes, .. } => {
+                    assert!(told.is_empty() && bytes == b"good"[..])
+                }
                 other => panic!("{other:?}"),
             }
         }
@@ -157,7 +161,8 @@ fn a_flood_loses_what_has_no_room_and_is_counted() {
 fn a_group_of_ipv6_on_loopback() {
     run(async {
         let group = SocketAddr::new("ff15::7946".parse().expect("a group"), plan().group.port());
-        let plan = Plan { group, interface: Some(IpAddr::V6(Ipv6Addr::LOCALHOST)), hops: 1 };
+        let plan =
+            MulticastPlan { group, interface: Some(IpAddr::V6(Ipv6Addr::LOCALHOST)), hops: 1 };
         let traffic = Traffic::default();
         let mut a = match start(plan, seal(1, SECRET), Clock::start(), traffic.clone()) {
             Ok(transport) => transport,
@@ -177,7 +182,8 @@ fn a_group_of_ipv6_on_loopback() {
             heard = hear(&mut b) => assert_eq!(heard, &b"six"[..]),
             () = counted => assert!(b.events.is_empty()),
         }
-        let elsewhere = Plan { interface: Some("fd00::1".parse().expect("an address")), ..plan };
+        let elsewhere =
+            MulticastPlan { interface: Some("fd00::1".parse().expect("an address")), ..plan };
         let refused = start(elsewhere, seal(3, SECRET), Clock::start(), traffic);
         assert!(refused.is_err_and(|error| error.to_string().contains("`interface`")));
     });

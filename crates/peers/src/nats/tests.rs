@@ -1,10 +1,10 @@
 //! Tests with a real nats-server of their own: frames, strangers, credentials, and the death of the
 //! server.
 
-use super::{Plan, start};
-use crate::seal::Seal;
+use super::{NatsPlan, start};
+use crate::seal::GroupSeal;
 use crate::traffic::Traffic;
-use crate::{Event, LinkId, Order, Transport};
+use crate::{LinkId, RunningTransport, TransportEvent, TransportOrder};
 use bytes::Bytes;
 use evenkeel_config::settings::peers::{NatsServer, PeersTls};
 use evenkeel_runtime::clock::Clock;
@@ -46,7 +46,7 @@ fn free() -> u16 {
 }
 
 struct Node {
-    transport: Transport,
+    transport: RunningTransport,
     traffic: Traffic,
     link: LinkId,
 }
@@ -55,20 +55,20 @@ impl Node {
     async fn start(port: u16, name: u8, secret: &str, credentials: Option<&str>) -> Node {
         let servers = vec![NatsServer { tls: false, authority: format!("127.0.0.1:{port}") }];
         let credentials = credentials.map(str::to_owned);
-        Node::of(Plan { servers, credentials, ..Plan::default() }, name, secret).await
+        Node::of(NatsPlan { servers, credentials, ..NatsPlan::default() }, name, secret).await
     }
 
-    async fn of(plan: Plan, name: u8, secret: &str) -> Node {
+    async fn of(plan: NatsPlan, name: u8, secret: &str) -> Node {
         evenkeel_tls::install();
         let (clock, traffic) = (Clock::start(), Traffic::default());
         let now = clock.now().0 / 1_000_000;
-        let seal = Seal::new(secret.as_bytes(), "test", [name; 16], 8, now).expect("a key");
-        let plan = Plan { cluster: "test".to_owned(), ..plan };
+        let seal = GroupSeal::new(secret.as_bytes(), "test", [name; 16], 8, now).expect("a key");
+        let plan = NatsPlan { cluster: "test".to_owned(), ..plan };
         let transport = start(plan, seal, clock, traffic.clone()).await.expect("it starts");
         Node { transport, traffic, link: LinkId(0) }
     }
 
-    async fn next(&mut self) -> Event {
+    async fn next(&mut self) -> TransportEvent {
         let event = tokio::time::timeout(DEADLINE, self.transport.events.recv()).await;
         event.expect("an event in time").expect("it runs")
     }
@@ -76,19 +76,19 @@ impl Node {
     async fn up(&mut self) {
         loop {
             match self.next().await {
-                Event::Up { link, .. } => return self.link = link,
-                Event::Down { .. } | Event::Frame { .. } => {}
-                Event::Refused { why, .. } => panic!("{why}"),
+                TransportEvent::Up { link, .. } => return self.link = link,
+                TransportEvent::Down { .. } | TransportEvent::Frame { .. } => {}
+                TransportEvent::Refused { why, .. } => panic!("{why}"),
             }
         }
     }
 
     async fn down(&mut self) {
-        while !matches!(self.next().await, Event::Down { .. }) {}
+        while !matches!(self.next().await, TransportEvent::Down { .. }) {}
     }
 
     fn send(&self, frame: &'static [u8]) {
-        let order = Order::Send { link: self.link, bytes: Bytes::from_static(frame) };
+        let order = TransportOrder::Send { link: self.link, bytes: Bytes::from_static(frame) };
         self.transport.orders.try_send(order).expect("room");
     }
 
@@ -102,10 +102,12 @@ impl Node {
                     tokio::time::timeout(pause, other.transport.events.recv()).await
                 {
                     match event.expect("it runs") {
-                        Event::Frame { bytes, link } if bytes == frame && link == other.link => {
+                        TransportEvent::Frame { bytes, link }
+                            if bytes == frame && link == other.link =>
+                        {
                             return;
                         }
-                        Event::Up { link, .. } => other.link = link,
+                        TransportEvent::Up { link, .. } => other.link = link,
                         _ => {}
                     }
                 }
@@ -138,8 +140,10 @@ fn frames_pass_and_a_stranger_is_not_believed() {
                 stranger.send(b"lies");
                 let event = tokio::time::timeout(Duration::from_millis(100), a.next()).await;
                 match event {
-                    Ok(Event::Refused { why, .. }) => return assert!(why.starts_with("forged")),
-                    Ok(Event::Frame { bytes, .. }) => assert_ne!(bytes, b"lies"[..]),
+                    Ok(TransportEvent::Refused { why, .. }) => {
+                        return assert!(why.starts_with("forged"));
+                    }
+                    Ok(TransportEvent::Frame { bytes, .. }) => assert_ne!(bytes, b"lies"[..]),
                     _ => {}
                 }
             }
@@ -213,10 +217,10 @@ fn a_server_under_tls_shows_a_certificate_and_wants_one() {
         let _server = Server::start(port, &wanted);
         let plan = |authority: &Authority| {
             let [cert, key] = authority.sign("client", &Wish::default());
-            Plan {
+            NatsPlan {
                 servers: vec![NatsServer { tls: true, authority: format!("127.0.0.1:{port}") }],
                 tls: Some(PeersTls { cert, key, ca: authority.ca() }),
-                ..Plan::default()
+                ..NatsPlan::default()
             }
         };
         let mut stranger = Node::of(plan(&theirs), 3, SECRET).await;

@@ -3,7 +3,7 @@
 //! The connection used last is used first, so connections that are not needed grow old and are
 //! closed. Nothing here crosses threads. Retries are in `exchange.rs`.
 
-use crate::wire::Connection;
+use crate::wire::Http1Connection;
 use std::cell::RefCell;
 use std::task::{Context, Waker};
 
@@ -17,16 +17,16 @@ const IDLE_MAX: usize = 512;
 pub(super) const IDLE_MS: u64 = 30_000;
 
 #[derive(Default)]
-pub(super) struct Pool(RefCell<Vec<Idle>>);
+pub(super) struct Http1Pool(RefCell<Vec<IdleConnection>>);
 
-struct Idle {
-    wire: Box<Connection>,
+struct IdleConnection {
+    wire: Box<Http1Connection>,
     since: u64,
 }
 
-impl Pool {
+impl Http1Pool {
     /// Takes a connection that is ready now, for the task of `cx`.
-    pub(super) fn take(&self, cx: &mut Context<'_>) -> Option<Box<Connection>> {
+    pub(super) fn take(&self, cx: &mut Context<'_>) -> Option<Box<Http1Connection>> {
         let mut idle = self.0.borrow_mut();
         let mut at = idle.len();
         while at > 0 {
@@ -41,22 +41,22 @@ impl Pool {
     }
 
     /// Returns a connection to the pool, if another request may follow on it.
-    pub(super) fn put(&self, mut wire: Box<Connection>, now: u64) {
-        if !wire.may_stay() {
+    pub(super) fn put(&self, mut wire: Box<Http1Connection>, now: u64) {
+        if !wire.check_reusable() {
             return;
         }
         let mut idle = self.0.borrow_mut();
         if idle.len() >= IDLE_MAX {
             idle.remove(0);
         }
-        idle.push(Idle { wire, since: now });
+        idle.push(IdleConnection { wire, since: now });
     }
 
     /// Drops connections that are old or closed.
     pub(super) fn prune(&self, now: u64) {
         let mut cx = Context::from_waker(Waker::noop());
-        let young = |idle: &Idle| now.saturating_sub(idle.since) < IDLE_MS;
-        let open = |idle: &mut Idle| idle.wire.poll_ready(&mut cx).is_some();
+        let young = |idle: &IdleConnection| now.saturating_sub(idle.since) < IDLE_MS;
+        let open = |idle: &mut IdleConnection| idle.wire.poll_ready(&mut cx).is_some();
         let mut open = open;
         self.0.borrow_mut().retain_mut(|idle| young(idle) && open(idle));
     }

@@ -4,13 +4,13 @@
 //!
 //! What is sent on it: `wire.rs`. Which backend: `backends.rs`.
 
-use super::sessions::{Making, Next};
-use super::{Backend, Manner};
-use crate::exchange::Failure;
-use crate::wire::ends::Stream;
-use crate::wire::{Call, Connection, Session, Wire};
-use crate::worker::{Site, Worker};
-use evenkeel_config::settings::Scheme;
+use super::sessions::{SessionChoice, SessionTurn};
+use super::{ConnectionSharing, UpstreamBackend};
+use crate::exchange::UpstreamFailure;
+use crate::wire::ends::UpstreamStream;
+use crate::wire::{Http1Connection, Http2Session, StreamCall, UpstreamWire};
+use crate::worker::{ProxyConfigSnapshot, ProxyWorker};
+use evenkeel_config::settings::BackendScheme;
 use evenkeel_telemetry::counts::BackendFault;
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -22,130 +22,139 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 /// The ALPN names of HTTP/1.1 and HTTP/2.
-const HTTP1: &[u8] = b"http/1.1";
-const HTTP2: &[u8] = b"h2";
+const ALPN_HTTP1: &[u8] = b"http/1.1";
+const ALPN_HTTP2: &[u8] = b"h2";
 
 /// Returns a connection to this backend, and whether it has been used before. `switches`: the
 /// request asks for another protocol, which needs a connection of its own.
 pub(crate) async fn connection(
-    worker: &Worker,
-    site: &Site,
-    backend: &Rc<Backend>,
+    worker: &ProxyWorker,
+    site: &ProxyConfigSnapshot,
+    backend: &Rc<UpstreamBackend>,
     switches: bool,
-) -> Result<(Wire, bool), Failure> {
+) -> Result<(UpstreamWire, bool), UpstreamFailure> {
     if let Some(wire) = poll_fn(|cx| Poll::Ready(backend.idle(cx, switches))).await {
         return Ok((wire, true));
     }
     let making = match backend.may_share(switches) {
         false => None,
         true => match backend.sessions.next().await {
-            Next::Take(session) => return Ok((Wire::Stream(Call::new(&session, backend)), true)),
-            Next::Failed => return Err(Failure::new(BackendFault::Connect)),
-            Next::Make(making) => Some(making),
+            SessionChoice::Take(session) => {
+                return Ok((UpstreamWire::Stream(StreamCall::new(&session, backend)), true));
+            }
+            SessionChoice::Failed => return Err(UpstreamFailure::new(BackendFault::Connect)),
+            SessionChoice::Make(making) => Some(making),
         },
     };
     match Box::pin(made(worker, site, backend, switches)).await {
-        Ok(made) => Ok((backend.has_made(made, switches), false)),
+        Ok(made) => Ok((backend.register_connection(made, switches), false)),
         Err(failure) => {
-            making.into_iter().for_each(Making::failed);
+            making.into_iter().for_each(SessionTurn::failed);
             Err(failure)
         }
     }
 }
 
-impl Backend {
+impl UpstreamBackend {
     /// Records the new connection, so that other requests can share it if it is HTTP/2.
-    fn has_made(self: &Rc<Backend>, made: Made, switches: bool) -> Wire {
+    fn register_connection(
+        self: &Rc<UpstreamBackend>,
+        made: NewConnection,
+        switches: bool,
+    ) -> UpstreamWire {
         if !switches {
-            self.shares.set(matches!(made, Made::Session(_)));
+            self.shares.set(matches!(made, NewConnection::Session(_)));
         }
         match made {
-            Made::Connection(connection) => Wire::Whole(connection),
-            Made::Session(session) => {
+            NewConnection::Connection(connection) => UpstreamWire::Whole(connection),
+            NewConnection::Session(session) => {
                 if !self.retired.get() {
                     self.sessions.add(&session);
                 }
-                Wire::Stream(Call::new(&session, self))
+                UpstreamWire::Stream(StreamCall::new(&session, self))
             }
         }
     }
 }
 
 /// A new connection.
-enum Made {
-    Connection(Box<Connection>),
-    Session(Rc<Session>),
+enum NewConnection {
+    Connection(Box<Http1Connection>),
+    Session(Rc<Http2Session>),
 }
 
 /// Makes a connection within `timeouts.connect`.
 async fn made(
-    worker: &Worker,
-    site: &Site,
-    backend: &Rc<Backend>,
+    worker: &ProxyWorker,
+    site: &ProxyConfigSnapshot,
+    backend: &Rc<UpstreamBackend>,
     switches: bool,
-) -> Result<Made, Failure> {
+) -> Result<NewConnection, UpstreamFailure> {
     let reached = async {
         let (stream, streams) = reach(backend, switches).await?;
         let counted = worker.watch.proxy.backend_connections.hold();
         if !streams {
-            return Ok(Made::Connection(Connection::new(stream, backend, counted)));
+            return Ok(NewConnection::Connection(Http1Connection::new(stream, backend, counted)));
         }
-        let opened = Session::open(stream, site.bounds.backend_streams, counted).await;
-        opened.map(Made::Session).map_err(Failure::from)
+        let opened = Http2Session::open(stream, site.bounds.backend_streams, counted).await;
+        opened.map(NewConnection::Session).map_err(UpstreamFailure::from)
     };
     if site.timeouts.connect.is_zero() {
         return reached.await;
     }
     let limited = tokio::time::timeout(site.timeouts.connect, reached);
-    limited.await.map_err(|_| Failure::new(BackendFault::ConnectTimeout))?
+    limited.await.map_err(|_| UpstreamFailure::new(BackendFault::ConnectTimeout))?
 }
 
 /// Connects to the first of the backend's addresses that answers. Returns whether the connection is
 /// HTTP/2.
-async fn reach(backend: &Backend, switches: bool) -> Result<(Stream, bool), Failure> {
-    let streams = backend.manner == Manner::Streams;
-    if matches!(backend.at.scheme, Scheme::Unix | Scheme::UnixH2c) {
+async fn reach(
+    backend: &UpstreamBackend,
+    switches: bool,
+) -> Result<(UpstreamStream, bool), UpstreamFailure> {
+    let streams = backend.manner == ConnectionSharing::Streams;
+    if matches!(backend.at.scheme, BackendScheme::Unix | BackendScheme::UnixH2c) {
         let stream = UnixStream::connect(&backend.at.place).await.map_err(unreachable)?;
-        return Ok((Stream::Unix(stream), streams));
+        return Ok((UpstreamStream::Unix(stream), streams));
     }
     let stream = connect(backend).await?;
     let _ = stream.set_nodelay(true);
     if backend.tls.is_none() {
-        return Ok((Stream::Tcp(stream), streams));
+        return Ok((UpstreamStream::Tcp(stream), streams));
     }
     let stream = secured(backend, stream, switches).await?;
-    let agreed = stream.get_ref().1.alpn_protocol() == Some(HTTP2);
-    Ok((Stream::Tls(Box::new(stream)), streams || agreed))
+    let agreed = stream.get_ref().1.alpn_protocol() == Some(ALPN_HTTP2);
+    Ok((UpstreamStream::Tls(Box::new(stream)), streams || agreed))
 }
 
 /// Does the TLS handshake.
 async fn secured(
-    backend: &Backend,
+    backend: &UpstreamBackend,
     stream: TcpStream,
     switches: bool,
-) -> Result<TlsStream<TcpStream>, Failure> {
+) -> Result<TlsStream<TcpStream>, UpstreamFailure> {
     let Some((config, name)) = &backend.tls else {
-        return Err(Failure::new(BackendFault::Tls));
+        return Err(UpstreamFailure::new(BackendFault::Tls));
     };
     let mut config = Arc::clone(config);
-    if switches && backend.manner == Manner::Agreed {
+    if switches && backend.manner == ConnectionSharing::Agreed {
         // Only HTTP/1.1 can switch to another protocol.
-        Arc::make_mut(&mut config).alpn_protocols = vec![HTTP1.to_vec()];
+        Arc::make_mut(&mut config).alpn_protocols = vec![ALPN_HTTP1.to_vec()];
     }
     let made = TlsConnector::from(config).connect(name.clone(), stream).await;
-    made.map_err(|error| Failure::of(BackendFault::Tls, error))
+    made.map_err(|error| UpstreamFailure::of(BackendFault::Tls, error))
 }
 
-async fn connect(backend: &Backend) -> Result<TcpStream, Failure> {
+async fn connect(backend: &UpstreamBackend) -> Result<TcpStream, UpstreamFailure> {
     if let Some(address) = backend.address {
         return TcpStream::connect(address).await.map_err(unreachable);
     }
     let found = tokio::net::lookup_host(&backend.at.place).await;
-    let unknown = |error| Failure::of(BackendFault::Resolve, error);
+    let unknown = |error| UpstreamFailure::of(BackendFault::Resolve, error);
     let addresses: Vec<SocketAddr> = found.map_err(unknown)?.collect();
     TcpStream::connect(&addresses[..]).await.map_err(unreachable)
 }
 
-fn unreachable(error: std::io::Error) -> Failure {
-    Failure::of(BackendFault::Connect, error)
+fn unreachable(error: std::io::Error) -> UpstreamFailure {
+    UpstreamFailure::of(BackendFault::Connect, error)
 }

@@ -6,14 +6,14 @@
 //! fail. One session: `wire/session.rs`. Retries are in `exchange.rs`.
 
 use super::pool::IDLE_MS;
-use crate::wire::Session;
+use crate::wire::Http2Session;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use tokio::sync::Notify;
 
 #[derive(Default)]
-pub(super) struct Sessions {
-    all: RefCell<Vec<Rc<Session>>>,
+pub(super) struct Http2Pool {
+    all: RefCell<Vec<Rc<Http2Session>>>,
     /// A task is making a session.
     making: Cell<bool>,
     /// The number of sessions that could not be made.
@@ -23,50 +23,51 @@ pub(super) struct Sessions {
 }
 
 /// How a request gets its session.
-pub(super) enum Next<'a> {
+pub(super) enum SessionChoice<'a> {
     /// Take this session.
-    Take(Rc<Session>),
+    Take(Rc<Http2Session>),
     /// Make a session.
-    Make(Making<'a>),
+    Make(SessionTurn<'a>),
     /// Another task tried to make one in the meantime and failed.
     Failed,
 }
 
-impl Sessions {
+impl Http2Pool {
     /// Returns a session that has room.
-    pub(super) fn with_room(&self) -> Option<Rc<Session>> {
+    pub(super) fn with_room(&self) -> Option<Rc<Http2Session>> {
         self.all.borrow().iter().find(|session| session.has_room()).cloned()
     }
 
     /// Returns a session that has room, after waiting for one that is being made, or the turn to
     /// make one.
-    pub(super) async fn next(&self) -> Next<'_> {
+    pub(super) async fn next(&self) -> SessionChoice<'_> {
         let failed = self.failed.get();
         loop {
             if let Some(session) = self.with_room() {
-                return Next::Take(session);
+                return SessionChoice::Take(session);
             }
             if self.failed.get() != failed {
-                return Next::Failed;
+                return SessionChoice::Failed;
             }
             let ended = self.ended.notified();
             if !self.making.replace(true) {
-                return Next::Make(Making(self));
+                return SessionChoice::Make(SessionTurn(self));
             }
             ended.await;
         }
     }
 
     /// Adds a new session.
-    pub(super) fn add(&self, session: &Rc<Session>) {
+    pub(super) fn add(&self, session: &Rc<Http2Session>) {
         self.all.borrow_mut().push(Rc::clone(session));
     }
 
     /// Drops sessions that are over or have been idle for long.
     pub(super) fn prune(&self, now: u64) {
         let young = |since| now.saturating_sub(since) < IDLE_MS;
-        let stays =
-            |session: &Rc<Session>| !session.is_over() && session.idle_since(now).is_none_or(young);
+        let stays = |session: &Rc<Http2Session>| {
+            !session.is_over() && session.idle_since(now).is_none_or(young)
+        };
         self.all.borrow_mut().retain(stays);
     }
 
@@ -77,16 +78,16 @@ impl Sessions {
 }
 
 /// The turn to make a session. Dropping it passes the turn on to another task.
-pub(super) struct Making<'a>(&'a Sessions);
+pub(super) struct SessionTurn<'a>(&'a Http2Pool);
 
-impl Making<'_> {
+impl SessionTurn<'_> {
     /// Reports that the session cannot be made.
     pub(super) fn failed(self) {
         self.0.failed.set(self.0.failed.get() + 1);
     }
 }
 
-impl Drop for Making<'_> {
+impl Drop for SessionTurn<'_> {
     fn drop(&mut self) {
         self.0.making.set(false);
         self.0.ended.notify_waiters();

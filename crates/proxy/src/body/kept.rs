@@ -4,7 +4,7 @@
 //! process of a backend that does not buffer. The data are copied: frames are slices of larger
 //! buffers.
 
-use super::super::worker::Worker;
+use super::super::worker::ProxyWorker;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, header};
 use http_body::Frame;
@@ -17,28 +17,33 @@ const KEPT_MAX: usize = 32 << 20;
 /// Content types of calls in which client and backend may take turns, which needs HTTP/2 on both
 /// sides. A client that waits for an answer before it sends more would wait forever if its body
 /// were held back.
-const CALLS: [&[u8]; 2] = [b"application/grpc", b"application/connect+"];
+const RPC_MEDIA_TYPES: [&[u8]; 2] = [b"application/grpc", b"application/connect+"];
 
 /// Whether a request is a call in which client and backend may take turns.
 pub(super) fn is_call(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
     let starts =
         |with: &&[u8]| kind.get(..with.len()).is_some_and(|k| k.eq_ignore_ascii_case(with));
-    CALLS.iter().any(starts)
+    RPC_MEDIA_TYPES.iter().any(starts)
 }
 
 /// The buffered beginning of one body.
-pub(super) struct Kept {
+pub(super) struct BodyPrefix {
     data: BytesMut,
     trailers: Option<HeaderMap>,
     /// The body is complete: no frame follows.
     pub(super) whole: bool,
-    worker: Rc<Worker>,
+    worker: Rc<ProxyWorker>,
 }
 
-impl Kept {
-    pub(super) fn nothing(worker: &Rc<Worker>) -> Kept {
-        Kept { data: BytesMut::new(), trailers: None, whole: false, worker: Rc::clone(worker) }
+impl BodyPrefix {
+    pub(super) fn nothing(worker: &Rc<ProxyWorker>) -> BodyPrefix {
+        BodyPrefix {
+            data: BytesMut::new(),
+            trailers: None,
+            whole: false,
+            worker: Rc::clone(worker),
+        }
     }
 
     /// Whether more may be buffered. `room`: the bound for this body, in bytes.
@@ -82,7 +87,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for BodyPrefix {
     fn drop(&mut self) {
         self.forget();
     }

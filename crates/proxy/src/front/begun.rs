@@ -3,7 +3,7 @@
 //! Reading from it returns those bytes first, so the next reader sees everything. What they mean is
 //! not decided here.
 
-use crate::link::Link;
+use crate::link::ClientLink;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -17,17 +17,17 @@ const FIRST_BYTES: usize = 2048;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A connection, and the bytes already read from it.
-pub(super) struct Begun {
+pub(super) struct SniffedStream {
     stream: TcpStream,
     /// The bytes read in advance. Those from index `given` on have not been handed to a reader.
     read: Vec<u8>,
     given: usize,
 }
 
-impl Begun {
+impl SniffedStream {
     /// A connection from which nothing has been read.
-    pub(super) fn new(stream: TcpStream) -> Begun {
-        Begun { stream, read: Vec::new(), given: 0 }
+    pub(super) fn new(stream: TcpStream) -> SniffedStream {
+        SniffedStream { stream, read: Vec::new(), given: 0 }
     }
 
     /// Returns the bytes read in advance and not yet handed to a reader.
@@ -52,7 +52,7 @@ impl Begun {
 
     /// Reads at least one more byte. Returns false if there is none: the client has disconnected,
     /// or `link` was closed.
-    pub(super) async fn more(&mut self, link: &Link) -> bool {
+    pub(super) async fn more(&mut self, link: &ClientLink) -> bool {
         let more = std::future::poll_fn(|cx| {
             link.served_by(cx.waker());
             if link.is_closed() {
@@ -69,7 +69,7 @@ impl Begun {
     }
 }
 
-impl AsyncRead for Begun {
+impl AsyncRead for SniffedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -92,7 +92,7 @@ impl AsyncRead for Begun {
     }
 }
 
-impl AsyncWrite for Begun {
+impl AsyncWrite for SniffedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

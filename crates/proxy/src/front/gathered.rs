@@ -4,7 +4,7 @@
 //! The HTTP/2 library flushes after every answer, and each flush would cost a system call and,
 //! under TLS, a record. This layer buffers the library's writes until it has done all it can, or
 //! the buffer holds a full record. Then the task that drives the connection writes the buffer
-//! ([`Gathered::poll_out`]). Nothing is delayed to wait for more, and nothing long is copied.
+//! ([`WriteBatcher::poll_out`]). Nothing is delayed to wait for more, and nothing long is copied.
 //!
 //! The library also tries to read again after each request, although a moment ago there was nothing
 //! to read. This layer answers that second read itself, without asking TLS and the system.
@@ -20,12 +20,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 const KEPT_BYTES: usize = 16 * 1024;
 
 /// A write buffer that the connections of a thread take turns to use.
-pub(crate) type Spare = Rc<Cell<Vec<u8>>>;
+pub(crate) type SpareBuffer = Rc<Cell<Vec<u8>>>;
 
 /// The connection, shared by the library and the task that drives it.
-pub(super) struct Gathered<S>(Rc<RefCell<Inner<S>>>);
+pub(super) struct WriteBatcher<S>(Rc<RefCell<WriteBatch<S>>>);
 
-struct Inner<S> {
+struct WriteBatch<S> {
     stream: S,
     /// Gathered bytes. Those from index `written` on are still to be written.
     kept: Vec<u8>,
@@ -33,20 +33,20 @@ struct Inner<S> {
     /// The last read since the library was polled found nothing, so its task is woken when there is
     /// something to read.
     dry: bool,
-    spare: Spare,
+    spare: SpareBuffer,
 }
 
-impl<S> Clone for Gathered<S> {
-    fn clone(&self) -> Gathered<S> {
-        Gathered(Rc::clone(&self.0))
+impl<S> Clone for WriteBatcher<S> {
+    fn clone(&self) -> WriteBatcher<S> {
+        WriteBatcher(Rc::clone(&self.0))
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Gathered<S> {
-    pub(super) fn new(stream: S, spare: &Spare) -> Gathered<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> WriteBatcher<S> {
+    pub(super) fn new(stream: S, spare: &SpareBuffer) -> WriteBatcher<S> {
         let spare = Rc::clone(spare);
         let (kept, written, dry) = (Vec::new(), 0, false);
-        Gathered(Rc::new(RefCell::new(Inner { stream, kept, written, dry, spare })))
+        WriteBatcher(Rc::new(RefCell::new(WriteBatch { stream, kept, written, dry, spare })))
     }
 
     /// Writes the gathered bytes. Call this whenever the library has been polled.
@@ -62,7 +62,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Gathered<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Inner<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> WriteBatch<S> {
     fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.written < self.kept.len() {
             let rest = &self.kept[self.written..];
@@ -101,7 +101,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Inner<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Gathered<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for WriteBatcher<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -117,7 +117,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Gathered<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Gathered<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for WriteBatcher<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -138,7 +138,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Gathered<S> {
         true
     }
 
-    /// Does nothing; [`Gathered::poll_out`] flushes.
+    /// Does nothing; [`WriteBatcher::poll_out`] flushes.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -202,24 +202,24 @@ mod tests {
         }
     }
 
-    fn gathered(room: usize) -> Gathered<Taker> {
-        Gathered::new(
+    fn gathered(room: usize) -> WriteBatcher<Taker> {
+        WriteBatcher::new(
             Taker { room, reads: 0, writes: Vec::new(), closed: false },
-            &Spare::default(),
+            &SpareBuffer::default(),
         )
     }
 
-    fn write(to: &mut Gathered<Taker>, bytes: &[u8]) -> Poll<usize> {
+    fn write(to: &mut WriteBatcher<Taker>, bytes: &[u8]) -> Poll<usize> {
         let mut cx = Context::from_waker(Waker::noop());
         Pin::new(to).poll_write(&mut cx, bytes).map(|written| written.expect("no fault"))
     }
 
-    fn out(of: &Gathered<Taker>) -> bool {
+    fn out(of: &WriteBatcher<Taker>) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
         of.poll_out(&mut cx).map(|out| out.expect("no fault")).is_ready()
     }
 
-    fn lengths(of: &Gathered<Taker>) -> Vec<usize> {
+    fn lengths(of: &WriteBatcher<Taker>) -> Vec<usize> {
         of.0.borrow().stream.writes.iter().map(Vec::len).collect()
     }
 

@@ -26,7 +26,7 @@ const TLS_SPOKEN: u8 = 1;
 
 /// The party that a connection is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum For {
+pub(super) enum ProxiedParty {
     /// The front itself (a health check), or a client without an address.
     Itself,
     /// A client at this address.
@@ -40,45 +40,49 @@ pub(super) enum For {
 
 /// The result of parsing the first bytes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Preface {
+pub(super) enum ProxyHeaderParse {
     /// The header is incomplete.
     More,
     /// The bytes are not a valid header.
     Bad,
     /// A complete header: its length in bytes, and the party that it names.
-    Whole(usize, For),
+    Whole(usize, ProxiedParty),
 }
 
 /// Parses a header at the beginning of `bytes`.
-pub(super) fn read(bytes: &[u8]) -> Preface {
+pub(super) fn read(bytes: &[u8]) -> ProxyHeaderParse {
     let begins = |with: &[u8]| {
         let common = bytes.len().min(with.len());
         bytes[..common] == with[..common]
     };
     if begins(SIGNATURE) {
-        return if bytes.len() < FIXED_BYTES { Preface::More } else { read_binary(bytes) };
+        return if bytes.len() < FIXED_BYTES { ProxyHeaderParse::More } else { read_binary(bytes) };
     }
-    if begins(b"PROXY ") { read_line(bytes) } else { Preface::Bad }
+    if begins(b"PROXY ") { read_line(bytes) } else { ProxyHeaderParse::Bad }
 }
 
-fn read_line(bytes: &[u8]) -> Preface {
+fn read_line(bytes: &[u8]) -> ProxyHeaderParse {
     let within = &bytes[..bytes.len().min(LINE_BYTES_MAX)];
     let Some(end) = within.iter().position(|b| *b == b'\n') else {
-        return if bytes.len() < LINE_BYTES_MAX { Preface::More } else { Preface::Bad };
+        return if bytes.len() < LINE_BYTES_MAX {
+            ProxyHeaderParse::More
+        } else {
+            ProxyHeaderParse::Bad
+        };
     };
     let line = within[..end].strip_suffix(b"\r").and_then(|line| str::from_utf8(line).ok());
     match line.and_then(said_by_line) {
-        Some(said) => Preface::Whole(end + 1, said),
-        None => Preface::Bad,
+        Some(said) => ProxyHeaderParse::Whole(end + 1, said),
+        None => ProxyHeaderParse::Bad,
     }
 }
 
 /// Parses `PROXY TCP4 192.0.2.1 192.0.2.2 1234 80`, or `PROXY UNKNOWN` with any rest.
-fn said_by_line(line: &str) -> Option<For> {
+fn said_by_line(line: &str) -> Option<ProxiedParty> {
     let mut words = line.split(' ').skip(1);
     let family = words.next()?;
     if family == "UNKNOWN" {
-        return Some(For::Itself);
+        return Some(ProxiedParty::Itself);
     }
     let address = |word: &str| -> Option<IpAddr> {
         match family {
@@ -95,18 +99,18 @@ fn said_by_line(line: &str) -> Option<For> {
     address(words.next()?)?;
     port(words.next()?)?;
     port(words.next()?)?;
-    words.next().is_none().then_some(For::Client { address: source, secure: false })
+    words.next().is_none().then_some(ProxiedParty::Client { address: source, secure: false })
 }
 
-fn read_binary(bytes: &[u8]) -> Preface {
+fn read_binary(bytes: &[u8]) -> ProxyHeaderParse {
     let length = FIXED_BYTES + usize::from(u16::from_be_bytes([bytes[14], bytes[15]]));
     if length > BYTES_MAX {
-        return Preface::Bad;
+        return ProxyHeaderParse::Bad;
     }
-    let Some(said) = bytes.get(FIXED_BYTES..length) else { return Preface::More };
+    let Some(said) = bytes.get(FIXED_BYTES..length) else { return ProxyHeaderParse::More };
     let found = match (bytes[12], bytes[13]) {
         // LOCAL: the addresses are to be ignored.
-        (0x20, _) => Some(For::Itself),
+        (0x20, _) => Some(ProxiedParty::Itself),
         // PROXY over TCP; the source address comes first.
         (0x21, 0x11) => said.get(..12).map(|addresses| {
             let source: [u8; 4] = [addresses[0], addresses[1], addresses[2], addresses[3]];
@@ -117,15 +121,15 @@ fn read_binary(bytes: &[u8]) -> Preface {
             Some(client(IpAddr::from(source), &said[36..]))
         }),
         // Other families (datagrams, socket files, unspecified) have no address to count by.
-        (0x21, 0x00 | 0x12 | 0x22 | 0x31 | 0x32) => Some(For::Itself),
+        (0x21, 0x00 | 0x12 | 0x22 | 0x31 | 0x32) => Some(ProxiedParty::Itself),
         _ => None,
     };
-    found.map_or(Preface::Bad, |found| Preface::Whole(length, found))
+    found.map_or(ProxyHeaderParse::Bad, |found| ProxyHeaderParse::Whole(length, found))
 }
 
 /// The client at `address`. `fields` contain more about it: each has a type, a length and that
 /// number of bytes.
-fn client(address: IpAddr, mut fields: &[u8]) -> For {
+fn client(address: IpAddr, mut fields: &[u8]) -> ProxiedParty {
     let mut secure = false;
     while let [kind, high, low, rest @ ..] = fields {
         let length = usize::from(u16::from_be_bytes([*high, *low]));
@@ -134,15 +138,15 @@ fn client(address: IpAddr, mut fields: &[u8]) -> For {
         secure |= *kind == TLS && value.first().is_some_and(|bits| bits & TLS_SPOKEN != 0);
         fields = &rest[length..];
     }
-    For::Client { address, secure }
+    ProxiedParty::Client { address, secure }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn client_at(address: &str, secure: bool) -> For {
-        For::Client { address: address.parse().expect("an address"), secure }
+    fn client_at(address: &str, secure: bool) -> ProxiedParty {
+        ProxiedParty::Client { address: address.parse().expect("an address"), secure }
     }
 
     fn binary(command: u8, family: u8, said: &[u8]) -> Vec<u8> {
@@ -155,14 +159,14 @@ mod tests {
         let good = [
             ("PROXY TCP4 192.0.2.1 192.0.2.2 1234 80\r\n", client_at("192.0.2.1", false)),
             ("PROXY TCP6 2001:db8::1 ::1 1 65535\r\n", client_at("2001:db8::1", false)),
-            ("PROXY UNKNOWN\r\n", For::Itself),
-            ("PROXY UNKNOWN ffff::1 ffff::2 1 2\r\n", For::Itself),
+            ("PROXY UNKNOWN\r\n", ProxiedParty::Itself),
+            ("PROXY UNKNOWN ffff::1 ffff::2 1 2\r\n", ProxiedParty::Itself),
         ];
         for (line, said) in good {
             let bytes = [line.as_bytes(), b"GET / HTTP/1.1\r\n"].concat();
-            assert_eq!(read(&bytes), Preface::Whole(line.len(), said), "{line}");
+            assert_eq!(read(&bytes), ProxyHeaderParse::Whole(line.len(), said), "{line}");
             for cut in 0..line.len() {
-                assert_eq!(read(&bytes[..cut]), Preface::More, "{line} at {cut}");
+                assert_eq!(read(&bytes[..cut]), ProxyHeaderParse::More, "{line} at {cut}");
             }
         }
         let long = format!("PROXY UNKNOWN {}\r\n", "x".repeat(LINE_BYTES_MAX));
@@ -182,7 +186,7 @@ mod tests {
             "proxy TCP4 192.0.2.1 192.0.2.2 1 2\r\n",
             &long,
         ] {
-            assert_eq!(read(line.as_bytes()), Preface::Bad, "{line}");
+            assert_eq!(read(line.as_bytes()), ProxyHeaderParse::Bad, "{line}");
         }
     }
 
@@ -199,14 +203,14 @@ mod tests {
             (binary(0x21, 0x11, &tls(1)), client_at("192.0.2.1", true)),
             (binary(0x21, 0x11, &tls(0)), client_at("192.0.2.1", false)),
             (binary(0x21, 0x11, &tls(1)[..16]), client_at("192.0.2.1", false)),
-            (binary(0x20, 0x11, &v4), For::Itself),
-            (binary(0x20, 0x00, &[]), For::Itself),
-            (binary(0x21, 0x31, &[0; 216]), For::Itself),
+            (binary(0x20, 0x11, &v4), ProxiedParty::Itself),
+            (binary(0x20, 0x00, &[]), ProxiedParty::Itself),
+            (binary(0x21, 0x31, &[0; 216]), ProxiedParty::Itself),
         ] {
             let length = bytes.len();
-            assert_eq!(read(&[&bytes[..], b"x"].concat()), Preface::Whole(length, said));
+            assert_eq!(read(&[&bytes[..], b"x"].concat()), ProxyHeaderParse::Whole(length, said));
             for cut in 0..length {
-                assert_eq!(read(&bytes[..cut]), Preface::More, "at {cut}");
+                assert_eq!(read(&bytes[..cut]), ProxyHeaderParse::More, "at {cut}");
             }
         }
         for bytes in [
@@ -217,7 +221,7 @@ mod tests {
             binary(0x21, 0x41, &v4),
             binary(0x21, 0x11, &[0; BYTES_MAX]),
         ] {
-            assert_eq!(read(&bytes), Preface::Bad, "{bytes:?}");
+            assert_eq!(read(&bytes), ProxyHeaderParse::Bad, "{bytes:?}");
         }
     }
 
@@ -232,18 +236,18 @@ mod tests {
                 _ => rest.to_vec(),
             };
             let whole = read(&bytes);
-            let mut first = Preface::More;
+            let mut first = ProxyHeaderParse::More;
             for end in 0..=bytes.len() {
                 first = read(&bytes[..end]);
-                if first != Preface::More {
+                if first != ProxyHeaderParse::More {
                     break;
                 }
             }
             assert_eq!(first, whole, "it does not matter in which pieces it comes");
             match whole {
-                Preface::Whole(length, _) => assert!(length <= bytes.len().min(BYTES_MAX)),
-                Preface::More => assert!(bytes.len() < BYTES_MAX),
-                Preface::Bad => {}
+                ProxyHeaderParse::Whole(length, _) => assert!(length <= bytes.len().min(BYTES_MAX)),
+                ProxyHeaderParse::More => assert!(bytes.len() < BYTES_MAX),
+                ProxyHeaderParse::Bad => {}
             }
         });
     }

@@ -4,8 +4,8 @@
 //! list, and copying a few hundred bytes costs less than the difference. Long messages are never
 //! copied. The content is not examined here. The backend's side: `wire.rs`.
 
-use crate::link::Link;
-use crate::worker::Worker;
+use crate::link::ClientLink;
+use crate::worker::ProxyWorker;
 use bytes::Bytes;
 use std::future::poll_fn;
 use std::io;
@@ -52,8 +52,8 @@ pub(super) struct ClientStream<S> {
     inner: S,
     /// Bytes that have been read and are returned to the next reader first.
     unread: Bytes,
-    link: Rc<Link>,
-    worker: Rc<Worker>,
+    link: Rc<ClientLink>,
+    worker: Rc<ProxyWorker>,
     /// The write side has been shut down.
     shut: bool,
     /// The stream is read from after the shutdown, `lingered` bytes so far.
@@ -62,7 +62,7 @@ pub(super) struct ClientStream<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
-    pub(super) fn new(inner: S, link: Rc<Link>, worker: Rc<Worker>) -> ClientStream<S> {
+    pub(super) fn new(inner: S, link: Rc<ClientLink>, worker: Rc<ProxyWorker>) -> ClientStream<S> {
         let unread = Bytes::new();
         ClientStream { inner, unread, link, worker, shut: false, lingers: false, lingered: 0 }
     }

@@ -3,18 +3,18 @@
 //! hyper reads the frames and bounds what they may ask for. A stream runs as a task on the thread
 //! of its connection. It is charged like any other request, even if it is reset at once: its task
 //! is polled, and so the request is charged, before the reset is handled. A client that resets most
-//! of its requests loses its connection (`Link::stream_ended`). If an answer switches protocols,
-//! the task continues as the tunnel (`tunnel.rs`).
+//! of its requests loses its connection (`ClientLink::stream_ended`). If an answer switches
+//! protocols, the task continues as the tunnel (`tunnel.rs`).
 
-use super::gathered::Gathered;
+use super::gathered::WriteBatcher;
 use super::stream::ClientStream;
 use super::tunnel;
-use crate::download::Body;
+use crate::download::AnswerBody;
 use crate::exchange;
-use crate::link::Link;
-use crate::worker::Worker;
+use crate::link::ClientLink;
+use crate::worker::ProxyWorker;
 use bytes::Bytes;
-use evenkeel_telemetry::counts::Turned;
+use evenkeel_telemetry::counts::ConnectionRefusal;
 use http::{HeaderValue, Method, Request, Response, header};
 use http_body::Body as _;
 use hyper::body::Incoming;
@@ -45,12 +45,15 @@ const SEND_BYTES: usize = 64 * 1024;
 const RESETS_MAX: (usize, usize) = (64, 256);
 
 /// Serves the streams of a connection until it ends.
-pub(super) async fn serve<S>(worker: &Rc<Worker>, stream: ClientStream<S>, link: &Rc<Link>)
-where
+pub(super) async fn serve<S>(
+    worker: &Rc<ProxyWorker>,
+    stream: ClientStream<S>,
+    link: &Rc<ClientLink>,
+) where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    link.multiplexes();
-    let streams = Streams(Rc::new(Connection {
+    link.begin_streams();
+    let streams = StreamExecutor(Rc::new(StreamsConnection {
         worker: Rc::clone(worker),
         link: Rc::clone(link),
         next: RefCell::default(),
@@ -58,7 +61,7 @@ where
     }));
     let service = service_fn(|request| streams.0.begin(request));
     let builder = builder(worker, streams.clone());
-    let gathered = Gathered::new(stream, &worker.gathering);
+    let gathered = WriteBatcher::new(stream, &worker.gathering);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(gathered.clone()), service));
     let mut told = false;
     let ended = poll_fn(|cx| {
@@ -88,7 +91,7 @@ where
     }
 }
 
-fn builder(worker: &Worker, streams: Streams) -> http2::Builder<Streams> {
+fn builder(worker: &ProxyWorker, streams: StreamExecutor) -> http2::Builder<StreamExecutor> {
     let mut builder = http2::Builder::new(streams);
     builder
         .max_concurrent_streams(worker.site().bounds.streams)
@@ -106,28 +109,28 @@ fn builder(worker: &Worker, streams: Streams) -> http2::Builder<Streams> {
 }
 
 /// The shared state of one connection's streams.
-struct Connection {
-    worker: Rc<Worker>,
-    link: Rc<Link>,
+struct StreamsConnection {
+    worker: Rc<ProxyWorker>,
+    link: Rc<ClientLink>,
     /// The stream that hyper spawns the task of next: hyper does so as soon as it has the future.
-    next: RefCell<Option<Next>>,
+    next: RefCell<Option<NextStream>>,
     /// The future that carries bytes to the client for the tunnel that the running task has opened.
-    carrier: RefCell<Option<Carrier>>,
+    carrier: RefCell<Option<TunnelCarrier>>,
 }
 
 /// A stream, and its upgrade if it is a CONNECT.
-type Next = (Rc<Link>, Option<OnUpgrade>);
+type NextStream = (Rc<ClientLink>, Option<OnUpgrade>);
 
 /// hyper's part of a tunnel. It ends when either side ends.
-type Carrier = Pin<Box<dyn Future<Output = ()>>>;
+type TunnelCarrier = Pin<Box<dyn Future<Output = ()>>>;
 
-impl Connection {
+impl StreamsConnection {
     fn begin(
         &self,
         mut request: Request<Incoming>,
-    ) -> Pin<Box<impl Future<Output = Result<Response<Body>, Infallible>> + use<>>> {
+    ) -> Pin<Box<impl Future<Output = Result<Response<AnswerBody>, Infallible>> + use<>>> {
         let worker = Rc::clone(&self.worker);
-        let link = Rc::new(Link::stream(&self.link, worker.now()));
+        let link = Rc::new(ClientLink::stream(&self.link, worker.now()));
         let upgrade = request.extensions_mut().remove();
         *self.next.borrow_mut() = Some((Rc::clone(&link), upgrade));
         let is_head = *request.method() == Method::HEAD;
@@ -142,10 +145,10 @@ impl Connection {
 
 /// Removes the body of Evenkeel's own answer to a HEAD request, but states its length. (In HTTP/1.1
 /// hyper does so.)
-fn without_body(mut answer: Response<Body>) -> Response<Body> {
-    if matches!(answer.body(), Body::Whole(Some(_))) {
+fn without_body(mut answer: Response<AnswerBody>) -> Response<AnswerBody> {
+    if matches!(answer.body(), AnswerBody::Whole(Some(_))) {
         let length = answer.body().size_hint().lower();
-        *answer.body_mut() = Body::Whole(None);
+        *answer.body_mut() = AnswerBody::Whole(None);
         answer.headers_mut().entry(header::CONTENT_LENGTH).or_insert(HeaderValue::from(length));
     }
     answer
@@ -153,15 +156,15 @@ fn without_body(mut answer: Response<Body>) -> Response<Body> {
 
 /// Runs the tasks of streams on the thread of their connection.
 #[derive(Clone)]
-struct Streams(Rc<Connection>);
+struct StreamExecutor(Rc<StreamsConnection>);
 
-impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for Streams {
+impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for StreamExecutor {
     fn execute(&self, future: F) {
         let Some((link, upgrade)) = self.0.next.take() else {
             *self.0.carrier.borrow_mut() = Some(Box::pin(future));
             return;
         };
-        let place = Place::take(&self.0.worker, link);
+        let place = StreamGuard::take(&self.0.worker, link);
         let streams = upgrade.is_some().then(|| self.clone());
         tokio::task::spawn_local(async move {
             place.run(future).await;
@@ -174,20 +177,20 @@ impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for Streams {
 }
 
 /// A stream's entry in the list that the sweep checks, removed when its task ends.
-struct Place {
-    worker: Rc<Worker>,
-    link: Rc<Link>,
+struct StreamGuard {
+    worker: Rc<ProxyWorker>,
+    link: Rc<ClientLink>,
 }
 
-impl Place {
-    fn take(worker: &Rc<Worker>, link: Rc<Link>) -> Place {
+impl StreamGuard {
+    fn take(worker: &Rc<ProxyWorker>, link: Rc<ClientLink>) -> StreamGuard {
         worker.streams.add(&link);
-        Place { worker: Rc::clone(worker), link }
+        StreamGuard { worker: Rc::clone(worker), link }
     }
 
     /// Runs a request until its answer is handed over.
     async fn run(&self, future: impl Future<Output = ()>) {
-        let Place { worker, link } = self;
+        let StreamGuard { worker, link } = self;
         let mut future = pin!(future);
         poll_fn(|cx| {
             link.served_by(cx.waker());
@@ -205,8 +208,8 @@ impl Place {
 
     /// Carries bytes between the client and the backend, which has switched protocols. If one side
     /// breaks off, returning drops the stream, which resets it.
-    async fn tunnel(&self, upgrade: OnUpgrade, carrier: Carrier) {
-        let Place { worker, link } = self;
+    async fn tunnel(&self, upgrade: OnUpgrade, carrier: TunnelCarrier) {
+        let StreamGuard { worker, link } = self;
         let Some((wire, _room)) = link.tunnel() else { return };
         let Some(backend) = wire.into_tunnel() else { return };
         let Ok(upgraded) = upgrade.await else { return };
@@ -228,12 +231,12 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for StreamGuard {
     fn drop(&mut self) {
         self.worker.streams.remove(&self.link);
-        self.worker.is_back(&self.link);
+        self.worker.release_aside(&self.link);
         if self.link.stream_ended(self.worker.now()) {
-            self.worker.watch.proxy.turned(Turned::Resets).increment(1);
+            self.worker.watch.proxy.refused_connections(ConnectionRefusal::Resets).increment(1);
             let client = self.link.peer();
             tracing::debug!(target: "evenkeel::proxy", %client, "closed: a flood of resets");
         }

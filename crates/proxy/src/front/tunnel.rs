@@ -5,9 +5,9 @@
 //! answer. An idle tunnel holds no buffers. Which protocols may be upgraded to: `headers.rs`.
 
 use super::stream::ClientStream;
-use crate::link::Link;
-use crate::wire::Tunnel;
-use crate::worker::Worker;
+use crate::link::ClientLink;
+use crate::wire::UpstreamTunnel;
+use crate::worker::ProxyWorker;
 use bytes::Bytes;
 use std::future::poll_fn;
 use std::io;
@@ -21,23 +21,23 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 const PIECE_BYTES: usize = 16 * 1024;
 
 /// One direction of a tunnel.
-struct Way {
+struct TunnelDirection {
     /// Bytes that were read and are not yet written.
     unwritten: Bytes,
-    state: State,
+    state: DirectionState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum DirectionState {
     Open,
     /// The source has ended; the destination is still to be shut down.
     Ending,
     Ended,
 }
 
-impl Way {
-    fn new(unwritten: Bytes) -> Way {
-        Way { unwritten, state: State::Open }
+impl TunnelDirection {
+    fn new(unwritten: Bytes) -> TunnelDirection {
+        TunnelDirection { unwritten, state: DirectionState::Open }
     }
 
     /// Moves what can be moved. Ready when the source has ended and the destination is shut down.
@@ -59,21 +59,21 @@ impl Way {
                 continue;
             }
             match self.state {
-                State::Open => {
+                DirectionState::Open => {
                     let _ = Pin::new(&mut *to).poll_flush(cx)?;
                     let mut piece = [0; PIECE_BYTES];
                     let mut buffer = ReadBuf::new(&mut piece);
                     ready!(Pin::new(&mut *from).poll_read(cx, &mut buffer))?;
                     if buffer.filled().is_empty() {
-                        self.state = State::Ending;
+                        self.state = DirectionState::Ending;
                     }
                     self.unwritten = Bytes::copy_from_slice(buffer.filled());
                 }
-                State::Ending => {
+                DirectionState::Ending => {
                     ready!(Pin::new(&mut *to).poll_shutdown(cx))?;
-                    self.state = State::Ended;
+                    self.state = DirectionState::Ended;
                 }
-                State::Ended => return Poll::Ready(Ok(())),
+                DirectionState::Ended => return Poll::Ready(Ok(())),
             }
         }
     }
@@ -81,18 +81,18 @@ impl Way {
 
 /// Carries bytes between `client`, of which `first` has already been read, and the backend.
 pub(super) async fn run<S>(
-    worker: &Rc<Worker>,
-    link: &Link,
+    worker: &Rc<ProxyWorker>,
+    link: &ClientLink,
     client: ClientStream<S>,
     first: Bytes,
-    backend: Tunnel,
+    backend: UpstreamTunnel,
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let Tunnel { mut reader, mut writer, unread, counted } = backend;
+    let UpstreamTunnel { mut reader, mut writer, unread, counted } = backend;
     let (mut from_client, mut to_client) = tokio::io::split(client);
-    let (mut up, mut down) = (Way::new(first), Way::new(unread));
-    link.tunnels(worker.now());
+    let (mut up, mut down) = (TunnelDirection::new(first), TunnelDirection::new(unread));
+    link.note_tunnel_bytes(worker.now());
     let both = poll_fn(|cx| {
         link.served_by(cx.waker());
         if link.is_closed() {
@@ -102,7 +102,7 @@ pub(super) async fn run<S>(
         let sent = up.poll(&mut from_client, &mut writer, &mut moved, cx);
         let heard = down.poll(&mut reader, &mut to_client, &mut moved, cx);
         if moved {
-            link.tunnels(worker.now());
+            link.note_tunnel_bytes(worker.now());
         }
         match (sent, heard) {
             (Poll::Ready(Err(error)), _) | (_, Poll::Ready(Err(error))) => Poll::Ready(Err(error)),

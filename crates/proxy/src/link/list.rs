@@ -3,24 +3,24 @@
 //! A link is in one list at most, and stores its index there in `place`. What is done with the
 //! links: `worker.rs`.
 
-use super::Link;
+use super::ClientLink;
 use std::cell::{Ref, RefCell};
 use std::rc::Rc;
 
 /// A list of open links. Invariant: `list[i].place == i`.
 #[derive(Default)]
-pub(crate) struct List(RefCell<Vec<Rc<Link>>>);
+pub(crate) struct LinkList(RefCell<Vec<Rc<ClientLink>>>);
 
-impl List {
+impl LinkList {
     /// Adds a link.
-    pub(crate) fn add(&self, link: &Rc<Link>) {
+    pub(crate) fn add(&self, link: &Rc<ClientLink>) {
         let mut links = self.0.borrow_mut();
         link.place.set(links.len());
         links.push(Rc::clone(link));
     }
 
     /// Removes a link. The last link moves to its index.
-    pub(crate) fn remove(&self, link: &Link) {
+    pub(crate) fn remove(&self, link: &ClientLink) {
         let mut links = self.0.borrow_mut();
         let place = link.place.get();
         if place < links.len() {
@@ -32,7 +32,7 @@ impl List {
     }
 
     /// Borrows all links. Adding or removing a link during this borrow panics.
-    pub(crate) fn all(&self) -> Ref<'_, Vec<Rc<Link>>> {
+    pub(crate) fn all(&self) -> Ref<'_, Vec<Rc<ClientLink>>> {
         self.0.borrow()
     }
 

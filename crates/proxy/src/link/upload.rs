@@ -2,7 +2,7 @@
 //!
 //! What is done with the bytes: `body.rs`.
 
-use super::{Since, remember};
+use super::{WaitTimer, remember};
 use http::StatusCode;
 use std::cell::{Cell, RefCell};
 use std::task::Waker;
@@ -20,7 +20,7 @@ const FLOWS_WITHIN: Duration = Duration::from_secs(1);
 
 /// Why a body did not get through, except for errors of the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum UploadFault {
+pub(crate) enum UploadError {
     /// It is longer than `bounds.body_bytes`.
     TooLong,
     /// The queue had no room for the rest of the request.
@@ -31,14 +31,14 @@ pub(crate) enum UploadFault {
     Broken,
 }
 
-impl UploadFault {
+impl UploadError {
     /// Returns the status for the client.
     pub(crate) fn status(self) -> StatusCode {
         match self {
-            UploadFault::TooLong => StatusCode::PAYLOAD_TOO_LARGE,
-            UploadFault::Refused => StatusCode::SERVICE_UNAVAILABLE,
-            UploadFault::Late => StatusCode::REQUEST_TIMEOUT,
-            UploadFault::Broken => StatusCode::BAD_REQUEST,
+            UploadError::TooLong => StatusCode::PAYLOAD_TOO_LARGE,
+            UploadError::Refused => StatusCode::SERVICE_UNAVAILABLE,
+            UploadError::Late => StatusCode::REQUEST_TIMEOUT,
+            UploadError::Broken => StatusCode::BAD_REQUEST,
         }
     }
 }
@@ -51,8 +51,8 @@ pub(crate) struct UploadState {
     /// No backend has been asked yet, so the body is buffered.
     is_kept_back: Cell<bool>,
     /// The reader waits for bytes.
-    waits: Since,
-    fault: Cell<Option<UploadFault>>,
+    waits: WaitTimer,
+    fault: Cell<Option<UploadError>>,
     /// The bytes received and the milliseconds waited for them since both were last reset, which
     /// happens after [`TRICKLE_BYTES`].
     bytes: Cell<u32>,
@@ -86,7 +86,7 @@ impl UploadState {
     }
 
     /// A backend is asked from now on.
-    pub(crate) fn is_passed_on(&self) {
+    pub(crate) fn note_backend_asked(&self) {
         self.is_kept_back.set(false);
     }
 
@@ -108,25 +108,25 @@ impl UploadState {
     }
 
     /// Ends the wait; no more bytes are read.
-    pub(crate) fn stops_waiting(&self) {
+    pub(crate) fn stop_waiting(&self) {
         self.waits.end();
     }
 
     /// Records why the body does not get through. The first error wins.
-    pub(crate) fn fail(&self, fault: UploadFault) {
+    pub(crate) fn fail(&self, fault: UploadError) {
         if self.fault.get().is_none() {
             self.fault.set(Some(fault));
         }
     }
 
     /// Returns why the body did not get through.
-    pub(crate) fn fault(&self) -> Option<UploadFault> {
+    pub(crate) fn fault(&self) -> Option<UploadError> {
         self.fault.get()
     }
 
     /// Whether the body failed because of the client.
     pub(crate) fn has_failed(&self) -> bool {
-        self.fault.get().is_some_and(|fault| fault != UploadFault::Refused)
+        self.fault.get().is_some_and(|fault| fault != UploadError::Refused)
     }
 
     /// Whether a backend waits for bytes from the client.
@@ -161,7 +161,7 @@ impl UploadState {
 
     /// Gives up waiting for the client.
     pub(crate) fn give_up(&self) {
-        self.fail(UploadFault::Late);
+        self.fail(UploadError::Late);
         if let Some(waker) = &*self.task.borrow() {
             waker.wake_by_ref();
         }

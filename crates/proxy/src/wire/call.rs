@@ -7,13 +7,13 @@
 //! Which fields of a head may pass: `headers.rs`. The connection: `session.rs`. The request's body:
 //! `lent.rs`.
 
-use super::lent::{Lent, Loan};
-use super::session::{Answering, Place, Session};
-use super::{Far, Fault, Request};
-use crate::backends::Backend;
-use crate::body::Upload;
-use crate::headers::{self, Found, Peer};
-use crate::worker::Worker;
+use super::lent::{OutgoingBody, ReplayableBody};
+use super::session::{AnswerFuture, Http2Session, SessionPlace};
+use super::{UpstreamEnd, UpstreamRequest, WireError};
+use crate::backends::UpstreamBackend;
+use crate::body::RequestBody;
+use crate::headers::{self, FieldKinds, PeerFacts};
+use crate::worker::ProxyWorker;
 use bytes::Bytes;
 use http::request::Parts;
 use http::uri::{Authority, Scheme};
@@ -28,9 +28,9 @@ use std::task::{Context, Poll, ready};
 
 /// The library's message for a stream that the backend refused, and the prefix for one that the
 /// backend did not reach.
-const REFUSED: &str =
+const REFUSED_STREAM_MESSAGE: &str =
     "stream error received: refused stream before processing any application logic";
-const GONE: &str = "connection error received: ";
+const GOAWAY_PREFIX: &str = "connection error received: ";
 
 /// Prefixes of its messages for bytes that are not HTTP/2.
 const NOT_HTTP2: [&str; 3] =
@@ -38,22 +38,22 @@ const NOT_HTTP2: [&str; 3] =
 
 /// Its message for an HTTP/1.1 answer: the first three bytes are read as a length that is too
 /// large.
-const HTTP1: &str = "connection error detected: frame with invalid size";
+const HTTP1_ANSWER_MESSAGE: &str = "connection error detected: frame with invalid size";
 
 /// The prefix of its messages about one stream alone, whichever side ended it.
-const STREAM: &str = "stream error ";
+const STREAM_ERROR_PREFIX: &str = "stream error ";
 
 /// How a stream ended early.
 #[derive(Debug)]
-pub(crate) struct Ended {
-    how: How,
+pub(crate) struct StreamError {
+    how: StreamErrorKind,
     /// Whether only this stream ended, not the connection.
     alone: bool,
     said: Box<str>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum How {
+enum StreamErrorKind {
     /// The connection had ended before anything of the request was sent.
     Unsent,
     /// The backend has not processed the request.
@@ -66,43 +66,51 @@ enum How {
     Broken,
 }
 
-impl Ended {
-    pub(super) fn of(error: &hyper::Error) -> Ended {
+impl StreamError {
+    pub(super) fn of(error: &hyper::Error) -> StreamError {
         let mut said = error.to_string();
         let mut source = error.source();
         while let Some(error) = source {
             said = error.to_string();
             source = error.source();
         }
-        Ended { how: How::told(&said), alone: said.starts_with(STREAM), said: said.into() }
+        StreamError {
+            how: StreamErrorKind::told(&said),
+            alone: said.starts_with(STREAM_ERROR_PREFIX),
+            said: said.into(),
+        }
     }
 
     /// The backend has reset the stream before the end of its answer.
-    fn cut() -> Ended {
-        Ended { how: How::Reset, alone: true, said: "reset before the end of the answer".into() }
+    fn cut() -> StreamError {
+        StreamError {
+            how: StreamErrorKind::Reset,
+            alone: true,
+            said: "reset before the end of the answer".into(),
+        }
     }
 
     pub(super) fn is_syntax(&self) -> bool {
-        self.how == How::Syntax
+        self.how == StreamErrorKind::Syntax
     }
 }
 
-impl How {
-    fn told(said: &str) -> How {
+impl StreamErrorKind {
+    fn told(said: &str) -> StreamErrorKind {
         match said {
-            REFUSED => How::Unprocessed,
-            _ if said.starts_with(GONE) => How::Unprocessed,
-            _ if NOT_HTTP2.iter().any(|begin| said.starts_with(begin)) => How::Syntax,
-            _ if said.starts_with(STREAM) => How::Reset,
-            _ => How::Broken,
+            REFUSED_STREAM_MESSAGE => StreamErrorKind::Unprocessed,
+            _ if said.starts_with(GOAWAY_PREFIX) => StreamErrorKind::Unprocessed,
+            _ if NOT_HTTP2.iter().any(|begin| said.starts_with(begin)) => StreamErrorKind::Syntax,
+            _ if said.starts_with(STREAM_ERROR_PREFIX) => StreamErrorKind::Reset,
+            _ => StreamErrorKind::Broken,
         }
     }
 }
 
-impl fmt::Display for Ended {
+impl fmt::Display for StreamError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hint = match &*self.said {
-            HTTP1 => "; does it speak HTTP/1.1? write http://",
+            HTTP1_ANSWER_MESSAGE => "; does it speak HTTP/1.1? write http://",
             _ => "",
         };
         write!(f, "the backend ended the stream: {}{hint}", self.said)
@@ -110,73 +118,76 @@ impl fmt::Display for Ended {
 }
 
 /// A request on a stream.
-pub(crate) struct Call {
-    pub(super) session: Rc<Session>,
-    pub(super) far: Rc<Far>,
-    state: State,
+pub(crate) struct StreamCall {
+    pub(super) session: Rc<Http2Session>,
+    pub(super) far: Rc<UpstreamEnd>,
+    state: CallState,
     /// A frame of the answer's body that was checked before it was asked for.
     ahead: Option<Frame<Bytes>>,
     /// The request, until the answer begins. Its head is complete, with the fields about the
     /// client.
-    sent: Option<(Parts, Rc<Loan>)>,
+    sent: Option<(Parts, Rc<ReplayableBody>)>,
     /// The session's count of received frames when it last included this stream, or when this
     /// stream began.
     heard: u64,
     /// Counts as a stream of the session while it runs.
-    place: Option<Place>,
+    place: Option<SessionPlace>,
 }
 
-enum State {
+enum CallState {
     /// Nothing has been sent yet.
     Begun,
-    Waiting(Answering),
+    Waiting(AnswerFuture),
     Body(Incoming),
     Through,
     /// The request failed without an answer.
-    Failed(How),
+    Failed(StreamErrorKind),
 }
 
-impl Call {
+impl StreamCall {
     /// Creates a stream of `session` and takes a place in it.
-    pub(crate) fn new(session: &Rc<Session>, backend: &Rc<Backend>) -> Box<Call> {
-        Box::new(Call {
+    pub(crate) fn new(
+        session: &Rc<Http2Session>,
+        backend: &Rc<UpstreamBackend>,
+    ) -> Box<StreamCall> {
+        Box::new(StreamCall {
             session: Rc::clone(session),
-            far: Far::of(backend),
-            state: State::Begun,
+            far: UpstreamEnd::of(backend),
+            state: CallState::Begun,
             ahead: None,
             sent: None,
-            heard: session.heard(),
-            place: Some(Place::take(session, backend)),
+            heard: session.received_count(),
+            place: Some(SessionPlace::take(session, backend)),
         })
     }
 
-    pub(super) fn begin(&mut self, request: Request<'_>, worker: &Rc<Worker>) {
+    pub(super) fn begin(&mut self, request: UpstreamRequest<'_>, worker: &Rc<ProxyWorker>) {
         let head = introduced(request.head, &request.peer);
-        let loan = Loan::new(request.body, &self.far, worker);
+        let loan = ReplayableBody::new(request.body, &self.far, worker);
         self.send(head, loan);
     }
 
     /// Sends the request that failed on `before` again.
-    pub(super) fn repeat(&mut self, before: &mut Call) -> bool {
+    pub(super) fn repeat(&mut self, before: &mut StreamCall) -> bool {
         let Some((head, loan)) = before.take_sent() else { return false };
         self.send(head, loan.anew(&self.far));
         true
     }
 
     /// Sends a request without a body, which failed elsewhere, again.
-    pub(super) fn begin_again(&mut self, head: Parts, worker: &Rc<Worker>) {
-        self.send(head, Loan::new(Upload::Nothing, &self.far, worker));
+    pub(super) fn begin_again(&mut self, head: Parts, worker: &Rc<ProxyWorker>) {
+        self.send(head, ReplayableBody::new(RequestBody::Nothing, &self.far, worker));
     }
 
     /// Takes the request, to send it elsewhere.
-    pub(super) fn take_sent(&mut self) -> Option<(Parts, Rc<Loan>)> {
+    pub(super) fn take_sent(&mut self) -> Option<(Parts, Rc<ReplayableBody>)> {
         self.sent.take()
     }
 
-    fn send(&mut self, head: Parts, loan: Rc<Loan>) {
+    fn send(&mut self, head: Parts, loan: Rc<ReplayableBody>) {
         let stated = stated(head.clone(), self.session.secure);
-        let request = http::Request::from_parts(stated, Lent(Rc::clone(&loan)));
-        self.state = State::Waiting(self.session.send(request));
+        let request = http::Request::from_parts(stated, OutgoingBody(Rc::clone(&loan)));
+        self.state = CallState::Waiting(self.session.send(request));
         self.sent = Some((head, loan));
     }
 
@@ -184,74 +195,74 @@ impl Call {
     /// it and the whole body is still available; or nothing of an answer has arrived, it has no
     /// body and its method is idempotent.
     pub(super) fn may_repeat(&self) -> bool {
-        let (State::Failed(how), Some((head, loan))) = (&self.state, &self.sent) else {
+        let (CallState::Failed(how), Some((head, loan))) = (&self.state, &self.sent) else {
             return false;
         };
         match how {
-            How::Unsent | How::Unprocessed => loan.is_whole(),
-            How::Broken => loan.is_nothing() && head.method.is_idempotent(),
-            How::Reset | How::Syntax => false,
+            StreamErrorKind::Unsent | StreamErrorKind::Unprocessed => loan.is_whole(),
+            StreamErrorKind::Broken => loan.is_nothing() && head.method.is_idempotent(),
+            StreamErrorKind::Reset | StreamErrorKind::Syntax => false,
         }
     }
 
     pub(super) fn is_unprocessed(&self) -> bool {
-        matches!(self.state, State::Failed(How::Unprocessed))
+        matches!(self.state, CallState::Failed(StreamErrorKind::Unprocessed))
     }
 
     pub(super) fn poll_answer(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<(Response<()>, Found), Fault>> {
-        let State::Waiting(answer) = &mut self.state else {
-            return Poll::Ready(Err(Fault::Closed));
+    ) -> Poll<Result<(Response<()>, FieldKinds), WireError>> {
+        let CallState::Waiting(answer) = &mut self.state else {
+            return Poll::Ready(Err(WireError::Closed));
         };
         Poll::Ready(match ready!(answer.as_mut().poll(cx)) {
             Ok(response) => Ok(self.answered(response)),
             Err(mut failed) => {
                 let unsent = failed.take_message().is_some();
-                let mut ended = Ended::of(failed.error());
+                let mut ended = StreamError::of(failed.error());
                 if unsent {
-                    ended.how = How::Unsent;
+                    ended.how = StreamErrorKind::Unsent;
                 }
                 Err(self.failed(ended))
             }
         })
     }
 
-    fn failed(&mut self, ended: Ended) -> Fault {
-        self.state = State::Failed(ended.how);
+    fn failed(&mut self, ended: StreamError) -> WireError {
+        self.state = CallState::Failed(ended.how);
         self.place = None;
         match ended.alone {
-            true if ended.is_syntax() => self.session.has_erred(),
+            true if ended.is_syntax() => self.session.count_error(),
             true => {}
             false => self.session.retire(),
         }
-        Fault::Stream(ended)
+        WireError::Stream(ended)
     }
 
-    fn answered(&mut self, response: Response<Incoming>) -> (Response<()>, Found) {
+    fn answered(&mut self, response: Response<Incoming>) -> (Response<()>, FieldKinds) {
         if let Some((_, loan)) = self.sent.take() {
             loan.forget();
         }
-        self.heard = self.session.hears();
+        self.heard = self.session.count_received();
         let (head, body) = response.into_parts();
-        self.state = State::Body(body);
+        self.state = CallState::Body(body);
         self.look();
-        let found = Found::look(&head.headers);
+        let found = FieldKinds::look(&head.headers);
         (Response::from_parts(head, ()), found)
     }
 
     /// Releases the stream if the whole answer has arrived.
     fn look(&mut self) {
-        if matches!(&self.state, State::Body(body) if body.is_end_stream()) {
-            self.state = State::Through;
+        if matches!(&self.state, CallState::Body(body) if body.is_end_stream()) {
+            self.state = CallState::Through;
             self.place = None;
         }
     }
 
     /// Checks the part of the answer that has arrived: a body that contradicts its stated length
     /// shows that with its first frame (RFC 9113, 8.1.1).
-    pub(super) fn look_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), Fault> {
+    pub(super) fn look_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), WireError> {
         if let Poll::Ready(Some(next)) = self.poll_frame(cx) {
             self.ahead = Some(next?);
         }
@@ -261,26 +272,26 @@ impl Call {
     pub(super) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, WireError>>> {
         if let Some(frame) = self.ahead.take() {
             return Poll::Ready(Some(Ok(frame)));
         }
-        let State::Body(body) = &mut self.state else { return Poll::Ready(None) };
+        let CallState::Body(body) = &mut self.state else { return Poll::Ready(None) };
         Poll::Ready(match ready!(Pin::new(&mut *body).poll_frame(cx)) {
             Some(Ok(frame)) => {
-                self.heard = self.session.hears();
+                self.heard = self.session.count_received();
                 self.look();
                 Some(Ok(frame))
             }
             Some(Err(error)) => {
-                let ended = Ended::of(&error);
+                let ended = StreamError::of(&error);
                 Some(Err(self.failed(ended)))
             }
             // The library also ends a body in this way if its stream was reset without an error.
             // That is not allowed before the end of an answer (RFC 9113, 8.1).
-            None if !body.is_end_stream() => Some(Err(self.failed(Ended::cut()))),
+            None if !body.is_end_stream() => Some(Err(self.failed(StreamError::cut()))),
             None => {
-                self.state = State::Through;
+                self.state = CallState::Through;
                 self.place = None;
                 None
             }
@@ -288,21 +299,21 @@ impl Call {
     }
 
     /// The stream was silent for too long. If all other streams were too, the connection is dead.
-    pub(super) fn is_late(&self) {
-        if self.session.heard() == self.heard {
+    pub(super) fn retire_if_silent(&self) {
+        if self.session.received_count() == self.heard {
             self.session.retire();
         }
     }
 
     pub(super) fn is_through(&self) -> bool {
-        self.ahead.is_none() && matches!(self.state, State::Through)
+        self.ahead.is_none() && matches!(self.state, CallState::Through)
     }
 
     pub(super) fn size_hint(&self) -> SizeHint {
         let ahead = self.ahead.as_ref().and_then(Frame::data_ref).map_or(0, Bytes::len) as u64;
         let rest = match &self.state {
-            State::Body(body) => body.size_hint(),
-            State::Through => SizeHint::with_exact(0),
+            CallState::Body(body) => body.size_hint(),
+            CallState::Through => SizeHint::with_exact(0),
             _ => SizeHint::default(),
         };
         let mut hint = SizeHint::new();
@@ -313,9 +324,9 @@ impl Call {
 }
 
 /// Adds the fields about the client to a prepared head.
-fn introduced(head: Parts, peer: &Peer<'_>) -> Parts {
+fn introduced(head: Parts, peer: &PeerFacts<'_>) -> Parts {
     let mut said = Vec::new();
-    headers::introduce(&head.headers, peer, |name, value| {
+    headers::write_client_fields(&head.headers, peer, |name, value| {
         said.extend(HeaderValue::from_bytes(value).map(|value| (name.clone(), value)).ok());
     });
     let (mut made, ()) = http::Request::new(()).into_parts();

@@ -4,7 +4,7 @@
 //! where they must. Extensions are skipped. A less strict reader would see other messages on the
 //! connection. This file reads no socket; `connection.rs` does.
 
-use super::Fault;
+use super::WireError;
 use super::head::{self, FIELDS_MAX};
 use bytes::{Buf, Bytes, BytesMut};
 use http::HeaderMap;
@@ -20,7 +20,7 @@ const DIGITS_MAX: usize = 15;
 
 /// The position of the decoder in the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Chunks {
+pub(super) enum ChunkDecoder {
     /// At the line with a chunk's size.
     Size,
     /// Within a chunk, with this number of bytes left.
@@ -35,45 +35,46 @@ pub(super) enum Chunks {
 
 /// A decoded piece of a body.
 #[derive(Debug, PartialEq)]
-pub(super) enum Piece {
+pub(super) enum BodyPiece {
     Data(Bytes),
     Trailers(HeaderMap),
     End,
 }
 
-impl Chunks {
+impl ChunkDecoder {
     /// Takes the next piece off `unread`. Returns `None` if more bytes are needed.
-    pub(super) fn next(&mut self, unread: &mut BytesMut) -> Result<Option<Piece>, Fault> {
+    pub(super) fn next(&mut self, unread: &mut BytesMut) -> Result<Option<BodyPiece>, WireError> {
         loop {
             match *self {
-                Chunks::Size => match size(unread)? {
+                ChunkDecoder::Size => match size(unread)? {
                     None => return Ok(None),
-                    Some(0) => *self = Chunks::Trailers,
-                    Some(size) => *self = Chunks::Data(size),
+                    Some(0) => *self = ChunkDecoder::Trailers,
+                    Some(size) => *self = ChunkDecoder::Data(size),
                 },
-                Chunks::Data(_) if unread.is_empty() => return Ok(None),
-                Chunks::Data(left) => {
+                ChunkDecoder::Data(_) if unread.is_empty() => return Ok(None),
+                ChunkDecoder::Data(left) => {
                     let data = up_to(unread, left);
                     let left = left - data.len() as u64;
-                    *self = if left == 0 { Chunks::DataEnd } else { Chunks::Data(left) };
-                    return Ok(Some(Piece::Data(data)));
+                    *self =
+                        if left == 0 { ChunkDecoder::DataEnd } else { ChunkDecoder::Data(left) };
+                    return Ok(Some(BodyPiece::Data(data)));
                 }
-                Chunks::DataEnd => match unread.get(..2) {
+                ChunkDecoder::DataEnd => match unread.get(..2) {
                     None => return Ok(None),
                     Some(b"\r\n") => {
                         unread.advance(2);
-                        *self = Chunks::Size;
+                        *self = ChunkDecoder::Size;
                     }
-                    Some(_) => return Err(Fault::Answer("a chunk does not end where it must")),
+                    Some(_) => return Err(WireError::Answer("a chunk does not end where it must")),
                 },
-                Chunks::Trailers => {
+                ChunkDecoder::Trailers => {
                     let Some(trailers) = trailers(unread)? else { return Ok(None) };
-                    *self = Chunks::End;
+                    *self = ChunkDecoder::End;
                     if !trailers.is_empty() {
-                        return Ok(Some(Piece::Trailers(trailers)));
+                        return Ok(Some(BodyPiece::Trailers(trailers)));
                     }
                 }
-                Chunks::End => return Ok(Some(Piece::End)),
+                ChunkDecoder::End => return Ok(Some(BodyPiece::End)),
             }
         }
     }
@@ -86,8 +87,8 @@ pub(super) fn up_to(unread: &mut BytesMut, most: u64) -> Bytes {
 }
 
 /// Takes the line with a chunk's size off `unread`.
-fn size(unread: &mut BytesMut) -> Result<Option<u64>, Fault> {
-    let bad = Fault::Answer("a chunk has no proper size");
+fn size(unread: &mut BytesMut) -> Result<Option<u64>, WireError> {
+    let bad = WireError::Answer("a chunk has no proper size");
     let line = &unread[..unread.len().min(LINE_BYTES_MAX)];
     let Some(end) = line.iter().position(|b| *b == b'\n') else {
         return if unread.len() < LINE_BYTES_MAX { Ok(None) } else { Err(bad) };
@@ -106,8 +107,8 @@ fn size(unread: &mut BytesMut) -> Result<Option<u64>, Fault> {
 }
 
 /// Takes the trailers and the empty line after them off `unread`.
-fn trailers(unread: &mut BytesMut) -> Result<Option<HeaderMap>, Fault> {
-    let bad = Fault::Answer("its trailers are not proper");
+fn trailers(unread: &mut BytesMut) -> Result<Option<HeaderMap>, WireError> {
+    let bad = WireError::Answer("its trailers are not proper");
     let mut fields = HeaderMap::new();
     if unread.starts_with(b"\r\n") {
         unread.advance(2);
@@ -141,19 +142,19 @@ mod tests {
     type Decoded = Option<(Vec<u8>, HeaderMap, Option<BytesMut>)>;
 
     fn decoded<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Decoded {
-        let (mut chunks, mut unread) = (Chunks::Size, BytesMut::new());
+        let (mut chunks, mut unread) = (ChunkDecoder::Size, BytesMut::new());
         let (mut data, mut trailers) = (Vec::new(), HeaderMap::new());
         for part in parts {
             unread.extend_from_slice(part);
             while let Some(piece) = chunks.next(&mut unread).ok()? {
                 match piece {
-                    Piece::Data(bytes) => data.extend_from_slice(&bytes),
-                    Piece::Trailers(fields) => trailers.extend(fields),
-                    Piece::End => break,
+                    BodyPiece::Data(bytes) => data.extend_from_slice(&bytes),
+                    BodyPiece::Trailers(fields) => trailers.extend(fields),
+                    BodyPiece::End => break,
                 }
             }
         }
-        Some((data, trailers, (chunks == Chunks::End).then_some(unread)))
+        Some((data, trailers, (chunks == ChunkDecoder::End).then_some(unread)))
     }
 
     #[test]

@@ -6,17 +6,17 @@
 //! separate task (`sending.rs`), because its answer may begin before the body is sent. How bytes
 //! become heads and bodies: `head.rs`, `chunks.rs`. Which connection is taken: `pool.rs`.
 
-use super::chunks::{self, Chunks, Piece};
-use super::head::{self, Framing};
-use super::lent::{Lent, Loan};
-use super::sending::{Lost, Sending};
-use super::{Far, Fault, Request, ends};
-use crate::backends::Backend;
-use crate::body::Broken;
-use crate::headers::{Found, Peer};
-use crate::worker::Worker;
+use super::chunks::{self, BodyPiece, ChunkDecoder};
+use super::head::{self, BodyFraming};
+use super::lent::{OutgoingBody, ReplayableBody};
+use super::sending::{RequestSend, SendError};
+use super::{UpstreamEnd, UpstreamRequest, WireError, ends};
+use crate::backends::UpstreamBackend;
+use crate::body::BodyError;
+use crate::headers::{FieldKinds, PeerFacts};
+use crate::worker::ProxyWorker;
 use bytes::{Buf, Bytes, BytesMut};
-use evenkeel_telemetry::registry::Held;
+use evenkeel_telemetry::registry::GaugeGuard;
 use http::request::Parts;
 use http::{HeaderMap, Method, Response};
 use http_body::{Frame, SizeHint};
@@ -36,23 +36,23 @@ const READ_BYTES: (usize, usize) = (8 * 1024, 64 * 1024);
 const COPIED_BYTES_MAX: usize = 1024;
 
 /// Which task writes.
-enum Writer {
+enum RequestWriter {
     /// The task that owns the connection.
-    Here(ends::Writer),
+    Here(ends::UpstreamWriter),
     /// A separate task, until the request's body is sent.
-    Task(JoinHandle<Result<ends::Writer, Lost>>),
+    Task(JoinHandle<Result<ends::UpstreamWriter, SendError>>),
     /// None; the writer was lost or taken.
     Gone,
 }
 
 /// What is expected next from the backend.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Expected {
+enum ExpectedPart {
     /// The head of an answer.
     Head,
     /// A body with this number of bytes left.
     Length(u64),
-    Chunks(Chunks),
+    Chunks(ChunkDecoder),
     /// A body that ends with the connection.
     Close,
     /// Nothing: the answer is complete.
@@ -60,15 +60,15 @@ enum Expected {
 }
 
 /// An HTTP/1.1 connection to a backend.
-pub(crate) struct Connection {
-    reader: ends::Reader,
-    writer: Writer,
-    pub(super) far: Rc<Far>,
+pub(crate) struct Http1Connection {
+    reader: ends::UpstreamReader,
+    writer: RequestWriter,
+    pub(super) far: Rc<UpstreamEnd>,
     /// Bytes that have arrived and are not parsed yet.
     unread: BytesMut,
     /// The size of the next read, in bytes.
     read_bytes: usize,
-    expected: Expected,
+    expected: ExpectedPart,
     /// Whether another request may follow the current one.
     keeps: bool,
     /// The method of the current request.
@@ -82,23 +82,23 @@ pub(crate) struct Connection {
     room: HeaderMap,
     /// Whether the request counts as running on the backend.
     running: bool,
-    counted: Option<Held>,
+    counted: Option<GaugeGuard>,
 }
 
-impl Connection {
+impl Http1Connection {
     pub(crate) fn new(
-        stream: ends::Stream,
-        backend: &Rc<Backend>,
-        counted: Held,
-    ) -> Box<Connection> {
+        stream: ends::UpstreamStream,
+        backend: &Rc<UpstreamBackend>,
+        counted: GaugeGuard,
+    ) -> Box<Http1Connection> {
         let (reader, writer) = stream.into_split();
-        Box::new(Connection {
+        Box::new(Http1Connection {
             reader,
-            writer: Writer::Here(writer),
-            far: Far::of(backend),
+            writer: RequestWriter::Here(writer),
+            far: UpstreamEnd::of(backend),
             unread: BytesMut::new(),
             read_bytes: READ_BYTES.0,
-            expected: Expected::Nothing,
+            expected: ExpectedPart::Nothing,
             keeps: true,
             method: Method::GET,
             request: Vec::new(),
@@ -111,27 +111,32 @@ impl Connection {
     }
 
     /// Begins a request. Its head is written when the answer is polled, its body by a task.
-    pub(super) fn begin(&mut self, request: Request<'_>, worker: &Rc<Worker>) {
-        let Request { head, peer, body } = request;
+    pub(super) fn begin(&mut self, request: UpstreamRequest<'_>, worker: &Rc<ProxyWorker>) {
+        let UpstreamRequest { head, peer, body } = request;
         let body = (!body.is_nothing()).then_some(body);
         self.send(head, Some(&peer), body, worker);
     }
 
     /// Sends a request that failed elsewhere again. `head` is complete, with the fields about the
     /// client.
-    pub(super) fn begin_again(&mut self, head: Parts, body: Rc<Loan>, worker: &Rc<Worker>) {
-        let body = (!body.is_nothing()).then(|| Lent(body.anew(&self.far)));
+    pub(super) fn begin_again(
+        &mut self,
+        head: Parts,
+        body: Rc<ReplayableBody>,
+        worker: &Rc<ProxyWorker>,
+    ) {
+        let body = (!body.is_nothing()).then(|| OutgoingBody(body.anew(&self.far)));
         self.send(head, None, body, worker);
     }
 
     fn send<B>(
         &mut self,
         head: Parts,
-        peer: Option<&Peer<'_>>,
+        peer: Option<&PeerFacts<'_>>,
         body: Option<B>,
-        worker: &Rc<Worker>,
+        worker: &Rc<ProxyWorker>,
     ) where
-        B: http_body::Body<Data = Bytes, Error = Broken> + Unpin + 'static,
+        B: http_body::Body<Data = Bytes, Error = BodyError> + Unpin + 'static,
     {
         self.counts_as(true);
         let length = head::stated_length(&head.headers);
@@ -143,16 +148,18 @@ impl Connection {
         // Without the body that it states, the backend would read the next request as that body.
         self.keeps = body.is_some() || length.unwrap_or(0) == 0;
         let Some(body) = body else { return };
-        if let Writer::Here(writer) = std::mem::replace(&mut self.writer, Writer::Gone) {
+        if let RequestWriter::Here(writer) =
+            std::mem::replace(&mut self.writer, RequestWriter::Gone)
+        {
             let (far, worker) = (Rc::clone(&self.far), Rc::clone(worker));
-            let sending = Sending { writer, body, left: length, far, worker };
+            let sending = RequestSend { writer, body, left: length, far, worker };
             let head = std::mem::take(&mut self.request);
-            self.writer = Writer::Task(tokio::task::spawn_local(sending.run(head)));
+            self.writer = RequestWriter::Task(tokio::task::spawn_local(sending.run(head)));
         }
     }
 
     /// Sends the request that failed on `before` again.
-    pub(super) fn repeat(&mut self, before: &mut Connection) {
+    pub(super) fn repeat(&mut self, before: &mut Http1Connection) {
         self.counts_as(true);
         self.request = std::mem::take(&mut before.request);
         self.method = before.method.clone();
@@ -167,8 +174,8 @@ impl Connection {
     /// Sets whether the request counts as running on the backend.
     fn counts_as(&mut self, running: bool) {
         match (self.running, running) {
-            (false, true) => self.far.backend.begins(),
-            (true, false) => self.far.backend.ends(),
+            (false, true) => self.far.backend.request_started(),
+            (true, false) => self.far.backend.request_ended(),
             _ => {}
         }
         self.running = running;
@@ -177,14 +184,14 @@ impl Connection {
     fn expect_answer(&mut self) {
         self.written = 0;
         self.flushed = false;
-        self.expected = Expected::Head;
+        self.expected = ExpectedPart::Head;
         self.keeps = true;
     }
 
     /// Whether the request that failed here may be sent again: nothing of an answer has arrived, it
     /// has no body, and its method is idempotent.
     pub(super) fn may_repeat(&self) -> bool {
-        self.expected == Expected::Head
+        self.expected == ExpectedPart::Head
             && self.unread.is_empty()
             && !self.request.is_empty()
             && self.method.is_idempotent()
@@ -193,29 +200,29 @@ impl Connection {
     /// Polls for the head of the answer, and which of its fields may have to be removed.
     pub(super) fn poll_answer(
         &mut self,
-        worker: &Worker,
+        worker: &ProxyWorker,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<(Response<()>, Found), Fault>> {
+    ) -> Poll<Result<(Response<()>, FieldKinds), WireError>> {
         self.poll_write(worker, cx);
         loop {
             if let Some(answer) = head::read(&mut self.unread, &self.method, &mut self.room)? {
                 self.keeps &= answer.keeps;
                 self.expected = match answer.framing {
-                    Framing::Length(0) => Expected::Nothing,
-                    Framing::Length(length) => Expected::Length(length),
-                    Framing::Chunked => Expected::Chunks(Chunks::Size),
-                    Framing::Close => Expected::Close,
+                    BodyFraming::Length(0) => ExpectedPart::Nothing,
+                    BodyFraming::Length(length) => ExpectedPart::Length(length),
+                    BodyFraming::Chunked => ExpectedPart::Chunks(ChunkDecoder::Size),
+                    BodyFraming::Close => ExpectedPart::Close,
                 };
                 if self.breaks_off(cx) {
-                    return Poll::Ready(Err(Fault::Closed));
+                    return Poll::Ready(Err(WireError::Closed));
                 }
                 return Poll::Ready(Ok((answer.head, answer.found)));
             }
             match self.poll_read(cx) {
-                Poll::Ready(Ok(0)) => return Poll::Ready(Err(Fault::Closed)),
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(WireError::Closed)),
                 Poll::Ready(read) => read?,
                 Poll::Pending => {
-                    ready!(self.poll_task(cx)).map_err(Fault::Upload)?;
+                    ready!(self.poll_task(cx)).map_err(WireError::Upload)?;
                     return Poll::Pending;
                 }
             };
@@ -226,9 +233,9 @@ impl Connection {
     /// Nothing has been passed on yet, so the client can still get an error status.
     fn breaks_off(&mut self, cx: &mut Context<'_>) -> bool {
         let lacks = match self.expected {
-            Expected::Length(left) => (self.unread.len() as u64) < left,
-            Expected::Chunks(_) => true,
-            Expected::Head | Expected::Close | Expected::Nothing => false,
+            ExpectedPart::Length(left) => (self.unread.len() as u64) < left,
+            ExpectedPart::Chunks(_) => true,
+            ExpectedPart::Head | ExpectedPart::Close | ExpectedPart::Nothing => false,
         };
         if !lacks {
             return false;
@@ -241,11 +248,11 @@ impl Connection {
                 return false;
             }
         }
-        let Expected::Chunks(mut chunks) = self.expected else { return true };
+        let ExpectedPart::Chunks(mut chunks) = self.expected else { return true };
         let mut unread = self.unread.clone();
         loop {
             match chunks.next(&mut unread) {
-                Ok(Some(Piece::End)) => return false,
+                Ok(Some(BodyPiece::End)) => return false,
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => return true,
             }
@@ -253,8 +260,8 @@ impl Connection {
     }
 
     /// Writes the request's head. Even if that fails, there may be an answer.
-    fn poll_write(&mut self, worker: &Worker, cx: &mut Context<'_>) {
-        let Writer::Here(writer) = &mut self.writer else { return };
+    fn poll_write(&mut self, worker: &ProxyWorker, cx: &mut Context<'_>) {
+        let RequestWriter::Here(writer) = &mut self.writer else { return };
         if self.flushed {
             return;
         }
@@ -264,7 +271,7 @@ impl Connection {
                 Poll::Pending => return,
                 Poll::Ready(Ok(count)) if count > 0 => self.written += count,
                 Poll::Ready(_) => {
-                    self.writer = Writer::Gone;
+                    self.writer = RequestWriter::Gone;
                     self.keeps = false;
                     return;
                 }
@@ -275,14 +282,14 @@ impl Connection {
 
     /// Checks the task that writes. Pending while it runs, and also if its outcome does not end the
     /// request.
-    fn poll_task(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        let Writer::Task(task) = &mut self.writer else { return Poll::Pending };
+    fn poll_task(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
+        let RequestWriter::Task(task) = &mut self.writer else { return Poll::Pending };
         let ended = ready!(Pin::new(task).poll(cx));
-        self.writer = Writer::Gone;
+        self.writer = RequestWriter::Gone;
         match ended {
-            Ok(Ok(writer)) => self.writer = Writer::Here(writer),
-            Ok(Err(Lost::Body(broken))) => return Poll::Ready(Err(broken)),
-            Ok(Err(Lost::Backend)) | Err(_) => self.keeps = false,
+            Ok(Ok(writer)) => self.writer = RequestWriter::Here(writer),
+            Ok(Err(SendError::Body(broken))) => return Poll::Ready(Err(broken)),
+            Ok(Err(SendError::Backend)) | Err(_) => self.keeps = false,
         }
         Poll::Pending
     }
@@ -303,21 +310,28 @@ impl Connection {
     pub(super) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, WireError>>> {
         loop {
             match self.next() {
-                Ok(Some(Piece::Data(data))) => return Poll::Ready(Some(Ok(Frame::data(data)))),
-                Ok(Some(Piece::Trailers(t))) => return Poll::Ready(Some(Ok(Frame::trailers(t)))),
-                Ok(Some(Piece::End)) => return Poll::Ready(None),
+                Ok(Some(BodyPiece::Data(data))) => return Poll::Ready(Some(Ok(Frame::data(data)))),
+                Ok(Some(BodyPiece::Trailers(t))) => {
+                    return Poll::Ready(Some(Ok(Frame::trailers(t))));
+                }
+                Ok(Some(BodyPiece::End)) => return Poll::Ready(None),
                 Ok(None) => {}
                 Err(fault) => return Poll::Ready(Some(Err(fault))),
             }
             let Poll::Ready(read) = self.poll_read(cx) else {
-                return self.poll_task(cx).map_err(Fault::Upload).map(|lost| lost.err().map(Err));
+                return self
+                    .poll_task(cx)
+                    .map_err(WireError::Upload)
+                    .map(|lost| lost.err().map(Err));
             };
             match read {
-                Ok(0) if self.expected == Expected::Close => self.expected = Expected::Nothing,
-                Ok(0) => return Poll::Ready(Some(Err(Fault::Closed))),
+                Ok(0) if self.expected == ExpectedPart::Close => {
+                    self.expected = ExpectedPart::Nothing
+                }
+                Ok(0) => return Poll::Ready(Some(Err(WireError::Closed))),
                 Ok(_) => {}
                 Err(error) => return Poll::Ready(Some(Err(error.into()))),
             }
@@ -325,48 +339,49 @@ impl Connection {
     }
 
     /// Decodes the next piece of the body from the bytes that have arrived.
-    fn next(&mut self) -> Result<Option<Piece>, Fault> {
+    fn next(&mut self) -> Result<Option<BodyPiece>, WireError> {
         let most = match &mut self.expected {
-            Expected::Nothing | Expected::Head => return Ok(Some(Piece::End)),
-            Expected::Chunks(chunks) => {
+            ExpectedPart::Nothing | ExpectedPart::Head => return Ok(Some(BodyPiece::End)),
+            ExpectedPart::Chunks(chunks) => {
                 let piece = chunks.next(&mut self.unread);
-                if *chunks == Chunks::End {
-                    self.expected = Expected::Nothing;
+                if *chunks == ChunkDecoder::End {
+                    self.expected = ExpectedPart::Nothing;
                 }
                 return piece;
             }
-            Expected::Length(left) => *left,
-            Expected::Close => u64::MAX,
+            ExpectedPart::Length(left) => *left,
+            ExpectedPart::Close => u64::MAX,
         };
         if self.unread.is_empty() {
             return Ok(None);
         }
         let data = chunks::up_to(&mut self.unread, most);
-        if let Expected::Length(left) = &mut self.expected {
+        if let ExpectedPart::Length(left) = &mut self.expected {
             *left -= data.len() as u64;
             if *left == 0 {
-                self.expected = Expected::Nothing;
+                self.expected = ExpectedPart::Nothing;
             }
         }
-        Ok(Some(Piece::Data(data)))
+        Ok(Some(BodyPiece::Data(data)))
     }
 
     /// Takes the connection apart after an answer that switches protocols. Returns `None` if the
     /// request is not fully sent.
-    pub(super) fn into_tunnel(mut self) -> Option<super::Tunnel> {
-        let Writer::Here(writer) = std::mem::replace(&mut self.writer, Writer::Gone) else {
+    pub(super) fn into_tunnel(mut self) -> Option<super::UpstreamTunnel> {
+        let RequestWriter::Here(writer) = std::mem::replace(&mut self.writer, RequestWriter::Gone)
+        else {
             return None;
         };
-        let reader = std::mem::replace(&mut self.reader, ends::Reader::None);
+        let reader = std::mem::replace(&mut self.reader, ends::UpstreamReader::None);
         let unread = std::mem::take(&mut self.unread).freeze();
-        Some(super::Tunnel { reader, writer, unread, counted: self.counted.take() })
+        Some(super::UpstreamTunnel { reader, writer, unread, counted: self.counted.take() })
     }
 
     /// Takes the whole body of the answer, if its length is known and all of it has arrived.
     pub(super) fn whole(&mut self) -> Option<Bytes> {
-        let Expected::Length(left) = self.expected else { return None };
+        let ExpectedPart::Length(left) = self.expected else { return None };
         let length = usize::try_from(left).ok().filter(|length| *length <= self.unread.len())?;
-        self.expected = Expected::Nothing;
+        self.expected = ExpectedPart::Nothing;
         if length > COPIED_BYTES_MAX {
             return Some(chunks::up_to(&mut self.unread, left));
         }
@@ -377,26 +392,26 @@ impl Connection {
 
     /// Whether the answer's body is complete.
     pub(super) fn is_through(&self) -> bool {
-        self.expected == Expected::Nothing
+        self.expected == ExpectedPart::Nothing
     }
 
     /// Returns the known bounds of the length still to come.
     pub(super) fn size_hint(&self) -> SizeHint {
         match self.expected {
-            Expected::Length(left) => SizeHint::with_exact(left),
-            Expected::Nothing => SizeHint::with_exact(0),
+            ExpectedPart::Length(left) => SizeHint::with_exact(left),
+            ExpectedPart::Nothing => SizeHint::with_exact(0),
             _ => SizeHint::default(),
         }
     }
 
     /// Whether another request may follow, at once or when the last one's body is sent.
-    pub(crate) fn may_stay(&mut self) -> bool {
+    pub(crate) fn check_reusable(&mut self) -> bool {
         self.counts_as(!self.is_through());
         self.keeps
             && self.is_through()
             && self.unread.is_empty()
             && self.written == self.request.len()
-            && !matches!(self.writer, Writer::Gone)
+            && !matches!(self.writer, RequestWriter::Gone)
     }
 
     /// Whether another request may be sent now. Unexpected bytes, or the end of the connection,
@@ -408,16 +423,16 @@ impl Connection {
         }
         match self.poll_task(cx) {
             Poll::Ready(Err(_)) => None,
-            _ if !self.may_stay() => None,
-            _ => Some(matches!(self.writer, Writer::Here(_))),
+            _ if !self.check_reusable() => None,
+            _ => Some(matches!(self.writer, RequestWriter::Here(_))),
         }
     }
 }
 
-impl Drop for Connection {
+impl Drop for Http1Connection {
     fn drop(&mut self) {
         self.counts_as(false);
-        if let Writer::Task(task) = &self.writer {
+        if let RequestWriter::Task(task) = &self.writer {
             task.abort();
         }
     }

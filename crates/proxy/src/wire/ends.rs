@@ -14,14 +14,14 @@ use tokio::net::{TcpStream, UnixStream, tcp, unix};
 use tokio_rustls::client::TlsStream;
 
 /// A connection that is not split yet.
-pub(crate) enum Stream {
+pub(crate) enum UpstreamStream {
     Tcp(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
     Unix(UnixStream),
 }
 
 /// The half that is read from.
-pub(crate) enum Reader {
+pub(crate) enum UpstreamReader {
     Tcp(tcp::OwnedReadHalf),
     Tls(ReadHalf<Box<TlsStream<TcpStream>>>),
     Unix(unix::OwnedReadHalf),
@@ -30,33 +30,33 @@ pub(crate) enum Reader {
 }
 
 /// The half that is written to.
-pub(crate) enum Writer {
+pub(crate) enum UpstreamWriter {
     Tcp(tcp::OwnedWriteHalf),
     Tls(WriteHalf<Box<TlsStream<TcpStream>>>),
     Unix(unix::OwnedWriteHalf),
 }
 
-impl Stream {
+impl UpstreamStream {
     /// Splits the connection into its halves.
-    pub(super) fn into_split(self) -> (Reader, Writer) {
+    pub(super) fn into_split(self) -> (UpstreamReader, UpstreamWriter) {
         match self {
-            Stream::Tcp(stream) => {
+            UpstreamStream::Tcp(stream) => {
                 let (reader, writer) = stream.into_split();
-                (Reader::Tcp(reader), Writer::Tcp(writer))
+                (UpstreamReader::Tcp(reader), UpstreamWriter::Tcp(writer))
             }
-            Stream::Tls(stream) => {
+            UpstreamStream::Tls(stream) => {
                 let (reader, writer) = tokio::io::split(stream);
-                (Reader::Tls(reader), Writer::Tls(writer))
+                (UpstreamReader::Tls(reader), UpstreamWriter::Tls(writer))
             }
-            Stream::Unix(stream) => {
+            UpstreamStream::Unix(stream) => {
                 let (reader, writer) = stream.into_split();
-                (Reader::Unix(reader), Writer::Unix(writer))
+                (UpstreamReader::Unix(reader), UpstreamWriter::Unix(writer))
             }
         }
     }
 }
 
-impl Reader {
+impl UpstreamReader {
     /// Whether nothing has arrived, not even the end. If possible this asks the system itself,
     /// since the runtime may not know yet what has arrived. Under TLS a session ticket may have
     /// arrived, which means nothing.
@@ -64,54 +64,58 @@ impl Reader {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         let mut byte = [0; 1];
         match self {
-            Reader::Tcp(reader) => recv(reader.as_ref(), &mut byte, flags) == Err(Errno::AGAIN),
-            Reader::Unix(reader) => recv(reader.as_ref(), &mut byte, flags) == Err(Errno::AGAIN),
-            Reader::Tls(reader) => {
+            UpstreamReader::Tcp(reader) => {
+                recv(reader.as_ref(), &mut byte, flags) == Err(Errno::AGAIN)
+            }
+            UpstreamReader::Unix(reader) => {
+                recv(reader.as_ref(), &mut byte, flags) == Err(Errno::AGAIN)
+            }
+            UpstreamReader::Tls(reader) => {
                 let mut buffer = ReadBuf::new(&mut byte);
                 Pin::new(reader).poll_read(cx, &mut buffer).is_pending()
             }
-            Reader::None => false,
+            UpstreamReader::None => false,
         }
     }
 }
 
-impl Reader {
+impl UpstreamReader {
     /// Makes the system acknowledge the received bytes at once. A server that writes its answer in
     /// pieces may wait for that before the next one (RFC 896), and the system may delay it (RFC
     /// 1122, 4.2.3.2).
     pub(super) fn acknowledge(&self) {
-        if let Reader::Tcp(reader) = self {
+        if let UpstreamReader::Tcp(reader) = self {
             // If this fails, the connection is only slower.
             let _ = set_tcp_quickack(reader.as_ref(), true);
         }
     }
 }
 
-impl AsyncRead for Reader {
+impl AsyncRead for UpstreamReader {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Reader::Tcp(reader) => Pin::new(reader).poll_read(cx, buffer),
-            Reader::Tls(reader) => Pin::new(reader).poll_read(cx, buffer),
-            Reader::Unix(reader) => Pin::new(reader).poll_read(cx, buffer),
-            Reader::None => Poll::Ready(Ok(())),
+            UpstreamReader::Tcp(reader) => Pin::new(reader).poll_read(cx, buffer),
+            UpstreamReader::Tls(reader) => Pin::new(reader).poll_read(cx, buffer),
+            UpstreamReader::Unix(reader) => Pin::new(reader).poll_read(cx, buffer),
+            UpstreamReader::None => Poll::Ready(Ok(())),
         }
     }
 }
 
-impl AsyncWrite for Writer {
+impl AsyncWrite for UpstreamWriter {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Writer::Tcp(writer) => Pin::new(writer).poll_write(cx, bytes),
-            Writer::Tls(writer) => Pin::new(writer).poll_write(cx, bytes),
-            Writer::Unix(writer) => Pin::new(writer).poll_write(cx, bytes),
+            UpstreamWriter::Tcp(writer) => Pin::new(writer).poll_write(cx, bytes),
+            UpstreamWriter::Tls(writer) => Pin::new(writer).poll_write(cx, bytes),
+            UpstreamWriter::Unix(writer) => Pin::new(writer).poll_write(cx, bytes),
         }
     }
 
@@ -121,9 +125,9 @@ impl AsyncWrite for Writer {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Writer::Tcp(writer) => Pin::new(writer).poll_write_vectored(cx, slices),
-            Writer::Tls(writer) => Pin::new(writer).poll_write_vectored(cx, slices),
-            Writer::Unix(writer) => Pin::new(writer).poll_write_vectored(cx, slices),
+            UpstreamWriter::Tcp(writer) => Pin::new(writer).poll_write_vectored(cx, slices),
+            UpstreamWriter::Tls(writer) => Pin::new(writer).poll_write_vectored(cx, slices),
+            UpstreamWriter::Unix(writer) => Pin::new(writer).poll_write_vectored(cx, slices),
         }
     }
 
@@ -133,17 +137,17 @@ impl AsyncWrite for Writer {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Writer::Tcp(writer) => Pin::new(writer).poll_flush(cx),
-            Writer::Tls(writer) => Pin::new(writer).poll_flush(cx),
-            Writer::Unix(writer) => Pin::new(writer).poll_flush(cx),
+            UpstreamWriter::Tcp(writer) => Pin::new(writer).poll_flush(cx),
+            UpstreamWriter::Tls(writer) => Pin::new(writer).poll_flush(cx),
+            UpstreamWriter::Unix(writer) => Pin::new(writer).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Writer::Tcp(writer) => Pin::new(writer).poll_shutdown(cx),
-            Writer::Tls(writer) => Pin::new(writer).poll_shutdown(cx),
-            Writer::Unix(writer) => Pin::new(writer).poll_shutdown(cx),
+            UpstreamWriter::Tcp(writer) => Pin::new(writer).poll_shutdown(cx),
+            UpstreamWriter::Tls(writer) => Pin::new(writer).poll_shutdown(cx),
+            UpstreamWriter::Unix(writer) => Pin::new(writer).poll_shutdown(cx),
         }
     }
 }

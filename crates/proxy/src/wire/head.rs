@@ -5,8 +5,8 @@
 //! `chunked`, a coding in HTTP/1.0. Which fields may pass: `headers.rs`. The body that follows:
 //! `connection.rs`.
 
-use super::super::headers::{self, Found, Peer};
-use super::Fault;
+use super::super::headers::{self, FieldKinds, PeerFacts};
+use super::WireError;
 use bytes::{Buf, BytesMut};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -22,7 +22,7 @@ pub(super) const HEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// How the end of a message's body is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Framing {
+pub(super) enum BodyFraming {
     /// After this number of bytes.
     Length(u64),
     /// After the last chunk.
@@ -33,25 +33,27 @@ pub(super) enum Framing {
 
 /// The head of an answer, without the fields that only frame it.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct AnswerHead {
     pub(super) head: Response<()>,
     /// Which other fields in it are for this connection alone.
-    pub(super) found: Found,
-    pub(super) framing: Framing,
+    pub(super) found: FieldKinds,
+    pub(super) framing: BodyFraming,
     /// Whether another request may follow on the connection.
     pub(super) keeps: bool,
 }
 
 /// Appends a request's head to `out`. Fields about `peer` are added unless the head has them
 /// already. `chunked`: a body follows without a stated length.
-pub(super) fn write(head: &Parts, peer: Option<&Peer<'_>>, chunked: bool, out: &mut Vec<u8>) {
+pub(super) fn write(head: &Parts, peer: Option<&PeerFacts<'_>>, chunked: bool, out: &mut Vec<u8>) {
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
     for piece in [head.method.as_str(), " ", target, " HTTP/1.1\r\n"] {
         out.extend_from_slice(piece.as_bytes());
     }
     write_fields(&head.headers, out);
     if let Some(peer) = peer {
-        headers::introduce(&head.headers, peer, |name, value| write_field(name, value, out));
+        headers::write_client_fields(&head.headers, peer, |name, value| {
+            write_field(name, value, out)
+        });
     }
     if chunked {
         out.extend_from_slice(b"transfer-encoding: chunked\r\n");
@@ -103,7 +105,7 @@ pub(super) fn read(
     unread: &mut BytesMut,
     method: &Method,
     room: &mut HeaderMap,
-) -> Result<Option<Answer>, Fault> {
+) -> Result<Option<AnswerHead>, WireError> {
     while !unread.is_empty() {
         let mut lines = [MaybeUninit::uninit(); FIELDS_MAX];
         let mut found = httparse::Response::new(&mut []);
@@ -112,17 +114,17 @@ pub(super) fn read(
         let length = match parsed {
             httparse::Status::Complete(length) if length <= HEAD_BYTES_MAX => length,
             httparse::Status::Partial if unread.len() < HEAD_BYTES_MAX => return Ok(None),
-            _ => return Err(Fault::Answer("its head is too long")),
+            _ => return Err(WireError::Answer("its head is too long")),
         };
         let status = StatusCode::from_u16(found.code.unwrap_or_default());
-        let status = status.map_err(|_| Fault::Answer("it has no proper status"))?;
+        let status = status.map_err(|_| WireError::Answer("it has no proper status"))?;
         if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
             unread.advance(length);
             continue;
         }
         let mut fields = std::mem::take(room);
         fields.clear();
-        let mut said = Said { fields, ..Said::default() };
+        let mut said = AnswerFields { fields, ..AnswerFields::default() };
         found.headers.iter().try_for_each(|line| said.hear(line))?;
         let version = if found.version == Some(1) { Version::HTTP_11 } else { Version::HTTP_10 };
         unread.advance(length);
@@ -132,35 +134,35 @@ pub(super) fn read(
 }
 
 /// Returns the name and value of a field line.
-pub(super) fn field(line: &httparse::Header<'_>) -> Result<(HeaderName, HeaderValue), Fault> {
+pub(super) fn field(line: &httparse::Header<'_>) -> Result<(HeaderName, HeaderValue), WireError> {
     match (HeaderName::from_bytes(line.name.as_bytes()), HeaderValue::from_bytes(line.value)) {
         (Ok(name), Ok(value)) => Ok((name, value)),
-        _ => Err(Fault::Answer("a field is not proper")),
+        _ => Err(WireError::Answer("a field is not proper")),
     }
 }
 
 /// What the fields of an answer say about its framing, and the fields to pass on.
 #[derive(Default)]
-struct Said {
+struct AnswerFields {
     /// The fields that are passed on.
     fields: HeaderMap,
-    found: Found,
+    found: FieldKinds,
     length: Option<u64>,
     chunked: bool,
     close: bool,
     keep: bool,
 }
 
-impl Said {
+impl AnswerFields {
     /// Handles one field. Of the fields that frame the answer, only the length is kept, once.
-    fn hear(&mut self, line: &httparse::Header<'_>) -> Result<(), Fault> {
+    fn hear(&mut self, line: &httparse::Header<'_>) -> Result<(), WireError> {
         let (name, value) = field(line)?;
         let passes = match name {
             header::CONTENT_LENGTH => self.hear_length(line.value)?,
             header::CONNECTION => self.hear_connection(line.value),
             header::TRANSFER_ENCODING => {
                 if self.chunked || !line.value.eq_ignore_ascii_case(b"chunked") {
-                    return Err(Fault::Answer("its transfer coding is not `chunked`"));
+                    return Err(WireError::Answer("its transfer coding is not `chunked`"));
                 }
                 self.chunked = true;
                 false
@@ -175,12 +177,12 @@ impl Said {
     }
 
     /// Records a length. All lengths must agree. Returns whether this is the first.
-    fn hear_length(&mut self, value: &[u8]) -> Result<bool, Fault> {
+    fn hear_length(&mut self, value: &[u8]) -> Result<bool, WireError> {
         let first = self.length.is_none();
         for text in value.split(|b| *b == b',') {
             let length = number(text);
             if length.is_none() || self.length.is_some_and(|known| Some(known) != length) {
-                return Err(Fault::Answer("its length is not one number"));
+                return Err(WireError::Answer("its length is not one number"));
             }
             self.length = length;
         }
@@ -207,19 +209,19 @@ impl Said {
         status: StatusCode,
         version: Version,
         method: &Method,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<AnswerHead, WireError> {
         let modern = version == Version::HTTP_11;
         if self.chunked && !modern {
-            return Err(Fault::Answer("HTTP/1.0 knows no transfer codings"));
+            return Err(WireError::Answer("HTTP/1.0 knows no transfer codings"));
         }
         let bodyless = *method == Method::HEAD
             || status == StatusCode::NO_CONTENT
             || status == StatusCode::NOT_MODIFIED;
         let framing = match self.length {
-            _ if bodyless => Framing::Length(0),
-            _ if self.chunked => Framing::Chunked,
-            Some(length) => Framing::Length(length),
-            None => Framing::Close,
+            _ if bodyless => BodyFraming::Length(0),
+            _ if self.chunked => BodyFraming::Chunked,
+            Some(length) => BodyFraming::Length(length),
+            None => BodyFraming::Close,
         };
         // With both, another hop may have read the answer differently.
         let ambiguous = self.chunked && self.length.is_some();
@@ -232,11 +234,11 @@ impl Said {
             *written = HeaderValue::from(length);
         }
         let stays = !self.close && (modern || self.keep);
-        let keeps = stays && !ambiguous && framing != Framing::Close;
+        let keeps = stays && !ambiguous && framing != BodyFraming::Close;
         let mut head = Response::new(());
         *head.status_mut() = status;
         *head.headers_mut() = self.fields;
-        Ok(Answer { head, found: self.found, framing, keeps })
+        Ok(AnswerHead { head, found: self.found, framing, keeps })
     }
 }
 
@@ -251,13 +253,13 @@ fn number(text: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn whole(bytes: &[u8], method: &Method) -> Result<Option<(Answer, BytesMut)>, Fault> {
+    fn whole(bytes: &[u8], method: &Method) -> Result<Option<(AnswerHead, BytesMut)>, WireError> {
         let mut unread = BytesMut::from(bytes);
         let answer = read(&mut unread, method, &mut HeaderMap::new())?;
         Ok(answer.map(|answer| (answer, unread)))
     }
 
-    fn framing(lines: &str) -> Option<(Framing, bool)> {
+    fn framing(lines: &str) -> Option<(BodyFraming, bool)> {
         let head = format!("HTTP/1.{lines}\r\n\r\n");
         let (answer, unread) = whole(head.as_bytes(), &Method::GET).ok()??;
         assert!(unread.is_empty(), "{lines}");
@@ -275,7 +277,7 @@ mod tests {
         let (head, ()) = request.body(()).expect("a request").into_parts();
         let mut out = Vec::new();
         let address = HeaderValue::from_static("192.0.2.1");
-        let peer = Peer {
+        let peer = PeerFacts {
             address: &address,
             secure: false,
             trusted: false,
@@ -335,7 +337,7 @@ mod tests {
 
     #[test]
     fn the_end_of_a_body_is_known_or_the_answer_is_refused() {
-        use Framing::{Chunked, Close, Length};
+        use BodyFraming::{Chunked, Close, Length};
         for (lines, expected) in [
             ("1 200 OK\r\ncontent-length: 3", Some((Length(3), true))),
             ("1 200 OK\r\ncontent-length: 3\r\nContent-Length: 3", Some((Length(3), true))),
@@ -368,7 +370,7 @@ mod tests {
         let (answer, _) = whole(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n", &Method::HEAD)
             .expect("an answer")
             .expect("all of it");
-        assert_eq!((answer.framing, answer.keeps), (Framing::Length(0), true));
+        assert_eq!((answer.framing, answer.keeps), (BodyFraming::Length(0), true));
     }
 
     #[test]
@@ -446,10 +448,10 @@ mod tests {
                     let length =
                         length.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
                     match (one.framing, length) {
-                        (Framing::Length(framed), Some(length)) => assert_eq!(length, framed),
-                        (Framing::Length(_), None) | (_, Some(_)) => panic!("{fields:?}"),
-                        (Framing::Chunked, None) => {}
-                        (Framing::Close, None) => assert!(!one.keeps),
+                        (BodyFraming::Length(framed), Some(length)) => assert_eq!(length, framed),
+                        (BodyFraming::Length(_), None) | (_, Some(_)) => panic!("{fields:?}"),
+                        (BodyFraming::Chunked, None) => {}
+                        (BodyFraming::Close, None) => assert!(!one.keeps),
                     }
                 }
                 (Ok(None), Ok(None)) | (Err(_), Err(_)) => {}

@@ -5,9 +5,9 @@
 //! buffers, so keeping one costs no copy. The library asks for a frame when the backend has room
 //! for one; that shows whether the backend is stuck. What a body may be: `body.rs`.
 
-use super::Far;
-use crate::body::{Broken, Upload};
-use crate::worker::Worker;
+use super::UpstreamEnd;
+use crate::body::{BodyError, RequestBody};
+use crate::worker::ProxyWorker;
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
@@ -25,37 +25,37 @@ const KEPT_FRAMES_MAX: usize = 256;
 
 /// A piece of a body.
 #[derive(Clone)]
-enum Piece {
+enum SentPiece {
     Data(Bytes),
     Trailers(HeaderMap),
 }
 
-impl Piece {
+impl SentPiece {
     fn frame(self) -> Frame<Bytes> {
         match self {
-            Piece::Data(data) => Frame::data(data),
-            Piece::Trailers(trailers) => Frame::trailers(trailers),
+            SentPiece::Data(data) => Frame::data(data),
+            SentPiece::Trailers(trailers) => Frame::trailers(trailers),
         }
     }
 }
 
 /// The part of a body that has been sent.
 #[derive(Default)]
-struct Sent {
-    pieces: Vec<Piece>,
+struct SentBody {
+    pieces: Vec<SentPiece>,
     bytes: usize,
     /// The part is incomplete: too much was sent, or it is no longer needed.
     dropped: bool,
 }
 
-impl Sent {
+impl SentBody {
     fn note(&mut self, frame: &Frame<Bytes>) {
         if self.dropped {
             return;
         }
         let piece = match (frame.data_ref(), frame.trailers_ref()) {
-            (Some(data), _) => Piece::Data(data.clone()),
-            (None, Some(trailers)) => Piece::Trailers(trailers.clone()),
+            (Some(data), _) => SentPiece::Data(data.clone()),
+            (None, Some(trailers)) => SentPiece::Trailers(trailers.clone()),
             (None, None) => return,
         };
         self.bytes += frame.data_ref().map_or(0, Bytes::len);
@@ -66,24 +66,28 @@ impl Sent {
     }
 
     fn forget(&mut self) {
-        *self = Sent { dropped: true, ..Sent::default() };
+        *self = SentBody { dropped: true, ..SentBody::default() };
     }
 }
 
-/// The side of the loan that stays with the [`Call`](super::call::Call).
-pub(super) struct Loan {
+/// The side of the loan that stays with the [`StreamCall`](super::call::Call).
+pub(super) struct ReplayableBody {
     /// The rest of the body from the client; `None` after the body was taken back.
-    upload: RefCell<Option<Upload>>,
+    upload: RefCell<Option<RequestBody>>,
     /// Pieces to send again before that rest.
-    again: RefCell<VecDeque<Piece>>,
-    sent: RefCell<Sent>,
-    far: Rc<Far>,
-    worker: Rc<Worker>,
+    again: RefCell<VecDeque<SentPiece>>,
+    sent: RefCell<SentBody>,
+    far: Rc<UpstreamEnd>,
+    worker: Rc<ProxyWorker>,
 }
 
-impl Loan {
-    pub(super) fn new(upload: Upload, far: &Rc<Far>, worker: &Rc<Worker>) -> Rc<Loan> {
-        Rc::new(Loan {
+impl ReplayableBody {
+    pub(super) fn new(
+        upload: RequestBody,
+        far: &Rc<UpstreamEnd>,
+        worker: &Rc<ProxyWorker>,
+    ) -> Rc<ReplayableBody> {
+        Rc::new(ReplayableBody {
             upload: RefCell::new(Some(upload)),
             again: RefCell::default(),
             sent: RefCell::default(),
@@ -99,14 +103,14 @@ impl Loan {
 
     /// Whether the request has no body.
     pub(super) fn is_nothing(&self) -> bool {
-        self.upload.borrow().as_ref().is_some_and(Upload::is_nothing)
+        self.upload.borrow().as_ref().is_some_and(RequestBody::is_nothing)
     }
 
     /// Returns the same body from its beginning, for another stream. The library gets no more of it
     /// through this loan.
-    pub(super) fn anew(&self, far: &Rc<Far>) -> Rc<Loan> {
+    pub(super) fn anew(&self, far: &Rc<UpstreamEnd>) -> Rc<ReplayableBody> {
         let sent = self.sent.take();
-        Rc::new(Loan {
+        Rc::new(ReplayableBody {
             upload: RefCell::new(self.upload.take()),
             again: RefCell::new(sent.pieces.iter().cloned().collect()),
             sent: RefCell::new(sent),
@@ -120,7 +124,7 @@ impl Loan {
         self.sent.borrow_mut().forget();
     }
 
-    fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         // The backend accepts the next frame, so it has accepted the one before.
         self.far.stuck.end();
         let again = self.again.borrow_mut().pop_front();
@@ -130,7 +134,7 @@ impl Loan {
         }
         let mut upload = self.upload.borrow_mut();
         let Some(upload) = &mut *upload else {
-            return Poll::Ready(Some(Err(Broken::TakenBack)));
+            return Poll::Ready(Some(Err(BodyError::TakenBack)));
         };
         let polled = Pin::new(upload).poll_frame(cx);
         if let Poll::Ready(Some(Ok(frame))) = &polled {
@@ -142,16 +146,16 @@ impl Loan {
 }
 
 /// The side of the loan that the library holds.
-pub(crate) struct Lent(pub(super) Rc<Loan>);
+pub(crate) struct OutgoingBody(pub(super) Rc<ReplayableBody>);
 
-impl Body for Lent {
+impl Body for OutgoingBody {
     type Data = Bytes;
-    type Error = Broken;
+    type Error = BodyError;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         self.0.poll(cx)
     }
 
@@ -168,7 +172,7 @@ impl Body for Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for OutgoingBody {
     /// The library has the whole body, or needs no more of it.
     fn drop(&mut self) {
         self.0.far.stuck.end();

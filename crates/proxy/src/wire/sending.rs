@@ -5,10 +5,10 @@
 //! body is sent. The next frame is asked for when the previous one is written. What a body may be:
 //! `body.rs`.
 
-use super::super::body::Broken;
+use super::super::body::BodyError;
 use super::super::front::stream;
-use super::super::worker::Worker;
-use super::{Far, ends, head};
+use super::super::worker::ProxyWorker;
+use super::{UpstreamEnd, ends, head};
 use bytes::{Buf, Bytes};
 use http_body::{Body, Frame};
 use std::future::poll_fn;
@@ -20,31 +20,31 @@ use tokio::io::AsyncWrite as _;
 
 /// Why a request was not fully sent.
 #[derive(Debug)]
-pub(super) enum Lost {
+pub(super) enum SendError {
     /// The body did not arrive, or must not pass.
-    Body(Broken),
+    Body(BodyError),
     /// The backend accepts no more of it. It may still have answered.
     Backend,
 }
 
 /// The state of the task.
-pub(super) struct Sending<B> {
-    pub(super) writer: ends::Writer,
+pub(super) struct RequestSend<B> {
+    pub(super) writer: ends::UpstreamWriter,
     pub(super) body: B,
     /// The number of body bytes still to come, if the head states a length. `None`: the body is
     /// chunked.
     pub(super) left: Option<u64>,
-    pub(super) far: Rc<Far>,
-    pub(super) worker: Rc<Worker>,
+    pub(super) far: Rc<UpstreamEnd>,
+    pub(super) worker: Rc<ProxyWorker>,
 }
 
 /// The next frame of a body.
-type Next = Option<Result<Frame<Bytes>, Broken>>;
+type NextFrame = Option<Result<Frame<Bytes>, BodyError>>;
 
-impl<B: Body<Data = Bytes, Error = Broken> + Unpin> Sending<B> {
+impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> RequestSend<B> {
     /// Writes `head` and the body. Returns the writer for the next request, unless the body is not
     /// of the length that the head states: the backend would read the next request as part of it.
-    pub(super) async fn run(mut self, head: Vec<u8>) -> Result<ends::Writer, Lost> {
+    pub(super) async fn run(mut self, head: Vec<u8>) -> Result<ends::UpstreamWriter, SendError> {
         // Bytes that go out together with the next frame, if that is ready by now.
         let mut before = head;
         let mut ended = false;
@@ -58,7 +58,7 @@ impl<B: Body<Data = Bytes, Error = Broken> + Unpin> Sending<B> {
                     poll_fn(|cx| self.poll_next(cx)).await
                 }
             };
-            match next.transpose().map_err(Lost::Body)?.map(Frame::into_data) {
+            match next.transpose().map_err(SendError::Body)?.map(Frame::into_data) {
                 Some(Ok(data)) if !data.is_empty() => self.pass(&mut before, data).await?,
                 Some(Ok(_)) => {}
                 Some(Err(frame)) => {
@@ -68,7 +68,7 @@ impl<B: Body<Data = Bytes, Error = Broken> + Unpin> Sending<B> {
             }
         }
         if self.left.is_some_and(|left| left > 0) {
-            return Err(Lost::Body(Broken::Length));
+            return Err(SendError::Body(BodyError::Length));
         }
         if !ended {
             self.close(&mut before, None);
@@ -77,16 +77,16 @@ impl<B: Body<Data = Bytes, Error = Broken> + Unpin> Sending<B> {
         Ok(self.writer)
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<NextFrame> {
         Pin::new(&mut self.body).poll_frame(cx)
     }
 
     /// Writes `before` and then some data. Clears `before`.
-    async fn pass(&mut self, before: &mut Vec<u8>, data: Bytes) -> Result<(), Lost> {
+    async fn pass(&mut self, before: &mut Vec<u8>, data: Bytes) -> Result<(), SendError> {
         let mut after: &[u8] = b"";
         if let Some(left) = &mut self.left {
             let rest = left.checked_sub(data.len() as u64);
-            *left = rest.ok_or(Lost::Body(Broken::Length))?;
+            *left = rest.ok_or(SendError::Body(BodyError::Length))?;
         } else {
             before.extend_from_slice(format!("{:x}\r\n", data.len()).as_bytes());
             after = b"\r\n";
@@ -108,7 +108,7 @@ impl<B: Body<Data = Bytes, Error = Broken> + Unpin> Sending<B> {
         true
     }
 
-    async fn write(&mut self, mut bytes: impl Buf) -> Result<(), Lost> {
+    async fn write(&mut self, mut bytes: impl Buf) -> Result<(), SendError> {
         let written = poll_fn(|cx| {
             while bytes.has_remaining() {
                 let mut slices = [IoSlice::new(&[]); 3];
@@ -123,6 +123,6 @@ impl<B: Body<Data = Bytes, Error = Broken> + Unpin> Sending<B> {
             let poll = Pin::new(&mut self.writer).poll_flush(cx);
             self.far.note(poll, &self.worker)
         });
-        written.await.map_err(|_| Lost::Backend)
+        written.await.map_err(|_| SendError::Backend)
     }
 }

@@ -9,11 +9,11 @@
 //! that waits too long while no other stream receives anything. It then gets no more requests. One
 //! stream: `call.rs`. Which session is taken: `backends/sessions.rs`.
 
-use super::call::Ended;
-use super::lent::Lent;
-use super::{Fault, ends};
-use crate::backends::Backend;
-use evenkeel_telemetry::registry::Held;
+use super::call::StreamError;
+use super::lent::OutgoingBody;
+use super::{WireError, ends};
+use crate::backends::UpstreamBackend;
+use evenkeel_telemetry::registry::GaugeGuard;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
@@ -45,25 +45,29 @@ const SEND_BYTES: usize = 64 * 1024;
 const ERRORS_MAX: u32 = 256;
 
 /// How long a session that is no longer needed may take to say goodbye to the backend.
-const FAREWELL: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The future of an answer.
-pub(super) type Answering =
-    Pin<Box<dyn Future<Output = Result<Response<Incoming>, TrySendError<Request<Lent>>>>>>;
+pub(super) type AnswerFuture =
+    Pin<Box<dyn Future<Output = Result<Response<Incoming>, TrySendError<Request<OutgoingBody>>>>>>;
 
-type Connection = http2::Connection<TokioIo<Join<ends::Reader, ends::Writer>>, Lent, Tasks>;
+type LibraryConnection = http2::Connection<
+    TokioIo<Join<ends::UpstreamReader, ends::UpstreamWriter>>,
+    OutgoingBody,
+    SessionTasks,
+>;
 
 /// A connection while it is driven, `None` once it has ended. Dropping it notifies the sender and
 /// gives back the requests that wait in it.
-type Driven = Rc<RefCell<Option<Connection>>>;
+type DrivenConnection = Rc<RefCell<Option<LibraryConnection>>>;
 
 /// An HTTP/2 connection to a backend.
-pub(crate) struct Session {
-    sender: RefCell<SendRequest<Lent>>,
+pub(crate) struct Http2Session {
+    sender: RefCell<SendRequest<OutgoingBody>>,
     /// Whether the connection is under TLS.
     pub(super) secure: bool,
     /// The library's connection, which a task drives to its end.
-    connection: Driven,
+    connection: DrivenConnection,
     /// The number of running streams, and its bound from the settings.
     streams: Cell<usize>,
     bound: usize,
@@ -77,22 +81,22 @@ pub(crate) struct Session {
     idle: Cell<Option<u64>>,
     /// Dropping this ends the tasks.
     _alive: watch::Sender<()>,
-    _counted: Held,
+    _counted: GaugeGuard,
 }
 
-impl Session {
+impl Http2Session {
     /// Opens a session on `stream`, for at most `bound` streams at once. Waits until the backend
     /// has announced its own bound: streams beyond that would be refused, and refused again if all
     /// are repeated at once.
     pub(crate) async fn open(
-        stream: ends::Stream,
+        stream: ends::UpstreamStream,
         bound: u32,
-        counted: Held,
-    ) -> Result<Rc<Session>, Fault> {
-        let secure = matches!(stream, ends::Stream::Tls(_));
+        counted: GaugeGuard,
+    ) -> Result<Rc<Http2Session>, WireError> {
+        let secure = matches!(stream, ends::UpstreamStream::Tls(_));
         let (reader, writer) = stream.into_split();
         let (alive, watched) = watch::channel(());
-        let tasks = Tasks { alive: watched, ran: Rc::default() };
+        let tasks = SessionTasks { alive: watched, ran: Rc::default() };
         let window = WINDOW_BYTES.saturating_mul(bound).min(WINDOW_BYTES_MAX);
         let handshake = Builder::new(tasks.clone())
             .initial_max_send_streams(0)
@@ -101,17 +105,17 @@ impl Session {
             .max_header_list_size(super::head::HEAD_BYTES_MAX as u32)
             .max_send_buf_size(SEND_BYTES)
             .handshake(TokioIo::new(tokio::io::join(reader, writer)));
-        let broken = |error: hyper::Error| Fault::Stream(Ended::of(&error));
+        let broken = |error: hyper::Error| WireError::Stream(StreamError::of(&error));
         let (sender, mut connection) = handshake.await.map_err(broken)?;
         while connection.current_max_send_streams() == 0 {
             tokio::select! {
-                ended = &mut connection => return Err(ended.err().map_or(Fault::Closed, broken)),
+                ended = &mut connection => return Err(ended.err().map_or(WireError::Closed, broken)),
                 () = tasks.ran.notified() => {}
             }
         }
         let connection = Rc::new(RefCell::new(Some(connection)));
         tasks.execute(drive(Rc::clone(&connection)));
-        Ok(Rc::new(Session {
+        Ok(Rc::new(Http2Session {
             sender: RefCell::new(sender),
             secure,
             connection,
@@ -130,7 +134,7 @@ impl Session {
     pub(crate) fn has_room(&self) -> bool {
         // The backend's current bound; it may change.
         let connection = self.connection.borrow();
-        let allowed = connection.as_ref().map_or(0, Connection::current_max_send_streams);
+        let allowed = connection.as_ref().map_or(0, LibraryConnection::current_max_send_streams);
         !self.is_over() && self.streams.get() < self.bound.min(allowed)
     }
 
@@ -140,18 +144,18 @@ impl Session {
     }
 
     /// Counts a received head or frame of an answer. Returns the new count.
-    pub(super) fn hears(&self) -> u64 {
+    pub(super) fn count_received(&self) -> u64 {
         self.heard.set(self.heard.get() + 1);
         self.heard.get()
     }
 
     /// Returns the number of heads and frames received so far.
-    pub(super) fn heard(&self) -> u64 {
+    pub(super) fn received_count(&self) -> u64 {
         self.heard.get()
     }
 
     /// Counts an answer that was not valid HTTP/2 and affects its stream only.
-    pub(super) fn has_erred(&self) {
+    pub(super) fn count_error(&self) {
         self.errors.set(self.errors.get() + 1);
         if self.errors.get() >= ERRORS_MAX {
             self.retire();
@@ -170,13 +174,13 @@ impl Session {
         idle
     }
 
-    pub(super) fn send(&self, request: Request<Lent>) -> Answering {
+    pub(super) fn send(&self, request: Request<OutgoingBody>) -> AnswerFuture {
         Box::pin(self.sender.borrow_mut().try_send_request(request))
     }
 }
 
 /// Drives a connection until it has ended, then drops it.
-async fn drive(connection: Driven) {
+async fn drive(connection: DrivenConnection) {
     poll_fn(|cx| match connection.borrow_mut().as_mut() {
         // Errors reach the requests on the connection.
         Some(connection) => Pin::new(connection).poll(cx).map(drop),
@@ -190,40 +194,40 @@ async fn drive(connection: Driven) {
 }
 
 /// A stream's place in its session, and the request's count on the backend.
-pub(super) struct Place(Rc<Session>, Rc<Backend>);
+pub(super) struct SessionPlace(Rc<Http2Session>, Rc<UpstreamBackend>);
 
-impl Place {
-    pub(super) fn take(session: &Rc<Session>, backend: &Rc<Backend>) -> Place {
+impl SessionPlace {
+    pub(super) fn take(session: &Rc<Http2Session>, backend: &Rc<UpstreamBackend>) -> SessionPlace {
         session.streams.set(session.streams.get() + 1);
         session.idle.set(None);
-        backend.begins();
-        Place(Rc::clone(session), Rc::clone(backend))
+        backend.request_started();
+        SessionPlace(Rc::clone(session), Rc::clone(backend))
     }
 }
 
-impl Drop for Place {
+impl Drop for SessionPlace {
     fn drop(&mut self) {
         self.0.streams.set(self.0.streams.get().saturating_sub(1));
-        self.1.ends();
+        self.1.request_ended();
     }
 }
 
 /// Runs the library's tasks on this thread, as long as their session lives and a little longer.
 #[derive(Clone)]
-struct Tasks {
+struct SessionTasks {
     alive: watch::Receiver<()>,
     /// Notified when one of the tasks has run.
     ran: Rc<Notify>,
 }
 
-impl<F: Future<Output = ()> + 'static> Executor<F> for Tasks {
+impl<F: Future<Output = ()> + 'static> Executor<F> for SessionTasks {
     fn execute(&self, future: F) {
         let (mut alive, ran) = (self.alive.clone(), Rc::clone(&self.ran));
         tokio::task::spawn_local(async move {
             let over = async {
                 // Nothing is ever sent: this fails when the session is dropped.
                 let _ = alive.changed().await;
-                tokio::time::sleep(FAREWELL).await;
+                tokio::time::sleep(CLOSE_TIMEOUT).await;
             };
             let mut future = pin!(future);
             let future = poll_fn(|cx| {

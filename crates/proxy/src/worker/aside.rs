@@ -11,21 +11,21 @@
 //! thread. If there is none left, the newest stream of the connection with the most such streams
 //! ends, so no client is cut off for the streams of another.
 
-use super::Worker;
-use crate::link::{Link, STREAM_PATIENCE};
+use super::ProxyWorker;
+use crate::link::{ClientLink, STREAM_STUCK_AFTER};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Whether the client of a stream has read nothing for a while.
-pub(super) fn is_slow(link: &Link, now: u64) -> bool {
-    link.is_stream() && link.stuck.exceeds(STREAM_PATIENCE, now, 0)
+pub(super) fn is_slow(link: &ClientLink, now: u64) -> bool {
+    link.is_stream() && link.stuck.exceeds(STREAM_STUCK_AFTER, now, 0)
 }
 
-impl Worker {
+impl ProxyWorker {
     /// Sets a stream aside: it has no slot and keeps its connection to the backend. If there is no
     /// room, it ends, or a stream of a connection that has more of them.
-    pub(crate) fn step_aside(&self, link: &Link) {
+    pub(crate) fn set_aside(&self, link: &ClientLink) {
         let Some(over) = &link.over else { return };
         if link.aside.get() || link.is_closed() {
             return;
@@ -38,7 +38,7 @@ impl Worker {
     }
 
     /// Checks a request if its backend waits for its body. `crowded`: others wait for a slot.
-    pub(super) fn press(&self, link: &Link, crowded: bool, now: u64) {
+    pub(super) fn check_upload(&self, link: &ClientLink, crowded: bool, now: u64) {
         if !link.upload.is_awaited_by_backend() {
             return;
         }
@@ -51,7 +51,7 @@ impl Worker {
 
     /// Returns the connections on which every stream has a body that trickles in and no backend
     /// yet.
-    pub(super) fn trickling(&self, now: u64) -> HashSet<*const Link> {
+    pub(super) fn trickling(&self, now: u64) -> HashSet<*const ClientLink> {
         let (mut spare, mut lively) = (HashSet::new(), HashSet::new());
         for link in &*self.streams.all() {
             let Some(over) = link.over.as_ref().map(Rc::as_ptr) else { continue };
@@ -63,10 +63,10 @@ impl Worker {
     }
 
     /// The stream has ended: gives its room back if it was set aside.
-    pub(crate) fn is_back(&self, link: &Link) {
+    pub(crate) fn release_aside(&self, link: &ClientLink) {
         if link.aside.replace(false) {
             self.aside.set(self.aside.get() - 1);
-            self.house.connections.fetch_sub(1, Relaxed);
+            self.shared.connections.fetch_sub(1, Relaxed);
             self.freed.notify_waiters();
         }
     }
@@ -74,7 +74,7 @@ impl Worker {
     /// Takes the room for a stream set aside if there is some, or in any case if `free`.
     fn one_more_aside(&self, free: bool) -> bool {
         let bound = self.site.borrow().bounds.connections;
-        let most = bound.div_ceil(2 * self.house.threads.max(1));
+        let most = bound.div_ceil(2 * self.shared.threads.max(1));
         let fits = free || bound == 0 || self.aside.get() < most;
         let taken = fits && (self.one_more(free) || (self.shed() && self.one_more(true)));
         self.aside.set(self.aside.get() + usize::from(taken));
@@ -83,10 +83,10 @@ impl Worker {
 
     /// Ends a stream of the connection that has the most streams set aside, unless that is `over`
     /// with one more. The room is given back soon. Returns whether a stream was ended.
-    fn ends_another(&self, over: &Rc<Link>) -> bool {
+    fn ends_another(&self, over: &Rc<ClientLink>) -> bool {
         let streams = self.streams.all();
         let aside = || streams.iter().filter(|link| link.aside.get() && !link.is_closed());
-        let connection = |link: &Link| link.over.as_ref().map(Rc::as_ptr);
+        let connection = |link: &ClientLink| link.over.as_ref().map(Rc::as_ptr);
         let mut counts = HashMap::new();
         for link in aside() {
             *counts.entry(connection(link)).or_insert(0_usize) += 1;
@@ -104,7 +104,7 @@ impl Worker {
         newest.is_some()
     }
 
-    fn ends(&self, link: &Link) {
+    fn ends(&self, link: &ClientLink) {
         self.watch.proxy.shed.increment(1);
         link.close();
     }

@@ -5,8 +5,8 @@
 //! answered with 503, unless it is the only one of its connection: a connection always has room for
 //! one request.
 
-use super::Worker;
-use crate::link::Link;
+use super::ProxyWorker;
+use crate::link::ClientLink;
 use http::HeaderMap;
 use std::rc::Rc;
 
@@ -19,14 +19,18 @@ const FIELD_BYTES: usize = 32;
 
 /// The room of one head, given back when dropped.
 pub(crate) struct HeadRoom {
-    worker: Rc<Worker>,
+    worker: Rc<ProxyWorker>,
     bytes: usize,
 }
 
 impl HeadRoom {
     /// Returns `None` if there is no room. A head over HTTP/1.1 needs none: it has a connection to
     /// itself.
-    pub(crate) fn take(worker: &Rc<Worker>, link: &Link, headers: &HeaderMap) -> Option<HeadRoom> {
+    pub(crate) fn take(
+        worker: &Rc<ProxyWorker>,
+        link: &ClientLink,
+        headers: &HeaderMap,
+    ) -> Option<HeadRoom> {
         let Some(over) = &link.over else { return Some(HeadRoom::of(worker, 0)) };
         let field = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
             name.as_str().len() + value.len() + FIELD_BYTES
@@ -39,7 +43,7 @@ impl HeadRoom {
         Some(HeadRoom::of(worker, bytes))
     }
 
-    fn of(worker: &Rc<Worker>, bytes: usize) -> HeadRoom {
+    fn of(worker: &Rc<ProxyWorker>, bytes: usize) -> HeadRoom {
         worker.heads.set(worker.heads.get() + bytes);
         HeadRoom { worker: Rc::clone(worker), bytes }
     }

@@ -4,10 +4,10 @@
 //! quotas), and fills the response headers and Envoy's dynamic metadata. It counts nothing; `meet`
 //! does that for the metrics.
 
-use super::Package;
-use super::meet::{Limited, Met};
-use crate::rules::{Unit, merge_metadata};
-use crate::wire::view::{Part, View};
+use super::ProtoPackage;
+use super::meet::{DescriptorMatch, LimitedDescriptor};
+use crate::rules::{RateUnit, merge_metadata};
+use crate::wire::view::{DescriptorView, RequestView};
 use crate::wire::{Code, CurrentLimit, HeaderValue, Response, Status};
 use evenkeel_config::settings::RatelimitAnswers;
 use evenkeel_core::units::Time;
@@ -16,26 +16,26 @@ use prost_types::{Duration, ListValue, Struct};
 use serde_json::{Map, Value, json};
 
 /// Everything that an answer is made from.
-pub struct Answer<'a> {
+pub struct AnswerBuilder<'a> {
     pub(super) settings: &'a RatelimitAnswers,
-    pub(super) request: &'a View<'a>,
-    pub(super) met: &'a [Met<'a>],
+    pub(super) request: &'a RequestView<'a>,
+    pub(super) met: &'a [DescriptorMatch<'a>],
     pub(super) now: Time,
 }
 
-impl Answer<'_> {
+impl AnswerBuilder<'_> {
     /// Returns the answer, and whether its code is OK only because of the global shadow mode.
-    pub fn response(&self, package: Package) -> (Response, bool) {
+    pub fn response(&self, package: ProtoPackage) -> (Response, bool) {
         let mut statuses: Vec<Status> = self.met.iter().map(|met| self.status(met)).collect();
         let over = self.is_over(&statuses);
         let shadowed = over && self.settings.shadow;
         let code = if over && !shadowed { Code::OverLimit } else { Code::Ok };
         let headers = self.headers(&statuses);
-        let dynamic_metadata = match self.settings.dynamic_metadata && package == Package::V3 {
+        let dynamic_metadata = match self.settings.dynamic_metadata && package == ProtoPackage::V3 {
             true => Some(self.metadata(&statuses)),
             false => None,
         };
-        if package == Package::Old {
+        if package == ProtoPackage::Old {
             for status in &mut statuses {
                 status.duration_until_reset = None;
                 status.current_limit.iter_mut().for_each(|limit| limit.name.clear());
@@ -51,12 +51,12 @@ impl Answer<'_> {
         (response, shadowed)
     }
 
-    fn status(&self, met: &Met<'_>) -> Status {
+    fn status(&self, met: &DescriptorMatch<'_>) -> Status {
         let ok = Status { code: Code::Ok.into(), ..Status::default() };
         match met {
-            Met::Free => ok,
-            Met::Unlimited(_) => Status { limit_remaining: u32::MAX, ..ok },
-            Met::Limited(limited) => {
+            DescriptorMatch::Free => ok,
+            DescriptorMatch::Unlimited(_) => Status { limit_remaining: u32::MAX, ..ok },
+            DescriptorMatch::Limited(limited) => {
                 let shadow = limited.rule.is_some_and(|rule| rule.shadow);
                 let over = limited.hit.is_over() && !shadow;
                 let code = if over { Code::OverLimit } else { Code::Ok };
@@ -73,11 +73,13 @@ impl Answer<'_> {
         }
     }
 
-    fn is_quota(&self, met: &Met<'_>) -> bool {
+    fn is_quota(&self, met: &DescriptorMatch<'_>) -> bool {
         match met {
-            Met::Unlimited(_) => false,
-            Met::Free => self.settings.quota,
-            Met::Limited(_) => self.settings.quota || met.rule().is_some_and(|rule| rule.quota),
+            DescriptorMatch::Unlimited(_) => false,
+            DescriptorMatch::Free => self.settings.quota,
+            DescriptorMatch::Limited(_) => {
+                self.settings.quota || met.rule().is_some_and(|rule| rule.quota)
+            }
         }
     }
 
@@ -150,7 +152,7 @@ impl Answer<'_> {
     }
 }
 
-fn current(limited: &Limited<'_>) -> CurrentLimit {
+fn current(limited: &LimitedDescriptor<'_>) -> CurrentLimit {
     CurrentLimit {
         name: limited.rule.and_then(|rule| rule.name.as_deref()).unwrap_or_default().to_owned(),
         requests_per_unit: limited.limit.requests,
@@ -158,12 +160,12 @@ fn current(limited: &Limited<'_>) -> CurrentLimit {
     }
 }
 
-fn descriptor_metadata(descriptor: &Part<'_>) -> Value {
+fn descriptor_metadata(descriptor: &DescriptorView<'_>) -> Value {
     let entries = descriptor.entries.as_slice().iter();
     let entries = entries.map(|(key, value)| format!("{key}={value}"));
     let mut one = json!({"entries": entries.collect::<Vec<_>>()});
     if let Some(limit) = &descriptor.limit {
-        let unit = Unit::from_wire(limit.unit).map_or("UNKNOWN", Unit::name);
+        let unit = RateUnit::from_wire(limit.unit).map_or("UNKNOWN", RateUnit::name);
         let text = format!("requests_per_unit:{} unit:{unit}", limit.requests_per_unit);
         one["limit"] = text.into();
     }

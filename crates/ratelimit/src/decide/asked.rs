@@ -4,36 +4,36 @@
 //! two, the request waits for the store, at most for the store's deadline. For the case that the
 //! store does not answer, see `store::redis`.
 
-use super::meet::{Limited, Met};
-use super::{Decider, Package, Refusal};
+use super::meet::{DescriptorMatch, LimitedDescriptor};
+use super::{DecisionError, ProtoPackage, RatelimitDecider};
 use crate::wire::Response;
-use crate::wire::view::View;
-use evenkeel_core::windows::{Algorithm, Length};
-use evenkeel_store::redis::{Ask, Lane};
+use crate::wire::view::RequestView;
+use evenkeel_core::windows::{WindowAlgorithm, WindowLength};
+use evenkeel_store::redis::{CounterAsk, StoreLane};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-impl Decider {
+impl RatelimitDecider {
     /// Decides a request and counts it in the store of `lane`.
     ///
     /// # Errors
-    /// [`Refusal`]; then either no hit was counted or only some of them were.
+    /// [`DecisionError`]; then either no hit was counted or only some of them were.
     pub async fn ask(
         &self,
-        request: &View<'_>,
-        package: Package,
-        lane: &Rc<Lane>,
-    ) -> Result<Response, Refusal> {
+        request: &RequestView<'_>,
+        package: ProtoPackage,
+        lane: &Rc<StoreLane>,
+    ) -> Result<Response, DecisionError> {
         let now = self.now();
         let rules = self.rules.load_full();
         let mut met = self.met_by(rules.as_deref(), request, package, now)?;
         let settings = self.settings.load_full();
-        let mut asks: Vec<Ask> = Vec::with_capacity(met.len());
+        let mut asks: Vec<CounterAsk> = Vec::with_capacity(met.len());
         for met in &mut met {
-            let Met::Limited(limited) = met else { continue };
-            limited.place = asks.len();
-            asks.push(self.ask_of(limited));
+            let DescriptorMatch::Limited(limited) = met else { continue };
+            limited.hit_index = asks.len();
+            asks.push(self.store_question(limited));
         }
         let time = match asks.is_empty() {
             true => now,
@@ -43,8 +43,8 @@ impl Decider {
             })?,
         };
         for met in &mut met {
-            if let Met::Limited(limited) = met {
-                limited.hit = asks[limited.place].hit;
+            if let DescriptorMatch::Limited(limited) = met {
+                limited.hit = asks[limited.hit_index].hit;
             }
         }
         Ok(self.conclude(&met, request, package, &settings, time))
@@ -52,16 +52,16 @@ impl Decider {
 
     /// Makes the question to the store about one limit. It takes the name out of `limited`, so it
     /// must be called only once for each.
-    fn ask_of(&self, limited: &mut Limited<'_>) -> Ask {
+    fn store_question(&self, limited: &mut LimitedDescriptor<'_>) -> CounterAsk {
         let name = limited.name.take().unwrap_or_default();
-        let fixed = limited.hit.algorithm == Algorithm::Fixed;
+        let fixed = limited.hit.algorithm == WindowAlgorithm::Fixed;
         let compatible = self.naming.as_ref().is_some_and(|naming| naming.compatible) && fixed;
-        Ask {
+        CounterAsk {
             compatible: compatible.then(|| self.jittered(&name)),
             name,
             hit: limited.hit,
             length: limited.limit.length,
-            per_second: limited.limit.length == Length::Seconds(1),
+            per_second: limited.limit.length == WindowLength::Seconds(1),
             known: 0,
             force: false,
             returned: false,
@@ -69,9 +69,9 @@ impl Decider {
     }
 
     /// Reports to the store hits that already happened and were counted in memory.
-    pub(super) fn tell(&self, limited: &mut Limited<'_>) {
+    pub(super) fn report_to_store(&self, limited: &mut LimitedDescriptor<'_>) {
         if let Some(store) = &self.store {
-            store.report(&self.ask_of(limited));
+            store.report(&self.store_question(limited));
         }
     }
 

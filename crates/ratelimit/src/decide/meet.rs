@@ -5,64 +5,69 @@
 //! reference server crashes on it. The key of a counter is a hash of the domain, the algorithm, the
 //! window and the entries; each is hashed as a separate part.
 
-use super::Decider;
-use crate::rules::level::Level;
-use crate::rules::{Limit, Rule, Rules, Unit, push_entry};
-use crate::tally::Tally;
+use super::RatelimitDecider;
+use crate::rules::level::RuleLevel;
+use crate::rules::{RateUnit, RatelimitRule, RatelimitRules, RuleLimit, push_entry};
+use crate::tally::RuleTally;
 use crate::wire::Override;
-use crate::wire::view::{Part, View};
+use crate::wire::view::{DescriptorView, RequestView};
 use evenkeel_core::key::{KeyHash, KeyHasher};
 use evenkeel_core::units::Time;
-use evenkeel_core::windows::{Hit, Length};
-use evenkeel_engine::windows::Look;
+use evenkeel_core::windows::{Hit, WindowLength};
+use evenkeel_engine::windows::TopDescriptorsGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// The limit or rule that applies to a descriptor.
-pub enum Met<'r> {
+pub enum DescriptorMatch<'r> {
     /// Neither a limit nor a rule applies.
     Free,
     /// A rule that allows everything.
-    Unlimited(&'r Rule),
+    Unlimited(&'r RatelimitRule),
     /// A limit with its counter.
-    Limited(Limited<'r>),
+    Limited(LimitedDescriptor<'r>),
 }
 
 /// A limit that applies to a descriptor.
-pub struct Limited<'r> {
+pub struct LimitedDescriptor<'r> {
     /// The rule that the limit comes from; `None` if the request carries the limit.
-    pub rule: Option<&'r Rule>,
+    pub rule: Option<&'r RatelimitRule>,
     /// The number of requests and the window.
-    pub limit: Limit,
+    pub limit: RuleLimit,
     /// The hits to count, and after counting their result.
     pub hit: Hit,
     /// The name of the counter in the store; `None` without a store.
     pub name: Option<String>,
     /// The index of `hit` in the list of hits that are counted together.
-    pub place: usize,
-    tally: Figures<'r>,
+    pub hit_index: usize,
+    tally: TallyRef<'r>,
 }
 
 /// The place where the metrics of a limit are kept.
-enum Figures<'r> {
+enum TallyRef<'r> {
     /// The metrics of the rule that the limit comes from.
-    Rule(&'r Tally),
+    Rule(&'r RuleTally),
     /// Under a path that depends on the request.
-    Other(Arc<Tally>),
+    Other(Arc<RuleTally>),
 }
 
-impl Limited<'_> {
+impl LimitedDescriptor<'_> {
     /// The metrics of this limit.
-    pub(super) fn tally(&self) -> &Tally {
+    pub(super) fn tally(&self) -> &RuleTally {
         match &self.tally {
-            Figures::Rule(tally) => tally,
-            Figures::Other(tally) => tally,
+            TallyRef::Rule(tally) => tally,
+            TallyRef::Other(tally) => tally,
         }
     }
 
     /// Adds the descriptor to the list of the most requested ones. Requests without hits and hits
     /// that are given back are left out.
-    pub(super) fn show(&self, look: &mut Look<'_>, domain: &str, entries: &[(&str, &str)]) {
+    pub(super) fn sample(
+        &self,
+        look: &mut TopDescriptorsGuard<'_>,
+        domain: &str,
+        entries: &[(&str, &str)],
+    ) {
         let Hit { key, hits, give_back, .. } = self.hit;
         if hits > 0 && !give_back {
             look.see(key, hits.into(), || path(domain, entries));
@@ -97,7 +102,7 @@ impl Limited<'_> {
 
 /// Drops the limits that other limits of the same request replace. Names are compared over the
 /// whole request.
-pub fn replace(met: &mut [Met<'_>]) {
+pub fn replace(met: &mut [DescriptorMatch<'_>]) {
     let mut replaced: Vec<&str> = Vec::new();
     for met in &*met {
         replaced.extend(met.rule().into_iter().flat_map(|rule| &rule.replaces).map(|name| &**name));
@@ -106,33 +111,38 @@ pub fn replace(met: &mut [Met<'_>]) {
         return;
     }
     for met in met {
-        if let Met::Limited(limited) = met
+        if let DescriptorMatch::Limited(limited) = met
             && let Some(name) = limited.rule.and_then(|rule| rule.name.as_deref())
             && replaced.contains(&name)
         {
-            *met = Met::Free;
+            *met = DescriptorMatch::Free;
         }
     }
 }
 
-impl<'r> Met<'r> {
+impl<'r> DescriptorMatch<'r> {
     /// The rule that applies, if one does.
-    pub fn rule(&self) -> Option<&'r Rule> {
+    pub fn rule(&self) -> Option<&'r RatelimitRule> {
         match self {
-            Met::Free => None,
-            Met::Unlimited(rule) => Some(rule),
-            Met::Limited(limited) => limited.rule,
+            DescriptorMatch::Free => None,
+            DescriptorMatch::Unlimited(rule) => Some(rule),
+            DescriptorMatch::Limited(limited) => limited.rule,
         }
     }
 }
 
-impl Decider {
+impl RatelimitDecider {
     /// Finds the limit for each descriptor, in order.
-    pub(super) fn meet<'r>(&self, rules: &'r Rules, request: &View<'_>, now: Time) -> Vec<Met<'r>> {
+    pub(super) fn meet<'r>(
+        &self,
+        rules: &'r RatelimitRules,
+        request: &RequestView<'_>,
+        now: Time,
+    ) -> Vec<DescriptorMatch<'r>> {
         let Some(rules) = rules.domain(request.domain) else {
-            let unknown = self.unknown_domains.of("", request.domain);
+            let unknown = self.unknown_domains.for_request("", request.domain);
             unknown.total_hits.fetch_add(request.descriptors.len() as u64, Relaxed);
-            return request.descriptors.iter().map(|_| Met::Free).collect();
+            return request.descriptors.iter().map(|_| DescriptorMatch::Free).collect();
         };
         let meet = |part| self.meet_one(rules, request, part, now);
         request.descriptors.iter().map(meet).collect()
@@ -140,22 +150,22 @@ impl Decider {
 
     fn meet_one<'r>(
         &self,
-        rules: &'r Level,
-        request: &View<'_>,
-        part: &Part<'_>,
+        rules: &'r RuleLevel,
+        request: &RequestView<'_>,
+        part: &DescriptorView<'_>,
         now: Time,
-    ) -> Met<'r> {
+    ) -> DescriptorMatch<'r> {
         let (domain, entries) = (request.domain, part.entries.as_slice());
         let hits = hits(request, part);
         if let Some(limit) = part.limit.and_then(overriding) {
-            let tally = Figures::Other(self.tallies.of(domain, &path(domain, entries)));
+            let tally = TallyRef::Other(self.tallies.for_request(domain, &path(domain, entries)));
             let key = self.key(domain, limit, entries.iter().copied());
             let mut limited = limited(None, limit, key, hits, now, tally);
             limited.name = self.name(domain, &limited, entries.iter().copied());
-            return Met::Limited(limited);
+            return DescriptorMatch::Limited(limited);
         }
         match rules.rule(entries) {
-            None => Met::Free,
+            None => DescriptorMatch::Free,
             Some(rule) => self.by_rule(rule, domain, entries, hits, now),
         }
     }
@@ -163,16 +173,16 @@ impl Decider {
     /// Prepares the limit of `rule` for a descriptor that matches it.
     pub(super) fn by_rule<'r>(
         &self,
-        rule: &'r Rule,
+        rule: &'r RatelimitRule,
         domain: &str,
         entries: &[(&str, &str)],
         hits: (u32, bool),
         now: Time,
-    ) -> Met<'r> {
-        let Some(limit) = rule.limit else { return Met::Unlimited(rule) };
+    ) -> DescriptorMatch<'r> {
+        let Some(limit) = rule.limit else { return DescriptorMatch::Unlimited(rule) };
         let tally = match rule.path_of(domain, entries) {
-            Some(path) => Figures::Other(self.tallies.of(domain, &path)),
-            None => Figures::Rule(&rule.tally),
+            Some(path) => TallyRef::Other(self.tallies.for_request(domain, &path)),
+            None => TallyRef::Rule(&rule.tally),
         };
         let counted = rule
             .steps
@@ -182,13 +192,13 @@ impl Decider {
         let key = self.key(domain, limit, counted.clone());
         let mut limited = limited(Some(rule), limit, key, hits, now, tally);
         limited.name = self.name(domain, &limited, counted);
-        Met::Limited(limited)
+        DescriptorMatch::Limited(limited)
     }
 
     fn name<'a>(
         &self,
         domain: &str,
-        Limited { limit, hit, .. }: &Limited<'_>,
+        LimitedDescriptor { limit, hit, .. }: &LimitedDescriptor<'_>,
         entries: impl Iterator<Item = (&'a str, &'a str)>,
     ) -> Option<String> {
         let naming = self.naming.as_ref()?;
@@ -198,14 +208,14 @@ impl Decider {
     fn key<'a>(
         &self,
         domain: &str,
-        limit: Limit,
+        limit: RuleLimit,
         entries: impl Iterator<Item = (&'a str, &'a str)>,
     ) -> KeyHash {
         let mut hasher = KeyHasher::new(&self.seed);
         hasher.part(domain.as_bytes());
         let (kind, count) = match limit.length {
-            Length::Seconds(count) => (b's', count),
-            Length::Months(count) => (b'm', count),
+            WindowLength::Seconds(count) => (b's', count),
+            WindowLength::Months(count) => (b'm', count),
         };
         let [a, b, c, d] = count.to_le_bytes();
         hasher.part(&[kind, limit.algorithm as u8, a, b, c, d]);
@@ -218,28 +228,28 @@ impl Decider {
 }
 
 fn limited<'r>(
-    rule: Option<&'r Rule>,
-    limit: Limit,
+    rule: Option<&'r RatelimitRule>,
+    limit: RuleLimit,
     key: KeyHash,
     (hits, give_back): (u32, bool),
     now: Time,
-    tally: Figures<'r>,
-) -> Limited<'r> {
+    tally: TallyRef<'r>,
+) -> LimitedDescriptor<'r> {
     let hit = Hit::new(key, limit.length.window(now), limit.requests, hits);
     let hit = Hit { give_back, algorithm: limit.algorithm, ..hit };
-    Limited { rule, limit, hit, name: None, place: 0, tally }
+    LimitedDescriptor { rule, limit, hit, name: None, hit_index: 0, tally }
 }
 
 /// The number of hits of a descriptor, and whether they are given back. The number in the
 /// descriptor takes precedence over the one in the request.
-fn hits(request: &View<'_>, part: &Part<'_>) -> (u32, bool) {
+fn hits(request: &RequestView<'_>, part: &DescriptorView<'_>) -> (u32, bool) {
     let hits = part.hits_addend.unwrap_or(request.hits_addend.max(1).into());
     (u32::try_from(hits).unwrap_or(u32::MAX), part.is_negative_hits)
 }
 
 /// The limit that a descriptor carries; `None` if its unit is unknown.
-fn overriding(limit: Override) -> Option<Limit> {
-    Some(Limit::per(limit.requests_per_unit, Unit::from_wire(limit.unit)?))
+fn overriding(limit: Override) -> Option<RuleLimit> {
+    Some(RuleLimit::per(limit.requests_per_unit, RateUnit::from_wire(limit.unit)?))
 }
 
 /// The metrics path for a limit that the request carries.

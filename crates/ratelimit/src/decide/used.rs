@@ -4,17 +4,17 @@
 //! rules have. The reported requests are charged even if they exceed the limit, because they
 //! already passed. How much each Envoy may let pass next is decided in `quota`.
 
-use super::meet::Met;
-use super::{Decider, Time};
-use crate::rules::{Limit, Rules};
+use super::meet::DescriptorMatch;
+use super::{RatelimitDecider, Time};
+use crate::rules::{RatelimitRules, RuleLimit};
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::units::{Nanos, SECOND};
-use evenkeel_core::windows::{Algorithm, Hit, Policy, Window};
+use evenkeel_core::windows::{CounterWindow, Hit, WindowAlgorithm, WindowPolicy};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// The usage of a bucket since its last report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Used {
+pub struct BucketUsage {
     /// Requests that passed.
     pub allowed: u64,
     /// Requests that were refused.
@@ -27,16 +27,16 @@ pub struct Used {
 
 /// The limit that applies to a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bound {
+pub enum BucketBound {
     /// No limit applies.
     Free,
     /// A limit, and the key of its counter.
-    Limit(KeyHash, Limit),
+    Limit(KeyHash, RuleLimit),
 }
 
 /// The state of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct CounterStanding {
     /// The number of requests that may still pass in this window.
     pub left: u32,
     /// The end of the window, in seconds since the epoch.
@@ -47,13 +47,13 @@ pub struct Standing {
     pub begun: Nanos,
 }
 
-impl Used {
+impl BucketUsage {
     /// The number of requests that passed within the current window. It assumes that requests were
-    /// spread evenly over the time since the last report, with at most [`Used::before`] of them
-    /// before the window.
+    /// spread evenly over the time since the last report, with at most [`BucketUsage::before`] of
+    /// them before the window.
     fn within(&self, hit: &Hit, now: Time) -> u64 {
         let begun = begun(hit.window, now);
-        if hit.algorithm != Algorithm::Fixed || self.elapsed <= begun {
+        if hit.algorithm != WindowAlgorithm::Fixed || self.elapsed <= begun {
             return self.allowed;
         }
         let part = u128::from(self.allowed) * u128::from(begun.0) / u128::from(self.elapsed.0);
@@ -63,12 +63,12 @@ impl Used {
 }
 
 /// The time since a window began.
-fn begun(window: Window, now: Time) -> Nanos {
+fn begun(window: CounterWindow, now: Time) -> Nanos {
     let begin = u64::from(window.end.saturating_sub(window.seconds)) * SECOND;
     now.since(Time(begin))
 }
 
-impl Decider {
+impl RatelimitDecider {
     /// Charges the usage of a bucket to the rule that it matches. Returns the limit that applies to
     /// the bucket, and the number of requests that passed in the current window. Requests from
     /// before this window are not charged to it. In shadow mode the bucket is charged, but no limit
@@ -77,21 +77,23 @@ impl Decider {
         &self,
         domain: &str,
         name: &mut [(&str, &str)],
-        used: Used,
+        used: BucketUsage,
         now: Time,
-    ) -> (Bound, u64) {
+    ) -> (BucketBound, u64) {
         let rules = self.rules.load();
         let settings = self.settings.load();
-        let Some(Met::Limited(mut limited)) = self.met(rules.as_deref(), domain, name, now) else {
-            return (Bound::Free, used.allowed);
+        let Some(DescriptorMatch::Limited(mut limited)) =
+            self.met(rules.as_deref(), domain, name, now)
+        else {
+            return (BucketBound::Free, used.allowed);
         };
-        let Used { allowed, denied, .. } = used;
+        let BucketUsage { allowed, denied, .. } = used;
         let counted = used.within(&limited.hit, now);
         let hits = u32::try_from(counted).unwrap_or(u32::MAX);
         limited.hit = self.force(Hit { hits, ..limited.hit }, now);
-        self.tell(&mut limited);
+        self.report_to_store(&mut limited);
         if let Some(mut look) = self.counters.look() {
-            limited.show(&mut look, domain, name);
+            limited.sample(&mut look, domain, name);
         }
         let tally = limited.tally();
         tally.total_hits.fetch_add(allowed.saturating_add(denied), Relaxed);
@@ -101,29 +103,33 @@ impl Decider {
         tally.attribute(before.into(), after.into(), limit.into(), near);
         tally.over_limit.fetch_add(denied, Relaxed);
         let shadow = settings.shadow || limited.rule.is_some_and(|rule| rule.shadow);
-        let bound = if shadow { Bound::Free } else { Bound::Limit(limited.hit.key, limited.limit) };
+        let bound = if shadow {
+            BucketBound::Free
+        } else {
+            BucketBound::Limit(limited.hit.key, limited.limit)
+        };
         (bound, counted)
     }
 
     fn met<'r>(
         &self,
-        rules: Option<&'r Rules>,
+        rules: Option<&'r RatelimitRules>,
         domain: &str,
         name: &mut [(&str, &str)],
         now: Time,
-    ) -> Option<Met<'r>> {
+    ) -> Option<DescriptorMatch<'r>> {
         let rule = rules?.domain(domain)?.rule_in_any_order(name)?;
         Some(self.by_rule(rule, domain, name, (0, false), now))
     }
 
     /// The state of a counter; no hit is counted.
     #[must_use]
-    pub fn standing(&self, key: KeyHash, limit: Limit, now: Time) -> Standing {
+    pub fn standing(&self, key: KeyHash, limit: RuleLimit, now: Time) -> CounterStanding {
         let window = limit.length.window(now);
         let mut hit = [Hit::new(key, window, limit.requests, 0)];
         hit[0].algorithm = limit.algorithm;
-        self.counters.count(&mut hit, &mut Vec::new(), Policy::default(), now);
-        Standing {
+        self.counters.count(&mut hit, &mut Vec::new(), WindowPolicy::default(), now);
+        CounterStanding {
             left: hit[0].remaining(),
             end: window.end,
             seconds_left: window.left(now),
@@ -136,13 +142,13 @@ impl Decider {
     fn force(&self, hit: Hit, now: Time) -> Hit {
         let mut hits = [Hit { hits: 0, ..hit }];
         let mut room = Vec::new();
-        if hit.algorithm == Algorithm::Bucket {
-            self.counters.count(&mut hits, &mut room, Policy::default(), now);
+        if hit.algorithm == WindowAlgorithm::Bucket {
+            self.counters.count(&mut hits, &mut room, WindowPolicy::default(), now);
             hits[0].hits = hit.hits.min(hits[0].remaining());
         } else {
             hits[0] = Hit { limit: u32::MAX, ..hit };
         }
-        self.counters.count(&mut hits, &mut room, Policy::default(), now);
+        self.counters.count(&mut hits, &mut room, WindowPolicy::default(), now);
         let [counted] = hits;
         Hit { limit: hit.limit, ..counted }
     }

@@ -4,10 +4,10 @@
 //! StatsD is unreachable. It never delays a decision. An unreachable StatsD is logged once until a
 //! flush succeeds again.
 
-use super::renamed::{Named, Renamed};
-use super::{RESPONSE_TIME, for_each};
-use crate::decide::Decider;
-use evenkeel_config::settings::Statsd;
+use super::renamed::{MetricRenamer, RenamedMetric};
+use super::{RESPONSE_TIME_NAME, for_each};
+use crate::decide::RatelimitDecider;
+use evenkeel_config::settings::RatelimitStatsd;
 use evenkeel_telemetry::registry::BOUNDS_NS;
 use std::collections::HashMap;
 use std::io;
@@ -20,27 +20,35 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 /// The maximum size of a datagram, in bytes; any network carries it in one piece.
 const DATAGRAM_BYTES_MAX: usize = 1_400;
 /// The time limit for one flush.
-const TIMEOUT: Duration = Duration::from_secs(5);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The sender with the values that StatsD has received so far.
-pub struct Sender {
-    settings: Statsd,
-    decider: Arc<Decider>,
+pub struct RatelimitStatsdSender {
+    settings: RatelimitStatsd,
+    decider: Arc<RatelimitDecider>,
     sent: HashMap<String, u64>,
     /// The counts of each histogram interval at the last successful flush.
-    timed: Vec<u64>,
-    renamed: Renamed,
+    sent_durations: Vec<u64>,
+    renamed: MetricRenamer,
     connection: Option<TcpStream>,
-    told: bool,
+    unreachable_logged: bool,
 }
 
-impl Sender {
+impl RatelimitStatsdSender {
     /// A sender that has not sent anything.
     #[must_use]
-    pub fn new(settings: Statsd, decider: Arc<Decider>) -> Sender {
-        let renamed = Renamed::new(settings.rename.clone());
+    pub fn new(settings: RatelimitStatsd, decider: Arc<RatelimitDecider>) -> RatelimitStatsdSender {
+        let renamed = MetricRenamer::new(settings.rename.clone());
         let (sent, timed) = (HashMap::new(), Vec::new());
-        Sender { settings, decider, sent, timed, renamed, connection: None, told: false }
+        RatelimitStatsdSender {
+            settings,
+            decider,
+            sent,
+            sent_durations: timed,
+            renamed,
+            connection: None,
+            unreachable_logged: false,
+        }
     }
 
     /// Sends at each interval. It never returns.
@@ -65,16 +73,16 @@ impl Sender {
                 false => send_tcp(&mut self.connection, &self.settings.address, &lines).await,
             }
         };
-        let outcome = timeout(TIMEOUT, send).await.unwrap_or_else(|late| Err(late.into()));
+        let outcome = timeout(FLUSH_TIMEOUT, send).await.unwrap_or_else(|late| Err(late.into()));
         match outcome {
             Ok(()) => {
                 self.sent.extend(sums);
-                self.timed = timed;
-                self.told = false;
+                self.sent_durations = timed;
+                self.unreachable_logged = false;
             }
             Err(error) => {
                 self.connection = None;
-                if !std::mem::replace(&mut self.told, true) {
+                if !std::mem::replace(&mut self.unreachable_logged, true) {
                     let address = &self.settings.address;
                     tracing::warn!(
                         target: "evenkeel::ratelimit", %address, %error,
@@ -91,7 +99,7 @@ impl Sender {
         for_each(&self.decider, |name, figure| {
             let grown = figure - self.sent.get(name).copied().unwrap_or(0);
             if grown > 0 {
-                let named = self.renamed.of(name);
+                let named = self.renamed.name_for(name);
                 let value = format!("{grown}|c");
                 lines.extend(named.map(|named| line(named, &value, &self.settings)));
                 sums.push((name.to_owned(), figure));
@@ -106,9 +114,9 @@ impl Sender {
     fn times(&mut self, lines: &mut Vec<String>) -> Vec<u64> {
         let Some(took) = &self.decider.events.response_time else { return Vec::new() };
         let counts = took.counts();
-        let Some(named) = self.renamed.of(RESPONSE_TIME) else { return counts.to_vec() };
+        let Some(named) = self.renamed.name_for(RESPONSE_TIME_NAME) else { return counts.to_vec() };
         for (place, count) in counts.iter().enumerate() {
-            let grown = count - self.timed.get(place).copied().unwrap_or(0);
+            let grown = count - self.sent_durations.get(place).copied().unwrap_or(0);
             let bound = BOUNDS_NS[place.min(BOUNDS_NS.len() - 1)] as f64 / 1e6;
             let value = match grown {
                 0 => continue,
@@ -122,7 +130,7 @@ impl Sender {
 }
 
 /// Formats a line. Texts from a request are cleaned so that they cannot break the format.
-fn line(named: &Named, value: &str, settings: &Statsd) -> String {
+fn line(named: &RenamedMetric, value: &str, settings: &RatelimitStatsd) -> String {
     let clean = |text: &str, more: &[char]| -> String {
         let wrong = |c: char| c.is_control() || c == '#' || c == '@' || c == '|';
         text.chars().map(|c| if wrong(c) || more.contains(&c) { '_' } else { c }).collect()

@@ -5,31 +5,31 @@
 //! values of descriptors to everyone with access to the traces. Without a tracer, none of this
 //! runs. How spans are sent: `watch::otlp`.
 
-use crate::decide::Refusal;
-use crate::wire::view::View;
+use crate::decide::DecisionError;
+use crate::wire::view::RequestView;
 use crate::wire::{Code, Response};
 use evenkeel_core::units::Time;
-use evenkeel_telemetry::otlp::trace::{Open, Tracer};
+use evenkeel_telemetry::otlp::trace::{OpenSpan, Tracer};
 use evenkeel_telemetry::otlp::wire::{KeyValue, number, text};
 use http::HeaderMap;
 use std::fmt::Write;
 
 /// The name of the span of a decision.
-const DECISION: &str = "ShouldRateLimit Execution";
+const DECISION_SPAN_NAME: &str = "ShouldRateLimit Execution";
 /// The maximum length of a request as text, in bytes; a longer text is cut.
 const REQUEST_BYTES_MAX: usize = 1_024;
 /// The maximum length of a domain, key or value in that text, in bytes.
 const PART_BYTES_MAX: usize = 256;
 /// The gRPC status codes for errors of the server.
-const OURS: [i64; 6] = [2, 4, 12, 13, 14, 15];
+const SERVER_ERROR_CODES: [i64; 6] = [2, 4, 12, 13, 14, 15];
 
 /// A traced call.
-pub struct Call<'t> {
+pub struct TracedCall<'t> {
     tracer: &'t Tracer,
-    open: Open,
+    open: OpenSpan,
 }
 
-impl<'t> Call<'t> {
+impl<'t> TracedCall<'t> {
     /// Begins a span if the call is sampled.
     #[must_use]
     pub fn begin(
@@ -37,18 +37,18 @@ impl<'t> Call<'t> {
         headers: &HeaderMap,
         name: &str,
         now: Time,
-    ) -> Option<Call<'t>> {
-        tracer.begin(headers, name, now).map(|open| Call { tracer, open })
+    ) -> Option<TracedCall<'t>> {
+        tracer.begin(headers, name, now).map(|open| TracedCall { tracer, open })
     }
 
     /// Records a decision that was made in this call between two moments.
     pub fn decided(
         &self,
-        request: &View<'_>,
-        decided: &Result<Response, Refusal>,
+        request: &RequestView<'_>,
+        decided: &Result<Response, DecisionError>,
         (began, ended): (Time, Time),
     ) {
-        let open = self.tracer.within(&self.open, DECISION, began);
+        let open = self.tracer.within(&self.open, DECISION_SPAN_NAME, began);
         let mut attributes = vec![
             text("domain", cut(request.domain)),
             text("request string", written(request)),
@@ -78,7 +78,7 @@ impl<'t> Call<'t> {
             text("rpc.method", method),
             number("rpc.grpc.status_code", code),
         ];
-        self.end(attributes, OURS.contains(&code).then(|| message.to_owned()), now);
+        self.end(attributes, SERVER_ERROR_CODES.contains(&code).then(|| message.to_owned()), now);
     }
 
     /// Ends the span of an HTTP call with its status.
@@ -97,7 +97,7 @@ impl<'t> Call<'t> {
 }
 
 /// A request as text, cut to [`REQUEST_BYTES_MAX`].
-fn written(request: &View<'_>) -> String {
+fn written(request: &RequestView<'_>) -> String {
     let mut all = String::new();
     // Writing to a String cannot fail, here and below.
     let _ = write!(all, "domain:{:?}", cut(request.domain));

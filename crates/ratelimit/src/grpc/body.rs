@@ -3,9 +3,9 @@
 //! gRPC sends the status of a call after the message, in trailers. A failed call has its status in
 //! the headers and an empty body. Streams come from `talk`, `health` and the reflection service.
 
-use super::health::Watching;
-use super::talk::Talk;
-use crate::wire::framed;
+use super::health::HealthWatch;
+use super::talk::QuotaStream;
+use crate::wire::encode_frame;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use http_body::{Body as HttpBody, Frame, SizeHint};
@@ -14,7 +14,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 /// The body of an answer.
-pub enum Body {
+pub enum GrpcBody {
     /// Empty; no frame follows.
     Empty,
     /// A message, followed by trailers with the status OK.
@@ -22,21 +22,21 @@ pub enum Body {
     /// The trailers with the status OK.
     Trailers,
     /// A stream of quota assignments.
-    Talk(Box<Talk>),
+    Talk(Box<QuotaStream>),
     /// A stream of health statuses.
-    Watching(Box<Watching>),
+    Watching(Box<HealthWatch>),
     /// A body made by the reflection service.
     Other(tonic::body::Body),
 }
 
-impl Body {
+impl GrpcBody {
     /// A message in a gRPC frame: not compressed, with its length in front.
-    pub fn message(message: &impl Message) -> Body {
-        Body::Message(framed(message))
+    pub fn message(message: &impl Message) -> GrpcBody {
+        GrpcBody::Message(encode_frame(message))
     }
 }
 
-impl HttpBody for Body {
+impl HttpBody for GrpcBody {
     type Data = Bytes;
     type Error = tonic::Status;
 
@@ -46,17 +46,17 @@ impl HttpBody for Body {
     ) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
         let body = self.get_mut();
         match body {
-            Body::Other(other) => Pin::new(other).poll_frame(cx),
-            Body::Talk(talk) => Pin::new(&mut **talk).poll_frame(cx),
-            Body::Watching(watching) => Pin::new(&mut **watching).poll_frame(cx),
-            Body::Empty => Poll::Ready(None),
-            Body::Message(bytes) => {
+            GrpcBody::Other(other) => Pin::new(other).poll_frame(cx),
+            GrpcBody::Talk(talk) => Pin::new(&mut **talk).poll_frame(cx),
+            GrpcBody::Watching(watching) => Pin::new(&mut **watching).poll_frame(cx),
+            GrpcBody::Empty => Poll::Ready(None),
+            GrpcBody::Message(bytes) => {
                 let bytes = std::mem::take(bytes);
-                *body = Body::Trailers;
+                *body = GrpcBody::Trailers;
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
-            Body::Trailers => {
-                *body = Body::Empty;
+            GrpcBody::Trailers => {
+                *body = GrpcBody::Empty;
                 let mut trailers = HeaderMap::with_capacity(1);
                 trailers.insert(tonic::Status::GRPC_STATUS, HeaderValue::from_static("0"));
                 Poll::Ready(Some(Ok(Frame::trailers(trailers))))
@@ -66,15 +66,18 @@ impl HttpBody for Body {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Body::Empty => true,
-            Body::Message(_) | Body::Trailers | Body::Talk(_) | Body::Watching(_) => false,
-            Body::Other(other) => other.is_end_stream(),
+            GrpcBody::Empty => true,
+            GrpcBody::Message(_)
+            | GrpcBody::Trailers
+            | GrpcBody::Talk(_)
+            | GrpcBody::Watching(_) => false,
+            GrpcBody::Other(other) => other.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Body::Other(other) => other.size_hint(),
+            GrpcBody::Other(other) => other.size_hint(),
             _ => SizeHint::default(),
         }
     }

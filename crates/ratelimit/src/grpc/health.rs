@@ -2,11 +2,11 @@
 //!
 //! There are two names. The empty one is the process, which is serving while it answers.
 //! `ratelimit` is the service. A watcher of an unknown name gets SERVICE_UNKNOWN and keeps its
-//! stream, as the protocol demands. The conditions for a healthy service: `http::Health`.
+//! stream, as the protocol demands. The conditions for a healthy service: `http::RatelimitHealth`.
 
-use super::talk::{UNAVAILABLE, trailers};
-use super::{Code, Failure};
-use crate::wire::framed;
+use super::talk::{UNAVAILABLE_CODE, trailers};
+use super::{CallError, GrpcCode};
+use crate::wire::encode_frame;
 use crate::wire::health::health_check_response::ServingStatus;
 use crate::wire::health::{HealthCheckRequest, HealthCheckResponse, HealthListResponse};
 use bytes::Bytes;
@@ -18,11 +18,11 @@ use std::task::{Context, Poll, ready};
 use tokio::sync::watch::Receiver;
 
 /// The name of the service in health checks.
-const NAME: &str = "ratelimit";
+const HEALTH_SERVICE_NAME: &str = "ratelimit";
 
 /// The health of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum ServingState {
     /// The service can be called.
     Serving,
     /// The service should not be called now, for example without rules or without a store.
@@ -32,10 +32,12 @@ pub enum State {
 }
 
 /// The status of a name; `None` if the name is unknown.
-fn status(name: &str, state: State) -> Option<ServingStatus> {
+fn status(name: &str, state: ServingState) -> Option<ServingStatus> {
     match (name, state) {
-        ("", _) | (NAME, State::Serving) => Some(ServingStatus::Serving),
-        (NAME, State::NotServing | State::Ending) => Some(ServingStatus::NotServing),
+        ("", _) | (HEALTH_SERVICE_NAME, ServingState::Serving) => Some(ServingStatus::Serving),
+        (HEALTH_SERVICE_NAME, ServingState::NotServing | ServingState::Ending) => {
+            Some(ServingStatus::NotServing)
+        }
         _ => None,
     }
 }
@@ -45,68 +47,68 @@ fn response(status: ServingStatus) -> HealthCheckResponse {
 }
 
 /// The service name in a health check message.
-pub(super) fn name(message: &[u8]) -> Result<String, Failure> {
+pub(super) fn name(message: &[u8]) -> Result<String, CallError> {
     let request = HealthCheckRequest::decode(message);
-    let wrong = |fault| Failure(Code::InvalidArgument, format!("not a health check: {fault}"));
+    let wrong =
+        |fault| CallError(GrpcCode::InvalidArgument, format!("not a health check: {fault}"));
     request.map(|request| request.service).map_err(wrong)
 }
 
-/// The answer to `Check`: a status, or NOT_FOUND for an unknown name.
-pub(super) fn check(name: &str, state: State) -> Result<HealthCheckResponse, Failure> {
+/// The answer to `CheckSettings`: a status, or NOT_FOUND for an unknown name.
+pub(super) fn check(name: &str, state: ServingState) -> Result<HealthCheckResponse, CallError> {
     let status = status(name, state);
-    let unknown = || Failure(Code::NotFound, "unknown service".to_owned());
+    let unknown = || CallError(GrpcCode::NotFound, "unknown service".to_owned());
     status.map(response).ok_or_else(unknown)
 }
 
-/// The answer to `List`: the statuses of all names.
-pub(super) fn list(state: State) -> HealthListResponse {
+/// The answer to `LinkList`: the statuses of all names.
+pub(super) fn list(state: ServingState) -> HealthListResponse {
     let one = |name: &str| Some((name.to_owned(), response(status(name, state)?)));
-    HealthListResponse { statuses: ["", NAME].into_iter().filter_map(one).collect() }
+    HealthListResponse { statuses: ["", HEALTH_SERVICE_NAME].into_iter().filter_map(one).collect() }
 }
 
 /// The answer to `Watch`: the status at once, and again whenever it changes.
-pub struct Watching {
+pub struct HealthWatch {
     name: String,
-    said: Option<ServingStatus>,
-    state: Look,
+    last_sent: Option<ServingStatus>,
+    state: WatchProgress,
     /// Whether the trailers have been sent.
     closed: bool,
 }
 
-type Changed = Pin<Box<dyn Future<Output = Option<Receiver<State>>> + Send>>;
+type Changed = Pin<Box<dyn Future<Output = Option<Receiver<ServingState>>> + Send>>;
 
 /// The progress of a watcher.
-enum Look {
-    At(Receiver<State>),
+enum WatchProgress {
+    At(Receiver<ServingState>),
     Waiting(Changed),
     /// The last status has been sent.
     Ended,
 }
 
-impl Watching {
+impl HealthWatch {
     /// Watches the status of the service `name`; the first status is sent at once.
-    pub(super) fn new(name: String, state: Receiver<State>) -> Watching {
-        Watching { name, said: None, state: Look::At(state), closed: false }
+    pub(super) fn new(name: String, state: Receiver<ServingState>) -> HealthWatch {
+        HealthWatch { name, last_sent: None, state: WatchProgress::At(state), closed: false }
     }
 
     /// The next status; `None` if no further one will follow.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<ServingStatus>> {
         loop {
             self.state = match &mut self.state {
-                Look::Ended => return Poll::Ready(None),
-                Look::Waiting(changed) => {
-                    ready!(changed.as_mut().poll(cx)).map_or(Look::Ended, Look::At)
-                }
-                Look::At(receiver) => {
+                WatchProgress::Ended => return Poll::Ready(None),
+                WatchProgress::Waiting(changed) => ready!(changed.as_mut().poll(cx))
+                    .map_or(WatchProgress::Ended, WatchProgress::At),
+                WatchProgress::At(receiver) => {
                     let state = *receiver.borrow_and_update();
                     let status = status(&self.name, state).unwrap_or(ServingStatus::ServiceUnknown);
-                    if self.said != Some(status) {
-                        self.said = Some(status);
+                    if self.last_sent != Some(status) {
+                        self.last_sent = Some(status);
                         return Poll::Ready(Some(status));
                     }
                     match state {
-                        State::Ending => Look::Ended,
-                        _ => Look::Waiting(Box::pin(changed(receiver.clone()))),
+                        ServingState::Ending => WatchProgress::Ended,
+                        _ => WatchProgress::Waiting(Box::pin(changed(receiver.clone()))),
                     }
                 }
             }
@@ -115,11 +117,11 @@ impl Watching {
 }
 
 /// Waits for a new state and returns the receiver; `None` if the sender is gone.
-async fn changed(mut receiver: Receiver<State>) -> Option<Receiver<State>> {
+async fn changed(mut receiver: Receiver<ServingState>) -> Option<Receiver<ServingState>> {
     receiver.changed().await.ok().map(|()| receiver)
 }
 
-impl Body for Watching {
+impl Body for HealthWatch {
     type Data = Bytes;
     type Error = tonic::Status;
 
@@ -134,8 +136,8 @@ impl Body for Watching {
         watching.poll(cx).map(|status| {
             watching.closed = status.is_none();
             Some(Ok(match status {
-                Some(status) => Frame::data(framed(&response(status))),
-                None => Frame::trailers(trailers(UNAVAILABLE, "the server is going away")),
+                Some(status) => Frame::data(encode_frame(&response(status))),
+                None => Frame::trailers(trailers(UNAVAILABLE_CODE, "the server is going away")),
             }))
         })
     }

@@ -14,19 +14,19 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// A stream without vectored writes that counts the bytes read.
-pub struct Counted<S> {
+pub struct ReadCountingStream<S> {
     stream: S,
     read: Rc<Cell<usize>>,
 }
 
-impl<S> Counted<S> {
+impl<S> ReadCountingStream<S> {
     /// Wraps `stream`; `read` grows by the number of bytes read.
-    pub fn new(stream: S, read: Rc<Cell<usize>>) -> Counted<S> {
-        Counted { stream, read }
+    pub fn new(stream: S, read: Rc<Cell<usize>>) -> ReadCountingStream<S> {
+        ReadCountingStream { stream, read }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ReadCountingStream<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -41,7 +41,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
 }
 
 /// The methods for vectored writes keep their defaults, which write one buffer at a time.
-impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ReadCountingStream<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

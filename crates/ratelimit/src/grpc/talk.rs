@@ -1,15 +1,15 @@
 //! A stream of the rate limit quota service: reports arrive, assignments leave, until either side
 //! ends it.
 //!
-//! [`Talk`] is the body of the answer, and it reads the body of the request whenever hyper polls it
-//! for more data to send. It therefore needs no task and no queue. If an Envoy does not read
-//! assignments, its reports are not read either, and everything is dropped with the connection. The
-//! content of the messages: `quota`.
+//! [`QuotaStream`] is the body of the answer, and it reads the body of the request whenever hyper
+//! polls it for more data to send. It therefore needs no task and no queue. If an Envoy does not
+//! read assignments, its reports are not read either, and everything is dropped with the
+//! connection. The content of the messages: `quota`.
 
-use super::{Code, Failure, Held};
-use crate::quota::Part;
-use crate::wire::framed;
-use crate::wire::reports::{FrameFault, Frames, MESSAGE_BYTES_MAX, Reports};
+use super::{CallError, GrpcCode, HeldBytes};
+use crate::quota::QuotaMember;
+use crate::wire::encode_frame;
+use crate::wire::reports::{FrameError, FrameReader, MESSAGE_BYTES_MAX, UsageReports};
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame};
@@ -20,57 +20,60 @@ use std::sync::atomic::AtomicUsize;
 use std::task::{Context, Poll};
 
 /// gRPC's status code for a server that shuts down.
-pub(super) const UNAVAILABLE: i32 = 14;
+pub(super) const UNAVAILABLE_CODE: i32 = 14;
 
 /// One stream of an Envoy.
-pub struct Talk {
-    part: Part,
+pub struct QuotaStream {
+    part: QuotaMember,
     /// The body of the request; `None` after its end.
     incoming: Option<Incoming>,
-    frames: Frames,
+    frames: FrameReader,
     /// The bytes in `frames`, counted towards the bound over all bodies.
-    held: Held,
+    held: HeldBytes,
     ended: bool,
 }
 
 /// The end of a stream: gRPC's status code and its message.
-struct End(i32, String);
+struct StreamEnd(i32, String);
 
-impl Talk {
+impl QuotaStream {
     /// A stream that reads reports from `incoming`. `pieces` is the number of bytes that all
     /// incomplete messages hold.
-    pub fn new(part: Part, incoming: Incoming, pieces: &Arc<AtomicUsize>) -> Talk {
-        let held = Held { all: Arc::clone(pieces), mine: 0 };
-        Talk {
+    pub fn new(part: QuotaMember, incoming: Incoming, pieces: &Arc<AtomicUsize>) -> QuotaStream {
+        let held = HeldBytes { all: Arc::clone(pieces), mine: 0 };
+        QuotaStream {
             part,
             incoming: Some(incoming),
-            frames: Frames::new(MESSAGE_BYTES_MAX),
+            frames: FrameReader::new(MESSAGE_BYTES_MAX),
             held,
             ended: false,
         }
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, End>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, StreamEnd>> {
         loop {
             if self.part.quotas().is_ending() {
-                return Poll::Ready(Err(End(UNAVAILABLE, "the server is going away".into())));
+                return Poll::Ready(Err(StreamEnd(
+                    UNAVAILABLE_CODE,
+                    "the server is going away".into(),
+                )));
             }
-            let heard = self.hear(cx);
+            let heard = self.read_piece(cx);
             // A report that was read just now may get its answer at once.
-            if let Some(response) = self.part.tell(cx.waker()) {
-                return Poll::Ready(Ok(framed(&response)));
+            if let Some(response) = self.part.take_actions(cx.waker()) {
+                return Poll::Ready(Ok(encode_frame(&response)));
             }
             match heard {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(true)) => {}
-                Poll::Ready(Ok(false)) => return Poll::Ready(Err(End(0, String::new()))),
+                Poll::Ready(Ok(false)) => return Poll::Ready(Err(StreamEnd(0, String::new()))),
                 Poll::Ready(Err(end)) => return Poll::Ready(Err(end)),
             }
         }
     }
 
     /// Reads the next piece of the request body; `false` at its end.
-    fn hear(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, End>> {
+    fn read_piece(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, StreamEnd>> {
         let Some(incoming) = &mut self.incoming else { return Poll::Ready(Ok(false)) };
         match Pin::new(incoming).poll_frame(cx) {
             Poll::Pending => Poll::Pending,
@@ -85,27 +88,27 @@ impl Talk {
         }
     }
 
-    fn take(&mut self, bytes: &[u8]) -> Result<(), End> {
+    fn take(&mut self, bytes: &[u8]) -> Result<(), StreamEnd> {
         self.frames.push(bytes);
         while let Some(message) = self.frames.take().map_err(end)? {
-            let wrong = |what: String| End(Code::InvalidArgument as i32, what);
-            let reports = Reports::decode(&message);
+            let wrong = |what: String| StreamEnd(GrpcCode::InvalidArgument as i32, what);
+            let reports = UsageReports::decode(&message);
             let reports = reports.map_err(|fault| wrong(format!("not a report: {fault}")))?;
             self.part.report(reports).map_err(|fault| wrong(fault.to_string()))?;
         }
-        match self.held.set(self.frames.kept()) {
+        match self.held.set(self.frames.buffered_bytes()) {
             Ok(()) => Ok(()),
-            Err(Failure(code, what)) => Err(End(code as i32, what)),
+            Err(CallError(code, what)) => Err(StreamEnd(code as i32, what)),
         }
     }
 }
 
-fn end(fault: FrameFault) -> End {
-    let Failure(code, what) = super::failure(fault);
-    End(code as i32, what)
+fn end(fault: FrameError) -> StreamEnd {
+    let CallError(code, what) = super::failure(fault);
+    StreamEnd(code as i32, what)
 }
 
-impl Body for Talk {
+impl Body for QuotaStream {
     type Data = Bytes;
     type Error = tonic::Status;
 
@@ -120,7 +123,7 @@ impl Body for Talk {
         talk.poll(cx).map(|said| {
             Some(Ok(match said {
                 Ok(bytes) => Frame::data(bytes),
-                Err(End(code, what)) => {
+                Err(StreamEnd(code, what)) => {
                     talk.ended = true;
                     Frame::trailers(trailers(code, &what))
                 }

@@ -5,13 +5,13 @@
 //! the bound is closed at once. How a call is answered: `grpc`. How threads are started and
 //! stopped: `serve`.
 
-use super::stream::Counted;
-use super::{Calls, RoomOf};
-use crate::Shown;
+use super::stream::ReadCountingStream;
+use super::{GrpcServices, WorkerBuffers};
+use crate::RatelimitTls;
 use arc_swap::ArcSwap;
-use evenkeel_serve::handover::Passed;
+use evenkeel_serve::handover::HandoverSignal;
 use evenkeel_serve::waiting;
-use evenkeel_store::redis::Store;
+use evenkeel_store::redis::RedisStore;
 use evenkeel_telemetry::registry::{Counter, Gauge};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
@@ -34,7 +34,7 @@ const STREAMS_MAX: u32 = 1_024;
 /// The maximum size of a call's headers, in bytes.
 const HEADERS_BYTES_MAX: u32 = 16 * 1024;
 /// The length of the HTTP/2 connection preface, in bytes.
-const PREFACE: usize = 24;
+const PREFACE_BYTES: usize = 24;
 /// The time without incoming data after which a ping is sent.
 const PING_AFTER: Duration = Duration::from_secs(60);
 /// The time that the peer has to answer a ping before its connection is closed.
@@ -42,7 +42,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The phase in the life of the threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum GrpcPhase {
     /// Accept connections and answer calls.
     Serve,
     /// Accept no more connections, and close each connection after its current calls, within this
@@ -51,11 +51,11 @@ pub enum Phase {
 }
 
 /// State that all threads share.
-pub struct House {
+pub struct GrpcShared {
     /// The gRPC services that connections may call.
-    pub calls: Calls,
+    pub calls: GrpcServices,
     /// The store that counts for all instances, if there is one.
-    pub store: Option<Arc<Store>>,
+    pub store: Option<Arc<RedisStore>>,
     /// Connections open now, over all threads.
     pub open: Gauge,
     /// Connections accepted since the start, over all threads.
@@ -65,7 +65,7 @@ pub struct House {
     /// Connections on which TLS or HTTP/2 failed to start within the time limit.
     pub bad: Counter,
     /// The TLS configuration; `None` if the listeners serve plain HTTP/2.
-    pub tls: Option<Arc<ArcSwap<Shown>>>,
+    pub tls: Option<Arc<ArcSwap<RatelimitTls>>>,
     /// The time limit for the TLS handshake, and again for the HTTP/2 preface.
     pub handshake: Duration,
     /// The maximum number of connections over all threads.
@@ -75,42 +75,42 @@ pub struct House {
     /// The time that a connection has to end after it was asked to.
     pub grace: Duration,
     /// Whether a successor process accepts connections instead.
-    pub passed: Passed,
+    pub passed: HandoverSignal,
 }
 
 /// The state of one thread.
-pub struct Worker {
-    house: Arc<House>,
+pub struct GrpcWorker {
+    shared: Arc<GrpcShared>,
     /// The number of open connections of this thread.
     open: Cell<usize>,
     ended: Notify,
-    room: RoomOf,
-    phase: watch::Receiver<Phase>,
+    room: WorkerBuffers,
+    phase: watch::Receiver<GrpcPhase>,
 }
 
 /// Runs hyper's futures on the current thread.
 #[derive(Clone, Copy)]
-struct Local;
+struct LocalExecutor;
 
-impl<F: Future + 'static> hyper::rt::Executor<F> for Local {
+impl<F: Future + 'static> hyper::rt::Executor<F> for LocalExecutor {
     fn execute(&self, future: F) {
         tokio::task::spawn_local(async { _ = future.await });
     }
 }
 
-impl Worker {
+impl GrpcWorker {
     /// A thread that serves until `phase` says otherwise.
-    pub fn new(house: Arc<House>, phase: watch::Receiver<Phase>) -> Rc<Worker> {
+    pub fn new(house: Arc<GrpcShared>, phase: watch::Receiver<GrpcPhase>) -> Rc<GrpcWorker> {
         let (open, ended) = (Cell::new(0), Notify::new());
-        let lane = house.store.as_ref().map(Store::lane);
-        let room = RoomOf { lane, ..RoomOf::default() };
-        Rc::new(Worker { house, open, ended, room, phase })
+        let lane = house.store.as_ref().map(RedisStore::lane);
+        let room = WorkerBuffers { lane, ..WorkerBuffers::default() };
+        Rc::new(GrpcWorker { shared: house, open, ended, room, phase })
     }
 
     /// Accepts connections until the thread is to drain. Closing the listener would reset
     /// connections that the system has completed by then, so these are accepted too.
     pub async fn accept(self: Rc<Self>, listener: TcpListener) {
-        let (mut phase, mut passed) = (self.phase.clone(), self.house.passed.clone());
+        let (mut phase, mut passed) = (self.phase.clone(), self.shared.passed.clone());
         let take = |(stream, _): (TcpStream, SocketAddr)| {
             // Answers are small and urgent. If the socket refuses the option, it still works.
             let _ = stream.set_nodelay(true);
@@ -118,41 +118,41 @@ impl Worker {
         };
         loop {
             let accepted = tokio::select! {
-                _ = drained(&mut phase) => return waiting::at(listener).for_each(take),
+                _ = wait_drained(&mut phase) => return waiting::at(listener).for_each(take),
                 () = passed.wait() => return,
                 accepted = listener.accept() => accepted,
             };
             match accepted {
                 Ok(accepted) => take(accepted),
-                Err(error) => refused(&error).await,
+                Err(error) => log_accept_error(&error).await,
             }
         }
     }
 
-    /// Does the same as [`Worker::accept`] for a Unix socket.
+    /// Does the same as [`GrpcWorker::accept`] for a Unix socket.
     pub async fn accept_unix(self: Rc<Self>, listener: UnixListener) {
-        let (mut phase, mut passed) = (self.phase.clone(), self.house.passed.clone());
+        let (mut phase, mut passed) = (self.phase.clone(), self.shared.passed.clone());
         let take = |stream: UnixStream| Rc::clone(&self).connect(stream);
         loop {
             let accepted = tokio::select! {
-                _ = drained(&mut phase) => return waiting::at_file(listener).for_each(take),
+                _ = wait_drained(&mut phase) => return waiting::at_file(listener).for_each(take),
                 () = passed.wait() => return,
                 accepted = listener.accept() => accepted,
             };
             match accepted {
                 Ok((stream, _)) => take(stream),
-                Err(error) => refused(&error).await,
+                Err(error) => log_accept_error(&error).await,
             }
         }
     }
 
     fn connect(self: Rc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
-        let open = self.house.open.hold();
-        if usize::try_from(self.house.open.get()).unwrap_or(0) > self.house.connections_max {
-            self.house.shed.increment(1);
+        let open = self.shared.open.hold();
+        if usize::try_from(self.shared.open.get()).unwrap_or(0) > self.shared.connections_max {
+            self.shared.shed.increment(1);
             return;
         }
-        self.house.accepted.increment(1);
+        self.shared.accepted.increment(1);
         self.open.set(self.open.get() + 1);
         tokio::task::spawn_local(async move {
             Rc::clone(&self).greet(stream).await;
@@ -168,8 +168,8 @@ impl Worker {
     }
 
     /// Waits until the thread is to drain and none of its connections is open.
-    pub async fn drained(&self) {
-        drained(&mut self.phase.clone()).await;
+    pub async fn wait_drained(&self) {
+        wait_drained(&mut self.phase.clone()).await;
         loop {
             let ended = self.ended.notified();
             if self.open.get() == 0 {
@@ -180,20 +180,20 @@ impl Worker {
     }
 
     async fn greet(self: Rc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
-        let Some(tls) = &self.house.tls else { return self.connection(stream).await };
+        let Some(tls) = &self.shared.tls else { return self.connection(stream).await };
         let acceptor = TlsAcceptor::from(Arc::clone(&tls.load().grpc));
         let mut phase = self.phase.clone();
-        let accepted = tokio::time::timeout(self.house.handshake, acceptor.accept(stream));
+        let accepted = tokio::time::timeout(self.shared.handshake, acceptor.accept(stream));
         let accepted = tokio::select! {
             accepted = accepted => accepted,
-            _ = drained(&mut phase) => return,
+            _ = wait_drained(&mut phase) => return,
         };
         match accepted {
             Ok(Ok(stream)) => Rc::clone(&self).connection(stream).await,
             refused => {
-                let why = refused.map_or_else(|late| late.to_string(), said);
+                let why = refused.map_or_else(|late| late.to_string(), error_text);
                 tracing::debug!(target: "evenkeel::ratelimit", why, "no TLS on a connection");
-                self.house.bad.increment(1);
+                self.shared.bad.increment(1);
             }
         }
     }
@@ -202,11 +202,11 @@ impl Worker {
         let mut phase = self.phase.clone();
         let service = service_fn(|request| {
             let me = Rc::clone(&self);
-            async move { Ok::<_, Infallible>(me.house.calls.answer(request, &me.room).await) }
+            async move { Ok::<_, Infallible>(me.shared.calls.answer(request, &me.room).await) }
         });
         let read = Rc::new(Cell::new(0));
-        let stream = TokioIo::new(Counted::new(stream, Rc::clone(&read)));
-        let connection = http2::Builder::new(Local)
+        let stream = TokioIo::new(ReadCountingStream::new(stream, Rc::clone(&read)));
+        let connection = http2::Builder::new(LocalExecutor)
             .timer(TokioTimer::new())
             .max_concurrent_streams(STREAMS_MAX)
             .max_header_list_size(HEADERS_BYTES_MAX)
@@ -217,37 +217,37 @@ impl Worker {
         // An error ends the connection and concerns only its caller.
         let within = tokio::select! {
             _ = connection.as_mut() => return,
-            () = silent(&read, self.house.handshake) => return self.house.bad.increment(1),
-            () = tokio::time::sleep(self.house.age) => self.house.grace,
-            within = drained(&mut phase) => within,
+            () = wait_while_silent(&read, self.shared.handshake) => return self.shared.bad.increment(1),
+            () = tokio::time::sleep(self.shared.age) => self.shared.grace,
+            within = wait_drained(&mut phase) => within,
         };
         connection.as_mut().graceful_shutdown();
         // A connection that reached its age may still get the order to drain, which shortens its
         // time.
         let within = tokio::select! {
             _ = tokio::time::timeout(within, connection.as_mut()) => return,
-            within = drained(&mut phase) => within,
+            within = wait_drained(&mut phase) => within,
         };
         let _ = tokio::time::timeout(within, connection).await;
     }
 }
 
 /// Completes after `within` if the peer has not sent a whole preface by then; otherwise never.
-async fn silent(read: &Cell<usize>, within: Duration) {
+async fn wait_while_silent(read: &Cell<usize>, within: Duration) {
     tokio::time::sleep(within).await;
-    if read.get() >= PREFACE {
+    if read.get() >= PREFACE_BYTES {
         std::future::pending::<()>().await;
     }
 }
 
-fn said<T>(accepted: std::io::Result<T>) -> String {
+fn error_text<T>(accepted: std::io::Result<T>) -> String {
     accepted.err().map(|error| error.to_string()).unwrap_or_default()
 }
 
 /// Waits until the thread is to drain, and returns the time that it has for that.
-async fn drained(phase: &mut watch::Receiver<Phase>) -> Duration {
+async fn wait_drained(phase: &mut watch::Receiver<GrpcPhase>) -> Duration {
     loop {
-        if let Phase::Drain(within) = *phase.borrow_and_update() {
+        if let GrpcPhase::Drain(within) = *phase.borrow_and_update() {
             return within;
         }
         if phase.changed().await.is_err() {
@@ -257,7 +257,7 @@ async fn drained(phase: &mut watch::Receiver<Phase>) -> Duration {
 }
 
 /// Logs an error of accept and waits. Its usual cause, too many open files, passes by itself.
-async fn refused(error: &std::io::Error) {
+async fn log_accept_error(error: &std::io::Error) {
     tracing::warn!(target: "evenkeel::ratelimit", %error, "cannot accept a connection");
     tokio::time::sleep(Duration::from_millis(100)).await;
 }

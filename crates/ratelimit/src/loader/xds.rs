@@ -9,28 +9,28 @@
 mod resource;
 mod talk;
 
-use super::Intake;
+use super::RuleIntake;
 use crate::wire::discovery::{DiscoveryRequest, DiscoveryResponse};
 use crate::wire::{Node, RpcStatus};
-use evenkeel_config::settings::Xds;
+use evenkeel_config::settings::XdsSettings;
 use evenkeel_telemetry::metrics::{XDS_CONNECTED, XDS_UPDATES};
 use evenkeel_telemetry::registry::{Counter, Gauge, Registry};
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
 use std::time::Duration;
-use talk::{Stream, TalkError};
+use talk::{XdsStream, XdsStreamError};
 
 /// The type of the requested resources.
 pub const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 /// gRPC's status code for an invalid message.
-const INVALID_ARGUMENT: i32 = 3;
+const INVALID_ARGUMENT_CODE: i32 = 3;
 /// The maximum length of an error message to the server, in bytes.
 const FAULT_BYTES_MAX: usize = 4_096;
 
 /// The client of a management server.
-pub struct Client {
-    settings: Xds,
-    intake: Intake,
+pub struct XdsClient {
+    settings: XdsSettings,
+    intake: RuleIntake,
     connected: Gauge,
     /// The number of updates put in force, and of updates refused.
     updates: [Counter; 2],
@@ -38,12 +38,12 @@ pub struct Client {
     version: String,
 }
 
-impl Client {
+impl XdsClient {
     /// A client that has not connected yet; it passes rules to `intake`.
-    pub fn new(settings: Xds, intake: Intake, registry: &Registry) -> Client {
+    pub fn new(settings: XdsSettings, intake: RuleIntake, registry: &Registry) -> XdsClient {
         let updates = ["ok", "failed"].map(|result| registry.counter(&XDS_UPDATES, &[result]));
         let connected = registry.gauge(&XDS_CONNECTED, &[]);
-        Client { settings, intake, connected, updates, version: String::new() }
+        XdsClient { settings, intake, connected, updates, version: String::new() }
     }
 
     /// Keeps a stream open and reconnects when it ends. It never returns.
@@ -54,7 +54,7 @@ impl Client {
             let error = self.talk(answers).await;
             attempts = if *answers > 0 { 0 } else { attempts + 1 };
             let random = self.intake.decider.steady_now().0;
-            let Xds { server, retry, retry_stream, .. } = &self.settings;
+            let XdsSettings { server, retry, retry_stream, .. } = &self.settings;
             let least = if error.is_of_connecting() { *retry } else { *retry_stream };
             let wait = pause(least, &self.settings, attempts, random);
             tracing::warn!(
@@ -66,8 +66,8 @@ impl Client {
     }
 
     /// Runs one stream until it ends, and adds the number of messages received to `answers`.
-    async fn talk(&mut self, answers: &mut u64) -> TalkError {
-        let mut stream = match Stream::open(&self.settings, &self.request(true)).await {
+    async fn talk(&mut self, answers: &mut u64) -> XdsStreamError {
+        let mut stream = match XdsStream::open(&self.settings, &self.request(true)).await {
             Ok(stream) => stream,
             Err(error) => return error,
         };
@@ -78,7 +78,7 @@ impl Client {
                 Err(error) => return error,
             };
             *answers += 1;
-            if let Some(request) = self.take(&response)
+            if let Some(request) = self.process_response(&response)
                 && let Err(error) = stream.send(&request).await
             {
                 return error;
@@ -88,7 +88,7 @@ impl Client {
 
     /// Puts a message's rules in force, and returns the acknowledgement or the error for the
     /// server. Messages with resources of another type get no answer.
-    fn take(&mut self, response: &DiscoveryResponse) -> Option<DiscoveryRequest> {
+    fn process_response(&mut self, response: &DiscoveryResponse) -> Option<DiscoveryRequest> {
         if response.type_url != TYPE_URL {
             return None;
         }
@@ -103,7 +103,7 @@ impl Client {
             Err(mut message) => {
                 let end = message.floor_char_boundary(FAULT_BYTES_MAX);
                 message.truncate(end);
-                Some(RpcStatus { code: INVALID_ARGUMENT, message })
+                Some(RpcStatus { code: INVALID_ARGUMENT_CODE, message })
             }
         };
         let response_nonce = response.nonce.clone();
@@ -132,7 +132,7 @@ impl Client {
 
 /// The delay before the next attempt. It doubles with each attempt up to a maximum, and a random
 /// part is added or removed so that many clients do not reconnect at once.
-fn pause(least: Duration, settings: &Xds, attempts: u32, random: u64) -> Duration {
+fn pause(least: Duration, settings: &XdsSettings, attempts: u32, random: u64) -> Duration {
     let most = settings.retry_max;
     let whole = least.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(most);
     // Between -1 and 1.
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn attempts_come_ever_more_seldom_and_never_all_at_once() {
-        let mut settings = Xds {
+        let mut settings = XdsSettings {
             server: String::new(),
             node_id: String::new(),
             metadata: Vec::new(),
@@ -158,7 +158,7 @@ mod tests {
             retry_spread: 0.5,
             message_bytes_max: 1 << 20,
         };
-        let wait = |settings: &Xds, attempts, random| {
+        let wait = |settings: &XdsSettings, attempts, random| {
             pause(settings.retry, settings, attempts, random).as_secs_f64()
         };
         let waits = [0, 1, 2, 3].map(|attempts| wait(&settings, attempts, 500));

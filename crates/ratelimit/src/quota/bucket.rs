@@ -6,9 +6,9 @@
 //! Envoy supports only these two and the blanket rules "allow all" and "deny all", and it ignores
 //! fractions of seconds. How shares are computed: `share`.
 
-use super::share::Claim;
-use crate::decide::used::{Bound, Standing, Used};
-use crate::rules::Unit;
+use super::share::ShareClaim;
+use crate::decide::used::{BucketBound, BucketUsage, CounterStanding};
+use crate::rules::RateUnit;
 use crate::wire::quota::BucketId;
 use crate::wire::quota::rate_limit_quota_response::BucketAction;
 use crate::wire::quota::rate_limit_quota_response::bucket_action::{
@@ -20,15 +20,15 @@ use evenkeel_core::units::{Nanos, SECOND, Time};
 use prost_types::Duration;
 
 /// A year, in seconds: the longest fill interval that Envoy supports.
-const SELDOM_SECS: i64 = 365 * 86_400;
+const FILL_INTERVAL_MAX_SECS: i64 = 365 * 86_400;
 /// The shortest time between two reports from which a rate is computed.
-const SHORT: Nanos = Nanos(SECOND / 2);
+const RATE_INTERVAL_MIN: Nanos = Nanos(SECOND / 2);
 /// The factor by which the expected demand exceeds the measured rate, in case the rate grows.
-const HEADROOM: f64 = 1.25;
+const DEMAND_HEADROOM_FACTOR: f64 = 1.25;
 
 /// The rule by which an Envoy decides about the requests of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Strategy {
+pub enum QuotaStrategy {
     /// Allow every request.
     Allow,
     /// Deny every request.
@@ -39,14 +39,14 @@ pub enum Strategy {
     Rate(u32, u32),
     /// Allow this number of requests in each unit, sent as requests per time unit. Envoy's filter
     /// does not support this form, so it has to be switched on in the settings.
-    PerUnit(u32, Unit),
+    PerUnit(u32, RateUnit),
 }
 
 /// The content of the next message about a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pending {
+enum PendingAction {
     /// A new assignment that replaces the last one.
-    Anew(Strategy),
+    Anew(QuotaStrategy),
     /// The last assignment, with a new time to live.
     Extend,
     /// The bucket is abandoned: it is no longer tracked.
@@ -55,23 +55,23 @@ enum Pending {
 
 /// The assignment that was sent last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Sent {
-    strategy: Strategy,
+struct SentAssignment {
+    strategy: QuotaStrategy,
     at: Time,
     secs: u32,
 }
 
 /// The state of one bucket of one Envoy.
 #[derive(Debug)]
-pub struct Bucket {
+pub struct QuotaBucket {
     /// The name of the bucket: keys and values.
     pub name: Box<[(Box<str>, Box<str>)]>,
     /// The limit that applies to it.
-    pub bound: Bound,
+    pub bound: BucketBound,
     /// The number of requests that it may still let pass.
     pub held: u64,
     /// The number of requests that it let pass in the current window, as far as reported.
-    had: u64,
+    used_in_window: u64,
     /// The value of `held` at the start of the current window; `None` after the first report in it.
     before: Option<u64>,
     /// The recent rate in requests per second, including refused ones; `None` before the second
@@ -86,20 +86,20 @@ pub struct Bucket {
     pub hungry: bool,
     /// Whether it had requests since the last assignment was sent.
     touched: bool,
-    sent: Option<Sent>,
-    pending: Option<Pending>,
+    sent: Option<SentAssignment>,
+    pending: Option<PendingAction>,
     /// Whether its stream already lists it among the buckets with a pending message.
     pub listed: bool,
 }
 
-impl Bucket {
+impl QuotaBucket {
     /// A bucket whose first report arrives at `now`.
-    pub fn new(name: &[(&str, &str)], now: Time) -> Bucket {
-        Bucket {
+    pub fn new(name: &[(&str, &str)], now: Time) -> QuotaBucket {
+        QuotaBucket {
             name: name.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect(),
-            bound: Bound::Free,
+            bound: BucketBound::Free,
             held: 0,
-            had: 0,
+            used_in_window: 0,
             before: None,
             rate: None,
             reported: now,
@@ -114,24 +114,24 @@ impl Bucket {
     }
 
     /// The usage that a report at `now` describes.
-    pub fn used(&self, allowed: u64, denied: u64, now: Time) -> Used {
+    pub fn used(&self, allowed: u64, denied: u64, now: Time) -> BucketUsage {
         let before = self.before.unwrap_or(self.held);
-        Used { allowed, denied, elapsed: now.since(self.reported), before }
+        BucketUsage { allowed, denied, elapsed: now.since(self.reported), before }
     }
 
     /// Notes that a window of its limit begins. `steady` means that shares of the limit are rates.
-    pub fn begin(&mut self, steady: bool) {
-        self.had = 0;
+    pub fn begin_window(&mut self, steady: bool) {
+        self.used_in_window = 0;
         self.before = Some(self.held);
         self.due |= !steady;
     }
 
     /// Applies a report. `counted` is the number of its requests that passed in the current window,
     /// and `steady` means that shares of the limit are rates.
-    pub fn report(&mut self, used: Used, counted: u64, steady: bool, now: Time) {
+    pub fn report(&mut self, used: BucketUsage, counted: u64, steady: bool, now: Time) {
         let all = used.allowed.saturating_add(used.denied);
         let elapsed = used.elapsed;
-        if elapsed >= SHORT {
+        if elapsed >= RATE_INTERVAL_MIN {
             let rate = all as f64 / elapsed.as_secs_f64();
             self.rate = Some(self.rate.map_or(rate, |before| (before + rate) / 2.0));
         }
@@ -140,28 +140,28 @@ impl Bucket {
         if all > 0 {
             self.used = now;
             self.touched = true;
-            self.pending = self.pending.filter(|pending| *pending != Pending::Abandon);
+            self.pending = self.pending.filter(|pending| *pending != PendingAction::Abandon);
         }
         self.hungry = used.denied > 0;
         if !steady {
             self.held = self.held.saturating_sub(counted);
-            self.had = self.had.saturating_add(counted);
+            self.used_in_window = self.used_in_window.saturating_add(counted);
             self.due = true;
         }
     }
 
     /// The bucket's claim on a limit in the state `standing`. `steady` means that shares are rates;
     /// then nothing is estimated for the time since the last report.
-    pub fn claim(&self, steady: bool, standing: &Standing, now: Time) -> Claim {
+    pub fn claim(&self, steady: bool, standing: &CounterStanding, now: Time) -> ShareClaim {
         let rate = self.rate.unwrap_or(0.0);
         let since = now.since(self.reported).min(standing.begun);
         let unreported = (rate * since.as_secs_f64()) as u64;
         let secs = f64::from(standing.seconds_left);
-        Claim {
+        ShareClaim {
             held: self.held,
-            used: self.had,
+            used: self.used_in_window,
             unreported: if steady { 0 } else { unreported.min(self.held) },
-            demand: self.rate.map(|rate| (rate * secs * HEADROOM).ceil() as u64),
+            demand: self.rate.map(|rate| (rate * secs * DEMAND_HEADROOM_FACTOR).ceil() as u64),
             due: self.due,
             hungry: self.hungry,
         }
@@ -169,45 +169,45 @@ impl Bucket {
 
     /// Assigns `part` of a limit, in addition to the `unreported` requests that it has probably let
     /// pass. Returns true if a message has to be sent.
-    pub fn give(&mut self, part: u64, unreported: u64, strategy: Strategy) -> bool {
+    pub fn assign(&mut self, part: u64, unreported: u64, strategy: QuotaStrategy) -> bool {
         let same = self.held == part && self.sent.is_some_and(|sent| sent.strategy == strategy);
         self.held = part + unreported;
         self.due = false;
         let idle = same && !self.touched;
-        let over = strategy == Strategy::Deny && self.is_told(strategy);
+        let over = strategy == QuotaStrategy::Deny && self.has_strategy(strategy);
         if !idle && !over {
-            self.pending = Some(Pending::Anew(strategy));
+            self.pending = Some(PendingAction::Anew(strategy));
         }
         !idle && !over
     }
 
     /// Whether the Envoy has a strategy or will get it with the next message.
-    fn is_told(&self, strategy: Strategy) -> bool {
+    fn has_strategy(&self, strategy: QuotaStrategy) -> bool {
         match self.pending {
-            Some(Pending::Anew(pending)) => pending == strategy,
+            Some(PendingAction::Anew(pending)) => pending == strategy,
             _ => self.sent.is_some_and(|sent| sent.strategy == strategy),
         }
     }
 
     /// Makes sure that the Envoy has a strategy that is not a share of a limit. Returns true if a
     /// message has to be sent.
-    pub fn settle(&mut self, strategy: Strategy) -> bool {
+    pub fn ensure_strategy(&mut self, strategy: QuotaStrategy) -> bool {
         self.due = false;
-        let told = self.is_told(strategy);
+        let told = self.has_strategy(strategy);
         if !told {
-            self.pending = Some(Pending::Anew(strategy));
+            self.pending = Some(PendingAction::Anew(strategy));
         }
         !told
     }
 
     /// Checks whether the assignment has to be renewed, or abandoned because the bucket was unused
     /// for the time `idle`. Returns true if a message has to be sent.
-    pub fn look(&mut self, idle: Nanos, now: Time) -> bool {
+    pub fn check_expiry(&mut self, idle: Nanos, now: Time) -> bool {
         let Some(sent) = self.sent.filter(|_| self.pending.is_none()) else { return false };
         let pending = if now.since(self.used) >= idle {
-            Pending::Abandon
+            PendingAction::Abandon
         } else if now.since(sent.at) >= Nanos(u64::from(sent.secs) * SECOND / 2) {
-            Pending::Extend
+            PendingAction::Extend
         } else {
             return false;
         };
@@ -217,9 +217,9 @@ impl Bucket {
 
     /// Passes the pending messages to `say`, with the time to live in seconds that `secs` returns
     /// for a strategy. Returns false if the bucket was abandoned and is to be removed.
-    pub fn tell(
+    pub fn emit_actions(
         &mut self,
-        secs: impl Fn(Strategy) -> u32,
+        secs: impl Fn(QuotaStrategy) -> u32,
         now: Time,
         mut say: impl FnMut(BucketAction),
     ) -> bool {
@@ -229,30 +229,32 @@ impl Bucket {
             Some(BucketId { bucket: pairs.collect() })
         };
         let strategy = match (self.pending.take(), self.sent) {
-            (Some(Pending::Abandon), _) => {
+            (Some(PendingAction::Abandon), _) => {
                 let action = Some(Action::AbandonAction(AbandonAction {}));
                 say(BucketAction { bucket_id: id(), bucket_action: action });
                 return false;
             }
-            (Some(Pending::Anew(strategy)), before) => {
+            (Some(PendingAction::Anew(strategy)), before) => {
                 let before = before.map(|sent| sent.strategy);
-                if let (Some(Strategy::Tokens(_)), Strategy::Tokens(_)) = (before, strategy) {
-                    say(assignment(id(), Strategy::Deny, 1));
+                if let (Some(QuotaStrategy::Tokens(_)), QuotaStrategy::Tokens(_)) =
+                    (before, strategy)
+                {
+                    say(assignment(id(), QuotaStrategy::Deny, 1));
                 }
                 strategy
             }
-            (Some(Pending::Extend), Some(sent)) => sent.strategy,
+            (Some(PendingAction::Extend), Some(sent)) => sent.strategy,
             _ => return true,
         };
         let secs = secs(strategy);
         say(assignment(id(), strategy, secs));
-        self.sent = Some(Sent { strategy, at: now, secs });
+        self.sent = Some(SentAssignment { strategy, at: now, secs });
         self.touched = false;
         true
     }
 }
 
-fn assignment(bucket_id: Option<BucketId>, strategy: Strategy, secs: u32) -> BucketAction {
+fn assignment(bucket_id: Option<BucketId>, strategy: QuotaStrategy, secs: u32) -> BucketAction {
     let action = QuotaAssignmentAction {
         assignment_time_to_live: Some(Duration { seconds: secs.into(), nanos: 0 }),
         rate_limit_strategy: Some(RateLimitStrategy { strategy: Some(written(strategy)) }),
@@ -260,7 +262,7 @@ fn assignment(bucket_id: Option<BucketId>, strategy: Strategy, secs: u32) -> Buc
     BucketAction { bucket_id, bucket_action: Some(Action::QuotaAssignmentAction(action)) }
 }
 
-fn written(strategy: Strategy) -> Written {
+fn written(strategy: QuotaStrategy) -> Written {
     let tokens = |tokens, per_fill, seconds| {
         Written::TokenBucket(TokenBucket {
             max_tokens: tokens,
@@ -269,11 +271,11 @@ fn written(strategy: Strategy) -> Written {
         })
     };
     match strategy {
-        Strategy::Allow => Written::BlanketRule(BlanketRule::AllowAll.into()),
-        Strategy::Deny => Written::BlanketRule(BlanketRule::DenyAll.into()),
-        Strategy::Tokens(count) => tokens(count, 1, SELDOM_SECS),
-        Strategy::Rate(count, seconds) => tokens(count, count, seconds.into()),
-        Strategy::PerUnit(count, unit) => Written::RequestsPerTimeUnit(RequestsPerTimeUnit {
+        QuotaStrategy::Allow => Written::BlanketRule(BlanketRule::AllowAll.into()),
+        QuotaStrategy::Deny => Written::BlanketRule(BlanketRule::DenyAll.into()),
+        QuotaStrategy::Tokens(count) => tokens(count, 1, FILL_INTERVAL_MAX_SECS),
+        QuotaStrategy::Rate(count, seconds) => tokens(count, count, seconds.into()),
+        QuotaStrategy::PerUnit(count, unit) => Written::RequestsPerTimeUnit(RequestsPerTimeUnit {
             requests_per_time_unit: count.into(),
             time_unit: unit as i32,
         }),

@@ -8,7 +8,7 @@
 
 /// The claim of one bucket on a shared limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Claim {
+pub struct ShareClaim {
     /// The number of requests that it may still let pass, as far as reported.
     pub held: u64,
     /// The number of requests that it let pass in this window, as far as reported.
@@ -23,47 +23,47 @@ pub struct Claim {
     pub hungry: bool,
 }
 
-impl Claim {
+impl ShareClaim {
     /// The number of requests of this window that it used, reported or not.
-    fn had(&self) -> u64 {
+    fn used_total(&self) -> u64 {
         self.used + self.unreported
     }
 
     /// Its total demand in this window, at least `least`.
     fn wants(&self, least: u64) -> u64 {
-        self.demand.map_or(u64::MAX, |demand| demand.saturating_add(self.had()).max(least))
+        self.demand.map_or(u64::MAX, |demand| demand.saturating_add(self.used_total()).max(least))
     }
 
     /// Its total share of this window if no bucket gets more than `level`.
     fn part(&self, least: u64, level: u64) -> u64 {
-        self.wants(least).min(level).max(self.had())
+        self.wants(least).min(level).max(self.used_total())
     }
 }
 
 /// A bucket without demand keeps one part in this many of an equal share, so that its next request
 /// can pass.
-const KEPT: u64 = 4;
+const IDLE_SHARE_DIVISOR: u64 = 4;
 
 /// The number of requests that each bucket may let pass in addition to those it used. The sum is
 /// `left`.
 #[must_use]
-pub fn parts(left: u64, claims: &[Claim]) -> Vec<u64> {
+pub fn parts(left: u64, claims: &[ShareClaim]) -> Vec<u64> {
     let count = claims.len() as u64;
     if count == 0 {
         return Vec::new();
     }
-    let total = left + claims.iter().map(Claim::had).sum::<u64>();
-    let least = total / (KEPT * count);
+    let total = left + claims.iter().map(ShareClaim::used_total).sum::<u64>();
+    let least = total / (IDLE_SHARE_DIVISOR * count);
     let sum = |level| claims.iter().map(|claim| claim.part(least, level)).sum::<u64>();
     let level = highest(total, |level| sum(level) <= total);
     let mut parts: Vec<u64> =
-        claims.iter().map(|claim| claim.part(least, level) - claim.had()).collect();
+        claims.iter().map(|claim| claim.part(least, level) - claim.used_total()).collect();
     // A surplus goes to all, and an indivisible remainder to the buckets with the largest unmet
     // demand.
     let rest = total - sum(level);
     let mut order: Vec<usize> = (0..claims.len()).collect();
     let missing =
-        |at: &usize| claims[*at].wants(least).saturating_sub(level.max(claims[*at].had()));
+        |at: &usize| claims[*at].wants(least).saturating_sub(level.max(claims[*at].used_total()));
     order.sort_by_key(|at| std::cmp::Reverse(missing(at)));
     for (place, at) in order.into_iter().enumerate() {
         parts[at] += rest / count + u64::from((place as u64) < rest % count);
@@ -85,7 +85,7 @@ fn highest(max: u64, good: impl Fn(u64) -> bool) -> u64 {
 /// The new share of each bucket; `None` if it keeps `held`. The new shares and the kept ones
 /// together are at most `total`, unless the buckets have already used more.
 #[must_use]
-pub fn balance(total: u64, claims: &[Claim]) -> Vec<Option<u64>> {
+pub fn balance(total: u64, claims: &[ShareClaim]) -> Vec<Option<u64>> {
     let unreported: u64 = claims.iter().map(|claim| claim.unreported).sum();
     let parts = parts(total.saturating_sub(unreported), claims);
     let mut given: Vec<Option<u64>> = vec![None; claims.len()];
@@ -102,7 +102,7 @@ pub fn balance(total: u64, claims: &[Claim]) -> Vec<Option<u64>> {
             }
         }
     }
-    let mut grow = |at: usize, claim: &Claim| {
+    let mut grow = |at: usize, claim: &ShareClaim| {
         let own = given[at].map_or(claim.held, |part| part + claim.unreported);
         let room = total.saturating_sub(held - own).saturating_sub(claim.unreported);
         let part = parts[at].min(room);
@@ -113,7 +113,7 @@ pub fn balance(total: u64, claims: &[Claim]) -> Vec<Option<u64>> {
     };
     let all = || claims.iter().enumerate();
     all().filter(|(_, claim)| claim.due).for_each(|(at, claim)| grow(at, claim));
-    let wanting = |claim: &Claim| !claim.due && (claim.hungry || claim.held == 0);
+    let wanting = |claim: &ShareClaim| !claim.due && (claim.hungry || claim.held == 0);
     all().filter(|(_, claim)| wanting(claim)).for_each(|(at, claim)| grow(at, claim));
     given
 }

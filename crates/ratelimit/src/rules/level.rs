@@ -5,50 +5,50 @@
 //! `EVENKEEL_COMPAT_KEYS` Evenkeel does the same (`joined`), and then also reports such rules as
 //! duplicates.
 
-use super::pattern::Pattern;
-use super::{Rule, push_entry};
+use super::pattern::ValuePattern;
+use super::{RatelimitRule, push_entry};
 use foldhash::fast::RandomState;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The rule and the next level for a key and a value.
 #[derive(Debug, Default)]
-pub struct Node {
+pub struct RuleNode {
     /// The rule that applies if the descriptor ends here.
-    pub rule: Option<Arc<Rule>>,
+    pub rule: Option<Arc<RatelimitRule>>,
     /// The next level, for the next entry of the descriptor.
-    pub below: Level,
+    pub below: RuleLevel,
 }
 
 /// The nodes of one level.
 #[derive(Debug, Default)]
-pub struct Level {
+pub struct RuleLevel {
     joined: bool,
-    nodes: Vec<Node>,
-    keys: HashMap<Box<str>, Values, RandomState>,
+    nodes: Vec<RuleNode>,
+    keys: HashMap<Box<str>, KeyValues, RandomState>,
     /// Patterns for joined keys and values; unused unless `joined`.
-    patterns: Vec<(Pattern, usize)>,
+    patterns: Vec<(ValuePattern, usize)>,
 }
 
-/// The nodes for the values of one key, as indexes into `Level::nodes`.
+/// The nodes for the values of one key, as indexes into `RuleLevel::nodes`.
 #[derive(Debug, Default)]
-struct Values {
+struct KeyValues {
     exact: HashMap<Box<str>, usize, RandomState>,
-    patterns: Vec<(Pattern, usize)>,
+    patterns: Vec<(ValuePattern, usize)>,
     /// The node for any other value.
     any: Option<usize>,
 }
 
-impl Level {
+impl RuleLevel {
     /// An empty level. With `joined`, a key and its value are compared as one text.
     #[must_use]
-    pub fn new(joined: bool) -> Level {
-        Level { joined, ..Level::default() }
+    pub fn new(joined: bool) -> RuleLevel {
+        RuleLevel { joined, ..RuleLevel::default() }
     }
 
     /// Adds the node for `key` and `value`; an empty value stands for any value. Returns false if
     /// there is already a node for them.
-    pub fn insert(&mut self, key: &str, value: &str, node: Node) -> bool {
+    pub fn insert(&mut self, key: &str, value: &str, node: RuleNode) -> bool {
         let fresh = match self.joined {
             true => self.insert_joined(key, value),
             false => self.insert_apart(key, value),
@@ -72,7 +72,7 @@ impl Level {
         }
         // The text of a pattern itself also matches exactly.
         values.exact.insert(value.into(), index);
-        values.patterns.extend(Pattern::new(value).map(|pattern| (pattern, index)));
+        values.patterns.extend(ValuePattern::new(value).map(|pattern| (pattern, index)));
         true
     }
 
@@ -80,7 +80,7 @@ impl Level {
         let index = self.nodes.len();
         let mut text = String::new();
         push_entry(&mut text, key, value);
-        let pattern = Pattern::new(&text);
+        let pattern = ValuePattern::new(&text);
         let values = self.keys.entry(text.into()).or_default();
         let fresh = values.any.is_none();
         values.any.get_or_insert(index);
@@ -90,7 +90,7 @@ impl Level {
 
     /// The rule that applies to entries, which are pairs of key and value.
     #[must_use]
-    pub fn rule(&self, entries: &[(&str, &str)]) -> Option<&Rule> {
+    pub fn rule(&self, entries: &[(&str, &str)]) -> Option<&RatelimitRule> {
         let (last, before) = entries.split_last()?;
         let mut level = self;
         for (key, value) in before {
@@ -102,7 +102,7 @@ impl Level {
     /// Finds the rule that applies to entries in any order, and puts the entries into the order of
     /// the rule. If several orders match, the one whose first keys come earliest in `entries` wins.
     /// No part of the tree is visited twice.
-    pub fn rule_in_any_order(&self, entries: &mut [(&str, &str)]) -> Option<&Rule> {
+    pub fn rule_in_any_order(&self, entries: &mut [(&str, &str)]) -> Option<&RatelimitRule> {
         for first in 0..entries.len() {
             // Move this entry to the front; the others keep their order.
             entries[..=first].rotate_right(1);
@@ -121,7 +121,7 @@ impl Level {
 
     /// The node for an entry.
     #[must_use]
-    pub fn find(&self, key: &str, value: &str) -> Option<&Node> {
+    pub fn find(&self, key: &str, value: &str) -> Option<&RuleNode> {
         let index = match self.joined {
             true => self.find_joined(key, value)?,
             false => self.keys.get(key)?.find(value)?,
@@ -136,7 +136,7 @@ impl Level {
     }
 
     /// Passes every rule of this level and of the levels below to `show`.
-    pub fn for_each(&self, show: &mut impl FnMut(&Rule)) {
+    pub fn for_each(&self, show: &mut impl FnMut(&RatelimitRule)) {
         for node in &self.nodes {
             node.rule.iter().for_each(|rule| show(rule));
             node.below.for_each(show);
@@ -144,7 +144,7 @@ impl Level {
     }
 }
 
-impl Values {
+impl KeyValues {
     fn find(&self, value: &str) -> Option<usize> {
         let exact = self.exact.get(value).copied();
         exact.or_else(|| covering(&self.patterns, value)).or(self.any)
@@ -152,6 +152,6 @@ impl Values {
 }
 
 /// The index of the first pattern, in the order of the file, that covers `text`.
-fn covering(patterns: &[(Pattern, usize)], text: &str) -> Option<usize> {
+fn covering(patterns: &[(ValuePattern, usize)], text: &str) -> Option<usize> {
     patterns.iter().find(|(pattern, _)| pattern.covers(text)).map(|(_, index)| *index)
 }

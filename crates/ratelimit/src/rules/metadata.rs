@@ -5,19 +5,19 @@
 //! that is a number or a boolean is written in its canonical form; at the top level keys stay as
 //! written.
 
-use evenkeel_config::tree::scalar::Kind as Scalar;
-use evenkeel_config::tree::{Key, Node, Value as Yaml};
+use evenkeel_config::tree::scalar::ScalarKind as Scalar;
+use evenkeel_config::tree::{YamlKey, YamlNode, YamlValue as Yaml};
 use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
 
 /// The metadata in a node; `None` if the node is not a map.
-pub fn read(node: &Node) -> Option<Struct> {
+pub fn read(node: &YamlNode) -> Option<Struct> {
     let Yaml::Map(entries) = &node.value else { return None };
-    let entry = |(key, node): &(Key, Node)| (top(key), value(node));
+    let entry = |(key, node): &(YamlKey, YamlNode)| (top(key), value(node));
     Some(Struct { fields: entries.iter().map(entry).collect() })
 }
 
-fn value(node: &Node) -> Value {
+fn value(node: &YamlNode) -> Value {
     let kind = match &node.value {
         Yaml::Null => Kind::NullValue(0),
         Yaml::Text(text) => match scalar(text, node.plain) {
@@ -30,7 +30,7 @@ fn value(node: &Node) -> Value {
             Kind::ListValue(ListValue { values: items.iter().map(value).collect() })
         }
         Yaml::Map(entries) => {
-            let entry = |(key, node): &(Key, Node)| (below(key), value(node));
+            let entry = |(key, node): &(YamlKey, YamlNode)| (below(key), value(node));
             Kind::StructValue(Struct { fields: entries.iter().map(entry).collect() })
         }
     };
@@ -42,7 +42,7 @@ fn scalar(text: &str, plain: bool) -> Scalar {
 }
 
 /// A key at the top level, as it is written.
-fn top(key: &Key) -> String {
+fn top(key: &YamlKey) -> String {
     match scalar(&key.name, key.plain) {
         Scalar::Null => String::new(),
         _ => key.name.clone(),
@@ -50,7 +50,7 @@ fn top(key: &Key) -> String {
 }
 
 /// A key below the top level, in the form that the reference server's language, Go, prints.
-fn below(key: &Key) -> String {
+fn below(key: &YamlKey) -> String {
     match scalar(&key.name, key.plain) {
         Scalar::Null => "<nil>".to_owned(),
         Scalar::Bool(truth) => truth.to_string(),

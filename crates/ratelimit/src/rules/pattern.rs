@@ -6,20 +6,24 @@
 
 /// A text with at least one `*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pattern {
+pub struct ValuePattern {
     before: Box<str>,
     between: Box<[Box<str>]>,
     after: Box<str>,
 }
 
-impl Pattern {
+impl ValuePattern {
     /// Parses a pattern; `None` if the text has no `*`.
     #[must_use]
-    pub fn new(text: &str) -> Option<Pattern> {
+    pub fn new(text: &str) -> Option<ValuePattern> {
         let (before, rest) = text.split_once('*')?;
         let (between, after) = rest.rsplit_once('*').unwrap_or(("", rest));
         let between = between.split('*').filter(|part| !part.is_empty()).map(Into::into);
-        Some(Pattern { before: before.into(), between: between.collect(), after: after.into() })
+        Some(ValuePattern {
+            before: before.into(),
+            between: between.collect(),
+            after: after.into(),
+        })
     }
 
     /// Whether the pattern matches the whole of `text`.
@@ -54,10 +58,10 @@ mod tests {
             ("**", &["", "a"], &[]),
             ("ä*", &["ä", "äö"], &["a"]),
         ] {
-            let covers = |text: &str| Pattern::new(pattern).expect("a pattern").covers(text);
+            let covers = |text: &str| ValuePattern::new(pattern).expect("a pattern").covers(text);
             good.iter().for_each(|text| assert!(covers(text), "{pattern} and {text}"));
             bad.iter().for_each(|text| assert!(!covers(text), "{pattern} and {text}"));
         }
-        assert_eq!(Pattern::new("plain"), None);
+        assert_eq!(ValuePattern::new("plain"), None);
     }
 }

@@ -4,7 +4,7 @@
 //! the rest of the message is read nevertheless: one odd bucket must not cost an Envoy all its
 //! others. How reports are used: `quota`.
 
-use super::view::{Read, Source};
+use super::view::{ProtoSource, ViewResult};
 
 /// The maximum number of buckets in one message; further ones are left out.
 pub const USAGES_MAX: usize = 10_000;
@@ -15,18 +15,18 @@ pub const NAME_BYTES_MAX: usize = 1_024;
 
 /// One message: the usage of some buckets since their last report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reports<'a> {
+pub struct UsageReports<'a> {
     /// The domain. It may be empty in all messages of a stream but the first.
     pub domain: &'a str,
     /// The usage of each bucket.
-    pub usages: Vec<Usage<'a>>,
+    pub usages: Vec<UsageReport<'a>>,
     /// The number of buckets left out for their names, or because there were too many.
     pub left_out: usize,
 }
 
 /// The usage of one bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Usage<'a> {
+pub struct UsageReport<'a> {
     /// The name of the bucket: pairs of key and value, sorted by key; each key occurs once.
     pub name: Vec<(&'a str, &'a str)>,
     /// Requests that passed.
@@ -35,14 +35,14 @@ pub struct Usage<'a> {
     pub denied: u64,
 }
 
-impl<'a> Reports<'a> {
+impl<'a> UsageReports<'a> {
     /// Reads a message.
     ///
     /// # Errors
     /// [`super::view::Fault`]
-    pub fn decode(bytes: &'a [u8]) -> Read<Reports<'a>> {
-        let mut reports = Reports::default();
-        let mut source = Source(bytes);
+    pub fn decode(bytes: &'a [u8]) -> ViewResult<UsageReports<'a>> {
+        let mut reports = UsageReports::default();
+        let mut source = ProtoSource(bytes);
         while let Some((field, kind)) = source.tag()? {
             match field {
                 1 => reports.domain = source.text(kind)?,
@@ -61,9 +61,9 @@ impl<'a> Reports<'a> {
 }
 
 /// Reads the usage of one bucket; `None` if its name is empty or too long.
-fn usage(bytes: &[u8]) -> Read<Option<Usage<'_>>> {
-    let mut usage = Usage::default();
-    let (mut pairs, mut source) = (0, Source(bytes));
+fn usage(bytes: &[u8]) -> ViewResult<Option<UsageReport<'_>>> {
+    let mut usage = UsageReport::default();
+    let (mut pairs, mut source) = (0, ProtoSource(bytes));
     while let Some((field, kind)) = source.tag()? {
         match field {
             1 => pairs += name(source.bytes(kind)?, &mut usage.name)?,
@@ -83,8 +83,8 @@ fn usage(bytes: &[u8]) -> Read<Option<Usage<'_>>> {
 }
 
 /// Adds the pairs of a name up to [`PAIRS_MAX`], and returns how many pairs the message has.
-fn name<'a>(bytes: &'a [u8], name: &mut Vec<(&'a str, &'a str)>) -> Read<usize> {
-    let (mut pairs, mut source) = (0, Source(bytes));
+fn name<'a>(bytes: &'a [u8], name: &mut Vec<(&'a str, &'a str)>) -> ViewResult<usize> {
+    let (mut pairs, mut source) = (0, ProtoSource(bytes));
     while let Some((field, kind)) = source.tag()? {
         if field != 1 {
             source.skip(field, kind, 0)?;
@@ -99,9 +99,9 @@ fn name<'a>(bytes: &'a [u8], name: &mut Vec<(&'a str, &'a str)>) -> Read<usize> 
     Ok(pairs)
 }
 
-fn pair(bytes: &[u8]) -> Read<(&str, &str)> {
+fn pair(bytes: &[u8]) -> ViewResult<(&str, &str)> {
     let mut pair = ("", "");
-    let mut source = Source(bytes);
+    let mut source = ProtoSource(bytes);
     while let Some((field, kind)) = source.tag()? {
         match field {
             1 => pair.0 = source.text(kind)?,
@@ -114,7 +114,7 @@ fn pair(bytes: &[u8]) -> Read<(&str, &str)> {
 
 /// Splits a gRPC body that arrives in pieces into messages.
 #[derive(Debug)]
-pub struct Frames {
+pub struct FrameReader {
     bytes: bytes::BytesMut,
     message_bytes_max: usize,
 }
@@ -122,11 +122,11 @@ pub struct Frames {
 /// The maximum length of a message of the quota service, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
-impl Frames {
+impl FrameReader {
     /// An empty buffer for messages of at most `message_bytes_max` bytes.
     #[must_use]
-    pub fn new(message_bytes_max: usize) -> Frames {
-        Frames { bytes: bytes::BytesMut::new(), message_bytes_max }
+    pub fn new(message_bytes_max: usize) -> FrameReader {
+        FrameReader { bytes: bytes::BytesMut::new(), message_bytes_max }
     }
 
     /// Adds the next piece of the body.
@@ -136,23 +136,23 @@ impl Frames {
 
     /// The number of buffered bytes.
     #[must_use]
-    pub fn kept(&self) -> usize {
+    pub fn buffered_bytes(&self) -> usize {
         self.bytes.len()
     }
 
     /// Takes the next complete message; `None` until all of its bytes have arrived.
     ///
     /// # Errors
-    /// [`FrameFault`]; the rest of the body cannot be read then.
-    pub fn take(&mut self) -> Result<Option<bytes::Bytes>, FrameFault> {
+    /// [`FrameError`]; the rest of the body cannot be read then.
+    pub fn take(&mut self) -> Result<Option<bytes::Bytes>, FrameError> {
         let Some((head, rest)) = self.bytes.split_first_chunk::<5>() else { return Ok(None) };
         let [compressed, length @ ..] = *head;
         let length = u32::from_be_bytes(length) as usize;
         if compressed != 0 {
-            return Err(FrameFault::Compressed);
+            return Err(FrameError::Compressed);
         }
         if length > self.message_bytes_max {
-            return Err(FrameFault::Long(self.message_bytes_max));
+            return Err(FrameError::Long(self.message_bytes_max));
         }
         if rest.len() < length {
             return Ok(None);
@@ -165,24 +165,24 @@ impl Frames {
 /// The message of a body that is exactly one frame.
 ///
 /// # Errors
-/// [`FrameFault`]
-pub fn unframed(mut bytes: bytes::Bytes) -> Result<bytes::Bytes, FrameFault> {
+/// [`FrameError`]
+pub fn decode_frame(mut bytes: bytes::Bytes) -> Result<bytes::Bytes, FrameError> {
     let Some([compressed, length @ ..]) = bytes.first_chunk::<5>().copied() else {
-        return Err(FrameFault::Missing);
+        return Err(FrameError::Missing);
     };
     if compressed != 0 {
-        return Err(FrameFault::Compressed);
+        return Err(FrameError::Compressed);
     }
     let message = bytes.split_off(5);
     match message.len() == u32::from_be_bytes(length) as usize {
         true => Ok(message),
-        false => Err(FrameFault::Length),
+        false => Err(FrameError::Length),
     }
 }
 
 /// The reason why a body cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FrameFault {
+pub enum FrameError {
     /// The body is shorter than the head of a frame.
     #[error("no message")]
     Missing,

@@ -17,20 +17,20 @@ const GROUPS_MAX: usize = 100;
 
 /// A request that borrows its texts.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct View<'a> {
+pub struct RequestView<'a> {
     /// The domain of the rules.
     pub domain: &'a str,
     /// The number of hits for descriptors that give none; 0 counts as 1.
     pub hits_addend: u32,
     /// The descriptors to decide.
-    pub descriptors: Vec<Part<'a>>,
+    pub descriptors: Vec<DescriptorView<'a>>,
 }
 
 /// One descriptor of a request.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Part<'a> {
+pub struct DescriptorView<'a> {
     /// The keys and values.
-    pub entries: Entries<'a>,
+    pub entries: EntryList<'a>,
     /// The limit that the descriptor carries.
     pub limit: Option<Override>,
     /// The number of hits of this descriptor.
@@ -41,13 +41,13 @@ pub struct Part<'a> {
 
 /// The entries of a descriptor. Nearly all descriptors have at most four, which need no allocation.
 #[derive(Clone, Debug, Default)]
-pub struct Entries<'a> {
+pub struct EntryList<'a> {
     count: usize,
     near: [(&'a str, &'a str); 4],
     far: Vec<(&'a str, &'a str)>,
 }
 
-impl<'a> Entries<'a> {
+impl<'a> EntryList<'a> {
     /// All entries, in order.
     #[must_use]
     pub fn as_slice(&self) -> &[(&'a str, &'a str)] {
@@ -67,7 +67,7 @@ impl<'a> Entries<'a> {
     }
 }
 
-impl PartialEq for Entries<'_> {
+impl PartialEq for EntryList<'_> {
     fn eq(&self, other: &Self) -> bool {
         self.as_slice() == other.as_slice()
     }
@@ -75,7 +75,7 @@ impl PartialEq for Entries<'_> {
 
 /// The reason why bytes are not a request. The sender is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum RequestViewError {
     /// The bytes end within a field.
     #[error("it ends too early")]
     Short,
@@ -94,20 +94,22 @@ pub enum Fault {
     Text,
 }
 
-pub(super) type Read<T> = Result<T, Fault>;
+pub(super) type ViewResult<T> = Result<T, RequestViewError>;
 
-impl<'a> View<'a> {
+impl<'a> RequestView<'a> {
     /// Reads a request.
     ///
     /// # Errors
-    /// [`Fault`]
-    pub fn decode(bytes: &'a [u8]) -> Read<View<'a>> {
-        let mut view = View::default();
-        let mut source = Source(bytes);
+    /// [`RequestViewError`]
+    pub fn decode(bytes: &'a [u8]) -> ViewResult<RequestView<'a>> {
+        let mut view = RequestView::default();
+        let mut source = ProtoSource(bytes);
         while let Some((field, kind)) = source.tag()? {
             match field {
                 1 => view.domain = source.text(kind)?,
-                2 if view.descriptors.len() >= DESCRIPTORS_MAX => return Err(Fault::TooMany),
+                2 if view.descriptors.len() >= DESCRIPTORS_MAX => {
+                    return Err(RequestViewError::TooMany);
+                }
                 2 => view.descriptors.push(descriptor(source.bytes(kind)?)?),
                 3 => view.hits_addend = source.number(kind)? as u32,
                 _ => source.skip(field, kind, 0)?,
@@ -118,18 +120,18 @@ impl<'a> View<'a> {
 
     /// A view of a decoded message.
     #[must_use]
-    pub fn of(request: &'a Request) -> View<'a> {
+    pub fn of(request: &'a Request) -> RequestView<'a> {
         let part = |descriptor: &'a super::Descriptor| {
-            let mut entries = Entries::default();
+            let mut entries = EntryList::default();
             descriptor.entries.iter().for_each(|entry| entries.push((&entry.key, &entry.value)));
-            Part {
+            DescriptorView {
                 entries,
                 limit: descriptor.limit,
                 hits_addend: descriptor.hits_addend,
                 is_negative_hits: descriptor.is_negative_hits,
             }
         };
-        View {
+        RequestView {
             domain: &request.domain,
             hits_addend: request.hits_addend,
             descriptors: request.descriptors.iter().map(part).collect(),
@@ -137,12 +139,12 @@ impl<'a> View<'a> {
     }
 }
 
-fn descriptor(bytes: &[u8]) -> Read<Part<'_>> {
-    let mut part = Part::default();
-    let mut source = Source(bytes);
+fn descriptor(bytes: &[u8]) -> ViewResult<DescriptorView<'_>> {
+    let mut part = DescriptorView::default();
+    let mut source = ProtoSource(bytes);
     while let Some((field, kind)) = source.tag()? {
         match field {
-            1 if part.entries.count >= ENTRIES_MAX => return Err(Fault::TooMany),
+            1 if part.entries.count >= ENTRIES_MAX => return Err(RequestViewError::TooMany),
             1 => part.entries.push(entry(source.bytes(kind)?)?),
             // If a submessage occurs twice, the second occurrence is merged into the first.
             2 => part.limit = Some(limit(source.bytes(kind)?, part.limit.unwrap_or_default())?),
@@ -157,9 +159,9 @@ fn descriptor(bytes: &[u8]) -> Read<Part<'_>> {
     Ok(part)
 }
 
-fn entry(bytes: &[u8]) -> Read<(&str, &str)> {
+fn entry(bytes: &[u8]) -> ViewResult<(&str, &str)> {
     let mut entry = ("", "");
-    let mut source = Source(bytes);
+    let mut source = ProtoSource(bytes);
     while let Some((field, kind)) = source.tag()? {
         match field {
             1 => entry.0 = source.text(kind)?,
@@ -170,8 +172,8 @@ fn entry(bytes: &[u8]) -> Read<(&str, &str)> {
     Ok(entry)
 }
 
-fn limit(bytes: &[u8], mut limit: Override) -> Read<Override> {
-    let mut source = Source(bytes);
+fn limit(bytes: &[u8], mut limit: Override) -> ViewResult<Override> {
+    let mut source = ProtoSource(bytes);
     while let Some((field, kind)) = source.tag()? {
         match field {
             1 => limit.requests_per_unit = source.number(kind)? as u32,
@@ -183,8 +185,8 @@ fn limit(bytes: &[u8], mut limit: Override) -> Read<Override> {
 }
 
 /// A number in a wrapper message, which distinguishes an absent number from zero.
-fn wrapped(bytes: &[u8], mut number: u64) -> Read<u64> {
-    let mut source = Source(bytes);
+fn wrapped(bytes: &[u8], mut number: u64) -> ViewResult<u64> {
+    let mut source = ProtoSource(bytes);
     while let Some((field, kind)) = source.tag()? {
         match field {
             1 => number = source.number(kind)?,
@@ -196,7 +198,7 @@ fn wrapped(bytes: &[u8], mut number: u64) -> Read<u64> {
 
 /// The wire type of a field.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum WireKind {
     Number,
     Eight,
     Bytes,
@@ -206,36 +208,36 @@ pub(super) enum Kind {
 }
 
 /// The bytes of a message that are still unread.
-pub(super) struct Source<'a>(pub(super) &'a [u8]);
+pub(super) struct ProtoSource<'a>(pub(super) &'a [u8]);
 
-impl<'a> Source<'a> {
+impl<'a> ProtoSource<'a> {
     /// The number and wire type of the next field; `None` at the end.
-    pub(super) fn tag(&mut self) -> Read<Option<(u32, Kind)>> {
+    pub(super) fn tag(&mut self) -> ViewResult<Option<(u32, WireKind)>> {
         if self.0.is_empty() {
             return Ok(None);
         }
-        let tag = u32::try_from(self.varint()?).map_err(|_| Fault::Malformed)?;
+        let tag = u32::try_from(self.varint()?).map_err(|_| RequestViewError::Malformed)?;
         let kind = match tag & 7 {
-            0 => Kind::Number,
-            1 => Kind::Eight,
-            2 => Kind::Bytes,
-            3 => Kind::Begin,
-            4 => Kind::End,
-            5 => Kind::Four,
-            _ => return Err(Fault::Malformed),
+            0 => WireKind::Number,
+            1 => WireKind::Eight,
+            2 => WireKind::Bytes,
+            3 => WireKind::Begin,
+            4 => WireKind::End,
+            5 => WireKind::Four,
+            _ => return Err(RequestViewError::Malformed),
         };
         match tag >> 3 {
-            0 => Err(Fault::Malformed),
+            0 => Err(RequestViewError::Malformed),
             field => Ok(Some((field, kind))),
         }
     }
 
-    fn varint(&mut self) -> Read<u64> {
+    fn varint(&mut self) -> ViewResult<u64> {
         let mut number = 0;
         for (index, byte) in self.0.iter().enumerate().take(10) {
             // The tenth byte holds one bit only.
             if index == 9 && *byte > 1 {
-                return Err(Fault::Malformed);
+                return Err(RequestViewError::Malformed);
             }
             number |= u64::from(byte & 0x7f) << (7 * index);
             if byte & 0x80 == 0 {
@@ -243,44 +245,44 @@ impl<'a> Source<'a> {
                 return Ok(number);
             }
         }
-        Err(if self.0.len() < 10 { Fault::Short } else { Fault::Malformed })
+        Err(if self.0.len() < 10 { RequestViewError::Short } else { RequestViewError::Malformed })
     }
 
-    pub(super) fn number(&mut self, kind: Kind) -> Read<u64> {
-        if kind == Kind::Number { self.varint() } else { Err(Fault::Type) }
+    pub(super) fn number(&mut self, kind: WireKind) -> ViewResult<u64> {
+        if kind == WireKind::Number { self.varint() } else { Err(RequestViewError::Type) }
     }
 
-    pub(super) fn bytes(&mut self, kind: Kind) -> Read<&'a [u8]> {
-        if kind != Kind::Bytes {
-            return Err(Fault::Type);
+    pub(super) fn bytes(&mut self, kind: WireKind) -> ViewResult<&'a [u8]> {
+        if kind != WireKind::Bytes {
+            return Err(RequestViewError::Type);
         }
-        let length = usize::try_from(self.varint()?).map_err(|_| Fault::Malformed)?;
+        let length = usize::try_from(self.varint()?).map_err(|_| RequestViewError::Malformed)?;
         self.take(length)
     }
 
-    pub(super) fn text(&mut self, kind: Kind) -> Read<&'a str> {
-        std::str::from_utf8(self.bytes(kind)?).map_err(|_| Fault::Text)
+    pub(super) fn text(&mut self, kind: WireKind) -> ViewResult<&'a str> {
+        std::str::from_utf8(self.bytes(kind)?).map_err(|_| RequestViewError::Text)
     }
 
-    fn take(&mut self, length: usize) -> Read<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(length).ok_or(Fault::Short)?;
+    fn take(&mut self, length: usize) -> ViewResult<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(RequestViewError::Short)?;
         self.0 = rest;
         Ok(taken)
     }
 
     /// Skips an unknown field. `depth` is the number of groups around it, at most `GROUPS_MAX`.
-    pub(super) fn skip(&mut self, field: u32, kind: Kind, depth: usize) -> Read<()> {
+    pub(super) fn skip(&mut self, field: u32, kind: WireKind, depth: usize) -> ViewResult<()> {
         match kind {
-            Kind::Number => self.varint().map(|_| ()),
-            Kind::Eight => self.take(8).map(|_| ()),
-            Kind::Four => self.take(4).map(|_| ()),
-            Kind::Bytes => self.bytes(kind).map(|_| ()),
-            Kind::End => Err(Fault::Malformed),
-            Kind::Begin if depth >= GROUPS_MAX => Err(Fault::Malformed),
-            Kind::Begin => loop {
-                match self.tag()?.ok_or(Fault::Short)? {
-                    (end, Kind::End) if end == field => return Ok(()),
-                    (_, Kind::End) => return Err(Fault::Malformed),
+            WireKind::Number => self.varint().map(|_| ()),
+            WireKind::Eight => self.take(8).map(|_| ()),
+            WireKind::Four => self.take(4).map(|_| ()),
+            WireKind::Bytes => self.bytes(kind).map(|_| ()),
+            WireKind::End => Err(RequestViewError::Malformed),
+            WireKind::Begin if depth >= GROUPS_MAX => Err(RequestViewError::Malformed),
+            WireKind::Begin => loop {
+                match self.tag()?.ok_or(RequestViewError::Short)? {
+                    (end, WireKind::End) if end == field => return Ok(()),
+                    (_, WireKind::End) => return Err(RequestViewError::Malformed),
                     (inner, kind) => self.skip(inner, kind, depth + 1)?,
                 }
             },

@@ -5,7 +5,7 @@
 //! passed under chosen, consecutive numbers, without unsafe code between fork and exec. The steps
 //! after that are in `run`.
 
-use super::{READY, Sockets};
+use super::{ListenSockets, READY_MESSAGE};
 use evenkeel_runtime::clock::Clock;
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use std::ffi::OsString;
@@ -18,10 +18,10 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
 
 /// Time for the successor to open its doors.
-const PATIENCE: Duration = Duration::from_secs(30);
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Interval between two checks whether the successor still runs.
-const LOOK: Duration = Duration::from_millis(50);
+const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The first descriptor number to pass. The next constant is the number of attempts to find a free
 /// row.
@@ -30,23 +30,23 @@ const ATTEMPTS_MAX: usize = 64;
 
 /// How this process was started: program and arguments.
 #[derive(Clone, Debug)]
-pub struct Origin {
+pub struct ProcessOrigin {
     program: PathBuf,
     arguments: Vec<OsString>,
 }
 
-impl Origin {
+impl ProcessOrigin {
     /// Records the program and its arguments. Must be called at the start, because another program
     /// may be at the same path later; that one becomes the successor.
     ///
     /// # Errors
     /// If the system does not know the path of the program.
-    pub fn of_process() -> io::Result<Origin> {
+    pub fn of_process() -> io::Result<ProcessOrigin> {
         let mut arguments = std::env::args_os();
         let named = arguments.next().map(PathBuf::from);
         let program = std::env::current_exe()?;
         let found = named.and_then(|named| found(&program, &named));
-        Ok(Origin { program: found.unwrap_or(program), arguments: arguments.collect() })
+        Ok(ProcessOrigin { program: found.unwrap_or(program), arguments: arguments.collect() })
     }
 }
 
@@ -60,7 +60,7 @@ fn found(program: &Path, named: &Path) -> Option<PathBuf> {
 
 /// Why there is no successor.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub enum SuccessorError {
     /// The successor could not be started.
     #[error("it could not be started: {0}")]
     Start(#[from] io::Error),
@@ -84,7 +84,7 @@ impl Successor {
     ///
     /// # Errors
     /// If the system provides no process or no descriptors.
-    pub fn start(origin: &Origin, sockets: &Sockets) -> io::Result<Successor> {
+    pub fn start(origin: &ProcessOrigin, sockets: &ListenSockets) -> io::Result<Successor> {
         let (herald, theirs) = UnixDatagram::pair()?;
         herald.set_nonblocking(true)?;
         let open = sockets.open.lock();
@@ -107,7 +107,7 @@ impl Successor {
                 io::Error::new(why.kind(), format!("{}: {why}", origin.program.display()))
             })?;
         let herald = tokio::net::UnixDatagram::from_std(herald)?;
-        Ok(Successor { child, herald, until: Clock::deadline(PATIENCE) })
+        Ok(Successor { child, herald, until: Clock::deadline(READY_TIMEOUT) })
     }
 
     /// The process id of the successor.
@@ -120,24 +120,24 @@ impl Successor {
     ///
     /// # Errors
     /// If that fails. The successor has ended then.
-    pub async fn ready(&mut self) -> Result<(), Failure> {
+    pub async fn ready(&mut self) -> Result<(), SuccessorError> {
         if let Ok(opened) = timeout_at(self.until, self.opened()).await {
             return opened;
         }
         self.child.kill()?;
         self.child.wait()?;
-        Err(Failure::Late)
+        Err(SuccessorError::Late)
     }
 
-    async fn opened(&mut self) -> Result<(), Failure> {
+    async fn opened(&mut self) -> Result<(), SuccessorError> {
         loop {
             let mut said = [0; 16];
-            let heard = timeout(LOOK, self.herald.recv(&mut said)).await;
-            if matches!(heard, Ok(Ok(count)) if said[..count] == *READY) {
+            let heard = timeout(EXIT_POLL_INTERVAL, self.herald.recv(&mut said)).await;
+            if matches!(heard, Ok(Ok(count)) if said[..count] == *READY_MESSAGE) {
                 return Ok(());
             }
             if let Some(status) = self.child.try_wait()? {
-                return Err(Failure::Ended(status));
+                return Err(SuccessorError::Ended(status));
             }
         }
     }

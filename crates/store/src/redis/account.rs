@@ -7,17 +7,17 @@
 
 pub mod owed;
 
-use super::lane::Lane;
-use super::lane::asking::Question;
-use super::script::{self, Refusal};
+use super::lane::StoreLane;
+use super::lane::asking::ScriptQuestion;
+use super::script::{self, ServerRefusal};
 use evenkeel_core::bucket::Algorithm;
-use evenkeel_core::bucket::debt::Debt;
-use evenkeel_core::bucket::grid::Grid;
-use evenkeel_core::bucket::history::History;
-use evenkeel_core::bucket::sliding::Sliding;
-use evenkeel_core::classify::Key;
+use evenkeel_core::bucket::debt::DebtBucket;
+use evenkeel_core::bucket::grid::GridBucket;
+use evenkeel_core::bucket::history::RequestHistory;
+use evenkeel_core::bucket::sliding::SlidingWindow;
+use evenkeel_core::classify::LimitKey;
 use evenkeel_core::limiter::Limiter;
-use evenkeel_core::limiter::told::Word;
+use evenkeel_core::limiter::told::StoreBucketState;
 use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
 use redis::{Pipeline, Value};
 use std::sync::Arc;
@@ -27,13 +27,13 @@ const EXACT_MAX: u64 = 1 << 53;
 
 /// One bucket, with the question about it and the answer.
 #[derive(Clone)]
-pub struct Account {
+pub struct StoreAccount {
     /// The bucket's key in the store.
     pub name: String,
     /// The limiter that counts the bucket in this process.
     pub home: Arc<Limiter>,
     /// The bucket's key in that limiter.
-    pub key: Key,
+    pub key: LimitKey,
     /// The bucket's algorithm.
     pub algorithm: Algorithm,
     /// The amount that must fit into the bucket.
@@ -49,7 +49,7 @@ pub struct Account {
     /// and its time by the server's clock.
     pub back: Option<(Nanos, Time)>,
     /// The answer of the store; `None` if there is none and this process decides.
-    pub word: Option<Word>,
+    pub word: Option<StoreBucketState>,
     /// Whether the decision of this process must be reported to the store.
     pub owes: bool,
     /// The time at which the bucket was known here to be full, by this process's clock, before the
@@ -63,12 +63,18 @@ pub struct Account {
     pub times: Vec<Time>,
 }
 
-impl Account {
+impl StoreAccount {
     /// Makes a question about the bucket `key` of `home`: may `cost` be charged now?
     #[must_use]
-    pub fn new(name: String, home: &Arc<Limiter>, key: Key, cost: Cost, now: Time) -> Account {
+    pub fn new(
+        name: String,
+        home: &Arc<Limiter>,
+        key: LimitKey,
+        cost: Cost,
+        now: Time,
+    ) -> StoreAccount {
         let algorithm = home.limits().get(usize::from(key.limit));
-        Account {
+        StoreAccount {
             name,
             home: Arc::clone(home),
             key,
@@ -114,7 +120,7 @@ impl Account {
         }
     }
 
-    fn push_debt(&self, call: &mut Pipeline, debt: &Debt, now: Time) {
+    fn push_debt(&self, call: &mut Pipeline, debt: &DebtBucket, now: Time) {
         let time = |cost| debt.rate().time_for(cost).0;
         call.arg(time(self.need)).arg(time(self.cost)).arg(ahead(self.at, now));
         call.arg(ahead(self.least.max(self.at), now));
@@ -127,7 +133,7 @@ impl Account {
         call.arg(signed(self.known.since(now).0)).arg(ahead(at, now));
     }
 
-    fn push_grid(&self, call: &mut Pipeline, grid: &Grid, now: Time) {
+    fn push_grid(&self, call: &mut Pipeline, grid: &GridBucket, now: Time) {
         let [mut tokens, mut period, burst] = grid.numbers();
         if tokens.saturating_mul(period) > EXACT_MAX {
             (tokens, period) = (1, period / tokens);
@@ -139,7 +145,7 @@ impl Account {
         moment(call, Time(now.0 / period * period));
     }
 
-    fn push_sliding(&self, call: &mut Pipeline, sliding: &Sliding, now: Time) {
+    fn push_sliding(&self, call: &mut Pipeline, sliding: &SlidingWindow, now: Time) {
         let part = sliding.part();
         call.arg(self.cost.0).arg(ahead(self.at, now)).arg(sliding.round().0);
         call.arg(sliding.window().0).arg(sliding.max().0).arg(part.0).arg(sliding.parts());
@@ -148,7 +154,7 @@ impl Account {
         moment(call, Time(number * part.0));
     }
 
-    fn push_history(&self, call: &mut Pipeline, history: &History, now: Time) {
+    fn push_history(&self, call: &mut Pipeline, history: &RequestHistory, now: Time) {
         call.arg(history.interval().0).arg(history.burst());
         match self.times.as_slice() {
             [] => _ = call.arg(1).arg(ahead(self.at, now)),
@@ -162,8 +168,8 @@ impl Account {
 
 /// An algorithm that never refuses, for a key of a limit that does not exist.
 fn free() -> Algorithm {
-    let pace = evenkeel_core::units::Pace::ONE_PER_SECOND;
-    Algorithm::Debt(Debt::new(pace.rate(), Cost(u64::MAX)))
+    let pace = evenkeel_core::units::ExactRate::ONE_PER_SECOND;
+    Algorithm::Debt(DebtBucket::new(pace.rate(), Cost(u64::MAX)))
 }
 
 fn signed(nanos: u64) -> i64 {
@@ -175,7 +181,7 @@ fn ahead(at: Time, now: Time) -> i64 {
     signed(at.since(now).0) - signed(now.since(at).0)
 }
 
-fn reach(debt: &Debt) -> i64 {
+fn reach(debt: &DebtBucket) -> i64 {
     debt.reach().map_or(-1, |reach| signed(reach.0))
 }
 
@@ -185,16 +191,16 @@ fn moment(call: &mut Pipeline, at: Time) {
 
 /// The options of a call for buckets.
 #[derive(Clone, Copy)]
-pub struct How {
+pub struct AccountCallOptions {
     /// Charge no bucket if one of them would have to wait for too long.
     pub all_or_none: bool,
     /// The current time by this process's clock.
     pub now: Time,
 }
 
-impl Question for Account {
+impl ScriptQuestion for StoreAccount {
     type Answer = (Nanos, Nanos, bool);
-    type How = How;
+    type How = AccountCallOptions;
 
     fn name(&self) -> &str {
         &self.name
@@ -204,13 +210,18 @@ impl Question for Account {
         false
     }
 
-    fn call(pipeline: &mut Pipeline, asks: &[Account], places: &[usize], how: How) {
+    fn call(
+        pipeline: &mut Pipeline,
+        asks: &[StoreAccount],
+        places: &[usize],
+        how: AccountCallOptions,
+    ) {
         let call = script::ACCOUNT.call(pipeline, places.iter().map(|at| asks[*at].name.as_str()));
         call.arg(u8::from(how.all_or_none));
         places.iter().for_each(|at| asks[*at].push(call, how.now));
     }
 
-    fn read(value: &Value, count: usize) -> Result<(Time, Vec<Self::Answer>), Refusal> {
+    fn read(value: &Value, count: usize) -> Result<(Time, Vec<Self::Answer>), ServerRefusal> {
         let (now, numbers) = script::numbers(value, 3 * count)?;
         let nanos = |n: i64| Nanos(u64::try_from(n).unwrap_or(0));
         let (answers, _) = numbers.as_chunks::<3>();
@@ -220,16 +231,16 @@ impl Question for Account {
         Ok((now, answers.collect()))
     }
 
-    fn late(lane: &Lane, mut asks: Vec<Account>, value: &Value) {
-        match Account::read(value, asks.len()) {
+    fn late(lane: &StoreLane, mut asks: Vec<StoreAccount>, value: &Value) {
+        match StoreAccount::read(value, asks.len()) {
             Ok((clock, answers)) => {
                 for (ask, answer) in asks.iter_mut().zip(answers) {
-                    lane.hear(ask, answer, clock);
+                    lane.apply_answer(ask, answer, clock);
                 }
             }
             // The decision made without this answer is unknown by now, so only unconditional
             // charges are reported again.
-            Err(Refusal::Wrong(_)) => {}
+            Err(ServerRefusal::Wrong(_)) => {}
             Err(_) => {
                 let told = asks.into_iter().filter(|ask| ask.patience.is_none());
                 told.for_each(|ask| lane.outbox().add(ask));
@@ -246,7 +257,7 @@ mod tests {
     fn what_the_script_does_not_answer_is_refused_or_bounded() {
         let numbers =
             |numbers: &[i64]| Value::Array(numbers.iter().map(|n| Value::Int(*n)).collect());
-        let read = |value: &Value| Account::read(value, 1);
+        let read = |value: &Value| StoreAccount::read(value, 1);
         let good = read(&numbers(&[7, 5, 1, 2, 1]));
         assert_eq!(good, Ok((Time(7_000_005_000), vec![(Nanos(1), Nanos(2), true)])));
         let odd = read(&numbers(&[7, 5, -1, i64::MAX, 2]));
@@ -255,7 +266,7 @@ mod tests {
         });
         for wrong in [Value::Nil, numbers(&[]), numbers(&[7, 5, 1, 2]), numbers(&[-7, 5, 1, 2, 1])]
         {
-            assert!(matches!(read(&wrong), Err(Refusal::Wrong(_))), "{wrong:?}");
+            assert!(matches!(read(&wrong), Err(ServerRefusal::Wrong(_))), "{wrong:?}");
         }
     }
 
@@ -265,10 +276,10 @@ mod tests {
             let value = Value::Array(numbers.iter().map(|n| Value::Int(*n)).collect());
             let count = usize::from(*count);
             let fits = numbers.len() >= 2 + 3 * count && numbers[..2].iter().all(|n| *n >= 0);
-            let read = Account::read(&value, count).map(|(_, answers)| answers.len());
+            let read = StoreAccount::read(&value, count).map(|(_, answers)| answers.len());
             assert_eq!(read.ok(), fits.then_some(count));
             let fits = numbers.len() >= 2 + 2 * count && numbers[..2].iter().all(|n| *n >= 0);
-            let read = script::Ask::read(&value, count).map(|(_, answers)| answers.len());
+            let read = script::CounterAsk::read(&value, count).map(|(_, answers)| answers.len());
             assert_eq!(read.ok(), fits.then_some(count));
         });
     }

@@ -10,21 +10,21 @@ pub mod asking;
 mod merge;
 pub mod shared;
 
-use super::Store;
-use super::link::{Link, Missed};
-use super::route::Route;
-use super::script::{Ask, Refusal};
+use super::RedisStore;
+use super::link::{MissedAnswer, ServerLink};
+use super::route::KeyRoute;
+use super::script::{CounterAsk, ServerRefusal};
 use super::tend::{explore, settle};
-use accounts::Outbox;
-use asking::{Answers, Group, Question};
+use accounts::ChargeOutbox;
+use asking::{Answers, ScriptQuestion, ServerGroup};
 use evenkeel_config::settings::store::StoreFail;
 use evenkeel_core::units::{Nanos, SECOND, Time};
-use evenkeel_core::windows::{Algorithm, Hit, Policy};
+use evenkeel_core::windows::{Hit, WindowAlgorithm, WindowPolicy};
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::counts::store::StoreCounts;
-use merge::{Call, Told};
+use merge::{CounterAnswer, MergedCall};
 use redis::Value;
-use shared::Notes;
+use shared::PendingTable;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -32,45 +32,45 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// The number of counters in one call that reports pending hits.
-const TOLD_AT_ONCE: usize = 256;
+const REPORTS_PER_CALL_MAX: usize = 256;
 /// The number of names to try for one that falls to a given server. In a cluster of a hundred nodes
 /// each node has one among them.
 const PROOFS_MAX: u32 = 1_000;
 
 /// The time for which a server that was unreachable may lack hits that other instances have not
 /// reported to it yet.
-const DOUBTED: Nanos = Nanos(60 * SECOND);
+const RETURNED_DOUBT_TIME: Nanos = Nanos(60 * SECOND);
 
 /// The store gave no answer, and the configuration forbids a decision by local counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the store gives no answer")]
-pub struct Unanswered;
+pub struct StoreUnansweredError;
 
 /// The store handle of one thread. It never leaves the thread.
-pub struct Lane {
-    store: Arc<Store>,
-    route: Route,
+pub struct StoreLane {
+    store: Arc<RedisStore>,
+    route: KeyRoute,
     /// The servers for counters of one second, if they are separate.
-    per_second: Option<Route>,
+    per_second: Option<KeyRoute>,
     /// The charges of buckets to report.
-    outbox: Outbox,
+    outbox: ChargeOutbox,
     /// The call that is sent next, which further requests may join.
-    open: RefCell<Option<Rc<RefCell<Call>>>>,
+    open: RefCell<Option<Rc<RefCell<MergedCall>>>>,
     /// When a server that was unreachable became usable again.
     returned: Cell<Option<Time>>,
 }
 
-impl Lane {
+impl StoreLane {
     /// Opens a lane and starts to connect. The caller does not wait for the connections.
-    pub fn open(store: Arc<Store>) -> Rc<Lane> {
-        let route = Route::new(&store.settings.place);
-        let per_second = store.settings.per_second.as_ref().map(Route::new);
+    pub fn open(store: Arc<RedisStore>) -> Rc<StoreLane> {
+        let route = KeyRoute::new(&store.settings.place);
+        let per_second = store.settings.per_second.as_ref().map(KeyRoute::new);
         let outbox = store.outbox.clone();
         let (open, returned) = (RefCell::default(), Cell::default());
-        let lane = Rc::new(Lane { store, route, per_second, outbox, open, returned });
+        let lane = Rc::new(StoreLane { store, route, per_second, outbox, open, returned });
         lane.keep();
         for second in [false, true] {
-            if lane.routes().nth(usize::from(second)).is_some_and(Route::is_cluster) {
+            if lane.routes().nth(usize::from(second)).is_some_and(KeyRoute::is_cluster) {
                 tokio::task::spawn_local(explore(Rc::downgrade(&lane), second));
             }
         }
@@ -79,12 +79,12 @@ impl Lane {
     }
 
     /// The routes of this lane: the main one, and that for counters of one second.
-    pub fn routes(&self) -> impl Iterator<Item = &Route> {
+    pub fn routes(&self) -> impl Iterator<Item = &KeyRoute> {
         std::iter::once(&self.route).chain(&self.per_second)
     }
 
     /// Starts a task for each known server that has none, to keep it connected.
-    pub fn keep(self: &Rc<Lane>) {
+    pub fn keep(self: &Rc<StoreLane>) {
         for route in self.routes() {
             route.keep(|link| {
                 let within = self.store.settings.connect;
@@ -99,7 +99,7 @@ impl Lane {
     }
 
     /// The state that all lanes share.
-    pub fn store(&self) -> &Arc<Store> {
+    pub fn store(&self) -> &Arc<RedisStore> {
         &self.store
     }
 
@@ -114,18 +114,18 @@ impl Lane {
     }
 
     /// The number of counters with hits to report.
-    pub fn owes(&self) -> usize {
-        self.store.owed.look(Notes::len)
+    pub fn pending_hits(&self) -> usize {
+        self.store.owed.look(PendingTable::len)
     }
 
     /// Records that a server that was unreachable is usable again.
-    pub fn has_returned(&self) {
+    pub fn note_server_returned(&self) {
         self.returned.set(Some(self.now()));
     }
 
     /// Whether a server may lack hits that are known here, because it was unreachable recently.
     fn is_doubted(&self, now: Time) -> bool {
-        self.returned.get().is_some_and(|at| now.since(at) < DOUBTED)
+        self.returned.get().is_some_and(|at| now.since(at) < RETURNED_DOUBT_TIME)
     }
 
     /// The timeout for background work on a server, which no request waits for.
@@ -138,14 +138,14 @@ impl Lane {
     /// hits were counted.
     ///
     /// # Errors
-    /// [`Unanswered`], if the configuration asks for it. Hits that the store has counted by then
-    /// stay counted.
+    /// [`StoreUnansweredError`], if the configuration asks for it. Hits that the store has counted
+    /// by then stay counted.
     pub async fn count(
-        self: &Rc<Lane>,
-        asks: &mut [Ask],
-        policy: Policy,
+        self: &Rc<StoreLane>,
+        asks: &mut [CounterAsk],
+        policy: WindowPolicy,
         now: Time,
-    ) -> Result<Time, Unanswered> {
+    ) -> Result<Time, StoreUnansweredError> {
         if self.store.is_batched() {
             let all: Vec<usize> = (0..asks.len()).collect();
             self.count_here(asks, &all, policy, now);
@@ -182,7 +182,7 @@ impl Lane {
 
     /// Looks up the local count of each counter, and marks the counters to spare that are known to
     /// be over their limits. Returns whether there are any.
-    fn look_here(&self, asks: &mut [Ask], policy: Policy, now: Time) -> bool {
+    fn look_here(&self, asks: &mut [CounterAsk], policy: WindowPolicy, now: Time) -> bool {
         let mut spared = false;
         for ask in asks {
             self.look_up(ask, now);
@@ -194,7 +194,7 @@ impl Lane {
     }
 
     /// Looks up the local count of a counter, and the part of it that the store has received.
-    fn look_up(&self, ask: &mut Ask, now: Time) {
+    fn look_up(&self, ask: &mut CounterAsk, now: Time) {
         self.store.counters.look_at(std::slice::from_mut(&mut ask.hit), now);
         let unheard = self.store.owed.look(|owed| owed.unheard(&ask.name));
         ask.known = u32::try_from(i64::from(ask.hit.before) - unheard).unwrap_or(0);
@@ -204,14 +204,14 @@ impl Lane {
     /// Asks in two rounds, for requests with counters on several servers that depend on each other:
     /// the first round only reads all counts, and the second counts what these allow.
     async fn ask_twice(
-        self: &Rc<Lane>,
-        asks: &[Ask],
-        groups: &[Group],
+        self: &Rc<StoreLane>,
+        asks: &[CounterAsk],
+        groups: &[ServerGroup],
         spared: bool,
         deadline: Instant,
     ) -> Answers<(u32, u32)> {
-        let look = |ask: &Ask| Ask { hit: Hit { hits: 0, ..ask.hit }, ..ask.clone() };
-        let looks: Rc<[Ask]> = asks.iter().map(look).collect();
+        let look = |ask: &CounterAsk| CounterAsk { hit: Hit { hits: 0, ..ask.hit }, ..ask.clone() };
+        let looks: Rc<[CounterAsk]> = asks.iter().map(look).collect();
         let seen = self.ask_all(&looks, groups, false, deadline).await;
         let over = |place: usize, used: u32| {
             let Hit { hits, limit, give_back, .. } = asks[place].hit;
@@ -235,18 +235,19 @@ impl Lane {
 
     /// Uses an answer that came too late: the counts in it are learned. If the server refused,
     /// unconditional hits are queued for a report, because they were counted here alone.
-    pub fn heard_late(&self, mut asks: Vec<Ask>, value: &Value) {
-        match Ask::read(value, asks.len()) {
+    pub fn learn_late(&self, mut asks: Vec<CounterAsk>, value: &Value) {
+        match CounterAsk::read(value, asks.len()) {
             Ok((now, pairs)) => {
                 for (ask, (before, after)) in asks.iter_mut().zip(pairs) {
                     ask.answered(before, after, now);
                     self.learn(ask, now);
                 }
             }
-            Err(Refusal::Wrong(_)) => {}
+            Err(ServerRefusal::Wrong(_)) => {}
             Err(_) => {
                 // By now it is unknown whether the other hits were admitted here.
-                let counted = |ask: &&Ask| ask.force || ask.hit.algorithm == Algorithm::Fixed;
+                let counted =
+                    |ask: &&CounterAsk| ask.force || ask.hit.algorithm == WindowAlgorithm::Fixed;
                 for ask in asks.iter().filter(counted) {
                     let hits = i64::from(ask.hit.hits);
                     self.store.owe(ask, if ask.hit.give_back { -hits } else { hits });
@@ -256,7 +257,7 @@ impl Lane {
     }
 
     /// Sets the local count to the store's count plus the hits that are not reported yet.
-    fn learn(&self, ask: &Ask, now: Time) {
+    fn learn(&self, ask: &CounterAsk, now: Time) {
         let owed = self.store.owed.look(|owed| owed.of(&ask.name));
         let owed = u32::try_from(owed).unwrap_or(0);
         let after = ask.hit.after.saturating_add(owed);
@@ -265,11 +266,11 @@ impl Lane {
 
     fn take_answers(
         &self,
-        asks: &mut [Ask],
+        asks: &mut [CounterAsk],
         answers: Answers<(u32, u32)>,
-        policy: Policy,
+        policy: WindowPolicy,
         now: Time,
-    ) -> Result<Time, Unanswered> {
+    ) -> Result<Time, StoreUnansweredError> {
         let counts = self.counts();
         let mut time = now;
         let (mut missed, mut owed) = (Vec::new(), Vec::new());
@@ -283,16 +284,16 @@ impl Lane {
                     time = now;
                     continue;
                 }
-                Err(Missed::Late) => counts.late.increment(1),
-                Err(Missed::Away) => {
+                Err(MissedAnswer::Late) => counts.late.increment(1),
+                Err(MissedAnswer::Away) => {
                     counts.away.increment(1);
                     owed.push(place);
                 }
-                Err(Missed::Unable(_)) => {
+                Err(MissedAnswer::Unable(_)) => {
                     counts.refused.increment(1);
                     owed.push(place);
                 }
-                Err(Missed::Refused(why)) => {
+                Err(MissedAnswer::Refused(why)) => {
                     counts.refused.increment(1);
                     tracing::debug!(target: "evenkeel::store", why, "a counter was refused");
                 }
@@ -303,7 +304,7 @@ impl Lane {
             return Ok(time);
         }
         if self.store.settings.fail == StoreFail::Error {
-            return Err(Unanswered);
+            return Err(StoreUnansweredError);
         }
         self.count_here(asks, &missed, policy, now);
         self.owe(asks, &owed);
@@ -311,7 +312,13 @@ impl Lane {
     }
 
     /// Counts the hits at these places in this process alone.
-    fn count_here(&self, asks: &mut [Ask], places: &[usize], policy: Policy, now: Time) {
+    fn count_here(
+        &self,
+        asks: &mut [CounterAsk],
+        places: &[usize],
+        policy: WindowPolicy,
+        now: Time,
+    ) {
         let mut hits: Vec<Hit> = places.iter().map(|place| asks[*place].hit).collect();
         self.store.counters.count(&mut hits, &mut Vec::new(), policy, now);
         for (place, hit) in places.iter().zip(hits) {
@@ -320,7 +327,7 @@ impl Lane {
     }
 
     /// Queues the hits at these places, which were counted here alone, for a report.
-    fn owe(&self, asks: &[Ask], places: &[usize]) {
+    fn owe(&self, asks: &[CounterAsk], places: &[usize]) {
         for ask in places.iter().map(|place| &asks[*place]) {
             let hits = match ask.hit.give_back {
                 true => i64::from(ask.hit.after) - i64::from(ask.hit.before),
@@ -333,7 +340,7 @@ impl Lane {
     /// An unused key that falls to the server of `link`. Setting it only if it exists (`XX`) leaves
     /// no trace, and a server that cannot write answers with an error. For a node with unknown
     /// slots the key may belong to another node, and then the answer proves nothing.
-    pub fn proof(&self, link: &Rc<Link>) -> String {
+    pub fn proof(&self, link: &Rc<ServerLink>) -> String {
         let name = |n: u32| format!("{}proof:{n}", self.store.settings.prefix);
         let is_its = |name: &String| {
             let mut links = self.routes().filter_map(|route| route.link(name));
@@ -343,17 +350,17 @@ impl Lane {
     }
 
     /// At most `max` reports of pending hits for the server of `link`.
-    pub fn owed_to(&self, link: &Rc<Link>, max: usize) -> Vec<Ask> {
-        if self.owes() == 0 {
+    pub fn take_reports_for(&self, link: &Rc<ServerLink>, max: usize) -> Vec<CounterAsk> {
+        if self.pending_hits() == 0 {
             return Vec::new();
         }
         let (mut lost, now) = (0, self.now());
-        let is_its = |ask: &Ask| self.link_of(ask).is_some_and(|to| Rc::ptr_eq(&to, link));
+        let is_its = |ask: &CounterAsk| self.link_of(ask).is_some_and(|to| Rc::ptr_eq(&to, link));
         let mut asks = self.store.owed.change(|owed| owed.take(max, now, &mut lost, is_its));
         self.counts().lost.increment(lost);
         for ask in &mut asks {
             self.look_up(ask, now);
-            if ask.hit.algorithm == Algorithm::Bucket && !ask.hit.give_back {
+            if ask.hit.algorithm == WindowAlgorithm::Bucket && !ask.hit.give_back {
                 // Hits that have been refilled since then need no report.
                 ask.hit.hits = ask.hit.hits.min(ask.hit.before);
             }
@@ -362,11 +369,15 @@ impl Lane {
     }
 
     /// Handles the answer to a report. Returns whether the hits are still pending.
-    pub fn told(&self, mut ask: Ask, answer: Result<(Told, Time), Missed>) -> bool {
-        let kept = matches!(answer, Err(Missed::Away | Missed::Unable(_)));
+    pub fn told(
+        &self,
+        mut ask: CounterAsk,
+        answer: Result<(CounterAnswer, Time), MissedAnswer>,
+    ) -> bool {
+        let kept = matches!(answer, Err(MissedAnswer::Away | MissedAnswer::Unable(_)));
         self.store.owed.change(|owed| match kept {
-            true => owed.not_told(&ask.name),
-            false => owed.told(&ask.name),
+            true => owed.return_report(&ask.name),
+            false => owed.finish_report(&ask.name),
         });
         match answer {
             Ok(((before, after), now)) => {
@@ -382,9 +393,9 @@ impl Lane {
     }
 
     /// Reports all pending hits to the server of `link`.
-    pub async fn settle_with(self: &Rc<Lane>, link: &Rc<Link>) {
+    pub async fn settle_with(self: &Rc<StoreLane>, link: &Rc<ServerLink>) {
         while link.is_good() {
-            let owed: Rc<[Ask]> = self.owed_to(link, TOLD_AT_ONCE).into();
+            let owed: Rc<[CounterAsk]> = self.take_reports_for(link, REPORTS_PER_CALL_MAX).into();
             let groups = self.groups(&owed, 0..owed.len());
             let deadline = Clock::deadline(self.store.settings.connect);
             let answers = self.ask_all(&owed, &groups, false, deadline).await;

@@ -11,11 +11,11 @@
 mod bounded;
 mod connect;
 
-use super::lane::Lane;
-use super::lane::asking::Question;
-use super::script::{self, Ask, Refusal};
-use connect::{Fault, Wire};
-use evenkeel_config::settings::store::{Server, StorePlace};
+use super::lane::StoreLane;
+use super::lane::asking::ScriptQuestion;
+use super::script::{self, CounterAsk, ServerRefusal};
+use connect::{RedisConnectError, RedisConnection};
+use evenkeel_config::settings::store::{StoreServer, StoreServers};
 use evenkeel_core::units::Time;
 use evenkeel_telemetry::counts::store::StoreCounts;
 use redis::{Pipeline, RedisError, Value};
@@ -30,19 +30,21 @@ const RETRY_MIN: Duration = Duration::from_millis(20);
 /// The longest pause before a new attempt to connect.
 const RETRY_MAX: Duration = Duration::from_millis(500);
 /// A connection with an answer overdue for this long is given up.
-const STALLED: Duration = Duration::from_secs(1);
+const STALLED_AFTER: Duration = Duration::from_secs(1);
 /// The time after the deadline for which a late answer is still awaited. Longer than it takes to
 /// give up a stalled connection.
-const FORGOTTEN: Duration = Duration::from_secs(2);
-const _: () = assert!(FORGOTTEN.as_nanos() > STALLED.as_nanos() + LOOK.as_nanos());
+const LATE_ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+const _: () = assert!(
+    LATE_ANSWER_TIMEOUT.as_nanos() > STALLED_AFTER.as_nanos() + OVERDUE_CHECK_INTERVAL.as_nanos()
+);
 /// The interval at which a connection is checked for overdue answers.
-const LOOK: Duration = Duration::from_millis(100);
+const OVERDUE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The number of counters to report to a server before it is asked for any.
-const PROOF: usize = 64;
+const PROOF_REPORTS_MAX: usize = 64;
 
 /// Why a question has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Missed {
+pub enum MissedAnswer {
     /// There is no good connection. The question was not sent.
     Away,
     /// The answer did not arrive in time, or never. The question may have had its effect.
@@ -54,20 +56,20 @@ pub enum Missed {
 }
 
 /// The link of one thread to one server.
-pub struct Link {
-    place: Arc<StorePlace>,
+pub struct ServerLink {
+    place: Arc<StoreServers>,
     /// The server; `None` for the master that the sentinels name.
-    server: Option<Server>,
-    wire: RefCell<Option<Rc<Wire>>>,
+    server: Option<StoreServer>,
+    wire: RefCell<Option<Rc<RedisConnection>>>,
     /// Whether the first attempt to connect has failed, or the last connection was lost.
     failed: Cell<bool>,
 }
 
-impl Link {
+impl ServerLink {
     /// Makes a link without a connection.
-    pub fn new(place: &Arc<StorePlace>, server: Option<Server>) -> Rc<Link> {
+    pub fn new(place: &Arc<StoreServers>, server: Option<StoreServer>) -> Rc<ServerLink> {
         let place = Arc::clone(place);
-        Rc::new(Link { place, server, wire: RefCell::new(None), failed: Cell::new(false) })
+        Rc::new(ServerLink { place, server, wire: RefCell::new(None), failed: Cell::new(false) })
     }
 
     /// The address of the server, or of the first sentinel.
@@ -77,12 +79,12 @@ impl Link {
     }
 
     /// The server, if it is fixed.
-    pub fn server(&self) -> Option<&Server> {
+    pub fn server(&self) -> Option<&StoreServer> {
         self.server.as_ref()
     }
 
     /// The connection, if it is usable now.
-    fn good_wire(&self) -> Option<Rc<Wire>> {
+    fn good_wire(&self) -> Option<Rc<RedisConnection>> {
         let wire = self.wire.borrow();
         wire.as_ref().filter(|wire| wire.may_be_asked()).cloned()
     }
@@ -99,25 +101,25 @@ impl Link {
         pipeline: Pipeline,
         deadline: Instant,
         late: impl FnOnce(Vec<Value>) + 'static,
-    ) -> Result<Vec<Value>, Missed> {
-        let wire = self.good_wire().ok_or(Missed::Away)?;
+    ) -> Result<Vec<Value>, MissedAnswer> {
+        let wire = self.good_wire().ok_or(MissedAnswer::Away)?;
         let mut answer = Box::pin(send(Rc::clone(&wire), pipeline));
         match tokio::time::timeout_at(deadline, &mut answer).await {
             Ok(Ok(values)) => Ok(values),
             Ok(Err(why)) => {
                 wire.break_off(wire.fault(why).to_string());
-                Err(Missed::Late)
+                Err(MissedAnswer::Late)
             }
             Err(_) => {
                 wire.overdue.set(wire.overdue.get() + 1);
                 tokio::task::spawn_local(async move {
-                    let answer = timeout(FORGOTTEN, answer).await;
+                    let answer = timeout(LATE_ANSWER_TIMEOUT, answer).await;
                     wire.overdue.set(wire.overdue.get().saturating_sub(1));
                     if let Ok(Ok(values)) = answer {
                         late(values);
                     }
                 });
-                Err(Missed::Late)
+                Err(MissedAnswer::Late)
             }
         }
     }
@@ -131,12 +133,12 @@ impl Link {
     pub fn end(&self, counts: &StoreCounts) {
         let wire = self.wire.borrow_mut().take();
         if wire.is_some() || self.failed.get() {
-            counts.gone(wire.is_some());
+            counts.mark_closed(wire.is_some());
         }
     }
 
     /// Keeps the link good until the lane is dropped.
-    pub async fn keep(self: Rc<Self>, lane: Weak<Lane>, within: Duration) {
+    pub async fn keep(self: Rc<Self>, lane: Weak<StoreLane>, within: Duration) {
         let mut wait = Duration::ZERO;
         loop {
             sleep(wait).await;
@@ -153,25 +155,31 @@ impl Link {
                     // the connection, so it is closed only when the last one has its answer.
                     self.wire.borrow_mut().take();
                     self.failed.set(true);
-                    counts.failed(true, &self.name(), &why);
+                    counts.mark_failed(true, &self.name(), &why);
                     // A connection that fails at once does not reset the pause.
                     if Duration::from_nanos(clock.now().since(opened).0) >= RETRY_MAX {
                         wait = Duration::ZERO;
                     }
                 }
-                Err(why) if self.failed.replace(true) => lane.counts().still(&why.to_string()),
-                Err(why) => lane.counts().failed(false, &self.name(), &why.to_string()),
+                Err(why) if self.failed.replace(true) => {
+                    lane.counts().update_failure(&why.to_string())
+                }
+                Err(why) => lane.counts().mark_failed(false, &self.name(), &why.to_string()),
             }
         }
     }
 
-    fn set_good(&self, lane: &Lane, wire: Wire) {
+    fn set_good(&self, lane: &StoreLane, wire: RedisConnection) {
         self.wire.replace(Some(Rc::new(wire)));
-        lane.counts().good(self.failed.replace(false));
+        lane.counts().mark_good(self.failed.replace(false));
     }
 
     /// Makes a connection and proves that it is usable.
-    async fn open(self: &Rc<Self>, lane: &Lane, within: Duration) -> Result<Wire, Fault> {
+    async fn open(
+        self: &Rc<Self>,
+        lane: &StoreLane,
+        within: Duration,
+    ) -> Result<RedisConnection, RedisConnectError> {
         let wire = match &self.server {
             Some(server) => connect::connect(&self.place, server, within).await?,
             None => connect::connect_to_master(&self.place, within).await?,
@@ -184,21 +192,21 @@ impl Link {
         // The user may have the right to write its counters and no other key.
         let cannot = script::unable(answers.iter().take(1)).filter(|why| !why.contains("NOPERM"));
         if let Some(why) = cannot.or(unable) {
-            return Err(Fault::Unable(why));
+            return Err(RedisConnectError::Unable(why));
         }
         if self.failed.get() {
-            lane.has_returned();
+            lane.note_server_returned();
         }
-        let owed = lane.owed_to(self, PROOF);
+        let owed = lane.take_reports_for(self, PROOF_REPORTS_MAX);
         if owed.is_empty() {
             return Ok(wire);
         }
         let answers = exchange(&wire, &calls(&owed), within).await;
         let mut each = answers.iter().flatten();
         for ask in owed {
-            lane.told(ask, each.next().map_or(Err(Missed::Late), read));
+            lane.told(ask, each.next().map_or(Err(MissedAnswer::Late), read));
         }
-        script::unable(answers?.iter()).map_or(Ok(wire), |why| Err(Fault::Unable(why)))
+        script::unable(answers?.iter()).map_or(Ok(wire), |why| Err(RedisConnectError::Unable(why)))
     }
 
     /// Waits until the connection is lost or given up, and returns the reason.
@@ -208,45 +216,53 @@ impl Link {
         loop {
             tokio::select! {
                 () = wire.news.notified() => return wire.end(),
-                () = sleep(LOOK) => {}
+                () = sleep(OVERDUE_CHECK_INTERVAL) => {}
             }
-            stalled = if wire.overdue.get() > 0 { stalled + LOOK } else { Duration::ZERO };
-            if stalled >= STALLED {
+            stalled = if wire.overdue.get() > 0 {
+                stalled + OVERDUE_CHECK_INTERVAL
+            } else {
+                Duration::ZERO
+            };
+            if stalled >= STALLED_AFTER {
                 wire.close();
-                return format!("no answer for {STALLED:?}");
+                return format!("no answer for {STALLED_AFTER:?}");
             }
         }
     }
 }
 
 /// Reads the answer to the report of one counter.
-fn read(answer: &Value) -> Result<((u32, u32), Time), Missed> {
-    match Ask::read(answer, 1) {
-        Ok((now, pairs)) => pairs.first().map(|pair| (*pair, now)).ok_or(Missed::Late),
-        Err(Refusal::Wrong(why)) => Err(Missed::Refused(why)),
-        Err(_) => Err(Missed::Away),
+fn read(answer: &Value) -> Result<((u32, u32), Time), MissedAnswer> {
+    match CounterAsk::read(answer, 1) {
+        Ok((now, pairs)) => pairs.first().map(|pair| (*pair, now)).ok_or(MissedAnswer::Late),
+        Err(ServerRefusal::Wrong(why)) => Err(MissedAnswer::Refused(why)),
+        Err(_) => Err(MissedAnswer::Away),
     }
 }
 
 /// Runs commands on a connection that is not in use yet, and waits for the answers within a
 /// timeout.
-async fn exchange(wire: &Wire, pipeline: &Pipeline, within: Duration) -> Result<Vec<Value>, Fault> {
+async fn exchange(
+    wire: &RedisConnection,
+    pipeline: &Pipeline,
+    within: Duration,
+) -> Result<Vec<Value>, RedisConnectError> {
     let mut redis = wire.redis();
     let asked = redis.send_packed_commands(pipeline, 0, pipeline.len());
-    let answered = timeout(within, asked).await.map_err(|_| Fault::Late(within))?;
+    let answered = timeout(within, asked).await.map_err(|_| RedisConnectError::Late(within))?;
     answered.map_err(|why| wire.fault(why))
 }
 
 /// Sends the commands of a pipeline and waits for all answers.
-async fn send(wire: Rc<Wire>, pipeline: Pipeline) -> Result<Vec<Value>, RedisError> {
+async fn send(wire: Rc<RedisConnection>, pipeline: Pipeline) -> Result<Vec<Value>, RedisError> {
     let mut redis = wire.redis();
     let count = pipeline.len();
     redis.send_packed_commands(&pipeline, 0, count).await
 }
 
 /// The commands that report these counters, one call for each.
-pub fn calls(asks: &[Ask]) -> Pipeline {
+pub fn calls(asks: &[CounterAsk]) -> Pipeline {
     let mut pipeline = Pipeline::new();
-    (0..asks.len()).for_each(|at| Ask::call(&mut pipeline, asks, &[at], false));
+    (0..asks.len()).for_each(|at| CounterAsk::call(&mut pipeline, asks, &[at], false));
     pipeline
 }

@@ -8,31 +8,31 @@
 
 use aws_lc_rs::digest;
 use evenkeel_core::bucket;
-use evenkeel_core::windows::{Algorithm, Length, Window};
+use evenkeel_core::windows::{CounterWindow, WindowAlgorithm, WindowLength};
 use std::fmt::Write;
 
 /// The longest name without a hash, in bytes.
-const BYTES_MAX: usize = 400;
+const NAME_BYTES_MAX: usize = 400;
 
 /// The rules for names.
 #[derive(Clone, Debug)]
-pub struct Naming {
+pub struct KeyNaming {
     /// The prefix of all names.
     pub prefix: String,
     /// Whether windows have the names that envoyproxy/ratelimit gives them.
     pub compatible: bool,
 }
 
-impl Naming {
+impl KeyNaming {
     /// The name of a counter of a domain's rules.
     #[must_use]
     pub fn counter<'a>(
         &self,
         domain: &str,
-        (algorithm, length, window): (Algorithm, Length, Window),
+        (algorithm, length, window): (WindowAlgorithm, WindowLength, CounterWindow),
         entries: impl Iterator<Item = (&'a str, &'a str)>,
     ) -> String {
-        match self.compatible && algorithm == Algorithm::Fixed {
+        match self.compatible && algorithm == WindowAlgorithm::Fixed {
             true => self.reference(domain, window, entries),
             false => self.own(domain, algorithm, length, entries),
         }
@@ -72,8 +72,8 @@ impl Naming {
     fn own<'a>(
         &self,
         domain: &str,
-        algorithm: Algorithm,
-        length: Length,
+        algorithm: WindowAlgorithm,
+        length: WindowLength,
         entries: impl Iterator<Item = (&'a str, &'a str)>,
     ) -> String {
         let (word, (count, unit)) = (word(algorithm), unit(length));
@@ -93,7 +93,7 @@ impl Naming {
     fn reference<'a>(
         &self,
         domain: &str,
-        window: Window,
+        window: CounterWindow,
         entries: impl Iterator<Item = (&'a str, &'a str)>,
     ) -> String {
         let mut name = format!("{}{domain}_", self.prefix);
@@ -105,24 +105,24 @@ impl Naming {
     }
 }
 
-const fn word(algorithm: Algorithm) -> &'static str {
+const fn word(algorithm: WindowAlgorithm) -> &'static str {
     match algorithm {
-        Algorithm::Fixed => "window",
-        Algorithm::Sliding => "sliding",
-        Algorithm::Bucket => "bucket",
+        WindowAlgorithm::Fixed => "window",
+        WindowAlgorithm::Sliding => "sliding",
+        WindowAlgorithm::Bucket => "bucket",
     }
 }
 
-const fn unit(length: Length) -> (u32, &'static str) {
+const fn unit(length: WindowLength) -> (u32, &'static str) {
     match length {
-        Length::Seconds(count) => (count, "s"),
-        Length::Months(count) => (count, "mo"),
+        WindowLength::Seconds(count) => (count, "s"),
+        WindowLength::Months(count) => (count, "mo"),
     }
 }
 
 /// Replaces the part after the first `head` bytes by a hash if the name is too long.
 fn shorten(name: &mut String, head: usize) {
-    if name.len() > BYTES_MAX {
+    if name.len() > NAME_BYTES_MAX {
         let hash = digest::digest(&digest::SHA256, &name.as_bytes()[head..]);
         name.truncate(head);
         name.push('#');
@@ -157,11 +157,11 @@ mod tests {
     fn name(compatible: bool, domain: &str, entries: &[(&str, &str)]) -> String {
         let prefix = if compatible { "" } else { "evenkeel:" }.to_owned();
         let counted = (
-            Algorithm::Fixed,
-            Length::Seconds(3_600),
-            Window { end: 1_795_208_400, seconds: 3_600 },
+            WindowAlgorithm::Fixed,
+            WindowLength::Seconds(3_600),
+            CounterWindow { end: 1_795_208_400, seconds: 3_600 },
         );
-        Naming { prefix, compatible }.counter(domain, counted, entries.iter().copied())
+        KeyNaming { prefix, compatible }.counter(domain, counted, entries.iter().copied())
     }
 
     #[test]
@@ -173,8 +173,8 @@ mod tests {
 
     #[test]
     fn no_two_buckets_have_one_name() {
-        let naming = Naming { prefix: "evenkeel:".to_owned(), compatible: false };
-        let history = bucket::history::History::new(3, Nanos(1)).expect("a history");
+        let naming = KeyNaming { prefix: "evenkeel:".to_owned(), compatible: false };
+        let history = bucket::history::RequestHistory::new(3, Nanos(1)).expect("a history");
         let history = bucket::Algorithm::History(history);
         let name = |limit: &str, id: &[u8]| naming.account("master", &history, limit, id);
         assert_eq!(name("api 1", b"192.0.2.1"), "evenkeel:history:master:api%201:192.0.2.1");
@@ -183,7 +183,7 @@ mod tests {
             [b"", b"%FF", b"\xff", b"\xc3\xbf", b"a:b", b"a\0b", &long[1..], &long];
         let names = ids.map(|id| name("l", id));
         for (index, one) in names.iter().enumerate() {
-            assert!(one.len() <= BYTES_MAX && !one.contains(['{', '}']), "{one}");
+            assert!(one.len() <= NAME_BYTES_MAX && !one.contains(['{', '}']), "{one}");
             assert!(!names[..index].contains(one), "{one}");
         }
         assert_ne!(name("a", b"b:c"), name("a:b", b"c"));
@@ -202,7 +202,7 @@ mod tests {
             name(false, "t", &[("a", &"x".repeat(501))]),
         ];
         for (index, one) in names.iter().enumerate() {
-            assert!(one.len() <= BYTES_MAX && !one.contains(['{', '}']), "{one}");
+            assert!(one.len() <= NAME_BYTES_MAX && !one.contains(['{', '}']), "{one}");
             assert!(!names[..index].contains(one), "{one}");
         }
         assert!(!name(false, "t", &[("a", "{x}")]).contains(['{', '}']));

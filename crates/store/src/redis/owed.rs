@@ -6,34 +6,34 @@
 //! the store knew. The script decides which hits still matter when the store is back: it does not
 //! count those of a window that has ended.
 
-use super::lane::shared::Notes;
-use super::script::Ask;
+use super::lane::shared::PendingTable;
+use super::script::CounterAsk;
 use evenkeel_core::units::Time;
-use evenkeel_core::windows::Algorithm;
+use evenkeel_core::windows::WindowAlgorithm;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 /// The pending hits, by the name of their counter. A negative number gives hits back.
 #[derive(Default)]
-pub struct Owed {
-    entries: HashMap<String, Hits, foldhash::fast::RandomState>,
+pub struct PendingHits {
+    entries: HashMap<String, CounterHits, foldhash::fast::RandomState>,
 }
 
-struct Hits {
-    ask: Ask,
+struct CounterHits {
+    ask: CounterAsk,
     /// The hits that are not being reported yet.
     owed: i64,
     /// The hits that are being reported now.
     telling: i64,
 }
 
-impl Notes for Owed {
+impl PendingTable for PendingHits {
     fn len(&self) -> usize {
         self.entries.len()
     }
 }
 
-impl Owed {
+impl PendingHits {
     /// The hits of a counter that are not being reported yet.
     pub fn of(&self, name: &str) -> i64 {
         self.entries.get(name).map_or(0, |hits| hits.owed)
@@ -45,7 +45,7 @@ impl Owed {
     }
 
     /// Adds hits. Returns false if the counter is new and there are `max` counters already.
-    pub fn add(&mut self, ask: &Ask, hits: i64, max: usize) -> bool {
+    pub fn add(&mut self, ask: &CounterAsk, hits: i64, max: usize) -> bool {
         if hits == 0 {
             return true;
         }
@@ -55,44 +55,47 @@ impl Owed {
             Entry::Occupied(mut entry) => {
                 let known = entry.get_mut();
                 let window = std::mem::replace(&mut known.ask.hit.window, ask.hit.window);
-                let goes_on = window == ask.hit.window || ask.hit.algorithm == Algorithm::Bucket;
+                let goes_on =
+                    window == ask.hit.window || ask.hit.algorithm == WindowAlgorithm::Bucket;
                 known.owed = if goes_on { known.owed.saturating_add(hits) } else { hits };
             }
             Entry::Vacant(_) if full => return false,
             Entry::Vacant(entry) => {
-                entry.insert(Hits { ask: ask.clone(), owed: hits, telling: 0 });
+                entry.insert(CounterHits { ask: ask.clone(), owed: hits, telling: 0 });
             }
         }
         true
     }
 
-    /// Takes at most `max` entries that `wanted` accepts, as reports. Call [`Owed::told`] or
-    /// [`Owed::not_told`] for each when it is done. Entries that cannot matter any more at `now`
-    /// are dropped and counted in `lost`.
+    /// Takes at most `max` entries that `wanted` accepts, as reports. Call
+    /// [`PendingHits::finish_report`] or [`PendingHits::return_report`] for each when it is done.
+    /// Entries that cannot matter any more at `now` are dropped and counted in `lost`.
     pub fn take(
         &mut self,
         max: usize,
         now: Time,
         lost: &mut u64,
-        wanted: impl Fn(&Ask) -> bool,
-    ) -> Vec<Ask> {
-        let over = |_: &String, hits: &mut Hits| hits.telling == 0 && !matters(&hits.ask, now);
+        wanted: impl Fn(&CounterAsk) -> bool,
+    ) -> Vec<CounterAsk> {
+        let over =
+            |_: &String, hits: &mut CounterHits| hits.telling == 0 && !matters(&hits.ask, now);
         *lost += self.entries.extract_if(over).count() as u64;
-        let idle = |hits: &&mut Hits| hits.telling == 0 && hits.owed != 0 && wanted(&hits.ask);
-        self.entries.values_mut().filter(idle).take(max).map(Hits::tell).collect()
+        let idle =
+            |hits: &&mut CounterHits| hits.telling == 0 && hits.owed != 0 && wanted(&hits.ask);
+        self.entries.values_mut().filter(idle).take(max).map(CounterHits::tell).collect()
     }
 
     /// Ends the report of a counter, whether the store has received it or never will.
-    pub fn told(&mut self, name: &str) {
+    pub fn finish_report(&mut self, name: &str) {
         self.settle(name, |_| {});
     }
 
     /// Ends the report of a counter that the store has not accepted. The hits are pending again.
-    pub fn not_told(&mut self, name: &str) {
+    pub fn return_report(&mut self, name: &str) {
         self.settle(name, |hits| hits.owed = hits.owed.saturating_add(hits.telling));
     }
 
-    fn settle(&mut self, name: &str, change: impl FnOnce(&mut Hits)) {
+    fn settle(&mut self, name: &str, change: impl FnOnce(&mut CounterHits)) {
         let Some(hits) = self.entries.get_mut(name) else { return };
         change(hits);
         hits.telling = 0;
@@ -102,8 +105,8 @@ impl Owed {
     }
 }
 
-impl Hits {
-    fn tell(&mut self) -> Ask {
+impl CounterHits {
+    fn tell(&mut self) -> CounterAsk {
         self.telling = std::mem::take(&mut self.owed);
         let mut ask = self.ask.clone();
         ask.hit.hits = u32::try_from(self.telling.unsigned_abs()).unwrap_or(u32::MAX);
@@ -114,12 +117,12 @@ impl Hits {
 }
 
 /// Whether the window of these hits may still be open on a server with a clock some seconds behind.
-fn matters(ask: &Ask, now: Time) -> bool {
+fn matters(ask: &CounterAsk, now: Time) -> bool {
     let window = ask.hit.window;
     let end = u64::from(window.end) + 2;
     match ask.hit.algorithm {
-        Algorithm::Fixed => end > now.second(),
-        Algorithm::Sliding => end + u64::from(window.seconds) > now.second(),
-        Algorithm::Bucket => true,
+        WindowAlgorithm::Fixed => end > now.second(),
+        WindowAlgorithm::Sliding => end + u64::from(window.seconds) > now.second(),
+        WindowAlgorithm::Bucket => true,
     }
 }

@@ -4,8 +4,8 @@
 //! cluster, the nodes report their slots, and redirect a call for a key that they do not have. The
 //! map of a cluster is read again when a node redirects a call or is lost.
 
-use super::link::Link;
-use evenkeel_config::settings::store::{End, Layout, Server, StorePlace};
+use super::link::ServerLink;
+use evenkeel_config::settings::store::{StoreAddress, StoreLayout, StoreServer, StoreServers};
 use redis::Value;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -14,18 +14,18 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 /// The number of slots of a cluster.
-const SLOTS: usize = 16_384;
+const SLOTS_COUNT: usize = 16_384;
 /// The most nodes of a cluster to connect to.
 const NODES_MAX: usize = 1_000;
 /// The longest name of a host, in bytes (RFC 1035, 2.3.4).
 const HOST_BYTES_MAX: usize = 255;
 /// The entry of a slot without a known node.
-const NOBODY: u16 = u16::MAX;
+const NO_NODE: u16 = u16::MAX;
 
 /// The servers of one store, and which keys each has.
-pub struct Route {
-    place: Arc<StorePlace>,
-    links: RefCell<Vec<Member>>,
+pub struct KeyRoute {
+    place: Arc<StoreServers>,
+    links: RefCell<Vec<RouteMember>>,
     /// In a cluster, the index in `links` of each slot's node.
     slots: RefCell<Vec<u16>>,
     /// Notified when a node has redirected a call.
@@ -33,58 +33,58 @@ pub struct Route {
 }
 
 /// A link, and the task that keeps it connected.
-struct Member {
-    link: Rc<Link>,
+struct RouteMember {
+    link: Rc<ServerLink>,
     keeper: Option<AbortHandle>,
 }
 
-impl Route {
+impl KeyRoute {
     /// Makes links to the configured servers, without connections.
-    pub fn new(place: &StorePlace) -> Route {
+    pub fn new(place: &StoreServers) -> KeyRoute {
         let place = Arc::new(place.clone());
-        let servers: Vec<Option<Server>> = match place.layout {
-            Layout::Sentinel(_) => vec![None],
+        let servers: Vec<Option<StoreServer>> = match place.layout {
+            StoreLayout::Sentinel(_) => vec![None],
             _ => place.servers.iter().cloned().map(Some).collect(),
         };
-        let member = |server| Member { link: Link::new(&place, server), keeper: None };
+        let member = |server| RouteMember { link: ServerLink::new(&place, server), keeper: None };
         let links = RefCell::new(servers.into_iter().map(member).collect());
         let slots = match place.layout {
-            Layout::Cluster => vec![NOBODY; SLOTS],
+            StoreLayout::Cluster => vec![NO_NODE; SLOTS_COUNT],
             _ => Vec::new(),
         };
-        Route { place, links, slots: RefCell::new(slots), stale: Notify::new() }
+        KeyRoute { place, links, slots: RefCell::new(slots), stale: Notify::new() }
     }
 
     /// Whether the servers are a cluster, in which each call has one key.
     pub fn is_cluster(&self) -> bool {
-        self.place.layout == Layout::Cluster
+        self.place.layout == StoreLayout::Cluster
     }
 
     /// The links to all known servers.
-    pub fn links(&self) -> Vec<Rc<Link>> {
+    pub fn links(&self) -> Vec<Rc<ServerLink>> {
         self.links.borrow().iter().map(|member| Rc::clone(&member.link)).collect()
     }
 
     /// Starts `keeper` for each link that has no task yet.
-    pub fn keep(&self, keeper: impl Fn(Rc<Link>) -> AbortHandle) {
+    pub fn keep(&self, keeper: impl Fn(Rc<ServerLink>) -> AbortHandle) {
         for member in self.links.borrow_mut().iter_mut().filter(|member| member.keeper.is_none()) {
             member.keeper = Some(keeper(Rc::clone(&member.link)));
         }
     }
 
     /// The link to the server that has the key `name`; `None` if that server is unknown.
-    pub fn link(&self, name: &str) -> Option<Rc<Link>> {
+    pub fn link(&self, name: &str) -> Option<Rc<ServerLink>> {
         let links = self.links.borrow();
         let index = match self.place.layout {
-            Layout::Single | Layout::Sentinel(_) => 0,
-            Layout::Ring => crc32fast::hash(name.as_bytes()) as usize % links.len().max(1),
-            Layout::Cluster => self.slots.borrow()[slot(name.as_bytes())].into(),
+            StoreLayout::Single | StoreLayout::Sentinel(_) => 0,
+            StoreLayout::Ring => crc32fast::hash(name.as_bytes()) as usize % links.len().max(1),
+            StoreLayout::Cluster => self.slots.borrow()[slot(name.as_bytes())].into(),
         };
         links.get(index).map(|member| Rc::clone(&member.link))
     }
 
     /// Records that another node, at `host:port`, has the slot of `name`. Returns the link to it.
-    pub fn moved(&self, name: &str, to: &str) -> Option<Rc<Link>> {
+    pub fn moved(&self, name: &str, to: &str) -> Option<Rc<ServerLink>> {
         self.stale.notify_one();
         let index = self.index_of(to, None)?;
         self.slots.borrow_mut()[slot(name.as_bytes())] = index;
@@ -92,7 +92,7 @@ impl Route {
     }
 
     /// The link to the node at `host:port`.
-    pub fn node(&self, at: &str) -> Option<Rc<Link>> {
+    pub fn node(&self, at: &str) -> Option<Rc<ServerLink>> {
         let index = self.index_of(at, None)?;
         self.links.borrow().get(usize::from(index)).map(|member| Rc::clone(&member.link))
     }
@@ -106,8 +106,9 @@ impl Route {
             (host, _) => host,
         };
         let port: u16 = port.parse().ok().filter(|_| host.len() <= HOST_BYTES_MAX)?;
-        let tls = self.place.servers.iter().any(|s| matches!(s.end, End::Tcp { tls: true, .. }));
-        let end = End::Tcp { host: host.to_owned(), port, tls };
+        let tls =
+            self.place.servers.iter().any(|s| matches!(s.end, StoreAddress::Tcp { tls: true, .. }));
+        let end = StoreAddress::Tcp { host: host.to_owned(), port, tls };
         let mut links = self.links.borrow_mut();
         let found = links
             .iter()
@@ -117,8 +118,11 @@ impl Route {
         }
         let index = found.unwrap_or_else(|| {
             let login = self.place.servers.first().and_then(|server| server.login.clone());
-            let server = Server { end, login, database: 0 };
-            links.push(Member { link: Link::new(&self.place, Some(server)), keeper: None });
+            let server = StoreServer { end, login, database: 0 };
+            links.push(RouteMember {
+                link: ServerLink::new(&self.place, Some(server)),
+                keeper: None,
+            });
             links.len() - 1
         });
         u16::try_from(index).ok()
@@ -126,10 +130,10 @@ impl Route {
 
     /// Replaces the map of slots by the answer of a node at `host`. Returns the links to nodes
     /// without slots, which are removed; `None` if the answer is malformed.
-    pub fn learn(&self, answer: &Value, host: &str) -> Option<Vec<Rc<Link>>> {
+    pub fn learn(&self, answer: &Value, host: &str) -> Option<Vec<Rc<ServerLink>>> {
         let Value::Array(ranges) = answer else { return None };
         let ranges: Option<Vec<_>> = ranges.iter().map(range_of).collect();
-        let mut slots = vec![NOBODY; SLOTS];
+        let mut slots = vec![NO_NODE; SLOTS_COUNT];
         for (first, last, node) in ranges? {
             let Some(index) = self.index_of(&node, Some(host)) else { continue };
             slots[first..=last].fill(index);
@@ -140,9 +144,9 @@ impl Route {
     }
 
     /// Removes the nodes without slots, and renumbers the others in `slots`.
-    fn let_go(&self, slots: &mut [u16]) -> Vec<Rc<Link>> {
+    fn let_go(&self, slots: &mut [u16]) -> Vec<Rc<ServerLink>> {
         let mut links = self.links.borrow_mut();
-        let mut places = vec![NOBODY; links.len()];
+        let mut places = vec![NO_NODE; links.len()];
         let (mut stay, mut gone) = (Vec::new(), Vec::new());
         for (index, member) in links.drain(..).enumerate() {
             if slots.iter().any(|slot| usize::from(*slot) == index) {
@@ -154,7 +158,7 @@ impl Route {
             }
         }
         for slot in slots {
-            *slot = places.get(usize::from(*slot)).copied().unwrap_or(NOBODY);
+            *slot = places.get(usize::from(*slot)).copied().unwrap_or(NO_NODE);
         }
         *links = stay;
         gone
@@ -174,7 +178,7 @@ fn range_of(range: &Value) -> Option<(usize, usize, String)> {
     let [Value::Int(first), Value::Int(last), Value::Array(master), ..] = parts.as_slice() else {
         return None;
     };
-    let bound = |n: i64| usize::try_from(n).ok().filter(|slot| *slot < SLOTS);
+    let bound = |n: i64| usize::try_from(n).ok().filter(|slot| *slot < SLOTS_COUNT);
     let (first, last) = (bound(*first)?, bound(*last)?);
     let [host, Value::Int(port), ..] = master.as_slice() else { return None };
     let host = match host {
@@ -192,7 +196,7 @@ fn slot(name: &[u8]) -> usize {
         let close = rest.iter().position(|byte| *byte == b'}')?;
         (close > 0).then(|| &rest[..close])
     });
-    usize::from(crc16(tagged.unwrap_or(name))) % SLOTS
+    usize::from(crc16(tagged.unwrap_or(name))) % SLOTS_COUNT
 }
 
 /// CRC-16/XMODEM, as Redis clusters use it.
@@ -220,10 +224,10 @@ mod tests {
         assert_eq!(slot(b"a{x}b"), slot(b"x"));
     }
 
-    fn unknown() -> Route {
-        Route::new(&StorePlace {
+    fn unknown() -> KeyRoute {
+        KeyRoute::new(&StoreServers {
             servers: Vec::new(),
-            layout: Layout::Cluster,
+            layout: StoreLayout::Cluster,
             login: None,
             credentials_file: None,
             tls: Default::default(),

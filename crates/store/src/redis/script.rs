@@ -5,10 +5,10 @@
 //! with an error, and gets them again together with the question. Answers are read here, and
 //! implausible values are refused or bounded.
 
-use super::lane::Lane;
-use super::lane::asking::Question;
+use super::lane::StoreLane;
+use super::lane::asking::ScriptQuestion;
 use evenkeel_core::units::{SECOND, Time};
-use evenkeel_core::windows::{Algorithm, Hit, Length};
+use evenkeel_core::windows::{Hit, WindowAlgorithm, WindowLength};
 use redis::{Pipeline, ServerError, ServerErrorKind, Value};
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub static ACCOUNT: Script =
 const COUNT_TEXT: &str = include_str!("script/count.lua");
 const ACCOUNT_TEXT: &str = include_str!("script/account.lua");
 /// The number of scripts, which is the number of answers to [`load`].
-pub const SCRIPTS: usize = 2;
+pub const SCRIPTS_COUNT: usize = 2;
 
 fn hash(text: &str) -> String {
     let hash =
@@ -51,13 +51,13 @@ impl Script {
 
 /// A question about one counter, and its answer.
 #[derive(Clone, Debug)]
-pub struct Ask {
+pub struct CounterAsk {
     /// The counter's key in the store.
     pub name: String,
     /// The hits to count, and then the result.
     pub hit: Hit,
     /// The length of the counter's windows.
-    pub length: Length,
+    pub length: WindowLength,
     /// Set for a compatible key, which has the window in its name: the time for which the key is
     /// kept beyond its window.
     pub compatible: Option<Duration>,
@@ -71,29 +71,31 @@ pub struct Ask {
     pub returned: bool,
 }
 
-impl Ask {
+impl CounterAsk {
     fn kind(&self) -> &'static str {
         match (self.hit.algorithm, self.length) {
-            (Algorithm::Fixed, _) if self.compatible.is_some() => "c",
-            (Algorithm::Fixed, Length::Seconds(_)) => "f",
-            (Algorithm::Fixed, Length::Months(_)) => "m",
-            (Algorithm::Sliding, Length::Seconds(_)) => "s",
-            (Algorithm::Sliding, Length::Months(_)) => "n",
-            (Algorithm::Bucket, _) => "b",
+            (WindowAlgorithm::Fixed, _) if self.compatible.is_some() => "c",
+            (WindowAlgorithm::Fixed, WindowLength::Seconds(_)) => "f",
+            (WindowAlgorithm::Fixed, WindowLength::Months(_)) => "m",
+            (WindowAlgorithm::Sliding, WindowLength::Seconds(_)) => "s",
+            (WindowAlgorithm::Sliding, WindowLength::Months(_)) => "n",
+            (WindowAlgorithm::Bucket, _) => "b",
         }
     }
 
     fn length(&self) -> u64 {
         let seconds = u64::from(self.hit.window.seconds);
         match (self.hit.algorithm, self.compatible, self.length) {
-            (Algorithm::Fixed, Some(jitter), _) => seconds + jitter.as_secs(),
-            (Algorithm::Bucket, ..) => seconds,
-            (_, _, Length::Seconds(count) | Length::Months(count)) => count.max(1).into(),
+            (WindowAlgorithm::Fixed, Some(jitter), _) => seconds + jitter.as_secs(),
+            (WindowAlgorithm::Bucket, ..) => seconds,
+            (_, _, WindowLength::Seconds(count) | WindowLength::Months(count)) => {
+                count.max(1).into()
+            }
         }
     }
 
     fn end(&self) -> u32 {
-        let windowless = self.hit.algorithm == Algorithm::Bucket || self.kind() == "c";
+        let windowless = self.hit.algorithm == WindowAlgorithm::Bucket || self.kind() == "c";
         if windowless { 0 } else { self.hit.window.end }
     }
 
@@ -106,7 +108,7 @@ impl Ask {
     }
 }
 
-impl Question for Ask {
+impl ScriptQuestion for CounterAsk {
     type Answer = (u32, u32);
     /// Whether counters within their limits are not counted if another one would go over its limit.
     type How = bool;
@@ -119,7 +121,7 @@ impl Question for Ask {
         self.per_second
     }
 
-    fn call(pipeline: &mut Pipeline, asks: &[Ask], places: &[usize], stop: bool) {
+    fn call(pipeline: &mut Pipeline, asks: &[CounterAsk], places: &[usize], stop: bool) {
         let call = COUNT.call(pipeline, places.iter().map(|at| asks[*at].name.as_str()));
         call.arg(u8::from(stop));
         for ask in places.iter().map(|at| &asks[*at]) {
@@ -134,7 +136,7 @@ impl Question for Ask {
         }
     }
 
-    fn read(value: &Value, count: usize) -> Result<(Time, Vec<(u32, u32)>), Refusal> {
+    fn read(value: &Value, count: usize) -> Result<(Time, Vec<(u32, u32)>), ServerRefusal> {
         let (now, numbers) = numbers(value, 2 * count)?;
         let bounded = |n: i64| u32::try_from(n.max(0)).unwrap_or(u32::MAX);
         let (pairs, _) = numbers.as_chunks::<2>();
@@ -146,8 +148,8 @@ impl Question for Ask {
         self.force
     }
 
-    fn late(lane: &Lane, asks: Vec<Ask>, value: &Value) {
-        lane.heard_late(asks, value);
+    fn late(lane: &StoreLane, asks: Vec<CounterAsk>, value: &Value) {
+        lane.learn_late(asks, value);
     }
 }
 
@@ -160,7 +162,7 @@ pub fn load(pipeline: &mut Pipeline) {
 
 /// Why a server did not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum ServerRefusal {
     /// The server does not know the script.
     NoScript,
     /// The node at `host:port` has the slot.
@@ -176,9 +178,9 @@ pub enum Refusal {
 /// Reads the answer of a script: the server's time, and `count` numbers.
 ///
 /// # Errors
-/// [`Refusal`].
-pub fn numbers(answer: &Value, count: usize) -> Result<(Time, Vec<i64>), Refusal> {
-    let wrong = || Refusal::Wrong("an answer that the script does not give".to_owned());
+/// [`ServerRefusal`].
+pub fn numbers(answer: &Value, count: usize) -> Result<(Time, Vec<i64>), ServerRefusal> {
+    let wrong = || ServerRefusal::Wrong("an answer that the script does not give".to_owned());
     let values = match answer {
         Value::Array(values) => values.as_slice(),
         Value::ServerError(error) => return Err(refusal(error)),
@@ -201,7 +203,7 @@ pub fn numbers(answer: &Value, count: usize) -> Result<(Time, Vec<i64>), Refusal
 pub fn unable<'a>(mut answers: impl Iterator<Item = &'a Value>) -> Option<String> {
     answers.find_map(|answer| match answer {
         Value::ServerError(error) => match refusal(error) {
-            Refusal::Unable(why) => Some(why),
+            ServerRefusal::Unable(why) => Some(why),
             _ => None,
         },
         _ => None,
@@ -209,7 +211,7 @@ pub fn unable<'a>(mut answers: impl Iterator<Item = &'a Value>) -> Option<String
 }
 
 /// The error codes of a server that cannot work at present, whatever the command.
-const UNABLE: [&str; 12] = [
+const UNABLE_CODES: [&str; 12] = [
     "OOM",
     "READONLY",
     "LOADING",
@@ -227,7 +229,7 @@ const UNABLE: [&str; 12] = [
 /// The longest reason that is kept of a refusal, in bytes. Errors of Redis have some hundred.
 const WHY_BYTES_MAX: usize = 512;
 
-fn refusal(error: &ServerError) -> Refusal {
+fn refusal(error: &ServerError) -> ServerRefusal {
     let mut text = format!("{} {}", error.code(), error.details().unwrap_or_default());
     text.truncate(text.floor_char_boundary(WHY_BYTES_MAX));
     let node = || {
@@ -235,11 +237,11 @@ fn refusal(error: &ServerError) -> Refusal {
         at.unwrap_or_default().to_owned()
     };
     match error.kind() {
-        Some(ServerErrorKind::NoScript) => Refusal::NoScript,
-        Some(ServerErrorKind::Moved) => Refusal::Moved(node()),
-        Some(ServerErrorKind::Ask) => Refusal::Asking(node()),
-        _ if UNABLE.contains(&error.code()) => Refusal::Unable(text),
-        _ => Refusal::Wrong(text),
+        Some(ServerErrorKind::NoScript) => ServerRefusal::NoScript,
+        Some(ServerErrorKind::Moved) => ServerRefusal::Moved(node()),
+        Some(ServerErrorKind::Ask) => ServerRefusal::Asking(node()),
+        _ if UNABLE_CODES.contains(&error.code()) => ServerRefusal::Unable(text),
+        _ => ServerRefusal::Wrong(text),
     }
 }
 
@@ -253,7 +255,7 @@ mod tests {
 
     #[test]
     fn answers_are_read() {
-        let read = |counters| Ask::read(&numbers(&[7, 5, 1, 2, 3, 4]), counters);
+        let read = |counters| CounterAsk::read(&numbers(&[7, 5, 1, 2, 3, 4]), counters);
         assert_eq!(read(2), Ok((Time(7 * SECOND + 5_000), vec![(1, 2), (3, 4)])));
         assert_eq!(read(0).map(|(_, pairs)| pairs), Ok(Vec::new()));
     }
@@ -263,10 +265,10 @@ mod tests {
         for (code, unable) in [("ERR", false), ("OOM", true)] {
             let answer = format!("-{code} {}\r\n", "\u{e9}".repeat(300_000));
             let answer = redis::parse_redis_value(answer.as_bytes()).expect("an answer");
-            let Err(refusal) = Ask::read(&answer, 1) else { panic!("{code}") };
+            let Err(refusal) = CounterAsk::read(&answer, 1) else { panic!("{code}") };
             let (is_unable, why) = match refusal {
-                Refusal::Wrong(why) => (false, why),
-                Refusal::Unable(why) => (true, why),
+                ServerRefusal::Wrong(why) => (false, why),
+                ServerRefusal::Unable(why) => (true, why),
                 other => panic!("{other:?}"),
             };
             assert_eq!(is_unable, unable);
@@ -279,7 +281,7 @@ mod tests {
     #[test]
     fn what_the_script_does_not_answer_is_refused_or_bounded() {
         let most = numbers(&[i64::MAX, i64::MAX, i64::MAX, i64::MIN]);
-        assert_eq!(Ask::read(&most, 1), Ok((Time(u64::MAX), vec![(u32::MAX, 0)])));
+        assert_eq!(CounterAsk::read(&most, 1), Ok((Time(u64::MAX), vec![(u32::MAX, 0)])));
         let long = |value: Value| Value::Array(vec![value; 4]);
         for wrong in [
             Value::Nil,
@@ -293,7 +295,10 @@ mod tests {
             long(Value::BulkString(b"1".to_vec())),
             long(Value::Array(Vec::new())),
         ] {
-            assert!(matches!(Ask::read(&wrong, 1), Err(Refusal::Wrong(_))), "{wrong:?}");
+            assert!(
+                matches!(CounterAsk::read(&wrong, 1), Err(ServerRefusal::Wrong(_))),
+                "{wrong:?}"
+            );
         }
     }
 }

@@ -3,9 +3,9 @@
 //!
 //! Both run on the lane's thread and end with it. No request waits for them.
 
-use super::lane::Lane;
-use super::link::Link;
-use super::route::Route;
+use super::lane::StoreLane;
+use super::link::ServerLink;
+use super::route::KeyRoute;
 use evenkeel_runtime::clock::Clock;
 use futures_util::future::join_all;
 use redis::Pipeline;
@@ -14,27 +14,27 @@ use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 /// Reports pending hits and charges to the store, once every period.
-pub async fn settle(lane: Weak<Lane>, period: Duration) {
+pub async fn settle(lane: Weak<StoreLane>, period: Duration) {
     let mut ticks = interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         let Some(lane) = lane.upgrade() else { return };
-        if lane.owes() > 0 {
-            let links: Vec<Rc<Link>> = lane.routes().flat_map(Route::links).collect();
+        if lane.pending_hits() > 0 {
+            let links: Vec<Rc<ServerLink>> = lane.routes().flat_map(KeyRoute::links).collect();
             let good = links.iter().filter(|link| link.is_good());
             join_all(good.map(|link| lane.settle_with(link))).await;
         }
-        if lane.owes_accounts() > 0 {
+        if lane.pending_charges() > 0 {
             lane.settle_accounts().await;
         }
-        let owed = (lane.owes() + lane.owes_accounts()) as i64;
+        let owed = (lane.pending_hits() + lane.pending_charges()) as i64;
         lane.counts().owed.set(owed);
     }
 }
 
 /// Keeps the map of a cluster's slots up to date.
-pub async fn explore(lane: Weak<Lane>, second: bool) {
+pub async fn explore(lane: Weak<StoreLane>, second: bool) {
     let mut wait = Duration::from_millis(20);
     loop {
         let Some(lane) = lane.upgrade() else { return };
@@ -50,7 +50,7 @@ pub async fn explore(lane: Weak<Lane>, second: bool) {
     }
 }
 
-async fn learn(lane: &Lane, route: &Route) -> bool {
+async fn learn(lane: &StoreLane, route: &KeyRoute) -> bool {
     let within = Clock::deadline(lane.patience());
     for link in route.links().iter().filter(|link| link.is_good()) {
         let mut pipeline = Pipeline::new();

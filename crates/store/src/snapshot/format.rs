@@ -15,14 +15,14 @@
 //! here.
 
 use crc32fast::Hasher;
-use evenkeel_core::bucket::debt::Debt;
-use evenkeel_core::bucket::fixed::Fixed;
-use evenkeel_core::bucket::grid::Grid;
-use evenkeel_core::bucket::history::History;
-use evenkeel_core::bucket::sliding::Sliding;
+use evenkeel_core::bucket::debt::DebtBucket;
+use evenkeel_core::bucket::fixed::FixedWindow;
+use evenkeel_core::bucket::grid::GridBucket;
+use evenkeel_core::bucket::history::RequestHistory;
+use evenkeel_core::bucket::sliding::SlidingWindow;
 use evenkeel_core::bucket::{Algorithm, STATE_WORDS_MAX};
-use evenkeel_core::key::{KeyHash, Seed};
-use evenkeel_core::limit::Unit;
+use evenkeel_core::key::{KeyHash, KeySeed};
+use evenkeel_core::limit::LimitUnit;
 use evenkeel_core::units::{Cost, Nanos, Rate, Time};
 use std::io::{self, Read, Write};
 
@@ -31,15 +31,15 @@ const MAGIC: [u8; 8] = *b"EVENKEEL";
 /// The only version of the format.
 const VERSION: u16 = 1;
 /// The most buckets in a block: half a megabyte with the widest state.
-const BLOCK_MAX: usize = 1_024;
-/// The algorithm number of [`Counting::Windows`].
-const WINDOWS: u8 = 6;
+const BLOCK_BUCKETS_MAX: usize = 1_024;
+/// The algorithm number of [`SnapshotAlgorithm::Windows`].
+const WINDOWS_ALGORITHM: u8 = 6;
 /// The longest description of a limit's key, in bytes.
 const BY_BYTES_MAX: usize = 4_096;
 
 /// Why a snapshot cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum Fault {
+pub enum SnapshotReadError {
     /// Reading the file failed.
     #[error("it cannot be read: {0}")]
     Io(#[from] io::Error),
@@ -62,9 +62,9 @@ pub enum Fault {
 
 /// The head of a snapshot.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Head {
+pub struct SnapshotHead {
     /// The seed with which the keys were hashed.
-    pub seed: Seed,
+    pub seed: KeySeed,
     /// When the snapshot was begun.
     pub written: Time,
     /// The number of limits that follow.
@@ -75,7 +75,7 @@ pub struct Head {
 /// door, name, key and unit whose algorithm continues this one. Counters of windows are restored
 /// into those of the same door.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Kept {
+pub struct SnapshotLimit {
     /// The name of the limit's door.
     pub door: String,
     /// The name of the limit.
@@ -83,34 +83,34 @@ pub struct Kept {
     /// The parts of the limit's key, as text.
     pub by: String,
     /// The unit of the limit: hits or CPU time.
-    pub unit: Unit,
+    pub unit: LimitUnit,
     /// The algorithm of the buckets.
-    pub counting: Counting,
+    pub counting: SnapshotAlgorithm,
 }
 
 /// The algorithm of a limit's buckets.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Counting {
+pub enum SnapshotAlgorithm {
     /// An algorithm for buckets, with its numbers.
     Bucket(Algorithm),
     /// The counters of `evenkeel_core::windows`. A counter's state includes its algorithm.
     Windows,
 }
 
-impl Counting {
+impl SnapshotAlgorithm {
     /// The number of words in the state of a bucket.
     #[must_use]
     pub fn words(&self) -> usize {
         match self {
-            Counting::Bucket(algorithm) => algorithm.words(),
-            Counting::Windows => 1,
+            SnapshotAlgorithm::Bucket(algorithm) => algorithm.words(),
+            SnapshotAlgorithm::Windows => 1,
         }
     }
 }
 
 /// A writer of one snapshot. The order of calls: `begin`, then for each limit `limit`, its
 /// `bucket`s and `end_limit`, then `finish`.
-pub struct Writer<W> {
+pub struct SnapshotWriter<W> {
     to: W,
     sum: Hasher,
     /// The encoded buckets of a block that is not full yet.
@@ -118,13 +118,13 @@ pub struct Writer<W> {
     in_block: usize,
 }
 
-impl<W: Write> Writer<W> {
+impl<W: Write> SnapshotWriter<W> {
     /// Begins a snapshot on `to`, which should be buffered.
     ///
     /// # Errors
     /// Writing to `to` fails. The same applies to the methods below.
-    pub fn begin(to: W, head: Head) -> io::Result<Writer<W>> {
-        let mut writer = Writer { to, sum: Hasher::new(), block: Vec::new(), in_block: 0 };
+    pub fn begin(to: W, head: SnapshotHead) -> io::Result<SnapshotWriter<W>> {
+        let mut writer = SnapshotWriter { to, sum: Hasher::new(), block: Vec::new(), in_block: 0 };
         writer.put(&MAGIC)?;
         writer.put(&VERSION.to_le_bytes())?;
         writer.put(&head.limits.to_le_bytes())?;
@@ -138,7 +138,7 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     /// Writing fails, or a text of the limit is too long.
-    pub fn limit(&mut self, kept: &Kept) -> io::Result<()> {
+    pub fn limit(&mut self, kept: &SnapshotLimit) -> io::Result<()> {
         for text in [&kept.door, &kept.name] {
             let length = u8::try_from(text.len()).map_err(io::Error::other)?;
             self.put(&[length])?;
@@ -148,8 +148,8 @@ impl<W: Write> Writer<W> {
         self.put(&length.to_le_bytes())?;
         self.put(kept.by.as_bytes())?;
         let unit = match kept.unit {
-            Unit::Cpu => 0,
-            Unit::Hits => 1,
+            LimitUnit::Cpu => 0,
+            LimitUnit::Hits => 1,
         };
         let (algorithm, numbers) = numbers(&kept.counting);
         let words = u8::try_from(kept.counting.words()).map_err(io::Error::other)?;
@@ -165,7 +165,7 @@ impl<W: Write> Writer<W> {
         self.block.extend_from_slice(&hash.bits().to_le_bytes());
         state.iter().for_each(|word| self.block.extend_from_slice(&word.to_le_bytes()));
         self.in_block += 1;
-        if self.in_block == BLOCK_MAX { self.flush_block() } else { Ok(()) }
+        if self.in_block == BLOCK_BUCKETS_MAX { self.flush_block() } else { Ok(()) }
     }
 
     /// Ends the buckets of a limit.
@@ -208,8 +208,8 @@ impl<W: Write> Writer<W> {
 }
 
 /// The number of an algorithm and its three parameters; zero for those that it does not have.
-fn numbers(counting: &Counting) -> (u8, [u64; 3]) {
-    let Counting::Bucket(algorithm) = counting else { return (WINDOWS, [0; 3]) };
+fn numbers(counting: &SnapshotAlgorithm) -> (u8, [u64; 3]) {
+    let SnapshotAlgorithm::Bucket(algorithm) = counting else { return (WINDOWS_ALGORITHM, [0; 3]) };
     match algorithm {
         Algorithm::Debt(debt) => (1, [debt.rate().to_bits(), debt.burst().0, 0]),
         Algorithm::Sliding(sliding) => {
@@ -221,30 +221,30 @@ fn numbers(counting: &Counting) -> (u8, [u64; 3]) {
     }
 }
 
-fn counting(kind: u8, numbers: [u64; 3]) -> Option<Counting> {
+fn counting(kind: u8, numbers: [u64; 3]) -> Option<SnapshotAlgorithm> {
     match (kind, numbers) {
-        (WINDOWS, [0, 0, 0]) => Some(Counting::Windows),
-        _ => algorithm(kind, numbers).map(Counting::Bucket),
+        (WINDOWS_ALGORITHM, [0, 0, 0]) => Some(SnapshotAlgorithm::Windows),
+        _ => algorithm(kind, numbers).map(SnapshotAlgorithm::Bucket),
     }
 }
 
 fn algorithm(kind: u8, [first, second, third]: [u64; 3]) -> Option<Algorithm> {
     match kind {
         2 => {
-            let sliding = Sliding::new(Nanos(first), Cost(second)).ok()?;
+            let sliding = SlidingWindow::new(Nanos(first), Cost(second)).ok()?;
             Some(Algorithm::Sliding(sliding.rounded(Cost(third))))
         }
-        5 => Grid::from_numbers([first, second, third]).map(Algorithm::Grid),
+        5 => GridBucket::from_numbers([first, second, third]).map(Algorithm::Grid),
         _ if third != 0 => None,
-        1 => Some(Algorithm::Debt(Debt::new(Rate::from_bits(first)?, Cost(second)))),
+        1 => Some(Algorithm::Debt(DebtBucket::new(Rate::from_bits(first)?, Cost(second)))),
         3 => {
             let seconds = u32::try_from(Time(second).second()).ok()?;
-            let fixed = Fixed::new(u32::try_from(first).ok()?, seconds).ok()?;
+            let fixed = FixedWindow::new(u32::try_from(first).ok()?, seconds).ok()?;
             (fixed.window().0 == second).then_some(Algorithm::Fixed(fixed))
         }
         4 => {
             let burst = usize::try_from(first).ok()?;
-            History::new(burst, Nanos(second)).ok().map(Algorithm::History)
+            RequestHistory::new(burst, Nanos(second)).ok().map(Algorithm::History)
         }
         _ => None,
     }
@@ -252,9 +252,9 @@ fn algorithm(kind: u8, [first, second, third]: [u64; 3]) -> Option<Algorithm> {
 
 /// A record of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Seen<'a> {
+pub enum SnapshotRecord<'a> {
     /// A limit. Its buckets follow.
-    Limit(&'a Kept),
+    Limit(&'a SnapshotLimit),
     /// The key and the state of a bucket.
     Bucket(KeyHash, &'a [u64]),
 }
@@ -264,14 +264,17 @@ pub enum Seen<'a> {
 /// and only then again to use it.
 ///
 /// # Errors
-/// [`Fault`].
-pub fn read(source: impl Read, mut see: impl FnMut(Seen<'_>)) -> Result<Head, Fault> {
-    let mut reader = Reader { from: source, sum: Hasher::new() };
+/// [`SnapshotReadError`].
+pub fn read(
+    source: impl Read,
+    mut see: impl FnMut(SnapshotRecord<'_>),
+) -> Result<SnapshotHead, SnapshotReadError> {
+    let mut reader = SnapshotReader { from: source, sum: Hasher::new() };
     let head = reader.head()?;
     let mut block = Vec::new();
     for _ in 0..head.limits {
         let (kept, words) = reader.limit()?;
-        see(Seen::Limit(&kept));
+        see(SnapshotRecord::Limit(&kept));
         while let Some(count) = reader.count()? {
             block.resize(count * (1 + words) * 8, 0);
             reader.take(&mut block)?;
@@ -281,9 +284,9 @@ pub fn read(source: impl Read, mut see: impl FnMut(Seen<'_>)) -> Result<Head, Fa
                 state.iter_mut().zip(fields).for_each(|(s, f)| *s = u64::from_le_bytes(*f));
                 let hash = KeyHash::from_bits(state[0]);
                 if hash.bits() != state[0] {
-                    return Err(Fault::Shape("the hash of a key"));
+                    return Err(SnapshotReadError::Shape("the hash of a key"));
                 }
-                see(Seen::Bucket(hash, &state[1..=words]));
+                see(SnapshotRecord::Bucket(hash, &state[1..=words]));
             }
         }
     }
@@ -291,97 +294,99 @@ pub fn read(source: impl Read, mut see: impl FnMut(Seen<'_>)) -> Result<Head, Fa
     Ok(head)
 }
 
-struct Reader<R> {
+struct SnapshotReader<R> {
     from: R,
     sum: Hasher,
 }
 
-impl<R: Read> Reader<R> {
-    fn head(&mut self) -> Result<Head, Fault> {
+impl<R: Read> SnapshotReader<R> {
+    fn head(&mut self) -> Result<SnapshotHead, SnapshotReadError> {
         if self.bytes()? != MAGIC {
-            return Err(Fault::Stranger);
+            return Err(SnapshotReadError::Stranger);
         }
         let version = u16::from_le_bytes(self.bytes()?);
         if version != VERSION {
-            return Err(Fault::Version(version));
+            return Err(SnapshotReadError::Version(version));
         }
         let limits = u16::from_le_bytes(self.bytes()?);
         if self.bytes()? != [0; 4] {
-            return Err(Fault::Shape("what is kept free"));
+            return Err(SnapshotReadError::Shape("what is kept free"));
         }
-        let seed = Seed(self.bytes()?);
-        Ok(Head { seed, limits, written: Time(u64::from_le_bytes(self.bytes()?)) })
+        let seed = KeySeed(self.bytes()?);
+        Ok(SnapshotHead { seed, limits, written: Time(u64::from_le_bytes(self.bytes()?)) })
     }
 
     /// Reads a limit, and returns it with the number of words in the state of its buckets.
-    fn limit(&mut self) -> Result<(Kept, usize), Fault> {
+    fn limit(&mut self) -> Result<(SnapshotLimit, usize), SnapshotReadError> {
         let length = self.byte()?;
         let door = self.text(length.into())?;
         let length = self.byte()?;
         let name = self.text(length.into())?;
         let length = usize::from(u16::from_le_bytes(self.bytes()?));
         if length > BY_BYTES_MAX {
-            return Err(Fault::Shape("what a limit counts by"));
+            return Err(SnapshotReadError::Shape("what a limit counts by"));
         }
         let by = self.text(length)?;
         let unit = match self.byte()? {
-            0 => Unit::Cpu,
-            1 => Unit::Hits,
-            _ => return Err(Fault::Shape("a unit")),
+            0 => LimitUnit::Cpu,
+            1 => LimitUnit::Hits,
+            _ => return Err(SnapshotReadError::Shape("a unit")),
         };
         let [kind, words] = self.bytes()?;
         let mut numbers = [0; 3];
         for number in &mut numbers {
             *number = u64::from_le_bytes(self.bytes()?);
         }
-        let counting = counting(kind, numbers).ok_or(Fault::Shape("an algorithm"))?;
+        let counting = counting(kind, numbers).ok_or(SnapshotReadError::Shape("an algorithm"))?;
         if counting.words() != usize::from(words) {
-            return Err(Fault::Shape("the width of a bucket"));
+            return Err(SnapshotReadError::Shape("the width of a bucket"));
         }
-        Ok((Kept { door, name, by, unit, counting }, usize::from(words)))
+        Ok((SnapshotLimit { door, name, by, unit, counting }, usize::from(words)))
     }
 
     /// Reads the number of buckets in the next block; `None` after the last one.
-    fn count(&mut self) -> Result<Option<usize>, Fault> {
+    fn count(&mut self) -> Result<Option<usize>, SnapshotReadError> {
         match u32::from_le_bytes(self.bytes()?) as usize {
             0 => Ok(None),
-            count @ 1..=BLOCK_MAX => Ok(Some(count)),
-            _ => Err(Fault::Shape("the size of a block")),
+            count @ 1..=BLOCK_BUCKETS_MAX => Ok(Some(count)),
+            _ => Err(SnapshotReadError::Shape("the size of a block")),
         }
     }
 
-    fn end(mut self) -> Result<(), Fault> {
+    fn end(mut self) -> Result<(), SnapshotReadError> {
         let sum = self.sum.clone().finalize();
         if u32::from_le_bytes(self.bytes()?) != sum {
-            return Err(Fault::Checksum);
+            return Err(SnapshotReadError::Checksum);
         }
         let more = self.from.take(1).read_to_end(&mut Vec::new())?;
-        if more > 0 { Err(Fault::Shape("anything after its end")) } else { Ok(()) }
+        if more > 0 { Err(SnapshotReadError::Shape("anything after its end")) } else { Ok(()) }
     }
 
-    fn text(&mut self, length: usize) -> Result<String, Fault> {
+    fn text(&mut self, length: usize) -> Result<String, SnapshotReadError> {
         let mut bytes = vec![0; length];
         self.take(&mut bytes)?;
-        String::from_utf8(bytes).map_err(|_| Fault::Shape("a name"))
+        String::from_utf8(bytes).map_err(|_| SnapshotReadError::Shape("a name"))
     }
 
-    fn byte(&mut self) -> Result<u8, Fault> {
+    fn byte(&mut self) -> Result<u8, SnapshotReadError> {
         self.bytes().map(|[byte]| byte)
     }
 
-    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], Fault> {
+    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], SnapshotReadError> {
         let mut bytes = [0; N];
         self.take(&mut bytes)?;
         Ok(bytes)
     }
 
-    fn take(&mut self, bytes: &mut [u8]) -> Result<(), Fault> {
+    fn take(&mut self, bytes: &mut [u8]) -> Result<(), SnapshotReadError> {
         match self.from.read_exact(bytes) {
             Ok(()) => {
                 self.sum.update(bytes);
                 Ok(())
             }
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(Fault::Short),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(SnapshotReadError::Short)
+            }
             Err(error) => Err(error.into()),
         }
     }

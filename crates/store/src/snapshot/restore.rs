@@ -6,14 +6,16 @@
 //! of seconds would seem to last for hours: in that case debts count from now. A damaged snapshot
 //! is moved aside, and no part of it is used.
 
-use super::format::{self, Counting, Fault, Head, Kept, Seen};
-use super::{Accounts, disk, kept, kept_windows};
+use super::format::{
+    self, SnapshotAlgorithm, SnapshotHead, SnapshotLimit, SnapshotReadError, SnapshotRecord,
+};
+use super::{SnapshotTables, disk, kept, kept_windows};
 use evenkeel_config::settings;
 use evenkeel_core::bucket::Algorithm;
-use evenkeel_core::key::{KeyHash, Seed};
+use evenkeel_core::key::{KeyHash, KeySeed};
 use evenkeel_core::limiter::Limiter;
 use evenkeel_core::units::{Nanos, Time};
-use evenkeel_core::windows::Windows;
+use evenkeel_core::windows::WindowCounters;
 use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::counts::StateCounts;
 use std::fmt::Display;
@@ -25,17 +27,17 @@ use std::sync::Arc;
 /// The size of the read buffer, in bytes.
 const BUFFER_BYTES: usize = 1 << 18;
 /// The difference by which the clock may seem to have gone back without being considered set back.
-const SKEW: Nanos = Nanos::from_secs(1);
+const CLOCK_SKEW_MAX: Nanos = Nanos::from_secs(1);
 
 /// A snapshot that has been checked.
-pub struct Found {
+pub struct CheckedSnapshot {
     file: File,
-    head: Head,
+    head: SnapshotHead,
 }
 
 /// Opens and checks the snapshot of an earlier run. A damaged one is logged and moved aside.
 #[must_use]
-pub fn find(settings: &settings::State) -> Option<Found> {
+pub fn find(settings: &settings::StateSettings) -> Option<CheckedSnapshot> {
     let path = settings.file.as_deref()?;
     let file = match disk::open(path) {
         Ok(Some(file)) => file,
@@ -50,12 +52,12 @@ pub fn find(settings: &settings::State) -> Option<Found> {
         Err(error) => return refuse(path, &error),
     };
     match format::read(BufReader::with_capacity(BUFFER_BYTES, &file), |_| {}) {
-        Ok(head) => Some(Found { file, head }),
+        Ok(head) => Some(CheckedSnapshot { file, head }),
         Err(fault) => refuse(path, &fault),
     }
 }
 
-fn refuse(path: &Path, why: &dyn Display) -> Option<Found> {
+fn refuse(path: &Path, why: &dyn Display) -> Option<CheckedSnapshot> {
     let aside = match disk::set_aside(path) {
         Ok(place) => format!("it lies in {} now", place.display()),
         Err(error) => format!("it could not be put aside: {error}"),
@@ -67,18 +69,18 @@ fn refuse(path: &Path, why: &dyn Display) -> Option<Found> {
     None
 }
 
-impl Found {
+impl CheckedSnapshot {
     /// The seed with which the keys were hashed. The engines must use the same one, or no key is
     /// found again.
     #[must_use]
-    pub fn seed(&self) -> Seed {
+    pub fn seed(&self) -> KeySeed {
         self.head.seed
     }
 
     /// Restores the buckets of all limits that still mean the same. Call it before the first
     /// request.
-    pub fn restore(mut self, accounts: &Accounts, watch: &Watch, now: Time) {
-        let mut restorer = Restorer::new(accounts, &self.head, now);
+    pub fn restore(mut self, accounts: &SnapshotTables, watch: &Watch, now: Time) {
+        let mut restorer = SnapshotRestorer::new(accounts, &self.head, now);
         if let Err(fault) = self.show(|seen| restorer.see(seen)) {
             tracing::error!(
                 target: "evenkeel::state",
@@ -86,8 +88,8 @@ impl Found {
             );
         }
         let (restored, left) = (restorer.restored, restorer.left);
-        StateCounts::new(watch.registry()).restored(restored);
-        if restorer.back > SKEW {
+        StateCounts::new(watch.registry()).record_restored(restored);
+        if restorer.back > CLOCK_SKEW_MAX {
             tracing::warn!(
                 target: "evenkeel::state", seconds = restorer.back.as_secs_f64(),
                 "the snapshot is of the future, so the clock was set back: debts count from now"
@@ -97,67 +99,70 @@ impl Found {
         tracing::info!(target: "evenkeel::state", restored, left, age, "snapshot taken over");
     }
 
-    fn show(&mut self, see: impl FnMut(Seen<'_>)) -> Result<Head, Fault> {
+    fn show(
+        &mut self,
+        see: impl FnMut(SnapshotRecord<'_>),
+    ) -> Result<SnapshotHead, SnapshotReadError> {
         self.file.rewind()?;
         format::read(BufReader::with_capacity(BUFFER_BYTES, &self.file), see)
     }
 }
 
 /// The state of a restoration.
-struct Restorer<'a> {
-    accounts: &'a Accounts,
+struct SnapshotRestorer<'a> {
+    accounts: &'a SnapshotTables,
     now: Time,
     /// The time by which the clock was set back since.
     back: Nanos,
     /// The table for the buckets of the current limit; `None` if they are dropped.
-    place: Option<Place>,
+    place: Option<RestoreTarget>,
     restored: u64,
     /// The number of buckets that were dropped, because their debt is paid or their limit is gone.
     left: u64,
 }
 
 /// The table that buckets are restored into.
-enum Place {
+enum RestoreTarget {
     /// The limit at this index, and the algorithm by which the buckets were counted.
     Limit(Arc<Limiter>, usize, Algorithm),
-    Windows(Arc<Windows>),
+    Windows(Arc<WindowCounters>),
 }
 
-impl<'a> Restorer<'a> {
-    fn new(accounts: &'a Accounts, head: &Head, now: Time) -> Restorer<'a> {
+impl<'a> SnapshotRestorer<'a> {
+    fn new(accounts: &'a SnapshotTables, head: &SnapshotHead, now: Time) -> SnapshotRestorer<'a> {
         let back = head.written.since(now);
-        Restorer { accounts, now, back, place: None, restored: 0, left: 0 }
+        SnapshotRestorer { accounts, now, back, place: None, restored: 0, left: 0 }
     }
 
-    fn see(&mut self, seen: Seen<'_>) {
+    fn see(&mut self, seen: SnapshotRecord<'_>) {
         match seen {
-            Seen::Limit(was) => self.place = self.find(was),
-            Seen::Bucket(hash, state) if self.put(hash, state) => self.restored += 1,
-            Seen::Bucket(..) => self.left += 1,
+            SnapshotRecord::Limit(was) => self.place = self.find(was),
+            SnapshotRecord::Bucket(hash, state) if self.put(hash, state) => self.restored += 1,
+            SnapshotRecord::Bucket(..) => self.left += 1,
         }
     }
 
     /// The current limit that means the same.
-    fn find(&self, was: &Kept) -> Option<Place> {
-        let Counting::Bucket(counted) = &was.counting else {
-            return self.windows(was).map(Place::Windows);
+    fn find(&self, was: &SnapshotLimit) -> Option<RestoreTarget> {
+        let SnapshotAlgorithm::Bucket(counted) = &was.counting else {
+            return self.windows(was).map(RestoreTarget::Windows);
         };
         for (door, engine) in self.accounts.engines.iter().filter(|(door, _)| *door == was.door) {
-            let same = |today: &Kept| {
-                let Counting::Bucket(counts) = &today.counting else { return false };
+            let same = |today: &SnapshotLimit| {
+                let SnapshotAlgorithm::Bucket(counts) = &today.counting else { return false };
                 (&today.name, &today.by, today.unit) == (&was.name, &was.by, was.unit)
-                    && counts.continues(counted)
+                    && counts.can_continue(counted)
             };
             let limiter = engine.held();
             let index = limiter.limits().iter().position(|limit| same(&kept(door, limit)));
             if let Some(index) = index {
-                return Some(Place::Limit(limiter, index, counted.clone()));
+                return Some(RestoreTarget::Limit(limiter, index, counted.clone()));
             }
         }
         None
     }
 
-    fn windows(&self, was: &Kept) -> Option<Arc<Windows>> {
+    fn windows(&self, was: &SnapshotLimit) -> Option<Arc<WindowCounters>> {
         let (door, windows) = self.accounts.windows.as_ref()?;
         (*was == kept_windows(door)).then(|| Arc::clone(windows))
     }
@@ -167,12 +172,12 @@ impl<'a> Restorer<'a> {
             None => return false,
             // Windows begin and end by the system's clock. If it was set back, the stored ones do
             // not apply.
-            Some(Place::Windows(windows)) => {
-                return self.back <= SKEW && windows.restore(hash, state[0], self.now);
+            Some(RestoreTarget::Windows(windows)) => {
+                return self.back <= CLOCK_SKEW_MAX && windows.restore(hash, state[0], self.now);
             }
-            Some(Place::Limit(limiter, index, was)) => (limiter, index, was),
+            Some(RestoreTarget::Limit(limiter, index, was)) => (limiter, index, was),
         };
-        if self.back <= SKEW {
+        if self.back <= CLOCK_SKEW_MAX {
             return limiter.restore(*index, was, hash, state, self.now);
         }
         // If a debt is left, the state is a single time, which can be moved. Otherwise it may be

@@ -2,12 +2,12 @@ use super::*;
 use evenkeel_config::parse;
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::units::{Nanos, SECOND};
-use evenkeel_core::windows::{Hit, Length, Policy};
+use evenkeel_core::windows::{Hit, WindowLength, WindowPolicy};
 use evenkeel_engine::Engine;
 use std::fs;
 use std::path::Path;
 
-const SEED: Seed = Seed([9; 16]);
+const SEED: KeySeed = KeySeed([9; 16]);
 const LIMITS: &str = "proxy: {cpus: 1, limits: [\
     {name: ip, by: ip/32, share: 50%, burst: 30s}, \
     {name: agent, by: [user-agent, 'header:x-a', path:2], share: 10%, burst: 30s}, \
@@ -17,7 +17,7 @@ const LIMITS: &str = "proxy: {cpus: 1, limits: [\
 struct Stage {
     clock: Clock,
     watch: Arc<Watch>,
-    accounts: Accounts,
+    accounts: SnapshotTables,
 }
 
 impl Stage {
@@ -27,8 +27,12 @@ impl Stage {
         let clock = Clock::start();
         let watch = Arc::new(Watch::new(clock.now()));
         let engine = Engine::new(&proxy, 1, SEED, clock, Arc::clone(&watch));
-        let windows = Some(("ratelimit", Arc::new(Windows::new(100))));
-        Stage { clock, watch, accounts: Accounts { engines: vec![("proxy", engine)], windows } }
+        let windows = Some(("ratelimit", Arc::new(WindowCounters::new(100))));
+        Stage {
+            clock,
+            watch,
+            accounts: SnapshotTables { engines: vec![("proxy", engine)], windows },
+        }
     }
 
     /// Puts the key `hash` of the limit at `index` in debt, so that it is full after `seconds`.
@@ -48,14 +52,14 @@ impl Stage {
         state.map(|state| Time(state).since(self.clock.now()).as_secs_f64())
     }
 
-    fn scribe(&self, path: &Path) -> Scribe {
-        Scribe {
+    fn scribe(&self, path: &Path) -> SnapshotScribe {
+        SnapshotScribe {
             path: path.to_owned(),
             seed: SEED,
             accounts: self.accounts.clone(),
             counts: StateCounts::new(self.watch.registry()),
             clock: self.clock,
-            complaints: Seldom::default(),
+            complaints: WarningThrottle::default(),
         }
     }
 
@@ -80,8 +84,12 @@ impl Stage {
     }
 }
 
-fn kept_in(path: &Path) -> settings::State {
-    settings::State { file: Some(path.to_owned()), every: Duration::from_secs(5), keys_max: None }
+fn kept_in(path: &Path) -> settings::StateSettings {
+    settings::StateSettings {
+        file: Some(path.to_owned()),
+        every: Duration::from_secs(5),
+        keys_max: None,
+    }
 }
 
 fn near(found: Option<f64>, expected: f64) {
@@ -156,10 +164,10 @@ fn blocks_are_kept_as_well() {
 }
 
 /// Counts hits in a window of a day, and returns the count.
-fn hit(windows: &Windows, now: Time) -> u32 {
-    let window = Length::Seconds(86_400).window(now);
+fn hit(windows: &WindowCounters, now: Time) -> u32 {
+    let window = WindowLength::Seconds(86_400).window(now);
     let mut hits = [Hit::new(KeyHash::from_bits(5), window, 100, 3)];
-    windows.count(&mut hits, &mut Vec::new(), Policy::default(), now);
+    windows.count(&mut hits, &mut Vec::new(), WindowPolicy::default(), now);
     hits[0].after
 }
 
@@ -179,7 +187,7 @@ fn counters_of_the_rate_limit_service_are_kept() {
     // A process without the service restores the rest.
     let without = Stage::new(LIMITS);
     let without =
-        Stage { accounts: Accounts { windows: None, ..without.accounts.clone() }, ..without };
+        Stage { accounts: SnapshotTables { windows: None, ..without.accounts.clone() }, ..without };
     assert!(without.take_over(&path));
     assert!(without.metric("evenkeel_state_restored_keys 0"));
     // A snapshot from the future: the clock was set back since.
@@ -314,16 +322,16 @@ fn the_last_snapshot_is_written_when_the_program_ends() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("state");
     let stage = Stage::new(LIMITS);
-    let settings = settings::State { every: Duration::from_secs(3_600), ..kept_in(&path) };
+    let settings = settings::StateSettings { every: Duration::from_secs(3_600), ..kept_in(&path) };
     let running = start(&settings, SEED, stage.accounts.clone(), &stage.watch, stage.clock);
     stage.owe(0, 5, 1_000);
     drop(running.expect("a thread"));
     let after = Stage::new(LIMITS);
     assert!(after.take_over(&path));
     near(after.full_after(0, 5), 1_000.0);
-    let nowhere = settings::State { file: None, ..settings };
-    let none =
-        start(&nowhere, SEED, Accounts::default(), &stage.watch, stage.clock).expect("nothing");
+    let nowhere = settings::StateSettings { file: None, ..settings };
+    let none = start(&nowhere, SEED, SnapshotTables::default(), &stage.watch, stage.clock)
+        .expect("nothing");
     assert!(none.is_none());
 }
 

@@ -9,31 +9,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The door of a thread, and the time of its last beat.
-type Last = (&'static str, Arc<AtomicU64>);
+type LastBeat = (&'static str, Arc<AtomicU64>);
 
 /// The beats of all threads that live; a clone shares them.
 #[derive(Clone, Debug, Default)]
-pub struct Beats(Arc<Mutex<Vec<Last>>>);
+pub struct Heartbeats(Arc<Mutex<Vec<LastBeat>>>);
 
 /// The beat of one thread. Dropping it unregisters the thread, which is not an error.
 #[derive(Debug)]
-pub struct Beat(Arc<AtomicU64>);
+pub struct Heartbeat(Arc<AtomicU64>);
 
-impl Beat {
+impl Heartbeat {
     /// Records a beat at `now`.
     pub fn at(&self, now: Time) {
         self.0.store(now.0, Relaxed);
     }
 }
 
-impl Beats {
+impl Heartbeats {
     /// Registers a thread of the door called `door`, with its first beat at `now`.
-    pub fn begin(&self, door: &'static str, now: Time) -> Beat {
+    pub fn begin(&self, door: &'static str, now: Time) -> Heartbeat {
         let last = Arc::new(AtomicU64::new(now.0));
         let mut all = self.0.lock();
         all.retain(|(_, last)| Arc::strong_count(last) > 1);
         all.push((door, Arc::clone(&last)));
-        Beat(last)
+        Heartbeat(last)
     }
 
     /// The doors of the threads that live and have not beaten within `within` before `now`; one
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_lives_and_does_not_beat_is_silent() {
-        let beats = Beats::default();
+        let beats = Heartbeats::default();
         let silent = |now| beats.silent(Nanos::from_secs(5), at(now));
         let (proxy, line) = (beats.begin("proxy", at(100)), beats.begin("line", at(100)));
         assert!(silent(105).is_empty());

@@ -22,7 +22,7 @@ pub enum ReportResult {
 }
 
 /// The label value of every [`ReportResult`], in the order of the enum.
-const REPORT_RESULTS: [&str; 4] = ["settled", "unknown", "faulty", "unasked"];
+const REPORT_RESULT_LABELS: [&str; 4] = ["settled", "unknown", "faulty", "unasked"];
 
 /// Everything that the check door counts.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub struct CheckCounts {
     /// Passes that wait for their report now.
     pub open: Gauge,
     /// Reports, by [`ReportResult`].
-    pub reports: [Counter; REPORT_RESULTS.len()],
+    pub reports: [Counter; REPORT_RESULT_LABELS.len()],
     /// Passes that were settled because no report came in time.
     pub unreported: Counter,
     /// Questions refused because too many were waiting.
@@ -66,7 +66,7 @@ impl CheckCounts {
             waiting: registry.gauge(&CHECK_WAITING, &[]),
             gone: registry.counter(&CHECK_GONE, &[]),
             open: registry.gauge(&CHECK_OPEN, &[]),
-            reports: REPORT_RESULTS.map(|result| registry.counter(&CHECK_REPORTS, &[result])),
+            reports: REPORT_RESULT_LABELS.map(|result| registry.counter(&CHECK_REPORTS, &[result])),
             unreported: registry.counter(&CHECK_UNREPORTED, &[]),
             crowded_waiting: registry.counter(&CHECK_CROWDED, &["waiting"]),
             crowded_open: registry.counter(&CHECK_CROWDED, &["open"]),

@@ -8,7 +8,7 @@ use crate::metrics::{
     GATEKEEPER_CONNECTED, GATEKEEPER_HELD, GATEKEEPER_IDENTIFIERS, GATEKEEPER_MESSAGES,
     GATEKEEPER_ORDERS, GATEKEEPER_REQUESTS,
 };
-use crate::registry::{Counter, Gauge, Held, Registry};
+use crate::registry::{Counter, Gauge, GaugeGuard, Registry};
 use crate::snapshot::zeromq;
 use evenkeel_core::units::Time;
 use parking_lot::Mutex;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// What a gatekeeper does with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Passed {
+pub enum GatekeeperVerdict {
     /// The request runs at once.
     Accepted,
     /// The request is held first and runs then.
@@ -28,15 +28,15 @@ pub enum Passed {
     Crowded,
 }
 
-/// The label value of every [`Passed`], in the order of the enum.
-const PASSED: [&str; 4] = ["accepted", "delayed", "rejected", "crowded"];
+/// The label value of every [`GatekeeperVerdict`], in the order of the enum.
+const VERDICT_LABELS: [&str; 4] = ["accepted", "delayed", "rejected", "crowded"];
 
 /// Everything that a gatekeeper counts.
 #[derive(Debug)]
 pub struct GatekeeperCounts {
     /// The connections to the master: the accounting socket, to which requests are reported, and
     /// the control socket, from which orders come.
-    pub sockets: [Socket; 2],
+    pub sockets: [MasterSocketCounts; 2],
     /// Requests that are held now.
     pub held: Gauge,
     /// Identifiers that have to wait now, as of the last second.
@@ -52,45 +52,46 @@ pub struct GatekeeperCounts {
     taken: Counter,
     /// When the last order was accepted; zero if there was none.
     ordered: AtomicU64,
-    requests: [Counter; PASSED.len()],
+    requests: [Counter; VERDICT_LABELS.len()],
     domain: String,
 }
 
 /// One connection to the master, with its gauge and its status.
 #[derive(Debug)]
-pub struct Socket {
+pub struct MasterSocketCounts {
     connected: Gauge,
-    standing: Mutex<Standing>,
+    standing: Mutex<MasterSocketStatus>,
     at: String,
 }
 
 /// The current status of a connection.
 #[derive(Debug, Default)]
-struct Standing {
+struct MasterSocketStatus {
     connected: bool,
     /// The time of the last change; `None` if no connection was tried yet.
     since: Option<Time>,
     why: String,
 }
 
-impl Socket {
+impl MasterSocketCounts {
     /// Marks the connection as established until the returned value is dropped.
     #[must_use]
-    pub fn hold(&self, now: Time) -> Held {
-        *self.standing.lock() = Standing { connected: true, since: Some(now), why: String::new() };
+    pub fn hold(&self, now: Time) -> GaugeGuard {
+        *self.standing.lock() =
+            MasterSocketStatus { connected: true, since: Some(now), why: String::new() };
         self.connected.hold()
     }
 
     /// Marks the connection as unreachable or unusable, for the reason `why`.
-    pub fn away(&self, why: impl fmt::Display, now: Time) {
+    pub fn mark_unreachable(&self, why: impl fmt::Display, now: Time) {
         let mut standing = self.standing.lock();
         let since = standing.since.filter(|_| !standing.connected).or(Some(now));
-        *standing = Standing { connected: false, since, why: why.to_string() };
+        *standing = MasterSocketStatus { connected: false, since, why: why.to_string() };
     }
 
-    fn seen(&self, now: Time) -> zeromq::Socket {
+    fn status(&self, now: Time) -> zeromq::SocketSnapshot {
         let standing = self.standing.lock();
-        zeromq::Socket {
+        zeromq::SocketSnapshot {
             address: self.at.clone(),
             connected: standing.connected,
             seconds: standing.since.map(|since| now.since(since).as_secs_f64()),
@@ -105,7 +106,7 @@ impl GatekeeperCounts {
     #[must_use]
     pub fn new(registry: &Registry, domain: &str, [told, tells]: [String; 2]) -> GatekeeperCounts {
         let message = |result| registry.counter(&GATEKEEPER_MESSAGES, &[domain, result]);
-        let socket = |(name, at)| Socket {
+        let socket = |(name, at)| MasterSocketCounts {
             connected: registry.gauge(&GATEKEEPER_CONNECTED, &[domain, name]),
             standing: Mutex::default(),
             at,
@@ -119,7 +120,7 @@ impl GatekeeperCounts {
             full: message("full"),
             taken: registry.counter(&GATEKEEPER_ORDERS, &[domain, "taken"]),
             faulty: registry.counter(&GATEKEEPER_ORDERS, &[domain, "faulty"]),
-            requests: PASSED
+            requests: VERDICT_LABELS
                 .map(|status| registry.counter(&GATEKEEPER_REQUESTS, &[domain, status])),
             ordered: AtomicU64::default(),
             domain: domain.to_owned(),
@@ -127,17 +128,17 @@ impl GatekeeperCounts {
     }
 
     /// Counts an order of the master that was accepted at `now`.
-    pub fn ordered(&self, now: Time) {
+    pub fn record_order(&self, now: Time) {
         self.taken.increment(1);
         self.ordered.store(now.0, Relaxed);
     }
 
     /// The status of the gatekeeper at `now`.
     #[must_use]
-    pub fn seen(&self, now: Time) -> zeromq::Gatekeeper {
-        let [accounting, control] = self.sockets.each_ref().map(|socket| socket.seen(now));
+    pub fn status(&self, now: Time) -> zeromq::GatekeeperSnapshot {
+        let [accounting, control] = self.sockets.each_ref().map(|socket| socket.status(now));
         let ordered = Some(Time(self.ordered.load(Relaxed))).filter(|at| *at > Time::ZERO);
-        zeromq::Gatekeeper {
+        zeromq::GatekeeperSnapshot {
             domain: self.domain.clone(),
             accounting,
             control,
@@ -152,7 +153,7 @@ impl GatekeeperCounts {
     }
 
     /// Counts the decision on a request.
-    pub fn passed(&self, passed: Passed) {
+    pub fn record_verdict(&self, passed: GatekeeperVerdict) {
         self.requests[passed as usize].increment(1);
     }
 }

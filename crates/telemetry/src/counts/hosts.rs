@@ -7,7 +7,7 @@ use crate::registry::{Counter, Registry};
 
 /// The result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum LookupOutcome {
     /// The name has a meaning in the configuration and is confirmed.
     Confirmed,
     /// There is no name, or it has no meaning in the configuration.
@@ -37,7 +37,7 @@ impl HostCounts {
     }
 
     /// Counts a lookup; `None` means that no name server answered.
-    pub fn looked_up(&self, outcome: Option<Outcome>) {
+    pub fn record_lookup(&self, outcome: Option<LookupOutcome>) {
         outcome.map_or(&self.failed, |outcome| &self.outcomes[outcome as usize]).increment(1);
     }
 }

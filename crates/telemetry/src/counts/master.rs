@@ -11,12 +11,12 @@ use crate::metrics::{
     MASTER_ORDERS, MASTER_REFUSED, MASTER_STRANGERS, SHED,
 };
 use crate::registry::{Counter, Gauge, Histogram, Registry};
-use crate::sampler::{Sampler, Seldom};
+use crate::sampler::{LineSampler, WarningThrottle};
 use crate::snapshot::zeromq;
 use evenkeel_core::classify::readable;
 use evenkeel_core::units::{Nanos, Time};
-use gates::Gates;
-pub use gates::Way;
+pub use gates::GatekeeperDirection;
+use gates::GatekeeperTable;
 use parking_lot::Mutex;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -26,7 +26,7 @@ const DOMAIN_BYTES_MAX: usize = 255;
 
 /// The content of a message from a gatekeeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum GatekeeperMessageKind {
     /// A request that ran at once.
     Accepted,
     /// A request that was delayed.
@@ -41,12 +41,12 @@ pub enum Told {
     Faulty,
 }
 
-/// The label value of every [`Told`], in the order of the enum.
-const TOLD: [&str; 6] = ["accepted", "delayed", "rejected", "stale", "unknown", "faulty"];
+/// The label value of every [`GatekeeperMessageKind`], in the order of the enum.
+const MESSAGE_LABELS: [&str; 6] = ["accepted", "delayed", "rejected", "stale", "unknown", "faulty"];
 
 /// Why the master disconnected a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum MasterDisconnectReason {
     /// The peer uses a version of ZMTP that Evenkeel does not support.
     Version,
     /// The peer asks for a security mechanism that Evenkeel does not support.
@@ -59,8 +59,8 @@ pub enum Refusal {
     Other,
 }
 
-/// The label value of every [`Refusal`], in the order of the enum.
-const REFUSALS: [&str; 5] = ["version", "mechanism", "socket", "late", "other"];
+/// The label value of every [`MasterDisconnectReason`], in the order of the enum.
+const DISCONNECT_LABELS: [&str; 5] = ["version", "mechanism", "socket", "late", "other"];
 
 /// Everything that the master counts.
 #[derive(Debug)]
@@ -75,24 +75,24 @@ pub struct MasterCounts {
     pub strangers: Counter,
     /// Orders dropped because the send queue of a gatekeeper was full.
     pub dropped: Counter,
-    messages: [Counter; TOLD.len()],
+    messages: [Counter; MESSAGE_LABELS.len()],
     orders: Counter,
     delayed: Histogram,
     faults: Counter,
-    refusals: [Counter; REFUSALS.len()],
+    refusals: [Counter; DISCONNECT_LABELS.len()],
     /// The addresses of the accounting and of the control socket.
     at: [SocketAddr; 2],
-    gates: Mutex<Gates>,
+    gates: Mutex<GatekeeperTable>,
     /// The last domain named by a message that is not configured.
     unknown: Mutex<Option<Box<[u8]>>>,
     /// Limits the warning about unknown domains.
-    stray: Seldom,
+    stray: WarningThrottle,
     /// The last peer that was disconnected, and why.
     refused: Mutex<Option<(IpAddr, String)>>,
     /// Limits the warning about disconnected peers.
-    refusal: Seldom,
+    refusal: WarningThrottle,
     /// Limits the log lines for texts of messages.
-    notes: Sampler,
+    notes: LineSampler,
 }
 
 impl MasterCounts {
@@ -106,33 +106,33 @@ impl MasterCounts {
             shed: registry.counter(&SHED, &["master"]),
             strangers: registry.counter(&MASTER_STRANGERS, &[]),
             dropped: registry.counter(&MASTER_DROPPED, &[]),
-            messages: TOLD.map(|told| registry.counter(&MASTER_MESSAGES, &[told])),
+            messages: MESSAGE_LABELS.map(|told| registry.counter(&MASTER_MESSAGES, &[told])),
             orders: registry.counter(&MASTER_ORDERS, &[]),
             delayed: registry.timer(&MASTER_DELAYED, &[]),
-            refusals: REFUSALS.map(|why| registry.counter(&MASTER_REFUSED, &[why])),
+            refusals: DISCONNECT_LABELS.map(|why| registry.counter(&MASTER_REFUSED, &[why])),
             faults: registry.counter(&BAD_REQUESTS, &["master"]),
             at,
             gates: Mutex::default(),
             unknown: Mutex::default(),
-            stray: Seldom::default(),
+            stray: WarningThrottle::default(),
             refused: Mutex::default(),
-            refusal: Seldom::default(),
-            notes: Sampler::default(),
+            refusal: WarningThrottle::default(),
+            notes: LineSampler::default(),
         }
     }
 
     /// Records that a gatekeeper opened a connection.
-    pub fn came(&self, address: IpAddr, way: Way, now: Time) {
+    pub fn record_connect(&self, address: IpAddr, way: GatekeeperDirection, now: Time) {
         self.gates.lock().came(address.to_canonical(), way, now);
     }
 
     /// Records that a connection of a gatekeeper ended.
-    pub fn went(&self, address: IpAddr, way: Way, now: Time) {
+    pub fn record_disconnect(&self, address: IpAddr, way: GatekeeperDirection, now: Time) {
         self.gates.lock().went(address.to_canonical(), way, now);
     }
 
     /// Records `messages` messages from the gatekeeper at `address`.
-    pub fn heard(&self, address: IpAddr, messages: u64, now: Time) {
+    pub fn record_messages(&self, address: IpAddr, messages: u64, now: Time) {
         if messages > 0 {
             self.gates.lock().heard(address.to_canonical(), messages, now);
         }
@@ -140,7 +140,7 @@ impl MasterCounts {
 
     /// Records a message from `peer` at `now` that names an unknown domain. Logs at most one a
     /// minute.
-    pub fn unknown(&self, domain: &[u8], peer: IpAddr, now: Time) {
+    pub fn record_unknown_domain(&self, domain: &[u8], peer: IpAddr, now: Time) {
         let domain = &domain[..domain.len().min(DOMAIN_BYTES_MAX)];
         if self.stray.ask(now) {
             tracing::warn!(
@@ -158,17 +158,19 @@ impl MasterCounts {
 
     /// The status of the master at `now`.
     #[must_use]
-    pub fn seen(&self, now: Time) -> zeromq::Master {
+    pub fn status(&self, now: Time) -> zeromq::MasterSnapshot {
         let [accounting, control] = self.at.map(|at| format!("tcp://{at}"));
-        let messages = |told: Told| self.messages[told as usize].get();
+        let messages = |told: GatekeeperMessageKind| self.messages[told as usize].get();
         let refused = self.refused.lock().clone();
-        zeromq::Master {
+        zeromq::MasterSnapshot {
             accounting,
             control,
-            messages: messages(Told::Accepted) + messages(Told::Delayed) + messages(Told::Rejected),
-            stale: messages(Told::Stale),
-            faulty: messages(Told::Faulty),
-            unknown: messages(Told::Unknown),
+            messages: messages(GatekeeperMessageKind::Accepted)
+                + messages(GatekeeperMessageKind::Delayed)
+                + messages(GatekeeperMessageKind::Rejected),
+            stale: messages(GatekeeperMessageKind::Stale),
+            faulty: messages(GatekeeperMessageKind::Faulty),
+            unknown: messages(GatekeeperMessageKind::Unknown),
             unknown_domain: self.unknown.lock().as_deref().map(readable),
             orders: self.orders.get(),
             dropped: self.dropped.get(),
@@ -180,17 +182,17 @@ impl MasterCounts {
     }
 
     /// Counts a message by its content.
-    pub fn told(&self, told: Told) {
+    pub fn record_message(&self, told: GatekeeperMessageKind) {
         self.messages[told as usize].increment(1);
     }
 
     /// Records by how much a gatekeeper delayed a request.
-    pub fn delayed_by(&self, length: Nanos) {
+    pub fn record_delay(&self, length: Nanos) {
         self.delayed.record(length.0);
     }
 
     /// Counts one order sent to the gatekeepers; `dropped` of them read too slowly to get it.
-    pub fn published(&self, dropped: u64) {
+    pub fn record_order(&self, dropped: u64) {
         self.orders.increment(1);
         if dropped > 0 {
             self.dropped.increment(dropped);
@@ -199,7 +201,7 @@ impl MasterCounts {
 
     /// Handles a message received at `now` that has a text. `log` writes the text; under a flood it
     /// is called ten times a second at most.
-    pub fn noted(&self, now: Time, log: impl FnOnce()) {
+    pub fn log_message_text(&self, now: Time, log: impl FnOnce()) {
         let advice = self.notes.ask(now);
         if advice.left_out > 0 {
             let left_out = advice.left_out;
@@ -215,7 +217,13 @@ impl MasterCounts {
 
     /// Counts that `peer` was disconnected at `now` for a violation, not for an ordinary
     /// disconnect. Logs at most one a minute.
-    pub fn refused(&self, peer: IpAddr, kind: Refusal, why: impl fmt::Display, now: Time) {
+    pub fn record_disconnect_error(
+        &self,
+        peer: IpAddr,
+        kind: MasterDisconnectReason,
+        why: impl fmt::Display,
+        now: Time,
+    ) {
         self.faults.increment(1);
         self.refusals[kind as usize].increment(1);
         let (peer, why) = (peer.to_canonical(), why.to_string());

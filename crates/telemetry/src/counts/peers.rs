@@ -49,24 +49,24 @@ impl PeerCounts {
 
 /// The last status of the other instances.
 #[derive(Debug, Default)]
-pub struct Board(Mutex<Option<Report>>);
+pub struct PeersStatusBoard(Mutex<Option<PeersStatus>>);
 
-impl Board {
+impl PeersStatusBoard {
     /// Replaces the status.
-    pub fn write(&self, report: Report) {
+    pub fn write(&self, report: PeersStatus) {
         *self.0.lock() = Some(report);
     }
 
     /// The status written last; `None` if this instance counts alone.
     #[must_use]
-    pub fn read(&self) -> Option<Report> {
+    pub fn read(&self) -> Option<PeersStatus> {
         self.0.lock().clone()
     }
 }
 
 /// The status of the instances that count together, as `/api/peers` shows it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
+pub struct PeersStatus {
     /// The name by which other instances know this one.
     pub name: String,
     /// The transport between the instances.
@@ -86,12 +86,12 @@ pub struct Report {
     /// Messages that were refused.
     pub refused: u64,
     /// The other instances.
-    pub peers: Vec<Row>,
+    pub peers: Vec<PeerStatus>,
 }
 
 /// The status of one other instance.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
+pub struct PeerStatus {
     /// The name that the instance gave itself.
     pub name: String,
     /// The address at which the instance is reached; empty if there is no connection.

@@ -45,12 +45,12 @@ pub struct StoreCounts {
     pub lost: Counter,
     /// Redirections to other nodes of a cluster.
     pub moved: Counter,
-    standing: Mutex<Standing>,
+    standing: Mutex<StoreConnectionStatus>,
 }
 
 /// The number of good and of failed connections, and the last reason for a failure.
 #[derive(Debug, Default)]
-struct Standing {
+struct StoreConnectionStatus {
     good: usize,
     failed: usize,
     why: String,
@@ -58,7 +58,7 @@ struct Standing {
 
 /// The status of the store, as `/api/store` shows it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
+pub struct StoreStatus {
     /// The layout of the servers: `single`, `sentinel`, `cluster` or `ring`.
     pub layout: &'static str,
     /// How counters are decided: `exact` or `batched`.
@@ -101,7 +101,7 @@ impl StoreCounts {
     }
 
     /// Records that a connection has become good; `failed` says whether it had failed before.
-    pub fn good(&self, failed: bool) {
+    pub fn mark_good(&self, failed: bool) {
         let mut standing = self.standing.lock();
         standing.good += 1;
         if failed {
@@ -115,7 +115,7 @@ impl StoreCounts {
     }
 
     /// Records that a connection has failed; `was_good` is false if it never was good.
-    pub fn failed(&self, was_good: bool, at: &str, why: &str) {
+    pub fn mark_failed(&self, was_good: bool, at: &str, why: &str) {
         let (at, why) = (begin(at), begin(why));
         let mut standing = self.standing.lock();
         standing.good -= usize::from(was_good).min(standing.good);
@@ -131,19 +131,19 @@ impl StoreCounts {
     }
 
     /// Replaces the reason of a connection that has failed already.
-    pub fn still(&self, why: &str) {
+    pub fn update_failure(&self, why: &str) {
         begin(why).clone_into(&mut self.standing.lock().why);
     }
 
     /// Records that a connection was closed because it is no longer needed.
-    pub fn gone(&self, was_good: bool) {
+    pub fn mark_closed(&self, was_good: bool) {
         let mut standing = self.standing.lock();
         let of = if was_good { &mut standing.good } else { &mut standing.failed };
         *of = of.saturating_sub(1);
         self.show(&standing);
     }
 
-    fn show(&self, standing: &Standing) {
+    fn show(&self, standing: &StoreConnectionStatus) {
         self.connections[0].set(standing.good as i64);
         self.connections[1].set(standing.failed as i64);
     }
@@ -154,9 +154,9 @@ impl StoreCounts {
         self.standing.lock().good > 0
     }
 
-    fn report(&self, what: &What) -> Report {
+    fn report(&self, what: &StoreDescription) -> StoreStatus {
         let standing = self.standing.lock();
-        Report {
+        StoreStatus {
             layout: what.layout,
             mode: what.mode.clone(),
             servers: what.servers.clone(),
@@ -172,16 +172,16 @@ impl StoreCounts {
 
 /// The status of the store; empty if there is no store.
 #[derive(Debug, Default)]
-pub struct StoreBoard(OnceLock<(What, Arc<StoreCounts>)>);
+pub struct StoreStatusSource(OnceLock<(StoreDescription, Arc<StoreCounts>)>);
 
 #[derive(Debug)]
-struct What {
+struct StoreDescription {
     layout: &'static str,
     mode: String,
     servers: Vec<String>,
 }
 
-impl StoreBoard {
+impl StoreStatusSource {
     /// Describes the store. Only the first call has an effect.
     pub fn describe(
         &self,
@@ -190,12 +190,12 @@ impl StoreBoard {
         servers: Vec<String>,
         counts: &Arc<StoreCounts>,
     ) {
-        self.0.get_or_init(|| (What { layout, mode, servers }, Arc::clone(counts)));
+        self.0.get_or_init(|| (StoreDescription { layout, mode, servers }, Arc::clone(counts)));
     }
 
     /// The status of the store; `None` if there is no store.
     #[must_use]
-    pub fn read(&self) -> Option<Report> {
+    pub fn read(&self) -> Option<StoreStatus> {
         self.0.get().map(|(what, counts)| counts.report(what))
     }
 }
@@ -209,11 +209,11 @@ mod tests {
         let counts = StoreCounts::new(&Registry::default());
         let long = "\u{e9}".repeat(500_000);
         let why = || counts.standing.lock().why.clone();
-        counts.failed(false, "a", &long);
+        counts.mark_failed(false, "a", &long);
         assert_eq!(why(), &long[..WHY_BYTES_MAX]);
-        counts.still(&format!("x{long}"));
+        counts.update_failure(&format!("x{long}"));
         assert_eq!(why(), format!("x{}", &long[..WHY_BYTES_MAX - 2]), "no letter is cut");
-        counts.still("short");
+        counts.update_failure("short");
         assert_eq!(why(), "short");
     }
 }

@@ -74,7 +74,7 @@ impl TierCounts {
 
     /// Records a request that cost `cost` and ended `took` after it arrived; `None` means that the
     /// duration is not meaningful.
-    pub fn served(&self, tier: Tier, cost: Cost, took: Option<Nanos>) {
+    pub fn record_served(&self, tier: Tier, cost: Cost, took: Option<Nanos>) {
         self.spent[tier as usize].increment(cost.0);
         if let Some(took) = took {
             self.took[tier as usize].record(took.0);
@@ -106,8 +106,8 @@ mod tests {
         counts.record(Tier::of(false), Nanos::ZERO, second);
         counts.record(Tier::of(true), second, second);
         counts.record(Tier::of(true), second, Nanos::ZERO);
-        counts.served(Tier::Credit, Cost(3), Some(second));
-        counts.served(Tier::Debt, Cost(5), None);
+        counts.record_served(Tier::Credit, Cost(3), Some(second));
+        counts.record_served(Tier::Debt, Cost(5), None);
         let count =
             |metric, tier| -> u64 { registry.histogram(metric, &[tier]).counts().iter().sum() };
         assert_eq!((count(&WAITS, "credit"), count(&WAITS, "debt")), (0, 2));

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 /// A block that begins.
 #[derive(Clone, Debug)]
-pub struct Notice<'a> {
+pub struct BlockNotice<'a> {
     /// The name of the limit.
     pub limit: &'a str,
     /// The name of the bucket.
@@ -32,7 +32,7 @@ pub struct Notice<'a> {
     pub shadow: bool,
 }
 
-impl Notice<'_> {
+impl BlockNotice<'_> {
     /// Writes the line. Sums are in CPU-seconds, the window in seconds; `load` is the machine's
     /// load average over 1, 5 and 15 minutes.
     pub fn log(&self) {

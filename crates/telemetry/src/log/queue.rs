@@ -15,21 +15,21 @@ use tracing_subscriber::fmt::MakeWriter;
 const END_MAX: Duration = Duration::from_secs(1);
 
 /// Where lines go in.
-pub struct Queue {
+pub struct LogQueue {
     lines: SyncSender<Vec<u8>>,
     lost: Arc<AtomicUsize>,
 }
 
 /// The thread that writes the lines. When this is dropped, lines that wait are still written, for
 /// at most a second; later ones are lost.
-pub struct Writer {
+pub struct LogWriter {
     lines: SyncSender<Vec<u8>>,
     lost: Arc<AtomicUsize>,
     ending: Arc<AtomicBool>,
     ended: Receiver<()>,
 }
 
-impl Queue {
+impl LogQueue {
     /// Starts a thread that writes to `out`, behind a queue of `lines_max` lines.
     ///
     /// # Errors
@@ -37,7 +37,7 @@ impl Queue {
     pub fn start(
         lines_max: usize,
         out: impl Write + Send + 'static,
-    ) -> io::Result<(Queue, Writer)> {
+    ) -> io::Result<(LogQueue, LogWriter)> {
         let (lines, waiting) = sync_channel(lines_max);
         let (end, ended) = sync_channel(1);
         let (lost, ending) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
@@ -47,8 +47,8 @@ impl Queue {
             write(&waiting, out, &to_end);
             drop((waiting, end));
         })?;
-        let queue = Queue { lines: lines.clone(), lost: Arc::clone(&lost) };
-        Ok((queue, Writer { lines, lost, ending, ended }))
+        let queue = LogQueue { lines: lines.clone(), lost: Arc::clone(&lost) };
+        Ok((queue, LogWriter { lines, lost, ending, ended }))
     }
 }
 
@@ -68,14 +68,14 @@ fn write(lines: &Receiver<Vec<u8>>, mut out: impl Write, ending: &AtomicBool) {
     }
 }
 
-impl Writer {
+impl LogWriter {
     /// Lines lost so far because the queue was full.
     pub fn lost(&self) -> usize {
         self.lost.load(Relaxed)
     }
 }
 
-impl Drop for Writer {
+impl Drop for LogWriter {
     fn drop(&mut self) {
         self.ending.store(true, SeqCst);
         // An empty line wakes the thread. A full queue needs none: the thread is awake, or stuck.
@@ -85,7 +85,7 @@ impl Drop for Writer {
     }
 }
 
-impl Write for &Queue {
+impl Write for &LogQueue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.lines.try_send(line.to_vec()).is_err() {
             self.lost.fetch_add(1, Relaxed);
@@ -98,10 +98,10 @@ impl Write for &Queue {
     }
 }
 
-impl<'a> MakeWriter<'a> for Queue {
-    type Writer = &'a Queue;
+impl<'a> MakeWriter<'a> for LogQueue {
+    type Writer = &'a LogQueue;
 
-    fn make_writer(&'a self) -> &'a Queue {
+    fn make_writer(&'a self) -> &'a LogQueue {
         self
     }
 }
@@ -135,7 +135,7 @@ mod tests {
         let ((given, is_given), (allow, go)) = (sync_channel(0), sync_channel(0));
         let paper = Arc::<Mutex<Vec<u8>>>::default();
         let slow = Slow { given, go, paper: Arc::clone(&paper) };
-        let (queue, writer) = Queue::start(2, slow).expect("a thread");
+        let (queue, writer) = LogQueue::start(2, slow).expect("a thread");
         (&queue).write_all(b"1").expect("never fails");
         is_given.recv().expect("the thread has taken the first line");
         for line in [b"2", b"3", b"4", b"5"] {
@@ -153,7 +153,7 @@ mod tests {
     fn a_reader_that_has_stopped_is_not_waited_for_without_end() {
         let ((given, _is_given), (_allow, go)) = (sync_channel(0), sync_channel(0));
         let slow = Slow { given, go, paper: Arc::default() };
-        let (queue, writer) = Queue::start(1, slow).expect("a thread");
+        let (queue, writer) = LogQueue::start(1, slow).expect("a thread");
         (&queue).write_all(b"1").expect("never fails");
         drop(writer);
     }

@@ -1,9 +1,9 @@
 use super::*;
 use crate::Watch;
 use crate::counts::master::MasterCounts;
-use crate::counts::{BackendFault, Turned};
+use crate::counts::{BackendFault, ConnectionRefusal};
 use crate::decision::Decision;
-use crate::failure::Failure;
+use crate::failure::BackendFailure;
 use evenkeel_core::meter::Measure;
 use evenkeel_core::units::{Cost, Nanos, Time};
 use parking_lot::Mutex;
@@ -25,10 +25,10 @@ impl Write for Paper {
 }
 
 /// The lines that `act` logs.
-fn logged(format: Format, level: Level, act: impl FnOnce(&Filter)) -> Vec<String> {
+fn logged(format: LogFormat, level: LogLevel, act: impl FnOnce(&LevelHandle)) -> Vec<String> {
     let paper = Paper::default();
     let made = paper.clone();
-    let (subscriber, handle) = subscriber(Log { level, format }, move || made.clone());
+    let (subscriber, handle) = subscriber(LogSettings { level, format }, move || made.clone());
     tracing::subscriber::with_default(subscriber, || act(&handle));
     let text = String::from_utf8(paper.0.lock().clone()).expect("UTF-8");
     text.lines().map(String::from).collect()
@@ -49,13 +49,15 @@ fn decision(key: &str) -> Decision<'_> {
 
 #[test]
 fn a_decision_says_why_in_text_and_in_json() {
-    let act = |_: &Filter| Watch::new(Time::ZERO).decided(&decision("192.0.2.1"), Time::ZERO);
-    let text = logged(Format::Text, Level::Info, act);
+    let act = |_: &LevelHandle| {
+        Watch::new(Time::ZERO).record_decision(&decision("192.0.2.1"), Time::ZERO)
+    };
+    let text = logged(LogFormat::Text, LogLevel::Info, act);
     let fields = "evenkeel::decision: answer held verdict=\"hold\" limit=\"ip\" key=\"192.0.2.1\" \
                   client=192.0.2.1 level=-1.5 wait=3.0 cost=0.25 measured=\"shared\" shadow=false";
     assert!(text.len() == 1 && text[0].ends_with(fields), "{text:?}");
 
-    let json = logged(Format::Json, Level::Info, act);
+    let json = logged(LogFormat::Json, LogLevel::Info, act);
     let line: serde_json::Value = serde_json::from_str(&json[0]).expect("JSON");
     assert_eq!(line["level"], "INFO", "the severity, not the client's level");
     assert_eq!(line["fields"]["message"], "answer held");
@@ -67,10 +69,10 @@ fn a_decision_says_why_in_text_and_in_json() {
 #[test]
 fn a_flood_is_thinned_out_and_what_is_left_out_is_told() {
     let watch = Watch::new(Time::ZERO);
-    let lines = logged(Format::Text, Level::Info, |_| {
+    let lines = logged(LogFormat::Text, LogLevel::Info, |_| {
         for n in 0..5_000 {
             let now = Time::ZERO.plus(Nanos::from_secs(10)).plus(Nanos::from_millis(n / 5));
-            watch.decided(&decision("192.0.2.1"), now);
+            watch.record_decision(&decision("192.0.2.1"), now);
         }
         watch.tick(Time::ZERO.plus(Nanos::from_secs(11)));
         watch.tick(Time::ZERO.plus(Nanos::from_secs(12)));
@@ -82,14 +84,14 @@ fn a_flood_is_thinned_out_and_what_is_left_out_is_told() {
 #[test]
 fn a_failure_of_the_backend_says_which_how_and_why() {
     let error = io::Error::from_raw_os_error(111);
-    let failure = Failure {
+    let failure = BackendFailure {
         fault: BackendFault::Connect,
         backend: "127.0.0.1:80",
         client: IpAddr::from([192, 0, 2, 1]),
         error: Some(&error),
     };
     let watch = Watch::new(Time::ZERO);
-    let lines = logged(Format::Text, Level::Warn, |_| {
+    let lines = logged(LogFormat::Text, LogLevel::Warn, |_| {
         for _ in 0..50 {
             watch.failed(&failure, Time::ZERO);
         }
@@ -106,12 +108,12 @@ fn a_failure_of_the_backend_says_which_how_and_why() {
 fn a_full_house_and_a_proxy_in_front_are_told() {
     let watch = Watch::new(Time::ZERO);
     let at = |seconds: u64| Time::ZERO.plus(Nanos::from_secs(100 + seconds));
-    let lines = logged(Format::Text, Level::Warn, |_| {
+    let lines = logged(LogFormat::Text, LogLevel::Warn, |_| {
         for second in 0..61 {
-            watch.full(7, at(second));
+            watch.warn_connections_full(7, at(second));
         }
         for _ in 0..100 {
-            watch.seen(IpAddr::from([192, 0, 2, 9]), true, at(0));
+            watch.record_peer(IpAddr::from([192, 0, 2, 9]), true, at(0));
         }
         watch.tick(at(59));
         watch.tick(at(60));
@@ -128,14 +130,14 @@ fn what_makes_a_site_or_a_domain_dead_is_told_once_a_minute() {
     let master = MasterCounts::new(watch.registry(), [([127, 0, 0, 1], 0).into(); 2]);
     let peer = IpAddr::from([192, 0, 2, 9]);
     let domain = [b"ap\x1b".as_slice(), &[b'x'; 1_000]].concat();
-    let lines = logged(Format::Text, Level::Warn, |_| {
+    let lines = logged(LogFormat::Text, LogLevel::Warn, |_| {
         for second in 100..161 {
             let now = Time::ZERO.plus(Nanos::from_secs(second));
-            watch.unintroduced(peer, now);
-            master.unknown(&domain, peer, now);
+            watch.record_missing_preface(peer, now);
+            master.record_unknown_domain(&domain, peer, now);
         }
     });
-    assert_eq!(watch.proxy.turned(Turned::Preface).get(), 61);
+    assert_eq!(watch.proxy.refused_connections(ConnectionRefusal::Preface).get(), 61);
     let [front, stray, later @ ..] = &lines[..] else { panic!("{lines:?}") };
     assert!(front.contains("`client_address` peer=192.0.2.9"), "{front}");
     assert!(stray.contains(" domain=\"ap") && stray.ends_with(" peer=192.0.2.9"), "{stray}");
@@ -149,13 +151,13 @@ fn an_error_that_says_what_its_cause_does_is_told_once() {
     #[error("no answer: {0}; what then?")]
     struct Outer(#[from] io::Error);
     let error = Outer(io::Error::other(Outer(io::Error::other("gone"))));
-    let failure = Failure {
+    let failure = BackendFailure {
         fault: BackendFault::Protocol,
         backend: "127.0.0.1:80",
         client: IpAddr::from([192, 0, 2, 1]),
         error: Some(&error),
     };
-    let lines = logged(Format::Text, Level::Warn, |_| failure.log());
+    let lines = logged(LogFormat::Text, LogLevel::Warn, |_| failure.log());
     let said = "error=\"no answer: no answer: gone; what then?; what then?\"";
     assert!(lines[0].ends_with(said), "{lines:?}");
 }
@@ -163,16 +165,16 @@ fn an_error_that_says_what_its_cause_does_is_told_once() {
 #[test]
 fn nothing_a_client_sends_makes_a_line_of_its_own() {
     let evil = "x\n2026-11-01 INFO forged\r\x1b[2J\u{9b}31m\u{202e}\u{7f}";
-    for format in [Format::Text, Format::Json] {
-        let lines = logged(format, Level::Info, |_| {
-            Watch::new(Time::ZERO).decided(&decision(evil), Time::ZERO);
+    for format in [LogFormat::Text, LogFormat::Json] {
+        let lines = logged(format, LogLevel::Info, |_| {
+            Watch::new(Time::ZERO).record_decision(&decision(evil), Time::ZERO);
             tracing::info!(error = %evil, "{evil}");
             tracing::info!(error = evil, other = ?evil);
         });
         assert_eq!(lines.len(), 3, "{lines:?}");
         for line in lines {
             assert!(matches!(printable(&line), std::borrow::Cow::Borrowed(_)), "{line:?}");
-            if format == Format::Json {
+            if format == LogFormat::Json {
                 serde_json::from_str::<serde_json::Value>(&line).expect("still JSON");
             }
         }
@@ -181,9 +183,9 @@ fn nothing_a_client_sends_makes_a_line_of_its_own() {
 
 #[test]
 fn the_level_can_be_changed_while_it_runs() {
-    let lines = logged(Format::Text, Level::Warn, |handle| {
+    let lines = logged(LogFormat::Text, LogLevel::Warn, |handle| {
         tracing::info!("not yet");
-        handle.reload(level(Level::Info)).expect("a running log");
+        handle.reload(level(LogLevel::Info)).expect("a running log");
         tracing::info!("now");
     });
     assert!(lines.len() == 1 && lines[0].ends_with("now"), "{lines:?}");

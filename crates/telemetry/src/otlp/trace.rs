@@ -19,10 +19,10 @@ const STATE_BYTES_MAX: usize = 512;
 
 /// Makes spans and queues them. Clones share the queue and the random numbers.
 #[derive(Clone, Debug)]
-pub struct Tracer(Arc<Shared>);
+pub struct Tracer(Arc<TracerState>);
 
 #[derive(Debug)]
-struct Shared {
+struct TracerState {
     queue: mpsc::Sender<Span>,
     /// Traces with a number below this are sampled, if the caller has not decided.
     below: u64,
@@ -34,7 +34,7 @@ struct Shared {
 
 /// The trace context that a caller sent with a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Parent {
+pub struct TraceParent {
     trace: [u8; 16],
     /// The span of the caller; `None` if the caller only sent a sampling decision.
     span: Option<[u8; 8]>,
@@ -45,7 +45,7 @@ pub struct Parent {
 
 /// A span that has begun and not ended.
 #[derive(Clone, Debug)]
-pub struct Open {
+pub struct OpenSpan {
     span: Span,
 }
 
@@ -63,7 +63,7 @@ impl Tracer {
         // Without randomness numbers of spans repeat those of other processes, which harms traces
         // only.
         let _ = aws_lc_rs::rand::fill(&mut seed);
-        let shared = Shared {
+        let shared = TracerState {
             queue,
             below: (sampling * (1_u64 << 63) as f64) as u64,
             seed: u64::from_le_bytes(seed),
@@ -75,8 +75,8 @@ impl Tracer {
 
     /// Begins the span of a request with these headers; `None` if the request is not sampled.
     #[must_use]
-    pub fn begin(&self, headers: &HeaderMap, name: &str, now: Time) -> Option<Open> {
-        let parent = Parent::of(headers).unwrap_or_default();
+    pub fn begin(&self, headers: &HeaderMap, name: &str, now: Time) -> Option<OpenSpan> {
+        let parent = TraceParent::of(headers).unwrap_or_default();
         let trace = match parent.span {
             Some(_) => parent.trace,
             None => joined(self.random().to_be_bytes(), self.random().to_be_bytes()),
@@ -84,7 +84,7 @@ impl Tracer {
         if !parent.sampled.unwrap_or_else(|| self.samples(&trace)) {
             return None;
         }
-        Some(Open {
+        Some(OpenSpan {
             span: Span {
                 trace_id: trace.to_vec(),
                 span_id: self.random().to_be_bytes().to_vec(),
@@ -100,8 +100,8 @@ impl Tracer {
 
     /// Begins a span inside another one.
     #[must_use]
-    pub fn within(&self, outer: &Open, name: &str, now: Time) -> Open {
-        Open {
+    pub fn within(&self, outer: &OpenSpan, name: &str, now: Time) -> OpenSpan {
+        OpenSpan {
             span: Span {
                 trace_id: outer.span.trace_id.clone(),
                 span_id: self.random().to_be_bytes().to_vec(),
@@ -116,7 +116,7 @@ impl Tracer {
     }
 
     /// Ends a span; `fault` is the error message if Evenkeel caused an error.
-    pub fn end(&self, open: Open, attributes: Vec<KeyValue>, fault: Option<String>, now: Time) {
+    pub fn end(&self, open: OpenSpan, attributes: Vec<KeyValue>, fault: Option<String>, now: Time) {
         let mut span = open.span;
         span.end_time_unix_nano = now.0.max(span.start_time_unix_nano);
         span.attributes = attributes;
@@ -142,31 +142,31 @@ impl Tracer {
     }
 }
 
-impl Parent {
+impl TraceParent {
     /// Parses the trace context in the headers of a request; `None` if there is none or it is
     /// invalid.
     #[must_use]
-    pub fn of(headers: &HeaderMap) -> Option<Parent> {
+    pub fn of(headers: &HeaderMap) -> Option<TraceParent> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-        let standard = text("traceparent").and_then(Parent::standard);
+        let standard = text("traceparent").and_then(TraceParent::standard);
         if let Some(parent) = standard {
             let state = headers.get_all("tracestate").iter().filter_map(|v| v.to_str().ok());
             let state = state.collect::<Vec<_>>().join(",");
             let fits = state.len() <= STATE_BYTES_MAX;
-            return Some(Parent { state: if fits { state } else { String::new() }, ..parent });
+            return Some(TraceParent { state: if fits { state } else { String::new() }, ..parent });
         }
         if let Some(single) = text("b3") {
-            return Parent::b3_single(single);
+            return TraceParent::b3_single(single);
         }
         let sampled = match (text("x-b3-flags"), text("x-b3-sampled")) {
             (Some("1"), _) => Some(true),
             (_, written) => written.and_then(decided),
         };
-        Parent::b3(text("x-b3-traceid"), text("x-b3-spanid"), sampled)
+        TraceParent::b3(text("x-b3-traceid"), text("x-b3-spanid"), sampled)
     }
 
     /// Parses `00-TRACE-SPAN-FLAGS`. Later versions may have more fields at the end.
-    fn standard(text: &str) -> Option<Parent> {
+    fn standard(text: &str) -> Option<TraceParent> {
         let mut parts = text.split('-');
         let version: [u8; 1] = hex(parts.next()?)?;
         let (trace, span) = (hex(parts.next()?)?, hex(parts.next()?)?);
@@ -174,7 +174,7 @@ impl Parent {
         let more = parts.next().is_some();
         let proper = version != [0xff] && !(version == [0] && more);
         let proper = proper && trace != [0; 16] && span != [0; 8];
-        proper.then_some(Parent {
+        proper.then_some(TraceParent {
             trace,
             span: Some(span),
             sampled: Some(flags & 1 == 1),
@@ -184,16 +184,16 @@ impl Parent {
 
     /// Parses `TRACE-SPAN-SAMPLED-PARENT`, with the last two optional, or a sampling decision
     /// alone.
-    fn b3_single(text: &str) -> Option<Parent> {
+    fn b3_single(text: &str) -> Option<TraceParent> {
         let mut parts = text.split('-');
         let first = parts.next()?;
         match parts.next() {
-            None => Parent::b3(None, None, decided(first)),
-            Some(span) => Parent::b3(Some(first), Some(span), parts.next().and_then(decided)),
+            None => TraceParent::b3(None, None, decided(first)),
+            Some(span) => TraceParent::b3(Some(first), Some(span), parts.next().and_then(decided)),
         }
     }
 
-    fn b3(trace: Option<&str>, span: Option<&str>, sampled: Option<bool>) -> Option<Parent> {
+    fn b3(trace: Option<&str>, span: Option<&str>, sampled: Option<bool>) -> Option<TraceParent> {
         let trace = trace.and_then(|text| match text.len() {
             16 => hex(text).map(|low| joined([0; 8], low)),
             _ => hex(text),
@@ -201,9 +201,9 @@ impl Parent {
         let span = span.and_then(hex);
         match trace.zip(span).filter(|(trace, span)| *trace != [0; 16] && *span != [0; 8]) {
             Some((trace, span)) => {
-                Some(Parent { trace, span: Some(span), sampled, state: String::new() })
+                Some(TraceParent { trace, span: Some(span), sampled, state: String::new() })
             }
-            None => sampled.map(|_| Parent { sampled, ..Parent::default() }),
+            None => sampled.map(|_| TraceParent { sampled, ..TraceParent::default() }),
         }
     }
 }

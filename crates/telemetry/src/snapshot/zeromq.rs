@@ -8,13 +8,13 @@ use std::fmt;
 
 /// A gatekeeper of this process, and its connections to the master.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Gatekeeper {
+pub struct GatekeeperSnapshot {
     /// The domain of the gatekeeper.
     pub domain: String,
     /// The connection on which requests are reported to the master.
-    pub accounting: Socket,
+    pub accounting: SocketSnapshot,
     /// The connection on which orders come from the master.
-    pub control: Socket,
+    pub control: SocketSnapshot,
     /// The number of requests reported to the master.
     pub told: u64,
     /// The number of requests never reported: the master was unreachable or read too slowly.
@@ -33,7 +33,7 @@ pub struct Gatekeeper {
 
 /// A connection to a master, and its status.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Socket {
+pub struct SocketSnapshot {
     /// The address of the socket of the master.
     pub address: String,
     /// Whether the connection is established and usable.
@@ -46,7 +46,7 @@ pub struct Socket {
 
 /// A master, and the gatekeepers that connected to it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Master {
+pub struct MasterSnapshot {
     /// The address to which gatekeepers report requests.
     pub accounting: String,
     /// The address from which gatekeepers receive orders.
@@ -75,12 +75,12 @@ pub struct Master {
     pub refused_last: Option<String>,
     /// The connected gatekeepers and some that have disconnected. They are listed by address
     /// because a gatekeeper uses another port for each of its connections.
-    pub gatekeepers: Vec<Gate>,
+    pub gatekeepers: Vec<GatekeeperPeerSnapshot>,
 }
 
 /// The gatekeepers at one address.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Gate {
+pub struct GatekeeperPeerSnapshot {
     /// The IP address.
     pub address: String,
     /// The number of connections on which requests are reported.
@@ -96,9 +96,9 @@ pub struct Gate {
 }
 
 /// Text for people: whether the master is reachable, and how many messages went each way.
-impl fmt::Display for Gatekeeper {
+impl fmt::Display for GatekeeperSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Gatekeeper { told, untold, orders, faulty, clients, held, .. } = self;
+        let GatekeeperSnapshot { told, untold, orders, faulty, clients, held, .. } = self;
         writeln!(f, "gatekeeper of {}:", printable(&self.domain))?;
         writeln!(f, "  accounting {}; {told} requests told, {untold} not", self.accounting)?;
         write!(f, "  control    {}; {orders} orders taken, {faulty} not", self.control)?;
@@ -109,7 +109,7 @@ impl fmt::Display for Gatekeeper {
     }
 }
 
-impl fmt::Display for Socket {
+impl fmt::Display for SocketSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let how = if self.connected { "connected" } else { "away" };
         write!(f, "{}: ", printable(&self.address))?;
@@ -125,9 +125,9 @@ impl fmt::Display for Socket {
 }
 
 /// Text for people: message counts, and a line for each address.
-impl fmt::Display for Master {
+impl fmt::Display for MasterSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Master { accounting, control, messages, stale, faulty, unknown, .. } = self;
+        let MasterSnapshot { accounting, control, messages, stale, faulty, unknown, .. } = self;
         writeln!(f, "master: accounting {accounting}, control {control}")?;
         writeln!(f, "  {messages} messages, {stale} too late, {faulty} not understood")?;
         writeln!(f, "  {} orders told, {} missed by slow readers", self.orders, self.dropped)?;
@@ -154,9 +154,9 @@ impl fmt::Display for Master {
     }
 }
 
-impl fmt::Display for Gate {
+impl fmt::Display for GatekeeperPeerSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Gate { address, telling, listening, messages, .. } = self;
+        let GatekeeperPeerSnapshot { address, telling, listening, messages, .. } = self;
         let heard = self.heard.map_or_else(|| "-".to_owned(), |heard| format!("{heard:.0}"));
         write!(f, "{telling:>9} {listening:>9} {messages:>9} {heard:>8}  {}", printable(address))?;
         match (telling, listening) {
@@ -184,13 +184,13 @@ mod tests {
 
     #[test]
     fn a_gatekeeper_says_what_is_wrong_with_its_master() {
-        let socket = |port, seconds: Option<f64>, why: &str| Socket {
+        let socket = |port, seconds: Option<f64>, why: &str| SocketSnapshot {
             address: format!("tcp://m:{port}"),
             connected: why.is_empty() && seconds.is_some(),
             seconds,
             why: why.to_owned(),
         };
-        let keeper = Gatekeeper {
+        let keeper = GatekeeperSnapshot {
             domain: "api\x1b".to_owned(),
             accounting: socket(10_004, Some(119.7), ""),
             control: socket(10_005, Some(7_100.0), "refused"),
@@ -214,7 +214,7 @@ gatekeeper of api\\u001b:
 
     #[test]
     fn a_master_says_who_came_and_who_cannot_be_told() {
-        let gate = |address: &str, telling, listening, heard| Gate {
+        let gate = |address: &str, telling, listening, heard| GatekeeperPeerSnapshot {
             address: address.to_owned(),
             telling,
             listening,
@@ -222,7 +222,7 @@ gatekeeper of api\\u001b:
             heard,
             seconds: 200_000.0,
         };
-        let mut master = Master {
+        let mut master = MasterSnapshot {
             accounting: "tcp://127.0.0.1:1".to_owned(),
             control: "tcp://127.0.0.1:2".to_owned(),
             messages: 3_600,

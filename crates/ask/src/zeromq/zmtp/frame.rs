@@ -5,7 +5,7 @@
 //! on) is a frame that begins with its name. Nothing is stored here, and the meaning of frames is
 //! up to the session.
 
-use super::{FRAME_MAX, Fault, Version};
+use super::{FRAME_MAX, ZmtpError, ZmtpVersion};
 
 /// The flag that another frame of the same message follows.
 pub const MORE: u8 = 1;
@@ -20,7 +20,7 @@ const LONG_OF_ONE: u8 = 0xff;
 
 /// The head of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct ZmtpFrameHead {
     pub flags: u8,
     /// The size of the head itself, in bytes.
     pub size: usize,
@@ -28,21 +28,23 @@ pub struct Head {
     pub length: u64,
 }
 
-impl Head {
+impl ZmtpFrameHead {
     /// Parses a head at the start of `bytes`. Returns `None` if more bytes are needed.
-    pub fn read(version: Version, bytes: &[u8]) -> Result<Option<Head>, Fault> {
+    pub fn read(version: ZmtpVersion, bytes: &[u8]) -> Result<Option<ZmtpFrameHead>, ZmtpError> {
         let head = match version {
-            Version::One => Head::of_one(bytes)?,
-            Version::Two | Version::Three => Head::of_two(version, bytes)?,
+            ZmtpVersion::One => ZmtpFrameHead::of_one(bytes)?,
+            ZmtpVersion::Two | ZmtpVersion::Three => ZmtpFrameHead::of_two(version, bytes)?,
         };
         match head {
-            Some(Head { length, .. }) if length > FRAME_MAX => Err(Fault::Length(length)),
+            Some(ZmtpFrameHead { length, .. }) if length > FRAME_MAX => {
+                Err(ZmtpError::Length(length))
+            }
             head => Ok(head),
         }
     }
 
     /// Parses a head of 1.0: the length includes the byte of flags, which follows it.
-    fn of_one(bytes: &[u8]) -> Result<Option<Head>, Fault> {
+    fn of_one(bytes: &[u8]) -> Result<Option<ZmtpFrameHead>, ZmtpError> {
         let (length, rest) = match bytes.split_first() {
             None => return Ok(None),
             Some((&LONG_OF_ONE, rest)) => match rest.split_first_chunk() {
@@ -51,25 +53,29 @@ impl Head {
             },
             Some((&length, rest)) => (u64::from(length), rest),
         };
-        let length = length.checked_sub(1).ok_or(Fault::Length(0))?;
+        let length = length.checked_sub(1).ok_or(ZmtpError::Length(0))?;
         let Some(&flags) = rest.first() else { return Ok(None) };
         if flags & !MORE != 0 {
-            return Err(Fault::Flags(flags));
+            return Err(ZmtpError::Flags(flags));
         }
-        Ok(Some(Head { flags, size: bytes.len() - rest.len() + 1, length }))
+        Ok(Some(ZmtpFrameHead { flags, size: bytes.len() - rest.len() + 1, length }))
     }
 
-    fn of_two(version: Version, bytes: &[u8]) -> Result<Option<Head>, Fault> {
+    fn of_two(version: ZmtpVersion, bytes: &[u8]) -> Result<Option<ZmtpFrameHead>, ZmtpError> {
         let Some((&flags, rest)) = bytes.split_first() else { return Ok(None) };
-        let known = if version == Version::Three { MORE | LONG | COMMAND } else { MORE | LONG };
+        let known = if version == ZmtpVersion::Three { MORE | LONG | COMMAND } else { MORE | LONG };
         if flags & !known != 0 || flags & (COMMAND | MORE) == COMMAND | MORE {
-            return Err(Fault::Flags(flags));
+            return Err(ZmtpError::Flags(flags));
         }
         if flags & LONG == 0 {
-            let head = |length: &u8| Head { flags, size: 2, length: u64::from(*length) };
+            let head = |length: &u8| ZmtpFrameHead { flags, size: 2, length: u64::from(*length) };
             return Ok(rest.first().map(head));
         }
-        let head = |length: &[u8; 8]| Head { flags, size: 9, length: u64::from_be_bytes(*length) };
+        let head = |length: &[u8; 8]| ZmtpFrameHead {
+            flags,
+            size: 9,
+            length: u64::from_be_bytes(*length),
+        };
         Ok(rest.first_chunk().map(head))
     }
 
@@ -107,12 +113,12 @@ fn frame_of_one(flags: u8, length: usize, out: &mut Vec<u8>) {
 }
 
 /// Writes a message of these parts for a peer of this version.
-pub fn message(version: Version, parts: &[&[u8]], out: &mut Vec<u8>) {
+pub fn message(version: ZmtpVersion, parts: &[&[u8]], out: &mut Vec<u8>) {
     for (index, part) in parts.iter().enumerate() {
         let flags = if index + 1 < parts.len() { MORE } else { 0 };
         match version {
-            Version::One => frame_of_one(flags, part.len(), out),
-            Version::Two | Version::Three => frame(flags, part.len(), out),
+            ZmtpVersion::One => frame_of_one(flags, part.len(), out),
+            ZmtpVersion::Two | ZmtpVersion::Three => frame(flags, part.len(), out),
         }
         out.extend(*part);
     }
@@ -120,8 +126,8 @@ pub fn message(version: Version, parts: &[&[u8]], out: &mut Vec<u8>) {
 
 /// Writes a subscription to topics with this prefix. Writes nothing for a peer of 1.0, which sends
 /// everything and reads nothing.
-pub fn subscription(version: Version, topic: &[u8], out: &mut Vec<u8>) {
-    if version != Version::One {
+pub fn subscription(version: ZmtpVersion, topic: &[u8], out: &mut Vec<u8>) {
+    if version != ZmtpVersion::One {
         message(version, &[&[&[1], topic].concat()], out);
     }
 }

@@ -11,28 +11,28 @@
 //! counterpart of this end; 1.0 does not state its type. Identities mean nothing between these
 //! types. Sources: rfc.zeromq.org/spec/13, 15 and 23.
 
-use super::{COMMAND_MAX, Event, Fault, Message, frame};
-use frame::{COMMAND, Head, MORE};
+use super::{COMMAND_MAX, ZmtpError, ZmtpEvent, ZmtpMessage, frame};
+use frame::{COMMAND, MORE, ZmtpFrameHead};
 use std::fmt;
 
 /// The first bytes that this end sends: in 1.0 the head of a frame of one byte, and its flags.
-pub const SIGNATURE: [u8; 10] = [FIRST, 0, 0, 0, 0, 0, 0, 0, 1, TENTH];
+pub const SIGNATURE: [u8; 10] = [SIGNATURE_FIRST, 0, 0, 0, 0, 0, 0, 0, 1, SIGNATURE_TENTH];
 /// The first and the tenth byte of a signature.
-const FIRST: u8 = 0xff;
-const TENTH: u8 = 0x7f;
+const SIGNATURE_FIRST: u8 = 0xff;
+const SIGNATURE_TENTH: u8 = 0x7f;
 /// The revision that this end sends.
 const REVISION: &[u8] = &[3];
 /// The rest of a 3.0 greeting: a minor version, the mechanism, and zeros.
-const REST: &[u8; 53] = b"\0NULL\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\
+const GREETING_REST: &[u8; 53] = b"\0NULL\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\
     \0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
-/// The position of the mechanism in [`REST`].
+/// The position of the mechanism in [`GREETING_REST`].
 const MECHANISM: std::ops::Range<usize> = 1..21;
 /// The maximum length of an identity in bytes. In 1.0 the length includes the flags.
 const IDENTITY_MAX: u64 = 255;
 
 /// The protocol version of a peer. Versions later than 3.0 speak 3.0 to this end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
+pub enum ZmtpVersion {
     /// ZeroMQ 2. Publishers send everything, since subscribers do not state what they want.
     One,
     /// ZeroMQ 3.2 and later 3.
@@ -41,67 +41,73 @@ pub enum Version {
     Three,
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for ZmtpVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Version::One => "1.0",
-            Version::Two => "2.0",
-            Version::Three => "3.0",
+            ZmtpVersion::One => "1.0",
+            ZmtpVersion::Two => "2.0",
+            ZmtpVersion::Three => "3.0",
         })
     }
 }
 
 /// The role of this end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum SocketRole {
     /// It sends messages to subscribers.
     Publisher,
     /// It subscribes and receives messages.
     Subscriber,
 }
 
-impl Role {
+impl SocketRole {
     /// Returns the socket types that the peer may have: their names, and their numbers in 2.0.
     fn fitting(self) -> ([&'static [u8]; 2], [u8; 2]) {
         match self {
-            Role::Publisher => ([b"SUB", b"XSUB"], [2, 10]),
-            Role::Subscriber => ([b"PUB", b"XPUB"], [1, 9]),
+            SocketRole::Publisher => ([b"SUB", b"XSUB"], [2, 10]),
+            SocketRole::Subscriber => ([b"PUB", b"XPUB"], [1, 9]),
         }
     }
 
     /// Returns what this end sends in 2.0: the number of its type, and an empty identity.
     fn numbered(self) -> &'static [u8] {
         match self {
-            Role::Publisher => &[1, 0, 0],
-            Role::Subscriber => &[2, 0, 0],
+            SocketRole::Publisher => &[1, 0, 0],
+            SocketRole::Subscriber => &[2, 0, 0],
         }
     }
 
     /// Returns what this end sends in 3.0: the READY command with its properties.
     fn ready(self) -> &'static [u8] {
         match self {
-            Role::Publisher => b"\x04\x26\x05READY\x0bSocket-Type\0\0\0\x03PUB\x08Identity\0\0\0\0",
-            Role::Subscriber => {
+            SocketRole::Publisher => {
+                b"\x04\x26\x05READY\x0bSocket-Type\0\0\0\x03PUB\x08Identity\0\0\0\0"
+            }
+            SocketRole::Subscriber => {
                 b"\x04\x26\x05READY\x0bSocket-Type\0\0\0\x03SUB\x08Identity\0\0\0\0"
             }
         }
     }
 
     /// Returns the meaning of a message that arrives at this end.
-    pub fn event(self, message: Message<'_>) -> Event<'_> {
+    pub fn event(self, message: ZmtpMessage<'_>) -> ZmtpEvent<'_> {
         match (self, message.part(0).split_first()) {
-            (Role::Subscriber, _) => Event::Message(message),
-            (Role::Publisher, Some((1, topic))) if message.count() == 1 => Event::Subscribe(topic),
-            (Role::Publisher, Some((0, topic))) if message.count() == 1 => Event::Cancel(topic),
+            (SocketRole::Subscriber, _) => ZmtpEvent::Message(message),
+            (SocketRole::Publisher, Some((1, topic))) if message.count() == 1 => {
+                ZmtpEvent::Subscribe(topic)
+            }
+            (SocketRole::Publisher, Some((0, topic))) if message.count() == 1 => {
+                ZmtpEvent::Cancel(topic)
+            }
             // A socket of type XSUB may send messages of its own, which are ignored here.
-            (Role::Publisher, _) => Event::Nothing,
+            (SocketRole::Publisher, _) => ZmtpEvent::Nothing,
         }
     }
 }
 
 /// The next step of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum HandshakeStep {
     /// The signature, or the identity of a peer of 1.0.
     Signature,
     Revision,
@@ -114,44 +120,58 @@ pub enum Step {
 }
 
 /// The result of a step.
-pub enum Met {
+pub enum HandshakeProgress {
     /// The bytes to send, and the next step.
-    Next(&'static [u8], Step),
+    Next(&'static [u8], HandshakeStep),
     /// The handshake is complete, in this version.
-    Over(Version),
+    Over(ZmtpVersion),
 }
 
-impl Step {
+impl HandshakeStep {
     /// Parses this step. Returns the number of bytes consumed, or `None` if more are needed. Errors
     /// are found as early as possible.
-    pub fn read(self, role: Role, bytes: &[u8]) -> Result<Option<(usize, Met)>, Fault> {
+    pub fn read(
+        self,
+        role: SocketRole,
+        bytes: &[u8],
+    ) -> Result<Option<(usize, HandshakeProgress)>, ZmtpError> {
         match self {
-            Step::Signature => signature(bytes),
-            Step::Revision => match bytes.first() {
+            HandshakeStep::Signature => signature(bytes),
+            HandshakeStep::Revision => match bytes.first() {
                 None => Ok(None),
-                Some(0) => Err(Fault::Version(0)),
-                Some(1..=2) => Ok(Some((1, Met::Next(role.numbered(), Step::Numbered)))),
-                Some(_) => Ok(Some((1, Met::Next(REST, Step::Rest)))),
-            },
-            Step::Numbered => numbered(role, bytes),
-            Step::Rest => {
-                if bytes.get(MECHANISM).is_some_and(|mechanism| mechanism != &REST[MECHANISM]) {
-                    return Err(Fault::Mechanism);
+                Some(0) => Err(ZmtpError::Version(0)),
+                Some(1..=2) => {
+                    Ok(Some((1, HandshakeProgress::Next(role.numbered(), HandshakeStep::Numbered))))
                 }
-                let whole = bytes.len() >= REST.len();
-                Ok(whole.then_some((REST.len(), Met::Next(role.ready(), Step::Ready))))
+                Some(_) => {
+                    Ok(Some((1, HandshakeProgress::Next(GREETING_REST, HandshakeStep::Rest))))
+                }
+            },
+            HandshakeStep::Numbered => numbered(role, bytes),
+            HandshakeStep::Rest => {
+                if bytes
+                    .get(MECHANISM)
+                    .is_some_and(|mechanism| mechanism != &GREETING_REST[MECHANISM])
+                {
+                    return Err(ZmtpError::Mechanism);
+                }
+                let whole = bytes.len() >= GREETING_REST.len();
+                Ok(whole.then_some((
+                    GREETING_REST.len(),
+                    HandshakeProgress::Next(role.ready(), HandshakeStep::Ready),
+                )))
             }
-            Step::Ready => ready(role, bytes),
+            HandshakeStep::Ready => ready(role, bytes),
         }
     }
 }
 
 /// Parses a signature. Its tenth byte is not a valid flags byte of a 1.0 identity.
-fn signature(bytes: &[u8]) -> Result<Option<(usize, Met)>, Fault> {
+fn signature(bytes: &[u8]) -> Result<Option<(usize, HandshakeProgress)>, ZmtpError> {
     match (bytes.first(), bytes.get(SIGNATURE.len() - 1)) {
-        (Some(&FIRST), None) | (None, _) => Ok(None),
-        (Some(&FIRST), Some(&TENTH)) => {
-            Ok(Some((SIGNATURE.len(), Met::Next(REVISION, Step::Revision))))
+        (Some(&SIGNATURE_FIRST), None) | (None, _) => Ok(None),
+        (Some(&SIGNATURE_FIRST), Some(&SIGNATURE_TENTH)) => {
+            Ok(Some((SIGNATURE.len(), HandshakeProgress::Next(REVISION, HandshakeStep::Revision))))
         }
         _ => identity(bytes),
     }
@@ -159,57 +179,60 @@ fn signature(bytes: &[u8]) -> Result<Option<(usize, Met)>, Fault> {
 
 /// Parses the identity that a peer of 1.0 sends first. Other protocols differ from it in the second
 /// byte.
-fn identity(bytes: &[u8]) -> Result<Option<(usize, Met)>, Fault> {
-    let head = Head::read(Version::One, bytes).map_err(|_| Fault::Signature)?;
+fn identity(bytes: &[u8]) -> Result<Option<(usize, HandshakeProgress)>, ZmtpError> {
+    let head = ZmtpFrameHead::read(ZmtpVersion::One, bytes).map_err(|_| ZmtpError::Signature)?;
     let Some(head) = head else { return Ok(None) };
     if head.flags & MORE != 0 || head.length > IDENTITY_MAX {
-        return Err(Fault::Signature);
+        return Err(ZmtpError::Signature);
     }
     let body = head.body(bytes);
-    Ok(body.map(|body| (head.size + body.len(), Met::Over(Version::One))))
+    Ok(body.map(|body| (head.size + body.len(), HandshakeProgress::Over(ZmtpVersion::One))))
 }
 
 /// Parses the socket type and the identity frame of 2.0.
-fn numbered(role: Role, bytes: &[u8]) -> Result<Option<(usize, Met)>, Fault> {
+fn numbered(
+    role: SocketRole,
+    bytes: &[u8],
+) -> Result<Option<(usize, HandshakeProgress)>, ZmtpError> {
     let Some((kind, rest)) = bytes.split_first() else { return Ok(None) };
     if !role.fitting().1.contains(kind) {
-        return Err(Fault::SocketType);
+        return Err(ZmtpError::SocketType);
     }
-    let Some(head) = Head::read(Version::Two, rest)? else { return Ok(None) };
+    let Some(head) = ZmtpFrameHead::read(ZmtpVersion::Two, rest)? else { return Ok(None) };
     if head.flags & MORE != 0 || head.length > IDENTITY_MAX {
-        return Err(Fault::Handshake);
+        return Err(ZmtpError::Handshake);
     }
     let body = head.body(rest);
-    Ok(body.map(|body| (1 + head.size + body.len(), Met::Over(Version::Two))))
+    Ok(body.map(|body| (1 + head.size + body.len(), HandshakeProgress::Over(ZmtpVersion::Two))))
 }
 
 /// Parses the command with the properties of a peer of 3.0.
-fn ready(role: Role, bytes: &[u8]) -> Result<Option<(usize, Met)>, Fault> {
-    let Some(head) = Head::read(Version::Three, bytes)? else { return Ok(None) };
+fn ready(role: SocketRole, bytes: &[u8]) -> Result<Option<(usize, HandshakeProgress)>, ZmtpError> {
+    let Some(head) = ZmtpFrameHead::read(ZmtpVersion::Three, bytes)? else { return Ok(None) };
     if head.flags & COMMAND == 0 || head.length > COMMAND_MAX as u64 {
-        return Err(Fault::Handshake);
+        return Err(ZmtpError::Handshake);
     }
     let Some(body) = head.body(bytes) else { return Ok(None) };
-    match frame::name(body).ok_or(Fault::Handshake)? {
+    match frame::name(body).ok_or(ZmtpError::Handshake)? {
         (b"READY", rest) => check(role, rest)?,
-        (b"ERROR", _) => return Err(Fault::Refused),
-        _ => return Err(Fault::Handshake),
+        (b"ERROR", _) => return Err(ZmtpError::Refused),
+        _ => return Err(ZmtpError::Handshake),
     }
-    Ok(Some((head.size + body.len(), Met::Over(Version::Three))))
+    Ok(Some((head.size + body.len(), HandshakeProgress::Over(ZmtpVersion::Three))))
 }
 
 /// Parses the peer's properties, and checks that its type is the counterpart of this end.
-fn check(role: Role, mut properties: &[u8]) -> Result<(), Fault> {
+fn check(role: SocketRole, mut properties: &[u8]) -> Result<(), ZmtpError> {
     let mut kind = None;
     while !properties.is_empty() {
-        let (name, value, rest) = property(properties).ok_or(Fault::Handshake)?;
+        let (name, value, rest) = property(properties).ok_or(ZmtpError::Handshake)?;
         if name.eq_ignore_ascii_case(b"Socket-Type") {
             kind = Some(value);
         }
         properties = rest;
     }
     let fits = kind.is_some_and(|kind| role.fitting().0.contains(&kind));
-    if fits { Ok(()) } else { Err(Fault::SocketType) }
+    if fits { Ok(()) } else { Err(ZmtpError::SocketType) }
 }
 
 /// Splits off one property: its name, its value and the rest.

@@ -5,9 +5,9 @@
 //! `limits` of the configuration. The file is accepted as a whole or not at all.
 
 use super::{pace, prefix, requests_saved};
-use crate::fault::{Fault, Place, quoted};
-use crate::settings::Line;
-use crate::settings::tags::{Numbers, RULES_MAX, TagRule};
+use crate::fault::{ConfigFault, TextPlace, quoted};
+use crate::settings::LineSettings;
+use crate::settings::tags::{RULES_MAX, RateNumbers, TagRule};
 
 /// Maximum number of faults that are collected before reading stops.
 const FAULTS_MAX: usize = 100;
@@ -16,12 +16,12 @@ const FAULTS_MAX: usize = 100;
 ///
 /// # Errors
 /// All faults of the file.
-pub fn add(line: &mut Line, bytes: &[u8]) -> Result<(), Vec<Fault>> {
+pub fn add(line: &mut LineSettings, bytes: &[u8]) -> Result<(), Vec<ConfigFault>> {
     let Some(refill) = line.limits_file.as_ref().map(|file| file.refill) else { return Ok(()) };
-    let at = |row: usize| Place { line: row, column: 1 };
+    let at = |row: usize| TextPlace { line: row, column: 1 };
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let row = 1 + bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
-        vec![Fault::new(at(row), "this is no UTF-8; a prefix of other bytes is not possible")]
+        vec![ConfigFault::new(at(row), "this is no UTF-8; a prefix of other bytes is not possible")]
     })?;
     let (mut rules, mut faults) = (line.written.clone(), Vec::new());
     for (row, text) in (1..).zip(text.lines()) {
@@ -43,7 +43,7 @@ pub fn add(line: &mut Line, bytes: &[u8]) -> Result<(), Vec<Fault>> {
                 },
             );
         let full = rules.len() > RULES_MAX;
-        faults.extend(added.err().map(|what| Fault::new(at(row), what)));
+        faults.extend(added.err().map(|what| ConfigFault::new(at(row), what)));
         if full && !faults.is_empty() || faults.len() >= FAULTS_MAX {
             break;
         }
@@ -55,7 +55,7 @@ pub fn add(line: &mut Line, bytes: &[u8]) -> Result<(), Vec<Fault>> {
     Ok(())
 }
 
-type Rule<'t> = (&'t str, Option<Numbers>);
+type Rule<'t> = (&'t str, Option<RateNumbers>);
 
 /// Parses a line into a prefix and its numbers; `None` for an exempt prefix.
 fn rule<'t>(words: &[&'t str], refill: super::Refill) -> Result<Rule<'t>, String> {
@@ -73,5 +73,5 @@ fn rule<'t>(words: &[&'t str], refill: super::Refill) -> Result<Rule<'t>, String
         Some(text) => requests_saved(text).map_err(|why| named("the burst", text, why))?,
         None => super::burst_of(pace),
     };
-    Ok((of, Some(Numbers { pace, burst, refill })))
+    Ok((of, Some(RateNumbers { pace, burst, refill })))
 }

@@ -6,19 +6,21 @@
 
 use super::super::proxy::duration;
 use super::super::{limits, tls};
-use crate::reader::{Read, Section, one_of, within};
-use crate::settings::otlp::{Collector, Endpoint, Figures, Protocol, Traces};
+use crate::reader::{Read, SectionReader, one_of, within};
+use crate::settings::otlp::{
+    CollectorSettings, OtlpEndpoint, OtlpMetricsSettings, OtlpProtocol, TracesSettings,
+};
 use evenkeel_core::units::Nanos;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// Reads the `traces` section.
-pub fn traces(section: &mut Section<'_, '_>) -> Traces {
+pub fn traces(section: &mut SectionReader<'_, '_>) -> TracesSettings {
     let part = |text: &str| {
         let number = text.parse::<f64>().map_err(|_| "not a number from 0 to 1".to_owned());
         within(number?, 0.0..=1.0)
     };
-    Traces {
+    TracesSettings {
         collector: collector(section),
         service: section.value("service", "evenkeel".to_owned(), named),
         attributes: section.values("attributes", |text| pair(text, "an attribute is key:value")),
@@ -30,10 +32,10 @@ pub fn traces(section: &mut Section<'_, '_>) -> Traces {
 }
 
 /// Reads `metrics.otlp`.
-pub fn figures(section: &mut Section<'_, '_>) -> Figures {
+pub fn figures(section: &mut SectionReader<'_, '_>) -> OtlpMetricsSettings {
     let range = Nanos::from_secs(1)..=Nanos::from_secs(3_600);
     let every = |text: &str| within(duration(text)?, range.clone());
-    Figures {
+    OtlpMetricsSettings {
         collector: collector(section),
         service: section.value("service", "evenkeel".to_owned(), named),
         attributes: section.values("attributes", |text| pair(text, "an attribute is key:value")),
@@ -41,11 +43,12 @@ pub fn figures(section: &mut Section<'_, '_>) -> Figures {
     }
 }
 
-fn collector(section: &mut Section<'_, '_>) -> Collector {
-    let protocol = |text: &str| one_of(text, &Protocol::WORDS);
-    let protocol = section.value("protocol", Protocol::Http, protocol);
-    let port = if protocol == Protocol::Grpc { 4317 } else { 4318 };
-    let default = Endpoint { tls: false, authority: format!("127.0.0.1:{port}"), path: "".into() };
+fn collector(section: &mut SectionReader<'_, '_>) -> CollectorSettings {
+    let protocol = |text: &str| one_of(text, &OtlpProtocol::WORDS);
+    let protocol = section.value("protocol", OtlpProtocol::Http, protocol);
+    let port = if protocol == OtlpProtocol::Grpc { 4317 } else { 4318 };
+    let default =
+        OtlpEndpoint { tls: false, authority: format!("127.0.0.1:{port}"), path: "".into() };
     let endpoint = section.value("endpoint", default, |text| endpoint(text, port));
     let compression = |text: &str| one_of(text, &[("none", "none"), ("gzip", "gzip")]);
     let header = |text: &str| {
@@ -61,7 +64,7 @@ fn collector(section: &mut Section<'_, '_>) -> Collector {
             Default::default()
         }
     };
-    Collector {
+    CollectorSettings {
         endpoint,
         protocol,
         headers: section.values("headers", header),
@@ -72,7 +75,7 @@ fn collector(section: &mut Section<'_, '_>) -> Collector {
 }
 
 /// Reads `http://host:port/path`. The defaults of port and path are those of the protocol.
-fn endpoint(text: &str, port: u16) -> Read<Endpoint> {
+fn endpoint(text: &str, port: u16) -> Read<OtlpEndpoint> {
     let wrong = || "write http://host:port or https://host:port".to_owned();
     let uri: http::Uri = text.parse().map_err(|_| wrong())?;
     let tls = match uri.scheme_str() {
@@ -86,7 +89,11 @@ fn endpoint(text: &str, port: u16) -> Read<Endpoint> {
     }
     let port = authority.port_u16().unwrap_or(port);
     let path = if uri.path() == "/" { "" } else { uri.path() };
-    Ok(Endpoint { tls, authority: format!("{}:{port}", authority.host()), path: path.to_owned() })
+    Ok(OtlpEndpoint {
+        tls,
+        authority: format!("{}:{port}", authority.host()),
+        path: path.to_owned(),
+    })
 }
 
 fn pair(text: &str, form: &str) -> Read<(String, String)> {
@@ -102,7 +109,7 @@ fn named(text: &str) -> Read<String> {
     if text.is_empty() { Err("write a name".to_owned()) } else { Ok(text.to_owned()) }
 }
 
-fn time(section: &mut Section<'_, '_>, key: &'static str, default: Nanos) -> Duration {
+fn time(section: &mut SectionReader<'_, '_>, key: &'static str, default: Nanos) -> Duration {
     let range = Nanos::from_millis(1)..=Nanos::from_secs(3_600);
     let nanos = section.value(key, default, |text| within(duration(text)?, range.clone()));
     Duration::from_nanos(nanos.0)

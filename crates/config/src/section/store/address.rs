@@ -4,13 +4,13 @@
 //! characters in a user or a password are percent-encoded. Host names are not resolved.
 
 use crate::reader::Read;
-use crate::settings::store::{End, Login, Server};
+use crate::settings::store::{StoreAddress, StoreLogin, StoreServer};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use std::borrow::Cow;
 
 /// Default port of a server.
-const PORT: u16 = 6379;
-const WRONG: &str = "write redis://127.0.0.1:6379, rediss://user:password@host:6379/0 or \
+const DEFAULT_PORT: u16 = 6379;
+const ADDRESS_ADVICE: &str = "write redis://127.0.0.1:6379, rediss://user:password@host:6379/0 or \
                      unix:///run/redis.sock";
 
 /// What [`escaped`] escapes; `***` stays as it is.
@@ -18,51 +18,52 @@ const ESCAPED: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'*');
 
 /// Reads an address.
-pub fn server(text: &str) -> Read<Server> {
+pub fn server(text: &str) -> Read<StoreServer> {
     let (scheme, rest) = text.split_once("://").unwrap_or(("redis", text));
     let tls = match scheme {
         "redis" => false,
         "rediss" => true,
         "unix" | "redis+unix" => return socket(rest),
-        _ => return Err(WRONG.to_owned()),
+        _ => return Err(ADDRESS_ADVICE.to_owned()),
     };
     let (rest, database) = match rest.split_once('/') {
         None | Some((_, "")) => (rest.trim_end_matches('/'), 0),
-        Some((rest, number)) => (rest, number.parse().map_err(|_| WRONG.to_owned())?),
+        Some((rest, number)) => (rest, number.parse().map_err(|_| ADDRESS_ADVICE.to_owned())?),
     };
     let (login, authority) = match rest.rsplit_once('@') {
         None => (None, rest),
         Some((login, authority)) => (Some(self::login(login)?), authority),
     };
-    let authority: http::uri::Authority = authority.parse().map_err(|_| WRONG.to_owned())?;
+    let authority: http::uri::Authority =
+        authority.parse().map_err(|_| ADDRESS_ADVICE.to_owned())?;
     let host = authority.host().trim_matches(['[', ']']);
     let port = match authority.port_u16() {
         Some(port) => port,
-        None if authority.host().len() == authority.as_str().len() => PORT,
+        None if authority.host().len() == authority.as_str().len() => DEFAULT_PORT,
         None => 0,
     };
     if host.is_empty() || port == 0 {
-        return Err(WRONG.to_owned());
+        return Err(ADDRESS_ADVICE.to_owned());
     }
-    Ok(Server { end: End::Tcp { host: host.to_owned(), port, tls }, login, database })
+    Ok(StoreServer { end: StoreAddress::Tcp { host: host.to_owned(), port, tls }, login, database })
 }
 
-fn socket(rest: &str) -> Read<Server> {
+fn socket(rest: &str) -> Read<StoreServer> {
     let (login, path) = match rest.rsplit_once('@') {
         Some((login, path)) if path.starts_with('/') => (Some(self::login(login)?), path),
         _ => (None, rest),
     };
     match path.starts_with('/') && path.len() > 1 {
-        true => Ok(Server { end: End::Unix(path.into()), login, database: 0 }),
-        false => Err(WRONG.to_owned()),
+        true => Ok(StoreServer { end: StoreAddress::Unix(path.into()), login, database: 0 }),
+        false => Err(ADDRESS_ADVICE.to_owned()),
     }
 }
 
 /// Reads `user:password` or `:password`. A password is required.
-fn login(text: &str) -> Read<Login> {
-    let (user, password) = text.split_once(':').ok_or_else(|| WRONG.to_owned())?;
+fn login(text: &str) -> Read<StoreLogin> {
+    let (user, password) = text.split_once(':').ok_or_else(|| ADDRESS_ADVICE.to_owned())?;
     let (user, password) = (plain(user)?, plain(password)?);
-    Ok(Login { user: (!user.is_empty()).then_some(user), password })
+    Ok(StoreLogin { user: (!user.is_empty()).then_some(user), password })
 }
 
 /// Decodes percent-encoded text.
@@ -82,14 +83,14 @@ pub fn escaped(text: &str) -> String {
 }
 
 /// Formats an address as [`server`] reads it, with `password` instead of the real one.
-pub fn shown(server: &Server, password: &str) -> String {
+pub fn shown(server: &StoreServer, password: &str) -> String {
     let login = server.login.as_ref().map_or(String::new(), |login| {
         let user = login.user.as_deref().map(escaped).unwrap_or_default();
         format!("{user}:{}@", escaped(password))
     });
     match &server.end {
-        End::Unix(path) => format!("unix://{login}{}", path.display()),
-        End::Tcp { tls, .. } => {
+        StoreAddress::Unix(path) => format!("unix://{login}{}", path.display()),
+        StoreAddress::Tcp { tls, .. } => {
             let scheme = if *tls { "rediss" } else { "redis" };
             let database = match server.database {
                 0 => String::new(),

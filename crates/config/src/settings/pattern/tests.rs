@@ -2,7 +2,7 @@ use super::*;
 use evenkeel_fuzz::fuzz;
 
 fn found(pattern: &str, text: &str) -> Option<Vec<String>> {
-    let pattern = Pattern::new(pattern).unwrap_or_else(|why| panic!("{pattern}: {why}"));
+    let pattern = NameRegex::new(pattern).unwrap_or_else(|why| panic!("{pattern}: {why}"));
     pattern.find(text).map(|parts| parts.into_iter().map(str::to_owned).collect())
 }
 
@@ -71,13 +71,13 @@ fn what_is_not_read_is_refused_and_never_taken_for_something_else() {
         ("((a{1000}){1000}){1000}", "exceeded size limit"),
         ("(?:(?:(?:){1000}){1000}){1000}", "exceeded size limit"),
     ] {
-        let why = Pattern::new(pattern).expect_err(pattern);
+        let why = NameRegex::new(pattern).expect_err(pattern);
         assert!(why.contains(told), "{pattern}: {why}");
     }
     let deep = format!("{}a{}", "(".repeat(51), ")".repeat(51));
-    assert!(Pattern::new(&deep).expect_err("deep").contains("too much nesting"));
-    assert!(Pattern::new(&"a".repeat(BYTES_MAX + 1)).is_err());
-    assert!(Pattern::new("(a{1000}){5}").is_ok());
+    assert!(NameRegex::new(&deep).expect_err("deep").contains("too much nesting"));
+    assert!(NameRegex::new(&"a".repeat(BYTES_MAX + 1)).is_err());
+    assert!(NameRegex::new("(a{1000}){5}").is_ok());
 }
 
 /// A backtracking engine would take exponential time for this pattern. Here every way is followed
@@ -93,7 +93,7 @@ fn fuzz_patterns() {
     fuzz().for_each(|bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
         let (pattern, name) = text.split_once('\n').unwrap_or((&text, "ratelimit.a_b.hits"));
-        if let Ok(pattern) = Pattern::new(pattern)
+        if let Ok(pattern) = NameRegex::new(pattern)
             && let Some(parts) = pattern.find(&name[..name.floor_char_boundary(200)])
         {
             assert_eq!(parts.len(), pattern.groups());

@@ -16,27 +16,27 @@
 use crate::units::{Nanos, Time};
 
 /// The longest wait that is not noticeable.
-const MOMENT: Nanos = Nanos::from_millis(2);
-/// The weighted mean of the request times may be this many times [`MOMENT`].
-const LONG: f64 = 4.0;
+const UNNOTICED_WAIT: Nanos = Nanos::from_millis(2);
+/// The weighted mean of the request times may be this many times [`UNNOTICED_WAIT`].
+const LONG_MEAN_RATIO: f64 = 4.0;
 /// The shortest period that is judged.
-const STRETCH: Nanos = Nanos::from_millis(100);
+const PERIOD_MIN: Nanos = Nanos::from_millis(100);
 /// The number of periods in a row that must show brief requests: a second. A client that sends long
 /// requests between brief ones, to have more of them in flight than is good for others, does not
 /// succeed.
-const FOR: u32 = 10;
+const PERIODS_FOR_MIN: u32 = 10;
 /// The number of periods in a row that must show the opposite: in a single one it may be Evenkeel
 /// itself that was stopped.
-const AGAINST: u32 = 2;
+const PERIODS_AGAINST_MIN: u32 = 2;
 /// The mean number of requests in flight that the requests that ended do not account for, up to
 /// which the requests are still brief.
-const STAY: f64 = 0.25;
+const STAYING_REQUESTS_MAX: f64 = 0.25;
 /// The number of requests for each processor that always have room. With more, no more gets done.
-const EACH: usize = 4;
+const ROOM_PER_PROCESSOR: usize = 4;
 
 /// Counts the requests that end, and the time they took.
 #[derive(Clone, Debug, Default)]
-pub struct Brief {
+pub struct BriefRequestDetector {
     since: Option<Time>,
     count: u32,
     /// The sum of the times of the requests that ended in this period, in seconds, and (`squares`)
@@ -51,15 +51,15 @@ pub struct Brief {
     /// Whether requests are brief, and the number of periods in a row that showed it (`spoken_for`)
     /// or the opposite (`against`). At least one of the two counts is zero.
     holds: bool,
-    spoken_for: u32,
-    against: u32,
+    periods_for: u32,
+    periods_against: u32,
 }
 
-impl Brief {
+impl BriefRequestDetector {
     /// The number of requests that may be in flight before this many processors, whatever times
     /// show; zero if requests are not brief.
     pub fn room(&self, processors: usize) -> usize {
-        if self.holds { EACH * processors } else { 0 }
+        if self.holds { ROOM_PER_PROCESSOR * processors } else { 0 }
     }
 
     /// Notes that `running` requests are in flight from now on.
@@ -77,25 +77,33 @@ impl Brief {
         self.sum += seconds;
         self.squares += seconds * seconds;
         let age = now.since(since);
-        if age < STRETCH {
+        if age < PERIOD_MIN {
             return false;
         }
         self.run(self.running, now);
-        let (moment, age) = (MOMENT.as_secs_f64(), age.as_secs_f64());
-        let few = f64::from(self.count) * moment < (EACH * processors) as f64 * age;
-        let some_stay = self.spent - self.sum > STAY * age;
-        let is_against = few || some_stay || self.squares > LONG * moment * self.sum;
+        let (moment, age) = (UNNOTICED_WAIT.as_secs_f64(), age.as_secs_f64());
+        let few = f64::from(self.count) * moment < (ROOM_PER_PROCESSOR * processors) as f64 * age;
+        let some_stay = self.spent - self.sum > STAYING_REQUESTS_MAX * age;
+        let is_against = few || some_stay || self.squares > LONG_MEAN_RATIO * moment * self.sum;
         let (spoken_for, against) = match is_against {
-            true => (0, self.against.saturating_add(1)),
-            false => (self.spoken_for.saturating_add(1), 0),
+            true => (0, self.periods_against.saturating_add(1)),
+            false => (self.periods_for.saturating_add(1), 0),
         };
         let holds = match self.holds {
-            true => !some_stay && against < AGAINST,
-            false => spoken_for >= FOR,
+            true => !some_stay && against < PERIODS_AGAINST_MIN,
+            false => spoken_for >= PERIODS_FOR_MIN,
         };
-        let Brief { running, last, .. } = *self;
+        let BriefRequestDetector { running, last, .. } = *self;
         let since = Some(now);
-        *self = Brief { since, running, last, holds, spoken_for, against, ..Brief::default() };
+        *self = BriefRequestDetector {
+            since,
+            running,
+            last,
+            holds,
+            periods_for: spoken_for,
+            periods_against: against,
+            ..BriefRequestDetector::default()
+        };
         true
     }
 }
@@ -109,7 +117,7 @@ mod tests {
     /// The room after `count` requests, one every `apart` microseconds, that take `times`
     /// (microseconds) in turn.
     fn after(count: u64, apart: u64, times: &[u64]) -> usize {
-        let mut brief = Brief::default();
+        let mut brief = BriefRequestDetector::default();
         for number in 0..=count {
             let took = times[number as usize % times.len()];
             brief.note(Nanos(took * US), 2, Time(1 + number * apart * US));
@@ -137,7 +145,7 @@ mod tests {
 
     #[test]
     fn who_stays_is_in_the_way_before_it_ends() {
-        let mut brief = Brief::default();
+        let mut brief = BriefRequestDetector::default();
         let mut stretch = |from_ms: u64, beside: usize| {
             for number in 0..=2_000 {
                 let now = Time(from_ms * 1_000 * US + number * 50 * US);
@@ -155,7 +163,7 @@ mod tests {
 
     #[test]
     fn who_stands_still_once_says_nothing() {
-        let mut brief = Brief::default();
+        let mut brief = BriefRequestDetector::default();
         let mut stretch = |from_ms: u64, took: u64| {
             for number in 0..=2_000 {
                 brief.note(Nanos(took * US), 2, Time(from_ms * 1_000 * US + number * 50 * US));

@@ -6,17 +6,17 @@
 //! see `concurrency`.
 
 /// The number of standard deviations that a difference must have. One verdict in ten is wrong.
-const SURE: f64 = 1.3;
+const SURE_DEVIATIONS: f64 = 1.3;
 /// The same if request times point the same way. One verdict in six is wrong.
-const LIKELY: f64 = 1.0;
+const LIKELY_DEVIATIONS: f64 = 1.0;
 /// The factor by which earlier evidence fades with each new pair of windows.
-const FADE: f64 = 0.97;
+const EVIDENCE_FADE_FACTOR: f64 = 0.97;
 /// More in flight is worth it from this part of the largest possible gain on.
-const WORTH: f64 = 0.35;
+const WORTHWHILE_GAIN_PART: f64 = 0.35;
 
 /// The measurements of one window.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Seen {
+pub(super) struct WindowSample {
     /// The limit: the most requests that were in flight.
     pub limit: usize,
     /// The work completed per second.
@@ -25,23 +25,23 @@ pub(super) struct Seen {
     pub count: u32,
 }
 
-impl Seen {
+impl WindowSample {
     /// This window and another one at the same limit, taken together.
-    pub fn with(self, other: Seen) -> Seen {
+    pub fn with(self, other: WindowSample) -> WindowSample {
         let (a, b) = (f64::from(self.count), f64::from(other.count));
         let rate = (a + b) / (a / self.rate.max(1e-9) + b / other.rate.max(1e-9)).max(1e-9);
-        Seen { rate, count: self.count.saturating_add(other.count), ..self }
+        WindowSample { rate, count: self.count.saturating_add(other.count), ..self }
     }
 
     /// The limit as a multiple of that of `other`.
-    pub fn growth(&self, other: &Seen) -> f64 {
+    pub fn growth(&self, other: &WindowSample) -> f64 {
         self.limit as f64 / other.limit.max(1) as f64
     }
 
     /// Whether this can be the window after `last`. The rate must not fall by more than a third,
     /// nor rise by more than a half, beyond what the change of the limit accounts for; chance adds
     /// a little to both. Otherwise the backend, or its work, has changed.
-    pub fn can_follow(&self, last: &Seen) -> bool {
+    pub fn can_follow(&self, last: &WindowSample) -> bool {
         let growth = self.growth(last);
         let rate = self.rate / last.rate.max(1e-9);
         let (least, most) = (growth.min(1.0), growth.max(1.0));
@@ -52,16 +52,16 @@ impl Seen {
 
     /// Whether the rate is surely above (`Some(true)`) or below (`Some(false)`) `part` times that
     /// of `other`. `None`: undecided.
-    pub fn surely_above(&self, part: f64, other: &Seen) -> Option<bool> {
-        self.above(part, other, SURE)
+    pub fn surely_above(&self, part: f64, other: &WindowSample) -> Option<bool> {
+        self.above(part, other, SURE_DEVIATIONS)
     }
 
     /// The same with less confidence, for cases in which other evidence agrees.
-    pub fn likely_above(&self, part: f64, other: &Seen) -> Option<bool> {
-        self.above(part, other, LIKELY)
+    pub fn likely_above(&self, part: f64, other: &WindowSample) -> Option<bool> {
+        self.above(part, other, LIKELY_DEVIATIONS)
     }
 
-    fn above(&self, part: f64, other: &Seen, spreads: f64) -> Option<bool> {
+    fn above(&self, part: f64, other: &WindowSample, spreads: f64) -> Option<bool> {
         let above = self.rate / other.rate.max(1e-9) - part;
         let chance = part * part * (1.0 / f64::from(self.count) + 1.0 / f64::from(other.count));
         (above * above > spreads * spreads * chance).then_some(above > 0.0)
@@ -79,7 +79,7 @@ pub(super) struct Evidence {
 
 /// Whether it is worth it to have more in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum GainVerdict {
     /// Nearly in proportion more is completed.
     Much,
     /// Worth it.
@@ -90,20 +90,20 @@ pub(super) enum Verdict {
 
 impl Evidence {
     /// Adds a pair of windows. Returns the verdict, as soon as there is one.
-    pub fn weigh(&mut self, low: &Seen, high: &Seen) -> Option<Verdict> {
+    pub fn weigh(&mut self, low: &WindowSample, high: &WindowSample) -> Option<GainVerdict> {
         let part = |a: f64, b: f64| 2.0 * (b - a) / (a + b).max(1e-9);
         let full = part(low.limit as f64, high.limit as f64);
         let weight = 1.0 / (1.0 / f64::from(low.count) + 1.0 / f64::from(high.count));
-        self.gains = FADE * self.gains + weight * part(low.rate, high.rate);
-        self.weight = FADE * self.weight + weight;
-        let above = self.gains / self.weight - WORTH * full;
-        if above * above * self.weight < SURE * SURE {
+        self.gains = EVIDENCE_FADE_FACTOR * self.gains + weight * part(low.rate, high.rate);
+        self.weight = EVIDENCE_FADE_FACTOR * self.weight + weight;
+        let above = self.gains / self.weight - WORTHWHILE_GAIN_PART * full;
+        if above * above * self.weight < SURE_DEVIATIONS * SURE_DEVIATIONS {
             return None;
         }
         Some(match above {
-            _ if above < 0.0 => Verdict::Nothing,
-            _ if above < 0.25 * full => Verdict::Some,
-            _ => Verdict::Much,
+            _ if above < 0.0 => GainVerdict::Nothing,
+            _ if above < 0.25 * full => GainVerdict::Some,
+            _ => GainVerdict::Much,
         })
     }
 }
@@ -112,16 +112,16 @@ impl Evidence {
 mod tests {
     use super::*;
 
-    fn seen(limit: usize, rate: f64, count: u32) -> Seen {
-        Seen { limit, rate, count }
+    fn seen(limit: usize, rate: f64, count: u32) -> WindowSample {
+        WindowSample { limit, rate, count }
     }
 
     #[test]
     fn many_requests_settle_at_once_what_few_leave_open() {
         let (low, high) = (seen(8, 100.0, 1_000), seen(12, 150.0, 1_500));
-        assert_eq!(Evidence::default().weigh(&low, &high), Some(Verdict::Much));
+        assert_eq!(Evidence::default().weigh(&low, &high), Some(GainVerdict::Much));
         let flat = seen(12, 101.0, 1_010);
-        assert_eq!(Evidence::default().weigh(&low, &flat), Some(Verdict::Nothing));
+        assert_eq!(Evidence::default().weigh(&low, &flat), Some(GainVerdict::Nothing));
         let (low, flat) = (seen(8, 10.0, 10), seen(12, 10.0, 10));
         let mut evidence = Evidence::default();
         let pairs = (1..100).find(|_| evidence.weigh(&low, &flat).is_some());

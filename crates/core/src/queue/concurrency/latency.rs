@@ -11,32 +11,32 @@ use alloc::boxed::Box;
 
 /// The number of routes with a histogram. A route that finds its slot taken counts in the total
 /// only.
-const ROUTES: usize = 64;
+const ROUTE_HISTOGRAMS_MAX: usize = 64;
 /// The number of buckets for each doubling, as a power of two.
-const FINE: u32 = 3;
+const BUCKETS_PER_DOUBLING_LOG2: u32 = 3;
 /// The shortest time that is distinguished, as a power of two: 2^10 ns, about a microsecond.
-const LEAST: u32 = 10;
+const TIME_MIN_LOG2_NANOS: u32 = 10;
 /// The number of buckets: they reach up to 2^42 ns, more than an hour.
-const BUCKETS: usize = 32 << FINE;
+const BUCKETS: usize = 32 << BUCKETS_PER_DOUBLING_LOG2;
 /// The percentile: one request in this many is quicker.
-const QUICKER: u32 = 5;
+const PERCENTILE_DIVISOR: u32 = 5;
 /// The number of requests below which a route shows nothing.
-const ENOUGH: u32 = 8;
+const ROUTE_REQUESTS_MIN: u32 = 8;
 /// The weight of the usual percentile against a new one.
-const MEMORY: f64 = 7.0;
+const USUAL_WEIGHT_MAX: f64 = 7.0;
 
 /// The variance of a time within its bucket, as a part of its square.
 const BUCKET_SPREAD: f64 = 0.125 * 0.125 / 12.0;
 /// The number of requests from which on the mean of a route is compared with an earlier one, if the
 /// variance of the earlier one is known.
-const GLIMPSE: u32 = 4;
+const EARLY_MEAN_REQUESTS_MIN: u32 = 4;
 /// The number of standard deviations by which a route must be slower to be surely so. The
 /// comparison is repeated with each request.
-const SURE: f64 = 1.5;
+const SLOWER_DEVIATIONS: f64 = 1.5;
 
 /// The histogram of one route, or of all.
 #[derive(Clone, Debug)]
-struct Times {
+struct RouteTimes {
     route: Option<RouteHash>,
     count: u32,
     buckets: [u32; BUCKETS],
@@ -45,7 +45,8 @@ struct Times {
     /// The work that a request counts as in `work`: the usual percentile when `learn_anew` was last
     /// called.
     weight: f64,
-    /// The number of windows that `usual` was learned from, at most one more than [`MEMORY`].
+    /// The number of windows that `usual` was learned from, at most one more than
+    /// [`USUAL_WEIGHT_MAX`].
     learned: f64,
     /// The mean that later windows are compared with while they run.
     before: Option<Mean>,
@@ -67,12 +68,12 @@ impl Mean {
         let spread = self.spread.max(other.spread);
         let chance = ratio * ratio * spread * (1.0 / self.count + 1.0 / other.count);
         let beyond = ratio - times;
-        beyond > 0.0 && beyond * beyond > SURE * SURE * chance
+        beyond > 0.0 && beyond * beyond > SLOWER_DEVIATIONS * SLOWER_DEVIATIONS * chance
     }
 }
 
-impl Times {
-    const NONE: Times = Times {
+impl RouteTimes {
+    const NONE: RouteTimes = RouteTimes {
         route: None,
         count: 0,
         buckets: [0; BUCKETS],
@@ -88,12 +89,12 @@ impl Times {
     }
 
     /// The 20th percentile of the recorded times, in nanoseconds; `None` with fewer than
-    /// [`ENOUGH`].
+    /// [`ROUTE_REQUESTS_MIN`].
     fn quick(&self) -> Option<f64> {
-        if self.count < ENOUGH {
+        if self.count < ROUTE_REQUESTS_MIN {
             return None;
         }
-        let mut left = self.count.div_ceil(QUICKER);
+        let mut left = self.count.div_ceil(PERCENTILE_DIVISOR);
         for (bucket, count) in self.buckets.iter().enumerate() {
             if *count >= left {
                 let part = f64::from(left) / f64::from(*count);
@@ -134,29 +135,29 @@ impl Times {
 
 /// The times of the requests since the last `clear`, and the usual ones.
 #[derive(Clone, Debug)]
-pub(super) struct Latency {
-    routes: Box<[Times]>,
-    all: Box<Times>,
+pub(super) struct RouteLatencies {
+    routes: Box<[RouteTimes]>,
+    all: Box<RouteTimes>,
 }
 
-impl Latency {
+impl RouteLatencies {
     /// No recorded times, and no usual ones.
-    pub fn new() -> Latency {
-        let routes = (0..ROUTES).map(|_| Times::NONE).collect();
-        Latency { routes, all: Box::new(Times::NONE) }
+    pub fn new() -> RouteLatencies {
+        let routes = (0..ROUTE_HISTOGRAMS_MAX).map(|_| RouteTimes::NONE).collect();
+        RouteLatencies { routes, all: Box::new(RouteTimes::NONE) }
     }
 
     /// Records that a request on `route` took `elapsed`.
     pub fn note(&mut self, route: RouteHash, elapsed: Nanos) {
         let bucket = bucket(elapsed);
         self.all.note(bucket);
-        let place = &mut self.routes[(route.bits() % ROUTES as u64) as usize];
+        let place = &mut self.routes[(route.bits() % ROUTE_HISTOGRAMS_MAX as u64) as usize];
         if place.route != Some(route) {
             if place.count > 0 {
                 return;
             }
             // No request of the other route was recorded since the last `clear`.
-            *place = Times { route: Some(route), ..Times::NONE };
+            *place = RouteTimes { route: Some(route), ..RouteTimes::NONE };
         }
         place.note(bucket);
     }
@@ -170,9 +171,9 @@ impl Latency {
     /// known. If the known routes have less than half of the requests, the total is compared
     /// instead.
     pub fn ratio(&self) -> f64 {
-        let known = |times: &&Times| times.usual > 0.0 && times.count >= ENOUGH;
+        let known = |times: &&RouteTimes| times.usual > 0.0 && times.count >= ROUTE_REQUESTS_MIN;
         let seen: u32 = self.routes.iter().filter(known).map(|times| times.count).sum();
-        let sum = |over: &[Times]| {
+        let sum = |over: &[RouteTimes]| {
             let both = over.iter().filter(known).filter_map(|times| {
                 let count = f64::from(times.count);
                 Some((count * times.quick()?, count * times.usual))
@@ -184,10 +185,11 @@ impl Latency {
         if few { sum(core::slice::from_ref(&self.all)) } else { sum(&self.routes) }
     }
 
-    /// Makes the present means those that [`Latency::is_slower`] compares later windows with.
-    pub fn compare_with(&mut self) {
+    /// Makes the present means those that [`RouteLatencies::is_slower`] compares later windows
+    /// with.
+    pub fn set_baseline(&mut self) {
         for times in &mut self.routes {
-            times.before = times.mean(ENOUGH).or(times.before);
+            times.before = times.mean(ROUTE_REQUESTS_MIN).or(times.before);
         }
     }
 
@@ -197,7 +199,9 @@ impl Latency {
     pub fn is_slower(&self, times: f64) -> bool {
         let (mut sure, mut all) = (0.0, 0.0);
         for route in self.routes.iter().filter(|route| route.count > 0) {
-            let Some((before, now)) = route.before.zip(route.mean(GLIMPSE)) else { continue };
+            let Some((before, now)) = route.before.zip(route.mean(EARLY_MEAN_REQUESTS_MIN)) else {
+                continue;
+            };
             let work = f64::from(route.count) * before.nanos;
             all += work;
             if now.is_surely(times, &before) {
@@ -210,7 +214,7 @@ impl Latency {
     /// Blends the present times into the usual ones.
     pub fn learn(&mut self) {
         self.each(|times, quick| {
-            let learned = times.learned.min(MEMORY);
+            let learned = times.learned.min(USUAL_WEIGHT_MAX);
             times.usual = (learned * times.usual + quick) / (learned + 1.0);
             times.learned = learned + 1.0;
         });
@@ -237,7 +241,7 @@ impl Latency {
         });
     }
 
-    fn each(&mut self, change: impl Fn(&mut Times, f64)) {
+    fn each(&mut self, change: impl Fn(&mut RouteTimes, f64)) {
         for times in self.routes.iter_mut().chain([&mut *self.all]) {
             if let Some(quick) = times.quick() {
                 change(times, quick);
@@ -257,29 +261,32 @@ impl Latency {
 
     /// Begins a new period.
     pub fn clear(&mut self) {
-        self.routes.iter_mut().for_each(Times::clear);
+        self.routes.iter_mut().for_each(RouteTimes::clear);
         self.all.clear();
     }
 }
 
 fn bucket(elapsed: Nanos) -> usize {
-    let time = elapsed.0.max(1 << LEAST);
+    let time = elapsed.0.max(1 << TIME_MIN_LOG2_NANOS);
     let doublings = time.ilog2();
-    let fine = (time >> (doublings - FINE)) as usize & ((1 << FINE) - 1);
-    ((((doublings - LEAST) << FINE) as usize) + fine).min(BUCKETS - 1)
+    let fine = (time >> (doublings - BUCKETS_PER_DOUBLING_LOG2)) as usize
+        & ((1 << BUCKETS_PER_DOUBLING_LOG2) - 1);
+    ((((doublings - TIME_MIN_LOG2_NANOS) << BUCKETS_PER_DOUBLING_LOG2) as usize) + fine)
+        .min(BUCKETS - 1)
 }
 
 /// The lower bound of a bucket, in nanoseconds.
 fn bound(bucket: usize) -> f64 {
-    let (doublings, fine) = (bucket >> FINE, bucket & ((1 << FINE) - 1));
-    let eighths = (1_u64 << LEAST << doublings) / (1 << FINE);
-    (((1 << FINE) + fine as u64) * eighths) as f64
+    let (doublings, fine) =
+        (bucket >> BUCKETS_PER_DOUBLING_LOG2, bucket & ((1 << BUCKETS_PER_DOUBLING_LOG2) - 1));
+    let eighths = (1_u64 << TIME_MIN_LOG2_NANOS << doublings) / (1 << BUCKETS_PER_DOUBLING_LOG2);
+    (((1 << BUCKETS_PER_DOUBLING_LOG2) + fine as u64) * eighths) as f64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::Seed;
+    use crate::key::KeySeed;
 
     #[test]
     fn a_time_lies_in_its_bucket() {
@@ -295,10 +302,10 @@ mod tests {
 
     #[test]
     fn a_fifth_is_quicker() {
-        let route = RouteHash::of(&Seed([1; 16]), "GET", "/");
-        let mut latency = Latency::new();
+        let route = RouteHash::of(&KeySeed([1; 16]), "GET", "/");
+        let mut latency = RouteLatencies::new();
         (1..=1_000).for_each(|ms| latency.note(route, Nanos::from_millis(ms)));
-        let quick = latency.routes.iter().find_map(Times::quick).expect("known");
+        let quick = latency.routes.iter().find_map(RouteTimes::quick).expect("known");
         assert!((quick / 200e6 - 1.0).abs() < 0.02, "{quick}");
         latency.take_as_usual();
         latency.clear();

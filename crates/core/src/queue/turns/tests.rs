@@ -46,7 +46,7 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let mut turns = Turns::new(Order::Start, 10);
+        let mut turns = Turns::new(TurnOrder::Start, 10);
         // Something is always in service, so that no member is forgotten.
         turns.serve(OTHER, Cost(1), Weight::ONE, None);
         World { turns, id: 0 }
@@ -54,8 +54,12 @@ impl World {
 
     fn ask(&mut self, cost: u64) {
         self.id += 1;
-        let head =
-            Head { is_known: true, estimate: Cost(cost), id: Id(self.id), weight: Weight::ONE };
+        let head = HeadRequest {
+            is_known: true,
+            estimate: Cost(cost),
+            id: RequestId(self.id),
+            weight: Weight::ONE,
+        };
         self.turns.set_head(X, Some(head));
         self.turns.serve(X, Cost(cost), Weight::ONE, None);
     }
@@ -79,7 +83,7 @@ proptest! {
         let (mut meant, mut extra, mut now) = (Vec::new(), Vec::new(), 0);
         for event in events {
             match event {
-                Event::Pass(length) => now += Tag::from(length) * PER_UNIT,
+                Event::Pass(length) => now += Tag::from(length) * TAG_UNITS_PER_NANO,
                 Event::Ask(cost) => {
                     with.ask(cost);
                     without.ask(cost);
@@ -91,7 +95,7 @@ proptest! {
                 }
                 Event::Peep(cost) => {
                     let (estimate, weight) = (Cost(cost), Weight::ONE);
-                    let head = Head { is_known: true, estimate, id: Id(0), weight };
+                    let head = HeadRequest { is_known: true, estimate, id: RequestId(0), weight };
                     with.turns.set_head(X, Some(head));
                     with.turns.set_head(X, None);
                 }
@@ -121,12 +125,15 @@ fn what_was_estimated_too_high_is_given_back() {
     let mut world = World::new();
     world.ask(100);
     world.turns.settle(X, Cost(100), Weight::ONE, Cost(30));
-    assert_eq!(world.turns.members.get(&X).map(|member| member.finish), Some(30 * PER_UNIT));
+    assert_eq!(
+        world.turns.members.get(&X).map(|member| member.finish),
+        Some(30 * TAG_UNITS_PER_NANO)
+    );
 }
 
 #[test]
 fn only_so_many_who_have_gone_are_remembered() {
-    let mut turns = Turns::new(Order::Start, 10);
+    let mut turns = Turns::new(TurnOrder::Start, 10);
     turns.serve(u64::MAX, Cost(1), Weight::ONE, None);
     for key in 0..1_000 {
         turns.serve(key, Cost(1_000 + key), Weight::ONE, None);

@@ -4,38 +4,38 @@
 //! and a "month" of 30 days begins anywhere. Calendar months are in UTC. Leap seconds and other
 //! time zones are not supported.
 
-use super::Window;
+use super::CounterWindow;
 use crate::units::Time;
 
-const DAY: u64 = 86_400;
+const DAY_SECS: u64 = 86_400;
 
 /// The length of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Length {
+pub enum WindowLength {
     /// A number of seconds, at least 1: blocks aligned to the epoch.
     Seconds(u32),
     /// A number of calendar months, at least 1: blocks counted from January 1970.
     Months(u32),
 }
 
-impl Length {
+impl WindowLength {
     /// The window that contains `now`.
     #[must_use]
-    pub fn window(self, now: Time) -> Window {
+    pub fn window(self, now: Time) -> CounterWindow {
         let (begin, end) = match self {
-            Length::Seconds(seconds) => {
+            WindowLength::Seconds(seconds) => {
                 let seconds = u64::from(seconds.max(1));
                 let begin = now.second() / seconds * seconds;
                 (begin, begin + seconds)
             }
-            Length::Months(months) => {
+            WindowLength::Months(months) => {
                 let months = u64::from(months.max(1));
-                let block = month_of(now.second() / DAY) / months * months;
-                (first_day(block) * DAY, first_day(block + months) * DAY)
+                let block = month_of(now.second() / DAY_SECS) / months * months;
+                (first_day(block) * DAY_SECS, first_day(block + months) * DAY_SECS)
             }
         };
         let whole = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-        Window { end: whole(end), seconds: whole(end - begin) }
+        CounterWindow { end: whole(end), seconds: whole(end - begin) }
     }
 }
 
@@ -68,32 +68,32 @@ mod tests {
     use super::*;
     use crate::units::SECOND;
 
-    fn window(length: Length, at: u64) -> (u64, u64) {
+    fn window(length: WindowLength, at: u64) -> (u64, u64) {
         let window = length.window(Time(at * SECOND));
         (u64::from(window.end) - u64::from(window.seconds), window.end.into())
     }
 
     #[test]
     fn blocks_of_seconds_are_aligned_to_the_epoch() {
-        assert_eq!(window(Length::Seconds(60), 2222), (2220, 2280));
-        assert_eq!(window(Length::Seconds(1), 2222), (2222, 2223));
+        assert_eq!(window(WindowLength::Seconds(60), 2222), (2220, 2280));
+        assert_eq!(window(WindowLength::Seconds(1), 2222), (2222, 2223));
         // A Thursday, as the epoch was.
-        assert_eq!(window(Length::Seconds(604_800), 1_795_204_800).0 / DAY % 7, 0);
+        assert_eq!(window(WindowLength::Seconds(604_800), 1_795_204_800).0 / DAY_SECS % 7, 0);
     }
 
     #[test]
     fn months_are_those_of_the_calendar() {
         for (at, begin, end) in [
-            (0, 0, 31 * DAY),
+            (0, 0, 31 * DAY_SECS),
             (951_782_400, 949_363_200, 951_868_800),
             (1_709_164_800, 1_706_745_600, 1_709_251_200),
             (1_795_204_800, 1_793_491_200, 1_796_083_200),
             (1_798_761_599, 1_796_083_200, 1_798_761_600),
             (1_798_761_600, 1_798_761_600, 1_801_440_000),
         ] {
-            assert_eq!(window(Length::Months(1), at), (begin, end), "{at}");
+            assert_eq!(window(WindowLength::Months(1), at), (begin, end), "{at}");
         }
-        assert_eq!(window(Length::Months(12), 1_795_204_800), (1_767_225_600, 1_798_761_600));
+        assert_eq!(window(WindowLength::Months(12), 1_795_204_800), (1_767_225_600, 1_798_761_600));
     }
 
     #[test]

@@ -3,27 +3,27 @@
 
 use super::*;
 use crate::domains::tests::{MS, at, domain, h, k};
-use crate::domains::{Domain, Heard};
-use evenkeel_config::settings::gatekeeper::Remote;
+use crate::domains::{MasterDomain, RecordOutcome};
+use evenkeel_config::settings::gatekeeper::MasterAddress;
 use evenkeel_core::bucket::Algorithm;
 use std::collections::VecDeque;
 
 const FIVE: Nanos = Nanos::from_secs(5);
 
-fn keeper_of(settings: &settings::Gatekeeper) -> Arc<Gatekeeper> {
+fn keeper_of(settings: &settings::GatekeeperSettings) -> Arc<GatekeeperEngine> {
     let clock = Clock::start();
     let watch = Arc::new(Watch::new(clock.now()));
-    Gatekeeper::new(settings, Seed([7; 16]), clock, &watch)
+    GatekeeperEngine::new(settings, KeySeed([7; 16]), clock, &watch)
 }
 
-fn settings() -> settings::Gatekeeper {
-    let master = Remote { host: "localhost".to_owned(), port: 1 };
-    settings::Gatekeeper {
+fn settings() -> settings::GatekeeperSettings {
+    let master = MasterAddress { host: "localhost".to_owned(), port: 1 };
+    settings::GatekeeperSettings {
         control: master.next(),
         master,
-        when: When::default(),
+        when: LimitCondition::default(),
         domain: "d".to_owned(),
-        identifier: vec![Part::Ip { v4: 32, v6: 64 }],
+        identifier: vec![KeyPart::Ip { v4: 32, v6: 64 }],
         max_delay: FIVE,
         held_max: 100,
         keys_max: 1_000,
@@ -34,14 +34,14 @@ fn settings() -> settings::Gatekeeper {
 
 /// A message on the way.
 enum Mail {
-    Told(Note),
+    Told(RequestReport),
     Order(Box<[u8]>, Time),
 }
 
 /// A master, its gatekeepers, and the messages between them in the order of arrival.
 struct Cluster {
-    master: Option<Domain>,
-    keepers: Vec<Arc<Gatekeeper>>,
+    master: Option<MasterDomain>,
+    keepers: Vec<Arc<GatekeeperEngine>>,
     latency: Nanos,
     mail: VecDeque<(Time, usize, Mail)>,
     messages: usize,
@@ -69,7 +69,7 @@ impl Cluster {
         loop {
             for (index, keeper) in self.keepers.iter().enumerate() {
                 for note in keeper.outbox.take() {
-                    keeper.outbox.sent(std::slice::from_ref(&note));
+                    keeper.outbox.release(std::slice::from_ref(&note));
                     self.messages += 1;
                     let arrives = note.came.plus(self.latency);
                     self.mail.push_back((arrives, index, Mail::Told(note)));
@@ -88,14 +88,14 @@ impl Cluster {
         }
     }
 
-    fn hear(&mut self, note: &Note, now: Time) {
+    fn hear(&mut self, note: &RequestReport, now: Time) {
         let at = match note.status {
-            Status::Accepted => note.came,
-            Status::Delayed(until) => until,
-            Status::Rejected => return,
+            ReportedStatus::Accepted => note.came,
+            ReportedStatus::Delayed(until) => until,
+            ReportedStatus::Rejected => return,
         };
         let Some(master) = &self.master else { return };
-        if let Heard::Until(until) = master.hear(&note.identifier, at, now) {
+        if let RecordOutcome::Until(until) = master.record_request(&note.identifier, at, now) {
             for index in 0..self.keepers.len() {
                 let order = Mail::Order(note.identifier.clone(), until);
                 self.mail.push_back((now.plus(self.latency), index, order));
@@ -315,7 +315,7 @@ fn s18_s19_two_gatekeepers_of_one_domain() {
 
 #[test]
 fn places_are_bounded_and_free_when_a_request_runs_or_its_client_goes() {
-    let keeper = keeper_of(&settings::Gatekeeper { held_max: 2, ..settings() });
+    let keeper = keeper_of(&settings::GatekeeperSettings { held_max: 2, ..settings() });
     keeper.learn(b"c", at(2_500), at(0));
     let judge = || keeper.judge(b"c".to_vec(), false, at(0));
     let (mut one, two) = (judge().pass(None), judge().pass(None));
@@ -323,7 +323,7 @@ fn places_are_bounded_and_free_when_a_request_runs_or_its_client_goes() {
     assert_eq!(three.refused(), Some(Nanos::from_millis(2_500)));
     three.refuse(None);
     assert_eq!(keeper.counts.held.get(), 2);
-    one.entered();
+    one.end_delay();
     assert_eq!(judge().refused(), None, "it is judged and let go");
     let four = judge().pass(None);
     assert!(judge().refused().is_some());
@@ -345,13 +345,14 @@ fn in_shadow_everybody_passes_and_the_master_hears_what_was_so() {
         assert_eq!((passage.until(), passage.held_up()), (None, true));
     }
     let told: Vec<_> = keeper.outbox.take().iter().map(|note| note.status).collect();
-    assert_eq!(told, [Status::Accepted; 2]);
+    assert_eq!(told, [ReportedStatus::Accepted; 2]);
 }
 
 #[test]
 fn refused_requests_are_told_of_as_often_as_asked_for() {
     for (one_in, expected) in [(0, 0), (1, 10), (4, 3)] {
-        let keeper = keeper_of(&settings::Gatekeeper { rejected_one_in: one_in, ..settings() });
+        let keeper =
+            keeper_of(&settings::GatekeeperSettings { rejected_one_in: one_in, ..settings() });
         keeper.outbox.set_open(true, &keeper.counts);
         keeper.learn(b"c", at(60_000), at(0));
         (0..10).for_each(|_| keeper.judge(b"c".to_vec(), false, at(0)).refuse(None));
@@ -361,7 +362,7 @@ fn refused_requests_are_told_of_as_often_as_asked_for() {
 
 #[test]
 fn a_full_table_forgets_those_whose_wait_is_over_first() {
-    let keeper = keeper_of(&settings::Gatekeeper { keys_max: 2, ..settings() });
+    let keeper = keeper_of(&settings::GatekeeperSettings { keys_max: 2, ..settings() });
     for (name, until) in [(b"a", 1_000), (b"b", 3_000), (b"c", 2_000)] {
         keeper.learn(name, at(until), at(0));
     }

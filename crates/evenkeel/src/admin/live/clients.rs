@@ -7,7 +7,7 @@
 use super::history::push_number;
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::units::{SECOND, Time};
-use evenkeel_engine::Standing;
+use evenkeel_engine::HeavyClient;
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write;
 
@@ -20,15 +20,15 @@ const CLIENTS_MAX: usize = 256;
 
 /// A client, identified by its door, its limit and its hash.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Who {
+pub struct ClientKey {
     pub door: String,
     pub limit: String,
     pub hash: KeyHash,
 }
 
-impl Who {
-    pub fn new(door: &str, limit: &str, hash: KeyHash) -> Who {
-        Who { door: door.to_owned(), limit: limit.to_owned(), hash }
+impl ClientKey {
+    pub fn new(door: &str, limit: &str, hash: KeyHash) -> ClientKey {
+        ClientKey { door: door.to_owned(), limit: limit.to_owned(), hash }
     }
 }
 
@@ -40,22 +40,22 @@ pub fn of_each(limits: usize) -> usize {
 
 /// The histories of all clients that have one.
 #[derive(Debug, Default)]
-pub struct Clients(HashMap<Who, Series>);
+pub struct ClientHistories(HashMap<ClientKey, ClientHistory>);
 
 #[derive(Debug, Default)]
-struct Series {
+struct ClientHistory {
     points: VecDeque<(Time, [f32; 4])>,
 }
 
 /// The names of the numbers of a point.
 const COLUMNS: [&str; 4] = ["cost", "requests", "level", "wait"];
 
-impl Clients {
+impl ClientHistories {
     /// Adds a point for a client with this state at `now`. If there are too many clients, the one
     /// not seen for the longest time is removed.
-    pub fn note(&mut self, who: Who, standing: &Standing, now: Time) {
+    pub fn note(&mut self, who: ClientKey, standing: &HeavyClient, now: Time) {
         if !self.0.contains_key(&who) && self.0.len() >= CLIENTS_MAX {
-            let seen = |series: &Series| series.points.back().map(|(at, _)| *at);
+            let seen = |series: &ClientHistory| series.points.back().map(|(at, _)| *at);
             let gone = self.0.iter().min_by_key(|(_, series)| seen(series));
             if let Some(gone) = gone.map(|(who, _)| who.clone()) {
                 self.0.remove(&gone);
@@ -76,12 +76,12 @@ impl Clients {
     }
 
     /// Whether there is a point of this client.
-    pub fn knows(&self, who: &Who) -> bool {
+    pub fn knows(&self, who: &ClientKey) -> bool {
         self.0.contains_key(who)
     }
 
     /// Returns all points of a client as JSON: `t` and each column as a list.
-    pub fn json(&self, who: &Who) -> String {
+    pub fn json(&self, who: &ClientKey) -> String {
         let none = VecDeque::new();
         let points = self.0.get(who).map_or(&none, |series| &series.points);
         let mut json = format!("{{\"step\":{STEP_SECS},\"t\":[");
@@ -107,11 +107,11 @@ impl Clients {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evenkeel_core::top::Row;
+    use evenkeel_core::top::TopClient;
     use evenkeel_core::units::{Cost, Nanos};
 
-    fn standing(hash: u64, cost: f64) -> Standing {
-        let row = Row {
+    fn standing(hash: u64, cost: f64) -> HeavyClient {
+        let row = TopClient {
             hash: KeyHash::from_bits(hash),
             name: String::new(),
             cost_per_second: cost,
@@ -121,13 +121,13 @@ mod tests {
             last_seen: Time::ZERO,
             total: Cost::ZERO,
         };
-        Standing { row, level: Some(-1_500_000_000), wait: Nanos::ZERO }
+        HeavyClient { row, level: Some(-1_500_000_000), wait: Nanos::ZERO }
     }
 
     #[test]
     fn clients_and_their_points_are_bounded_and_the_longest_unseen_goes() {
-        let mut clients = Clients::default();
-        let who = |hash| Who::new("proxy", "ip", KeyHash::from_bits(hash));
+        let mut clients = ClientHistories::default();
+        let who = |hash| ClientKey::new("proxy", "ip", KeyHash::from_bits(hash));
         for hash in 1..=CLIENTS_MAX as u64 + 1 {
             clients.note(who(hash), &standing(hash, 0.5), Time(hash));
         }

@@ -43,11 +43,11 @@ const COLUMNS: [&str; 19] = [
 ];
 
 /// The number of values in each interval of a histogram.
-type Spread = [u64; BOUNDS_NS.len() + 1];
+type LatencyCounts = [u64; BOUNDS_NS.len() + 1];
 
 /// The values read at one time. Counters are totals, not rates.
 #[derive(Clone, Debug, Default)]
-pub struct Look {
+pub struct CounterReading {
     at: Time,
     /// The capacity, in CPU-seconds per second.
     pub cpus: f64,
@@ -62,13 +62,13 @@ pub struct Look {
     /// The number of decisions that were not enforced.
     would: f64,
     failed: f64,
-    spreads: [Spread; 2],
+    spreads: [LatencyCounts; 2],
 }
 
-impl Look {
+impl CounterReading {
     /// Creates an empty set of values.
-    pub fn at(now: Time) -> Look {
-        Look { at: now, ..Look::default() }
+    pub fn at(now: Time) -> CounterReading {
+        CounterReading { at: now, ..CounterReading::default() }
     }
 
     /// Reads the counters.
@@ -89,31 +89,31 @@ impl Look {
 
 /// The values of one second, in the order of [`COLUMNS`]. Unknown values are NaN.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Point {
+pub struct HistoryPoint {
     at: Time,
     values: [f32; COLUMNS.len()],
 }
 
 /// The maximum delay, in seconds, with which CPU time is shown that was charged when its request
 /// ended.
-const DUE_SECS: f64 = 10.0;
+const DUE_SECS_MAX: f64 = 10.0;
 
 /// The ring of points.
 #[derive(Debug, Default)]
-pub struct History {
-    points: VecDeque<Point>,
-    before: Option<Look>,
+pub struct HourHistory {
+    points: VecDeque<HistoryPoint>,
+    before: Option<CounterReading>,
     /// CPU-seconds of clients in debt that are still to be shown: a request is charged when it
     /// ends, but has used its time before.
     due: f64,
     /// The latency counts of the last seconds, the oldest first.
-    spreads: VecDeque<[Spread; 2]>,
+    spreads: VecDeque<[LatencyCounts; 2]>,
 }
 
-impl History {
+impl HourHistory {
     /// Stores the changes since the previous values. The first values have nothing to be compared
     /// with.
-    pub fn note(&mut self, look: &Look) {
+    pub fn note(&mut self, look: &CounterReading) {
         let Some(before) = self.before.replace(look.clone()) else {
             self.spreads.push_back(look.spreads);
             return;
@@ -140,7 +140,7 @@ impl History {
         let due = self.due + (look.debt - before.debt).max(0.0);
         let debt = (due / seconds).min(busy);
         put(debt);
-        self.due = (due - debt * seconds).min(DUE_SECS * look.cpus);
+        self.due = (due - debt * seconds).min(DUE_SECS_MAX * look.cpus);
         [look.working, look.waiting, look.slots].into_iter().for_each(&mut put);
         for (now, then) in look.verdicts.iter().zip(before.verdicts) {
             put(rate(*now, then));
@@ -159,11 +159,11 @@ impl History {
         if self.points.len() >= POINTS_MAX {
             self.points.pop_front();
         }
-        self.points.push_back(Point { at: look.at, values });
+        self.points.push_back(HistoryPoint { at: look.at, values });
     }
 
     /// Returns the last second.
-    pub fn last(&self) -> Option<Point> {
+    pub fn last(&self) -> Option<HistoryPoint> {
         self.points.back().copied()
     }
 
@@ -205,7 +205,7 @@ fn rounded(value: f32) -> f32 {
     if unit.is_finite() { (value * unit).round() / unit } else { 0.0 }
 }
 
-impl Serialize for Point {
+impl Serialize for HistoryPoint {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(COLUMNS.len() + 1))?;
         map.serialize_entry("t", &(self.at.0 as f64 / SECOND as f64))?;
@@ -217,13 +217,13 @@ impl Serialize for Point {
     }
 }
 
-fn since(now: &Spread, then: &Spread) -> Spread {
+fn since(now: &LatencyCounts, then: &LatencyCounts) -> LatencyCounts {
     std::array::from_fn(|at| now[at].saturating_sub(then[at]))
 }
 
 /// Returns the value in seconds below which `part` of all values lie. Values are taken to lie
 /// evenly, on a logarithmic scale, between the bounds of their interval. NaN if there are none.
-fn percentile(spread: &Spread, part: f64) -> f64 {
+fn percentile(spread: &LatencyCounts, part: f64) -> f64 {
     let all: u64 = spread.iter().sum();
     if all == 0 {
         return f64::NAN;
@@ -248,21 +248,26 @@ fn percentile(spread: &Spread, part: f64) -> f64 {
 mod tests {
     use super::*;
 
-    fn look(second: u64) -> Look {
+    fn look(second: u64) -> CounterReading {
         let at = Time::ZERO.plus(Nanos::from_secs(1_000 + second));
-        let mut look = Look { at, cpus: 2.0, busy: second as f64 * 1.5, ..Look::default() };
+        let mut look = CounterReading {
+            at,
+            cpus: 2.0,
+            busy: second as f64 * 1.5,
+            ..CounterReading::default()
+        };
         look.verdicts[1] = second as f64 * 7.0;
         look
     }
 
-    fn value(history: &History, name: &str) -> f32 {
+    fn value(history: &HourHistory, name: &str) -> f32 {
         let column = COLUMNS.iter().position(|column| *column == name).expect("a column");
         history.last().expect("a point").values[column]
     }
 
     #[test]
     fn what_grows_is_kept_as_a_rate_and_an_hour_is_all() {
-        let mut history = History::default();
+        let mut history = HourHistory::default();
         history.note(&look(0));
         assert!(history.last().is_none(), "nothing to compare with");
         for second in 1..=POINTS_MAX as u64 + 50 {
@@ -283,10 +288,10 @@ mod tests {
     /// The total is never less than the part.
     #[test]
     fn what_is_charged_at_once_is_shown_as_it_was_used() {
-        let mut history = History::default();
+        let mut history = HourHistory::default();
         history.note(&look(0));
         let shown = [1, 2, 3].map(|second| {
-            history.note(&Look { debt: 3.5, ..look(second) });
+            history.note(&CounterReading { debt: 3.5, ..look(second) });
             value(&history, "debt")
         });
         assert_eq!(shown, [1.5, 1.5, 0.5]);
@@ -294,7 +299,7 @@ mod tests {
 
     #[test]
     fn percentiles_lie_within_the_interval_of_their_values_and_fade_with_them() {
-        let mut history = History::default();
+        let mut history = HourHistory::default();
         history.note(&look(0));
         let place = BOUNDS_NS.iter().position(|bound| *bound == 100_000_000).expect("a bound");
         let mut slow = look(1);
@@ -313,11 +318,11 @@ mod tests {
 
     #[test]
     fn a_clock_that_stands_still_and_counters_that_begin_anew_are_no_points_and_no_debts() {
-        let mut history = History::default();
+        let mut history = HourHistory::default();
         history.note(&look(5));
         history.note(&look(5));
         assert!(history.last().is_none());
-        history.note(&Look { at: look(6).at, ..Look::default() });
+        history.note(&CounterReading { at: look(6).at, ..CounterReading::default() });
         assert_eq!(value(&history, "busy"), 0.0);
     }
 

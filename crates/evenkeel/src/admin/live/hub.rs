@@ -14,16 +14,16 @@ use tokio::sync::{mpsc, oneshot};
 /// The maximum number of watchers at once.
 pub const WATCHERS_MAX: usize = 16;
 /// The maximum number of events that wait for one watcher.
-const QUEUE: usize = 4;
+const WATCHER_QUEUE_EVENTS: usize = 4;
 /// The number of events in a row without room in its queue after which a watcher is dropped.
-const MISSED_MAX: u32 = 10;
+const MISSED_EVENTS_MAX: u32 = 10;
 
 /// All watchers.
 #[derive(Debug, Default)]
-pub struct Hub(Vec<Entry>);
+pub struct WatcherHub(Vec<WatcherEntry>);
 
 #[derive(Debug)]
-struct Entry {
+struct WatcherEntry {
     events: mpsc::Sender<Bytes>,
     missed: u32,
     /// Dropped with this entry, which closes the connection.
@@ -32,31 +32,31 @@ struct Entry {
 
 /// The events for one watcher, as the body of its answer.
 #[derive(Debug)]
-pub struct Feed(mpsc::Receiver<Bytes>);
+pub struct EventFeed(mpsc::Receiver<Bytes>);
 
 /// Completes when a watcher is no longer served.
-pub type Watcher = oneshot::Receiver<()>;
+pub type WatcherEnd = oneshot::Receiver<()>;
 
-impl Hub {
+impl WatcherHub {
     /// Whether there is a watcher. Removes those that have disconnected.
-    pub fn is_watched(&mut self) -> bool {
+    pub fn remove_disconnected(&mut self) -> bool {
         self.0.retain(|entry| !entry.events.is_closed());
         !self.0.is_empty()
     }
 
     /// Adds a watcher, which gets `first` at once. Returns `None` if there are [`WATCHERS_MAX`]
     /// already.
-    pub fn join(&mut self, first: Bytes) -> Option<(Feed, Watcher)> {
-        self.is_watched();
+    pub fn join(&mut self, first: Bytes) -> Option<(EventFeed, WatcherEnd)> {
+        self.remove_disconnected();
         if self.0.len() >= WATCHERS_MAX {
             return None;
         }
-        let (events, feed) = mpsc::channel(QUEUE);
+        let (events, feed) = mpsc::channel(WATCHER_QUEUE_EVENTS);
         let (open, watcher) = oneshot::channel();
         // A new queue has room for the first event.
         let _ = events.try_send(first);
-        self.0.push(Entry { events, missed: 0, _open: open });
-        Some((Feed(feed), watcher))
+        self.0.push(WatcherEntry { events, missed: 0, _open: open });
+        Some((EventFeed(feed), watcher))
     }
 
     /// Sends an event to all watchers. Drops a watcher that has not read for too long.
@@ -68,14 +68,14 @@ impl Hub {
             }
             Err(mpsc::error::TrySendError::Full(_)) => {
                 entry.missed += 1;
-                entry.missed < MISSED_MAX
+                entry.missed < MISSED_EVENTS_MAX
             }
             Err(mpsc::error::TrySendError::Closed(_)) => false,
         });
     }
 }
 
-impl Body for Feed {
+impl Body for EventFeed {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -93,23 +93,23 @@ mod tests {
 
     #[test]
     fn watchers_are_bounded_and_those_who_left_make_room() {
-        let mut hub = Hub::default();
+        let mut hub = WatcherHub::default();
         let mut all: Vec<_> = (0..WATCHERS_MAX).map(|_| hub.join(Bytes::new())).collect();
         assert!(all.iter().all(Option::is_some));
         assert!(hub.join(Bytes::new()).is_none());
         all.pop();
         assert!(hub.join(Bytes::new()).is_some());
         drop(all);
-        assert!(!hub.is_watched());
+        assert!(!hub.remove_disconnected());
     }
 
     #[test]
     fn who_does_not_read_is_dropped_and_who_does_gets_every_event() {
-        let mut hub = Hub::default();
+        let mut hub = WatcherHub::default();
         let (mut reads, _open) = hub.join(Bytes::from_static(b"first")).expect("room");
         let (_sleeps, mut closed) = hub.join(Bytes::new()).expect("room");
         assert_eq!(reads.0.try_recv().ok().as_deref(), Some(&b"first"[..]));
-        let most = QUEUE as u32 + MISSED_MAX;
+        let most = WATCHER_QUEUE_EVENTS as u32 + MISSED_EVENTS_MAX;
         for number in 0..most {
             assert_eq!(hub.0.len(), if number < most - 1 { 2 } else { 1 }, "{number}");
             hub.send(&Bytes::from(number.to_string()));

@@ -4,22 +4,22 @@
 //! This is only the format. It belongs to the page (`page/`) and changes with it. Scripts use
 //! `/api/top` (`watch::snapshot`).
 
-use super::ROWS;
-use super::history::Point;
-use crate::admin::act::Shown;
+use super::ROWS_PER_LIMIT;
+use super::history::HistoryPoint;
+use crate::admin::act::ShownOverride;
 use crate::admin::{DoorEngine, observe};
 use evenkeel_core::limit::Limit;
 use evenkeel_core::limiter::Limiter;
 use evenkeel_core::top;
 use evenkeel_core::units::{Nanos, Time};
-use evenkeel_engine::Standing;
+use evenkeel_engine::HeavyClient;
 use evenkeel_telemetry::counts::{peers, store};
-use evenkeel_telemetry::snapshot::{Load, Row, UNIT_CPU};
+use evenkeel_telemetry::snapshot::{ClientRow, LoadSnapshot, UNIT_CPU};
 use serde::Serialize;
 
 /// The whole event.
 #[derive(Serialize)]
-pub struct Now {
+pub struct PageEvent {
     /// The time in seconds since the Unix epoch.
     pub now: f64,
     pub version: &'static str,
@@ -27,35 +27,35 @@ pub struct Now {
     pub host: String,
     /// The stage, as `/readyz` reports it.
     pub stage: &'static str,
-    pub point: Option<Point>,
-    pub doors: Vec<Door>,
-    pub limits: Vec<Listed>,
-    pub overrides: Vec<Shown>,
-    pub peers: Option<peers::Report>,
-    pub store: Option<store::Report>,
+    pub point: Option<HistoryPoint>,
+    pub doors: Vec<DoorLoad>,
+    pub limits: Vec<ListedClients>,
+    pub overrides: Vec<ShownOverride>,
+    pub peers: Option<peers::PeersStatus>,
+    pub store: Option<store::StoreStatus>,
 }
 
 /// One door with a backend.
 #[derive(Serialize)]
-pub struct Door {
+pub struct DoorLoad {
     #[serde(flatten)]
-    load: Load,
+    load: LoadSnapshot,
     /// How costs are measured.
     measured: String,
 }
 
 /// Returns the load of all doors that have a backend.
-pub fn doors(engines: &[DoorEngine]) -> Vec<Door> {
+pub fn doors(engines: &[DoorEngine]) -> Vec<DoorLoad> {
     let of = |door: &DoorEngine| {
         let work = door.engine.work()?;
-        Some(Door { load: observe::load(door.door, &work), measured: work.measured })
+        Some(DoorLoad { load: observe::load(door.door, &work), measured: work.measured })
     };
     engines.iter().filter_map(of).collect()
 }
 
 /// The heaviest clients of a limit, or of a view that no limit counts by.
 #[derive(Serialize)]
-pub struct Listed {
+pub struct ListedClients {
     pub door: String,
     pub name: String,
     /// The unit, as in [`evenkeel_telemetry::snapshot::Table`].
@@ -68,24 +68,25 @@ pub struct Listed {
     pub open: bool,
     /// The number of examined clients that are in debt.
     pub in_debt: usize,
-    pub rows: Vec<Row>,
+    pub rows: Vec<ClientRow>,
 }
 
-impl Listed {
+impl ListedClients {
     pub fn of_limit(
         door: &str,
         limiter: &Limiter,
         limit: &Limit,
-        standings: Vec<Standing>,
+        standings: Vec<HeavyClient>,
         now: Time,
-    ) -> Listed {
-        let in_debt = |standing: &&Standing| {
+    ) -> ListedClients {
+        let in_debt = |standing: &&HeavyClient| {
             standing.wait > Nanos::ZERO || standing.level.is_some_and(|level| level < 0)
         };
         let in_debt = standings.iter().filter(in_debt).count();
-        let rows = standings.into_iter().take(ROWS).map(|standing| observe::row(standing, now));
+        let rows =
+            standings.into_iter().take(ROWS_PER_LIMIT).map(|standing| observe::row(standing, now));
         let table = observe::table(door, limiter.policy().action, limit, rows.collect());
-        Listed {
+        ListedClients {
             door: table.door,
             name: table.name,
             unit: table.unit,
@@ -97,9 +98,14 @@ impl Listed {
         }
     }
 
-    pub fn of_view(door: &str, name: &str, rows: Vec<top::Row>, now: Time) -> Listed {
-        let row = |row| observe::row(Standing { row, level: None, wait: Nanos::ZERO }, now);
-        Listed {
+    pub fn from_view(
+        door: &str,
+        name: &str,
+        rows: Vec<top::TopClient>,
+        now: Time,
+    ) -> ListedClients {
+        let row = |row| observe::row(HeavyClient { row, level: None, wait: Nanos::ZERO }, now);
+        ListedClients {
             door: door.to_owned(),
             name: name.to_owned(),
             unit: UNIT_CPU.to_owned(),

@@ -2,37 +2,37 @@
 
 use super::*;
 use crate::admin::live::WATCHERS_MAX;
-use evenkeel_engine::Entered;
-use evenkeel_engine::counted::Counted;
-use evenkeel_engine::together::Together;
+use evenkeel_engine::QueueAdmission;
+use evenkeel_engine::counted::EngineView;
+use evenkeel_engine::together::Replicated;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::task::{Context, Poll, Waker};
 
 /// An engine that can be asked while its admin door is open.
 struct Stage {
-    _running: Running,
+    _running: RunningAdmin,
     address: SocketAddr,
-    lane: Lane,
+    lane: EngineLane,
     engine: Arc<Engine>,
 }
 
-fn stage(proxy: &Proxy) -> Stage {
+fn stage(proxy: &ProxySettings) -> Stage {
     stage_after(proxy, |_| ())
 }
 
 /// Like `stage`, with requests made before the door reads its counters for the first time.
-fn stage_after(proxy: &Proxy, asked: impl FnOnce(&Lane)) -> Stage {
+fn stage_after(proxy: &ProxySettings, asked: impl FnOnce(&EngineLane)) -> Stage {
     let clock = Clock::start();
     let watch = Arc::new(Watch::new(clock.now()));
-    let engine = Engine::new(proxy, 1, Seed([7; 16]), clock, Arc::clone(&watch));
+    let engine = Engine::new(proxy, 1, KeySeed([7; 16]), clock, Arc::clone(&watch));
     let lane = engine.lane(0);
     asked(&lane);
     let show = Box::new(String::new);
     let shown = Arc::clone(&engine);
     let engines = vec![DoorEngine { door: "proxy", engine: shown }];
-    let sources = Sources { watch, clock, engines, show };
-    let running = start(&on("127.0.0.1:0"), sources, &Sockets::default()).expect("it opens");
+    let sources = AdminSources { watch, clock, engines, show };
+    let running = start(&on("127.0.0.1:0"), sources, &ListenSockets::default()).expect("it opens");
     running.ready();
     let address = running.addresses()[0];
     Stage { _running: running, address, lane, engine }
@@ -70,18 +70,18 @@ fn watch(address: SocketAddr, count: usize) -> (BufReader<std::net::TcpStream>, 
 }
 
 /// Makes two clients ask for the only slot repeatedly, and returns the clients of the first turns.
-fn served_in_turns(lane: &Lane, count: usize) -> Vec<u8> {
+fn served_in_turns(lane: &EngineLane, count: usize) -> Vec<u8> {
     let ask = |last| match lane.ask(&From(IpAddr::from([192, 0, 2, last]))) {
-        Asked::Pass(charge) => charge,
-        Asked::Refused(refusal) => panic!("{refusal:?}"),
+        AskOutcome::Pass(charge) => charge,
+        AskOutcome::Refused(refusal) => panic!("{refusal:?}"),
     };
     let mut holder = ask(9);
-    assert!(matches!(holder.enter(), Entered::Room));
+    assert!(matches!(holder.enter(), QueueAdmission::Room));
     let mut waiting = Vec::new();
     for last in [1, 2].repeat(count) {
         let mut charge = ask(last);
         match charge.enter() {
-            Entered::Waits(turn) => waiting.push((last, charge, Box::pin(turn))),
+            QueueAdmission::Waits(turn) => waiting.push((last, charge, Box::pin(turn))),
             _ => panic!("there is room for one"),
         }
     }
@@ -100,7 +100,7 @@ fn served_in_turns(lane: &Lane, count: usize) -> Vec<u8> {
         }
         let (at, turned) = ready.expect("somebody's turn");
         let (last, mut charge, _) = waiting.remove(at);
-        charge.turned(turned).expect("room");
+        charge.accept_turn(turned).expect("room");
         served.push(last);
         holder = charge;
     }
@@ -108,10 +108,10 @@ fn served_in_turns(lane: &Lane, count: usize) -> Vec<u8> {
 }
 
 /// Whether a request of this client has to wait or is refused.
-fn is_held_up(lane: &Lane, last: u8) -> bool {
+fn is_held_up(lane: &EngineLane, last: u8) -> bool {
     match lane.ask(&From(IpAddr::from([192, 0, 2, last]))) {
-        Asked::Refused(_) => true,
-        Asked::Pass(charge) => charge.delay_until().is_some(),
+        AskOutcome::Refused(_) => true,
+        AskOutcome::Pass(charge) => charge.delay_until().is_some(),
     }
 }
 
@@ -202,8 +202,8 @@ fn watch_a_second(address: SocketAddr) -> Value {
 
 #[test]
 fn an_exempt_client_passes_and_a_cleared_one_owes_nothing() {
-    let proxy = Proxy { action: Action::Delay, ..proxy() };
-    let stage = stage(&Proxy { limits: proxy.limits[..1].to_vec(), ..proxy });
+    let proxy = ProxySettings { action: LimitAction::Delay, ..proxy() };
+    let stage = stage(&ProxySettings { limits: proxy.limits[..1].to_vec(), ..proxy });
     charge(&stage.lane, 1, b"5s");
     charge(&stage.lane, 2, b"5s");
     assert!(is_held_up(&stage.lane, 1) && is_held_up(&stage.lane, 2));
@@ -282,10 +282,13 @@ fn orders_that_make_no_sense_change_nothing() {
 
 #[test]
 fn a_client_that_weighs_less_is_served_less_often_where_requests_wait() {
-    let queue = settings::Queue::for_cpus(1.0);
-    let queue = settings::Queue { concurrency: settings::Concurrency::Fixed(1), ..queue };
-    let proxy = Proxy { action: Action::Queue, queue, ..proxy() };
-    let stage = stage(&Proxy { limits: proxy.limits[..1].to_vec(), ..proxy });
+    let queue = settings::ProxyQueueSettings::for_cpus(1.0);
+    let queue = settings::ProxyQueueSettings {
+        concurrency: settings::ConcurrencySetting::Fixed(1),
+        ..queue
+    };
+    let proxy = ProxySettings { action: LimitAction::Queue, queue, ..proxy() };
+    let stage = stage(&ProxySettings { limits: proxy.limits[..1].to_vec(), ..proxy });
     // Both have the same debt, so they are served in turns.
     charge(&stage.lane, 1, b"9s");
     charge(&stage.lane, 2, b"9s");
@@ -300,10 +303,10 @@ fn a_client_that_weighs_less_is_served_less_often_where_requests_wait() {
 
 #[test]
 fn a_limit_in_shadow_stops_nobody_and_is_shown_counted_and_told_apart() {
-    let proxy = Proxy { action: Action::Delay, ..proxy() };
+    let proxy = ProxySettings { action: LimitAction::Delay, ..proxy() };
     let mut limits = proxy.limits[..1].to_vec();
     limits[0].shadow = true;
-    let stage = stage(&Proxy { limits, ..proxy });
+    let stage = stage(&ProxySettings { limits, ..proxy });
     charge(&stage.lane, 1, b"5s");
     assert!(!is_held_up(&stage.lane, 1));
     let (_, _, body) = get(stage.address, "/api/top", "");
@@ -324,9 +327,9 @@ fn a_limit_in_shadow_stops_nobody_and_is_shown_counted_and_told_apart() {
 
 #[test]
 fn who_was_pushed_off_the_list_while_its_request_ran_has_its_name_when_it_ends() {
-    let stage = stage(&Proxy { names_max: 1, ..proxy() });
+    let stage = stage(&ProxySettings { names_max: 1, ..proxy() });
     let slow = From(IpAddr::from([192, 0, 2, 1]));
-    let Asked::Pass(mut slow) = stage.lane.ask(&slow) else { panic!("it passes") };
+    let AskOutcome::Pass(mut slow) = stage.lane.ask(&slow) else { panic!("it passes") };
     slow.work();
     for last in 10..20 {
         charge(&stage.lane, last, b"1ms");
@@ -344,13 +347,13 @@ fn who_was_pushed_off_the_list_while_its_request_ran_has_its_name_when_it_ends()
 fn a_hit_that_a_limit_in_shadow_would_refuse_is_told_to_nobody_who_counts_with_us() {
     let mut limits = proxy().limits;
     limits[2].shadow = true;
-    limits[2].algorithm = Algorithm::Debt(Debt::new(
+    limits[2].algorithm = Algorithm::Debt(DebtBucket::new(
         Rate::per(Cost::hits(1), Nanos::from_secs(3_600)).expect("a rate"),
         Cost::hits(2),
     ));
-    limits[2].action = Some(Action::Reject);
-    let stage = stage(&Proxy { limits, ..proxy() });
-    stage.engine.share();
+    limits[2].action = Some(LimitAction::Reject);
+    let stage = stage(&ProxySettings { limits, ..proxy() });
+    stage.engine.start_sharing();
     for _ in 0..5 {
         charge(&stage.lane, 1, b"1ms");
     }

@@ -1,8 +1,8 @@
 use super::*;
-use evenkeel_telemetry::snapshot::Peers;
+use evenkeel_telemetry::snapshot::PeersSummary;
 
-fn row(key: &str, cpu: f64, level: Option<f64>, last_seen: f64) -> Row {
-    Row {
+fn row(key: &str, cpu: f64, level: Option<f64>, last_seen: f64) -> ClientRow {
+    ClientRow {
         key: key.to_owned(),
         id: String::new(),
         level,
@@ -15,14 +15,14 @@ fn row(key: &str, cpu: f64, level: Option<f64>, last_seen: f64) -> Row {
     }
 }
 
-fn snapshot() -> Snapshot {
+fn snapshot() -> TopSnapshot {
     let rows = vec![
         row("203.0.113.7", 0.25, Some(-1.5), 0.2),
         row("198.51.100.1", 0.0, None, 61.4),
         row("evil\x1b[2J\u{202e}", 1.5, Some(29.0), 3.0),
         row("198.51.100.2", 0.0, None, 2.0),
     ];
-    let limit = |name: &str, rows| Table {
+    let limit = |name: &str, rows| LimitTable {
         door: "proxy".to_owned(),
         name: name.to_owned(),
         unit: "cpu".to_owned(),
@@ -31,7 +31,7 @@ fn snapshot() -> Snapshot {
         would: 0,
         rows,
     };
-    Snapshot {
+    TopSnapshot {
         now: 1_790_000_000.0,
         load: Vec::new(),
         known: vec!["ip".to_owned(), "agent".to_owned()],
@@ -57,14 +57,14 @@ Limit: agent
   Wait[s]    Cpu[s]     Req/s  Last[s]      Level  Title
 ";
     assert_eq!(tables(&snapshot(), None), expected);
-    let peers = Some(Peers { live: 2, known: 3, behind: 0.25 });
-    let together = tables(&Snapshot { peers, ..snapshot() }, None);
+    let peers = Some(PeersSummary { live: 2, known: 3, behind: 0.25 });
+    let together = tables(&TopSnapshot { peers, ..snapshot() }, None);
     assert_eq!(together, format!("{expected}\npeers: 2 of 3 live, 0.2 s behind\n"));
 }
 
 #[test]
 fn t29_the_table_of_an_unknown_limit_is_empty() {
-    let empty = Snapshot { limits: Vec::new(), ..snapshot() };
+    let empty = TopSnapshot { limits: Vec::new(), ..snapshot() };
     let expected = "\
 Limit: x\\u0007
   Wait[s]    Cpu[s]     Req/s  Last[s]      Level  Title
@@ -97,7 +97,7 @@ Bucket: agent
     let mut shown = snapshot();
     shown.limits[0].rows[1].key = "198.51.100.0/24 shared".to_owned();
     assert_eq!(buckets(&shown, None), expected);
-    let empty = Snapshot { limits: Vec::new(), ..snapshot() };
+    let empty = TopSnapshot { limits: Vec::new(), ..snapshot() };
     assert_eq!(buckets(&empty, Some("Slash8")).lines().count(), 5);
 }
 
@@ -111,12 +111,19 @@ fn when_nothing_listens_the_error_says_so() {
     assert!(error.contains("--admin"), "{error}");
 }
 
-fn asked<'a>(admin: &'a str, limit: Option<&'a str>) -> Question<'a> {
-    Question { remote: Remote { address: admin, token: None }, limit, form: Form::Tables }
+fn asked<'a>(admin: &'a str, limit: Option<&'a str>) -> DoctorQuery<'a> {
+    DoctorQuery {
+        remote: AdminClient { address: admin, token: None },
+        limit,
+        form: DoctorFormat::Tables,
+    }
 }
 
 /// The result of `doctor` with a server that answers `bytes`, and the request that it sent.
-fn exchange(bytes: &'static [u8], token: Option<&str>) -> (Result<Report, Error>, String) {
+fn exchange(
+    bytes: &'static [u8],
+    token: Option<&str>,
+) -> (Result<DoctorReport, AdminClientError>, String) {
     use std::io::{Read, Write};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address").to_string();
@@ -127,14 +134,14 @@ fn exchange(bytes: &'static [u8], token: Option<&str>) -> (Result<Report, Error>
         stream.write_all(bytes).expect("an answer");
         String::from_utf8_lossy(&head[..count]).into_owned()
     });
-    let result = doctor(&Question {
-        remote: Remote { address: &address, token },
+    let result = doctor(&DoctorQuery {
+        remote: AdminClient { address: &address, token },
         ..asked(&address, Some("a b"))
     });
     (result, server.join().expect("the server ends"))
 }
 
-fn answered(bytes: &'static [u8]) -> Result<Report, Error> {
+fn answered(bytes: &'static [u8]) -> Result<DoctorReport, AdminClientError> {
     exchange(bytes, None).0
 }
 

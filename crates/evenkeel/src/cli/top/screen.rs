@@ -3,9 +3,9 @@
 //! Names come from strangers, so hidden characters in them are escaped before they reach the
 //! terminal.
 
-use super::view::{Mode, Order, View};
+use super::view::{KeyMode, RowOrder, TopView};
 use evenkeel_telemetry::printable::printable;
-use evenkeel_telemetry::snapshot::{Load, Row, Table, UNIT_HITS};
+use evenkeel_telemetry::snapshot::{ClientRow, LimitTable, LoadSnapshot, UNIT_HITS};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
@@ -13,7 +13,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Clear, Paragraph};
 
 /// The width of a bar, in columns.
-const BAR: usize = 16;
+const BAR_COLUMNS: usize = 16;
 const KEYS: &str = " q quit   Tab limit   s sort   r reverse   / filter   p pause   ? help";
 const HELP: [&str; 14] = [
     "Level   what is left to the client: CPU-seconds or hits; below zero it is debt",
@@ -33,7 +33,7 @@ const HELP: [&str; 14] = [
 ];
 
 /// Draws the whole screen.
-pub fn draw(frame: &mut Frame<'_>, view: &View) {
+pub fn draw(frame: &mut Frame<'_>, view: &TopView) {
     let loads = view.snapshot.as_ref().map(|snapshot| &snapshot.load[..]).unwrap_or_default();
     let height = |count: usize| Constraint::Length(u16::try_from(count).unwrap_or(u16::MAX));
     let parts = [height(1), height(loads.len()), height(1), Constraint::Fill(1), height(1)];
@@ -45,12 +45,12 @@ pub fn draw(frame: &mut Frame<'_>, view: &View) {
     frame.render_widget(limits(view), tabs);
     clients(frame, view, table);
     frame.render_widget(footer(view), foot);
-    if view.mode == Mode::Help {
+    if view.mode == KeyMode::Help {
         help(frame, table);
     }
 }
 
-fn headline(view: &View) -> Line<'static> {
+fn headline(view: &TopView) -> Line<'static> {
     let mut line = Line::from(vec![" evenkeel ".bold(), Span::raw(view.address.clone())]);
     if let Some(snapshot) = &view.snapshot {
         line.push_span(format!("  {} UTC", time_of_day(snapshot.now)));
@@ -72,15 +72,15 @@ fn time_of_day(now: f64) -> String {
     format!("{:02}:{:02}:{:02}", seconds / 3_600, seconds / 60 % 60, seconds % 60)
 }
 
-fn load_line(load: &Load, busy: Option<f64>) -> Line<'static> {
+fn load_line(load: &LoadSnapshot, busy: Option<f64>) -> Line<'static> {
     let share = busy.map_or(0.0, |busy| busy / load.cpus.max(f64::MIN_POSITIVE));
-    let full = (share.clamp(0.0, 1.0) * BAR as f64).round() as usize;
+    let full = (share.clamp(0.0, 1.0) * BAR_COLUMNS as f64).round() as usize;
     let color = if share > 0.9 { Color::Red } else { Color::Green };
     let busy = busy.map_or_else(|| "-".to_owned(), |busy| format!("{busy:.2}"));
     let mut line = Line::from(vec![
         Span::raw(format!(" {:<10}[", printable(&load.door))),
         Span::styled("|".repeat(full), Style::new().fg(color)),
-        Span::raw(format!("{}] {busy} of {} CPUs", " ".repeat(BAR - full), load.cpus)),
+        Span::raw(format!("{}] {busy} of {} CPUs", " ".repeat(BAR_COLUMNS - full), load.cpus)),
         Span::raw(format!("  working {}", load.working)),
     ]);
     if let Some(crowd) = load.crowd {
@@ -90,7 +90,7 @@ fn load_line(load: &Load, busy: Option<f64>) -> Line<'static> {
     line
 }
 
-fn limits(view: &View) -> Line<'static> {
+fn limits(view: &TopView) -> Line<'static> {
     let mut line = Line::from(" ");
     for (at, table) in view.limits().iter().enumerate() {
         let name = format!(" {} ", printable(&table.name));
@@ -112,7 +112,7 @@ fn limits(view: &View) -> Line<'static> {
     line
 }
 
-fn clients(frame: &mut Frame<'_>, view: &View, area: Rect) {
+fn clients(frame: &mut Frame<'_>, view: &TopView, area: Rect) {
     let Some(table) = view.limits().get(view.shown()) else { return };
     let all: f64 = table.rows.iter().map(|row| row.cpu_per_second).sum();
     let mut lines = vec![head(table, view.order)];
@@ -127,17 +127,17 @@ fn clients(frame: &mut Frame<'_>, view: &View, area: Rect) {
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-fn head(table: &Table, order: Order) -> Line<'static> {
+fn head(table: &LimitTable, order: RowOrder) -> Line<'static> {
     let cost = if table.unit == UNIT_HITS { "Hits/s" } else { "Cpu/s" };
     let columns = [
-        (format!("{:>10}", "Level"), order == Order::Debt),
-        (format!("{:>9}", if table.shadow { "Would" } else { "Wait" }), order == Order::Wait),
-        (format!("{cost:>9}"), order == Order::Cost),
+        (format!("{:>10}", "Level"), order == RowOrder::Debt),
+        (format!("{:>9}", if table.shadow { "Would" } else { "Wait" }), order == RowOrder::Wait),
+        (format!("{cost:>9}"), order == RowOrder::Cost),
         (format!("{:>7}", "Share"), false),
-        (format!("{:>9}", "Req/s"), order == Order::Requests),
-        (format!("{:>10}", "Total"), order == Order::Total),
-        (format!("{:>6}", "Last"), order == Order::Seen),
-        ("  Client".to_owned(), order == Order::Name),
+        (format!("{:>9}", "Req/s"), order == RowOrder::Requests),
+        (format!("{:>10}", "Total"), order == RowOrder::Total),
+        (format!("{:>6}", "Last"), order == RowOrder::Seen),
+        ("  Client".to_owned(), order == RowOrder::Name),
     ];
     let spans = columns.map(|(text, by)| if by { text.bold().underlined() } else { text.bold() });
     Line::from(spans.to_vec())
@@ -145,7 +145,7 @@ fn head(table: &Table, order: Order) -> Line<'static> {
 
 /// The line of one client. In shadow mode no client waits, so the line shows how long the limit
 /// would act on the client.
-fn client(row: &Row, all: f64, shadow: bool) -> Line<'static> {
+fn client(row: &ClientRow, all: f64, shadow: bool) -> Line<'static> {
     let share = if all > 0.0 { 100.0 * row.cpu_per_second / all } else { 0.0 };
     let level = row.level.map_or_else(|| "-".to_owned(), |level| format!("{level:.2}"));
     let line = Line::from(format!(
@@ -165,9 +165,9 @@ fn client(row: &Row, all: f64, shadow: bool) -> Line<'static> {
     }
 }
 
-fn footer(view: &View) -> Line<'static> {
+fn footer(view: &TopView) -> Line<'static> {
     match view.mode {
-        Mode::Filter => Line::from(format!(" show names with: {}_", printable(&view.filter))),
+        KeyMode::Filter => Line::from(format!(" show names with: {}_", printable(&view.filter))),
         _ if view.filter.is_empty() => Line::from(KEYS).dim(),
         _ => Line::from(format!("{}   [{}]", KEYS, printable(&view.filter))),
     }

@@ -2,20 +2,20 @@
 //!
 //! Keys and answers change it. It does not depend on a terminal.
 
-use crate::cli::remote::Error;
-use evenkeel_telemetry::snapshot::{Row, Snapshot, Table};
+use crate::cli::remote::AdminClientError;
+use evenkeel_telemetry::snapshot::{ClientRow, LimitTable, TopSnapshot};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use std::cmp::Ordering;
 use std::ops::ControlFlow;
 
 /// The maximum length of a filter, in characters.
-const FILTER_MAX: usize = 100;
+const FILTER_CHARS_MAX: usize = 100;
 /// The number of rows that a page key scrolls by.
-const PAGE: usize = 10;
+const PAGE_ROWS: usize = 10;
 
 /// The column by which rows are ordered, largest first; names and ages are in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum RowOrder {
     Cost,
     Debt,
     Wait,
@@ -25,49 +25,49 @@ pub enum Order {
     Name,
 }
 
-impl Order {
-    const ALL: [Order; 7] = [
-        Order::Cost,
-        Order::Debt,
-        Order::Wait,
-        Order::Requests,
-        Order::Total,
-        Order::Seen,
-        Order::Name,
+impl RowOrder {
+    const ALL: [RowOrder; 7] = [
+        RowOrder::Cost,
+        RowOrder::Debt,
+        RowOrder::Wait,
+        RowOrder::Requests,
+        RowOrder::Total,
+        RowOrder::Seen,
+        RowOrder::Name,
     ];
 
-    fn next(self) -> Order {
-        let at = Order::ALL.iter().position(|order| *order == self).unwrap_or_default();
-        Order::ALL[(at + 1) % Order::ALL.len()]
+    fn next(self) -> RowOrder {
+        let at = RowOrder::ALL.iter().position(|order| *order == self).unwrap_or_default();
+        RowOrder::ALL[(at + 1) % RowOrder::ALL.len()]
     }
 
     /// Compares two rows. In `shadow` mode no client waits, so the order is by how long the limit
     /// would act.
-    fn compare(self, a: &Row, b: &Row, shadow: bool) -> Ordering {
+    fn compare(self, a: &ClientRow, b: &ClientRow, shadow: bool) -> Ordering {
         // An unknown level counts as no debt.
-        let level = |row: &Row| row.level.unwrap_or(f64::INFINITY);
+        let level = |row: &ClientRow| row.level.unwrap_or(f64::INFINITY);
         match self {
-            Order::Cost => b.cpu_per_second.total_cmp(&a.cpu_per_second),
-            Order::Debt => level(a).total_cmp(&level(b)),
-            Order::Wait if shadow => b.wait.total_cmp(&a.wait),
-            Order::Wait => b.wait_average.total_cmp(&a.wait_average),
-            Order::Requests => b.requests_per_second.total_cmp(&a.requests_per_second),
-            Order::Total => b.cpu_total.total_cmp(&a.cpu_total),
-            Order::Seen => a.last_seen.total_cmp(&b.last_seen),
-            Order::Name => a.key.cmp(&b.key),
+            RowOrder::Cost => b.cpu_per_second.total_cmp(&a.cpu_per_second),
+            RowOrder::Debt => level(a).total_cmp(&level(b)),
+            RowOrder::Wait if shadow => b.wait.total_cmp(&a.wait),
+            RowOrder::Wait => b.wait_average.total_cmp(&a.wait_average),
+            RowOrder::Requests => b.requests_per_second.total_cmp(&a.requests_per_second),
+            RowOrder::Total => b.cpu_total.total_cmp(&a.cpu_total),
+            RowOrder::Seen => a.last_seen.total_cmp(&b.last_seen),
+            RowOrder::Name => a.key.cmp(&b.key),
         }
     }
 }
 
 /// The state of the screen.
-pub struct View {
+pub struct TopView {
     pub address: String,
-    pub order: Order,
+    pub order: RowOrder,
     pub reversed: bool,
     /// Only clients with this text in their names are shown, in upper or lower case.
     pub filter: String,
-    pub mode: Mode,
-    pub snapshot: Option<Snapshot>,
+    pub mode: KeyMode,
+    pub snapshot: Option<TopSnapshot>,
     /// For each door: the CPU-seconds per second that its backend worked between the last two
     /// answers.
     pub busy: Vec<Option<f64>>,
@@ -87,20 +87,20 @@ pub struct View {
 
 /// The meaning of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum KeyMode {
     Look,
     Filter,
     Help,
 }
 
-impl View {
-    pub fn new(address: &str, limit: Option<&str>) -> View {
-        View {
+impl TopView {
+    pub fn new(address: &str, limit: Option<&str>) -> TopView {
+        TopView {
             address: address.to_owned(),
-            order: Order::Cost,
+            order: RowOrder::Cost,
             reversed: false,
             filter: String::new(),
-            mode: Mode::Look,
+            mode: KeyMode::Look,
             snapshot: None,
             busy: Vec::new(),
             would: Vec::new(),
@@ -117,7 +117,7 @@ impl View {
     }
 
     /// Takes over the snapshot of an answer, or its error.
-    pub fn answered(&mut self, answer: Result<(String, Snapshot), Error>) {
+    pub fn answered(&mut self, answer: Result<(String, TopSnapshot), AdminClientError>) {
         let snapshot = match answer {
             Ok((_, snapshot)) => snapshot,
             Err(fault) => {
@@ -142,7 +142,7 @@ impl View {
     }
 
     /// The CPUs that the backend of a door has used since the last answer.
-    fn busy(&self, load: &evenkeel_telemetry::snapshot::Load, now: f64) -> Option<f64> {
+    fn busy(&self, load: &evenkeel_telemetry::snapshot::LoadSnapshot, now: f64) -> Option<f64> {
         let before = self.snapshot.as_ref()?;
         let was = before.load.iter().find(|was| was.door == load.door)?;
         let (worked, time) = (load.busy_seconds - was.busy_seconds, now - before.now);
@@ -151,7 +151,7 @@ impl View {
     }
 
     /// The decisions per second of a limit that were not enforced since the last answer.
-    fn would(&self, table: &Table, now: f64) -> Option<f64> {
+    fn would(&self, table: &LimitTable, now: f64) -> Option<f64> {
         let before = self.snapshot.as_ref()?;
         let was = before.limits.iter().find(|was| place(was) == place(table))?;
         let (more, time) = (table.would.checked_sub(was.would)?, now - before.now);
@@ -159,24 +159,24 @@ impl View {
     }
 
     /// All limits of the last answer.
-    pub fn limits(&self) -> &[Table] {
+    pub fn limits(&self) -> &[LimitTable] {
         self.snapshot.as_ref().map(|snapshot| &snapshot.limits[..]).unwrap_or_default()
     }
 
     /// The index of the selected limit; the first limit if none was selected or it no longer
     /// exists.
     pub fn shown(&self) -> usize {
-        let chosen = |table: &Table| self.limit.as_ref() == Some(&place(table));
+        let chosen = |table: &LimitTable| self.limit.as_ref() == Some(&place(table));
         self.limits().iter().position(chosen).unwrap_or_default()
     }
 
     /// The visible clients in order, beginning after the rows that were scrolled past.
-    pub fn rows(&self) -> Vec<&Row> {
+    pub fn rows(&self) -> Vec<&ClientRow> {
         let Some(table) = self.limits().get(self.shown()) else { return Vec::new() };
         let filter = self.filter.to_lowercase();
-        let fits = |row: &&Row| row.key.to_lowercase().contains(&filter);
-        let mut rows: Vec<&Row> = table.rows.iter().filter(fits).collect();
-        let compare = |a: &Row, b: &Row| self.order.compare(a, b, table.shadow);
+        let fits = |row: &&ClientRow| row.key.to_lowercase().contains(&filter);
+        let mut rows: Vec<&ClientRow> = table.rows.iter().filter(fits).collect();
+        let compare = |a: &ClientRow, b: &ClientRow| self.order.compare(a, b, table.shadow);
         rows.sort_by(|a, b| compare(a, b).then_with(|| a.key.cmp(&b.key)));
         if self.reversed {
             rows.reverse();
@@ -194,9 +194,9 @@ impl View {
             return ControlFlow::Break(());
         }
         match self.mode {
-            Mode::Look => return self.looking(key.code),
-            Mode::Filter => self.filtering(key.code),
-            Mode::Help => self.mode = Mode::Look,
+            KeyMode::Look => return self.looking(key.code),
+            KeyMode::Filter => self.filtering(key.code),
+            KeyMode::Help => self.mode = KeyMode::Look,
         }
         ControlFlow::Continue(())
     }
@@ -208,13 +208,13 @@ impl View {
             KeyCode::BackTab | KeyCode::Left => self.turn(self.limits().len().saturating_sub(1)),
             KeyCode::Char('s') => self.order = self.order.next(),
             KeyCode::Char('r') => self.reversed = !self.reversed,
-            KeyCode::Char('/') => self.mode = Mode::Filter,
+            KeyCode::Char('/') => self.mode = KeyMode::Filter,
             KeyCode::Char('p' | ' ') => self.paused = !self.paused,
-            KeyCode::Char('?' | 'h') => self.mode = Mode::Help,
+            KeyCode::Char('?' | 'h') => self.mode = KeyMode::Help,
             KeyCode::Down => self.scroll(1),
-            KeyCode::PageDown => self.scroll(PAGE),
+            KeyCode::PageDown => self.scroll(PAGE_ROWS),
             KeyCode::Up => self.scrolled = self.scrolled.saturating_sub(1),
-            KeyCode::PageUp => self.scrolled = self.scrolled.saturating_sub(PAGE),
+            KeyCode::PageUp => self.scrolled = self.scrolled.saturating_sub(PAGE_ROWS),
             KeyCode::Home => self.scrolled = 0,
             _ => {}
         }
@@ -223,13 +223,15 @@ impl View {
 
     fn filtering(&mut self, key: KeyCode) {
         match key {
-            KeyCode::Enter => self.mode = Mode::Look,
+            KeyCode::Enter => self.mode = KeyMode::Look,
             KeyCode::Esc => {
                 self.filter.clear();
-                self.mode = Mode::Look;
+                self.mode = KeyMode::Look;
             }
             KeyCode::Backspace => drop(self.filter.pop()),
-            KeyCode::Char(c) if self.filter.chars().count() < FILTER_MAX => self.filter.push(c),
+            KeyCode::Char(c) if self.filter.chars().count() < FILTER_CHARS_MAX => {
+                self.filter.push(c)
+            }
             _ => {}
         }
         self.scrolled = 0;
@@ -248,6 +250,6 @@ impl View {
     }
 }
 
-fn place(table: &Table) -> (String, String) {
+fn place(table: &LimitTable) -> (String, String) {
     (table.door.clone(), table.name.clone())
 }

@@ -7,17 +7,17 @@
 //! bucket of every limit, and the counters of decisions. Both sides have the same processors to
 //! work on; everything else runs twice, independently.
 
-use evenkeel_config::settings::{ClientAddress, Proxy};
-use evenkeel_core::classify::Attributes;
-use evenkeel_core::key::Seed;
+use evenkeel_config::settings::{ClientAddress, ProxySettings};
+use evenkeel_core::classify::RequestAttributes;
+use evenkeel_core::key::KeySeed;
 use evenkeel_core::units::{Nanos, Time};
-use evenkeel_engine::counted::Counted;
-use evenkeel_engine::{Asked, Engine, Entered, Lane};
-use evenkeel_identity::address::Trust;
-use evenkeel_lab::replay::format::Format;
+use evenkeel_engine::counted::EngineView;
+use evenkeel_engine::{AskOutcome, Engine, EngineLane, QueueAdmission};
+use evenkeel_identity::address::ProxyTrust;
+use evenkeel_lab::replay::format::AccessLogFormat;
 use evenkeel_lab::replay::play::processors::Processors;
-use evenkeel_lab::replay::play::was::{Past, Was};
-use evenkeel_lab::replay::play::{Outcome, Play};
+use evenkeel_lab::replay::play::was::{BaselineSimulation, RecordedRequest};
+use evenkeel_lab::replay::play::{ReplayOutcome, ReplaySimulation};
 use evenkeel_lab::replay::sample;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::Watch;
@@ -32,26 +32,26 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
 /// The requests of a synthetic log of eight minutes, with the work that each needs.
-fn requests(seed: u64) -> Vec<Was> {
+fn requests(seed: u64) -> Vec<RecordedRequest> {
     let mut log = Vec::new();
-    let about = sample::Options { lines: 6_000, days: 1, seed };
+    let about = sample::SampleLogOptions { lines: 6_000, days: 1, seed };
     sample::make(about, &mut log).expect("memory");
     let log = String::from_utf8(log).expect("text");
     let lines: Vec<String> = log.lines().map(str::to_owned).collect();
-    let mut format = Format::of(&lines[..20]).expect("a format");
-    let trust = Trust::new(&[], &ClientAddress::XForwardedFor);
+    let mut format = AccessLogFormat::of(&lines[..20]).expect("a format");
+    let trust = ProxyTrust::new(&[], &ClientAddress::XForwardedFor);
     let mut entries = Vec::new();
     for (place, line) in lines.iter().enumerate() {
         let mut entry = format.read(line).expect("a request").entry(&trust).expect("an address");
         // A day is compressed into eight minutes, so that people and robots meet. No two requests
         // come at the same time.
-        let after = entry.start.since(sample::BEGINS).0 / 180;
-        entry.start = sample::BEGINS.plus(Nanos(after + place as u64 % 997));
+        let after = entry.start.since(sample::SAMPLE_LOG_START).0 / 180;
+        entry.start = sample::SAMPLE_LOG_START.plus(Nanos(after + place as u64 % 997));
         entry.took = None;
         entries.push(entry);
     }
     entries.sort_by_key(|entry| entry.start);
-    let mut past = Past::new(sample::CPUS, Nanos::from_millis(45));
+    let mut past = BaselineSimulation::new(sample::SAMPLE_CPUS, Nanos::from_millis(45));
     let mut all = Vec::new();
     for entry in entries {
         past.push(entry);
@@ -62,7 +62,7 @@ fn requests(seed: u64) -> Vec<Was> {
     all
 }
 
-fn settings(text: &str) -> Proxy {
+fn settings(text: &str) -> ProxySettings {
     let config = evenkeel_config::parse("test", text.as_bytes(), 1.0).expect("it is good");
     config.settings.proxy.expect("a proxy")
 }
@@ -75,9 +75,12 @@ struct Told {
     ended: Time,
 }
 
-fn replayed(settings: &Proxy, requests: &[Was]) -> (Vec<Told>, Arc<Engine>, BTreeMap<String, u64>) {
-    let mut play = Play::new(settings);
-    let mut outcomes: Vec<Outcome> = Vec::new();
+fn replayed(
+    settings: &ProxySettings,
+    requests: &[RecordedRequest],
+) -> (Vec<Told>, Arc<Engine>, BTreeMap<String, u64>) {
+    let mut play = ReplaySimulation::new(settings);
+    let mut outcomes: Vec<ReplayOutcome> = Vec::new();
     for was in requests {
         play.push(was.clone());
         outcomes.extend(play.outcomes());
@@ -96,7 +99,7 @@ fn replayed(settings: &Proxy, requests: &[Was]) -> (Vec<Told>, Arc<Engine>, BTre
         let limit = limit.map_or("", |limit| &limit.name);
         *counted.entry(format!("{} {limit} {}", note.verdict, note.shadow)).or_default() += 1;
     }
-    let told = |outcome: &Outcome| Told {
+    let told = |outcome: &ReplayOutcome| Told {
         refused_by: outcome.refused.then(|| {
             let note = outcome.decisive().expect("a refusal has a reason");
             name(note.reason.key.limit)
@@ -114,7 +117,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn of(was: &Was) -> Seen {
+    fn of(was: &RecordedRequest) -> Seen {
         let entry = &was.entry;
         let target = match entry.query() {
             "" => entry.path().to_owned(),
@@ -130,7 +133,7 @@ impl Seen {
     }
 }
 
-impl Attributes for Seen {
+impl RequestAttributes for Seen {
     fn address(&self) -> IpAddr {
         self.client
     }
@@ -154,7 +157,7 @@ impl Attributes for Seen {
 
 /// A simulated world, in which time passes when all tasks wait.
 struct World {
-    lane: Lane,
+    lane: EngineLane,
     now: Cell<Time>,
     /// The tasks to wake, by time.
     timers: RefCell<BTreeMap<(Time, u64), usize>>,
@@ -200,21 +203,21 @@ impl World {
 }
 
 /// The path of a request through the proxy, step by step as in `doors/proxy/exchange`.
-async fn journey(world: Rc<World>, task: usize, was: Was) {
+async fn journey(world: Rc<World>, task: usize, was: RecordedRequest) {
     world.until(task, was.entry.start).await;
     let mut waited = Nanos::ZERO;
     let mut charge = match world.lane.ask(&Seen::of(&was)) {
-        Asked::Refused(refusal) => return world.tell(task, Some(refusal.limit), waited),
-        Asked::Pass(charge) => charge,
+        AskOutcome::Refused(refusal) => return world.tell(task, Some(refusal.limit), waited),
+        AskOutcome::Pass(charge) => charge,
     };
     if let Some(at) = charge.delay_until().filter(|at| *at > world.now.get()) {
         waited = waited.plus(at.since(world.now.get()));
         world.until(task, at).await;
     }
     let entered = match charge.enter() {
-        Entered::Room => Ok(()),
-        Entered::Refused(refusal) => Err(refusal),
-        Entered::Waits(turn) => {
+        QueueAdmission::Room => Ok(()),
+        QueueAdmission::Refused(refusal) => Err(refusal),
+        QueueAdmission::Waits(turn) => {
             let since = world.now.get();
             if world.waiting.get() == 0 {
                 world.expire.set(since.plus(Nanos::from_millis(250)));
@@ -223,7 +226,7 @@ async fn journey(world: Rc<World>, task: usize, was: Was) {
             let turned = turn.await;
             world.waiting.set(world.waiting.get() - 1);
             waited = waited.plus(world.now.get().since(since));
-            charge.turned(turned)
+            charge.accept_turn(turned)
         }
     };
     if let Err(refusal) = entered {
@@ -279,10 +282,13 @@ impl Tasks {
     }
 }
 
-fn lived(settings: &Proxy, requests: &[Was]) -> (Vec<Told>, Arc<Engine>, BTreeMap<String, u64>) {
+fn lived(
+    settings: &ProxySettings,
+    requests: &[RecordedRequest],
+) -> (Vec<Told>, Arc<Engine>, BTreeMap<String, u64>) {
     let watch = Arc::new(Watch::new(Time::ZERO));
     let clock = Clock::start();
-    let engine = Engine::new(settings, 1, Seed([0x74; 16]), clock, Arc::clone(&watch));
+    let engine = Engine::new(settings, 1, KeySeed([0x74; 16]), clock, Arc::clone(&watch));
     let world = Rc::new(World {
         lane: engine.lane(0),
         now: Cell::new(Time::ZERO),
@@ -294,7 +300,7 @@ fn lived(settings: &Proxy, requests: &[Was]) -> (Vec<Told>, Arc<Engine>, BTreeMa
         expire: Cell::new(Time::ZERO),
         told: RefCell::new(vec![None; requests.len()]),
     });
-    let journey = |(task, was): (usize, &Was)| -> Option<Journey> {
+    let journey = |(task, was): (usize, &RecordedRequest)| -> Option<Journey> {
         Some(Box::pin(journey(Rc::clone(&world), task, was.clone())))
     };
     let all = requests.iter().enumerate().map(journey).collect();

@@ -2,21 +2,21 @@
 //! people alone.
 
 use evenkeel_core::units::Nanos;
-use evenkeel_lab::replay::people::Kind;
-use evenkeel_lab::replay::report::Report;
-use evenkeel_lab::replay::sample::{self, CPUS, PLANTED};
-use evenkeel_lab::replay::{self, Options};
+use evenkeel_lab::replay::people::ClientKind;
+use evenkeel_lab::replay::report::ReplayReport;
+use evenkeel_lab::replay::sample::{self, PLANTED, SAMPLE_CPUS};
+use evenkeel_lab::replay::{self, ReplayOptions};
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
 /// The options of a replay of these logs.
-pub fn options(logs: Vec<PathBuf>) -> Options {
-    Options {
+pub fn options(logs: Vec<PathBuf>) -> ReplayOptions {
+    ReplayOptions {
         logs,
         config: None,
-        cpus: Some(CPUS.to_string()),
+        cpus: Some(SAMPLE_CPUS.to_string()),
         action: None,
         trusted_proxies: Vec::new(),
         page_cost: Nanos::from_millis(50),
@@ -27,16 +27,16 @@ pub fn options(logs: Vec<PathBuf>) -> Options {
 }
 
 /// The report on one log, which is computed once because it takes a while.
-fn planted() -> &'static Report {
-    static REPORT: OnceLock<Report> = OnceLock::new();
+fn planted() -> &'static ReplayReport {
+    static REPORT: OnceLock<ReplayReport> = OnceLock::new();
     REPORT.get_or_init(play)
 }
 
-fn play() -> Report {
+fn play() -> ReplayReport {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("access.log");
     let out = BufWriter::new(File::create(&path).expect("a file"));
-    let about = sample::Options { lines: 40_000, days: 1, seed: 5 };
+    let about = sample::SampleLogOptions { lines: 40_000, days: 1, seed: 5 };
     let lines = sample::make(about, out).expect("it is written");
     assert!((25_000..50_000).contains(&lines), "{lines}");
     let (report, read) = replay::play(&options(vec![path])).expect("it is read");
@@ -52,7 +52,11 @@ fn who_was_planted_is_found_and_people_are_left_alone() {
     for single in PLANTED.iter().filter(|planted| planted.addresses == 1) {
         let found = report.heaviest.iter().find(|one| one.address.to_string() == single.name);
         let found = found.unwrap_or_else(|| panic!("{} is not there", single.name));
-        assert_eq!((found.kind, found.agent.as_str()), (Kind::Robot, single.agent), "{found:?}");
+        assert_eq!(
+            (found.kind, found.agent.as_str()),
+            (ClientKind::Robot, single.agent),
+            "{found:?}"
+        );
     }
     for swarm in PLANTED.iter().filter(|planted| planted.addresses > 1) {
         let found = report.swarms.iter().find(|one| one.name == swarm.name);
@@ -67,7 +71,7 @@ fn who_was_planted_is_found_and_people_are_left_alone() {
     let storm = report.clients.iter().find(|one| one.address.to_string() == PLANTED[0].name);
     let storm = storm.expect("it would have waited");
     assert!(storm.fate.queued > 1_000 && storm.fate.waited_seconds > 100.0, "{storm:?}");
-    let people = row(Kind::People);
+    let people = row(ClientKind::People);
     assert!(people.clients > 300, "{people:?}");
     assert_eq!((people.affected, people.fate.refused), (0, 0), "{people:?}");
     // The effect on people: in the busiest minute, their pages come earlier than they did.
@@ -80,7 +84,8 @@ fn who_was_planted_is_found_and_people_are_left_alone() {
 fn shares_are_suggested_that_people_get_along_with() {
     let report = planted();
     let yaml = &report.suggestion.yaml;
-    let config = evenkeel_config::parse("suggestion", yaml.as_bytes(), CPUS).expect("it is good");
+    let config =
+        evenkeel_config::parse("suggestion", yaml.as_bytes(), SAMPLE_CPUS).expect("it is good");
     let limits = config.settings.proxy.expect("a proxy").limits;
     assert_eq!(limits.len(), 3, "{yaml}");
     let suggested: Vec<_> = report.suggestion.tried.iter().filter(|one| one.suggested).collect();
@@ -96,7 +101,7 @@ fn shares_are_suggested_that_people_get_along_with() {
 fn the_same_log_gives_the_same_report() {
     let make = |seed| {
         let mut log = Vec::new();
-        let about = sample::Options { lines: 2_000, days: 1, seed };
+        let about = sample::SampleLogOptions { lines: 2_000, days: 1, seed };
         sample::make(about, &mut log).expect("memory");
         log
     };

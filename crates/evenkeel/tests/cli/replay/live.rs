@@ -6,17 +6,17 @@
 //! request. For each request, the test compares whether it was refused, by which limit and with
 //! which status, and the `Retry-After` to a minute.
 
-use evenkeel_config::settings::Proxy;
-use evenkeel_core::key::Seed;
-use evenkeel_core::limit::Unit;
-use evenkeel_core::sim::random::Random;
+use evenkeel_config::settings::ProxySettings;
+use evenkeel_core::key::KeySeed;
+use evenkeel_core::limit::LimitUnit;
+use evenkeel_core::sim::random::SimRandom;
 use evenkeel_core::units::Nanos;
 use evenkeel_engine::Engine;
-use evenkeel_engine::counted::Counted;
-use evenkeel_identity::address::Trust;
-use evenkeel_lab::replay::format::Format;
-use evenkeel_lab::replay::play::was::Past;
-use evenkeel_lab::replay::play::{Outcome, Play};
+use evenkeel_engine::counted::EngineView;
+use evenkeel_identity::address::ProxyTrust;
+use evenkeel_lab::replay::format::AccessLogFormat;
+use evenkeel_lab::replay::play::was::BaselineSimulation;
+use evenkeel_lab::replay::play::{ReplayOutcome, ReplaySimulation};
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::Watch;
 use std::fmt::Write as _;
@@ -27,7 +27,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 const REQUESTS: usize = 400;
 
-fn settings(backend: SocketAddr) -> Proxy {
+fn settings(backend: SocketAddr) -> ProxySettings {
     let text = format!(
         "proxy: {{listen: '127.0.0.1:0', backend: 'http://{backend}', cpus: 1, \
          cost: 'header:X-Cost', action: reject, trusted_proxies: [127.0.0.1], limits: [\
@@ -96,12 +96,17 @@ fn the_proxy_and_the_replay_of_its_log_decide_alike() {
     serve(backend);
     let clock = Clock::start();
     let watch = Arc::new(Watch::new(clock.now()));
-    let engine =
-        Engine::new(&settings, evenkeel_proxy::threads(), Seed([7; 16]), clock, Arc::clone(&watch));
+    let engine = Engine::new(
+        &settings,
+        evenkeel_proxy::threads(),
+        KeySeed([7; 16]),
+        clock,
+        Arc::clone(&watch),
+    );
     let door = evenkeel_proxy::start(&settings, &engine, &watch).expect("the door opens");
     let stream = TcpStream::connect(door.addresses()[0]).expect("the door takes us in");
     let mut wire = BufReader::new(stream);
-    let mut chance = Random::new(11, 0);
+    let mut chance = SimRandom::new(11, 0);
     let (mut log, mut answers) = (String::new(), Vec::new());
     for _ in 0..REQUESTS {
         let bits = chance.bits();
@@ -138,7 +143,7 @@ fn the_proxy_and_the_replay_of_its_log_decide_alike() {
         let Some(note) = outcome.decisive() else { continue };
         let limit = &limits[usize::from(note.reason.key.limit)];
         refusals[usize::from(note.reason.key.limit)] += 1;
-        let by_rate = limit.unit == Unit::Hits;
+        let by_rate = limit.unit == LimitUnit::Hits;
         assert_eq!(*status, if by_rate { 429 } else { 503 }, "request {number}");
         assert!(body.contains(&*limit.name), "request {number}: {body}");
         let (ours, theirs) = (note.reason.wait.as_secs_f64(), retry.expect("a header") as f64);
@@ -148,13 +153,15 @@ fn the_proxy_and_the_replay_of_its_log_decide_alike() {
     assert!(refusals.iter().all(|count| *count > 0), "each limit decides: {refusals:?}");
 }
 
-fn replayed(settings: &Proxy, log: &str) -> Vec<Outcome> {
+fn replayed(settings: &ProxySettings, log: &str) -> Vec<ReplayOutcome> {
     let lines: Vec<String> = log.lines().map(str::to_owned).collect();
-    let mut format = Format::of(&lines[..20]).expect("a format");
-    let trust = Trust::new(&settings.trusted_proxies, &settings.client_address);
-    let (mut past, mut play) =
-        (Past::new(settings.cpus, Nanos::from_millis(50)), Play::new(settings));
-    let mut outcomes: Vec<Outcome> = Vec::new();
+    let mut format = AccessLogFormat::of(&lines[..20]).expect("a format");
+    let trust = ProxyTrust::new(&settings.trusted_proxies, &settings.client_address);
+    let (mut past, mut play) = (
+        BaselineSimulation::new(settings.cpus, Nanos::from_millis(50)),
+        ReplaySimulation::new(settings),
+    );
+    let mut outcomes: Vec<ReplayOutcome> = Vec::new();
     let mut last = evenkeel_core::units::Time::ZERO;
     for line in &lines {
         let mut entry = format.read(line).expect("a request").entry(&trust).expect("an address");

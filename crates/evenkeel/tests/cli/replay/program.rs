@@ -22,7 +22,8 @@ fn evenkeel(arguments: &[&str], input: Option<&[u8]>) -> Output {
 
 fn log(seed: u64) -> Vec<u8> {
     let mut log = Vec::new();
-    sample::make(sample::Options { lines: 3_000, days: 1, seed }, &mut log).expect("memory");
+    sample::make(sample::SampleLogOptions { lines: 3_000, days: 1, seed }, &mut log)
+        .expect("memory");
     log
 }
 

@@ -2,7 +2,9 @@
 
 use super::RULES;
 use crate::stage::Program;
-use evenkeel_embed::gatekeeper::{Fault, Gatekeeper, GatekeeperLayer, Holding};
+use evenkeel_embed::gatekeeper::{
+    DelayBounds, GatekeeperError, GatekeeperLayer, ServiceGatekeeper,
+};
 use http::{Request, Response};
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -39,8 +41,12 @@ fn a_service_holds_as_the_master_says() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
         // The control port is not the next one if the system has assigned both.
-        let gate =
-            Gatekeeper::at(&master, &format!("tcp://{}", program.control), "d", Holding::default());
+        let gate = ServiceGatekeeper::at(
+            &master,
+            &format!("tcp://{}", program.control),
+            "d",
+            DelayBounds::default(),
+        );
         let gate = gate.expect("a gate");
         let mut service = GatekeeperLayer::new(gate, user).layer(Hello);
         let mut ask = async |name: Option<&str>| {
@@ -78,7 +84,8 @@ fn a_layer_may_send_a_text_for_the_masters_log() {
         [program.accounting, program.control].map(|address| format!("tcp://{address}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
-        let gate = Gatekeeper::at(&master, &control, "k", Holding::default()).expect("a gate");
+        let gate =
+            ServiceGatekeeper::at(&master, &control, "k", DelayBounds::default()).expect("a gate");
         let noted = |request: &Request<()>| {
             Some((b"c".to_vec(), format!("{} {}", request.method(), request.uri()).into_bytes()))
         };
@@ -95,9 +102,10 @@ fn a_layer_may_send_a_text_for_the_masters_log() {
 
 #[test]
 fn what_is_no_master_is_refused_and_one_that_is_away_is_not() {
-    let new = |master: &str, domain: &str| Gatekeeper::new(master, domain, Holding::default());
-    assert!(matches!(new("udp://h", "d").err(), Some(Fault::Address(_))));
-    assert!(matches!(new("h", "a\0b").err(), Some(Fault::Domain)));
+    let new =
+        |master: &str, domain: &str| ServiceGatekeeper::new(master, domain, DelayBounds::default());
+    assert!(matches!(new("udp://h", "d").err(), Some(GatekeeperError::Address(_))));
+    assert!(matches!(new("h", "a\0b").err(), Some(GatekeeperError::Domain)));
     let gate = new("tcp://127.0.0.1:1", "d").expect("nobody has to be there");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let held = runtime.expect("a runtime").block_on(async { gate.hold(b"c".to_vec()).await });

@@ -5,7 +5,7 @@ use super::frames::{Behind, all_closed, streams};
 use super::http2::Server;
 use crate::front::http2::{Exchange, Http2, Part};
 use crate::stage::{Stage, until};
-use evenkeel_config::settings::{Backend, Scheme};
+use evenkeel_config::settings::{BackendAddress, BackendScheme};
 use evenkeel_telemetry::counts::BackendFault;
 use http::{Request, StatusCode};
 use std::net::TcpListener;
@@ -98,11 +98,11 @@ fn who_says_so_with_an_answer_or_before_it_is_heard_out() {
 }
 
 /// A server that closes each connection as soon as it is accepted.
-fn shuts() -> Backend {
+fn shuts() -> BackendAddress {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let place = listener.local_addr().expect("an address").to_string();
     thread::spawn(move || listener.incoming().for_each(drop));
-    Backend { scheme: Scheme::H2c, place }
+    BackendAddress { scheme: BackendScheme::H2c, place }
 }
 
 #[test]

@@ -4,11 +4,11 @@ use crate::front::frames::{
     DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, SETTINGS, fields, frame,
 };
 use crate::stage::{Stage, Wire, until};
-use evenkeel_config::settings::{Proxy, Scheme};
+use evenkeel_config::settings::{BackendScheme, ProxySettings};
 
 /// Makes the proxy use HTTP/2 to the stage's backend.
-pub fn streams(settings: &mut Proxy) {
-    settings.backends[0].scheme = Scheme::H2c;
+pub fn streams(settings: &mut ProxySettings) {
+    settings.backends[0].scheme = BackendScheme::H2c;
 }
 
 /// A frame sent by the proxy.

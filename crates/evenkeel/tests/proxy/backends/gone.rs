@@ -6,16 +6,16 @@ use super::http2::Server;
 use super::{asked, nobody, server};
 use crate::front::http2::{Exchange, Http2};
 use crate::stage::{Stage, Wire};
-use evenkeel_config::settings::{Backend, Scheme};
+use evenkeel_config::settings::{BackendAddress, BackendScheme};
 use evenkeel_telemetry::counts::BackendFault;
 use http::{Request, StatusCode};
 use std::net::TcpListener;
 use std::thread;
 
 /// A server that answers its first request with `a`, and disappears at its second one.
-pub fn goes() -> Backend {
+pub fn goes() -> BackendAddress {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let at = Backend::http(listener.local_addr().expect("an address").to_string());
+    let at = BackendAddress::http(listener.local_addr().expect("an address").to_string());
     thread::spawn(move || {
         let mut wire = Wire::new(listener.accept().expect("a connection").0);
         wire.head();
@@ -36,7 +36,7 @@ pub enum Going {
 
 /// An HTTP/2 server that answers its first request with `a`, and disappears at its second one on
 /// the same connection. If the second request is a POST, its body is read first.
-pub fn goes_in_streams(going: Going) -> Backend {
+pub fn goes_in_streams(going: Going) -> BackendAddress {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let place = listener.local_addr().expect("an address").to_string();
     thread::spawn(move || {
@@ -50,7 +50,7 @@ pub fn goes_in_streams(going: Going) -> Backend {
             behind.goes_away(first);
         }
     });
-    Backend { scheme: Scheme::H2c, place }
+    BackendAddress { scheme: BackendScheme::H2c, place }
 }
 
 fn failures(stage: &Stage) -> (u64, u64) {

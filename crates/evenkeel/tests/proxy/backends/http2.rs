@@ -2,7 +2,7 @@
 
 use crate::front::Authority;
 use bytes::Bytes;
-use evenkeel_config::settings::{Backend, Scheme};
+use evenkeel_config::settings::{BackendAddress, BackendScheme};
 use http::{HeaderMap, Request, Response, Uri, Version};
 use http_body::Frame;
 use http_body_util::BodyExt;
@@ -39,7 +39,7 @@ pub struct Asked {
 /// A server. `/big` is large; every other path returns the body of the request piece by piece, with
 /// its trailers.
 pub struct Server {
-    pub at: Backend,
+    pub at: BackendAddress,
     asked: Arc<Mutex<Vec<Asked>>>,
     connections: Arc<AtomicUsize>,
 }
@@ -49,12 +49,15 @@ impl Server {
     pub fn open() -> Server {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let place = listener.local_addr().expect("an address").to_string();
-        Server::run(Backend { scheme: Scheme::H2c, place }, async move |served: Served| {
-            let listener = listening(listener);
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(served.clone().streams(stream));
-            }
-        })
+        Server::run(
+            BackendAddress { scheme: BackendScheme::H2c, place },
+            async move |served: Served| {
+                let listener = listening(listener);
+                while let Ok((stream, _)) = listener.accept().await {
+                    tokio::spawn(served.clone().streams(stream));
+                }
+            },
+        )
     }
 
     /// A server over a Unix socket.
@@ -62,12 +65,15 @@ impl Server {
         let listener = std::os::unix::net::UnixListener::bind(path).expect("a socket");
         listener.set_nonblocking(true).expect("a mode");
         let place = path.to_str().expect("text").to_owned();
-        Server::run(Backend { scheme: Scheme::UnixH2c, place }, async move |served: Served| {
-            let listener = UnixListener::from_std(listener).expect("a listener");
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(served.clone().streams(stream));
-            }
-        })
+        Server::run(
+            BackendAddress { scheme: BackendScheme::UnixH2c, place },
+            async move |served: Served| {
+                let listener = UnixListener::from_std(listener).expect("a listener");
+                while let Ok((stream, _)) = listener.accept().await {
+                    tokio::spawn(served.clone().streams(stream));
+                }
+            },
+        )
     }
 
     /// A TLS server for `name` with these protocols.
@@ -84,20 +90,23 @@ impl Server {
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let place = listener.local_addr().expect("an address").to_string();
-        Server::run(Backend { scheme: Scheme::Https, place }, async move |served: Served| {
-            let listener = listening(listener);
-            while let Ok((stream, _)) = listener.accept().await {
-                let Ok(stream) = acceptor.accept(stream).await else { continue };
-                if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
-                    tokio::spawn(served.clone().streams(stream));
-                } else {
-                    tokio::spawn(served.clone().whole(stream));
+        Server::run(
+            BackendAddress { scheme: BackendScheme::Https, place },
+            async move |served: Served| {
+                let listener = listening(listener);
+                while let Ok((stream, _)) = listener.accept().await {
+                    let Ok(stream) = acceptor.accept(stream).await else { continue };
+                    if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+                        tokio::spawn(served.clone().streams(stream));
+                    } else {
+                        tokio::spawn(served.clone().whole(stream));
+                    }
                 }
-            }
-        })
+            },
+        )
     }
 
-    fn run<F>(at: Backend, serve: F) -> Server
+    fn run<F>(at: BackendAddress, serve: F) -> Server
     where
         F: AsyncFnOnce(Served) + Send + 'static,
     {

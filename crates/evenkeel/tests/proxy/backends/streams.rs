@@ -8,7 +8,7 @@ use crate::front::frames::{REFUSED_STREAM, RST_STREAM};
 use crate::front::http2::{Exchange, Http2, Part};
 use crate::stage::{Stage, Wire, until};
 use evenkeel_config::settings::tls::ClientTls;
-use evenkeel_config::settings::{BackendTls, Protocol, Scheme};
+use evenkeel_config::settings::{BackendProtocol, BackendScheme, BackendTls};
 use evenkeel_telemetry::counts::BackendFault;
 use http::{HeaderMap, Request, StatusCode, Version};
 use std::time::Duration;
@@ -320,11 +320,11 @@ fn what_is_spoken_under_tls_is_agreed_on() {
     };
     let both = ["h2", "http/1.1"];
     for (protocol, offers, spoken) in [
-        (Protocol::Auto, &both[..], Version::HTTP_2),
-        (Protocol::Auto, &both[1..], Version::HTTP_11),
-        (Protocol::Auto, &[], Version::HTTP_11),
-        (Protocol::Http1, &both, Version::HTTP_11),
-        (Protocol::Http2, &both, Version::HTTP_2),
+        (BackendProtocol::Auto, &both[..], Version::HTTP_2),
+        (BackendProtocol::Auto, &both[1..], Version::HTTP_11),
+        (BackendProtocol::Auto, &[], Version::HTTP_11),
+        (BackendProtocol::Http1, &both, Version::HTTP_11),
+        (BackendProtocol::Http2, &both, Version::HTTP_2),
     ] {
         let server = Server::open_tls(&authority, "app.example", offers);
         let stage = open(&server, protocol);
@@ -341,7 +341,7 @@ fn what_is_spoken_under_tls_is_agreed_on() {
     }
     // A request to upgrade gets a connection of its own.
     let server = Server::open_tls(&authority, "app.example", &both);
-    let stage = open(&server, Protocol::Auto);
+    let stage = open(&server, BackendProtocol::Auto);
     let mut client = stage.client();
     let upgrade = "connection: upgrade\r\nupgrade: websocket\r\n";
     client.send(format!("GET /ws HTTP/1.1\r\nhost: a\r\n{upgrade}\r\n"));
@@ -352,7 +352,7 @@ fn what_is_spoken_under_tls_is_agreed_on() {
     assert_eq!(server.asked()[0].headers["upgrade"], "websocket");
     // A server that offers only the protocol that the settings rule out.
     let server = Server::open_tls(&authority, "app.example", &["http/1.1"]);
-    let stage = open(&server, Protocol::Http2);
+    let stage = open(&server, BackendProtocol::Http2);
     assert_eq!(stage.client().get("/").message().status(), 502);
     until("it is counted", || stage.watch.proxy.failures(BackendFault::Tls).get() == 1);
 }
@@ -361,7 +361,7 @@ fn what_is_spoken_under_tls_is_agreed_on() {
 fn a_socket_file_speaks_streams_too() {
     let folder = tempfile::tempdir().expect("a folder");
     let server = Server::open_file(&folder.path().join("app.sock"));
-    assert_eq!(server.at.scheme, Scheme::UnixH2c);
+    assert_eq!(server.at.scheme, BackendScheme::UnixH2c);
     let stage = before(&server);
     assert_eq!(stage.client().get("/x").message().status(), 200);
     assert_eq!(server.asked()[0].target, "http://site.example/x");
@@ -393,7 +393,7 @@ fn one_attempt_to_connect_is_everybodys() {
     let nobody = super::nobody();
     let stage = Stage::open(|settings| {
         settings.backends = vec![nobody];
-        settings.backends[0].scheme = Scheme::H2c;
+        settings.backends[0].scheme = BackendScheme::H2c;
     });
     let client = Http2::connect(stage.door.addresses()[0]);
     let asked: Vec<Exchange> = (0..50).map(|_| client.get("/")).collect();

@@ -6,7 +6,7 @@ use super::http2::Server;
 use super::{asked, server};
 use crate::front::http2::{Exchange, Http2};
 use crate::stage::{Stage, Wire};
-use evenkeel_config::settings::{Backend, Scheme};
+use evenkeel_config::settings::{BackendAddress, BackendScheme};
 use evenkeel_telemetry::counts::BackendFault;
 use http::{HeaderMap, Request, StatusCode, Version};
 use std::net::TcpListener;
@@ -86,7 +86,7 @@ fn it_goes_on_to_a_server_of_either_version() {
 }
 
 /// An HTTP/2 server that closes the connection when a request arrives.
-fn hangs_up_in_streams() -> Backend {
+fn hangs_up_in_streams() -> BackendAddress {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let place = listener.local_addr().expect("an address").to_string();
     thread::spawn(move || {
@@ -94,7 +94,7 @@ fn hangs_up_in_streams() -> Backend {
             super::frames::Behind::on(Wire::new(stream), None).try_next();
         }
     });
-    Backend { scheme: Scheme::H2c, place }
+    BackendAddress { scheme: BackendScheme::H2c, place }
 }
 
 /// A stage with an HTTP/2 server that disappears, and the stage's own HTTP/1.1 backend. Also

@@ -4,8 +4,8 @@
 use super::frames::{END_HEADERS, END_STREAM, HEADERS, RST_STREAM, SETTINGS, fields, frame};
 use crate::backends::server;
 use crate::stage::{LONG, Stage, Wire, until};
-use evenkeel_config::settings::Concurrency;
-use evenkeel_core::limit::Action;
+use evenkeel_config::settings::ConcurrencySetting;
+use evenkeel_core::limit::LimitAction;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::Write;
 use std::net::TcpStream;
@@ -77,8 +77,8 @@ fn a_visitor_is_served_whatever_others_do() {
     let page: &'static str = Box::leak("x".repeat(300_000).into_boxed_str());
     let stage = Stage::open(|settings| {
         settings.backends = vec![server(page)];
-        settings.action = Action::Queue;
-        settings.queue.concurrency = Concurrency::Fixed(2);
+        settings.action = LimitAction::Queue;
+        settings.queue.concurrency = ConcurrencySetting::Fixed(2);
         settings.queue.reserve = 0;
         settings.bounds.body_buffer = 64 * 1024;
         // No client is closed for being slow, however long the test takes.

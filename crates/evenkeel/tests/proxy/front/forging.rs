@@ -3,7 +3,7 @@
 
 use super::http2::Http2;
 use crate::stage::{Message, Stage, hit_limit, until};
-use evenkeel_config::settings::{ClientAddress, Proxy};
+use evenkeel_config::settings::{ClientAddress, ProxySettings};
 use http::{HeaderMap, HeaderValue, Request};
 
 const OWN: &str = "cf-connecting-ip";
@@ -27,7 +27,7 @@ const NAMES: [&str; 14] = [
 const FORGED: &str = "6.6.6.6";
 
 /// Trusts the clients of `network`.
-fn believes(network: &str) -> impl Fn(&mut Proxy) {
+fn believes(network: &str) -> impl Fn(&mut ProxySettings) {
     let network = network.parse().expect("a network");
     move |settings| {
         settings.trusted_proxies = vec![network];

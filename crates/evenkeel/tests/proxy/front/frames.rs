@@ -2,8 +2,8 @@
 //! backend gets nothing, and the proxy keeps nothing.
 
 use crate::stage::{Stage, Wire, hit_limit, until};
-use evenkeel_config::settings::Concurrency;
-use evenkeel_core::limit::Action;
+use evenkeel_config::settings::ConcurrencySetting;
+use evenkeel_core::limit::LimitAction;
 use evenkeel_core::units::{Cost, Nanos};
 
 pub const DATA: u8 = 0;
@@ -271,7 +271,12 @@ fn who_takes_back_what_it_asks_for_is_charged_and_loses_the_connection() {
     }
     assert_eq!(fate(&mut wire, u32::MAX), Fate::Cut);
     until("it is counted", || {
-        stage.watch.proxy.turned(evenkeel_telemetry::counts::Turned::Resets).get() == 1
+        stage
+            .watch
+            .proxy
+            .refused_connections(evenkeel_telemetry::counts::ConnectionRefusal::Resets)
+            .get()
+            == 1
     });
     let mut other = stage.client();
     other.get("/");
@@ -300,8 +305,8 @@ fn a_connection_that_asks_nothing_is_closed_whatever_else_it_says() {
 #[test]
 fn a_closed_window_hides_no_work_and_keeps_no_slot_after_it() {
     let stage = Stage::open(|settings| {
-        settings.action = Action::Queue;
-        settings.queue.concurrency = Concurrency::Fixed(1);
+        settings.action = LimitAction::Queue;
+        settings.queue.concurrency = ConcurrencySetting::Fixed(1);
         settings.queue.reserve = 0;
     });
     let mut closed = stage.client();
@@ -312,7 +317,7 @@ fn a_closed_window_hides_no_work_and_keeps_no_slot_after_it() {
     backend.message();
     backend.send("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf");
     assert_eq!(fate(&mut closed, 1), Fate::Answered);
-    let running = || stage.engine.crowd().map(|crowd| crowd.running);
+    let running = || stage.engine.admission_stats().map(|crowd| crowd.running);
     let before = stage.engine.load().1;
     until("the work behind the head is measured", || {
         stage.engine.load().1.minus(before) >= Cost::cpu(Nanos::from_millis(200))

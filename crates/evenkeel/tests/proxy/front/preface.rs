@@ -2,10 +2,10 @@
 //! not, and its effect on the client's address.
 
 use crate::stage::{Stage, until};
-use evenkeel_config::settings::{ClientAddress, Proxy};
-use evenkeel_telemetry::counts::Turned;
+use evenkeel_config::settings::{ClientAddress, ProxySettings};
+use evenkeel_telemetry::counts::ConnectionRefusal;
 
-fn trusting(settings: &mut Proxy) {
+fn trusting(settings: &mut ProxySettings) {
     settings.client_address = ClientAddress::ProxyProtocol;
     settings.trusted_proxies = vec!["127.0.0.0/8".parse().expect("a network")];
 }
@@ -65,7 +65,8 @@ fn a_trusted_front_that_says_nothing_is_refused() {
         wire.send(said);
         wire.ends();
         until("it is counted", || {
-            stage.watch.proxy.turned(Turned::Preface).get() == count as u64 + 1
+            stage.watch.proxy.refused_connections(ConnectionRefusal::Preface).get()
+                == count as u64 + 1
         });
     }
     stage.backend_is_left_alone();
@@ -97,7 +98,9 @@ fn an_address_has_no_more_connections_than_it_may_have() {
     let (mut first, _second) = (from("192.0.2.1"), from("192.0.2.1"));
     let backends = [stage.backend(), stage.backend()];
     from("192.0.2.1").ends();
-    until("it is counted", || stage.watch.proxy.turned(Turned::Address).get() == 1);
+    until("it is counted", || {
+        stage.watch.proxy.refused_connections(ConnectionRefusal::Address).get() == 1
+    });
     let _another = from("192.0.2.2");
     let _third = stage.backend();
     // A connection that ends makes room.

@@ -3,10 +3,10 @@
 
 use super::http2::Http2;
 use crate::stage::{Stage, until};
-use evenkeel_config::settings::Proxy;
+use evenkeel_config::settings::ProxySettings;
 use evenkeel_config::settings::tls::{FrontTls, TlsClients};
 use evenkeel_core::units::Time;
-use evenkeel_telemetry::counts::Turned;
+use evenkeel_telemetry::counts::ConnectionRefusal;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -73,7 +73,7 @@ impl Authority {
     }
 }
 
-pub fn under(tls: FrontTls) -> impl FnOnce(&mut Proxy) {
+pub fn under(tls: FrontTls) -> impl FnOnce(&mut ProxySettings) {
     move |settings| settings.tls = Some(tls)
 }
 
@@ -189,7 +189,9 @@ fn clients_may_have_to_show_a_certificate() {
         });
         assert_eq!(spoken.is_ok_and(|count| count > 0), in_, "{shows:?}");
     }
-    until("it is counted", || stage.watch.proxy.turned(Turned::Tls).get() == 1);
+    until("it is counted", || {
+        stage.watch.proxy.refused_connections(ConnectionRefusal::Tls).get() == 1
+    });
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::stage::{LONG, Stage, Wire, hit_limit, until};
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use evenkeel_core::limit::Action;
+use evenkeel_core::limit::LimitAction;
 use http::{Method, Request};
 use hyper::ext::Protocol;
 use std::time::{Duration, Instant};
@@ -269,7 +269,7 @@ fn where_nothing_is_switched_to_connect_is_not_offered() {
 fn it_is_charged_like_any_request() {
     let stage = Stage::open(|settings| {
         settings.limits = vec![hit_limit(1, 1)];
-        settings.action = Action::Reject;
+        settings.action = LimitAction::Reject;
     });
     let client = Http2::connect(stage.door.addresses()[0]);
     let (_tunnel, _backend) = open(&stage, &client);
@@ -279,8 +279,10 @@ fn it_is_charged_like_any_request() {
 #[test]
 fn it_takes_the_room_of_a_connection() {
     for bounded in [
-        |settings: &mut evenkeel_config::settings::Bounds| settings.connections = 2,
-        |settings: &mut evenkeel_config::settings::Bounds| settings.connections_per_address = 2,
+        |settings: &mut evenkeel_config::settings::ProxyBounds| settings.connections = 2,
+        |settings: &mut evenkeel_config::settings::ProxyBounds| {
+            settings.connections_per_address = 2
+        },
     ] {
         let stage = Stage::open(|settings| bounded(&mut settings.bounds));
         let client = Http2::connect(stage.door.addresses()[0]);

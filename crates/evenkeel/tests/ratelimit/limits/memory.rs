@@ -1,26 +1,26 @@
 //! Memory used by counters, and the effect of a flood of descriptors on them.
 
-use evenkeel_core::key::{KeyHash, KeyHasher, Seed};
+use evenkeel_core::key::{KeyHash, KeyHasher, KeySeed};
 use evenkeel_core::units::{SECOND, Time};
-use evenkeel_core::windows::{Hit, Length, Policy, Windows};
+use evenkeel_core::windows::{Hit, WindowCounters, WindowLength, WindowPolicy};
 
 const NOW: Time = Time(7_200 * SECOND);
 
 fn key(n: u64) -> KeyHash {
-    let mut hasher = KeyHasher::new(&Seed([9; 16]));
+    let mut hasher = KeyHasher::new(&KeySeed([9; 16]));
     hasher.part(&n.to_le_bytes());
     hasher.finish()
 }
 
-fn count(windows: &Windows, n: u64, hits: u32) -> u32 {
-    let mut hit = [Hit::new(key(n), Length::Seconds(3_600).window(NOW), 1_000, hits)];
-    windows.count(&mut hit, &mut Vec::new(), Policy::default(), NOW);
+fn count(windows: &WindowCounters, n: u64, hits: u32) -> u32 {
+    let mut hit = [Hit::new(key(n), WindowLength::Seconds(3_600).window(NOW), 1_000, hits)];
+    windows.count(&mut hit, &mut Vec::new(), WindowPolicy::default(), NOW);
     hit[0].after
 }
 
 #[test]
 fn in_a_large_table_too_the_heavy_outlive_a_flood() {
-    let windows = Windows::new(20_000);
+    let windows = WindowCounters::new(20_000);
     (0..100).for_each(|n| _ = count(&windows, n, 50));
     let bytes = windows.table().bytes();
     (1_000..301_000).for_each(|n| _ = count(&windows, n, 1));
@@ -42,7 +42,7 @@ fn bytes_per_live_counter() {
     for room in [1_000_000_u64, 10_000_000] {
         for percent in [50, 80, 100] {
             let before = resident();
-            let windows = Windows::new(room as usize);
+            let windows = WindowCounters::new(room as usize);
             let live = room / 100 * percent;
             (0..live).for_each(|n| _ = count(&windows, n, 1));
             let mut counts = 0_u64;

@@ -5,7 +5,7 @@
 use crate::ask::{Service, request, shown};
 use evenkeel_config::settings::RatelimitAnswers;
 use evenkeel_core::units::{SECOND, Time};
-use evenkeel_ratelimit::decide::Package;
+use evenkeel_ratelimit::decide::ProtoPackage;
 
 /// The rules by which both projects explain the format.
 const MONGO: &str = "
@@ -63,7 +63,7 @@ descriptors:
 
 #[test]
 fn the_rules_that_both_projects_explain_limit_each_database() {
-    for package in [Package::V3, Package::Old] {
+    for package in [ProtoPackage::V3, ProtoPackage::Old] {
         let service = Service::new(MONGO);
         let ask = |text: &str| shown(&service.decide(&request(text), package).expect("an answer"));
         assert_eq!(ask("mongo_cps: database=users"), "OK [500/SECOND 499]");
@@ -125,7 +125,7 @@ fn tokens_are_paid_afterwards_and_metadata_says_which_service_has_some() {
 
 #[test]
 fn the_script_that_both_suites_run() {
-    for package in [Package::V3, Package::Old] {
+    for package in [ProtoPackage::V3, ProtoPackage::Old] {
         let ask = |service: &Service, text: &str| {
             shown(&service.decide(&request(text), package).expect("an answer"))
         };

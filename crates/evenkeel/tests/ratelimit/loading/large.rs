@@ -1,10 +1,10 @@
 //! Many rules in one file, and files beyond the bounds.
 
 use crate::ask::{Service, request};
-use evenkeel_config::source::folder::{BYTES_MAX, Folder};
-use evenkeel_config::tree::{self, Dialect};
-use evenkeel_ratelimit::decide::Package;
-use evenkeel_ratelimit::rules::read::DIALECT;
+use evenkeel_config::source::folder::{BYTES_MAX, WatchedFolder};
+use evenkeel_config::tree::{self, YamlDialect};
+use evenkeel_ratelimit::decide::ProtoPackage;
+use evenkeel_ratelimit::rules::read::RULES_DIALECT;
 use std::fmt::Write;
 
 const RULES: usize = 110_000;
@@ -25,14 +25,14 @@ fn a_file_of_110_000_rules_is_read() {
     let service = Service::new(&text);
     for n in [0, RULES / 2, RULES - 1] {
         let asked = request(&format!("d: api_key=client-{n:06}"));
-        let response = service.decide(&asked, Package::V3).expect("an answer");
+        let response = service.decide(&asked, ProtoPackage::V3).expect("an answer");
         assert_eq!(response.statuses[0].limit_remaining as usize, n);
     }
 }
 
 #[test]
 fn too_many_keys_and_values_are_a_fault() {
-    let few = Dialect { nodes_max: 1_000, ..DIALECT };
+    let few = YamlDialect { nodes_max: 1_000, ..RULES_DIALECT };
     let text = |n| format!("descriptors: [{}]", "~,".repeat(n));
     assert!(tree::parse_as(text(997).as_bytes(), few).is_ok());
     let told = tree::parse_as(text(998).as_bytes(), few).expect_err("too many").what;
@@ -46,6 +46,6 @@ fn a_folder_that_is_too_large_is_refused_before_it_is_parsed() {
         let file = std::fs::File::create(folder.path().join(format!("{n}.yaml"))).expect("made");
         file.set_len(60 << 20).expect("a length");
     }
-    let told = Folder::new(folder.path(), false).read().expect_err("too large").to_string();
+    let told = WatchedFolder::new(folder.path(), false).read().expect_err("too large").to_string();
     assert!(told.starts_with(&format!("more than {BYTES_MAX} bytes in the files below")), "{told}");
 }

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use evenkeel_ratelimit::loader::xds::TYPE_URL;
 use evenkeel_ratelimit::wire::conf::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy};
 use evenkeel_ratelimit::wire::discovery::{DiscoveryRequest, DiscoveryResponse};
-use evenkeel_ratelimit::wire::reports::Frames;
-use evenkeel_ratelimit::wire::{Response, framed};
+use evenkeel_ratelimit::wire::reports::FrameReader;
+use evenkeel_ratelimit::wire::{Response, encode_frame};
 use http_body_util::BodyExt;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
@@ -83,7 +83,7 @@ impl Manager {
             nonce: format!("nonce {version}"),
         };
         let outgoing = self.outgoing.lock().expect("a lock").clone().expect("a stream");
-        outgoing.blocking_send(framed(&response)).expect("sent");
+        outgoing.blocking_send(encode_frame(&response)).expect("sent");
         let told = self.told();
         assert_eq!(told.response_nonce, format!("nonce {version}"));
         told
@@ -118,7 +118,7 @@ fn answer(
     let (sender, receiver) = mpsc::channel::<Bytes>(4);
     *outgoing.lock().expect("a lock") = Some(sender);
     tokio::spawn(async move {
-        let (mut body, mut frames) = (request.into_body(), Frames::new(1 << 20));
+        let (mut body, mut frames) = (request.into_body(), FrameReader::new(1 << 20));
         while let Some(Ok(frame)) = body.frame().await {
             frames.push(&frame.into_data().expect("data"));
             while let Some(message) = frames.take().expect("a frame") {

@@ -9,7 +9,7 @@ use evenkeel_ratelimit::wire::quota::{
     BucketId, RateLimitQuotaResponse, RateLimitQuotaUsageReports,
 };
 use evenkeel_ratelimit::wire::rate_limit_strategy::Strategy;
-use evenkeel_ratelimit::wire::reports::{Frames, Reports};
+use evenkeel_ratelimit::wire::reports::{FrameReader, UsageReports};
 use prost::Message;
 
 const PATH: &str = "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
@@ -150,7 +150,8 @@ fn many_streams_are_refused_and_their_places_come_back() {
 #[test]
 fn fuzz_reports() {
     fuzz().for_each(|bytes: &[u8]| {
-        let (view, message) = (Reports::decode(bytes), RateLimitQuotaUsageReports::decode(bytes));
+        let (view, message) =
+            (UsageReports::decode(bytes), RateLimitQuotaUsageReports::decode(bytes));
         let Ok(view) = view else { return };
         // Compares known fields only: an unknown field may be malformed for one decoder and not for
         // the other.
@@ -184,7 +185,7 @@ fn fuzz_frames() {
             bytes.extend(u32::try_from(message.len()).expect("short").to_be_bytes());
             bytes.extend(message);
         }
-        let (mut frames, mut read) = (Frames::new(1 << 20), Vec::new());
+        let (mut frames, mut read) = (FrameReader::new(1 << 20), Vec::new());
         for piece in bytes.chunks(usize::from(*size) + 1) {
             frames.push(piece);
             while let Some(message) = frames.take().expect("sound frames") {
@@ -192,6 +193,6 @@ fn fuzz_frames() {
             }
         }
         assert_eq!(&read, messages);
-        assert_eq!(frames.kept(), 0);
+        assert_eq!(frames.buffered_bytes(), 0);
     });
 }

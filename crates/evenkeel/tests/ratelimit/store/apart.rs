@@ -8,9 +8,9 @@ use super::redis::Redis;
 use super::{ready, unready};
 use crate::program::{Server, wait_for};
 use crate::server::{V3, asked};
-use evenkeel_config::settings::store::{Store as Settings, StoreFail, StoreMode};
+use evenkeel_config::settings::store::{StoreFail, StoreMode, StoreSettings as Settings};
 use evenkeel_core::units::{SECOND, Time};
-use evenkeel_core::windows::{Algorithm, Hit, Length, Policy};
+use evenkeel_core::windows::{Hit, WindowAlgorithm, WindowLength, WindowPolicy};
 use evenkeel_runtime::clock::Clock;
 use std::time::Duration;
 
@@ -91,14 +91,16 @@ fn what_one_thread_knows_of_the_others_is_not_told_twice() {
         redis.kill();
         until(|| !first.store().is_good()).await;
         let clock = Clock::start();
-        let length = Length::Seconds(YEAR);
+        let length = WindowLength::Seconds(YEAR);
         for lane in lanes.iter().cycle().take(30) {
-            let mut asks = [ask("c", Algorithm::Fixed, length, 1_000, clock.now())];
+            let mut asks = [ask("c", WindowAlgorithm::Fixed, length, 1_000, clock.now())];
             asks[0].hit.hits = 1;
-            lane.count(&mut asks, Policy::default(), clock.now()).await.expect("decided here");
+            lane.count(&mut asks, WindowPolicy::default(), clock.now())
+                .await
+                .expect("decided here");
         }
         redis.restart();
-        until(|| first.owes() == 0).await;
+        until(|| first.pending_hits() == 0).await;
         let key = redis.text(&["KEYS", "*"]);
         assert_eq!(redis.text(&["GET", key.trim()]), "30", "{key}");
     });
@@ -122,13 +124,14 @@ fn a_bucket_is_told_what_it_is_short_of_and_not_all_it_ever_let_in() {
         let now = Clock::start().now();
         for second in (0..500).rev() {
             let then = Time(now.0 - second * SECOND);
-            let mut asks = [ask("c", Algorithm::Bucket, Length::Seconds(100), 100, then)];
+            let mut asks =
+                [ask("c", WindowAlgorithm::Bucket, WindowLength::Seconds(100), 100, then)];
             asks[0].hit = Hit { hits: 1, ..asks[0].hit };
-            lane.count(&mut asks, Policy::default(), then).await.expect("decided here");
+            lane.count(&mut asks, WindowPolicy::default(), then).await.expect("decided here");
             assert!(asks[0].hit.after <= 2, "{:?}", asks[0].hit);
         }
         redis.restart();
-        until(|| lane.owes() == 0).await;
+        until(|| lane.pending_hits() == 0).await;
         let key = redis.text(&["KEYS", "*"]);
         let short = redis.text(&["GET", key.trim()]);
         let short: f64 = short.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0.0);

@@ -6,23 +6,23 @@
 
 use super::property::{YEAR, ask, lane_by, local, settings};
 use super::redis::Redis;
-use evenkeel_config::settings::store::{Store as Settings, StoreFail, StoreMode};
-use evenkeel_core::windows::{Algorithm, Length, Policy};
+use evenkeel_config::settings::store::{StoreFail, StoreMode, StoreSettings as Settings};
+use evenkeel_core::windows::{WindowAlgorithm, WindowLength, WindowPolicy};
 use evenkeel_runtime::clock::Clock;
-use evenkeel_store::redis::Lane;
+use evenkeel_store::redis::StoreLane;
 use std::rc::Rc;
 use std::time::Duration;
 
 const LIMIT: u32 = 100;
 
 /// Sends `times` requests to one instance and returns how many it admits.
-async fn let_in(lane: &Rc<Lane>, algorithm: Algorithm, times: u32) -> u32 {
+async fn let_in(lane: &Rc<StoreLane>, algorithm: WindowAlgorithm, times: u32) -> u32 {
     let clock = Clock::start();
     let mut count = 0;
     for _ in 0..times {
-        let mut asks = [ask("c", algorithm, Length::Seconds(YEAR), LIMIT, clock.now())];
+        let mut asks = [ask("c", algorithm, WindowLength::Seconds(YEAR), LIMIT, clock.now())];
         asks[0].hit.hits = 1;
-        lane.count(&mut asks, Policy::default(), clock.now()).await.expect("nobody is asked");
+        lane.count(&mut asks, WindowPolicy::default(), clock.now()).await.expect("nobody is asked");
         count += u32::from(!asks[0].hit.is_over());
     }
     count
@@ -37,7 +37,12 @@ pub async fn until(what: impl Fn() -> bool) {
 
 /// Returns how many requests `instances` admit together. Each one gets `asked` requests in each
 /// round, until a round in which none is admitted.
-async fn rounds(settings: &Settings, instances: usize, asked: u32, algorithm: Algorithm) -> u32 {
+async fn rounds(
+    settings: &Settings,
+    instances: usize,
+    asked: u32,
+    algorithm: WindowAlgorithm,
+) -> u32 {
     let mut lanes = Vec::new();
     for _ in 0..instances {
         lanes.push(lane_by(settings).await);
@@ -50,7 +55,7 @@ async fn rounds(settings: &Settings, instances: usize, asked: u32, algorithm: Al
             let count = let_in(lane, algorithm, asked).await;
             round += count;
             if count > 0 {
-                until(|| lane.counts().told.get() > told && lane.owes() == 0).await;
+                until(|| lane.counts().told.get() > told && lane.pending_hits() == 0).await;
             }
         }
         all += round;
@@ -66,7 +71,7 @@ async fn rounds(settings: &Settings, instances: usize, asked: u32, algorithm: Al
 fn a_limit_is_exceeded_by_no_more_than_two_periods_at_each_instance() {
     local(async {
         for (instances, asked) in [(2, 3), (2, 20), (10, 3), (10, 20), (10, 200)] {
-            for algorithm in [Algorithm::Fixed, Algorithm::Bucket] {
+            for algorithm in [WindowAlgorithm::Fixed, WindowAlgorithm::Bucket] {
                 let redis = Redis::start(&[]);
                 let settings = Settings {
                     mode: StoreMode::Batched,

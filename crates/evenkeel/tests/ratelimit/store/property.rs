@@ -6,15 +6,16 @@
 
 use super::redis::Redis;
 use evenkeel_config::settings::store::{
-    End, Layout, Server, Store as Settings, StoreFail, StoreMode, StorePlace, StoreTls,
+    StoreAddress, StoreFail, StoreLayout, StoreMode, StoreServer, StoreServers,
+    StoreSettings as Settings, StoreTls,
 };
 use evenkeel_core::key::KeyHash;
-use evenkeel_core::sim::random::Random;
+use evenkeel_core::sim::random::SimRandom;
 use evenkeel_core::units::{Nanos, SECOND, Time};
-use evenkeel_core::windows::{Algorithm, Hit, Length, Policy, Windows};
+use evenkeel_core::windows::{Hit, WindowAlgorithm, WindowCounters, WindowLength, WindowPolicy};
 use evenkeel_engine::windows::Counters;
 use evenkeel_runtime::clock::Clock;
-use evenkeel_store::redis::{Ask, Lane, Store};
+use evenkeel_store::redis::{CounterAsk, RedisStore, StoreLane};
 use evenkeel_telemetry::Watch;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,22 +26,23 @@ use tokio::runtime::{Builder, LocalOptions};
 /// rightly forgotten.
 const LATE: Nanos = Nanos::from_millis(100);
 
-const KINDS: [Algorithm; 3] = [Algorithm::Fixed, Algorithm::Sliding, Algorithm::Bucket];
+const KINDS: [WindowAlgorithm; 3] =
+    [WindowAlgorithm::Fixed, WindowAlgorithm::Sliding, WindowAlgorithm::Bucket];
 
 /// The length in seconds of a window that does not end during a test, at any time of day.
 pub const YEAR: u32 = 31_536_000;
 
 pub fn settings(redis: &Redis) -> Settings {
-    settings_of(Layout::Single, std::slice::from_ref(redis))
+    settings_of(StoreLayout::Single, std::slice::from_ref(redis))
 }
 
-pub fn settings_of(layout: Layout, servers: &[Redis]) -> Settings {
+pub fn settings_of(layout: StoreLayout, servers: &[Redis]) -> Settings {
     let server = |redis: &Redis| {
-        let end = End::Tcp { host: "127.0.0.1".to_owned(), port: redis.port, tls: false };
-        Server { end, login: None, database: 0 }
+        let end = StoreAddress::Tcp { host: "127.0.0.1".to_owned(), port: redis.port, tls: false };
+        StoreServer { end, login: None, database: 0 }
     };
     Settings {
-        place: StorePlace {
+        place: StoreServers {
             servers: servers.iter().map(server).collect(),
             layout,
             login: None,
@@ -61,14 +63,14 @@ pub fn settings_of(layout: Layout, servers: &[Redis]) -> Settings {
 }
 
 /// A lane of a new instance, once it is connected.
-pub async fn lane(redis: &Redis) -> Rc<Lane> {
+pub async fn lane(redis: &Redis) -> Rc<StoreLane> {
     lane_by(&settings(redis)).await
 }
 
-pub async fn lane_by(settings: &Settings) -> Rc<Lane> {
+pub async fn lane_by(settings: &Settings) -> Rc<StoreLane> {
     let clock = Clock::start();
     let counters = Arc::new(Counters::new(100_000, clock));
-    let lane = Store::new(settings, counters, clock, &Watch::new(clock.now())).lane();
+    let lane = RedisStore::new(settings, counters, clock, &Watch::new(clock.now())).lane();
     while !lane.store().is_good() {
         tokio::task::yield_now().await;
         tokio::time::timeout(Duration::from_millis(1), std::future::pending::<()>()).await.ok();
@@ -81,14 +83,14 @@ pub fn local<F: Future>(future: F) -> F::Output {
     runtime.expect("a runtime").block_on(future)
 }
 
-pub struct Dice(Random);
+pub struct Dice(SimRandom);
 
 impl Dice {
     pub fn new() -> Dice {
         let seed = std::env::var("SIM_SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
         let seed = seed.unwrap_or_else(|| Clock::start().now().0);
         println!("SIM_SEED={seed}");
-        Dice(Random::new(seed, 0))
+        Dice(SimRandom::new(seed, 0))
     }
 
     pub fn below(&mut self, bound: u64) -> u64 {
@@ -100,14 +102,20 @@ impl Dice {
     }
 }
 
-pub fn ask(name: &str, algorithm: Algorithm, length: Length, limit: u32, now: Time) -> Ask {
+pub fn ask(
+    name: &str,
+    algorithm: WindowAlgorithm,
+    length: WindowLength,
+    limit: u32,
+    now: Time,
+) -> CounterAsk {
     let mut bits = [0; 8];
     let name = format!("evenkeel:{algorithm:?}:{length:?}:{name}");
     bits[..4].copy_from_slice(&crc32fast::hash(name.as_bytes()).to_le_bytes());
     bits[4..].copy_from_slice(&crc32fast::hash(&name.as_bytes()[3..]).to_le_bytes());
     let key = KeyHash::from_bits(u64::from_le_bytes(bits));
     let hit = Hit { algorithm, ..Hit::new(key, length.window(now), limit, 0) };
-    Ask {
+    CounterAsk {
         name,
         hit,
         length,
@@ -123,18 +131,22 @@ pub fn ask(name: &str, algorithm: Algorithm, length: Length, limit: u32, now: Ti
 #[test]
 fn the_store_counts_as_memory_does() {
     let redis = Redis::start(&[]);
-    let lengths =
-        [Length::Seconds(1), Length::Seconds(2), Length::Seconds(3_600), Length::Months(1)];
+    let lengths = [
+        WindowLength::Seconds(1),
+        WindowLength::Seconds(2),
+        WindowLength::Seconds(3_600),
+        WindowLength::Months(1),
+    ];
     local(async {
         let lane = lane(&redis).await;
-        let model = Windows::new(100_000);
+        let model = WindowCounters::new(100_000);
         let mut dice = Dice::new();
         let mut windows = std::collections::HashSet::new();
         let clock = Clock::start();
         let (mut now, mut seconds, mut era) = (clock.now(), 0, 0);
         while seconds < 5 {
-            let policy = Policy { stop_when_over: dice.few(4) == 0, spare_over: false };
-            let mut asks: Vec<Ask> = (0..1 + dice.few(4))
+            let policy = WindowPolicy { stop_when_over: dice.few(4) == 0, spare_over: false };
+            let mut asks: Vec<CounterAsk> = (0..1 + dice.few(4))
                 .map(|_| {
                     let algorithm = KINDS[dice.few(3) as usize];
                     let length = lengths[dice.few(4) as usize];
@@ -211,13 +223,13 @@ fn two_instances_never_let_in_more_than_the_limit() {
         let (mut dice, clock) = (Dice::new(), Clock::start());
         for number in 0..3_000 {
             let algorithm = KINDS[dice.few(3) as usize];
-            let (limit, length) = (1 + dice.few(8), Length::Seconds(YEAR));
+            let (limit, length) = (1 + dice.few(8), WindowLength::Seconds(YEAR));
             let count = |which: usize, hits: u64| {
                 let lane = Rc::clone(&lanes[which]);
                 let mut asks = [ask(&number.to_string(), algorithm, length, limit, clock.now())];
                 asks[0].hit.hits = hits as u32;
                 async move {
-                    let counted = lane.count(&mut asks, Policy::default(), clock.now()).await;
+                    let counted = lane.count(&mut asks, WindowPolicy::default(), clock.now()).await;
                     counted.expect("an answer");
                     !asks[0].hit.is_over()
                 }

@@ -6,14 +6,14 @@ use super::redis::Redis;
 use super::several::{all_good, cluster, counted, kill_a_master, masters, move_a_slot};
 use crate::program::wait_for;
 use evenkeel_config::settings::RatelimitAnswers;
-use evenkeel_config::settings::store::{Layout, Store as Settings, StoreFail};
-use evenkeel_core::key::Seed;
+use evenkeel_config::settings::store::{StoreFail, StoreLayout, StoreSettings as Settings};
+use evenkeel_core::key::KeySeed;
 use evenkeel_core::units::Nanos;
 use evenkeel_engine::windows::Counters;
-use evenkeel_ratelimit::decide::Decider;
-use evenkeel_ratelimit::decide::used::{Bound, Used};
+use evenkeel_ratelimit::decide::RatelimitDecider;
+use evenkeel_ratelimit::decide::used::{BucketBound, BucketUsage};
 use evenkeel_runtime::clock::Clock;
-use evenkeel_store::redis::Store;
+use evenkeel_store::redis::RedisStore;
 use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::counts::store::StoreCounts;
 use std::sync::{Arc, mpsc};
@@ -24,27 +24,27 @@ const RULES: &str = "domain: d\ndescriptors:\n- {key: a, rate_limit: {unit: year
                      requests_per_unit: 100}}\n";
 
 /// An instance with a seed of its own, and its handle of the store.
-fn instance(settings: &Settings, number: u8) -> (Decider, Arc<Store>) {
+fn instance(settings: &Settings, number: u8) -> (RatelimitDecider, Arc<RedisStore>) {
     let clock = Clock::start();
     let counters = Arc::new(Counters::new(100, clock));
-    let store = Store::new(settings, Arc::clone(&counters), clock, &Watch::new(clock.now()));
+    let store = RedisStore::new(settings, Arc::clone(&counters), clock, &Watch::new(clock.now()));
     let answers = RatelimitAnswers::default();
-    let decider = Decider::new(answers, counters, Seed([number; 16]), clock);
+    let decider = RatelimitDecider::new(answers, counters, KeySeed([number; 16]), clock);
     decider.rules.store(Some(Arc::new(crate::ask::rules(RULES))));
     (decider.with_store(Some(Arc::clone(&store))), store)
 }
 
 /// Charges the requests that an Envoy let pass, and returns what is left of the limit as far as
 /// this instance knows.
-fn left_of(decider: &Decider, value: &str, allowed: u64) -> u32 {
+fn left_of(decider: &RatelimitDecider, value: &str, allowed: u64) -> u32 {
     let (now, elapsed) = (decider.now(), Nanos::ZERO);
-    let used = Used { allowed, denied: 0, elapsed, before: 0 };
+    let used = BucketUsage { allowed, denied: 0, elapsed, before: 0 };
     let (bound, _) = decider.charge("d", &mut [("a", value)], used, now);
-    let Bound::Limit(key, limit) = bound else { panic!("{bound:?}") };
+    let BucketBound::Limit(key, limit) = bound else { panic!("{bound:?}") };
     decider.standing(key, limit, now).left
 }
 
-fn left(decider: &Decider, allowed: u64) -> u32 {
+fn left(decider: &RatelimitDecider, allowed: u64) -> u32 {
     left_of(decider, "v", allowed)
 }
 
@@ -71,12 +71,12 @@ fn what_envoys_report_here_is_used_up_there() {
 /// Reports to these stores on the current thread until `stop`. Sends the metrics of its lanes to
 /// `told` once they are connected.
 fn tell(
-    stores: &[Arc<Store>],
+    stores: &[Arc<RedisStore>],
     told: &mpsc::SyncSender<Vec<Arc<StoreCounts>>>,
     stop: oneshot::Receiver<()>,
 ) {
     local(async {
-        let lanes: Vec<_> = stores.iter().map(Store::lane).collect();
+        let lanes: Vec<_> = stores.iter().map(RedisStore::lane).collect();
         for lane in &lanes {
             all_good(lane).await;
         }
@@ -88,7 +88,7 @@ fn tell(
 
 /// Two instances that use one cluster, with the metrics of their lanes.
 struct Two {
-    instances: [(Decider, Arc<Store>); 2],
+    instances: [(RatelimitDecider, Arc<RedisStore>); 2],
     counts: Vec<Arc<StoreCounts>>,
 }
 
@@ -116,7 +116,7 @@ impl Two {
 
     /// The number of hits left for each value, as far as each instance knows.
     fn left(&self) -> Vec<u32> {
-        let of = |decider: &Decider| {
+        let of = |decider: &RatelimitDecider| {
             let left = |n| left_of(decider, &format!("v{n}"), 0);
             (0..VALUES).map(left).collect::<Vec<_>>()
         };
@@ -127,7 +127,7 @@ impl Two {
 #[test]
 fn what_envoys_report_is_one_count_on_a_cluster_whose_slots_move_and_whose_masters_die() {
     let nodes = cluster("4000");
-    let settings = settings_of(Layout::Cluster, &nodes[..2]);
+    let settings = settings_of(StoreLayout::Cluster, &nodes[..2]);
     let settings =
         Settings { fail: StoreFail::Local, period: Duration::from_millis(10), ..settings };
     let instances = [instance(&settings, 1), instance(&settings, 2)];

@@ -9,7 +9,7 @@ use crate::envoy::free_port;
 use crate::program::{Server, wait_for};
 use crate::server::tls::Authority;
 use crate::server::{V3, asked};
-use evenkeel_store::redis::Lane;
+use evenkeel_store::redis::StoreLane;
 use redis::{ConnectionLike, Value};
 use std::cell::Cell;
 use std::fs;
@@ -183,7 +183,7 @@ pub fn kill_a_master(dead: &Redis) {
 
 /// Waits until a lane is connected to all servers. In a cluster, it learns at once which node has
 /// which slots.
-pub async fn all_good(lane: &Lane) {
+pub async fn all_good(lane: &StoreLane) {
     until(|| lane.routes().all(|route| route.link("any").is_some())).await;
     until(|| lane.routes().flat_map(|route| route.links()).all(|link| link.is_good())).await;
 }

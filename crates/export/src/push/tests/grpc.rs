@@ -66,11 +66,15 @@ async fn taken(
     Ok(response)
 }
 
-fn figures(address: SocketAddr, gzip: bool) -> Figures {
-    Figures {
-        collector: Collector {
-            endpoint: Endpoint { tls: false, authority: address.to_string(), path: String::new() },
-            protocol: Protocol::Grpc,
+fn figures(address: SocketAddr, gzip: bool) -> OtlpMetricsSettings {
+    OtlpMetricsSettings {
+        collector: CollectorSettings {
+            endpoint: OtlpEndpoint {
+                tls: false,
+                authority: address.to_string(),
+                path: String::new(),
+            },
+            protocol: OtlpProtocol::Grpc,
             headers: vec![("api-key".into(), "secret".into())],
             gzip,
             timeout: LONG,
@@ -112,7 +116,7 @@ fn a_collector_is_told_by_grpc_what_it_would_be_told_over_http() {
         let (address, told) = collector(&all(std::iter::empty()));
         let (watch, clock) = watch();
         watch.proxy.requests.increment(5);
-        let settings = Metrics { otlp: Some(figures(address, gzip)), ..settings() };
+        let settings = MetricsSettings { otlp: Some(figures(address, gzip)), ..settings() };
         let running = start(&settings, &watch, clock, look()).expect("a thread");
         let (path, headers, frame) = told.recv_timeout(LONG).expect("a message");
         assert_eq!(path, "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export");
@@ -125,7 +129,7 @@ fn a_collector_is_told_by_grpc_what_it_would_be_told_over_http() {
         assert_eq!((requests_told(&request), packed), (Some(5.0), gzip));
         let said = request.resource_metrics[0].resource.as_ref().expect("a resource");
         assert_eq!(said.attributes[..], [text("service.name", "a")]);
-        let counts = Counts::new(watch.registry(), "otlp");
+        let counts = PushCounts::new(watch.registry(), "otlp");
         until("it is counted", || counts.lines.get() > 0);
         assert_eq!((counts.failures.get(), counts.dropped.get()), (0, 0));
         drop(running);
@@ -139,9 +143,9 @@ fn what_a_collector_refuses_in_its_trailers_is_counted_and_the_next_says_it_all(
     let (address, told) = collector(&statuses);
     let (watch, clock) = watch();
     watch.proxy.requests.increment(5);
-    let settings = Metrics { otlp: Some(figures(address, true)), ..settings() };
+    let settings = MetricsSettings { otlp: Some(figures(address, true)), ..settings() };
     let running = start(&settings, &watch, clock, look()).expect("a thread");
-    let counts = Counts::new(watch.registry(), "otlp");
+    let counts = PushCounts::new(watch.registry(), "otlp");
     until("two failures", || counts.failures.get() >= 2);
     assert_eq!(counts.lines.get(), 0, "nothing was taken");
     assert!(counts.dropped.get() > 0);

@@ -13,11 +13,11 @@ use std::error::Error;
 use std::io::{self, BufRead, ErrorKind, Read};
 
 /// An empty last block, and a checksum that is not verified.
-const END: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
+const EMPTY_LAST_BLOCK: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
 
 /// Why decompression stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum UnpackError {
     /// The file ends too early.
     #[error(
         "it is cut off in the middle of what {0} packed (or still being written): counted is what \
@@ -38,33 +38,33 @@ pub enum Fault {
     Dictionary,
 }
 
-impl From<Fault> for io::Error {
-    fn from(fault: Fault) -> io::Error {
+impl From<UnpackError> for io::Error {
+    fn from(fault: UnpackError) -> io::Error {
         io::Error::other(fault)
     }
 }
 
 /// A reader that decompresses gzip.
-pub struct Gzip<R>(MultiGzDecoder<R>);
+pub struct GzipReader<R>(MultiGzDecoder<R>);
 
-impl<R: BufRead> Gzip<R> {
-    pub fn new(source: R) -> Gzip<R> {
-        Gzip(MultiGzDecoder::new(source))
+impl<R: BufRead> GzipReader<R> {
+    pub fn new(source: R) -> GzipReader<R> {
+        GzipReader(MultiGzDecoder::new(source))
     }
 }
 
-impl<R: BufRead> Read for Gzip<R> {
+impl<R: BufRead> Read for GzipReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.0.read(buffer).map_err(|why| match why.kind() {
-            ErrorKind::UnexpectedEof => Fault::Cut("gzip").into(),
-            ErrorKind::InvalidInput | ErrorKind::InvalidData => Fault::Damaged("gzip").into(),
+            ErrorKind::UnexpectedEof => UnpackError::Cut("gzip").into(),
+            ErrorKind::InvalidInput | ErrorKind::InvalidData => UnpackError::Damaged("gzip").into(),
             _ => why,
         })
     }
 }
 
 /// A reader that decompresses zstd, frame by frame.
-pub struct Zstd<R> {
+pub struct ZstdReader<R> {
     source: R,
     decoder: FrameDecoder,
     /// Whether the decoder is inside a frame.
@@ -73,9 +73,9 @@ pub struct Zstd<R> {
     fault: Option<io::Error>,
 }
 
-impl<R: BufRead> Zstd<R> {
-    pub fn new(source: R) -> Zstd<R> {
-        Zstd { source, decoder: FrameDecoder::new(), open: false, fault: None }
+impl<R: BufRead> ZstdReader<R> {
+    pub fn new(source: R) -> ZstdReader<R> {
+        ZstdReader { source, decoder: FrameDecoder::new(), open: false, fault: None }
     }
 
     /// Begins the next frame that has content; false at the end of the file.
@@ -108,13 +108,13 @@ impl<R: BufRead> Zstd<R> {
         let Err(why) = self.decoder.decode_blocks(&mut self.source, some) else { return };
         self.fault = Some(fault(&why));
         let all = BlockDecodingStrategy::All;
-        if self.decoder.decode_blocks(&mut &END[..], all).is_err() {
+        if self.decoder.decode_blocks(&mut &EMPTY_LAST_BLOCK[..], all).is_err() {
             self.open = false;
         }
     }
 }
 
-impl<R: BufRead> Read for Zstd<R> {
+impl<R: BufRead> Read for ZstdReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             if !self.open && !self.begin()? {
@@ -139,22 +139,22 @@ impl<R: BufRead> Read for Zstd<R> {
 fn fault(why: &FrameDecoderError) -> io::Error {
     match why {
         FrameDecoderError::WindowSizeTooBig { requested, .. } => {
-            return Fault::Window(requested >> 20).into();
+            return UnpackError::Window(requested >> 20).into();
         }
-        FrameDecoderError::DictNotProvided { .. } => return Fault::Dictionary.into(),
+        FrameDecoderError::DictNotProvided { .. } => return UnpackError::Dictionary.into(),
         _ => {}
     }
     let mut cause: Option<&(dyn Error + 'static)> = Some(why);
     while let Some(error) = cause {
         if let Some(read) = error.downcast_ref::<io::Error>() {
             return match read.kind() {
-                ErrorKind::UnexpectedEof => Fault::Cut("zstd").into(),
+                ErrorKind::UnexpectedEof => UnpackError::Cut("zstd").into(),
                 kind => io::Error::new(kind, read.to_string()),
             };
         }
         cause = error.source();
     }
-    Fault::Damaged("zstd").into()
+    UnpackError::Damaged("zstd").into()
 }
 
 #[cfg(test)]
@@ -167,7 +167,7 @@ mod tests {
 
     /// Lines that compress badly, so that there are many blocks.
     fn text() -> Vec<u8> {
-        let mut chance = evenkeel_core::sim::random::Random::new(7, 0);
+        let mut chance = evenkeel_core::sim::random::SimRandom::new(7, 0);
         let mut text = Vec::new();
         while text.len() < 1 << 20 {
             writeln!(text, "{:x} {:x}", chance.bits(), chance.bits()).expect("memory");
@@ -196,17 +196,17 @@ mod tests {
         let gzip = gzip.finish().expect("memory");
         for parts in [1, 2, 3, 5, 9] {
             let cut = |packed: &[u8]| packed[..packed.len() * parts / 10].to_vec();
-            let (all, why) = unpacked(Zstd::new(Cursor::new(cut(&zstd))));
+            let (all, why) = unpacked(ZstdReader::new(Cursor::new(cut(&zstd))));
             // Everything except the content of the block that was cut.
             let least = (text.len() * parts / 10).saturating_sub(2 * 128 * 1024);
             assert!(all.len() >= least && text.starts_with(&all), "{parts}: {}", all.len());
-            assert_eq!(why, Some(Fault::Cut("zstd").to_string()), "{parts}");
-            let (all, why) = unpacked(Gzip::new(Cursor::new(cut(&gzip))));
+            assert_eq!(why, Some(UnpackError::Cut("zstd").to_string()), "{parts}");
+            let (all, why) = unpacked(GzipReader::new(Cursor::new(cut(&gzip))));
             assert!(all.len() >= least && text.starts_with(&all), "{parts}: {}", all.len());
-            assert_eq!(why, Some(Fault::Cut("gzip").to_string()), "{parts}");
+            assert_eq!(why, Some(UnpackError::Cut("gzip").to_string()), "{parts}");
         }
-        assert_eq!(unpacked(Zstd::new(Cursor::new(zstd))), (text.clone(), None));
-        assert_eq!(unpacked(Gzip::new(Cursor::new(gzip))), (text, None));
+        assert_eq!(unpacked(ZstdReader::new(Cursor::new(zstd))), (text.clone(), None));
+        assert_eq!(unpacked(GzipReader::new(Cursor::new(gzip))), (text, None));
     }
 
     #[test]
@@ -215,18 +215,18 @@ mod tests {
         let mut zstd = compress_to_vec(&text[..], CompressionLevel::Fastest);
         let cut = zstd.len();
         zstd.extend(b"something else behind it");
-        let (all, why) = unpacked(Zstd::new(Cursor::new(zstd.clone())));
-        assert_eq!((all, why), (text, Some(Fault::Damaged("zstd").to_string())));
+        let (all, why) = unpacked(ZstdReader::new(Cursor::new(zstd.clone())));
+        assert_eq!((all, why), (text, Some(UnpackError::Damaged("zstd").to_string())));
         // Cuts at any length and any damage end with an error in words, without a panic.
         for at in [4, 5, 9, 100, cut / 2] {
             let mut broken = zstd[..cut].to_vec();
             broken[at..].iter_mut().step_by(3).for_each(|byte| *byte ^= 0x5a);
-            let (_, why) = unpacked(Zstd::new(Cursor::new(broken)));
+            let (_, why) = unpacked(ZstdReader::new(Cursor::new(broken)));
             assert!(why.is_none_or(|why| !why.contains(['{', '('])), "{at}");
         }
         // A window of 2 GiB.
         let large = [0x28, 0xb5, 0x2f, 0xfd, 0, 21 << 3, 1, 0, 0];
-        let (_, why) = unpacked(Zstd::new(Cursor::new(large)));
-        assert_eq!(why, Some(Fault::Window(2_048).to_string()));
+        let (_, why) = unpacked(ZstdReader::new(Cursor::new(large)));
+        assert_eq!(why, Some(UnpackError::Window(2_048).to_string()));
     }
 }

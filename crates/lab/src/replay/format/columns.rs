@@ -6,19 +6,19 @@
 
 use super::common::status;
 use super::time;
-use crate::replay::entry::{Draft, Tells};
+use crate::replay::entry::{LineDraft, LogFields};
 use evenkeel_core::units::Nanos;
 use percent_encoding::percent_decode_str;
 use std::borrow::Cow;
 
 /// The names of the columns, in the order of the columns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Columns(Vec<String>);
+pub struct LogColumns(Vec<String>);
 
 /// The maximum number of columns; further ones are ignored.
 const COLUMNS_MAX: usize = 128;
 
-impl Columns {
+impl LogColumns {
     /// Takes over the column names if the line has them.
     pub fn learn(&mut self, line: &str) {
         if let Some(names) = line.strip_prefix("#Fields:") {
@@ -28,7 +28,7 @@ impl Columns {
     }
 
     /// Parses one line; `None` also if the names are not known yet.
-    pub fn parse<'a>(&self, line: &'a str) -> Option<Draft<'a>> {
+    pub fn parse<'a>(&self, line: &'a str) -> Option<LineDraft<'a>> {
         let value = |name: &str| {
             let column = self.0.iter().position(|known| known == name)?;
             line.split('\t').nth(column).filter(|value| *value != "-")
@@ -46,7 +46,7 @@ impl Columns {
         let cached = matches!(value("x-edge-result-type"), Some("Hit" | "Redirect"));
         let mut headers = Vec::new();
         headers.extend(decoded("cs(cookie)").map(|cookie| ("cookie".to_owned(), cookie.into())));
-        Some(Draft {
+        Some(LineDraft {
             time: at,
             coarse: true,
             took: took.map(|took| time::at_least(took, Nanos::from_millis(1))),
@@ -56,7 +56,7 @@ impl Columns {
             host: value("x-host-header").or(value("cs(host)")).map(Cow::from),
             agent: decoded("cs(user-agent)"),
             referrer: decoded("cs(referer)"),
-            tells: Tells {
+            tells: LogFields {
                 agent: has("cs(user-agent)"),
                 referrer: has("cs(referer)"),
                 host: has("cs(host)") || has("x-host-header"),
@@ -66,7 +66,7 @@ impl Columns {
             status: status(value("sc-status").unwrap_or("-"))?,
             cached,
             headers,
-            ..Draft::default()
+            ..LineDraft::default()
         })
     }
 }

@@ -8,8 +8,8 @@
 //! of the backend.
 
 use super::time;
-use super::token::{Token, Tokens};
-use crate::replay::entry::{Draft, Stamp, Tells};
+use super::token::{LogToken, LogTokens};
+use crate::replay::entry::{LineDraft, LogFields, StampMoment};
 use evenkeel_core::units::Nanos;
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ const EPOCH_FROM: Nanos = Nanos::from_secs(1_000_000_000);
 
 /// The unit of whole numbers at the end of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Whole {
+pub enum WholeNumberUnit {
     /// Microseconds.
     #[default]
     Micros,
@@ -31,33 +31,33 @@ pub enum Whole {
 }
 
 /// The unit of whole numbers at the end of these lines, derived from the largest of them.
-pub fn whole<'a>(lines: impl Iterator<Item = &'a str>) -> Whole {
+pub fn whole<'a>(lines: impl Iterator<Item = &'a str>) -> WholeNumberUnit {
     let largest = lines.filter_map(|line| {
-        let mut tokens = Tokens(line);
-        head(&mut tokens, &mut Draft::default())?;
+        let mut tokens = LogTokens(line);
+        head(&mut tokens, &mut LineDraft::default())?;
         let numbers = tokens.filter_map(|token| match token {
-            Token::Bare(word) => word.parse::<u64>().ok(),
+            LogToken::Bare(word) => word.parse::<u64>().ok(),
             _ => None,
         });
         numbers.max()
     });
     match largest.max() {
-        Some(number) if number < MICROS_FROM => Whole::Seconds,
-        _ => Whole::Micros,
+        Some(number) if number < MICROS_FROM => WholeNumberUnit::Seconds,
+        _ => WholeNumberUnit::Micros,
     }
 }
 
 /// Parses one line.
-pub fn parse(line: &str, whole: Whole) -> Option<Draft<'_>> {
-    let mut draft = Draft { coarse: true, ..Draft::default() };
-    let mut tokens = Tokens(line);
+pub fn parse(line: &str, whole: WholeNumberUnit) -> Option<LineDraft<'_>> {
+    let mut draft = LineDraft { coarse: true, ..LineDraft::default() };
+    let mut tokens = LogTokens(line);
     head(&mut tokens, &mut draft)?;
     tokens.for_each(|token| behind(token, &mut draft, whole));
     Some(draft)
 }
 
 /// Parses up to the user agent, or up to the size if there is no user agent.
-fn head<'a>(tokens: &mut Tokens<'a>, draft: &mut Draft<'a>) -> Option<()> {
+fn head<'a>(tokens: &mut LogTokens<'a>, draft: &mut LineDraft<'a>) -> Option<()> {
     let first = tokens.bare()?;
     match first.parse::<IpAddr>() {
         Ok(peer) => draft.peer = Some(peer),
@@ -70,7 +70,7 @@ fn head<'a>(tokens: &mut Tokens<'a>, draft: &mut Draft<'a>) -> Option<()> {
     }
     // Two names, the second of which may contain spaces; then the time.
     let stamp = tokens.by_ref().take(8).find_map(|token| match token {
-        Token::Bracketed(text) => Some(text),
+        LogToken::Bracketed(text) => Some(text),
         _ => None,
     })?;
     draft.time = time::common(stamp)?;
@@ -82,14 +82,14 @@ fn head<'a>(tokens: &mut Tokens<'a>, draft: &mut Draft<'a>) -> Option<()> {
     if let (Some(referrer), Some(agent)) = (rest.quoted(), rest.quoted()) {
         draft.referrer = named(referrer);
         draft.agent = named(agent);
-        draft.tells = Tells { agent: true, referrer: true, ..draft.tells };
+        draft.tells = LogFields { agent: true, referrer: true, ..draft.tells };
         *tokens = rest;
     }
     Some(())
 }
 
 /// Parses `GET /path HTTP/1.1`. Text that is no request leaves method and path empty.
-pub fn request<'a>(text: &'a str, draft: &mut Draft<'a>) {
+pub fn request<'a>(text: &'a str, draft: &mut LineDraft<'a>) {
     let (method, rest) = text.split_once(' ').unwrap_or(("", text));
     let target = rest.rsplit_once(" HTTP/").map_or(rest, |(target, _)| target);
     draft.method = method.into();
@@ -109,15 +109,15 @@ pub fn named(text: &str) -> Option<Cow<'_, str>> {
     if matches!(text, "" | "-") { None } else { Some(text.into()) }
 }
 
-fn behind<'a>(token: Token<'a>, draft: &mut Draft<'a>, whole: Whole) {
+fn behind<'a>(token: LogToken<'a>, draft: &mut LineDraft<'a>, whole: WholeNumberUnit) {
     let text = token.text();
-    if let (Token::Bare(_), Some((name, value))) = (token, text.split_once('=')) {
+    if let (LogToken::Bare(_), Some((name, value))) = (token, text.split_once('=')) {
         return by_name(name, value.trim_matches('"'), draft);
     }
     match (token, text.contains('.')) {
-        (Token::Bare(_), true) if time::sum(text).is_some() => seconds(text, draft),
-        (Token::Bare(_), false) if whole == Whole::Micros => {
-            took(time::units(text, 1_000), Nanos(1_000), Stamp::Start, draft);
+        (LogToken::Bare(_), true) if time::sum(text).is_some() => seconds(text, draft),
+        (LogToken::Bare(_), false) if whole == WholeNumberUnit::Micros => {
+            took(time::units(text, 1_000), Nanos(1_000), StampMoment::Start, draft);
         }
         _ if is_list(text) => draft.forwarded = Some(text.into()),
         _ if is_host(text) => {
@@ -129,17 +129,17 @@ fn behind<'a>(token: Token<'a>, draft: &mut Draft<'a>, whole: Whole) {
 }
 
 /// Interprets a number with a point: a duration, or the time at which the request ended.
-fn seconds<'a>(text: &'a str, draft: &mut Draft<'a>) {
+fn seconds<'a>(text: &'a str, draft: &mut LineDraft<'a>) {
     let Some(length) = time::sum(text) else { return };
     if length < EPOCH_FROM {
-        return took(Some(length), Nanos::from_millis(1), Stamp::End, draft);
+        return took(Some(length), Nanos::from_millis(1), StampMoment::End, draft);
     }
     if let Some(at) = time::epoch(text) {
         (draft.time, draft.coarse) = (at, false);
     }
 }
 
-fn by_name<'a>(name: &str, value: &'a str, draft: &mut Draft<'a>) {
+fn by_name<'a>(name: &str, value: &'a str, draft: &mut LineDraft<'a>) {
     let milli = Nanos::from_millis(1);
     match name {
         "rt"
@@ -150,10 +150,10 @@ fn by_name<'a>(name: &str, value: &'a str, draft: &mut Draft<'a>) {
         | "upstream_time"
         | "upstream_response_time"
         | "duration" => {
-            took(time::sum(value), milli, Stamp::End, draft);
+            took(time::sum(value), milli, StampMoment::End, draft);
         }
-        "ms" => took(time::units(value, milli.0), milli, Stamp::End, draft),
-        "us" | "D" => took(time::units(value, 1_000), Nanos(1_000), Stamp::Start, draft),
+        "ms" => took(time::units(value, milli.0), milli, StampMoment::End, draft),
+        "us" | "D" => took(time::units(value, 1_000), Nanos(1_000), StampMoment::Start, draft),
         "msec" => seconds(value, draft),
         "cost" => draft.cost = named(value),
         "host" | "vhost" | "server_name" => {
@@ -169,7 +169,7 @@ fn by_name<'a>(name: &str, value: &'a str, draft: &mut Draft<'a>) {
 
 /// Sets the times of a line: the shortest is that of the backend, the longest that of the whole
 /// request. A log with microseconds is Apache's, which records the arrival of a request.
-fn took(length: Option<Nanos>, finest: Nanos, stamp: Stamp, draft: &mut Draft<'_>) {
+fn took(length: Option<Nanos>, finest: Nanos, stamp: StampMoment, draft: &mut LineDraft<'_>) {
     let Some(length) = length.map(|length| time::at_least(length, finest)) else { return };
     draft.tells.took = true;
     draft.stamp = stamp;

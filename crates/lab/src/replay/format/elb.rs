@@ -7,8 +7,8 @@
 
 use super::common::{named, request, status};
 use super::time;
-use super::token::Tokens;
-use crate::replay::entry::{Draft, Stamp, Tells};
+use super::token::LogTokens;
+use crate::replay::entry::{LineDraft, LogFields, StampMoment};
 use evenkeel_core::units::Nanos;
 use std::net::IpAddr;
 
@@ -16,8 +16,8 @@ use std::net::IpAddr;
 const KINDS: [&str; 6] = ["http", "https", "h2", "grpcs", "ws", "wss"];
 
 /// Parses one line.
-pub fn parse(line: &str) -> Option<Draft<'_>> {
-    let mut tokens = Tokens(line);
+pub fn parse(line: &str) -> Option<LineDraft<'_>> {
+    let mut tokens = LogTokens(line);
     let first = tokens.bare()?;
     let application = KINDS.contains(&first);
     let at = time::iso(if application { tokens.bare()? } else { first })?;
@@ -30,15 +30,15 @@ pub fn parse(line: &str) -> Option<Draft<'_>> {
     let lengths = [before, backend, after].map(|text| part(text).map(Option::unwrap_or_default));
     let [before, worked, after] = lengths;
     let total = before?.plus(worked?).plus(after?);
-    let mut draft = Draft {
+    let mut draft = LineDraft {
         time: at,
-        stamp: if application { Stamp::End } else { Stamp::Start },
+        stamp: if application { StampMoment::End } else { StampMoment::Start },
         took: part(backend)?.map(|took| time::at_least(took, finest)),
         total: Some(total),
         peer: address.trim_matches(['[', ']']).parse::<IpAddr>().ok(),
         status: status(tokens.bare()?)?,
-        tells: Tells { agent: true, host: true, took: true, ..Tells::default() },
-        ..Draft::default()
+        tells: LogFields { agent: true, host: true, took: true, ..LogFields::default() },
+        ..LineDraft::default()
     };
     // A connection that was switched to another protocol.
     if first.starts_with("ws") {

@@ -7,23 +7,23 @@
 
 use super::common::{named, request, status};
 use super::time;
-use super::token::{Token, Tokens};
-use crate::replay::entry::{Draft, Stamp, Tells};
+use super::token::{LogToken, LogTokens};
+use crate::replay::entry::{LineDraft, LogFields, StampMoment};
 use evenkeel_core::units::Nanos;
 use std::net::{IpAddr, SocketAddr};
 
 /// Parses one line.
-pub fn parse(line: &str) -> Option<Draft<'_>> {
-    let mut tokens = Tokens(line);
-    let mut draft = Draft {
+pub fn parse(line: &str) -> Option<LineDraft<'_>> {
+    let mut tokens = LogTokens(line);
+    let mut draft = LineDraft {
         time: time::iso(tokens.bracketed()?)?,
-        stamp: Stamp::Start,
-        tells: Tells { agent: true, host: true, took: true, ..Tells::default() },
-        ..Draft::default()
+        stamp: StampMoment::Start,
+        tells: LogFields { agent: true, host: true, took: true, ..LogFields::default() },
+        ..LineDraft::default()
     };
     request(tokens.quoted()?, &mut draft);
     draft.status = status(tokens.bare()?)?;
-    let rest: Vec<Token<'_>> = tokens.take(32).collect();
+    let rest: Vec<LogToken<'_>> = tokens.take(32).collect();
     let names = names(&rest)?;
     let [duration, upstream] = [rest.get(names - 2)?, rest.get(names - 1)?].map(|t| t.text());
     let milli = Nanos::from_millis(1);
@@ -51,8 +51,8 @@ pub fn parse(line: &str) -> Option<Draft<'_>> {
 }
 
 /// The index at which five quoted words begin, after at least four bare ones.
-fn names(words: &[Token<'_>]) -> Option<usize> {
-    let quoted = |token: &Token<'_>| matches!(token, Token::Quoted(_));
+fn names(words: &[LogToken<'_>]) -> Option<usize> {
+    let quoted = |token: &LogToken<'_>| matches!(token, LogToken::Quoted(_));
     (4..words.len().saturating_sub(4)).find(|at| words[*at..*at + 5].iter().all(quoted))
 }
 

@@ -7,12 +7,12 @@
 
 use super::common::{is_host, named, request, status};
 use super::time;
-use crate::replay::entry::{Draft, Stamp, Tells};
+use crate::replay::entry::{LineDraft, LogFields, StampMoment};
 use evenkeel_core::units::Nanos;
 use std::net::IpAddr;
 
 /// Parses one line.
-pub fn parse(line: &str) -> Option<Draft<'_>> {
+pub fn parse(line: &str) -> Option<LineDraft<'_>> {
     let open = line.find(" [").filter(|at| at + 2 < line.len())?;
     // Syslog may use brackets of its own; a date has a slash after the day.
     let open = match line.as_bytes().get(open + 4) {
@@ -23,11 +23,11 @@ pub fn parse(line: &str) -> Option<Draft<'_>> {
     let (date, rest) = line.get(open + 2..)?.split_once("] ")?;
     let begin = rest.find('"')?;
     let (words, asked) = (&rest[..begin], &rest[begin + 1..]);
-    let mut draft = Draft {
+    let mut draft = LineDraft {
         time: time::common(date)?,
-        stamp: Stamp::Start,
+        stamp: StampMoment::Start,
         peer: Some(peer),
-        ..Draft::default()
+        ..LineDraft::default()
     };
     let mut words = words.split(' ').filter(|word| !word.is_empty()).skip(2);
     let timers = words.next()?;
@@ -68,7 +68,7 @@ fn took(timers: &str) -> Option<Option<Nanos>> {
     Some(length.filter(|_| came).map(|length| time::at_least(length, unit)))
 }
 
-fn captures<'a>(captured: &'a str, draft: &mut Draft<'a>) {
+fn captures<'a>(captured: &'a str, draft: &mut LineDraft<'a>) {
     for piece in captured.split('|') {
         if piece.starts_with("http://") || piece.starts_with("https://") {
             draft.referrer = Some(piece.into());
@@ -78,7 +78,7 @@ fn captures<'a>(captured: &'a str, draft: &mut Draft<'a>) {
             draft.tells.agent = true;
         } else if is_host(piece) {
             draft.host = Some(piece.into());
-            draft.tells = Tells { host: true, ..draft.tells };
+            draft.tells = LogFields { host: true, ..draft.tells };
         } else if piece.split(',').all(|one| one.trim().parse::<IpAddr>().is_ok()) {
             draft.forwarded = Some(piece.into());
         }

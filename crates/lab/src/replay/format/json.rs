@@ -4,7 +4,7 @@
 
 use super::common::{named, request, status};
 use super::time;
-use crate::replay::entry::{Draft, Stamp};
+use crate::replay::entry::{LineDraft, StampMoment};
 use evenkeel_core::units::{Nanos, Time};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -14,7 +14,7 @@ use std::net::IpAddr;
 const HEADERS_MAX: usize = 64;
 
 /// Parses one line.
-pub fn parse(line: &str) -> Option<Draft<'static>> {
+pub fn parse(line: &str) -> Option<LineDraft<'static>> {
     let Ok(Value::Object(line)) = serde_json::from_str(line.get(line.find('{')?..)?.trim_end())
     else {
         return None;
@@ -25,14 +25,14 @@ pub fn parse(line: &str) -> Option<Draft<'static>> {
     }
 }
 
-fn caddy(line: &Map<String, Value>, asked: &Map<String, Value>) -> Option<Draft<'static>> {
+fn caddy(line: &Map<String, Value>, asked: &Map<String, Value>) -> Option<LineDraft<'static>> {
     let text = |name: &str| asked.get(name).and_then(Value::as_str).map(str::to_owned);
     let (at, coarse) = moment(line.get("ts")?)?;
     let address = text("remote_ip").or_else(|| {
         let with_port = text("remote_addr")?;
         with_port.rsplit_once(':').map(|(address, _)| address.trim_matches(['[', ']']).to_owned())
     });
-    let mut draft = Draft {
+    let mut draft = LineDraft {
         time: at,
         coarse,
         peer: address?.parse::<IpAddr>().ok(),
@@ -41,7 +41,7 @@ fn caddy(line: &Map<String, Value>, asked: &Map<String, Value>) -> Option<Draft<
         host: text("host").map(Cow::from),
         status: line.get("status").and_then(Value::as_u64)?.try_into().ok()?,
         took: line.get("duration").and_then(length),
-        ..Draft::default()
+        ..LineDraft::default()
     };
     draft.tells.host = true;
     draft.tells.took = draft.took.is_some();
@@ -52,7 +52,7 @@ fn caddy(line: &Map<String, Value>, asked: &Map<String, Value>) -> Option<Draft<
     Some(draft)
 }
 
-fn take_headers(headers: &Map<String, Value>, draft: &mut Draft<'static>) {
+fn take_headers(headers: &Map<String, Value>, draft: &mut LineDraft<'static>) {
     draft.tells.headers = true;
     (draft.tells.agent, draft.tells.referrer) = (true, true);
     for (name, values) in headers.iter().take(HEADERS_MAX) {
@@ -93,15 +93,15 @@ fn word(line: &Map<String, Value>, names: &[&str]) -> Option<Cow<'static, str>> 
     named(value).map(|value| value.into_owned().into())
 }
 
-fn flat(line: &Map<String, Value>) -> Option<Draft<'static>> {
+fn flat(line: &Map<String, Value>) -> Option<LineDraft<'static>> {
     let times = ["msec", "ts", "StartUTC", "time_iso8601", "start_time", "timestamp", "@timestamp"];
     let more = ["time_local", "time"];
     let began = ["StartUTC", "start_time"].iter().any(|name| line.contains_key(*name));
     let (at, coarse) = moment(first(line, &times).or_else(|| first(line, &more))?)?;
     let peer = ["remote_addr", "remote_ip", "client_ip", "ClientHost", "clientip", "ip"];
-    let mut draft = Draft {
+    let mut draft = LineDraft {
         time: at,
-        stamp: if began { Stamp::Start } else { Stamp::End },
+        stamp: if began { StampMoment::Start } else { StampMoment::End },
         coarse,
         peer: word(line, &peer)?.parse::<IpAddr>().ok(),
         host: word(line, &["host", "http_host", "RequestHost", "server_name", "authority"]),
@@ -112,7 +112,7 @@ fn flat(line: &Map<String, Value>) -> Option<Draft<'static>> {
             &["http_x_forwarded_for", "x_forwarded_for", "xff", "http_forwarded"],
         ),
         cost: word(line, &["cost"]),
-        ..Draft::default()
+        ..LineDraft::default()
     };
     asked(line, &mut draft)?;
     let code = first(line, &["status", "response_code", "DownstreamStatus", "code"])?;
@@ -133,11 +133,11 @@ fn flat(line: &Map<String, Value>) -> Option<Draft<'static>> {
     Some(draft)
 }
 
-fn asked(line: &Map<String, Value>, draft: &mut Draft<'static>) -> Option<()> {
+fn asked(line: &Map<String, Value>, draft: &mut LineDraft<'static>) -> Option<()> {
     let target = ["request_uri", "uri", "path", "RequestPath", "url"];
     match word(line, &["request"]) {
         Some(whole) => {
-            let mut parts = Draft::default();
+            let mut parts = LineDraft::default();
             request(&whole, &mut parts);
             draft.method = parts.method.into_owned().into();
             draft.target = parts.target.into_owned().into();

@@ -1,11 +1,11 @@
 //! Lines of each format as their programs write them, and fuzzing of all parsers.
 
 use super::*;
-use crate::replay::entry::Entry;
+use crate::replay::entry::LogEntry;
 use evenkeel_config::settings::ClientAddress;
-use evenkeel_core::classify::{Attributes, host_name};
+use evenkeel_core::classify::{RequestAttributes, host_name};
 use evenkeel_core::units::{Nanos, SECOND, Time};
-use evenkeel_identity::address::Trust;
+use evenkeel_identity::address::ProxyTrust;
 
 /// A line as its program writes it, by its name in `tests.log`.
 fn sample(name: &str) -> &'static str {
@@ -13,14 +13,14 @@ fn sample(name: &str) -> &'static str {
     lines.find(|(known, _)| *known == name).expect("a line of that name").1
 }
 
-fn trust() -> Trust {
+fn trust() -> ProxyTrust {
     let net = "192.0.2.0/24".parse().expect("a network");
-    Trust::new(&[net], &ClientAddress::XForwardedFor)
+    ProxyTrust::new(&[net], &ClientAddress::XForwardedFor)
 }
 
-fn read(lines: &[&str]) -> (&'static str, Entry) {
+fn read(lines: &[&str]) -> (&'static str, LogEntry) {
     let lines: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
-    let mut format = Format::of(&lines).expect("a format");
+    let mut format = AccessLogFormat::of(&lines).expect("a format");
     let mut last = None;
     for line in &lines {
         last = format.read(line).ok().map(|draft| draft.entry(&trust()).expect("an address"));
@@ -96,15 +96,15 @@ fn what_a_json_log_has_beyond_others_is_kept() {
 #[test]
 fn what_the_cache_answered_is_marked() {
     let lines = [sample("FIELDS").to_owned(), sample("FRONT").replace("\tMiss\t", "\tHit\t")];
-    let mut format = Format::of(&lines).expect("a format");
-    assert_eq!(format.read(&lines[0]), Err(Unread::Nothing));
+    let mut format = AccessLogFormat::of(&lines).expect("a format");
+    assert_eq!(format.read(&lines[0]), Err(LineReadError::Nothing));
     assert!(format.read(&lines[1]).expect("a request").cached);
 }
 
 #[test]
 fn what_is_no_log_is_not_taken_for_one() {
     for text in ["", "hello", "{}", "# a comment", "[2023-11-14T22:13:20Z]", "a b c d e f g h"] {
-        assert_eq!(Format::of(&[text.to_owned()]), None, "{text}");
+        assert_eq!(AccessLogFormat::of(&[text.to_owned()]), None, "{text}");
     }
 }
 
@@ -140,10 +140,12 @@ fn fuzz_lines_of_logs() {
             bytes.extend(tail);
             let line = String::from_utf8_lossy(&bytes).into_owned();
             let all = [sample("FIELDS").to_owned(), line.clone()];
-            let mut formats: Vec<Format> = seeds
+            let mut formats: Vec<AccessLogFormat> = seeds
                 .iter()
-                .filter_map(|seed| Format::of(&[sample("FIELDS").to_owned(), (*seed).to_owned()]))
-                .chain(Format::of(&all))
+                .filter_map(|seed| {
+                    AccessLogFormat::of(&[sample("FIELDS").to_owned(), (*seed).to_owned()])
+                })
+                .chain(AccessLogFormat::of(&all))
                 .collect();
             for format in &mut formats {
                 if let Ok(draft) = format.read(&line)

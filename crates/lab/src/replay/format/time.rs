@@ -8,7 +8,7 @@ use jiff::tz::Offset;
 use jiff::{Timestamp, civil};
 
 /// The latest time that is accepted: the year 2200.
-const LATEST: i64 = 7_258_118_400;
+const LATEST_EPOCH_SECOND: i64 = 7_258_118_400;
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
@@ -49,7 +49,7 @@ fn at(time: DateTime, offset: Offset) -> Option<Time> {
 
 fn instant(time: Timestamp) -> Option<Time> {
     let second = time.as_second();
-    let good = (0..LATEST).contains(&second);
+    let good = (0..LATEST_EPOCH_SECOND).contains(&second);
     let nanos = u64::try_from(time.subsec_nanosecond()).ok()?;
     good.then(|| Time(second as u64 * SECOND + nanos))
 }
@@ -68,7 +68,7 @@ pub fn date_and_time(date: &str, time: &str) -> Option<Time> {
 /// Parses seconds since 1970, with or without a fraction.
 pub fn epoch(text: &str) -> Option<Time> {
     let length = seconds(text)?;
-    let good = length.0 / SECOND < LATEST as u64;
+    let good = length.0 / SECOND < LATEST_EPOCH_SECOND as u64;
     good.then_some(Time(length.0))
 }
 

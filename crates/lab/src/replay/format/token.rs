@@ -5,7 +5,7 @@
 
 /// One word of a line, without its delimiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Token<'a> {
+pub enum LogToken<'a> {
     /// A word that ends at the next space.
     Bare(&'a str),
     /// The text between brackets.
@@ -14,24 +14,24 @@ pub enum Token<'a> {
     Quoted(&'a str),
 }
 
-impl<'a> Token<'a> {
+impl<'a> LogToken<'a> {
     /// The word, whatever its delimiters.
     pub fn text(self) -> &'a str {
         match self {
-            Token::Bare(text) | Token::Bracketed(text) | Token::Quoted(text) => text,
+            LogToken::Bare(text) | LogToken::Bracketed(text) | LogToken::Quoted(text) => text,
         }
     }
 }
 
 /// An iterator over the words of a line.
 #[derive(Clone, Copy, Debug)]
-pub struct Tokens<'a>(pub &'a str);
+pub struct LogTokens<'a>(pub &'a str);
 
-impl<'a> Tokens<'a> {
+impl<'a> LogTokens<'a> {
     /// The next word, if it is bare.
     pub fn bare(&mut self) -> Option<&'a str> {
         match self.next()? {
-            Token::Bare(text) => Some(text),
+            LogToken::Bare(text) => Some(text),
             _ => None,
         }
     }
@@ -39,7 +39,7 @@ impl<'a> Tokens<'a> {
     /// The next word, if it is in quotes.
     pub fn quoted(&mut self) -> Option<&'a str> {
         match self.next()? {
-            Token::Quoted(text) => Some(text),
+            LogToken::Quoted(text) => Some(text),
             _ => None,
         }
     }
@@ -47,29 +47,29 @@ impl<'a> Tokens<'a> {
     /// The next word, if it is in brackets.
     pub fn bracketed(&mut self) -> Option<&'a str> {
         match self.next()? {
-            Token::Bracketed(text) => Some(text),
+            LogToken::Bracketed(text) => Some(text),
             _ => None,
         }
     }
 }
 
-impl<'a> Iterator for Tokens<'a> {
-    type Item = Token<'a>;
+impl<'a> Iterator for LogTokens<'a> {
+    type Item = LogToken<'a>;
 
-    fn next(&mut self) -> Option<Token<'a>> {
+    fn next(&mut self) -> Option<LogToken<'a>> {
         let rest = self.0.trim_start_matches([' ', '\t']);
         let (token, rest) = match rest.as_bytes().first()? {
             b'"' => {
                 let end = quote_end(&rest[1..]);
-                (Token::Quoted(&rest[1..1 + end]), rest.get(end + 2..))
+                (LogToken::Quoted(&rest[1..1 + end]), rest.get(end + 2..))
             }
             b'[' => {
                 let end = rest.find(']').unwrap_or(rest.len());
-                (Token::Bracketed(&rest[1..end]), rest.get(end + 1..))
+                (LogToken::Bracketed(&rest[1..end]), rest.get(end + 1..))
             }
             _ => {
                 let end = bare_end(rest);
-                (Token::Bare(&rest[..end]), rest.get(end..))
+                (LogToken::Bare(&rest[..end]), rest.get(end..))
             }
         };
         self.0 = rest.unwrap_or_default();
@@ -111,21 +111,21 @@ mod tests {
     #[test]
     fn words_come_one_after_the_other() {
         let line = r#"1.2.3.4 - [10/Oct] "GET /\"x\" y" "" rt="0.1, 0.2" a=b "open"#;
-        let words: Vec<_> = Tokens(line).collect();
+        let words: Vec<_> = LogTokens(line).collect();
         assert_eq!(
             words,
             [
-                Token::Bare("1.2.3.4"),
-                Token::Bare("-"),
-                Token::Bracketed("10/Oct"),
-                Token::Quoted(r#"GET /\"x\" y"#),
-                Token::Quoted(""),
-                Token::Bare("rt=\"0.1, 0.2\""),
-                Token::Bare("a=b"),
-                Token::Quoted("open"),
+                LogToken::Bare("1.2.3.4"),
+                LogToken::Bare("-"),
+                LogToken::Bracketed("10/Oct"),
+                LogToken::Quoted(r#"GET /\"x\" y"#),
+                LogToken::Quoted(""),
+                LogToken::Bare("rt=\"0.1, 0.2\""),
+                LogToken::Bare("a=b"),
+                LogToken::Quoted("open"),
             ]
         );
-        assert_eq!(Tokens("[open").next(), Some(Token::Bracketed("open")));
-        assert_eq!(Tokens("  ").next(), None);
+        assert_eq!(LogTokens("[open").next(), Some(LogToken::Bracketed("open")));
+        assert_eq!(LogTokens("  ").next(), None);
     }
 }

@@ -10,12 +10,12 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// The number of fraction bits of the virtual clock.
-const FRACTION: u32 = 24;
-const ONE: u128 = 1 << FRACTION;
+const FRACTION_BITS: u32 = 24;
+const ONE: u128 = 1 << FRACTION_BITS;
 
 /// A request that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Over {
+pub struct FinishedRequest {
     /// The id that the caller gave the request.
     pub id: u64,
     /// The CPU time that the request used.
@@ -25,7 +25,7 @@ pub struct Over {
 /// The processors and the requests that share them.
 #[derive(Clone, Debug)]
 pub struct Processors {
-    /// The number of processors, with [`FRACTION`] bits.
+    /// The number of processors, with [`FRACTION_BITS`] bits.
     cpus: u128,
     clock: u128,
     now: Time,
@@ -54,7 +54,7 @@ impl Processors {
     /// Begins a request that needs `needed` CPU time.
     pub fn begin(&mut self, id: u64, needed: Nanos, now: Time) {
         self.advance(now);
-        let needed = u128::from(needed.0) << FRACTION;
+        let needed = u128::from(needed.0) << FRACTION_BITS;
         self.needing.push(Reverse((self.clock + needed, id, self.clock)));
     }
 
@@ -78,18 +78,18 @@ impl Processors {
 
     /// Returns a request that has ended by `now`. Invariant: `now` is not after
     /// [`Processors::poll_timeout`].
-    pub fn poll_over(&mut self, now: Time) -> Option<Over> {
+    pub fn poll_over(&mut self, now: Time) -> Option<FinishedRequest> {
         self.advance(now);
         if self.ending.peek().is_some_and(|Reverse((at, ..))| *at <= now) {
             let Reverse((_, id, from)) = self.ending.pop()?;
-            return Some(Over { id, used: nanos(self.clock.saturating_sub(from)) });
+            return Some(FinishedRequest { id, used: nanos(self.clock.saturating_sub(from)) });
         }
         let over = self.needing.peek().is_some_and(|Reverse((at, ..))| *at <= self.clock);
         let Reverse((at, id, from)) = over.then(|| self.needing.pop()).flatten()?;
-        Some(Over { id, used: nanos(at.saturating_sub(from)) })
+        Some(FinishedRequest { id, used: nanos(at.saturating_sub(from)) })
     }
 
-    /// The fraction of a processor that each request gets now, with [`FRACTION`] bits.
+    /// The fraction of a processor that each request gets now, with [`FRACTION_BITS`] bits.
     fn pace(&self) -> u128 {
         (self.cpus / (self.running().max(1) as u128)).clamp(1, ONE)
     }
@@ -104,13 +104,13 @@ impl Processors {
 }
 
 fn nanos(clock: u128) -> Nanos {
-    Nanos(u64::try_from(clock >> FRACTION).unwrap_or(u64::MAX))
+    Nanos(u64::try_from(clock >> FRACTION_BITS).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evenkeel_core::sim::random::{Length, Random};
+    use evenkeel_core::sim::random::{RandomDuration, SimRandom};
 
     fn run(processors: &mut Processors, until: Option<Time>) -> Vec<(u64, Time, Nanos)> {
         let mut over = Vec::new();
@@ -144,14 +144,14 @@ mod tests {
 
     #[test]
     fn what_was_worked_off_a_log_ends_as_it_did_there() {
-        let mut chance = Random::new(3, 0);
+        let mut chance = SimRandom::new(3, 0);
         let mut then = Processors::new(2.0);
         let (mut begun, mut now) = (Vec::new(), Time(1_000));
         let mut needed = Vec::new();
         for id in 0..2_000 {
-            now = now.plus(chance.length(Length::Exponential(Nanos::from_millis(20))));
+            now = now.plus(chance.length(RandomDuration::Exponential(Nanos::from_millis(20))));
             needed.extend(run(&mut then, Some(now)));
-            let end = now.plus(chance.length(Length::Exponential(Nanos::from_millis(100))));
+            let end = now.plus(chance.length(RandomDuration::Exponential(Nanos::from_millis(100))));
             then.begin_until(id, end, now);
             begun.push((id, now, end));
         }

@@ -5,9 +5,9 @@
 //! its duration is simulated. Requests are returned in the order of arrival, each when its values
 //! are known.
 
-use super::processors::{Over, Processors};
-use crate::replay::entry::Entry;
-use evenkeel_core::classify::Attributes;
+use super::processors::{FinishedRequest, Processors};
+use crate::replay::entry::LogEntry;
+use evenkeel_core::classify::RequestAttributes;
 use evenkeel_core::meter;
 use evenkeel_core::units::{Nanos, Time};
 use std::collections::VecDeque;
@@ -19,15 +19,15 @@ pub const RUNNING_MAX: usize = 100_000;
 /// so far.
 const WAITING_MAX: usize = 1_000_000;
 /// The cost of a page divided by that of a file, for guessed costs.
-const PAGE_TO_FILE: u64 = 100;
+const PAGE_COST_PER_FILE: u64 = 100;
 /// The cost of a page divided by that of an answer without a page, for guessed costs.
-const PAGE_TO_NOTHING: u64 = 20;
+const PAGE_COST_PER_EMPTY_ANSWER: u64 = 20;
 
 /// A request with its CPU time and its duration without limits.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Was {
+pub struct RecordedRequest {
     /// The request in the log.
-    pub entry: Entry,
+    pub entry: LogEntry,
     /// The CPU time that the request needed.
     pub needed: Nanos,
     /// The time from its arrival to the end of its answer.
@@ -37,38 +37,38 @@ pub struct Was {
 }
 
 /// The simulation of the recorded traffic without limits.
-pub struct Past {
+pub struct BaselineSimulation {
     processors: Processors,
     /// The assumed cost of a page.
     page: Nanos,
     /// The number of the first request in `waiting`.
     first: u64,
-    waiting: VecDeque<Slot>,
+    waiting: VecDeque<BaselineSlot>,
     /// The number of requests with a guessed cost.
     pub guessed: u64,
     /// The number of requests left out because too many were running.
     pub overrun: u64,
 }
 
-struct Slot {
-    was: Was,
+struct BaselineSlot {
+    was: RecordedRequest,
     known: bool,
 }
 
-impl Past {
+impl BaselineSimulation {
     /// Makes an empty simulation of a site with `cpus` processors; `page` is the assumed cost of a
     /// page.
     #[must_use]
-    pub fn new(cpus: f64, page: Nanos) -> Past {
+    pub fn new(cpus: f64, page: Nanos) -> BaselineSimulation {
         let (processors, waiting) = (Processors::new(cpus), VecDeque::new());
-        Past { processors, page, first: 0, waiting, guessed: 0, overrun: 0 }
+        BaselineSimulation { processors, page, first: 0, waiting, guessed: 0, overrun: 0 }
     }
 
     /// Adds a request. Invariant: the calls are in the order of arrival.
-    pub fn push(&mut self, entry: Entry) {
-        self.go_on(Some(entry.start));
+    pub fn push(&mut self, entry: LogEntry) {
+        self.run_until(Some(entry.start));
         let (id, start) = (self.first + self.waiting.len() as u64, entry.start);
-        let mut was = Was { entry, needed: Nanos::ZERO, took: Nanos::ZERO, beside: 0 };
+        let mut was = RecordedRequest { entry, needed: Nanos::ZERO, took: Nanos::ZERO, beside: 0 };
         let mut known = false;
         if self.processors.running() >= RUNNING_MAX {
             self.overrun += 1;
@@ -83,16 +83,16 @@ impl Past {
             self.processors.begin(id, needed, start);
         }
         was.beside = self.processors.running();
-        self.waiting.push_back(Slot { was, known });
+        self.waiting.push_back(BaselineSlot { was, known });
     }
 
     /// Completes all running requests; no further request arrives.
     pub fn finish(&mut self) {
-        self.go_on(None);
+        self.run_until(None);
     }
 
     /// Returns the next request if its values are known.
-    pub fn pop(&mut self) -> Option<Was> {
+    pub fn pop(&mut self) -> Option<RecordedRequest> {
         let full = self.waiting.len() > WAITING_MAX;
         let ready = self.waiting.front().is_some_and(|slot| slot.known || full);
         let slot = ready.then(|| self.waiting.pop_front()).flatten()?;
@@ -100,7 +100,7 @@ impl Past {
         Some(slot.was)
     }
 
-    fn go_on(&mut self, until: Option<Time>) {
+    fn run_until(&mut self, until: Option<Time>) {
         while let Some(at) = self.processors.poll_timeout() {
             if until.is_some_and(|until| at > until) {
                 return;
@@ -111,7 +111,7 @@ impl Past {
         }
     }
 
-    fn note(&mut self, over: Over, at: Time) {
+    fn note(&mut self, over: FinishedRequest, at: Time) {
         let place = over.id.checked_sub(self.first).and_then(|place| usize::try_from(place).ok());
         let Some(slot) = place.and_then(|place| self.waiting.get_mut(place)) else { return };
         slot.was.needed = over.used;
@@ -121,12 +121,12 @@ impl Past {
 }
 
 /// Guesses the CPU time of a request from its method, its path and its status.
-fn guess(entry: &Entry, page: Nanos) -> Nanos {
+fn guess(entry: &LogEntry, page: Nanos) -> Nanos {
     let light = matches!(entry.method(), "HEAD" | "OPTIONS");
     if is_file(entry.path()) {
-        Nanos(page.0 / PAGE_TO_FILE)
+        Nanos(page.0 / PAGE_COST_PER_FILE)
     } else if light || (300..500).contains(&entry.status) {
-        Nanos(page.0 / PAGE_TO_NOTHING)
+        Nanos(page.0 / PAGE_COST_PER_EMPTY_ANSWER)
     } else {
         page
     }

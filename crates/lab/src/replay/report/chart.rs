@@ -3,7 +3,7 @@
 //! The charts need no script and no other file. They use the colours of the page, so they are light
 //! or dark as the page is. `html` decides what is drawn.
 
-use super::Series;
+use super::SeriesReport;
 use super::html::escaped;
 use super::text::{length, time};
 use std::fmt::Write;
@@ -11,14 +11,14 @@ use std::fmt::Write;
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 240.0;
 /// The margins for the labels of the axes.
-const LEFT: f64 = 56.0;
-const BOTTOM: f64 = 28.0;
-const TOP: f64 = 10.0;
+const MARGIN_LEFT: f64 = 56.0;
+const MARGIN_BOTTOM: f64 = 28.0;
+const MARGIN_TOP: f64 = 10.0;
 /// The number of marks on the time axis.
-const MARKS: usize = 6;
+const TIME_MARKS: usize = 6;
 
 /// One of several areas, drawn one in front of the other.
-pub struct Area<'a> {
+pub struct ChartArea<'a> {
     /// The name of the area: its label and its CSS class.
     pub class: &'a str,
     /// The height in each slot.
@@ -28,21 +28,21 @@ pub struct Area<'a> {
 /// Draws areas over the time of a series. `line` is a height to be marked, with its label.
 pub fn areas(
     title: &str,
-    series: &Series,
-    areas: &[Area<'_>],
+    series: &SeriesReport,
+    areas: &[ChartArea<'_>],
     line: Option<(f64, &str)>,
 ) -> String {
     let highest = areas.iter().flat_map(|area| &area.values).fold(0.0_f64, |a, b| a.max(*b));
     let top = round_up(highest.max(line.map_or(0.0, |(at, _)| at)).max(1e-9));
-    let y = |value: f64| TOP + (HEIGHT - TOP - BOTTOM) * (1.0 - value / top);
+    let y = |value: f64| MARGIN_TOP + (HEIGHT - MARGIN_TOP - MARGIN_BOTTOM) * (1.0 - value / top);
     let mut svg = open(title, HEIGHT);
     for part in [0.0, 0.25, 0.5, 0.75, 1.0] {
         let (at, label) = (y(top * part), number(top * part));
         let _ = write!(
             svg,
-            "<line class=grid x1={LEFT} x2={WIDTH} y1={at:.1} y2={at:.1} />\
+            "<line class=grid x1={MARGIN_LEFT} x2={WIDTH} y1={at:.1} y2={at:.1} />\
              <text x={:.0} y={:.1} class=end>{label}</text>",
-            LEFT - 6.0,
+            MARGIN_LEFT - 6.0,
             at + 4.0
         );
     }
@@ -52,7 +52,7 @@ pub fn areas(
     if let Some((at, name)) = line {
         let _ = write!(
             svg,
-            "<line class=mark x1={LEFT} x2={WIDTH} y1={0:.1} y2={0:.1} />\
+            "<line class=mark x1={MARGIN_LEFT} x2={WIDTH} y1={0:.1} y2={0:.1} />\
              <text x={WIDTH} y={1:.1} class=end>{2}</text>",
             y(at),
             y(at) - 4.0,
@@ -70,29 +70,30 @@ fn open(title: &str, height: f64) -> String {
 
 /// The path around an area, in steps.
 fn outline(values: &[f64], y: impl Fn(f64) -> f64) -> String {
-    let step = (WIDTH - LEFT) / values.len().max(1) as f64;
-    let mut path = format!("M{LEFT} {:.1}", y(0.0));
+    let step = (WIDTH - MARGIN_LEFT) / values.len().max(1) as f64;
+    let mut path = format!("M{MARGIN_LEFT} {:.1}", y(0.0));
     for (place, value) in values.iter().enumerate() {
-        let _ = write!(path, "L{:.1} {:.1}h{step:.2}", LEFT + place as f64 * step, y(*value));
+        let _ =
+            write!(path, "L{:.1} {:.1}h{step:.2}", MARGIN_LEFT + place as f64 * step, y(*value));
     }
     let _ = write!(path, "L{WIDTH} {:.1}Z", y(0.0));
     path
 }
 
-fn times(svg: &mut String, series: &Series) {
+fn times(svg: &mut String, series: &SeriesReport) {
     let seconds = series.seconds * series.slots.len() as u64;
-    for mark in 0..MARKS {
-        let part = mark as f64 / (MARKS - 1) as f64;
+    for mark in 0..TIME_MARKS {
+        let part = mark as f64 / (TIME_MARKS - 1) as f64;
         let at = series.begins as f64 + seconds as f64 * part;
         let text = time(at);
         // Days for long logs, minutes for short ones.
         let text = if seconds > 3 * 86_400 { &text[..10] } else { &text[5..16] };
         let anchor = match mark {
             0 => "start",
-            mark if mark + 1 == MARKS => "end",
+            mark if mark + 1 == TIME_MARKS => "end",
             _ => "middle",
         };
-        let x = LEFT + (WIDTH - LEFT) * part;
+        let x = MARGIN_LEFT + (WIDTH - MARGIN_LEFT) * part;
         let y = HEIGHT - 8.0;
         let _ = write!(svg, "<text x={x:.0} y={y:.0} text-anchor={anchor}>{text}</text>");
     }

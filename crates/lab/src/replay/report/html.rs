@@ -4,9 +4,9 @@
 //! sent as it is. Texts from strangers are escaped twice: hidden characters, and the characters
 //! with a meaning in HTML.
 
-use super::chart::{Area, areas, bars};
+use super::chart::{ChartArea, areas, bars};
 use super::text::{costs, count, decided, length, time};
-use super::{Client, FateRow, Report};
+use super::{ClientReport, ReplayReport, ResultsRow};
 use evenkeel_telemetry::printable::printable;
 use std::fmt::Write;
 
@@ -37,7 +37,7 @@ svg text{fill:var(--dim);font-size:12px}svg .end{text-anchor:end}.grid{stroke:va
 
 /// The whole page.
 #[must_use]
-pub fn page(report: &Report) -> String {
+pub fn page(report: &ReplayReport) -> String {
     let mut page = String::from(
         "<!doctype html>\n<html lang=en><head><meta charset=utf-8>\
          <meta name=viewport content=\"width=device-width,initial-scale=1\">\
@@ -71,7 +71,7 @@ pub fn escaped(text: &str) -> String {
 
 type Written = std::fmt::Result;
 
-fn body(out: &mut String, report: &Report) -> Written {
+fn body(out: &mut String, report: &ReplayReport) -> Written {
     head(out, report)?;
     over_time(out, report)?;
     kinds(out, report)?;
@@ -84,7 +84,7 @@ fn body(out: &mut String, report: &Report) -> Written {
     logs(out, report)
 }
 
-fn head(out: &mut String, report: &Report) -> Written {
+fn head(out: &mut String, report: &ReplayReport) -> Written {
     let (site, all) = (&report.site, &report.all);
     let config = site.config.as_deref().unwrap_or("the default limits");
     write!(
@@ -118,12 +118,13 @@ fn head(out: &mut String, report: &Report) -> Written {
     Ok(())
 }
 
-fn over_time(out: &mut String, report: &Report) -> Written {
+fn over_time(out: &mut String, report: &ReplayReport) -> Written {
     let series = &report.series;
     let slot = series.seconds.max(1) as f64;
     let needed = series.slots.iter().map(|slot_of| slot_of.1 / slot).collect();
     let passed = series.slots.iter().map(|slot_of| slot_of.2 / slot).collect();
-    let layers = [Area { class: "hot", values: needed }, Area { class: "calm", values: passed }];
+    let layers =
+        [ChartArea { class: "hot", values: needed }, ChartArea { class: "calm", values: passed }];
     let cpus = report.site.cpus;
     let line = Some((cpus, "all CPUs"));
     let title = "Processors that requests needed";
@@ -135,7 +136,8 @@ fn over_time(out: &mut String, report: &Report) -> Written {
     )?;
     let kept = series.slots.iter().map(|slot| (slot.3 + slot.4) as f64).collect();
     let refused = series.slots.iter().map(|slot| slot.4 as f64).collect();
-    let layers = [Area { class: "calm", values: kept }, Area { class: "hot", values: refused }];
+    let layers =
+        [ChartArea { class: "calm", values: kept }, ChartArea { class: "hot", values: refused }];
     let title = "Requests that waited for a second or were refused";
     let every = length(slot);
     write!(
@@ -150,7 +152,7 @@ fn part(of: f64, all: f64) -> String {
     format!("{:.1}%", of * 100.0 / all.max(f64::MIN_POSITIVE))
 }
 
-fn kinds(out: &mut String, report: &Report) -> Written {
+fn kinds(out: &mut String, report: &ReplayReport) -> Written {
     out.push_str(
         "<section><h2>Whom it would have met</h2><p class=dim>By what they look like: files \
          fetched beside pages, referrers, pauses. The limits know nothing of that.</p>\
@@ -177,7 +179,12 @@ fn kinds(out: &mut String, report: &Report) -> Written {
     Ok(())
 }
 
-fn table(out: &mut String, title: &str, clients: &[Client], report: &Report) -> Written {
+fn table(
+    out: &mut String,
+    title: &str,
+    clients: &[ClientReport],
+    report: &ReplayReport,
+) -> Written {
     write!(out, "<section><h2>{title}</h2>")?;
     if clients.is_empty() {
         out.push_str("<p>Nobody.</p></section>");
@@ -205,7 +212,7 @@ fn table(out: &mut String, title: &str, clients: &[Client], report: &Report) -> 
 }
 
 /// The four table cells of the results of requests.
-fn fate(fate: &FateRow) -> String {
+fn fate(fate: &ResultsRow) -> String {
     let when = match (fate.first, fate.last) {
         (Some(first), Some(last)) => {
             format!("{} to {}<small>in {} minutes</small>", time(first), time(last), fate.minutes)
@@ -220,7 +227,7 @@ fn fate(fate: &FateRow) -> String {
     )
 }
 
-fn swarms(out: &mut String, report: &Report) -> Written {
+fn swarms(out: &mut String, report: &ReplayReport) -> Written {
     if report.swarms.is_empty() {
         return Ok(());
     }
@@ -246,7 +253,7 @@ fn swarms(out: &mut String, report: &Report) -> Written {
     Ok(())
 }
 
-fn busiest(out: &mut String, report: &Report) -> Written {
+fn busiest(out: &mut String, report: &ReplayReport) -> Written {
     let minute = &report.busiest;
     let (people, others) = (&minute.people, &minute.others);
     let rows = [
@@ -275,7 +282,7 @@ fn busiest(out: &mut String, report: &Report) -> Written {
     )
 }
 
-fn limits(out: &mut String, report: &Report) -> Written {
+fn limits(out: &mut String, report: &ReplayReport) -> Written {
     out.push_str(
         "<section><h2>Which limits decided</h2><div class=scroll><table><tr><th>limit<th>counted by\
          <th class=n>waited 1 s<th class=n>refused<th class=n>longest<th>when</tr>",
@@ -299,7 +306,7 @@ fn limits(out: &mut String, report: &Report) -> Written {
     Ok(())
 }
 
-fn shares(out: &mut String, report: &Report) -> Written {
+fn shares(out: &mut String, report: &ReplayReport) -> Written {
     out.push_str(
         "<section><h2>Shares for this site</h2><p class=dim>Who would have been in debt at any \
          time under a share, with 30 s of CPU time saved up. Suggested is one step above what is \
@@ -335,7 +342,7 @@ fn lines(text: &str) -> String {
     text.lines().map(escaped).collect::<Vec<_>>().join("\n")
 }
 
-fn logs(out: &mut String, report: &Report) -> Written {
+fn logs(out: &mut String, report: &ReplayReport) -> Written {
     out.push_str(
         "<section><h2>The logs</h2><div class=scroll><table><tr><th>log<th>format\
          <th class=n>requests<th class=n>not read<th>such as</tr>",

@@ -6,9 +6,9 @@
 //! more next month. The share of a network is always larger than that of a single client, up to the
 //! largest share.
 
-use crate::replay::people::Kind;
-use crate::replay::tally::needs::{Needs, SHARES};
-use crate::replay::tally::{SIZES, Tally};
+use crate::replay::people::ClientKind;
+use crate::replay::tally::needs::{SHARES_TRIED, ShareNeeds};
+use crate::replay::tally::{NETWORK_SIZES, ReplayTally};
 use evenkeel_core::key::network;
 use serde::Serialize;
 use std::collections::HashMap;
@@ -23,16 +23,16 @@ const PEOPLE_MIN: u64 = 20;
 
 /// Suggested shares for a site.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Suggestion {
+pub struct ShareSuggestion {
     /// The effect of each limit on people and on others, for each share.
-    pub tried: Vec<Tried>,
+    pub tried: Vec<TriedShare>,
     /// The text for a configuration; empty if there were too few people.
     pub yaml: String,
 }
 
 /// The effect of one limit with one share.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Tried {
+pub struct TriedShare {
     /// The key by which the limit counts.
     pub by: &'static str,
     /// The share of all CPUs, from 0 to 1.
@@ -49,15 +49,16 @@ pub struct Tried {
     pub suggested: bool,
 }
 
-impl Suggestion {
+impl ShareSuggestion {
     /// Derives the suggestion from the counts of a replay.
     #[must_use]
-    pub fn of(tally: &Tally, kinds: &HashMap<IpAddr, Kind>) -> Suggestion {
+    pub fn of(tally: &ReplayTally, kinds: &HashMap<IpAddr, ClientKind>) -> ShareSuggestion {
         let clients = tally.visitors.iter();
-        let clients: Vec<(bool, &Needs)> =
-            clients.map(|(at, one)| (kinds.get(at) == Some(&Kind::People), &one.needs)).collect();
+        let clients: Vec<(bool, &ShareNeeds)> = clients
+            .map(|(at, one)| (kinds.get(at) == Some(&ClientKind::People), &one.needs))
+            .collect();
         let mut all = vec![clients];
-        for (networks, size) in tally.networks.iter().zip(SIZES) {
+        for (networks, size) in tally.networks.iter().zip(NETWORK_SIZES) {
             let people = of_people(tally, kinds, size);
             let is_people =
                 |at: &IpAddr| people.get(at).is_some_and(|(theirs, all)| theirs * 2 > *all);
@@ -67,15 +68,16 @@ impl Suggestion {
         let (mut tried, mut yaml) = (Vec::new(), String::new());
         let mut least = 0;
         for ((name, by), each) in LIMITS.into_iter().zip(&all) {
-            let mut rows: Vec<Tried> = (0..SHARES.len()).map(|at| row(by, each, at)).collect();
+            let mut rows: Vec<TriedShare> =
+                (0..SHARES_TRIED.len()).map(|at| row(by, each, at)).collect();
             let enough =
                 rows.iter().position(|row| row.people_short <= row.people / PEOPLE_PER_SHORT);
-            let place = enough.map_or(SHARES.len() - 1, |place| place + 1).max(least);
-            let place = place.min(SHARES.len() - 1);
-            least = (place + 1).min(SHARES.len() - 1);
+            let place = enough.map_or(SHARES_TRIED.len() - 1, |place| place + 1).max(least);
+            let place = place.min(SHARES_TRIED.len() - 1);
+            least = (place + 1).min(SHARES_TRIED.len() - 1);
             if rows[place].people >= PEOPLE_MIN || !yaml.is_empty() {
                 rows[place].suggested = true;
-                let share = SHARES[place] * 100.0;
+                let share = SHARES_TRIED[place] * 100.0;
                 yaml += &format!("    - {{name: {name}, by: {by}, share: {share}%, burst: 30s}}\n");
             }
             tried.extend(rows);
@@ -83,37 +85,37 @@ impl Suggestion {
         if !yaml.is_empty() {
             yaml = format!("proxy:\n  limits:\n{yaml}");
         }
-        Suggestion { tried, yaml }
+        ShareSuggestion { tried, yaml }
     }
 }
 
 /// For each network: the CPU time that people needed, and that all clients needed, in nanoseconds.
 fn of_people(
-    tally: &Tally,
-    kinds: &HashMap<IpAddr, Kind>,
+    tally: &ReplayTally,
+    kinds: &HashMap<IpAddr, ClientKind>,
     (v4, v6): (u8, u8),
 ) -> HashMap<IpAddr, (u64, u64)> {
     let mut people: HashMap<IpAddr, (u64, u64)> = HashMap::new();
     for (at, visitor) in tally.visitors.iter() {
         let (theirs, all) = people.entry(network(*at, v4, v6)).or_default();
         *all += visitor.needed.0;
-        if kinds.get(at) == Some(&Kind::People) {
+        if kinds.get(at) == Some(&ClientKind::People) {
             *theirs += visitor.needed.0;
         }
     }
     people
 }
 
-fn row(by: &'static str, each: &[(bool, &Needs)], place: usize) -> Tried {
+fn row(by: &'static str, each: &[(bool, &ShareNeeds)], place: usize) -> TriedShare {
     let count = |wanted: bool, short: bool| {
         let those = each
             .iter()
             .filter(|(people, needs)| *people == wanted && (!short || !needs.suffices(place)));
         those.count() as u64
     };
-    Tried {
+    TriedShare {
         by,
-        share: SHARES[place],
+        share: SHARES_TRIED[place],
         people: count(true, false),
         people_short: count(true, true),
         others: count(false, false),

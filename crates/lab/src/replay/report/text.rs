@@ -2,20 +2,20 @@
 //!
 //! Texts from strangers (agents, paths) are printed with all hidden characters escaped.
 
-use super::{Busiest, Client, FateRow, LimitRow, Report, Sides};
-use crate::replay::people::Kind;
+use super::{BusiestMinute, ClientReport, LimitComparison, LimitRow, ReplayReport, ResultsRow};
+use crate::replay::people::ClientKind;
 use evenkeel_telemetry::printable::printable;
 use jiff::Timestamp;
 use std::fmt::Write;
 
 /// The maximum number of buckets shown of each limit.
-const BUCKETS: usize = 5;
+const BUCKETS_SHOWN_MAX: usize = 5;
 /// The maximum length of the name of an agent, in characters.
-const AGENT_MAX: usize = 60;
+const AGENT_CHARS_MAX: usize = 60;
 
 /// The whole report as text.
 #[must_use]
-pub fn text(report: &Report) -> String {
+pub fn text(report: &ReplayReport) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail, here and below.
     let _ = write(&mut text, report);
@@ -24,7 +24,7 @@ pub fn text(report: &Report) -> String {
 
 type Written = std::fmt::Result;
 
-fn write(out: &mut String, report: &Report) -> Written {
+fn write(out: &mut String, report: &ReplayReport) -> Written {
     logs(out, report)?;
     outcome(out, report)?;
     kinds(out, report)?;
@@ -67,7 +67,7 @@ pub fn count(number: u64) -> String {
     text
 }
 
-fn logs(out: &mut String, report: &Report) -> Written {
+fn logs(out: &mut String, report: &ReplayReport) -> Written {
     for log in &report.logs {
         let name = printable(&log.name);
         match log.format {
@@ -110,7 +110,7 @@ fn logs(out: &mut String, report: &Report) -> Written {
 }
 
 /// The source of the costs, as the end of a sentence.
-pub fn costs(report: &Report) -> String {
+pub fn costs(report: &ReplayReport) -> String {
     let guessed = count(report.site.guessed);
     match report.site.costs {
         "measured" => "measured: the log says how long requests took".to_owned(),
@@ -123,7 +123,7 @@ pub fn costs(report: &Report) -> String {
     }
 }
 
-fn outcome(out: &mut String, report: &Report) -> Written {
+fn outcome(out: &mut String, report: &ReplayReport) -> Written {
     let (all, fate) = (&report.all, &report.all.fate);
     writeln!(out, "\nWhat would have happened\n")?;
     let rows = [
@@ -144,7 +144,7 @@ fn outcome(out: &mut String, report: &Report) -> Written {
     writeln!(out, "  {:<31} {:>13}", "most at once: waiting for room", all.waiting_max)
 }
 
-fn kinds(out: &mut String, report: &Report) -> Written {
+fn kinds(out: &mut String, report: &ReplayReport) -> Written {
     writeln!(out, "\nWhom it would have met\n")?;
     writeln!(
         out,
@@ -169,7 +169,7 @@ fn kinds(out: &mut String, report: &Report) -> Written {
     Ok(())
 }
 
-fn clients(out: &mut String, report: &Report) -> Written {
+fn clients(out: &mut String, report: &ReplayReport) -> Written {
     if report.clients.is_empty() {
         writeln!(out, "\nNobody would have been refused, or have waited noticeably.")?;
     } else {
@@ -183,7 +183,7 @@ fn clients(out: &mut String, report: &Report) -> Written {
     report.heaviest.iter().try_for_each(|client| one(out, client, report))
 }
 
-fn one(out: &mut String, client: &Client, report: &Report) -> Written {
+fn one(out: &mut String, client: &ClientReport, report: &ReplayReport) -> Written {
     let part = client.cpu_seconds * 100.0 / report.all.cpu_seconds.max(f64::MIN_POSITIVE);
     let why = client.why.join(", ");
     let why = if why.is_empty() { String::new() } else { format!(": {why}") };
@@ -194,14 +194,14 @@ fn one(out: &mut String, client: &Client, report: &Report) -> Written {
         count(client.requests.into()),
         client.kind.name()
     )?;
-    let agent: String = printable(&client.agent).chars().take(AGENT_MAX).collect();
+    let agent: String = printable(&client.agent).chars().take(AGENT_CHARS_MAX).collect();
     if !agent.is_empty() {
         writeln!(out, "                  {agent}")?;
     }
     fate(out, &client.fate)
 }
 
-fn fate(out: &mut String, fate: &FateRow) -> Written {
+fn fate(out: &mut String, fate: &ResultsRow) -> Written {
     let mut told = Vec::new();
     let waits = [(fate.queued, "waited for room"), (fate.held, "held"), (fate.delayed, "delayed")];
     for (number, what) in waits.into_iter().filter(|(number, _)| *number > 0) {
@@ -230,14 +230,14 @@ fn fate(out: &mut String, fate: &FateRow) -> Written {
     )
 }
 
-fn swarms(out: &mut String, report: &Report) -> Written {
+fn swarms(out: &mut String, report: &ReplayReport) -> Written {
     if report.swarms.is_empty() {
         return Ok(());
     }
     writeln!(out, "\nMany addresses that behave as one\n")?;
     for swarm in &report.swarms {
         let part = swarm.cpu_seconds * 100.0 / report.all.cpu_seconds.max(f64::MIN_POSITIVE);
-        let name: String = printable(&swarm.name).chars().take(AGENT_MAX).collect();
+        let name: String = printable(&swarm.name).chars().take(AGENT_CHARS_MAX).collect();
         writeln!(
             out,
             "  {name}: {} addresses, {} requests, {part:.1}% of the CPU time",
@@ -245,7 +245,7 @@ fn swarms(out: &mut String, report: &Report) -> Written {
             count(swarm.requests)
         )?;
         if !swarm.agent.starts_with(&swarm.name) {
-            let agent: String = printable(&swarm.agent).chars().take(AGENT_MAX).collect();
+            let agent: String = printable(&swarm.agent).chars().take(AGENT_CHARS_MAX).collect();
             writeln!(out, "                  {agent}")?;
         }
         fate(out, &swarm.fate)?;
@@ -253,11 +253,11 @@ fn swarms(out: &mut String, report: &Report) -> Written {
     Ok(())
 }
 
-fn limits(out: &mut String, report: &Report) -> Written {
+fn limits(out: &mut String, report: &ReplayReport) -> Written {
     writeln!(out, "\nWhich limits decided\n")?;
     for limit in &report.limits {
         writeln!(out, "  {} ({}): {}", printable(&limit.name), limit.action, decided(limit))?;
-        for bucket in limit.first.iter().take(BUCKETS) {
+        for bucket in limit.first.iter().take(BUCKETS_SHOWN_MAX) {
             writeln!(out, "    {}", printable(&bucket.key))?;
             fate(out, &bucket.fate)?;
             if bucket.would > 0 {
@@ -284,7 +284,7 @@ pub(super) fn decided(limit: &LimitRow) -> String {
     }
 }
 
-fn busiest(out: &mut String, minute: &Busiest) -> Written {
+fn busiest(out: &mut String, minute: &BusiestMinute) -> Written {
     writeln!(
         out,
         "\nThe busiest minute: {} UTC, {} requests, {:.0}% of the CPU time there is\n",
@@ -302,12 +302,12 @@ fn busiest(out: &mut String, minute: &Busiest) -> Written {
         "  {:<8} {:>9} | {:>9} {:>9} {:>9} | {:>9} {:>9} {:>9} {:>8}",
         "who", "requests", "median", "95%", "slowest", "median", "95%", "slowest", "refused"
     )?;
-    side(out, Kind::People.name(), &minute.people)?;
+    side(out, ClientKind::People.name(), &minute.people)?;
     side(out, "others", &minute.others)
 }
 
-fn side(out: &mut String, who: &str, sides: &Sides) -> Written {
-    let Sides { requests, without, with, refused } = sides;
+fn side(out: &mut String, who: &str, sides: &LimitComparison) -> Written {
+    let LimitComparison { requests, without, with, refused } = sides;
     writeln!(
         out,
         "  {who:<8} {:>9} | {:>9} {:>9} {:>9} | {:>9} {:>9} {:>9} {:>8}",
@@ -322,7 +322,7 @@ fn side(out: &mut String, who: &str, sides: &Sides) -> Written {
     )
 }
 
-fn suggestion(out: &mut String, report: &Report) -> Written {
+fn suggestion(out: &mut String, report: &ReplayReport) -> Written {
     writeln!(out, "\nShares for this site\n")?;
     writeln!(
         out,

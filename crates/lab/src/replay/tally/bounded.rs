@@ -9,7 +9,7 @@ use std::collections::hash_map::{Entry, Iter};
 use std::hash::Hash;
 
 /// The map. The function `weigh` gives the weight of an entry.
-pub struct Bounded<K, V> {
+pub struct BoundedMap<K, V> {
     entries: HashMap<K, V, RandomState>,
     max: usize,
     weigh: fn(&V) -> u64,
@@ -17,10 +17,10 @@ pub struct Bounded<K, V> {
     pub gone: u64,
 }
 
-impl<K: Hash + Eq, V: Default> Bounded<K, V> {
+impl<K: Hash + Eq, V: Default> BoundedMap<K, V> {
     /// Makes a map for `max` entries, of which the lightest by `weigh` are removed first.
-    pub fn new(max: usize, weigh: fn(&V) -> u64) -> Bounded<K, V> {
-        Bounded { entries: HashMap::default(), max: max.max(2), weigh, gone: 0 }
+    pub fn new(max: usize, weigh: fn(&V) -> u64) -> BoundedMap<K, V> {
+        BoundedMap { entries: HashMap::default(), max: max.max(2), weigh, gone: 0 }
     }
 
     /// The entry of `key`, which is created if it does not exist, and whether it was created.
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn the_heavy_stay() {
-        let mut map: Bounded<u32, u64> = Bounded::new(100, |weight| *weight);
+        let mut map: BoundedMap<u32, u64> = BoundedMap::new(100, |weight| *weight);
         for key in 0..10_000 {
             *map.entry(key).0 += if key % 1_000 == 7 { 1_000 } else { 1 };
             assert!(map.count() <= 100);

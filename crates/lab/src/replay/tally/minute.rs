@@ -3,17 +3,17 @@
 //! The CPU time of a minute is known only at its end, and the results of its requests even later.
 //! So the current minute and the busiest minute so far are kept, each with a bound.
 
-use crate::replay::play::Outcome;
-use crate::replay::play::was::Was;
+use crate::replay::play::ReplayOutcome;
+use crate::replay::play::was::RecordedRequest;
 use evenkeel_core::units::{Nanos, SECOND};
 use std::net::IpAddr;
 
 /// The maximum number of requests of one minute that are kept.
-const KEPT_MAX: usize = 500_000;
+const MINUTE_REQUESTS_MAX: usize = 500_000;
 
 /// One request of a minute.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Kept {
+pub struct MinuteRequest {
     /// The address of the client.
     pub client: IpAddr,
     /// The time from request to answer without limits, as in the log.
@@ -35,21 +35,21 @@ pub struct Minute {
     /// The maximum number of requests that ran at once without limits.
     pub beside: usize,
     /// The requests in the order of arrival, up to a bound.
-    pub kept: Vec<Kept>,
+    pub kept: Vec<MinuteRequest>,
     /// The number of its first request among all requests.
     first: u64,
 }
 
 /// The current minute, and the busiest minute so far.
 #[derive(Clone, Debug, Default)]
-pub struct Minutes {
+pub struct MinuteTracker {
     on: Minute,
     busiest: Minute,
 }
 
-impl Minutes {
+impl MinuteTracker {
     /// Counts the arrival of request number `number`.
-    pub fn arrive(&mut self, number: u64, was: &Was) {
+    pub fn arrive(&mut self, number: u64, was: &RecordedRequest) {
         let minute = was.entry.start.0 / SECOND / 60;
         if minute != self.on.number {
             let next = Minute { number: minute, first: number, ..Minute::default() };
@@ -61,14 +61,14 @@ impl Minutes {
         self.on.requests += 1;
         self.on.needed = self.on.needed.plus(was.needed);
         self.on.beside = self.on.beside.max(was.beside);
-        if self.on.kept.len() < KEPT_MAX {
+        if self.on.kept.len() < MINUTE_REQUESTS_MAX {
             let client = was.entry.address;
-            self.on.kept.push(Kept { client, without: was.took, with: None });
+            self.on.kept.push(MinuteRequest { client, without: was.took, with: None });
         }
     }
 
     /// Records the result of a request, if its minute is kept.
-    pub fn over(&mut self, outcome: &Outcome) {
+    pub fn over(&mut self, outcome: &ReplayOutcome) {
         for minute in [&mut self.on, &mut self.busiest] {
             let place = outcome.number.checked_sub(minute.first);
             let kept = place.and_then(|place| minute.kept.get_mut(usize::try_from(place).ok()?));

@@ -1,22 +1,23 @@
-//! Numbers over time in at most [`SLOTS`] slots: when more are needed, slots become twice as long.
+//! Numbers over time in at most [`SLOTS_MAX`] slots: when more are needed, slots become twice as
+//! long.
 //!
 //! So a minute and a year take the same memory, and each has the finest resolution that fits.
 
-use crate::replay::play::Outcome;
-use crate::replay::play::was::Was;
-use crate::replay::tally::visitor::NOTICED;
+use crate::replay::play::ReplayOutcome;
+use crate::replay::play::was::RecordedRequest;
+use crate::replay::tally::visitor::NOTICED_WAIT_MIN;
 use evenkeel_core::units::{Nanos, SECOND, Time};
 
 /// The maximum number of slots.
-pub const SLOTS: usize = 1_440;
+pub const SLOTS_MAX: usize = 1_440;
 /// The shortest length of a slot, in seconds.
-const SHORTEST: u64 = 10;
+const SLOT_SECONDS_MIN: u64 = 10;
 /// The maximum length of a log in seconds, some 400 years; the rest is cut off.
-const LENGTH_MAX: u64 = (SHORTEST * SLOTS as u64) << 20;
+const LOG_SECONDS_MAX: u64 = (SLOT_SECONDS_MIN * SLOTS_MAX as u64) << 20;
 
 /// The sums of one slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Slot {
+pub struct SeriesSlot {
     /// Requests that arrived.
     pub requests: u64,
     /// The CPU time that they needed.
@@ -31,25 +32,25 @@ pub struct Slot {
 
 /// All slots of a replay.
 #[derive(Clone, Debug)]
-pub struct Series {
+pub struct TimeSeries {
     /// The second at which the first slot begins.
     pub begins: u64,
     /// The length of a slot in seconds.
     pub seconds: u64,
     /// The slots, without a gap.
-    pub slots: Vec<Slot>,
+    pub slots: Vec<SeriesSlot>,
 }
 
-impl Default for Series {
+impl Default for TimeSeries {
     /// Makes a series without slots.
-    fn default() -> Series {
-        Series { begins: 0, seconds: SHORTEST, slots: Vec::new() }
+    fn default() -> TimeSeries {
+        TimeSeries { begins: 0, seconds: SLOT_SECONDS_MIN, slots: Vec::new() }
     }
 }
 
-impl Series {
+impl TimeSeries {
     /// Counts the arrival of a request.
-    pub fn arrive(&mut self, was: &Was) {
+    pub fn arrive(&mut self, was: &RecordedRequest) {
         if let Some(slot) = self.slot(was.entry.start) {
             slot.requests += 1;
             slot.needed = slot.needed.plus(was.needed);
@@ -57,9 +58,9 @@ impl Series {
     }
 
     /// Counts the result of a request.
-    pub fn over(&mut self, outcome: &Outcome) {
+    pub fn over(&mut self, outcome: &ReplayOutcome) {
         if let Some(slot) = self.slot(outcome.was.entry.start) {
-            let noticed = outcome.waited >= NOTICED;
+            let noticed = outcome.waited >= NOTICED_WAIT_MIN;
             slot.refused += u64::from(outcome.refused);
             slot.waited += u64::from(noticed && !outcome.refused);
             if !noticed && !outcome.refused {
@@ -68,21 +69,21 @@ impl Series {
         }
     }
 
-    fn slot(&mut self, at: Time) -> Option<&mut Slot> {
+    fn slot(&mut self, at: Time) -> Option<&mut SeriesSlot> {
         let second = at.0 / SECOND;
         if self.slots.is_empty() {
-            self.begins = second - second % SHORTEST;
+            self.begins = second - second % SLOT_SECONDS_MIN;
         }
         let after = second.saturating_sub(self.begins);
-        if after >= LENGTH_MAX {
+        if after >= LOG_SECONDS_MAX {
             return None;
         }
-        while after / self.seconds >= SLOTS as u64 {
+        while after / self.seconds >= SLOTS_MAX as u64 {
             self.double();
         }
         let place = (after / self.seconds) as usize;
         if place >= self.slots.len() {
-            self.slots.resize(place + 1, Slot::default());
+            self.slots.resize(place + 1, SeriesSlot::default());
         }
         self.slots.get_mut(place)
     }
@@ -90,7 +91,7 @@ impl Series {
     fn double(&mut self) {
         self.seconds *= 2;
         let pairs = self.slots.chunks(2).map(|pair| {
-            pair.iter().fold(Slot::default(), |sum, one| Slot {
+            pair.iter().fold(SeriesSlot::default(), |sum, one| SeriesSlot {
                 requests: sum.requests + one.requests,
                 needed: sum.needed.plus(one.needed),
                 passed: sum.passed.plus(one.passed),

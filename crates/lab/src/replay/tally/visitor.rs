@@ -2,23 +2,23 @@
 //!
 //! A client takes some two hundred bytes, whatever it does. `people` interprets the counts.
 
-use super::needs::Needs;
-use crate::replay::entry::Entry;
-use crate::replay::play::Outcome;
-use crate::replay::play::was::{Was, is_file};
-use evenkeel_core::classify::Attributes;
+use super::needs::ShareNeeds;
+use crate::replay::entry::LogEntry;
+use crate::replay::play::ReplayOutcome;
+use crate::replay::play::was::{RecordedRequest, is_file};
+use evenkeel_core::classify::RequestAttributes;
 use evenkeel_core::units::{Nanos, SECOND, Time};
 
 /// The shortest wait that people notice.
-pub const NOTICED: Nanos = Nanos::from_secs(1);
+pub const NOTICED_WAIT_MIN: Nanos = Nanos::from_secs(1);
 /// The shortest time between two pages that counts as a pause.
-const PAUSE: Nanos = Nanos::from_secs(1);
+const PAGE_PAUSE_MIN: Nanos = Nanos::from_secs(1);
 /// The longest time between two pages of one visit.
-const VISIT: Nanos = Nanos::from_secs(1_800);
+const VISIT_GAP_MAX: Nanos = Nanos::from_secs(1_800);
 
 /// The counts of one client.
 #[derive(Clone, Debug, Default)]
-pub struct Visitor {
+pub struct ClientTally {
     /// The number of its requests.
     pub requests: u32,
     /// The number of its requests for pages.
@@ -31,7 +31,7 @@ pub struct Visitor {
     pub errors: u32,
     /// Whether it requested `robots.txt`.
     pub robots: bool,
-    /// The number of its `User-Agent` in [`super::agents::Agents`].
+    /// The number of its `User-Agent` in [`super::agents::AgentNames`].
     pub agent: u32,
     /// Whether it used more than one `User-Agent`.
     pub several: bool,
@@ -42,20 +42,20 @@ pub struct Visitor {
     /// The arrival of its last request.
     pub last: Time,
     /// The times between two pages of one visit.
-    pub gaps: Gaps,
+    pub gaps: PageGaps,
     /// The CPU time that its requests needed.
     pub needed: Nanos,
     /// The results of its requests.
-    pub fate: Fate,
+    pub fate: RequestResults,
     /// The shares that would have been enough for it.
-    pub needs: Needs,
+    pub needs: ShareNeeds,
     /// The time at which it requested its last page.
     pub last_page: Option<Time>,
 }
 
 /// Statistics of the times between two pages of one visit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Gaps {
+pub struct PageGaps {
     /// The number of gaps.
     pub count: u32,
     /// The number of gaps too short to count as a pause.
@@ -66,11 +66,11 @@ pub struct Gaps {
     pub spread: f32,
 }
 
-impl Gaps {
+impl PageGaps {
     fn add(&mut self, gap: Nanos) {
         let seconds = gap.as_secs_f64() as f32;
         self.count += 1;
-        self.quick += u32::from(gap < PAUSE);
+        self.quick += u32::from(gap < PAGE_PAUSE_MIN);
         let weight = 1.0 / self.count.min(1_000) as f32;
         self.mean += (seconds - self.mean) * weight;
         self.spread += ((seconds - self.mean).abs() - self.spread) * weight;
@@ -79,7 +79,7 @@ impl Gaps {
 
 /// The results of a group of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Fate {
+pub struct RequestResults {
     /// The number of refused requests.
     pub refused: u32,
     /// The number of held answers.
@@ -103,9 +103,9 @@ pub struct Fate {
     minute: u32,
 }
 
-impl Fate {
+impl RequestResults {
     /// Adds the result of one request.
-    pub fn add(&mut self, outcome: &Outcome) {
+    pub fn add(&mut self, outcome: &ReplayOutcome) {
         for note in outcome.notes.iter().filter(|note| !note.shadow) {
             match note.verdict {
                 "hold" => self.held += 1,
@@ -117,7 +117,7 @@ impl Fate {
         self.refused += u32::from(outcome.refused);
         self.waited = self.waited.plus(outcome.waited);
         self.longest = self.longest.max(outcome.waited);
-        let noticed = outcome.waited >= NOTICED;
+        let noticed = outcome.waited >= NOTICED_WAIT_MIN;
         self.noticed += u32::from(noticed);
         if outcome.refused || noticed {
             self.stood(outcome.was.entry.start);
@@ -135,7 +135,7 @@ impl Fate {
     }
 
     /// Adds the results of another client.
-    pub fn join(&mut self, other: &Fate) {
+    pub fn join(&mut self, other: &RequestResults) {
         self.refused += other.refused;
         self.held += other.held;
         self.delayed += other.delayed;
@@ -157,9 +157,9 @@ impl Fate {
     }
 }
 
-impl Visitor {
+impl ClientTally {
     /// Counts a request of this client; `agent` is the number of its `User-Agent`.
-    pub fn arrive(&mut self, was: &Was, agent: u32) {
+    pub fn arrive(&mut self, was: &RecordedRequest, agent: u32) {
         let entry = &was.entry;
         if self.requests == 0 {
             (self.first, self.agent) = (entry.start, agent);
@@ -178,11 +178,11 @@ impl Visitor {
         }
     }
 
-    fn page(&mut self, entry: &Entry) {
+    fn page(&mut self, entry: &LogEntry) {
         self.robots |= entry.path() == "/robots.txt";
         self.pages += 1;
         let gap = self.last_page.map(|last| entry.start.since(last));
-        if let Some(gap) = gap.filter(|gap| *gap < VISIT) {
+        if let Some(gap) = gap.filter(|gap| *gap < VISIT_GAP_MAX) {
             self.gaps.add(gap);
         }
         self.last_page = Some(entry.start);

@@ -5,23 +5,23 @@
 //! and a level without a limit mean the same as in a file. The total size is bounded by
 //! `DESCRIPTORS_MAX`.
 
-use crate::rules::Unit;
+use crate::rules::RateUnit;
 use crate::wire::conf::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy};
-use evenkeel_config::fault::Place;
-use evenkeel_config::tree::{Key, Node, Value};
+use evenkeel_config::fault::TextPlace;
+use evenkeel_config::tree::{YamlKey, YamlNode, YamlValue};
 use prost::Message;
 use prost_types::value::Kind;
 use prost_types::{Any, Struct, Value as Proto};
 
 /// The maximum number of descriptors and metadata values over all resources of a message.
 const DESCRIPTORS_MAX: usize = 500_000;
-const WHAT: &str = "descriptors and values of metadata";
+const COUNTED_NOUNS: &str = "descriptors and values of metadata";
 
 /// Converts each resource to a tree with a name.
 ///
 /// # Errors
 /// The first error in the resources, as text.
-pub fn trees(resources: &[Any]) -> Result<Vec<(String, Node)>, String> {
+pub fn trees(resources: &[Any]) -> Result<Vec<(String, YamlNode)>, String> {
     let mut room = DESCRIPTORS_MAX;
     let mut trees = Vec::with_capacity(resources.len());
     for (index, resource) in resources.iter().enumerate() {
@@ -36,21 +36,21 @@ pub fn trees(resources: &[Any]) -> Result<Vec<(String, Node)>, String> {
         };
         let descriptors = list(config.descriptors, &mut room);
         let descriptors =
-            descriptors.ok_or_else(|| format!("more than {DESCRIPTORS_MAX} {WHAT}"))?;
+            descriptors.ok_or_else(|| format!("more than {DESCRIPTORS_MAX} {COUNTED_NOUNS}"))?;
         let tree = [("domain", text(config.domain)), ("descriptors", descriptors)];
-        trees.push((name, Node::map(tree)));
+        trees.push((name, YamlNode::map(tree)));
     }
     Ok(trees)
 }
 
 /// Converts a list of descriptors; `None` if there are too many for `room`.
-fn list(descriptors: Vec<RateLimitDescriptor>, room: &mut usize) -> Option<Node> {
+fn list(descriptors: Vec<RateLimitDescriptor>, room: &mut usize) -> Option<YamlNode> {
     *room = room.checked_sub(descriptors.len())?;
     let nodes = descriptors.into_iter().map(|descriptor| node(descriptor, room));
-    Some(Node::made(Value::List(nodes.collect::<Option<_>>()?)))
+    Some(YamlNode::made(YamlValue::List(nodes.collect::<Option<_>>()?)))
 }
 
-fn node(descriptor: RateLimitDescriptor, room: &mut usize) -> Option<Node> {
+fn node(descriptor: RateLimitDescriptor, room: &mut usize) -> Option<YamlNode> {
     let flags = [
         ("shadow_mode", descriptor.shadow_mode),
         ("detailed_metric", descriptor.detailed_metric),
@@ -65,61 +65,61 @@ fn node(descriptor: RateLimitDescriptor, room: &mut usize) -> Option<Node> {
     if let Some(fields) = descriptor.metadata {
         entries.push(("metadata", metadata(fields, room)?));
     }
-    entries.extend(flags.map(|(key, truth)| (key, Node::text(truth.to_string()))));
-    Some(Node::map(entries))
+    entries.extend(flags.map(|(key, truth)| (key, YamlNode::text(truth.to_string()))));
+    Some(YamlNode::map(entries))
 }
 
-fn policy(limit: RateLimitPolicy) -> Node {
-    let unit = Unit::from_wire(limit.unit).map_or("", Unit::name);
-    let replaces = limit.replaces.into_iter().map(|one| Node::map([("name", text(one.name))]));
+fn policy(limit: RateLimitPolicy) -> YamlNode {
+    let unit = RateUnit::from_wire(limit.unit).map_or("", RateUnit::name);
+    let replaces = limit.replaces.into_iter().map(|one| YamlNode::map([("name", text(one.name))]));
     let mut entries = vec![
-        ("requests_per_unit", Node::text(limit.requests_per_unit.to_string())),
-        ("unlimited", Node::text(limit.unlimited.to_string())),
-        ("replaces", Node::made(Value::List(replaces.collect()))),
-        ("unit", Node::text(unit)),
+        ("requests_per_unit", YamlNode::text(limit.requests_per_unit.to_string())),
+        ("unlimited", YamlNode::text(limit.unlimited.to_string())),
+        ("replaces", YamlNode::made(YamlValue::List(replaces.collect()))),
+        ("unit", YamlNode::text(unit)),
     ];
     if !limit.name.is_empty() {
         entries.push(("name", text(limit.name)));
     }
-    Node::map(entries)
+    YamlNode::map(entries)
 }
 
 /// Converts metadata to the form that it has in a file; `None` if there are too many values for
 /// `room`.
-fn metadata(fields: Struct, room: &mut usize) -> Option<Node> {
+fn metadata(fields: Struct, room: &mut usize) -> Option<YamlNode> {
     let entry = |(name, field)| {
-        let key = Key { place: Place::default(), plain: false, name };
+        let key = YamlKey { place: TextPlace::default(), plain: false, name };
         Some((key, value(field, room)?))
     };
     let entries = fields.fields.into_iter().map(entry).collect::<Option<_>>()?;
-    Some(Node::made(Value::Map(entries)))
+    Some(YamlNode::made(YamlValue::Map(entries)))
 }
 
-fn value(value: Proto, room: &mut usize) -> Option<Node> {
+fn value(value: Proto, room: &mut usize) -> Option<YamlNode> {
     *room = room.checked_sub(1)?;
     Some(match value.kind {
-        None | Some(Kind::NullValue(_)) => Node::made(Value::Null),
-        Some(Kind::BoolValue(truth)) => Node::text(truth.to_string()),
-        Some(Kind::NumberValue(number)) => Node::text(number.to_string()),
+        None | Some(Kind::NullValue(_)) => YamlNode::made(YamlValue::Null),
+        Some(Kind::BoolValue(truth)) => YamlNode::text(truth.to_string()),
+        Some(Kind::NumberValue(number)) => YamlNode::text(number.to_string()),
         Some(Kind::StringValue(written)) => text(written),
         Some(Kind::StructValue(fields)) => metadata(fields, room)?,
         Some(Kind::ListValue(list)) => {
             let items = list.values.into_iter().map(|item| self::value(item, room));
-            Node::made(Value::List(items.collect::<Option<_>>()?))
+            YamlNode::made(YamlValue::List(items.collect::<Option<_>>()?))
         }
     })
 }
 
 /// A text that is never read as a number or a boolean.
-fn text(text: String) -> Node {
-    Node { plain: false, ..Node::text(text) }
+fn text(text: String) -> YamlNode {
+    YamlNode { plain: false, ..YamlNode::text(text) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::read::{Options, read_trees};
-    use crate::tally::Tallies;
+    use crate::rules::read::{RuleOptions, read_trees};
+    use crate::tally::RuleTallies;
     use evenkeel_fuzz::fuzz;
 
     fn resource(value: Vec<u8>) -> Any {
@@ -142,7 +142,7 @@ mod tests {
         };
         let read = |config: RateLimitConfig| {
             let trees = trees(&[resource(config.encode_to_vec())]).expect("sound");
-            read_trees(trees, Options::default(), &Tallies::default())
+            read_trees(trees, RuleOptions::default(), &RuleTallies::default())
         };
         let sound = config(vec![descriptor("k", "1.5", &limit), descriptor("k", "true", &limit)]);
         let dump = read(sound).expect("sound").dump();
@@ -178,7 +178,7 @@ mod tests {
     fn fuzz_resources() {
         fuzz().for_each(|bytes: &[u8]| {
             if let Ok(trees) = trees(&[resource(bytes.to_vec())]) {
-                let _ = read_trees(trees, Options::default(), &Tallies::default());
+                let _ = read_trees(trees, RuleOptions::default(), &RuleTallies::default());
             }
         });
     }

@@ -4,12 +4,12 @@
 //! noticed. The content of the messages: `xds`.
 
 use crate::wire::discovery::{DiscoveryRequest, DiscoveryResponse};
-use crate::wire::framed;
-use crate::wire::reports::{FrameFault, Frames};
+use crate::wire::encode_frame;
+use crate::wire::reports::{FrameError, FrameReader};
 use bytes::Bytes;
-use evenkeel_config::settings::Xds;
+use evenkeel_config::settings::XdsSettings;
 use evenkeel_tls::client;
-use evenkeel_tls::pem::Fault;
+use evenkeel_tls::pem::TlsFileError;
 use http::{HeaderMap, Request};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt;
@@ -26,7 +26,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_rustls::TlsConnector;
 
-const PATH: &str =
+const XDS_METHOD_PATH: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 /// The time limit for connecting, with the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -37,7 +37,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The reason why a stream ended.
 #[derive(Debug, thiserror::Error)]
-pub enum TalkError {
+pub enum XdsStreamError {
     /// The server cannot be reached, or the TLS handshake failed.
     #[error("cannot connect: {0}")]
     Connect(#[from] std::io::Error),
@@ -46,7 +46,7 @@ pub enum TalkError {
     Silent,
     /// The TLS files or the server's name cannot be used.
     #[error("TLS: {0}")]
-    Tls(#[from] Fault),
+    Tls(#[from] TlsFileError),
     /// The HTTP/2 connection failed.
     #[error("the connection broke: {0}")]
     Http(#[from] hyper::Error),
@@ -61,7 +61,7 @@ pub enum TalkError {
     Failed(String),
     /// A gRPC frame of the server cannot be read.
     #[error("{0}")]
-    Frame(#[from] FrameFault),
+    Frame(#[from] FrameError),
     /// A message of the server is not a discovery response.
     #[error("not a message of xDS: {0}")]
     Message(#[from] prost::DecodeError),
@@ -70,25 +70,28 @@ pub enum TalkError {
     Ended,
 }
 
-impl TalkError {
+impl XdsStreamError {
     /// Whether no connection was made, as opposed to a stream that failed later.
     pub fn is_of_connecting(&self) -> bool {
-        matches!(self, TalkError::Connect(_) | TalkError::Silent | TalkError::Tls(_))
+        matches!(self, XdsStreamError::Connect(_) | XdsStreamError::Silent | XdsStreamError::Tls(_))
     }
 }
 
 /// An open stream to a server.
-pub struct Stream {
+pub struct XdsStream {
     outgoing: mpsc::Sender<Bytes>,
     incoming: Incoming,
-    frames: Frames,
+    frames: FrameReader,
 }
 
-impl Stream {
+impl XdsStream {
     /// Connects and sends the first message.
-    pub async fn open(settings: &Xds, first: &DiscoveryRequest) -> Result<Stream, TalkError> {
+    pub async fn open(
+        settings: &XdsSettings,
+        first: &DiscoveryRequest,
+    ) -> Result<XdsStream, XdsStreamError> {
         let connect = tokio::time::timeout(CONNECT_TIMEOUT, connect(settings));
-        let socket = connect.await.map_err(|_| TalkError::Silent)??;
+        let socket = connect.await.map_err(|_| XdsStreamError::Silent)??;
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder.timer(TokioTimer::new());
         builder.keep_alive_interval(PING_AFTER).keep_alive_timeout(PING_TIMEOUT);
@@ -96,54 +99,54 @@ impl Stream {
         // This task ends with the stream, and the stream reports the reason.
         tokio::spawn(async { _ = connection.await });
         let (outgoing, messages) = mpsc::channel(4);
-        let stream_open = outgoing.send(framed(first)).await;
-        stream_open.map_err(|_| TalkError::Ended)?;
+        let stream_open = outgoing.send(encode_frame(first)).await;
+        stream_open.map_err(|_| XdsStreamError::Ended)?;
         let scheme = if settings.tls.is_some() { "https" } else { "http" };
-        let mut request = Request::post(format!("{scheme}://{}{PATH}", settings.server))
+        let mut request = Request::post(format!("{scheme}://{}{XDS_METHOD_PATH}", settings.server))
             .header("content-type", "application/grpc")
             .header("te", "trailers");
         for (name, value) in &settings.headers {
             request = request.header(name, value);
         }
-        let response = sender.send_request(request.body(Messages(messages))?).await?;
+        let response = sender.send_request(request.body(MessageBody(messages))?).await?;
         if response.status() != http::StatusCode::OK {
-            return Err(TalkError::Status(response.status()));
+            return Err(XdsStreamError::Status(response.status()));
         }
         if let Some(error) = failure(response.headers()) {
             return Err(error);
         }
-        let frames = Frames::new(settings.message_bytes_max);
-        Ok(Stream { outgoing, incoming: response.into_body(), frames })
+        let frames = FrameReader::new(settings.message_bytes_max);
+        Ok(XdsStream { outgoing, incoming: response.into_body(), frames })
     }
 
     /// Waits for the next message.
-    pub async fn receive(&mut self) -> Result<DiscoveryResponse, TalkError> {
+    pub async fn receive(&mut self) -> Result<DiscoveryResponse, XdsStreamError> {
         loop {
             if let Some(message) = self.frames.take()? {
                 return Ok(DiscoveryResponse::decode(message)?);
             }
-            let frame = self.incoming.frame().await.ok_or(TalkError::Ended)??;
+            let frame = self.incoming.frame().await.ok_or(XdsStreamError::Ended)??;
             match frame.into_data() {
                 Ok(bytes) => self.frames.push(&bytes),
                 Err(frame) => {
                     let trailers = frame.into_trailers().unwrap_or_default();
-                    return Err(failure(&trailers).unwrap_or(TalkError::Ended));
+                    return Err(failure(&trailers).unwrap_or(XdsStreamError::Ended));
                 }
             }
         }
     }
 
     /// Queues a message for sending; waits while four messages are queued.
-    pub async fn send(&self, request: &DiscoveryRequest) -> Result<(), TalkError> {
-        self.outgoing.send(framed(request)).await.map_err(|_| TalkError::Ended)
+    pub async fn send(&self, request: &DiscoveryRequest) -> Result<(), XdsStreamError> {
+        self.outgoing.send(encode_frame(request)).await.map_err(|_| XdsStreamError::Ended)
     }
 }
 
 /// A plain TCP connection or one with TLS.
-trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
+trait XdsSocket: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> XdsSocket for S {}
 
-async fn connect(settings: &Xds) -> Result<Box<dyn Socket>, TalkError> {
+async fn connect(settings: &XdsSettings) -> Result<Box<dyn XdsSocket>, XdsStreamError> {
     let socket = TcpStream::connect(&settings.server).await?;
     let Some(tls) = &settings.tls else { return Ok(Box::new(socket)) };
     let host = settings.server.rsplit_once(':').map_or(&*settings.server, |(host, _)| host);
@@ -153,16 +156,16 @@ async fn connect(settings: &Xds) -> Result<Box<dyn Socket>, TalkError> {
 }
 
 /// The error of a call in headers or trailers; `None` if they report none.
-fn failure(headers: &HeaderMap) -> Option<TalkError> {
+fn failure(headers: &HeaderMap) -> Option<XdsStreamError> {
     let status = tonic::Status::from_header_map(headers)?;
-    let told = || TalkError::Failed(format!("{:?} {}", status.code(), status.message()));
+    let told = || XdsStreamError::Failed(format!("{:?} {}", status.code(), status.message()));
     (status.code() != tonic::Code::Ok).then(told)
 }
 
 /// A request body made from the messages of a channel.
-struct Messages(mpsc::Receiver<Bytes>);
+struct MessageBody(mpsc::Receiver<Bytes>);
 
-impl Body for Messages {
+impl Body for MessageBody {
     type Data = Bytes;
     type Error = Infallible;
 

@@ -6,47 +6,47 @@
 //! already been checked (`keys`).
 
 use super::super::keys::shown;
-use evenkeel_config::fault::{Fault, Place};
-use evenkeel_config::tree::scalar::Kind;
-use evenkeel_config::tree::{Key, Node, Value};
+use evenkeel_config::fault::{ConfigFault, TextPlace};
+use evenkeel_config::tree::scalar::ScalarKind;
+use evenkeel_config::tree::{YamlKey, YamlNode, YamlValue};
 
 /// The fields of one section.
-pub struct Fields<'n> {
+pub struct RuleFields<'n> {
     /// The position of the section in its file.
-    pub place: Place,
-    entries: &'n [(Key, Node)],
+    pub place: TextPlace,
+    entries: &'n [(YamlKey, YamlNode)],
 }
 
-impl<'n> Fields<'n> {
+impl<'n> RuleFields<'n> {
     /// The fields of a node; a null value has none. A node of another kind is reported.
-    pub fn of(node: &'n Node, faults: &mut Vec<Fault>) -> Fields<'n> {
-        let entries: &[(Key, Node)] = match &node.value {
-            Value::Map(entries) => entries,
-            Value::Null => &[],
-            Value::List(_) | Value::Text(_) => {
+    pub fn of(node: &'n YamlNode, faults: &mut Vec<ConfigFault>) -> RuleFields<'n> {
+        let entries: &[(YamlKey, YamlNode)] = match &node.value {
+            YamlValue::Map(entries) => entries,
+            YamlValue::Null => &[],
+            YamlValue::List(_) | YamlValue::Text(_) => {
                 faults.push(wrong(node.place, "a section with keys and values is wanted here"));
                 &[]
             }
         };
-        Fields { place: node.place, entries }
+        RuleFields { place: node.place, entries }
     }
 
     /// The value of a key; `None` if the key is missing or null.
-    pub fn get(&self, key: &str) -> Option<&'n Node> {
+    pub fn get(&self, key: &str) -> Option<&'n YamlNode> {
         let (_, node) = self.entries.iter().rev().find(|(k, _)| k.name == key)?;
-        (node.value != Value::Null).then_some(node)
+        (node.value != YamlValue::Null).then_some(node)
     }
 
     /// The position of a key's value, or of the section if the key is missing.
-    pub fn place_of(&self, key: &str) -> Place {
+    pub fn place_of(&self, key: &str) -> TextPlace {
         self.get(key).map_or(self.place, |node| node.place)
     }
 
     /// The text of a key; a list or a map is reported.
-    pub fn text(&self, key: &str, faults: &mut Vec<Fault>) -> Option<String> {
+    pub fn text(&self, key: &str, faults: &mut Vec<ConfigFault>) -> Option<String> {
         let node = self.get(key)?;
         match &node.value {
-            Value::Text(text) => Some(text.clone()),
+            YamlValue::Text(text) => Some(text.clone()),
             _ => {
                 faults.push(wrong(node.place, &format!("`{key}` must be a single value")));
                 None
@@ -55,10 +55,10 @@ impl<'n> Fields<'n> {
     }
 
     /// The boolean of a key, false if the key is missing; a value of another kind is reported.
-    pub fn flag(&self, key: &str, faults: &mut Vec<Fault>) -> bool {
+    pub fn flag(&self, key: &str, faults: &mut Vec<ConfigFault>) -> bool {
         let Some(node) = self.get(key) else { return false };
-        if let Value::Text(text) = &node.value
-            && let Kind::Bool(truth) = Kind::of(text)
+        if let YamlValue::Text(text) = &node.value
+            && let ScalarKind::Bool(truth) = ScalarKind::of(text)
             && node.plain
         {
             return truth;
@@ -68,14 +68,14 @@ impl<'n> Fields<'n> {
     }
 
     /// The 32-bit number of a key; a value of another kind is reported.
-    pub fn number(&self, key: &str, faults: &mut Vec<Fault>) -> Option<u32> {
+    pub fn number(&self, key: &str, faults: &mut Vec<ConfigFault>) -> Option<u32> {
         let node = self.get(key)?;
         let text = match &node.value {
-            Value::Text(text) if node.plain => text.as_str(),
+            YamlValue::Text(text) if node.plain => text.as_str(),
             _ => "",
         };
-        let number = match Kind::of(text) {
-            Kind::Whole(number) => u32::try_from(number).ok(),
+        let number = match ScalarKind::of(text) {
+            ScalarKind::Whole(number) => u32::try_from(number).ok(),
             _ => None,
         };
         if number.is_none() {
@@ -87,10 +87,10 @@ impl<'n> Fields<'n> {
     }
 
     /// The list of a key, empty if the key is missing; a value of another kind is reported.
-    pub fn list(&self, key: &str, faults: &mut Vec<Fault>) -> &'n [Node] {
+    pub fn list(&self, key: &str, faults: &mut Vec<ConfigFault>) -> &'n [YamlNode] {
         let Some(node) = self.get(key) else { return &[] };
         match &node.value {
-            Value::List(items) => items,
+            YamlValue::List(items) => items,
             _ => {
                 faults.push(wrong(node.place, &format!("`{key}` must be a list")));
                 &[]
@@ -99,37 +99,37 @@ impl<'n> Fields<'n> {
     }
 }
 
-fn wrong(place: Place, what: &str) -> Fault {
-    Fault::new(place, format!("error loading config file: {what}"))
+fn wrong(place: TextPlace, what: &str) -> ConfigFault {
+    ConfigFault::new(place, format!("error loading config file: {what}"))
 }
 
 /// Replaces merge keys (`<<`) by the entries that they refer to. Keys written in the map itself
 /// take precedence.
-pub fn merged(mut node: Node) -> Node {
+pub fn merged(mut node: YamlNode) -> YamlNode {
     match &mut node.value {
-        Value::Null | Value::Text(_) => {}
-        Value::List(items) => {
+        YamlValue::Null | YamlValue::Text(_) => {}
+        YamlValue::List(items) => {
             for item in items {
-                *item = merged(std::mem::replace(item, Node::made(Value::Null)));
+                *item = merged(std::mem::replace(item, YamlNode::made(YamlValue::Null)));
             }
         }
-        Value::Map(entries) => {
+        YamlValue::Map(entries) => {
             let written = std::mem::take(entries);
             let mut brought = Vec::new();
             for (key, node) in written {
                 let node = merged(node);
                 match (key.name == "<<" && key.plain, node.value) {
-                    (true, Value::Map(more)) => brought.extend(more),
-                    (true, Value::List(maps)) => {
+                    (true, YamlValue::Map(more)) => brought.extend(more),
+                    (true, YamlValue::List(maps)) => {
                         // The first of several maps takes precedence. They are reversed here
                         // because the last of equal keys counts.
                         let maps = maps.into_iter().rev().filter_map(|map| match map.value {
-                            Value::Map(more) => Some(more),
+                            YamlValue::Map(more) => Some(more),
                             _ => None,
                         });
                         brought.extend(maps.flatten());
                     }
-                    (_, value) => entries.push((key, Node { value, ..node })),
+                    (_, value) => entries.push((key, YamlNode { value, ..node })),
                 }
             }
             entries.splice(0..0, brought);

@@ -4,8 +4,8 @@
 //! up to a sum, and to the deficit that the bucket would have with only these charges. The number
 //! of entries is bounded. Lanes add charges, and accounts that end on other threads.
 
-use super::Account;
-use crate::redis::lane::shared::Notes;
+use super::StoreAccount;
+use crate::redis::lane::shared::PendingTable;
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::units::{Cost, Nanos, Time};
 use std::collections::HashMap;
@@ -13,10 +13,10 @@ use std::collections::hash_map::Entry;
 
 /// The pending charges, by the name of their bucket.
 #[derive(Default)]
-pub struct Owed {
-    entries: HashMap<String, Account, foldhash::fast::RandomState>,
+pub struct PendingCharges {
+    entries: HashMap<String, StoreAccount, foldhash::fast::RandomState>,
     /// Charges to take back, one entry each.
-    backs: Vec<Account>,
+    backs: Vec<StoreAccount>,
     /// The known state of buckets that are being reported: `known` and `known_at` of their
     /// accounts.
     telling: HashMap<String, (Time, Time), foldhash::fast::RandomState>,
@@ -24,13 +24,13 @@ pub struct Owed {
     pub lost: u64,
 }
 
-impl Notes for Owed {
+impl PendingTable for PendingCharges {
     fn len(&self) -> usize {
         self.entries.len() + self.backs.len() + self.telling.len()
     }
 }
 
-impl Owed {
+impl PendingCharges {
     /// The time at which a bucket was known to be full before its pending charges, and when that
     /// was determined; `None` if no charges are pending.
     pub fn known(&self, name: &str) -> Option<(Time, Time)> {
@@ -58,11 +58,13 @@ impl Owed {
 
     /// Adds the charge of `account`. If there are `max` entries already, a charge of another bucket
     /// is lost.
-    pub fn add(&mut self, account: Account, max: usize) {
+    pub fn add(&mut self, account: StoreAccount, max: usize) {
         let full = self.len() >= max;
         match account.back {
             Some(_) if full => return self.lost += 1,
-            Some(_) => return self.backs.push(Account { patience: None, word: None, ..account }),
+            Some(_) => {
+                return self.backs.push(StoreAccount { patience: None, word: None, ..account });
+            }
             None if account.cost == Cost::ZERO => return,
             None => {}
         }
@@ -70,7 +72,7 @@ impl Owed {
             Entry::Occupied(mut entry) => merge(entry.get_mut(), &account),
             Entry::Vacant(_) if full => self.lost += 1,
             Entry::Vacant(entry) => {
-                let mut first = Account { patience: None, word: None, owes: false, ..account };
+                let mut first = StoreAccount { patience: None, word: None, owes: false, ..account };
                 if first.least == Time::ZERO {
                     first.least = alone(&first);
                 }
@@ -79,9 +81,10 @@ impl Owed {
         }
     }
 
-    /// Takes out at most `max` entries to report. Call [`Owed::told`] for each when it is done.
-    pub fn take(&mut self, max: usize) -> Vec<Account> {
-        let mut taken: Vec<Account> = self.backs.drain(..max.min(self.backs.len())).collect();
+    /// Takes out at most `max` entries to report. Call [`PendingCharges::told`] for each when it is
+    /// done.
+    pub fn take(&mut self, max: usize) -> Vec<StoreAccount> {
+        let mut taken: Vec<StoreAccount> = self.backs.drain(..max.min(self.backs.len())).collect();
         let rest = self.entries.extract_if(|_, _| true).take(max - taken.len());
         taken.extend(rest.map(|(_, account)| account));
         for one in taken.iter().filter(|one| one.back.is_none()) {
@@ -92,7 +95,7 @@ impl Owed {
 }
 
 /// The deficit of the bucket if it had only this charge.
-fn alone(account: &Account) -> Time {
+fn alone(account: &StoreAccount) -> Time {
     match &account.algorithm {
         Algorithm::Debt(_) | Algorithm::Grid(_) => charged(account, Time::ZERO),
         _ => Time::ZERO,
@@ -100,13 +103,13 @@ fn alone(account: &Account) -> Time {
 }
 
 /// The state of the bucket after this charge, if it was `state` before.
-fn charged(account: &Account, state: Time) -> Time {
+fn charged(account: &StoreAccount, state: Time) -> Time {
     let mut state = [state.0];
     account.algorithm.charge(&mut state, account.cost, account.at, account.at);
     Time(state[0])
 }
 
-fn merge(owed: &mut Account, more: &Account) {
+fn merge(owed: &mut StoreAccount, more: &StoreAccount) {
     // The earlier state is kept, because the later one may already include the pending charges.
     owed.known = owed.known.min(more.known);
     owed.known_at = owed.known_at.min(more.known_at);
@@ -145,41 +148,44 @@ fn merge(owed: &mut Account, more: &Account) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evenkeel_core::bucket::debt::Debt;
-    use evenkeel_core::classify::Key;
-    use evenkeel_core::key::{KeyHash, Seed};
-    use evenkeel_core::limit::{Action, Limit, Part, Unit, When};
-    use evenkeel_core::limiter::{Limiter, Policy};
-    use evenkeel_core::sim::random::Random;
-    use evenkeel_core::units::{Pace, Weight};
+    use evenkeel_core::bucket::debt::DebtBucket;
+    use evenkeel_core::classify::LimitKey;
+    use evenkeel_core::key::{KeyHash, KeySeed};
+    use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitCondition, LimitUnit};
+    use evenkeel_core::limiter::{Limiter, LimiterPolicy};
+    use evenkeel_core::sim::random::SimRandom;
+    use evenkeel_core::units::{ExactRate, Weight};
     use std::sync::Arc;
 
-    fn account(cost: u64, at: u64) -> Account {
-        let policy = Policy { action: Action::Reject, max_delay: Nanos::ZERO };
+    fn account(cost: u64, at: u64) -> StoreAccount {
+        let policy = LimiterPolicy { action: LimitAction::Reject, max_delay: Nanos::ZERO };
         let limit = Limit {
             name: "l".into(),
-            by: vec![Part::All],
-            when: When::default(),
-            unit: Unit::Hits,
-            algorithm: Algorithm::Debt(Debt::new(Pace::ONE_PER_SECOND.rate(), Cost::hits(1))),
+            by: vec![KeyPart::All],
+            when: LimitCondition::default(),
+            unit: LimitUnit::Hits,
+            algorithm: Algorithm::Debt(DebtBucket::new(
+                ExactRate::ONE_PER_SECOND.rate(),
+                Cost::hits(1),
+            )),
             action: None,
             weight: Weight::ONE,
             keys_max: 1,
             shadow: false,
         };
-        let home = Arc::new(Limiter::new(policy, vec![limit], Seed([0; 16])));
-        let key = Key { limit: 0, hash: KeyHash::from_bits(1) };
-        Account::new("n".to_owned(), &home, key, Cost(cost), Time(at))
+        let home = Arc::new(Limiter::new(policy, vec![limit], KeySeed([0; 16])));
+        let key = LimitKey { limit: 0, hash: KeyHash::from_bits(1) };
+        StoreAccount::new("n".to_owned(), &home, key, Cost(cost), Time(at))
     }
 
     /// From any state of a bucket, the report of the sum leaves it as the single charges would
     /// have.
     #[test]
     fn any_number_of_charges_are_one() {
-        let mut random = Random::new(5, 0);
+        let mut random = SimRandom::new(5, 0);
         let mut below = |bound: u64| random.bits() % bound;
         for _ in 0..2_000 {
-            let mut owed = Owed::default();
+            let mut owed = PendingCharges::default();
             let begin = below(2_000);
             let (mut at, mut exact) = (1_000, begin);
             for _ in 0..1 + below(8) {
@@ -199,8 +205,8 @@ mod tests {
 
     #[test]
     fn what_is_given_back_is_not_mixed_with_what_is_charged() {
-        let mut owed = Owed::default();
-        let back = || Account { back: Some((Nanos(5), Time(1))), ..account(0, 1) };
+        let mut owed = PendingCharges::default();
+        let back = || StoreAccount { back: Some((Nanos(5), Time(1))), ..account(0, 1) };
         owed.add(back(), 10);
         owed.add(account(7, 1), 10);
         owed.add(back(), 10);
@@ -211,8 +217,8 @@ mod tests {
 
     #[test]
     fn what_finds_no_room_is_lost_and_counted() {
-        let mut owed = Owed::default();
-        let named = |name: &str| Account { name: name.to_owned(), ..account(1, 1) };
+        let mut owed = PendingCharges::default();
+        let named = |name: &str| StoreAccount { name: name.to_owned(), ..account(1, 1) };
         ["a", "b", "a", "c"].iter().for_each(|name| owed.add(named(name), 2));
         assert_eq!((owed.len(), owed.lost, owed.of("a"), owed.of("c")), {
             (2, 1, Nanos(2), Nanos::ZERO)

@@ -5,14 +5,14 @@
 //! store: it is queued and reported soon after. Accounts that end on other threads use the same
 //! queue.
 
-use super::asking::Group;
-use super::shared::{Notes, Shared};
-use super::{Lane, TOLD_AT_ONCE};
-use crate::redis::account::owed::Owed;
-use crate::redis::account::{Account, How};
-use crate::redis::link::{Link, Missed};
-use crate::redis::route::Route;
-use evenkeel_core::limiter::told::Word;
+use super::asking::ServerGroup;
+use super::shared::{PendingTable, SharedPending};
+use super::{REPORTS_PER_CALL_MAX, StoreLane};
+use crate::redis::account::owed::PendingCharges;
+use crate::redis::account::{AccountCallOptions, StoreAccount};
+use crate::redis::link::{MissedAnswer, ServerLink};
+use crate::redis::route::KeyRoute;
+use evenkeel_core::limiter::told::StoreBucketState;
 use evenkeel_core::units::{Cost, Nanos, Time};
 use evenkeel_runtime::clock::Clock;
 use std::rc::Rc;
@@ -21,26 +21,26 @@ use std::sync::Arc;
 /// The queue of charges to report to the store. Any thread may add charges and any may report them,
 /// because the local state of a bucket includes the charges of all threads.
 #[derive(Clone)]
-pub struct Outbox {
-    owed: Arc<Shared<Owed>>,
+pub struct ChargeOutbox {
+    owed: Arc<SharedPending<PendingCharges>>,
     max: usize,
 }
 
-impl Outbox {
+impl ChargeOutbox {
     /// Makes a queue for at most `max` buckets.
-    pub(in crate::redis) fn new(max: usize) -> Outbox {
-        Outbox { owed: Arc::default(), max }
+    pub(in crate::redis) fn new(max: usize) -> ChargeOutbox {
+        ChargeOutbox { owed: Arc::default(), max }
     }
 
     /// Queues a charge that has happened.
-    pub fn add(&self, account: Account) {
+    pub fn add(&self, account: StoreAccount) {
         self.owed.change(|owed| owed.add(account, self.max));
     }
 }
 
-impl Lane {
+impl StoreLane {
     /// The queue of charges to report.
-    pub fn outbox(&self) -> Outbox {
+    pub fn outbox(&self) -> ChargeOutbox {
         self.outbox.clone()
     }
 
@@ -48,7 +48,12 @@ impl Lane {
     /// account has its `word`, and the local bucket is up to date. Otherwise the caller decides,
     /// and reports the result if the account `owes`. With `all_or_none`, no account is charged if
     /// one is refused. `now` is the current time by this process's clock.
-    pub async fn decide(self: &Rc<Lane>, accounts: &mut [Account], all_or_none: bool, now: Time) {
+    pub async fn decide(
+        self: &Rc<StoreLane>,
+        accounts: &mut [StoreAccount],
+        all_or_none: bool,
+        now: Time,
+    ) {
         if accounts.is_empty() {
             return;
         }
@@ -61,14 +66,15 @@ impl Lane {
         let deadline = Clock::deadline(self.store.settings.deadline);
         let began = self.now();
         let asked = Rc::from(&*accounts);
-        let answers = self.ask_all(&asked, &groups, How { all_or_none, now }, deadline).await;
+        let answers =
+            self.ask_all(&asked, &groups, AccountCallOptions { all_or_none, now }, deadline).await;
         self.counts().took.record(self.now().since(began).0);
         for (place, answer) in answers {
             let Some(account) = accounts.get_mut(place) else { continue };
             match answer {
                 Ok((answer, clock)) => {
                     self.counts().answered.increment(1);
-                    self.hear(account, answer, clock);
+                    self.apply_answer(account, answer, clock);
                 }
                 Err(missed) => account.owes = self.missed(&missed),
             }
@@ -79,7 +85,7 @@ impl Lane {
     }
 
     /// Adds the local state of a bucket, in case the store has lost it.
-    fn prepare(&self, account: &mut Account, now: Time) {
+    fn prepare(&self, account: &mut StoreAccount, now: Time) {
         if account.cost == Cost::ZERO {
             return;
         }
@@ -89,23 +95,23 @@ impl Lane {
     }
 
     /// Counts a missing answer. Returns whether the question certainly had no effect.
-    fn missed(&self, missed: &Missed) -> bool {
+    fn missed(&self, missed: &MissedAnswer) -> bool {
         let counts = self.counts();
         match missed {
-            Missed::Late => counts.late.increment(1),
-            Missed::Away => counts.away.increment(1),
-            Missed::Unable(_) => counts.refused.increment(1),
-            Missed::Refused(why) => {
+            MissedAnswer::Late => counts.late.increment(1),
+            MissedAnswer::Away => counts.away.increment(1),
+            MissedAnswer::Unable(_) => counts.refused.increment(1),
+            MissedAnswer::Refused(why) => {
                 counts.refused.increment(1);
                 tracing::debug!(target: "evenkeel::store", why, "a bucket was refused");
             }
         }
-        matches!(missed, Missed::Away | Missed::Unable(_))
+        matches!(missed, MissedAnswer::Away | MissedAnswer::Unable(_))
     }
 
     /// Makes the answers of several servers consistent, because each decides by itself: if one of
     /// them refuses, the charges of the others are taken back after the answer.
-    fn agree(&self, accounts: &mut [Account]) {
+    fn agree(&self, accounts: &mut [StoreAccount]) {
         let words = || accounts.iter().filter_map(|account| account.word);
         if words().all(|word| word.charged) {
             return;
@@ -115,27 +121,27 @@ impl Lane {
             let moved = word.after.minus(word.before);
             if word.charged && moved > Nanos::ZERO {
                 let back = Some((moved, word.clock));
-                self.outbox.add(Account { back, cost: Cost::ZERO, ..account.clone() });
+                self.outbox.add(StoreAccount { back, cost: Cost::ZERO, ..account.clone() });
             }
-            account.word = Some(Word { charged: false, ..word });
+            account.word = Some(StoreBucketState { charged: false, ..word });
         }
     }
 
     /// Applies the store's answer about a bucket, here and in the account.
-    pub fn hear(
+    pub fn apply_answer(
         &self,
-        account: &mut Account,
+        account: &mut StoreAccount,
         (before, after, charged): (Nanos, Nanos, bool),
         clock: Time,
     ) {
         let owed = self.outbox.owed.look(|owed| owed.of(&account.name));
         account.home.raise(account.key, after.plus(owed), self.now());
-        account.word = Some(Word { before, after, charged, clock });
+        account.word = Some(StoreBucketState { before, after, charged, clock });
     }
 
     /// The number of buckets with charges to report. Also moves the count of lost ones to the
     /// metrics.
-    pub fn owes_accounts(&self) -> usize {
+    pub fn pending_charges(&self) -> usize {
         let (lost, left) =
             self.outbox.owed.change(|owed| (std::mem::take(&mut owed.lost), owed.len()));
         self.counts().lost.increment(lost);
@@ -143,28 +149,28 @@ impl Lane {
     }
 
     /// Reports all pending charges to the store, as long as it is reachable.
-    pub async fn settle_accounts(self: &Rc<Lane>) {
-        while self.routes().flat_map(Route::links).any(|link: Rc<Link>| link.is_good()) {
-            let owed: Rc<[Account]> =
-                self.outbox.owed.change(|owed| owed.take(TOLD_AT_ONCE)).into();
+    pub async fn settle_accounts(self: &Rc<StoreLane>) {
+        while self.routes().flat_map(KeyRoute::links).any(|link: Rc<ServerLink>| link.is_good()) {
+            let owed: Rc<[StoreAccount]> =
+                self.outbox.owed.change(|owed| owed.take(REPORTS_PER_CALL_MAX)).into();
             if owed.is_empty() {
                 return;
             }
-            let groups: Vec<Group> = self.groups(&owed, 0..owed.len());
+            let groups: Vec<ServerGroup> = self.groups(&owed, 0..owed.len());
             let deadline = Clock::deadline(self.store.settings.connect);
-            let how = How { all_or_none: false, now: self.now() };
+            let how = AccountCallOptions { all_or_none: false, now: self.now() };
             let answers = self.ask_all(&owed, &groups, how, deadline).await;
             let mut kept = false;
             for (place, answer) in answers {
                 let mut account = owed[place].clone();
-                let told = |owed: &mut Owed| owed.told(&account.name);
+                let told = |owed: &mut PendingCharges| owed.told(&account.name);
                 match answer {
                     Ok((answer, clock)) => {
                         self.outbox.owed.change(told);
                         self.counts().told.increment(1);
-                        self.hear(&mut account, answer, clock);
+                        self.apply_answer(&mut account, answer, clock);
                     }
-                    Err(Missed::Away | Missed::Unable(_)) => {
+                    Err(MissedAnswer::Away | MissedAnswer::Unable(_)) => {
                         kept = true;
                         self.outbox.owed.change(|owed| {
                             owed.told(&account.name);
@@ -172,7 +178,7 @@ impl Lane {
                         });
                     }
                     // The amount may have been charged, or never will be.
-                    Err(Missed::Late | Missed::Refused(_)) => {
+                    Err(MissedAnswer::Late | MissedAnswer::Refused(_)) => {
                         self.outbox.owed.change(told);
                         self.counts().lost.increment(1);
                     }

@@ -5,10 +5,10 @@
 //! node are sent together. If a node redirects a call to another node, the call follows. If a
 //! server does not know a script, the script is sent along with the question.
 
-use super::Lane;
-use crate::redis::link::{Link, Missed};
-use crate::redis::route::Route;
-use crate::redis::script::{self, Refusal};
+use super::StoreLane;
+use crate::redis::link::{MissedAnswer, ServerLink};
+use crate::redis::route::KeyRoute;
+use crate::redis::script::{self, ServerRefusal};
 use evenkeel_core::units::Time;
 use futures_util::future::join_all;
 use redis::{Pipeline, Value};
@@ -19,7 +19,7 @@ use tokio::time::Instant;
 const HOPS_MAX: usize = 3;
 
 /// A question to a script about one key.
-pub trait Question: Clone + 'static {
+pub trait ScriptQuestion: Clone + 'static {
     /// The answer for one key.
     type Answer;
     /// The options that apply to all keys of a call.
@@ -42,20 +42,20 @@ pub trait Question: Clone + 'static {
     /// Reads the answer to a call with `count` keys. Returns the server's time and the answers.
     ///
     /// # Errors
-    /// [`Refusal`].
-    fn read(value: &Value, count: usize) -> Result<(Time, Vec<Self::Answer>), Refusal>;
+    /// [`ServerRefusal`].
+    fn read(value: &Value, count: usize) -> Result<(Time, Vec<Self::Answer>), ServerRefusal>;
 
     /// Uses an answer that came after the deadline.
-    fn late(lane: &Lane, asks: Vec<Self>, value: &Value);
+    fn late(lane: &StoreLane, asks: Vec<Self>, value: &Value);
 }
 
 /// The questions of a request that go to one server, by their places in the request.
-pub struct Group {
-    link: Option<Rc<Link>>,
+pub struct ServerGroup {
+    link: Option<Rc<ServerLink>>,
     places: Vec<usize>,
 }
 
-impl Group {
+impl ServerGroup {
     /// The places of the questions in the request.
     pub fn places(&self) -> &[usize] {
         &self.places
@@ -63,14 +63,14 @@ impl Group {
 }
 
 /// Answers, each with the place of its question in the request and the server's time.
-pub type Answers<A> = Vec<(usize, Result<(A, Time), Missed>)>;
+pub type Answers<A> = Vec<(usize, Result<(A, Time), MissedAnswer>)>;
 
 /// Calls to repeat: the server, the calls, and whether they need `ASKING` first, because the slot
 /// is being moved to that server.
-type Again = Option<(Rc<Link>, Vec<Vec<usize>>, bool)>;
+type RepeatedCalls = Option<(Rc<ServerLink>, Vec<Vec<usize>>, bool)>;
 
-impl Lane {
-    fn route_of(&self, ask: &impl Question) -> &Route {
+impl StoreLane {
+    fn route_of(&self, ask: &impl ScriptQuestion) -> &KeyRoute {
         match &self.per_second {
             Some(route) if ask.per_second() => route,
             _ => &self.route,
@@ -78,37 +78,37 @@ impl Lane {
     }
 
     /// The link to the server that has the question's key.
-    pub fn link_of(&self, ask: &impl Question) -> Option<Rc<Link>> {
+    pub fn link_of(&self, ask: &impl ScriptQuestion) -> Option<Rc<ServerLink>> {
         self.route_of(ask).link(ask.name())
     }
 
     /// Groups the questions at `places` by the server that has their keys.
-    pub fn groups<Q: Question>(
+    pub fn groups<Q: ScriptQuestion>(
         &self,
         asks: &[Q],
         places: impl Iterator<Item = usize>,
-    ) -> Vec<Group> {
-        let mut groups: Vec<Group> = Vec::new();
+    ) -> Vec<ServerGroup> {
+        let mut groups: Vec<ServerGroup> = Vec::new();
         for place in places {
             let link = self.link_of(&asks[place]);
-            let same = |group: &&mut Group| match (&group.link, &link) {
+            let same = |group: &&mut ServerGroup| match (&group.link, &link) {
                 (Some(one), Some(other)) => Rc::ptr_eq(one, other),
                 (None, None) => true,
                 _ => false,
             };
             match groups.iter_mut().find(same) {
                 Some(group) => group.places.push(place),
-                None => groups.push(Group { link, places: vec![place] }),
+                None => groups.push(ServerGroup { link, places: vec![place] }),
             }
         }
         groups
     }
 
     /// Asks all groups in parallel.
-    pub async fn ask_all<Q: Question>(
-        self: &Rc<Lane>,
+    pub async fn ask_all<Q: ScriptQuestion>(
+        self: &Rc<StoreLane>,
         asks: &Rc<[Q]>,
-        groups: &[Group],
+        groups: &[ServerGroup],
         how: Q::How,
         deadline: Instant,
     ) -> Answers<Q::Answer> {
@@ -122,15 +122,15 @@ impl Lane {
         }
     }
 
-    async fn ask_group<Q: Question>(
-        self: &Rc<Lane>,
+    async fn ask_group<Q: ScriptQuestion>(
+        self: &Rc<StoreLane>,
         asks: &Rc<[Q]>,
-        group: &Group,
+        group: &ServerGroup,
         how: Q::How,
         deadline: Instant,
     ) -> Answers<Q::Answer> {
         let Some(link) = &group.link else {
-            return group.places.iter().map(|place| (*place, Err(Missed::Away))).collect();
+            return group.places.iter().map(|place| (*place, Err(MissedAnswer::Away))).collect();
         };
         let first = &asks[group.places[0]];
         let calls: Vec<Vec<usize>> = match first.alone() || self.route_of(first).is_cluster() {
@@ -148,23 +148,23 @@ impl Lane {
             (link, calls, asking) = (next, moved, ask);
         }
         let left = calls.into_iter().flatten();
-        answers.extend(left.map(|place| (place, Err(Missed::Refused("sent around".into())))));
+        answers.extend(left.map(|place| (place, Err(MissedAnswer::Refused("sent around".into())))));
         answers
     }
 
     /// Sends calls to one server. Returns its answers, and the calls to repeat.
-    async fn ask_link<Q: Question>(
-        self: &Rc<Lane>,
-        link: &Rc<Link>,
+    async fn ask_link<Q: ScriptQuestion>(
+        self: &Rc<StoreLane>,
+        link: &Rc<ServerLink>,
         (asks, calls): (&Rc<[Q]>, Rc<[Vec<usize>]>),
         (how, again, asking): (Q::How, bool, bool),
         deadline: Instant,
-    ) -> (Answers<Q::Answer>, Again) {
+    ) -> (Answers<Q::Answer>, RepeatedCalls) {
         let mut pipeline = Pipeline::with_capacity(2 * calls.len());
         let mut before = 0;
         if again {
             script::load(&mut pipeline);
-            before = script::SCRIPTS;
+            before = script::SCRIPTS_COUNT;
         }
         for call in &*calls {
             if asking {
@@ -194,17 +194,17 @@ impl Lane {
         self.sort(link, &calls, asks, values)
     }
 
-    fn sort<'v, Q: Question>(
+    fn sort<'v, Q: ScriptQuestion>(
         &self,
-        link: &Rc<Link>,
+        link: &Rc<ServerLink>,
         calls: &[Vec<usize>],
         asks: &[Q],
         values: impl Iterator<Item = &'v Value>,
-    ) -> (Answers<Q::Answer>, Again) {
+    ) -> (Answers<Q::Answer>, RepeatedCalls) {
         let mut answers = Answers::new();
-        let mut again: Again = None;
+        let mut again: RepeatedCalls = None;
         let mut follow =
-            |next: Option<Rc<Link>>,
+            |next: Option<Rc<ServerLink>>,
              call: &Vec<usize>,
              asking,
              answers: &mut Answers<Q::Answer>| match (&mut again, next) {
@@ -214,7 +214,7 @@ impl Lane {
                     *asked |= asking;
                     calls.push(call.clone());
                 }
-                _ => answers.extend(call.iter().map(|place| (*place, Err(Missed::Away)))),
+                _ => answers.extend(call.iter().map(|place| (*place, Err(MissedAnswer::Away)))),
             };
         for (call, value) in calls.iter().zip(values) {
             let Some(first) = call.first().map(|place| &asks[*place]) else { continue };
@@ -225,25 +225,25 @@ impl Lane {
                     answers.extend(all.map(|(place, answer)| (*place, Ok((answer, now)))));
                     continue;
                 }
-                Err(Refusal::NoScript) => {
+                Err(ServerRefusal::NoScript) => {
                     follow(Some(Rc::clone(link)), call, false, &mut answers);
                     continue;
                 }
-                Err(Refusal::Moved(to)) => {
+                Err(ServerRefusal::Moved(to)) => {
                     self.counts().moved.increment(1);
                     follow(route.moved(first.name(), &to), call, false, &mut answers);
                     continue;
                 }
-                Err(Refusal::Asking(to)) => {
+                Err(ServerRefusal::Asking(to)) => {
                     self.counts().moved.increment(1);
                     follow(route.node(&to), call, true, &mut answers);
                     continue;
                 }
-                Err(Refusal::Unable(why)) => {
+                Err(ServerRefusal::Unable(why)) => {
                     link.give_up(&why);
-                    Missed::Unable(why)
+                    MissedAnswer::Unable(why)
                 }
-                Err(Refusal::Wrong(why)) => Missed::Refused(why),
+                Err(ServerRefusal::Wrong(why)) => MissedAnswer::Refused(why),
             };
             answers.extend(call.iter().map(|place| (*place, Err(missed.clone()))));
         }

@@ -5,10 +5,10 @@
 //! together. Requests with counters that depend on each other, or on several servers, are sent
 //! separately.
 
-use super::Lane;
-use super::asking::{Answers, Question};
-use crate::redis::link::Missed;
-use crate::redis::script::Ask;
+use super::StoreLane;
+use super::asking::{Answers, ScriptQuestion};
+use crate::redis::link::MissedAnswer;
+use crate::redis::script::CounterAsk;
 use evenkeel_runtime::clock::Clock;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,19 +18,23 @@ use tokio::sync::oneshot;
 const MERGED_MAX: usize = 128;
 
 /// The answer for one counter: the hits before and after.
-pub type Told = <Ask as Question>::Answer;
+pub type CounterAnswer = <CounterAsk as ScriptQuestion>::Answer;
 
 /// A call that further requests may join.
 #[derive(Default)]
-pub struct Call {
-    asks: Vec<Ask>,
+pub struct MergedCall {
+    asks: Vec<CounterAsk>,
     /// The requests in the call: their numbers of counters, and where to send their answers.
-    askers: Vec<(usize, oneshot::Sender<Answers<Told>>)>,
+    askers: Vec<(usize, oneshot::Sender<Answers<CounterAnswer>>)>,
 }
 
-impl Lane {
+impl StoreLane {
     /// Asks for the counters at `places`, together with other requests of this moment.
-    pub async fn ask_along(self: &Rc<Lane>, asks: &[Ask], places: &[usize]) -> Answers<Told> {
+    pub async fn ask_along(
+        self: &Rc<StoreLane>,
+        asks: &[CounterAsk],
+        places: &[usize],
+    ) -> Answers<CounterAnswer> {
         let (told, answers) = oneshot::channel();
         let call = self.joinable(places.len());
         {
@@ -43,16 +47,16 @@ impl Lane {
                 let own = answers.into_iter();
                 own.filter_map(|(at, answer)| Some((*places.get(at)?, answer))).collect()
             }
-            Err(_) => places.iter().map(|place| (*place, Err(Missed::Away))).collect(),
+            Err(_) => places.iter().map(|place| (*place, Err(MissedAnswer::Away))).collect(),
         }
     }
 
     /// The open call, if it has room for `count` more counters; else a new one, which is sent soon.
-    fn joinable(self: &Rc<Lane>, count: usize) -> Rc<RefCell<Call>> {
+    fn joinable(self: &Rc<StoreLane>, count: usize) -> Rc<RefCell<MergedCall>> {
         let open = self.open.borrow().clone();
         let open = open.filter(|call| call.borrow().asks.len() + count <= MERGED_MAX);
         open.unwrap_or_else(|| {
-            let call = Rc::new(RefCell::new(Call::default()));
+            let call = Rc::new(RefCell::new(MergedCall::default()));
             self.open.replace(Some(Rc::clone(&call)));
             tokio::task::spawn_local(Rc::clone(self).send(Rc::clone(&call)));
             call
@@ -60,11 +64,11 @@ impl Lane {
     }
 
     /// Sends a call after the other ready tasks of the thread have had their turn to join it.
-    async fn send(self: Rc<Lane>, call: Rc<RefCell<Call>>) {
+    async fn send(self: Rc<StoreLane>, call: Rc<RefCell<MergedCall>>) {
         tokio::task::yield_now().await;
         let _ = self.open.borrow_mut().take_if(|open| Rc::ptr_eq(open, &call));
-        let Call { asks, askers } = call.take();
-        let asks: Rc<[Ask]> = asks.into();
+        let MergedCall { asks, askers } = call.take();
+        let asks: Rc<[CounterAsk]> = asks.into();
         let groups = self.groups(&asks, 0..asks.len());
         let deadline = Clock::deadline(self.store.settings.deadline);
         let mut answers = self.ask_all(&asks, &groups, false, deadline).await;

@@ -7,20 +7,20 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A table of pending reports.
-pub trait Notes {
+pub trait PendingTable {
     /// The number of entries.
     fn len(&self) -> usize;
 }
 
 /// A table of pending reports behind a lock.
 #[derive(Default)]
-pub struct Shared<N> {
+pub struct SharedPending<N> {
     notes: Mutex<N>,
     /// Whether the table has entries, so that reading an empty one takes no lock.
     any: AtomicBool,
 }
 
-impl<N: Notes> Shared<N> {
+impl<N: PendingTable> SharedPending<N> {
     /// Changes the table with its lock held. `change` must not call this table again.
     pub fn change<R>(&self, change: impl FnOnce(&mut N) -> R) -> R {
         let mut notes = self.notes.lock();

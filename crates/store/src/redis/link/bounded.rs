@@ -30,27 +30,27 @@ const NUMBER_BYTES_MAX: usize = 32;
 /// The server has sent more bytes than the bound allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it sends more than 1 MiB beyond what it was asked for")]
-pub struct Excess;
+pub struct ExcessBytesError;
 const _: () = assert!(EXCESS_BYTES_MAX == 1 << 20, "the message says so");
 
 /// A stream with the bound applied to the bytes that are read from it.
-pub struct Bounded<S> {
+pub struct BoundedStream<S> {
     stream: S,
-    balance: Balance,
+    balance: GrantBalance,
     exceeded: Arc<AtomicBool>,
 }
 
-impl<S> Bounded<S> {
+impl<S> BoundedStream<S> {
     /// Wraps a stream on which no bytes have been sent yet. The returned flag becomes true when the
     /// server has sent too many bytes.
-    pub fn new(stream: S) -> (Bounded<S>, Arc<AtomicBool>) {
+    pub fn new(stream: S) -> (BoundedStream<S>, Arc<AtomicBool>) {
         let exceeded = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&exceeded);
-        (Bounded { stream, balance: Balance::default(), exceeded }, told)
+        (BoundedStream { stream, balance: GrantBalance::default(), exceeded }, told)
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for BoundedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -65,11 +65,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
             self.exceeded.store(true, Relaxed);
         }
         buf.set_filled(before);
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, Excess)))
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, ExcessBytesError)))
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for BoundedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -91,9 +91,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
 
 /// The account of commands and answers on a connection.
 #[derive(Default)]
-struct Balance {
-    commands: Ends,
-    answers: Ends,
+struct GrantBalance {
+    commands: ValueEnds,
+    answers: ValueEnds,
     /// The grant of each command that has no answer yet.
     granted: VecDeque<u64>,
     /// The bytes of complete answers beyond their grants, since all commands were last answered.
@@ -103,14 +103,14 @@ struct Balance {
     unasked: u64,
 }
 
-impl Balance {
+impl GrantBalance {
     fn sent(&mut self, bytes: &[u8]) {
         let granted = &mut self.granted;
         self.commands.pass(bytes, |size| granted.push_back(size.saturating_add(GRANT_BYTES)));
     }
 
-    fn received(&mut self, bytes: &[u8]) -> Result<(), Excess> {
-        let Balance { granted, excess, unasked, .. } = self;
+    fn received(&mut self, bytes: &[u8]) -> Result<(), ExcessBytesError> {
+        let GrantBalance { granted, excess, unasked, .. } = self;
         let mut most = 0;
         self.answers.pass(bytes, |size| {
             match granted.pop_front() {
@@ -125,14 +125,14 @@ impl Balance {
         let grant = granted.front().copied().unwrap_or(0);
         let coming = excess.saturating_add(self.answers.least()).saturating_sub(grant);
         most = most.max(coming.saturating_add(*unasked));
-        if most > EXCESS_BYTES_MAX { Err(Excess) } else { Ok(()) }
+        if most > EXCESS_BYTES_MAX { Err(ExcessBytesError) } else { Ok(()) }
     }
 }
 
 /// Finds the ends of values in bytes that arrive in pieces of any size (protocol version 2).
 #[derive(Default)]
-struct Ends {
-    part: Part,
+struct ValueEnds {
+    part: ValuePart,
     /// The number of parts of the current value that have not ended.
     left: u64,
     /// The number of bytes of the current value so far.
@@ -147,7 +147,7 @@ struct Ends {
 
 /// The part of a value that comes next.
 #[derive(Clone, Copy, Default)]
-enum Part {
+enum ValuePart {
     /// The byte that gives the type of the next part.
     #[default]
     Kind,
@@ -159,15 +159,15 @@ enum Part {
     Unknown,
 }
 
-impl Ends {
+impl ValueEnds {
     /// Processes the next bytes, and calls `ended` with the length of each value that ends in them.
     fn pass(&mut self, mut bytes: &[u8], mut ended: impl FnMut(u64)) {
         while let Some(first) = bytes.first() {
             let taken = match self.part {
-                Part::Kind => self.begin(*first),
-                Part::Line(kind) => self.go_on(kind, bytes),
-                Part::Text(rest) => self.skip(rest, bytes),
-                Part::Unknown => bytes.len(),
+                ValuePart::Kind => self.begin(*first),
+                ValuePart::Line(kind) => self.go_on(kind, bytes),
+                ValuePart::Text(rest) => self.skip(rest, bytes),
+                ValuePart::Unknown => bytes.len(),
             };
             self.size = self.size.saturating_add(taken as u64);
             bytes = &bytes[taken..];
@@ -179,7 +179,7 @@ impl Ends {
 
     /// The least number of bytes that the current value will have.
     fn least(&self) -> u64 {
-        let text = if let Part::Text(rest) = self.part { rest } else { 0 };
+        let text = if let ValuePart::Text(rest) = self.part { rest } else { 0 };
         let parts = self.left.saturating_sub(1).saturating_mul(PART_BYTES_MIN);
         self.size.saturating_add(text).saturating_add(parts)
     }
@@ -190,8 +190,8 @@ impl Ends {
         }
         (self.length, self.ending) = (0, false);
         self.part = match kind {
-            b'+' | b'-' | b':' | b'$' | b'*' => Part::Line(kind),
-            _ => Part::Unknown,
+            b'+' | b'-' | b':' | b'$' | b'*' => ValuePart::Line(kind),
+            _ => ValuePart::Unknown,
         };
         1
     }
@@ -212,15 +212,15 @@ impl Ends {
     }
 
     fn end_line(&mut self, kind: u8) {
-        self.part = Part::Kind;
+        self.part = ValuePart::Kind;
         match (kind, self.number()) {
             (b'$', Some(count @ 0..)) => {
-                self.part = Part::Text(count.unsigned_abs().saturating_add(2));
+                self.part = ValuePart::Text(count.unsigned_abs().saturating_add(2));
             }
             (b'*', Some(count @ 0..)) => {
                 self.left = (self.left - 1).saturating_add(count.unsigned_abs());
             }
-            (b'$' | b'*', None) => self.part = Part::Unknown,
+            (b'$' | b'*', None) => self.part = ValuePart::Unknown,
             // A negative length stands for a null value, without contents.
             _ => self.left -= 1,
         }
@@ -234,7 +234,7 @@ impl Ends {
     fn skip(&mut self, rest: u64, bytes: &[u8]) -> usize {
         let taken = usize::try_from(rest).unwrap_or(usize::MAX).min(bytes.len());
         let rest = rest - taken as u64;
-        self.part = if rest == 0 { Part::Kind } else { Part::Text(rest) };
+        self.part = if rest == 0 { ValuePart::Kind } else { ValuePart::Text(rest) };
         self.left -= u64::from(rest == 0);
         taken
     }

@@ -4,9 +4,11 @@
 //! Passwords and certificates are read anew for each connection, so changes apply to the next one.
 //! The commands on a connection, and when it is replaced: `link`.
 
-use super::bounded::{Bounded, Excess};
-use evenkeel_config::secret::{self, SecretFault};
-use evenkeel_config::settings::store::{End, Layout, Login, Server, StorePlace};
+use super::bounded::{BoundedStream, ExcessBytesError};
+use evenkeel_config::secret::{self, SecretError};
+use evenkeel_config::settings::store::{
+    StoreAddress, StoreLayout, StoreLogin, StoreServer, StoreServers,
+};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo, RedisError, Value};
 use rustls::pki_types::ServerName;
@@ -24,11 +26,11 @@ use tokio_rustls::TlsConnector;
 
 /// The most requests that wait to be written on a connection. Further ones wait at their callers,
 /// up to their deadlines.
-const WAITING_MAX: usize = 1_024;
+const WAITING_REQUESTS_MAX: usize = 1_024;
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
-pub enum Fault {
+pub enum RedisConnectError {
     /// The timeout has expired.
     #[error("no connection within {0:?}")]
     Late(Duration),
@@ -37,10 +39,10 @@ pub enum Fault {
     System(#[from] io::Error),
     /// The password cannot be read.
     #[error("{0}")]
-    Secret(#[from] SecretFault),
+    Secret(#[from] SecretError),
     /// A certificate cannot be used.
     #[error("{0}")]
-    Tls(#[from] evenkeel_tls::pem::Fault),
+    Tls(#[from] evenkeel_tls::pem::TlsFileError),
     /// The host name cannot be the name of a certificate.
     #[error("{0} is no name that a certificate is for")]
     Name(String),
@@ -49,7 +51,7 @@ pub enum Fault {
     Server(#[from] RedisError),
     /// The server has sent too many bytes.
     #[error("{0}")]
-    Excess(#[from] Excess),
+    Excess(#[from] ExcessBytesError),
     /// No sentinel knows the master of this name. Holds the last error too.
     #[error("no sentinel says who `{0}` is; the last said: {1}")]
     Unknown(String, String),
@@ -62,7 +64,7 @@ pub enum Fault {
 }
 
 /// A connection. All tasks of a thread share it, and their questions are pipelined.
-pub struct Wire {
+pub struct RedisConnection {
     redis: MultiplexedConnection,
     driver: AbortHandle,
     /// Set when the server has sent too many bytes.
@@ -75,7 +77,7 @@ pub struct Wire {
     pub news: Rc<Notify>,
 }
 
-impl Wire {
+impl RedisConnection {
     /// A handle to send commands with.
     pub fn redis(&self) -> MultiplexedConnection {
         self.redis.clone()
@@ -88,13 +90,13 @@ impl Wire {
 
     /// The cause of an error on this connection: too many bytes, which the library reports only as
     /// a lost connection, or the error itself.
-    pub fn fault(&self, why: RedisError) -> Fault {
+    pub fn fault(&self, why: RedisError) -> RedisConnectError {
         fault(&self.exceeded, why)
     }
 
     /// The reason why the connection has ended.
     pub fn end(&self) -> String {
-        let exceeded = self.exceeded.load(Relaxed).then(|| Excess.to_string());
+        let exceeded = self.exceeded.load(Relaxed).then(|| ExcessBytesError.to_string());
         let why = exceeded.or_else(|| self.broken.borrow().clone());
         why.unwrap_or_else(|| "the connection was closed".to_owned())
     }
@@ -112,7 +114,7 @@ impl Wire {
     }
 }
 
-impl Drop for Wire {
+impl Drop for RedisConnection {
     fn drop(&mut self) {
         self.close();
     }
@@ -121,19 +123,26 @@ impl Drop for Wire {
 /// Connects to `server`, within a timeout.
 ///
 /// # Errors
-/// [`Fault`].
-pub async fn connect(place: &StorePlace, server: &Server, within: Duration) -> Result<Wire, Fault> {
+/// [`RedisConnectError`].
+pub async fn connect(
+    place: &StoreServers,
+    server: &StoreServer,
+    within: Duration,
+) -> Result<RedisConnection, RedisConnectError> {
     let connected = tokio::time::timeout(within, open(place, server, true));
-    connected.await.map_err(|_| Fault::Late(within))?
+    connected.await.map_err(|_| RedisConnectError::Late(within))?
 }
 
 /// Connects to the master that the sentinels name. With a layout without sentinels, connects to the
 /// first server.
 ///
 /// # Errors
-/// [`Fault`].
-pub async fn connect_to_master(place: &StorePlace, within: Duration) -> Result<Wire, Fault> {
-    let Layout::Sentinel(name) = &place.layout else {
+/// [`RedisConnectError`].
+pub async fn connect_to_master(
+    place: &StoreServers,
+    within: Duration,
+) -> Result<RedisConnection, RedisConnectError> {
+    let StoreLayout::Sentinel(name) = &place.layout else {
         return connect(place, &place.servers[0], within).await;
     };
     let mut last = String::new();
@@ -142,30 +151,34 @@ pub async fn connect_to_master(place: &StorePlace, within: Duration) -> Result<W
             Ok(Ok(master)) => {
                 let wire = connect(place, &master, within).await?;
                 let asked = tokio::time::timeout(within, role(&wire));
-                asked.await.map_err(|_| Fault::Late(within))??;
+                asked.await.map_err(|_| RedisConnectError::Late(within))??;
                 return Ok(wire);
             }
             Ok(Err(why)) => last = format!("{}: {why}", sentinel.end),
-            Err(_) => last = format!("{}: {}", sentinel.end, Fault::Late(within)),
+            Err(_) => last = format!("{}: {}", sentinel.end, RedisConnectError::Late(within)),
         }
     }
-    Err(Fault::Unknown(name.clone(), last))
+    Err(RedisConnectError::Unknown(name.clone(), last))
 }
 
-async fn ask_sentinel(place: &StorePlace, sentinel: &Server, name: &str) -> Result<Server, Fault> {
+async fn ask_sentinel(
+    place: &StoreServers,
+    sentinel: &StoreServer,
+    name: &str,
+) -> Result<StoreServer, RedisConnectError> {
     let wire = open(place, sentinel, false).await?;
     let question = redis::cmd("SENTINEL").arg("get-master-addr-by-name").arg(name).take();
     let answer = question.query_async(&mut wire.redis()).await;
     let answer: Option<(String, u16)> = answer.map_err(|why| wire.fault(why))?;
     let (host, port) =
-        answer.ok_or_else(|| Fault::Unknown(name.to_owned(), "unknown".to_owned()))?;
-    let tls = matches!(sentinel.end, End::Tcp { tls: true, .. });
+        answer.ok_or_else(|| RedisConnectError::Unknown(name.to_owned(), "unknown".to_owned()))?;
+    let tls = matches!(sentinel.end, StoreAddress::Tcp { tls: true, .. });
     let database = sentinel.database;
-    Ok(Server { end: End::Tcp { host, port, tls }, login: None, database })
+    Ok(StoreServer { end: StoreAddress::Tcp { host, port, tls }, login: None, database })
 }
 
 /// Checks that the server is a master. A former master comes back as a replica of its successor.
-async fn role(wire: &Wire) -> Result<(), Fault> {
+async fn role(wire: &RedisConnection) -> Result<(), RedisConnectError> {
     let answer = redis::cmd("ROLE").query_async(&mut wire.redis()).await;
     let answer: Value = answer.map_err(|why| wire.fault(why))?;
     let word = match answer {
@@ -174,12 +187,16 @@ async fn role(wire: &Wire) -> Result<(), Fault> {
     };
     match word.and_then(|word| redis::from_redis_value::<String>(word).ok()) {
         Some(word) if word == "master" => Ok(()),
-        word => Err(Fault::Role(word.unwrap_or_default())),
+        word => Err(RedisConnectError::Role(word.unwrap_or_default())),
     }
 }
 
 /// Opens a connection. `data` is true for a server that counts, and false for a sentinel.
-async fn open(place: &StorePlace, server: &Server, data: bool) -> Result<Wire, Fault> {
+async fn open(
+    place: &StoreServers,
+    server: &StoreServer,
+    data: bool,
+) -> Result<RedisConnection, RedisConnectError> {
     let login = match &server.login {
         Some(login) => Some(login.clone()),
         None if data => login(place)?,
@@ -195,8 +212,8 @@ async fn open(place: &StorePlace, server: &Server, data: bool) -> Result<Wire, F
         info = login.user.into_iter().fold(info, RedisConnectionInfo::set_username);
     }
     match &server.end {
-        End::Unix(path) => greet(&info, UnixStream::connect(path).await?).await,
-        End::Tcp { host, port, tls } => {
+        StoreAddress::Unix(path) => greet(&info, UnixStream::connect(path).await?).await,
+        StoreAddress::Tcp { host, port, tls } => {
             let stream = TcpStream::connect((host.as_str(), *port)).await?;
             stream.set_nodelay(true)?;
             if !tls {
@@ -204,28 +221,31 @@ async fn open(place: &StorePlace, server: &Server, data: bool) -> Result<Wire, F
             }
             let config = evenkeel_tls::store::config(&place.tls)?;
             let name = ServerName::try_from(host.clone());
-            let name = name.map_err(|_| Fault::Name(host.clone()))?;
+            let name = name.map_err(|_| RedisConnectError::Name(host.clone()))?;
             let stream = TlsConnector::from(Arc::clone(&config)).connect(name, stream).await?;
             greet(&info, stream).await
         }
     }
 }
 
-fn login(place: &StorePlace) -> Result<Option<Login>, SecretFault> {
+fn login(place: &StoreServers) -> Result<Option<StoreLogin>, SecretError> {
     match &place.credentials_file {
-        Some(path) => secret::credentials(path).map(|text| Some(Login::parse(&text))),
+        Some(path) => secret::credentials(path).map(|text| Some(StoreLogin::parse(&text))),
         None => Ok(place.login.clone()),
     }
 }
 
-async fn greet<S>(info: &RedisConnectionInfo, stream: S) -> Result<Wire, Fault>
+async fn greet<S>(
+    info: &RedisConnectionInfo,
+    stream: S,
+) -> Result<RedisConnection, RedisConnectError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let config = AsyncConnectionConfig::new()
         .set_response_timeout(None)
-        .set_pipeline_buffer_size(WAITING_MAX);
-    let (stream, exceeded) = Bounded::new(stream);
+        .set_pipeline_buffer_size(WAITING_REQUESTS_MAX);
+    let (stream, exceeded) = BoundedStream::new(stream);
     let made = MultiplexedConnection::new_with_config(info, stream, config).await;
     let (redis, driver) = made.map_err(|why| fault(&exceeded, why))?;
     let news = Rc::new(Notify::new());
@@ -234,7 +254,7 @@ where
         driver.await;
         ended.notify_one();
     });
-    Ok(Wire {
+    Ok(RedisConnection {
         redis,
         driver: task.abort_handle(),
         exceeded,
@@ -244,6 +264,6 @@ where
     })
 }
 
-fn fault(exceeded: &AtomicBool, why: RedisError) -> Fault {
-    if exceeded.load(Relaxed) { Excess.into() } else { why.into() }
+fn fault(exceeded: &AtomicBool, why: RedisError) -> RedisConnectError {
+    if exceeded.load(Relaxed) { ExcessBytesError.into() } else { why.into() }
 }

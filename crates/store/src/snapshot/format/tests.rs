@@ -1,27 +1,27 @@
 use super::*;
 
-fn head(limits: u16) -> Head {
-    Head { seed: Seed([7; 16]), written: Time(1_790_000_000_000_000_000), limits }
+fn head(limits: u16) -> SnapshotHead {
+    SnapshotHead { seed: KeySeed([7; 16]), written: Time(1_790_000_000_000_000_000), limits }
 }
 
-fn debt() -> Kept {
+fn debt() -> SnapshotLimit {
     let rate = "1/s".parse().expect("a rate");
-    Kept {
+    SnapshotLimit {
         door: "proxy".into(),
         name: "ip".into(),
         by: "ip/32/64".into(),
-        unit: Unit::Cpu,
-        counting: Counting::Bucket(Algorithm::Debt(Debt::new(rate, Cost(5)))),
+        unit: LimitUnit::Cpu,
+        counting: SnapshotAlgorithm::Bucket(Algorithm::Debt(DebtBucket::new(rate, Cost(5)))),
     }
 }
 
 /// One limit of each algorithm.
-fn each() -> Vec<Kept> {
-    let hits = |name: &str, algorithm| Kept {
+fn each() -> Vec<SnapshotLimit> {
+    let hits = |name: &str, algorithm| SnapshotLimit {
         name: name.into(),
         by: "all".into(),
-        unit: Unit::Hits,
-        counting: Counting::Bucket(algorithm),
+        unit: LimitUnit::Hits,
+        counting: SnapshotAlgorithm::Bucket(algorithm),
         ..debt()
     };
     let second = Nanos::from_secs(1);
@@ -29,20 +29,22 @@ fn each() -> Vec<Kept> {
         debt(),
         hits(
             "sliding",
-            Algorithm::Sliding(Sliding::new(second, Cost(3)).expect("a window").rounded(Cost(7))),
+            Algorithm::Sliding(
+                SlidingWindow::new(second, Cost(3)).expect("a window").rounded(Cost(7)),
+            ),
         ),
-        hits("fixed", Algorithm::Fixed(Fixed::new(10, 60).expect("a window"))),
-        hits("grid", Algorithm::Grid(Grid::new("3/m".parse().expect("a pace"), 10))),
-        hits("history", Algorithm::History(History::new(2, second).expect("a history"))),
-        Kept { unit: Unit::Hits, counting: Counting::Windows, ..debt() },
+        hits("fixed", Algorithm::Fixed(FixedWindow::new(10, 60).expect("a window"))),
+        hits("grid", Algorithm::Grid(GridBucket::new("3/m".parse().expect("a pace"), 10))),
+        hits("history", Algorithm::History(RequestHistory::new(2, second).expect("a history"))),
+        SnapshotLimit { unit: LimitUnit::Hits, counting: SnapshotAlgorithm::Windows, ..debt() },
     ]
 }
 
 type Buckets = Vec<(u64, Vec<u64>)>;
 
-fn written(limits: &[(Kept, Buckets)]) -> Vec<u8> {
+fn written(limits: &[(SnapshotLimit, Buckets)]) -> Vec<u8> {
     let count = u16::try_from(limits.len()).expect("few");
-    let mut writer = Writer::begin(Vec::new(), head(count)).expect("memory");
+    let mut writer = SnapshotWriter::begin(Vec::new(), head(count)).expect("memory");
     for (kept, buckets) in limits {
         writer.limit(kept).expect("memory");
         for (hash, state) in buckets {
@@ -53,11 +55,11 @@ fn written(limits: &[(Kept, Buckets)]) -> Vec<u8> {
     writer.finish().expect("memory")
 }
 
-fn all(bytes: &[u8]) -> Result<Vec<(Kept, Buckets)>, Fault> {
-    let mut limits: Vec<(Kept, Buckets)> = Vec::new();
+fn all(bytes: &[u8]) -> Result<Vec<(SnapshotLimit, Buckets)>, SnapshotReadError> {
+    let mut limits: Vec<(SnapshotLimit, Buckets)> = Vec::new();
     read(bytes, |seen| match seen {
-        Seen::Limit(kept) => limits.push((kept.clone(), Vec::new())),
-        Seen::Bucket(hash, state) => {
+        SnapshotRecord::Limit(kept) => limits.push((kept.clone(), Vec::new())),
+        SnapshotRecord::Bucket(hash, state) => {
             let (_, buckets) = limits.last_mut().expect("a limit comes first");
             buckets.push((hash.bits(), state.to_vec()));
         }
@@ -86,7 +88,7 @@ fn the_bytes_are_these() {
 
 #[test]
 fn what_is_written_is_read_back() {
-    let buckets = |kept: &Kept, count: u64| -> Buckets {
+    let buckets = |kept: &SnapshotLimit, count: u64| -> Buckets {
         let words = kept.counting.words() as u64;
         (1..=count).map(|n| (n * 3, (0..words).map(|word| n * 1_000 + word).collect())).collect()
     };
@@ -101,7 +103,7 @@ fn what_is_written_is_read_back() {
 fn a_file_that_is_cut_off_anywhere_is_refused() {
     let bytes = written(&[(debt(), vec![(1, vec![2]), (3, vec![4])])]);
     for length in 0..bytes.len() {
-        assert!(matches!(all(&bytes[..length]), Err(Fault::Short)), "{length}");
+        assert!(matches!(all(&bytes[..length]), Err(SnapshotReadError::Short)), "{length}");
     }
 }
 

@@ -14,13 +14,13 @@ fn headers(pairs: &[(&str, &str)]) -> HeaderMap {
     headers
 }
 
-fn parent(pairs: &[(&str, &str)]) -> Option<Parent> {
-    Parent::of(&headers(pairs))
+fn parent(pairs: &[(&str, &str)]) -> Option<TraceParent> {
+    TraceParent::of(&headers(pairs))
 }
 
-fn of(sampled: Option<bool>) -> Option<Parent> {
+fn of(sampled: Option<bool>) -> Option<TraceParent> {
     let state = String::new();
-    Some(Parent { trace: hex(TRACE).expect("hex"), span: hex(SPAN), sampled, state })
+    Some(TraceParent { trace: hex(TRACE).expect("hex"), span: hex(SPAN), sampled, state })
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn callers_say_in_several_ways_which_trace_they_are_part_of() {
     assert_eq!(single(&format!("{TRACE}-{SPAN}-1-{SPAN}")), of(Some(true)));
     assert_eq!(single(&format!("{TRACE}-{SPAN}-d")), of(Some(true)));
     assert_eq!(single(&format!("{TRACE}-{SPAN}")), of(None));
-    let refuses = Some(Parent { sampled: Some(false), ..Parent::default() });
+    let refuses = Some(TraceParent { sampled: Some(false), ..TraceParent::default() });
     assert_eq!(single("0"), refuses);
     assert_eq!(single("nonsense"), None);
     let several = [("x-b3-traceid", TRACE), ("x-b3-spanid", SPAN), ("x-b3-sampled", "0")];
@@ -69,7 +69,7 @@ fn fuzz_trace_headers() {
             let value = lines.next().and_then(|line| HeaderValue::from_bytes(line).ok());
             value.map(|value| headers.insert(name, value));
         }
-        if let Some(parent) = Parent::of(&headers) {
+        if let Some(parent) = TraceParent::of(&headers) {
             assert!(parent.state.len() <= STATE_BYTES_MAX);
             assert!(parent.span.is_none() || parent.trace != [0; 16]);
         }

@@ -1,12 +1,12 @@
 use super::*;
-use evenkeel_telemetry::snapshot::{Crowd, Snapshot};
+use evenkeel_telemetry::snapshot::{QueueLoad, TopSnapshot};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::io;
 
-fn row(key: &str, cpu: f64, level: Option<f64>) -> Row {
-    Row {
+fn row(key: &str, cpu: f64, level: Option<f64>) -> ClientRow {
+    ClientRow {
         key: key.to_owned(),
         id: String::new(),
         level,
@@ -19,8 +19,8 @@ fn row(key: &str, cpu: f64, level: Option<f64>) -> Row {
     }
 }
 
-fn snapshot(now: f64, busy_seconds: f64) -> Snapshot {
-    let table = |name: &str, unit: &str, rows| Table {
+fn snapshot(now: f64, busy_seconds: f64) -> TopSnapshot {
+    let table = |name: &str, unit: &str, rows| LimitTable {
         door: "proxy".to_owned(),
         name: name.to_owned(),
         unit: unit.to_owned(),
@@ -34,14 +34,14 @@ fn snapshot(now: f64, busy_seconds: f64) -> Snapshot {
         row("203.0.113.7", 1.5, Some(-12.25)),
         row("evil\x1b[2J", 0.0, None),
     ];
-    Snapshot {
+    TopSnapshot {
         now,
-        load: vec![Load {
+        load: vec![LoadSnapshot {
             door: "proxy".to_owned(),
             working: 2,
             cpus: 2.0,
             busy_seconds,
-            crowd: Some(Crowd { waiting: 14, running: 2, concurrency: 4 }),
+            crowd: Some(QueueLoad { waiting: 14, running: 2, concurrency: 4 }),
         }],
         known: vec!["ip".to_owned(), "hits".to_owned()],
         limits: vec![
@@ -55,7 +55,7 @@ fn snapshot(now: f64, busy_seconds: f64) -> Snapshot {
     }
 }
 
-fn screen(view: &View) -> String {
+fn screen(view: &TopView) -> String {
     let mut terminal = Terminal::new(TestBackend::new(80, 18)).expect("a terminal");
     terminal.draw(|frame| draw(frame, view)).expect("drawn");
     let lines = terminal.backend().to_string();
@@ -63,14 +63,14 @@ fn screen(view: &View) -> String {
     lines.collect::<Vec<_>>().join("\n").trim_end().to_owned()
 }
 
-fn seen() -> View {
-    let mut view = View::new("127.0.0.1:9970", None);
+fn seen() -> TopView {
+    let mut view = TopView::new("127.0.0.1:9970", None);
     view.answered(Ok((String::new(), snapshot(1_790_000_000.0, 100.0))));
     view.answered(Ok((String::new(), snapshot(1_790_000_002.0, 103.0))));
     view
 }
 
-fn press(view: &mut View, keys: &str) {
+fn press(view: &mut TopView, keys: &str) {
     for key in keys.chars() {
         let code = match key {
             '\t' => KeyCode::Tab,
@@ -109,7 +109,7 @@ fn a_limit_in_shadow_shows_what_it_would_do() {
         snapshot.limits[0].rows[1].wait = 8.25;
         snapshot
     };
-    let mut view = View::new("127.0.0.1:9970", None);
+    let mut view = TopView::new("127.0.0.1:9970", None);
     view.answered(Ok((String::new(), in_shadow(1_790_000_000.0, 312))));
     assert!(screen(&view).contains("shadow: would queue, 312 so far; nothing is enforced"));
     view.answered(Ok((String::new(), in_shadow(1_790_000_002.0, 319))));
@@ -135,12 +135,12 @@ fn a_limit_in_shadow_shows_what_it_would_do() {
 #[test]
 fn keys_choose_limit_order_and_filter() {
     let mut view = seen();
-    let clients = |view: &View| {
+    let clients = |view: &TopView| {
         let rows = view.rows();
         rows.iter().map(|row| row.key.chars().take(5).collect::<String>()).collect::<Vec<_>>()
     };
     press(&mut view, "sss");
-    assert_eq!((view.order, clients(&view)[0].as_str()), (Order::Requests, "evil\x1b"));
+    assert_eq!((view.order, clients(&view)[0].as_str()), (RowOrder::Requests, "evil\x1b"));
     press(&mut view, "r");
     assert_eq!(clients(&view), ["203.0", "198.5", "evil\x1b"]);
     press(&mut view, "/EvIl");
@@ -156,7 +156,7 @@ fn keys_choose_limit_order_and_filter() {
     assert_eq!(view.shown(), 0);
     assert!(screen(&view).contains("any key closes this"));
     press(&mut view, "q");
-    assert_eq!(view.mode, Mode::Look);
+    assert_eq!(view.mode, KeyMode::Look);
     assert!(view.pressed(KeyEvent::new(KeyCode::Char('q'), KeyModifiers::NONE)).is_break());
     let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
     assert!(seen().pressed(interrupt).is_break());
@@ -166,7 +166,10 @@ fn keys_choose_limit_order_and_filter() {
 fn a_server_that_goes_away_stays_as_it_was_last_seen() {
     let mut view = seen();
     let why = io::Error::new(io::ErrorKind::ConnectionRefused, "refused\x1b[1m");
-    view.answered(Err(crate::cli::remote::Error::Unreachable { address: "x:1".into(), why }));
+    view.answered(Err(crate::cli::remote::AdminClientError::Unreachable {
+        address: "x:1".into(),
+        why,
+    }));
     let drawn = screen(&view);
     assert!(drawn.contains("nothing answers at x:1") && drawn.contains("203.0.113.7"), "{drawn}");
     assert!(!drawn.contains('\x1b'));
@@ -177,11 +180,11 @@ fn a_server_that_goes_away_stays_as_it_was_last_seen() {
 
 #[test]
 fn the_limit_that_was_asked_for_or_a_word_that_there_is_none() {
-    let mut view = View::new("x", Some("hits"));
+    let mut view = TopView::new("x", Some("hits"));
     assert!(screen(&view).contains("asking ..."));
     view.answered(Ok((String::new(), snapshot(1.0, 1.0))));
     assert_eq!(view.shown(), 1);
-    let mut view = View::new("x", Some("nosuch"));
+    let mut view = TopView::new("x", Some("nosuch"));
     view.answered(Ok((String::new(), snapshot(1.0, 1.0))));
     assert!(screen(&view).contains("no limit is called nosuch; there are: ip, hits"));
 }

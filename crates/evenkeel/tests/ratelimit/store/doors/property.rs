@@ -7,50 +7,50 @@
 use crate::store::property::{Dice, lane, local, schedule};
 use crate::store::redis::Redis;
 use evenkeel_core::bucket::Algorithm;
-use evenkeel_core::bucket::debt::Debt;
-use evenkeel_core::bucket::grid::Grid;
-use evenkeel_core::bucket::history::History;
-use evenkeel_core::bucket::sliding::Sliding;
-use evenkeel_core::classify::Key;
-use evenkeel_core::key::{KeyHash, Seed};
-use evenkeel_core::limit::{Action, Limit, Part, Unit, When};
-use evenkeel_core::limiter::{Limiter, Policy};
-use evenkeel_core::units::{Cost, Nanos, Pace, Time, Weight};
+use evenkeel_core::bucket::debt::DebtBucket;
+use evenkeel_core::bucket::grid::GridBucket;
+use evenkeel_core::bucket::history::RequestHistory;
+use evenkeel_core::bucket::sliding::SlidingWindow;
+use evenkeel_core::classify::LimitKey;
+use evenkeel_core::key::{KeyHash, KeySeed};
+use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitCondition, LimitUnit};
+use evenkeel_core::limiter::{Limiter, LimiterPolicy};
+use evenkeel_core::units::{Cost, ExactRate, Nanos, Time, Weight};
 use evenkeel_runtime::clock::Clock;
-use evenkeel_store::redis::{Account, Lane};
+use evenkeel_store::redis::{StoreAccount, StoreLane};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-fn pace(text: &str) -> Pace {
+fn pace(text: &str) -> ExactRate {
     text.parse().expect("a pace")
 }
 
 fn debt(rate: &str, burst: u64) -> Algorithm {
-    Algorithm::Debt(Debt::new(pace(rate).rate(), Cost::hits(burst)))
+    Algorithm::Debt(DebtBucket::new(pace(rate).rate(), Cost::hits(burst)))
 }
 
 fn grid(rate: &str, burst: u64) -> Algorithm {
-    Algorithm::Grid(Grid::new(pace(rate), burst))
+    Algorithm::Grid(GridBucket::new(pace(rate), burst))
 }
 
 fn sliding(window: u64, max_ms: u64, round_ms: u64) -> Algorithm {
     let max = Cost(max_ms * 1_000_000);
-    let sliding = Sliding::new(Nanos::from_secs(window), max).expect("a window");
+    let sliding = SlidingWindow::new(Nanos::from_secs(window), max).expect("a window");
     Algorithm::Sliding(sliding.rounded(Cost(round_ms * 1_000_000)))
 }
 
 fn history(burst: usize, interval_us: u64) -> Algorithm {
-    Algorithm::History(History::new(burst, Nanos(interval_us * 1_000)).expect("a history"))
+    Algorithm::History(RequestHistory::new(burst, Nanos(interval_us * 1_000)).expect("a history"))
 }
 
 /// One limit for each algorithm, named by a number.
 fn limiter(algorithms: &[Algorithm]) -> Arc<Limiter> {
     let limit = |(index, algorithm): (usize, &Algorithm)| Limit {
         name: format!("l{index}").into(),
-        by: vec![Part::All],
-        when: When::default(),
-        unit: Unit::Hits,
+        by: vec![KeyPart::All],
+        when: LimitCondition::default(),
+        unit: LimitUnit::Hits,
         algorithm: algorithm.clone(),
         action: None,
         weight: Weight::ONE,
@@ -58,19 +58,19 @@ fn limiter(algorithms: &[Algorithm]) -> Arc<Limiter> {
         shadow: false,
     };
     let limits = algorithms.iter().enumerate().map(limit).collect();
-    let policy = Policy { action: Action::Reject, max_delay: Nanos::ZERO };
-    Arc::new(Limiter::new(policy, limits, Seed([3; 16])))
+    let policy = LimiterPolicy { action: LimitAction::Reject, max_delay: Nanos::ZERO };
+    Arc::new(Limiter::new(policy, limits, KeySeed([3; 16])))
 }
 
-fn account(limiter: &Arc<Limiter>, limit: u8, key: u64, cost: Cost, now: Time) -> Account {
-    let key = Key { limit, hash: KeyHash::from_bits(key + 1) };
+fn account(limiter: &Arc<Limiter>, limit: u8, key: u64, cost: Cost, now: Time) -> StoreAccount {
+    let key = LimitKey { limit, hash: KeyHash::from_bits(key + 1) };
     let name = format!("evenkeel:{limit}:{key:?}");
-    Account::new(name, limiter, key, cost, now)
+    StoreAccount::new(name, limiter, key, cost, now)
 }
 
 /// Algorithms with steps so short that they begin and end during the test, and with long ones.
 pub fn all_kinds() -> Vec<Algorithm> {
-    let capped = Debt::new(pace("20/s").rate(), Cost::hits(2)).capped(Cost::hits(3));
+    let capped = DebtBucket::new(pace("20/s").rate(), Cost::hits(2)).capped(Cost::hits(3));
     vec![
         debt("100/s", 3),
         debt("1/d", 5),
@@ -112,7 +112,7 @@ const PROMPT: Nanos = Nanos::from_millis(40);
 /// Sends one random request about one bucket of this era, which the model answers at the store's
 /// time. Returns `None` if the store was so late that the model may rightly differ.
 async fn ask_both(
-    lane: &Rc<Lane>,
+    lane: &Rc<StoreLane>,
     home: &Arc<Limiter>,
     model: &mut HashMap<(u8, u64), Vec<u64>>,
     dice: &mut Dice,
@@ -164,7 +164,7 @@ async fn ask_both(
 
 /// Sends random requests, at least `least` of them and for some seconds, and returns the number
 /// refused.
-pub async fn charges_as_memory(lane: &Rc<Lane>, kinds: &[Algorithm], least: u32) -> u32 {
+pub async fn charges_as_memory(lane: &Rc<StoreLane>, kinds: &[Algorithm], least: u32) -> u32 {
     let home = limiter(kinds);
     let (mut dice, mut model) = (Dice::new(), HashMap::new());
     let (mut refused, mut asked, mut era) = (0, 0, 0);
@@ -234,7 +234,7 @@ fn all_buckets_of_a_request_are_charged_or_none_is() {
                 let now = clock.now();
                 let among: Vec<u8> = (0..3).filter(|_| dice.below(3) > 0).collect();
                 let one = |limit: &u8| account(&home, *limit, number, Cost::hits(1), now);
-                let mut accounts: Vec<Account> = among.iter().map(one).collect();
+                let mut accounts: Vec<StoreAccount> = among.iter().map(one).collect();
                 lane.decide(&mut accounts, true, now).await;
                 let fits = among.iter().all(|limit| left[usize::from(*limit)] > 0);
                 for (limit, account) in among.iter().zip(accounts) {

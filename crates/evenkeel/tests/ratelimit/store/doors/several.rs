@@ -9,7 +9,7 @@ use crate::program::wait_for;
 use crate::store::property::{lane_by, local, settings_of};
 use crate::store::redis::Redis;
 use crate::store::several::{all_good, cluster, kill_a_master, masters, move_a_slot};
-use evenkeel_config::settings::store::Layout;
+use evenkeel_config::settings::store::StoreLayout;
 use std::cell::RefCell;
 use std::collections::HashMap;
 
@@ -220,7 +220,7 @@ fn buckets_on_a_cluster_and_on_a_ring_are_charged_as_in_memory() {
     let ring = [(); 3].map(|()| Redis::start(&[]));
     local(async {
         for settings in
-            [settings_of(Layout::Cluster, &nodes[..3]), settings_of(Layout::Ring, &ring)]
+            [settings_of(StoreLayout::Cluster, &nodes[..3]), settings_of(StoreLayout::Ring, &ring)]
         {
             let lane = lane_by(&settings).await;
             all_good(&lane).await;

@@ -9,14 +9,14 @@ const MAX: usize = EXCESS_BYTES_MAX as usize;
 const COMMAND: &[u8] = b"*1\r\n$4\r\nTIME\r\n";
 
 /// The account of a connection on which `count` commands were sent.
-fn asked(count: usize) -> Balance {
-    let mut balance = Balance::default();
+fn asked(count: usize) -> GrantBalance {
+    let mut balance = GrantBalance::default();
     (0..count).for_each(|_| balance.sent(COMMAND));
     balance
 }
 
 /// The number of bytes that are accepted of `head` followed by endless repetitions of `more`.
-fn taken(balance: &mut Balance, head: &[u8], more: &[u8]) -> usize {
+fn taken(balance: &mut GrantBalance, head: &[u8], more: &[u8]) -> usize {
     let mut taken = head.len();
     let mut heard = balance.received(head);
     while heard.is_ok() {
@@ -58,11 +58,11 @@ fn what_is_announced_counts_before_it_has_come() {
             let (begin, end) = head.as_bytes().split_at(cut);
             let mut balance = asked(1);
             assert_eq!(balance.received(begin), Ok(()), "{head:?} {cut}");
-            assert_eq!(balance.received(end), Err(Excess), "{head:?} {cut}");
+            assert_eq!(balance.received(end), Err(ExcessBytesError), "{head:?} {cut}");
         }
     }
     let nested = b"*1000\r\n*9223372036854775807\r\n*9223372036854775807\r\n";
-    assert_eq!(asked(1).received(nested), Err(Excess));
+    assert_eq!(asked(1).received(nested), Err(ExcessBytesError));
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn ends_are_found_wherever_pieces_are_cut() {
     let all: String = values.concat();
     let lengths: Vec<u64> = values.iter().map(|value| value.len() as u64).collect();
     for size in 1..=all.len() {
-        let (mut ends, mut seen) = (Ends::default(), Vec::new());
+        let (mut ends, mut seen) = (ValueEnds::default(), Vec::new());
         all.as_bytes().chunks(size).for_each(|piece| ends.pass(piece, |size| seen.push(size)));
         assert_eq!(seen, lengths, "{size}");
         assert_eq!(ends.least(), 0);
@@ -146,7 +146,7 @@ fn fuzz_ends_are_those_that_the_reader_sees() {
     fuzz().for_each(|bytes: &[u8]| {
         let text: Vec<u8> =
             bytes.iter().flat_map(|byte| PIECES[usize::from(byte % 16)]).copied().collect();
-        let (mut ends, mut sizes) = (Ends::default(), Vec::new());
+        let (mut ends, mut sizes) = (ValueEnds::default(), Vec::new());
         text.chunks(1 + bytes.len() % 5)
             .for_each(|piece| ends.pass(piece, |size| sizes.push(size)));
         let mut rest = text.as_slice();
@@ -167,7 +167,7 @@ fn fuzz_ends_are_those_that_the_reader_sees() {
 #[tokio::test]
 async fn the_connection_gives_no_more() {
     let (ours, mut theirs) = duplex(64 * 1_024);
-    let (mut bounded, exceeded) = Bounded::new(ours);
+    let (mut bounded, exceeded) = BoundedStream::new(ours);
     bounded.write_all(COMMAND).await.expect("sent");
     let flood = tokio::spawn(async move {
         let mut sent = theirs.write(b"+").await.expect("sent");
@@ -178,7 +178,7 @@ async fn the_connection_gives_no_more() {
     });
     let mut read = Vec::new();
     let fault = bounded.read_to_end(&mut read).await.expect_err("it ends");
-    assert_eq!(fault.to_string(), Excess.to_string());
+    assert_eq!(fault.to_string(), ExcessBytesError.to_string());
     assert!(exceeded.load(Relaxed) && read.len() <= MAX + 2 * GRANT_BYTES as usize);
     assert!(bounded.read_u8().await.is_err());
     drop(bounded);
