@@ -2,26 +2,26 @@
 //!
 //! A front asks `GET /check` before it lets a request run, and reports its cost afterwards with
 //! `POST /report` or with its access log over syslog. The engine decides, by the limits of `proxy`.
-//! This file opens and closes. `desk` answers one query, `ledger` keeps the passes that wait for
-//! their report, `asked` and `report` parse requests and logs. The door has its own thread, so it
-//! answers while the proxy is busy. Everything is bounded: connections, heads, waiting queries,
-//! open passes.
+//! This file opens and closes. `handlers` answers one query, `ledger` keeps the passes that wait
+//! for their report, `original` and `report` parse requests and logs. The door has its own thread,
+//! so it answers while the proxy is busy. Everything is bounded: connections, heads, waiting
+//! queries, open passes.
 
-mod asked;
-mod desk;
+mod handlers;
 mod ledger;
+mod original;
 mod report;
 
-use desk::CheckShared;
 use evenkeel_config::settings::{CheckSettings, ProxySettings};
 use evenkeel_engine::Engine;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_runtime::thread::OwnedThread;
+use evenkeel_serve::backlog;
 use evenkeel_serve::handover::{HandoverSignal, ListenSockets};
-use evenkeel_serve::waiting;
 use evenkeel_store::redis::RedisStore;
 use evenkeel_store::requests::StoreRequests;
 use evenkeel_telemetry::Watch;
+use handlers::CheckShared;
 use http::HeaderValue;
 use http::header::CONNECTION;
 use hyper::server::conn::http1;
@@ -300,7 +300,7 @@ impl CheckServer {
                 accepted = listener.accept() => accepted,
                 // Closing the listener would reset the connections that wait in the system's queue.
                 () = leaving(&mut self.phases) => {
-                    return waiting::at(listener).for_each(|accepted| self.welcome(accepted));
+                    return backlog::at(listener).for_each(|accepted| self.welcome(accepted));
                 }
                 () = self.passed.wait() => return,
             };

@@ -3,19 +3,18 @@
 //!
 //! One thread per core with its own runtime, as in the proxy: a connection never leaves its thread,
 //! and no query takes a lock that another thread wants. This file starts and stops. `listen` binds,
-//! `worker` accepts, `talk` is one connection, `lines` and `resp` are the two protocols, `commands`
-//! are the commands of Redis clients, and `elsewhere` asks the store if there is one. What is
-//! decided: `engine::tags`.
+//! `worker` accepts, `connection` is one connection, `splitter` and `resp` are the two protocols,
+//! `commands` are the commands of Redis clients, and `store_client` asks the store if there is one.
+//! What is decided: `engine::tags`.
 
 mod commands;
-mod elsewhere;
-mod lines;
+mod connection;
 mod listen;
 mod resp;
-mod talk;
+mod splitter;
+mod store_client;
 mod worker;
 
-use elsewhere::TagStoreClient;
 use evenkeel_config::settings::{LineSettings, StreamAddress};
 use evenkeel_engine::tags::{TagEngine, TagLane};
 use evenkeel_runtime::clock::Clock;
@@ -34,6 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::Duration;
+use store_client::TagStoreClient;
 use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;

@@ -2,7 +2,7 @@
 //! clients to delay.
 //!
 //! There are two sockets, as in Smockron: on `accounting` gatekeepers publish and the master
-//! subscribes, on `control` it is the other way round. This file opens and closes. `accounts` is a
+//! subscribes, on `control` it is the other way round. This file opens and closes. `reports` is a
 //! connection of the first kind, `orders` of the second. `hub` knows which gatekeeper gets which
 //! orders, `link` is the code that both kinds share, `elsewhere` asks the store if there is one,
 //! and `zmtp` is the protocol. What is decided: `engine::domains`. The other end of both sockets is
@@ -12,16 +12,15 @@
 //! misses messages, which are counted. This door cannot delay a request: the request has already
 //! run, or been delayed, when the report arrives.
 
-mod accounts;
-mod elsewhere;
 pub mod gatekeeper;
 mod hub;
 mod link;
 mod orders;
-mod wall;
+mod reports;
+mod store_client;
+mod wall_clock;
 mod zmtp;
 
-use elsewhere::MasterStoreClient;
 use evenkeel_config::settings::MasterSettings;
 use evenkeel_engine::domains::MasterDomains;
 use evenkeel_runtime::clock::Clock;
@@ -41,6 +40,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use store_client::MasterStoreClient;
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
@@ -177,7 +177,7 @@ async fn serve(
         slots: Arc::new(Semaphore::new(settings.connections)),
         passed: passed.clone(),
     };
-    let heard = accept(Rc::clone(&desk), gate(accounting), accounts::run);
+    let heard = accept(Rc::clone(&desk), gate(accounting), reports::run);
     let heard = tokio::task::spawn_local(heard);
     let told = tokio::task::spawn_local(accept(Rc::clone(&desk), gate(control), orders::run));
     loop {

@@ -5,10 +5,10 @@
 //! the reference's language. Variables of the reference without a meaning here (its pools) are
 //! ignored.
 
-mod figures;
-mod own;
+mod metrics;
 mod redis;
 mod traces;
+mod unknown;
 mod xds;
 
 use super::fault::{ConfigFault, ConfigFaults, TextPlace};
@@ -88,7 +88,7 @@ pub fn from_environment(
 pub fn from_process(cpus: f64) -> Result<Config, ConfigFaults> {
     let mut config = from_environment(|name| std::env::var(name).ok(), cpus)?;
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    config.warnings.extend(names.filter_map(|name| own::unknown_variable_warning(&name)));
+    config.warnings.extend(names.filter_map(|name| unknown::unknown_variable_warning(&name)));
     Ok(config)
 }
 

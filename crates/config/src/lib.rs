@@ -22,7 +22,7 @@ pub mod tree;
 use fault::{ConfigFault, ConfigFaults, TextPlace};
 use secret::SecretError;
 use settings::Settings;
-use settings::openings::KeyPath;
+use settings::sockets::KeyPath;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tree::YamlNode;

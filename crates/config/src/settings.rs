@@ -7,11 +7,11 @@ mod backend;
 pub mod gatekeeper;
 pub mod hosts;
 pub mod master;
-pub mod openings;
 pub mod otlp;
 pub mod pattern;
 pub mod peers;
 mod ratelimit;
+pub mod sockets;
 
 pub mod store;
 pub mod tags;

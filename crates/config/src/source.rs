@@ -10,7 +10,7 @@ pub mod folder;
 pub mod mapper;
 
 use super::fault::{ConfigFault, ConfigFaults, TextPlace};
-use super::section::listed;
+use super::section::limits_file;
 use super::settings::{LineSettings, Settings};
 use super::{Config, StartProblems, check, parse, tree};
 use std::collections::hash_map::DefaultHasher;
@@ -190,7 +190,7 @@ pub fn read_limits(line: &mut LineSettings) -> Result<Vec<u8>, ConfigFaults> {
     if bytes.len() as u64 > LIMITS_BYTES_MAX {
         return Err(unread(format!("it has more than {LIMITS_BYTES_MAX} bytes")));
     }
-    listed::add(line, &bytes).map_err(|faults| ConfigFaults::new(&file, faults))?;
+    limits_file::add(line, &bytes).map_err(|faults| ConfigFaults::new(&file, faults))?;
     Ok(bytes)
 }
 

@@ -5,7 +5,7 @@
 //! `Cookie` lines. Every decision or count that depends on a path, a host or a cookie goes through
 //! this module.
 
-pub(crate) mod few;
+pub(crate) mod inline_list;
 mod path;
 pub mod prefix;
 
@@ -19,7 +19,7 @@ use alloc::vec::Vec;
 use core::cell::OnceCell;
 use core::fmt::Write;
 use core::net::{IpAddr, Ipv6Addr};
-use few::InlineList;
+use inline_list::InlineList;
 use path::RequestPath;
 
 /// The attributes of a request that a limit can use.

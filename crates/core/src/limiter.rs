@@ -12,13 +12,13 @@
 
 mod absorb;
 pub mod orders;
+pub mod remote;
 mod shadow;
-mod single;
+mod single_key;
 mod standing;
-pub mod told;
 
 use crate::bucket::{Algorithm, STATE_WORDS_MAX};
-use crate::classify::few::InlineList;
+use crate::classify::inline_list::InlineList;
 use crate::classify::{self, LimitKey, LimitKeys, RequestAttributes};
 use crate::key::{KeyHash, KeySeed};
 use crate::limit::{LIMITS_MAX, Limit, LimitAction, LimitUnit};

@@ -6,7 +6,7 @@
 //! cost. In both, flows take turns by start-time fair queueing (`turns`), so the number of
 //! connections makes no difference. `reserve` further slots are for light requests of clients that
 //! have nothing with the backend: a new client that uses little finds a slot at once, even while
-//! all clients are in credit. `depth` finds out whether the backend accepts that many.
+//! all clients are in credit. `capacity_probe` finds out whether the backend accepts that many.
 //!
 //! The requests of one client wait in FIFO order, in the place of the first of them. Each is served
 //! from the place that it was given on arrival. So their order does not change when the client's
@@ -15,13 +15,13 @@
 //! This is a state machine without locks and without a clock. It reads no bucket (the door asks the
 //! limiter for a request's [`QueuePlace`]), and it does not measure costs. Why: docs/adr/0005.
 
+mod backlog;
+mod capacity_probe;
 pub mod concurrency;
-mod crowd;
-mod depth;
-pub mod known;
-mod lines;
+pub mod established;
+mod fifo;
+mod prehashed;
 mod routes;
-mod spread;
 mod tiers;
 mod turns;
 
@@ -30,13 +30,13 @@ use crate::key::KeyHash;
 use crate::meter::estimate::RouteHash;
 use crate::units::{Cost, Nanos, Time, Weight};
 use alloc::collections::VecDeque;
-use crowd::{Backlog, Flow, FlowBacklogs, TierPace};
-use depth::CapacityProbe;
+use backlog::{Backlog, Flow, FlowBacklogs, TierPace};
+use capacity_probe::CapacityProbe;
+use established::EstablishedClients;
+use fifo::{FifoEnds, RequestFifo};
 use hashbrown::hash_map::Entry;
-use known::EstablishedClients;
-use lines::{FifoEnds, RequestFifo};
+use prehashed::Map;
 use routes::WaitingRoutes;
-use spread::Map;
 use tiers::{QueuedShare, Tiers};
 use turns::HeadRequest;
 
@@ -62,9 +62,9 @@ pub struct QueueSettings {
     pub len_max: usize,
     /// The longest time that a request may wait. Default: 30 s.
     pub wait_max: Nanos,
-    /// The number of clients that are remembered as established ([`known`]). New clients in credit
-    /// share the turn of a single flow among those in debt. 0, the default: established and new
-    /// clients are treated alike. Too low: a client that comes seldom is new at each visit. Too
+    /// The number of clients that are remembered as established ([`established`]). New clients in
+    /// credit share the turn of a single flow among those in debt. 0, the default: established and
+    /// new clients are treated alike. Too low: a client that comes seldom is new at each visit. Too
     /// high: memory, 36 bytes each.
     pub known_max: usize,
 }

@@ -13,13 +13,13 @@
 //! bytes.
 
 mod bounds;
+mod content;
 mod log;
 mod peer;
-mod said;
 mod send;
-mod tally;
-mod told;
-mod trust;
+mod sender_check;
+mod unsent;
+mod update;
 mod window;
 mod wire;
 
@@ -31,12 +31,12 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 pub use bounds::{REPLICA_BOUNDS, ReplicaBounds};
+use content::{ChargeReport, FrameContent, ReplicaHello, StateAnswerPart};
 use log::ResendLog;
 use peer::ReplicaPeer;
 pub use peer::{PeerSnapshot, PeerTraffic};
-use said::{ChargeReport, FrameContent, ReplicaHello, StateAnswerPart};
-use tally::UnsentCharges;
-pub use told::{ReplicaEvent, ReplicaTotals, ReplicaUpdate};
+use unsent::UnsentCharges;
+pub use update::{ReplicaEvent, ReplicaTotals, ReplicaUpdate};
 use window::SequenceWindow;
 pub use wire::PeerFrameError;
 use wire::PeerFrameSender;
@@ -365,7 +365,7 @@ impl Replica {
         node: u64,
         digest: u64,
         part: u32,
-        limits: &[said::AnnouncedLimit<'_>],
+        limits: &[content::AnnouncedLimit<'_>],
     ) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         let bit = 1_u128.checked_shl(part).unwrap_or(0);

@@ -12,9 +12,9 @@
 pub mod backend;
 pub mod client;
 pub mod cluster;
-mod gate;
 pub mod outcome;
 pub mod random;
+mod sim_queue;
 
 use crate::key::KeySeed;
 use crate::limit::Limit;
@@ -27,9 +27,9 @@ use alloc::vec::Vec;
 use backend::{FinishedJob, SimBackend};
 use client::{Arrivals, SimClient};
 use core::cmp::Reverse;
-use gate::{SimCompletion, SimQueue, SimQueueRequest};
 use outcome::{SimOutcome, SimRecord, SimRequestEnd};
 use random::SimRandom;
+use sim_queue::{SimCompletion, SimQueue, SimQueueRequest};
 
 /// The start time of every simulation.
 pub const SIM_START: Time = Time(1_700_000_000 * SECOND);

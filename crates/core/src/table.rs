@@ -8,10 +8,10 @@
 //!
 //! Which sets are taken together, and in which order, is decided in `limiter`; the caller knows the
 //! worth of a bucket (`bucket`). A table of up to [`EXACT_KEYS_MAX`] keys is a single set with an
-//! order of its own (`exact`), and evicts the least worthy of all its buckets.
+//! order of its own (`small_table`), and evicts the least worthy of all its buckets.
 
-mod exact;
 mod set;
+mod small_table;
 pub mod windows;
 
 use crate::bucket::{STATE_WORDS_MAX, STATE_WORDS_USUAL};
@@ -73,7 +73,7 @@ impl BucketTable {
     pub fn touch(&self, hash: KeyHash) {
         let set = self.set_of(hash);
         if self.is_exact() {
-            set.touch(exact::home(&set, hash));
+            set.touch(small_table::home(&set, hash));
         }
         set.touch(0);
         set.touch(self.shape.ways - 1);
@@ -182,13 +182,13 @@ impl BucketTable {
     }
 
     fn find(&self, set: &Set<'_>, hash: KeyHash) -> Option<usize> {
-        if self.is_exact() { exact::find(set, hash) } else { set.find(hash) }
+        if self.is_exact() { small_table::find(set, hash) } else { set.find(hash) }
     }
 
     /// A slot for an absent key, in a set that is held. Evicts a bucket if needed.
     fn room(&self, set: &Set<'_>, hash: KeyHash, worth: impl Fn(&[u64]) -> u64) -> usize {
         if self.is_exact() {
-            return exact::room(self, set, hash, worth);
+            return small_table::room(self, set, hash, worth);
         }
         let mut least = (u64::MAX, 0);
         for slot in 0..self.shape.ways {

@@ -17,7 +17,7 @@ use evenkeel_core::units::Nanos;
 use evenkeel_engine::domains::gatekeeper::GatekeeperEngine as Engine;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::Watch;
-use evenkeel_telemetry::counts::beats::Heartbeats;
+use evenkeel_telemetry::counts::heartbeats::Heartbeats;
 use http::StatusCode;
 use std::sync::Arc;
 use std::time::Duration;

@@ -4,14 +4,14 @@
 //! How the request waits for a slot: `turn`. What is charged to which bucket:
 //! `evenkeel_core::limiter`. How cost is measured: `evenkeel_core::meter`.
 
-pub mod begun;
 pub(super) mod delivery;
+pub mod pending;
 
-use super::counted::views::ViewKeys;
 use super::domains::gatekeeper::OrderGuard;
 use super::served::ruling::ReportedOutcome;
 use super::turn::QueueSlot;
-use super::{EngineLane, EngineRules, named};
+use super::view::views::ViewKeys;
+use super::{EngineLane, EngineRules, host_names};
 use delivery::Delivery;
 use evenkeel_config::settings::CostSource;
 use evenkeel_core::classify::LimitKey;
@@ -233,7 +233,7 @@ impl Charge {
     /// The readable name of a key, if it can be found without the request, which is over.
     fn name_of(&self, key: &LimitKey, known: HostPolicy) -> Option<String> {
         let limit = self.rules.limiter.limits().get(usize::from(key.limit))?;
-        named::name(limit, key.hash, self.client, self.rules.group(known))
+        host_names::name(limit, key.hash, self.client, self.rules.group(known))
     }
 }
 

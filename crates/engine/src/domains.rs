@@ -11,8 +11,8 @@ pub mod gatekeeper;
 pub mod outbox;
 
 use super::HeavyClient;
-use super::counted::{BackendLoad, EngineView};
 use super::tags::QuestionSampler;
+use super::view::{BackendLoad, EngineView};
 use arc_swap::ArcSwap;
 use evenkeel_config::settings::master::{self, MasterSettings};
 use evenkeel_core::bucket::Algorithm;

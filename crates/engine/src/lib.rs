@@ -6,36 +6,35 @@
 //! itself when it is dropped, however the request ended. The order in which locks are taken:
 //! [`Engine`]. How requests wait for a slot: `turn`.
 
+mod admission;
 mod charge;
-mod gate;
-mod named;
+mod host_names;
 mod peers;
 mod quotas;
 mod served;
 mod turn;
 
-pub use charge::begun::PendingRequest;
+pub use admission::AdmissionStats;
+pub use charge::pending::PendingRequest;
 pub use charge::{Charge, CostCallback};
-pub use gate::AdmissionStats;
 pub use quotas::Quota;
 pub use served::{PlaybackNote, ServedReport, StartWait};
 pub use turn::{QueueAdmission, QueueTurn, TurnResult};
 
-pub mod counted;
 pub mod domains;
+pub mod replicated;
 pub mod tags;
-pub mod together;
+pub mod view;
 pub mod windows;
 
+use admission::AdmissionQueue;
 use arc_swap::ArcSwap;
-use counted::overrides::{OverrideEffect, OverrideIndex, Overrides};
-use counted::views::{TopViews, ViewKeys};
 use domains::gatekeeper::{GatekeeperEngine, OrderCheck, OrderGuard};
 use evenkeel_config::settings::{self, CostSource, ProxySettings};
 use evenkeel_core::classify::{self, LimitKeys, RequestAttributes};
 use evenkeel_core::key::{KeyHash, KeySeed};
 use evenkeel_core::limit::{Limit, LimitAction, LimitCondition, LimitUnit};
-use evenkeel_core::limiter::told::StoreBucketState;
+use evenkeel_core::limiter::remote::StoreBucketState;
 use evenkeel_core::limiter::{Limiter, LimiterPolicy, Reason, Verdict};
 use evenkeel_core::meter::estimate::{CostForecast, Estimates, RouteHash};
 use evenkeel_core::meter::{self, Meter};
@@ -46,14 +45,15 @@ use evenkeel_identity::hosts::HostDirectory;
 use evenkeel_runtime::clock::{Clock, FrozenClock};
 use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::counts::tiers::Tier;
-use gate::AdmissionQueue;
+use host_names::{GroupedRequest, NameLookups};
 use ipnet::IpNet;
-use named::{GroupedRequest, NameLookups};
 use parking_lot::Mutex;
+use replicated::{LimitIds, PendingDeltas, RemoteTops};
 use served::ruling::ReportedOutcome;
 use std::path::PathBuf;
 use std::sync::Arc;
-use together::{LimitIds, PendingDeltas, RemoteTops};
+use view::overrides::{OverrideEffect, OverrideIndex, Overrides};
+use view::views::{TopViews, ViewKeys};
 
 /// A client that has sent no request for this long is left out of the client counts.
 const CLIENT_GONE_AFTER: Nanos = Nanos::from_secs(60);
@@ -178,7 +178,7 @@ impl Engine {
         watch: Arc<Watch>,
     ) -> Arc<Engine> {
         let limiter = Limiter::new(policy(proxy), proxy.limits.clone(), seed);
-        let (hosts, lookups) = named::hosts(&proxy.hosts, None, watch.registry());
+        let (hosts, lookups) = host_names::hosts(&proxy.hosts, None, watch.registry());
         let rules = Arc::new(rules(proxy, limiter, seed, hosts));
         let tops = || proxy.limits.iter().map(|_| TopClients::new(proxy.names_max)).collect();
         let books = || LaneState {
@@ -224,7 +224,7 @@ impl Engine {
         let kept = |new: &Limit| kept(new).filter(|_| !resized);
         let places: Vec<_> = limiter.limits().iter().map(kept).collect();
         let (hosts, lookups) =
-            named::hosts(&proxy.hosts, old.hosts.as_ref(), self.watch.registry());
+            host_names::hosts(&proxy.hosts, old.hosts.as_ref(), self.watch.registry());
         if lookups.is_some() {
             *self.lookups.lock() = lookups;
         }
@@ -470,33 +470,11 @@ impl EngineLane {
             [] => rules.limiter.ask(&keys, foreseen.cost, now),
             words => rules.limiter.ask_with_remote(&keys, words, foreseen.cost, now),
         };
-        match verdict {
-            Verdict::Deny { reason, retry_after } => {
-                // The log shows how long the client has to wait, which may be less than it takes to
-                // pay the whole debt.
-                let told = Reason { wait: retry_after, ..reason };
-                self.report(
-                    ReportedOutcome::new("reject", rules.shadow),
-                    &rules,
-                    client,
-                    told,
-                    None,
-                );
-                if !rules.shadow {
-                    return AskOutcome::Refused(refusal(&rules, reason, retry_after));
-                }
-                ticket.exclude_from_charges();
-            }
-            Verdict::Delay(reason) => {
-                self.report(
-                    ReportedOutcome::new("delay", rules.shadow),
-                    &rules,
-                    client,
-                    reason,
-                    None,
-                );
-            }
-            Verdict::Allow => {}
+        if let Some(refusal) = self.report_verdict(&rules, verdict, client) {
+            return AskOutcome::Refused(refusal);
+        }
+        if matches!(verdict, Verdict::Deny { .. }) {
+            ticket.exclude_from_charges();
         }
         let in_shadow = self.report_shadows(&rules, &ticket, latest, client, now);
         if rules.hits && !matches!(verdict, Verdict::Deny { .. }) {
@@ -538,6 +516,33 @@ impl EngineLane {
             came,
             tier: Tier::of(in_debt),
         })
+    }
+
+    /// Counts and logs a verdict that is not `Allow`. Returns the refusal of a request that is to be
+    /// refused; in shadow none is.
+    fn report_verdict(
+        &self,
+        rules: &EngineRules,
+        verdict: Verdict,
+        client: std::net::IpAddr,
+    ) -> Option<RequestRefusal> {
+        let report = |outcome, reason| {
+            let outcome = ReportedOutcome::new(outcome, rules.shadow);
+            self.report(outcome, rules, client, reason, None);
+        };
+        match verdict {
+            Verdict::Deny { reason, retry_after } => {
+                // The log shows how long the client has to wait, which may be less than it takes to
+                // pay the whole debt.
+                report("reject", Reason { wait: retry_after, ..reason });
+                (!rules.shadow).then(|| refusal(rules, reason, retry_after))
+            }
+            Verdict::Delay(reason) => {
+                report("delay", reason);
+                None
+            }
+            Verdict::Allow => None,
+        }
     }
 
     /// Asks the first gatekeeper whose condition matches the request, if there is one.

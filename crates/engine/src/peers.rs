@@ -2,9 +2,9 @@
 //! of other instances.
 //!
 //! Hits are noted when a request is admitted, CPU time when it has ended. Shares are of the CPUs of
-//! all live instances, as far as their numbers are known. The interface: `together`.
+//! all live instances, as far as their numbers are known. The interface: `replicated`.
 
-use super::together::{NamedClient, PendingDeltas, Replicated, heaviest};
+use super::replicated::{NamedClient, PendingDeltas, Replicated, heaviest};
 use super::{Engine, EngineRules, LaneState};
 use evenkeel_config::settings::ProxySettings;
 use evenkeel_core::bucket::Algorithm;
@@ -111,7 +111,7 @@ pub(super) fn scaled(proxy: &ProxySettings, factor: f64) -> ProxySettings {
 mod tests {
     use super::*;
     use crate::AskOutcome;
-    use crate::counted::EngineView;
+    use crate::view::EngineView;
     use evenkeel_core::classify::RequestAttributes;
     use evenkeel_core::key::KeySeed;
     use evenkeel_runtime::clock::Clock;

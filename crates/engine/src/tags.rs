@@ -7,8 +7,8 @@
 //! depends on a protocol. There are no open accounts: a hit is known in full when it arrives. For
 //! accounts of requests see `engine`.
 
-pub mod asked;
 mod peers;
+pub mod questions;
 
 use arc_swap::ArcSwap;
 use evenkeel_config::settings::LineSettings;
@@ -34,9 +34,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::HeavyClient;
-use super::counted::{BackendLoad, EngineView};
-use super::together::{LimitIds, PendingDeltas, RemoteTops};
-use asked::DecidedBy;
+use super::replicated::{LimitIds, PendingDeltas, RemoteTops};
+use super::view::{BackendLoad, EngineView};
+use questions::DecidedBy;
 
 /// The number of tags that each limit remembers by name, per lane.
 const TOP_KEYS: usize = 1_000;

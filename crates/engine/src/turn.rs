@@ -1,9 +1,9 @@
 //! The passage of a request through the queue: it asks for a slot, waits, and gives the slot back.
 //!
 //! A request holds a slot only while the backend can work for it. While the backend waits for a
-//! slow client, other requests use the slot. The queue itself: `gate`.
+//! slow client, other requests use the slot. The queue itself: `admission`.
 
-use super::gate::AdmissionEntry;
+use super::admission::AdmissionEntry;
 use super::served::ruling::ReportedOutcome;
 use super::{Charge, EngineLane, EngineRules, RequestRefusal};
 use evenkeel_core::classify::{self, LimitKey, LimitKeys};

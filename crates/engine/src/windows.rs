@@ -5,11 +5,11 @@
 //! Hits that are given back are not reported, and a window that has ended accepts no hits. Which
 //! counters a request has is decided in the service's door.
 
-mod seen;
+mod top_descriptors;
 
 use super::HeavyClient;
-use super::counted::{BackendLoad, EngineView};
-use super::together::{NamedClient, PendingDeltas, Replicated};
+use super::replicated::{NamedClient, PendingDeltas, Replicated};
+use super::view::{BackendLoad, EngineView};
 use evenkeel_core::key::{KeyHash, KeyHasher, KeySeed};
 use evenkeel_core::limit::LimitAction;
 use evenkeel_core::limiter::{self, Limiter};
@@ -18,9 +18,9 @@ use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
 use evenkeel_core::windows::{CounterWindow, Hit, WindowAlgorithm, WindowCounters, WindowPolicy};
 use evenkeel_runtime::clock::Clock;
 use parking_lot::Mutex;
-use seen::TopDescriptors;
-pub use seen::TopDescriptorsGuard;
 use std::sync::{Arc, OnceLock};
+use top_descriptors::TopDescriptors;
+pub use top_descriptors::TopDescriptorsGuard;
 
 /// The number of maps, chosen by key, in which charges are noted. With several, threads rarely
 /// contend for one lock.
@@ -119,7 +119,7 @@ impl EngineView for Counters {
     }
 
     fn lists(&self) -> Vec<(&'static str, Vec<HeavyClient>)> {
-        vec![(seen::LIST_NAME, self.seen.rows(self.clock.now()))]
+        vec![(top_descriptors::LIST_NAME, self.seen.rows(self.clock.now()))]
     }
 }
 

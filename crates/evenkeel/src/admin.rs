@@ -2,24 +2,23 @@
 //! shows all of it live.
 //!
 //! It has its own thread and runtime, so it answers while the proxy is busy and costs the proxy
-//! nothing. Which requests are allowed: `guard`. The answers: `answer`. The page: `page`, and its
-//! live data: `live`. What an operator may change: `act`. Everything is bounded: connections,
-//! watchers, heads, bodies, time.
+//! nothing. Which requests are allowed: `guard`. The answers: `handlers`. The page: `page`, and its
+//! live data: `live`. What an operator may change: `override_orders`. Everything is bounded:
+//! connections, watchers, heads, bodies, time.
 
-mod act;
-mod answer;
 mod guard;
+mod handlers;
 mod live;
 mod observe;
+mod override_orders;
 mod page;
 mod room;
 
 pub use observe::observed;
 
-use answer::{AdminShared, WatcherSlot};
 use evenkeel_config::secret::SecretError;
 use evenkeel_config::settings;
-use evenkeel_engine::counted::EngineView;
+use evenkeel_engine::view::EngineView;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_runtime::thread::OwnedThread;
 use evenkeel_serve::handover::ListenSockets;
@@ -27,6 +26,7 @@ use evenkeel_serve::watchdog;
 use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::counts::AdminCounts;
 use guard::AdminGuard;
+use handlers::{AdminShared, WatcherSlot};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};

@@ -2,12 +2,12 @@
 //!
 //! The thread has its own runtime, so a slow network delays nothing else. Once a second it reads
 //! all metrics and puts them into queues; other tasks send them (`graphite`, `statsd`,
-//! `otlp::figures`). Dropping the thread's handle ends it without waiting for pending lines.
+//! `otlp::metrics_export`). Dropping the thread's handle ends it without waiting for pending lines.
 
 use super::graphite::{self, GRAPHITE_TIMEOUTS, GraphiteBatch, QUEUE_SECONDS_MAX};
 use super::sample::{samples, timings};
 use super::statsd::{self, StatsdSender};
-use crate::otlp::figures;
+use crate::otlp::metrics_export;
 use evenkeel_config::settings::MetricsSettings;
 use evenkeel_core::units::{Nanos, Time};
 use evenkeel_runtime::clock::Clock;
@@ -117,7 +117,8 @@ impl MetricsPusher {
             let every = to.every;
             let counts = PushCounts::new(registry, "otlp");
             tokio::spawn(
-                figures::OtlpMetricsSender::new(to, self.watch.started(), counts).send(queue),
+                metrics_export::OtlpMetricsSender::new(to, self.watch.started(), counts)
+                    .send(queue),
             );
             CollectorQueue { looks, every, next: Time::ZERO }
         });
@@ -149,7 +150,7 @@ impl MetricsPusher {
 
 /// The queue to the collector, and when the next message is due.
 struct CollectorQueue {
-    looks: mpsc::Sender<figures::OtlpReading>,
+    looks: mpsc::Sender<metrics_export::OtlpReading>,
     every: Duration,
     next: Time,
 }
@@ -162,7 +163,7 @@ impl CollectorQueue {
         self.next = now.plus(Nanos(u64::try_from(self.every.as_nanos()).unwrap_or(u64::MAX)));
         let (series, folded) = registry.all();
         // If the previous message still waits, this one is dropped; the next one covers its values.
-        let _ = self.looks.try_send(figures::OtlpReading {
+        let _ = self.looks.try_send(metrics_export::OtlpReading {
             now,
             series,
             folded,

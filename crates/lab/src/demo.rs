@@ -80,7 +80,7 @@ pub enum DemoError {
 /// error.
 ///
 /// # Errors
-/// See [`Error`].
+/// See [`DemoError`].
 pub fn run(options: &DemoOptions) -> Result<(), DemoError> {
     let mut out = io::stdout().lock();
     let shown = if options.json { print(&mut out, options) } else { show(&mut out, options) };

@@ -25,13 +25,13 @@ use evenkeel_config::source::ConfigSource;
 use evenkeel_config::{ProxyFlags, cpus};
 use evenkeel_core::limit::KeyPart;
 use evenkeel_core::units::Nanos;
-use evenkeel_engine::counted::EngineView;
+use evenkeel_engine::view::EngineView;
 use evenkeel_identity::address::ProxyTrust;
 use evenkeel_runtime::clock::Clock;
 use files::LogSource;
 use merge::LogMerge;
 use play::ReplaySimulation;
-use play::was::BaselineSimulation;
+use play::baseline::BaselineSimulation;
 use progress::Progress;
 use report::{ReplayReport, ReplaySite, ReportContext};
 use std::io::{self, IsTerminal, Write};
@@ -257,7 +257,7 @@ fn doubts(
             "{} requests came when {} were running already and are not counted as work: the log \
              needs more CPU time than {} CPUs have; see `--cpus` and `--page-cost`",
             past.overrun,
-            play::was::RUNNING_MAX,
+            play::baseline::RUNNING_MAX,
             proxy.cpus
         ),
     );

@@ -5,9 +5,9 @@
 //! times a second, and applies the charges of other instances as they arrive. No request waits for
 //! it: where there is no room, frames or charges are dropped and counted, and without peers each
 //! instance enforces its limits alone. What is reported and what is believed:
-//! `evenkeel_core::replica`. Metrics and status: `board`.
+//! `evenkeel_core::replica`. Metrics and status: `status`.
 
-use super::board::PeerReporter;
+use super::status::PeerReporter;
 use super::{LinkId, RunningTransport, TransportEvent, TransportOrder, link};
 use anyhow::Context;
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use evenkeel_config::settings::peers::{PeerTransport, PeersSettings};
 use evenkeel_core::key::{KeyHash, KeySeed};
 use evenkeel_core::replica::{self, REPLICA_BOUNDS, Replica, ReplicaUpdate};
 use evenkeel_core::units::{Cost, Nanos, Time};
-use evenkeel_engine::together::{NamedClient, Replicated};
+use evenkeel_engine::replicated::{NamedClient, Replicated};
 use evenkeel_runtime::clock::Clock;
 use evenkeel_runtime::thread::OwnedThread;
 use evenkeel_telemetry::Watch;
@@ -185,7 +185,9 @@ impl PeerDriver {
             let due = self.clock.instant(self.send_at.map_or(due, |at| at.min(due)));
             let happens = tokio::select! {
                 _ = &mut stopped => DriverEvent::End,
-                event = self.transport.events.recv() => event.map_or(DriverEvent::Lost, DriverEvent::Said),
+                event = self.transport.events.recv() => {
+                    event.map_or(DriverEvent::Lost, DriverEvent::Said)
+                }
                 () = tokio::time::sleep_until(due) => DriverEvent::Time,
             };
             let now = self.clock.now();

@@ -6,7 +6,6 @@
 //! request waits for anything here: a peer that is slow, unreachable or hostile costs the clients
 //! nothing.
 
-mod board;
 pub mod discover;
 pub mod driver;
 pub mod group;
@@ -15,6 +14,7 @@ pub mod mesh;
 pub mod multicast;
 pub mod nats;
 pub mod seal;
+mod status;
 pub mod traffic;
 
 use bytes::Bytes;

@@ -15,8 +15,8 @@ use evenkeel_config::settings::peers::{PeerTransport, PeersSettings, PeersTls};
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::registry::Registry;
 use evenkeel_tls::PeerTlsConfigs;
-use evenkeel_tls::live::LiveValue;
 use evenkeel_tls::pem::TlsFileError;
+use evenkeel_tls::reload::LiveValue;
 use std::sync::Arc;
 
 /// Why the transport cannot start.

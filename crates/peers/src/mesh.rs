@@ -25,7 +25,7 @@ use connection::{
 use evenkeel_config::settings::peers::PeerTarget;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_tls::PeerTlsConfigs;
-use evenkeel_tls::live::LiveValue;
+use evenkeel_tls::reload::LiveValue;
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};

@@ -2,18 +2,18 @@
 //! the client accepts.
 //!
 //! They are never cached, and making one touches neither disk nor log. Their texts are in
-//! `client::form`. Answers forwarded from the backend are in `exchange.rs`.
+//! `identity::form`. Answers forwarded from the backend are in `exchange.rs`.
 
 use super::download::AnswerBody;
 use bytes::Bytes;
 use evenkeel_engine::RequestRefusal;
-use evenkeel_identity::form::{self, AnswerFormat};
+use evenkeel_identity::answer::{self, AnswerFormat};
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{Response, StatusCode};
 
 /// Makes the answer to a request that a limit refused.
 pub(super) fn refused(headers: &HeaderMap, refusal: &RequestRefusal) -> Response<AnswerBody> {
-    let (form, status) = (AnswerFormat::of(headers), form::refused(refusal.by_rate));
+    let (form, status) = (AnswerFormat::of(headers), answer::refused(refusal.by_rate));
     let seconds = refusal.retry_after_secs;
     let mut response = small(status, form, form.refusal(status, &refusal.limit, seconds));
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));

@@ -6,18 +6,18 @@
 //! twice as long each time up to [`OUT_MAX_MS`]. After that the next request tries it. If all
 //! backends are left out, the one that returns first is used, so a wrong guess of the proxy never
 //! costs a client its request. There are no active health checks. Connections: `pool.rs`,
-//! `sessions.rs`, `reach.rs`. Whether a request is sent again: `exchange.rs`.
+//! `sessions.rs`, `connector.rs`. Whether a request is sent again: `exchange.rs`.
 
+mod connector;
 mod pool;
-mod reach;
 mod sessions;
 
 use super::wire::{StreamCall, UpstreamWire};
 use super::worker::ProxyWorker;
+pub(super) use connector::connection;
 use evenkeel_config::settings::{self, BACKENDS_MAX, BackendScheme};
 use http::HeaderValue;
 use pool::Http1Pool;
-pub(super) use reach::connection;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use sessions::Http2Pool;

@@ -1,10 +1,11 @@
 //! A request's body on its way to the backend.
 //!
 //! A frame is read when the backend takes it, not before. Only the beginning of a body is buffered,
-//! before a backend is chosen that could wait for it (`kept.rs`). How the time is charged in which
-//! a backend waits for the rest: `engine/charge/delivery.rs`. The answer's body: `download.rs`.
+//! before a backend is chosen that could wait for it (`prefix.rs`). How the time is charged in
+//! which a backend waits for the rest: `engine/charge/delivery.rs`. The answer's body:
+//! `download.rs`.
 
-mod kept;
+mod prefix;
 
 use super::account::RequestAccount;
 use super::headers;
@@ -15,7 +16,7 @@ use evenkeel_engine::{QueueAdmission, QueueTurn};
 use http::HeaderMap;
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
-use kept::BodyPrefix;
+use prefix::BodyPrefix;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -111,7 +112,7 @@ impl RequestBody {
         by_turns: bool,
     ) -> Result<(), BodyError> {
         let RequestBody::Stream(stream) = self else { return Ok(()) };
-        stream.is_call = by_turns && kept::is_call(headers);
+        stream.is_call = by_turns && prefix::is_call(headers);
         let fits = !stream.is_call && stream.body.size_hint().lower() <= bound as u64;
         let room = if fits { bound } else { 0 };
         poll_fn(|cx| stream.poll_gather(room, cx)).await

@@ -3,23 +3,23 @@
 //! HTTP/2 is used if TLS has negotiated it (ALPN), and without TLS if the client begins with it
 //! ("prior knowledge"). Streams: `streams.rs`. What is done with a request: `exchange.rs`.
 
-mod begun;
-pub(super) mod gathered;
-mod preface;
+mod proxy_header;
+mod sniffed;
 pub(super) mod stream;
 mod streams;
 mod tunnel;
+pub(super) mod write_batch;
 
 use super::exchange;
 use super::link::ClientLink;
 use super::worker::{AddressShare, ProxyWorker};
 use arc_swap::ArcSwap;
-use begun::SniffedStream;
 use evenkeel_telemetry::counts::ConnectionRefusal;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use preface::{ProxiedParty, ProxyHeaderParse};
+use proxy_header::{ProxiedParty, ProxyHeaderParse};
 use rustls::ServerConfig;
+use sniffed::SniffedStream;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -108,7 +108,7 @@ impl ProxyWorker {
     /// false if it sends none.
     async fn introduced(&self, begun: &mut SniffedStream, link: &ClientLink) -> bool {
         loop {
-            match preface::read(begun.bytes()) {
+            match proxy_header::read(begun.bytes()) {
                 ProxyHeaderParse::More if begun.more(link).await => {}
                 ProxyHeaderParse::Whole(length, said) => {
                     begun.skip(length);

@@ -31,7 +31,7 @@ use evenkeel_serve::watchdog;
 use evenkeel_store::redis::RedisStore;
 use evenkeel_store::requests::StoreRequests;
 use evenkeel_telemetry::Watch;
-use evenkeel_tls::live::LiveValue;
+use evenkeel_tls::reload::LiveValue;
 use front::LiveServerConfig;
 use parking_lot::Mutex;
 use rustls::ServerConfig;

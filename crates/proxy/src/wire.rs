@@ -7,10 +7,10 @@
 mod call;
 mod chunks;
 mod connection;
-pub(super) mod ends;
+pub(super) mod halves;
 mod head;
-mod lent;
-mod sending;
+mod replayable;
+mod request_send;
 mod session;
 
 use super::backends::UpstreamBackend;
@@ -99,8 +99,8 @@ pub(super) struct UpstreamRequest<'a> {
 
 /// A connection on which a protocol other than HTTP is spoken.
 pub(super) struct UpstreamTunnel {
-    pub(super) reader: ends::UpstreamReader,
-    pub(super) writer: ends::UpstreamWriter,
+    pub(super) reader: halves::UpstreamReader,
+    pub(super) writer: halves::UpstreamWriter,
     /// Bytes that have been read from the backend already.
     pub(super) unread: Bytes,
     /// Counts the connection in the metrics of backend connections.

@@ -4,28 +4,28 @@
 //! How threads start and stop: `proxy.rs`. How a connection is served: `front.rs`. What is done
 //! with a request: `exchange.rs`. Which backend is asked: `backends.rs`.
 
-mod aside;
 mod heads;
+mod parked;
 
 use super::backends::{UpstreamPool, UpstreamTls};
 use super::exchange::UpstreamFailure;
 use super::front::LiveServerConfig;
-use super::front::gathered::SpareBuffer;
+use super::front::write_batch::SpareBuffer;
 use super::link::ClientLink;
 use super::link::list::LinkList;
-use aside::is_slow;
 use evenkeel_config::settings::{ProxyBounds, ProxySettings, ProxyTimeouts};
 use evenkeel_core::units::Time;
 use evenkeel_engine::EngineLane;
 use evenkeel_identity::address::ProxyTrust;
 use evenkeel_runtime::clock::Clock;
-use evenkeel_serve::waiting;
+use evenkeel_serve::backlog;
 use evenkeel_store::requests::StoreRequests;
 use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::counts::ConnectionRefusal;
 use evenkeel_telemetry::failure;
 use evenkeel_telemetry::registry::GaugeGuard;
 pub(super) use heads::HeadRoom;
+use parked::is_slow;
 use parking_lot::Mutex;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -132,7 +132,7 @@ pub(super) struct ProxyWorker {
     /// The links of open streams.
     pub(super) streams: LinkList,
     lingering: Cell<usize>,
-    /// The number of streams that wait for their client: see `aside`.
+    /// The number of streams that wait for their client: see `parked`.
     aside: Cell<usize>,
     /// The number of buffered bytes of requests' bodies.
     pub(super) kept: Cell<usize>,
@@ -279,7 +279,7 @@ impl ProxyWorker {
         listener: TcpListener,
         shown: Option<&LiveServerConfig>,
     ) {
-        for (stream, peer) in waiting::at(listener) {
+        for (stream, peer) in backlog::at(listener) {
             self.shared.connections.fetch_add(1, Ordering::Relaxed);
             self.welcome(stream, peer, shown);
         }

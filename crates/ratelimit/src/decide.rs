@@ -3,12 +3,12 @@
 //! The rules say which limits apply (`rules`), and the core counts all of them in one step
 //! (`evenkeel_core::windows`). This module combines both into the answer: shadow mode, quotas,
 //! replacements, headers, metadata, and the metrics that the reference server keeps. It reads and
-//! writes no bytes (see `grpc` and `json`), and only `asked` waits for anything.
+//! writes no bytes (see `grpc` and `json`), and only `stored` waits for anything.
 
 mod answer;
-mod asked;
-mod meet;
-pub mod used;
+mod matching;
+mod stored;
+pub mod usage;
 
 use super::rules::RatelimitRules;
 use super::tally::RuleTallies;
@@ -25,7 +25,7 @@ use evenkeel_runtime::clock::Clock;
 use evenkeel_store::redis::{KeyNaming, RedisStore, StoreUnansweredError};
 use evenkeel_telemetry::metrics::REQUESTS;
 use evenkeel_telemetry::registry::{Counter, Histogram, Registry};
-use meet::DescriptorMatch;
+use matching::DescriptorMatch;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -237,11 +237,14 @@ impl RatelimitDecider {
         let rules = checked.inspect_err(|refusal| {
             self.events.errors.fetch_add(1, Relaxed);
             tracing::debug!(
-                target: "evenkeel::ratelimit", request = %RequestLogForm(request), %refusal, "not answered"
+                target: "evenkeel::ratelimit",
+                request = %RequestLogForm(request),
+                %refusal,
+                "not answered"
             );
         })?;
         let mut met = self.meet(rules, request, now);
-        meet::replace(&mut met);
+        matching::replace(&mut met);
         Ok(met)
     }
 

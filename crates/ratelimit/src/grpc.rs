@@ -6,12 +6,12 @@
 
 mod body;
 pub mod health;
+mod quota_stream;
 mod stream;
-mod talk;
 pub mod worker;
 
 use super::decide::{DecisionBuffers, DecisionError, ProtoPackage, RatelimitDecider};
-use super::figures::traces::TracedCall as Traced;
+use super::metrics::traces::TracedCall as Traced;
 use super::quota::QuotaService;
 use super::wire::reports::{FrameError, decode_frame};
 use super::wire::view::RequestView;
@@ -25,10 +25,10 @@ use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use quota_stream::QuotaStream;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use talk::QuotaStream;
 use tokio::sync::watch;
 use tonic::codegen::{BoxFuture, Service};
 

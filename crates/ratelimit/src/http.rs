@@ -6,10 +6,10 @@
 
 use super::RatelimitTls;
 use super::decide::{DecisionBuffers, ProtoPackage, RatelimitDecider};
-use super::figures;
-use super::figures::renamed::MetricRenamer;
-use super::figures::traces::TracedCall as Traced;
 use super::json;
+use super::metrics;
+use super::metrics::rename::MetricRenamer;
+use super::metrics::traces::TracedCall as Traced;
 use super::wire::Code;
 use super::wire::view::RequestView;
 use arc_swap::ArcSwap;
@@ -183,12 +183,12 @@ impl HttpPort {
                 let rules = self.decider.rules.load();
                 text(StatusCode::OK, rules.as_ref().map(|rules| rules.dump()).unwrap_or_default())
             }
-            (PortPurpose::Debug, "/stats") => text(StatusCode::OK, figures::lines(&self.decider)),
+            (PortPurpose::Debug, "/stats") => text(StatusCode::OK, metrics::lines(&self.decider)),
             (PortPurpose::Prometheus(path, renamed), asked) if path == asked => {
                 let figures = match renamed {
-                    None => figures::prometheus(&self.decider),
+                    None => metrics::prometheus(&self.decider),
                     Some(renamed) => {
-                        figures::prometheus_renamed(&self.decider, &mut renamed.lock())
+                        metrics::prometheus_renamed(&self.decider, &mut renamed.lock())
                     }
                 };
                 let mut answer = text(StatusCode::OK, figures);

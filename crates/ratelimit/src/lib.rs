@@ -4,22 +4,22 @@
 //! lyft's and Fencer's clients. Rules come from files or from an xDS server.
 //!
 //! One thread per core serves gRPC (`grpc`). One more thread serves the other ports (`http`),
-//! watches the rule files (`loader`) and sends metrics (`figures`). A request passes through
+//! watches the rule files (`loader`) and sends metrics (`metrics`). A request passes through
 //! `wire`, `decide`, `rules` and the counters of `evenkeel_core::windows`. Envoys that decide by
 //! themselves get their shares from `quota`.
 
 pub mod decide;
-pub mod figures;
 mod grpc;
 mod http;
 pub mod json;
 pub mod loader;
+pub mod metrics;
 pub mod quota;
 pub mod rules;
 mod serve;
-mod shown;
+mod server_tls;
 pub mod tally;
 pub mod wire;
 
 pub use serve::{RatelimitStartError, RunningRatelimit, start, start_on};
-use shown::RatelimitTls;
+use server_tls::RatelimitTls;

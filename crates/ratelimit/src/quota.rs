@@ -4,21 +4,21 @@
 //! Each Envoy reports from time to time how many requests it let pass, and gets an assignment of
 //! how many may pass next. The name of a bucket is matched against the same rules as descriptors,
 //! and its usage is charged to the same counters. This module holds the lock and the metrics; the
-//! protocol is in `grpc::talk`, the state in `book`.
+//! protocol is in `grpc::talk`, the state in `state`.
 
-pub mod book;
 pub mod bucket;
 pub mod share;
+pub mod state;
 
 use super::decide::RatelimitDecider;
 use super::wire::quota::RateLimitQuotaResponse;
 use super::wire::reports::UsageReports;
-use book::{DomainError, QuotaMoment, QuotaState};
 use evenkeel_config::settings::RlqsSettings;
 use evenkeel_core::key::KeySeed;
 use evenkeel_telemetry::metrics::{RLQS_BUCKETS, RLQS_LEFT_OUT, RLQS_REPORTS, RLQS_STREAMS};
 use evenkeel_telemetry::registry::{Counter, Gauge, Registry};
 use parking_lot::Mutex;
+use state::{DomainError, QuotaMoment, QuotaState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Waker;

@@ -6,13 +6,13 @@
 
 use super::RatelimitTls;
 use super::decide::{RatelimitDecider, ServiceCounters};
-use super::figures::renamed::MetricRenamer;
-use super::figures::statsd;
 use super::grpc::GrpcServices;
 use super::grpc::health::ServingState;
 use super::grpc::worker::{GrpcPhase, GrpcShared, GrpcWorker};
 use super::http::{HttpPort, PortPurpose, RatelimitHealth};
 use super::loader::{RuleLoader, xds};
+use super::metrics::rename::MetricRenamer;
+use super::metrics::statsd;
 use super::quota::QuotaService;
 use evenkeel_config::fault::ConfigFaults;
 use evenkeel_config::settings::{PrometheusSettings, RatelimitSettings};
@@ -25,15 +25,15 @@ use evenkeel_serve::handover::{HandoverSignal, ListenSockets};
 use evenkeel_serve::watchdog;
 use evenkeel_store::redis::RedisStore;
 use evenkeel_telemetry::Watch;
-use evenkeel_telemetry::counts::beats::Heartbeats;
+use evenkeel_telemetry::counts::heartbeats::Heartbeats;
 use evenkeel_telemetry::metrics::{
     ACCEPTED, BAD_REQUESTS, CONNECTIONS, KEYS_DROPPED, KEYS_MAX, KEYS_USED, SHED, TABLE_BYTES,
 };
 use evenkeel_telemetry::otlp::trace::Tracer;
 use evenkeel_telemetry::registry::{Counter, Gauge, Histogram, Registry};
 use evenkeel_tls::client;
-use evenkeel_tls::live::LiveValue;
 use evenkeel_tls::pem::TlsFileError;
+use evenkeel_tls::reload::LiveValue;
 use parking_lot::Mutex;
 use rustix::fs::{FileType, stat, unlink};
 use std::convert::Infallible;
@@ -52,7 +52,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 /// The number of tasks that a thread polls before it asks the system for I/O events. For the
-/// reason, see the constant of this name in `doors::proxy`.
+/// reason, see the constant of this name in `proxy`.
 const POLLS_PER_LOOK: u32 = 256;
 
 /// The reason why the service could not start.

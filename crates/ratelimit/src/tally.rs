@@ -3,7 +3,7 @@
 //! A rule keeps its metrics over reloads because they are found by its path. Some paths depend on
 //! what a request says (`detailed_metric`, `value_to_metric`, limits that the request carries). The
 //! number of these paths is bounded, and requests beyond the bound are counted together, so that no
-//! client can fill the memory with names. How metrics are sent: `figures`.
+//! client can fill the memory with names. How metrics are sent: `metrics`.
 
 use parking_lot::RwLock;
 use std::collections::HashMap;

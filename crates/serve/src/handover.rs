@@ -8,7 +8,7 @@
 pub mod shared;
 pub mod successor;
 
-use evenkeel_config::settings::openings::{SocketOpening, SocketSpec};
+use evenkeel_config::settings::sockets::{SocketOpening, SocketSpec};
 use listenfd::ListenFd;
 use parking_lot::Mutex;
 use std::io;

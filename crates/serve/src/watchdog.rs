@@ -8,7 +8,7 @@
 use evenkeel_core::units::Nanos;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::Watch;
-use evenkeel_telemetry::counts::beats::Heartbeats;
+use evenkeel_telemetry::counts::heartbeats::Heartbeats;
 use evenkeel_telemetry::sampler::WarningThrottle;
 use sd_notify::NotifyState;
 use std::time::Duration;

@@ -10,13 +10,13 @@
 //! include them.
 
 mod account;
+mod background;
 mod lane;
 mod link;
 mod name;
-mod owed;
+mod pending_hits;
 mod route;
 mod script;
-mod tend;
 
 pub use account::StoreAccount;
 use evenkeel_config::settings::store::{StoreMode, StoreSettings as Settings};
@@ -28,7 +28,7 @@ pub use lane::accounts::ChargeOutbox;
 use lane::shared::SharedPending;
 pub use lane::{StoreLane, StoreUnansweredError};
 pub use name::KeyNaming;
-use owed::PendingHits;
+use pending_hits::PendingHits;
 pub use script::CounterAsk;
 use std::rc::Rc;
 use std::sync::Arc;

@@ -12,7 +12,7 @@ use aws_lc_rs::digest;
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::classify::RequestAttributes;
 use evenkeel_core::limiter::Limiter;
-use evenkeel_core::limiter::told::StoreBucketState;
+use evenkeel_core::limiter::remote::StoreBucketState;
 use evenkeel_core::units::{Cost, Nanos, Time};
 use evenkeel_engine::{AskOutcome, PendingRequest};
 use std::fmt::Write;

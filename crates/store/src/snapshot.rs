@@ -21,7 +21,7 @@ use evenkeel_core::key::KeySeed;
 use evenkeel_core::limit::{KeyPart, Limit, LimitUnit};
 use evenkeel_core::units::Time;
 use evenkeel_core::windows::WindowCounters;
-use evenkeel_engine::counted::EngineView;
+use evenkeel_engine::view::EngineView;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_runtime::thread::OwnedThread;
 use evenkeel_telemetry::Watch;

@@ -4,9 +4,9 @@
 //! value zero, and the path of a request searches no registry. The meaning of each metric is in
 //! `metrics`.
 
-pub mod beats;
 pub mod check;
 pub mod gatekeeper;
+pub mod heartbeats;
 pub mod hosts;
 pub mod master;
 pub mod peers;

@@ -8,7 +8,6 @@
 pub mod counts;
 pub mod decision;
 pub mod failure;
-pub mod front;
 pub mod log;
 pub mod metrics;
 pub mod otlp;
@@ -17,9 +16,10 @@ pub mod prometheus;
 pub mod registry;
 pub mod sampler;
 pub mod snapshot;
+pub mod untrusted_proxy;
 
-use counts::beats::Heartbeats;
 use counts::gatekeeper::GatekeeperCounts;
+use counts::heartbeats::Heartbeats;
 use counts::master::MasterCounts;
 use counts::peers::PeersStatusBoard;
 use counts::store::StoreStatusSource;
@@ -29,7 +29,6 @@ use decision::Decision;
 use decision::notice::BlockNotice;
 use evenkeel_core::units::{Cost, Nanos, Time};
 use failure::BackendFailure;
-use front::UntrustedProxyDetector;
 use metrics::{
     BLOCKS, BUILD, CHARGED, COST, DECISIONS, HEADER_FAULTS, LINES_LEFT_OUT, RELOADS, STARTED,
 };
@@ -40,6 +39,7 @@ use sampler::{LineSampler, WarningThrottle};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
+use untrusted_proxy::UntrustedProxyDetector;
 
 /// Handles of everything that is counted on the path of a request, and the decision log.
 #[derive(Debug)]

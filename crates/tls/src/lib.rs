@@ -2,14 +2,14 @@
 //! runtime.
 //!
 //! All of them come from PEM files (`pem`). The TLS configurations are built here and kept up to
-//! date by `live`, so a renewed certificate needs no restart. The users select how peers are
+//! date by `reload`, so a renewed certificate needs no restart. The users select how peers are
 //! verified (`verify`), and whether there is one certificate for all names or several to choose
 //! from (`names`). No connection is opened here.
 
 pub mod client;
-pub mod live;
 mod names;
 pub mod pem;
+pub mod reload;
 pub mod store;
 mod verify;
 
@@ -105,7 +105,7 @@ pub fn server(
     files: &[WatchedFile],
     name: Option<&str>,
     protocols: &[&[u8]],
-) -> Result<live::BuiltFromFiles<Arc<ServerConfig>>, TlsFileError> {
+) -> Result<reload::BuiltFromFiles<Arc<ServerConfig>>, TlsFileError> {
     let identity = pem::identity(of(files, 0)?, of(files, 1)?)?;
     let clients = match files.get(2) {
         None => Arc::new(NoClientAuth) as Arc<dyn ClientCertVerifier>,
@@ -118,7 +118,7 @@ pub fn server(
         .with_client_cert_verifier(clients)
         .with_cert_resolver(Arc::new(key));
     config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
-    Ok(live::BuiltFromFiles { value: Arc::new(config), validity: identity.validity })
+    Ok(reload::BuiltFromFiles { value: Arc::new(config), validity: identity.validity })
 }
 
 /// Paths of the proxy's files, in the order that [`front`] expects.
@@ -139,7 +139,7 @@ pub fn front(
     files: &[WatchedFile],
     tls: &FrontTls,
     http2: bool,
-) -> Result<live::BuiltFromFiles<Arc<ServerConfig>>, TlsFileError> {
+) -> Result<reload::BuiltFromFiles<Arc<ServerConfig>>, TlsFileError> {
     let pairs = files.chunks_exact(2).take(tls.certificates.len());
     let identities = pairs.map(|pair| pem::identity(of(pair, 0)?, of(pair, 1)?));
     let identities = identities.collect::<Result<Vec<_>, TlsFileError>>()?;
@@ -159,7 +159,7 @@ pub fn front(
     config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new().map_err(TlsFileError::Library)?;
     let protocols: &[&[u8]] = if http2 { &[b"h2", b"http/1.1"] } else { &[b"http/1.1"] };
     config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
-    Ok(live::BuiltFromFiles { value: Arc::new(config), validity })
+    Ok(reload::BuiltFromFiles { value: Arc::new(config), validity })
 }
 
 /// Builds the configuration of peers with certificates of one authority. `files` are the
@@ -167,14 +167,16 @@ pub fn front(
 ///
 /// # Errors
 /// [`TlsFileError`], with the file that caused it.
-pub fn peers(files: &[WatchedFile]) -> Result<live::BuiltFromFiles<PeerTlsConfigs>, TlsFileError> {
+pub fn peers(
+    files: &[WatchedFile],
+) -> Result<reload::BuiltFromFiles<PeerTlsConfigs>, TlsFileError> {
     let ca = of(files, 2)?;
     let identity = pem::identity(of(files, 0)?, of(files, 1)?)?;
     let server = verify::AnyNameVerifier::new(pem::authorities(ca)?, provider());
     pem::usable_by_peers(&identity, of(files, 0)?, ca)?;
     let clients = clients(ca, None)?;
     let value = ends(identity.key, clients, Arc::new(server))?;
-    Ok(live::BuiltFromFiles { value, validity: identity.validity })
+    Ok(reload::BuiltFromFiles { value, validity: identity.validity })
 }
 
 /// Builds the configuration of peers with a shared secret. The key is derived from the secret and

@@ -110,7 +110,7 @@ pub enum TlsFileError {
     /// The name cannot be part of a certificate.
     #[error("`{0}` is no DNS name that a certificate could be for")]
     Name(String),
-    /// The certificate has expired. Only a renewal is refused for that: see `live`.
+    /// The certificate has expired. Only a renewal is refused for that: see `reload`.
     #[error("the certificate in {path} has expired: it was valid until {until}")]
     Expired {
         /// Path of the certificate.

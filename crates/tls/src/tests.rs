@@ -1,7 +1,7 @@
 //! Certificates that are valid, invalid, unusual or renewed, and connections between peers with
 //! them.
 
-use super::live::LiveValue;
+use super::reload::LiveValue;
 use super::{PeerTlsConfigs, any_peer_name, peers, peers_by_secret, provider, server};
 use evenkeel_config::source::files::{WatchedFile, WatchedFiles};
 use evenkeel_core::units::{SECOND, Time};

@@ -232,7 +232,7 @@ impl UsualDurations {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::asked::OriginalRequest;
+    use crate::check::original::OriginalRequest;
     use evenkeel_config::settings::ClientAddress;
     use evenkeel_core::key::KeySeed;
     use evenkeel_core::units::SECOND;

@@ -5,8 +5,8 @@
 //! commands are those that client libraries send when they connect, so that any of them works. A
 //! command that would need a database is refused by name. Bytes are parsed and written by `resp`.
 
+use super::connection::{InputOutcome, NextStep};
 use super::resp::{self, ReplyWriter, command, integer};
-use super::talk::{InputOutcome, NextStep};
 use evenkeel_core::units::{Nanos, SECOND};
 use evenkeel_engine::tags::{QuestionNumbers, TagAnswer, TagBatch};
 

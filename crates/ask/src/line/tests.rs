@@ -2,13 +2,13 @@
 //! facts/dthrottle.md as bytes, and the documented replies of redis-cell.
 
 use super::commands::RedisSession;
-use super::lines::TagSplitter;
-use super::talk::{InputOutcome, LineCodec, NextStep};
+use super::connection::{InputOutcome, LineCodec, NextStep};
+use super::splitter::TagSplitter;
 use evenkeel_config::settings::LineSettings;
 use evenkeel_core::key::KeySeed;
 use evenkeel_core::units::{Nanos, Time};
-use evenkeel_engine::counted::EngineView;
 use evenkeel_engine::tags::{TagEngine, TagLane};
+use evenkeel_engine::view::EngineView;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::metrics::DECISIONS;

@@ -1,18 +1,18 @@
 //! One thread of the door: its listeners and its connections. Threads share only the engine, the
 //! socket files and the counters in [`LineShared`].
 //!
-//! How threads start and stop: `line.rs`. What is done with a connection: `talk`.
+//! How threads start and stop: `line.rs`. What is done with a connection: `connection`.
 
 use super::commands::RedisSession;
-use super::elsewhere::TagStoreClient;
-use super::lines::TagSplitter;
+use super::connection::{LineBuffers, LineCodec, LineConnection, LineLink};
 use super::listen::{LineListener, LineProtocol};
-use super::talk::{LineBuffers, LineCodec, LineConnection, LineLink};
+use super::splitter::TagSplitter;
+use super::store_client::TagStoreClient;
 use evenkeel_config::settings::LineSettings;
 use evenkeel_engine::tags::TagLane;
 use evenkeel_runtime::clock::Clock;
+use evenkeel_serve::backlog;
 use evenkeel_serve::handover::HandoverSignal;
-use evenkeel_serve::waiting;
 use evenkeel_telemetry::counts::StreamCounts;
 use evenkeel_telemetry::registry::GaugeGuard;
 use evenkeel_telemetry::sampler::WarningThrottle;
@@ -183,10 +183,10 @@ impl LineWorker {
     /// them.
     fn accept_waiting(self: &Rc<LineWorker>, listener: RegisteredListener) {
         match listener {
-            RegisteredListener::Tcp(listener, tongue) => waiting::at(listener)
+            RegisteredListener::Tcp(listener, tongue) => backlog::at(listener)
                 .map(|(stream, peer)| LineStream::of(stream, peer, tongue))
                 .for_each(|stream| self.welcome(stream)),
-            RegisteredListener::Unix(listener) => waiting::at_file(listener)
+            RegisteredListener::Unix(listener) => backlog::at_file(listener)
                 .map(LineStream::Unix)
                 .for_each(|stream| self.welcome(stream)),
         }

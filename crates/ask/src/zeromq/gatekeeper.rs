@@ -7,7 +7,7 @@
 //! docs/guide/gatekeeper.md.
 
 use super::link::{ZmqConnectionError, ZmqLink};
-use super::wall::WallClock;
+use super::wall_clock::WallClock;
 use super::zmtp::{
     SocketRole, ZmtpEvent, ZmtpMessage, ZmtpSession, ZmtpVersion, message, subscription,
 };
@@ -17,7 +17,7 @@ use evenkeel_engine::domains::outbox::{ReportedStatus, RequestReport};
 use evenkeel_runtime::clock::Clock;
 use evenkeel_runtime::thread::OwnedThread;
 use evenkeel_serve::watchdog;
-use evenkeel_telemetry::counts::beats::Heartbeats;
+use evenkeel_telemetry::counts::heartbeats::Heartbeats;
 use evenkeel_telemetry::registry::GaugeGuard;
 use rustix::net::sockopt;
 use std::convert::Infallible;

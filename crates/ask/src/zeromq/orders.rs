@@ -4,7 +4,7 @@
 //! or was cut off, knows the same as the others.
 
 use super::link::{ZmqConnectionError, ZmqLink};
-use super::wall::WallClock;
+use super::wall_clock::WallClock;
 use super::zmtp::{SocketRole, ZmtpEvent, ZmtpSession};
 use super::{MasterShared, TcpStream, hub};
 use evenkeel_telemetry::counts::master::GatekeeperDirection;

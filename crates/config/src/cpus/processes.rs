@@ -2,7 +2,7 @@
 //!
 //! Sockets are found in the tables of `/proc/net`, and their owners by the links in `/proc/PID/fd`.
 
-use crate::settings::openings::SocketSpec;
+use crate::settings::sockets::SocketSpec;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;

@@ -3,7 +3,7 @@
 //! The section's own numbers are the limit of all tags that match no prefix. The settings are
 //! described in `settings`. How limits count: `evenkeel_core::bucket`.
 
-pub mod listed;
+pub mod limits_file;
 
 use super::limits::{keys_max, name, requests_saved};
 use super::path;

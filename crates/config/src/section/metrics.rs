@@ -1,7 +1,7 @@
 //! The `metrics` section: the receivers to which metrics are pushed.
 //!
 //! Each key is read with its default and its range; host names are not resolved. What is sent:
-//! `watch::metrics`. Prometheus pulls its metrics and needs no configuration here.
+//! `telemetry::metrics`. Prometheus pulls its metrics and needs no configuration here.
 
 pub mod otlp;
 

@@ -1,7 +1,7 @@
 //! Clients by host name: those that are exempt, those that count together, and the name servers.
 //!
 //! The name of a client is what reverse DNS returns and a forward lookup of that name confirms. The
-//! lookup itself is in `client::lookup`.
+//! lookup itself is in `identity::lookup`.
 
 use std::fmt;
 use std::net::SocketAddr;

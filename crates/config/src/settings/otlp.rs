@@ -2,7 +2,7 @@
 //!
 //! Here are meaning, range and default of each value. The keys are in
 //! `config/section/metrics/otlp`, the equivalent environment variables in `config/environment`. The
-//! sender is `watch::otlp`.
+//! sender is `export::otlp`.
 
 use super::tls::ClientTls;
 use std::fmt;

@@ -3,7 +3,7 @@
 //! A rule either has a limit of its own, with a table and a list, or it shares one limit with other
 //! rules and has only its numbers; equal numbers are stored once. So a million rules take some 60
 //! bytes each, plus their prefixes. Rules are read by `section::line` and, from a file of their
-//! own, by `section::line::listed`.
+//! own, by `section::line::limits_file`.
 
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::bucket::debt::DebtBucket;

@@ -14,16 +14,16 @@
 //! Completions drive the search, so it needs no timer, and no request is rejected for it. Without a
 //! backlog the limit restricts no request, so it stays; it only probes downwards now and then,
 //! because requests may wait inside the backend. For chance see `evidence`, for very brief requests
-//! `brief`, for the reasons docs/adr/0004. Costs some nanoseconds a request and 67 kB.
+//! `brief_requests`, for the reasons docs/adr/0004. Costs some nanoseconds a request and 67 kB.
 
-mod brief;
+mod brief_requests;
 mod evidence;
 mod latency;
 
 use crate::meter::estimate::RouteHash;
 use crate::units::{Nanos, Time};
 use alloc::vec::Vec;
-use brief::BriefRequestDetector;
+use brief_requests::BriefRequestDetector;
 use evidence::{Evidence, GainVerdict, WindowSample};
 use latency::RouteLatencies;
 

@@ -6,7 +6,7 @@
 //! there are never more routes than waiting requests. The estimates are learned in
 //! `meter::estimate`.
 
-use super::spread::Map;
+use super::prehashed::Map;
 use super::tiers::QueuedShare;
 use crate::meter::estimate::RouteHash;
 use crate::units::Cost;

@@ -5,7 +5,7 @@
 //! network with a crawler waits behind one request of the crawler, not behind all of them. This
 //! module does not hold single requests: see `queue`.
 
-use super::spread::Map;
+use super::prehashed::Map;
 use super::turns::{HeadRequest, Tag, TurnOrder, Turns, length};
 use super::{Arrival, QueuePlace};
 use crate::classify::LimitKey;

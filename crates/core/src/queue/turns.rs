@@ -21,7 +21,7 @@
 //! nothing by opening requests and cancelling them.
 
 use super::RequestId;
-use super::spread::Map;
+use super::prehashed::Map;
 use crate::units::{Cost, Weight};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;

@@ -5,10 +5,10 @@
 //! the log from its own position on. Over a group all peers get each frame once. No bucket is
 //! charged here.
 
+use super::content::{self, ReplicaHello, StateAnswerPart};
 use super::log::LoggedFrame;
 use super::peer::ReplicaPeer;
-use super::said::{self, ReplicaHello, StateAnswerPart};
-use super::tally::{EntryPacker, ReportBody};
+use super::unsent::{EntryPacker, ReportBody};
 use super::wire::{self, PeerFrameKind, PeerFrameWriter, REPORT_BYTES};
 use super::{
     HELD_BACK_PERIODS_MAX, REPLICA_BOUNDS, Replica, ReplicaEvent, ReplicaSettings, StateRequest,
@@ -78,7 +78,7 @@ impl Replica {
         let quiet: Vec<u64> =
             self.limits.iter().map(|limit| held_back_max(limit, period, live)).collect();
         let this = self.period;
-        let ripe = |limit: usize, unsent: &super::tally::UnsentCharge| {
+        let ripe = |limit: usize, unsent: &super::unsent::UnsentCharge| {
             all || unsent.amount >= quiet[limit] || this >= unsent.since + HELD_BACK_PERIODS_MAX
         };
         let room = self.settings.frame_max.saturating_sub(REPORT_BYTES);
@@ -109,7 +109,7 @@ impl Replica {
         let late = self.firsts.front().copied().unwrap_or(number);
         let oldest = if self.settings.reliable { kept } else { late };
         let mut writer = PeerFrameWriter::head(PeerFrameKind::Report, self.sender(), now);
-        said::write_report(&mut writer, self.period, number, oldest, [part, parts]);
+        content::write_report(&mut writer, self.period, number, oldest, [part, parts]);
         writer.bytes(&body.bytes);
         let frame: Arc<[u8]> = writer.done().into();
         if self.settings.reliable {
@@ -179,12 +179,12 @@ impl Replica {
         let mut writer = PeerFrameWriter::head(PeerFrameKind::Hello, self.sender(), now);
         let ReplicaSettings { name, period, cpus_milli, .. } = &self.settings;
         let (period, cpus_milli, digest) = (*period, *cpus_milli, self.digest);
-        said::write_hello(&mut writer, ReplicaHello { name, period, cpus_milli, digest });
+        content::write_hello(&mut writer, ReplicaHello { name, period, cpus_milli, digest });
         self.send(link, writer.done().into());
         let limits = self.limits.iter();
         let written = limits.map(|limit| {
             let mut writer = PeerFrameWriter::part();
-            said::write_limit(&mut writer, limit);
+            content::write_limit(&mut writer, limit);
             writer.done()
         });
         let packed = pack_pieces(written, self.settings.frame_max.saturating_sub(REPORT_BYTES));
@@ -206,7 +206,7 @@ impl Replica {
         let none = super::SequenceWindow::default();
         let seen = peer.seen.as_ref().unwrap_or(&none);
         let mut writer = PeerFrameWriter::head(PeerFrameKind::Ack, sender, peer.heard);
-        said::write_ack(&mut writer, speaker, seen);
+        content::write_ack(&mut writer, speaker, seen);
         self.send(link, writer.done().into());
     }
 
@@ -357,7 +357,7 @@ impl Replica {
         let parts = bodies.len() as u64;
         for (part, body) in (0..).zip(bodies) {
             let mut writer = PeerFrameWriter::head(PeerFrameKind::State, self.sender(), now);
-            said::write_answer(
+            content::write_answer(
                 &mut writer,
                 StateAnswerPart { to: node, number: self.next, part, parts },
             );
@@ -376,7 +376,7 @@ impl Replica {
         });
         let written = core::iter::once(ours).chain(others).map(|(sender, window)| {
             let mut writer = PeerFrameWriter::part();
-            said::write_ack(&mut writer, sender, &window);
+            content::write_ack(&mut writer, sender, &window);
             writer.done()
         });
         let room = self.settings.frame_max.saturating_sub(REPORT_BYTES);
@@ -384,7 +384,7 @@ impl Replica {
         let parts = packed.len() as u64;
         for (part, bytes) in (0..).zip(packed) {
             let mut writer = PeerFrameWriter::head(PeerFrameKind::Seen, self.sender(), now);
-            said::write_answer(
+            content::write_answer(
                 &mut writer,
                 StateAnswerPart { to: node, number: self.next, part, parts },
             );

@@ -5,7 +5,7 @@
 //! write to the set, until it clears the bit. Readers without it (`peek`) do not mistake the state
 //! of another key for theirs, apart from the case that `BucketTable::peek` describes, because a
 //! slot changes its owner in a fixed order: hash cleared, state, new hash. Which slot a key gets is
-//! decided in `table` and `exact`.
+//! decided in `table` and `small_table`.
 
 use crate::bucket::{STATE_WORDS_MAX, STATE_WORDS_USUAL};
 use crate::key::KeyHash;
@@ -79,8 +79,8 @@ impl<'a> Set<'a> {
     }
 
     /// Takes the writer bit, spinning until it is free. It is held for some hundred nanoseconds; in
-    /// a small table (`exact`) for longer while all slots are copied or searched for one to evict.
-    /// It is never held across anything that could block.
+    /// a small table (`small_table`) for longer while all slots are copied or searched for one to
+    /// evict. It is never held across anything that could block.
     pub(super) fn take(&self) {
         let first = self.word(0);
         loop {

@@ -240,7 +240,8 @@ proptest! {
     #[test]
     fn nobody_below_the_limit_is_blocked(window in windows(), steps in steps()) {
         let total: u64 = steps.iter().map(|(_, cost)| cost).sum();
-        let sliding = SlidingWindow::new(Nanos::from_secs(window), Cost(total + 1)).expect("a window");
+        let length = Nanos::from_secs(window);
+        let sliding = SlidingWindow::new(length, Cost(total + 1)).expect("a window");
         let mut state = vec![0; sliding.words()];
         let mut now = second(1_700_000_000);
         for (step, cost) in steps {

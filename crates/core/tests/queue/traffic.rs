@@ -142,7 +142,8 @@ proptest! {
         let settings = QueueSettings {
             concurrency: 4, reserve, len_max, wait_max: Nanos(wait), known_max: 0,
         };
-        let (mut quick, mut thorough) = (RecordedQueue::new(settings), RecordedQueue::new(settings));
+        let mut quick = RecordedQueue::new(settings);
+        let mut thorough = RecordedQueue::new(settings);
         for event in events {
             quick.handle(event.clone());
             thorough.handle(event);

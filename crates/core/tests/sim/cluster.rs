@@ -1,6 +1,6 @@
 //! Instances that count together, on a virtual clock: the cases of the original system's example.
-//! `storm` tests network faults, and `overshoot` tests how much a client can get from all nodes
-//! together.
+//! `network_faults` tests network faults, and `overshoot` tests how much a client can get from all
+//! nodes together.
 
 use super::{SEED_BYTES, for_seeds, seconds};
 use evenkeel_core::bucket::{Algorithm, debt::DebtBucket, grid::GridBucket};

@@ -2,8 +2,8 @@
 //! `SIM_SEED=7 cargo test --test sim` runs one seed; a failing test prints its seed.
 
 mod cluster;
+mod network_faults;
 mod overshoot;
-mod storm;
 
 use evenkeel_core::bucket::{Algorithm, debt::DebtBucket};
 use evenkeel_core::classify::{self, LimitKeys};

@@ -159,7 +159,7 @@ fn what_is_hidden_of_a_key_stays_below_a_thousandth_of_its_limit() {
 }
 
 /// Frames other than charges: names, differences between limits, identities.
-mod said {
+mod frames {
     use super::*;
 
     use evenkeel_core::replica::{PeerFrameError, REPLICA_BOUNDS, ReplicaEvent};

@@ -7,7 +7,7 @@
 //! requests are up to the doors.
 
 use super::outbox::{ReportOutbox, ReportedStatus, RequestReport};
-use crate::counted::{BackendLoad, EngineView};
+use crate::view::{BackendLoad, EngineView};
 use crate::{CLIENT_GONE_AFTER, HeavyClient};
 use aws_lc_rs::digest::{SHA256, digest};
 use evenkeel_config::settings;

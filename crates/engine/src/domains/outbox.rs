@@ -4,7 +4,7 @@
 //! Adding a report never waits. While the master is unreachable no reports are kept, because they
 //! would arrive later as if the requests had just run. While it is connected, the queue holds
 //! enough for a moment of overload. Reports that do not fit are dropped and counted. The protocol:
-//! `doors/zeromq`.
+//! `ask/zeromq`.
 
 use evenkeel_core::units::Time;
 use evenkeel_telemetry::counts::gatekeeper::GatekeeperCounts;

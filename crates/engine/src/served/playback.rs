@@ -2,7 +2,7 @@
 //! logged.
 //!
 //! Everything else works as for live requests, so the decisions are those that would have been made
-//! at the time. The caller is `cli::replay`.
+//! at the time. The caller is `lab::replay`.
 
 use crate::{Engine, EngineLane, LaneShared};
 use evenkeel_core::limiter::Reason;

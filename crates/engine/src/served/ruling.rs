@@ -3,7 +3,7 @@
 //! No decision is made here. The form of the log line and the counters: `watch`.
 
 use super::PlaybackNote;
-use crate::{EngineLane, EngineRules, named};
+use crate::{EngineLane, EngineRules, host_names};
 use evenkeel_core::classify::LimitKey;
 use evenkeel_core::limiter::{Reason, ShadowEffect, Ticket};
 use evenkeel_core::meter::Measure;
@@ -45,7 +45,7 @@ impl EngineLane {
         let limit = rules.limiter.limits().get(index);
         let name = name.or_else(|| {
             let known = rules.known(client.to_canonical(), self.0.now());
-            named::name(limit?, reason.key.hash, client, rules.group(known))
+            host_names::name(limit?, reason.key.hash, client, rules.group(known))
         });
         let decision = Decision {
             verdict,

@@ -5,7 +5,7 @@
 //! none of their limits. The interface: `together`.
 
 use super::{TOP_KEYS, TagEngine};
-use crate::together::{NamedClient, PendingDeltas, Replicated, heaviest};
+use crate::replicated::{NamedClient, PendingDeltas, Replicated, heaviest};
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::replica::ReplicatedLimit;
 use evenkeel_core::units::{Cost, Nanos};

@@ -8,7 +8,7 @@
 mod clients;
 mod history;
 mod hub;
-mod now;
+mod page_event;
 
 pub use clients::{ClientHistories, ClientKey};
 pub use hub::{EventFeed, WatcherEnd};
@@ -17,12 +17,12 @@ pub use hub::{EventFeed, WatcherEnd};
 pub use hub::WATCHERS_MAX;
 
 use super::ReadinessStage;
-use super::answer::AdminShared;
+use super::handlers::AdminShared;
 use bytes::Bytes;
 use evenkeel_core::units::{Nanos, SECOND, Time};
 use history::{CounterReading, HourHistory};
 use hub::WatcherHub;
-use now::{ListedClients, PageEvent};
+use page_event::{ListedClients, PageEvent};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -169,7 +169,7 @@ impl AdminShared {
             host: self.guard.own_name().unwrap_or_default().to_owned(),
             stage,
             point: self.live.history.lock().last(),
-            doors: now::doors(&sources.engines),
+            doors: page_event::doors(&sources.engines),
             limits,
             overrides: self.overrides(),
             peers: sources.watch.peers.read(),

@@ -1,14 +1,14 @@
 //! Values read from the engines on request: metrics that are not counted along the way, and the
 //! busiest clients.
 //!
-//! This file stores and changes nothing. The output formats: `watch::prometheus`,
-//! `watch::snapshot`.
+//! This file stores and changes nothing. The output formats: `telemetry::prometheus`,
+//! `telemetry::snapshot`.
 
-use super::{AdminSources, DoorEngine, ReadinessStage, act};
+use super::{AdminSources, DoorEngine, ReadinessStage, override_orders};
 use evenkeel_core::limit::{Limit, LimitAction, LimitUnit};
 use evenkeel_core::units::{Nanos, SECOND, Time};
 use evenkeel_engine::HeavyClient;
-use evenkeel_engine::counted::BackendLoad;
+use evenkeel_engine::view::BackendLoad;
 use evenkeel_telemetry::counts::peers::PeersStatus;
 use evenkeel_telemetry::metrics::{
     BUSY, CAPACITY, CLIENTS_HELD, DECISIONS, KEYS_DROPPED, KEYS_MAX, KEYS_USED, Metric, SLOTS,
@@ -182,7 +182,7 @@ fn list(door: &str, name: &str, rows: Vec<ClientRow>) -> LimitTable {
 pub fn row(standing: HeavyClient, now: Time) -> ClientRow {
     let HeavyClient { row, level, wait } = standing;
     ClientRow {
-        id: act::id(row.hash),
+        id: override_orders::id(row.hash),
         key: if row.name.is_empty() { "?".to_owned() } else { row.name },
         level: level.map(|level| level as f64 / SECOND as f64),
         wait: wait.as_secs_f64(),

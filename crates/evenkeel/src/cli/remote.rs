@@ -74,7 +74,7 @@ impl AdminClient<'_> {
     /// Fetches the busiest clients: the text of the answer, and its parsed form.
     ///
     /// # Errors
-    /// Returns [`Error`] if no snapshot could be read.
+    /// Returns [`AdminClientError`] if no snapshot could be read.
     pub async fn snapshot(
         &self,
         query: &TopQuery,
@@ -87,7 +87,7 @@ impl AdminClient<'_> {
     /// The body of the answer to a GET of `path`.
     ///
     /// # Errors
-    /// Returns [`Error`] if there is no answer, or its status is not 200.
+    /// Returns [`AdminClientError`] if there is no answer, or its status is not 200.
     pub async fn get(&self, path: &str) -> Result<String, AdminClientError> {
         let late = |_| AdminClientError::Late { address: self.address.to_owned() };
         tokio::time::timeout(REQUEST_TIMEOUT, self.fetch(path)).await.map_err(late)?

@@ -15,11 +15,11 @@ use evenkeel_config::settings::{
 use evenkeel_core::key::KeySeed;
 use evenkeel_core::units::Time;
 use evenkeel_engine::Engine;
-use evenkeel_engine::counted::EngineView;
 use evenkeel_engine::domains::MasterDomains;
 use evenkeel_engine::domains::gatekeeper::GatekeeperEngine;
+use evenkeel_engine::replicated::Replicated;
 use evenkeel_engine::tags::TagEngine;
-use evenkeel_engine::together::Replicated;
+use evenkeel_engine::view::EngineView;
 use evenkeel_engine::windows::Counters;
 use evenkeel_peers::driver;
 use evenkeel_proxy as proxy;

@@ -4,12 +4,12 @@
 //! No client can connect in the meantime: TCP sockets do not listen, and a Unix socket is bound
 //! under another name next to its path. A socket that is impossible on this machine is a fault. An
 //! address in use by another program is only a warning, because it may be free at the start; an
-//! address in use by another Evenkeel is fine. The list of sockets is `config::settings::openings`.
+//! address in use by another Evenkeel is fine. The list of sockets is `config::settings::sockets`.
 
 use super::files;
 use evenkeel_config::cpus::processes;
 use evenkeel_config::settings::Settings;
-use evenkeel_config::settings::openings::{SocketOpening, SocketSpec};
+use evenkeel_config::settings::sockets::{SocketOpening, SocketSpec};
 use evenkeel_config::{StartProblem, StartProblems};
 use evenkeel_peers::multicast;
 use evenkeel_serve::handover::shared;

@@ -5,7 +5,7 @@ use evenkeel_config::settings::{ConcurrencySetting, CostSource, ProxySettings};
 use evenkeel_core::limit::{Limit, LimitAction, LimitCondition};
 use evenkeel_core::units::{Nanos, Weight};
 use evenkeel_engine::AdmissionStats;
-use evenkeel_engine::counted::EngineView;
+use evenkeel_engine::view::EngineView;
 use evenkeel_telemetry::prometheus;
 use std::time::{Duration, Instant};
 

@@ -2,7 +2,7 @@
 
 use crate::ask::{C1, Service};
 use evenkeel_ratelimit::decide::ProtoPackage;
-use evenkeel_ratelimit::figures::{escaped, prometheus};
+use evenkeel_ratelimit::metrics::{escaped, prometheus};
 use evenkeel_ratelimit::wire::{Descriptor, Entry, Request};
 
 #[test]

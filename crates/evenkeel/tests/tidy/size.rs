@@ -8,7 +8,7 @@
 use crate::allowed::allowed;
 use crate::source::Source;
 
-const FILE_LINES_MAX: usize = 600;
+const FILE_LINES_MAX: usize = 650;
 const LINE_COLUMNS_MAX: usize = 100;
 const FUNCTION_LINES_MAX: usize = 70;
 const FUNCTION_LINES_MEDIAN_MAX: usize = 8;

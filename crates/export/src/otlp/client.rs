@@ -2,7 +2,7 @@
 //!
 //! One connection is kept, and replaced when it breaks. The result says whether the collector
 //! accepted the message and, if not, whether a retry makes sense. The caller decides about retries
-//! and fills the message (`spans`, `figures`).
+//! and fills the message (`spans`, `metrics_export`).
 
 use bytes::{BufMut, Bytes, BytesMut};
 use evenkeel_config::settings::otlp::{CollectorSettings, OtlpProtocol};

@@ -15,7 +15,7 @@ use evenkeel_core::key::KeySeed;
 use evenkeel_core::limit::LimitAction;
 use evenkeel_core::units::{Nanos, SECOND, Time};
 use evenkeel_engine::Engine;
-use evenkeel_engine::counted::EngineView;
+use evenkeel_engine::view::EngineView;
 use evenkeel_proxy::RunningProxy;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::Watch;
@@ -58,7 +58,7 @@ impl DemoScene {
     /// Opens site and proxy on free ports; without an `action` there is no throttle.
     ///
     /// # Errors
-    /// Returns [`Error::Start`] if a port or a thread is not available.
+    /// Returns [`DemoError::Start`] if a port or a thread is not available.
     pub fn open(
         options: &DemoOptions,
         action: Option<LimitAction>,
@@ -87,7 +87,7 @@ impl DemoScene {
     /// Sends out the visitors, prints each second on `out`, and returns the sums.
     ///
     /// # Errors
-    /// Returns [`Error::Print`] if `out` cannot be written to.
+    /// Returns [`DemoError::Print`] if `out` cannot be written to.
     pub async fn play(self, seconds: u64, out: &mut impl Write) -> Result<DemoPart, DemoError> {
         let action = self.action.map(LimitAction::name);
         report::heading(out, action, seconds)?;

@@ -2,7 +2,7 @@
 //!
 //! Both connect from 127.0.0.1 and send their addresses in `X-Forwarded-For`, as a load balancer
 //! would. Their addresses have no common network of 16 bits or more. Their results are recorded in
-//! a [`Tally`], which `report` prints.
+//! a [`VisitorTally`], which `report` prints.
 
 use crate::demo::tally::VisitorTally;
 use evenkeel_runtime::clock::Clock;

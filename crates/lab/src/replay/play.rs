@@ -3,14 +3,15 @@
 //! The engine is that of the proxy: the limits, keys, learned costs, meter and queue that would
 //! have stood in front of the site. This file calls it as the proxy does: ask, wait, ask for a
 //! slot, work, head of the answer, hold, settle. Time is simulated: the processors of the site
-//! ([`processors`]), and the CPU time that each request needs, derived from the log ([`was`]).
+//! ([`processors`]), and the CPU time that each request needs, derived from the log ([`baseline`]).
 //!
 //! Two things are not simulated: a client that waits would request its next page later, and a
 //! client may disconnect.
 
+pub mod baseline;
 pub mod processors;
-pub mod was;
 
+use baseline::{RUNNING_MAX, RecordedRequest};
 use evenkeel_config::settings::{ProxySettings, hosts::HostSettings};
 use evenkeel_core::key::KeySeed;
 use evenkeel_core::units::{Nanos, Time};
@@ -28,7 +29,6 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
-use was::{RUNNING_MAX, RecordedRequest};
 
 /// The interval of the search for requests that have waited too long, as in the proxy.
 const EXPIRE_INTERVAL: Nanos = Nanos::from_millis(250);

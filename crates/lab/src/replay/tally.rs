@@ -6,12 +6,12 @@
 pub mod agents;
 pub mod bounded;
 pub mod minute;
-pub mod needs;
 pub mod series;
+pub mod share_needs;
 pub mod visitor;
 
 use super::play::ReplayOutcome;
-use super::play::was::{RecordedRequest, is_file};
+use super::play::baseline::{RecordedRequest, is_file};
 use agents::AgentNames;
 use bounded::BoundedMap;
 use evenkeel_core::classify::{self, RequestAttributes};
@@ -20,8 +20,8 @@ use evenkeel_core::limit::Limit;
 use evenkeel_core::units::{Nanos, Time};
 use evenkeel_engine::PlaybackNote;
 use minute::MinuteTracker;
-use needs::{ShareBuckets, ShareNeeds};
 use series::TimeSeries;
+use share_needs::{ShareBuckets, ShareNeeds};
 use std::net::IpAddr;
 use visitor::{ClientTally, RequestResults};
 

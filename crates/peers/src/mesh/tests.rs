@@ -13,7 +13,7 @@ use evenkeel_config::source::files::WatchedFiles;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::registry::Registry;
 use evenkeel_testing::authority::Authority;
-use evenkeel_tls::live::LiveValue;
+use evenkeel_tls::reload::LiveValue;
 use evenkeel_tls::{peers, peers_by_secret};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -6,9 +6,9 @@
 //! of its requests loses its connection (`ClientLink::stream_ended`). If an answer switches
 //! protocols, the task continues as the tunnel (`tunnel.rs`).
 
-use super::gathered::WriteBatcher;
 use super::stream::ClientStream;
 use super::tunnel;
+use super::write_batch::WriteBatcher;
 use crate::download::AnswerBody;
 use crate::exchange;
 use crate::link::ClientLink;

@@ -5,9 +5,9 @@
 //! stream, has not processed the request (RFC 9113, 8.7). The request may then be sent again,
 //! whatever its method. An unknown message counts as processed; tests fix the expected messages.
 //! Which fields of a head may pass: `headers.rs`. The connection: `session.rs`. The request's body:
-//! `lent.rs`.
+//! `replayable.rs`.
 
-use super::lent::{OutgoingBody, ReplayableBody};
+use super::replayable::{OutgoingBody, ReplayableBody};
 use super::session::{AnswerFuture, Http2Session, SessionPlace};
 use super::{UpstreamEnd, UpstreamRequest, WireError};
 use crate::backends::UpstreamBackend;

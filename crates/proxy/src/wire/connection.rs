@@ -3,14 +3,14 @@
 //!
 //! It has no task of its own: the task that serves the client writes the request's head and reads
 //! the answer, so a request needs no queues and wakers. Only a request with a body is written by a
-//! separate task (`sending.rs`), because its answer may begin before the body is sent. How bytes
-//! become heads and bodies: `head.rs`, `chunks.rs`. Which connection is taken: `pool.rs`.
+//! separate task (`request_send.rs`), because its answer may begin before the body is sent. How
+//! bytes become heads and bodies: `head.rs`, `chunks.rs`. Which connection is taken: `pool.rs`.
 
 use super::chunks::{self, BodyPiece, ChunkDecoder};
 use super::head::{self, BodyFraming};
-use super::lent::{OutgoingBody, ReplayableBody};
-use super::sending::{RequestSend, SendError};
-use super::{UpstreamEnd, UpstreamRequest, WireError, ends};
+use super::replayable::{OutgoingBody, ReplayableBody};
+use super::request_send::{RequestSend, SendError};
+use super::{UpstreamEnd, UpstreamRequest, WireError, halves};
 use crate::backends::UpstreamBackend;
 use crate::body::BodyError;
 use crate::headers::{FieldKinds, PeerFacts};
@@ -38,9 +38,9 @@ const COPIED_BYTES_MAX: usize = 1024;
 /// Which task writes.
 enum RequestWriter {
     /// The task that owns the connection.
-    Here(ends::UpstreamWriter),
+    Here(halves::UpstreamWriter),
     /// A separate task, until the request's body is sent.
-    Task(JoinHandle<Result<ends::UpstreamWriter, SendError>>),
+    Task(JoinHandle<Result<halves::UpstreamWriter, SendError>>),
     /// None; the writer was lost or taken.
     Gone,
 }
@@ -61,7 +61,7 @@ enum ExpectedPart {
 
 /// An HTTP/1.1 connection to a backend.
 pub(crate) struct Http1Connection {
-    reader: ends::UpstreamReader,
+    reader: halves::UpstreamReader,
     writer: RequestWriter,
     pub(super) far: Rc<UpstreamEnd>,
     /// Bytes that have arrived and are not parsed yet.
@@ -87,7 +87,7 @@ pub(crate) struct Http1Connection {
 
 impl Http1Connection {
     pub(crate) fn new(
-        stream: ends::UpstreamStream,
+        stream: halves::UpstreamStream,
         backend: &Rc<UpstreamBackend>,
         counted: GaugeGuard,
     ) -> Box<Http1Connection> {
@@ -372,7 +372,7 @@ impl Http1Connection {
         else {
             return None;
         };
-        let reader = std::mem::replace(&mut self.reader, ends::UpstreamReader::None);
+        let reader = std::mem::replace(&mut self.reader, halves::UpstreamReader::None);
         let unread = std::mem::take(&mut self.unread).freeze();
         Some(super::UpstreamTunnel { reader, writer, unread, counted: self.counted.take() })
     }

@@ -10,8 +10,8 @@
 //! stream: `call.rs`. Which session is taken: `backends/sessions.rs`.
 
 use super::call::StreamError;
-use super::lent::OutgoingBody;
-use super::{WireError, ends};
+use super::replayable::OutgoingBody;
+use super::{WireError, halves};
 use crate::backends::UpstreamBackend;
 use evenkeel_telemetry::registry::GaugeGuard;
 use http::{Request, Response};
@@ -52,7 +52,7 @@ pub(super) type AnswerFuture =
     Pin<Box<dyn Future<Output = Result<Response<Incoming>, TrySendError<Request<OutgoingBody>>>>>>;
 
 type LibraryConnection = http2::Connection<
-    TokioIo<Join<ends::UpstreamReader, ends::UpstreamWriter>>,
+    TokioIo<Join<halves::UpstreamReader, halves::UpstreamWriter>>,
     OutgoingBody,
     SessionTasks,
 >;
@@ -89,11 +89,11 @@ impl Http2Session {
     /// has announced its own bound: streams beyond that would be refused, and refused again if all
     /// are repeated at once.
     pub(crate) async fn open(
-        stream: ends::UpstreamStream,
+        stream: halves::UpstreamStream,
         bound: u32,
         counted: GaugeGuard,
     ) -> Result<Rc<Http2Session>, WireError> {
-        let secure = matches!(stream, ends::UpstreamStream::Tls(_));
+        let secure = matches!(stream, halves::UpstreamStream::Tls(_));
         let (reader, writer) = stream.into_split();
         let (alive, watched) = watch::channel(());
         let tasks = SessionTasks { alive: watched, ran: Rc::default() };
@@ -109,7 +109,9 @@ impl Http2Session {
         let (sender, mut connection) = handshake.await.map_err(broken)?;
         while connection.current_max_send_streams() == 0 {
             tokio::select! {
-                ended = &mut connection => return Err(ended.err().map_or(WireError::Closed, broken)),
+                ended = &mut connection => {
+                    return Err(ended.err().map_or(WireError::Closed, broken));
+                }
                 () = tasks.ran.notified() => {}
             }
         }

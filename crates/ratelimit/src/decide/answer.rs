@@ -1,11 +1,11 @@
 //! Makes the answer from the result of each limit.
 //!
 //! It sets the code of each status, decides which statuses determine the overall code (shadow mode,
-//! quotas), and fills the response headers and Envoy's dynamic metadata. It counts nothing; `meet`
-//! does that for the metrics.
+//! quotas), and fills the response headers and Envoy's dynamic metadata. It counts nothing;
+//! `matching` does that for the metrics.
 
 use super::ProtoPackage;
-use super::meet::{DescriptorMatch, LimitedDescriptor};
+use super::matching::{DescriptorMatch, LimitedDescriptor};
 use crate::rules::{RateUnit, merge_metadata};
 use crate::wire::view::{DescriptorView, RequestView};
 use crate::wire::{Code, CurrentLimit, HeaderValue, Response, Status};

@@ -4,7 +4,7 @@
 //! the headers and an empty body. Streams come from `talk`, `health` and the reflection service.
 
 use super::health::HealthWatch;
-use super::talk::QuotaStream;
+use super::quota_stream::QuotaStream;
 use crate::wire::encode_frame;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};

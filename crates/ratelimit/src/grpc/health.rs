@@ -4,7 +4,7 @@
 //! `ratelimit` is the service. A watcher of an unknown name gets SERVICE_UNKNOWN and keeps its
 //! stream, as the protocol demands. The conditions for a healthy service: `http::RatelimitHealth`.
 
-use super::talk::{UNAVAILABLE_CODE, trailers};
+use super::quota_stream::{UNAVAILABLE_CODE, trailers};
 use super::{CallError, GrpcCode};
 use crate::wire::encode_frame;
 use crate::wire::health::health_check_response::ServingStatus;

@@ -9,8 +9,8 @@ use super::stream::ReadCountingStream;
 use super::{GrpcServices, WorkerBuffers};
 use crate::RatelimitTls;
 use arc_swap::ArcSwap;
+use evenkeel_serve::backlog;
 use evenkeel_serve::handover::HandoverSignal;
-use evenkeel_serve::waiting;
 use evenkeel_store::redis::RedisStore;
 use evenkeel_telemetry::registry::{Counter, Gauge};
 use hyper::server::conn::http2;
@@ -118,7 +118,7 @@ impl GrpcWorker {
         };
         loop {
             let accepted = tokio::select! {
-                _ = wait_drained(&mut phase) => return waiting::at(listener).for_each(take),
+                _ = wait_drained(&mut phase) => return backlog::at(listener).for_each(take),
                 () = passed.wait() => return,
                 accepted = listener.accept() => accepted,
             };
@@ -135,7 +135,7 @@ impl GrpcWorker {
         let take = |stream: UnixStream| Rc::clone(&self).connect(stream);
         loop {
             let accepted = tokio::select! {
-                _ = wait_drained(&mut phase) => return waiting::at_file(listener).for_each(take),
+                _ = wait_drained(&mut phase) => return backlog::at_file(listener).for_each(take),
                 () = passed.wait() => return,
                 accepted = listener.accept() => accepted,
             };
@@ -217,7 +217,9 @@ impl GrpcWorker {
         // An error ends the connection and concerns only its caller.
         let within = tokio::select! {
             _ = connection.as_mut() => return,
-            () = wait_while_silent(&read, self.shared.handshake) => return self.shared.bad.increment(1),
+            () = wait_while_silent(&read, self.shared.handshake) => {
+                return self.shared.bad.increment(1);
+            }
             () = tokio::time::sleep(self.shared.age) => self.shared.grace,
             within = wait_drained(&mut phase) => within,
         };

@@ -7,7 +7,7 @@
 //! message becomes a tree of rules: `resource`. How bytes are sent: `talk`.
 
 mod resource;
-mod talk;
+mod stream;
 
 use super::RuleIntake;
 use crate::wire::discovery::{DiscoveryRequest, DiscoveryResponse};
@@ -18,7 +18,7 @@ use evenkeel_telemetry::registry::{Counter, Gauge, Registry};
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
 use std::time::Duration;
-use talk::{XdsStream, XdsStreamError};
+use stream::{XdsStream, XdsStreamError};
 
 /// The type of the requested resources.
 pub const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";

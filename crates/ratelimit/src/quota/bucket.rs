@@ -7,7 +7,7 @@
 //! fractions of seconds. How shares are computed: `share`.
 
 use super::share::ShareClaim;
-use crate::decide::used::{BucketBound, BucketUsage, CounterStanding};
+use crate::decide::usage::{BucketBound, BucketUsage, CounterStanding};
 use crate::rules::RateUnit;
 use crate::wire::quota::BucketId;
 use crate::wire::quota::rate_limit_quota_response::BucketAction;

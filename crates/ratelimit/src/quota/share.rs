@@ -4,7 +4,7 @@
 //! equal share gets what it needs, the others divide the rest equally, and a surplus is spread over
 //! all. At any moment the shares together are at most what remains: shares that are too large are
 //! taken back before others grow. Requests that a bucket has probably let pass but not reported
-//! count as used. All functions here are pure; `book` keeps the state.
+//! count as used. All functions here are pure; `state` keeps the state.
 
 /// The claim of one bucket on a shared limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

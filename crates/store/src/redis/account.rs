@@ -5,7 +5,7 @@
 //! that the script sees times (on a grid: hits) and no rates. An answer raises the bucket of this
 //! process too, which decides while there is no answer. Charges that are reported later: `owed`.
 
-pub mod owed;
+pub mod pending_charges;
 
 use super::lane::StoreLane;
 use super::lane::asking::ScriptQuestion;
@@ -17,7 +17,7 @@ use evenkeel_core::bucket::history::RequestHistory;
 use evenkeel_core::bucket::sliding::SlidingWindow;
 use evenkeel_core::classify::LimitKey;
 use evenkeel_core::limiter::Limiter;
-use evenkeel_core::limiter::told::StoreBucketState;
+use evenkeel_core::limiter::remote::StoreBucketState;
 use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
 use redis::{Pipeline, Value};
 use std::sync::Arc;

@@ -11,10 +11,10 @@ mod merge;
 pub mod shared;
 
 use super::RedisStore;
+use super::background::{explore, settle};
 use super::link::{MissedAnswer, ServerLink};
 use super::route::KeyRoute;
 use super::script::{CounterAsk, ServerRefusal};
-use super::tend::{explore, settle};
 use accounts::ChargeOutbox;
 use asking::{Answers, ScriptQuestion, ServerGroup};
 use evenkeel_config::settings::store::StoreFail;

@@ -1,6 +1,6 @@
 //! The handles with which the check door counts.
 //!
-//! `watch::metrics` has the meaning of each metric; `doors/check` decides when each is counted.
+//! `telemetry::metrics` has the meaning of each metric; `ask/check` decides when each is counted.
 
 use crate::metrics::{
     ACCEPTED, BAD_REQUESTS, CHECK_CROWDED, CHECK_GONE, CHECK_OPEN, CHECK_REPORTS, CHECK_UNREPORTED,

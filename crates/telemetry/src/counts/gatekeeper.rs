@@ -1,8 +1,8 @@
 //! The handles with which a gatekeeper counts.
 //!
-//! `watch::metrics` has the meaning of each metric. `engine::domains::gatekeeper` counts requests;
-//! `doors/zeromq/gatekeeper` counts messages to and from the master. `watch::snapshot::zeromq` has
-//! the status that is made of them.
+//! `telemetry::metrics` has the meaning of each metric. `engine::domains::gatekeeper` counts
+//! requests; `ask/zeromq/gatekeeper` counts messages to and from the master.
+//! `telemetry::snapshot::zeromq` has the status that is made of them.
 
 use crate::metrics::{
     GATEKEEPER_CONNECTED, GATEKEEPER_HELD, GATEKEEPER_IDENTIFIERS, GATEKEEPER_MESSAGES,

@@ -1,6 +1,6 @@
 //! The handles with which lookups of clients' host names are counted.
 //!
-//! `watch::metrics` has the meaning of each metric; `client::lookup` does the lookups.
+//! `telemetry::metrics` has the meaning of each metric; `identity::lookup` does the lookups.
 
 use crate::metrics::LOOKUPS;
 use crate::registry::{Counter, Registry};

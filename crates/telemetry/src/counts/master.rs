@@ -1,10 +1,10 @@
 //! The handles with which the master counts.
 //!
-//! `watch::metrics` has the meaning of each metric; `doors/zeromq` decides when each is counted.
-//! `gates` keeps the list of gatekeepers. `watch::snapshot::zeromq` has the status that is made of
-//! both.
+//! `telemetry::metrics` has the meaning of each metric; `ask/zeromq` decides when each is counted.
+//! `gatekeepers` keeps the list of gatekeepers. `telemetry::snapshot::zeromq` has the status that
+//! is made of both.
 
-mod gates;
+mod gatekeepers;
 
 use crate::metrics::{
     ACCEPTED, BAD_REQUESTS, CONNECTIONS, MASTER_DELAYED, MASTER_DROPPED, MASTER_MESSAGES,
@@ -15,8 +15,8 @@ use crate::sampler::{LineSampler, WarningThrottle};
 use crate::snapshot::zeromq;
 use evenkeel_core::classify::readable;
 use evenkeel_core::units::{Nanos, Time};
-pub use gates::GatekeeperDirection;
-use gates::GatekeeperTable;
+pub use gatekeepers::GatekeeperDirection;
+use gatekeepers::GatekeeperTable;
 use parking_lot::Mutex;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

@@ -1,8 +1,8 @@
 //! What an operator can see of the instances that count together: handles of their metrics, and the
 //! status of each.
 //!
-//! `watch::metrics` has the meaning of each metric. The driver of the peers writes the status once
-//! a second; readers get the last one written.
+//! `telemetry::metrics` has the meaning of each metric. The driver of the peers writes the status
+//! once a second; readers get the last one written.
 
 use crate::metrics::{
     PEER_ENTRIES, PEER_FRAMES, PEER_LAG, PEER_REFUSED, PEER_REPORTS_LOST, PEER_UNCOUNTED, PEERS,

@@ -1,8 +1,8 @@
 //! What an operator can see of the store: handles of its metrics, and its status.
 //!
-//! `watch::metrics` has the meaning of each metric. Every connection reports when it becomes good
-//! and when it fails; the status is the sum of all. One line is logged when the first connection
-//! fails, and one when all of them are good again.
+//! `telemetry::metrics` has the meaning of each metric. Every connection reports when it becomes
+//! good and when it fails; the status is the sum of all. One line is logged when the first
+//! connection fails, and one when all of them are good again.
 
 use crate::metrics::{
     STORE_ANSWERS, STORE_CONNECTIONS, STORE_LOST, STORE_MOVED, STORE_OWED, STORE_TOLD, STORE_TOOK,

@@ -2,7 +2,7 @@
 //! clients in credit and clients in debt.
 //!
 //! These metrics show whether throttling works: clients in credit wait only shortly, whatever the
-//! others do. The engine decides the tier of a client; `watch::metrics` has the meaning of each
+//! others do. The engine decides the tier of a client; `telemetry::metrics` has the meaning of each
 //! metric.
 
 use crate::metrics::{BACKEND_TIME, REQUEST_TOOK, WAITS};

@@ -2,7 +2,8 @@
 //!
 //! The line answers the first questions of an operator: which client, how much in how long, how
 //! busy the machine was, and what the client calls itself. Each request refused during the block
-//! has its own line (`decision`). `watch` and `watch::sampler` decide which notices are written.
+//! has its own line (`decision`). `watch` and `telemetry::sampler` decide which notices are
+//! written.
 
 use super::rounded;
 use evenkeel_core::meter::Measure;

@@ -1,6 +1,6 @@
 //! The status of a master and of its gatekeepers, as `/api/top` returns it and `doctor` prints it.
 //!
-//! `watch::counts::master` and `watch::counts::gatekeeper` fill in the values.
+//! `telemetry::counts::master` and `telemetry::counts::gatekeeper` fill in the values.
 
 use crate::printable::printable;
 use serde::{Deserialize, Serialize};

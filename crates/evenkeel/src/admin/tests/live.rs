@@ -3,8 +3,8 @@
 use super::*;
 use crate::admin::live::WATCHERS_MAX;
 use evenkeel_engine::QueueAdmission;
-use evenkeel_engine::counted::EngineView;
-use evenkeel_engine::together::Replicated;
+use evenkeel_engine::replicated::Replicated;
+use evenkeel_engine::view::EngineView;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::task::{Context, Poll, Waker};
@@ -231,7 +231,9 @@ fn an_exempt_client_passes_and_a_cleared_one_owes_nothing() {
     assert_eq!(order(stage.address, &undo).0, 404);
 
     let standing = stage.engine.top(0);
-    let id = act::id(standing.iter().find(|s| s.row.name == "192.0.2.2").expect("it").row.hash);
+    let id = override_orders::id(
+        standing.iter().find(|s| s.row.name == "192.0.2.2").expect("it").row.hash,
+    );
     let clear = json!({"do": "clear", "door": "proxy", "limit": "ip", "id": id});
     assert_eq!(order(stage.address, &clear).0, 200);
     assert!(!is_held_up(&stage.lane, 2));

@@ -11,12 +11,12 @@ use evenkeel_config::settings::{ClientAddress, ProxySettings};
 use evenkeel_core::classify::RequestAttributes;
 use evenkeel_core::key::KeySeed;
 use evenkeel_core::units::{Nanos, Time};
-use evenkeel_engine::counted::EngineView;
+use evenkeel_engine::view::EngineView;
 use evenkeel_engine::{AskOutcome, Engine, EngineLane, QueueAdmission};
 use evenkeel_identity::address::ProxyTrust;
 use evenkeel_lab::replay::format::AccessLogFormat;
+use evenkeel_lab::replay::play::baseline::{BaselineSimulation, RecordedRequest};
 use evenkeel_lab::replay::play::processors::Processors;
-use evenkeel_lab::replay::play::was::{BaselineSimulation, RecordedRequest};
 use evenkeel_lab::replay::play::{ReplayOutcome, ReplaySimulation};
 use evenkeel_lab::replay::sample;
 use evenkeel_runtime::clock::Clock;
@@ -202,7 +202,7 @@ impl World {
     }
 }
 
-/// The path of a request through the proxy, step by step as in `doors/proxy/exchange`.
+/// The path of a request through the proxy, step by step as in `proxy/exchange`.
 async fn journey(world: Rc<World>, task: usize, was: RecordedRequest) {
     world.until(task, was.entry.start).await;
     let mut waited = Nanos::ZERO;

@@ -11,7 +11,7 @@ use evenkeel_core::key::KeySeed;
 use evenkeel_core::units::Nanos;
 use evenkeel_engine::windows::Counters;
 use evenkeel_ratelimit::decide::RatelimitDecider;
-use evenkeel_ratelimit::decide::used::{BucketBound, BucketUsage};
+use evenkeel_ratelimit::decide::usage::{BucketBound, BucketUsage};
 use evenkeel_runtime::clock::Clock;
 use evenkeel_store::redis::RedisStore;
 use evenkeel_telemetry::Watch;

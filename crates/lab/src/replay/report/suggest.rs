@@ -7,7 +7,7 @@
 //! largest share.
 
 use crate::replay::people::ClientKind;
-use crate::replay::tally::needs::{SHARES_TRIED, ShareNeeds};
+use crate::replay::tally::share_needs::{SHARES_TRIED, ShareNeeds};
 use crate::replay::tally::{NETWORK_SIZES, ReplayTally};
 use evenkeel_core::key::network;
 use serde::Serialize;

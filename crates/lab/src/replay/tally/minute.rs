@@ -4,7 +4,7 @@
 //! So the current minute and the busiest minute so far are kept, each with a bound.
 
 use crate::replay::play::ReplayOutcome;
-use crate::replay::play::was::RecordedRequest;
+use crate::replay::play::baseline::RecordedRequest;
 use evenkeel_core::units::{Nanos, SECOND};
 use std::net::IpAddr;
 

@@ -4,7 +4,7 @@
 //! So a minute and a year take the same memory, and each has the finest resolution that fits.
 
 use crate::replay::play::ReplayOutcome;
-use crate::replay::play::was::RecordedRequest;
+use crate::replay::play::baseline::RecordedRequest;
 use crate::replay::tally::visitor::NOTICED_WAIT_MIN;
 use evenkeel_core::units::{Nanos, SECOND, Time};
 

@@ -2,10 +2,10 @@
 //!
 //! A client takes some two hundred bytes, whatever it does. `people` interprets the counts.
 
-use super::needs::ShareNeeds;
+use super::share_needs::ShareNeeds;
 use crate::replay::entry::LogEntry;
 use crate::replay::play::ReplayOutcome;
-use crate::replay::play::was::{RecordedRequest, is_file};
+use crate::replay::play::baseline::{RecordedRequest, is_file};
 use evenkeel_core::classify::RequestAttributes;
 use evenkeel_core::units::{Nanos, SECOND, Time};
 

@@ -8,11 +8,11 @@
 use super::asking::ServerGroup;
 use super::shared::{PendingTable, SharedPending};
 use super::{REPORTS_PER_CALL_MAX, StoreLane};
-use crate::redis::account::owed::PendingCharges;
+use crate::redis::account::pending_charges::PendingCharges;
 use crate::redis::account::{AccountCallOptions, StoreAccount};
 use crate::redis::link::{MissedAnswer, ServerLink};
 use crate::redis::route::KeyRoute;
-use evenkeel_core::limiter::told::StoreBucketState;
+use evenkeel_core::limiter::remote::StoreBucketState;
 use evenkeel_core::units::{Cost, Nanos, Time};
 use evenkeel_runtime::clock::Clock;
 use std::rc::Rc;

@@ -4,7 +4,7 @@
 //! rules have. The reported requests are charged even if they exceed the limit, because they
 //! already passed. How much each Envoy may let pass next is decided in `quota`.
 
-use super::meet::DescriptorMatch;
+use super::matching::DescriptorMatch;
 use super::{RatelimitDecider, Time};
 use crate::rules::{RatelimitRules, RuleLimit};
 use evenkeel_core::key::KeyHash;

@@ -79,7 +79,7 @@ mod tests {
         let sources = [
             include_str!("../environment.rs"),
             include_str!("redis.rs"),
-            include_str!("figures.rs"),
+            include_str!("metrics.rs"),
             include_str!("traces.rs"),
             include_str!("xds.rs"),
             include_str!("../source.rs"),

@@ -3,7 +3,7 @@
 //! nginx describes it in `X-Original-*`, as configured in the example; Caddy and Traefik in
 //! `X-Forwarded-*`. All other headers (User-Agent, Cookie) are as the client sent them. Missing
 //! values get the simplest default: `GET /` without a host. How the client is found:
-//! `client::address`.
+//! `identity::address`.
 
 use evenkeel_core::classify::RequestAttributes;
 use http::header::{COOKIE, HeaderMap, HeaderValue};

@@ -1,6 +1,6 @@
 //! Heartbeats of the serving threads: each thread beats a few times a second.
 //!
-//! A stuck thread (in a loop, on a lock, in the system) stops beating. `run::watchdog` reads the
+//! A stuck thread (in a loop, on a lock, in the system) stops beating. `serve::watchdog` reads the
 //! beats and decides what happens then. This file reads no clock.
 
 use evenkeel_core::units::{Nanos, Time};

@@ -2,7 +2,7 @@
 //!
 //! A tag is everything before a newline: any bytes, also none at all, and a carriage return is part
 //! of it. A tag that is too long is discarded as it arrives, so a client cannot make the door
-//! buffer more than one tag. This file decides about no tags and reads no socket: see `talk`.
+//! buffer more than one tag. This file decides about no tags and reads no socket: see `connection`.
 
 use memchr::memchr_iter;
 

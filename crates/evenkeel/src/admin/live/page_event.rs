@@ -2,11 +2,11 @@
 //! the overrides.
 //!
 //! This is only the format. It belongs to the page (`page/`) and changes with it. Scripts use
-//! `/api/top` (`watch::snapshot`).
+//! `/api/top` (`telemetry::snapshot`).
 
 use super::ROWS_PER_LIMIT;
 use super::history::HistoryPoint;
-use crate::admin::act::ShownOverride;
+use crate::admin::override_orders::ShownOverride;
 use crate::admin::{DoorEngine, observe};
 use evenkeel_core::limit::Limit;
 use evenkeel_core::limiter::Limiter;

@@ -3,13 +3,13 @@
 //! Each stream belongs to one Envoy. A limit with few buckets is divided anew at every report, one
 //! with many buckets once a second, so that the cost of a report is bounded. This module neither
 //! waits nor queues: a message is made when its Envoy is ready to read it, so a slow Envoy gets the
-//! latest state. The time is passed in. How usage is charged: `decide::used`. How shares are
+//! latest state. The time is passed in. How usage is charged: `decide::usage`. How shares are
 //! computed: `share`.
 
 use super::bucket::{QuotaBucket, QuotaStrategy};
 use super::share::{self, ShareClaim};
 use crate::decide::RatelimitDecider;
-use crate::decide::used::{BucketBound, BucketUsage, CounterStanding};
+use crate::decide::usage::{BucketBound, BucketUsage, CounterStanding};
 use crate::rules::{RateUnit, RuleLimit};
 use crate::wire::quota::rate_limit_quota_response::BucketAction;
 use crate::wire::reports::{UsageReport, UsageReports};

@@ -6,7 +6,7 @@
 //! the store later. How the store is asked: `store::redis`.
 
 use evenkeel_core::units::Time;
-use evenkeel_engine::tags::asked::{TagQuestion, TagQuestions};
+use evenkeel_engine::tags::questions::{TagQuestion, TagQuestions};
 use evenkeel_store::redis::{ChargeOutbox, KeyNaming, RedisStore, StoreAccount, StoreLane};
 use std::rc::Rc;
 use std::sync::Arc;

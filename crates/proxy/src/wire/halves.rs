@@ -1,7 +1,7 @@
 //! The two halves of a connection to the backend, over TCP, TLS or a socket file.
 //!
 //! A closed enum and not a trait object: over TCP, which is the usual case, a call costs a
-//! comparison. How connections are made: `backends/reach.rs`.
+//! comparison. How connections are made: `backends/connector.rs`.
 
 use rustix::io::Errno;
 use rustix::net::sockopt::set_tcp_quickack;

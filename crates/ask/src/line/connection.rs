@@ -4,15 +4,15 @@
 //! The buffers belong to the thread. A connection itself keeps only unfinished work: the beginning
 //! of a query, and answers that its client has not read. While such answers exist, no more bytes
 //! are read. So a client that does not read gets no further answers, and can make the door keep at
-//! most [`ANSWER_BYTES`] and a chunk. What the bytes mean: `lines`, `resp` and `commands`. If a
+//! most [`ANSWER_BYTES`] and a chunk. What the bytes mean: `splitter`, `resp` and `commands`. If a
 //! store counts, it is asked once about all queries that have arrived, and they are answered when
-//! its answer is back: `elsewhere`.
+//! its answer is back: `store_client`.
 
 use super::commands::RedisSession;
-use super::elsewhere::TagStoreClient;
-use super::lines::TagSplitter;
+use super::splitter::TagSplitter;
+use super::store_client::TagStoreClient;
 use super::worker::LineWorker;
-use evenkeel_engine::tags::asked::TagQuestions;
+use evenkeel_engine::tags::questions::TagQuestions;
 use evenkeel_engine::tags::{TAG_GROUP_MAX, TagBatch};
 use rustix::net::RecvFlags;
 use std::cell::{Cell, RefCell};

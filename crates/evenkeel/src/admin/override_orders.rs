@@ -3,16 +3,16 @@
 //!
 //! An order is a small JSON object in the body of a POST. It is checked completely before anything
 //! changes, and every change is logged. Which requests are allowed: `guard`. How long a change
-//! lasts and what it affects: `engine::counted::overrides`.
+//! lasts and what it affects: `engine::view::overrides`.
 
 use super::DoorEngine;
-use super::answer::AdminShared;
+use super::handlers::AdminShared;
 use super::live::ClientKey;
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::limit::LimitAction;
 use evenkeel_core::units::{Nanos, SECOND, Time, Weight};
 use evenkeel_engine::HeavyClient;
-use evenkeel_engine::counted::overrides::{Override, OverrideEffect};
+use evenkeel_engine::view::overrides::{Override, OverrideEffect};
 use evenkeel_telemetry::printable::printable;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -72,7 +72,7 @@ pub enum OrderError {
     #[error("weights matter where requests wait for room; this limit's action is {0}")]
     Action(LimitAction),
     #[error(transparent)]
-    Full(#[from] evenkeel_engine::counted::overrides::OverridesFullError),
+    Full(#[from] evenkeel_engine::view::overrides::OverridesFullError),
 }
 
 /// An override as it is shown.

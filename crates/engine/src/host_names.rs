@@ -1,8 +1,8 @@
 //! Clients by host name: a request with the group of its client, and the transfer of a debt when a
 //! name becomes known.
 //!
-//! The lookup itself is in `client::lookup`. A client cannot choose the text of its key: the key is
-//! the name of the configured group that matches, which `merge` gives it.
+//! The lookup itself is in `identity::lookup`. A client cannot choose the text of its key: the key
+//! is the name of the configured group that matches, which `merge` gives it.
 
 use super::{Engine, EngineRules};
 use evenkeel_config::settings::hosts::HostSettings;

@@ -8,7 +8,7 @@
 use super::super::body::BodyError;
 use super::super::front::stream;
 use super::super::worker::ProxyWorker;
-use super::{UpstreamEnd, ends, head};
+use super::{UpstreamEnd, halves, head};
 use bytes::{Buf, Bytes};
 use http_body::{Body, Frame};
 use std::future::poll_fn;
@@ -29,7 +29,7 @@ pub(super) enum SendError {
 
 /// The state of the task.
 pub(super) struct RequestSend<B> {
-    pub(super) writer: ends::UpstreamWriter,
+    pub(super) writer: halves::UpstreamWriter,
     pub(super) body: B,
     /// The number of body bytes still to come, if the head states a length. `None`: the body is
     /// chunked.
@@ -44,7 +44,7 @@ type NextFrame = Option<Result<Frame<Bytes>, BodyError>>;
 impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> RequestSend<B> {
     /// Writes `head` and the body. Returns the writer for the next request, unless the body is not
     /// of the length that the head states: the backend would read the next request as part of it.
-    pub(super) async fn run(mut self, head: Vec<u8>) -> Result<ends::UpstreamWriter, SendError> {
+    pub(super) async fn run(mut self, head: Vec<u8>) -> Result<halves::UpstreamWriter, SendError> {
         // Bytes that go out together with the next frame, if that is ready by now.
         let mut before = head;
         let mut ended = false;

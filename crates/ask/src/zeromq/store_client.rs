@@ -6,7 +6,7 @@
 //! store continues with its own state, and a master that has just started gets the state of the
 //! store. How the store is asked: `store::redis`.
 
-use super::accounts::{DelayOrder, DelayOrders};
+use super::reports::{DelayOrder, DelayOrders};
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::units::{Cost, Nanos, Time};
 use evenkeel_store::redis::{ChargeOutbox, KeyNaming, RedisStore, StoreAccount, StoreLane};

@@ -3,14 +3,14 @@
 //! This module collects and names the metrics. How often StatsD gets them: `statsd`. How Prometheus
 //! gets them: `http`. Paths that are made from requests are bounded where they are kept (`tally`).
 
-pub mod renamed;
+pub mod rename;
 pub mod statsd;
 pub mod traces;
 
 use super::decide::RatelimitDecider;
 use super::tally::RuleTally;
 use evenkeel_telemetry::registry::{BOUNDS_NS, Histogram};
-use renamed::{MetricRenamer, RenamedMetric};
+use rename::{MetricRenamer, RenamedMetric};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;

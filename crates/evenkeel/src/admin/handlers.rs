@@ -1,11 +1,11 @@
 //! The answers of the admin door to each path.
 //!
 //! Every request except an order is answered at once from its head alone. Connections are handled
-//! in `admin`, the effect of orders in `act`, and the live data for watchers in `live`.
+//! in `admin`, the effect of orders in `override_orders`, and the live data for watchers in `live`.
 
-use super::act::{self, OrderError};
 use super::guard::{AccessError, AdminGuard, ORDERS, is_order};
 use super::live::{ClientKey, EventFeed, LiveFeed, WatcherEnd};
+use super::override_orders::{self, OrderError};
 use super::{AdminSources, Readiness, ReadinessStage, observe, page};
 use bytes::Bytes;
 use evenkeel_telemetry::counts::AdminCounts;
@@ -160,7 +160,7 @@ impl AdminShared {
         let value = |wanted: &str| {
             pairs.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.as_str())
         };
-        let hash = value("id").and_then(act::hash);
+        let hash = value("id").and_then(override_orders::hash);
         let (Some(door), Some(limit), Some(hash)) = (value("door"), value("limit"), hash) else {
             return response(StatusCode::BAD_REQUEST, TEXT, CLIENT_FAULT);
         };

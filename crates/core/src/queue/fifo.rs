@@ -6,7 +6,7 @@
 //! request has no `before`, and the last has no `after`. Every request in `standing` is in both
 //! lists, and no other one is. The order of service does not depend on these lists: see `queue`.
 
-use super::spread::Map;
+use super::prehashed::Map;
 use super::{RequestId, WaitingRequest};
 
 /// The two ends of a list; both `None` if the list is empty.

@@ -6,8 +6,8 @@
 use evenkeel_config::settings::tls::ServerTls;
 use evenkeel_core::units::Time;
 use evenkeel_telemetry::registry::Registry;
-use evenkeel_tls::live::{BuiltFromFiles, LiveValue};
 use evenkeel_tls::pem::TlsFileError;
+use evenkeel_tls::reload::{BuiltFromFiles, LiveValue};
 use evenkeel_tls::{client_name, server, server_files};
 use rustls::ServerConfig;
 use std::sync::Arc;

@@ -7,7 +7,7 @@
 use super::sessions::{SessionChoice, SessionTurn};
 use super::{ConnectionSharing, UpstreamBackend};
 use crate::exchange::UpstreamFailure;
-use crate::wire::ends::UpstreamStream;
+use crate::wire::halves::UpstreamStream;
 use crate::wire::{Http1Connection, Http2Session, StreamCall, UpstreamWire};
 use crate::worker::{ProxyConfigSnapshot, ProxyWorker};
 use evenkeel_config::settings::BackendScheme;

@@ -9,7 +9,7 @@ use super::{TagAnswer, TagBatch, TagEngineRules, TagLane, ask_state};
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::classify::LimitKey;
 use evenkeel_core::limiter::Limiter;
-use evenkeel_core::limiter::told::StoreBucketState;
+use evenkeel_core::limiter::remote::StoreBucketState;
 use evenkeel_core::units::{Cost, Nanos, Time};
 use std::collections::VecDeque;
 use std::net::IpAddr;

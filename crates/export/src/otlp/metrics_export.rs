@@ -1,8 +1,9 @@
 //! Metrics for OpenTelemetry: the whole table, every few seconds, to a collector.
 //!
 //! Sums and histograms are cumulative since the start of the program. So the next message covers
-//! whatever an unreachable collector missed, and no message is kept or sent again. `watch::metrics`
-//! has the table; `client` delivers the messages; `metrics::push` runs this sender.
+//! whatever an unreachable collector missed, and no message is kept or sent again.
+//! `telemetry::metrics` has the table; `client` delivers the messages; `metrics::push` runs this
+//! sender.
 
 use super::client::{METRICS_SERVICE, OtlpClient, OtlpDeliveryError};
 use crate::push::PushCounts;

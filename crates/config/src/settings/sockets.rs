@@ -1,7 +1,7 @@
 //! The sockets that a configuration opens at start, each with the key that names it.
 //!
 //! This is the single list for all users: the configuration reader, which rejects two listeners on
-//! one port or file; `run::handover`, which permits the doors to open only these sockets; and
+//! one port or file; `serve::handover`, which permits the doors to open only these sockets; and
 //! `run::trial`, by which `check` tests whether a start could open them.
 
 use super::peers::PeerTransport;

@@ -4,7 +4,7 @@
 //! two, the request waits for the store, at most for the store's deadline. For the case that the
 //! store does not answer, see `store::redis`.
 
-use super::meet::{DescriptorMatch, LimitedDescriptor};
+use super::matching::{DescriptorMatch, LimitedDescriptor};
 use super::{DecisionError, ProtoPackage, RatelimitDecider};
 use crate::wire::Response;
 use crate::wire::view::RequestView;

@@ -6,7 +6,7 @@
 //! the facts about Smockron's wire format in docs/guide/master.md.
 
 use super::link::{ZmqConnectionError, ZmqLink};
-use super::wall::WallClock;
+use super::wall_clock::WallClock;
 use super::zmtp::{SocketRole, ZmtpEvent, ZmtpMessage, ZmtpSession, subscription};
 use super::{MasterShared, TcpStream};
 use evenkeel_core::classify::readable;

@@ -7,7 +7,7 @@
 //! admitted elsewhere, so there is no decision left to make. The collector and the transport:
 //! `evenkeel_peers::driver`.
 
-use super::counted::EngineView;
+use super::view::EngineView;
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::key::{KeyHash, KeyHasher, KeySeed};
 use evenkeel_core::limit::{Limit, LimitUnit};

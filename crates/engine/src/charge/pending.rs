@@ -5,9 +5,9 @@
 //! asked is up to the door.
 
 use crate::EngineRules;
-use crate::counted::views::ViewKeys;
 use crate::domains::gatekeeper::OrderCheck;
-use crate::named::GroupedRequest;
+use crate::host_names::GroupedRequest;
+use crate::view::views::ViewKeys;
 use evenkeel_core::classify::{self, LimitKey, LimitKeys, RequestAttributes};
 use evenkeel_core::limiter::Limiter;
 use evenkeel_core::meter::estimate::CostForecast;

@@ -6,8 +6,8 @@
 //! answered with an error: a configuration error must not cost a client its page. `POST /report`
 //! and lines of access logs settle passes.
 
-use super::asked::OriginalRequest;
 use super::ledger::PassLedger;
+use super::original::OriginalRequest;
 use super::report::{self, PassId, PassReport, ReportError};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -18,7 +18,7 @@ use evenkeel_core::meter::estimate::RouteHash;
 use evenkeel_core::units::{Nanos, Time};
 use evenkeel_engine::{AskOutcome, Charge, EngineLane, RequestRefusal, StartWait};
 use evenkeel_identity::address::ProxyTrust;
-use evenkeel_identity::form::{self, AnswerFormat};
+use evenkeel_identity::answer::{self, AnswerFormat};
 use evenkeel_runtime::clock::Clock;
 use evenkeel_serve::watchdog;
 use evenkeel_store::requests::StoreRequests;
@@ -310,7 +310,7 @@ impl DenialFormat {
     }
 
     fn answer(self, refusal: &RequestRefusal) -> CheckAnswer {
-        let (status, seconds) = (form::refused(refusal.by_rate), refusal.retry_after_secs);
+        let (status, seconds) = (answer::refused(refusal.by_rate), refusal.retry_after_secs);
         let code = match self.code {
             DenialStatus::Forbidden => StatusCode::FORBIDDEN,
             DenialStatus::Always(code) => code,

@@ -3,7 +3,7 @@
 //! The span of the call follows OpenTelemetry's conventions for servers. The span of the decision
 //! has the name and the attributes that the reference server gives it; as there, it shows the
 //! values of descriptors to everyone with access to the traces. Without a tracer, none of this
-//! runs. How spans are sent: `watch::otlp`.
+//! runs. How spans are sent: `export::otlp`.
 
 use crate::decide::DecisionError;
 use crate::wire::view::RequestView;

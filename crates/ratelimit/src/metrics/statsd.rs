@@ -4,7 +4,7 @@
 //! StatsD is unreachable. It never delays a decision. An unreachable StatsD is logged once until a
 //! flush succeeds again.
 
-use super::renamed::{MetricRenamer, RenamedMetric};
+use super::rename::{MetricRenamer, RenamedMetric};
 use super::{RESPONSE_TIME_NAME, for_each};
 use crate::decide::RatelimitDecider;
 use evenkeel_config::settings::RatelimitStatsd;
