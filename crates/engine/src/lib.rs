@@ -50,6 +50,7 @@ use ipnet::IpNet;
 use parking_lot::Mutex;
 use replicated::{LimitIds, PendingDeltas, RemoteTops};
 use served::ruling::ReportedOutcome;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use view::overrides::{OverrideEffect, OverrideIndex, Overrides};
@@ -478,8 +479,7 @@ impl EngineLane {
         }
         let in_shadow = self.report_shadows(&rules, &ticket, latest, client, now);
         if rules.hits && !matches!(verdict, Verdict::Deny { .. }) {
-            // `counted` leaves out the shadow limits that would have refused the request: they have
-            // not counted it, so other instances must not count it either.
+            // Without the limits in shadow that would have refused the request.
             let counted = ticket.counted();
             self.0.books.lock().spend(&rules, &counted, LimitUnit::Hits, Cost::hits(1));
         }
@@ -518,13 +518,13 @@ impl EngineLane {
         })
     }
 
-    /// Counts and logs a verdict that is not `Allow`. Returns the refusal of a request that is to be
-    /// refused; in shadow none is.
+    /// Counts and logs a verdict that is not `Allow`. Returns the refusal if the request is refused;
+    /// in shadow none is.
     fn report_verdict(
         &self,
         rules: &EngineRules,
         verdict: Verdict,
-        client: std::net::IpAddr,
+        client: IpAddr,
     ) -> Option<RequestRefusal> {
         let report = |outcome, reason| {
             let outcome = ReportedOutcome::new(outcome, rules.shadow);

@@ -39,7 +39,7 @@ impl<'a> UsageReports<'a> {
     /// Reads a message.
     ///
     /// # Errors
-    /// [`super::view::Fault`]
+    /// [`super::view::RequestViewError`]
     pub fn decode(bytes: &'a [u8]) -> ViewResult<UsageReports<'a>> {
         let mut reports = UsageReports::default();
         let mut source = ProtoSource(bytes);
