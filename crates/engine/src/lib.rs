@@ -465,7 +465,7 @@ impl EngineLane {
             came,
         } = begun;
         let now = self.0.now();
-        let latest = if rules.queues { rules.limiter.furthest_in_debt(&keys, now) } else { None };
+        let latest = rules.queues.then(|| rules.limiter.furthest_in_debt(&keys, now)).flatten();
         let slot = turn::slot(&rules, &keys, exempt, latest, foreseen, client).weighed(weight);
         let (verdict, mut ticket) = match words {
             [] => rules.limiter.ask(&keys, foreseen.cost, now),
@@ -518,8 +518,7 @@ impl EngineLane {
         })
     }
 
-    /// Counts and logs a verdict that is not `Allow`. Returns the refusal if the request is refused;
-    /// in shadow none is.
+    /// Counts and logs a verdict that is not `Allow`. Returns the refusal unless in shadow.
     fn report_verdict(
         &self,
         rules: &EngineRules,

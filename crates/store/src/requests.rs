@@ -37,7 +37,7 @@ impl StoreRequests {
         Rc::new(StoreRequests { outbox: lane.outbox(), lane, naming: store.naming() })
     }
 
-    /// Decides on one request, as [`evenkeel_engine::StoreLane::ask`] does. Waits at most as long
+    /// Decides on one request, as [`evenkeel_engine::EngineLane::ask`] does. Waits at most as long
     /// as the store may take. No lock is held during the wait.
     pub async fn ask(
         &self,
