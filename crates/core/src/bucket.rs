@@ -272,4 +272,4 @@ impl fmt::Display for AlgorithmError {
 
 impl core::error::Error for AlgorithmError {}
 
-const _: () = assert!(history::BURST_MAX == 255, "Fault::Burst names the number");
+const _: () = assert!(history::BURST_MAX == 255, "AlgorithmError::Burst names the number");

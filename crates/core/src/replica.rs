@@ -247,7 +247,8 @@ impl Replica {
     /// Handles a received frame. Calls `told` with its effects on buckets before it returns.
     ///
     /// # Errors
-    /// [`Fault`] if the frame is refused. In this case it changes nothing, and it is counted.
+    /// [`PeerFrameError`] if the frame is refused. In this case it changes nothing, and it is
+    /// counted.
     pub fn handle_frame(
         &mut self,
         link: u64,

@@ -218,11 +218,9 @@ impl Engine {
         let now = self.clock.now();
         let old = self.rules.load();
         let limiter = old.limiter.reconfigured(policy(proxy), proxy.limits.clone(), now);
-        let kept = |new: &Limit| {
-            old.limiter.limits().iter().position(|old| old.name == new.name && old.by == new.by)
-        };
         let resized = old.names_max != proxy.names_max;
-        let kept = |new: &Limit| kept(new).filter(|_| !resized);
+        let same = |a: &Limit, b: &Limit| a.name == b.name && a.by == b.by && !resized;
+        let kept = |new| old.limiter.limits().iter().position(|old| same(old, new));
         let places: Vec<_> = limiter.limits().iter().map(kept).collect();
         let (hosts, lookups) =
             host_names::hosts(&proxy.hosts, old.hosts.as_ref(), self.watch.registry());
@@ -414,7 +412,7 @@ impl EngineLane {
     }
 
     /// Finds the buckets that a request is counted by. A store that counts for several instances
-    /// may then be asked before the lane [concludes](Lane::conclude).
+    /// may then be asked before the lane [concludes](EngineLane::conclude).
     ///
     /// # Errors
     /// A gatekeeper refuses the request. The refusal is already counted and logged.

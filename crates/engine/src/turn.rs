@@ -61,8 +61,8 @@ pub struct QueueTurn {
     since: Time,
 }
 
-/// The result of waiting. If it holds a slot and is dropped before [`Charge::turned`], the slot is
-/// given back.
+/// The result of waiting. If it holds a slot and is dropped before [`Charge::accept_turn`], the
+/// slot is given back.
 pub struct TurnResult {
     turn: QueueTurn,
     how: Result<RequestId, Nanos>,

@@ -24,7 +24,7 @@ impl FixedWindow {
     /// be at least one.
     ///
     /// # Errors
-    /// [`Fault::Window`] if `seconds` is zero.
+    /// [`AlgorithmError::Window`] if `seconds` is zero.
     pub fn new(limit: u32, seconds: u32) -> Result<FixedWindow, AlgorithmError> {
         if seconds == 0 { Err(AlgorithmError::Window) } else { Ok(FixedWindow { limit, seconds }) }
     }

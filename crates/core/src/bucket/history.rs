@@ -30,7 +30,7 @@ impl RequestHistory {
     /// request passes every `interval`.
     ///
     /// # Errors
-    /// [`Fault::Burst`] or [`Fault::Interval`].
+    /// [`AlgorithmError::Burst`] or [`AlgorithmError::Interval`].
     pub fn new(burst: usize, interval: Nanos) -> Result<RequestHistory, AlgorithmError> {
         if burst == 0 || burst > BURST_MAX {
             return Err(AlgorithmError::Burst);

@@ -42,7 +42,7 @@ impl SlidingWindow {
     /// window must be whole seconds, from one second to [`WINDOW_MAX`].
     ///
     /// # Errors
-    /// [`Fault::Window`] or [`Fault::Max`].
+    /// [`AlgorithmError::Window`] or [`AlgorithmError::Max`].
     pub fn new(window: Nanos, max: Cost) -> Result<SlidingWindow, AlgorithmError> {
         let whole = window > Nanos::ZERO && window.0.is_multiple_of(SECOND);
         if !whole || window > WINDOW_MAX {

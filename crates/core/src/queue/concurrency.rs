@@ -212,7 +212,7 @@ impl ConcurrencySearch {
     /// Sets the number of requests that the backend accepts, from [`Queue::accepted_max`]; `None`:
     /// unknown. The limit never exceeds it, unless it is below the number of processors.
     ///
-    /// [`Queue::accepted_max`]: super::Queue::taken_in
+    /// [`Queue::accepted_max`]: super::Queue::accepted_max
     pub fn set_ceiling(&mut self, most: Option<usize>, now: Time) {
         self.ceiling = most.unwrap_or(CONCURRENCY_MAX).clamp(self.least, CONCURRENCY_MAX);
         self.floor = self.floor.min(self.ceiling);

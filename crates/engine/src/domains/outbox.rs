@@ -84,8 +84,8 @@ impl ReportOutbox {
         }
     }
 
-    /// Takes out all waiting reports. They count towards the bound until [`release`](Self::sent) is
-    /// called with them.
+    /// Takes out all waiting reports. They count towards the bound until
+    /// [`release`](Self::release) is called with them.
     #[must_use]
     pub fn take(&self) -> Vec<RequestReport> {
         self.notes.lock().as_mut().map(std::mem::take).unwrap_or_default()
