@@ -320,7 +320,9 @@ impl EnvironmentReader<'_> {
             "json" => "json",
             "text" => "text",
             _ => {
-                self.warnings.push(format!("LOG_FORMAT={written}: not known; the log is text"));
+                self.warnings.push(format!(
+                    "LOG_FORMAT={written}: unknown format; the log is written as text"
+                ));
                 "text"
             }
         };
@@ -456,7 +458,7 @@ mod tests {
         assert_eq!(config("JSON").settings.log.format, LogFormat::Json);
         let other = config("xml");
         assert_eq!(other.settings.log.format, LogFormat::Text);
-        assert_eq!(other.warnings, ["LOG_FORMAT=xml: not known; the log is text"]);
+        assert_eq!(other.warnings, ["LOG_FORMAT=xml: unknown format; the log is written as text"]);
     }
 
     #[test]

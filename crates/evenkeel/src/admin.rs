@@ -189,8 +189,9 @@ fn bind(
             Err(error) if !settings.asked_for && error.kind() == io::ErrorKind::AddrInUse => {
                 tracing::warn!(
                     target: "evenkeel::admin", %address,
-                    "the default admin address is taken: no metrics, health or doctor; \
-                     give another with `admin: {{listen: ...}}`, or say `admin: off`"
+                    "the default admin address is in use: metrics, health checks and doctor are \
+                     unavailable; set another address with `admin: {{listen: ...}}`, or write \
+                     `admin: off`"
                 );
             }
             Err(why) => return Err(AdminStartError::Listen { address: *address, why }),

@@ -249,14 +249,14 @@ impl RunningProcess {
         tokio::select! {
             () = self.doors.ended() => match self.doors.cut() {
                 0 => tracing::info!("stopped"),
-                cut => tracing::warn!("stopped; {cut} connections cut"),
+                cut => tracing::warn!("stopped; {cut} connections were cut off"),
             },
             () = again => {
                 self.doors.stop_now();
                 self.doors.ended().await;
                 let cut = self.doors.cut();
                 tracing::warn!(
-                    "stopped at once, as a second signal asked for; {cut} connections cut"
+                    "stopped immediately after a second signal; {cut} connections were cut off"
                 );
             }
         }
@@ -281,7 +281,8 @@ impl RunningProcess {
         let Some(source) = &mut self.source else {
             if !self.doors.reload_files() {
                 tracing::warn!(
-                    "there is no configuration file to reload: the flags stay as they are"
+                    "there is no configuration file to reload: the settings from the command line \
+                     stay in force"
                 );
             }
             return;
@@ -314,7 +315,8 @@ impl RunningProcess {
             tracing::error!(
                 new,
                 old,
-                "configuration refused: to open or close a door takes a restart; the old one stays"
+                "configuration refused: opening or closing a door requires a restart; the current \
+                 one stays in force"
             );
             self.watch.record_reload(false);
             return;
@@ -328,7 +330,7 @@ impl RunningProcess {
     fn take_over(&mut self, config: Config, kept: &[String]) {
         if !kept.is_empty() {
             let keys = kept.join(", ");
-            tracing::warn!(keys, "these have changed; what runs stays until a restart");
+            tracing::warn!(keys, "changes of these keys take effect only after a restart");
         }
         self.log.reload(config.settings.log);
         self.push_to(&config.settings.metrics);
@@ -350,7 +352,7 @@ impl RunningProcess {
         }
         let look = look(&self.watch, &self.shown);
         self.push = push::start(metrics, &self.watch, self.clock, look).unwrap_or_else(|error| {
-            tracing::error!(%error, "no thread for metrics: nobody is sent any");
+            tracing::error!(%error, "cannot start a thread for metrics: no metrics are sent");
             None
         });
     }
@@ -358,7 +360,7 @@ impl RunningProcess {
     fn refuse(&self, faults: &ConfigFaults) {
         self.watch.record_reload(false);
         let count = faults.faults.len();
-        tracing::error!(faults = count, "configuration refused; the old one stays");
+        tracing::error!(faults = count, "configuration refused; the current one stays in force");
         faults.to_string().lines().for_each(|fault| tracing::error!("{fault}"));
     }
 
@@ -367,7 +369,7 @@ impl RunningProcess {
         let lost = self.log.lost();
         if lost > self.lost {
             let lines = lost - self.lost;
-            tracing::warn!(lines, "log lines were lost: standard error is read too slowly");
+            tracing::warn!(lines, "log lines were lost: the reader of standard error is too slow");
             self.lost = lost;
         }
     }
@@ -377,7 +379,7 @@ impl RunningProcess {
         let step = self.clock.step();
         if (step - self.step).unsigned_abs() > SECOND {
             let seconds = (step - self.step) as f64 / SECOND as f64;
-            tracing::warn!(seconds, "the system's clock was set; what is counted does not change");
+            tracing::warn!(seconds, "the system clock was changed; counts are not affected");
             self.step = step;
         }
     }

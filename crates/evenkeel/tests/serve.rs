@@ -216,7 +216,7 @@ fn a_dead_backend_too_few_files_and_a_cut_are_told() {
     shell.args(["-c", "ulimit -n 600; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_evenkeel")]);
     let mut program = Program::spawn(shell.args(["serve", "--config"]).arg(&path));
     let line = program.told("limit on open files is too low");
-    assert!(line.contains("need 2256 files, and 600 are allowed"), "{line}");
+    assert!(line.contains("need 2256 files, and the limit is 600"), "{line}");
     let door = program.addresses()[0];
 
     assert!(read(ask(door, "/")).starts_with("HTTP/1.1 502 "));
@@ -234,7 +234,7 @@ fn a_dead_backend_too_few_files_and_a_cut_are_told() {
     let _client = ask(door, "/");
     let _never = requests.recv().expect("it arrives");
     program.signal("TERM");
-    program.told("stopped; 1 connections cut");
+    program.told("stopped; 1 connections were cut off");
     assert_eq!(program.end().code(), Some(0));
 }
 
@@ -250,7 +250,7 @@ fn a_second_signal_stops_at_once() {
     program.signal("INT");
     program.told("draining");
     program.signal("TERM");
-    program.told("stopped at once");
+    program.told("stopped immediately");
     assert_eq!(program.end().code(), Some(0));
 }
 
@@ -367,7 +367,7 @@ fn what_takes_a_restart_is_shown_as_it_runs() {
     );
     fs::write(&path, text).expect("saved");
     program.signal("HUP");
-    let told = program.told("stays until a restart");
+    let told = program.told("take effect only after a restart");
     assert!(told.contains("admin, log.format, proxy.listen"), "{told}");
     program.told("configuration reloaded");
     let shown = get(admin, "/api/config");

@@ -101,7 +101,7 @@ pub async fn send(
             if complaints.ask(clock.now()) {
                 tracing::warn!(
                     target: "evenkeel::metrics", address = connection.address, %error,
-                    "Graphite does not take its lines; those of the last minute wait"
+                    "Graphite does not accept metrics; the lines of the last minute are kept"
                 );
             }
             tokio::time::sleep(patience.pause).await;
@@ -110,7 +110,7 @@ pub async fn send(
         counts.lines.increment(batch.lines);
         if std::mem::take(&mut failing) {
             let address = &connection.address;
-            tracing::info!(target: "evenkeel::metrics", address, "Graphite takes its lines again");
+            tracing::info!(target: "evenkeel::metrics", address, "Graphite accepts metrics again");
         }
     }
 }

@@ -78,7 +78,8 @@ fn start(settings: &HostSettings) -> Option<TokioResolver> {
     let failed = |error: &NetError| {
         tracing::warn!(
             target: "evenkeel::hosts", %error,
-            "no names are looked up: `host:` patterns mean nobody; name servers in `resolver`"
+            "host names are not looked up, so `host:` patterns match no client; list name servers \
+             in `resolver`"
         );
     };
     resolver.inspect_err(failed).ok()

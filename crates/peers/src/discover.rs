@@ -98,7 +98,7 @@ pub async fn dns(
                 if !std::mem::replace(&mut failing, true) {
                     tracing::warn!(
                         target: "evenkeel::peers", name, %error,
-                        "no addresses for this name; those known before stay"
+                        "no addresses were found for this name; the previous ones stay in use"
                     );
                 }
                 FAILED_LOOKUP_DELAY

@@ -197,7 +197,7 @@ impl PeerDriver {
                 DriverEvent::Lost => {
                     tracing::error!(
                         target: "evenkeel::peers",
-                        "the others cannot be reached any more: this instance counts alone"
+                        "the peer thread has ended: this instance counts alone"
                     );
                     return;
                 }
@@ -229,14 +229,20 @@ impl PeerDriver {
     fn hear(&mut self, event: TransportEvent, now: Time) {
         match event {
             TransportEvent::Up { link, peer, .. } => {
-                tracing::debug!(target: "evenkeel::peers", %peer, "a link is up");
+                tracing::debug!(
+                    target: "evenkeel::peers", %peer,
+                    "a connection to a peer is established"
+                );
                 self.addresses.insert(link.0, peer);
                 self.replica.handle_up(link.0, now);
             }
             TransportEvent::Frame { link, bytes } => self.frame(link, &bytes, now),
             TransportEvent::Down { link, why } => {
                 let peer = self.addresses.remove(&link.0).unwrap_or_default();
-                tracing::info!(target: "evenkeel::peers", %peer, %why, "a link is down");
+                tracing::info!(
+                    target: "evenkeel::peers", %peer, %why,
+                    "a connection to a peer has ended"
+                );
                 self.replica.handle_down(link.0, now);
             }
             TransportEvent::Refused { from, why } => self.shown.note_refused(&from, &why, now),

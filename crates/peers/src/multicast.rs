@@ -169,10 +169,14 @@ async fn run(
 fn tell(error: Option<&io::Error>, failing: &mut bool, group: SocketAddr) {
     match error {
         Some(error) if !*failing => tracing::warn!(
-            target: "evenkeel::peers", %group, %error, "cannot send to the group; trying on"
+            target: "evenkeel::peers", %group, %error,
+            "cannot send to the multicast group; Evenkeel keeps trying"
         ),
         None if *failing => {
-            tracing::info!(target: "evenkeel::peers", %group, "the group can be sent to again");
+            tracing::info!(
+                target: "evenkeel::peers", %group,
+                "sending to the multicast group works again"
+            );
         }
         _ => {}
     }

@@ -186,13 +186,14 @@ impl Nats {
             }
             Event::Disconnected | Event::Closed => {
                 tracing::warn!(
-                    target: "evenkeel::peers", "NATS is away: counting alone until it is back"
+                    target: "evenkeel::peers",
+                    "NATS is unreachable: this instance counts alone until it answers"
                 );
-                self.group.down("NATS is away").await;
+                self.group.down("NATS is unreachable").await;
             }
             Event::SlowConsumer(_) => self.group.traffic.missed.increment(1),
-            Event::ServerError(error) => self.warn(&error.to_string(), "NATS refuses something"),
-            Event::ClientError(error) => self.warn(&error.to_string(), "NATS cannot be used yet"),
+            Event::ServerError(error) => self.warn(&error.to_string(), "NATS refused an operation"),
+            Event::ClientError(error) => self.warn(&error.to_string(), "NATS cannot be used"),
             Event::LameDuckMode | Event::Draining => {}
         }
     }

@@ -54,7 +54,7 @@ impl PeerReporter {
             let refused = self.refused;
             tracing::warn!(
                 target: "evenkeel::peers", %from, why = %printable(why), refused,
-                "a message was refused; nothing was changed by it"
+                "a message from a peer was refused and has no effect"
             );
         }
     }
@@ -75,25 +75,26 @@ impl PeerReporter {
         match event {
             ReplicaEvent::Joined { name, .. } => {
                 let peer = clean(name);
-                tracing::info!(target: "evenkeel::peers", peer, "a peer counts along");
+                tracing::info!(target: "evenkeel::peers", peer, "a peer takes part in counting");
             }
             ReplicaEvent::Silent { name, .. } => {
                 tracing::warn!(
                     target: "evenkeel::peers", peer = clean(name),
-                    "a peer has been silent for three periods; limits count without it"
+                    "a peer has been silent for three periods; limits are applied without its \
+                     counts"
                 );
             }
             ReplicaEvent::Differs { name, limit, theirs, ours, counts } => {
                 let (peer, limit, theirs) = (clean(name), clean(limit), clean(theirs));
-                let ours = ours.as_deref().unwrap_or("not there");
+                let ours = ours.as_deref().unwrap_or("absent");
                 let what = match counts {
                     true => {
-                        "a limit has other numbers on a peer: both count together, and decide \
-                             by their own"
+                        "a limit is configured differently on a peer: both share counts, and each \
+                         decides by its own configuration"
                     }
                     false => {
-                        "a peer has a limit that is not the same here: it does not count \
-                              together"
+                        "a peer has a limit that differs from this instance's: its counts are not \
+                         shared"
                     }
                 };
                 tracing::warn!(target: "evenkeel::peers", peer, limit, theirs, ours, "{what}");

@@ -314,7 +314,7 @@ impl RunningProxy {
             match secured(&settings) {
                 Ok(secured) => order.secured = secured,
                 Err(error) => tracing::error!(
-                    %error, "proxy.backend_tls is refused; whom the proxy believes stays"
+                    %error, "proxy.backend_tls is refused; the previous trust settings stay in use"
                 ),
             }
             order.settings = settings;

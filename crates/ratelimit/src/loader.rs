@@ -63,11 +63,11 @@ impl RuleLoader {
         match &self.folder {
             None if self.from_server => return,
             None => tracing::warn!(
-                target: "evenkeel::ratelimit", "there are no rules: everything passes"
+                target: "evenkeel::ratelimit", "there are no rules: all requests are allowed"
             ),
             Some(folder) if !folder.path().exists() => tracing::warn!(
                 target: "evenkeel::ratelimit", path = %folder.path().display(),
-                "the rules are not there; everything passes until they are"
+                "the path of the rules does not exist; all requests are allowed until it does"
             ),
             Some(_) => {}
         }
@@ -81,7 +81,8 @@ impl RuleLoader {
             Some(folder) if !folder.path().exists() => {
                 let path = folder.path().display();
                 tracing::warn!(
-                    target: "evenkeel::ratelimit", %path, "the rules are gone; what runs stays"
+                    target: "evenkeel::ratelimit", %path,
+                    "the path of the rules no longer exists; the current rules stay in force"
                 );
             }
             _ => self.load(),
@@ -142,7 +143,7 @@ impl RuleIntake {
             Err(refused) => {
                 self.decider.events.load_errors.fetch_add(1, Relaxed);
                 tracing::error!(
-                    target: "evenkeel::ratelimit", "rules refused; what runs stays"
+                    target: "evenkeel::ratelimit", "rules refused; the current rules stay in force"
                 );
                 let told: Vec<String> = refused.iter().map(ToString::to_string).collect();
                 let told = told.join("\n");

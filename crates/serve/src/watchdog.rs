@@ -40,7 +40,10 @@ impl Watchdog {
     pub fn from_environment() -> Watchdog {
         let every = sd_notify::watchdog_enabled().filter(|every| !every.is_zero());
         if let Some(every) = every.filter(|every| *every < WATCHDOG_INTERVAL_MIN) {
-            tracing::warn!(?every, "WatchdogSec= is too short: it is told once a second");
+            tracing::warn!(
+                ?every,
+                "WatchdogSec= is too short: the watchdog is notified once a second"
+            );
         }
         let within =
             every.map(|every| Nanos((every / 2).as_nanos().try_into().unwrap_or(u64::MAX)));
@@ -57,7 +60,7 @@ impl Watchdog {
             // If the report is lost, systemd restarts the process.
             let _ = sd_notify::notify(&[NotifyState::Watchdog]);
         } else if self.complaints.ask(now) {
-            tracing::error!(doors = ?silent, "threads are stuck: the watchdog is told nothing");
+            tracing::error!(doors = ?silent, "threads are stuck: the watchdog is not notified");
         }
     }
 }

@@ -119,8 +119,8 @@ impl SnapshotScribe {
                 if self.complaints.ask(now) {
                     tracing::error!(
                         target: "evenkeel::state", file = %self.path.display(), %error,
-                        "the snapshot cannot be written; if the program ends now, the next one \
-                         knows the debts of the last good snapshot only"
+                        "the snapshot cannot be written; after a restart only the debts of the \
+                         last good snapshot are known"
                     );
                 }
                 true

@@ -202,8 +202,8 @@ impl Watch {
             tracing::warn!(
                 target: "evenkeel::proxy",
                 bound,
-                "as many client connections are open as `bounds.connections` allows: idle ones \
-                 are closed to make room, and without any, clients wait to be accepted"
+                "the limit of `bounds.connections` is reached: idle connections are closed to \
+                 make room; if none is idle, new clients wait to be accepted"
             );
         }
     }
@@ -216,8 +216,8 @@ impl Watch {
             tracing::warn!(
                 target: "evenkeel::proxy",
                 %peer,
-                "a connection of a trusted proxy is closed, as it did not begin with the PROXY \
-                 protocol: switch it on there, or write another `client_address`"
+                "a connection of a trusted proxy was closed because it did not begin with the \
+                 PROXY protocol: enable the protocol on that proxy, or change `client_address`"
             );
         }
     }
@@ -293,7 +293,7 @@ impl Watch {
         tracing::warn!(
             target: "evenkeel::backend",
             left_out = count,
-            "more failures of the backend than are logged"
+            "some failures of the backend were omitted from the log"
         );
     }
 
@@ -306,7 +306,7 @@ impl Watch {
             target: "evenkeel::decision",
             verdict,
             left_out = count,
-            "more decisions than are logged"
+            "some decisions were omitted from the log"
         );
     }
 }
@@ -315,7 +315,7 @@ fn tell_front(peer: IpAddr) {
     tracing::warn!(
         target: "evenkeel::proxy",
         %peer,
-        "most requests come from one address that sends forwarded headers and is not trusted: \
-         all its users share one bucket; if it is your proxy, name it in `trusted_proxies`"
+        "most requests come from one address that sends forwarding headers and is not trusted: \
+         all its users share one bucket; if it is your proxy, add it to `trusted_proxies`"
     );
 }

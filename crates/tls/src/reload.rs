@@ -105,7 +105,8 @@ impl<T> LiveValue<T> {
                     );
                 }
                 Err(error) => tracing::error!(
-                    target: "evenkeel::tls", of, %error, "certificate refused; the one before stays"
+                    target: "evenkeel::tls", of, %error,
+                    "certificate refused; the previous one stays in use"
                 ),
             }
         }
@@ -146,7 +147,7 @@ impl<T> LiveValue<T> {
             ),
             CertificateState::Over => tracing::error!(
                 target: "evenkeel::tls", of, %cert, until,
-                "the certificate has expired: others will refuse it; put a good one in its place"
+                "the certificate has expired and is refused by other programs; replace it"
             ),
         }
     }

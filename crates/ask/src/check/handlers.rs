@@ -222,8 +222,8 @@ impl CheckShared {
         let whole = report.is_ok_and(|report| report.whole) && result == ReportResult::Settled;
         if whole && !self.charges_whole.swap(true, Relaxed) {
             tracing::warn!(
-                "the access log says only how long requests took, so a client that reads its \
-                 answer slowly is charged for that time; log the time of the backend"
+                "the access log contains only the total time of requests, so a client that reads \
+                 a response slowly is charged for that time; log the time of the backend"
             );
         }
     }

@@ -239,8 +239,8 @@ impl LineWorker {
             tracing::warn!(
                 target: "evenkeel::line",
                 bound,
-                "as many connections are open as `line.connections` allows: the one that was \
-                 silent longest is closed for each that comes"
+                "the limit of `line.connections` is reached: for each new connection, the one \
+                 that was idle longest is closed"
             );
         }
         let links = self.links.borrow();

@@ -164,7 +164,8 @@ impl MasterConnection {
         if !std::mem::replace(&mut self.told, true) {
             tracing::warn!(
                 target: "evenkeel::gatekeeper", domain, socket, %master, why = %ended,
-                "the master is away: orders that are known are kept, and everybody else passes"
+                "the master is unreachable: known orders stay in force, and all other requests \
+                 are allowed"
             );
         }
         sleep(self.pause).await;

@@ -101,7 +101,7 @@ fn told(
             tracing::info!(
                 target: "evenkeel::master", domain = domain.name(), status = text(1),
                 identifier = text(2), %peer, log_info = text(LOG_INFO),
-                "a gatekeeper told of a request"
+                "a gatekeeper reported a request"
             );
         });
     }

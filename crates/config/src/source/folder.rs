@@ -111,7 +111,7 @@ impl WatchedFolder {
                 }
                 Err(error) => {
                     let file = path.display();
-                    tracing::warn!(%file, %error, "a rule file cannot be read and is left out");
+                    tracing::warn!(%file, %error, "a rule file cannot be read and is ignored");
                 }
             }
         }

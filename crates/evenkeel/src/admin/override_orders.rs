@@ -164,7 +164,8 @@ impl AdminShared {
         let (what, weight) = described(effect);
         tracing::warn!(
             target: "evenkeel::admin", by = %peer, door = target.door.door, limit = said.limit,
-            key = said.key, "do" = what, weight, seconds, "an operator has overridden a client"
+            key = said.key, "do" = what, weight, seconds,
+            "an operator has set an override for a client"
         );
         Ok(())
     }

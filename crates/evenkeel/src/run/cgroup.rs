@@ -55,7 +55,8 @@ impl CgroupFollower {
                 if !std::mem::replace(&mut self.failing, true) {
                     let cgroup = path.display();
                     tracing::warn!(
-                        %cgroup, %error, "what the backend uses cannot be read: costs are shared"
+                        %cgroup, %error,
+                        "the backend's CPU usage cannot be read: `cost: shared` is used instead"
                     );
                 }
             }

@@ -137,8 +137,8 @@ fn finds_again(found: &snapshot::CheckedSnapshot, shared: Option<KeySeed>) -> bo
     let alike = shared.is_none_or(|seed| seed == found.seed());
     if !alike {
         tracing::warn!(
-            "the snapshot is of another cluster or secret, so its keys cannot be found again: \
-             nobody owes anything but what peers tell"
+            "the snapshot is from another cluster or secret, so its keys cannot be matched: only \
+             debts reported by peers are known"
         );
     }
     alike
@@ -238,7 +238,10 @@ impl OpenDoors {
         if let (Some((domains, _)), Some(master)) = (&self.master, &settings.master)
             && domains.reload(master)
         {
-            tracing::warn!("which domains there are takes a restart; their rules are taken over");
+            tracing::warn!(
+                "adding or removing a domain requires a restart; changed rules of existing \
+                 domains are in force"
+            );
         }
         let (Some(engine), Some(proxy)) = (&self.engine, &settings.proxy) else { return };
         engine.reload(proxy);
@@ -391,7 +394,7 @@ fn tell_gatekeeper(settings: &settings::GatekeeperSettings) {
         master = %settings.master,
         control = %settings.control,
         domain = settings.domain,
-        "gatekeeper: everybody passes until the master says otherwise",
+        "gatekeeper: all requests are allowed until the master sends orders",
     );
 }
 

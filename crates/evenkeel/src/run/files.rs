@@ -55,10 +55,11 @@ pub fn too_few(settings: &Settings) -> Option<String> {
     let (limit, needed) = (getrlimit(Resource::Nofile).maximum, open_files(settings));
     limit.filter(|limit| *limit < needed).map(|limit| {
         format!(
-            "the limit on open files is too low for the connections that are allowed \
+            "the limit on open files is too low for the allowed connections \
              (`proxy.bounds.connections`, `line.connections`, `check.waiting_max`): they may need \
-             {needed} files, and {limit} are allowed; raise the hard limit (LimitNOFILE= of a \
-             systemd unit), or lower the bounds; till then fewer are let in"
+             {needed} files, and the limit is {limit}; until the hard limit is raised \
+             (LimitNOFILE= of a systemd unit) or the bounds are lowered, fewer connections are \
+             accepted"
         )
     })
 }

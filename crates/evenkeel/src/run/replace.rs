@@ -21,13 +21,16 @@ pub fn report_ready(sockets: &ListenSockets, herald: Option<&UnixDatagram>) {
     let rest = sockets.close_untaken();
     if !rest.is_empty() {
         tracing::warn!(
-            listen = ?rest, "closed: sockets were handed in for which no door is configured"
+            listen = ?rest, "inherited sockets were closed because no door is configured for them"
         );
     }
     let told = herald.map_or(Ok(0), |herald| herald.send(READY_MESSAGE));
     let told = told.and_then(|_| sd_notify::notify(&[NotifyState::Ready]));
     if let Err(error) = told {
-        tracing::warn!(%error, "who has started this program could not be told that it is ready");
+        tracing::warn!(
+            %error,
+            "the parent process could not be notified that this process is ready"
+        );
     }
 }
 
@@ -60,13 +63,16 @@ impl RunningProcess {
         let stay = self.sections_without_handover();
         if !stay.is_empty() {
             let stay = stay.join(", ");
-            tracing::error!(stay, "not replaced: these cannot be handed over; restart instead");
+            tracing::error!(
+                stay,
+                "not replaced: these sections cannot be handed over; restart instead"
+            );
             return;
         }
         let origin = match origin {
             Ok(origin) => origin,
             Err(error) => {
-                tracing::error!(%error, "not replaced: it is not known where the program lies");
+                tracing::error!(%error, "not replaced: the path of the program file is unknown");
                 return;
             }
         };
@@ -74,7 +80,7 @@ impl RunningProcess {
         drop(self.state.take());
         match Successor::start(origin, &self.sockets) {
             Ok(successor) => {
-                tracing::info!(pid = successor.id(), "a successor opens its doors");
+                tracing::info!(pid = successor.id(), "a successor was started and opens its doors");
                 self.successor = Some(successor);
             }
             Err(error) => self.not_replaced(&SuccessorError::Start(error)),
@@ -83,13 +89,13 @@ impl RunningProcess {
 
     /// Handles a successor that failed: this process continues as before.
     pub(super) fn not_replaced(&mut self, why: &SuccessorError) {
-        tracing::error!(%why, "not replaced: this process goes on");
+        tracing::error!(%why, "not replaced: this process continues to serve");
         self.successor = None;
         let (seed, kept) = self.kept.clone();
         let state = &self.config.settings.state;
         self.state =
             snapshot::start(state, seed, kept, &self.watch, self.clock).unwrap_or_else(|error| {
-                tracing::error!(%error, "no thread for snapshots: debts are not kept");
+                tracing::error!(%error, "cannot start a thread for snapshots: debts are not saved");
                 None
             });
     }
@@ -98,7 +104,7 @@ impl RunningProcess {
     pub(super) fn replaced(&mut self) {
         let pid = self.successor.as_ref().map_or(0, Successor::id);
         self.sockets.pass();
-        tracing::info!(pid, "replaced: the successor takes clients in from now on");
+        tracing::info!(pid, "replaced: the successor accepts all new clients");
         // Without systemd there is no receiver for this message.
         let _ = sd_notify::notify(&[NotifyState::MainPid(pid)]);
         drop(self.admin.take());

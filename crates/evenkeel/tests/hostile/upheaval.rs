@@ -76,7 +76,7 @@ impl Gate {
 
     /// Replaces the process, and waits until that is done.
     async fn replace(&self) {
-        const BEGUN: &str = "a successor opens its doors";
+        const BEGUN: &str = "a successor was started and opens its doors";
         let before = self.said(BEGUN);
         self.signal(Signal::USR2);
         while self.said(BEGUN) == before || self.said("replaced: ") == before {

@@ -85,7 +85,7 @@ fn the_longest_silent_connection_makes_room() {
         // The door may have closed this connection to make room for others.
         let _ = client.stream.write_all(b"C\n");
     }
-    program.told("as many connections are open as `line.connections` allows");
+    program.told("the limit of `line.connections` is reached");
     let mut newest = Client::tcp(program.lines);
     assert_eq!(newest.ask("D\n"), "OK\n");
     // At most one more than the bound in each thread that had no connection to close.

@@ -72,7 +72,7 @@ fn a_client_that_does_not_read_is_cut_when_the_time_is_over() {
     let mut program = Program::start("rate: 1 per 365d, drain: 3s");
     let client = crate::abuse::stuck(program.lines);
     program.signal("TERM");
-    program.told("stopped; 1 connections cut");
+    program.told("stopped; 1 connections were cut off");
     assert_eq!(program.end().code(), Some(0));
     drop(client);
 }

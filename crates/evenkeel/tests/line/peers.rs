@@ -186,9 +186,9 @@ fn what_is_shared_counts_and_what_differs_is_told() {
     a.meets(2);
     b.meets(2);
     for peer in [&mut a, &mut b] {
-        let line = peer.program.told("a limit has other numbers on a peer");
+        let line = peer.program.told("a limit is configured differently on a peer");
         assert!(line.contains("limit=\"line\"") || line.contains("limit=line"), "{line}");
-        peer.program.told("a peer has a limit that is not the same here");
+        peer.program.told("a peer has a limit that differs from this instance's");
     }
     assert_eq!(a.ask("C\nC\nC\n"), "OK\nOK\nOK\n");
     b.comes_to("C", 17.0);

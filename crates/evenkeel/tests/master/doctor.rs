@@ -84,7 +84,7 @@ fn a_domain_that_is_not_configured_is_named() {
     let mut program = Program::start(RULES);
     let mut gatekeeper = Gatekeeper::new(&program, &[]);
     gatekeeper.request("dd\x1b", "c", ahead());
-    let told = program.told("messages of a domain that `master` does not name");
+    let told = program.told("messages for a domain that `master` does not configure");
     assert!(told.contains("domain=\"dd") && told.contains("peer=127.0.0.1"), "{told}");
     assert!(told.contains("WARN evenkeel::master: ") && !told.contains('\x1b'), "{told}");
     until("it is heard", || program.messages("unknown") == 1);

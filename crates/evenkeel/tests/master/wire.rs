@@ -112,7 +112,7 @@ fn the_text_of_a_message_is_logged_and_a_flood_of_them_is_thinned_out() {
     let mut gatekeeper = Gatekeeper::new(&program, &["ab\0"]);
     let t = ahead();
     gatekeeper.send(&[b"ab\0", b"DELAYED", b"c\x1b", &text(t), &text(t + 5), b"GET /a\nb"]);
-    let line = program.told("a gatekeeper told of a request");
+    let line = program.told("a gatekeeper reported a request");
     for part in ["INFO", "domain=\"ab\"", "status=\"DELAYED\"", "peer=127.0.0.1", "GET /a"] {
         assert!(line.contains(part), "no {part} in {line}");
     }
@@ -123,7 +123,7 @@ fn the_text_of_a_message_is_logged_and_a_flood_of_them_is_thinned_out() {
         let log = format!("number {n}");
         gatekeeper.send(&[b"ab\0", b"REJECTED", b"c", &text(t), b"", log.as_bytes()]);
     }
-    assert!(program.told("a gatekeeper told of a request").contains("number 0"));
+    assert!(program.told("a gatekeeper reported a request").contains("number 0"));
     until("all have come", || program.messages("rejected") == 1_000);
     // Messages left out in one second are reported with the next one.
     let start = now();
@@ -131,7 +131,7 @@ fn the_text_of_a_message_is_logged_and_a_flood_of_them_is_thinned_out() {
         gatekeeper.send(&[b"ab\0", b"REJECTED", b"c", &text(t), b"", b"end"]);
         now() > start + 2_000
     });
-    assert!(program.told("were left out of the log").contains("left_out="));
+    assert!(program.told("were omitted from the log").contains("left_out="));
 }
 
 #[test]

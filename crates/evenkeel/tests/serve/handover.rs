@@ -185,8 +185,8 @@ fn a_hundred_reloads_and_ten_replacements_lose_no_request() {
             program.told("configuration reloaded");
         }
         signal(last.0, "USR2");
-        let successor = told_pid(&program.told("a successor opens its doors"));
-        program.told("replaced: the successor takes clients in");
+        let successor = told_pid(&program.told("a successor was started and opens its doors"));
+        program.told("replaced: the successor accepts all new clients");
         last.0 = successor;
         crowd.go_on(101);
     }
@@ -210,12 +210,12 @@ fn a_successor_that_cannot_start_changes_nothing() {
     program.told("proxy open");
     fs::write(&path, "proxy: {listen: nowhere}\n").expect("saved");
     program.signal("USR2");
-    program.told("not replaced: this process goes on");
+    program.told("not replaced: this process continues to serve");
     assert!(get(address, "/").ends_with("hello"));
     // The replacement can be tried again.
     fs::write(&path, text).expect("saved");
     program.signal("USR2");
-    let last = Last(told_pid(&program.told("a successor opens its doors")));
+    let last = Last(told_pid(&program.told("a successor was started and opens its doors")));
     program.told("replaced");
     program.told("stopped");
     assert_eq!(program.end().code(), Some(0));
@@ -244,7 +244,7 @@ fn sockets_that_nobody_wants_are_told() {
     let text = "admin: off\nproxy: {listen: '127.0.0.1:0', backend: 'http://127.0.0.1:1'}\n";
     let path = configuration(folder.path(), text);
     let mut program = start_on(&listener, &path);
-    let told = program.told("sockets were handed in for which no door is configured");
+    let told = program.told("inherited sockets were closed because no door is configured");
     assert!(told.contains(&address.to_string()), "{told}");
     program.signal("TERM");
     assert_eq!(program.end().code(), Some(0));
@@ -305,7 +305,7 @@ fn the_watchdog_hears_the_program_and_then_its_successor() {
         notices(&manager, "WATCHDOG=1");
     }
     program.signal("USR2");
-    let successor = Last(told_pid(&program.told("a successor opens its doors")));
+    let successor = Last(told_pid(&program.told("a successor was started and opens its doors")));
     notices(&manager, &format!("MAINPID={}", successor.0));
     // After the other process has ended, all messages come from the successor.
     assert!(program.end().success());

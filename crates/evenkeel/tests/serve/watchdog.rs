@@ -88,7 +88,7 @@ fn a_hung_thread_is_told_of(name: &str, door: &str) {
     let debugger = hang(&program, name);
     // On a busy machine, another thread may have been late before.
     let quoted = format!("\"{door}\"");
-    while !program.told("the watchdog is told nothing").contains(&quoted) {}
+    while !program.told("the watchdog is not notified").contains(&quoted) {}
     drop(debugger);
     // The thread runs again, and so the watchdog is informed again.
     while manager.set_nonblocking(true).is_ok() && manager.recv(&mut [0; 256]).is_ok() {}

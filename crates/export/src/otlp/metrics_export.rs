@@ -78,7 +78,7 @@ impl OtlpMetricsSender {
         if std::mem::take(&mut self.told) {
             let endpoint = &self.to.collector.endpoint;
             tracing::info!(
-                target: "evenkeel::metrics", %endpoint, "the collector takes metrics again"
+                target: "evenkeel::metrics", %endpoint, "the collector accepts metrics again"
             );
         }
     }
@@ -88,7 +88,7 @@ impl OtlpMetricsSender {
             let endpoint = &self.to.collector.endpoint;
             tracing::warn!(
                 target: "evenkeel::metrics", %endpoint, %error,
-                "the collector does not take metrics; the next ones say it all again"
+                "the collector does not accept metrics; the next export contains the full totals"
             );
         }
     }

@@ -172,7 +172,7 @@ impl SpanExporter {
         if std::mem::take(&mut self.told) {
             let endpoint = &self.settings.collector.endpoint;
             tracing::info!(
-                target: "evenkeel::traces", %endpoint, "the collector takes spans again"
+                target: "evenkeel::traces", %endpoint, "the collector accepts spans again"
             );
         }
     }
@@ -182,7 +182,7 @@ impl SpanExporter {
             let endpoint = &self.settings.collector.endpoint;
             tracing::warn!(
                 target: "evenkeel::traces", %endpoint, %error,
-                "the collector does not take spans: they wait a while, and are dropped then"
+                "the collector does not accept spans: they are kept for a while and then dropped"
             );
         }
     }

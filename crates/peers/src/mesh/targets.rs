@@ -129,7 +129,7 @@ impl MeshTargets {
         target.due = Some(now + pause);
         target.instance = Some(instance);
         if !std::mem::take(&mut target.told).is_empty() {
-            tracing::info!(target: "evenkeel::peers", %place, "a peer can be reached again");
+            tracing::info!(target: "evenkeel::peers", %place, "a peer is reachable again");
         }
     }
 

@@ -112,7 +112,10 @@ pub(super) async fn run<S>(
     });
     if let Err(error) = both.await {
         let client = link.peer();
-        tracing::debug!(target: "evenkeel::proxy", %client, %error, "an upgraded connection broke");
+        tracing::debug!(
+            target: "evenkeel::proxy", %client, %error,
+            "an upgraded connection ended with an error"
+        );
     }
     drop(counted);
 }

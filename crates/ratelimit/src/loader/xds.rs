@@ -59,7 +59,7 @@ impl XdsClient {
             let wait = pause(least, &self.settings, attempts, random);
             tracing::warn!(
                 target: "evenkeel::ratelimit", %server, %error, ?wait,
-                "no rules come over xDS; what runs stays"
+                "no rules arrive over xDS; the current rules stay in force"
             );
             tokio::time::sleep(wait).await;
         }

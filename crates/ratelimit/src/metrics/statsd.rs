@@ -86,7 +86,7 @@ impl RatelimitStatsdSender {
                     let address = &self.settings.address;
                     tracing::warn!(
                         target: "evenkeel::ratelimit", %address, %error,
-                        "StatsD cannot be reached; figures are kept and sent later"
+                        "StatsD is unreachable; metrics are kept and sent later"
                     );
                 }
             }

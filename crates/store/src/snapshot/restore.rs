@@ -45,7 +45,7 @@ pub fn find(settings: &settings::StateSettings) -> Option<CheckedSnapshot> {
             let file = path.display();
             tracing::info!(
                 target: "evenkeel::state", %file,
-                "there is no snapshot yet: nobody owes anything"
+                "no snapshot exists yet: all clients start without debt"
             );
             return None;
         }
@@ -59,12 +59,12 @@ pub fn find(settings: &settings::StateSettings) -> Option<CheckedSnapshot> {
 
 fn refuse(path: &Path, why: &dyn Display) -> Option<CheckedSnapshot> {
     let aside = match disk::set_aside(path) {
-        Ok(place) => format!("it lies in {} now", place.display()),
-        Err(error) => format!("it could not be put aside: {error}"),
+        Ok(place) => format!("the file was moved to {}", place.display()),
+        Err(error) => format!("the file could not be moved aside: {error}"),
     };
     tracing::error!(
         target: "evenkeel::state", file = %path.display(),
-        "the snapshot is refused, and nobody owes anything: {why}; {aside}"
+        "the snapshot is refused, and all clients start without debt: {why}; {aside}"
     );
     None
 }
@@ -84,7 +84,7 @@ impl CheckedSnapshot {
         if let Err(fault) = self.show(|seen| restorer.see(seen)) {
             tracing::error!(
                 target: "evenkeel::state",
-                "the snapshot cannot be read any more, and is taken over in part: {fault}"
+                "the snapshot could be read only in part; the rest of its debts is lost: {fault}"
             );
         }
         let (restored, left) = (restorer.restored, restorer.left);
@@ -92,11 +92,12 @@ impl CheckedSnapshot {
         if restorer.back > CLOCK_SKEW_MAX {
             tracing::warn!(
                 target: "evenkeel::state", seconds = restorer.back.as_secs_f64(),
-                "the snapshot is of the future, so the clock was set back: debts count from now"
+                "the snapshot is dated in the future, so the clock was set back: debts count from \
+                 now on"
             );
         }
         let age = now.since(self.head.written).as_secs_f64();
-        tracing::info!(target: "evenkeel::state", restored, left, age, "snapshot taken over");
+        tracing::info!(target: "evenkeel::state", restored, left, age, "snapshot restored");
     }
 
     fn show(

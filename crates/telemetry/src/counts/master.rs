@@ -147,7 +147,7 @@ impl MasterCounts {
                 target: "evenkeel::master",
                 domain = readable(domain),
                 peer = %peer.to_canonical(),
-                "messages of a domain that `master` does not name change nothing"
+                "messages for a domain that `master` does not configure are ignored"
             );
         }
         let mut last = self.unknown.lock();
@@ -207,7 +207,7 @@ impl MasterCounts {
             let left_out = advice.left_out;
             tracing::info!(
                 target: "evenkeel::master", left_out,
-                "messages with a text were left out of the log"
+                "messages with a text were omitted from the log"
             );
         }
         if advice.write {
@@ -230,7 +230,7 @@ impl MasterCounts {
         if self.refusal.ask(now) {
             tracing::warn!(
                 target: "evenkeel::master", %peer, %why,
-                "a peer was disconnected: it does not speak as a gatekeeper does"
+                "a peer was disconnected: it violates the gatekeeper protocol"
             );
         }
         *self.refused.lock() = Some((peer, why));

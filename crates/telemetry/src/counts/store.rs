@@ -123,7 +123,8 @@ impl StoreCounts {
         if standing.failed == 1 {
             tracing::warn!(
                 target: "evenkeel::store", at, why,
-                "the store is away: what is known here decides until it answers"
+                "the store is unreachable: this instance decides by its own counts until the \
+                 store answers"
             );
         }
         why.clone_into(&mut standing.why);

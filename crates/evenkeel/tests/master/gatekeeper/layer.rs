@@ -97,7 +97,7 @@ fn a_layer_may_send_a_text_for_the_masters_log() {
             assert_eq!(service.call(request).await.expect("an answer").status(), 200);
         }
     });
-    assert!(program.told("a gatekeeper told of a request").contains("log_info=\"GET /page\""));
+    assert!(program.told("a gatekeeper reported a request").contains("log_info=\"GET /page\""));
 }
 
 #[test]

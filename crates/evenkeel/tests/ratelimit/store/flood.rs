@@ -237,8 +237,8 @@ impl Drop for Running {
 #[test]
 fn of_long_complaints_the_beginning_is_logged() {
     for (word, code, line) in [
-        ("SET", "OOM", "the store is away"),
-        ("EVALSHA", "OOM", "the store is away"),
+        ("SET", "OOM", "the store is unreachable"),
+        ("EVALSHA", "OOM", "the store is unreachable"),
         ("EVALSHA", "ERR", "a counter was refused"),
     ] {
         let address = complains(word, code);

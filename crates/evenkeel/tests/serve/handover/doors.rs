@@ -222,8 +222,8 @@ fn every_door_is_handed_over_and_no_question_is_lost() {
         }
         for _ in 0..3 {
             signal(last.0, "USR2");
-            let successor = told_pid(&program.told("a successor opens its doors"));
-            program.told("replaced: the successor takes clients in");
+            let successor = told_pid(&program.told("a successor was started and opens its doors"));
+            program.told("replaced: the successor accepts all new clients");
             program.told("stopped");
             last.0 = successor;
             counts.go_on();
