@@ -39,6 +39,28 @@ impl RequestGate<Vec<u8>> for LineClient {
 
 /// The layer. `T` returns the name of a request. If it returns `None`, the request passes without a
 /// query.
+///
+/// ```no_run
+/// use evenkeel_client::layer::EvenkeelLayer;
+/// use evenkeel_client::LineClient;
+/// use http::{Request, Response};
+/// use tower_layer::Layer;
+/// use tower_service::Service;
+///
+/// /// The service behind the limits of a line door. Each user has an account; a request without a
+/// /// user passes.
+/// fn limited<S>(service: S, client: LineClient) -> impl Service<Request<String>, Error = S::Error>
+/// where
+///     S: Service<Request<String>, Response = Response<String>> + Clone + Send + 'static,
+///     S::Future: Send,
+/// {
+///     let user = |request: &Request<String>| {
+///         let user = request.headers().get("x-user")?;
+///         Some([b"api:", user.as_bytes()].concat())
+///     };
+///     EvenkeelLayer::new(client, user).layer(service)
+/// }
+/// ```
 #[derive(Clone)]
 pub struct EvenkeelLayer<G, T> {
     gate: G,

@@ -6,7 +6,21 @@
 //! write. A separate task owns the connection. If it fails, all waiting callers get
 //! [`LineAnswer::Unanswered`] at once, and so do all callers until the pause is over. Everything is
 //! bounded: if too many callers wait, further ones get the same answer at once. This file counts
-//! and decides nothing. For services: `layer`.
+//! and decides nothing. For services: [`layer`].
+//!
+//! ```no_run
+//! use evenkeel_client::{LineAnswer, LineClient, LineTimeouts};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), evenkeel_client::LineAddressError> {
+//! let door = "unix:///run/evenkeel/line.sock".parse()?;
+//! let client = LineClient::new(door, LineTimeouts::default());
+//! if client.ask(b"login:alice").await == LineAnswer::Refused {
+//!     println!("too many logins of alice");
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod layer;
 
@@ -308,6 +322,11 @@ impl PendingQueries {
         ConnectionEnd::Failed { answered: self.answered }
     }
 }
+
+/// Compiles the code of README.md with the other examples.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;
 
 #[cfg(test)]
 mod tests {

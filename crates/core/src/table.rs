@@ -32,6 +32,21 @@ const SLOTS_PER_SET: usize = 8;
 const SLOTS_PER_KEY_HALVES: usize = 3;
 
 /// The buckets of one limit.
+///
+/// ```
+/// use evenkeel_core::key::KeyHash;
+/// use evenkeel_core::table::BucketTable;
+///
+/// let table = BucketTable::new(1_000, 1);
+/// // Here the state is a count, and a bucket is worth as much as it has counted.
+/// let worth = |state: &[u64]| state[0];
+/// let key = KeyHash::from_bits(7);
+/// for _ in 0..3 {
+///     table.take(key).change(|state| state[0] += 1, worth);
+/// }
+/// assert_eq!(table.peek(key), Some(3));
+/// assert_eq!(table.peek(KeyHash::from_bits(8)), None);
+/// ```
 pub struct BucketTable {
     lines: Box<[CacheLine]>,
     shape: Shape,
