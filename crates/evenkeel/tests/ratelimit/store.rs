@@ -48,10 +48,15 @@ pub fn ready(redis: &Redis, server: &Server) {
 
 /// Waits for the service if `before` connections of other clients exist already.
 fn ready_beside(redis: &Redis, before: usize, server: &Server) {
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) + 1;
-    wait_for("connections", || (connections(redis) >= before + threads).then_some(()));
+    let all = before as u64 + threads();
+    wait_for("connections", || (connections(redis) as u64 >= all).then_some(()));
     // The store may have answered before the service has read the answer.
-    wait_for("all of them", || (good(server) >= threads as u64).then_some(()));
+    wait_for("all of them", || (good(server) >= threads()).then_some(()));
+}
+
+/// The number of threads of a service that are connected to each server of its store.
+fn threads() -> u64 {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64 + 1
 }
 
 /// The number of connections that the service reports as good; 0 while it reports any as failed.
@@ -212,8 +217,7 @@ fn limits_of_a_second_have_a_store_of_their_own() {
     let server = unready(&redis, rules, &more);
     ready(&redis, &server);
     ready(&other, &server);
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) + 1;
-    wait_for("both", || (good(&server) >= 2 * threads as u64).then_some(()));
+    wait_for("both", || (good(&server) >= 2 * threads()).then_some(()));
     let said = all(&server, &["t: s=v | h=v"]);
     assert_eq!(said, ["OK [1000/SECOND 999, 1000/YEAR 999]"]);
     assert!(redis.text(&["KEYS", "*"]).starts_with("t_h_v_"));

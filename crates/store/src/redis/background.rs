@@ -20,8 +20,10 @@ pub async fn settle(lane: Weak<StoreLane>, period: Duration) {
     loop {
         ticks.tick().await;
         let Some(lane) = lane.upgrade() else { return };
-        if lane.pending_hits() > 0 {
+        if lane.pending_hits() + lane.pending_charges() > 0 {
             let links: Vec<Rc<ServerLink>> = lane.routes().flat_map(KeyRoute::links).collect();
+            // Reports on a connection that has ended unnoticed would be lost.
+            join_all(links.iter().map(|link| link.check(&lane))).await;
             let good = links.iter().filter(|link| link.is_good());
             join_all(good.map(|link| lane.settle_with(link))).await;
         }

@@ -17,6 +17,7 @@ use super::script::{self, CounterAsk, ServerRefusal};
 use connect::{RedisConnectError, RedisConnection};
 use evenkeel_config::settings::store::{StoreServer, StoreServers};
 use evenkeel_core::units::Time;
+use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::counts::store::StoreCounts;
 use redis::{Pipeline, RedisError, Value};
 use std::cell::{Cell, RefCell};
@@ -124,6 +125,20 @@ impl ServerLink {
         }
     }
 
+    /// Checks that the server still answers and can work, if the connection is good. Otherwise the
+    /// connection is no longer good afterwards.
+    pub async fn check(self: &Rc<Self>, lane: &StoreLane) {
+        if !self.is_good() {
+            return;
+        }
+        let deadline = Clock::deadline(lane.patience());
+        // Without an answer, `ask` has marked the connection itself.
+        let Ok(answers) = self.ask(proof(lane, self), deadline, |_| {}).await else { return };
+        if let Some(why) = unable(&answers) {
+            self.give_up(&why);
+        }
+    }
+
     /// Gives the connection up, because the server cannot work at present.
     pub fn give_up(&self, why: &str) {
         self.wire.borrow().iter().for_each(|wire| wire.break_off(why.to_owned()));
@@ -184,14 +199,11 @@ impl ServerLink {
             Some(server) => connect::connect(&self.place, server, within).await?,
             None => connect::connect_to_master(&self.place, within).await?,
         };
-        let mut proof = Pipeline::new();
-        proof.cmd("SET").arg(lane.proof(self)).arg(1).arg("XX");
+        let mut proof = proof(lane, self);
         script::load(&mut proof);
         let answers = exchange(&wire, &proof, within).await?;
-        let unable = script::unable(answers.iter().skip(1));
-        // The user may have the right to write its counters and no other key.
-        let cannot = script::unable(answers.iter().take(1)).filter(|why| !why.contains("NOPERM"));
-        if let Some(why) = cannot.or(unable) {
+        let (cannot, scripts) = (unable(&answers), script::unable(answers.iter().skip(1)));
+        if let Some(why) = cannot.or(scripts) {
             return Err(RedisConnectError::Unable(why));
         }
         if self.failed.get() {
@@ -229,6 +241,19 @@ impl ServerLink {
             }
         }
     }
+}
+
+/// A command that shows whether the server of `link` can write, and that leaves no trace.
+fn proof(lane: &StoreLane, link: &Rc<ServerLink>) -> Pipeline {
+    let mut proof = Pipeline::new();
+    proof.cmd("SET").arg(lane.proof(link)).arg(1).arg("XX");
+    proof
+}
+
+/// Why the server cannot work, by its first answer, which is the one to [`proof`].
+fn unable(answers: &[Value]) -> Option<String> {
+    // The user may have the right to write its counters and no other key.
+    script::unable(answers.iter().take(1)).filter(|why| !why.contains("NOPERM"))
 }
 
 /// Reads the answer to the report of one counter.

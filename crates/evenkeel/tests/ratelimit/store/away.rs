@@ -3,11 +3,16 @@
 //!
 //! The duration of requests is printed, not asserted. The tests assert that no request was lost.
 
+use super::batches::until;
+use super::property::{YEAR, ask as ask_for, lane_by, local, settings};
 use super::redis::Redis;
 use super::{all, service, unready};
 use crate::ask::{YEARLY, request};
 use crate::program::{Server, http, wait_for};
 use crate::server::{V3, asked};
+use evenkeel_config::settings::store::StoreSettings;
+use evenkeel_core::windows::{WindowAlgorithm, WindowLength};
+use evenkeel_runtime::clock::Clock;
 use prost::Message;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -64,6 +69,27 @@ fn who_comes_back_empty_is_told_what_was_counted() {
     println!("right again {:?} after the return", began.elapsed());
     assert_eq!(ask("t: h=v"), "OK [1000000/YEAR 999991]");
     wait_for("one more", || (used(&redis, "v") == 9).then_some(()));
+}
+
+/// The server restarts while the thread is busy. When the thread runs again, its connection still
+/// counts as good, and the report is due at the same time as the end of the connection.
+#[test]
+fn no_report_is_lost_on_a_connection_that_ended_unnoticed() {
+    let redis = Redis::start(&[]);
+    local(async {
+        let settings = StoreSettings { period: Duration::from_millis(10), ..settings(&redis) };
+        let lane = lane_by(&settings).await;
+        let now = Clock::start().now();
+        let length = WindowLength::Seconds(YEAR);
+        for round in 1..=5 {
+            let mut hits = ask_for(&round.to_string(), WindowAlgorithm::Fixed, length, 100, now);
+            hits.hit.hits = 5;
+            redis.restart();
+            lane.store().report(&hits);
+            until(|| lane.pending_hits() == 0).await;
+            assert_eq!(redis.text(&["GET", &hits.name]), "5", "round {round}");
+        }
+    });
 }
 
 /// Sends requests as fast as they are answered until `stop`, and returns how long each took.

@@ -1,9 +1,9 @@
 //! Several servers: a ring; sentinels with a master that dies; a cluster of six nodes, in which
 //! slots move and one master dies; and a server with TLS.
 
-use super::all;
 use super::batches::until;
 use super::redis::{Redis, text};
+use super::{all, good, threads};
 use crate::ask::YEARLY;
 use crate::envoy::free_port;
 use crate::program::{Server, wait_for};
@@ -21,11 +21,14 @@ fn service(store: &str, rules: &str) -> Server {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("rules.yaml");
     fs::write(&path, rules).expect("written");
-    let server = Server::from_file(&format!(
-        "admin: off\nratelimit: {{grpc: 127.0.0.1:0, http: 127.0.0.1:0, debug: 127.0.0.1:0, rules: \
-         {}}}\nstore: {{deadline: 5s, {store}}}\n",
+    let admin = format!("127.0.0.1:{}", free_port());
+    // A machine that is busy with other tests answers late.
+    let mut server = Server::from_file(&format!(
+        "admin: {{listen: '{admin}'}}\nratelimit: {{grpc: 127.0.0.1:0, http: 127.0.0.1:0, debug: \
+         127.0.0.1:0, rules: {}}}\nstore: {{deadline: 5s, connect_timeout: 60s, {store}}}\n",
         path.display()
     ));
+    server.admin = Some(admin);
     // The service has read the rules by now.
     drop(folder);
     server
@@ -52,6 +55,9 @@ fn servers_of_a_ring_share_the_counters() {
     let server = service(&format!("layout: ring, redis: [{}]", urls.join(", ")), RULES);
     let thirty: Vec<String> = (0..30).map(|n| format!("h=v{n}")).collect();
     let thirty = format!("t: {}", thirty.join(" | "));
+    // Hits that are counted before all threads are connected reach the servers by another thread,
+    // and what this process knows may lag behind what the servers know.
+    wait_for("connections", || (good(&server) >= 3 * threads()).then_some(()));
     all(&server, &[&thirty, &thirty]);
     wait_for("all of them", || (counted(&servers.each_ref()) == 60).then_some(()));
     for redis in &servers {

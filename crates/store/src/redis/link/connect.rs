@@ -85,7 +85,7 @@ impl RedisConnection {
 
     /// Whether a question would be answered without delay, as far as is known.
     pub fn may_be_asked(&self) -> bool {
-        self.overdue.get() == 0 && self.broken.borrow().is_none()
+        self.overdue.get() == 0 && self.broken.borrow().is_none() && !self.driver.is_finished()
     }
 
     /// The cause of an error on this connection: too many bytes, which the library reports only as
