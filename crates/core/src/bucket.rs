@@ -240,7 +240,7 @@ impl Algorithm {
 pub const STATE_WORDS_MAX: usize = 256;
 /// Usual upper bound of a state that has more than one word, in 64-bit words. A state within it is
 /// cheaper to copy.
-pub const STATE_WORDS_USUAL: usize = 64;
+pub(crate) const STATE_WORDS_USUAL: usize = 64;
 
 /// Invalid parameters of an algorithm. They come from the configuration; no algorithm was built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

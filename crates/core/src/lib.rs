@@ -196,6 +196,8 @@ pub mod limiter;
 pub mod meter;
 pub mod queue;
 pub mod replica;
+// Serves the tests of this workspace and is no part of the interface.
+#[doc(hidden)]
 pub mod sim;
 pub mod table;
 pub mod top;

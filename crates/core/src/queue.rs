@@ -258,6 +258,7 @@ impl Queue {
     }
 
     /// The number of clients, flows and routes that are remembered, for tests of its bound.
+    #[doc(hidden)]
     #[must_use]
     pub fn remembered(&self) -> usize {
         self.clients.len() + self.tiers.len() + self.routes.len()

@@ -125,14 +125,14 @@ impl BucketTable {
 
     /// The index of the set that a key belongs to.
     #[must_use]
-    pub fn set_index(&self, hash: KeyHash) -> usize {
+    fn set_index(&self, hash: KeyHash) -> usize {
         scaled(hash, self.sets)
     }
 
     /// Takes several sets, as [`BucketTable::take`] takes one. Lock order: `sets` must be strictly
     /// ascending.
     #[must_use]
-    pub fn take_all<'a>(&'a self, sets: &'a [usize]) -> HeldSets<'a> {
+    fn take_all<'a>(&'a self, sets: &'a [usize]) -> HeldSets<'a> {
         debug_assert!(sets.is_sorted_by(|a, b| a < b), "sets are taken in order");
         sets.iter().for_each(|index| self.set(*index).take());
         HeldSets { table: self, sets }
@@ -306,7 +306,7 @@ impl Drop for TableEntry<'_> {
 }
 
 /// Several sets that are held. Until this is dropped, no other thread writes to them.
-pub struct HeldSets<'a> {
+struct HeldSets<'a> {
     table: &'a BucketTable,
     sets: &'a [usize],
 }

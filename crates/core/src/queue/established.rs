@@ -26,7 +26,7 @@ const REQUEST_WEIGHT: u64 = 1 << 16;
 const REQUEST_COUNT_MAX: u64 = 64 * REQUEST_WEIGHT;
 
 /// The clients that have sent requests recently.
-pub struct EstablishedClients {
+pub(super) struct EstablishedClients {
     table: BucketTable,
 }
 

@@ -222,11 +222,6 @@ impl Cluster {
         self.join(index);
     }
 
-    /// Passes a frame to a node as if it came from the network.
-    pub fn inject(&mut self, index: usize, link: u64, frame: &[u8]) {
-        self.receive_frame(index, link, frame);
-    }
-
     /// Runs the simulation until `end`.
     pub fn run_until(&mut self, end: Time) {
         while let Some(Reverse((at, number))) = self.agenda.peek().copied() {

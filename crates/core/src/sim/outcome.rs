@@ -109,11 +109,4 @@ impl SimMetrics {
         let rank = (percent / 100.0 * self.latencies.len() as f64) as usize;
         self.latencies.get(rank.min(last)).copied().unwrap_or_default()
     }
-
-    /// Mean time from request to response.
-    #[must_use]
-    pub fn mean_latency(&self) -> Nanos {
-        let sum: u64 = self.latencies.iter().map(|one| one.0).sum();
-        Nanos(sum / self.latencies.len().max(1) as u64)
-    }
 }

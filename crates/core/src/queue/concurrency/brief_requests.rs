@@ -36,7 +36,7 @@ const ROOM_PER_PROCESSOR: usize = 4;
 
 /// Counts the requests that end, and the time they took.
 #[derive(Clone, Debug, Default)]
-pub struct BriefRequestDetector {
+pub(super) struct BriefRequestDetector {
     since: Option<Time>,
     count: u32,
     /// The sum of the times of the requests that ended in this period, in seconds, and (`squares`)
