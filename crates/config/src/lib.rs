@@ -11,13 +11,16 @@ pub mod cpus;
 pub mod environment;
 pub mod fault;
 mod foreign;
+pub mod keys;
 mod reader;
+pub mod rows;
 pub mod secret;
 mod section;
 pub mod settings;
 pub mod show;
 pub mod source;
 pub mod tree;
+pub mod values;
 
 use fault::{ConfigFault, ConfigFaults, TextPlace};
 use secret::SecretError;

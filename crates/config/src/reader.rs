@@ -9,10 +9,11 @@
 mod outline;
 
 use super::fault::{ConfigFault, TextPlace, nearest, quoted};
+use super::keys::{ConfigKey, DefaultedKey, ListKey};
 use super::tree::{YamlKey, YamlNode, YamlValue};
+pub use super::values::{Read, one_of, within};
 use std::collections::HashMap;
 use std::fmt::Display;
-use std::ops::RangeInclusive;
 
 pub use outline::{KeyForm, ScalarForm, SectionOutline};
 
@@ -23,8 +24,14 @@ const FAULTS_MAX: usize = 100;
 /// Maximum length of a list of single values. Some lists are scanned for each request.
 const ENTRIES_MAX: usize = 1024;
 
-/// Result of reading a single value from its text. The error says what is expected.
-pub type Read<T> = Result<T, String>;
+/// A row that can be read from a section.
+pub trait ReadKey {
+    /// The value: optional, certain or a list, by the kind of the row.
+    type Value;
+
+    /// Reads the value and records it for `show`.
+    fn read_in(&'static self, section: &mut SectionReader<'_, '_>) -> Self::Value;
+}
 
 /// A section while it is read.
 pub struct SectionReader<'n, 'f> {
@@ -66,6 +73,12 @@ impl<'n, 'f> SectionReader<'n, 'f> {
             faults,
             outline: None,
         }
+    }
+
+    /// The settings of a section without any key.
+    pub fn defaults<T>(read: impl FnOnce(&mut SectionReader<'_, '_>) -> T) -> T {
+        let mut faults = Vec::new();
+        read(&mut SectionReader::open("", None, TextPlace::default(), &mut faults))
     }
 
     /// Starts to record the keys that are asked for.
@@ -166,6 +179,19 @@ impl<'n, 'f> SectionReader<'n, 'f> {
     pub fn show(&mut self, key: &'static str, node: YamlNode) {
         self.shown.retain(|(shown, _)| *shown != key);
         self.shown.push((key, node));
+    }
+
+    /// Reads the key of a row.
+    pub fn key<K: ReadKey>(&mut self, key: &'static K) -> K::Value {
+        key.read_in(self)
+    }
+
+    /// Reads the key of a row whose default depends on something else.
+    pub fn key_or<T: Clone>(&mut self, key: &'static ConfigKey<T>, default: T) -> T {
+        self.key(key).unwrap_or_else(|| {
+            self.show(key.name(), YamlNode::text(key.write(&default)));
+            default
+        })
     }
 
     /// Reads a single value. `None` if the key is absent or the value is faulty.
@@ -349,23 +375,35 @@ fn unknown(name: &str, section: &str, known: &[&'static str]) -> String {
     }
 }
 
-/// Checks that a value is within a range.
-///
-/// # Errors
-/// If `value` is not in `range`; the message has both ends.
-pub fn within<T: PartialOrd + Display>(value: T, range: RangeInclusive<T>) -> Read<T> {
-    if range.contains(&value) {
-        return Ok(value);
+impl<T: Clone> ReadKey for ConfigKey<T> {
+    type Value = Option<T>;
+
+    fn read_in(&'static self, section: &mut SectionReader<'_, '_>) -> Option<T> {
+        section.optional(self.name(), |text| self.parse(text))
     }
-    Err(format!("must be from {} to {}", range.start(), range.end()))
 }
 
-/// Reads one of several words.
-///
-/// # Errors
-/// If `text` is none of them; the message lists them.
-pub fn one_of<T: Clone>(text: &str, words: &[(&str, T)]) -> Read<T> {
-    let found = words.iter().find(|(word, _)| *word == text);
-    let all = || words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
-    found.map(|(_, value)| value.clone()).ok_or_else(|| format!("must be one of: {}", all()))
+impl<T: Clone> ReadKey for DefaultedKey<T> {
+    type Value = T;
+
+    fn read_in(&'static self, section: &mut SectionReader<'_, '_>) -> T {
+        section.key_or(self.key(), self.preset())
+    }
+}
+
+impl<T: Clone> ReadKey for ListKey<T> {
+    type Value = Vec<T>;
+
+    fn read_in(&'static self, section: &mut SectionReader<'_, '_>) -> Vec<T> {
+        let key = self.key();
+        let values = section.values(key.name(), |text| key.parse(text));
+        let Some(preset) = self.preset().filter(|_| values.is_empty()) else { return values };
+        let values = match section.node(key.name()).map(|node| &node.value) {
+            Some(YamlValue::List(items)) if items.is_empty() => Vec::new(),
+            _ => preset,
+        };
+        let texts = values.iter().map(|value| YamlNode::text(key.write(value))).collect();
+        section.show(key.name(), YamlNode::made(YamlValue::List(texts)));
+        values
+    }
 }

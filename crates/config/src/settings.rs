@@ -351,28 +351,21 @@ pub struct ProxySettings {
     pub limits: Vec<Limit>,
 }
 
-/// How requests wait for capacity at the backend.
+/// How requests wait for capacity at the backend. Ranges and defaults: `rows::queue`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyQueueSettings {
-    /// Number of requests that the backend works on at once. Default: found by measuring.
+    /// Number of requests that the backend works on at once.
     pub concurrency: ConcurrencySetting,
-    /// Additional slots for clients in credit without a request at the backend, 0 to 1 000 000. Too
-    /// low: new clients wait for a slot. Too high: a swarm of new clients overloads the backend.
-    /// Default: two per CPU, at least two.
+    /// Additional slots for clients in credit without a request at the backend.
     pub reserve: usize,
-    /// Upper bound of a bucket's debt, CPU time from 1 ms to 1 d; a limit may have its own. Too
-    /// low: a heavy client soon has full priority again. Too high: it pays for longer than anyone
-    /// benefits from. Default: the burst of the bucket.
+    /// Upper bound of a bucket's debt, in CPU time; a limit may have its own. `None`: the burst of
+    /// the bucket.
     pub debt_max: Option<Nanos>,
-    /// Maximum number of requests in the admission queue, 1 to 1 000 000, some 500 bytes each. Too
-    /// low: bursts are refused. Too high: memory, and waits that clients give up on. Default: 4096.
+    /// Maximum number of requests in the admission queue.
     pub len_max: usize,
-    /// The longest time that a request waits in the queue, 1 ms to 1 d; after that it is refused.
-    /// Too low: refusals instead of waits. Too high: connections stay open for long. Default: 30 s.
+    /// The longest time that a request waits in the queue; after that it is refused.
     pub wait_max: Nanos,
-    /// Number of clients that are remembered as established, 0 to 1 000 000, 36 bytes each. New
-    /// clients share one turn, behind clients in credit. Too low: a client that comes seldom is new
-    /// at each visit. Too high: memory. Default: 0, all clients are treated as established.
+    /// Number of clients that are remembered as established. 0: all clients are treated alike.
     pub known_max: usize,
 }
 
@@ -395,19 +388,6 @@ impl fmt::Display for ConcurrencySetting {
 }
 
 impl ProxyQueueSettings {
-    /// The defaults for a backend with `cpus` CPUs.
-    #[must_use]
-    pub fn for_cpus(cpus: f64) -> ProxyQueueSettings {
-        ProxyQueueSettings {
-            concurrency: ConcurrencySetting::Auto,
-            reserve: (2.0 * cpus).ceil().max(2.0) as usize,
-            debt_max: None,
-            len_max: 4_096,
-            wait_max: Nanos::from_secs(30),
-            known_max: 0,
-        }
-    }
-
     /// The form that the core uses. With `Auto`, the search for the best concurrency starts at
     /// `cpus`.
     #[must_use]

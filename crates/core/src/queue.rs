@@ -53,18 +53,17 @@ pub struct QueueSettings {
     /// for little compared with what is in service, and whose turn would have come before one of
     /// those requests. All but one of these slots are also open to buckets in debt, and to clients
     /// of such a bucket, under the same conditions. Never more than the backend accepts
-    /// ([`Queue::accepted_max`]). Default: two per processor, at least two. Too low: many clients
-    /// that use little wait for each other. Too high: a swarm overloads the backend. 0: clients
-    /// that ask for little are not preferred.
+    /// ([`Queue::accepted_max`]). Too low: many clients that use little wait for each other. Too
+    /// high: a swarm overloads the backend. 0: clients that ask for little are not preferred.
     pub reserve: usize,
-    /// The number of requests that may wait. Default: 4096. Too low: bursts are refused. Too high:
-    /// memory, some 500 bytes each, and waits longer than any client accepts.
+    /// The number of requests that may wait. Too low: bursts are refused. Too high: memory, some 500
+    /// bytes each, and waits longer than any client accepts.
     pub len_max: usize,
-    /// The longest time that a request may wait. Default: 30 s.
+    /// The longest time that a request may wait.
     pub wait_max: Nanos,
     /// The number of clients that are remembered as established ([`established`]). New clients in
-    /// credit share the turn of a single flow among those in debt. 0, the default: established and
-    /// new clients are treated alike. Too low: a client that comes seldom is new at each visit. Too
+    /// credit share the turn of a single flow among those in debt. 0: established and new clients
+    /// are treated alike. Too low: a client that comes seldom is new at each visit. Too
     /// high: memory, 36 bytes each.
     pub known_max: usize,
 }

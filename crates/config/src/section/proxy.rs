@@ -7,11 +7,12 @@ use super::hosts;
 use super::limits::{self, LimitContext};
 use crate::address;
 use crate::reader::{Read, SectionReader, one_of, within};
+use crate::rows;
 use crate::settings::hosts::HostSettings;
 use crate::settings::tls::FrontTls;
 use crate::settings::{
-    BACKENDS_MAX, BackendAddress, BackendProtocol, BackendTls, ClientAddress, ConcurrencySetting,
-    CostSource, ProxyBounds, ProxyQueueSettings, ProxySettings, ProxyTimeouts,
+    BACKENDS_MAX, BackendAddress, BackendProtocol, BackendTls, ClientAddress, CostSource,
+    ProxyBounds, ProxyQueueSettings, ProxySettings, ProxyTimeouts,
 };
 use crate::tree::{YamlNode, YamlValue};
 use evenkeel_core::limit::LimitAction;
@@ -26,10 +27,6 @@ pub const LISTEN_OFF: &str = "off";
 const DURATION_MAX: Nanos = Nanos::from_secs(86_400);
 /// The shortest timeout.
 const TIMEOUT_MIN: Nanos = Nanos::from_millis(1);
-/// Upper bound of `queue.concurrency`, `queue.reserve` and `queue.known_max`.
-const SLOTS_MAX: u64 = 1_000_000;
-/// Upper bound of `queue.len_max`, the number of waiting requests; some 500 bytes each.
-const WAITING_MAX: u64 = 1_000_000;
 /// Maximum number of addresses of one door.
 const LISTENERS_MAX: usize = 64;
 
@@ -193,23 +190,21 @@ fn upgrade(text: &str) -> Read<String> {
 }
 
 fn queue(section: &mut SectionReader<'_, '_>, cpus: f64) -> ProxyQueueSettings {
-    let slots = |text: &str| within(count(text)?, 1..=SLOTS_MAX).map(|n| n as usize);
-    let concurrency = |text: &str| match text {
-        "auto" => Ok(ConcurrencySetting::Auto),
-        _ => slots(text).map(ConcurrencySetting::Fixed).map_err(|why| format!("{why}, or auto")),
-    };
-    let few = |text: &str| within(count(text)?, 0..=SLOTS_MAX).map(|n| n as usize);
-    let many = |text: &str| within(count(text)?, 1..=WAITING_MAX).map(|n| n as usize);
-    let default = ProxyQueueSettings::for_cpus(cpus);
     ProxyQueueSettings {
-        concurrency: section.value("concurrency", default.concurrency, concurrency),
-        reserve: section.value("reserve", default.reserve, few),
-        debt_max: section.optional("debt_max", limits::burst),
-        len_max: section.value("len_max", default.len_max, many),
-        wait_max: section.value("wait_max", default.wait_max, |t| {
-            within(duration(t)?, TIMEOUT_MIN..=DURATION_MAX)
-        }),
-        known_max: section.value("known_max", default.known_max, few),
+        concurrency: section.key(&rows::queue::CONCURRENCY),
+        reserve: section.key_or(&rows::queue::RESERVE, (2.0 * cpus).ceil().max(2.0) as usize),
+        debt_max: section.key(&rows::queue::DEBT_MAX),
+        len_max: section.key(&rows::queue::LEN_MAX),
+        wait_max: section.key(&rows::queue::WAIT_MAX),
+        known_max: section.key(&rows::queue::KNOWN_MAX),
+    }
+}
+
+impl ProxyQueueSettings {
+    /// The defaults for a backend with `cpus` CPUs.
+    #[must_use]
+    pub fn for_cpus(cpus: f64) -> ProxyQueueSettings {
+        SectionReader::defaults(|section| queue(section, cpus))
     }
 }
 

@@ -5,9 +5,11 @@
 //! no ranges and no dependencies between keys; `check` verifies those. Like the reader, it accepts
 //! a single value as a list of one.
 
+mod row;
+
 pub use crate::reader::SectionOutline;
 use crate::reader::{KeyForm, ScalarForm};
-use crate::{section, tree};
+use crate::{rows, section, tree};
 use serde_json::{Map, Value, json};
 
 /// Configurations that together ask for every key. Their values do not matter, nor do their faults.
@@ -57,7 +59,7 @@ const TITLE: &str = "Evenkeel's configuration";
 /// The schema, in draft 7, which editors support.
 #[must_use]
 pub fn schema() -> Value {
-    let mut schema = object(&outline());
+    let mut schema = object(&outline(), "");
     if let Value::Object(schema) = &mut schema {
         schema.insert("$schema".into(), "http://json-schema.org/draft-07/schema#".into());
         schema.insert("title".into(), TITLE.into());
@@ -81,18 +83,26 @@ pub fn outline() -> SectionOutline {
 }
 
 /// A section with these keys and no others; an empty one is valid.
-fn object(outline: &SectionOutline) -> Value {
-    let properties: Map<String, Value> =
-        outline.keys().map(|(key, form)| (key.to_owned(), of(form))).collect();
+fn object(outline: &SectionOutline, path: &str) -> Value {
+    let table = rows::SECTIONS.iter().find(|table| table.path == path);
+    let properties: Map<String, Value> = outline
+        .keys()
+        .map(|(key, form)| {
+            let path = if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+            let row = table.and_then(|table| table.row(key));
+            (key.to_owned(), row.map_or_else(|| of(form, &path), row::property))
+        })
+        .collect();
     json!({"type": ["object", "null"], "properties": properties, "additionalProperties": false})
 }
 
-fn of(form: &KeyForm) -> Value {
+fn of(form: &KeyForm, path: &str) -> Value {
+    let object = |outline: &SectionOutline| object(outline, path);
     let mut ways = Vec::new();
     if let Some(single) = &form.single {
         ways.push(scalar(single));
     }
-    ways.extend(form.section.as_deref().map(object));
+    ways.extend(form.section.as_deref().map(&object));
     ways.extend(form.sections.as_deref().map(|of| several(object(of))));
     if let Some(named) = &form.named {
         let of = several(object(named));

@@ -27,14 +27,23 @@ fn check(schema: &Value, value: &Value, at: &str) -> Result<(), String> {
     let kind = match value {
         Value::Null => "null",
         Value::Bool(_) => "boolean",
-        Value::Number(_) => "number",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
         Value::String(_) => "string",
         Value::Array(_) => "array",
         Value::Object(_) => "object",
     };
-    let kinds = &schema["type"];
-    if kinds != kind && !kinds.as_array().is_some_and(|all| all.iter().any(|one| one == kind)) {
-        return Err(format!("{at}: {kind}, not {kinds}"));
+    let kinds = schema["type"].as_array().map_or(&[][..], Vec::as_slice);
+    let is = |kind: &str| &schema["type"] == kind || kinds.iter().any(|one| one == kind);
+    if !is(kind) && !(kind == "integer" && is("number")) {
+        return Err(format!("{at}: {kind}, not {}", schema["type"]));
+    }
+    let beyond = |least: &Value, most: &Value| {
+        value.as_f64() < least.as_f64()
+            || most.as_f64().is_some_and(|most| value.as_f64() > Some(most))
+    };
+    if value.is_number() && beyond(&schema["minimum"], &schema["maximum"]) {
+        return Err(format!("{at}: {value} is out of range"));
     }
     for (index, item) in value.as_array().into_iter().flatten().enumerate() {
         check(&schema["items"], item, &format!("{at}[{index}]"))?;
@@ -140,6 +149,10 @@ fn a_key_that_is_not_there_does_not_fit_anywhere() {
         "ratelimit: {xds: {tls: {c: 1}}}",
         "proxy: {action: quue}",
         "log: {level: [info]}",
+        "proxy: {queue: {len_max: 0}}",
+        "proxy: {queue: {len_max: 1.5}}",
+        "proxy: {queue: {len_max: 1000001}}",
+        "proxy: {queue: {wait_max: 30}}",
         "admin: on",
     ] {
         assert!(fits(text).is_err(), "{text}");

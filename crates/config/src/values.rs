@@ -1,0 +1,128 @@
+//! Single values from their text: numbers, durations, sizes, names, paths.
+//!
+//! Each function returns the value, or a message that says what is expected. Nothing here knows
+//! keys or places; `keys` adds the range and `reader` the key and the place.
+
+use evenkeel_core::units::{Nanos, QuantityParseError};
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+/// Maximum length of the name of a limit, header or cookie, in bytes.
+const NAME_BYTES_MAX: usize = 64;
+
+/// Result of reading a single value from its text. The error says what is expected.
+pub type Read<T> = Result<T, String>;
+
+/// Checks that a value is within a range.
+///
+/// # Errors
+/// If `value` is not in `range`; the message has both ends.
+pub fn within<T: PartialOrd + Display>(value: T, range: RangeInclusive<T>) -> Read<T> {
+    if range.contains(&value) {
+        return Ok(value);
+    }
+    Err(format!("must be from {} to {}", range.start(), range.end()))
+}
+
+/// Reads one of several words.
+///
+/// # Errors
+/// If `text` is none of them; the message lists them.
+pub fn one_of<T: Clone>(text: &str, words: &[(&str, T)]) -> Read<T> {
+    let found = words.iter().find(|(word, _)| *word == text);
+    let all = || words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
+    found.map(|(_, value)| value.clone()).ok_or_else(|| format!("must be one of: {}", all()))
+}
+
+/// Reads a duration such as `250ms`.
+///
+/// # Errors
+/// If the text does not have this form.
+pub fn duration(text: &str) -> Read<Nanos> {
+    text.parse().map_err(|error: QuantityParseError| error.to_string())
+}
+
+/// Reads `true` or `false`.
+///
+/// # Errors
+/// If it is neither.
+pub fn truth(text: &str) -> Read<bool> {
+    one_of(text, &[("true", true), ("false", false)])
+}
+
+/// Reads a whole number, without a sign.
+///
+/// # Errors
+/// If it is anything else.
+pub fn count(text: &str) -> Read<u64> {
+    let plain = text.bytes().all(|b| b.is_ascii_digit());
+    text.parse().ok().filter(|_| plain).ok_or_else(|| "not a whole number".to_owned())
+}
+
+/// Reads a whole number of any type.
+///
+/// # Errors
+/// If it is anything else, or larger than the type allows.
+pub fn whole<T: TryFrom<u64>>(text: &str) -> Read<T> {
+    T::try_from(count(text)?).map_err(|_| "too large".to_owned())
+}
+
+/// Reads a number of bytes: `65536`, `64k`, `10m`, `1g`.
+///
+/// # Errors
+/// If it has none of these forms.
+pub fn size<T: TryFrom<u64>>(text: &str) -> Read<T> {
+    let (number, shift) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 10),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 20),
+        Some(b'g' | b'G') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let bytes = count(number).ok().and_then(|n| n.checked_mul(1 << shift));
+    let bytes = bytes.and_then(|bytes| T::try_from(bytes).ok());
+    bytes.ok_or_else(|| "not a size; write 65536, 64k, 10m or 1g".to_owned())
+}
+
+/// Reads the path of a file.
+///
+/// # Errors
+/// If it is empty.
+pub fn path(text: &str) -> Read<PathBuf> {
+    match text {
+        "" => Err("name a file".to_owned()),
+        _ => Ok(PathBuf::from(text)),
+    }
+}
+
+/// Reads the name of a header, converted to lower case.
+///
+/// # Errors
+/// If no header can have this name.
+pub fn header_name(text: &str) -> Read<Box<str>> {
+    Ok(token(text)?.to_ascii_lowercase().into())
+}
+
+/// Reads a name with the characters that headers, cookies and methods allow (RFC 9110, 5.6.2).
+///
+/// # Errors
+/// If it is empty, too long, or has other characters.
+pub fn token(text: &str) -> Read<Box<str>> {
+    let fits = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+    name_of(text, fits)
+}
+
+/// Reads the name of a limit. It becomes a label of metrics, so few characters are allowed.
+///
+/// # Errors
+/// If it is empty, too long, or has other characters.
+pub fn name(text: &str) -> Read<Box<str>> {
+    name_of(text, |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+}
+
+fn name_of(text: &str, fits: impl Fn(u8) -> bool) -> Read<Box<str>> {
+    if text.is_empty() || text.len() > NAME_BYTES_MAX || !text.bytes().all(fits) {
+        return Err(format!("a name has 1 to {NAME_BYTES_MAX} letters, digits or - _ ."));
+    }
+    Ok(text.into())
+}
