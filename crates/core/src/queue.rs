@@ -21,14 +21,15 @@ pub mod concurrency;
 pub mod established;
 mod fifo;
 mod prehashed;
+mod request;
 mod routes;
+mod share;
 mod tiers;
 mod turns;
 
-use crate::classify::LimitKey;
 use crate::key::KeyHash;
 use crate::meter::estimate::RouteHash;
-use crate::units::{Cost, Nanos, Time, Weight};
+use crate::units::{Cost, Nanos, Time};
 use alloc::collections::VecDeque;
 use backlog::{Backlog, Flow, FlowBacklogs, TierPace};
 use capacity_probe::CapacityProbe;
@@ -37,8 +38,11 @@ use fifo::{FifoEnds, RequestFifo};
 use hashbrown::hash_map::Entry;
 use prehashed::Map;
 use routes::WaitingRoutes;
-use tiers::{QueuedShare, Tiers};
+use share::{QueuedShare, WaitingRequest};
+use tiers::Tiers;
 use turns::HeadRequest;
+
+pub use request::{Arrival, CancelOutcome, QueuePlace, RefusedRequest, RequestId};
 
 /// The longest `retry_after` that a refused request is given.
 const RETRY_AFTER_MAX: Nanos = Nanos::from_secs(3_600);
@@ -66,75 +70,6 @@ pub struct QueueSettings {
     /// are treated alike. Too low: a client that comes seldom is new at each visit. Too
     /// high: memory, 36 bytes each.
     pub known_max: usize,
-}
-
-/// The tier and the flow in which a request waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QueuePlace {
-    /// The tier of clients that owe nothing. The flow is the client.
-    Credit,
-    /// The tier of clients in debt. The flow is this bucket: of the request's buckets, the one that
-    /// is furthest in debt by its own burst (`Limiter::furthest_in_debt`). All clients charged
-    /// there share it.
-    Debt(LimitKey),
-}
-
-impl QueuePlace {
-    /// The one flow, in the tier in debt, that all new clients share. It cannot be the bucket of a
-    /// limit: no limit has this index.
-    pub const NEW_CLIENTS: QueuePlace =
-        QueuePlace::Debt(LimitKey { limit: u8::MAX, hash: KeyHash::from_bits(u64::MAX) });
-}
-
-/// A request that arrives at the queue.
-#[derive(Clone, Copy, Debug)]
-pub struct Arrival {
-    /// The client that sends the request: its key for the first limit.
-    pub client: KeyHash,
-    /// The tier and the flow, according to the limits of the request.
-    pub place: QueuePlace,
-    /// The expected cost.
-    pub estimate: Cost,
-    /// Whether `estimate` is a guess, because the cost of the route is unknown. Among requests with
-    /// equal tags a guess goes first: the request may be light, and once its cost is known, no
-    /// later request on the route has to wait for that reason.
-    pub is_guess: bool,
-    /// The route that `estimate` is for; [`Queue::handle_estimate`] updates it. `None`: the
-    /// estimate does not change.
-    pub route: Option<RouteHash>,
-    /// The share of the client's flow relative to other flows.
-    pub weight: Weight,
-}
-
-/// Identifies a request in the queue or with the backend. Later requests have larger ids.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestId(u64);
-
-/// A request that is refused, because the queue is full or because it waited for too long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RefusedRequest {
-    /// The refused request.
-    pub id: RequestId,
-    /// The time until the requests of its flow that wait now will have been served, as estimated;
-    /// at most an hour.
-    pub retry_after: Nanos,
-}
-
-/// The state of a request at the moment when it is cancelled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CancelOutcome {
-    /// It was waiting, and has been removed.
-    Waiting,
-    /// It is with the backend, and keeps its slot until `handle_done`.
-    Running,
-    /// The queue does not contain the request: it has ended or was refused.
-    Unknown,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct WaitingRequest {
-    share: QueuedShare,
-    since: Time,
 }
 
 /// A client with requests that wait or run. `place` is the place of its first waiting request, or

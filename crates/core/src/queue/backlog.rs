@@ -6,7 +6,7 @@
 //! is refused because of another client's backlog. The order of service is not decided here: see
 //! `tiers`.
 
-use super::QueuePlace;
+use super::request::QueuePlace;
 use crate::classify::LimitKey;
 use crate::key::KeyHash;
 use crate::units::{Cost, Nanos, Time};

@@ -7,7 +7,8 @@
 //! lists, and no other one is. The order of service does not depend on these lists: see `queue`.
 
 use super::prehashed::Map;
-use super::{RequestId, WaitingRequest};
+use super::request::RequestId;
+use super::share::WaitingRequest;
 
 /// The two ends of a list; both `None` if the list is empty.
 #[derive(Clone, Copy, Debug, Default)]
@@ -123,7 +124,8 @@ impl RequestFifo {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Arrival, QueuePlace, QueuedShare};
+    use super::super::request::{Arrival, QueuePlace};
+    use super::super::share::QueuedShare;
     use super::*;
     use crate::key::KeyHash;
     use crate::units::{Cost, Time, Weight};

@@ -7,7 +7,7 @@
 //! `meter::estimate`.
 
 use super::prehashed::Map;
-use super::tiers::QueuedShare;
+use super::share::QueuedShare;
 use crate::meter::estimate::RouteHash;
 use crate::units::Cost;
 use hashbrown::hash_map::Entry;

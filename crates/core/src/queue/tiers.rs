@@ -6,12 +6,12 @@
 //! module does not hold single requests: see `queue`.
 
 use super::prehashed::Map;
+use super::request::QueuePlace;
+use super::share::QueuedShare;
 use super::turns::{HeadRequest, Tag, TurnOrder, Turns, length};
-use super::{Arrival, QueuePlace};
 use crate::classify::LimitKey;
 use crate::key::KeyHash;
-use crate::meter::estimate::RouteHash;
-use crate::units::{Cost, Weight};
+use crate::units::Cost;
 use alloc::collections::BTreeSet;
 
 /// The number of flows of each tier that are remembered although they are idle, because their tags
@@ -36,51 +36,6 @@ const LIGHT_BUCKETS_EXAMINED_MAX: usize = 8;
 /// The number of halvings that defines a light request, if `free` reserved slots are free.
 fn halvings(free: usize) -> u32 {
     if free > 1 { LIGHT_HALVINGS } else { LIGHT_HALVINGS_LAST_SLOT }
-}
-
-/// A request with what the fair scheduler needs to know of it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct QueuedShare {
-    pub client: KeyHash,
-    pub place: QueuePlace,
-    pub estimate: Cost,
-    pub is_guess: bool,
-    pub route: Option<RouteHash>,
-    pub weight: Weight,
-    /// The finish tag of its flow, set when it goes into service.
-    pub finish: Tag,
-    /// In debt: the finish tag of its client among the clients of the bucket.
-    pub inner: Tag,
-    /// The number of requests with the backend when it was sent, itself included.
-    pub count: usize,
-    /// Whether it uses a reserved slot.
-    pub beside: bool,
-    /// Whether it was light compared with the requests in service when it was sent.
-    pub is_light: bool,
-}
-
-impl QueuedShare {
-    /// The share of a request that arrives and belongs in `place`. It has no tags yet.
-    pub fn new(arrival: &Arrival, place: QueuePlace) -> QueuedShare {
-        QueuedShare {
-            client: arrival.client,
-            place,
-            estimate: arrival.estimate,
-            is_guess: arrival.is_guess,
-            route: arrival.route,
-            weight: arrival.weight,
-            finish: 0,
-            inner: 0,
-            count: 0,
-            beside: false,
-            is_light: false,
-        }
-    }
-
-    /// The length that the request adds to a tag.
-    fn size(&self) -> Tag {
-        length(self.estimate, self.weight)
-    }
 }
 
 /// The requests in service of one tier, or of one bucket.

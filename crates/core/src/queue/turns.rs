@@ -20,8 +20,8 @@
 //! tag: the part that a later `max` with V would have absorbed anyway stays. So a member gains
 //! nothing by opening requests and cancelling them.
 
-use super::RequestId;
 use super::prehashed::Map;
+use super::request::RequestId;
 use crate::units::{Cost, Weight};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;

@@ -1,0 +1,72 @@
+//! A request as the queue and its callers name it: its arrival, its place and its id, and how it
+//! can leave the queue without having run.
+//!
+//! What the queue itself notes about a request: `share`. The queue: `queue`.
+
+use crate::classify::LimitKey;
+use crate::key::KeyHash;
+use crate::meter::estimate::RouteHash;
+use crate::units::{Cost, Nanos, Weight};
+
+/// The tier and the flow in which a request waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueuePlace {
+    /// The tier of clients that owe nothing. The flow is the client.
+    Credit,
+    /// The tier of clients in debt. The flow is this bucket: of the request's buckets, the one that
+    /// is furthest in debt by its own burst (`Limiter::furthest_in_debt`). All clients charged
+    /// there share it.
+    Debt(LimitKey),
+}
+
+impl QueuePlace {
+    /// The one flow, in the tier in debt, that all new clients share. It cannot be the bucket of a
+    /// limit: no limit has this index.
+    pub const NEW_CLIENTS: QueuePlace =
+        QueuePlace::Debt(LimitKey { limit: u8::MAX, hash: KeyHash::from_bits(u64::MAX) });
+}
+
+/// A request that arrives at the queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    /// The client that sends the request: its key for the first limit.
+    pub client: KeyHash,
+    /// The tier and the flow, according to the limits of the request.
+    pub place: QueuePlace,
+    /// The expected cost.
+    pub estimate: Cost,
+    /// Whether `estimate` is a guess, because the cost of the route is unknown. Among requests with
+    /// equal tags a guess goes first: the request may be light, and once its cost is known, no
+    /// later request on the route has to wait for that reason.
+    pub is_guess: bool,
+    /// The route that `estimate` is for; [`Queue::handle_estimate`](super::Queue::handle_estimate) updates it. `None`: the
+    /// estimate does not change.
+    pub route: Option<RouteHash>,
+    /// The share of the client's flow relative to other flows.
+    pub weight: Weight,
+}
+
+/// Identifies a request in the queue or with the backend. Later requests have larger ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub(super) u64);
+
+/// A request that is refused, because the queue is full or because it waited for too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RefusedRequest {
+    /// The refused request.
+    pub id: RequestId,
+    /// The time until the requests of its flow that wait now will have been served, as estimated;
+    /// at most an hour.
+    pub retry_after: Nanos,
+}
+
+/// The state of a request at the moment when it is cancelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CancelOutcome {
+    /// It was waiting, and has been removed.
+    Waiting,
+    /// It is with the backend, and keeps its slot until `handle_done`.
+    Running,
+    /// The queue does not contain the request: it has ended or was refused.
+    Unknown,
+}

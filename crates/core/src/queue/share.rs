@@ -1,0 +1,61 @@
+//! What the queue notes about a request while it waits and while it runs.
+//!
+//! How tags are assigned: `tiers`. The request as callers see it: `request`.
+
+use super::request::{Arrival, QueuePlace};
+use super::turns::{Tag, length};
+use crate::key::KeyHash;
+use crate::meter::estimate::RouteHash;
+use crate::units::{Cost, Time, Weight};
+
+/// A request with what the fair scheduler needs to know of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct QueuedShare {
+    pub client: KeyHash,
+    pub place: QueuePlace,
+    pub estimate: Cost,
+    pub is_guess: bool,
+    pub route: Option<RouteHash>,
+    pub weight: Weight,
+    /// The finish tag of its flow, set when it goes into service.
+    pub finish: Tag,
+    /// In debt: the finish tag of its client among the clients of the bucket.
+    pub inner: Tag,
+    /// The number of requests with the backend when it was sent, itself included.
+    pub count: usize,
+    /// Whether it uses a reserved slot.
+    pub beside: bool,
+    /// Whether it was light compared with the requests in service when it was sent.
+    pub is_light: bool,
+}
+
+impl QueuedShare {
+    /// The share of a request that arrives and belongs in `place`. It has no tags yet.
+    pub fn new(arrival: &Arrival, place: QueuePlace) -> QueuedShare {
+        QueuedShare {
+            client: arrival.client,
+            place,
+            estimate: arrival.estimate,
+            is_guess: arrival.is_guess,
+            route: arrival.route,
+            weight: arrival.weight,
+            finish: 0,
+            inner: 0,
+            count: 0,
+            beside: false,
+            is_light: false,
+        }
+    }
+
+    /// The length that the request adds to a tag.
+    pub fn size(&self) -> Tag {
+        length(self.estimate, self.weight)
+    }
+}
+
+/// A request that waits, and since when.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WaitingRequest {
+    pub share: QueuedShare,
+    pub since: Time,
+}
