@@ -18,8 +18,8 @@ const WAITED_COST_RATIO: u64 = 4;
 /// The number of light requests that waited, less those that did not, from which on the backend is
 /// believed to be full. On a busy machine some requests take longer for no reason.
 const DOUBT_MAX: u32 = 6;
-/// The delay until a probe for more room, the first time and at most. The delay runs from the last
-/// request that was sent to a reserved slot.
+/// The delay until a probe for more room, the first time and at most. It runs from the last request
+/// that was sent to a reserved slot before the backend was found to be full, then from each probe.
 const PROBE_DELAY_FIRST: Nanos = Nanos::from_secs(10);
 const PROBE_DELAY_MAX: Nanos = Nanos::from_secs(160);
 
@@ -31,6 +31,8 @@ pub(super) struct CapacityProbe {
     /// The time from which on one request more may be sent as a probe.
     retry_at: Time,
     retry: Nanos,
+    /// When a request was last sent to a reserved slot.
+    sent_at: Time,
     /// The least number in flight at which a request seems to have waited, and the doubt: such
     /// requests less those that did not wait.
     suspect: usize,
@@ -44,6 +46,7 @@ impl CapacityProbe {
             full,
             retry_at: Time::ZERO,
             retry: PROBE_DELAY_FIRST,
+            sent_at: Time::ZERO,
             suspect: usize::MAX,
             doubt: 0,
         }
@@ -62,10 +65,12 @@ impl CapacityProbe {
 
     /// Notes that a request is sent to a reserved slot, so that `count` are in flight.
     pub fn handle_reserved_dispatch(&mut self, count: usize, now: Time) {
+        self.sent_at = now;
+        // Requests in slots that the backend is known to accept do not delay the probe.
         if count >= self.full {
             self.retry = self.retry.plus(self.retry).min(PROBE_DELAY_MAX);
+            self.retry_at = now.plus(self.retry);
         }
-        self.retry_at = now.plus(self.retry);
     }
 
     /// Notes the end of a light request that made `count` requests in flight, was estimated at
@@ -91,6 +96,7 @@ impl CapacityProbe {
         self.doubt += 1;
         if self.doubt >= DOUBT_MAX {
             self.full = self.full.min(self.suspect);
+            self.retry_at = self.sent_at.plus(self.retry);
             (self.suspect, self.doubt) = (usize::MAX, 0);
         }
     }

@@ -184,3 +184,30 @@ fn some_that_take_long_say_nothing_of_the_backend() {
     }
     assert_eq!(queue.accepted_max(), None);
 }
+
+/// A reserved slot that the backend is known to accept is in use all the time. That says nothing
+/// about the next one, which is probed all the same.
+#[test]
+fn a_busy_reserved_slot_does_not_put_the_probe_off() {
+    let mut queue = Queue::new(settings(2, 2));
+    for n in 0..9 {
+        queue.handle_arrival(credit(n, HEAVY), NOW);
+    }
+    assert_eq!(sent(&mut queue).len(), 2);
+    // One light request is in the third slot; `most`: what the backend accepts besides.
+    let mut fourth = |from: u64, most: usize, now: Time| {
+        let third = queue.handle_arrival(credit(1_000 + from, LIGHT), now);
+        assert_eq!(queue.poll_dispatch(now), Some(third));
+        let waited = beyond(&mut queue, from, most, now);
+        queue.handle_done(third, Cost(LIGHT));
+        (waited, queue.accepted_max())
+    };
+    let later = |seconds| NOW.plus(Nanos::from_secs(seconds));
+    let found = (0..20).map(|n| fourth(n, 3, NOW)).find(|(waited, _)| waited.is_none());
+    assert_eq!(found, Some((None, Some(3))));
+    let tried = (1..=60).map(|second| (second, fourth(100 + second, 3, later(second))));
+    let tried: Vec<_> = tried.filter(|(_, (waited, _))| waited.is_some()).collect();
+    let seconds: Vec<_> = tried.iter().map(|(second, _)| *second).collect();
+    assert_eq!(seconds, [10, 30], "after 10 s, and then after twice as long");
+    assert_eq!(fourth(200, 9, later(71)), (Some(true), Some(4)));
+}
