@@ -135,6 +135,11 @@ pub const KEYS_MAX: usize = 1 << 28;
 /// The maximum number of parts of a key.
 pub const PARTS_MAX: usize = 8;
 
+const _: () = {
+    assert!(PARTS_MAX == 8, "LimitError::Parts names the number");
+    assert!(KEYS_MAX == 268_435_456, "LimitError::Keys names the number");
+};
+
 /// An invalid setting of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitError {

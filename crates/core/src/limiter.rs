@@ -108,6 +108,8 @@ pub struct Ticket {
     uncounted_places: u64,
 }
 
+const _: () = assert!(LIMITS_MAX <= u64::BITS as usize, "a bit of Ticket for each limit");
+
 impl Ticket {
     /// A ticket without charges.
     fn new(keys: &LimitKeys, estimate: Cost, now: Time) -> Ticket {

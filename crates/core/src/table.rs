@@ -31,6 +31,11 @@ const SLOTS_PER_SET: usize = 8;
 /// Slots per key in a large table, in halves. At 3/2 a key costs 24 bytes (one word of state).
 const SLOTS_PER_KEY_HALVES: usize = 3;
 
+const _: () = {
+    assert!(SLOTS_PER_SET.is_multiple_of(LINE_WORDS), "a set is whole cache lines");
+    assert!(2 * size_of::<u64>() * SLOTS_PER_KEY_HALVES / 2 == 24, "Limit::keys_max says 24 bytes");
+};
+
 /// The buckets of one limit.
 ///
 /// ```

@@ -35,6 +35,8 @@ const SKEW_DIVISOR: u64 = 64;
 /// the actual cost. The part must be larger than that of [`SKEW_DIVISOR`].
 const HOLD_MARGIN_DIVISOR: u64 = 32;
 
+const _: () = assert!(HOLD_MARGIN_DIVISOR < SKEW_DIVISOR, "the part of a hold is the larger one");
+
 /// Converts a cost to a level, which is signed.
 fn signed(cost: Cost) -> i64 {
     i64::try_from(cost.0).unwrap_or(i64::MAX)

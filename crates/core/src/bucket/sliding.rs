@@ -21,7 +21,10 @@ const WORDS_BEFORE: usize = 2;
 /// The longest window: 30 days.
 pub const WINDOW_MAX: Nanos = Nanos::from_secs(30 * 86_400);
 
-const _: () = assert!(WORDS_BEFORE + (PARTS_MAX as usize) < super::STATE_WORDS_USUAL);
+const _: () = {
+    assert!(WORDS_BEFORE + (PARTS_MAX as usize) < super::STATE_WORDS_USUAL);
+    assert!(WINDOW_MAX.0 == 30 * 24 * 3_600 * SECOND, "AlgorithmError::Window names 30 days");
+};
 
 /// The parameters of a sliding window. Its state is the number of the newest part since the epoch,
 /// the time at which the block ends (zero: no block), and the sum of each part.

@@ -30,6 +30,12 @@ const ALL_WEIGHT_MAX: f64 = 1023.0;
 const ROUTES_PER_SET: usize = 8;
 /// A request that costs more than this is counted at this cost.
 const COST_MAX: Cost = Cost::cpu(Nanos::from_secs(3_600));
+
+const _: () = {
+    assert!(COST_DEFAULT.0 < COST_MAX.0);
+    assert!(ROUTES_MAX.is_multiple_of(ROUTES_PER_SET), "sets are whole");
+    assert!(WEIGHT_MAX < ALL_WEIGHT_MAX, "the mean of all routes follows more slowly");
+};
 /// The number of hexadecimal digits from which on a word is a hash: with a decimal digit among
 /// them, and without.
 const HEX_DIGITS_MIN: (usize, usize) = (8, 16);

@@ -18,10 +18,14 @@ const WAITED_COST_RATIO: u64 = 4;
 /// The number of light requests that waited, less those that did not, from which on the backend is
 /// believed to be full. On a busy machine some requests take longer for no reason.
 const DOUBT_MAX: u32 = 6;
-/// The delay until a probe for more room, the first time and at most. It runs from the last request
-/// that was sent to a reserved slot before the backend was found to be full, then from each probe.
+/// The delay until the first probe for more room. It runs from the last request that was sent to a
+/// reserved slot before the backend was found to be full, then from each probe, and doubles with
+/// each probe that fails.
 const PROBE_DELAY_FIRST: Nanos = Nanos::from_secs(10);
+/// The upper bound of the delay until a probe.
 const PROBE_DELAY_MAX: Nanos = Nanos::from_secs(160);
+
+const _: () = assert!(PROBE_DELAY_FIRST.0 <= PROBE_DELAY_MAX.0);
 
 /// The observations about one backend.
 #[derive(Clone, Copy, Debug)]

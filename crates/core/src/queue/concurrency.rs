@@ -14,7 +14,7 @@
 //! Completions drive the search, so it needs no timer, and no request is rejected for it. Without a
 //! backlog the limit restricts no request, so it stays; it only probes downwards now and then,
 //! because requests may wait inside the backend. For chance see `evidence`, for very brief requests
-//! `brief_requests`, for the reasons docs/adr/0004. Costs some nanoseconds a request and 67 kB.
+//! `brief_requests`, for the reasons docs/adr/0004. Costs some nanoseconds a request and 72 kB.
 
 mod brief_requests;
 mod evidence;
@@ -72,8 +72,9 @@ const FLOOR_REST_DOUBLINGS_MAX: u32 = 6;
 /// the floor.
 const CROWDED_FLOOR_RATIO: f64 = 1.5;
 /// The number of windows with that many in flight after which a lower limit is tried. It doubles
-/// each time that this is in vain, at most [`CROWDED_DOUBLINGS_MAX`] times.
+/// each time that this is in vain.
 const CROWDED_WINDOWS_MIN: u32 = 8;
+/// The upper bound of the doublings of [`CROWDED_WINDOWS_MIN`].
 const CROWDED_DOUBLINGS_MAX: u32 = 5;
 /// The number of further windows that a downward probe measures at one limit if the result is
 /// undecided.
@@ -83,6 +84,26 @@ const UNDECIDED_WINDOWS_MAX: u32 = 2;
 const FASTER_BACKEND_RATIO: f64 = 1.2;
 /// The number of downward probes that may be broken off before the limit is steady.
 const PROBE_RETRIES_MAX: u32 = 2;
+/// Divisors of the limit that give the step of a dither: in windows of fewer than
+/// [`DITHER_REQUESTS`]`.0` requests, of fewer than `.1`, and of more. Few requests need a wide step
+/// to show a difference.
+const DITHER_STEP_DIVISORS: (usize, usize, usize) = (4, 6, 8);
+/// The numbers of requests in a window at which the step of a dither becomes smaller.
+const DITHER_REQUESTS: (u32, u32) = (150, 400);
+
+const _: () = {
+    assert!(WINDOW_QUICK.0 < WINDOW.0 && WINDOW.0 < WINDOW_MAX.0);
+    // The longest window, which is twice WINDOW_MAX, ends before it is too old.
+    assert!(2 * WINDOW_MAX.0 < WINDOW_AGE_MAX.0);
+    assert!(WINDOW_REQUESTS_MIN <= WINDOW_REQUESTS_ENOUGH);
+    assert!(WINDOW_REQUESTS_ENOUGH <= QUICK_WINDOW_REQUESTS_MIN);
+    assert!(EARLY_CHECK_REQUESTS_MIN < WINDOW_REQUESTS_MIN, "early is before a window ends");
+    assert!(FLOOR_REST_DOUBLINGS_MAX - FLOOR_REST_DOUBLINGS_STEP == 4, "its doc says four");
+    assert!(STEADY_WINDOWS.leading_zeros() > FLOOR_REST_DOUBLINGS_MAX, "a rest fits its number");
+    assert!(CROWDED_WINDOWS_MIN.leading_zeros() > CROWDED_DOUBLINGS_MAX);
+    assert!(PROBE_UP_GAIN_MIN < CLEAR_TIMES_GROWTH_PART && CLEAR_TIMES_GROWTH_PART < 1.0);
+    assert!(4 * CONCURRENCY_MAX <= u32::MAX as usize, "limits are compared with counts");
+};
 
 /// The phase of the search.
 #[derive(Clone, Debug)]
@@ -536,12 +557,12 @@ impl ConcurrencySearch {
 
     /// Begins to dither about `home`, by a wider step if a window has few requests.
     fn start_dither(&mut self, home: usize, trend: i32, seen: WindowSample, now: Time) {
-        let part = match seen.count {
-            0..150 => 4,
-            150..400 => 6,
-            _ => 8,
+        let divisor = match seen.count {
+            few if few < DITHER_REQUESTS.0 => DITHER_STEP_DIVISORS.0,
+            some if some < DITHER_REQUESTS.1 => DITHER_STEP_DIVISORS.1,
+            _ => DITHER_STEP_DIVISORS.2,
         };
-        let step = (home / part).max(1);
+        let step = (home / divisor).max(1);
         let evidence = Evidence::default();
         self.course = SearchPhase::Sway(DitherProbe { home, step, last: None, evidence, trend });
         self.set(home.saturating_sub(step), now);

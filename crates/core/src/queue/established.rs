@@ -25,6 +25,12 @@ const REQUEST_WEIGHT: u64 = 1 << 16;
 /// The upper bound of a stored count, which has 24 bits.
 const REQUEST_COUNT_MAX: u64 = 64 * REQUEST_WEIGHT;
 
+const _: () = {
+    assert!(REQUEST_COUNT_MAX < 1 << 24, "a count has 24 bits");
+    assert!(ESTABLISHED_REQUESTS_MIN * REQUEST_WEIGHT <= REQUEST_COUNT_MAX, "it can be reached");
+    assert!(ESTABLISHED_AFTER.0 < FORGOTTEN_AFTER.0);
+};
+
 /// The clients that have sent requests recently.
 pub(super) struct EstablishedClients {
     table: BucketTable,

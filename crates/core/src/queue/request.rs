@@ -5,6 +5,7 @@
 
 use crate::classify::LimitKey;
 use crate::key::KeyHash;
+use crate::limit::LIMITS_MAX;
 use crate::meter::estimate::RouteHash;
 use crate::units::{Cost, Nanos, Weight};
 
@@ -25,6 +26,8 @@ impl QueuePlace {
     pub const NEW_CLIENTS: QueuePlace =
         QueuePlace::Debt(LimitKey { limit: u8::MAX, hash: KeyHash::from_bits(u64::MAX) });
 }
+
+const _: () = assert!(LIMITS_MAX <= u8::MAX as usize, "no limit has the index of NEW_CLIENTS");
 
 /// A request that arrives at the queue.
 #[derive(Clone, Copy, Debug)]

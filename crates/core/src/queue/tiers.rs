@@ -33,6 +33,11 @@ const LIGHT_HALVINGS_LAST_SLOT: u32 = 3;
 /// The number of buckets that are examined in search of one with a light client.
 const LIGHT_BUCKETS_EXAMINED_MAX: usize = 8;
 
+const _: () = {
+    assert!(CREDIT_PARTS_PER_DEBT_PART + 1 == 10, "its doc says a tenth");
+    assert!(LIGHT_HALVINGS <= LIGHT_HALVINGS_LAST_SLOT, "the last slot is for lighter requests");
+};
+
 /// The number of halvings that defines a light request, if `free` reserved slots are free.
 fn halvings(free: usize) -> u32 {
     if free > 1 { LIGHT_HALVINGS } else { LIGHT_HALVINGS_LAST_SLOT }

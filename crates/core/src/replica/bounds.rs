@@ -3,6 +3,8 @@
 //! A peer can use no more than this, whatever it sends. The doc of each bound states what happens
 //! when it is reached. One more bound, `nodes_max`, is in the settings.
 
+use super::LIMITS_MAX;
+use super::wire::FRAME_BYTES_MAX;
 use crate::units::Nanos;
 
 /// The upper bounds of a replica.
@@ -61,4 +63,7 @@ const _: () = {
     assert!(REPLICA_BOUNDS.forget_after.0 > 2 * REPLICA_BOUNDS.resend_for.0);
     assert!(REPLICA_BOUNDS.frames_max as usize > REPLICA_BOUNDS.log_frames_max);
     assert!(REPLICA_BOUNDS.out_max > REPLICA_BOUNDS.log_frames_max);
+    assert!(FRAME_BYTES_MAX <= REPLICA_BOUNDS.log_bytes_max, "a report can be sent again");
+    assert!(LIMITS_MAX <= u128::BITS as usize, "a bit of a peer for each part of its limits");
+    assert!(LIMITS_MAX <= REPLICA_BOUNDS.groups_max, "a group for each limit");
 };

@@ -6,7 +6,7 @@
 //! lost. The layout is specified in docs/protocol/peers.md.
 
 use super::window::SequenceWindow;
-use crate::key::KeyHash;
+use crate::key::{KeyHash, NAME_BYTES_MAX};
 use crate::units::Time;
 use alloc::vec::Vec;
 use core::fmt;
@@ -25,6 +25,11 @@ pub const ENTRY_BYTES: usize = 8 + 10;
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
 /// Maximum length of a text, in bytes: names of instances, limits and keys.
 pub const TEXT_BYTES_MAX: usize = 120;
+
+const _: () = {
+    assert!(NAME_BYTES_MAX <= TEXT_BYTES_MAX, "the name of a key fits");
+    assert!(REPORT_BYTES + GROUP_BYTES + ENTRY_BYTES <= FRAME_BYTES_MAX);
+};
 
 /// The reason why a frame is refused. The frame has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

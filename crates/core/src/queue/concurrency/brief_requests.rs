@@ -34,6 +34,12 @@ const STAYING_REQUESTS_MAX: f64 = 0.25;
 /// The number of requests for each processor that always have room. With more, no more gets done.
 const ROOM_PER_PROCESSOR: usize = 4;
 
+const _: () = {
+    assert!(PERIODS_FOR_MIN as u64 * PERIOD_MIN.0 == crate::units::SECOND, "its doc says a second");
+    assert!(PERIODS_AGAINST_MIN < PERIODS_FOR_MIN, "doubt weighs more");
+    assert!(UNNOTICED_WAIT.0 < PERIOD_MIN.0);
+};
+
 /// Counts the requests that end, and the time they took.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BriefRequestDetector {

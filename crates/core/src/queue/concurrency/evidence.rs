@@ -13,6 +13,20 @@ const LIKELY_DEVIATIONS: f64 = 1.0;
 const EVIDENCE_FADE_FACTOR: f64 = 0.97;
 /// More in flight is worth it from this part of the largest possible gain on.
 const WORTHWHILE_GAIN_PART: f64 = 0.35;
+/// More in flight is worth much from this part of the largest possible gain on.
+const LARGE_GAIN_PART: f64 = 0.6;
+/// The part by which the completion rate may differ from that of the window before, apart from
+/// chance. A larger difference means that the backend has changed.
+const FOLLOWING_CHANGE_MAX: f64 = 0.5;
+/// The variance that chance adds to [`FOLLOWING_CHANGE_MAX`], as a multiple of that of the two
+/// counts: two and a half standard deviations.
+const FOLLOWING_CHANCE_RATIO: f64 = 6.0;
+
+const _: () = {
+    assert!(LIKELY_DEVIATIONS < SURE_DEVIATIONS);
+    assert!(WORTHWHILE_GAIN_PART < LARGE_GAIN_PART && LARGE_GAIN_PART < 1.0);
+    assert!(EVIDENCE_FADE_FACTOR < 1.0, "earlier evidence fades");
+};
 
 /// The measurements of one window.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,7 +61,8 @@ impl WindowSample {
         let (least, most) = (growth.min(1.0), growth.max(1.0));
         let beyond = (rate / most).max(least / rate.max(1e-9)) - 1.0;
         let chance = 1.0 / f64::from(self.count) + 1.0 / f64::from(last.count);
-        beyond <= 0.0 || beyond * beyond <= 0.25 + 6.0 * chance
+        let most = FOLLOWING_CHANGE_MAX * FOLLOWING_CHANGE_MAX + FOLLOWING_CHANCE_RATIO * chance;
+        beyond <= 0.0 || beyond * beyond <= most
     }
 
     /// Whether the rate is surely above (`Some(true)`) or below (`Some(false)`) `part` times that
@@ -102,7 +117,7 @@ impl Evidence {
         }
         Some(match above {
             _ if above < 0.0 => GainVerdict::Nothing,
-            _ if above < 0.25 * full => GainVerdict::Some,
+            _ if above < (LARGE_GAIN_PART - WORTHWHILE_GAIN_PART) * full => GainVerdict::Some,
             _ => GainVerdict::Much,
         })
     }

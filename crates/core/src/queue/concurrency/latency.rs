@@ -34,6 +34,14 @@ const EARLY_MEAN_REQUESTS_MIN: u32 = 4;
 /// comparison is repeated with each request.
 const SLOWER_DEVIATIONS: f64 = 1.5;
 
+const _: () = {
+    let doublings = (BUCKETS >> BUCKETS_PER_DOUBLING_LOG2) as u32;
+    assert!(TIME_MIN_LOG2_NANOS + doublings == 42, "the doc of BUCKETS says 2^42 ns");
+    assert!(TIME_MIN_LOG2_NANOS >= BUCKETS_PER_DOUBLING_LOG2, "a bucket is no finer than 1 ns");
+    assert!(EARLY_MEAN_REQUESTS_MIN <= ROUTE_REQUESTS_MIN, "early comes first");
+    assert!(ROUTE_REQUESTS_MIN > PERCENTILE_DIVISOR, "the quickest request does not decide");
+};
+
 /// The histogram of one route, or of all.
 #[derive(Clone, Debug)]
 struct RouteTimes {
@@ -51,6 +59,11 @@ struct RouteTimes {
     /// The mean that later windows are compared with while they run.
     before: Option<Mean>,
 }
+
+const _: () = assert!(
+    (ROUTE_HISTOGRAMS_MAX + 1) * size_of::<RouteTimes>() <= 72_000,
+    "the header of concurrency says 72 kB"
+);
 
 /// The mean time of a route in one window.
 #[derive(Clone, Copy, Debug)]

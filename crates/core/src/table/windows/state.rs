@@ -38,6 +38,11 @@ const OTHER_WINDOW_KEY_MASK: u64 = 0x5bd1_e995_9d1b_54a5;
 /// The rounding error of times by which a bucket may exceed its limit.
 const ROUNDING_ERROR_MAX: Nanos = Nanos(4);
 
+const _: () = {
+    assert!(SECONDS_AHEAD_MAX == (SECOND_MASK >> 1) + 1, "half of all seconds lie ahead");
+    assert!(SECONDS_AHEAD_MAX > 34 * 365 * 86_400, "the header says 34 years");
+};
+
 /// The word of a window with `hits` that count until `end`.
 const fn window_word(end: u32, hits: u32) -> u64 {
     (((end & SECOND_MASK) as u64) << 33) | ((hits as u64) << 1)
