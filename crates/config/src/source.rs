@@ -84,7 +84,7 @@ impl ConfigSource {
     pub fn load(&mut self, cpus: f64) -> Result<Config, ConfigFaults> {
         self.stamp = self.stamps();
         if self.was_read && stamp(&self.path).is_none() && self.path.exists() {
-            return Err(self.unread(&"it is no plain file, and can be read at the start only"));
+            return Err(self.unread(&"it is not a regular file, and can be read at the start only"));
         }
         self.was_read = true;
         let bytes = self.bytes()?;

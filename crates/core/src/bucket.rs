@@ -260,7 +260,7 @@ impl fmt::Display for AlgorithmError {
         f.write_str(match self {
             AlgorithmError::Window => "`window` must be whole seconds, from 1s to 30d",
             AlgorithmError::Max => {
-                "`max` must be above zero, or every client would be blocked at once"
+                "`max` must be above zero; otherwise every client would be blocked immediately"
             }
             AlgorithmError::Burst => "`burst` of a history must be from 1 to 255 requests",
             AlgorithmError::Interval => {

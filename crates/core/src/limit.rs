@@ -160,10 +160,10 @@ impl fmt::Display for LimitError {
         f.write_str(match self {
             LimitError::Name => "a limit needs a name",
             LimitError::Parts => {
-                "a limit counts by one to eight things; `all` counts everybody together"
+                "a limit counts by one to eight properties; `all` counts all clients together"
             }
             LimitError::Prefix => "an IPv4 prefix has at most 32 bits, an IPv6 prefix 128",
-            LimitError::Burst => "`burst` must be at least 1, or no request could ever pass",
+            LimitError::Burst => "`burst` must be at least 1; otherwise no request could pass",
             LimitError::Keys => "`keys_max` must be from 1 to 268435456",
         })
     }

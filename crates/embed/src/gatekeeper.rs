@@ -59,7 +59,7 @@ pub enum GatekeeperError {
     #[error("{0}")]
     Thread(#[from] GatekeeperStartError),
     /// The system gives no random numbers.
-    #[error("no random numbers: {0}")]
+    #[error("the system provides no random numbers: {0}")]
     Random(#[source] std::io::Error),
 }
 

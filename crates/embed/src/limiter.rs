@@ -31,10 +31,11 @@ impl LocalLimiter {
         };
         let config = evenkeel_config::parse(name, configuration.as_bytes(), 1.0)?;
         let Some(mut line) = config.settings.line else {
-            let what = "there is no section `line`, whose limits are to be used";
+            let what = "the section `line`, which contains the limits, is missing";
             return Err(fault(what.to_owned()));
         };
-        let seed = seed().map_err(|why| fault(format!("no random numbers: {why}")))?;
+        let seed =
+            seed().map_err(|why| fault(format!("the system provides no random numbers: {why}")))?;
         evenkeel_config::source::read_limits(&mut line)?;
         let clock = Clock::start();
         let watch = Arc::new(Watch::new(clock.now()));

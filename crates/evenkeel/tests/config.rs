@@ -596,5 +596,5 @@ fn a_pipe_is_not_waited_for_when_a_server_runs() {
     assert!(made.success());
     assert_eq!(source.look(4.0), ConfigChange::None);
     let faults = source.load(4.0).expect_err("refused").to_string();
-    assert!(faults.contains("no plain file"), "{faults}");
+    assert!(faults.contains("not a regular file"), "{faults}");
 }

@@ -69,7 +69,7 @@ pub fn start(
         }
     };
     let thread = OwnedThread::serve("peers", stop, (), run)?;
-    began.recv().context("the thread of the peers has ended")??;
+    began.recv().context("the peer thread has ended")??;
     Ok(thread)
 }
 

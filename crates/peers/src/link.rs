@@ -29,10 +29,10 @@ pub enum TransportStartError {
     #[error("peers: {0}")]
     Tls(#[from] TlsFileError),
     /// The key for the seal cannot be made.
-    #[error("peers: no key can be made: {0}")]
+    #[error("peers: cannot create a key: {0}")]
     Seal(#[from] SealError),
     /// The system gives no random numbers.
-    #[error("peers: the system gives no random numbers")]
+    #[error("peers: the system provides no random numbers")]
     Random,
     /// The mesh cannot start.
     #[error(transparent)]

@@ -278,7 +278,10 @@ impl Mesh {
         let all: usize = self.greeting.values().sum();
         let mine = self.greeting.get(&network(from)).copied().unwrap_or_default();
         if all >= GREETING_MAX || mine >= GREETING_PER_NETWORK_MAX {
-            return self.refuse(from.to_string(), "too many at once who have not greeted yet");
+            return self.refuse(
+                from.to_string(),
+                "too many connections that have not completed their handshake",
+            );
         }
         self.greeting.insert(network(from), mine + 1);
         let (security, own, timing) = (self.plan.security.clone(), self.hello(0), self.plan.timing);
@@ -308,7 +311,7 @@ impl Mesh {
             }
             TransportOrder::Drop { link } => {
                 if let Some(link) = self.links.get_mut(&link) {
-                    link.end("we were asked to end it");
+                    link.end("the peer protocol has closed it");
                 }
             }
         }
@@ -437,7 +440,7 @@ impl MeshLink {
         let best = self.successor.as_ref().map_or(self.rank, |successor| of(successor));
         if rank > best {
             self.successor = Some(greeted);
-            self.end("another connection with the same instance takes its place");
+            self.end("another connection to the same instance replaces it");
         }
     }
 }
@@ -470,7 +473,7 @@ async fn reach(
         MeshPlace::Name(name) => {
             match tokio::time::timeout(timing.handshake, tokio::net::lookup_host(name)).await {
                 Ok(found) => found.map_err(|error| error.to_string())?.take(8).collect(),
-                Err(_) => return Err("its name is not resolved in time".to_owned()),
+                Err(_) => return Err("its name was not resolved in time".to_owned()),
             }
         }
     };

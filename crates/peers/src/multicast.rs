@@ -56,7 +56,7 @@ pub enum MulticastStartError {
         why: io::Error,
     },
     /// An IPv6 interface cannot be chosen by address.
-    #[error("peers: `interface` of a group of IPv6 can be ::1; leave it out for another")]
+    #[error("peers: for an IPv6 group, `interface` can only be ::1; omit it otherwise")]
     Interface,
 }
 

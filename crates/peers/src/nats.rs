@@ -47,7 +47,7 @@ pub struct NatsPlan {
 #[derive(Debug, thiserror::Error)]
 pub enum NatsStartError {
     /// The address of a server is malformed.
-    #[error("peers: {0} cannot be the address of a NATS server: {1}")]
+    #[error("peers: {0} is not a valid address of a NATS server: {1}")]
     Address(String, std::io::Error),
     /// The NATS client reports an error.
     #[error("peers: NATS: {0}")]

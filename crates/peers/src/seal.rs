@@ -42,10 +42,10 @@ pub type SenderId = [u8; 16];
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
     /// The message does not have the format of a sealed message.
-    #[error("not a message of evenkeel's peers")]
+    #[error("not a message of the peer protocol")]
     Foreign,
     /// The message was sealed with another secret or for another cluster, or was changed.
-    #[error("forged, or of another secret or cluster")]
+    #[error("forged, or from another secret or cluster")]
     Forged,
     /// The message's time is far from the receiver's clock, or before the receiver's start.
     #[error("too old or too new; do the clocks agree within a minute?")]

@@ -65,7 +65,7 @@ impl<S> OwnedThread<S> {
             }
             Err(error) => drop(ready.send(Err(error))),
         })?;
-        is_ready.recv().unwrap_or_else(|_| Err(io::Error::other("it ended at once")))?;
+        is_ready.recv().unwrap_or_else(|_| Err(io::Error::other("it ended immediately")))?;
         Ok(thread)
     }
 }

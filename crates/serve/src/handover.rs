@@ -106,7 +106,7 @@ impl ListenSockets {
     fn ensure_listed(&self, socket: &SocketSpec) -> io::Result<()> {
         match &self.listed {
             Some(listed) if !listed.contains(socket) => {
-                Err(io::Error::other("it is not among what the configuration lists"))
+                Err(io::Error::other("the configuration does not list it"))
             }
             _ => Ok(()),
         }
@@ -251,7 +251,7 @@ impl ListenSockets {
             return error;
         }
         let near = near.join(", ");
-        io::Error::new(error.kind(), format!("{error}; handed in and not taken: {near}"))
+        io::Error::new(error.kind(), format!("{error}; inherited but not used: {near}"))
     }
 
     fn extract(&self, is_it: impl Fn(&InheritedSocket) -> bool) -> Vec<InheritedSocket> {
@@ -351,7 +351,7 @@ mod tests {
         ];
         for error in refused {
             let told = error.expect("it is not listed").to_string();
-            assert!(told.contains("not among what the configuration lists"), "{told}");
+            assert!(told.contains("the configuration does not list it"), "{told}");
         }
     }
 
@@ -368,11 +368,11 @@ mod tests {
             assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
             assert!(error.get_ref().is_some());
             let said = error.to_string();
-            assert!(said.ends_with(&format!("; handed in and not taken: {at}")), "{said}");
+            assert!(said.ends_with(&format!("; inherited but not used: {at}")), "{said}");
         }
         let other = TcpListener::bind("127.0.0.1:0").expect("a port");
         let error = sockets.listen(other.local_addr().expect("bound")).expect_err("taken too");
-        assert!(!error.to_string().contains("handed in"), "{error}");
+        assert!(!error.to_string().contains("inherited but"), "{error}");
     }
 
     #[test]

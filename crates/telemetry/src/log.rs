@@ -51,10 +51,10 @@ impl LogThread {
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
     /// This process has one already.
-    #[error("the log is set up already")]
+    #[error("the log is already set up")]
     Taken,
     /// The system gives no thread.
-    #[error("no thread for the log: {0}")]
+    #[error("cannot start the thread of the log: {0}")]
     Thread(#[from] io::Error),
 }
 

@@ -64,205 +64,205 @@ macro_rules! table {
 
 table! {
     UP = Gauge "evenkeel_up" [] "state"
-        "1 when every listener is open and nothing is being drained, else 0.";
+        "1 if all listeners are open and the process is not draining, else 0.";
     BUILD = Gauge "evenkeel_build_info" ["version"] "state"
-        "Always 1; its label says which version runs.";
+        "Always 1; the label is the running version.";
     STARTED = Gauge "evenkeel_start_time_seconds" [] "seconds"
-        "When the program started, in seconds since the Unix epoch.";
+        "Start time of the process, in seconds since the Unix epoch.";
 
     REQUESTS = Counter "evenkeel_requests_total" ["door"] "requests"
-        "Requests that came in through a door, whatever became of them.";
+        "Requests received by a door, whatever their outcome.";
     RESPONSES = Counter "evenkeel_responses_total" ["class" "from"] "responses"
-        "Answers sent, by class of status code and by who made them: the backend or Evenkeel.";
+        "Responses sent, by class of status code and by origin: the backend or Evenkeel.";
     DECISIONS = Counter "evenkeel_decisions_total" ["verdict" "limit" "shadow"] "requests"
-        "Decisions; allow: nothing held it up. Who waited for room and was held counts as both.";
+        "Decisions; allow: no delay. A request that was queued and then held counts as both.";
     BLOCKS = Counter "evenkeel_blocks_total" [] "blocks"
-        "Blocks that began because a client reached the most that a window allows.";
+        "Blocks that began because a client reached the maximum of a window.";
     WAITS = Histogram "evenkeel_wait_seconds" ["tier"] "seconds"
-        "How long requests that waited did, for room, held or delayed; tier: credit or debt.";
+        "Waiting time of requests that were queued, held or delayed; tier: credit or debt.";
     BACKEND_TIME = Histogram "evenkeel_backend_seconds" ["tier"] "seconds"
-        "How long the backend worked for requests; tier: of clients in credit, or in debt.";
+        "Time that the backend worked for each request; tier: client in credit or in debt.";
     COST = Histogram "evenkeel_request_cost_seconds" [] "CPU-seconds"
-        "What requests were charged.";
+        "Charge of each request.";
     REQUEST_TOOK = Histogram "evenkeel_request_seconds" ["tier"] "seconds"
-        "How long requests took, waits included; tier: of clients in credit, or in debt.";
+        "Duration of requests, waits included; tier: client in credit or in debt.";
     CHARGED = Counter "evenkeel_cost_seconds_total" [] "CPU-seconds"
-        "What requests that passed have cost, those that only shadow let pass too.";
+        "Cost of all admitted requests, including those that only shadow mode admitted.";
     HEADER_FAULTS = Counter "evenkeel_cost_header_faults_total" [] "headers"
-        "Cost headers of the backend that could not be believed.";
+        "Invalid cost headers of the backend.";
 
     WORKING = Gauge "evenkeel_working_requests" ["door"] "requests"
-        "Requests that the backend works on now.";
+        "Requests that the backend is working on.";
     WAITING = Gauge "evenkeel_waiting_requests" ["door"] "requests"
-        "Requests that wait for room before the backend.";
+        "Requests that wait in the queue for a free slot of the backend.";
     SLOTS = Gauge "evenkeel_slots" ["door"] "requests"
-        "How many requests the backend is sent at once, reserved slots not counted.";
+        "Maximum of concurrent requests to the backend, without reserved slots.";
     SLOTS_USED = Gauge "evenkeel_slots_used" ["door"] "requests"
-        "Requests that have a slot now, reserved ones included.";
+        "Requests that occupy a slot, reserved slots included.";
     SLOTS_USEFUL = Gauge "evenkeel_slots_useful" ["door"] "requests"
-        "How many requests at once the backend is seen to take in; absent while that is not known.";
+        "Estimated concurrency of the backend; absent while it is unknown.";
     BUSY = Counter "evenkeel_cpu_busy_seconds_total" ["door"] "CPU-seconds"
-        "CPU time that the virtual clock says the backend has worked; all charges add up to it.";
+        "CPU time of the backend by the virtual clock; equals the sum of all charges.";
     UNPAID = Counter "evenkeel_cpu_unpaid_seconds_total" ["door"] "CPU-seconds"
         "CPU time that the backend's cgroup used while no request ran (`cost: cgroup`).";
     CAPACITY = Gauge "evenkeel_capacity_cpus" ["door"] "CPUs"
-        "CPU-seconds per second that are shared out.";
+        "CPU-seconds per second that are shared among clients.";
 
     CONNECTIONS = Gauge "evenkeel_connections_open" ["door"] "connections"
-        "Client connections that are open now.";
+        "Open client connections.";
     RESTING = Gauge "evenkeel_connections_resting" ["door"] "connections"
-        "Those of them that are idle for a second or more and hold 2 kB each (HTTP/1.1).";
+        "Open HTTP/1.1 connections that are idle for a second or more and use 2 kB each.";
     ACCEPTED = Counter "evenkeel_connections_accepted_total" ["door"] "connections"
-        "Client connections accepted.";
+        "Accepted client connections.";
     SHED = Counter "evenkeel_connections_shed_total" ["door"] "connections"
-        "Closed for want of room: the longest idle, and requests that wait for their client.";
+        "Connections closed to make room: the longest idle, or those waiting for their client.";
     TURNED_AWAY = Counter "evenkeel_connections_refused_total" ["door" "why"] "connections"
-        "Connections closed at once: by address (too many), tls, resets (a flood), or preface.";
+        "Connections refused, by reason: address (too many), tls, resets (a flood) or preface.";
     BAD_REQUESTS = Counter "evenkeel_bad_requests_total" ["door"] "requests"
-        "Requests that were not proper, came too slowly or were beyond a bound.";
+        "Requests that were malformed, too slow or beyond a bound.";
     HEADS_REFUSED = Counter "evenkeel_heads_refused_total" [] "requests"
-        "Streams of HTTP/2 answered 503 because the heads of all streams took up their room.";
+        "HTTP/2 streams answered with 503 because the headers of all streams filled their memory.";
     BACKEND_CONNECTIONS = Gauge "evenkeel_backend_connections_open" [] "connections"
-        "Connections to the backend that are open now, idle ones included.";
+        "Open connections to the backend, idle ones included.";
     BACKEND_FAILURES = Counter "evenkeel_backend_failures_total" ["kind"] "requests"
-        "Requests that the backend failed, by how.";
+        "Requests that the backend failed, by kind of failure.";
     ABORTED = Counter "evenkeel_requests_aborted_total" [] "requests"
-        "Requests whose client went away before the answer was complete.";
+        "Requests of clients that disconnected before the response was complete.";
 
     LOOKUPS = Counter "evenkeel_host_lookups_total" ["result"] "lookups"
-        "Lookups of clients' names: confirmed, other, forged, failed, or left_out (too many).";
+        "Lookups of clients' host names: confirmed, other, forged, failed or left_out (too many).";
 
     CHECK_WAITING = Gauge "evenkeel_check_waiting" [] "questions"
-        "Questions to the check door that are answered late, because the client has to wait.";
+        "Questions to the check door that wait for their answer because the client is delayed.";
     CHECK_GONE = Counter "evenkeel_check_gone_total" [] "questions"
-        "Questions whose front did not wait: the client went away, or its timeout is too short.";
+        "Questions that the asking proxy abandoned: client disconnected, or its timeout is short.";
     CHECK_OPEN = Gauge "evenkeel_check_open" [] "passes"
         "Passes of the check door that wait for their report.";
     CHECK_REPORTS = Counter "evenkeel_check_reports_total" ["result"] "reports"
-        "Reports to the check door: settled, unknown, faulty, or unasked (without an id).";
+        "Reports to the check door: settled, unknown, faulty or unasked (without an id).";
     CHECK_UNREPORTED = Counter "evenkeel_check_unreported_total" [] "passes"
-        "Passes of the check door of which nothing was told in time.";
+        "Passes of the check door without a report in time.";
     CHECK_CROWDED = Counter "evenkeel_check_crowded_total" ["what"] "requests"
-        "Questions refused as too many waited, passes settled early as too many were open.";
+        "Questions refused because too many wait; passes settled early because too many are open.";
 
     XDS_CONNECTED = Gauge "evenkeel_xds_connected" [] "state"
-        "1 while there is a stream to the server that rules of the rate limit service come from.";
+        "1 while a stream to the xDS server for the rate limit rules is open.";
     XDS_UPDATES = Counter "evenkeel_xds_updates_total" ["result"] "updates"
-        "Rules that came over xDS: ok, or failed (then what runs stays).";
+        "Updates of rules over xDS: ok, or failed (the current rules stay in force).";
     RLQS_STREAMS = Gauge "evenkeel_rlqs_streams" [] "streams"
-        "Envoys that limits are shared out among by the rate limit quota service.";
+        "Envoys that receive shares of limits from the rate limit quota service.";
     RLQS_BUCKETS = Gauge "evenkeel_rlqs_buckets" [] "buckets"
-        "Buckets of all these Envoys.";
+        "Buckets of all Envoys of the rate limit quota service.";
     RLQS_REPORTS = Counter "evenkeel_rlqs_reports_total" [] "reports"
-        "Reports of buckets that these Envoys sent.";
+        "Bucket reports that Envoys sent to the rate limit quota service.";
     RLQS_LEFT_OUT = Counter "evenkeel_rlqs_left_out_total" ["what"] "streams"
-        "Streams refused, and reports of buckets not tracked, for want of room or an odd name.";
+        "Streams refused and bucket reports ignored: no room, or an invalid name.";
     MASTER_MESSAGES = Counter "evenkeel_master_messages_total" ["status"] "messages"
-        "What gatekeepers told: accepted, delayed, rejected, stale, unknown (domain), or faulty.";
+        "Messages of gatekeepers: accepted, delayed, rejected, stale, unknown (domain) or faulty.";
     MASTER_ORDERS = Counter "evenkeel_master_orders_total" [] "messages"
-        "How often gatekeepers were told to hold an identifier.";
+        "Orders to gatekeepers to hold an identifier.";
     MASTER_DROPPED = Counter "evenkeel_master_orders_dropped_total" [] "messages"
-        "Messages to single gatekeepers left out, because they read or subscribe beyond a bound.";
+        "Messages not sent to a gatekeeper that reads too slowly or subscribes too much.";
     MASTER_STRANGERS = Counter "evenkeel_master_strangers_total" [] "connections"
         "Connections closed because their address is not in `allow`.";
     MASTER_REFUSED = Counter "evenkeel_master_refused_total" ["why"] "connections"
-        "Peers disconnected for their ZMTP version, mechanism, socket type, being late, or other.";
+        "Peers disconnected, by reason: ZMTP version, mechanism, socket type, late or other.";
     MASTER_DELAYED = Histogram "evenkeel_master_delayed_seconds" [] "seconds"
-        "By how much gatekeepers say that they delayed requests.";
+        "Delay of requests as reported by gatekeepers.";
     GATEKEEPER_CONNECTED = Gauge "evenkeel_gatekeeper_connected" ["domain" "socket"] "state"
-        "1 while there is a connection to the master's accounting or control socket.";
+        "1 while the accounting or control socket of the master is connected.";
     GATEKEEPER_REQUESTS = Counter "evenkeel_gatekeeper_requests_total" ["domain" "status"]
         "requests"
-        "Requests by the master's orders: accepted, delayed, rejected, or crowded (no place).";
+        "Requests under the master's orders: accepted, delayed, rejected or crowded (no room).";
     GATEKEEPER_HELD = Gauge "evenkeel_gatekeeper_held" ["domain"] "requests"
-        "Requests that are held now because the master says so.";
+        "Requests that are being held by order of the master.";
     GATEKEEPER_IDENTIFIERS = Gauge "evenkeel_gatekeeper_identifiers" ["domain"] "identifiers"
-        "Identifiers that have to wait now, as of the last second.";
+        "Identifiers that must wait, as of the last second.";
     GATEKEEPER_MESSAGES = Counter "evenkeel_gatekeeper_messages_total" ["domain" "result"]
         "messages"
-        "Requests that the master is told of: sent, or dropped as it was away or its queue full.";
+        "Reports of requests: sent, or dropped (master unreachable or its queue full).";
     GATEKEEPER_ORDERS = Counter "evenkeel_gatekeeper_orders_total" ["domain" "result"] "messages"
-        "What the master told: orders that were taken, and what is faulty.";
+        "Messages of the master: valid orders and faulty messages.";
 
     KEYS_MAX = Gauge "evenkeel_table_keys_max" ["door" "limit"] "keys"
-        "Keys that a limit can remember.";
+        "Maximum of keys in a limit's table.";
     KEYS_USED = Gauge "evenkeel_table_keys_used" ["door" "limit"] "keys"
-        "Places of a limit's table in use, those of keys that owe nothing any more included.";
+        "Used entries of a limit's table, including keys that have paid off their debt.";
     KEYS_DROPPED = Counter "evenkeel_table_keys_dropped_total" ["door" "limit"] "keys"
-        "Keys forgotten while they still owed something, because the table was full.";
+        "Keys evicted while they still had debt, because the table was full.";
     TABLE_BYTES = Gauge "evenkeel_table_bytes" ["door" "limit"] "bytes"
-        "Memory of a limit's table; fixed at start.";
+        "Memory of a limit's table; fixed at the start.";
 
     CLIENTS_HELD = Gauge "evenkeel_clients_held" ["door" "limit"] "clients"
-        "Clients of the last minute whose requests wait for longer than `metrics.held_above`.";
+        "Clients of the last minute with requests that wait longer than `metrics.held_above`.";
 
     STATE_WRITES = Counter "evenkeel_state_writes_total" ["result"] "snapshots"
-        "Snapshots of all debts: ok, or failed (then the last good one stays).";
+        "Snapshots of all debts: ok, or failed (the last good one stays).";
     STATE_WRITTEN = Gauge "evenkeel_state_written_time_seconds" [] "seconds"
-        "When the last good snapshot was begun, in seconds since the Unix epoch; 0: none yet.";
+        "Start of the last good snapshot, in seconds since the Unix epoch; 0: none yet.";
     STATE_TOOK = Gauge "evenkeel_state_write_milliseconds" [] "milliseconds"
-        "How long the last snapshot took to write.";
+        "Time that writing the last snapshot took.";
     STATE_KEYS = Gauge "evenkeel_state_keys" [] "keys"
-        "Keys that owe something, in the last good snapshot.";
+        "Keys with debt in the last good snapshot.";
     STATE_BYTES = Gauge "evenkeel_state_bytes" [] "bytes"
         "Size of the last good snapshot.";
     STATE_RESTORED = Gauge "evenkeel_state_restored_keys" [] "keys"
-        "Keys whose debts were taken over from a snapshot at the start.";
+        "Keys with debts that were restored from a snapshot at the start.";
 
     RELOADS = Counter "evenkeel_config_reloads_total" ["result"] "reloads"
-        "Reloads of the configuration: ok, or failed (then the old one stays).";
+        "Reloads of the configuration: ok, or failed (the current one stays in force).";
     PEER_BYTES = Counter "evenkeel_peer_bytes_total" ["direction"] "bytes"
-        "What was read from and written to other instances.";
+        "Bytes read from and written to other instances.";
     PEER_FRAMES_DROPPED = Counter "evenkeel_peer_frames_dropped_total" ["direction"] "frames"
-        "Frames to and from other instances for which there was no room, or nobody to take them.";
+        "Frames to and from other instances that were dropped: no room, or no receiver.";
     PEERS = Gauge "evenkeel_peers" ["state"] "instances"
-        "Other instances that count along: live, or silent for three periods.";
+        "Other instances that take part in counting: live, or silent for three periods.";
     PEER_LAG = Gauge "evenkeel_peer_lag_seconds" [] "seconds"
-        "For how long the oldest report has waited that some live instance has not acknowledged.";
+        "Age of the oldest report that a live instance has not acknowledged.";
     PEER_FRAMES = Counter "evenkeel_peer_frames_total" ["direction"] "frames"
-        "Frames that were read from and written to other instances.";
+        "Frames read from and written to other instances.";
     PEER_ENTRIES = Counter "evenkeel_peer_entries_total" ["direction"] "entries"
-        "Keys with amounts: charged here as others told, and told to others.";
+        "Keys with amounts: received from others and charged here, and sent to others.";
     PEER_REPORTS_LOST = Counter "evenkeel_peer_reports_lost_total" ["direction"] "frames"
-        "Frames of reports that never came, from others or to them: too little was counted.";
+        "Report frames lost on the way from or to others: their amounts are not counted.";
     PEER_REFUSED = Counter "evenkeel_peer_refused_total" [] "messages"
-        "Messages that were not believed: of strangers, broken, too old, or too many.";
+        "Messages refused: not authenticated, malformed, too old or too many.";
     PEER_UNCOUNTED = Counter "evenkeel_peer_uncounted_total" [] "charges"
-        "Charges that others are not told of because there was no room to note them.";
+        "Charges that are not reported to others because there was no room to record them.";
     STORE_CONNECTIONS = Gauge "evenkeel_store_connections" ["state"] "connections"
-        "Connections to the store: good, or failed (then what is known here decides).";
+        "Connections to the store: good, or failed (decisions then use local counts).";
     STORE_ANSWERS = Counter "evenkeel_store_answers_total" ["result"] "counters"
-        "Counters the store was to be asked for: ok, late, away, refused, or known (to be over).";
+        "Lookups of counters in the store: ok, late, away, refused or known (to be over).";
     STORE_TOOK = Histogram "evenkeel_store_seconds" [] "seconds"
-        "How long the store took to answer a request.";
+        "Response time of the store.";
     STORE_OWED = Gauge "evenkeel_store_owed" [] "counters"
-        "Counters whose hits were counted here alone and that the store has yet to be told of.";
+        "Counters with local hits that are not yet sent to the store.";
     STORE_TOLD = Counter "evenkeel_store_told_total" [] "counters"
-        "Counters whose hits the store was told of later.";
+        "Counters with local hits that were sent to the store later.";
     STORE_LOST = Counter "evenkeel_store_lost_total" [] "counters"
-        "Counters whose hits the store is never told of: no room, their window ended, or refused.";
+        "Counters with local hits that the store never gets: no room, window ended or refused.";
     STORE_MOVED = Counter "evenkeel_store_redirections_total" [] "redirections"
-        "Answers of a cluster's nodes that another node has the counter.";
+        "Redirections by nodes of a cluster to the node that has the counter.";
     TLS_RELOADS = Counter "evenkeel_tls_reloads_total" ["of" "result"] "reloads"
-        "Certificates taken over from files that changed: ok, or failed (the one before stays).";
+        "Reloads of changed certificate files: ok, or failed (the previous one stays in use).";
     TLS_UNTIL = Gauge "evenkeel_tls_certificate_expiry_time_seconds" ["of"] "seconds"
-        "When the certificate that is used expires, in seconds since the Unix epoch.";
+        "Expiry time of the certificate in use, in seconds since the Unix epoch.";
     LINES_LEFT_OUT = Counter "evenkeel_log_lines_left_out_total" [] "lines"
-        "Decisions and failures of the backend that were not logged: too many came at once.";
+        "Decisions and backend failures omitted from the log because of their rate.";
     ADMIN_REFUSED = Counter "evenkeel_admin_refused_total" ["why"] "requests"
-        "Requests to the admin address refused: host, host_count, origin, token, method or body.";
+        "Requests refused at the admin address: host, host_count, origin, token, method or body.";
     PUSHED = Counter "evenkeel_push_lines_total" ["to"] "lines"
-        "Lines of metrics sent: to graphite, statsd, or otlp (points).";
+        "Lines of metrics sent to graphite, statsd or otlp (points).";
     PUSH_DROPPED = Counter "evenkeel_push_lines_dropped_total" ["to"] "lines"
-        "Lines of metrics that were never sent, because who should get them was away or too slow.";
+        "Lines of metrics dropped because the receiver was unreachable or too slow.";
     PUSH_FAILURES = Counter "evenkeel_push_failures_total" ["to"] "attempts"
-        "Attempts to send metrics that failed.";
+        "Failed attempts to send metrics.";
     TRACE_SPANS = Counter "evenkeel_trace_spans_total" ["result"] "spans"
-        "Spans of traces: sent, dropped (the collector is away or too slow), or refused by it.";
+        "Spans of traces: sent, dropped (collector unreachable or too slow) or refused by it.";
     TRACE_FAILURES = Counter "evenkeel_trace_failures_total" [] "attempts"
-        "Attempts to send spans that failed.";
+        "Failed attempts to send spans.";
     SERIES_FOLDED = Counter "evenkeel_series_folded_total" [] "series"
-        "Label values counted under `other` because a metric had too many already.";
+        "Label values counted under `other` because the metric already had too many.";
 }
 
 #[cfg(test)]

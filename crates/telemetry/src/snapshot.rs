@@ -61,7 +61,7 @@ impl std::fmt::Display for StoreSummary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let StoreSummary { good, failed, owed } = self;
         let all = good + failed;
-        write!(f, "store: {good} of {all} connections good, {owed} counters to be told")
+        write!(f, "store: {good} of {all} connections good, {owed} counters to send")
     }
 }
 
@@ -171,7 +171,7 @@ pub enum TopQueryError {
     #[error("n must be a whole number from 1 to 1000")]
     Rows,
     /// A percent sign that does not begin an encoded byte, or bytes that are not UTF-8.
-    #[error("the query is not properly percent-encoded UTF-8")]
+    #[error("the query is not valid percent-encoded UTF-8")]
     Encoding,
 }
 

@@ -28,7 +28,7 @@ pub enum TlsFileError {
     #[error("a certificate and its key are needed")]
     Missing,
     /// A file is not valid PEM.
-    #[error("{path} is no PEM file: {why}")]
+    #[error("{path} is not a PEM file: {why}")]
     NotPem {
         /// Path of the file.
         path: PathBuf,
@@ -36,7 +36,7 @@ pub enum TlsFileError {
         why: String,
     },
     /// The file contains no certificate.
-    #[error("{path} holds no certificate: it needs a block BEGIN CERTIFICATE{hint}")]
+    #[error("{path} contains no certificate: it needs a block BEGIN CERTIFICATE{hint}")]
     NoCertificate {
         /// Path of the file.
         path: PathBuf,
@@ -44,7 +44,7 @@ pub enum TlsFileError {
         hint: &'static str,
     },
     /// The file contains more than `CERTIFICATES_MAX` certificates.
-    #[error("{0} holds more than {CERTIFICATES_MAX} certificates")]
+    #[error("{0} contains more than {CERTIFICATES_MAX} certificates")]
     TooMany(PathBuf),
     /// A certificate is invalid or of an unsupported kind.
     #[error("certificate {number} in {path} cannot be used: {why}")]
@@ -57,7 +57,7 @@ pub enum TlsFileError {
         why: String,
     },
     /// The file contains no private key.
-    #[error("{path} holds no private key: it needs a block BEGIN PRIVATE KEY{hint}")]
+    #[error("{path} contains no private key: it needs a block BEGIN PRIVATE KEY{hint}")]
     NoKey {
         /// Path of the file.
         path: PathBuf,
@@ -65,13 +65,13 @@ pub enum TlsFileError {
         hint: &'static str,
     },
     /// The key is encrypted with a password.
-    #[error("the key in {path} is encrypted; without a password: openssl pkey -in {path}")]
+    #[error("the key in {path} is encrypted; to remove the password: openssl pkey -in {path}")]
     Encrypted {
         /// Path of the file.
         path: PathBuf,
     },
     /// The key is of an unsupported kind.
-    #[error("the key in {path} cannot be used: {why}; RSA, ECDSA and Ed25519 can")]
+    #[error("the key in {path} cannot be used: {why}; RSA, ECDSA and Ed25519 keys are supported")]
     Key {
         /// Path of the file.
         path: PathBuf,
@@ -79,7 +79,7 @@ pub enum TlsFileError {
         why: String,
     },
     /// Certificate and key do not belong together.
-    #[error("the key in {key} is not that of the first certificate in {cert}")]
+    #[error("the key in {key} does not belong to the first certificate in {cert}")]
     Mismatch {
         /// Path of the certificate.
         cert: PathBuf,
@@ -87,7 +87,7 @@ pub enum TlsFileError {
         key: PathBuf,
     },
     /// The authorities cannot be used.
-    #[error("the authorities in {path} cannot be used: {why}")]
+    #[error("the certificate authorities in {path} cannot be used: {why}")]
     Authority {
         /// Path of the file.
         path: PathBuf,
@@ -95,7 +95,7 @@ pub enum TlsFileError {
         why: String,
     },
     /// Peers would not accept the certificate.
-    #[error("peers would not believe the certificate in {cert} by the authorities in {ca}: {why}")]
+    #[error("peers would refuse the certificate in {cert} with the authorities in {ca}: {why}")]
     Unbelieved {
         /// Path of the certificate.
         cert: PathBuf,
@@ -105,10 +105,10 @@ pub enum TlsFileError {
         why: String,
     },
     /// No authorities are configured, and the system has none.
-    #[error("this system has no certificates of authorities: install them, or name a file as `ca`")]
+    #[error("this system has no CA certificates: install them, or name a file as `ca`")]
     NoAuthorities,
     /// The name cannot be part of a certificate.
-    #[error("`{0}` is no DNS name that a certificate could be for")]
+    #[error("`{0}` is not a DNS name that a certificate can contain")]
     Name(String),
     /// The certificate has expired. Only a renewal is refused for that: see `reload`.
     #[error("the certificate in {path} has expired: it was valid until {until}")]
@@ -233,7 +233,7 @@ fn certificates(file: &WatchedFile) -> Result<Vec<CertificateDer<'static>>, TlsF
     }
     if chain.is_empty() {
         let is_key = PrivateKeyDer::from_pem_slice(&file.bytes).is_ok();
-        let hint = if is_key { "; it holds a private key: are the two swapped?" } else { "" };
+        let hint = if is_key { "; it contains a private key: are the two swapped?" } else { "" };
         return Err(TlsFileError::NoCertificate { path: file.path.clone(), hint });
     }
     Ok(chain)
@@ -251,7 +251,7 @@ fn private_key(file: &WatchedFile) -> Result<PrivateKeyDer<'static>, TlsFileErro
             let mut blocks = <(SectionKind, Vec<u8>)>::pem_slice_iter(&file.bytes);
             let is_certificate =
                 blocks.any(|block| block.is_ok_and(|(kind, _)| kind == SectionKind::Certificate));
-            let hint = "; it holds a certificate: are the two swapped?";
+            let hint = "; it contains a certificate: are the two swapped?";
             Err(TlsFileError::NoKey { path: path(), hint: if is_certificate { hint } else { "" } })
         }
         // Older tools encrypt keys inside the block, with headers that name the encryption.

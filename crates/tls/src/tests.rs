@@ -153,17 +153,23 @@ fn every_fault_names_its_file() {
     let locked = write("locked.key", locked);
     let ca = authority.ca();
     for (files, told) in [
-        ([&empty, &key, &ca], "empty.pem holds no certificate"),
-        ([&key, &cert, &ca], "a.key holds no certificate: it needs a block BEGIN CERTIFICATE; it"),
-        ([&cert, &cert, &ca], "a.crt holds no private key: it needs a block BEGIN PRIVATE KEY; it"),
-        ([&half, &key, &ca], "half.pem is no PEM file: the line -----END CERTIFICATE-----"),
-        ([&broken, &key, &ca], "broken.pem is no PEM file"),
+        ([&empty, &key, &ca], "empty.pem contains no certificate"),
+        (
+            [&key, &cert, &ca],
+            "a.key contains no certificate: it needs a block BEGIN CERTIFICATE; it",
+        ),
+        (
+            [&cert, &cert, &ca],
+            "a.crt contains no private key: it needs a block BEGIN PRIVATE KEY; it",
+        ),
+        ([&half, &key, &ca], "half.pem is not a PEM file: the line -----END CERTIFICATE-----"),
+        ([&broken, &key, &ca], "broken.pem is not a PEM file"),
         ([&junk, &key, &ca], "certificate 1 in"),
-        ([&cert, &locked, &ca], "locked.key is encrypted; without a password: openssl pkey"),
-        ([&cert, &other_key, &ca], "b.key is not that of the first certificate in"),
-        ([&cert, &key, &key], "a.key holds no certificate"),
+        ([&cert, &locked, &ca], "locked.key is encrypted; to remove the password: openssl pkey"),
+        ([&cert, &other_key, &ca], "b.key does not belong to the first certificate in"),
+        ([&cert, &key, &key], "a.key contains no certificate"),
         ([&cert, &key, &junk], "certificate 1 in"),
-        ([&old, &old_key, &ca], "c.crt by the authorities in"),
+        ([&old, &old_key, &ca], "c.crt with the authorities in"),
     ] {
         let files: Vec<PathBuf> = files.into_iter().cloned().collect();
         let error = peers(&read(&files)).map(|_| ()).expect_err("refused").to_string();
@@ -171,7 +177,7 @@ fn every_fault_names_its_file() {
     }
     let stranger = Authority::new();
     let error = peers(&read(&[cert, key, stranger.ca()])).map(|_| ()).expect_err("refused");
-    assert!(error.to_string().contains("peers would not believe"), "{error}");
+    assert!(error.to_string().contains("peers would refuse the certificate"), "{error}");
 }
 
 #[test]

@@ -208,7 +208,7 @@ impl SingleKeyVerifier {
 
 /// Raw public keys are only supported with TLS 1.3 here.
 fn too_old() -> Valid {
-    Err(Error::General("peers speak TLS 1.3".to_owned()))
+    Err(Error::General("peers use TLS 1.3".to_owned()))
 }
 
 impl ServerCertVerifier for SingleKeyVerifier {
@@ -320,13 +320,13 @@ impl KeyType for SeedLength {
 /// secret.
 pub fn key_of(secret: &[u8], cluster: &str) -> Result<RawKey, TlsFileError> {
     let refused = |what: &str| TlsFileError::Library(Error::General(what.to_owned()));
-    let unmade = |_| refused("no key can be made of the secret");
+    let unmade = |_| refused("no key can be derived from the secret");
     let mut seed = [0; 32];
     let info = [b"mesh ed25519 ".as_slice(), cluster.as_bytes()];
     let root = Salt::new(HKDF_SHA256, b"evenkeel peers").extract(secret);
     root.expand(&info, SeedLength).and_then(|key| key.fill(&mut seed)).map_err(unmade)?;
     let pair = Ed25519KeyPair::from_seed_unchecked(&seed);
-    let pair = pair.map_err(|_| refused("no key can be made of the secret"))?;
+    let pair = pair.map_err(|_| refused("no key can be derived from the secret"))?;
     let pkcs8 = pair.to_pkcs8v1().map_err(unmade)?;
     let key =
         any_eddsa_type(&PrivatePkcs8KeyDer::from(pkcs8.as_ref())).map_err(TlsFileError::Library)?;

@@ -98,7 +98,7 @@ fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     let meta = fs::metadata(path)?;
     // Opening a pipe would block until another process writes to it.
     if !meta.is_file() {
-        return Err(io::Error::other("it is no plain file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     if meta.len() > FILE_BYTES_MAX {
         return Err(io::Error::other(format!("it has more than {FILE_BYTES_MAX} bytes")));
@@ -162,7 +162,7 @@ mod tests {
         fs::File::create(&large).and_then(|file| file.set_len(FILE_BYTES_MAX + 1)).expect("made");
         for (path, told) in [
             (folder.path().join("none"), "No such file"),
-            (folder.path().to_owned(), "no plain file"),
+            (folder.path().to_owned(), "not a regular file"),
             (large, "more than"),
         ] {
             let mut files = WatchedFiles::new(vec![path.clone()]);

@@ -24,9 +24,9 @@ pub enum HeaderCostError {
 impl fmt::Display for HeaderCostError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            HeaderCostError::Number => "the cost header holds no number",
+            HeaderCostError::Number => "the cost header contains no number",
             HeaderCostError::Range => {
-                "the cost header's figure is negative, no number or over an hour"
+                "the value of the cost header is negative, not a number or over an hour"
             }
         })
     }

@@ -61,19 +61,19 @@ impl fmt::Display for PeerFrameError {
             PeerFrameError::Version(version) => {
                 return write!(
                     f,
-                    "it speaks version {version} of the protocol, not {PROTOCOL_VERSION}"
+                    "it uses version {version} of the protocol, not {PROTOCOL_VERSION}"
                 );
             }
-            PeerFrameError::Broken => "it is broken",
+            PeerFrameError::Broken => "it is malformed",
             PeerFrameError::Long => "it is too long",
-            PeerFrameError::Stranger => "nobody has said who speaks, or somebody else did",
-            PeerFrameError::Twin => "two instances have one identity",
-            PeerFrameError::Stale => "it is from before its instance was started again",
+            PeerFrameError::Stranger => "its sender is missing or differs from the announced one",
+            PeerFrameError::Twin => "two instances have the same identity",
+            PeerFrameError::Stale => "it was sent before its instance restarted",
             PeerFrameError::Full => "there are more instances than `nodes_max`",
             PeerFrameError::Time => {
                 "it is more than a minute old, or the clocks of the machines differ"
             }
-            PeerFrameError::Flood => "its instance says too much",
+            PeerFrameError::Flood => "its instance sends too many messages",
         })
     }
 }

@@ -54,7 +54,7 @@ pub struct Overrides {
 
 /// The list is full: an operator has to undo an override first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{OVERRIDES_MAX} clients have overrides already; undo one first")]
+#[error("{OVERRIDES_MAX} clients already have overrides; undo one first")]
 pub struct OverridesFullError;
 
 impl Overrides {

@@ -403,6 +403,6 @@ fn tell_gatekeeper(settings: &settings::GatekeeperSettings) {
 fn seed() -> anyhow::Result<KeySeed> {
     let mut seed = [0; 16];
     let count = getrandom(&mut seed, GetRandomFlags::empty()).context("no random numbers")?;
-    anyhow::ensure!(count == seed.len(), "the system gave too few random numbers");
+    anyhow::ensure!(count == seed.len(), "the system provided too few random numbers");
     Ok(KeySeed(seed))
 }

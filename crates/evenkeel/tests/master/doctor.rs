@@ -23,7 +23,7 @@ fn either_end_says_that_the_other_is_there_and_what_went_to_and_fro() {
     let text = doctor(program.admin);
     let Program { accounting, control, .. } = &program;
     let ports = format!("master: accounting tcp://{accounting}, control tcp://{control}");
-    assert!(text.contains(&ports) && text.contains("no gatekeeper has come yet"), "{text}");
+    assert!(text.contains(&ports) && text.contains("no gatekeeper has connected yet"), "{text}");
 
     let keeper = Keeper::start([program.accounting, program.control], "domain: d");
     until("it is connected", || keeper.is_connected());
@@ -36,10 +36,10 @@ fn either_end_says_that_the_other_is_there_and_what_went_to_and_fro() {
     assert_eq!((telling, listening, address), ("1", "1", "127.0.0.1"), "{text}");
     assert!(messages.parse::<u64>().is_ok_and(|n| n >= 4) && last != "-", "{text}");
     // A request between the refusal and its order also causes an order.
-    let told = line(&text, "orders told").trim();
-    let orders = told.strip_suffix(" orders told, 0 missed by slow readers").expect("orders");
+    let told = line(&text, "orders sent").trim();
+    let orders = told.strip_suffix(" orders sent, 0 missed by slow readers").expect("orders");
     assert!(orders.parse::<u64>().is_ok_and(|n| n >= 1), "{text}");
-    assert!(line(&text, "messages, ").ends_with(" 0 too late, 0 not understood"), "{text}");
+    assert!(line(&text, "messages, ").ends_with(" 0 too late, 0 faulty"), "{text}");
 
     let text = doctor(keeper.admin);
     assert!(text.contains("\ngatekeeper of d:\n"), "{text}");
@@ -48,12 +48,12 @@ fn either_end_says_that_the_other_is_there_and_what_went_to_and_fro() {
         told.starts_with(&format!("  accounting tcp://{accounting}: connected for ")),
         "{told}"
     );
-    assert!(told.ends_with(" requests told, 0 not"), "{told}");
+    assert!(told.ends_with(" requests reported, 0 not"), "{told}");
     let heard = line(&text, "  control ");
     assert!(heard.starts_with(&format!("  control    tcp://{control}: connected for ")), "{heard}");
-    let taken = format!("; {orders} orders taken, 0 not, the last ");
+    let taken = format!("; {orders} orders accepted, 0 faulty, the last ");
     until("they are taken", || line(&doctor(keeper.admin), "  control ").contains(&taken));
-    until("it is counted", || doctor(keeper.admin).contains("now 1 clients have to wait, 0 req"));
+    until("it is counted", || doctor(keeper.admin).contains("1 clients must wait now, 0 req"));
 
     drop(keeper);
     until("it is gone", || doctor(program.admin).contains(" 127.0.0.1 (gone for "));
@@ -66,14 +66,19 @@ fn a_gatekeeper_says_why_its_master_is_away() {
     until("it is refused", || doctor(keeper.admin).contains("refused"));
     let text = doctor(keeper.admin);
     let control = line(&text, "  control ");
-    assert!(control.contains(": away for ") && control.contains("onnection refused"), "{control}");
+    assert!(
+        control.contains(": unreachable for ") && control.contains("onnection refused"),
+        "{control}"
+    );
     until("one way is there", || {
         line(&doctor(keeper.admin), "  accounting ").contains(": connected for ")
     });
-    let hint = "127.0.0.1 (hears no orders: is control reached?)";
+    let hint = "127.0.0.1 (receives no orders: can it reach control?)";
     until("the master sees it", || doctor(program.admin).contains(hint));
     let _away = program.killed();
-    until("it is missed", || line(&doctor(keeper.admin), "  accounting ").contains(": away for "));
+    until("it is missed", || {
+        line(&doctor(keeper.admin), "  accounting ").contains(": unreachable for ")
+    });
     assert_eq!(keeper.get("c").status, 200);
     let text = doctor(keeper.admin);
     assert!(!line(&text, "  accounting ").ends_with(" 0 not"), "{text}");

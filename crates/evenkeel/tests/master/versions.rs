@@ -105,7 +105,7 @@ fn held(old: Old, subscription: &[u8], told: &[&str]) {
         expect(&mut orders, &old.message(&order), domain);
     }
     let seen = doctor(program.admin);
-    assert!(seen.contains(" 0 too late, 0 not understood") && !seen.contains("refused"), "{seen}");
+    assert!(seen.contains(" 0 too late, 0 faulty") && !seen.contains("refused"), "{seen}");
 }
 
 #[test]

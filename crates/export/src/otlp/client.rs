@@ -38,19 +38,19 @@ pub enum OtlpDeliveryError {
     #[error("TLS: {0}")]
     Tls(#[from] pem::TlsFileError),
     /// The connection broke during the handshake or the request.
-    #[error("the connection broke: {0}")]
+    #[error("the connection failed: {0}")]
     Broken(#[from] hyper::Error),
     /// The answer broke off, or is longer than allowed.
-    #[error("its answer cannot be read: {0}")]
+    #[error("its response cannot be read: {0}")]
     Answer(Box<dyn std::error::Error + Send + Sync>),
     /// No answer arrived within the timeout.
-    #[error("no answer in time")]
+    #[error("no response in time")]
     Late,
     /// The request cannot be built from the endpoint and the headers.
-    #[error("the endpoint or a header cannot be written: {0}")]
+    #[error("the endpoint or a header is invalid: {0}")]
     Request(#[from] http::Error),
     /// The collector refused the message.
-    #[error("it says {what}")]
+    #[error("it responds with {what}")]
     Refused {
         /// The status, and the message of the collector if there is one.
         what: String,

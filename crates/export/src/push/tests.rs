@@ -330,7 +330,7 @@ fn a_collector_gets_the_whole_table_and_what_it_missed_besides() {
     let found = |name: &str| metrics.iter().find(|metric| metric.name == name).expect("a metric");
     let requests = found("evenkeel_requests_total");
     assert!(
-        requests.description.starts_with("Requests that came in") && requests.unit == "{requests}"
+        requests.description.starts_with("Requests received by") && requests.unit == "{requests}"
     );
     let Some(metric::Data::Sum(sum)) = &requests.data else { panic!("{requests:?}") };
     assert!(sum.is_monotonic);

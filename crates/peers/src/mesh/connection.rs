@@ -111,7 +111,8 @@ pub async fn accept(
         let _ = stream.set_nodelay(true);
         match security {
             MeshSecurity::Plain if !address.ip().to_canonical().is_loopback() => {
-                Err("not of this machine, and there is neither `secret_file` nor `tls`".to_owned())
+                Err("not from this machine, and neither `secret_file` nor `tls` is configured"
+                    .to_owned())
             }
             MeshSecurity::Plain => greet(Box::new(stream), address, own, None).await,
             MeshSecurity::Tls(ends) => {
@@ -121,7 +122,7 @@ pub async fn accept(
             }
         }
     };
-    let late = || Err("it said too little for too long".to_owned());
+    let late = || Err("it sent too little for too long".to_owned());
     timeout(timing.handshake, greeted).await.unwrap_or_else(|_| late())
 }
 
@@ -140,7 +141,7 @@ pub async fn dial(
     }
     let stream = match timeout(timing.connect, TcpStream::connect(address)).await {
         Ok(connected) => connected.map_err(|error| error.to_string())?,
-        Err(_) => return Err("it did not take the connection in time".to_owned()),
+        Err(_) => return Err("it did not accept the connection in time".to_owned()),
     };
     let greeted = async {
         let _ = stream.set_nodelay(true);
@@ -155,7 +156,7 @@ pub async fn dial(
             }
         }
     };
-    let late = || Err("it did not greet in time".to_owned());
+    let late = || Err("it did not complete the handshake in time".to_owned());
     timeout(timing.handshake, greeted).await.unwrap_or_else(|_| late())
 }
 
@@ -177,7 +178,7 @@ async fn greet(
             return Ok(GreetedConnection { stream, rest, hello, address, dialled });
         }
         if stream.read_buf(&mut rest).await.map_err(|error| said(&error))? == 0 {
-            return Err("it went away without a greeting".to_owned());
+            return Err("it disconnected before the handshake".to_owned());
         }
     }
 }
@@ -187,7 +188,7 @@ fn said(error: &io::Error) -> CloseReason {
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match tls {
         Some(tls) => format!("TLS: {tls}"),
-        None if error.kind() == io::ErrorKind::UnexpectedEof => "it went away".to_owned(),
+        None if error.kind() == io::ErrorKind::UnexpectedEof => "it disconnected".to_owned(),
         None => error.to_string(),
     }
 }
@@ -293,7 +294,7 @@ async fn read(
             Ok(Ok(0)) => return "it has closed the connection".to_owned(),
             Ok(Ok(count)) => bytes.increment(count as u64),
             Ok(Err(error)) => return said(&error),
-            Err(_) => return format!("not a word for {:?}", timing.silence),
+            Err(_) => return format!("it sent nothing for {:?}", timing.silence),
         }
     }
 }

@@ -415,7 +415,7 @@ fn a_silent_connection_is_given_up_and_an_idle_one_is_not() {
         let _silent = by_hand(a.address, [2; 16], 1).await;
         a.linked(2).await;
         a.linked(1).await;
-        assert!(a.downs[0].contains("not a word"), "{:?}", a.downs);
+        assert!(a.downs[0].contains("sent nothing for"), "{:?}", a.downs);
         b.send(b"hello");
         a.hears(b"hello").await;
     });

@@ -30,7 +30,7 @@ pub enum MeshFrameError {
     #[error("a frame of {0} bytes is too long")]
     Long(usize),
     /// The first frame is not a greeting.
-    #[error("it does not speak as evenkeel's peers do")]
+    #[error("it does not follow the peer protocol")]
     Foreign,
 }
 

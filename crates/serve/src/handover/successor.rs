@@ -65,10 +65,10 @@ pub enum SuccessorError {
     #[error("it could not be started: {0}")]
     Start(#[from] io::Error),
     /// The successor has exited.
-    #[error("it ended before its doors were open ({0}); its own log says why")]
+    #[error("it ended before its doors were open ({0}); see its own log for the reason")]
     Ended(std::process::ExitStatus),
     /// The successor runs, but its doors are not open in time.
-    #[error("its doors were not open after 30 s; it was ended")]
+    #[error("its doors were not open after 30 s; it was stopped")]
     Late,
 }
 
@@ -162,7 +162,7 @@ fn in_a_row(descriptors: &[BorrowedFd<'_>]) -> io::Result<Vec<OwnedFd>> {
             return Ok(row);
         }
     }
-    Err(io::Error::other("too few free numbers of descriptors in a row"))
+    Err(io::Error::other("too few consecutive free descriptor numbers"))
 }
 
 #[cfg(test)]

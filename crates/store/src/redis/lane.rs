@@ -43,7 +43,7 @@ const RETURNED_DOUBT_TIME: Nanos = Nanos(60 * SECOND);
 
 /// The store gave no answer, and the configuration forbids a decision by local counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the store gives no answer")]
+#[error("the store does not answer")]
 pub struct StoreUnansweredError;
 
 /// The store handle of one thread. It never leaves the thread.

@@ -28,7 +28,7 @@ pub fn open(path: &Path) -> io::Result<Option<File>> {
 fn is_there(path: &Path) -> io::Result<bool> {
     match fs::metadata(path) {
         Ok(found) if found.is_file() => Ok(true),
-        Ok(_) => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no plain file")),
+        Ok(_) => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }

@@ -50,13 +50,13 @@ pub enum SnapshotReadError {
     #[error("it is not a snapshot of evenkeel")]
     Stranger,
     /// The snapshot was written in another version of the format.
-    #[error("it is of version {0}, and only version {VERSION} is read here")]
+    #[error("its version is {0}, and only version {VERSION} is supported")]
     Version(u16),
     /// The checksum does not match the contents.
     #[error("it is damaged: its checksum is wrong")]
     Checksum,
     /// The named part has a value that is not allowed.
-    #[error("it is damaged: {0} cannot be")]
+    #[error("it is damaged: {0} is invalid")]
     Shape(&'static str),
 }
 
@@ -310,7 +310,7 @@ impl<R: Read> SnapshotReader<R> {
         }
         let limits = u16::from_le_bytes(self.bytes()?);
         if self.bytes()? != [0; 4] {
-            return Err(SnapshotReadError::Shape("what is kept free"));
+            return Err(SnapshotReadError::Shape("the reserved field"));
         }
         let seed = KeySeed(self.bytes()?);
         Ok(SnapshotHead { seed, limits, written: Time(u64::from_le_bytes(self.bytes()?)) })
@@ -324,7 +324,7 @@ impl<R: Read> SnapshotReader<R> {
         let name = self.text(length.into())?;
         let length = usize::from(u16::from_le_bytes(self.bytes()?));
         if length > BY_BYTES_MAX {
-            return Err(SnapshotReadError::Shape("what a limit counts by"));
+            return Err(SnapshotReadError::Shape("the key of a limit"));
         }
         let by = self.text(length)?;
         let unit = match self.byte()? {
@@ -359,7 +359,7 @@ impl<R: Read> SnapshotReader<R> {
             return Err(SnapshotReadError::Checksum);
         }
         let more = self.from.take(1).read_to_end(&mut Vec::new())?;
-        if more > 0 { Err(SnapshotReadError::Shape("anything after its end")) } else { Ok(()) }
+        if more > 0 { Err(SnapshotReadError::Shape("data after its end")) } else { Ok(()) }
     }
 
     fn text(&mut self, length: usize) -> Result<String, SnapshotReadError> {

@@ -100,18 +100,18 @@ impl fmt::Display for GatekeeperSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let GatekeeperSnapshot { told, untold, orders, faulty, clients, held, .. } = self;
         writeln!(f, "gatekeeper of {}:", printable(&self.domain))?;
-        writeln!(f, "  accounting {}; {told} requests told, {untold} not", self.accounting)?;
-        write!(f, "  control    {}; {orders} orders taken, {faulty} not", self.control)?;
+        writeln!(f, "  accounting {}; {told} requests reported, {untold} not", self.accounting)?;
+        write!(f, "  control    {}; {orders} orders accepted, {faulty} faulty", self.control)?;
         if let Some(ordered) = self.ordered {
             write!(f, ", the last {} ago", length(ordered))?;
         }
-        write!(f, "\n  now {clients} clients have to wait, {held} requests are held")
+        write!(f, "\n  {clients} clients must wait now, {held} requests are held")
     }
 }
 
 impl fmt::Display for SocketSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let how = if self.connected { "connected" } else { "away" };
+        let how = if self.connected { "connected" } else { "unreachable" };
         write!(f, "{}: ", printable(&self.address))?;
         match self.seconds {
             Some(seconds) => write!(f, "{how} for {}", length(seconds))?,
@@ -129,26 +129,26 @@ impl fmt::Display for MasterSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let MasterSnapshot { accounting, control, messages, stale, faulty, unknown, .. } = self;
         writeln!(f, "master: accounting {accounting}, control {control}")?;
-        writeln!(f, "  {messages} messages, {stale} too late, {faulty} not understood")?;
-        writeln!(f, "  {} orders told, {} missed by slow readers", self.orders, self.dropped)?;
+        writeln!(f, "  {messages} messages, {stale} too late, {faulty} faulty")?;
+        writeln!(f, "  {} orders sent, {} missed by slow readers", self.orders, self.dropped)?;
         if let Some(domain) = &self.unknown_domain {
             let domain = printable(domain);
             writeln!(f, "  {unknown} messages of unknown domains, the last of \"{domain}\"")?;
         }
         if self.strangers > 0 {
-            writeln!(f, "  {} connections of strangers: see `allow`", self.strangers)?;
+            writeln!(f, "  {} connections from addresses outside of `allow`", self.strangers)?;
         }
         if let Some(last) = &self.refused_last {
             let (refused, last) = (self.refused, printable(last));
             writeln!(f, "  {refused} connections refused, the last of {last}")?;
         }
         if self.gatekeepers.is_empty() {
-            return f.write_str("  no gatekeeper has come yet");
+            return f.write_str("  no gatekeeper has connected yet");
         }
         write!(
             f,
             "{:>9} {:>9} {:>9} {:>8}  Gatekeeper",
-            "Telling", "Listening", "Messages", "Last[s]"
+            "Reporting", "Listening", "Messages", "Last[s]"
         )?;
         self.gatekeepers.iter().try_for_each(|gate| write!(f, "\n{gate}"))
     }
@@ -161,8 +161,8 @@ impl fmt::Display for GatekeeperPeerSnapshot {
         write!(f, "{telling:>9} {listening:>9} {messages:>9} {heard:>8}  {}", printable(address))?;
         match (telling, listening) {
             (0, 0) => write!(f, " (gone for {})", length(self.seconds)),
-            (0, _) => f.write_str(" (tells nothing: is accounting reached?)"),
-            (_, 0) => f.write_str(" (hears no orders: is control reached?)"),
+            (0, _) => f.write_str(" (sends no reports: can it reach accounting?)"),
+            (_, 0) => f.write_str(" (receives no orders: can it reach control?)"),
             _ => Ok(()),
         }
     }
@@ -204,9 +204,10 @@ mod tests {
         };
         let expected = "\
 gatekeeper of api\\u001b:
-  accounting tcp://m:10004: connected for 120 s; 12 requests told, 3 not
-  control    tcp://m:10005: away for 118 min, refused; 2 orders taken, 0 not, the last 2 h ago
-  now 1 clients have to wait, 0 requests are held";
+  accounting tcp://m:10004: connected for 120 s; 12 requests reported, 3 not
+  control    tcp://m:10005: unreachable for 118 min, refused; 2 orders accepted, \
+            0 faulty, the last 2 h ago
+  1 clients must wait now, 0 requests are held";
         assert_eq!(keeper.to_string(), expected);
         let fresh = socket(1, None, "").to_string();
         assert_eq!(fresh, "tcp://m:1: not tried yet");
@@ -239,10 +240,10 @@ gatekeeper of api\\u001b:
         };
         let expected = "\
 master: accounting tcp://127.0.0.1:1, control tcp://127.0.0.1:2
-  3600 messages, 1 too late, 2 not understood
-  14 orders told, 0 missed by slow readers
+  3600 messages, 1 too late, 2 faulty
+  14 orders sent, 0 missed by slow readers
 ";
-        assert_eq!(master.to_string(), format!("{expected}  no gatekeeper has come yet"));
+        assert_eq!(master.to_string(), format!("{expected}  no gatekeeper has connected yet"));
         (master.unknown, master.strangers) = (4, 5);
         master.unknown_domain = Some("ap\n".to_owned());
         (master.refused, master.refused_last) = (2, Some("::1: it does not\n".to_owned()));
@@ -253,12 +254,12 @@ master: accounting tcp://127.0.0.1:1, control tcp://127.0.0.1:2
             gate("10.0.0.8", 0, 0, Some(200_000.0)),
         ];
         let rest = "  4 messages of unknown domains, the last of \"ap\\u000a\"
-  5 connections of strangers: see `allow`
+  5 connections from addresses outside of `allow`
   2 connections refused, the last of ::1: it does not\\u000a
-  Telling Listening  Messages  Last[s]  Gatekeeper
+Reporting Listening  Messages  Last[s]  Gatekeeper
         1         2      1200        0  10.0.0.5
-        1         0      1200        -  10.0.0.6 (hears no orders: is control reached?)
-        0         1      1200        -  10.0.0.7 (tells nothing: is accounting reached?)
+        1         0      1200        -  10.0.0.6 (receives no orders: can it reach control?)
+        0         1      1200        -  10.0.0.7 (sends no reports: can it reach accounting?)
         0         0      1200   200000  10.0.0.8 (gone for 2 d)";
         assert_eq!(master.to_string(), format!("{expected}{rest}"));
     }

@@ -54,7 +54,7 @@ fn each_request_passes_the_first_gate_that_keeps_it() {
     until("each knows who has to wait", || {
         let text = doctor(keeper.admin);
         let gates = ["gatekeeper of login:\n", "gatekeeper of d:\n"];
-        let told = text.matches(" orders taken, 0 not, the last ").count();
+        let told = text.matches(" orders accepted, 0 faulty, the last ").count();
         gates.iter().all(|gate| text.contains(gate)) && told == 2
     });
     let top = keeper.admin("/api/top?limit=login");

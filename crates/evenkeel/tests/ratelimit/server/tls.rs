@@ -236,7 +236,7 @@ fn a_start_with_a_faulty_certificate_says_which_file() {
     let output = { output }.output().expect("it runs");
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains("other.key is not that of the first certificate in"), "{told}");
+    assert!(told.contains("other.key does not belong to the first certificate in"), "{told}");
     // `check` reports the same error, with its position.
     let file = authority.path("evenkeel.yaml");
     let text = format!(

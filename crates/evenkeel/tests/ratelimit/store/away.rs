@@ -43,7 +43,7 @@ fn c82_without_the_store_what_is_known_decides_or_an_error_where_it_is_wanted() 
     let said = all(&local, &["t: k=v", "t: k=v +2", "t: k=v"]);
     assert_eq!(said, ["OK [5/YEAR 2]", "OK [5/YEAR 0]", "OVER [OVER 5/YEAR 0]"]);
     let said = all(&strict, &["t: k=v", "t: zz=v"]);
-    assert_eq!(said, ["2: the store gives no answer", "OK [-]"]);
+    assert_eq!(said, ["2: the store does not answer", "OK [-]"]);
     let body =
         "{\"domain\":\"t\",\"descriptors\":[{\"entries\":[{\"key\":\"k\",\"value\":\"v\"}]}]}";
     assert_eq!(http(strict.http, "POST", "/json", body), (400, "Bad Request\n".to_owned()));
@@ -293,7 +293,7 @@ fn it_starts_without_the_store_and_is_ready() {
     let mut doctor = std::process::Command::new(env!("CARGO_BIN_EXE_evenkeel"));
     let told = doctor.args(["doctor", "--admin", &address]).output().expect("it runs").stdout;
     let told = String::from_utf8_lossy(&told).into_owned();
-    assert!(told.contains("connections good, 0 counters to be told"), "{told}");
+    assert!(told.contains("connections good, 0 counters to send"), "{told}");
     let metrics = admin(&address, "/metrics").1;
     assert!(metrics.contains("evenkeel_store_answers_total{result=\"away\"} 1"), "{metrics}");
     assert!(metrics.contains("evenkeel_store_told_total 1"), "{metrics}");

@@ -98,7 +98,7 @@ fn is_left(layout: &str, flood: Flood) {
     wait_for("several connections", || (taken.lock().expect("whole").len() >= 3).then_some(()));
     let why = wait_for("the reason", || {
         let why = told()["why"].as_str()?.to_owned();
-        why.contains("beyond what it was asked for").then_some(why)
+        why.contains("that was not requested").then_some(why)
     });
     assert_eq!(all(&server, &["t: k=v", "t: k=v"]), ["OK [5/YEAR 4]", "OK [5/YEAR 3]"]);
     let most = taken.lock().expect("whole").iter().copied().max().unwrap_or(0);

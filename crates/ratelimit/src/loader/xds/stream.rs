@@ -48,7 +48,7 @@ pub enum XdsStreamError {
     #[error("TLS: {0}")]
     Tls(#[from] TlsFileError),
     /// The HTTP/2 connection failed.
-    #[error("the connection broke: {0}")]
+    #[error("the connection failed: {0}")]
     Http(#[from] hyper::Error),
     /// The configured server address or a configured header is invalid.
     #[error("the server's address or a header cannot be written: {0}")]

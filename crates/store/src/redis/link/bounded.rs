@@ -29,7 +29,7 @@ const NUMBER_BYTES_MAX: usize = 32;
 
 /// The server has sent more bytes than the bound allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it sends more than 1 MiB beyond what it was asked for")]
+#[error("it sends more than 1 MiB that was not requested")]
 pub struct ExcessBytesError;
 const _: () = assert!(EXCESS_BYTES_MAX == 1 << 20, "the message says so");
 

@@ -44,7 +44,7 @@ pub enum RedisConnectError {
     #[error("{0}")]
     Tls(#[from] evenkeel_tls::pem::TlsFileError),
     /// The host name cannot be the name of a certificate.
-    #[error("{0} is no name that a certificate is for")]
+    #[error("{0} is not a name that a certificate can contain")]
     Name(String),
     /// An error that the server or the client library reports.
     #[error("{0}")]
@@ -53,10 +53,10 @@ pub enum RedisConnectError {
     #[error("{0}")]
     Excess(#[from] ExcessBytesError),
     /// No sentinel knows the master of this name. Holds the last error too.
-    #[error("no sentinel says who `{0}` is; the last said: {1}")]
+    #[error("no sentinel knows the address of `{0}`; the last one reported: {1}")]
     Unknown(String, String),
     /// The server is not a master but has this role.
-    #[error("it is no master: its role is {0}")]
+    #[error("it is not a master: its role is {0}")]
     Role(String),
     /// The server cannot run the commands that a store needs.
     #[error("{0}")]

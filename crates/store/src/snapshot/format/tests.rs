@@ -127,12 +127,12 @@ fn what_is_wrong_is_said() {
         told(&bytes)
     };
     assert_eq!(told(b"{\"json\": true}"), "it is not a snapshot of evenkeel");
-    assert_eq!(with(8, 2), "it is of version 2, and only version 1 is read here");
+    assert_eq!(with(8, 2), "its version is 2, and only version 1 is supported");
     assert_eq!(with(good.len() - 1, 0), "it is damaged: its checksum is wrong");
-    assert!(with(60, 9).contains("an algorithm cannot be"), "{}", with(60, 9));
-    assert!(with(61, 2).contains("the width of a bucket cannot be"), "{}", with(61, 2));
+    assert!(with(60, 9).contains("an algorithm is invalid"), "{}", with(60, 9));
+    assert!(with(61, 2).contains("the width of a bucket is invalid"), "{}", with(61, 2));
     let longer = [good.as_slice(), b"x"].concat();
-    assert_eq!(told(&longer), "it is damaged: anything after its end cannot be");
+    assert_eq!(told(&longer), "it is damaged: data after its end is invalid");
 }
 
 /// Makes a snapshot with a valid checksum, so that the checks behind it are reached.
