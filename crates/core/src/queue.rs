@@ -60,8 +60,8 @@ pub struct QueueSettings {
     /// ([`Queue::accepted_max`]). Too low: many clients that use little wait for each other. Too
     /// high: a swarm overloads the backend. 0: clients that ask for little are not preferred.
     pub reserve: usize,
-    /// The number of requests that may wait. Too low: bursts are refused. Too high: memory, some 500
-    /// bytes each, and waits longer than any client accepts.
+    /// The number of requests that may wait. Too low: bursts are refused. Too high: memory, some
+    /// 500 bytes each, and waits longer than any client accepts.
     pub len_max: usize,
     /// The longest time that a request may wait.
     pub wait_max: Nanos,
