@@ -42,8 +42,8 @@ pub struct Arrival {
     /// equal tags a guess goes first: the request may be light, and once its cost is known, no
     /// later request on the route has to wait for that reason.
     pub is_guess: bool,
-    /// The route that `estimate` is for; [`Queue::handle_estimate`] updates it. `None`: the estimate
-    /// does not change.
+    /// The route that `estimate` is for; [`Queue::handle_estimate`] updates it. `None`: the
+    /// estimate does not change.
     ///
     /// [`Queue::handle_estimate`]: super::Queue::handle_estimate
     pub route: Option<RouteHash>,
