@@ -2,6 +2,7 @@
 //! test runs for a second; `fuzz/run` runs one for the time that it is given.
 
 use evenkeel_core::bucket::{Algorithm, debt::DebtBucket};
+use evenkeel_core::classify::prefix::{PREFIX_BYTES_MAX, PrefixTable};
 use evenkeel_core::classify::{self, RequestAttributes, normal_path};
 use evenkeel_core::key::{KeyHash, KeySeed, NAME_BYTES_MAX};
 use evenkeel_core::limit::{KeyPart, Limit, LimitCondition, LimitUnit};
@@ -425,5 +426,24 @@ fn fuzz_what_peers_say() {
         while hearer.poll_event().is_some() {}
         assert!(std::iter::from_fn(|| hearer.poll_transmit()).count() < 100);
         assert!(hearer.peers(START).len() <= 3);
+    });
+}
+
+#[test]
+fn fuzz_a_prefix_table_finds_what_looking_at_all_prefixes_finds() {
+    fuzz().with_type::<(Vec<Vec<u8>>, Vec<Vec<u8>>)>().for_each(|(all, tags)| {
+        // Only three byte values, so that some strings are prefixes of others.
+        let few = |text: &Vec<u8>| text.iter().map(|byte| byte % 3).collect::<Vec<u8>>();
+        let all: Vec<Vec<u8>> = all.iter().map(few).collect();
+        let found = PrefixTable::new(all.iter().zip(0..).map(|(text, at)| (&**text, at)));
+        for tag in tags.iter().map(few).chain(all.iter().cloned()) {
+            let fits = all.iter().enumerate().filter(|(_, prefix)| tag.starts_with(prefix));
+            // The first of the longest.
+            let longest = fits.rev().max_by_key(|(_, prefix)| prefix.len());
+            let short = longest.filter(|(_, prefix)| prefix.len() <= PREFIX_BYTES_MAX);
+            if longest.is_some() == short.is_some() {
+                assert_eq!(found.find(&tag), longest.map(|(at, _)| at as u32));
+            }
+        }
     });
 }

@@ -24,7 +24,7 @@ impl RatelimitTls {
     /// Reads the files and returns a value that can be reloaded when they change.
     ///
     /// # Errors
-    /// [`Fault`] if a file cannot be read or used.
+    /// [`TlsFileError`] if a file cannot be read or used.
     pub fn load(
         tls: ServerTls,
         now: Time,
