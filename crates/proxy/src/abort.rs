@@ -6,9 +6,9 @@
 //! running. An answer that is only being held is not affected: its request is done.
 
 use super::account::RequestAccount;
+use super::backends::lease::UpstreamLease;
+use super::context::ThreadContext;
 use super::headers;
-use super::wire::UpstreamWire;
-use super::worker::ProxyWorker;
 use http::StatusCode;
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -21,20 +21,24 @@ const DRAIN_BYTES: usize = 1 << 20;
 /// The remainder of an exchange.
 pub(super) enum AbandonedExchange {
     /// The backend has not begun its answer.
-    Head(UpstreamWire),
+    Head(UpstreamLease),
     /// The backend has begun its answer.
-    Body(UpstreamWire),
+    Body(UpstreamLease),
 }
 
 /// Lets an exchange without a client run to its end, as a task of its own.
-pub(super) fn run_on(worker: &Rc<ProxyWorker>, account: &RequestAccount, rest: AbandonedExchange) {
-    worker.watch.proxy.aborted.increment(1);
-    let limit = worker.site().timeouts.abort_linger;
-    let Some(lingering) = worker.linger() else { return account.cut(limit) };
-    let (worker, account) = (Rc::clone(worker), account.clone());
+pub(super) fn run_on(
+    thread: &Rc<ThreadContext>,
+    account: &RequestAccount,
+    rest: AbandonedExchange,
+) {
+    thread.watch.proxy.aborted.increment(1);
+    let limit = thread.settings().timeouts.abort_linger;
+    let Some(lingering) = thread.linger() else { return account.cut(limit) };
+    let (thread, account) = (Rc::clone(thread), account.clone());
     tokio::task::spawn_local(async move {
-        match tokio::time::timeout(limit, end(rest, &worker, &account)).await {
-            Ok(AbortOutcome::Through(wire)) => worker.keep(wire),
+        match tokio::time::timeout(limit, end(rest, &thread, &account)).await {
+            Ok(AbortOutcome::Through(lease)) => lease.keep(thread.now()),
             Ok(AbortOutcome::Left) => {}
             Ok(AbortOutcome::Broken) | Err(_) => account.cut(limit),
         }
@@ -46,7 +50,7 @@ pub(super) fn run_on(worker: &Rc<ProxyWorker>, account: &RequestAccount, rest: A
 /// The outcome of an exchange without a client.
 enum AbortOutcome {
     /// The whole answer has arrived; the connection can be used again.
-    Through(UpstreamWire),
+    Through(UpstreamLease),
     /// The answer is an endless stream, so the request was done with its head.
     Left,
     Broken,
@@ -55,13 +59,13 @@ enum AbortOutcome {
 /// Reads and discards the answer to its end.
 async fn end(
     rest: AbandonedExchange,
-    worker: &ProxyWorker,
+    thread: &ThreadContext,
     account: &RequestAccount,
 ) -> AbortOutcome {
-    let mut wire = match rest {
-        AbandonedExchange::Body(wire) => wire,
-        AbandonedExchange::Head(mut wire) => {
-            let answered = poll_fn(|cx| wire.poll_answer(worker, cx)).await;
+    let mut lease = match rest {
+        AbandonedExchange::Body(lease) => lease,
+        AbandonedExchange::Head(mut lease) => {
+            let answered = poll_fn(|cx| lease.wire.poll_answer(thread, cx)).await;
             let Ok((mut answer, _)) = answered else { return AbortOutcome::Broken };
             // Record the cost. No client is left to hold the answer from.
             let _ = account.head(answer.headers_mut(), true);
@@ -71,18 +75,22 @@ async fn end(
                 account.leave();
                 return AbortOutcome::Left;
             }
-            wire
+            lease
         }
     };
-    if drain(&mut wire, account).await { AbortOutcome::Through(wire) } else { AbortOutcome::Broken }
+    if drain(&mut lease, account).await {
+        AbortOutcome::Through(lease)
+    } else {
+        AbortOutcome::Broken
+    }
 }
 
 /// Reads a body to its end. Returns false if it breaks off or is longer than [`DRAIN_BYTES`].
-async fn drain(wire: &mut UpstreamWire, account: &RequestAccount) -> bool {
+async fn drain(lease: &mut UpstreamLease, account: &RequestAccount) -> bool {
     let mut left = DRAIN_BYTES;
     loop {
         let frame = poll_fn(|cx| {
-            let poll = wire.poll_frame(cx);
+            let poll = lease.wire.poll_frame(cx);
             match &poll {
                 Poll::Pending => account.work(),
                 Poll::Ready(_) => account.rest(),

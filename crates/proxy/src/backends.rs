@@ -6,15 +6,15 @@
 //! twice as long each time up to [`OUT_MAX_MS`]. After that the next request tries it. If all
 //! backends are left out, the one that returns first is used, so a wrong guess of the proxy never
 //! costs a client its request. There are no active health checks. Connections: `pool.rs`,
-//! `sessions.rs`, `connector.rs`. Whether a request is sent again: `exchange.rs`.
+//! `sessions.rs`, `connector.rs`. Whether a request is sent again: `exchange/ask.rs`.
 
-mod connector;
+pub(super) mod connector;
+pub(super) mod lease;
 mod pool;
 mod sessions;
 
+use super::wire::running::RunningRequests;
 use super::wire::{StreamCall, UpstreamWire};
-use super::worker::ProxyWorker;
-pub(super) use connector::connection;
 use evenkeel_config::settings::{self, BACKENDS_MAX, BackendScheme};
 use http::HeaderValue;
 use pool::Http1Pool;
@@ -68,7 +68,7 @@ pub(super) struct UpstreamBackend {
     /// The address and scheme from the settings.
     at: settings::BackendAddress,
     /// The name of the backend in logs and metrics.
-    pub(super) name: Box<str>,
+    pub(super) name: Rc<str>,
     /// The address, if the host is an IP address and needs no resolving.
     address: Option<SocketAddr>,
     /// The TLS configuration and the server name to verify; `None` without TLS.
@@ -78,8 +78,7 @@ pub(super) struct UpstreamBackend {
     shares: Cell<bool>,
     pool: Http1Pool,
     sessions: Http2Pool,
-    /// The number of requests that this thread has on this backend.
-    running: Cell<usize>,
+    running: RunningRequests,
     failures: Cell<u32>,
     /// The time until which the backend is left out, in the worker's milliseconds, and the length
     /// of that period in milliseconds.
@@ -105,7 +104,7 @@ impl UpstreamBackend {
             at: at.clone(),
             tls,
             pool: Http1Pool::default(),
-            running: Cell::new(0),
+            running: RunningRequests::default(),
             failures: Cell::new(0),
             out: Cell::new(None),
             retired: Cell::new(false),
@@ -114,14 +113,10 @@ impl UpstreamBackend {
 
     /// Returns a connection that is ready now, for the task of `cx`. `switches`: the request asks
     /// for another protocol, so the connection must not be shared.
-    fn idle(
-        self: &Rc<UpstreamBackend>,
-        cx: &mut Context<'_>,
-        switches: bool,
-    ) -> Option<UpstreamWire> {
+    fn idle(&self, cx: &mut Context<'_>, switches: bool) -> Option<UpstreamWire> {
         if self.may_share(switches) {
             let session = self.sessions.with_room()?;
-            return Some(UpstreamWire::Stream(StreamCall::new(&session, self)));
+            return Some(UpstreamWire::Stream(StreamCall::new(&session, &self.running)));
         }
         self.pool.take(cx).map(UpstreamWire::Whole)
     }
@@ -146,16 +141,6 @@ impl UpstreamBackend {
         if let (UpstreamWire::Whole(connection), false) = (wire, self.retired.get()) {
             self.pool.put(connection, now);
         }
-    }
-
-    /// Counts a request that is sent to this backend.
-    pub(super) fn request_started(&self) {
-        self.running.set(self.running.get() + 1);
-    }
-
-    /// Ends the count of one request.
-    pub(super) fn request_ended(&self) {
-        self.running.set(self.running.get().saturating_sub(1));
     }
 
     /// The backend has answered: forgets its failures.
@@ -284,14 +269,6 @@ impl UpstreamBackend {
     }
 }
 
-impl ProxyWorker {
-    /// Keeps a connection for another request.
-    pub(super) fn keep(&self, wire: UpstreamWire) {
-        let backend = Rc::clone(&wire.far().backend);
-        backend.keep(wire, self.now());
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -310,11 +287,11 @@ mod tests {
         let backends = three();
         let turns: Vec<String> = (0..4).map(|_| chosen(&backends, 0)).collect();
         assert_eq!(turns, ["a:1", "b:1", "c:1", "a:1"]);
-        backends.all[1].request_started();
-        backends.all[0].request_started();
+        backends.all[1].running.add();
+        backends.all[0].running.add();
         assert_eq!(chosen(&backends, 0), "c:1");
         assert_eq!(chosen(&backends, 0), "c:1");
-        backends.all[1].request_ended();
+        backends.all[1].running.remove();
         assert_eq!(chosen(&backends, 0), "b:1");
     }
 
@@ -345,7 +322,7 @@ mod tests {
         };
         assert_eq!(switches(0), ("b:1".to_owned(), true));
         assert_eq!(switches(0), ("b:1".to_owned(), true), "again");
-        backends.all[1].request_started();
+        backends.all[1].running.add();
         assert_eq!(switches(0), ("b:1".to_owned(), true), "though it has more to do");
         backends.all[1].note_failure(true, 0);
         assert_eq!(switches(0), ("b:1".to_owned(), true), "and though it has failed");
@@ -384,7 +361,7 @@ mod tests {
     #[test]
     fn what_stays_is_kept_over_a_reload() {
         let before = three();
-        before.all[1].request_started();
+        before.all[1].running.add();
         let at = |place: &str| settings::BackendAddress::http(place);
         let after = UpstreamPool::new(&[at("b:1"), at("d:1")], &None, Some(&before));
         assert!(Rc::ptr_eq(&after.all[0], &before.all[1]));

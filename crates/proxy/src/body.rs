@@ -8,9 +8,10 @@
 mod prefix;
 
 use super::account::RequestAccount;
+use super::context::ThreadContext;
+use super::failure::{BodyError, UploadError};
 use super::headers;
-use super::link::{ClientLink, UploadError};
-use super::worker::ProxyWorker;
+use super::link::ClientLink;
 use bytes::Bytes;
 use evenkeel_engine::{QueueAdmission, QueueTurn};
 use http::HeaderMap;
@@ -21,29 +22,6 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-
-/// Why a body broke off.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum BodyError {
-    #[error("the client sent nothing for too long")]
-    ClientLate,
-    #[error("the client broke the request's body off")]
-    ClientEnded,
-    #[error("the request's body is not as long as its head states")]
-    Length,
-    #[error("the request's body is longer than bounds.body_bytes")]
-    TooLong,
-    #[error("there was no room before the backend for the rest of the request")]
-    NoRoom,
-    #[error("the backend sent nothing for too long")]
-    BackendLate,
-    #[error("the backend's answer broke off")]
-    BackendEnded,
-    #[error("the body is sent on another connection")]
-    TakenBack,
-    #[error(transparent)]
-    Http(#[from] hyper::Error),
-}
 
 /// The result of polling a body for its next frame.
 pub(super) type PolledFrame = Option<Result<Frame<Bytes>, BodyError>>;
@@ -60,7 +38,7 @@ pub(super) enum RequestBody {
 pub(super) struct ClientBody {
     body: Incoming,
     link: Rc<ClientLink>,
-    worker: Rc<ProxyWorker>,
+    thread: Rc<ThreadContext>,
     account: RequestAccount,
     /// The request is an RPC call in which client and backend may take turns.
     is_call: bool,
@@ -76,7 +54,7 @@ impl RequestBody {
     pub(super) fn new(
         body: Incoming,
         link: &Rc<ClientLink>,
-        worker: &Rc<ProxyWorker>,
+        thread: &Rc<ThreadContext>,
         account: &RequestAccount,
         bound: u64,
     ) -> RequestBody {
@@ -86,11 +64,11 @@ impl RequestBody {
         RequestBody::Stream(Box::new(ClientBody {
             body,
             link: Rc::clone(link),
-            worker: Rc::clone(worker),
+            thread: Rc::clone(thread),
             account: account.clone(),
             is_call: false,
             allowed: if bound == 0 { u64::MAX } else { bound },
-            kept: BodyPrefix::nothing(worker),
+            kept: BodyPrefix::nothing(thread),
             waiting: None,
         }))
     }
@@ -129,9 +107,9 @@ impl ClientBody {
         }
         match self.poll_client(cx) {
             Poll::Pending => {
-                let flows = self.link.upload.flows(self.worker.now());
+                let flows = self.link.upload.flows(self.thread.now());
                 if !self.account.is_answered() && self.account.stall(flows) {
-                    self.worker.set_aside(&self.link);
+                    self.thread.set_aside(&self.link);
                 }
                 Poll::Pending
             }
@@ -165,13 +143,13 @@ impl ClientBody {
                 Poll::Ready(Some(Err(BodyError::ClientLate)))
             }
             Poll::Pending => {
-                self.link.upload.wait(cx.waker(), self.worker.now());
+                self.link.upload.wait(cx.waker(), self.thread.now());
                 Poll::Pending
             }
             Poll::Ready(next) => {
                 let frame = next.as_ref().and_then(|next| next.as_ref().ok());
                 let bytes = frame.and_then(Frame::data_ref).map_or(0, Bytes::len);
-                self.link.upload.arrived(bytes, self.worker.now());
+                self.link.upload.arrived(bytes, self.thread.now());
                 let broken = match next {
                     Some(Ok(frame)) => return Poll::Ready(Some(self.checked(frame))),
                     None if self.has_ended() => return Poll::Ready(None),
@@ -244,7 +222,7 @@ impl ClientBody {
         };
         self.allowed = allowed;
         if let Some(trailers) = frame.trailers_mut() {
-            headers::trailers(trailers, self.worker.site().trust.header());
+            headers::trailers(trailers, self.thread.settings().trust.header());
         }
         Ok(frame)
     }
@@ -263,7 +241,7 @@ impl ClientBody {
     /// The backend has the whole body. It works from now on, unless it has already answered.
     fn sent(&mut self) {
         if self.link.upload.end() && self.account.sent() {
-            self.link.head.begin(self.worker.now());
+            self.link.head.begin(self.thread.now());
         }
     }
 }

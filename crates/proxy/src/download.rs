@@ -10,12 +10,12 @@
 
 use super::abort;
 use super::account::RequestAccount;
-use super::body::{BodyError, PolledFrame};
-use super::exchange::UpstreamFailure;
+use super::backends::lease::UpstreamLease;
+use super::body::PolledFrame;
+use super::context::ThreadContext;
+use super::failure::{BodyError, UpstreamFailure};
 use super::headers;
-use super::link::ClientLink;
-use super::wire::UpstreamWire;
-use super::worker::ProxyWorker;
+use super::link::{ClientLink, ReadAhead};
 use bytes::Bytes;
 use evenkeel_telemetry::counts::BackendFault;
 use http_body::{Frame, SizeHint};
@@ -23,7 +23,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
 /// The maximum number of bytes that are read ahead of the client. A larger value costs memory for
@@ -44,12 +44,12 @@ pub(super) enum AnswerBody {
 /// A body that comes from the backend, with its connection.
 pub(super) struct AnswerDownload {
     /// `None` if the body is complete or given up.
-    source: Option<UpstreamWire>,
+    source: Option<UpstreamLease>,
     /// Frames that have arrived and were not asked for yet, and their size in bytes.
     ahead: VecDeque<Frame<Bytes>>,
     ahead_bytes: usize,
     link: Rc<ClientLink>,
-    worker: Rc<ProxyWorker>,
+    thread: Rc<ThreadContext>,
     account: RequestAccount,
     /// Whether the answer is being sent to the client. False while it is held.
     released: bool,
@@ -59,17 +59,17 @@ pub(super) struct AnswerDownload {
 
 impl AnswerDownload {
     pub(super) fn new(
-        wire: UpstreamWire,
+        lease: UpstreamLease,
         link: &Rc<ClientLink>,
-        worker: &Rc<ProxyWorker>,
+        thread: &Rc<ThreadContext>,
         account: RequestAccount,
     ) -> AnswerDownload {
         AnswerDownload {
-            source: Some(wire),
+            source: Some(lease),
             ahead: VecDeque::new(),
             ahead_bytes: 0,
             link: Rc::clone(link),
-            worker: Rc::clone(worker),
+            thread: Rc::clone(thread),
             account,
             released: false,
             broken: None,
@@ -104,42 +104,30 @@ impl AnswerDownload {
         self.released = true;
         poll_fn(|cx| Poll::Ready(self.look_ahead(cx))).await?;
         if self.ahead.is_empty() {
-            let Some(wire) = &mut self.source else {
-                self.link.done(self.worker.now());
+            let Some(UpstreamLease { wire, .. }) = &mut self.source else {
+                self.link.done(self.thread.now());
                 return Ok(AnswerBody::Whole(None));
             };
             let whole = wire.whole();
             if wire.is_through() {
                 self.finish();
-                self.link.done(self.worker.now());
+                self.link.done(self.thread.now());
                 return Ok(AnswerBody::Whole(whole));
             }
         }
         let link = Rc::clone(&self.link);
         let download = Rc::new(RefCell::new(self));
-        link.set_download(&download);
+        link.set_download(Rc::downgrade(&download) as Weak<RefCell<dyn ReadAhead>>);
         Ok(AnswerBody::Stream(download))
     }
 
     fn look_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), UpstreamFailure> {
-        let Some(wire) = &mut self.source else { return Ok(()) };
-        let Err(fault) = wire.look_ahead(cx) else { return Ok(()) };
-        let failure = UpstreamFailure::from(fault).by(&wire.far().backend);
+        let Some(lease) = &mut self.source else { return Ok(()) };
+        let Err(fault) = lease.wire.look_ahead(cx) else { return Ok(()) };
+        let failure = UpstreamFailure::from(fault).by(&lease.backend.name);
         self.source = None;
         self.account.settle();
         Err(failure)
-    }
-
-    /// Reads ahead as far as there is room. Called when the client takes nothing at the moment.
-    pub(super) fn read_ahead(&mut self, cx: &mut Context<'_>) {
-        if let Err(failure) = self.poll_ahead(cx) {
-            self.give_up(&failure);
-            self.broken = Some(BodyError::BackendEnded);
-        }
-        if self.source.is_some() && self.is_full() {
-            self.account.give_way();
-            self.worker.set_aside(&self.link);
-        }
     }
 
     fn is_full(&self) -> bool {
@@ -165,11 +153,13 @@ impl AnswerDownload {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, UpstreamFailure>>> {
-        let Some(wire) = &mut self.source else { return Poll::Ready(None) };
+        let Some(UpstreamLease { wire, backend }) = &mut self.source else {
+            return Poll::Ready(None);
+        };
         let polled = wire.poll_frame(cx);
         if polled.is_pending() && !self.link.backend_late.get() {
             self.account.work();
-            self.link.answer.begin(self.worker.now());
+            self.link.answer.begin(self.thread.now());
             return Poll::Pending;
         }
         self.account.rest();
@@ -186,7 +176,7 @@ impl AnswerDownload {
                 Some(Ok(frame))
             }
             Poll::Ready(Some(Err(fault))) => {
-                Some(Err(UpstreamFailure::from(fault).by(&wire.far().backend)))
+                Some(Err(UpstreamFailure::from(fault).by(&backend.name)))
             }
             Poll::Ready(None) => {
                 self.finish();
@@ -194,7 +184,7 @@ impl AnswerDownload {
             }
             Poll::Pending => {
                 wire.retire_if_silent();
-                Some(Err(UpstreamFailure::new(BackendFault::Idle).by(&wire.far().backend)))
+                Some(Err(UpstreamFailure::new(BackendFault::Idle).by(&backend.name)))
             }
         })
     }
@@ -216,11 +206,11 @@ impl AnswerDownload {
             },
         };
         if self.is_over() {
-            self.link.done(self.worker.now());
+            self.link.done(self.thread.now());
         }
         Poll::Ready(match frame {
             Some(frame) => {
-                self.link.note_frame_sent(self.worker.now());
+                self.link.note_frame_sent(self.thread.now());
                 Some(Ok(frame))
             }
             None => self.broken.take().map(Err),
@@ -247,8 +237,8 @@ impl AnswerDownload {
 
     /// The whole body has arrived: closes the account and returns the connection to the pool.
     fn finish(&mut self) {
-        if let Some(wire) = self.source.take() {
-            self.worker.keep(wire);
+        if let Some(lease) = self.source.take() {
+            lease.keep(self.thread.now());
         }
         self.account.settle();
     }
@@ -256,25 +246,40 @@ impl AnswerDownload {
     /// Gives up the body and closes its connection. The backend failed, unless the client's own
     /// body did.
     fn give_up(&mut self, failure: &UpstreamFailure) {
-        if let Some(wire) = self.source.take().filter(|_| !self.link.upload.has_failed()) {
-            self.worker.failed(&self.link, &wire.far().backend.name, failure);
+        if let Some(lease) = self.source.take().filter(|_| !self.link.upload.has_failed()) {
+            self.thread.record_failure(&self.link, &lease.backend.name, failure);
         }
         self.account.settle();
         if self.ahead.is_empty() {
-            self.link.done(self.worker.now());
+            self.link.done(self.thread.now());
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         let data = |frame: &Frame<Bytes>| frame.data_ref().map_or(0, Bytes::len) as u64;
         let ahead: u64 = self.ahead.iter().map(data).sum();
-        let rest = self.source.as_ref().map_or(SizeHint::with_exact(0), UpstreamWire::size_hint);
+        let rest = self.source.as_ref();
+        let rest = rest.map_or(SizeHint::with_exact(0), |lease| lease.wire.size_hint());
         let mut hint = SizeHint::new();
         hint.set_lower(rest.lower().saturating_add(ahead));
         if let Some(upper) = rest.upper() {
             hint.set_upper(upper.saturating_add(ahead));
         }
         hint
+    }
+}
+
+impl ReadAhead for AnswerDownload {
+    /// Reads as far as there is room.
+    fn read_ahead(&mut self, cx: &mut Context<'_>) {
+        if let Err(failure) = self.poll_ahead(cx) {
+            self.give_up(&failure);
+            self.broken = Some(BodyError::BackendEnded);
+        }
+        if self.source.is_some() && self.is_full() {
+            self.account.give_way();
+            self.thread.set_aside(&self.link);
+        }
     }
 }
 
@@ -286,13 +291,13 @@ fn bytes_of(frame: &Frame<Bytes>) -> usize {
 impl Drop for AnswerDownload {
     fn drop(&mut self) {
         if !self.is_over() {
-            self.link.done(self.worker.now());
+            self.link.done(self.thread.now());
         }
-        let Some(wire) = self.source.take() else { return };
-        if wire.is_through() {
-            self.worker.keep(wire);
+        let Some(lease) = self.source.take() else { return };
+        if lease.wire.is_through() {
+            lease.keep(self.thread.now());
         } else if self.released {
-            abort::run_on(&self.worker, &self.account, abort::AbandonedExchange::Body(wire));
+            abort::run_on(&self.thread, &self.account, abort::AbandonedExchange::Body(lease));
         }
     }
 }

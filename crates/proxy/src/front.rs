@@ -12,7 +12,7 @@ pub(super) mod write_batch;
 
 use super::exchange;
 use super::link::ClientLink;
-use super::worker::{AddressShare, ProxyWorker};
+use super::worker::ProxyWorker;
 use arc_swap::ArcSwap;
 use evenkeel_telemetry::counts::ConnectionRefusal;
 use hyper::service::service_fn;
@@ -34,9 +34,6 @@ use tokio_rustls::server::TlsStream;
 /// The TLS configuration with the certificates for clients; replaced when their files change.
 pub(super) type LiveServerConfig = Arc<ArcSwap<Arc<ServerConfig>>>;
 
-/// The bound of a head in bytes if the settings have none, because hyper needs a number.
-const HEADER_BYTES_MAX: usize = 1 << 20;
-
 /// The smallest connection buffer that hyper accepts, in bytes.
 const BUFFER_BYTES_MIN: usize = 8192;
 
@@ -54,209 +51,199 @@ const NOT_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\
 const HEAD_LATE: &[u8] = b"HTTP/1.1 408 Request Timeout\r\ncontent-type: text/plain\r\n\
     content-length: 38\r\nconnection: close\r\n\r\nThe request took too long to send it.\n";
 
-impl ProxyWorker {
-    /// Serves one connection until it ends.
-    pub(super) async fn converse(
-        self: &Rc<ProxyWorker>,
-        stream: TcpStream,
-        link: Rc<ClientLink>,
-        shown: Option<LiveServerConfig>,
-    ) {
-        let mut begun = SniffedStream::new(stream);
-        let said = self.site().trust.expects_proxy_header(link.peer());
-        if said && !self.introduced(&mut begun, &link).await {
+/// Serves one connection until it ends.
+pub(super) async fn converse(
+    worker: &Rc<ProxyWorker>,
+    stream: TcpStream,
+    link: Rc<ClientLink>,
+    shown: Option<LiveServerConfig>,
+) {
+    let mut begun = SniffedStream::new(stream);
+    let said = worker.thread.settings().trust.expects_proxy_header(link.peer());
+    if said && !introduced(worker, &mut begun, &link).await {
+        return;
+    }
+    let Some(_share) = worker.thread.take_address_share(&link) else { return };
+    if let Some(shown) = shown {
+        return Box::pin(converse_under_tls(worker, begun, link, &shown)).await;
+    }
+    while begun.may_be_http2() {
+        if !begun.more(&link).await {
             return;
         }
-        let Some(_share) = AddressShare::take(self, &link) else { return };
-        if let Some(shown) = shown {
-            return Box::pin(self.converse_under_tls(begun, link, &shown)).await;
-        }
-        while begun.may_be_http2() {
-            if !begun.more(&link).await {
-                return;
-            }
-        }
-        let streams = begun.is_http2() && self.site().http2;
-        let stream = ClientStream::new(begun, Rc::clone(&link), Rc::clone(self));
-        if streams {
-            Box::pin(streams::serve(self, stream, &link)).await;
-        } else {
-            self.serve(stream, &link).await;
-        }
     }
-
-    async fn converse_under_tls(
-        self: &Rc<ProxyWorker>,
-        mut begun: SniffedStream,
-        link: Rc<ClientLink>,
-        shown: &LiveServerConfig,
-    ) {
-        if begun.bytes().is_empty() && !begun.more(&link).await {
-            return;
-        }
-        let Some(stream) = self.secured(begun, &link, shown).await else { return };
-        let streams = stream.get_ref().1.alpn_protocol() == Some(ALPN_HTTP2);
-        let stream = ClientStream::new(stream, Rc::clone(&link), Rc::clone(self));
-        if streams {
-            Box::pin(streams::serve(self, stream, &link)).await;
-        } else {
-            self.serve(stream, &link).await;
-        }
+    let streams = begun.is_http2() && worker.thread.settings().http2;
+    let stream = ClientStream::new(begun, Rc::clone(&link), Rc::clone(&worker.thread));
+    if streams {
+        Box::pin(streams::serve(worker, stream, &link)).await;
+    } else {
+        serve(worker, stream, &link).await;
     }
+}
 
-    /// Reads the PROXY protocol header that a trusted front sends before the first byte. Returns
-    /// false if it sends none.
-    async fn introduced(&self, begun: &mut SniffedStream, link: &ClientLink) -> bool {
-        loop {
-            match proxy_header::read(begun.bytes()) {
-                ProxyHeaderParse::More if begun.more(link).await => {}
-                ProxyHeaderParse::Whole(length, said) => {
-                    begun.skip(length);
-                    if let ProxiedParty::Client { address, secure } = said {
-                        link.set_client(address, secure);
-                    }
-                    return true;
+async fn converse_under_tls(
+    worker: &Rc<ProxyWorker>,
+    mut begun: SniffedStream,
+    link: Rc<ClientLink>,
+    shown: &LiveServerConfig,
+) {
+    if begun.bytes().is_empty() && !begun.more(&link).await {
+        return;
+    }
+    let Some(stream) = secured(worker, begun, &link, shown).await else { return };
+    let streams = stream.get_ref().1.alpn_protocol() == Some(ALPN_HTTP2);
+    let stream = ClientStream::new(stream, Rc::clone(&link), Rc::clone(&worker.thread));
+    if streams {
+        Box::pin(streams::serve(worker, stream, &link)).await;
+    } else {
+        serve(worker, stream, &link).await;
+    }
+}
+
+/// Reads the PROXY protocol header that a trusted front sends before the first byte. Returns
+/// false if it sends none.
+async fn introduced(worker: &ProxyWorker, begun: &mut SniffedStream, link: &ClientLink) -> bool {
+    loop {
+        match proxy_header::read(begun.bytes()) {
+            ProxyHeaderParse::More if begun.more(link).await => {}
+            ProxyHeaderParse::Whole(length, said) => {
+                begun.skip(length);
+                if let ProxiedParty::Client { address, secure } = said {
+                    link.set_client(address, secure);
                 }
-                // The peer connected and sent nothing, such as a health check.
-                ProxyHeaderParse::More if begun.bytes().is_empty() => return false,
-                ProxyHeaderParse::More | ProxyHeaderParse::Bad => {
-                    self.watch.record_missing_preface(link.peer(), self.time());
-                    return false;
-                }
+                return true;
+            }
+            // The peer connected and sent nothing, such as a health check.
+            ProxyHeaderParse::More if begun.bytes().is_empty() => return false,
+            ProxyHeaderParse::More | ProxyHeaderParse::Bad => {
+                worker.thread.watch.record_missing_preface(link.peer(), worker.thread.time());
+                return false;
             }
         }
     }
+}
 
-    /// Does the TLS handshake. Returns `None` if it fails or the link is closed.
-    async fn secured(
-        &self,
-        mut begun: SniffedStream,
-        link: &ClientLink,
-        shown: &LiveServerConfig,
-    ) -> Option<TlsStream<SniffedStream>> {
-        if begun.bytes().first() != Some(&TLS_HANDSHAKE) {
-            self.watch.proxy.refused_connections(ConnectionRefusal::Tls).increment(1);
-            // If the client does not read this answer, nothing is lost.
-            let _ = begun.write_all(NOT_TLS).await;
-            let _ = begun.shutdown().await;
-            return None;
-        }
-        let acceptor = TlsAcceptor::from(Arc::clone(&**shown.load()));
-        let mut handshake = pin!(acceptor.accept(begun));
-        let made = poll_fn(|cx| {
-            link.served_by(cx.waker());
-            if link.is_closed() {
-                return Poll::Ready(None);
-            }
-            handshake.as_mut().poll(cx).map(Some)
-        });
-        match made.await {
-            Some(Ok(stream)) => {
-                link.start_head_timeout(self.now());
-                Some(stream)
-            }
-            Some(Err(error)) => {
-                self.watch.proxy.refused_connections(ConnectionRefusal::Tls).increment(1);
-                let client = link.peer();
-                tracing::debug!(target: "evenkeel::proxy", %client, %error, "no TLS handshake");
-                None
-            }
-            None => {
-                self.watch.proxy.refused_connections(ConnectionRefusal::Tls).increment(1);
-                None
-            }
-        }
+/// Does the TLS handshake. Returns `None` if it fails or the link is closed.
+async fn secured(
+    worker: &ProxyWorker,
+    mut begun: SniffedStream,
+    link: &ClientLink,
+    shown: &LiveServerConfig,
+) -> Option<TlsStream<SniffedStream>> {
+    if begun.bytes().first() != Some(&TLS_HANDSHAKE) {
+        worker.thread.watch.proxy.refused_connections(ConnectionRefusal::Tls).increment(1);
+        // If the client does not read this answer, nothing is lost.
+        let _ = begun.write_all(NOT_TLS).await;
+        let _ = begun.shutdown().await;
+        return None;
     }
-
-    /// Serves requests one after the other. While the connection is idle for long, no hyper
-    /// connection exists: its buffers and the memory for an exchange take many times what the
-    /// connection itself needs.
-    async fn serve<S>(self: &Rc<ProxyWorker>, stream: ClientStream<S>, link: &Rc<ClientLink>)
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-    {
-        let mut next = Some(stream);
-        while let Some(stream) = next {
-            next = Box::pin(self.serve_on(stream, link)).await;
-            let Some(resting) = &mut next else { return };
-            let _counted = self.watch.proxy.resting.hold();
-            if !resting.rest().await {
-                return;
-            }
-            link.end_rest();
-        }
-    }
-
-    /// Serves requests until the connection ends or goes idle. If it goes idle, returns the stream.
-    async fn serve_on<S>(
-        self: &Rc<ProxyWorker>,
-        stream: ClientStream<S>,
-        link: &Rc<ClientLink>,
-    ) -> Option<ClientStream<S>>
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-    {
-        let service =
-            service_fn(|request| exchange::serve(Rc::clone(self), Rc::clone(link), request));
-        let mut connection = self.builder().serve_connection(TokioIo::new(stream), service);
-        poll_fn(|cx| {
-            link.served_by(cx.waker());
-            if link.is_closed() || link.is_head_late() || link.should_rest() {
-                return Poll::Ready(());
-            }
-            let polled = self.lane.at_once(|| Pin::new(&mut connection).poll(cx));
-            if polled.is_pending() {
-                link.ran(cx, self.now());
-            }
-            polled.map(|end| self.ended(link, end))
-        })
-        .await;
+    let acceptor = TlsAcceptor::from(Arc::clone(&**shown.load()));
+    let mut handshake = pin!(acceptor.accept(begun));
+    let made = poll_fn(|cx| {
+        link.served_by(cx.waker());
         if link.is_closed() {
-            return None;
+            return Poll::Ready(None);
         }
-        if link.is_head_late() {
-            give_up(connection.into_parts().io.into_inner(), link).await;
-            return None;
+        handshake.as_mut().poll(cx).map(Some)
+    });
+    match made.await {
+        Some(Ok(stream)) => {
+            link.start_head_timeout(worker.thread.now());
+            Some(stream)
         }
-        if link.should_rest() {
-            let parts = connection.into_parts();
-            return Some(parts.io.into_inner().unread(parts.read_buf));
-        }
-        if let Some(backend) = link.tunnel().and_then(|(wire, _)| wire.into_tunnel()) {
-            let parts = connection.into_parts();
-            let client = parts.io.into_inner();
-            Box::pin(tunnel::run(self, link, client, parts.read_buf, backend)).await;
-        }
-        None
-    }
-
-    /// Counts and logs a request that hyper could not parse and has answered by itself.
-    fn ended(&self, link: &ClientLink, end: hyper::Result<()>) {
-        if let Some(error) = end.err().filter(hyper::Error::is_parse) {
-            self.watch.proxy.bad_requests.increment(1);
+        Some(Err(error)) => {
+            worker.thread.watch.proxy.refused_connections(ConnectionRefusal::Tls).increment(1);
             let client = link.peer();
-            tracing::debug!(target: "evenkeel::proxy", %client, %error, "bad request");
+            tracing::debug!(target: "evenkeel::proxy", %client, %error, "no TLS handshake");
+            None
+        }
+        None => {
+            worker.thread.watch.proxy.refused_connections(ConnectionRefusal::Tls).increment(1);
+            None
         }
     }
+}
 
-    fn builder(&self) -> hyper::server::conn::http1::Builder {
-        let bytes = self.header_bytes();
-        let mut builder = hyper::server::conn::http1::Builder::new();
-        builder
-            .max_header_size(bytes)
-            .max_buf_size(bytes.max(BUFFER_BYTES_MIN))
-            .header_read_timeout(None)
-            .auto_date_header(false);
-        builder
-    }
-
-    /// The maximum size of a head, in bytes.
-    fn header_bytes(&self) -> usize {
-        match self.site().bounds.header_bytes {
-            0 => HEADER_BYTES_MAX,
-            bytes => bytes,
+/// Serves requests one after the other. While the connection is idle for long, no hyper
+/// connection exists: its buffers and the memory for an exchange take many times what the
+/// connection itself needs.
+async fn serve<S>(worker: &Rc<ProxyWorker>, stream: ClientStream<S>, link: &Rc<ClientLink>)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut next = Some(stream);
+    while let Some(stream) = next {
+        next = Box::pin(serve_on(worker, stream, link)).await;
+        let Some(resting) = &mut next else { return };
+        let _counted = worker.thread.watch.proxy.resting.hold();
+        if !resting.rest().await {
+            return;
         }
+        link.end_rest();
     }
+}
+
+/// Serves requests until the connection ends or goes idle. If it goes idle, returns the stream.
+async fn serve_on<S>(
+    worker: &Rc<ProxyWorker>,
+    stream: ClientStream<S>,
+    link: &Rc<ClientLink>,
+) -> Option<ClientStream<S>>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let service =
+        service_fn(|request| exchange::serve(Rc::clone(worker), Rc::clone(link), request));
+    let mut connection = builder(worker).serve_connection(TokioIo::new(stream), service);
+    poll_fn(|cx| {
+        link.served_by(cx.waker());
+        if link.is_closed() || link.is_head_late() || link.should_rest() {
+            return Poll::Ready(());
+        }
+        let polled = worker.lane.at_once(|| Pin::new(&mut connection).poll(cx));
+        if polled.is_pending() {
+            link.ran(cx, worker.thread.now());
+        }
+        polled.map(|end| ended(worker, link, end))
+    })
+    .await;
+    if link.is_closed() {
+        return None;
+    }
+    if link.is_head_late() {
+        give_up(connection.into_parts().io.into_inner(), link).await;
+        return None;
+    }
+    if link.should_rest() {
+        let parts = connection.into_parts();
+        return Some(parts.io.into_inner().unread(parts.read_buf));
+    }
+    if let Some(backend) = link.tunnel().map(|(backend, _)| backend) {
+        let parts = connection.into_parts();
+        let client = parts.io.into_inner();
+        Box::pin(tunnel::run(&worker.thread, link, client, parts.read_buf, backend)).await;
+    }
+    None
+}
+
+/// Counts and logs a request that hyper could not parse and has answered by itself.
+fn ended(worker: &ProxyWorker, link: &ClientLink, end: hyper::Result<()>) {
+    if let Some(error) = end.err().filter(hyper::Error::is_parse) {
+        worker.thread.watch.proxy.bad_requests.increment(1);
+        let client = link.peer();
+        tracing::debug!(target: "evenkeel::proxy", %client, %error, "bad request");
+    }
+}
+
+fn builder(worker: &ProxyWorker) -> hyper::server::conn::http1::Builder {
+    let bytes = worker.thread.settings().header_bytes();
+    let mut builder = hyper::server::conn::http1::Builder::new();
+    builder
+        .max_header_size(bytes)
+        .max_buf_size(bytes.max(BUFFER_BYTES_MIN))
+        .header_read_timeout(None)
+        .auto_date_header(false);
+    builder
 }
 
 /// Sends a client the answer that its head is late, as far as the client reads it at once, and

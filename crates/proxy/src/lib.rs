@@ -3,22 +3,33 @@
 //!
 //! Evenkeel runs one thread per core. Each thread has its own runtime, its own listening socket
 //! (`SO_REUSEPORT`) and its own connections to the backends, so a request never leaves its thread.
-//! This file binds, starts and stops. A thread is `worker.rs`, a connection `front.rs`, a request
-//! `exchange.rs`, the choice of a backend `backends.rs`.
+//! This file binds, starts and stops.
+//!
+//! A file names only files below it, in this order (`ci/circles`): `accept`, `sweep`; `front`, a
+//! connection; `exchange`, a request; `download`, `abort`; `worker`, a thread with its backends;
+//! `backends`; `wire`, HTTP to a backend; `body`; `context`, what connections share; `link`, the
+//! state of one; `room`, `account`, `headers`, `timer`, `failure`.
 
 mod abort;
+mod accept;
 mod account;
 mod answer;
 mod backends;
 mod body;
 mod connect;
+mod context;
 mod download;
 mod exchange;
+mod failure;
 mod front;
 mod headers;
 mod link;
+mod room;
+mod sweep;
+mod timer;
 mod wire;
 mod worker;
+mod write_slices;
 
 use backends::UpstreamTls;
 use evenkeel_config::settings::{BackendAddress, ProxySettings};
@@ -34,6 +45,7 @@ use evenkeel_telemetry::Watch;
 use evenkeel_tls::reload::LiveValue;
 use front::LiveServerConfig;
 use parking_lot::Mutex;
+use room::ProxyShared;
 use rustls::ServerConfig;
 use std::convert::Infallible;
 use std::io;
@@ -46,7 +58,7 @@ use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use worker::{ProxyShared, ProxyWorker};
+use worker::ProxyWorker;
 
 /// The maximum number of task polls between two looks at the system's event queue. Each poll takes
 /// microseconds, so timers are late by a millisecond or two at most. The runtime's default interval

@@ -9,12 +9,12 @@
 
 pub(super) mod list;
 mod upload;
+mod wake;
 
 use super::account::WeakAccount;
-use super::connect::ConnectHandshake;
-use super::download::AnswerDownload;
-use super::wire::{UpstreamEnd, UpstreamWire};
-use super::worker::TunnelRoom;
+use super::room::TunnelRoom;
+use super::timer::{WaitTimer, exceeds};
+use super::wire::halves::UpstreamTunnel;
 use evenkeel_config::settings::ProxyTimeouts;
 use http::HeaderValue;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -22,8 +22,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::{Rc, Weak};
 use std::task::{Context, Waker};
 use std::time::Duration;
-pub(super) use upload::UploadError;
 use upload::UploadState;
+use wake::WakerSlot;
 
 /// How long a connection that is being closed is read from, so that the peer can read the last
 /// answer before its unread bytes make the system reset the connection.
@@ -59,69 +59,26 @@ pub(super) enum LinkPhase {
     Closing,
 }
 
-/// The time since when a task has been waiting: the worker's coarse milliseconds plus one, or zero
-/// if no task waits. (An `Option` would take twice the memory.)
-#[derive(Default)]
-pub(super) struct WaitTimer(Cell<u64>);
-
-impl WaitTimer {
-    /// Starts the wait, unless it has already started.
-    pub(super) fn begin(&self, now: u64) {
-        if !self.waits() {
-            self.0.set(now.saturating_add(1));
-        }
-    }
-
-    /// Ends the wait.
-    pub(super) fn end(&self) {
-        self.0.set(0);
-    }
-
-    /// Returns the time waited so far, in milliseconds.
-    fn elapsed(&self, now: u64) -> u32 {
-        let elapsed = if self.waits() { now.saturating_sub(self.0.get() - 1) } else { 0 };
-        u32::try_from(elapsed).unwrap_or(u32::MAX)
-    }
-
-    /// Whether a task waits.
-    fn waits(&self) -> bool {
-        self.0.get() > 0
-    }
-
-    pub(super) fn exceeds(&self, limit: Duration, now: u64, slack: u64) -> bool {
-        self.waits() && exceeds(self.0.get() - 1, limit, now, slack)
-    }
+/// What reads an answer ahead of its client.
+///
+/// The one implementation is the answer's body (`download.rs`). It holds the link of its client, so
+/// the link can name it only by this trait.
+pub(super) trait ReadAhead {
+    /// Reads on from the backend although the client takes nothing at the moment.
+    fn read_ahead(&mut self, cx: &mut Context<'_>);
 }
 
-/// Whether `limit` has passed since `since`. A limit of zero means no limit.
-fn exceeds(since: u64, limit: Duration, now: u64, slack: u64) -> bool {
-    let limit = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
-    limit > 0 && now.saturating_sub(since) > limit.saturating_add(slack)
-}
-
-/// The state of a switch to another protocol.
-#[derive(Default)]
-enum ProtocolSwitch {
-    #[default]
-    Nothing,
-    /// An HTTP/2 CONNECT waits for the backend to switch. It holds the room that its tunnel needs.
-    Connect(Box<(ConnectHandshake, TunnelRoom)>),
-    /// The backend has switched on this connection.
-    Done(Box<SwitchedWire>),
-}
-
-/// A connection to a backend that has switched, and the room that the tunnel holds if it is a
-/// stream.
-pub(super) type SwitchedWire = (UpstreamWire, Option<TunnelRoom>);
+/// A connection to a backend that has switched protocols, and the room that the tunnel holds if it
+/// is a stream.
+pub(super) type SwitchedConnection = (UpstreamTunnel, Option<TunnelRoom>);
 
 /// A client connection or a stream, as the worker and its exchanges see it. Legal states, by kind:
 /// - HTTP/1.1 (`over` and `streams` are `None`): `phase` cycles through Silent, Head, Busy and
-///   Idle, and becomes Tunnel from Busy once `switch` was `Done`. Only here can `should_rest` be
+///   Idle, and becomes Tunnel from Busy once `switched` was set. Only here can `should_rest` be
 ///   set (Idle, `upload` read, `stuck` not waiting) and `head_late` (Head).
 /// - HTTP/2 (`streams` is `Some`): Silent or Head before the first stream, then Busy while streams
 ///   run and Idle otherwise. Only here do `ending` and `resets` change.
-/// - Stream (`over` is `Some`): Silent, Busy, then Idle or Tunnel. Only here can `aside` be set and
-///   `switch` be `Connect`.
+/// - Stream (`over` is `Some`): Silent, Busy, then Idle or Tunnel. Only here can `aside` be set.
 ///
 /// Any phase can become Closing. `close` and `head_late` are never reset. `head` and `sending` end
 /// before `answer` begins to wait. `answered` is never reset and only read for streams.
@@ -159,28 +116,29 @@ pub(super) struct ClientLink {
     pub(super) stuck: WaitTimer,
     /// The answer's body. `drained`: since the task that sends it last ran, that task has found
     /// that the backend has no more of it.
-    download: RefCell<Weak<RefCell<AnswerDownload>>>,
+    download: RefCell<Option<Weak<RefCell<dyn ReadAhead>>>>,
     drained: Cell<bool>,
     /// The request's body.
     pub(super) upload: UploadState,
     /// The backend has all of the request and has not begun its answer.
     pub(super) head: WaitTimer,
-    /// The backend that the request's body is sent to, until the answer begins.
-    sending: RefCell<Option<Rc<UpstreamEnd>>>,
+    /// The timer of writes to the backend that the request's body is sent to, until the answer
+    /// begins.
+    sending: RefCell<Option<Rc<WaitTimer>>>,
     /// The backend has begun its answer and sends no more of it.
     pub(super) answer: WaitTimer,
     /// Set by the sweep: the backend was silent for too long.
     pub(super) backend_late: Cell<bool>,
     /// The running request asks for another protocol.
     switches: Cell<bool>,
-    /// The progress of that switch.
-    switch: RefCell<ProtocolSwitch>,
+    /// The connection to the backend that has switched.
+    switched: RefCell<Option<Box<SwitchedConnection>>>,
     /// The account of the running request.
     account: RefCell<WeakAccount>,
     close: Cell<bool>,
     /// Set by the sweep: a head has begun and did not end in time.
     head_late: Cell<bool>,
-    task: RefCell<Option<Waker>>,
+    task: WakerSlot,
 }
 
 impl ClientLink {
@@ -224,11 +182,11 @@ impl ClientLink {
             answer: WaitTimer::default(),
             backend_late: Cell::new(false),
             switches: Cell::new(false),
-            switch: RefCell::default(),
+            switched: RefCell::default(),
             account: RefCell::default(),
             close: Cell::new(false),
             head_late: Cell::new(false),
-            task: RefCell::default(),
+            task: WakerSlot::default(),
         }
     }
 
@@ -330,8 +288,8 @@ impl ClientLink {
     }
 
     /// The answer's body is ready to be read by hyper.
-    pub(super) fn set_download(&self, download: &Rc<RefCell<AnswerDownload>>) {
-        *self.download.borrow_mut() = Rc::downgrade(download);
+    pub(super) fn set_download(&self, download: Weak<RefCell<dyn ReadAhead>>) {
+        *self.download.borrow_mut() = Some(download);
     }
 
     /// A frame of the answer's body is asked for.
@@ -352,7 +310,7 @@ impl ClientLink {
         if self.drained.take() {
             return;
         }
-        let download = self.download.borrow().upgrade();
+        let download = self.download.borrow().as_ref().and_then(Weak::upgrade);
         if let Some(download) = download {
             if self.is_stream() {
                 self.stuck.begin(now);
@@ -394,34 +352,14 @@ impl ClientLink {
         self.switches.get()
     }
 
-    /// Records that the request is an extended CONNECT of HTTP/2.
-    pub(super) fn begin_connect(&self, handshake: ConnectHandshake, room: TunnelRoom) {
-        *self.switch.borrow_mut() = ProtocolSwitch::Connect(Box::new((handshake, room)));
-    }
-
-    /// Returns the handshake of that CONNECT, until the backend has switched.
-    pub(super) fn handshake(&self) -> Option<ConnectHandshake> {
-        match &*self.switch.borrow() {
-            ProtocolSwitch::Connect(connect) => Some(connect.0),
-            ProtocolSwitch::Nothing | ProtocolSwitch::Done(_) => None,
-        }
-    }
-
     /// The backend has switched protocols.
-    pub(super) fn switched(&self, wire: UpstreamWire) {
-        let room = match self.switch.take() {
-            ProtocolSwitch::Connect(connect) => Some(connect.1),
-            ProtocolSwitch::Nothing | ProtocolSwitch::Done(_) => None,
-        };
-        *self.switch.borrow_mut() = ProtocolSwitch::Done(Box::new((wire, room)));
+    pub(super) fn switched(&self, backend: UpstreamTunnel, room: Option<TunnelRoom>) {
+        *self.switched.borrow_mut() = Some(Box::new((backend, room)));
     }
 
     /// Takes the connection to the backend after a switch, once.
-    pub(super) fn tunnel(&self) -> Option<SwitchedWire> {
-        match self.switch.take() {
-            ProtocolSwitch::Done(switched) => Some(*switched),
-            ProtocolSwitch::Nothing | ProtocolSwitch::Connect(_) => None,
-        }
+    pub(super) fn tunnel(&self) -> Option<SwitchedConnection> {
+        self.switched.take().map(|switched| *switched)
     }
 
     /// Bytes of another protocol have just been moved.
@@ -430,8 +368,8 @@ impl ClientLink {
     }
 
     /// The request's body begins to be sent to the backend.
-    pub(super) fn begin_sending(&self, far: &Rc<UpstreamEnd>) {
-        *self.sending.borrow_mut() = Some(Rc::clone(far));
+    pub(super) fn begin_sending(&self, stuck: &Rc<WaitTimer>) {
+        *self.sending.borrow_mut() = Some(Rc::clone(stuck));
     }
 
     /// The backend's answer has begun, or is not awaited any more.
@@ -531,7 +469,7 @@ impl ClientLink {
 
     /// Remembers the task that serves the connection.
     pub(super) fn served_by(&self, waker: &Waker) {
-        remember(&self.task, waker);
+        self.task.set(waker);
     }
 
     /// Closes the connection at once.
@@ -546,9 +484,7 @@ impl ClientLink {
 
     /// Wakes the connection's task to check its state.
     pub(super) fn wake(&self) {
-        if let Some(waker) = &*self.task.borrow() {
-            waker.wake_by_ref();
-        }
+        self.task.wake();
     }
 
     /// Wakes a task that has waited too long. `slack`: the maximum age of a stored time, in
@@ -581,7 +517,7 @@ impl ClientLink {
         if self.upload.is_late(timeouts.idle, now, slack) {
             self.upload.give_up();
         }
-        let stalled = |far: &Rc<UpstreamEnd>| far.stuck.exceeds(timeouts.idle, now, slack);
+        let stalled = |stuck: &Rc<WaitTimer>| stuck.exceeds(timeouts.idle, now, slack);
         if self.head.exceeds(timeouts.backend, now, slack)
             || self.sending.borrow().as_ref().is_some_and(stalled)
             || self.answer.exceeds(timeouts.idle, now, slack)
@@ -594,12 +530,5 @@ impl ClientLink {
             self.wake();
         }
         false
-    }
-}
-
-fn remember(place: &RefCell<Option<Waker>>, waker: &Waker) {
-    let mut place = place.borrow_mut();
-    if !place.as_ref().is_some_and(|known| known.will_wake(waker)) {
-        *place = Some(waker.clone());
     }
 }

@@ -10,102 +10,24 @@ mod connection;
 pub(super) mod halves;
 mod head;
 mod replayable;
+pub(super) mod request;
 mod request_send;
+pub(super) mod running;
 mod session;
 
-use super::backends::UpstreamBackend;
-use super::body::{BodyError, RequestBody};
-use super::headers::{FieldKinds, PeerFacts};
-use super::link::WaitTimer;
-use super::worker::ProxyWorker;
+use super::context::ThreadContext;
+use super::failure::WireError;
+use super::headers::FieldKinds;
+use super::timer::WaitTimer;
 use bytes::Bytes;
 pub(super) use call::StreamCall;
 pub(super) use connection::Http1Connection;
-use evenkeel_telemetry::registry::GaugeGuard;
 use http::Response;
-use http::request::Parts;
 use http_body::{Frame, SizeHint};
+use request::UpstreamRequest;
 pub(super) use session::Http2Session;
-use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-
-/// Why there is no answer, or no more of it.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum WireError {
-    #[error("the backend closed the connection")]
-    Closed,
-    #[error(transparent)]
-    Broken(#[from] io::Error),
-    #[error("the answer is not proper HTTP: {0}")]
-    Answer(&'static str),
-    #[error("the answer is not proper HTTP: {0}{hint}", hint = hint(.0))]
-    Syntax(#[from] httparse::Error),
-    #[error(transparent)]
-    Upload(BodyError),
-    #[error("{0}")]
-    Stream(call::StreamError),
-}
-
-impl WireError {
-    /// Whether the backend sent something that cannot be parsed.
-    pub(super) fn is_syntax(&self) -> bool {
-        match self {
-            WireError::Answer(_) | WireError::Syntax(_) => true,
-            WireError::Stream(ended) => ended.is_syntax(),
-            _ => false,
-        }
-    }
-}
-
-/// Suggests a likely configuration error if the answer is not HTTP/1.1.
-fn hint(error: &httparse::Error) -> &'static str {
-    match error {
-        httparse::Error::Version => "; does it speak HTTP/2? write h2c://",
-        _ => "",
-    }
-}
-
-/// The backend's end of a request.
-pub(super) struct UpstreamEnd {
-    /// The backend.
-    pub(super) backend: Rc<UpstreamBackend>,
-    /// The backend does not read what is written to it.
-    pub(super) stuck: WaitTimer,
-}
-
-impl UpstreamEnd {
-    fn of(backend: &Rc<UpstreamBackend>) -> Rc<UpstreamEnd> {
-        Rc::new(UpstreamEnd { backend: Rc::clone(backend), stuck: WaitTimer::default() })
-    }
-
-    /// Records whether a write is stuck.
-    fn note<T>(&self, poll: Poll<T>, worker: &ProxyWorker) -> Poll<T> {
-        match poll {
-            Poll::Pending => self.stuck.begin(worker.now()),
-            Poll::Ready(_) => self.stuck.end(),
-        }
-        poll
-    }
-}
-
-/// A request on its way to the backend.
-pub(super) struct UpstreamRequest<'a> {
-    /// The head as it is written, without the fields that `headers::write_client_fields` adds.
-    pub(super) head: Parts,
-    pub(super) peer: PeerFacts<'a>,
-    pub(super) body: RequestBody,
-}
-
-/// A connection on which a protocol other than HTTP is spoken.
-pub(super) struct UpstreamTunnel {
-    pub(super) reader: halves::UpstreamReader,
-    pub(super) writer: halves::UpstreamWriter,
-    /// Bytes that have been read from the backend already.
-    pub(super) unread: Bytes,
-    /// Counts the connection in the metrics of backend connections.
-    pub(super) counted: Option<GaugeGuard>,
-}
 
 /// The connection or stream that carries one request.
 pub(super) enum UpstreamWire {
@@ -116,25 +38,25 @@ pub(super) enum UpstreamWire {
 }
 
 impl UpstreamWire {
-    /// Returns the backend's end.
-    pub(super) fn far(&self) -> &Rc<UpstreamEnd> {
+    /// Returns the timer that runs while the backend does not read what is written to it.
+    pub(super) fn stuck(&self) -> &Rc<WaitTimer> {
         match self {
-            UpstreamWire::Whole(connection) => &connection.far,
-            UpstreamWire::Stream(call) => &call.far,
+            UpstreamWire::Whole(connection) => &connection.stuck,
+            UpstreamWire::Stream(call) => &call.stuck,
         }
     }
 
     /// Begins a request. Its head is written when the answer is polled, its body by a task.
-    pub(super) fn begin(&mut self, request: UpstreamRequest<'_>, worker: &Rc<ProxyWorker>) {
+    pub(super) fn begin(&mut self, request: UpstreamRequest<'_>, thread: &Rc<ThreadContext>) {
         match self {
-            UpstreamWire::Whole(connection) => connection.begin(request, worker),
-            UpstreamWire::Stream(call) => call.begin(request, worker),
+            UpstreamWire::Whole(connection) => connection.begin(request, thread),
+            UpstreamWire::Stream(call) => call.begin(request, thread),
         }
     }
 
     /// Sends the request that failed on `before` again, in the HTTP version of this connection.
     /// Returns false if there is nothing to repeat.
-    pub(super) fn repeat(&mut self, before: &mut UpstreamWire, worker: &Rc<ProxyWorker>) -> bool {
+    pub(super) fn repeat(&mut self, before: &mut UpstreamWire, thread: &Rc<ThreadContext>) -> bool {
         match (self, before) {
             (UpstreamWire::Whole(connection), UpstreamWire::Whole(before)) => {
                 connection.repeat(before)
@@ -144,11 +66,11 @@ impl UpstreamWire {
             }
             (UpstreamWire::Whole(connection), UpstreamWire::Stream(before)) => {
                 let Some((head, body)) = before.take_sent() else { return false };
-                connection.begin_again(head, body, worker);
+                connection.begin_again(head, body, thread);
             }
             (UpstreamWire::Stream(call), UpstreamWire::Whole(before)) => {
                 let Some(head) = before.sent() else { return false };
-                call.begin_again(head, worker);
+                call.begin_again(head, thread);
             }
         }
         true
@@ -170,11 +92,11 @@ impl UpstreamWire {
     /// Polls for the head of the answer, and which of its fields may have to be removed.
     pub(super) fn poll_answer(
         &mut self,
-        worker: &ProxyWorker,
+        thread: &ThreadContext,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(Response<()>, FieldKinds), WireError>> {
         match self {
-            UpstreamWire::Whole(connection) => connection.poll_answer(worker, cx),
+            UpstreamWire::Whole(connection) => connection.poll_answer(thread, cx),
             UpstreamWire::Stream(call) => call.poll_answer(cx),
         }
     }
@@ -201,7 +123,7 @@ impl UpstreamWire {
 
     /// Takes the connection apart after an answer that switches protocols. Returns `None` if the
     /// request is not fully sent.
-    pub(super) fn into_tunnel(self) -> Option<UpstreamTunnel> {
+    pub(super) fn into_tunnel(self) -> Option<halves::UpstreamTunnel> {
         match self {
             UpstreamWire::Whole(connection) => connection.into_tunnel(),
             UpstreamWire::Stream(_) => None,

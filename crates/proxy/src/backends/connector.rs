@@ -4,12 +4,14 @@
 //!
 //! What is sent on it: `wire.rs`. Which backend: `backends.rs`.
 
+use super::lease::UpstreamLease;
 use super::sessions::{SessionChoice, SessionTurn};
 use super::{ConnectionSharing, UpstreamBackend};
-use crate::exchange::UpstreamFailure;
+use crate::context::ThreadContext;
+use crate::context::settings::ThreadSettings;
+use crate::failure::UpstreamFailure;
 use crate::wire::halves::UpstreamStream;
 use crate::wire::{Http1Connection, Http2Session, StreamCall, UpstreamWire};
-use crate::worker::{ProxyConfigSnapshot, ProxyWorker};
 use evenkeel_config::settings::BackendScheme;
 use evenkeel_telemetry::counts::BackendFault;
 use std::future::poll_fn;
@@ -28,26 +30,30 @@ const ALPN_HTTP2: &[u8] = b"h2";
 /// Returns a connection to this backend, and whether it has been used before. `switches`: the
 /// request asks for another protocol, which needs a connection of its own.
 pub(crate) async fn connection(
-    worker: &ProxyWorker,
-    site: &ProxyConfigSnapshot,
+    thread: &ThreadContext,
+    settings: &ThreadSettings,
     backend: &Rc<UpstreamBackend>,
     switches: bool,
-) -> Result<(UpstreamWire, bool), UpstreamFailure> {
+) -> Result<(UpstreamLease, bool), UpstreamFailure> {
     if let Some(wire) = poll_fn(|cx| Poll::Ready(backend.idle(cx, switches))).await {
-        return Ok((wire, true));
+        return Ok((UpstreamLease::new(backend, wire), true));
     }
     let making = match backend.may_share(switches) {
         false => None,
         true => match backend.sessions.next().await {
             SessionChoice::Take(session) => {
-                return Ok((UpstreamWire::Stream(StreamCall::new(&session, backend)), true));
+                let wire = UpstreamWire::Stream(StreamCall::new(&session, &backend.running));
+                return Ok((UpstreamLease::new(backend, wire), true));
             }
             SessionChoice::Failed => return Err(UpstreamFailure::new(BackendFault::Connect)),
             SessionChoice::Make(making) => Some(making),
         },
     };
-    match Box::pin(made(worker, site, backend, switches)).await {
-        Ok(made) => Ok((backend.register_connection(made, switches), false)),
+    match Box::pin(made(thread, settings, backend, switches)).await {
+        Ok(made) => {
+            let wire = backend.register_connection(made, switches);
+            Ok((UpstreamLease::new(backend, wire), false))
+        }
         Err(failure) => {
             making.into_iter().for_each(SessionTurn::failed);
             Err(failure)
@@ -57,11 +63,7 @@ pub(crate) async fn connection(
 
 impl UpstreamBackend {
     /// Records the new connection, so that other requests can share it if it is HTTP/2.
-    fn register_connection(
-        self: &Rc<UpstreamBackend>,
-        made: NewConnection,
-        switches: bool,
-    ) -> UpstreamWire {
+    fn register_connection(&self, made: NewConnection, switches: bool) -> UpstreamWire {
         if !switches {
             self.shares.set(matches!(made, NewConnection::Session(_)));
         }
@@ -71,7 +73,7 @@ impl UpstreamBackend {
                 if !self.retired.get() {
                     self.sessions.add(&session);
                 }
-                UpstreamWire::Stream(StreamCall::new(&session, self))
+                UpstreamWire::Stream(StreamCall::new(&session, &self.running))
             }
         }
     }
@@ -85,24 +87,25 @@ enum NewConnection {
 
 /// Makes a connection within `timeouts.connect`.
 async fn made(
-    worker: &ProxyWorker,
-    site: &ProxyConfigSnapshot,
+    thread: &ThreadContext,
+    settings: &ThreadSettings,
     backend: &Rc<UpstreamBackend>,
     switches: bool,
 ) -> Result<NewConnection, UpstreamFailure> {
     let reached = async {
         let (stream, streams) = reach(backend, switches).await?;
-        let counted = worker.watch.proxy.backend_connections.hold();
+        let counted = thread.watch.proxy.backend_connections.hold();
         if !streams {
-            return Ok(NewConnection::Connection(Http1Connection::new(stream, backend, counted)));
+            let running = backend.running.clone();
+            return Ok(NewConnection::Connection(Http1Connection::new(stream, running, counted)));
         }
-        let opened = Http2Session::open(stream, site.bounds.backend_streams, counted).await;
+        let opened = Http2Session::open(stream, settings.bounds.backend_streams, counted).await;
         opened.map(NewConnection::Session).map_err(UpstreamFailure::from)
     };
-    if site.timeouts.connect.is_zero() {
+    if settings.timeouts.connect.is_zero() {
         return reached.await;
     }
-    let limited = tokio::time::timeout(site.timeouts.connect, reached);
+    let limited = tokio::time::timeout(settings.timeouts.connect, reached);
     limited.await.map_err(|_| UpstreamFailure::new(BackendFault::ConnectTimeout))?
 }
 

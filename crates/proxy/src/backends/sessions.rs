@@ -3,7 +3,7 @@
 //! The first session that has room is taken, so sessions that are not needed become idle and are
 //! closed. While one is being made, other requests wait for it instead of making another: otherwise
 //! a burst of requests would open a connection each. If it cannot be made, all requests that waited
-//! fail. One session: `wire/session.rs`. Retries are in `exchange.rs`.
+//! fail. One session: `wire/session.rs`. Retries are in `exchange/ask.rs`.
 
 use super::pool::IDLE_MS;
 use crate::wire::Http2Session;

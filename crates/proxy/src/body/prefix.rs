@@ -4,7 +4,7 @@
 //! process of a backend that does not buffer. The data are copied: frames are slices of larger
 //! buffers.
 
-use super::super::worker::ProxyWorker;
+use crate::context::ThreadContext;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, header};
 use http_body::Frame;
@@ -33,22 +33,22 @@ pub(super) struct BodyPrefix {
     trailers: Option<HeaderMap>,
     /// The body is complete: no frame follows.
     pub(super) whole: bool,
-    worker: Rc<ProxyWorker>,
+    thread: Rc<ThreadContext>,
 }
 
 impl BodyPrefix {
-    pub(super) fn nothing(worker: &Rc<ProxyWorker>) -> BodyPrefix {
+    pub(super) fn nothing(thread: &Rc<ThreadContext>) -> BodyPrefix {
         BodyPrefix {
             data: BytesMut::new(),
             trailers: None,
             whole: false,
-            worker: Rc::clone(worker),
+            thread: Rc::clone(thread),
         }
     }
 
     /// Whether more may be buffered. `room`: the bound for this body, in bytes.
     pub(super) fn has_room(&self, room: usize) -> bool {
-        !self.whole && self.data.len() < room && self.worker.kept.get() < KEPT_MAX
+        !self.whole && self.data.len() < room && self.thread.kept.get() < KEPT_MAX
     }
 
     /// Buffers a frame.
@@ -56,7 +56,7 @@ impl BodyPrefix {
         match frame.into_data() {
             Ok(data) => {
                 self.data.extend_from_slice(&data);
-                self.worker.kept.set(self.worker.kept.get() + data.len());
+                self.thread.kept.set(self.thread.kept.get() + data.len());
             }
             Err(frame) => {
                 self.trailers = frame.into_trailers().ok();
@@ -83,7 +83,7 @@ impl BodyPrefix {
     }
 
     fn forget(&self) {
-        self.worker.kept.set(self.worker.kept.get().saturating_sub(self.data.len()));
+        self.thread.kept.set(self.thread.kept.get().saturating_sub(self.data.len()));
     }
 }
 

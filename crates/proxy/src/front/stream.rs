@@ -1,11 +1,10 @@
 //! A client's stream as hyper reads and writes it. It records on the link when bytes move.
 //!
-//! Short messages are written with one plain `send`: the system handles one buffer faster than a
-//! list, and copying a few hundred bytes costs less than the difference. Long messages are never
-//! copied. The content is not examined here. The backend's side: `wire.rs`.
+//! The content is not examined here. The backend's side: `wire.rs`.
 
+use crate::context::ThreadContext;
 use crate::link::ClientLink;
-use crate::worker::ProxyWorker;
+use crate::write_slices::poll_write_slices;
 use bytes::Bytes;
 use std::future::poll_fn;
 use std::io;
@@ -18,32 +17,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// `link.rs`.
 const LINGER_BYTES: usize = 1 << 20;
 
-/// Slices with a total length up to this are copied into one write, in bytes.
-const SMALL_BYTES: usize = 1024;
-
-/// Writes several slices: in one copy if they are short.
-pub(crate) fn poll_write_slices(
-    stream: &mut (impl AsyncWrite + Unpin),
-    cx: &mut Context<'_>,
-    slices: &[io::IoSlice<'_>],
-) -> Poll<io::Result<usize>> {
-    let stream = Pin::new(stream);
-    if let [only] = slices {
-        return stream.poll_write(cx, only);
-    }
-    let length: usize = slices.iter().map(|slice| slice.len()).sum();
-    if length > SMALL_BYTES {
-        return stream.poll_write_vectored(cx, slices);
-    }
-    let mut small = [0; SMALL_BYTES];
-    let mut end = 0;
-    for slice in slices {
-        small[end..end + slice.len()].copy_from_slice(slice);
-        end += slice.len();
-    }
-    stream.poll_write(cx, &small[..end])
-}
-
 /// The size of the read that ends a rest, in bytes. The rest of the request is read later.
 const FIRST_BYTES: usize = 2048;
 
@@ -53,7 +26,7 @@ pub(super) struct ClientStream<S> {
     /// Bytes that have been read and are returned to the next reader first.
     unread: Bytes,
     link: Rc<ClientLink>,
-    worker: Rc<ProxyWorker>,
+    thread: Rc<ThreadContext>,
     /// The write side has been shut down.
     shut: bool,
     /// The stream is read from after the shutdown, `lingered` bytes so far.
@@ -62,9 +35,13 @@ pub(super) struct ClientStream<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
-    pub(super) fn new(inner: S, link: Rc<ClientLink>, worker: Rc<ProxyWorker>) -> ClientStream<S> {
+    pub(super) fn new(
+        inner: S,
+        link: Rc<ClientLink>,
+        thread: Rc<ThreadContext>,
+    ) -> ClientStream<S> {
         let unread = Bytes::new();
-        ClientStream { inner, unread, link, worker, shut: false, lingers: false, lingered: 0 }
+        ClientStream { inner, unread, link, thread, shut: false, lingers: false, lingered: 0 }
     }
 
     /// Puts back `bytes` that were read in advance.
@@ -100,11 +77,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
 
     /// Records whether a write is stuck.
     fn note<T>(&self, poll: Poll<T>) -> Poll<T> {
-        match poll {
-            Poll::Pending => self.link.stuck.begin(self.worker.now()),
-            Poll::Ready(_) => self.link.stuck.end(),
-        }
-        poll
+        self.link.stuck.track(poll, self.thread.now())
     }
 
     /// Reads and discards bytes until the peer has closed its side, up to [`LINGER_BYTES`].
@@ -133,13 +106,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for ClientStream<S> {
         if !self.unread.is_empty() {
             let count = self.unread.len().min(buffer.remaining());
             buffer.put_slice(&self.unread.split_to(count));
-            self.link.arrived(self.worker.now());
+            self.link.arrived(self.thread.now());
             return Poll::Ready(Ok(()));
         }
         let before = buffer.filled().len();
         let poll = Pin::new(&mut self.inner).poll_read(cx, buffer);
         if buffer.filled().len() > before {
-            self.link.arrived(self.worker.now());
+            self.link.arrived(self.thread.now());
         }
         poll
     }
@@ -173,7 +146,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if let Some(unread) = self.link.closing(self.worker.now()) {
+        if let Some(unread) = self.link.closing(self.thread.now()) {
             self.lingers = unread;
         }
         if !self.shut {

@@ -69,7 +69,7 @@ pub(super) async fn serve<S>(
         if link.is_closed() {
             return Poll::Ready(Ok(()));
         }
-        if (worker.is_draining() || link.is_ending()) && !told {
+        if (worker.thread.is_draining() || link.is_ending()) && !told {
             told = true;
             connection.as_mut().graceful_shutdown();
         }
@@ -83,7 +83,7 @@ pub(super) async fn serve<S>(
     if let Err(error) = ended.await
         && error.source().is_none_or(|source| !source.is::<std::io::Error>())
     {
-        worker.watch.proxy.bad_requests.increment(1);
+        worker.thread.watch.proxy.bad_requests.increment(1);
         let source = error.source().map(ToString::to_string);
         tracing::debug!(
             target: "evenkeel::proxy", client = %link.peer(), %error, source, "bad HTTP/2"
@@ -94,15 +94,17 @@ pub(super) async fn serve<S>(
 fn builder(worker: &ProxyWorker, streams: StreamExecutor) -> http2::Builder<StreamExecutor> {
     let mut builder = http2::Builder::new(streams);
     builder
-        .max_concurrent_streams(worker.site().bounds.streams)
-        .max_header_list_size(u32::try_from(worker.header_bytes()).unwrap_or(u32::MAX))
+        .max_concurrent_streams(worker.thread.settings().bounds.streams)
+        .max_header_list_size(
+            u32::try_from(worker.thread.settings().header_bytes()).unwrap_or(u32::MAX),
+        )
         .initial_stream_window_size(WINDOW_BYTES.0)
         .initial_connection_window_size(WINDOW_BYTES.1)
         .max_send_buf_size(SEND_BYTES)
         .max_pending_accept_reset_streams(RESETS_MAX.0)
         .max_local_error_reset_streams(RESETS_MAX.1)
         .auto_date_header(false);
-    if !worker.site().upgrades.is_empty() {
+    if !worker.thread.settings().upgrades.is_empty() {
         builder.enable_connect_protocol();
     }
     builder
@@ -130,7 +132,7 @@ impl StreamsConnection {
         mut request: Request<Incoming>,
     ) -> Pin<Box<impl Future<Output = Result<Response<AnswerBody>, Infallible>> + use<>>> {
         let worker = Rc::clone(&self.worker);
-        let link = Rc::new(ClientLink::stream(&self.link, worker.now()));
+        let link = Rc::new(ClientLink::stream(&self.link, worker.thread.now()));
         let upgrade = request.extensions_mut().remove();
         *self.next.borrow_mut() = Some((Rc::clone(&link), upgrade));
         let is_head = *request.method() == Method::HEAD;
@@ -184,7 +186,7 @@ struct StreamGuard {
 
 impl StreamGuard {
     fn take(worker: &Rc<ProxyWorker>, link: Rc<ClientLink>) -> StreamGuard {
-        worker.streams.add(&link);
+        worker.thread.streams.add(&link);
         StreamGuard { worker: Rc::clone(worker), link }
     }
 
@@ -199,7 +201,7 @@ impl StreamGuard {
             }
             let polled = worker.lane.at_once(|| future.as_mut().poll(cx));
             if polled.is_pending() {
-                link.ran(cx, worker.now());
+                link.ran(cx, worker.thread.now());
             }
             polled
         })
@@ -210,11 +212,11 @@ impl StreamGuard {
     /// breaks off, returning drops the stream, which resets it.
     async fn tunnel(&self, upgrade: OnUpgrade, carrier: TunnelCarrier) {
         let StreamGuard { worker, link } = self;
-        let Some((wire, _room)) = link.tunnel() else { return };
-        let Some(backend) = wire.into_tunnel() else { return };
+        let Some((backend, _room)) = link.tunnel() else { return };
         let Ok(upgraded) = upgrade.await else { return };
-        let client = ClientStream::new(TokioIo::new(upgraded), Rc::clone(link), Rc::clone(worker));
-        let mut both = pin!(tunnel::run(worker, link, client, Bytes::new(), backend));
+        let thread = &worker.thread;
+        let client = ClientStream::new(TokioIo::new(upgraded), Rc::clone(link), Rc::clone(thread));
+        let mut both = pin!(tunnel::run(thread, link, client, Bytes::new(), backend));
         let mut carrier = Some(carrier);
         poll_fn(|cx| {
             if both.as_mut().poll(cx).is_ready() {
@@ -233,10 +235,15 @@ impl StreamGuard {
 
 impl Drop for StreamGuard {
     fn drop(&mut self) {
-        self.worker.streams.remove(&self.link);
-        self.worker.release_aside(&self.link);
-        if self.link.stream_ended(self.worker.now()) {
-            self.worker.watch.proxy.refused_connections(ConnectionRefusal::Resets).increment(1);
+        self.worker.thread.streams.remove(&self.link);
+        self.worker.thread.release_aside(&self.link);
+        if self.link.stream_ended(self.worker.thread.now()) {
+            self.worker
+                .thread
+                .watch
+                .proxy
+                .refused_connections(ConnectionRefusal::Resets)
+                .increment(1);
             let client = self.link.peer();
             tracing::debug!(target: "evenkeel::proxy", %client, "closed: a flood of resets");
         }

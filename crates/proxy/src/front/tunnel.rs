@@ -5,9 +5,9 @@
 //! answer. An idle tunnel holds no buffers. Which protocols may be upgraded to: `headers.rs`.
 
 use super::stream::ClientStream;
+use crate::context::ThreadContext;
 use crate::link::ClientLink;
-use crate::wire::UpstreamTunnel;
-use crate::worker::ProxyWorker;
+use crate::wire::halves::UpstreamTunnel;
 use bytes::Bytes;
 use std::future::poll_fn;
 use std::io;
@@ -81,7 +81,7 @@ impl TunnelDirection {
 
 /// Carries bytes between `client`, of which `first` has already been read, and the backend.
 pub(super) async fn run<S>(
-    worker: &Rc<ProxyWorker>,
+    thread: &Rc<ThreadContext>,
     link: &ClientLink,
     client: ClientStream<S>,
     first: Bytes,
@@ -92,7 +92,7 @@ pub(super) async fn run<S>(
     let UpstreamTunnel { mut reader, mut writer, unread, counted } = backend;
     let (mut from_client, mut to_client) = tokio::io::split(client);
     let (mut up, mut down) = (TunnelDirection::new(first), TunnelDirection::new(unread));
-    link.note_tunnel_bytes(worker.now());
+    link.note_tunnel_bytes(thread.now());
     let both = poll_fn(|cx| {
         link.served_by(cx.waker());
         if link.is_closed() {
@@ -102,7 +102,7 @@ pub(super) async fn run<S>(
         let sent = up.poll(&mut from_client, &mut writer, &mut moved, cx);
         let heard = down.poll(&mut reader, &mut to_client, &mut moved, cx);
         if moved {
-            link.note_tunnel_bytes(worker.now());
+            link.note_tunnel_bytes(thread.now());
         }
         match (sent, heard) {
             (Poll::Ready(Err(error)), _) | (_, Poll::Ready(Err(error))) => Poll::Ready(Err(error)),

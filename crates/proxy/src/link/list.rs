@@ -1,7 +1,7 @@
 //! Lists of links with removal in constant time.
 //!
 //! A link is in one list at most, and stores its index there in `place`. What is done with the
-//! links: `worker.rs`.
+//! links: `sweep.rs`, `context/make_room.rs`.
 
 use super::ClientLink;
 use std::cell::{Ref, RefCell};

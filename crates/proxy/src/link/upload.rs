@@ -2,9 +2,10 @@
 //!
 //! What is done with the bytes: `body.rs`.
 
-use super::{WaitTimer, remember};
-use http::StatusCode;
-use std::cell::{Cell, RefCell};
+use super::wake::WakerSlot;
+use crate::failure::UploadError;
+use crate::timer::WaitTimer;
+use std::cell::Cell;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -17,31 +18,6 @@ const TRICKLE_BYTES: u32 = 1024;
 
 /// A client is uploading if the time waited for it since its last [`TRICKLE_BYTES`] is below this.
 const FLOWS_WITHIN: Duration = Duration::from_secs(1);
-
-/// Why a body did not get through, except for errors of the backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum UploadError {
-    /// It is longer than `bounds.body_bytes`.
-    TooLong,
-    /// The queue had no room for the rest of the request.
-    Refused,
-    /// The client sent nothing for too long.
-    Late,
-    /// The body broke off or could not be read.
-    Broken,
-}
-
-impl UploadError {
-    /// Returns the status for the client.
-    pub(crate) fn status(self) -> StatusCode {
-        match self {
-            UploadError::TooLong => StatusCode::PAYLOAD_TOO_LARGE,
-            UploadError::Refused => StatusCode::SERVICE_UNAVAILABLE,
-            UploadError::Late => StatusCode::REQUEST_TIMEOUT,
-            UploadError::Broken => StatusCode::BAD_REQUEST,
-        }
-    }
-}
 
 /// The body of the running request.
 #[derive(Default)]
@@ -59,7 +35,7 @@ pub(crate) struct UploadState {
     waited: Cell<u32>,
     /// [`TRICKLE_BYTES`] have been received at least once.
     has_begun: Cell<bool>,
-    task: RefCell<Option<Waker>>,
+    task: WakerSlot,
 }
 
 impl UploadState {
@@ -92,7 +68,7 @@ impl UploadState {
 
     /// Starts to wait for bytes, in the task of `waker`.
     pub(crate) fn wait(&self, waker: &Waker, now: u64) {
-        remember(&self.task, waker);
+        self.task.set(waker);
         self.waits.begin(now);
     }
 
@@ -162,8 +138,6 @@ impl UploadState {
     /// Gives up waiting for the client.
     pub(crate) fn give_up(&self) {
         self.fail(UploadError::Late);
-        if let Some(waker) = &*self.task.borrow() {
-            waker.wake_by_ref();
-        }
+        self.task.wake();
     }
 }

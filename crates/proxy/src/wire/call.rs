@@ -1,126 +1,33 @@
 //! One request on a stream of a session (HTTP/2), and its answer.
 //!
-//! The library's error types say only that HTTP/2 has failed, so the reason is read from its error
-//! messages. A backend that refuses a stream, or ends the connection before it has reached the
-//! stream, has not processed the request (RFC 9113, 8.7). The request may then be sent again,
-//! whatever its method. An unknown message counts as processed; tests fix the expected messages.
-//! Which fields of a head may pass: `headers.rs`. The connection: `session.rs`. The request's body:
-//! `replayable.rs`.
+//! A request that the backend has not processed may be sent again, whatever its method. How that is
+//! known: `failure/stream_error.rs`. Which fields of a head may pass: `headers.rs`. The connection:
+//! `session.rs`. The request's body: `replayable.rs`.
 
 use super::replayable::{OutgoingBody, ReplayableBody};
+use super::request::UpstreamRequest;
+use super::running::RunningRequests;
 use super::session::{AnswerFuture, Http2Session, SessionPlace};
-use super::{UpstreamEnd, UpstreamRequest, WireError};
-use crate::backends::UpstreamBackend;
 use crate::body::RequestBody;
+use crate::context::ThreadContext;
+use crate::failure::{StreamError, StreamErrorKind, WireError};
 use crate::headers::{self, FieldKinds, PeerFacts};
-use crate::worker::ProxyWorker;
+use crate::timer::WaitTimer;
 use bytes::Bytes;
 use http::request::Parts;
 use http::uri::{Authority, Scheme};
 use http::{HeaderValue, Response, Uri, Version, header};
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
-use std::error::Error;
-use std::fmt;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-/// The library's message for a stream that the backend refused, and the prefix for one that the
-/// backend did not reach.
-const REFUSED_STREAM_MESSAGE: &str =
-    "stream error received: refused stream before processing any application logic";
-const GOAWAY_PREFIX: &str = "connection error received: ";
-
-/// Prefixes of its messages for bytes that are not HTTP/2.
-const NOT_HTTP2: [&str; 3] =
-    ["connection error detected: ", "stream error detected: ", "protocol error: "];
-
-/// Its message for an HTTP/1.1 answer: the first three bytes are read as a length that is too
-/// large.
-const HTTP1_ANSWER_MESSAGE: &str = "connection error detected: frame with invalid size";
-
-/// The prefix of its messages about one stream alone, whichever side ended it.
-const STREAM_ERROR_PREFIX: &str = "stream error ";
-
-/// How a stream ended early.
-#[derive(Debug)]
-pub(crate) struct StreamError {
-    how: StreamErrorKind,
-    /// Whether only this stream ended, not the connection.
-    alone: bool,
-    said: Box<str>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum StreamErrorKind {
-    /// The connection had ended before anything of the request was sent.
-    Unsent,
-    /// The backend has not processed the request.
-    Unprocessed,
-    /// One of the two sides has reset the stream.
-    Reset,
-    /// The answer was not valid HTTP/2.
-    Syntax,
-    /// The connection has ended.
-    Broken,
-}
-
-impl StreamError {
-    pub(super) fn of(error: &hyper::Error) -> StreamError {
-        let mut said = error.to_string();
-        let mut source = error.source();
-        while let Some(error) = source {
-            said = error.to_string();
-            source = error.source();
-        }
-        StreamError {
-            how: StreamErrorKind::told(&said),
-            alone: said.starts_with(STREAM_ERROR_PREFIX),
-            said: said.into(),
-        }
-    }
-
-    /// The backend has reset the stream before the end of its answer.
-    fn cut() -> StreamError {
-        StreamError {
-            how: StreamErrorKind::Reset,
-            alone: true,
-            said: "reset before the end of the answer".into(),
-        }
-    }
-
-    pub(super) fn is_syntax(&self) -> bool {
-        self.how == StreamErrorKind::Syntax
-    }
-}
-
-impl StreamErrorKind {
-    fn told(said: &str) -> StreamErrorKind {
-        match said {
-            REFUSED_STREAM_MESSAGE => StreamErrorKind::Unprocessed,
-            _ if said.starts_with(GOAWAY_PREFIX) => StreamErrorKind::Unprocessed,
-            _ if NOT_HTTP2.iter().any(|begin| said.starts_with(begin)) => StreamErrorKind::Syntax,
-            _ if said.starts_with(STREAM_ERROR_PREFIX) => StreamErrorKind::Reset,
-            _ => StreamErrorKind::Broken,
-        }
-    }
-}
-
-impl fmt::Display for StreamError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hint = match &*self.said {
-            HTTP1_ANSWER_MESSAGE => "; does it speak HTTP/1.1? write http://",
-            _ => "",
-        };
-        write!(f, "the backend ended the stream: {}{hint}", self.said)
-    }
-}
-
 /// A request on a stream.
 pub(crate) struct StreamCall {
     pub(super) session: Rc<Http2Session>,
-    pub(super) far: Rc<UpstreamEnd>,
+    /// Runs while the backend does not read what is written to it.
+    pub(super) stuck: Rc<WaitTimer>,
     state: CallState,
     /// A frame of the answer's body that was checked before it was asked for.
     ahead: Option<Frame<Bytes>>,
@@ -146,37 +53,34 @@ enum CallState {
 
 impl StreamCall {
     /// Creates a stream of `session` and takes a place in it.
-    pub(crate) fn new(
-        session: &Rc<Http2Session>,
-        backend: &Rc<UpstreamBackend>,
-    ) -> Box<StreamCall> {
+    pub(crate) fn new(session: &Rc<Http2Session>, running: &RunningRequests) -> Box<StreamCall> {
         Box::new(StreamCall {
             session: Rc::clone(session),
-            far: UpstreamEnd::of(backend),
+            stuck: Rc::default(),
             state: CallState::Begun,
             ahead: None,
             sent: None,
             heard: session.received_count(),
-            place: Some(SessionPlace::take(session, backend)),
+            place: Some(SessionPlace::take(session, running)),
         })
     }
 
-    pub(super) fn begin(&mut self, request: UpstreamRequest<'_>, worker: &Rc<ProxyWorker>) {
+    pub(super) fn begin(&mut self, request: UpstreamRequest<'_>, thread: &Rc<ThreadContext>) {
         let head = introduced(request.head, &request.peer);
-        let loan = ReplayableBody::new(request.body, &self.far, worker);
+        let loan = ReplayableBody::new(request.body, &self.stuck, thread);
         self.send(head, loan);
     }
 
     /// Sends the request that failed on `before` again.
     pub(super) fn repeat(&mut self, before: &mut StreamCall) -> bool {
         let Some((head, loan)) = before.take_sent() else { return false };
-        self.send(head, loan.anew(&self.far));
+        self.send(head, loan.anew(&self.stuck));
         true
     }
 
     /// Sends a request without a body, which failed elsewhere, again.
-    pub(super) fn begin_again(&mut self, head: Parts, worker: &Rc<ProxyWorker>) {
-        self.send(head, ReplayableBody::new(RequestBody::Nothing, &self.far, worker));
+    pub(super) fn begin_again(&mut self, head: Parts, thread: &Rc<ThreadContext>) {
+        self.send(head, ReplayableBody::new(RequestBody::Nothing, &self.stuck, thread));
     }
 
     /// Takes the request, to send it elsewhere.

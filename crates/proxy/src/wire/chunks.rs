@@ -4,8 +4,8 @@
 //! where they must. Extensions are skipped. A less strict reader would see other messages on the
 //! connection. This file reads no socket; `connection.rs` does.
 
-use super::WireError;
 use super::head::{self, FIELDS_MAX};
+use crate::failure::WireError;
 use bytes::{Buf, Bytes, BytesMut};
 use http::HeaderMap;
 

@@ -7,14 +7,16 @@
 //! bytes become heads and bodies: `head.rs`, `chunks.rs`. Which connection is taken: `pool.rs`.
 
 use super::chunks::{self, BodyPiece, ChunkDecoder};
+use super::halves;
 use super::head::{self, BodyFraming};
 use super::replayable::{OutgoingBody, ReplayableBody};
+use super::request::UpstreamRequest;
 use super::request_send::{RequestSend, SendError};
-use super::{UpstreamEnd, UpstreamRequest, WireError, halves};
-use crate::backends::UpstreamBackend;
-use crate::body::BodyError;
+use super::running::RunningRequests;
+use crate::context::ThreadContext;
+use crate::failure::{BodyError, WireError};
 use crate::headers::{FieldKinds, PeerFacts};
-use crate::worker::ProxyWorker;
+use crate::timer::WaitTimer;
 use bytes::{Buf, Bytes, BytesMut};
 use evenkeel_telemetry::registry::GaugeGuard;
 use http::request::Parts;
@@ -63,7 +65,11 @@ enum ExpectedPart {
 pub(crate) struct Http1Connection {
     reader: halves::UpstreamReader,
     writer: RequestWriter,
-    pub(super) far: Rc<UpstreamEnd>,
+    /// Runs while the backend does not read what is written to it.
+    pub(super) stuck: Rc<WaitTimer>,
+    /// The requests that run on the backend, with the one here if `is_counted`.
+    running: RunningRequests,
+    is_counted: bool,
     /// Bytes that have arrived and are not parsed yet.
     unread: BytesMut,
     /// The size of the next read, in bytes.
@@ -80,22 +86,22 @@ pub(crate) struct Http1Connection {
     flushed: bool,
     /// An empty map with capacity for the fields of an answer, reused.
     room: HeaderMap,
-    /// Whether the request counts as running on the backend.
-    running: bool,
     counted: Option<GaugeGuard>,
 }
 
 impl Http1Connection {
     pub(crate) fn new(
         stream: halves::UpstreamStream,
-        backend: &Rc<UpstreamBackend>,
+        running: RunningRequests,
         counted: GaugeGuard,
     ) -> Box<Http1Connection> {
         let (reader, writer) = stream.into_split();
         Box::new(Http1Connection {
             reader,
             writer: RequestWriter::Here(writer),
-            far: UpstreamEnd::of(backend),
+            stuck: Rc::default(),
+            running,
+            is_counted: false,
             unread: BytesMut::new(),
             read_bytes: READ_BYTES.0,
             expected: ExpectedPart::Nothing,
@@ -105,16 +111,15 @@ impl Http1Connection {
             written: 0,
             flushed: true,
             room: HeaderMap::new(),
-            running: false,
             counted: Some(counted),
         })
     }
 
     /// Begins a request. Its head is written when the answer is polled, its body by a task.
-    pub(super) fn begin(&mut self, request: UpstreamRequest<'_>, worker: &Rc<ProxyWorker>) {
+    pub(super) fn begin(&mut self, request: UpstreamRequest<'_>, thread: &Rc<ThreadContext>) {
         let UpstreamRequest { head, peer, body } = request;
         let body = (!body.is_nothing()).then_some(body);
-        self.send(head, Some(&peer), body, worker);
+        self.send(head, Some(&peer), body, thread);
     }
 
     /// Sends a request that failed elsewhere again. `head` is complete, with the fields about the
@@ -123,10 +128,10 @@ impl Http1Connection {
         &mut self,
         head: Parts,
         body: Rc<ReplayableBody>,
-        worker: &Rc<ProxyWorker>,
+        thread: &Rc<ThreadContext>,
     ) {
-        let body = (!body.is_nothing()).then(|| OutgoingBody(body.anew(&self.far)));
-        self.send(head, None, body, worker);
+        let body = (!body.is_nothing()).then(|| OutgoingBody(body.anew(&self.stuck)));
+        self.send(head, None, body, thread);
     }
 
     fn send<B>(
@@ -134,7 +139,7 @@ impl Http1Connection {
         head: Parts,
         peer: Option<&PeerFacts<'_>>,
         body: Option<B>,
-        worker: &Rc<ProxyWorker>,
+        thread: &Rc<ThreadContext>,
     ) where
         B: http_body::Body<Data = Bytes, Error = BodyError> + Unpin + 'static,
     {
@@ -151,8 +156,8 @@ impl Http1Connection {
         if let RequestWriter::Here(writer) =
             std::mem::replace(&mut self.writer, RequestWriter::Gone)
         {
-            let (far, worker) = (Rc::clone(&self.far), Rc::clone(worker));
-            let sending = RequestSend { writer, body, left: length, far, worker };
+            let (stuck, thread) = (Rc::clone(&self.stuck), Rc::clone(thread));
+            let sending = RequestSend { writer, body, left: length, stuck, thread };
             let head = std::mem::take(&mut self.request);
             self.writer = RequestWriter::Task(tokio::task::spawn_local(sending.run(head)));
         }
@@ -173,12 +178,12 @@ impl Http1Connection {
 
     /// Sets whether the request counts as running on the backend.
     fn counts_as(&mut self, running: bool) {
-        match (self.running, running) {
-            (false, true) => self.far.backend.request_started(),
-            (true, false) => self.far.backend.request_ended(),
+        match (self.is_counted, running) {
+            (false, true) => self.running.add(),
+            (true, false) => self.running.remove(),
             _ => {}
         }
-        self.running = running;
+        self.is_counted = running;
     }
 
     fn expect_answer(&mut self) {
@@ -200,10 +205,10 @@ impl Http1Connection {
     /// Polls for the head of the answer, and which of its fields may have to be removed.
     pub(super) fn poll_answer(
         &mut self,
-        worker: &ProxyWorker,
+        thread: &ThreadContext,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(Response<()>, FieldKinds), WireError>> {
-        self.poll_write(worker, cx);
+        self.poll_write(thread, cx);
         loop {
             if let Some(answer) = head::read(&mut self.unread, &self.method, &mut self.room)? {
                 self.keeps &= answer.keeps;
@@ -260,14 +265,14 @@ impl Http1Connection {
     }
 
     /// Writes the request's head. Even if that fails, there may be an answer.
-    fn poll_write(&mut self, worker: &ProxyWorker, cx: &mut Context<'_>) {
+    fn poll_write(&mut self, thread: &ThreadContext, cx: &mut Context<'_>) {
         let RequestWriter::Here(writer) = &mut self.writer else { return };
         if self.flushed {
             return;
         }
         while self.written < self.request.len() {
             let poll = Pin::new(&mut *writer).poll_write(cx, &self.request[self.written..]);
-            match self.far.note(poll, worker) {
+            match self.stuck.track(poll, thread.now()) {
                 Poll::Pending => return,
                 Poll::Ready(Ok(count)) if count > 0 => self.written += count,
                 Poll::Ready(_) => {
@@ -367,14 +372,14 @@ impl Http1Connection {
 
     /// Takes the connection apart after an answer that switches protocols. Returns `None` if the
     /// request is not fully sent.
-    pub(super) fn into_tunnel(mut self) -> Option<super::UpstreamTunnel> {
+    pub(super) fn into_tunnel(mut self) -> Option<halves::UpstreamTunnel> {
         let RequestWriter::Here(writer) = std::mem::replace(&mut self.writer, RequestWriter::Gone)
         else {
             return None;
         };
         let reader = std::mem::replace(&mut self.reader, halves::UpstreamReader::None);
         let unread = std::mem::take(&mut self.unread).freeze();
-        Some(super::UpstreamTunnel { reader, writer, unread, counted: self.counted.take() })
+        Some(halves::UpstreamTunnel { reader, writer, unread, counted: self.counted.take() })
     }
 
     /// Takes the whole body of the answer, if its length is known and all of it has arrived.

@@ -3,6 +3,8 @@
 //! A closed enum and not a trait object: over TCP, which is the usual case, a call costs a
 //! comparison. How connections are made: `backends/connector.rs`.
 
+use bytes::Bytes;
+use evenkeel_telemetry::registry::GaugeGuard;
 use rustix::io::Errno;
 use rustix::net::sockopt::set_tcp_quickack;
 use rustix::net::{RecvFlags, recv};
@@ -18,6 +20,16 @@ pub(crate) enum UpstreamStream {
     Tcp(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
     Unix(UnixStream),
+}
+
+/// A connection on which a protocol other than HTTP is spoken.
+pub(crate) struct UpstreamTunnel {
+    pub(crate) reader: UpstreamReader,
+    pub(crate) writer: UpstreamWriter,
+    /// Bytes that have been read from the backend already.
+    pub(crate) unread: Bytes,
+    /// Counts the connection in the metrics of backend connections.
+    pub(crate) counted: Option<GaugeGuard>,
 }
 
 /// The half that is read from.

@@ -5,8 +5,8 @@
 //! `chunked`, a coding in HTTP/1.0. Which fields may pass: `headers.rs`. The body that follows:
 //! `connection.rs`.
 
-use super::super::headers::{self, FieldKinds, PeerFacts};
-use super::WireError;
+use crate::failure::WireError;
+use crate::headers::{self, FieldKinds, PeerFacts};
 use bytes::{Buf, BytesMut};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;

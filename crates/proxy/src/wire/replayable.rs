@@ -5,9 +5,10 @@
 //! buffers, so keeping one costs no copy. The library asks for a frame when the backend has room
 //! for one; that shows whether the backend is stuck. What a body may be: `body.rs`.
 
-use super::UpstreamEnd;
-use crate::body::{BodyError, RequestBody};
-use crate::worker::ProxyWorker;
+use crate::body::RequestBody;
+use crate::context::ThreadContext;
+use crate::failure::BodyError;
+use crate::timer::WaitTimer;
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
@@ -77,22 +78,22 @@ pub(super) struct ReplayableBody {
     /// Pieces to send again before that rest.
     again: RefCell<VecDeque<SentPiece>>,
     sent: RefCell<SentBody>,
-    far: Rc<UpstreamEnd>,
-    worker: Rc<ProxyWorker>,
+    stuck: Rc<WaitTimer>,
+    thread: Rc<ThreadContext>,
 }
 
 impl ReplayableBody {
     pub(super) fn new(
         upload: RequestBody,
-        far: &Rc<UpstreamEnd>,
-        worker: &Rc<ProxyWorker>,
+        stuck: &Rc<WaitTimer>,
+        thread: &Rc<ThreadContext>,
     ) -> Rc<ReplayableBody> {
         Rc::new(ReplayableBody {
             upload: RefCell::new(Some(upload)),
             again: RefCell::default(),
             sent: RefCell::default(),
-            far: Rc::clone(far),
-            worker: Rc::clone(worker),
+            stuck: Rc::clone(stuck),
+            thread: Rc::clone(thread),
         })
     }
 
@@ -108,14 +109,14 @@ impl ReplayableBody {
 
     /// Returns the same body from its beginning, for another stream. The library gets no more of it
     /// through this loan.
-    pub(super) fn anew(&self, far: &Rc<UpstreamEnd>) -> Rc<ReplayableBody> {
+    pub(super) fn anew(&self, stuck: &Rc<WaitTimer>) -> Rc<ReplayableBody> {
         let sent = self.sent.take();
         Rc::new(ReplayableBody {
             upload: RefCell::new(self.upload.take()),
             again: RefCell::new(sent.pieces.iter().cloned().collect()),
             sent: RefCell::new(sent),
-            far: Rc::clone(far),
-            worker: Rc::clone(&self.worker),
+            stuck: Rc::clone(stuck),
+            thread: Rc::clone(&self.thread),
         })
     }
 
@@ -126,10 +127,10 @@ impl ReplayableBody {
 
     fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         // The backend accepts the next frame, so it has accepted the one before.
-        self.far.stuck.end();
+        self.stuck.end();
         let again = self.again.borrow_mut().pop_front();
         if let Some(piece) = again {
-            self.far.stuck.begin(self.worker.now());
+            self.stuck.begin(self.thread.now());
             return Poll::Ready(Some(Ok(piece.frame())));
         }
         let mut upload = self.upload.borrow_mut();
@@ -138,7 +139,7 @@ impl ReplayableBody {
         };
         let polled = Pin::new(upload).poll_frame(cx);
         if let Poll::Ready(Some(Ok(frame))) = &polled {
-            self.far.stuck.begin(self.worker.now());
+            self.stuck.begin(self.thread.now());
             self.sent.borrow_mut().note(frame);
         }
         polled
@@ -175,6 +176,6 @@ impl Body for OutgoingBody {
 impl Drop for OutgoingBody {
     /// The library has the whole body, or needs no more of it.
     fn drop(&mut self) {
-        self.0.far.stuck.end();
+        self.0.stuck.end();
     }
 }

@@ -5,10 +5,11 @@
 //! body is sent. The next frame is asked for when the previous one is written. What a body may be:
 //! `body.rs`.
 
-use super::super::body::BodyError;
-use super::super::front::stream;
-use super::super::worker::ProxyWorker;
-use super::{UpstreamEnd, halves, head};
+use super::{halves, head};
+use crate::context::ThreadContext;
+use crate::failure::BodyError;
+use crate::timer::WaitTimer;
+use crate::write_slices::poll_write_slices;
 use bytes::{Buf, Bytes};
 use http_body::{Body, Frame};
 use std::future::poll_fn;
@@ -34,8 +35,8 @@ pub(super) struct RequestSend<B> {
     /// The number of body bytes still to come, if the head states a length. `None`: the body is
     /// chunked.
     pub(super) left: Option<u64>,
-    pub(super) far: Rc<UpstreamEnd>,
-    pub(super) worker: Rc<ProxyWorker>,
+    pub(super) stuck: Rc<WaitTimer>,
+    pub(super) thread: Rc<ThreadContext>,
 }
 
 /// The next frame of a body.
@@ -113,15 +114,15 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> RequestSend<B> {
             while bytes.has_remaining() {
                 let mut slices = [IoSlice::new(&[]); 3];
                 let count = bytes.chunks_vectored(&mut slices);
-                let poll = stream::poll_write_slices(&mut self.writer, cx, &slices[..count]);
-                match ready!(self.far.note(poll, &self.worker))? {
+                let poll = poll_write_slices(&mut self.writer, cx, &slices[..count]);
+                match ready!(self.stuck.track(poll, self.thread.now()))? {
                     0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                     count => bytes.advance(count),
                 }
             }
             // A TLS buffer may hold some of the bytes.
             let poll = Pin::new(&mut self.writer).poll_flush(cx);
-            self.far.note(poll, &self.worker)
+            self.stuck.track(poll, self.thread.now())
         });
         written.await.map_err(|_| SendError::Backend)
     }

@@ -9,10 +9,10 @@
 //! that waits too long while no other stream receives anything. It then gets no more requests. One
 //! stream: `call.rs`. Which session is taken: `backends/sessions.rs`.
 
-use super::call::StreamError;
+use super::halves;
 use super::replayable::OutgoingBody;
-use super::{WireError, halves};
-use crate::backends::UpstreamBackend;
+use super::running::RunningRequests;
+use crate::failure::{StreamError, WireError};
 use evenkeel_telemetry::registry::GaugeGuard;
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -196,21 +196,21 @@ async fn drive(connection: DrivenConnection) {
 }
 
 /// A stream's place in its session, and the request's count on the backend.
-pub(super) struct SessionPlace(Rc<Http2Session>, Rc<UpstreamBackend>);
+pub(super) struct SessionPlace(Rc<Http2Session>, RunningRequests);
 
 impl SessionPlace {
-    pub(super) fn take(session: &Rc<Http2Session>, backend: &Rc<UpstreamBackend>) -> SessionPlace {
+    pub(super) fn take(session: &Rc<Http2Session>, running: &RunningRequests) -> SessionPlace {
         session.streams.set(session.streams.get() + 1);
         session.idle.set(None);
-        backend.request_started();
-        SessionPlace(Rc::clone(session), Rc::clone(backend))
+        running.add();
+        SessionPlace(Rc::clone(session), running.clone())
     }
 }
 
 impl Drop for SessionPlace {
     fn drop(&mut self) {
         self.0.streams.set(self.0.streams.get().saturating_sub(1));
-        self.1.request_ended();
+        self.1.remove();
     }
 }
 

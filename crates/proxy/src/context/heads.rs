@@ -5,7 +5,7 @@
 //! answered with 503, unless it is the only one of its connection: a connection always has room for
 //! one request.
 
-use super::ProxyWorker;
+use super::ThreadContext;
 use crate::link::ClientLink;
 use http::HeaderMap;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ const FIELD_BYTES: usize = 32;
 
 /// The room of one head, given back when dropped.
 pub(crate) struct HeadRoom {
-    worker: Rc<ProxyWorker>,
+    thread: Rc<ThreadContext>,
     bytes: usize,
 }
 
@@ -27,30 +27,30 @@ impl HeadRoom {
     /// Returns `None` if there is no room. A head over HTTP/1.1 needs none: it has a connection to
     /// itself.
     pub(crate) fn take(
-        worker: &Rc<ProxyWorker>,
+        thread: &Rc<ThreadContext>,
         link: &ClientLink,
         headers: &HeaderMap,
     ) -> Option<HeadRoom> {
-        let Some(over) = &link.over else { return Some(HeadRoom::of(worker, 0)) };
+        let Some(over) = &link.over else { return Some(HeadRoom::of(thread, 0)) };
         let field = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
             name.as_str().len() + value.len() + FIELD_BYTES
         };
         let bytes = headers.iter().map(field).sum();
-        if worker.heads.get() + bytes > HEADS_MAX && !over.has_one_stream() {
-            worker.watch.proxy.heads_refused.increment(1);
+        if thread.heads.get() + bytes > HEADS_MAX && !over.has_one_stream() {
+            thread.watch.proxy.heads_refused.increment(1);
             return None;
         }
-        Some(HeadRoom::of(worker, bytes))
+        Some(HeadRoom::of(thread, bytes))
     }
 
-    fn of(worker: &Rc<ProxyWorker>, bytes: usize) -> HeadRoom {
-        worker.heads.set(worker.heads.get() + bytes);
-        HeadRoom { worker: Rc::clone(worker), bytes }
+    fn of(thread: &Rc<ThreadContext>, bytes: usize) -> HeadRoom {
+        thread.heads.set(thread.heads.get() + bytes);
+        HeadRoom { thread: Rc::clone(thread), bytes }
     }
 }
 
 impl Drop for HeadRoom {
     fn drop(&mut self) {
-        self.worker.heads.set(self.worker.heads.get().saturating_sub(self.bytes));
+        self.thread.heads.set(self.thread.heads.get().saturating_sub(self.bytes));
     }
 }

@@ -11,18 +11,29 @@
 //! thread. If there is none left, the newest stream of the connection with the most such streams
 //! ends, so no client is cut off for the streams of another.
 
-use super::ProxyWorker;
+use super::ThreadContext;
 use crate::link::{ClientLink, STREAM_STUCK_AFTER};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Whether the client of a stream has read nothing for a while.
-pub(super) fn is_slow(link: &ClientLink, now: u64) -> bool {
+pub(crate) fn is_slow(link: &ClientLink, now: u64) -> bool {
     link.is_stream() && link.stuck.exceeds(STREAM_STUCK_AFTER, now, 0)
 }
 
-impl ProxyWorker {
+/// Checks a request if its backend waits for its body. `crowded`: others wait for a slot.
+pub(crate) fn check_upload(link: &ClientLink, crowded: bool, now: u64) {
+    if !link.upload.is_awaited_by_backend() {
+        return;
+    }
+    if crowded && link.upload.trickles(now) && link.stalls() {
+        link.upload.give_up();
+    } else {
+        link.stall(now);
+    }
+}
+
+impl ThreadContext {
     /// Sets a stream aside: it has no slot and keeps its connection to the backend. If there is no
     /// room, it ends, or a stream of a connection that has more of them.
     pub(crate) fn set_aside(&self, link: &ClientLink) {
@@ -37,46 +48,20 @@ impl ProxyWorker {
         self.ends(link);
     }
 
-    /// Checks a request if its backend waits for its body. `crowded`: others wait for a slot.
-    pub(super) fn check_upload(&self, link: &ClientLink, crowded: bool, now: u64) {
-        if !link.upload.is_awaited_by_backend() {
-            return;
-        }
-        if crowded && link.upload.trickles(now) && link.stalls() {
-            link.upload.give_up();
-        } else {
-            link.stall(now);
-        }
-    }
-
-    /// Returns the connections on which every stream has a body that trickles in and no backend
-    /// yet.
-    pub(super) fn trickling(&self, now: u64) -> HashSet<*const ClientLink> {
-        let (mut spare, mut lively) = (HashSet::new(), HashSet::new());
-        for link in &*self.streams.all() {
-            let Some(over) = link.over.as_ref().map(Rc::as_ptr) else { continue };
-            let of = if link.upload.is_spare(now) { &mut spare } else { &mut lively };
-            of.insert(over);
-        }
-        spare.retain(|over| !lively.contains(over));
-        spare
-    }
-
     /// The stream has ended: gives its room back if it was set aside.
     pub(crate) fn release_aside(&self, link: &ClientLink) {
         if link.aside.replace(false) {
             self.aside.set(self.aside.get() - 1);
-            self.shared.connections.fetch_sub(1, Relaxed);
-            self.freed.notify_waiters();
+            self.room.give_back();
         }
     }
 
     /// Takes the room for a stream set aside if there is some, or in any case if `free`.
     fn one_more_aside(&self, free: bool) -> bool {
-        let bound = self.site.borrow().bounds.connections;
-        let most = bound.div_ceil(2 * self.shared.threads.max(1));
+        let bound = self.settings().bounds.connections;
+        let most = bound.div_ceil(2 * self.room.shared.threads.max(1));
         let fits = free || bound == 0 || self.aside.get() < most;
-        let taken = fits && (self.one_more(free) || (self.shed() && self.one_more(true)));
+        let taken = fits && if free { self.one_more(true) } else { self.one_more_or_shed() };
         self.aside.set(self.aside.get() + usize::from(taken));
         taken
     }

@@ -1,0 +1,28 @@
+//! A connection to a backend, as a request holds it: with the backend that it goes back to.
+//!
+//! The connection itself does not name its backend, so that what speaks HTTP knows nothing of how
+//! backends are chosen and connections are kept.
+
+use super::UpstreamBackend;
+use crate::wire::UpstreamWire;
+use std::rc::Rc;
+
+/// A connection or stream for one request. Dropping it closes the connection, or resets the stream,
+/// unless its answer is complete.
+pub(crate) struct UpstreamLease {
+    pub(crate) backend: Rc<UpstreamBackend>,
+    pub(crate) wire: UpstreamWire,
+}
+
+impl UpstreamLease {
+    /// Creates the lease of a connection of `backend`.
+    pub(super) fn new(backend: &Rc<UpstreamBackend>, wire: UpstreamWire) -> UpstreamLease {
+        UpstreamLease { backend: Rc::clone(backend), wire }
+    }
+
+    /// Keeps the connection for another request, if one may follow. `now`: the thread's coarse
+    /// milliseconds.
+    pub(crate) fn keep(self, now: u64) {
+        self.backend.keep(self.wire, now);
+    }
+}

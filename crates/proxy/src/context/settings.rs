@@ -1,0 +1,56 @@
+//! The settings of the proxy in the form that a thread uses, except for its backends
+//! (`worker.rs`).
+//!
+//! They are replaced as a whole on reload; a request keeps the settings that it began with.
+
+use evenkeel_config::settings::{ProxyBounds, ProxySettings, ProxyTimeouts};
+use evenkeel_identity::address::ProxyTrust;
+use std::time::Duration;
+
+/// The bound of a head in bytes if the settings have none, because hyper needs a number.
+const HEADER_BYTES_MAX: usize = 1 << 20;
+
+/// The settings of the proxy, without its backends.
+pub(crate) struct ThreadSettings {
+    /// Protocols that may be switched to.
+    pub(crate) upgrades: Vec<String>,
+    pub(crate) trust: ProxyTrust,
+    pub(crate) timeouts: ProxyTimeouts,
+    pub(crate) bounds: ProxyBounds,
+    pub(crate) keep_cost_header: bool,
+    /// Whether answers contain the client's quotas.
+    pub(crate) headers: bool,
+    /// Whether HTTP/2 is offered to clients.
+    pub(crate) http2: bool,
+}
+
+impl ThreadSettings {
+    /// Takes what a thread needs from the settings.
+    pub(crate) fn new(settings: &ProxySettings) -> ThreadSettings {
+        ThreadSettings {
+            upgrades: settings.upgrades.clone(),
+            trust: ProxyTrust::new(&settings.trusted_proxies, &settings.client_address),
+            timeouts: settings.timeouts,
+            bounds: settings.bounds,
+            keep_cost_header: settings.keep_cost_header,
+            headers: settings.headers,
+            http2: settings.http2,
+        }
+    }
+
+    /// Returns the interval of the sweep: an eighth of the shortest timeout, between 5 and 500 ms.
+    pub(crate) fn tick(&self) -> Duration {
+        let timeouts = [self.timeouts.header, self.timeouts.idle, self.timeouts.backend];
+        let shortest = timeouts.into_iter().filter(|timeout| !timeout.is_zero()).min();
+        let eighth = shortest.unwrap_or(Duration::MAX) / 8;
+        eighth.clamp(Duration::from_millis(5), Duration::from_millis(500))
+    }
+
+    /// Returns the maximum size of a head, in bytes.
+    pub(crate) fn header_bytes(&self) -> usize {
+        match self.bounds.header_bytes {
+            0 => HEADER_BYTES_MAX,
+            bytes => bytes,
+        }
+    }
+}
