@@ -59,7 +59,7 @@ const SYSLOG_BUFFER_BYTES: usize = 4 * 1024 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum CheckStartError {
     /// The door cannot listen on an address.
-    #[error("check: cannot listen on {address}: {why}; name another in `check`")]
+    #[error("check: cannot listen on {address}: {why}; name another address in `check`")]
     Listen {
         /// The address from the settings.
         address: SocketAddr,

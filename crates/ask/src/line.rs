@@ -65,13 +65,19 @@ impl LineStartError {
     fn listen(address: String, error: io::Error) -> LineStartError {
         let advice = match error.kind() {
             io::ErrorKind::AddrInUse if error.get_ref().is_some() => {
-                "write the address as it was handed in"
+                "write the address exactly as it was inherited"
             }
-            io::ErrorKind::AddrInUse => "another program has it: stop that one, or name another",
-            io::ErrorKind::AlreadyExists => "there is a file that is no socket: name another path",
-            io::ErrorKind::NotFound => "make its folder first",
-            io::ErrorKind::PermissionDenied => "this user may not: name another",
-            _ => "name another in `line`",
+            io::ErrorKind::AddrInUse => {
+                "another program uses it: stop that program, or name another address"
+            }
+            io::ErrorKind::AlreadyExists => {
+                "a file that is not a socket exists there: name another path"
+            }
+            io::ErrorKind::NotFound => "create its folder first",
+            io::ErrorKind::PermissionDenied => {
+                "this user lacks the permission: name another address"
+            }
+            _ => "name another address in `line`",
         };
         LineStartError::Listen { address, error, advice }
     }
@@ -207,7 +213,9 @@ impl LineWorkerInit {
             }
         };
         let handle = thread::Builder::new().name(format!("line-{index}")).spawn(body)?;
-        is_ready.recv().unwrap_or_else(|_| Err(io::Error::other("the thread ended at once")))?;
+        is_ready
+            .recv()
+            .unwrap_or_else(|_| Err(io::Error::other("the thread ended immediately")))?;
         Ok(handle)
     }
 

@@ -49,7 +49,7 @@ use tokio::time::Instant;
 #[derive(Debug, thiserror::Error)]
 pub enum MasterStartError {
     /// The door cannot listen on an address.
-    #[error("master: cannot listen on {address}: {why}; name another in `master`")]
+    #[error("master: cannot listen on {address}: {why}; name another address in `master`")]
     Listen {
         /// The address from the settings.
         address: SocketAddr,

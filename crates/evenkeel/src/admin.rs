@@ -87,7 +87,7 @@ pub enum AdminStartError {
         why: io::Error,
     },
     /// The address is reachable from other machines, but no token is configured.
-    #[error("admin: to listen on {0}, beyond loopback, `token_file` is needed")]
+    #[error("admin: `token_file` is required to listen on {0}, which is beyond loopback")]
     TokenMissing(SocketAddr),
     /// The token cannot be read.
     #[error("admin: {0}")]

@@ -272,8 +272,7 @@ fn check_one(path: &Path) -> Result<Vec<String>, String> {
     }
     if path.is_dir() && !evenkeel_ratelimit::rules::folder_has_rules(path) {
         return Err(format!(
-            "{}: there is neither a configuration in this folder nor a rule file, which names a \
-             `domain`",
+            "{}: this folder contains neither a configuration nor a rule file (with a `domain`)",
             path.display()
         ));
     }

@@ -88,7 +88,7 @@ struct EventSources {
 
 impl EventSources {
     fn new() -> anyhow::Result<EventSources> {
-        let listen = |kind| signal(kind).context("the system gives no signals");
+        let listen = |kind| signal(kind).context("signal handlers cannot be installed");
         let mut seconds = interval(Duration::from_secs(1));
         seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(EventSources {
@@ -177,8 +177,10 @@ impl RunningProcess {
         let state = snapshot::start(&settings.state, seed, kept.clone(), &watch, clock);
         watch.set_held_above(settings.metrics.held_above);
         let push = push::start(&settings.metrics, &watch, clock, look(&watch, &shown));
-        let traces =
-            exporter.map(SpanExporter::start).transpose().context("no thread for traces")?;
+        let traces = exporter
+            .map(SpanExporter::start)
+            .transpose()
+            .context("cannot start a thread for traces")?;
         admin.iter().for_each(admin::RunningAdmin::ready);
         warn(config);
         Ok(RunningProcess {
@@ -192,13 +194,13 @@ impl RunningProcess {
             watch,
             doors,
             admin,
-            state: state.context("no thread for snapshots")?,
+            state: state.context("cannot start a thread for snapshots")?,
             kept: (seed, kept),
             sockets,
             successor: None,
             shown,
             peers,
-            push: push.context("no thread for metrics")?,
+            push: push.context("cannot start a thread for metrics")?,
             traces,
             watchdog: Watchdog::from_environment(),
         })

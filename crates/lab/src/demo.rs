@@ -148,15 +148,12 @@ fn introduce(out: &mut impl Write, options: &DemoOptions) -> io::Result<()> {
     let DemoOptions { connections, workers, .. } = options;
     let (look, pause) = (PAGE_LOOK_TIME.as_millis(), REFUSAL_PAUSE.as_millis());
     writeln!(out, "Everything runs inside this program, on loopback:\n")?;
-    writeln!(
-        out,
-        "  site     /page takes 2 ms of CPU time, /search 100 ms; it works on {workers}"
-    )?;
-    writeln!(out, "           at a time, all on one core, first come, first served")?;
-    writeln!(out, "  crawler  {crawler}, {connections} connections that ask for /search without")?;
-    writeln!(out, "           a rest ({pause} ms after a refusal)")?;
-    writeln!(out, "  human    {human}, asks for /page, looks at it for {look} ms, asks again")?;
-    writeln!(out, "  proxy    Evenkeel; it trusts 127.0.0.1 to say whom it speaks for")?;
+    writeln!(out, "  site     /page takes 2 ms of CPU time, /search 100 ms; it handles {workers}")?;
+    writeln!(out, "           requests at a time on one core, in order of arrival")?;
+    writeln!(out, "  crawler  {crawler}, {connections} connections that request /search without")?;
+    writeln!(out, "           a pause ({pause} ms after a refusal)")?;
+    writeln!(out, "  human    {human}, requests /page, reads it for {look} ms, requests the next")?;
+    writeln!(out, "  proxy    Evenkeel; it trusts the forwarding headers of 127.0.0.1")?;
     writeln!(out, "\nThe limits are the defaults: 10% of the CPU for an address, 25% for a /24,")?;
     writeln!(out, "50% for a /16. Only the burst is 1s instead of 30s, so that you see")?;
     writeln!(out, "within seconds what otherwise takes a minute.")

@@ -76,7 +76,7 @@ pub struct ReplayOptions {
 
 fn page_cost(text: &str) -> Result<Nanos, String> {
     let read: Nanos = text.parse().map_err(|why: evenkeel_core::units::QuantityParseError| {
-        format!("{why}; write a length of time such as 50ms")
+        format!("{why}; write a duration such as 50ms")
     })?;
     let fits = (Nanos(1)..=Nanos::from_secs(60)).contains(&read);
     fits.then_some(read).ok_or_else(|| "from 1ns to 60s".to_owned())
@@ -134,14 +134,14 @@ fn proxy(options: &ReplayOptions) -> anyhow::Result<(ProxySettings, Vec<String>)
     let Some(path) = &options.config else {
         if options.cpus.is_none() {
             told.push(format!(
-                "taken are the {here} CPUs of this machine; `--cpus N` says how many the site has"
+                "the {here} CPUs of this machine are assumed; `--cpus N` sets those of the site"
             ));
         }
         return Ok((from_flags, told));
     };
     let config = ConfigSource::new(path).load(from_flags.cpus)?;
     let proxy = config.settings.proxy.with_context(|| {
-        format!("{} has no section `proxy` or `check`, whose limits could decide", path.display())
+        format!("{} has no section `proxy` or `check` with limits", path.display())
     })?;
     Ok((proxy, told))
 }
@@ -227,7 +227,7 @@ fn nothing(merge: &LogMerge) -> String {
             let (line, text) = account.example.clone()?;
             Some(format!("{} lines cannot be read, such as line {line}: {text}", account.unread))
         });
-        format!("{}: {}", account.name, why.unwrap_or_else(|| "it has no requests".to_owned()))
+        format!("{}: {}", account.name, why.unwrap_or_else(|| "it contains no requests".to_owned()))
     });
     each.collect::<Vec<_>>().join("\n")
 }
@@ -246,16 +246,16 @@ fn doubts(
     doubt(
         forwarded * 2 > requests,
         format!(
-            "{forwarded} requests name somebody else they come from, by proxies that are not \
-             trusted: all their users count as one; name the proxies by `--trusted-proxies` or \
-             `trusted_proxies`"
+            "{forwarded} requests have forwarding headers from proxies that are not trusted: all \
+             users of such a proxy count as one client; name the proxies in `--trusted-proxies` \
+             or `trusted_proxies`"
         ),
     );
     doubt(
         past.overrun > 0,
         format!(
-            "{} requests came when {} were running already and are not counted as work: the log \
-             needs more CPU time than {} CPUs have; see `--cpus` and `--page-cost`",
+            "{} requests arrived while {} were already running and are not counted as work: the \
+             log needs more CPU time than {} CPUs provide; see `--cpus` and `--page-cost`",
             past.overrun,
             play::baseline::RUNNING_MAX,
             proxy.cpus
@@ -264,27 +264,30 @@ fn doubts(
     doubt(
         merge.late > 0,
         format!(
-            "{} requests were written more than a minute late; they count when they turn up",
+            "{} requests were logged more than a minute late; they count at their place in the log",
             merge.late
         ),
     );
     let gone = tally.visitors.gone;
-    doubt(gone > 0, format!("{gone} clients who asked for little are counted, but not by name"));
-    let door = "`shadow` of the whole section is played as if it were off";
-    doubt(proxy.shadow, format!("{door}: what follows is what would happen then"));
+    doubt(
+        gone > 0,
+        format!("{gone} clients with few requests are counted, but not listed by name"),
+    );
+    let door = "the replay ignores `shadow` of the whole section";
+    doubt(proxy.shadow, format!("{door}: the results show what would happen without it"));
     let quiet = proxy.limits.iter().filter(|limit| limit.shadow).map(|limit| &*limit.name);
     let quiet = quiet.collect::<Vec<_>>().join(", ");
     doubt(
         !quiet.is_empty(),
         format!(
-            "in shadow, as in front of the site: {quiet}; they stop nobody, and whom they would \
-             have met stands beside the limits"
+            "in shadow, as in front of the site: {quiet}; these limits stop no request, and the \
+             list of limits shows which requests they would have affected"
         ),
     );
     doubt(
         proxy.hosts.needs_names(),
-        "names of clients are not looked up: `host:` patterns match nobody, `by: host` counts \
-         addresses"
+        "host names of clients are not looked up: `host:` patterns match no client, `by: host` \
+         counts addresses"
             .to_owned(),
     );
     let source = match &proxy.cost {
@@ -293,11 +296,14 @@ fn doubts(
         _ => None,
     };
     if let Some(source) = source {
-        let what = "costs are by time where the log does not have them";
+        let what = "costs are derived from the time where the log does not have them";
         doubt(true, format!("`cost: {source}` is not in a log of times: {what}"));
     }
     for part in missing(proxy, tells) {
-        doubt(true, format!("the log does not have {part}: all requests count as without it"));
+        doubt(
+            true,
+            format!("the log does not have {part}: all requests count as requests without it"),
+        );
     }
     doubts
 }
@@ -313,12 +319,12 @@ fn missing(proxy: &ProxySettings, tells: entry::LogFields) -> Vec<String> {
     });
     for part in parts {
         let lacks = match &part {
-            KeyPart::UserAgent if !tells.agent => "what clients call themselves".to_owned(),
+            KeyPart::UserAgent if !tells.agent => "the user agent".to_owned(),
             KeyPart::Header(name) if **name == *"referer" && tells.referrer => continue,
             KeyPart::Header(name) if **name == *"host" && tells.host => continue,
             KeyPart::Header(name) if !tells.headers => format!("the header `{name}`"),
             KeyPart::Cookie(name) if !tells.headers => format!("the cookie `{name}`"),
-            KeyPart::Vhost if !tells.host => "the host that is asked for".to_owned(),
+            KeyPart::Vhost if !tells.host => "the requested host".to_owned(),
             _ => continue,
         };
         if !missing.contains(&lacks) {

@@ -71,9 +71,9 @@ pub(super) enum WireError {
     Closed,
     #[error(transparent)]
     Broken(#[from] io::Error),
-    #[error("the answer is not proper HTTP: {0}")]
+    #[error("the response is not valid HTTP: {0}")]
     Answer(&'static str),
-    #[error("the answer is not proper HTTP: {0}{hint}", hint = hint(.0))]
+    #[error("the response is not valid HTTP: {0}{hint}", hint = hint(.0))]
     Syntax(#[from] httparse::Error),
     #[error(transparent)]
     Upload(BodyError),
@@ -105,17 +105,17 @@ fn hint(error: &httparse::Error) -> &'static str {
 pub(super) enum BodyError {
     #[error("the client sent nothing for too long")]
     ClientLate,
-    #[error("the client broke the request's body off")]
+    #[error("the client ended the request's body early")]
     ClientEnded,
-    #[error("the request's body is not as long as its head states")]
+    #[error("the length of the request's body differs from its headers")]
     Length,
     #[error("the request's body is longer than bounds.body_bytes")]
     TooLong,
-    #[error("there was no room before the backend for the rest of the request")]
+    #[error("the queue of the backend had no room for the rest of the request")]
     NoRoom,
     #[error("the backend sent nothing for too long")]
     BackendLate,
-    #[error("the backend's answer broke off")]
+    #[error("the backend's response ended early")]
     BackendEnded,
     #[error("the body is sent on another connection")]
     TakenBack,

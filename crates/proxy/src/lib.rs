@@ -240,7 +240,9 @@ impl ProxyWorkerInit {
             }
         };
         let handle = thread::Builder::new().name(format!("proxy-{index}")).spawn(body)?;
-        is_ready.recv().unwrap_or_else(|_| Err(io::Error::other("the thread ended at once")))?;
+        is_ready
+            .recv()
+            .unwrap_or_else(|_| Err(io::Error::other("the thread ended immediately")))?;
         Ok(handle)
     }
 
@@ -399,16 +401,16 @@ fn bind_all(
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse if error.get_ref().is_some() => {
-            "write the address as it was handed in"
+            "write the address exactly as it was inherited"
         }
         io::ErrorKind::AddrInUse => {
-            "another program has it: stop that one, or name another port in proxy.listen"
+            "another program uses it: stop that program, or name another port in proxy.listen"
         }
         io::ErrorKind::PermissionDenied => {
             "ports below 1024 need CAP_NET_BIND_SERVICE: grant it, or name a higher port"
         }
         io::ErrorKind::AddrNotAvailable => {
-            "this machine has no such address: name one of its own, or 0.0.0.0"
+            "this machine does not have this address: name one of its own, or 0.0.0.0"
         }
         _ => "name another address in proxy.listen",
     }

@@ -195,7 +195,7 @@ impl GrpcServices {
 
     fn stream_quotas(&self, incoming: Incoming) -> Response<GrpcBody> {
         let Some(part) = self.quotas.open_stream() else {
-            let what = "too many Envoys take part already".to_owned();
+            let what = "too many Envoys are connected".to_owned();
             return failed(&CallError(GrpcCode::ResourceExhausted, what));
         };
         grpc(GrpcBody::Talk(Box::new(QuotaStream::new(part, incoming, &self.pieces))))
@@ -235,7 +235,7 @@ struct HeldBytes {
 impl HeldBytes {
     fn take(&mut self, more: usize, before: usize) -> Result<(), CallError> {
         if before + more > MESSAGE_BYTES_MAX + 5 {
-            let what = format!("a message may have {MESSAGE_BYTES_MAX} bytes");
+            let what = format!("a message may have at most {MESSAGE_BYTES_MAX} bytes");
             return Err(CallError(GrpcCode::ResourceExhausted, what));
         }
         self.set(self.mine + more)
@@ -276,7 +276,7 @@ fn failure(fault: FrameError) -> CallError {
 }
 
 fn no_method(path: &str) -> CallError {
-    CallError(GrpcCode::Unimplemented, format!("there is no method {path}"))
+    CallError(GrpcCode::Unimplemented, format!("unknown method {path}"))
 }
 
 /// The next piece of a body; `None` at its end. Trailers are skipped.

@@ -234,8 +234,8 @@ impl HttpPort {
     }
 }
 
-const DEBUG_ENDPOINTS: &str = "/rlconfig: the rules that are in force, one a line\n\
-                         /stats: the figures of every rule\n";
+const DEBUG_ENDPOINTS: &str = "/rlconfig: the rules in force, one per line\n/stats: the counters \
+                               of every rule\n";
 
 fn text(status: StatusCode, text: impl Into<Bytes>) -> HttpAnswer {
     let mut answer = Response::new(Full::new(text.into()));

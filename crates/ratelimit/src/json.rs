@@ -128,7 +128,7 @@ fn unit(raw: &RawValue) -> Result<i32, JsonRequestError> {
     }
     let name: String = serde_json::from_str(text)?;
     let place = UNITS.iter().position(|unit| *unit == name);
-    place.and_then(|place| place.try_into().ok()).ok_or_else(|| unfit("there is no such unit"))
+    place.and_then(|place| place.try_into().ok()).ok_or_else(|| unfit("unknown unit"))
 }
 
 fn unfit(what: &str) -> JsonRequestError {

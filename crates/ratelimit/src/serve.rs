@@ -264,7 +264,9 @@ impl RunningRatelimit {
             Err(error) => _ = ready.send(Err(error)),
         };
         let handle = thread::Builder::new().name(name).spawn(body)?;
-        is_ready.recv().unwrap_or_else(|_| Err(io::Error::other("the thread ended at once")))?;
+        is_ready
+            .recv()
+            .unwrap_or_else(|_| Err(io::Error::other("the thread ended immediately")))?;
         self.threads.lock().push(handle);
         Ok(())
     }
@@ -539,7 +541,7 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
                 return Err(error);
             }
             if !FileType::from_raw_mode(stat(path)?.st_mode).is_socket() {
-                return Err(io::Error::other("there is a file that is no socket"));
+                return Err(io::Error::other("a file that is not a socket exists there"));
             }
             unlink(path)?;
             UnixListener::bind(path)?

@@ -40,7 +40,7 @@ use tokio::sync::Semaphore;
 const ID: HeaderName = HeaderName::from_static("x-evenkeel-id");
 const STATUS: HeaderName = HeaderName::from_static("x-evenkeel-status");
 const LIMIT: HeaderName = HeaderName::from_static("x-evenkeel-limit");
-const NOT_HERE: &str = "not here; there are GET /check and POST /report?id=ID&cost=12ms\n";
+const NOT_HERE: &str = "unknown path; use GET /check or POST /report?id=ID&cost=12ms\n";
 const FORWARDED: [&str; 3] = ["x-real-ip", "x-forwarded-for", "forwarded"];
 
 /// The interval at which queries that wait for a busy backend check whether it is still busy.
@@ -206,7 +206,7 @@ impl CheckShared {
             ReportResult::Settled => empty(StatusCode::NO_CONTENT),
             ReportResult::Unknown => text(
                 StatusCode::NOT_FOUND,
-                "no such pass: settled already, too long ago, or of another instance\n",
+                "unknown pass: already settled, too old, or from another instance\n",
             ),
             ReportResult::Faulty | ReportResult::Unasked => text(
                 StatusCode::BAD_REQUEST,

@@ -42,7 +42,7 @@ const TOPICS_MAX: usize = 64;
 /// A connection is given up if sent data are not acknowledged for this time.
 const ACK_TIMEOUT: Duration = Duration::from_secs(15);
 /// The error of a connection on which the master does not subscribe.
-const NOT_SUBSCRIBED: &str = "it answers, but has not asked for this domain";
+const NOT_SUBSCRIBED: &str = "it is connected, but has not subscribed to this domain";
 /// The minimum number of parts of an order.
 const ORDER_PARTS: usize = 4;
 

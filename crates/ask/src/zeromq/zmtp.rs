@@ -40,16 +40,16 @@ pub enum ZmtpError {
     #[error("it does not speak ZMTP")]
     Signature,
     /// The peer's version is not supported.
-    #[error("it speaks revision {0} of ZMTP, which is unknown here; use ZeroMQ 2, 3.2 or later")]
+    #[error("it uses revision {0} of ZMTP, which is not supported; use ZeroMQ 2, 3.2 or later")]
     Version(u8),
     /// The peer's security mechanism is not supported.
-    #[error("it wants a security mechanism; only NULL is spoken here")]
+    #[error("it requires a security mechanism; only NULL is supported")]
     Mechanism,
     /// The peer's socket type is not the counterpart of this end.
-    #[error("its socket type does not fit: subscribers and publishers meet here")]
+    #[error("its socket type is not allowed: only PUB and SUB sockets can connect")]
     SocketType,
     /// The handshake is invalid.
-    #[error("its handshake makes no sense")]
+    #[error("its handshake is invalid")]
     Handshake,
     /// A frame has flags that its version does not define.
     #[error("a frame with flags {0:#04x}")]
@@ -58,7 +58,7 @@ pub enum ZmtpError {
     #[error("a frame of {0} bytes")]
     Length(u64),
     /// A command is within a message, or is invalid.
-    #[error("a command that makes no sense")]
+    #[error("an invalid command")]
     Command,
     /// The peer answers the handshake with an error.
     #[error("it answers with an error")]

@@ -42,17 +42,19 @@ impl AccessError {
         match self {
             AccessError::Method => (
                 StatusCode::METHOD_NOT_ALLOWED,
-                "only GET and HEAD here, and POST to /api/overrides\n",
+                "only GET and HEAD are allowed, and POST to /api/overrides\n",
             ),
-            AccessError::Body => (StatusCode::PAYLOAD_TOO_LARGE, "no such body here\n"),
+            AccessError::Body => {
+                (StatusCode::PAYLOAD_TOO_LARGE, "a request body is not allowed here\n")
+            }
             AccessError::HostCount => {
-                (StatusCode::BAD_REQUEST, "HTTP/1.1 takes one Host, no more and no less\n")
+                (StatusCode::BAD_REQUEST, "HTTP/1.1 requires exactly one Host header\n")
             }
             AccessError::Host => (
                 StatusCode::FORBIDDEN,
-                "foreign Host refused: ask by address, as localhost or by this machine's name\n",
+                "Host refused: use the address, localhost or the name of this machine\n",
             ),
-            AccessError::Origin => (StatusCode::FORBIDDEN, "foreign Origin refused\n"),
+            AccessError::Origin => (StatusCode::FORBIDDEN, "Origin of another site refused\n"),
             AccessError::Token => (
                 StatusCode::UNAUTHORIZED,
                 "send `Authorization: Bearer TOKEN` with the token of admin.token_file\n",

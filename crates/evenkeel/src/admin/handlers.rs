@@ -243,14 +243,16 @@ impl AdminShared {
 }
 
 const EVENTS: &str = "text/event-stream";
-const TOO_MANY_WATCHERS: &str = "as many watch as may; close another page, or ask /api/top\n";
+const TOO_MANY_WATCHERS: &str = "too many open event streams; close another page, or use \
+                                 /api/top\n";
 const HISTORY_FAULT: &str = "seconds must be a whole number from 1 to 3600\n";
-const CLIENT_FAULT: &str = "ask with door=, limit= and id= as /api/top has them\n";
-const NO_JSON: &str = "an order is application/json\n";
-const NO_ORDER: &str = "an order has at most 4096 bytes, and comes within 5 seconds\n";
-const NO_STORE: &str = "this instance asks no store: its configuration has no section `store`\n";
-const NOT_FOUND: &str = "not here; there are / /healthz /readyz /metrics /api/top /api/events \
-     /api/history /api/client /api/overrides /api/peers /api/store /api/config\n";
+const CLIENT_FAULT: &str = "send door=, limit= and id= with the values from /api/top\n";
+const NO_JSON: &str = "an order must be application/json\n";
+const NO_ORDER: &str = "an order must have at most 4096 bytes and arrive within 5 seconds\n";
+const NO_STORE: &str = "this instance uses no store: its configuration has no section `store`\n";
+const NOT_FOUND: &str = "unknown path; known are / /healthz /readyz /metrics /api/top /api/events \
+                         /api/history /api/client /api/overrides /api/peers /api/store \
+                         /api/config\n";
 const NO_PEERS: &str = "this instance counts alone: its configuration has no section `peers`\n";
 
 fn json(value: &impl serde::Serialize) -> Response<AdminBody> {

@@ -57,11 +57,11 @@ pub enum OrderError {
     Form(String),
     #[error("`{0}` is missing")]
     Missing(&'static str),
-    #[error("no door and limit are called so; /api/top names them")]
+    #[error("no door has a limit with this name; /api/top lists them")]
     Limit,
-    #[error("no such client is listed under this limit; send its `id` as /api/top has it")]
+    #[error("this limit lists no such client; send the `id` from /api/top")]
     Client,
-    #[error("there is no override {0}; it may have ended")]
+    #[error("override {0} does not exist; it may have ended")]
     Override(u64),
     #[error("for_seconds must be from 1 to {LENGTH_MAX_SECS}; for longer, use the configuration")]
     Length,
@@ -69,7 +69,7 @@ pub enum OrderError {
     Weight,
     #[error("clients of this door can be neither exempted nor weighed, only cleared")]
     Door,
-    #[error("weights matter where requests wait for room; this limit's action is {0}")]
+    #[error("a weight has an effect only with the action queue; this limit's action is {0}")]
     Action(LimitAction),
     #[error(transparent)]
     Full(#[from] evenkeel_engine::view::overrides::OverridesFullError),

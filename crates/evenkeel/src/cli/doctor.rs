@@ -67,7 +67,7 @@ pub fn doctor(question: &DoctorQuery<'_>) -> Result<DoctorReport, AdminClientErr
 /// The error message if no limit has the name `limit`.
 fn unknown(limit: &str, known: &[String]) -> String {
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-    format!("no limit is called {}; there are: {}", printable(limit), printable(&known))
+    format!("there is no limit {}; known are: {}", printable(limit), printable(&known))
 }
 
 /// The tables of a snapshot. A requested limit has a table even if it does not exist.

@@ -32,8 +32,8 @@ pub struct AdminClient<'a> {
 pub enum AdminClientError {
     /// The connection failed.
     #[error(
-        "nothing answers at {address}: {why}; is the server running with its admin door open \
-         there? (`--admin ADDR` names another address)"
+        "no server answers at {address}: {why}; check that the server runs and that its admin \
+         door is open there (`--admin ADDR` names another address)"
     )]
     Unreachable {
         /// The address that was tried.
@@ -48,7 +48,7 @@ pub enum AdminClientError {
         address: String,
     },
     /// The server answered with a status other than 200.
-    #[error("{address} answers {status}: {text}")]
+    #[error("{address} responds with {status}: {text}")]
     Refused {
         /// The address that was tried.
         address: String,
@@ -58,7 +58,7 @@ pub enum AdminClientError {
         text: String,
     },
     /// The answer is not HTTP, or not what an admin door answers.
-    #[error("what answers at {address} is not an admin door of evenkeel: {why}")]
+    #[error("the server at {address} is not an admin door of evenkeel: {why}")]
     Stranger {
         /// The address that was tried.
         address: String,

@@ -39,7 +39,7 @@ pub struct TopOptions<'a> {
 /// Returns an error if standard input or output is no terminal, or if drawing fails.
 pub fn run(options: &TopOptions<'_>) -> io::Result<()> {
     if !(io::stdout().is_terminal() && io::stdin().is_terminal()) {
-        let text = "top draws on a terminal; for scripts and pipes there is `evenkeel doctor`";
+        let text = "top needs a terminal; for scripts and pipes use `evenkeel doctor`";
         return Err(io::Error::new(io::ErrorKind::Unsupported, text));
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -42,16 +42,16 @@ pub fn trial(settings: &Settings) -> StartProblems {
 
 fn describe_error(opening: &SocketOpening, error: &io::Error) -> StartProblem {
     let advice = match error.kind() {
-        io::ErrorKind::AddrInUse => "another program has it just now, and a start would fail",
-        io::ErrorKind::AddrNotAvailable => "it is no address of this machine",
+        io::ErrorKind::AddrInUse => "another program uses it, so a start would fail",
+        io::ErrorKind::AddrNotAvailable => "it is not an address of this machine",
         io::ErrorKind::PermissionDenied if matches!(opening.socket, SocketSpec::File(_)) => {
             "this user may not write into its folder"
         }
         io::ErrorKind::PermissionDenied => "ports below 1024 need CAP_NET_BIND_SERVICE",
         io::ErrorKind::NotFound => {
-            "make its folder first (RuntimeDirectory= of a systemd unit makes it at each start)"
+            "create its folder first (RuntimeDirectory= of a systemd unit creates it at each start)"
         }
-        io::ErrorKind::AlreadyExists => "there is a file that is no socket",
+        io::ErrorKind::AlreadyExists => "a file that is not a socket exists there",
         _ => "name another",
     };
     (opening.way, format!("cannot listen on {}: {error}; {advice}", opening.socket))
@@ -99,7 +99,7 @@ fn snapshot(settings: &Settings) -> Option<StartProblem> {
     let error = access(folder, Access::WRITE_OK | Access::EXEC_OK).err()?;
     // A missing folder is reported by `config`.
     (error != rustix::io::Errno::NOENT).then(|| -> StartProblem {
-        let what = format!("nothing can be kept in {}: {error}", folder.display());
+        let what = format!("no snapshot can be written in {}: {error}", folder.display());
         (&["state", "file"], what)
     })
 }

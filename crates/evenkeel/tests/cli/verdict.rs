@@ -106,7 +106,7 @@ fn starts(config: &Path) -> Result<(), String> {
 }
 
 /// The warning for the one intended difference: a port that another program uses at the moment.
-const OF_THE_MOMENT: &str = "another program has it just now";
+const OF_THE_MOMENT: &str = "another program uses it";
 
 /// The warning if connections may need more files than may be open.
 const OPEN_FILES: &str = "the limit on open files is too low";
@@ -129,29 +129,29 @@ const CASES: [(&str, &str); 45] = [
     ("line: {listen: '127.0.0.1:0'}\npeers: {listen: '127.0.0.1:0'}", ""),
     ("line: {listen: '127.0.0.1:0'}\nstate: {file: DIR/state}", ""),
     // Addresses that do not belong to this machine.
-    ("proxy: {listen: '192.0.2.1:8888', backend: 'http://127.0.0.1:1'}", "no address of this"),
-    ("check: {listen: '192.0.2.1:9971'}", "no address of this"),
-    ("check: {listen: '127.0.0.1:0', syslog: 'udp://192.0.2.1:5514'}", "no address of this"),
-    ("line: {listen: '192.0.2.1:7070'}", "no address of this"),
-    ("line: {listen: '127.0.0.1:0', resp: '192.0.2.1:6380'}", "no address of this"),
+    ("proxy: {listen: '192.0.2.1:8888', backend: 'http://127.0.0.1:1'}", "not an address of this"),
+    ("check: {listen: '192.0.2.1:9971'}", "not an address of this"),
+    ("check: {listen: '127.0.0.1:0', syslog: 'udp://192.0.2.1:5514'}", "not an address of this"),
+    ("line: {listen: '192.0.2.1:7070'}", "not an address of this"),
+    ("line: {listen: '127.0.0.1:0', resp: '192.0.2.1:6380'}", "not an address of this"),
     (
         "ratelimit: {rules: off, grpc: '192.0.2.1:8081', http: '127.0.0.1:0', \
        debug: '127.0.0.1:0'}",
-        "no address of this",
+        "not an address of this",
     ),
     (
         "ratelimit: {rules: off, grpc: '127.0.0.1:0', http: '192.0.2.1:8080', \
        debug: '127.0.0.1:0'}",
-        "no address of this",
+        "not an address of this",
     ),
     (
         "master: {accounting: 'tcp://192.0.2.1:7', control: 'tcp://127.0.0.1:0', \
        allow: '127.0.0.1', domains: {a: {rate: 1/s, burst: 1}}}",
-        "no address of this",
+        "not an address of this",
     ),
     (
         "line: {listen: '127.0.0.1:0'}\npeers: {listen: '192.0.2.1:7946', secret_file: DIR/token}",
-        "no address of this",
+        "not an address of this",
     ),
     // Two listeners on one address.
     (
@@ -160,10 +160,10 @@ const CASES: [(&str, &str); 45] = [
     ),
     ("line: {listen: ['unix://DIR/a.sock', 'unix://DIR/./a.sock']}", "two listeners want"),
     // Unix sockets.
-    ("line: {listen: 'unix://DIR/nowhere/line.sock'}", "make its folder first"),
-    ("line: {listen: 'unix://DIR/plain'}", "a file that is no socket"),
-    ("ratelimit: {rules: off, PORTS, grpc_unix: DIR/nowhere/grpc.sock}", "make its folder first"),
-    ("ratelimit: {rules: off, PORTS, grpc_unix: DIR/plain}", "a file that is no socket"),
+    ("line: {listen: 'unix://DIR/nowhere/line.sock'}", "create its folder first"),
+    ("line: {listen: 'unix://DIR/plain'}", "a file that is not a socket"),
+    ("ratelimit: {rules: off, PORTS, grpc_unix: DIR/nowhere/grpc.sock}", "create its folder first"),
+    ("ratelimit: {rules: off, PORTS, grpc_unix: DIR/plain}", "a file that is not a socket"),
     // Ports that are in use at the moment.
     ("proxy: {listen: '127.0.0.1:TAKEN_TCP', backend: 'http://127.0.0.1:1'}", OF_THE_MOMENT),
     ("check: {listen: '127.0.0.1:0', syslog: 'udp://127.0.0.1:TAKEN_UDP'}", OF_THE_MOMENT),
@@ -344,9 +344,6 @@ fn a_folder_is_what_lies_in_it() {
     );
     for name in ["empty", "other"] {
         let (good, told) = check(name);
-        assert!(
-            !good && told.contains("neither a configuration in this folder nor a rule"),
-            "{told}"
-        );
+        assert!(!good && told.contains("contains neither a configuration nor a rule"), "{told}");
     }
 }

@@ -97,10 +97,10 @@ fn a_file_left_over_is_replaced_and_one_in_use_is_not() {
         String::from_utf8_lossy(&done.stderr).into_owned()
     };
     fs::write(&socket, "a file").expect("saved");
-    assert!(fails().contains("there is a file that is no socket"));
+    assert!(fails().contains("a file that is not a socket exists there"));
     fs::remove_file(&socket).expect("there");
     let holder = UnixListener::bind(&socket).expect("a socket");
-    assert!(fails().contains("another program has it"));
+    assert!(fails().contains("another program uses it"));
     drop(holder);
     assert!(socket.exists(), "left over, as after a crash");
     fs::remove_file(&socket).expect("there");

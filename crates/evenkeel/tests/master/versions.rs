@@ -127,7 +127,7 @@ fn a_peer_of_an_unknown_version_is_logged_counted_and_shown() {
     let mut answer = Vec::new();
     let _ = peer.read_to_end(&mut answer);
     let line = program.told("a peer was disconnected");
-    let why = "it speaks revision 0 of ZMTP";
+    let why = "it uses revision 0 of ZMTP";
     assert!(line.contains("WARN") && line.contains("127.0.0.1") && line.contains(why), "{line}");
     let series = |why| format!("evenkeel_master_refused_total{{why=\"{why}\"}}");
     assert_eq!((program.metric(&series("version")), program.metric(&series("other"))), (1, 0));

@@ -23,7 +23,7 @@ fn a_taken_port_is_named_with_what_to_do() {
     assert!(matches!(error, ProxyStartError::Listen { .. }));
     let text = error.to_string();
     assert!(text.contains(&settings.listen[0].to_string()), "{text}");
-    assert!(text.contains("another program has it"), "{text}");
+    assert!(text.contains("another program uses it"), "{text}");
     settings.listen.clear();
     assert!(matches!(
         evenkeel_proxy::start(&settings, &stage.engine, &stage.watch),

@@ -104,12 +104,11 @@ fn c83_every_fault_of_keys_and_values_is_told_with_its_place() {
         ),
         (
             limited(&format!("{unit}, calendar: true}}")),
-            "4:59: `calendar` goes with the units month and year only; remove it",
+            "4:59: `calendar` can be used only with the units month and year; remove it",
         ),
         (
             limited(&format!("{unit}, algorithm: leaky}}")),
-            "4:60: there is no algorithm `leaky`; there are fixed_window, sliding_window, \
-             token_bucket",
+            "4:60: unknown algorithm `leaky`; known are fixed_window, sliding_window, token_bucket",
         ),
     ] {
         assert_eq!(faults(&text), [told], "{text}");

@@ -37,7 +37,7 @@ fn all_packages_and_their_errors_over_grpc() {
     assert_eq!(asked(&grpc, LYFT, "t: k=v"), "OK [5/YEAR 2]");
     assert_eq!(asked(&grpc, V3, ": k=v"), "2: rate limit domain must not be empty");
     assert_eq!(asked(&grpc, V2, "t:"), "2: rate limit descriptor list must not be empty");
-    assert!(asked(&grpc, "/nobody/Knows", "t: k=v").starts_with("12: there is no method"));
+    assert!(asked(&grpc, "/nobody/Knows", "t: k=v").starts_with("12: unknown method"));
     let bytes = grpc.call(V2, &request("t: k=v").encode_to_vec()).expect("an answer");
     let old = Response::decode(&*bytes).expect("a message");
     assert_eq!(old.statuses[0].duration_until_reset, None);

@@ -103,16 +103,16 @@ fn verdict(without: &DemoPart, with: &DemoPart) -> String {
     );
     let judged = if with.human.refused > without.human.refused {
         format!(
-            "But {} of the human's requests were refused: that is not what it is for.",
+            "But {} of the human's requests were refused, which must not happen.",
             with.human.refused
         )
     } else if after * 2.0 > before {
         String::from(
-            "That is no clear difference: the run was too short for the burst to be used up, or \
-             this machine is busy with something else. Try `--seconds 20`.",
+            "The difference is not clear: the run was too short to use up the burst, or this \
+             machine is busy with other work. Try `--seconds 20`.",
         )
     } else {
-        format!("The human's pages came {:.0} times sooner.", before / after.max(0.1))
+        format!("The human's pages arrived {:.0} times faster.", before / after.max(0.1))
     };
     format!("{facts} {judged}")
 }
@@ -152,7 +152,7 @@ pub fn summary(out: &mut impl Write, outcome: &DemoOutcome) -> io::Result<()> {
     row(out, "crawler: pages", parts.map(|part| part.crawler.served.to_string()))?;
     row(out, "crawler: refused", parts.map(|part| part.crawler.refused.to_string()))?;
     row(out, "crawler: CPU", parts.map(|part| percent(part.crawler.cpu_share)))?;
-    row(out, "crawler: owes at the end", parts.map(owes))?;
+    row(out, "crawler: debt at the end", parts.map(owes))?;
     row(out, "human: pages", parts.map(|part| part.human.served.to_string()))?;
     row(out, "human: refused", parts.map(|part| part.human.refused.to_string()))?;
     row(out, "human: wait, median", parts.map(|part| millis(part.human_wait_ms())))?;
@@ -234,9 +234,9 @@ mod tests {
     fn the_verdict_follows_from_the_figures() {
         let better = DemoOutcome::of(part(None, 0.99, 1600.0), part(Some("hold"), 0.1, 4.0));
         assert!(better.verdict.contains("99% of the site's CPU time"), "{}", better.verdict);
-        assert!(better.verdict.contains("400 times sooner"), "{}", better.verdict);
+        assert!(better.verdict.contains("400 times faster"), "{}", better.verdict);
         let same = DemoOutcome::of(part(None, 0.99, 1600.0), part(Some("hold"), 0.98, 1500.0));
-        assert!(same.verdict.contains("no clear difference"), "{}", same.verdict);
+        assert!(same.verdict.contains("difference is not clear"), "{}", same.verdict);
         let mut refusing = part(Some("reject"), 0.1, 4.0);
         refusing.human.refused = 3;
         let worse = DemoOutcome::of(part(None, 0.99, 1600.0), refusing);

@@ -189,7 +189,7 @@ async fn answer(
     let (done, worked) = oneshot::channel();
     let job = PageJob { effort, visitor: DemoVisitor::of(request.headers()), done };
     if jobs.try_send(job).is_err() || worked.await.is_err() {
-        return Ok(page(StatusCode::SERVICE_UNAVAILABLE, "too many requests stand in line\n"));
+        return Ok(page(StatusCode::SERVICE_UNAVAILABLE, "too many requests are waiting\n"));
     }
     Ok(page(StatusCode::OK, "here is your page\n"))
 }

@@ -97,7 +97,10 @@ impl BehaviourSigns {
     pub fn judge(self, visitor: &ClientTally, agent: &str) -> ClientJudgement {
         let lower = agent.to_ascii_lowercase();
         if PROGRAMS.iter().any(|program| lower.contains(program)) {
-            return ClientJudgement { kind: ClientKind::Robot, why: vec!["says so itself"] };
+            return ClientJudgement {
+                kind: ClientKind::Robot,
+                why: vec!["identifies itself as a program"],
+            };
         }
         let (mut points, mut why) = (0, Vec::new());
         for (sign, weight, text) in self.signs(visitor, agent) {
@@ -128,17 +131,21 @@ impl BehaviourSigns {
         let quick = gaps.quick * 2 > gaps.count;
         let files_known = self.files;
         [
-            (files_known && many && files * 10 < pages, 2, "fetches pages without their files"),
-            (files_known && files >= pages && files >= 3, -2, "fetches what pages consist of"),
-            (self.referrers && many && referred * 10 < requests, 1, "comes from nowhere"),
+            (files_known && many && files * 10 < pages, 2, "requests pages without their files"),
+            (files_known && files >= pages && files >= 3, -2, "requests the files of pages"),
+            (self.referrers && many && referred * 10 < requests, 1, "sends no referrers"),
             (self.referrers && referred * 2 > requests && requests >= 3, -1, "follows links"),
-            (paced && quick, 1, "asks without a pause"),
-            (paced && !quick && gaps.spread < gaps.mean / 5.0, 1, "asks by the clock"),
-            (many && !quick && gaps.spread > gaps.mean / 3.0, -1, "pauses as readers do"),
+            (paced && quick, 1, "sends requests without pauses"),
+            (
+                paced && !quick && gaps.spread < gaps.mean / 5.0,
+                1,
+                "sends requests at regular intervals",
+            ),
+            (many && !quick && gaps.spread > gaps.mean / 3.0, -1, "pauses like a reader"),
             (hours.count_ones() >= 20 && pages >= 200, 1, "never sleeps"),
             (visitor.robots, 1, "reads robots.txt"),
-            (agent.is_empty() && many, 1, "has no name"),
-            (requests >= 20 && visitor.errors * 2 > requests, 1, "asks for what is not there"),
+            (agent.is_empty() && many, 1, "has no user agent"),
+            (requests >= 20 && visitor.errors * 2 > requests, 1, "requests missing pages"),
         ]
     }
 }
@@ -244,13 +251,13 @@ mod tests {
     fn readers_and_crawlers_are_told_apart() {
         let reader = ALL.judge(&reader(), BROWSER);
         assert_eq!(reader.kind, ClientKind::People, "{reader:?}");
-        assert!(reader.why.contains(&"pauses as readers do"), "{reader:?}");
+        assert!(reader.why.contains(&"pauses like a reader"), "{reader:?}");
         let crawler = ALL.judge(&crawler(), BROWSER);
         assert_eq!(crawler.kind, ClientKind::Robot, "{crawler:?}");
-        assert!(crawler.why.contains(&"asks without a pause"), "{crawler:?}");
+        assert!(crawler.why.contains(&"sends requests without pauses"), "{crawler:?}");
         let honest = ALL.judge(&self::reader(), "Mozilla/5.0 (compatible; ExampleBot/2.1)");
         assert_eq!(honest.kind, ClientKind::Robot);
-        assert_eq!(honest.why, ["says so itself"]);
+        assert_eq!(honest.why, ["identifies itself as a program"]);
     }
 
     #[test]

@@ -284,7 +284,7 @@ impl LogReader {
             let count = held.entries.len() as u64;
             self.account.unread += count;
             let number = self.number;
-            let told = || (number, "(its time lies far ahead of its neighbours)".to_owned());
+            let told = || (number, "(its time is far ahead of the lines around it)".to_owned());
             self.account.example.get_or_insert_with(told);
             return Ok(());
         }

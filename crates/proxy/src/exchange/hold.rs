@@ -24,7 +24,7 @@ pub(super) type PendingConnect = Option<Box<(ConnectHandshake, TunnelRoom)>>;
 
 /// The backend has switched protocols without having read the request.
 #[derive(Debug, thiserror::Error)]
-#[error("sec-websocket-accept of the answer does not follow from sec-websocket-key")]
+#[error("sec-websocket-accept of the response does not match sec-websocket-key")]
 struct WebsocketKeyError;
 
 /// An answer of which the head has arrived.

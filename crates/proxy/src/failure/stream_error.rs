@@ -69,7 +69,7 @@ impl StreamError {
         StreamError {
             how: StreamErrorKind::Reset,
             alone: true,
-            said: "reset before the end of the answer".into(),
+            said: "reset before the end of the response".into(),
         }
     }
 

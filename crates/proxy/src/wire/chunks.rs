@@ -88,7 +88,7 @@ pub(super) fn up_to(unread: &mut BytesMut, most: u64) -> Bytes {
 
 /// Takes the line with a chunk's size off `unread`.
 fn size(unread: &mut BytesMut) -> Result<Option<u64>, WireError> {
-    let bad = WireError::Answer("a chunk has no proper size");
+    let bad = WireError::Answer("the size of a chunk is invalid");
     let line = &unread[..unread.len().min(LINE_BYTES_MAX)];
     let Some(end) = line.iter().position(|b| *b == b'\n') else {
         return if unread.len() < LINE_BYTES_MAX { Ok(None) } else { Err(bad) };
@@ -108,7 +108,7 @@ fn size(unread: &mut BytesMut) -> Result<Option<u64>, WireError> {
 
 /// Takes the trailers and the empty line after them off `unread`.
 fn trailers(unread: &mut BytesMut) -> Result<Option<HeaderMap>, WireError> {
-    let bad = WireError::Answer("its trailers are not proper");
+    let bad = WireError::Answer("its trailers are malformed");
     let mut fields = HeaderMap::new();
     if unread.starts_with(b"\r\n") {
         unread.advance(2);

@@ -114,10 +114,10 @@ pub(super) fn read(
         let length = match parsed {
             httparse::Status::Complete(length) if length <= HEAD_BYTES_MAX => length,
             httparse::Status::Partial if unread.len() < HEAD_BYTES_MAX => return Ok(None),
-            _ => return Err(WireError::Answer("its head is too long")),
+            _ => return Err(WireError::Answer("its headers are too long")),
         };
         let status = StatusCode::from_u16(found.code.unwrap_or_default());
-        let status = status.map_err(|_| WireError::Answer("it has no proper status"))?;
+        let status = status.map_err(|_| WireError::Answer("its status is invalid"))?;
         if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
             unread.advance(length);
             continue;
@@ -137,7 +137,7 @@ pub(super) fn read(
 pub(super) fn field(line: &httparse::Header<'_>) -> Result<(HeaderName, HeaderValue), WireError> {
     match (HeaderName::from_bytes(line.name.as_bytes()), HeaderValue::from_bytes(line.value)) {
         (Ok(name), Ok(value)) => Ok((name, value)),
-        _ => Err(WireError::Answer("a field is not proper")),
+        _ => Err(WireError::Answer("a header is malformed")),
     }
 }
 
@@ -182,7 +182,7 @@ impl AnswerFields {
         for text in value.split(|b| *b == b',') {
             let length = number(text);
             if length.is_none() || self.length.is_some_and(|known| Some(known) != length) {
-                return Err(WireError::Answer("its length is not one number"));
+                return Err(WireError::Answer("its content-length is not a single number"));
             }
             self.length = length;
         }
@@ -212,7 +212,7 @@ impl AnswerFields {
     ) -> Result<AnswerHead, WireError> {
         let modern = version == Version::HTTP_11;
         if self.chunked && !modern {
-            return Err(WireError::Answer("HTTP/1.0 knows no transfer codings"));
+            return Err(WireError::Answer("HTTP/1.0 has no transfer codings"));
         }
         let bodyless = *method == Method::HEAD
             || status == StatusCode::NO_CONTENT

@@ -137,7 +137,7 @@ impl Body for HealthWatch {
             watching.closed = status.is_none();
             Some(Ok(match status {
                 Some(status) => Frame::data(encode_frame(&response(status))),
-                None => Frame::trailers(trailers(UNAVAILABLE_CODE, "the server is going away")),
+                None => Frame::trailers(trailers(UNAVAILABLE_CODE, "the server is shutting down")),
             }))
         })
     }

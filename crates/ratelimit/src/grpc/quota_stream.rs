@@ -55,7 +55,7 @@ impl QuotaStream {
             if self.part.quotas().is_ending() {
                 return Poll::Ready(Err(StreamEnd(
                     UNAVAILABLE_CODE,
-                    "the server is going away".into(),
+                    "the server is shutting down".into(),
                 )));
             }
             let heard = self.read_piece(cx);

@@ -67,7 +67,7 @@ fn check_entry((key, node): &(YamlKey, YamlNode), faults: &mut Vec<ConfigFault>)
             if node.plain && matches!(ScalarKind::of(text), ScalarKind::Float(_)) =>
         {
             let what = match text.bytes().all(|b| b.is_ascii_digit()) {
-                true => "is no whole number of 64 bits, nor octal; quote it",
+                true => "is neither a whole number of 64 bits nor octal; quote it",
                 false => "is a float; quote it",
             };
             let what = format!("error checking config: {} {what}", quoted(text));

@@ -297,7 +297,7 @@ impl RuleReader<'_> {
             _ => None,
         };
         if asked && months.is_none() {
-            let what = "`calendar` goes with the units month and year only; remove it";
+            let what = "`calendar` can be used only with the units month and year; remove it";
             self.fault(fields.place_of("calendar"), what);
         }
         let by_calendar = if calendar { asked } else { self.options.calendar };
@@ -324,11 +324,11 @@ impl RuleReader<'_> {
         let found = ALGORITHMS.iter().find(|(known, _)| *known == name).map(|(_, known)| *known);
         let what = match (found, length) {
             (None, _) => format!(
-                "there is no algorithm `{}`; there are fixed_window, sliding_window, token_bucket",
+                "unknown algorithm `{}`; known are fixed_window, sliding_window, token_bucket",
                 shown(&name)
             ),
             (Some(WindowAlgorithm::Sliding), Some(WindowLength::Months(_))) => {
-                "`sliding_window` does not go with `calendar`; remove one".to_owned()
+                "`sliding_window` cannot be combined with `calendar`; remove one".to_owned()
             }
             _ => return found,
         };

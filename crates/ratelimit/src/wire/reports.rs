@@ -187,12 +187,12 @@ pub enum FrameError {
     #[error("no message")]
     Missing,
     /// The message is longer or shorter than its frame says, or there are several messages.
-    #[error("the message is not as long as it says")]
+    #[error("the length of the message differs from its length field")]
     Length,
     /// The message is compressed, which is not supported.
-    #[error("compressed messages are not read; send them plain")]
+    #[error("compressed messages are not supported; send them uncompressed")]
     Compressed,
     /// The message is longer than this number of bytes.
-    #[error("a message may have {0} bytes")]
+    #[error("a message may have at most {0} bytes")]
     Long(usize),
 }

@@ -71,7 +71,7 @@ Limit: x\\u0007
 ";
     assert_eq!(tables(&empty, Some("x\x07")), expected);
     let note = unknown("x\x07", &empty.known);
-    assert_eq!(note, "no limit is called x\\u0007; there are: ip, agent");
+    assert_eq!(note, "there is no limit x\\u0007; known are: ip, agent");
 }
 
 /// The output equals that of tempomat-doctor 0.3, byte for byte.
@@ -107,7 +107,7 @@ fn when_nothing_listens_the_error_says_so() {
     let address = listener.local_addr().expect("an address").to_string();
     drop(listener);
     let error = doctor(&asked(&address, None)).expect_err("nobody is there").to_string();
-    assert!(error.starts_with(&format!("nothing answers at {address}: ")), "{error}");
+    assert!(error.starts_with(&format!("no server answers at {address}: ")), "{error}");
     assert!(error.contains("--admin"), "{error}");
 }
 

@@ -16,20 +16,20 @@ use ratatui::widgets::{Clear, Paragraph};
 const BAR_COLUMNS: usize = 16;
 const KEYS: &str = " q quit   Tab limit   s sort   r reverse   / filter   p pause   ? help";
 const HELP: [&str; 14] = [
-    "Level   what is left to the client: CPU-seconds or hits; below zero it is debt",
-    "Wait    seconds that its requests waited, on average, of late",
-    "Would   of a limit in shadow: for how many seconds it would act on the client;",
-    "        nobody waits for it",
-    "/s      CPU-seconds (or hits) per second, of late; Share: of all that are listed",
-    "Total   since it is listed;  Last: seconds since it was last seen",
+    "Level   remaining budget of the client: CPU-seconds or hits; below zero it is debt",
+    "Wait    recent average waiting time of its requests, in seconds",
+    "Would   limits in shadow: seconds for which the limit would act on the client;",
+    "        no request waits for it",
+    "/s      recent CPU-seconds (or hits) per second; Share: of all listed clients",
+    "Total   since the client is listed;  Last: seconds since its last request",
     "",
-    "Tab, arrows   the next limit, the one before",
-    "s, r          order by the next column; the other way round",
-    "/             show only clients whose names hold what is typed; Esc: all",
-    "up, down      scroll, also by pages; Home: to the first",
-    "p, space      stop the picture; again: go on",
-    "q, Esc        leave",
-    "any key closes this",
+    "Tab, arrows   next limit, previous limit",
+    "s, r          sort by the next column; reverse the order",
+    "/             show only clients with this text in their names; Esc: all",
+    "up, down      scroll (also page up, page down); Home: first row",
+    "p, space      pause the display; press again to continue",
+    "q, Esc        quit",
+    "any key closes this help",
 ];
 
 /// Draws the whole screen.
@@ -121,7 +121,7 @@ fn clients(frame: &mut Frame<'_>, view: &TopView, area: Rect) {
     lines.extend(shown.map(|row| client(row, all, table.shadow)));
     if rows.is_empty() {
         let none =
-            if table.rows.is_empty() { "no client yet" } else { "no client fits the filter" };
+            if table.rows.is_empty() { "no clients yet" } else { "no client matches the filter" };
         lines.push(format!(" {none}").dim().into());
     }
     frame.render_widget(Paragraph::new(lines), area);

@@ -133,7 +133,7 @@ impl TopView {
             self.limit = found.map(place);
             if found.is_none() {
                 self.fault = Some(format!(
-                    "no limit is called {wanted}; there are: {}",
+                    "there is no limit {wanted}; known are: {}",
                     snapshot.known.join(", ")
                 ));
             }

@@ -20,21 +20,23 @@ const EMPTY_LAST_BLOCK: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
 pub enum UnpackError {
     /// The file ends too early.
     #[error(
-        "it is cut off in the middle of what {0} packed (or still being written): counted is what \
-         came before"
+        "its {0} data ends early (or is still being written): only the part before that is counted"
     )]
     Cut(&'static str),
     /// The data is invalid.
-    #[error("what {0} packed is damaged here: counted is what came before")]
+    #[error("its {0} data is damaged here: only the part before that is counted")]
     Damaged(&'static str),
     /// The decoder would need more memory than is allowed.
     #[error(
-        "zstd packed it with a window of {0} MiB, of which at most 128 MiB are unpacked here; \
-         unpack it before: zstd -dc --long=31 FILE | evenkeel replay -"
+        "it was compressed by zstd with a window of {0} MiB, and at most 128 MiB are supported; \
+         decompress it first: zstd -dc --long=31 FILE | evenkeel replay -"
     )]
     Window(u64),
     /// The data needs a dictionary file, which is not available.
-    #[error("zstd packed it with a dictionary; unpack it before: zstd -dc -D DICTIONARY FILE")]
+    #[error(
+        "it was compressed by zstd with a dictionary; decompress it first: zstd -dc -D DICTIONARY \
+         FILE"
+    )]
     Dictionary,
 }
 

@@ -75,8 +75,8 @@ fn body(out: &mut String, report: &ReplayReport) -> Written {
     head(out, report)?;
     over_time(out, report)?;
     kinds(out, report)?;
-    table(out, "Who would have felt it most", &report.clients, report)?;
-    table(out, "Who needed most", &report.heaviest, report)?;
+    table(out, "Clients affected most", &report.clients, report)?;
+    table(out, "Clients with the highest cost", &report.heaviest, report)?;
     swarms(out, report)?;
     busiest(out, report)?;
     limits(out, report)?;
@@ -106,7 +106,7 @@ fn head(out: &mut String, report: &ReplayReport) -> Written {
     for (what, figure) in [
         ("requests", count(all.requests)),
         ("clients", count(all.clients)),
-        ("passed at once", count(all.passed)),
+        ("passed without waiting", count(all.passed)),
         ("waited for a second", count(all.fate.noticed.into())),
         ("refused", count(all.fate.refused.into())),
         ("longest wait", length(all.fate.longest_seconds)),
@@ -127,11 +127,12 @@ fn over_time(out: &mut String, report: &ReplayReport) -> Written {
         [ChartArea { class: "hot", values: needed }, ChartArea { class: "calm", values: passed }];
     let cpus = report.site.cpus;
     let line = Some((cpus, "all CPUs"));
-    let title = "Processors that requests needed";
+    let title = "CPUs that requests needed";
     write!(
         out,
-        "<section><h2>{title}</h2><p class=\"key dim\"><i class=calm></i>of requests that nobody \
-         kept<i class=hot></i>of those that waited for a second or were refused</p>{}</section>",
+        "<section><h2>{title}</h2><p class=\"key dim\"><i class=calm></i>of requests that were \
+         not delayed<i class=hot></i>of those that waited for a second or were \
+         refused</p>{}</section>",
         areas(title, series, &layers, line)
     )?;
     let kept = series.slots.iter().map(|slot| (slot.3 + slot.4) as f64).collect();
@@ -154,11 +155,11 @@ fn part(of: f64, all: f64) -> String {
 
 fn kinds(out: &mut String, report: &ReplayReport) -> Written {
     out.push_str(
-        "<section><h2>Whom it would have met</h2><p class=dim>By what they look like: files \
-         fetched beside pages, referrers, pauses. The limits know nothing of that.</p>\
-         <div class=scroll><table><tr><th>looks like<th class=n>clients<th class=n>requests\
-         <th class=n>CPU time<th class=n>affected clients<th class=n>waited 1 s<th class=n>refused\
-         <th class=n>longest wait</tr>",
+        "<section><h2>Affected clients by kind</h2><p class=dim>Kinds are guessed from files \
+         requested with pages, from referrers and from pauses. The limits do not use \
+         them.</p><div class=scroll><table><tr><th>looks like<th class=n>clients<th \
+         class=n>requests<th class=n>CPU time<th class=n>affected clients<th class=n>waited 1 \
+         s<th class=n>refused<th class=n>longest wait</tr>",
     );
     for row in &report.kinds {
         write!(
@@ -232,9 +233,9 @@ fn swarms(out: &mut String, report: &ReplayReport) -> Written {
         return Ok(());
     }
     out.push_str(
-        "<section><h2>Many addresses that behave as one</h2><div class=scroll><table><tr><th>what \
-         they have in common<th class=n>addresses<th class=n>requests<th class=n>CPU time\
-         <th class=n>waited 1 s<th class=n>refused<th class=n>longest<th>when</tr>",
+        "<section><h2>Groups of addresses that behave as one client</h2><div \
+         class=scroll><table><tr><th>common property<th class=n>addresses<th class=n>requests<th \
+         class=n>CPU time<th class=n>waited 1 s<th class=n>refused<th class=n>longest<th>when</tr>",
     );
     for swarm in &report.swarms {
         let agent = if swarm.agent == swarm.name { "" } else { &swarm.agent };
@@ -269,9 +270,9 @@ fn busiest(out: &mut String, report: &ReplayReport) -> Written {
     let title = "The busiest minute, from request to answer";
     write!(
         out,
-        "<section><h2>{title}</h2><p>{} UTC: {} requests that needed {:.0}% of the CPU time there \
-         is, of which {} looked like people; of those {} would have been refused, of the others \
-         {}. The scale is logarithmic.</p>{}</section>",
+        "<section><h2>{title}</h2><p>{} UTC: {} requests that needed {:.0}% of the available CPU \
+         time, {} of them from clients that look like people; {} of these would have been \
+         refused, and {} of the others. The scale is logarithmic.</p>{}</section>",
         time(minute.at),
         count(minute.requests),
         minute.load * 100.0,
@@ -284,8 +285,8 @@ fn busiest(out: &mut String, report: &ReplayReport) -> Written {
 
 fn limits(out: &mut String, report: &ReplayReport) -> Written {
     out.push_str(
-        "<section><h2>Which limits decided</h2><div class=scroll><table><tr><th>limit<th>counted by\
-         <th class=n>waited 1 s<th class=n>refused<th class=n>longest<th>when</tr>",
+        "<section><h2>Decisions by limit</h2><div class=scroll><table><tr><th>limit<th>counted \
+         by<th class=n>waited 1 s<th class=n>refused<th class=n>longest<th>when</tr>",
     );
     for limit in &report.limits {
         let (name, what) = (escaped(&limit.name), decided(limit));
@@ -296,7 +297,7 @@ fn limits(out: &mut String, report: &ReplayReport) -> Written {
                 0 => write!(out, "<tr><td><td>{key}{}</tr>", fate(&bucket.fate))?,
                 would => write!(
                     out,
-                    "<tr><td><td>{key}<td colspan=4>would have met {} requests</tr>",
+                    "<tr><td><td>{key}<td colspan=4>would have affected {} requests</tr>",
                     count(would.into())
                 )?,
             }
@@ -308,12 +309,11 @@ fn limits(out: &mut String, report: &ReplayReport) -> Written {
 
 fn shares(out: &mut String, report: &ReplayReport) -> Written {
     out.push_str(
-        "<section><h2>Shares for this site</h2><p class=dim>Who would have been in debt at any \
-         time under a share, with 30 s of CPU time saved up. Suggested is one step above what is \
-         enough for all but one in a thousand of those who look like people.</p>\
-         <div class=scroll><table><tr><th>by<th class=n>share\
-         <th class=n>people in debt<th class=n>of\
-         <th class=n>others in debt<th class=n>of</tr>",
+        "<section><h2>Shares for this site</h2><p class=dim>Clients that would have been in debt \
+         at any time with a share, with a burst of 30 s of CPU time. The suggestion is one step \
+         above the share that is enough for all but one in a thousand of the clients that look \
+         like people.</p><div class=scroll><table><tr><th>by<th class=n>share<th class=n>people \
+         in debt<th class=n>of<th class=n>others in debt<th class=n>of</tr>",
     );
     for row in &report.suggestion.tried {
         let class = if row.suggested { " class=is" } else { "" };
@@ -331,7 +331,7 @@ fn shares(out: &mut String, report: &ReplayReport) -> Written {
     }
     out.push_str("</table></div>");
     match report.suggestion.yaml.as_str() {
-        "" => out.push_str("<p>Too few people came to suggest anything.</p></section>"),
+        "" => out.push_str("<p>The log has too few people for a suggestion.</p></section>"),
         yaml => write!(out, "<pre>{}</pre></section>", lines(yaml))?,
     }
     Ok(())

@@ -74,7 +74,7 @@ fn logs(out: &mut String, report: &ReplayReport) -> Written {
             Some(format) => {
                 write!(out, "{name}: {format}, {} requests", count(log.requests))?;
                 if log.cached > 0 {
-                    write!(out, ", {} that a cache answered left out", count(log.cached))?;
+                    write!(out, ", without {} that a cache answered", count(log.cached))?;
                 }
                 writeln!(out)?;
             }
@@ -93,7 +93,7 @@ fn logs(out: &mut String, report: &ReplayReport) -> Written {
     }
     let (site, all) = (&report.site, &report.all);
     let config = site.config.as_deref().map_or("the default limits".into(), printable);
-    writeln!(out, "\nPlayed against {config}, {} CPUs, action {}", site.cpus, site.action)?;
+    writeln!(out, "\nReplayed against {config}, {} CPUs, action {}", site.cpus, site.action)?;
     writeln!(out, "Costs are {}", costs(report))?;
     writeln!(
         out,
@@ -113,12 +113,12 @@ fn logs(out: &mut String, report: &ReplayReport) -> Written {
 pub fn costs(report: &ReplayReport) -> String {
     let guessed = count(report.site.guessed);
     match report.site.costs {
-        "measured" => "measured: the log says how long requests took".to_owned(),
+        "measured" => "measured: the log contains the duration of requests".to_owned(),
         "mixed" => {
-            format!("partly ESTIMATED: the log does not say how long {guessed} requests took")
+            format!("partly ESTIMATED: the log lacks the duration of {guessed} requests")
         }
-        _ => "ESTIMATED: the log does not say how long requests took, so each is taken for what \
-              requests of its kind may cost"
+        _ => "ESTIMATED: the log lacks the duration of requests, so the cost of each is estimated \
+              from its kind"
             .to_owned(),
     }
 }
@@ -127,8 +127,8 @@ fn outcome(out: &mut String, report: &ReplayReport) -> Written {
     let (all, fate) = (&report.all, &report.all.fate);
     writeln!(out, "\nWhat would have happened\n")?;
     let rows = [
-        ("passed at once", all.passed),
-        ("waited for room", u64::from(fate.queued)),
+        ("passed without waiting", all.passed),
+        ("waited in the queue", u64::from(fate.queued)),
         ("held", u64::from(fate.held)),
         ("delayed", u64::from(fate.delayed)),
         ("refused", u64::from(fate.refused)),
@@ -140,12 +140,12 @@ fn outcome(out: &mut String, report: &ReplayReport) -> Written {
     }
     writeln!(out, "  {:<31} {:>13}", "longest wait", length(fate.longest_seconds))?;
     writeln!(out, "  {:<31} {:>13}", "CPU time needed", length(all.cpu_seconds))?;
-    writeln!(out, "  {:<31} {:>13}", "most at once: with the site", all.running_max)?;
-    writeln!(out, "  {:<31} {:>13}", "most at once: waiting for room", all.waiting_max)
+    writeln!(out, "  {:<31} {:>13}", "maximum in flight at the site", all.running_max)?;
+    writeln!(out, "  {:<31} {:>13}", "maximum waiting in the queue", all.waiting_max)
 }
 
 fn kinds(out: &mut String, report: &ReplayReport) -> Written {
-    writeln!(out, "\nWhom it would have met\n")?;
+    writeln!(out, "\nAffected clients by kind\n")?;
     writeln!(
         out,
         "  {:<8} {:>10} {:>12} {:>9} {:>10} {:>10} {:>9} {:>12}",
@@ -171,15 +171,15 @@ fn kinds(out: &mut String, report: &ReplayReport) -> Written {
 
 fn clients(out: &mut String, report: &ReplayReport) -> Written {
     if report.clients.is_empty() {
-        writeln!(out, "\nNobody would have been refused, or have waited noticeably.")?;
+        writeln!(out, "\nNo client would have been refused or delayed noticeably.")?;
     } else {
-        writeln!(out, "\nWho would have felt it most\n")?;
+        writeln!(out, "\nClients affected most\n")?;
         report.clients.iter().try_for_each(|client| one(out, client, report))?;
     }
     if report.clients_left_out > 0 {
         writeln!(out, "  and {} more", count(report.clients_left_out as u64))?;
     }
-    writeln!(out, "\nWho needed most\n")?;
+    writeln!(out, "\nClients with the highest cost\n")?;
     report.heaviest.iter().try_for_each(|client| one(out, client, report))
 }
 
@@ -203,7 +203,8 @@ fn one(out: &mut String, client: &ClientReport, report: &ReplayReport) -> Writte
 
 fn fate(out: &mut String, fate: &ResultsRow) -> Written {
     let mut told = Vec::new();
-    let waits = [(fate.queued, "waited for room"), (fate.held, "held"), (fate.delayed, "delayed")];
+    let waits =
+        [(fate.queued, "waited in the queue"), (fate.held, "held"), (fate.delayed, "delayed")];
     for (number, what) in waits.into_iter().filter(|(number, _)| *number > 0) {
         told.push(format!("{} {what}", count(number.into())));
     }
@@ -222,7 +223,8 @@ fn fate(out: &mut String, fate: &ResultsRow) -> Written {
     let kept = fate.noticed + fate.refused;
     writeln!(
         out,
-        "                  {} of them for a second or more or refused, {} to {}, in {} minutes",
+        "                  {} of them delayed for a second or more or refused, {} to {}, in {} \
+         minutes",
         count(kept.into()),
         time(first),
         time(last),
@@ -234,7 +236,7 @@ fn swarms(out: &mut String, report: &ReplayReport) -> Written {
     if report.swarms.is_empty() {
         return Ok(());
     }
-    writeln!(out, "\nMany addresses that behave as one\n")?;
+    writeln!(out, "\nGroups of addresses that behave as one client\n")?;
     for swarm in &report.swarms {
         let part = swarm.cpu_seconds * 100.0 / report.all.cpu_seconds.max(f64::MIN_POSITIVE);
         let name: String = printable(&swarm.name).chars().take(AGENT_CHARS_MAX).collect();
@@ -254,7 +256,7 @@ fn swarms(out: &mut String, report: &ReplayReport) -> Written {
 }
 
 fn limits(out: &mut String, report: &ReplayReport) -> Written {
-    writeln!(out, "\nWhich limits decided\n")?;
+    writeln!(out, "\nDecisions by limit\n")?;
     for limit in &report.limits {
         writeln!(out, "  {} ({}): {}", printable(&limit.name), limit.action, decided(limit))?;
         for bucket in limit.first.iter().take(BUCKETS_SHOWN_MAX) {
@@ -262,7 +264,7 @@ fn limits(out: &mut String, report: &ReplayReport) -> Written {
             fate(out, &bucket.fate)?;
             if bucket.would > 0 {
                 let would = count(bucket.would.into());
-                writeln!(out, "                  would have met {would} requests")?;
+                writeln!(out, "                  would have affected {would} requests")?;
             }
         }
     }
@@ -273,13 +275,13 @@ fn limits(out: &mut String, report: &ReplayReport) -> Written {
 pub(super) fn decided(limit: &LimitRow) -> String {
     match (limit.shadow, limit.buckets) {
         (true, buckets) => format!(
-            "in shadow: stopped nobody, would have met {} requests of {} buckets",
+            "in shadow: stopped no request, would have affected {} requests of {} buckets",
             count(limit.would),
             count(buckets)
         ),
-        (false, 0) => "refused nobody, and nobody waited for a second or more".to_owned(),
+        (false, 0) => "refused no request, and delayed none for a second or more".to_owned(),
         (false, buckets) => {
-            format!("refused or kept for a second or more: {} buckets", count(buckets))
+            format!("refused or delayed for a second or more: {} buckets", count(buckets))
         }
     }
 }
@@ -287,7 +289,7 @@ pub(super) fn decided(limit: &LimitRow) -> String {
 fn busiest(out: &mut String, minute: &BusiestMinute) -> Written {
     writeln!(
         out,
-        "\nThe busiest minute: {} UTC, {} requests, {:.0}% of the CPU time there is\n",
+        "\nThe busiest minute: {} UTC, {} requests, {:.0}% of the available CPU time\n",
         time(minute.at),
         count(minute.requests),
         minute.load * 100.0
@@ -300,7 +302,7 @@ fn busiest(out: &mut String, minute: &BusiestMinute) -> Written {
     writeln!(
         out,
         "  {:<8} {:>9} | {:>9} {:>9} {:>9} | {:>9} {:>9} {:>9} {:>8}",
-        "who", "requests", "median", "95%", "slowest", "median", "95%", "slowest", "refused"
+        "kind", "requests", "median", "95%", "slowest", "median", "95%", "slowest", "refused"
     )?;
     side(out, ClientKind::People.name(), &minute.people)?;
     side(out, "others", &minute.others)
@@ -342,7 +344,9 @@ fn suggestion(out: &mut String, report: &ReplayReport) -> Written {
         )?;
     }
     match report.suggestion.yaml.as_str() {
-        "" => writeln!(out, "\nToo few people came to suggest anything; the defaults are a start."),
+        "" => {
+            writeln!(out, "\nThe log has too few people for a suggestion; start with the defaults.")
+        }
         yaml => writeln!(out, "\n{yaml}"),
     }
 }

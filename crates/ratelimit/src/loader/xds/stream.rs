@@ -51,10 +51,10 @@ pub enum XdsStreamError {
     #[error("the connection failed: {0}")]
     Http(#[from] hyper::Error),
     /// The configured server address or a configured header is invalid.
-    #[error("the server's address or a header cannot be written: {0}")]
+    #[error("the server's address or a header is invalid: {0}")]
     Request(#[from] http::Error),
     /// The server answered with an HTTP status that gRPC does not use.
-    #[error("it answers with status {0}, not gRPC")]
+    #[error("it responds with status {0}, not with gRPC")]
     Status(http::StatusCode),
     /// The server reported an error for the call.
     #[error("the call failed: {0}")]
@@ -63,7 +63,7 @@ pub enum XdsStreamError {
     #[error("{0}")]
     Frame(#[from] FrameError),
     /// A message of the server is not a discovery response.
-    #[error("not a message of xDS: {0}")]
+    #[error("not an xDS message: {0}")]
     Message(#[from] prost::DecodeError),
     /// The server ended the stream without an error.
     #[error("the server ended the stream")]

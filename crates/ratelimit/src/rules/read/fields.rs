@@ -24,7 +24,7 @@ impl<'n> RuleFields<'n> {
             YamlValue::Map(entries) => entries,
             YamlValue::Null => &[],
             YamlValue::List(_) | YamlValue::Text(_) => {
-                faults.push(wrong(node.place, "a section with keys and values is wanted here"));
+                faults.push(wrong(node.place, "expected a section with keys and values"));
                 &[]
             }
         };

@@ -148,13 +148,13 @@ fn keys_choose_limit_order_and_filter() {
     assert!(screen(&view).ends_with("show names with: EvIl_"), "{}", screen(&view));
     press(&mut view, "q?");
     assert_eq!(view.filter, "EvIlq?", "keys are letters while a filter is typed");
-    assert!(screen(&view).contains("no client fits the filter"));
+    assert!(screen(&view).contains("no client matches the filter"));
     press(&mut view, "\x1b\t");
     assert_eq!((view.shown(), clients(&view)), (1, vec!["198.5".to_owned()]));
     assert!(screen(&view).contains("Hits/s"));
     press(&mut view, "\t?");
     assert_eq!(view.shown(), 0);
-    assert!(screen(&view).contains("any key closes this"));
+    assert!(screen(&view).contains("any key closes this help"));
     press(&mut view, "q");
     assert_eq!(view.mode, KeyMode::Look);
     assert!(view.pressed(KeyEvent::new(KeyCode::Char('q'), KeyModifiers::NONE)).is_break());
@@ -171,7 +171,7 @@ fn a_server_that_goes_away_stays_as_it_was_last_seen() {
         why,
     }));
     let drawn = screen(&view);
-    assert!(drawn.contains("nothing answers at x:1") && drawn.contains("203.0.113.7"), "{drawn}");
+    assert!(drawn.contains("no server answers at x:1") && drawn.contains("203.0.113.7"), "{drawn}");
     assert!(!drawn.contains('\x1b'));
     // After a restart the counters begin at zero, so the load is unknown.
     view.answered(Ok((String::new(), snapshot(1_790_000_004.0, 1.0))));
@@ -186,7 +186,7 @@ fn the_limit_that_was_asked_for_or_a_word_that_there_is_none() {
     assert_eq!(view.shown(), 1);
     let mut view = TopView::new("x", Some("nosuch"));
     view.answered(Ok((String::new(), snapshot(1.0, 1.0))));
-    assert!(screen(&view).contains("no limit is called nosuch; there are: ip, hits"));
+    assert!(screen(&view).contains("there is no limit nosuch; known are: ip, hits"));
 }
 
 #[test]
