@@ -290,22 +290,25 @@ fn doubts(
          counts addresses"
             .to_owned(),
     );
+    doubts.extend(unlogged(proxy, tells));
+    doubts
+}
+
+/// Warnings about costs and keys that the logs do not have.
+fn unlogged(proxy: &ProxySettings, tells: entry::LogFields) -> Vec<String> {
     let source = match &proxy.cost {
         CostSource::Cgroup(_) => Some("cgroup"),
         CostSource::Header(_) => Some("header"),
         _ => None,
     };
-    if let Some(source) = source {
+    let source = source.map(|source| {
         let what = "costs are derived from the time where the log does not have them";
-        doubt(true, format!("`cost: {source}` is not in a log of times: {what}"));
-    }
-    for part in missing(proxy, tells) {
-        doubt(
-            true,
-            format!("the log does not have {part}: all requests count as requests without it"),
-        );
-    }
-    doubts
+        format!("`cost: {source}` is not in a log of times: {what}")
+    });
+    let parts = missing(proxy, tells).into_iter().map(|part| {
+        format!("the log does not have {part}: all requests count as requests without it")
+    });
+    source.into_iter().chain(parts).collect()
 }
 
 /// The fields that limits count by and that the logs do not have.

@@ -157,7 +157,7 @@ fn a_token_is_sent_if_there_is_one() {
 fn whatever_else_answers_there_is_no_table() {
     let refused = answered(b"HTTP/1.1 401 No\r\ncontent-length: 8\r\n\r\ntoken\x1b[1");
     let refused = refused.expect_err("refused").to_string();
-    assert!(refused.ends_with("answers 401 Unauthorized: token\\u001b[1"), "{refused}");
+    assert!(refused.ends_with("responds with 401 Unauthorized: token\\u001b[1"), "{refused}");
     for bytes in [
         b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}".as_slice(),
         b"SSH-2.0-x\r\n",

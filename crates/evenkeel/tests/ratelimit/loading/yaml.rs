@@ -129,7 +129,7 @@ fn tags_say_what_a_value_is() {
         ("value: !!null x", "the value is no !!null"),
         ("value: !!binary x", "the value of !!binary is no base64"),
         ("value: !!float 5", "error checking config: `5.0` is a float; quote it"),
-        ("value: 08", "error checking config: `08` is no whole number of 64 bits, nor octal"),
+        ("value: 08", "error checking config: `08` is neither a whole number of 64 bits nor octal"),
         ("rate_limit: {unit: day, requests_per_unit: !!str 5}", "must be a whole number"),
         ("rate_limit: {unit: day, requests_per_unit: 1e3}", "`1e3` is a float"),
         ("shadow_mode: !!str true", "`shadow_mode` must be true or false"),
