@@ -24,7 +24,7 @@ SERVER_CORE, LOAD_CORE = 0, 1
 TICK = os.sysconf("SC_CLK_TCK")
 os.environ["PATH"] += ":/usr/sbin:/sbin"
 
-# Enough for whatever a benchmark asks: nobody is ever in debt.
+# Limits that no benchmark reaches: no client is ever in debt.
 BOUNDLESS = """\
   limits:
     - {name: ip,    by: ip/32, share: 10%, burst: 1d}

@@ -422,7 +422,7 @@ def status(stream, flags=4, *lines):
 
 THREE = ("content-length", "3")
 
-# What a server behind answers on a stream: pieces, of which each but the first comes later.
+# The responses of a backend on a stream: pieces, each of which but the first is sent later.
 ANSWERS = [
     ("a whole answer", lambda s: [status(s, 4, THREE) + frame(0, 1, s, b"abc")]),
     ("a length and no body", lambda s: [status(s, 5, THREE)]),

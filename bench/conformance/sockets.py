@@ -127,7 +127,7 @@ class Stream:
         self.protocol.state = type(self.protocol.state).OPEN
         self.protocol.parser = self.protocol.parse()
         next(self.protocol.parser)
-        # What came with the answer.
+        # The data that arrived with the response.
         self.protocol.receive_data(self.early)
         if self.ended:
             self.protocol.receive_eof()

@@ -1,5 +1,5 @@
 # Apache with mod_perl 2 asks Evenkeel before a request runs, and reports afterwards the CPU time that
-# this process has used for it, as the Stonehenge throttle measured it. Whatever goes wrong here, the
+# this process has used for it, as the Stonehenge throttle measured it. After any error here, the
 # request passes.
 #
 # For a folder in Perl's @INC, such as /etc/perl. In the configuration of Apache, with mpm_prefork (in
@@ -27,7 +27,7 @@ use IO::Socket::INET ();
 our ($host, $ask_port, $tell_port) = ("127.0.0.1", 9971, 5514);
 # With `hold`, `delay` or `queue`, which answer when the wait is over: longer than `max_delay`.
 our $timeout = 2;
-# After a failure Evenkeel is not asked for so many seconds (each process by itself).
+# After a failure Evenkeel is not asked for this number of seconds (each process by itself).
 our $pause = 5;
 my $gone_until = 0;
 
@@ -72,7 +72,7 @@ sub access {
         $r->err_headers_out->set("Retry-After" => $head->{"retry-after"});
         return $refused;
     }
-    # What the client sent is not proper; that must not let it pass.
+    # The request is malformed, and must not pass because of that.
     return Apache2::Const::HTTP_BAD_REQUEST if $status >= 400 && $status < 500;
     $r->pnotes(evenkeel => { id => $head->{"x-evenkeel-id"}, used => used() });
     return Apache2::Const::DECLINED;

@@ -1,11 +1,11 @@
--- Apache asks Evenkeel before a request runs, and tells afterwards what it took. For mod_lua, with
--- LuaSocket of the same version of Lua (Debian: lua-socket). Whatever goes wrong here, the request
+-- Apache asks Evenkeel before a request runs, and reports its time afterwards. For mod_lua, with
+-- LuaSocket of the same version of Lua (Debian: lua-socket). After any error here, the request
 -- passes.
 
 local host, ask_port, tell_port = "127.0.0.1", 9971, 5514
 -- With `hold`, `delay` or `queue`, which answer when the wait is over: longer than `max_delay`.
 local timeout_s = 2
--- Who finds nobody there spares the others the wait, for so many seconds (each thread by itself).
+-- After a failure, this thread does not ask Evenkeel for this time (microseconds).
 local pause_us, gone_until = 5000000, 0
 
 local function question(r)
@@ -51,14 +51,14 @@ function access(r)
         r.err_headers_out["Retry-After"] = answer["retry-after"]
         return refused
     end
-    -- What the client sent is not proper; that must not let it pass.
+    -- The request is malformed, and must not pass because of that.
     if answer.status and answer.status >= 400 and answer.status < 500 then return 400 end
     r.notes["evenkeel-id"] = answer["x-evenkeel-id"] or ""
     r.notes["evenkeel-since"] = tostring(r:clock())
     return apache2.DECLINED
 end
 
--- An output filter that is called when the answer begins. It takes none of it: returning at once
+-- An output filter that is called when the response begins. It reads no data: returning at once
 -- removes it.
 function begun(r)
     r.notes["evenkeel-begun"] = tostring(r:clock())
@@ -68,8 +68,8 @@ function log(r)
     local id = r.notes["evenkeel-id"]
     if id and id ~= "" then
         pcall(function()
-            -- Until the answer began. Now would be when the client has all of it, so a slow client
-            -- would be charged for reading.
+            -- The time until the response began. The time until its end would charge a slow client
+            -- for reading.
             local begun = tonumber(r.notes["evenkeel-begun"] or "") or r:clock()
             local took = (begun - tonumber(r.notes["evenkeel-since"])) / 1000000
             local cost = (r.headers_out["Server-Timing"] or "-"):gsub('"', "")

@@ -2,13 +2,13 @@
 --
 -- Where Evenkeel refuses, its answer goes to the client as it is: 503 or 429, Retry-After, and a
 -- line that names the limit, in the form that the client accepts. Else txn.evenkeel_id is set,
--- which the log reports. Whatever goes wrong here, the request passes.
+-- which the log reports. After any error here, the request passes.
 
 local url = "http://127.0.0.1:9971/check?deny=status"
 -- With `hold`, `delay` or `queue`, which answer when the wait is over: longer than `max_delay`.
 local timeout_ms = 2000
--- HAProxy tries three times to connect, a second each: who finds nobody there spares the others
--- that, for so many seconds.
+-- HAProxy tries three times to connect, a second each. After a failure, other requests skip Evenkeel
+-- for this number of seconds.
 local pause_s = 5
 local gone_until = 0
 
@@ -50,7 +50,7 @@ core.register_action("evenkeel", { "http-req" }, function(txn)
     elseif not asked or not answer or answer.status < 200 or answer.status >= 500 then
         gone_until = core.now().sec + pause_s
     elseif answer.status >= 400 then
-        -- What the client sent is not proper; that must not let it pass.
+        -- The request is malformed, and must not pass because of that.
         txn:done(txn:reply({ status = 400 }))
     elseif answer.status == 204 then
         txn:set_var("txn.evenkeel_id", first(answer.headers, "x-evenkeel-id") or "-")

@@ -1,11 +1,11 @@
-// Where the master is: one text for both of its sockets.
+// The address of the master: one text for both of its sockets.
 //
-// `[scheme://]host[:port]`. Accounting is on that port, control on the next one. Nothing is
-// resolved here; ZeroMQ does that each time it connects.
+// `[scheme://]host[:port]`. Accounting uses that port, control the next one. Names are not
+// resolved here; ZeroMQ resolves them each time it connects.
 
 'use strict';
 
-/** Where masters listen unless they say otherwise. */
+/** The default port of a master. */
 const PORT = 10004;
 const PORT_MAX = 65535;
 
@@ -13,8 +13,8 @@ const FORM = /^(?:([a-z]+):\/\/)?(\[[0-9A-Fa-f:.%\w]+\]|[^\s:/[\]*]+)(?::(\d{1,5
 
 /**
  * @param {string} server `master.example`, `192.0.2.1:10004`, `tcp://[2001:db8::1]:10004`
- * @returns {{accounting: string, control: string}} what the two sockets connect to
- * @throws {TypeError} if it is none of these
+ * @returns {{accounting: string, control: string}} the addresses of the two sockets
+ * @throws {TypeError} if `server` has another form
  */
 function endpoints(server) {
   if (typeof server !== 'string') {
@@ -26,12 +26,12 @@ function endpoints(server) {
     throw new TypeError(`server: ${shown(server)} is not [tcp://]host[:port]`);
   }
   if (port < 1 || port >= PORT_MAX) {
-    throw new TypeError(`server: ${shown(server)}: the port is 1 to ${PORT_MAX - 1}, as the next one is control`);
+    throw new TypeError(`server: ${shown(server)}: the port must be 1 to ${PORT_MAX - 1}, because the next one is control`);
   }
   return { accounting: `tcp://${host}:${port}`, control: `tcp://${host}:${port + 1}` };
 }
 
-/** A text short enough for a message. */
+/** The text, shortened for an error message. */
 function shown(text) {
   return JSON.stringify(text.length > 60 ? `${text.slice(0, 60)}...` : text);
 }

@@ -1,8 +1,8 @@
-// The gatekeeper: lets a request run, delays it or refuses it by what the master has said of its
-// identifier, and tells the master.
+// The gatekeeper: admits, delays or refuses a request by the master's last order for its
+// identifier, and reports the request to the master.
 //
-// Deciding is a look into a table; nothing waits for the master, and what goes wrong here lets the
-// request pass. The table: table.js. The sockets: wire.js. How the master counts: its guide.
+// A decision is a lookup in a table. No request waits for the master, and after an error here the
+// request passes. The table: table.js. The sockets: wire.js. How the master counts: its guide.
 
 'use strict';
 
@@ -11,11 +11,11 @@ const options = require('./options');
 const { Table, keyOf } = require('./table');
 const { Wire } = require('./wire');
 
-/** Longer identifiers are not gated: the master would not read them either. */
+/** Requests with a longer identifier are not gated, because the master ignores it too. */
 const IDENTIFIER_BYTES_MAX = 65_536;
-/** Of a longer text for the master's log only so much is sent. */
+/** The maximum size of a text for the master's log; a longer one is cut. */
 const LOG_INFO_BYTES_MAX = 1_024;
-/** How often what is over is forgotten. */
+/** The interval at which expired entries are removed. */
 const SWEEP_MS = 1_000;
 const EMPTY = Buffer.alloc(0);
 const TIME = /^\d{1,16}(\.\d{1,9})?$/;
@@ -27,7 +27,7 @@ class Gatekeeper extends EventEmitter {
   #wire;
   #sweeper;
   #held = 0;
-  /** Refusals not yet told for, in parts of one. */
+  /** The fraction of a refusal that is still to be reported. */
   #untold = 0;
   #stats = {
     accepted: 0, delayed: 0, rejected: 0, ungated: 0, cancelled: 0, orders: 0, ignored: 0, forgotten: 0,
@@ -47,13 +47,13 @@ class Gatekeeper extends EventEmitter {
     this.#sweepLater();
   }
 
-  /** The address of the client: Express's `req.ip`, which knows of trusted proxies, else the peer's. */
+  /** The address of the client: Express's `req.ip`, which respects trusted proxies, else the peer's. */
   static REMOTE_ADDR(req) {
     const address = req.ip ?? req.socket?.remoteAddress;
     return address?.replace(/^::ffff:(?=\d+\.)/i, '');
   }
 
-  /** What a header says; requests without it are not gated. */
+  /** The value of a header; requests without it are not gated. */
   static header(name) {
     const key = name.toLowerCase();
     return (req) => {
@@ -62,24 +62,24 @@ class Gatekeeper extends EventEmitter {
     };
   }
 
-  /** Whether both connections to the master stand. */
+  /** Whether both connections to the master are established. */
   get up() {
     return this.#wire.up;
   }
 
-  /** What has happened so far, and how much is held and known at the moment. */
+  /** Counts since the start, and the current numbers of held requests and known identifiers. */
   get stats() {
     return { ...this.#stats, held: this.#held, known: this.#table.size };
   }
 
-  /** Until when the next request of `identifier` has to wait, in ms since the epoch; 0: unknown. */
+  /** The time until which the next request of `identifier` must wait, in ms since the epoch; 0: unknown. */
   until(identifier) {
     return this.#table.until(keyOf(identifier));
   }
 
   /**
-   * Decides on a request of `identifier`, and tells the master. For other servers than Express and
-   * Connect; whoever is answered DELAYED is to wait until `until`. `logInfo` is for the master's log.
+   * Decides on a request of `identifier`, and reports it to the master. For servers other than
+   * Express and Connect; a DELAYED request must wait until `until`. `logInfo` is for the master's log.
    */
   ask(identifier, logInfo = EMPTY) {
     return this.#ask(identifier, logInfo, true);
@@ -100,7 +100,7 @@ class Gatekeeper extends EventEmitter {
     return { status, until, wait: Math.max(0, wait), retryAfter };
   }
 
-  /** Of many refusals a part is told of, evenly spread. */
+  /** Reports the configured fraction of refusals, evenly spread. */
   #isTold() {
     this.#untold += this.#options.rejectedSample;
     if (this.#untold < 1) return false;
@@ -114,7 +114,7 @@ class Gatekeeper extends EventEmitter {
   }
 
   /**
-   * For `app.use`. Refused requests are answered by `onReject`, or with the status and a
+   * For `app.use`. Refused requests are answered by `onReject`, or else with the status and a
    * Retry-After.
    */
   middleware(onReject = this.#options.onReject) {
@@ -131,7 +131,7 @@ class Gatekeeper extends EventEmitter {
     };
   }
 
-  /** Who asks; undefined if nobody says, or it goes wrong. */
+  /** The identifier of the client; undefined if there is none, or if finding it fails. */
   #identify(req) {
     let found;
     try {
@@ -141,7 +141,7 @@ class Gatekeeper extends EventEmitter {
       const fits = typeof found === 'string' || found instanceof Uint8Array;
       if (fits && length <= IDENTIFIER_BYTES_MAX) return found;
       if (found !== undefined && found !== null) {
-        throw new TypeError(`identifier: a text or bytes, at most ${IDENTIFIER_BYTES_MAX}`);
+        throw new TypeError(`identifier: must be a text or bytes, at most ${IDENTIFIER_BYTES_MAX} bytes`);
       }
     } catch (error) {
       this.emit('warning', error);
@@ -150,7 +150,7 @@ class Gatekeeper extends EventEmitter {
     return undefined;
   }
 
-  /** What the master may log of it; nothing if that goes wrong. */
+  /** The text for the master's log; empty if making it fails. */
   #logInfo(req) {
     try {
       return this.#options.logInfo?.(req) ?? EMPTY;
@@ -163,7 +163,7 @@ class Gatekeeper extends EventEmitter {
   #hold(res, next, wait) {
     const { clock } = this.#options;
     if (res.destroyed) {
-      // Gone before it was held: nobody would say so again.
+      // The client disconnected before the hold, so no close event will follow.
       this.#stats.cancelled += 1;
       return;
     }
@@ -193,7 +193,7 @@ class Gatekeeper extends EventEmitter {
     return undefined;
   }
 
-  /** The master says something: four frames, of which the last is a time. */
+  /** Handles a message of the master: four frames, the last of which is a time. */
   #order(frames) {
     const [topic, command, identifier, until] = frames;
     const known = frames.length >= 4 && this.#topic.equals(topic)
@@ -212,18 +212,18 @@ class Gatekeeper extends EventEmitter {
       this.#table.sweep(clock.now());
       this.#sweepLater();
     }, SWEEP_MS);
-    // A sweep is no reason for a program to go on.
+    // The timer of the sweep must not keep the program running.
     this.#sweeper?.unref?.();
   }
 
-  /** Leaves the master. Requests pass from now on as what is known lets them. */
+  /** Disconnects from the master. Later requests are decided by the known orders. */
   close() {
     this.#options.clock.clearTimeout(this.#sweeper);
     this.#wire.close();
   }
 }
 
-/** What is sent for the master's log: bytes, and not too many. */
+/** The bytes for the master's log, cut to the maximum size. */
 function text(logInfo) {
   const bytes = logInfo instanceof Uint8Array ? Buffer.from(logInfo) : Buffer.from(String(logInfo));
   return bytes.subarray(0, LOG_INFO_BYTES_MAX);

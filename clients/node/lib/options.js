@@ -1,11 +1,11 @@
-// The options of a gatekeeper, each checked when it is made: a slip is told at once, and nothing is
-// found wrong while requests come in.
+// The options of a gatekeeper. All are checked in the constructor, so that an error is reported at
+// once and not while requests arrive.
 
 'use strict';
 
 const { endpoints } = require('./address');
 
-/** The longest delay that may be asked for, as timers count: 24 days would overflow. */
+/** The maximum of `maxDelay`: a day. Timers overflow after 24 days. */
 const DELAY_MAX_MS = 86_400_000;
 const COUNT_MAX = 10_000_000;
 const DOMAIN_BYTES_MAX = 255;
@@ -32,23 +32,23 @@ const KNOWN = [...Object.keys(DEFAULTS), 'domain', 'identifier', 'identifierCB',
 
 /**
  * @param {object} given
- * @returns {object} all of them, with defaults, and with `endpoints`
+ * @returns {object} all options, with defaults, and with `endpoints`
  * @throws {TypeError | RangeError}
  */
 function read(given) {
   const named = given ?? {};
   for (const key of Object.keys(named)) {
-    if (!KNOWN.includes(key)) throw new TypeError(`${key}: no such option`);
+    if (!KNOWN.includes(key)) throw new TypeError(`${key}: unknown option`);
   }
   const written = Object.entries(named).filter(([, value]) => value !== undefined);
   const options = { ...DEFAULTS, ...Object.fromEntries(written) };
   options.identifier ??= options.identifierCB;
   options.domain = domain(options.domain);
-  func(options.identifier, 'identifier: a function that says who asks, such as Gatekeeper.REMOTE_ADDR');
-  if (options.logInfo !== undefined) func(options.logInfo, "logInfo: a function that makes a text of a request");
-  if (options.onReject !== undefined) func(options.onReject, 'onReject: a function');
+  func(options.identifier, 'identifier: must be a function that returns the client, such as Gatekeeper.REMOTE_ADDR');
+  if (options.logInfo !== undefined) func(options.logInfo, "logInfo: must be a function that returns a text for a request");
+  if (options.onReject !== undefined) func(options.onReject, 'onReject: must be a function');
   for (const key of ['now', 'setTimeout', 'clearTimeout']) {
-    func(options.clock?.[key], `clock.${key}: a function`);
+    func(options.clock?.[key], `clock.${key}: must be a function`);
   }
   within(options, 'maxDelay', 0, DELAY_MAX_MS);
   within(options, 'rejectedSample', 0, 1);
@@ -57,7 +57,7 @@ function read(given) {
   whole(options, 'status', 400, 599);
   options.endpoints = endpoints(options.server);
   if (options.control !== undefined) {
-    // Written alike; here the port is that of control itself.
+    // The form is the same, but the port is that of control itself.
     options.endpoints.control = endpoints(options.control).accounting;
   }
   return options;
@@ -66,7 +66,7 @@ function read(given) {
 function domain(name) {
   const fits = typeof name === 'string' && name !== '' && !name.includes('\0');
   if (!fits || Buffer.byteLength(name) > DOMAIN_BYTES_MAX) {
-    throw new TypeError(`domain: a name of 1 to ${DOMAIN_BYTES_MAX} bytes, none of which is NUL`);
+    throw new TypeError(`domain: must be a name of 1 to ${DOMAIN_BYTES_MAX} bytes without NUL`);
   }
   return name;
 }
@@ -78,13 +78,13 @@ function func(value, what) {
 function within(options, key, least, most) {
   const value = options[key];
   if (typeof value !== 'number' || !(value >= least && value <= most)) {
-    throw new RangeError(`${key}: a number from ${least} to ${most}`);
+    throw new RangeError(`${key}: must be a number from ${least} to ${most}`);
   }
 }
 
 function whole(options, key, least, most) {
   within(options, key, least, most);
-  if (!Number.isInteger(options[key])) throw new RangeError(`${key}: a whole number`);
+  if (!Number.isInteger(options[key])) throw new RangeError(`${key}: must be a whole number`);
 }
 
 module.exports = { read };

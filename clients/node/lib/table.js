@@ -1,15 +1,15 @@
-// Until when each identifier has to wait: all that a gatekeeper decides by.
+// The time until which each identifier must wait: the basis of each decision.
 //
-// A Map, so that `constructor` and `__proto__` are names like any other. Times only roll forward,
-// what is over is swept out, and the table is bounded: when it is full, of the entries told
-// longest ago the one is forgotten whose wait is over first. Who is forgotten is let in, and is
-// told again with its next request. It reads no clock.
+// It is a Map, so that `constructor` and `__proto__` are ordinary names. Times only move forward,
+// expired entries are swept out, and the table is bounded: if it is full, it evicts the entry with
+// the earliest end among the entries with the oldest orders. Requests of an evicted identifier
+// pass until the master sends the next order for it. The table reads no clock.
 
 'use strict';
 
-/** What an entry takes beside its name, roughly. */
+/** The approximate size of an entry without its name. */
 const ENTRY_BYTES = 64;
-/** How many of the entries told longest ago are looked at for one to forget. */
+/** The number of entries with the oldest orders among which one is chosen for eviction. */
 const LOOKED_AT = 8;
 
 class Table {
@@ -19,37 +19,37 @@ class Table {
   #bytesMax;
 
   /**
-   * @param {number} entriesMax identifiers at once
-   * @param {number} bytesMax what they may take, about
+   * @param {number} entriesMax the maximum number of identifiers
+   * @param {number} bytesMax the approximate maximum of their memory, in bytes
    */
   constructor(entriesMax, bytesMax) {
     this.#entriesMax = entriesMax;
     this.#bytesMax = bytesMax;
   }
 
-  /** How many identifiers are known. */
+  /** The number of known identifiers. */
   get size() {
     return this.#until.size;
   }
 
   /**
    * @param {string} key
-   * @returns {number} until when it has to wait, in ms since the epoch; 0 if nothing is known
+   * @returns {number} the end of its wait, in ms since the epoch; 0 if unknown
    */
   until(key) {
     return this.#until.get(key) ?? 0;
   }
 
   /**
-   * Takes in what the master says.
+   * Records an order of the master.
    * @param {string} key
    * @param {number} until ms since the epoch
-   * @returns {number} how many entries had to be forgotten for it
+   * @returns {number} the number of entries that were evicted for it
    */
   tell(key, until) {
     const before = this.#until.get(key);
     if (before !== undefined) {
-      // It moves to the end: the order of the Map is the order of telling.
+      // The entry moves to the end: the Map is ordered by the time of the last order.
       this.#until.delete(key);
       this.#until.set(key, Math.max(before, until));
       return 0;
@@ -65,7 +65,7 @@ class Table {
   }
 
   /**
-   * Forgets what is over.
+   * Removes expired entries.
    * @param {number} now ms since the epoch
    */
   sweep(now) {
@@ -96,9 +96,9 @@ function bytes(key) {
 }
 
 /**
- * Identifiers are bytes on the wire. As keys they are texts of which each character is a byte, so
- * that no two share one.
- * @param {string | Uint8Array} identifier a text stands for its UTF-8
+ * Identifiers are bytes on the wire. A key is a text in which each character is one byte, so that
+ * different identifiers have different keys.
+ * @param {string | Uint8Array} identifier a text means its UTF-8 bytes
  * @returns {string}
  */
 function keyOf(identifier) {

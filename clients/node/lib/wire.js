@@ -1,19 +1,19 @@
-// The two sockets to the master: accounting goes out, orders come in.
+// The two sockets to the master: accounting sends reports, control receives orders.
 //
-// Nothing is kept for later: while no connection stands, what is told is dropped, and a connection
-// that breaks takes with it what was not sent. A master that answers no heartbeat counts as gone.
-// What is told never waits: what the network does not take in time is dropped. What messages mean
-// to a gatekeeper: gatekeeper.js. The wire: docs/guide/master.md of Evenkeel.
+// Reports are never stored: without a connection they are dropped, and so are unsent reports if a
+// connection ends or the network is too slow. A master that does not answer heartbeats counts as
+// disconnected. The meaning of messages: gatekeeper.js. The protocol: docs/guide/master.md of
+// Evenkeel.
 
 'use strict';
 
 const { Publisher, Subscriber } = require('zeromq');
 
-/** Messages that lie ready for a master that reads too slowly; more are dropped. */
+/** The maximum of queued messages for a master that reads too slowly; more are dropped. */
 const READY_MAX = 1000;
-/** Orders that lie ready while this program is busy; more wait with the master, which has a bound. */
+/** The maximum of queued orders while this program is busy; more wait at the master, which has a bound. */
 const ORDERS_MAX = 10_000;
-/** A longer order is none, and ends the connection: an identifier of 64 kB fits twice. */
+/** The maximum size of an order; a longer one ends the connection. An identifier of 64 kB fits twice. */
 const ORDER_BYTES_MAX = 256 * 1024;
 
 const COMMON = {
@@ -35,10 +35,10 @@ class Wire {
 
   /**
    * @param {{accounting: string, control: string}} endpoints
-   * @param {Buffer} topic what orders begin with
+   * @param {Buffer} topic the first frame of orders
    * @param {{order: (frames: Buffer[]) => void, state: (up: boolean) => void,
-   *   end: (error: Error) => void}} on what happens with an order, when the connections come to
-   *   stand or no longer do, and when no order will come any more
+   *   end: (error: Error) => void}} on the handlers of an order, of a change of the connections,
+   *   and of an error after which no more orders arrive
    */
   constructor(endpoints, topic, on) {
     this.#onState = on.state;
@@ -47,7 +47,7 @@ class Wire {
       ...COMMON,
       sendHighWaterMark: READY_MAX,
       sendTimeout: 0,
-      // Only to a connection that stands; without it messages are kept for the next one.
+      // Sends only over an established connection; otherwise ZeroMQ would store messages.
       immediate: true,
     });
     this.#orders = new Subscriber({
@@ -69,20 +69,20 @@ class Wire {
   }
 
   /**
-   * Tells the master, if it is there.
+   * Sends a report to the master if it is connected.
    * @param {(string | Buffer)[]} frames
    */
   tell(frames) {
     if (!this.#accounts.closed) this.#accounts.send(frames).catch(() => {});
   }
 
-  /** Closes both sockets; what was not sent is dropped. */
+  /** Closes both sockets; unsent messages are dropped. */
   close() {
     this.#accounts.close();
     this.#orders.close();
   }
 
-  /** Whether both connections stand. */
+  /** Whether both connections are established. */
   get up() {
     return this.#up[0] && this.#up[1];
   }
@@ -104,7 +104,7 @@ class Wire {
       try {
         frames = await this.#orders.receive();
       } catch (error) {
-        // It is closed, or the system takes it away: nothing more will come.
+        // The socket is closed or has failed: no more orders arrive.
         if (!this.#orders.closed) this.#onEnd(error);
         return;
       }

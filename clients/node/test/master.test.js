@@ -1,5 +1,5 @@
-// Before the real master: what comes of both together. Requests are told with times that lie ahead
-// of the master's clock, so what is answered depends on them alone, not on how fast a test runs.
+// Tests with the real master. Requests are reported with times ahead of the master's clock, so that
+// its orders depend on these times alone, not on the speed of a test.
 
 'use strict';
 

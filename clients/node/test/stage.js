@@ -1,5 +1,5 @@
-// What the tests share: a clock that is set, requests without a network, and two kinds of master:
-// a peer of this program that says what it is told to, and the real one.
+// Shared by the tests: a clock that is set, requests without a network, and two kinds of master: a
+// scripted peer in this program, and the real one.
 
 'use strict';
 
@@ -199,8 +199,8 @@ class Master {
 let probes = 0;
 
 /**
- * Until the master has answered everything that was told before: messages keep their order, so an
- * order for one that was told last comes last.
+ * Waits until the master has answered all earlier reports: messages keep their order, so the order
+ * for the last report arrives last.
  * @param {number} enough requests that bring an order about
  */
 async function settled(gatekeeper, enough = 12) {

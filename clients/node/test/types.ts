@@ -1,4 +1,4 @@
-// What users write, read by the compiler only: a line that should not be accepted is marked so.
+// Code of users, for the compiler only: a line that must be refused is marked.
 
 import { createServer, IncomingMessage } from 'node:http';
 import { Gatekeeper, Options, Refusal, Stats } from 'evenkeel-gatekeeper';
@@ -31,7 +31,7 @@ const verdict = users.ask(Buffer.from('key'));
 if (verdict.status === 'DELAYED') setTimeout(() => stats.held, verdict.wait);
 new Gatekeeper({ domain: 'api', identifier: Gatekeeper.header('X-Api-Key') }).close();
 
-// @ts-expect-error: who asks has to be said by a function
+// @ts-expect-error: the identifier must be a function
 new Gatekeeper({ domain: 'api', identifier: 'ip' });
 // @ts-expect-error: there is no such option
 new Gatekeeper({ domain: 'api', identifier: () => 'x', maxdelay: 1 });

@@ -1,4 +1,4 @@
-// What needs no network: addresses, options, the table.
+// Tests without a network: addresses, options, the table.
 
 'use strict';
 

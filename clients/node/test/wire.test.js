@@ -1,5 +1,5 @@
-// What gatekeepers do with what they are told, and what they tell: libzmq at both ends, and the
-// other end says whatever a test wants.
+// Orders and reports of gatekeepers: libzmq at both ends, and the other end is scripted by the
+// test.
 
 'use strict';
 

@@ -49,13 +49,13 @@ test("a calm site: nothing is wrong, and it says so", async () => {
   await stage({}, async ({ site, page, text, live, says }) => {
     site.people();
     await live();
-    await says(/Nothing is wrong\. .* of 2 CPUs used; nobody waits, nobody is in debt\./);
+    await says(/No problems\. .* of 2 CPUs used; no request waits, and no client is in debt\./);
     await until("nobody waits", async () => (await text("#tile-waiting b")) === "0");
     assert.equal(await text("#tile-debt b"), "0");
     await until("answers are timed", async () => /ms|s/.test(await text("#tile-credit b")));
     await until("people are listed", async () => (await rows(page)).length >= 6);
     assert.equal((await page.$$(".charts canvas")).length, 4);
-    await until("the title says so", async () => /Nothing is wrong/.test(await page.title()));
+    await until("the title says so", async () => /No problems/.test(await page.title()));
     await choose(page, "routes");
     await until("routes", async () => (await rows(page)).some(([key]) => key === "GET /page/*"));
   });
@@ -66,8 +66,8 @@ test("a crawl: who it is, what is done about it, and that it works", async () =>
     site.people();
     site.crawler();
     await live();
-    await says(new RegExp(`${CRAWLER.replaceAll(".", "\\.")} takes \\d+ % of the CPU\\. It waits behind everybody in credit: \\d+ requests wait\\.`));
-    await says(/Those in credit are answered within .* those in debt within .* \(95 of 100\)/);
+    await says(new RegExp(`${CRAWLER.replaceAll(".", "\\.")} uses \\d+ % of the CPU\\. It waits behind all clients in credit: \\d+ requests wait\\.`));
+    await says(/Clients in credit get responses within .* clients in debt within .* \(95th percentile\)/);
     const [[first, , level]] = await rows(page);
     assert.equal(first, CRAWLER);
     assert.match(level, /^-/);
@@ -91,15 +91,15 @@ test("of a crawler that has stopped it says that its share fades, and then nothi
     site.people(2);
     const stop = site.crawler();
     await live();
-    await says(/203\.0\.113\.7 takes \d+ % of the CPU\./);
+    await says(/203\.0\.113\.7 uses \d+ % of the CPU\./);
     // It pays 0.2 a second: so that it is in debt still when it has not been seen for a while.
     await until("it owes enough", async () => {
       const top = await (await fetch(`http://${site.server.admin}/api/top?limit=ip`)).json();
       return top.limits[0].rows.some(({ key, level }) => key === CRAWLER && level < -1.4);
     });
     stop();
-    await says(/203\.0\.113\.7 took (<1|\d+) % of the CPU of late\. Nothing was seen of it for [\d.]+ s, so its share fades\./);
-    await says(/nobody is in debt/, 120);
+    await says(/203\.0\.113\.7 used (<1|\d+) % of the CPU recently\. It has sent no requests for [\d.]+ s, so its share decreases\./);
+    await says(/no client is in debt/, 120);
   });
 });
 
@@ -117,12 +117,12 @@ test("an operator exempts, weighs and clears a client, and takes it back", async
     };
     await act("exempt", "Exempt for an hour");
     await until("it is listed", async () => (await text("#overrides ul")).includes(`${CRAWLER} (ip): exempt`));
-    await act("weigh", "weighs a tenth");
-    await until("it is the other", async () => (await text("#overrides ul")).includes("weighs 0.10"));
+    await act("weigh", "weigh a tenth");
+    await until("it is the other", async () => (await text("#overrides ul")).includes("weight 0.10"));
     assert.equal((await page.$$("#overrides li")).length, 1);
-    await act("clear", "owes nothing");
+    await act("clear", "debt is cleared");
     await page.click("#client .close");
-    await until("the list says so", async () => /weighs 0\.10/.test(await text("#clients tbody")));
+    await until("the list says so", async () => /weight 0\.10/.test(await text("#clients tbody")));
     await page.click("#overrides .undo");
     await until("it is undone", () => page.$eval("#overrides", (at) => at.hidden));
     const said = () => site.server.lines.map((line) => JSON.parse(line).fields.message);
@@ -137,9 +137,9 @@ test("shadow: it says what would be done, and that nothing is", async () => {
     site.people(2);
     site.crawler();
     await live();
-    await says(/203\.0\.113\.7 takes \d+ % of the CPU\. Nothing is done about it: this is shadow\./);
-    await says(/would put it behind everybody in credit/);
-    assert.match(await page.$eval("#about", (at) => at.textContent), /shadow, nothing is enforced/);
+    await says(/203\.0\.113\.7 uses \d+ % of the CPU\. The limit is in shadow mode and does not act\./);
+    await says(/would put it behind all clients in credit/);
+    assert.match(await page.$eval("#about", (at) => at.textContent), /shadow, not enforced/);
   });
 });
 
@@ -174,7 +174,7 @@ test("a narrow screen shows all of it, and nothing sticks out", async () => {
       site.people(3);
       site.crawler();
       await live();
-      await says(/takes \d+ % of the CPU/);
+      await says(/uses \d+ % of the CPU/);
       const wide = await page.evaluate(() => document.documentElement.scrollWidth);
       assert.ok(wide <= width, `${wide} of ${width}`);
       await open_client(page, CRAWLER);
@@ -208,7 +208,7 @@ test("beyond loopback it asks for the token, and orders want it everywhere", asy
     await stage(view, async ({ page, text, live, expect }) => {
       expect("status of 401");
       await give(page, "not-the-right-one");
-      await until("it is refused", async () => (await text("#token .done")).includes("does not take"));
+      await until("it is refused", async () => (await text("#token .done")).includes("refuses this token"));
       await give(page, token);
       await live();
     });

@@ -29,7 +29,7 @@ await Promise.all(PICTURES.map(async ({ name, proxy, calm, crawl, ...view }) => 
     site.crawler();
     await pause(crawl * 1000);
   }
-  // Whoever made the pictures is nobody's business, and a second may end at any moment.
+  // The name of the machine must not be in the pictures, and the next second can begin at any moment.
   await page.$eval("#host", (at) => {
     const name = at.cloneNode();
     name.removeAttribute("id");

@@ -1,4 +1,4 @@
-// What the tests look at: a site, visitors, Evenkeel between them, and a browser that looks at it.
+// The setting of the tests: a site, visitors, Evenkeel between them, and a browser with the page.
 //
 // The site burns nothing: two of its requests are worked on at a time, and each takes its time by a
 // timer. Costs follow from that all the same, as `cost: shared` is read off a clock, so the picture
@@ -182,7 +182,7 @@ export async function browse(options = {}) {
   });
 }
 
-// The page at `address`, with whatever goes wrong on it and whoever else it asks.
+// The page at `address`, with its errors and its requests to other hosts.
 export async function look(browser, address, { width = 1200, height = 900, dark = false } = {}) {
   const page = await browser.newPage();
   const wrong = [];
@@ -203,7 +203,7 @@ export async function look(browser, address, { width = 1200, height = 900, dark 
   const text = (what) => page.$eval(what, (at) => at.textContent.trim().replace(/\s+/g, " "));
   return {
     page, wrong, strangers, text,
-    // What the browser itself says of faults that are made on purpose.
+    // Messages of the browser about intended errors.
     expect: (known) => expected.push(known),
     live: () => until("live", async () => (await text("#state")).startsWith("live")),
     says: (what, seconds) => until(`it says ${what}`, async () => (await text("#verdict")).match(what), seconds),

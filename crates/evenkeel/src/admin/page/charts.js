@@ -1,6 +1,6 @@
 // Charts of the last hour, and of one client.
 //
-// The numbers come as columns (`/api/history`) and grow by a point a second.
+// The numbers arrive as columns (`/api/history`) and grow by one point per second.
 
 import { number, time } from "/text.js";
 
@@ -9,7 +9,7 @@ const HEIGHT = 150;
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// Canvases know no light-dark(): the browser resolves it on an element.
+// A canvas does not support light-dark(): the browser resolves it on an element.
 function resolved(name) {
   const probe = document.createElement("i");
   probe.style.color = `var(${name})`;
@@ -23,7 +23,7 @@ function faded(rgb, part) {
   return rgb.replace(/^rgb\((.*)\)$/, (_, inside) => `rgba(${inside}, ${part})`);
 }
 
-// What has been: columns by name, the oldest first.
+// The history: columns by name, the oldest value first.
 export class Past {
   constructor() {
     this.columns = { t: [] };
@@ -43,7 +43,7 @@ export class Past {
     if (t.length > POINTS_MAX) for (const column of Object.values(this.columns)) column.shift();
   }
 
-  // The mean of a column over the last seconds; undefined without any.
+  // The mean of a column over the last seconds; undefined without values.
   mean(name, seconds = 10) {
     const column = (this.columns[name] ?? []).slice(-seconds).filter((value) => value != null);
     return column.length ? column.reduce((sum, value) => sum + value, 0) / column.length : undefined;
@@ -58,7 +58,7 @@ export class Past {
   }
 }
 
-// Whole powers of ten, and no lines between.
+// Grid lines at whole powers of ten only.
 const decades = (_, __, min, max) => {
   const splits = [];
   for (let power = Math.ceil(Math.log10(min) - 1e-9); 10 ** power <= max * 1.001; power += 1) splits.push(10 ** power);
@@ -105,7 +105,7 @@ function chart(at, series, scale, values, sync, level) {
   return plot;
 }
 
-// Figures beside an axis need no zeros behind.
+// Axis labels have no trailing zeros.
 const plain = (value) => String(Number(value.toPrecision(3)));
 const fromZero = (least) => ({ range: (_, __, max) => [0, Math.max(max ?? 0, least) * 1.08] });
 const logarithmic = {
@@ -136,9 +136,9 @@ export class Charts {
     const sparse = { width: 1.8 };
     this.all = [
       add("chart-cpu", ["cpus", "busy", "debt"], [
-        line("to share", "--faint", number, { dash: [5, 4], width: 1.2 }),
+        line("available", "--faint", number, { dash: [5, 4], width: 1.2 }),
         line("used", "--busy", number, { fill: 0.18 }),
-        line("by those in debt", "--bad", number, { fill: 0.16 }),
+        line("by clients in debt", "--bad", number, { fill: 0.16 }),
       ], fromZero(0.1), plain),
       add("chart-latency", ["credit_p95", "debt_p95"], [
         line("in credit", "--good", time, sparse), line("in debt", "--bad", time, sparse),
@@ -148,7 +148,7 @@ export class Charts {
         line("slots", "--faint", number, { dash: [5, 4], width: 1.2 }),
       ], fromZero(2), plain),
       add("chart-decisions", ["allow", "queue", "delay", "hold", "reject", "would"], [
-        line("let through", "--good", number), line("queued", "--warn", number),
+        line("allowed", "--good", number), line("queued", "--warn", number),
         line("delayed", "--busy", number), line("held", "--note", number),
         line("refused", "--bad", number), line("shadow", "--note", number, { dash: [4, 3] }),
       ], fromZero(1), plain),
@@ -167,20 +167,20 @@ export class Charts {
     const from = t.findIndex((at) => at >= begin);
     const cut = (column) => (column ?? []).slice(from < 0 ? 0 : from);
     for (const { plot, columns } of this.all) {
-      // Slots are shown where there are any.
+      // Slots are shown only if they exist.
       const values = columns.map((name) => cut(this.past.columns[name]).map((value) =>
         (name === "slots" && !value) || (plot.scales.y.distr === 3 && value === 0) ? null : value));
       plot.batch(() => {
         plot.setData([cut(t), ...values], false);
         plot.setScale("x", { min: begin, max: end });
       });
-      // Without a pointer on it the legend has the last second.
+      // Without a pointer on the chart, the legend shows the last second.
       if ((plot.cursor.left ?? -1) < 0 && t.length) plot.setLegend({ idx: plot.data[0].length - 1 }, false);
     }
   }
 }
 
-// The chart of one client: what it costs, and how far it is in debt.
+// The chart of one client: its cost, and its level.
 export function ofClient(at, unit, past) {
   at.replaceChildren();
   const cost = unit === "cpu" ? "CPUs" : "requests/s";

@@ -1,4 +1,4 @@
-// One client: its past, and what an operator may do about it.
+// One client: its history, and the actions of an operator.
 
 import { ofClient } from "/charts.js";
 import { get, order } from "/server.js";
@@ -7,9 +7,9 @@ import { amount, element, number, put, time } from "/text.js";
 const EVERY_MS = 5_000;
 const WEIGHT = 0.1;
 const DONE = {
-  exempt: "Exempt for an hour: neither counted nor held up.",
-  weigh: "For an hour it weighs a tenth where requests wait for room.",
-  clear: "It owes nothing any more.",
+  exempt: "Exempt for an hour: its requests are neither counted nor delayed.",
+  weigh: "For an hour its requests weigh a tenth in the queue.",
+  clear: "Its debt is cleared.",
   undo: "Undone.",
 };
 
@@ -34,11 +34,11 @@ export class Client {
     this.said("");
     put(this.part(".of"), `${limit.door}, limit ${limit.name}`);
     put(this.part("h2"), row.key);
-    put(this.part(".unit"), limit.unit === "cpu" ? "CPUs it takes, and its level in CPU-seconds" : "requests a second, and its level");
+    put(this.part(".unit"), limit.unit === "cpu" ? "CPUs used, and level in CPU-seconds" : "requests per second, and level");
     const weigh = this.part("[data-do=weigh]");
     weigh.disabled = limit.action !== "queue";
-    weigh.title = weigh.disabled ? "weights matter where requests wait for room (queue)" : "";
-    put(this.part("p.about"), "What you do is written to the log, and shown above the list until it ends or is undone. Debts that are cleared stay cleared.");
+    weigh.title = weigh.disabled ? "a weight has an effect only with the action queue" : "";
+    put(this.part("p.about"), "Each action is logged, and is shown above the list until it ends or is undone. A cleared debt cannot be restored.");
     this.facts();
     this.dialog.showModal();
     this.past();
@@ -52,7 +52,7 @@ export class Client {
     this.row = undefined;
   }
 
-  // What is shown has happened a second later.
+  // Refreshes the facts with the data of each second.
   update(now) {
     if (!this.row) return;
     const limit = now.limits.find((one) => one.door === this.limit.door && one.name === this.limit.name);
@@ -68,10 +68,10 @@ export class Client {
     const facts = [
       ["Level", amount(row.level, limit.unit)],
       ["In credit in", row.wait > 0 ? time(row.wait) : "now"],
-      [limit.unit === "cpu" ? "CPUs of late" : "Hits a second", number(row.cpu_per_second)],
-      ["Requests a second", number(row.requests_per_second)],
+      [limit.unit === "cpu" ? "Recent CPUs" : "Hits per second", number(row.cpu_per_second)],
+      ["Requests per second", number(row.requests_per_second)],
       ["Mean wait", time(row.wait_average)],
-      ["In all", amount(row.cpu_total, limit.unit)],
+      ["Total", amount(row.cpu_total, limit.unit)],
     ];
     const list = this.part(".facts");
     if (list.children.length !== facts.length) {
@@ -94,7 +94,7 @@ export class Client {
     try {
       const past = await get(`/api/client?${where}`);
       if (row.id !== this.row?.id) return;
-      put(empty, "Nothing of its past is known yet: a point is noted each five seconds.");
+      put(empty, "No history yet: a point is recorded every five seconds.");
       empty.hidden = past.t.length > 0;
       this.plot?.destroy();
       this.plot = undefined;
@@ -124,7 +124,7 @@ export class Client {
   }
 }
 
-// The list of what is overridden, each with a way back.
+// The list of overrides, each with a button to undo it.
 export class Overrides {
   constructor(changed, failed, wanted) {
     this.at = document.getElementById("overrides");
@@ -145,8 +145,8 @@ export class Overrides {
     const rows = [...this.list.children];
     all.forEach((said, at) => {
       const row = rows[at] ?? this.list.appendChild(made());
-      const does = said.do === "exempt" ? "exempt: neither counted nor held up" : `weighs ${number(said.weight)}`;
-      put(row.firstChild, `${said.key} (${said.limit}): ${does}, for ${time(said.left)} more; said from ${said.by}`);
+      const does = said.do === "exempt" ? "exempt: neither counted nor delayed" : `weight ${number(said.weight)}`;
+      put(row.firstChild, `${said.key} (${said.limit}): ${does}, for another ${time(said.left)}; set from ${said.by}`);
       row.lastChild.override = said.override_id;
     });
     rows.slice(all.length).forEach((row) => row.remove());

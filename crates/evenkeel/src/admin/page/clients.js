@@ -1,21 +1,21 @@
-// The tables of the heaviest: a tab for each limit and view, a row for each client.
+// The tables of the busiest clients: a tab for each limit and view, a row for each client.
 //
-// Rows stay the same elements from one second to the next, so that nothing moves under a click.
+// Rows keep their elements from one second to the next, so that a click meets the right row.
 
 import { amount, element, number, percent, put, time } from "/text.js";
 
 const ABOUT = {
-  queue: "queue: who is in debt goes behind everybody in credit while there is no room",
-  hold: "hold: answers to who is in debt are held until the debt is paid",
-  delay: "delay: requests of who is in debt wait before the backend sees them",
+  queue: "queue: while the backend is full, clients in debt wait behind all clients in credit",
+  hold: "hold: responses to clients in debt are held until the debt is paid",
+  delay: "delay: requests of clients in debt wait before they are sent to the backend",
   reject: "reject: requests over the limit are refused",
 };
 const VIEWS = {
-  routes: "by route: method and path, without what names one thing of many; whoever asked for it",
-  agents: "by what clients call themselves; nobody is held to that",
+  routes: "by route: method and path without identifiers, for all clients",
+  agents: "by user agent, for information; no limit applies",
 };
 
-const UNNAMED = "Its name is not known: so many clients came while its request ran that it was pushed off the list. It is told with the next request.";
+const UNNAMED = "The name is unknown: other clients displaced this one from the list while its request ran. The next request shows the name again.";
 
 const in_debt = (row) => row.wait > 0 || (row.level ?? 0) < 0;
 const name_of = (limit) => `${limit.door} ${limit.name}`;
@@ -89,7 +89,7 @@ export class Clients {
     this.rows = kept;
     const nobody = document.getElementById("nobody");
     nobody.hidden = rows.length > 0;
-    put(nobody, limit?.rows.length ? "No client fits the filter." : "No client yet.");
+    put(nobody, limit?.rows.length ? "No client matches the filter." : "No clients yet.");
     document.getElementById("clients").hidden = rows.length === 0;
     put(document.getElementById("about"), about(limit));
   }
@@ -102,7 +102,7 @@ export class Clients {
       tab.limit = name_of(limit);
       put(tab.firstChild, limit.name);
       put(tab.lastChild, limit.in_debt ? ` ${limit.in_debt}` : "");
-      tab.lastChild.title = limit.in_debt ? "of the heaviest are in debt" : "";
+      tab.lastChild.title = limit.in_debt ? "of the listed clients are in debt" : "";
       tab.setAttribute("aria-selected", String(limit === this.limit));
     });
     tabs.slice(limits.length).forEach((tab) => tab.remove());
@@ -127,7 +127,7 @@ export class Clients {
 function about(limit) {
   if (!limit) return "";
   if (VIEWS[limit.name] && !limit.action) return VIEWS[limit.name];
-  const shadow = limit.shadow ? "shadow, nothing is enforced; " : "";
+  const shadow = limit.shadow ? "shadow, not enforced; " : "";
   return `${limit.door}; ${shadow}${ABOUT[limit.action] ?? limit.action}`;
 }
 
@@ -159,13 +159,13 @@ function fill(at, row, limit, cpus, said) {
   put(name.firstChild, row.key);
   name.firstChild.disabled = !limit.open;
   name.title = row.key === "?" ? UNNAMED : row.key;
-  const mark = said ? (said.do === "exempt" ? "exempt" : `weighs ${number(said.weight)}`) : "";
+  const mark = said ? (said.do === "exempt" ? "exempt" : `weight ${number(said.weight)}`) : "";
   put(name.lastChild, mark);
   name.lastChild.hidden = !mark;
   const share = cpus > 0 ? row.cpu_per_second / cpus : 0;
   const of_cpu = limit.unit === "cpu";
   put(cpu.firstChild, of_cpu && cpus > 0 ? percent(share) : `${number(row.cpu_per_second)}/s`);
-  cpu.title = of_cpu ? `${number(row.cpu_per_second)} CPU-seconds a second` : "hits a second";
+  cpu.title = of_cpu ? `${number(row.cpu_per_second)} CPU-seconds per second` : "hits per second";
   cpu.lastChild.style.width = of_cpu ? `${Math.min(100, 100 * share)}%` : "0";
   put(level, amount(row.level, limit.unit));
   put(wait, row.wait > 0 ? time(row.wait) : "–");

@@ -1,4 +1,4 @@
-// The page: what the server tells each second goes to its parts.
+// The page: passes the data that the server sends each second to its parts.
 
 import { Charts, Past } from "/charts.js";
 import { Client, Overrides } from "/client.js";
@@ -49,7 +49,7 @@ function state(kind, text) {
 }
 
 function lost(why) {
-  const reason = why?.status === 503 ? "too many watch; trying again" : "connection lost; trying again";
+  const reason = why?.status === 503 ? "too many open pages; trying again" : "connection lost; trying again";
   state("lost", reason);
   document.title = "Evenkeel: connection lost";
 }
@@ -81,13 +81,13 @@ function tiles() {
   const width = (value) => `${Math.max(0, Math.min(100, (100 * value) / (cpus || 1)))}%`;
   others.style.width = width(busy - debt);
   theirs.style.width = width(debt);
-  at("tile-cpu").title = `${number(debt)} of ${number(busy)} CPUs used by those in debt`;
+  at("tile-cpu").title = `${number(debt)} of ${number(busy)} CPUs used by clients in debt`;
   const slots = sum((door) => door.crowd?.concurrency);
   tile("working", `${sum((door) => door.working)}`, slots ? `of ${slots} at once` : "");
-  put(at("measured"), measured ? `CPUs; costs are known by: ${measured}` : "CPUs");
+  put(at("measured"), measured ? `CPUs; costs measured by: ${measured}` : "CPUs");
   const waiting = sum((door) => door.crowd?.waiting);
   const queues = now.doors.some((door) => door.crowd);
-  tile("waiting", queues ? `${waiting}` : "–", queues ? "" : "nobody has to", waiting ? "warn" : "");
+  tile("waiting", queues ? `${waiting}` : "–", queues ? "" : "no queue", waiting ? "warn" : "");
   const debtors = now.limits.filter((limit) => limit.in_debt > 0);
   const first = debtors[0];
   tile("debt", `${first?.in_debt ?? 0}`, debtors.map((limit) => limit.name).join(", "), first ? "bad" : "");
@@ -97,7 +97,7 @@ function tiles() {
 
 function spread(side, id = side) {
   const [half, most] = [past.last(`${side}_p50`), past.last(`${side}_p95`)];
-  tile(id, time(most), most == null ? "nobody asks" : `half in ${time(half)}`);
+  tile(id, time(most), most == null ? "no requests" : `half in ${time(half)}`);
 }
 
 function others() {
@@ -122,7 +122,7 @@ function show_peers({ peers, live, via, cluster }) {
 function show_store({ servers, good, failed, why, owed, local, answered, mode }) {
   const text = `Store ${servers.join(", ")} (${mode}): ${good} of ${good + failed} connections good`;
   const rows = [[`${answered}`, `${local}`, `${owed}`, why || "–"]];
-  table(at("store"), text, ["Answered", "Decided here", "To be told", "Last fault"], rows, [failed > 0]);
+  table(at("store"), text, ["Answered", "Decided here", "To be sent", "Last error"], rows, [failed > 0]);
 }
 
 function table(into, text, head, rows, bad) {
@@ -147,11 +147,11 @@ function table(into, text, head, rows, bad) {
   }));
 }
 
-// Asks for the token; false if nobody gives one.
+// Asks the operator for the token; false if the dialog is closed without one.
 function wanted() {
   const dialog = at("token");
   const form = at("token-form");
-  put(form.querySelector(".done"), dialog.asked ? "The server does not take this one." : "");
+  put(form.querySelector(".done"), dialog.asked ? "The server refuses this token." : "");
   dialog.asked = true;
   if (!dialog.open) dialog.showModal();
   return new Promise((given) => {
@@ -179,7 +179,7 @@ watch({
   event,
   lost,
   wanted: () => {
-    state("", "a token is needed");
+    state("", "a token is required");
     return wanted();
   },
   begun: async () => past.take(await get("/api/history")),

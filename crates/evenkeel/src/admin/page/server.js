@@ -1,7 +1,7 @@
-// What is asked of the server: one stream of events, and a question now and then.
+// Requests to the server: one stream of events, and single requests.
 //
-// The stream is read with fetch, as an EventSource can show no token. When it breaks off it is
-// begun again, after a pause that grows; what was missed is in the history, which is asked anew.
+// The stream is read with fetch, because an EventSource cannot send a token. If it ends, it is
+// opened again after a growing pause. The history, which is requested again, has the missed events.
 
 const SILENCE_MS = 6_000;
 const PAUSES_MS = [500, 1_000, 2_000, 5_000];
@@ -17,7 +17,7 @@ function headers(more = {}) {
   return token ? { Authorization: `Bearer ${token}`, ...more } : more;
 }
 
-// An answer that is no success, with what it says.
+// A response with an error status, with its text.
 export class Refused extends Error {
   constructor(status, text) {
     super(text.trim() || `status ${status}`);
@@ -35,7 +35,7 @@ export async function get(path) {
   return answer.json();
 }
 
-// `wanted` is asked for a token where the server takes no order without; false: there is none.
+// Calls `wanted` for a token if the server requires one; false: the operator gave none.
 export async function order(what, wanted) {
   for (;;) {
     const answer = await fetch("/api/overrides", {
@@ -49,8 +49,8 @@ export async function order(what, wanted) {
 
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
-// Tells of each event and of each change between live and lost, for ever. `begun` is awaited before
-// the first event of each stream; `wanted` when the server wants a token.
+// Reports each event, and each change between live and lost, without end. Awaits `begun` before the
+// first event of each stream, and `wanted` when the server requires a token.
 export async function watch({ event, lost, begun, wanted }) {
   for (let failures = 0; ; failures += 1) {
     try {

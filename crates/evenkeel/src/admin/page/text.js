@@ -1,8 +1,8 @@
-// Numbers as people read them.
+// Formats numbers for people.
 
 const UNITS = [[1e-6, "µs"], [1e-3, "ms"], [1, "s"], [60, "min"], [3600, "h"]];
 
-// Three digits, no more.
+// At most three digits.
 export function number(value) {
   if (value == null || Number.isNaN(value)) return "–";
   const size = Math.abs(value);
@@ -32,7 +32,7 @@ export function count(n, one, many) {
   return `${n} ${n === 1 ? one : many}`;
 }
 
-// What a level or a cost is in.
+// A level or a cost with its unit.
 export function amount(value, unit) {
   if (value == null) return "–";
   return unit === "cpu" ? `${number(value)} s` : number(value);

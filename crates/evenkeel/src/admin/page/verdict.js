@@ -1,14 +1,14 @@
-// What is going on, in one sentence: who eats the server, what the throttle does, whether it works.
+// The state in one sentence: the costliest client, the reaction of the throttle and its effect.
 
 import { count, number, percent, time } from "/text.js";
 
-// From this part of its CPUs on a backend is full.
+// A backend that uses this part of its CPUs is full.
 const FULL = 0.85;
 
-// Whoever was not seen for so long, in seconds, has stopped: what it takes is a mean of late, which fades over ten.
+// A client without requests for this time, in seconds, has stopped. Its cost is a recent mean, which decays over ten seconds.
 const STOPPED = 5;
 
-// The client in debt that costs most. A network is named only where no one in it stands for it.
+// The costliest client in debt. A network is named only if no single client in it explains its cost.
 function culprit(limits) {
   const in_debt = (row) => row.wait > 0 || (row.level ?? 0) < 0;
   let found;
@@ -24,23 +24,23 @@ function does(action, { waiting, reject, wait }) {
   switch (action) {
     case "queue":
       return waiting >= 1
-        ? `It waits behind everybody in credit: ${count(Math.round(waiting), "request waits", "requests wait")}.`
-        : "It goes behind everybody in credit whenever there is no room.";
-    case "hold": return `Its answers are held, ${time(wait)} on average.`;
+        ? `It waits behind all clients in credit: ${count(Math.round(waiting), "request waits", "requests wait")}.`
+        : "It waits behind all clients in credit whenever the backend is full.";
+    case "hold": return `Its responses are held, ${time(wait)} on average.`;
     case "delay": return `Its requests are delayed, ${time(wait)} on average.`;
-    default: return `It is refused, ${number(reject)} times a second.`;
+    default: return `It is refused ${number(reject)} times per second.`;
   }
 }
 
 function times(past) {
   const [credit, debt] = [past.last("credit_p95"), past.last("debt_p95")];
   const parts = [];
-  if (credit != null) parts.push(`Those in credit are answered within ${time(credit)}`);
-  if (debt != null) parts.push(`${parts.length ? "those" : "Those"} in debt within ${time(debt)}`);
-  return parts.length ? `${parts.join(", ")} (95 of 100).` : "";
+  if (credit != null) parts.push(`Clients in credit get responses within ${time(credit)}`);
+  if (debt != null) parts.push(`${parts.length ? "clients" : "Clients"} in debt within ${time(debt)}`);
+  return parts.length ? `${parts.join(", ")} (95th percentile).` : "";
 }
 
-// { kind, said, more } for what the server tells and what has been.
+// { kind, said, more } for the current data and the history.
 export function verdict(now, past) {
   const cpus = now.doors.reduce((sum, door) => sum + door.cpus, 0);
   const crowds = now.doors.map((door) => door.crowd).filter(Boolean);
@@ -50,14 +50,14 @@ export function verdict(now, past) {
   const guilty = culprit(now.limits);
   const used = `${number(busy)} of ${count(cpus, "CPU", "CPUs")} used`;
   if (now.stage === "draining") {
-    return { kind: "warn", said: "This server is stopping: what runs may end, nothing more comes in.", more: used };
+    return { kind: "warn", said: "This server is stopping: running requests may finish, new ones are refused.", more: used };
   }
-  if (past.empty) return { kind: "", said: "No data yet.", more: "The first numbers are here in a second." };
+  if (past.empty) return { kind: "", said: "No data yet.", more: "The first numbers arrive within a second." };
   if (failed >= 0.5) {
     return {
       kind: "bad",
-      said: `The backend fails ${number(failed)} requests a second.`,
-      more: `The log says how; this is not the throttle. ${used}.`,
+      said: `The backend fails ${number(failed)} requests per second.`,
+      more: `The log has the details; the throttle is not the cause. ${used}.`,
     };
   }
   if (!now.doors.length) return doors_only(now, past);
@@ -66,18 +66,18 @@ export function verdict(now, past) {
   if (full) {
     return {
       kind: "warn",
-      said: busy >= FULL * cpus ? "The backend is full, and nobody is over a limit." : "Requests wait for room, and nobody is over a limit.",
-      more: `${used}; ${count(waiting, "request waits", "requests wait")}. Everybody gets the same share. ${times(past)}`,
+      said: busy >= FULL * cpus ? "The backend is full, and no client is over a limit." : "Requests wait in the queue, and no client is over a limit.",
+      more: `${used}; ${count(waiting, "request waits", "requests wait")}. All clients get the same share. ${times(past)}`,
     };
   }
-  return { kind: "good", said: "Nothing is wrong.", more: `${used}; nobody waits, nobody is in debt. ${times(past)}` };
+  return { kind: "good", said: "No problems.", more: `${used}; no request waits, and no client is in debt. ${times(past)}` };
 }
 
 function takes_of(row, cpus) {
   const share = percent(row.cpu_per_second / cpus);
   return row.last_seen < STOPPED
-    ? `${row.key} takes ${share} of the CPU.`
-    : `${row.key} took ${share} of the CPU of late. Nothing was seen of it for ${time(row.last_seen)}, so its share fades.`;
+    ? `${row.key} uses ${share} of the CPU.`
+    : `${row.key} used ${share} of the CPU recently. It has sent no requests for ${time(row.last_seen)}, so its share decreases.`;
 }
 
 function in_debt({ limit, row }, { full, cpus, waiting, used, past }) {
@@ -85,21 +85,21 @@ function in_debt({ limit, row }, { full, cpus, waiting, used, past }) {
   if (limit.shadow) {
     return {
       kind: full ? "bad" : "note",
-      said: `${takes} Nothing is done about it: this is shadow.`,
+      said: `${takes} The limit is in shadow mode and does not act.`,
       more: `${used}. With \`shadow: false\` the limit ${limit.name} would ${would(limit.action)}. ${times(past)}`,
     };
   }
   const reject = past.mean("reject") ?? 0;
   const done = does(limit.action, { waiting, reject, wait: row.wait_average });
   if (!full && limit.action === "queue") {
-    return { kind: "good", said: "Nothing is wrong.", more: `${takes} It is in debt, but there is room for all: nobody waits. ${times(past)}` };
+    return { kind: "good", said: "No problems.", more: `${takes} It is in debt, but the backend has room for all requests, so none waits. ${times(past)}` };
   }
   return { kind: full ? "warn" : "note", said: `${takes} ${done}`, more: `${used}. ${times(past)}` };
 }
 
 const would = (action) => ({
-  queue: "put it behind everybody in credit",
-  hold: "hold its answers",
+  queue: "put it behind all clients in credit",
+  hold: "hold its responses",
   delay: "delay it",
   reject: "refuse it",
 })[action] ?? "slow it down";
@@ -107,8 +107,8 @@ const would = (action) => ({
 function doors_only(now, past) {
   const refused = past.mean("reject") ?? 0;
   const all = refused + (past.mean("allow") ?? 0);
-  const asked = all > 0 ? `${number(all)} decisions a second.` : "Nobody asks.";
+  const asked = all > 0 ? `${number(all)} decisions per second.` : "No requests.";
   return refused > 0
-    ? { kind: "note", said: `${number(refused)} requests a second are refused.`, more: asked }
-    : { kind: "good", said: "Nothing is wrong.", more: `Nobody is refused. ${asked}` };
+    ? { kind: "note", said: `${number(refused)} requests per second are refused.`, more: asked }
+    : { kind: "good", said: "No problems.", more: `No request is refused. ${asked}` };
 }
