@@ -218,7 +218,10 @@ pub(super) fn forward(
     let headers = &mut head.headers;
     if found.has(FieldKinds::HOP_BY_HOP) {
         let trailers = found.has(FieldKinds::TE) && wants_trailers(headers);
-        drop_hop_by_hop(headers, found, peer.own_header)?;
+        if tokens_of_connection(headers).nth(CONNECTION_NAMES_MAX).is_some() {
+            return Err(StatusCode::BAD_REQUEST);
+        }
+        drop_hop_by_hop(headers, found, peer.own_header);
         if trailers {
             headers.insert(header::TE, HeaderValue::from_static("trailers"));
             headers.insert(header::CONNECTION, HeaderValue::from_static("te"));
@@ -296,8 +299,7 @@ pub(super) fn answer(status: StatusCode, headers: &mut HeaderMap, found: FieldKi
     if !found.has(FieldKinds::HOP_BY_HOP) {
         return;
     }
-    // If an answer names too many fields in `Connection`, no hop-by-hop field is removed.
-    let _ = drop_hop_by_hop(headers, found, None);
+    drop_hop_by_hop(headers, found, None);
     if found.has(FieldKinds::PROXY_AUTHENTICATE) {
         headers.remove(header::PROXY_AUTHENTICATE);
     }
@@ -319,7 +321,7 @@ pub(super) fn quotas(headers: &mut HeaderMap, quotas: &[Quota]) {
 pub(super) fn trailers(trailers: &mut HeaderMap, own: Option<&str>) {
     let found = FieldKinds::look(trailers);
     if found.has(FieldKinds::HOP_BY_HOP) {
-        let _ = drop_hop_by_hop(trailers, found, None);
+        drop_hop_by_hop(trailers, found, None);
         trailers.remove(header::PROXY_AUTHENTICATE);
     }
     let forbidden = NOT_IN_TRAILERS.iter().copied().chain(own);
@@ -446,13 +448,9 @@ fn drop_where(headers: &mut HeaderMap, which: impl Fn(&[u8]) -> bool) {
 
 /// Removes hop-by-hop fields. `own`: the header that names the client, which `Connection` cannot
 /// remove.
-fn drop_hop_by_hop(
-    headers: &mut HeaderMap,
-    found: FieldKinds,
-    own: Option<&str>,
-) -> Result<(), StatusCode> {
+fn drop_hop_by_hop(headers: &mut HeaderMap, found: FieldKinds, own: Option<&str>) {
     if found.has(FieldKinds::CONNECTION) {
-        for name in named_in_connection(headers, own)? {
+        for name in named_in_connection(headers, own) {
             headers.remove(name);
         }
         headers.remove(header::CONNECTION);
@@ -462,22 +460,14 @@ fn drop_hop_by_hop(
             headers.remove(name);
         }
     }
-    Ok(())
 }
 
-/// Returns the fields that `Connection` names, except those that frame a message or route it:
-/// removing them would let a client change what the backend reads.
-fn named_in_connection(
-    headers: &HeaderMap,
-    own: Option<&str>,
-) -> Result<Vec<HeaderName>, StatusCode> {
-    let lines = headers.get_all(header::CONNECTION).iter();
-    let tokens = lines.flat_map(|line| line.as_bytes().split(|b| *b == b','));
+/// Returns the fields of `headers` that `Connection` names, except those that frame a message or
+/// route it: removing them would let a client change what the backend reads. There may be many
+/// names, so those without a field are left out.
+fn named_in_connection(headers: &HeaderMap, own: Option<&str>) -> Vec<HeaderName> {
     let mut names = Vec::new();
-    for (count, token) in tokens.map(<[u8]>::trim_ascii).filter(|t| !t.is_empty()).enumerate() {
-        if count == CONNECTION_NAMES_MAX {
-            return Err(StatusCode::BAD_REQUEST);
-        }
+    for token in tokens_of_connection(headers) {
         let plain = [&b"close"[..], b"keep-alive"];
         if plain.iter().any(|plain| token.eq_ignore_ascii_case(plain)) {
             continue;
@@ -486,11 +476,18 @@ fn named_in_connection(
             Ok(header::HOST | header::CONTENT_LENGTH | header::CONTENT_TYPE) => {}
             Ok(name) if is_forwarding(name.as_str().as_bytes()) => {}
             Ok(name) if own == Some(name.as_str()) => {}
-            Ok(name) => names.push(name),
-            Err(_) => {}
+            Ok(name) if headers.contains_key(&name) => names.push(name),
+            Ok(_) | Err(_) => {}
         }
     }
-    Ok(names)
+    names
+}
+
+/// Returns the options that `Connection` states: names of fields, `close` and `keep-alive`.
+fn tokens_of_connection(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
+    let lines = headers.get_all(header::CONNECTION).iter();
+    let tokens = lines.flat_map(|line| line.as_bytes().split(|b| *b == b','));
+    tokens.map(<[u8]>::trim_ascii).filter(|token| !token.is_empty())
 }
 
 fn wants_trailers(headers: &HeaderMap) -> bool {
@@ -618,6 +615,37 @@ mod tests {
         assert_eq!(names.len(), expected.len(), "{names:?}");
         assert!(expected.iter().all(|name| names.contains(name)), "{names:?}");
         assert_eq!(headers["te"], "trailers");
+    }
+
+    #[test]
+    fn no_hop_by_hop_field_passes_however_many_connection_names() {
+        let names: Vec<String> = (0..CONNECTION_NAMES_MAX + 8).map(|n| format!("x-{n}")).collect();
+        let mut fields = HeaderMap::new();
+        fields.insert(header::CONNECTION, HeaderValue::try_from(names.join(",")).expect("a value"));
+        for name in &names {
+            let name = HeaderName::try_from(name).expect("a name");
+            fields.insert(name, HeaderValue::from_static("1"));
+        }
+        for (_, name) in &FieldKinds::DROPPED {
+            fields.insert(name, HeaderValue::from_static("1"));
+        }
+        let (mut answered, mut trailing) = (fields.clone(), fields.clone());
+        answer(StatusCode::OK, &mut answered, FieldKinds::look(&fields));
+        trailers(&mut trailing, None);
+        assert_eq!((answered, trailing), (HeaderMap::new(), HeaderMap::new()));
+        let mut head = head("/", &[("host", "a")]);
+        head.headers.extend(fields);
+        let found = FieldKinds::look(&head.headers);
+        let address = HeaderValue::from_static("192.0.2.1");
+        let backend = HeaderValue::from_static("b");
+        let peer = PeerFacts {
+            address: &address,
+            secure: false,
+            trusted: false,
+            own_header: None,
+            backend: &backend,
+        };
+        assert_eq!(forward(&mut head, found, &peer), Err(StatusCode::BAD_REQUEST));
     }
 
     #[test]

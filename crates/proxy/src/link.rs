@@ -239,7 +239,8 @@ impl ClientLink {
         let Some(over) = &self.over else { return false };
         let left = over.streams.get().unwrap_or(1).saturating_sub(1);
         over.streams.set(Some(left));
-        if left == 0 {
+        // A connection that is being closed stays so, with the time limit for that.
+        if left == 0 && over.phase.get() != LinkPhase::Closing {
             over.enter(LinkPhase::Idle, now);
         }
         if self.answered.get() || self.close.get() || over.close.get() {
@@ -530,5 +531,40 @@ impl ClientLink {
             self.wake();
         }
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timeouts() -> ProxyTimeouts {
+        let long = Duration::from_secs(60);
+        ProxyTimeouts {
+            header: long,
+            idle: long,
+            connect: long,
+            backend: long,
+            tunnel: long,
+            abort_linger: long,
+            drain: long,
+        }
+    }
+
+    fn connection() -> ClientLink {
+        ClientLink::new(SocketAddr::from(([127, 0, 0, 1], 1)), false, 0)
+    }
+
+    #[test]
+    fn a_stream_that_ends_does_not_prolong_the_end_of_its_connection() {
+        let over = Rc::new(connection());
+        over.begin_streams();
+        let stream = ClientLink::stream(&over, 0);
+        assert_eq!(over.closing(0), Some(false));
+        stream.stream_ended(100);
+        over.sweep(&timeouts(), 1_900, 0);
+        assert!(!over.is_closed(), "the peer may still read the last answer");
+        over.sweep(&timeouts(), 2_100, 0);
+        assert!(over.is_closed());
     }
 }

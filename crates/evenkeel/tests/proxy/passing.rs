@@ -168,6 +168,41 @@ fn hop_by_hop_fields_end_at_the_proxy() {
     }
 }
 
+/// A `Connection` field that names `x-0` to `x-39`, and these fields.
+fn many_names() -> String {
+    let names: Vec<String> = (0..40).map(|name| format!("x-{name}")).collect();
+    let fields: String = names.iter().map(|name| format!("{name}: 1\r\n")).collect();
+    format!("connection: {}\r\n{fields}keep-alive: 9\r\n", names.join(", "))
+}
+
+#[test]
+fn connection_may_name_any_number_of_fields_of_an_answer() {
+    let stage = Stage::open(|_| {});
+    let mut client = stage.client();
+    client.get("/");
+    let mut backend = stage.backend();
+    backend.message();
+    let names = many_names();
+    backend.send(format!("HTTP/1.1 200 OK\r\n{names}content-length: 2\r\n\r\nok"));
+    let answer = client.message();
+    assert_eq!((answer.status(), answer.text()), (200, "ok"));
+    for name in ["connection", "x-0", "x-31", "x-32", "x-39", "keep-alive"] {
+        assert_eq!(answer.header(name), None, "{name} passed");
+    }
+}
+
+#[test]
+fn connection_may_name_any_number_of_fields_of_trailers() {
+    let stage = Stage::open(|_| {});
+    let mut client = stage.client();
+    client.send("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n");
+    let names = many_names();
+    client.send(format!("0\r\n{names}x-sum: 1\r\n\r\n"));
+    let mut backend = stage.backend();
+    backend.head();
+    backend.expect("1\r\na\r\n0\r\nx-sum: 1\r\n\r\n");
+}
+
 #[test]
 fn head_and_bodiless_answers_keep_their_fields() {
     let stage = Stage::open(|_| {});

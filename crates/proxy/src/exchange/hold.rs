@@ -58,6 +58,8 @@ pub(super) async fn held(
         // 9113, 8.5).
         head.status = StatusCode::NOT_IMPLEMENTED;
     }
+    // No tunnel follows, so its room is free although the answer may take long.
+    drop(connect);
     if headers::is_stream(&head.headers) {
         account.leave();
         thread.set_aside(link);

@@ -313,6 +313,22 @@ fn those_that_are_opened_at_once_take_it_too() {
 }
 
 #[test]
+fn what_is_refused_gives_its_room_back_before_its_answer_ends() {
+    let stage = Stage::open(|settings| settings.bounds.connections = 2);
+    let client = Http2::connect(stage.door.addresses()[0]);
+    let refused = ask(&client, "/");
+    let mut backend = stage.backend();
+    backend.head();
+    backend.send("HTTP/1.1 403 Forbidden\r\ncontent-length: 2\r\n\r\nn");
+    assert_eq!(refused.head().status, 403);
+    until("its room is free", || stage.door.connections() == 1);
+    let (_tunnel, _second) = open(&stage, &client);
+    assert_eq!(stage.door.connections(), 2);
+    backend.send("o");
+    hears(&refused, "no");
+}
+
+#[test]
 fn who_is_idle_makes_room() {
     let stage = Stage::open(|settings| settings.bounds.connections = 2);
     let mut idle = stage.client();
