@@ -5,12 +5,13 @@ mod replay;
 #[path = "cli/verdict.rs"]
 mod verdict;
 
+use evenkeel_testing::evenkeel;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 fn evenkeel(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    let mut command = evenkeel!();
     command.args(arguments).env_remove("EVENKEEL_CONFIG").output().expect("it runs")
 }
 
@@ -78,7 +79,7 @@ fn show_prints_what_would_run() {
     let shown = evenkeel(&["show", "--config", &path]);
     assert_eq!(shown.status.code(), Some(0));
     assert!(text(&shown.stdout).contains("  cpus: 2\n"));
-    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    let mut command = evenkeel!();
     let same = command.arg("show").env("EVENKEEL_CONFIG", &path).output().expect("it runs");
     assert_eq!(same.stdout, shown.stdout);
 }

@@ -31,8 +31,6 @@ mod keeper;
 mod life;
 #[path = "journey/front/names.rs"]
 mod names;
-#[path = "journey/process.rs"]
-mod process;
 #[path = "journey/front/readings.rs"]
 mod readings;
 #[path = "journey/site.rs"]

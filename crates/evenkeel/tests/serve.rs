@@ -7,11 +7,14 @@ mod versions;
 #[path = "serve/watchdog.rs"]
 mod watchdog;
 
+use evenkeel_testing::evenkeel;
+use evenkeel_testing::program::{self, Program};
+use rustix::process::Signal;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -19,61 +22,14 @@ use std::time::Duration;
 /// Longer than any step takes on the slowest machine; only a failing test waits that long.
 const LONG: Duration = Duration::from_secs(30);
 
-/// A running program; killed if a test forgets to end it.
-struct Program {
-    child: Child,
-    log: Receiver<String>,
+/// Starts the program with these arguments.
+fn start(arguments: &[&str]) -> Program {
+    Program::start(evenkeel!().args(arguments))
 }
 
-impl Program {
-    fn start(arguments: &[&str]) -> Program {
-        Program::spawn(Command::new(env!("CARGO_BIN_EXE_evenkeel")).args(arguments))
-    }
-
-    fn spawn(command: &mut Command) -> Program {
-        let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
-        let lines = BufReader::new(child.stderr.take().expect("piped")).lines();
-        let (told, log) = channel();
-        thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| told.send(line)));
-        Program { child, log }
-    }
-
-    /// The next log line that contains `what`; earlier lines are skipped.
-    fn told(&mut self, what: &str) -> String {
-        let mut all = String::new();
-        loop {
-            let Ok(line) = self.log.recv_timeout(LONG) else {
-                panic!("the log ended or stood still without {what}:\n{all}");
-            };
-            if line.contains(what) {
-                return line;
-            }
-            all = all + &line + "\n";
-        }
-    }
-
-    /// The addresses of the proxy and the admin door, from the first log line.
-    fn addresses(&mut self) -> Vec<SocketAddr> {
-        let line = self.told("proxy open");
-        let words = line.split(|c: char| "[]= ,".contains(c));
-        words.filter_map(|word| word.parse().ok()).collect()
-    }
-
-    fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args(["-s", name, &pid]).status().expect("a signal");
-        assert!(sent.success());
-    }
-
-    fn end(mut self) -> ExitStatus {
-        self.child.wait().expect("its end")
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-    }
+/// The addresses of the proxy and the admin door, from the first log line.
+fn addresses(program: &mut Program) -> Vec<SocketAddr> {
+    program::addresses(&program.told("proxy open"))
 }
 
 /// A backend that announces each request, and answers `hello` when the test asks for it.
@@ -128,28 +84,21 @@ fn get(address: SocketAddr, path: &str) -> String {
 fn flags_are_enough_to_run_the_proxy() {
     let (address, requests) = backend();
     let url = format!("http://{address}");
-    let mut program = Program::start(&[
-        "proxy",
-        "--backend",
-        &url,
-        "--listen",
-        "127.0.0.1:0",
-        "--admin",
-        "127.0.0.1:0",
-    ]);
-    let addresses = program.addresses();
+    let mut program =
+        start(&["proxy", "--backend", &url, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    let addresses = addresses(&mut program);
     let client = ask(addresses[0], "/");
     requests.recv().expect("it arrives").send(()).expect("answered");
     assert!(read(client).ends_with("hello"));
     assert!(get(addresses[1], "/readyz").starts_with("HTTP/1.1 200"));
     assert!(get(addresses[1], "/api/config").contains(&format!("backend: [{url}]")));
-    let doctor = Command::new(env!("CARGO_BIN_EXE_evenkeel"))
+    let doctor = evenkeel!()
         .args(["doctor", "--admin", &addresses[1].to_string(), "--limit", "ip"])
         .output()
         .expect("it runs");
     assert_eq!(doctor.status.code(), Some(0), "{}", String::from_utf8_lossy(&doctor.stderr));
     assert!(String::from_utf8_lossy(&doctor.stdout).contains("127.0.0.1"));
-    let doctor = Command::new(env!("CARGO_BIN_EXE_evenkeel"))
+    let doctor = evenkeel!()
         .args(["doctor", "--admin", &addresses[1].to_string(), "--limit", "pi"])
         .output()
         .expect("it runs");
@@ -157,7 +106,7 @@ fn flags_are_enough_to_run_the_proxy() {
     assert!(String::from_utf8_lossy(&doctor.stdout).starts_with("Limit: pi\n"));
     assert!(String::from_utf8_lossy(&doctor.stderr).contains("there are: ip, net24, net16"));
     top_draws_and_leaves_the_terminal_as_it_was(addresses[1]);
-    program.signal("TERM");
+    program.signal(Signal::TERM);
     assert_eq!(program.end().code(), Some(0));
 }
 
@@ -183,7 +132,7 @@ fn top_draws_and_leaves_the_terminal_as_it_was(admin: SocketAddr) {
     output.read_to_string(&mut drawn).expect("it ends");
     assert!(drawn.contains("\x1b[?1049h") && drawn.ends_with("\x1b[?25h"), "{drawn:?}");
     assert_eq!(terminal.wait().expect("its end").code(), Some(0));
-    let piped = Command::new(env!("CARGO_BIN_EXE_evenkeel")).arg("top").output().expect("it runs");
+    let piped = evenkeel!().arg("top").output().expect("it runs");
     assert_eq!(piped.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&piped.stderr).contains("for scripts and pipes"));
 }
@@ -193,11 +142,11 @@ fn a_request_that_runs_is_ended_before_the_program_is() {
     let (address, requests) = backend();
     let url = format!("http://{address}");
     let mut program =
-        Program::start(&["proxy", "--backend", &url, "--listen", "127.0.0.1:0", "--admin", "off"]);
-    let addresses = program.addresses();
+        start(&["proxy", "--backend", &url, "--listen", "127.0.0.1:0", "--admin", "off"]);
+    let addresses = addresses(&mut program);
     let client = ask(addresses[0], "/");
     let go = requests.recv().expect("it arrives");
-    program.signal("TERM");
+    program.signal(Signal::TERM);
     program.told("draining");
     go.send(()).expect("answered");
     assert!(read(client).ends_with("hello"));
@@ -214,10 +163,10 @@ fn a_dead_backend_too_few_files_and_a_cut_are_told() {
     fs::write(&path, format!("{text}127.0.0.1:1\n")).expect("saved");
     let mut shell = Command::new("sh");
     shell.args(["-c", "ulimit -n 600; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_evenkeel")]);
-    let mut program = Program::spawn(shell.args(["serve", "--config"]).arg(&path));
+    let mut program = Program::start(shell.args(["serve", "--config"]).arg(&path));
     let line = program.told("limit on open files is too low");
     assert!(line.contains("need 2256 files, and the limit is 600"), "{line}");
-    let door = program.addresses()[0];
+    let door = addresses(&mut program)[0];
 
     assert!(read(ask(door, "/")).starts_with("HTTP/1.1 502 "));
     let line = program.told("the backend failed a request");
@@ -229,11 +178,11 @@ fn a_dead_backend_too_few_files_and_a_cut_are_told() {
     assert!(program.told("bad request").contains("status=400"));
 
     fs::write(&path, format!("{text}{address}\n")).expect("saved");
-    program.signal("HUP");
+    program.signal(Signal::HUP);
     program.told("configuration reloaded");
     let _client = ask(door, "/");
     let _never = requests.recv().expect("it arrives");
-    program.signal("TERM");
+    program.signal(Signal::TERM);
     program.told("stopped; 1 connections were cut off");
     assert_eq!(program.end().code(), Some(0));
 }
@@ -243,13 +192,13 @@ fn a_second_signal_stops_at_once() {
     let (address, requests) = backend();
     let url = format!("http://{address}");
     let mut program =
-        Program::start(&["proxy", "--backend", &url, "--listen", "127.0.0.1:0", "--admin", "off"]);
-    let addresses = program.addresses();
+        start(&["proxy", "--backend", &url, "--listen", "127.0.0.1:0", "--admin", "off"]);
+    let addresses = addresses(&mut program);
     let _client = ask(addresses[0], "/");
     let _never = requests.recv().expect("it arrives");
-    program.signal("INT");
+    program.signal(Signal::INT);
     program.told("draining");
-    program.signal("TERM");
+    program.signal(Signal::TERM);
     program.told("stopped immediately");
     assert_eq!(program.end().code(), Some(0));
 }
@@ -269,18 +218,18 @@ fn t26_a_faulty_reload_is_refused_and_the_next_good_one_works() {
     let folder = tempfile::tempdir().expect("a folder");
     let (address, _requests) = backend();
     let path = configuration(folder.path(), address, "1");
-    let mut program = Program::start(&["serve", "--config", &path]);
-    let admin = program.addresses()[1];
+    let mut program = start(&["serve", "--config", &path]);
+    let admin = addresses(&mut program)[1];
     assert!(get(admin, "/api/config").contains("cpus: 1\n"));
 
     configuration(folder.path(), address, "many");
-    program.signal("HUP");
+    program.signal(Signal::HUP);
     program.told("configuration refused");
     program.told("evenkeel.yaml:5:9: `cpus` is `many`");
     assert!(get(admin, "/api/config").contains("cpus: 1\n"));
 
     configuration(folder.path(), address, "2");
-    program.signal("HUP");
+    program.signal(Signal::HUP);
     program.told("configuration reloaded");
     assert!(get(admin, "/api/config").contains("cpus: 2\n"));
 
@@ -292,7 +241,7 @@ fn t26_a_faulty_reload_is_refused_and_the_next_good_one_works() {
     }
     let metrics = get(admin, "/metrics");
     assert!(metrics.contains("reload"), "{metrics}");
-    program.signal("TERM");
+    program.signal(Signal::TERM);
     assert_eq!(program.end().code(), Some(0));
 }
 
@@ -307,8 +256,8 @@ fn in_shadow_nobody_waits_and_doctor_says_so() {
     let shadow = "  shadow: true\n  action: hold\n  cost: header:X-Cost\n  \
                   limits: [{name: ip, by: ip/32, share: 1%, burst: 1ms}]\n";
     fs::write(&path, text + shadow).expect("saved");
-    let mut program = Program::start(&["serve", "--config", &path]);
-    let addresses = program.addresses();
+    let mut program = start(&["serve", "--config", &path]);
+    let addresses = addresses(&mut program);
     let client = ask(addresses[0], "/");
     requests.recv().expect("it arrives").send(()).expect("answered");
     assert!(read(client).ends_with("hello"));
@@ -331,8 +280,8 @@ fn in_shadow_what_would_be_refused_is_told_once_and_owed_by_nobody() {
     let shadow = "  shadow: true\n  max_delay: 1s\n  action: hold\n  cost: header:X-Cost\n  \
                   limits: [{name: ip, by: ip/32, share: 1%, burst: 1ms}]\n";
     fs::write(&path, text + shadow).expect("saved");
-    let mut program = Program::start(&["serve", "--config", &path]);
-    let addresses = program.addresses();
+    let mut program = start(&["serve", "--config", &path]);
+    let addresses = addresses(&mut program);
     let charged = |seconds: &str| {
         let told = format!("\"cpu_total\":{seconds}");
         let mut tops = (0..1_000).map(|_| get(addresses[1], "/api/top"));
@@ -359,14 +308,14 @@ fn what_takes_a_restart_is_shown_as_it_runs() {
     let folder = tempfile::tempdir().expect("a folder");
     let (address, _requests) = backend();
     let path = configuration(folder.path(), address, "1");
-    let mut program = Program::start(&["serve", "--config", &path]);
-    let admin = program.addresses()[1];
+    let mut program = start(&["serve", "--config", &path]);
+    let admin = addresses(&mut program)[1];
     let text = format!(
         "admin: off\nlog: {{format: json}}\nproxy:\n  listen: 127.0.0.1:1\n  \
          backend: http://{address}\n  cpus: 2\n"
     );
     fs::write(&path, text).expect("saved");
-    program.signal("HUP");
+    program.signal(Signal::HUP);
     let told = program.told("take effect only after a restart");
     assert!(told.contains("admin, log.format, proxy.listen"), "{told}");
     program.told("configuration reloaded");
@@ -384,21 +333,14 @@ fn what_cannot_start_says_why() {
         (&["serve", "--config", "/nowhere.yaml"], 1, "/nowhere.yaml: cannot be read"),
         (&["serve", "--config", "/dev/null"], 1, "no door to open"),
     ] {
-        let mut program = Program::start(arguments);
+        let mut program = start(arguments);
         program.told(why);
         assert_eq!(program.end().code(), Some(code), "{arguments:?}");
     }
     let holder = TcpListener::bind("127.0.0.1:0").expect("a port");
     let taken = holder.local_addr().expect("bound").to_string();
-    let mut program = Program::start(&[
-        "proxy",
-        "--backend",
-        "http://127.0.0.1:1",
-        "--admin",
-        "off",
-        "--listen",
-        &taken,
-    ]);
+    let mut program =
+        start(&["proxy", "--backend", "http://127.0.0.1:1", "--admin", "off", "--listen", &taken]);
     program.told(&taken);
     assert_eq!(program.end().code(), Some(1));
 }

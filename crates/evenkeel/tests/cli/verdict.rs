@@ -2,13 +2,13 @@
 //! both get the same configurations, as the same user on the same machine.
 
 use crate::{evenkeel, text};
+use evenkeel_testing::program::Program;
 use std::fs;
-use std::io::Read;
 use std::net::{TcpListener, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Longer than a start takes on a slow, busy machine.
@@ -69,24 +69,15 @@ impl Ground {
     }
 }
 
-struct Started(Child);
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Whether the program reports that it is ready with this file; otherwise its output.
 fn starts(config: &Path) -> Result<(), String> {
     let folder = tempfile::tempdir().expect("a folder");
     let herald = folder.path().join("notify");
     let ready = UnixDatagram::bind(&herald).expect("a socket");
     ready.set_read_timeout(Some(Duration::from_millis(50))).expect("a timeout");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    let mut command = evenkeel!();
     command.args(["serve", "--config"]).arg(config).env("NOTIFY_SOCKET", &herald);
-    let mut started = Started(command.stderr(Stdio::piped()).spawn().expect("it runs"));
+    let mut started = Program::start(command);
     let begun = Instant::now();
     let mut message = [0; 512];
     loop {
@@ -95,11 +86,8 @@ fn starts(config: &Path) -> Result<(), String> {
         {
             return Ok(());
         }
-        if started.0.try_wait().expect("its state").is_some() {
-            let mut told = String::new();
-            let log = started.0.stderr.as_mut().expect("piped");
-            log.read_to_string(&mut told).expect("its log");
-            return Err(told);
+        if started.ended().is_some() {
+            return Err(started.log());
         }
         assert!(begun.elapsed() < DEADLINE, "neither ready nor gone: {}", config.display());
     }
@@ -305,9 +293,9 @@ fn ports_that_a_server_of_ours_has_are_nothing_to_speak_of() {
     let herald = folder.path().join("notify");
     let ready = UnixDatagram::bind(&herald).expect("a socket");
     ready.set_read_timeout(Some(DEADLINE)).expect("a timeout");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    let mut command = evenkeel!();
     command.args(["serve", "--config"]).arg(&path).env("NOTIFY_SOCKET", &herald);
-    let _started = Started(command.stderr(Stdio::null()).spawn().expect("it runs"));
+    let _started = Program::start(command);
     ready.recv(&mut [0; 512]).expect("it is ready");
     let checked = evenkeel(&["check", &path.display().to_string()]);
     assert_eq!((checked.status.code(), text(&checked.stderr)), (Some(0), String::new()));

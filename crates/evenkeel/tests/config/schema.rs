@@ -6,10 +6,10 @@
 use super::good;
 use evenkeel_config::show::schema::{outline, schema};
 use evenkeel_config::tree::{self, YamlNode};
+use evenkeel_testing::evenkeel;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -165,7 +165,7 @@ fn a_key_that_is_not_there_does_not_fit_anywhere() {
 
 #[test]
 fn the_file_for_editors_is_what_the_program_prints() {
-    let printed = Command::new(env!("CARGO_BIN_EXE_evenkeel")).arg("schema").output();
+    let printed = evenkeel!().arg("schema").output();
     let printed = String::from_utf8(printed.expect("it runs").stdout).expect("text");
     let file = fs::read_to_string(root().join("packaging/evenkeel.schema.json")).expect("a file");
     assert!(file == printed, "evenkeel schema >packaging/evenkeel.schema.json");

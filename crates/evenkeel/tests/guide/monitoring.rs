@@ -6,12 +6,16 @@
 
 use super::root;
 use evenkeel_telemetry::metrics::{MetricKind, TABLE};
+use evenkeel_testing::evenkeel;
+use evenkeel_testing::port::free_port;
+use evenkeel_testing::program::Program;
+use evenkeel_testing::wait::wait_for;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 /// Longer than anything takes on a slow machine.
 const LONG: Duration = Duration::from_secs(60);
@@ -94,49 +98,31 @@ fn promtool_takes_the_rules_and_each_alert_comes_when_it_should() {
     alerts.for_each(|alert| assert!(tests.contains(&format!("name: {alert}\n")), "{alert}"));
 }
 
-/// A program that this test has started; killed when dropped.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// A proxy without a backend, and its admin address.
-fn evenkeel(folder: &Path) -> (Running, SocketAddr) {
+fn evenkeel(folder: &Path) -> (Program, SocketAddr) {
     let config = folder.join("evenkeel.yaml");
     let text = "admin: {listen: 127.0.0.1:0}\nproxy: {listen: 127.0.0.1:0}\n";
     fs::write(&config, text).expect("written");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
-    command.arg("serve").arg("--config").arg(config).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("it starts");
-    let log = child.stderr.take().expect("piped");
-    let running = Running(child);
-    let mut lines = BufReader::new(log).lines().map_while(Result::ok);
-    let line = lines.find(|line| line.contains("proxy open")).expect("it opens");
+    let mut command = evenkeel!();
+    command.arg("serve").arg("--config").arg(config);
+    let mut program = Program::start(command);
+    let line = program.told("proxy open");
     let admin = line.split("admin=[").nth(1).expect("an address");
     let admin = admin.split(']').next().and_then(|at| at.parse().ok()).expect("an address");
-    std::thread::spawn(move || lines.for_each(drop));
-    (running, admin)
+    (program, admin)
 }
 
-fn prometheus(folder: &Path, evenkeel: SocketAddr) -> (Running, SocketAddr) {
+fn prometheus(folder: &Path, evenkeel: SocketAddr) -> (Program, SocketAddr) {
     let read = fs::read_to_string(self::folder().join("prometheus.yaml")).expect("a file");
     let config = read.replace("127.0.0.1:9970", &evenkeel.to_string()).replace("15s", "1s");
     fs::write(folder.join("prometheus.yaml"), config).expect("written");
     fs::copy(self::folder().join("alerts.yaml"), folder.join("alerts.yaml")).expect("copied");
-    let port = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let at = port.local_addr().expect("bound");
-    drop(port);
+    let at = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let mut command = Command::new("prometheus");
     command.arg(format!("--config.file={}", folder.join("prometheus.yaml").display()));
     command.arg(format!("--storage.tsdb.path={}", folder.join("data").display()));
     command.arg(format!("--web.listen-address={at}"));
-    command.stdout(Stdio::null()).stderr(Stdio::null());
-    let child = command.spawn().expect("prometheus is there: apt-get install prometheus");
-    (Running(child), at)
+    (Program::listening(command, at.port()), at)
 }
 
 /// The answer of Prometheus; `None` while it does not answer.
@@ -154,17 +140,6 @@ fn query(at: SocketAddr, expression: &str) -> Option<serde_json::Value> {
     api(at, &format!("/api/v1/query?query={escaped}"))
 }
 
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + LONG;
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < end, "waited {LONG:?} for {what}");
-        std::thread::yield_now();
-    }
-}
-
 #[test]
 fn a_real_prometheus_scrapes_and_understands_all() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -174,15 +149,15 @@ fn a_real_prometheus_scrapes_and_understands_all() {
         let answer = query(at, expression)?;
         answer["data"]["result"][0]["value"][1].as_str().map(str::to_owned)
     };
-    assert_eq!(until("a scrape", || value("evenkeel_up")), "1");
-    assert_eq!(until("a scrape", || value("up{job=\"evenkeel\"}")), "1");
+    assert_eq!(wait_for("a scrape", || value("evenkeel_up")), "1");
+    assert_eq!(wait_for("a scrape", || value("up{job=\"evenkeel\"}")), "1");
     for expression in expressions() {
-        let answer = until("an answer", || query(at, &expression));
+        let answer = wait_for("an answer", || query(at, &expression));
         assert_eq!(answer["status"], "success", "{expression}: {answer}");
     }
     // Prometheus knows each family with the type and the help text from Evenkeel's table of
     // metrics.
-    let metadata = until("metadata", || {
+    let metadata = wait_for("metadata", || {
         let answer = api(at, "/api/v1/metadata?limit=1000")?;
         answer["data"]["evenkeel_up"].is_array().then_some(answer)
     });
@@ -191,7 +166,7 @@ fn a_real_prometheus_scrapes_and_understands_all() {
         assert_eq!(known["type"], metric.kind.name(), "{}: {known}", metric.name);
         assert_eq!(known["help"], metric.help, "{}", metric.name);
     }
-    until("every rule to be evaluated", || {
+    wait_for("every rule to be evaluated", || {
         let rules = api(at, "/api/v1/rules")?;
         let rules = rules["data"]["groups"][0]["rules"].as_array()?;
         assert!(rules.iter().all(|rule| rule["health"] != "err"), "{rules:?}");

@@ -7,6 +7,7 @@
 
 use super::{below, links, root};
 use evenkeel_config::{Config, parse};
+use evenkeel_testing::evenkeel;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -45,7 +46,7 @@ fn the_unit_starts_a_command_that_there_is() {
     assert!(words.next().is_some_and(|path| path.ends_with("/evenkeel")));
     let arguments: Vec<&str> = words.collect();
     assert_eq!(arguments, ["serve", "--config", "/etc/evenkeel/evenkeel.yaml"]);
-    let help = Command::new(env!("CARGO_BIN_EXE_evenkeel")).args(["serve", "--help"]).output();
+    let help = evenkeel!().args(["serve", "--help"]).output();
     let help = help.expect("it runs");
     assert!(String::from_utf8_lossy(&help.stdout).contains("--config <FILE>"));
     assert!(setting("ExecReload").contains("-HUP $MAINPID"));

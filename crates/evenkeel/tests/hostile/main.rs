@@ -49,9 +49,6 @@ mod client;
 mod floods;
 mod law;
 mod plan;
-#[path = "../journey/process.rs"]
-#[allow(unused, reason = "the journeys use the rest")]
-mod process;
 mod seed;
 mod servers;
 #[path = "../journey/site.rs"]

@@ -6,9 +6,10 @@
 //! the path.
 
 use crate::plan::Shape;
-use crate::process::{Running, free_port};
 use crate::site::{open_folder, php, program, start_nginx};
 use evenkeel_config::settings::{BackendAddress, BackendScheme};
+use evenkeel_testing::port::free_port;
+use evenkeel_testing::program::Program;
 use std::fs;
 use std::process::Command;
 use tempfile::TempDir;
@@ -31,7 +32,7 @@ pub struct Server {
     pub shape: Shape,
     // The order matters: a server ends before the servers that it calls, and before its files are
     // removed.
-    _running: Vec<Running>,
+    _running: Vec<Program>,
     _folder: TempDir,
 }
 
@@ -91,7 +92,7 @@ impl Server {
         fs::write(&file, NODE).expect("the program");
         let mut command = Command::new(program("node"));
         command.arg(file).arg(port.to_string());
-        let running = Running::start(command, &folder.path().join("node.log"), port);
+        let running = Program::listening(command, port);
         let ways = (&["/read"][..], &["/early", "/early", "/head", "/close"][..]);
         Server::new("Node", (BackendScheme::Http, port), ways, vec![running], folder)
     }
@@ -106,7 +107,7 @@ impl Server {
         command.args(["--worker-class", "gthread", "--threads", &threads, "--bind"]);
         command.arg(format!("127.0.0.1:{port}")).arg("--chdir").arg(folder.path());
         command.args(["--keep-alive", "60", "--worker-tmp-dir", "/dev/shm", "echo:answer"]);
-        let running = Running::start(command, &folder.path().join("gunicorn.log"), port);
+        let running = Program::listening(command, port);
         let ways = (&["/read"][..], &["/early", "/early", "/head"][..]);
         Server::new("gunicorn", (BackendScheme::Http, port), ways, vec![running], folder)
     }
@@ -135,7 +136,7 @@ impl Server {
         fs::write(&file, text).expect("Apache's configuration");
         let mut command = Command::new(program("apache2"));
         command.args(["-D", "FOREGROUND", "-f"]).arg(file);
-        let running = Running::start(command, &folder.path().join("apache.log"), port);
+        let running = Program::listening(command, port);
         let ways = (&["/file", "/file", "/refused"][..], &[][..]);
         Server::new("Apache", (BackendScheme::Http, port), ways, vec![running], folder)
     }
@@ -144,7 +145,7 @@ impl Server {
         name: &'static str,
         (scheme, port): (BackendScheme, u16),
         (paths, rude): Ways,
-        running: Vec<Running>,
+        running: Vec<Program>,
         folder: TempDir,
     ) -> Server {
         let backend = BackendAddress { scheme, place: format!("127.0.0.1:{port}") };

@@ -8,14 +8,16 @@ use crate::backend;
 use crate::client::pause;
 use crate::law::Ledger;
 use crate::plan::Plan;
-use crate::process::{Running, free_port, wait_for};
 use crate::seed::{Outcome, RAW, play};
+use evenkeel_testing::evenkeel;
+use evenkeel_testing::port::free_port;
+use evenkeel_testing::program::Program;
+use evenkeel_testing::wait::wait_for;
 use rustix::process::{Pid, Signal, kill_process};
 use std::cell::Cell;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
@@ -27,7 +29,7 @@ const BETWEEN_RELOADS: Duration = Duration::from_millis(15);
 
 /// The program, whichever process it is by now.
 struct Gate {
-    first: Running,
+    first: Program,
     /// The process id of the latest successor.
     last: AtomicU32,
     config: PathBuf,
@@ -58,9 +60,9 @@ impl Gate {
         let [front, behind] = [(); 2].map(|()| SocketAddr::from(([127, 0, 0, 1], free_port())));
         let config = folder.join("evenkeel.yaml");
         configuration(&config, front, behind, 0);
-        let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+        let mut command = evenkeel!();
         command.arg("serve").arg("--config").arg(&config);
-        let first = Running::start(command, &folder.join("gate.log"), front.port());
+        let first = Program::listening(command, front.port());
         let last = AtomicU32::new(first.id());
         Gate { first, last, config, front, behind }
     }
@@ -71,7 +73,7 @@ impl Gate {
 
     /// The number of log lines that contain this text.
     fn said(&self, what: &str) -> usize {
-        self.first.output().matches(what).count()
+        self.first.log().matches(what).count()
     }
 
     /// Replaces the process, and waits until that is done.
@@ -82,7 +84,7 @@ impl Gate {
         while self.said(BEGUN) == before || self.said("replaced: ") == before {
             pause(Duration::from_millis(5)).await;
         }
-        let log = self.first.output();
+        let log = self.first.log();
         let line = log.lines().rfind(|line| line.contains(BEGUN)).expect("said");
         let number = line.split("pid=").nth(1).expect("a pid").split_whitespace().next();
         let number = number.and_then(|number| number.parse().ok()).expect("a number");

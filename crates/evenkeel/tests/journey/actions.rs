@@ -3,8 +3,8 @@
 
 use crate::client::Client;
 use crate::gate::Gate;
-use crate::process::wait_for;
 use crate::site::Site;
+use evenkeel_testing::wait::wait_for;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;

@@ -3,8 +3,10 @@
 
 use crate::client::Client;
 use crate::gate::{Line, decisions, evenkeel, lines, metric};
-use crate::process::{Running, free_port, wait_for};
 use crate::site::{Site, program, start_nginx};
+use evenkeel_testing::port::free_port;
+use evenkeel_testing::program::Program;
+use evenkeel_testing::wait::wait_for;
 use std::fs;
 use std::process::Command;
 
@@ -31,9 +33,9 @@ pub struct Front {
     pub port: u16,
     /// The port of the check door.
     pub check: u16,
-    pub site: Site,
-    _server: Running,
-    gate: Option<Running>,
+    _site: Site,
+    _server: Program,
+    gate: Option<Program>,
     command: String,
     admin: u16,
 }
@@ -62,7 +64,7 @@ impl Ports {
     }
 }
 
-fn nginx(ports: &Ports, site: &Site) -> Running {
+fn nginx(ports: &Ports, site: &Site) -> Program {
     let (home, port) = (&ports.home, ports.front);
     let patience = if ports.waits { "proxy_read_timeout 60s" } else { "proxy_read_timeout 2s" };
     let text = ports
@@ -83,7 +85,7 @@ fn nginx(ports: &Ports, site: &Site) -> Running {
     start_nginx(site.folder.path(), "front", &text, port)
 }
 
-fn haproxy(ports: &Ports, site: &Site) -> Running {
+fn haproxy(ports: &Ports, site: &Site) -> Program {
     ports.write("evenkeel.lua", &ports.within(HAPROXY_LUA));
     let text = ports
         .within(HAPROXY)
@@ -92,10 +94,10 @@ fn haproxy(ports: &Ports, site: &Site) -> Running {
         .replace("127.0.0.1:8080", &format!("127.0.0.1:{}", site.port));
     let mut command = Command::new(program("haproxy"));
     command.args(["-db", "-f", &ports.write("haproxy.cfg", &text)]);
-    Running::start(command, &site.folder.path().join("haproxy.log"), ports.front)
+    Program::listening(command, ports.front)
 }
 
-fn caddy(ports: &Ports, site: &Site) -> Running {
+fn caddy(ports: &Ports, site: &Site) -> Program {
     let text = ports
         .within(CADDY)
         .replace(":80 {", &format!(":{} {{\n\tbind 127.0.0.1", ports.front))
@@ -106,10 +108,10 @@ fn caddy(ports: &Ports, site: &Site) -> Running {
     // Caddy keeps files of its own in this folder.
     command.env("HOME", &ports.home).args(["run", "--adapter", "caddyfile", "--config"]);
     command.arg(ports.write("Caddyfile", &text));
-    Running::start(command, &site.folder.path().join("caddy.log"), ports.front)
+    Program::listening(command, ports.front)
 }
 
-fn apache(ports: &Ports, site: &Site) -> Running {
+fn apache(ports: &Ports, site: &Site) -> Program {
     let (home, port) = (&ports.home, ports.front);
     let lua = APACHE_LUA.replace("9971, 5514", &format!("{}, {}", ports.check, ports.syslog));
     assert_ne!(lua, APACHE_LUA, "the ports stand where they are looked for");
@@ -131,7 +133,7 @@ fn apache(ports: &Ports, site: &Site) -> Running {
     );
     let mut command = Command::new(program("apache2"));
     command.args(["-D", "FOREGROUND", "-f", &ports.write("apache.conf", &text)]);
-    Running::start(command, &site.folder.path().join("apache.log"), port)
+    Program::listening(command, port)
 }
 
 impl Front {
@@ -155,7 +157,7 @@ impl Front {
         Front::start(apache, proxy)
     }
 
-    fn start(server: fn(&Ports, &Site) -> Running, proxy: &str) -> Front {
+    fn start(server: fn(&Ports, &Site) -> Program, proxy: &str) -> Front {
         let site = Site::start(2);
         let [front, check, admin, syslog] = [(); 4].map(|()| free_port());
         let home = site.folder.path().display().to_string();
@@ -168,7 +170,7 @@ impl Front {
         let command = ports.write("check.yaml", &text);
         let server = server(&ports, &site);
         let mut front =
-            Front { port: front, check, site, _server: server, gate: None, command, admin };
+            Front { port: front, check, _site: site, _server: server, gate: None, command, admin };
         front.revive();
         front
     }
@@ -187,8 +189,7 @@ impl Front {
     pub fn revive(&mut self) {
         let mut command = evenkeel();
         command.args(["serve", "--config", &self.command]);
-        let log = self.site.folder.path().join("gate.log");
-        self.gate = Some(Running::start(command, &log, self.check));
+        self.gate = Some(Program::listening(command, self.check));
     }
 
     /// A client at `address`.
@@ -213,7 +214,7 @@ impl Front {
 
     /// Everything that Evenkeel has written.
     pub fn log(&self) -> String {
-        self.gate.as_ref().map(Running::output).unwrap_or_default()
+        self.gate.as_ref().map(Program::log).unwrap_or_default()
     }
 
     /// The current value of a metric of Evenkeel.

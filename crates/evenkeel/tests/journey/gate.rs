@@ -1,8 +1,11 @@
 //! The gate: the real binary in front of a site, its decision log and its metrics.
 
 use crate::client::Client;
-use crate::process::{Running, free_port, wait_for};
 use crate::site::Site;
+use evenkeel_testing::evenkeel;
+use evenkeel_testing::port::free_port;
+use evenkeel_testing::program::Program;
+use evenkeel_testing::wait::wait_for;
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
@@ -10,12 +13,12 @@ use std::process::{Command, Output};
 
 /// The binary under test.
 pub fn evenkeel() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_evenkeel"))
+    evenkeel!()
 }
 
 /// A running Evenkeel.
 pub struct Gate {
-    pub process: Running,
+    pub process: Program,
     /// The port for clients.
     pub port: u16,
     /// The port of the admin door.
@@ -59,7 +62,7 @@ impl Gate {
         fs::write(&config, text(port, admin)).expect("a configuration");
         let mut command = evenkeel();
         command.arg("serve").arg("--config").arg(&config);
-        let process = Running::start(command, &site.folder.path().join("gate.log"), port);
+        let process = Program::listening(command, port);
         Gate { process, port, admin, config, site: site.port }
     }
 
@@ -76,8 +79,7 @@ impl Gate {
 
     fn run(&mut self, mut command: Command) {
         command.arg("serve").arg("--config").arg(&self.config);
-        let log = self.config.with_file_name("gate.log");
-        self.process = Running::start(command, &log, self.port);
+        self.process = Program::listening(command, self.port);
     }
 
     /// Writes another section `proxy` without a signal to the program.
@@ -95,7 +97,7 @@ impl Gate {
 
     /// All decisions logged so far.
     pub fn decisions(&self) -> Vec<Line> {
-        decisions(&self.process.output())
+        decisions(&self.process.log())
     }
 
     /// The decisions about one client, once there are at least `count`.

@@ -1,8 +1,8 @@
 //! The life of a gate: reload, a faulty reload, drain, a dead backend, and monitoring.
 
 use crate::gate::{Gate, evenkeel};
-use crate::process::wait_for;
 use crate::site::Site;
+use evenkeel_testing::wait::wait_for;
 use rustix::process::Signal;
 use std::fs;
 use std::net::{Ipv4Addr, TcpStream};
@@ -34,7 +34,7 @@ fn a_reload_changes_the_limits_and_forgives_no_debt() {
     gate.process.signal(Signal::HUP);
     gate.wait_for_metric("evenkeel_config_reloads_total", &[("result", "failed")], 1.0);
     assert_eq!(gate.client(CRAWLER).get("/page?ms=1").status, 503, "the old one stays");
-    wait_for("the fault in the log", || gate.process.output().contains("acton").then_some(()));
+    wait_for("the fault in the log", || gate.process.log().contains("acton").then_some(()));
 
     // The program also checks its file by itself, and may have read the first version twice.
     let before = gate.metric("evenkeel_config_reloads_total", &[("result", "ok")]);

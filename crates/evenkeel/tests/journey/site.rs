@@ -1,6 +1,7 @@
 //! The site behind the gate: Debian's nginx and PHP-FPM, with a page that burns CPU.
 
-use crate::process::{Running, free_port};
+use evenkeel_testing::port::free_port;
+use evenkeel_testing::program::Program;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -21,8 +22,8 @@ pub struct Site {
     /// A folder for files of the test.
     pub folder: TempDir,
     // The order matters: nginx ends before PHP-FPM, which it calls, and the lock is released last.
-    nginx: Option<Running>,
-    _php: Running,
+    nginx: Option<Program>,
+    _php: Program,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -54,7 +55,7 @@ pub fn open_folder() -> TempDir {
 }
 
 /// Starts PHP-FPM for `workers` requests at a time.
-pub fn php(folder: &Path, port: u16, workers: usize) -> Running {
+pub fn php(folder: &Path, port: u16, workers: usize) -> Program {
     let root = rustix::process::geteuid().is_root();
     let user = if root { "user = www-data\ngroup = www-data" } else { "" };
     let text = format!(
@@ -65,10 +66,10 @@ pub fn php(folder: &Path, port: u16, workers: usize) -> Running {
     fs::write(&path, text).expect("php-fpm's configuration");
     let mut command = Command::new(program("php-fpm"));
     command.args(["--no-php-ini", "--nodaemonize", "--fpm-config"]).arg(path);
-    Running::start(command, &folder.join("fpm.log"), port)
+    Program::listening(command, port)
 }
 
-fn nginx(folder: &Path, port: u16, php_port: u16) -> Running {
+fn nginx(folder: &Path, port: u16, php_port: u16) -> Program {
     let home = folder.display();
     let server = format!(
         "access_log off;\nserver {{\nlisten 127.0.0.1:{port};\n\
@@ -81,7 +82,7 @@ fn nginx(folder: &Path, port: u16, php_port: u16) -> Running {
 }
 
 /// Starts nginx with this text in its `http` section; its files in `folder` are named after `name`.
-pub fn start_nginx(folder: &Path, name: &str, http: &str, port: u16) -> Running {
+pub fn start_nginx(folder: &Path, name: &str, http: &str, port: u16) -> Program {
     let home = folder.display();
     let kinds = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
     let temp: String =
@@ -101,7 +102,7 @@ pub fn start_nginx(folder: &Path, name: &str, http: &str, port: u16) -> Running 
         .arg(folder.join(format!("{name}-early.log")))
         .arg("-c")
         .arg(path);
-    Running::start(command, &folder.join(format!("{name}.log")), port)
+    Program::listening(command, port)
 }
 
 /// The path of a program, given the beginning of its name: Debian's php-fpm carries its version.

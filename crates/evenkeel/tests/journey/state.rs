@@ -2,8 +2,8 @@
 
 use crate::client::Client;
 use crate::gate::Gate;
-use crate::process::wait_for;
 use crate::site::Site;
+use evenkeel_testing::wait::wait_for;
 use rustix::process::Signal;
 use std::fs;
 use std::path::Path;
@@ -97,7 +97,7 @@ fn a_damaged_snapshot_is_refused_and_told_and_everybody_served() {
     gate.start_again();
     assert_eq!(statuses(&gate, 3), [200; 3]);
     let told = wait_for("the refusal in the log", || {
-        let output = gate.process.output();
+        let output = gate.process.log();
         output.lines().find(|line| line.contains("snapshot is refused")).map(String::from)
     });
     assert!(told.contains("ERROR") && told.contains("state.refused"), "{told}");
@@ -138,7 +138,7 @@ fn a_full_disk_stops_nobody() {
         fs::remove_file(inside).expect("room is made");
         gate.wait_for_metric("evenkeel_state_writes_total", &[("result", "ok")], 1.0);
         wait_for("the good news", || {
-            gate.process.output().contains("can be written again").then_some(())
+            gate.process.log().contains("can be written again").then_some(())
         });
     }
 }

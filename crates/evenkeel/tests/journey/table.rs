@@ -56,7 +56,6 @@ fn fits(gate: &Gate, parallel: usize) -> bool {
     let (took, cost, rate) = run(gate, parallel);
     let waited = (took - cost) / cost;
     let expected = parallel as f64 - 1.0;
-    println!("{parallel} in parallel: {waited:.2} waits, {rate:.2} requests/s, cost {cost:.3} s");
     // One CPU-second a second, whatever the parallelism; a single connection loses the time that
     // its client takes between two requests.
     let room = if parallel == 1 { 0.3 } else { 0.15 };

@@ -2,8 +2,10 @@
 //! real site.
 
 use crate::gate::{Gate, evenkeel};
-use crate::process::{Running, free_port, wait_for};
 use crate::site::Site;
+use evenkeel_testing::port::free_port;
+use evenkeel_testing::program::Program;
+use evenkeel_testing::wait::wait_for;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::fs;
@@ -215,10 +217,10 @@ fn watch_shows_the_doctor_again_and_again() {
     watch.envs([("TERM", "vt100"), ("LINES", "24"), ("COLUMNS", "100")]).args(["-n", "1", "-t"]);
     watch.arg(evenkeel().get_program()).args(["doctor", "--bucket", "UserAgent", "--admin"]);
     watch.arg(format!("127.0.0.1:{}", gate.admin));
-    let watch = Running::start(watch, &site.folder.path().join("watch.log"), gate.admin);
-    let shows = |what: &str| wait_for(what, || watch.output().contains(what).then_some(()));
+    let watch = Program::listening(watch, gate.admin);
+    let shows = |what: &str| wait_for(what, || watch.log().contains(what).then_some(()));
     ["Bucket: UserAgent", "Wait[s]", "Req/s", "aaaaaaaaaaaa"].into_iter().for_each(shows);
-    assert!(!watch.output().contains("ZZZZZZZZZZZZ"));
+    assert!(!watch.log().contains("ZZZZZZZZZZZZ"));
     ask_as("ZZZZZZZZZZZZ");
     shows("ZZZZZZZZZZZZ");
 }
@@ -241,7 +243,7 @@ fn carbon_keeps_its_lines() {
     let mut carbon = Command::new("carbon-cache");
     carbon.arg(format!("--config={}", folder.join("carbon.conf").display()));
     carbon.arg(format!("--logdir={}", folder.display())).args(["--nodaemon", "start"]);
-    let _carbon = Running::start(carbon, &folder.join("carbon.log"), port);
+    let _carbon = Program::listening(carbon, port);
     let graphite = format!("127.0.0.1:{port}");
     let _gate = start(&site, json!({"graphite": graphite, "graphitePrefix": "a.b"}));
     for name in ["Slash32", "Slash24", "Slash16", "UserAgent"] {

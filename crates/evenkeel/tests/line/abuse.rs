@@ -1,6 +1,6 @@
 //! Clients that send nonsense, never read, never end, or stay silent.
 
-use crate::stage::{Client, ONCE, Program};
+use crate::stage::{Client, LineServer, ONCE};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -28,7 +28,7 @@ pub fn stuck(address: SocketAddr) -> (TcpStream, usize) {
 
 #[test]
 fn who_does_not_read_is_not_answered_further_and_loses_nothing() {
-    let program = Program::start(ONCE);
+    let program = LineServer::start(ONCE);
     let (mut stream, sent) = stuck(program.lines);
     assert!(sent < 64 << 20, "{sent} bytes were taken from somebody who reads nothing");
     stream.set_nonblocking(false).expect("an option");
@@ -40,7 +40,7 @@ fn who_does_not_read_is_not_answered_further_and_loses_nothing() {
 
 #[test]
 fn a_line_without_end_is_passed_over() {
-    let program = Program::start(ONCE);
+    let program = LineServer::start(ONCE);
     let mut client = Client::tcp(program.lines);
     let piece = [b'x'; 1 << 16];
     (0..512).for_each(|_| client.send(piece));
@@ -52,7 +52,7 @@ fn a_line_without_end_is_passed_over() {
 
 #[test]
 fn garbage_hurts_nobody_else() {
-    let program = Program::start(ONCE);
+    let program = LineServer::start(ONCE);
     let mut seed = 1_u64;
     for round in 0..40 {
         let garbage: Vec<u8> = (0..5_000)
@@ -79,7 +79,7 @@ fn garbage_hurts_nobody_else() {
 
 #[test]
 fn the_longest_silent_connection_makes_room() {
-    let mut program = Program::start(&format!("{ONCE}, connections: 2"));
+    let mut program = LineServer::start(&format!("{ONCE}, connections: 2"));
     let mut clients: Vec<_> = (0..8).map(|_| Client::tcp(program.lines)).collect();
     for client in &mut clients {
         // The door may have closed this connection to make room for others.
@@ -102,7 +102,7 @@ fn ten_thousand_that_sit_there_cost_little_and_delay_nobody() {
     let raised = Rlimit { current: most, maximum: most };
     setrlimit(Resource::Nofile, raised).expect("a higher limit");
     let count = most.map_or(10_000, |most| most.saturating_sub(500).min(10_000) as usize);
-    let program = Program::start(&format!("{ONCE}, connections: {}", count + 100));
+    let program = LineServer::start(&format!("{ONCE}, connections: {}", count + 100));
     let before = program.memory();
     let crowd: Vec<TcpStream> = (0..count)
         .map(|n| {

@@ -1,9 +1,10 @@
 //! The Rust client and the layer: their questions, and their behaviour if no server answers.
 
-use crate::stage::{ONCE, Program, free_port};
+use crate::stage::{LineServer, ONCE};
 use evenkeel_client::layer::{EvenkeelLayer, RequestGate};
 use evenkeel_client::{LineAddress, LineAnswer, LineClient, LineTimeouts};
 use evenkeel_embed::limiter::LocalLimiter;
+use evenkeel_testing::port::free_port;
 use http::{Request, Response, StatusCode};
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -43,7 +44,7 @@ fn addresses_are_read() {
 
 #[test]
 fn many_tasks_ask_over_one_connection() {
-    let program = Program::start("rate: 1 per 365d, burst: 3");
+    let program = LineServer::start("rate: 1 per 365d, burst: 3");
     run(async {
         for address in [tcp(program.lines.port()), LineAddress::Unix(program.socket())] {
             let client = LineClient::new(address.clone(), PATIENT);
@@ -123,12 +124,12 @@ fn when_the_pause_is_over_it_asks_again() {
     run(async {
         let client = LineClient::new(tcp(port), eager);
         assert_eq!(client.ask(b"C").await, LineAnswer::Unanswered);
-        let program = Program::start_at(ONCE, port);
+        let program = LineServer::start_at(ONCE, port);
         while client.ask(b"C").await == LineAnswer::Unanswered {}
         assert_eq!(client.ask(b"C").await, LineAnswer::Refused);
         drop(program);
         while client.ask(b"C").await != LineAnswer::Unanswered {}
-        let _program = Program::start_at(ONCE, port);
+        let _program = LineServer::start_at(ONCE, port);
         while client.ask(b"C").await != LineAnswer::Served {}
     });
 }
@@ -170,7 +171,7 @@ async fn three(gate: impl RequestGate<Vec<u8>> + Sync, user: &str) -> [StatusCod
 #[test]
 fn a_layer_answers_for_the_service_when_a_request_is_refused() {
     let (ok, no) = (StatusCode::OK, StatusCode::TOO_MANY_REQUESTS);
-    let program = Program::start("rate: 1 per 365d, burst: 2");
+    let program = LineServer::start("rate: 1 per 365d, burst: 2");
     run(async {
         let client = LineClient::new(tcp(program.lines.port()), PATIENT);
         assert_eq!(three(client.clone(), "a").await, [ok, ok, no]);

@@ -1,7 +1,8 @@
 //! Real clients: the command line client and the library of Redis, and the short clients of the
 //! guide in four languages. `ci/test` installs what they need.
 
-use crate::stage::{ONCE, Program};
+use crate::stage::{LineServer, ONCE};
+use rustix::process::Signal;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -15,7 +16,7 @@ fn output(command: &mut Command) -> String {
 
 #[test]
 fn the_terminal_of_redis_speaks_both_versions() {
-    let program = Program::start(ONCE);
+    let program = LineServer::start(ONCE);
     let port = program.resp.port().to_string();
     let cli = |words: &[&str]| output(Command::new("redis-cli").args(["-p", &port]).args(words));
     assert_eq!(cli(&["PING"]), "PONG\n");
@@ -53,7 +54,7 @@ print("good")
 
 #[test]
 fn the_library_of_redis_for_python_works_unchanged() {
-    let program = Program::start(ONCE);
+    let program = LineServer::start(ONCE);
     let port = program.resp.port().to_string();
     let said = output(Command::new("/usr/bin/python3").args(["-c", LIBRARY, &port]));
     assert_eq!(said, "good\n");
@@ -90,7 +91,7 @@ fn asked_twice(folder: &Path, language: &str, runner: &str, driver: &str, port: 
 
 #[test]
 fn the_clients_of_the_guide_ask_and_let_everybody_through_when_nobody_answers() {
-    let mut program = Program::start(ONCE);
+    let mut program = LineServer::start(ONCE);
     let folder = tempfile::tempdir().expect("a folder");
     let ask = |(language, runner, driver): &(&str, &str, &str), port| {
         asked_twice(folder.path(), language, runner, driver, port)
@@ -99,7 +100,7 @@ fn the_clients_of_the_guide_ask_and_let_everybody_through_when_nobody_answers() 
     for language in &LANGUAGES {
         assert_eq!(ask(language, port), "true false", "{}", language.0);
     }
-    program.signal("TERM");
+    program.signal(Signal::TERM);
     program.end();
     for language in &LANGUAGES {
         assert_eq!(ask(language, port), "true true", "{}: nobody is there", language.0);

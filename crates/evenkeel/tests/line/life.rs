@@ -1,14 +1,16 @@
 //! Start, reload, drain, and the Unix socket.
 
-use crate::stage::{Client, ONCE, Program};
+use crate::stage::{Client, LineServer, ONCE};
+use evenkeel_testing::evenkeel;
+use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 #[test]
 fn a_reload_changes_the_numbers_and_keeps_the_counts() {
-    let mut program = Program::start("rate: 1 per 365d, burst: 3");
+    let mut program = LineServer::start("rate: 1 per 365d, burst: 3");
     let mut client = Client::tcp(program.lines);
     assert_eq!(client.ask("C\nC\nC\nC\n"), "OK\nOK\nOK\nNO\n");
     program
@@ -19,7 +21,7 @@ fn a_reload_changes_the_numbers_and_keeps_the_counts() {
 #[test]
 fn what_is_in_shadow_is_served_and_counted_as_what_it_would_have_been() {
     let limits = "limits: [{prefix: a, rate: 1 per 365d, burst: 1, shadow: true}]";
-    let mut program = Program::start(&format!("rate: 1 per 365d, burst: 1, {limits}"));
+    let mut program = LineServer::start(&format!("rate: 1 per 365d, burst: 1, {limits}"));
     let mut client = Client::tcp(program.lines);
     assert_eq!(client.ask("a\na\na\nb\nb\n"), "OK\nOK\nOK\nOK\nNO\n");
     let refused = |limit: &str, shadow: &str| {
@@ -40,7 +42,7 @@ fn what_is_in_shadow_is_served_and_counted_as_what_it_would_have_been() {
 
 #[test]
 fn a_restart_keeps_the_counts_where_they_are_kept() {
-    let program = Program::start("rate: 1 per 365d, burst: 3");
+    let program = LineServer::start("rate: 1 per 365d, burst: 3");
     assert_eq!(Client::tcp(program.lines).ask("C\nC\nC\n"), "OK\nOK\nOK\n");
     let mut cell = Client::tcp(program.resp);
     cell.send("CL.THROTTLE k 0 1 86400\r\n");
@@ -54,12 +56,12 @@ fn a_restart_keeps_the_counts_where_they_are_kept() {
 
 #[test]
 fn what_was_sent_is_answered_before_the_program_ends() {
-    let mut program = Program::start("rate: 1/d, burst: 1000000");
+    let mut program = LineServer::start("rate: 1/d, burst: 1000000");
     let mut silent = Client::tcp(program.lines);
     let mut busy = Client::unix(&program);
     assert_eq!(busy.ask("C\n"), "OK\n");
     busy.send("C\n".repeat(500));
-    program.signal("TERM");
+    program.signal(Signal::TERM);
     assert_eq!(busy.rest(), "OK\n".repeat(500));
     assert_eq!(silent.rest(), "");
     program.told("stopped");
@@ -69,9 +71,9 @@ fn what_was_sent_is_answered_before_the_program_ends() {
 
 #[test]
 fn a_client_that_does_not_read_is_cut_when_the_time_is_over() {
-    let mut program = Program::start("rate: 1 per 365d, drain: 3s");
+    let mut program = LineServer::start("rate: 1 per 365d, drain: 3s");
     let client = crate::abuse::stuck(program.lines);
-    program.signal("TERM");
+    program.signal(Signal::TERM);
     program.told("stopped; 1 connections were cut off");
     assert_eq!(program.end().code(), Some(0));
     drop(client);
@@ -79,7 +81,7 @@ fn a_client_that_does_not_read_is_cut_when_the_time_is_over() {
 
 #[test]
 fn a_sockets_file_has_the_permissions_it_was_given() {
-    let program = Program::start(&format!("{ONCE}, socket_mode: 640"));
+    let program = LineServer::start(&format!("{ONCE}, socket_mode: 640"));
     let mode = fs::metadata(program.socket()).expect("there").permissions().mode();
     assert_eq!(mode & 0o777, 0o640);
 }
@@ -91,7 +93,7 @@ fn a_file_left_over_is_replaced_and_one_in_use_is_not() {
     let text = format!("admin: off\nline: {{listen: 'unix://{}'}}\n", socket.display());
     fs::write(&config, text).expect("saved");
     let fails = || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+        let mut command = evenkeel!();
         let done = command.args(["serve", "--config"]).arg(&config).output().expect("it runs");
         assert_eq!(done.status.code(), Some(1));
         String::from_utf8_lossy(&done.stderr).into_owned()
@@ -105,12 +107,12 @@ fn a_file_left_over_is_replaced_and_one_in_use_is_not() {
     assert!(socket.exists(), "left over, as after a crash");
     fs::remove_file(&socket).expect("there");
 
-    let mut program = Program::start(ONCE);
-    program.signal("KILL");
+    let mut program = LineServer::start(ONCE);
+    program.signal(Signal::KILL);
     program.end();
     assert!(program.socket().exists());
     let path = program.folder.path().join("evenkeel.yaml");
-    let mut again = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    let mut again = evenkeel!();
     let again = again.args(["serve", "--config"]).arg(path).stderr(Stdio::null());
     let mut again = again.spawn().expect("it starts");
     let connected = |_: &u32| std::os::unix::net::UnixStream::connect(program.socket()).is_ok();

@@ -6,17 +6,15 @@
 
 mod apart;
 
-use crate::stage::{Client, Program};
+use crate::stage::{Client, LineServer};
+use evenkeel_testing::wait::until;
+use rustix::process::Signal;
 use std::fs;
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
-
-/// Longer than anything takes on a slow, busy machine.
-const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A program with a line door and with peers.
 pub struct Peer {
-    pub program: Program,
+    pub program: LineServer,
     /// The address that other peers connect to.
     pub address: String,
 }
@@ -73,27 +71,19 @@ fn remaining(client: &mut Client<TcpStream>, tag: &str) -> u64 {
 }
 
 /// A program with these keys in its `line` and `peers` sections.
-fn program(line: &str, peers: &str) -> Program {
+fn program(line: &str, peers: &str) -> LineServer {
     let folder = tempfile::tempdir().expect("a folder");
     let text = format!(
         "admin: {{listen: '127.0.0.1:0'}}\n\
          line: {{listen: '127.0.0.1:0', resp: '127.0.0.1:0', {line}}}\npeers: {{{peers}}}\n"
     );
     fs::write(folder.path().join("evenkeel.yaml"), text).expect("saved");
-    Program::start_in(folder)
+    LineServer::start_in(folder)
 }
 
 fn body(answer: &str) -> serde_json::Value {
     let (_, body) = answer.split_once("\r\n\r\n").expect("an answer");
     serde_json::from_str(body).unwrap_or(serde_json::Value::Null)
-}
-
-/// Calls `so` repeatedly until it holds.
-pub fn until(what: &str, mut so: impl FnMut() -> bool) {
-    let end = Instant::now() + DEADLINE;
-    while !so() {
-        assert!(Instant::now() < end, "it never came so far that {what}");
-    }
 }
 
 const TEN: &str = "rate: 1 per 365d, burst: 10";
@@ -138,7 +128,7 @@ fn who_is_killed_learns_again_what_is_owed() {
     assert_eq!(c.ask(&"C\n".repeat(6)), "OK\n".repeat(6));
     a.comes_to("C", 4.0);
     b.comes_to("C", 4.0);
-    c.program.signal("KILL");
+    c.program.signal(Signal::KILL);
     c.program.end();
     // Clients of the other programs do not notice it.
     assert_eq!(a.ask(&"C\n".repeat(3)), "OK\n".repeat(3));
@@ -166,7 +156,7 @@ fn who_ends_tells_what_it_has_not_told_yet() {
     a.meets(2);
     b.meets(2);
     assert_eq!(b.ask(&"C\n".repeat(7)), "OK\n".repeat(7));
-    b.program.signal("TERM");
+    b.program.signal(Signal::TERM);
     assert_eq!(b.program.end().code(), Some(0));
     // Long before a period has passed.
     until("the other has heard of it", || a.report()["peers"][0]["entries_in"] == 1);

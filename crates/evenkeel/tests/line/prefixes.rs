@@ -1,6 +1,6 @@
 //! A rule for each of many prefixes, and exempt prefixes, with the real program.
 
-use crate::stage::{Client, ONCE, Program};
+use crate::stage::{Client, LineServer, ONCE};
 use std::fmt::Write;
 use std::fs;
 
@@ -20,7 +20,7 @@ fn spends(client: &mut Client<std::net::TcpStream>, tag: &str, burst: usize) {
 
 #[test]
 fn each_of_a_thousand_prefixes_has_numbers_of_its_own() {
-    let mut program = Program::start(&thousand());
+    let mut program = LineServer::start(&thousand());
     let mut client = Client::tcp(program.lines);
     for at in [0, 1, 2, 500, 997, 998, 999] {
         spends(&mut client, &format!("p{at}:a"), 1 + at % 3);
@@ -46,7 +46,7 @@ fn a_hundred_thousand_prefixes_of_a_file_and_what_it_exempts() {
     let mut text = String::from("inner: exempt\ninner:not 1/365d\n");
     (0..100_000).for_each(|at| writeln!(text, "t{at}: 1/365d {}", 1 + at % 2).expect("written"));
     fs::write(&list, text).expect("written");
-    let mut program = Program::start(&format!("{ONCE}, limits_file: '{}'", list.display()));
+    let mut program = LineServer::start(&format!("{ONCE}, limits_file: '{}'", list.display()));
     let mut client = Client::tcp(program.lines);
     for at in [0, 1, 77_777, 99_999] {
         spends(&mut client, &format!("t{at}:a"), 1 + at % 2);
@@ -61,7 +61,7 @@ fn a_hundred_thousand_prefixes_of_a_file_and_what_it_exempts() {
 
 #[test]
 fn what_is_exempt_is_neither_counted_nor_logged_even_in_shadow() {
-    let mut program = Program::start(&format!("{ONCE}, shadow: true, exempt: 'inner:'"));
+    let mut program = LineServer::start(&format!("{ONCE}, shadow: true, exempt: 'inner:'"));
     let mut client = Client::tcp(program.lines);
     assert_eq!(client.ask("inner:a\ninner:a\ninner:a\na\na\n"), "OK\n".repeat(5));
     let line = program.told("request refused");

@@ -1,38 +1,22 @@
 //! The program with a line door, and a client for it.
 
+use evenkeel_testing::program::{Program, addresses};
+use evenkeel_testing::wait::DEADLINE;
+use evenkeel_testing::{admin, evenkeel};
+use rustix::process::Signal;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
-use std::time::Duration;
-
-/// Longer than anything takes on a slow, busy machine.
-const DEADLINE: Duration = Duration::from_secs(60);
+use std::process::{Command, ExitStatus};
 
 /// One token, which does not return during a test, at any time of day.
 pub const ONCE: &str = "rate: 1 per 365d, burst: 1";
 
-/// A free port of loopback. It is outside of the range from which the system assigns ports, so that
-/// no other test gets it before it is used.
-pub fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    loop {
-        // Other processes that run at the same time begin with another port.
-        let begin = (std::process::id() % 100) as u16 * 100;
-        let port = 20_000 + begin.wrapping_add(NEXT.fetch_add(1, Relaxed)) % 10_000;
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            return port;
-        }
-    }
-}
-
-/// A running program; killed if a test forgets to end it.
-pub struct Program {
-    child: Child,
-    log: BufReader<ChildStderr>,
+/// A running program with a line door, and its files.
+pub struct LineServer {
+    process: Program,
     /// The folder with its files.
     pub folder: tempfile::TempDir,
     /// The address for the line protocol.
@@ -43,45 +27,42 @@ pub struct Program {
     pub admin: SocketAddr,
 }
 
-impl Program {
+impl LineServer {
     /// Starts the program with these keys in its `line` section.
-    pub fn start(keys: &str) -> Program {
-        Program::start_at(keys, 0)
+    pub fn start(keys: &str) -> LineServer {
+        LineServer::start_at(keys, 0)
     }
 
     /// Starts the program with this port for lines.
-    pub fn start_at(keys: &str, port: u16) -> Program {
+    pub fn start_at(keys: &str, port: u16) -> LineServer {
         let folder = tempfile::tempdir().expect("a folder");
         write(&folder, keys, port);
-        Program::start_in(folder)
+        LineServer::start_in(folder)
     }
 
     /// Starts the program with the configuration in `folder`.
-    pub fn start_in(folder: tempfile::TempDir) -> Program {
-        Program::start_by(Command::new(env!("CARGO_BIN_EXE_evenkeel")), folder)
+    pub fn start_in(folder: tempfile::TempDir) -> LineServer {
+        LineServer::start_by(evenkeel!(), folder)
     }
 
     /// Starts the program through a command.
-    pub fn start_by(mut command: Command, folder: tempfile::TempDir) -> Program {
+    pub fn start_by(mut command: Command, folder: tempfile::TempDir) -> LineServer {
         let path = folder.path().join("evenkeel.yaml");
         command.args(["serve", "--config"]).arg(path);
-        let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
-        let mut log = BufReader::new(child.stderr.take().expect("piped"));
-        let line = told(&mut log, "line open");
-        let words = line.split(|c: char| "[]= ,\"/".contains(c));
-        let found: Vec<SocketAddr> = words.filter_map(|word| word.parse().ok()).collect();
-        let [lines, resp, admin] = found[..] else { panic!("{line}") };
-        Program { child, log, folder, lines, resp, admin }
+        let mut process = Program::start(command);
+        let line = process.told("line open");
+        let [lines, resp, admin] = addresses(&line)[..] else { panic!("{line}") };
+        LineServer { process, folder, lines, resp, admin }
     }
 
     /// The next log line that contains `what`; earlier lines are skipped.
     pub fn told(&mut self, what: &str) -> String {
-        told(&mut self.log, what)
+        self.process.told(what)
     }
 
     /// The resident memory of the program, in bytes.
     pub fn memory(&self) -> u64 {
-        let path = format!("/proc/{}/statm", self.child.id());
+        let path = format!("/proc/{}/statm", self.process.id());
         let pages = fs::read_to_string(path).expect("it runs");
         let pages = pages.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
         4_096 * pages.expect("pages")
@@ -90,28 +71,26 @@ impl Program {
     /// Writes other keys into the configuration and reloads it.
     pub fn reload(&mut self, keys: &str) {
         write(&self.folder, keys, 0);
-        self.signal("HUP");
+        self.signal(Signal::HUP);
         self.told("configuration reloaded");
     }
 
-    /// Sends a signal to the program by name.
-    pub fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args(["-s", name, &pid]).status().expect("a signal");
-        assert!(sent.success());
+    /// Sends a signal to the program.
+    pub fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
     }
 
     /// Waits until the program has ended.
     pub fn end(&mut self) -> ExitStatus {
-        self.child.wait().expect("its end")
+        self.process.end()
     }
 
     /// Ends the program, and starts it again on the same addresses.
-    pub fn again(mut self) -> Program {
-        self.signal("TERM");
+    pub fn again(mut self) -> LineServer {
+        self.signal(Signal::TERM);
         self.end();
         let elsewhere = tempfile::tempdir().expect("a folder");
-        Program::start_in(std::mem::replace(&mut self.folder, elsewhere))
+        LineServer::start_in(std::mem::replace(&mut self.folder, elsewhere))
     }
 
     /// The path of the Unix socket.
@@ -121,40 +100,12 @@ impl Program {
 
     /// The answer of the admin door.
     pub fn get(&self, path: &str) -> String {
-        let mut stream = TcpStream::connect(self.admin).expect("it listens");
-        let head =
-            format!("GET {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.admin);
-        stream.write_all(head.as_bytes()).expect("sent");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        answer
+        admin::get(self.admin, path)
     }
 
     /// The value of one metric series.
     pub fn metric(&self, series: &str) -> u64 {
-        let all = self.get("/metrics");
-        let line = all.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-        line.unwrap_or_else(|| panic!("no {series} in\n{all}")).parse().expect("a number")
-    }
-}
-
-fn told(log: &mut impl BufRead, what: &str) -> String {
-    let mut all = String::new();
-    loop {
-        let mut line = String::new();
-        let count = log.read_line(&mut line).expect("a log");
-        assert!(count > 0, "the log ended without {what}:\n{all}");
-        if line.contains(what) {
-            return line;
-        }
-        all += &line;
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        admin::metric(self.admin, series)
     }
 }
 
@@ -193,7 +144,7 @@ impl Client<TcpStream> {
 }
 
 impl Client<UnixStream> {
-    pub fn unix(program: &Program) -> Client<UnixStream> {
+    pub fn unix(program: &LineServer) -> Client<UnixStream> {
         let stream = UnixStream::connect(program.socket()).expect("it listens");
         stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
         Client { stream }

@@ -1,14 +1,16 @@
 //! Three programs that count together over each available transport: the hits that one admits are
 //! missing at the others, whatever the transport.
 
-use crate::peers::until;
-use crate::stage::{Client, Program, free_port};
+use crate::stage::{Client, LineServer};
+use evenkeel_testing::port::free_port;
+use evenkeel_testing::program::Program;
+use evenkeel_testing::wait::until;
 use std::fs;
 use std::net::UdpSocket;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 /// A program with this `peers` section, and with the secret beside its configuration.
-fn start(peers: &str) -> Program {
+fn start(peers: &str) -> LineServer {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("key"), "0123456789abcdef").expect("saved");
     let secret = folder.path().join("key");
@@ -19,16 +21,16 @@ fn start(peers: &str) -> Program {
         secret.display()
     );
     fs::write(folder.path().join("evenkeel.yaml"), text).expect("saved");
-    Program::start_in(folder)
+    LineServer::start_in(folder)
 }
 
-fn json(program: &Program, path: &str) -> serde_json::Value {
+fn json(program: &LineServer, path: &str) -> serde_json::Value {
     let answer = program.get(path);
     let (_, body) = answer.split_once("\r\n\r\n").expect("an answer");
     serde_json::from_str(body).unwrap_or(serde_json::Value::Null)
 }
 
-fn left(program: &Program, tag: &str) -> Option<f64> {
+fn left(program: &LineServer, tag: &str) -> Option<f64> {
     let top = json(program, "/api/top?limit=line");
     let rows = top["limits"][0]["rows"].as_array()?;
     rows.iter().find(|row| row["key"] == tag)?["level"].as_f64()
@@ -36,7 +38,7 @@ fn left(program: &Program, tag: &str) -> Option<f64> {
 
 /// Checks that all three know each other, and that hits admitted by two of them are missing at the
 /// third.
-fn count_together(programs: &[Program; 3]) {
+fn count_together(programs: &[LineServer; 3]) {
     for program in programs {
         until("all three meet", || json(program, "/api/peers")["live"] == 3);
     }
@@ -69,32 +71,19 @@ fn over_multicast() {
     count_together(&[start(&group), start(&group), start(&group)]);
 }
 
-/// A NATS server; killed when dropped.
-struct Nats(Child);
-
-impl Nats {
-    fn start(port: u16) -> Nats {
-        // Debian installs servers into directories that only root has in its PATH.
-        let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
-        let mut command = Command::new("nats-server");
-        command.env("PATH", path).args(["-a", "127.0.0.1", "-p", &port.to_string()]);
-        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        Nats(child.expect("nats-server is installed (ci/test does)"))
-    }
-}
-
-impl Drop for Nats {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn nats_server(port: u16) -> Program {
+    // Debian installs servers into directories that only root has in its PATH.
+    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
+    let mut command = Command::new("nats-server");
+    command.env("PATH", path).args(["-a", "127.0.0.1", "-p", &port.to_string()]);
+    Program::listening(command, port)
 }
 
 #[test]
 fn over_nats_and_alone_while_it_is_away() {
     let port = free_port();
     let nats = format!("via: nats, nats: 'nats://127.0.0.1:{port}'");
-    let server = Nats::start(port);
+    let server = nats_server(port);
     let programs = [start(&nats), start(&nats), start(&nats)];
     count_together(&programs);
     drop(server);
@@ -102,7 +91,7 @@ fn over_nats_and_alone_while_it_is_away() {
         until("it is alone", || json(program, "/api/peers")["live"] == 1);
         assert_eq!(Client::tcp(program.lines).ask("D\n"), "OK\n");
     }
-    let _server = Nats::start(port);
+    let _server = nats_server(port);
     for program in &programs {
         until("all three meet again", || json(program, "/api/peers")["live"] == 3);
     }

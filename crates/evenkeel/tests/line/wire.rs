@@ -1,12 +1,13 @@
 //! Bytes on the wire: the cases of docs/spec/dthrottle.md about bytes and connections.
 
-use crate::stage::{Client, ONCE, Program};
+use crate::stage::{Client, LineServer, ONCE};
+use evenkeel_testing::evenkeel;
 use std::io::Write;
 use std::thread;
 
 #[test]
 fn d12_to_d18_bytes_in_bytes_out() {
-    let program = Program::start(ONCE);
+    let program = LineServer::start(ONCE);
     let mut client = Client::tcp(program.lines);
     client.send("C\nC\nD\n");
     assert_eq!(client.take(9), "OK\nNO\nOK\n", "three replies, in order");
@@ -33,7 +34,7 @@ fn d12_to_d18_bytes_in_bytes_out() {
 
 #[test]
 fn d20_twenty_connections_share_one_bucket() {
-    let program = Program::start("rate: 1 per 365d, burst: 10");
+    let program = LineServer::start("rate: 1 per 365d, burst: 10");
     let address = program.lines;
     let asked = (0..20).map(|_| thread::spawn(move || Client::tcp(address).ask("C\nC\nC\n")));
     let asked: Vec<_> = asked.collect();
@@ -44,7 +45,7 @@ fn d20_twenty_connections_share_one_bucket() {
 
 #[test]
 fn a_socket_that_is_a_file_asks_the_same_engine() {
-    let program = Program::start(ONCE);
+    let program = LineServer::start(ONCE);
     assert_eq!(Client::unix(&program).ask("C\nD\n"), "OK\nOK\n");
     assert_eq!(Client::tcp(program.lines).ask("C\n"), "NO\n");
     let mut resp = Client::tcp(program.resp);
@@ -57,7 +58,7 @@ fn a_long_pipeline_is_answered_in_order() {
     // The number of tags that a table never loses by chance. No step of their refill comes before
     // 2070.
     const TAGS: usize = 4_096;
-    let program = Program::start("rate: 1 per 36500d, burst: 3, keys_max: 4096");
+    let program = LineServer::start("rate: 1 per 36500d, burst: 3, keys_max: 4096");
     let client = Client::tcp(program.lines);
     let mut writer = client.stream.try_clone().expect("a handle");
     // At any moment, some tags come for the first time and others for the tenth, in a pattern that
@@ -84,12 +85,12 @@ fn a_long_pipeline_is_answered_in_order() {
 #[test]
 fn doctor_shows_the_heaviest_tags_and_the_log_who_was_refused() {
     let mut program =
-        Program::start("rate: 1 per 365d, burst: 2, limits: [{prefix: 'p:', rate: 1 per 365d}]");
+        LineServer::start("rate: 1 per 365d, burst: 2, limits: [{prefix: 'p:', rate: 1 per 365d}]");
     let mut client = Client::tcp(program.lines);
     assert_eq!(client.ask("heavy\nheavy\nheavy\nlight\np:1\n"), "OK\nOK\nNO\nOK\nOK\n");
     let told = program.told("request refused");
     assert!(told.contains("limit=\"line\" key=\"heavy\" client=127.0.0.1 level=0.0"), "{told}");
-    let doctor = std::process::Command::new(env!("CARGO_BIN_EXE_evenkeel"))
+    let doctor = evenkeel!()
         .args(["doctor", "--admin", &program.admin.to_string()])
         .output()
         .expect("it runs");

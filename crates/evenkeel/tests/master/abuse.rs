@@ -1,6 +1,6 @@
 //! Strangers, garbage and peers that do not read: the master keeps working for all others.
 
-use crate::stage::{Gatekeeper, HOUR, Program, ahead, order};
+use crate::stage::{Gatekeeper, HOUR, MasterServer, ahead, order};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 const ONE: &str = "domains: {d: [{rate: 1/h, burst: 1}]}";
 
 /// Checks that the master works. `identifier` must be one without an order so far.
-fn works(program: &Program, identifier: &str) {
+fn works(program: &MasterServer, identifier: &str) {
     let mut gatekeeper = Gatekeeper::new(program, &["d\0"]);
     let t = ahead();
     gatekeeper.request("d", identifier, t);
@@ -40,7 +40,7 @@ fn greeting() -> Vec<u8> {
 
 #[test]
 fn strangers_are_shown_out_and_counted() {
-    let program = Program::start(ONE);
+    let program = MasterServer::start(ONE);
     let mut huge = greeting();
     huge.extend(b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03PUB");
     huge.extend(b"\x02\x00\x03\x8d\x7e\xa4\xc6\x80\x00");
@@ -57,7 +57,7 @@ fn strangers_are_shown_out_and_counted() {
 
 #[test]
 fn who_may_not_connect_does_not() {
-    let program = Program::start(&format!("allow: [192.0.2.0/24], {ONE}"));
+    let program = MasterServer::start(&format!("allow: [192.0.2.0/24], {ONE}"));
     assert_eq!(sent(program.accounting, b""), b"");
     assert_eq!(sent(program.control, b""), b"");
     while program.metric("evenkeel_master_strangers_total") < 2 {}
@@ -65,7 +65,7 @@ fn who_may_not_connect_does_not() {
 
 #[test]
 fn connections_are_bounded_and_idle_ones_harm_nobody() {
-    let program = Program::start(&format!("connections: 20, {ONE}"));
+    let program = MasterServer::start(&format!("connections: 20, {ONE}"));
     let idle: Vec<_> = (0..18).map(|_| TcpStream::connect(program.accounting)).collect();
     works(&program, "client-1");
     let more: Vec<_> = (0..50).map(|_| TcpStream::connect(program.accounting)).collect();

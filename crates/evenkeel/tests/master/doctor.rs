@@ -1,7 +1,8 @@
 //! The report of `evenkeel doctor` about a master and its gatekeepers, from either side.
 
-use crate::gatekeeper::site::{Keeper, until};
-use crate::stage::{Gatekeeper, Program, ahead, doctor};
+use crate::gatekeeper::site::Keeper;
+use crate::stage::{Gatekeeper, MasterServer, ahead, doctor};
+use evenkeel_testing::wait::until;
 use std::net::{SocketAddr, TcpListener};
 
 const RULES: &str = "domains: {d: [{rate: 1/h, burst: 3}]}";
@@ -19,9 +20,9 @@ fn line<'a>(text: &'a str, what: &str) -> &'a str {
 
 #[test]
 fn either_end_says_that_the_other_is_there_and_what_went_to_and_fro() {
-    let program = Program::start(RULES);
+    let program = MasterServer::start(RULES);
     let text = doctor(program.admin);
-    let Program { accounting, control, .. } = &program;
+    let MasterServer { accounting, control, .. } = &program;
     let ports = format!("master: accounting tcp://{accounting}, control tcp://{control}");
     assert!(text.contains(&ports) && text.contains("no gatekeeper has connected yet"), "{text}");
 
@@ -61,7 +62,7 @@ fn either_end_says_that_the_other_is_there_and_what_went_to_and_fro() {
 
 #[test]
 fn a_gatekeeper_says_why_its_master_is_away() {
-    let program = Program::start(RULES);
+    let program = MasterServer::start(RULES);
     let keeper = Keeper::start([program.accounting, closed()], "domain: d");
     until("it is refused", || doctor(keeper.admin).contains("refused"));
     let text = doctor(keeper.admin);
@@ -86,7 +87,7 @@ fn a_gatekeeper_says_why_its_master_is_away() {
 
 #[test]
 fn a_domain_that_is_not_configured_is_named() {
-    let mut program = Program::start(RULES);
+    let mut program = MasterServer::start(RULES);
     let mut gatekeeper = Gatekeeper::new(&program, &[]);
     gatekeeper.request("dd\x1b", "c", ahead());
     let told = program.told("messages for a domain that `master` does not configure");

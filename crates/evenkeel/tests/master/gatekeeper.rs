@@ -11,13 +11,14 @@ mod several;
 mod shards;
 pub mod site;
 
-use crate::stage::Program;
-use site::{Keeper, until};
+use crate::stage::MasterServer;
+use evenkeel_testing::wait::until;
+use site::Keeper;
 
 const RULES: &str =
     "domains: {d: [{rate: 1/h, burst: 3}], k: [{rate: 1/h, burst: 3, algorithm: gcra}]}";
 
-fn keeper(program: &Program, keys: &str) -> Keeper {
+fn keeper(program: &MasterServer, keys: &str) -> Keeper {
     let keeper = Keeper::start([program.accounting, program.control], keys);
     until("it is connected", || keeper.is_connected());
     keeper
@@ -25,7 +26,7 @@ fn keeper(program: &Program, keys: &str) -> Keeper {
 
 #[test]
 fn s1_the_burst_is_free_and_then_the_proxy_refuses_with_a_true_retry_after() {
-    let program = Program::start(RULES);
+    let program = MasterServer::start(RULES);
     let keeper = keeper(&program, "domain: d");
     (0..3).for_each(|n| assert_eq!(keeper.get("c").status, 200, "{n}"));
     until("the order is there", || keeper.orders() >= 1);
@@ -48,7 +49,7 @@ fn s1_the_burst_is_free_and_then_the_proxy_refuses_with_a_true_retry_after() {
 
 #[test]
 fn s2_one_more_is_free_under_gcra() {
-    let program = Program::start(RULES);
+    let program = MasterServer::start(RULES);
     let keeper = keeper(&program, "domain: k");
     (0..4).for_each(|n| {
         assert_eq!(keeper.get("c").status, 200, "{n}");
@@ -60,7 +61,7 @@ fn s2_one_more_is_free_under_gcra() {
 
 #[test]
 fn s18_s19_two_gatekeepers_know_the_same_and_so_does_one_that_comes_late() {
-    let program = Program::start(RULES);
+    let program = MasterServer::start(RULES);
     let (one, two) = (keeper(&program, "domain: d"), keeper(&program, "domain: d"));
     assert_eq!([one.get("c").status, two.get("c").status, one.get("c").status], [200; 3]);
     for keeper in [&one, &two] {

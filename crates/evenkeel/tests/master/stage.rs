@@ -1,18 +1,20 @@
 //! The program with a master, and a gatekeeper that uses libzmq.
 
+use evenkeel_testing::program::{Program, addresses};
+use evenkeel_testing::{admin, evenkeel};
+use rustix::process::Signal;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// An hour, in milliseconds.
 pub const HOUR: u64 = 3_600_000;
 
-/// A running program; killed if a test forgets to end it.
-pub struct Program {
-    child: Child,
-    log: BufReader<ChildStderr>,
+/// A running program with a master, and its files.
+pub struct MasterServer {
+    process: Program,
     folder: tempfile::TempDir,
     /// The address that receives reports of requests.
     pub accounting: SocketAddr,
@@ -22,61 +24,61 @@ pub struct Program {
     pub admin: SocketAddr,
 }
 
-impl Program {
+impl MasterServer {
     /// Starts the program with these keys in its `master` section.
-    pub fn start(keys: &str) -> Program {
+    pub fn start(keys: &str) -> MasterServer {
         let folder = tempfile::tempdir().expect("a folder");
-        Program::start_at(folder, keys, [0, 0])
+        MasterServer::start_at(folder, keys, [0, 0])
     }
 
     /// Starts the program with this text in addition to its `admin` section.
-    pub fn start_with(text: &str) -> Program {
-        Program::start_by(Command::new(env!("CARGO_BIN_EXE_evenkeel")), text)
+    pub fn start_with(text: &str) -> MasterServer {
+        MasterServer::start_by(evenkeel!(), text)
     }
 
-    fn start_at(folder: tempfile::TempDir, keys: &str, [accounting, control]: [u16; 2]) -> Program {
+    fn start_at(
+        folder: tempfile::TempDir,
+        keys: &str,
+        [accounting, control]: [u16; 2],
+    ) -> MasterServer {
         let text = format!(
             "master: {{accounting: 'tcp://127.0.0.1:{accounting}', \
              control: 'tcp://127.0.0.1:{control}', {keys}}}\n"
         );
-        Program::run(Command::new(env!("CARGO_BIN_EXE_evenkeel")), folder, &text)
+        MasterServer::run(evenkeel!(), folder, &text)
     }
 
     /// Starts the program through a command.
-    pub fn start_by(command: Command, text: &str) -> Program {
-        Program::run(command, tempfile::tempdir().expect("a folder"), text)
+    pub fn start_by(command: Command, text: &str) -> MasterServer {
+        MasterServer::run(command, tempfile::tempdir().expect("a folder"), text)
     }
 
-    fn run(mut command: Command, folder: tempfile::TempDir, text: &str) -> Program {
+    fn run(mut command: Command, folder: tempfile::TempDir, text: &str) -> MasterServer {
         let path = folder.path().join("evenkeel.yaml");
         let text = format!("admin: {{listen: '127.0.0.1:0'}}\n{text}");
         fs::write(&path, text).expect("saved");
         command.args(["serve", "--config"]).arg(path).env("RUST_LOG", "debug");
-        let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
-        let mut log = BufReader::new(child.stderr.take().expect("piped"));
-        let line = told(&mut log, "master open");
-        let words = line.split(|c: char| "[]= ,\"".contains(c));
-        let found: Vec<SocketAddr> = words.filter_map(|word| word.parse().ok()).collect();
-        let [accounting, control, admin] = found[..] else { panic!("{line}") };
-        Program { child, log, folder, accounting, control, admin }
+        let mut process = Program::start(command);
+        let line = process.told("master open");
+        let [accounting, control, admin] = addresses(&line)[..] else { panic!("{line}") };
+        MasterServer { process, folder, accounting, control, admin }
     }
 
     /// Kills the program, and starts it again on the same addresses.
-    pub fn killed_and_started(self, keys: &str) -> Program {
+    pub fn killed_and_started(self, keys: &str) -> MasterServer {
         self.killed().back(keys)
     }
 
     /// Kills the program.
     pub fn killed(mut self) -> Away {
-        self.child.kill().expect("it runs");
-        self.child.wait().expect("its end");
+        self.process.kill();
         let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().expect("a folder"));
         Away { folder, ports: [self.accounting.port(), self.control.port()] }
     }
 
     /// The process id of the program.
     pub fn id(&self) -> u32 {
-        self.child.id()
+        self.process.id()
     }
 
     /// Writes other keys into the configuration and reloads it.
@@ -85,32 +87,23 @@ impl Program {
         let before = fs::read_to_string(&path).expect("it is there");
         let at = before.find("domains:").expect("domains");
         fs::write(&path, format!("{}{keys}}}\n", &before[..at])).expect("saved");
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-s", "HUP", &pid]).status().expect("sent").success());
-        told(&mut self.log, "configuration reloaded");
+        self.process.signal(Signal::HUP);
+        self.told("configuration reloaded");
     }
 
     /// The next log line that contains `what`.
     pub fn told(&mut self, what: &str) -> String {
-        told(&mut self.log, what)
+        self.process.told(what)
     }
 
     /// The answer of the admin door.
     pub fn get(&self, path: &str) -> String {
-        let mut stream = TcpStream::connect(self.admin).expect("it listens");
-        let head =
-            format!("GET {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.admin);
-        stream.write_all(head.as_bytes()).expect("sent");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        answer
+        admin::get(self.admin, path)
     }
 
     /// The value of one metric series.
     pub fn metric(&self, series: &str) -> u64 {
-        let all = self.get("/metrics");
-        let line = all.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-        line.unwrap_or_else(|| panic!("no {series} in\n{all}")).parse().expect("a number")
+        admin::metric(self.admin, series)
     }
 
     /// The number of messages received with this status.
@@ -127,37 +120,17 @@ pub struct Away {
 
 impl Away {
     /// Starts the program again on these addresses.
-    pub fn back(self, keys: &str) -> Program {
-        Program::start_at(self.folder, keys, self.ports)
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    pub fn back(self, keys: &str) -> MasterServer {
+        MasterServer::start_at(self.folder, keys, self.ports)
     }
 }
 
 /// The output of `evenkeel doctor` about the program at this address.
 pub fn doctor(admin: SocketAddr) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    let mut command = evenkeel!();
     let output = command.args(["doctor", "--admin", &admin.to_string()]).output().expect("it runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text")
-}
-
-fn told(log: &mut impl BufRead, what: &str) -> String {
-    let mut all = String::new();
-    loop {
-        let mut line = String::new();
-        let count = log.read_line(&mut line).expect("a log");
-        assert!(count > 0, "the log ended without {what}:\n{all}");
-        if line.contains(what) {
-            return line;
-        }
-        all += &line;
-    }
 }
 
 /// Half a minute after the present, in milliseconds: no test lasts that long.
@@ -206,7 +179,7 @@ pub struct Gatekeeper {
 impl Gatekeeper {
     /// A gatekeeper that subscribes to these topics. The master receives its messages from the
     /// first one on.
-    pub fn new(program: &Program, topics: &[&str]) -> Gatekeeper {
+    pub fn new(program: &MasterServer, topics: &[&str]) -> Gatekeeper {
         let mut gatekeeper = Gatekeeper::of_kind("XPUB", program, topics);
         if !topics.is_empty() {
             gatekeeper.listen(topics[0].trim_end_matches('\0'));
@@ -216,11 +189,11 @@ impl Gatekeeper {
 
     /// A gatekeeper with a PUB socket, like real ones: it cannot know when the master begins to
     /// receive its messages.
-    pub fn plain(program: &Program, topics: &[&str]) -> Gatekeeper {
+    pub fn plain(program: &MasterServer, topics: &[&str]) -> Gatekeeper {
         Gatekeeper::of_kind("PUB", program, topics)
     }
 
-    fn of_kind(kind: &str, program: &Program, topics: &[&str]) -> Gatekeeper {
+    fn of_kind(kind: &str, program: &MasterServer, topics: &[&str]) -> Gatekeeper {
         let mut command = Command::new("/usr/bin/python3");
         command.args(["-c", PEER, &program.accounting.to_string(), &program.control.to_string()]);
         command.arg(kind).args(topics.iter().map(|topic| hex(topic.as_bytes())));

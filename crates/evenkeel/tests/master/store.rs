@@ -1,32 +1,29 @@
 //! Histories in Redis: the common knowledge of two masters, and of one that was restarted. Without
 //! a store, a restarted master knows nothing.
 
-use crate::stage::{Gatekeeper, HOUR, Program, ahead, order};
+use crate::stage::{Gatekeeper, HOUR, MasterServer, ahead, order};
+use evenkeel_testing::port::free_port;
+use evenkeel_testing::program::Program;
+use evenkeel_testing::wait::{until, wait_for};
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::net::TcpStream;
+use std::process::Command;
+use std::time::Duration;
 
-/// A Redis server for one test; killed when dropped.
+/// A Redis server for one test.
 struct Redis {
-    child: Child,
+    _process: Program,
     port: u16,
 }
 
 impl Redis {
     fn start() -> Redis {
-        let free = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = free.local_addr().expect("bound").port();
-        drop(free);
+        let port = free_port();
         let server = std::env::var_os("EVENKEEL_TEST_REDIS");
         let mut command = Command::new(server.unwrap_or_else(|| "redis-server".into()));
         command.args(["--port", &port.to_string(), "--save", "", "--bind", "127.0.0.1"]);
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        let redis = Redis { child: command.spawn().expect("redis-server is installed"), port };
-        let end = Instant::now() + Duration::from_secs(60);
-        while redis.ask("PING").is_none() {
-            assert!(Instant::now() < end, "redis-server does not answer");
-        }
+        let redis = Redis { _process: Program::listening(command, port), port };
+        wait_for("redis-server", || redis.ask("PING"));
         redis
     }
 
@@ -47,36 +44,28 @@ impl Redis {
     }
 }
 
-impl Drop for Redis {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// One domain for each algorithm: three requests within three hours, then one an hour.
 const DOMAINS: &str = "domains: {h: [{rate: 1/hour, burst: 3}], k: [{rate: 1/hour, burst: 2, \
                        algorithm: gcra}]}";
 
-fn master(redis: &Redis) -> Program {
+fn master(redis: &Redis) -> MasterServer {
     master_on(&format!("redis: '127.0.0.1:{}'", redis.port), 1)
 }
 
 /// A master with a store of this number of servers.
-fn master_on(place: &str, servers: usize) -> Program {
-    let program = Program::start_with(&format!(
+fn master_on(place: &str, servers: usize) -> MasterServer {
+    let program = MasterServer::start_with(&format!(
         "master: {{accounting: 'tcp://127.0.0.1:0', control: 'tcp://127.0.0.1:0', {DOMAINS}}}\n\
          store: {{{place}, deadline: 5s}}\n"
     ));
-    let end = Instant::now() + Duration::from_secs(60);
-    while program.metric("evenkeel_store_connections{state=\"good\"}") < servers as u64 {
-        assert!(Instant::now() < end, "{}", program.get("/metrics"));
-    }
+    until("connections", || {
+        program.metric("evenkeel_store_connections{state=\"good\"}") >= servers as u64
+    });
     program
 }
 
 /// Sends three requests, and returns the order that the last one causes, if any.
-fn third_is_delayed(masters: [&Program; 3], domain: &str, identifier: &str) -> Option<String> {
+fn third_is_delayed(masters: [&MasterServer; 3], domain: &str, identifier: &str) -> Option<String> {
     let at = ahead();
     let mut told = None;
     for (number, master) in masters.into_iter().enumerate() {
@@ -124,7 +113,7 @@ fn two_smockron_files_with_a_store_have_one_count() {
          store: {{redis: 'redis://127.0.0.1:{}'}}\n",
         redis.port
     );
-    let two = [Program::start_with(&text), Program::start_with(&text)];
+    let two = [MasterServer::start_with(&text), MasterServer::start_with(&text)];
     let told = third_is_delayed([&two[1], &two[0], &two[1]], "k", "c");
     assert!(told.is_some_and(|told| told.starts_with("k\\x00|DELAY_UNTIL|c|")));
     assert!(redis.keys() >= 1);
@@ -163,7 +152,7 @@ fn a_master_that_is_started_again_knows_what_the_store_does() {
 
 #[test]
 fn a_master_that_is_started_again_without_a_store_delays_nobody_it_has_not_heard_of() {
-    let before = Program::start(DOMAINS);
+    let before = MasterServer::start(DOMAINS);
     assert!(third_is_delayed([&before; 3], "h", "known").is_some());
     let after = before.killed_and_started(DOMAINS);
     let mut gatekeeper = Gatekeeper::new(&after, &["h\0"]);
@@ -179,10 +168,9 @@ fn a_master_without_its_store_goes_on_from_what_it_hears() {
     let master = master(&redis);
     let mut gatekeeper = Gatekeeper::new(&master, &["h\0"]);
     drop(redis);
-    let end = Instant::now() + Duration::from_secs(60);
-    while master.metric("evenkeel_store_connections{state=\"good\"}") > 0 {
-        assert!(Instant::now() < end, "it does not notice");
-    }
+    until("the loss of the store", || {
+        master.metric("evenkeel_store_connections{state=\"good\"}") == 0
+    });
     let at = ahead();
     (0..3).for_each(|_| gatekeeper.request("h", "c", at));
     assert_eq!(gatekeeper.hear(), order("h", "c", at + HOUR));

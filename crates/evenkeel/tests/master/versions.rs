@@ -1,7 +1,8 @@
 //! Peers with ZeroMQ 2 and 3 at byte level: ZMTP 1.0 and 2.0, from either side.
 
-use crate::gatekeeper::site::{Keeper, until};
-use crate::stage::{HOUR, Program, ahead, doctor, text};
+use crate::gatekeeper::site::Keeper;
+use crate::stage::{HOUR, MasterServer, ahead, doctor, text};
+use evenkeel_testing::wait::until;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -80,7 +81,7 @@ fn expect(stream: &mut TcpStream, expected: &[u8], what: &str) {
 /// A gatekeeper of this version reports requests in two domains, and another one subscribes. Checks
 /// the orders that the subscriber gets.
 fn held(old: Old, subscription: &[u8], told: &[&str]) {
-    let program = Program::start(RULES);
+    let program = MasterServer::start(RULES);
     let mut orders = connect(program.control);
     orders.write_all(&[&old.begins(SUB)[..], subscription].concat()).expect("sent");
     expect(&mut orders, &old.answered(PUB), "control");
@@ -121,7 +122,7 @@ fn gatekeepers_over_zeromq_3_are_told_what_they_subscribe_to() {
 
 #[test]
 fn a_peer_of_an_unknown_version_is_logged_counted_and_shown() {
-    let mut program = Program::start(RULES);
+    let mut program = MasterServer::start(RULES);
     let mut peer = connect(program.control);
     peer.write_all(&[SIGNATURE, &[0]].concat()).expect("sent");
     let mut answer = Vec::new();

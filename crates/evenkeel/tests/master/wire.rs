@@ -1,7 +1,8 @@
 //! Orders that gatekeepers get, with libzmq as the peer.
 
-use crate::gatekeeper::site::{now, until};
-use crate::stage::{Gatekeeper, HOUR, Program, ahead, order, text};
+use crate::gatekeeper::site::now;
+use crate::stage::{Gatekeeper, HOUR, MasterServer, ahead, order, text};
+use evenkeel_testing::wait::until;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ const THREE: &str = "domains: {d: [{rate: 1/h, burst: 3}], ab: [{rate: 1/h, burs
 
 #[test]
 fn s1_s2_the_burst_is_free_and_then_all_gatekeepers_hold() {
-    let program = Program::start(THREE);
+    let program = MasterServer::start(THREE);
     let mut one = Gatekeeper::new(&program, &["d\0", "k\0"]);
     let mut two = Gatekeeper::new(&program, &["d\0"]);
     let t = ahead();
@@ -30,7 +31,7 @@ fn s1_s2_the_burst_is_free_and_then_all_gatekeepers_hold() {
 fn s26_the_configuration_of_smockron_runs_and_counts_as_its_master_did() {
     let text = "server: {listen: '127.0.0.1:0'}\ndatastore: {host: localhost}\n\
                 domains: {d: {rate: 2/sec, burst: 3}}\n";
-    let program = Program::start_with(text);
+    let program = MasterServer::start_with(text);
     let mut gatekeeper = Gatekeeper::new(&program, &["d\0"]);
     let t = ahead();
     // S2: the reports of Smockron's gatekeepers, and the time until which the next request has to
@@ -50,7 +51,7 @@ fn s26_the_configuration_of_smockron_runs_and_counts_as_its_master_did() {
 
 #[test]
 fn s10_s11_delayed_requests_count_when_they_run_and_refused_ones_do_not() {
-    let program = Program::start(THREE);
+    let program = MasterServer::start(THREE);
     let mut gatekeeper = Gatekeeper::new(&program, &["ab\0"]);
     let t = ahead();
     (0..5).for_each(|_| gatekeeper.send(&[b"ab\0", b"REJECTED", b"c", &text(t), b"", b""]));
@@ -62,7 +63,7 @@ fn s10_s11_delayed_requests_count_when_they_run_and_refused_ones_do_not() {
 
 #[test]
 fn s12_s13_domains_are_told_apart_and_unknown_ones_change_nothing() {
-    let program = Program::start(THREE);
+    let program = MasterServer::start(THREE);
     let mut short = Gatekeeper::new(&program, &["ab\0"]);
     let t = ahead();
     short.request("nobody", "c", t);
@@ -74,7 +75,7 @@ fn s12_s13_domains_are_told_apart_and_unknown_ones_change_nothing() {
 
 #[test]
 fn s14_messages_of_other_forms() {
-    let program = Program::start(THREE);
+    let program = MasterServer::start(THREE);
     let mut gatekeeper = Gatekeeper::new(&program, &["ab\0"]);
     let t = ahead();
     for faulty in [
@@ -108,7 +109,7 @@ fn s14_messages_of_other_forms() {
 
 #[test]
 fn the_text_of_a_message_is_logged_and_a_flood_of_them_is_thinned_out() {
-    let mut program = Program::start(THREE);
+    let mut program = MasterServer::start(THREE);
     let mut gatekeeper = Gatekeeper::new(&program, &["ab\0"]);
     let t = ahead();
     gatekeeper.send(&[b"ab\0", b"DELAYED", b"c\x1b", &text(t), &text(t + 5), b"GET /a\nb"]);
@@ -139,7 +140,7 @@ fn statsd_gets_the_figures_of_smockrons_master_under_its_prefix() {
     let sink = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     sink.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
     let port = sink.local_addr().expect("an address").port();
-    let program = Program::start_with(&format!(
+    let program = MasterServer::start_with(&format!(
         "server: {{listen: '127.0.0.1:0'}}\ndomains: {{d: {{rate: 2/sec, burst: 3}}}}\n\
          stats: {{host: 127.0.0.1, port: {port}, prefix: gate.}}\n"
     ));
@@ -181,7 +182,7 @@ fn statsd_gets_the_figures_of_smockrons_master_under_its_prefix() {
 
 #[test]
 fn s16_identifiers_of_any_bytes() {
-    let program = Program::start(THREE);
+    let program = MasterServer::start(THREE);
     let mut gatekeeper = Gatekeeper::new(&program, &["ab\0"]);
     let t = ahead();
     let long = "x".repeat(65_536);
@@ -193,7 +194,7 @@ fn s16_identifiers_of_any_bytes() {
 
 #[test]
 fn s18_who_comes_late_is_told_what_is_in_force() {
-    let program = Program::start(THREE);
+    let program = MasterServer::start(THREE);
     let mut early = Gatekeeper::new(&program, &["ab\0"]);
     let t = ahead();
     early.request("ab", "c", t);
@@ -205,7 +206,7 @@ fn s18_who_comes_late_is_told_what_is_in_force() {
 #[test]
 fn s17_the_master_is_killed_and_comes_back() {
     let keys = "domains: {d: [{rate: 1/h, burst: 1}]}";
-    let program = Program::start(keys);
+    let program = MasterServer::start(keys);
     let mut gatekeeper = Gatekeeper::plain(&program, &["d\0"]);
     let t = ahead();
     let held = |gatekeeper: &mut Gatekeeper| loop {
@@ -224,7 +225,7 @@ fn s17_the_master_is_killed_and_comes_back() {
 #[test]
 fn rules_are_reloaded_and_what_was_counted_stays() {
     let rules = |burst| format!("domains: {{d: [{{rate: 1/h, burst: {burst}, algorithm: gcra}}]}}");
-    let mut program = Program::start(&rules(2));
+    let mut program = MasterServer::start(&rules(2));
     let mut gatekeeper = Gatekeeper::new(&program, &[]);
     let t = ahead();
     gatekeeper.request("d", "c", t);

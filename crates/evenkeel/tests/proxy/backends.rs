@@ -11,10 +11,11 @@ mod streams;
 mod versions;
 
 use crate::front::Authority;
-use crate::stage::{LONG, Stage, Wire, until};
+use crate::stage::{LONG, Stage, Wire};
 use evenkeel_config::settings::tls::ClientTls;
 use evenkeel_config::settings::{BackendAddress, BackendScheme, BackendTls};
 use evenkeel_telemetry::counts::BackendFault;
+use evenkeel_testing::wait::until;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};

@@ -1,9 +1,10 @@
 //! Charging on the wire: holds, delays, refusals, and the charge when a client disconnects.
 
-use crate::stage::{Stage, cpu_limit, hit_limit, until};
+use crate::stage::{Stage, cpu_limit, hit_limit};
 use evenkeel_config::settings::CostSource;
 use evenkeel_core::limit::LimitAction;
 use evenkeel_core::units::{Cost, Nanos};
+use evenkeel_testing::wait::until;
 use std::time::{Duration, Instant};
 
 /// The total charge of all requests, as the limits see it.

@@ -1,10 +1,11 @@
 //! Requests with a body that the backend has received in part: a client pays for the backend's work
 //! from the head on, and the number of such requests without a slot is at most the number of slots.
 
-use crate::stage::{LONG, Stage, Wire, cpu_limit, until};
+use crate::stage::{LONG, Stage, Wire, cpu_limit};
 use evenkeel_config::settings::ConcurrencySetting;
 use evenkeel_core::limit::LimitAction;
 use evenkeel_core::units::Cost;
+use evenkeel_testing::wait::until;
 use std::time::{Duration, Instant};
 
 /// The time that the backend works on a request.

@@ -1,7 +1,8 @@
 //! Backends that are dead, slow or send nonsense, and slow clients.
 
 use crate::backends::nobody;
-use crate::stage::{Stage, until};
+use crate::stage::Stage;
+use evenkeel_testing::wait::until;
 use std::time::Duration;
 
 #[test]

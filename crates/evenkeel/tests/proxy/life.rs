@@ -1,7 +1,8 @@
 //! Starting, reloading, draining, and the bound on connections.
 
-use crate::stage::{LONG, Stage, until};
+use crate::stage::{LONG, Stage};
 use evenkeel_proxy::ProxyStartError;
+use evenkeel_testing::wait::until;
 use std::time::Duration;
 
 /// Waits for the end of the door.

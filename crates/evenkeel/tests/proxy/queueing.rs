@@ -1,12 +1,13 @@
 //! The admission queue on the wire: the order of requests, and how slots are held and given back.
 
-use crate::stage::{Stage, Wire, cpu_limit, until};
+use crate::stage::{Stage, Wire, cpu_limit};
 use evenkeel_config::settings::{ConcurrencySetting, CostSource, ProxySettings};
 use evenkeel_core::limit::{Limit, LimitAction, LimitCondition};
 use evenkeel_core::units::{Nanos, Weight};
 use evenkeel_engine::AdmissionStats;
 use evenkeel_engine::view::EngineView;
 use evenkeel_telemetry::prometheus;
+use evenkeel_testing::wait::until;
 use std::time::{Duration, Instant};
 
 /// A proxy with one slot. It trusts the addresses of clients that a front proxy names.

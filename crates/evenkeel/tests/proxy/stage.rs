@@ -14,10 +14,11 @@ use evenkeel_engine::Engine;
 use evenkeel_proxy::RunningProxy;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::Watch;
+use evenkeel_testing::wait::until;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Longer than any step takes on the slowest machine; only a failing test waits that long.
 pub const LONG: Duration = Duration::from_secs(20);
@@ -375,14 +376,5 @@ impl Wire {
         let silent = self.unread.is_empty() && self.stream.peek(&mut byte).is_err();
         self.stream.set_nonblocking(false).expect("a mode");
         silent
-    }
-}
-
-/// Calls `is_so` repeatedly until it holds; for effects that show only in a counter.
-pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < LONG, "never: {what}");
-        std::thread::yield_now();
     }
 }

@@ -1,7 +1,8 @@
 //! Connections that switch from HTTP to another protocol after a request: WebSockets, and requests
 //! that are refused as upgrades.
 
-use crate::stage::{LONG, Stage, until};
+use crate::stage::{LONG, Stage};
+use evenkeel_testing::wait::until;
 use std::time::Duration;
 
 const ASKED: &str = "GET /chat HTTP/1.1\r\nhost: a\r\nconnection: keep-alive, Upgrade\r\n\

@@ -1,8 +1,9 @@
 //! Request bodies that are read before the backend is contacted, and those that are not.
 
-use crate::stage::{Stage, Wire, until};
+use crate::stage::{Stage, Wire};
 use evenkeel_config::settings::{ConcurrencySetting, ProxySettings};
 use evenkeel_core::limit::LimitAction;
+use evenkeel_testing::wait::until;
 use std::time::{Duration, Instant};
 
 /// A proxy that buffers up to `bound` bytes of each body.

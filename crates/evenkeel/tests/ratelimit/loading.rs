@@ -8,6 +8,7 @@ mod yaml;
 use crate::ask::{C1, Service, file, refused, rules};
 use evenkeel_ratelimit::rules::read::{RULES_DIALECT, RuleOptions, read};
 use evenkeel_ratelimit::tally::RuleTallies;
+use evenkeel_testing::evenkeel;
 
 /// The errors of one file, without its name.
 fn faults(text: &str) -> Vec<String> {
@@ -238,11 +239,7 @@ fn c72_rules_are_shown_one_a_line() {
 
 /// The exit code of `evenkeel check` for a path, and both of its outputs.
 fn checked(path: &std::path::Path) -> (Option<i32>, String) {
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_evenkeel"))
-        .arg("check")
-        .arg(path)
-        .output()
-        .expect("it runs");
+    let output = evenkeel!().arg("check").arg(path).output().expect("it runs");
     let all = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8_lossy(&all).into_owned())
 }

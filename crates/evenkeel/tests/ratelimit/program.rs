@@ -3,39 +3,25 @@
 //! The clients use hyper directly, so that the tests control every byte that is sent.
 
 use bytes::Bytes;
+use evenkeel_testing::evenkeel;
+use evenkeel_testing::program::{Program, addresses};
+use evenkeel_testing::wait::DEADLINE;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustix::process::Signal;
 use std::convert::Infallible;
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::sync::Arc;
 use tokio::runtime::Runtime;
 
-/// Longer than anything takes on a slow, busy machine.
-const DEADLINE: Duration = Duration::from_secs(60);
-
-/// Calls `look` repeatedly until it returns a value.
-pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + DEADLINE;
-    let (_never, pause) = channel::<()>();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < end, "waited {DEADLINE:?} for {what}");
-        let _ = pause.recv_timeout(Duration::from_millis(5));
-    }
-}
-
-/// The running program; killed when dropped.
+/// The running program.
 pub struct Server {
-    child: Child,
+    process: Program,
     /// A folder in which the link `current` leads to the rules.
     pub folder: tempfile::TempDir,
     pub grpc: SocketAddr,
@@ -44,7 +30,6 @@ pub struct Server {
     /// The configured address of the admin door.
     pub admin: Option<String>,
     addresses: Vec<SocketAddr>,
-    log: Arc<Mutex<String>>,
 }
 
 impl Server {
@@ -72,51 +57,34 @@ impl Server {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("evenkeel.yaml");
         fs::write(&path, text).expect("written");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+        let mut command = evenkeel!();
         command.arg("serve").arg("--config").arg(&path);
         Server::run(command, folder, false)
     }
 
-    fn run(mut command: Command, folder: tempfile::TempDir, unix: bool) -> Server {
-        let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
-        let mut log = BufReader::new(child.stderr.take().expect("piped"));
-        let mut told = String::new();
-        while !told.contains("ratelimit open") {
-            let count = log.read_line(&mut told).expect("a log");
-            assert!(count > 0, "it ended:\n{told}");
-        }
-        let line = told.lines().last().expect("a line");
-        let words = line.split(|c: char| "[]= ,".contains(c));
-        let addresses: Vec<SocketAddr> = words.filter_map(|word| word.parse().ok()).collect();
+    fn run(command: Command, folder: tempfile::TempDir, unix: bool) -> Server {
+        let mut process = Program::start(command);
+        let addresses = addresses(&process.told("ratelimit open"));
         let first = usize::from(!unix);
-        // A thread keeps reading; otherwise the log would fill the pipe.
-        let kept = Arc::new(Mutex::new(told.clone()));
-        let keeps = Arc::clone(&kept);
-        std::thread::spawn(move || {
-            for line in log.lines().map_while(Result::ok) {
-                keeps.lock().expect("the log").extend([&line, "\n"]);
-            }
-        });
         Server {
-            child,
+            process,
             folder,
             grpc: addresses[0],
             http: addresses[first],
             debug: addresses[first + 1],
             admin: None,
             addresses,
-            log: kept,
         }
     }
 
     /// The log so far.
     pub fn log(&self) -> String {
-        self.log.lock().expect("the log").clone()
+        self.process.log()
     }
 
     /// A command for the program with these variables, and no others that it would read.
     pub fn command(variables: &[(&str, &str)]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+        let mut command = evenkeel!();
         command.arg("ratelimit").env_clear();
         let local = ["HOST", "GRPC_HOST", "DEBUG_HOST"].map(|name| (name, "127.0.0.1"));
         let free = ["PORT", "GRPC_PORT", "DEBUG_PORT"].map(|name| (name, "0"));
@@ -140,23 +108,14 @@ impl Server {
 
     /// The peak memory of the process, in KiB.
     pub fn peak_kib(&self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()));
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id()));
         let status = status.expect("it runs");
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a line");
         line.split_whitespace().next().and_then(|text| text.parse().ok()).expect("a number")
     }
 
-    pub fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args(["-s", name, &pid]).status().expect("a signal");
-        assert!(sent.success());
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    pub fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
     }
 }
 

@@ -7,12 +7,15 @@ pub mod tls;
 mod traces;
 
 use crate::ask::{YEARLY, request, shown};
-use crate::program::{Grpc, Server, Stream, http, wait_for};
+use crate::program::{Grpc, Server, Stream, http};
 use evenkeel_ratelimit::wire::health::{
     HealthCheckRequest, HealthCheckResponse, HealthListResponse,
 };
 use evenkeel_ratelimit::wire::{Descriptor, Entry, Request, Response};
+use evenkeel_testing::port::free_port;
+use evenkeel_testing::wait::wait_for;
 use prost::Message;
+use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -55,7 +58,7 @@ fn counters_outlive_the_program() {
         let answer = asked(&server.grpc(), V3, "t: nm=v");
         assert!(answer.starts_with("OK ") && answer.ends_with(left), "{answer}");
         let _ = fs::remove_file(&state);
-        server.signal("TERM");
+        server.signal(Signal::TERM);
         wait_for("the last snapshot", || state.exists().then_some(()));
     }
 }
@@ -111,7 +114,7 @@ fn c71_health_is_watched_until_the_server_goes_away() {
     told(&mut one, 2);
     fs::write(server.rules().join("a.yaml"), YEARLY).expect("written");
     told(&mut one, 1);
-    server.signal("TERM");
+    server.signal(Signal::TERM);
     assert_eq!(status(&mut one), Ok(2));
     for stream in [&mut all, &mut one, &mut other] {
         assert_eq!(status(stream), Err(14), "it ends with the server and not before");
@@ -176,7 +179,7 @@ fn c70_health_over_http_until_it_ends() {
     let grpc = server.grpc();
     let _hanging = grpc.begin(V3);
     asked(&grpc, V3, "t: k=v");
-    server.signal("TERM");
+    server.signal(Signal::TERM);
     wait_for("the end is told", || (health().0 == 500).then_some(()));
 }
 
@@ -289,7 +292,7 @@ fn c77_to_c79_links_are_followed_and_swapped() {
     fs::rename(&next, server.folder.path().join("current")).expect("swapped");
     becomes("o: k=1 +0", "OK [5/YEAR 5]");
     fs::remove_file(server.folder.path().join("current")).expect("removed");
-    server.signal("HUP");
+    server.signal(Signal::HUP);
     assert_eq!(asked(&grpc, V3, "o: k=1 +0"), "OK [5/YEAR 5]", "what runs stays");
 }
 
@@ -364,7 +367,7 @@ fn statsd_is_told_how_much_figures_have_grown() {
 
 #[test]
 fn what_is_asked_about_most_is_seen_by_name() {
-    let admin = format!("127.0.0.1:{}", crate::envoy::free_port());
+    let admin = format!("127.0.0.1:{}", free_port());
     let server = Server::start(YEARLY, &[("EVENKEEL_ADMIN", &admin)]);
     let grpc = server.grpc();
     for _ in 0..3 {

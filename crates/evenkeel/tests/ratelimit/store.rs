@@ -18,8 +18,10 @@ pub mod redis;
 mod several;
 
 use crate::ask::YEARLY;
-use crate::program::{Server, wait_for};
+use crate::program::Server;
 use crate::server::{V3, asked};
+use evenkeel_testing::port::free_port;
+use evenkeel_testing::wait::wait_for;
 use redis::Redis;
 
 /// A service that counts in this store, with additional variables. Returns once it is connected.
@@ -34,7 +36,7 @@ pub fn service(redis: &Redis, more: &[(&str, &str)]) -> Server {
 pub fn unready(redis: &Redis, rules: &str, more: &[(&str, &str)]) -> Server {
     let url = redis.url();
     // A machine that is busy with other tests answers late.
-    let admin = format!("127.0.0.1:{}", crate::envoy::free_port());
+    let admin = format!("127.0.0.1:{}", free_port());
     let mut variables = vec![("REDIS_URL", &*url), ("EVENKEEL_STORE_DEADLINE", "5s")];
     variables.push(("EVENKEEL_ADMIN", &*admin));
     variables.extend(more);
@@ -144,7 +146,6 @@ fn ten_descriptors_cost_one_round_trip() {
         let calls = line.split("calls=").nth(1)?.split(',').next()?;
         calls.parse::<u64>().ok()
     };
-    println!("50 requests of ten descriptors: {:?} calls of EVALSHA", calls("evalsha"));
     assert_eq!((calls("evalsha"), calls("incrby")), (Some(50), Some(500)), "{stats}");
     assert_eq!((calls("get"), calls("multi"), calls("eval")), (None, None, None), "{stats}");
 }

@@ -3,8 +3,12 @@
 #[path = "handover/doors.rs"]
 mod doors;
 
-use super::{LONG, Program, get};
+use super::{LONG, get, start};
+use evenkeel_testing::evenkeel;
+use evenkeel_testing::program::{self, Program};
+use evenkeel_testing::wait::until;
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+use rustix::process::Signal;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -50,22 +54,16 @@ fn read_head(stream: &mut TcpStream) -> Option<String> {
 fn start_on(listener: &TcpListener, config: &Path) -> Program {
     let passed = fcntl_dupfd_cloexec(listener, 300).expect("a descriptor");
     fcntl_setfd(&passed, FdFlags::empty()).expect("a flag");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    let mut command = evenkeel!();
     command.arg("serve").arg("--config").arg(config);
     command.env("LISTEN_FDS", "1").env("LISTEN_FDS_FIRST_FD", passed.as_raw_fd().to_string());
-    Program::spawn(&mut command)
+    Program::start(&mut command)
 }
 
 fn configuration(folder: &Path, text: &str) -> PathBuf {
     let path = folder.join("evenkeel.yaml");
     fs::write(&path, text).expect("saved");
     path
-}
-
-/// Sends a signal to a process that this test has started, or to a successor of one.
-fn signal(pid: u32, name: &str) {
-    let sent = Command::new("kill").args(["-s", name, &pid.to_string()]).status();
-    assert!(sent.expect("a signal").success());
 }
 
 /// The process id in a line of the log.
@@ -117,11 +115,8 @@ impl Crowd {
 
     /// Waits until this number of further requests was answered.
     fn go_on(&self, count: usize) {
-        let (begun, before) = (Instant::now(), self.answered.load(Ordering::Relaxed));
-        while self.answered.load(Ordering::Relaxed) < before + count {
-            assert!(begun.elapsed() < LONG, "nobody is answered");
-            thread::yield_now();
-        }
+        let before = self.answered.load(Ordering::Relaxed);
+        until("answers", || self.answered.load(Ordering::Relaxed) >= before + count);
     }
 
     fn stop(self) -> (usize, usize) {
@@ -177,24 +172,23 @@ fn a_hundred_reloads_and_ten_replacements_lose_no_request() {
     program.told("proxy open");
     // From here on, only the program has this socket.
     drop(listener);
-    let mut last = Last(program.child.id());
+    let mut last = Last(program.id());
     let crowd = Crowd::start(6, address);
     for _ in 0..10 {
         for _ in 0..10 {
-            signal(last.0, "HUP");
+            program::signal(last.0, Signal::HUP);
             program.told("configuration reloaded");
         }
-        signal(last.0, "USR2");
+        program::signal(last.0, Signal::USR2);
         let successor = told_pid(&program.told("a successor was started and opens its doors"));
         program.told("replaced: the successor accepts all new clients");
         last.0 = successor;
         crowd.go_on(101);
     }
     let (answered, lost) = crowd.stop();
-    println!("{answered} answered, {lost} lost");
     assert!(answered > 1_000, "{answered}");
     assert_eq!(lost, 0, "of {answered}");
-    signal(last.0, "TERM");
+    program::signal(last.0, Signal::TERM);
     program.told("stopping: draining");
 }
 
@@ -209,18 +203,18 @@ fn a_successor_that_cannot_start_changes_nothing() {
     let mut program = start_on(&listener, &path);
     program.told("proxy open");
     fs::write(&path, "proxy: {listen: nowhere}\n").expect("saved");
-    program.signal("USR2");
+    program.signal(Signal::USR2);
     program.told("not replaced: this process continues to serve");
     assert!(get(address, "/").ends_with("hello"));
     // The replacement can be tried again.
     fs::write(&path, text).expect("saved");
-    program.signal("USR2");
+    program.signal(Signal::USR2);
     let last = Last(told_pid(&program.told("a successor was started and opens its doors")));
     program.told("replaced");
     program.told("stopped");
     assert_eq!(program.end().code(), Some(0));
     assert!(get(address, "/").ends_with("hello"));
-    signal(last.0, "TERM");
+    program::signal(last.0, Signal::TERM);
 }
 
 #[test]
@@ -228,11 +222,11 @@ fn doors_that_cannot_be_handed_over_keep_the_process() {
     let folder = tempfile::tempdir().expect("a folder");
     let text = "admin: off\nline: {listen: 'tcp://127.0.0.1:0'}\npeers: {listen: '127.0.0.1:0'}\n";
     let path = configuration(folder.path(), text);
-    let mut program = Program::start(&["serve", "--config", &path.display().to_string()]);
+    let mut program = start(&["serve", "--config", &path.display().to_string()]);
     program.told("line open");
-    program.signal("USR2");
+    program.signal(Signal::USR2);
     assert!(program.told("not replaced").contains("stay=\"peers\""));
-    program.signal("TERM");
+    program.signal(Signal::TERM);
     assert_eq!(program.end().code(), Some(0));
 }
 
@@ -246,7 +240,7 @@ fn sockets_that_nobody_wants_are_told() {
     let mut program = start_on(&listener, &path);
     let told = program.told("inherited sockets were closed because no door is configured");
     assert!(told.contains(&address.to_string()), "{told}");
-    program.signal("TERM");
+    program.signal(Signal::TERM);
     assert_eq!(program.end().code(), Some(0));
 }
 
@@ -295,16 +289,16 @@ fn the_watchdog_hears_the_program_and_then_its_successor() {
     let text =
         format!("admin: off\nproxy: {{listen: 127.0.0.1:0, backend: http://{}}}\n", backend());
     let path = configuration(folder.path(), &text);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    let mut command = evenkeel!();
     command.arg("serve").arg("--config").arg(&path);
     command.env("NOTIFY_SOCKET", folder.path().join("notify")).env("WATCHDOG_USEC", "30000000");
-    let mut program = Program::spawn(&mut command);
+    let mut program = Program::start(&mut command);
     program.told("proxy open");
     notices(&manager, "READY=1");
     for _ in 0..2 {
         notices(&manager, "WATCHDOG=1");
     }
-    program.signal("USR2");
+    program.signal(Signal::USR2);
     let successor = Last(told_pid(&program.told("a successor was started and opens its doors")));
     notices(&manager, &format!("MAINPID={}", successor.0));
     // After the other process has ended, all messages come from the successor.

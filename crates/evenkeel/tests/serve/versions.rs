@@ -1,6 +1,6 @@
 //! Backends with another HTTP version than configured: the log names the correct setting.
 
-use super::{Program, get};
+use super::{addresses, get, start};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
@@ -31,8 +31,8 @@ fn the_right_scheme_is_named_and_the_error_told_once() {
     ] {
         let backend = format!("{scheme}://{}", backend(answer));
         let listen = ["proxy", "--listen", "127.0.0.1:0", "--backend", &backend];
-        let mut program = Program::start(&[&listen[..], &["--admin", "off"]].concat());
-        let address = program.addresses()[0];
+        let mut program = start(&[&listen[..], &["--admin", "off"]].concat());
+        let address = addresses(&mut program)[0];
         assert!(get(address, "/").starts_with("HTTP/1.1 502 "));
         let told = program.told("the backend failed a request");
         assert!(told.contains("kind=\"protocol\"") && told.contains(hint), "{told}");

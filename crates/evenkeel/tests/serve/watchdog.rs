@@ -3,8 +3,10 @@
 //! The test stops a single thread from outside, with a debugger (ptrace, which needs root or a
 //! system that lets programs of one user trace each other).
 
+use super::LONG;
 use super::handover::notices;
-use super::{LONG, Program};
+use evenkeel_testing::evenkeel;
+use evenkeel_testing::program::Program;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixDatagram;
@@ -50,7 +52,7 @@ impl Drop for Debugger {
 
 /// Stops the first thread of the program with this name.
 fn hang(program: &Program, name: &str) -> Debugger {
-    let tasks = format!("/proc/{}/task", program.child.id());
+    let tasks = format!("/proc/{}/task", program.id());
     let tasks = fs::read_dir(tasks).expect("it runs").map(|task| task.expect("a thread").path());
     let is_it = |task: &Path| {
         fs::read_to_string(task.join("comm")).is_ok_and(|called| called.trim() == name)
@@ -76,10 +78,10 @@ fn a_hung_thread_is_told_of(name: &str, door: &str) {
     let path = folder.path().join("evenkeel.yaml");
     let text = CONFIG.replace("RULES", rules.to_str().expect("text"));
     fs::write(&path, text).expect("saved");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    let mut command = evenkeel!();
     command.arg("serve").arg("--config").arg(&path);
     command.env("NOTIFY_SOCKET", folder.path().join("notify")).env("WATCHDOG_USEC", "6000000");
-    let mut program = Program::spawn(&mut command);
+    let mut program = Program::start(&mut command);
     program.told("proxy open");
     notices(&manager, "READY=1");
     for _ in 0..3 {

@@ -10,7 +10,7 @@ use crate::source::Source;
 const ALLOWED: [(&str, &str, &str); 13] = [
     ("clock", "crates/client/src/lib.rs", "it brings nothing of the program, not even its clock"),
     ("clock", "crates/runtime/src/clock.rs", "it is the clock"),
-    ("sleep", "crates/evenkeel/tests/journey/process.rs", "it is `wait_for`: between two looks"),
+    ("sleep", "crates/testing/src/wait.rs", "it is `wait_for`: between two checks"),
     ("spawn", "crates/runtime/src/thread.rs", "whoever has one waits for its end"),
     (
         "spawn",

@@ -16,6 +16,7 @@ use evenkeel_telemetry::otlp::wire::metrics::{
     ExportMetricsServiceRequest, metric, number_data_point,
 };
 use evenkeel_telemetry::otlp::wire::text;
+use evenkeel_testing::wait::{until, until_async};
 use prost::Message;
 use socket2::{Domain, Socket, Type};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -88,14 +89,6 @@ fn lines_of(listener: &TcpListener) -> impl Iterator<Item = String> + use<> {
     BufReader::new(stream).lines().map(|line| line.expect("a line in time"))
 }
 
-fn until(what: &str, mut look: impl FnMut() -> bool) {
-    let end = Instant::now() + LONG;
-    while !look() {
-        assert!(Instant::now() < end, "waited {LONG:?} for {what}");
-        std::thread::yield_now();
-    }
-}
-
 #[test]
 fn t27_graphite_gets_four_lines_each_second_under_tempomats_names() {
     let (listener, address) = listener();
@@ -160,11 +153,8 @@ fn a_graphite_that_takes_nothing_costs_lines_and_nothing_else() {
             hand_over(&batches, GraphiteBatch { text, lines: 10 }, &counts);
         }
         assert_eq!(counts.dropped.get(), 50, "what does not fit goes at once");
-        let end = Instant::now() + LONG;
-        while counts.dropped.get() < 60 || counts.failures.get() < 2 {
-            assert!(Instant::now() < end, "the oldest make room: {counts:?}");
-            tokio::task::yield_now().await;
-        }
+        let oldest_made_room = || counts.dropped.get() >= 60 && counts.failures.get() >= 2;
+        until_async("room made by the oldest", oldest_made_room).await;
         assert_eq!(counts.lines.get(), 0);
         assert!(batches.capacity() > 0, "there is room for the next");
     });

@@ -13,6 +13,7 @@ use evenkeel_config::source::files::WatchedFiles;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::registry::Registry;
 use evenkeel_testing::authority::Authority;
+use evenkeel_testing::wait::until_async;
 use evenkeel_tls::reload::LiveValue;
 use evenkeel_tls::{peers, peers_by_secret};
 use std::collections::BTreeMap;
@@ -356,12 +357,7 @@ fn a_flood_waits_and_others_are_heard() {
             }
             flood
         });
-        let full = async {
-            while a.transport.events.len() < BOUNDS.events_max {
-                tokio::task::yield_now().await;
-            }
-        };
-        soon("the channel is full", full).await;
+        until_async("a full channel", || a.transport.events.len() >= BOUNDS.events_max).await;
         let mut b = Node::start(plan(3, MeshSecurity::Plain, &[a.address])).await;
         b.linked(1).await;
         b.send(b"hello");

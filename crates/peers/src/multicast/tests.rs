@@ -7,6 +7,7 @@ use crate::traffic::Traffic;
 use crate::{LinkId, RunningTransport, TransportEvent, TransportOrder};
 use bytes::Bytes;
 use evenkeel_runtime::clock::Clock;
+use evenkeel_testing::wait::until_async;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
@@ -173,11 +174,7 @@ fn a_group_of_ipv6_on_loopback() {
         let (link, _) = (up(&mut a).await, up(&mut b).await);
         send(&a, link, b"six");
         // Many systems have no route for groups on loopback: then the frame is dropped and counted.
-        let counted = async {
-            while traffic.dropped.get() == 0 {
-                tokio::task::yield_now().await;
-            }
-        };
+        let counted = until_async("a dropped frame", || traffic.dropped.get() > 0);
         tokio::select! {
             heard = hear(&mut b) => assert_eq!(heard, &b"six"[..]),
             () = counted => assert!(b.events.is_empty()),

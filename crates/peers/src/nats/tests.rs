@@ -9,40 +9,23 @@ use bytes::Bytes;
 use evenkeel_config::settings::peers::{NatsServer, PeersTls};
 use evenkeel_runtime::clock::Clock;
 use evenkeel_testing::authority::{Authority, Wish};
+use evenkeel_testing::port::free_port;
+use evenkeel_testing::program::Program;
+use evenkeel_testing::wait::{DEADLINE, until_async};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-/// Longer than any step takes on a slow, busy machine.
-const DEADLINE: Duration = Duration::from_secs(60);
 const SECRET: &str = "0123456789abcdef";
 
-/// A server that is killed when dropped.
-struct Server(Child);
-
-impl Server {
-    fn start(port: u16, arguments: &[&str]) -> Server {
-        let path = std::env::var("PATH").unwrap_or_default();
-        let mut command = Command::new("nats-server");
-        // Debian installs servers in directories of root's path.
-        command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
-        command.args(["-a", "127.0.0.1", "-p", &port.to_string()]).args(arguments);
-        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        Server(child.expect("nats-server is installed (ci/test does)"))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A port that was free a moment ago.
-fn free() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("its address").port()
+/// Starts a server; it ends when the returned value is dropped.
+fn start_server(port: u16, arguments: &[&str]) -> Program {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut command = Command::new("nats-server");
+    // Debian installs servers in directories of root's path.
+    command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
+    command.args(["-a", "127.0.0.1", "-p", &port.to_string()]).args(arguments);
+    Program::listening(command, port)
 }
 
 struct Node {
@@ -125,8 +108,8 @@ fn run(test: impl Future<Output = ()>) {
 #[test]
 fn frames_pass_and_a_stranger_is_not_believed() {
     run(async {
-        let port = free();
-        let _server = Server::start(port, &[]);
+        let port = free_port();
+        let _server = start_server(port, &[]);
         let mut a = Node::start(port, 1, SECRET, None).await;
         let mut b = Node::start(port, 2, SECRET, None).await;
         a.up().await;
@@ -156,12 +139,12 @@ fn frames_pass_and_a_stranger_is_not_believed() {
 #[test]
 fn a_server_that_dies_and_comes_back_is_used_again() {
     run(async {
-        let port = free();
+        let port = free_port();
         // The server does not run at the start.
         let mut a = Node::start(port, 1, SECRET, None).await;
         let mut b = Node::start(port, 2, SECRET, None).await;
         a.send(b"to nobody");
-        let server = Server::start(port, &[]);
+        let server = start_server(port, &[]);
         a.up().await;
         b.up().await;
         assert_eq!(a.traffic.dropped.get(), 1);
@@ -171,13 +154,8 @@ fn a_server_that_dies_and_comes_back_is_used_again() {
         b.down().await;
         let before = a.traffic.dropped.get();
         a.send(b"to nobody");
-        let dropped = async {
-            while a.traffic.dropped.get() == before {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(DEADLINE, dropped).await.expect("counted in time");
-        let _server = Server::start(port, &[]);
+        until_async("a count of dropped frames", || a.traffic.dropped.get() > before).await;
+        let _server = start_server(port, &[]);
         a.up().await;
         b.up().await;
         a.reach(&mut b, b"two").await;
@@ -188,14 +166,14 @@ fn a_server_that_dies_and_comes_back_is_used_again() {
 #[test]
 fn a_server_that_wants_to_know_who_we_are_is_told() {
     run(async {
-        let port = free();
-        let _server = Server::start(port, &["--user", "gate", "--pass", "pass:word"]);
+        let port = free_port();
+        let _server = start_server(port, &["--user", "gate", "--pass", "pass:word"]);
         let mut wrong = Node::start(port, 1, SECRET, Some("gate:wrong")).await;
         let mut right = Node::start(port, 2, SECRET, Some("gate:pass:word")).await;
         right.up().await;
         assert!(wrong.transport.events.try_recv().is_err());
-        let other = free();
-        let _server = Server::start(other, &["--auth", "a-token"]);
+        let other = free_port();
+        let _server = start_server(other, &["--auth", "a-token"]);
         let mut a = Node::start(other, 1, SECRET, Some("a-token")).await;
         let mut b = Node::start(other, 2, SECRET, Some("a-token")).await;
         a.up().await;
@@ -211,10 +189,10 @@ fn a_server_under_tls_shows_a_certificate_and_wants_one() {
         let names = || Wish { names: vec!["127.0.0.1"], ..Wish::default() };
         let [cert, key] = ours.sign("server", &names());
         let text = |path: &Path| path.to_str().expect("text").to_owned();
-        let port = free();
+        let port = free_port();
         let [cert, key, ca] = [cert, key, ours.ca()].map(|path| text(&path));
         let wanted = ["--tlsverify", "--tlscert", &cert, "--tlskey", &key, "--tlscacert", &ca];
-        let _server = Server::start(port, &wanted);
+        let _server = start_server(port, &wanted);
         let plan = |authority: &Authority| {
             let [cert, key] = authority.sign("client", &Wish::default());
             NatsPlan {

@@ -379,10 +379,6 @@ fn compare(name: &str, text: &str, seed: u64) {
     }
     let made_to_wait = played.iter().filter(|told| told.waited > Nanos::ZERO).count();
     let refused = played.iter().filter(|told| told.refused_by.is_some()).count();
-    eprintln!(
-        "{name}: {} requests alike, {made_to_wait} waited, {refused} refused, {noted:?}",
-        played.len()
-    );
     assert!(made_to_wait + refused > requests.len() / 50, "{name}: nothing happened");
 }
 

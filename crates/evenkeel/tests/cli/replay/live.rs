@@ -149,7 +149,6 @@ fn the_proxy_and_the_replay_of_its_log_decide_alike() {
         let (ours, theirs) = (note.reason.wait.as_secs_f64(), retry.expect("a header") as f64);
         assert!((ours - theirs).abs() < 60.0 || by_rate, "request {number}: {ours} {theirs}");
     }
-    eprintln!("{REQUESTS} requests alike; refused by limit: {refusals:?}");
     assert!(refusals.iter().all(|count| *count > 0), "each limit decides: {refusals:?}");
 }
 

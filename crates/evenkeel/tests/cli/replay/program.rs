@@ -1,15 +1,16 @@
 //! The program itself: compressed logs, standard input, errors, and the content of its reports.
 
 use evenkeel_lab::replay::sample;
+use evenkeel_testing::evenkeel;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::Value;
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
 fn evenkeel(arguments: &[&str], input: Option<&[u8]>) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    let mut command = evenkeel!();
     command.args(arguments).env_remove("EVENKEEL_CONFIG");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("it starts");

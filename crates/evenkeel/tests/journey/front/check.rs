@@ -2,7 +2,7 @@
 //! reaches the client, and a dead Evenkeel, which must not stop any request.
 
 use crate::front::Front;
-use crate::process::wait_for;
+use evenkeel_testing::wait::wait_for;
 use std::time::Instant;
 
 const CRAWLER: &str = "127.1.0.1";

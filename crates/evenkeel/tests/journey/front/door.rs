@@ -3,13 +3,15 @@
 
 use crate::client::{Answer, Client};
 use crate::gate::{Line, decisions, evenkeel, metric};
-use crate::process::{Running, free_port, wait_for};
+use evenkeel_testing::port::free_port;
+use evenkeel_testing::program::Program;
+use evenkeel_testing::wait::wait_for;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 /// The check door, and its program while it runs.
 pub struct Door {
-    gate: Option<Running>,
+    gate: Option<Program>,
     /// A folder for files of the test.
     pub folder: TempDir,
     config: PathBuf,
@@ -49,8 +51,7 @@ impl Door {
     pub fn revive(&mut self) {
         let mut command = evenkeel();
         command.arg("serve").arg("--config").arg(&self.config);
-        let log = self.folder.path().join("log");
-        self.gate = Some(Running::start(command, &log, self.port));
+        self.gate = Some(Program::listening(command, self.port));
     }
 
     /// Kills the program with SIGKILL, so that it cannot finish anything.
@@ -99,7 +100,7 @@ impl Door {
 
     /// Everything that the program has written since its last start.
     pub fn log(&self) -> String {
-        self.gate.as_ref().map(Running::output).unwrap_or_default()
+        self.gate.as_ref().map(Program::log).unwrap_or_default()
     }
 
     /// The decisions about one client, once there are at least `count`.

@@ -3,7 +3,7 @@
 
 use crate::client::Client;
 use crate::door::Door;
-use crate::process::wait_for;
+use evenkeel_testing::wait::wait_for;
 use std::time::Instant;
 
 const LIMIT: &str = "  cpus: 1\n  action: reject\n  limits:\n    \

@@ -3,8 +3,10 @@
 
 use crate::client::Client;
 use crate::gate::{evenkeel, metric};
-use crate::process::{Running, free_port, wait_for};
 use crate::site::{Site, start_nginx};
+use evenkeel_testing::port::free_port;
+use evenkeel_testing::program::Program;
+use evenkeel_testing::wait::wait_for;
 use std::fs;
 
 const NGINX: &str = include_str!("../../../../../examples/nginx/gatekeeper.conf");
@@ -16,9 +18,9 @@ struct Stage {
     admin: u16,
     site: Site,
     ports: [u16; 3],
-    _nginx: Running,
-    keeper: Option<Running>,
-    _master: Running,
+    _nginx: Program,
+    keeper: Option<Program>,
+    _master: Program,
 }
 
 impl Stage {
@@ -71,12 +73,12 @@ impl Stage {
     }
 }
 
-fn serve(site: &Site, name: &str, text: &str, port: u16) -> Running {
+fn serve(site: &Site, name: &str, text: &str, port: u16) -> Program {
     let path = site.folder.path().join(format!("{name}.yaml"));
     fs::write(&path, text).expect("saved");
     let mut command = evenkeel();
     command.args(["serve", "--config"]).arg(&path);
-    Running::start(command, &site.folder.path().join(format!("{name}.log")), port)
+    Program::listening(command, port)
 }
 
 #[test]

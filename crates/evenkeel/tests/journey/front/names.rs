@@ -2,7 +2,7 @@
 //! names. The test has a name server of its own, and asks Evenkeel about clients of many addresses.
 
 use crate::door::Door;
-use crate::process::wait_for;
+use evenkeel_testing::wait::wait_for;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

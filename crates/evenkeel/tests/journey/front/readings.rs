@@ -8,8 +8,9 @@
 use crate::client::Client;
 use crate::door::Door;
 use crate::gate::Gate;
-use crate::process::{Running, free_port};
 use crate::site::{Site, program, start_nginx};
+use evenkeel_testing::port::free_port;
+use evenkeel_testing::program::Program;
 use std::fs;
 use std::process::Command;
 
@@ -98,7 +99,7 @@ fn head(target: &str, host: &str, more: &str) -> String {
 }
 
 /// nginx with these servers, and Evenkeel in front of it.
-fn before_nginx(site: &Site, servers: &str, when: &str) -> (Running, Gate) {
+fn before_nginx(site: &Site, servers: &str, when: &str) -> (Program, Gate) {
     let port = free_port();
     let http = servers.replace("PORT", &port.to_string());
     let http = format!("access_log off;\ndefault_type text/plain;\n{http}");
@@ -121,7 +122,6 @@ fn what_nginx_serves_below_a_path_has_been_counted() {
     let (_nginx, gate) = before_nginx(&site, servers, "path: /login");
     let heads = TARGETS.map(|target| head(target, "site", ""));
     let (escaped, served) = uncounted(gate.port, &head("/login", "site", ""), &heads);
-    println!("served {served} of {}, escaped {}: {escaped:#?}", heads.len(), escaped.len());
     assert!(served >= 25, "nginx serves more: {served}");
     assert!(escaped.is_empty(), "{escaped:#?}");
 }
@@ -134,7 +134,7 @@ fn what_a_framework_serves_below_a_path_has_been_counted() {
     fs::write(&program_text, include_str!("readings.js")).expect("a program");
     let mut command = Command::new(program("node"));
     command.arg(&program_text).arg(port.to_string());
-    let _node = Running::start(command, &site.folder.path().join("node.log"), port);
+    let _node = Program::listening(command, port);
     let gate = Gate::start_with(&site, "readings.yaml", |own, admin| {
         format!(
             "admin: {{listen: 127.0.0.1:{admin}}}\nproxy:\n  listen: 127.0.0.1:{own}\n  \
@@ -144,7 +144,6 @@ fn what_a_framework_serves_below_a_path_has_been_counted() {
     });
     let heads = TARGETS.map(|target| head(target, "site", ""));
     let (escaped, served) = uncounted(gate.port, &head("/login", "site", ""), &heads);
-    println!("served {served} of {}, escaped {}: {escaped:#?}", heads.len(), escaped.len());
     assert!(served >= 35, "frameworks serve more: {served}");
     assert!(escaped.is_empty(), "{escaped:#?}");
 }
@@ -174,7 +173,6 @@ fn what_nginx_serves_for_a_host_has_been_counted() {
     heads.push(head("http://shop.example./", "other", ""));
     heads.push(head("http://shop.example.:80/x", "other", ""));
     let (escaped, served) = uncounted(gate.port, &head("/", "shop.example", ""), &heads);
-    println!("served {served} of {}, escaped {}: {escaped:#?}", heads.len(), escaped.len());
     assert!(served >= 8, "nginx serves more: {served}");
     assert!(escaped.is_empty(), "{escaped:#?}");
     for faulty in ["shop.example:0x", "shop.example:80:80", "shop.example:80.", "[::1]x", "::1"] {
@@ -199,7 +197,6 @@ fn what_nginx_serves_for_a_cookie_has_been_counted() {
     let heads = heads.map(|lines| head("/", "site", lines));
     let plain = head("/", "site", "Cookie: session=1\r\n");
     let (escaped, served) = uncounted(gate.port, &plain, &heads);
-    println!("served {served} of {}, escaped {}: {escaped:#?}", heads.len(), escaped.len());
     assert_eq!(served, heads.len());
     assert!(escaped.is_empty(), "{escaped:#?}");
 }
@@ -237,6 +234,5 @@ fn the_check_door_counts_the_same_spellings() {
             escaped.push(lines);
         }
     }
-    println!("escaped {} of {}: {escaped:#?}", escaped.len(), asked.len());
     assert!(escaped.is_empty(), "{escaped:#?}");
 }

@@ -6,7 +6,7 @@
 
 use crate::client::Client;
 use crate::door::{Door, report};
-use crate::process::wait_for;
+use evenkeel_testing::wait::wait_for;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -112,7 +112,6 @@ fn killed_while_clients_are_charged_it_loses_what_came_after_the_last_snapshot()
     let after: usize =
         charged.iter().map(|c| c.done.iter().filter(|at| **at >= begun).count()).sum();
     assert!(done <= known + after, "{done} done, {known} known, {after} after the snapshot");
-    println!("{done} done, {known} known, {after} done after the last snapshot was begun");
 }
 
 /// If it is killed between two snapshots with no charge in the meantime, it loses nothing, however

@@ -4,8 +4,10 @@
 //! The test needs root and `ip`; without them it prints a note and tests nothing. Everything is
 //! inside namespaces of its own, and the machine's network is not touched.
 
-use super::{TEN, until};
-use crate::stage::{Client, Program};
+use super::TEN;
+use crate::stage::{Client, LineServer};
+use evenkeel_testing::wait::until;
+use rustix::process::Signal;
 use std::fs;
 use std::process::{Command, Output};
 
@@ -79,7 +81,7 @@ fn ip(arguments: &[&str]) -> bool {
 struct Machine<'a> {
     machines: &'a Machines,
     name: &'static str,
-    program: Program,
+    program: LineServer,
 }
 
 impl<'a> Machine<'a> {
@@ -97,7 +99,7 @@ impl<'a> Machine<'a> {
         );
         fs::write(folder.path().join("evenkeel.yaml"), text).expect("saved");
         let command = machines.run(name, env!("CARGO_BIN_EXE_evenkeel"));
-        Machine { machines, name, program: Program::start_by(command, folder) }
+        Machine { machines, name, program: LineServer::start_by(command, folder) }
     }
 
     fn ask(&self, lines: &str) -> String {
@@ -171,7 +173,7 @@ fn a_cut_cable_a_storm_and_a_death_are_noticed_by_nobodys_clients() {
     assert_eq!(c.ask("D\n"), "OK\n");
     [&a, &b, &c].iter().for_each(|machine| machine.comes_to("D", 3.0));
 
-    b.program.signal("KILL");
+    b.program.signal(Signal::KILL);
     b.program.end();
     assert_eq!(a.ask("D\nD\n"), "OK\nOK\n");
     c.comes_to("D", 1.0);

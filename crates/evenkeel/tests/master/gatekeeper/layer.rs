@@ -1,15 +1,15 @@
 //! The layer for tower services, with the real master.
 
 use super::RULES;
-use crate::stage::Program;
+use crate::stage::MasterServer;
 use evenkeel_embed::gatekeeper::{
     DelayBounds, GatekeeperError, GatekeeperLayer, ServiceGatekeeper,
 };
+use evenkeel_testing::wait::wait_for_async;
 use http::{Request, Response};
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -36,7 +36,7 @@ fn user(request: &Request<()>) -> Option<Vec<u8>> {
 
 #[test]
 fn a_service_holds_as_the_master_says() {
-    let program = Program::start(RULES);
+    let program = MasterServer::start(RULES);
     let master = format!("tcp://{}", program.accounting);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
@@ -56,15 +56,11 @@ fn a_service_holds_as_the_master_says() {
             }
             service.call(request.body(()).expect("a request")).await.expect("an answer")
         };
-        let start = Instant::now();
-        let refused = loop {
-            assert!(start.elapsed() < Duration::from_secs(60), "never held");
+        let refused = wait_for_async("a refusal", async || {
             let answer = ask(Some("c")).await;
-            if answer.status() != 200 {
-                break answer;
-            }
-            tokio::task::yield_now().await;
-        };
+            (answer.status() != 200).then_some(answer)
+        });
+        let refused = refused.await;
         assert_eq!(refused.status(), 503);
         let after: u64 =
             refused.headers()["retry-after"].to_str().expect("text").parse().expect("s");
@@ -79,7 +75,7 @@ fn a_service_holds_as_the_master_says() {
 
 #[test]
 fn a_layer_may_send_a_text_for_the_masters_log() {
-    let mut program = Program::start(RULES);
+    let mut program = MasterServer::start(RULES);
     let [master, control] =
         [program.accounting, program.control].map(|address| format!("tcp://{address}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -90,12 +86,12 @@ fn a_layer_may_send_a_text_for_the_masters_log() {
             Some((b"c".to_vec(), format!("{} {}", request.method(), request.uri()).into_bytes()))
         };
         let mut service = GatekeeperLayer::new(gate, noted).layer(Hello);
-        let start = Instant::now();
-        while program.messages("accepted") == 0 {
-            assert!(start.elapsed() < Duration::from_secs(60), "never told");
+        let reported = wait_for_async("a report", async || {
             let request = Request::get("/page").body(()).expect("a request");
             assert_eq!(service.call(request).await.expect("an answer").status(), 200);
-        }
+            (program.messages("accepted") > 0).then_some(())
+        });
+        reported.await;
     });
     assert!(program.told("a gatekeeper reported a request").contains("log_info=\"GET /page\""));
 }

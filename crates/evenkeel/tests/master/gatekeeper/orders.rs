@@ -1,6 +1,7 @@
 //! Messages between Evenkeel's gatekeeper and a master that uses libzmq, frame by frame.
 
-use super::site::{Answer, Keeper, now, until};
+use super::site::{Answer, Keeper, now};
+use evenkeel_testing::wait::until;
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

@@ -1,9 +1,10 @@
 //! Requests while the master, the network or a gatekeeper fails: all clients without an order pass,
 //! no client is refused without a reason, and limits apply again afterwards.
 
-use super::site::{Keeper, Site, until};
+use super::site::{Keeper, Site};
 use super::{RULES, keeper};
-use crate::stage::Program;
+use crate::stage::MasterServer;
+use evenkeel_testing::wait::until;
 use std::process::Command;
 
 fn signal(id: u32, name: &str) {
@@ -13,7 +14,7 @@ fn signal(id: u32, name: &str) {
 
 #[test]
 fn s17_a_master_that_is_killed_holds_nobody_and_holds_again_when_it_is_back() {
-    let program = Program::start(RULES);
+    let program = MasterServer::start(RULES);
     let keeper = keeper(&program, "domain: d");
     (0..3).for_each(|_| assert_eq!(keeper.get("c").status, 200));
     until("the order is there", || keeper.get("c").status == 503);
@@ -39,7 +40,7 @@ fn s17_a_master_that_is_killed_holds_nobody_and_holds_again_when_it_is_back() {
 
 #[test]
 fn a_master_that_hangs_costs_messages_and_no_requests() {
-    let program = Program::start(RULES);
+    let program = MasterServer::start(RULES);
     let keeper = keeper(&program, "domain: d");
     (0..3).for_each(|_| assert_eq!(keeper.get("c").status, 200));
     until("the order is there", || keeper.get("c").status == 503);
@@ -128,7 +129,7 @@ fn a_cut_network_holds_nobody_and_a_healed_one_holds_again() {
         eprintln!("not tested: this needs root and `ip netns`");
         return;
     };
-    let master = Program::start_by(
+    let master = MasterServer::start_by(
         cable.run("1", env!("CARGO_BIN_EXE_evenkeel")),
         &format!(
             "master: {{accounting: 'tcp://10.78.0.1:10004', allow: [10.78.0.0/24], {RULES}}}\n"

@@ -1,15 +1,16 @@
 //! Several domains in one program, each with the requests that its condition selects.
 
-use super::site::{Keeper, Site, until};
-use crate::stage::{Program, doctor};
-use std::process::Command;
+use super::site::{Keeper, Site};
+use crate::stage::{MasterServer, doctor};
+use evenkeel_testing::evenkeel;
+use evenkeel_testing::wait::until;
 
 const RULES: &str = "domains: {login: [{rate: 1/h, burst: 1}], d: [{rate: 1/h, burst: 3}]}";
 
 #[test]
 fn each_request_passes_the_first_gate_that_keeps_it() {
-    let program = Program::start(RULES);
-    let Program { accounting, control, .. } = &program;
+    let program = MasterServer::start(RULES);
+    let MasterServer { accounting, control, .. } = &program;
     let site = Site::start();
     let gate = |domain: &str, when: &str| {
         format!(
@@ -23,7 +24,7 @@ fn each_request_passes_the_first_gate_that_keeps_it() {
         gate("login", "{path: /login}"),
         gate("d", "{path: [/login, /api]}"),
     );
-    let command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    let command = evenkeel!();
     let keeper = Keeper::start_by(command, "127.0.0.1", site, &sections);
     let connected = |domain: &str| {
         let gates = keeper.admin("/metrics");

@@ -1,8 +1,9 @@
 //! Several masters, each with domains of its own, behind one address: the ZeroMQ proxy of the
 //! guide.
 
-use super::site::{Keeper, until};
-use crate::stage::Program;
+use super::site::Keeper;
+use crate::stage::MasterServer;
+use evenkeel_testing::wait::until;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command};
 
@@ -17,7 +18,7 @@ impl Drop for Proxy {
 }
 
 /// Runs the code block of the guide, with these addresses in place of its own.
-fn proxy(masters: [&Program; 2]) -> (Proxy, [SocketAddr; 2]) {
+fn proxy(masters: [&MasterServer; 2]) -> (Proxy, [SocketAddr; 2]) {
     let guide = include_str!("../../../../../docs/guide/gatekeeper.md");
     let block = guide.split("```python\n").nth(1).and_then(|rest| rest.split("```").next());
     let block = block.expect("a block of Python");
@@ -25,7 +26,7 @@ fn proxy(masters: [&Program; 2]) -> (Proxy, [SocketAddr; 2]) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         listener.local_addr().expect("an address")
     });
-    let all = |address: fn(&Program) -> SocketAddr| {
+    let all = |address: fn(&MasterServer) -> SocketAddr| {
         let each = masters.map(|master| format!("'tcp://{}'", address(master)));
         format!("[{}]", each.join(", "))
     };
@@ -43,8 +44,8 @@ fn proxy(masters: [&Program; 2]) -> (Proxy, [SocketAddr; 2]) {
 
 #[test]
 fn masters_share_the_domains_and_gatekeepers_know_one_address() {
-    let one = Program::start("domains: {d: [{rate: 1/h, burst: 3}]}");
-    let two = Program::start("domains: {e: [{rate: 1/h, burst: 1}]}");
+    let one = MasterServer::start("domains: {d: [{rate: 1/h, burst: 3}]}");
+    let two = MasterServer::start("domains: {e: [{rate: 1/h, burst: 1}]}");
     let (_proxy, addresses) = proxy([&one, &two]);
     for (domain, burst) in [("d", 3), ("e", 1)] {
         let keeper = Keeper::start(addresses, &format!("domain: {domain}"));

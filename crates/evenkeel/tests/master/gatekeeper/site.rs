@@ -1,24 +1,16 @@
 //! A site that counts its requests, the program in front of it as a gatekeeper, and a client.
 
+use evenkeel_testing::admin;
+use evenkeel_testing::evenkeel;
+use evenkeel_testing::program::{Program, addresses};
+use evenkeel_testing::wait::DEADLINE;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-/// Longer than anything takes on a slow, busy machine.
-const DEADLINE: Duration = Duration::from_secs(60);
-
-/// Calls `is_so` repeatedly until it holds.
-pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < DEADLINE, "never: {what}");
-        std::thread::yield_now();
-    }
-}
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The present in milliseconds since the Unix epoch.
 pub fn now() -> u64 {
@@ -101,10 +93,9 @@ impl Answer {
     }
 }
 
-/// The program with a gatekeeper in front of a site; killed when dropped.
+/// The program with a gatekeeper in front of a site.
 pub struct Keeper {
-    child: Child,
-    _log: BufReader<ChildStderr>,
+    _process: Program,
     _folder: tempfile::TempDir,
     pub address: SocketAddr,
     pub admin: SocketAddr,
@@ -118,7 +109,7 @@ impl Keeper {
         let site = Site::start();
         let at = site.address;
         Keeper::start_by(
-            Command::new(env!("CARGO_BIN_EXE_evenkeel")),
+            evenkeel!(),
             "127.0.0.1",
             site,
             &format!(
@@ -135,15 +126,12 @@ impl Keeper {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("evenkeel.yaml");
         fs::write(&path, format!("admin: {{listen: '127.0.0.1:0'}}\n{sections}")).expect("saved");
-        command.args(["serve", "--config"]).arg(path).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("it starts");
-        let mut log = BufReader::new(child.stderr.take().expect("piped"));
-        let line = told(&mut log, "proxy open");
-        let words = line.split(|c: char| "[]= ,\"".contains(c));
-        let found: Vec<SocketAddr> = words.filter_map(|word| word.parse().ok()).collect();
-        let [address, admin] = found[..] else { panic!("{line}") };
+        command.args(["serve", "--config"]).arg(path);
+        let mut process = Program::start(command);
+        let line = process.told("proxy open");
+        let [address, admin] = addresses(&line)[..] else { panic!("{line}") };
         assert_eq!(address.ip().to_string(), host);
-        Keeper { child, _log: log, _folder: folder, address, admin, site }
+        Keeper { _process: process, _folder: folder, address, admin, site }
     }
 
     /// Sends a request with this identifier and returns its connection.
@@ -175,11 +163,8 @@ impl Keeper {
 
     /// The answer of the admin door.
     pub fn admin(&self, path: &str) -> String {
-        let mut stream = TcpStream::connect(self.admin).expect("it listens");
-        let head =
-            format!("GET {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.admin);
-        stream.write_all(head.as_bytes()).expect("sent");
-        Answer::read(stream).text
+        let answer = admin::get(self.admin, path);
+        answer.split_once("\r\n\r\n").expect("a head").1.to_owned()
     }
 
     /// The value of one metric series of the only domain.
@@ -223,25 +208,5 @@ fn without_domain(line: &str) -> String {
     match rest.strip_prefix(',') {
         Some(more) => format!("{name}{{{more}"),
         None => format!("{name}{}", rest.trim_start_matches('}')),
-    }
-}
-
-impl Drop for Keeper {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn told(log: &mut impl BufRead, what: &str) -> String {
-    let mut all = String::new();
-    loop {
-        let mut line = String::new();
-        let count = log.read_line(&mut line).expect("a log");
-        assert!(count > 0, "the log ended without {what}:\n{all}");
-        if line.contains(what) {
-            return line;
-        }
-        all += &line;
     }
 }

@@ -4,9 +4,10 @@
 use super::frames::{Behind, all_closed, streams};
 use super::http2::Server;
 use crate::front::http2::{Exchange, Http2, Part};
-use crate::stage::{Stage, until};
+use crate::stage::Stage;
 use evenkeel_config::settings::{BackendAddress, BackendScheme};
 use evenkeel_telemetry::counts::BackendFault;
+use evenkeel_testing::wait::until;
 use http::{Request, StatusCode};
 use std::net::TcpListener;
 use std::thread;

@@ -3,8 +3,9 @@
 use crate::front::frames::{
     DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, SETTINGS, fields, frame,
 };
-use crate::stage::{Stage, Wire, until};
+use crate::stage::{Stage, Wire};
 use evenkeel_config::settings::{BackendScheme, ProxySettings};
+use evenkeel_testing::wait::until;
 
 /// Makes the proxy use HTTP/2 to the stage's backend.
 pub fn streams(settings: &mut ProxySettings) {

@@ -4,8 +4,9 @@
 use super::frames::{Behind, head, streams};
 use crate::front::frames::{DATA, END_STREAM, frame};
 use crate::front::http2::{Http2, Part};
-use crate::stage::{Stage, until};
+use crate::stage::Stage;
 use evenkeel_telemetry::counts::BackendFault;
+use evenkeel_testing::wait::until;
 
 /// A piece of a body.
 pub fn data(stream: u32, text: &str, flags: u8) -> Vec<u8> {

@@ -6,10 +6,11 @@ use super::http2::{BIG, Server};
 use crate::front::Authority;
 use crate::front::frames::{REFUSED_STREAM, RST_STREAM};
 use crate::front::http2::{Exchange, Http2, Part};
-use crate::stage::{Stage, Wire, until};
+use crate::stage::{Stage, Wire};
 use evenkeel_config::settings::tls::ClientTls;
 use evenkeel_config::settings::{BackendProtocol, BackendScheme, BackendTls};
 use evenkeel_telemetry::counts::BackendFault;
+use evenkeel_testing::wait::until;
 use http::{HeaderMap, Request, StatusCode, Version};
 use std::time::Duration;
 

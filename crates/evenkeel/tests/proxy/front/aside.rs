@@ -2,8 +2,9 @@
 //! bounded by half of the maximum number of connections.
 
 use super::http2::{Exchange, Http2, Part};
-use crate::stage::{Stage, until};
+use crate::stage::Stage;
 use evenkeel_proxy::threads;
+use evenkeel_testing::wait::until;
 use http::Request;
 use std::cell::Cell;
 

@@ -3,9 +3,10 @@
 
 use super::frames::{END_HEADERS, END_STREAM, HEADERS, RST_STREAM, SETTINGS, fields, frame};
 use crate::backends::server;
-use crate::stage::{LONG, Stage, Wire, until};
+use crate::stage::{LONG, Stage, Wire};
 use evenkeel_config::settings::ConcurrencySetting;
 use evenkeel_core::limit::LimitAction;
+use evenkeel_testing::wait::until;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::Write;
 use std::net::TcpStream;

@@ -4,7 +4,8 @@
 use super::frames::{
     DATA, END_HEADERS, Fate, HEADERS, PING, RST_STREAM, begun, fate, fields, frame,
 };
-use crate::stage::{Stage, Wire, until};
+use crate::stage::{Stage, Wire};
+use evenkeel_testing::wait::until;
 
 const NO_ERROR: u32 = 0;
 const CANCEL: u32 = 8;

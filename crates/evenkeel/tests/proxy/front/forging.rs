@@ -2,8 +2,9 @@
 //! backend, in any HTTP version, place or spelling.
 
 use super::http2::Http2;
-use crate::stage::{Message, Stage, hit_limit, until};
+use crate::stage::{Message, Stage, hit_limit};
 use evenkeel_config::settings::{ClientAddress, ProxySettings};
+use evenkeel_testing::wait::until;
 use http::{HeaderMap, HeaderValue, Request};
 
 const OWN: &str = "cf-connecting-ip";

@@ -1,10 +1,11 @@
 //! Frames that no correct client sends, each case by name: the stream or the connection ends, the
 //! backend gets nothing, and the proxy keeps nothing.
 
-use crate::stage::{Stage, Wire, hit_limit, until};
+use crate::stage::{Stage, Wire, hit_limit};
 use evenkeel_config::settings::ConcurrencySetting;
 use evenkeel_core::limit::LimitAction;
 use evenkeel_core::units::{Cost, Nanos};
+use evenkeel_testing::wait::until;
 
 pub const DATA: u8 = 0;
 pub const HEADERS: u8 = 1;

@@ -2,7 +2,8 @@
 //! room for one.
 
 use super::frames::{END_HEADERS, END_STREAM, HEADERS, begun, fields, frame};
-use crate::stage::{Stage, Wire, until};
+use crate::stage::{Stage, Wire};
+use evenkeel_testing::wait::until;
 
 /// The length in bytes of the cookie that each head repeats `COOKIES` times.
 const COOKIE_BYTES: usize = 3_000;

@@ -1,9 +1,10 @@
 //! The PROXY protocol on real connections: clients that must send its header, clients that must
 //! not, and its effect on the client's address.
 
-use crate::stage::{Stage, until};
+use crate::stage::Stage;
 use evenkeel_config::settings::{ClientAddress, ProxySettings};
 use evenkeel_telemetry::counts::ConnectionRefusal;
+use evenkeel_testing::wait::until;
 
 fn trusting(settings: &mut ProxySettings) {
     settings.client_address = ClientAddress::ProxyProtocol;

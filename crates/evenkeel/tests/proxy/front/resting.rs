@@ -2,7 +2,8 @@
 //! difference.
 
 use super::tls::{Authority, connect, front, under};
-use crate::stage::{LONG, Stage, Wire, until};
+use crate::stage::{LONG, Stage, Wire};
+use evenkeel_testing::wait::until;
 use std::io::{Read, Write};
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
 //! HTTP/2 without TLS: each stream is an exchange of its own, and the backend gets HTTP/1.1.
 
 use super::http2::{Http2, Part};
-use crate::stage::{LONG, Stage, cpu_limit, hit_limit, until};
+use crate::stage::{LONG, Stage, cpu_limit, hit_limit};
+use evenkeel_testing::wait::until;
 use http::{HeaderMap, HeaderValue, Request};
 use std::time::Duration;
 

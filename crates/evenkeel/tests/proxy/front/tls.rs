@@ -2,11 +2,12 @@
 //! and clients without TLS.
 
 use super::http2::Http2;
-use crate::stage::{Stage, until};
+use crate::stage::Stage;
 use evenkeel_config::settings::ProxySettings;
 use evenkeel_config::settings::tls::{FrontTls, TlsClients};
 use evenkeel_core::units::Time;
 use evenkeel_telemetry::counts::ConnectionRefusal;
+use evenkeel_testing::wait::until;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};

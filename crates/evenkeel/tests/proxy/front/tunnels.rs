@@ -2,11 +2,12 @@
 
 use super::frames::{self, frame};
 use super::http2::{Exchange, Http2, Part};
-use crate::stage::{LONG, Stage, Wire, hit_limit, until};
+use crate::stage::{LONG, Stage, Wire, hit_limit};
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use evenkeel_core::limit::LimitAction;
+use evenkeel_testing::wait::until;
 use http::{Method, Request};
 use hyper::ext::Protocol;
 use std::time::{Duration, Instant};

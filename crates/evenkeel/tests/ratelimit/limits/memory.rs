@@ -28,32 +28,22 @@ fn in_a_large_table_too_the_heavy_outlive_a_flood() {
     assert_eq!(windows.table().bytes(), bytes);
 }
 
-/// The resident memory of this process, in bytes.
-fn resident() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/statm").expect("a figure");
-    let pages: u64 = text.split(' ').nth(1).and_then(|n| n.parse().ok()).expect("a number");
-    pages * 4_096
-}
-
-/// `cargo test -p evenkeel --test ratelimit -- --ignored --nocapture bytes_per`
+/// The figures of docs/performance.md: how many windows a table remembers, by the part of its room
+/// that came.
 #[test]
-#[ignore = "prints figures for docs/performance.md"]
+#[ignore = "takes half a gigabyte and a minute"]
 fn bytes_per_live_counter() {
-    for room in [1_000_000_u64, 10_000_000] {
-        for percent in [50, 80, 100] {
-            let before = resident();
+    for (room, remembered) in
+        [(1_000_000, [499_526, 790_639, 967_420]), (10_000_000, [4_995_603, 7_907_467, 9_676_071])]
+    {
+        for (percent, remembered) in [50, 80, 100].into_iter().zip(remembered) {
             let windows = WindowCounters::new(room as usize);
-            let live = room / 100 * percent;
-            (0..live).for_each(|n| _ = count(&windows, n, 1));
-            let mut counts = 0_u64;
-            windows.for_each(NOW, |_, _| counts += 1);
-            let (table, grown) = (windows.table().bytes() as f64, resident() - before);
-            println!(
-                "{room} room, {live} came, {counts} live: {:.1} bytes of table and {:.1} of the \
-                 process for each",
-                table / counts as f64,
-                grown as f64 / counts as f64
-            );
+            (0..room / 100 * percent).for_each(|n| _ = count(&windows, n, 1));
+            let mut live = 0_u64;
+            windows.for_each(NOW, |_, _| live += 1);
+            assert_eq!(live, remembered, "{percent} % of {room}");
+            let bytes = windows.table().bytes() as f64 / room as f64;
+            assert!((23.9..24.1).contains(&bytes), "{bytes} for each of {room}");
         }
     }
 }

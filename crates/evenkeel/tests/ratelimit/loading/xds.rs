@@ -2,7 +2,7 @@
 //! force in the meantime, and the authorities that both sides trust with TLS.
 
 use crate::ask::{request, shown};
-use crate::program::{Grpc, Messages, Server, http, wait_for};
+use crate::program::{Grpc, Messages, Server, http};
 use crate::server::tls::Authority;
 use bytes::Bytes;
 use evenkeel_ratelimit::loader::xds::TYPE_URL;
@@ -10,9 +10,12 @@ use evenkeel_ratelimit::wire::conf::{RateLimitConfig, RateLimitDescriptor, RateL
 use evenkeel_ratelimit::wire::discovery::{DiscoveryRequest, DiscoveryResponse};
 use evenkeel_ratelimit::wire::reports::FrameReader;
 use evenkeel_ratelimit::wire::{Response, encode_frame};
+use evenkeel_testing::port::free_port;
+use evenkeel_testing::wait::wait_for;
 use http_body_util::BodyExt;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
+use rustix::process::Signal;
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -194,7 +197,7 @@ fn rules_come_are_refused_and_outlive_the_server() {
     let again = manager.told();
     assert_eq!((again.version_info.as_str(), again.node.is_some()), ("v1", true));
     assert_eq!(asked(&grpc, "d: k=1"), "OK [5/YEAR 2]");
-    server.signal("HUP");
+    server.signal(Signal::HUP);
     manager.send("v3", &[config("d", 6, 10)]);
     assert_eq!(asked(&grpc, "d: k=1"), "OK [10/YEAR 6]");
     assert_eq!(asked(&grpc, "e: k=1"), "OK [-]", "it is the whole state");
@@ -206,7 +209,7 @@ fn rules_come_are_refused_and_outlive_the_server() {
 
 #[test]
 fn a_server_that_is_not_there_yet_is_waited_for() {
-    let port = crate::envoy::free_port();
+    let port = free_port();
     let server = start(&format!("127.0.0.1:{port}"));
     let grpc = server.grpc();
     assert_eq!(asked(&grpc, "d: k=1"), "2: no rate limit configuration loaded");

@@ -1,8 +1,10 @@
 //! Real Envoys with the rate limit quota filter, which decide by themselves within the shares that
 //! Evenkeel assigns.
 
-use crate::envoy::{Envoy, backend, free_port, is};
-use crate::program::{Server, wait_for};
+use crate::envoy::{Envoy, backend, is};
+use crate::program::Server;
+use evenkeel_testing::port::free_port;
+use evenkeel_testing::wait::wait_for;
 
 const RULES: &str = "
 domain: edge

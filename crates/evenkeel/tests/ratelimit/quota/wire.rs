@@ -1,6 +1,6 @@
 //! Streams of the rate limit quota service over real sockets, and hostile input on them.
 
-use crate::program::{Grpc, Server, Stream, http, wait_for};
+use crate::program::{Grpc, Server, Stream, http};
 use bucket_action::BucketAction as Action;
 use evenkeel_fuzz::fuzz;
 use evenkeel_ratelimit::wire::quota::rate_limit_quota_response::bucket_action;
@@ -10,7 +10,9 @@ use evenkeel_ratelimit::wire::quota::{
 };
 use evenkeel_ratelimit::wire::rate_limit_strategy::Strategy;
 use evenkeel_ratelimit::wire::reports::{FrameReader, UsageReports};
+use evenkeel_testing::wait::wait_for;
 use prost::Message;
+use rustix::process::Signal;
 
 const PATH: &str = "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
 
@@ -93,7 +95,7 @@ fn streams_end_when_the_server_drains() {
     let mut stream = grpc.stream(PATH).expect("open");
     stream.send(&report("d", &[("x", 1)]));
     assert_eq!(told(&mut stream), ["x 9"]);
-    server.signal("TERM");
+    server.signal(Signal::TERM);
     assert_eq!(stream.receive(), Err(14));
 }
 

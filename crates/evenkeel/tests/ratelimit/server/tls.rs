@@ -3,7 +3,8 @@
 //! and a renewed certificate.
 
 use crate::ask::{YEARLY, request};
-use crate::program::{Grpc, Server, http, wait_for};
+use crate::program::{Grpc, Server, http};
+use evenkeel_testing::wait::wait_for;
 use prost::Message;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;

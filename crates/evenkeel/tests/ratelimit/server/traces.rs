@@ -2,15 +2,18 @@
 //! effect of a collector that is unreachable or refuses messages.
 
 use crate::ask::{YEARLY, request};
-use crate::program::{Server, http, wait_for};
+use crate::program::{Server, http};
 use bytes::Bytes;
 use evenkeel_telemetry::otlp::wire::any_value::Value;
 use evenkeel_telemetry::otlp::wire::{ExportTraceServiceRequest, KeyValue, Span, SpanKind};
+use evenkeel_testing::port::free_port;
+use evenkeel_testing::wait::wait_for;
 use flate2::read::GzDecoder;
 use http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
+use rustix::process::Signal;
 use std::convert::Infallible;
 use std::io::Read;
 use std::net::SocketAddr;
@@ -218,14 +221,14 @@ fn a_collector_can_be_told_by_grpc_and_is_told_of_the_last_calls_too() {
     let mut collector = Collector::start(false, 0);
     let server = start(collector.address, &[("OTEL_BSP_SCHEDULE_DELAY", "3600000")]);
     server.grpc().call(V3, &request("t: k=v").encode_to_vec()).expect("an answer");
-    server.signal("TERM");
+    server.signal(Signal::TERM);
     assert_eq!(text(&collector.span(&V3[1..]).attributes, "rpc.system"), "grpc");
 }
 
 #[test]
 fn a_collector_that_is_away_costs_no_call_and_what_is_lost_is_counted() {
-    let port = crate::envoy::free_port();
-    let admin = format!("127.0.0.1:{}", crate::envoy::free_port());
+    let port = free_port();
+    let admin = format!("127.0.0.1:{}", free_port());
     let server = start(
         SocketAddr::from(([127, 0, 0, 1], port)),
         &[

@@ -2,16 +2,18 @@
 //! the store returns empty.
 
 use super::away::RULES;
-use super::batches::until;
 use super::property::{YEAR, ask, lane_by, local, settings};
 use super::redis::Redis;
 use super::{ready, unready};
-use crate::program::{Server, wait_for};
+use crate::program::Server;
 use crate::server::{V3, asked};
 use evenkeel_config::settings::store::{StoreFail, StoreMode, StoreSettings as Settings};
 use evenkeel_core::units::{SECOND, Time};
 use evenkeel_core::windows::{Hit, WindowAlgorithm, WindowLength, WindowPolicy};
 use evenkeel_runtime::clock::Clock;
+use evenkeel_testing::port::free_port;
+use evenkeel_testing::wait::until_async;
+use evenkeel_testing::wait::wait_for;
 use std::time::Duration;
 
 /// An instance that is used over one connection, and so by one thread.
@@ -22,7 +24,7 @@ struct Instance {
 
 impl Instance {
     fn start(redis: &Redis) -> Instance {
-        let admin = format!("127.0.0.1:{}", crate::envoy::free_port());
+        let admin = format!("127.0.0.1:{}", free_port());
         let more = [("EVENKEEL_ADMIN", &*admin), ("EVENKEEL_COMPATIBLE_KEYS", "false")];
         let server = unready(redis, RULES, &more);
         ready(redis, &server);
@@ -73,7 +75,6 @@ fn what_any_instance_knew_is_counted_whoever_is_back_first() {
         two[0].hits(1);
         two[1].hits(1);
         let (all, counted) = (1_003 + outage[0] + outage[1], count(&redis));
-        println!("{outage:?}: {counted} of {all}");
         // On a busy machine, the second instance may learn of the first one's hit too late.
         let late = outage[0] + 2;
         assert!((all - late..=all).contains(&counted), "{outage:?}: {counted} of {all}");
@@ -89,7 +90,7 @@ fn what_one_thread_knows_of_the_others_is_not_told_twice() {
         let first = lane_by(&settings).await;
         let lanes = [std::rc::Rc::clone(&first), first.store().lane(), first.store().lane()];
         redis.kill();
-        until(|| !first.store().is_good()).await;
+        until_async("the loss", || !first.store().is_good()).await;
         let clock = Clock::start();
         let length = WindowLength::Seconds(YEAR);
         for lane in lanes.iter().cycle().take(30) {
@@ -100,7 +101,7 @@ fn what_one_thread_knows_of_the_others_is_not_told_twice() {
                 .expect("decided here");
         }
         redis.restart();
-        until(|| first.pending_hits() == 0).await;
+        until_async("the reports", || first.pending_hits() == 0).await;
         let key = redis.text(&["KEYS", "*"]);
         assert_eq!(redis.text(&["GET", key.trim()]), "30", "{key}");
     });
@@ -120,7 +121,7 @@ fn a_bucket_is_told_what_it_is_short_of_and_not_all_it_ever_let_in() {
         };
         let lane = lane_by(&settings).await;
         redis.kill();
-        until(|| !lane.store().is_good()).await;
+        until_async("the loss", || !lane.store().is_good()).await;
         let now = Clock::start().now();
         for second in (0..500).rev() {
             let then = Time(now.0 - second * SECOND);
@@ -131,7 +132,7 @@ fn a_bucket_is_told_what_it_is_short_of_and_not_all_it_ever_let_in() {
             assert!(asks[0].hit.after <= 2, "{:?}", asks[0].hit);
         }
         redis.restart();
-        until(|| lane.pending_hits() == 0).await;
+        until_async("the reports", || lane.pending_hits() == 0).await;
         let key = redis.text(&["KEYS", "*"]);
         let short = redis.text(&["GET", key.trim()]);
         let short: f64 = short.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0.0);

@@ -10,6 +10,7 @@ use evenkeel_config::settings::store::{StoreFail, StoreMode, StoreSettings as Se
 use evenkeel_core::windows::{WindowAlgorithm, WindowLength, WindowPolicy};
 use evenkeel_runtime::clock::Clock;
 use evenkeel_store::redis::StoreLane;
+use evenkeel_testing::wait::until_async;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -26,13 +27,6 @@ async fn let_in(lane: &Rc<StoreLane>, algorithm: WindowAlgorithm, times: u32) ->
         count += u32::from(!asks[0].hit.is_over());
     }
     count
-}
-
-pub async fn until(what: impl Fn() -> bool) {
-    while !what() {
-        let pause = std::future::pending::<()>();
-        tokio::time::timeout(Duration::from_millis(1), pause).await.ok();
-    }
 }
 
 /// Returns how many requests `instances` admit together. Each one gets `asked` requests in each
@@ -55,7 +49,8 @@ async fn rounds(
             let count = let_in(lane, algorithm, asked).await;
             round += count;
             if count > 0 {
-                until(|| lane.counts().told.get() > told && lane.pending_hits() == 0).await;
+                let settled = || lane.counts().told.get() > told && lane.pending_hits() == 0;
+                until_async("settled hits", settled).await;
             }
         }
         all += round;
@@ -81,7 +76,6 @@ fn a_limit_is_exceeded_by_no_more_than_two_periods_at_each_instance() {
                 };
                 let all = rounds(&settings, instances, asked, algorithm).await;
                 let over = all - LIMIT;
-                println!("{instances} instances, {asked} in a period: {over} over {LIMIT}");
                 let bound = (2 * asked * instances as u32).min((instances as u32 - 1) * LIMIT);
                 assert!(all >= LIMIT && over <= bound, "{over}, not {bound}: {algorithm:?}");
             }

@@ -4,19 +4,20 @@
 //! How long a legitimate answer can be: `store::redis::link::bounded` and its tests.
 
 use super::all;
-use super::away::{RULES, admin, told};
+use super::away::{RULES, admin};
 use super::redis::Redis;
 use crate::ask::YEARLY;
-use crate::envoy::free_port;
-use crate::program::{Grpc, Server, wait_for};
+use crate::program::{Grpc, Server};
 use crate::server::{V3, asked};
+use evenkeel_testing::evenkeel;
+use evenkeel_testing::port::free_port;
+use evenkeel_testing::program::{Program, addresses};
+use evenkeel_testing::wait::wait_for;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
 
 /// If a connection takes this number of bytes, it counts as read forever. The system's own buffers
 /// take less.
@@ -96,13 +97,12 @@ fn is_left(layout: &str, flood: Flood) {
         serde_json::from_str(&admin(&page, "/api/store").1).expect("JSON")
     };
     wait_for("several connections", || (taken.lock().expect("whole").len() >= 3).then_some(()));
-    let why = wait_for("the reason", || {
+    wait_for("the reason", || {
         let why = told()["why"].as_str()?.to_owned();
         why.contains("that was not requested").then_some(why)
     });
     assert_eq!(all(&server, &["t: k=v", "t: k=v"]), ["OK [5/YEAR 4]", "OK [5/YEAR 3]"]);
     let most = taken.lock().expect("whole").iter().copied().max().unwrap_or(0);
-    println!("{layout}{:?}: {most} bytes at most, {} KiB; {why}", flood.head, server.peak_kib());
     assert!(most < FOREVER, "{layout}{:?}", flood.head);
 }
 
@@ -160,41 +160,35 @@ fn others_are_answered_while_one_floods() {
     let (its, floods): (Vec<u32>, Vec<u32>) = (0..20).partition(|n| at(n) == 0);
     let grpc = server.grpc();
     let ask = |n: u32| {
-        let began = Instant::now();
         let said = asked(&grpc, V3, &format!("t: h=v{n}"));
         assert!(said.starts_with("OK [1000000/YEAR "), "{said}");
-        began.elapsed()
     };
     wait_for("an answer of the store", || {
         ask(its[0]);
         (answered() > 0).then_some(())
     });
-    let ask_its = |times: usize| its.iter().cycle().take(times).map(|n| ask(*n)).collect();
-    let alone: Vec<Duration> = ask_its(TIMES);
+    let ask_its = |times: usize| its.iter().cycle().take(times).for_each(|n| ask(*n));
+    ask_its(TIMES);
     let (before, ended) = (answered(), || taken.lock().expect("whole").len());
     let (begin, stop) = (ended(), AtomicBool::new(false));
-    let beside: Vec<Duration> = std::thread::scope(|scope| {
+    let beside = std::thread::scope(|scope| {
         let flooded = || {
-            let mut more = floods.iter().cycle();
-            while !stop.load(Relaxed) {
-                more.next().map(|n| ask(*n));
-            }
+            floods.iter().cycle().take_while(|_| !stop.load(Relaxed)).for_each(|n| ask(*n));
         };
         scope.spawn(flooded);
         wait_for("a flood", || (ended() > begin).then_some(()));
-        let mut took: Vec<Duration> = ask_its(TIMES);
+        let mut asked = TIMES;
+        ask_its(TIMES);
         while ended() < begin + 5 {
-            took.extend(ask_its(1));
+            ask_its(1);
+            asked += 1;
         }
         stop.store(true, Relaxed);
-        took
+        asked
     });
     // Only the good server gives answers, and it has answered every request.
-    assert_eq!(answered() - before, beside.len() as u64);
+    assert_eq!(answered() - before, beside as u64);
     assert!(its.iter().all(|n| redis.text(&["EXISTS", &name(*n)]) == "1"), "{its:?}");
-    let floods = ended() - begin;
-    told("alone", alone);
-    told(&format!("beside {floods} floods that were left"), beside);
 }
 
 /// A server that answers with an error of this code and 300 kB of text as soon as a command with
@@ -224,16 +218,6 @@ fn complains(word: &'static str, code: &'static str) -> SocketAddr {
     address
 }
 
-/// A running program; killed when dropped.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn of_long_complaints_the_beginning_is_logged() {
     for (word, code, line) in [
@@ -243,7 +227,6 @@ fn of_long_complaints_the_beginning_is_logged() {
     ] {
         let address = complains(word, code);
         let folder = tempfile::tempdir().expect("a folder");
-        let log = folder.path().join("log");
         let (rules, config) = (folder.path().join("rules.yaml"), folder.path().join("c.yaml"));
         std::fs::write(&rules, RULES).expect("written");
         let text = format!(
@@ -252,23 +235,16 @@ fn of_long_complaints_the_beginning_is_logged() {
             rules.display()
         );
         std::fs::write(&config, text).expect("written");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+        let mut command = evenkeel!();
         command.args(["serve", "--config"]).arg(&config);
-        command.stderr(std::fs::File::create(&log).expect("made"));
-        let _running = Running(command.spawn().expect("it starts"));
-        let logged = || std::fs::read_to_string(&log).expect("text");
-        let door = wait_for("the door", || {
-            let logged = logged();
-            let words = logged.lines().find(|line| line.contains("ratelimit open"))?;
-            words.split(|c: char| "[]= ,".contains(c)).find_map(|word| word.parse().ok())
-        });
+        let mut program = Program::start(command);
+        let door = addresses(&program.told("ratelimit open"))[0];
         let grpc = Grpc::connect(door);
         wait_for(line, || {
             assert!(asked(&grpc, V3, "t: h=v").starts_with("OK [1000000/YEAR "));
-            logged().contains(line).then_some(())
+            program.log().contains(line).then_some(())
         });
-        let longest = logged().lines().map(str::len).max().unwrap_or(0);
-        println!("{word} {code}: lines of {longest} bytes at most");
-        assert!(logged().contains("aaaa") && longest < 1_000, "{longest}");
+        let longest = program.log().lines().map(str::len).max().unwrap_or(0);
+        assert!(program.log().contains("aaaa") && longest < 1_000, "{longest}");
     }
 }

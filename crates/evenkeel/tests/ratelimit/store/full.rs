@@ -4,7 +4,8 @@
 use super::away::{RULES, more_hits, under_load, used};
 use super::redis::Redis;
 use super::{ready, unready};
-use crate::program::{Server, wait_for};
+use crate::program::Server;
+use evenkeel_testing::wait::wait_for;
 
 /// The number of clients, each with one request at a time. This is also the maximum number of
 /// requests in flight when the server becomes full.
@@ -30,7 +31,7 @@ fn no_hit_is_lost_while_it_is_full() {
     for mode in MODES {
         let redis = Redis::start(&[]);
         let server = service(&redis, mode);
-        let count = under_load::<CLIENTS>(mode, &server, || {
+        let count = under_load::<CLIENTS>(&server, || {
             for _ in 0..4 {
                 more_hits(&server, 150);
                 redis.text(&["CONFIG", "SET", "maxmemory", "1"]);
@@ -48,7 +49,7 @@ fn no_hit_is_lost_that_is_told_to_who_has_forgotten_the_scripts() {
     for mode in MODES {
         let redis = Redis::start(&[]);
         let server = service(&redis, mode);
-        let count = under_load::<CLIENTS>(mode, &server, || {
+        let count = under_load::<CLIENTS>(&server, || {
             for _ in 0..4 {
                 more_hits(&server, 50);
                 redis.text(&["SCRIPT", "FLUSH"]);

@@ -17,6 +17,7 @@ use evenkeel_engine::windows::Counters;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_store::redis::{CounterAsk, RedisStore, StoreLane};
 use evenkeel_telemetry::Watch;
+use evenkeel_testing::wait::until_async;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,10 +72,7 @@ pub async fn lane_by(settings: &Settings) -> Rc<StoreLane> {
     let clock = Clock::start();
     let counters = Arc::new(Counters::new(100_000, clock));
     let lane = RedisStore::new(settings, counters, clock, &Watch::new(clock.now())).lane();
-    while !lane.store().is_good() {
-        tokio::task::yield_now().await;
-        tokio::time::timeout(Duration::from_millis(1), std::future::pending::<()>()).await.ok();
-    }
+    until_async("a connection", || lane.store().is_good()).await;
     lane
 }
 

@@ -1,10 +1,8 @@
 //! Usage that is reported by Envoys which decide by themselves, counted for all instances.
 
-use super::batches::until;
 use super::property::{local, settings, settings_of};
 use super::redis::Redis;
 use super::several::{all_good, cluster, counted, kill_a_master, masters, move_a_slot};
-use crate::program::wait_for;
 use evenkeel_config::settings::RatelimitAnswers;
 use evenkeel_config::settings::store::{StoreFail, StoreLayout, StoreSettings as Settings};
 use evenkeel_core::key::KeySeed;
@@ -16,6 +14,8 @@ use evenkeel_runtime::clock::Clock;
 use evenkeel_store::redis::RedisStore;
 use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::counts::store::StoreCounts;
+use evenkeel_testing::wait::until_async;
+use evenkeel_testing::wait::wait_for;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -59,12 +59,12 @@ fn what_envoys_report_here_is_used_up_there() {
         assert_eq!(left(&two[0].0, 30), 70);
         let key = "evenkeel:window:31536000s:d:a=v";
         let count = || redis.text(&["GET", key]);
-        let told = async |wanted: &str| until(|| count() == wanted).await;
+        let told = async |wanted: &str| until_async(wanted, || count() == wanted).await;
         told("30").await;
         // It learns of the other instance's hits with the answer to its own.
         assert_eq!(left(&two[1].0, 5), 95);
         told("35").await;
-        until(|| left(&two[1].0, 0) == 65).await;
+        until_async("65 left", || left(&two[1].0, 0) == 65).await;
     });
 }
 
@@ -155,7 +155,6 @@ fn what_envoys_report_is_one_count_on_a_cluster_whose_slots_move_and_whose_maste
     wait_for("another master", || (masters(&nodes).len() == 3).then_some(()));
     two.report();
     let (told, lost) = two.told();
-    println!("after the loss of a master: {told} told, {lost} lost, {} counted", all());
     assert_eq!(told + lost, 14 * VALUES);
     // Hits in flight when the master died may have been counted.
     assert!((told..=told + lost).contains(&all()), "{} of {told} and {lost}", all());

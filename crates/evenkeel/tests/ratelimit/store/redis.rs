@@ -1,16 +1,18 @@
 //! A redis-server for one test, on loopback, and its client.
 
-use crate::envoy::free_port;
-use crate::program::wait_for;
+use evenkeel_testing::port::free_port;
+use evenkeel_testing::program::Program;
+use evenkeel_testing::wait::wait_for;
 use redis::{Connection, ConnectionLike, Value};
+use rustix::process::Signal;
 use std::ffi::OsString;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
 /// A server; killed when dropped.
 pub struct Redis {
-    child: Mutex<Child>,
+    process: Mutex<Program>,
     pub port: u16,
     folder: tempfile::TempDir,
     more: Vec<String>,
@@ -25,8 +27,8 @@ impl Redis {
     pub fn on(port: u16, more: &[&str]) -> Redis {
         let folder = tempfile::tempdir().expect("a folder");
         let more: Vec<String> = more.iter().map(ToString::to_string).collect();
-        let child = Mutex::new(run(port, &folder, &more));
-        let redis = Redis { child, port, folder, more };
+        let process = Mutex::new(run(port, &folder, &more));
+        let redis = Redis { process, port, folder, more };
         redis.answers();
         redis
     }
@@ -35,11 +37,11 @@ impl Redis {
     pub fn sentinel(file: &std::path::Path) -> Redis {
         let port = free_port();
         let folder = tempfile::tempdir().expect("a folder");
-        let mut command = Command::new(program());
+        let mut command = Command::new(server());
         command.arg(file).arg("--sentinel").args(["--port", &port.to_string()]);
-        command.args(["--bind", "127.0.0.1"]).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = Mutex::new(command.spawn().expect("redis-server is installed"));
-        let redis = Redis { child, port, folder, more: Vec::new() };
+        command.args(["--bind", "127.0.0.1"]);
+        let process = Mutex::new(Program::listening(command, port));
+        let redis = Redis { process, port, folder, more: Vec::new() };
         redis.answers();
         redis
     }
@@ -53,22 +55,18 @@ impl Redis {
         format!("127.0.0.1:{}", self.port)
     }
 
-    pub fn signal(&self, name: &str) {
-        let pid = self.child.lock().expect("whole").id().to_string();
-        let sent = Command::new("kill").args(["-s", name, &pid]).status().expect("a signal");
-        assert!(sent.success());
+    pub fn signal(&self, signal: Signal) {
+        self.process.lock().expect("whole").signal(signal);
     }
 
     pub fn kill(&self) {
-        let mut child = self.child.lock().expect("whole");
-        let _ = child.kill();
-        let _ = child.wait();
+        self.process.lock().expect("whole").kill();
     }
 
     /// Starts the server again; the content of its memory is lost.
     pub fn restart(&self) {
         self.kill();
-        *self.child.lock().expect("whole") = run(self.port, &self.folder, &self.more);
+        *self.process.lock().expect("whole") = run(self.port, &self.folder, &self.more);
         self.answers();
     }
 
@@ -100,16 +98,15 @@ impl Drop for Redis {
 }
 
 /// The program to run: Redis, or a replacement to be tested.
-fn program() -> OsString {
+fn server() -> OsString {
     std::env::var_os("EVENKEEL_TEST_REDIS").unwrap_or_else(|| "redis-server".into())
 }
 
-fn run(port: u16, folder: &tempfile::TempDir, more: &[String]) -> Child {
-    let mut command = Command::new(program());
+fn run(port: u16, folder: &tempfile::TempDir, more: &[String]) -> Program {
+    let mut command = Command::new(server());
     command.args(["--port", &port.to_string(), "--save", "", "--bind", "127.0.0.1"]);
     command.arg("--dir").arg(folder.path()).args(more);
-    command.stdout(Stdio::null()).stderr(Stdio::null());
-    command.spawn().expect("redis-server is installed")
+    Program::listening(command, port)
 }
 
 pub fn text(value: &Value) -> String {

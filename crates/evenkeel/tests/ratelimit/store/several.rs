@@ -1,15 +1,16 @@
 //! Several servers: a ring; sentinels with a master that dies; a cluster of six nodes, in which
 //! slots move and one master dies; and a server with TLS.
 
-use super::batches::until;
 use super::redis::{Redis, text};
 use super::{all, good, threads};
 use crate::ask::YEARLY;
-use crate::envoy::free_port;
-use crate::program::{Server, wait_for};
+use crate::program::Server;
 use crate::server::tls::Authority;
 use crate::server::{V3, asked};
 use evenkeel_store::redis::StoreLane;
+use evenkeel_testing::port::free_port;
+use evenkeel_testing::wait::until_async;
+use evenkeel_testing::wait::wait_for;
 use redis::{ConnectionLike, Value};
 use std::cell::Cell;
 use std::fs;
@@ -103,14 +104,12 @@ fn the_master_that_sentinels_choose_next_has_the_count() {
     assert!(all(&server, &["t: h=v +5"])[0].starts_with("OK"));
     wait_for("the replica to know", || (counted(&[&replica]) == 5).then_some(()));
     master.kill();
-    let began = std::time::Instant::now();
     // A hit that was in flight when the master died may or may not be counted.
     assert_eq!(all(&server, &["t: h=v"]), ["OK [1000000/YEAR 999994]"]);
     assert_eq!(all(&server, &["t: h=v +2"]), ["OK [1000000/YEAR 999992]"]);
     wait_for("the next master to be told", || (counted(&[&replica]) >= 7).then_some(()));
     let told = counted(&[&replica]);
     assert!(told <= 8, "{told}");
-    println!("fail-over by sentinels and told after {:?}", began.elapsed());
     // The former master returns as a replica, and no count is lost.
     master.restart();
     assert!(all(&server, &["t: h=v"])[0].starts_with("OK [1000000/YEAR 99999"));
@@ -190,8 +189,10 @@ pub fn kill_a_master(dead: &Redis) {
 /// Waits until a lane is connected to all servers. In a cluster, it learns at once which node has
 /// which slots.
 pub async fn all_good(lane: &StoreLane) {
-    until(|| lane.routes().all(|route| route.link("any").is_some())).await;
-    until(|| lane.routes().flat_map(|route| route.links()).all(|link| link.is_good())).await;
+    until_async("a map of the slots", || lane.routes().all(|route| route.link("any").is_some()))
+        .await;
+    let all = || lane.routes().flat_map(|route| route.links()).all(|link| link.is_good());
+    until_async("good connections", all).await;
 }
 
 #[test]
@@ -221,7 +222,6 @@ fn a_cluster_whose_slots_move_and_whose_masters_die_has_one_count() {
         nodes.iter().for_each(|node| _ = node.text(&["CONFIG", "RESETSTAT"]));
         ask();
         let asked_of: Vec<u64> = masters(&nodes).iter().map(|node| calls(node)).collect();
-        println!("30 counters on three masters: {asked_of:?} calls, all at once");
         wait_for("all to be counted", || (all_masters() == 30 * questions.get()).then_some(()));
         (asked_of.iter().sum::<u64>() == 30).then_some(())
     });
@@ -237,7 +237,6 @@ fn a_cluster_whose_slots_move_and_whose_masters_die_has_one_count() {
     let replicas: Vec<&Redis> =
         nodes.iter().filter(|node| !masters(&nodes).iter().any(|m| m.port == node.port)).collect();
     wait_for("the replicas to know", || (counted_readonly(&replicas) == before).then_some(()));
-    let began = std::time::Instant::now();
     dead.kill();
     // Hits in flight to the dead master may or may not be counted; all others are.
     ask();
@@ -245,7 +244,6 @@ fn a_cluster_whose_slots_move_and_whose_masters_die_has_one_count() {
     wait_for("another master", || (masters(&nodes).len() == 3).then_some(()));
     wait_for("all to be counted", || (all_masters() >= before + 30).then_some(()));
     assert!(all_masters() <= before + 60, "{} after {before}", all_masters());
-    println!("fail-over in the cluster and told after {:?}", began.elapsed());
 }
 
 /// The number of hits that replicas have; they answer only clients that send READONLY.

@@ -1,15 +1,18 @@
 //! Every door but the proxy's: its sockets go to the successor, and every question gets an answer.
 
-use super::super::{LONG, Program};
-use super::{Last, configuration, signal, told_pid};
+use super::super::LONG;
+use super::{Last, configuration, told_pid};
+use evenkeel_testing::evenkeel;
+use evenkeel_testing::program::{self, Program};
+use evenkeel_testing::wait::until;
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+use rustix::process::Signal;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -33,11 +36,11 @@ fn start_on_all(listeners: &[TcpListener], config: &Path) -> Program {
             passed
         })
         .collect();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    let mut command = evenkeel!();
     command.arg("serve").arg("--config").arg(config);
     command.env("LISTEN_FDS", passed.len().to_string());
     command.env("LISTEN_FDS_FIRST_FD", FIRST_FD.to_string());
-    Program::spawn(&mut command)
+    Program::start(&mut command)
 }
 
 /// One exchange of a client: it connects, asks once, and returns whether it got an answer.
@@ -165,11 +168,9 @@ impl Counts {
     fn go_on(&self) {
         let load = |count: &AtomicUsize| count.load(Ordering::Relaxed);
         let before: Vec<usize> = self.answered.iter().map(load).collect();
-        let began = Instant::now();
-        while self.answered.iter().zip(&before).any(|(count, before)| load(count) < before + 10) {
-            assert!(began.elapsed() < LONG, "{self:?}");
-            thread::yield_now();
-        }
+        until("answers to each", || {
+            self.answered.iter().zip(&before).all(|(count, before)| load(count) >= before + 10)
+        });
     }
 }
 
@@ -196,7 +197,7 @@ fn every_door_is_handed_over_and_no_question_is_lost() {
     program.told("check open");
     // From here on, only the program has these sockets.
     drop(ports);
-    let mut last = Last(program.child.id());
+    let mut last = Last(program.id());
     let asks: [(Asks, &str); 8] = [
         (asks_check, &at[0]),
         (asks_line, &at[1]),
@@ -221,7 +222,7 @@ fn every_door_is_handed_over_and_no_question_is_lost() {
             });
         }
         for _ in 0..3 {
-            signal(last.0, "USR2");
+            program::signal(last.0, Signal::USR2);
             let successor = told_pid(&program.told("a successor was started and opens its doors"));
             program.told("replaced: the successor accepts all new clients");
             program.told("stopped");
@@ -230,10 +231,9 @@ fn every_door_is_handed_over_and_no_question_is_lost() {
         }
         drop(ends);
     });
-    println!("{counts:?}");
     assert!(counts.lost.iter().all(|lost| lost.load(Ordering::Relaxed) == 0), "{counts:?}");
     assert!(Path::new(&file).exists(), "the socket's file is the successor's");
-    signal(last.0, "TERM");
+    program::signal(last.0, Signal::TERM);
     program.told("stopping: draining");
     program.told("stopped");
     assert!(!Path::new(&file).exists(), "the last one removes it");

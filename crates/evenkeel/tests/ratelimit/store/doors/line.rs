@@ -1,8 +1,8 @@
 //! The line door, for both its protocols.
 
-use super::{Program, ask, calls, connect};
-use crate::program::wait_for;
+use super::{Instance, ask, calls, connect};
 use crate::store::redis::Redis;
+use evenkeel_testing::wait::wait_for;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
@@ -12,15 +12,15 @@ const SECTION: &str = "line: {listen: 'tcp://127.0.0.1:0', resp: '127.0.0.1:0', 
                        365d, burst: 3, limits: [{prefix: 'slow:', rate: 1/d, burst: 1, refill: \
                        continuous}]}";
 
-fn program(redis: &Redis, store: &str) -> Program {
-    Program::start(SECTION, store, redis, "line open")
+fn program(redis: &Redis, store: &str) -> Instance {
+    Instance::start(SECTION, store, redis, "line open")
 }
 
-fn lines(program: &Program) -> TcpStream {
+fn lines(program: &Instance) -> TcpStream {
     connect(program.doors[0])
 }
 
-fn resp(program: &Program) -> TcpStream {
+fn resp(program: &Instance) -> TcpStream {
     connect(program.doors[1])
 }
 
@@ -109,7 +109,6 @@ fn what_was_read_at_once_is_one_round_trip() {
     let many: String = (0..1_000).map(|n| format!("t{n}\n")).collect();
     assert_eq!(said(&mut stream, &many), "OK\n".repeat(1_000));
     let calls = calls(&redis, "evalsha");
-    println!("1000 tags in one write: {calls} round trips");
     // One round trip for each read: loopback delivers some ten kilobytes in a few pieces.
     assert!((1..=20).contains(&calls), "{calls}");
 }
@@ -129,13 +128,11 @@ fn nobody_waits_for_a_store_that_is_away_and_it_is_told_when_it_is_back() {
     assert_eq!(said(&mut streams[0], "C\nC\nC\n"), "OK\nOK\nNO\n");
     assert_eq!(said(&mut streams[1], "D\nD\n"), "OK\nOK\n");
     redis.restart();
-    let began = std::time::Instant::now();
-    let owed = |program: &Program| program.metric("evenkeel_store_owed");
+    let owed = |program: &Instance| program.metric("evenkeel_store_owed");
     wait_for("the store to be told", || {
         let keys = redis.text(&["KEYS", "evenkeel:*"]);
         (keys.lines().count() == 2 && two.iter().all(|one| owed(one) == 0)).then_some(())
     });
-    println!("told {:?} after the return", began.elapsed());
     for program in &two {
         wait_for("the return", || good_all(program).then_some(()));
     }
@@ -145,7 +142,7 @@ fn nobody_waits_for_a_store_that_is_away_and_it_is_told_when_it_is_back() {
 }
 
 /// The number of hits admitted for a tag or for a key with numbers of its own, sent one by one.
-fn served(program: &Program, which: usize, hits: usize) -> usize {
+fn served(program: &Instance, which: usize, hits: usize) -> usize {
     let ask_for = |text: &str, good: &str| -> usize {
         let mut stream = connect(program.doors[usize::from(which != 0)]);
         (0..hits).map(|_| usize::from(first(&mut stream, text).starts_with(good))).sum()
@@ -177,7 +174,7 @@ fn a_store_that_comes_back_empty_hears_the_past_with_what_it_is_owed() {
     let section = SECTION.split("limits:").next().expect("it is there").to_owned() + more + "}";
     for outage in [[10, 50], [1, 0], [0, 1], [3, 3]] {
         let redis = Redis::start(&[]);
-        let two = [0, 1].map(|_| Program::start(&section, "", &redis, "line open"));
+        let two = [0, 1].map(|_| Instance::start(&section, "", &redis, "line open"));
         for door in [0, 1] {
             assert_eq!(served(&two[0], door, 50) + served(&two[1], door, 50), 100);
         }
@@ -201,7 +198,6 @@ fn a_store_that_comes_back_empty_hears_the_past_with_what_it_is_owed() {
         for door in [0, 1] {
             let left = served(&two[1], door, 1) + served(&two[0], door, 200);
             let (exact, all) = (100 - outage[0] - outage[1], outage[0] + outage[1]);
-            println!("door {door}, {outage:?}: {left} left, {exact} are");
             // A question with an answer after the deadline may or may not be counted. An instance
             // that learns late of the return knows the past, but not when the other instance's hits
             // arrived.
@@ -212,7 +208,7 @@ fn a_store_that_comes_back_empty_hears_the_past_with_what_it_is_owed() {
     }
 }
 
-fn good_all(program: &Program) -> bool {
+fn good_all(program: &Instance) -> bool {
     program.metric("evenkeel_store_connections{state=\"failed\"}") == 0
 }
 

@@ -179,7 +179,6 @@ pub async fn charges_as_memory(lane: &Rc<StoreLane>, kinds: &[Algorithm], least:
             None => era += 1,
         }
     }
-    println!("{asked} questions, {refused} refused; {era} answers were late");
     refused
 }
 

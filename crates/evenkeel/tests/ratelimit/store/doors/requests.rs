@@ -1,8 +1,10 @@
 //! The limits of the proxy and of the check door.
 
-use super::{DEADLINE, Program, calls};
-use crate::program::wait_for;
+use super::{Instance, calls};
 use crate::store::redis::Redis;
+use evenkeel_testing::wait::DEADLINE;
+use evenkeel_testing::wait::wait_for;
+use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
@@ -22,25 +24,25 @@ pub fn backend() -> SocketAddr {
 }
 
 /// A proxy with three limits in requests, of which the first one is the narrowest.
-fn proxy(redis: &Redis, store: &str) -> Program {
+fn proxy(redis: &Redis, store: &str) -> Instance {
     let sections = format!(
         "proxy: {{listen: '127.0.0.1:0', backend: 'http://{}', limits: [{{name: one, by: ip/32, \
          rate: 1/d, burst: 3}}, {{name: net, by: ip/24, rate: 1/d, burst: 50}}, {{name: who, by: \
          ['header:x-token', method], rate: 1/d, burst: 60}}]}}",
         backend()
     );
-    Program::start(&sections, store, redis, "proxy open")
+    Instance::start(&sections, store, redis, "proxy open")
 }
 
 /// A check door with a share of the CPU time and a rate for each client.
-fn check(redis: &Redis, store: &str) -> Program {
+fn check(redis: &Redis, store: &str) -> Instance {
     let sections = format!(
         "check: {{listen: '127.0.0.1:0'}}\nproxy: {{listen: '127.0.0.1:0', backend: 'http://{}', \
          cpus: 1, action: reject, limits: [{{name: cpu, by: ip/32, share: 1%, burst: 200ms}}, \
          {{name: hits, by: ip/32, rate: 1/d, burst: 100000}}]}}",
         backend()
     );
-    Program::start(&sections, store, redis, "check open")
+    Instance::start(&sections, store, redis, "check open")
 }
 
 /// The status of an answer, and the whole answer as text.
@@ -55,19 +57,19 @@ pub fn http(at: SocketAddr, head: &str) -> (u16, String) {
     (status, answer)
 }
 
-fn get(program: &Program) -> u16 {
+fn get(program: &Instance) -> u16 {
     http(program.doors[0], "GET / HTTP/1.1\r\nx-token: secret-of-ann\r\n").0
 }
 
 /// Asks whether a client may pass, and returns the status with the id of the request.
-fn asks(program: &Program, client: &str) -> (u16, String) {
+fn asks(program: &Instance, client: &str) -> (u16, String) {
     let head = format!("GET /check HTTP/1.1\r\nx-real-ip: {client}\r\nx-original-uri: /\r\n");
     let (status, answer) = http(program.doors[0], &head);
     let id = answer.lines().find_map(|line| line.strip_prefix("x-evenkeel-id: "));
     (status, id.unwrap_or_default().to_owned())
 }
 
-fn reports(program: &Program, id: &str, cost: &str) {
+fn reports(program: &Instance, id: &str, cost: &str) {
     let (status, answer) =
         http(program.doors[0], &format!("POST /report?id={id}&cost={cost} HTTP/1.1\r\n"));
     assert_eq!(status, 204, "{answer}");
@@ -134,15 +136,14 @@ fn a_store_that_stalls_is_waited_for_once() {
         program.metric(&format!("evenkeel_store_answers_total{{result=\"{result}\"}}"))
     };
     let before = (answers("late"), answers("away"));
-    redis.signal("STOP");
+    redis.signal(Signal::STOP);
     let said: Vec<u16> = (0..20).map(|_| get(&program)).collect();
     assert_eq!(said[..2], [200, 200], "what is known decides");
     assert!(said[2..].iter().all(|status| *status == 429));
     // Each request has three limits. A connection with an overdue answer gets no further request.
     let (late, away) = (answers("late") - before.0, answers("away") - before.1);
-    println!("stalled: {late} counters late, {away} not asked for");
     assert!(late > 0 && late <= 3 * threads && late + away == 60, "{late}, {away}");
-    redis.signal("CONT");
+    redis.signal(Signal::CONT);
     wait_for("the store to be told", || {
         get(&program);
         (program.metric("evenkeel_store_owed") == 0 && answers("ok") > 6).then_some(())

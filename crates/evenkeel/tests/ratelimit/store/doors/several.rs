@@ -4,12 +4,12 @@
 use super::line::first;
 use super::property::{all_kinds, charges_as_memory};
 use super::requests::{backend, http};
-use super::{Program, ask, connect};
-use crate::program::wait_for;
+use super::{Instance, ask, connect};
 use crate::store::property::{lane_by, local, settings_of};
 use crate::store::redis::Redis;
 use crate::store::several::{all_good, cluster, kill_a_master, masters, move_a_slot};
 use evenkeel_config::settings::store::StoreLayout;
+use evenkeel_testing::wait::wait_for;
 use std::cell::RefCell;
 use std::collections::HashMap;
 
@@ -29,7 +29,7 @@ enum Door {
 
 /// Two programs, and the number of hits that each door has admitted for each client.
 struct Two {
-    programs: [Program; 2],
+    programs: [Instance; 2],
     let_in: RefCell<HashMap<(Door, u8), usize>>,
 }
 
@@ -45,7 +45,7 @@ impl Two {
                  5000}}]}}\nstore: {{deadline: 5s, connect_timeout: 5s, {layout}}}",
                 backend()
             );
-            Program::alone(&sections, "proxy open")
+            Instance::alone(&sections, "proxy open")
         });
         let two = Two { programs, let_in: RefCell::default() };
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -63,7 +63,7 @@ impl Two {
     }
 
     /// Whether a client may pass.
-    fn passes(&self, program: &Program, door: Door, who: u8) -> bool {
+    fn passes(&self, program: &Instance, door: Door, who: u8) -> bool {
         let lines = program.opened("line open");
         match door {
             Door::Line => ask(&mut connect(lines[0]), &format!("C{who}\n"), 3) == "OK\n",
@@ -84,7 +84,7 @@ impl Two {
         }
     }
 
-    fn asks(&self, program: &Program, door: Door, who: u8) -> bool {
+    fn asks(&self, program: &Instance, door: Door, who: u8) -> bool {
         let passes = self.passes(program, door, who);
         *self.let_in.borrow_mut().entry((door, who)).or_default() += usize::from(passes);
         passes
@@ -122,11 +122,10 @@ impl Two {
 
     /// The number of requests about a bucket so far that got no answer of the store.
     fn unanswered(&self) -> usize {
-        let of = |program: &Program| {
+        let of = |program: &Instance| {
             let series = |result| format!("evenkeel_store_answers_total{{result=\"{result}\"}}");
             let all = ["late", "away", "refused"];
             let all = all.map(|result| program.metric(&series(result)) as usize);
-            println!("late, away, refused: {all:?}");
             all.iter().sum::<usize>()
         };
         self.programs.iter().map(of).sum()
@@ -147,7 +146,6 @@ impl Two {
         let let_in = self.exhaust(who);
         let doubt = UNDER_WAY + self.unanswered() - before;
         let bounds = BURST.saturating_sub(doubt)..=BURST + doubt;
-        println!("after the loss: {let_in:?}");
         assert!(let_in.iter().all(|(_, count)| bounds.contains(count)), "{let_in:?}");
     }
 }
