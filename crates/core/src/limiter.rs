@@ -26,6 +26,7 @@ use crate::table::{BucketTable, TableEntry};
 use crate::units::{Cost, Nanos, Time};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use remote::StoreBucketState;
 use standing::LongestWaits;
 
 pub use shadow::ShadowEffect;
@@ -251,18 +252,40 @@ impl Limiter {
     /// charged too, because its place is taken. A refused request is charged nothing.
     #[must_use]
     pub fn ask(&self, keys: &LimitKeys, estimate: Cost, now: Time) -> (Verdict, Ticket) {
+        self.ask_with_remote(keys, &[], estimate, now)
+    }
+
+    /// Like [`Limiter::ask`], after a store was asked. `words` are its reports in the order of the
+    /// keys, `None` for a key without an answer, and empty if there is no answer at all. Hits that
+    /// the store has charged are not charged again, and limits in hits are decided by its reports.
+    /// For limits in CPU time the local state decides, because it includes the requests that run at
+    /// present.
+    #[must_use]
+    pub fn ask_with_remote(
+        &self,
+        keys: &LimitKeys,
+        words: &[Option<StoreBucketState>],
+        estimate: Cost,
+        now: Time,
+    ) -> (Verdict, Ticket) {
         let mut ticket = Ticket::new(keys, estimate, now);
         // Space for all limits that a door may have is eight times what most doors need.
         let verdict = match keys.as_slice().len() {
-            0..=4 => self.decide::<4>(keys.as_slice(), &mut ticket, now),
-            _ => self.decide::<LIMITS_MAX>(keys.as_slice(), &mut ticket, now),
+            0..=4 => self.decide::<4>(keys.as_slice(), words, &mut ticket, now),
+            _ => self.decide::<LIMITS_MAX>(keys.as_slice(), words, &mut ticket, now),
         };
         (verdict, ticket)
     }
 
-    /// `ask` for at most `N` keys.
-    fn decide<const N: usize>(&self, keys: &[LimitKey], ticket: &mut Ticket, now: Time) -> Verdict {
-        let (standing, all_seen) = self.peek_standing(keys, now);
+    /// `ask_with_remote` for at most `N` keys.
+    fn decide<const N: usize>(
+        &self,
+        keys: &[LimitKey],
+        words: &[Option<StoreBucketState>],
+        ticket: &mut Ticket,
+        now: Time,
+    ) -> Verdict {
+        let (standing, all_seen) = self.peek_standing(keys, words, now);
         if let Some(deny) = self.refusal(&standing) {
             return deny;
         }
@@ -273,12 +296,12 @@ impl Limiter {
         for (place, key) in sets.iter_mut().zip(keys) {
             *place = Some(self.tables[usize::from(key.limit)].take(key.hash));
         }
-        let standing = self.standing(keys, &sets, now);
+        let standing = self.standing(keys, words, &sets, now);
         if let Some(deny) = self.refusal(&standing) {
             return deny;
         }
         let verdict = self.admitted(&standing, ticket, now);
-        self.charge_all(keys, ticket, &mut sets, now);
+        self.charge_all(keys, words, ticket, &mut sets, now);
         verdict
     }
 
@@ -432,12 +455,20 @@ impl Limiter {
     /// complete. It is enough to refuse a client over a limit, so an attack on one bucket writes
     /// nothing and waits for no lock; and it is enough to admit a request that is not charged yet.
     /// All keys are touched first, so that the processor loads them from memory in parallel.
-    fn peek_standing(&self, keys: &[LimitKey], now: Time) -> (LongestWaits, bool) {
+    fn peek_standing(
+        &self,
+        keys: &[LimitKey],
+        words: &[Option<StoreBucketState>],
+        now: Time,
+    ) -> (LongestWaits, bool) {
         for key in keys {
             self.tables[usize::from(key.limit)].touch(key.hash);
         }
         let (mut standing, mut all_seen) = (LongestWaits::default(), true);
-        for key in keys.iter().filter(|key| self.restrains(key)) {
+        for (place, key) in keys.iter().enumerate().filter(|(_, key)| self.restrains(key)) {
+            if self.weigh_report(&mut standing, key, words.get(place)) {
+                continue;
+            }
             match self.tables[usize::from(key.limit)].peek(key.hash) {
                 Some(state) => self.weigh(&mut standing, key, &[state], now),
                 None => all_seen = false,
@@ -450,31 +481,39 @@ impl Limiter {
     fn standing(
         &self,
         keys: &[LimitKey],
+        words: &[Option<StoreBucketState>],
         sets: &[Option<TableEntry<'_>>],
         now: Time,
     ) -> LongestWaits {
         let mut standing = LongestWaits::default();
-        let deciding = keys.iter().zip(sets.iter().flatten());
-        for (key, entry) in deciding.filter(|(key, _)| self.restrains(key)) {
-            entry.with(|state| self.weigh(&mut standing, key, state, now));
+        let deciding = keys.iter().zip(sets.iter().flatten()).enumerate();
+        for (place, (key, entry)) in deciding.filter(|(_, (key, _))| self.restrains(key)) {
+            if !self.weigh_report(&mut standing, key, words.get(place)) {
+                entry.with(|state| self.weigh(&mut standing, key, state, now));
+            }
         }
         standing
     }
 
-    /// Adds the wait for one limit to `standing`.
+    /// Adds the wait for one limit to `standing`, by the state of its bucket.
     fn weigh(&self, standing: &mut LongestWaits, key: &LimitKey, state: &[u64], now: Time) {
         let limit = &self.limits[usize::from(key.limit)];
         let needed = if limit.unit == LimitUnit::Hits { Cost::hits(1) } else { Cost::ZERO };
         let wait = limit.algorithm.wait(state, needed, now);
         if wait > Nanos::ZERO {
             let level = limit.algorithm.level(state, now);
-            let (action, reason) =
-                (limit.action(self.policy.action), Reason { key: *key, level, wait });
-            if limit.shadow {
-                standing.note(ShadowEffect { action, reason });
-            } else {
-                standing.add(action, reason);
-            }
+            self.note_wait(standing, Reason { key: *key, level, wait });
+        }
+    }
+
+    /// Adds a wait to `standing`, under the action of its limit.
+    fn note_wait(&self, standing: &mut LongestWaits, reason: Reason) {
+        let limit = &self.limits[usize::from(reason.key.limit)];
+        let action = limit.action(self.policy.action);
+        if limit.shadow {
+            standing.note(ShadowEffect { action, reason });
+        } else {
+            standing.add(action, reason);
         }
     }
 
@@ -499,16 +538,21 @@ impl Limiter {
         }
     }
 
-    /// Charges what is known at admission. The sets of all keys must be held.
+    /// Charges what is known at admission, except what a store has charged. The sets of all keys
+    /// must be held.
     fn charge_all(
         &self,
         keys: &[LimitKey],
+        words: &[Option<StoreBucketState>],
         ticket: &mut Ticket,
         sets: &mut [Option<TableEntry<'_>>],
         now: Time,
     ) {
         for (place, (key, entry)) in keys.iter().zip(sets.iter_mut().flatten()).enumerate() {
-            self.charge_one(*key, ticket, place, entry, now);
+            match self.charged_remotely(*key, words.get(place)) {
+                Some(moved) => ticket.moved.as_mut_slice()[place] = moved,
+                None => self.charge_one(*key, ticket, place, entry, now),
+            }
         }
     }
 

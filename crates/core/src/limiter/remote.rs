@@ -6,11 +6,11 @@
 //! can decide alone when the store is unreachable. The requests to the store itself are not made
 //! here.
 
-use super::{Limiter, LongestWaits, Reason, ShadowEffect, Ticket, Verdict};
+use super::standing::LongestWaits;
+use super::{Limiter, Reason};
 use crate::bucket::Algorithm;
-use crate::classify::{LimitKey, LimitKeys};
-use crate::limit::{LIMITS_MAX, Limit, LimitAction, LimitUnit};
-use crate::table::TableEntry;
+use crate::classify::LimitKey;
+use crate::limit::{Limit, LimitAction, LimitUnit};
 use crate::units::{Cost, Nanos, Time};
 
 /// The state of one bucket as the store reports it.
@@ -45,55 +45,29 @@ impl Limiter {
         }
     }
 
-    /// Like [`Limiter::ask`], after a store was asked. `words` are its reports in the order of the
-    /// keys, `None` for a key without an answer. Hits that the store has charged are not charged
-    /// again, and limits in hits are decided by its reports. For limits in CPU time the local state
-    /// decides, because it includes the requests that run at present.
-    #[must_use]
-    pub fn ask_with_remote(
+    /// Adds the wait for one limit to `standing` by the report of a store. Returns false, and adds
+    /// none, if the local bucket decides: there is no report, or the limit does not follow it.
+    pub(super) fn weigh_report(
         &self,
-        keys: &LimitKeys,
-        words: &[Option<StoreBucketState>],
-        estimate: Cost,
-        now: Time,
-    ) -> (Verdict, Ticket) {
-        let mut ticket = Ticket::new(keys, estimate, now);
-        let keys = keys.as_slice();
-        let word = |place: usize| words.get(place).copied().flatten();
-        let mut sets: [Option<TableEntry<'_>>; LIMITS_MAX] = [const { None }; LIMITS_MAX];
-        let mut standing = LongestWaits::default();
-        for (place, (set, key)) in sets.iter_mut().zip(keys).enumerate() {
-            let entry = self.tables[usize::from(key.limit)].take(key.hash);
-            match word(place).and_then(|word| self.reason(*key, &word)) {
-                _ if !self.restrains(key) => {}
-                Some(reason) if reason.wait > Nanos::ZERO => {
-                    let limit = &self.limits[usize::from(key.limit)];
-                    let action = limit.action(self.policy.action);
-                    if limit.shadow {
-                        standing.note(ShadowEffect { action, reason });
-                    } else {
-                        standing.add(action, reason);
-                    }
-                }
-                Some(_) => {}
-                None => entry.with(|state| self.weigh(&mut standing, key, state, now)),
-            }
-            *set = Some(entry);
+        standing: &mut LongestWaits,
+        key: &LimitKey,
+        word: Option<&Option<StoreBucketState>>,
+    ) -> bool {
+        let reason = word.and_then(Option::as_ref).and_then(|word| self.reason(*key, word));
+        if let Some(reason) = reason.filter(|reason| reason.wait > Nanos::ZERO) {
+            self.note_wait(standing, reason);
         }
-        if let Some(deny) = self.refusal(&standing) {
-            return (deny, ticket);
-        }
-        let verdict = self.admitted(&standing, &mut ticket, now);
-        for (place, (key, set)) in keys.iter().zip(&mut sets).enumerate() {
-            match (word(place), set) {
-                (Some(word), _) if word.charged && self.in_hits(*key) => {
-                    ticket.moved.as_mut_slice()[place] = word.after.minus(word.before);
-                }
-                (_, Some(entry)) => self.charge_one(*key, &mut ticket, place, entry, now),
-                (_, None) => {}
-            }
-        }
-        (verdict, ticket)
+        reason.is_some()
+    }
+
+    /// How far the bucket of `key` was moved if the store has charged the request for it already.
+    pub(super) fn charged_remotely(
+        &self,
+        key: LimitKey,
+        word: Option<&Option<StoreBucketState>>,
+    ) -> Option<Nanos> {
+        let word = word.and_then(Option::as_ref)?;
+        (word.charged && self.in_hits(key)).then(|| word.after.minus(word.before))
     }
 
     fn in_hits(&self, key: LimitKey) -> bool {
@@ -140,9 +114,10 @@ mod tests {
     use super::*;
     use crate::bucket::debt::DebtBucket;
     use crate::bucket::sliding::SlidingWindow;
+    use crate::classify::LimitKeys;
     use crate::key::{KeyHash, KeySeed};
     use crate::limit::{KeyPart, LimitCondition};
-    use crate::limiter::LimiterPolicy;
+    use crate::limiter::{LimiterPolicy, Verdict};
     use crate::sim::random::SimRandom;
     use crate::units::{ExactRate, Weight};
     use alloc::vec;
