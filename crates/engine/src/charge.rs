@@ -302,7 +302,7 @@ impl Drop for Charge {
         books.views.add(self.seen, cost, waited, now);
         let longest = self.longest_overdue(waited);
         for (place, key) in self.ticket.keys().as_slice().iter().enumerate() {
-            if let Some(top) = books.tops.get_mut(usize::from(key.limit)) {
+            if let Some(top) = books.top(&self.rules, usize::from(key.limit)) {
                 let waited = self.waited_for(place, waited, longest);
                 // A flood of other keys may have evicted this one while the request ran.
                 if top.add(key.hash, self.spent(*key, cost), waited, now)

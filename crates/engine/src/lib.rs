@@ -103,10 +103,13 @@ struct EngineRules {
 ///   `LaneState` of one lane at a time: `reload` and `set_total_cpus` hold `given` all the time, so
 ///   that only one of them changes the rules. Code that holds one of the others must therefore not
 ///   lock `given`.
+/// - `overrides`, then the `LaneState` of one lane at a time: a change of the overrides is copied to
+///   all lanes before the next change. Code that holds a `LaneState` must therefore not lock
+///   `overrides`.
 ///
 /// The spin bits of the limiter's buckets come last: they are taken with `LaneState` locked, and no
-/// lock is taken while one is held. `meter`, `estimates`, `lookups`, `elsewhere` and `overrides`
-/// are never held while another lock is taken, nor are the `LaneState` of two lanes locked at once.
+/// lock is taken while one is held. `meter`, `estimates`, `lookups` and `elsewhere` are
+/// never held while another lock is taken, nor are the `LaneState` of two lanes locked at once.
 pub struct Engine {
     clock: Clock,
     rules: ArcSwap<EngineRules>,
@@ -519,7 +522,7 @@ impl EngineLane {
     /// Counts and logs a verdict that is not `Allow`. Returns the refusal unless in shadow.
     fn report_verdict(
         &self,
-        rules: &EngineRules,
+        rules: &Arc<EngineRules>,
         verdict: Verdict,
         client: IpAddr,
     ) -> Option<RequestRefusal> {
@@ -597,8 +600,26 @@ impl EngineLane {
 
 impl LaneState {
     /// The readable name of a key, if the key is among the heaviest.
-    fn name(&self, index: usize, hash: KeyHash) -> Option<String> {
-        self.tops.get(index).and_then(|top| top.name(hash))
+    fn name(&self, rules: &Arc<EngineRules>, index: usize, hash: KeyHash) -> Option<String> {
+        self.tops.get(self.place(rules, index)?).and_then(|top| top.name(hash))
+    }
+
+    /// The heaviest clients of the limit at `index` of `rules`; `None` if there is no such limit
+    /// now.
+    fn top(&mut self, rules: &Arc<EngineRules>, index: usize) -> Option<&mut TopClients> {
+        let place = self.place(rules, index)?;
+        self.tops.get_mut(place)
+    }
+
+    /// The index that the limit at `index` of `rules` has now. A request that was open during a
+    /// reload goes by the rules from before.
+    fn place(&self, rules: &Arc<EngineRules>, index: usize) -> Option<usize> {
+        if Arc::ptr_eq(rules, &self.rules) {
+            return Some(index);
+        }
+        let old = rules.limiter.limits().get(index)?;
+        let same = |new: &Limit| new.name == old.name && new.by == old.by;
+        self.rules.limiter.limits().iter().position(same)
     }
 
     /// Finds the rules and the keys that a request is counted by, and whether it is exempt. Gives

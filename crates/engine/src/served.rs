@@ -159,7 +159,7 @@ impl Charge {
         let limits = self.rules.limiter.limits();
         let Some(limit) = limits.get(index) else { return };
         let Algorithm::Sliding(window) = &limit.algorithm else { return };
-        let name = self.lane.0.books.lock().name(index, block.key.hash);
+        let name = self.lane.0.books.lock().name(&self.rules, index, block.key.hash);
         let notice = BlockNotice {
             limit: &limit.name,
             key: name.as_deref().unwrap_or("?"),

@@ -10,6 +10,7 @@ use evenkeel_core::meter::Measure;
 use evenkeel_core::units::{Cost, Time};
 use evenkeel_telemetry::decision::Decision;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// The outcome of a request: `hold`, `delay`, `queue` or `reject`, enforced or in shadow.
 #[derive(Clone, Copy)]
@@ -31,7 +32,7 @@ impl EngineLane {
     pub(crate) fn report(
         &self,
         ruling: ReportedOutcome,
-        rules: &EngineRules,
+        rules: &Arc<EngineRules>,
         client: IpAddr,
         reason: Reason,
         cost: Option<(Cost, Measure)>,
@@ -41,7 +42,7 @@ impl EngineLane {
             return notes.lock().push(PlaybackNote { verdict, reason, shadow });
         }
         let index = usize::from(reason.key.limit);
-        let name = self.0.books.lock().name(index, reason.key.hash);
+        let name = self.0.books.lock().name(rules, index, reason.key.hash);
         let limit = rules.limiter.limits().get(index);
         let name = name.or_else(|| {
             let known = rules.known(client.to_canonical(), self.0.now());
@@ -64,7 +65,7 @@ impl EngineLane {
     /// whether there is one. `latest` is the request's bucket furthest in debt.
     pub(crate) fn report_shadows(
         &self,
-        rules: &EngineRules,
+        rules: &Arc<EngineRules>,
         ticket: &Ticket,
         latest: Option<LimitKey>,
         client: IpAddr,

@@ -45,7 +45,7 @@ pub struct Override {
     pub by: String,
 }
 
-/// All overrides of an engine. Lanes decide by a copy ([`Overrides::in_force`]), not by this list.
+/// All overrides of an engine. Lanes decide by a copy ([`OverrideIndex`]), not by this list.
 #[derive(Debug, Default)]
 pub struct Overrides {
     said: Mutex<Vec<Override>>,
@@ -59,10 +59,16 @@ pub struct OverridesFullError;
 
 impl Overrides {
     /// Sets an override, and gives it an id. It replaces an earlier override of the same client.
+    /// `publish` copies the overrides to the lanes. It is called with the list locked, here and
+    /// below, so that of two changes the later one is also published later.
     ///
     /// # Errors
     /// The list is full. It is left unchanged.
-    pub fn say(&self, said: Override) -> Result<Override, OverridesFullError> {
+    pub fn say(
+        &self,
+        said: Override,
+        publish: impl FnOnce(OverrideIndex),
+    ) -> Result<Override, OverridesFullError> {
         let said = Override { id: self.last.fetch_add(1, Relaxed) + 1, ..said };
         let mut all = self.said.lock();
         let others = all.iter().filter(|other| other.hash != said.hash).count();
@@ -71,21 +77,27 @@ impl Overrides {
         }
         all.retain(|other| other.hash != said.hash);
         all.push(said.clone());
+        publish(OverrideIndex::new(&all));
         Ok(said)
     }
 
     /// Removes the override with this id and returns it.
-    pub fn undo(&self, id: u64) -> Option<Override> {
+    pub fn undo(&self, id: u64, publish: impl FnOnce(OverrideIndex)) -> Option<Override> {
         let mut all = self.said.lock();
         let at = all.iter().position(|said| said.id == id)?;
-        Some(all.remove(at))
+        let undone = all.remove(at);
+        publish(OverrideIndex::new(&all));
+        Some(undone)
     }
 
     /// Removes the overrides that have expired by `now` and returns them.
-    pub fn end(&self, now: Time) -> Vec<Override> {
+    pub fn end(&self, now: Time, publish: impl FnOnce(OverrideIndex)) -> Vec<Override> {
         let mut all = self.said.lock();
-        let (ended, rest) = all.drain(..).partition(|said| said.until <= now);
+        let (ended, rest): (Vec<_>, _) = all.drain(..).partition(|said| said.until <= now);
         *all = rest;
+        if !ended.is_empty() {
+            publish(OverrideIndex::new(&all));
+        }
         ended
     }
 
@@ -94,18 +106,9 @@ impl Overrides {
     pub fn list(&self) -> Vec<Override> {
         self.said.lock().clone()
     }
-
-    /// A sorted copy of the overrides for the lanes, which look up clients without this lock.
-    #[must_use]
-    pub fn in_force(&self) -> OverrideIndex {
-        let mut all: Vec<_> =
-            self.said.lock().iter().map(|said| (said.hash, said.effect, said.until)).collect();
-        all.sort_unstable_by_key(|(hash, ..)| *hash);
-        OverrideIndex(all.into())
-    }
 }
 
-/// The overrides sorted by hash, for lookups by binary search.
+/// A copy of the overrides for a lane, sorted by hash, for lookups by binary search without a lock.
 #[derive(Clone, Debug)]
 pub struct OverrideIndex(Arc<[(KeyHash, OverrideEffect, Time)]>);
 
@@ -116,6 +119,12 @@ impl Default for OverrideIndex {
 }
 
 impl OverrideIndex {
+    fn new(all: &[Override]) -> OverrideIndex {
+        let mut all: Vec<_> = all.iter().map(|said| (said.hash, said.effect, said.until)).collect();
+        all.sort_unstable_by_key(|(hash, ..)| *hash);
+        OverrideIndex(all.into())
+    }
+
     /// The effect for a client with these keys: exempt if any override exempts it, else the product
     /// of the weights.
     #[must_use]
@@ -168,10 +177,14 @@ mod tests {
     fn what_is_said_holds_until_its_end_and_for_its_client_alone() {
         let all = Overrides::default();
         let half = Weight::new(500);
-        all.say(said(7, OverrideEffect::Exempt, 100)).expect("room");
-        all.say(said(8, OverrideEffect::Weigh(half), 200)).expect("room");
-        all.say(said(9, OverrideEffect::Weigh(half), 200)).expect("room");
-        let force = all.in_force();
+        let mut force = OverrideIndex::default();
+        for (hash, effect, until) in [
+            (7, OverrideEffect::Exempt, 100),
+            (8, OverrideEffect::Weigh(half), 200),
+            (9, OverrideEffect::Weigh(half), 200),
+        ] {
+            all.say(said(hash, effect, until), |index| force = index).expect("room");
+        }
         let one = OverrideEffect::Weigh(Weight::ONE);
         assert_eq!(force.of(&keys(&[7]), Time(99)), OverrideEffect::Exempt);
         assert_eq!(force.of(&keys(&[7]), Time(100)), one);
@@ -180,22 +193,26 @@ mod tests {
         assert_eq!(force.of(&keys(&[8, 9]), Time(0)), OverrideEffect::Weigh(Weight::new(250)));
         assert_eq!(force.of(&keys(&[1, 2]), Time(0)), one);
         assert_eq!(OverrideIndex::default().of(&keys(&[7]), Time(0)), one);
-        assert_eq!(all.end(Time(100)).len(), 1);
-        assert_eq!(all.list().len(), 2);
+        assert_eq!(all.end(Time(100), |index| force = index).len(), 1);
+        assert_eq!((all.list().len(), force.0.len()), (2, 2));
     }
 
     #[test]
     fn the_list_is_bounded_and_what_is_said_again_takes_the_place_of_what_was_said() {
         let all = Overrides::default();
         for hash in 0..OVERRIDES_MAX as u64 {
-            all.say(said(hash + 1, OverrideEffect::Exempt, 100)).expect("room");
+            all.say(said(hash + 1, OverrideEffect::Exempt, 100), drop).expect("room");
         }
-        assert_eq!(all.say(said(9_999, OverrideEffect::Exempt, 100)), Err(OverridesFullError));
-        let again =
-            all.say(said(3, OverrideEffect::Weigh(Weight::new(100)), 100)).expect("its own place");
+        assert_eq!(
+            all.say(said(9_999, OverrideEffect::Exempt, 100), drop),
+            Err(OverridesFullError)
+        );
+        let again = all
+            .say(said(3, OverrideEffect::Weigh(Weight::new(100)), 100), drop)
+            .expect("its own place");
         assert_eq!(all.list().len(), OVERRIDES_MAX);
-        assert_eq!(all.undo(again.id).map(|said| said.effect), Some(again.effect));
-        assert_eq!(all.undo(again.id), None);
-        all.say(said(9_999, OverrideEffect::Exempt, 100)).expect("room again");
+        assert_eq!(all.undo(again.id, drop).map(|said| said.effect), Some(again.effect));
+        assert_eq!(all.undo(again.id, drop), None);
+        all.say(said(9_999, OverrideEffect::Exempt, 100), drop).expect("room again");
     }
 }

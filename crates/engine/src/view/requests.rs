@@ -3,7 +3,7 @@
 //! The lists of all lanes are merged here. None of this is on the path of a request. Lanes are
 //! locked one at a time.
 
-use super::overrides::{Override, OverridesFullError};
+use super::overrides::{Override, OverrideIndex, OverridesFullError};
 use super::views;
 use super::{BackendLoad, EngineView};
 use crate::{CLIENT_GONE_AFTER, Engine, HeavyClient};
@@ -31,10 +31,9 @@ impl Engine {
         rows
     }
 
-    /// Copies the overrides to all lanes.
-    fn publish(&self) {
-        let in_force = self.overrides.in_force();
-        self.lanes.iter().for_each(|lane| lane.lock().in_force = in_force.clone());
+    /// Copies the overrides to all lanes. Lock order: `overrides` is locked.
+    fn publish(&self, in_force: OverrideIndex) {
+        self.lanes.iter().for_each(|lane| lane.lock().in_force.clone_from(&in_force));
     }
 }
 
@@ -96,22 +95,14 @@ impl EngineView for Engine {
     }
 
     fn set_override(&self, said: Override) -> Result<Override, OverridesFullError> {
-        let said = self.overrides.say(said)?;
-        self.publish();
-        Ok(said)
+        self.overrides.say(said, |in_force| self.publish(in_force))
     }
 
     fn remove_override(&self, id: u64) -> Option<Override> {
-        let undone = self.overrides.undo(id)?;
-        self.publish();
-        Some(undone)
+        self.overrides.undo(id, |in_force| self.publish(in_force))
     }
 
     fn end_overrides(&self) -> Vec<Override> {
-        let ended = self.overrides.end(self.clock.now());
-        if !ended.is_empty() {
-            self.publish();
-        }
-        ended
+        self.overrides.end(self.clock.now(), |in_force| self.publish(in_force))
     }
 }
