@@ -13,7 +13,10 @@ pub mod reload;
 pub mod store;
 mod verify;
 
-use evenkeel_config::settings::tls::{FrontTls, ServerTls};
+use evenkeel_config::settings::otlp::CollectorSettings;
+use evenkeel_config::settings::sockets::KeyPath;
+use evenkeel_config::settings::store::{StoreAddress, StoreServer, StoreServers, StoreTls};
+use evenkeel_config::settings::tls::{ClientTls, FrontTls, ServerTls};
 use evenkeel_config::settings::{BackendAddress, ProxySettings, Settings};
 use evenkeel_config::source::files::{WatchedFile, WatchedFiles};
 use evenkeel_config::{StartProblem, StartProblems};
@@ -38,7 +41,7 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-/// Problems of a start with the TLS files of `peers`, `proxy`, `ratelimit` and `traces`.
+/// Problems of a start with the TLS files of all sections.
 #[must_use]
 pub fn start_problems(settings: &Settings) -> StartProblems {
     let mut found: Vec<StartProblem> = Vec::new();
@@ -62,16 +65,48 @@ pub fn start_problems(settings: &Settings) -> StartProblems {
         let made = files.and_then(|files| server(&files, client_name(tls), &[]));
         found.extend(made.err().map(|fault| (&["ratelimit", "tls"][..], fault.to_string())));
     }
-    let xds = settings.ratelimit.as_ref().and_then(|door| door.xds.as_ref());
-    if let Some(tls) = xds.and_then(|xds| xds.tls.as_ref()) {
-        let made = client::config(tls, &[]).err();
-        found.extend(made.map(|fault| (&["ratelimit", "xds", "tls"][..], fault.to_string())));
-    }
-    if let Some(traces) = settings.traces.as_ref().filter(|one| one.collector.endpoint.tls) {
-        let made = client::config(&traces.collector.tls, &[]).err();
-        found.extend(made.map(|fault| (&["traces", "tls"][..], fault.to_string())));
-    }
+    let made = |way, made: Result<_, TlsFileError>| {
+        made.err().map(|fault| -> StartProblem { (way, fault.to_string()) })
+    };
+    found.extend(
+        outgoing_tls(settings)
+            .into_iter()
+            .filter_map(|(way, tls)| made(way, client::config(tls, &[]))),
+    );
+    found.extend(
+        store_tls(settings).into_iter().filter_map(|(way, tls)| made(way, store::config(tls))),
+    );
     StartProblems { faults: found, ..StartProblems::default() }
+}
+
+/// The TLS settings of outgoing connections that use TLS, each with its key.
+fn outgoing_tls(settings: &Settings) -> Vec<(KeyPath, &ClientTls)> {
+    let xds = settings.ratelimit.as_ref().and_then(|door| door.xds.as_ref());
+    let xds = xds.and_then(|xds| xds.tls.as_ref());
+    let secured = |collector: &CollectorSettings| collector.endpoint.tls;
+    let traces = settings.traces.as_ref().map(|traces| &traces.collector);
+    let traces = traces.filter(|one| secured(one)).map(|one| &one.tls);
+    let metrics = settings.metrics.otlp.as_ref().map(|otlp| &otlp.collector);
+    let metrics = metrics.filter(|one| secured(one)).map(|one| &one.tls);
+    let all: [(KeyPath, Option<&ClientTls>); 3] = [
+        (&["ratelimit", "xds", "tls"], xds),
+        (&["traces", "tls"], traces),
+        (&["metrics", "otlp", "tls"], metrics),
+    ];
+    all.into_iter().filter_map(|(way, tls)| Some(way).zip(tls)).collect()
+}
+
+/// The TLS settings of stores with a server of `rediss://`, each with its key.
+fn store_tls(settings: &Settings) -> Vec<(KeyPath, &StoreTls)> {
+    let Some(store) = &settings.store else { return Vec::new() };
+    let all: [(KeyPath, Option<&StoreServers>); 2] = [
+        (&["store", "tls"], Some(&store.place)),
+        (&["store", "per_second", "tls"], store.per_second.as_ref()),
+    ];
+    let tls = |server: &StoreServer| matches!(server.end, StoreAddress::Tcp { tls: true, .. });
+    let used = all.into_iter().filter_map(|(way, servers)| Some((way, servers?)));
+    let secured = used.filter(|(_, servers)| servers.servers.iter().any(tls));
+    secured.map(|(way, servers)| (way, &servers.tls)).collect()
 }
 
 /// The name that clients' certificates must be valid for.

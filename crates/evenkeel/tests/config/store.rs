@@ -1,6 +1,7 @@
 //! The `store` section, and the reference server's variables that are converted to it.
 
 use super::{faults, good};
+use evenkeel_config::check;
 use evenkeel_config::environment::from_environment;
 use evenkeel_config::settings::StoreSettings;
 use evenkeel_config::settings::store::{StoreAddress, StoreFail, StoreLayout, StoreMode};
@@ -146,4 +147,22 @@ fn the_reference_s_variables_are_read() {
         let told = by_variables(variables).expect_err("refused");
         assert!(told.contains(fault), "{variables:?}\n{told}");
     }
+}
+
+#[test]
+fn check_reads_the_tls_files_of_a_store_and_of_a_collector() {
+    let checked = |text: &str| {
+        let found = check("t.yaml", text.as_bytes(), 4.0, evenkeel_tls::start_problems);
+        found.map_or_else(|faults| faults.to_string(), |_| "good".to_owned())
+    };
+    for (text, place) in [
+        ("line:\nstore: {redis: 'rediss://h', tls: {ca: /none}}", "2:35"),
+        ("line:\nstore: {redis: h, per_second: {redis: 'rediss://h', tls: {ca: /none}}}", "2:58"),
+        ("line:\nmetrics: {otlp: {endpoint: 'https://h', tls: {ca: /none}}}", "2:46"),
+    ] {
+        let told = checked(text);
+        assert!(told.starts_with(&format!("t.yaml:{place}: cannot read /none")), "{text}: {told}");
+    }
+    let plain = "line:\nstore: {redis: 'redis://h', tls: {ca: /none}}";
+    assert_eq!(checked(plain), "good", "no connection uses the file");
 }
