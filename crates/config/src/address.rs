@@ -3,10 +3,11 @@
 //! Names are not resolved here: reading a configuration needs no name server. The proxy resolves
 //! the name of a backend at each connect.
 
-use super::reader::Read;
-use super::section::token;
+pub mod store;
+
 use super::settings::hosts::HostPattern;
 use super::settings::{BackendAddress, BackendScheme};
+use super::values::{Read, token};
 use ipnet::IpNet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -45,7 +46,7 @@ pub fn network(text: &str) -> Read<IpNet> {
 }
 
 /// Clients or requests that are exempt.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum ExemptEntry {
     /// All clients in this network.
     Net(IpNet),
@@ -146,15 +147,4 @@ pub fn loops(backend: &BackendAddress, listen: SocketAddr) -> bool {
 
 fn local_only(listen: SocketAddr) -> bool {
     listen.ip().is_loopback()
-}
-
-/// Whether two listeners need the same port of the same address. A listener on `[::]` also accepts
-/// IPv4 connections.
-#[must_use]
-pub fn collide(a: SocketAddr, b: SocketAddr) -> bool {
-    let takes = |one: SocketAddr, other: SocketAddr| {
-        one.ip().is_unspecified() && (one.is_ipv6() || other.is_ipv4())
-    };
-    let same = a.ip() == b.ip() || takes(a, b) || takes(b, a);
-    a.port() == b.port() && a.port() != 0 && same
 }

@@ -67,15 +67,14 @@ pub fn from_environment(
     get: impl Fn(&str) -> Option<String>,
     cpus: f64,
 ) -> Result<Config, ConfigFaults> {
-    let (faults, said, warnings) = (Vec::new(), Vec::new(), Vec::new());
-    let mut reader = EnvironmentReader { get: &get, faults, said, warnings };
+    let (faults, warnings) = (Vec::new(), Vec::new());
+    let mut reader = EnvironmentReader { get: &get, faults, warnings };
     let root = reader.root();
     let faulty = |faults| ConfigFaults::new("environment", faults);
     if !reader.faults.is_empty() {
         return Err(faulty(reader.faults));
     }
-    let mut config =
-        decode("environment", &root, cpus).map_err(|faults| as_variables(faults, &reader.said))?;
+    let mut config = decode("environment", &root, cpus)?;
     config.warnings.append(&mut reader.warnings);
     Ok(config)
 }
@@ -95,9 +94,6 @@ pub fn from_process(cpus: f64) -> Result<Config, ConfigFaults> {
 struct EnvironmentReader<'g> {
     get: &'g dyn Fn(&str) -> Option<String>,
     faults: Vec<ConfigFault>,
-    /// The variables and the key for each value. A node's column, starting at 1, is the position in
-    /// this list.
-    said: Vec<(String, &'static str)>,
     /// Warnings about values that are interpreted differently.
     warnings: Vec<String>,
 }
@@ -136,15 +132,8 @@ impl EnvironmentReader<'_> {
     }
 
     /// A key with its value. `names` are the variables that the value comes from.
-    fn pair(
-        &mut self,
-        key: &'static str,
-        names: &str,
-        text: impl Into<String>,
-    ) -> (YamlKey, YamlNode) {
-        self.said.push((names.to_owned(), key));
-        let place = TextPlace { line: 0, column: self.said.len() };
-        (named(key), YamlNode { place, ..YamlNode::text(text) })
+    fn pair(&self, key: &'static str, names: &str, text: impl Into<String>) -> (YamlKey, YamlNode) {
+        (named(key), YamlNode::text(text).from_input(names))
     }
 
     /// Adds the keys of all variables in `table` that are set.
@@ -337,17 +326,6 @@ fn named(name: &str) -> YamlKey {
 
 fn map(entries: Keys) -> YamlNode {
     YamlNode::made(YamlValue::Map(entries))
-}
-
-/// Replaces the names of keys in the messages by the names of the variables in `said`.
-fn as_variables(mut faults: ConfigFaults, said: &[(String, &str)]) -> ConfigFaults {
-    for ConfigFault { place, what } in &mut faults.faults {
-        let variables = place.column.checked_sub(1).and_then(|at| said.get(at));
-        if let Some((names, key)) = variables {
-            *what = what.replace(&format!("`{key}`"), names);
-        }
-    }
-    faults
 }
 
 /// Parses `24h`, `1h30m`, `1.5s`, `150us` or `0` into nanoseconds.

@@ -4,6 +4,7 @@
 //! configuration with a fault never runs.
 
 use std::fmt;
+use std::sync::Arc;
 
 /// A place in a file. Both numbers start at 1; zero means that the value does not come from a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,16 +18,38 @@ pub struct TextPlace {
 /// One fault.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConfigFault {
-    /// Place of the fault.
+    /// Place of the fault in a file.
     pub place: TextPlace,
-    /// Description of the fault and of its fix.
+    /// The key that the message begins with, if it is about the value of one key.
+    pub key: Option<String>,
+    /// The flag or variable that the value comes from; the message names it in place of the key.
+    pub input: Option<Arc<str>>,
+    /// Description of the fault and of its fix; the rest of the sentence if there is a `key`.
     pub what: String,
 }
 
 impl ConfigFault {
     /// Creates a fault at `place`.
     pub fn new(place: TextPlace, what: impl Into<String>) -> ConfigFault {
-        ConfigFault { place, what: what.into() }
+        ConfigFault { place, key: None, input: None, what: what.into() }
+    }
+
+    /// The same about the value of `key`: the message begins with the key, or with `input`, the
+    /// flag or variable that the value comes from.
+    #[must_use]
+    pub fn about(self, key: &str, input: Option<Arc<str>>) -> ConfigFault {
+        ConfigFault { key: Some(key.to_owned()), input, ..self }
+    }
+}
+
+/// The message, without the place.
+impl fmt::Display for ConfigFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.key, &self.input) {
+            (None, _) => f.write_str(&self.what),
+            (Some(_), Some(input)) => write!(f, "{input} {}", self.what),
+            (Some(key), None) => write!(f, "`{key}` {}", self.what),
+        }
     }
 }
 
@@ -56,8 +79,8 @@ impl fmt::Display for ConfigFaults {
             let TextPlace { line, column } = fault.place;
             let end = if index > 0 { "\n" } else { "" };
             match line {
-                0 => write!(f, "{end}{}: {}", self.file, fault.what)?,
-                _ => write!(f, "{end}{}:{line}:{column}: {}", self.file, fault.what)?,
+                0 => write!(f, "{end}{}: {fault}", self.file)?,
+                _ => write!(f, "{end}{}:{line}:{column}: {fault}", self.file)?,
             }
         }
         Ok(())

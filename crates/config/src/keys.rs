@@ -31,6 +31,8 @@ pub struct KeyFacts {
     pub range_note: &'static str,
     /// The default in words, if it depends on other keys or on the machine; or `required`.
     pub default_note: &'static str,
+    /// Hides the secret parts of a value in what `show` prints.
+    pub mask: Option<fn(&str) -> String>,
 }
 
 /// How a value is written.
@@ -150,6 +152,7 @@ impl KeyFacts {
             syntax,
             range_note: "",
             default_note: "",
+            mask: None,
         }
     }
 }
@@ -203,6 +206,12 @@ impl<T: 'static> ConfigKey<T> {
     /// Describes a default that depends on something else.
     pub const fn default_note(mut self, note: &'static str) -> ConfigKey<T> {
         self.facts.default_note = note;
+        self
+    }
+
+    /// Hides the secret parts of a value in what `show` prints.
+    pub const fn masked(mut self, mask: fn(&str) -> String) -> ConfigKey<T> {
+        self.facts.mask = Some(mask);
         self
     }
 
@@ -502,6 +511,11 @@ impl SubsectionKey {
         doc: &'static str,
     ) -> SubsectionKey {
         SubsectionKey { count: SectionCount::Named, ..SubsectionKey::one(name, table, doc) }
+    }
+
+    /// Name of the key.
+    pub const fn name(&self) -> &'static str {
+        self.facts.name
     }
 
     /// Accepts words in place of the section.

@@ -2,9 +2,10 @@
 //!
 //! This is the only module that reads configuration files and the environment. A file passes
 //! through `tree` (text to nodes with places), `section` (nodes to settings, by means of `reader`),
-//! `settings` (the types that doors receive) and `show` (back to YAML). A file of Tempomat or
-//! Smockron is first converted into a native tree (`foreign`). All faults are collected and
-//! reported at once (`fault`). `source` detects changes of the file.
+//! `settings` (the types that doors receive) and `show` (back to YAML). The facts about each key
+//! are one row (`keys`, `rows`), from which the schema and the tables of the guide are made too. A
+//! file of Tempomat or Smockron is first converted into a native tree (`foreign`). All faults are
+//! collected and reported at once (`fault`). `source` detects changes of the file.
 
 mod address;
 pub mod cpus;
@@ -13,6 +14,7 @@ pub mod fault;
 mod foreign;
 pub mod keys;
 mod reader;
+mod restart;
 pub mod rows;
 pub mod secret;
 mod section;
@@ -31,7 +33,7 @@ use std::sync::Arc;
 use tree::YamlNode;
 
 /// A configuration without faults. A reload builds a new one.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Config {
     /// The settings of the doors.
     pub settings: Settings,
@@ -40,6 +42,25 @@ pub struct Config {
     /// Warnings about keys of a foreign file that have no effect, or another one, in Evenkeel, each
     /// with its place. Empty for a native file, which has only faults.
     pub warnings: Vec<String>,
+    /// The values of all keys, written or default. In contrast to `native` it has passwords.
+    values: SecretTree,
+}
+
+/// A tree with passwords, which the output of `Debug` does not contain.
+#[derive(Clone)]
+struct SecretTree(YamlNode);
+
+impl std::fmt::Debug for SecretTree {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SecretTree")
+    }
+}
+
+impl PartialEq for Config {
+    fn eq(&self, other: &Config) -> bool {
+        let facts = |config: &Config| (config.native.clone(), config.warnings.clone());
+        self.settings == other.settings && facts(self) == facts(other)
+    }
 }
 
 /// Reads a configuration from `bytes`. `file` is only used in messages. `cpus` is the number of
@@ -59,8 +80,7 @@ pub fn parse(file: &str, bytes: &[u8], cpus: f64) -> Result<Config, ConfigFaults
 pub fn is_configuration(file: &Path, bytes: &[u8]) -> bool {
     let Ok(root) = tree::parse(bytes) else { return false };
     let tree::YamlValue::Map(entries) = &root.value else { return false };
-    let sections = &show::schema::schema()["properties"];
-    let has_section = entries.iter().any(|(key, _)| sections.get(&key.name).is_some());
+    let has_section = entries.iter().any(|(key, _)| rows::ROOT.row(&key.name).is_some());
     let (mut faults, mut notes) = (Vec::new(), Vec::new());
     let native = |file| foreign::native(file, &root, 1.0, &mut faults, &mut notes);
     root.find(&["domain"]).is_none()
@@ -220,44 +240,6 @@ fn secrets(settings: &Settings) -> StartProblems {
     StartProblems { faults, ..StartProblems::default() }
 }
 
-/// Restart-only keys: the path of each one.
-const RESTART_ONLY_KEYS: [&[&str]; 34] = [
-    &["admin"],
-    &["store"],
-    &["log", "format"],
-    &["state"],
-    &["traces"],
-    &["peers"],
-    &["gatekeeper"],
-    &["proxy", "listen"],
-    &["proxy", "tls"],
-    &["check"],
-    &["line", "listen"],
-    &["line", "socket_mode"],
-    &["line", "resp"],
-    &["ratelimit", "grpc"],
-    &["ratelimit", "grpc_unix"],
-    &["ratelimit", "http"],
-    &["ratelimit", "debug"],
-    &["ratelimit", "rules"],
-    &["ratelimit", "xds"],
-    &["ratelimit", "ignore_dot_files"],
-    &["ratelimit", "merge_domains"],
-    &["ratelimit", "compat_keys"],
-    &["ratelimit", "calendar"],
-    &["ratelimit", "keys_max"],
-    &["ratelimit", "rlqs"],
-    &["ratelimit", "connections"],
-    &["ratelimit", "tls"],
-    &["ratelimit", "handshake_timeout"],
-    &["ratelimit", "connection_age"],
-    &["ratelimit", "connection_age_grace"],
-    &["ratelimit", "healthy_with_rules"],
-    &["ratelimit", "healthy_with_store"],
-    &["ratelimit", "statsd"],
-    &["ratelimit", "prometheus"],
-];
-
 impl Config {
     /// The configuration that results from a reload while `running` is active, and the restart-only
     /// keys that have changed and keep their running values.
@@ -266,44 +248,17 @@ impl Config {
     /// If the new values and the kept ones do not work together, such as a backend at an address
     /// where the proxy still listens.
     pub fn reloaded(&self, running: &Config) -> Result<(Config, Vec<String>), ConfigFaults> {
-        let tree = |config: &Config| tree::parse(config.native.as_bytes());
-        let fault = |fault| ConfigFaults::new(MERGED_FILE_NAME, vec![fault]);
-        let (mut new, old) = (tree(self).map_err(fault)?, tree(running).map_err(fault)?);
-        let mut changed = Vec::new();
-        for way in RESTART_ONLY_KEYS {
-            let [sections @ .., key] = way else { continue };
-            if let (Some(new), Some(old)) = (new.find_mut(sections), old.find(sections))
-                && keep_running_value(new, old, key)
-            {
-                changed.push(way.join("."));
-            }
-        }
+        let mut merged = self.values.0.clone();
+        let changed = restart::keep_running_values(&mut merged, &running.values.0);
         let cpus = self.settings.proxy.as_ref().map_or(1.0, |proxy| proxy.cpus);
         let warnings = self.warnings.clone();
-        let mut config = Config { warnings, ..decode(MERGED_FILE_NAME, &new, cpus)? };
+        let mut config = Config { warnings, ..decode(MERGED_FILE_NAME, &merged, cpus)? };
         // Rules from `limits_file` are not part of the tree.
         if let (Some(line), Some(read)) = (&mut config.settings.line, &self.settings.line) {
             line.rules = Arc::clone(&read.rules);
         }
         Ok((config, changed))
     }
-}
-
-/// Gives `key` in the section `new` the value that it has in `old`, or removes it if it is absent
-/// there. Returns whether that changes anything.
-fn keep_running_value(new: &mut YamlNode, old: &YamlNode, key: &str) -> bool {
-    let text =
-        |node: Option<&YamlNode>| node.map(|node| show::yaml(&YamlNode::map([("", node.clone())])));
-    let before = old.find(&[key]);
-    if text(new.find(&[key])) == text(before) {
-        return false;
-    }
-    if let tree::YamlValue::Map(entries) = &mut new.value {
-        entries.retain(|(known, _)| known.name != key);
-        let key = tree::YamlKey { place: TextPlace::default(), plain: true, name: key.to_owned() };
-        entries.extend(before.map(|node| (key, node.clone())));
-    }
-    true
 }
 
 /// Replaces the name of the file in faults of [`Config::reloaded`].
@@ -333,58 +288,32 @@ pub struct ProxyFlags {
 /// # Errors
 /// All faults, with the names of the flags.
 pub fn from_flags(flags: &ProxyFlags, cpus: f64) -> Result<Config, ConfigFaults> {
-    let one = |key, value: &Option<String>| value.as_ref().map(|text| (key, typed(key, text)));
-    let many = |key, values: &[String]| {
-        let list = values.iter().map(|text| typed(key, text)).collect();
-        let list = tree::YamlValue::List(list);
-        let list = YamlNode { place: flag_place(key), ..YamlNode::made(list) };
+    let one = |key, flag, value: &Option<String>| {
+        value.as_ref().map(|text| (key, YamlNode::text(text).from_input(flag)))
+    };
+    let many = |key, flag, values: &[String]| {
+        let list = values.iter().map(|text| YamlNode::text(text).from_input(flag)).collect();
+        let list = YamlNode::made(tree::YamlValue::List(list)).from_input(flag);
         (!values.is_empty()).then_some((key, list))
     };
     let proxy = [
-        Some(("backend", typed("backend", &flags.backend))),
-        many("listen", &flags.listen),
-        one("cpus", &flags.cpus),
-        one("action", &flags.action),
-        one("cost", &flags.cost),
-        many("trusted_proxies", &flags.trusted_proxies),
+        one("backend", "`--backend`", &Some(flags.backend.clone())),
+        many("listen", "`--listen`", &flags.listen),
+        one("cpus", "`--cpus`", &flags.cpus),
+        one("action", "`--action`", &flags.action),
+        one("cost", "`--cost`", &flags.cost),
+        many("trusted_proxies", "`--trusted-proxies`", &flags.trusted_proxies),
     ];
     let admin = flags.admin.as_deref().map(|text| match text {
         "off" => ("admin", YamlNode::text("off")),
-        _ => ("admin", YamlNode::map([("listen", typed("admin", text))])),
+        _ => {
+            let listen = YamlNode::text(text).from_input("`--admin`");
+            ("admin", YamlNode::map([("listen", listen)]))
+        }
     });
     let proxy = ("proxy", YamlNode::map(proxy.into_iter().flatten()));
     let root = YamlNode::map([Some(proxy), admin].into_iter().flatten());
-    decode("command line", &root, cpus).map_err(as_flags)
-}
-
-/// Keys of the flags. A node's column is the position in this list, counted from 1, instead of a
-/// place in a file.
-const FLAG_KEYS: [&str; 7] =
-    ["backend", "listen", "cpus", "action", "cost", "trusted_proxies", "admin"];
-
-fn flag_place(key: &str) -> TextPlace {
-    TextPlace {
-        line: 0,
-        column: FLAG_KEYS.iter().position(|flag| *flag == key).map_or(0, |at| at + 1),
-    }
-}
-
-fn typed(key: &str, text: &str) -> YamlNode {
-    YamlNode { place: flag_place(key), ..YamlNode::text(text) }
-}
-
-/// Replaces the names of keys in the messages by the names of flags.
-fn as_flags(mut faults: ConfigFaults) -> ConfigFaults {
-    for ConfigFault { place, what } in &mut faults.faults {
-        let Some(flag) = place.column.checked_sub(1).and_then(|at| FLAG_KEYS.get(at)) else {
-            continue;
-        };
-        let typed = format!("`--{}`", flag.replace('_', "-"));
-        // `--admin` sets `listen` of the section `admin`.
-        let key = if *flag == "admin" { "listen" } else { flag };
-        *what = what.replace(&format!("`{flag}`"), &typed).replace(&format!("`{key}`"), &typed);
-    }
-    faults
+    decode("command line", &root, cpus)
 }
 
 fn decode(file: &str, root: &YamlNode, cpus: f64) -> Result<Config, ConfigFaults> {
@@ -395,5 +324,6 @@ fn decode(file: &str, root: &YamlNode, cpus: f64) -> Result<Config, ConfigFaults
         return Err(ConfigFaults::new(file, faults));
     }
     let warnings = ConfigFaults::new(file, notes).to_string().lines().map(String::from).collect();
-    Ok(Config { settings, native: show::yaml(&shown), warnings })
+    let native = show::yaml(&show::masked(&shown, rows::ROOT));
+    Ok(Config { settings, native, warnings, values: SecretTree(shown) })
 }

@@ -1,21 +1,16 @@
 //! Reads one section of the tree, key by key, and records what it has read.
 //!
-//! Each key that the code asks for becomes known. When the section is closed, every other key is
-//! reported as unknown, with the most similar known key. Each value, written or default, is also
-//! kept as text, so that `show` prints exactly the active configuration. A fault does not stop the
-//! reading: the default replaces the faulty value, and the whole configuration is rejected at the
-//! end.
-
-mod outline;
+//! The keys are the rows of the section's table (`keys`). When the section is closed, every other
+//! key is reported as unknown, with the most similar known key. Each value, written or default, is
+//! also kept as text, so that `show` prints exactly the active configuration. A fault does not stop
+//! the reading: the default replaces the faulty value, and the whole configuration is rejected at
+//! the end.
 
 use super::fault::{ConfigFault, TextPlace, nearest, quoted};
-use super::keys::{ConfigKey, DefaultedKey, ListKey};
+use super::keys::{ConfigKey, DefaultedKey, ListKey, SectionTable, SubsectionKey};
 use super::tree::{YamlKey, YamlNode, YamlValue};
-pub use super::values::{Read, one_of, within};
+use super::values::Read;
 use std::collections::HashMap;
-use std::fmt::Display;
-
-pub use outline::{KeyForm, ScalarForm, SectionOutline};
 
 /// Number of faults after which the keys of a section are no longer checked. More would not be read
 /// anyway.
@@ -39,17 +34,16 @@ pub struct SectionReader<'n, 'f> {
     pub place: TextPlace,
     name: &'static str,
     entries: &'n [(YamlKey, YamlNode)],
-    asked: Vec<&'static str>,
+    table: &'static SectionTable,
     shown: Vec<(&'static str, YamlNode)>,
     faults: &'f mut Vec<ConfigFault>,
-    /// The record of all keys that were asked for, if [`SectionReader::note`] was called.
-    outline: Option<SectionOutline>,
 }
 
 impl<'n, 'f> SectionReader<'n, 'f> {
     /// Opens the section in `node`. If it is absent or empty, all keys have their defaults.
     pub fn open(
         name: &'static str,
+        table: &'static SectionTable,
         node: Option<&'n YamlNode>,
         place: TextPlace,
         faults: &'f mut Vec<ConfigFault>,
@@ -64,57 +58,19 @@ impl<'n, 'f> SectionReader<'n, 'f> {
                 &[]
             }
         };
-        SectionReader {
-            place,
-            name,
-            entries,
-            asked: Vec::new(),
-            shown: Vec::new(),
-            faults,
-            outline: None,
-        }
+        SectionReader { place, name, table, entries, shown: Vec::new(), faults }
     }
 
     /// The settings of a section without any key.
-    pub fn defaults<T>(read: impl FnOnce(&mut SectionReader<'_, '_>) -> T) -> T {
+    pub fn defaults<T>(
+        table: &'static SectionTable,
+        read: impl FnOnce(&mut SectionReader<'_, '_>) -> T,
+    ) -> T {
         let mut faults = Vec::new();
-        read(&mut SectionReader::open("", None, TextPlace::default(), &mut faults))
+        read(&mut SectionReader::open("", table, None, TextPlace::default(), &mut faults))
     }
 
-    /// Starts to record the keys that are asked for.
-    pub fn note(&mut self) {
-        self.outline.get_or_insert_default();
-    }
-
-    /// Takes the recorded keys; empty if they were not recorded.
-    pub fn noted(&mut self) -> SectionOutline {
-        self.outline.take().unwrap_or_default()
-    }
-
-    /// Records a further value of `key` for the schema: this word, or any text if it is `None`.
-    pub fn takes(&mut self, key: &'static str, word: Option<&str>) {
-        self.note_form(key, || {
-            let words = word.map(str::to_owned).into_iter().collect();
-            let single = ScalarForm { words, free: word.is_none(), ..ScalarForm::default() };
-            KeyForm { single: Some(single), ..KeyForm::default() }
-        });
-    }
-
-    fn note_form(&mut self, key: &'static str, form: impl FnOnce() -> KeyForm) {
-        if let Some(outline) = &mut self.outline {
-            outline.note(key, form());
-        }
-    }
-
-    fn note_single<T>(&mut self, key: &'static str, many: bool, read: impl Fn(&str) -> Read<T>) {
-        self.note_form(key, || KeyForm {
-            single: Some(ScalarForm::from_message(read)),
-            many,
-            ..KeyForm::default()
-        });
-    }
-
-    /// Ends the section: reports keys that nobody asked for, and those that are there twice.
+    /// Ends the section: reports unknown keys and those that are present twice.
     /// Returns what was read.
     pub fn close(self) -> YamlNode {
         let mut seen = HashMap::new();
@@ -123,8 +79,9 @@ impl<'n, 'f> SectionReader<'n, 'f> {
             let first = *seen.entry(name).or_insert(key.place);
             let what = if first != key.place {
                 format!("{} is here twice, first in line {}; remove one", quoted(name), first.line)
-            } else if !self.asked.contains(&name) {
-                unknown(name, self.name, &self.asked)
+            } else if self.table.row(name).is_none() {
+                let known: Vec<_> = self.table.keys.iter().map(|row| row.facts().name).collect();
+                unknown(name, self.name, &known)
             } else {
                 continue;
             };
@@ -154,6 +111,14 @@ impl<'n, 'f> SectionReader<'n, 'f> {
         self.entries.iter().find(|e| e.0.name == key).map_or(self.place, |e| e.1.place)
     }
 
+    /// Reports a fault of the value of `key`. The message begins with the key, or with the flag or
+    /// variable that the value comes from; `what` is the rest of the sentence.
+    pub fn fault_of(&mut self, key: &str, what: impl Into<String>) {
+        let input = self.node(key).and_then(|node| node.input.clone());
+        let fault = ConfigFault::new(self.place_of(key), what);
+        self.faults.push(fault.about(key, input));
+    }
+
     /// Reports a fault at `key`.
     pub fn fault(&mut self, key: &str, what: impl Into<String>) {
         let place = self.place_of(key);
@@ -161,18 +126,10 @@ impl<'n, 'f> SectionReader<'n, 'f> {
     }
 
     /// The node of `key`. `None` if the key is absent or has no value.
-    pub fn node(&mut self, key: &'static str) -> Option<&'n YamlNode> {
-        self.allow(key);
+    #[must_use]
+    pub fn node(&self, key: &str) -> Option<&'n YamlNode> {
         let (_, node) = self.entries.iter().find(|(k, _)| k.name == key)?;
         (node.value != YamlValue::Null).then_some(node)
-    }
-
-    /// Makes a key known without reading it.
-    pub fn allow(&mut self, key: &'static str) {
-        if !self.asked.contains(&key) {
-            self.asked.push(key);
-            self.note_form(key, KeyForm::default);
-        }
     }
 
     /// Records the active value of `key` for `show`. It replaces an earlier record.
@@ -189,15 +146,19 @@ impl<'n, 'f> SectionReader<'n, 'f> {
     /// Reads the key of a row whose default depends on something else.
     pub fn key_or<T: Clone>(&mut self, key: &'static ConfigKey<T>, default: T) -> T {
         self.key(key).unwrap_or_else(|| {
-            self.show(key.name(), YamlNode::text(key.write(&default)));
+            self.show_default(key, &default);
             default
         })
     }
 
-    /// Reads a single value. `None` if the key is absent or the value is faulty.
-    pub fn optional<T>(&mut self, key: &'static str, read: impl Fn(&str) -> Read<T>) -> Option<T> {
-        self.note_single(key, false, &read);
-        let node = self.node(key)?;
+    /// Records a default for `show`.
+    pub fn show_default<T: Clone>(&mut self, key: &'static ConfigKey<T>, default: &T) {
+        self.show(key.name(), YamlNode::text(key.write(default)));
+    }
+
+    /// Reads the key of a row whose values depend on something else.
+    pub fn key_with<T>(&mut self, key: &str, read: impl Fn(&str) -> Read<T>) -> Option<T> {
+        let (key, node) = self.row_and_node(key)?;
         let value = self.read(key, node, &read)?;
         if let YamlValue::Text(text) = &node.value {
             self.show(key, YamlNode::text(text));
@@ -205,48 +166,9 @@ impl<'n, 'f> SectionReader<'n, 'f> {
         Some(value)
     }
 
-    /// Reads a single value, or returns the default.
-    pub fn value<T: Display>(
-        &mut self,
-        key: &'static str,
-        default: T,
-        read: impl Fn(&str) -> Read<T>,
-    ) -> T {
-        self.optional(key, read).unwrap_or_else(|| {
-            self.show(key, YamlNode::text(default.to_string()));
-            self.note_form(key, || {
-                let single =
-                    ScalarForm { defaults: vec![default.to_string()], ..ScalarForm::default() };
-                KeyForm { single: Some(single), ..KeyForm::default() }
-            });
-            default
-        })
-    }
-
-    /// Reads a list or a single value as a list of one. Returns the default if the key is absent.
-    pub fn list<T: Display>(
-        &mut self,
-        key: &'static str,
-        default: Vec<T>,
-        read: impl Fn(&str) -> Read<T>,
-    ) -> Vec<T> {
-        let values = self.values(key, read);
-        if !values.is_empty() {
-            return values;
-        }
-        let default = match self.node(key).map(|node| &node.value) {
-            Some(YamlValue::List(items)) if items.is_empty() => Vec::new(),
-            _ => default,
-        };
-        let texts = default.iter().map(|value| YamlNode::text(value.to_string())).collect();
-        self.show(key, YamlNode::made(YamlValue::List(texts)));
-        default
-    }
-
     /// Reads a list or a single value as a list of one. Returns an empty list if the key is absent.
-    pub fn values<T>(&mut self, key: &'static str, read: impl Fn(&str) -> Read<T>) -> Vec<T> {
-        self.note_single(key, true, &read);
-        let Some(node) = self.node(key) else { return Vec::new() };
+    pub fn list_with<T>(&mut self, key: &str, read: impl Fn(&str) -> Read<T>) -> Vec<T> {
+        let Some((key, node)) = self.row_and_node(key) else { return Vec::new() };
         let items = match &node.value {
             YamlValue::List(items) => items.as_slice(),
             _ => std::slice::from_ref(node),
@@ -264,52 +186,84 @@ impl<'n, 'f> SectionReader<'n, 'f> {
         values
     }
 
+    /// Reads a list whose default depends on something else.
+    pub fn list_or<T: Clone>(&mut self, key: &'static ListKey<T>, default: Vec<T>) -> Vec<T> {
+        let one = key.key();
+        let values = self.list_with(one.name(), |text| one.parse(text));
+        if !values.is_empty() {
+            return values;
+        }
+        let values = match self.node(one.name()).map(|node| &node.value) {
+            Some(YamlValue::List(items)) if items.is_empty() => Vec::new(),
+            _ => default,
+        };
+        let texts = values.iter().map(|value| YamlNode::text(one.write(value))).collect();
+        self.show(one.name(), YamlNode::made(YamlValue::List(texts)));
+        values
+    }
+
+    /// The name of a key as its row has it, and its node. `None` if the key has no value.
+    fn row_and_node(&self, key: &str) -> Option<(&'static str, &'n YamlNode)> {
+        let row = self.table.row(key);
+        debug_assert!(row.is_some(), "`{key}` has no row in `{}`", self.table.path);
+        row.map(|row| row.facts().name).zip(self.node(key))
+    }
+
     /// Reads an inner section. If it is absent, all its keys have their defaults.
     pub fn section<T>(
         &mut self,
-        key: &'static str,
+        key: &'static SubsectionKey,
         read: impl FnOnce(&mut SectionReader<'n, '_>) -> T,
     ) -> T {
-        let node = self.node(key);
-        let (value, shown, noted) = self.inner(key, node, read);
-        self.note_form(key, || KeyForm { section: Some(Box::new(noted)), ..KeyForm::default() });
+        let node = self.node(key.name());
+        let (value, shown) = self.inner(key, node, read);
         if !matches!(&shown.value, YamlValue::Map(entries) if entries.is_empty()) {
-            self.show(key, shown);
+            self.show(key.name(), shown);
         }
         value
+    }
+
+    /// Reads an inner section if its key is present, with or without a value.
+    pub fn section_if_written<T>(
+        &mut self,
+        key: &'static SubsectionKey,
+        read: impl FnOnce(&mut SectionReader<'n, '_>) -> T,
+    ) -> Option<T> {
+        self.written(key.name()).then(|| self.section(key, read))
+    }
+
+    /// The nodes of a list of sections. A single section is a list of one.
+    #[must_use]
+    pub fn nodes_of(&self, key: &'static SubsectionKey) -> Option<&'n [YamlNode]> {
+        let node = self.node(key.name())?;
+        Some(match &node.value {
+            YamlValue::List(nodes) => nodes.as_slice(),
+            _ => std::slice::from_ref(node),
+        })
     }
 
     /// Reads the list of sections `nodes`, which belongs to `key`.
     pub fn sections<T>(
         &mut self,
-        key: &'static str,
+        key: &'static SubsectionKey,
         nodes: &'n [YamlNode],
         mut read: impl FnMut(&mut SectionReader<'n, '_>) -> T,
     ) -> Vec<T> {
-        let mut values = Vec::with_capacity(nodes.len());
-        let mut shown = Vec::with_capacity(nodes.len());
-        for node in nodes {
-            let (value, node, noted) = self.inner(key, Some(node), &mut read);
-            self.note_form(key, || KeyForm {
-                sections: Some(Box::new(noted)),
-                ..KeyForm::default()
-            });
-            values.push(value);
-            shown.push(node);
-        }
-        self.show(key, YamlNode::made(YamlValue::List(shown)));
+        let read = nodes.iter().map(|node| self.inner(key, Some(node), &mut read));
+        let (values, shown): (Vec<T>, Vec<YamlNode>) = read.unzip();
+        self.show(key.name(), YamlNode::made(YamlValue::List(shown)));
         values
     }
 
     /// Reads a section with names as keys, each with a list of sections or a single one.
     pub fn named<T>(
         &mut self,
-        key: &'static str,
+        key: &'static SubsectionKey,
         mut read: impl FnMut(&mut SectionReader<'n, '_>) -> T,
     ) -> Vec<(&'n str, Vec<T>)> {
-        let Some(node) = self.node(key) else { return Vec::new() };
+        let Some(node) = self.node(key.name()) else { return Vec::new() };
         let YamlValue::Map(entries) = &node.value else {
-            self.fault(key, format!("`{key}` must be a section of names"));
+            self.fault(key.name(), format!("`{}` must be a section of names", key.name()));
             return Vec::new();
         };
         let (mut all, mut shown): (Vec<(&str, Vec<T>)>, _) = (Vec::new(), Vec::new());
@@ -319,16 +273,8 @@ impl<'n, 'f> SectionReader<'n, 'f> {
                 YamlValue::Null => &[],
                 _ => std::slice::from_ref(node),
             };
-            let (mut values, mut sections) = (Vec::new(), Vec::new());
-            for node in nodes {
-                let (value, node, noted) = self.inner(key, Some(node), &mut read);
-                self.note_form(key, || KeyForm {
-                    named: Some(Box::new(noted)),
-                    ..KeyForm::default()
-                });
-                values.push(value);
-                sections.push(node);
-            }
+            let read = nodes.iter().map(|node| self.inner(key, Some(node), &mut read));
+            let (values, sections) = read.unzip();
             if all.iter().any(|(other, _)| *other == name.name) {
                 let what = format!("{} is there twice; remove one", quoted(&name.name));
                 self.faults.push(ConfigFault::new(name.place, what));
@@ -336,33 +282,33 @@ impl<'n, 'f> SectionReader<'n, 'f> {
             all.push((&name.name, values));
             shown.push((&*name.name, YamlNode::made(YamlValue::List(sections))));
         }
-        self.show(key, YamlNode::map(shown));
+        self.show(key.name(), YamlNode::map(shown));
         all
     }
 
     fn inner<T>(
         &mut self,
-        key: &'static str,
+        key: &'static SubsectionKey,
         node: Option<&'n YamlNode>,
         read: impl FnOnce(&mut SectionReader<'n, '_>) -> T,
-    ) -> (T, YamlNode, SectionOutline) {
-        let mut section = SectionReader::open(key, node, self.place, self.faults);
-        section.outline = self.outline.as_ref().map(|_| SectionOutline::default());
+    ) -> (T, YamlNode) {
+        let (name, place) = (key.name(), self.place);
+        let mut section = SectionReader::open(name, key.table, node, place, self.faults);
         let value = read(&mut section);
-        let noted = section.noted();
-        (value, section.close(), noted)
+        (value, section.close())
     }
 
     fn read<T>(&mut self, key: &str, node: &YamlNode, read: impl Fn(&str) -> Read<T>) -> Option<T> {
         let result = match &node.value {
             YamlValue::Text(text) => {
-                read(text).map_err(|why| format!("`{key}` is {}: {why}", quoted(text)))
+                read(text).map_err(|why| format!("is {}: {why}", quoted(text)))
             }
-            YamlValue::Null => Err(format!("`{key}` has an empty entry; remove it")),
-            YamlValue::List(_) => Err(format!("`{key}` must be a single value, not a list")),
-            YamlValue::Map(_) => Err(format!("`{key}` must be a single value, not a section")),
+            YamlValue::Null => Err("has an empty entry; remove it".to_owned()),
+            YamlValue::List(_) => Err("must be a single value, not a list".to_owned()),
+            YamlValue::Map(_) => Err("must be a single value, not a section".to_owned()),
         };
-        result.map_err(|what| self.faults.push(ConfigFault::new(node.place, what))).ok()
+        let fault = |what| ConfigFault::new(node.place, what).about(key, node.input.clone());
+        result.map_err(|what| self.faults.push(fault(what))).ok()
     }
 }
 
@@ -379,7 +325,7 @@ impl<T: Clone> ReadKey for ConfigKey<T> {
     type Value = Option<T>;
 
     fn read_in(&'static self, section: &mut SectionReader<'_, '_>) -> Option<T> {
-        section.optional(self.name(), |text| self.parse(text))
+        section.key_with(self.name(), |text| self.parse(text))
     }
 }
 
@@ -395,15 +341,9 @@ impl<T: Clone> ReadKey for ListKey<T> {
     type Value = Vec<T>;
 
     fn read_in(&'static self, section: &mut SectionReader<'_, '_>) -> Vec<T> {
-        let key = self.key();
-        let values = section.values(key.name(), |text| key.parse(text));
-        let Some(preset) = self.preset().filter(|_| values.is_empty()) else { return values };
-        let values = match section.node(key.name()).map(|node| &node.value) {
-            Some(YamlValue::List(items)) if items.is_empty() => Vec::new(),
-            _ => preset,
-        };
-        let texts = values.iter().map(|value| YamlNode::text(key.write(value))).collect();
-        section.show(key.name(), YamlNode::made(YamlValue::List(texts)));
-        values
+        match self.preset() {
+            Some(preset) => section.list_or(self, preset),
+            None => section.list_with(self.key().name(), |text| self.key().parse(text)),
+        }
     }
 }

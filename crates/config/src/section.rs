@@ -1,8 +1,8 @@
 //! Reads the sections of a file: from the tree to the settings.
 //!
-//! One function per section. Each key is read where its setting is built, with its default and its
-//! range. The reference for users, docs/guide/configuration.md, has the same keys in the same
-//! order. Sections with many keys have files of their own; the limits of a door are in `limits`.
+//! One function per section. Each key is read where its setting is built; its default, range and
+//! description are in its row (`rows`). Sections with many keys have files of their own; the limits
+//! of a door are in `limits`.
 //! The settings are described in `settings`.
 
 mod check;
@@ -18,59 +18,41 @@ mod ratelimit;
 mod store;
 mod tls;
 
-use super::address;
 use super::fault::ConfigFault;
-use super::reader::{SectionOutline, SectionReader, one_of};
+use super::reader::SectionReader;
+use super::rows::{self as all_rows, root as rows};
 use super::settings::sockets::SocketSpec;
-use super::settings::{AdminSettings, LogFormat, LogLevel, LogSettings, Settings};
+use super::settings::{AdminSettings, LogSettings, Settings};
 use super::tree::{YamlNode, YamlValue};
+use evenkeel_core::units::Nanos;
 use limits::LimitContext;
-pub use limits::token;
 pub use line::limits_file;
-use std::net::SocketAddr;
-use std::path::PathBuf;
-pub use store::escaped;
+use std::time::Duration;
 
 /// Reads a whole file. Returns the settings and their native form with all defaults. If `faults` is
 /// not empty afterwards, both are meaningless.
 pub fn settings(root: &YamlNode, cpus: f64, faults: &mut Vec<ConfigFault>) -> (Settings, YamlNode) {
-    let mut section = SectionReader::open("", Some(root), root.place, faults);
+    let mut section = SectionReader::open("", all_rows::ROOT, Some(root), root.place, faults);
     let settings = read(&mut section, cpus);
     let shown = section.close();
     (settings, shown)
 }
 
-/// The keys that the reader asks for in a file like this one, on a machine with `cpus` CPUs. Faults
-/// are ignored.
-pub fn outline(root: &YamlNode, cpus: f64) -> SectionOutline {
-    let mut faults = Vec::new();
-    let mut section = SectionReader::open("", Some(root), root.place, &mut faults);
-    section.note();
-    read(&mut section, cpus);
-    section.noted()
-}
-
 fn read(root: &mut SectionReader<'_, '_>, cpus: f64) -> Settings {
     let admin = admin(root);
-    let log = root.section("log", log);
-    let metrics = root.section("metrics", metrics::read);
-    let traces = root.written("traces").then(|| root.section("traces", metrics::otlp::traces));
-    let state = root.section("state", store::snapshot::read);
-    let proxy = proxy_section(root, LimitContext { cpus, keys: state.keys_max });
-    let check = root.written("check").then(|| root.section("check", check::read));
-    let line =
-        root.written("line").then(|| root.section("line", |line| line::read(line, state.keys_max)));
-    let ratelimit = ratelimit_section(root);
-    let peers = root.written("peers").then(|| root.section("peers", peers::read));
-    let master = root
-        .written("master")
-        .then(|| root.section("master", |master| master::read(master, state.keys_max)));
-    let gatekeepers = gatekeeper::read(root, state.keys_max);
-    let store = root.written("store").then(|| root.section("store", store::read));
-    for absent in ["traces", "check", "line", "ratelimit", "peers", "master", "gatekeeper", "store"]
-    {
-        root.allow(absent);
-    }
+    let log = root.section(&rows::LOG, log);
+    let metrics = root.section(&rows::METRICS, metrics::read);
+    let traces = root.section_if_written(&rows::TRACES, metrics::otlp::traces);
+    let state = root.section(&rows::STATE, store::snapshot::read);
+    let keys = state.keys_max;
+    let proxy = proxy_section(root, LimitContext { cpus, keys });
+    let check = root.section_if_written(&rows::CHECK, check::read);
+    let line = root.section_if_written(&rows::LINE, |line| line::read(line, keys));
+    let ratelimit = root.section_if_written(&rows::RATELIMIT, ratelimit::read);
+    let peers = root.section_if_written(&rows::PEERS, peers::read);
+    let master = root.section_if_written(&rows::MASTER, |master| master::read(master, keys));
+    let gatekeepers = gatekeeper::read(root, keys);
+    let store = root.section_if_written(&rows::STORE, store::read);
     let settings = Settings {
         admin,
         log,
@@ -88,54 +70,40 @@ fn read(root: &mut SectionReader<'_, '_>, cpus: f64) -> Settings {
     };
     reject_collisions(root, &settings);
     if settings.store.is_some() && settings.peers.is_some() {
-        root.fault("store", "`store` and `peers` are two ways to count together; remove one");
+        root.fault_of("store", "and `peers` are two ways to count together; remove one");
     }
     settings
 }
 
 /// Reads `admin: off` or a section. If it is absent, the admin door opens at its default address.
 fn admin(root: &mut SectionReader<'_, '_>) -> Option<AdminSettings> {
-    root.takes("admin", Some("off"));
     match root.node("admin").map(|node| &node.value) {
         Some(YamlValue::Text(text)) if text == "off" => {
             root.show("admin", YamlNode::text("off"));
             None
         }
         Some(YamlValue::Text(_)) => {
-            root.fault("admin", "`admin` must be `off` or a section with `listen`");
+            root.fault_of("admin", "must be `off` or a section with `listen`");
             None
         }
-        _ => Some(root.section("admin", admin_section)),
+        _ => Some(root.section(&rows::ADMIN, admin_section)),
     }
 }
 
 fn admin_section(admin: &mut SectionReader<'_, '_>) -> AdminSettings {
-    let default = vec![SocketAddr::from(([127, 0, 0, 1], 9970))];
-    let listen = admin.list("listen", default.clone(), address::listen);
-    let asked_for = listen != default;
-    let token_file = admin.optional("token_file", path);
+    let listen = admin.key(&rows::ADMIN_LISTEN);
+    let asked_for = rows::ADMIN_LISTEN.preset().is_none_or(|default| listen != default);
+    let token_file = admin.key(&rows::TOKEN_FILE);
     if token_file.is_none() && listen.iter().any(|address| !address.ip().is_loopback()) {
-        let what = "`admin` beyond loopback needs a `token_file`; name one in a \
-                    configuration file, or listen on 127.0.0.1";
-        admin.fault("listen", what);
+        let what = "beyond loopback needs a `token_file`; name one in a configuration file, or \
+                    listen on 127.0.0.1";
+        admin.fault_of("listen", what);
     }
     AdminSettings { listen, asked_for, token_file }
 }
 
-fn path(text: &str) -> super::reader::Read<PathBuf> {
-    match text {
-        "" => Err("name a file".to_owned()),
-        _ => Ok(PathBuf::from(text)),
-    }
-}
-
 fn log(log: &mut SectionReader<'_, '_>) -> LogSettings {
-    let level = |text: &str| one_of(text, &LogLevel::WORDS);
-    let format = |text: &str| one_of(text, &LogFormat::WORDS);
-    LogSettings {
-        level: log.value("level", LogLevel::Info, level),
-        format: log.value("format", LogFormat::Text, format),
-    }
+    LogSettings { level: log.key(&rows::LEVEL), format: log.key(&rows::FORMAT) }
 }
 
 fn proxy_section(
@@ -144,40 +112,32 @@ fn proxy_section(
 ) -> Option<super::settings::ProxySettings> {
     // A door opens if its section exists, even an empty one.
     if root.written("proxy") {
-        return Some(root.section("proxy", |section| proxy::read(section, ground)));
+        return Some(root.section(&rows::PROXY, |section| proxy::read(section, ground)));
     }
-    root.node("proxy");
     // `check` counts by the limits of `proxy`; without that section, by its defaults.
     root.written("check").then(|| {
-        root.section("proxy", |section| {
+        root.section(&rows::PROXY, |section| {
             section.show("listen", YamlNode::text(proxy::LISTEN_OFF));
             proxy::limits_alone(section, ground)
         })
     })
 }
 
-fn ratelimit_section(
-    root: &mut SectionReader<'_, '_>,
-) -> Option<super::settings::RatelimitSettings> {
-    if !root.written("ratelimit") {
-        root.node("ratelimit");
-        return None;
-    }
-    Some(root.section("ratelimit", ratelimit::read))
+/// A duration as the standard library has it.
+fn std_time(time: Nanos) -> Duration {
+    Duration::from_nanos(time.0)
 }
 
 /// Reports two listeners on one port or one file.
 fn reject_collisions(root: &mut SectionReader<'_, '_>, settings: &Settings) {
     let mut taken: Vec<SocketSpec> = Vec::new();
     for opening in settings.openings() {
-        let what = match &opening.socket {
-            SocketSpec::Tcp(address) => {
-                format!("two listeners want {address}; give one another port")
-            }
+        let socket = &opening.socket;
+        let what = match socket {
             SocketSpec::File(path) => {
                 format!("two listeners want {}; give one another file", path.display())
             }
-            SocketSpec::Datagrams(_) | SocketSpec::Group { .. } => continue,
+            _ => format!("two listeners want {socket}; give one another port"),
         };
         if taken.iter().any(|other| opening.socket.collides(other)) {
             root.fault(opening.way.first().copied().unwrap_or_default(), what);

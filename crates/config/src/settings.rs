@@ -1,7 +1,8 @@
 //! The checked configuration: every default is filled in and every value has its final type.
 //!
-//! Each door receives only its own part of [`Settings`]. Keys, ranges and errors are in
-//! `config/section.rs`; the reference for users is docs/guide/configuration.md.
+//! Each door receives only its own part of [`Settings`]. The range and the default of each key, and
+//! whether a change needs a restart, are in its row (`rows`); the reference for users,
+//! docs/guide/configuration.md, is made from the rows.
 
 mod backend;
 pub mod gatekeeper;
@@ -106,32 +107,29 @@ impl Settings {
 /// The admin door: metrics, health, JSON.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdminSettings {
-    /// Addresses to listen on. Default: 127.0.0.1:9970.
+    /// Addresses to listen on.
     pub listen: Vec<SocketAddr>,
     /// Whether `listen` is not the default. Only then a port in use stops the start.
     pub asked_for: bool,
     /// File with the token that callers must send, except for `/healthz`, `/readyz` and `/metrics`.
-    /// Required to listen beyond loopback. Default: none.
+    /// Required to listen beyond loopback.
     pub token_file: Option<PathBuf>,
 }
 
 /// The check door: a server asks it before each request, and reports the cost afterwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckSettings {
-    /// Addresses to listen on. Default: 127.0.0.1:9971.
+    /// Addresses to listen on.
     pub listen: Vec<SocketAddr>,
-    /// UDP addresses that receive access logs by syslog. Default: none.
+    /// UDP addresses that receive access logs by syslog.
     pub syslog: Vec<SyslogAddress>,
-    /// How long an admitted request waits for its report, 1 s to 1 d; then it is charged the
-    /// average of its route. Too low: charges are guesses. Too high: debts are known late. Default:
-    /// 300 s.
+    /// How long an admitted request waits for its report; then it is charged the average of its
+    /// route.
     pub report_within: Duration,
-    /// Admitted requests that wait for their report, 1 to 1 000 000, some 500 bytes each; the
-    /// oldest settles early. Too low: charges are guesses. Too high: memory. Default: 65 536.
+    /// Admitted requests that wait for their report, some 500 bytes each; the oldest settles early.
     pub open_max: usize,
-    /// Questions that are answered late because the client has to wait, 1 to 1 000 000, each with a
-    /// connection of the front end; further clients are refused. Too low: refusals instead of
-    /// waits. Too high: the front end runs out of connections. Default: 1024.
+    /// Questions that are answered late because the client has to wait, each with a connection of
+    /// the front end; further clients are refused.
     pub waiting_max: usize,
 }
 
@@ -148,27 +146,26 @@ impl fmt::Display for SyslogAddress {
 /// How log lines are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogSettings {
-    /// The least severe level that is written. Reloaded. Default: info.
+    /// The least severe level that is written.
     pub level: LogLevel,
-    /// Text for people or JSON for machines. Restart-only. Default: text.
+    /// Text for people or JSON for machines.
     pub format: LogFormat,
 }
 
 /// Receivers to which Evenkeel pushes metrics, and the metrics that each one gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetricsSettings {
-    /// An OpenTelemetry collector. Default: none.
+    /// An OpenTelemetry collector.
     pub otlp: Option<otlp::OtlpMetricsSettings>,
-    /// A StatsD server. Default: none.
+    /// A StatsD server.
     pub statsd: Option<StatsdSink>,
-    /// Host and port of a Graphite server with the plaintext protocol over TCP. Default: none.
+    /// Host and port of a Graphite server with the plaintext protocol over TCP.
     pub graphite: Option<String>,
-    /// Prefix of its names, the host's name filled in. Default: `evenkeel.{hostname}`.
+    /// Prefix of its names, the host's name filled in.
     pub graphite_prefix: String,
-    /// Which metrics Graphite gets. Default: all.
+    /// Which metrics Graphite gets.
     pub graphite_lines: GraphiteSelection,
-    /// A client counts as held if the average wait of its requests is longer. 0 to 1 d. Default: 3
-    /// s.
+    /// A client counts as held if the average wait of its requests is longer.
     pub held_above: Nanos,
 }
 
@@ -177,11 +174,11 @@ pub struct MetricsSettings {
 pub struct StatsdSink {
     /// Host and port.
     pub address: String,
-    /// `true`: one line per metric over TCP. `false`: UDP datagrams. Default: false.
+    /// `true`: one line per metric over TCP. `false`: UDP datagrams.
     pub tcp: bool,
-    /// Where the labels of a metric are written. Default: in the name.
+    /// Where the labels of a metric are written.
     pub labels: StatsdLabels,
-    /// Prefix for Smockron's metrics, which may be empty. `None`: they are not sent. Default: none.
+    /// Prefix for Smockron's metrics, which may be empty. `None`: they are not sent.
     pub smockron: Option<String>,
 }
 
@@ -231,13 +228,12 @@ impl fmt::Display for GraphiteSelection {
 /// The state that survives a restart: debts and the counters of `ratelimit`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateSettings {
-    /// Path of the snapshot, in a writable folder. Default: none; a restart forgives all debts.
+    /// Path of the snapshot, in a writable folder.
     pub file: Option<PathBuf>,
-    /// Time between two snapshots, the most that a crash loses, 100 ms to 1 d. Too low: the disk is
-    /// always busy. Too high: a crash forgives the debts of the last minutes. Default: 5 s.
+    /// Time between two snapshots, the most that a crash loses.
     pub every: Duration,
     /// Number of keys for each limit that has no `keys_max` of its own. `None`: the default of the
-    /// limit's kind. Too low: the smallest debts are evicted early. Too high: memory.
+    /// limit's kind.
     pub keys_max: Option<usize>,
 }
 
@@ -298,54 +294,49 @@ impl fmt::Display for LogFormat {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProxySettings {
     /// Addresses to listen on, at most 64. Empty if the section only holds the limits of `check`.
-    /// Restart-only. Default: 0.0.0.0:8888.
     pub listen: Vec<SocketAddr>,
-    /// Certificates, and which addresses of `listen` use TLS. Restart-only. Default: none.
+    /// Certificates, and which addresses of `listen` use TLS.
     pub tls: Option<FrontTls>,
-    /// Whether clients may use HTTP/2. Default: true.
+    /// Whether clients may use HTTP/2.
     pub http2: bool,
     /// The servers behind the proxy, at least one and at most [`BACKENDS_MAX`].
     pub backends: Vec<BackendAddress>,
     /// How the proxy authenticates TLS backends, and itself to them.
     pub backend_tls: BackendTls,
-    /// Protocols, in lower case, that a client may switch to by `Upgrade`. Default: websocket.
+    /// Protocols, in lower case, that a client may switch to by `Upgrade`.
     pub upgrades: Vec<String>,
-    /// CPU-seconds per second to share out, 0.01 to 65 536. Too low: clients wait while the server
-    /// idles. Too high: it is overloaded before any client is in debt. Default: the smaller of the
-    /// cores of this process and its cgroup's quota.
+    /// CPU-seconds per second to share out.
     pub cpus: f64,
-    /// How the cost of a request is measured. Default: shared.
+    /// How the cost of a request is measured.
     pub cost: CostSource,
-    /// What happens to a client in debt if its limit has no action of its own. Default: queue.
+    /// What happens to a client in debt if its limit has no action of its own.
     pub action: LimitAction,
     /// How requests wait for capacity, where the action is `queue`.
     pub queue: ProxyQueueSettings,
-    /// The longest wait, 0 to 1 d; a request that would have to wait longer is refused. Too low:
-    /// refusals instead of waits. Too high: connections stay open for long. Default: 30 s.
+    /// The longest wait; a request that would have to wait longer is refused.
     pub max_delay: Nanos,
     /// Networks from which forwarded headers are trusted. Empty: all users behind a proxy share one
-    /// bucket. Too wide: any host in these networks can forge client addresses. Default: empty.
+    /// bucket.
     pub trusted_proxies: Vec<IpNet>,
-    /// Where a trusted proxy writes the client's address. Default: X-Forwarded-For.
+    /// Where a trusted proxy writes the client's address.
     pub client_address: ClientAddress,
     /// Time limits of connections and requests.
     pub timeouts: ProxyTimeouts,
     /// Upper bounds of connections, sizes and streams.
     pub bounds: ProxyBounds,
-    /// Clients in these networks are neither counted nor held. Default: none.
+    /// Clients in these networks are neither counted nor held.
     pub exempt: Vec<IpNet>,
-    /// Requests that meet one of these conditions are neither counted nor held. Default: none.
+    /// Requests that meet one of these conditions are neither counted nor held.
     pub exempt_when: Vec<LimitCondition>,
     /// Clients by host name: those that are exempt and those that count together.
     pub hosts: HostSettings,
-    /// Decide, count and report, but enforce nothing. Default: false.
+    /// Decide, count and report, but enforce nothing.
     pub shadow: bool,
-    /// Whether answers carry `RateLimit` headers for limits with a `rate`. Default: false.
+    /// Whether answers carry `RateLimit` headers for limits with a `rate`.
     pub headers: bool,
-    /// Whether the backend's cost header is passed on to the client. Default: false.
+    /// Whether the backend's cost header is passed on to the client.
     pub keep_cost_header: bool,
-    /// Number of clients per limit that each thread can show by name, 1 to 1 048 576, some 300
-    /// bytes each. Too low: busy clients appear as `?`. Too high: memory. Default: 1000.
+    /// Number of clients per limit that each thread can show by name, some 300 bytes each.
     pub names_max: usize,
     /// The limits, in the order of the file; at most `LIMITS_MAX`.
     pub limits: Vec<Limit>,
@@ -409,23 +400,20 @@ impl ProxyQueueSettings {
 /// The line door, which answers questions about tags.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LineSettings {
-    /// Streams to listen on. Restart-only. Default: tcp://127.0.0.1:7070.
+    /// Streams to listen on.
     pub listen: Vec<StreamAddress>,
-    /// Permission bits of Unix sockets. Restart-only. Default: 0o666, every user may connect.
+    /// Permission bits of Unix sockets.
     pub socket_mode: u32,
-    /// Addresses to listen on for Redis clients. Restart-only. Default: none.
+    /// Addresses to listen on for Redis clients.
     pub resp: Vec<SocketAddr>,
-    /// Maximum length of a tag in bytes, 1 to 8192; a longer tag is served but not counted. Too
-    /// low: longer tags evade limits. Too high: memory per connection. Default: 1024.
+    /// Maximum length of a tag in bytes; a longer tag is served but not counted.
     pub tag_bytes: usize,
-    /// Keys that a limit without its own `keys_max` remembers, 24 bytes each. Too low: the smallest
-    /// debts are evicted early. Too high: memory. Default: `state.keys_max`, else 262 144.
+    /// Keys that a limit without its own `keys_max` remembers, 24 bytes each.
     pub keys_max: usize,
     /// Connections at once, up to 10 000 000; beyond it the longest silent one is closed. 0: the
-    /// limit of open files. Too low: clients reconnect often. Too high: open files run out.
-    /// Default: 10 000.
+    /// limit of open files.
     pub connections: usize,
-    /// Time for replies to be sent when the process stops, 0 to 1 d. Default: 5 s.
+    /// Time for replies to be sent when the process stops.
     pub drain: Duration,
     /// The limits, each with its own table. The first one counts the tags that match no prefix.
     pub limits: Vec<Limit>,
@@ -503,81 +491,45 @@ impl fmt::Display for ClientAddress {
     }
 }
 
-/// Time limits of connections and requests, each 1 ms to 1 d. Too low: slow but honest peers are
-/// cut off. Too high: dead peers keep their connection.
+/// Time limits of connections and requests. Too low: slow but honest peers are cut off. Too high:
+/// dead peers keep their connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyTimeouts {
-    /// From the first byte, or the start of the connection, until the head is complete. Default: 10
-    /// s.
+    /// From the first byte, or the start of the connection, until the head is complete.
     pub header: Duration,
-    /// Until a connection to the backend is established. Default: 3 s.
+    /// Until a connection to the backend is established.
     pub connect: Duration,
-    /// Without a byte, on a connection between two requests or inside a body. Default: 60 s.
+    /// Without a byte, on a connection between two requests or inside a body.
     pub idle: Duration,
-    /// From the complete request until the backend begins its answer. Default: 300 s.
+    /// From the complete request until the backend begins its answer.
     pub backend: Duration,
-    /// For running requests to end when the process stops. Default: 30 s.
+    /// For running requests to end when the process stops.
     pub drain: Duration,
-    /// How long an aborted request still costs. Too low: aborting early is cheap. Default: 5 s.
+    /// How long an aborted request still costs.
     pub abort_linger: Duration,
-    /// Without a byte in either direction on an upgraded connection. Default: 1 h.
+    /// Without a byte in either direction on an upgraded connection.
     pub tunnel: Duration,
 }
 
 /// Upper bounds of connections, sizes and streams. Zero is no bound, except where noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyBounds {
-    /// Client connections at once, at most 10 000 000. Too low: users wait, and idle connections
-    /// are closed early. Too high: memory and open files run out. Default: 10 000.
+    /// Client connections at once, at most 10 000 000.
     pub connections: usize,
     /// Client connections at once from one address; a /64 network counts as one IPv6 address.
-    /// Trusted proxies have no such bound. Too low: people who share an address are shut out. Too
-    /// high: one client can use all connections. Default: 0.
+    /// Trusted proxies have no such bound.
     pub connections_per_address: usize,
-    /// Bytes of a request's head, 1 KiB to 16 MiB. Too low: large cookies are refused. Too high:
-    /// memory. Default: 64 KiB.
+    /// Bytes of a request's head.
     pub header_bytes: usize,
-    /// Bytes of a request's body. Too low: uploads are refused. Default: 0.
+    /// Bytes of a request's body.
     pub body_bytes: u64,
     /// A body up to this many bytes, at most 16 MiB, is read completely before the backend gets the
-    /// request; others, or all if it is zero, are streamed. Too low: slow uploads hold backend
-    /// connections. Too high: memory. Default: 64 KiB.
+    /// request; others, or all if it is zero, are streamed.
     pub body_buffer: usize,
-    /// Requests on one client connection. Too low: clients reconnect often. Default: 0.
+    /// Requests on one client connection.
     pub requests_per_connection: u64,
-    /// HTTP/2 streams on one client connection, 1 to 10 000. Too low: pages with many parts load
-    /// slowly. Too high: one client causes that number of backend requests. Default: 100.
+    /// HTTP/2 streams on one client connection.
     pub streams: u32,
-    /// HTTP/2 streams on one backend connection, 1 to 10 000, and no more than it allows. Too low:
-    /// more connections. Too high: one broken connection fails more requests. Default: 100.
+    /// HTTP/2 streams on one backend connection, and no more than it allows.
     pub backend_streams: u32,
-}
-
-impl Default for ProxyTimeouts {
-    fn default() -> ProxyTimeouts {
-        ProxyTimeouts {
-            header: Duration::from_secs(10),
-            connect: Duration::from_secs(3),
-            idle: Duration::from_secs(60),
-            backend: Duration::from_secs(300),
-            drain: Duration::from_secs(30),
-            abort_linger: Duration::from_secs(5),
-            tunnel: Duration::from_secs(3_600),
-        }
-    }
-}
-
-impl Default for ProxyBounds {
-    fn default() -> ProxyBounds {
-        ProxyBounds {
-            connections: 10_000,
-            connections_per_address: 0,
-            header_bytes: 64 * 1024,
-            body_bytes: 0,
-            body_buffer: 64 * 1024,
-            requests_per_connection: 0,
-            streams: 100,
-            backend_streams: 100,
-        }
-    }
 }

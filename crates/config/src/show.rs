@@ -5,8 +5,32 @@
 
 pub mod schema;
 
+use super::keys::{KeyRow, SectionTable};
 use super::tree::{YamlNode, YamlValue};
 use std::fmt::Write;
+
+/// Replaces the secret parts of the values of a section, as the rows define them.
+#[must_use]
+pub fn masked(node: &YamlNode, table: &SectionTable) -> YamlNode {
+    let YamlValue::Map(entries) = &node.value else { return node.clone() };
+    let entries = entries.iter().map(|(key, node)| {
+        let node = table.row(&key.name).map_or_else(|| node.clone(), |row| masked_key(node, row));
+        (key.clone(), node)
+    });
+    YamlNode::made(YamlValue::Map(entries.collect()))
+}
+
+fn masked_key(node: &YamlNode, row: &dyn KeyRow) -> YamlNode {
+    match (&node.value, row.section(), row.facts().mask) {
+        (YamlValue::List(items), ..) => {
+            let items = items.iter().map(|item| masked_key(item, row));
+            YamlNode::made(YamlValue::List(items.collect()))
+        }
+        (YamlValue::Map(_), Some(key), _) => masked(node, key.table),
+        (YamlValue::Text(text), _, Some(mask)) => YamlNode::text(mask(text)),
+        _ => node.clone(),
+    }
+}
 
 /// Formats `node` as a document.
 #[must_use]

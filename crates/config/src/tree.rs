@@ -12,6 +12,7 @@ use granit_parser::{Event, Marker, Parser, ScalarStyle, Span, Tag};
 use scalar::ScalarKind;
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// The bounds and the features of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +51,8 @@ pub struct YamlNode {
     pub place: TextPlace,
     /// Whether the value is written without quotes, so that it may stand for a number or a boolean.
     pub plain: bool,
+    /// The flag or variable that the value comes from, as messages name it. `None`: a file.
+    pub input: Option<Arc<str>>,
     /// The value itself.
     pub value: YamlValue,
 }
@@ -82,7 +85,7 @@ impl YamlNode {
     /// A value that does not come from a file.
     #[must_use]
     pub fn made(value: YamlValue) -> YamlNode {
-        YamlNode { place: TextPlace::default(), plain: true, value }
+        YamlNode { place: TextPlace::default(), plain: true, input: None, value }
     }
 
     /// The value at a path of keys. If a key occurs twice, the first one is used.
@@ -104,6 +107,12 @@ impl YamlNode {
     #[must_use]
     pub fn text(text: impl Into<String>) -> YamlNode {
         YamlNode::made(YamlValue::Text(text.into()))
+    }
+
+    /// The same value, from this flag or variable.
+    #[must_use]
+    pub fn from_input(self, input: &str) -> YamlNode {
+        YamlNode { input: Some(input.into()), ..self }
     }
 
     /// A section that does not come from a file.
@@ -163,7 +172,7 @@ pub fn parse_as(bytes: &[u8], dialect: YamlDialect) -> Result<YamlNode, ConfigFa
         }
         builder.handle(event, &span)?;
     }
-    let nothing = YamlNode { place: START, plain: true, value: YamlValue::Null };
+    let nothing = YamlNode { place: START, ..YamlNode::made(YamlValue::Null) };
     Ok(builder.root.unwrap_or(nothing))
 }
 
@@ -240,7 +249,7 @@ impl YamlBuilder {
                 };
                 let null = plain && ScalarKind::of(&text) == ScalarKind::Null;
                 let value = if null { YamlValue::Null } else { YamlValue::Text(text) };
-                let node = YamlNode { place, plain, value };
+                let node = YamlNode { place, plain, ..YamlNode::made(value) };
                 self.keep(anchor, &node, 1);
                 self.attach(node)
             }
@@ -269,7 +278,7 @@ impl YamlBuilder {
         if self.open.len() >= depth_max {
             return Err(ConfigFault::new(place, format!("nested deeper than {depth_max} levels")));
         }
-        let node = YamlNode { place, plain: true, value };
+        let node = YamlNode { place, ..YamlNode::made(value) };
         let nodes_before = self.all() - 1;
         self.open.push(OpenNode { node, key: None, anchor, nodes_before });
         Ok(())

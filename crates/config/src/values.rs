@@ -11,6 +11,13 @@ use std::path::PathBuf;
 /// Maximum length of the name of a limit, header or cookie, in bytes.
 const NAME_BYTES_MAX: usize = 64;
 
+/// One hour, the longest interval of messages to a collector.
+pub const HOUR: Nanos = Nanos::from_secs(3_600);
+/// One day, the longest duration of most keys.
+pub const DAY: Nanos = Nanos::from_secs(86_400);
+/// A leap year, the longest duration of any key.
+pub const YEAR: Nanos = Nanos::from_secs(366 * 86_400);
+
 /// Result of reading a single value from its text. The error says what is expected.
 pub type Read<T> = Result<T, String>;
 

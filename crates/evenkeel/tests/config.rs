@@ -9,6 +9,8 @@ mod front;
 mod gatekeeper;
 #[path = "config/peers.rs"]
 mod peers;
+#[path = "config/reload.rs"]
+mod reload;
 #[path = "config/schema.rs"]
 mod schema;
 #[path = "config/seen.rs"]
@@ -397,27 +399,6 @@ fn check_finds_what_a_start_would_stumble_over() {
 }
 
 #[test]
-fn a_reload_keeps_what_takes_a_restart() {
-    let running = good("proxy: {listen: '127.0.0.1:1', cpus: 1}\nadmin: off");
-    let wanted = "log: {format: json, level: debug}\nadmin: {listen: '[::1]:5'}\n\
-                  proxy: {listen: '127.0.0.1:2', cpus: 2}";
-    let (taken, kept) = good(wanted).reloaded(&running).expect("they go together");
-    assert_eq!(kept, ["admin", "log.format", "proxy.listen"]);
-    let expected = good("log: {level: debug}\nadmin: off\nproxy: {listen: '127.0.0.1:1', cpus: 2}");
-    assert_eq!(taken, expected);
-    let (same, kept) = running.reloaded(&taken).expect("they go together");
-    assert_eq!((same.settings, kept.len()), (running.settings.clone(), 0));
-    let keeping = good("state: {file: /s}\nproxy: {listen: '127.0.0.1:1', cpus: 1}\nadmin: off");
-    let (taken, kept) = keeping.reloaded(&running).expect("they go together");
-    assert_eq!((taken.settings, kept), (running.settings.clone(), vec!["state".to_owned()]));
-    let (taken, kept) = running.reloaded(&keeping).expect("they go together");
-    assert_eq!((taken.settings.state, kept.len()), (keeping.settings.state.clone(), 1));
-    let circle = good("proxy: {listen: '127.0.0.1:2', backend: 'http://127.0.0.1:1'}");
-    let told = circle.reloaded(&running).expect_err("a circle").to_string();
-    assert!(told.contains("is the proxy itself"), "{told}");
-}
-
-#[test]
 fn t26_a_changed_file_is_seen_a_faulty_one_refused_and_the_next_good_one_taken() {
     let folder = tempfile::tempdir().expect("a folder");
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).expect("saved");
@@ -576,6 +557,10 @@ fn the_check_door_uses_the_limits_of_the_proxy() {
         ("check: {open_max: 0}", "must be from 1 to 1000000"),
         ("check: {report_within: 10ms}", "must be from 1s to 1d"),
         ("check: {listen: 127.0.0.1:9970}", "two listeners want 127.0.0.1:9970"),
+        (
+            "check: {syslog: ['udp://127.0.0.1:5514', 'udp://0.0.0.0:5514']}",
+            "two listeners want udp://0.0.0.0:5514",
+        ),
         ("check: {limits: []}", "there is no key `limits` in `check`"),
         ("proxy: {limits: [{name: a, by: all, rate: 1/s, round: 10ms}]}", "add it, or remove"),
         ("proxy: {limits: [{name: a, by: all, window: 5s, max: 1s, round: 2s}]}", "must be from"),

@@ -6,7 +6,7 @@
 //! replaces that server.
 
 use super::{EnvironmentReader, Keys, VariableForm, map, named};
-use crate::section::escaped;
+use crate::address::store::escaped;
 use crate::tree::{YamlNode, YamlValue};
 
 /// Default sockets of the reference.

@@ -2,10 +2,10 @@
 //!
 //! They are described in `settings::hosts`. `exempt` may also contain networks and cookies.
 
-use crate::address::{self, ExemptEntry};
-use crate::reader::{Read, SectionReader};
-use crate::settings::hosts::{HostMerge, HostSettings, host_name};
-use crate::tree::YamlValue;
+use crate::address::ExemptEntry;
+use crate::reader::SectionReader;
+use crate::rows::{merge, proxy as rows};
+use crate::settings::hosts::{HostMerge, HostSettings};
 use evenkeel_core::limit::LimitCondition;
 use ipnet::IpNet;
 
@@ -20,7 +20,7 @@ pub fn exempt(
     requests: &mut Vec<LimitCondition>,
 ) -> Vec<IpNet> {
     let mut nets = Vec::new();
-    for exempt in proxy.list("exempt", Vec::new(), address::exempt) {
+    for exempt in proxy.key(&rows::EXEMPT) {
         match exempt {
             ExemptEntry::Net(net) => nets.push(net),
             ExemptEntry::Host(pattern) => hosts.exempt.push(pattern),
@@ -35,37 +35,29 @@ pub fn exempt(
 /// Reads the other keys and completes `hosts`.
 pub fn read(proxy: &mut SectionReader<'_, '_>, mut hosts: HostSettings) -> HostSettings {
     hosts.merge = merge(proxy);
-    hosts.resolver = proxy.values("resolver", address::name_server);
+    hosts.resolver = proxy.key(&rows::RESOLVER);
     if !hosts.resolver.is_empty() && !hosts.needs_names() {
-        let what = "`resolver` is asked for names only where `exempt` or `merge` has `host:`; \
+        let what = "is asked for names only where `exempt` or `merge` has `host:`; \
                     remove it, or name hosts";
-        proxy.fault("resolver", what);
+        proxy.fault_of("resolver", what);
     }
     hosts
 }
 
 fn merge(proxy: &mut SectionReader<'_, '_>) -> Vec<HostMerge> {
-    let Some(node) = proxy.node("merge") else { return Vec::new() };
-    let nodes = match &node.value {
-        YamlValue::List(nodes) => nodes.as_slice(),
-        _ => std::slice::from_ref(node),
-    };
+    let Some(nodes) = proxy.nodes_of(&rows::MERGE) else { return Vec::new() };
     if nodes.len() > MERGE_MAX {
         proxy.fault("merge", format!("more than {MERGE_MAX} entries; remove some"));
     }
-    let merged = proxy.sections("merge", nodes, |section| {
+    let merged = proxy.sections(&rows::MERGE, nodes, |section| {
         for key in ["match", "as"] {
             if !section.has(key) {
                 section.fault(key, format!("an entry of `merge` needs `{key}`"));
             }
         }
-        let pattern = section.optional("match", address::host);
-        let name = section.optional("as", name);
+        let pattern = section.key(&merge::MATCH);
+        let name = section.key(&merge::AS);
         Some(HostMerge { pattern: pattern?, name: name? })
     });
     merged.into_iter().flatten().collect()
-}
-
-fn name(text: &str) -> Read<Box<str>> {
-    host_name(text).ok_or_else(|| "a name such as googlebot.com".to_owned())
 }

@@ -4,18 +4,16 @@
 //! `share`, `rate` and `window` are three algorithms, so a limit has exactly one of them. A key
 //! that belongs to another algorithm is a fault. How each one counts: `evenkeel_core::bucket`.
 
-use super::proxy::{count, duration, read_action, truth};
-use crate::reader::{Read, SectionReader, within};
+use crate::keys::{ConfigKey, ListKey};
+use crate::reader::SectionReader;
+use crate::rows::limits::{self as rows, BURST_MAX, KeyTemplateWord, cpu_time};
+use crate::rows::proxy as door;
 use crate::tree::{self, YamlNode, YamlValue};
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::bucket::debt::DebtBucket;
 use evenkeel_core::bucket::sliding::SlidingWindow;
-use evenkeel_core::classify::{host_name, normal_path};
-use evenkeel_core::limit::{
-    KEYS_MAX, KeyPart, LIMITS_MAX, Limit, LimitAction, LimitCondition, LimitUnit,
-};
-use evenkeel_core::units::{Cost, CpuShare, Nanos, QuantityParseError, Rate, Weight};
-use std::ops::RangeInclusive;
+use evenkeel_core::limit::{KeyPart, LIMITS_MAX, Limit, LimitAction, LimitCondition, LimitUnit};
+use evenkeel_core::units::{Cost, CpuShare, Nanos, Rate};
 
 /// The default limits of a file without `limits`.
 pub const DEFAULT: &str = "
@@ -24,21 +22,10 @@ pub const DEFAULT: &str = "
 - {name: net16, by: ip/16, share: 50%, burst: 30s}
 ";
 
-/// Range of `weight`. Beyond it a class almost shuts out the others, or is shut out by them.
-const WEIGHT_RANGE: RangeInclusive<Weight> = Weight::new(10)..=Weight::new(100_000);
 /// Default of `keys_max`; 24 bytes per key.
 const KEYS_DEFAULT: usize = 262_144;
 /// Default of `keys_max` for a window limit; 228 bytes per key for 15 s, 768 for a minute.
 const WINDOW_KEYS_DEFAULT: usize = 65_536;
-/// The largest burst, in requests.
-const BURST_MAX: u64 = 1_000_000_000;
-/// The largest burst and window maximum, as CPU time.
-const CPU_MAX: Nanos = Nanos::from_secs(86_400);
-/// The coarsest `round` of a window limit.
-const ROUND_MAX: Nanos = Nanos::from_secs(1);
-/// Maximum length of the name of a limit, header or cookie, in bytes.
-const NAME_MAX: usize = 64;
-
 /// The environment in which limits are read.
 #[derive(Clone, Copy)]
 pub struct LimitContext {
@@ -63,15 +50,13 @@ pub fn read(
     action: LimitAction,
     debt_max: Option<Nanos>,
 ) -> Vec<Limit> {
-    let door = LimitDefaults { ground, action, debt_max };
-    let Some(node) = proxy.node("limits") else { return default_limits(proxy, door) };
-    let nodes = match &node.value {
-        YamlValue::List(nodes) => nodes.as_slice(),
-        _ => std::slice::from_ref(node),
+    let inherited = LimitDefaults { ground, action, debt_max };
+    let Some(nodes) = proxy.nodes_of(&door::LIMITS) else {
+        return default_limits(proxy, inherited);
     };
     let mut names: Vec<Box<str>> = Vec::new();
-    let limits = proxy.sections("limits", nodes, |section| {
-        let limit = limit(section, door)?;
+    let limits = proxy.sections(&door::LIMITS, nodes, |section| {
+        let limit = limit(section, inherited)?;
         if names.contains(&limit.name) {
             let what = format!("two limits are named `{}`; rename one", limit.name);
             section.fault("name", what);
@@ -87,13 +72,14 @@ pub fn read(
     limits.into_iter().flatten().collect()
 }
 
-fn default_limits(proxy: &mut SectionReader<'_, '_>, door: LimitDefaults) -> Vec<Limit> {
+fn default_limits(proxy: &mut SectionReader<'_, '_>, inherited: LimitDefaults) -> Vec<Limit> {
     let default = tree::parse(DEFAULT.as_bytes()).unwrap_or(YamlNode::made(YamlValue::Null));
     let YamlValue::List(nodes) = &default.value else { return Vec::new() };
     let mut faults = Vec::new();
     let root = YamlNode::map([]);
-    let mut section = SectionReader::open("proxy", Some(&root), root.place, &mut faults);
-    let limits = section.sections("limits", nodes, |section| limit(section, door));
+    let mut section =
+        SectionReader::open("proxy", &door::TABLE, Some(&root), root.place, &mut faults);
+    let limits = section.sections(&door::LIMITS, nodes, |section| limit(section, inherited));
     if let YamlValue::Map(shown) = section.close().value {
         shown.into_iter().for_each(|(_, node)| proxy.show("limits", node));
     }
@@ -102,9 +88,9 @@ fn default_limits(proxy: &mut SectionReader<'_, '_>, door: LimitDefaults) -> Vec
 
 /// Reads one limit. `None` if a fault makes it impossible to build.
 fn limit(section: &mut SectionReader<'_, '_>, door: LimitDefaults) -> Option<Limit> {
-    let name = required(section, "name", name);
+    let name = required(section, &rows::NAME);
     let by = by(section);
-    let when = section.section("when", when);
+    let when = section.section(&rows::WHEN, when);
     let counted = counted(section, door.ground.cpus);
     let (keys, refuses) = match &counted {
         Some((_, Algorithm::Sliding(_))) => (WINDOW_KEYS_DEFAULT, true),
@@ -112,11 +98,11 @@ fn limit(section: &mut SectionReader<'_, '_>, door: LimitDefaults) -> Option<Lim
         None => (KEYS_DEFAULT, false),
     };
     let action = if refuses { LimitAction::Reject } else { door.action };
-    let action = section.value("action", action, read_action);
-    let weight = section.value("weight", Weight::ONE, weight);
-    let keys_max = section.value("keys_max", door.ground.keys.unwrap_or(keys), keys_max);
-    let debt_max = section.optional("debt_max", burst).or(door.debt_max);
-    let shadow = section.optional("shadow", truth).unwrap_or(false);
+    let action = section.key_or(&rows::ACTION, action);
+    let weight = section.key(&rows::WEIGHT);
+    let keys_max = section.key_or(&rows::KEYS, door.ground.keys.unwrap_or(keys));
+    let debt_max = section.key(&rows::DEBT_MAX).or(door.debt_max);
+    let shadow = section.key(&rows::SHADOW).unwrap_or(false);
     let (unit, algorithm) = counted?;
     let algorithm = capped(unit, algorithm, action, debt_max);
     let (name, action) = (name?, Some(action));
@@ -124,18 +110,6 @@ fn limit(section: &mut SectionReader<'_, '_>, door: LimitDefaults) -> Option<Lim
     let limit = Limit { name, by, when, unit, algorithm, action, weight, keys_max, shadow };
     let checked = limit.checked();
     checked.map_err(|faults| faults.iter().for_each(|f| section.fault("by", f.to_string()))).ok()
-}
-
-/// Reads the number of keys that a limit remembers.
-///
-/// # Errors
-/// If it is not a number in range.
-pub fn keys_max(text: &str) -> Read<usize> {
-    within(count(text)?, 1..=KEYS_MAX as u64).map(|n| n as usize)
-}
-
-fn weight(text: &str) -> Read<Weight> {
-    within(text.parse().map_err(|e: QuantityParseError| e.to_string())?, WEIGHT_RANGE)
 }
 
 /// Applies the bound of debts. With the action `queue` a debt stops at the bucket's burst by
@@ -155,33 +129,26 @@ fn capped(
     }
 }
 
-/// Reads an amount of CPU time that a bucket can hold or owe.
-///
-/// # Errors
-/// If it is less than 1 ms or more than a day.
-pub fn burst(text: &str) -> Read<Nanos> {
-    within(duration(text)?, Nanos::from_millis(1)..=CPU_MAX)
+fn required<T: Clone>(
+    section: &mut SectionReader<'_, '_>,
+    key: &'static ConfigKey<T>,
+) -> Option<T> {
+    require(section, key.name());
+    section.key(key)
 }
 
-fn required<T>(
-    section: &mut SectionReader<'_, '_>,
-    key: &'static str,
-    read: impl Fn(&str) -> Read<T>,
-) -> Option<T> {
+fn require(section: &mut SectionReader<'_, '_>, key: &str) {
     if !section.has(key) {
         section.fault(key, format!("a limit needs `{key}`"));
     }
-    section.optional(key, read)
 }
 
 /// Reads the algorithm and its numbers. Exactly one of `share`, `rate` and `window` must be
 /// present.
 fn counted(section: &mut SectionReader<'_, '_>, cpus: f64) -> Option<(LimitUnit, Algorithm)> {
-    let share = section.optional("share", |t| t.parse::<CpuShare>().map_err(|e| e.to_string()));
-    let rate = section.optional("rate", |t| t.parse::<Rate>().map_err(|e| e.to_string()));
-    let window = section.optional("window", |t| {
-        within(duration(t)?, Nanos::from_secs(1)..=evenkeel_core::bucket::sliding::WINDOW_MAX)
-    });
+    let share = section.key(&rows::SHARE);
+    let rate = section.key(&rows::RATE);
+    let window = section.key(&rows::WINDOW);
     let named = ["share", "rate", "window"].into_iter().filter(|key| section.has(key));
     let named: Vec<_> = named.collect();
     match named.as_slice() {
@@ -193,53 +160,37 @@ fn counted(section: &mut SectionReader<'_, '_>, cpus: f64) -> Option<(LimitUnit,
     }
     for key in ["max", "round"] {
         if section.has(key) && !section.has("window") {
-            let what = format!(
-                "`{key}` belongs to `window`, which is not here; add it, or remove `{key}`"
-            );
-            section.fault(key, what);
+            let what = format!("belongs to `window`, which is not here; add it, or remove `{key}`");
+            section.fault_of(key, what);
         }
     }
     match (share, rate, window) {
         (Some(share), ..) => Some((LimitUnit::Cpu, by_share(section, share, cpus)?)),
         (_, Some(rate), _) => Some((LimitUnit::Hits, by_rate(section, rate))),
         (.., Some(window)) => Some((LimitUnit::Cpu, by_window(section, window, cpus)?)),
-        _ => {
-            ["burst", "max", "round"].into_iter().for_each(|key| section.allow(key));
-            None
-        }
+        _ => None,
     }
 }
 
 fn by_share(section: &mut SectionReader<'_, '_>, share: CpuShare, cpus: f64) -> Option<Algorithm> {
-    ["max", "round"].into_iter().for_each(|key| section.allow(key));
-    let burst = section.value("burst", Nanos::from_secs(30), burst);
+    let burst = section.key_or(&rows::BURST, Nanos::from_secs(30));
     Some(Algorithm::Debt(DebtBucket::new(share.of(cpus)?, Cost::cpu(burst))))
 }
 
 /// Reads the burst of a rate. Default: the requests of one second, at least one.
 fn by_rate(section: &mut SectionReader<'_, '_>, rate: Rate) -> Algorithm {
-    ["max", "round"].into_iter().for_each(|key| section.allow(key));
     let second = (rate.per_second().floor() as u64).clamp(1, BURST_MAX);
-    let burst = section.value("burst", second, requests_saved);
+    let burst = section.key_or(&rows::BURST_REQUESTS, second);
     Algorithm::Debt(DebtBucket::new(rate, Cost::hits(burst)))
-}
-
-/// Reads a burst in requests, at least 1.
-pub fn requests_saved(text: &str) -> Read<u64> {
-    match count(text)? {
-        0 => Err("0 would let nothing pass: 1 is the least, and saves nothing up, as nginx's \
-                  `burst=0` does"
-            .to_owned()),
-        burst => within(burst, 1..=BURST_MAX),
-    }
 }
 
 fn by_window(section: &mut SectionReader<'_, '_>, window: Nanos, cpus: f64) -> Option<Algorithm> {
     if section.node("burst").is_some() {
-        section.fault("burst", "`burst` does not go with `window`, which has `max`; remove it");
+        section.fault_of("burst", "does not go with `window`, which has `max`; remove it");
     }
-    let round = section.optional("round", |text| within(duration(text)?, Nanos(1_000)..=ROUND_MAX));
-    let max = required(section, "max", |text| cpu_in(text, window, cpus))?;
+    let round = section.key(&rows::ROUND);
+    require(section, "max");
+    let max = section.key_with("max", |text| cpu_time(text, window, cpus))?;
     let round = Cost::cpu(round.unwrap_or(Nanos::ZERO));
     match SlidingWindow::new(window, Cost::cpu(max)) {
         Ok(sliding) => Some(Algorithm::Sliding(sliding.rounded(round))),
@@ -250,27 +201,21 @@ fn by_window(section: &mut SectionReader<'_, '_>, window: Nanos, cpus: f64) -> O
     }
 }
 
-/// Reads CPU time, either as a duration or as a share of what `cpus` provide within the window.
-fn cpu_in(text: &str, window: Nanos, cpus: f64) -> Read<Nanos> {
-    if let Ok(share) = text.parse::<CpuShare>() {
-        return Ok(Nanos::from_secs_f64(share.fraction() * cpus * window.as_secs_f64()));
-    }
-    let long = |_| "not CPU time or a share; write 1050ms or 7%".to_owned();
-    within(text.parse().map_err(|_| ()).map_err(long)?, Nanos::from_millis(1)..=CPU_MAX)
-}
-
 /// Reads the key template of a limit.
 fn by(section: &mut SectionReader<'_, '_>) -> Option<Vec<KeyPart>> {
     if !section.has("by") {
         section.fault("by", "a limit needs `by`; `all` counts everybody together");
     }
-    parts(section, "by")
+    parts(section, &rows::BY)
 }
 
 /// Reads the parts of a key: one or several, with at most one IPv4 and one IPv6 network.
-pub fn parts(section: &mut SectionReader<'_, '_>, key: &'static str) -> Option<Vec<KeyPart>> {
+pub fn parts(
+    section: &mut SectionReader<'_, '_>,
+    row: &'static ListKey<KeyTemplateWord>,
+) -> Option<Vec<KeyPart>> {
     let mut networks = (None, None);
-    let words = section.values(key, part);
+    let (key, words) = (row.key().name(), section.key(row));
     let mut parts = Vec::new();
     for word in words {
         let again = match word {
@@ -282,7 +227,7 @@ pub fn parts(section: &mut SectionReader<'_, '_>, key: &'static str) -> Option<V
             }
         };
         if again {
-            section.fault(key, format!("`{key}` names two networks of one kind; remove one"));
+            section.fault_of(key, "names two networks of one kind; remove one");
         } else if networks.0.is_none() || networks.1.is_none() {
             // Reserves the position in the key; the lengths are filled in when both are known.
             parts.push(KeyPart::Ip { v4: 32, v6: 128 });
@@ -297,57 +242,15 @@ pub fn parts(section: &mut SectionReader<'_, '_>, key: &'static str) -> Option<V
     (!parts.is_empty()).then_some(parts)
 }
 
-/// One element of `by`.
-enum KeyTemplateWord {
-    V4(u8),
-    V6(u8),
-    Part(KeyPart),
-}
-
-fn part(text: &str) -> Read<KeyTemplateWord> {
-    let bits = |text: &str, max: u64| within(count(text)?, 0..=max).map(|n| n as u8);
-    if let Some(prefix) = text.strip_prefix("ip/") {
-        return bits(prefix, 32).map(KeyTemplateWord::V4);
-    }
-    if let Some(prefix) = text.strip_prefix("ip6/") {
-        return bits(prefix, 128).map(KeyTemplateWord::V6);
-    }
-    let part = match text.split_once(':') {
-        Some(("header", name)) => KeyPart::Header(header_name(name)?),
-        Some(("cookie", name)) => KeyPart::Cookie(token(name)?),
-        Some(("path", n)) => KeyPart::Path(Some(within(count(n)?, 1..=255)? as u8)),
-        _ => plain_part(text)?,
-    };
-    Ok(KeyTemplateWord::Part(part))
-}
-
-fn plain_part(text: &str) -> Read<KeyPart> {
-    Ok(match text {
-        "user-agent" => KeyPart::UserAgent,
-        "method" => KeyPart::Method,
-        "path" => KeyPart::Path(None),
-        "vhost" => KeyPart::Vhost,
-        "host" => KeyPart::Host,
-        "all" => KeyPart::All,
-        _ => {
-            return Err(
-                "must be ip/N, ip6/N, user-agent, header:NAME, cookie:NAME, method, path, \
-                        path:N, vhost, host or all"
-                    .to_owned(),
-            );
-        }
-    })
-}
-
 /// Reads the condition of a limit.
 pub fn when(section: &mut SectionReader<'_, '_>) -> LimitCondition {
-    let not = section.section("not", sent);
+    let not = section.section(&rows::NOT, sent);
     if section.has("not") && not == LimitCondition::default() {
-        section.fault("not", "`not` names nothing; write what a request must not have");
+        section.fault_of("not", "names nothing; write what a request must not have");
     }
     LimitCondition {
-        path: section.values("path", path),
-        vhost: section.values("vhost", vhost),
+        path: section.key(&rows::PATH),
+        vhost: section.key(&rows::VHOST),
         not: section.has("not").then(|| Box::new(not)),
         ..sent(section)
     }
@@ -356,83 +259,23 @@ pub fn when(section: &mut SectionReader<'_, '_>) -> LimitCondition {
 /// Reads the part of a condition about the method and about headers and cookies.
 fn sent(section: &mut SectionReader<'_, '_>) -> LimitCondition {
     LimitCondition {
-        method: section.values("method", |text| Ok(token(text)?.to_ascii_uppercase().into())),
-        header: names(section, "header", header_name),
-        cookie: names(section, "cookie", token),
+        method: section.key(&rows::METHOD),
+        header: names(section, &rows::HEADER),
+        cookie: names(section, &rows::COOKIE),
         ..LimitCondition::default()
     }
 }
 
 /// Reads names of headers or cookies that a request must have.
-fn names(
-    section: &mut SectionReader<'_, '_>,
-    key: &'static str,
-    name: fn(&str) -> Read<Box<str>>,
-) -> Vec<Box<str>> {
+fn names(section: &mut SectionReader<'_, '_>, row: &'static ListKey<Box<str>>) -> Vec<Box<str>> {
+    let key = row.key().name();
     if let Some(YamlValue::Map(_)) = section.node(key).map(|node| &node.value) {
         let what = format!(
-            "`{key}` takes names, of what must be there; values cannot be compared. What must be \
+            "takes names, of what must be there; values cannot be compared. What must be \
              absent stands in `not: {{{key}: NAME}}`"
         );
-        section.fault(key, what);
+        section.fault_of(key, what);
         return Vec::new();
     }
-    section.values(key, |text| {
-        name(text).map_err(|why| format!("{why} Only names are possible here, and no values"))
-    })
-}
-
-fn path(text: &str) -> Read<Box<str>> {
-    if !text.starts_with('/') || text.contains(['?', '#']) {
-        return Err("a path begins with / and has no query".to_owned());
-    }
-    if text.contains(';') {
-        return Err("a path is compared without `;parameters`".to_owned());
-    }
-    let mut kept: Vec<&str> = Vec::new();
-    for segment in text.split('/').filter(|segment| !segment.is_empty()) {
-        match segment {
-            ".." => _ = kept.pop(),
-            segment => kept.push(segment),
-        }
-    }
-    let path = normal_path(&kept.join("/")).into_owned();
-    if path == "/.." {
-        return Err("a path has no encoded `..`".to_owned());
-    }
-    Ok(path.into())
-}
-
-fn vhost(text: &str) -> Read<Box<str>> {
-    let v6 = text.starts_with('[') && text.ends_with(']');
-    if text.is_empty() || (text.contains([':', '/']) && !v6) {
-        return Err("a host name without a port, such as www.example.com".to_owned());
-    }
-    Ok(host_name(text).to_ascii_lowercase().into())
-}
-
-/// Reads the name of a header, converted to lower case.
-///
-/// # Errors
-/// If no header can have this name.
-pub fn header_name(text: &str) -> Read<Box<str>> {
-    Ok(token(text)?.to_ascii_lowercase().into())
-}
-
-/// Reads a name with the characters that headers, cookies and methods allow (RFC 9110, 5.6.2).
-pub fn token(text: &str) -> Read<Box<str>> {
-    let fits = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
-    if text.is_empty() || text.len() > NAME_MAX || !text.bytes().all(fits) {
-        return Err(format!("a name has 1 to {NAME_MAX} letters, digits or - _ ."));
-    }
-    Ok(text.into())
-}
-
-/// Reads the name of a limit. It becomes a label of metrics, so few characters are allowed.
-pub fn name(text: &str) -> Read<Box<str>> {
-    let fits = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
-    if text.is_empty() || text.len() > NAME_MAX || !text.bytes().all(fits) {
-        return Err(format!("a name has 1 to {NAME_MAX} letters, digits or - _ ."));
-    }
-    Ok(text.into())
+    section.key(row)
 }

@@ -4,53 +4,43 @@
 //! `settings::store`. Passwords in the configuration are shown as stars. Names are not resolved,
 //! and no connection is made.
 
-mod address;
 pub mod snapshot;
 
-pub use address::escaped;
-
-use super::proxy::{count, duration, truth};
-use crate::reader::{Read, SectionReader, one_of, within};
+use super::std_time;
+use crate::reader::SectionReader;
+use crate::rows::store::{self as rows, StoreLayoutName};
+use crate::rows::tls;
 use crate::settings::store::{
-    StoreAddress, StoreFail, StoreLayout, StoreLogin, StoreMode, StoreServer, StoreServers,
-    StoreSettings, StoreTls,
+    StoreAddress, StoreFail, StoreLayout, StoreMode, StoreServer, StoreServers, StoreSettings,
+    StoreTls,
 };
-use crate::tree::{YamlNode, YamlValue};
-use evenkeel_core::units::Nanos;
-use std::time::Duration;
-
-/// Maximum length of the prefix of all keys, in bytes.
-const PREFIX_BYTES_MAX: usize = 64;
-/// Replaces a password in the output of `show`.
-const PASSWORD_MASK: &str = "***";
+use crate::tree::YamlValue;
 
 /// Reads the section.
 pub fn read(section: &mut SectionReader<'_, '_>) -> StoreSettings {
     let place = place(section);
-    let per_second = section.has("per_second");
-    let per_second = per_second.then(|| section.section("per_second", self::place));
-    section.allow("per_second");
-    let mode = section.value("mode", StoreMode::Exact, |text| one_of(text, &StoreMode::WORDS));
-    let fail = section.value("fail", StoreFail::Local, |text| one_of(text, &StoreFail::WORDS));
+    let per_second =
+        section.has("per_second").then(|| section.section(&rows::PER_SECOND, self::place));
+    let mode = section.key(&rows::MODE);
+    let fail = section.key(&rows::FAIL);
     if mode == StoreMode::Batched && fail == StoreFail::Error {
         let what = "`fail: error` needs `mode: exact`: in batches nobody waits for the store";
         section.fault("fail", what);
     }
-    let compatible_keys = section.value("compatible_keys", false, truth);
+    let compatible_keys = section.key(&rows::COMPATIBLE_KEYS);
     let prefix = if compatible_keys { "" } else { "evenkeel:" };
     StoreSettings {
         place,
         per_second,
-        deadline: time(section, "deadline", Nanos::from_millis(20), 1..=10_000),
-        connect: time(section, "connect_timeout", Nanos::from_secs(1), 10..=60_000),
+        deadline: std_time(section.key(&rows::DEADLINE)),
+        connect: std_time(section.key(&rows::CONNECT_TIMEOUT)),
         mode,
-        period: time(section, "period", Nanos::from_millis(100), 10..=10_000),
+        period: std_time(section.key(&rows::PERIOD)),
         fail,
-        prefix: section.value("prefix", prefix.to_owned(), self::prefix),
+        prefix: section.key_or(&rows::PREFIX, prefix.to_owned()),
         compatible_keys,
-        jitter: time(section, "expiration_jitter", Nanos::from_secs(300), 0..=86_400_000),
-        owed_max: section.value("owed_max", 100_000, |text| within(count(text)?, 0..=10_000_000))
-            as usize,
+        jitter: std_time(section.key(&rows::EXPIRATION_JITTER)),
+        owed_max: section.key(&rows::OWED_MAX),
     }
 }
 
@@ -58,51 +48,29 @@ fn place(section: &mut SectionReader<'_, '_>) -> StoreServers {
     if !section.has("redis") {
         section.fault("redis", "a store needs `redis`: redis://127.0.0.1:6379, or a list");
     }
-    let servers = servers(section);
-    let several = if servers.len() > 1 { "cluster" } else { "single" };
-    let layout = section.value("layout", several, |text| {
-        let words = ["single", "sentinel", "cluster", "ring"].map(|word| (word, word));
-        one_of(text, &words)
-    });
-    let master = section.optional("master", name);
+    let servers = section.key(&rows::REDIS);
+    let several = servers.len() > 1;
+    let usual = if several { StoreLayoutName::Cluster } else { StoreLayoutName::Single };
+    let layout = section.key_or(&rows::LAYOUT, usual);
+    let master = section.key(&rows::MASTER);
     let layout = match layout {
-        "sentinel" => StoreLayout::Sentinel(master.clone().unwrap_or_default()),
-        "cluster" => StoreLayout::Cluster,
-        "ring" => StoreLayout::Ring,
-        _ => StoreLayout::Single,
+        StoreLayoutName::Sentinel => StoreLayout::Sentinel(master.clone().unwrap_or_default()),
+        StoreLayoutName::Cluster => StoreLayout::Cluster,
+        StoreLayoutName::Ring => StoreLayout::Ring,
+        StoreLayoutName::Single => StoreLayout::Single,
     };
     check_layout(section, &servers, &layout, master.is_some());
-    section.takes("credentials", None);
-    let login = section.node("credentials").and_then(|node| match &node.value {
-        YamlValue::Text(text) => Some(StoreLogin::parse(text)),
-        _ => None,
-    });
-    if section.has("credentials") {
-        match login {
-            Some(_) => section.show("credentials", YamlNode::text(PASSWORD_MASK)),
-            None => section.fault("credentials", "`credentials` is `user:password`, or a password"),
+    let login = match section.node("credentials").map(|node| &node.value) {
+        None | Some(YamlValue::Text(_)) => section.key(&rows::CREDENTIALS),
+        Some(_) => {
+            section.fault_of("credentials", "is `user:password`, or a password");
+            None
         }
-    }
-    let credentials_file = section.optional("credentials_file", super::path);
-    let tls = match section.has("tls") {
-        true => section.section("tls", tls),
-        false => StoreTls::default(),
     };
-    section.allow("tls");
+    let credentials_file = section.key(&rows::CREDENTIALS_FILE);
+    let tls =
+        if section.has("tls") { section.section(&rows::TLS, tls) } else { StoreTls::default() };
     StoreServers { servers, layout, login, credentials_file, tls }
-}
-
-/// Reads the addresses. Their passwords are hidden in the output of `show`.
-fn servers(section: &mut SectionReader<'_, '_>) -> Vec<StoreServer> {
-    let servers = section.values("redis", address::server);
-    let shown: Vec<YamlNode> = servers
-        .iter()
-        .map(|server| YamlNode::text(address::shown(server, PASSWORD_MASK)))
-        .collect();
-    if !shown.is_empty() {
-        section.show("redis", YamlNode::made(YamlValue::List(shown)));
-    }
-    servers
 }
 
 /// Reports servers, layout and master that do not fit together.
@@ -131,39 +99,17 @@ fn check_layout(
         _ => {}
     }
     if master && !matches!(layout, StoreLayout::Sentinel(_)) {
-        section.fault("master", "`master` belongs to `layout: sentinel`; remove it, or use that");
+        section.fault_of("master", "belongs to `layout: sentinel`; remove it, or use that");
     }
 }
 
 fn tls(tls: &mut SectionReader<'_, '_>) -> StoreTls {
-    let ca = tls.optional("ca", super::path);
-    let cert = tls.optional("cert", super::path);
-    let key = tls.optional("key", super::path);
+    let ca = tls.key(&tls::CA);
+    let cert = tls.key(&tls::OWN_CERT);
+    let key = tls.key(&tls::OWN_KEY);
     if cert.is_some() != key.is_some() {
-        tls.fault("cert", "`cert` and `key` go together");
+        tls.fault_of("cert", "and `key` go together");
     }
-    let any_name = tls.value("any_name", false, truth);
+    let any_name = tls.key(&tls::ANY_NAME);
     StoreTls { ca, identity: cert.zip(key), any_name }
-}
-
-fn time(
-    section: &mut SectionReader<'_, '_>,
-    key: &'static str,
-    default: Nanos,
-    millis: std::ops::RangeInclusive<u64>,
-) -> Duration {
-    let range = Nanos::from_millis(*millis.start())..=Nanos::from_millis(*millis.end());
-    let nanos = section.value(key, default, |text| within(duration(text)?, range.clone()));
-    Duration::from_nanos(nanos.0)
-}
-
-fn name(text: &str) -> Read<String> {
-    let good = !text.is_empty() && text.len() <= 256 && !text.contains(char::is_whitespace);
-    good.then(|| text.to_owned()).ok_or_else(|| "the name that sentinels know it by".to_owned())
-}
-
-fn prefix(text: &str) -> Read<String> {
-    let good = text.len() <= PREFIX_BYTES_MAX && !text.contains(['{', '}']);
-    let wrong = || format!("at most {PREFIX_BYTES_MAX} bytes, without braces");
-    good.then(|| text.to_owned()).ok_or_else(wrong)
 }

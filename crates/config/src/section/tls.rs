@@ -4,10 +4,9 @@
 //! Only paths are read here; the module `tls` reads the files. The `tls` of peers is read in
 //! `peers`, because there both ends have the same settings.
 
-use crate::address;
-use crate::reader::{Read, SectionReader, one_of};
+use crate::reader::SectionReader;
+use crate::rows::tls as rows;
 use crate::settings::tls::{ClientTls, FrontTls, ServerTls, TlsClients};
-use crate::tree::YamlValue;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -21,8 +20,8 @@ pub fn server(tls: &mut SectionReader<'_, '_>) -> Option<ServerTls> {
             tls.fault(key, format!("`tls` needs `{key}`: a file in PEM"));
         }
     }
-    let cert = tls.optional("cert", super::path);
-    let key = tls.optional("key", super::path);
+    let cert = tls.key(&rows::REQUIRED_CERT);
+    let key = tls.key(&rows::REQUIRED_KEY);
     let clients = clients(tls);
     Some(ServerTls { cert: cert?, key: key?, clients })
 }
@@ -31,15 +30,15 @@ pub fn server(tls: &mut SectionReader<'_, '_>) -> Option<ServerTls> {
 /// `listen` holds the addresses of the door. All of them use TLS unless the section has addresses
 /// of its own; those are appended to `listen`.
 pub fn front(tls: &mut SectionReader<'_, '_>, listen: &mut Vec<SocketAddr>) -> Option<FrontTls> {
-    let own = tls.values("listen", address::listen);
+    let own = tls.key(&rows::LISTEN);
     let plain = if own.is_empty() { 0 } else { listen.len() };
     listen.extend(own);
     let mut certificates = Vec::new();
-    match (tls.optional("cert", super::path), tls.optional("key", super::path)) {
+    match (tls.key(&rows::CERT), tls.key(&rows::KEY)) {
         (Some(cert), Some(key)) => certificates.push((cert, key)),
         (None, None) => {}
-        (Some(_), None) => tls.fault("cert", "`cert` needs `key`: a file in PEM"),
-        (None, Some(_)) => tls.fault("key", "`key` needs `cert`: a file in PEM"),
+        (Some(_), None) => tls.fault_of("cert", "needs `key`: a file in PEM"),
+        (None, Some(_)) => tls.fault_of("key", "needs `cert`: a file in PEM"),
     }
     certificates.extend(further(tls));
     if certificates.is_empty() {
@@ -49,67 +48,45 @@ pub fn front(tls: &mut SectionReader<'_, '_>, listen: &mut Vec<SocketAddr>) -> O
         tls.fault("certificates", what);
     }
     let clients = clients(tls);
-    let versions = [("1.2", MinTlsVersion("1.2")), ("1.3", MinTlsVersion("1.3"))];
-    let oldest = tls.value("min_version", MinTlsVersion("1.2"), |text| one_of(text, &versions));
-    let tls12 = oldest.0 == "1.2";
+    let tls12 = tls.key(&rows::MIN_VERSION);
     Some(FrontTls { plain, certificates, clients, tls12 })
-}
-
-/// The oldest TLS version that is accepted, as it is written.
-#[derive(Clone)]
-struct MinTlsVersion(&'static str);
-
-impl std::fmt::Display for MinTlsVersion {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.0)
-    }
 }
 
 /// Reads `certificates`: those after the first one.
 fn further(tls: &mut SectionReader<'_, '_>) -> Vec<(PathBuf, PathBuf)> {
-    let Some(node) = tls.node("certificates") else { return Vec::new() };
-    let nodes = match &node.value {
-        YamlValue::List(nodes) => nodes.as_slice(),
-        _ => std::slice::from_ref(node),
-    };
-    let read = tls.sections("certificates", nodes, |one| {
+    let Some(nodes) = tls.nodes_of(&rows::CERTIFICATES) else { return Vec::new() };
+    let read = tls.sections(&rows::CERTIFICATES, nodes, |one| {
         for key in ["cert", "key"] {
             if !one.has(key) {
                 one.fault(key, format!("a certificate needs `{key}`: a file in PEM"));
             }
         }
-        one.optional("cert", super::path).zip(one.optional("key", super::path))
+        one.key(&rows::REQUIRED_CERT).zip(one.key(&rows::REQUIRED_KEY))
     });
     read.into_iter().flatten().collect()
 }
 
 /// Reads which clients are accepted.
 fn clients(tls: &mut SectionReader<'_, '_>) -> Option<TlsClients> {
-    let ca = tls.optional("ca", super::path);
-    let name = tls.optional("client_name", name);
+    let ca = tls.key(&rows::CLIENT_CA);
+    let name = tls.key(&rows::CLIENT_NAME);
     if name.is_some() && ca.is_none() {
-        let what = "`client_name` needs `ca`: whose certificates clients show";
-        tls.fault("client_name", what);
+        let what = "needs `ca`: whose certificates clients show";
+        tls.fault_of("client_name", what);
     }
     ca.map(|ca| TlsClients { ca, name })
 }
 
 /// Reads the keys of a TLS client.
 pub fn client(tls: &mut SectionReader<'_, '_>) -> ClientTls {
-    let ca = tls.optional("ca", super::path);
-    let cert = tls.optional("cert", super::path);
-    let key = tls.optional("key", super::path);
-    let name = tls.optional("server_name", name);
+    let ca = tls.key(&rows::CA);
+    let cert = tls.key(&rows::OWN_CERT);
+    let key = tls.key(&rows::OWN_KEY);
+    let name = tls.key(&rows::SERVER_NAME);
     match (&cert, &key) {
-        (Some(_), None) => tls.fault("cert", "`cert` needs `key`: its private key, in PEM"),
-        (None, Some(_)) => tls.fault("key", "`key` needs `cert`: what it is the key of, in PEM"),
+        (Some(_), None) => tls.fault_of("cert", "needs `key`: its private key, in PEM"),
+        (None, Some(_)) => tls.fault_of("key", "needs `cert`: what it is the key of, in PEM"),
         _ => {}
     }
     ClientTls { ca, identity: cert.zip(key), name }
-}
-
-/// Reads a DNS name as certificates contain it.
-fn name(text: &str) -> Read<String> {
-    let good = rustls::pki_types::DnsName::try_from(text).is_ok();
-    good.then(|| text.to_owned()).ok_or_else(|| "write a DNS name: envoy.example".to_owned())
 }

@@ -115,9 +115,9 @@ pub struct BackendTls {
     /// Authorities, own certificate and expected name, as for every TLS client.
     pub client: ClientTls,
     /// Whether certificates are verified. `false`: any host on the network path can impersonate the
-    /// server. Default: true.
+    /// server.
     pub verify: bool,
-    /// HTTP version to use. Default: HTTP/2 if the server chooses it.
+    /// HTTP version to use.
     pub protocol: BackendProtocol,
 }
 

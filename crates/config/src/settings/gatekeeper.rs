@@ -20,33 +20,28 @@ const HOST_BYTES_MAX: usize = 253;
 /// The gate of one domain, which a master decides on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GatekeeperSettings {
-    /// Socket of the master that receives the accounting of requests. Default:
-    /// tcp://127.0.0.1:10004.
+    /// Socket of the master that receives the accounting of requests.
     pub master: MasterAddress,
-    /// Socket on which the master publishes the identifiers to hold. Default: the next port.
+    /// Socket on which the master publishes the identifiers to hold.
     pub control: MasterAddress,
     /// Condition of the requests that pass this gate. The first gate that matches a request is
-    /// used. Default: all requests.
+    /// used.
     pub when: LimitCondition,
-    /// Name of the domain at the master, 1 to 255 bytes. Default: `default`.
+    /// Name of the domain at the master.
     pub domain: String,
-    /// Parts of a request that make its identifier at the master. Default: the client's address.
+    /// Parts of a request that make its identifier at the master.
     pub identifier: Vec<KeyPart>,
-    /// The longest wait, 0 to 1 d; a request that would have to wait longer is refused. Too low:
-    /// bursts of real users are refused. Too high: clients give up first. Default: 5 s.
+    /// The longest wait; a request that would have to wait longer is refused.
     pub max_delay: Nanos,
-    /// Maximum number of requests that are held at once, 0 to 1 000 000; beyond it requests that
-    /// would have to wait are refused. Too low: requests are refused although they could wait. Too
-    /// high: memory and open files. Default: 1024.
+    /// Maximum number of requests that are held at once; beyond it requests that would have to wait
+    /// are refused.
     pub held_max: usize,
     /// Number of identifiers with a wait that are remembered, 24 bytes each. When the table is
-    /// full, the identifiers with the earliest end of their wait are evicted. Too low: some
-    /// requests pass in excess. Too high: memory. Default: 65 536.
+    /// full, the identifiers with the earliest end of their wait are evicted.
     pub keys_max: usize,
-    /// Parts of a request that the master gets for its log. Default: none.
+    /// Parts of a request that the master gets for its log.
     pub log_info: Vec<KeyPart>,
-    /// Sampling of refused requests: one in this number is reported to the master; 0: none. Too
-    /// high: the master's count of refused requests is coarse. Default: 1.
+    /// Sampling of refused requests: one in this number is reported to the master; 0: none.
     pub rejected_one_in: u64,
 }
 

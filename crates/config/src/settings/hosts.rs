@@ -9,11 +9,11 @@ use std::net::SocketAddr;
 /// The settings of the proxy that concern host names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostSettings {
-    /// Clients with these names are neither counted nor held. Default: none.
+    /// Clients with these names are neither counted nor held.
     pub exempt: Vec<HostPattern>,
-    /// Clients that count as one under limits by `host`; the first match applies. Default: none.
+    /// Clients that count as one under limits by `host`; the first match applies.
     pub merge: Vec<HostMerge>,
-    /// Addresses of the name servers to use. Default: those of the system.
+    /// Addresses of the name servers to use.
     pub resolver: Vec<SocketAddr>,
 }
 

@@ -13,25 +13,19 @@ use std::time::Duration;
 /// identifiers that have to wait and until when.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MasterSettings {
-    /// Address on which gatekeepers report requests. Default: 127.0.0.1:10004.
+    /// Address on which gatekeepers report requests.
     pub accounting: SocketAddr,
-    /// Address on which the master publishes its decisions. Default: the next port.
+    /// Address on which the master publishes its decisions.
     pub control: SocketAddr,
-    /// Networks that may connect. Empty: any host may connect. Default: empty.
+    /// Networks that may connect. Empty: any host may connect.
     pub allow: Vec<IpNet>,
-    /// Timestamps further in the future than this are reduced to it, 0 to 1 d. Too low: requests
-    /// that a gatekeeper delays for longer count as if they came early. Too high: a gatekeeper with
-    /// a wrong clock causes long holds. Default: 60 s.
+    /// Timestamps further in the future than this are reduced to it.
     pub ahead_max: Nanos,
-    /// Maximum number of connections of each kind, 1 to 65 536; further ones are closed at once and
-    /// counted. Too low: gatekeepers without a connection decide nothing. Too high: open files.
-    /// Default: 1024.
+    /// Maximum number of connections of each kind; further ones are closed at once and counted.
     pub connections: usize,
-    /// Number of identifiers per domain that a newly connected gatekeeper is sent, 0 to 10 million.
-    /// Too low: a new gatekeeper admits some requests that the others hold. Too high: memory.
-    /// Default: 100 000.
+    /// Number of identifiers per domain that a newly connected gatekeeper is sent.
     pub told_max: usize,
-    /// Time for the last messages to be sent when the process stops, 0 to 1 d. Default: 5 s.
+    /// Time for the last messages to be sent when the process stops.
     pub drain: Duration,
     /// The domains, in the order of the file; at most 1000.
     pub domains: Vec<DomainSettings>,
@@ -53,7 +47,7 @@ impl MasterSettings {
 /// A domain and its rules.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DomainSettings {
-    /// The name that gatekeepers use for it, 1 to 255 bytes.
+    /// The name that gatekeepers use for it.
     pub name: String,
     /// The rules of the domain. The longest wait of all rules applies; without rules no request
     /// waits.

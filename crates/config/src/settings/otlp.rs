@@ -11,19 +11,17 @@ use std::time::Duration;
 /// A collector and the connection to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollectorSettings {
-    /// Address of the collector. Default: <http://127.0.0.1:4318>, or with gRPC
-    /// <http://127.0.0.1:4317>.
+    /// Address of the collector.
     pub endpoint: OtlpEndpoint,
-    /// Protocol of the requests. Default: HTTP.
+    /// Protocol of the requests.
     pub protocol: OtlpProtocol,
     /// Headers that are added to every request, as name and value.
     pub headers: Vec<(String, String)>,
-    /// Whether requests are compressed with gzip. Default: false.
+    /// Whether requests are compressed with gzip.
     pub gzip: bool,
-    /// Time until a request must be answered, 1 ms to 1 h. Too low: spans are sent twice or lost.
-    /// Too high: a collector that hangs is noticed late. Default: 10 s.
+    /// Time until a request must be answered.
     pub timeout: Duration,
-    /// Authorities and own certificate, for an `https` endpoint. Default: the system's authorities.
+    /// Authorities and own certificate, for an `https` endpoint.
     pub tls: ClientTls,
 }
 
@@ -79,22 +77,18 @@ impl fmt::Display for OtlpProtocol {
 pub struct TracesSettings {
     /// The collector that receives them.
     pub collector: CollectorSettings,
-    /// Name of this service at the collector. Default: evenkeel.
+    /// Name of this service at the collector.
     pub service: String,
     /// Further attributes of this service, as key and value.
     pub attributes: Vec<(String, String)>,
-    /// The fraction of requests that are traced, 0 to 1. It applies only if the caller has not
-    /// decided: a caller's decision to sample, or not, is always followed. Too high: load on the
-    /// collector. Default: 1.
+    /// The fraction of requests that are traced. It applies only if the caller has not decided: a
+    /// caller's decision to sample, or not, is always followed.
     pub sampling: f64,
-    /// The longest time that a span waits for others before it is sent, 1 ms to 1 h. Too low: many
-    /// small requests. Too high: spans arrive late. Default: 5 s.
+    /// The longest time that a span waits for others before it is sent.
     pub every: Duration,
-    /// Maximum number of waiting spans, 1 to 1 000 000, up to 3 KiB each; further ones are dropped
-    /// and counted. Too low: a burst loses spans. Too high: memory. Default: 2048.
+    /// Maximum number of waiting spans, up to 3 KiB each; further ones are dropped and counted.
     pub queue_max: usize,
-    /// Maximum number of spans in one request, 1 to 10 000. Too low: many small requests. Too high:
-    /// large requests. Default: 512.
+    /// Maximum number of spans in one request.
     pub batch_max: usize,
 }
 
@@ -103,10 +97,10 @@ pub struct TracesSettings {
 pub struct OtlpMetricsSettings {
     /// The collector that receives them.
     pub collector: CollectorSettings,
-    /// Name of this service at the collector. Default: evenkeel.
+    /// Name of this service at the collector.
     pub service: String,
     /// Further attributes of this service, as key and value.
     pub attributes: Vec<(String, String)>,
-    /// Time between two messages, 1 s to 1 h. Default: 10 s.
+    /// Time between two messages.
     pub every: Duration,
 }

@@ -11,26 +11,23 @@ use std::time::Duration;
 /// Instances that count together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeersSettings {
-    /// How the instances exchange messages. Default: mesh.
+    /// How the instances exchange messages.
     pub via: PeerTransport,
-    /// Name of the cluster, 1 to 63 bytes. Instances of another cluster are ignored. Default:
-    /// `default`.
+    /// Name of the cluster. Instances of another cluster are ignored.
     pub cluster: String,
     /// File with the secret that all instances share, a token of 16 to 1024 visible characters.
-    /// Peers without it are not accepted. Default: none.
+    /// Peers without it are not accepted.
     pub secret_file: Option<PathBuf>,
     /// Certificates of the instances, instead of a secret or in addition to it. With NATS it is the
-    /// certificate that this instance shows to the server. Default: none.
+    /// certificate that this instance shows to the server.
     pub tls: Option<PeersTls>,
-    /// Interval at which each instance sends what it has counted, 100 ms to 60 s. Too low: more
-    /// messages, and each repeats the keys of the previous one. Too high: a client that uses all
-    /// instances gets more before all of them know. Default: 5 s.
+    /// Interval at which each instance sends what it has counted.
     pub period: Duration,
     /// Whether all instances share one backend, so that its CPUs count once. If not, each instance
-    /// has its own, and shares refer to the sum of all live instances. Default: false.
+    /// has its own, and shares refer to the sum of all live instances.
     pub cpus_shared: bool,
-    /// Maximum number of instances, including this one, 2 to 1024; messages of further ones are
-    /// ignored and counted. Too low: some instances are not heard. Too high: memory. Default: 256.
+    /// Maximum number of instances, including this one; messages of further ones are ignored and
+    /// counted.
     pub nodes_max: usize,
 }
 
@@ -39,28 +36,28 @@ pub struct PeersSettings {
 pub enum PeerTransport {
     /// One connection between each pair of instances.
     Mesh {
-        /// Address on which other instances connect. Default: 127.0.0.1:7946.
+        /// Address on which other instances connect.
         listen: SocketAddr,
-        /// Instances to connect to. Default: none.
+        /// Instances to connect to.
         join: Vec<PeerTarget>,
-        /// Whether to discover instances on this network by multicast DNS. Default: false.
+        /// Whether to discover instances on this network by multicast DNS.
         mdns: bool,
     },
     /// Datagrams to a multicast group on one network.
     Multicast {
-        /// Address and port of the group. Default: 239.255.70.46:7946.
+        /// Address and port of the group.
         group: SocketAddr,
-        /// This machine's address on the network to use. Default: the system's choice.
+        /// This machine's address on the network to use.
         interface: Option<IpAddr>,
         /// Hop limit of datagrams, 1 to 255; 1 means that no router forwards them. Too low: other
-        /// networks receive nothing. Too high: foreign networks receive them. Default: 1.
+        /// networks receive nothing. Too high: foreign networks receive them.
         hops: u32,
     },
     /// Messages through NATS servers.
     Nats {
-        /// One server, or several of a cluster. Default: nats://127.0.0.1:4222.
+        /// One server, or several of a cluster.
         servers: Vec<NatsServer>,
-        /// File with `user:password` or a token for NATS. Default: none.
+        /// File with `user:password` or a token for NATS.
         credentials_file: Option<PathBuf>,
     },
 }

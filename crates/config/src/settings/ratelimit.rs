@@ -14,105 +14,90 @@ use std::time::Duration;
 /// The rate limit service.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RatelimitSettings {
-    /// Addresses to listen on for gRPC. Default: 0.0.0.0:8081; none if there is a Unix socket.
+    /// Addresses to listen on for gRPC.
     pub grpc: Vec<SocketAddr>,
-    /// Unix socket that also accepts gRPC. Default: none.
+    /// Unix socket that also accepts gRPC.
     pub grpc_unix: Option<PathBuf>,
-    /// Addresses that serve `/json` and `/healthcheck`. Default: 0.0.0.0:8080.
+    /// Addresses that serve `/json` and `/healthcheck`.
     pub http: Vec<SocketAddr>,
-    /// Addresses that serve `/rlconfig` and `/stats`. Default: none.
+    /// Addresses that serve `/rlconfig` and `/stats`.
     pub debug: Vec<SocketAddr>,
-    /// TLS for gRPC, on ports and on the Unix socket. Default: none, plain connections.
+    /// TLS for gRPC, on ports and on the Unix socket.
     pub tls: Option<ServerTls>,
-    /// Whether `/json` and `/healthcheck` use the same TLS settings. Default: false.
+    /// Whether `/json` and `/healthcheck` use the same TLS settings.
     pub http_tls: bool,
     /// Location of the rule files, and how they are read.
     pub rules: RuleFiles,
-    /// The xDS server that sends rules, instead of files. Default: none.
+    /// The xDS server that sends rules, instead of files.
     pub xds: Option<XdsSettings>,
     /// How requests are answered.
     pub answers: RatelimitAnswers,
-    /// Maximum number of windows that are counted at once, 1 to 100 million, 24 bytes each. When
-    /// the table is full, windows that have ended are evicted first, then those with the fewest
-    /// hits. Too low: limits are forgotten and admit more. Too high: memory. Default: 1 000 000.
+    /// Maximum number of windows that are counted at once, 24 bytes each. When the table is full,
+    /// windows that have ended are evicted first, then those with the fewest hits.
     pub keys_max: usize,
-    /// Maximum number of gRPC connections over all threads, 1 to 1 000 000; further ones are closed
-    /// at once. Too low: Envoys cannot connect, and admit every request. Too high: open files.
-    /// Default: 10 000.
+    /// Maximum number of gRPC connections over all threads; further ones are closed at once.
     pub connections_max: usize,
     /// Time for a new connection to complete the TLS handshake, if there is one, and the HTTP/2
-    /// preface; then it is closed. Too low: slow Envoys cannot connect. Too high: silent
-    /// connections keep their slot. Default: 10 s.
+    /// preface; then it is closed.
     pub handshake_timeout: Duration,
-    /// Age at which a client is asked to reconnect; 0: never. Too low: clients reconnect all the
-    /// time. Too high: new instances behind a load balancer get no calls. Default: 1 d. Stored as
-    /// `Duration::MAX` for 0.
+    /// Age at which a client is asked to reconnect; 0: never. Stored as `Duration::MAX` for 0.
     pub connection_age: Duration,
-    /// Time for such a connection to finish its calls; 0: no end. Default: 1 h. Stored as
-    /// `Duration::MAX` for 0.
+    /// Time for such a connection to finish its calls; 0: no end. Stored as `Duration::MAX` for 0.
     pub connection_age_grace: Duration,
     /// How limits are shared out among Envoys that decide by themselves.
     pub rlqs: RlqsSettings,
-    /// Whether the health check fails while there is no domain. Default: false.
+    /// Whether the health check fails while there is no domain.
     pub healthy_with_rules: bool,
-    /// Whether the health check fails while there is no connection to the store. Default: false.
+    /// Whether the health check fails while there is no connection to the store.
     pub healthy_with_store: bool,
-    /// StatsD server that gets the metrics. Default: none.
+    /// StatsD server that gets the metrics.
     pub statsd: Option<RatelimitStatsd>,
-    /// Port that serves the reference server's metrics to Prometheus. Default: none.
+    /// Port that serves the reference server's metrics to Prometheus.
     pub prometheus: Option<PrometheusSettings>,
-    /// Time for running calls to end when the process stops. Too low: calls are cut off. Too high:
-    /// stopping takes long. Default: 30 s.
+    /// Time for running calls to end when the process stops.
     pub drain: Duration,
 }
 
 /// A management server that sends rules by xDS, the complete state in each message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct XdsSettings {
-    /// Host and port, resolved at each connect. Default: localhost:18000.
+    /// Host and port, resolved at each connect.
     pub server: String,
-    /// Name of this instance at the server. Default: `default`.
+    /// Name of this instance at the server.
     pub node_id: String,
     /// Further metadata of this instance, as key and value.
     pub metadata: Vec<(String, String)>,
     /// Headers that are added to the call, as name and value.
     pub headers: Vec<(String, String)>,
-    /// TLS of the connection. Default: none, a plain connection.
+    /// TLS of the connection.
     pub tls: Option<ClientTls>,
-    /// Delay before the next attempt if the server was unreachable; it doubles each time. Too low:
-    /// constant attempts. Too high: an old state for long. Default: 3 s.
+    /// Delay before the next attempt if the server was unreachable; it doubles each time.
     pub retry: Duration,
-    /// The same delay if the server was reached but its stream ended at once. Default: as `retry`.
+    /// The same delay if the server was reached but its stream ended at once.
     pub retry_stream: Duration,
-    /// The longest delay between two attempts. Too high: an old state long after the server is
-    /// back. Default: 60 s.
+    /// The longest delay between two attempts.
     pub retry_max: Duration,
-    /// Random variation of each delay, as a fraction of it, 0 to 1, so that many instances do not
-    /// reconnect at the same moment. Default: 0.5.
+    /// Random variation of each delay, as a fraction of it, so that many instances do not reconnect
+    /// at the same moment.
     pub retry_spread: f64,
-    /// Maximum size of a message in bytes, 1 KiB to 256 MiB; a larger one ends the stream. Too low:
-    /// rules do not arrive. Too high: memory. Default: 16 MiB.
+    /// Maximum size of a message in bytes; a larger one ends the stream.
     pub message_bytes_max: usize,
 }
 
 /// The rate limit quota service: how limits are shared out among Envoys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RlqsSettings {
-    /// How long an Envoy may use its last assignment, in whole seconds from 2 s to 1 h, and so how
-    /// long limits hold while Evenkeel is unreachable. Too low: more messages, and limits end soon
-    /// after an outage begins. Too high: an Envoy refuses for longer during an outage. Default: 60
-    /// s.
+    /// How long an Envoy may use its last assignment, in whole seconds, and so how long limits hold
+    /// while Evenkeel is unreachable.
     pub ttl: Duration,
-    /// A bucket without requests for this time is no longer tracked. Default: 10 minutes.
+    /// A bucket without requests for this time is no longer tracked.
     pub idle: Duration,
-    /// Maximum number of Envoys at once, 1 to 100 000. Further ones are refused and behave as
-    /// without a server. Default: 1000.
+    /// Maximum number of Envoys at once. Further ones are refused and behave as without a server.
     pub streams_max: usize,
-    /// Maximum number of buckets of all Envoys, 1 to 10 million, up to 2 KiB each. Further ones get
-    /// no assignment. Default: 100 000.
+    /// Maximum number of buckets of all Envoys, up to 2 KiB each. Further ones get no assignment.
     pub buckets_max: usize,
     /// Whether assignments are written as requests per time unit where one fits. Envoy's filter
-    /// (1.40) does not support this form. Default: false.
+    /// (1.40) does not support this form.
     pub per_unit: bool,
 }
 
@@ -122,13 +107,13 @@ pub struct RuleFiles {
     /// A file, or a folder with all files below it. `None`: there are no rules and every request
     /// passes.
     pub path: Option<PathBuf>,
-    /// Whether files with names that begin with a dot are skipped. Default: false.
+    /// Whether files with names that begin with a dot are skipped.
     pub ignore_dot_files: bool,
-    /// Whether several files may have rules for the same domain. Default: false.
+    /// Whether several files may have rules for the same domain.
     pub merge_domains: bool,
-    /// Whether keys and values are compared joined by `_`, as the reference does. Default: false.
+    /// Whether keys and values are compared joined by `_`, as the reference does.
     pub compat_keys: bool,
-    /// Whether months and years are those of the calendar, not 30 and 365 days. Default: false.
+    /// Whether months and years are those of the calendar, not 30 and 365 days.
     pub calendar: bool,
 }
 
@@ -136,20 +121,16 @@ pub struct RuleFiles {
 #[derive(Clone, Debug, PartialEq)]
 pub struct RatelimitAnswers {
     /// Fraction of a limit above which hits count as near the limit, from 0; above 1 no hit does.
-    /// Default: 0.8.
     pub near_limit_ratio: f32,
-    /// Every request passes, and statuses report what the decision would have been. Default: false.
+    /// Every request passes, and statuses report what the decision would have been.
     pub shadow: bool,
-    /// All limits are quotas: a request is refused only if all of its limits are exceeded. Default:
-    /// false.
+    /// All limits are quotas: a request is refused only if all of its limits are exceeded.
     pub quota: bool,
-    /// Which hits of refused requests are not counted. Default: all hits are counted.
+    /// Which hits of refused requests are not counted.
     pub policy: WindowPolicy,
-    /// Whether answers carry the descriptors of the request, for Envoy's other filters. Default:
-    /// false.
+    /// Whether answers carry the descriptors of the request, for Envoy's other filters.
     pub dynamic_metadata: bool,
     /// Names of the headers for limit, remaining and reset. `None`: answers have no such headers.
-    /// Default: none.
     pub headers: Option<[String; 3]>,
 }
 
@@ -169,13 +150,13 @@ impl Default for RatelimitAnswers {
 /// A StatsD server, and how metrics are sent to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RatelimitStatsd {
-    /// Host and port, resolved at each connect. Default: localhost:8125.
+    /// Host and port, resolved at each connect.
     pub address: String,
-    /// `true`: UDP datagrams. `false`: a TCP connection. Default: false.
+    /// `true`: UDP datagrams. `false`: a TCP connection.
     pub udp: bool,
-    /// Whether tags have the format of `DogStatsD`. Default: false.
+    /// Whether tags have the format of `DogStatsD`.
     pub dog: bool,
-    /// Interval between two messages, 1 ms to 366 d. Default: 10 s.
+    /// Interval between two messages.
     pub every: Duration,
     /// Tags that are added to every metric, as key and value.
     pub tags: Vec<(String, String)>,
@@ -186,11 +167,10 @@ pub struct RatelimitStatsd {
 /// The port that Prometheus scrapes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrometheusSettings {
-    /// Address to listen on. Default: 0.0.0.0:9090.
+    /// Address to listen on.
     pub listen: SocketAddr,
-    /// Path of the metrics, which begins with `/`. Default: `/metrics`.
+    /// Path of the metrics, which begins with `/`.
     pub path: String,
-    /// A mapping file in the format of statsd_exporter. Default: the reference server's own names
-    /// and labels.
+    /// A mapping file in the format of statsd_exporter.
     pub mapper: Option<PathBuf>,
 }

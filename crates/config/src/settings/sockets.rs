@@ -6,7 +6,6 @@
 
 use super::peers::PeerTransport;
 use super::{LineSettings, Settings, StreamAddress};
-use crate::address;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -35,12 +34,13 @@ pub enum SocketSpec {
 }
 
 impl SocketSpec {
-    /// Whether both cannot be open at once: the same TCP port, or the same file in any spelling.
-    /// UDP sockets and groups never collide.
+    /// Whether both cannot be open at once: the same TCP or UDP port, or the same file in any
+    /// spelling. Groups never collide.
     #[must_use]
     pub fn collides(&self, other: &SocketSpec) -> bool {
         match (self, other) {
-            (SocketSpec::Tcp(one), SocketSpec::Tcp(other)) => address::collide(*one, *other),
+            (SocketSpec::Tcp(one), SocketSpec::Tcp(other))
+            | (SocketSpec::Datagrams(one), SocketSpec::Datagrams(other)) => collide(*one, *other),
             (SocketSpec::File(one), SocketSpec::File(other)) => {
                 one.components().eq(other.components())
             }
@@ -129,4 +129,14 @@ impl LineSettings {
         let resp = self.resp.iter().map(|address| SocketSpec::Tcp(*address));
         lines.chain(resp.map(|socket| (&["line", "resp"][..], socket)))
     }
+}
+
+/// Whether two listeners need the same port of the same address. A listener on `[::]` also accepts
+/// IPv4 connections.
+fn collide(a: SocketAddr, b: SocketAddr) -> bool {
+    let takes = |one: SocketAddr, other: SocketAddr| {
+        one.ip().is_unspecified() && (one.is_ipv6() || other.is_ipv4())
+    };
+    let same = a.ip() == b.ip() || takes(a, b) || takes(b, a);
+    a.port() == b.port() && a.port() != 0 && same
 }

@@ -13,37 +13,29 @@ use std::time::Duration;
 pub struct StoreSettings {
     /// The servers, and how they are reached.
     pub place: StoreServers,
-    /// Separate servers for counters with windows of one second. Default: the same servers.
+    /// Separate servers for counters with windows of one second.
     pub per_second: Option<StoreServers>,
-    /// The longest time that a request waits for the store, 1 ms to 10 s; after that the local
-    /// state decides. Too low: answers that are merely slow are not used. Too high: requests wait
-    /// that long while the store stalls. Default: 20 ms.
+    /// The longest time that a request waits for the store; after that the local state decides.
     pub deadline: Duration,
-    /// Time to connect and to verify that the connection works, 10 ms to 60 s. Too low: a distant
-    /// store is never reached. Default: 1 s.
+    /// Time to connect and to verify that the connection works.
     pub connect: Duration,
-    /// Whether the store decides each request, or only sums up local counts. Default: exact.
+    /// Whether the store decides each request, or only sums up local counts.
     pub mode: StoreMode,
-    /// Interval at which local counts are sent to the store, 10 ms to 10 s: always with
-    /// [`StoreMode::Batched`], otherwise after an outage. Too low: more work for the store. Too
-    /// high: with `Batched` all instances together admit more, and other instances learn costs
-    /// late. Default: 100 ms.
+    /// Interval at which local counts are sent to the store: always with [`StoreMode::Batched`],
+    /// otherwise after an outage.
     pub period: Duration,
-    /// Fallback while the store does not answer. Default: the local state.
+    /// Fallback while the store does not answer.
     pub fail: StoreFail,
-    /// Prefix of all keys in the store, at most 64 bytes. Default: `evenkeel:`; with compatible
-    /// keys empty.
+    /// Prefix of all keys in the store, at most 64 bytes.
     pub prefix: String,
     /// Whether windows use the key names of envoyproxy/ratelimit, so that it can share the store
-    /// with Evenkeel. Default: false.
+    /// with Evenkeel.
     pub compatible_keys: bool,
-    /// Compatible keys live up to this much longer than their window, 0 to 1 d, so that they do not
-    /// all expire at once. Too low: many keys expire at once. Too high: memory of the store.
-    /// Default: 300 s.
+    /// Compatible keys live up to this much longer than their window, so that they do not all
+    /// expire at once.
     pub jitter: Duration,
-    /// Maximum number of counters per thread that remember hits for the store, 0 to 10 million, 100
-    /// bytes each. Hits of further counters are lost to the store. Too low: the other instances do
-    /// not see the hits of an outage. Too high: memory. Default: 100 000.
+    /// Maximum number of counters per thread that remember hits for the store, 100 bytes each. Hits
+    /// of further counters are lost to the store.
     pub owed_max: usize,
 }
 
@@ -52,7 +44,7 @@ pub struct StoreSettings {
 pub struct StoreServers {
     /// The servers, at least one.
     pub servers: Vec<StoreServer>,
-    /// The topology of the servers. Default: `Single` for one server, `Cluster` for several.
+    /// The topology of the servers.
     pub layout: StoreLayout,
     /// User and password for servers that have none in their address.
     pub login: Option<StoreLogin>,
@@ -157,12 +149,11 @@ impl fmt::Debug for StoreLogin {
 /// How TLS servers of a store are authenticated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreTls {
-    /// Trusted authorities. Default: those of the system.
+    /// Trusted authorities.
     pub ca: Option<PathBuf>,
-    /// Certificate and key that this instance shows if the server asks for them. Default: none.
+    /// Certificate and key that this instance shows if the server asks for them.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// Whether a certificate of a trusted authority is accepted regardless of its name. Default:
-    /// false.
+    /// Whether a certificate of a trusted authority is accepted regardless of its name.
     pub any_name: bool,
 }
 

@@ -12,7 +12,7 @@ pub struct ServerTls {
     pub cert: PathBuf,
     /// Path of the certificate's private key.
     pub key: PathBuf,
-    /// Which certificates clients must show. Default: clients need none.
+    /// Which certificates clients must show.
     pub clients: Option<TlsClients>,
 }
 
@@ -21,19 +21,18 @@ pub struct ServerTls {
 pub struct TlsClients {
     /// The authorities, one of which must have signed the client's certificate.
     pub ca: PathBuf,
-    /// The DNS name that the certificate must be valid for. Default: any name.
+    /// The DNS name that the certificate must be valid for.
     pub name: Option<String>,
 }
 
 /// How a TLS client authenticates servers, and itself to them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientTls {
-    /// Authorities that sign the certificates of servers. Default: those of the system.
+    /// Authorities that sign the certificates of servers.
     pub ca: Option<PathBuf>,
-    /// Certificate and key for servers that ask for a client certificate. Default: none.
+    /// Certificate and key for servers that ask for a client certificate.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// The name that the server's certificate must be valid for. Default: the host of the
-    /// connection.
+    /// The name that the server's certificate must be valid for.
     pub name: Option<String>,
 }
 
@@ -45,8 +44,8 @@ pub struct FrontTls {
     /// Certificates and their keys. The first one is used for clients that send no name (SNI), or a
     /// name that no certificate covers.
     pub certificates: Vec<(PathBuf, PathBuf)>,
-    /// Which certificates clients must show. Default: clients need none.
+    /// Which certificates clients must show.
     pub clients: Option<TlsClients>,
-    /// Whether TLS 1.2 is accepted in addition to 1.3. Default: true.
+    /// Whether TLS 1.2 is accepted in addition to 1.3.
     pub tls12: bool,
 }

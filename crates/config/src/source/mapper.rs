@@ -7,29 +7,87 @@
 
 use super::files::WatchedFiles;
 use crate::fault::{ConfigFault, ConfigFaults, TextPlace};
-use crate::reader::{SectionReader, one_of};
+use crate::keys::{ConfigKey, SectionTable, SubsectionKey};
+use crate::reader::SectionReader;
 use crate::settings::pattern::NameRegex;
 use crate::settings::rename::{MetricRename, NameTemplate};
 use crate::tree::{self, YamlNode, YamlValue};
 use std::path::Path;
 
+/// The rows of the file.
+static FILE: SectionTable = SectionTable { path: "", keys: &[&DEFAULTS, &MAPPINGS] };
+
+/// The rows of `defaults`.
+#[rustfmt::skip]
+static DEFAULTS_TABLE: SectionTable = SectionTable {
+    path: "defaults",
+    keys: &[
+        &MATCH_TYPE, &METRIC_TYPE, &IGNORED[0], &IGNORED[1], &IGNORED[2], &IGNORED[3], &IGNORED[4],
+        &IGNORED[5], &IGNORED[6], &IGNORED[7], &IGNORED[8], &IGNORED[9], &IGNORED[10],
+    ],
+};
+
+/// The rows of a mapping.
+#[rustfmt::skip]
+static MAPPING: SectionTable = SectionTable {
+    path: "mappings",
+    keys: &[
+        &MATCH, &MATCH_TYPE, &METRIC_TYPE, &ACTION, &NAME, &LABELS, &IGNORED[0], &IGNORED[1],
+        &IGNORED[2], &IGNORED[3], &IGNORED[4], &IGNORED[5], &IGNORED[6], &IGNORED[7],
+        &IGNORED[8], &IGNORED[9], &IGNORED[10],
+    ],
+};
+
 /// Keys that are accepted and ignored.
-const IGNORED_KEYS: [&str; 12] = [
-    "timer_type",
-    "observer_type",
-    "help",
-    "ttl",
-    "buckets",
-    "quantiles",
-    "histogram_options",
-    "summary_options",
-    "scale",
-    "honor_labels",
-    "glob_disable_ordering",
-    "match_metric_type",
+static IGNORED: [ConfigKey<()>; 11] = [
+    ignored("timer_type"),
+    ignored("observer_type"),
+    ignored("help"),
+    ignored("ttl"),
+    ignored("buckets"),
+    ignored("quantiles"),
+    ignored("histogram_options"),
+    ignored("summary_options"),
+    ignored("scale"),
+    ignored("honor_labels"),
+    ignored("glob_disable_ordering"),
 ];
-/// The words of `match_type`, and whether each one means a regular expression.
-const MATCH_TYPES: [(&str, bool); 2] = [("glob", false), ("regex", true)];
+
+static DEFAULTS: SubsectionKey =
+    SubsectionKey::one("defaults", &DEFAULTS_TABLE, "Defaults of all mappings.");
+
+static MAPPINGS: SubsectionKey =
+    SubsectionKey::list("mappings", &MAPPING, "The mappings; the first that matches applies.");
+
+static MATCH_TYPE: ConfigKey<bool> = ConfigKey::words(
+    "match_type",
+    &[("glob", false), ("regex", true)],
+    "Whether `match` is a glob or a regular expression.",
+);
+
+static METRIC_TYPE: ConfigKey<bool> = ConfigKey::words(
+    "match_metric_type",
+    &[("counter", true), ("gauge", false), ("observer", false), ("timer", false)],
+    "The type of the metrics; mappings for other types than counters have no effect.",
+);
+
+static ACTION: ConfigKey<bool> = ConfigKey::words(
+    "action",
+    &[("map", false), ("drop", true)],
+    "Whether matching metrics are renamed or dropped.",
+);
+
+static MATCH: ConfigKey<String> = text("match", "The names of metrics.");
+static NAME: ConfigKey<String> = text("name", "The new name.");
+static LABELS: ConfigKey<String> = text("labels", "A section of labels and their values.");
+
+const fn ignored(name: &'static str) -> ConfigKey<()> {
+    ConfigKey::opaque(name, |_| Ok(()), "Ignored.")
+}
+
+const fn text(name: &'static str, doc: &'static str) -> ConfigKey<String> {
+    ConfigKey::text(name, |text| Ok(text.to_owned()), doc)
+}
 
 /// Reads a mapping file.
 ///
@@ -52,11 +110,8 @@ pub fn read(path: &Path) -> Result<Vec<MetricRename>, ConfigFaults> {
 pub fn parse(file: &str, bytes: &[u8]) -> Result<Vec<MetricRename>, ConfigFaults> {
     let root = tree::parse(bytes).map_err(|fault| ConfigFaults::new(file, vec![fault]))?;
     let mut faults = Vec::new();
-    let mut section = SectionReader::open("", Some(&root), root.place, &mut faults);
-    let regex = section.section("defaults", |defaults| {
-        IGNORED_KEYS.iter().for_each(|key| defaults.allow(key));
-        defaults.optional("match_type", |text| one_of(text, &MATCH_TYPES)).unwrap_or(false)
-    });
+    let mut section = SectionReader::open("", &FILE, Some(&root), root.place, &mut faults);
+    let regex = section.section(&DEFAULTS, |defaults| defaults.key(&MATCH_TYPE)).unwrap_or(false);
     let nodes: &[YamlNode] = match section.node("mappings").map(|node| &node.value) {
         Some(YamlValue::List(nodes)) => nodes,
         _ => {
@@ -64,7 +119,7 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<Vec<MetricRename>, ConfigFaults
             &[]
         }
     };
-    let rules = section.sections("mappings", nodes, |mapping| rule(mapping, regex));
+    let rules = section.sections(&MAPPINGS, nodes, |mapping| rule(mapping, regex));
     section.close();
     if faults.is_empty() {
         // Mappings for other metrics than counters have no effect here and are dropped.
@@ -76,29 +131,21 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<Vec<MetricRename>, ConfigFaults
 
 /// Reads a mapping. `None` if it is faulty, or for metrics other than counters.
 fn rule(mapping: &mut SectionReader<'_, '_>, regex: bool) -> Option<MetricRename> {
-    IGNORED_KEYS
-        .iter()
-        .filter(|key| **key != "match_metric_type")
-        .for_each(|key| mapping.allow(key));
-    let regex = mapping.optional("match_type", |text| one_of(text, &MATCH_TYPES)).unwrap_or(regex);
-    let pattern = mapping.optional("match", |text| match regex {
+    let regex = mapping.key(&MATCH_TYPE).unwrap_or(regex);
+    let pattern = mapping.key_with("match", |text| match regex {
         true => NameRegex::new(text),
         false => glob(text),
     });
     if !mapping.has("match") {
         mapping.fault("match", "a mapping needs `match`: which figures it is for");
     }
-    let drop = mapping.optional("action", |text| one_of(text, &[("map", false), ("drop", true)]));
-    let drop = drop.unwrap_or(false);
-    let counts = mapping.optional("match_metric_type", |text| {
-        let kinds = [("counter", true), ("gauge", false), ("observer", false), ("timer", false)];
-        one_of(text, &kinds)
-    });
+    let drop = mapping.key(&ACTION).unwrap_or(false);
+    let counts = mapping.key(&METRIC_TYPE);
     if !drop && !mapping.has("name") {
         mapping.fault("name", "a mapping needs `name`: what is found is called then");
     }
     let labels = mapping.node("labels");
-    let name = mapping.optional("name", |text| match &pattern {
+    let name = mapping.key_with("name", |text| match &pattern {
         Some(pattern) => NameTemplate::new(text, pattern).map(Some),
         None => Ok(None),
     });

@@ -95,7 +95,7 @@ fn read_all(
         match parsed {
             Ok(root) => reader.file(root, &mut rules),
             Err(fault) => {
-                let what = format!("error loading config file: {}", fault.what);
+                let what = format!("error loading config file: {fault}");
                 reader.faults.push(ConfigFault::new(fault.place, what));
             }
         }

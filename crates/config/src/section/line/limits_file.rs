@@ -4,10 +4,11 @@
 //! `exempt`. Lines that begin with `#` are comments. A prefix that contains a blank must be in
 //! `limits` of the configuration. The file is accepted as a whole or not at all.
 
-use super::{pace, prefix, requests_saved};
 use crate::fault::{ConfigFault, TextPlace, quoted};
+use crate::rows::limits::requests_saved;
+use crate::rows::line::{burst_of, prefix, rate};
 use crate::settings::LineSettings;
-use crate::settings::tags::{RULES_MAX, RateNumbers, TagRule};
+use crate::settings::tags::{RULES_MAX, RateNumbers, Refill, TagRule};
 
 /// Maximum number of faults that are collected before reading stops.
 const FAULTS_MAX: usize = 100;
@@ -58,20 +59,20 @@ pub fn add(line: &mut LineSettings, bytes: &[u8]) -> Result<(), Vec<ConfigFault>
 type Rule<'t> = (&'t str, Option<RateNumbers>);
 
 /// Parses a line into a prefix and its numbers; `None` for an exempt prefix.
-fn rule<'t>(words: &[&'t str], refill: super::Refill) -> Result<Rule<'t>, String> {
+fn rule<'t>(words: &[&'t str], refill: Refill) -> Result<Rule<'t>, String> {
     let form = || "a line is `PREFIX RATE`, `PREFIX RATE BURST` or `PREFIX exempt`".to_owned();
-    let (of, rate, saved) = match *words {
+    let (of, pace, saved) = match *words {
         [of, "exempt"] => return Ok((of, prefix(of).map(|_| None)?)),
-        [of, rate] => (of, rate, None),
-        [of, rate, saved] => (of, rate, Some(saved)),
+        [of, pace] => (of, pace, None),
+        [of, pace, saved] => (of, pace, Some(saved)),
         _ => return Err(form()),
     };
     let named = |what: &str, text: &str, why: String| format!("{what} is {}: {why}", quoted(text));
     prefix(of).map_err(|why| named("the prefix", of, why))?;
-    let pace = pace(rate).map_err(|why| named("the rate", rate, why))?.1;
+    let pace = rate(pace).map_err(|why| named("the rate", pace, why))?.1;
     let burst = match saved {
         Some(text) => requests_saved(text).map_err(|why| named("the burst", text, why))?,
-        None => super::burst_of(pace),
+        None => burst_of(pace),
     };
     Ok((of, Some(RateNumbers { pace, burst, refill })))
 }

@@ -11,16 +11,18 @@ const DURATION_PATTERN: &str = r"^\s*[0-9.]+\s*[a-z]+$";
 /// Text of a number of bytes.
 const SIZE_PATTERN: &str = "^[0-9]+[kKmMgG]?$";
 
-/// The property of a key.
-pub fn property(row: &'static dyn KeyRow) -> Value {
-    let mut property = match row.is_list() {
-        true => {
-            let one = Value::Object(single(row));
-            let list = json!({"type": ["array", "null"], "items": one});
-            Map::from_iter([("anyOf".to_owned(), json!([one, list]))])
-        }
-        false => single(row),
-    };
+/// The forms of a value.
+pub fn value(row: &dyn KeyRow) -> Map<String, Value> {
+    if !row.is_list() {
+        return single(row);
+    }
+    let one = Value::Object(single(row));
+    let list = json!({"type": ["array", "null"], "items": one});
+    Map::from_iter([("anyOf".to_owned(), json!([one, list]))])
+}
+
+/// Adds the description, the default and an example.
+pub fn describe(row: &dyn KeyRow, property: &mut Map<String, Value>) {
     let facts = row.facts();
     property.insert("description".into(), description(row).into());
     if let Some(default) = default(row) {
@@ -29,7 +31,6 @@ pub fn property(row: &'static dyn KeyRow) -> Value {
     if !facts.example.is_empty() {
         property.insert("examples".into(), json!([typed(facts.syntax, facts.example)]));
     }
-    Value::Object(property)
 }
 
 /// The forms of one value.
@@ -91,10 +92,10 @@ fn default(row: &dyn KeyRow) -> Option<Value> {
 fn description(row: &dyn KeyRow) -> String {
     let KeyFacts { doc, low, high, restart, range_note, default_note, .. } = *row.facts();
     let mut text = without_links(doc);
-    match (row.range(), range_note) {
-        (Some([least, most]), _) => text.push_str(&format!(" From {least} to {most}.")),
-        (None, "") => {}
-        (None, note) => text.push_str(&format!(" Range: {note}.")),
+    match (range_note, row.range()) {
+        ("", Some([least, most])) => text.push_str(&format!(" From {least} to {most}.")),
+        ("", None) => {}
+        (note, _) => text.push_str(&format!(" Range: {note}.")),
     }
     match default_note {
         "" => {}

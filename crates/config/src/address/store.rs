@@ -3,8 +3,8 @@
 //! `rediss://` uses TLS, `unix:///path` is a Unix socket, and `host:port` alone is enough. Special
 //! characters in a user or a password are percent-encoded. Host names are not resolved.
 
-use crate::reader::Read;
 use crate::settings::store::{StoreAddress, StoreLogin, StoreServer};
+use crate::values::Read;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use std::borrow::Cow;
 
