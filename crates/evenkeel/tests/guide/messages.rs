@@ -39,8 +39,9 @@ fn message(arguments: &str) -> Option<String> {
 
 fn messages() -> Vec<(String, String)> {
     let mut found = Vec::new();
-    for path in below(&root().join("crates")) {
-        let name = path.display().to_string();
+    let crates = root().join("crates");
+    for path in below(&crates) {
+        let name = path.strip_prefix(&crates).expect("below it").display().to_string();
         if name.contains("/tests") || !name.ends_with(".rs") {
             continue;
         }
