@@ -115,7 +115,9 @@ pub fn backend(text: &str) -> Read<BackendAddress> {
     };
     let rest = rest.strip_suffix('/').unwrap_or(rest);
     if rest.contains(['/', '?', '#', '@']) {
-        return Err("only a host and a port are possible here; paths pass as they are".to_owned());
+        return Err(
+            "only a host and a port are allowed here; paths are passed unchanged".to_owned()
+        );
     }
     let authority: http::uri::Authority =
         rest.parse().map_err(|_| "not a host and port; write http://127.0.0.1:80")?;

@@ -260,7 +260,7 @@ impl EnvironmentReader<'_> {
         let above = root.parent().filter(|above| !above.as_os_str().is_empty());
         if !above.is_none_or(Path::exists) {
             let root = root.display();
-            self.fault(format!("RUNTIME_ROOT={root}: the folder it is in is not there; create it"));
+            self.fault(format!("RUNTIME_ROOT={root}: its parent folder does not exist; create it"));
         }
         // The reference watches the root if there is no subdirectory, and then finds no rules.
         let path = match below.is_empty() && self.truth("RUNTIME_WATCH_ROOT", true) {
@@ -456,7 +456,7 @@ mod tests {
     #[test]
     fn c81_the_folder_that_the_root_is_in_must_be_there() {
         let told = read(&[("RUNTIME_ROOT", "/nowhere/at/all")]).expect_err("refused");
-        assert!(told.contains("RUNTIME_ROOT=/nowhere/at/all: the folder it is in"), "{told}");
+        assert!(told.contains("RUNTIME_ROOT=/nowhere/at/all: its parent folder"), "{told}");
     }
 
     #[test]
@@ -519,7 +519,7 @@ mod tests {
     #[test]
     fn what_is_wrong_or_not_built_is_told_by_the_variables_name() {
         for (name, value, told) in [
-            ("BACKEND_TYPE", "memcache", "BACKEND_TYPE=memcache: there is no memcache here"),
+            ("BACKEND_TYPE", "memcache", "BACKEND_TYPE=memcache: memcache is not supported"),
             ("CONFIG_TYPE", "ETCD", "CONFIG_TYPE=ETCD: must be FILE or GRPC_XDS_SOTW"),
             ("GRPC_SERVER_USE_TLS", "true", "GRPC_SERVER_USE_TLS=true needs GRPC_SERVER_TLS_KEY"),
             ("GRPC_SERVER_USE_TLS", "yes", "GRPC_SERVER_USE_TLS=yes: must be true or false"),

@@ -154,7 +154,8 @@ fn start_warnings(settings: &Settings) -> StartProblems {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
             let name = path.file_name().unwrap_or_default().display();
-            let what = format!("`{name}` is to be in {}, which is not there", folder.display());
+            let what =
+                format!("`{name}` needs the folder {}, which does not exist", folder.display());
             doubts.push((way, what));
         }
     };
@@ -170,7 +171,7 @@ fn start_warnings(settings: &Settings) -> StartProblems {
             what.push_str("; ");
             what.push_str(&written);
         }
-        what.push_str("; until it can be read, costs are shared");
+        what.push_str("; until it can be read, `cost: shared` is used");
         doubts.push((&["proxy", "cost"], what));
     }
     if let Some(proxy) = &settings.proxy
@@ -179,7 +180,8 @@ fn start_warnings(settings: &Settings) -> StartProblems {
         let wrong =
             proxy.backends.iter().filter_map(|one| cpus::cgroup::wrong_cgroup_warning(path, one));
         let whole = (path == Path::new("/")).then(|| {
-            "the root cgroup is the whole machine, so requests are charged what others use too"
+            "the root cgroup is the whole machine, so requests are also charged for the CPU time \
+             of other programs"
                 .to_owned()
         });
         let wrong = wrong.chain(whole);
@@ -187,20 +189,23 @@ fn start_warnings(settings: &Settings) -> StartProblems {
     }
     let trusted = settings.proxy.iter().flat_map(|proxy| &proxy.trusted_proxies);
     if let Some(everybody) = trusted.into_iter().find(|network| network.prefix_len() == 0) {
-        let what = format!("{everybody} is everybody, so each client chooses its own address");
+        let what = format!(
+            "{everybody} contains all addresses, so each client can choose its own address"
+        );
         doubts.push((&["proxy", "trusted_proxies"], what));
     }
     let rules = settings.ratelimit.as_ref().and_then(|door| door.rules.path.as_ref());
     if let Some(path) = rules.filter(|path| !path.exists()) {
-        let what = format!("{} is not there; everything passes until it is", path.display());
+        let what =
+            format!("{} does not exist; all requests are allowed until it does", path.display());
         doubts.push((&["ratelimit", "rules"], what));
     }
     if settings.master.as_ref().is_some_and(settings::MasterSettings::is_open) {
         doubts.push((&["master"], settings::MasterSettings::OPEN_WARNING.to_owned()));
     }
     if settings.proxy.as_ref().is_some_and(|proxy| !proxy.exempt_when.is_empty()) {
-        let what = "whoever sends a cookie of the exempt name is exempt, whatever its value, \
-                    so the backend must not serve strangers who make one up";
+        let what = "each request with a cookie of the exempt name is exempt, whatever the value, \
+                    so the backend must refuse invented cookies";
         doubts.push((&["proxy", "exempt"], what.to_owned()));
     }
     StartProblems { doubts, ..StartProblems::default() }
@@ -262,7 +267,7 @@ impl Config {
 }
 
 /// Replaces the name of the file in faults of [`Config::reloaded`].
-const MERGED_FILE_NAME: &str = "with what stays as it is until a restart";
+const MERGED_FILE_NAME: &str = "with the keys that stay unchanged until a restart";
 
 /// The flags of `evenkeel proxy`, which replace a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -84,7 +84,7 @@ impl ConfigSource {
     pub fn load(&mut self, cpus: f64) -> Result<Config, ConfigFaults> {
         self.stamp = self.stamps();
         if self.was_read && stamp(&self.path).is_none() && self.path.exists() {
-            return Err(self.unread(&"it is not a regular file, and can be read at the start only"));
+            return Err(self.unread(&"it is not a regular file, and can be read only at the start"));
         }
         self.was_read = true;
         let bytes = self.bytes()?;
@@ -135,7 +135,7 @@ impl ConfigSource {
 
     fn unread(&self, why: &dyn std::fmt::Display) -> ConfigFaults {
         let what = match self.path.is_dir() {
-            true => "is a folder, and what is to run is one file: name that".to_owned(),
+            true => "is a folder; name one configuration file".to_owned(),
             false => format!("cannot be read: {why}"),
         };
         ConfigFaults::new(
@@ -182,7 +182,7 @@ pub fn read_limits(line: &mut LineSettings) -> Result<Vec<u8>, ConfigFaults> {
     // Opening something other than a file, a pipe for example, may block forever.
     let kind = std::fs::metadata(path).map_err(|error| unread(error.to_string()))?;
     if !kind.is_file() {
-        return Err(unread("it is no file".to_owned()));
+        return Err(unread("it is not a file".to_owned()));
     }
     let opened = File::open(path).map_err(|error| unread(error.to_string()))?;
     let read = opened.take(LIMITS_BYTES_MAX + 1).read_to_end(&mut bytes);
@@ -197,8 +197,8 @@ pub fn read_limits(line: &mut LineSettings) -> Result<Vec<u8>, ConfigFaults> {
 /// Error: no configuration is named, and none exists at the default paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no configuration: $EVENKEEL_CONFIG is not set, and neither {} nor {} is there; name a file \
-     with `--config FILE`, or run without one: `evenkeel proxy --backend URL`",
+    "no configuration: $EVENKEEL_CONFIG is not set, and neither {} nor {} exists; name a file \
+     with `--config FILE`, or run without a file: `evenkeel proxy --backend URL`",
     DEFAULT_PATHS[0], DEFAULT_PATHS[1]
 )]
 pub struct NoConfigError;

@@ -152,7 +152,7 @@ pub fn parse_as(bytes: &[u8], dialect: YamlDialect) -> Result<YamlNode, ConfigFa
     for event in Parser::new_from_str(text.trim_start_matches('\u{feff}')) {
         let (event, span) = event.map_err(|error| {
             let what = match builder.root {
-                Some(_) => "this belongs to nothing before it; check the indentation".to_owned(),
+                Some(_) => "this has no parent; check the indentation".to_owned(),
                 None => error.info(),
             };
             ConfigFault::new(place(error.marker()), format!("not YAML: {what}"))
@@ -293,7 +293,7 @@ impl YamlBuilder {
     /// Replaces an alias by a copy of the node of its anchor.
     fn repeat(&mut self, anchor: usize, place: TextPlace) -> Result<(), ConfigFault> {
         let Some(named) = self.anchors.get(&anchor) else {
-            return Err(ConfigFault::new(place, "an alias inside of what it names"));
+            return Err(ConfigFault::new(place, "an alias within its own anchor"));
         };
         let (node, size) = (Rc::clone(&named.node), named.size);
         self.repeated += size;
@@ -329,7 +329,7 @@ impl YamlBuilder {
                 let name = quoted(&tag.original());
                 Err(ConfigFault::new(
                     place,
-                    format!("{name} is a tag, and none are known here; remove it"),
+                    format!("{name} is a tag, and tags are not supported; remove it"),
                 ))
             }
             _ => Ok(()),
@@ -372,7 +372,7 @@ fn key(node: YamlNode, dialect: YamlDialect) -> Result<YamlKey, ConfigFault> {
     let (place, plain) = (node.place, node.plain);
     match node.value {
         YamlValue::Text(name) if name == "<<" && !dialect.merge_keys => {
-            Err(ConfigFault::new(node.place, "merge keys are not read; write the keys out"))
+            Err(ConfigFault::new(node.place, "merge keys are not supported; write the keys out"))
         }
         YamlValue::Text(name) => Ok(YamlKey { place, plain, name }),
         YamlValue::Null if dialect.tags => Ok(YamlKey { place, plain, name: "~".to_owned() }),

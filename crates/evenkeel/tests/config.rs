@@ -282,7 +282,7 @@ fn each_of_these_is_faulty() {
         ),
         ("a: !include x", "is a tag"),
         ("a: 1\n---\nb: 2", "a second document"),
-        ("<<: {a: 1}", "merge keys are not read"),
+        ("<<: {a: 1}", "merge keys are not supported"),
         ("? [a]\n: b", "a key must be a plain word"),
     ] {
         let told = faults(text);
@@ -387,8 +387,8 @@ fn check_finds_what_a_start_would_stumble_over() {
                  master: {accounting: 'tcp://*:1', domains: {a: [{rate: 1/s, burst: 1}]}}";
     let warned = check("t.yaml", text, 4.0, |_| StartProblems::default()).expect("good");
     let expected = [
-        "t.yaml:1:15: `state` is to be in /nowhere, which is not there",
-        "t.yaml:3:20: /nowhere/rules is not there; everything passes until it is",
+        "t.yaml:1:15: `state` needs the folder /nowhere, which does not exist",
+        "t.yaml:3:20: /nowhere/rules does not exist; all requests are allowed until it does",
         "t.yaml:4:9: the master listens beyond loopback, and whoever reaches it",
     ];
     assert_eq!(warned.len(), expected.len(), "{warned:?}");

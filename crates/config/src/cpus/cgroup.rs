@@ -122,8 +122,8 @@ fn advice(
     let written: Vec<String> = useful.map(|path| format!("`cost: cgroup:{path}`")).collect();
     let what = match written.is_empty() {
         true if groups.iter().any(|path| path == ROOT_CGROUP) => {
-            "are in the root cgroup, which is the whole machine: `cost: cgroup:PATH` needs one of \
-             their own (a unit of systemd, a container)"
+            "are in the root cgroup, which is the whole machine: `cost: cgroup:PATH` needs a \
+             cgroup of their own (a systemd unit, a container)"
                 .to_owned()
         }
         true => return None,

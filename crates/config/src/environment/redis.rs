@@ -37,7 +37,7 @@ impl EnvironmentReader<'_> {
             "" => return None,
             "memcache" => {
                 self.fault(
-                    "BACKEND_TYPE=memcache: there is no memcache here; set BACKEND_TYPE=redis, or \
+                    "BACKEND_TYPE=memcache: memcache is not supported; set BACKEND_TYPE=redis, or \
                      unset it to count in this process"
                         .to_owned(),
                 );

@@ -96,8 +96,8 @@ impl SmockronFile<'_> {
         for (key, _) in entries {
             let name = key.name.as_str();
             if name == "datastore" {
-                let what = "`datastore` does nothing: counts are in memory; `state` keeps them \
-                            over a restart, and a `store` has them in Redis";
+                let what = "`datastore` has no effect: counts are in memory; `state` keeps them \
+                            across a restart, and `store` keeps them in Redis";
                 self.note(key.place, what);
             } else if !SECTIONS.contains(&name) && !NATIVE_SECTIONS.contains(&name) {
                 self.passed_over(key);
@@ -107,7 +107,7 @@ impl SmockronFile<'_> {
 
     fn passed_over(&mut self, key: &YamlKey) {
         let name = quoted(&key.name);
-        self.note(key.place, format!("{name} is no key of Smockron's master and does nothing"));
+        self.note(key.place, format!("{name} is not a key of Smockron's master and has no effect"));
     }
 
     /// Addresses of the accounting and the control socket: `[scheme://]host[:port]`, and the next
@@ -151,7 +151,7 @@ impl SmockronFile<'_> {
         for (key, _) in entries(node) {
             if !["host", "port", "prefix"].contains(&key.name.as_str()) {
                 let name = quoted(&key.name);
-                self.note(key.place, format!("{name} of StatsD does nothing here"));
+                self.note(key.place, format!("{name} of StatsD has no effect here"));
             }
         }
         let mut option = |key: &str, default: &'static str| match node.find(&[key]) {
@@ -201,7 +201,7 @@ impl SmockronFile<'_> {
         let rate = match (last(entries, "rate"), last(entries, "interval")) {
             (Some(rate), interval) => {
                 if let Some(interval) = interval {
-                    self.note(interval.place, "`interval` does nothing beside `rate`");
+                    self.note(interval.place, "`interval` has no effect together with `rate`");
                 }
                 Some(rate.clone())
             }

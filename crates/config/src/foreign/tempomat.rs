@@ -142,15 +142,19 @@ impl<'a> TempomatFile<'a> {
                 continue;
             }
             if is(&EARLY_KEYS) {
-                self.note(key.place, format!("{name} is of Tempomat before 0.3 and does nothing"));
+                self.note(
+                    key.place,
+                    format!("{name} is a key of Tempomat before 0.3 and has no effect"),
+                );
             } else if ["proxy", "metrics"].contains(&key.name.as_str()) {
                 let what = format!(
-                    "{name} is of a native configuration, and the rest of this file is a \
-                     tempomat.json; `evenkeel show` on it without {name} prints it as native"
+                    "{name} is a key of a native configuration, and the rest of this file is a \
+                     tempomat.json; remove {name}, and `evenkeel show` prints the file as a \
+                     native one"
                 );
                 self.fault(key.place, what);
             } else {
-                self.note(key.place, format!("{name} is no key of Tempomat and does nothing"));
+                self.note(key.place, format!("{name} is not a key of Tempomat and has no effect"));
             }
         }
     }
@@ -172,7 +176,7 @@ impl<'a> TempomatFile<'a> {
         match text.parse::<f64>() {
             Ok(number) if number.is_finite() && number >= 0.0 => number,
             _ => {
-                let what = format!("`{name}` is {}: not a number from 0 on", quoted(text));
+                let what = format!("`{name}` is {}: not a number of at least 0", quoted(text));
                 self.fault(place, what);
                 default
             }
@@ -199,7 +203,7 @@ impl<'a> TempomatFile<'a> {
 
     fn proxy(&mut self, machine: f64) -> YamlNode {
         if let Some((_, place)) = self.text("debug").filter(|(text, _)| *text != "false") {
-            self.note(place, "`debug` does nothing; `evenkeel show` prints the configuration");
+            self.note(place, "`debug` has no effect; `evenkeel show` prints the configuration");
         }
         let (backend, place) = self.text("backend").unwrap_or(("http://localhost:80", START));
         let port = self.port();
@@ -250,8 +254,8 @@ impl<'a> TempomatFile<'a> {
             cpus = Some(named.unwrap_or(machine) * most);
             let place = self.node("cpuCount").map_or(START, |node| node.place);
             let what = format!(
-                "a share is {most}, and none can be above 1 here: `cpus` is that many times as \
-                 much, and all shares are as much smaller; what clients get is the same"
+                "a share is {most}, and the maximum is 1: `cpus` is multiplied by this factor and \
+                 all shares are divided by it; the budgets of clients are the same"
             );
             self.note(place, what);
         }
@@ -284,8 +288,8 @@ impl<'a> TempomatFile<'a> {
         }
         let keys = (length / 8 * 16 / 3).max(EXACT_KEYS_MAX);
         let what = format!(
-            "`hashMaxLen: {length}` becomes a table for {keys} keys: in one that large some keys \
-             find no place before it is full, so it is given more room"
+            "`hashMaxLen: {length}` becomes a table for {keys} keys: a table of this kind needs \
+             spare room, because some keys find no place before it is full"
         );
         self.note(place, what);
         (length, keys)
@@ -302,12 +306,15 @@ impl<'a> TempomatFile<'a> {
             match super::super::address::network(one) {
                 Ok(_) if one.contains('/') => {
                     let one = quoted(one);
-                    self.note(place, format!("all of {one} is trusted; Tempomat trusted nobody"));
+                    self.note(
+                        place,
+                        format!("all of {one} is trusted; Tempomat trusted no network"),
+                    );
                 }
                 Ok(_) => {}
                 Err(_) => {
                     let one = quoted(one);
-                    self.note(place, format!("{one} is no address, and trusts nobody"));
+                    self.note(place, format!("{one} is not an address and has no effect"));
                     continue;
                 }
             }

@@ -33,8 +33,9 @@ pub struct MasterSettings {
 
 impl MasterSettings {
     /// The warning for a master that accepts any host, with its fix.
-    pub const OPEN_WARNING: &str = "the master listens beyond loopback, and whoever reaches it may \
-        have any client held: name the gatekeepers' networks in `allow`";
+    pub const OPEN_WARNING: &str = "the master listens beyond loopback, and any host that reaches \
+                                    it can have clients held: name the networks of the \
+                                    gatekeepers in `allow`";
 
     /// Whether the master listens beyond loopback and accepts connections from any network.
     #[must_use]

@@ -137,12 +137,12 @@ fn rule(mapping: &mut SectionReader<'_, '_>, regex: bool) -> Option<MetricRename
         false => glob(text),
     });
     if !mapping.has("match") {
-        mapping.fault("match", "a mapping needs `match`: which figures it is for");
+        mapping.fault("match", "a mapping needs `match`: the names of metrics to which it applies");
     }
     let drop = mapping.key(&ACTION).unwrap_or(false);
     let counts = mapping.key(&METRIC_TYPE);
     if !drop && !mapping.has("name") {
-        mapping.fault("name", "a mapping needs `name`: what is found is called then");
+        mapping.fault("name", "a mapping needs `name`: the new name of matching metrics");
     }
     let labels = mapping.node("labels");
     let name = mapping.key_with("name", |text| match &pattern {

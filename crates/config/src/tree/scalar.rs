@@ -99,14 +99,14 @@ pub fn tagged(tag: &str, text: String) -> Result<(String, bool), String> {
     };
     match fits {
         true => Ok((text, true)),
-        false => Err(format!("the value is no !!{tag}")),
+        false => Err(format!("the value is not a !!{tag}")),
     }
 }
 
 fn unpacked(text: &str) -> Result<String, String> {
     let text: String = text.chars().filter(|c| !c.is_ascii_whitespace()).collect();
-    let bytes = STANDARD.decode(text).map_err(|_| "the value of !!binary is no base64")?;
-    String::from_utf8(bytes).map_err(|_| "the value of !!binary is no text in UTF-8".to_owned())
+    let bytes = STANDARD.decode(text).map_err(|_| "the value of !!binary is not base64")?;
+    String::from_utf8(bytes).map_err(|_| "the value of !!binary is not UTF-8 text".to_owned())
 }
 
 /// Whether a text begins with a date. The rest of the text is not checked in detail.
@@ -180,18 +180,18 @@ mod tests {
             ("str", "", Ok(("", false))),
             ("anything", "5", Ok(("5", false))),
             ("int", "5", Ok(("5", true))),
-            ("int", "5.0", Err("the value is no !!int")),
+            ("int", "5.0", Err("the value is not a !!int")),
             ("float", "0x10", Ok(("16.0", true))),
             ("float", "1.5", Ok(("1.5", true))),
             ("bool", "yes", Ok(("yes", true))),
-            ("bool", "x", Err("the value is no !!bool")),
+            ("bool", "x", Err("the value is not a !!bool")),
             ("null", "", Ok(("", true))),
-            ("null", "x", Err("the value is no !!null")),
+            ("null", "x", Err("the value is not a !!null")),
             ("timestamp", "2001-01-01", Ok(("2001-01-01", false))),
-            ("timestamp", "x", Err("the value is no !!timestamp")),
+            ("timestamp", "x", Err("the value is not a !!timestamp")),
             ("binary", "aGVs\n bG8=", Ok(("hello", false))),
-            ("binary", "!", Err("the value of !!binary is no base64")),
-            ("binary", "/w==", Err("the value of !!binary is no text in UTF-8")),
+            ("binary", "!", Err("the value of !!binary is not base64")),
+            ("binary", "/w==", Err("the value of !!binary is not UTF-8 text")),
         ] {
             let read = tagged(tag, text.to_owned());
             let read = read.as_ref().map(|(text, plain)| (text.as_str(), *plain));

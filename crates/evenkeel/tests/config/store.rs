@@ -138,7 +138,7 @@ fn the_reference_s_variables_are_read() {
     assert_eq!(password(&sentinels.place.login).as_deref(), Some("master"));
     assert_eq!(password(&sentinels.place.servers[0].login).as_deref(), Some("sentinel"));
     for (variables, fault) in [
-        (&[("BACKEND_TYPE", "memcache")][..], "BACKEND_TYPE=memcache: there is no memcache here"),
+        (&[("BACKEND_TYPE", "memcache")][..], "BACKEND_TYPE=memcache: memcache is not supported"),
         (&[("BACKEND_TYPE", "x")], "must be redis, or unset"),
         (&[("REDIS_URL", "a:1"), ("REDIS_TYPE", "ring")], "REDIS_TYPE=ring: must be SINGLE"),
         (&[("REDIS_URL", "a:1"), ("REDIS_TLS", "maybe")], "REDIS_TLS=maybe: must be true or false"),

@@ -64,8 +64,8 @@ fn the_default_file_runs_as_it_is() {
     assert!(burst == Cost::hits(10) && (rate - 1.0).abs() < 1e-6, "{rate}");
     assert_eq!(
         config.warnings,
-        ["default.yaml:3:1: `datastore` does nothing: counts are in memory; `state` keeps them \
-             over a restart, and a `store` has them in Redis",]
+        ["default.yaml:3:1: `datastore` has no effect: counts are in memory; `state` keeps them \
+          across a restart, and `store` keeps them in Redis",]
     );
 }
 
@@ -209,7 +209,10 @@ fn what_means_nothing_is_warned_of() {
     for (place, name) in [("1:29", "workers"), ("2:36", "title"), ("3:9", "suffix")] {
         assert!(told.contains(&format!("default.yaml:{place}: `{name}`")), "{name}: {told}");
     }
-    assert!(told.contains("default.yaml:2:56: `interval` does nothing beside `rate`"), "{told}");
+    assert!(
+        told.contains("default.yaml:2:56: `interval` has no effect together with `rate`"),
+        "{told}"
+    );
     assert!(told.contains("default.yaml:4:1: `colour` is no key of Smockron's master"), "{told}");
 }
 

@@ -132,7 +132,7 @@ fn what_means_nothing_is_warned_of_and_runs() {
         (r#"{"statsFile": "/tmp/x"}"#, ":1:2: `statsFile` is of Tempomat before 0.3"),
         (r#"{"slash32CPUs": 3}"#, ":1:2: `slash32CPUs` is of Tempomat before 0.3"),
         (r#"{"hashMaxLem": 3}"#, ":1:2: `hashMaxLem` is no key of Tempomat"),
-        (r#"{"trustedProxies": "127.0.0.1, x"}"#, ":1:20: `x` is no address, and trusts nobody"),
+        (r#"{"trustedProxies": "127.0.0.1, x"}"#, ":1:20: `x` is not an address and has no effect"),
         (r#"{"trustedProxies": "10.0.0.0/8"}"#, ":1:20: all of `10.0.0.0/8` is trusted"),
         (r#"{"hashMaxLen": 0}"#, ":1:16: `hashMaxLen` must be from 1 to 1048576; 1000 is used"),
         (r#"{"hashMaxLen": 10000}"#, ":1:16: `hashMaxLen: 10000` becomes a table for 6666 keys"),
@@ -148,8 +148,8 @@ fn what_means_nothing_is_warned_of_and_runs() {
 #[test]
 fn what_cannot_be_meant_is_a_fault_at_its_place() {
     for (text, told) in [
-        (r#"{"cpuCount": "many"}"#, "1:14: `cpuCount` is `many`: not a number from 0 on"),
-        (r#"{"cpuCount": -1}"#, "1:14: `cpuCount` is `-1`: not a number from 0 on"),
+        (r#"{"cpuCount": "many"}"#, "1:14: `cpuCount` is `many`: not a number of at least 0"),
+        (r#"{"cpuCount": -1}"#, "1:14: `cpuCount` is `-1`: not a number of at least 0"),
         (r#"{"slash32Share": -0.5}"#, "1:18: `slash32Share` is `-0.5`"),
         (r#"{"delayThresholdSec": "nan"}"#, "1:23: `delayThresholdSec` is `nan`"),
         (r#"{"listenPort": 70000}"#, "1:16: `listenPort` must be a whole number from 0 to 65535"),

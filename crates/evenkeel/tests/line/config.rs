@@ -171,7 +171,7 @@ fn a_file_has_a_rule_in_each_line() {
     }
     let mut beside = Beside::new("");
     fs::write(beside.folder.path().join("limits"), b"a 1/s\n\xff 1/s\n").expect("written");
-    assert!(beside.load().expect_err("no text").contains("limits:2:1: this is no UTF-8"));
+    assert!(beside.load().expect_err("no text").contains("limits:2:1: this is not UTF-8"));
     fs::remove_file(beside.folder.path().join("limits")).expect("gone");
     assert!(beside.load().expect_err("gone").contains("limits: cannot be read"));
 }

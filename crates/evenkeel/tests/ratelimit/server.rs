@@ -420,7 +420,7 @@ fn what_cannot_start_says_why() {
     let output = Server::command(&[("BACKEND_TYPE", "memcache")]).output().expect("it runs");
     assert_eq!(output.status.code(), Some(1));
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(told.contains("BACKEND_TYPE=memcache: there is no memcache here"), "{told}");
+    assert!(told.contains("BACKEND_TYPE=memcache: memcache is not supported"), "{told}");
 }
 
 /// Fencer logs every call at `debug`.

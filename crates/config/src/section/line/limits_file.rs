@@ -22,7 +22,7 @@ pub fn add(line: &mut LineSettings, bytes: &[u8]) -> Result<(), Vec<ConfigFault>
     let at = |row: usize| TextPlace { line: row, column: 1 };
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let row = 1 + bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
-        vec![ConfigFault::new(at(row), "this is no UTF-8; a prefix of other bytes is not possible")]
+        vec![ConfigFault::new(at(row), "this is not UTF-8; a prefix must be UTF-8")]
     })?;
     let (mut rules, mut faults) = (line.written.clone(), Vec::new());
     for (row, text) in (1..).zip(text.lines()) {

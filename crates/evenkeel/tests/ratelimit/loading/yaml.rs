@@ -10,7 +10,7 @@ use evenkeel_ratelimit::json;
 #[test]
 fn what_follows_an_implicit_end_of_the_document_is_a_fault() {
     let rule = "descriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 1}}\n";
-    let what = "not YAML: this belongs to nothing before it; check the indentation";
+    let what = "not YAML: this has no parent; check the indentation";
     for (text, place) in [
         (format!("  domain: d\n{rule}"), "2:1"),
         (format!("{{domain: d}}\n{rule}"), "2:1"),
@@ -125,9 +125,9 @@ fn tags_say_what_a_value_is() {
         assert_eq!(service.ask(&format!("d: k={value}")), format!("OK [{told}]"), "{value}");
     }
     for (value, told) in [
-        ("value: !!int x", "the value is no !!int"),
-        ("value: !!null x", "the value is no !!null"),
-        ("value: !!binary x", "the value of !!binary is no base64"),
+        ("value: !!int x", "the value is not a !!int"),
+        ("value: !!null x", "the value is not a !!null"),
+        ("value: !!binary x", "the value of !!binary is not base64"),
         ("value: !!float 5", "error checking config: `5.0` is a float; quote it"),
         ("value: 08", "error checking config: `08` is neither a whole number of 64 bits nor octal"),
         ("rate_limit: {unit: day, requests_per_unit: !!str 5}", "must be a whole number"),
