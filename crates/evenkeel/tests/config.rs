@@ -389,7 +389,7 @@ fn check_finds_what_a_start_would_stumble_over() {
     let expected = [
         "t.yaml:1:15: `state` needs the folder /nowhere, which does not exist",
         "t.yaml:3:20: /nowhere/rules does not exist; all requests are allowed until it does",
-        "t.yaml:4:9: the master listens beyond loopback, and whoever reaches it",
+        "t.yaml:4:9: the master listens beyond loopback, and any host that reaches it",
     ];
     assert_eq!(warned.len(), expected.len(), "{warned:?}");
     for (warned, expected) in warned.iter().zip(expected) {

@@ -213,7 +213,13 @@ fn what_means_nothing_is_warned_of() {
         told.contains("default.yaml:2:56: `interval` has no effect together with `rate`"),
         "{told}"
     );
-    assert!(told.contains("default.yaml:4:1: `colour` is no key of Smockron's master"), "{told}");
+    assert!(
+        told.contains(
+            "default.yaml:4:1: `colour` is not a key of Smockron's \
+                           master"
+        ),
+        "{told}"
+    );
 }
 
 #[test]

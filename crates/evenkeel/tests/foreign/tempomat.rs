@@ -128,15 +128,15 @@ fn t22_no_table_has_more_places_than_hash_max_len() {
 #[test]
 fn what_means_nothing_is_warned_of_and_runs() {
     for (text, told) in [
-        (r#"{"debug": true}"#, ":1:11: `debug` does nothing; `evenkeel show` prints"),
-        (r#"{"statsFile": "/tmp/x"}"#, ":1:2: `statsFile` is of Tempomat before 0.3"),
-        (r#"{"slash32CPUs": 3}"#, ":1:2: `slash32CPUs` is of Tempomat before 0.3"),
-        (r#"{"hashMaxLem": 3}"#, ":1:2: `hashMaxLem` is no key of Tempomat"),
+        (r#"{"debug": true}"#, ":1:11: `debug` has no effect; `evenkeel show` prints"),
+        (r#"{"statsFile": "/tmp/x"}"#, ":1:2: `statsFile` is a key of Tempomat before 0.3"),
+        (r#"{"slash32CPUs": 3}"#, ":1:2: `slash32CPUs` is a key of Tempomat before 0.3"),
+        (r#"{"hashMaxLem": 3}"#, ":1:2: `hashMaxLem` is not a key of Tempomat"),
         (r#"{"trustedProxies": "127.0.0.1, x"}"#, ":1:20: `x` is not an address and has no effect"),
         (r#"{"trustedProxies": "10.0.0.0/8"}"#, ":1:20: all of `10.0.0.0/8` is trusted"),
         (r#"{"hashMaxLen": 0}"#, ":1:16: `hashMaxLen` must be from 1 to 1048576; 1000 is used"),
         (r#"{"hashMaxLen": 10000}"#, ":1:16: `hashMaxLen: 10000` becomes a table for 6666 keys"),
-        (r#"{"slash32Share": 1.5}"#, ":1:1: a share is 1.5, and none can be above 1 here"),
+        (r#"{"slash32Share": 1.5}"#, ":1:1: a share is 1.5, and the maximum is 1"),
     ] {
         let warnings = read(text).warnings;
         let expected = format!("/etc/tempomat.json{told}");
@@ -157,7 +157,7 @@ fn what_cannot_be_meant_is_a_fault_at_its_place() {
         (r#"{"backend": "ftp://x"}"#, "1:13: `backend` is `ftp://x`"),
         (r#"{"graphite": "g:2003"}"#, "1:14: `graphite` needs a `graphitePrefix`"),
         (r#"{"graphite": "g", "graphitePrefix": "a"}"#, "1:14: `graphite` is `g`: write tcp://"),
-        (r#"{"proxy": {}, "hashMaxLen": 3}"#, "1:2: `proxy` is of a native configuration"),
+        (r#"{"proxy": {}, "hashMaxLen": 3}"#, "1:2: `proxy` is a key of a native configuration"),
     ] {
         let faults = parse("t.json", text.as_bytes(), CPUS).expect_err("faulty").to_string();
         assert!(faults.starts_with(&format!("t.json:{told}")), "{text}: {faults}");

@@ -256,7 +256,10 @@ fn a_socket_in_another_form_of_the_address_is_named() {
         let text = configured.replace("PORT", &at.port().to_string());
         let path = configuration(folder.path(), &format!("admin: off\n{text}\n"));
         let mut program = start_on(&listener, &path);
-        let told = program.told(&format!("inherited but not used: {at}; write the address as"));
+        let told = program.told(&format!(
+            "inherited but not used: {at}; write the address exactly \
+                                          as"
+        ));
         assert!(told.contains(door) && !told.contains("another program"), "{told}");
         assert_ne!(program.end().code(), Some(0));
     }
