@@ -1,11 +1,16 @@
 //! Threads that end together with their owner.
 //!
 //! Each thread receives its orders through a handle and ends when the handle is dropped; dropping a
-//! [`OwnedThread`] waits for the end. Doors with one thread per core have lists of their own.
+//! [`OwnedThread`] waits for the end.
 
 use std::io;
 use std::thread::JoinHandle;
 use tokio::runtime::{Builder, LocalOptions};
+
+/// The maximum number of task polls between two looks at the system's event queue. Each poll takes
+/// microseconds, so timers are late by a millisecond or two at most. The runtime's default interval
+/// is shorter and costs a busy thread a few percent of its time.
+const POLLS_PER_EVENT_CHECK: u32 = 256;
 
 /// A thread that runs until this value is dropped.
 pub struct OwnedThread<S> {
@@ -55,6 +60,7 @@ impl<S> OwnedThread<S> {
         let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
         let thread = OwnedThread::start(name, orders, move || match Builder::new_current_thread()
             .enable_all()
+            .event_interval(POLLS_PER_EVENT_CHECK)
             .build_local(LocalOptions::default())
         {
             Ok(runtime) => {
