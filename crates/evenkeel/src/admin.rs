@@ -16,13 +16,13 @@ mod room;
 
 pub use observe::observed;
 
-use evenkeel_config::secret::SecretError;
 use evenkeel_config::settings;
 use evenkeel_engine::view::EngineView;
 use evenkeel_runtime::clock::Clock;
-use evenkeel_runtime::thread::OwnedThread;
-use evenkeel_serve::handover::ListenSockets;
-use evenkeel_serve::watchdog;
+use evenkeel_serve::accept;
+use evenkeel_serve::handover::{HandoverSignal, ListenSockets};
+use evenkeel_serve::start::ServerStartError;
+use evenkeel_serve::threads::{ServerOrders, ServerThreads};
 use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::counts::AdminCounts;
 use guard::AdminGuard;
@@ -39,7 +39,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
 
 /// The maximum number of open connections. For one more, the connection with the longest time since
 /// its last request is closed.
@@ -75,28 +74,6 @@ pub struct DoorEngine {
     pub engine: Arc<dyn EngineView>,
 }
 
-/// Why the admin door could not be opened. If there is an error, no part of it is open.
-#[derive(Debug, thiserror::Error)]
-pub enum AdminStartError {
-    /// The door cannot listen on an address.
-    #[error("admin: cannot listen on {address}: {why}")]
-    Listen {
-        /// The address from the settings.
-        address: SocketAddr,
-        /// The error that the system returned.
-        why: io::Error,
-    },
-    /// The address is reachable from other machines, but no token is configured.
-    #[error("admin: `token_file` is required to listen on {0}, which is beyond loopback")]
-    TokenMissing(SocketAddr),
-    /// The token cannot be read.
-    #[error("admin: {0}")]
-    Token(SecretError),
-    /// The system refuses a thread or a runtime.
-    #[error("admin: cannot start its thread: {0}")]
-    Thread(io::Error),
-}
-
 /// The stage of the program, as `/readyz` reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -128,7 +105,7 @@ impl Readiness {
 pub struct RunningAdmin {
     addresses: Vec<SocketAddr>,
     readiness: Arc<Readiness>,
-    _thread: OwnedThread<oneshot::Sender<()>>,
+    _thread: ServerThreads,
 }
 
 impl RunningAdmin {
@@ -153,13 +130,13 @@ impl RunningAdmin {
 /// taken, a warning is logged and the door stays closed.
 ///
 /// # Errors
-/// [`AdminStartError`]; nothing is open then.
+/// [`ServerStartError`]; nothing is open then.
 pub fn start(
     settings: &settings::AdminSettings,
     sources: AdminSources,
     sockets: &ListenSockets,
-) -> Result<RunningAdmin, AdminStartError> {
-    let guard = AdminGuard::new(settings)?;
+) -> Result<RunningAdmin, ServerStartError> {
+    let guard = AdminGuard::new(settings).map_err(ServerStartError::settings("admin"))?;
     let listeners = bind(settings, sockets)?;
     let addresses = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
     let readiness = Arc::new(Readiness(AtomicU8::new(ReadinessStage::Starting as u8)));
@@ -171,16 +148,16 @@ pub fn start(
         readiness: Arc::clone(&readiness),
         live: LiveFeed::default(),
     };
-    let (stop, stopped) = oneshot::channel();
-    let run = move || serve(listeners, Arc::new(desk), stopped);
-    let thread = OwnedThread::serve("admin", stop, (), run).map_err(AdminStartError::Thread)?;
+    let (beats, clock) = (desk.sources.watch.beats.clone(), desk.sources.clock);
+    let run = move |orders| serve(listeners, Arc::new(desk), orders);
+    let thread = ServerThreads::single("admin", (&beats, clock), run)?;
     Ok(RunningAdmin { addresses, readiness, _thread: thread })
 }
 
 fn bind(
     settings: &settings::AdminSettings,
     sockets: &ListenSockets,
-) -> Result<Vec<TcpListener>, AdminStartError> {
+) -> Result<Vec<TcpListener>, ServerStartError> {
     let mut listeners = Vec::new();
     for address in &settings.listen {
         let listener = sockets.listen(*address);
@@ -194,7 +171,7 @@ fn bind(
                      `admin: off`"
                 );
             }
-            Err(why) => return Err(AdminStartError::Listen { address: *address, why }),
+            Err(error) => return Err(ServerStartError::listen("admin", address)(error)),
         }
     }
     Ok(listeners)
@@ -203,47 +180,43 @@ fn bind(
 async fn serve(
     listeners: Vec<TcpListener>,
     desk: Arc<AdminShared>,
-    stopped: oneshot::Receiver<()>,
-) {
+    mut orders: ServerOrders,
+) -> usize {
     let room = ConnectionRoom::new(CONNECTIONS_MAX);
     for listener in listeners {
         match tokio::net::TcpListener::from_std(listener) {
             Ok(listener) => {
-                tokio::spawn(accept(listener, Arc::clone(&desk), Arc::clone(&room)));
+                let (desk, room) = (Arc::clone(&desk), Arc::clone(&room));
+                tokio::task::spawn_local(accept(listener, desk, room, orders.clone()));
             }
             Err(error) => tracing::error!(target: "evenkeel::admin", %error, "cannot listen"),
         }
     }
-    let (beats, clock) = (desk.sources.watch.beats.clone(), desk.sources.clock);
-    tokio::spawn(watchdog::beat("admin", beats, clock));
     tokio::spawn(live::run(desk));
-    // An error means that the sender is gone, which is the signal to stop.
-    let _ = stopped.await;
+    orders.stopped().await;
+    0
 }
 
 async fn accept(
     listener: tokio::net::TcpListener,
     desk: Arc<AdminShared>,
     room: Arc<ConnectionRoom>,
+    orders: ServerOrders,
 ) {
-    loop {
-        match listener.accept().await {
-            Ok((stream, peer)) => match room.take() {
-                Some((seat, shed)) => {
-                    desk.counts.shed.increment(u64::from(shed));
-                    tokio::spawn(serve_on(stream, peer, Arc::clone(&desk), seat));
-                    // A request that has already arrived is answered before its connection could be
-                    // closed for another.
-                    tokio::task::yield_now().await;
-                }
-                None => desk.counts.shed.increment(1),
-            },
-            Err(error) => {
-                tracing::warn!(target: "evenkeel::admin", %error, "cannot accept a connection");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
+    let log = |error: &io::Error| {
+        tracing::warn!(target: "evenkeel::admin", %error, "cannot accept a connection");
+    };
+    let welcome = async |(stream, peer)| match room.take() {
+        Some((seat, shed)) => {
+            desk.counts.shed.increment(u64::from(shed));
+            tokio::spawn(serve_on(stream, peer, Arc::clone(&desk), seat));
+            // A request that has already arrived is answered before its connection could be closed
+            // for another.
+            tokio::task::yield_now().await;
         }
-    }
+        None => desk.counts.shed.increment(1),
+    };
+    accept::accept(listener, (orders, HandoverSignal::default()), log, welcome).await;
 }
 
 /// Serves a connection until it ends or another one needs its place.

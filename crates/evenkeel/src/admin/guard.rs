@@ -6,13 +6,13 @@
 //! `localhost` and this machine's own name are accepted as hosts, also on loopback. Requests from
 //! other machines also need the token, except for health, metrics and the files of the page.
 
-use super::{AdminStartError, page};
-use evenkeel_config::secret;
+use super::page;
+use evenkeel_config::secret::{self, SecretError};
 use evenkeel_config::settings::AdminSettings;
 use http::header::{AUTHORIZATION, HOST, ORIGIN};
 use http::request::Parts;
 use http::{Method, StatusCode, Version};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// The paths that need no token, in addition to the files of the page, which contain no secrets.
 const OPEN_PATHS: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
@@ -63,6 +63,17 @@ impl AccessError {
     }
 }
 
+/// Why there can be no guard.
+#[derive(Debug, thiserror::Error)]
+pub enum GuardError {
+    /// The address is reachable from other machines, but no token is configured.
+    #[error("`token_file` is required to listen on {0}, which is beyond loopback")]
+    TokenMissing(SocketAddr),
+    /// The token cannot be read.
+    #[error(transparent)]
+    Token(#[from] SecretError),
+}
+
 /// Checks every request before it is answered.
 pub struct AdminGuard {
     token: Option<String>,
@@ -71,16 +82,11 @@ pub struct AdminGuard {
 
 impl AdminGuard {
     /// Reads the token, and checks that there is one if it is needed.
-    pub fn new(settings: &AdminSettings) -> Result<AdminGuard, AdminStartError> {
-        let token = settings
-            .token_file
-            .as_deref()
-            .map(secret::token)
-            .transpose()
-            .map_err(AdminStartError::Token)?;
-        let beyond = |address: &&std::net::SocketAddr| !is_loopback(address.ip());
+    pub fn new(settings: &AdminSettings) -> Result<AdminGuard, GuardError> {
+        let token = settings.token_file.as_deref().map(secret::token).transpose()?;
+        let beyond = |address: &&SocketAddr| !is_loopback(address.ip());
         match settings.listen.iter().find(beyond) {
-            Some(address) if token.is_none() => Err(AdminStartError::TokenMissing(*address)),
+            Some(address) if token.is_none() => Err(GuardError::TokenMissing(*address)),
             _ => Ok(AdminGuard { token, own_name: own_name() }),
         }
     }

@@ -9,6 +9,7 @@
 use crate::demo::visitors::DemoVisitor;
 use evenkeel_core::units::Nanos;
 use evenkeel_runtime::clock;
+use evenkeel_runtime::thread::OwnedThread;
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -23,7 +24,6 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::{self, JoinHandle};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
@@ -46,8 +46,9 @@ type SiteCore = FairMutex<()>;
 pub struct DemoSite {
     address: SocketAddr,
     ledger: Arc<CpuLedger>,
-    stop: Option<oneshot::Sender<Infallible>>,
-    threads: Vec<JoinHandle<()>>,
+    /// Invariant: declared before the workers, because its drop ends them.
+    _front: OwnedThread<oneshot::Sender<Infallible>>,
+    workers: Vec<OwnedThread<()>>,
 }
 
 /// CPU time used for each visitor, in nanoseconds.
@@ -68,14 +69,15 @@ impl DemoSite {
         let queue = Arc::new(Mutex::new(queue));
         let core = Arc::new(SiteCore::default());
         let (stop, stopped) = oneshot::channel();
-        let mut site = DemoSite { address, ledger, stop: Some(stop), threads: Vec::new() };
+        let front = move || serve(listener, jobs, stopped);
+        let front = OwnedThread::serve("demo-site", stop, (), front)?;
+        let mut site = DemoSite { address, ledger, _front: front, workers: Vec::new() };
         for _ in 0..workers {
             let (queue, core) = (Arc::clone(&queue), Arc::clone(&core));
             let ledger = Arc::clone(&site.ledger);
-            site.spawn("worker", move || work(&queue, &core, &ledger))?;
+            let worker = move || work(&queue, &core, &ledger);
+            site.workers.push(OwnedThread::start("demo-worker", (), worker)?);
         }
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-        site.spawn("site", move || runtime.block_on(serve(listener, jobs, stopped)))?;
         Ok(site)
     }
 
@@ -89,22 +91,6 @@ impl DemoSite {
     #[must_use]
     pub fn used(&self, visitor: DemoVisitor) -> Nanos {
         Nanos(self.ledger.0[visitor as usize].load(Ordering::Relaxed))
-    }
-
-    fn spawn(&mut self, name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        let thread = thread::Builder::new().name(format!("demo-{name}")).spawn(body)?;
-        self.threads.push(thread);
-        Ok(())
-    }
-}
-
-impl Drop for DemoSite {
-    /// Ends the front thread, which drops the queue; then the workers end too.
-    fn drop(&mut self) {
-        self.stop = None;
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
     }
 }
 
