@@ -12,12 +12,13 @@ mod ledger;
 mod original;
 mod report;
 
-use evenkeel_config::settings::{CheckSettings, ProxySettings};
+use evenkeel_config::settings::{CheckSettings, ProxySettings, Settings};
 use evenkeel_engine::Engine;
-use evenkeel_runtime::clock::Clock;
-use evenkeel_runtime::thread::OwnedThread;
-use evenkeel_serve::backlog;
+use evenkeel_serve::accept;
 use evenkeel_serve::handover::{HandoverSignal, ListenSockets};
+use evenkeel_serve::service::Service;
+use evenkeel_serve::start::ServerStartError;
+use evenkeel_serve::threads::{ServerOrders, ServerThreads, ServerWorker};
 use evenkeel_store::redis::RedisStore;
 use evenkeel_store::requests::StoreRequests;
 use evenkeel_telemetry::Watch;
@@ -33,12 +34,10 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 
 /// The number of connections allowed in addition to those with a waiting query. Further ones are
 /// closed at once and counted.
@@ -55,31 +54,6 @@ const LINE_BYTES_MAX: usize = 64 * 1024;
 /// The size of the receive buffer for lines that is requested from the system, in bytes.
 const SYSLOG_BUFFER_BYTES: usize = 4 * 1024 * 1024;
 
-/// Why the door could not be opened. If there is an error, no part of it is open.
-#[derive(Debug, thiserror::Error)]
-pub enum CheckStartError {
-    /// The door cannot listen on an address.
-    #[error("check: cannot listen on {address}: {why}; name another address in `check`")]
-    Listen {
-        /// The address from the settings.
-        address: SocketAddr,
-        /// The error that the system returned.
-        why: io::Error,
-    },
-    /// The system refuses a thread or a runtime.
-    #[error("check: cannot start its thread: {0}")]
-    Thread(io::Error),
-}
-
-/// The current instruction to the thread.
-#[derive(Clone, Copy)]
-enum CheckPhase {
-    Serve,
-    /// Accept no more connections, and let running queries end, until this time.
-    Drain(Instant),
-    Stop,
-}
-
 /// Returns the maximum number of open connections of the door.
 #[must_use]
 pub fn connections_max(settings: &CheckSettings) -> usize {
@@ -90,39 +64,23 @@ pub fn connections_max(settings: &CheckSettings) -> usize {
 pub struct RunningCheck {
     addresses: Vec<SocketAddr>,
     syslog: Vec<SocketAddr>,
-    /// The channel closes when the thread has ended.
-    alive: tokio::sync::Mutex<mpsc::Receiver<()>>,
-    thread: OwnedThread<watch::Sender<CheckPhase>>,
+    threads: ServerThreads,
     desk: Arc<CheckShared>,
-    cut: Arc<AtomicUsize>,
 }
 
 /// Opens the door. `lane` is the index of the engine lane that it uses. If there is a store, limits
-/// are counted in it.
+/// are counted in it. Takes over the sockets of `handed` that match the settings; the others are
+/// bound and recorded there.
 ///
 /// # Errors
-/// [`CheckStartError`]; nothing is open then.
+/// [`ServerStartError`]; nothing is open then.
 pub fn start(
     settings: &CheckSettings,
     proxy: &ProxySettings,
     (engine, lane, store): (&Arc<Engine>, usize, Option<Arc<RedisStore>>),
     watch: &Arc<Watch>,
-) -> Result<RunningCheck, CheckStartError> {
-    start_on(settings, proxy, (engine, lane, store), watch, &ListenSockets::default())
-}
-
-/// Like [`start`], but takes over the sockets of `handed` that match the settings; the others are
-/// bound and recorded there.
-///
-/// # Errors
-/// [`CheckStartError`]; nothing is open then.
-pub fn start_on(
-    settings: &CheckSettings,
-    proxy: &ProxySettings,
-    (engine, lane, store): (&Arc<Engine>, usize, Option<Arc<RedisStore>>),
-    watch: &Arc<Watch>,
     handed: &ListenSockets,
-) -> Result<RunningCheck, CheckStartError> {
+) -> Result<RunningCheck, ServerStartError> {
     let listen = |address| handed.listen(address);
     let listeners = all(&settings.listen, listen)?;
     let hear = |address| lines(address, handed);
@@ -131,21 +89,15 @@ pub fn start_on(
     let syslog = sockets.iter().filter_map(|s| s.local_addr().ok()).collect();
     let desk =
         Arc::new(CheckShared::new(settings, proxy, engine.lane(lane), engine.clock(), watch));
-    let (phase, phases) = watch::channel(CheckPhase::Serve);
-    let (ended, alive) = mpsc::channel(1);
-    let cut = Arc::new(AtomicUsize::new(0));
-    let room = connections_max(settings);
-    let passed = handed.passed();
-    let (asked, cut_here) = (Arc::clone(&desk), Arc::clone(&cut));
-    let run = async move || {
+    let (room, passed, asked) = (connections_max(settings), handed.passed(), Arc::clone(&desk));
+    let serve = async move |orders: ServerOrders| {
         let (store, slots) =
             (store.as_ref().map(StoreRequests::new), Arc::new(Semaphore::new(room)));
-        let house = CheckServer { desk: asked, store, slots, room, phases, passed };
-        cut_here.store(house.serve(listeners, sockets).await, Ordering::Relaxed);
+        let server = CheckServer { desk: asked, store, slots, room, orders, passed };
+        Rc::new(server).serve(listeners, sockets).await
     };
-    let thread = OwnedThread::serve("check", phase, ended, run).map_err(CheckStartError::Thread)?;
-    let alive = tokio::sync::Mutex::new(alive);
-    Ok(RunningCheck { addresses, syslog, alive, thread, desk, cut })
+    let threads = ServerThreads::single("check", (&watch.beats, engine.clock()), serve)?;
+    Ok(RunningCheck { addresses, syslog, threads, desk })
 }
 
 impl RunningCheck {
@@ -160,39 +112,26 @@ impl RunningCheck {
     pub fn syslog(&self) -> &[SocketAddr] {
         &self.syslog
     }
+}
+
+impl Service for RunningCheck {
+    fn threads(&self) -> &ServerThreads {
+        &self.threads
+    }
 
     /// Applies changed settings for trusted proxies and client addresses.
-    pub fn reload(&self, proxy: &ProxySettings) {
-        self.desk.reload(proxy);
+    fn reload(&self, settings: &Settings) {
+        settings.proxy.iter().for_each(|proxy| self.desk.reload(proxy));
     }
 
     /// Returns the number of queries that wait for their answer now.
-    #[must_use]
-    pub fn waiting(&self) -> usize {
+    fn connections(&self) -> usize {
         self.desk.waiting()
     }
 
-    /// Returns the number of connections that were still open when the thread ended.
-    #[must_use]
-    pub fn cut(&self) -> usize {
-        self.cut.load(Ordering::Relaxed)
-    }
-
-    /// Accepts no more connections, and gives waiting queries at most `timeout` for their answers.
-    pub fn drain(&self, timeout: Duration) {
-        self.thread.orders.send_replace(CheckPhase::Drain(Clock::deadline(timeout)));
-    }
-
-    /// Closes everything at once.
-    pub fn stop_now(&self) {
-        self.thread.orders.send_replace(CheckPhase::Stop);
-    }
-
-    /// Waits until the thread has ended, after [`RunningCheck::drain`] or
-    /// [`RunningCheck::stop_now`].
-    pub async fn ended(&self) {
-        // Nothing is ever sent: `recv` returns when the sender is dropped.
-        let _ = self.alive.lock().await.recv().await;
+    fn drain(&self, settings: &Settings) {
+        let drain = settings.proxy.as_ref().map(|proxy| proxy.timeouts.drain);
+        self.threads.drain(drain.unwrap_or_default());
     }
 }
 
@@ -200,10 +139,9 @@ impl RunningCheck {
 fn all<'a, T>(
     addresses: impl IntoIterator<Item = &'a SocketAddr>,
     open: impl Fn(SocketAddr) -> io::Result<T>,
-) -> Result<Vec<T>, CheckStartError> {
-    let one = |address: &SocketAddr| {
-        open(*address).map_err(|why| CheckStartError::Listen { address: *address, why })
-    };
+) -> Result<Vec<T>, ServerStartError> {
+    let one =
+        |address: &SocketAddr| open(*address).map_err(ServerStartError::listen("check", address));
     addresses.into_iter().map(one).collect()
 }
 
@@ -228,17 +166,17 @@ struct CheckServer {
     store: Option<Rc<StoreRequests>>,
     slots: Arc<Semaphore>,
     room: usize,
-    phases: watch::Receiver<CheckPhase>,
+    orders: ServerOrders,
     passed: HandoverSignal,
 }
 
 impl CheckServer {
     /// Serves until the thread is to end. Returns the number of connections that are still open.
-    async fn serve(self, listeners: Vec<TcpListener>, sockets: Vec<UdpSocket>) -> usize {
+    async fn serve(self: Rc<Self>, listeners: Vec<TcpListener>, sockets: Vec<UdpSocket>) -> usize {
         let mut accepting = JoinSet::new();
         for listener in listeners {
             match tokio::net::TcpListener::from_std(listener) {
-                Ok(listener) => drop(accepting.spawn_local(self.door().accept(listener))),
+                Ok(listener) => drop(accepting.spawn_local(Rc::clone(&self).accept(listener))),
                 Err(error) => tracing::error!(target: "evenkeel::check", %error, "cannot listen"),
             }
         }
@@ -249,69 +187,16 @@ impl CheckServer {
             }
         }
         tokio::task::spawn_local(sweep(Arc::clone(&self.desk)));
-        tokio::task::spawn_local(self.desk.beat());
-        let mut phases = self.phases.clone();
-        loop {
-            let phase = *phases.borrow_and_update();
-            let until = match phase {
-                CheckPhase::Serve => None,
-                CheckPhase::Drain(until) => Some(until),
-                CheckPhase::Stop => return self.open(),
-            };
-            tokio::select! {
-                changed = phases.changed() => if changed.is_err() { return self.open() },
-                () = self.drained(until, &mut accepting) => return self.open(),
-            }
-        }
-    }
-
-    fn door(&self) -> CheckServer {
-        CheckServer {
-            desk: Arc::clone(&self.desk),
-            store: self.store.clone(),
-            slots: Arc::clone(&self.slots),
-            room: self.room,
-            phases: self.phases.clone(),
-            passed: self.passed.clone(),
-        }
-    }
-
-    /// Returns the number of open connections.
-    fn open(&self) -> usize {
+        self.orders.clone().follow(&*self, accepting).await;
         self.room - self.slots.available_permits()
     }
 
-    /// Waits until no listener and no connection is open, at most until `until`. Without `until`,
-    /// nothing drains and this waits forever.
-    async fn drained(&self, until: Option<Instant>, accepting: &mut JoinSet<()>) {
-        let Some(until) = until else { return std::future::pending().await };
-        let room = u32::try_from(self.room).unwrap_or(u32::MAX);
-        let drained = async {
-            while accepting.join_next().await.is_some() {}
-            self.slots.acquire_many(room).await.map(drop)
+    async fn accept(self: Rc<Self>, listener: tokio::net::TcpListener) {
+        let log = |error: &io::Error| {
+            tracing::warn!(target: "evenkeel::check", %error, "cannot accept a connection");
         };
-        // An error means that it took too long. The connections still open are counted then.
-        let _ = tokio::time::timeout_at(until, drained).await;
-    }
-
-    async fn accept(mut self, listener: tokio::net::TcpListener) {
-        loop {
-            let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
-                // Closing the listener would reset the connections that wait in the system's queue.
-                () = leaving(&mut self.phases) => {
-                    return backlog::at(listener).for_each(|accepted| self.welcome(accepted));
-                }
-                () = self.passed.wait() => return,
-            };
-            match accepted {
-                Ok(accepted) => self.welcome(accepted),
-                Err(error) => {
-                    tracing::warn!(target: "evenkeel::check", %error, "cannot accept a connection");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-            }
-        }
+        let ends = (self.orders.clone(), self.passed.clone());
+        accept::accept(listener, ends, log, async |accepted| self.welcome(accepted)).await;
     }
 
     fn welcome(&self, accepted: (TcpStream, SocketAddr)) {
@@ -319,18 +204,26 @@ impl CheckServer {
             return self.desk.counts.shed.increment(1);
         };
         let asked = (Arc::clone(&self.desk), self.store.clone());
-        let (phases, passed) = (self.phases.clone(), self.passed.clone());
+        let (orders, passed) = (self.orders.clone(), self.passed.clone());
         tokio::task::spawn_local(async move {
-            connection(accepted, asked, phases, passed).await;
+            connection(accepted, asked, orders, passed).await;
             drop(slot);
         });
+    }
+}
+
+impl ServerWorker for CheckServer {
+    async fn empty(&self) {
+        let room = u32::try_from(self.room).unwrap_or(u32::MAX);
+        // The semaphore is never closed.
+        let _ = self.slots.acquire_many(room).await;
     }
 }
 
 async fn connection(
     (stream, peer): (TcpStream, SocketAddr),
     (desk, store): (Arc<CheckShared>, Option<Rc<StoreRequests>>),
-    mut phases: watch::Receiver<CheckPhase>,
+    mut orders: ServerOrders,
     passed: HandoverSignal,
 ) {
     let _open = desk.counts.connections.hold();
@@ -358,7 +251,7 @@ async fn connection(
     let mut connection = pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = leaving(&mut phases) => {
+        _ = orders.leaving() => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -367,12 +260,6 @@ async fn connection(
     if ended.is_err_and(|error| error.is_parse()) {
         desk.counts.bad_requests.increment(1);
     }
-}
-
-/// Waits until the door accepts no more connections.
-async fn leaving(phases: &mut watch::Receiver<CheckPhase>) {
-    // An error means that the sender is gone, which also means to stop.
-    let _ = phases.wait_for(|phase| !matches!(phase, CheckPhase::Serve)).await;
 }
 
 /// Reads an access log, one line in each datagram.

@@ -21,12 +21,14 @@ mod store_client;
 mod wall_clock;
 mod zmtp;
 
-use evenkeel_config::settings::MasterSettings;
+use evenkeel_config::settings::{MasterSettings, Settings};
 use evenkeel_engine::domains::MasterDomains;
 use evenkeel_runtime::clock::Clock;
-use evenkeel_runtime::thread::OwnedThread;
+use evenkeel_serve::accept;
 use evenkeel_serve::handover::{HandoverSignal, ListenSockets};
-use evenkeel_serve::watchdog;
+use evenkeel_serve::service::Service;
+use evenkeel_serve::start::ServerStartError;
+use evenkeel_serve::threads::{ServerOrders, ServerThreads, ServerWorker};
 use evenkeel_store::redis::RedisStore;
 use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::counts::master::MasterCounts;
@@ -39,94 +41,57 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 use store_client::MasterStoreClient;
 use tokio::net::TcpStream;
-use tokio::sync::{Semaphore, mpsc, watch};
-use tokio::time::Instant;
-
-/// Why the door could not be opened. If there is an error, no part of it is open.
-#[derive(Debug, thiserror::Error)]
-pub enum MasterStartError {
-    /// The door cannot listen on an address.
-    #[error("master: cannot listen on {address}: {why}; name another address in `master`")]
-    Listen {
-        /// The address from the settings.
-        address: SocketAddr,
-        /// The error that the system returned.
-        why: io::Error,
-    },
-    /// The system refuses a thread or a runtime.
-    #[error("master: cannot start its thread: {0}")]
-    Thread(io::Error),
-}
-
-/// The current instruction to the thread.
-#[derive(Clone, Copy)]
-enum MasterPhase {
-    Serve,
-    /// Accept no more connections, and send the pending orders, until this time.
-    Drain(Instant),
-    Stop,
-}
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
 /// The open door.
 pub struct RunningMaster {
     addresses: [SocketAddr; 2],
-    /// The channel closes when the thread has ended.
-    alive: tokio::sync::Mutex<mpsc::Receiver<()>>,
-    thread: OwnedThread<watch::Sender<MasterPhase>>,
+    threads: ServerThreads,
 }
 
-/// Opens the door. If there is a store, the reports of gatekeepers are counted in it too.
+/// Opens the door. If there is a store, the reports of gatekeepers are counted in it too. Takes
+/// over the sockets of `sockets` that match the settings; the others are bound and recorded there.
 ///
 /// # Errors
-/// [`MasterStartError`]; nothing is open then.
+/// [`ServerStartError`]; nothing is open then.
 pub fn start(
     settings: &MasterSettings,
     (domains, store): (&Arc<MasterDomains>, Option<Arc<RedisStore>>),
     clock: Clock,
     watch: &Watch,
-) -> Result<RunningMaster, MasterStartError> {
-    start_on(settings, (domains, store), clock, watch, &ListenSockets::default())
-}
-
-/// Like [`start`], but takes over the sockets of `sockets` that match the settings; the others are
-/// bound and recorded there.
-///
-/// # Errors
-/// [`MasterStartError`]; nothing is open then.
-pub fn start_on(
-    settings: &MasterSettings,
-    (domains, store): (&Arc<MasterDomains>, Option<Arc<RedisStore>>),
-    clock: Clock,
-    watch: &Watch,
     sockets: &ListenSockets,
-) -> Result<RunningMaster, MasterStartError> {
+) -> Result<RunningMaster, ServerStartError> {
     let listen = |address| {
         let listener = sockets.listen(address);
-        listener.map_err(|why| MasterStartError::Listen { address, why })
+        listener.map_err(ServerStartError::listen("master", &address))
     };
     let accounting = listen(settings.accounting)?;
     let control = listen(settings.control)?;
     let address = |listener: &TcpListener, asked| listener.local_addr().unwrap_or(asked);
     let addresses =
         [address(&accounting, settings.accounting), address(&control, settings.control)];
-    let (phase, phases) = watch::channel(MasterPhase::Serve);
-    let (ended, alive) = mpsc::channel(1);
     let counts = || Arc::new(MasterCounts::new(watch.registry(), addresses));
     let counts = Arc::clone(watch.master.get_or_init(counts));
-    let (domains, settings) = (Arc::clone(domains), settings.clone());
-    let (passed, beats) = (sockets.passed(), watch.beats.clone());
-    let run = async move || {
-        tokio::task::spawn_local(watchdog::beat("master", beats, clock));
+    let (domains, passed) = (Arc::clone(domains), sockets.passed());
+    let (allow, connections) = (settings.allow.clone(), settings.connections);
+    let serve = async move |orders: ServerOrders| {
         let (hub, store) = (OrderHub::new(), store.as_ref().map(MasterStoreClient::new));
         let desk = Rc::new(MasterShared { hub, domains, store, clock, counts });
-        serve(desk, &settings, ([accounting, control], passed), phases).await;
+        let gate = || {
+            let (allow, slots) = (allow.clone(), Arc::new(Semaphore::new(connections)));
+            PeerFilter { allow, slots, ends: (orders.clone(), passed.clone()) }
+        };
+        let mut accepting = JoinSet::new();
+        accepting.spawn_local(accept(Rc::clone(&desk), accounting, gate(), reports::run));
+        accepting.spawn_local(accept(Rc::clone(&desk), control, gate(), orders::run));
+        orders.clone().follow(&*desk, accepting).await;
+        0
     };
-    let thread =
-        OwnedThread::serve("master", phase, ended, run).map_err(MasterStartError::Thread)?;
-    Ok(RunningMaster { addresses, alive: tokio::sync::Mutex::new(alive), thread })
+    let threads = ServerThreads::single("master", (&watch.beats, clock), serve)?;
+    Ok(RunningMaster { addresses, threads })
 }
 
 impl RunningMaster {
@@ -135,22 +100,17 @@ impl RunningMaster {
     pub fn addresses(&self) -> [SocketAddr; 2] {
         self.addresses
     }
+}
 
-    /// Accepts no more connections, and sends pending orders for at most `timeout`.
-    pub fn drain(&self, timeout: Duration) {
-        self.thread.orders.send_replace(MasterPhase::Drain(Clock::deadline(timeout)));
+impl Service for RunningMaster {
+    fn threads(&self) -> &ServerThreads {
+        &self.threads
     }
 
-    /// Closes everything at once.
-    pub fn stop_now(&self) {
-        self.thread.orders.send_replace(MasterPhase::Stop);
-    }
-
-    /// Waits until the thread has ended, after [`RunningMaster::drain`] or
-    /// [`RunningMaster::stop_now`].
-    pub async fn ended(&self) {
-        // Nothing is ever sent: `recv` returns when the sender is dropped.
-        let _ = self.alive.lock().await.recv().await;
+    /// Accepts no more connections, and sends the pending orders.
+    fn drain(&self, settings: &Settings) {
+        let drain = settings.master.as_ref().map(|master| master.drain);
+        self.threads.drain(drain.unwrap_or_default());
     }
 }
 
@@ -164,54 +124,18 @@ struct MasterShared {
     counts: Arc<MasterCounts>,
 }
 
-/// Serves both sockets until the thread is to end.
-async fn serve(
-    desk: Rc<MasterShared>,
-    settings: &MasterSettings,
-    ([accounting, control], passed): ([TcpListener; 2], HandoverSignal),
-    mut phases: watch::Receiver<MasterPhase>,
-) {
-    let gate = |listener| PeerFilter {
-        listener,
-        allow: settings.allow.clone(),
-        slots: Arc::new(Semaphore::new(settings.connections)),
-        passed: passed.clone(),
-    };
-    let heard = accept(Rc::clone(&desk), gate(accounting), reports::run);
-    let heard = tokio::task::spawn_local(heard);
-    let told = tokio::task::spawn_local(accept(Rc::clone(&desk), gate(control), orders::run));
-    loop {
-        let until = match *phases.borrow_and_update() {
-            MasterPhase::Serve => None,
-            MasterPhase::Drain(until) => Some(until),
-            MasterPhase::Stop => return,
-        };
-        if until.is_some() {
-            heard.abort();
-            told.abort();
-        }
-        tokio::select! {
-            changed = phases.changed() => if changed.is_err() { return },
-            () = sent(&desk.hub, until) => return,
-        }
+impl ServerWorker for MasterShared {
+    /// Waits until all pending orders are sent.
+    fn empty(&self) -> impl Future<Output = ()> {
+        self.hub.emptied()
     }
 }
 
-/// Waits until all pending orders are sent, at most until `until`. Without `until`, nothing drains
-/// and this waits forever.
-async fn sent(hub: &OrderHub, until: Option<Instant>) {
-    match until {
-        Some(until) => drop(tokio::time::timeout_at(until, hub.emptied()).await),
-        None => std::future::pending().await,
-    }
-}
-
-/// Which peers may connect to a listener, and how many.
+/// Which peers may connect to a listener, how many, and until when.
 struct PeerFilter {
-    listener: TcpListener,
     allow: Vec<IpNet>,
     slots: Arc<Semaphore>,
-    passed: HandoverSignal,
+    ends: (ServerOrders, HandoverSignal),
 }
 
 impl PeerFilter {
@@ -222,34 +146,23 @@ impl PeerFilter {
 
 async fn accept<F: Future<Output = Result<Infallible, ZmqConnectionError>> + 'static>(
     desk: Rc<MasterShared>,
-    mut gate: PeerFilter,
+    listener: TcpListener,
+    gate: PeerFilter,
     run: fn(TcpStream, IpAddr, Rc<MasterShared>) -> F,
 ) {
-    let listener = gate.listener.try_clone().and_then(tokio::net::TcpListener::from_std);
-    let listener = match listener {
+    let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(target: "evenkeel::master", %error, "cannot listen"),
     };
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = gate.passed.wait() => return,
-        };
-        let (stream, peer) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(target: "evenkeel::master", %error, "cannot accept a connection");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
-        };
+    let log = |error: &io::Error| {
+        tracing::warn!(target: "evenkeel::master", %error, "cannot accept a connection");
+    };
+    let welcome = async |(stream, peer): (TcpStream, SocketAddr)| {
         if !gate.allows(peer.ip()) {
-            desk.counts.strangers.increment(1);
-            continue;
+            return desk.counts.strangers.increment(1);
         }
         let Ok(slot) = Arc::clone(&gate.slots).try_acquire_owned() else {
-            desk.counts.shed.increment(1);
-            continue;
+            return desk.counts.shed.increment(1);
         };
         desk.counts.accepted.increment(1);
         let desk = Rc::clone(&desk);
@@ -269,5 +182,6 @@ async fn accept<F: Future<Output = Result<Infallible, ZmqConnectionError>> + 'st
             }
             drop(slot);
         });
-    }
+    };
+    accept::accept(listener, gate.ends.clone(), log, welcome).await;
 }

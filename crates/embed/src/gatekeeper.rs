@@ -8,7 +8,7 @@
 //! format of the frames, and how a request is handled: docs/guide/gatekeeper.md.
 
 use super::seed;
-use evenkeel_ask::zeromq::gatekeeper::{GatekeeperStartError, RunningGatekeeper, start};
+use evenkeel_ask::zeromq::gatekeeper::{RunningGatekeeper, start};
 use evenkeel_client::layer::{self, EvenkeelLayer};
 use evenkeel_config::settings;
 use evenkeel_config::settings::gatekeeper::{MasterAddress, MasterAddressError};
@@ -16,6 +16,7 @@ use evenkeel_core::limit::LimitCondition;
 use evenkeel_core::units::Nanos;
 use evenkeel_engine::domains::gatekeeper::GatekeeperEngine as Engine;
 use evenkeel_runtime::clock::Clock;
+use evenkeel_serve::start::ServerStartError;
 use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::counts::heartbeats::Heartbeats;
 use http::StatusCode;
@@ -57,7 +58,7 @@ pub enum GatekeeperError {
     Domain,
     /// The system refuses a thread.
     #[error("{0}")]
-    Thread(#[from] GatekeeperStartError),
+    Thread(#[from] ServerStartError),
     /// The system gives no random numbers.
     #[error("the system provides no random numbers: {0}")]
     Random(#[source] std::io::Error),
@@ -129,7 +130,7 @@ impl ServiceGatekeeper {
         let watch = Arc::new(Watch::new(clock.now()));
         let keeper =
             Engine::new(&settings, seed().map_err(GatekeeperError::Random)?, clock, &watch);
-        let thread = start(&settings, &keeper, clock, Heartbeats::default())?;
+        let thread = start(&settings, &keeper, clock, &Heartbeats::default())?;
         Ok(ServiceGatekeeper(Arc::new(GatekeeperInner { keeper, clock, _thread: thread })))
     }
 

@@ -7,16 +7,13 @@ use super::context::ThreadContext;
 use super::front::{self, LiveServerConfig};
 use super::link::ClientLink;
 use super::worker::ProxyWorker;
-use evenkeel_serve::backlog;
+use evenkeel_serve::accept;
+use evenkeel_serve::handover::HandoverSignal;
+use evenkeel_serve::threads::ServerOrders;
 use evenkeel_telemetry::registry::GaugeGuard;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-
-/// The number of connections accepted in a row before existing connections get a turn.
-const ACCEPT_BURST: usize = 16;
 
 impl ProxyWorker {
     /// Accepts connections until the thread drains.
@@ -24,48 +21,18 @@ impl ProxyWorker {
         self: Rc<ProxyWorker>,
         listener: TcpListener,
         shown: Option<LiveServerConfig>,
+        orders: ServerOrders,
     ) {
-        let shown = shown.as_ref();
-        let thread = &self.thread;
-        loop {
-            for _ in 0..ACCEPT_BURST {
-                let drained = thread.drained.notified();
-                if thread.is_draining() {
-                    return accept_waiting(&self, listener, shown);
-                }
-                tokio::select! {
-                    accepted = listener.accept() => match accepted {
-                        Ok((stream, peer)) => {
-                            thread.wait_for_room().await;
-                            welcome(&self, stream, peer, shown);
-                        }
-                        Err(error) => accept_failed(&error).await,
-                    },
-                    () = drained => return accept_waiting(&self, listener, shown),
-                }
-            }
-            tokio::task::yield_now().await;
-        }
+        let log = |error: &std::io::Error| {
+            tracing::warn!(%error, "a connection could not be accepted; trying again in 100 ms");
+        };
+        let welcome = async |(stream, peer)| {
+            self.thread.wait_for_room().await;
+            welcome(&self, stream, peer, shown.as_ref());
+        };
+        // The proxy accepts beside its successor until it drains.
+        accept::accept(listener, (orders, HandoverSignal::default()), log, welcome).await;
     }
-}
-
-/// Accepts the connections that wait in the system's queue: closing the listener would reset them.
-fn accept_waiting(
-    worker: &Rc<ProxyWorker>,
-    listener: TcpListener,
-    shown: Option<&LiveServerConfig>,
-) {
-    for (stream, peer) in backlog::at(listener) {
-        worker.thread.room.shared.connections.fetch_add(1, Ordering::Relaxed);
-        welcome(worker, stream, peer, shown);
-    }
-}
-
-/// Waits before the next attempt. If the process has run out of file descriptors, for example,
-/// trying again at once does not help.
-async fn accept_failed(error: &std::io::Error) {
-    tracing::warn!(%error, "a connection could not be accepted; trying again in 100 ms");
-    tokio::time::sleep(Duration::from_millis(100)).await;
 }
 
 fn welcome(

@@ -22,8 +22,6 @@ use settings::ThreadSettings;
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use tokio::sync::Notify;
 
 /// The maximum number of exchanges without a client on a thread. Beyond it the connection to the
 /// backend is closed at once; otherwise clients that connect and disconnect would pile up
@@ -49,8 +47,6 @@ pub(super) struct ThreadContext {
     pub(super) kept: Cell<usize>,
     /// The total size of the heads of running streams, in bytes.
     heads: Cell<usize>,
-    /// Notified when the thread begins to drain.
-    pub(super) drained: Notify,
     draining: Cell<bool>,
     stopping: Cell<bool>,
 }
@@ -75,7 +71,6 @@ impl ThreadContext {
             aside: Cell::new(0),
             kept: Cell::new(0),
             heads: Cell::new(0),
-            drained: Notify::new(),
             draining: Cell::new(false),
             stopping: Cell::new(false),
         })
@@ -114,17 +109,16 @@ impl ThreadContext {
     /// Accepts no more connections, and lets every connection end after its current request.
     pub(super) fn drain(&self) {
         self.draining.set(true);
-        self.drained.notify_waiters();
         for link in &*self.links.all() {
             link.wake();
         }
     }
 
     /// Prepares for the end of the thread: its tasks are about to be dropped, so no exchange may
-    /// continue without its client.
-    pub(super) fn stop(&self) {
+    /// continue without its client. Returns the number of connections that are still open.
+    pub(super) fn stop(&self) -> usize {
         self.stopping.set(true);
-        self.room.shared.cut.fetch_add(self.links.len(), Ordering::Relaxed);
+        self.links.len()
     }
 
     /// Waits until no connection is open and no exchange runs.

@@ -31,14 +31,18 @@ mod wire;
 mod worker;
 mod write_slices;
 
+use arc_swap::ArcSwap;
 use backends::UpstreamTls;
-use evenkeel_config::settings::{BackendAddress, ProxySettings};
+use evenkeel_config::settings::{BackendAddress, ProxySettings, Settings};
 use evenkeel_config::source::files::WatchedFile;
 use evenkeel_core::units::Time;
 use evenkeel_engine::{Engine, EngineLane};
 use evenkeel_runtime::clock::Clock;
 use evenkeel_serve::handover::ListenSockets;
-use evenkeel_serve::watchdog;
+use evenkeel_serve::service::Service;
+use evenkeel_serve::start::ServerStartError;
+pub use evenkeel_serve::threads::core_count as threads;
+use evenkeel_serve::threads::{ServerOrders, ServerThreads, ServerWorker};
 use evenkeel_store::redis::RedisStore;
 use evenkeel_store::requests::StoreRequests;
 use evenkeel_telemetry::Watch;
@@ -47,71 +51,24 @@ use front::LiveServerConfig;
 use parking_lot::Mutex;
 use room::ProxyShared;
 use rustls::ServerConfig;
-use std::convert::Infallible;
-use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread;
-use std::time::Duration;
-use tokio::runtime::LocalOptions;
-use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 use worker::ProxyWorker;
 
-/// The maximum number of task polls between two looks at the system's event queue. Each poll takes
-/// microseconds, so timers are late by a millisecond or two at most. The runtime's default interval
-/// is shorter and costs a busy thread a few percent of its time.
-const POLLS_PER_EVENT_CHECK: u32 = 256;
-
-/// Why the proxy could not start.
-#[derive(Debug, thiserror::Error)]
-pub enum ProxyStartError {
-    /// The settings contain no address.
-    #[error("proxy.listen names no address; write one, such as 0.0.0.0:8888")]
-    NoAddress,
-    /// The proxy cannot listen on an address.
-    #[error("cannot listen on {address}: {error}; {advice}")]
-    Listen {
-        /// The address from the settings.
-        address: SocketAddr,
-        /// The error that the system returned.
-        error: io::Error,
-        /// What the operator can do about it.
-        advice: &'static str,
-    },
-    /// The certificates cannot be loaded.
-    #[error("certificates of the proxy: {0}")]
-    Tls(#[from] evenkeel_tls::pem::TlsFileError),
-    /// The system refuses a thread or an event queue.
-    #[error("cannot start a thread of the proxy: {0}; raise the limits on threads and open files")]
-    Thread(io::Error),
-}
-
-/// The current instructions to all threads: the settings and the phase.
-#[derive(Clone)]
+/// The settings that all threads follow.
 struct ProxyInstructions {
-    settings: Arc<ProxySettings>,
+    settings: ProxySettings,
     secured: UpstreamTls,
-    phase: ProxyPhase,
-}
-
-#[derive(Clone, Copy)]
-enum ProxyPhase {
-    Serve,
-    /// Accept no more connections, and let running requests finish until this time.
-    Drain(Instant),
-    Stop,
 }
 
 /// A running proxy.
 pub struct RunningProxy {
     addresses: Vec<SocketAddr>,
-    orders: watch::Sender<ProxyInstructions>,
-    /// The channel closes when the last thread has ended.
-    alive: tokio::sync::Mutex<mpsc::Receiver<Infallible>>,
-    threads: Mutex<Vec<thread::JoinHandle<()>>>,
+    threads: ServerThreads,
+    instructions: Arc<ArcSwap<ProxyInstructions>>,
     house: Arc<ProxyShared>,
     /// The certificates, reloaded when their files change.
     live: Mutex<Option<LiveValue<Arc<ServerConfig>>>>,
@@ -126,12 +83,6 @@ fn secured(settings: &ProxySettings) -> Result<UpstreamTls, evenkeel_tls::pem::T
     Ok(Some((config, settings.backend_tls.client.name.as_deref().map(Arc::from))))
 }
 
-/// Returns the number of threads of a proxy: one per core that this process may use, at least one.
-#[must_use]
-pub fn threads() -> usize {
-    thread::available_parallelism().map_or(1, std::num::NonZero::get)
-}
-
 /// Binds all addresses, then starts one thread per core.
 ///
 /// # Errors
@@ -141,7 +92,7 @@ pub fn start(
     settings: &ProxySettings,
     engine: &Arc<Engine>,
     watch: &Arc<Watch>,
-) -> Result<RunningProxy, ProxyStartError> {
+) -> Result<RunningProxy, ServerStartError> {
     start_on(settings, (engine, None), watch, &ListenSockets::default())
 }
 
@@ -155,53 +106,42 @@ pub fn start_on(
     (engine, store): (&Arc<Engine>, Option<&Arc<RedisStore>>),
     watch: &Arc<Watch>,
     sockets: &ListenSockets,
-) -> Result<RunningProxy, ProxyStartError> {
+) -> Result<RunningProxy, ServerStartError> {
+    let refused = ServerStartError::settings("proxy");
     if settings.listen.is_empty() {
-        return Err(ProxyStartError::NoAddress);
+        let why = "`proxy.listen` names no address; write one, such as 0.0.0.0:8888";
+        return Err(ServerStartError::settings("proxy")(why));
     }
-    let count = threads();
+    let (count, clock) = (threads(), engine.clock());
     let live = settings.tls.clone().map(|tls| {
         let (paths, http2) = (evenkeel_tls::front_files(&tls), settings.http2);
         let make = move |files: &[WatchedFile]| evenkeel_tls::front(files, &tls, http2);
-        LiveValue::load("proxy", paths, make, engine.clock().now(), watch.registry())
+        LiveValue::load("proxy", paths, make, clock.now(), watch.registry())
     });
-    let live = live.transpose()?;
+    let live = live.transpose().map_err(&refused)?;
     let shown = live.as_ref().map(LiveValue::running);
     let plain = settings.tls.as_ref().map_or(usize::MAX, |tls| tls.plain);
-    let (addresses, mut listeners) = bind_all(&settings.listen, count, sockets)?;
-    let secured = secured(settings)?;
-    let order = ProxyInstructions {
-        settings: Arc::new(settings.clone()),
-        secured,
-        phase: ProxyPhase::Serve,
-    };
-    let (orders, _) = watch::channel(order);
-    let (alive, ended) = mpsc::channel(1);
+    let (addresses, listeners) = bind_all(&settings.listen, count, sockets)?;
+    let secured = secured(settings).map_err(&refused)?;
+    let instructions = ProxyInstructions { settings: settings.clone(), secured };
+    let instructions = Arc::new(ArcSwap::from_pointee(instructions));
     let house = Arc::new(ProxyShared::of(count));
-    let running = RunningProxy {
-        addresses,
-        orders,
-        alive: tokio::sync::Mutex::new(ended),
-        threads: Mutex::default(),
-        house,
-        live: Mutex::new(live),
-    };
-    for index in 0..count {
-        let listeners = listeners.pop().unwrap_or_default().into_iter();
-        let shown = |index| shown.clone().filter(|_| index >= plain);
-        let seat = ProxyWorkerInit {
-            listeners: listeners.map(|(index, listener)| (listener, shown(index))).collect(),
+    let each = listeners.into_iter().enumerate().map(|(index, listeners)| {
+        let shown = |place| shown.clone().filter(|_| place >= plain);
+        let listeners = listeners.into_iter();
+        let worker = ProxyWorkerInit {
+            listeners: listeners.map(|(place, listener)| (listener, shown(place))).collect(),
             lane: engine.lane(index),
             store: store.cloned(),
-            clock: engine.clock(),
-            house: Arc::clone(&running.house),
+            clock,
+            instructions: Arc::clone(&instructions),
+            house: Arc::clone(&house),
             watch: Arc::clone(watch),
-            orders: running.orders.subscribe(),
         };
-        let started = seat.start(index, alive.clone()).inspect_err(|_| running.stop_now());
-        running.threads.lock().push(started.map_err(ProxyStartError::Thread)?);
-    }
-    Ok(running)
+        |orders| worker.serve(orders)
+    });
+    let threads = ServerThreads::each("proxy", (&watch.beats, clock), each)?;
+    Ok(RunningProxy { addresses, threads, instructions, house, live: Mutex::new(live) })
 }
 
 /// What a thread needs to start.
@@ -210,93 +150,56 @@ struct ProxyWorkerInit {
     lane: EngineLane,
     store: Option<Arc<RedisStore>>,
     clock: Clock,
+    instructions: Arc<ArcSwap<ProxyInstructions>>,
     house: Arc<ProxyShared>,
     watch: Arc<Watch>,
-    orders: watch::Receiver<ProxyInstructions>,
 }
 
 impl ProxyWorkerInit {
-    fn start(
-        self,
-        index: usize,
-        alive: mpsc::Sender<Infallible>,
-    ) -> io::Result<thread::JoinHandle<()>> {
-        let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
-        let body = move || {
-            let mut builder = tokio::runtime::Builder::new_current_thread();
-            builder.enable_all().event_interval(POLLS_PER_EVENT_CHECK);
-            match builder.build_local(LocalOptions::default()) {
-                Ok(runtime) => {
-                    let _ = ready.send(Ok(()));
-                    runtime.block_on(self.run());
-                    // Do not wait for a name that is still being resolved.
-                    runtime.shutdown_background();
-                    // Dropped only now: everything that ran on the runtime has ended.
-                    drop(alive);
-                }
-                Err(error) => {
-                    let _ = ready.send(Err(error));
-                }
-            }
-        };
-        let handle = thread::Builder::new().name(format!("proxy-{index}")).spawn(body)?;
-        is_ready
-            .recv()
-            .unwrap_or_else(|_| Err(io::Error::other("the thread ended immediately")))?;
-        Ok(handle)
-    }
-
-    async fn run(mut self) {
-        let ProxyInstructions { settings, secured, .. } = self.orders.borrow().clone();
-        let site = (&*settings, &secured);
-        let beats = self.watch.beats.clone();
-        tokio::task::spawn_local(watchdog::beat("proxy", beats, self.clock));
+    /// Serves until the thread may end. Returns the number of connections that are still open.
+    async fn serve(self, orders: ServerOrders) -> usize {
         let lanes = (self.lane, self.store.as_ref().map(StoreRequests::new));
+        let current = self.instructions.load_full();
+        let site = (&current.settings, &current.secured);
         let worker = ProxyWorker::new(site, lanes, self.clock, self.house, self.watch);
         let mut accepting = JoinSet::new();
         for (listener, shown) in self.listeners {
             match tokio::net::TcpListener::from_std(listener) {
                 Ok(listener) => {
-                    accepting.spawn_local(std::rc::Rc::clone(&worker).accept(listener, shown));
+                    accepting.spawn_local(Rc::clone(&worker).accept(
+                        listener,
+                        shown,
+                        orders.clone(),
+                    ));
                 }
                 Err(error) => tracing::error!(%error, "a listener was lost"),
             }
         }
-        tokio::task::spawn_local(std::rc::Rc::clone(&worker).sweep());
-        obey(&worker, accepting, &mut self.orders).await;
-        worker.stop();
+        tokio::task::spawn_local(Rc::clone(&worker).sweep());
+        let follower = InstructedWorker { worker, instructions: self.instructions };
+        orders.follow(&follower, accepting).await;
+        follower.worker.stop()
     }
 }
 
-/// Follows the orders until the thread may end.
-async fn obey(
-    worker: &ProxyWorker,
-    mut accepting: JoinSet<()>,
-    orders: &mut watch::Receiver<ProxyInstructions>,
-) {
-    let mut until = None;
-    loop {
-        let drained = async {
-            let Some(until) = until else { return std::future::pending().await };
-            let empty = async {
-                while accepting.join_next().await.is_some() {}
-                worker.empty().await;
-            };
-            tokio::time::timeout_at(until, empty).await.is_ok()
-        };
-        tokio::select! {
-            _ = drained => return,
-            changed = orders.changed() => if changed.is_err() { return },
-        }
-        let order = orders.borrow_and_update().clone();
-        match order.phase {
-            ProxyPhase::Serve => worker.reload(&order.settings, &order.secured),
-            ProxyPhase::Stop => return,
-            ProxyPhase::Drain(at) => {
-                until = Some(at);
-                worker.drain();
-            }
-        }
+/// A thread's worker with the instructions that it follows.
+struct InstructedWorker {
+    worker: Rc<ProxyWorker>,
+    instructions: Arc<ArcSwap<ProxyInstructions>>,
+}
+
+impl ServerWorker for InstructedWorker {
+    fn reload(&self) {
+        let current = self.instructions.load();
+        self.worker.reload(&current.settings, &current.secured);
+    }
+
+    fn drain(&self) {
+        self.worker.drain();
+    }
+
+    fn empty(&self) -> impl Future<Output = ()> {
+        self.worker.empty()
     }
 }
 
@@ -314,59 +217,42 @@ impl RunningProxy {
         self.house.connections.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of client connections that were still open when their thread ended.
-    #[must_use]
-    pub fn cut(&self) -> usize {
-        self.house.cut.load(Ordering::Relaxed)
-    }
-
     /// Applies changed settings to the requests that follow. The listeners stay as they are, even
     /// if `listen` has changed.
     pub fn reload(&self, settings: &ProxySettings) {
-        let settings = Arc::new(settings.clone());
-        self.orders.send_modify(|order| {
-            match secured(&settings) {
-                Ok(secured) => order.secured = secured,
-                Err(error) => tracing::error!(
-                    %error, "proxy.backend_tls is refused; the previous trust settings stay in use"
-                ),
-            }
-            order.settings = settings;
+        let secured = secured(settings).unwrap_or_else(|error| {
+            tracing::error!(
+                %error, "proxy.backend_tls is refused; the previous trust settings stay in use"
+            );
+            self.instructions.load().secured.clone()
         });
-    }
-
-    /// Reloads certificates if their files have changed. Call this once a second.
-    pub fn look(&self, now: Time) {
-        self.live.lock().iter_mut().for_each(|live| live.look(now));
-    }
-
-    /// Accepts no more connections, gives running requests at most `timeout` to finish, then closes
-    /// everything. Returns at once; [`RunningProxy::ended`] reports when it is done.
-    pub fn drain(&self, timeout: Duration) {
-        let until = Clock::deadline(timeout);
-        self.orders.send_modify(|order| order.phase = ProxyPhase::Drain(until));
-    }
-
-    /// Closes everything at once, including running requests.
-    pub fn stop_now(&self) {
-        self.orders.send_modify(|order| order.phase = ProxyPhase::Stop);
-    }
-
-    /// Waits until all threads have ended, after [`RunningProxy::drain`] or
-    /// [`RunningProxy::stop_now`].
-    pub async fn ended(&self) {
-        // Nothing is ever sent: `recv` returns when the last sender is dropped.
-        let _ = self.alive.lock().await.recv().await;
+        let instructions = ProxyInstructions { settings: settings.clone(), secured };
+        self.instructions.store(Arc::new(instructions));
+        self.threads.reload();
     }
 }
 
-impl Drop for RunningProxy {
-    fn drop(&mut self) {
-        self.stop_now();
-        for thread in self.threads.lock().drain(..) {
-            // A thread that panicked has reported that on standard error.
-            let _ = thread.join();
-        }
+impl Service for RunningProxy {
+    fn threads(&self) -> &ServerThreads {
+        &self.threads
+    }
+
+    fn reload(&self, settings: &Settings) {
+        settings.proxy.iter().for_each(|proxy| RunningProxy::reload(self, proxy));
+    }
+
+    /// Reloads certificates if their files have changed.
+    fn look(&self, now: Time) {
+        self.live.lock().iter_mut().for_each(|live| live.look(now));
+    }
+
+    fn connections(&self) -> usize {
+        RunningProxy::connections(self)
+    }
+
+    fn drain(&self, settings: &Settings) {
+        let drain = settings.proxy.as_ref().map(|proxy| proxy.timeouts.drain);
+        self.threads.drain(drain.unwrap_or_default());
     }
 }
 
@@ -380,38 +266,16 @@ fn bind_all(
     addresses: &[SocketAddr],
     count: usize,
     sockets: &ListenSockets,
-) -> Result<BoundListeners, ProxyStartError> {
+) -> Result<BoundListeners, ServerStartError> {
     let mut threads: Vec<Vec<(usize, TcpListener)>> = (0..count).map(|_| Vec::new()).collect();
     let mut bound = Vec::new();
     for (place, address) in addresses.iter().enumerate() {
-        let failed = |error: io::Error| {
-            let advice = advice(&error);
-            ProxyStartError::Listen { address: *address, error, advice }
-        };
-        let each = sockets.listen_each(*address, count).map_err(failed)?;
-        let first = each.iter().flatten().next().map(TcpListener::local_addr);
-        bound.push(first.transpose().map_err(failed)?.unwrap_or(*address));
+        let failed = ServerStartError::listen("proxy", address);
+        let (at, each) = sockets.listen_each(*address, count).map_err(failed)?;
+        bound.push(at);
         for (thread, listeners) in threads.iter_mut().zip(each) {
             thread.extend(listeners.into_iter().map(|listener| (place, listener)));
         }
     }
     Ok((bound, threads))
-}
-
-fn advice(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::AddrInUse if error.get_ref().is_some() => {
-            "write the address exactly as it was inherited"
-        }
-        io::ErrorKind::AddrInUse => {
-            "another program uses it: stop that program, or name another port in proxy.listen"
-        }
-        io::ErrorKind::PermissionDenied => {
-            "ports below 1024 need CAP_NET_BIND_SERVICE: grant it, or name a higher port"
-        }
-        io::ErrorKind::AddrNotAvailable => {
-            "this machine does not have this address: name one of its own, or 0.0.0.0"
-        }
-        _ => "name another address in proxy.listen",
-    }
 }

@@ -20,8 +20,6 @@ pub(super) struct ProxyShared {
     pub(super) threads: usize,
     /// The number of open client connections, with tunnels on streams and streams set aside.
     pub(super) connections: AtomicUsize,
-    /// The number of connections that were still open when their thread ended.
-    pub(super) cut: AtomicUsize,
     /// The number of connections per address, if there is a bound. It has no more entries than
     /// there are connections.
     addresses: Mutex<HashMap<IpAddr, usize>>,

@@ -76,10 +76,10 @@ impl ProxyWorker {
     }
 
     /// Prepares for the end of the thread: its tasks are about to be dropped, so nothing new may
-    /// begin.
-    pub(super) fn stop(&self) {
-        self.thread.stop();
+    /// begin. Returns the number of connections that are still open.
+    pub(super) fn stop(&self) -> usize {
         self.site().backends.retire();
+        self.thread.stop()
     }
 
     /// Waits until no connection is open and no exchange runs.

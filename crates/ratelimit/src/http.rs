@@ -4,15 +4,14 @@
 //! requested as JSON, which use the same counters. Which port serves which paths is defined in
 //! [`PortPurpose`].
 
-use super::RatelimitTls;
 use super::decide::{DecisionBuffers, ProtoPackage, RatelimitDecider};
 use super::json;
 use super::metrics;
 use super::metrics::rename::MetricRenamer;
 use super::metrics::traces::TracedCall as Traced;
+use super::server_tls::LiveTls;
 use super::wire::Code;
 use super::wire::view::RequestView;
-use arc_swap::ArcSwap;
 use bytes::Bytes;
 use evenkeel_serve::handover::HandoverSignal;
 use evenkeel_store::redis::{RedisStore, StoreLane};
@@ -88,7 +87,7 @@ pub struct HttpPort {
     /// Answers health checks.
     pub health: Arc<RatelimitHealth>,
     /// The TLS configuration; `None` if the port serves plain HTTP.
-    pub tls: Option<Arc<ArcSwap<RatelimitTls>>>,
+    pub tls: Option<LiveTls>,
     /// The time limit for a TLS handshake.
     pub handshake: Duration,
     /// Records traces of decisions, if tracing is on.

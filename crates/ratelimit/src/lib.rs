@@ -21,5 +21,4 @@ mod server_tls;
 pub mod tally;
 pub mod wire;
 
-pub use serve::{RatelimitStartError, RunningRatelimit, start, start_on};
-use server_tls::RatelimitTls;
+pub use serve::{RunningRatelimit, start};

@@ -3,6 +3,7 @@
 //! Both configurations come from the same files and differ in the protocol that ALPN offers: HTTP/2
 //! for gRPC, HTTP/1.1 for JSON and health checks. How the files are read and reloaded: `tls`.
 
+use arc_swap::ArcSwap;
 use evenkeel_config::settings::tls::ServerTls;
 use evenkeel_core::units::Time;
 use evenkeel_telemetry::registry::Registry;
@@ -11,6 +12,9 @@ use evenkeel_tls::reload::{BuiltFromFiles, LiveValue};
 use evenkeel_tls::{client_name, server, server_files};
 use rustls::ServerConfig;
 use std::sync::Arc;
+
+/// The current TLS configurations, which a reload replaces.
+pub type LiveTls = Arc<ArcSwap<RatelimitTls>>;
 
 /// The TLS configurations of the service.
 pub struct RatelimitTls {

@@ -176,7 +176,8 @@ impl ListenSockets {
 
     /// The sockets that listen on `address` for each of `count` threads: inherited ones, or a new
     /// one for each thread. They are recorded for a successor. With fewer inherited sockets than
-    /// threads, some threads share one; with more, some threads have several.
+    /// threads, some threads share one; with more, some threads have several. The address that is
+    /// returned with them has the port that the system assigned.
     ///
     /// # Errors
     /// If no socket is inherited and none can be bound.
@@ -184,7 +185,7 @@ impl ListenSockets {
         &self,
         address: SocketAddr,
         count: usize,
-    ) -> io::Result<Vec<Vec<TcpListener>>> {
+    ) -> io::Result<(SocketAddr, Vec<Vec<TcpListener>>)> {
         let listeners = match self.take(address)? {
             handed if handed.is_empty() => shared::bind(address, count)
                 .map_err(|error| self.with_neighbours(address, error))?,
@@ -195,7 +196,7 @@ impl ListenSockets {
         for index in 0..count.max(listeners.len()) {
             threads[index % count].push(listeners[index % listeners.len()].try_clone()?);
         }
-        Ok(threads)
+        Ok((listeners[0].local_addr()?, threads))
     }
 
     /// Takes the inherited Unix socket at one of `paths`. The first path is the one in the
@@ -393,7 +394,7 @@ mod tests {
         assert!(sockets.take_file(&[Path::new("/b.sock")]).expect("none").is_none());
         assert!(sockets.take_datagrams(at).expect("taken").is_some());
         assert!(sockets.take_datagrams(at).expect("none").is_none());
-        let threads = sockets.listen_each(at, 3).expect("taken");
+        let (_, threads) = sockets.listen_each(at, 3).expect("taken");
         assert_eq!(threads.iter().map(Vec::len).collect::<Vec<_>>(), [1, 1, 1]);
         assert!(sockets.take_file(&[Path::new("/b.sock"), &path]).expect("taken").is_some());
         assert!(sockets.close_untaken().is_empty());
@@ -416,7 +417,7 @@ mod tests {
         let handed = handed.map(|socket| InheritedSocket::Tcp(socket.into())).collect();
         let sockets = ListenSockets { inherited: Mutex::new(handed), ..ListenSockets::default() };
         let at = at.as_socket().expect("a port");
-        let threads = sockets.listen_each(at, 2).expect("taken");
+        let (_, threads) = sockets.listen_each(at, 2).expect("taken");
         assert_eq!(threads.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
     }
 }

@@ -20,7 +20,6 @@ use evenkeel_engine::{AskOutcome, Charge, EngineLane, RequestRefusal, StartWait}
 use evenkeel_identity::address::ProxyTrust;
 use evenkeel_identity::answer::{self, AnswerFormat};
 use evenkeel_runtime::clock::Clock;
-use evenkeel_serve::watchdog;
 use evenkeel_store::requests::StoreRequests;
 use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::counts::check::{CheckCounts, ReportResult};
@@ -241,11 +240,6 @@ impl CheckShared {
         };
         self.counts.reports[result as usize].increment(1);
         result
-    }
-
-    /// Returns the task that reports to the watchdog that this door's thread is alive.
-    pub fn beat(&self) -> impl Future<Output = ()> + use<> {
-        watchdog::beat("check", self.watch.beats.clone(), self.clock)
     }
 
     /// Settles passes without a report in time.

@@ -5,7 +5,7 @@
 //! commands are those that client libraries send when they connect, so that any of them works. A
 //! command that would need a database is refused by name. Bytes are parsed and written by `resp`.
 
-use super::connection::{InputOutcome, NextStep};
+use super::outcome::{InputOutcome, NextStep};
 use super::resp::{self, ReplyWriter, command, integer};
 use evenkeel_core::units::{Nanos, SECOND};
 use evenkeel_engine::tags::{QuestionNumbers, TagAnswer, TagBatch};

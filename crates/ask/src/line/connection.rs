@@ -9,6 +9,7 @@
 //! its answer is back: `store_client`.
 
 use super::commands::RedisSession;
+use super::outcome::{InputOutcome, NextStep};
 use super::splitter::TagSplitter;
 use super::store_client::TagStoreClient;
 use super::worker::LineWorker;
@@ -58,30 +59,6 @@ pub enum LineCodec {
     Lines(TagSplitter),
     /// The Redis protocol.
     Resp(RedisSession),
-}
-
-/// The outcome of parsing and answering some bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InputOutcome {
-    /// The number of bytes consumed.
-    pub used: usize,
-    /// The number of queries in them.
-    pub asked: u64,
-    /// The number of those queries that were invalid.
-    pub faults: u64,
-    /// What to do next.
-    pub then: NextStep,
-}
-
-/// What a connection does next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NextStep {
-    /// Wait for more bytes: the rest is the beginning of a query.
-    Read,
-    /// Continue with the rest once the client has read the answers.
-    Resume,
-    /// End once the client has read the answers.
-    End,
 }
 
 impl LineCodec {

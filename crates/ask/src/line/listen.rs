@@ -6,9 +6,9 @@
 //! one that a process listens on is not. The file is removed at the end if it is still the same
 //! file and no other process has taken the socket over.
 
-use super::LineStartError;
 use evenkeel_config::settings::{LineSettings, StreamAddress};
 use evenkeel_serve::handover::{HandoverSignal, ListenSockets};
+use evenkeel_serve::start::ServerStartError;
 use rustix::fs::{Mode, chmod, rename, stat, unlink};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -54,11 +54,11 @@ pub fn bind(
     settings: &LineSettings,
     count: usize,
     sockets: &ListenSockets,
-) -> Result<LineListeners, LineStartError> {
+) -> Result<LineListeners, ServerStartError> {
     let threads = (0..count).map(|_| Vec::new()).collect();
     let mut bound = LineListeners { threads, ..LineListeners::default() };
     for listen in &settings.listen {
-        let failed = |error| LineStartError::listen(listen.to_string(), error);
+        let failed = ServerStartError::listen("line", listen);
         match listen {
             StreamAddress::Tcp(address) => {
                 let address = bound.tcp(*address, LineProtocol::Lines, sockets).map_err(failed)?;
@@ -71,7 +71,7 @@ pub fn bind(
         }
     }
     for address in &settings.resp {
-        let failed = |error| LineStartError::listen(address.to_string(), error);
+        let failed = ServerStartError::listen("line", address);
         let address = bound.tcp(*address, LineProtocol::Resp, sockets).map_err(failed)?;
         bound.resp.push(address);
     }
@@ -86,13 +86,12 @@ impl LineListeners {
         tongue: LineProtocol,
         sockets: &ListenSockets,
     ) -> io::Result<SocketAddr> {
-        let each = sockets.listen_each(address, self.threads.len())?;
-        let first = each.iter().flatten().next().map(TcpListener::local_addr).transpose()?;
+        let (bound, each) = sockets.listen_each(address, self.threads.len())?;
         for (thread, listeners) in self.threads.iter_mut().zip(each) {
             thread
                 .extend(listeners.into_iter().map(|listener| LineListener::Tcp(listener, tongue)));
         }
-        Ok(first.unwrap_or(address))
+        Ok(bound)
     }
 
     /// Binds one socket for all threads: a free thread accepts the next connection.

@@ -2,7 +2,8 @@
 //! facts/dthrottle.md as bytes, and the documented replies of redis-cell.
 
 use super::commands::RedisSession;
-use super::connection::{InputOutcome, LineCodec, NextStep};
+use super::connection::LineCodec;
+use super::outcome::{InputOutcome, NextStep};
 use super::splitter::TagSplitter;
 use evenkeel_config::settings::LineSettings;
 use evenkeel_core::key::KeySeed;

@@ -8,13 +8,15 @@ use super::connection::{LineBuffers, LineCodec, LineConnection, LineLink};
 use super::listen::{LineListener, LineProtocol};
 use super::splitter::TagSplitter;
 use super::store_client::TagStoreClient;
+use arc_swap::ArcSwap;
 use evenkeel_config::settings::LineSettings;
 use evenkeel_engine::tags::TagLane;
 use evenkeel_runtime::clock::Clock;
-use evenkeel_serve::backlog;
+use evenkeel_serve::accept;
 use evenkeel_serve::handover::HandoverSignal;
+use evenkeel_serve::threads::{ServerOrders, ServerWorker};
 use evenkeel_telemetry::counts::StreamCounts;
-use evenkeel_telemetry::registry::GaugeGuard;
+use evenkeel_telemetry::registry::{GaugeGuard, Registry};
 use evenkeel_telemetry::sampler::WarningThrottle;
 use socket2::{SockRef, TcpKeepalive};
 use std::cell::{Cell, RefCell};
@@ -25,14 +27,11 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
-use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::Notify;
 
-/// The number of connections accepted in a row before existing connections get a turn.
-const ACCEPT_BURST: usize = 16;
 /// The time without traffic after which TCP checks whether the peer is still reachable.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
@@ -40,8 +39,8 @@ const KEEPALIVE: Duration = Duration::from_secs(60);
 pub struct LineShared {
     /// The number of open connections.
     pub connections: AtomicUsize,
-    /// The number of connections that were still open when their thread ended.
-    pub cut: AtomicUsize,
+    /// The settings for connections that come from now on.
+    pub settings: ArcSwap<LineSettings>,
     /// The number given to the last Redis client.
     clients: AtomicI64,
     lines: StreamCounts,
@@ -51,13 +50,13 @@ pub struct LineShared {
 
 impl LineShared {
     /// Creates the state before the first connection.
-    pub fn new(lines: StreamCounts, resp: StreamCounts) -> LineShared {
+    pub fn new(settings: LineSettings, registry: &Registry) -> LineShared {
         LineShared {
             connections: AtomicUsize::new(0),
-            cut: AtomicUsize::new(0),
+            settings: ArcSwap::from_pointee(settings),
             clients: AtomicI64::new(0),
-            lines,
-            resp,
+            lines: StreamCounts::new(registry, "line"),
+            resp: StreamCounts::new(registry, "resp"),
             full: WarningThrottle::default(),
         }
     }
@@ -78,44 +77,28 @@ pub struct LineWorker {
     pub(super) scratch: RefCell<LineBuffers>,
     clock: Clock,
     house: Arc<LineShared>,
-    tag_bytes: Cell<usize>,
-    /// The maximum number of connections of all threads together; 0 means no bound.
-    bound: Cell<usize>,
     links: RefCell<Vec<Rc<LineLink>>>,
     freed: Notify,
-    drained: Notify,
     draining: Cell<bool>,
 }
 
 impl LineWorker {
     pub(super) fn new(
-        settings: &LineSettings,
         lane: TagLane,
         store: Option<Rc<TagStoreClient>>,
         clock: Clock,
         house: Arc<LineShared>,
     ) -> Rc<LineWorker> {
-        let worker = LineWorker {
+        Rc::new(LineWorker {
             lane,
             store,
             scratch: RefCell::default(),
             clock,
             house,
-            tag_bytes: Cell::new(0),
-            bound: Cell::new(0),
             links: RefCell::default(),
             freed: Notify::new(),
-            drained: Notify::new(),
             draining: Cell::new(false),
-        };
-        worker.reload(settings);
-        Rc::new(worker)
-    }
-
-    /// Applies changed settings to connections that come from now on.
-    pub(super) fn reload(&self, settings: &LineSettings) {
-        self.tag_bytes.set(settings.tag_bytes);
-        self.bound.set(settings.connections);
+        })
     }
 
     pub(super) fn is_draining(&self) -> bool {
@@ -130,78 +113,41 @@ impl LineWorker {
         })
     }
 
-    /// Accepts no more connections, and lets every connection end when all its queries are
-    /// answered.
-    pub(super) fn drain(&self) {
-        self.draining.set(true);
-        self.drained.notify_waiters();
-        self.links.borrow().iter().for_each(|link| link.wake());
-    }
-
-    /// Counts the connections that are still open: the thread's tasks are about to be dropped.
-    pub(super) fn stop(&self) {
-        self.house.cut.fetch_add(self.links.borrow().len(), Relaxed);
-    }
-
-    /// Waits until no connection is open.
-    pub(super) async fn empty(&self) {
-        loop {
-            let freed = self.freed.notified();
-            if self.links.borrow().is_empty() {
-                return;
-            }
-            freed.await;
-        }
+    /// Returns the number of open connections of this thread.
+    pub(super) fn open(&self) -> usize {
+        self.links.borrow().len()
     }
 
     /// Accepts connections until the thread drains, or another process has taken the sockets over.
     pub(super) async fn accept(
         self: Rc<LineWorker>,
-        listener: RegisteredListener,
-        mut passed: HandoverSignal,
+        listener: LineListener,
+        ends: (ServerOrders, HandoverSignal),
     ) {
-        loop {
-            for _ in 0..ACCEPT_BURST {
-                let drained = self.drained.notified();
-                if self.draining.get() {
-                    return self.accept_waiting(listener);
+        let lost = match listener {
+            LineListener::Tcp(listener, tongue) => match TcpListener::from_std(listener) {
+                Ok(listener) => {
+                    let welcome = async |accepted| self.welcome(accepted, tongue);
+                    return accept::accept(listener, ends, log_accept_error, welcome).await;
                 }
-                tokio::select! {
-                    accepted = poll_fn(|cx| listener.poll_accept(cx)) => match accepted {
-                        Ok(stream) => self.welcome(stream),
-                        Err(error) => accept_failed(&error).await,
-                    },
-                    () = drained => return self.accept_waiting(listener),
-                    () = passed.wait() => return,
+                Err(error) => error,
+            },
+            LineListener::Unix(listener) => match UnixListener::from_std(listener) {
+                Ok(listener) => {
+                    let welcome = async |stream| self.converse(stream, None, LineProtocol::Lines);
+                    return accept::accept(listener, ends, log_accept_error, welcome).await;
                 }
-            }
-            tokio::task::yield_now().await;
-        }
+                Err(error) => error,
+            },
+        };
+        tracing::error!(error = %lost, "a listener was lost");
     }
 
-    /// Accepts the connections that wait in the system's queue: closing the listener would reset
-    /// them.
-    fn accept_waiting(self: &Rc<LineWorker>, listener: RegisteredListener) {
-        match listener {
-            RegisteredListener::Tcp(listener, tongue) => backlog::at(listener)
-                .map(|(stream, peer)| LineStream::of(stream, peer, tongue))
-                .for_each(|stream| self.welcome(stream)),
-            RegisteredListener::Unix(listener) => backlog::at_file(listener)
-                .map(LineStream::Unix)
-                .for_each(|stream| self.welcome(stream)),
-        }
-    }
-
-    fn welcome(self: &Rc<LineWorker>, stream: LineStream) {
-        match stream {
-            LineStream::Tcp(stream, client, tongue) => {
-                let _ = stream.set_nodelay(true);
-                let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
-                let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
-                self.converse(stream, Some(client), tongue);
-            }
-            LineStream::Unix(stream) => self.converse(stream, None, LineProtocol::Lines),
-        }
+    fn welcome(self: &Rc<LineWorker>, (stream, peer): (TcpStream, SocketAddr), to: LineProtocol) {
+        let _ = stream.set_nodelay(true);
+        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
+        let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
+        self.converse(stream, Some(peer.ip().to_canonical()), to);
     }
 
     fn converse<S: AsyncRead + AsyncWrite + AsFd + Unpin + 'static>(
@@ -215,7 +161,9 @@ impl LineWorker {
         link.active.set(self.clock.now().0 / 1_000_000);
         let seat = LineGuard::take(self, &link, tongue);
         let speech = match tongue {
-            LineProtocol::Lines => LineCodec::Lines(TagSplitter::new(self.tag_bytes.get())),
+            LineProtocol::Lines => {
+                LineCodec::Lines(TagSplitter::new(self.house.settings.load().tag_bytes))
+            }
             LineProtocol::Resp => {
                 LineCodec::Resp(RedisSession::new(self.house.clients.fetch_add(1, Relaxed) + 1))
             }
@@ -231,7 +179,7 @@ impl LineWorker {
     /// been silent longest. Its client can reconnect or continue without an answer, while a new
     /// client would get none at all.
     fn make_room(&self, tongue: LineProtocol) {
-        let bound = self.bound.get();
+        let bound = self.house.settings.load().connections;
         if bound == 0 || self.house.connections.load(Relaxed) < bound {
             return;
         }
@@ -252,53 +200,25 @@ impl LineWorker {
     }
 }
 
-/// Waits before the next attempt. If the process has run out of file descriptors, for example,
-/// trying again at once does not help.
-async fn accept_failed(error: &io::Error) {
+fn log_accept_error(error: &io::Error) {
     tracing::warn!(target: "evenkeel::line", %error,
         "a connection could not be accepted; trying again in 100 ms");
-    tokio::time::sleep(Duration::from_millis(100)).await;
 }
 
-/// A listener on this thread's runtime.
-pub enum RegisteredListener {
-    Tcp(TcpListener, LineProtocol),
-    Unix(UnixListener),
-}
-
-/// An accepted connection.
-enum LineStream {
-    Tcp(TcpStream, IpAddr, LineProtocol),
-    Unix(UnixStream),
-}
-
-impl LineStream {
-    fn of(stream: TcpStream, peer: SocketAddr, tongue: LineProtocol) -> LineStream {
-        LineStream::Tcp(stream, peer.ip().to_canonical(), tongue)
-    }
-}
-
-impl RegisteredListener {
-    /// Registers a listener with the runtime of this thread.
-    pub fn new(listener: LineListener) -> io::Result<RegisteredListener> {
-        Ok(match listener {
-            LineListener::Tcp(listener, tongue) => {
-                RegisteredListener::Tcp(TcpListener::from_std(listener)?, tongue)
-            }
-            LineListener::Unix(listener) => {
-                RegisteredListener::Unix(UnixListener::from_std(listener)?)
-            }
-        })
+impl ServerWorker for LineWorker {
+    /// Lets every connection end when all its queries are answered.
+    fn drain(&self) {
+        self.draining.set(true);
+        self.links.borrow().iter().for_each(|link| link.wake());
     }
 
-    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<LineStream>> {
-        match self {
-            RegisteredListener::Tcp(listener, tongue) => listener
-                .poll_accept(cx)
-                .map_ok(|(stream, peer)| LineStream::of(stream, peer, *tongue)),
-            RegisteredListener::Unix(listener) => {
-                listener.poll_accept(cx).map_ok(|(stream, _)| LineStream::Unix(stream))
+    async fn empty(&self) {
+        loop {
+            let freed = self.freed.notified();
+            if self.links.borrow().is_empty() {
+                return;
             }
+            freed.await;
         }
     }
 }

@@ -11,22 +11,22 @@ use super::wall_clock::WallClock;
 use super::zmtp::{
     SocketRole, ZmtpEvent, ZmtpMessage, ZmtpSession, ZmtpVersion, message, subscription,
 };
-use evenkeel_config::settings::{self, gatekeeper::MasterAddress};
+use evenkeel_config::settings::{self, Settings, gatekeeper::MasterAddress};
 use evenkeel_engine::domains::gatekeeper::GatekeeperEngine;
 use evenkeel_engine::domains::outbox::{ReportedStatus, RequestReport};
 use evenkeel_runtime::clock::Clock;
-use evenkeel_runtime::thread::OwnedThread;
-use evenkeel_serve::watchdog;
+use evenkeel_serve::service::Service;
+use evenkeel_serve::start::ServerStartError;
+use evenkeel_serve::threads::{ServerOrders, ServerThreads};
 use evenkeel_telemetry::counts::heartbeats::Heartbeats;
 use evenkeel_telemetry::registry::GaugeGuard;
 use rustix::net::sockopt;
 use std::convert::Infallible;
-use std::io;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 /// The time limit for connecting.
@@ -46,41 +46,45 @@ const NOT_SUBSCRIBED: &str = "it is connected, but has not subscribed to this do
 /// The minimum number of parts of an order.
 const ORDER_PARTS: usize = 4;
 
-/// The thread could not be started. Nothing is connected then.
-#[derive(Debug, thiserror::Error)]
-#[error("gatekeeper: cannot start its thread: {0}")]
-pub struct GatekeeperStartError(io::Error);
-
 /// A thread that talks to the master until this is dropped.
-pub struct RunningGatekeeper(OwnedThread<watch::Sender<bool>>);
+pub struct RunningGatekeeper(ServerThreads);
 
-impl RunningGatekeeper {
-    /// Sends the pending reports to the master for a moment, then ends.
-    pub fn stop(&self) {
-        self.0.orders.send_replace(true);
+impl Service for RunningGatekeeper {
+    fn threads(&self) -> &ServerThreads {
+        &self.0
+    }
+
+    /// The requests of the doors that drain are still reported.
+    fn drain(&self, _settings: &Settings) {}
+
+    /// The requests that are cut off are still reported.
+    fn stop_now(&self) {}
+
+    /// Tells the thread to end: all requests have been reported by then. The pending reports are
+    /// sent for a moment, which a drop waits for.
+    fn ended(&self) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+        self.0.stop_now();
+        Box::pin(std::future::ready(()))
     }
 }
 
 /// Starts to talk to the master. The master need not be reachable.
 ///
 /// # Errors
-/// [`GatekeeperStartError`].
+/// [`ServerStartError`].
 pub fn start(
     settings: &settings::GatekeeperSettings,
     keeper: &Arc<GatekeeperEngine>,
     clock: Clock,
-    beats: Heartbeats,
-) -> Result<RunningGatekeeper, GatekeeperStartError> {
-    let (stop, stopped) = watch::channel(false);
+    beats: &Heartbeats,
+) -> Result<RunningGatekeeper, ServerStartError> {
     let (master, control) = (settings.master.clone(), settings.control.clone());
     let keeper = Arc::clone(keeper);
-    let run = async move || {
-        tokio::task::spawn_local(watchdog::beat("gatekeeper", beats, clock));
-        serve(Rc::new(GatekeeperShared { keeper, clock }), master, control, stopped).await;
+    let run = async move |orders| {
+        serve(Rc::new(GatekeeperShared { keeper, clock }), master, control, orders).await;
+        0
     };
-    OwnedThread::serve("gatekeeper", stop, (), run)
-        .map(RunningGatekeeper)
-        .map_err(GatekeeperStartError)
+    ServerThreads::single("gatekeeper", (beats, clock), run).map(RunningGatekeeper)
 }
 
 /// The state that both connections share.
@@ -93,7 +97,7 @@ async fn serve(
     desk: Rc<GatekeeperShared>,
     master: MasterAddress,
     control: MasterAddress,
-    mut stopped: watch::Receiver<bool>,
+    mut orders: ServerOrders,
 ) {
     let domain = &*desk.keeper.domain().to_owned();
     let tell = tell(Rc::clone(&desk), MasterConnection::new("accounting", master, domain));
@@ -103,8 +107,7 @@ async fn serve(
         tokio::task::spawn_local(hear),
         tokio::task::spawn_local(seconds(Rc::clone(&desk))),
     ];
-    // An error means that the sender is gone, which also means to stop.
-    let _ = stopped.wait_for(|stopped| *stopped).await;
+    orders.stopped().await;
     let sent = async {
         while !desk.keeper.outbox.is_empty() {
             sleep(Duration::from_millis(5)).await;

@@ -6,12 +6,13 @@
 //! the facts about Smockron's wire format in docs/guide/master.md.
 
 use super::link::{ZmqConnectionError, ZmqLink};
+use super::store_client::{DelayOrder, DelayOrders};
 use super::wall_clock::WallClock;
 use super::zmtp::{SocketRole, ZmtpEvent, ZmtpMessage, ZmtpSession, subscription};
 use super::{MasterShared, TcpStream};
 use evenkeel_core::classify::readable;
-use evenkeel_core::units::{Nanos, Time};
-use evenkeel_engine::domains::{MasterDomain, RecordOutcome};
+use evenkeel_core::units::Nanos;
+use evenkeel_engine::domains::RecordOutcome;
 use evenkeel_telemetry::counts::master::{GatekeeperDirection, GatekeeperMessageKind};
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -64,7 +65,7 @@ async fn hear(
         if let Some(store) = &desk.store {
             orders = store.ask(orders, wall.now).await;
         }
-        orders.publish(desk, &wall);
+        publish(orders, desk, &wall);
         link.send(&out).await?;
         out.clear();
         link.fill().await?;
@@ -129,26 +130,11 @@ fn told(
     told
 }
 
-/// The effect of one report: the request, and the time until which the next one of its client has
-/// to wait.
-pub struct DelayOrder {
-    pub domain: Arc<MasterDomain>,
-    pub identifier: Box<[u8]>,
-    pub at: Time,
-    pub until: Option<Time>,
-}
-
-/// The orders that result from all messages read at once.
-#[derive(Default)]
-pub struct DelayOrders(pub Vec<DelayOrder>);
-
-impl DelayOrders {
-    /// Sends the orders to the gatekeepers that subscribe to their domains.
-    fn publish(self, desk: &MasterShared, wall: &WallClock) {
-        for DelayOrder { domain, identifier, until, .. } in self.0 {
-            let Some(until) = until else { continue };
-            let dropped = desk.hub.publish(domain.name(), &identifier, wall.millis(until));
-            desk.counts.record_order(dropped);
-        }
+/// Sends `orders` to the gatekeepers that subscribe to their domains.
+fn publish(orders: DelayOrders, desk: &MasterShared, wall: &WallClock) {
+    for DelayOrder { domain, identifier, until, .. } in orders.0 {
+        let Some(until) = until else { continue };
+        let dropped = desk.hub.publish(domain.name(), &identifier, wall.millis(until));
+        desk.counts.record_order(dropped);
     }
 }

@@ -6,12 +6,25 @@
 //! store continues with its own state, and a master that has just started gets the state of the
 //! store. How the store is asked: `store::redis`.
 
-use super::reports::{DelayOrder, DelayOrders};
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::units::{Cost, Nanos, Time};
+use evenkeel_engine::domains::MasterDomain;
 use evenkeel_store::redis::{ChargeOutbox, KeyNaming, RedisStore, StoreAccount, StoreLane};
 use std::rc::Rc;
 use std::sync::Arc;
+
+/// The effect of one report: the request, and the time until which the next one of its client has
+/// to wait.
+pub struct DelayOrder {
+    pub domain: Arc<MasterDomain>,
+    pub identifier: Box<[u8]>,
+    pub at: Time,
+    pub until: Option<Time>,
+}
+
+/// The orders that result from all messages read at once.
+#[derive(Default)]
+pub struct DelayOrders(pub Vec<DelayOrder>);
 
 /// The thread's access to the store.
 pub struct MasterStoreClient {

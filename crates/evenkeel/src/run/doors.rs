@@ -1,17 +1,15 @@
 //! All doors that a configuration opens: start, reload, drain and end.
 //!
-//! A door without a section in the configuration costs nothing. The doors themselves are in
-//! `crate::doors`, the order of events is in `run`. The admin door is not part of this: it stays
-//! open while the others drain.
+//! A door without a section in the configuration costs nothing. Each door is a [`Service`] in its
+//! own crate and has a line in [`DOORS`]; the order of events is in `run`. The admin door is not
+//! part of this: it stays open while the others drain.
 
 use super::cgroup;
-use super::files::{line_within_open_files, within_open_files};
+use super::files::within_open_files;
 use crate::admin;
 use anyhow::Context;
 use evenkeel_ask::{check, line, zeromq};
-use evenkeel_config::settings::{
-    self, LineSettings, MasterSettings, ProxySettings, RatelimitSettings, Settings,
-};
+use evenkeel_config::settings::{GatekeeperSettings, MasterSettings, Settings};
 use evenkeel_core::key::KeySeed;
 use evenkeel_core::units::Time;
 use evenkeel_engine::Engine;
@@ -26,13 +24,14 @@ use evenkeel_proxy as proxy;
 use evenkeel_ratelimit as ratelimit;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_serve::handover::ListenSockets;
+use evenkeel_serve::service::Service;
+use evenkeel_serve::threads::core_count;
 use evenkeel_store::redis::RedisStore;
 use evenkeel_store::snapshot;
 use evenkeel_telemetry::Watch;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The engine of each door that has one.
 pub struct EngineSet {
@@ -74,7 +73,7 @@ impl EngineSet {
         let line = settings
             .line
             .as_ref()
-            .map(|line| TagEngine::new(line, line::threads(), seed, clock, Arc::clone(watch)));
+            .map(|line| TagEngine::new(line, core_count(), seed, clock, Arc::clone(watch)));
         let ratelimit = settings.ratelimit.as_ref();
         let ratelimit = ratelimit.map(|settings| Arc::new(Counters::new(settings.keys_max, clock)));
         let master = settings.master.as_ref();
@@ -123,6 +122,25 @@ impl EngineSet {
         proxy.chain(line).chain(ratelimit).collect()
     }
 
+    /// Applies changed settings. Which engines there are stays the same.
+    fn reload(&self, settings: &Settings) {
+        if let (Some(tags), Some(line)) = (&self.line, &settings.line) {
+            tags.reload(line);
+        }
+        if let (Some(domains), Some(master)) = (&self.master, &settings.master)
+            && domains.reload(master)
+        {
+            tracing::warn!(
+                "adding or removing a domain requires a restart; changed rules of existing \
+                 domains are in force"
+            );
+        }
+        if let (Some(engine), Some(proxy)) = (&self.proxy, &settings.proxy) {
+            engine.reload(proxy);
+            look_up(engine);
+        }
+    }
+
     /// The engines that the admin door shows.
     pub fn shown(&self) -> Vec<admin::DoorEngine> {
         let shared = |counters: &Arc<Counters>| Arc::clone(counters) as Arc<dyn EngineView>;
@@ -149,17 +167,28 @@ fn check_lane() -> usize {
     proxy::threads()
 }
 
+/// What a door is opened with.
+struct DoorParts<'a> {
+    settings: &'a Settings,
+    engines: &'a EngineSet,
+    store: Option<Arc<RedisStore>>,
+    watch: &'a Arc<Watch>,
+    /// The addresses of the admin door, for the log.
+    admin: &'a [SocketAddr],
+    sockets: &'a ListenSockets,
+}
+
+/// Opens a kind of door, if the settings have a section for it.
+type OpenDoor = fn(&DoorParts<'_>) -> anyhow::Result<Vec<Box<dyn Service>>>;
+
+/// How each kind of door is opened, in this order. A door ends after those that follow it, so a
+/// gatekeeper ends when the doors that report to it have ended.
+const DOORS: [OpenDoor; 6] = [line, ratelimit, master, gatekeepers, check, proxy];
+
 /// All open doors.
 pub struct OpenDoors {
-    /// The engine that `proxy` and `check` share.
-    engine: Option<Arc<Engine>>,
-    proxy: Option<proxy::RunningProxy>,
-    check: Option<check::RunningCheck>,
-    line: Option<(Arc<TagEngine>, line::RunningLine)>,
-    ratelimit: Option<ratelimit::RunningRatelimit>,
-    master: Option<(Arc<MasterDomains>, zeromq::RunningMaster)>,
-    /// Each one is connected to a master until it is dropped.
-    gatekeepers: Vec<zeromq::gatekeeper::RunningGatekeeper>,
+    engines: EngineSet,
+    services: Vec<Box<dyn Service>>,
 }
 
 impl OpenDoors {
@@ -172,155 +201,58 @@ impl OpenDoors {
         sockets: &ListenSockets,
     ) -> anyhow::Result<OpenDoors> {
         let store = engines.store(settings, watch);
-        let line = settings.line.as_ref().zip(engines.line).map(|(settings, tags)| {
-            let (within, clock) = (line_within_open_files(settings), engines.clock);
-            let running = line::start_on(&within, &tags, store.as_ref(), clock, watch, sockets)?;
-            tell_line(&running, settings, admin);
-            anyhow::Ok((tags, running))
-        });
-        let line = line.transpose()?;
-        let ratelimit = settings.ratelimit.as_ref().zip(engines.ratelimit);
-        let ratelimit = ratelimit.map(|(settings, counters)| {
-            let clock = engines.clock;
-            let counters = (counters, store.clone());
-            let running =
-                ratelimit::start_on(settings, counters, engines.seed, clock, watch, sockets)?;
-            tell_ratelimit(settings, running.addresses());
-            anyhow::Ok(running)
-        });
-        let ratelimit = ratelimit.transpose()?;
-        let master = settings.master.as_ref().zip(engines.master).map(|(settings, domains)| {
-            let asked = (&domains, store.clone());
-            let running = zeromq::start_on(settings, asked, engines.clock, watch, sockets)?;
-            tell_master(settings, &running, admin);
-            anyhow::Ok((domains, running))
-        });
-        let master = master.transpose()?;
-        let gatekeepers = settings.gatekeepers.iter().zip(engines.gatekeepers);
-        let gatekeepers = gatekeepers.map(|(settings, keeper)| {
-            tell_gatekeeper(settings);
-            let beats = watch.beats.clone();
-            zeromq::gatekeeper::start(settings, &keeper, engines.clock, beats)
-        });
-        let gatekeepers = gatekeepers.collect::<Result<_, _>>()?;
-        let engine = engines.proxy;
-        let (proxy, check) = (None, None);
-        let mut doors = OpenDoors { engine, proxy, check, line, ratelimit, master, gatekeepers };
-        let (Some(proxy), Some(engine)) = (&settings.proxy, &doors.engine) else {
-            return Ok(doors);
-        };
-        look_up(engine);
-        if let Some(settings) = &settings.check {
-            let asked = (engine, check_lane(), store.clone());
-            let check = check::start_on(settings, proxy, asked, watch, sockets)?;
-            tell_check(proxy, &check, admin);
-            doors.check = Some(check);
+        let settings = &within_open_files(settings);
+        let parts = DoorParts { settings, engines: &engines, store, watch, admin, sockets };
+        engines.proxy.iter().for_each(look_up);
+        let mut services = Vec::new();
+        for open in DOORS {
+            services.extend(open(&parts)?);
         }
-        if !proxy.listen.is_empty() {
-            let asked = (engine, store.as_ref());
-            let running = proxy::start_on(&within_open_files(proxy), asked, watch, sockets)?;
-            tell_proxy(proxy, running.addresses(), admin);
-            tokio::spawn(cgroup::follow(Arc::downgrade(engine)));
-            doors.proxy = Some(running);
-        }
-        Ok(doors)
+        Ok(OpenDoors { engines, services })
     }
 
     /// Applies changed settings. The set of open doors stays the same.
     pub fn reload(&self, settings: &Settings) {
-        if let (Some(running), Some(settings)) = (&self.ratelimit, &settings.ratelimit) {
-            running.reload(settings);
-        }
-        if let (Some((tags, running)), Some(line)) = (&self.line, &settings.line) {
-            tags.reload(line);
-            running.reload(&line_within_open_files(line));
-        }
-        if let (Some((domains, _)), Some(master)) = (&self.master, &settings.master)
-            && domains.reload(master)
-        {
-            tracing::warn!(
-                "adding or removing a domain requires a restart; changed rules of existing \
-                 domains are in force"
-            );
-        }
-        let (Some(engine), Some(proxy)) = (&self.engine, &settings.proxy) else { return };
-        engine.reload(proxy);
-        look_up(engine);
-        self.check.iter().for_each(|check| check.reload(proxy));
-        self.proxy.iter().for_each(|running| running.reload(&within_open_files(proxy)));
+        self.engines.reload(settings);
+        let settings = &within_open_files(settings);
+        self.services.iter().for_each(|service| service.reload(settings));
     }
 
     /// Checks for changes outside of the configuration, once a second.
     pub fn look(&self, now: Time) {
-        self.proxy.iter().for_each(|proxy| proxy.look(now));
+        self.services.iter().for_each(|service| service.look(now));
     }
 
     /// Reads files of the doors again. Returns whether any door has such files.
     pub fn reload_files(&self) -> bool {
-        self.ratelimit.iter().for_each(ratelimit::RunningRatelimit::reload_rules);
-        self.ratelimit.is_some()
+        self.services.iter().filter(|service| service.reload_files()).count() > 0
     }
 
     /// Number of open connections; for the check door, of questions that wait for an answer.
     pub fn connections(&self) -> usize {
-        let proxy = self.proxy.as_ref().map_or(0, proxy::RunningProxy::connections);
-        let line = self.line.as_ref().map_or(0, |(_, running)| running.connections());
-        let ratelimit = self.ratelimit.as_ref().map_or(0, ratelimit::RunningRatelimit::connections);
-        proxy + line + ratelimit + self.check.as_ref().map_or(0, check::RunningCheck::waiting)
+        self.services.iter().map(|service| service.connections()).sum()
     }
 
     /// Number of connections that were still open when their thread ended.
     pub fn cut(&self) -> usize {
-        let proxy = self.proxy.as_ref().map_or(0, proxy::RunningProxy::cut);
-        let line = self.line.as_ref().map_or(0, |(_, running)| running.cut());
-        let ratelimit = self.ratelimit.as_ref().map_or(0, ratelimit::RunningRatelimit::cut);
-        proxy + line + ratelimit + self.check.as_ref().map_or(0, check::RunningCheck::cut)
+        self.services.iter().map(|service| service.cut()).sum()
     }
 
     /// Stops accepting, and gives running requests the time that each door's settings define.
     pub fn drain(&self, settings: &Settings) {
-        let timeout = settings.proxy.as_ref().map_or(Duration::ZERO, |proxy| proxy.timeouts.drain);
-        self.proxy.iter().for_each(|proxy| proxy.drain(timeout));
-        self.check.iter().for_each(|check| check.drain(timeout));
-        if let (Some((_, running)), Some(line)) = (&self.line, &settings.line) {
-            running.drain(line.drain);
-        }
-        if let (Some(running), Some(settings)) = (&self.ratelimit, &settings.ratelimit) {
-            running.drain(settings.drain);
-        }
-        if let (Some((_, running)), Some(master)) = (&self.master, &settings.master) {
-            running.drain(master.drain);
-        }
+        self.services.iter().for_each(|service| service.drain(settings));
     }
 
     /// Closes everything at once.
     pub fn stop_now(&self) {
-        self.proxy.iter().for_each(proxy::RunningProxy::stop_now);
-        self.check.iter().for_each(check::RunningCheck::stop_now);
-        self.line.iter().for_each(|(_, running)| running.stop_now());
-        self.ratelimit.iter().for_each(ratelimit::RunningRatelimit::stop_now);
-        self.master.iter().for_each(|(_, running)| running.stop_now());
+        self.services.iter().for_each(|service| service.stop_now());
     }
 
     /// Waits until all doors have ended.
     pub async fn ended(&self) {
-        if let Some(proxy) = &self.proxy {
-            proxy.ended().await;
+        for service in self.services.iter().rev() {
+            service.ended().await;
         }
-        if let Some(check) = &self.check {
-            check.ended().await;
-        }
-        if let Some((_, running)) = &self.line {
-            running.ended().await;
-        }
-        if let Some(running) = &self.ratelimit {
-            running.wait_ended().await;
-        }
-        if let Some((_, running)) = &self.master {
-            running.ended().await;
-        }
-        // Only now has every request been reported to the masters.
-        self.gatekeepers.iter().for_each(zeromq::gatekeeper::RunningGatekeeper::stop);
     }
 }
 
@@ -331,71 +263,124 @@ fn look_up(engine: &Arc<Engine>) {
     }
 }
 
-fn tell_check(proxy: &ProxySettings, check: &check::RunningCheck, admin: &[SocketAddr]) {
-    let limits: Vec<&str> = proxy.limits.iter().map(|limit| &*limit.name).collect();
-    tracing::info!(
-        listen = ?check.addresses(),
-        syslog = ?check.syslog(),
-        ?admin,
-        cpus = proxy.cpus,
-        cost = %proxy.cost,
-        action = %proxy.action,
-        shadow = proxy.shadow,
-        limits = limits.join(","),
-        "check open",
-    );
+/// The door as a list of one.
+fn one(door: impl Service + 'static) -> Vec<Box<dyn Service>> {
+    vec![Box::new(door)]
 }
 
-fn tell_proxy(proxy: &ProxySettings, addresses: &[SocketAddr], admin: &[SocketAddr]) {
-    let limits: Vec<&str> = proxy.limits.iter().map(|limit| &*limit.name).collect();
-    let backends: Vec<String> = proxy.backends.iter().map(ToString::to_string).collect();
-    tracing::info!(
-        listen = ?addresses,
-        ?admin,
-        backend = backends.join(","),
-        cpus = proxy.cpus,
-        cost = %proxy.cost,
-        action = %proxy.action,
-        shadow = proxy.shadow,
-        limits = limits.join(","),
-        "proxy open",
-    );
-}
-
-fn tell_line(running: &line::RunningLine, settings: &LineSettings, admin: &[SocketAddr]) {
-    let listen: Vec<String> = running.lines().iter().map(ToString::to_string).collect();
-    let limits: Vec<&str> = settings.limits.iter().map(|limit| &*limit.name).collect();
+fn line(parts: &DoorParts<'_>) -> anyhow::Result<Vec<Box<dyn Service>>> {
+    let DoorParts { engines, store, admin, .. } = parts;
+    let Some((settings, tags)) = parts.settings.line.as_ref().zip(engines.line.as_ref()) else {
+        return Ok(Vec::new());
+    };
+    let (clock, store) = (engines.clock, store.as_ref());
+    let door = line::start(settings, tags, store, clock, parts.watch, parts.sockets)?;
+    let listen: Vec<String> = door.lines().iter().map(ToString::to_string).collect();
     tracing::info!(
         listen = listen.join(","),
-        resp = ?running.resp(),
+        resp = ?door.resp(),
         ?admin,
-        limits = limits.join(","),
+        limits = names(&settings.limits, |limit| &limit.name),
         rules = settings.rules.len(),
         "line open",
     );
+    Ok(one(door))
 }
 
-fn tell_ratelimit(settings: &RatelimitSettings, addresses: &[SocketAddr]) {
+fn ratelimit(parts: &DoorParts<'_>) -> anyhow::Result<Vec<Box<dyn Service>>> {
+    let DoorParts { engines, store, watch, sockets, .. } = parts;
+    let counters = engines.ratelimit.as_ref();
+    let Some((settings, counters)) = parts.settings.ratelimit.as_ref().zip(counters) else {
+        return Ok(Vec::new());
+    };
+    let counters = (Arc::clone(counters), store.clone());
+    let door = ratelimit::start(settings, counters, engines.seed, engines.clock, watch, sockets)?;
     let rules = settings.rules.path.as_ref().map(|path| path.display().to_string());
-    tracing::info!(listen = ?addresses, rules = rules.unwrap_or_default(), "ratelimit open");
+    let listen = door.addresses();
+    tracing::info!(?listen, rules = rules.unwrap_or_default(), "ratelimit open");
+    Ok(one(door))
 }
 
-fn tell_master(settings: &MasterSettings, running: &zeromq::RunningMaster, admin: &[SocketAddr]) {
-    let [accounting, control] = running.addresses();
-    let domains: Vec<&str> = settings.domains.iter().map(|domain| &*domain.name).collect();
-    tracing::info!(%accounting, %control, ?admin, domains = domains.join(","), "master open");
+fn master(parts: &DoorParts<'_>) -> anyhow::Result<Vec<Box<dyn Service>>> {
+    let DoorParts { engines, store, watch, admin, sockets, .. } = parts;
+    let Some((settings, domains)) = parts.settings.master.as_ref().zip(engines.master.as_ref())
+    else {
+        return Ok(Vec::new());
+    };
+    let door = zeromq::start(settings, (domains, store.clone()), engines.clock, watch, sockets)?;
+    let [accounting, control] = door.addresses();
+    let domains = names(&settings.domains, |domain| &domain.name);
+    tracing::info!(%accounting, %control, ?admin, domains, "master open");
     if settings.is_open() {
         tracing::warn!("{}", MasterSettings::OPEN_WARNING);
     }
+    Ok(one(door))
 }
 
-fn tell_gatekeeper(settings: &settings::GatekeeperSettings) {
+fn gatekeepers(parts: &DoorParts<'_>) -> anyhow::Result<Vec<Box<dyn Service>>> {
+    let DoorParts { engines, watch, .. } = parts;
+    let gatekeepers = parts.settings.gatekeepers.iter().zip(&engines.gatekeepers);
+    let start = |(settings, keeper): (&GatekeeperSettings, _)| {
+        tracing::info!(
+            master = %settings.master,
+            control = %settings.control,
+            domain = settings.domain,
+            "gatekeeper: all requests are allowed until the master sends orders",
+        );
+        let door = zeromq::gatekeeper::start(settings, keeper, engines.clock, &watch.beats)?;
+        Ok(Box::new(door) as Box<dyn Service>)
+    };
+    gatekeepers.map(start).collect()
+}
+
+fn check(parts: &DoorParts<'_>) -> anyhow::Result<Vec<Box<dyn Service>>> {
+    let DoorParts { engines, store, watch, admin, sockets, .. } = parts;
+    let Some((proxy, engine)) = parts.settings.proxy.as_ref().zip(engines.proxy.as_ref()) else {
+        return Ok(Vec::new());
+    };
+    let Some(settings) = &parts.settings.check else { return Ok(Vec::new()) };
+    let asked = (engine, check_lane(), store.clone());
+    let door = check::start(settings, proxy, asked, watch, sockets)?;
     tracing::info!(
-        master = %settings.master,
-        control = %settings.control,
-        domain = settings.domain,
-        "gatekeeper: all requests are allowed until the master sends orders",
+        listen = ?door.addresses(),
+        syslog = ?door.syslog(),
+        ?admin,
+        cpus = proxy.cpus,
+        cost = %proxy.cost,
+        action = %proxy.action,
+        shadow = proxy.shadow,
+        limits = names(&proxy.limits, |limit| &limit.name),
+        "check open",
     );
+    Ok(one(door))
+}
+
+fn proxy(parts: &DoorParts<'_>) -> anyhow::Result<Vec<Box<dyn Service>>> {
+    let DoorParts { engines, store, watch, admin, sockets, .. } = parts;
+    let settings = parts.settings.proxy.as_ref().filter(|proxy| !proxy.listen.is_empty());
+    let Some((settings, engine)) = settings.zip(engines.proxy.as_ref()) else {
+        return Ok(Vec::new());
+    };
+    let door = proxy::start_on(settings, (engine, store.as_ref()), watch, sockets)?;
+    let backends: Vec<String> = settings.backends.iter().map(ToString::to_string).collect();
+    tracing::info!(
+        listen = ?door.addresses(),
+        ?admin,
+        backend = backends.join(","),
+        cpus = settings.cpus,
+        cost = %settings.cost,
+        action = %settings.action,
+        shadow = settings.shadow,
+        limits = names(&settings.limits, |limit| &limit.name),
+        "proxy open",
+    );
+    tokio::spawn(cgroup::follow(Arc::downgrade(engine)));
+    Ok(one(door))
+}
+
+/// The names of limits or domains, for the log.
+fn names<T>(all: &[T], name: impl Fn(&T) -> &str) -> String {
+    all.iter().map(name).collect::<Vec<&str>>().join(",")
 }
 
 /// A random seed for this process. Because it is secret, outsiders cannot predict which keys share

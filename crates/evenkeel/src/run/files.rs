@@ -4,37 +4,29 @@
 //! single connections, by their bounds.
 
 use evenkeel_ask::check;
-use evenkeel_config::settings::{LineSettings, ProxySettings, Settings};
+use evenkeel_config::settings::Settings;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Reserve of open files for listeners, the admin door, the log and event queues.
 const FILES_RESERVE: u64 = 256;
 
-/// Bounds the proxy's connections by the limit of open files. Each connection needs two
-/// descriptors. Without one, a client is not accepted or gets a 502; with this bound, idle
-/// connections are closed instead.
-pub fn within_open_files(proxy: &ProxySettings) -> ProxySettings {
-    let mut proxy = proxy.clone();
-    let Some(files) = getrlimit(Resource::Nofile).current else { return proxy };
-    let spare = FILES_RESERVE.min(files / 2);
-    let affordable = usize::try_from((files - spare) / 2).unwrap_or(usize::MAX).max(1);
-    let bound = &mut proxy.bounds.connections;
-    if *bound == 0 || *bound > affordable {
-        *bound = affordable;
-    }
-    proxy
-}
-
-/// Bounds the connections of the line door. Each one needs one descriptor.
-pub fn line_within_open_files(line: &LineSettings) -> LineSettings {
-    let mut line = line.clone();
-    let Some(files) = getrlimit(Resource::Nofile).current else { return line };
-    let spare = FILES_RESERVE.min(files / 2);
-    let affordable = usize::try_from(files - spare).unwrap_or(usize::MAX).max(1);
-    if line.connections == 0 || line.connections > affordable {
-        line.connections = affordable;
-    }
-    line
+/// Returns `settings` with the connections of proxy and line door bounded by the limit of open
+/// files. A connection of the proxy needs two descriptors, one of the line door needs one. Without
+/// a descriptor, a client is not accepted or gets a 502; with the bound, idle connections are
+/// closed instead.
+pub fn within_open_files(settings: &Settings) -> Settings {
+    let mut settings = settings.clone();
+    let Some(files) = getrlimit(Resource::Nofile).current else { return settings };
+    let spare = files - FILES_RESERVE.min(files / 2);
+    let bound = |connections: &mut usize, files_each: u64| {
+        let affordable = usize::try_from(spare / files_each).unwrap_or(usize::MAX).max(1);
+        if *connections == 0 || *connections > affordable {
+            *connections = affordable;
+        }
+    };
+    settings.proxy.iter_mut().for_each(|proxy| bound(&mut proxy.bounds.connections, 2));
+    settings.line.iter_mut().for_each(|line| bound(&mut line.connections, 1));
+    settings
 }
 
 /// Raises the soft limit to the hard limit; the usual soft limit of 1024 is meant for programs that

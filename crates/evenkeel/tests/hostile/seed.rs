@@ -7,6 +7,7 @@ use crate::plan::{Plan, Settings, Shape};
 use crate::stage::{LONG, Stage, cpu_limit};
 use evenkeel_config::settings::{BackendAddress, ConcurrencySetting, CostSource, ProxySettings};
 use evenkeel_core::limit::LimitAction;
+use evenkeel_serve::service::Service as _;
 use evenkeel_telemetry::metrics::CHARGED;
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -125,7 +126,7 @@ async fn settled(ledger: &Ledger, stage: &Stage) -> f64 {
         client::pause(Duration::from_millis(1)).await;
     }
     // The door's threads end after the last exchange.
-    stage.door.drain(LONG);
-    stage.door.ended().await;
+    stage.door.threads().drain(LONG);
+    stage.door.threads().ended().await;
     stage.watch.registry().nanos(&CHARGED, &[]).get() as f64 / 1e9
 }

@@ -1,7 +1,8 @@
 //! Starting, reloading, draining, and the bound on connections.
 
 use crate::stage::{LONG, Stage};
-use evenkeel_proxy::ProxyStartError;
+use evenkeel_serve::service::Service as _;
+use evenkeel_serve::start::ServerStartError;
 use evenkeel_testing::wait::until;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use std::time::Duration;
 fn ended(stage: &Stage) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
     let runtime = runtime.expect("a runtime");
-    let end = async { tokio::time::timeout(LONG, stage.door.ended()).await };
+    let end = async { tokio::time::timeout(LONG, stage.door.threads().ended()).await };
     runtime.block_on(end).expect("the door ends");
 }
 
@@ -21,14 +22,14 @@ fn a_taken_port_is_named_with_what_to_do() {
     let Err(error) = evenkeel_proxy::start(&settings, &stage.engine, &stage.watch) else {
         panic!("two proxies share a port");
     };
-    assert!(matches!(error, ProxyStartError::Listen { .. }));
+    assert!(matches!(error, ServerStartError::Listen { .. }));
     let text = error.to_string();
     assert!(text.contains(&settings.listen[0].to_string()), "{text}");
     assert!(text.contains("another program uses it"), "{text}");
     settings.listen.clear();
     assert!(matches!(
         evenkeel_proxy::start(&settings, &stage.engine, &stage.watch),
-        Err(ProxyStartError::NoAddress)
+        Err(ServerStartError::Settings { door: "proxy", .. })
     ));
 }
 
@@ -44,7 +45,7 @@ fn a_drain_lets_the_running_request_end() {
     let mut busy = stage.client();
     busy.get("/");
     let mut backend = stage.backend_for("/", backend);
-    stage.door.drain(LONG);
+    stage.door.threads().drain(LONG);
     idle.ends();
     backend.answer("late");
     let answer = busy.message();
@@ -62,7 +63,7 @@ fn a_drain_ends_at_its_timeout_and_a_stop_at_once() {
     client.get("/");
     let mut backend = stage.backend();
     backend.message();
-    stage.door.drain(Duration::from_millis(50));
+    stage.door.threads().drain(Duration::from_millis(50));
     client.ends();
     backend.ends();
     ended(&stage);
@@ -72,8 +73,8 @@ fn a_drain_ends_at_its_timeout_and_a_stop_at_once() {
     client.get("/");
     let mut backend = stage.backend();
     backend.message();
-    stage.door.drain(LONG);
-    stage.door.stop_now();
+    stage.door.threads().drain(LONG);
+    stage.door.threads().stop_now();
     client.ends();
     ended(&stage);
     assert_eq!(stage.engine.load().0, 0, "all accounts are closed");
@@ -86,9 +87,9 @@ fn those_that_a_drain_cuts_are_counted() {
     first.get("/");
     second.get("/");
     let _backends = (stage.backend(), stage.backend());
-    stage.door.drain(Duration::from_millis(50));
+    stage.door.threads().drain(Duration::from_millis(50));
     ended(&stage);
-    assert_eq!(stage.door.cut(), 2);
+    assert_eq!(stage.door.threads().cut(), 2);
     first.ends();
     second.ends();
 }

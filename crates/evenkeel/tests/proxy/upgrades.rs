@@ -2,6 +2,7 @@
 //! that are refused as upgrades.
 
 use crate::stage::{LONG, Stage};
+use evenkeel_serve::service::Service as _;
 use evenkeel_testing::wait::until;
 use std::time::Duration;
 
@@ -138,10 +139,10 @@ fn a_drain_waits_for_tunnels_and_then_cuts_them() {
     backend.head();
     backend.send(SWITCHED);
     client.head();
-    stage.door.drain(LONG);
+    stage.door.threads().drain(LONG);
     client.send("still");
     backend.expect("still");
-    stage.door.drain(Duration::from_millis(50));
+    stage.door.threads().drain(Duration::from_millis(50));
     client.ends();
     backend.ends();
 }

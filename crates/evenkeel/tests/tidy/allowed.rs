@@ -7,7 +7,7 @@ use crate::banned;
 use crate::source::Source;
 
 /// The rule, the path, the reason.
-const ALLOWED: [(&str, &str, &str); 13] = [
+const ALLOWED: [(&str, &str, &str); 9] = [
     ("clock", "crates/client/src/lib.rs", "it brings nothing of the program, not even its clock"),
     ("clock", "crates/runtime/src/clock.rs", "it is the clock"),
     ("sleep", "crates/testing/src/wait.rs", "it is `wait_for`: between two checks"),
@@ -17,10 +17,6 @@ const ALLOWED: [(&str, &str, &str); 13] = [
         "crates/telemetry/src/log/queue.rs",
         "standard error may be stuck: the end of its thread is waited for a second at most",
     ),
-    ("spawn", "crates/ask/src/line.rs", "a thread per core, each with its own runtime"),
-    ("spawn", "crates/proxy/src/lib.rs", "a thread per core, each with its own runtime"),
-    ("spawn", "crates/ratelimit/src/serve.rs", "as the proxy: a thread per core"),
-    ("spawn", "crates/lab/src/demo/site.rs", "its workers burn CPU, which no runtime may wait for"),
     ("spawn", "crates/lab/src/replay/reader.rs", "logs are unpacked and read while others play"),
     ("outside", "crates/store/src/snapshot/", "the file of the snapshot"),
     ("outside", "crates/lab/src/replay/files.rs", "the logs that are played, and the report"),

@@ -7,10 +7,11 @@
 
 use super::stream::ReadCountingStream;
 use super::{GrpcServices, WorkerBuffers};
-use crate::RatelimitTls;
-use arc_swap::ArcSwap;
-use evenkeel_serve::backlog;
+use crate::server_tls::LiveTls;
+use evenkeel_runtime::clock::Clock;
+use evenkeel_serve::accept;
 use evenkeel_serve::handover::HandoverSignal;
+use evenkeel_serve::threads::ServerOrders;
 use evenkeel_store::redis::RedisStore;
 use evenkeel_telemetry::registry::{Counter, Gauge};
 use hyper::server::conn::http2;
@@ -19,14 +20,16 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{Notify, watch};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
+use tokio::sync::Notify;
+use tokio::time::timeout_at;
 use tokio_rustls::TlsAcceptor;
 
 /// The maximum number of concurrent calls on a connection.
@@ -39,16 +42,6 @@ const PREFACE_BYTES: usize = 24;
 const PING_AFTER: Duration = Duration::from_secs(60);
 /// The time that the peer has to answer a ping before its connection is closed.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// The phase in the life of the threads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GrpcPhase {
-    /// Accept connections and answer calls.
-    Serve,
-    /// Accept no more connections, and close each connection after its current calls, within this
-    /// time.
-    Drain(Duration),
-}
 
 /// State that all threads share.
 pub struct GrpcShared {
@@ -65,7 +58,7 @@ pub struct GrpcShared {
     /// Connections on which TLS or HTTP/2 failed to start within the time limit.
     pub bad: Counter,
     /// The TLS configuration; `None` if the listeners serve plain HTTP/2.
-    pub tls: Option<Arc<ArcSwap<RatelimitTls>>>,
+    pub tls: Option<LiveTls>,
     /// The time limit for the TLS handshake, and again for the HTTP/2 preface.
     pub handshake: Duration,
     /// The maximum number of connections over all threads.
@@ -85,7 +78,7 @@ pub struct GrpcWorker {
     open: Cell<usize>,
     ended: Notify,
     room: WorkerBuffers,
-    phase: watch::Receiver<GrpcPhase>,
+    orders: ServerOrders,
 }
 
 /// Runs hyper's futures on the current thread.
@@ -99,51 +92,32 @@ impl<F: Future + 'static> hyper::rt::Executor<F> for LocalExecutor {
 }
 
 impl GrpcWorker {
-    /// A thread that serves until `phase` says otherwise.
-    pub fn new(house: Arc<GrpcShared>, phase: watch::Receiver<GrpcPhase>) -> Rc<GrpcWorker> {
+    /// A thread that serves until `orders` say otherwise.
+    pub fn new(house: Arc<GrpcShared>, orders: ServerOrders) -> Rc<GrpcWorker> {
         let (open, ended) = (Cell::new(0), Notify::new());
         let lane = house.store.as_ref().map(RedisStore::lane);
         let room = WorkerBuffers { lane, ..WorkerBuffers::default() };
-        Rc::new(GrpcWorker { shared: house, open, ended, room, phase })
+        Rc::new(GrpcWorker { shared: house, open, ended, room, orders })
     }
 
-    /// Accepts connections until the thread is to drain. Closing the listener would reset
-    /// connections that the system has completed by then, so these are accepted too.
+    /// Accepts connections until the thread is to drain.
     pub async fn accept(self: Rc<Self>, listener: TcpListener) {
-        let (mut phase, mut passed) = (self.phase.clone(), self.shared.passed.clone());
-        let take = |(stream, _): (TcpStream, SocketAddr)| {
+        let welcome = async |(stream, _): (TcpStream, SocketAddr)| {
             // Answers are small and urgent. If the socket refuses the option, it still works.
             let _ = stream.set_nodelay(true);
             Rc::clone(&self).connect(stream);
         };
-        loop {
-            let accepted = tokio::select! {
-                _ = wait_drained(&mut phase) => return backlog::at(listener).for_each(take),
-                () = passed.wait() => return,
-                accepted = listener.accept() => accepted,
-            };
-            match accepted {
-                Ok(accepted) => take(accepted),
-                Err(error) => log_accept_error(&error).await,
-            }
-        }
+        accept::accept(listener, self.ends(), log_accept_error, welcome).await;
     }
 
     /// Does the same as [`GrpcWorker::accept`] for a Unix socket.
     pub async fn accept_unix(self: Rc<Self>, listener: UnixListener) {
-        let (mut phase, mut passed) = (self.phase.clone(), self.shared.passed.clone());
-        let take = |stream: UnixStream| Rc::clone(&self).connect(stream);
-        loop {
-            let accepted = tokio::select! {
-                _ = wait_drained(&mut phase) => return backlog::at_file(listener).for_each(take),
-                () = passed.wait() => return,
-                accepted = listener.accept() => accepted,
-            };
-            match accepted {
-                Ok((stream, _)) => take(stream),
-                Err(error) => log_accept_error(&error).await,
-            }
-        }
+        let welcome = async |stream| Rc::clone(&self).connect(stream);
+        accept::accept(listener, self.ends(), log_accept_error, welcome).await;
+    }
+
+    fn ends(&self) -> (ServerOrders, HandoverSignal) {
+        (self.orders.clone(), self.shared.passed.clone())
     }
 
     fn connect(self: Rc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
@@ -169,7 +143,7 @@ impl GrpcWorker {
 
     /// Waits until the thread is to drain and none of its connections is open.
     pub async fn wait_drained(&self) {
-        wait_drained(&mut self.phase.clone()).await;
+        self.orders.clone().leaving().await;
         loop {
             let ended = self.ended.notified();
             if self.open.get() == 0 {
@@ -182,11 +156,11 @@ impl GrpcWorker {
     async fn greet(self: Rc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
         let Some(tls) = &self.shared.tls else { return self.connection(stream).await };
         let acceptor = TlsAcceptor::from(Arc::clone(&tls.load().grpc));
-        let mut phase = self.phase.clone();
+        let mut orders = self.orders.clone();
         let accepted = tokio::time::timeout(self.shared.handshake, acceptor.accept(stream));
         let accepted = tokio::select! {
             accepted = accepted => accepted,
-            _ = wait_drained(&mut phase) => return,
+            _ = orders.leaving() => return,
         };
         match accepted {
             Ok(Ok(stream)) => Rc::clone(&self).connection(stream).await,
@@ -199,7 +173,7 @@ impl GrpcWorker {
     }
 
     async fn connection(self: Rc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
-        let mut phase = self.phase.clone();
+        let mut orders = self.orders.clone();
         let service = service_fn(|request| {
             let me = Rc::clone(&self);
             async move { Ok::<_, Infallible>(me.shared.calls.answer(request, &me.room).await) }
@@ -215,22 +189,22 @@ impl GrpcWorker {
             .serve_connection(stream, service);
         let mut connection = pin!(connection);
         // An error ends the connection and concerns only its caller.
-        let within = tokio::select! {
+        let until = tokio::select! {
             _ = connection.as_mut() => return,
             () = wait_while_silent(&read, self.shared.handshake) => {
                 return self.shared.bad.increment(1);
             }
-            () = tokio::time::sleep(self.shared.age) => self.shared.grace,
-            within = wait_drained(&mut phase) => within,
+            () = tokio::time::sleep(self.shared.age) => Clock::deadline(self.shared.grace),
+            until = orders.leaving() => until,
         };
         connection.as_mut().graceful_shutdown();
         // A connection that reached its age may still get the order to drain, which shortens its
         // time.
-        let within = tokio::select! {
-            _ = tokio::time::timeout(within, connection.as_mut()) => return,
-            within = wait_drained(&mut phase) => within,
+        let until = tokio::select! {
+            _ = timeout_at(until, connection.as_mut()) => return,
+            until = orders.leaving() => until,
         };
-        let _ = tokio::time::timeout(within, connection).await;
+        let _ = timeout_at(until, connection).await;
     }
 }
 
@@ -242,24 +216,10 @@ async fn wait_while_silent(read: &Cell<usize>, within: Duration) {
     }
 }
 
-fn error_text<T>(accepted: std::io::Result<T>) -> String {
+fn error_text<T>(accepted: io::Result<T>) -> String {
     accepted.err().map(|error| error.to_string()).unwrap_or_default()
 }
 
-/// Waits until the thread is to drain, and returns the time that it has for that.
-async fn wait_drained(phase: &mut watch::Receiver<GrpcPhase>) -> Duration {
-    loop {
-        if let GrpcPhase::Drain(within) = *phase.borrow_and_update() {
-            return within;
-        }
-        if phase.changed().await.is_err() {
-            return Duration::ZERO;
-        }
-    }
-}
-
-/// Logs an error of accept and waits. Its usual cause, too many open files, passes by itself.
-async fn log_accept_error(error: &std::io::Error) {
+fn log_accept_error(error: &io::Error) {
     tracing::warn!(target: "evenkeel::ratelimit", %error, "cannot accept a connection");
-    tokio::time::sleep(Duration::from_millis(100)).await;
 }

@@ -3,6 +3,7 @@
 
 use super::tls::{Authority, connect, front, under};
 use crate::stage::{LONG, Stage, Wire};
+use evenkeel_serve::service::Service as _;
 use evenkeel_testing::wait::until;
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -88,7 +89,7 @@ fn it_is_closed_like_any_other() {
     // Closed with the door.
     let stage = Stage::open(|_| {});
     let (mut client, _backend) = resting(&stage);
-    stage.door.drain(LONG);
+    stage.door.threads().drain(LONG);
     client.ends();
 }
 

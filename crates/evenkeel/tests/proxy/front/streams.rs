@@ -2,6 +2,7 @@
 
 use super::http2::{Http2, Part};
 use crate::stage::{LONG, Stage, cpu_limit, hit_limit};
+use evenkeel_serve::service::Service as _;
 use evenkeel_testing::wait::until;
 use http::{HeaderMap, HeaderValue, Request};
 use std::time::Duration;
@@ -187,7 +188,7 @@ fn a_drain_lets_running_streams_end_and_then_the_connection() {
     let exchange = client.get("/");
     let mut backend = stage.backend();
     backend.message();
-    stage.door.drain(LONG);
+    stage.door.threads().drain(LONG);
     until("nobody is taken in", || {
         std::net::TcpStream::connect(stage.door.addresses()[0]).is_err()
     });

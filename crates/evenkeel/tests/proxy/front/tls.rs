@@ -6,6 +6,7 @@ use crate::stage::Stage;
 use evenkeel_config::settings::ProxySettings;
 use evenkeel_config::settings::tls::{FrontTls, TlsClients};
 use evenkeel_core::units::Time;
+use evenkeel_serve::service::Service as _;
 use evenkeel_telemetry::counts::ConnectionRefusal;
 use evenkeel_testing::wait::until;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};

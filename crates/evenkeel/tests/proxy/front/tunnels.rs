@@ -7,6 +7,7 @@ use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use evenkeel_core::limit::LimitAction;
+use evenkeel_serve::service::Service as _;
 use evenkeel_testing::wait::until;
 use http::{Method, Request};
 use hyper::ext::Protocol;
@@ -387,10 +388,10 @@ fn a_drain_waits_for_them_and_then_cuts_them() {
     let stage = Stage::open(|_| {});
     let client = Http2::connect(stage.door.addresses()[0]);
     let (tunnel, mut backend) = open(&stage, &client);
-    stage.door.drain(LONG);
+    stage.door.threads().drain(LONG);
     tunnel.give("still");
     backend.expect("still");
-    stage.door.drain(Duration::from_millis(50));
+    stage.door.threads().drain(Duration::from_millis(50));
     client.ends();
     backend.ends();
 }

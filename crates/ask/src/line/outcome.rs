@@ -1,0 +1,28 @@
+//! What a codec reports to the connection about the bytes that it took.
+//!
+//! Both protocols report the same. What the connection does with it: `connection`; how bytes are
+//! taken: `splitter` and `commands`.
+
+/// The outcome of parsing and answering some bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InputOutcome {
+    /// The number of bytes consumed.
+    pub used: usize,
+    /// The number of queries in them.
+    pub asked: u64,
+    /// The number of those queries that were invalid.
+    pub faults: u64,
+    /// What to do next.
+    pub then: NextStep,
+}
+
+/// What a connection does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextStep {
+    /// Wait for more bytes: the rest is the beginning of a query.
+    Read,
+    /// Continue with the rest once the client has read the answers.
+    Resume,
+    /// End once the client has read the answers.
+    End,
+}
