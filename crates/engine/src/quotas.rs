@@ -2,7 +2,7 @@
 //! time until all are available again.
 //!
 //! Only limits in hits that refill have a quota. The CPU time that is left would be of no use to a
-//! client. No decision is made here. The header fields: `doors/proxy/headers.rs`.
+//! client. No decision is made here. The header fields: `proxy/src/headers.rs`.
 
 use super::{Charge, EngineLane, RequestRefusal};
 use evenkeel_core::bucket::Algorithm;

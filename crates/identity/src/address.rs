@@ -11,8 +11,8 @@
 //! and an unmatched quote ends the search. Read from the left, an unclosed quote of the client
 //! would hide the part that the proxy appends.
 //!
-//! Headers are written elsewhere: `doors/proxy/headers.rs`. The PROXY protocol is read in
-//! `doors/proxy/front/preface.rs`.
+//! Headers are written elsewhere: `proxy/src/headers.rs`. The PROXY protocol is read in
+//! `proxy/src/front/proxy_header.rs`.
 
 use evenkeel_config::settings::ClientAddress;
 use http::HeaderMap;

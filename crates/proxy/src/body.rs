@@ -241,7 +241,7 @@ impl ClientBody {
     /// The backend has the whole body. It works from now on, unless it has already answered.
     fn sent(&mut self) {
         if self.link.upload.end() && self.account.sent() {
-            self.link.head.begin(self.thread.now());
+            self.link.backend.begin_head(self.thread.now());
         }
     }
 }

@@ -2,8 +2,9 @@
 //! time, its metrics, its room, and the lists of what is open.
 //!
 //! This is the state that bodies and connections to backends hold a reference to. The backends and
-//! the engine are above it (`worker.rs`). Which room a connection takes: `context/make_room.rs`;
-//! streams that wait for their client: `context/parked.rs`; the heads of streams: `context/heads.rs`.
+//! the engine are above it (`worker.rs`). Which room a connection takes: `context/make_room.rs`.
+//! Streams that wait for their client: `context/parked.rs`. The heads of streams:
+//! `context/heads.rs`.
 
 pub(super) mod heads;
 mod make_room;
@@ -149,7 +150,7 @@ impl ThreadContext {
     /// Counts and logs that a backend failed the request on `link`.
     pub(super) fn record_failure(&self, link: &ClientLink, name: &str, failure: &UpstreamFailure) {
         let error = failure.error.as_deref();
-        let (fault, client) = (failure.fault, link.client.get());
+        let (fault, client) = (failure.fault, link.client());
         let failure = BackendFailure { fault, backend: name, client, error };
         self.watch.failed(&failure, self.time());
     }

@@ -105,19 +105,19 @@ impl AnswerDownload {
         poll_fn(|cx| Poll::Ready(self.look_ahead(cx))).await?;
         if self.ahead.is_empty() {
             let Some(UpstreamLease { wire, .. }) = &mut self.source else {
-                self.link.done(self.thread.now());
+                self.link.end_request(self.thread.now());
                 return Ok(AnswerBody::Whole(None));
             };
             let whole = wire.whole();
             if wire.is_through() {
                 self.finish();
-                self.link.done(self.thread.now());
+                self.link.end_request(self.thread.now());
                 return Ok(AnswerBody::Whole(whole));
             }
         }
         let link = Rc::clone(&self.link);
         let download = Rc::new(RefCell::new(self));
-        link.set_download(Rc::downgrade(&download) as Weak<RefCell<dyn ReadAhead>>);
+        link.writes.begin(Rc::downgrade(&download) as Weak<RefCell<dyn ReadAhead>>);
         Ok(AnswerBody::Stream(download))
     }
 
@@ -157,13 +157,13 @@ impl AnswerDownload {
             return Poll::Ready(None);
         };
         let polled = wire.poll_frame(cx);
-        if polled.is_pending() && !self.link.backend_late.get() {
+        if polled.is_pending() && !self.link.backend.is_late() {
             self.account.work();
-            self.link.answer.begin(self.thread.now());
+            self.link.backend.begin_body(self.thread.now());
             return Poll::Pending;
         }
         self.account.rest();
-        self.link.answer.end();
+        self.link.backend.end_body();
         let ended = wire.is_through();
         Poll::Ready(match polled {
             Poll::Ready(Some(Ok(mut frame))) => {
@@ -200,13 +200,13 @@ impl AnswerDownload {
                 Poll::Ready(Ok(frame)) => frame,
                 Poll::Ready(Err(failure)) => return self.fail(&failure, cx),
                 Poll::Pending => {
-                    self.link.note_drained();
+                    self.link.writes.note_drained();
                     return Poll::Pending;
                 }
             },
         };
         if self.is_over() {
-            self.link.done(self.thread.now());
+            self.link.end_request(self.thread.now());
         }
         Poll::Ready(match frame {
             Some(frame) => {
@@ -251,7 +251,7 @@ impl AnswerDownload {
         }
         self.account.settle();
         if self.ahead.is_empty() {
-            self.link.done(self.thread.now());
+            self.link.end_request(self.thread.now());
         }
     }
 
@@ -291,7 +291,7 @@ fn bytes_of(frame: &Frame<Bytes>) -> usize {
 impl Drop for AnswerDownload {
     fn drop(&mut self) {
         if !self.is_over() {
-            self.link.done(self.thread.now());
+            self.link.end_request(self.thread.now());
         }
         let Some(lease) = self.source.take() else { return };
         if lease.wire.is_through() {

@@ -74,7 +74,7 @@ pub(super) async fn serve(
     link: Rc<ClientLink>,
     request: Request<Incoming>,
 ) -> Result<Response<AnswerBody>, Infallible> {
-    link.begin();
+    link.begin_request();
     let site = worker.site();
     let thread = &worker.thread;
     let (head, body) = request.into_parts();
@@ -84,7 +84,7 @@ pub(super) async fn serve(
         Ok(response) => (response, ResponseOrigin::Backend),
         Err(response) => {
             // The answer is made by Evenkeel, so it is handed over as a whole.
-            link.done(thread.now());
+            link.end_request(thread.now());
             log_bad_request(&link, response.status());
             (*response, ResponseOrigin::Evenkeel)
         }
@@ -92,7 +92,7 @@ pub(super) async fn serve(
     thread.watch.proxy.record_response(response.status().as_u16(), maker);
     let bound = site.settings.bounds.requests_per_connection;
     let closes = thread.is_draining() || link.is_spent(bound);
-    link.answered();
+    link.begin_answer();
     let closes = closes && response.status() != StatusCode::SWITCHING_PROTOCOLS;
     Ok(if closes && !link.end_connection() { answer::last(response) } else { response })
 }
@@ -141,7 +141,7 @@ async fn answered(
     let accept = head.headers.get(http::header::ACCEPT).cloned();
     let upgrade =
         headers::upgrade(&head, found, &site.settings.upgrades).filter(|_| upload.is_nothing());
-    link.set_switch_requested(upgrade.is_some());
+    link.upgrade.begin(upgrade.is_some());
     headers::forward(&mut head, found, &peer)
         .map_err(|status| fatal(thread, &head.headers, status))?;
     if let Some(protocol) = upgrade {
@@ -186,7 +186,7 @@ fn failure_answer(
 /// Logs what a client did wrong. A request over a limit is logged elsewhere, as a decision.
 fn log_bad_request(link: &ClientLink, status: StatusCode) {
     if status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS {
-        let (client, status) = (link.client.get(), status.as_u16());
+        let (client, status) = (link.client(), status.as_u16());
         tracing::debug!(target: "evenkeel::proxy", %client, status, "bad request");
     }
 }
@@ -229,7 +229,7 @@ async fn admitted(
     head: &Parts,
 ) -> Result<(RequestAccount, Option<Time>), Box<Response<AnswerBody>>> {
     let client = settings.trust.client(link.peer(), &head.headers);
-    link.client.set(client);
+    link.set_client(client);
     let seen = HttpRequestAttributes { client, head };
     let asked = match &worker.store {
         Some(store) => Box::pin(store.ask(&worker.lane, &seen)).await,

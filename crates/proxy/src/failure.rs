@@ -1,8 +1,8 @@
 //! What can go wrong between a client and a backend: the errors that the layers below an exchange
 //! report to it.
 //!
-//! A body breaks off ([`BodyError`], and [`UploadError`] if the client is at fault), a connection to
-//! a backend fails ([`WireError`], [`StreamError`]), and so a request gets no answer
+//! A body breaks off ([`BodyError`], and [`UploadError`] if the client is at fault), a connection
+//! to a backend fails ([`WireError`], [`StreamError`]), and so a request gets no answer
 //! ([`UpstreamFailure`]). Nothing is decided or logged here. What sends a request again:
 //! `exchange/ask.rs`; what answers it: `exchange.rs`.
 

@@ -109,7 +109,7 @@ async fn introduced(worker: &ProxyWorker, begun: &mut SniffedStream, link: &Clie
             ProxyHeaderParse::Whole(length, said) => {
                 begun.skip(length);
                 if let ProxiedParty::Client { address, secure } = said {
-                    link.set_client(address, secure);
+                    link.accept_proxied(address, secure);
                 }
                 return true;
             }
@@ -140,7 +140,7 @@ async fn secured(
     let acceptor = TlsAcceptor::from(Arc::clone(&**shown.load()));
     let mut handshake = pin!(acceptor.accept(begun));
     let made = poll_fn(|cx| {
-        link.served_by(cx.waker());
+        link.set_task(cx.waker());
         if link.is_closed() {
             return Poll::Ready(None);
         }
@@ -196,13 +196,13 @@ where
         service_fn(|request| exchange::serve(Rc::clone(worker), Rc::clone(link), request));
     let mut connection = builder(worker).serve_connection(TokioIo::new(stream), service);
     poll_fn(|cx| {
-        link.served_by(cx.waker());
+        link.set_task(cx.waker());
         if link.is_closed() || link.is_head_late() || link.should_rest() {
             return Poll::Ready(());
         }
         let polled = worker.lane.at_once(|| Pin::new(&mut connection).poll(cx));
         if polled.is_pending() {
-            link.ran(cx, worker.thread.now());
+            link.note_task_ran(cx, worker.thread.now());
         }
         polled.map(|end| ended(worker, link, end))
     })
@@ -218,7 +218,7 @@ where
         let parts = connection.into_parts();
         return Some(parts.io.into_inner().unread(parts.read_buf));
     }
-    if let Some(backend) = link.tunnel().map(|(backend, _)| backend) {
+    if let Some(backend) = link.upgrade.take().map(|(backend, _)| backend) {
         let parts = connection.into_parts();
         let client = parts.io.into_inner();
         Box::pin(tunnel::run(&worker.thread, link, client, parts.read_buf, backend)).await;
@@ -251,7 +251,7 @@ fn builder(worker: &ProxyWorker) -> hyper::server::conn::http1::Builder {
 async fn give_up(mut stream: impl AsyncWrite + Unpin, link: &ClientLink) {
     let mut told = false;
     poll_fn(|cx| {
-        link.served_by(cx.waker());
+        link.set_task(cx.waker());
         if link.is_closed() {
             return Poll::Ready(());
         }

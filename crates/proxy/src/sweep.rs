@@ -4,7 +4,7 @@
 //! What a link does when it has waited too long: `link.rs`. Which streams make room for others:
 //! `context/parked.rs`.
 
-use super::context::parked::{check_upload, is_slow};
+use super::context::parked::check_upload;
 use super::worker::ProxyWorker;
 use std::rc::Rc;
 use std::time::Duration;
@@ -30,10 +30,10 @@ impl ProxyWorker {
             for link in thread.links.all().iter().chain(thread.streams.all().iter()) {
                 if !link.is_closed() && link.sweep(&site.settings.timeouts, now, slack) {
                     thread.watch.proxy.bad_requests.increment(1);
-                    let client = link.client.get();
+                    let client = link.client();
                     tracing::debug!(target: "evenkeel::proxy", %client, "closed: too slow");
                 }
-                if is_slow(link, now) {
+                if link.is_slow_stream(now) {
                     thread.set_aside(link);
                 }
                 check_upload(link, crowded, now);

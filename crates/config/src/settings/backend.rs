@@ -1,6 +1,6 @@
 //! The servers behind the proxy: their addresses, protocols and TLS settings.
 //!
-//! The choice of a backend for each request is no setting: `doors/proxy/backends.rs`. The syntax of
+//! The choice of a backend for each request is no setting: `proxy/src/backends.rs`. The syntax of
 //! an address in the file is in `config/address.rs`.
 
 use super::tls::ClientTls;

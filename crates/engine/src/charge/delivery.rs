@@ -9,7 +9,7 @@
 //! worked while bytes trickled in. The time just before the end counts up to the difference between
 //! the usual cost of the route and the cost measured after the end.
 //!
-//! The clock: `evenkeel_core::meter`. The bodies: `doors/proxy/body.rs`.
+//! The clock: `evenkeel_core::meter`. The bodies: `proxy/src/body.rs`.
 
 use super::Charge;
 use crate::turn::QueueSlot;

@@ -31,7 +31,7 @@ impl HeadRoom {
         link: &ClientLink,
         headers: &HeaderMap,
     ) -> Option<HeadRoom> {
-        let Some(over) = &link.over else { return Some(HeadRoom::of(thread, 0)) };
+        let Some(over) = link.over() else { return Some(HeadRoom::of(thread, 0)) };
         let field = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
             name.as_str().len() + value.len() + FIELD_BYTES
         };

@@ -78,7 +78,7 @@ impl ThreadContext {
     fn trickling(&self, now: u64) -> HashSet<*const ClientLink> {
         let (mut spare, mut lively) = (HashSet::new(), HashSet::new());
         for link in &*self.streams.all() {
-            let Some(over) = link.over.as_ref().map(Rc::as_ptr) else { continue };
+            let Some(over) = link.over().map(Rc::as_ptr) else { continue };
             let of = if link.upload.is_spare(now) { &mut spare } else { &mut lively };
             of.insert(over);
         }

@@ -106,7 +106,7 @@ impl AskContext<'_> {
         tried: &mut TriedBackends,
     ) -> Result<(UpstreamLease, bool), UpstreamFailure> {
         let mut failed = None;
-        let switches = self.link.may_switch();
+        let switches = self.link.upgrade.may_switch();
         while let Some(backend) = self.site.backends.choose(tried, self.thread.now(), switches) {
             match self.connection(backend).await {
                 Ok(found) => return Ok(found),
@@ -138,7 +138,7 @@ impl AskContext<'_> {
         backend: &Rc<UpstreamBackend>,
     ) -> impl Future<Output = Result<(UpstreamLease, bool), UpstreamFailure>> {
         let AskContext { thread, link, site, .. } = *self;
-        connector::connection(thread, &site.settings, backend, link.may_switch())
+        connector::connection(thread, &site.settings, backend, link.upgrade.may_switch())
     }
 
     /// Counts a failed connection attempt against a backend. Logs it if another backend is tried;
@@ -161,10 +161,10 @@ impl AskContext<'_> {
         let AskContext { thread, link, account, .. } = *self;
         // When a request is sent again, the client may already have sent all of it.
         if !link.upload.runs() {
-            link.head.begin(thread.now());
+            link.backend.begin_head(thread.now());
             account.work();
         } else {
-            link.begin_sending(lease.wire.stuck());
+            link.backend.begin_sending(lease.wire.stuck());
             account.delivery_begins();
         }
         AnswerWait { lease: Some(lease), asking: self }
@@ -204,14 +204,14 @@ impl Future for AnswerWait<'_> {
         let AskContext { thread, link, account, .. } = *self.asking;
         let Some(lease) = &mut self.lease else { return Poll::Ready(Err(NoAnswer::Late)) };
         let polled = lease.wire.poll_answer(thread, cx);
-        if polled.is_pending() && !link.backend_late.get() {
+        if polled.is_pending() && !link.backend.is_late() {
             return Poll::Pending;
         }
-        link.end_answer_wait();
+        link.backend.end_head();
         let answered = match (polled, self.lease.take()) {
             // The request did not ask for another protocol.
             (Poll::Ready(Ok((head, _))), Some(_))
-                if head.status().is_informational() && !link.may_switch() =>
+                if head.status().is_informational() && !link.upgrade.may_switch() =>
             {
                 Err(NoAnswer::Unfit)
             }
@@ -232,7 +232,7 @@ impl Future for AnswerWait<'_> {
 impl Drop for AnswerWait<'_> {
     fn drop(&mut self) {
         if let Some(lease) = self.lease.take() {
-            self.asking.link.end_answer_wait();
+            self.asking.link.backend.end_head();
             let AskContext { thread, account, .. } = *self.asking;
             abort::run_on(thread, account, AbandonedExchange::Head(lease));
         }

@@ -96,7 +96,7 @@ async fn switched(
     }
     account.settle();
     if let Some(backend) = lease.wire.into_tunnel() {
-        link.switched(backend, connect.map(|connect| connect.1));
+        link.upgrade.finish(backend, connect.map(|connect| connect.1));
     }
     Ok(Response::from_parts(head, AnswerBody::Whole(None)))
 }

@@ -56,7 +56,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
     pub(super) async fn rest(&mut self) -> bool {
         let link = Rc::clone(&self.link);
         poll_fn(|cx| {
-            link.served_by(cx.waker());
+            link.set_task(cx.waker());
             if link.is_closed() {
                 return Poll::Ready(false);
             }
@@ -77,7 +77,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
 
     /// Records whether a write is stuck.
     fn note<T>(&self, poll: Poll<T>) -> Poll<T> {
-        self.link.stuck.track(poll, self.thread.now())
+        self.link.writes.stuck().track(poll, self.thread.now())
     }
 
     /// Reads and discards bytes until the peer has closed its side, up to [`LINGER_BYTES`].
@@ -106,13 +106,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for ClientStream<S> {
         if !self.unread.is_empty() {
             let count = self.unread.len().min(buffer.remaining());
             buffer.put_slice(&self.unread.split_to(count));
-            self.link.arrived(self.thread.now());
+            self.link.receive(self.thread.now());
             return Poll::Ready(Ok(()));
         }
         let before = buffer.filled().len();
         let poll = Pin::new(&mut self.inner).poll_read(cx, buffer);
         if buffer.filled().len() > before {
-            self.link.arrived(self.thread.now());
+            self.link.receive(self.thread.now());
         }
         poll
     }
@@ -146,7 +146,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if let Some(unread) = self.link.closing(self.thread.now()) {
+        if let Some(unread) = self.link.begin_close(self.thread.now()) {
             self.lingers = unread;
         }
         if !self.shut {

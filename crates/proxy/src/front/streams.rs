@@ -3,7 +3,7 @@
 //! hyper reads the frames and bounds what they may ask for. A stream runs as a task on the thread
 //! of its connection. It is charged like any other request, even if it is reset at once: its task
 //! is polled, and so the request is charged, before the reset is handled. A client that resets most
-//! of its requests loses its connection (`ClientLink::stream_ended`). If an answer switches
+//! of its requests loses its connection (`ClientLink::end_stream`). If an answer switches
 //! protocols, the task continues as the tunnel (`tunnel.rs`).
 
 use super::stream::ClientStream;
@@ -65,7 +65,7 @@ pub(super) async fn serve<S>(
     let mut connection = pin!(builder.serve_connection(TokioIo::new(gathered.clone()), service));
     let mut told = false;
     let ended = poll_fn(|cx| {
-        link.served_by(cx.waker());
+        link.set_task(cx.waker());
         if link.is_closed() {
             return Poll::Ready(Ok(()));
         }
@@ -195,13 +195,13 @@ impl StreamGuard {
         let StreamGuard { worker, link } = self;
         let mut future = pin!(future);
         poll_fn(|cx| {
-            link.served_by(cx.waker());
+            link.set_task(cx.waker());
             if link.is_closed() {
                 return Poll::Ready(());
             }
             let polled = worker.lane.at_once(|| future.as_mut().poll(cx));
             if polled.is_pending() {
-                link.ran(cx, worker.thread.now());
+                link.note_task_ran(cx, worker.thread.now());
             }
             polled
         })
@@ -212,7 +212,7 @@ impl StreamGuard {
     /// breaks off, returning drops the stream, which resets it.
     async fn tunnel(&self, upgrade: OnUpgrade, carrier: TunnelCarrier) {
         let StreamGuard { worker, link } = self;
-        let Some((backend, _room)) = link.tunnel() else { return };
+        let Some((backend, _room)) = link.upgrade.take() else { return };
         let Ok(upgraded) = upgrade.await else { return };
         let thread = &worker.thread;
         let client = ClientStream::new(TokioIo::new(upgraded), Rc::clone(link), Rc::clone(thread));
@@ -237,7 +237,7 @@ impl Drop for StreamGuard {
     fn drop(&mut self) {
         self.worker.thread.streams.remove(&self.link);
         self.worker.thread.release_aside(&self.link);
-        if self.link.stream_ended(self.worker.thread.now()) {
+        if self.link.end_stream(self.worker.thread.now()) {
             self.worker
                 .thread
                 .watch

@@ -94,7 +94,7 @@ pub(super) async fn run<S>(
     let (mut up, mut down) = (TunnelDirection::new(first), TunnelDirection::new(unread));
     link.note_tunnel_bytes(thread.now());
     let both = poll_fn(|cx| {
-        link.served_by(cx.waker());
+        link.set_task(cx.waker());
         if link.is_closed() {
             return Poll::Ready(Ok(()));
         }

@@ -1,6 +1,6 @@
 //! Lists of links with removal in constant time.
 //!
-//! A link is in one list at most, and stores its index there in `place`. What is done with the
+//! A link is in one list at most, and stores its index there (`place`). What is done with the
 //! links: `sweep.rs`, `context/make_room.rs`.
 
 use super::ClientLink;
@@ -15,18 +15,18 @@ impl LinkList {
     /// Adds a link.
     pub(crate) fn add(&self, link: &Rc<ClientLink>) {
         let mut links = self.0.borrow_mut();
-        link.place.set(links.len());
+        link.set_place(links.len());
         links.push(Rc::clone(link));
     }
 
     /// Removes a link. The last link moves to its index.
     pub(crate) fn remove(&self, link: &ClientLink) {
         let mut links = self.0.borrow_mut();
-        let place = link.place.get();
+        let place = link.place();
         if place < links.len() {
             links.swap_remove(place);
             if let Some(moved) = links.get(place) {
-                moved.place.set(place);
+                moved.set_place(place);
             }
         }
     }
