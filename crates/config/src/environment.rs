@@ -525,7 +525,7 @@ mod tests {
             ("GRPC_SERVER_USE_TLS", "yes", "GRPC_SERVER_USE_TLS=yes: must be true or false"),
             ("SHADOW_MODE", "maybe", "SHADOW_MODE=maybe: must be true or false"),
             ("GRPC_MAX_CONNECTION_AGE", "1 day", "must be a duration"),
-            ("NEAR_LIMIT_RATIO", "-2", "NEAR_LIMIT_RATIO is `-2`: must be from 0"),
+            ("NEAR_LIMIT_RATIO", "-2", "NEAR_LIMIT_RATIO is `-2`: must be at least 0"),
             ("STATS_FLUSH_INTERVAL", "0", "STATS_FLUSH_INTERVAL is `0ns`: must be from"),
             ("LOG_LEVEL", "loud", "LOG_LEVEL=loud: must be panic"),
             ("EVENKEEL_KEYS_MAX", "none", "EVENKEEL_KEYS_MAX is `none`: not a whole number"),

@@ -78,7 +78,7 @@ impl<'n, 'f> SectionReader<'n, 'f> {
             let name = key.name.as_str();
             let first = *seen.entry(name).or_insert(key.place);
             let what = if first != key.place {
-                format!("{} is here twice, first in line {}; remove one", quoted(name), first.line)
+                format!("{} occurs twice, first in line {}; remove one", quoted(name), first.line)
             } else if self.table.row(name).is_none() {
                 let known: Vec<_> = self.table.keys.iter().map(|row| row.facts().name).collect();
                 unknown(name, self.name, &known)
@@ -276,7 +276,7 @@ impl<'n, 'f> SectionReader<'n, 'f> {
             let read = nodes.iter().map(|node| self.inner(key, Some(node), &mut read));
             let (values, sections) = read.unzip();
             if all.iter().any(|(other, _)| *other == name.name) {
-                let what = format!("{} is there twice; remove one", quoted(&name.name));
+                let what = format!("{} occurs twice; remove one", quoted(&name.name));
                 self.faults.push(ConfigFault::new(name.place, what));
             }
             all.push((&name.name, values));
@@ -314,7 +314,7 @@ impl<'n, 'f> SectionReader<'n, 'f> {
 
 fn unknown(name: &str, section: &str, known: &[&'static str]) -> String {
     let place = if section.is_empty() { String::new() } else { format!(" in `{section}`") };
-    let start = format!("there is no key {}{place}", quoted(name));
+    let start = format!("unknown key {}{place}", quoted(name));
     match nearest(name, known) {
         Some(nearest) => format!("{start}; did you mean `{nearest}`?"),
         None => format!("{start}; known are {}", known.join(", ")),

@@ -135,9 +135,9 @@ fn reject_collisions(root: &mut SectionReader<'_, '_>, settings: &Settings) {
         let socket = &opening.socket;
         let what = match socket {
             SocketSpec::File(path) => {
-                format!("two listeners want {}; give one another file", path.display())
+                format!("two listeners use {}; change the file of one", path.display())
             }
-            _ => format!("two listeners want {socket}; give one another port"),
+            _ => format!("two listeners use {socket}; change the port of one"),
         };
         if taken.iter().any(|other| opening.socket.collides(other)) {
             root.fault(opening.way.first().copied().unwrap_or_default(), what);

@@ -51,7 +51,7 @@ fn check_names_every_fault_and_its_place() {
     let output = evenkeel(&["check", &bad]);
     assert_eq!(output.status.code(), Some(1));
     let told = text(&output.stderr);
-    let unknown = "there is no key `actoin` in `proxy`; did you mean `action`?";
+    let unknown = "unknown key `actoin` in `proxy`; did you mean `action`?";
     assert!(told.contains(&format!("{bad}:2:3: {unknown}")));
     assert!(told.contains(&format!("{bad}:3:9: `cpus` is `x`: not a number of CPUs")));
 

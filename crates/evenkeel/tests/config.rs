@@ -188,18 +188,18 @@ store: {redis: 'a:0'}
 ";
     let told = faults(text);
     let expected = [
-        "t.yaml:1:1: there is no key `admni`; did you mean `admin`?",
+        "t.yaml:1:1: unknown key `admni`; did you mean `admin`?",
         "t.yaml:2:14: `level` is `loud`: must be one of: error, warn, info, debug, trace",
         "t.yaml:5:12: `backend` http://127.0.0.1:8888 is the proxy itself, which listens on \
          0.0.0.0:8888; name the server behind it",
-        "t.yaml:6:3: `backend` is here twice, first in line 5; remove one",
+        "t.yaml:6:3: `backend` occurs twice, first in line 5; remove one",
         "t.yaml:7:14: `max_delay` is `10`: not a duration; write 250ms, 30s, 5m, 1h or 1d",
         "t.yaml:8:21: `trusted_proxies` is `10.0.0.0/33`: not a network; write 10.0.0.0/8, \
          192.0.2.7 or ::1",
         "t.yaml:10:21: `by` is `ip/33`: must be from 0 to 32",
         "t.yaml:11:44: a limit has `share` or `rate`, not both; remove one",
         "t.yaml:12:7: a limit needs `max`",
-        "t.yaml:13:42: `max` belongs to `window`, which is not here; add it, or remove `max`",
+        "t.yaml:13:42: `max` belongs to `window`, which is missing; add it, or remove `max`",
         "t.yaml:13:14: two limits are named `b`; rename one",
         "t.yaml:14:16: `redis` is `a:0`: write redis://127.0.0.1:6379, \
          rediss://user:password@host:6379/0 or unix:///run/redis.sock",
@@ -242,12 +242,12 @@ fn each_of_these_is_faulty() {
         ("proxy: {backend: 'http://:80'}", "not a host and port"),
         ("proxy: {backend: 'http://a:0'}", "not a host and port"),
         ("proxy: {backend: 'http://a:99999'}", "not a host and port"),
-        ("proxy: {backend: [http://a, http://a]}", "`backend` http://a:80 is there twice"),
+        ("proxy: {backend: [http://a, http://a]}", "`backend` http://a:80 occurs twice"),
         ("proxy: {backend: http://localhost:8888}", "is the proxy itself"),
         ("proxy: {cost: 'cgroup:x'}", "write cgroup:/system.slice"),
         ("proxy: {cost: header}", "must be wall, shared, header:NAME or cgroup:PATH"),
         ("proxy: {cost: 'header:a b'}", "a name has 1 to 64"),
-        ("proxy: {client_address: forwarded}", "believed only from `trusted_proxies`"),
+        ("proxy: {client_address: forwarded}", "used only for `trusted_proxies`"),
         ("proxy: {cost_header: keep}", "needs `cost: header:NAME`"),
         ("proxy: {shadow: yes}", "must be one of: true, false"),
         ("proxy: {timeouts: {idle: 0s}}", "must be from 1ms to 1d"),
@@ -255,7 +255,7 @@ fn each_of_these_is_faulty() {
         ("proxy: {bounds: {header_bytes: 64kb}}", "not a size"),
         ("proxy: {bounds: {body_bytes: 99999999999g}}", "not a size"),
         ("proxy: {listen: 9970}", "not an address to listen on"),
-        ("proxy: {listen: '127.0.0.1:9970'}", "two listeners want 127.0.0.1:9970"),
+        ("proxy: {listen: '127.0.0.1:9970'}", "two listeners use 127.0.0.1:9970"),
         ("admin: {listen: '0.0.0.0:9970'}", "needs a `token_file`"),
         ("admin: on", "must be `off` or a section"),
         ("proxy: {limits: [{by: all, share: 1%}]}", "a limit needs `name`"),
@@ -265,8 +265,8 @@ fn each_of_these_is_faulty() {
         ("proxy: {limits: [{name: a, by: ip, share: 1%}]}", "must be ip/N"),
         ("proxy: {limits: [{name: a, by: [ip/8, ip/9], share: 1%}]}", "two networks of one kind"),
         ("proxy: {limits: [{name: a, by: all, share: 101%}]}", "not a share"),
-        ("proxy: {limits: [{name: a, by: all, rate: 5/m, burst: 0}]}", "1 is the least"),
-        ("line: {burst: 0}", "0 would let nothing pass"),
+        ("proxy: {limits: [{name: a, by: all, rate: 5/m, burst: 0}]}", "the minimum is 1"),
+        ("line: {burst: 0}", "with 0 no request could pass"),
         ("proxy: {limits: [{name: a, by: all, rate: 5/m, burst: 30s}]}", "not a whole number"),
         ("proxy: {limits: [{name: a, by: all, window: 1500ms, max: 1s}]}", "window"),
         ("proxy: {limits: [{name: a, by: all, window: 5s, max: 1s, burst: 3s}]}", "remove it"),
@@ -531,7 +531,7 @@ fn clients_by_name() {
         ("proxy: {merge: [{match: host:*.a.com}]}", "an entry of `merge` needs `as`"),
         ("proxy: {merge: [{match: ip:1.2.3.4, as: a}]}", "write host:*.example.com"),
         ("proxy: {merge: [{match: host:*.a.com, as: a b}]}", "a name such as googlebot.com"),
-        ("proxy: {resolver: 127.0.0.1}", "`resolver` is asked for names only where"),
+        ("proxy: {resolver: 127.0.0.1}", "`resolver` is used only if"),
         ("proxy: {exempt: host:a.com, resolver: ns.a.com}", "write 192.0.2.53"),
     ] {
         assert!(faults(text).contains(fault), "{text}: {}", faults(text));
@@ -556,12 +556,12 @@ fn the_check_door_uses_the_limits_of_the_proxy() {
         ("check: {syslog: \"tcp://127.0.0.1:5514\"}", "udp://127.0.0.1:5514"),
         ("check: {open_max: 0}", "must be from 1 to 1000000"),
         ("check: {report_within: 10ms}", "must be from 1s to 1d"),
-        ("check: {listen: 127.0.0.1:9970}", "two listeners want 127.0.0.1:9970"),
+        ("check: {listen: 127.0.0.1:9970}", "two listeners use 127.0.0.1:9970"),
         (
             "check: {syslog: ['udp://127.0.0.1:5514', 'udp://0.0.0.0:5514']}",
-            "two listeners want udp://0.0.0.0:5514",
+            "two listeners use udp://0.0.0.0:5514",
         ),
-        ("check: {limits: []}", "there is no key `limits` in `check`"),
+        ("check: {limits: []}", "unknown key `limits` in `check`"),
         ("proxy: {limits: [{name: a, by: all, rate: 1/s, round: 10ms}]}", "add it, or remove"),
         ("proxy: {limits: [{name: a, by: all, window: 5s, max: 1s, round: 2s}]}", "must be from"),
     ] {

@@ -104,7 +104,7 @@ pub(crate) static REJECTED_ONE_IN: DefaultedKey<u64> = ConfigKey::whole(
 .default(1);
 
 fn domain(text: &str) -> Read<String> {
-    let wrong = || "the name of a domain has 1 to 255 bytes, none is NUL".to_owned();
+    let wrong = || "the name of a domain must have 1 to 255 bytes without NUL".to_owned();
     is_domain(text).then(|| text.to_owned()).ok_or_else(wrong)
 }
 

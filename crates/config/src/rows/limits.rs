@@ -240,7 +240,7 @@ fn quantity(error: QuantityParseError) -> String {
 }
 
 fn names_only(why: String) -> String {
-    format!("{why} Only names are possible here, and no values")
+    format!("{why} Only names are allowed here, not values")
 }
 
 /// Reads CPU time, either as a duration or as a share of what `cpus` provide within the window.
@@ -255,8 +255,8 @@ pub(crate) fn cpu_time(text: &str, window: Nanos, cpus: f64) -> Read<Nanos> {
 /// Reads a burst in requests, at least 1.
 pub fn requests_saved(text: &str) -> Read<u64> {
     match count(text)? {
-        0 => Err("0 would let nothing pass: 1 is the least, and saves nothing up, as nginx's \
-                  `burst=0` does"
+        0 => Err("with 0 no request could pass: the minimum is 1, which allows no burst, like \
+                  nginx's `burst=0`"
             .to_owned()),
         burst => within(burst, 1..=BURST_MAX),
     }

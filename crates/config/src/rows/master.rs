@@ -204,7 +204,7 @@ fn burst(text: &str) -> Read<WrittenBurst> {
     if let Ok(requests) = count(text) {
         return within(requests, 0..=1_000_000_000).map(WrittenBurst::Requests);
     }
-    let wrong = |_| "write a number of requests, or a length of time such as 10s".to_owned();
+    let wrong = |_| "write a number of requests, or a duration such as 10s".to_owned();
     duration(text).map(WrittenBurst::Within).map_err(wrong)
 }
 
@@ -213,7 +213,7 @@ fn endpoint(text: &str) -> Read<ZmqListenAddress> {
     let rest = match text.split_once("://") {
         None => text,
         Some(("tcp", rest)) => rest,
-        Some(_) => return Err("write tcp://127.0.0.1:10004; only TCP is spoken".to_owned()),
+        Some(_) => return Err("write tcp://127.0.0.1:10004; only TCP is supported".to_owned()),
     };
     address::listen(rest).map(ZmqListenAddress)
 }

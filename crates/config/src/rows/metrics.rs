@@ -261,7 +261,9 @@ pub(crate) fn endpoint(text: &str, port: u16) -> Read<OtlpEndpoint> {
     };
     let authority = uri.authority().ok_or_else(wrong)?;
     if authority.as_str().contains('@') || uri.query().is_some() {
-        return Err("it may have a host, a port and a path; use `headers` for a secret".to_owned());
+        return Err(
+            "only a host, a port and a path are allowed; use `headers` for a secret".to_owned()
+        );
     }
     let port = authority.port_u16().unwrap_or(port);
     let path = if uri.path() == "/" { "" } else { uri.path() };
@@ -276,7 +278,7 @@ fn header(text: &str) -> Read<(String, String)> {
     let (name, value) = pair(text, "a header is name:value")?;
     header_name(&name)?;
     let sound = http::HeaderValue::from_str(&value).is_ok();
-    if sound { Ok((name, value)) } else { Err("this is no header".to_owned()) }
+    if sound { Ok((name, value)) } else { Err("this is not a header".to_owned()) }
 }
 
 fn pair(text: &str, form: &str) -> Read<(String, String)> {

@@ -197,7 +197,7 @@ fn join(text: &str) -> Read<PeerTarget> {
 
 fn server(text: &str) -> Read<NatsServer> {
     let wrong = || {
-        "write nats://127.0.0.1:4222 or tls://host:4222; a user stands in `credentials_file`"
+        "write nats://127.0.0.1:4222 or tls://host:4222; put a user into `credentials_file`"
             .to_owned()
     };
     let (scheme, rest) = text.split_once("://").ok_or_else(wrong)?;

@@ -245,7 +245,7 @@ fn upgrade(text: &str) -> Read<String> {
     let name = header_name(text)?;
     match &*name {
         // These protocols would bypass the accounting of requests.
-        "h2c" | "h2" | "tls" | "http" => Err("it would carry requests that nobody counts".into()),
+        "h2c" | "h2" | "tls" | "http" => Err("it would carry requests that are not counted".into()),
         _ => Ok(name.into()),
     }
 }

@@ -288,5 +288,5 @@ fn path(text: &str) -> Read<PathBuf> {
 
 fn ratio(text: &str) -> Read<f32> {
     let number = text.parse::<f32>().ok().filter(|number| *number >= 0.0);
-    number.ok_or_else(|| "must be from 0, and over 1 nothing is near its limit".to_owned())
+    number.ok_or_else(|| "must be at least 0; above 1 no request is near its limit".to_owned())
 }

@@ -182,7 +182,8 @@ pub(crate) static PER_SECOND: SubsectionKey = SubsectionKey::one(
 
 fn name(text: &str) -> Read<String> {
     let good = !text.is_empty() && text.len() <= 256 && !text.contains(char::is_whitespace);
-    good.then(|| text.to_owned()).ok_or_else(|| "the name that sentinels know it by".to_owned())
+    good.then(|| text.to_owned())
+        .ok_or_else(|| "the name of the master at its sentinels".to_owned())
 }
 
 fn prefix(text: &str) -> Read<String> {

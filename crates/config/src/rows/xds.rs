@@ -92,7 +92,7 @@ fn header(text: &str) -> Read<(String, String)> {
     let (name, value) = tag(text)?;
     let sound = http::HeaderValue::from_str(&value).is_ok();
     header_name(&name)?;
-    if sound { Ok((name, value)) } else { Err("this is no header".to_owned()) }
+    if sound { Ok((name, value)) } else { Err("this is not a header".to_owned()) }
 }
 
 fn spread(text: &str) -> Read<f64> {

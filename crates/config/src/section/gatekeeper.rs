@@ -30,7 +30,7 @@ pub fn read(
         return Vec::new();
     }
     if !root.written("proxy") && !root.written("check") {
-        root.fault(SECTION_NAME, "a `gatekeeper` keeps the gate of `proxy` or `check`; add one");
+        root.fault(SECTION_NAME, "a `gatekeeper` needs a section `proxy` or `check`; add one");
     }
     let Some(YamlValue::List(nodes)) = root.node(SECTION_NAME).map(|node| &node.value) else {
         return vec![root.section(&GATEKEEPER, |section| gate(section, keys_default))];
@@ -43,12 +43,13 @@ pub fn read(
     root.sections(&GATEKEEPER, nodes, |section| {
         let gate = gate(section, keys_default);
         if domains.contains(&gate.domain) {
-            let what = format!("two gates are of the domain `{}`; remove one", gate.domain);
+            let what = format!("two gates have the domain `{}`; remove one", gate.domain);
             section.fault("domain", what);
         }
         domains.push(gate.domain.clone());
         if all_kept {
-            let what = "nothing is left for this gate: one before it has no `when`; give it one";
+            let what = "this gate never applies: an earlier gate has no `when`; add a `when` to \
+                        that gate";
             section.fault("when", what);
         }
         all_kept |= gate.when == LimitCondition::default();
@@ -60,7 +61,7 @@ fn gate(section: &mut SectionReader<'_, '_>, keys_default: Option<usize>) -> Gat
     let master = section.key(&rows::MASTER);
     let control = section.key_or(&rows::CONTROL, master.next());
     if control == master {
-        section.fault("control", "the master tells at another port than it is told at");
+        section.fault("control", "control and accounting of the master need different ports");
     }
     GatekeeperSettings {
         when: section.section(&rows::WHEN, limits::when),

@@ -37,8 +37,8 @@ pub fn read(proxy: &mut SectionReader<'_, '_>, mut hosts: HostSettings) -> HostS
     hosts.merge = merge(proxy);
     hosts.resolver = proxy.key(&rows::RESOLVER);
     if !hosts.resolver.is_empty() && !hosts.needs_names() {
-        let what = "is asked for names only where `exempt` or `merge` has `host:`; \
-                    remove it, or name hosts";
+        let what = "is used only if `exempt` or `merge` has `host:` patterns; remove it, or add \
+                    such a pattern";
         proxy.fault_of("resolver", what);
     }
     hosts

@@ -160,7 +160,7 @@ fn counted(section: &mut SectionReader<'_, '_>, cpus: f64) -> Option<(LimitUnit,
     }
     for key in ["max", "round"] {
         if section.has(key) && !section.has("window") {
-            let what = format!("belongs to `window`, which is not here; add it, or remove `{key}`");
+            let what = format!("belongs to `window`, which is missing; add it, or remove `{key}`");
             section.fault_of(key, what);
         }
     }
@@ -186,7 +186,7 @@ fn by_rate(section: &mut SectionReader<'_, '_>, rate: Rate) -> Algorithm {
 
 fn by_window(section: &mut SectionReader<'_, '_>, window: Nanos, cpus: f64) -> Option<Algorithm> {
     if section.node("burst").is_some() {
-        section.fault_of("burst", "does not go with `window`, which has `max`; remove it");
+        section.fault_of("burst", "cannot be combined with `window`, which has `max`; remove it");
     }
     let round = section.key(&rows::ROUND);
     require(section, "max");
@@ -204,7 +204,7 @@ fn by_window(section: &mut SectionReader<'_, '_>, window: Nanos, cpus: f64) -> O
 /// Reads the key template of a limit.
 fn by(section: &mut SectionReader<'_, '_>) -> Option<Vec<KeyPart>> {
     if !section.has("by") {
-        section.fault("by", "a limit needs `by`; `all` counts everybody together");
+        section.fault("by", "a limit needs `by`; `all` counts all clients together");
     }
     parts(section, &rows::BY)
 }
@@ -246,7 +246,7 @@ pub fn parts(
 pub fn when(section: &mut SectionReader<'_, '_>) -> LimitCondition {
     let not = section.section(&rows::NOT, sent);
     if section.has("not") && not == LimitCondition::default() {
-        section.fault_of("not", "names nothing; write what a request must not have");
+        section.fault_of("not", "is empty; write the properties that a request must not have");
     }
     LimitCondition {
         path: section.key(&rows::PATH),
@@ -271,8 +271,8 @@ fn names(section: &mut SectionReader<'_, '_>, row: &'static ListKey<Box<str>>) -
     let key = row.key().name();
     if let Some(YamlValue::Map(_)) = section.node(key).map(|node| &node.value) {
         let what = format!(
-            "takes names, of what must be there; values cannot be compared. What must be \
-             absent stands in `not: {{{key}: NAME}}`"
+            "takes names that must be present; values cannot be compared. Names that must be \
+             absent are written as `not: {{{key}: NAME}}`"
         );
         section.fault_of(key, what);
         return Vec::new();

@@ -167,7 +167,7 @@ impl TagLimitsReader {
         for key in ["keys_max", "shadow"] {
             if section.has(key) {
                 let what = format!(
-                    "needs a `name` here: of more than {OWN_MAX} limits those without one \
+                    "needs a `name` here: with more than {OWN_MAX} limits, those without a name \
                      share the limit `{SHARED_LIMIT_NAME}`"
                 );
                 section.fault_of(key, what);

@@ -46,7 +46,7 @@ pub fn read(master: &mut SectionReader<'_, '_>, keys_default: Option<usize>) -> 
 fn domains(master: &mut SectionReader<'_, '_>, ground: DomainRuleDefaults) -> Vec<DomainSettings> {
     let read = master.named(&rows::DOMAINS, |section| rule(section, ground));
     if read.is_empty() {
-        master.fault("domains", "a master without `domains` has nobody to hold; name one");
+        master.fault("domains", "a master without `domains` has no effect; add one");
     }
     if read.len() > DOMAINS_MAX {
         master.fault("domains", format!("more than {DOMAINS_MAX} domains; use several masters"));
@@ -54,7 +54,8 @@ fn domains(master: &mut SectionReader<'_, '_>, ground: DomainRuleDefaults) -> Ve
     let mut domains = Vec::with_capacity(read.len());
     for (name, rules) in read {
         if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains('\0') {
-            let what = format!("the name of a domain has 1 to {NAME_BYTES_MAX} bytes, none is NUL");
+            let what =
+                format!("the name of a domain must have 1 to {NAME_BYTES_MAX} bytes without NUL");
             master.fault("domains", what);
         }
         if rules.len() > LIMITS_MAX {

@@ -80,7 +80,10 @@ fn reject_foreign_keys(peers: &mut SectionReader<'_, '_>, via: TransportName) {
 fn tls(tls: &mut SectionReader<'_, '_>) -> Option<PeersTls> {
     for key in ["cert", "key", "ca"] {
         if !tls.has(key) {
-            tls.fault(key, format!("`tls` of peers needs `{key}`: they know each other by it"));
+            tls.fault(
+                key,
+                format!("`tls` of peers needs `{key}`: peers authenticate each other with it"),
+            );
         }
     }
     let cert = tls.key(&tls::REQUIRED_CERT);
@@ -108,7 +111,7 @@ fn require_authentication(peers: &mut SectionReader<'_, '_>, settings: &PeersSet
         PeerTransport::Multicast { interface, .. } => {
             let local = interface.is_some_and(|address| address.is_loopback());
             if !(secret || local) {
-                let what = "a group needs a `secret_file`: anybody on the network can send to it";
+                let what = "a group needs a `secret_file`: any host on the network can send to it";
                 peers.fault("group", what);
             }
             if tls {
@@ -116,8 +119,8 @@ fn require_authentication(peers: &mut SectionReader<'_, '_>, settings: &PeersSet
             }
         }
         PeerTransport::Nats { servers, .. } if !(secret || servers.iter().all(local)) => {
-            let what = "NATS beyond loopback needs a `secret_file`: whoever may publish there \
-                        could be believed";
+            let what = "NATS beyond loopback needs a `secret_file`: otherwise any publisher could \
+                        forge messages";
             peers.fault("nats", what);
         }
         PeerTransport::Mesh { .. } | PeerTransport::Nats { .. } => {}

@@ -102,7 +102,7 @@ fn consistent(proxy: &mut SectionReader<'_, '_>, settings: &ProxySettings) {
     }
     let believed = !settings.trusted_proxies.is_empty();
     if !believed && settings.client_address != ClientAddress::XForwardedFor {
-        let what = "is believed only from `trusted_proxies`; name them, or remove it";
+        let what = "is used only for `trusted_proxies`; name them, or remove it";
         proxy.fault_of("client_address", what);
     }
     if settings.keep_cost_header && !matches!(settings.cost, CostSource::Header(_)) {
@@ -112,7 +112,7 @@ fn consistent(proxy: &mut SectionReader<'_, '_>, settings: &ProxySettings) {
 
 fn tls(proxy: &mut SectionReader<'_, '_>, listen: &mut Vec<SocketAddr>) -> Option<FrontTls> {
     if proxy.written("tls") && listen.is_empty() {
-        proxy.fault_of("tls", "is for a proxy that listens; name where, or remove it");
+        proxy.fault_of("tls", "needs a proxy that listens; set `listen`, or remove it");
     }
     proxy.section_if_written(&rows::TLS, |section| super::tls::front(section, listen)).flatten()
 }
@@ -130,7 +130,7 @@ fn backends(proxy: &mut SectionReader<'_, '_>) -> Vec<BackendAddress> {
     }
     let twice = backends.iter().enumerate().find(|(at, one)| backends[..*at].contains(one));
     if let Some((_, twice)) = twice {
-        let what = format!("{twice} is there twice; remove one");
+        let what = format!("{twice} occurs twice; remove one");
         proxy.fault_of("backend", what);
     }
     backends
@@ -138,14 +138,14 @@ fn backends(proxy: &mut SectionReader<'_, '_>) -> Vec<BackendAddress> {
 
 fn backend_tls(proxy: &mut SectionReader<'_, '_>, backends: &[BackendAddress]) -> BackendTls {
     if proxy.written("backend_tls") && !backends.iter().any(BackendAddress::is_secured) {
-        let what = "is for a backend of https://; name one, or remove it";
+        let what = "needs a backend with https://; name one, or remove it";
         proxy.fault_of("backend_tls", what);
     }
     let read = proxy.section_if_written(&rows::BACKEND_TLS, |section| {
         let client = super::tls::client(section);
         let verify = section.key(&tls::VERIFY);
         if !verify && client.ca.is_some() {
-            let what = "`verify: false` believes anybody, and needs no `ca`; remove one";
+            let what = "`verify: false` accepts any certificate and does not use `ca`; remove one";
             section.fault("verify", what);
         }
         BackendTls { client, verify, protocol: section.key(&tls::PROTOCOL) }

@@ -60,8 +60,8 @@ fn tls(tls: &mut SectionReader<'_, '_>) -> (Option<ServerTls>, bool) {
 fn rules(section: &mut SectionReader<'_, '_>) -> RuleFiles {
     match (section.has("rules"), section.has("xds")) {
         (false, false) => {
-            let what = "`ratelimit` needs `rules`: a file or folder, or `off` to let everything \
-                        pass; or a server, `xds`";
+            let what = "`ratelimit` needs `rules`: a file or folder, or `off` to allow all \
+                        requests; or a server, `xds`";
             section.fault("rules", what);
         }
         (true, true) => {

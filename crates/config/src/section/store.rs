@@ -24,7 +24,8 @@ pub fn read(section: &mut SectionReader<'_, '_>) -> StoreSettings {
     let mode = section.key(&rows::MODE);
     let fail = section.key(&rows::FAIL);
     if mode == StoreMode::Batched && fail == StoreFail::Error {
-        let what = "`fail: error` needs `mode: exact`: in batches nobody waits for the store";
+        let what = "`fail: error` needs `mode: exact`: in batches, requests do not wait for the \
+                    store";
         section.fault("fail", what);
     }
     let compatible_keys = section.key(&rows::COMPATIBLE_KEYS);
@@ -89,7 +90,7 @@ fn check_layout(
             section.fault("layout", "`layout: sentinel` needs `master`: its name");
         }
         StoreLayout::Cluster if servers.iter().any(|server| server.database > 0) => {
-            section.fault("redis", "a cluster has no databases but 0");
+            section.fault("redis", "a cluster has only database 0");
         }
         StoreLayout::Cluster | StoreLayout::Sentinel(_)
             if servers.iter().any(|server| matches!(server.end, StoreAddress::Unix(_))) =>

@@ -71,7 +71,7 @@ fn clients(tls: &mut SectionReader<'_, '_>) -> Option<TlsClients> {
     let ca = tls.key(&rows::CLIENT_CA);
     let name = tls.key(&rows::CLIENT_NAME);
     if name.is_some() && ca.is_none() {
-        let what = "needs `ca`: whose certificates clients show";
+        let what = "needs `ca`: the authorities of the certificates of clients";
         tls.fault_of("client_name", what);
     }
     ca.map(|ca| TlsClients { ca, name })
@@ -85,7 +85,7 @@ pub fn client(tls: &mut SectionReader<'_, '_>) -> ClientTls {
     let name = tls.key(&rows::SERVER_NAME);
     match (&cert, &key) {
         (Some(_), None) => tls.fault_of("cert", "needs `key`: its private key, in PEM"),
-        (None, Some(_)) => tls.fault_of("key", "needs `cert`: what it is the key of, in PEM"),
+        (None, Some(_)) => tls.fault_of("key", "needs `cert`: its certificate, in PEM"),
         _ => {}
     }
     ClientTls { ca, identity: cert.zip(key), name }

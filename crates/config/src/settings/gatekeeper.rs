@@ -76,7 +76,7 @@ impl fmt::Display for MasterAddress {
 
 /// The text is not the address of a ZeroMQ socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("write tcp://master.example:10004 or tcp://[2001:db8::1]:10004; only TCP is spoken")]
+#[error("write tcp://master.example:10004 or tcp://[2001:db8::1]:10004; only TCP is supported")]
 pub struct MasterAddressError;
 
 /// Accepts `tcp://master.example:10004`, `master.example` and `[2001:db8::1]:10004`.

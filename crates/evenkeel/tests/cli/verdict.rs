@@ -144,9 +144,9 @@ const CASES: [(&str, &str); 45] = [
     // Two listeners on one address.
     (
         "proxy: {listen: ['[::]:TAKEN_TCP', '0.0.0.0:TAKEN_TCP'], backend: 'http://127.0.0.1:1'}",
-        "two listeners want",
+        "two listeners use",
     ),
-    ("line: {listen: ['unix://DIR/a.sock', 'unix://DIR/./a.sock']}", "two listeners want"),
+    ("line: {listen: ['unix://DIR/a.sock', 'unix://DIR/./a.sock']}", "two listeners use"),
     // Unix sockets.
     ("line: {listen: 'unix://DIR/nowhere/line.sock'}", "create its folder first"),
     ("line: {listen: 'unix://DIR/plain'}", "a file that is not a socket"),
@@ -326,10 +326,7 @@ fn a_folder_is_what_lies_in_it() {
     assert_eq!(check("rules"), (true, String::new()));
     assert_eq!(check("config"), (true, String::new()));
     let (good, told) = check("faulty-config");
-    assert!(
-        !good && told.contains("evenkeel.yaml:1:9: there is no key `actoin` in `proxy`"),
-        "{told}"
-    );
+    assert!(!good && told.contains("evenkeel.yaml:1:9: unknown key `actoin` in `proxy`"), "{told}");
     for name in ["empty", "other"] {
         let (good, told) = check(name);
         assert!(!good && told.contains("contains neither a configuration nor a rule"), "{told}");

@@ -19,9 +19,9 @@ fn a_condition_may_say_what_a_request_does_not_have() {
     let when = LimitCondition { not: Some(Box::new(cookie)), ..LimitCondition::default() };
     assert_eq!(settings.proxy.expect("open").limits[0].when, when);
     for (when, told) in [
-        ("{not: {}}", "`not` names nothing"),
-        ("{not: {path: /a}}", "there is no key `path` in `not`"),
-        ("{not: {not: {cookie: a}}}", "there is no key `not` in `not`"),
+        ("{not: {}}", "`not` is empty"),
+        ("{not: {path: /a}}", "unknown key `path` in `not`"),
+        ("{not: {not: {cookie: a}}}", "unknown key `not` in `not`"),
     ] {
         assert!(faults(&limit(when)).contains(told), "{when}: {}", faults(&limit(when)));
     }
@@ -30,12 +30,12 @@ fn a_condition_may_say_what_a_request_does_not_have() {
 #[test]
 fn only_names_of_headers_and_cookies_are_compared_and_the_fault_says_so() {
     let map = faults(&limit("{header: {accept-language: absent}}"));
-    let told = "`header` takes names, of what must be there; values cannot be compared. What must \
-                be absent stands in `not: {header: NAME}`";
+    let told = "`header` takes names that must be present; values cannot be compared. Names that \
+                must be absent are written as `not: {header: NAME}`";
     assert!(map.contains(told) && map.lines().count() == 1, "{map}");
     for when in ["{header: 'x-a: b'}", "{cookie: 'a=b'}"] {
         let told = faults(&limit(when));
-        assert!(told.contains("Only names are possible here, and no values"), "{told}");
+        assert!(told.contains("Only names are allowed here, not values"), "{told}");
     }
 }
 

@@ -24,20 +24,20 @@ fn a_gatekeeper_needs_a_gate_and_says_what_runs() {
     assert_eq!(gates.iter().map(|gate| &*gate.domain).collect::<Vec<_>>(), ["a", "b"]);
     assert_eq!(good(&config.native).settings, config.settings);
     for (text, what) in [
-        ("gatekeeper: {}", "keeps the gate of `proxy` or `check`; add one"),
-        ("check: {}\ngatekeeper: {master: 'udp://h:1'}", "only TCP is spoken"),
-        ("check: {}\ngatekeeper: {control: 'tcp://127.0.0.1:10004'}", "at another port"),
+        ("gatekeeper: {}", "needs a section `proxy` or `check`; add one"),
+        ("check: {}\ngatekeeper: {master: 'udp://h:1'}", "only TCP is supported"),
+        ("check: {}\ngatekeeper: {control: 'tcp://127.0.0.1:10004'}", "need different ports"),
         ("check: {}\ngatekeeper: {domain: ''}", "1 to 255 bytes"),
         ("check: {}\ngatekeeper: {identifier: ip/33}", "must be from 0 to 32"),
         ("check: {}\ngatekeeper: {identifier: [ip/32, ip/24]}", "two networks of one kind"),
         ("check: {}\ngatekeeper: {max_delay: 2d}", "must be from"),
         ("check: {}\ngatekeeper: {log_info: [method, cookies]}", "must be ip/N"),
         ("check: {}\ngatekeeper: []", "0 gates; write 1 to 64"),
-        ("gatekeeper: [{}]", "keeps the gate of `proxy` or `check`; add one"),
-        ("check: {}\ngatekeeper: [{domain: a}, {domain: b}]", "one before it has no `when`"),
+        ("gatekeeper: [{}]", "needs a section `proxy` or `check`; add one"),
+        ("check: {}\ngatekeeper: [{domain: a}, {domain: b}]", "an earlier gate has no `when`"),
         (
             "check: {}\ngatekeeper: [{domain: a, when: {path: /a}}, {domain: a}]",
-            "two gates are of the domain `a`; remove one",
+            "two gates have the domain `a`; remove one",
         ),
         ("check: {}\ngatekeeper: [{domain: a, when: {path: a}}]", "a path begins with /"),
         ("check: {}\ngatekeeper: {mastr: h}", "did you mean `master`?"),

@@ -81,7 +81,7 @@ fn each_of_these_is_faulty_in_peers() {
         ("{via: multicast, group: '[ff15::1]:1', interface: 127.0.0.1}", "must both be IPv4"),
         ("{via: nats, nats: 'nats://a.example'}", "NATS beyond loopback needs a `secret_file`"),
         ("{via: nats, nats: 'http://a'}", "write nats://127.0.0.1:4222"),
-        ("{via: nats, nats: 'nats://me:you@127.0.0.1'}", "a user stands in `credentials_file`"),
+        ("{via: nats, nats: 'nats://me:you@127.0.0.1'}", "put a user into `credentials_file`"),
         ("{via: nats, listen: '127.0.0.1:1'}", "`listen` belongs to `via: mesh`"),
         ("{group: '239.1.1.1:1'}", "`group` belongs to `via: multicast`"),
         ("{nats: 'nats://127.0.0.1:1'}", "`nats` belongs to `via: nats`"),
@@ -94,12 +94,12 @@ fn each_of_these_is_faulty_in_peers() {
         ("{period: 2m}", "must be from 100ms to 1m"),
         ("{nodes_max: 1}", "must be from 2 to 1024"),
         ("{tls: {cert: a, key: b}}", "`tls` of peers needs `ca`"),
-        ("{tls: {cert: a, key: b, ca: c, verify: false}}", "there is no key `verify`"),
-        ("{secret: abc}", "there is no key `secret`"),
+        ("{tls: {cert: a, key: b, ca: c, verify: false}}", "unknown key `verify`"),
+        ("{secret: abc}", "unknown key `secret`"),
     ] {
         let told = faults(&format!("peers: {text}"));
         assert!(told.contains(what), "{text}\nwants: {what}\ntold: {told}");
     }
     let taken = faults("peers: {listen: '127.0.0.1:9970'}");
-    assert!(taken.contains("two listeners want 127.0.0.1:9970"), "{taken}");
+    assert!(taken.contains("two listeners use 127.0.0.1:9970"), "{taken}");
 }

@@ -62,7 +62,7 @@ fn each_of_these_is_faulty_in_store() {
         ("store: {redis: [a, b], layout: single}", "several servers are a `cluster`"),
         ("store: {redis: a, layout: sentinel}", "needs `master`"),
         ("store: {redis: a, master: m}", "belongs to `layout: sentinel`"),
-        ("store: {redis: [a/1, b], layout: cluster}", "a cluster has no databases"),
+        ("store: {redis: [a/1, b], layout: cluster}", "a cluster has only database 0"),
         ("store: {redis: ['unix:///r', b]}", "have a host and a port"),
         ("store: {redis: a, deadline: 0s}", "must be from 1ms to 10s"),
         ("store: {redis: a, mode: batched, fail: error}", "needs `mode: exact`"),
