@@ -104,7 +104,7 @@ fn flags_are_enough_to_run_the_proxy() {
         .expect("it runs");
     assert_eq!(doctor.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&doctor.stdout).starts_with("Limit: pi\n"));
-    assert!(String::from_utf8_lossy(&doctor.stderr).contains("there are: ip, net24, net16"));
+    assert!(String::from_utf8_lossy(&doctor.stderr).contains("known are: ip, net24, net16"));
     top_draws_and_leaves_the_terminal_as_it_was(addresses[1]);
     program.signal(Signal::TERM);
     assert_eq!(program.end().code(), Some(0));
