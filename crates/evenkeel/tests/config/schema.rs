@@ -34,8 +34,9 @@ fn check(schema: &Value, value: &Value, at: &str) -> Result<(), String> {
         Value::Object(_) => "object",
     };
     let kinds = schema["type"].as_array().map_or(&[][..], Vec::as_slice);
-    let is = |kind: &str| &schema["type"] == kind || kinds.iter().any(|one| one == kind);
-    if !is(kind) && !(kind == "integer" && is("number")) {
+    let is = |kind: &str| schema["type"] == kind || kinds.iter().any(|one| one == kind);
+    let fits = is(kind) || kind == "integer" && is("number");
+    if !fits {
         return Err(format!("{at}: {kind}, not {}", schema["type"]));
     }
     let beyond = |least: &Value, most: &Value| {
