@@ -455,6 +455,7 @@ impl Limiter {
     /// complete. It is enough to refuse a client over a limit, so an attack on one bucket writes
     /// nothing and waits for no lock; and it is enough to admit a request that is not charged yet.
     /// All keys are touched first, so that the processor loads them from memory in parallel.
+    #[inline]
     fn peek_standing(
         &self,
         keys: &[LimitKey],
@@ -478,6 +479,7 @@ impl Limiter {
     }
 
     /// The longest wait of each kind over all limits. The sets of all keys must be held.
+    #[inline]
     fn standing(
         &self,
         keys: &[LimitKey],
@@ -507,6 +509,7 @@ impl Limiter {
     }
 
     /// Adds a wait to `standing`, under the action of its limit.
+    #[inline]
     fn note_wait(&self, standing: &mut LongestWaits, reason: Reason) {
         let limit = &self.limits[usize::from(reason.key.limit)];
         let action = limit.action(self.policy.action);
@@ -540,6 +543,7 @@ impl Limiter {
 
     /// Charges what is known at admission, except what a store has charged. The sets of all keys
     /// must be held.
+    #[inline]
     fn charge_all(
         &self,
         keys: &[LimitKey],

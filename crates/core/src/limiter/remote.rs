@@ -47,26 +47,39 @@ impl Limiter {
 
     /// Adds the wait for one limit to `standing` by the report of a store. Returns false, and adds
     /// none, if the local bucket decides: there is no report, or the limit does not follow it.
+    #[inline]
     pub(super) fn weigh_report(
         &self,
         standing: &mut LongestWaits,
         key: &LimitKey,
         word: Option<&Option<StoreBucketState>>,
     ) -> bool {
-        let reason = word.and_then(Option::as_ref).and_then(|word| self.reason(*key, word));
-        if let Some(reason) = reason.filter(|reason| reason.wait > Nanos::ZERO) {
+        // Without a store there is no report, and this is all that it costs a request.
+        let Some(Some(word)) = word else { return false };
+        self.weigh_by(standing, *key, word)
+    }
+
+    fn weigh_by(
+        &self,
+        standing: &mut LongestWaits,
+        key: LimitKey,
+        word: &StoreBucketState,
+    ) -> bool {
+        let Some(reason) = self.reason(key, word) else { return false };
+        if reason.wait > Nanos::ZERO {
             self.note_wait(standing, reason);
         }
-        reason.is_some()
+        true
     }
 
     /// How far the bucket of `key` was moved if the store has charged the request for it already.
+    #[inline]
     pub(super) fn charged_remotely(
         &self,
         key: LimitKey,
         word: Option<&Option<StoreBucketState>>,
     ) -> Option<Nanos> {
-        let word = word.and_then(Option::as_ref)?;
+        let Some(Some(word)) = word else { return None };
         (word.charged && self.in_hits(key)).then(|| word.after.minus(word.before))
     }
 
