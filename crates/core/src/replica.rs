@@ -14,6 +14,7 @@
 
 mod bounds;
 mod content;
+mod limit;
 mod log;
 mod peer;
 mod send;
@@ -25,13 +26,13 @@ mod wire;
 
 use crate::key::{KeyHash, KeyHasher, KeySeed};
 use crate::units::{Cost, Nanos, SECOND, Time};
-use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-pub use bounds::{REPLICA_BOUNDS, ReplicaBounds};
+pub use bounds::{LIMITS_MAX, REPLICA_BOUNDS, ReplicaBounds};
 use content::{ChargeReport, FrameContent, ReplicaHello, StateAnswerPart};
+pub use limit::ReplicatedLimit;
 use log::ResendLog;
 use peer::ReplicaPeer;
 pub use peer::{PeerSnapshot, PeerTraffic};
@@ -41,8 +42,6 @@ use window::SequenceWindow;
 pub use wire::PeerFrameError;
 use wire::PeerFrameSender;
 
-/// The maximum number of shared limits.
-pub const LIMITS_MAX: usize = 128;
 /// Maximum difference between the time in a frame of a group and the local clock; other frames are
 /// refused.
 const CLOCK_SKEW_MAX: Nanos = Nanos::from_secs(60);
@@ -51,24 +50,6 @@ const HELD_BACK_PERIODS_MAX: u64 = 10;
 /// Divisor of the cost that a limit lets pass in a period: the unreported charges of a key may
 /// reach this part of it, over all instances together.
 const HELD_BACK_DIVISOR: u64 = 1_000;
-
-/// A limit that is counted together with other instances.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ReplicatedLimit {
-    /// Fingerprint of everything that must be equal: what the limit counts, by which key, in which
-    /// unit.
-    pub fingerprint: u64,
-    /// The name of the limit.
-    pub name: Box<str>,
-    /// The parameters in readable form. Where they differ, sums are right and verdicts differ.
-    pub numbers: Box<str>,
-    /// Amounts are reported in multiples of this number of nano-units, at least 1. A remainder is
-    /// kept for a later report.
-    pub unit: u64,
-    /// Cost that the limit lets pass in a second. Keys with a far smaller unreported amount are
-    /// held back. Zero: no key is held back.
-    pub per_second: Cost,
-}
 
 /// The settings of one instance.
 #[derive(Clone, Debug)]

@@ -3,9 +3,11 @@
 //! A peer can use no more than this, whatever it sends. The doc of each bound states what happens
 //! when it is reached. One more bound, `nodes_max`, is in the settings.
 
-use super::LIMITS_MAX;
 use super::wire::FRAME_BYTES_MAX;
 use crate::units::Nanos;
+
+/// The maximum number of shared limits.
+pub const LIMITS_MAX: usize = 128;
 
 /// The upper bounds of a replica.
 pub struct ReplicaBounds {

@@ -3,11 +3,13 @@
 //! A parsed frame is complete and valid; no later step finds an error in it. A written frame fits
 //! the frame length if its contents do; `send` splits contents to size. See `wire` for the bytes.
 
+use super::bounds::LIMITS_MAX;
+use super::limit::ReplicatedLimit;
 use super::window::SequenceWindow;
+use super::wire;
 use super::wire::{
     ChargeEntries, PeerFrameError, PeerFrameHead, PeerFrameKind, PeerFrameReader, PeerFrameWriter,
 };
-use super::{ReplicatedLimit, wire};
 use crate::key::KeyHash;
 use crate::units::Nanos;
 use alloc::vec::Vec;
@@ -135,7 +137,7 @@ const PERIOD_MILLIS_MAX: u64 = 3_600_000;
 
 fn limits<'a>(reader: &mut PeerFrameReader<'a>) -> Result<FrameContent<'a>, PeerFrameError> {
     let digest = reader.word()?;
-    let part = reader.at_most(u64::from(super::LIMITS_MAX as u32))? as u32;
+    let part = reader.at_most(u64::from(LIMITS_MAX as u32))? as u32;
     let mut limits = Vec::new();
     while !reader.is_done() {
         let fingerprint = reader.word()?;

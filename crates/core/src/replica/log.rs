@@ -5,7 +5,7 @@
 //! dropped before all peers have them. The sums of these peers stay too low for ever, which only
 //! favours clients.
 
-use super::REPLICA_BOUNDS;
+use super::bounds::REPLICA_BOUNDS;
 use crate::units::Time;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;

@@ -4,8 +4,9 @@
 //! often it was charged. The number of keys bounds the memory; when there is no room, the caller
 //! sends a report at once. The caller also decides which keys may wait for a later period.
 
+use super::bounds::REPLICA_BOUNDS;
+use super::limit::ReplicatedLimit;
 use super::wire::{ENTRY_BYTES, GROUP_BYTES, PeerFrameWriter};
-use super::{REPLICA_BOUNDS, ReplicatedLimit};
 use crate::key::KeyHash;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

@@ -3,7 +3,7 @@
 //! The replica keeps none of this; the caller has the limits, the names and the log. Bucket changes
 //! are passed while a frame is handled, and events by `poll_event`.
 
-use super::PeerTraffic;
+use super::peer::PeerTraffic;
 use crate::key::KeyHash;
 use crate::units::{Cost, Nanos};
 use alloc::string::String;
