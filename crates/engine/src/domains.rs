@@ -10,9 +10,8 @@
 pub mod gatekeeper;
 pub mod outbox;
 
-use super::HeavyClient;
 use super::tags::QuestionSampler;
-use super::view::{BackendLoad, EngineView};
+use super::view::{EngineView, HeavyClient, with_levels};
 use arc_swap::ArcSwap;
 use evenkeel_config::settings::master::{self, MasterSettings};
 use evenkeel_core::bucket::Algorithm;
@@ -20,7 +19,7 @@ use evenkeel_core::classify::{LimitKey, readable};
 use evenkeel_core::key::{KeyHasher, KeySeed};
 use evenkeel_core::limit::{Limit, LimitAction};
 use evenkeel_core::limiter::{Limiter, LimiterPolicy};
-use evenkeel_core::top::{TopClient, TopClients};
+use evenkeel_core::top::TopClients;
 use evenkeel_core::units::{Cost, Nanos, Time};
 use evenkeel_runtime::clock::Clock;
 use foldhash::fast::RandomState;
@@ -286,21 +285,8 @@ impl EngineView for MasterDomain {
 
     fn top(&self, index: usize) -> Vec<HeavyClient> {
         let now = self.clock.now();
-        let limiter = self.limiter.load();
         let rows = self.books.lock().tops.get(index).map(|top| top.rows(now)).unwrap_or_default();
-        let standing = |row: TopClient| {
-            let reason = limiter.standing_of(index, row.hash, now);
-            HeavyClient { level: reason.level, wait: reason.wait, row }
-        };
-        rows.into_iter().map(standing).collect()
-    }
-
-    fn clients_held(&self, _: usize, _: Nanos) -> Option<usize> {
-        None
-    }
-
-    fn work(&self) -> Option<BackendLoad> {
-        None
+        with_levels(&self.limiter.load(), index, rows, now)
     }
 }
 

@@ -1,32 +1,30 @@
-//! Clients by host name: a request with the group of its client, and the transfer of a debt when a
-//! name becomes known.
+//! Clients by host name: a request with the group of its client, and the readable name of a client
+//! without its request.
 //!
-//! The lookup itself is in `identity::lookup`. A client cannot choose the text of its key: the key
-//! is the name of the configured group that matches, which `merge` gives it.
+//! A client cannot choose the text of its key: the key is the name of the configured group that
+//! matches, which `merge` gives it. The lookup itself is in `identity::lookup`, the task that runs
+//! it in `lookups`.
 
-use super::{Engine, EngineRules};
 use evenkeel_config::settings::hosts::HostSettings;
 use evenkeel_core::classify::{self, RequestAttributes};
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::limit::{KeyPart, Limit};
-use evenkeel_core::units::Time;
-use evenkeel_identity::hosts::{HostDirectory, HostPolicy};
-use evenkeel_identity::lookup;
+use evenkeel_identity::hosts::HostDirectory;
 use evenkeel_telemetry::registry::Registry;
 use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
 /// The queue of addresses to look up, until a lookup task takes it.
-pub(super) struct NameLookups {
-    hosts: Arc<HostDirectory>,
-    wanted: mpsc::Receiver<IpAddr>,
+pub(crate) struct NameLookups {
+    pub(crate) hosts: Arc<HostDirectory>,
+    pub(crate) wanted: mpsc::Receiver<IpAddr>,
 }
 
 /// A request together with the group of its client; `None` if the client is in no known group.
-pub(super) struct GroupedRequest<'a, R> {
-    pub(super) request: &'a R,
-    pub(super) group: Option<&'a str>,
+pub(crate) struct GroupedRequest<'a, R> {
+    pub(crate) request: &'a R,
+    pub(crate) group: Option<&'a str>,
 }
 
 impl<R: RequestAttributes> RequestAttributes for GroupedRequest<'_, R> {
@@ -60,7 +58,7 @@ impl<R: RequestAttributes> RequestAttributes for GroupedRequest<'_, R> {
 }
 
 /// The readable name of a client's key, if the address and the group are enough to make it.
-pub(super) fn name(
+pub(crate) fn name(
     limit: &Limit,
     hash: KeyHash,
     client: IpAddr,
@@ -74,7 +72,7 @@ pub(super) fn name(
 }
 
 /// A client as attributes: only the address and the group are set.
-struct ClientAttributes<'a>(IpAddr, Option<&'a str>);
+pub(crate) struct ClientAttributes<'a>(pub(crate) IpAddr, pub(crate) Option<&'a str>);
 
 impl RequestAttributes for ClientAttributes<'_> {
     fn address(&self) -> IpAddr {
@@ -102,44 +100,9 @@ impl RequestAttributes for ClientAttributes<'_> {
     }
 }
 
-impl Engine {
-    /// The task that looks up the names of clients. The caller runs it beside its other tasks.
-    /// `None` if no setting needs names, or if the task was taken already.
-    pub fn lookups(self: &Arc<Engine>) -> Option<impl Future<Output = ()> + Send + 'static> {
-        let NameLookups { hosts, wanted } = self.lookups.lock().take()?;
-        let (engine, clock) = (Arc::downgrade(self), self.clock);
-        let told = move |client, known| {
-            if let Some(engine) = engine.upgrade() {
-                engine.merge_group_debt(client, known);
-            }
-        };
-        Some(lookup::serve(Arc::downgrade(&hosts), wanted, clock, told))
-    }
-
-    /// Moves the debt of a client's address to the group that the client counts as. Called when the
-    /// group becomes known, and again at the end of each request that may have begun before. Locks
-    /// only the buckets concerned.
-    pub(super) fn merge_group_debt(&self, client: IpAddr, known: HostPolicy) {
-        if known == HostPolicy::default() {
-            return;
-        }
-        let rules = self.rules.load();
-        let Some(group) = rules.hosts.as_ref().and_then(|hosts| hosts.group(known)) else { return };
-        let now = self.clock.now();
-        for (index, limit) in rules.limiter.limits().iter().enumerate() {
-            // For a key of several parts the other parts are unknown here.
-            if *limit.by == [KeyPart::Host] {
-                let hash =
-                    |group| classify::hash(limit, &rules.seed, &ClientAttributes(client, group));
-                rules.limiter.merge(index, hash(None), hash(Some(group)), now);
-            }
-        }
-    }
-}
-
 /// The table of client names under `settings`. If the settings are the same as before, the old
 /// table is kept. Otherwise the table is new, and comes with the queue of addresses to look up.
-pub(super) fn hosts(
+pub(crate) fn hosts(
     settings: &HostSettings,
     before: Option<&Arc<HostDirectory>>,
     registry: &Registry,
@@ -153,17 +116,4 @@ pub(super) fn hosts(
     let (hosts, wanted) = HostDirectory::new(settings, registry);
     let hosts = Arc::new(hosts);
     (Some(Arc::clone(&hosts)), Some(NameLookups { hosts, wanted }))
-}
-
-impl EngineRules {
-    /// The group that a client counts as, and whether it is exempt by name. Locks [`HostDirectory`]
-    /// for a moment.
-    pub(super) fn known(&self, client: IpAddr, now: Time) -> HostPolicy {
-        self.hosts.as_ref().map(|hosts| hosts.of(client, now)).unwrap_or_default()
-    }
-
-    /// The name of the group that a client counts as, if any.
-    pub(super) fn group(&self, known: HostPolicy) -> Option<&str> {
-        self.hosts.as_ref().and_then(|hosts| hosts.group(known))
-    }
 }

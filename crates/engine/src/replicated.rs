@@ -41,23 +41,37 @@ pub trait Replicated: Send + Sync {
     fn apply_delta(&self, fingerprint: u64, context: u128, key: KeyHash, amount: Cost, age: Nanos);
 
     /// Applies a deficit: the bucket lacks at least this amount on another instance.
-    fn apply_deficit(&self, fingerprint: u64, key: KeyHash, missing: Cost);
+    fn apply_deficit(&self, fingerprint: u64, key: KeyHash, missing: Cost) {
+        let _ = (fingerprint, key, missing);
+    }
 
     /// Takes over the name that another instance has for a key.
-    fn apply_name(&self, fingerprint: u64, key: KeyHash, name: &str);
+    fn apply_name(&self, fingerprint: u64, key: KeyHash, name: &str) {
+        let _ = (fingerprint, key, name);
+    }
 
     /// The deficits of the buckets, at most `max` for each limit.
-    fn short(&self, max: usize) -> Vec<(u64, KeyHash, Cost)>;
+    fn short(&self, max: usize) -> Vec<(u64, KeyHash, Cost)> {
+        let _ = max;
+        Vec::new()
+    }
 
     /// The heaviest clients with names, at most `max`.
-    fn heaviest(&self, max: usize) -> Vec<NamedClient>;
+    fn heaviest(&self, max: usize) -> Vec<NamedClient> {
+        let _ = max;
+        Vec::new()
+    }
 
     /// The number of CPUs that this instance's limits share out; `None` for an engine without CPU
     /// limits.
-    fn cpus(&self) -> Option<f64>;
+    fn cpus(&self) -> Option<f64> {
+        None
+    }
 
     /// Sets the number of CPUs that all instances have together.
-    fn set_total_cpus(&self, cpus: f64);
+    fn set_total_cpus(&self, cpus: f64) {
+        let _ = cpus;
+    }
 }
 
 /// The charges of a lane that have not been collected yet.
@@ -234,7 +248,7 @@ pub struct NamedClient {
 }
 
 /// The `max` heaviest named clients over all limits of an engine.
-pub fn heaviest(engine: &dyn EngineView, marks: &LimitIds, max: usize) -> Vec<NamedClient> {
+pub fn heaviest(engine: &impl EngineView, marks: &LimitIds, max: usize) -> Vec<NamedClient> {
     let all = marks.0.iter().enumerate().flat_map(|(index, mark)| {
         let rows = engine.top(index).into_iter().take(max).map(|standing| standing.row);
         rows.filter(|row| !row.name.is_empty()).map(|row| NamedClient {

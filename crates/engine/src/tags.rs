@@ -10,7 +10,6 @@
 mod peers;
 pub mod questions;
 
-use arc_swap::ArcSwap;
 use evenkeel_config::settings::LineSettings;
 use evenkeel_config::settings::tags::{
     OWN_NUMBERS_LIMIT_NAME, SHARED_LIMIT_NAME, SharedTagRule, TagRule, TagRules, owed_time,
@@ -22,7 +21,6 @@ use evenkeel_core::classify::{LimitKey, readable};
 use evenkeel_core::key::KeySeed;
 use evenkeel_core::limit::{Limit, LimitAction};
 use evenkeel_core::limiter::{Limiter, LimiterPolicy, Reason};
-use evenkeel_core::top::{TopClient, TopClients};
 use evenkeel_core::units::{Cost, ExactRate, Nanos, Rate, SECOND, Time};
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::Watch;
@@ -33,9 +31,9 @@ use parking_lot::{Mutex, MutexGuard};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::HeavyClient;
-use super::replicated::{LimitIds, PendingDeltas, RemoteTops};
-use super::view::{BackendLoad, EngineView};
+use super::replicated::LimitIds;
+use super::shards::{LaneState, LimitRules, Shards};
+use super::view::{EngineView, HeavyClient, with_levels};
 use questions::DecidedBy;
 
 /// The number of tags that each limit remembers by name, per lane.
@@ -50,7 +48,7 @@ const SAMPLE_ONE_IN: u32 = 64;
 pub const TAG_GROUP_MAX: usize = 16;
 
 /// The limits and tag rules of a door. A reload replaces them as a whole.
-struct TagEngineRules {
+pub struct TagEngineRules {
     limiter: Arc<Limiter>,
     tags: Arc<TagRules>,
     /// The index of the limit [`SHARED_LIMIT_NAME`], if there are rules without a limit of their
@@ -68,30 +66,22 @@ struct TagEngineRules {
 ///
 /// # Lock order
 ///
-/// A [`TagBatch`] holds the `TagLaneState` of its lane until it is dropped. While they are held,
+/// A [`TagBatch`] holds the state of its lane until it is dropped. While it is held,
 /// only the spin bits of buckets and the locks of the log (`watch`) are taken. `elsewhere` is never
 /// held while another lock is taken, nor are the `TagLaneState` of two lanes locked at once.
 pub struct TagEngine {
-    clock: Clock,
-    rules: ArcSwap<TagEngineRules>,
-    lanes: Vec<Arc<Mutex<TagLaneState>>>,
+    shards: Shards<TagEngineRules, TagSampling>,
     watch: Arc<Watch>,
-    /// The heaviest tags as other instances report them.
-    elsewhere: RemoteTops,
 }
 
-/// The state of one lane, behind a lock of its own. Only `reload`, the peers and the admin door
-/// contend for it.
-struct TagLaneState {
-    rules: Arc<TagEngineRules>,
-    /// The heaviest tags of each limit, in the order of the limits.
-    tops: Vec<TopClients>,
+/// What a lane of this engine keeps beside the lists of its limits.
+pub struct TagSampling {
     sampler: QuestionSampler,
     /// The second in which no more refusals are logged, because the log has had enough of them.
     quiet: u64,
-    /// The charges to report to other instances; `None` unless instances count together.
-    spent: Option<PendingDeltas>,
 }
+
+type TagLaneState = LaneState<TagEngineRules, TagSampling>;
 
 impl TagEngine {
     /// Makes an engine for `lanes` threads.
@@ -104,87 +94,52 @@ impl TagEngine {
         watch: Arc<Watch>,
     ) -> Arc<TagEngine> {
         let limiter = Limiter::new(POLICY, limits(line), seed);
-        let rules = Arc::new(rules(line, limiter, &watch));
-        let books = |lane| TagLaneState {
-            rules: Arc::clone(&rules),
-            tops: rules.limiter.limits().iter().map(|_| TopClients::new(TOP_KEYS)).collect(),
-            sampler: QuestionSampler::new(&seed, lane),
-            quiet: 0,
-            spent: None,
-        };
-        Arc::new(TagEngine {
-            clock,
-            lanes: (0..lanes.max(1)).map(|lane| Arc::new(Mutex::new(books(lane)))).collect(),
-            rules: ArcSwap::new(Arc::clone(&rules)),
-            watch,
-            elsewhere: RemoteTops::default(),
-        })
+        let rules = rules(line, limiter, &watch);
+        let own = |lane| TagSampling { sampler: QuestionSampler::new(&seed, lane), quiet: 0 };
+        Arc::new(TagEngine { shards: Shards::new(rules, lanes, clock, own), watch })
     }
 
     /// Applies a changed configuration. Debts are kept. Locks the lanes one at a time.
     pub fn reload(&self, line: &LineSettings) {
-        let now = self.clock.now();
-        let old = self.rules.load();
+        let (old, now) = (self.shards.rules(), self.shards.clock.now());
         let limiter = old.limiter.reconfigured(POLICY, limits(line), now);
-        let kept = |new: &Limit| {
-            old.limiter.limits().iter().position(|old| old.name == new.name && old.by == new.by)
-        };
-        let places: Vec<_> = limiter.limits().iter().map(kept).collect();
-        let rules = Arc::new(rules(line, limiter, &self.watch));
-        self.elsewhere.keep(&rules.marks);
-        self.rules.store(Arc::clone(&rules));
-        for lane in &self.lanes {
-            let mut books = lane.lock();
-            let mut before: Vec<Option<TopClients>> = books.tops.drain(..).map(Some).collect();
-            let carried = places.iter().map(|place| {
-                let carried = place.and_then(|at| before.get_mut(at)?.take());
-                carried.unwrap_or_else(|| TopClients::new(TOP_KEYS))
-            });
-            books.tops = carried.collect();
-            books.rules = Arc::clone(&rules);
-        }
+        self.shards.replace(rules(line, limiter, &self.watch));
     }
 
     /// Returns the handle of thread `index`.
     #[must_use]
     pub fn lane(self: &Arc<TagEngine>, index: usize) -> TagLane {
-        let books = Arc::clone(&self.lanes[index % self.lanes.len()]);
-        TagLane { tags: Arc::clone(self), books }
+        TagLane { tags: Arc::clone(self), books: self.shards.lane(index) }
     }
 }
 
 impl EngineView for TagEngine {
     fn held(&self) -> Arc<Limiter> {
-        Arc::clone(&self.rules.load().limiter)
-    }
-
-    fn clients_held(&self, _: usize, _: Nanos) -> Option<usize> {
-        None
+        Arc::clone(&self.shards.rules().limiter)
     }
 
     fn shadows(&self, index: usize) -> bool {
-        self.rules.load().limiter.limits().get(index).is_some_and(|limit| limit.shadow)
-    }
-
-    fn work(&self) -> Option<BackendLoad> {
-        None
+        self.shards.rules().limiter.limits().get(index).is_some_and(|limit| limit.shadow)
     }
 
     /// The cost of a tag is the number of hits asked for, served or refused.
     fn top(&self, index: usize) -> Vec<HeavyClient> {
-        let now = self.clock.now();
-        let rules = self.rules.load();
-        let tops = self.lanes.iter().map(|lane| {
-            let books = lane.lock();
-            books.tops.get(index).map(|top| top.rows(now)).unwrap_or_default()
-        });
-        let elsewhere = self.elsewhere.rows(rules.marks.of(index), now);
-        let rows = TopClients::merge(tops.chain([elsewhere]).collect());
-        let standing = |row: TopClient| {
-            let reason = rules.limiter.standing_of(index, row.hash, now);
-            HeavyClient { level: reason.level, wait: reason.wait, row }
-        };
-        rows.into_iter().map(standing).collect()
+        let rows = self.shards.rows(index, usize::MAX);
+        with_levels(&self.shards.rules().limiter, index, rows, self.shards.clock.now())
+    }
+}
+
+impl LimitRules for TagEngineRules {
+    fn limiter(&self) -> &Limiter {
+        &self.limiter
+    }
+
+    fn marks(&self) -> &LimitIds {
+        &self.marks
+    }
+
+    fn names_max(&self) -> usize {
+        TOP_KEYS
     }
 }
 
@@ -271,7 +226,7 @@ impl TagLane {
     /// holds the lane's lock.
     #[must_use]
     pub fn batch(&self, client: Option<IpAddr>) -> TagBatch<'_> {
-        self.batch_at(client, self.tags.clock.now())
+        self.batch_at(client, self.tags.shards.clock.now())
     }
 
     /// Begins a batch as [`TagLane::batch`] does, at a time that the caller has read already.
@@ -283,7 +238,7 @@ impl TagLane {
     fn batch_by(&self, by: DecidedBy, client: Option<IpAddr>, now: Time) -> TagBatch<'_> {
         // Locked until the batch is dropped.
         let mut books = self.books.lock();
-        books.sampler.turn(now);
+        books.own.sampler.turn(now);
         let watch = &self.tags.watch;
         TagBatch { watch, books, by, now, client, served: 0, refused: (0, 0), untold: 0 }
     }
@@ -439,7 +394,7 @@ impl TagBatch<'_> {
     fn count(&mut self, key: LimitKey, tag: &[u8], hits: u64, wait: Nanos) {
         let index = usize::from(key.limit);
         let books = &mut *self.books;
-        if let Some(times) = books.sampler.weight()
+        if let Some(times) = books.own.sampler.weight()
             && let Some(top) = books.tops.get_mut(index)
         {
             let asked = Cost::hits(hits.saturating_mul(times.into()));
@@ -468,7 +423,7 @@ impl TagBatch<'_> {
     /// Logs a refusal, unless too many were logged in this second.
     fn tell(&mut self, key: LimitKey, tag: &[u8], wait: Nanos) {
         let second = self.now.second();
-        if self.books.quiet == second {
+        if self.books.own.quiet == second {
             self.untold += 1;
             return;
         }
@@ -486,7 +441,7 @@ impl TagBatch<'_> {
             shadow: rules.limiter.limits()[usize::from(key.limit)].shadow,
         };
         if !self.watch.log_decision(&decision, self.now) {
-            self.books.quiet = second;
+            self.books.own.quiet = second;
         }
     }
 }

@@ -7,12 +7,46 @@ pub mod overrides;
 mod requests;
 pub mod views;
 
-use super::{AdmissionStats, HeavyClient};
+use crate::admission::AdmissionStats;
 use evenkeel_core::limiter::Limiter;
 use evenkeel_core::top::TopClient;
-use evenkeel_core::units::{Cost, Nanos};
+use evenkeel_core::units::{Cost, Nanos, Time};
 use overrides::{Override, OverridesFullError};
 use std::sync::Arc;
+
+/// A client that has sent no request for this long is left out of the client counts.
+const CLIENT_GONE_AFTER: Nanos = Nanos::from_secs(60);
+
+/// One of the heaviest clients, with the state of its bucket.
+#[derive(Clone, Debug)]
+pub struct HeavyClient {
+    /// The client's name, cost and number of requests.
+    pub row: TopClient,
+    /// The rest in the client's bucket, in nano-units. A negative level is debt.
+    pub level: Option<i64>,
+    /// The time until the client is within the limit.
+    pub wait: Nanos,
+}
+
+/// The rows of the limit at `index` with the state of their buckets.
+pub(crate) fn with_levels(
+    limiter: &Limiter,
+    index: usize,
+    rows: Vec<TopClient>,
+    now: Time,
+) -> Vec<HeavyClient> {
+    let standing = |row: TopClient| {
+        let reason = limiter.standing_of(index, row.hash, now);
+        HeavyClient { level: reason.level, wait: reason.wait, row }
+    };
+    rows.into_iter().map(standing).collect()
+}
+
+/// The number of clients in `rows`, seen lately, with an average wait above `above`.
+pub(crate) fn count_held(rows: &[TopClient], above: Nanos, now: Time) -> usize {
+    let held = |row: &&TopClient| row.wait > above && now.since(row.last_seen) < CLIENT_GONE_AFTER;
+    rows.iter().filter(held).count()
+}
 
 /// An engine as seen by the admin door and the snapshots.
 pub trait EngineView: Send + Sync {
@@ -20,14 +54,22 @@ pub trait EngineView: Send + Sync {
     fn held(&self) -> Arc<Limiter>;
 
     /// The heaviest clients of the limit at `index`, the heaviest first, with their levels.
-    fn top(&self, index: usize) -> Vec<HeavyClient>;
+    fn top(&self, index: usize) -> Vec<HeavyClient> {
+        let _ = index;
+        Vec::new()
+    }
 
     /// The number of clients of the limit at `index`, seen within the last minute, with an average
     /// wait above `above`; `None` if the engine delays no requests.
-    fn clients_held(&self, index: usize, above: Nanos) -> Option<usize>;
+    fn clients_held(&self, index: usize, above: Nanos) -> Option<usize> {
+        let _ = (index, above);
+        None
+    }
 
     /// The load of the backend; `None` if the engine has no backend.
-    fn work(&self) -> Option<BackendLoad>;
+    fn work(&self) -> Option<BackendLoad> {
+        None
+    }
 
     /// The `max` heaviest clients of the limit at `index`: the first entries of `top`.
     fn heaviest(&self, index: usize, max: usize) -> Vec<HeavyClient> {

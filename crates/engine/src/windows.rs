@@ -7,9 +7,8 @@
 
 mod top_descriptors;
 
-use super::HeavyClient;
-use super::replicated::{NamedClient, PendingDeltas, Replicated};
-use super::view::{BackendLoad, EngineView};
+use super::replicated::{PendingDeltas, Replicated};
+use super::view::{EngineView, HeavyClient};
 use evenkeel_core::key::{KeyHash, KeyHasher, KeySeed};
 use evenkeel_core::limit::LimitAction;
 use evenkeel_core::limiter::{self, Limiter};
@@ -106,18 +105,6 @@ impl EngineView for Counters {
         Arc::clone(&self.none)
     }
 
-    fn top(&self, _: usize) -> Vec<HeavyClient> {
-        Vec::new()
-    }
-
-    fn clients_held(&self, _: usize, _: Nanos) -> Option<usize> {
-        None
-    }
-
-    fn work(&self) -> Option<BackendLoad> {
-        None
-    }
-
     fn lists(&self) -> Vec<(&'static str, Vec<HeavyClient>)> {
         vec![(top_descriptors::LIST_NAME, self.seen.rows(self.clock.now()))]
     }
@@ -149,24 +136,6 @@ impl Replicated for Counters {
             self.windows.absorb(&hit, self.now());
         }
     }
-
-    fn apply_deficit(&self, _: u64, _: KeyHash, _: Cost) {}
-
-    fn apply_name(&self, _: u64, _: KeyHash, _: &str) {}
-
-    fn short(&self, _: usize) -> Vec<(u64, KeyHash, Cost)> {
-        Vec::new()
-    }
-
-    fn heaviest(&self, _: usize) -> Vec<NamedClient> {
-        Vec::new()
-    }
-
-    fn cpus(&self) -> Option<f64> {
-        None
-    }
-
-    fn set_total_cpus(&self, _: f64) {}
 }
 
 /// The fingerprint of all windows together: they count as one limit, and their keys tell them

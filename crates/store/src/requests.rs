@@ -53,11 +53,7 @@ impl StoreRequests {
         self.lane.decide(&mut accounts, true, now).await;
         let words: Vec<Option<StoreBucketState>> =
             accounts.iter().map(|account| account.word).collect();
-        let asked = match words.iter().any(Option::is_some) {
-            true => lane.conclude(begun, &words),
-            false => lane.conclude(begun, &[]),
-        };
-        self.concluded(asked, accounts)
+        self.concluded(lane.conclude(begun, &words), accounts)
     }
 
     fn accounts(

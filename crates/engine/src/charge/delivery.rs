@@ -11,11 +11,9 @@
 //!
 //! The clock: `evenkeel_core::meter`. The bodies: `proxy/src/body.rs`.
 
-use super::Charge;
-use crate::turn::QueueSlot;
+use crate::lane::LaneShared;
 use evenkeel_core::meter::ProvisionalReading;
-use evenkeel_core::queue::QueuePlace;
-use evenkeel_core::units::{Cost, Nanos, Time};
+use evenkeel_core::units::Cost;
 
 /// The number of bytes that a client has to send so that the time before counts as waiting for the
 /// client. With a smaller value, a client that trickles a body hides the work behind it. With a
@@ -24,7 +22,7 @@ const PROGRESS_BYTES: usize = 1024;
 
 /// How much of a request the backend has.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) enum Delivery {
+pub(super) enum Delivery {
     /// The backend has no part of the request, or all of it.
     #[default]
     Whole,
@@ -38,128 +36,67 @@ pub(crate) enum Delivery {
     Cut,
 }
 
-impl Charge {
+impl Delivery {
     /// Records that the backend has the head of the request, and the body follows.
-    pub fn begin_delivery(&mut self) {
-        if let (Delivery::Whole, false) = (self.delivery, self.left) {
-            let now = self.lane.0.now();
-            let clock = self.lane.0.engine.meter.lock().enter_provisionally(now);
-            self.delivery = Delivery::Partial(clock, 0);
+    pub fn begin(&mut self, lane: &LaneShared) {
+        if let Delivery::Whole = self {
+            let clock = lane.engine.meter.lock().enter_provisionally(lane.now());
+            *self = Delivery::Partial(clock, 0);
         }
     }
 
     /// Records that `bytes` more bytes of the body were sent to the backend.
-    pub fn note_delivered(&mut self, bytes: usize) {
-        let Delivery::Partial(clock, passed) = &mut self.delivery else { return };
+    pub fn note(&mut self, bytes: usize, lane: &LaneShared) {
+        let Delivery::Partial(clock, passed) = self else { return };
         *passed = passed.saturating_add(bytes);
         if *passed >= PROGRESS_BYTES {
-            let now = self.lane.0.now();
-            *clock = self.lane.0.engine.meter.lock().restart(now);
+            *clock = lane.engine.meter.lock().restart(lane.now());
             *passed = 0;
         }
     }
 
     /// Records that the backend has the whole request.
-    pub fn finish_delivery(&mut self) {
-        let now = self.lane.0.now();
-        if let Some(cost) = self.leave_provisionally(now) {
-            self.delivery = Delivery::Doubtful(cost);
+    pub fn finish(&mut self, lane: &LaneShared) {
+        if let Some(cost) = self.leave(lane) {
+            *self = Delivery::Doubtful(cost);
         }
     }
 
-    /// Records that the backend answers. If it does not have the whole request yet, the provisional
-    /// time is charged.
-    pub(super) fn answer_delivery(&mut self, now: Time) {
-        if let Some(cost) = self.leave_provisionally(now) {
-            self.confirm(cost);
-            self.cost = self.cost.plus(cost);
-            self.delivery = Delivery::Cut;
+    /// Whether the backend has only a part of the request.
+    pub fn is_partial(&self) -> bool {
+        matches!(self, Delivery::Partial(..))
+    }
+
+    /// Records that the backend answers before it has the whole request, or that the exchange was
+    /// broken off. Returns the cost of the provisional time, which is charged up to `most`; zero if
+    /// there is none.
+    pub fn cut(&mut self, most: Cost, lane: &LaneShared) -> Cost {
+        let cost = self.leave(lane).map_or(Cost::ZERO, |cost| cost.min(most));
+        if cost > Cost::ZERO {
+            lane.engine.meter.lock().confirm(cost);
         }
+        *self = Delivery::Cut;
+        cost
     }
 
-    /// Records that the exchange was broken off. The backend may have worked in the meantime, but
-    /// the client may equally have lost its connection, so at most `most` is charged.
-    pub(super) fn cut_delivery(&mut self, most: Nanos) {
-        if let Some(cost) = self.leave_provisionally(self.lane.0.now()) {
-            let cost = cost.min(Cost::cpu(most));
-            self.confirm(cost);
-            self.cost = self.cost.plus(cost);
-        }
-        self.delivery = Delivery::Cut;
-    }
-
-    /// Records that there is no answer. If the backend has a part of the request, the exchange is
-    /// cut.
-    pub fn abandon(&mut self, most: Nanos) {
-        if let Delivery::Partial(..) = self.delivery {
-            self.cut(most);
-        }
-    }
-
-    /// Raises the cost of a finished request to the usual cost of its route, within the bound of
-    /// its delivery. Locks the estimates and then the meter, one after the other.
-    pub(super) fn settle_delivery(&mut self, now: Time) {
-        if self.leave_provisionally(now).is_some() {
-            self.delivery = Delivery::Whole;
-        }
-        let most = match self.delivery {
-            Delivery::Whole | Delivery::Partial(..) => return,
-            Delivery::Doubtful(doubt) => self.cost.plus(doubt),
-            Delivery::Cut => Cost(u64::MAX),
-        };
-        let Some(route) = self.route else { return };
-        let usual = self.lane.0.engine.estimates.lock().of(route).min(most);
-        if usual > self.cost {
-            self.confirm(usual.minus(self.cost));
-            self.cost = usual;
-            self.whole = false;
-        }
-    }
-
-    fn leave_provisionally(&mut self, now: Time) -> Option<Cost> {
-        let Delivery::Partial(clock, _) = self.delivery else { return None };
-        Some(self.lane.0.engine.meter.lock().leave_provisionally(clock, now))
-    }
-
-    fn confirm(&self, cost: Cost) {
-        self.lane.0.engine.meter.lock().confirm(cost);
-    }
-
-    /// Gives the slot away while the backend waits for the rest of the request. A client in credit
-    /// that is uploading (`flows`) may always do so: the backend does no work for it, or the client
-    /// is soon in debt. Otherwise the number of stalled requests is limited to the number of slots.
-    /// Further ones keep their slots until another client waits. Returns whether the request has no
-    /// slot now.
-    pub fn stall(&mut self, flows: bool) -> bool {
-        let (holds, arrival) = match self.slot {
-            QueueSlot::Free | QueueSlot::Exempt => return true,
-            QueueSlot::Beside => {
-                self.give_way();
-                return true;
+    /// Ends the delivery. Returns by how much the cost of the request may be raised to the usual
+    /// cost of its route; `None`: not at all.
+    pub fn end(&mut self, lane: &LaneShared) -> Option<Cost> {
+        match self {
+            Delivery::Partial(..) => {
+                self.leave(lane);
+                *self = Delivery::Whole;
+                None
             }
-            QueueSlot::Held(_, arrival, _) => (true, arrival),
-            QueueSlot::Outside(arrival) => (false, arrival),
-        };
-        let free = flows && arrival.place == QueuePlace::Credit;
-        if !free && !self.stalled {
-            self.stalled = self.lane.0.engine.gate.stall(arrival.client);
+            Delivery::Whole => None,
+            Delivery::Doubtful(doubt) => Some(*doubt),
+            Delivery::Cut => Some(Cost(u64::MAX)),
         }
-        if holds && (free || self.stalled) {
-            self.give_way();
-        }
-        !holds || free || self.stalled
     }
 
-    /// Whether the request waits for a slot in the queue, or holds one of the queue's slots.
-    #[must_use]
-    pub fn queues(&self) -> bool {
-        matches!(self.slot, QueueSlot::Held(..) | QueueSlot::Outside(_))
-    }
-
-    /// Ends the stall, if the request is counted as stalled.
-    pub(crate) fn end_stall(&mut self) {
-        if std::mem::take(&mut self.stalled) {
-            self.lane.0.engine.gate.end_stall();
-        }
+    /// Ends the provisional time, and returns its cost.
+    fn leave(&self, lane: &LaneShared) -> Option<Cost> {
+        let Delivery::Partial(clock, _) = *self else { return None };
+        Some(lane.engine.meter.lock().leave_provisionally(clock, lane.now()))
     }
 }

@@ -7,8 +7,7 @@
 //! requests are up to the doors.
 
 use super::outbox::{ReportOutbox, ReportedStatus, RequestReport};
-use crate::view::{BackendLoad, EngineView};
-use crate::{CLIENT_GONE_AFTER, HeavyClient};
+use crate::view::{EngineView, HeavyClient, count_held, with_levels};
 use aws_lc_rs::digest::{SHA256, digest};
 use evenkeel_config::settings;
 use evenkeel_core::classify::{self, RequestAttributes, readable};
@@ -16,7 +15,7 @@ use evenkeel_core::key::{KeyHash, KeySeed};
 use evenkeel_core::limit::{KeyPart, LimitCondition};
 use evenkeel_core::limiter::Limiter;
 use evenkeel_core::limiter::orders::{GatekeeperOrders, OrderVerdict};
-use evenkeel_core::top::{TopClient, TopClients};
+use evenkeel_core::top::TopClients;
 use evenkeel_core::units::{Cost, Nanos, Time};
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::Watch;
@@ -352,23 +351,12 @@ impl EngineView for GatekeeperEngine {
     fn top(&self, _: usize) -> Vec<HeavyClient> {
         let now = self.clock.now();
         let rows = self.top.lock().rows(now);
-        let standing = |row: TopClient| {
-            let reason = self.orders.limiter().standing_of(0, row.hash, now);
-            HeavyClient { level: reason.level, wait: reason.wait, row }
-        };
-        rows.into_iter().map(standing).collect()
+        with_levels(self.orders.limiter(), 0, rows, now)
     }
 
     fn clients_held(&self, _: usize, above: Nanos) -> Option<usize> {
         let now = self.clock.now();
-        let rows = self.top.lock().rows(now);
-        let held =
-            |row: &&TopClient| row.wait > above && now.since(row.last_seen) < CLIENT_GONE_AFTER;
-        Some(rows.iter().filter(held).count())
-    }
-
-    fn work(&self) -> Option<BackendLoad> {
-        None
+        Some(count_held(&self.top.lock().rows(now), above, now))
     }
 }
 

@@ -80,13 +80,13 @@ impl TagLane {
     /// questions.
     #[must_use]
     pub fn note(&self, client: Option<IpAddr>) -> TagBatch<'_> {
-        self.batch_by(DecidedBy::Noted(VecDeque::new()), client, self.tags.clock.now())
+        self.batch_by(DecidedBy::Noted(VecDeque::new()), client, self.tags.shards.clock.now())
     }
 
     /// Begins the batch that replies to the questions that were noted.
     #[must_use]
     pub fn tell(&self, client: Option<IpAddr>, asked: TagQuestions) -> TagBatch<'_> {
-        self.batch_by(DecidedBy::Told(asked), client, self.tags.clock.now())
+        self.batch_by(DecidedBy::Told(asked), client, self.tags.shards.clock.now())
     }
 }
 

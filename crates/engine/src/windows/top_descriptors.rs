@@ -4,8 +4,8 @@
 //! and a fair sample when there are many. A request never waits for the list: if it is locked, the
 //! request is not counted.
 
-use crate::HeavyClient;
 use crate::tags::QuestionSampler;
+use crate::view::HeavyClient;
 use evenkeel_core::key::{KeyHash, KeySeed};
 use evenkeel_core::top::TopClients;
 use evenkeel_core::units::{Cost, Nanos, Time};

@@ -34,8 +34,8 @@
 //!   MiB; then its connection is closed.
 //! - an exchange on a connection (`wire/connection.rs`, `backends/pool.rs`): the answer and the
 //!   request are complete, and no other byte has arrived.
-//! - a wait for a slot (`engine/turn.rs`): the slot, or that it is no longer wanted; then the slot
-//!   is given back.
+//! - a wait for a slot (`engine/charge/turn.rs`): the slot, or that it is no longer wanted; then
+//!   the slot is given back.
 //! - a client's stream (`front/streams.rs`): the end of its task, which drops the exchange.
 //! - a client's connection (hyper, `front/stream.rs`): its end, an error, or a note on its link.
 //!   hyper sees an end only after everything before it was read: a client that pipelines and

@@ -1,9 +1,10 @@
 //! Reports the outcome of a request: counts and logs it, or notes it for a replay.
 //!
-//! No decision is made here. The form of the log line and the counters: `watch`.
+//! No decision is made here. The form of the log line and the counters: `evenkeel_telemetry`.
 
-use super::PlaybackNote;
-use crate::{EngineLane, EngineRules, host_names};
+use crate::host_names;
+use crate::lane::{EngineLane, PlaybackNote};
+use crate::rules::EngineRules;
 use evenkeel_core::classify::LimitKey;
 use evenkeel_core::limiter::{Reason, ShadowEffect, Ticket};
 use evenkeel_core::meter::Measure;

@@ -4,86 +4,35 @@
 //! Hits are noted when a request is admitted, CPU time when it has ended. Shares are of the CPUs of
 //! all live instances, as far as their numbers are known. The interface: `replicated`.
 
-use super::replicated::{NamedClient, PendingDeltas, Replicated, heaviest};
-use super::{Engine, EngineRules, LaneState};
+use super::{Engine, RequestLists};
+use crate::rules::EngineRules;
+use crate::shards::{ShardedEngine, Shards};
 use evenkeel_config::settings::ProxySettings;
 use evenkeel_core::bucket::Algorithm;
-use evenkeel_core::classify::LimitKeys;
-use evenkeel_core::key::KeyHash;
 use evenkeel_core::limit::LimitUnit;
 use evenkeel_core::replica::ReplicatedLimit;
-use evenkeel_core::units::{Cost, Nanos};
 
 /// The smallest relative change of the shares for which a new limiter is made.
 const SHARE_CHANGE_MIN: f64 = 0.001;
 
-impl LaneState {
-    /// Notes a request's charge to the limits in `unit`, if instances count together.
-    pub(super) fn spend(
-        &mut self,
-        rules: &EngineRules,
-        keys: &LimitKeys,
-        unit: LimitUnit,
-        cost: Cost,
-    ) {
-        let Some(spent) = &mut self.spent else { return };
-        for key in keys.as_slice() {
-            let index = usize::from(key.limit);
-            if rules.limiter.limits().get(index).is_some_and(|limit| limit.unit == unit) {
-                spent.add(rules.marks.of(index), 0, key.hash, cost);
-            }
-        }
-    }
-}
+impl ShardedEngine for Engine {
+    type Rules = EngineRules;
+    type Own = RequestLists;
 
-impl Replicated for Engine {
-    fn start_sharing(&self) {
-        self.lanes.iter().for_each(|lane| lane.lock().spent = Some(PendingDeltas::default()));
+    fn shards(&self) -> &Shards<EngineRules, RequestLists> {
+        &self.shards
     }
 
-    fn shared(&self) -> Vec<ReplicatedLimit> {
+    fn shared_limits(&self) -> Vec<ReplicatedLimit> {
         let given = self.given.lock();
-        self.rules.load().marks.shared(&given.0.limits, given.0.cpus)
+        self.shards.rules().marks.shared(&given.0.limits, given.0.cpus)
     }
 
-    fn spent(&self, each: &mut dyn FnMut(u64, u128, KeyHash, Cost)) -> u64 {
-        let taken = self.lanes.iter().filter_map(|lane| Some(lane.lock().spent.as_mut()?.take()));
-        taken.map(|spent| spent.show(each)).sum()
-    }
-
-    fn apply_delta(&self, fingerprint: u64, _: u128, key: KeyHash, amount: Cost, age: Nanos) {
-        let (rules, now) = (self.rules.load(), self.clock.now());
-        if let Some(index) = rules.marks.place(fingerprint) {
-            rules.limiter.absorb(index, key, amount, now.minus(age), now);
-            self.elsewhere.add(fingerprint, key, amount, rules.names_max, now);
-        }
-    }
-
-    fn apply_deficit(&self, fingerprint: u64, key: KeyHash, missing: Cost) {
-        let rules = self.rules.load();
-        if let Some(index) = rules.marks.place(fingerprint) {
-            rules.limiter.apply_remote_deficit(index, key, missing, self.clock.now());
-        }
-    }
-
-    fn apply_name(&self, fingerprint: u64, key: KeyHash, name: &str) {
-        self.elsewhere.name(fingerprint, key, name, self.clock.now());
-    }
-
-    fn short(&self, max: usize) -> Vec<(u64, KeyHash, Cost)> {
-        let rules = self.rules.load();
-        rules.marks.short(&rules.limiter, max, self.clock.now())
-    }
-
-    fn heaviest(&self, max: usize) -> Vec<NamedClient> {
-        heaviest(self, &self.rules.load().marks, max)
-    }
-
-    fn cpus(&self) -> Option<f64> {
+    fn shared_cpus(&self) -> Option<f64> {
         Some(self.given.lock().0.cpus)
     }
 
-    fn set_total_cpus(&self, cpus: f64) {
+    fn share_cpus(&self, cpus: f64) {
         // Lock order: the outermost lock, held while `take_over` takes the others.
         let mut given = self.given.lock();
         let factor = cpus / given.0.cpus.max(f64::EPSILON);
@@ -111,9 +60,11 @@ pub(super) fn scaled(proxy: &ProxySettings, factor: f64) -> ProxySettings {
 mod tests {
     use super::*;
     use crate::AskOutcome;
+    use crate::replicated::Replicated;
     use crate::view::EngineView;
     use evenkeel_core::classify::RequestAttributes;
     use evenkeel_core::key::KeySeed;
+    use evenkeel_core::units::Nanos;
     use evenkeel_runtime::clock::Clock;
     use evenkeel_telemetry::Watch;
     use std::net::IpAddr;

@@ -4,9 +4,9 @@
 //! request has an identifier under each limit, which is the same in all instances. Which store is
 //! asked is up to the door.
 
-use crate::EngineRules;
 use crate::domains::gatekeeper::OrderCheck;
 use crate::host_names::GroupedRequest;
+use crate::rules::EngineRules;
 use crate::view::views::ViewKeys;
 use evenkeel_core::classify::{self, LimitKey, LimitKeys, RequestAttributes};
 use evenkeel_core::limiter::Limiter;
@@ -15,19 +15,30 @@ use evenkeel_core::units::{Time, Weight};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// A request between [`crate::EngineLane::begin`] and [`crate::EngineLane::conclude`].
-pub struct PendingRequest {
+/// What is known of a request when it arrives and does not change until it has ended.
+pub(crate) struct ArrivedRequest {
     pub(crate) rules: Arc<EngineRules>,
+    pub(crate) client: IpAddr,
+    /// Its route and usual cost; the default if no limit needs estimates.
+    pub(crate) forecast: CostForecast,
+    /// The `User-Agent`, if the notice of a block may have to show it.
+    pub(crate) agent: Option<Box<str>>,
+    /// Its route and user agent in the lists that no limit counts by.
+    pub(crate) seen: ViewKeys,
+    /// When it arrived.
+    pub(crate) came: Time,
+}
+
+/// A request between [`crate::EngineLane::begin`] and [`crate::EngineLane::conclude`]. If it may
+/// run, its [`crate::Charge`] takes over what is known of it.
+pub struct PendingRequest {
+    pub(crate) request: ArrivedRequest,
     pub(crate) keys: LimitKeys,
     pub(crate) exempt: bool,
-    pub(crate) judged: Option<OrderCheck>,
-    pub(crate) foreseen: CostForecast,
-    pub(crate) agent: Option<Box<str>>,
-    pub(crate) client: IpAddr,
     /// The weight that an operator has set for its client; one if there is none.
     pub(crate) weight: Weight,
-    pub(crate) seen: ViewKeys,
-    pub(crate) came: Time,
+    /// The decision of a gatekeeper, if one has decided.
+    pub(crate) judged: Option<OrderCheck>,
 }
 
 impl PendingRequest {
@@ -40,7 +51,7 @@ impl PendingRequest {
     /// The limiter that holds these buckets in this process.
     #[must_use]
     pub fn limiter(&self) -> &Arc<Limiter> {
-        &self.rules.limiter
+        &self.request.rules.limiter
     }
 
     /// The identifier of the request under the limit of each bucket, the same in all instances. A
@@ -52,9 +63,9 @@ impl PendingRequest {
         now: Time,
         veil: impl Fn(&str, &[u8]) -> String,
     ) -> Vec<Vec<u8>> {
-        let known = self.rules.known(self.client.to_canonical(), now);
-        let named = &GroupedRequest { request, group: self.rules.group(known) };
-        let limits = self.rules.limiter.limits();
+        let known = self.request.rules.known(self.request.client.to_canonical(), now);
+        let named = &GroupedRequest { request, group: self.request.rules.group(known) };
+        let limits = self.request.rules.limiter.limits();
         let by =
             |key: &LimitKey| limits.get(usize::from(key.limit)).map_or(&[][..], |limit| &limit.by);
         self.keys().iter().map(|key| classify::identifier(by(key), named, &veil)).collect()

@@ -2,9 +2,15 @@
 //! time until all are available again.
 //!
 //! Only limits in hits that refill have a quota. The CPU time that is left would be of no use to a
+<<<<<<< HEAD:crates/engine/src/quotas.rs
 //! client. No decision is made here. The header fields: `proxy/src/headers.rs`.
+=======
+//! client. No decision is made here. The header fields: `evenkeel_proxy::headers`.
+>>>>>>> bcd50d2 (engine: give the account states, and the engines one shared part):crates/engine/src/charge/quotas.rs
 
-use super::{Charge, EngineLane, RequestRefusal};
+use super::Charge;
+use crate::lane::EngineLane;
+use crate::rules::RequestRefusal;
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::limit::{Limit, LimitUnit};
 
@@ -56,8 +62,8 @@ impl Charge {
     #[must_use]
     pub fn quotas(&self) -> Vec<Quota> {
         let now = self.lane.0.now();
-        let limiter = &self.rules.limiter;
-        let keys = self.ticket.keys().as_slice().iter().filter(|_| !self.rules.shadow);
+        let limiter = &self.request.rules.limiter;
+        let keys = self.ticket.keys().as_slice().iter().filter(|_| !self.request.rules.shadow);
         let standing = keys.filter_map(|key| {
             let index = usize::from(key.limit);
             let limit = limiter.limits().get(index).filter(|limit| figures(limit).is_some())?;
@@ -72,7 +78,7 @@ impl EngineLane {
     /// The quota of the limit that refused a client, if that limit has one.
     #[must_use]
     pub fn quota_of(&self, refusal: &RequestRefusal) -> Option<Quota> {
-        let rules = self.0.engine.rules.load();
+        let rules = self.0.engine.shards.rules();
         let limit = rules.limiter.limits().iter().find(|limit| *limit.name == *refusal.limit)?;
         quota(limit, 0.0, |_, _| refusal.retry_after_secs)
     }

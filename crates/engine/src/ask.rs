@@ -1,0 +1,192 @@
+//! The decision on a request: its keys, the gatekeeper, the limits, and the account that it opens.
+//!
+//! A request is pending between [`EngineLane::begin`] and [`EngineLane::conclude`]; in between, a
+//! store may be asked. The decision itself is the core's (`evenkeel_core::limiter`). How long a
+//! request waits and what it is charged: `charge`.
+
+use crate::charge::slot::QueueSlot;
+use crate::charge::{Charge, ChargeReport};
+use crate::domains::gatekeeper::{OrderCheck, OrderGuard};
+use crate::engine::KeyedRequest;
+use crate::host_names::GroupedRequest;
+use crate::lane::EngineLane;
+use crate::outcome::ReportedOutcome;
+use crate::pending::{ArrivedRequest, PendingRequest};
+use crate::rules::{EngineRules, RequestRefusal, refusal};
+use evenkeel_core::bucket::Algorithm;
+use evenkeel_core::classify::{self, LimitKeys, RequestAttributes};
+use evenkeel_core::limit::LimitUnit;
+use evenkeel_core::limiter::remote::StoreBucketState;
+use evenkeel_core::limiter::{Reason, Verdict};
+use evenkeel_core::meter::estimate::{CostForecast, RouteHash};
+use evenkeel_core::units::{Cost, Time};
+use evenkeel_telemetry::counts::tiers::Tier;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// The part of a `User-Agent` that a notice shows, in bytes.
+const AGENT_BYTES_MAX: usize = 200;
+
+/// The decision on a request.
+#[expect(clippy::large_enum_variant, reason = "nearly all pass; a box is an allocation for each")]
+pub enum AskOutcome {
+    /// The request may run, perhaps only after [`Charge::delay_until`].
+    Pass(Charge),
+    /// The request may not run.
+    Refused(RequestRefusal),
+}
+
+impl EngineLane {
+    /// Decides on one request. Counts and logs the outcome.
+    #[must_use]
+    pub fn ask(&self, request: &impl RequestAttributes) -> AskOutcome {
+        match self.begin(request) {
+            Ok(begun) => self.conclude(begun, &[]),
+            Err(refusal) => AskOutcome::Refused(refusal),
+        }
+    }
+
+    /// Finds the buckets that a request is counted by. A store that counts for several instances
+    /// may then be asked before the lane [concludes](EngineLane::conclude).
+    ///
+    /// # Errors
+    /// A gatekeeper refuses the request. The refusal is already counted and logged.
+    pub fn begin(
+        &self,
+        request: &impl RequestAttributes,
+    ) -> Result<PendingRequest, RequestRefusal> {
+        let now = self.0.now();
+        let client = request.address();
+        // Lock order: the books are locked, and `enter` locks `HostDirectory`.
+        let entering = self.0.books.lock().enter(request, now);
+        let KeyedRequest { rules, keys, exempt, weight, seen } = entering;
+        let judged = self.judged(&rules, request, exempt, now)?;
+        let forecast = self.foreseen(&rules, request);
+        let agent = agent(&rules, &keys, request);
+        let request = ArrivedRequest { rules, client, forecast, agent, seen, came: now };
+        Ok(PendingRequest { request, keys, exempt, weight, judged })
+    }
+
+    /// Decides on a request. `words` holds the answers of a store about the request's buckets, in
+    /// the order of its keys. It is empty if there is no store or no answer.
+    #[must_use]
+    pub fn conclude(
+        &self,
+        begun: PendingRequest,
+        words: &[Option<StoreBucketState>],
+    ) -> AskOutcome {
+        let (rules, client) = (&begun.request.rules, begun.request.client);
+        let now = self.0.now();
+        let latest = rules.queues.then(|| rules.limiter.furthest_in_debt(&begun.keys, now));
+        let latest = latest.flatten();
+        let slot = QueueSlot::of(&begun, latest);
+        let estimate = begun.request.forecast.cost;
+        let (verdict, mut ticket) =
+            rules.limiter.ask_with_remote(&begun.keys, words, estimate, now);
+        if let Some(refusal) = self.report_verdict(rules, verdict, client) {
+            return AskOutcome::Refused(refusal);
+        }
+        let denied = matches!(verdict, Verdict::Deny { .. });
+        if denied {
+            ticket.exclude_from_charges();
+        }
+        let in_shadow = self.report_shadows(rules, &ticket, latest, client, now);
+        if rules.hits && !denied {
+            // Without the limits in shadow that would have refused the request.
+            let counted = ticket.counted();
+            self.0.books.lock().spend(rules, &counted, LimitUnit::Hits, Cost::hits(1));
+        }
+        let PendingRequest { request, judged, .. } = begun;
+        let passage = judged.map(|judged| judged.pass(Some(client)));
+        let starts = passage.as_ref().and_then(OrderGuard::until).max(Some(ticket.starts_at()));
+        let report = ChargeReport {
+            reported: verdict != Verdict::Allow || in_shadow,
+            delayed: matches!(verdict, Verdict::Delay(_)) && !request.rules.shadow,
+            waited: starts.unwrap_or(now).since(now),
+            tier: Tier::of(latest.is_some() || in_shadow || verdict != Verdict::Allow),
+        };
+        AskOutcome::Pass(Charge::open(self.clone(), request, ticket, slot, report, passage))
+    }
+
+    /// Counts and logs a verdict that is not `Allow`. Returns the refusal unless in shadow.
+    fn report_verdict(
+        &self,
+        rules: &Arc<EngineRules>,
+        verdict: Verdict,
+        client: IpAddr,
+    ) -> Option<RequestRefusal> {
+        let report = |outcome, reason| {
+            let outcome = ReportedOutcome::new(outcome, rules.shadow);
+            self.report(outcome, rules, client, reason, None);
+        };
+        match verdict {
+            Verdict::Deny { reason, retry_after } => {
+                // The log shows how long the client has to wait, which may be less than it takes to
+                // pay the whole debt.
+                report("reject", Reason { wait: retry_after, ..reason });
+                (!rules.shadow).then(|| refusal(rules, reason, retry_after))
+            }
+            Verdict::Delay(reason) => {
+                report("delay", reason);
+                None
+            }
+            Verdict::Allow => None,
+        }
+    }
+
+    /// Asks the first gatekeeper whose condition matches the request, if there is one.
+    ///
+    /// # Errors
+    /// The gatekeeper refuses the request. The refusal is already counted and logged.
+    fn judged(
+        &self,
+        rules: &EngineRules,
+        request: &impl RequestAttributes,
+        exempt: bool,
+        now: Time,
+    ) -> Result<Option<OrderCheck>, RequestRefusal> {
+        let keepers = &self.0.engine.gatekeepers;
+        if exempt || keepers.is_empty() {
+            return Ok(None);
+        }
+        let client = request.address();
+        let known = rules.known(client.to_canonical(), now);
+        let named = GroupedRequest { request, group: rules.group(known) };
+        let keeper = keepers.iter().find(|keeper| keeper.applies_to(&named));
+        let Some(keeper) = keeper else { return Ok(None) };
+        let judged = keeper.judge(keeper.identifier(&named), rules.shadow, now);
+        let judged = judged.noting(keeper.log_info(&named));
+        let Some(wait) = judged.refused() else { return Ok(Some(judged)) };
+        judged.refuse(Some(client));
+        Err(RequestRefusal {
+            limit: keeper.domain().to_owned(),
+            retry_after_secs: wait.retry_after_secs(),
+            by_rate: false,
+        })
+    }
+
+    /// The request's route and its estimated cost; the default if no limit needs an estimate.
+    fn foreseen(&self, rules: &EngineRules, request: &impl RequestAttributes) -> CostForecast {
+        if !rules.foresees {
+            return CostForecast::default();
+        }
+        let path = classify::normal_path(request.path());
+        let route = RouteHash::of(&rules.seed, request.method(), &path);
+        self.0.engine.estimates.lock().forecast(route)
+    }
+}
+
+/// The `User-Agent` that the notice of a block may have to show, if a limit counts the request in a
+/// sliding window.
+fn agent(
+    rules: &EngineRules,
+    keys: &LimitKeys,
+    request: &impl RequestAttributes,
+) -> Option<Box<str>> {
+    let limits = rules.limiter.limits();
+    let mut counting = keys.as_slice().iter().filter_map(|key| limits.get(usize::from(key.limit)));
+    counting.find(|limit| matches!(limit.algorithm, Algorithm::Sliding(_)))?;
+    let agent = request.header("user-agent")?;
+    let shown = &agent[..agent.len().min(AGENT_BYTES_MAX)];
+    Some(String::from_utf8_lossy(shown).into())
+}

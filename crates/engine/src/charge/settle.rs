@@ -1,0 +1,145 @@
+//! The end of an account: the final charge, the notice of a block, and what the lists and metrics
+//! learn of the request.
+//!
+//! It runs when the account is dropped. The order of locks: [`Engine`](crate::Engine).
+
+use super::Charge;
+use crate::domains::gatekeeper::OrderGuard;
+use crate::host_names;
+use evenkeel_core::bucket::Algorithm;
+use evenkeel_core::classify::LimitKey;
+use evenkeel_core::limit::LimitUnit;
+use evenkeel_core::limiter::BlockStarted;
+use evenkeel_core::meter::Measure;
+use evenkeel_core::units::{Cost, Nanos, Time};
+use evenkeel_identity::hosts::HostPolicy;
+use evenkeel_telemetry::counts::tiers::Tier;
+use evenkeel_telemetry::decision::notice::BlockNotice;
+
+impl Charge {
+    /// The amount charged to the bucket of one key: one hit, or the cost.
+    fn spent(&self, key: LimitKey, cost: Cost) -> Cost {
+        let limit = self.request.rules.limiter.limits().get(usize::from(key.limit));
+        match limit.map(|limit| limit.unit) {
+            Some(LimitUnit::Hits) => Cost::hits(1),
+            Some(LimitUnit::Cpu) | None => cost,
+        }
+    }
+
+    /// The readable name of a key, if it can be found without the request, which is over.
+    fn name_of(&self, key: &LimitKey, known: HostPolicy) -> Option<String> {
+        let limit = self.request.rules.limiter.limits().get(usize::from(key.limit))?;
+        host_names::name(limit, key.hash, self.request.client, self.request.rules.group(known))
+    }
+
+    /// Logs and counts that the cost of this request has started a block.
+    fn notice(&self, block: BlockStarted, measure: Measure, now: Time) {
+        let index = usize::from(block.key.limit);
+        let limits = self.request.rules.limiter.limits();
+        let Some(limit) = limits.get(index) else { return };
+        let Algorithm::Sliding(window) = &limit.algorithm else { return };
+        let name = self.lane.0.books.lock().name(&self.request.rules, index, block.key.hash);
+        let notice = BlockNotice {
+            limit: &limit.name,
+            key: name.as_deref().unwrap_or("?"),
+            client: self.request.client,
+            sum: block.sum,
+            max: window.max(),
+            window: window.window(),
+            measure,
+            agent: self.request.agent.as_deref().unwrap_or_default(),
+            shadow: self.request.rules.shadow || limit.shadow,
+        };
+        self.lane.0.engine.watch.record_block(&notice, now);
+    }
+
+    /// Gives the slot back, and updates the estimate of the request's route.
+    fn end(&mut self, cost: Cost) {
+        let sample = self.work.sample(self.request.forecast.route);
+        let lane = &self.lane.0;
+        let learn = |now| {
+            let route = sample.filter(|_| cost > Cost::ZERO)?;
+            // Lock order: the gate may be locked.
+            Some((route, lane.engine.estimates.lock().learn(route, cost, now)))
+        };
+        self.slot.end(cost, sample, learn, lane);
+    }
+}
+
+/// The time that the request waited because of each of its buckets. The bucket that was overdue for
+/// longest is blamed for the whole wait. Another one is blamed for as much less as it was within
+/// its limit earlier, and a bucket in credit for none. If no bucket was overdue, the request waited
+/// for a slot, and all buckets are blamed alike.
+impl Charge {
+    fn longest_overdue(&self, waited: Nanos) -> Nanos {
+        if waited == Nanos::ZERO {
+            return Nanos::ZERO;
+        }
+        let places = 0..self.ticket.keys().as_slice().len();
+        let overdue = places.map(|place| self.request.rules.limiter.overdue(&self.ticket, place));
+        overdue.max().unwrap_or(Nanos::ZERO)
+    }
+
+    fn waited_for(&self, place: usize, waited: Nanos, longest: Nanos) -> Nanos {
+        if longest == Nanos::ZERO {
+            return waited;
+        }
+        match self.request.rules.limiter.overdue(&self.ticket, place) {
+            Nanos::ZERO => Nanos::ZERO,
+            own => waited.minus(longest.minus(own)),
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.rest();
+        self.slot.end_stall(&self.lane.0);
+        self.work.settle(self.request.forecast.route, &self.lane.0);
+        let now = self.lane.0.now();
+        let (cost, measure) = self.measured();
+        let mut blocks = Vec::new();
+        // A client that was in credit on arrival and has spent it since then waited because of its
+        // own requests.
+        if self.request.rules.limiter.owes(&self.ticket, now) {
+            self.report.tier = Tier::Debt;
+        }
+        self.request.rules.limiter.settle_and(&self.ticket, cost, now, |block| blocks.push(block));
+        if let Some(tell) = self.tell.take() {
+            tell(cost, self.ticket.asked_at(), now);
+        }
+        blocks.into_iter().for_each(|block| self.notice(block, measure, now));
+        // The client's name may have become known while the request ran.
+        let known = self.request.rules.known(self.request.client.to_canonical(), now);
+        self.lane.0.engine.merge_group_debt(self.request.client.to_canonical(), known);
+        // Locks the gate, with the estimates inside it.
+        self.end(cost);
+        let held_up = self.passage.as_ref().is_some_and(OrderGuard::held_up);
+        if !self.report.reported && !held_up {
+            self.lane.0.engine.watch.allowed.increment(1);
+        }
+        let waited = if self.request.rules.shadow { Nanos::ZERO } else { self.report.waited };
+        self.lane.0.engine.watch.record_charge(cost, waited, self.work.worked(), self.report.tier);
+        // The duration is unknown for an answer without end and for a request served elsewhere
+        // without a report.
+        let whole = !self.work.has_left() && measure != Measure::Estimate;
+        let took = whole.then(|| now.since(self.request.came));
+        self.lane.0.engine.watch.tiers.record_served(self.report.tier, cost, took);
+        // Locked last and to the end: inside it only the spin bits of buckets are taken.
+        let mut books = self.lane.0.books.lock();
+        books.spend(&self.request.rules, &self.ticket.counted(), LimitUnit::Cpu, cost);
+        books.own.views.add(self.request.seen, cost, waited, now);
+        let longest = self.longest_overdue(waited);
+        for (place, key) in self.ticket.keys().as_slice().iter().enumerate() {
+            if let Some(top) = books.top(&self.request.rules, usize::from(key.limit)) {
+                let waited = self.waited_for(place, waited, longest);
+                // A flood of other keys may have evicted this one while the request ran.
+                if top.add(key.hash, self.spent(*key, cost), waited, now)
+                    && let Some(name) = self.name_of(key, known)
+                {
+                    top.set_name(key.hash, name);
+                }
+            }
+        }
+    }
+}

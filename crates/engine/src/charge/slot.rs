@@ -1,0 +1,207 @@
+//! The slot of one request before the backend: whether it needs one, has one, or is stalled.
+//!
+//! A request holds a slot only while the backend can work for it. While the backend waits for a
+//! slow client, other requests use the slot. The queue itself: `admission`. How a request waits:
+//! `turn`.
+
+use crate::admission::AdmissionEntry;
+use crate::lane::LaneShared;
+use crate::pending::PendingRequest;
+use evenkeel_core::classify::{self, LimitKey};
+use evenkeel_core::key::{KeyHash, KeyHasher, KeySeed};
+use evenkeel_core::meter::estimate::{CostForecast, RouteHash};
+use evenkeel_core::queue::{Arrival, QueuePlace, RequestId};
+use evenkeel_core::units::{Cost, Nanos, Time};
+use std::net::IpAddr;
+
+/// The relation of a request to the queue.
+#[derive(Clone, Copy)]
+pub(crate) enum QueueSlot {
+    /// The request needs no slot: no action is `queue`, or the whole door is in shadow.
+    Free,
+    /// The request is exempt. It never waits, but it will take a slot from the queue.
+    Exempt,
+    /// The request is exempt and holds a slot beside the queue.
+    Beside,
+    /// The request has no slot. It would ask for one with this arrival.
+    Outside(Arrival),
+    /// The request holds this slot since this time.
+    Held(RequestId, Arrival, Time),
+}
+
+impl QueueSlot {
+    /// The initial relation of a request to the queue. `latest` is its bucket furthest in debt.
+    pub(crate) fn of(pending: &PendingRequest, latest: Option<LimitKey>) -> QueueSlot {
+        let PendingRequest { request, keys, exempt, weight, .. } = pending;
+        let rules = &request.rules;
+        if !rules.queues || rules.shadow {
+            return QueueSlot::Free;
+        }
+        if *exempt {
+            return QueueSlot::Exempt;
+        }
+        let first = keys.as_slice().first().map(|key| key.hash);
+        let place = latest.map_or(QueuePlace::Credit, QueuePlace::Debt);
+        let client = first.unwrap_or_else(|| address_hash(&rules.seed, request.client));
+        let weight = classify::weight(rules.limiter.limits(), keys).times(*weight);
+        let CostForecast { route, cost: estimate, is_guess } = request.forecast;
+        QueueSlot::Outside(Arrival { client, place, estimate, is_guess, route, weight })
+    }
+}
+
+/// Stands for the client in the queue if no limit identifies it.
+fn address_hash(seed: &KeySeed, client: IpAddr) -> KeyHash {
+    let mut hasher = KeyHasher::new(seed);
+    hasher.address(client);
+    hasher.finish()
+}
+
+/// The slot of one request.
+pub(super) struct HeldSlot {
+    slot: QueueSlot,
+    /// Whether the request has held its slot without a break.
+    steady: bool,
+    /// Whether the gate counts this request as stalled: the backend waits for the rest of it, and
+    /// others use its slot.
+    stalled: bool,
+}
+
+/// The answer of the queue to a request that asks for a slot.
+pub(super) enum SlotEntry {
+    /// The request has a slot or needs none.
+    Room,
+    /// The request waits since this time.
+    Waits(RequestId, Time),
+    /// The queue is full. The client may try again after this time.
+    Full(Arrival, Nanos),
+}
+
+impl HeldSlot {
+    pub fn new(slot: QueueSlot) -> HeldSlot {
+        HeldSlot { slot, steady: true, stalled: false }
+    }
+
+    /// Asks the queue for a slot. Does nothing for a request that has a slot or needs none.
+    pub fn ask(&mut self, lane: &LaneShared) -> SlotEntry {
+        self.end_stall(lane);
+        let Some(arrival) = self.outside() else {
+            if let QueueSlot::Exempt = self.slot {
+                lane.engine.gate.enter_beside();
+                self.slot = QueueSlot::Beside;
+            }
+            return SlotEntry::Room;
+        };
+        let now = lane.now();
+        match lane.engine.gate.enter(arrival, now) {
+            AdmissionEntry::Room(id) => {
+                self.slot = QueueSlot::Held(id, arrival, now);
+                SlotEntry::Room
+            }
+            AdmissionEntry::Waits(id) => SlotEntry::Waits(id, now),
+            AdmissionEntry::Full(retry_after) => SlotEntry::Full(arrival, retry_after),
+        }
+    }
+
+    /// The arrival with which the request asks for a slot, if it has none and needs one.
+    pub fn outside(&self) -> Option<Arrival> {
+        match self.slot {
+            QueueSlot::Outside(arrival) => Some(arrival),
+            _ => None,
+        }
+    }
+
+    /// Takes the slot that the request has waited for.
+    pub fn take(&mut self, id: RequestId, arrival: Arrival, lane: &LaneShared) {
+        self.slot = QueueSlot::Held(id, arrival, lane.now());
+    }
+
+    /// Gives the slot back until [`HeldSlot::ask`]. The request has cost `cost` so far.
+    pub fn give_way(&mut self, cost: Cost, lane: &LaneShared) {
+        self.steady = false;
+        self.give_back(cost, None, |_| None, lane);
+    }
+
+    /// Gives the slot back for good; the request needs none any more.
+    pub fn leave(&mut self, cost: Cost, lane: &LaneShared) {
+        self.end_stall(lane);
+        self.give_way(cost, lane);
+        self.slot = QueueSlot::Free;
+    }
+
+    /// Ends the request, which has cost `cost`. `sample` is its route, if the cost is a sample of
+    /// it. `learn` updates the estimate of the route: with the gate locked if the request has a
+    /// slot of the queue.
+    pub fn end(
+        &mut self,
+        cost: Cost,
+        sample: Option<RouteHash>,
+        learn: impl FnOnce(Time) -> Option<(RouteHash, Cost)>,
+        lane: &LaneShared,
+    ) {
+        if let QueueSlot::Held(..) = self.slot {
+            self.give_back(cost, sample, learn, lane);
+        } else {
+            self.give_back(cost, None, |_| None, lane);
+            learn(lane.now());
+        }
+    }
+
+    /// Frees the slot. The time for which it was held is a sample of the backend's speed only if
+    /// the request held it from start to end. `learn` runs with the gate locked.
+    fn give_back(
+        &mut self,
+        cost: Cost,
+        sample: Option<RouteHash>,
+        learn: impl FnOnce(Time) -> Option<(RouteHash, Cost)>,
+        lane: &LaneShared,
+    ) {
+        let now = lane.now();
+        match self.slot {
+            QueueSlot::Held(id, arrival, since) => {
+                self.slot = QueueSlot::Outside(arrival);
+                let route = sample.filter(|_| self.steady && cost > Cost::ZERO);
+                let worked = route.map(|route| (route, now.since(since)));
+                lane.engine.gate.done(id, cost, worked, || learn(now), now);
+            }
+            QueueSlot::Beside => {
+                self.slot = QueueSlot::Exempt;
+                lane.engine.gate.leave_beside(now);
+            }
+            QueueSlot::Free | QueueSlot::Exempt | QueueSlot::Outside(_) => {}
+        }
+    }
+
+    /// Gives the slot away while the backend waits for the rest of the request, which has cost
+    /// `cost` so far. See [`Charge::stall`](super::Charge::stall).
+    pub fn stall(&mut self, flows: bool, cost: Cost, lane: &LaneShared) -> bool {
+        let (holds, arrival) = match self.slot {
+            QueueSlot::Free | QueueSlot::Exempt => return true,
+            QueueSlot::Beside => {
+                self.give_way(cost, lane);
+                return true;
+            }
+            QueueSlot::Held(_, arrival, _) => (true, arrival),
+            QueueSlot::Outside(arrival) => (false, arrival),
+        };
+        let free = flows && arrival.place == QueuePlace::Credit;
+        if !free && !self.stalled {
+            self.stalled = lane.engine.gate.stall(arrival.client);
+        }
+        if holds && (free || self.stalled) {
+            self.give_way(cost, lane);
+        }
+        !holds || free || self.stalled
+    }
+
+    /// Ends the stall, if the request is counted as stalled.
+    pub fn end_stall(&mut self, lane: &LaneShared) {
+        if std::mem::take(&mut self.stalled) {
+            lane.engine.gate.end_stall();
+        }
+    }
+
+    /// Whether the request waits for a slot in the queue, or holds one of the queue's slots.
+    pub fn queues(&self) -> bool {
+        matches!(self.slot, QueueSlot::Held(..) | QueueSlot::Outside(_))
+    }
+}

@@ -1,0 +1,159 @@
+//! The passage of a request through the queue: it asks for a slot, waits, and gives the slot back.
+//!
+//! The slot itself: `slot`. The queue: `admission`.
+
+use super::Charge;
+use super::slot::SlotEntry;
+use crate::lane::EngineLane;
+use crate::rules::RequestRefusal;
+use evenkeel_core::classify::LimitKey;
+use evenkeel_core::limiter::Reason;
+use evenkeel_core::queue::{Arrival, QueuePlace, RequestId};
+use evenkeel_core::units::{Nanos, Time};
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// The answer to [`Charge::enter`].
+pub enum QueueAdmission {
+    /// The request may run now.
+    Room,
+    /// The request has to wait for this turn.
+    Waits(QueueTurn),
+    /// The queue is full.
+    Refused(RequestRefusal),
+}
+
+/// The place of a waiting request in the queue. Dropping it leaves the queue.
+pub struct QueueTurn {
+    lane: EngineLane,
+    id: Option<RequestId>,
+    since: Time,
+}
+
+/// The result of waiting. If it holds a slot and is dropped before [`Charge::accept_turn`], the
+/// slot is given back.
+pub struct TurnResult {
+    turn: QueueTurn,
+    how: Result<RequestId, Nanos>,
+    waited: Nanos,
+}
+
+impl Future for QueueTurn {
+    type Output = TurnResult;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<TurnResult> {
+        let Some(id) = self.id else { return Poll::Pending };
+        let shared = &self.lane.0;
+        match shared.engine.gate.poll(id, cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(how) => {
+                let waited = shared.now().since(self.since);
+                self.id = None;
+                let turn = QueueTurn { lane: self.lane.clone(), id: how.ok(), since: self.since };
+                Poll::Ready(TurnResult { turn, how, waited })
+            }
+        }
+    }
+}
+
+impl Drop for QueueTurn {
+    fn drop(&mut self) {
+        if let Some(id) = self.id.take() {
+            let shared = &self.lane.0;
+            shared.engine.gate.cancel(id, shared.now());
+        }
+    }
+}
+
+impl Charge {
+    /// Asks the queue for a slot. Does nothing for a request that has a slot or needs none.
+    pub fn enter(&mut self) -> QueueAdmission {
+        self.leave_gate();
+        match self.slot.ask(&self.lane.0) {
+            SlotEntry::Room => QueueAdmission::Room,
+            SlotEntry::Waits(id, since) => {
+                QueueAdmission::Waits(QueueTurn { lane: self.lane.clone(), id: Some(id), since })
+            }
+            SlotEntry::Full(arrival, retry_after) => {
+                QueueAdmission::Refused(self.turned_away(arrival, retry_after))
+            }
+        }
+    }
+
+    /// Accepts the result of waiting, and with it the slot.
+    ///
+    /// # Errors
+    /// The request waited for too long, or later arrivals pushed it out of the queue.
+    pub fn accept_turn(&mut self, mut turned: TurnResult) -> Result<(), RequestRefusal> {
+        let Some(arrival) = self.slot.outside() else { return Ok(()) };
+        self.report.waited = self.report.waited.plus(turned.waited);
+        match turned.how {
+            Ok(id) => {
+                turned.turn.id = None;
+                self.slot.take(id, arrival, &self.lane.0);
+                self.queued("queue", arrival, turned.waited);
+                Ok(())
+            }
+            Err(retry_after) => Err(self.turned_away(arrival, retry_after)),
+        }
+    }
+
+    /// Gives the slot back while the backend can do nothing for this request until the client acts.
+    /// [`Charge::enter`] asks for another slot.
+    pub fn give_way(&mut self) {
+        self.slot.give_way(self.measured().0, &self.lane.0);
+    }
+
+    /// Gives the slot away while the backend waits for the rest of the request. A client in credit
+    /// that is uploading (`flows`) may always do so: the backend does no work for it, or the client
+    /// is soon in debt. Otherwise the number of stalled requests is limited to the number of slots.
+    /// Further ones keep their slots until another client waits. Returns whether the request has no
+    /// slot now.
+    pub fn stall(&mut self, flows: bool) -> bool {
+        self.slot.stall(flows, self.measured().0, &self.lane.0)
+    }
+
+    /// Whether the request waits for a slot in the queue, or holds one of the queue's slots.
+    #[must_use]
+    pub fn queues(&self) -> bool {
+        self.slot.queues()
+    }
+
+    /// Counts and logs that a request had to wait, or was refused by the queue.
+    fn queued(&mut self, verdict: &'static str, arrival: Arrival, wait: Nanos) {
+        let key = self.bucket(arrival);
+        let now = self.lane.0.now();
+        let limiter = &self.request.rules.limiter;
+        let reason = Reason { wait, ..limiter.standing_without_own(&self.ticket, key, now) };
+        // A request that is in the queue does wait, even if the limit that names it is in shadow.
+        self.report(verdict, false, reason, None);
+    }
+
+    fn turned_away(&mut self, arrival: Arrival, retry_after: Nanos) -> RequestRefusal {
+        self.queued("reject", arrival, retry_after);
+        let index = usize::from(self.bucket(arrival).limit);
+        let limit = self.request.rules.limiter.limits().get(index);
+        RequestRefusal {
+            limit: limit.map_or_else(|| "queue".to_owned(), |limit| limit.name.to_string()),
+            retry_after_secs: retry_after.retry_after_secs(),
+            by_rate: false,
+        }
+    }
+
+    /// The bucket that the log names for a place in the queue: the one in debt, else the first of
+    /// the client's enforced limits. If there is none, the key has no limit (`u8::MAX`).
+    fn bucket(&self, arrival: Arrival) -> LimitKey {
+        let nobody = LimitKey { limit: u8::MAX, hash: arrival.client };
+        match arrival.place {
+            QueuePlace::Debt(key) => key,
+            QueuePlace::Credit => {
+                let limits = self.request.rules.limiter.limits();
+                let has_a_say = |key: &&LimitKey| {
+                    limits.get(usize::from(key.limit)).is_some_and(|limit| !limit.shadow)
+                };
+                self.ticket.keys().as_slice().iter().find(has_a_say).copied().unwrap_or(nobody)
+            }
+        }
+    }
+}

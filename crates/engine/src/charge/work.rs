@@ -1,0 +1,171 @@
+//! What was measured of one request: when the backend works for it, and what that costs.
+//!
+//! The clock runs while the backend works. A cost that the backend states, or that another program
+//! reports, replaces the measured one. The time before the backend has the whole request:
+//! `delivery`. What a cost is charged to: `charge`.
+
+use super::delivery::Delivery;
+use crate::lane::LaneShared;
+use evenkeel_config::settings::CostSource;
+use evenkeel_core::meter::estimate::RouteHash;
+use evenkeel_core::meter::{self, Measure, Reading};
+use evenkeel_core::units::{Cost, Nanos, Time};
+
+/// The measurements of one request.
+pub(super) struct MeasuredWork {
+    /// The virtual clock and the time when the backend last began to work; `None` while it does not
+    /// work.
+    running: Option<(Reading, Time)>,
+    /// The wall-clock time for which the backend has worked so far.
+    worked: Nanos,
+    /// The cost measured so far.
+    cost: Cost,
+    /// The cost that the backend has stated in its answer.
+    stated: Option<Cost>,
+    /// The cost that an external server has reported, and how it is known.
+    told: Option<(Cost, Measure)>,
+    /// How much of the request the backend has.
+    delivery: Delivery,
+    /// Whether the backend finished the request, so that its cost is a sample of its route.
+    whole: bool,
+    /// Whether the clock has stopped for good.
+    left: bool,
+}
+
+impl MeasuredWork {
+    /// Work that has not begun.
+    pub fn new() -> MeasuredWork {
+        MeasuredWork {
+            running: None,
+            worked: Nanos::ZERO,
+            cost: Cost::ZERO,
+            stated: None,
+            told: None,
+            delivery: Delivery::Whole,
+            whole: true,
+            left: false,
+        }
+    }
+
+    /// Starts the clock, unless it has stopped for good.
+    pub fn start(&mut self, lane: &LaneShared) {
+        if self.running.is_none() && !self.left {
+            let now = lane.now();
+            self.running = Some((lane.engine.meter.lock().enter(now), now));
+        }
+    }
+
+    /// Stops the clock.
+    pub fn stop(&mut self, lane: &LaneShared) {
+        if let Some((reading, began)) = self.running.take() {
+            let now = lane.now();
+            let cost = lane.engine.meter.lock().leave(reading, now);
+            self.cost = self.cost.plus(cost);
+            self.worked = self.worked.plus(now.since(began));
+        }
+    }
+
+    /// Keeps the clock from starting again.
+    pub fn leave(&mut self) {
+        self.left = true;
+    }
+
+    /// Whether the clock has stopped for good.
+    pub fn has_left(&self) -> bool {
+        self.left
+    }
+
+    /// Accepts the cost that the backend states. A malformed value is counted and ignored.
+    pub fn state(&mut self, value: &[u8], lane: &LaneShared) {
+        match meter::header_cost(value) {
+            Ok(Some(cost)) => self.stated = Some(Cost::cpu(cost)),
+            Ok(None) => {}
+            Err(_) => lane.engine.watch.cost_header_faults.increment(1),
+        }
+    }
+
+    /// Accepts the cost that another program reports. An estimate is no sample of the route.
+    pub fn tell(&mut self, cost: Cost, measure: Measure) {
+        self.whole = measure != Measure::Estimate;
+        self.told = Some((cost, measure));
+    }
+
+    /// Records that the backend has the head of the request, and the body follows.
+    pub fn begin_delivery(&mut self, lane: &LaneShared) {
+        if !self.left {
+            self.delivery.begin(lane);
+        }
+    }
+
+    /// Records that `bytes` more bytes of the body were sent to the backend.
+    pub fn note_delivered(&mut self, bytes: usize, lane: &LaneShared) {
+        self.delivery.note(bytes, lane);
+    }
+
+    /// Records that the backend has the whole request.
+    pub fn finish_delivery(&mut self, lane: &LaneShared) {
+        self.delivery.finish(lane);
+    }
+
+    /// Records that the backend answers. If it does not have the whole request yet, the provisional
+    /// time is charged.
+    pub fn answer(&mut self, lane: &LaneShared) {
+        if self.delivery.is_partial() {
+            self.cost = self.cost.plus(self.delivery.cut(Cost(u64::MAX), lane));
+        }
+    }
+
+    /// Records that the exchange was broken off. The backend may have worked in the meantime, but
+    /// the client may equally have lost its connection, so of the provisional time at most `most`
+    /// is charged.
+    pub fn cut(&mut self, most: Nanos, lane: &LaneShared) {
+        self.whole = false;
+        self.cost = self.cost.plus(self.delivery.cut(Cost::cpu(most), lane));
+    }
+
+    /// Whether the backend has only a part of the request.
+    pub fn is_partial(&self) -> bool {
+        self.delivery.is_partial()
+    }
+
+    /// Raises the cost of a finished request to the usual cost of its route, within the bound of
+    /// its delivery. Locks the estimates and then the meter, one after the other.
+    pub fn settle(&mut self, route: Option<RouteHash>, lane: &LaneShared) {
+        let (Some(more), Some(route)) = (self.delivery.end(lane), route) else { return };
+        let most = self.cost.plus(more);
+        let usual = lane.engine.estimates.lock().of(route).min(most);
+        if usual > self.cost {
+            lane.engine.meter.lock().confirm(usual.minus(self.cost));
+            self.cost = usual;
+            self.whole = false;
+        }
+    }
+
+    /// The cost so far, and how it is known.
+    pub fn measured(&self, source: &CostSource) -> (Cost, Measure) {
+        if let Some(told) = self.told {
+            return told;
+        }
+        match (self.stated, source) {
+            (Some(cost), _) => (cost, Measure::Header),
+            (None, CostSource::Wall) => (self.cost, Measure::Wall),
+            (None, CostSource::Cgroup(_)) => (self.cost, Measure::Cgroup),
+            (None, _) => (self.cost, Measure::Shared),
+        }
+    }
+
+    /// The cost on the clock so far.
+    pub fn clocked(&self) -> Cost {
+        self.cost
+    }
+
+    /// The wall-clock time for which the backend has worked so far.
+    pub fn worked(&self) -> Nanos {
+        self.worked
+    }
+
+    /// `route`, if the cost is a sample of it.
+    pub fn sample(&self, route: Option<RouteHash>) -> Option<RouteHash> {
+        route.filter(|_| self.whole)
+    }
+}

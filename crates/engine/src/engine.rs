@@ -1,0 +1,257 @@
+//! The engine of requests, which the threads of a door share, and the order of its locks.
+//!
+//! It holds what all threads use: the rules, the meter, the queue, the estimates and the lists of
+//! the heaviest clients. How a request is decided on: `ask`. How its account is kept: `charge`. As
+//! one of several instances: `peers`.
+
+mod peers;
+
+use crate::admission::{AdmissionQueue, AdmissionStats};
+use crate::domains::gatekeeper::GatekeeperEngine;
+use crate::host_names::{self, GroupedRequest, NameLookups};
+use crate::rules::{self, EngineRules};
+use crate::shards::{LaneState, Shards};
+use crate::view::overrides::{OverrideEffect, OverrideIndex, Overrides};
+use crate::view::views::{TopViews, ViewKeys};
+use evenkeel_config::settings::{CostSource, ProxySettings};
+use evenkeel_core::classify::{self, LimitKeys, RequestAttributes};
+use evenkeel_core::key::KeySeed;
+use evenkeel_core::limit::LimitUnit;
+use evenkeel_core::limiter::Limiter;
+use evenkeel_core::meter::Meter;
+use evenkeel_core::meter::estimate::Estimates;
+use evenkeel_core::units::{Cost, Time, Weight};
+use evenkeel_runtime::clock::Clock;
+use evenkeel_telemetry::Watch;
+use parking_lot::Mutex;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The number of routes for which a usual cost is learned, at 48 bytes each.
+const ROUTES_MAX: usize = 4_096;
+
+/// The limiter, the meter, the queue and the lists of the heaviest clients, shared by all threads
+/// of a door.
+///
+/// # Lock order
+///
+/// A request takes these locks one after the other, and releases each before it takes the next: the
+/// `LaneState` of its lane (`begin`), `estimates` (`foreseen`), `gate` (`turn`), `meter` (`work`
+/// and `rest`), `gate` again (at the end), and the `LaneState` again (when its `Charge` ends).
+/// A lock may be taken while another one is held only in these cases:
+///
+/// - `gate`, then `estimates`: `AdmissionQueue::done` calls its `learn` closure with the gate
+///   locked. Code that holds `estimates` must therefore not call the gate.
+/// - the `LaneState` of a lane, then the lock of the `HostDirectory`: `LaneState::enter` looks up
+///   the client's name.
+/// - `given`, then each of `lookups`, the metrics registry, `gate`, `elsewhere`, `meter` and the
+///   `LaneState` of one lane at a time: `reload` and `set_total_cpus` hold `given` all the time, so
+///   that only one of them changes the rules. Code that holds one of the others must therefore not
+///   lock `given`.
+/// - `overrides`, then the `LaneState` of one lane at a time: a change of the overrides is copied
+///   to all lanes before the next change. Code that holds a `LaneState` must therefore not lock
+///   `overrides`.
+///
+/// The spin bits of the limiter's buckets come last: they are taken with `LaneState` locked, and no
+/// lock is taken while one is held. `meter`, `estimates`, `lookups` and `elsewhere` are
+/// never held while another lock is taken, nor are the `LaneState` of two lanes locked at once.
+/// `elsewhere` and the `LaneState` are parts of `Shards`.
+pub struct Engine {
+    /// The rules, and the lists of each lane.
+    pub(crate) shards: Shards<EngineRules, RequestLists>,
+    pub(crate) meter: Mutex<Meter>,
+    pub(crate) gate: AdmissionQueue,
+    /// The usual cost of requests, by route. May be locked with the gate locked, never the other
+    /// way round.
+    pub(crate) estimates: Mutex<Estimates>,
+    pub(crate) watch: Arc<Watch>,
+    /// The queue of clients to look up by name, until a task takes it with [`Engine::lookups`].
+    pub(crate) lookups: Mutex<Option<NameLookups>>,
+    /// The settings as configured, and the factor by which the CPUs of all instances together
+    /// exceed the configured number. The outermost lock: see [`Engine`].
+    pub(crate) given: Mutex<(ProxySettings, f64)>,
+    /// The gatekeepers that decide on requests before the limits do.
+    pub(crate) gatekeepers: Vec<Arc<GatekeeperEngine>>,
+    /// The overrides that operators have set for single clients.
+    pub(crate) overrides: Overrides,
+}
+
+/// What a lane of this engine keeps beside the lists of its limits.
+#[derive(Default)]
+pub struct RequestLists {
+    /// The heaviest routes and user agents, which no limit counts by.
+    pub(crate) views: TopViews,
+    /// A sorted copy of the overrides that operators have set.
+    pub(crate) in_force: OverrideIndex,
+}
+
+/// A request with the rules and keys that it is counted by.
+pub(crate) struct KeyedRequest {
+    pub(crate) rules: Arc<EngineRules>,
+    pub(crate) keys: LimitKeys,
+    pub(crate) exempt: bool,
+    /// The weight that an operator has set for its client; one if there is none.
+    pub(crate) weight: Weight,
+    pub(crate) seen: ViewKeys,
+}
+
+impl Engine {
+    /// Makes an engine for `lanes` threads, without gatekeepers.
+    #[must_use]
+    pub fn new(
+        proxy: &ProxySettings,
+        lanes: usize,
+        seed: KeySeed,
+        clock: Clock,
+        watch: Arc<Watch>,
+    ) -> Arc<Engine> {
+        Engine::with_gatekeepers(Vec::new(), proxy, lanes, seed, clock, watch)
+    }
+
+    /// Makes an engine for requests that gatekeepers decide on before the limits do. The first
+    /// gatekeeper whose condition matches a request decides on it.
+    #[must_use]
+    pub fn with_gatekeepers(
+        gatekeepers: Vec<Arc<GatekeeperEngine>>,
+        proxy: &ProxySettings,
+        lanes: usize,
+        seed: KeySeed,
+        clock: Clock,
+        watch: Arc<Watch>,
+    ) -> Arc<Engine> {
+        let limiter = Limiter::new(rules::policy(proxy), proxy.limits.clone(), seed);
+        let (hosts, lookups) = host_names::hosts(&proxy.hosts, None, watch.registry());
+        let rules = rules::rules(proxy, limiter, seed, hosts);
+        let gate = AdmissionQueue::new(proxy.queue.bounds(proxy.cpus), rules::search(proxy));
+        Arc::new(Engine {
+            shards: Shards::new(rules, lanes, clock, |_| RequestLists::default()),
+            meter: Mutex::new(Meter::new(rules::virtual_clock(proxy))),
+            estimates: Mutex::new(Estimates::new(ROUTES_MAX)),
+            gate,
+            lookups: Mutex::new(lookups),
+            given: Mutex::new((proxy.clone(), 1.0)),
+            gatekeepers,
+            overrides: Overrides::default(),
+            watch,
+        })
+    }
+
+    /// Applies a changed configuration. Debts are kept. Holds `given` while it takes the other
+    /// locks one at a time.
+    pub fn reload(&self, proxy: &ProxySettings) {
+        // Lock order: the outermost lock, held while `take_over` takes the others.
+        let mut given = self.given.lock();
+        given.0 = proxy.clone();
+        self.take_over(&peers::scaled(proxy, given.1));
+    }
+
+    fn take_over(&self, proxy: &ProxySettings) {
+        let now = self.shards.clock.now();
+        let old = self.shards.rules();
+        let limiter = old.limiter.reconfigured(rules::policy(proxy), proxy.limits.clone(), now);
+        let (hosts, lookups) =
+            host_names::hosts(&proxy.hosts, old.hosts.as_ref(), self.watch.registry());
+        if lookups.is_some() {
+            *self.lookups.lock() = lookups;
+        }
+        self.gate.reload(proxy.queue.bounds(proxy.cpus), rules::search(proxy), now);
+        self.meter.lock().set_clock(rules::virtual_clock(proxy), now);
+        self.shards.replace(rules::rules(proxy, limiter, old.seed, hosts));
+    }
+
+    /// The clock that all accounts of this engine go by.
+    #[must_use]
+    pub fn clock(&self) -> Clock {
+        self.shards.clock
+    }
+
+    /// The cgroup from which the total cost of requests is read; `None` for any other cost source.
+    #[must_use]
+    pub fn cgroup(&self) -> Option<PathBuf> {
+        match &self.shards.rules().cost {
+            CostSource::Cgroup(path) => Some(path.clone()),
+            _ => None,
+        }
+    }
+
+    /// Reports the CPU time that the cgroup has used since the last report; `None` if it is
+    /// unknown.
+    pub fn cgroup_used(&self, used: Option<Cost>) {
+        let now = self.shards.clock.now();
+        let mut meter = self.meter.lock();
+        match used {
+            Some(used) => meter.used(used, now),
+            None => meter.note_usage_unknown(now),
+        }
+    }
+
+    /// The number of requests that the backend works on now, and the cost of all its work so far.
+    #[must_use]
+    pub fn load(&self) -> (u32, Cost) {
+        let now = self.shards.clock.now();
+        let meter = self.meter.lock();
+        (meter.working(), meter.total(now))
+    }
+
+    /// The state of the admission queue; `None` if no action is `queue`.
+    #[must_use]
+    pub fn admission_stats(&self) -> Option<AdmissionStats> {
+        self.shards.rules().queues.then(|| self.gate.stats())
+    }
+}
+
+impl LaneState<EngineRules, RequestLists> {
+    /// Finds the rules and the keys that a request is counted by, and whether it is exempt. Gives
+    /// the keys names in the lists of the heaviest. Takes the lock of [`HostDirectory`], while the
+    /// books are locked.
+    pub(crate) fn enter(&mut self, request: &impl RequestAttributes, now: Time) -> KeyedRequest {
+        let LaneState { rules, tops, own: RequestLists { views, in_force }, .. } = self;
+        let seen = views.touch(&rules.seed, request, now);
+        let exempt = |rules: &Arc<EngineRules>| KeyedRequest {
+            rules: Arc::clone(rules),
+            keys: LimitKeys::default(),
+            exempt: true,
+            weight: Weight::ONE,
+            seen,
+        };
+        let client = request.address().to_canonical();
+        if rules.exempt.iter().any(|net| net.contains(&client))
+            || rules.exempt_when.iter().any(|when| classify::applies(when, request))
+        {
+            return exempt(rules);
+        }
+        let known = rules.known(client, now);
+        if known.exempt {
+            return exempt(rules);
+        }
+        let request = &GroupedRequest { request, group: rules.group(known) };
+        let keys = rules.limiter.keys(request);
+        let OverrideEffect::Weigh(weight) = in_force.of(&keys, now) else { return exempt(rules) };
+        for key in keys.as_slice() {
+            let index = usize::from(key.limit);
+            if let (Some(top), Some(limit)) =
+                (tops.get_mut(index), rules.limiter.limits().get(index))
+            {
+                top.touch(key.hash, now, || classify::name(limit, request, key.hash));
+            }
+        }
+        KeyedRequest { rules: Arc::clone(rules), keys, exempt: false, weight, seen }
+    }
+
+    /// Notes a request's charge to the limits in `unit`, if instances count together.
+    pub(crate) fn spend(
+        &mut self,
+        rules: &EngineRules,
+        keys: &LimitKeys,
+        unit: LimitUnit,
+        cost: Cost,
+    ) {
+        let Some(spent) = &mut self.spent else { return };
+        for key in keys.as_slice() {
+            let index = usize::from(key.limit);
+            if rules.limiter.limits().get(index).is_some_and(|limit| limit.unit == unit) {
+                spent.add(rules.marks.of(index), 0, key.hash, cost);
+            }
+        }
+    }
+}

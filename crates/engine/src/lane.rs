@@ -1,0 +1,111 @@
+//! The handle by which one thread asks the engine of requests: its lane, and its clock, which can
+//! be stopped.
+//!
+//! A lane for recorded requests has a clock of its own, and its decisions are noted instead of
+//! logged. Everything else works as for live requests, so the decisions are those that would have
+//! been made at the time; `lab::replay` uses it. How a request is decided on: `ask`.
+
+use crate::engine::{Engine, RequestLists};
+use crate::rules::EngineRules;
+use crate::shards::LaneState;
+use evenkeel_core::limiter::Reason;
+use evenkeel_core::units::Time;
+use evenkeel_runtime::clock::FrozenClock;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// The engine handle of one thread.
+#[derive(Clone)]
+pub struct EngineLane(pub(crate) Arc<LaneShared>);
+
+/// State that a lane shares with its open accounts.
+pub(crate) struct LaneShared {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) books: Arc<Mutex<LaneState<EngineRules, RequestLists>>>,
+    pub(crate) stopped: FrozenClock,
+    /// The decisions of a playback, which are noted here instead of logged.
+    pub(crate) notes: PlaybackNotes,
+}
+
+impl LaneShared {
+    pub(crate) fn now(&self) -> Time {
+        self.stopped.now(&self.engine.shards.clock)
+    }
+}
+
+impl EngineLane {
+    /// Runs `step` with this lane's time stopped: the clock is read once, when it is first needed,
+    /// for all asks and charges within. Only for work that never waits.
+    pub fn at_once<R>(&self, step: impl FnOnce() -> R) -> R {
+        self.0.stopped.stop();
+        let result = step();
+        self.0.stopped.go();
+        result
+    }
+
+    /// Whether requests are waiting for a slot.
+    #[must_use]
+    pub fn is_crowded(&self) -> bool {
+        self.0.engine.gate.is_crowded()
+    }
+
+    /// Refuses requests that have waited for a slot for too long. Call it a few times a second.
+    pub fn expire(&self) {
+        self.0.engine.gate.expire(self.0.now());
+    }
+
+    /// Whether the backend works on fewer requests than it can run at once. Locks the meter and
+    /// then the gate, one after the other.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        let engine = &self.0.engine;
+        let working = engine.meter.lock().working() as usize;
+        working < engine.gate.stats().concurrency
+    }
+
+    /// Sets the time of this lane to `now`, whatever the clock says.
+    pub fn stand_at(&self, now: Time) {
+        self.0.stopped.freeze_at(now);
+    }
+
+    /// Moves the decisions since the last call into `into`. There are none if the lane logs them.
+    pub fn notes(&self, into: &mut Vec<PlaybackNote>) {
+        if let Some(notes) = &self.0.notes {
+            into.append(&mut notes.lock());
+        }
+    }
+}
+
+impl Engine {
+    /// Returns the handle of thread `index`.
+    #[must_use]
+    pub fn lane(self: &Arc<Engine>, index: usize) -> EngineLane {
+        self.handle(index, None)
+    }
+
+    /// A handle for a replay. [`EngineLane::stand_at`] sets the time, and decisions are noted
+    /// ([`EngineLane::notes`]) instead of counted and logged.
+    #[must_use]
+    pub fn playback(self: &Arc<Engine>) -> EngineLane {
+        self.handle(0, Some(Mutex::default()))
+    }
+
+    fn handle(self: &Arc<Engine>, index: usize, notes: PlaybackNotes) -> EngineLane {
+        let (engine, books) = (Arc::clone(self), self.shards.lane(index));
+        EngineLane(Arc::new(LaneShared { engine, books, stopped: FrozenClock::default(), notes }))
+    }
+}
+
+type PlaybackNotes = Option<Mutex<Vec<PlaybackNote>>>;
+
+/// A decision that delayed, held, queued or refused a request, or would have in shadow.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PlaybackNote {
+    /// `hold`, `delay`, `queue` or `reject`.
+    pub verdict: &'static str,
+    /// The limit, the bucket and its level, and how long the request waits or the client must stay
+    /// away.
+    pub reason: Reason,
+    /// Whether the decision was in shadow and had no effect.
+    pub shadow: bool,
+}

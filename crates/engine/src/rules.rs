@@ -1,0 +1,136 @@
+//! What the configuration of a door says to the engine of requests.
+//!
+//! A reload makes new rules; open requests end by those that they began with. No state of a request
+//! or a bucket is here. Who uses them: `engine`, `ask`, `charge`.
+
+use crate::replicated::LimitIds;
+use crate::shards::LimitRules;
+use evenkeel_config::settings::{self, CostSource, ProxySettings};
+use evenkeel_core::key::KeySeed;
+use evenkeel_core::limit::{LimitAction, LimitCondition, LimitUnit};
+use evenkeel_core::limiter::{Limiter, LimiterPolicy, Reason};
+use evenkeel_core::meter;
+use evenkeel_core::queue::concurrency::ConcurrencySearch;
+use evenkeel_core::units::{Nanos, Time};
+use evenkeel_identity::hosts::{HostDirectory, HostPolicy};
+use ipnet::IpNet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// The parts of a door's configuration that the engine uses. A reload replaces them as a whole.
+pub struct EngineRules {
+    pub(crate) limiter: Arc<Limiter>,
+    pub(crate) cpus: f64,
+    pub(crate) cost: CostSource,
+    pub(crate) exempt: Vec<IpNet>,
+    pub(crate) exempt_when: Vec<LimitCondition>,
+    /// The table of client names and their groups; `None` if no limit or exemption depends on
+    /// names.
+    pub(crate) hosts: Option<Arc<HostDirectory>>,
+    pub(crate) shadow: bool,
+    pub(crate) seed: KeySeed,
+    /// Whether any action is `queue`, so that requests wait for a slot.
+    pub(crate) queues: bool,
+    /// Whether an enforced limit needs an estimate of the cost before the request runs.
+    pub(crate) foresees: bool,
+    /// The number of clients that each limit remembers by name, per lane.
+    pub(crate) names_max: usize,
+    /// The fingerprints by which other instances know the limits.
+    pub(crate) marks: LimitIds,
+    /// Whether a limit counts hits. Hits are charged when a request is admitted.
+    pub(crate) hits: bool,
+}
+
+impl LimitRules for EngineRules {
+    fn limiter(&self) -> &Limiter {
+        &self.limiter
+    }
+
+    fn marks(&self) -> &LimitIds {
+        &self.marks
+    }
+
+    fn names_max(&self) -> usize {
+        self.names_max
+    }
+}
+
+impl EngineRules {
+    /// The group that a client counts as, and whether it is exempt by name. Locks [`HostDirectory`]
+    /// for a moment.
+    pub(crate) fn known(&self, client: IpAddr, now: Time) -> HostPolicy {
+        self.hosts.as_ref().map(|hosts| hosts.of(client, now)).unwrap_or_default()
+    }
+
+    /// The name of the group that a client counts as, if any.
+    pub(crate) fn group(&self, known: HostPolicy) -> Option<&str> {
+        self.hosts.as_ref().and_then(|hosts| hosts.group(known))
+    }
+}
+
+pub(crate) fn policy(proxy: &ProxySettings) -> LimiterPolicy {
+    LimiterPolicy { action: proxy.action, max_delay: proxy.max_delay }
+}
+
+pub(crate) fn rules(
+    proxy: &ProxySettings,
+    limiter: Limiter,
+    seed: KeySeed,
+    hosts: Option<Arc<HostDirectory>>,
+) -> EngineRules {
+    let actions = || {
+        let enforced = limiter.limits().iter().filter(|limit| !limit.shadow);
+        enforced.map(|limit| limit.action(proxy.action))
+    };
+    EngineRules {
+        queues: proxy.action == LimitAction::Queue
+            || actions().any(|action| action == LimitAction::Queue),
+        foresees: actions().any(|action| action != LimitAction::Hold),
+        cpus: proxy.cpus,
+        cost: proxy.cost.clone(),
+        exempt: proxy.exempt.clone(),
+        exempt_when: proxy.exempt_when.clone(),
+        hosts,
+        shadow: proxy.shadow,
+        names_max: proxy.names_max,
+        marks: LimitIds::new("proxy", limiter.limits()),
+        hits: limiter.limits().iter().any(|limit| limit.unit == LimitUnit::Hits),
+        seed,
+        limiter: Arc::new(limiter),
+    }
+}
+
+/// The search for the number of requests that the backend can work on at once; `None` if that
+/// number is configured.
+pub(crate) fn search(proxy: &ProxySettings) -> Option<ConcurrencySearch> {
+    (proxy.queue.concurrency == settings::ConcurrencySetting::Auto)
+        .then(|| ConcurrencySearch::new(proxy.cpus))
+}
+
+pub(crate) fn virtual_clock(proxy: &ProxySettings) -> meter::CpuClock {
+    match proxy.cost {
+        CostSource::Wall => meter::CpuClock::Wall,
+        CostSource::Shared | CostSource::Header(_) => meter::CpuClock::Shared { cpus: proxy.cpus },
+        CostSource::Cgroup(_) => meter::CpuClock::Cgroup { cpus: proxy.cpus },
+    }
+}
+
+/// Why a request was refused, as the client sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestRefusal {
+    /// The name of the limit or of the gatekeeper's domain.
+    pub limit: String,
+    /// The number of seconds, at least one, after which the request would be admitted.
+    pub retry_after_secs: u64,
+    /// Whether a limit in hits refused (status 429) or not (503).
+    pub by_rate: bool,
+}
+
+pub(crate) fn refusal(rules: &EngineRules, reason: Reason, retry_after: Nanos) -> RequestRefusal {
+    let limit = &rules.limiter.limits()[usize::from(reason.key.limit)];
+    RequestRefusal {
+        limit: limit.name.to_string(),
+        retry_after_secs: retry_after.retry_after_secs(),
+        by_rate: limit.unit == LimitUnit::Hits,
+    }
+}
