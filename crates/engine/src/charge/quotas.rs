@@ -2,11 +2,7 @@
 //! time until all are available again.
 //!
 //! Only limits in hits that refill have a quota. The CPU time that is left would be of no use to a
-<<<<<<< HEAD:crates/engine/src/quotas.rs
 //! client. No decision is made here. The header fields: `proxy/src/headers.rs`.
-=======
-//! client. No decision is made here. The header fields: `evenkeel_proxy::headers`.
->>>>>>> bcd50d2 (engine: give the account states, and the engines one shared part):crates/engine/src/charge/quotas.rs
 
 use super::Charge;
 use crate::lane::EngineLane;
