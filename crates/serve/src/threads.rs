@@ -185,3 +185,125 @@ impl ServerOrders {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::accept::accept;
+    use crate::handover::HandoverSignal;
+    use evenkeel_core::units::Nanos;
+    use parking_lot::Mutex as SyncMutex;
+    use std::io::Read;
+    use std::net::{SocketAddr, TcpListener, TcpStream};
+    use std::rc::Rc;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use tokio::sync::Notify;
+
+    /// Holds its connections until it drains.
+    struct Holder {
+        held: SyncMutex<Vec<tokio::net::TcpStream>>,
+        changed: Notify,
+        said: Sender<&'static str>,
+        drops: bool,
+    }
+
+    impl ServerWorker for Holder {
+        fn reload(&self) {
+            self.said.send("reload").expect("heard");
+        }
+
+        fn drain(&self) {
+            self.said.send("drain").expect("heard");
+            if self.drops {
+                self.held.lock().clear();
+                self.changed.notify_waiters();
+            }
+        }
+
+        async fn empty(&self) {
+            loop {
+                let changed = self.changed.notified();
+                if self.held.lock().is_empty() {
+                    return;
+                }
+                changed.await;
+            }
+        }
+    }
+
+    /// A server with one thread, which drops its connections at a drain if `drops`.
+    fn server(drops: bool) -> (ServerThreads, Heartbeats, SocketAddr, Receiver<&'static str>) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        listener.set_nonblocking(true).expect("a mode");
+        let address = listener.local_addr().expect("bound");
+        let (said, heard) = channel();
+        let serve = async move |orders: ServerOrders| {
+            let (held, changed) = (SyncMutex::default(), Notify::new());
+            let holder = Rc::new(Holder { held, changed, said, drops });
+            let listener = tokio::net::TcpListener::from_std(listener).expect("registered");
+            let (accepting, ends) = (Rc::clone(&holder), orders.clone());
+            let mut tasks = JoinSet::new();
+            tasks.spawn_local(async move {
+                let hold = async |(stream, _)| {
+                    accepting.held.lock().push(stream);
+                    accepting.said.send("accept").expect("heard");
+                };
+                accept(listener, (ends, HandoverSignal::default()), |_| {}, hold).await;
+            });
+            orders.follow(&*holder, tasks).await;
+            holder.held.lock().len()
+        };
+        let (beats, clock) = (Heartbeats::default(), Clock::start());
+        let threads = ServerThreads::single("test", (&beats, clock), serve).expect("it starts");
+        (threads, beats, address, heard)
+    }
+
+    fn ended(threads: &ServerThreads) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        let within = Duration::from_secs(60);
+        let end = async { tokio::time::timeout(within, threads.ended()).await };
+        runtime.expect("a runtime").block_on(end).expect("it ends");
+    }
+
+    #[test]
+    fn a_drain_ends_when_nothing_is_left_and_a_stop_at_once() {
+        for (drops, cut) in [(true, 0), (false, 1)] {
+            let (threads, _, address, heard) = server(drops);
+            let mut client = TcpStream::connect(address).expect("in");
+            assert_eq!(heard.recv(), Ok("accept"));
+            threads.reload();
+            assert_eq!(heard.recv(), Ok("reload"));
+            threads.drain(Duration::from_secs(600));
+            assert_eq!(heard.recv(), Ok("drain"));
+            if !drops {
+                threads.stop_now();
+            }
+            ended(&threads);
+            assert_eq!(threads.cut(), cut);
+            assert_eq!(client.read(&mut [0]).ok(), Some(0), "it is closed");
+            assert!(TcpStream::connect(address).is_err(), "nothing listens");
+        }
+    }
+
+    #[test]
+    fn a_drain_ends_when_its_time_is_over() {
+        let (threads, _, address, heard) = server(false);
+        let _client = TcpStream::connect(address).expect("in");
+        assert_eq!(heard.recv(), Ok("accept"));
+        threads.drain(Duration::from_millis(10));
+        ended(&threads);
+        assert_eq!(threads.cut(), 1);
+    }
+
+    #[test]
+    fn threads_beat_and_end_with_their_owner() {
+        let (threads, beats, address, heard) = server(false);
+        let _client = TcpStream::connect(address).expect("in");
+        assert_eq!(heard.recv(), Ok("accept"));
+        let later = Clock::start().now().plus(Nanos::from_secs(600));
+        assert_eq!(beats.silent(Nanos::from_secs(1), later), ["test"]);
+        drop(threads);
+        assert!(beats.silent(Nanos::from_secs(1), later).is_empty());
+        assert!(TcpStream::connect(address).is_err(), "nothing listens");
+    }
+}
