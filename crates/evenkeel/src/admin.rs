@@ -13,17 +13,16 @@ mod observe;
 mod override_orders;
 mod page;
 mod room;
+mod sources;
 
 pub use observe::observed;
+pub use sources::{AdminSources, DoorEngine};
 
 use evenkeel_config::settings;
-use evenkeel_engine::view::EngineView;
-use evenkeel_runtime::clock::Clock;
 use evenkeel_serve::accept;
 use evenkeel_serve::handover::{HandoverSignal, ListenSockets};
 use evenkeel_serve::start::ServerStartError;
 use evenkeel_serve::threads::{ServerOrders, ServerThreads};
-use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::counts::AdminCounts;
 use guard::AdminGuard;
 use handlers::{AdminShared, WatcherSlot};
@@ -32,11 +31,11 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use live::LiveFeed;
 use room::{ConnectionRoom, RoomGuard};
+use sources::{Readiness, ReadinessStage};
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 use tokio::net::TcpStream;
 
@@ -51,55 +50,6 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECTION_AGE_MAX: Duration = Duration::from_secs(30);
 /// The time limit for reading the rest of the last answer, after [`CONNECTION_AGE_MAX`].
 const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The data that the admin door shows.
-pub struct AdminSources {
-    /// The metrics of this process.
-    pub watch: Arc<Watch>,
-    /// The clock of all counters.
-    pub clock: Clock,
-    /// The engine of each door that has one.
-    pub engines: Vec<DoorEngine>,
-    /// Returns the running configuration as YAML. It is called for each request, since the
-    /// configuration can be reloaded.
-    pub show: Box<dyn Fn() -> String + Send + Sync>,
-}
-
-/// The engine of one door.
-#[derive(Clone)]
-pub struct DoorEngine {
-    /// The name of the door in metrics: `proxy`, `line`.
-    pub door: &'static str,
-    /// The engine itself.
-    pub engine: Arc<dyn EngineView>,
-}
-
-/// The stage of the program, as `/readyz` reports it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-enum ReadinessStage {
-    Starting,
-    Ready,
-    Draining,
-}
-
-/// The stage of the program, shared between threads.
-#[derive(Debug)]
-struct Readiness(AtomicU8);
-
-impl Readiness {
-    fn set(&self, stage: ReadinessStage) {
-        self.0.store(stage as u8, Ordering::Release);
-    }
-
-    fn get(&self) -> ReadinessStage {
-        match self.0.load(Ordering::Acquire) {
-            0 => ReadinessStage::Starting,
-            1 => ReadinessStage::Ready,
-            _ => ReadinessStage::Draining,
-        }
-    }
-}
 
 /// The open admin door; it closes when this is dropped.
 pub struct RunningAdmin {
@@ -139,7 +89,7 @@ pub fn start(
     let guard = AdminGuard::new(settings).map_err(ServerStartError::settings("admin"))?;
     let listeners = bind(settings, sockets)?;
     let addresses = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
-    let readiness = Arc::new(Readiness(AtomicU8::new(ReadinessStage::Starting as u8)));
+    let readiness = Arc::<Readiness>::default();
     let counts = AdminCounts::new(sources.watch.registry());
     let desk = AdminShared {
         guard,

@@ -5,7 +5,7 @@
 //! broken connection may have swallowed is sent again. `sample` makes the numbers; `push` runs this
 //! sender.
 
-use super::push::PushCounts;
+use super::push_counts::PushCounts;
 use super::sample::{MetricSample, word};
 use evenkeel_config::settings::GraphiteSelection;
 use evenkeel_runtime::clock::Clock;

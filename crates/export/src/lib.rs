@@ -6,5 +6,6 @@
 pub mod graphite;
 pub mod otlp;
 pub mod push;
+pub mod push_counts;
 mod sample;
 pub mod statsd;

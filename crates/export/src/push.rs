@@ -5,6 +5,7 @@
 //! `otlp::metrics_export`). Dropping the thread's handle ends it without waiting for pending lines.
 
 use super::graphite::{self, GRAPHITE_TIMEOUTS, GraphiteBatch, QUEUE_SECONDS_MAX};
+use super::push_counts::PushCounts;
 use super::sample::{samples, timings};
 use super::statsd::{self, StatsdSender};
 use crate::otlp::metrics_export;
@@ -13,9 +14,8 @@ use evenkeel_core::units::{Nanos, Time};
 use evenkeel_runtime::clock::Clock;
 use evenkeel_runtime::thread::OwnedThread;
 use evenkeel_telemetry::Watch;
-use evenkeel_telemetry::metrics::{PUSH_DROPPED, PUSH_FAILURES, PUSHED};
 use evenkeel_telemetry::prometheus::ObservedMetric;
-use evenkeel_telemetry::registry::{Counter, Registry};
+use evenkeel_telemetry::registry::Registry;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,29 +28,6 @@ const PUSH_PERIOD: Duration = Duration::from_secs(1);
 
 /// Reads the values that are not counted by handles, as they are at this moment.
 pub type ObserveMetrics = Box<dyn Fn() -> Vec<ObservedMetric> + Send>;
-
-/// The counters of one push destination.
-#[derive(Clone, Debug)]
-pub struct PushCounts {
-    /// Lines that were sent.
-    pub lines: Counter,
-    /// Lines that will never be sent.
-    pub dropped: Counter,
-    /// Attempts that failed.
-    pub failures: Counter,
-}
-
-impl PushCounts {
-    /// Makes the counters for the destination `to`.
-    #[must_use]
-    pub fn new(registry: &Registry, to: &str) -> PushCounts {
-        PushCounts {
-            lines: registry.counter(&PUSHED, &[to]),
-            dropped: registry.counter(&PUSH_DROPPED, &[to]),
-            failures: registry.counter(&PUSH_FAILURES, &[to]),
-        }
-    }
-}
 
 /// The running thread; it ends when this is dropped.
 pub type PushThread = OwnedThread<oneshot::Sender<()>>;

@@ -6,7 +6,7 @@
 //! ones. Labels are part of the name, or tags at the end of the line. `sample` makes the numbers;
 //! `push` runs this sender.
 
-use super::push::PushCounts;
+use super::push_counts::PushCounts;
 use super::sample::{MetricSample, MetricTimings};
 use evenkeel_config::settings::{StatsdLabels, StatsdSink};
 use std::collections::HashMap;

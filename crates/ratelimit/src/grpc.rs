@@ -5,7 +5,9 @@
 //! `decide`. How connections are accepted: `worker`. How quota streams work: `talk`.
 
 mod body;
+mod failure;
 pub mod health;
+mod held_bytes;
 mod quota_stream;
 mod stream;
 pub mod worker;
@@ -13,14 +15,16 @@ pub mod worker;
 use super::decide::{DecisionBuffers, DecisionError, ProtoPackage, RatelimitDecider};
 use super::metrics::traces::TracedCall as Traced;
 use super::quota::QuotaService;
-use super::wire::reports::{FrameError, decode_frame};
+use super::wire::reports::decode_frame;
 use super::wire::view::RequestView;
 use super::wire::{self, Response as Answer};
 use body::GrpcBody;
 use bytes::{Bytes, BytesMut};
 use evenkeel_store::redis::StoreLane;
 use evenkeel_telemetry::otlp::trace::Tracer;
+use failure::{CallError, GrpcCode, failure};
 use health::{HealthWatch, ServingState};
+use held_bytes::HeldBytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body::Body as _;
 use http_body_util::BodyExt;
@@ -28,15 +32,9 @@ use hyper::body::Incoming;
 use quota_stream::QuotaStream;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::AtomicUsize;
 use tokio::sync::watch;
 use tonic::codegen::{BoxFuture, Service};
-
-/// The maximum length of a message, in bytes; longer messages are refused.
-pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
-/// The maximum number of bytes that all incomplete messages may hold together; messages beyond it
-/// are refused.
-pub const PIECES_BYTES_MAX: usize = 64 << 20;
 
 /// The paths of `ShouldRateLimit` in the three packages that clients use.
 const DECISION_METHODS: [(&str, ProtoPackage); 3] = [
@@ -48,19 +46,6 @@ const DECISION_METHODS: [(&str, ProtoPackage); 3] = [
 /// The path of the method of the rate limit quota service.
 const QUOTA_METHOD: &str =
     "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
-
-/// The gRPC status codes of failed calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum GrpcCode {
-    Unknown = 2,
-    InvalidArgument = 3,
-    NotFound = 5,
-    ResourceExhausted = 8,
-    Unimplemented = 12,
-}
-
-/// A failed call: its code and its message.
-struct CallError(GrpcCode, String);
 
 /// A service that another crate implements.
 type ForeignService = Arc<
@@ -224,55 +209,6 @@ pub struct WorkerBuffers {
     room: std::cell::RefCell<DecisionBuffers>,
     /// The lane to the store, if there is a store.
     pub lane: Option<Rc<StoreLane>>,
-}
-
-/// The bytes that one body holds as its share of [`PIECES_BYTES_MAX`]; given back when dropped.
-struct HeldBytes {
-    all: Arc<AtomicUsize>,
-    mine: usize,
-}
-
-impl HeldBytes {
-    fn take(&mut self, more: usize, before: usize) -> Result<(), CallError> {
-        if before + more > MESSAGE_BYTES_MAX + 5 {
-            let what = format!("a message may have at most {MESSAGE_BYTES_MAX} bytes");
-            return Err(CallError(GrpcCode::ResourceExhausted, what));
-        }
-        self.set(self.mine + more)
-    }
-
-    /// Sets the number of bytes that this body holds. An error means that all bodies together
-    /// exceed the bound; the bytes are counted nevertheless until this value is dropped.
-    fn set(&mut self, mine: usize) -> Result<(), CallError> {
-        let all = match mine.checked_sub(self.mine) {
-            Some(more) => self.all.fetch_add(more, Relaxed) + more,
-            None => {
-                self.all.fetch_sub(self.mine - mine, Relaxed);
-                0
-            }
-        };
-        self.mine = mine;
-        if all > PIECES_BYTES_MAX {
-            let what = "too many large messages at once".to_owned();
-            return Err(CallError(GrpcCode::ResourceExhausted, what));
-        }
-        Ok(())
-    }
-}
-
-impl Drop for HeldBytes {
-    fn drop(&mut self) {
-        self.all.fetch_sub(self.mine, Relaxed);
-    }
-}
-
-fn failure(fault: FrameError) -> CallError {
-    let code = match fault {
-        FrameError::Compressed => GrpcCode::Unimplemented,
-        FrameError::Long(_) => GrpcCode::ResourceExhausted,
-        FrameError::Missing | FrameError::Length => GrpcCode::InvalidArgument,
-    };
-    CallError(code, fault.to_string())
 }
 
 fn no_method(path: &str) -> CallError {

@@ -11,59 +11,28 @@
 //! gets everything. The only security mechanism is NULL: no passwords, no CURVE.
 //!
 //! Input is bounded. A message with too many bytes or parts is skipped and reported. A frame that
-//! claims to be longer than [`FRAME_MAX`] ends the connection, since nothing after it could be
+//! claims to be longer than `FRAME_MAX` ends the connection, since nothing after it could be
 //! found again.
 
+mod error;
 mod frame;
 mod greeting;
+mod version;
 
+pub use error::ZmtpError;
 pub use frame::{message, subscription};
-pub use greeting::{SIGNATURE, SocketRole, ZmtpVersion};
+pub use greeting::{SIGNATURE, SocketRole};
+pub use version::ZmtpVersion;
 
 use frame::{COMMAND, MORE, ZmtpFrameHead};
 use greeting::{HandshakeProgress, HandshakeStep};
 
-/// The maximum claimed length of a frame in bytes; a longer one ends the connection. Up to this
-/// length, an oversized frame is skipped, at the sender's cost.
-pub const FRAME_MAX: u64 = 1 << 30;
 /// The maximum number of parts of a message. Messages here have at most six.
 pub const PARTS_MAX: usize = 16;
 /// The maximum size of a command in bytes. The longest relevant one is a subscription.
 const COMMAND_MAX: usize = 4096;
 /// The maximum number of bytes in a version 3.1 ping that are to be sent back.
 const CONTEXT_MAX: usize = 16;
-
-/// A protocol violation by the peer, after which the connection is unusable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ZmtpError {
-    /// The first bytes are not ZMTP.
-    #[error("it does not speak ZMTP")]
-    Signature,
-    /// The peer's version is not supported.
-    #[error("it uses revision {0} of ZMTP, which is not supported; use ZeroMQ 2, 3.2 or later")]
-    Version(u8),
-    /// The peer's security mechanism is not supported.
-    #[error("it requires a security mechanism; only NULL is supported")]
-    Mechanism,
-    /// The peer's socket type is not the counterpart of this end.
-    #[error("its socket type is not allowed: only PUB and SUB sockets can connect")]
-    SocketType,
-    /// The handshake is invalid.
-    #[error("its handshake is invalid")]
-    Handshake,
-    /// A frame has flags that its version does not define.
-    #[error("a frame with flags {0:#04x}")]
-    Flags(u8),
-    /// A frame is longer than [`FRAME_MAX`], or has an invalid length.
-    #[error("a frame of {0} bytes")]
-    Length(u64),
-    /// A command is within a message, or is invalid.
-    #[error("an invalid command")]
-    Command,
-    /// The peer answers the handshake with an error.
-    #[error("it answers with an error")]
-    Refused,
-}
 
 /// An event from the peer.
 #[derive(Debug, PartialEq, Eq)]

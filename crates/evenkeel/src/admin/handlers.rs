@@ -5,8 +5,9 @@
 
 use super::guard::{AccessError, AdminGuard, ORDERS, is_order};
 use super::live::{ClientKey, EventFeed, LiveFeed, WatcherEnd};
-use super::override_orders::{self, OrderError};
-use super::{AdminSources, Readiness, ReadinessStage, observe, page};
+use super::override_orders::OrderError;
+use super::sources::{AdminSources, Readiness, ReadinessStage};
+use super::{observe, page};
 use bytes::Bytes;
 use evenkeel_telemetry::counts::AdminCounts;
 use evenkeel_telemetry::prometheus;
@@ -160,7 +161,7 @@ impl AdminShared {
         let value = |wanted: &str| {
             pairs.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.as_str())
         };
-        let hash = value("id").and_then(override_orders::hash);
+        let hash = value("id").and_then(observe::hash);
         let (Some(door), Some(limit), Some(hash)) = (value("door"), value("limit"), hash) else {
             return response(StatusCode::BAD_REQUEST, TEXT, CLIENT_FAULT);
         };

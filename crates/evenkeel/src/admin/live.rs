@@ -16,8 +16,8 @@ pub use hub::{EventFeed, WatcherEnd};
 #[cfg(test)]
 pub use hub::WATCHERS_MAX;
 
-use super::ReadinessStage;
 use super::handlers::AdminShared;
+use super::sources::ReadinessStage;
 use bytes::Bytes;
 use evenkeel_core::units::{Nanos, SECOND, Time};
 use history::{CounterReading, HourHistory};

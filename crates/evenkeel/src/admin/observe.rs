@@ -4,7 +4,8 @@
 //! This file stores and changes nothing. The output formats: `telemetry::prometheus`,
 //! `telemetry::snapshot`.
 
-use super::{AdminSources, DoorEngine, ReadinessStage, override_orders};
+use super::sources::{AdminSources, DoorEngine, ReadinessStage};
+use evenkeel_core::key::KeyHash;
 use evenkeel_core::limit::{Limit, LimitAction, LimitUnit};
 use evenkeel_core::units::{Nanos, SECOND, Time};
 use evenkeel_engine::HeavyClient;
@@ -19,6 +20,17 @@ use evenkeel_telemetry::snapshot::{
     self, ClientRow, LimitTable, LoadSnapshot, TopQuery, TopSnapshot, UNIT_CPU, UNIT_HITS,
 };
 use std::collections::HashMap;
+
+/// Formats a client's hash as it is shown and sent.
+pub fn id(hash: KeyHash) -> String {
+    format!("{:016x}", hash.bits())
+}
+
+/// Parses a hash in that format.
+pub fn hash(id: &str) -> Option<KeyHash> {
+    let bits = u64::from_str_radix(id, 16).ok()?;
+    (id.len() == 16 && bits > 0 && bits <= KeyHash::MASK).then(|| KeyHash::from_bits(bits))
+}
 
 /// Returns all metrics that are not counted but read on request.
 pub fn metrics(sources: &AdminSources, stage: ReadinessStage) -> Vec<ObservedMetric> {
@@ -182,7 +194,7 @@ fn list(door: &str, name: &str, rows: Vec<ClientRow>) -> LimitTable {
 pub fn row(standing: HeavyClient, now: Time) -> ClientRow {
     let HeavyClient { row, level, wait } = standing;
     ClientRow {
-        id: override_orders::id(row.hash),
+        id: id(row.hash),
         key: if row.name.is_empty() { "?".to_owned() } else { row.name },
         level: level.map(|level| level as f64 / SECOND as f64),
         wait: wait.as_secs_f64(),

@@ -5,9 +5,10 @@
 //! changes, and every change is logged. Which requests are allowed: `guard`. How long a change
 //! lasts and what it affects: `engine::view::overrides`.
 
-use super::DoorEngine;
 use super::handlers::AdminShared;
 use super::live::ClientKey;
+use super::observe::{hash, id};
+use super::sources::DoorEngine;
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::limit::LimitAction;
 use evenkeel_core::units::{Nanos, SECOND, Time, Weight};
@@ -94,17 +95,6 @@ pub struct ShownOverride {
     pub left: f64,
     /// The address that the order came from.
     pub by: String,
-}
-
-/// Formats a client's hash as it is shown and sent.
-pub fn id(hash: KeyHash) -> String {
-    format!("{:016x}", hash.bits())
-}
-
-/// Parses a hash in that format.
-pub fn hash(id: &str) -> Option<KeyHash> {
-    let bits = u64::from_str_radix(id, 16).ok()?;
-    (id.len() == 16 && bits > 0 && bits <= KeyHash::MASK).then(|| KeyHash::from_bits(bits))
 }
 
 /// The client that an order is about.

@@ -11,7 +11,9 @@ use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitCondition, LimitUni
 use evenkeel_core::units::{Cost, Nanos, Rate, SECOND, Weight};
 use evenkeel_engine::Engine;
 use evenkeel_engine::{AskOutcome, EngineLane};
+use evenkeel_runtime::clock::Clock;
 use evenkeel_serve::handover::ListenSockets;
+use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::metrics::{Metric, TABLE};
 use std::io::{Read, Write};
 use std::net::IpAddr;

@@ -6,7 +6,7 @@
 //! sender.
 
 use super::client::{METRICS_SERVICE, OtlpClient, OtlpDeliveryError};
-use crate::push::PushCounts;
+use crate::push_counts::PushCounts;
 use evenkeel_config::settings::otlp::OtlpMetricsSettings;
 use evenkeel_core::units::{SECOND, Time};
 use evenkeel_telemetry::metrics::{self, MetricKind, SERIES_FOLDED, TABLE};

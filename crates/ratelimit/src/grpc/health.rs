@@ -4,8 +4,8 @@
 //! `ratelimit` is the service. A watcher of an unknown name gets SERVICE_UNKNOWN and keeps its
 //! stream, as the protocol demands. The conditions for a healthy service: `http::RatelimitHealth`.
 
+use super::failure::{CallError, GrpcCode};
 use super::quota_stream::{UNAVAILABLE_CODE, trailers};
-use super::{CallError, GrpcCode};
 use crate::wire::encode_frame;
 use crate::wire::health::health_check_response::ServingStatus;
 use crate::wire::health::{HealthCheckRequest, HealthCheckResponse, HealthListResponse};

@@ -6,7 +6,8 @@
 //! read assignments, its reports are not read either, and everything is dropped with the
 //! connection. The content of the messages: `quota`.
 
-use super::{CallError, GrpcCode, HeldBytes};
+use super::failure::{CallError, GrpcCode, failure};
+use super::held_bytes::HeldBytes;
 use crate::quota::QuotaMember;
 use crate::wire::encode_frame;
 use crate::wire::reports::{FrameError, FrameReader, MESSAGE_BYTES_MAX, UsageReports};
@@ -104,7 +105,7 @@ impl QuotaStream {
 }
 
 fn end(fault: FrameError) -> StreamEnd {
-    let CallError(code, what) = super::failure(fault);
+    let CallError(code, what) = failure(fault);
     StreamEnd(code as i32, what)
 }
 

@@ -5,7 +5,8 @@
 //! on) is a frame that begins with its name. Nothing is stored here, and the meaning of frames is
 //! up to the session.
 
-use super::{FRAME_MAX, ZmtpError, ZmtpVersion};
+use super::error::{FRAME_MAX, ZmtpError};
+use super::version::ZmtpVersion;
 
 /// The flag that another frame of the same message follows.
 pub const MORE: u8 = 1;

@@ -11,9 +11,10 @@
 //! counterpart of this end; 1.0 does not state its type. Identities mean nothing between these
 //! types. Sources: rfc.zeromq.org/spec/13, 15 and 23.
 
-use super::{COMMAND_MAX, ZmtpError, ZmtpEvent, ZmtpMessage, frame};
-use frame::{COMMAND, MORE, ZmtpFrameHead};
-use std::fmt;
+use super::error::ZmtpError;
+use super::frame::{self, COMMAND, MORE, ZmtpFrameHead};
+use super::version::ZmtpVersion;
+use super::{COMMAND_MAX, ZmtpEvent, ZmtpMessage};
 
 /// The first bytes that this end sends: in 1.0 the head of a frame of one byte, and its flags.
 pub const SIGNATURE: [u8; 10] = [SIGNATURE_FIRST, 0, 0, 0, 0, 0, 0, 0, 1, SIGNATURE_TENTH];
@@ -29,27 +30,6 @@ const GREETING_REST: &[u8; 53] = b"\0NULL\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\
 const MECHANISM: std::ops::Range<usize> = 1..21;
 /// The maximum length of an identity in bytes. In 1.0 the length includes the flags.
 const IDENTITY_MAX: u64 = 255;
-
-/// The protocol version of a peer. Versions later than 3.0 speak 3.0 to this end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ZmtpVersion {
-    /// ZeroMQ 2. Publishers send everything, since subscribers do not state what they want.
-    One,
-    /// ZeroMQ 3.2 and later 3.
-    Two,
-    /// ZeroMQ 4 and later.
-    Three,
-}
-
-impl fmt::Display for ZmtpVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ZmtpVersion::One => "1.0",
-            ZmtpVersion::Two => "2.0",
-            ZmtpVersion::Three => "3.0",
-        })
-    }
-}
 
 /// The role of this end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

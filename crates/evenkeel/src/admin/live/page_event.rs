@@ -6,8 +6,9 @@
 
 use super::ROWS_PER_LIMIT;
 use super::history::HistoryPoint;
+use crate::admin::observe;
 use crate::admin::override_orders::ShownOverride;
-use crate::admin::{DoorEngine, observe};
+use crate::admin::sources::DoorEngine;
 use evenkeel_core::limit::Limit;
 use evenkeel_core::limiter::Limiter;
 use evenkeel_core::top;

@@ -231,9 +231,7 @@ fn an_exempt_client_passes_and_a_cleared_one_owes_nothing() {
     assert_eq!(order(stage.address, &undo).0, 404);
 
     let standing = stage.engine.top(0);
-    let id = override_orders::id(
-        standing.iter().find(|s| s.row.name == "192.0.2.2").expect("it").row.hash,
-    );
+    let id = observe::id(standing.iter().find(|s| s.row.name == "192.0.2.2").expect("it").row.hash);
     let clear = json!({"do": "clear", "door": "proxy", "limit": "ip", "id": id});
     assert_eq!(order(stage.address, &clear).0, 200);
     assert!(!is_held_up(&stage.lane, 2));

@@ -1,0 +1,57 @@
+//! The bound on the bytes of incomplete messages.
+//!
+//! Each message has a bound, and all of them together have one. What the bytes mean: `wire`.
+
+use super::failure::{CallError, GrpcCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// The maximum length of a message, in bytes; longer messages are refused.
+pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
+/// The maximum number of bytes that all incomplete messages may hold together; messages beyond it
+/// are refused.
+pub const PIECES_BYTES_MAX: usize = 64 << 20;
+
+/// The bytes that one body holds as its share of [`PIECES_BYTES_MAX`]; given back when dropped.
+pub struct HeldBytes {
+    /// The bytes that all bodies hold.
+    pub all: Arc<AtomicUsize>,
+    /// The bytes that this body holds.
+    pub mine: usize,
+}
+
+impl HeldBytes {
+    /// Adds the `more` bytes of a message that has `before` so far. An error means that the message
+    /// or all messages together exceed their bound.
+    pub fn take(&mut self, more: usize, before: usize) -> Result<(), CallError> {
+        if before + more > MESSAGE_BYTES_MAX + 5 {
+            let what = format!("a message may have at most {MESSAGE_BYTES_MAX} bytes");
+            return Err(CallError(GrpcCode::ResourceExhausted, what));
+        }
+        self.set(self.mine + more)
+    }
+
+    /// Sets the number of bytes that this body holds. An error means that all bodies together
+    /// exceed the bound; the bytes are counted nevertheless until this value is dropped.
+    pub fn set(&mut self, mine: usize) -> Result<(), CallError> {
+        let all = match mine.checked_sub(self.mine) {
+            Some(more) => self.all.fetch_add(more, Relaxed) + more,
+            None => {
+                self.all.fetch_sub(self.mine - mine, Relaxed);
+                0
+            }
+        };
+        self.mine = mine;
+        if all > PIECES_BYTES_MAX {
+            let what = "too many large messages at once".to_owned();
+            return Err(CallError(GrpcCode::ResourceExhausted, what));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.mine, Relaxed);
+    }
+}
