@@ -59,7 +59,7 @@ fn check_names_every_fault_and_its_place() {
     std::fs::write(&rules, "domain: a\ndescriptors: [{}]\n").expect("saved");
     let named = file(folder.path(), "{gatekeper: {}, store: {redis: 'rdis://ann:secret@h'}}");
     let told = text(&evenkeel(&["check", &named]).stderr);
-    assert!(told.contains("no key `gatekeper`; did you mean `gatekeeper`?"), "{told}");
+    assert!(told.contains("unknown key `gatekeper`; did you mean `gatekeeper`?"), "{told}");
     assert!(told.contains("`rdis://***@h`") && !told.contains("secret"), "{told}");
     let named = file(folder.path(), &format!("ratelimit: {{rules: {}}}", rules.display()));
     let output = evenkeel(&["check", &named]);
