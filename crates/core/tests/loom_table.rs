@@ -19,13 +19,13 @@ fn key(bits: u64) -> KeyHash {
     KeyHash::from_bits(bits)
 }
 
-fn charge(table: &Table, hash: KeyHash, amount: u64) {
+fn charge(table: &BucketTable, hash: KeyHash, amount: u64) {
     let mut entry = table.take(hash);
     let state = [entry.get(0) + amount];
     entry.put(&state, worth);
 }
 
-fn contents(table: &Table) -> Vec<(u64, u64)> {
+fn contents(table: &BucketTable) -> Vec<(u64, u64)> {
     let mut all = Vec::new();
     table.for_each(|hash, state| all.push((hash.bits(), state[0])));
     all.sort_unstable();
@@ -44,10 +44,10 @@ fn explore(model: impl Fn() + Sync + Send + 'static) {
 /// Runs `one` beside `other` on one table, then checks its contents. Each pair runs in both roles:
 /// loom tries another order only where the thread that ran first wrote last.
 fn race(
-    table: fn() -> Table,
-    one: fn(&Table),
-    other: fn(&Table),
-    check: fn(&Table, Vec<(u64, u64)>),
+    table: fn() -> BucketTable,
+    one: fn(&BucketTable),
+    other: fn(&BucketTable),
+    check: fn(&BucketTable, Vec<(u64, u64)>),
 ) {
     for (ours, theirs) in [(one, other), (other, one)] {
         explore(move || {
@@ -63,16 +63,16 @@ fn race(
     }
 }
 
-fn large() -> Table {
-    Table::new(3, 1)
+fn large() -> BucketTable {
+    BucketTable::new(3, 1)
 }
 
-fn exact() -> Table {
-    Table::new(2, 1)
+fn exact() -> BucketTable {
+    BucketTable::new(2, 1)
 }
 
 /// A table with all eight slots in use; key 1 is worth least.
-fn full() -> Table {
+fn full() -> BucketTable {
     let table = large();
     (1..=8).for_each(|n| charge(&table, key(n), 10 * n));
     table
@@ -81,7 +81,7 @@ fn full() -> Table {
 #[test]
 fn one_key_is_inserted_once() {
     for table in [large, exact] {
-        let add = |table: &Table| charge(table, key(7), 1);
+        let add = |table: &BucketTable| charge(table, key(7), 1);
         race(table, add, add, |table, contents| {
             assert_eq!(contents, [(7, 2)]);
             assert_eq!(table.used(), 1);
@@ -91,7 +91,7 @@ fn one_key_is_inserted_once() {
 
 #[test]
 fn sums_are_exact() {
-    fn both(table: &Table) {
+    fn both(table: &BucketTable) {
         charge(table, key(1), 1);
         charge(table, key(2), 10);
     }
@@ -102,8 +102,8 @@ fn sums_are_exact() {
 
 #[test]
 fn a_charge_never_lands_on_the_key_that_takes_the_slot() {
-    let keep = |table: &Table| charge(table, key(1), 1);
-    let push_out = |table: &Table| charge(table, key(9), 1000);
+    let keep = |table: &BucketTable| charge(table, key(1), 1);
+    let push_out = |table: &BucketTable| charge(table, key(9), 1000);
     race(full, keep, push_out, |table, contents| {
         let of = |bits| contents.iter().find(|(hash, _)| *hash == bits).map(|(_, state)| *state);
         assert_eq!(contents.len(), 8);
@@ -117,7 +117,7 @@ fn a_charge_never_lands_on_the_key_that_takes_the_slot() {
 
 #[test]
 fn a_reader_without_the_bit_sees_its_own_key_or_none() {
-    let read = |table: &Table| {
+    let read = |table: &BucketTable| {
         assert!(matches!(table.peek(key(1)), None | Some(10)));
         assert!(matches!(table.peek(key(9)), None | Some(1000)));
     };
@@ -127,24 +127,24 @@ fn a_reader_without_the_bit_sees_its_own_key_or_none() {
 #[test]
 fn a_reader_of_an_exact_table_is_not_misled_by_what_moves() {
     // 1 and 2 have the same home slot; when 1 is evicted for 3, 2 moves into its slot.
-    fn crowded() -> Table {
+    fn crowded() -> BucketTable {
         let table = exact();
         charge(&table, key(1), 1);
         charge(&table, key(2), 2);
         table
     }
-    let read = |table: &Table| {
+    let read = |table: &BucketTable| {
         assert!(matches!(table.peek(key(1)), None | Some(1)));
         assert!(matches!(table.peek(key(2)), None | Some(2)));
     };
-    let push_out = |table: &Table| charge(table, key(3), 3);
+    let push_out = |table: &BucketTable| charge(table, key(3), 3);
     race(crowded, read, push_out, |_, contents| assert_eq!(contents, [(2, 2), (3, 3)]));
 }
 
 #[test]
 fn an_exact_table_never_holds_more_than_its_keys() {
-    let ours = |table: &Table| (1..=2).for_each(|n| charge(table, key(n), n));
-    let theirs = |table: &Table| charge(table, key(3), 3);
+    let ours = |table: &BucketTable| (1..=2).for_each(|n| charge(table, key(n), n));
+    let theirs = |table: &BucketTable| charge(table, key(3), 3);
     race(exact, ours, theirs, |table, contents| {
         assert_eq!(contents.len(), 2);
         assert_eq!(table.used(), 2);
@@ -155,7 +155,7 @@ fn an_exact_table_never_holds_more_than_its_keys() {
 fn what_two_limits_allow_once_is_taken_once() {
     explore(|| {
         let tables = Arc::new([large(), exact()]);
-        let ask = |tables: &[Table; 2]| {
+        let ask = |tables: &[BucketTable; 2]| {
             let mut first = tables[0].take(key(5));
             let mut second = tables[1].take(key(6));
             let passes = first.get(0) == 0 && second.get(0) == 0;
