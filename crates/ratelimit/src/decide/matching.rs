@@ -202,7 +202,7 @@ impl RatelimitDecider {
         entries: impl Iterator<Item = (&'a str, &'a str)>,
     ) -> Option<String> {
         let naming = self.naming.as_ref()?;
-        Some(naming.counter(domain, (limit.algorithm, limit.length, hit.window), entries))
+        Some(naming.counter(domain, limit.algorithm, limit.length, hit.window, entries))
     }
 
     fn key<'a>(

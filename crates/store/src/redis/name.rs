@@ -29,13 +29,36 @@ impl KeyNaming {
     pub fn counter<'a>(
         &self,
         domain: &str,
-        (algorithm, length, window): (WindowAlgorithm, WindowLength, CounterWindow),
+        algorithm: WindowAlgorithm,
+        length: WindowLength,
+        window: CounterWindow,
         entries: impl Iterator<Item = (&'a str, &'a str)>,
     ) -> String {
-        match self.compatible && algorithm == WindowAlgorithm::Fixed {
-            true => self.reference(domain, window, entries),
-            false => self.own(domain, algorithm, length, entries),
+        let word = match algorithm {
+            WindowAlgorithm::Fixed if self.compatible => {
+                let mut name = format!("{}{domain}_", self.prefix);
+                entries.for_each(|(key, value)| name.extend([key, "_", value, "_"]));
+                let _ = write!(name, "{}", window.end.saturating_sub(window.seconds));
+                return name;
+            }
+            WindowAlgorithm::Fixed => "window",
+            WindowAlgorithm::Sliding => "sliding",
+            WindowAlgorithm::Bucket => "bucket",
+        };
+        let mut name = match length {
+            WindowLength::Seconds(count) => format!("{}{word}:{count}s:", self.prefix),
+            WindowLength::Months(count) => format!("{}{word}:{count}mo:", self.prefix),
+        };
+        let head = name.len();
+        escape(&mut name, domain);
+        for (key, value) in entries {
+            name.push(':');
+            escape(&mut name, key);
+            name.push('=');
+            escape(&mut name, value);
         }
+        shorten(&mut name, head);
+        name
     }
 
     /// The name of a door's bucket. `id` identifies the bucket within its limit, and may be any
@@ -67,56 +90,6 @@ impl KeyNaming {
         }
         shorten(&mut name, head);
         name
-    }
-
-    fn own<'a>(
-        &self,
-        domain: &str,
-        algorithm: WindowAlgorithm,
-        length: WindowLength,
-        entries: impl Iterator<Item = (&'a str, &'a str)>,
-    ) -> String {
-        let (word, (count, unit)) = (word(algorithm), unit(length));
-        let mut name = format!("{}{word}:{count}{unit}:", self.prefix);
-        let head = name.len();
-        escape(&mut name, domain);
-        for (key, value) in entries {
-            name.push(':');
-            escape(&mut name, key);
-            name.push('=');
-            escape(&mut name, value);
-        }
-        shorten(&mut name, head);
-        name
-    }
-
-    fn reference<'a>(
-        &self,
-        domain: &str,
-        window: CounterWindow,
-        entries: impl Iterator<Item = (&'a str, &'a str)>,
-    ) -> String {
-        let mut name = format!("{}{domain}_", self.prefix);
-        for (key, value) in entries {
-            name.extend([key, "_", value, "_"]);
-        }
-        let _ = write!(name, "{}", window.end.saturating_sub(window.seconds));
-        name
-    }
-}
-
-const fn word(algorithm: WindowAlgorithm) -> &'static str {
-    match algorithm {
-        WindowAlgorithm::Fixed => "window",
-        WindowAlgorithm::Sliding => "sliding",
-        WindowAlgorithm::Bucket => "bucket",
-    }
-}
-
-const fn unit(length: WindowLength) -> (u32, &'static str) {
-    match length {
-        WindowLength::Seconds(count) => (count, "s"),
-        WindowLength::Months(count) => (count, "mo"),
     }
 }
 
@@ -156,12 +129,14 @@ mod tests {
 
     fn name(compatible: bool, domain: &str, entries: &[(&str, &str)]) -> String {
         let prefix = if compatible { "" } else { "evenkeel:" }.to_owned();
-        let counted = (
+        let window = CounterWindow { end: 1_795_208_400, seconds: 3_600 };
+        KeyNaming { prefix, compatible }.counter(
+            domain,
             WindowAlgorithm::Fixed,
             WindowLength::Seconds(3_600),
-            CounterWindow { end: 1_795_208_400, seconds: 3_600 },
-        );
-        KeyNaming { prefix, compatible }.counter(domain, counted, entries.iter().copied())
+            window,
+            entries.iter().copied(),
+        )
     }
 
     #[test]
