@@ -19,8 +19,7 @@ use evenkeel_serve::handover::{HandoverSignal, ListenSockets};
 use evenkeel_serve::service::Service;
 use evenkeel_serve::start::ServerStartError;
 use evenkeel_serve::threads::{ServerOrders, ServerThreads, ServerWorker};
-use evenkeel_store::redis::RedisStore;
-use evenkeel_store::requests::StoreRequests;
+use evenkeel_store::redis::{RedisStore, StoreLane};
 use evenkeel_telemetry::Watch;
 use handlers::CheckShared;
 use http::HeaderValue;
@@ -91,8 +90,7 @@ pub fn start(
         Arc::new(CheckShared::new(settings, proxy, engine.lane(lane), engine.clock(), watch));
     let (room, passed, asked) = (connections_max(settings), handed.passed(), Arc::clone(&desk));
     let serve = async move |orders: ServerOrders| {
-        let (store, slots) =
-            (store.as_ref().map(StoreRequests::new), Arc::new(Semaphore::new(room)));
+        let (store, slots) = (store.as_ref().map(StoreLane::open), Arc::new(Semaphore::new(room)));
         let server = CheckServer { desk: asked, store, slots, room, orders, passed };
         Rc::new(server).serve(listeners, sockets).await
     };
@@ -163,7 +161,7 @@ fn bind_lines(address: SocketAddr) -> io::Result<UdpSocket> {
 /// The state that the tasks of the door share.
 struct CheckServer {
     desk: Arc<CheckShared>,
-    store: Option<Rc<StoreRequests>>,
+    store: Option<Rc<StoreLane>>,
     slots: Arc<Semaphore>,
     room: usize,
     orders: ServerOrders,
@@ -222,7 +220,7 @@ impl ServerWorker for CheckServer {
 
 async fn connection(
     (stream, peer): (TcpStream, SocketAddr),
-    (desk, store): (Arc<CheckShared>, Option<Rc<StoreRequests>>),
+    (desk, store): (Arc<CheckShared>, Option<Rc<StoreLane>>),
     mut orders: ServerOrders,
     passed: HandoverSignal,
 ) {

@@ -43,8 +43,7 @@ use evenkeel_serve::service::Service;
 use evenkeel_serve::start::ServerStartError;
 pub use evenkeel_serve::threads::core_count as threads;
 use evenkeel_serve::threads::{ServerOrders, ServerThreads, ServerWorker};
-use evenkeel_store::redis::RedisStore;
-use evenkeel_store::requests::StoreRequests;
+use evenkeel_store::redis::{RedisStore, StoreLane};
 use evenkeel_telemetry::Watch;
 use evenkeel_tls::reload::LiveValue;
 use front::LiveServerConfig;
@@ -158,7 +157,7 @@ struct ProxyWorkerInit {
 impl ProxyWorkerInit {
     /// Serves until the thread may end. Returns the number of connections that are still open.
     async fn serve(self, orders: ServerOrders) -> usize {
-        let lanes = (self.lane, self.store.as_ref().map(StoreRequests::new));
+        let lanes = (self.lane, self.store.as_ref().map(StoreLane::open));
         let current = self.instructions.load_full();
         let site = (&current.settings, &current.secured);
         let worker = ProxyWorker::new(site, lanes, self.clock, self.house, self.watch);

@@ -13,7 +13,7 @@ use super::room::ProxyShared;
 use evenkeel_config::settings::ProxySettings;
 use evenkeel_engine::EngineLane;
 use evenkeel_runtime::clock::Clock;
-use evenkeel_store::requests::StoreRequests;
+use evenkeel_store::redis::StoreLane;
 use evenkeel_telemetry::Watch;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -30,7 +30,7 @@ pub(super) struct ProxyWorker {
     pub(super) thread: Rc<ThreadContext>,
     pub(super) lane: EngineLane,
     /// The store that counts for all instances, if there is one.
-    pub(super) store: Option<Rc<StoreRequests>>,
+    pub(super) store: Option<Rc<StoreLane>>,
     site: RefCell<Rc<ProxyConfigSnapshot>>,
     /// The write buffer that connections share, while none of them uses it.
     pub(super) gathering: SpareBuffer,
@@ -40,7 +40,7 @@ impl ProxyWorker {
     /// Creates the state of a thread that serves.
     pub(super) fn new(
         (settings, secured): (&ProxySettings, &UpstreamTls),
-        (lane, store): (EngineLane, Option<Rc<StoreRequests>>),
+        (lane, store): (EngineLane, Option<Rc<StoreLane>>),
         clock: Clock,
         shared: Arc<ProxyShared>,
         watch: Arc<Watch>,

@@ -22,14 +22,13 @@ use evenkeel_core::units::Time;
 use evenkeel_core::windows::Hit;
 use evenkeel_engine::windows::Counters;
 use evenkeel_runtime::clock::Clock;
-use evenkeel_store::redis::{KeyNaming, RedisStore, StoreUnansweredError};
+use evenkeel_store::redis::{RedisStore, StoreUnansweredError};
 use evenkeel_telemetry::metrics::REQUESTS;
 use evenkeel_telemetry::registry::{Counter, Histogram, Registry};
 use matching::DescriptorMatch;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
 
 /// The reason why a request gets no decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -113,10 +112,6 @@ pub struct RatelimitDecider {
     seed: KeySeed,
     /// The store that also counts the hits, if there is one.
     store: Option<Arc<RedisStore>>,
-    /// How counters are named in the store; `None` without a store.
-    naming: Option<KeyNaming>,
-    /// The longest time that compatible keys are kept after their window has ended.
-    jitter: Duration,
 }
 
 /// Buffers that each thread keeps, so that a request need not allocate them.
@@ -146,21 +141,13 @@ impl RatelimitDecider {
             step: AtomicI64::new(0),
             seed,
             store: None,
-            naming: None,
-            jitter: Duration::ZERO,
         }
     }
 
     /// Also counts in `store`, over the lane that each caller passes to [`RatelimitDecider::ask`].
     #[must_use]
     pub fn with_store(self, store: Option<Arc<RedisStore>>) -> RatelimitDecider {
-        let jitter = store.as_ref().map_or(Duration::ZERO, |store| store.jitter());
-        RatelimitDecider {
-            naming: store.as_ref().map(|store| store.naming()),
-            store,
-            jitter,
-            ..self
-        }
+        RatelimitDecider { store, ..self }
     }
 
     /// Follows the system's clock if it was moved by more than a second. To be called once a

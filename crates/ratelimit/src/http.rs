@@ -61,7 +61,7 @@ impl RatelimitHealth {
     #[must_use]
     pub fn is_good(&self, decider: &RatelimitDecider) -> bool {
         let domains = || decider.rules.load().as_ref().map_or(0, |rules| rules.domains());
-        let store = self.needs_store.as_ref().is_none_or(|store| store.is_good());
+        let store = self.needs_store.as_ref().is_none_or(|store| store.counts.is_good());
         !self.draining.load(Relaxed) && (!self.needs_rules || domains() > 0) && store
     }
 }

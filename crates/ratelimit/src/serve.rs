@@ -26,7 +26,7 @@ use evenkeel_serve::service::Service;
 use evenkeel_serve::start::ServerStartError;
 use evenkeel_serve::threads::{ServerOrders, ServerThreads, core_count};
 use evenkeel_serve::watchdog;
-use evenkeel_store::redis::RedisStore;
+use evenkeel_store::redis::{RedisStore, StoreLane};
 use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::counts::heartbeats::Heartbeats;
 use evenkeel_telemetry::metrics::{
@@ -332,7 +332,7 @@ impl SideThread {
         ports: Vec<(PortPurpose, TcpListener)>,
         mut stopped: oneshot::Receiver<Infallible>,
     ) {
-        let lane = self.store.as_ref().map(RedisStore::lane);
+        let lane = self.store.as_ref().map(StoreLane::open);
         for (site, listener) in ports {
             let lane = lane.clone();
             let (decider, health) = (Arc::clone(&self.decider), Arc::clone(&self.health));

@@ -6,5 +6,5 @@
 //! engine, or before it (`requests`).
 
 pub mod redis;
-pub mod requests;
+mod requests;
 pub mod snapshot;

@@ -7,36 +7,21 @@
 //! an answer this process decides by its own counts and reports later. How the store is asked:
 //! `redis`.
 
-use super::redis::{ChargeOutbox, KeyNaming, RedisStore, StoreAccount, StoreLane};
+use super::redis::{StoreAccount, StoreLane};
 use aws_lc_rs::digest;
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::classify::RequestAttributes;
 use evenkeel_core::limiter::Limiter;
 use evenkeel_core::limiter::remote::StoreBucketState;
-use evenkeel_core::units::{Cost, Nanos, Time};
+use evenkeel_core::units::{Cost, Time};
 use evenkeel_engine::{AskOutcome, PendingRequest};
 use std::fmt::Write;
-use std::rc::Rc;
 use std::sync::Arc;
 
 /// The length of the hash that replaces a secret, in bytes.
 const VEIL_BYTES: usize = 16;
 
-/// The store handle of one thread.
-pub struct StoreRequests {
-    lane: Rc<StoreLane>,
-    naming: KeyNaming,
-    outbox: ChargeOutbox,
-}
-
-impl StoreRequests {
-    /// Makes the handle of the current thread. Its tasks run on the thread's runtime.
-    #[must_use]
-    pub fn new(store: &Arc<RedisStore>) -> Rc<StoreRequests> {
-        let lane = store.lane();
-        Rc::new(StoreRequests { outbox: lane.outbox(), lane, naming: store.naming() })
-    }
-
+impl StoreLane {
     /// Decides on one request, as [`evenkeel_engine::EngineLane::ask`] does. Waits at most as long
     /// as the store may take. No lock is held during the wait.
     pub async fn ask(
@@ -48,9 +33,9 @@ impl StoreRequests {
             Ok(begun) => begun,
             Err(refusal) => return AskOutcome::Refused(refusal),
         };
-        let now = self.lane.now();
+        let now = self.store.clock.now();
         let mut accounts = self.accounts(&begun, request, now);
-        self.lane.decide(&mut accounts, true, now).await;
+        self.decide(&mut accounts, true, now).await;
         let words: Vec<Option<StoreBucketState>> =
             accounts.iter().map(|account| account.word).collect();
         self.concluded(lane.conclude(begun, &words), accounts)
@@ -67,7 +52,8 @@ impl StoreRequests {
         let account = |(key, id): (&_, Vec<u8>)| -> Option<StoreAccount> {
             let key: &evenkeel_core::classify::LimitKey = key;
             let limit = limiter.limits().get(usize::from(key.limit))?;
-            let name = self.naming.account("proxy", &limit.algorithm, &limit.name, &id);
+            let naming = &self.store.naming;
+            let name = naming.account("proxy", &limit.algorithm, &limit.name, &id);
             let mut account =
                 StoreAccount::new(name, limiter, *key, Limiter::initial_charge(limit), now);
             account.patience = limiter.admitted_wait_max(limit);
@@ -78,24 +64,27 @@ impl StoreRequests {
 
     /// Queues the reports to the store that follow from the decision on a request.
     fn concluded(&self, asked: AskOutcome, accounts: Vec<StoreAccount>) -> AskOutcome {
+        let store = &self.store;
         match asked {
             AskOutcome::Refused(refusal) => {
-                accounts.into_iter().filter_map(given_back).for_each(|back| self.outbox.add(back));
+                // The reason is unknown to the store.
+                let charged = accounts.iter().filter_map(StoreAccount::refund);
+                charged.for_each(|refund| store.report_charge(refund));
                 AskOutcome::Refused(refusal)
             }
             AskOutcome::Pass(mut charge) => {
                 let (hits, costs): (Vec<_>, Vec<_>) =
                     accounts.into_iter().partition(|account| account.cost > Cost::ZERO);
                 let here = |account: &StoreAccount| account.word.is_none() && account.owes;
-                hits.into_iter().filter(here).for_each(|account| self.outbox.add(account));
-                let outbox = self.outbox.clone();
+                hits.into_iter().filter(here).for_each(|account| store.report_charge(account));
+                let store = Arc::clone(store);
                 let tell = move |cost, asked, now| {
                     for account in costs {
                         // A window counts a cost as of the report, other buckets as of the start of
                         // the request.
                         let sums = matches!(account.algorithm, Algorithm::Sliding(_));
                         let at = if sums { now } else { asked };
-                        outbox.add(StoreAccount { cost, at, ..account });
+                        store.report_charge(StoreAccount { cost, at, ..account });
                     }
                 };
                 charge.tell(Box::new(tell));
@@ -103,15 +92,6 @@ impl StoreRequests {
             }
         }
     }
-}
-
-/// The report that takes a charge back, for a request that was refused for a reason unknown to the
-/// store.
-fn given_back(account: StoreAccount) -> Option<StoreAccount> {
-    let word = account.word.filter(|word| word.charged)?;
-    let moved = word.after.minus(word.before);
-    let back = Some((moved, word.clock));
-    (moved > Nanos::ZERO).then_some(StoreAccount { back, cost: Cost::ZERO, ..account })
 }
 
 /// The text that replaces a value that may be secret in the name of a key.

@@ -20,7 +20,7 @@ use evenkeel_engine::{AskOutcome, Charge, EngineLane, RequestRefusal, StartWait}
 use evenkeel_identity::address::ProxyTrust;
 use evenkeel_identity::answer::{self, AnswerFormat};
 use evenkeel_runtime::clock::Clock;
-use evenkeel_store::requests::StoreRequests;
+use evenkeel_store::redis::StoreLane;
 use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::counts::check::{CheckCounts, ReportResult};
 use evenkeel_telemetry::registry::Counter;
@@ -104,7 +104,7 @@ impl CheckShared {
     /// it.
     pub async fn answer(
         &self,
-        store: Option<&StoreRequests>,
+        store: Option<&StoreLane>,
         head: &Parts,
         peer: IpAddr,
     ) -> Result<CheckAnswer, Infallible> {
@@ -124,7 +124,7 @@ impl CheckShared {
 
     async fn check(
         &self,
-        store: Option<&StoreRequests>,
+        store: Option<&StoreLane>,
         head: &Parts,
         peer: IpAddr,
         denial: DenialFormat,

@@ -7,27 +7,24 @@
 
 use evenkeel_core::units::Time;
 use evenkeel_engine::tags::questions::{TagQuestion, TagQuestions};
-use evenkeel_store::redis::{ChargeOutbox, KeyNaming, RedisStore, StoreAccount, StoreLane};
+use evenkeel_store::redis::{RedisStore, StoreAccount, StoreLane};
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// The access of one thread to the store.
 pub struct TagStoreClient {
     lane: Rc<StoreLane>,
-    naming: KeyNaming,
-    outbox: ChargeOutbox,
 }
 
 impl TagStoreClient {
     /// Creates the access for this thread. Its tasks run on the thread's runtime.
     pub fn new(store: &Arc<RedisStore>) -> Rc<TagStoreClient> {
-        let lane = store.lane();
-        Rc::new(TagStoreClient { outbox: lane.outbox(), lane, naming: store.naming() })
+        Rc::new(TagStoreClient { lane: StoreLane::open(store) })
     }
 
     /// Asks the store about all queries of the batch and records its answers.
     pub async fn ask(self: Rc<TagStoreClient>, mut asked: TagQuestions) -> TagQuestions {
-        let now = self.lane.now();
+        let now = self.lane.store.clock.now();
         let questions = asked.questions.iter();
         let mut accounts: Vec<StoreAccount> =
             questions.map(|question| self.account(&asked, question, now)).collect();
@@ -42,16 +39,17 @@ impl TagStoreClient {
 
     /// Queues for the store the decisions that were made here.
     pub fn queue_unreported(&self, asked: &TagQuestions) {
-        let now = self.lane.now();
+        let now = self.lane.store.clock.now();
         let owed = asked.answered.iter().filter(|question| question.served_here && question.owes);
-        owed.for_each(|question| self.outbox.add(self.account(asked, question, now)));
+        let accounts = owed.map(|question| self.account(asked, question, now));
+        accounts.for_each(|account| self.lane.store.report_charge(account));
     }
 
     fn account(&self, asked: &TagQuestions, question: &TagQuestion, now: Time) -> StoreAccount {
         let TagQuestion { key, algorithm, cost, .. } = question;
         let name = asked.home().limits().get(usize::from(key.limit)).map(|limit| &*limit.name);
         let name = name.unwrap_or_default();
-        let name = self.naming.account("line", algorithm, name, &question.tag);
+        let name = self.lane.store.naming.account("line", algorithm, name, &question.tag);
         let mut account = StoreAccount::new(name, asked.home(), *key, *cost, now);
         account.algorithm = algorithm.clone();
         (account.known, account.known_at) = (question.known, question.known_at);

@@ -9,7 +9,7 @@
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::units::{Cost, Nanos, Time};
 use evenkeel_engine::domains::MasterDomain;
-use evenkeel_store::redis::{ChargeOutbox, KeyNaming, RedisStore, StoreAccount, StoreLane};
+use evenkeel_store::redis::{RedisStore, StoreAccount, StoreLane};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -29,15 +29,12 @@ pub struct DelayOrders(pub Vec<DelayOrder>);
 /// The thread's access to the store.
 pub struct MasterStoreClient {
     lane: Rc<StoreLane>,
-    naming: KeyNaming,
-    outbox: ChargeOutbox,
 }
 
 impl MasterStoreClient {
     /// Creates the access for this thread. Its tasks run on the thread's runtime.
     pub fn new(store: &Arc<RedisStore>) -> MasterStoreClient {
-        let lane = store.lane();
-        MasterStoreClient { outbox: lane.outbox(), lane, naming: store.naming() }
+        MasterStoreClient { lane: StoreLane::open(store) }
     }
 
     /// Counts all reports in the store, and extends the waits if the store knows a later time.
@@ -52,7 +49,7 @@ impl MasterStoreClient {
         for (place, account) in places.into_iter().zip(accounts) {
             let wait = wait(&account);
             if account.word.is_none() && account.owes {
-                self.outbox.add(account);
+                self.lane.store.report_charge(account);
             }
             let Some(order) = orders.0.get_mut(place).filter(|_| wait > Nanos::ZERO) else {
                 continue;
@@ -72,7 +69,8 @@ impl MasterStoreClient {
         let account = |(key, at): (evenkeel_core::classify::LimitKey, Time)| {
             let limit = home.limits().get(usize::from(key.limit))?;
             let rule = format!("{}:{}", domain.name(), limit.name);
-            let name = self.naming.account("master", &limit.algorithm, &rule, identifier);
+            let naming = &self.lane.store.naming;
+            let name = naming.account("master", &limit.algorithm, &rule, identifier);
             let mut account = StoreAccount::new(name, &home, key, Cost::hits(1), now);
             (account.at, account.patience) = (at, None);
             Some(account)

@@ -201,7 +201,7 @@ impl RatelimitDecider {
         LimitedDescriptor { limit, hit, .. }: &LimitedDescriptor<'_>,
         entries: impl Iterator<Item = (&'a str, &'a str)>,
     ) -> Option<String> {
-        let naming = self.naming.as_ref()?;
+        let naming = &self.store.as_ref()?.naming;
         Some(naming.counter(domain, limit.algorithm, limit.length, hit.window, entries))
     }
 

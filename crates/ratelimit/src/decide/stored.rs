@@ -55,9 +55,9 @@ impl RatelimitDecider {
     fn store_question(&self, limited: &mut LimitedDescriptor<'_>) -> CounterAsk {
         let name = limited.name.take().unwrap_or_default();
         let fixed = limited.hit.algorithm == WindowAlgorithm::Fixed;
-        let compatible = self.naming.as_ref().is_some_and(|naming| naming.compatible) && fixed;
+        let store = self.store.as_ref().filter(|store| store.naming.compatible && fixed);
         CounterAsk {
-            compatible: compatible.then(|| self.jittered(&name)),
+            compatible: store.map(|store| jittered(&name, store.settings.jitter)),
             name,
             hit: limited.hit,
             length: limited.limit.length,
@@ -71,17 +71,17 @@ impl RatelimitDecider {
     /// Reports to the store hits that already happened and were counted in memory.
     pub(super) fn report_to_store(&self, limited: &mut LimitedDescriptor<'_>) {
         if let Some(store) = &self.store {
-            store.report(&self.store_question(limited));
+            let ask = self.store_question(limited);
+            store.report_hits(&ask, ask.hit.hits.into());
         }
     }
+}
 
-    /// How long a compatible key is kept after its window, in whole seconds below `jitter`. It
-    /// depends on the name only, so keys do not all expire at once and every instance computes the
-    /// same time.
-    fn jittered(&self, name: &str) -> Duration {
-        match self.jitter.as_secs() {
-            0 => Duration::ZERO,
-            most => Duration::from_secs(u64::from(crc32fast::hash(name.as_bytes())) % most),
-        }
+/// How long a compatible key is kept after its window, in whole seconds below `jitter`. It depends
+/// on the name only, so keys do not all expire at once and every instance computes the same time.
+fn jittered(name: &str, jitter: Duration) -> Duration {
+    match jitter.as_secs() {
+        0 => Duration::ZERO,
+        most => Duration::from_secs(u64::from(crc32fast::hash(name.as_bytes())) % most),
     }
 }

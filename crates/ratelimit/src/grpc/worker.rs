@@ -12,7 +12,7 @@ use evenkeel_runtime::clock::Clock;
 use evenkeel_serve::accept;
 use evenkeel_serve::handover::HandoverSignal;
 use evenkeel_serve::threads::ServerOrders;
-use evenkeel_store::redis::RedisStore;
+use evenkeel_store::redis::{RedisStore, StoreLane};
 use evenkeel_telemetry::registry::{Counter, Gauge};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
@@ -95,7 +95,7 @@ impl GrpcWorker {
     /// A thread that serves until `orders` say otherwise.
     pub fn new(house: Arc<GrpcShared>, orders: ServerOrders) -> Rc<GrpcWorker> {
         let (open, ended) = (Cell::new(0), Notify::new());
-        let lane = house.store.as_ref().map(RedisStore::lane);
+        let lane = house.store.as_ref().map(StoreLane::open);
         let room = WorkerBuffers { lane, ..WorkerBuffers::default() };
         Rc::new(GrpcWorker { shared: house, open, ended, room, orders })
     }

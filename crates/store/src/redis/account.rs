@@ -3,13 +3,10 @@
 //! The formulas are those of `evenkeel_core::bucket`, implemented in `script/account.lua`. Times
 //! are sent as durations, so no clock has to agree with the server's. Rates are converted here, so
 //! that the script sees times (on a grid: hits) and no rates. An answer raises the bucket of this
-//! process too, which decides while there is no answer. Charges that are reported later: `owed`.
+//! process too, which decides while there is no answer. Charges that are reported later:
+//! `pending::charges`.
 
-pub mod pending_charges;
-
-use super::lane::StoreLane;
-use super::lane::asking::ScriptQuestion;
-use super::script::{self, ServerRefusal};
+use super::script::{self, ScriptQuestion, ServerRefusal};
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::bucket::debt::DebtBucket;
 use evenkeel_core::bucket::grid::GridBucket;
@@ -91,6 +88,15 @@ impl StoreAccount {
             least: Time::ZERO,
             times: Vec::new(),
         }
+    }
+
+    /// The report that takes back the charge that the store has made, if it has made one.
+    #[must_use]
+    pub fn refund(&self) -> Option<StoreAccount> {
+        let word = self.word.filter(|word| word.charged)?;
+        let moved = word.after.minus(word.before);
+        let back = Some((moved, word.clock));
+        (moved > Nanos::ZERO).then(|| StoreAccount { back, cost: Cost::ZERO, ..self.clone() })
     }
 
     /// Adds the arguments for this bucket to a script call.
@@ -206,10 +212,6 @@ impl ScriptQuestion for StoreAccount {
         &self.name
     }
 
-    fn per_second(&self) -> bool {
-        false
-    }
-
     fn call(
         pipeline: &mut Pipeline,
         asks: &[StoreAccount],
@@ -229,23 +231,6 @@ impl ScriptQuestion for StoreAccount {
             .iter()
             .map(|[before, after, charged]| (nanos(*before), nanos(*after), *charged == 1));
         Ok((now, answers.collect()))
-    }
-
-    fn late(lane: &StoreLane, mut asks: Vec<StoreAccount>, value: &Value) {
-        match StoreAccount::read(value, asks.len()) {
-            Ok((clock, answers)) => {
-                for (ask, answer) in asks.iter_mut().zip(answers) {
-                    lane.apply_answer(ask, answer, clock);
-                }
-            }
-            // The decision made without this answer is unknown by now, so only unconditional
-            // charges are reported again.
-            Err(ServerRefusal::Wrong(_)) => {}
-            Err(_) => {
-                let told = asks.into_iter().filter(|ask| ask.patience.is_none());
-                told.for_each(|ask| lane.outbox().add(ask));
-            }
-        }
     }
 }
 

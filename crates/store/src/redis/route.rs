@@ -11,7 +11,6 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::Notify;
-use tokio::task::AbortHandle;
 
 /// The number of slots of a cluster.
 const SLOTS_COUNT: usize = 16_384;
@@ -25,17 +24,11 @@ const NO_NODE: u16 = u16::MAX;
 /// The servers of one store, and which keys each has.
 pub struct KeyRoute {
     place: Arc<StoreServers>,
-    links: RefCell<Vec<RouteMember>>,
+    links: RefCell<Vec<Rc<ServerLink>>>,
     /// In a cluster, the index in `links` of each slot's node.
     slots: RefCell<Vec<u16>>,
     /// Notified when a node has redirected a call.
     pub stale: Notify,
-}
-
-/// A link, and the task that keeps it connected.
-struct RouteMember {
-    link: Rc<ServerLink>,
-    keeper: Option<AbortHandle>,
 }
 
 impl KeyRoute {
@@ -46,13 +39,13 @@ impl KeyRoute {
             StoreLayout::Sentinel(_) => vec![None],
             _ => place.servers.iter().cloned().map(Some).collect(),
         };
-        let member = |server| RouteMember { link: ServerLink::new(&place, server), keeper: None };
-        let links = RefCell::new(servers.into_iter().map(member).collect());
+        let links = servers.into_iter().map(|server| ServerLink::new(&place, server)).collect();
         let slots = match place.layout {
             StoreLayout::Cluster => vec![NO_NODE; SLOTS_COUNT],
             _ => Vec::new(),
         };
-        KeyRoute { place, links, slots: RefCell::new(slots), stale: Notify::new() }
+        let (links, slots) = (RefCell::new(links), RefCell::new(slots));
+        KeyRoute { place, links, slots, stale: Notify::new() }
     }
 
     /// Whether the servers are a cluster, in which each call has one key.
@@ -62,25 +55,24 @@ impl KeyRoute {
 
     /// The links to all known servers.
     pub fn links(&self) -> Vec<Rc<ServerLink>> {
-        self.links.borrow().iter().map(|member| Rc::clone(&member.link)).collect()
-    }
-
-    /// Starts `keeper` for each link that has no task yet.
-    pub fn keep(&self, keeper: impl Fn(Rc<ServerLink>) -> AbortHandle) {
-        for member in self.links.borrow_mut().iter_mut().filter(|member| member.keeper.is_none()) {
-            member.keeper = Some(keeper(Rc::clone(&member.link)));
-        }
+        self.links.borrow().clone()
     }
 
     /// The link to the server that has the key `name`; `None` if that server is unknown.
     pub fn link(&self, name: &str) -> Option<Rc<ServerLink>> {
-        let links = self.links.borrow();
         let index = match self.place.layout {
             StoreLayout::Single | StoreLayout::Sentinel(_) => 0,
-            StoreLayout::Ring => crc32fast::hash(name.as_bytes()) as usize % links.len().max(1),
+            StoreLayout::Ring => {
+                crc32fast::hash(name.as_bytes()) as usize % self.links.borrow().len().max(1)
+            }
             StoreLayout::Cluster => self.slots.borrow()[slot(name.as_bytes())].into(),
         };
-        links.get(index).map(|member| Rc::clone(&member.link))
+        self.at(index)
+    }
+
+    /// The link at this index.
+    fn at(&self, index: usize) -> Option<Rc<ServerLink>> {
+        self.links.borrow().get(index).cloned()
     }
 
     /// Records that another node, at `host:port`, has the slot of `name`. Returns the link to it.
@@ -88,13 +80,12 @@ impl KeyRoute {
         self.stale.notify_one();
         let index = self.index_of(to, None)?;
         self.slots.borrow_mut()[slot(name.as_bytes())] = index;
-        self.links.borrow().get(usize::from(index)).map(|member| Rc::clone(&member.link))
+        self.at(index.into())
     }
 
     /// The link to the node at `host:port`.
     pub fn node(&self, at: &str) -> Option<Rc<ServerLink>> {
-        let index = self.index_of(at, None)?;
-        self.links.borrow().get(usize::from(index)).map(|member| Rc::clone(&member.link))
+        self.at(self.index_of(at, None)?.into())
     }
 
     /// The index of a node among the links. An unknown node is added. A node without a host in the
@@ -110,19 +101,15 @@ impl KeyRoute {
             self.place.servers.iter().any(|s| matches!(s.end, StoreAddress::Tcp { tls: true, .. }));
         let end = StoreAddress::Tcp { host: host.to_owned(), port, tls };
         let mut links = self.links.borrow_mut();
-        let found = links
-            .iter()
-            .position(|member| member.link.server().is_some_and(|server| server.end == end));
+        let found =
+            links.iter().position(|link| link.server().is_some_and(|server| server.end == end));
         if found.is_none() && links.len() >= NODES_MAX {
             return None;
         }
         let index = found.unwrap_or_else(|| {
             let login = self.place.servers.first().and_then(|server| server.login.clone());
             let server = StoreServer { end, login, database: 0 };
-            links.push(RouteMember {
-                link: ServerLink::new(&self.place, Some(server)),
-                keeper: None,
-            });
+            links.push(ServerLink::new(&self.place, Some(server)));
             links.len() - 1
         });
         u16::try_from(index).ok()
@@ -148,13 +135,12 @@ impl KeyRoute {
         let mut links = self.links.borrow_mut();
         let mut places = vec![NO_NODE; links.len()];
         let (mut stay, mut gone) = (Vec::new(), Vec::new());
-        for (index, member) in links.drain(..).enumerate() {
+        for (index, link) in links.drain(..).enumerate() {
             if slots.iter().any(|slot| usize::from(*slot) == index) {
                 places[index] = stay.len() as u16;
-                stay.push(member);
+                stay.push(link);
             } else {
-                member.keeper.iter().for_each(AbortHandle::abort);
-                gone.push(member.link);
+                gone.push(link);
             }
         }
         for slot in slots {

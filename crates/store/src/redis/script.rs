@@ -3,10 +3,8 @@
 //! The scripts document their arguments. Those of `account.lua` are built in `account`. A server
 //! stores scripts under the hashes of their texts. After a restart it does not know them, answers
 //! with an error, and gets them again together with the question. Answers are read here, and
-//! implausible values are refused or bounded.
+//! implausible values are refused or bounded. Which server is asked: `servers`.
 
-use super::lane::StoreLane;
-use super::lane::asking::ScriptQuestion;
 use evenkeel_core::units::{SECOND, Time};
 use evenkeel_core::windows::{Hit, WindowAlgorithm, WindowLength};
 use redis::{Pipeline, ServerError, ServerErrorKind, Value};
@@ -27,8 +25,6 @@ pub static ACCOUNT: Script =
 
 const COUNT_TEXT: &str = include_str!("script/count.lua");
 const ACCOUNT_TEXT: &str = include_str!("script/account.lua");
-/// The number of scripts, which is the number of answers to [`load`].
-pub const SCRIPTS_COUNT: usize = 2;
 
 fn hash(text: &str) -> String {
     let hash =
@@ -48,6 +44,39 @@ impl Script {
         call
     }
 }
+
+/// A question to a script about one key.
+pub trait ScriptQuestion: Clone + 'static {
+    /// The answer for one key.
+    type Answer;
+    /// The options that apply to all keys of a call.
+    type How: Copy + 'static;
+
+    /// The key in the store.
+    fn name(&self) -> &str;
+
+    /// Whether the key is in the store for counters of one second, if that is separate.
+    fn per_second(&self) -> bool {
+        false
+    }
+
+    /// Whether the question has a call of its own, so that its refusal affects no other question.
+    fn alone(&self) -> bool {
+        false
+    }
+
+    /// Adds one call with the questions at these places.
+    fn call(pipeline: &mut Pipeline, asks: &[Self], places: &[usize], how: Self::How);
+
+    /// Reads the answer to a call with `count` keys. Returns the server's time and the answers.
+    ///
+    /// # Errors
+    /// [`ServerRefusal`].
+    fn read(value: &Value, count: usize) -> Result<(Time, Vec<Self::Answer>), ServerRefusal>;
+}
+
+/// The answer to a question with the server's time, or why there is none.
+pub type TimedAnswer<A> = Result<(A, Time), MissedAnswer>;
 
 /// A question about one counter, and its answer.
 #[derive(Clone, Debug)]
@@ -100,8 +129,8 @@ impl CounterAsk {
     }
 
     /// Applies the store's answer: the hits before and after, and its time.
-    pub fn answered(&mut self, before: u32, after: u32, now: Time) {
-        (self.hit.before, self.hit.after) = (before, after);
+    pub fn apply(&mut self, answer: (u32, u32), now: Time) {
+        (self.hit.before, self.hit.after) = answer;
         if self.kind() != "c" {
             self.hit.window = self.length.window(now);
         }
@@ -147,10 +176,6 @@ impl ScriptQuestion for CounterAsk {
     fn alone(&self) -> bool {
         self.force
     }
-
-    fn late(lane: &StoreLane, asks: Vec<CounterAsk>, value: &Value) {
-        lane.learn_late(asks, value);
-    }
 }
 
 /// Adds the commands that make the scripts known to a server.
@@ -173,6 +198,36 @@ pub enum ServerRefusal {
     Unable(String),
     /// The server refuses this command, or the answer is malformed.
     Wrong(String),
+}
+
+/// Why a question has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MissedAnswer {
+    /// There is no good connection. The question was not sent, or had no effect.
+    Away,
+    /// The answer did not arrive in time, or never. The question may have had its effect.
+    Late,
+    /// The server refused the question.
+    Refused(String),
+    /// The server refused the question, because it cannot work at present.
+    Unable(String),
+}
+
+impl MissedAnswer {
+    /// Whether the question certainly had no effect, and may have one later.
+    pub const fn may_be_repeated(&self) -> bool {
+        matches!(self, MissedAnswer::Away | MissedAnswer::Unable(_))
+    }
+}
+
+impl From<ServerRefusal> for MissedAnswer {
+    fn from(refusal: ServerRefusal) -> MissedAnswer {
+        match refusal {
+            ServerRefusal::Unable(why) => MissedAnswer::Unable(why),
+            ServerRefusal::Wrong(why) => MissedAnswer::Refused(why),
+            _ => MissedAnswer::Away,
+        }
+    }
 }
 
 /// Reads the answer of a script: the server's time, and `count` numbers.
@@ -208,6 +263,12 @@ pub fn unable<'a>(mut answers: impl Iterator<Item = &'a Value>) -> Option<String
         },
         _ => None,
     })
+}
+
+/// Why the server cannot write, by the first answer.
+pub fn unable_to_write(answers: &[Value]) -> Option<String> {
+    // The user may have the right to write its counters and no other key.
+    unable(answers.iter().take(1)).filter(|why| !why.contains("NOPERM"))
 }
 
 /// The error codes of a server that cannot work at present, whatever the command.

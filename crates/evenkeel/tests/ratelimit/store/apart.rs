@@ -11,6 +11,7 @@ use evenkeel_config::settings::store::{StoreFail, StoreMode, StoreSettings as Se
 use evenkeel_core::units::{SECOND, Time};
 use evenkeel_core::windows::{Hit, WindowAlgorithm, WindowLength, WindowPolicy};
 use evenkeel_runtime::clock::Clock;
+use evenkeel_store::redis::StoreLane;
 use evenkeel_testing::port::free_port;
 use evenkeel_testing::wait::until_async;
 use evenkeel_testing::wait::wait_for;
@@ -88,9 +89,10 @@ fn what_one_thread_knows_of_the_others_is_not_told_twice() {
     local(async {
         let settings = Settings { fail: StoreFail::Local, ..settings(&redis) };
         let first = lane_by(&settings).await;
-        let lanes = [std::rc::Rc::clone(&first), first.store().lane(), first.store().lane()];
+        let open = || StoreLane::open(&first.store);
+        let lanes = [std::rc::Rc::clone(&first), open(), open()];
         redis.kill();
-        until_async("the loss", || !first.store().is_good()).await;
+        until_async("the loss", || !first.store.counts.is_good()).await;
         let clock = Clock::start();
         let length = WindowLength::Seconds(YEAR);
         for lane in lanes.iter().cycle().take(30) {
@@ -101,7 +103,7 @@ fn what_one_thread_knows_of_the_others_is_not_told_twice() {
                 .expect("decided here");
         }
         redis.restart();
-        until_async("the reports", || first.pending_hits() == 0).await;
+        until_async("the reports", || first.store.pending_hits() == 0).await;
         let key = redis.text(&["KEYS", "*"]);
         assert_eq!(redis.text(&["GET", key.trim()]), "30", "{key}");
     });
@@ -121,7 +123,7 @@ fn a_bucket_is_told_what_it_is_short_of_and_not_all_it_ever_let_in() {
         };
         let lane = lane_by(&settings).await;
         redis.kill();
-        until_async("the loss", || !lane.store().is_good()).await;
+        until_async("the loss", || !lane.store.counts.is_good()).await;
         let now = Clock::start().now();
         for second in (0..500).rev() {
             let then = Time(now.0 - second * SECOND);
@@ -132,7 +134,7 @@ fn a_bucket_is_told_what_it_is_short_of_and_not_all_it_ever_let_in() {
             assert!(asks[0].hit.after <= 2, "{:?}", asks[0].hit);
         }
         redis.restart();
-        until_async("the reports", || lane.pending_hits() == 0).await;
+        until_async("the reports", || lane.store.pending_hits() == 0).await;
         let key = redis.text(&["KEYS", "*"]);
         let short = redis.text(&["GET", key.trim()]);
         let short: f64 = short.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0.0);

@@ -87,8 +87,8 @@ fn no_report_is_lost_on_a_connection_that_ended_unnoticed() {
             let mut hits = ask_for(&round.to_string(), WindowAlgorithm::Fixed, length, 100, now);
             hits.hit.hits = 5;
             redis.restart();
-            lane.store().report(&hits);
-            until_async("the reports", || lane.pending_hits() == 0).await;
+            lane.store.report_hits(&hits, 5);
+            until_async("the reports", || lane.store.pending_hits() == 0).await;
             assert_eq!(redis.text(&["GET", &hits.name]), "5", "round {round}");
         }
     });

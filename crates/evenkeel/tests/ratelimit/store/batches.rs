@@ -45,11 +45,12 @@ async fn rounds(
     loop {
         let mut round = 0;
         for lane in &lanes {
-            let told = lane.counts().told.get();
+            let told = lane.store.counts.told.get();
             let count = let_in(lane, algorithm, asked).await;
             round += count;
             if count > 0 {
-                let settled = || lane.counts().told.get() > told && lane.pending_hits() == 0;
+                let settled =
+                    || lane.store.counts.told.get() > told && lane.store.pending_hits() == 0;
                 until_async("settled hits", settled).await;
             }
         }

@@ -71,8 +71,9 @@ pub async fn lane(redis: &Redis) -> Rc<StoreLane> {
 pub async fn lane_by(settings: &Settings) -> Rc<StoreLane> {
     let clock = Clock::start();
     let counters = Arc::new(Counters::new(100_000, clock));
-    let lane = RedisStore::new(settings, counters, clock, &Watch::new(clock.now())).lane();
-    until_async("a connection", || lane.store().is_good()).await;
+    let store = RedisStore::new(settings, counters, clock, &Watch::new(clock.now()));
+    let lane = StoreLane::open(&store);
+    until_async("a connection", || lane.store.counts.is_good()).await;
     lane
 }
 

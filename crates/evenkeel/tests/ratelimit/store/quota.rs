@@ -11,7 +11,7 @@ use evenkeel_engine::windows::Counters;
 use evenkeel_ratelimit::decide::RatelimitDecider;
 use evenkeel_ratelimit::decide::usage::{BucketBound, BucketUsage};
 use evenkeel_runtime::clock::Clock;
-use evenkeel_store::redis::RedisStore;
+use evenkeel_store::redis::{RedisStore, StoreLane};
 use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::counts::store::StoreCounts;
 use evenkeel_testing::wait::until_async;
@@ -55,7 +55,7 @@ fn what_envoys_report_here_is_used_up_there() {
         Settings { fail: StoreFail::Local, period: Duration::from_millis(10), ..settings(&redis) };
     local(async {
         let two = [instance(&settings, 1), instance(&settings, 2)];
-        let _lanes = two.each_ref().map(|(_, store)| store.lane());
+        let _lanes = two.each_ref().map(|(_, store)| StoreLane::open(store));
         assert_eq!(left(&two[0].0, 30), 70);
         let key = "evenkeel:window:31536000s:d:a=v";
         let count = || redis.text(&["GET", key]);
@@ -76,11 +76,11 @@ fn tell(
     stop: oneshot::Receiver<()>,
 ) {
     local(async {
-        let lanes: Vec<_> = stores.iter().map(RedisStore::lane).collect();
+        let lanes: Vec<_> = stores.iter().map(StoreLane::open).collect();
         for lane in &lanes {
             all_good(lane).await;
         }
-        let counts = lanes.iter().map(|lane| Arc::clone(lane.counts())).collect();
+        let counts = lanes.iter().map(|lane| Arc::clone(&lane.store.counts)).collect();
         told.send(counts).expect("somebody waits");
         let _ = stop.await;
     });

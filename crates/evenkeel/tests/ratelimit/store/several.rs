@@ -189,10 +189,9 @@ pub fn kill_a_master(dead: &Redis) {
 /// Waits until a lane is connected to all servers. In a cluster, it learns at once which node has
 /// which slots.
 pub async fn all_good(lane: &StoreLane) {
-    until_async("a map of the slots", || lane.routes().all(|route| route.link("any").is_some()))
-        .await;
-    let all = || lane.routes().flat_map(|route| route.links()).all(|link| link.is_good());
-    until_async("good connections", all).await;
+    let mapped = || lane.servers.routes().all(|route| route.link("any").is_some());
+    until_async("a map of the slots", mapped).await;
+    until_async("good connections", || lane.servers.links().all(|link| link.is_good())).await;
 }
 
 #[test]

@@ -5,10 +5,8 @@
 //! together. Requests with counters that depend on each other, or on several servers, are sent
 //! separately.
 
-use super::StoreLane;
-use super::asking::{Answers, ScriptQuestion};
-use crate::redis::link::MissedAnswer;
-use crate::redis::script::CounterAsk;
+use crate::redis::script::{CounterAsk, MissedAnswer};
+use crate::redis::servers::{Answers, LaneServers};
 use evenkeel_runtime::clock::Clock;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,72 +15,73 @@ use tokio::sync::oneshot;
 /// The most counters of a merged call. A request that exceeds it starts another call.
 const MERGED_MAX: usize = 128;
 
-/// The answer for one counter: the hits before and after.
-pub type CounterAnswer = <CounterAsk as ScriptQuestion>::Answer;
+/// Answers for counters: the hits before and after.
+pub type CounterAnswers = Answers<(u32, u32)>;
+
+/// Merges the calls of one thread.
+#[derive(Default)]
+pub struct CallMerger {
+    /// The call that was begun last. It is empty when it has been sent.
+    open: RefCell<Rc<RefCell<MergedCall>>>,
+}
 
 /// A call that further requests may join.
 #[derive(Default)]
-pub struct MergedCall {
+struct MergedCall {
     asks: Vec<CounterAsk>,
-    /// The requests in the call: their numbers of counters, and where to send their answers.
-    askers: Vec<(usize, oneshot::Sender<Answers<CounterAnswer>>)>,
+    /// The requests in the call: the places of their counters, and where to send their answers.
+    askers: Vec<(Vec<usize>, oneshot::Sender<CounterAnswers>)>,
 }
 
-impl StoreLane {
+impl CallMerger {
     /// Asks for the counters at `places`, together with other requests of this moment.
-    pub async fn ask_along(
-        self: &Rc<StoreLane>,
+    pub async fn ask(
+        &self,
+        servers: &Rc<LaneServers>,
         asks: &[CounterAsk],
         places: &[usize],
-    ) -> Answers<CounterAnswer> {
+    ) -> CounterAnswers {
         let (told, answers) = oneshot::channel();
-        let call = self.joinable(places.len());
         {
+            let call = self.joinable(servers, places.len());
             let mut call = call.borrow_mut();
             call.asks.extend(places.iter().map(|place| asks[*place].clone()));
-            call.askers.push((places.len(), told));
+            call.askers.push((places.to_vec(), told));
         }
-        match answers.await {
-            Ok(answers) => {
-                let own = answers.into_iter();
-                own.filter_map(|(at, answer)| Some((*places.get(at)?, answer))).collect()
-            }
-            Err(_) => places.iter().map(|place| (*place, Err(MissedAnswer::Away))).collect(),
-        }
+        let away = |place: &usize| (*place, Err(MissedAnswer::Away));
+        answers.await.unwrap_or_else(|_| places.iter().map(away).collect())
     }
 
     /// The open call, if it has room for `count` more counters; else a new one, which is sent soon.
-    fn joinable(self: &Rc<StoreLane>, count: usize) -> Rc<RefCell<MergedCall>> {
-        let open = self.open.borrow().clone();
-        let open = open.filter(|call| call.borrow().asks.len() + count <= MERGED_MAX);
-        open.unwrap_or_else(|| {
-            let call = Rc::new(RefCell::new(MergedCall::default()));
-            self.open.replace(Some(Rc::clone(&call)));
-            tokio::task::spawn_local(Rc::clone(self).send(Rc::clone(&call)));
-            call
-        })
-    }
-
-    /// Sends a call after the other ready tasks of the thread have had their turn to join it.
-    async fn send(self: Rc<StoreLane>, call: Rc<RefCell<MergedCall>>) {
-        tokio::task::yield_now().await;
-        let _ = self.open.borrow_mut().take_if(|open| Rc::ptr_eq(open, &call));
-        let MergedCall { asks, askers } = call.take();
-        let asks: Rc<[CounterAsk]> = asks.into();
-        let groups = self.groups(&asks, 0..asks.len());
-        let deadline = Clock::deadline(self.store.settings.deadline);
-        let mut answers = self.ask_all(&asks, &groups, false, deadline).await;
-        answers.sort_unstable_by_key(|(place, _)| *place);
-        let mut answers = answers.into_iter().peekable();
-        let mut first = 0;
-        for (count, told) in askers {
-            let mut own = Answers::with_capacity(count);
-            while let Some((place, answer)) = answers.next_if(|(place, _)| *place < first + count) {
-                own.push((place - first, answer));
-            }
-            first += count;
-            // The receiver is gone if the request was cancelled in the meantime.
-            let _ = told.send(own);
+    fn joinable(&self, servers: &Rc<LaneServers>, count: usize) -> Rc<RefCell<MergedCall>> {
+        let mut open = self.open.borrow_mut();
+        let counters = open.borrow().asks.len();
+        if counters == 0 || counters + count > MERGED_MAX {
+            *open = Rc::default();
+            tokio::task::spawn_local(send(Rc::clone(servers), Rc::clone(&open)));
         }
+        Rc::clone(&open)
+    }
+}
+
+/// Sends a call after the other ready tasks of the thread have had their turn to join it.
+async fn send(servers: Rc<LaneServers>, call: Rc<RefCell<MergedCall>>) {
+    tokio::task::yield_now().await;
+    let MergedCall { asks, askers } = call.take();
+    let asks: Rc<[CounterAsk]> = asks.into();
+    let groups = servers.groups(&asks, 0..asks.len());
+    let deadline = Clock::deadline(servers.store.settings.deadline);
+    let mut answers = servers.ask_all(&asks, &groups, false, deadline).await;
+    answers.sort_unstable_by_key(|(place, _)| *place);
+    let mut answers = answers.into_iter().peekable();
+    let mut first = 0;
+    for (places, told) in askers {
+        let mut own = Answers::with_capacity(places.len());
+        while let Some((at, answer)) = answers.next_if(|(at, _)| *at < first + places.len()) {
+            own.push((places[at - first], answer));
+        }
+        first += places.len();
+        // The receiver is gone if the request was cancelled in the meantime.
+        let _ = told.send(own);
     }
 }

@@ -10,7 +10,10 @@ use evenkeel_config::settings::store::{
     StoreAddress, StoreLayout, StoreLogin, StoreServer, StoreServers,
 };
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo, RedisError, Value};
+use redis::{
+    AsyncConnectionConfig, Cmd, FromRedisValue, Pipeline, ProtocolVersion, RedisConnectionInfo,
+    RedisError, Value,
+};
 use rustls::pki_types::ServerName;
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -22,6 +25,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 /// The most requests that wait to be written on a connection. Further ones wait at their callers,
@@ -78,20 +82,24 @@ pub struct RedisConnection {
 }
 
 impl RedisConnection {
-    /// A handle to send commands with.
-    pub fn redis(&self) -> MultiplexedConnection {
-        self.redis.clone()
+    /// Sends the commands of a pipeline and waits for all answers.
+    ///
+    /// # Errors
+    /// [`RedisConnectError`], if the connection is lost.
+    pub async fn send(&self, pipeline: &Pipeline) -> Result<Vec<Value>, RedisConnectError> {
+        let answers = self.redis.clone().send_packed_commands(pipeline, 0, pipeline.len()).await;
+        answers.map_err(|why| fault(&self.exceeded, why))
+    }
+
+    /// Sends a command and reads its answer.
+    async fn query<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, RedisConnectError> {
+        let answer = command.query_async(&mut self.redis.clone()).await;
+        answer.map_err(|why| fault(&self.exceeded, why))
     }
 
     /// Whether a question would be answered without delay, as far as is known.
     pub fn may_be_asked(&self) -> bool {
         self.overdue.get() == 0 && self.broken.borrow().is_none() && !self.driver.is_finished()
-    }
-
-    /// The cause of an error on this connection: too many bytes, which the library reports only as
-    /// a lost connection, or the error itself.
-    pub fn fault(&self, why: RedisError) -> RedisConnectError {
-        fault(&self.exceeded, why)
     }
 
     /// The reason why the connection has ended.
@@ -120,6 +128,17 @@ impl Drop for RedisConnection {
     }
 }
 
+/// Waits for a step of connecting.
+///
+/// # Errors
+/// [`RedisConnectError::Late`], and the errors of `step`.
+pub async fn in_time<T>(
+    within: Duration,
+    step: impl Future<Output = Result<T, RedisConnectError>>,
+) -> Result<T, RedisConnectError> {
+    timeout(within, step).await.map_err(|_| RedisConnectError::Late(within))?
+}
+
 /// Connects to `server`, within a timeout.
 ///
 /// # Errors
@@ -129,8 +148,7 @@ pub async fn connect(
     server: &StoreServer,
     within: Duration,
 ) -> Result<RedisConnection, RedisConnectError> {
-    let connected = tokio::time::timeout(within, open(place, server, true));
-    connected.await.map_err(|_| RedisConnectError::Late(within))?
+    in_time(within, open(place, server, true)).await
 }
 
 /// Connects to the master that the sentinels name. With a layout without sentinels, connects to the
@@ -147,15 +165,13 @@ pub async fn connect_to_master(
     };
     let mut last = String::new();
     for sentinel in &place.servers {
-        match tokio::time::timeout(within, ask_sentinel(place, sentinel, name)).await {
-            Ok(Ok(master)) => {
+        match in_time(within, ask_sentinel(place, sentinel, name)).await {
+            Ok(master) => {
                 let wire = connect(place, &master, within).await?;
-                let asked = tokio::time::timeout(within, role(&wire));
-                asked.await.map_err(|_| RedisConnectError::Late(within))??;
+                in_time(within, role(&wire)).await?;
                 return Ok(wire);
             }
-            Ok(Err(why)) => last = format!("{}: {why}", sentinel.end),
-            Err(_) => last = format!("{}: {}", sentinel.end, RedisConnectError::Late(within)),
+            Err(why) => last = format!("{}: {why}", sentinel.end),
         }
     }
     Err(RedisConnectError::Unknown(name.clone(), last))
@@ -168,8 +184,7 @@ async fn ask_sentinel(
 ) -> Result<StoreServer, RedisConnectError> {
     let wire = open(place, sentinel, false).await?;
     let question = redis::cmd("SENTINEL").arg("get-master-addr-by-name").arg(name).take();
-    let answer = question.query_async(&mut wire.redis()).await;
-    let answer: Option<(String, u16)> = answer.map_err(|why| wire.fault(why))?;
+    let answer: Option<(String, u16)> = wire.query(&question).await?;
     let (host, port) =
         answer.ok_or_else(|| RedisConnectError::Unknown(name.to_owned(), "unknown".to_owned()))?;
     let tls = matches!(sentinel.end, StoreAddress::Tcp { tls: true, .. });
@@ -179,8 +194,7 @@ async fn ask_sentinel(
 
 /// Checks that the server is a master. A former master comes back as a replica of its successor.
 async fn role(wire: &RedisConnection) -> Result<(), RedisConnectError> {
-    let answer = redis::cmd("ROLE").query_async(&mut wire.redis()).await;
-    let answer: Value = answer.map_err(|why| wire.fault(why))?;
+    let answer: Value = wire.query(&redis::cmd("ROLE")).await?;
     let word = match answer {
         Value::Array(values) => values.into_iter().next(),
         _ => None,
@@ -264,6 +278,8 @@ where
     })
 }
 
+/// The cause of an error on a connection: too many bytes, which the library reports only as a lost
+/// connection, or the error itself.
 fn fault(exceeded: &AtomicBool, why: RedisError) -> RedisConnectError {
     if exceeded.load(Relaxed) { ExcessBytesError.into() } else { why.into() }
 }

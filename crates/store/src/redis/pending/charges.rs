@@ -4,8 +4,8 @@
 //! up to a sum, and to the deficit that the bucket would have with only these charges. The number
 //! of entries is bounded. Lanes add charges, and accounts that end on other threads.
 
-use super::StoreAccount;
-use crate::redis::lane::shared::PendingTable;
+use super::PendingTable;
+use crate::redis::account::StoreAccount;
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::units::{Cost, Nanos, Time};
 use std::collections::HashMap;
@@ -20,8 +20,6 @@ pub struct PendingCharges {
     /// The known state of buckets that are being reported: `known` and `known_at` of their
     /// accounts.
     telling: HashMap<String, (Time, Time), foldhash::fast::RandomState>,
-    /// The number of charges that found no room and are not counted in the metrics yet.
-    pub lost: u64,
 }
 
 impl PendingTable for PendingCharges {
@@ -38,9 +36,12 @@ impl PendingCharges {
         told.or_else(|| self.entries.get(name).map(|account| (account.known, account.known_at)))
     }
 
-    /// Ends the report of a bucket, whether the store has received it or never will.
-    pub fn told(&mut self, name: &str) {
-        self.telling.remove(name);
+    /// Ends the report of a bucket. Its charges are pending again if they are `kept`.
+    pub fn end_report(&mut self, account: &StoreAccount, kept: bool) {
+        self.telling.remove(&account.name);
+        if kept {
+            self.add(account.clone(), usize::MAX);
+        }
     }
 
     /// The pending charges of a bucket, as the time by which they move it.
@@ -56,33 +57,35 @@ impl PendingCharges {
         })
     }
 
-    /// Adds the charge of `account`. If there are `max` entries already, a charge of another bucket
-    /// is lost.
-    pub fn add(&mut self, account: StoreAccount, max: usize) {
+    /// Adds the charge of `account`. Returns false if it needs a new entry and there are `max`
+    /// entries already.
+    pub fn add(&mut self, account: StoreAccount, max: usize) -> bool {
         let full = self.len() >= max;
-        match account.back {
-            Some(_) if full => return self.lost += 1,
-            Some(_) => {
-                return self.backs.push(StoreAccount { patience: None, word: None, ..account });
+        let mut first = StoreAccount { patience: None, word: None, owes: false, ..account };
+        if first.back.is_some() {
+            if !full {
+                self.backs.push(first);
             }
-            None if account.cost == Cost::ZERO => return,
-            None => {}
+            return !full;
         }
-        match self.entries.entry(account.name.clone()) {
-            Entry::Occupied(mut entry) => merge(entry.get_mut(), &account),
-            Entry::Vacant(_) if full => self.lost += 1,
+        if first.cost == Cost::ZERO {
+            return true;
+        }
+        match self.entries.entry(first.name.clone()) {
+            Entry::Occupied(mut entry) => merge(entry.get_mut(), &first),
+            Entry::Vacant(_) if full => return false,
             Entry::Vacant(entry) => {
-                let mut first = StoreAccount { patience: None, word: None, owes: false, ..account };
                 if first.least == Time::ZERO {
                     first.least = alone(&first);
                 }
                 entry.insert(first);
             }
         }
+        true
     }
 
-    /// Takes out at most `max` entries to report. Call [`PendingCharges::told`] for each when it is
-    /// done.
+    /// Takes out at most `max` entries to report. Call [`PendingCharges::end_report`] for each when
+    /// it is done.
     pub fn take(&mut self, max: usize) -> Vec<StoreAccount> {
         let mut taken: Vec<StoreAccount> = self.backs.drain(..max.min(self.backs.len())).collect();
         let rest = self.entries.extract_if(|_, _| true).take(max - taken.len());
@@ -197,7 +200,7 @@ mod tests {
             for told in owed.take(1) {
                 let sum = (begin.max(told.at.0) + told.cost.0).max(told.least.0);
                 assert_eq!(sum, exact);
-                owed.told(&told.name);
+                owed.end_report(&told, false);
             }
             assert_eq!(owed.len(), 0);
         }
@@ -216,12 +219,11 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_is_lost_and_counted() {
+    fn what_finds_no_room_is_lost() {
         let mut owed = PendingCharges::default();
         let named = |name: &str| StoreAccount { name: name.to_owned(), ..account(1, 1) };
-        ["a", "b", "a", "c"].iter().for_each(|name| owed.add(named(name), 2));
-        assert_eq!((owed.len(), owed.lost, owed.of("a"), owed.of("c")), {
-            (2, 1, Nanos(2), Nanos::ZERO)
-        });
+        let kept = ["a", "b", "a", "c"].map(|name| owed.add(named(name), 2));
+        assert_eq!(kept, [true, true, true, false]);
+        assert_eq!((owed.len(), owed.of("a"), owed.of("c")), (2, Nanos(2), Nanos::ZERO));
     }
 }

@@ -6,8 +6,8 @@
 //! the store knew. The script decides which hits still matter when the store is back: it does not
 //! count those of a window that has ended.
 
-use super::lane::shared::PendingTable;
-use super::script::CounterAsk;
+use super::PendingTable;
+use crate::redis::script::CounterAsk;
 use evenkeel_core::units::Time;
 use evenkeel_core::windows::WindowAlgorithm;
 use std::collections::HashMap;
@@ -46,9 +46,6 @@ impl PendingHits {
 
     /// Adds hits. Returns false if the counter is new and there are `max` counters already.
     pub fn add(&mut self, ask: &CounterAsk, hits: i64, max: usize) -> bool {
-        if hits == 0 {
-            return true;
-        }
         let full = self.entries.len() >= max;
         match self.entries.entry(ask.name.clone()) {
             // Pending hits of a window that has ended no longer matter.
@@ -68,8 +65,8 @@ impl PendingHits {
     }
 
     /// Takes at most `max` entries that `wanted` accepts, as reports. Call
-    /// [`PendingHits::finish_report`] or [`PendingHits::return_report`] for each when it is done.
-    /// Entries that cannot matter any more at `now` are dropped and counted in `lost`.
+    /// [`PendingHits::end_report`] for each when it is done. Entries that cannot matter any more at
+    /// `now` are dropped and counted in `lost`.
     pub fn take(
         &mut self,
         max: usize,
@@ -85,20 +82,11 @@ impl PendingHits {
         self.entries.values_mut().filter(idle).take(max).map(CounterHits::tell).collect()
     }
 
-    /// Ends the report of a counter, whether the store has received it or never will.
-    pub fn finish_report(&mut self, name: &str) {
-        self.settle(name, |_| {});
-    }
-
-    /// Ends the report of a counter that the store has not accepted. The hits are pending again.
-    pub fn return_report(&mut self, name: &str) {
-        self.settle(name, |hits| hits.owed = hits.owed.saturating_add(hits.telling));
-    }
-
-    fn settle(&mut self, name: &str, change: impl FnOnce(&mut CounterHits)) {
+    /// Ends the report of a counter. Its hits are pending again if they are `kept`.
+    pub fn end_report(&mut self, name: &str, kept: bool) {
         let Some(hits) = self.entries.get_mut(name) else { return };
-        change(hits);
-        hits.telling = 0;
+        let told = std::mem::take(&mut hits.telling);
+        hits.owed = hits.owed.saturating_add(if kept { told } else { 0 });
         if hits.owed == 0 {
             self.entries.remove(name);
         }

@@ -1,7 +1,10 @@
 //! A locked table of pending reports, which any thread may add to or take from.
 //!
 //! The lock is held only for one change, never across an `await`. No other lock is taken while it
-//! is held. The tables: `owed` for counters, `account::owed` for buckets.
+//! is held. The tables: `hits` of counters, `charges` of buckets.
+
+pub mod charges;
+pub mod hits;
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
