@@ -12,7 +12,7 @@ mod unknown;
 mod xds;
 
 use super::fault::{ConfigFault, ConfigFaults, TextPlace};
-use super::tree::{YamlKey, YamlNode, YamlValue};
+use super::tree::{YamlNode, YamlValue};
 use super::{Config, decode};
 use std::path::{Path, PathBuf};
 
@@ -29,8 +29,11 @@ enum VariableForm {
     AboveZero,
 }
 
-/// Variables that correspond to one key each.
-const PLAIN: [(&str, &str, VariableForm); 17] = [
+/// A variable, the key that it becomes, below a section, and its syntax.
+type Variable = (&'static str, &'static str, VariableForm);
+
+/// Variables of `ratelimit` that correspond to one key each.
+const PLAIN: [Variable; 19] = [
     ("NEAR_LIMIT_RATIO", "near_limit_ratio", VariableForm::Text),
     ("SHADOW_MODE", "shadow", VariableForm::Truth),
     ("QUOTA_MODE", "quota", VariableForm::Truth),
@@ -48,12 +51,16 @@ const PLAIN: [(&str, &str, VariableForm); 17] = [
     ("EVENKEEL_COMPAT_KEYS", "compat_keys", VariableForm::Truth),
     ("EVENKEEL_KEYS_MAX", "keys_max", VariableForm::Text),
     ("EVENKEEL_HANDSHAKE_TIMEOUT", "handshake_timeout", VariableForm::Duration),
+    ("EVENKEEL_RLQS_TTL", "rlqs.ttl", VariableForm::Duration),
+    ("EVENKEEL_RLQS_STREAMS", "rlqs.streams", VariableForm::Text),
 ];
 
-/// Variables of the section `rlqs`.
-const RLQS: [(&str, &str, VariableForm); 2] = [
-    ("EVENKEEL_RLQS_TTL", "ttl", VariableForm::Duration),
-    ("EVENKEEL_RLQS_STREAMS", "streams", VariableForm::Text),
+/// Variables of `ratelimit.tls`, which is TLS for gRPC only, as in the reference.
+const TLS: [Variable; 4] = [
+    ("GRPC_SERVER_TLS_CERT", "cert", VariableForm::Text),
+    ("GRPC_SERVER_TLS_KEY", "key", VariableForm::Text),
+    ("GRPC_CLIENT_TLS_CACERT", "ca", VariableForm::Text),
+    ("GRPC_CLIENT_TLS_SAN", "client_name", VariableForm::Text),
 ];
 
 const FALSE: &[&str] = &["", "0", "f", "F", "false", "FALSE", "False"];
@@ -67,14 +74,13 @@ pub fn from_environment(
     get: impl Fn(&str) -> Option<String>,
     cpus: f64,
 ) -> Result<Config, ConfigFaults> {
-    let (faults, warnings) = (Vec::new(), Vec::new());
-    let mut reader = EnvironmentReader { get: &get, faults, warnings };
-    let root = reader.root();
-    let faulty = |faults| ConfigFaults::new("environment", faults);
+    let (root, faults, warnings) = (YamlNode::map([]), Vec::new(), Vec::new());
+    let mut reader = EnvironmentReader { get: &get, root, faults, warnings };
+    reader.read();
     if !reader.faults.is_empty() {
-        return Err(faulty(reader.faults));
+        return Err(ConfigFaults::new("environment", reader.faults));
     }
-    let mut config = decode("environment", &root, cpus)?;
+    let mut config = decode("environment", &reader.root, cpus)?;
     config.warnings.append(&mut reader.warnings);
     Ok(config)
 }
@@ -93,54 +99,47 @@ pub fn from_process(cpus: f64) -> Result<Config, ConfigFaults> {
 
 struct EnvironmentReader<'g> {
     get: &'g dyn Fn(&str) -> Option<String>,
+    /// The configuration so far.
+    root: YamlNode,
     faults: Vec<ConfigFault>,
     /// Warnings about values that are interpreted differently.
     warnings: Vec<String>,
 }
 
-type Keys = Vec<(YamlKey, YamlNode)>;
-
 impl EnvironmentReader<'_> {
-    fn root(&mut self) -> YamlNode {
-        let mut section = Keys::new();
-        self.plain(&PLAIN, &mut section);
-        self.listeners(&mut section);
-        self.tls(&mut section);
-        self.rules(&mut section);
-        self.headers(&mut section);
-        self.figures(&mut section);
-        let mut rlqs = Keys::new();
-        self.plain(&RLQS, &mut rlqs);
-        if !rlqs.is_empty() {
-            section.push((named("rlqs"), map(rlqs)));
+    fn read(&mut self) {
+        self.plain("ratelimit", &PLAIN);
+        self.listeners();
+        self.tls();
+        self.rules();
+        self.headers();
+        self.figures();
+        self.log();
+        self.traces();
+        self.store();
+        self.plain("state", &[("EVENKEEL_STATE", "file", VariableForm::Text)]);
+        match self.text("EVENKEEL_ADMIN") {
+            Some(text) if text == "off" => self.put("admin", YamlNode::text(text)),
+            Some(text) => self.set("admin.listen", "EVENKEEL_ADMIN", text),
+            None => {}
         }
-        let mut root = vec![(named("ratelimit"), map(section)), (named("log"), map(self.log()))];
-        if let Some(admin) = self.text("EVENKEEL_ADMIN") {
-            let admin = match admin.as_str() {
-                "off" => YamlNode::text("off"),
-                _ => map(vec![self.pair("listen", "EVENKEEL_ADMIN", admin)]),
-            };
-            root.push((named("admin"), admin));
-        }
-        root.extend(self.traces().map(|traces| (named("traces"), traces)));
-        if let Some(file) = self.text("EVENKEEL_STATE") {
-            let file = self.pair("file", "EVENKEEL_STATE", file);
-            root.push((named("state"), map(vec![file])));
-        }
-        root.extend(self.store().map(|store| (named("store"), store)));
-        map(root)
     }
 
-    /// A key with its value. `names` are the variables that the value comes from.
-    fn pair(&self, key: &'static str, names: &str, text: impl Into<String>) -> (YamlKey, YamlNode) {
-        (named(key), YamlNode::text(text).from_input(names))
+    /// Sets a key, such as `log.level`.
+    fn put(&mut self, key: &str, node: YamlNode) {
+        self.root.put(&key.split('.').collect::<Vec<_>>(), node);
     }
 
-    /// Adds the keys of all variables in `table` that are set.
-    fn plain(&mut self, table: &[(&str, &'static str, VariableForm)], keys: &mut Keys) {
+    /// Sets a key to the value of the variables `names`.
+    fn set(&mut self, key: &str, names: &str, text: impl Into<String>) {
+        self.put(key, YamlNode::text(text).from_input(names));
+    }
+
+    /// Sets the keys of a section for all variables in `table` that are set.
+    fn plain(&mut self, section: &str, table: &[Variable]) {
         for (name, key, form) in table {
             if let Some(text) = self.written(name, *form) {
-                keys.push(self.pair(key, name, text));
+                self.set(&format!("{section}.{key}"), name, text);
             }
         }
     }
@@ -202,55 +201,45 @@ impl EnvironmentReader<'_> {
         nanos
     }
 
-    fn listeners(&mut self, section: &mut Keys) {
+    fn listeners(&mut self) {
         let unix = self.text("GRPC_UDS").is_some();
         for (key, host_name, port_name, default) in [
-            ("http", "HOST", "PORT", "8080"),
-            ("grpc", "GRPC_HOST", "GRPC_PORT", "8081"),
-            ("debug", "DEBUG_HOST", "DEBUG_PORT", "6070"),
+            ("ratelimit.http", "HOST", "PORT", "8080"),
+            ("ratelimit.grpc", "GRPC_HOST", "GRPC_PORT", "8081"),
+            ("ratelimit.debug", "DEBUG_HOST", "DEBUG_PORT", "6070"),
         ] {
-            if key == "grpc" && unix {
+            let grpc = key == "ratelimit.grpc";
+            if grpc && unix {
                 continue;
             }
             let host = self.text_or(host_name, "0.0.0.0");
             let port = self.text_or(port_name, default);
-            if port == "off" && key != "grpc" {
-                section.push((named(key), YamlNode::made(YamlValue::List(Vec::new()))));
+            if port == "off" && !grpc {
+                self.put(key, YamlNode::made(YamlValue::List(Vec::new())));
                 continue;
             }
             let bare = host.contains(':') && !host.starts_with('[');
             let address = if bare { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-            section.push(self.pair(key, &format!("{host_name}:{port_name}"), address));
+            self.set(key, &format!("{host_name}:{port_name}"), address);
         }
     }
 
-    /// TLS for gRPC only, as in the reference.
-    fn tls(&mut self, section: &mut Keys) {
+    fn tls(&mut self) {
         if !self.truth("GRPC_SERVER_USE_TLS", false) {
             return;
         }
-        let mut keys = Keys::new();
-        for (key, name, needed) in [
-            ("cert", "GRPC_SERVER_TLS_CERT", true),
-            ("key", "GRPC_SERVER_TLS_KEY", true),
-            ("ca", "GRPC_CLIENT_TLS_CACERT", false),
-            ("client_name", "GRPC_CLIENT_TLS_SAN", false),
-        ] {
-            match self.text(name) {
-                Some(text) => keys.push(self.pair(key, name, text)),
-                None if needed => {
-                    self.fault(format!("GRPC_SERVER_USE_TLS=true needs {name}: a file in PEM"));
-                }
-                None => {}
+        self.plain("ratelimit.tls", &TLS);
+        for (name, ..) in &TLS[..2] {
+            if self.text(name).is_none() {
+                self.fault(format!("GRPC_SERVER_USE_TLS=true needs {name}: a file in PEM"));
             }
         }
-        section.push((named("tls"), map(keys)));
     }
 
-    fn rules(&mut self, section: &mut Keys) {
+    fn rules(&mut self) {
         match self.text_or("CONFIG_TYPE", "FILE").as_str() {
             "FILE" => {}
-            "GRPC_XDS_SOTW" => return self.xds(section),
+            "GRPC_XDS_SOTW" => return self.xds(),
             other => {
                 self.fault(format!("CONFIG_TYPE={other}: must be FILE or GRPC_XDS_SOTW"));
             }
@@ -271,27 +260,24 @@ impl EnvironmentReader<'_> {
             }
         };
         let names = "RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and RUNTIME_APPDIRECTORY";
-        section.push(self.pair("rules", names, path));
+        self.set("ratelimit.rules", names, path);
     }
 
-    fn headers(&mut self, section: &mut Keys) {
+    fn headers(&mut self) {
         if !self.truth("LIMIT_RESPONSE_HEADERS_ENABLED", false) {
             return;
         }
-        let names = [
+        for (key, name, default) in [
             ("limit", "LIMIT_LIMIT_HEADER", "RateLimit-Limit"),
             ("remaining", "LIMIT_REMAINING_HEADER", "RateLimit-Remaining"),
             ("reset", "LIMIT_RESET_HEADER", "RateLimit-Reset"),
-        ];
-        let pair = |(key, name, default)| {
+        ] {
             let text = self.text_or(name, default);
-            self.pair(key, name, text)
-        };
-        let names = names.map(pair).into();
-        section.push((named("headers"), map(names)));
+            self.set(&format!("ratelimit.headers.{key}"), name, text);
+        }
     }
 
-    fn log(&mut self) -> Keys {
+    fn log(&mut self) {
         let written = self.text_or("LOG_LEVEL", "warn").to_lowercase();
         let level = match written.as_str() {
             "panic" | "fatal" | "error" => "error",
@@ -303,6 +289,7 @@ impl EnvironmentReader<'_> {
                 "warn"
             }
         };
+        self.put("log.level", YamlNode::text(level));
         // In the reference, every format but JSON is text.
         let written = self.text_or("LOG_FORMAT", "text");
         let format = match written.to_lowercase().as_str() {
@@ -315,17 +302,14 @@ impl EnvironmentReader<'_> {
                 "text"
             }
         };
-        let format = self.pair("format", "LOG_FORMAT", format);
-        vec![(named("level"), YamlNode::text(level)), format]
+        self.set("log.format", "LOG_FORMAT", format);
     }
 }
 
-fn named(name: &str) -> YamlKey {
-    YamlKey { place: TextPlace::default(), plain: true, name: name.to_owned() }
-}
-
-fn map(entries: Keys) -> YamlNode {
-    YamlNode::made(YamlValue::Map(entries))
+/// A list that is separated by commas, each entry written anew by `each`.
+fn list(text: &str, each: impl Fn(&str) -> String) -> YamlNode {
+    let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+    YamlNode::made(YamlValue::List(items.map(|item| YamlNode::text(each(item))).collect()))
 }
 
 /// Parses `24h`, `1h30m`, `1.5s`, `150us` or `0` into nanoseconds.

@@ -3,9 +3,9 @@
 //! This is the only module that reads configuration files and the environment. A file passes
 //! through `tree` (text to nodes with places), `section` (nodes to settings, by means of `reader`),
 //! `settings` (the types that doors receive) and `show` (back to YAML). The facts about each key
-//! are one row (`keys`, `rows`), from which the schema and the tables of the guide are made too. A
-//! file of Tempomat or Smockron is first converted into a native tree (`foreign`). All faults are
-//! collected and reported at once (`fault`). `source` detects changes of the file.
+//! are one row (`keys`), from which the schema and the tables of the guide are made too. A file of
+//! Tempomat or Smockron is first converted into a native tree (`foreign`). All faults are collected
+//! and reported at once (`fault`). `source` detects changes of the file.
 
 mod address;
 pub mod cpus;
@@ -30,7 +30,7 @@ use settings::Settings;
 use settings::sockets::KeyPath;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tree::YamlNode;
+use tree::{YamlNode, YamlValue};
 
 /// A configuration without faults. A reload builds a new one.
 #[derive(Clone, Debug)]
@@ -79,7 +79,7 @@ pub fn parse(file: &str, bytes: &[u8], cpus: f64) -> Result<Config, ConfigFaults
 #[must_use]
 pub fn is_configuration(file: &Path, bytes: &[u8]) -> bool {
     let Ok(root) = tree::parse(bytes) else { return false };
-    let tree::YamlValue::Map(entries) = &root.value else { return false };
+    let YamlValue::Map(entries) = &root.value else { return false };
     let has_section = entries.iter().any(|(key, _)| rows::ROOT.row(&key.name).is_some());
     let (mut faults, mut notes) = (Vec::new(), Vec::new());
     let native = |file| foreign::native(file, &root, 1.0, &mut faults, &mut notes);
@@ -293,31 +293,29 @@ pub struct ProxyFlags {
 /// # Errors
 /// All faults, with the names of the flags.
 pub fn from_flags(flags: &ProxyFlags, cpus: f64) -> Result<Config, ConfigFaults> {
-    let one = |key, flag, value: &Option<String>| {
-        value.as_ref().map(|text| (key, YamlNode::text(text).from_input(flag)))
-    };
-    let many = |key, flag, values: &[String]| {
-        let list = values.iter().map(|text| YamlNode::text(text).from_input(flag)).collect();
-        let list = YamlNode::made(tree::YamlValue::List(list)).from_input(flag);
-        (!values.is_empty()).then_some((key, list))
-    };
-    let proxy = [
-        one("backend", "`--backend`", &Some(flags.backend.clone())),
-        many("listen", "`--listen`", &flags.listen),
-        one("cpus", "`--cpus`", &flags.cpus),
-        one("action", "`--action`", &flags.action),
-        one("cost", "`--cost`", &flags.cost),
-        many("trusted_proxies", "`--trusted-proxies`", &flags.trusted_proxies),
+    let text = |flag: &str, text: &String| YamlNode::text(text).from_input(flag);
+    let mut root = YamlNode::map([]);
+    for (key, flag, value) in [
+        ("backend", "`--backend`", Some(&flags.backend)),
+        ("cpus", "`--cpus`", flags.cpus.as_ref()),
+        ("action", "`--action`", flags.action.as_ref()),
+        ("cost", "`--cost`", flags.cost.as_ref()),
+    ] {
+        value.into_iter().for_each(|value| root.put(&["proxy", key], text(flag, value)));
+    }
+    let lists = [
+        ("listen", "`--listen`", &flags.listen),
+        ("trusted_proxies", "`--trusted-proxies`", &flags.trusted_proxies),
     ];
-    let admin = flags.admin.as_deref().map(|text| match text {
-        "off" => ("admin", YamlNode::text("off")),
-        _ => {
-            let listen = YamlNode::text(text).from_input("`--admin`");
-            ("admin", YamlNode::map([("listen", listen)]))
-        }
-    });
-    let proxy = ("proxy", YamlNode::map(proxy.into_iter().flatten()));
-    let root = YamlNode::map([Some(proxy), admin].into_iter().flatten());
+    for (key, flag, values) in lists.into_iter().filter(|(.., values)| !values.is_empty()) {
+        let list = YamlValue::List(values.iter().map(|value| text(flag, value)).collect());
+        root.put(&["proxy", key], YamlNode::made(list).from_input(flag));
+    }
+    match &flags.admin {
+        Some(off) if off == "off" => root.put(&["admin"], YamlNode::text(off)),
+        Some(listen) => root.put(&["admin", "listen"], text("`--admin`", listen)),
+        None => {}
+    }
     decode("command line", &root, cpus)
 }
 

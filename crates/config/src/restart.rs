@@ -4,7 +4,6 @@
 //! Which keys these are is in the rows (`rows`). Values are compared by their meaning: `60s` and
 //! `1m` are the same. Whether the new and the kept values work together is not checked here.
 
-use super::fault::TextPlace;
 use super::keys::{KeyRow, SectionCount, SectionTable};
 use super::rows;
 use super::tree::{YamlKey, YamlNode, YamlValue};
@@ -45,9 +44,7 @@ fn keep(
 fn replace(section: &mut YamlNode, name: &str, node: Option<&YamlNode>) {
     if let YamlValue::Map(entries) = &mut section.value {
         entries.retain(|(key, _)| key.name != name);
-        let place = TextPlace::default();
-        let key = YamlKey { place, plain: true, name: name.to_owned() };
-        entries.extend(node.map(|node| (key, node.clone())));
+        entries.extend(node.map(|node| (YamlKey::made(name), node.clone())));
     }
 }
 

@@ -103,6 +103,26 @@ impl YamlNode {
         entries.iter_mut().find(|(k, _)| k.name == *key)?.1.find_mut(rest)
     }
 
+    /// Sets the value at a path of keys. Sections that are missing on the way are created.
+    pub fn put(&mut self, way: &[&str], node: YamlNode) {
+        let [key, rest @ ..] = way else {
+            *self = node;
+            return;
+        };
+        if !matches!(self.value, YamlValue::Map(_)) {
+            *self = YamlNode::map([]);
+        }
+        let YamlValue::Map(entries) = &mut self.value else { return };
+        match entries.iter_mut().find(|(k, _)| k.name == *key) {
+            Some((_, inner)) => inner.put(rest, node),
+            None => {
+                let mut inner = YamlNode::map([]);
+                inner.put(rest, node);
+                entries.push((YamlKey::made(key), inner));
+            }
+        }
+    }
+
     /// A scalar that does not come from a file.
     #[must_use]
     pub fn text(text: impl Into<String>) -> YamlNode {
@@ -118,14 +138,16 @@ impl YamlNode {
     /// A section that does not come from a file.
     #[must_use]
     pub fn map<'k>(entries: impl IntoIterator<Item = (&'k str, YamlNode)>) -> YamlNode {
-        let key = |name: &str| YamlKey {
-            place: TextPlace::default(),
-            plain: true,
-            name: name.to_owned(),
-        };
-        YamlNode::made(YamlValue::Map(
-            entries.into_iter().map(|(k, node)| (key(k), node)).collect(),
-        ))
+        let entries = entries.into_iter().map(|(name, node)| (YamlKey::made(name), node));
+        YamlNode::made(YamlValue::Map(entries.collect()))
+    }
+}
+
+impl YamlKey {
+    /// A key that does not come from a file.
+    #[must_use]
+    pub fn made(name: &str) -> YamlKey {
+        YamlKey { place: TextPlace::default(), plain: true, name: name.to_owned() }
     }
 }
 

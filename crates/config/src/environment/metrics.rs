@@ -3,45 +3,43 @@
 //! The reference's mogrifiers become rules that rename metrics in `statsd`, in the order of their
 //! list; the reference tries them in no fixed order. How a variable is read: `environment`.
 
-use super::{EnvironmentReader, Keys, VariableForm, map, named};
+use super::{EnvironmentReader, VariableForm, list};
 use crate::tree::{YamlNode, YamlValue};
 
 impl EnvironmentReader<'_> {
-    /// Adds the sections `statsd` and `prometheus`.
-    pub(super) fn figures(&mut self, section: &mut Keys) {
+    /// Sets the sections `statsd` and `prometheus`.
+    pub(super) fn figures(&mut self) {
         let silent = self.truth("DISABLE_STATS", false);
         let dog = self.truth("USE_DOG_STATSD", false);
         if (self.truth("USE_STATSD", true) || dog) && !silent {
-            section.push((named("statsd"), self.statsd(dog)));
+            self.statsd(dog);
         }
         if self.truth("USE_PROMETHEUS", false) && !silent {
             let address = self.text_or("PROMETHEUS_ADDR", ":9090");
-            let path = self.text_or("PROMETHEUS_PATH", "/metrics");
-            let mut keys = vec![
-                self.pair("listen", "PROMETHEUS_ADDR", address),
-                self.pair("path", "PROMETHEUS_PATH", path),
+            self.set("ratelimit.prometheus.listen", "PROMETHEUS_ADDR", address);
+            let plain = [
+                ("PROMETHEUS_PATH", "path", VariableForm::Text),
+                ("PROMETHEUS_MAPPER_YAML", "mapper", VariableForm::Text),
             ];
-            self.plain(&[("PROMETHEUS_MAPPER_YAML", "mapper", VariableForm::Text)], &mut keys);
-            section.push((named("prometheus"), map(keys)));
+            self.plain("ratelimit.prometheus", &plain);
         }
     }
 
-    fn statsd(&mut self, dog: bool) -> YamlNode {
+    fn statsd(&mut self, dog: bool) {
         let host = self.text_or("STATSD_HOST", "localhost");
         let address = format!("{host}:{}", self.text_or("STATSD_PORT", "8125"));
+        self.set("ratelimit.statsd.address", "STATSD_HOST:STATSD_PORT", address);
         let udp = dog || self.text("STATSD_PROTOCOL").as_deref() == Some("udp");
-        let every = self.written("STATS_FLUSH_INTERVAL", VariableForm::Duration);
-        let tags = list(&self.text_or("EXTRA_TAGS", ""));
-        let rename = if dog { self.mogrifiers() } else { YamlNode::made(YamlValue::Null) };
-        let every = every.unwrap_or_else(|| "10s".to_owned());
-        map(vec![
-            self.pair("address", "STATSD_HOST:STATSD_PORT", address),
-            (named("udp"), YamlNode::text(udp.to_string())),
-            (named("dogstatsd"), YamlNode::text(dog.to_string())),
-            self.pair("every", "STATS_FLUSH_INTERVAL", every),
-            (named("tags"), tags),
-            (named("rename"), rename),
-        ])
+        self.put("ratelimit.statsd.udp", YamlNode::text(udp.to_string()));
+        self.put("ratelimit.statsd.dogstatsd", YamlNode::text(dog.to_string()));
+        let every = ("STATS_FLUSH_INTERVAL", "every", VariableForm::Duration);
+        self.plain("ratelimit.statsd", &[every]);
+        let tags = list(&self.text_or("EXTRA_TAGS", ""), str::to_owned);
+        self.put("ratelimit.statsd.tags", tags);
+        if dog {
+            let rename = self.mogrifiers();
+            self.put("ratelimit.statsd.rename", rename);
+        }
     }
 
     fn mogrifiers(&mut self) -> YamlNode {
@@ -49,28 +47,21 @@ impl EnvironmentReader<'_> {
         let mut rules = Vec::new();
         for name in listed.split(',').map(str::trim).filter(|name| !name.is_empty()) {
             let variable = |part: &str| format!("DOG_STATSD_MOGRIFIER_{name}_{part}");
-            let mut keys = Keys::new();
+            let mut rule = YamlNode::map([]);
             for (key, part) in [("match", "PATTERN"), ("name", "NAME")] {
-                match self.text(&variable(part)) {
-                    Some(text) => keys.push(self.pair(key, &variable(part), text)),
+                let variable = variable(part);
+                match self.text(&variable) {
+                    Some(text) => rule.put(&[key], YamlNode::text(text).from_input(&variable)),
                     None => {
-                        let variable = variable(part);
                         self.fault(format!("USE_DOG_STATSD_MOGRIFIERS={name} needs {variable}"));
                     }
                 }
             }
-            let tags = self.text(&variable("TAGS")).unwrap_or_default();
-            keys.push((named("tags"), list(&tags)));
-            rules.push(map(keys));
+            rule.put(&["tags"], list(&self.text_or(&variable("TAGS"), ""), str::to_owned));
+            rules.push(rule);
         }
         YamlNode::made(YamlValue::List(rules))
     }
-}
-
-/// Splits `a:b,c:d` into a list.
-fn list(text: &str) -> YamlNode {
-    let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-    YamlNode::made(YamlValue::List(items.map(YamlNode::text).collect()))
 }
 
 #[cfg(test)]

@@ -5,18 +5,12 @@
 //! pipelines have no meaning here. By default Evenkeel uses the reference's keys, because it
 //! replaces that server.
 
-use super::{EnvironmentReader, Keys, VariableForm, map, named};
+use super::{EnvironmentReader, Variable, VariableForm};
 use crate::address::store::escaped;
 use crate::tree::{YamlNode, YamlValue};
 
-/// Default sockets of the reference.
-const SOCKETS: [(&str, &str); 2] = [
-    ("REDIS_", "/var/run/nutcracker/ratelimit.sock"),
-    ("REDIS_PERSECOND_", "/var/run/nutcracker/ratelimitpersecond.sock"),
-];
-
 /// Variables that correspond to one key each.
-const PLAIN: [(&str, &str, VariableForm); 7] = [
+const PLAIN: [Variable; 7] = [
     // In the reference 0 means no timeout of its own.
     ("REDIS_TIMEOUT", "connect_timeout", VariableForm::Bounded(60_000, [10, 60_000])),
     ("EVENKEEL_STORE_DEADLINE", "deadline", VariableForm::Duration),
@@ -27,55 +21,61 @@ const PLAIN: [(&str, &str, VariableForm); 7] = [
     ("CACHE_KEY_PREFIX", "prefix", VariableForm::Text),
 ];
 
+/// Variables about TLS.
+const TLS: [Variable; 3] = [
+    ("REDIS_TLS_CACERT", "ca", VariableForm::Text),
+    ("REDIS_TLS_CLIENT_CERT", "cert", VariableForm::Text),
+    ("REDIS_TLS_CLIENT_KEY", "key", VariableForm::Text),
+];
+
 impl EnvironmentReader<'_> {
-    /// The `store` section, if the variables ask for one.
-    pub(super) fn store(&mut self) -> Option<YamlNode> {
+    /// Sets the `store` section, if the variables ask for one.
+    pub(super) fn store(&mut self) {
         let kind = self.text_or("BACKEND_TYPE", "");
         match kind.as_str() {
             "redis" => {}
             "" if self.text("REDIS_URL").is_some() => {}
-            "" => return None,
+            "" => return,
             "memcache" => {
                 self.fault(
                     "BACKEND_TYPE=memcache: memcache is not supported; set BACKEND_TYPE=redis, or \
                      unset it to count in this process"
                         .to_owned(),
                 );
-                return None;
+                return;
             }
             other => {
                 self.fault(format!("BACKEND_TYPE={other}: must be redis, or unset"));
-                return None;
+                return;
             }
         }
-        let mut keys = self.place(0);
+        self.place("store", "REDIS_", "/var/run/nutcracker/ratelimit.sock");
         if self.truth("REDIS_PERSECOND", false) {
-            keys.push((named("per_second"), map(self.place(1))));
+            let socket = "/var/run/nutcracker/ratelimitpersecond.sock";
+            self.place("store.per_second", "REDIS_PERSECOND_", socket);
         }
-        self.plain(&PLAIN, &mut keys);
+        self.plain("store", &PLAIN);
         let compatible = self.truth("EVENKEEL_COMPATIBLE_KEYS", true).to_string();
-        keys.push((named("compatible_keys"), YamlNode::text(compatible)));
-        let jitter = self.text_or("EXPIRATION_JITTER_MAX_SECONDS", "300");
+        self.put("store.compatible_keys", YamlNode::text(compatible));
         let name = "EXPIRATION_JITTER_MAX_SECONDS";
-        keys.push(self.pair("expiration_jitter", name, format!("{jitter}s")));
-        Some(map(keys))
+        let jitter = self.text_or(name, "300");
+        self.set("store.expiration_jitter", name, format!("{jitter}s"));
     }
 
-    /// The keys of one place for counters: 0 is the main store, 1 the one for windows of one
-    /// second.
-    fn place(&mut self, which: usize) -> Keys {
-        let (start, socket) = SOCKETS[which];
+    /// Sets the keys of one place for counters: the main store, or the one for windows of one
+    /// second. Its variables begin with `start`; `socket` is the default of the reference.
+    fn place(&mut self, section: &str, start: &str, socket: &str) {
         let variable = |name: &str| format!("{start}{name}");
+        let key = |name: &str| format!("{section}.{name}");
         let url = self.text_or(&variable("URL"), socket);
         let tls = self.truth(&variable("TLS"), false);
         let auth = self.text(&variable("AUTH"));
         let kind = self.text_or(&variable("TYPE"), "SINGLE").to_lowercase();
         let mut parts: Vec<&str> = url.split(',').map(str::trim).collect();
-        let mut keys = Keys::new();
         let layout = match kind.as_str() {
             "single" | "cluster" => kind.as_str(),
             "sentinel" => {
-                keys.push((named("master"), YamlNode::text(parts.remove(0))));
+                self.put(&key("master"), YamlNode::text(parts.remove(0)));
                 "sentinel"
             }
             _ => {
@@ -89,27 +89,15 @@ impl EnvironmentReader<'_> {
             _ => auth.clone(),
         };
         let servers = parts.iter().map(|part| YamlNode::text(address(part, login.as_deref(), tls)));
-        keys.push((named("redis"), YamlNode::made(YamlValue::List(servers.collect()))));
-        keys.push((named("layout"), YamlNode::text(layout)));
+        self.put(&key("redis"), YamlNode::made(YamlValue::List(servers.collect())));
+        self.put(&key("layout"), YamlNode::text(layout));
         if let Some(auth) = auth.filter(|_| layout == "sentinel") {
-            keys.push((named("credentials"), YamlNode::text(auth)));
+            self.put(&key("credentials"), YamlNode::text(auth));
         }
-        keys.extend(self.store_tls().map(|tls| (named("tls"), map(tls))));
-        keys
-    }
-
-    fn store_tls(&mut self) -> Option<Keys> {
-        let mut keys = Keys::new();
-        let files = [
-            ("REDIS_TLS_CACERT", "ca", VariableForm::Text),
-            ("REDIS_TLS_CLIENT_CERT", "cert", VariableForm::Text),
-            ("REDIS_TLS_CLIENT_KEY", "key", VariableForm::Text),
-        ];
-        self.plain(&files, &mut keys);
+        self.plain(&key("tls"), &TLS);
         if self.truth("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", false) {
-            keys.push((named("any_name"), YamlNode::text("true")));
+            self.put(&key("tls.any_name"), YamlNode::text("true"));
         }
-        (!keys.is_empty()).then_some(keys)
     }
 }
 

@@ -4,31 +4,31 @@
 //! variables of OpenTelemetry's exporters define the collector; those for traces take precedence
 //! over those for all signals. How a variable is read: `environment`.
 
-use super::{EnvironmentReader, Keys, map, named};
+use super::{EnvironmentReader, list};
 use crate::tree::{YamlNode, YamlValue};
 use percent_encoding::percent_decode_str;
 
-/// Variables of the exporter, without their prefix; each exists for traces and for all signals.
-const EXPORTER: [(&str, &str, &str); 6] = [
-    ("COMPRESSION", "compression", ""),
-    ("TIMEOUT", "timeout", "ms"),
-    ("HEADERS", "headers", ""),
-    ("CERTIFICATE", "ca", ""),
-    ("CLIENT_CERTIFICATE", "cert", ""),
-    ("CLIENT_KEY", "key", ""),
+/// Variables of the exporter, without their prefix; each exists for traces and for all signals. The
+/// unit is appended to the value.
+const EXPORTER: [(&str, &str, &str); 5] = [
+    ("COMPRESSION", "traces.compression", ""),
+    ("TIMEOUT", "traces.timeout", "ms"),
+    ("CERTIFICATE", "traces.tls.ca", ""),
+    ("CLIENT_CERTIFICATE", "traces.tls.cert", ""),
+    ("CLIENT_KEY", "traces.tls.key", ""),
 ];
 /// Variables of the batch processor.
 const BATCHES: [(&str, &str, &str); 3] = [
-    ("OTEL_BSP_SCHEDULE_DELAY", "every", "ms"),
-    ("OTEL_BSP_MAX_QUEUE_SIZE", "queue", ""),
-    ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "batch", ""),
+    ("OTEL_BSP_SCHEDULE_DELAY", "traces.every", "ms"),
+    ("OTEL_BSP_MAX_QUEUE_SIZE", "traces.queue", ""),
+    ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "traces.batch", ""),
 ];
 
 impl EnvironmentReader<'_> {
-    /// The `traces` section, if traces are enabled.
-    pub(super) fn traces(&mut self) -> Option<YamlNode> {
+    /// Sets the `traces` section, if traces are enabled.
+    pub(super) fn traces(&mut self) {
         if !self.truth("TRACING_ENABLED", false) {
-            return None;
+            return;
         }
         let protocol = match self.text_or("TRACING_EXPORTER_PROTOCOL", "http").as_str() {
             "http" => "http",
@@ -38,41 +38,37 @@ impl EnvironmentReader<'_> {
                 "http"
             }
         };
-        let service = self.text("OTEL_SERVICE_NAME").unwrap_or_else(|| "RateLimit".to_owned());
+        self.put("traces.protocol", YamlNode::text(protocol));
+        let service = self.text_or("OTEL_SERVICE_NAME", "RateLimit");
         let service = self.text_or("TRACING_SERVICE_NAME", &service);
-        let mut keys = vec![
-            (named("protocol"), YamlNode::text(protocol)),
-            self.pair("service", "TRACING_SERVICE_NAME", service),
-            (named("attributes"), self.attributes()),
-        ];
-        let endpoint = self.endpoint(protocol);
-        let name = "OTEL_EXPORTER_OTLP_ENDPOINT";
-        keys.extend(endpoint.map(|text| self.pair("endpoint", name, text)));
+        self.set("traces.service", "TRACING_SERVICE_NAME", service);
+        let attributes = self.attributes();
+        self.put("traces.attributes", attributes);
+        if let Some(text) = self.endpoint(protocol) {
+            self.set("traces.endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT", text);
+        }
         let name = "TRACING_SAMPLING_RATE";
         let sampling = self.text(name).map(|text| match text.parse::<f64>() {
             // Values above 1 mean all requests, values below 0 none.
             Ok(part) if !part.is_nan() => part.clamp(0.0, 1.0).to_string(),
             _ => text,
         });
-        keys.extend(sampling.map(|text| self.pair("sampling", name, text)));
-        let mut tls = Keys::new();
+        if let Some(text) = sampling {
+            self.set("traces.sampling", name, text);
+        }
+        if let Some(text) = self.exporter("HEADERS") {
+            self.put("traces.headers", pairs(&text));
+        }
         for (name, key, unit) in EXPORTER {
-            let Some(text) = self.exporter(name) else { continue };
-            let name = format!("OTEL_EXPORTER_OTLP_{name}");
-            match key {
-                "headers" => keys.push((named(key), pairs(&text))),
-                "ca" | "cert" | "key" => tls.push(self.pair(key, &name, text)),
-                _ => keys.push(self.pair(key, &name, format!("{text}{unit}"))),
+            if let Some(text) = self.exporter(name) {
+                self.set(key, &format!("OTEL_EXPORTER_OTLP_{name}"), text + unit);
             }
         }
         for (name, key, unit) in BATCHES {
-            let text = self.text(name);
-            keys.extend(text.map(|text| self.pair(key, name, format!("{text}{unit}"))));
+            if let Some(text) = self.text(name) {
+                self.set(key, name, text + unit);
+            }
         }
-        if !tls.is_empty() {
-            keys.push((named("tls"), map(tls)));
-        }
-        Some(map(keys))
     }
 
     /// A variable of the exporter: for traces, or else for all signals.
@@ -110,12 +106,9 @@ impl EnvironmentReader<'_> {
 /// `a=b,c=d`, values escaped as in URLs, as a list of `a:b`. What is not escaped properly stays as
 /// it is.
 fn pairs(text: &str) -> YamlNode {
-    let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
-    let pairs = pairs.map(|pair| {
-        let pair = pair.replacen('=', ":", 1);
-        YamlNode::text(percent_decode_str(&pair).decode_utf8_lossy().into_owned())
-    });
-    YamlNode::made(YamlValue::List(pairs.collect()))
+    list(text, |pair| {
+        percent_decode_str(&pair.replacen('=', ":", 1)).decode_utf8_lossy().into_owned()
+    })
 }
 
 #[cfg(test)]

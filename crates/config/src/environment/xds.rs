@@ -4,15 +4,15 @@
 //! connection (`retry`) and the back-off of the client (`retry_stream`, `retry_max`). How a
 //! variable is read: `environment`.
 
-use super::{EnvironmentReader, Keys, VariableForm, map, named};
-use crate::tree::{YamlNode, YamlValue};
+use super::{EnvironmentReader, Variable, VariableForm, list};
+use crate::tree::YamlNode;
 
 /// The longest delay, in milliseconds.
 const WAIT_MAX: u64 = 366 * 86_400_000;
 
 /// Variables that correspond to one key each. The replacements for a delay of 0 are those of the
 /// reference.
-const PLAIN: [(&str, &str, VariableForm); 4] = [
+const PLAIN: [Variable; 5] = [
     (
         "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
         "retry",
@@ -24,11 +24,12 @@ const PLAIN: [(&str, &str, VariableForm); 4] = [
         VariableForm::Bounded(100, [1, WAIT_MAX]),
     ),
     ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "retry_max", VariableForm::Bounded(10_000, [1, WAIT_MAX])),
+    ("CONFIG_GRPC_XDS_NODE_ID", "node_id", VariableForm::Text),
     ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "message_bytes", VariableForm::Text),
 ];
 
 /// Variables of the section `tls`.
-const TLS: [(&str, &str, VariableForm); 4] = [
+const TLS: [Variable; 4] = [
     ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "cert", VariableForm::Text),
     ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "key", VariableForm::Text),
     ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "ca", VariableForm::Text),
@@ -36,47 +37,32 @@ const TLS: [(&str, &str, VariableForm); 4] = [
 ];
 
 impl EnvironmentReader<'_> {
-    /// Adds the section `xds`.
-    pub(super) fn xds(&mut self, section: &mut Keys) {
-        let server = self.text_or("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000");
+    /// Sets the section `xds`.
+    pub(super) fn xds(&mut self) {
+        let name = "CONFIG_GRPC_XDS_SERVER_URL";
+        let server = self.text_or(name, "localhost:18000");
         // The prefix asks gRPC to resolve the name, which happens here in any case.
-        let server = server.strip_prefix("dns:///").unwrap_or(&server).to_owned();
-        let pairs = [
-            ("metadata", "CONFIG_GRPC_XDS_NODE_METADATA", "="),
-            ("headers", "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", ":"),
-        ];
-        let node_id = self.text_or("CONFIG_GRPC_XDS_NODE_ID", "default");
-        let mut keys = vec![
-            self.pair("server", "CONFIG_GRPC_XDS_SERVER_URL", server),
-            self.pair("node_id", "CONFIG_GRPC_XDS_NODE_ID", node_id),
-        ];
-        keys.extend(pairs.map(|(key, name, sign)| (named(key), self.pairs(name, sign))));
-        self.plain(&PLAIN, &mut keys);
+        self.set("ratelimit.xds.server", name, server.strip_prefix("dns:///").unwrap_or(&server));
+        for (key, name, sign) in [
+            ("ratelimit.xds.metadata", "CONFIG_GRPC_XDS_NODE_METADATA", "="),
+            ("ratelimit.xds.headers", "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", ":"),
+        ] {
+            let pairs = list(&self.text_or(name, ""), |pair| pair.replacen(sign, ":", 1));
+            self.put(key, pairs);
+        }
+        self.plain("ratelimit.xds", &PLAIN);
+        let name = "XDS_CLIENT_BACKOFF_RANDOM_FACTOR";
         let spread = match self.truth("XDS_CLIENT_BACKOFF_JITTER", true) {
-            true => self.text("XDS_CLIENT_BACKOFF_RANDOM_FACTOR"),
+            true => self.text(name),
             false => Some("0".to_owned()),
         };
-        let name = "XDS_CLIENT_BACKOFF_RANDOM_FACTOR";
-        keys.extend(spread.map(|spread| self.pair("retry_spread", name, spread)));
-        if self.truth("CONFIG_GRPC_XDS_SERVER_USE_TLS", false) {
-            keys.push((named("tls"), self.xds_tls()));
+        if let Some(spread) = spread {
+            self.set("ratelimit.xds.retry_spread", name, spread);
         }
-        section.push((named("xds"), map(keys)));
-    }
-
-    fn xds_tls(&mut self) -> YamlNode {
-        let mut files = Keys::new();
-        self.plain(&TLS, &mut files);
-        map(files)
-    }
-
-    /// Converts a list of pairs such as `a=b,c=d` into a list of `a:b`; `sign` is the separator
-    /// within a pair.
-    fn pairs(&self, name: &str, sign: &str) -> YamlNode {
-        let text = self.text_or(name, "");
-        let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
-        let pairs = pairs.map(|pair| YamlNode::text(pair.replacen(sign, ":", 1)));
-        YamlNode::made(YamlValue::List(pairs.collect()))
+        if self.truth("CONFIG_GRPC_XDS_SERVER_USE_TLS", false) {
+            self.put("ratelimit.xds.tls", YamlNode::map([]));
+            self.plain("ratelimit.xds.tls", &TLS);
+        }
     }
 }
 
