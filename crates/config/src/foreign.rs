@@ -8,7 +8,7 @@ mod smockron;
 mod tempomat;
 
 use super::fault::{ConfigFault, TextPlace};
-use super::tree::YamlNode;
+use super::tree::{YamlKey, YamlNode, YamlValue};
 
 /// Converts a foreign configuration into a native tree. `None` if the file is a native one. `cpus`
 /// is the number of CPUs of the machine.
@@ -23,6 +23,14 @@ pub fn native(
         return Some(tempomat::native(root, cpus, faults, notes));
     }
     smockron::is_smockron(root).then(|| smockron::native(root, faults, notes))
+}
+
+/// Keys and values of a section; none for anything else.
+fn entries(node: &YamlNode) -> &[(YamlKey, YamlNode)] {
+    match &node.value {
+        YamlValue::Map(entries) => entries,
+        _ => &[],
+    }
 }
 
 /// A text node at the place of the node from which it was made.

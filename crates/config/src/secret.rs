@@ -34,8 +34,7 @@ pub enum SecretError {
 /// [`SecretError`] if the file cannot be read, or if the token is too short, too long or not
 /// visible ASCII.
 pub fn token(path: &Path) -> Result<String, SecretError> {
-    let text = std::fs::read_to_string(path);
-    let text = text.map_err(|why| SecretError::File { path: path.to_owned(), why })?;
+    let text = text(path)?;
     let token = text.trim();
     let visible = token.bytes().all(|byte| byte.is_ascii_graphic());
     if visible && TOKEN_BYTES.contains(&token.len()) {
@@ -51,8 +50,7 @@ pub fn token(path: &Path) -> Result<String, SecretError> {
 /// # Errors
 /// [`SecretError`] if the file cannot be read or is not one line of text.
 pub fn credentials(path: &Path) -> Result<String, SecretError> {
-    let text = std::fs::read_to_string(path);
-    let text = text.map_err(|why| SecretError::File { path: path.to_owned(), why })?;
+    let text = text(path)?;
     let line = text.trim();
     let good = !line.is_empty() && line.len() <= 1024 && !line.contains(char::is_control);
     good.then(|| line.to_owned()).ok_or_else(|| SecretError::Credentials(path.to_owned()))
@@ -64,9 +62,11 @@ pub fn credentials(path: &Path) -> Result<String, SecretError> {
 /// # Errors
 /// [`SecretError`] if the file cannot be read or is not text.
 pub fn authority(path: &Path) -> Result<String, SecretError> {
-    let text = std::fs::read_to_string(path);
-    let text = text.map_err(|why| SecretError::File { path: path.to_owned(), why })?;
-    Ok(text.split_whitespace().collect())
+    Ok(text(path)?.split_whitespace().collect())
+}
+
+fn text(path: &Path) -> Result<String, SecretError> {
+    std::fs::read_to_string(path).map_err(|why| SecretError::File { path: path.to_owned(), why })
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 use super::super::fault::{ConfigFault, TextPlace, quoted};
 use super::super::tree::{YamlKey, YamlNode, YamlValue};
-use super::placed;
+use super::{entries, placed};
 
 /// Sections of Smockron. `statsd` and `stats` are the same section in different versions.
 const SECTIONS: [&str; 5] = ["server", "datastore", "domains", "statsd", "stats"];
@@ -61,13 +61,6 @@ pub fn native(
     let allow = last(entries, "server").and_then(|server| server.find(&["allow"]));
     master.extend(allow.map(|allow| ("allow", allow.clone())));
     YamlNode::map(passed.into_iter().chain(metrics).chain([("master", YamlNode::map(master))]))
-}
-
-fn entries(node: &YamlNode) -> &[(YamlKey, YamlNode)] {
-    match &node.value {
-        YamlValue::Map(entries) => entries,
-        _ => &[],
-    }
 }
 
 /// The value of a key; if it occurs several times, the last one. `null` counts as absent.

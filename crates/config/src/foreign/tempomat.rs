@@ -7,25 +7,16 @@
 
 use super::super::fault::{ConfigFault, TextPlace, quoted};
 use super::super::tree::{YamlKey, YamlNode, YamlValue};
-use super::placed;
+use super::{entries, placed};
 use evenkeel_core::table::EXACT_KEYS_MAX;
 use evenkeel_core::units::Nanos;
 use std::path::Path;
 
 /// All keys of Tempomat.
+#[rustfmt::skip]
 const KEYS: [&str; 13] = [
-    "debug",
-    "delayThresholdSec",
-    "backend",
-    "listenPort",
-    "graphite",
-    "graphitePrefix",
-    "trustedProxies",
-    "cpuCount",
-    "slash32Share",
-    "slash24Share",
-    "slash16Share",
-    "userAgentShare",
+    "debug", "delayThresholdSec", "backend", "listenPort", "graphite", "graphitePrefix",
+    "trustedProxies", "cpuCount", "slash32Share", "slash24Share", "slash16Share", "userAgentShare",
     "hashMaxLen",
 ];
 
@@ -33,15 +24,10 @@ const KEYS: [&str; 13] = [
 const AMBIGUOUS_KEYS: [&str; 3] = ["backend", "debug", "graphite"];
 
 /// Keys of early versions of Tempomat, which only monitored.
+#[rustfmt::skip]
 const EARLY_KEYS: [&str; 8] = [
-    "lowCreditThreshold",
-    "statsFile",
-    "syslogStats",
-    "logFile",
-    "slash32CPUs",
-    "slash24CPUs",
-    "slash16CPUs",
-    "userAgentCPUs",
+    "lowCreditThreshold", "statsFile", "syslogStats", "logFile", "slash32CPUs", "slash24CPUs",
+    "slash16CPUs", "userAgentCPUs",
 ];
 
 /// Native sections that are allowed in addition, because Tempomat had nothing similar.
@@ -92,10 +78,7 @@ pub fn native(
     faults: &mut Vec<ConfigFault>,
     notes: &mut Vec<ConfigFault>,
 ) -> YamlNode {
-    let entries: &[(YamlKey, YamlNode)] = match &root.value {
-        YamlValue::Map(entries) => entries,
-        _ => &[],
-    };
+    let entries = entries(root);
     let mut file = TempomatFile { entries, faults, notes };
     file.warn_unused_keys();
     let passed = NATIVE_SECTIONS.iter().filter_map(|name| {
