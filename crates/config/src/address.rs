@@ -17,9 +17,6 @@ const SOCKET_PATH_MAX: usize = 108;
 
 /// Reads an address to listen on: `127.0.0.1:9970`, `[::1]:9970`, `localhost:9970`. `:9970` and
 /// `*:9970` mean all IPv4 addresses of the machine.
-///
-/// # Errors
-/// If the text has none of these forms.
 pub fn listen(text: &str) -> Read<SocketAddr> {
     if let Ok(address) = text.parse() {
         return Ok(address);
@@ -36,9 +33,6 @@ pub fn listen(text: &str) -> Read<SocketAddr> {
 }
 
 /// Reads a network or a single address: `10.0.0.0/8`, `::1`.
-///
-/// # Errors
-/// If it is neither.
 pub fn network(text: &str) -> Read<IpNet> {
     let net = text.parse::<IpNet>().map(|net| net.trunc());
     net.or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
@@ -67,9 +61,6 @@ impl fmt::Display for ExemptEntry {
 }
 
 /// Reads an entry of `exempt`: `ip:` and a network, `host:` and a name, or `cookie:` and a name.
-///
-/// # Errors
-/// If it has none of these forms.
 pub fn exempt(text: &str) -> Read<ExemptEntry> {
     match text.split_once(':') {
         Some(("ip", rest)) => network(rest).map(ExemptEntry::Net),
@@ -80,18 +71,12 @@ pub fn exempt(text: &str) -> Read<ExemptEntry> {
 }
 
 /// Reads a pattern of host names: `host:www.example.com`, `host:*.example.com`.
-///
-/// # Errors
-/// If it does not have this form.
 pub fn host(text: &str) -> Read<HostPattern> {
     let pattern = text.strip_prefix("host:").and_then(HostPattern::parse);
     pattern.ok_or_else(|| "write host:*.example.com or host:www.example.com".to_owned())
 }
 
 /// Reads the address of a name server; without a port it is 53.
-///
-/// # Errors
-/// If it is not an IP address, with or without a port.
 pub fn name_server(text: &str) -> Read<SocketAddr> {
     let with_port = || text.parse::<SocketAddr>().ok();
     let address = text.parse::<IpAddr>().map(|ip| SocketAddr::from((ip, 53))).ok();
@@ -100,9 +85,6 @@ pub fn name_server(text: &str) -> Read<SocketAddr> {
 
 /// Reads a backend: `http://host`, `http://host:port`, `https://host`, `h2c://host`,
 /// `unix:///path`, `h2c+unix:///path`.
-///
-/// # Errors
-/// If it has none of these forms.
 pub fn backend(text: &str) -> Read<BackendAddress> {
     let (scheme, rest) = text.split_once("://").ok_or("write it as http://127.0.0.1:80")?;
     let (scheme, port) = match scheme {

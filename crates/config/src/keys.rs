@@ -2,8 +2,8 @@
 //!
 //! Six things are derived from a row: how the key is read, the messages about a faulty value, the
 //! default that `show` prints, the JSON schema, the table of the guide, and whether a reload can
-//! change it. The rows are in `rows`; a section reads its keys with `SectionReader::key`. This file
-//! does not read trees.
+//! change it. The rows are in the files of `section`, which read them with `SectionReader::key`.
+//! This file does not read trees.
 
 use super::values::{self, Read};
 use evenkeel_core::units::Nanos;
@@ -105,20 +105,16 @@ impl SectionTable {
     }
 }
 
-/// How a key's text becomes a value.
-enum ValueForm<T: 'static> {
-    Words(&'static [(&'static str, T)]),
-    Text(fn(&str) -> Read<T>),
-}
-
 /// A key without a default of its own: an optional or a required one, or one whose default depends
 /// on something else.
 pub struct ConfigKey<T: 'static> {
     facts: KeyFacts,
-    form: ValueForm<T>,
+    /// The words, if only words are accepted.
+    words: &'static [(&'static str, T)],
+    parse: fn(&str) -> Read<T>,
     range: Option<(T, T)>,
-    check: fn(T, &(T, T)) -> Read<T>,
-    write: fn(&ValueForm<T>, &T) -> String,
+    is_within: fn(&T, &(T, T)) -> bool,
+    write: fn(&ConfigKey<T>, &T) -> String,
 }
 
 /// A key with a default.
@@ -141,10 +137,10 @@ enum Preset<T> {
 }
 
 impl KeyFacts {
-    const fn new(name: &'static str, syntax: ValueSyntax, doc: &'static str) -> KeyFacts {
+    const fn new(name: &'static str, syntax: ValueSyntax) -> KeyFacts {
         KeyFacts {
             name,
-            doc,
+            doc: "",
             low: "",
             high: "",
             example: "",
@@ -157,67 +153,113 @@ impl KeyFacts {
     }
 }
 
+/// The part of a row that says more about its key. All rows have these methods, in any order.
+macro_rules! describe {
+    ($($facts:ident).+) => {
+        /// Describes the key, with its unit, in one or two sentences.
+        pub const fn doc(mut self, doc: &'static str) -> Self {
+            self.$($facts).+.doc = doc.trim_ascii_start();
+            self
+        }
+
+        /// Says what goes wrong with a value that is too low.
+        pub const fn low(mut self, low: &'static str) -> Self {
+            self.$($facts).+.low = low;
+            self
+        }
+
+        /// Says what goes wrong with a value that is too high.
+        pub const fn high(mut self, high: &'static str) -> Self {
+            self.$($facts).+.high = high;
+            self
+        }
+
+        /// Gives a value that is accepted.
+        pub const fn example(mut self, example: &'static str) -> Self {
+            self.$($facts).+.example = example;
+            self
+        }
+
+        /// Makes the key restart-only.
+        pub const fn restart(mut self) -> Self {
+            self.$($facts).+.restart = true;
+            self
+        }
+
+        /// Describes a range that is more than a least and a greatest value.
+        pub const fn range_note(mut self, note: &'static str) -> Self {
+            self.$($facts).+.range_note = note;
+            self
+        }
+
+        /// Describes a default that depends on something else, or what applies without the key.
+        pub const fn default_note(mut self, note: &'static str) -> Self {
+            self.$($facts).+.default_note = note;
+            self
+        }
+
+        /// Says that the key must be present.
+        pub const fn required(self) -> Self {
+            self.default_note("required")
+        }
+
+        /// Hides the secret parts of a value in what `show` prints.
+        pub const fn masked(mut self, mask: fn(&str) -> String) -> Self {
+            self.$($facts).+.mask = Some(mask);
+            self
+        }
+
+        /// Name of the key.
+        pub const fn name(&self) -> &'static str {
+            self.$($facts).+.name
+        }
+    };
+}
+
+/// Declares rows. The comment above a row is its description, for users.
+///
+/// `TABLE = "path";` at the beginning also declares the table of the section at this path, with
+/// these rows in this order. `TABLE = "path": A, B` declares only a table, of rows that exist.
+macro_rules! section {
+    ($table:ident = $path:literal: $($row:expr),+ $(,)?) => {
+        pub(crate) static $table: $crate::keys::SectionTable =
+            $crate::keys::SectionTable { path: $path, keys: &[$(&$row),+] };
+    };
+    (
+        $table:ident = $path:literal;
+        $($(#[doc = $doc:literal])+ $name:ident: $kind:ty = $row:expr;)+
+    ) => {
+        $crate::keys::section! { $table = $path: $($name),+ }
+        $crate::keys::section! { $($(#[doc = $doc])+ $name: $kind = $row;)+ }
+    };
+    ($($(#[doc = $doc:literal])+ $name:ident: $kind:ty = $row:expr;)+) => {
+        $(
+            $(#[doc = $doc])+
+            pub(crate) static $name: $kind = $row.doc(concat!($($doc),+));
+        )+
+    };
+}
+pub(crate) use section;
+
 impl<T: 'static> ConfigKey<T> {
+    describe!(facts);
+
     /// A key whose value has no written form of its own, such as the path of a file.
-    pub const fn opaque(
-        name: &'static str,
-        parse: fn(&str) -> Read<T>,
-        doc: &'static str,
-    ) -> ConfigKey<T> {
+    pub const fn opaque(name: &'static str, parse: fn(&str) -> Read<T>) -> ConfigKey<T> {
         ConfigKey {
-            facts: KeyFacts::new(name, ValueSyntax::Text, doc),
-            form: ValueForm::Text(parse),
+            facts: KeyFacts::new(name, ValueSyntax::Text),
+            words: &[],
+            parse,
             range: None,
-            check: |value, _| Ok(value),
+            is_within: |_, _| true,
             write: |_, _| String::new(),
         }
     }
 
-    /// Says what goes wrong with a value that is too low.
-    pub const fn low(mut self, low: &'static str) -> ConfigKey<T> {
-        self.facts.low = low;
+    /// Says how a value is written as text.
+    pub const fn written(mut self, write: fn(&ConfigKey<T>, &T) -> String) -> ConfigKey<T> {
+        self.write = write;
         self
-    }
-
-    /// Says what goes wrong with a value that is too high.
-    pub const fn high(mut self, high: &'static str) -> ConfigKey<T> {
-        self.facts.high = high;
-        self
-    }
-
-    /// Gives a value that is accepted.
-    pub const fn example(mut self, example: &'static str) -> ConfigKey<T> {
-        self.facts.example = example;
-        self
-    }
-
-    /// Makes the key restart-only.
-    pub const fn restart(mut self) -> ConfigKey<T> {
-        self.facts.restart = true;
-        self
-    }
-
-    /// Describes a range that is more than a least and a greatest value.
-    pub const fn range_note(mut self, note: &'static str) -> ConfigKey<T> {
-        self.facts.range_note = note;
-        self
-    }
-
-    /// Describes a default that depends on something else.
-    pub const fn default_note(mut self, note: &'static str) -> ConfigKey<T> {
-        self.facts.default_note = note;
-        self
-    }
-
-    /// Hides the secret parts of a value in what `show` prints.
-    pub const fn masked(mut self, mask: fn(&str) -> String) -> ConfigKey<T> {
-        self.facts.mask = Some(mask);
-        self
-    }
-
-    /// Says that the key must be present.
-    pub const fn required(self) -> ConfigKey<T> {
-        self.default_note("required")
     }
 
     /// Ends the row with a default.
@@ -239,11 +281,6 @@ impl<T: 'static> ConfigKey<T> {
     pub const fn list_with(self, make: fn() -> Vec<T>) -> ListKey<T> {
         ListKey { key: self, default: Some(make) }
     }
-
-    /// Name of the key.
-    pub const fn name(&self) -> &'static str {
-        self.facts.name
-    }
 }
 
 impl<T: Display + 'static> ConfigKey<T> {
@@ -252,86 +289,72 @@ impl<T: Display + 'static> ConfigKey<T> {
         name: &'static str,
         syntax: ValueSyntax,
         parse: fn(&str) -> Read<T>,
-        doc: &'static str,
     ) -> ConfigKey<T> {
-        let mut key = ConfigKey::opaque(name, parse, doc);
+        let mut key = ConfigKey::opaque(name, parse);
         key.facts.syntax = syntax;
         key.write = |_, value| value.to_string();
         key
     }
 
     /// A key with any text.
-    pub const fn text(
-        name: &'static str,
-        parse: fn(&str) -> Read<T>,
-        doc: &'static str,
-    ) -> ConfigKey<T> {
-        ConfigKey::new(name, ValueSyntax::Text, parse, doc)
+    pub const fn text(name: &'static str, parse: fn(&str) -> Read<T>) -> ConfigKey<T> {
+        ConfigKey::new(name, ValueSyntax::Text, parse)
     }
 }
 
-impl<T: Copy + Display + PartialOrd + 'static> ConfigKey<T> {
+impl<T: Copy + PartialOrd + 'static> ConfigKey<T> {
     /// Bounds the value, both ends included.
     pub const fn within(mut self, least: T, most: T) -> ConfigKey<T> {
         self.range = Some((least, most));
-        self.check = |value, (least, most)| values::within(value, *least..=*most);
+        self.is_within = |value, (least, most)| (least..=most).contains(&value);
         self
     }
 }
 
 impl<T: Clone + PartialEq + 'static> ConfigKey<T> {
     /// A key with one of several words.
-    pub const fn words(
-        name: &'static str,
-        words: &'static [(&'static str, T)],
-        doc: &'static str,
-    ) -> ConfigKey<T> {
-        ConfigKey {
-            facts: KeyFacts::new(name, ValueSyntax::Words, doc),
-            form: ValueForm::Words(words),
-            range: None,
-            check: |value, _| Ok(value),
-            write: |form, value| match form {
-                ValueForm::Words(words) => {
-                    let word = words.iter().find(|(_, one)| one == value);
-                    word.map_or("", |(word, _)| word).to_owned()
-                }
-                ValueForm::Text(_) => String::new(),
-            },
-        }
+    pub const fn words(name: &'static str, words: &'static [(&'static str, T)]) -> ConfigKey<T> {
+        let mut key = ConfigKey::opaque(name, |_| Err(String::new()));
+        key.facts.syntax = ValueSyntax::Words;
+        key.words = words;
+        key.write = |key, value| {
+            let word = key.words.iter().find(|(_, one)| one == value);
+            word.map_or("", |(word, _)| word).to_owned()
+        };
+        key
     }
 }
 
 impl ConfigKey<bool> {
     /// `true` or `false`.
-    pub const fn truth(name: &'static str, doc: &'static str) -> ConfigKey<bool> {
-        ConfigKey::words(name, &[("true", true), ("false", false)], doc)
+    pub const fn truth(name: &'static str) -> ConfigKey<bool> {
+        ConfigKey::words(name, &[("true", true), ("false", false)])
     }
 }
 
 impl ConfigKey<Nanos> {
     /// A duration.
-    pub const fn duration(name: &'static str, doc: &'static str) -> ConfigKey<Nanos> {
-        ConfigKey::new(name, ValueSyntax::Duration, values::duration, doc)
+    pub const fn duration(name: &'static str) -> ConfigKey<Nanos> {
+        ConfigKey::new(name, ValueSyntax::Duration, values::duration)
     }
 }
 
 impl<T: TryFrom<u64> + Display + 'static> ConfigKey<T> {
     /// A whole number.
-    pub const fn whole(name: &'static str, doc: &'static str) -> ConfigKey<T> {
-        ConfigKey::new(name, ValueSyntax::Whole(&[]), values::whole, doc)
+    pub const fn whole(name: &'static str) -> ConfigKey<T> {
+        ConfigKey::new(name, ValueSyntax::Whole(&[]), values::whole)
     }
 
     /// A number of bytes.
-    pub const fn size(name: &'static str, doc: &'static str) -> ConfigKey<T> {
-        ConfigKey::new(name, ValueSyntax::Size, values::size, doc)
+    pub const fn size(name: &'static str) -> ConfigKey<T> {
+        ConfigKey::new(name, ValueSyntax::Size, values::size)
     }
 }
 
 impl ConfigKey<PathBuf> {
     /// The path of a file.
-    pub const fn path(name: &'static str, doc: &'static str) -> ConfigKey<PathBuf> {
-        ConfigKey::opaque(name, values::path, doc)
+    pub const fn path(name: &'static str) -> ConfigKey<PathBuf> {
+        ConfigKey::opaque(name, values::path)
     }
 }
 
@@ -341,20 +364,30 @@ impl<T: Clone + 'static> ConfigKey<T> {
     /// # Errors
     /// The message about the value.
     pub fn parse(&self, text: &str) -> Read<T> {
-        let value = match &self.form {
-            ValueForm::Words(words) => values::one_of(text, words)?,
-            ValueForm::Text(parse) => parse(text)?,
+        let value = match self.words {
+            [] => (self.parse)(text)?,
+            words => values::one_of(text, words)?,
         };
         match &self.range {
-            Some(range) => (self.check)(value, range),
-            None => Ok(value),
+            Some(range) if !(self.is_within)(&value, range) => {
+                Err(format!("must be from {} to {}", self.write(&range.0), self.write(&range.1)))
+            }
+            _ => Ok(value),
         }
     }
 
     /// Writes a value as it is read.
     pub fn write(&self, value: &T) -> String {
-        (self.write)(&self.form, value)
+        (self.write)(self, value)
     }
+}
+
+impl<T: 'static> DefaultedKey<T> {
+    describe!(key.facts);
+}
+
+impl<T: 'static> ListKey<T> {
+    describe!(key.facts);
 }
 
 impl<T: Clone + 'static> DefaultedKey<T> {
@@ -390,10 +423,7 @@ impl<T: Clone + PartialEq + Sync + 'static> KeyRow for ConfigKey<T> {
     }
 
     fn words(&self) -> Vec<&'static str> {
-        match &self.form {
-            ValueForm::Words(words) => words.iter().map(|(word, _)| *word).collect(),
-            ValueForm::Text(_) => Vec::new(),
-        }
+        self.words.iter().map(|(word, _)| *word).collect()
     }
 
     fn range(&self) -> Option<[String; 2]> {
@@ -485,54 +515,27 @@ pub struct SubsectionKey {
 }
 
 impl SubsectionKey {
+    describe!(facts);
+
     /// A key with one section.
-    pub const fn one(
-        name: &'static str,
-        table: &'static SectionTable,
-        doc: &'static str,
-    ) -> SubsectionKey {
-        let facts = KeyFacts::new(name, ValueSyntax::Section, doc);
+    pub const fn one(name: &'static str, table: &'static SectionTable) -> SubsectionKey {
+        let facts = KeyFacts::new(name, ValueSyntax::Section);
         SubsectionKey { facts, words: &[], count: SectionCount::One, table }
     }
 
     /// A key with one section or a list of them.
-    pub const fn list(
-        name: &'static str,
-        table: &'static SectionTable,
-        doc: &'static str,
-    ) -> SubsectionKey {
-        SubsectionKey { count: SectionCount::List, ..SubsectionKey::one(name, table, doc) }
+    pub const fn list(name: &'static str, table: &'static SectionTable) -> SubsectionKey {
+        SubsectionKey { count: SectionCount::List, ..SubsectionKey::one(name, table) }
     }
 
     /// A key with names, each with one section or a list of them.
-    pub const fn named(
-        name: &'static str,
-        table: &'static SectionTable,
-        doc: &'static str,
-    ) -> SubsectionKey {
-        SubsectionKey { count: SectionCount::Named, ..SubsectionKey::one(name, table, doc) }
-    }
-
-    /// Name of the key.
-    pub const fn name(&self) -> &'static str {
-        self.facts.name
+    pub const fn named(name: &'static str, table: &'static SectionTable) -> SubsectionKey {
+        SubsectionKey { count: SectionCount::Named, ..SubsectionKey::one(name, table) }
     }
 
     /// Accepts words in place of the section.
     pub const fn or_words(self, words: &'static [&'static str]) -> SubsectionKey {
         SubsectionKey { words, ..self }
-    }
-
-    /// Makes the whole section restart-only.
-    pub const fn restart(mut self) -> SubsectionKey {
-        self.facts.restart = true;
-        self
-    }
-
-    /// Describes what applies without the section.
-    pub const fn default_note(mut self, note: &'static str) -> SubsectionKey {
-        self.facts.default_note = note;
-        self
     }
 }
 

@@ -22,7 +22,7 @@ pub mod settings;
 pub mod show;
 pub mod source;
 pub mod tree;
-pub mod values;
+mod values;
 
 use fault::{ConfigFault, ConfigFaults, TextPlace};
 use secret::SecretError;

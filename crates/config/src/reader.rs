@@ -125,6 +125,13 @@ impl<'n, 'f> SectionReader<'n, 'f> {
         self.faults.push(ConfigFault::new(place, what));
     }
 
+    /// Reports each of `keys` that has no value, by the message that `what` makes of its name.
+    pub fn require(&mut self, keys: &[&str], what: impl Fn(&str) -> String) {
+        for key in keys.iter().filter(|key| !self.has(key)).collect::<Vec<_>>() {
+            self.fault(key, what(key));
+        }
+    }
+
     /// The node of `key`. `None` if the key is absent or has no value.
     #[must_use]
     pub fn node(&self, key: &str) -> Option<&'n YamlNode> {

@@ -1,7 +1,7 @@
 //! The checked configuration: every default is filled in and every value has its final type.
 //!
 //! Each door receives only its own part of [`Settings`]. The range and the default of each key, and
-//! whether a change needs a restart, are in its row (`rows`); the reference for users,
+//! whether a change needs a restart, are in its row (`section`); the reference for users,
 //! docs/guide/configuration.md, is made from the rows.
 
 mod backend;
@@ -18,6 +18,7 @@ pub mod store;
 pub mod tags;
 pub mod tls;
 
+use crate::values::word_enum;
 pub use backend::{BACKENDS_MAX, BackendAddress, BackendProtocol, BackendScheme, BackendTls};
 use evenkeel_core::limit::{Limit, LimitAction, LimitCondition};
 use evenkeel_core::units::Nanos;
@@ -123,13 +124,11 @@ pub struct CheckSettings {
     pub listen: Vec<SocketAddr>,
     /// UDP addresses that receive access logs by syslog.
     pub syslog: Vec<SyslogAddress>,
-    /// How long an admitted request waits for its report; then it is charged the average of its
-    /// route.
+    /// How long an admitted request waits for its report, before it is charged an average.
     pub report_within: Duration,
     /// Admitted requests that wait for their report, some 500 bytes each; the oldest settles early.
     pub open_max: usize,
-    /// Questions that are answered late because the client has to wait, each with a connection of
-    /// the front end; further clients are refused.
+    /// Questions of clients that have to wait; further clients are refused.
     pub waiting_max: usize,
 }
 
@@ -182,46 +181,23 @@ pub struct StatsdSink {
     pub smockron: Option<String>,
 }
 
-/// Where a StatsD line has the values of a metric's labels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StatsdLabels {
-    /// As parts of the name, which every StatsD server understands.
-    Name,
-    /// As tags (`|#door:proxy`), which DogStatsD and compatible servers understand.
-    Tags,
-}
-
-impl StatsdLabels {
-    /// The words that the file uses for each value.
-    pub const WORDS: [(&str, StatsdLabels); 2] =
-        [("name", StatsdLabels::Name), ("tags", StatsdLabels::Tags)];
-}
-
-impl std::fmt::Display for StatsdLabels {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let word = StatsdLabels::WORDS.iter().find(|(_, labels)| labels == self);
-        f.write_str(word.map_or("", |(word, _)| word))
+word_enum! {
+    /// Where a StatsD line has the values of a metric's labels.
+    pub enum StatsdLabels {
+        /// As parts of the name, which every StatsD server understands.
+        Name = "name",
+        /// As tags (`|#door:proxy`), which DogStatsD and compatible servers understand.
+        Tags = "tags",
     }
 }
 
-/// Which metrics Graphite gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GraphiteSelection {
-    /// Every metric.
-    All,
-    /// Only the number of held clients of each limit, under its bare name, as Tempomat sent it.
-    Limits,
-}
-
-impl GraphiteSelection {
-    /// The words that the file uses for each value. Invariant: in the order of the variants.
-    pub const WORDS: [(&str, GraphiteSelection); 2] =
-        [("all", GraphiteSelection::All), ("limits", GraphiteSelection::Limits)];
-}
-
-impl fmt::Display for GraphiteSelection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(GraphiteSelection::WORDS[*self as usize].0)
+word_enum! {
+    /// Which metrics Graphite gets.
+    pub enum GraphiteSelection {
+        /// Every metric.
+        All = "all",
+        /// Only the number of held clients of each limit, under its bare name, as Tempomat sent it.
+        Limits = "limits",
     }
 }
 
@@ -237,56 +213,29 @@ pub struct StateSettings {
     pub keys_max: Option<usize>,
 }
 
-/// Severity of a log line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogLevel {
-    /// An operation failed.
-    Error,
-    /// Something needs the operator's attention, but Evenkeel continues to work.
-    Warn,
-    /// Decisions, starts and reloads.
-    Info,
-    /// Events of single requests.
-    Debug,
-    /// All log lines.
-    Trace,
-}
-
-impl LogLevel {
-    /// The words that the file uses for each level. Invariant: in the order of the variants.
-    pub const WORDS: [(&str, LogLevel); 5] = [
-        ("error", LogLevel::Error),
-        ("warn", LogLevel::Warn),
-        ("info", LogLevel::Info),
-        ("debug", LogLevel::Debug),
-        ("trace", LogLevel::Trace),
-    ];
-}
-
-impl fmt::Display for LogLevel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(LogLevel::WORDS[*self as usize].0)
+word_enum! {
+    /// Severity of a log line.
+    pub enum LogLevel {
+        /// An operation failed.
+        Error = "error",
+        /// Something needs the operator's attention, but Evenkeel continues to work.
+        Warn = "warn",
+        /// Decisions, starts and reloads.
+        Info = "info",
+        /// Events of single requests.
+        Debug = "debug",
+        /// All log lines.
+        Trace = "trace",
     }
 }
 
-/// Format of a log line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogFormat {
-    /// Text for people.
-    Text,
-    /// One JSON object per line.
-    Json,
-}
-
-impl LogFormat {
-    /// The words that the file uses for each format. Invariant: in the order of the variants.
-    pub const WORDS: [(&str, LogFormat); 2] =
-        [("text", LogFormat::Text), ("json", LogFormat::Json)];
-}
-
-impl fmt::Display for LogFormat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(LogFormat::WORDS[*self as usize].0)
+word_enum! {
+    /// Format of a log line.
+    pub enum LogFormat {
+        /// Text for people.
+        Text = "text",
+        /// One JSON object per line.
+        Json = "json",
     }
 }
 
@@ -315,8 +264,7 @@ pub struct ProxySettings {
     pub queue: ProxyQueueSettings,
     /// The longest wait; a request that would have to wait longer is refused.
     pub max_delay: Nanos,
-    /// Networks from which forwarded headers are trusted. Empty: all users behind a proxy share one
-    /// bucket.
+    /// Networks from which forwarded headers are trusted.
     pub trusted_proxies: Vec<IpNet>,
     /// Where a trusted proxy writes the client's address.
     pub client_address: ClientAddress,
@@ -342,15 +290,14 @@ pub struct ProxySettings {
     pub limits: Vec<Limit>,
 }
 
-/// How requests wait for capacity at the backend. Ranges and defaults: `rows::queue`.
+/// How requests wait for capacity at the backend. Ranges and defaults: `section::proxy::queue`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyQueueSettings {
     /// Number of requests that the backend works on at once.
     pub concurrency: ConcurrencySetting,
     /// Additional slots for clients in credit without a request at the backend.
     pub reserve: usize,
-    /// Upper bound of a bucket's debt, in CPU time; a limit may have its own. `None`: the burst of
-    /// the bucket.
+    /// Upper bound of a bucket's debt, in CPU time. `None`: the burst of the bucket.
     pub debt_max: Option<Nanos>,
     /// Maximum number of requests in the admission queue.
     pub len_max: usize,
@@ -410,8 +357,7 @@ pub struct LineSettings {
     pub tag_bytes: usize,
     /// Keys that a limit without its own `keys_max` remembers, 24 bytes each.
     pub keys_max: usize,
-    /// Connections at once, up to 10 000 000; beyond it the longest silent one is closed. 0: the
-    /// limit of open files.
+    /// Connections at once; then the longest silent one is closed. 0: the limit of open files.
     pub connections: usize,
     /// Time for replies to be sent when the process stops.
     pub drain: Duration,
@@ -516,15 +462,13 @@ pub struct ProxyTimeouts {
 pub struct ProxyBounds {
     /// Client connections at once, at most 10 000 000.
     pub connections: usize,
-    /// Client connections at once from one address; a /64 network counts as one IPv6 address.
-    /// Trusted proxies have no such bound.
+    /// Client connections at once from one address, or from one /64 network of IPv6.
     pub connections_per_address: usize,
     /// Bytes of a request's head.
     pub header_bytes: usize,
     /// Bytes of a request's body.
     pub body_bytes: u64,
-    /// A body up to this many bytes, at most 16 MiB, is read completely before the backend gets the
-    /// request; others, or all if it is zero, are streamed.
+    /// A body of up to this many bytes is read before the backend gets the request. 0: none.
     pub body_buffer: usize,
     /// Requests on one client connection.
     pub requests_per_connection: u64,

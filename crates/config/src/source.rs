@@ -10,7 +10,7 @@ pub mod folder;
 pub mod mapper;
 
 use super::fault::{ConfigFault, ConfigFaults, TextPlace};
-use super::section::limits_file;
+use super::section::line::limits_file;
 use super::settings::{LineSettings, Settings};
 use super::{Config, StartProblems, check, parse, tree};
 use std::collections::hash_map::DefaultHasher;
@@ -31,7 +31,7 @@ pub const DEFAULT_PATHS: [&str; 2] = ["/etc/evenkeel/evenkeel.yaml", "/etc/tempo
 type Stamp = Vec<[i64; 5]>;
 
 /// A configuration file and its last known state.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ConfigSource {
     path: PathBuf,
     /// Stamp of the resolved file when it was last read.
@@ -61,14 +61,7 @@ impl ConfigSource {
     /// A file that has not been examined yet.
     #[must_use]
     pub fn new(path: &Path) -> ConfigSource {
-        ConfigSource {
-            path: path.to_owned(),
-            stamp: None,
-            seen: None,
-            digest: 0,
-            listed: None,
-            was_read: false,
-        }
+        ConfigSource { path: path.to_owned(), ..ConfigSource::default() }
     }
 
     /// The path as the user gave it.

@@ -7,6 +7,7 @@ use evenkeel_core::units::{Nanos, QuantityParseError};
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Maximum length of the name of a limit, header or cookie, in bytes.
 const NAME_BYTES_MAX: usize = 64;
@@ -18,13 +19,11 @@ pub const DAY: Nanos = Nanos::from_secs(86_400);
 /// A leap year, the longest duration of any key.
 pub const YEAR: Nanos = Nanos::from_secs(366 * 86_400);
 
-/// Result of reading a single value from its text. The error says what is expected.
+/// Result of reading a single value from its text. The error says what is expected; each function
+/// here returns it for any other text.
 pub type Read<T> = Result<T, String>;
 
 /// Checks that a value is within a range.
-///
-/// # Errors
-/// If `value` is not in `range`; the message has both ends.
 pub fn within<T: PartialOrd + Display>(value: T, range: RangeInclusive<T>) -> Read<T> {
     if range.contains(&value) {
         return Ok(value);
@@ -32,53 +31,71 @@ pub fn within<T: PartialOrd + Display>(value: T, range: RangeInclusive<T>) -> Re
     Err(format!("must be from {} to {}", range.start(), range.end()))
 }
 
+/// Reads a part: a number from 0 to 1.
+pub fn part(text: &str) -> Read<f64> {
+    within(text.parse().map_err(|_| "not a number from 0 to 1".to_owned())?, 0.0..=1.0)
+}
+
 /// Reads one of several words.
-///
-/// # Errors
-/// If `text` is none of them; the message lists them.
 pub fn one_of<T: Clone>(text: &str, words: &[(&str, T)]) -> Read<T> {
     let found = words.iter().find(|(word, _)| *word == text);
     let all = || words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
     found.map(|(_, value)| value.clone()).ok_or_else(|| format!("must be one of: {}", all()))
 }
 
+/// Declares an enumeration with the word for each value: `Json = "json"`. `WORDS` has all of them,
+/// in the order of the variants.
+macro_rules! word_enum {
+    (
+        $(#[$about:meta])*
+        $visible:vis enum $name:ident { $($(#[$meta:meta])* $variant:ident = $word:literal,)+ }
+    ) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        $visible enum $name { $($(#[$meta])* $variant,)+ }
+
+        impl $name {
+            /// The word for each value, in the order of the variants.
+            $visible const WORDS: &'static [(&'static str, $name)] =
+                &[$(($word, $name::$variant)),+];
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str($name::WORDS[*self as usize].0)
+            }
+        }
+    };
+}
+pub(crate) use word_enum;
+
 /// Reads a duration such as `250ms`.
-///
-/// # Errors
-/// If the text does not have this form.
 pub fn duration(text: &str) -> Read<Nanos> {
     text.parse().map_err(|error: QuantityParseError| error.to_string())
 }
 
+/// A duration as the standard library has it.
+pub fn std_time(time: Nanos) -> Duration {
+    Duration::from_nanos(time.0)
+}
+
 /// Reads `true` or `false`.
-///
-/// # Errors
-/// If it is neither.
 pub fn truth(text: &str) -> Read<bool> {
     one_of(text, &[("true", true), ("false", false)])
 }
 
 /// Reads a whole number, without a sign.
-///
-/// # Errors
-/// If it is anything else.
 pub fn count(text: &str) -> Read<u64> {
     let plain = text.bytes().all(|b| b.is_ascii_digit());
     text.parse().ok().filter(|_| plain).ok_or_else(|| "not a whole number".to_owned())
 }
 
 /// Reads a whole number of any type.
-///
-/// # Errors
-/// If it is anything else, or larger than the type allows.
 pub fn whole<T: TryFrom<u64>>(text: &str) -> Read<T> {
     T::try_from(count(text)?).map_err(|_| "too large".to_owned())
 }
 
 /// Reads a number of bytes: `65536`, `64k`, `10m`, `1g`.
-///
-/// # Errors
-/// If it has none of these forms.
 pub fn size<T: TryFrom<u64>>(text: &str) -> Read<T> {
     let (number, shift) = match text.as_bytes().last() {
         Some(b'k' | b'K') => (&text[..text.len() - 1], 10),
@@ -92,9 +109,6 @@ pub fn size<T: TryFrom<u64>>(text: &str) -> Read<T> {
 }
 
 /// Reads the path of a file.
-///
-/// # Errors
-/// If it is empty.
 pub fn path(text: &str) -> Read<PathBuf> {
     match text {
         "" => Err("name a file".to_owned()),
@@ -103,26 +117,17 @@ pub fn path(text: &str) -> Read<PathBuf> {
 }
 
 /// Reads the name of a header, converted to lower case.
-///
-/// # Errors
-/// If no header can have this name.
 pub fn header_name(text: &str) -> Read<Box<str>> {
     Ok(token(text)?.to_ascii_lowercase().into())
 }
 
 /// Reads a name with the characters that headers, cookies and methods allow (RFC 9110, 5.6.2).
-///
-/// # Errors
-/// If it is empty, too long, or has other characters.
 pub fn token(text: &str) -> Read<Box<str>> {
     let fits = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     name_of(text, fits)
 }
 
 /// Reads the name of a limit. It becomes a label of metrics, so few characters are allowed.
-///
-/// # Errors
-/// If it is empty, too long, or has other characters.
 pub fn name(text: &str) -> Read<Box<str>> {
     name_of(text, |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
 }

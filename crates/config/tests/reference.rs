@@ -191,32 +191,43 @@ fn each_key_has_one_row_and_a_plain_description() {
     }
 }
 
-/// The sources below a folder, as one text.
-fn sources(folder: &Path) -> String {
+/// The sources below a folder, each with the name of its module.
+fn sources(folder: &Path) -> Vec<(String, String)> {
     let entries = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("there").path());
-    let text = |path: PathBuf| match path.is_dir() {
+    let files = |path: PathBuf| match path.is_dir() {
         true => sources(&path),
-        false => fs::read_to_string(path).expect("text"),
+        false => vec![source(&path)],
     };
-    entries.map(text).collect()
+    entries.flat_map(files).collect()
+}
+
+fn source(file: &Path) -> (String, String) {
+    let module = file.file_stem().expect("a name").to_string_lossy().into_owned();
+    (module, fs::read_to_string(file).expect("text"))
 }
 
 /// A row that no section reads would be a key that is accepted and has no effect.
 #[test]
 fn every_row_is_read_by_a_section() {
     let folder = root().join("crates/config/src");
-    let readers = sources(&folder.join("section"))
-        + &fs::read_to_string(folder.join("section.rs")).expect("text");
-    let rows = sources(&folder.join("rows"));
+    let mut sections = sources(&folder.join("section"));
+    sections.push(source(&folder.join("section.rs")));
+    let row = r"(?m)^    ([A-Z0-9_]+): (?:ConfigKey|DefaultedKey|ListKey|SubsectionKey)\b";
+    let row = regex_lite::Regex::new(row).expect("a pattern");
+    let rows = sections
+        .iter()
+        .flat_map(|(module, text)| row.captures_iter(text).map(move |found| (module, text, found)));
     let mut seen = 0;
-    for row in rows.split("pub(crate) static ").skip(1) {
-        let (name, rest) = row.split_once(':').expect("a type");
+    for (module, text, found) in rows {
+        let (name, rest) = (&found[1], &text[found.get(0).expect("a row").end()..]);
         let key = rest.split('"').nth(1).expect("a name");
-        let uses = [")", ",", "]"].map(|end| format!("::{name}{end}"));
-        let alone = [")", ","].map(|end| format!("&{name}{end}"));
+        let ends = [")", ",", "]"];
+        let here = ends.map(|end| format!("&{name}{end}"));
         let by_name = [format!("key_with(\"{key}\""), format!("list_with(\"{key}\"")];
-        let all = uses.iter().chain(&alone).chain(&by_name);
-        assert!(all.into_iter().any(|one| readers.contains(one)), "nothing reads {name} ({key})");
+        let there = [module, "super"].map(|from| ends.map(|end| format!("&{from}::{name}{end}")));
+        let is_read = here.iter().chain(&by_name).any(|one| text.contains(one))
+            || there.iter().flatten().any(|one| sections.iter().any(|(_, all)| all.contains(one)));
+        assert!(is_read, "nothing reads {name} ({key}) of {module}");
         seen += 1;
     }
     assert!(seen > 200, "only {seen} rows");

@@ -1,20 +1,56 @@
 //! The `check` section: the access and the log phase of servers with their own front end.
 //!
-//! It has no limits of its own: those of `proxy` count for both doors together. The keys are
-//! described in `rows::check`, the settings in `settings`.
+//! It has no limits of its own: those of `proxy` count for both doors together.
 
-use super::std_time;
+use crate::address;
+use crate::keys::{ConfigKey, DefaultedKey, ListKey, section};
 use crate::reader::SectionReader;
-use crate::rows::check as rows;
-use crate::settings::CheckSettings;
+use crate::settings::{CheckSettings, SyslogAddress};
+use crate::values::{DAY, Read, std_time};
+use evenkeel_core::units::Nanos;
+use std::net::SocketAddr;
+
+section! {
+    TABLE = "check";
+
+    /// Addresses to listen on, for `/check` and `/report`.
+    LISTEN: ListKey<SocketAddr> = ConfigKey::text("listen", address::listen)
+        .list_with(|| vec![SocketAddr::from(([127, 0, 0, 1], 9971))]);
+    /// Addresses that receive access logs: `udp://` and an address.
+    SYSLOG: ListKey<SyslogAddress> =
+        ConfigKey::text("syslog", syslog).list_with(Vec::new).example("udp://127.0.0.1:5514");
+    /// Time for the report of an admitted request to arrive. After that the request is charged the
+    /// average of its route.
+    REPORT_WITHIN: DefaultedKey<Nanos> = ConfigKey::duration("report_within")
+        .within(Nanos::from_secs(1), DAY).default(Nanos::from_secs(300))
+        .low("long requests are charged a guess")
+        .high("debts are known late where reports get lost");
+    /// Admitted requests that wait for their report, some 500 bytes each. Beyond it the oldest is
+    /// charged the average early.
+    OPEN_MAX: DefaultedKey<usize> = ConfigKey::whole("open_max").within(1, REQUESTS_MAX)
+        .default(65_536).low("charges are guesses").high("memory");
+    /// Questions that are answered late because the client has to wait. Each occupies a connection
+    /// of the front end. Beyond it such clients are refused.
+    WAITING_MAX: DefaultedKey<usize> = ConfigKey::whole("waiting_max").within(1, REQUESTS_MAX)
+        .default(1024).low("refusals instead of waits")
+        .high("the front end runs out of connections");
+}
+
+/// Upper bound of `open_max` and `waiting_max`.
+const REQUESTS_MAX: usize = 1_000_000;
 
 /// Reads the section.
 pub fn read(check: &mut SectionReader<'_, '_>) -> CheckSettings {
     CheckSettings {
-        listen: check.key(&rows::LISTEN),
-        syslog: check.key(&rows::SYSLOG),
-        report_within: std_time(check.key(&rows::REPORT_WITHIN)),
-        open_max: check.key(&rows::OPEN_MAX),
-        waiting_max: check.key(&rows::WAITING_MAX),
+        listen: check.key(&LISTEN),
+        syslog: check.key(&SYSLOG),
+        report_within: std_time(check.key(&REPORT_WITHIN)),
+        open_max: check.key(&OPEN_MAX),
+        waiting_max: check.key(&WAITING_MAX),
     }
+}
+
+fn syslog(text: &str) -> Read<SyslogAddress> {
+    let address = text.strip_prefix("udp://").ok_or("write it as udp://127.0.0.1:5514")?;
+    address::listen(address).map(SyslogAddress)
 }

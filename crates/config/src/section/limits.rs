@@ -4,16 +4,117 @@
 //! `share`, `rate` and `window` are three algorithms, so a limit has exactly one of them. A key
 //! that belongs to another algorithm is a fault. How each one counts: `evenkeel_core::bucket`.
 
-use crate::keys::{ConfigKey, ListKey};
+use super::proxy;
+use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, ValueSyntax, section};
 use crate::reader::SectionReader;
-use crate::rows::limits::{self as rows, BURST_MAX, KeyTemplateWord, cpu_time};
-use crate::rows::proxy as door;
 use crate::tree::{self, YamlNode, YamlValue};
+use crate::values::{self, DAY, Read, count, header_name, token, within};
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::bucket::debt::DebtBucket;
-use evenkeel_core::bucket::sliding::SlidingWindow;
-use evenkeel_core::limit::{KeyPart, LIMITS_MAX, Limit, LimitAction, LimitCondition, LimitUnit};
-use evenkeel_core::units::{Cost, CpuShare, Nanos, Rate};
+use evenkeel_core::bucket::sliding::{SlidingWindow, WINDOW_MAX};
+use evenkeel_core::classify::{host_name, normal_path};
+use evenkeel_core::limit::{
+    KEYS_MAX, KeyPart, LIMITS_MAX, Limit, LimitAction, LimitCondition, LimitUnit,
+};
+use evenkeel_core::units::{Cost, CpuShare, Nanos, QuantityParseError, Rate, Weight};
+
+section! { CONDITION = "proxy.limits.when": METHOD, PATH, VHOST, HEADER, COOKIE, NOT }
+
+section! { NEGATED = "proxy.limits.when.not": METHOD, HEADER, COOKIE }
+
+section! {
+    TABLE = "proxy.limits";
+
+    /// The unique name of the limit, in metrics and in the log.
+    NAME: ConfigKey<Box<str>> = ConfigKey::text("name", values::name)
+        .range_note("1 to 64 letters, digits, `-`, `_`, `.`").required().example("logins");
+    /// What the limit counts by: one [part](#what-by-takes), or a list of up to 8 (a composite
+    /// key).
+    BY: ListKey<KeyTemplateWord> = ConfigKey::opaque("by", part).list().required().example("ip/24");
+    /// The [condition](#when) of the limit.
+    WHEN: SubsectionKey = SubsectionKey::one("when", &CONDITION).default_note("all requests");
+    /// CPU time as a share of `cpus`.
+    SHARE: ConfigKey<CpuShare> = ConfigKey::opaque("share", |text| text.parse().map_err(quantity))
+        .range_note("above 0, at most 100%").example("10%").low("ordinary use is held")
+        .high("one client can use the whole server");
+    /// Requests per time. A client over it gets 429.
+    RATE: ConfigKey<Rate> = ConfigKey::opaque("rate", |text| text.parse().map_err(quantity))
+        .range_note("above 0").example("10/s").low("ordinary use is refused")
+        .high("the limit has no effect");
+    /// Length of a sliding window over which CPU time is summed, in whole seconds: exact to the
+    /// second up to 60 s, to a sixtieth of the window beyond. Needs `max`.
+    WINDOW: ConfigKey<Nanos> =
+        ConfigKey::duration("window").within(Nanos::from_secs(1), WINDOW_MAX).example("15s");
+    /// With `window`: CPU time, or a share of `cpus` times the window. A client that reaches it is
+    /// blocked for one window, which `Retry-After` states.
+    MAX: ConfigKey<Nanos> =
+        ConfigKey::opaque("max", |text| cpu_time(text, Nanos::from_secs(1), 1.0))
+            .range_note("1ms to 1d, or above 0 to 100%").default_note("required with `window`")
+            .example("7%").low("ordinary use is blocked").high("the limit has no effect");
+    /// With `window`: each cost counts as the nearest multiple of this, a half upwards.
+    ROUND: ConfigKey<Nanos> = ConfigKey::duration("round").within(Nanos(1_000), ROUND_MAX)
+        .default_note("costs are not rounded").example("10ms").high("cheap requests count nothing");
+    // The burst of a limit with `share`.
+    /// What a client can save up. With `share`: CPU time, `30s` by default. With `rate`: requests,
+    /// by default those of one second and at least 1.
+    BURST: ConfigKey<Nanos> = ConfigKey::text("burst", values::duration)
+        .within(Nanos::from_millis(1), DAY).range_note("1ms to 1d; requests: 1 to 1 000 000 000")
+        .default_note("`30s`; the requests of one second").example("30s")
+        .low("short peaks are held").high("a new client can use much before it is slowed");
+    /// With `share`: upper bound of the debt. Charges beyond it are forgiven.
+    DEBT_MAX: ConfigKey<Nanos> = ConfigKey::duration("debt_max").within(Nanos::from_millis(1), DAY)
+        .default_note("`proxy.queue.debt_max`; else with `action: queue` the burst, otherwise no \
+                       bound").example("30s").low("a heavy client soon has full priority again")
+        .high("a heavy client pays for longer than any other client benefits");
+    /// What happens to a client over the limit; see [proxy](#proxy).
+    ACTION: ConfigKey<LimitAction> = ConfigKey::words("action", &ACTIONS)
+        .default_note("`proxy.action`; with `rate` and `window` `reject`");
+    /// How much more than others the clients of this limit get while requests
+    /// [queue](queue.md#some-get-more). The weights of several limits are multiplied.
+    WEIGHT: DefaultedKey<Weight> =
+        ConfigKey::new("weight", ValueSyntax::Number, |text| text.parse().map_err(quantity))
+            .within(WEIGHTS.0, WEIGHTS.1).default(Weight::ONE)
+            .low("these clients wait for all others").high("all others wait for these clients");
+    /// Number of keys that are remembered, 24 bytes each; with `window` 228 to 768 bytes. The
+    /// memory is allocated at the start.
+    KEYS: ConfigKey<usize> =
+        keys_max().default_note("`state.keys_max`, else 262 144; with `window` 65 536");
+    /// Whether the limit decides, counts and reports, but [enforces
+    /// nothing](limits.md#try-it-on-nobody-first).
+    SHADOW: ConfigKey<bool> = ConfigKey::truth("shadow").default_note("`false`");
+}
+
+section! {
+    // The burst of a limit with `rate`. It shares its place in the table with [`BURST`].
+    /// Requests to save up.
+    BURST_REQUESTS: ConfigKey<u64> =
+        ConfigKey::new("burst", ValueSyntax::Whole(&[]), requests_saved);
+    /// Methods, in any case; a request has one of them.
+    METHOD: ListKey<Box<str>> =
+        ConfigKey::text("method", |text| Ok(token(text)?.to_ascii_uppercase().into())).list()
+            .default_note("any").example("POST");
+    /// Paths; the path of a request is one of them or lies below it. They match in any case and in
+    /// each spelling that a backend may treat as the same
+    /// ([details](limits.md#what-a-condition-sees)).
+    PATH: ListKey<Box<str>> =
+        ConfigKey::text("path", path).list().default_note("any").example("/login");
+    /// Host names without a port; a request names one of them.
+    VHOST: ListKey<Box<str>> =
+        ConfigKey::text("vhost", vhost).list().default_note("any").example("www.example.com");
+    /// Names of headers; a request has all of them. Values cannot be compared.
+    HEADER: ListKey<Box<str>> =
+        ConfigKey::text("header", |text| header_name(text).map_err(names_only)).list()
+            .default_note("any").example("authorization");
+    /// Names of cookies; a request has all of them. Values cannot be compared.
+    COOKIE: ListKey<Box<str>> = ConfigKey::text("cookie", |text| token(text).map_err(names_only))
+        .list().default_note("any").example("session");
+    /// A section with `method`, `header` and `cookie`, which must not match as a whole: `when:
+    /// {not: {cookie: session}}` is for requests without this cookie.
+    NOT: SubsectionKey = SubsectionKey::one("not", &NEGATED);
+}
+
+/// The largest burst, in requests.
+pub(crate) const BURST_MAX: u64 = 1_000_000_000;
 
 /// The default limits of a file without `limits`.
 pub const DEFAULT: &str = "
@@ -51,11 +152,11 @@ pub fn read(
     debt_max: Option<Nanos>,
 ) -> Vec<Limit> {
     let inherited = LimitDefaults { ground, action, debt_max };
-    let Some(nodes) = proxy.nodes_of(&door::LIMITS) else {
+    let Some(nodes) = proxy.nodes_of(&proxy::LIMITS) else {
         return default_limits(proxy, inherited);
     };
     let mut names: Vec<Box<str>> = Vec::new();
-    let limits = proxy.sections(&door::LIMITS, nodes, |section| {
+    let limits = proxy.sections(&proxy::LIMITS, nodes, |section| {
         let limit = limit(section, inherited)?;
         if names.contains(&limit.name) {
             let what = format!("two limits are named `{}`; rename one", limit.name);
@@ -78,8 +179,8 @@ fn default_limits(proxy: &mut SectionReader<'_, '_>, inherited: LimitDefaults) -
     let mut faults = Vec::new();
     let root = YamlNode::map([]);
     let mut section =
-        SectionReader::open("proxy", &door::TABLE, Some(&root), root.place, &mut faults);
-    let limits = section.sections(&door::LIMITS, nodes, |section| limit(section, inherited));
+        SectionReader::open("proxy", &proxy::TABLE, Some(&root), root.place, &mut faults);
+    let limits = section.sections(&proxy::LIMITS, nodes, |section| limit(section, inherited));
     if let YamlValue::Map(shown) = section.close().value {
         shown.into_iter().for_each(|(_, node)| proxy.show("limits", node));
     }
@@ -88,9 +189,10 @@ fn default_limits(proxy: &mut SectionReader<'_, '_>, inherited: LimitDefaults) -
 
 /// Reads one limit. `None` if a fault makes it impossible to build.
 fn limit(section: &mut SectionReader<'_, '_>, door: LimitDefaults) -> Option<Limit> {
-    let name = required(section, &rows::NAME);
+    section.require(&["name"], |_| "a limit needs `name`".to_owned());
+    let name = section.key(&NAME);
     let by = by(section);
-    let when = section.section(&rows::WHEN, when);
+    let when = section.section(&WHEN, when);
     let counted = counted(section, door.ground.cpus);
     let (keys, refuses) = match &counted {
         Some((_, Algorithm::Sliding(_))) => (WINDOW_KEYS_DEFAULT, true),
@@ -98,11 +200,11 @@ fn limit(section: &mut SectionReader<'_, '_>, door: LimitDefaults) -> Option<Lim
         None => (KEYS_DEFAULT, false),
     };
     let action = if refuses { LimitAction::Reject } else { door.action };
-    let action = section.key_or(&rows::ACTION, action);
-    let weight = section.key(&rows::WEIGHT);
-    let keys_max = section.key_or(&rows::KEYS, door.ground.keys.unwrap_or(keys));
-    let debt_max = section.key(&rows::DEBT_MAX).or(door.debt_max);
-    let shadow = section.key(&rows::SHADOW).unwrap_or(false);
+    let action = section.key_or(&ACTION, action);
+    let weight = section.key(&WEIGHT);
+    let keys_max = section.key_or(&KEYS, door.ground.keys.unwrap_or(keys));
+    let debt_max = section.key(&DEBT_MAX).or(door.debt_max);
+    let shadow = section.key(&SHADOW).unwrap_or(false);
     let (unit, algorithm) = counted?;
     let algorithm = capped(unit, algorithm, action, debt_max);
     let (name, action) = (name?, Some(action));
@@ -129,26 +231,12 @@ fn capped(
     }
 }
 
-fn required<T: Clone>(
-    section: &mut SectionReader<'_, '_>,
-    key: &'static ConfigKey<T>,
-) -> Option<T> {
-    require(section, key.name());
-    section.key(key)
-}
-
-fn require(section: &mut SectionReader<'_, '_>, key: &str) {
-    if !section.has(key) {
-        section.fault(key, format!("a limit needs `{key}`"));
-    }
-}
-
 /// Reads the algorithm and its numbers. Exactly one of `share`, `rate` and `window` must be
 /// present.
 fn counted(section: &mut SectionReader<'_, '_>, cpus: f64) -> Option<(LimitUnit, Algorithm)> {
-    let share = section.key(&rows::SHARE);
-    let rate = section.key(&rows::RATE);
-    let window = section.key(&rows::WINDOW);
+    let share = section.key(&SHARE);
+    let rate = section.key(&RATE);
+    let window = section.key(&WINDOW);
     let named = ["share", "rate", "window"].into_iter().filter(|key| section.has(key));
     let named: Vec<_> = named.collect();
     match named.as_slice() {
@@ -173,14 +261,14 @@ fn counted(section: &mut SectionReader<'_, '_>, cpus: f64) -> Option<(LimitUnit,
 }
 
 fn by_share(section: &mut SectionReader<'_, '_>, share: CpuShare, cpus: f64) -> Option<Algorithm> {
-    let burst = section.key_or(&rows::BURST, Nanos::from_secs(30));
+    let burst = section.key_or(&BURST, Nanos::from_secs(30));
     Some(Algorithm::Debt(DebtBucket::new(share.of(cpus)?, Cost::cpu(burst))))
 }
 
 /// Reads the burst of a rate. Default: the requests of one second, at least one.
 fn by_rate(section: &mut SectionReader<'_, '_>, rate: Rate) -> Algorithm {
     let second = (rate.per_second().floor() as u64).clamp(1, BURST_MAX);
-    let burst = section.key_or(&rows::BURST_REQUESTS, second);
+    let burst = section.key_or(&BURST_REQUESTS, second);
     Algorithm::Debt(DebtBucket::new(rate, Cost::hits(burst)))
 }
 
@@ -188,8 +276,8 @@ fn by_window(section: &mut SectionReader<'_, '_>, window: Nanos, cpus: f64) -> O
     if section.node("burst").is_some() {
         section.fault_of("burst", "cannot be combined with `window`, which has `max`; remove it");
     }
-    let round = section.key(&rows::ROUND);
-    require(section, "max");
+    let round = section.key(&ROUND);
+    section.require(&["max"], |_| "a limit needs `max`".to_owned());
     let max = section.key_with("max", |text| cpu_time(text, window, cpus))?;
     let round = Cost::cpu(round.unwrap_or(Nanos::ZERO));
     match SlidingWindow::new(window, Cost::cpu(max)) {
@@ -206,7 +294,7 @@ fn by(section: &mut SectionReader<'_, '_>) -> Option<Vec<KeyPart>> {
     if !section.has("by") {
         section.fault("by", "a limit needs `by`; `all` counts all clients together");
     }
-    parts(section, &rows::BY)
+    parts(section, &BY)
 }
 
 /// Reads the parts of a key: one or several, with at most one IPv4 and one IPv6 network.
@@ -244,13 +332,13 @@ pub fn parts(
 
 /// Reads the condition of a limit.
 pub fn when(section: &mut SectionReader<'_, '_>) -> LimitCondition {
-    let not = section.section(&rows::NOT, sent);
+    let not = section.section(&NOT, sent);
     if section.has("not") && not == LimitCondition::default() {
         section.fault_of("not", "is empty; write the properties that a request must not have");
     }
     LimitCondition {
-        path: section.key(&rows::PATH),
-        vhost: section.key(&rows::VHOST),
+        path: section.key(&PATH),
+        vhost: section.key(&VHOST),
         not: section.has("not").then(|| Box::new(not)),
         ..sent(section)
     }
@@ -259,9 +347,9 @@ pub fn when(section: &mut SectionReader<'_, '_>) -> LimitCondition {
 /// Reads the part of a condition about the method and about headers and cookies.
 fn sent(section: &mut SectionReader<'_, '_>) -> LimitCondition {
     LimitCondition {
-        method: section.key(&rows::METHOD),
-        header: names(section, &rows::HEADER),
-        cookie: names(section, &rows::COOKIE),
+        method: section.key(&METHOD),
+        header: names(section, &HEADER),
+        cookie: names(section, &COOKIE),
         ..LimitCondition::default()
     }
 }
@@ -278,4 +366,126 @@ fn names(section: &mut SectionReader<'_, '_>, row: &'static ListKey<Box<str>>) -
         return Vec::new();
     }
     section.key(row)
+}
+
+/// The coarsest `round` of a window limit.
+const ROUND_MAX: Nanos = Nanos::from_secs(1);
+/// Least and greatest `weight`. Beyond them a class almost shuts out the others, or is shut out.
+const WEIGHTS: (Weight, Weight) = (Weight::new(10), Weight::new(100_000));
+
+/// The words for each action.
+pub(crate) const ACTIONS: [(&str, LimitAction); 4] = [
+    ("queue", LimitAction::Queue),
+    ("hold", LimitAction::Hold),
+    ("delay", LimitAction::Delay),
+    ("reject", LimitAction::Reject),
+];
+
+/// The row of a number of keys.
+pub(crate) const fn keys_max() -> ConfigKey<usize> {
+    ConfigKey::whole("keys_max")
+        .within(1, KEYS_MAX)
+        .low("the smallest debts are evicted early")
+        .high("memory")
+        .example("65536")
+}
+
+fn quantity(error: QuantityParseError) -> String {
+    error.to_string()
+}
+
+fn names_only(why: String) -> String {
+    format!("{why} Only names are allowed here, not values")
+}
+
+/// Reads CPU time, either as a duration or as a share of what `cpus` provide within the window.
+pub(crate) fn cpu_time(text: &str, window: Nanos, cpus: f64) -> Read<Nanos> {
+    if let Ok(share) = text.parse::<CpuShare>() {
+        return Ok(Nanos::from_secs_f64(share.fraction() * cpus * window.as_secs_f64()));
+    }
+    let long = |_| "not CPU time or a share; write 1050ms or 7%".to_owned();
+    within(text.parse().map_err(|_| ()).map_err(long)?, Nanos::from_millis(1)..=DAY)
+}
+
+/// Reads a burst in requests, at least 1.
+pub fn requests_saved(text: &str) -> Read<u64> {
+    match count(text)? {
+        0 => Err("with 0 no request could pass: the minimum is 1, which allows no burst, like \
+                  nginx's `burst=0`"
+            .to_owned()),
+        burst => within(burst, 1..=BURST_MAX),
+    }
+}
+
+/// One element of `by`.
+#[derive(Clone, PartialEq)]
+pub(crate) enum KeyTemplateWord {
+    V4(u8),
+    V6(u8),
+    Part(KeyPart),
+}
+
+/// Reads one part of a key.
+pub(crate) fn part(text: &str) -> Read<KeyTemplateWord> {
+    let bits = |text: &str, max: u64| within(count(text)?, 0..=max).map(|n| n as u8);
+    if let Some(prefix) = text.strip_prefix("ip/") {
+        return bits(prefix, 32).map(KeyTemplateWord::V4);
+    }
+    if let Some(prefix) = text.strip_prefix("ip6/") {
+        return bits(prefix, 128).map(KeyTemplateWord::V6);
+    }
+    let part = match text.split_once(':') {
+        Some(("header", name)) => KeyPart::Header(header_name(name)?),
+        Some(("cookie", name)) => KeyPart::Cookie(token(name)?),
+        Some(("path", n)) => KeyPart::Path(Some(within(count(n)?, 1..=255)? as u8)),
+        _ => plain_part(text)?,
+    };
+    Ok(KeyTemplateWord::Part(part))
+}
+
+fn plain_part(text: &str) -> Read<KeyPart> {
+    Ok(match text {
+        "user-agent" => KeyPart::UserAgent,
+        "method" => KeyPart::Method,
+        "path" => KeyPart::Path(None),
+        "vhost" => KeyPart::Vhost,
+        "host" => KeyPart::Host,
+        "all" => KeyPart::All,
+        _ => {
+            return Err(
+                "must be ip/N, ip6/N, user-agent, header:NAME, cookie:NAME, method, path, \
+                        path:N, vhost, host or all"
+                    .to_owned(),
+            );
+        }
+    })
+}
+
+fn path(text: &str) -> Read<Box<str>> {
+    if !text.starts_with('/') || text.contains(['?', '#']) {
+        return Err("a path begins with / and has no query".to_owned());
+    }
+    if text.contains(';') {
+        return Err("a path is compared without `;parameters`".to_owned());
+    }
+    let mut kept: Vec<&str> = Vec::new();
+    for segment in text.split('/').filter(|segment| !segment.is_empty()) {
+        match segment {
+            ".." => _ = kept.pop(),
+            segment => kept.push(segment),
+        }
+    }
+    let path = normal_path(&kept.join("/")).into_owned();
+    if path == "/.." {
+        return Err("a path has no encoded `..`".to_owned());
+    }
+    Ok(path.into())
+}
+
+fn vhost(text: &str) -> Read<Box<str>> {
+    let v6 = text.starts_with('[') && text.ends_with(']');
+    if text.is_empty() || (text.contains([':', '/']) && !v6) {
+        return Err("a host name without a port, such as www.example.com".to_owned());
+    }
+    Ok(host_name(text).to_ascii_lowercase().into())
 }

@@ -5,15 +5,98 @@
 
 pub mod limits_file;
 
-use super::std_time;
+use super::limits::{self, BURST_MAX, requests_saved};
+use crate::address;
+use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, section};
 use crate::reader::SectionReader;
-use crate::rows::line::{self as rows, burst_of};
-use crate::settings::LineSettings;
 use crate::settings::tags::{
     LimitsFile, OWN_NUMBERS_LIMIT_NAME, RateNumbers, Refill, SHARED_LIMIT_NAME, TagRule,
     TagRulesBuilder, owed_time,
 };
+use crate::settings::{LineSettings, StreamAddress};
+use crate::values::{self, DAY, Read, std_time};
+use evenkeel_core::classify::prefix::PREFIX_BYTES_MAX;
 use evenkeel_core::limit::{LIMITS_MAX, Limit};
+use evenkeel_core::units::{ExactRate, Nanos};
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+section! {
+    TABLE = "line";
+
+    /// Addresses to listen on: `tcp://127.0.0.1:7070`, `unix:///run/evenkeel/line.sock`.
+    LISTEN: ListKey<StreamAddress> = ConfigKey::text("listen", stream)
+        .list_with(|| vec![StreamAddress::Tcp(SocketAddr::from(([127, 0, 0, 1], 7070)))]).restart();
+    /// Permissions of Unix sockets, in octal.
+    SOCKET_MODE: DefaultedKey<u32> = ConfigKey::opaque("socket_mode", mode)
+        .written(|_, mode| format!("{mode:o}")).range_note("0 to 777").default(0o666).restart()
+        .low("programs may not connect").high("each user may connect");
+    /// Addresses to listen on for Redis clients.
+    RESP: ListKey<SocketAddr> = ConfigKey::text("resp", address::listen).list_with(Vec::new)
+        .restart().example("127.0.0.1:6380");
+    /// Tokens per time for each tag that matches no prefix.
+    RATE: DefaultedKey<WrittenRate> = ConfigKey::text("rate", rate).range_note("above 0")
+        .default_with(|| WrittenRate("1/s".to_owned(), ExactRate::ONE_PER_SECOND))
+        .low("ordinary use is refused").high("the limit has no effect");
+    /// Tokens that a tag without a prefix can save up.
+    BURST: DefaultedKey<u64> = ConfigKey::text("burst", requests_saved)
+        .range_note("1 to 1 000 000 000").default(10).low("short peaks are refused")
+        .high("a new tag can use much before it is refused");
+    /// `grid`: whole tokens at whole multiples of 1/rate. `continuous`: fractions of tokens as time
+    /// passes.
+    REFILL: DefaultedKey<Refill> = ConfigKey::words("refill", Refill::WORDS).default(Refill::Grid);
+    /// Number of tags that each limit remembers, 24 bytes each.
+    KEYS: ConfigKey<usize> = limits::keys_max().default_note("`state.keys_max`, else 262 144");
+    /// Whether refusals are counted and logged, but answered with `OK`.
+    SHADOW: DefaultedKey<bool> = ConfigKey::truth("shadow").default(false);
+    /// Maximum length of a tag, in bytes. Longer tags get `OK` and are not counted.
+    TAG_BYTES: DefaultedKey<usize> = ConfigKey::whole("tag_bytes").within(1, 8192).default(1024)
+        .low("clients evade limits by longer tags").high("memory for each connection");
+    /// Connections at once. Beyond it the one that was silent for longest is closed. `0`: the limit
+    /// of open files.
+    CONNECTIONS: DefaultedKey<usize> = ConfigKey::whole("connections").within(0, 10_000_000)
+        .default(10_000).low("clients reconnect often").high("open files run out");
+    /// Time for replies to be sent when the process stops.
+    DRAIN: DefaultedKey<Nanos> =
+        ConfigKey::duration("drain").within(Nanos::ZERO, DAY).default(Nanos::from_secs(5));
+    /// [Limits](#linelimits) for tags with a prefix; the longest prefix wins. Up to 29 have tables
+    /// of their own. If there are more, those without a `name` share the limit `prefixes`.
+    LIMITS: SubsectionKey = SubsectionKey::list("limits", &LIMIT);
+    /// [File](#line) with more prefixes, which share the limit `prefixes`. It is read again when it
+    /// changes.
+    LIMITS_FILE: ConfigKey<PathBuf> =
+        ConfigKey::path("limits_file").example("/etc/evenkeel/prefixes");
+    /// Prefixes of tags that are neither counted nor logged; they get `OK`.
+    EXEMPT: ListKey<String> = ConfigKey::text("exempt", prefix).list().example("internal:");
+}
+
+section! {
+    LIMIT = "line.limits";
+
+    /// The beginning of the tags that the limit counts.
+    LIMIT_PREFIX: ConfigKey<String> = ConfigKey::text("prefix", prefix)
+        .range_note("1 to 256 bytes, no newline").required().example("api:");
+    /// Tokens per time for each tag.
+    LIMIT_RATE: ConfigKey<WrittenRate> = ConfigKey::text("rate", rate).range_note("above 0")
+        .required().example("10/s").low("ordinary use is refused").high("the limit has no effect");
+    /// Tokens that a tag can save up.
+    LIMIT_BURST: ConfigKey<u64> = ConfigKey::text("burst", requests_saved)
+        .range_note("1 to 1 000 000 000").default_note("the tokens of one second, at least 1")
+        .example("20").low("short peaks are refused")
+        .high("a new tag can use much before it is refused");
+    /// As in `line`.
+    LIMIT_REFILL: ConfigKey<Refill> =
+        ConfigKey::words("refill", Refill::WORDS).default_note("that of `line`");
+    /// The unique name of the limit.
+    LIMIT_NAME: ConfigKey<Box<str>> = ConfigKey::text("name", values::name)
+        .range_note("1 to 64 letters, digits, `-`, `_`, `.`")
+        .default_note("the prefix, with other characters replaced by `-`").example("api");
+    /// Number of tags that are remembered, 24 bytes each. Not for limits that share `prefixes`.
+    LIMIT_KEYS: ConfigKey<usize> = limits::keys_max().default_note("that of `line`");
+    /// As in `line`, for this limit alone. Not for limits that share `prefixes`.
+    LIMIT_SHADOW: ConfigKey<bool> = ConfigKey::truth("shadow").default_note("`false`");
+}
 
 /// Default of `keys_max`; 24 bytes per key.
 const KEYS_DEFAULT: usize = 262_144;
@@ -22,31 +105,34 @@ const LISTENERS_MAX: usize = 64;
 /// Maximum number of prefixes with tables of their own. The other three tables are for tags without
 /// a prefix, for keys with their own numbers, and the one that all further prefixes share.
 const OWN_MAX: usize = LIMITS_MAX - 3;
+/// Maximum length of a socket's path, in bytes. The system allows 107, and a temporary name next to
+/// the socket must fit too.
+const PATH_BYTES_MAX: usize = 96;
 
 /// Reads the section. `keys_default` is `state.keys_max`.
 pub fn read(line: &mut SectionReader<'_, '_>, keys_default: Option<usize>) -> LineSettings {
-    let listen = line.key(&rows::LISTEN);
-    let socket_mode = line.key(&rows::SOCKET_MODE).0;
-    let resp = line.key(&rows::RESP);
+    let listen = line.key(&LISTEN);
+    let socket_mode = line.key(&SOCKET_MODE);
+    let resp = line.key(&RESP);
     if listen.len() + resp.len() > LISTENERS_MAX {
         line.fault("listen", format!("more than {LISTENERS_MAX} listeners; remove some"));
     }
-    let tag_bytes = line.key(&rows::TAG_BYTES);
-    let connections = line.key(&rows::CONNECTIONS);
-    let drain = std_time(line.key(&rows::DRAIN));
-    let rate = line.key(&rows::RATE);
-    let burst = line.key(&rows::BURST);
-    let refill = line.key(&rows::REFILL);
-    let keys_max = line.key_or(&rows::KEYS, keys_default.unwrap_or(KEYS_DEFAULT));
-    let shadow = line.key(&rows::SHADOW);
+    let tag_bytes = line.key(&TAG_BYTES);
+    let connections = line.key(&CONNECTIONS);
+    let drain = std_time(line.key(&DRAIN));
+    let rate = line.key(&RATE);
+    let burst = line.key(&BURST);
+    let refill = line.key(&REFILL);
+    let keys_max = line.key_or(&KEYS, keys_default.unwrap_or(KEYS_DEFAULT));
+    let shadow = line.key(&SHADOW);
     let rest = RateNumbers { pace: rate.1, burst, refill };
-    let mut tags = TagLimitsReader { refill, keys_max, ..TagLimitsReader::default() };
-    tags.limits.push(rest.limit("line".into(), keys_max));
+    let limits = vec![rest.limit("line".into(), keys_max)];
+    let mut tags = TagLimitsReader { limits, rules: TagRulesBuilder::default(), refill, keys_max };
     tags.rules.add("", TagRule::Own(0));
-    let limits_file = line.key(&rows::LIMITS_FILE);
+    let limits_file = line.key(&LIMITS_FILE);
     let limits_file = limits_file.map(|path| LimitsFile { path, refill });
     tags.read(line, limits_file.is_some());
-    for prefix in line.key(&rows::EXEMPT) {
+    for prefix in line.key(&EXEMPT) {
         if tags.rules.has(&prefix) {
             line.fault("exempt", format!("the prefix `{prefix}` has a rule already; remove one"));
         }
@@ -79,25 +165,14 @@ struct TagLimitsReader {
     keys_max: usize,
 }
 
-impl Default for TagLimitsReader {
-    fn default() -> TagLimitsReader {
-        TagLimitsReader {
-            limits: Vec::new(),
-            rules: TagRulesBuilder::default(),
-            refill: Refill::Grid,
-            keys_max: KEYS_DEFAULT,
-        }
-    }
-}
-
 impl TagLimitsReader {
     /// Reads `limits`. If there are more limits than own tables, those without a name share one; so
     /// do the limits of a file.
     fn read(&mut self, line: &mut SectionReader<'_, '_>, file: bool) {
-        let nodes = line.nodes_of(&rows::LIMITS).unwrap_or_default();
+        let nodes = line.nodes_of(&LIMITS).unwrap_or_default();
         let shared = nodes.len() > OWN_MAX;
         if !nodes.is_empty() {
-            line.sections(&rows::LIMITS, nodes, |section| self.limit(section, shared));
+            line.sections(&LIMITS, nodes, |section| self.limit(section, shared));
         }
         if self.limits.len() > 1 + OWN_MAX {
             let what = format!(
@@ -113,21 +188,18 @@ impl TagLimitsReader {
     }
 
     fn limit(&mut self, section: &mut SectionReader<'_, '_>, shared: bool) {
-        for key in ["prefix", "rate"] {
-            if !section.has(key) {
-                section.fault(key, format!("a limit of the line door needs `{key}`"));
-            }
-        }
-        let prefix = section.key(&rows::LIMIT_PREFIX);
+        let missing = |key: &str| format!("a limit of the line door needs `{key}`");
+        section.require(&["prefix", "rate"], missing);
+        let prefix = section.key(&LIMIT_PREFIX);
         let shared = shared && !section.has("name");
         let own = match shared {
             true => self.reject_own_keys(section),
             false => Some(self.read_own_table(section, prefix.as_deref())),
         };
-        let rate = section.key(&rows::LIMIT_RATE);
+        let rate = section.key(&LIMIT_RATE);
         let saved = rate.as_ref().map_or(1, |rate| burst_of(rate.1));
-        let burst = section.key_or(&rows::LIMIT_BURST, saved);
-        let refill = section.key_or(&rows::LIMIT_REFILL, self.refill);
+        let burst = section.key_or(&LIMIT_BURST, saved);
+        let refill = section.key_or(&LIMIT_REFILL, self.refill);
         let (Some(prefix), Some(rate)) = (prefix, rate) else { return };
         if self.rules.has(&prefix) {
             section.fault("prefix", format!("two limits have the prefix `{prefix}`; remove one"));
@@ -151,9 +223,9 @@ impl TagLimitsReader {
         prefix: Option<&str>,
     ) -> (Box<str>, usize, bool) {
         let named = named(prefix.unwrap_or("?"));
-        let name = section.key_or(&rows::LIMIT_NAME, named.into_boxed_str());
-        let keys_max = section.key_or(&rows::LIMIT_KEYS, self.keys_max);
-        let shadow = section.key(&rows::LIMIT_SHADOW).unwrap_or(false);
+        let name = section.key_or(&LIMIT_NAME, named.into_boxed_str());
+        let keys_max = section.key_or(&LIMIT_KEYS, self.keys_max);
+        let shadow = section.key(&LIMIT_SHADOW).unwrap_or(false);
         if [SHARED_LIMIT_NAME, OWN_NUMBERS_LIMIT_NAME].contains(&&*name)
             || self.limits.iter().any(|other| other.name == name)
         {
@@ -183,4 +255,57 @@ fn named(prefix: &str) -> String {
     let name: String = prefix.chars().map(|c| if plain(c) { c } else { '-' }).take(64).collect();
     let name = name.trim_matches('-');
     if name.is_empty() { "prefix".to_owned() } else { name.to_owned() }
+}
+
+/// A rate together with its original text, so that `show` prints it unchanged.
+#[derive(Clone, PartialEq)]
+pub(crate) struct WrittenRate(pub String, pub ExactRate);
+
+impl fmt::Display for WrittenRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Reads a rate.
+pub(crate) fn rate(text: &str) -> Read<WrittenRate> {
+    let rate = text.parse::<ExactRate>().map_err(|error| error.to_string())?;
+    Ok(WrittenRate(text.to_owned(), rate))
+}
+
+/// Default burst: the tokens that are refilled within a second, at least one.
+pub(crate) fn burst_of(pace: ExactRate) -> u64 {
+    (pace.rate().per_second() as u64).clamp(1, BURST_MAX)
+}
+
+/// Reads a prefix of tags.
+pub(crate) fn prefix(text: &str) -> Read<String> {
+    let fits = |text: &str| (1..=PREFIX_BYTES_MAX).contains(&text.len()) && !text.contains('\n');
+    let wrong = || format!("a prefix has 1 to {PREFIX_BYTES_MAX} bytes and no newline");
+    fits(text).then(|| text.to_owned()).ok_or_else(wrong)
+}
+
+fn mode(text: &str) -> Read<u32> {
+    let wrong = || "not the permissions of a file; write them as 660 or 666".to_owned();
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.filter(|_| text.bytes().all(|byte| byte.is_ascii_digit())).ok_or_else(wrong)
+}
+
+/// Reads `tcp://127.0.0.1:7070` or `unix:///run/evenkeel/line.sock`; without a scheme it is TCP.
+fn stream(text: &str) -> Read<StreamAddress> {
+    let path = match text.split_once("://") {
+        None => return address::listen(text).map(StreamAddress::Tcp),
+        Some(("tcp", rest)) => return address::listen(rest).map(StreamAddress::Tcp),
+        Some(("unix", path)) => path,
+        Some(_) => return Err("write tcp://127.0.0.1:7070 or unix:///run/line.sock".to_owned()),
+    };
+    match path {
+        _ if !path.starts_with('/') => {
+            Err("a socket's path begins with /, so there are three: unix:///run/line.sock".into())
+        }
+        _ if path.len() > PATH_BYTES_MAX || path.contains('\0') || path.ends_with('/') => {
+            Err(format!("not the path of a socket, of at most {PATH_BYTES_MAX} bytes"))
+        }
+        _ => Ok(StreamAddress::Unix(PathBuf::from(path))),
+    }
 }

@@ -1,43 +1,83 @@
 //! The `metrics` section: the receivers to which metrics are pushed.
 //!
-//! The keys are described in `rows::metrics`; host names are not resolved. What is sent:
-//! `telemetry::metrics`. Prometheus pulls its metrics and needs no configuration here.
+//! Host names are not resolved. What is sent: `telemetry::metrics`. Prometheus pulls its metrics
+//! and needs no configuration here.
 
 pub mod otlp;
 
+use crate::keys::{ConfigKey, DefaultedKey, SubsectionKey, section};
 use crate::reader::SectionReader;
-use crate::rows::metrics as rows;
-use crate::settings::{MetricsSettings, StatsdSink};
+use crate::settings::{GraphiteSelection, MetricsSettings, StatsdLabels, StatsdSink};
+use crate::values::{DAY, Read};
+use evenkeel_core::units::Nanos;
+
+section! {
+    TABLE = "metrics";
+
+    /// A Graphite server with the plaintext protocol over TCP: `host:port` or `tcp://host:port`.
+    GRAPHITE: ConfigKey<String> =
+        ConfigKey::text("graphite", |text| peer(text, "tcp")).example("graphite.example:2003");
+    /// Prefix of the names of metrics; `{hostname}` is replaced by the name of this machine. Needs
+    /// `graphite`.
+    GRAPHITE_PREFIX: DefaultedKey<String> = ConfigKey::text("graphite_prefix", graphite_prefix)
+        .range_note("1 to 200 visible characters")
+        .default_with(|| "evenkeel.{hostname}".to_owned());
+    /// `all`: each metric. `limits`: only the number of held clients of each limit, as
+    /// `prefix.limit`, like Tempomat. Needs `graphite`.
+    GRAPHITE_LINES: DefaultedKey<GraphiteSelection> =
+        ConfigKey::words("graphite_lines", GraphiteSelection::WORDS)
+            .default(GraphiteSelection::All);
+    /// A StatsD server: `host:port` or `udp://host:port` for UDP, `tcp://host:port` for TCP.
+    STATSD: ConfigKey<(String, bool)> =
+        ConfigKey::opaque("statsd", statsd).example("statsd.example:8125");
+    /// `name`: labels are parts of the name. `tags`: labels are tags at the end of the line, as in
+    /// DogStatsD. Needs `statsd`.
+    STATSD_LABELS: DefaultedKey<StatsdLabels> =
+        ConfigKey::words("statsd_labels", StatsdLabels::WORDS).default(StatsdLabels::Name);
+    /// Also sends metrics under the names of Smockron's master, with this prefix, which may be
+    /// empty: `request.status.ACCEPTED`, `request.status.DELAYED`, `request.total`, and the timer
+    /// `request.delayed_by`. Needs `statsd`.
+    STATSD_SMOCKRON: ConfigKey<String> = ConfigKey::text("statsd_smockron", statsd_prefix)
+        .range_note("up to 200 visible characters without `:`, `@`, `#` and the vertical bar")
+        .default_note("not sent").example("smockron.");
+    /// An [OpenTelemetry collector](#metricsotlp); over HTTP the path is `/v1/metrics`.
+    OTLP: SubsectionKey = SubsectionKey::one("otlp", &otlp::METRICS);
+    /// A client counts as held if the average wait of its requests is longer than this.
+    HELD_ABOVE: DefaultedKey<Nanos> =
+        ConfigKey::duration("held_above").within(Nanos::ZERO, DAY).default(Nanos::from_secs(3));
+}
+
+/// Maximum length of a prefix, in bytes.
+const PREFIX_BYTES_MAX: usize = 200;
 
 /// Reads the section.
 pub fn read(metrics: &mut SectionReader<'_, '_>) -> MetricsSettings {
-    let statsd = statsd(metrics);
-    let graphite = metrics.key(&rows::GRAPHITE);
+    let statsd = statsd_sink(metrics);
+    let graphite = metrics.key(&GRAPHITE);
     let wanted = metrics.has("graphite");
-    let (mut prefix, mut graphite_lines) =
-        (rows::GRAPHITE_PREFIX.preset(), rows::GRAPHITE_LINES.preset());
+    let (mut prefix, mut graphite_lines) = (GRAPHITE_PREFIX.preset(), GRAPHITE_LINES.preset());
     if wanted {
-        prefix = metrics.key(&rows::GRAPHITE_PREFIX);
-        graphite_lines = metrics.key(&rows::GRAPHITE_LINES);
+        prefix = metrics.key(&GRAPHITE_PREFIX);
+        graphite_lines = metrics.key(&GRAPHITE_LINES);
     }
     for key in ["graphite_prefix", "graphite_lines"] {
         if !wanted && metrics.has(key) {
             metrics.fault_of(key, "needs `graphite`; name it, or remove the key");
         }
     }
-    let otlp = metrics.section_if_written(&rows::OTLP, otlp::figures);
+    let otlp = metrics.section_if_written(&OTLP, otlp::figures);
     MetricsSettings {
         otlp,
         statsd,
         graphite,
         graphite_prefix: prefix.replace("{hostname}", &hostname()),
         graphite_lines,
-        held_above: metrics.key(&rows::HELD_ABOVE),
+        held_above: metrics.key(&HELD_ABOVE),
     }
 }
 
-fn statsd(metrics: &mut SectionReader<'_, '_>) -> Option<StatsdSink> {
-    let address = metrics.key(&rows::STATSD);
+fn statsd_sink(metrics: &mut SectionReader<'_, '_>) -> Option<StatsdSink> {
+    let address = metrics.key(&STATSD);
     if !metrics.has("statsd") {
         for key in ["statsd_labels", "statsd_smockron"] {
             if metrics.has(key) {
@@ -46,8 +86,8 @@ fn statsd(metrics: &mut SectionReader<'_, '_>) -> Option<StatsdSink> {
         }
         return None;
     }
-    let labels = metrics.key(&rows::STATSD_LABELS);
-    let smockron = metrics.key(&rows::STATSD_SMOCKRON);
+    let labels = metrics.key(&STATSD_LABELS);
+    let smockron = metrics.key(&STATSD_SMOCKRON);
     address.map(|(address, tcp)| StatsdSink { address, tcp, labels, smockron })
 }
 
@@ -55,4 +95,45 @@ fn statsd(metrics: &mut SectionReader<'_, '_>) -> Option<StatsdSink> {
 fn hostname() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     if name.is_empty() { "localhost".to_owned() } else { name }
+}
+
+fn statsd(text: &str) -> Read<(String, bool)> {
+    let tcp = text.starts_with("tcp://");
+    let wrong = "write udp://host:port, tcp://host:port, or host:port for UDP";
+    Ok((peer(text, if tcp { "tcp" } else { "udp" }).map_err(|_| wrong)?, tcp))
+}
+
+/// Reads host and port, with or without `scheme://`.
+fn peer(text: &str, scheme: &str) -> Read<String> {
+    let wrong = || format!("write {scheme}://host:port, or host:port");
+    let rest = match text.split_once("://") {
+        Some((named, rest)) if named == scheme => rest.trim_end_matches('/'),
+        Some(_) => return Err(wrong()),
+        None => text,
+    };
+    let authority: http::uri::Authority = rest.parse().map_err(|_| wrong())?;
+    let whole = !authority.host().is_empty() && !rest.contains('@');
+    let port = authority.port_u16().filter(|port| *port > 0);
+    port.filter(|_| whole).map(|_| rest.to_owned()).ok_or_else(wrong)
+}
+
+fn graphite_prefix(text: &str) -> Read<String> {
+    let fits = |c: char| c.is_ascii_graphic();
+    if text.is_empty() || text.len() > PREFIX_BYTES_MAX || !text.chars().all(fits) {
+        return Err(format!(
+            "must be 1 to {PREFIX_BYTES_MAX} letters, digits and signs, no spaces"
+        ));
+    }
+    Ok(text.trim_end_matches('.').to_owned())
+}
+
+/// Reads the prefix of metric names. It is used unchanged and may be empty.
+fn statsd_prefix(text: &str) -> Read<String> {
+    let fits = |c: char| c.is_ascii_graphic() && !":|@#".contains(c);
+    if text.len() > PREFIX_BYTES_MAX || !text.chars().all(fits) {
+        return Err(format!(
+            "must be at most {PREFIX_BYTES_MAX} letters, digits and signs, no spaces or : | @ #"
+        ));
+    }
+    Ok(text.to_owned())
 }

@@ -1,25 +1,142 @@
-//! The `proxy` section.
+//! The `proxy` section: where the proxy listens, the backend, what a request costs, and which
+//! clients are exempt or count together.
 //!
-//! The keys are described in `rows::proxy` and its neighbours, the settings in `settings`. The
-//! limits are read in `limits`.
+//! Its limits are read in `limits`.
+
+mod bounds;
+mod queue;
+mod timeouts;
 
 use super::limits::{self, LimitContext};
-use super::{hosts, std_time};
-use crate::address;
+use super::tls;
+use crate::address::{self, ExemptEntry};
+use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, ValueSyntax, section};
 use crate::reader::SectionReader;
-use crate::rows::proxy as rows;
-use crate::rows::{bounds, queue, timeouts, tls};
-use crate::settings::hosts::HostSettings;
+use crate::settings::hosts::{HostMerge, HostPattern, HostSettings, host_name};
 use crate::settings::tls::FrontTls;
 use crate::settings::{
-    BACKENDS_MAX, BackendAddress, BackendTls, ClientAddress, CostSource, ProxyBounds,
-    ProxyQueueSettings, ProxySettings, ProxyTimeouts,
+    BACKENDS_MAX, BackendAddress, BackendTls, ClientAddress, CostSource, ProxySettings,
 };
 use crate::tree::{YamlNode, YamlValue};
+use crate::values::{self, DAY, Read, header_name};
+use evenkeel_core::limit::{LimitAction, LimitCondition};
+use evenkeel_core::top;
+use evenkeel_core::units::Nanos;
+use ipnet::IpNet;
 use std::net::SocketAddr;
+
+section! {
+    TABLE = "proxy";
+
+    /// Addresses to listen on, at most 64. `off` opens no listener, if only [`check`](#check) uses
+    /// the limits.
+    LISTEN: ListKey<SocketAddr> = ConfigKey::text("listen", address::listen)
+        .list_with(|| vec![SocketAddr::from(([0, 0, 0, 0], 8888))]).restart()
+        .example("127.0.0.1:8888");
+    /// [Certificates](#proxytls), and the addresses that use them. Files that change are read again
+    /// without a restart.
+    TLS: SubsectionKey = SubsectionKey::one("tls", &tls::FRONT).default_note("no TLS").restart();
+    /// Whether clients may use HTTP/2: with TLS if both sides agree on it, without TLS if the
+    /// client begins with it.
+    HTTP2: DefaultedKey<bool> = ConfigKey::truth("http2").default(true);
+    /// The server behind the proxy, or a [list](#proxybackend) of at most 64.
+    BACKEND: ListKey<BackendAddress> = ConfigKey::text("backend", address::backend)
+        .list_with(|| vec![BackendAddress::http("127.0.0.1:80")]);
+    /// [TLS](#proxybackend_tls) to backends of `https://`.
+    BACKEND_TLS: SubsectionKey = SubsectionKey::one("backend_tls", &tls::BACKEND);
+    /// Protocols that a client may switch to by `Upgrade` or [over
+    /// HTTP/2](tls.md#websockets-on-a-stream); `[]` permits none. Bytes after the switch are not
+    /// inspected and not charged. `h2c` is never permitted.
+    UPGRADES: ListKey<String> =
+        ConfigKey::text("upgrades", upgrade).list_with(|| vec!["websocket".to_owned()]);
+    /// CPU-seconds per second that the clients share.
+    CPUS: ConfigKey<f64> = ConfigKey::new("cpus", ValueSyntax::Number, cpus).within(0.01, 65_536.0)
+        .default_note("the smaller of the cores of this process and the quota of its cgroup (v1 or \
+                       v2)").example("4").low("clients wait while the server is idle")
+        .high("the server is overloaded before any client is in debt");
+    /// How the cost of a request is measured. `wall`: elapsed time while the backend works.
+    /// `shared`: the same, divided among the running requests if there are more of them than
+    /// `cpus`. `header:NAME`: the value that the backend sends in this header, else as `shared`.
+    /// `cgroup:PATH`: as `shared`, corrected ten times a second by the CPU time of this cgroup
+    /// (version 2, as in `/proc/PID/cgroup`). `evenkeel check` names the cgroups of a backend on
+    /// this machine.
+    COST: DefaultedKey<CostSource> = ConfigKey::text("cost", cost)
+        .range_note("`wall`, `shared`, `header:NAME`, `cgroup:PATH`").default(CostSource::Shared);
+    /// Whether the header of `cost: header:NAME` is passed on to the client.
+    COST_HEADER: DefaultedKey<bool> =
+        ConfigKey::words("cost_header", &[("keep", true), ("strip", false)]).default(false);
+    /// What happens to a client in debt, if its limit has no action of its own. `queue`: while the
+    /// backend has capacity, no request waits; otherwise clients in credit go first, and the others
+    /// share the rest. `hold`: the request runs, and the head of its answer is held. `delay`: the
+    /// request waits before the backend gets it. `reject`: 503 with `Retry-After`.
+    ACTION: DefaultedKey<LimitAction> =
+        ConfigKey::words("action", &limits::ACTIONS).default(LimitAction::Queue);
+    /// The [queue](#proxyqueue) of requests that wait, if the action is `queue`.
+    QUEUE: SubsectionKey = SubsectionKey::one("queue", &queue::TABLE);
+    /// The longest wait. A request that would have to wait longer before it runs gets 503 with
+    /// `Retry-After`, or 429 if its limit is a `rate`. A held answer is released after this time.
+    MAX_DELAY: DefaultedKey<Nanos> = ConfigKey::duration("max_delay").within(Nanos::ZERO, DAY)
+        .default(Nanos::from_secs(30)).low("refusals instead of waits")
+        .high("connections stay open for long");
+    /// Networks from which forwarded headers are trusted. Too narrow: all users behind a proxy
+    /// share one bucket. Too wide: any host in these networks can forge client addresses.
+    TRUSTED_PROXIES: ListKey<IpNet> = ConfigKey::text("trusted_proxies", address::network)
+        .list_with(Vec::new).example("10.0.0.0/8");
+    /// Where a trusted proxy writes the address of the client. `xff`: `X-Forwarded-For`, read from
+    /// the right past trusted proxies, else `X-Real-IP`. `forwarded`: `Forwarded` (RFC 7239).
+    /// `header:NAME`: a header with one address, such as `CF-Connecting-IP`. `proxy-protocol`:
+    /// version 1 or 2, with which each connection of a trusted proxy then has to begin; its headers
+    /// are not trusted. The last three need `trusted_proxies`.
+    CLIENT_ADDRESS: DefaultedKey<ClientAddress> = ConfigKey::text("client_address", client_address)
+        .range_note("`xff`, `forwarded`, `header:NAME`, `proxy-protocol`")
+        .default(ClientAddress::XForwardedFor);
+    /// [Time limits](#proxytimeouts) of connections and requests.
+    TIMEOUTS: SubsectionKey = SubsectionKey::one("timeouts", &timeouts::TABLE);
+    /// [Upper bounds](#proxybounds) of connections, sizes and streams.
+    BOUNDS: SubsectionKey = SubsectionKey::one("bounds", &bounds::TABLE);
+    /// Requests that are neither counted nor held: `ip:` and a network, `host:` and a
+    /// [name](#clients-by-name), or `cookie:` and the name of a cookie. A client that makes up such
+    /// a cookie is exempt, so the backend must not serve it; `evenkeel check` warns about it.
+    EXEMPT: ListKey<ExemptEntry> =
+        ConfigKey::text("exempt", address::exempt).list_with(Vec::new).example("ip:192.0.2.0/24");
+    /// Sections with `match` and `as`, such as `{match: "host:*.googlebot.com", as:
+    /// googlebot.com}`, at most 1024: clients with a [name](#clients-by-name) that matches count as
+    /// one under limits by `host`. The first match applies.
+    MERGE: SubsectionKey = SubsectionKey::list("merge", &MERGED);
+    /// Name servers for the [names of clients](#clients-by-name); without a port it is 53.
+    RESOLVER: ListKey<SocketAddr> = ConfigKey::text("resolver", address::name_server).list()
+        .default_note("those of the system").example("192.0.2.53");
+    /// Whether Evenkeel decides, counts and logs, but lets each request pass at once.
+    SHADOW: DefaultedKey<bool> = ConfigKey::truth("shadow").default(false);
+    /// Whether answers state the client's standing under limits with `rate`, in the headers
+    /// `RateLimit-Policy` and `RateLimit` (IETF draft 10). `"logins";q=5;w=60` means 5 requests in
+    /// 60 seconds; `"logins";r=4;t=12` means that 4 are left, and that all are available again in
+    /// 12 seconds. A refused request is only sent the limit that refused it, and `t` is its
+    /// `Retry-After`.
+    HEADERS: DefaultedKey<bool> = ConfigKey::truth("headers").default(false);
+    /// Number of clients per limit that each thread can show by name, for `evenkeel doctor` and the
+    /// metric of held clients; some 300 bytes each.
+    NAMES_MAX: DefaultedKey<usize> = ConfigKey::whole("names_max").within(1, top::CAPACITY_MAX)
+        .default(1_000).low("busy clients appear as `?`").high("memory");
+    /// The [limits](#proxylimits), at most 32.
+    LIMITS: SubsectionKey =
+        SubsectionKey::list("limits", &limits::TABLE).default_note("`ip`, `net24`, `net16`");
+}
+
+section! {
+    MERGED = "proxy.merge";
+
+    /// The host names that count together: `host:*.example.com` or `host:www.example.com`.
+    MATCH: ConfigKey<HostPattern> =
+        ConfigKey::text("match", address::host).required().example("host:*.example.com");
+    /// The name under which they count.
+    AS: ConfigKey<Box<str>> = ConfigKey::text("as", merged_name).required().example("example.com");
+}
 
 /// What `listen` says where the section only has limits for the `check` door.
 pub const LISTEN_OFF: &str = "off";
+/// Maximum number of entries of `merge`.
+const MERGE_MAX: usize = 1024;
 /// Maximum number of addresses of one door.
 const LISTENERS_MAX: usize = 64;
 
@@ -31,7 +148,7 @@ pub fn read(proxy: &mut SectionReader<'_, '_>, ground: LimitContext) -> ProxySet
         proxy.show("listen", YamlNode::text(LISTEN_OFF));
         return limits_alone(proxy, ground);
     }
-    let listen = proxy.key(&rows::LISTEN);
+    let listen = proxy.key(&LISTEN);
     settings(proxy, ground, listen)
 }
 
@@ -49,18 +166,18 @@ fn settings(
     let tls = tls(proxy, &mut listen);
     let backends = backends(proxy);
     let backend_tls = backend_tls(proxy, &backends);
-    let upgrades = proxy.key(&rows::UPGRADES);
-    let cpus = proxy.key_or(&rows::CPUS, ground.cpus);
-    let cost = proxy.key(&rows::COST);
-    let action = proxy.key(&rows::ACTION);
-    let queue = proxy.section(&rows::QUEUE, |section| queue(section, cpus));
-    let max_delay = proxy.key(&rows::MAX_DELAY);
+    let upgrades = proxy.key(&UPGRADES);
+    let cpus = proxy.key_or(&CPUS, ground.cpus);
+    let cost = proxy.key(&COST);
+    let action = proxy.key(&ACTION);
+    let queue = proxy.section(&QUEUE, |section| queue::read(section, cpus));
+    let max_delay = proxy.key(&MAX_DELAY);
     let mut hosts = HostSettings::default();
     let mut exempt_when = Vec::new();
     let settings = ProxySettings {
         listen,
         tls,
-        http2: proxy.key(&rows::HTTP2),
+        http2: proxy.key(&HTTP2),
         backends,
         backend_tls,
         upgrades,
@@ -69,17 +186,17 @@ fn settings(
         action,
         queue,
         max_delay,
-        trusted_proxies: proxy.key(&rows::TRUSTED_PROXIES),
-        client_address: proxy.key(&rows::CLIENT_ADDRESS),
-        timeouts: proxy.section(&rows::TIMEOUTS, timeouts),
-        bounds: proxy.section(&rows::BOUNDS, bounds),
-        exempt: hosts::exempt(proxy, &mut hosts, &mut exempt_when),
+        trusted_proxies: proxy.key(&TRUSTED_PROXIES),
+        client_address: proxy.key(&CLIENT_ADDRESS),
+        timeouts: proxy.section(&TIMEOUTS, timeouts::read),
+        bounds: proxy.section(&BOUNDS, bounds::read),
+        exempt: exempt(proxy, &mut hosts, &mut exempt_when),
         exempt_when,
-        hosts: hosts::read(proxy, hosts),
-        shadow: proxy.key(&rows::SHADOW),
-        headers: proxy.key(&rows::HEADERS),
-        keep_cost_header: proxy.key(&rows::COST_HEADER),
-        names_max: proxy.key(&rows::NAMES_MAX),
+        hosts: self::hosts(proxy, hosts),
+        shadow: proxy.key(&SHADOW),
+        headers: proxy.key(&HEADERS),
+        keep_cost_header: proxy.key(&COST_HEADER),
+        names_max: proxy.key(&NAMES_MAX),
         limits: limits::read(proxy, LimitContext { cpus, ..ground }, action, queue.debt_max),
     };
     consistent(proxy, &settings);
@@ -114,11 +231,11 @@ fn tls(proxy: &mut SectionReader<'_, '_>, listen: &mut Vec<SocketAddr>) -> Optio
     if proxy.written("tls") && listen.is_empty() {
         proxy.fault_of("tls", "needs a proxy that listens; set `listen`, or remove it");
     }
-    proxy.section_if_written(&rows::TLS, |section| super::tls::front(section, listen)).flatten()
+    proxy.section_if_written(&TLS, |section| super::tls::front(section, listen)).flatten()
 }
 
 fn backends(proxy: &mut SectionReader<'_, '_>) -> Vec<BackendAddress> {
-    let mut backends = proxy.key(&rows::BACKEND);
+    let mut backends = proxy.key(&BACKEND);
     let is_empty =
         |node: &YamlNode| matches!(&node.value, YamlValue::List(list) if list.is_empty());
     if proxy.node("backend").is_some_and(is_empty) {
@@ -141,7 +258,7 @@ fn backend_tls(proxy: &mut SectionReader<'_, '_>, backends: &[BackendAddress]) -
         let what = "needs a backend with https://; name one, or remove it";
         proxy.fault_of("backend_tls", what);
     }
-    let read = proxy.section_if_written(&rows::BACKEND_TLS, |section| {
+    let read = proxy.section_if_written(&BACKEND_TLS, |section| {
         let client = super::tls::client(section);
         let verify = section.key(&tls::VERIFY);
         if !verify && client.ca.is_some() {
@@ -153,58 +270,91 @@ fn backend_tls(proxy: &mut SectionReader<'_, '_>, backends: &[BackendAddress]) -
     read.unwrap_or_default()
 }
 
-fn queue(section: &mut SectionReader<'_, '_>, cpus: f64) -> ProxyQueueSettings {
-    ProxyQueueSettings {
-        concurrency: section.key(&queue::CONCURRENCY),
-        reserve: section.key_or(&queue::RESERVE, (2.0 * cpus).ceil().max(2.0) as usize),
-        debt_max: section.key(&queue::DEBT_MAX),
-        len_max: section.key(&queue::LEN_MAX),
-        wait_max: section.key(&queue::WAIT_MAX),
-        known_max: section.key(&queue::KNOWN_MAX),
+/// Reads `exempt`. Returns the networks; host names go into `hosts`, conditions on requests into
+/// `requests`.
+fn exempt(
+    proxy: &mut SectionReader<'_, '_>,
+    hosts: &mut HostSettings,
+    requests: &mut Vec<LimitCondition>,
+) -> Vec<IpNet> {
+    let mut nets = Vec::new();
+    for exempt in proxy.key(&EXEMPT) {
+        match exempt {
+            ExemptEntry::Net(net) => nets.push(net),
+            ExemptEntry::Host(pattern) => hosts.exempt.push(pattern),
+            ExemptEntry::Cookie(name) => {
+                requests.push(LimitCondition { cookie: vec![name], ..LimitCondition::default() });
+            }
+        }
+    }
+    nets
+}
+
+/// Reads the other keys and completes `hosts`.
+fn hosts(proxy: &mut SectionReader<'_, '_>, mut hosts: HostSettings) -> HostSettings {
+    hosts.merge = merge(proxy);
+    hosts.resolver = proxy.key(&RESOLVER);
+    if !hosts.resolver.is_empty() && !hosts.needs_names() {
+        let what = "is used only if `exempt` or `merge` has `host:` patterns; remove it, or add \
+                    such a pattern";
+        proxy.fault_of("resolver", what);
+    }
+    hosts
+}
+
+fn merge(proxy: &mut SectionReader<'_, '_>) -> Vec<HostMerge> {
+    let Some(nodes) = proxy.nodes_of(&MERGE) else { return Vec::new() };
+    if nodes.len() > MERGE_MAX {
+        proxy.fault("merge", format!("more than {MERGE_MAX} entries; remove some"));
+    }
+    let merged = proxy.sections(&MERGE, nodes, |section| {
+        section.require(&["match", "as"], |key| format!("an entry of `merge` needs `{key}`"));
+        let pattern = section.key(&MATCH);
+        let name = section.key(&AS);
+        Some(HostMerge { pattern: pattern?, name: name? })
+    });
+    merged.into_iter().flatten().collect()
+}
+
+/// Reads the name of a protocol as it is written in `Upgrade`.
+fn upgrade(text: &str) -> Read<String> {
+    let name = header_name(text)?;
+    match &*name {
+        // These protocols would bypass the accounting of requests.
+        "h2c" | "h2" | "tls" | "http" => Err("it would carry requests that are not counted".into()),
+        _ => Ok(name.into()),
     }
 }
 
-impl ProxyQueueSettings {
-    /// The defaults for a backend with `cpus` CPUs.
-    #[must_use]
-    pub fn for_cpus(cpus: f64) -> ProxyQueueSettings {
-        SectionReader::defaults(&queue::TABLE, |section| queue(section, cpus))
+fn cpus(text: &str) -> Read<f64> {
+    let plain = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    let number = text.parse().ok().filter(|_| plain);
+    number.ok_or_else(|| "not a number of CPUs; write 4 or 0.5".to_owned())
+}
+
+fn cost(text: &str) -> Read<CostSource> {
+    match text.split_once(':') {
+        None if text == "wall" => Ok(CostSource::Wall),
+        None if text == "shared" => Ok(CostSource::Shared),
+        Some(("header", name)) => Ok(CostSource::Header(header_name(name)?.into())),
+        Some(("cgroup", path)) if path.starts_with('/') => Ok(CostSource::Cgroup(path.into())),
+        Some(("cgroup", _)) => Err("write cgroup:/system.slice/app.service".to_owned()),
+        _ => Err("must be wall, shared, header:NAME or cgroup:PATH".to_owned()),
     }
 }
 
-fn timeouts(section: &mut SectionReader<'_, '_>) -> ProxyTimeouts {
-    ProxyTimeouts {
-        header: std_time(section.key(&timeouts::HEADER)),
-        connect: std_time(section.key(&timeouts::CONNECT)),
-        idle: std_time(section.key(&timeouts::IDLE)),
-        backend: std_time(section.key(&timeouts::BACKEND)),
-        drain: std_time(section.key(&timeouts::DRAIN)),
-        abort_linger: std_time(section.key(&timeouts::ABORT_LINGER)),
-        tunnel: std_time(section.key(&timeouts::TUNNEL)),
+fn client_address(text: &str) -> Read<ClientAddress> {
+    match text {
+        "xff" => Ok(ClientAddress::XForwardedFor),
+        "forwarded" => Ok(ClientAddress::Forwarded),
+        "proxy-protocol" => Ok(ClientAddress::ProxyProtocol),
+        _ => match text.strip_prefix("header:") {
+            Some(name) => Ok(ClientAddress::Header(values::header_name(name)?.into())),
+            None => Err("must be xff, forwarded, proxy-protocol or header:NAME".to_owned()),
+        },
     }
 }
 
-impl Default for ProxyTimeouts {
-    fn default() -> ProxyTimeouts {
-        SectionReader::defaults(&timeouts::TABLE, timeouts)
-    }
-}
-
-fn bounds(section: &mut SectionReader<'_, '_>) -> ProxyBounds {
-    ProxyBounds {
-        connections: section.key(&bounds::CONNECTIONS),
-        connections_per_address: section.key(&bounds::CONNECTIONS_PER_ADDRESS),
-        header_bytes: section.key(&bounds::HEADER_BYTES),
-        body_bytes: section.key(&bounds::BODY_BYTES),
-        body_buffer: section.key(&bounds::BODY_BUFFER),
-        requests_per_connection: section.key(&bounds::REQUESTS_PER_CONNECTION),
-        streams: section.key(&bounds::STREAMS),
-        backend_streams: section.key(&bounds::BACKEND_STREAMS),
-    }
-}
-
-impl Default for ProxyBounds {
-    fn default() -> ProxyBounds {
-        SectionReader::defaults(&bounds::TABLE, bounds)
-    }
+fn merged_name(text: &str) -> Read<Box<str>> {
+    host_name(text).ok_or_else(|| "a name such as googlebot.com".to_owned())
 }

@@ -1,54 +1,158 @@
 //! The `ratelimit` section: the Envoy rate limit service.
 //!
-//! The keys are described in `rows::ratelimit`, the settings in `settings/ratelimit`. The reference
-//! server's environment variables are converted into this section (`config/environment`), so both
-//! are checked in the same way.
+//! The reference server's environment variables are converted into this section
+//! (`config/environment`), so both are checked in the same way.
 
-use super::std_time;
+mod exports;
+mod rlqs;
+mod xds;
+
+use super::tls;
+use crate::address;
+use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, ValueSyntax, section};
 use crate::reader::SectionReader;
-use crate::rows::{common, exports, ratelimit as rows, rlqs, tls, xds};
-use crate::settings::rename::{MetricRename, NameTemplate};
-use crate::settings::tls::{ClientTls, ServerTls};
-use crate::settings::{
-    PrometheusSettings, RatelimitAnswers, RatelimitSettings, RatelimitStatsd, RlqsSettings,
-    RuleFiles, XdsSettings,
-};
-use crate::tree::{YamlNode, YamlValue};
-use crate::values::truth;
+use crate::settings::tls::ServerTls;
+use crate::settings::{RatelimitAnswers, RatelimitSettings, RuleFiles};
+use crate::tree::YamlValue;
+use crate::values::{Read, YEAR, header_name, std_time, truth};
 use evenkeel_core::units::Nanos;
 use evenkeel_core::windows::WindowPolicy;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
+
+section! {
+    TABLE = "ratelimit";
+
+    /// A rule file, or a folder with all rule files below it. `off`: no rules, each request passes.
+    /// The path need not exist yet: until it does, each request passes, with a warning.
+    RULES: ConfigKey<PathBuf> = ConfigKey::opaque("rules", path)
+        .default_note("required, unless there is `xds`").restart().example("/etc/evenkeel/rules");
+    /// [Rules from a server](#ratelimitxds) instead of `rules`.
+    XDS: SubsectionKey = SubsectionKey::one("xds", &xds::TABLE).restart();
+    /// Addresses to listen on for gRPC.
+    GRPC: ListKey<SocketAddr> = ConfigKey::text("grpc", address::listen).list()
+        .default_note("`0.0.0.0:8081`; none with `grpc_unix`").restart().example("127.0.0.1:8081");
+    /// A Unix socket to listen on for gRPC.
+    GRPC_UNIX: ConfigKey<PathBuf> =
+        ConfigKey::opaque("grpc_unix", path).restart().example("/run/evenkeel/grpc.sock");
+    /// Addresses to listen on for `/json` and `/healthcheck`.
+    HTTP: ListKey<SocketAddr> = ConfigKey::text("http", address::listen)
+        .list_with(|| vec![SocketAddr::from(([0, 0, 0, 0], 8080))]).restart();
+    /// Addresses to listen on for `/rlconfig` and `/stats`.
+    DEBUG: ListKey<SocketAddr> = ConfigKey::text("debug", address::listen).list_with(Vec::new)
+        .restart().example("127.0.0.1:6070");
+    /// Whether rule files with a name that begins with a dot are ignored. Those with two dots
+    /// always are.
+    IGNORE_DOT_FILES: DefaultedKey<bool> =
+        ConfigKey::truth("ignore_dot_files").default(false).restart();
+    /// Whether several files may have rules for one domain.
+    MERGE_DOMAINS: DefaultedKey<bool> = ConfigKey::truth("merge_domains").default(false).restart();
+    /// Whether key and value are compared joined by `_`, as the reference server does.
+    COMPAT_KEYS: DefaultedKey<bool> = ConfigKey::truth("compat_keys").default(false).restart();
+    /// Whether months and years are those of the calendar (UTC), not 30 and 365 days, for rules
+    /// that do not say.
+    CALENDAR: DefaultedKey<bool> = ConfigKey::truth("calendar").default(false).restart();
+    /// The part of a limit above which hits count as near it. Above 1 none do.
+    NEAR_LIMIT_RATIO: DefaultedKey<f32> =
+        ConfigKey::new("near_limit_ratio", ValueSyntax::Number, ratio).range_note("from 0")
+            .default(0.8);
+    /// Whether each request passes; statuses and metrics state what would have happened.
+    SHADOW: DefaultedKey<bool> = ConfigKey::truth("shadow").default(false);
+    /// Whether a request is refused only if all of its limits are over.
+    QUOTA: DefaultedKey<bool> = ConfigKey::truth("quota").default(false);
+    /// Whether the other limits of a request are not counted if one of them would go over.
+    STOP_WHEN_OVER: DefaultedKey<bool> = ConfigKey::truth("stop_when_over").default(false);
+    /// Whether hits of a limit that is already over are refused without being counted.
+    SPARE_OVER: DefaultedKey<bool> = ConfigKey::truth("spare_over").default(false);
+    /// Whether answers contain the question and the `metadata` of rules, for other filters of
+    /// Envoy.
+    DYNAMIC_METADATA: DefaultedKey<bool> = ConfigKey::truth("dynamic_metadata").default(false);
+    /// `true`, or a section with the names of the headers for `limit`, `remaining` and `reset`.
+    HEADERS: SubsectionKey = SubsectionKey::one("headers", &HEADER_NAMES).default_note("`false`")
+        .or_words(&["true", "false"]);
+    /// Windows that are counted at once, 24 bytes each. When the table is full, windows that have
+    /// ended are evicted first, then those with the fewest hits.
+    KEYS: DefaultedKey<usize> = ConfigKey::whole("keys_max").within(1, 100_000_000)
+        .default(1_000_000).restart().low("limits are forgotten and admit more").high("memory");
+    /// [Assignments](#ratelimitrlqs) for Envoys that [decide by
+    /// themselves](ratelimit.md#envoys-that-decide-by-themselves).
+    RLQS: SubsectionKey = SubsectionKey::one("rlqs", &rlqs::TABLE).restart();
+    /// gRPC connections at once. Further ones are closed at once.
+    CONNECTIONS: DefaultedKey<usize> = ConfigKey::whole("connections").within(1, 1_000_000)
+        .default(10_000).restart().low("Envoys cannot connect, and let each request pass")
+        .high("open files");
+    /// [TLS](#ratelimittls) of the gRPC port and socket.
+    TLS: SubsectionKey = SubsectionKey::one("tls", &tls::SERVER).default_note("no TLS").restart();
+    /// Time for a new connection to begin TLS, if it must, and HTTP/2. Then it is closed.
+    HANDSHAKE_TIMEOUT: DefaultedKey<Nanos> = time("handshake_timeout").default(Nanos::from_secs(10))
+        .restart().low("slow Envoys cannot connect").high("silent connections keep their place");
+    /// Age at which a connection is asked to end. `0s`: never.
+    CONNECTION_AGE: DefaultedKey<Nanos> = ConfigKey::duration("connection_age")
+        .within(Nanos::ZERO, YEAR).default(Nanos::from_secs(86_400)).restart()
+        .low("clients reconnect all the time")
+        .high("new instances behind a load balancer get no calls");
+    /// Time for running calls of such a connection to end. `0s`: no limit.
+    CONNECTION_AGE_GRACE: DefaultedKey<Nanos> = ConfigKey::duration("connection_age_grace")
+        .within(Nanos::ZERO, YEAR).default(Nanos::from_secs(3_600)).restart()
+        .low("calls are cut off").high("old connections stay open");
+    /// Whether health needs at least one domain with rules.
+    HEALTHY_WITH_RULES: DefaultedKey<bool> =
+        ConfigKey::truth("healthy_with_rules").default(false).restart();
+    /// Whether health needs a connection to the `store`. With `true`, Envoys are sent elsewhere
+    /// although this instance could decide.
+    HEALTHY_WITH_STORE: DefaultedKey<bool> =
+        ConfigKey::truth("healthy_with_store").default(false).restart();
+    /// Time for running calls to end when the process stops.
+    DRAIN: DefaultedKey<Nanos> = time("drain").default(Nanos::from_secs(30))
+        .low("calls are cut off").high("stopping takes long");
+    /// A [StatsD server](#ratelimitstatsd) that gets the metrics of the reference server.
+    STATSD: SubsectionKey = SubsectionKey::one("statsd", &exports::STATSD).restart();
+    /// A [port](#ratelimitprometheus) with the metrics of the reference server under its names.
+    PROMETHEUS: SubsectionKey = SubsectionKey::one("prometheus", &exports::PROMETHEUS).restart();
+}
+
+section! {
+    HEADER_NAMES = "ratelimit.headers";
+
+    /// Name of the header with the limit.
+    LIMIT: DefaultedKey<String> = header("limit").default_with(|| "RateLimit-Limit".to_owned());
+    /// Name of the header with the remaining requests.
+    REMAINING: DefaultedKey<String> =
+        header("remaining").default_with(|| "RateLimit-Remaining".to_owned());
+    /// Name of the header with the seconds until the window ends.
+    RESET: DefaultedKey<String> = header("reset").default_with(|| "RateLimit-Reset".to_owned());
+}
 
 /// Reads the section.
 pub fn read(section: &mut SectionReader<'_, '_>) -> RatelimitSettings {
-    let grpc_unix = section.key(&rows::GRPC_UNIX);
+    let grpc_unix = section.key(&GRPC_UNIX);
     let port = SocketAddr::from(([0, 0, 0, 0], 8081));
     let grpc = if grpc_unix.is_some() { Vec::new() } else { vec![port] };
-    let (tls, http_tls) = section.section_if_written(&rows::TLS, tls).unwrap_or_default();
+    let (tls, http_tls) = section.section_if_written(&TLS, tls).unwrap_or_default();
     RatelimitSettings {
-        grpc: section.list_or(&rows::GRPC, grpc),
+        grpc: section.list_or(&GRPC, grpc),
         grpc_unix,
-        http: section.key(&rows::HTTP),
-        debug: section.key(&rows::DEBUG),
+        http: section.key(&HTTP),
+        debug: section.key(&DEBUG),
         tls,
         http_tls,
         rules: rules(section),
-        xds: section.has("xds").then(|| section.section(&rows::XDS, xds)),
+        xds: section.has("xds").then(|| section.section(&XDS, xds::read)),
         answers: answers(section),
-        keys_max: section.key(&rows::KEYS),
-        connections_max: section.key(&rows::CONNECTIONS),
-        handshake_timeout: std_time(section.key(&rows::HANDSHAKE_TIMEOUT)),
-        connection_age: age(section.key(&rows::CONNECTION_AGE)),
-        connection_age_grace: age(section.key(&rows::CONNECTION_AGE_GRACE)),
-        rlqs: section.section(&rows::RLQS, rlqs),
-        healthy_with_rules: section.key(&rows::HEALTHY_WITH_RULES),
-        healthy_with_store: section.key(&rows::HEALTHY_WITH_STORE),
-        statsd: section.has("statsd").then(|| section.section(&rows::STATSD, statsd)),
+        keys_max: section.key(&KEYS),
+        connections_max: section.key(&CONNECTIONS),
+        handshake_timeout: std_time(section.key(&HANDSHAKE_TIMEOUT)),
+        connection_age: age(section.key(&CONNECTION_AGE)),
+        connection_age_grace: age(section.key(&CONNECTION_AGE_GRACE)),
+        rlqs: section.section(&RLQS, rlqs::read),
+        healthy_with_rules: section.key(&HEALTHY_WITH_RULES),
+        healthy_with_store: section.key(&HEALTHY_WITH_STORE),
+        statsd: section.has("statsd").then(|| section.section(&STATSD, exports::statsd)),
         prometheus: section
             .has("prometheus")
-            .then(|| section.section(&rows::PROMETHEUS, prometheus)),
-        drain: std_time(section.key(&rows::DRAIN)),
+            .then(|| section.section(&PROMETHEUS, exports::prometheus)),
+        drain: std_time(section.key(&DRAIN)),
     }
 }
 
@@ -70,129 +174,86 @@ fn rules(section: &mut SectionReader<'_, '_>) -> RuleFiles {
         _ => {}
     }
     RuleFiles {
-        path: section.key(&rows::RULES).filter(|path| path.as_os_str() != "off"),
-        ignore_dot_files: section.key(&rows::IGNORE_DOT_FILES),
-        merge_domains: section.key(&rows::MERGE_DOMAINS),
-        compat_keys: section.key(&rows::COMPAT_KEYS),
-        calendar: section.key(&rows::CALENDAR),
+        path: section.key(&RULES).filter(|path| path.as_os_str() != "off"),
+        ignore_dot_files: section.key(&IGNORE_DOT_FILES),
+        merge_domains: section.key(&MERGE_DOMAINS),
+        compat_keys: section.key(&COMPAT_KEYS),
+        calendar: section.key(&CALENDAR),
     }
 }
 
 fn answers(section: &mut SectionReader<'_, '_>) -> RatelimitAnswers {
     RatelimitAnswers {
-        near_limit_ratio: section.key(&rows::NEAR_LIMIT_RATIO),
-        shadow: section.key(&rows::SHADOW),
-        quota: section.key(&rows::QUOTA),
+        near_limit_ratio: section.key(&NEAR_LIMIT_RATIO),
+        shadow: section.key(&SHADOW),
+        quota: section.key(&QUOTA),
         policy: WindowPolicy {
-            stop_when_over: section.key(&rows::STOP_WHEN_OVER),
-            spare_over: section.key(&rows::SPARE_OVER),
+            stop_when_over: section.key(&STOP_WHEN_OVER),
+            spare_over: section.key(&SPARE_OVER),
         },
-        dynamic_metadata: section.key(&rows::DYNAMIC_METADATA),
+        dynamic_metadata: section.key(&DYNAMIC_METADATA),
         headers: headers(section),
+    }
+}
+
+impl Default for RatelimitAnswers {
+    fn default() -> RatelimitAnswers {
+        SectionReader::defaults(&TABLE, answers)
     }
 }
 
 /// Reads `headers: true`, or a section with the names of the headers.
 fn headers(section: &mut SectionReader<'_, '_>) -> Option<[String; 3]> {
-    let names = |names: &mut SectionReader<'_, '_>| {
-        [&rows::LIMIT, &rows::REMAINING, &rows::RESET].map(|key| names.key(key))
-    };
+    let names =
+        |names: &mut SectionReader<'_, '_>| [&LIMIT, &REMAINING, &RESET].map(|key| names.key(key));
     match section.node("headers").map(|node| &node.value) {
         None => None,
-        Some(YamlValue::Map(_)) => Some(section.section(&rows::HEADERS, names)),
+        Some(YamlValue::Map(_)) => Some(section.section(&HEADERS, names)),
         Some(_) => section
             .key_with("headers", truth)?
-            .then(|| SectionReader::defaults(&rows::HEADER_NAMES, names)),
-    }
-}
-
-fn xds(section: &mut SectionReader<'_, '_>) -> XdsSettings {
-    let retry = section.key(&xds::RETRY);
-    XdsSettings {
-        server: section.key(&xds::SERVER),
-        node_id: section.key(&xds::NODE_ID),
-        metadata: section.key(&xds::METADATA),
-        headers: section.key(&xds::HEADERS),
-        tls: client_tls(section),
-        retry: std_time(retry),
-        retry_stream: std_time(section.key_or(&xds::RETRY_STREAM, retry)),
-        retry_max: std_time(section.key(&xds::RETRY_MAX)),
-        retry_spread: section.key(&xds::RETRY_SPREAD),
-        message_bytes_max: section.key(&xds::MESSAGE_BYTES),
-    }
-}
-
-/// Reads `tls: true`, which trusts the system's authorities, or a section with more keys.
-fn client_tls(section: &mut SectionReader<'_, '_>) -> Option<ClientTls> {
-    match section.node("tls").map(|node| &node.value) {
-        None => None,
-        Some(YamlValue::Map(_)) => Some(section.section(&xds::TLS, super::tls::client)),
-        Some(_) => section.key_with("tls", truth)?.then(ClientTls::default),
-    }
-}
-
-fn rlqs(section: &mut SectionReader<'_, '_>) -> RlqsSettings {
-    RlqsSettings {
-        ttl: std_time(section.key(&rlqs::TTL)),
-        idle: std_time(section.key(&rlqs::IDLE)),
-        streams_max: section.key(&rlqs::STREAMS),
-        buckets_max: section.key(&rlqs::BUCKETS),
-        per_unit: section.key(&rlqs::PER_UNIT),
-    }
-}
-
-fn statsd(section: &mut SectionReader<'_, '_>) -> RatelimitStatsd {
-    RatelimitStatsd {
-        address: section.key(&exports::ADDRESS),
-        udp: section.key(&exports::UDP),
-        dog: section.key(&exports::DOGSTATSD),
-        every: std_time(section.key(&exports::EVERY)),
-        tags: section.key(&exports::TAGS),
-        rename: renames(section),
-    }
-}
-
-/// Reads `rename: [{match: REGEX, name: TEXT, tags: [key:text]}]`.
-fn renames(section: &mut SectionReader<'_, '_>) -> Vec<MetricRename> {
-    let nodes: &[YamlNode] = match section.node("rename").map(|node| &node.value) {
-        None => return Vec::new(),
-        Some(YamlValue::List(nodes)) => nodes,
-        Some(_) => {
-            section.fault_of("rename", "must be a list of sections: match, name, tags");
-            return Vec::new();
-        }
-    };
-    let rules = section.sections(&exports::RENAME, nodes, |rule| {
-        for key in ["match", "name"] {
-            if !rule.has(key) {
-                rule.fault(key, format!("`rename` needs `{key}`"));
-            }
-        }
-        let pattern = rule.key(&exports::MATCH);
-        let template = |text: &str| match &pattern {
-            Some(pattern) => NameTemplate::new(text, pattern).map(Some),
-            None => Ok(None),
-        };
-        let name = rule.key_with("name", template).flatten();
-        let tags = rule.list_with("tags", |text| {
-            let (key, text) = common::tag(text)?;
-            Ok(template(&text)?.map(|template| (key, template)))
-        });
-        let tags = tags.into_iter().flatten().collect();
-        Some(MetricRename { name: Some(name?), pattern: pattern?, tags })
-    });
-    rules.into_iter().flatten().collect()
-}
-
-fn prometheus(section: &mut SectionReader<'_, '_>) -> PrometheusSettings {
-    PrometheusSettings {
-        listen: section.key(&exports::LISTEN),
-        path: section.key(&exports::PATH),
-        mapper: section.key(&exports::MAPPER),
+            .then(|| SectionReader::defaults(&HEADER_NAMES, names)),
     }
 }
 
 /// The age of a connection. 0 means no limit and becomes `Duration::MAX`.
 fn age(age: Nanos) -> Duration {
     if age.0 == 0 { Duration::MAX } else { std_time(age) }
+}
+
+/// A name of a header; default is that of the reference server.
+const fn header(name: &'static str) -> ConfigKey<String> {
+    ConfigKey::text(name, |text| header_name(text).map(|_| text.to_owned()))
+}
+
+fn path(text: &str) -> Read<PathBuf> {
+    if text.is_empty() { Err("name a file or folder".to_owned()) } else { Ok(text.into()) }
+}
+
+fn ratio(text: &str) -> Read<f32> {
+    let number = text.parse::<f32>().ok().filter(|number| *number >= 0.0);
+    number.ok_or_else(|| "must be at least 0; above 1 no request is near its limit".to_owned())
+}
+
+/// A duration of 1 ms to 366 days.
+const fn time(name: &'static str) -> ConfigKey<Nanos> {
+    ConfigKey::duration(name).within(Nanos::from_millis(1), YEAR)
+}
+
+/// Reads `host:port`.
+fn host_port(text: &str) -> Read<String> {
+    let (host, port) = text.rsplit_once(':').unwrap_or_default();
+    match !host.is_empty() && port.parse::<u16>().is_ok() {
+        true => Ok(text.to_owned()),
+        false => Err("write host:port".to_owned()),
+    }
+}
+
+/// Reads `key:value`.
+fn tag(text: &str) -> Read<(String, String)> {
+    let (key, value) = text.split_once(':').ok_or("write key:value")?;
+    let plain = |c: char| !c.is_control() && !",|#\n".contains(c);
+    match !key.is_empty() && text.chars().all(plain) {
+        true => Ok((key.to_owned(), value.to_owned())),
+        false => Err("a tag is key:value, without , | # and line ends".to_owned()),
+    }
 }

@@ -4,6 +4,7 @@
 //! an address in the file is in `config/address.rs`.
 
 use super::tls::ClientTls;
+use crate::values::word_enum;
 use std::fmt;
 
 /// Maximum number of backends of one proxy. Each request scans all of them.
@@ -44,25 +45,17 @@ impl BackendScheme {
     }
 }
 
-/// HTTP version that is used with TLS backends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum BackendProtocol {
-    /// HTTP/2 if the server chooses it (ALPN), otherwise HTTP/1.1.
-    #[default]
-    Auto,
-    /// Only HTTP/1.1.
-    Http1,
-    /// Only HTTP/2.
-    Http2,
-}
-
-impl fmt::Display for BackendProtocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            BackendProtocol::Auto => "auto",
-            BackendProtocol::Http1 => "http1",
-            BackendProtocol::Http2 => "http2",
-        })
+word_enum! {
+    /// HTTP version that is used with TLS backends.
+    #[derive(Default)]
+    pub enum BackendProtocol {
+        /// HTTP/2 if the server chooses it (ALPN), otherwise HTTP/1.1.
+        #[default]
+        Auto = "auto",
+        /// Only HTTP/1.1.
+        Http1 = "http1",
+        /// Only HTTP/2.
+        Http2 = "http2",
     }
 }
 

@@ -33,11 +33,9 @@ pub struct GatekeeperSettings {
     pub identifier: Vec<KeyPart>,
     /// The longest wait; a request that would have to wait longer is refused.
     pub max_delay: Nanos,
-    /// Maximum number of requests that are held at once; beyond it requests that would have to wait
-    /// are refused.
+    /// Maximum number of requests that are held at once; others that have to wait are refused.
     pub held_max: usize,
-    /// Number of identifiers with a wait that are remembered, 24 bytes each. When the table is
-    /// full, the identifiers with the earliest end of their wait are evicted.
+    /// Number of identifiers with a wait that are remembered, 24 bytes each.
     pub keys_max: usize,
     /// Parts of a request that the master gets for its log.
     pub log_info: Vec<KeyPart>,

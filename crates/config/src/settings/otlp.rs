@@ -1,10 +1,10 @@
 //! OpenTelemetry signals: the collector, and which signals it gets.
 //!
-//! Here are meaning, range and default of each value. The keys are in
-//! `config/section/metrics/otlp`, the equivalent environment variables in `config/environment`. The
-//! sender is `export::otlp`.
+//! The keys, with their ranges and defaults, are in `config/section/metrics/otlp`, the equivalent
+//! environment variables in `config/environment`. The sender is `export::otlp`.
 
 use super::tls::ClientTls;
+use crate::values::word_enum;
 use std::fmt;
 use std::time::Duration;
 
@@ -51,24 +51,13 @@ impl fmt::Display for OtlpEndpoint {
     }
 }
 
-/// Protocol of requests to a collector.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OtlpProtocol {
-    /// Protobuf messages over HTTP/1.1.
-    Http,
-    /// gRPC.
-    Grpc,
-}
-
-impl OtlpProtocol {
-    /// The words that the file uses for each protocol. Invariant: in the order of the variants.
-    pub const WORDS: [(&str, OtlpProtocol); 2] =
-        [("http", OtlpProtocol::Http), ("grpc", OtlpProtocol::Grpc)];
-}
-
-impl fmt::Display for OtlpProtocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(OtlpProtocol::WORDS[*self as usize].0)
+word_enum! {
+    /// Protocol of requests to a collector.
+    pub enum OtlpProtocol {
+        /// Protobuf messages over HTTP/1.1.
+        Http = "http",
+        /// gRPC.
+        Grpc = "grpc",
     }
 }
 
@@ -81,8 +70,7 @@ pub struct TracesSettings {
     pub service: String,
     /// Further attributes of this service, as key and value.
     pub attributes: Vec<(String, String)>,
-    /// The fraction of requests that are traced. It applies only if the caller has not decided: a
-    /// caller's decision to sample, or not, is always followed.
+    /// The fraction of requests that are traced if their caller has not decided.
     pub sampling: f64,
     /// The longest time that a span waits for others before it is sent.
     pub every: Duration,

@@ -15,8 +15,7 @@ pub struct PeersSettings {
     pub via: PeerTransport,
     /// Name of the cluster. Instances of another cluster are ignored.
     pub cluster: String,
-    /// File with the secret that all instances share, a token of 16 to 1024 visible characters.
-    /// Peers without it are not accepted.
+    /// File with the secret that all instances share, a token.
     pub secret_file: Option<PathBuf>,
     /// Certificates of the instances, instead of a secret or in addition to it. With NATS it is the
     /// certificate that this instance shows to the server.
@@ -26,8 +25,7 @@ pub struct PeersSettings {
     /// Whether all instances share one backend, so that its CPUs count once. If not, each instance
     /// has its own, and shares refer to the sum of all live instances.
     pub cpus_shared: bool,
-    /// Maximum number of instances, including this one; messages of further ones are ignored and
-    /// counted.
+    /// Maximum number of instances, including this one; messages of further ones are ignored.
     pub nodes_max: usize,
 }
 
@@ -49,8 +47,7 @@ pub enum PeerTransport {
         group: SocketAddr,
         /// This machine's address on the network to use.
         interface: Option<IpAddr>,
-        /// Hop limit of datagrams, 1 to 255; 1 means that no router forwards them. Too low: other
-        /// networks receive nothing. Too high: foreign networks receive them.
+        /// Hop limit of datagrams, 1 to 255; 1 means that no router forwards them.
         hops: u32,
     },
     /// Messages through NATS servers.

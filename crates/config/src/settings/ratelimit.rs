@@ -1,8 +1,8 @@
 //! Settings of the Envoy rate limit service.
 //!
-//! Here are meaning, range and default of each value. The keys are in `config/section/ratelimit`,
-//! the reference server's environment variables in `config/environment`. The rules are not part of
-//! the settings: they have files of their own, which the door reads.
+//! The keys, with their ranges and defaults, are in `config/section/ratelimit`, the reference
+//! server's environment variables in `config/environment`. The rules are not part of the settings:
+//! they have files of their own, which the door reads.
 
 use super::rename::MetricRename;
 use super::tls::{ClientTls, ServerTls};
@@ -32,13 +32,11 @@ pub struct RatelimitSettings {
     pub xds: Option<XdsSettings>,
     /// How requests are answered.
     pub answers: RatelimitAnswers,
-    /// Maximum number of windows that are counted at once, 24 bytes each. When the table is full,
-    /// windows that have ended are evicted first, then those with the fewest hits.
+    /// Maximum number of windows that are counted at once, 24 bytes each.
     pub keys_max: usize,
     /// Maximum number of gRPC connections over all threads; further ones are closed at once.
     pub connections_max: usize,
-    /// Time for a new connection to complete the TLS handshake, if there is one, and the HTTP/2
-    /// preface; then it is closed.
+    /// Time for a new connection to begin TLS, if it must, and HTTP/2; then it is closed.
     pub handshake_timeout: Duration,
     /// Age at which a client is asked to reconnect; 0: never. Stored as `Duration::MAX` for 0.
     pub connection_age: Duration,
@@ -77,8 +75,7 @@ pub struct XdsSettings {
     pub retry_stream: Duration,
     /// The longest delay between two attempts.
     pub retry_max: Duration,
-    /// Random variation of each delay, as a fraction of it, so that many instances do not reconnect
-    /// at the same moment.
+    /// Random variation of each delay, as a fraction of it.
     pub retry_spread: f64,
     /// Maximum size of a message in bytes; a larger one ends the stream.
     pub message_bytes_max: usize,
@@ -87,8 +84,7 @@ pub struct XdsSettings {
 /// The rate limit quota service: how limits are shared out among Envoys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RlqsSettings {
-    /// How long an Envoy may use its last assignment, in whole seconds, and so how long limits hold
-    /// while Evenkeel is unreachable.
+    /// How long an Envoy may use its last assignment, in whole seconds.
     pub ttl: Duration,
     /// A bucket without requests for this time is no longer tracked.
     pub idle: Duration,
@@ -96,8 +92,7 @@ pub struct RlqsSettings {
     pub streams_max: usize,
     /// Maximum number of buckets of all Envoys, up to 2 KiB each. Further ones get no assignment.
     pub buckets_max: usize,
-    /// Whether assignments are written as requests per time unit where one fits. Envoy's filter
-    /// (1.40) does not support this form.
+    /// Whether assignments are written as requests per time unit where one fits.
     pub per_unit: bool,
 }
 
@@ -132,19 +127,6 @@ pub struct RatelimitAnswers {
     pub dynamic_metadata: bool,
     /// Names of the headers for limit, remaining and reset. `None`: answers have no such headers.
     pub headers: Option<[String; 3]>,
-}
-
-impl Default for RatelimitAnswers {
-    fn default() -> RatelimitAnswers {
-        RatelimitAnswers {
-            near_limit_ratio: 0.8,
-            shadow: false,
-            quota: false,
-            policy: WindowPolicy::default(),
-            dynamic_metadata: false,
-            headers: None,
-        }
-    }
 }
 
 /// A StatsD server, and how metrics are sent to it.

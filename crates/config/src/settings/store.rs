@@ -4,6 +4,7 @@
 //! The effect of each setting on a request is described in `store::redis`. The keys and their
 //! errors are in `config/section/store`.
 
+use crate::values::word_enum;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -31,11 +32,9 @@ pub struct StoreSettings {
     /// Whether windows use the key names of envoyproxy/ratelimit, so that it can share the store
     /// with Evenkeel.
     pub compatible_keys: bool,
-    /// Compatible keys live up to this much longer than their window, so that they do not all
-    /// expire at once.
+    /// Compatible keys live up to this much longer than their window.
     pub jitter: Duration,
-    /// Maximum number of counters per thread that remember hits for the store, 100 bytes each. Hits
-    /// of further counters are lost to the store.
+    /// Maximum number of counters per thread that remember hits for the store, 100 bytes each.
     pub owed_max: usize,
 }
 
@@ -157,45 +156,23 @@ pub struct StoreTls {
     pub any_name: bool,
 }
 
-/// Whether the store or the instance decides each request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoreMode {
-    /// The store decides each request.
-    Exact,
-    /// Each instance decides by its local state. Local counts are sent to the store, which returns
-    /// the sum.
-    Batched,
-}
-
-impl StoreMode {
-    /// The words that the file uses for each mode. Invariant: in the order of the variants.
-    pub const WORDS: [(&str, StoreMode); 2] =
-        [("exact", StoreMode::Exact), ("batched", StoreMode::Batched)];
-}
-
-impl fmt::Display for StoreMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(StoreMode::WORDS[*self as usize].0)
+word_enum! {
+    /// Whether the store or the instance decides each request.
+    pub enum StoreMode {
+        /// The store decides each request.
+        Exact = "exact",
+        /// Each instance decides by its local state. Local counts are sent to the store, which
+        /// returns the sum.
+        Batched = "batched",
     }
 }
 
-/// What happens to a request if the store does not answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoreFail {
-    /// The local state decides.
-    Local,
-    /// The caller gets an error, as the reference server does.
-    Error,
-}
-
-impl StoreFail {
-    /// The words that the file uses for each value. Invariant: in the order of the variants.
-    pub const WORDS: [(&str, StoreFail); 2] =
-        [("local", StoreFail::Local), ("error", StoreFail::Error)];
-}
-
-impl fmt::Display for StoreFail {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(StoreFail::WORDS[*self as usize].0)
+word_enum! {
+    /// What happens to a request if the store does not answer.
+    pub enum StoreFail {
+        /// The local state decides.
+        Local = "local",
+        /// The caller gets an error, as the reference server does.
+        Error = "error",
     }
 }

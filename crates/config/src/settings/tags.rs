@@ -5,6 +5,7 @@
 //! bytes each, plus their prefixes. Rules are read by `section::line` and, from a file of their
 //! own, by `section::line::limits_file`.
 
+use crate::values::word_enum;
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::bucket::debt::DebtBucket;
 use evenkeel_core::bucket::grid::GridBucket;
@@ -22,13 +23,15 @@ pub const SHARED_LIMIT_NAME: &str = "prefixes";
 /// Name of the limit for keys that get their numbers with each question (`CL.THROTTLE`).
 pub const OWN_NUMBERS_LIMIT_NAME: &str = "cl.throttle";
 
-/// How a limit is refilled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Refill {
-    /// Whole tokens, at whole multiples of 1/rate.
-    Grid,
-    /// Fractions of tokens, continuously.
-    Continuous,
+word_enum! {
+    /// How a limit is refilled.
+    #[derive(Hash)]
+    pub enum Refill {
+        /// Whole tokens, at whole multiples of 1/rate.
+        Grid = "grid",
+        /// Fractions of tokens, continuously.
+        Continuous = "continuous",
+    }
 }
 
 /// The numbers of a limit: a rate, a burst and how it is refilled.
@@ -57,17 +60,23 @@ impl RateNumbers {
     /// A limit with these numbers and a table of its own for `keys_max` tags.
     #[must_use]
     pub fn limit(&self, name: Box<str>, keys_max: usize) -> Limit {
-        Limit {
-            name,
-            by: vec![KeyPart::Tag],
-            when: LimitCondition::default(),
-            unit: LimitUnit::Hits,
-            algorithm: self.algorithm(),
-            action: None,
-            weight: Weight::ONE,
-            keys_max,
-            shadow: false,
-        }
+        tag_limit(name, self.algorithm(), keys_max)
+    }
+}
+
+/// A limit that counts each tag by `algorithm`, in a table of its own for `keys_max` tags.
+#[must_use]
+pub fn tag_limit(name: Box<str>, algorithm: Algorithm, keys_max: usize) -> Limit {
+    Limit {
+        name,
+        by: vec![KeyPart::Tag],
+        when: LimitCondition::default(),
+        unit: LimitUnit::Hits,
+        algorithm,
+        action: None,
+        weight: Weight::ONE,
+        keys_max,
+        shadow: false,
     }
 }
 

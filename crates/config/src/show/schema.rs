@@ -1,6 +1,6 @@
 //! The JSON schema of the configuration, for editors: keys, their forms, ranges and descriptions.
 //!
-//! It is made from the rows (`rows`), so schema and reader always have the same keys. It has no
+//! It is made from the rows (`keys`), so schema and reader always have the same keys. It has no
 //! dependencies between keys; `check` verifies those. Like the reader, it accepts a single value as
 //! a list of one.
 

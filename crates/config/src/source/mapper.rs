@@ -7,86 +7,67 @@
 
 use super::files::WatchedFiles;
 use crate::fault::{ConfigFault, ConfigFaults, TextPlace};
-use crate::keys::{ConfigKey, SectionTable, SubsectionKey};
+use crate::keys::{ConfigKey, SubsectionKey, section};
 use crate::reader::SectionReader;
 use crate::settings::pattern::NameRegex;
 use crate::settings::rename::{MetricRename, NameTemplate};
 use crate::tree::{self, YamlNode, YamlValue};
 use std::path::Path;
 
-/// The rows of the file.
-static FILE: SectionTable = SectionTable { path: "", keys: &[&DEFAULTS, &MAPPINGS] };
+section! {
+    DEFAULTS_TABLE = "defaults":
+    MATCH_TYPE, METRIC_TYPE, IGNORED[0], IGNORED[1], IGNORED[2], IGNORED[3], IGNORED[4], IGNORED[5],
+    IGNORED[6], IGNORED[7], IGNORED[8], IGNORED[9], IGNORED[10],
+}
+section! {
+    MAPPING = "mappings":
+    MATCH, MATCH_TYPE, METRIC_TYPE, ACTION, NAME, LABELS, IGNORED[0], IGNORED[1], IGNORED[2],
+    IGNORED[3], IGNORED[4], IGNORED[5], IGNORED[6], IGNORED[7], IGNORED[8], IGNORED[9], IGNORED[10],
+}
 
-/// The rows of `defaults`.
-#[rustfmt::skip]
-static DEFAULTS_TABLE: SectionTable = SectionTable {
-    path: "defaults",
-    keys: &[
-        &MATCH_TYPE, &METRIC_TYPE, &IGNORED[0], &IGNORED[1], &IGNORED[2], &IGNORED[3], &IGNORED[4],
-        &IGNORED[5], &IGNORED[6], &IGNORED[7], &IGNORED[8], &IGNORED[9], &IGNORED[10],
-    ],
-};
+section! {
+    FILE = "";
 
-/// The rows of a mapping.
-#[rustfmt::skip]
-static MAPPING: SectionTable = SectionTable {
-    path: "mappings",
-    keys: &[
-        &MATCH, &MATCH_TYPE, &METRIC_TYPE, &ACTION, &NAME, &LABELS, &IGNORED[0], &IGNORED[1],
-        &IGNORED[2], &IGNORED[3], &IGNORED[4], &IGNORED[5], &IGNORED[6], &IGNORED[7],
-        &IGNORED[8], &IGNORED[9], &IGNORED[10],
-    ],
-};
+    /// Defaults of all mappings.
+    DEFAULTS: SubsectionKey = SubsectionKey::one("defaults", &DEFAULTS_TABLE);
+    /// The mappings; the first that matches applies.
+    MAPPINGS: SubsectionKey = SubsectionKey::list("mappings", &MAPPING);
+}
+
+section! {
+    /// Whether `match` is a glob or a regular expression.
+    MATCH_TYPE: ConfigKey<bool> =
+        ConfigKey::words("match_type", &[("glob", false), ("regex", true)]);
+    /// The type of the metrics; mappings for other types than counters have no effect.
+    METRIC_TYPE: ConfigKey<bool> = ConfigKey::words(
+        "match_metric_type",
+        &[("counter", true), ("gauge", false), ("observer", false), ("timer", false)],
+    );
+    /// Whether matching metrics are renamed or dropped.
+    ACTION: ConfigKey<bool> = ConfigKey::words("action", &[("map", false), ("drop", true)]);
+    /// The names of metrics.
+    MATCH: ConfigKey<String> = text("match");
+    /// The new name.
+    NAME: ConfigKey<String> = text("name");
+    /// A section of labels and their values.
+    LABELS: ConfigKey<String> = text("labels");
+}
 
 /// Keys that are accepted and ignored.
+#[rustfmt::skip]
 static IGNORED: [ConfigKey<()>; 11] = [
-    ignored("timer_type"),
-    ignored("observer_type"),
-    ignored("help"),
-    ignored("ttl"),
-    ignored("buckets"),
-    ignored("quantiles"),
-    ignored("histogram_options"),
-    ignored("summary_options"),
-    ignored("scale"),
-    ignored("honor_labels"),
+    ignored("timer_type"), ignored("observer_type"), ignored("help"), ignored("ttl"),
+    ignored("buckets"), ignored("quantiles"), ignored("histogram_options"),
+    ignored("summary_options"), ignored("scale"), ignored("honor_labels"),
     ignored("glob_disable_ordering"),
 ];
 
-static DEFAULTS: SubsectionKey =
-    SubsectionKey::one("defaults", &DEFAULTS_TABLE, "Defaults of all mappings.");
-
-static MAPPINGS: SubsectionKey =
-    SubsectionKey::list("mappings", &MAPPING, "The mappings; the first that matches applies.");
-
-static MATCH_TYPE: ConfigKey<bool> = ConfigKey::words(
-    "match_type",
-    &[("glob", false), ("regex", true)],
-    "Whether `match` is a glob or a regular expression.",
-);
-
-static METRIC_TYPE: ConfigKey<bool> = ConfigKey::words(
-    "match_metric_type",
-    &[("counter", true), ("gauge", false), ("observer", false), ("timer", false)],
-    "The type of the metrics; mappings for other types than counters have no effect.",
-);
-
-static ACTION: ConfigKey<bool> = ConfigKey::words(
-    "action",
-    &[("map", false), ("drop", true)],
-    "Whether matching metrics are renamed or dropped.",
-);
-
-static MATCH: ConfigKey<String> = text("match", "The names of metrics.");
-static NAME: ConfigKey<String> = text("name", "The new name.");
-static LABELS: ConfigKey<String> = text("labels", "A section of labels and their values.");
-
 const fn ignored(name: &'static str) -> ConfigKey<()> {
-    ConfigKey::opaque(name, |_| Ok(()), "Ignored.")
+    ConfigKey::opaque(name, |_| Ok(())).doc("Ignored.")
 }
 
-const fn text(name: &'static str, doc: &'static str) -> ConfigKey<String> {
-    ConfigKey::text(name, |text| Ok(text.to_owned()), doc)
+const fn text(name: &'static str) -> ConfigKey<String> {
+    ConfigKey::text(name, |text| Ok(text.to_owned()))
 }
 
 /// Reads a mapping file.

@@ -4,9 +4,9 @@
 //! `exempt`. Lines that begin with `#` are comments. A prefix that contains a blank must be in
 //! `limits` of the configuration. The file is accepted as a whole or not at all.
 
+use super::{burst_of, prefix, rate};
 use crate::fault::{ConfigFault, TextPlace, quoted};
-use crate::rows::limits::requests_saved;
-use crate::rows::line::{burst_of, prefix, rate};
+use crate::section::limits::requests_saved;
 use crate::settings::LineSettings;
 use crate::settings::tags::{RULES_MAX, RateNumbers, Refill, TagRule};
 

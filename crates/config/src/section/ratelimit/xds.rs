@@ -1,0 +1,80 @@
+//! The `ratelimit.xds` section: a server that rules come from.
+//!
+//! The connection to it is in `evenkeel_ratelimit`; host names are not resolved here.
+
+use super::{host_port, tag, time};
+use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, ValueSyntax, section};
+use crate::reader::SectionReader;
+use crate::section::tls;
+use crate::settings::XdsSettings;
+use crate::settings::tls::ClientTls;
+use crate::tree::YamlValue;
+use crate::values::{Read, header_name, part, std_time, truth};
+use evenkeel_core::units::Nanos;
+
+section! {
+    TABLE = "ratelimit.xds";
+
+    /// `host:port` of the server, resolved at each connect.
+    SERVER: DefaultedKey<String> =
+        ConfigKey::text("server", host_port).default_with(|| "localhost:18000".to_owned());
+    /// Name of this instance at the server.
+    NODE_ID: DefaultedKey<String> = ConfigKey::text("node_id", |text| Ok(text.to_owned()))
+        .default_with(|| "default".to_owned());
+    /// Further facts about this instance, as `key:value`.
+    METADATA: ListKey<(String, String)> =
+        ConfigKey::opaque("metadata", tag).list().example("zone:eu-1");
+    /// Headers of the call, as `name:value`.
+    HEADERS: ListKey<(String, String)> =
+        ConfigKey::opaque("headers", header).list().example("authorization:Bearer abc");
+    /// `true`, or a section as in [traces](#tracestls). Files are read for each connection.
+    TLS: SubsectionKey = SubsectionKey::one("tls", &tls::CLIENT).default_note("`false`")
+        .or_words(&["true", "false"]);
+    /// Time until another attempt if the server could not be reached; it doubles each time.
+    RETRY: DefaultedKey<Nanos> = time("retry").default(Nanos::from_secs(3))
+        .low("attempts all the time").high("old rules for long");
+    /// The same if the server was reached and the stream ended.
+    RETRY_STREAM: ConfigKey<Nanos> = time("retry_stream").default_note("as `retry`").example("1s");
+    /// The longest of these times.
+    RETRY_MAX: DefaultedKey<Nanos> = time("retry_max").default(Nanos::from_secs(60))
+        .high("old rules for long after the server is back");
+    /// By which part of itself each time is longer or shorter at random.
+    RETRY_SPREAD: DefaultedKey<f64> = ConfigKey::new("retry_spread", ValueSyntax::Number, part)
+        .within(0.0, 1.0).default(0.5).low("many instances connect at the same time");
+    /// Maximum length of a message, in bytes. A longer one ends the stream.
+    MESSAGE_BYTES: DefaultedKey<usize> = ConfigKey::whole("message_bytes")
+        .within(1 << 10, 256 << 20).default(16 << 20).low("rules do not arrive").high("memory");
+}
+
+/// Reads the section.
+pub fn read(section: &mut SectionReader<'_, '_>) -> XdsSettings {
+    let retry = section.key(&RETRY);
+    XdsSettings {
+        server: section.key(&SERVER),
+        node_id: section.key(&NODE_ID),
+        metadata: section.key(&METADATA),
+        headers: section.key(&HEADERS),
+        tls: client_tls(section),
+        retry: std_time(retry),
+        retry_stream: std_time(section.key_or(&RETRY_STREAM, retry)),
+        retry_max: std_time(section.key(&RETRY_MAX)),
+        retry_spread: section.key(&RETRY_SPREAD),
+        message_bytes_max: section.key(&MESSAGE_BYTES),
+    }
+}
+
+/// Reads `tls: true`, which trusts the system's authorities, or a section with more keys.
+fn client_tls(section: &mut SectionReader<'_, '_>) -> Option<ClientTls> {
+    match section.node("tls").map(|node| &node.value) {
+        None => None,
+        Some(YamlValue::Map(_)) => Some(section.section(&TLS, tls::client)),
+        Some(_) => section.key_with("tls", truth)?.then(ClientTls::default),
+    }
+}
+
+fn header(text: &str) -> Read<(String, String)> {
+    let (name, value) = tag(text)?;
+    let sound = http::HeaderValue::from_str(&value).is_ok();
+    header_name(&name)?;
+    if sound { Ok((name, value)) } else { Err("this is not a header".to_owned()) }
+}
