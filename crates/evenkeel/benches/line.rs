@@ -11,6 +11,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -53,7 +54,9 @@ fn main() -> io::Result<()> {
     let seconds = number(&arguments, "--seconds", 3);
     let folder = tempfile::tempdir()?;
     let mut children = Vec::new();
-    let contestants = start_all(folder.path(), &mut children)?;
+    let before = arguments.iter().position(|word| word == "--before");
+    let before = before.and_then(|at| arguments.get(at + 1));
+    let contestants = start_all(folder.path(), before, &mut children)?;
     pin(LOAD_CORE)?;
     describe();
     let mut figures = vec![Vec::new(); contestants.len()];
@@ -97,15 +100,22 @@ fn framed(words: &[&str]) -> Vec<u8> {
     frame.into_bytes()
 }
 
-fn start_all(folder: &std::path::Path, children: &mut Vec<Child>) -> io::Result<Vec<Contestant>> {
-    let ports: Vec<u16> = (0..4).map(|_| free_port()).collect::<io::Result<_>>()?;
-    let config = folder.join("evenkeel.yaml");
-    let text = format!(
-        "admin: off\nlog: {{level: error}}\nline:\n  listen: tcp://127.0.0.1:{}\n  \
-         resp: 127.0.0.1:{}\n  rate: 1000/s\n  burst: 100000\n",
-        ports[1], ports[2]
-    );
-    fs::write(&config, text)?;
+/// Starts all servers; `before` is an earlier build of the program.
+fn start_all(
+    folder: &Path,
+    before: Option<&String>,
+    children: &mut Vec<Child>,
+) -> io::Result<Vec<Contestant>> {
+    let ports: Vec<u16> = (0..6).map(|_| free_port()).collect::<io::Result<_>>()?;
+    let config = |name: &str, line: u16, resp: u16| -> io::Result<PathBuf> {
+        let file = folder.join(name);
+        let text = format!(
+            "admin: off\nlog: {{level: error}}\nline:\n  listen: tcp://127.0.0.1:{line}\n  \
+             resp: 127.0.0.1:{resp}\n  rate: 1000/s\n  burst: 100000\n"
+        );
+        fs::write(&file, text)?;
+        Ok(file)
+    };
     let itself = std::env::current_exe()?;
     let mut run = |command: &mut Command, port: u16| -> io::Result<u32> {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -115,7 +125,7 @@ fn start_all(folder: &std::path::Path, children: &mut Vec<Child>) -> io::Result<
         await_port(port)?;
         Ok(id)
     };
-    let on_core = |program: &std::path::Path| {
+    let on_core = |program: &Path| {
         let mut command = Command::new("taskset");
         command.args(["-c", &SERVER_CORE.to_string()]).arg(program);
         command
@@ -123,7 +133,13 @@ fn start_all(folder: &std::path::Path, children: &mut Vec<Child>) -> io::Result<
     let echo = run(on_core(&itself).args(["echo", &ports[0].to_string()]), ports[0])?;
     let binary = std::env::var_os("EVENKEEL").unwrap_or(env!("CARGO_BIN_EXE_evenkeel").into());
     let mut evenkeel = on_core(binary.as_ref());
-    let line = run(evenkeel.args(["serve", "--config"]).arg(&config), ports[1])?;
+    let now = config("evenkeel.yaml", ports[1], ports[2])?;
+    let line = run(evenkeel.args(["serve", "--config"]).arg(now), ports[1])?;
+    let earlier = config("before.yaml", ports[4], ports[5])?;
+    let start_earlier = |before: &String| {
+        run(on_core(before.as_ref()).args(["serve", "--config"]).arg(&earlier), ports[4])
+    };
+    let before = before.map(start_earlier).transpose()?;
     let mut redis = on_core("redis-server".as_ref());
     redis.args(["--port", &ports[3].to_string(), "--save", "", "--appendonly", "no"]);
     let redis = run(redis.args(["--dir"]).arg(folder), ports[3])?;
@@ -131,7 +147,7 @@ fn start_all(folder: &std::path::Path, children: &mut Vec<Child>) -> io::Result<
     let tag = |n| format!("{}\n", key(n)).into_bytes();
     let contestant =
         |name, port, process, query| Contestant { name, address: at(port), process, query };
-    Ok(vec![
+    let mut all = vec![
         contestant("bare echo", ports[0], echo, tag),
         contestant("evenkeel line", ports[1], line, tag),
         contestant("redis PING", ports[3], redis, |_| framed(&["PING"])),
@@ -140,7 +156,9 @@ fn start_all(folder: &std::path::Path, children: &mut Vec<Child>) -> io::Result<
         contestant("evenkeel CL.THROTTLE", ports[2], line, |n| {
             framed(&["CL.THROTTLE", &key(n), "100000", "1000", "1"])
         }),
-    ])
+    ];
+    all.extend(before.map(|before| contestant("before line", ports[4], before, tag)));
+    Ok(all)
 }
 
 fn free_port() -> io::Result<u16> {
