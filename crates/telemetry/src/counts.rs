@@ -43,32 +43,23 @@ pub enum BackendFault {
     Protocol,
 }
 
-/// Every [`BackendFault`], in the order of the enum, because the variant is the array index.
-const BACKEND_FAULTS: [BackendFault; 8] = [
-    BackendFault::Resolve,
-    BackendFault::Connect,
-    BackendFault::Tls,
-    BackendFault::ConnectTimeout,
-    BackendFault::AnswerTimeout,
-    BackendFault::Idle,
-    BackendFault::Closed,
-    BackendFault::Protocol,
+/// The label value of every [`BackendFault`], in the order of the enum.
+const BACKEND_FAULT_LABELS: [&str; 8] = [
+    "resolve",
+    "connect",
+    "tls",
+    "connect_timeout",
+    "answer_timeout",
+    "idle",
+    "closed",
+    "protocol",
 ];
 
 impl BackendFault {
     /// The value of the label in metrics and of the field in logs.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            BackendFault::Resolve => "resolve",
-            BackendFault::Connect => "connect",
-            BackendFault::Tls => "tls",
-            BackendFault::ConnectTimeout => "connect_timeout",
-            BackendFault::AnswerTimeout => "answer_timeout",
-            BackendFault::Idle => "idle",
-            BackendFault::Closed => "closed",
-            BackendFault::Protocol => "protocol",
-        }
+        BACKEND_FAULT_LABELS[self as usize]
     }
 }
 
@@ -124,7 +115,7 @@ pub struct ProxyCounts {
     pub heads_refused: Counter,
     turned: [Counter; REFUSAL_LABELS.len()],
     responses: [[Counter; STATUS_CLASSES.len()]; 2],
-    failures: [Counter; BACKEND_FAULTS.len()],
+    failures: [Counter; BACKEND_FAULT_LABELS.len()],
 }
 
 impl ProxyCounts {
@@ -145,8 +136,7 @@ impl ProxyCounts {
             heads_refused: registry.counter(&HEADS_REFUSED, &[]),
             turned: REFUSAL_LABELS.map(|why| registry.counter(&TURNED_AWAY, &[door, why])),
             responses: [responses("backend"), responses("evenkeel")],
-            failures: BACKEND_FAULTS
-                .map(|fault| registry.counter(&BACKEND_FAILURES, &[fault.name()])),
+            failures: BACKEND_FAULT_LABELS.map(|kind| registry.counter(&BACKEND_FAILURES, &[kind])),
         }
     }
 
@@ -312,7 +302,9 @@ mod tests {
         counts.record_response(503, ResponseOrigin::Evenkeel);
         counts.record_response(999, ResponseOrigin::Backend);
         counts.record_response(42, ResponseOrigin::Backend);
-        for fault in BACKEND_FAULTS {
+        use BackendFault::*;
+        let faults = [Resolve, Connect, Tls, ConnectTimeout, AnswerTimeout, Idle, Closed, Protocol];
+        for fault in faults {
             counts.failed(fault);
             assert_eq!(registry.counter(&BACKEND_FAILURES, &[fault.name()]).get(), 1);
         }
