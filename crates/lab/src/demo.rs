@@ -5,11 +5,11 @@
 //! the real ones with the default shares. Only the burst is shorter, so that the effect shows
 //! within seconds. `demo/scene.rs` plays one part; `demo/report.rs` prints the results.
 
-pub mod report;
-pub mod scene;
-pub mod site;
-pub mod tally;
-pub mod visitors;
+mod report;
+mod scene;
+mod site;
+mod tally;
+mod visitors;
 
 use evenkeel_core::limit::LimitAction;
 use report::DemoOutcome;

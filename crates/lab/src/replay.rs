@@ -6,17 +6,17 @@
 //! engine, `tally` counts, `people` classifies clients, and `report` shows the results. A replay
 //! looks up no names and sends no data.
 
-pub mod entry;
-pub mod files;
-pub mod format;
-pub mod merge;
-pub mod people;
-pub mod play;
+mod entry;
+mod files;
+mod format;
+mod merge;
+mod people;
+mod play;
 mod progress;
-pub mod reader;
-pub mod report;
+mod reader;
+mod report;
 pub mod sample;
-pub mod tally;
+mod tally;
 
 use anyhow::Context;
 use evenkeel_config::fault::Misuse;
@@ -29,11 +29,15 @@ use evenkeel_engine::view::EngineView;
 use evenkeel_identity::address::ProxyTrust;
 use evenkeel_runtime::clock::Clock;
 use files::LogSource;
+pub use format::AccessLogFormat;
 use merge::LogMerge;
-use play::ReplaySimulation;
-use play::baseline::BaselineSimulation;
+pub use people::ClientKind;
+pub use play::baseline::{BaselineSimulation, RecordedRequest};
+pub use play::processors::Processors;
+pub use play::{ReplayOutcome, ReplaySimulation};
 use progress::Progress;
-use report::{ReplayReport, ReplaySite, ReportContext};
+pub use report::ReplayReport;
+use report::{ReplaySite, ReportContext};
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;

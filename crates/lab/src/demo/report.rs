@@ -13,9 +13,7 @@ use std::io::{self, Write};
 pub struct DemoSecond {
     /// The number of the second, from 1.
     pub second: u64,
-    /// The results of the crawler.
     pub crawler: VisitorResults,
-    /// The results of the human.
     pub human: VisitorResults,
 }
 
@@ -62,13 +60,11 @@ pub struct DemoOutcome {
 impl DemoPart {
     /// The wait of the human for a page, in milliseconds: the median, or the wait that was not over
     /// at the end if that is longer.
-    #[must_use]
     pub fn human_wait_ms(&self) -> f64 {
         self.human.wait_p50_ms.unwrap_or_default().max(self.human_waiting_ms)
     }
 
     /// The heading of the part.
-    #[must_use]
     pub fn title(&self) -> String {
         title(self.action)
     }
@@ -76,7 +72,6 @@ impl DemoPart {
 
 impl DemoOutcome {
     /// Joins both parts and adds the verdict.
-    #[must_use]
     pub fn of(without: DemoPart, with: DemoPart) -> DemoOutcome {
         let verdict = verdict(&without, &with);
         DemoOutcome { without, with, verdict }

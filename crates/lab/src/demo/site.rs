@@ -82,13 +82,11 @@ impl DemoSite {
     }
 
     /// The address on which the site listens.
-    #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// The CPU time used for `visitor` so far.
-    #[must_use]
     pub fn used(&self, visitor: DemoVisitor) -> Nanos {
         Nanos(self.ledger.0[visitor as usize].load(Ordering::Relaxed))
     }

@@ -65,19 +65,14 @@ impl VisitorTally {
     }
 
     /// The progress at this moment, for a later [`VisitorTally::since`].
-    #[must_use]
     pub fn mark(&self) -> TallyMark {
         TallyMark { served: self.waits.len(), refused: self.refused }
     }
 
     /// How long the oldest unanswered request has been waiting.
-    #[must_use]
     pub fn oldest(&self, now: Time) -> Option<Nanos> {
         self.open.iter().min().map(|at| now.since(*at))
     }
-
-    /// The results since `mark`.
-    #[must_use]
     pub fn since(&self, mark: TallyMark, cpu_share: f64) -> VisitorResults {
         let now = self.mark();
         let waits = sorted(&self.waits, mark.served..now.served);

@@ -41,17 +41,7 @@ impl DemoVisitor {
     /// Both visitors, in the order of the output and of array indices.
     pub const ALL: [DemoVisitor; 2] = [DemoVisitor::Crawler, DemoVisitor::Human];
 
-    /// The name in the output.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            DemoVisitor::Crawler => "crawler",
-            DemoVisitor::Human => "human",
-        }
-    }
-
     /// The address of the visitor, from the networks for documentation (RFC 5737).
-    #[must_use]
     pub const fn address(self) -> &'static str {
         match self {
             DemoVisitor::Crawler => "198.51.100.7",
@@ -60,7 +50,6 @@ impl DemoVisitor {
     }
 
     /// The page that the visitor requests.
-    #[must_use]
     pub const fn path(self) -> &'static str {
         match self {
             DemoVisitor::Crawler => "/search",
@@ -69,7 +58,6 @@ impl DemoVisitor {
     }
 
     /// The visitor that sent a request with these headers; `None` if they name neither.
-    #[must_use]
     pub fn of(headers: &HeaderMap) -> Option<DemoVisitor> {
         let first = headers.get(FORWARDED_FOR)?.to_str().ok()?.split(',').next()?.trim();
         DemoVisitor::ALL.into_iter().find(|visitor| visitor.address() == first)
@@ -88,7 +76,6 @@ pub struct VisitInstructions {
 }
 
 /// Starts a crawler with `connections` connections and a human. They stop when the set is dropped.
-#[must_use]
 pub fn send_out(errand: &VisitInstructions, connections: usize) -> JoinSet<()> {
     let mut out = JoinSet::new();
     for _ in 0..connections {

@@ -31,7 +31,6 @@ pub enum StampMoment {
 /// The content of a line, as far as the parser understood it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LineDraft<'a> {
-    /// The time in the line.
     pub time: Time,
     /// The moment to which `time` belongs.
     pub stamp: StampMoment,
@@ -57,7 +56,6 @@ pub struct LineDraft<'a> {
     pub agent: Option<Cow<'a, str>>,
     /// The `Referer` header.
     pub referrer: Option<Cow<'a, str>>,
-    /// The fields that this log has.
     pub tells: LogFields,
     /// The status of the answer; 0 if there was no answer.
     pub status: u16,
@@ -84,7 +82,6 @@ pub struct LogFields {
 
 impl LogFields {
     /// The fields that at least one of the two has.
-    #[must_use]
     pub fn or(self, other: LogFields) -> LogFields {
         LogFields {
             agent: self.agent || other.agent,
@@ -127,18 +124,6 @@ pub struct LogEntry {
     headers: Vec<(TextSpan, TextSpan)>,
 }
 
-/// The text of an entry while its words are joined.
-#[derive(Default)]
-struct EntryText(String);
-
-impl EntryText {
-    fn add(&mut self, word: &str) -> TextSpan {
-        let from = self.0.len() as u32;
-        self.0.push_str(word);
-        (from, self.0.len() as u32)
-    }
-}
-
 impl LineDraft<'_> {
     /// Makes the entry; `trust` decides which proxies may name the client.
     ///
@@ -160,7 +145,12 @@ impl LineDraft<'_> {
             StampMoment::Start => self.time,
             StampMoment::End => self.time.minus(total.unwrap_or_default()),
         };
-        let mut text = EntryText::default();
+        let mut text = String::new();
+        let mut add = |word: &str| -> TextSpan {
+            let from = text.len() as u32;
+            text.push_str(word);
+            (from, text.len() as u32)
+        };
         let (host, path, query) = parts(&self.target);
         let host = self.host.as_deref().filter(|host| !host.is_empty()).or(host);
         Ok(LogEntry {
@@ -171,14 +161,14 @@ impl LineDraft<'_> {
             forwarded: forwarded.is_some() && !trust.trusts_headers(peer),
             status: self.status,
             coarse: self.coarse,
-            method: text.add(&self.method),
-            path: text.add(path),
-            query: text.add(query),
-            host: text.add(host.unwrap_or_default()),
-            agent: text.add(self.agent.as_deref().unwrap_or_default()),
-            referrer: text.add(self.referrer.as_deref().unwrap_or_default()),
-            headers: self.headers.iter().map(|(n, v)| (text.add(n), text.add(v))).collect(),
-            text: text.0.into_boxed_str(),
+            method: add(&self.method),
+            path: add(path),
+            query: add(query),
+            host: add(host.unwrap_or_default()),
+            agent: add(self.agent.as_deref().unwrap_or_default()),
+            referrer: add(self.referrer.as_deref().unwrap_or_default()),
+            headers: self.headers.iter().map(|(n, v)| (add(n), add(v))).collect(),
+            text: text.into_boxed_str(),
         })
     }
 }
@@ -189,31 +179,26 @@ impl LogEntry {
     }
 
     /// The query, without its question mark.
-    #[must_use]
     pub fn query(&self) -> &str {
         self.word(self.query)
     }
 
     /// The `User-Agent` header; empty if there is none.
-    #[must_use]
     pub fn agent(&self) -> &str {
         self.word(self.agent)
     }
 
     /// The `Referer` header; empty if there is none.
-    #[must_use]
     pub fn referrer(&self) -> &str {
         self.word(self.referrer)
     }
 
     /// The time at which the answer ended, as far as the log has it.
-    #[must_use]
     pub fn end(&self) -> Time {
         self.start.plus(self.took.unwrap_or_default())
     }
 
     /// The second in which the request arrived.
-    #[must_use]
     pub fn second(&self) -> u64 {
         self.start.0 / SECOND
     }

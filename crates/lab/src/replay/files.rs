@@ -20,7 +20,6 @@ const BUFFER_BYTES: usize = 256 * 1024;
 /// The source of a log, before it is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogSource {
-    /// A file with this path.
     File(PathBuf),
     /// Standard input, written as `-`.
     Standard,
@@ -28,7 +27,6 @@ pub enum LogSource {
 
 impl LogSource {
     /// The source that an argument of the command line names.
-    #[must_use]
     pub fn of(path: &Path) -> LogSource {
         match path.as_os_str().as_encoded_bytes() {
             b"-" => LogSource::Standard,
@@ -37,7 +35,6 @@ impl LogSource {
     }
 
     /// The name for people.
-    #[must_use]
     pub fn name(&self) -> String {
         match self {
             LogSource::File(path) => path.display().to_string(),
@@ -46,7 +43,6 @@ impl LogSource {
     }
 
     /// The size in bytes, if it is known.
-    #[must_use]
     pub fn size(&self) -> Option<u64> {
         match self {
             LogSource::File(path) => fs::metadata(path).ok().map(|about| about.len()),
@@ -89,13 +85,11 @@ impl Read for CountingReader {
     }
 }
 
-/// The lines of a log.
 pub struct LogLines {
     bytes: Box<dyn BufRead + Send>,
     line: Vec<u8>,
 }
 
-/// One line of a log.
 #[derive(Debug, PartialEq, Eq)]
 pub enum LogLine<'a> {
     /// A whole line, without its line end.

@@ -42,7 +42,6 @@ pub enum LineReadError {
 
 impl AccessLogFormat {
     /// The format of a log that begins with these lines; `None` if no parser can read any of them.
-    #[must_use]
     pub fn of(lines: &[String]) -> Option<AccessLogFormat> {
         let whole = common::whole(lines.iter().map(String::as_str));
         let kinds = [
@@ -87,7 +86,6 @@ impl AccessLogFormat {
     }
 
     /// The name of the format for people.
-    #[must_use]
     pub fn name(&self) -> &'static str {
         match &self.0 {
             AccessLogKind::Common(_) => "common or combined (nginx, Apache)",

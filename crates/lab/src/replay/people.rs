@@ -26,7 +26,6 @@ pub enum ClientKind {
 
 impl ClientKind {
     /// The name in text reports.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             ClientKind::People => "people",
@@ -86,14 +85,12 @@ const PAGES_MIN: u32 = 5;
 
 impl BehaviourSigns {
     /// The signs that this log can show: those that more than one in fifty requests has.
-    #[must_use]
     pub fn of(tally: &ReplayTally) -> BehaviourSigns {
         let often = |count: u64| count > tally.totals.requests / 50;
         BehaviourSigns { files: often(tally.totals.files), referrers: often(tally.totals.referred) }
     }
 
     /// Classifies a client with the `User-Agent` `agent`.
-    #[must_use]
     pub fn judge(self, visitor: &ClientTally, agent: &str) -> ClientJudgement {
         let lower = agent.to_ascii_lowercase();
         if PROGRAMS.iter().any(|program| lower.contains(program)) {
@@ -155,7 +152,6 @@ impl BehaviourSigns {
 pub struct Swarm {
     /// The common network or agent, for people.
     pub name: String,
-    /// The addresses.
     pub members: Vec<IpAddr>,
 }
 
@@ -166,7 +162,6 @@ const CPU_PART_MIN: u64 = 100;
 
 /// The swarms among the clients that do not look like people: first those of one network, then,
 /// among the remaining clients, those with the same agent.
-#[must_use]
 pub fn swarms(tally: &ReplayTally, kinds: &HashMap<IpAddr, ClientKind>) -> Vec<Swarm> {
     let suspects: Vec<(IpAddr, &ClientTally)> = tally
         .visitors

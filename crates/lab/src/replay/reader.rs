@@ -11,6 +11,7 @@ use super::format::{AccessLogFormat, LineReadError};
 use evenkeel_core::units::{Nanos, SECOND, Time};
 use evenkeel_identity::address::ProxyTrust;
 use evenkeel_telemetry::printable::printable;
+use serde::Serialize;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -19,7 +20,6 @@ use std::thread;
 
 /// The number of lines from which the format is detected.
 const DETECTION_LINES: usize = 64;
-/// The number of entries in a batch.
 const BATCH_ENTRIES: usize = 512;
 /// The number of batches that wait for the receiver; then the thread waits.
 const BATCHES_MAX: usize = 8;
@@ -33,9 +33,8 @@ const DISORDER_MAX: Nanos = Nanos::from_secs(3_600);
 const EXAMPLE_CHARS_MAX: usize = 160;
 
 /// The result of reading a log.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LogAccount {
-    /// The name of the log.
     pub name: String,
     /// The format of the log; `None` if it is unknown.
     pub format: Option<&'static str>,
@@ -51,7 +50,7 @@ pub struct LogAccount {
     pub cached: u64,
     /// Why the log could not be read to its end.
     pub fault: Option<String>,
-    /// The fields that the log has.
+    #[serde(skip)]
     pub tells: LogFields,
 }
 

@@ -6,7 +6,7 @@
 
 mod chart;
 pub mod html;
-pub mod suggest;
+mod suggest;
 pub mod text;
 
 use super::people::{self, BehaviourSigns, ClientKind};
@@ -34,7 +34,7 @@ pub struct ReplayReport {
     /// The version of this program.
     pub version: &'static str,
     /// The logs, and the lines in them that could not be read.
-    pub logs: Vec<LogReport>,
+    pub logs: Vec<LogAccount>,
     /// The site against which the logs were played.
     pub site: ReplaySite,
     /// Warnings about facts that limit the value of the report.
@@ -62,27 +62,6 @@ pub struct ReplayReport {
     pub series: SeriesReport,
 }
 
-/// The result of reading one log.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct LogReport {
-    /// The name on the command line.
-    pub name: String,
-    /// The detected format; `null` if it is unknown.
-    pub format: Option<&'static str>,
-    /// The number of lines, without comments and empty ones.
-    pub lines: u64,
-    /// Requests that were played.
-    pub requests: u64,
-    /// Lines that could not be read.
-    pub unread: u64,
-    /// The line number and the beginning of the first unreadable line.
-    pub example: Option<(u64, String)>,
-    /// Requests that a cache had answered; they are not played.
-    pub cached: u64,
-    /// Why the log could not be read to its end.
-    pub fault: Option<String>,
-}
-
 /// The site against which the logs were played.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ReplaySite {
@@ -105,11 +84,9 @@ pub struct RequestTotals {
     pub from: f64,
     /// The arrival of the last request.
     pub until: f64,
-    /// The number of requests.
     pub requests: u64,
     /// The CPU time that they needed.
     pub cpu_seconds: f64,
-    /// The number of clients.
     pub clients: u64,
     /// Requests that no limit held up or refused.
     pub passed: u64,
@@ -151,7 +128,6 @@ pub struct ResultsRow {
 pub struct KindRow {
     /// What the clients look like.
     pub kind: ClientKind,
-    /// The number of clients.
     pub clients: u64,
     /// The number of them that were refused or waited for a second at least once.
     pub affected: u64,
@@ -166,7 +142,6 @@ pub struct KindRow {
 /// One client with its results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClientReport {
-    /// The address of the client.
     pub address: IpAddr,
     /// The `User-Agent` of the client.
     pub agent: String,
@@ -174,7 +149,6 @@ pub struct ClientReport {
     pub kind: ClientKind,
     /// The signs for this classification.
     pub why: Vec<&'static str>,
-    /// The number of its requests.
     pub requests: u32,
     /// The number of its requests without those for files that belong to pages.
     pub pages: u32,
@@ -189,7 +163,6 @@ pub struct ClientReport {
 pub struct SwarmRow {
     /// The network or the agent that they have in common.
     pub name: String,
-    /// The number of addresses.
     pub addresses: usize,
     /// The `User-Agent` of most of them.
     pub agent: String,
@@ -204,9 +177,7 @@ pub struct SwarmRow {
 /// The decisions of a limit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LimitRow {
-    /// The name of the limit.
     pub name: String,
-    /// The action of the limit.
     pub action: &'static str,
     /// Shadow mode: the limit decides, but does not act.
     pub shadow: bool,
@@ -230,7 +201,6 @@ pub struct BucketRow {
     pub would: u32,
 }
 
-/// The busiest minute.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct BusiestMinute {
     /// The beginning of the minute.
@@ -252,7 +222,6 @@ pub struct BusiestMinute {
 /// A comparison of requests without and with limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct LimitComparison {
-    /// The number of requests.
     pub requests: usize,
     /// The durations without limits, as in the log.
     pub without: LatencySummary,
@@ -269,7 +238,6 @@ pub struct LatencySummary {
     pub p50: f64,
     /// The 95th percentile.
     pub p95: f64,
-    /// The maximum.
     pub max: f64,
 }
 
@@ -342,7 +310,7 @@ impl ReplayReport {
         ReplayReport {
             schema: SCHEMA,
             version: env!("CARGO_PKG_VERSION"),
-            logs: about.accounts.into_iter().map(LogReport::from).collect(),
+            logs: about.accounts,
             warnings: about.warnings,
             all: sum(tally, about.peak),
             kinds: kind_rows(tally, &kinds),
@@ -363,14 +331,6 @@ impl ReplayReport {
     pub fn json(&self) -> String {
         let text = serde_json::to_string_pretty(self).unwrap_or_default();
         format!("{text}\n")
-    }
-}
-
-impl From<LogAccount> for LogReport {
-    fn from(account: LogAccount) -> LogReport {
-        let LogAccount { name, format, lines, requests, unread, example, cached, fault, .. } =
-            account;
-        LogReport { name, format, lines, requests, unread, example, cached, fault }
     }
 }
 

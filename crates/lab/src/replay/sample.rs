@@ -127,21 +127,14 @@ const VISIT_LINES: u64 = 27;
 const FILES: [&str; 7] =
     ["site.css", "site.js", "logo.svg", "head.jpg", "menu.png", "a.woff2", "b.webp"];
 
-/// The sender of a request. A robot requests its next page after the answer.
-#[derive(Clone, Copy)]
-enum SampleRequester {
-    Nobody,
-    Robot(usize),
-}
-
 struct SampleRequest {
     address: Ipv4Addr,
     agent: &'static str,
     path: String,
     referrer: String,
     began: Time,
-    status: u16,
-    asker: SampleRequester,
+    /// The index of the robot that sent it, which requests its next page after the answer.
+    robot: Option<usize>,
 }
 
 /// A person's visit.
@@ -320,15 +313,8 @@ impl<W: Write> SampleLogWriter<W> {
 
     fn ask(&mut self, visit: &SampleVisit, path: String, referrer: String, demand: RandomDuration) {
         let (address, agent) = (visit.address, visit.agent);
-        let request = SampleRequest {
-            address,
-            agent,
-            path,
-            referrer,
-            began: self.now,
-            status: 200,
-            asker: SampleRequester::Nobody,
-        };
+        let request =
+            SampleRequest { address, agent, path, referrer, began: self.now, robot: None };
         self.begin(request, demand);
     }
 
@@ -352,8 +338,7 @@ impl<W: Write> SampleLogWriter<W> {
             path: format!("/search?q={page}"),
             referrer: "-".to_owned(),
             began: self.now,
-            status: 200,
-            asker: SampleRequester::Robot(robot),
+            robot: Some(robot),
         };
         let least = Nanos::from_millis(planted.page_ms / 2);
         self.begin(request, RandomDuration::Between(least, Nanos(least.0 * 3)));
@@ -362,7 +347,7 @@ impl<W: Write> SampleLogWriter<W> {
     fn answered(&mut self, id: u64) -> io::Result<()> {
         let Some(request) = self.running.remove(&id) else { return Ok(()) };
         self.line(&request)?;
-        if let SampleRequester::Robot(robot) = request.asker {
+        if let Some(robot) = request.robot {
             let think = RandomDuration::Exponential(Nanos::from_millis(PLANTED[robot].think_ms));
             let at = self.now.plus(self.chance.length(think));
             let address = PLANTED[robot].number(request.address);
@@ -379,11 +364,11 @@ impl<W: Write> SampleLogWriter<W> {
         }
         self.lines += 1;
         let took = self.now.since(request.began).0 / 1_000_000;
-        let SampleRequest { address, agent, path, referrer, status, .. } = request;
+        let SampleRequest { address, agent, path, referrer, .. } = request;
         let bytes = 500 + path.len() * 37;
         writeln!(
             self.out,
-            "{address} - - [{}] \"GET {path} HTTP/1.1\" {status} {bytes} \"{referrer}\" \
+            "{address} - - [{}] \"GET {path} HTTP/1.1\" 200 {bytes} \"{referrer}\" \
              \"{agent}\" {}.{:03}",
             self.stamp.1,
             took / 1_000,

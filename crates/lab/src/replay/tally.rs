@@ -3,10 +3,10 @@
 //! Every collection is bounded, so a log of any length is played in the same memory; entries that
 //! do not fit are counted. This file judges nothing: `people` and `report` do so at the end.
 
-pub mod agents;
-pub mod bounded;
+mod agents;
+mod bounded;
 pub mod minute;
-pub mod series;
+mod series;
 pub mod share_needs;
 pub mod visitor;
 
@@ -47,7 +47,6 @@ pub struct BucketTally {
     pub would: u32,
 }
 
-/// The decisions of one limit, by bucket.
 pub type LimitDecisions = BoundedMap<KeyHash, BucketTally>;
 
 /// All clients of a network together.
@@ -62,7 +61,6 @@ pub struct NetworkTally {
 /// The sums over all requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ReplayTotals {
-    /// The number of requests.
     pub requests: u64,
     /// The CPU time that they needed.
     pub needed: Nanos,
@@ -78,7 +76,6 @@ pub struct ReplayTotals {
     pub first: Time,
     /// The arrival of the last request.
     pub last: Time,
-    /// The results of all requests.
     pub fate: RequestResults,
 }
 
@@ -105,7 +102,6 @@ pub struct ReplayTally {
 
 impl ReplayTally {
     /// Makes an empty tally.
-    #[must_use]
     pub fn new(limits: Vec<Limit>, cpus: f64) -> ReplayTally {
         let networks = || BoundedMap::new(NETWORKS_MAX, |network: &NetworkTally| network.needed.0);
         let felt = |bucket: &BucketTally| u64::from(bucket.fate.felt()) + u64::from(bucket.would);

@@ -14,11 +14,10 @@ use evenkeel_core::units::{Nanos, Time};
 use evenkeel_engine::view::EngineView;
 use evenkeel_engine::{AskOutcome, Engine, EngineLane, QueueAdmission};
 use evenkeel_identity::address::ProxyTrust;
-use evenkeel_lab::replay::format::AccessLogFormat;
-use evenkeel_lab::replay::play::baseline::{BaselineSimulation, RecordedRequest};
-use evenkeel_lab::replay::play::processors::Processors;
-use evenkeel_lab::replay::play::{ReplayOutcome, ReplaySimulation};
-use evenkeel_lab::replay::sample;
+use evenkeel_lab::replay::{
+    AccessLogFormat, BaselineSimulation, Processors, RecordedRequest, ReplayOutcome,
+    ReplaySimulation, sample,
+};
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::Watch;
 use http::request::Parts;

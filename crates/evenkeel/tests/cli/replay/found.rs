@@ -2,10 +2,8 @@
 //! people alone.
 
 use evenkeel_core::units::Nanos;
-use evenkeel_lab::replay::people::ClientKind;
-use evenkeel_lab::replay::report::ReplayReport;
 use evenkeel_lab::replay::sample::{self, PLANTED, SAMPLE_CPUS};
-use evenkeel_lab::replay::{self, ReplayOptions};
+use evenkeel_lab::replay::{self, ClientKind, ReplayOptions, ReplayReport};
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::PathBuf;

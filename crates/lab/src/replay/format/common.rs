@@ -47,7 +47,6 @@ pub fn whole<'a>(lines: impl Iterator<Item = &'a str>) -> WholeNumberUnit {
     }
 }
 
-/// Parses one line.
 pub fn parse(line: &str, whole: WholeNumberUnit) -> Option<LineDraft<'_>> {
     let mut draft = LineDraft { coarse: true, ..LineDraft::default() };
     let mut tokens = LogTokens(line);

@@ -15,7 +15,6 @@ use std::net::IpAddr;
 /// The first words of lines of an application balancer.
 const KINDS: [&str; 6] = ["http", "https", "h2", "grpcs", "ws", "wss"];
 
-/// Parses one line.
 pub fn parse(line: &str) -> Option<LineDraft<'_>> {
     let mut tokens = LogTokens(line);
     let first = tokens.bare()?;

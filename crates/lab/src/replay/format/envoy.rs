@@ -12,7 +12,6 @@ use crate::replay::entry::{LineDraft, LogFields, StampMoment};
 use evenkeel_core::units::Nanos;
 use std::net::{IpAddr, SocketAddr};
 
-/// Parses one line.
 pub fn parse(line: &str) -> Option<LineDraft<'_>> {
     let mut tokens = LogTokens(line);
     let mut draft = LineDraft {

@@ -11,7 +11,6 @@ use crate::replay::entry::{LineDraft, LogFields, StampMoment};
 use evenkeel_core::units::Nanos;
 use std::net::IpAddr;
 
-/// Parses one line.
 pub fn parse(line: &str) -> Option<LineDraft<'_>> {
     let open = line.find(" [").filter(|at| at + 2 < line.len())?;
     // Syslog may use brackets of its own; a date has a slash after the day.

@@ -13,7 +13,6 @@ use std::net::IpAddr;
 /// The maximum number of headers of one request that are kept.
 const HEADERS_MAX: usize = 64;
 
-/// Parses one line.
 pub fn parse(line: &str) -> Option<LineDraft<'static>> {
     let Ok(Value::Object(line)) = serde_json::from_str(line.get(line.find('{')?..)?.trim_end())
     else {

@@ -5,7 +5,7 @@
 //! with a meaning in HTML.
 
 use super::chart::{ChartArea, areas, bars};
-use super::text::{costs, count, decided, length, time};
+use super::text::{costs, count, decided, length, part, time};
 use super::{ClientReport, ReplayReport, ResultsRow};
 use evenkeel_telemetry::printable::printable;
 use std::fmt::Write;
@@ -36,7 +36,6 @@ svg text{fill:var(--dim);font-size:12px}svg .end{text-anchor:end}.grid{stroke:va
 .key .calm{background:var(--calm)}.key .hot{background:var(--hot)}";
 
 /// The whole page.
-#[must_use]
 pub fn page(report: &ReplayReport) -> String {
     let mut page = String::from(
         "<!doctype html>\n<html lang=en><head><meta charset=utf-8>\
@@ -147,10 +146,6 @@ fn over_time(out: &mut String, report: &ReplayReport) -> Written {
          refused; in each {every}</p>{}</section>",
         areas(title, series, &layers, None)
     )
-}
-
-fn part(of: f64, all: f64) -> String {
-    format!("{:.1}%", of * 100.0 / all.max(f64::MIN_POSITIVE))
 }
 
 fn kinds(out: &mut String, report: &ReplayReport) -> Written {

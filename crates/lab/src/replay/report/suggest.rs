@@ -45,13 +45,11 @@ pub struct TriedShare {
     pub others: u64,
     /// The number of these others that would have been in debt at some time.
     pub others_short: u64,
-    /// Whether this share is the suggested one.
     pub suggested: bool,
 }
 
 impl ShareSuggestion {
     /// Derives the suggestion from the counts of a replay.
-    #[must_use]
     pub fn of(tally: &ReplayTally, kinds: &HashMap<IpAddr, ClientKind>) -> ShareSuggestion {
         let clients = tally.visitors.iter();
         let clients: Vec<(bool, &ShareNeeds)> = clients

@@ -14,7 +14,6 @@ const BUCKETS_SHOWN_MAX: usize = 5;
 const AGENT_CHARS_MAX: usize = 60;
 
 /// The whole report as text.
-#[must_use]
 pub fn text(report: &ReplayReport) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail, here and below.
@@ -65,6 +64,11 @@ pub fn count(number: u64) -> String {
         text.push(digit);
     }
     text
+}
+
+/// A part of `all`, in per cent.
+pub fn part(of: f64, all: f64) -> String {
+    format!("{:.1}%", of * 100.0 / all.max(f64::MIN_POSITIVE))
 }
 
 fn logs(out: &mut String, report: &ReplayReport) -> Written {
@@ -152,14 +156,13 @@ fn kinds(out: &mut String, report: &ReplayReport) -> Written {
         "kind", "clients", "requests", "CPU", "affected", "waited 1s", "refused", "longest wait"
     )?;
     for row in &report.kinds {
-        let part = row.cpu_seconds * 100.0 / report.all.cpu_seconds.max(f64::MIN_POSITIVE);
         writeln!(
             out,
-            "  {:<8} {:>10} {:>12} {:>8.1}% {:>10} {:>10} {:>9} {:>12}",
+            "  {:<8} {:>10} {:>12} {:>9} {:>10} {:>10} {:>9} {:>12}",
             row.kind.name(),
             count(row.clients),
             count(row.requests),
-            part,
+            part(row.cpu_seconds, report.all.cpu_seconds),
             count(row.affected),
             count(row.fate.noticed.into()),
             count(row.fate.refused.into()),
@@ -184,12 +187,12 @@ fn clients(out: &mut String, report: &ReplayReport) -> Written {
 }
 
 fn one(out: &mut String, client: &ClientReport, report: &ReplayReport) -> Written {
-    let part = client.cpu_seconds * 100.0 / report.all.cpu_seconds.max(f64::MIN_POSITIVE);
+    let part = part(client.cpu_seconds, report.all.cpu_seconds);
     let why = client.why.join(", ");
     let why = if why.is_empty() { String::new() } else { format!(": {why}") };
     writeln!(
         out,
-        "  {:<15} {:>10} requests, {part:>4.1}% of the CPU time; {}{why}",
+        "  {:<15} {:>10} requests, {part:>5} of the CPU time; {}{why}",
         client.address.to_string(),
         count(client.requests.into()),
         client.kind.name()
@@ -238,11 +241,11 @@ fn swarms(out: &mut String, report: &ReplayReport) -> Written {
     }
     writeln!(out, "\nGroups of addresses that behave as one client\n")?;
     for swarm in &report.swarms {
-        let part = swarm.cpu_seconds * 100.0 / report.all.cpu_seconds.max(f64::MIN_POSITIVE);
+        let part = part(swarm.cpu_seconds, report.all.cpu_seconds);
         let name: String = printable(&swarm.name).chars().take(AGENT_CHARS_MAX).collect();
         writeln!(
             out,
-            "  {name}: {} addresses, {} requests, {part:.1}% of the CPU time",
+            "  {name}: {} addresses, {} requests, {part} of the CPU time",
             count(swarm.addresses as u64),
             count(swarm.requests)
         )?;

@@ -11,7 +11,6 @@ use std::net::IpAddr;
 /// The maximum number of requests of one minute that are kept.
 const MINUTE_REQUESTS_MAX: usize = 500_000;
 
-/// One request of a minute.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MinuteRequest {
     /// The address of the client.
@@ -23,7 +22,6 @@ pub struct MinuteRequest {
     pub with: Option<Nanos>,
 }
 
-/// One minute with its requests.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Minute {
     /// The number of the minute since 1970.
@@ -78,7 +76,6 @@ impl MinuteTracker {
         }
     }
 
-    /// The busiest minute.
     pub fn busiest(&self) -> &Minute {
         if self.on.needed > self.busiest.needed { &self.on } else { &self.busiest }
     }

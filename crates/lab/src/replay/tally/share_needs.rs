@@ -25,7 +25,6 @@ pub struct ShareBuckets(Vec<DebtBucket>);
 
 impl ShareBuckets {
     /// Makes the buckets for shares of `cpus` processors.
-    #[must_use]
     pub fn new(cpus: f64) -> ShareBuckets {
         let rate = |share: f64| CpuShare::new(share).and_then(|share| share.of(cpus));
         let rates = SHARES_TRIED.iter().filter_map(|share| rate(*share));
@@ -44,7 +43,6 @@ impl ShareNeeds {
     }
 
     /// Whether the share at index `place` was enough at all times.
-    #[must_use]
     pub fn suffices(&self, place: usize) -> bool {
         self.short & (1 << place) == 0
     }

@@ -19,7 +19,6 @@ const VISIT_GAP_MAX: Nanos = Nanos::from_secs(1_800);
 /// The counts of one client.
 #[derive(Clone, Debug, Default)]
 pub struct ClientTally {
-    /// The number of its requests.
     pub requests: u32,
     /// The number of its requests for pages.
     pub pages: u32,
@@ -33,19 +32,12 @@ pub struct ClientTally {
     pub robots: bool,
     /// The number of its `User-Agent` in [`super::agents::AgentNames`].
     pub agent: u32,
-    /// Whether it used more than one `User-Agent`.
-    pub several: bool,
     /// The hours of the day in which it was active, one bit each.
     pub hours: u32,
-    /// The arrival of its first request.
-    pub first: Time,
-    /// The arrival of its last request.
-    pub last: Time,
     /// The times between two pages of one visit.
     pub gaps: PageGaps,
     /// The CPU time that its requests needed.
     pub needed: Nanos,
-    /// The results of its requests.
     pub fate: RequestResults,
     /// The shares that would have been enough for it.
     pub needs: ShareNeeds,
@@ -56,7 +48,6 @@ pub struct ClientTally {
 /// Statistics of the times between two pages of one visit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PageGaps {
-    /// The number of gaps.
     pub count: u32,
     /// The number of gaps too short to count as a pause.
     pub quick: u32,
@@ -80,11 +71,9 @@ impl PageGaps {
 /// The results of a group of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RequestResults {
-    /// The number of refused requests.
     pub refused: u32,
     /// The number of held answers.
     pub held: u32,
-    /// The number of delayed requests.
     pub delayed: u32,
     /// The number of requests that waited in the queue.
     pub queued: u32,
@@ -104,7 +93,6 @@ pub struct RequestResults {
 }
 
 impl RequestResults {
-    /// Adds the result of one request.
     pub fn add(&mut self, outcome: &ReplayOutcome) {
         for note in outcome.notes.iter().filter(|note| !note.shadow) {
             match note.verdict {
@@ -151,7 +139,6 @@ impl RequestResults {
     }
 
     /// The number of requests that were refused or waited noticeably.
-    #[must_use]
     pub fn felt(&self) -> u32 {
         self.refused + self.noticed
     }
@@ -162,11 +149,9 @@ impl ClientTally {
     pub fn arrive(&mut self, was: &RecordedRequest, agent: u32) {
         let entry = &was.entry;
         if self.requests == 0 {
-            (self.first, self.agent) = (entry.start, agent);
+            self.agent = agent;
         }
-        self.several |= self.agent != agent;
         self.requests = self.requests.saturating_add(1);
-        self.last = self.last.max(entry.start);
         self.hours |= 1 << (entry.second() / 3_600 % 24);
         self.needed = self.needed.plus(was.needed);
         self.errors += u32::from(entry.status >= 400);
