@@ -5,7 +5,6 @@
 //! `decide`. How connections are accepted: `worker`. How quota streams work: `talk`.
 
 mod body;
-mod failure;
 pub mod health;
 mod held_bytes;
 mod quota_stream;
@@ -22,10 +21,9 @@ use body::GrpcBody;
 use bytes::{Bytes, BytesMut};
 use evenkeel_store::redis::StoreLane;
 use evenkeel_telemetry::otlp::trace::Tracer;
-use failure::{CallError, GrpcCode, failure};
 use health::{HealthWatch, ServingState};
 use held_bytes::HeldBytes;
-use http::{HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderValue, Request, Response, header};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -34,6 +32,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use tokio::sync::watch;
+use tonic::Status;
 use tonic::codegen::{BoxFuture, Service};
 
 /// The paths of `ShouldRateLimit` in the three packages that clients use.
@@ -104,11 +103,12 @@ impl GrpcServices {
             }
             if let Some(traced) = traced {
                 let ended = outcome.as_ref().err();
-                let ended = ended.map_or((0, ""), |CallError(code, what)| (*code as i64, what));
+                let ended = ended
+                    .map_or((0, ""), |status| (i64::from(status.code() as i32), status.message()));
                 traced.end_grpc(&method[1..], ended, self.decider.now());
             }
             return match outcome {
-                Ok(answer) => succeeded(&answer),
+                Ok(answer) => grpc(GrpcBody::message(&answer)),
                 Err(failure) => failed(&failure),
             };
         }
@@ -139,11 +139,11 @@ impl GrpcServices {
         package: ProtoPackage,
         room: &WorkerBuffers,
         traced: Option<&Traced<'_>>,
-    ) -> Result<Answer, CallError> {
+    ) -> Result<Answer, Status> {
         let bytes = self.collect(request.into_body()).await?;
-        let message = decode_frame(bytes).map_err(failure)?;
+        let message = decode_frame(bytes)?;
         let request = RequestView::decode(&message).map_err(|fault| {
-            CallError(GrpcCode::InvalidArgument, format!("not a rate limit request: {fault}"))
+            Status::invalid_argument(format!("not a rate limit request: {fault}"))
         })?;
         let began = traced.map(|traced| (traced, self.decider.now()));
         let decided = match &room.lane {
@@ -153,21 +153,18 @@ impl GrpcServices {
         if let Some((traced, began)) = began {
             traced.decided(&request, &decided, (began, self.decider.now()));
         }
-        decided.map_err(|refusal| {
-            let code = match refusal {
-                DecisionError::TooMany => GrpcCode::InvalidArgument,
-                _ => GrpcCode::Unknown,
-            };
-            CallError(code, refusal.to_string())
+        decided.map_err(|refusal| match refusal {
+            DecisionError::TooMany => Status::invalid_argument(refusal.to_string()),
+            _ => Status::unknown(refusal.to_string()),
         })
     }
 
-    async fn health(&self, method: &str, body: Incoming) -> Result<Response<GrpcBody>, CallError> {
+    async fn health(&self, method: &str, body: Incoming) -> Result<Response<GrpcBody>, Status> {
         let state = || *self.health.borrow();
         if !["Check", "List", "Watch"].contains(&method) {
             return Err(no_method(method));
         }
-        let message = decode_frame(self.collect(body).await?).map_err(failure)?;
+        let message = decode_frame(self.collect(body).await?)?;
         Ok(grpc(match method {
             "Check" => GrpcBody::message(&health::check(&health::name(&message)?, state())?),
             "List" => GrpcBody::message(&health::list(state())),
@@ -180,14 +177,13 @@ impl GrpcServices {
 
     fn stream_quotas(&self, incoming: Incoming) -> Response<GrpcBody> {
         let Some(part) = self.quotas.open_stream() else {
-            let what = "too many Envoys are connected".to_owned();
-            return failed(&CallError(GrpcCode::ResourceExhausted, what));
+            return failed(&Status::resource_exhausted("too many Envoys are connected"));
         };
         grpc(GrpcBody::Talk(Box::new(QuotaStream::new(part, incoming, &self.pieces))))
     }
 
     /// Reads a whole body. Nearly always it comes in one piece, which is not copied.
-    async fn collect(&self, mut body: Incoming) -> Result<Bytes, CallError> {
+    async fn collect(&self, mut body: Incoming) -> Result<Bytes, Status> {
         let first = piece(&mut body).await?.unwrap_or_default();
         if body.is_end_stream() {
             return Ok(first);
@@ -211,14 +207,14 @@ pub struct WorkerBuffers {
     pub lane: Option<Rc<StoreLane>>,
 }
 
-fn no_method(path: &str) -> CallError {
-    CallError(GrpcCode::Unimplemented, format!("unknown method {path}"))
+fn no_method(path: &str) -> Status {
+    Status::unimplemented(format!("unknown method {path}"))
 }
 
 /// The next piece of a body; `None` at its end. Trailers are skipped.
-async fn piece(body: &mut Incoming) -> Result<Option<Bytes>, CallError> {
+async fn piece(body: &mut Incoming) -> Result<Option<Bytes>, Status> {
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| CallError(GrpcCode::Unknown, error.to_string()))?;
+        let frame = frame.map_err(|error| Status::unknown(error.to_string()))?;
         if let Ok(bytes) = frame.into_data() {
             return Ok(Some(bytes));
         }
@@ -243,10 +239,6 @@ where
 
 const GRPC_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
 
-fn succeeded(answer: &Answer) -> Response<GrpcBody> {
-    grpc(GrpcBody::message(answer))
-}
-
 fn grpc(body: GrpcBody) -> Response<GrpcBody> {
     let mut response = Response::new(body);
     response.headers_mut().insert(header::CONTENT_TYPE, GRPC_CONTENT_TYPE);
@@ -255,10 +247,8 @@ fn grpc(body: GrpcBody) -> Response<GrpcBody> {
 
 /// The status of a failed call is sent in the response headers; the HTTP status is 200, as gRPC
 /// requires.
-fn failed(failure: &CallError) -> Response<GrpcBody> {
-    let status = tonic::Status::new(tonic::Code::from_i32(failure.0 as i32), &failure.1);
+fn failed(status: &Status) -> Response<GrpcBody> {
     let mut response = grpc(GrpcBody::Empty);
-    *response.status_mut() = StatusCode::OK;
     // This fails only for texts that no header can carry, and `add_header` escapes these.
     let _ = status.add_header(response.headers_mut());
     response

@@ -5,7 +5,7 @@
 //! Answers leave out fields that are zero. How a request is decided: `decide`; how it arrives:
 //! `http`.
 
-use super::wire::{Code, Descriptor, Entry, Override, Request, Response, Status};
+use super::wire::{Descriptor, Entry, Override, RateLimitUnit, Request, Response, Status};
 use prost_types::value::Kind;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
@@ -69,9 +69,6 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for JsonObject<T> {
     }
 }
 
-/// The names of units; the index is the number on the wire. A week has a number but no name.
-const UNITS: [&str; 7] = ["UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR"];
-
 /// Reads a request.
 ///
 /// # Errors
@@ -127,8 +124,8 @@ fn unit(raw: &RawValue) -> Result<i32, JsonRequestError> {
         return number(raw);
     }
     let name: String = serde_json::from_str(text)?;
-    let place = UNITS.iter().position(|unit| *unit == name);
-    place.and_then(|place| place.try_into().ok()).ok_or_else(|| unfit("unknown unit"))
+    let unit = RateLimitUnit::from_str_name(&name).map(|unit| unit as i32);
+    unit.ok_or_else(|| unfit("unknown unit"))
 }
 
 fn unfit(what: &str) -> JsonRequestError {
@@ -161,7 +158,7 @@ fn whole(text: &str) -> Option<i128> {
 #[must_use]
 pub fn response(response: &Response) -> Value {
     let mut all = Map::new();
-    all.insert("overallCode".into(), code(response.overall_code()).into());
+    all.insert("overallCode".into(), response.overall_code().as_str_name().into());
     if !response.statuses.is_empty() {
         let statuses = response.statuses.iter().map(status).collect();
         all.insert("statuses".into(), Value::Array(statuses));
@@ -179,7 +176,7 @@ pub fn response(response: &Response) -> Value {
 
 fn status(status: &Status) -> Value {
     let mut all = Map::new();
-    all.insert("code".into(), code(status.code()).into());
+    all.insert("code".into(), status.code().as_str_name().into());
     if let Some(limit) = &status.current_limit {
         let mut current = Map::new();
         if !limit.name.is_empty() {
@@ -198,10 +195,6 @@ fn status(status: &Status) -> Value {
         all.insert("durationUntilReset".into(), format!("{}s", reset.seconds).into());
     }
     Value::Object(all)
-}
-
-fn code(code: Code) -> &'static str {
-    code.as_str_name()
 }
 
 /// Converts dynamic metadata to JSON.

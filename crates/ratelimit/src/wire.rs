@@ -26,7 +26,9 @@ pub use messages::envoy::service::ratelimit::v3::rate_limit_response::{
 pub use messages::envoy::service::ratelimit::v3::{
     RateLimitRequest as Request, RateLimitResponse as Response,
 };
-pub use messages::envoy::r#type::v3::{RateLimitStrategy, TokenBucket, rate_limit_strategy};
+pub use messages::envoy::r#type::v3::{
+    RateLimitStrategy, RateLimitUnit, TokenBucket, rate_limit_strategy,
+};
 
 pub use messages::envoy::config::core::v3::Node;
 pub use messages::envoy::service::discovery::v3 as discovery;

@@ -12,8 +12,7 @@ use crate::wire::{Code, CurrentLimit, HeaderValue, Response, Status};
 use evenkeel_config::settings::RatelimitAnswers;
 use evenkeel_core::units::Time;
 use prost_types::value::Kind;
-use prost_types::{Duration, ListValue, Struct};
-use serde_json::{Map, Value, json};
+use prost_types::{Duration, ListValue, Struct, Value};
 
 /// Everything that an answer is made from.
 pub struct AnswerBuilder<'a> {
@@ -129,14 +128,6 @@ impl AnswerBuilder<'_> {
     }
 
     fn metadata(&self, statuses: &[Status]) -> Struct {
-        let mut all = Map::new();
-        let descriptors = self.request.descriptors.iter().map(descriptor_metadata).collect();
-        all.insert("domain".into(), self.request.domain.into());
-        all.insert("descriptors".into(), Value::Array(descriptors));
-        if self.request.hits_addend != 0 {
-            all.insert("hitsAddend".into(), self.request.hits_addend.into());
-        }
-        let mut all = to_struct(&all);
         let mut merged = Struct::default();
         for (met, status) in self.met.iter().zip(statuses) {
             let metadata = met.rule().and_then(|rule| rule.metadata.as_ref());
@@ -144,11 +135,13 @@ impl AnswerBuilder<'_> {
                 merge_metadata(&mut merged, metadata);
             }
         }
-        if !merged.fields.is_empty() {
-            let kind = Some(Kind::StructValue(merged));
-            all.fields.insert("metadata".into(), prost_types::Value { kind });
-        }
-        all
+        let hits = self.request.hits_addend;
+        message([
+            ("domain", Some(Kind::StringValue(self.request.domain.to_owned()))),
+            ("descriptors", Some(list(self.request.descriptors.iter().map(descriptor_metadata)))),
+            ("hitsAddend", (hits != 0).then(|| Kind::NumberValue(hits.into()))),
+            ("metadata", (!merged.fields.is_empty()).then_some(Kind::StructValue(merged))),
+        ])
     }
 }
 
@@ -160,35 +153,25 @@ fn current(limited: &LimitedDescriptor<'_>) -> CurrentLimit {
     }
 }
 
-fn descriptor_metadata(descriptor: &DescriptorView<'_>) -> Value {
+fn descriptor_metadata(descriptor: &DescriptorView<'_>) -> Kind {
     let entries = descriptor.entries.as_slice().iter();
-    let entries = entries.map(|(key, value)| format!("{key}={value}"));
-    let mut one = json!({"entries": entries.collect::<Vec<_>>()});
-    if let Some(limit) = &descriptor.limit {
+    let entries = entries.map(|(key, value)| Kind::StringValue(format!("{key}={value}")));
+    let limit = descriptor.limit.map(|limit| {
         let unit = RateUnit::from_wire(limit.unit).map_or("UNKNOWN", RateUnit::name);
-        let text = format!("requests_per_unit:{} unit:{unit}", limit.requests_per_unit);
-        one["limit"] = text.into();
-    }
-    if let Some(hits) = descriptor.hits_addend {
-        one["hitsAddend"] = hits.into();
-    }
-    one
+        let requests = limit.requests_per_unit;
+        Kind::StringValue(format!("requests_per_unit:{requests} unit:{unit}"))
+    });
+    let hits = descriptor.hits_addend.map(|hits| Kind::NumberValue(hits as f64));
+    let fields = [("entries", Some(list(entries))), ("limit", limit), ("hitsAddend", hits)];
+    Kind::StructValue(message(fields))
 }
 
-fn to_struct(map: &Map<String, Value>) -> Struct {
-    Struct { fields: map.iter().map(|(key, value)| (key.clone(), to_value(value))).collect() }
+/// Makes a message of the fields that have a value.
+fn message<const N: usize>(fields: [(&str, Option<Kind>); N]) -> Struct {
+    let fields = fields.into_iter().filter(|(_, kind)| kind.is_some());
+    Struct { fields: fields.map(|(name, kind)| (name.to_owned(), Value { kind })).collect() }
 }
 
-fn to_value(value: &Value) -> prost_types::Value {
-    let kind = match value {
-        Value::Null => Kind::NullValue(0),
-        Value::Bool(truth) => Kind::BoolValue(*truth),
-        Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
-        Value::String(text) => Kind::StringValue(text.clone()),
-        Value::Array(items) => {
-            Kind::ListValue(ListValue { values: items.iter().map(to_value).collect() })
-        }
-        Value::Object(map) => Kind::StructValue(to_struct(map)),
-    };
-    prost_types::Value { kind: Some(kind) }
+fn list(kinds: impl Iterator<Item = Kind>) -> Kind {
+    Kind::ListValue(ListValue { values: kinds.map(|kind| Value { kind: Some(kind) }).collect() })
 }

@@ -4,8 +4,7 @@
 //! `ratelimit` is the service. A watcher of an unknown name gets SERVICE_UNKNOWN and keeps its
 //! stream, as the protocol demands. The conditions for a healthy service: `http::RatelimitHealth`.
 
-use super::failure::{CallError, GrpcCode};
-use super::quota_stream::{UNAVAILABLE_CODE, trailers};
+use super::quota_stream::{shutting_down, trailers};
 use crate::wire::encode_frame;
 use crate::wire::health::health_check_response::ServingStatus;
 use crate::wire::health::{HealthCheckRequest, HealthCheckResponse, HealthListResponse};
@@ -16,6 +15,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::sync::watch::Receiver;
+use tonic::Status;
 
 /// The name of the service in health checks.
 const HEALTH_SERVICE_NAME: &str = "ratelimit";
@@ -47,18 +47,15 @@ fn response(status: ServingStatus) -> HealthCheckResponse {
 }
 
 /// The service name in a health check message.
-pub(super) fn name(message: &[u8]) -> Result<String, CallError> {
+pub(super) fn name(message: &[u8]) -> Result<String, Status> {
     let request = HealthCheckRequest::decode(message);
-    let wrong =
-        |fault| CallError(GrpcCode::InvalidArgument, format!("not a health check: {fault}"));
+    let wrong = |fault| Status::invalid_argument(format!("not a health check: {fault}"));
     request.map(|request| request.service).map_err(wrong)
 }
 
 /// The answer to `CheckSettings`: a status, or NOT_FOUND for an unknown name.
-pub(super) fn check(name: &str, state: ServingState) -> Result<HealthCheckResponse, CallError> {
-    let status = status(name, state);
-    let unknown = || CallError(GrpcCode::NotFound, "unknown service".to_owned());
-    status.map(response).ok_or_else(unknown)
+pub(super) fn check(name: &str, state: ServingState) -> Result<HealthCheckResponse, Status> {
+    status(name, state).map(response).ok_or_else(|| Status::not_found("unknown service"))
 }
 
 /// The answer to `LinkList`: the statuses of all names.
@@ -78,7 +75,6 @@ pub struct HealthWatch {
 
 type Changed = Pin<Box<dyn Future<Output = Option<Receiver<ServingState>>> + Send>>;
 
-/// The progress of a watcher.
 enum WatchProgress {
     At(Receiver<ServingState>),
     Waiting(Changed),
@@ -123,12 +119,12 @@ async fn changed(mut receiver: Receiver<ServingState>) -> Option<Receiver<Servin
 
 impl Body for HealthWatch {
     type Data = Bytes;
-    type Error = tonic::Status;
+    type Error = Status;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let watching = self.get_mut();
         if watching.closed {
             return Poll::Ready(None);
@@ -137,7 +133,7 @@ impl Body for HealthWatch {
             watching.closed = status.is_none();
             Some(Ok(match status {
                 Some(status) => Frame::data(encode_frame(&response(status))),
-                None => Frame::trailers(trailers(UNAVAILABLE_CODE, "the server is shutting down")),
+                None => Frame::trailers(trailers(&shutting_down())),
             }))
         })
     }

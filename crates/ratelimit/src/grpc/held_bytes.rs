@@ -2,9 +2,9 @@
 //!
 //! Each message has a bound, and all of them together have one. What the bytes mean: `wire`.
 
-use super::failure::{CallError, GrpcCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use tonic::Status;
 
 /// The maximum length of a message, in bytes; longer messages are refused.
 pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
@@ -23,17 +23,17 @@ pub struct HeldBytes {
 impl HeldBytes {
     /// Adds the `more` bytes of a message that has `before` so far. An error means that the message
     /// or all messages together exceed their bound.
-    pub fn take(&mut self, more: usize, before: usize) -> Result<(), CallError> {
+    pub fn take(&mut self, more: usize, before: usize) -> Result<(), Status> {
         if before + more > MESSAGE_BYTES_MAX + 5 {
             let what = format!("a message may have at most {MESSAGE_BYTES_MAX} bytes");
-            return Err(CallError(GrpcCode::ResourceExhausted, what));
+            return Err(Status::resource_exhausted(what));
         }
         self.set(self.mine + more)
     }
 
     /// Sets the number of bytes that this body holds. An error means that all bodies together
     /// exceed the bound; the bytes are counted nevertheless until this value is dropped.
-    pub fn set(&mut self, mine: usize) -> Result<(), CallError> {
+    pub fn set(&mut self, mine: usize) -> Result<(), Status> {
         let all = match mine.checked_sub(self.mine) {
             Some(more) => self.all.fetch_add(more, Relaxed) + more,
             None => {
@@ -43,8 +43,7 @@ impl HeldBytes {
         };
         self.mine = mine;
         if all > PIECES_BYTES_MAX {
-            let what = "too many large messages at once".to_owned();
-            return Err(CallError(GrpcCode::ResourceExhausted, what));
+            return Err(Status::resource_exhausted("too many large messages at once"));
         }
         Ok(())
     }

@@ -6,11 +6,10 @@
 //! read assignments, its reports are not read either, and everything is dropped with the
 //! connection. The content of the messages: `quota`.
 
-use super::failure::{CallError, GrpcCode, failure};
 use super::held_bytes::HeldBytes;
 use crate::quota::QuotaMember;
 use crate::wire::encode_frame;
-use crate::wire::reports::{FrameError, FrameReader, MESSAGE_BYTES_MAX, UsageReports};
+use crate::wire::reports::{FrameReader, MESSAGE_BYTES_MAX, UsageReports};
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame};
@@ -19,9 +18,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::task::{Context, Poll};
-
-/// gRPC's status code for a server that shuts down.
-pub(super) const UNAVAILABLE_CODE: i32 = 14;
+use tonic::Status;
 
 /// One stream of an Envoy.
 pub struct QuotaStream {
@@ -33,9 +30,6 @@ pub struct QuotaStream {
     held: HeldBytes,
     ended: bool,
 }
-
-/// The end of a stream: gRPC's status code and its message.
-struct StreamEnd(i32, String);
 
 impl QuotaStream {
     /// A stream that reads reports from `incoming`. `pieces` is the number of bytes that all
@@ -51,13 +45,10 @@ impl QuotaStream {
         }
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, StreamEnd>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, Status>> {
         loop {
             if self.part.quotas().is_ending() {
-                return Poll::Ready(Err(StreamEnd(
-                    UNAVAILABLE_CODE,
-                    "the server is shutting down".into(),
-                )));
+                return Poll::Ready(Err(shutting_down()));
             }
             let heard = self.read_piece(cx);
             // A report that was read just now may get its answer at once.
@@ -67,14 +58,14 @@ impl QuotaStream {
             match heard {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(true)) => {}
-                Poll::Ready(Ok(false)) => return Poll::Ready(Err(StreamEnd(0, String::new()))),
+                Poll::Ready(Ok(false)) => return Poll::Ready(Err(Status::ok(""))),
                 Poll::Ready(Err(end)) => return Poll::Ready(Err(end)),
             }
         }
     }
 
     /// Reads the next piece of the request body; `false` at its end.
-    fn read_piece(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, StreamEnd>> {
+    fn read_piece(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Status>> {
         let Some(incoming) = &mut self.incoming else { return Poll::Ready(Ok(false)) };
         match Pin::new(incoming).poll_frame(cx) {
             Poll::Pending => Poll::Pending,
@@ -89,34 +80,26 @@ impl QuotaStream {
         }
     }
 
-    fn take(&mut self, bytes: &[u8]) -> Result<(), StreamEnd> {
+    fn take(&mut self, bytes: &[u8]) -> Result<(), Status> {
         self.frames.push(bytes);
-        while let Some(message) = self.frames.take().map_err(end)? {
-            let wrong = |what: String| StreamEnd(GrpcCode::InvalidArgument as i32, what);
+        while let Some(message) = self.frames.take()? {
+            let wrong = |what: String| Status::invalid_argument(what);
             let reports = UsageReports::decode(&message);
             let reports = reports.map_err(|fault| wrong(format!("not a report: {fault}")))?;
             self.part.report(reports).map_err(|fault| wrong(fault.to_string()))?;
         }
-        match self.held.set(self.frames.buffered_bytes()) {
-            Ok(()) => Ok(()),
-            Err(CallError(code, what)) => Err(StreamEnd(code as i32, what)),
-        }
+        self.held.set(self.frames.buffered_bytes())
     }
-}
-
-fn end(fault: FrameError) -> StreamEnd {
-    let CallError(code, what) = failure(fault);
-    StreamEnd(code as i32, what)
 }
 
 impl Body for QuotaStream {
     type Data = Bytes;
-    type Error = tonic::Status;
+    type Error = Status;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let talk = self.get_mut();
         if talk.ended {
             return Poll::Ready(None);
@@ -124,18 +107,21 @@ impl Body for QuotaStream {
         talk.poll(cx).map(|said| {
             Some(Ok(match said {
                 Ok(bytes) => Frame::data(bytes),
-                Err(StreamEnd(code, what)) => {
+                Err(status) => {
                     talk.ended = true;
-                    Frame::trailers(trailers(code, &what))
+                    Frame::trailers(trailers(&status))
                 }
             }))
         })
     }
 }
 
-pub(super) fn trailers(code: i32, what: &str) -> HeaderMap {
+pub(super) fn shutting_down() -> Status {
+    Status::unavailable("the server is shutting down")
+}
+
+pub(super) fn trailers(status: &Status) -> HeaderMap {
     let mut trailers = HeaderMap::with_capacity(2);
-    let status = tonic::Status::new(tonic::Code::from_i32(code), what);
     // This fails only for texts that no header can carry, and `add_header` escapes these.
     let _ = status.add_header(&mut trailers);
     trailers

@@ -14,7 +14,6 @@ use evenkeel_telemetry::otlp::wire::{KeyValue, number, text};
 use http::HeaderMap;
 use std::fmt::Write;
 
-/// The name of the span of a decision.
 const DECISION_SPAN_NAME: &str = "ShouldRateLimit Execution";
 /// The maximum length of a request as text, in bytes; a longer text is cut.
 const REQUEST_BYTES_MAX: usize = 1_024;

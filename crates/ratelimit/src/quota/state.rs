@@ -46,7 +46,6 @@ pub struct QuotaMoment {
 /// with a probability of about one in 2^63.
 type BucketKey = (u64, u64);
 
-/// The stream of one Envoy.
 #[derive(Default)]
 struct EnvoyStream {
     domain: Box<str>,

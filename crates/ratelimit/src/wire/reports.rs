@@ -4,7 +4,8 @@
 //! the rest of the message is read nevertheless: one odd bucket must not cost an Envoy all its
 //! others. How reports are used: `quota`.
 
-use super::view::{ProtoSource, ViewResult};
+use super::view::{ProtoSource, ViewResult, pair};
+use tonic::{Code, Status};
 
 /// The maximum number of buckets in one message; further ones are left out.
 pub const USAGES_MAX: usize = 10_000;
@@ -99,19 +100,6 @@ fn name<'a>(bytes: &'a [u8], name: &mut Vec<(&'a str, &'a str)>) -> ViewResult<u
     Ok(pairs)
 }
 
-fn pair(bytes: &[u8]) -> ViewResult<(&str, &str)> {
-    let mut pair = ("", "");
-    let mut source = ProtoSource(bytes);
-    while let Some((field, kind)) = source.tag()? {
-        match field {
-            1 => pair.0 = source.text(kind)?,
-            2 => pair.1 = source.text(kind)?,
-            _ => source.skip(field, kind, 0)?,
-        }
-    }
-    Ok(pair)
-}
-
 /// Splits a gRPC body that arrives in pieces into messages.
 #[derive(Debug)]
 pub struct FrameReader {
@@ -195,4 +183,15 @@ pub enum FrameError {
     /// The message is longer than this number of bytes.
     #[error("a message may have at most {0} bytes")]
     Long(usize),
+}
+
+impl From<FrameError> for Status {
+    fn from(fault: FrameError) -> Status {
+        let code = match fault {
+            FrameError::Compressed => Code::Unimplemented,
+            FrameError::Long(_) => Code::ResourceExhausted,
+            FrameError::Missing | FrameError::Length => Code::InvalidArgument,
+        };
+        Status::new(code, fault.to_string())
+    }
 }

@@ -145,7 +145,7 @@ fn descriptor(bytes: &[u8]) -> ViewResult<DescriptorView<'_>> {
     while let Some((field, kind)) = source.tag()? {
         match field {
             1 if part.entries.count >= ENTRIES_MAX => return Err(RequestViewError::TooMany),
-            1 => part.entries.push(entry(source.bytes(kind)?)?),
+            1 => part.entries.push(pair(source.bytes(kind)?)?),
             // If a submessage occurs twice, the second occurrence is merged into the first.
             2 => part.limit = Some(limit(source.bytes(kind)?, part.limit.unwrap_or_default())?),
             3 => {
@@ -159,17 +159,18 @@ fn descriptor(bytes: &[u8]) -> ViewResult<DescriptorView<'_>> {
     Ok(part)
 }
 
-fn entry(bytes: &[u8]) -> ViewResult<(&str, &str)> {
-    let mut entry = ("", "");
+/// Reads a message of two texts: a key and its value.
+pub(super) fn pair(bytes: &[u8]) -> ViewResult<(&str, &str)> {
+    let mut pair = ("", "");
     let mut source = ProtoSource(bytes);
     while let Some((field, kind)) = source.tag()? {
         match field {
-            1 => entry.0 = source.text(kind)?,
-            2 => entry.1 = source.text(kind)?,
+            1 => pair.0 = source.text(kind)?,
+            2 => pair.1 = source.text(kind)?,
             _ => source.skip(field, kind, 0)?,
         }
     }
-    Ok(entry)
+    Ok(pair)
 }
 
 fn limit(bytes: &[u8], mut limit: Override) -> ViewResult<Override> {
