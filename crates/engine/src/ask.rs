@@ -10,7 +10,6 @@ use crate::domains::gatekeeper::{OrderCheck, OrderGuard};
 use crate::engine::KeyedRequest;
 use crate::host_names::GroupedRequest;
 use crate::lane::EngineLane;
-use crate::outcome::ReportedOutcome;
 use crate::pending::{ArrivedRequest, PendingRequest};
 use crate::rules::{EngineRules, RequestRefusal, refusal};
 use evenkeel_core::bucket::Algorithm;
@@ -115,10 +114,8 @@ impl EngineLane {
         verdict: Verdict,
         client: IpAddr,
     ) -> Option<RequestRefusal> {
-        let report = |outcome, reason| {
-            let outcome = ReportedOutcome::new(outcome, rules.shadow);
-            self.report(outcome, rules, client, reason, None);
-        };
+        let report =
+            |outcome, reason| self.report((outcome, rules.shadow), rules, client, reason, None);
         match verdict {
             Verdict::Deny { reason, retry_after } => {
                 // The log shows how long the client has to wait, which may be less than it takes to

@@ -16,7 +16,6 @@ mod work;
 
 use crate::domains::gatekeeper::OrderGuard;
 use crate::lane::EngineLane;
-use crate::outcome::ReportedOutcome;
 use crate::pending::ArrivedRequest;
 use evenkeel_config::settings::CostSource;
 use evenkeel_core::limit::LimitAction;
@@ -117,7 +116,7 @@ impl Charge {
     pub fn leave(&mut self) {
         self.rest();
         self.slot.leave(self.measured().0, &self.lane.0);
-        self.work.leave();
+        self.work.left = true;
     }
 
     /// Starts the clock: the backend works for this request from now on.
@@ -138,18 +137,18 @@ impl Charge {
 
     /// Records that `bytes` more bytes of the body were sent to the backend.
     pub fn note_delivered(&mut self, bytes: usize) {
-        self.work.note_delivered(bytes, &self.lane.0);
+        self.work.delivery.note(bytes, &self.lane.0);
     }
 
     /// Records that the backend has the whole request.
     pub fn finish_delivery(&mut self) {
-        self.work.finish_delivery(&self.lane.0);
+        self.work.delivery.finish(&self.lane.0);
     }
 
     /// Records that there is no answer. If the backend has a part of the request, the exchange is
     /// cut.
     pub fn abandon(&mut self, most: Nanos) {
-        if self.work.is_partial() {
+        if self.work.delivery.is_partial() {
             self.cut(most);
         }
     }
@@ -209,8 +208,8 @@ impl Charge {
         reason: Reason,
         cost: Option<(Cost, Measure)>,
     ) {
-        let ruling = ReportedOutcome::new(verdict, shadow);
-        self.lane.report(ruling, &self.request.rules, self.request.client, reason, cost);
+        let ArrivedRequest { rules, client, .. } = &self.request;
+        self.lane.report((verdict, shadow), rules, *client, reason, cost);
         self.report.reported = true;
     }
 

@@ -13,32 +13,18 @@ use evenkeel_telemetry::decision::Decision;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The outcome of a request: `hold`, `delay`, `queue` or `reject`, enforced or in shadow.
-#[derive(Clone, Copy)]
-pub(crate) struct ReportedOutcome {
-    verdict: &'static str,
-    /// Whether the outcome is not enforced.
-    shadow: bool,
-}
-
-impl ReportedOutcome {
-    pub(crate) fn new(verdict: &'static str, shadow: bool) -> ReportedOutcome {
-        ReportedOutcome { verdict, shadow }
-    }
-}
-
 impl EngineLane {
     /// Counts and logs a request that was held, delayed, queued or refused, or would have been in
-    /// shadow. Locks the books of the lane for a moment.
+    /// shadow (`shadow`). `verdict`: `hold`, `delay`, `queue` or `reject`. Locks the books of the
+    /// lane for a moment.
     pub(crate) fn report(
         &self,
-        ruling: ReportedOutcome,
+        (verdict, shadow): (&'static str, bool),
         rules: &Arc<EngineRules>,
         client: IpAddr,
         reason: Reason,
         cost: Option<(Cost, Measure)>,
     ) {
-        let ReportedOutcome { verdict, shadow } = ruling;
         if let Some(notes) = &self.0.notes {
             return notes.lock().push(PlaybackNote { verdict, reason, shadow });
         }
@@ -74,7 +60,7 @@ impl EngineLane {
     ) -> bool {
         let shadowed = ticket.shadowed();
         if let Some(ShadowEffect { action, reason }) = shadowed {
-            self.report(ReportedOutcome::new(action.name(), true), rules, client, reason, None);
+            self.report((action.name(), true), rules, client, reason, None);
         }
         let behind = match rules.shadow {
             true => latest,
@@ -83,7 +69,7 @@ impl EngineLane {
         if let Some(key) = behind {
             // In shadow the length of the wait is unknown, but the bucket that causes it is known.
             let reason = rules.limiter.standing_without_own(ticket, key, now);
-            self.report(ReportedOutcome::new("queue", true), rules, client, reason, None);
+            self.report(("queue", true), rules, client, reason, None);
         }
         behind.is_some() || shadowed.is_some()
     }

@@ -9,10 +9,10 @@ use super::account::RequestAccount;
 use super::backends::lease::UpstreamLease;
 use super::context::ThreadContext;
 use super::headers;
+use evenkeel_engine::Charge;
 use http::StatusCode;
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::Poll;
 
 /// The maximum number of bytes of an unwanted answer that are read to save its connection. Reading
 /// more costs more than a new connection.
@@ -72,7 +72,7 @@ async fn end(
             if answer.status() == StatusCode::SWITCHING_PROTOCOLS
                 || headers::is_stream(answer.headers())
             {
-                account.leave();
+                account.with(Charge::leave);
                 return AbortOutcome::Left;
             }
             lease
@@ -91,10 +91,7 @@ async fn drain(lease: &mut UpstreamLease, account: &RequestAccount) -> bool {
     loop {
         let frame = poll_fn(|cx| {
             let poll = lease.wire.poll_frame(cx);
-            match &poll {
-                Poll::Pending => account.work(),
-                Poll::Ready(_) => account.rest(),
-            }
+            account.with(if poll.is_pending() { Charge::work } else { Charge::rest });
             poll
         });
         let length = match frame.await {

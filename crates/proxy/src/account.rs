@@ -1,11 +1,11 @@
 //! The charge of one request, shared by the exchange, the request's body and the answer's body. It
 //! settles when the last of them drops it, or earlier with [`RequestAccount::settle`].
 //!
-//! A request never leaves its thread, so this is a cell without a lock. What is charged is decided
-//! in `engine`.
+//! A request never leaves its thread, so this is a cell without a lock. It is a cell because all
+//! three owners change the charge. What is charged is decided in `engine`.
 
 use evenkeel_core::units::{Nanos, Time};
-use evenkeel_engine::{Charge, QueueAdmission, Quota, RequestRefusal, TurnResult};
+use evenkeel_engine::{Charge, QueueAdmission, RequestRefusal, TurnResult};
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -28,6 +28,11 @@ impl RequestAccount {
         }))
     }
 
+    /// Calls `act` with the charge, unless the account is settled.
+    pub(super) fn with<R>(&self, act: impl FnOnce(&mut Charge) -> R) -> Option<R> {
+        self.0.charge.borrow_mut().as_mut().map(act)
+    }
+
     /// Waits for a slot before the backend.
     ///
     /// # Errors
@@ -42,39 +47,18 @@ impl RequestAccount {
 
     /// Asks for a slot. If the account is settled, there is always room.
     pub(super) fn enter(&self) -> QueueAdmission {
-        self.0.charge.borrow_mut().as_mut().map_or(QueueAdmission::Room, Charge::enter)
+        self.with(Charge::enter).unwrap_or(QueueAdmission::Room)
     }
 
     /// Ends the waiting for a slot with its outcome.
     pub(super) fn turned(&self, turned: TurnResult) -> Result<(), RequestRefusal> {
-        self.0.charge.borrow_mut().as_mut().map_or(Ok(()), |charge| charge.accept_turn(turned))
-    }
-
-    /// The client takes no more of the answer, so other requests may use the slot in the meantime.
-    pub(super) fn give_way(&self) {
-        if let Some(charge) = self.0.charge.borrow_mut().as_mut() {
-            charge.give_way();
-        }
+        self.with(|charge| charge.accept_turn(turned)).unwrap_or(Ok(()))
     }
 
     /// The client keeps the backend waiting for the rest of the request. `flows`: the client is
     /// uploading. Returns whether other requests may use the slot in the meantime.
     pub(super) fn stall(&self, flows: bool) -> bool {
-        self.0.charge.borrow_mut().as_mut().is_none_or(|charge| charge.stall(flows))
-    }
-
-    /// The backend has the head of the request, but not yet the rest.
-    pub(super) fn delivery_begins(&self) {
-        if let Some(charge) = self.0.charge.borrow_mut().as_mut() {
-            charge.begin_delivery();
-        }
-    }
-
-    /// The backend is passed `bytes` more bytes of the request's body.
-    pub(super) fn delivers(&self, bytes: usize) {
-        if let Some(charge) = self.0.charge.borrow_mut().as_mut() {
-            charge.note_delivered(bytes);
-        }
+        self.with(|charge| charge.stall(flows)).unwrap_or(true)
     }
 
     /// Whether the backend has begun its answer.
@@ -87,54 +71,29 @@ impl RequestAccount {
         WeakAccount(Rc::downgrade(&self.0))
     }
 
-    /// The answer is an endless stream: the backend no longer counts as working for this request,
-    /// and its slot is free for others.
-    pub(super) fn leave(&self) {
-        if let Some(charge) = self.0.charge.borrow_mut().as_mut() {
-            charge.leave();
-        }
-    }
-
     /// There is no answer. If the backend has part of the request, it may have worked on it, so the
     /// time in which it waited for the client is charged, up to `most`.
     pub(super) fn abandon(&self, most: Duration) {
-        if let Some(charge) = self.0.charge.borrow_mut().as_mut() {
-            charge.abandon(nanos(most));
-        }
+        self.with(|charge| charge.abandon(nanos(most)));
     }
 
     /// The connection to the backend was closed before the end of its answer. The time in which the
     /// backend waited for the client is charged, up to `most`.
     pub(super) fn cut(&self, most: Duration) {
-        if let Some(charge) = self.0.charge.borrow_mut().as_mut() {
-            charge.cut(nanos(most));
-        }
-    }
-
-    /// Starts the clock: the backend works for this request from now on.
-    pub(super) fn work(&self) {
-        if let Some(charge) = self.0.charge.borrow_mut().as_mut() {
-            charge.work();
-        }
+        self.with(|charge| charge.cut(nanos(most)));
     }
 
     /// The backend has the last byte of the request. It works from now on, unless it has already
     /// answered. Returns whether it works.
     pub(super) fn sent(&self) -> bool {
         let works = !self.0.answered.get();
-        if let (true, Some(charge)) = (works, self.0.charge.borrow_mut().as_mut()) {
-            charge.finish_delivery();
-            charge.work();
+        if works {
+            self.with(|charge| {
+                charge.finish_delivery();
+                charge.work();
+            });
         }
         works
-    }
-
-    /// Stops the clock: the backend does not work for this request, or the proxy waits for the
-    /// client.
-    pub(super) fn rest(&self) {
-        if let Some(charge) = self.0.charge.borrow_mut().as_mut() {
-            charge.rest();
-        }
     }
 
     /// The head of the answer has arrived. Returns the time until which to hold it, if any. The
@@ -149,11 +108,6 @@ impl RequestAccount {
             headers.remove(name);
         }
         charge.head(stated.as_ref().map(http::HeaderValue::as_bytes))
-    }
-
-    /// Returns the client's state in each limit that counts requests.
-    pub(super) fn quotas(&self) -> Vec<Quota> {
-        self.0.charge.borrow().as_ref().map(Charge::quotas).unwrap_or_default()
     }
 
     /// Closes the account now, even if others still hold a reference.
@@ -182,8 +136,7 @@ impl WeakAccount {
 
     /// Whether the request goes through the queue and the backend has not answered it yet.
     pub(super) fn stalls(&self) -> bool {
-        self.unanswered()
-            .is_some_and(|account| account.0.charge.borrow().as_ref().is_some_and(Charge::queues))
+        self.unanswered().and_then(|account| account.with(|charge| charge.queues())) == Some(true)
     }
 
     fn unanswered(&self) -> Option<RequestAccount> {

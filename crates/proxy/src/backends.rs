@@ -13,7 +13,6 @@ pub(super) mod lease;
 mod pool;
 mod sessions;
 
-use super::wire::running::RunningRequests;
 use super::wire::{StreamCall, UpstreamWire};
 use evenkeel_config::settings::{self, BACKENDS_MAX, BackendScheme};
 use http::HeaderValue;
@@ -78,7 +77,9 @@ pub(super) struct UpstreamBackend {
     shares: Cell<bool>,
     pool: Http1Pool,
     sessions: Http2Pool,
-    running: RunningRequests,
+    /// Cloned by each request that this thread has on the backend, so that the references count
+    /// them. Only a request knows when it ends.
+    running: Rc<()>,
     failures: Cell<u32>,
     /// The time until which the backend is left out, in the worker's milliseconds, and the length
     /// of that period in milliseconds.
@@ -104,7 +105,7 @@ impl UpstreamBackend {
             at: at.clone(),
             tls,
             pool: Http1Pool::default(),
-            running: RunningRequests::default(),
+            running: Rc::default(),
             failures: Cell::new(0),
             out: Cell::new(None),
             retired: Cell::new(false),
@@ -229,7 +230,7 @@ impl UpstreamPool {
         let load = |place: &usize| {
             let backend = &self.all[*place];
             let cannot = switches && !backend.may_switch();
-            (cannot, backend.out_until(now), backend.running.get())
+            (cannot, backend.out_until(now), Rc::strong_count(&backend.running))
         };
         let best = free.min_by_key(load)?;
         tried.0 |= 1 << best;
@@ -287,11 +288,11 @@ mod tests {
         let backends = three();
         let turns: Vec<String> = (0..4).map(|_| chosen(&backends, 0)).collect();
         assert_eq!(turns, ["a:1", "b:1", "c:1", "a:1"]);
-        backends.all[1].running.add();
-        backends.all[0].running.add();
+        let at_b = Rc::clone(&backends.all[1].running);
+        let _at_a = Rc::clone(&backends.all[0].running);
         assert_eq!(chosen(&backends, 0), "c:1");
         assert_eq!(chosen(&backends, 0), "c:1");
-        backends.all[1].running.remove();
+        drop(at_b);
         assert_eq!(chosen(&backends, 0), "b:1");
     }
 
@@ -322,7 +323,7 @@ mod tests {
         };
         assert_eq!(switches(0), ("b:1".to_owned(), true));
         assert_eq!(switches(0), ("b:1".to_owned(), true), "again");
-        backends.all[1].running.add();
+        let _busy = Rc::clone(&backends.all[1].running);
         assert_eq!(switches(0), ("b:1".to_owned(), true), "though it has more to do");
         backends.all[1].note_failure(true, 0);
         assert_eq!(switches(0), ("b:1".to_owned(), true), "and though it has failed");
@@ -361,7 +362,7 @@ mod tests {
     #[test]
     fn what_stays_is_kept_over_a_reload() {
         let before = three();
-        before.all[1].running.add();
+        let _busy = Rc::clone(&before.all[1].running);
         let at = |place: &str| settings::BackendAddress::http(place);
         let after = UpstreamPool::new(&[at("b:1"), at("d:1")], &None, Some(&before));
         assert!(Rc::ptr_eq(&after.all[0], &before.all[1]));

@@ -73,7 +73,6 @@ impl RequestBody {
         }))
     }
 
-    /// Whether the request has no body.
     pub(super) fn is_nothing(&self) -> bool {
         matches!(self, RequestBody::Nothing)
     }
@@ -172,13 +171,7 @@ impl ClientBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        let (kept, rest) = (self.kept.len() as u64, self.body.size_hint());
-        let mut hint = SizeHint::new();
-        hint.set_lower(rest.lower().saturating_add(kept));
-        if let Some(upper) = rest.upper() {
-            hint.set_upper(upper.saturating_add(kept));
-        }
-        hint
+        extended(&self.body.size_hint(), self.kept.len())
     }
 
     /// Whether the client sends no more frames.
@@ -231,7 +224,8 @@ impl ClientBody {
     fn passed(&mut self, frame: Frame<Bytes>) -> Frame<Bytes> {
         // An RPC call comes in short pieces, and the backend waits for each of them.
         let bytes = frame.data_ref().map_or(0, Bytes::len);
-        self.account.delivers(if self.is_call { usize::MAX } else { bytes });
+        let passed = if self.is_call { usize::MAX } else { bytes };
+        self.account.with(|charge| charge.note_delivered(passed));
         if self.kept.is_empty() && self.is_over() {
             self.sent();
         }
@@ -244,6 +238,16 @@ impl ClientBody {
             self.link.backend.begin_head(self.thread.now());
         }
     }
+}
+
+/// Returns the bounds for a body of which `more` bytes come in addition to those of `rest`.
+pub(super) fn extended(rest: &SizeHint, more: usize) -> SizeHint {
+    let mut hint = SizeHint::new();
+    hint.set_lower(rest.lower().saturating_add(more as u64));
+    if let Some(upper) = rest.upper() {
+        hint.set_upper(upper.saturating_add(more as u64));
+    }
+    hint
 }
 
 impl Drop for ClientBody {

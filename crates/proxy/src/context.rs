@@ -111,7 +111,7 @@ impl ThreadContext {
     pub(super) fn drain(&self) {
         self.draining.set(true);
         for link in &*self.links.all() {
-            link.wake();
+            link.task.wake();
         }
     }
 
@@ -150,7 +150,7 @@ impl ThreadContext {
     /// Counts and logs that a backend failed the request on `link`.
     pub(super) fn record_failure(&self, link: &ClientLink, name: &str, failure: &UpstreamFailure) {
         let error = failure.error.as_deref();
-        let (fault, client) = (failure.fault, link.client());
+        let (fault, client) = (failure.fault, link.peer.client());
         let failure = BackendFailure { fault, backend: name, client, error };
         self.watch.failed(&failure, self.time());
     }

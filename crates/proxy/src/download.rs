@@ -11,12 +11,13 @@
 use super::abort;
 use super::account::RequestAccount;
 use super::backends::lease::UpstreamLease;
-use super::body::PolledFrame;
+use super::body::{PolledFrame, extended};
 use super::context::ThreadContext;
 use super::failure::{BodyError, UpstreamFailure};
 use super::headers;
 use super::link::{ClientLink, ReadAhead};
 use bytes::Bytes;
+use evenkeel_engine::Charge;
 use evenkeel_telemetry::counts::BackendFault;
 use http_body::{Frame, SizeHint};
 use std::cell::RefCell;
@@ -158,11 +159,11 @@ impl AnswerDownload {
         };
         let polled = wire.poll_frame(cx);
         if polled.is_pending() && !self.link.backend.is_late() {
-            self.account.work();
+            self.account.with(Charge::work);
             self.link.backend.begin_body(self.thread.now());
             return Poll::Pending;
         }
-        self.account.rest();
+        self.account.with(Charge::rest);
         self.link.backend.end_body();
         let ended = wire.is_through();
         Poll::Ready(match polled {
@@ -256,16 +257,9 @@ impl AnswerDownload {
     }
 
     fn size_hint(&self) -> SizeHint {
-        let data = |frame: &Frame<Bytes>| frame.data_ref().map_or(0, Bytes::len) as u64;
-        let ahead: u64 = self.ahead.iter().map(data).sum();
         let rest = self.source.as_ref();
         let rest = rest.map_or(SizeHint::with_exact(0), |lease| lease.wire.size_hint());
-        let mut hint = SizeHint::new();
-        hint.set_lower(rest.lower().saturating_add(ahead));
-        if let Some(upper) = rest.upper() {
-            hint.set_upper(upper.saturating_add(ahead));
-        }
-        hint
+        extended(&rest, self.ahead_bytes - self.ahead.len() * FRAME_BYTES)
     }
 }
 
@@ -277,7 +271,7 @@ impl ReadAhead for AnswerDownload {
             self.broken = Some(BodyError::BackendEnded);
         }
         if self.source.is_some() && self.is_full() {
-            self.account.give_way();
+            self.account.with(Charge::give_way);
             self.thread.set_aside(&self.link);
         }
     }

@@ -68,7 +68,6 @@ impl RequestAttributes for HttpRequestAttributes<'_> {
     }
 }
 
-/// Serves one request.
 pub(super) async fn serve(
     worker: Rc<ProxyWorker>,
     link: Rc<ClientLink>,
@@ -92,7 +91,7 @@ pub(super) async fn serve(
     thread.watch.proxy.record_response(response.status().as_u16(), maker);
     let bound = site.settings.bounds.requests_per_connection;
     let closes = thread.is_draining() || link.is_spent(bound);
-    link.begin_answer();
+    link.answered.set(true);
     let closes = closes && response.status() != StatusCode::SWITCHING_PROTOCOLS;
     Ok(if closes && !link.end_connection() { answer::last(response) } else { response })
 }
@@ -111,9 +110,9 @@ async fn answered(
     };
     let checked = check(thread, link, &site.settings, &mut head, &body);
     let (found, connect) = checked.map_err(|status| fatal(thread, &head.headers, status))?;
-    let trusted = site.settings.trust.trusts_headers(link.peer());
+    let trusted = site.settings.trust.trusts_headers(link.peer.address());
     let forwards = !trusted && headers::forwards(&head.headers, found);
-    thread.watch.record_peer(link.peer(), forwards, thread.time());
+    thread.watch.record_peer(link.peer.address(), forwards, thread.time());
     let (account, delay) = admitted(worker, link, &site.settings, &head).await?;
     if let Some(at) = delay {
         // If the client disconnects in the meantime, this future is dropped and with it the place
@@ -133,7 +132,7 @@ async fn answered(
     turned.map_err(|refusal| Box::new(answer::refused(&head.headers, &refusal)))?;
     let peer = headers::PeerFacts {
         address: link.peer_value(),
-        secure: link.is_secure(),
+        secure: link.peer.is_secure(),
         trusted,
         own_header: site.settings.trust.header(),
         backend: &site.backends.host,
@@ -186,7 +185,7 @@ fn failure_answer(
 /// Logs what a client did wrong. A request over a limit is logged elsewhere, as a decision.
 fn log_bad_request(link: &ClientLink, status: StatusCode) {
     if status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS {
-        let (client, status) = (link.client(), status.as_u16());
+        let (client, status) = (link.peer.client(), status.as_u16());
         tracing::debug!(target: "evenkeel::proxy", %client, status, "bad request");
     }
 }
@@ -213,7 +212,7 @@ fn check(
         let room = thread.take_tunnel_room(link).ok_or(StatusCode::SERVICE_UNAVAILABLE)?;
         pending = Some(Box::new((handshake, room)));
     }
-    let found = headers::normalise(head, link.is_secure())?;
+    let found = headers::normalise(head, link.peer.is_secure())?;
     let bound = settings.bounds.body_bytes;
     if bound > 0 && body.size_hint().lower() > bound {
         return Err(StatusCode::PAYLOAD_TOO_LARGE);
@@ -228,8 +227,8 @@ async fn admitted(
     settings: &ThreadSettings,
     head: &Parts,
 ) -> Result<(RequestAccount, Option<Time>), Box<Response<AnswerBody>>> {
-    let client = settings.trust.client(link.peer(), &head.headers);
-    link.set_client(client);
+    let client = settings.trust.client(link.peer.address(), &head.headers);
+    link.peer.set_client(client);
     let seen = HttpRequestAttributes { client, head };
     let asked = match &worker.store {
         Some(store) => Box::pin(store.ask(&worker.lane, &seen)).await,
@@ -246,7 +245,7 @@ async fn admitted(
         AskOutcome::Pass(charge) => {
             let until = charge.delay_until();
             let account = RequestAccount::open(charge);
-            link.set_account(account.shadow());
+            *link.account.borrow_mut() = account.shadow();
             Ok((account, until))
         }
     }

@@ -59,7 +59,7 @@ pub(super) async fn converse(
     shown: Option<LiveServerConfig>,
 ) {
     let mut begun = SniffedStream::new(stream);
-    let said = worker.thread.settings().trust.expects_proxy_header(link.peer());
+    let said = worker.thread.settings().trust.expects_proxy_header(link.peer.address());
     if said && !introduced(worker, &mut begun, &link).await {
         return;
     }
@@ -109,14 +109,17 @@ async fn introduced(worker: &ProxyWorker, begun: &mut SniffedStream, link: &Clie
             ProxyHeaderParse::Whole(length, said) => {
                 begun.skip(length);
                 if let ProxiedParty::Client { address, secure } = said {
-                    link.accept_proxied(address, secure);
+                    link.peer.replace(address, secure);
                 }
                 return true;
             }
             // The peer connected and sent nothing, such as a health check.
             ProxyHeaderParse::More if begun.bytes().is_empty() => return false,
             ProxyHeaderParse::More | ProxyHeaderParse::Bad => {
-                worker.thread.watch.record_missing_preface(link.peer(), worker.thread.time());
+                worker
+                    .thread
+                    .watch
+                    .record_missing_preface(link.peer.address(), worker.thread.time());
                 return false;
             }
         }
@@ -140,7 +143,7 @@ async fn secured(
     let acceptor = TlsAcceptor::from(Arc::clone(&**shown.load()));
     let mut handshake = pin!(acceptor.accept(begun));
     let made = poll_fn(|cx| {
-        link.set_task(cx.waker());
+        link.task.set(cx.waker());
         if link.is_closed() {
             return Poll::Ready(None);
         }
@@ -148,12 +151,12 @@ async fn secured(
     });
     match made.await {
         Some(Ok(stream)) => {
-            link.start_head_timeout(worker.thread.now());
+            link.phase.start_head_timeout(worker.thread.now());
             Some(stream)
         }
         Some(Err(error)) => {
             worker.thread.watch.proxy.refused_connections(ConnectionRefusal::Tls).increment(1);
-            let client = link.peer();
+            let client = link.peer.address();
             tracing::debug!(target: "evenkeel::proxy", %client, %error, "no TLS handshake");
             None
         }
@@ -179,7 +182,7 @@ where
         if !resting.rest().await {
             return;
         }
-        link.end_rest();
+        link.phase.end_rest();
     }
 }
 
@@ -196,8 +199,8 @@ where
         service_fn(|request| exchange::serve(Rc::clone(worker), Rc::clone(link), request));
     let mut connection = builder(worker).serve_connection(TokioIo::new(stream), service);
     poll_fn(|cx| {
-        link.set_task(cx.waker());
-        if link.is_closed() || link.is_head_late() || link.should_rest() {
+        link.task.set(cx.waker());
+        if link.is_closed() || link.head_late.get() || link.phase.should_rest() {
             return Poll::Ready(());
         }
         let polled = worker.lane.at_once(|| Pin::new(&mut connection).poll(cx));
@@ -210,11 +213,11 @@ where
     if link.is_closed() {
         return None;
     }
-    if link.is_head_late() {
+    if link.head_late.get() {
         give_up(connection.into_parts().io.into_inner(), link).await;
         return None;
     }
-    if link.should_rest() {
+    if link.phase.should_rest() {
         let parts = connection.into_parts();
         return Some(parts.io.into_inner().unread(parts.read_buf));
     }
@@ -230,7 +233,7 @@ where
 fn ended(worker: &ProxyWorker, link: &ClientLink, end: hyper::Result<()>) {
     if let Some(error) = end.err().filter(hyper::Error::is_parse) {
         worker.thread.watch.proxy.bad_requests.increment(1);
-        let client = link.peer();
+        let client = link.peer.address();
         tracing::debug!(target: "evenkeel::proxy", %client, %error, "bad request");
     }
 }
@@ -251,7 +254,7 @@ fn builder(worker: &ProxyWorker) -> hyper::server::conn::http1::Builder {
 async fn give_up(mut stream: impl AsyncWrite + Unpin, link: &ClientLink) {
     let mut told = false;
     poll_fn(|cx| {
-        link.set_task(cx.waker());
+        link.task.set(cx.waker());
         if link.is_closed() {
             return Poll::Ready(());
         }

@@ -369,7 +369,6 @@ impl FieldKinds {
         (FieldKinds::UPGRADE, header::UPGRADE),
     ];
 
-    /// Returns the kinds of fields in `headers`.
     pub(super) fn look(headers: &HeaderMap) -> FieldKinds {
         headers
             .keys()

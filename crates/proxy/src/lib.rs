@@ -42,7 +42,7 @@ use evenkeel_serve::handover::ListenSockets;
 use evenkeel_serve::service::Service;
 use evenkeel_serve::start::ServerStartError;
 pub use evenkeel_serve::threads::core_count as threads;
-use evenkeel_serve::threads::{ServerOrders, ServerThreads, ServerWorker};
+use evenkeel_serve::threads::{ServerOrders, ServerThreads};
 use evenkeel_store::redis::{RedisStore, StoreLane};
 use evenkeel_telemetry::Watch;
 use evenkeel_tls::reload::LiveValue;
@@ -55,13 +55,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::task::JoinSet;
-use worker::ProxyWorker;
-
-/// The settings that all threads follow.
-struct ProxyInstructions {
-    settings: ProxySettings,
-    secured: UpstreamTls,
-}
+use worker::{ProxyInstructions, ProxyWorker};
 
 /// A running proxy.
 pub struct RunningProxy {
@@ -158,9 +152,7 @@ impl ProxyWorkerInit {
     /// Serves until the thread may end. Returns the number of connections that are still open.
     async fn serve(self, orders: ServerOrders) -> usize {
         let lanes = (self.lane, self.store.as_ref().map(StoreLane::open));
-        let current = self.instructions.load_full();
-        let site = (&current.settings, &current.secured);
-        let worker = ProxyWorker::new(site, lanes, self.clock, self.house, self.watch);
+        let worker = ProxyWorker::new(self.instructions, lanes, self.clock, self.house, self.watch);
         let mut accepting = JoinSet::new();
         for (listener, shown) in self.listeners {
             match tokio::net::TcpListener::from_std(listener) {
@@ -175,30 +167,8 @@ impl ProxyWorkerInit {
             }
         }
         tokio::task::spawn_local(Rc::clone(&worker).sweep());
-        let follower = InstructedWorker { worker, instructions: self.instructions };
-        orders.follow(&follower, accepting).await;
-        follower.worker.stop()
-    }
-}
-
-/// A thread's worker with the instructions that it follows.
-struct InstructedWorker {
-    worker: Rc<ProxyWorker>,
-    instructions: Arc<ArcSwap<ProxyInstructions>>,
-}
-
-impl ServerWorker for InstructedWorker {
-    fn reload(&self) {
-        let current = self.instructions.load();
-        self.worker.reload(&current.settings, &current.secured);
-    }
-
-    fn drain(&self) {
-        self.worker.drain();
-    }
-
-    fn empty(&self) -> impl Future<Output = ()> {
-        self.worker.empty()
+        orders.follow(&*worker, accepting).await;
+        worker.stop()
     }
 }
 

@@ -28,9 +28,9 @@ use http::HeaderValue;
 use peer::LinkPeer;
 use phase::{LinkPhase, PhaseState};
 use std::cell::{Cell, RefCell};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::rc::Rc;
-use std::task::{Context, Waker};
+use std::task::Context;
 use streams::StreamCounts;
 use upgrade::UpgradeState;
 use upload::UploadState;
@@ -48,18 +48,18 @@ use wake::WakerSlot;
 /// reset and only read for streams.
 pub(super) struct ClientLink {
     /// The connection that this link is a stream of (HTTP/2).
-    over: Option<Rc<ClientLink>>,
-    peer: LinkPeer,
+    pub(super) over: Option<Rc<ClientLink>>,
+    pub(super) peer: LinkPeer,
     /// The index in the thread's list.
-    place: Cell<usize>,
-    phase: PhaseState,
+    pub(super) place: Cell<usize>,
+    pub(super) phase: PhaseState,
     /// The requests of a connection.
-    streams: StreamCounts,
+    pub(super) streams: StreamCounts,
     /// The answer has begun.
-    answered: Cell<bool>,
+    pub(super) answered: Cell<bool>,
     /// The stream waits for its client without a slot, and is counted as a connection because it
     /// keeps its connection to the backend.
-    aside: Cell<bool>,
+    pub(super) aside: Cell<bool>,
     /// The request's body.
     pub(super) upload: UploadState,
     /// The waits of the running request for its backend.
@@ -69,11 +69,11 @@ pub(super) struct ClientLink {
     /// The switch to another protocol.
     pub(super) upgrade: UpgradeState,
     /// The account of the running request.
-    account: RefCell<WeakAccount>,
+    pub(super) account: RefCell<WeakAccount>,
     closed: Cell<bool>,
     /// Set by the sweep: a head has begun and did not end in time.
-    head_late: Cell<bool>,
-    task: WakerSlot,
+    pub(super) head_late: Cell<bool>,
+    pub(super) task: WakerSlot,
 }
 
 impl ClientLink {
@@ -111,73 +111,21 @@ impl ClientLink {
     }
 }
 
-/// Its place in a list, which only `list.rs` changes.
-impl ClientLink {
-    /// Returns the index in the list.
-    pub(super) fn place(&self) -> usize {
-        self.place.get()
-    }
-
-    fn set_place(&self, place: usize) {
-        self.place.set(place);
-    }
-}
-
 /// Who it is.
 impl ClientLink {
-    /// Returns the connection that this link is a stream of.
-    pub(super) fn over(&self) -> Option<&Rc<ClientLink>> {
-        self.over.as_ref()
-    }
-
     /// Whether this is a stream of a connection.
     pub(super) fn is_stream(&self) -> bool {
         self.over.is_some()
-    }
-
-    /// Returns the peer's address in canonical form.
-    pub(super) fn peer(&self) -> IpAddr {
-        self.peer.address()
     }
 
     /// Returns the peer's address as it is forwarded. A stream has that of its connection.
     pub(super) fn peer_value(&self) -> &HeaderValue {
         self.over.as_ref().map_or_else(|| self.peer.value(), |over| over.peer_value())
     }
-
-    /// Returns the client behind trusted proxies, or the peer until that is known.
-    pub(super) fn client(&self) -> IpAddr {
-        self.peer.client()
-    }
-
-    /// Whether requests come over TLS.
-    pub(super) fn is_secure(&self) -> bool {
-        self.peer.is_secure()
-    }
-
-    /// Takes the address that the peer states for its client, who uses TLS or not (`secure`).
-    pub(super) fn accept_proxied(&self, peer: IpAddr, secure: bool) {
-        self.peer.replace(peer, secure);
-    }
-
-    /// Records the client of the running request.
-    pub(super) fn set_client(&self, client: IpAddr) {
-        self.peer.set_client(client);
-    }
 }
 
 /// Streams and their connection.
 impl ClientLink {
-    /// From now on the requests are streams.
-    pub(super) fn begin_streams(&self) {
-        self.streams.enable();
-    }
-
-    /// Whether at most one stream of this connection runs.
-    pub(super) fn has_one_stream(&self) -> bool {
-        self.streams.has_at_most_one()
-    }
-
     /// Ends the stream, with an answer or without. Returns whether its connection was closed
     /// because the client resets too many of its requests.
     pub(super) fn end_stream(&self, now: u64) -> bool {
@@ -205,30 +153,9 @@ impl ClientLink {
     pub(super) fn end_connection(&self) -> bool {
         if let Some(over) = &self.over {
             over.streams.end();
-            over.wake();
+            over.task.wake();
         }
         self.over.is_some()
-    }
-
-    /// Whether the connection accepts no more requests.
-    pub(super) fn is_ending(&self) -> bool {
-        self.streams.is_ending()
-    }
-
-    /// Whether the stream is set aside.
-    pub(super) fn is_aside(&self) -> bool {
-        self.aside.get()
-    }
-
-    /// Sets the stream aside. Its room has been taken.
-    pub(super) fn set_aside(&self) {
-        self.aside.set(true);
-    }
-
-    /// Ends the setting aside. Returns whether the stream was set aside, so its room is to be given
-    /// back.
-    pub(super) fn end_aside(&self) -> bool {
-        self.aside.replace(false)
     }
 
     /// Whether the client of the stream has read nothing for a while.
@@ -247,30 +174,15 @@ impl ClientLink {
         self.backend.begin();
     }
 
-    /// Begins the answer: its head is sent.
-    pub(super) fn begin_answer(&self) {
-        self.answered.set(true);
-    }
-
     /// Ends the request: the whole answer has been handed over.
     pub(super) fn end_request(&self, now: u64) {
         self.backend.end();
         self.phase.end_request(now);
     }
 
-    /// Sets the account of the running request.
-    pub(super) fn set_account(&self, account: WeakAccount) {
-        *self.account.borrow_mut() = account;
-    }
-
     /// Lets others use the slot: the backend waits for the rest of the request.
     pub(super) fn stall(&self, now: u64) {
         self.account.borrow().stall(self.upload.flows(now));
-    }
-
-    /// Whether the backend waits for the rest of a request that goes through the queue.
-    pub(super) fn stalls(&self) -> bool {
-        self.account.borrow().stalls()
     }
 
     /// Notes that a frame is handed to the stream, which asks for the next one once this one is
@@ -292,11 +204,6 @@ impl ClientLink {
     pub(super) fn note_task_ran(&self, cx: &mut Context<'_>, now: u64) {
         self.writes.read_ahead(cx, self.is_stream(), now);
     }
-
-    /// Notes that bytes of another protocol have been moved.
-    pub(super) fn note_tunnel_bytes(&self, now: u64) {
-        self.phase.note_tunnel_bytes(now);
-    }
 }
 
 /// The connection and its end.
@@ -304,26 +211,6 @@ impl ClientLink {
     /// Notes that bytes have arrived.
     pub(super) fn receive(&self, now: u64) {
         self.phase.receive(now, self.streams.is_enabled());
-    }
-
-    /// Starts the time limit for a head: the TLS handshake is done.
-    pub(super) fn start_head_timeout(&self, now: u64) {
-        self.phase.start_head_timeout(now);
-    }
-
-    /// Whether a head has begun and did not end in time.
-    pub(super) fn is_head_late(&self) -> bool {
-        self.head_late.get()
-    }
-
-    /// Whether the connection is to release its buffers until bytes arrive.
-    pub(super) fn should_rest(&self) -> bool {
-        self.phase.should_rest()
-    }
-
-    /// Reads the connection again. Needed because at its end no bytes arrive.
-    pub(super) fn end_rest(&self) {
-        self.phase.end_rest();
     }
 
     /// Begins to close the connection. Returns whether bytes that nothing will read may still
@@ -336,7 +223,7 @@ impl ClientLink {
     /// Closes the connection at once.
     pub(super) fn close(&self) {
         self.closed.set(true);
-        self.wake();
+        self.task.wake();
     }
 
     /// Whether the connection is closed.
@@ -353,21 +240,6 @@ impl ClientLink {
         since.filter(|_| !self.closed.get())
     }
 
-    /// Whether no request came for so long that none is likely to be in transit.
-    pub(super) fn is_long_silent(&self, now: u64) -> bool {
-        self.phase.is_long_silent(now)
-    }
-
-    /// Remembers the task that serves the connection.
-    pub(super) fn set_task(&self, waker: &Waker) {
-        self.task.set(waker);
-    }
-
-    /// Wakes the connection's task to check its state.
-    pub(super) fn wake(&self) {
-        self.task.wake();
-    }
-
     /// Wakes a task that has waited too long. `slack`: the maximum age of a stored time, in
     /// milliseconds. Returns whether the connection was closed because a request or its answer was
     /// too slow.
@@ -379,7 +251,7 @@ impl ClientLink {
             // begins.
             self.phase.restart(now);
             self.head_late.set(true);
-            self.wake();
+            self.task.wake();
             return true;
         }
         if overdue || self.writes.stuck().exceeds(timeouts.idle, now, slack) {
@@ -391,14 +263,14 @@ impl ClientLink {
             self.upload.give_up();
         }
         if self.backend.check(timeouts, now, slack) {
-            self.wake();
+            self.task.wake();
         }
         // Nothing is in transit: the client has all of the last answer, and no rest of its request
         // is to come.
         let in_transit = self.upload.runs() || self.writes.stuck().waits();
         let may_rest = !has_streams && !self.is_stream() && !in_transit;
         if may_rest && self.phase.request_rest(now, slack) {
-            self.wake();
+            self.task.wake();
         }
         false
     }
@@ -429,7 +301,7 @@ mod tests {
     #[test]
     fn a_stream_that_ends_does_not_prolong_the_end_of_its_connection() {
         let over = Rc::new(connection());
-        over.begin_streams();
+        over.streams.enable();
         let stream = ClientLink::stream(&over, 0);
         assert_eq!(over.begin_close(0), Some(false));
         stream.end_stream(100);

@@ -16,7 +16,6 @@ use tokio::sync::Notify;
 /// The state that all threads of a proxy share.
 #[derive(Default)]
 pub(super) struct ProxyShared {
-    /// The number of threads.
     pub(super) threads: usize,
     /// The number of open client connections, with tunnels on streams and streams set aside.
     pub(super) connections: AtomicUsize,

@@ -30,7 +30,7 @@ impl ProxyWorker {
             for link in thread.links.all().iter().chain(thread.streams.all().iter()) {
                 if !link.is_closed() && link.sweep(&site.settings.timeouts, now, slack) {
                     thread.watch.proxy.bad_requests.increment(1);
-                    let client = link.client();
+                    let client = link.peer.client();
                     tracing::debug!(target: "evenkeel::proxy", %client, "closed: too slow");
                 }
                 if link.is_slow_stream(now) {
@@ -38,7 +38,7 @@ impl ProxyWorker {
                 }
                 check_upload(link, crowded, now);
                 // Not at once: a client that is about to send a request would lose it.
-                if thread.is_draining() && link.is_long_silent(now) {
+                if thread.is_draining() && link.phase.is_long_silent(now) {
                     link.close();
                 }
             }

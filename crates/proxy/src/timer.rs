@@ -21,7 +21,6 @@ impl WaitTimer {
         }
     }
 
-    /// Ends the wait.
     pub(super) fn end(&self) {
         self.0.set(0);
     }

@@ -12,7 +12,6 @@ mod head;
 mod replayable;
 pub(super) mod request;
 mod request_send;
-pub(super) mod running;
 mod session;
 
 use super::context::ThreadContext;

@@ -10,19 +10,37 @@ use super::context::ThreadContext;
 use super::context::settings::ThreadSettings;
 use super::front::write_batch::SpareBuffer;
 use super::room::ProxyShared;
+use arc_swap::ArcSwap;
 use evenkeel_config::settings::ProxySettings;
 use evenkeel_engine::EngineLane;
 use evenkeel_runtime::clock::Clock;
+use evenkeel_serve::threads::ServerWorker;
 use evenkeel_store::redis::StoreLane;
 use evenkeel_telemetry::Watch;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+/// The settings that all threads follow.
+pub(super) struct ProxyInstructions {
+    pub(super) settings: ProxySettings,
+    pub(super) secured: UpstreamTls,
+}
+
 /// A snapshot of the settings with the backends; replaced as a whole on reload.
 pub(super) struct ProxyConfigSnapshot {
     pub(super) backends: UpstreamPool,
     pub(super) settings: Rc<ThreadSettings>,
+}
+
+impl ProxyConfigSnapshot {
+    /// Takes a thread's part of the instructions. Backends that exist in `before` keep their state.
+    fn of(of: &ProxyInstructions, before: Option<&UpstreamPool>) -> Rc<ProxyConfigSnapshot> {
+        Rc::new(ProxyConfigSnapshot {
+            backends: UpstreamPool::new(&of.settings.backends, &of.secured, before),
+            settings: Rc::new(ThreadSettings::new(&of.settings)),
+        })
+    }
 }
 
 /// The state of one thread.
@@ -31,6 +49,7 @@ pub(super) struct ProxyWorker {
     pub(super) lane: EngineLane,
     /// The store that counts for all instances, if there is one.
     pub(super) store: Option<Rc<StoreLane>>,
+    instructions: Arc<ArcSwap<ProxyInstructions>>,
     site: RefCell<Rc<ProxyConfigSnapshot>>,
     /// The write buffer that connections share, while none of them uses it.
     pub(super) gathering: SpareBuffer,
@@ -39,19 +58,19 @@ pub(super) struct ProxyWorker {
 impl ProxyWorker {
     /// Creates the state of a thread that serves.
     pub(super) fn new(
-        (settings, secured): (&ProxySettings, &UpstreamTls),
+        instructions: Arc<ArcSwap<ProxyInstructions>>,
         (lane, store): (EngineLane, Option<Rc<StoreLane>>),
         clock: Clock,
         shared: Arc<ProxyShared>,
         watch: Arc<Watch>,
     ) -> Rc<ProxyWorker> {
-        let backends = UpstreamPool::new(&settings.backends, secured, None);
-        let settings = Rc::new(ThreadSettings::new(settings));
+        let site = ProxyConfigSnapshot::of(&instructions.load(), None);
         Rc::new(ProxyWorker {
-            thread: ThreadContext::new(Rc::clone(&settings), clock, shared, watch),
+            thread: ThreadContext::new(Rc::clone(&site.settings), clock, shared, watch),
             lane,
             store,
-            site: RefCell::new(Rc::new(ProxyConfigSnapshot { backends, settings })),
+            instructions,
+            site: RefCell::new(site),
             gathering: SpareBuffer::default(),
         })
     }
@@ -61,29 +80,27 @@ impl ProxyWorker {
         Rc::clone(&self.site.borrow())
     }
 
-    /// Applies changed settings to requests that begin from now on.
-    pub(super) fn reload(&self, settings: &ProxySettings, secured: &UpstreamTls) {
-        let before = self.site();
-        let backends = UpstreamPool::new(&settings.backends, secured, Some(&before.backends));
-        let settings = Rc::new(ThreadSettings::new(settings));
-        self.thread.replace_settings(Rc::clone(&settings));
-        *self.site.borrow_mut() = Rc::new(ProxyConfigSnapshot { backends, settings });
-    }
-
-    /// Accepts no more connections, and lets every connection end after its current request.
-    pub(super) fn drain(&self) {
-        self.thread.drain();
-    }
-
     /// Prepares for the end of the thread: its tasks are about to be dropped, so nothing new may
     /// begin. Returns the number of connections that are still open.
     pub(super) fn stop(&self) -> usize {
         self.site().backends.retire();
         self.thread.stop()
     }
+}
 
-    /// Waits until no connection is open and no exchange runs.
-    pub(super) async fn empty(&self) {
-        self.thread.empty().await;
+impl ServerWorker for ProxyWorker {
+    fn reload(&self) {
+        let before = self.site();
+        let site = ProxyConfigSnapshot::of(&self.instructions.load(), Some(&before.backends));
+        self.thread.replace_settings(Rc::clone(&site.settings));
+        *self.site.borrow_mut() = site;
+    }
+
+    fn drain(&self) {
+        self.thread.drain();
+    }
+
+    fn empty(&self) -> impl Future<Output = ()> {
+        self.thread.empty()
     }
 }

@@ -119,11 +119,8 @@ impl Charge {
     /// the backend that the request had, and the report gives the time for which it had it. A
     /// request that was never on the clock is charged the reported time in full.
     fn cost_of(&self, took: Nanos, counted: Nanos) -> Cost {
-        let share = if counted == Nanos::ZERO {
-            1.0
-        } else {
-            self.work.clocked().0 as f64 / counted.0 as f64
-        };
+        let share =
+            if counted == Nanos::ZERO { 1.0 } else { self.work.cost.0 as f64 / counted.0 as f64 };
         match self.request.rules.cost {
             CostSource::Wall => Cost::cpu(took),
             CostSource::Shared | CostSource::Header(_) | CostSource::Cgroup(_) => {

@@ -119,10 +119,10 @@ impl Drop for Charge {
             self.lane.0.engine.watch.allowed.increment(1);
         }
         let waited = if self.request.rules.shadow { Nanos::ZERO } else { self.report.waited };
-        self.lane.0.engine.watch.record_charge(cost, waited, self.work.worked(), self.report.tier);
+        self.lane.0.engine.watch.record_charge(cost, waited, self.work.worked, self.report.tier);
         // The duration is unknown for an answer without end and for a request served elsewhere
         // without a report.
-        let whole = !self.work.has_left() && measure != Measure::Estimate;
+        let whole = !self.work.left && measure != Measure::Estimate;
         let took = whole.then(|| now.since(self.request.came));
         self.lane.0.engine.watch.tiers.record_served(self.report.tier, cost, took);
         // Locked last and to the end: inside it only the spin bits of buckets are taken.

@@ -17,19 +17,19 @@ pub(super) struct MeasuredWork {
     /// work.
     running: Option<(Reading, Time)>,
     /// The wall-clock time for which the backend has worked so far.
-    worked: Nanos,
+    pub(super) worked: Nanos,
     /// The cost measured so far.
-    cost: Cost,
+    pub(super) cost: Cost,
     /// The cost that the backend has stated in its answer.
     stated: Option<Cost>,
     /// The cost that an external server has reported, and how it is known.
     told: Option<(Cost, Measure)>,
     /// How much of the request the backend has.
-    delivery: Delivery,
+    pub(super) delivery: Delivery,
     /// Whether the backend finished the request, so that its cost is a sample of its route.
     whole: bool,
     /// Whether the clock has stopped for good.
-    left: bool,
+    pub(super) left: bool,
 }
 
 impl MeasuredWork {
@@ -65,16 +65,6 @@ impl MeasuredWork {
         }
     }
 
-    /// Keeps the clock from starting again.
-    pub fn leave(&mut self) {
-        self.left = true;
-    }
-
-    /// Whether the clock has stopped for good.
-    pub fn has_left(&self) -> bool {
-        self.left
-    }
-
     /// Accepts the cost that the backend states. A malformed value is counted and ignored.
     pub fn state(&mut self, value: &[u8], lane: &LaneShared) {
         match meter::header_cost(value) {
@@ -97,16 +87,6 @@ impl MeasuredWork {
         }
     }
 
-    /// Records that `bytes` more bytes of the body were sent to the backend.
-    pub fn note_delivered(&mut self, bytes: usize, lane: &LaneShared) {
-        self.delivery.note(bytes, lane);
-    }
-
-    /// Records that the backend has the whole request.
-    pub fn finish_delivery(&mut self, lane: &LaneShared) {
-        self.delivery.finish(lane);
-    }
-
     /// Records that the backend answers. If it does not have the whole request yet, the provisional
     /// time is charged.
     pub fn answer(&mut self, lane: &LaneShared) {
@@ -121,11 +101,6 @@ impl MeasuredWork {
     pub fn cut(&mut self, most: Nanos, lane: &LaneShared) {
         self.whole = false;
         self.cost = self.cost.plus(self.delivery.cut(Cost::cpu(most), lane));
-    }
-
-    /// Whether the backend has only a part of the request.
-    pub fn is_partial(&self) -> bool {
-        self.delivery.is_partial()
     }
 
     /// Raises the cost of a finished request to the usual cost of its route, within the bound of
@@ -152,16 +127,6 @@ impl MeasuredWork {
             (None, CostSource::Cgroup(_)) => (self.cost, Measure::Cgroup),
             (None, _) => (self.cost, Measure::Shared),
         }
-    }
-
-    /// The cost on the clock so far.
-    pub fn clocked(&self) -> Cost {
-        self.cost
-    }
-
-    /// The wall-clock time for which the backend has worked so far.
-    pub fn worked(&self) -> Nanos {
-        self.worked
     }
 
     /// `route`, if the cost is a sample of it.

@@ -79,7 +79,6 @@ impl UpstreamBackend {
     }
 }
 
-/// A new connection.
 enum NewConnection {
     Connection(Box<Http1Connection>),
     Session(Rc<Http2Session>),
@@ -96,7 +95,7 @@ async fn made(
         let (stream, streams) = reach(backend, switches).await?;
         let counted = thread.watch.proxy.backend_connections.hold();
         if !streams {
-            let running = backend.running.clone();
+            let running = Rc::downgrade(&backend.running);
             return Ok(NewConnection::Connection(Http1Connection::new(stream, running, counted)));
         }
         let opened = Http2Session::open(stream, settings.bounds.backend_streams, counted).await;

@@ -24,16 +24,13 @@ pub(super) struct Http2Pool {
 
 /// How a request gets its session.
 pub(super) enum SessionChoice<'a> {
-    /// Take this session.
     Take(Rc<Http2Session>),
-    /// Make a session.
     Make(SessionTurn<'a>),
     /// Another task tried to make one in the meantime and failed.
     Failed,
 }
 
 impl Http2Pool {
-    /// Returns a session that has room.
     pub(super) fn with_room(&self) -> Option<Rc<Http2Session>> {
         self.all.borrow().iter().find(|session| session.has_room()).cloned()
     }

@@ -31,12 +31,12 @@ impl HeadRoom {
         link: &ClientLink,
         headers: &HeaderMap,
     ) -> Option<HeadRoom> {
-        let Some(over) = link.over() else { return Some(HeadRoom::of(thread, 0)) };
+        let Some(over) = link.over.as_ref() else { return Some(HeadRoom::of(thread, 0)) };
         let field = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
             name.as_str().len() + value.len() + FIELD_BYTES
         };
         let bytes = headers.iter().map(field).sum();
-        if thread.heads.get() + bytes > HEADS_MAX && !over.has_one_stream() {
+        if thread.heads.get() + bytes > HEADS_MAX && !over.streams.has_at_most_one() {
             thread.watch.proxy.heads_refused.increment(1);
             return None;
         }

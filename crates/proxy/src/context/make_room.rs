@@ -78,7 +78,7 @@ impl ThreadContext {
     fn trickling(&self, now: u64) -> HashSet<*const ClientLink> {
         let (mut spare, mut lively) = (HashSet::new(), HashSet::new());
         for link in &*self.streams.all() {
-            let Some(over) = link.over().map(Rc::as_ptr) else { continue };
+            let Some(over) = link.over.as_ref().map(Rc::as_ptr) else { continue };
             let of = if link.upload.is_spare(now) { &mut spare } else { &mut lively };
             of.insert(over);
         }
@@ -102,7 +102,7 @@ impl ThreadContext {
     /// peer has its maximum number of connections.
     pub(crate) fn take_address_share(&self, link: &ClientLink) -> Option<AddressShare> {
         let settings = self.settings();
-        let Some(peer) = counted_address(&settings, link.peer()) else {
+        let Some(peer) = counted_address(&settings, link.peer.address()) else {
             return Some(AddressShare::default());
         };
         let bound = settings.bounds.connections_per_address;

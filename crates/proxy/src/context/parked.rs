@@ -21,7 +21,7 @@ pub(crate) fn check_upload(link: &ClientLink, crowded: bool, now: u64) {
     if !link.upload.is_awaited_by_backend() {
         return;
     }
-    if crowded && link.upload.trickles(now) && link.stalls() {
+    if crowded && link.upload.trickles(now) && link.account.borrow().stalls() {
         link.upload.give_up();
     } else {
         link.stall(now);
@@ -32,12 +32,12 @@ impl ThreadContext {
     /// Sets a stream aside: it has no slot and keeps its connection to the backend. If there is no
     /// room, it ends, or a stream of a connection that has more of them.
     pub(crate) fn set_aside(&self, link: &ClientLink) {
-        let Some(over) = link.over() else { return };
-        if link.is_aside() || link.is_closed() {
+        let Some(over) = link.over.as_ref() else { return };
+        if link.aside.get() || link.is_closed() {
             return;
         }
         if self.one_more_aside(false) || (self.ends_another(over) && self.one_more_aside(true)) {
-            link.set_aside();
+            link.aside.set(true);
             return;
         }
         self.ends(link);
@@ -45,7 +45,7 @@ impl ThreadContext {
 
     /// The stream has ended: gives its room back if it was set aside.
     pub(crate) fn release_aside(&self, link: &ClientLink) {
-        if link.end_aside() {
+        if link.aside.replace(false) {
             self.aside.set(self.aside.get() - 1);
             self.room.give_back();
         }
@@ -65,8 +65,8 @@ impl ThreadContext {
     /// with one more. The room is given back soon. Returns whether a stream was ended.
     fn ends_another(&self, over: &Rc<ClientLink>) -> bool {
         let streams = self.streams.all();
-        let aside = || streams.iter().filter(|link| link.is_aside() && !link.is_closed());
-        let connection = |link: &ClientLink| link.over().map(Rc::as_ptr);
+        let aside = || streams.iter().filter(|link| link.aside.get() && !link.is_closed());
+        let connection = |link: &ClientLink| link.over.as_ref().map(Rc::as_ptr);
         let mut counts = HashMap::new();
         for link in aside() {
             *counts.entry(connection(link)).or_insert(0_usize) += 1;
@@ -79,7 +79,7 @@ impl ThreadContext {
         if of_most().count() <= own {
             return false;
         }
-        let newest = of_most().max_by_key(|link| link.place());
+        let newest = of_most().max_by_key(|link| link.place.get());
         newest.iter().for_each(|link| self.ends(link));
         newest.is_some()
     }

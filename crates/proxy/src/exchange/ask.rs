@@ -17,6 +17,7 @@ use crate::headers::FieldKinds;
 use crate::link::ClientLink;
 use crate::wire::request::UpstreamRequest;
 use crate::worker::ProxyConfigSnapshot;
+use evenkeel_engine::Charge;
 use evenkeel_telemetry::counts::BackendFault;
 use http::Response;
 use std::pin::Pin;
@@ -162,10 +163,10 @@ impl AskContext<'_> {
         // When a request is sent again, the client may already have sent all of it.
         if !link.upload.runs() {
             link.backend.begin_head(thread.now());
-            account.work();
+            account.with(Charge::work);
         } else {
             link.backend.begin_sending(lease.wire.stuck());
-            account.delivery_begins();
+            account.with(Charge::begin_delivery);
         }
         AnswerWait { lease: Some(lease), asking: self }
     }
@@ -223,7 +224,7 @@ impl Future for AnswerWait<'_> {
             }
         };
         if answered.is_err() {
-            account.rest();
+            account.with(Charge::rest);
         }
         Poll::Ready(answered)
     }

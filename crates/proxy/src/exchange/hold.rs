@@ -15,6 +15,7 @@ use crate::headers::{self, FieldKinds};
 use crate::link::ClientLink;
 use crate::room::TunnelRoom;
 use evenkeel_core::units::Time;
+use evenkeel_engine::Charge;
 use evenkeel_telemetry::counts::BackendFault;
 use http::{Response, StatusCode};
 use std::rc::Rc;
@@ -47,7 +48,10 @@ pub(super) async fn held(
     let (mut head, ()) = answer.into_parts();
     let until = account.head(&mut head.headers, settings.keep_cost_header);
     if settings.headers {
-        headers::quotas(&mut head.headers, &account.quotas());
+        headers::quotas(
+            &mut head.headers,
+            &account.with(|charge| charge.quotas()).unwrap_or_default(),
+        );
     }
     if head.status == StatusCode::SWITCHING_PROTOCOLS {
         let wire = (lease, connect);
@@ -61,7 +65,7 @@ pub(super) async fn held(
     // No tunnel follows, so its room is free although the answer may take long.
     drop(connect);
     if headers::is_stream(&head.headers) {
-        account.leave();
+        account.with(Charge::leave);
         thread.set_aside(link);
     }
     let mut download = AnswerDownload::new(lease, link, thread, account);
@@ -82,7 +86,7 @@ async fn switched(
     (lease, connect): (UpstreamLease, PendingConnect),
     (account, until): (RequestAccount, Option<Time>),
 ) -> Result<Response<AnswerBody>, UpstreamFailure> {
-    account.leave();
+    account.with(Charge::leave);
     headers::answer_upgrade(&mut head.headers, found);
     if let Some(connect) = &connect
         && !connect.0.answer(&mut head.status, &mut head.headers)

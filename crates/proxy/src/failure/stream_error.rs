@@ -6,7 +6,6 @@
 //! tests fix the expected messages. What is done then: `wire/call.rs`.
 
 use std::error::Error;
-use std::fmt;
 
 /// The library's message for a stream that the backend refused, and the prefix for one that the
 /// backend did not reach.
@@ -26,7 +25,8 @@ const HTTP1_ANSWER_MESSAGE: &str = "connection error detected: frame with invali
 const STREAM_ERROR_PREFIX: &str = "stream error ";
 
 /// How a stream ended early.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("the backend ended the stream: {said}{}", hint(.said))]
 pub(crate) struct StreamError {
     pub(crate) how: StreamErrorKind,
     /// Whether only this stream ended, not the connection.
@@ -91,12 +91,10 @@ impl StreamErrorKind {
     }
 }
 
-impl fmt::Display for StreamError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hint = match &*self.said {
-            HTTP1_ANSWER_MESSAGE => "; does it speak HTTP/1.1? write http://",
-            _ => "",
-        };
-        write!(f, "the backend ended the stream: {}{hint}", self.said)
+/// Suggests a likely configuration error if the answer is not HTTP/2.
+fn hint(said: &str) -> &'static str {
+    match said {
+        HTTP1_ANSWER_MESSAGE => "; does it speak HTTP/1.1? write http://",
+        _ => "",
     }
 }

@@ -54,7 +54,7 @@ impl SniffedStream {
     /// or `link` was closed.
     pub(super) async fn more(&mut self, link: &ClientLink) -> bool {
         let more = std::future::poll_fn(|cx| {
-            link.set_task(cx.waker());
+            link.task.set(cx.waker());
             if link.is_closed() {
                 return Poll::Ready(false);
             }

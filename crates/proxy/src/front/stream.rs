@@ -56,7 +56,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
     pub(super) async fn rest(&mut self) -> bool {
         let link = Rc::clone(&self.link);
         poll_fn(|cx| {
-            link.set_task(cx.waker());
+            link.task.set(cx.waker());
             if link.is_closed() {
                 return Poll::Ready(false);
             }

@@ -52,7 +52,7 @@ pub(super) async fn serve<S>(
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    link.begin_streams();
+    link.streams.enable();
     let streams = StreamExecutor(Rc::new(StreamsConnection {
         worker: Rc::clone(worker),
         link: Rc::clone(link),
@@ -65,11 +65,11 @@ pub(super) async fn serve<S>(
     let mut connection = pin!(builder.serve_connection(TokioIo::new(gathered.clone()), service));
     let mut told = false;
     let ended = poll_fn(|cx| {
-        link.set_task(cx.waker());
+        link.task.set(cx.waker());
         if link.is_closed() {
             return Poll::Ready(Ok(()));
         }
-        if (worker.thread.is_draining() || link.is_ending()) && !told {
+        if (worker.thread.is_draining() || link.streams.is_ending()) && !told {
             told = true;
             connection.as_mut().graceful_shutdown();
         }
@@ -86,7 +86,7 @@ pub(super) async fn serve<S>(
         worker.thread.watch.proxy.bad_requests.increment(1);
         let source = error.source().map(ToString::to_string);
         tracing::debug!(
-            target: "evenkeel::proxy", client = %link.peer(), %error, source, "bad HTTP/2"
+            target: "evenkeel::proxy", client = %link.peer.address(), %error, source, "bad HTTP/2"
         );
     }
 }
@@ -195,7 +195,7 @@ impl StreamGuard {
         let StreamGuard { worker, link } = self;
         let mut future = pin!(future);
         poll_fn(|cx| {
-            link.set_task(cx.waker());
+            link.task.set(cx.waker());
             if link.is_closed() {
                 return Poll::Ready(());
             }
@@ -244,7 +244,7 @@ impl Drop for StreamGuard {
                 .proxy
                 .refused_connections(ConnectionRefusal::Resets)
                 .increment(1);
-            let client = self.link.peer();
+            let client = self.link.peer.address();
             tracing::debug!(target: "evenkeel::proxy", %client, "closed: a flood of resets");
         }
     }

@@ -20,7 +20,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// faster than the other reads.
 const PIECE_BYTES: usize = 16 * 1024;
 
-/// One direction of a tunnel.
 struct TunnelDirection {
     /// Bytes that were read and are not yet written.
     unwritten: Bytes,
@@ -92,9 +91,9 @@ pub(super) async fn run<S>(
     let UpstreamTunnel { mut reader, mut writer, unread, counted } = backend;
     let (mut from_client, mut to_client) = tokio::io::split(client);
     let (mut up, mut down) = (TunnelDirection::new(first), TunnelDirection::new(unread));
-    link.note_tunnel_bytes(thread.now());
+    link.phase.note_tunnel_bytes(thread.now());
     let both = poll_fn(|cx| {
-        link.set_task(cx.waker());
+        link.task.set(cx.waker());
         if link.is_closed() {
             return Poll::Ready(Ok(()));
         }
@@ -102,7 +101,7 @@ pub(super) async fn run<S>(
         let sent = up.poll(&mut from_client, &mut writer, &mut moved, cx);
         let heard = down.poll(&mut reader, &mut to_client, &mut moved, cx);
         if moved {
-            link.note_tunnel_bytes(thread.now());
+            link.phase.note_tunnel_bytes(thread.now());
         }
         match (sent, heard) {
             (Poll::Ready(Err(error)), _) | (_, Poll::Ready(Err(error))) => Poll::Ready(Err(error)),
@@ -111,7 +110,7 @@ pub(super) async fn run<S>(
         }
     });
     if let Err(error) = both.await {
-        let client = link.peer();
+        let client = link.peer.address();
         tracing::debug!(
             target: "evenkeel::proxy", %client, %error,
             "an upgraded connection ended with an error"

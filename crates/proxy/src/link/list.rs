@@ -12,21 +12,20 @@ use std::rc::Rc;
 pub(crate) struct LinkList(RefCell<Vec<Rc<ClientLink>>>);
 
 impl LinkList {
-    /// Adds a link.
     pub(crate) fn add(&self, link: &Rc<ClientLink>) {
         let mut links = self.0.borrow_mut();
-        link.set_place(links.len());
+        link.place.set(links.len());
         links.push(Rc::clone(link));
     }
 
     /// Removes a link. The last link moves to its index.
     pub(crate) fn remove(&self, link: &ClientLink) {
         let mut links = self.0.borrow_mut();
-        let place = link.place();
+        let place = link.place.get();
         if place < links.len() {
             links.swap_remove(place);
             if let Some(moved) = links.get(place) {
-                moved.set_place(place);
+                moved.place.set(place);
             }
         }
     }
@@ -36,12 +35,10 @@ impl LinkList {
         self.0.borrow()
     }
 
-    /// Returns the number of links.
     pub(crate) fn len(&self) -> usize {
         self.0.borrow().len()
     }
 
-    /// Whether the list is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.borrow().is_empty()
     }

@@ -7,7 +7,7 @@ use std::cell::{Cell, OnceCell};
 use std::net::IpAddr;
 
 /// The addresses of a link, and whether its client uses TLS.
-pub(super) struct LinkPeer {
+pub(crate) struct LinkPeer {
     /// The peer's address in canonical form, or the client that it names (PROXY protocol).
     address: Cell<IpAddr>,
     /// The client behind trusted proxies; the peer until that is known.
@@ -20,7 +20,7 @@ pub(super) struct LinkPeer {
 
 impl LinkPeer {
     /// Creates the state for a peer at `address`, in any form.
-    pub(super) fn new(address: IpAddr, secure: bool) -> LinkPeer {
+    pub(crate) fn new(address: IpAddr, secure: bool) -> LinkPeer {
         let address = address.to_canonical();
         LinkPeer {
             address: Cell::new(address),
@@ -31,17 +31,17 @@ impl LinkPeer {
     }
 
     /// Returns the peer's address in canonical form.
-    pub(super) fn address(&self) -> IpAddr {
+    pub(crate) fn address(&self) -> IpAddr {
         self.address.get()
     }
 
     /// Returns the client of the running request.
-    pub(super) fn client(&self) -> IpAddr {
+    pub(crate) fn client(&self) -> IpAddr {
         self.client.get()
     }
 
     /// Returns the peer's address as it is forwarded.
-    pub(super) fn value(&self) -> &HeaderValue {
+    pub(crate) fn value(&self) -> &HeaderValue {
         self.value.get_or_init(|| {
             let text = HeaderValue::from_str(&self.address.get().to_string());
             text.unwrap_or(HeaderValue::from_static("unknown"))
@@ -49,24 +49,24 @@ impl LinkPeer {
     }
 
     /// Whether requests come over TLS.
-    pub(super) fn is_secure(&self) -> bool {
+    pub(crate) fn is_secure(&self) -> bool {
         self.secure.get()
     }
 
     /// Makes `address` the peer, because the peer forwards for it, with TLS or not.
-    pub(super) fn replace(&self, address: IpAddr, secure: bool) {
+    pub(crate) fn replace(&self, address: IpAddr, secure: bool) {
         self.address.set(address.to_canonical());
         self.reset_client();
         self.secure.set(self.secure.get() || secure);
     }
 
     /// Records the client of the running request.
-    pub(super) fn set_client(&self, client: IpAddr) {
+    pub(crate) fn set_client(&self, client: IpAddr) {
         self.client.set(client);
     }
 
     /// Forgets the client of the last request.
-    pub(super) fn reset_client(&self) {
+    pub(crate) fn reset_client(&self) {
         self.client.set(self.address.get());
     }
 }

@@ -20,9 +20,8 @@ const CONTENDED_HEAD_TIMEOUT: Duration = Duration::from_secs(1);
 /// The idle time after which a connection releases its buffers.
 const REST_AFTER: Duration = Duration::from_secs(1);
 
-/// The phase of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LinkPhase {
+pub(crate) enum LinkPhase {
     /// Connected, without a byte received.
     Silent,
     /// Between two requests, without a byte of the next.
@@ -38,7 +37,7 @@ pub(super) enum LinkPhase {
 }
 
 /// The phase and its beginning, in the thread's coarse milliseconds.
-pub(super) struct PhaseState {
+pub(crate) struct PhaseState {
     phase: Cell<LinkPhase>,
     since: Cell<u64>,
     /// Set by the sweep in Idle: the connection is to release its buffers.
@@ -47,7 +46,7 @@ pub(super) struct PhaseState {
 
 impl PhaseState {
     /// Creates the state of a link that is open since `now`.
-    pub(super) fn new(now: u64) -> PhaseState {
+    pub(crate) fn new(now: u64) -> PhaseState {
         PhaseState {
             phase: Cell::new(LinkPhase::Silent),
             since: Cell::new(now),
@@ -61,19 +60,18 @@ impl PhaseState {
         self.rest_requested.set(false);
     }
 
-    /// Returns the phase.
-    pub(super) fn get(&self) -> LinkPhase {
+    pub(crate) fn get(&self) -> LinkPhase {
         self.phase.get()
     }
 
     /// Starts the time limit for a head (again).
-    pub(super) fn start_head_timeout(&self, now: u64) {
+    pub(crate) fn start_head_timeout(&self, now: u64) {
         self.enter(LinkPhase::Silent, now);
     }
 
     /// Silent or Idle to Head: bytes have arrived. Between streams (`has_streams`) they need not
     /// belong to a request, so Idle stays.
-    pub(super) fn receive(&self, now: u64, has_streams: bool) {
+    pub(crate) fn receive(&self, now: u64, has_streams: bool) {
         match self.phase.get() {
             LinkPhase::Idle if !has_streams => self.enter(LinkPhase::Head, now),
             LinkPhase::Silent => self.phase.set(LinkPhase::Head),
@@ -82,37 +80,37 @@ impl PhaseState {
     }
 
     /// To Busy: the head of a request is complete.
-    pub(super) fn begin_request(&self) {
+    pub(crate) fn begin_request(&self) {
         self.phase.set(LinkPhase::Busy);
     }
 
     /// Busy to Idle: the whole answer is handed over.
-    pub(super) fn end_request(&self, now: u64) {
+    pub(crate) fn end_request(&self, now: u64) {
         if self.phase.get() == LinkPhase::Busy {
             self.enter(LinkPhase::Idle, now);
         }
     }
 
     /// To Busy: a stream of the connection begins.
-    pub(super) fn begin_stream(&self, now: u64) {
+    pub(crate) fn begin_stream(&self, now: u64) {
         self.enter(LinkPhase::Busy, now);
     }
 
     /// To Idle: the last stream of the connection has ended. A connection that is being closed
     /// stays so, with the time limit for that.
-    pub(super) fn end_last_stream(&self, now: u64) {
+    pub(crate) fn end_last_stream(&self, now: u64) {
         if self.phase.get() != LinkPhase::Closing {
             self.enter(LinkPhase::Idle, now);
         }
     }
 
     /// To Tunnel, from any phase: bytes of another protocol have been moved.
-    pub(super) fn note_tunnel_bytes(&self, now: u64) {
+    pub(crate) fn note_tunnel_bytes(&self, now: u64) {
         self.enter(LinkPhase::Tunnel, now);
     }
 
     /// To Closing. Returns the phase before, or `None` if that was Closing.
-    pub(super) fn close(&self, now: u64) -> Option<LinkPhase> {
+    pub(crate) fn close(&self, now: u64) -> Option<LinkPhase> {
         let before = self.phase.get();
         (before != LinkPhase::Closing).then(|| {
             self.enter(LinkPhase::Closing, now);
@@ -121,13 +119,13 @@ impl PhaseState {
     }
 
     /// Whether the connection is to release its buffers until bytes arrive.
-    pub(super) fn should_rest(&self) -> bool {
+    pub(crate) fn should_rest(&self) -> bool {
         self.rest_requested.get() && self.phase.get() == LinkPhase::Idle
     }
 
     /// Asks the connection to release its buffers if it has been idle for long enough. Returns
     /// whether that is asked for the first time.
-    pub(super) fn request_rest(&self, now: u64, slack: u64) -> bool {
+    pub(crate) fn request_rest(&self, now: u64, slack: u64) -> bool {
         let asks = !self.rest_requested.get()
             && self.phase.get() == LinkPhase::Idle
             && exceeds(self.since.get(), REST_AFTER, now, slack);
@@ -138,13 +136,13 @@ impl PhaseState {
     }
 
     /// The connection is read again. Needed because at its end no bytes arrive.
-    pub(super) fn end_rest(&self) {
+    pub(crate) fn end_rest(&self) {
         self.rest_requested.set(false);
     }
 
     /// Whether the phase has lasted for longer than it may. `slack`: the maximum age of a stored
     /// time, in milliseconds.
-    pub(super) fn is_overdue(&self, timeouts: &ProxyTimeouts, now: u64, slack: u64) -> bool {
+    pub(crate) fn is_overdue(&self, timeouts: &ProxyTimeouts, now: u64, slack: u64) -> bool {
         let limit = match self.phase.get() {
             LinkPhase::Idle => timeouts.idle,
             LinkPhase::Silent | LinkPhase::Head => timeouts.header,
@@ -157,14 +155,14 @@ impl PhaseState {
     }
 
     /// Starts the time limit of the phase again.
-    pub(super) fn restart(&self, now: u64) {
+    pub(crate) fn restart(&self, now: u64) {
         self.since.set(now);
     }
 
     /// Returns the time since when the connection could be closed to make room: it is idle, or
     /// slower with a head than is acceptable when others need its room, or with a body
     /// (`spare_body`).
-    pub(super) fn spare_since(&self, now: u64, has_streams: bool, spare_body: bool) -> Option<u64> {
+    pub(crate) fn spare_since(&self, now: u64, has_streams: bool, spare_body: bool) -> Option<u64> {
         let since = self.since.get();
         let late = exceeds(since, CONTENDED_HEAD_TIMEOUT, now, 0);
         let spare = match self.phase.get() {
@@ -179,7 +177,7 @@ impl PhaseState {
     }
 
     /// Whether no request came for so long that none is likely to be in transit.
-    pub(super) fn is_long_silent(&self, now: u64) -> bool {
+    pub(crate) fn is_long_silent(&self, now: u64) -> bool {
         let silent = matches!(self.phase.get(), LinkPhase::Idle | LinkPhase::Silent);
         silent && exceeds(self.since.get(), CONTENDED_HEAD_TIMEOUT, now, 0)
     }

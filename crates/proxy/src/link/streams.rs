@@ -11,7 +11,7 @@ const RESETS_MIN: u32 = 100;
 
 /// The requests of a connection, and its streams if it has any.
 #[derive(Default)]
-pub(super) struct StreamCounts {
+pub(crate) struct StreamCounts {
     /// The number of requests so far.
     requests: Cell<u64>,
     /// The number of streams that run; `None` on an HTTP/1.1 connection or a stream.
@@ -24,28 +24,27 @@ pub(super) struct StreamCounts {
 
 impl StreamCounts {
     /// From now on the requests are streams.
-    pub(super) fn enable(&self) {
+    pub(crate) fn enable(&self) {
         self.running.set(Some(0));
     }
 
     /// Whether the requests are streams.
-    pub(super) fn is_enabled(&self) -> bool {
+    pub(crate) fn is_enabled(&self) -> bool {
         self.running.get().is_some()
     }
 
-    /// Counts a request.
-    pub(super) fn add_request(&self) {
+    pub(crate) fn add_request(&self) {
         self.requests.set(self.requests.get() + 1);
     }
 
     /// Counts a request and the stream that it is.
-    pub(super) fn add_stream(&self) {
+    pub(crate) fn add_stream(&self) {
         self.add_request();
         self.running.set(Some(self.running.get().unwrap_or(0) + 1));
     }
 
     /// Ends the count of a running stream. Returns whether it was the last one.
-    pub(super) fn remove_stream(&self) -> bool {
+    pub(crate) fn remove_stream(&self) -> bool {
         let left = self.running.get().unwrap_or(1).saturating_sub(1);
         self.running.set(Some(left));
         left == 0
@@ -53,29 +52,29 @@ impl StreamCounts {
 
     /// Counts a stream that the client has reset before its answer. Returns whether such streams
     /// are a flood.
-    pub(super) fn add_reset(&self) -> bool {
+    pub(crate) fn add_reset(&self) -> bool {
         let resets = self.resets.get().saturating_add(1);
         self.resets.set(resets);
         resets >= RESETS_MIN && u64::from(resets) * 2 >= self.requests.get()
     }
 
     /// Whether at most one stream runs.
-    pub(super) fn has_at_most_one(&self) -> bool {
+    pub(crate) fn has_at_most_one(&self) -> bool {
         self.running.get().is_some_and(|running| running <= 1)
     }
 
     /// Whether there were as many requests as `bound`. Zero is no bound.
-    pub(super) fn is_spent(&self, bound: u64) -> bool {
+    pub(crate) fn is_spent(&self, bound: u64) -> bool {
         bound > 0 && self.requests.get() >= bound
     }
 
     /// Lets the connection accept no more requests.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.ending.set(true);
     }
 
     /// Whether the connection accepts no more requests.
-    pub(super) fn is_ending(&self) -> bool {
+    pub(crate) fn is_ending(&self) -> bool {
         self.ending.get()
     }
 }

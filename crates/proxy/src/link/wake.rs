@@ -9,11 +9,11 @@ use std::task::Waker;
 
 /// The waker of the last task that waited, if any.
 #[derive(Default)]
-pub(super) struct WakerSlot(RefCell<Option<Waker>>);
+pub(crate) struct WakerSlot(RefCell<Option<Waker>>);
 
 impl WakerSlot {
     /// Remembers the task of `waker`.
-    pub(super) fn set(&self, waker: &Waker) {
+    pub(crate) fn set(&self, waker: &Waker) {
         let mut place = self.0.borrow_mut();
         if !place.as_ref().is_some_and(|known| known.will_wake(waker)) {
             *place = Some(waker.clone());
@@ -21,7 +21,7 @@ impl WakerSlot {
     }
 
     /// Wakes the task, which may have ended.
-    pub(super) fn wake(&self) {
+    pub(crate) fn wake(&self) {
         if let Some(waker) = &*self.0.borrow() {
             waker.wake_by_ref();
         }

@@ -6,9 +6,8 @@
 
 use super::replayable::{OutgoingBody, ReplayableBody};
 use super::request::UpstreamRequest;
-use super::running::RunningRequests;
 use super::session::{AnswerFuture, Http2Session, SessionPlace};
-use crate::body::RequestBody;
+use crate::body::{RequestBody, extended};
 use crate::context::ThreadContext;
 use crate::failure::{StreamError, StreamErrorKind, WireError};
 use crate::headers::{self, FieldKinds, PeerFacts};
@@ -53,7 +52,7 @@ enum CallState {
 
 impl StreamCall {
     /// Creates a stream of `session` and takes a place in it.
-    pub(crate) fn new(session: &Rc<Http2Session>, running: &RunningRequests) -> Box<StreamCall> {
+    pub(crate) fn new(session: &Rc<Http2Session>, running: &Rc<()>) -> Box<StreamCall> {
         Box::new(StreamCall {
             session: Rc::clone(session),
             stuck: Rc::default(),
@@ -214,16 +213,13 @@ impl StreamCall {
     }
 
     pub(super) fn size_hint(&self) -> SizeHint {
-        let ahead = self.ahead.as_ref().and_then(Frame::data_ref).map_or(0, Bytes::len) as u64;
+        let ahead = self.ahead.as_ref().and_then(Frame::data_ref).map_or(0, Bytes::len);
         let rest = match &self.state {
             CallState::Body(body) => body.size_hint(),
             CallState::Through => SizeHint::with_exact(0),
             _ => SizeHint::default(),
         };
-        let mut hint = SizeHint::new();
-        hint.set_lower(rest.lower().saturating_add(ahead));
-        rest.upper().into_iter().for_each(|upper| hint.set_upper(upper.saturating_add(ahead)));
-        hint
+        extended(&rest, ahead)
     }
 }
 

@@ -33,7 +33,6 @@ pub(super) enum ChunkDecoder {
     End,
 }
 
-/// A decoded piece of a body.
 #[derive(Debug, PartialEq)]
 pub(super) enum BodyPiece {
     Data(Bytes),

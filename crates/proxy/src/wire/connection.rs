@@ -12,7 +12,6 @@ use super::head::{self, BodyFraming};
 use super::replayable::{OutgoingBody, ReplayableBody};
 use super::request::UpstreamRequest;
 use super::request_send::{RequestSend, SendError};
-use super::running::RunningRequests;
 use crate::context::ThreadContext;
 use crate::failure::{BodyError, WireError};
 use crate::headers::{FieldKinds, PeerFacts};
@@ -24,7 +23,7 @@ use http::{HeaderMap, Method, Response};
 use http_body::{Frame, SizeHint};
 use std::io;
 use std::pin::{Pin, pin};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::task::JoinHandle;
@@ -67,9 +66,9 @@ pub(crate) struct Http1Connection {
     writer: RequestWriter,
     /// Runs while the backend does not read what is written to it.
     pub(super) stuck: Rc<WaitTimer>,
-    /// The requests that run on the backend, with the one here if `is_counted`.
-    running: RunningRequests,
-    is_counted: bool,
+    /// The count of the requests that run on the backend, and the current request in it.
+    running: Weak<()>,
+    _runs: Option<Rc<()>>,
     /// Bytes that have arrived and are not parsed yet.
     unread: BytesMut,
     /// The size of the next read, in bytes.
@@ -92,7 +91,7 @@ pub(crate) struct Http1Connection {
 impl Http1Connection {
     pub(crate) fn new(
         stream: halves::UpstreamStream,
-        running: RunningRequests,
+        running: Weak<()>,
         counted: GaugeGuard,
     ) -> Box<Http1Connection> {
         let (reader, writer) = stream.into_split();
@@ -101,7 +100,7 @@ impl Http1Connection {
             writer: RequestWriter::Here(writer),
             stuck: Rc::default(),
             running,
-            is_counted: false,
+            _runs: None,
             unread: BytesMut::new(),
             read_bytes: READ_BYTES.0,
             expected: ExpectedPart::Nothing,
@@ -143,7 +142,6 @@ impl Http1Connection {
     ) where
         B: http_body::Body<Data = Bytes, Error = BodyError> + Unpin + 'static,
     {
-        self.counts_as(true);
         let length = head::stated_length(&head.headers);
         self.request.clear();
         head::write(&head, peer, body.is_some() && length.is_none(), &mut self.request);
@@ -165,7 +163,6 @@ impl Http1Connection {
 
     /// Sends the request that failed on `before` again.
     pub(super) fn repeat(&mut self, before: &mut Http1Connection) {
-        self.counts_as(true);
         self.request = std::mem::take(&mut before.request);
         self.method = before.method.clone();
         self.expect_answer();
@@ -176,17 +173,8 @@ impl Http1Connection {
         head::unwritten(&self.request)
     }
 
-    /// Sets whether the request counts as running on the backend.
-    fn counts_as(&mut self, running: bool) {
-        match (self.is_counted, running) {
-            (false, true) => self.running.add(),
-            (true, false) => self.running.remove(),
-            _ => {}
-        }
-        self.is_counted = running;
-    }
-
     fn expect_answer(&mut self) {
+        self._runs = self.running.upgrade();
         self.written = 0;
         self.flushed = false;
         self.expected = ExpectedPart::Head;
@@ -411,7 +399,9 @@ impl Http1Connection {
 
     /// Whether another request may follow, at once or when the last one's body is sent.
     pub(crate) fn check_reusable(&mut self) -> bool {
-        self.counts_as(!self.is_through());
+        if self.is_through() {
+            self._runs = None;
+        }
         self.keeps
             && self.is_through()
             && self.unread.is_empty()
@@ -436,7 +426,6 @@ impl Http1Connection {
 
 impl Drop for Http1Connection {
     fn drop(&mut self) {
-        self.counts_as(false);
         if let RequestWriter::Task(task) = &self.writer {
             task.abort();
         }

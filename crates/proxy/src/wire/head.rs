@@ -133,7 +133,6 @@ pub(super) fn read(
     Ok(None)
 }
 
-/// Returns the name and value of a field line.
 pub(super) fn field(line: &httparse::Header<'_>) -> Result<(HeaderName, HeaderValue), WireError> {
     match (HeaderName::from_bytes(line.name.as_bytes()), HeaderValue::from_bytes(line.value)) {
         (Ok(name), Ok(value)) => Ok((name, value)),

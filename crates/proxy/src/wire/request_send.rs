@@ -39,7 +39,6 @@ pub(super) struct RequestSend<B> {
     pub(super) thread: Rc<ThreadContext>,
 }
 
-/// The next frame of a body.
 type NextFrame = Option<Result<Frame<Bytes>, BodyError>>;
 
 impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> RequestSend<B> {

@@ -11,7 +11,6 @@
 
 use super::halves;
 use super::replayable::OutgoingBody;
-use super::running::RunningRequests;
 use crate::failure::{StreamError, WireError};
 use evenkeel_telemetry::registry::GaugeGuard;
 use http::{Request, Response};
@@ -47,7 +46,6 @@ const ERRORS_MAX: u32 = 256;
 /// How long a session that is no longer needed may take to say goodbye to the backend.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The future of an answer.
 pub(super) type AnswerFuture =
     Pin<Box<dyn Future<Output = Result<Response<Incoming>, TrySendError<Request<OutgoingBody>>>>>>;
 
@@ -195,22 +193,24 @@ async fn drive(connection: DrivenConnection) {
     drop(ended);
 }
 
-/// A stream's place in its session, and the request's count on the backend.
-pub(super) struct SessionPlace(Rc<Http2Session>, RunningRequests);
+/// A stream's place in its session, and the count of its request on the backend.
+pub(super) struct SessionPlace {
+    session: Rc<Http2Session>,
+    _running: Rc<()>,
+}
 
 impl SessionPlace {
-    pub(super) fn take(session: &Rc<Http2Session>, running: &RunningRequests) -> SessionPlace {
+    pub(super) fn take(session: &Rc<Http2Session>, running: &Rc<()>) -> SessionPlace {
         session.streams.set(session.streams.get() + 1);
         session.idle.set(None);
-        running.add();
-        SessionPlace(Rc::clone(session), running.clone())
+        SessionPlace { session: Rc::clone(session), _running: Rc::clone(running) }
     }
 }
 
 impl Drop for SessionPlace {
     fn drop(&mut self) {
-        self.0.streams.set(self.0.streams.get().saturating_sub(1));
-        self.1.remove();
+        let streams = &self.session.streams;
+        streams.set(streams.get().saturating_sub(1));
     }
 }
 
