@@ -30,8 +30,9 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use live::LiveFeed;
+use parking_lot::Mutex;
 use room::{ConnectionRoom, RoomGuard};
-use sources::{Readiness, ReadinessStage};
+use sources::ReadinessStage;
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -54,7 +55,7 @@ const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The open admin door; it closes when this is dropped.
 pub struct RunningAdmin {
     addresses: Vec<SocketAddr>,
-    readiness: Arc<Readiness>,
+    readiness: Arc<Mutex<ReadinessStage>>,
     _thread: ServerThreads,
 }
 
@@ -67,12 +68,12 @@ impl RunningAdmin {
 
     /// All listeners are open: `/readyz` reports so from now on.
     pub fn ready(&self) {
-        self.readiness.set(ReadinessStage::Ready);
+        *self.readiness.lock() = ReadinessStage::Ready;
     }
 
     /// No more requests are wanted: `/readyz` reports so from now on.
     pub fn draining(&self) {
-        self.readiness.set(ReadinessStage::Draining);
+        *self.readiness.lock() = ReadinessStage::Draining;
     }
 }
 
@@ -89,7 +90,7 @@ pub fn start(
     let guard = AdminGuard::new(settings).map_err(ServerStartError::settings("admin"))?;
     let listeners = bind(settings, sockets)?;
     let addresses = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
-    let readiness = Arc::<Readiness>::default();
+    let readiness = Arc::<Mutex<ReadinessStage>>::default();
     let counts = AdminCounts::new(sources.watch.registry());
     let desk = AdminShared {
         guard,

@@ -77,7 +77,6 @@ enum ProcessEvent {
     Second,
 }
 
-/// The sources of events.
 struct EventSources {
     terminate: Signal,
     interrupt: Signal,

@@ -28,7 +28,6 @@ const PATIENCE_FACTOR: f64 = 4.0;
 /// The factor by which the weight of a request's time shrinks with each later request.
 const DURATION_DECAY: f64 = 1.0 - 1.0 / 256.0;
 
-/// An open pass.
 struct OpenPass {
     secret: u64,
     charge: Charge,

@@ -22,7 +22,6 @@ const ID_MAX: usize = 40;
 /// The maximum time of a request in seconds. A larger number is invalid.
 const SECONDS_MAX: f64 = 86_400.0;
 
-/// The id of one pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PassId {
     /// The number of the pass, in the order issued.

@@ -39,7 +39,6 @@ struct RedisTransaction {
     spoiled: bool,
 }
 
-/// One call of a command.
 struct CommandCall<'a, 'b, 'c> {
     session: &'a mut RedisSession,
     /// The words of the call, beginning with the name.

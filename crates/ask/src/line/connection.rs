@@ -180,7 +180,6 @@ pub struct LineConnection<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> LineConnection<S> {
-    /// Creates a new connection.
     pub fn new(
         stream: S,
         worker: Rc<LineWorker>,

@@ -35,7 +35,6 @@ pub enum LineListener {
 /// All listeners of the door.
 #[derive(Default)]
 pub struct LineListeners {
-    /// The listeners of each thread.
     pub threads: Vec<Vec<LineListener>>,
     /// The addresses of the line protocol, in the order of the settings, with the ports that the
     /// system assigned.

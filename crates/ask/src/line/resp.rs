@@ -139,7 +139,6 @@ impl<'a> ReplyWriter<'a> {
         self.line(b'-', &plain);
     }
 
-    /// Writes an integer.
     pub fn integer(&mut self, number: i64) {
         self.number(b':', number);
     }
@@ -151,7 +150,6 @@ impl<'a> ReplyWriter<'a> {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// Writes a null.
     pub fn null(&mut self) {
         self.out.extend_from_slice(if self.version >= 3 { b"_\r\n" } else { b"$-1\r\n" });
     }

@@ -6,7 +6,7 @@
 use super::guard::{AccessError, AdminGuard, ORDERS, is_order};
 use super::live::{ClientKey, EventFeed, LiveFeed, WatcherEnd};
 use super::override_orders::OrderError;
-use super::sources::{AdminSources, Readiness, ReadinessStage};
+use super::sources::{AdminSources, ReadinessStage};
 use super::{observe, page};
 use bytes::Bytes;
 use evenkeel_telemetry::counts::AdminCounts;
@@ -18,15 +18,12 @@ use http::header::{
 };
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
-use http_body::{Body, Frame, SizeHint};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body::Body;
+use http_body_util::{BodyExt, Either, Full, Limited};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
-use std::convert::Infallible;
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -47,44 +44,12 @@ pub struct AdminShared {
     pub guard: AdminGuard,
     pub counts: AdminCounts,
     pub sources: AdminSources,
-    pub readiness: Arc<Readiness>,
+    pub readiness: Arc<Mutex<ReadinessStage>>,
     pub live: LiveFeed,
 }
 
 /// The body of an answer: all of it, or events as they come.
-pub enum AdminBody {
-    Whole(Full<Bytes>),
-    Events(EventFeed),
-}
-
-impl Body for AdminBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match self.get_mut() {
-            AdminBody::Whole(whole) => Pin::new(whole).poll_frame(cx),
-            AdminBody::Events(feed) => Pin::new(feed).poll_frame(cx),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            AdminBody::Whole(whole) => whole.size_hint(),
-            AdminBody::Events(_) => SizeHint::default(),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            AdminBody::Whole(whole) => whole.is_end_stream(),
-            AdminBody::Events(_) => false,
-        }
-    }
-}
+pub type AdminBody = Either<Full<Bytes>, EventFeed>;
 
 /// The signal that ends a watched connection. Empty until the connection watches.
 pub type WatcherSlot = Mutex<Option<WatcherEnd>>;
@@ -139,7 +104,7 @@ impl AdminShared {
         };
         *watching.lock() = Some(watcher);
         let mut events = response(StatusCode::OK, EVENTS, "");
-        *events.body_mut() = AdminBody::Events(feed);
+        *events.body_mut() = AdminBody::Right(feed);
         events
     }
 
@@ -201,7 +166,7 @@ impl AdminShared {
     }
 
     fn readiness(&self) -> Response<AdminBody> {
-        match self.readiness.get() {
+        match *self.readiness.lock() {
             ReadinessStage::Ready => response(StatusCode::OK, TEXT, "ready\n"),
             ReadinessStage::Starting => {
                 response(StatusCode::SERVICE_UNAVAILABLE, TEXT, "starting\n")
@@ -213,7 +178,7 @@ impl AdminShared {
     }
 
     fn metrics(&self) -> Response<AdminBody> {
-        let observed = observe::metrics(&self.sources, self.readiness.get());
+        let observed = observe::metrics(&self.sources, *self.readiness.lock());
         let text = prometheus::text(self.sources.watch.registry(), &observed);
         response(StatusCode::OK, prometheus::CONTENT_TYPE, text)
     }
@@ -281,7 +246,7 @@ fn refusal(refused: AccessError) -> Response<AdminBody> {
 }
 
 fn response(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<AdminBody> {
-    let mut response = Response::new(AdminBody::Whole(Full::new(body.into())));
+    let mut response = Response::new(AdminBody::Left(Full::new(body.into())));
     *response.status_mut() = status;
     let headers: [(HeaderName, &'static str); 4] = [
         (CONTENT_TYPE, kind),

@@ -158,7 +158,7 @@ impl AdminShared {
                 views.map(|(name, rows)| ListedClients::from_view(door.door, name, rows, now)),
             );
         }
-        let stage = match self.readiness.get() {
+        let stage = match *self.readiness.lock() {
             ReadinessStage::Starting => "starting",
             ReadinessStage::Ready => "ready",
             ReadinessStage::Draining => "draining",

@@ -161,7 +161,6 @@ pub fn load(door: &str, work: &BackendLoad) -> LoadSnapshot {
     }
 }
 
-/// Returns a limit with the rows of its clients.
 pub fn table(door: &str, action: LimitAction, limit: &Limit, rows: Vec<ClientRow>) -> LimitTable {
     let unit = match limit.unit {
         LimitUnit::Cpu => UNIT_CPU,
@@ -190,7 +189,6 @@ fn list(door: &str, name: &str, rows: Vec<ClientRow>) -> LimitTable {
     }
 }
 
-/// Returns the row of a client.
 pub fn row(standing: HeavyClient, now: Time) -> ClientRow {
     let HeavyClient { row, level, wait } = standing;
     ClientRow {

@@ -76,7 +76,6 @@ pub enum OrderError {
     Full(#[from] evenkeel_engine::view::overrides::OverridesFullError),
 }
 
-/// An override as it is shown.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ShownOverride {
     /// The id to undo it with.

@@ -9,14 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tokio::sync::Notify;
 
-/// The room for all connections.
 pub struct ConnectionRoom {
     max: usize,
     /// The places in use, ordered by their last request; the most recent is last.
     taken: Mutex<Vec<Arc<RoomPlace>>>,
 }
 
-/// The place of one connection.
 #[derive(Default)]
 struct RoomPlace {
     stays: AtomicBool,
@@ -30,7 +28,6 @@ pub struct RoomGuard {
 }
 
 impl ConnectionRoom {
-    /// Creates room for `max` connections.
     pub fn new(max: usize) -> Arc<ConnectionRoom> {
         Arc::new(ConnectionRoom { max, taken: Mutex::default() })
     }

@@ -7,7 +7,6 @@ use evenkeel_engine::view::EngineView;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::Watch;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 
 /// The data that the admin door shows.
 pub struct AdminSources {
@@ -32,36 +31,10 @@ pub struct DoorEngine {
 }
 
 /// The stage of the program, as `/readyz` reports it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadinessStage {
+    #[default]
     Starting,
     Ready,
     Draining,
-}
-
-/// The stage of the program, shared between threads.
-#[derive(Debug)]
-pub struct Readiness(AtomicU8);
-
-impl Default for Readiness {
-    fn default() -> Readiness {
-        Readiness(AtomicU8::new(ReadinessStage::Starting as u8))
-    }
-}
-
-impl Readiness {
-    /// Sets the stage that `/readyz` reports from now on.
-    pub fn set(&self, stage: ReadinessStage) {
-        self.0.store(stage as u8, Ordering::Release);
-    }
-
-    /// Returns the current stage.
-    pub fn get(&self) -> ReadinessStage {
-        match self.0.load(Ordering::Acquire) {
-            0 => ReadinessStage::Starting,
-            1 => ReadinessStage::Ready,
-            _ => ReadinessStage::Draining,
-        }
-    }
 }

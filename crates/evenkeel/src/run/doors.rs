@@ -185,7 +185,6 @@ type OpenDoor = fn(&DoorParts<'_>) -> anyhow::Result<Vec<Box<dyn Service>>>;
 /// gatekeeper ends when the doors that report to it have ended.
 const DOORS: [OpenDoor; 6] = [line, ratelimit, master, gatekeepers, check, proxy];
 
-/// All open doors.
 pub struct OpenDoors {
     engines: EngineSet,
     services: Vec<Box<dyn Service>>,

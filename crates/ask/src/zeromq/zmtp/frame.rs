@@ -19,7 +19,6 @@ pub const COMMAND: u8 = 4;
 const LONG_FROM: usize = 256;
 const LONG_OF_ONE: u8 = 0xff;
 
-/// The head of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZmtpFrameHead {
     pub flags: u8,

@@ -4,12 +4,11 @@
 //! is keeps its points until another client needs the place. The number of clients and the points
 //! of each are bounded.
 
-use super::history::push_number;
+use super::history::columns_json;
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::units::{SECOND, Time};
 use evenkeel_engine::HeavyClient;
 use std::collections::{HashMap, VecDeque};
-use std::fmt::Write;
 
 /// The interval between two points, in seconds.
 pub const STEP_SECS: u64 = 5;
@@ -38,14 +37,11 @@ pub fn of_each(limits: usize) -> usize {
     (CLIENTS_MAX / (2 * limits.max(1))).clamp(1, 20)
 }
 
-/// The histories of all clients that have one.
 #[derive(Debug, Default)]
 pub struct ClientHistories(HashMap<ClientKey, ClientHistory>);
 
-#[derive(Debug, Default)]
-struct ClientHistory {
-    points: VecDeque<(Time, [f32; 4])>,
-}
+/// The points of one client, each with its time.
+type ClientHistory = VecDeque<(Time, [f32; COLUMNS.len()])>;
 
 /// The names of the numbers of a point.
 const COLUMNS: [&str; 4] = ["cost", "requests", "level", "wait"];
@@ -55,8 +51,8 @@ impl ClientHistories {
     /// not seen for the longest time is removed.
     pub fn note(&mut self, who: ClientKey, standing: &HeavyClient, now: Time) {
         if !self.0.contains_key(&who) && self.0.len() >= CLIENTS_MAX {
-            let seen = |series: &ClientHistory| series.points.back().map(|(at, _)| *at);
-            let gone = self.0.iter().min_by_key(|(_, series)| seen(series));
+            let seen = |points: &ClientHistory| points.back().map(|(at, _)| *at);
+            let gone = self.0.iter().min_by_key(|(_, points)| seen(points));
             if let Some(gone) = gone.map(|(who, _)| who.clone()) {
                 self.0.remove(&gone);
             }
@@ -68,7 +64,7 @@ impl ClientHistories {
             level as f32,
             standing.row.wait.as_secs_f64() as f32,
         ];
-        let points = &mut self.0.entry(who).or_default().points;
+        let points = self.0.entry(who).or_default();
         if points.len() >= POINTS_MAX {
             points.pop_front();
         }
@@ -82,25 +78,8 @@ impl ClientHistories {
 
     /// Returns all points of a client as JSON: `t` and each column as a list.
     pub fn json(&self, who: &ClientKey) -> String {
-        let none = VecDeque::new();
-        let points = self.0.get(who).map_or(&none, |series| &series.points);
-        let mut json = format!("{{\"step\":{STEP_SECS},\"t\":[");
-        for (index, (at, _)) in points.iter().enumerate() {
-            let comma = if index > 0 { "," } else { "" };
-            // Writing to a String cannot fail, here and below.
-            let _ = write!(json, "{comma}{:.1}", at.0 as f64 / SECOND as f64);
-        }
-        json.push(']');
-        for (column, name) in COLUMNS.iter().enumerate() {
-            let _ = write!(json, ",\"{name}\":[");
-            for (index, (_, values)) in points.iter().enumerate() {
-                json.push_str(if index > 0 { "," } else { "" });
-                push_number(&mut json, values[column]);
-            }
-            json.push(']');
-        }
-        json.push_str("}\n");
-        json
+        let points = self.0.get(who).into_iter().flatten().map(|(at, values)| (*at, values));
+        columns_json(&format!("\"step\":{STEP_SECS},"), 1, &COLUMNS, points)
     }
 }
 

@@ -169,29 +169,40 @@ impl HourHistory {
 
     /// Returns all points from `since` on as JSON: `t` and each column as a list.
     pub fn json(&self, since: Time) -> String {
-        let points = || self.points.iter().filter(|point| point.at >= since);
-        let mut json = String::from("{\"t\":[");
-        // Writing to a String cannot fail, here and below.
-        for (index, point) in points().enumerate() {
-            let comma = if index > 0 { "," } else { "" };
-            let _ = write!(json, "{comma}{:.2}", point.at.0 as f64 / SECOND as f64);
-        }
-        json.push(']');
-        for (column, name) in COLUMNS.iter().enumerate() {
-            let _ = write!(json, ",\"{name}\":[");
-            for (index, point) in points().enumerate() {
-                json.push_str(if index > 0 { "," } else { "" });
-                push_number(&mut json, point.values[column]);
-            }
-            json.push(']');
-        }
-        json.push_str("}\n");
-        json
+        let points = self.points.iter().filter(|point| point.at >= since);
+        columns_json("", 2, &COLUMNS, points.map(|point| (point.at, &point.values)))
     }
 }
 
+/// Writes points as JSON: after `head` their times with `digits` decimals as the list `t`, and each
+/// column as a list.
+pub fn columns_json<'a, const N: usize>(
+    head: &str,
+    digits: usize,
+    columns: &[&str; N],
+    points: impl Iterator<Item = (Time, &'a [f32; N])> + Clone,
+) -> String {
+    let mut json = format!("{{{head}\"t\":[");
+    // Writing to a String cannot fail, here and below.
+    for (index, (at, _)) in points.clone().enumerate() {
+        let comma = if index > 0 { "," } else { "" };
+        let _ = write!(json, "{comma}{:.digits$}", at.0 as f64 / SECOND as f64);
+    }
+    json.push(']');
+    for (column, name) in columns.iter().enumerate() {
+        let _ = write!(json, ",\"{name}\":[");
+        for (index, (_, values)) in points.clone().enumerate() {
+            json.push_str(if index > 0 { "," } else { "" });
+            push_number(&mut json, values[column]);
+        }
+        json.push(']');
+    }
+    json.push_str("}\n");
+    json
+}
+
 /// Appends a number with four digits, or `null` if it is not finite.
-pub fn push_number(json: &mut String, value: f32) {
+fn push_number(json: &mut String, value: f32) {
     let value = rounded(value);
     let _ = if value.is_finite() { write!(json, "{value}") } else { write!(json, "null") };
 }
