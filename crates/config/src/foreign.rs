@@ -1,6 +1,6 @@
 //! Conversion of configurations of Tempomat and Smockron into native trees.
 //!
-//! Each kind is recognised by its keys. The resulting tree is checked by `section` and printed by
+//! Each kind is recognised by its keys. The resulting tree is checked by `settings` and printed by
 //! `show` like a native one. Keys without an equivalent cause a warning. Modules: `tempomat` (a
 //! `tempomat.json`) and `smockron` (the configuration of Smockron's master).
 

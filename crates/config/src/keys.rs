@@ -2,7 +2,7 @@
 //!
 //! Six things are derived from a row: how the key is read, the messages about a faulty value, the
 //! default that `show` prints, the JSON schema, the table of the guide, and whether a reload can
-//! change it. The rows are in the files of `section`, which read them with `SectionReader::key`.
+//! change it. The rows are in the files of `settings`, which read them with `SectionReader::key`.
 //! This file does not read trees.
 
 use super::values::{self, Read};

@@ -1,11 +1,11 @@
 //! Configuration: reads, checks and shows it.
 //!
 //! This is the only module that reads configuration files and the environment. A file passes
-//! through `tree` (text to nodes with places), `section` (nodes to settings, by means of `reader`),
-//! `settings` (the types that doors receive) and `show` (back to YAML). The facts about each key
-//! are one row (`keys`), from which the schema and the tables of the guide are made too. A file of
-//! Tempomat or Smockron is first converted into a native tree (`foreign`). All faults are collected
-//! and reported at once (`fault`). `source` detects changes of the file.
+//! through `tree` (text to nodes with places), `settings` (nodes to the types that doors receive,
+//! by means of `reader`) and `show` (back to YAML). The facts about each key are one row (`keys`),
+//! from which the schema and the tables of the guide are made too. A file of Tempomat or Smockron
+//! is first converted into a native tree (`foreign`). All faults are collected and reported at once
+//! (`fault`). `source` detects changes of the file.
 
 mod address;
 pub mod cpus;
@@ -17,7 +17,6 @@ mod reader;
 mod restart;
 pub mod rows;
 pub mod secret;
-mod section;
 pub mod settings;
 pub mod show;
 pub mod source;
@@ -322,7 +321,7 @@ pub fn from_flags(flags: &ProxyFlags, cpus: f64) -> Result<Config, ConfigFaults>
 fn decode(file: &str, root: &YamlNode, cpus: f64) -> Result<Config, ConfigFaults> {
     let (mut faults, mut notes) = (Vec::new(), Vec::new());
     let native = foreign::native(file, root, cpus, &mut faults, &mut notes);
-    let (settings, shown) = section::settings(native.as_ref().unwrap_or(root), cpus, &mut faults);
+    let (settings, shown) = settings::from_tree(native.as_ref().unwrap_or(root), cpus, &mut faults);
     if !faults.is_empty() {
         return Err(ConfigFaults::new(file, faults));
     }

@@ -1,8 +1,8 @@
 //! What a reload cannot change: the values of restart-only keys are taken from the running
 //! configuration.
 //!
-//! Which keys these are is in the rows (`section`). Values are compared by their meaning: `60s` and
-//! `1m` are the same. Whether the new and the kept values work together is not checked here.
+//! Which keys these are is in the rows (`settings`). Values are compared by their meaning: `60s`
+//! and `1m` are the same. Whether the new and the kept values work together is not checked here.
 
 use super::keys::{KeyRow, SectionCount, SectionTable};
 use super::rows;

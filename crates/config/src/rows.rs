@@ -1,12 +1,12 @@
 //! All configuration keys, one row each, section by section in the order of the guide.
 //!
-//! The rows are in the files of their sections (`section`); what they are for: `keys`. A new key is
-//! a row there, and a field of its settings.
+//! The rows are in the files of their sections (`settings`); what they are for: `keys`. A new key
+//! is a row there, and a field of its settings.
 
 use crate::keys::SectionTable;
 
 /// The sections of a file.
-pub const ROOT: &SectionTable = &crate::section::TABLE;
+pub const ROOT: &SectionTable = &crate::settings::TABLE;
 
 /// Every section, in the order of the file; one that several sections share is there once.
 #[must_use]

@@ -1,45 +1,56 @@
-//! The checked configuration: every default is filled in and every value has its final type.
+//! The settings: every section of a file, its keys, and how they are read from the tree.
 //!
-//! Each door receives only its own part of [`Settings`]. The range and the default of each key, and
-//! whether a change needs a restart, are in its row (`section`); the reference for users,
+//! A file for each section, with the settings that its door receives, a row for each key (`keys`)
+//! and a function that reads the rows. Here are the whole file and its small sections, `admin`,
+//! `log` and `state`. Combinations of keys that do not work together are reported where they are
+//! read. Every default is filled in and every value has its final type; the reference for users,
 //! docs/guide/configuration.md, is made from the rows.
 
 mod backend;
+mod check;
 pub mod gatekeeper;
 pub mod hosts;
+mod limits;
+pub(crate) mod line;
 pub mod master;
+mod metrics;
 pub mod otlp;
 pub mod pattern;
 pub mod peers;
+mod proxy;
 mod ratelimit;
 pub mod sockets;
-
 pub mod store;
 pub mod tags;
 pub mod tls;
 
-use crate::values::word_enum;
+use crate::address;
+use crate::fault::ConfigFault;
+use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, section};
+use crate::reader::SectionReader;
+use crate::tree::{YamlNode, YamlValue};
+use crate::values::{DAY, std_time, word_enum};
 pub use backend::{BACKENDS_MAX, BackendAddress, BackendProtocol, BackendScheme, BackendTls};
-use evenkeel_core::limit::{Limit, LimitAction, LimitCondition};
+pub use check::{CheckSettings, SyslogAddress};
 use evenkeel_core::units::Nanos;
 pub use gatekeeper::GatekeeperSettings;
-use hosts::HostSettings;
-use ipnet::IpNet;
+pub use line::{LineSettings, StreamAddress};
 pub use master::MasterSettings;
+pub use metrics::{GraphiteSelection, MetricsSettings, StatsdLabels, StatsdSink};
 pub use pattern::rename;
 pub use peers::PeersSettings;
-pub use ratelimit::{
-    PrometheusSettings, RatelimitAnswers, RatelimitSettings, RatelimitStatsd, RlqsSettings,
-    RuleFiles, XdsSettings,
+pub use proxy::{
+    ClientAddress, ConcurrencySetting, CostSource, ProxyBounds, ProxyQueueSettings, ProxySettings,
+    ProxyTimeouts,
 };
-use std::fmt;
+pub use ratelimit::exports::{PrometheusSettings, RatelimitStatsd};
+pub use ratelimit::rlqs::RlqsSettings;
+pub use ratelimit::xds::XdsSettings;
+pub use ratelimit::{RatelimitAnswers, RatelimitSettings, RuleFiles};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 pub use store::StoreSettings;
-use tags::{LimitsFile, TagRules};
-use tls::FrontTls;
 
 /// The whole configuration of one process. A reload builds a new one.
 #[derive(Clone, Debug, PartialEq)]
@@ -117,31 +128,6 @@ pub struct AdminSettings {
     pub token_file: Option<PathBuf>,
 }
 
-/// The check door: a server asks it before each request, and reports the cost afterwards.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CheckSettings {
-    /// Addresses to listen on.
-    pub listen: Vec<SocketAddr>,
-    /// UDP addresses that receive access logs by syslog.
-    pub syslog: Vec<SyslogAddress>,
-    /// How long an admitted request waits for its report, before it is charged an average.
-    pub report_within: Duration,
-    /// Admitted requests that wait for their report, some 500 bytes each; the oldest settles early.
-    pub open_max: usize,
-    /// Questions of clients that have to wait; further clients are refused.
-    pub waiting_max: usize,
-}
-
-/// A UDP address that receives datagrams, written `udp://127.0.0.1:5514`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SyslogAddress(pub SocketAddr);
-
-impl fmt::Display for SyslogAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "udp://{}", self.0)
-    }
-}
-
 /// How log lines are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogSettings {
@@ -149,56 +135,6 @@ pub struct LogSettings {
     pub level: LogLevel,
     /// Text for people or JSON for machines.
     pub format: LogFormat,
-}
-
-/// Receivers to which Evenkeel pushes metrics, and the metrics that each one gets.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MetricsSettings {
-    /// An OpenTelemetry collector.
-    pub otlp: Option<otlp::OtlpMetricsSettings>,
-    /// A StatsD server.
-    pub statsd: Option<StatsdSink>,
-    /// Host and port of a Graphite server with the plaintext protocol over TCP.
-    pub graphite: Option<String>,
-    /// Prefix of its names, the host's name filled in.
-    pub graphite_prefix: String,
-    /// Which metrics Graphite gets.
-    pub graphite_lines: GraphiteSelection,
-    /// A client counts as held if the average wait of its requests is longer.
-    pub held_above: Nanos,
-}
-
-/// A StatsD server and the format of its lines.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StatsdSink {
-    /// Host and port.
-    pub address: String,
-    /// `true`: one line per metric over TCP. `false`: UDP datagrams.
-    pub tcp: bool,
-    /// Where the labels of a metric are written.
-    pub labels: StatsdLabels,
-    /// Prefix for Smockron's metrics, which may be empty. `None`: they are not sent.
-    pub smockron: Option<String>,
-}
-
-word_enum! {
-    /// Where a StatsD line has the values of a metric's labels.
-    pub enum StatsdLabels {
-        /// As parts of the name, which every StatsD server understands.
-        Name = "name",
-        /// As tags (`|#door:proxy`), which DogStatsD and compatible servers understand.
-        Tags = "tags",
-    }
-}
-
-word_enum! {
-    /// Which metrics Graphite gets.
-    pub enum GraphiteSelection {
-        /// Every metric.
-        All = "all",
-        /// Only the number of held clients of each limit, under its bare name, as Tempomat sent it.
-        Limits = "limits",
-    }
 }
 
 /// The state that survives a restart: debts and the counters of `ratelimit`.
@@ -239,241 +175,191 @@ word_enum! {
     }
 }
 
-/// The reverse proxy, and the limits that the check door shares with it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ProxySettings {
-    /// Addresses to listen on, at most 64. Empty if the section only holds the limits of `check`.
-    pub listen: Vec<SocketAddr>,
-    /// Certificates, and which addresses of `listen` use TLS.
-    pub tls: Option<FrontTls>,
-    /// Whether clients may use HTTP/2.
-    pub http2: bool,
-    /// The servers behind the proxy, at least one and at most [`BACKENDS_MAX`].
-    pub backends: Vec<BackendAddress>,
-    /// How the proxy authenticates TLS backends, and itself to them.
-    pub backend_tls: BackendTls,
-    /// Protocols, in lower case, that a client may switch to by `Upgrade`.
-    pub upgrades: Vec<String>,
-    /// CPU-seconds per second to share out.
-    pub cpus: f64,
-    /// How the cost of a request is measured.
-    pub cost: CostSource,
-    /// What happens to a client in debt if its limit has no action of its own.
-    pub action: LimitAction,
-    /// How requests wait for capacity, where the action is `queue`.
-    pub queue: ProxyQueueSettings,
-    /// The longest wait; a request that would have to wait longer is refused.
-    pub max_delay: Nanos,
-    /// Networks from which forwarded headers are trusted.
-    pub trusted_proxies: Vec<IpNet>,
-    /// Where a trusted proxy writes the client's address.
-    pub client_address: ClientAddress,
-    /// Time limits of connections and requests.
-    pub timeouts: ProxyTimeouts,
-    /// Upper bounds of connections, sizes and streams.
-    pub bounds: ProxyBounds,
-    /// Clients in these networks are neither counted nor held.
-    pub exempt: Vec<IpNet>,
-    /// Requests that meet one of these conditions are neither counted nor held.
-    pub exempt_when: Vec<LimitCondition>,
-    /// Clients by host name: those that are exempt and those that count together.
-    pub hosts: HostSettings,
-    /// Decide, count and report, but enforce nothing.
-    pub shadow: bool,
-    /// Whether answers carry `RateLimit` headers for limits with a `rate`.
-    pub headers: bool,
-    /// Whether the backend's cost header is passed on to the client.
-    pub keep_cost_header: bool,
-    /// Number of clients per limit that each thread can show by name, some 300 bytes each.
-    pub names_max: usize,
-    /// The limits, in the order of the file; at most `LIMITS_MAX`.
-    pub limits: Vec<Limit>,
+section! {
+    TABLE = "";
+
+    /// Metrics, health and the interface of `evenkeel doctor`. `off` opens no admin door.
+    ADMIN: SubsectionKey = SubsectionKey::one("admin", &ADMIN_TABLE).or_words(&["off"]).restart();
+    /// Which log lines are written, and how.
+    LOG: SubsectionKey = SubsectionKey::one("log", &LOG_TABLE);
+    /// Receivers to which metrics are pushed.
+    METRICS: SubsectionKey = SubsectionKey::one("metrics", &metrics::TABLE);
+    /// The OpenTelemetry collector that gets spans. Without the section nothing is traced.
+    TRACES: SubsectionKey = SubsectionKey::one("traces", &otlp::TRACES).restart();
+    /// The snapshot of debts and counters that survives a restart.
+    STATE: SubsectionKey = SubsectionKey::one("state", &STATE_TABLE).restart();
+    /// The reverse proxy, and the limits that `check` shares with it.
+    PROXY: SubsectionKey = SubsectionKey::one("proxy", &proxy::TABLE);
+    /// The door for servers with their own front end, which ask before each request.
+    CHECK: SubsectionKey = SubsectionKey::one("check", &check::TABLE).restart();
+    /// The door that answers questions about tags.
+    LINE: SubsectionKey = SubsectionKey::one("line", &line::TABLE);
+    /// The Envoy rate limit service.
+    RATELIMIT: SubsectionKey = SubsectionKey::one("ratelimit", &ratelimit::TABLE);
+    /// The master of gatekeepers over ZeroMQ.
+    MASTER: SubsectionKey = SubsectionKey::one("master", &master::TABLE);
+    /// The gate of a domain, for which a master decides, or a list of up to 64.
+    GATEKEEPER: SubsectionKey = SubsectionKey::list("gatekeeper", &gatekeeper::TABLE).restart();
+    /// Instances that count together.
+    PEERS: SubsectionKey = SubsectionKey::one("peers", &peers::TABLE).restart();
+    /// One count for all instances, in Redis or Valkey.
+    STORE: SubsectionKey = SubsectionKey::one("store", &store::TABLE).restart();
 }
 
-/// How requests wait for capacity at the backend. Ranges and defaults: `section::proxy::queue`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProxyQueueSettings {
-    /// Number of requests that the backend works on at once.
-    pub concurrency: ConcurrencySetting,
-    /// Additional slots for clients in credit without a request at the backend.
-    pub reserve: usize,
-    /// Upper bound of a bucket's debt, in CPU time. `None`: the burst of the bucket.
-    pub debt_max: Option<Nanos>,
-    /// Maximum number of requests in the admission queue.
-    pub len_max: usize,
-    /// The longest time that a request waits in the queue; after that it is refused.
-    pub wait_max: Nanos,
-    /// Number of clients that are remembered as established. 0: all clients are treated alike.
-    pub known_max: usize,
+section! {
+    ADMIN_TABLE = "admin";
+
+    /// Addresses to listen on. Beyond loopback they need a `token_file`.
+    ADMIN_LISTEN: ListKey<SocketAddr> = ConfigKey::text("listen", address::listen)
+        .list_with(|| vec![SocketAddr::from(([127, 0, 0, 1], 9970))]);
+    /// File with the token that callers must send. `/healthz`, `/readyz` and `/metrics` need none.
+    TOKEN_FILE: ConfigKey<PathBuf> = ConfigKey::path("token_file").example("/etc/evenkeel/token");
 }
 
-/// Number of requests that the backend works on at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConcurrencySetting {
-    /// Found by measuring: the number up to which more requests at once still increase throughput.
-    Auto,
-    /// A fixed number, 1 to 1 000 000. Too low: the backend idles. Too high: requests wait there.
-    Fixed(usize),
+section! {
+    LOG_TABLE = "log";
+
+    /// The least severe level that is written.
+    LEVEL: DefaultedKey<LogLevel> =
+        ConfigKey::words("level", LogLevel::WORDS).default(LogLevel::Info);
+    /// `text` for people, or `json` for machines: one object per line ([its
+    /// fields](seeing.md#the-log)). Both are written to standard error.
+    FORMAT: DefaultedKey<LogFormat> =
+        ConfigKey::words("format", LogFormat::WORDS).default(LogFormat::Text).restart();
 }
 
-impl fmt::Display for ConcurrencySetting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ConcurrencySetting::Auto => f.write_str("auto"),
-            ConcurrencySetting::Fixed(count) => write!(f, "{count}"),
+section! {
+    STATE_TABLE = "state";
+
+    /// Path of the snapshot. A temporary file (`.tmp`) is written next to it first, so its folder
+    /// must be writable.
+    STATE_FILE: ConfigKey<PathBuf> = ConfigKey::path("file").example("/var/lib/evenkeel/state");
+    /// Time between two snapshots: the most that a crash (`kill -9`, loss of power) loses. Needs a
+    /// `file`.
+    EVERY: DefaultedKey<Nanos> = ConfigKey::duration("every").within(Nanos::from_millis(100), DAY)
+        .default(Nanos::from_secs(5)).low("the disk is always busy")
+        .high("a crash forgives the debts of the last minutes");
+    /// Number of keys, in memory and in the snapshot, of each limit without a `keys_max` of its
+    /// own.
+    STATE_KEYS: ConfigKey<usize> = limits::keys_max().default_note("as in [limits](#proxylimits)");
+}
+
+/// Reads a whole file. Returns the settings and their native form with all defaults. If `faults` is
+/// not empty afterwards, both are meaningless.
+pub(crate) fn from_tree(
+    root: &YamlNode,
+    cpus: f64,
+    faults: &mut Vec<ConfigFault>,
+) -> (Settings, YamlNode) {
+    let mut section = SectionReader::open("", &TABLE, Some(root), root.place, faults);
+    let settings = read(&mut section, cpus);
+    let shown = section.close();
+    (settings, shown)
+}
+
+fn read(root: &mut SectionReader<'_, '_>, cpus: f64) -> Settings {
+    let admin = admin(root);
+    let log = root.section(&LOG, log);
+    let metrics = root.section(&METRICS, metrics::read);
+    let traces = root.section_if_written(&TRACES, otlp::traces);
+    let state = root.section(&STATE, state);
+    let keys = state.keys_max;
+    let settings = Settings {
+        admin,
+        log,
+        metrics,
+        traces,
+        state,
+        proxy: proxy_section(root, limits::LimitContext { cpus, keys }),
+        check: root.section_if_written(&CHECK, check::read),
+        line: root.section_if_written(&LINE, |line| line::read(line, keys)),
+        ratelimit: root.section_if_written(&RATELIMIT, ratelimit::read),
+        peers: root.section_if_written(&PEERS, peers::read),
+        master: root.section_if_written(&MASTER, |master| master::read(master, keys)),
+        gatekeepers: gatekeeper::read(root, &GATEKEEPER, keys),
+        store: root.section_if_written(&STORE, store::read),
+    };
+    reject_collisions(root, &settings);
+    if settings.store.is_some() && settings.peers.is_some() {
+        root.fault_of("store", "and `peers` are two ways to count together; remove one");
+    }
+    settings
+}
+
+/// Reads `admin: off` or a section. If it is absent, the admin door opens at its default address.
+fn admin(root: &mut SectionReader<'_, '_>) -> Option<AdminSettings> {
+    match root.node("admin").map(|node| &node.value) {
+        Some(YamlValue::Text(text)) if text == "off" => {
+            root.show("admin", YamlNode::text("off"));
+            None
         }
+        Some(YamlValue::Text(_)) => {
+            root.fault_of("admin", "must be `off` or a section with `listen`");
+            None
+        }
+        _ => Some(root.section(&ADMIN, admin_section)),
     }
 }
 
-impl ProxyQueueSettings {
-    /// The form that the core uses. With `Auto`, the search for the best concurrency starts at
-    /// `cpus`.
-    #[must_use]
-    pub fn bounds(&self, cpus: f64) -> evenkeel_core::queue::QueueSettings {
-        let concurrency = match self.concurrency {
-            ConcurrencySetting::Auto => cpus.ceil().max(1.0) as usize,
-            ConcurrencySetting::Fixed(count) => count,
+fn admin_section(admin: &mut SectionReader<'_, '_>) -> AdminSettings {
+    let listen = admin.key(&ADMIN_LISTEN);
+    let asked_for = ADMIN_LISTEN.preset().is_none_or(|default| listen != default);
+    let token_file = admin.key(&TOKEN_FILE);
+    if token_file.is_none() && listen.iter().any(|address| !address.ip().is_loopback()) {
+        let what = "beyond loopback needs a `token_file`; name one in a configuration file, or \
+                    listen on 127.0.0.1";
+        admin.fault_of("listen", what);
+    }
+    AdminSettings { listen, asked_for, token_file }
+}
+
+fn log(log: &mut SectionReader<'_, '_>) -> LogSettings {
+    LogSettings { level: log.key(&LEVEL), format: log.key(&FORMAT) }
+}
+
+fn proxy_section(
+    root: &mut SectionReader<'_, '_>,
+    ground: limits::LimitContext,
+) -> Option<super::settings::ProxySettings> {
+    // A door opens if its section exists, even an empty one.
+    if root.written("proxy") {
+        return Some(root.section(&PROXY, |section| proxy::read(section, ground)));
+    }
+    // `check` counts by the limits of `proxy`; without that section, by its defaults.
+    root.written("check").then(|| {
+        root.section(&PROXY, |section| {
+            section.show("listen", YamlNode::text(proxy::LISTEN_OFF));
+            proxy::limits_alone(section, ground)
+        })
+    })
+}
+
+/// Reports two listeners on one port or one file.
+fn reject_collisions(root: &mut SectionReader<'_, '_>, settings: &Settings) {
+    let mut taken = Vec::new();
+    for opening in settings.openings() {
+        let socket = &opening.socket;
+        let what = match socket {
+            sockets::SocketSpec::File(path) => {
+                format!("two listeners use {}; change the file of one", path.display())
+            }
+            _ => format!("two listeners use {socket}; change the port of one"),
         };
-        evenkeel_core::queue::QueueSettings {
-            concurrency,
-            reserve: self.reserve,
-            len_max: self.len_max,
-            wait_max: self.wait_max,
-            known_max: self.known_max,
+        if taken.iter().any(|other| opening.socket.collides(other)) {
+            root.fault(opening.way.first().copied().unwrap_or_default(), what);
         }
+        taken.push(opening.socket);
     }
 }
 
-/// The line door, which answers questions about tags.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LineSettings {
-    /// Streams to listen on.
-    pub listen: Vec<StreamAddress>,
-    /// Permission bits of Unix sockets.
-    pub socket_mode: u32,
-    /// Addresses to listen on for Redis clients.
-    pub resp: Vec<SocketAddr>,
-    /// Maximum length of a tag in bytes; a longer tag is served but not counted.
-    pub tag_bytes: usize,
-    /// Keys that a limit without its own `keys_max` remembers, 24 bytes each.
-    pub keys_max: usize,
-    /// Connections at once; then the longest silent one is closed. 0: the limit of open files.
-    pub connections: usize,
-    /// Time for replies to be sent when the process stops.
-    pub drain: Duration,
-    /// The limits, each with its own table. The first one counts the tags that match no prefix.
-    pub limits: Vec<Limit>,
-    /// The prefix rules that are written in the configuration itself.
-    pub written: tags::TagRulesBuilder,
-    /// An optional file with more prefix rules.
-    pub limits_file: Option<LimitsFile>,
-    /// All prefix rules: those of the configuration and those of the file.
-    pub rules: Arc<TagRules>,
-}
-
-/// An address on which the line door accepts streams.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StreamAddress {
-    /// A TCP address, written `tcp://127.0.0.1:7070`.
-    Tcp(SocketAddr),
-    /// A Unix socket, written `unix:///run/evenkeel/line.sock`.
-    Unix(PathBuf),
-}
-
-impl fmt::Display for StreamAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            StreamAddress::Tcp(address) => write!(f, "tcp://{address}"),
-            StreamAddress::Unix(path) => write!(f, "unix://{}", path.display()),
-        }
+fn state(state: &mut SectionReader<'_, '_>) -> StateSettings {
+    let file = state.key(&STATE_FILE);
+    let every = match &file {
+        None if !state.has("every") => EVERY.preset(),
+        _ => state.key(&EVERY),
+    };
+    if file.is_none() && state.has("every") {
+        state.fault_of("every", "needs a `file` to write to; name one, or remove it");
     }
-}
-
-/// How the cost of a request is measured.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CostSource {
-    /// Elapsed time while the backend works.
-    Wall,
-    /// Elapsed time, divided among the running requests when there are more of them than CPUs.
-    Shared,
-    /// The value that the backend sends in this header (lower case); if it sends none, as `Shared`.
-    Header(String),
-    /// As `Shared`, corrected by the CPU time of this cgroup (version 2). The path is as written.
-    Cgroup(PathBuf),
-}
-
-impl fmt::Display for CostSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            CostSource::Wall => f.write_str("wall"),
-            CostSource::Shared => f.write_str("shared"),
-            CostSource::Header(name) => write!(f, "header:{name}"),
-            CostSource::Cgroup(path) => write!(f, "cgroup:{}", path.display()),
-        }
-    }
-}
-
-/// Where a trusted proxy writes the client's address.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ClientAddress {
-    /// `X-Forwarded-For`, read from the right past trusted proxies; without it `X-Real-IP`.
-    XForwardedFor,
-    /// `Forwarded` (RFC 7239), read in the same way.
-    Forwarded,
-    /// A header (lower case) that holds one address.
-    Header(String),
-    /// The PROXY protocol, version 1 or 2, before the first byte of each connection.
-    ProxyProtocol,
-}
-
-impl fmt::Display for ClientAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ClientAddress::XForwardedFor => f.write_str("xff"),
-            ClientAddress::Forwarded => f.write_str("forwarded"),
-            ClientAddress::ProxyProtocol => f.write_str("proxy-protocol"),
-            ClientAddress::Header(name) => write!(f, "header:{name}"),
-        }
-    }
-}
-
-/// Time limits of connections and requests. Too low: slow but honest peers are cut off. Too high:
-/// dead peers keep their connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProxyTimeouts {
-    /// From the first byte, or the start of the connection, until the head is complete.
-    pub header: Duration,
-    /// Until a connection to the backend is established.
-    pub connect: Duration,
-    /// Without a byte, on a connection between two requests or inside a body.
-    pub idle: Duration,
-    /// From the complete request until the backend begins its answer.
-    pub backend: Duration,
-    /// For running requests to end when the process stops.
-    pub drain: Duration,
-    /// How long an aborted request still costs.
-    pub abort_linger: Duration,
-    /// Without a byte in either direction on an upgraded connection.
-    pub tunnel: Duration,
-}
-
-/// Upper bounds of connections, sizes and streams. Zero is no bound, except where noted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProxyBounds {
-    /// Client connections at once, at most 10 000 000.
-    pub connections: usize,
-    /// Client connections at once from one address, or from one /64 network of IPv6.
-    pub connections_per_address: usize,
-    /// Bytes of a request's head.
-    pub header_bytes: usize,
-    /// Bytes of a request's body.
-    pub body_bytes: u64,
-    /// A body of up to this many bytes is read before the backend gets the request. 0: none.
-    pub body_buffer: usize,
-    /// Requests on one client connection.
-    pub requests_per_connection: u64,
-    /// HTTP/2 streams on one client connection.
-    pub streams: u32,
-    /// HTTP/2 streams on one backend connection, and no more than it allows.
-    pub backend_streams: u32,
+    StateSettings { file, every: std_time(every), keys_max: state.key(&STATE_KEYS) }
 }

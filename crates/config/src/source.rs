@@ -10,7 +10,7 @@ pub mod folder;
 pub mod mapper;
 
 use super::fault::{ConfigFault, ConfigFaults, TextPlace};
-use super::section::line::limits_file;
+use super::settings::line::limits_file;
 use super::settings::{LineSettings, Settings};
 use super::{Config, StartProblems, check, parse, tree};
 use std::collections::hash_map::DefaultHasher;

@@ -210,8 +210,8 @@ fn source(file: &Path) -> (String, String) {
 #[test]
 fn every_row_is_read_by_a_section() {
     let folder = root().join("crates/config/src");
-    let mut sections = sources(&folder.join("section"));
-    sections.push(source(&folder.join("section.rs")));
+    let mut sections = sources(&folder.join("settings"));
+    sections.push(source(&folder.join("settings.rs")));
     let row = r"(?m)^    ([A-Z0-9_]+): (?:ConfigKey|DefaultedKey|ListKey|SubsectionKey)\b";
     let row = regex_lite::Regex::new(row).expect("a pattern");
     let rows = sections

@@ -6,7 +6,7 @@
 //! replaces that server.
 
 use super::{EnvironmentReader, Variable, VariableForm};
-use crate::address::store::escaped;
+use crate::settings::store::escaped;
 use crate::tree::{YamlNode, YamlValue};
 
 /// Variables that correspond to one key each.

@@ -2,7 +2,7 @@
 //!
 //! Every file that Tempomat accepted is accepted: keys in any case, unknown keys, the last of
 //! several equal keys. Keys without effect cause a warning, never a fault. The result is a tree
-//! like that of a native file, so `section` checks it again and `show` prints it. Meaning of the
+//! like that of a native file, so `settings` checks it again and `show` prints it. Meaning of the
 //! numbers in the original: docs/guide/from-tempomat.md.
 
 use super::super::fault::{ConfigFault, TextPlace, quoted};

@@ -1,12 +1,15 @@
 //! The servers behind the proxy: their addresses, protocols and TLS settings.
 //!
-//! The choice of a backend for each request is no setting: `proxy/src/backends.rs`. The syntax of
-//! an address in the file is in `config/address.rs`.
+//! The choice of a backend for each request is no setting: `proxy/src/backends.rs`.
 
 use super::tls::ClientTls;
+use crate::values::Read;
 use crate::values::word_enum;
 use std::fmt;
+use std::net::SocketAddr;
 
+/// Exclusive upper bound for the path of a Unix socket, in bytes: the system allows 107.
+const SOCKET_PATH_MAX: usize = 108;
 /// Maximum number of backends of one proxy. Each request scans all of them.
 pub const BACKENDS_MAX: usize = 64;
 
@@ -118,4 +121,53 @@ impl Default for BackendTls {
     fn default() -> BackendTls {
         BackendTls { client: ClientTls::default(), verify: true, protocol: BackendProtocol::Auto }
     }
+}
+
+/// Reads a backend: `http://host`, `http://host:port`, `https://host`, `h2c://host`,
+/// `unix:///path`, `h2c+unix:///path`.
+pub(crate) fn backend(text: &str) -> Read<BackendAddress> {
+    let (scheme, rest) = text.split_once("://").ok_or("write it as http://127.0.0.1:80")?;
+    let (scheme, port) = match scheme {
+        "http" => (BackendScheme::Http, 80),
+        "https" => (BackendScheme::Https, 443),
+        "h2c" => (BackendScheme::H2c, 80),
+        "unix" => return socket_file(BackendScheme::Unix, rest),
+        "h2c+unix" => return socket_file(BackendScheme::UnixH2c, rest),
+        _ => return Err("write it as http://127.0.0.1:80".to_owned()),
+    };
+    let rest = rest.strip_suffix('/').unwrap_or(rest);
+    if rest.contains(['/', '?', '#', '@']) {
+        return Err(
+            "only a host and a port are allowed here; paths are passed unchanged".to_owned()
+        );
+    }
+    let authority: http::uri::Authority =
+        rest.parse().map_err(|_| "not a host and port; write http://127.0.0.1:80")?;
+    let host = authority.host();
+    match (host.is_empty(), authority.port_u16(), rest.len() == host.len()) {
+        (false, Some(1..), _) => Ok(BackendAddress { scheme, place: rest.to_owned() }),
+        (false, None, true) => Ok(BackendAddress { scheme, place: format!("{rest}:{port}") }),
+        _ => Err("not a host and port; write http://127.0.0.1:80".to_owned()),
+    }
+}
+
+fn socket_file(scheme: BackendScheme, path: &str) -> Read<BackendAddress> {
+    if !path.starts_with('/') || !(2..SOCKET_PATH_MAX).contains(&path.len()) {
+        return Err(format!("not a path; write {}:///run/app.sock", scheme.name()));
+    }
+    Ok(BackendAddress { scheme, place: path.to_owned() })
+}
+
+/// Whether requests to `backend` would come back to `listen`, judged by the addresses alone. A name
+/// that resolves to this machine is not detected.
+pub(crate) fn loops(backend: &BackendAddress, listen: SocketAddr) -> bool {
+    let local = backend.place.replacen("localhost:", "127.0.0.1:", 1);
+    let Ok(to) = local.parse::<SocketAddr>() else { return false };
+    let same = to.ip() == listen.ip();
+    let any = listen.ip().is_unspecified() && (to.ip().is_loopback() || to.ip().is_unspecified());
+    to.port() == listen.port() && (same || any || (to.ip().is_unspecified() && local_only(listen)))
+}
+
+fn local_only(listen: SocketAddr) -> bool {
+    listen.ip().is_loopback()
 }

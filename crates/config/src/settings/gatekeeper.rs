@@ -1,9 +1,15 @@
-//! Settings of the `gatekeeper` section: the master that this instance follows, and the requests
-//! that it asks about.
+//! The `gatekeeper` section, or a list of such sections: the masters to follow, and the identifiers
+//! of requests.
 //!
-//! The keys and their errors are in `config/section/gatekeeper.rs`. The messages between a master
-//! and a gatekeeper are described in docs/guide/gatekeeper.md.
+//! It opens no listener: requests arrive through `proxy` and `check`, so one of them must exist.
+//! Addresses have the syntax of Smockron's configuration. The settings are described in
+//! `settings::gatekeeper`.
 
+use super::limits::{self, CONDITION, KeyTemplateWord, part};
+use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, section};
+use crate::reader::SectionReader;
+use crate::tree::{YamlNode, YamlValue};
+use crate::values::{DAY, Read};
 use evenkeel_core::limit::{KeyPart, LimitCondition};
 use evenkeel_core::units::Nanos;
 use std::fmt;
@@ -113,4 +119,158 @@ fn read_port(text: &str) -> Result<u16, MasterAddressError> {
 #[must_use]
 pub fn is_domain(name: &str) -> bool {
     !name.is_empty() && name.len() <= NAME_BYTES_MAX && !name.contains('\0')
+}
+
+section! {
+    TABLE = "gatekeeper";
+
+    /// Where requests are reported to the master: `tcp://host:port`; without a port it is 10004. A
+    /// name is resolved at each connect.
+    MASTER: DefaultedKey<MasterAddress> = ConfigKey::text("master", remote)
+        .default_with(|| MasterAddress { host: "127.0.0.1".to_owned(), port: DEFAULT_PORT });
+    /// Where the master publishes the clients to hold.
+    CONTROL: ConfigKey<MasterAddress> = ConfigKey::text("control", remote)
+        .default_note("the next port").example("tcp://127.0.0.1:10005");
+    /// The requests of this gate, as in [limits](#when). In a list the first gate that matches
+    /// applies; a request without a gate passes.
+    WHEN: SubsectionKey = SubsectionKey::one("when", &CONDITION).default_note("all requests");
+    /// The domain of the master.
+    DOMAIN: DefaultedKey<String> = ConfigKey::text("domain", domain)
+        .range_note("1 to 255 bytes").default_with(|| "default".to_owned());
+    /// How a request is identified at the master: one or several of what [`by`](#what-by-takes)
+    /// takes.
+    IDENTIFIER: ListKey<KeyTemplateWord> =
+        ConfigKey::opaque("identifier", part).list().default_note("`ip/32`").example("ip/32");
+    /// The longest wait. A request that would have to wait longer is refused.
+    MAX_DELAY: DefaultedKey<Nanos> = ConfigKey::duration("max_delay").within(Nanos::ZERO, DAY)
+        .default(Nanos::from_secs(5)).low("bursts of real users are refused")
+        .high("clients give up first");
+    /// Requests that are held at once. Beyond it a request that would have to wait is refused.
+    HELD_MAX: DefaultedKey<usize> = ConfigKey::whole("held_max").within(0, 1_000_000).default(1024)
+        .low("requests are refused although they could wait").high("memory and open files");
+    /// Number of identifiers that have to wait and are remembered, 24 bytes each. Beyond it the
+    /// ones with the shortest wait are evicted, and pass.
+    KEYS: ConfigKey<usize> = limits::keys_max().default_note("`state.keys_max`, else 65 536");
+    /// What the master gets of each request for its log, where all its readers see it: one or
+    /// several of what [`by`](#what-by-takes) takes.
+    LOG_INFO: ListKey<KeyTemplateWord> = ConfigKey::opaque("log_info", part).list().example("path");
+    /// One in this number of refused requests is reported to the master, for its statistics. `0`:
+    /// none.
+    REJECTED_ONE_IN: DefaultedKey<u64> = ConfigKey::whole("rejected_one_in").default(1)
+        .high("its statistics of refused requests are coarse");
+}
+
+/// Name of the section.
+const SECTION_NAME: &str = "gatekeeper";
+/// Default of `keys_max`: the number of identifiers that are remembered.
+const KEYS_DEFAULT: usize = 65_536;
+/// Maximum number of gates of one process. Each gate has a thread and two connections.
+const GATES_MAX: usize = 64;
+
+/// Reads one section, or a list of them. `keys_default` is `state.keys_max`.
+pub(crate) fn read(
+    root: &mut SectionReader<'_, '_>,
+    key: &'static SubsectionKey,
+    keys_default: Option<usize>,
+) -> Vec<GatekeeperSettings> {
+    if !root.written(SECTION_NAME) {
+        return Vec::new();
+    }
+    if !root.written("proxy") && !root.written("check") {
+        root.fault(SECTION_NAME, "a `gatekeeper` needs a section `proxy` or `check`; add one");
+    }
+    let Some(YamlValue::List(nodes)) = root.node(SECTION_NAME).map(|node| &node.value) else {
+        return vec![root.section(key, |section| gate(section, keys_default))];
+    };
+    if nodes.is_empty() || nodes.len() > GATES_MAX {
+        root.fault(SECTION_NAME, format!("{} gates; write 1 to {GATES_MAX}", nodes.len()));
+    }
+    let mut domains: Vec<String> = Vec::new();
+    let mut all_kept = false;
+    root.sections(key, nodes, |section| {
+        let gate = gate(section, keys_default);
+        if domains.contains(&gate.domain) {
+            let what = format!("two gates have the domain `{}`; remove one", gate.domain);
+            section.fault("domain", what);
+        }
+        domains.push(gate.domain.clone());
+        if all_kept {
+            let what = "this gate never applies: an earlier gate has no `when`; add a `when` to \
+                        that gate";
+            section.fault("when", what);
+        }
+        all_kept |= gate.when == LimitCondition::default();
+        gate
+    })
+}
+
+fn gate(section: &mut SectionReader<'_, '_>, keys_default: Option<usize>) -> GatekeeperSettings {
+    let master = section.key(&MASTER);
+    let control = section.key_or(&CONTROL, master.next());
+    if control == master {
+        section.fault("control", "control and accounting of the master need different ports");
+    }
+    GatekeeperSettings {
+        when: section.section(&WHEN, limits::when),
+        domain: section.key(&DOMAIN),
+        identifier: identifier(section),
+        max_delay: section.key(&MAX_DELAY),
+        held_max: section.key(&HELD_MAX),
+        keys_max: section.key_or(&KEYS, keys_default.unwrap_or(KEYS_DEFAULT)),
+        log_info: limits::parts(section, &LOG_INFO).unwrap_or_default(),
+        rejected_one_in: section.key(&REJECTED_ONE_IN),
+        master,
+        control,
+    }
+}
+
+fn identifier(section: &mut SectionReader<'_, '_>) -> Vec<KeyPart> {
+    if section.has("identifier") {
+        return limits::parts(section, &IDENTIFIER).unwrap_or_default();
+    }
+    section.show("identifier", YamlNode::made(YamlValue::List(vec![YamlNode::text("ip/32")])));
+    vec![KeyPart::Ip { v4: 32, v6: 64 }]
+}
+
+/// Reads the name of a domain.
+pub(crate) fn domain(text: &str) -> Read<String> {
+    let wrong = || "the name of a domain must have 1 to 255 bytes without NUL".to_owned();
+    is_domain(text).then(|| text.to_owned()).ok_or_else(wrong)
+}
+
+fn remote(text: &str) -> Read<MasterAddress> {
+    text.parse().map_err(|fault: MasterAddressError| fault.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s24_the_control_socket_is_at_the_next_port() {
+        for (text, accounting, control) in [
+            ("localhost", "tcp://localhost:10004", "tcp://localhost:10005"),
+            ("master.example:9", "tcp://master.example:9", "tcp://master.example:10"),
+            ("tcp://h:1", "tcp://h:1", "tcp://h:2"),
+            ("[::1]:5", "tcp://[::1]:5", "tcp://[::1]:6"),
+            ("tcp://[::1]", "tcp://[::1]:10004", "tcp://[::1]:10005"),
+        ] {
+            let master = remote(text).expect(text);
+            assert_eq!((&*master.to_string(), &*master.next().to_string()), (accounting, control));
+        }
+        for text in
+            ["", "tcp://", "*:77", "h:0", "h:x", "h:99999", "::1", "[::1", "udp://h:1", "a b"]
+        {
+            assert!(remote(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn fuzz_any_address_is_read_or_refused_and_what_is_written_is_read_back() {
+        evenkeel_fuzz::fuzz().with_type::<String>().for_each(|text| {
+            if let Ok(address) = remote(text) {
+                assert_eq!(remote(&address.to_string()), Ok(address));
+            }
+        });
+    }
 }

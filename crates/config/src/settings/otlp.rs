@@ -1,10 +1,14 @@
-//! OpenTelemetry signals: the collector, and which signals it gets.
+//! The `traces` section and `metrics.otlp`: a collector and the signals that it gets.
 //!
-//! The keys, with their ranges and defaults, are in `config/section/metrics/otlp`, the equivalent
-//! environment variables in `config/environment`. The sender is `export::otlp`.
+//! Host names are not resolved. The environment variables of the reference rate limit service and
+//! of OpenTelemetry are converted into this section (`config/environment`).
 
 use super::tls::ClientTls;
-use crate::values::word_enum;
+use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, ValueSyntax, section};
+use crate::reader::SectionReader;
+use crate::settings::tls;
+use crate::values::{HOUR, Read, header_name, part, std_time, word_enum};
+use evenkeel_core::units::Nanos;
 use std::fmt;
 use std::time::Duration;
 
@@ -91,4 +95,154 @@ pub struct OtlpMetricsSettings {
     pub attributes: Vec<(String, String)>,
     /// Time between two messages.
     pub every: Duration,
+}
+
+section! {
+    METRICS = "metrics.otlp":
+    ENDPOINT, PROTOCOL, HEADERS, COMPRESSION, TIMEOUT, COLLECTOR_TLS, SERVICE, ATTRIBUTES,
+    OTLP_EVERY,
+}
+
+section! {
+    TRACES = "traces":
+    ENDPOINT, PROTOCOL, HEADERS, COMPRESSION, TIMEOUT, COLLECTOR_TLS, SERVICE, ATTRIBUTES, SAMPLING,
+    EVERY, QUEUE, BATCH,
+}
+
+section! {
+    /// `http://host:port` or `https://host:port`, resolved at each connect. A path is used
+    /// unchanged.
+    ENDPOINT: ConfigKey<OtlpEndpoint> = ConfigKey::text("endpoint", |text| url(text, 4318))
+        .default_note("`http://127.0.0.1:4318`; with gRPC port 4317")
+        .example("http://collector.example:4318");
+    /// `http` (protobuf over HTTP/1.1) or `grpc`.
+    PROTOCOL: DefaultedKey<OtlpProtocol> =
+        ConfigKey::words("protocol", OtlpProtocol::WORDS).default(OtlpProtocol::Http);
+    /// Headers of each request, as `name:value`.
+    HEADERS: ListKey<(String, String)> =
+        ConfigKey::opaque("headers", header).list().example("authorization:Bearer abc");
+    /// Compression of requests.
+    COMPRESSION: DefaultedKey<bool> =
+        ConfigKey::words("compression", &[("none", false), ("gzip", true)]).default(false);
+    /// Time for a request to be answered.
+    TIMEOUT: DefaultedKey<Nanos> = ConfigKey::duration("timeout")
+        .within(Nanos::from_millis(1), HOUR).default(Nanos::from_secs(10))
+        .low("data is sent twice or lost")
+        .high("a collector that does not respond is noticed late");
+    /// [TLS](#tracestls) for an endpoint of `https://`.
+    COLLECTOR_TLS: SubsectionKey = SubsectionKey::one("tls", &tls::CLIENT);
+    /// Name of this program at the collector.
+    SERVICE: DefaultedKey<String> = ConfigKey::text("service", service)
+        .range_note("at least 1 character").default_with(|| "evenkeel".to_owned());
+    /// Attributes of this program at the collector, as `key:value`.
+    ATTRIBUTES: ListKey<(String, String)> =
+        ConfigKey::opaque("attributes", |text| pair(text, "an attribute is key:value")).list()
+            .example("zone:eu-1");
+    /// Time between two messages.
+    OTLP_EVERY: DefaultedKey<Nanos> = ConfigKey::duration("every").within(Nanos::from_secs(1), HOUR)
+        .default(Nanos::from_secs(10));
+    /// The part of calls that is traced if the caller has not decided.
+    SAMPLING: DefaultedKey<f64> = ConfigKey::new("sampling", ValueSyntax::Number, part)
+        .within(0.0, 1.0).default(1.0).high("load on the collector");
+    /// Longest time that a span waits for others.
+    EVERY: DefaultedKey<Nanos> = ConfigKey::duration("every").within(Nanos::from_millis(1), HOUR)
+        .default(Nanos::from_secs(5)).low("many small requests").high("spans arrive late");
+    /// Spans that wait. Beyond it spans are dropped and counted.
+    QUEUE: DefaultedKey<usize> = ConfigKey::whole("queue").within(1, 1_000_000).default(2_048)
+        .low("bursts of spans are lost").high("memory, up to 3 KiB each");
+    /// Spans per request.
+    BATCH: DefaultedKey<usize> = ConfigKey::whole("batch").within(1, 10_000).default(512)
+        .low("many small requests").high("large requests");
+}
+
+/// Reads the `traces` section.
+pub(crate) fn traces(section: &mut SectionReader<'_, '_>) -> TracesSettings {
+    TracesSettings {
+        collector: collector(section),
+        service: section.key(&SERVICE),
+        attributes: section.key(&ATTRIBUTES),
+        sampling: section.key(&SAMPLING),
+        every: std_time(section.key(&EVERY)),
+        queue_max: section.key(&QUEUE),
+        batch_max: section.key(&BATCH),
+    }
+}
+
+/// Reads `metrics.otlp`.
+pub(crate) fn figures(section: &mut SectionReader<'_, '_>) -> OtlpMetricsSettings {
+    OtlpMetricsSettings {
+        collector: collector(section),
+        service: section.key(&SERVICE),
+        attributes: section.key(&ATTRIBUTES),
+        every: std_time(section.key(&OTLP_EVERY)),
+    }
+}
+
+fn collector(section: &mut SectionReader<'_, '_>) -> CollectorSettings {
+    let protocol = section.key(&PROTOCOL);
+    let tls = section.section_if_written(&COLLECTOR_TLS, tls::client);
+    CollectorSettings {
+        endpoint: endpoint(section, protocol),
+        protocol,
+        headers: section.key(&HEADERS),
+        gzip: section.key(&COMPRESSION),
+        timeout: std_time(section.key(&TIMEOUT)),
+        tls: tls.unwrap_or_default(),
+    }
+}
+
+/// Reads `endpoint`, whose default port is that of the protocol.
+fn endpoint(section: &mut SectionReader<'_, '_>, protocol: OtlpProtocol) -> OtlpEndpoint {
+    let port = if protocol == OtlpProtocol::Grpc { 4317 } else { 4318 };
+    let written = section.key_with("endpoint", |text| url(text, port));
+    written.unwrap_or_else(|| {
+        let authority = format!("127.0.0.1:{port}");
+        let default = OtlpEndpoint { tls: false, authority, path: String::new() };
+        section.show_default(&ENDPOINT, &default);
+        default
+    })
+}
+
+/// Reads `http://host:port/path`. The default of the port is that of the protocol.
+fn url(text: &str, port: u16) -> Read<OtlpEndpoint> {
+    let wrong = || "write http://host:port or https://host:port".to_owned();
+    let uri: http::Uri = text.parse().map_err(|_| wrong())?;
+    let tls = match uri.scheme_str() {
+        Some("http") => false,
+        Some("https") => true,
+        _ => return Err(wrong()),
+    };
+    let authority = uri.authority().ok_or_else(wrong)?;
+    if authority.as_str().contains('@') || uri.query().is_some() {
+        return Err(
+            "only a host, a port and a path are allowed; use `headers` for a secret".to_owned()
+        );
+    }
+    let port = authority.port_u16().unwrap_or(port);
+    let path = if uri.path() == "/" { "" } else { uri.path() };
+    Ok(OtlpEndpoint {
+        tls,
+        authority: format!("{}:{port}", authority.host()),
+        path: path.to_owned(),
+    })
+}
+
+fn header(text: &str) -> Read<(String, String)> {
+    let (name, value) = pair(text, "a header is name:value")?;
+    header_name(&name)?;
+    let sound = http::HeaderValue::from_str(&value).is_ok();
+    if sound { Ok((name, value)) } else { Err("this is not a header".to_owned()) }
+}
+
+fn pair(text: &str, form: &str) -> Read<(String, String)> {
+    let (key, value) = text.split_once(':').ok_or(form)?;
+    let (key, value) = (key.trim(), value.trim());
+    match !key.is_empty() && !text.contains(char::is_control) {
+        true => Ok((key.to_owned(), value.to_owned())),
+        false => Err(form.to_owned()),
+    }
+}
+
+fn service(text: &str) -> Read<String> {
+    if text.is_empty() { Err("write a name".to_owned()) } else { Ok(text.to_owned()) }
 }

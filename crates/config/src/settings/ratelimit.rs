@@ -1,11 +1,19 @@
-//! Settings of the Envoy rate limit service.
+//! The `ratelimit` section: the Envoy rate limit service.
 //!
-//! The keys, with their ranges and defaults, are in `config/section/ratelimit`, the reference
-//! server's environment variables in `config/environment`. The rules are not part of the settings:
-//! they have files of their own, which the door reads.
+//! The reference server's environment variables are converted into this section
+//! (`config/environment`), so both are checked in the same way.
 
-use super::rename::MetricRename;
-use super::tls::{ClientTls, ServerTls};
+pub(super) mod exports;
+pub(super) mod rlqs;
+pub(super) mod xds;
+
+use super::tls::{self, ServerTls};
+use crate::address;
+use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, ValueSyntax, section};
+use crate::reader::SectionReader;
+use crate::tree::YamlValue;
+use crate::values::{Read, YEAR, header_name, std_time, truth};
+use evenkeel_core::units::Nanos;
 use evenkeel_core::windows::WindowPolicy;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -29,7 +37,7 @@ pub struct RatelimitSettings {
     /// Location of the rule files, and how they are read.
     pub rules: RuleFiles,
     /// The xDS server that sends rules, instead of files.
-    pub xds: Option<XdsSettings>,
+    pub xds: Option<xds::XdsSettings>,
     /// How requests are answered.
     pub answers: RatelimitAnswers,
     /// Maximum number of windows that are counted at once, 24 bytes each.
@@ -43,57 +51,17 @@ pub struct RatelimitSettings {
     /// Time for such a connection to finish its calls; 0: no end. Stored as `Duration::MAX` for 0.
     pub connection_age_grace: Duration,
     /// How limits are shared out among Envoys that decide by themselves.
-    pub rlqs: RlqsSettings,
+    pub rlqs: rlqs::RlqsSettings,
     /// Whether the health check fails while there is no domain.
     pub healthy_with_rules: bool,
     /// Whether the health check fails while there is no connection to the store.
     pub healthy_with_store: bool,
     /// StatsD server that gets the metrics.
-    pub statsd: Option<RatelimitStatsd>,
+    pub statsd: Option<exports::RatelimitStatsd>,
     /// Port that serves the reference server's metrics to Prometheus.
-    pub prometheus: Option<PrometheusSettings>,
+    pub prometheus: Option<exports::PrometheusSettings>,
     /// Time for running calls to end when the process stops.
     pub drain: Duration,
-}
-
-/// A management server that sends rules by xDS, the complete state in each message.
-#[derive(Clone, Debug, PartialEq)]
-pub struct XdsSettings {
-    /// Host and port, resolved at each connect.
-    pub server: String,
-    /// Name of this instance at the server.
-    pub node_id: String,
-    /// Further metadata of this instance, as key and value.
-    pub metadata: Vec<(String, String)>,
-    /// Headers that are added to the call, as name and value.
-    pub headers: Vec<(String, String)>,
-    /// TLS of the connection.
-    pub tls: Option<ClientTls>,
-    /// Delay before the next attempt if the server was unreachable; it doubles each time.
-    pub retry: Duration,
-    /// The same delay if the server was reached but its stream ended at once.
-    pub retry_stream: Duration,
-    /// The longest delay between two attempts.
-    pub retry_max: Duration,
-    /// Random variation of each delay, as a fraction of it.
-    pub retry_spread: f64,
-    /// Maximum size of a message in bytes; a larger one ends the stream.
-    pub message_bytes_max: usize,
-}
-
-/// The rate limit quota service: how limits are shared out among Envoys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RlqsSettings {
-    /// How long an Envoy may use its last assignment, in whole seconds.
-    pub ttl: Duration,
-    /// A bucket without requests for this time is no longer tracked.
-    pub idle: Duration,
-    /// Maximum number of Envoys at once. Further ones are refused and behave as without a server.
-    pub streams_max: usize,
-    /// Maximum number of buckets of all Envoys, up to 2 KiB each. Further ones get no assignment.
-    pub buckets_max: usize,
-    /// Whether assignments are written as requests per time unit where one fits.
-    pub per_unit: bool,
 }
 
 /// Where rules come from and how they are read.
@@ -129,30 +97,239 @@ pub struct RatelimitAnswers {
     pub headers: Option<[String; 3]>,
 }
 
-/// A StatsD server, and how metrics are sent to it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RatelimitStatsd {
-    /// Host and port, resolved at each connect.
-    pub address: String,
-    /// `true`: UDP datagrams. `false`: a TCP connection.
-    pub udp: bool,
-    /// Whether tags have the format of `DogStatsD`.
-    pub dog: bool,
-    /// Interval between two messages.
-    pub every: Duration,
-    /// Tags that are added to every metric, as key and value.
-    pub tags: Vec<(String, String)>,
-    /// Rules that rename metrics and turn parts of their names into tags. The first match applies.
-    pub rename: Vec<MetricRename>,
+section! {
+    TABLE = "ratelimit";
+
+    /// A rule file, or a folder with all rule files below it. `off`: no rules, each request passes.
+    /// The path need not exist yet: until it does, each request passes, with a warning.
+    RULES: ConfigKey<PathBuf> = ConfigKey::opaque("rules", path)
+        .default_note("required, unless there is `xds`").restart().example("/etc/evenkeel/rules");
+    /// [Rules from a server](#ratelimitxds) instead of `rules`.
+    XDS: SubsectionKey = SubsectionKey::one("xds", &xds::TABLE).restart();
+    /// Addresses to listen on for gRPC.
+    GRPC: ListKey<SocketAddr> = ConfigKey::text("grpc", address::listen).list()
+        .default_note("`0.0.0.0:8081`; none with `grpc_unix`").restart().example("127.0.0.1:8081");
+    /// A Unix socket to listen on for gRPC.
+    GRPC_UNIX: ConfigKey<PathBuf> =
+        ConfigKey::opaque("grpc_unix", path).restart().example("/run/evenkeel/grpc.sock");
+    /// Addresses to listen on for `/json` and `/healthcheck`.
+    HTTP: ListKey<SocketAddr> = ConfigKey::text("http", address::listen)
+        .list_with(|| vec![SocketAddr::from(([0, 0, 0, 0], 8080))]).restart();
+    /// Addresses to listen on for `/rlconfig` and `/stats`.
+    DEBUG: ListKey<SocketAddr> = ConfigKey::text("debug", address::listen).list_with(Vec::new)
+        .restart().example("127.0.0.1:6070");
+    /// Whether rule files with a name that begins with a dot are ignored. Those with two dots
+    /// always are.
+    IGNORE_DOT_FILES: DefaultedKey<bool> =
+        ConfigKey::truth("ignore_dot_files").default(false).restart();
+    /// Whether several files may have rules for one domain.
+    MERGE_DOMAINS: DefaultedKey<bool> = ConfigKey::truth("merge_domains").default(false).restart();
+    /// Whether key and value are compared joined by `_`, as the reference server does.
+    COMPAT_KEYS: DefaultedKey<bool> = ConfigKey::truth("compat_keys").default(false).restart();
+    /// Whether months and years are those of the calendar (UTC), not 30 and 365 days, for rules
+    /// that do not say.
+    CALENDAR: DefaultedKey<bool> = ConfigKey::truth("calendar").default(false).restart();
+    /// The part of a limit above which hits count as near it. Above 1 none do.
+    NEAR_LIMIT_RATIO: DefaultedKey<f32> =
+        ConfigKey::new("near_limit_ratio", ValueSyntax::Number, ratio).range_note("from 0")
+            .default(0.8);
+    /// Whether each request passes; statuses and metrics state what would have happened.
+    SHADOW: DefaultedKey<bool> = ConfigKey::truth("shadow").default(false);
+    /// Whether a request is refused only if all of its limits are over.
+    QUOTA: DefaultedKey<bool> = ConfigKey::truth("quota").default(false);
+    /// Whether the other limits of a request are not counted if one of them would go over.
+    STOP_WHEN_OVER: DefaultedKey<bool> = ConfigKey::truth("stop_when_over").default(false);
+    /// Whether hits of a limit that is already over are refused without being counted.
+    SPARE_OVER: DefaultedKey<bool> = ConfigKey::truth("spare_over").default(false);
+    /// Whether answers contain the question and the `metadata` of rules, for other filters of
+    /// Envoy.
+    DYNAMIC_METADATA: DefaultedKey<bool> = ConfigKey::truth("dynamic_metadata").default(false);
+    /// `true`, or a section with the names of the headers for `limit`, `remaining` and `reset`.
+    HEADERS: SubsectionKey = SubsectionKey::one("headers", &HEADER_NAMES).default_note("`false`")
+        .or_words(&["true", "false"]);
+    /// Windows that are counted at once, 24 bytes each. When the table is full, windows that have
+    /// ended are evicted first, then those with the fewest hits.
+    KEYS: DefaultedKey<usize> = ConfigKey::whole("keys_max").within(1, 100_000_000)
+        .default(1_000_000).restart().low("limits are forgotten and admit more").high("memory");
+    /// [Assignments](#ratelimitrlqs) for Envoys that [decide by
+    /// themselves](ratelimit.md#envoys-that-decide-by-themselves).
+    RLQS: SubsectionKey = SubsectionKey::one("rlqs", &rlqs::TABLE).restart();
+    /// gRPC connections at once. Further ones are closed at once.
+    CONNECTIONS: DefaultedKey<usize> = ConfigKey::whole("connections").within(1, 1_000_000)
+        .default(10_000).restart().low("Envoys cannot connect, and let each request pass")
+        .high("open files");
+    /// [TLS](#ratelimittls) of the gRPC port and socket.
+    TLS: SubsectionKey = SubsectionKey::one("tls", &tls::SERVER).default_note("no TLS").restart();
+    /// Time for a new connection to begin TLS, if it must, and HTTP/2. Then it is closed.
+    HANDSHAKE_TIMEOUT: DefaultedKey<Nanos> = time("handshake_timeout").default(Nanos::from_secs(10))
+        .restart().low("slow Envoys cannot connect").high("silent connections keep their place");
+    /// Age at which a connection is asked to end. `0s`: never.
+    CONNECTION_AGE: DefaultedKey<Nanos> = ConfigKey::duration("connection_age")
+        .within(Nanos::ZERO, YEAR).default(Nanos::from_secs(86_400)).restart()
+        .low("clients reconnect all the time")
+        .high("new instances behind a load balancer get no calls");
+    /// Time for running calls of such a connection to end. `0s`: no limit.
+    CONNECTION_AGE_GRACE: DefaultedKey<Nanos> = ConfigKey::duration("connection_age_grace")
+        .within(Nanos::ZERO, YEAR).default(Nanos::from_secs(3_600)).restart()
+        .low("calls are cut off").high("old connections stay open");
+    /// Whether health needs at least one domain with rules.
+    HEALTHY_WITH_RULES: DefaultedKey<bool> =
+        ConfigKey::truth("healthy_with_rules").default(false).restart();
+    /// Whether health needs a connection to the `store`. With `true`, Envoys are sent elsewhere
+    /// although this instance could decide.
+    HEALTHY_WITH_STORE: DefaultedKey<bool> =
+        ConfigKey::truth("healthy_with_store").default(false).restart();
+    /// Time for running calls to end when the process stops.
+    DRAIN: DefaultedKey<Nanos> = time("drain").default(Nanos::from_secs(30))
+        .low("calls are cut off").high("stopping takes long");
+    /// A [StatsD server](#ratelimitstatsd) that gets the metrics of the reference server.
+    STATSD: SubsectionKey = SubsectionKey::one("statsd", &exports::STATSD).restart();
+    /// A [port](#ratelimitprometheus) with the metrics of the reference server under its names.
+    PROMETHEUS: SubsectionKey = SubsectionKey::one("prometheus", &exports::PROMETHEUS).restart();
 }
 
-/// The port that Prometheus scrapes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PrometheusSettings {
-    /// Address to listen on.
-    pub listen: SocketAddr,
-    /// Path of the metrics, which begins with `/`.
-    pub path: String,
-    /// A mapping file in the format of statsd_exporter.
-    pub mapper: Option<PathBuf>,
+section! {
+    HEADER_NAMES = "ratelimit.headers";
+
+    /// Name of the header with the limit.
+    LIMIT: DefaultedKey<String> = header("limit").default_with(|| "RateLimit-Limit".to_owned());
+    /// Name of the header with the remaining requests.
+    REMAINING: DefaultedKey<String> =
+        header("remaining").default_with(|| "RateLimit-Remaining".to_owned());
+    /// Name of the header with the seconds until the window ends.
+    RESET: DefaultedKey<String> = header("reset").default_with(|| "RateLimit-Reset".to_owned());
+}
+
+/// Reads the section.
+pub(crate) fn read(section: &mut SectionReader<'_, '_>) -> RatelimitSettings {
+    let grpc_unix = section.key(&GRPC_UNIX);
+    let port = SocketAddr::from(([0, 0, 0, 0], 8081));
+    let grpc = if grpc_unix.is_some() { Vec::new() } else { vec![port] };
+    let (tls, http_tls) = section.section_if_written(&TLS, tls).unwrap_or_default();
+    RatelimitSettings {
+        grpc: section.list_or(&GRPC, grpc),
+        grpc_unix,
+        http: section.key(&HTTP),
+        debug: section.key(&DEBUG),
+        tls,
+        http_tls,
+        rules: rules(section),
+        xds: section.has("xds").then(|| section.section(&XDS, xds::read)),
+        answers: answers(section),
+        keys_max: section.key(&KEYS),
+        connections_max: section.key(&CONNECTIONS),
+        handshake_timeout: std_time(section.key(&HANDSHAKE_TIMEOUT)),
+        connection_age: age(section.key(&CONNECTION_AGE)),
+        connection_age_grace: age(section.key(&CONNECTION_AGE_GRACE)),
+        rlqs: section.section(&RLQS, rlqs::read),
+        healthy_with_rules: section.key(&HEALTHY_WITH_RULES),
+        healthy_with_store: section.key(&HEALTHY_WITH_STORE),
+        statsd: section.has("statsd").then(|| section.section(&STATSD, exports::statsd)),
+        prometheus: section
+            .has("prometheus")
+            .then(|| section.section(&PROMETHEUS, exports::prometheus)),
+        drain: std_time(section.key(&DRAIN)),
+    }
+}
+
+/// Reads `tls`. Also returns whether the HTTP port uses it.
+fn tls(tls: &mut SectionReader<'_, '_>) -> (Option<ServerTls>, bool) {
+    (super::tls::server(tls), tls.key(&tls::HTTP))
+}
+
+fn rules(section: &mut SectionReader<'_, '_>) -> RuleFiles {
+    match (section.has("rules"), section.has("xds")) {
+        (false, false) => {
+            let what = "`ratelimit` needs `rules`: a file or folder, or `off` to allow all \
+                        requests; or a server, `xds`";
+            section.fault("rules", what);
+        }
+        (true, true) => {
+            section.fault("xds", "rules come from `rules` or from `xds`; remove one");
+        }
+        _ => {}
+    }
+    RuleFiles {
+        path: section.key(&RULES).filter(|path| path.as_os_str() != "off"),
+        ignore_dot_files: section.key(&IGNORE_DOT_FILES),
+        merge_domains: section.key(&MERGE_DOMAINS),
+        compat_keys: section.key(&COMPAT_KEYS),
+        calendar: section.key(&CALENDAR),
+    }
+}
+
+fn answers(section: &mut SectionReader<'_, '_>) -> RatelimitAnswers {
+    RatelimitAnswers {
+        near_limit_ratio: section.key(&NEAR_LIMIT_RATIO),
+        shadow: section.key(&SHADOW),
+        quota: section.key(&QUOTA),
+        policy: WindowPolicy {
+            stop_when_over: section.key(&STOP_WHEN_OVER),
+            spare_over: section.key(&SPARE_OVER),
+        },
+        dynamic_metadata: section.key(&DYNAMIC_METADATA),
+        headers: headers(section),
+    }
+}
+
+impl Default for RatelimitAnswers {
+    fn default() -> RatelimitAnswers {
+        SectionReader::defaults(&TABLE, answers)
+    }
+}
+
+/// Reads `headers: true`, or a section with the names of the headers.
+fn headers(section: &mut SectionReader<'_, '_>) -> Option<[String; 3]> {
+    let names =
+        |names: &mut SectionReader<'_, '_>| [&LIMIT, &REMAINING, &RESET].map(|key| names.key(key));
+    match section.node("headers").map(|node| &node.value) {
+        None => None,
+        Some(YamlValue::Map(_)) => Some(section.section(&HEADERS, names)),
+        Some(_) => section
+            .key_with("headers", truth)?
+            .then(|| SectionReader::defaults(&HEADER_NAMES, names)),
+    }
+}
+
+/// The age of a connection. 0 means no limit and becomes `Duration::MAX`.
+fn age(age: Nanos) -> Duration {
+    if age.0 == 0 { Duration::MAX } else { std_time(age) }
+}
+
+/// A name of a header; default is that of the reference server.
+const fn header(name: &'static str) -> ConfigKey<String> {
+    ConfigKey::text(name, |text| header_name(text).map(|_| text.to_owned()))
+}
+
+fn path(text: &str) -> Read<PathBuf> {
+    if text.is_empty() { Err("name a file or folder".to_owned()) } else { Ok(text.into()) }
+}
+
+fn ratio(text: &str) -> Read<f32> {
+    let number = text.parse::<f32>().ok().filter(|number| *number >= 0.0);
+    number.ok_or_else(|| "must be at least 0; above 1 no request is near its limit".to_owned())
+}
+
+/// A duration of 1 ms to 366 days.
+const fn time(name: &'static str) -> ConfigKey<Nanos> {
+    ConfigKey::duration(name).within(Nanos::from_millis(1), YEAR)
+}
+
+/// Reads `host:port`.
+fn host_port(text: &str) -> Read<String> {
+    let (host, port) = text.rsplit_once(':').unwrap_or_default();
+    match !host.is_empty() && port.parse::<u16>().is_ok() {
+        true => Ok(text.to_owned()),
+        false => Err("write host:port".to_owned()),
+    }
+}
+
+/// Reads `key:value`.
+fn tag(text: &str) -> Read<(String, String)> {
+    let (key, value) = text.split_once(':').ok_or("write key:value")?;
+    let plain = |c: char| !c.is_control() && !",|#\n".contains(c);
+    match !key.is_empty() && text.chars().all(plain) {
+        true => Ok((key.to_owned(), value.to_owned())),
+        false => Err("a tag is key:value, without , | # and line ends".to_owned()),
+    }
 }

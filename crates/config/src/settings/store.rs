@@ -1,10 +1,16 @@
-//! Settings of the store: the Redis servers that keep one count for all instances, and how they are
-//! used.
+//! The `store` section: one count for all instances, kept in Redis or Valkey.
 //!
-//! The effect of each setting on a request is described in `store::redis`. The keys and their
-//! errors are in `config/section/store`.
+//! Passwords in the configuration are shown as stars. Names are not resolved, and no connection is
+//! made. The settings are described in `settings::store`.
 
-use crate::values::word_enum;
+use super::tls;
+use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, section};
+use crate::reader::SectionReader;
+use crate::tree::YamlValue;
+use crate::values::{DAY, Read, std_time, word_enum};
+use evenkeel_core::units::Nanos;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -174,5 +180,348 @@ word_enum! {
         Local = "local",
         /// The caller gets an error, as the reference server does.
         Error = "error",
+    }
+}
+
+section! {
+    TABLE = "store":
+    REDIS, LAYOUT, MASTER, CREDENTIALS, CREDENTIALS_FILE, TLS, DEADLINE, CONNECT_TIMEOUT, MODE,
+    PERIOD, FAIL, PREFIX, COMPATIBLE_KEYS, EXPIRATION_JITTER, OWED_MAX, PER_SECOND,
+}
+
+section! { SERVERS = "store.per_second": REDIS, LAYOUT, MASTER, CREDENTIALS, CREDENTIALS_FILE, TLS }
+
+section! {
+    /// Addresses: `redis://user:password@host:6379/0`, `rediss://` for TLS, `unix:///path`, or
+    /// `host:port`. `evenkeel show` prints passwords as stars.
+    REDIS: ListKey<StoreServer> = ConfigKey::opaque("redis", server).list()
+        .required().masked(masked).example("redis://127.0.0.1:6379");
+    /// `single`: one server. `sentinel`: `redis` names sentinels. `cluster`: `redis` names some
+    /// nodes of a cluster. `ring`: independent servers, each with a part of the counters, by name.
+    LAYOUT: ConfigKey<StoreLayoutName> = ConfigKey::words("layout", StoreLayoutName::WORDS)
+        .default_note("one address: `single`; several: `cluster`");
+    /// `sentinel`: the name of the master at the sentinels.
+    MASTER: ConfigKey<String> = ConfigKey::text("master", name)
+        .default_note("required with `layout: sentinel`").example("main");
+    /// `user:password`, or a password, for addresses without one and for the masters of sentinels.
+    CREDENTIALS: ConfigKey<StoreLogin> =
+        ConfigKey::opaque("credentials", |text| Ok(StoreLogin::parse(text)))
+            .masked(|_| PASSWORD_MASK.to_owned()).example("user:password");
+    /// A file with the same, read at each connect.
+    CREDENTIALS_FILE: ConfigKey<PathBuf> =
+        ConfigKey::path("credentials_file").example("/etc/evenkeel/redis");
+    /// [TLS](#storetls) for addresses with `rediss://`.
+    TLS: SubsectionKey = SubsectionKey::one("tls", &tls::STORE);
+    /// The longest time that a request waits for an answer. After that the local state decides.
+    DEADLINE: DefaultedKey<Nanos> = ConfigKey::duration("deadline")
+        .within(Nanos::from_millis(1), Nanos::from_secs(10)).default(Nanos::from_millis(20))
+        .low("slow answers are ignored, and limits are less exact")
+        .high("requests wait for this time while the store stalls");
+    /// Time to establish and verify a connection.
+    CONNECT_TIMEOUT: DefaultedKey<Nanos> = ConfigKey::duration("connect_timeout")
+        .within(Nanos::from_millis(10), Nanos::from_secs(60)).default(Nanos::from_secs(1))
+        .low("a distant store is never reached");
+    /// `exact`: the store decides each request. `batched`: this instance decides by its local state
+    /// and exchanges counts each `period`.
+    MODE: DefaultedKey<StoreMode> =
+        ConfigKey::words("mode", StoreMode::WORDS).default(StoreMode::Exact);
+    /// Time between two transfers of local counts and of the costs of requests to the store.
+    PERIOD: DefaultedKey<Nanos> = ConfigKey::duration("period")
+        .within(Nanos::from_millis(10), Nanos::from_secs(10)).default(Nanos::from_millis(100))
+        .low("more work for the store")
+        .high("`batched`: all instances together admit more; costs are known late to the others");
+    /// Without an answer of the store. `local`: the local state decides. `error`: the caller of
+    /// `ratelimit` gets an error.
+    FAIL: DefaultedKey<StoreFail> =
+        ConfigKey::words("fail", StoreFail::WORDS).default(StoreFail::Local);
+    /// Prefix of all keys.
+    PREFIX: ConfigKey<String> = ConfigKey::text("prefix", prefix)
+        .range_note("up to 64 bytes, without braces")
+        .default_note("`evenkeel:`; none with `compatible_keys`").example("evenkeel:");
+    /// Whether windows have the names that envoyproxy/ratelimit gives them.
+    COMPATIBLE_KEYS: DefaultedKey<bool> = ConfigKey::truth("compatible_keys").default(false);
+    /// Compatible keys exist for up to this time longer than their window.
+    EXPIRATION_JITTER: DefaultedKey<Nanos> = ConfigKey::duration("expiration_jitter")
+        .within(Nanos::ZERO, DAY).default(Nanos::from_secs(300)).low("many keys expire at once")
+        .high("memory of the store");
+    /// Counters per thread, and buckets, with hits that are sent to the store later.
+    OWED_MAX: DefaultedKey<usize> = ConfigKey::whole("owed_max").within(0, 10_000_000)
+        .default(100_000).low("hits during an outage are lost to the other instances")
+        .high("memory");
+    /// Servers for counters of one second: `redis`, `layout`, `master`, `credentials`,
+    /// `credentials_file` and `tls`.
+    PER_SECOND: SubsectionKey =
+        SubsectionKey::one("per_second", &SERVERS).default_note("the same servers");
+}
+
+/// Maximum length of the prefix of all keys, in bytes.
+const PREFIX_BYTES_MAX: usize = 64;
+/// Replaces a password in the output of `show`.
+const PASSWORD_MASK: &str = "***";
+
+/// Reads the section.
+pub(crate) fn read(section: &mut SectionReader<'_, '_>) -> StoreSettings {
+    let place = place(section);
+    let per_second = section.has("per_second").then(|| section.section(&PER_SECOND, self::place));
+    let mode = section.key(&MODE);
+    let fail = section.key(&FAIL);
+    if mode == StoreMode::Batched && fail == StoreFail::Error {
+        let what = "`fail: error` needs `mode: exact`: in batches, requests do not wait for the \
+                    store";
+        section.fault("fail", what);
+    }
+    let compatible_keys = section.key(&COMPATIBLE_KEYS);
+    let prefix = if compatible_keys { "" } else { "evenkeel:" };
+    StoreSettings {
+        place,
+        per_second,
+        deadline: std_time(section.key(&DEADLINE)),
+        connect: std_time(section.key(&CONNECT_TIMEOUT)),
+        mode,
+        period: std_time(section.key(&PERIOD)),
+        fail,
+        prefix: section.key_or(&PREFIX, prefix.to_owned()),
+        compatible_keys,
+        jitter: std_time(section.key(&EXPIRATION_JITTER)),
+        owed_max: section.key(&OWED_MAX),
+    }
+}
+
+fn place(section: &mut SectionReader<'_, '_>) -> StoreServers {
+    if !section.has("redis") {
+        section.fault("redis", "a store needs `redis`: redis://127.0.0.1:6379, or a list");
+    }
+    let servers = section.key(&REDIS);
+    let several = servers.len() > 1;
+    let usual = if several { StoreLayoutName::Cluster } else { StoreLayoutName::Single };
+    let layout = section.key_or(&LAYOUT, usual);
+    let master = section.key(&MASTER);
+    let layout = match layout {
+        StoreLayoutName::Sentinel => StoreLayout::Sentinel(master.clone().unwrap_or_default()),
+        StoreLayoutName::Cluster => StoreLayout::Cluster,
+        StoreLayoutName::Ring => StoreLayout::Ring,
+        StoreLayoutName::Single => StoreLayout::Single,
+    };
+    check_layout(section, &servers, &layout, master.is_some());
+    let login = match section.node("credentials").map(|node| &node.value) {
+        None | Some(YamlValue::Text(_)) => section.key(&CREDENTIALS),
+        Some(_) => {
+            section.fault_of("credentials", "is `user:password`, or a password");
+            None
+        }
+    };
+    let credentials_file = section.key(&CREDENTIALS_FILE);
+    let tls = if section.has("tls") { section.section(&TLS, tls) } else { StoreTls::default() };
+    StoreServers { servers, layout, login, credentials_file, tls }
+}
+
+/// Reports servers, layout and master that do not fit together.
+fn check_layout(
+    section: &mut SectionReader<'_, '_>,
+    servers: &[StoreServer],
+    layout: &StoreLayout,
+    master: bool,
+) {
+    match layout {
+        StoreLayout::Single if servers.len() > 1 => {
+            let what = "several servers are a `cluster`, its `sentinel`s, or a `ring`";
+            section.fault("layout", what);
+        }
+        StoreLayout::Sentinel(_) if !master => {
+            section.fault("layout", "`layout: sentinel` needs `master`: its name");
+        }
+        StoreLayout::Cluster if servers.iter().any(|server| server.database > 0) => {
+            section.fault("redis", "a cluster has only database 0");
+        }
+        StoreLayout::Cluster | StoreLayout::Sentinel(_)
+            if servers.iter().any(|server| matches!(server.end, StoreAddress::Unix(_))) =>
+        {
+            section.fault("redis", "sentinels and nodes of a cluster have a host and a port");
+        }
+        _ => {}
+    }
+    if master && !matches!(layout, StoreLayout::Sentinel(_)) {
+        section.fault_of("master", "belongs to `layout: sentinel`; remove it, or use that");
+    }
+}
+
+fn tls(tls: &mut SectionReader<'_, '_>) -> StoreTls {
+    let ca = tls.key(&tls::CA);
+    let cert = tls.key(&tls::OWN_CERT);
+    let key = tls.key(&tls::OWN_KEY);
+    if cert.is_some() != key.is_some() {
+        tls.fault_of("cert", "and `key` go together");
+    }
+    let any_name = tls.key(&tls::ANY_NAME);
+    StoreTls { ca, identity: cert.zip(key), any_name }
+}
+
+word_enum! {
+    /// The layout, in the words of the file.
+    pub(crate) enum StoreLayoutName {
+        Single = "single",
+        Sentinel = "sentinel",
+        Cluster = "cluster",
+        Ring = "ring",
+    }
+}
+
+fn masked(text: &str) -> String {
+    match server(text) {
+        Ok(server) => shown(&server, PASSWORD_MASK),
+        Err(_) => PASSWORD_MASK.to_owned(),
+    }
+}
+
+fn name(text: &str) -> Read<String> {
+    let good = !text.is_empty() && text.len() <= 256 && !text.contains(char::is_whitespace);
+    good.then(|| text.to_owned())
+        .ok_or_else(|| "the name of the master at its sentinels".to_owned())
+}
+
+fn prefix(text: &str) -> Read<String> {
+    let good = text.len() <= PREFIX_BYTES_MAX && !text.contains(['{', '}']);
+    let wrong = || format!("at most {PREFIX_BYTES_MAX} bytes, without braces");
+    good.then(|| text.to_owned()).ok_or_else(wrong)
+}
+
+/// Default port of a server.
+const DEFAULT_PORT: u16 = 6379;
+const ADDRESS_ADVICE: &str = "write redis://127.0.0.1:6379, rediss://user:password@host:6379/0 or \
+                     unix:///run/redis.sock";
+
+/// What [`escaped`] escapes; `***` stays as it is.
+const ESCAPED: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'*');
+
+/// Reads an address.
+pub(crate) fn server(text: &str) -> Read<StoreServer> {
+    let (scheme, rest) = text.split_once("://").unwrap_or(("redis", text));
+    let tls = match scheme {
+        "redis" => false,
+        "rediss" => true,
+        "unix" | "redis+unix" => return socket(rest),
+        _ => return Err(ADDRESS_ADVICE.to_owned()),
+    };
+    let (rest, database) = match rest.split_once('/') {
+        None | Some((_, "")) => (rest.trim_end_matches('/'), 0),
+        Some((rest, number)) => (rest, number.parse().map_err(|_| ADDRESS_ADVICE.to_owned())?),
+    };
+    let (login, authority) = match rest.rsplit_once('@') {
+        None => (None, rest),
+        Some((login, authority)) => (Some(self::login(login)?), authority),
+    };
+    let authority: http::uri::Authority =
+        authority.parse().map_err(|_| ADDRESS_ADVICE.to_owned())?;
+    let host = authority.host().trim_matches(['[', ']']);
+    let port = match authority.port_u16() {
+        Some(port) => port,
+        None if authority.host().len() == authority.as_str().len() => DEFAULT_PORT,
+        None => 0,
+    };
+    if host.is_empty() || port == 0 {
+        return Err(ADDRESS_ADVICE.to_owned());
+    }
+    Ok(StoreServer { end: StoreAddress::Tcp { host: host.to_owned(), port, tls }, login, database })
+}
+
+fn socket(rest: &str) -> Read<StoreServer> {
+    let (login, path) = match rest.rsplit_once('@') {
+        Some((login, path)) if path.starts_with('/') => (Some(self::login(login)?), path),
+        _ => (None, rest),
+    };
+    match path.starts_with('/') && path.len() > 1 {
+        true => Ok(StoreServer { end: StoreAddress::Unix(path.into()), login, database: 0 }),
+        false => Err(ADDRESS_ADVICE.to_owned()),
+    }
+}
+
+/// Reads `user:password` or `:password`. A password is required.
+fn login(text: &str) -> Read<StoreLogin> {
+    let (user, password) = text.split_once(':').ok_or_else(|| ADDRESS_ADVICE.to_owned())?;
+    let (user, password) = (plain(user)?, plain(password)?);
+    Ok(StoreLogin { user: (!user.is_empty()).then_some(user), password })
+}
+
+/// Decodes percent-encoded text.
+fn plain(text: &str) -> Read<String> {
+    let hex = |code: &[u8]| code.iter().all(u8::is_ascii_hexdigit);
+    let mut codes = text.split('%').skip(1).map(|after| after.as_bytes().get(..2));
+    if !codes.all(|code| code.is_some_and(hex)) {
+        return Err("a percent sign is written %25".to_owned());
+    }
+    let plain = percent_decode_str(text).decode_utf8();
+    plain.map(Cow::into_owned).map_err(|_| "a user and a password are text".to_owned())
+}
+
+/// Percent-encodes text, so that [`plain`] decodes it again.
+pub fn escaped(text: &str) -> String {
+    utf8_percent_encode(text, ESCAPED).to_string()
+}
+
+/// Formats an address as [`server`] reads it, with `password` instead of the real one.
+pub fn shown(server: &StoreServer, password: &str) -> String {
+    let login = server.login.as_ref().map_or(String::new(), |login| {
+        let user = login.user.as_deref().map(escaped).unwrap_or_default();
+        format!("{user}:{}@", escaped(password))
+    });
+    match &server.end {
+        StoreAddress::Unix(path) => format!("unix://{login}{}", path.display()),
+        StoreAddress::Tcp { tls, .. } => {
+            let scheme = if *tls { "rediss" } else { "redis" };
+            let database = match server.database {
+                0 => String::new(),
+                number => format!("/{number}"),
+            };
+            format!("{scheme}://{login}{}{database}", server.end)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_shown() {
+        for (text, shown) in [
+            ("127.0.0.1:6380", "redis://127.0.0.1:6380"),
+            ("redis://store.example", "redis://store.example:6379"),
+            ("rediss://ann:p%40ss@store.example:7000/3", "rediss://ann:***@store.example:7000/3"),
+            ("redis://:secret@[::1]:6379/", "redis://:***@[::1]:6379"),
+            ("unix:///run/redis.sock", "unix:///run/redis.sock"),
+        ] {
+            let read = server(text).expect(text);
+            assert_eq!(super::shown(&read, "***"), shown, "{text}");
+            let again = super::shown(&read, read.login.as_ref().map_or("", |l| &l.password));
+            assert_eq!(server(&again), Ok(read), "{again}");
+        }
+        let login = server("redis://a:p%40ss@h").expect("read").login.expect("a login");
+        assert_eq!((login.user.as_deref(), &*login.password), (Some("a"), "p@ss"));
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        for text in [
+            "",
+            "redis://",
+            "http://h:1",
+            "h:0",
+            "h:70000",
+            "h:x",
+            "redis://user@h",
+            "unix://",
+            "unix:///",
+            "redis://h/x",
+            "redis://h/-1",
+            "redis://a:%zz@h",
+            "redis://a:%f@h",
+            "redis://a:%ff@h",
+            "redis://a:%+1@h",
+            "redis://a:%4%31@h",
+            "redis://h:1:2",
+        ] {
+            assert!(server(text).is_err(), "{text}");
+        }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! A rule either has a limit of its own, with a table and a list, or it shares one limit with other
 //! rules and has only its numbers; equal numbers are stored once. So a million rules take some 60
-//! bytes each, plus their prefixes. Rules are read by `section::line` and, from a file of their
-//! own, by `section::line::limits_file`.
+//! bytes each, plus their prefixes. Rules are read by `settings::line` and, from a file of their
+//! own, by `settings::line::limits_file`.
 
 use crate::values::word_enum;
 use evenkeel_core::bucket::Algorithm;

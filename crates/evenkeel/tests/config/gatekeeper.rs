@@ -1,6 +1,6 @@
 //! The `gatekeeper` section: its defaults and its errors.
 //!
-//! How addresses are parsed is tested beside their parser (`config/section/gatekeeper.rs`).
+//! How addresses are parsed is tested beside their parser (`config/settings/gatekeeper.rs`).
 
 use super::{faults, good};
 

@@ -7,13 +7,41 @@ use crate::address;
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, section};
 use crate::reader::SectionReader;
 use crate::settings::pattern::NameRegex;
-use crate::settings::rename::{MetricRename, NameTemplate};
-use crate::settings::{PrometheusSettings, RatelimitStatsd};
+use crate::settings::pattern::rename::{MetricRename, NameTemplate};
 use crate::tree::{YamlNode, YamlValue};
 use crate::values::{Read, std_time};
 use evenkeel_core::units::Nanos;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// A StatsD server, and how metrics are sent to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RatelimitStatsd {
+    /// Host and port, resolved at each connect.
+    pub address: String,
+    /// `true`: UDP datagrams. `false`: a TCP connection.
+    pub udp: bool,
+    /// Whether tags have the format of `DogStatsD`.
+    pub dog: bool,
+    /// Interval between two messages.
+    pub every: Duration,
+    /// Tags that are added to every metric, as key and value.
+    pub tags: Vec<(String, String)>,
+    /// Rules that rename metrics and turn parts of their names into tags. The first match applies.
+    pub rename: Vec<MetricRename>,
+}
+
+/// The port that Prometheus scrapes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrometheusSettings {
+    /// Address to listen on.
+    pub listen: SocketAddr,
+    /// Path of the metrics, which begins with `/`.
+    pub path: String,
+    /// A mapping file in the format of statsd_exporter.
+    pub mapper: Option<PathBuf>,
+}
 
 section! {
     STATSD = "ratelimit.statsd";
@@ -63,7 +91,7 @@ section! {
 }
 
 /// Reads `statsd`.
-pub fn statsd(section: &mut SectionReader<'_, '_>) -> RatelimitStatsd {
+pub(crate) fn statsd(section: &mut SectionReader<'_, '_>) -> RatelimitStatsd {
     RatelimitStatsd {
         address: section.key(&ADDRESS),
         udp: section.key(&UDP),
@@ -103,7 +131,7 @@ fn renames(section: &mut SectionReader<'_, '_>) -> Vec<MetricRename> {
 }
 
 /// Reads `prometheus`.
-pub fn prometheus(section: &mut SectionReader<'_, '_>) -> PrometheusSettings {
+pub(crate) fn prometheus(section: &mut SectionReader<'_, '_>) -> PrometheusSettings {
     PrometheusSettings {
         listen: section.key(&LISTEN),
         path: section.key(&PATH),

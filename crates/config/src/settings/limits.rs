@@ -145,7 +145,7 @@ struct LimitDefaults {
 }
 
 /// Reads `limits`, or the default limits. `action` and `debt_max` are those of the door.
-pub fn read(
+pub(crate) fn read(
     proxy: &mut SectionReader<'_, '_>,
     ground: LimitContext,
     action: LimitAction,
@@ -298,7 +298,7 @@ fn by(section: &mut SectionReader<'_, '_>) -> Option<Vec<KeyPart>> {
 }
 
 /// Reads the parts of a key: one or several, with at most one IPv4 and one IPv6 network.
-pub fn parts(
+pub(crate) fn parts(
     section: &mut SectionReader<'_, '_>,
     row: &'static ListKey<KeyTemplateWord>,
 ) -> Option<Vec<KeyPart>> {
@@ -331,7 +331,7 @@ pub fn parts(
 }
 
 /// Reads the condition of a limit.
-pub fn when(section: &mut SectionReader<'_, '_>) -> LimitCondition {
+pub(crate) fn when(section: &mut SectionReader<'_, '_>) -> LimitCondition {
     let not = section.section(&NOT, sent);
     if section.has("not") && not == LimitCondition::default() {
         section.fault_of("not", "is empty; write the properties that a request must not have");
@@ -408,7 +408,7 @@ pub(crate) fn cpu_time(text: &str, window: Nanos, cpus: f64) -> Read<Nanos> {
 }
 
 /// Reads a burst in requests, at least 1.
-pub fn requests_saved(text: &str) -> Read<u64> {
+pub(crate) fn requests_saved(text: &str) -> Read<u64> {
     match count(text)? {
         0 => Err("with 0 no request could pass: the minimum is 1, which allows no burst, like \
                   nginx's `burst=0`"

@@ -5,10 +5,36 @@
 use crate::address;
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, section};
 use crate::reader::SectionReader;
-use crate::settings::{CheckSettings, SyslogAddress};
 use crate::values::{DAY, Read, std_time};
 use evenkeel_core::units::Nanos;
+use std::fmt;
 use std::net::SocketAddr;
+use std::time::Duration;
+
+/// The check door: a server asks it before each request, and reports the cost afterwards.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckSettings {
+    /// Addresses to listen on.
+    pub listen: Vec<SocketAddr>,
+    /// UDP addresses that receive access logs by syslog.
+    pub syslog: Vec<SyslogAddress>,
+    /// How long an admitted request waits for its report, before it is charged an average.
+    pub report_within: Duration,
+    /// Admitted requests that wait for their report, some 500 bytes each; the oldest settles early.
+    pub open_max: usize,
+    /// Questions of clients that have to wait; further clients are refused.
+    pub waiting_max: usize,
+}
+
+/// A UDP address that receives datagrams, written `udp://127.0.0.1:5514`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SyslogAddress(pub SocketAddr);
+
+impl fmt::Display for SyslogAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "udp://{}", self.0)
+    }
+}
 
 section! {
     TABLE = "check";
@@ -40,7 +66,7 @@ section! {
 const REQUESTS_MAX: usize = 1_000_000;
 
 /// Reads the section.
-pub fn read(check: &mut SectionReader<'_, '_>) -> CheckSettings {
+pub(crate) fn read(check: &mut SectionReader<'_, '_>) -> CheckSettings {
     CheckSettings {
         listen: check.key(&LISTEN),
         syslog: check.key(&SYSLOG),

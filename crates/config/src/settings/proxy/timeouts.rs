@@ -4,10 +4,29 @@
 
 use crate::keys::{ConfigKey, DefaultedKey, section};
 use crate::reader::SectionReader;
-use crate::settings::ProxyTimeouts;
-use crate::values::DAY;
-use crate::values::std_time;
+use crate::values::{DAY, std_time};
 use evenkeel_core::units::Nanos;
+use std::time::Duration;
+
+/// Time limits of connections and requests. Too low: slow but honest peers are cut off. Too high:
+/// dead peers keep their connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProxyTimeouts {
+    /// From the first byte, or the start of the connection, until the head is complete.
+    pub header: Duration,
+    /// Until a connection to the backend is established.
+    pub connect: Duration,
+    /// Without a byte, on a connection between two requests or inside a body.
+    pub idle: Duration,
+    /// From the complete request until the backend begins its answer.
+    pub backend: Duration,
+    /// For running requests to end when the process stops.
+    pub drain: Duration,
+    /// How long an aborted request still costs.
+    pub abort_linger: Duration,
+    /// Without a byte in either direction on an upgraded connection.
+    pub tunnel: Duration,
+}
 
 section! {
     TABLE = "proxy.timeouts";
@@ -33,7 +52,7 @@ section! {
 }
 
 /// Reads the section.
-pub fn read(section: &mut SectionReader<'_, '_>) -> ProxyTimeouts {
+pub(crate) fn read(section: &mut SectionReader<'_, '_>) -> ProxyTimeouts {
     ProxyTimeouts {
         header: std_time(section.key(&HEADER)),
         connect: std_time(section.key(&CONNECT)),

@@ -10,10 +10,9 @@ use crate::address;
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, section};
 use crate::reader::SectionReader;
 use crate::settings::tags::{
-    LimitsFile, OWN_NUMBERS_LIMIT_NAME, RateNumbers, Refill, SHARED_LIMIT_NAME, TagRule,
+    LimitsFile, OWN_NUMBERS_LIMIT_NAME, RateNumbers, Refill, SHARED_LIMIT_NAME, TagRule, TagRules,
     TagRulesBuilder, owed_time,
 };
-use crate::settings::{LineSettings, StreamAddress};
 use crate::values::{self, DAY, Read, std_time};
 use evenkeel_core::classify::prefix::PREFIX_BYTES_MAX;
 use evenkeel_core::limit::{LIMITS_MAX, Limit};
@@ -21,6 +20,53 @@ use evenkeel_core::units::{ExactRate, Nanos};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The line door, which answers questions about tags.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LineSettings {
+    /// Streams to listen on.
+    pub listen: Vec<StreamAddress>,
+    /// Permission bits of Unix sockets.
+    pub socket_mode: u32,
+    /// Addresses to listen on for Redis clients.
+    pub resp: Vec<SocketAddr>,
+    /// Maximum length of a tag in bytes; a longer tag is served but not counted.
+    pub tag_bytes: usize,
+    /// Keys that a limit without its own `keys_max` remembers, 24 bytes each.
+    pub keys_max: usize,
+    /// Connections at once; then the longest silent one is closed. 0: the limit of open files.
+    pub connections: usize,
+    /// Time for replies to be sent when the process stops.
+    pub drain: Duration,
+    /// The limits, each with its own table. The first one counts the tags that match no prefix.
+    pub limits: Vec<Limit>,
+    /// The prefix rules that are written in the configuration itself.
+    pub written: TagRulesBuilder,
+    /// An optional file with more prefix rules.
+    pub limits_file: Option<LimitsFile>,
+    /// All prefix rules: those of the configuration and those of the file.
+    pub rules: Arc<TagRules>,
+}
+
+/// An address on which the line door accepts streams.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StreamAddress {
+    /// A TCP address, written `tcp://127.0.0.1:7070`.
+    Tcp(SocketAddr),
+    /// A Unix socket, written `unix:///run/evenkeel/line.sock`.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for StreamAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StreamAddress::Tcp(address) => write!(f, "tcp://{address}"),
+            StreamAddress::Unix(path) => write!(f, "unix://{}", path.display()),
+        }
+    }
+}
 
 section! {
     TABLE = "line";
@@ -110,7 +156,7 @@ const OWN_MAX: usize = LIMITS_MAX - 3;
 const PATH_BYTES_MAX: usize = 96;
 
 /// Reads the section. `keys_default` is `state.keys_max`.
-pub fn read(line: &mut SectionReader<'_, '_>, keys_default: Option<usize>) -> LineSettings {
+pub(crate) fn read(line: &mut SectionReader<'_, '_>, keys_default: Option<usize>) -> LineSettings {
     let listen = line.key(&LISTEN);
     let socket_mode = line.key(&SOCKET_MODE);
     let resp = line.key(&RESP);

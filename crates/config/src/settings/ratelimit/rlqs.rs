@@ -5,10 +5,24 @@
 use super::time;
 use crate::keys::{ConfigKey, DefaultedKey, ValueSyntax, section};
 use crate::reader::SectionReader;
-use crate::settings::RlqsSettings;
-use crate::values::std_time;
-use crate::values::{HOUR, Read, duration, within};
+use crate::values::{HOUR, Read, duration, std_time, within};
 use evenkeel_core::units::{Nanos, SECOND};
+use std::time::Duration;
+
+/// The rate limit quota service: how limits are shared out among Envoys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RlqsSettings {
+    /// How long an Envoy may use its last assignment, in whole seconds.
+    pub ttl: Duration,
+    /// A bucket without requests for this time is no longer tracked.
+    pub idle: Duration,
+    /// Maximum number of Envoys at once. Further ones are refused and behave as without a server.
+    pub streams_max: usize,
+    /// Maximum number of buckets of all Envoys, up to 2 KiB each. Further ones get no assignment.
+    pub buckets_max: usize,
+    /// Whether assignments are written as requests per time unit where one fits.
+    pub per_unit: bool,
+}
 
 section! {
     TABLE = "ratelimit.rlqs";
@@ -31,7 +45,7 @@ section! {
 }
 
 /// Reads the section.
-pub fn read(section: &mut SectionReader<'_, '_>) -> RlqsSettings {
+pub(crate) fn read(section: &mut SectionReader<'_, '_>) -> RlqsSettings {
     RlqsSettings {
         ttl: std_time(section.key(&TTL)),
         idle: std_time(section.key(&IDLE)),

@@ -5,12 +5,37 @@
 use super::{host_port, tag, time};
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, ValueSyntax, section};
 use crate::reader::SectionReader;
-use crate::section::tls;
-use crate::settings::XdsSettings;
+use crate::settings::tls;
 use crate::settings::tls::ClientTls;
 use crate::tree::YamlValue;
 use crate::values::{Read, header_name, part, std_time, truth};
 use evenkeel_core::units::Nanos;
+use std::time::Duration;
+
+/// A management server that sends rules by xDS, the complete state in each message.
+#[derive(Clone, Debug, PartialEq)]
+pub struct XdsSettings {
+    /// Host and port, resolved at each connect.
+    pub server: String,
+    /// Name of this instance at the server.
+    pub node_id: String,
+    /// Further metadata of this instance, as key and value.
+    pub metadata: Vec<(String, String)>,
+    /// Headers that are added to the call, as name and value.
+    pub headers: Vec<(String, String)>,
+    /// TLS of the connection.
+    pub tls: Option<ClientTls>,
+    /// Delay before the next attempt if the server was unreachable; it doubles each time.
+    pub retry: Duration,
+    /// The same delay if the server was reached but its stream ended at once.
+    pub retry_stream: Duration,
+    /// The longest delay between two attempts.
+    pub retry_max: Duration,
+    /// Random variation of each delay, as a fraction of it.
+    pub retry_spread: f64,
+    /// Maximum size of a message in bytes; a larger one ends the stream.
+    pub message_bytes_max: usize,
+}
 
 section! {
     TABLE = "ratelimit.xds";
@@ -47,7 +72,7 @@ section! {
 }
 
 /// Reads the section.
-pub fn read(section: &mut SectionReader<'_, '_>) -> XdsSettings {
+pub(crate) fn read(section: &mut SectionReader<'_, '_>) -> XdsSettings {
     let retry = section.key(&RETRY);
     XdsSettings {
         server: section.key(&SERVER),

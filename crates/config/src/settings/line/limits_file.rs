@@ -4,10 +4,9 @@
 //! `exempt`. Lines that begin with `#` are comments. A prefix that contains a blank must be in
 //! `limits` of the configuration. The file is accepted as a whole or not at all.
 
-use super::{burst_of, prefix, rate};
+use super::{LineSettings, burst_of, prefix, rate};
 use crate::fault::{ConfigFault, TextPlace, quoted};
-use crate::section::limits::requests_saved;
-use crate::settings::LineSettings;
+use crate::settings::limits::requests_saved;
 use crate::settings::tags::{RULES_MAX, RateNumbers, Refill, TagRule};
 
 /// Maximum number of faults that are collected before reading stops.
@@ -17,7 +16,7 @@ const FAULTS_MAX: usize = 100;
 ///
 /// # Errors
 /// All faults of the file.
-pub fn add(line: &mut LineSettings, bytes: &[u8]) -> Result<(), Vec<ConfigFault>> {
+pub(crate) fn add(line: &mut LineSettings, bytes: &[u8]) -> Result<(), Vec<ConfigFault>> {
     let Some(refill) = line.limits_file.as_ref().map(|file| file.refill) else { return Ok(()) };
     let at = |row: usize| TextPlace { line: row, column: 1 };
     let text = std::str::from_utf8(bytes).map_err(|error| {

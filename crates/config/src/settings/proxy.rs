@@ -7,23 +7,125 @@ mod bounds;
 mod queue;
 mod timeouts;
 
+use super::backend::{self, BACKENDS_MAX, BackendAddress, BackendTls};
 use super::limits::{self, LimitContext};
 use super::tls;
-use crate::address::{self, ExemptEntry};
+use crate::address;
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, ValueSyntax, section};
 use crate::reader::SectionReader;
 use crate::settings::hosts::{HostMerge, HostPattern, HostSettings, host_name};
 use crate::settings::tls::FrontTls;
-use crate::settings::{
-    BACKENDS_MAX, BackendAddress, BackendTls, ClientAddress, CostSource, ProxySettings,
-};
 use crate::tree::{YamlNode, YamlValue};
-use crate::values::{self, DAY, Read, header_name};
-use evenkeel_core::limit::{LimitAction, LimitCondition};
+use crate::values::{self, DAY, Read, header_name, token};
+pub use bounds::ProxyBounds;
+use evenkeel_core::limit::{Limit, LimitAction, LimitCondition};
 use evenkeel_core::top;
 use evenkeel_core::units::Nanos;
 use ipnet::IpNet;
+pub use queue::{ConcurrencySetting, ProxyQueueSettings};
+use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
+pub use timeouts::ProxyTimeouts;
+
+/// The reverse proxy, and the limits that the check door shares with it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProxySettings {
+    /// Addresses to listen on, at most 64. Empty if the section only holds the limits of `check`.
+    pub listen: Vec<SocketAddr>,
+    /// Certificates, and which addresses of `listen` use TLS.
+    pub tls: Option<FrontTls>,
+    /// Whether clients may use HTTP/2.
+    pub http2: bool,
+    /// The servers behind the proxy, at least one and at most [`BACKENDS_MAX`].
+    pub backends: Vec<BackendAddress>,
+    /// How the proxy authenticates TLS backends, and itself to them.
+    pub backend_tls: BackendTls,
+    /// Protocols, in lower case, that a client may switch to by `Upgrade`.
+    pub upgrades: Vec<String>,
+    /// CPU-seconds per second to share out.
+    pub cpus: f64,
+    /// How the cost of a request is measured.
+    pub cost: CostSource,
+    /// What happens to a client in debt if its limit has no action of its own.
+    pub action: LimitAction,
+    /// How requests wait for capacity, where the action is `queue`.
+    pub queue: ProxyQueueSettings,
+    /// The longest wait; a request that would have to wait longer is refused.
+    pub max_delay: Nanos,
+    /// Networks from which forwarded headers are trusted.
+    pub trusted_proxies: Vec<IpNet>,
+    /// Where a trusted proxy writes the client's address.
+    pub client_address: ClientAddress,
+    /// Time limits of connections and requests.
+    pub timeouts: ProxyTimeouts,
+    /// Upper bounds of connections, sizes and streams.
+    pub bounds: ProxyBounds,
+    /// Clients in these networks are neither counted nor held.
+    pub exempt: Vec<IpNet>,
+    /// Requests that meet one of these conditions are neither counted nor held.
+    pub exempt_when: Vec<LimitCondition>,
+    /// Clients by host name: those that are exempt and those that count together.
+    pub hosts: HostSettings,
+    /// Decide, count and report, but enforce nothing.
+    pub shadow: bool,
+    /// Whether answers carry `RateLimit` headers for limits with a `rate`.
+    pub headers: bool,
+    /// Whether the backend's cost header is passed on to the client.
+    pub keep_cost_header: bool,
+    /// Number of clients per limit that each thread can show by name, some 300 bytes each.
+    pub names_max: usize,
+    /// The limits, in the order of the file; at most `LIMITS_MAX`.
+    pub limits: Vec<Limit>,
+}
+
+/// How the cost of a request is measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CostSource {
+    /// Elapsed time while the backend works.
+    Wall,
+    /// Elapsed time, divided among the running requests when there are more of them than CPUs.
+    Shared,
+    /// The value that the backend sends in this header (lower case); if it sends none, as `Shared`.
+    Header(String),
+    /// As `Shared`, corrected by the CPU time of this cgroup (version 2). The path is as written.
+    Cgroup(PathBuf),
+}
+
+impl fmt::Display for CostSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CostSource::Wall => f.write_str("wall"),
+            CostSource::Shared => f.write_str("shared"),
+            CostSource::Header(name) => write!(f, "header:{name}"),
+            CostSource::Cgroup(path) => write!(f, "cgroup:{}", path.display()),
+        }
+    }
+}
+
+/// Where a trusted proxy writes the client's address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientAddress {
+    /// `X-Forwarded-For`, read from the right past trusted proxies; without it `X-Real-IP`.
+    XForwardedFor,
+    /// `Forwarded` (RFC 7239), read in the same way.
+    Forwarded,
+    /// A header (lower case) that holds one address.
+    Header(String),
+    /// The PROXY protocol, version 1 or 2, before the first byte of each connection.
+    ProxyProtocol,
+}
+
+impl fmt::Display for ClientAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ClientAddress::XForwardedFor => f.write_str("xff"),
+            ClientAddress::Forwarded => f.write_str("forwarded"),
+            ClientAddress::ProxyProtocol => f.write_str("proxy-protocol"),
+            ClientAddress::Header(name) => write!(f, "header:{name}"),
+        }
+    }
+}
 
 section! {
     TABLE = "proxy";
@@ -40,7 +142,7 @@ section! {
     /// client begins with it.
     HTTP2: DefaultedKey<bool> = ConfigKey::truth("http2").default(true);
     /// The server behind the proxy, or a [list](#proxybackend) of at most 64.
-    BACKEND: ListKey<BackendAddress> = ConfigKey::text("backend", address::backend)
+    BACKEND: ListKey<BackendAddress> = ConfigKey::text("backend", backend::backend)
         .list_with(|| vec![BackendAddress::http("127.0.0.1:80")]);
     /// [TLS](#proxybackend_tls) to backends of `https://`.
     BACKEND_TLS: SubsectionKey = SubsectionKey::one("backend_tls", &tls::BACKEND);
@@ -98,7 +200,7 @@ section! {
     /// [name](#clients-by-name), or `cookie:` and the name of a cookie. A client that makes up such
     /// a cookie is exempt, so the backend must not serve it; `evenkeel check` warns about it.
     EXEMPT: ListKey<ExemptEntry> =
-        ConfigKey::text("exempt", address::exempt).list_with(Vec::new).example("ip:192.0.2.0/24");
+        ConfigKey::text("exempt", exempt_entry).list_with(Vec::new).example("ip:192.0.2.0/24");
     /// Sections with `match` and `as`, such as `{match: "host:*.googlebot.com", as:
     /// googlebot.com}`, at most 1024: clients with a [name](#clients-by-name) that matches count as
     /// one under limits by `host`. The first match applies.
@@ -128,7 +230,7 @@ section! {
 
     /// The host names that count together: `host:*.example.com` or `host:www.example.com`.
     MATCH: ConfigKey<HostPattern> =
-        ConfigKey::text("match", address::host).required().example("host:*.example.com");
+        ConfigKey::text("match", host).required().example("host:*.example.com");
     /// The name under which they count.
     AS: ConfigKey<Box<str>> = ConfigKey::text("as", merged_name).required().example("example.com");
 }
@@ -141,7 +243,7 @@ const MERGE_MAX: usize = 1024;
 const LISTENERS_MAX: usize = 64;
 
 /// Reads the section. `ground.cpus` is the number of CPUs of the machine.
-pub fn read(proxy: &mut SectionReader<'_, '_>, ground: LimitContext) -> ProxySettings {
+pub(crate) fn read(proxy: &mut SectionReader<'_, '_>, ground: LimitContext) -> ProxySettings {
     let off = matches!(proxy.node("listen").map(|node| &node.value),
         Some(YamlValue::Text(text)) if text == LISTEN_OFF);
     if off {
@@ -153,7 +255,10 @@ pub fn read(proxy: &mut SectionReader<'_, '_>, ground: LimitContext) -> ProxySet
 }
 
 /// Reads the section without opening a door; it only defines how the `check` door decides.
-pub fn limits_alone(proxy: &mut SectionReader<'_, '_>, ground: LimitContext) -> ProxySettings {
+pub(crate) fn limits_alone(
+    proxy: &mut SectionReader<'_, '_>,
+    ground: LimitContext,
+) -> ProxySettings {
     settings(proxy, ground, Vec::new())
 }
 
@@ -206,7 +311,7 @@ fn settings(
 /// Reports combinations that each key allows by itself but that do not work together.
 fn consistent(proxy: &mut SectionReader<'_, '_>, settings: &ProxySettings) {
     for backend in &settings.backends {
-        if let Some(listen) = settings.listen.iter().find(|l| address::loops(backend, **l)) {
+        if let Some(listen) = settings.listen.iter().find(|l| backend::loops(backend, **l)) {
             let what = format!(
                 "{backend} is the proxy itself, which listens on {listen}; \
                  name the server behind it"
@@ -357,4 +462,41 @@ fn client_address(text: &str) -> Read<ClientAddress> {
 
 fn merged_name(text: &str) -> Read<Box<str>> {
     host_name(text).ok_or_else(|| "a name such as googlebot.com".to_owned())
+}
+
+/// Clients or requests that are exempt.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum ExemptEntry {
+    /// All clients in this network.
+    Net(IpNet),
+    /// All clients with a confirmed host name that matches.
+    Host(HostPattern),
+    /// All requests with a cookie of this name.
+    Cookie(Box<str>),
+}
+
+impl fmt::Display for ExemptEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ExemptEntry::Net(net) => write!(f, "ip:{net}"),
+            ExemptEntry::Host(pattern) => write!(f, "host:{pattern}"),
+            ExemptEntry::Cookie(name) => write!(f, "cookie:{name}"),
+        }
+    }
+}
+
+/// Reads an entry of `exempt`: `ip:` and a network, `host:` and a name, or `cookie:` and a name.
+fn exempt_entry(text: &str) -> Read<ExemptEntry> {
+    match text.split_once(':') {
+        Some(("ip", rest)) => address::network(rest).map(ExemptEntry::Net),
+        Some(("host", _)) => host(text).map(ExemptEntry::Host),
+        Some(("cookie", name)) => token(name).map(ExemptEntry::Cookie),
+        _ => Err("write ip:192.0.2.0/24, host:*.example.com or cookie:NAME".to_owned()),
+    }
+}
+
+/// Reads a pattern of host names: `host:www.example.com`, `host:*.example.com`.
+fn host(text: &str) -> Read<HostPattern> {
+    let pattern = text.strip_prefix("host:").and_then(HostPattern::parse);
+    pattern.ok_or_else(|| "write host:*.example.com or host:www.example.com".to_owned())
 }

@@ -3,13 +3,61 @@
 //! Host names are not resolved. What is sent: `telemetry::metrics`. Prometheus pulls its metrics
 //! and needs no configuration here.
 
-pub mod otlp;
-
+use super::otlp;
 use crate::keys::{ConfigKey, DefaultedKey, SubsectionKey, section};
 use crate::reader::SectionReader;
-use crate::settings::{GraphiteSelection, MetricsSettings, StatsdLabels, StatsdSink};
-use crate::values::{DAY, Read};
+use crate::values::{DAY, Read, word_enum};
 use evenkeel_core::units::Nanos;
+
+/// Receivers to which Evenkeel pushes metrics, and the metrics that each one gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetricsSettings {
+    /// An OpenTelemetry collector.
+    pub otlp: Option<otlp::OtlpMetricsSettings>,
+    /// A StatsD server.
+    pub statsd: Option<StatsdSink>,
+    /// Host and port of a Graphite server with the plaintext protocol over TCP.
+    pub graphite: Option<String>,
+    /// Prefix of its names, the host's name filled in.
+    pub graphite_prefix: String,
+    /// Which metrics Graphite gets.
+    pub graphite_lines: GraphiteSelection,
+    /// A client counts as held if the average wait of its requests is longer.
+    pub held_above: Nanos,
+}
+
+/// A StatsD server and the format of its lines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatsdSink {
+    /// Host and port.
+    pub address: String,
+    /// `true`: one line per metric over TCP. `false`: UDP datagrams.
+    pub tcp: bool,
+    /// Where the labels of a metric are written.
+    pub labels: StatsdLabels,
+    /// Prefix for Smockron's metrics, which may be empty. `None`: they are not sent.
+    pub smockron: Option<String>,
+}
+
+word_enum! {
+    /// Where a StatsD line has the values of a metric's labels.
+    pub enum StatsdLabels {
+        /// As parts of the name, which every StatsD server understands.
+        Name = "name",
+        /// As tags (`|#door:proxy`), which DogStatsD and compatible servers understand.
+        Tags = "tags",
+    }
+}
+
+word_enum! {
+    /// Which metrics Graphite gets.
+    pub enum GraphiteSelection {
+        /// Every metric.
+        All = "all",
+        /// Only the number of held clients of each limit, under its bare name, as Tempomat sent it.
+        Limits = "limits",
+    }
+}
 
 section! {
     TABLE = "metrics";
@@ -51,7 +99,7 @@ section! {
 const PREFIX_BYTES_MAX: usize = 200;
 
 /// Reads the section.
-pub fn read(metrics: &mut SectionReader<'_, '_>) -> MetricsSettings {
+pub(crate) fn read(metrics: &mut SectionReader<'_, '_>) -> MetricsSettings {
     let statsd = statsd_sink(metrics);
     let graphite = metrics.key(&GRAPHITE);
     let wanted = metrics.has("graphite");

@@ -4,8 +4,28 @@
 
 use crate::keys::{ConfigKey, DefaultedKey, ValueSyntax, section};
 use crate::reader::SectionReader;
-use crate::settings::ProxyBounds;
 use crate::values::{self, Read};
+
+/// Upper bounds of connections, sizes and streams. Zero is no bound, except where noted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProxyBounds {
+    /// Client connections at once, at most 10 000 000.
+    pub connections: usize,
+    /// Client connections at once from one address, or from one /64 network of IPv6.
+    pub connections_per_address: usize,
+    /// Bytes of a request's head.
+    pub header_bytes: usize,
+    /// Bytes of a request's body.
+    pub body_bytes: u64,
+    /// A body of up to this many bytes is read before the backend gets the request. 0: none.
+    pub body_buffer: usize,
+    /// Requests on one client connection.
+    pub requests_per_connection: u64,
+    /// HTTP/2 streams on one client connection.
+    pub streams: u32,
+    /// HTTP/2 streams on one backend connection, and no more than it allows.
+    pub backend_streams: u32,
+}
 
 section! {
     TABLE = "proxy.bounds";
@@ -58,7 +78,7 @@ const CONNECTIONS_MAX: usize = 10_000_000;
 const STREAMS_MAX: u32 = 10_000;
 
 /// Reads the section.
-pub fn read(section: &mut SectionReader<'_, '_>) -> ProxyBounds {
+pub(crate) fn read(section: &mut SectionReader<'_, '_>) -> ProxyBounds {
     ProxyBounds {
         connections: section.key(&CONNECTIONS),
         connections_per_address: section.key(&CONNECTIONS_PER_ADDRESS),

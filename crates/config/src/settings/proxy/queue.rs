@@ -4,10 +4,63 @@
 
 use crate::keys::{ConfigKey, DefaultedKey, ValueSyntax, section};
 use crate::reader::SectionReader;
-use crate::settings::ConcurrencySetting;
-use crate::settings::ProxyQueueSettings;
 use crate::values::{Read, count, within};
 use evenkeel_core::units::Nanos;
+use std::fmt;
+
+/// How requests wait for capacity at the backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProxyQueueSettings {
+    /// Number of requests that the backend works on at once.
+    pub concurrency: ConcurrencySetting,
+    /// Additional slots for clients in credit without a request at the backend.
+    pub reserve: usize,
+    /// Upper bound of a bucket's debt, in CPU time. `None`: the burst of the bucket.
+    pub debt_max: Option<Nanos>,
+    /// Maximum number of requests in the admission queue.
+    pub len_max: usize,
+    /// The longest time that a request waits in the queue; after that it is refused.
+    pub wait_max: Nanos,
+    /// Number of clients that are remembered as established. 0: all clients are treated alike.
+    pub known_max: usize,
+}
+
+impl ProxyQueueSettings {
+    /// The form that the core uses. With `Auto`, the search for the best concurrency starts at
+    /// `cpus`.
+    #[must_use]
+    pub fn bounds(&self, cpus: f64) -> evenkeel_core::queue::QueueSettings {
+        let concurrency = match self.concurrency {
+            ConcurrencySetting::Auto => cpus.ceil().max(1.0) as usize,
+            ConcurrencySetting::Fixed(count) => count,
+        };
+        evenkeel_core::queue::QueueSettings {
+            concurrency,
+            reserve: self.reserve,
+            len_max: self.len_max,
+            wait_max: self.wait_max,
+            known_max: self.known_max,
+        }
+    }
+}
+
+/// Number of requests that the backend works on at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConcurrencySetting {
+    /// Found by measuring: the number up to which more requests at once still increase throughput.
+    Auto,
+    /// A fixed number, 1 to 1 000 000. Too low: the backend idles. Too high: requests wait there.
+    Fixed(usize),
+}
+
+impl fmt::Display for ConcurrencySetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConcurrencySetting::Auto => f.write_str("auto"),
+            ConcurrencySetting::Fixed(count) => write!(f, "{count}"),
+        }
+    }
+}
 
 section! {
     TABLE = "proxy.queue";
@@ -52,7 +105,7 @@ section! {
 const SLOTS_MAX: usize = 1_000_000;
 
 /// Reads the section.
-pub fn read(section: &mut SectionReader<'_, '_>, cpus: f64) -> ProxyQueueSettings {
+pub(crate) fn read(section: &mut SectionReader<'_, '_>, cpus: f64) -> ProxyQueueSettings {
     ProxyQueueSettings {
         concurrency: section.key(&CONCURRENCY),
         reserve: section.key_or(&RESERVE, (2.0 * cpus).ceil().max(2.0) as usize),
