@@ -32,19 +32,14 @@ const FAILED_LOOKUP_DELAY: Duration = Duration::from_secs(5);
 /// The mDNS service type of instances.
 const SERVICE_TYPE: &str = "_evenkeel._tcp.local.";
 
-/// The result of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiscoveredPeers {
-    /// The number of the source.
     pub source: usize,
     /// All addresses that the source knows of.
     pub addresses: Vec<SocketAddr>,
 }
 
 /// Makes a resolver that asks `servers`, or the system's name servers if there are none.
-///
-/// # Errors
-/// The system's settings cannot be read.
 pub fn resolver(servers: &[SocketAddr]) -> Result<TokioResolver, NetError> {
     let mut builder = if servers.is_empty() {
         TokioResolver::builder_tokio()?
@@ -134,9 +129,6 @@ pub struct LocalDiscovery {
 impl LocalDiscovery {
     /// Announces that `instance` of `cluster` listens on `listen`, and browses for other instances.
     /// A loopback address is announced on loopback alone.
-    ///
-    /// # Errors
-    /// Multicast DNS cannot be used on this machine's networks.
     pub fn announce(
         instance: &Instance,
         cluster: &str,

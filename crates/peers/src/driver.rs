@@ -228,7 +228,7 @@ impl PeerDriver {
 
     fn hear(&mut self, event: TransportEvent, now: Time) {
         match event {
-            TransportEvent::Up { link, peer, .. } => {
+            TransportEvent::Up { link, peer } => {
                 tracing::debug!(
                     target: "evenkeel::peers", %peer,
                     "a connection to a peer is established"

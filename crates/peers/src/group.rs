@@ -15,28 +15,20 @@ use std::fmt::Display;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-/// The state of a group transport.
 pub struct PeerGroup {
-    /// Seals and opens messages.
-    pub seal: GroupSeal,
-    /// The clock for the times within messages.
-    pub clock: Clock,
-    /// The counters of bytes and frames.
+    seal: GroupSeal,
+    clock: Clock,
     pub traffic: Traffic,
-    /// The events for the driver.
-    pub events: mpsc::Sender<TransportEvent>,
+    events: mpsc::Sender<TransportEvent>,
     /// The current link, or the latest one while the group is unreachable.
-    pub link: LinkId,
-    /// Whether the group is reachable.
-    pub is_up: bool,
-    /// The longest frame in bytes; `message_max` is the longest message.
+    link: LinkId,
+    is_up: bool,
+    /// The longest frame, in bytes.
     frame_max: usize,
-    message_max: usize,
 }
 
 impl PeerGroup {
     /// Makes a group that is not reachable yet.
-    #[must_use]
     pub fn new(
         seal: GroupSeal,
         clock: Clock,
@@ -44,9 +36,7 @@ impl PeerGroup {
         events: mpsc::Sender<TransportEvent>,
         frame_max: usize,
     ) -> PeerGroup {
-        let message_max = frame_max + OVERHEAD_BYTES;
-        let link = LinkId(0);
-        PeerGroup { seal, clock, traffic, events, link, is_up: false, frame_max, message_max }
+        PeerGroup { seal, clock, traffic, events, link: LinkId(0), is_up: false, frame_max }
     }
 
     /// Records that the group is reachable, as a new link.
@@ -55,8 +45,7 @@ impl PeerGroup {
             self.is_up = true;
             self.link = LinkId(self.link.0 + 1);
             // The receiver is gone only if the transport was dropped.
-            let _ =
-                self.events.send(TransportEvent::Up { link: self.link, peer, fresh: true }).await;
+            let _ = self.events.send(TransportEvent::Up { link: self.link, peer }).await;
         }
     }
 
@@ -95,7 +84,7 @@ impl PeerGroup {
     pub fn handle_message(&mut self, message: &[u8], from: impl Display) {
         self.traffic.read.increment(message.len() as u64);
         let now = self.now();
-        let opened = match message.len() <= self.message_max {
+        let opened = match message.len() <= self.frame_max + OVERHEAD_BYTES {
             true => self.seal.open(message, now),
             false => Err(SealError::Foreign),
         };

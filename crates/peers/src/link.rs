@@ -19,36 +19,26 @@ use evenkeel_tls::pem::TlsFileError;
 use evenkeel_tls::reload::LiveValue;
 use std::sync::Arc;
 
-/// Why the transport cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum TransportStartError {
-    /// The secret cannot be read.
     #[error("peers: {0}")]
     Secret(#[from] SecretError),
-    /// The certificates cannot be used.
     #[error("peers: {0}")]
     Tls(#[from] TlsFileError),
-    /// The key for the seal cannot be made.
     #[error("peers: cannot create a key: {0}")]
     Seal(#[from] SealError),
-    /// The system gives no random numbers.
     #[error("peers: the system provides no random numbers")]
     Random,
-    /// The mesh cannot start.
     #[error(transparent)]
     Mesh(#[from] mesh::MeshStartError),
-    /// The multicast group cannot be joined.
     #[error(transparent)]
     Multicast(#[from] multicast::MulticastStartError),
-    /// The NATS transport cannot start.
     #[error(transparent)]
     Nats(#[from] nats::NatsStartError),
 }
 
-/// Starts the transport on the current runtime. It ends when the result is dropped.
-///
-/// # Errors
-/// [`TransportStartError`]. No task is left running then.
+/// Starts the transport on the current runtime. It ends when the result is dropped. After an error
+/// no task is left running.
 pub async fn start(
     settings: &PeersSettings,
     clock: Clock,

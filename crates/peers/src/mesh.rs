@@ -18,7 +18,7 @@ pub mod wire;
 
 use super::discover::{self, DiscoveredPeers, LocalDiscovery};
 use super::traffic::Traffic;
-use super::{BOUNDS, LinkId, RunningTransport, TransportEvent, TransportOrder};
+use super::{EVENTS_MAX, LinkId, ORDERS_MAX, RunningTransport, TransportEvent, TransportOrder};
 use connection::{
     CloseReason, FrameSender, GreetedConnection, MeshCarrier, MeshSecurity, MeshTimeouts,
 };
@@ -27,7 +27,7 @@ use evenkeel_runtime::clock::Clock;
 use evenkeel_tls::PeerTlsConfigs;
 use evenkeel_tls::reload::LiveValue;
 use std::cmp::Reverse;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use targets::{MeshPlace, MeshTargets};
@@ -42,16 +42,12 @@ const GREETING_MAX: usize = 128;
 /// The most accepted connections with a pending greeting from one network: an IPv4 address, or an
 /// IPv6 /64.
 const GREETING_PER_NETWORK_MAX: usize = 16;
-/// The number of instances that are remembered as seen before.
-const KNOWN_INSTANCES_MAX: usize = 1_024;
 /// A connection that lived for this long was good, and the next attempt starts without backoff.
 const GOOD_CONNECTION_MIN: Duration = Duration::from_secs(10);
 /// The pause after the system could not accept a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The settings of a mesh.
 pub struct MeshPlan {
-    /// The address to listen on.
     pub listen: SocketAddr,
     /// The instances to connect to, by address or by DNS name.
     pub join: Vec<PeerTarget>,
@@ -59,15 +55,11 @@ pub struct MeshPlan {
     pub mdns: bool,
     /// The name servers to ask; empty for the system's.
     pub name_servers: Vec<SocketAddr>,
-    /// The name of the cluster. Instances of another cluster are refused.
+    /// Instances of another cluster are refused.
     pub cluster: String,
-    /// How connections are protected.
     pub security: MeshSecurity,
-    /// The most open connections.
     pub links_max: usize,
-    /// The timeouts of a connection.
     pub timing: MeshTimeouts,
-    /// The counters of bytes and frames.
     pub traffic: Traffic,
     /// The certificates, if they must be reloaded when their files change.
     pub live: Option<LiveValue<PeerTlsConfigs>>,
@@ -77,35 +69,24 @@ pub struct MeshPlan {
     pub clock: Clock,
 }
 
-/// Why a mesh cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum MeshStartError {
-    /// The address cannot be bound.
     #[error("peers: cannot listen on {address}: {why}")]
-    Listen {
-        /// The address to listen on.
-        address: SocketAddr,
-        /// The error of the system.
-        why: std::io::Error,
-    },
-    /// The resolver cannot be set up.
+    Listen { address: SocketAddr, why: std::io::Error },
     #[error("peers: names cannot be looked up: {0}")]
     Names(#[from] hickory_resolver::net::NetError),
-    /// Discovery on the local network is not possible.
     #[error("peers: `mdns` is not possible here: {0}")]
     Neighbours(#[from] mdns_sd::Error),
 }
 
-/// Starts a mesh. Returns its transport and the address that it listens on.
-///
-/// # Errors
-/// [`MeshStartError`]. No task is left running then.
+/// Starts a mesh. Returns its transport and the address that it listens on. After an error no task
+/// is left running.
 pub async fn start(plan: MeshPlan) -> Result<(RunningTransport, SocketAddr), MeshStartError> {
     let failed = |why| MeshStartError::Listen { address: plan.listen, why };
     let listener = TcpListener::bind(plan.listen).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
-    let (events, told) = mpsc::channel(BOUNDS.events_max);
-    let (orders, obeyed) = mpsc::channel(BOUNDS.orders_max);
+    let (events, told) = mpsc::channel(EVENTS_MAX);
+    let (orders, obeyed) = mpsc::channel(ORDERS_MAX);
     let (found, finds) = mpsc::channel(16);
     let (accepted, accepts) = mpsc::channel(16);
     let mut beside = JoinSet::new();
@@ -124,7 +105,6 @@ pub async fn start(plan: MeshPlan) -> Result<(RunningTransport, SocketAddr), Mes
         greeting: HashMap::new(),
         links: HashMap::new(),
         names: HashMap::new(),
-        known: VecDeque::new(),
         dials: 0,
         last: 0,
     };
@@ -189,7 +169,7 @@ struct MeshLink {
     close: Option<oneshot::Sender<CloseReason>>,
     since: Instant,
     /// The better connection that takes over when this one has ended.
-    successor: Option<Box<GreetedConnection>>,
+    successor: Option<(ConnectionRank, Box<GreetedConnection>)>,
 }
 
 /// The result of a task.
@@ -218,7 +198,6 @@ struct Mesh {
     targets: MeshTargets,
     links: HashMap<LinkId, MeshLink>,
     names: HashMap<Instance, LinkId>,
-    known: VecDeque<Instance>,
     /// The number of connections made so far. It is the serial number in greetings.
     dials: u64,
     /// The id of the latest link.
@@ -354,38 +333,29 @@ impl Mesh {
             self.refuse(greeted.address.to_string(), &why);
             return Err(why);
         }
-        let rank = self.rank(&greeted);
+        let rank = rank_of(&greeted, self.plan.instance);
         let full = self.links.len() >= self.plan.links_max;
         let before = self.names.get(&hello.instance).and_then(|id| self.links.get_mut(id));
         match before {
-            Some(link) => link.yield_to(rank, greeted, |other| rank_of(other, self.plan.instance)),
+            Some(link) => link.yield_to(rank, greeted),
             None if full => {
                 let why = format!("{} instances are connected already", self.plan.links_max);
                 self.refuse(greeted.address.to_string(), &why);
                 return Err(why);
             }
-            None => self.up(greeted).await,
+            None => self.up(rank, greeted).await,
         }
         Ok(())
     }
 
-    fn rank(&self, greeted: &GreetedConnection) -> ConnectionRank {
-        rank_of(greeted, self.plan.instance)
-    }
-
-    async fn up(&mut self, greeted: Box<GreetedConnection>) {
+    async fn up(&mut self, rank: ConnectionRank, greeted: Box<GreetedConnection>) {
         self.last += 1;
-        let (id, rank, instance) = (LinkId(self.last), self.rank(&greeted), greeted.hello.instance);
-        let fresh = !self.known.contains(&instance);
-        if fresh {
-            self.known.truncate(KNOWN_INSTANCES_MAX - 1);
-            self.known.push_front(instance);
-        }
+        let (id, instance) = (LinkId(self.last), greeted.hello.instance);
         let (outgoing, queue) = connection::queue();
         let (close, closed) = oneshot::channel();
         let peer = greeted.address.to_string();
         // The connection starts to read only after this, so `Up` precedes its frames.
-        let _ = self.events.send(TransportEvent::Up { link: id, peer, fresh }).await;
+        let _ = self.events.send(TransportEvent::Up { link: id, peer }).await;
         let carrier = MeshCarrier {
             link: id,
             events: self.events.clone(),
@@ -405,7 +375,7 @@ impl Mesh {
         self.names.remove(&link.instance);
         let _ = self.events.send(TransportEvent::Down { link: id, why }).await;
         match link.successor {
-            Some(greeted) => self.up(greeted).await,
+            Some((rank, greeted)) => self.up(rank, greeted).await,
             None => {
                 let good = now().saturating_duration_since(link.since) >= GOOD_CONNECTION_MIN;
                 self.targets.lost(&link.instance, good, now());
@@ -431,15 +401,10 @@ impl MeshLink {
 
     /// Gives way to another connection with the same instance if that one has a higher rank.
     /// Otherwise the other one is dropped, which closes it.
-    fn yield_to(
-        &mut self,
-        rank: ConnectionRank,
-        greeted: Box<GreetedConnection>,
-        of: impl Fn(&GreetedConnection) -> ConnectionRank,
-    ) {
-        let best = self.successor.as_ref().map_or(self.rank, |successor| of(successor));
+    fn yield_to(&mut self, rank: ConnectionRank, greeted: Box<GreetedConnection>) {
+        let best = self.successor.as_ref().map_or(self.rank, |(rank, _)| *rank);
         if rank > best {
-            self.successor = Some(greeted);
+            self.successor = Some((rank, greeted));
             self.end("another connection to the same instance replaces it");
         }
     }

@@ -8,7 +8,7 @@
 use super::group::PeerGroup;
 use super::seal::{GroupSeal, OVERHEAD_BYTES};
 use super::traffic::Traffic;
-use super::{BOUNDS, RunningTransport, TransportOrder};
+use super::{EVENTS_MAX, ORDERS_MAX, RunningTransport, TransportOrder};
 use evenkeel_runtime::clock::Clock;
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 use std::io;
@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 
 /// The longest frame, in bytes. With all headers a packet has at most 1280 bytes, which every IPv6
 /// network carries in one piece.
-pub const FRAME_BYTES_MAX: usize = 1_180;
+const FRAME_BYTES_MAX: usize = 1_180;
 /// The number of bytes read of a datagram. A longer one is not from a peer.
 const DATAGRAM_BYTES_MAX: usize = FRAME_BYTES_MAX + OVERHEAD_BYTES + 1;
 /// The pause after an error on reading.
@@ -36,7 +36,7 @@ const _: () = assert!(FRAME_BYTES_MAX + OVERHEAD_BYTES + 40 + 8 <= 1_280);
 /// The settings of a group.
 #[derive(Clone, Copy, Debug)]
 pub struct MulticastPlan {
-    /// The address and port of the group.
+    /// Address and port of the group.
     pub group: SocketAddr,
     /// The address of this machine on the network to use.
     pub interface: Option<IpAddr>,
@@ -61,10 +61,7 @@ pub enum MulticastStartError {
 }
 
 /// Joins the group and starts the transport.
-///
-/// # Errors
-/// [`MulticastStartError`]
-pub fn start(
+pub(super) fn start(
     plan: MulticastPlan,
     seal: GroupSeal,
     clock: Clock,
@@ -73,8 +70,8 @@ pub fn start(
     let failed = |why| MulticastStartError::Join { group: plan.group, why };
     let socket = socket(plan)?;
     let socket = UdpSocket::from_std(socket.into()).map_err(failed)?;
-    let (events, told) = mpsc::channel(BOUNDS.events_max);
-    let (orders, obeyed) = mpsc::channel(BOUNDS.orders_max);
+    let (events, told) = mpsc::channel(EVENTS_MAX);
+    let (orders, obeyed) = mpsc::channel(ORDERS_MAX);
     let group = PeerGroup::new(seal, clock, traffic, events, FRAME_BYTES_MAX);
     tokio::spawn(run(plan, socket, group, obeyed));
     Ok(RunningTransport { events: told, orders, frame_max: FRAME_BYTES_MAX, reliable: false })
@@ -92,10 +89,11 @@ fn socket(plan: MulticastPlan) -> Result<Socket, MulticastStartError> {
     let failed = |why| MulticastStartError::Join { group: plan.group, why };
     let domain = Domain::for_address(plan.group);
     let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP)).map_err(failed)?;
-    let index = match plan.interface {
-        Some(IpAddr::V6(Ipv6Addr::LOCALHOST)) => LOOPBACK_INDEX,
+    let (own, index) = match plan.interface {
+        Some(IpAddr::V6(Ipv6Addr::LOCALHOST)) => (Ipv4Addr::UNSPECIFIED, LOOPBACK_INDEX),
         Some(IpAddr::V6(_)) => return Err(MulticastStartError::Interface),
-        Some(IpAddr::V4(_)) | None => 0,
+        Some(IpAddr::V4(own)) => (own, 0),
+        None => (Ipv4Addr::UNSPECIFIED, 0),
     };
     let set_up = || {
         socket.set_nonblocking(true)?;
@@ -107,10 +105,6 @@ fn socket(plan: MulticastPlan) -> Result<Socket, MulticastStartError> {
         socket.bind(&plan.group.into())?;
         match plan.group.ip() {
             IpAddr::V4(group) => {
-                let own = match plan.interface {
-                    Some(IpAddr::V4(own)) => own,
-                    _ => Ipv4Addr::UNSPECIFIED,
-                };
                 socket.join_multicast_v4_n(&group, &InterfaceIndexOrAddress::Address(own))?;
                 socket.set_multicast_if_v4(&own)?;
                 socket.set_multicast_ttl_v4(plan.hops)?;

@@ -9,9 +9,8 @@
 use super::group::PeerGroup;
 use super::seal::GroupSeal;
 use super::traffic::Traffic;
-use super::{BOUNDS, RunningTransport, TransportOrder};
+use super::{EVENTS_MAX, ORDERS_MAX, RunningTransport, TransportOrder, jittered};
 use async_nats::{Client, ConnectOptions, Event, ServerAddr, Subscriber};
-use aws_lc_rs::rand;
 use evenkeel_config::settings::peers::{NatsServer, PeersTls};
 use evenkeel_runtime::clock::Clock;
 use std::time::Duration;
@@ -30,7 +29,6 @@ const PING_INTERVAL: Duration = Duration::from_secs(10);
 /// The longest pause between two attempts to connect.
 const RECONNECT_DELAY_MAX: Duration = Duration::from_secs(5);
 
-/// The NATS servers to use, and the credentials.
 #[derive(Clone, Debug, Default)]
 pub struct NatsPlan {
     /// The servers, of which one is used at a time.
@@ -39,25 +37,20 @@ pub struct NatsPlan {
     pub credentials: Option<String>,
     /// The client certificate, and the authority of the servers' certificates.
     pub tls: Option<PeersTls>,
-    /// The name of the cluster, which is part of the subject.
+    /// A part of the subject.
     pub cluster: String,
 }
 
-/// Why the NATS transport cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum NatsStartError {
-    /// The address of a server is malformed.
     #[error("peers: {0} is not a valid address of a NATS server: {1}")]
     Address(String, std::io::Error),
-    /// The NATS client reports an error.
     #[error("peers: NATS: {0}")]
     Client(String),
 }
 
-/// Begins to connect, and retries for as long as the transport runs.
-///
-/// # Errors
-/// [`NatsStartError`] if the settings can never work. An unreachable server is no error.
+/// Begins to connect, and retries for as long as the transport runs. An unreachable server is no
+/// error, only settings that can never work.
 pub async fn start(
     plan: NatsPlan,
     seal: GroupSeal,
@@ -71,8 +64,8 @@ pub async fn start(
     let client = client.map_err(|error| NatsStartError::Client(error.to_string()))?;
     let heard = client.subscribe(subject.clone()).await;
     let heard = heard.map_err(|error| NatsStartError::Client(error.to_string()))?;
-    let (events, told) = mpsc::channel(BOUNDS.events_max);
-    let (orders, obeyed) = mpsc::channel(BOUNDS.orders_max);
+    let (events, told) = mpsc::channel(EVENTS_MAX);
+    let (orders, obeyed) = mpsc::channel(ORDERS_MAX);
     let group = PeerGroup::new(seal, clock, traffic, events, FRAME_BYTES_MAX);
     let nats = Nats { subject, client, heard, happens, group, told: String::new() };
     tokio::spawn(nats.run(obeyed));
@@ -92,7 +85,7 @@ fn options(plan: NatsPlan, happened: mpsc::Sender<Event>) -> ConnectOptions {
         .connection_timeout(CONNECT_TIMEOUT)
         .ping_interval(PING_INTERVAL)
         .client_capacity(QUEUED_MESSAGES_MAX)
-        .subscription_capacity(BOUNDS.events_max)
+        .subscription_capacity(EVENTS_MAX)
         .reconnect_delay_callback(pause)
         .event_callback(move |event| {
             let happened = happened.clone();
@@ -121,9 +114,7 @@ fn options(plan: NatsPlan, happened: mpsc::Sender<Event>) -> ConnectOptions {
 fn pause(attempts: usize) -> Duration {
     let doubled = 100_u64 << attempts.saturating_sub(1).min(10);
     let most = Duration::from_millis(doubled).min(RECONNECT_DELAY_MAX);
-    let mut byte = [0];
-    let drawn = rand::fill(&mut byte).map_or(255, |()| byte[0]);
-    most / 2 + most.mul_f64(f64::from(drawn) / 510.0)
+    jittered(most)
 }
 
 struct Nats {

@@ -121,9 +121,6 @@ impl GroupSeal {
     /// Makes the end of a sender named `own`, which must be random and never used before, or a key
     /// would be used with the same nonce twice. `secret` is empty if there is none. `now` is the
     /// Unix time in milliseconds.
-    ///
-    /// # Errors
-    /// [`SealError::Unsealed`] if no key can be made.
     pub fn new(
         secret: &[u8],
         cluster: &str,
@@ -139,9 +136,6 @@ impl GroupSeal {
     }
 
     /// Seals a frame into a message.
-    ///
-    /// # Errors
-    /// [`SealError::Unsealed`]
     pub fn seal(&mut self, frame: &[u8], now: u64) -> Result<Vec<u8>, SealError> {
         self.counter += 1;
         let mut head = [0; HEAD_BYTES];
@@ -158,10 +152,7 @@ impl GroupSeal {
         Ok(sealed)
     }
 
-    /// Opens a message.
-    ///
-    /// # Errors
-    /// [`SealError`]. The replay state is unchanged then.
+    /// Opens a message. An error leaves the replay state unchanged.
     pub fn open(&mut self, message: &[u8], now: u64) -> Result<OpenedMessage, SealError> {
         let (head, sealed) = message.split_first_chunk::<HEAD_BYTES>().ok_or(SealError::Foreign)?;
         if head[0] != VERSION || sealed.len() < TIME_BYTES + TAG_BYTES {

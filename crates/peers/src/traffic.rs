@@ -7,12 +7,9 @@
 use evenkeel_telemetry::metrics::{PEER_BYTES, PEER_FRAMES_DROPPED};
 use evenkeel_telemetry::registry::{Counter, Registry};
 
-/// Handles of the traffic counters.
 #[derive(Clone, Debug, Default)]
 pub struct Traffic {
-    /// Bytes read.
     pub read: Counter,
-    /// Bytes written.
     pub written: Counter,
     /// Frames to send that were dropped.
     pub dropped: Counter,
@@ -21,8 +18,6 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// The counters of the process's metrics.
-    #[must_use]
     pub fn new(registry: &Registry) -> Traffic {
         Traffic {
             read: registry.counter(&PEER_BYTES, &["read"]),

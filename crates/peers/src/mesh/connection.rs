@@ -34,10 +34,8 @@ const WRITE_BYTES: usize = 64 * 1024;
 /// The room for one read, in bytes.
 const READ_BYTES: usize = 16 * 1024;
 
-/// The timeouts and intervals of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct MeshTimeouts {
-    /// The timeout for connecting to one address.
     pub connect: Duration,
     /// The timeout for the TLS handshake and the greetings.
     pub handshake: Duration,
@@ -45,7 +43,6 @@ pub struct MeshTimeouts {
     pub beat: Duration,
     /// After this time without a received byte, the peer is considered dead.
     pub silence: Duration,
-    /// The timeout for one write.
     pub write: Duration,
     /// The pause before an address is tried again. It doubles with each failure.
     pub again: Duration,
@@ -67,7 +64,6 @@ impl Default for MeshTimeouts {
     }
 }
 
-/// The protection of connections.
 #[derive(Clone)]
 pub enum MeshSecurity {
     /// No protection: only addresses of this machine are allowed.
@@ -85,9 +81,7 @@ pub struct GreetedConnection {
     stream: Box<dyn MeshStream>,
     /// The bytes read after the greeting.
     rest: BytesMut,
-    /// The greeting of the peer.
     pub hello: MeshHello,
-    /// The address of the peer.
     pub address: SocketAddr,
     /// The connection's serial number if this instance made it; `None` if the peer did.
     pub dialled: Option<u64>,
@@ -97,9 +91,6 @@ pub struct GreetedConnection {
 pub type CloseReason = String;
 
 /// Secures and greets an accepted connection.
-///
-/// # Errors
-/// The reason why the connection is refused or has failed.
 pub async fn accept(
     stream: TcpStream,
     address: SocketAddr,
@@ -107,29 +98,17 @@ pub async fn accept(
     own: MeshHello,
     timing: MeshTimeouts,
 ) -> Result<GreetedConnection, CloseReason> {
-    let greeted = async {
-        let _ = stream.set_nodelay(true);
-        match security {
-            MeshSecurity::Plain if !address.ip().to_canonical().is_loopback() => {
-                Err("not from this machine, and neither `secret_file` nor `tls` is configured"
-                    .to_owned())
-            }
-            MeshSecurity::Plain => greet(Box::new(stream), address, own, None).await,
-            MeshSecurity::Tls(ends) => {
-                let acceptor = TlsAcceptor::from(Arc::clone(&ends.load().server));
-                let stream = acceptor.accept(stream).await.map_err(|error| said(&error))?;
-                greet(Box::new(stream), address, own, None).await
-            }
-        }
-    };
+    if matches!(security, MeshSecurity::Plain) && !address.ip().to_canonical().is_loopback() {
+        return Err(
+            "not from this machine, and neither `secret_file` nor `tls` is configured".into()
+        );
+    }
+    let greeted = async { greet(secure(stream, security, false).await?, address, own, None).await };
     let late = || Err("it sent too little for too long".to_owned());
     timeout(timing.handshake, greeted).await.unwrap_or_else(|_| late())
 }
 
 /// Makes a connection, secures and greets it. `own` holds the connection's serial number.
-///
-/// # Errors
-/// The reason why there is no connection.
 pub async fn dial(
     address: SocketAddr,
     security: MeshSecurity,
@@ -143,21 +122,30 @@ pub async fn dial(
         Ok(connected) => connected.map_err(|error| error.to_string())?,
         Err(_) => return Err("it did not accept the connection in time".to_owned()),
     };
-    let greeted = async {
-        let _ = stream.set_nodelay(true);
-        let serial = Some(own.serial);
-        match security {
-            MeshSecurity::Plain => greet(Box::new(stream), address, own, serial).await,
-            MeshSecurity::Tls(ends) => {
-                let connector = TlsConnector::from(Arc::clone(&ends.load().client));
-                let connected = connector.connect(any_peer_name(), stream).await;
-                let stream = connected.map_err(|error| said(&error))?;
-                greet(Box::new(stream), address, own, serial).await
-            }
-        }
-    };
+    let serial = Some(own.serial);
+    let greeted =
+        async { greet(secure(stream, security, true).await?, address, own, serial).await };
     let late = || Err("it did not complete the handshake in time".to_owned());
     timeout(timing.handshake, greeted).await.unwrap_or_else(|_| late())
+}
+
+/// Adds TLS, as the client of a connection that this instance `dialled` and else as the server.
+async fn secure(
+    stream: TcpStream,
+    security: MeshSecurity,
+    dialled: bool,
+) -> Result<Box<dyn MeshStream>, CloseReason> {
+    let _ = stream.set_nodelay(true);
+    let MeshSecurity::Tls(ends) = security else { return Ok(Box::new(stream)) };
+    let ends = ends.load_full();
+    Ok(if dialled {
+        let connector = TlsConnector::from(Arc::clone(&ends.client));
+        let connected = connector.connect(any_peer_name(), stream).await;
+        Box::new(connected.map_err(|error| said(&error))?)
+    } else {
+        let accepted = TlsAcceptor::from(Arc::clone(&ends.server)).accept(stream).await;
+        Box::new(accepted.map_err(|error| said(&error))?)
+    })
 }
 
 /// Exchanges the greetings. Both sides send first, so neither waits for the other.
@@ -193,20 +181,17 @@ fn said(error: &io::Error) -> CloseReason {
     }
 }
 
-/// The sending end of a connection's queue of frames.
 pub struct FrameSender {
     queue: mpsc::Sender<Bytes>,
     bytes: Arc<AtomicUsize>,
 }
 
-/// The receiving end of a connection's queue of frames.
 pub struct FrameReceiver {
     queue: mpsc::Receiver<Bytes>,
     bytes: Arc<AtomicUsize>,
 }
 
-/// Makes a queue of frames and returns both ends.
-#[must_use]
+/// The two ends of a queue of frames.
 pub fn queue() -> (FrameSender, FrameReceiver) {
     let (sender, receiver) = mpsc::channel(QUEUED_FRAMES_MAX);
     let bytes = Arc::new(AtomicUsize::new(0));
@@ -241,17 +226,12 @@ impl FrameReceiver {
 
 /// The parts that a connection task works with.
 pub struct MeshCarrier {
-    /// The id of the link.
     pub link: LinkId,
-    /// The channel for received frames.
     pub events: mpsc::Sender<TransportEvent>,
-    /// The frames to write.
     pub queue: FrameReceiver,
     /// The order to end, with a reason. A dropped sender ends the connection too.
     pub close: oneshot::Receiver<CloseReason>,
-    /// The timeouts of the connection.
     pub timing: MeshTimeouts,
-    /// The counters of bytes and frames.
     pub traffic: Traffic,
 }
 

@@ -9,9 +9,8 @@
 //! warning.
 
 use super::wire::Instance;
-use crate::LinkId;
 use crate::discover::{ADDRESSES_MAX, DiscoveredPeers};
-use aws_lc_rs::rand;
+use crate::{LinkId, jittered};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::SocketAddr;
@@ -174,10 +173,7 @@ impl MeshTarget {
 /// A pause after this number of failures: `again` doubled each time, drawn from the upper half.
 fn pause(again: Duration, again_max: Duration, failures: u32) -> Duration {
     let most = again.saturating_mul(1 << failures.min(16)).min(again_max);
-    let mut byte = [0];
-    // Without random numbers each pause is the longest possible, which is safe.
-    let drawn = rand::fill(&mut byte).map_or(255, |()| byte[0]);
-    most / 2 + most.mul_f64(f64::from(drawn) / 510.0)
+    jittered(most)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use super::connection::{MeshSecurity, MeshTimeouts};
 use super::wire::{self, Instance, MeshHello};
 use super::{MeshPlan, start};
 use crate::traffic::Traffic;
-use crate::{BOUNDS, LinkId, RunningTransport, TransportEvent, TransportOrder};
+use crate::{EVENTS_MAX, LinkId, RunningTransport, TransportEvent, TransportOrder};
 use arc_swap::ArcSwap;
 use bytes::{Bytes, BytesMut};
 use evenkeel_config::settings::peers::PeerTarget;
@@ -16,7 +16,7 @@ use evenkeel_testing::authority::Authority;
 use evenkeel_testing::wait::until_async;
 use evenkeel_tls::reload::LiveValue;
 use evenkeel_tls::{peers, peers_by_secret};
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,8 +31,7 @@ struct Node {
     transport: RunningTransport,
     address: SocketAddr,
     traffic: Traffic,
-    /// The open links, and whether each is fresh.
-    links: BTreeMap<LinkId, bool>,
+    links: BTreeSet<LinkId>,
     frames: Vec<(LinkId, Bytes)>,
     downs: Vec<String>,
     refused: Vec<String>,
@@ -88,22 +87,20 @@ impl Node {
     async fn start(plan: MeshPlan) -> Node {
         let traffic = plan.traffic.clone();
         let (transport, address) = start(plan).await.expect("it starts");
-        let (links, frames) = (BTreeMap::new(), Vec::new());
+        let (links, frames) = (BTreeSet::new(), Vec::new());
         let (downs, refused) = (Vec::new(), Vec::new());
         Node { transport, address, traffic, links, frames, downs, refused }
     }
 
     fn note(&mut self, event: TransportEvent) {
         match event {
-            TransportEvent::Up { link, fresh, .. } => {
-                assert_eq!(self.links.insert(link, fresh), None)
-            }
+            TransportEvent::Up { link, .. } => assert!(self.links.insert(link)),
             TransportEvent::Frame { link, bytes } => {
-                assert!(self.links.contains_key(&link), "a frame of a link that is not there");
+                assert!(self.links.contains(&link), "a frame of a link that is not there");
                 self.frames.push((link, bytes));
             }
             TransportEvent::Down { link, why } => {
-                assert!(self.links.remove(&link).is_some());
+                assert!(self.links.remove(&link));
                 self.downs.push(why);
             }
             TransportEvent::Refused { why, .. } => self.refused.push(why),
@@ -126,7 +123,7 @@ impl Node {
     }
 
     fn send(&self, frame: &'static [u8]) {
-        for link in self.links.keys() {
+        for link in &self.links {
             let order = TransportOrder::Send { link: *link, bytes: Bytes::from_static(frame) };
             self.transport.orders.try_send(order).expect("room");
         }
@@ -135,7 +132,7 @@ impl Node {
     /// Whether there are `count` links, and a frame has arrived on each.
     fn hears_all_of(&self, count: usize) -> bool {
         let heard = |link| self.frames.iter().any(|(from, _)| from == link);
-        self.links.len() == count && self.links.keys().all(heard)
+        self.links.len() == count && self.links.iter().all(heard)
     }
 
     async fn hears(&mut self, frame: &'static [u8]) {
@@ -154,9 +151,8 @@ fn two_meet_and_frames_arrive_whole_and_in_order() {
             let mut b = Node::start(plan(2, security, &[a.address])).await;
             a.linked(1).await;
             b.linked(1).await;
-            assert!(a.links.values().chain(b.links.values()).all(|fresh| *fresh));
             let longest = Bytes::from(vec![7; wire::FRAME_BYTES_MAX]);
-            let link = *b.links.keys().next().expect("linked");
+            let link = *b.links.first().expect("linked");
             b.send(b"one");
             b.transport
                 .orders
@@ -223,7 +219,6 @@ fn peers_go_and_come_back() {
                 Node::start(MeshPlan { listen: port, ..plan(name, secret.clone(), &[]) }).await;
             a.linked(1).await;
             b.linked(1).await;
-            assert!(a.links.values().all(|fresh| *fresh));
             b.send(b"hello");
             a.hears(b"hello").await;
             a.frames.clear();
@@ -233,8 +228,7 @@ fn peers_go_and_come_back() {
         assert_eq!(a.downs.len(), 2);
         let mut b = Node::start(MeshPlan { listen: port, ..plan(2, secret, &[]) }).await;
         a.linked(1).await;
-        assert!(a.links.values().all(|fresh| !fresh), "it was here before");
-        let link = *a.links.keys().next().expect("linked");
+        let link = *a.links.first().expect("linked");
         a.transport.orders.try_send(TransportOrder::Drop { link }).expect("room");
         b.until("the end of the link", |b| !b.downs.is_empty()).await;
     });
@@ -326,7 +320,6 @@ fn of_two_connections_by_one_instance_the_later_stays() {
         let mut third = by_hand(a.address, [2; 16], 3).await;
         soon("its end", second.read_to_end(&mut Vec::new())).await.expect("closed");
         a.until("the other", |a| a.downs.len() == 1 && a.links.len() == 1).await;
-        assert!(a.links.values().all(|fresh| !fresh));
         let mut first = by_hand(a.address, [2; 16], 1).await;
         soon("its end", first.read_to_end(&mut Vec::new())).await.expect("closed");
         let mut frame = BytesMut::new();
@@ -357,7 +350,7 @@ fn a_flood_waits_and_others_are_heard() {
             }
             flood
         });
-        until_async("a full channel", || a.transport.events.len() >= BOUNDS.events_max).await;
+        until_async("a full channel", || a.transport.events.len() >= EVENTS_MAX).await;
         let mut b = Node::start(plan(3, MeshSecurity::Plain, &[a.address])).await;
         b.linked(1).await;
         b.send(b"hello");
@@ -379,7 +372,7 @@ fn who_does_not_read_loses_frames_and_then_the_connection() {
         let mut a = Node::start(slow).await;
         let _deaf = by_hand(a.address, [2; 16], 1).await;
         a.linked(1).await;
-        let link = *a.links.keys().next().expect("linked");
+        let link = *a.links.first().expect("linked");
         let bytes = Bytes::from(vec![0; wire::FRAME_BYTES_MAX]);
         let drown = async {
             while a.downs.is_empty() {

@@ -26,10 +26,8 @@ pub type Instance = [u8; 16];
 /// Why received bytes cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MeshFrameError {
-    /// A frame of this length is longer than allowed.
     #[error("a frame of {0} bytes is too long")]
     Long(usize),
-    /// The first frame is not a greeting.
     #[error("it does not follow the peer protocol")]
     Foreign,
 }
@@ -37,18 +35,15 @@ pub enum MeshFrameError {
 /// The greeting that each side sends first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeshHello {
-    /// The name of the sender.
     pub instance: Instance,
     /// The serial number of the connection among those that the sender made; 0 if the sender
     /// accepted the connection.
     pub serial: u64,
-    /// The cluster that the sender belongs to.
     pub cluster: String,
 }
 
 impl MeshHello {
     /// Encodes the greeting, with its length prefix.
-    #[must_use]
     pub fn encode(&self) -> BytesMut {
         let mut frame = BytesMut::with_capacity(HELLO_BYTES_MAX);
         frame.put_slice(&MAGIC);
@@ -61,9 +56,6 @@ impl MeshHello {
     }
 
     /// Decodes a greeting from the first frame.
-    ///
-    /// # Errors
-    /// [`MeshFrameError::Foreign`]
     pub fn decode(mut frame: &[u8]) -> Result<MeshHello, MeshFrameError> {
         if frame.len() < HELLO_HEAD_BYTES
             || frame.len() > HELLO_BYTES_MAX
@@ -86,10 +78,8 @@ pub fn put(out: &mut BytesMut, frame: &[u8]) {
     out.put_slice(frame);
 }
 
-/// Takes the next whole frame out of the input; `None` if more input is needed.
-///
-/// # Errors
-/// [`MeshFrameError::Long`] if the frame has more than `max` bytes. The connection is useless then.
+/// Takes the next whole frame out of the input; `None` if more input is needed. The connection is
+/// useless after a frame of more than `max` bytes.
 pub fn take(read: &mut BytesMut, max: usize) -> Result<Option<Bytes>, MeshFrameError> {
     let Some(prefix) = read.first_chunk::<PREFIX_BYTES>() else { return Ok(None) };
     let length = u32::from_be_bytes(*prefix) as usize;

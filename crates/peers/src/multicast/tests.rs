@@ -148,7 +148,7 @@ fn a_flood_loses_what_has_no_room_and_is_counted() {
             }
         };
         tokio::time::timeout(DEADLINE, flood).await.expect("it is full in time");
-        assert_eq!(node.events.len(), crate::BOUNDS.events_max);
+        assert_eq!(node.events.len(), crate::EVENTS_MAX);
         // It still carries out orders.
         let second_traffic = Traffic::default();
         let mut second = super::tests::node(plan, 3, SECRET, &second_traffic);
