@@ -54,7 +54,6 @@ const LINE_BYTES_MAX: usize = 64 * 1024;
 const SYSLOG_BUFFER_BYTES: usize = 4 * 1024 * 1024;
 
 /// Returns the maximum number of open connections of the door.
-#[must_use]
 pub fn connections_max(settings: &CheckSettings) -> usize {
     settings.waiting_max + CONNECTIONS_EXTRA_MAX
 }
@@ -100,13 +99,11 @@ pub fn start(
 
 impl RunningCheck {
     /// Returns the addresses that the door answers on.
-    #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
     /// Returns the addresses that the door reads access logs from.
-    #[must_use]
     pub fn syslog(&self) -> &[SocketAddr] {
         &self.syslog
     }

@@ -85,13 +85,11 @@ pub fn start(
 impl RunningLine {
     /// Returns the addresses of the line protocol, in the order of the settings, with the ports
     /// that the system assigned.
-    #[must_use]
     pub fn lines(&self) -> &[StreamAddress] {
         &self.lines
     }
 
     /// Returns the addresses for Redis clients, in the order of the settings.
-    #[must_use]
     pub fn resp(&self) -> &[SocketAddr] {
         &self.resp
     }

@@ -96,7 +96,6 @@ pub fn start(
 
 impl RunningMaster {
     /// Returns the addresses of `accounting` and `control`.
-    #[must_use]
     pub fn addresses(&self) -> [SocketAddr; 2] {
         self.addresses
     }

@@ -81,7 +81,6 @@ impl Charge {
     }
 
     /// The time until which the request must wait before it is sent to the backend.
-    #[must_use]
     pub fn delay_until(&self) -> Option<Time> {
         let own = self.report.delayed.then(|| self.ticket.starts_at());
         own.max(self.gated_until())
@@ -103,7 +102,6 @@ impl Charge {
     }
 
     /// The name of the header in which the backend states the cost, if one is configured.
-    #[must_use]
     pub fn cost_header(&self) -> Option<&str> {
         match &self.request.rules.cost {
             CostSource::Header(name) => Some(name),

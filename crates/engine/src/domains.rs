@@ -61,7 +61,6 @@ pub struct MasterDomains {
 
 impl MasterDomains {
     /// Makes the configured domains with empty buckets.
-    #[must_use]
     pub fn new(settings: &MasterSettings, seed: KeySeed, clock: Clock) -> MasterDomains {
         let all = Arc::default();
         let domain = |domain: &master::DomainSettings| {
@@ -87,13 +86,11 @@ impl MasterDomains {
     }
 
     /// The domain with this name.
-    #[must_use]
     pub fn get(&self, name: &[u8]) -> Option<&Arc<MasterDomain>> {
         self.by_name.get(name)
     }
 
     /// All domains, in the order of the configuration.
-    #[must_use]
     pub fn all(&self) -> &[Arc<MasterDomain>] {
         &self.in_order
     }
@@ -148,7 +145,6 @@ impl MasterDomain {
     }
 
     /// The name by which gatekeepers address the domain.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -191,7 +187,6 @@ impl MasterDomain {
 
     /// The buckets that count a request of `identifier` that ran at `at`, each with the time as of
     /// which it is charged. For a store that counts for several masters.
-    #[must_use]
     pub fn buckets(
         &self,
         identifier: &[u8],

@@ -97,7 +97,6 @@ pub(crate) struct KeyedRequest {
 
 impl Engine {
     /// Makes an engine for `lanes` threads, without gatekeepers.
-    #[must_use]
     pub fn new(
         proxy: &ProxySettings,
         lanes: usize,
@@ -110,7 +109,6 @@ impl Engine {
 
     /// Makes an engine for requests that gatekeepers decide on before the limits do. The first
     /// gatekeeper whose condition matches a request decides on it.
-    #[must_use]
     pub fn with_gatekeepers(
         gatekeepers: Vec<Arc<GatekeeperEngine>>,
         proxy: &ProxySettings,
@@ -160,13 +158,11 @@ impl Engine {
     }
 
     /// The clock that all accounts of this engine go by.
-    #[must_use]
     pub fn clock(&self) -> Clock {
         self.shards.clock
     }
 
     /// The cgroup from which the total cost of requests is read; `None` for any other cost source.
-    #[must_use]
     pub fn cgroup(&self) -> Option<PathBuf> {
         match &self.shards.rules().cost {
             CostSource::Cgroup(path) => Some(path.clone()),
@@ -186,7 +182,6 @@ impl Engine {
     }
 
     /// The number of requests that the backend works on now, and the cost of all its work so far.
-    #[must_use]
     pub fn load(&self) -> (u32, Cost) {
         let now = self.shards.clock.now();
         let meter = self.meter.lock();
@@ -194,7 +189,6 @@ impl Engine {
     }
 
     /// The state of the admission queue; `None` if no action is `queue`.
-    #[must_use]
     pub fn admission_stats(&self) -> Option<AdmissionStats> {
         self.shards.rules().queues.then(|| self.gate.stats())
     }

@@ -44,7 +44,6 @@ impl EngineLane {
     }
 
     /// Whether requests are waiting for a slot.
-    #[must_use]
     pub fn is_crowded(&self) -> bool {
         self.0.engine.gate.is_crowded()
     }
@@ -56,7 +55,6 @@ impl EngineLane {
 
     /// Whether the backend works on fewer requests than it can run at once. Locks the meter and
     /// then the gate, one after the other.
-    #[must_use]
     pub fn has_room(&self) -> bool {
         let engine = &self.0.engine;
         let working = engine.meter.lock().working() as usize;
@@ -78,14 +76,12 @@ impl EngineLane {
 
 impl Engine {
     /// Returns the handle of thread `index`.
-    #[must_use]
     pub fn lane(self: &Arc<Engine>, index: usize) -> EngineLane {
         self.handle(index, None)
     }
 
     /// A handle for a replay. [`EngineLane::stand_at`] sets the time, and decisions are noted
     /// ([`EngineLane::notes`]) instead of counted and logged.
-    #[must_use]
     pub fn playback(self: &Arc<Engine>) -> EngineLane {
         self.handle(0, Some(Mutex::default()))
     }

@@ -43,13 +43,11 @@ pub struct PendingRequest {
 
 impl PendingRequest {
     /// The keys of the request's buckets; empty if the request is exempt.
-    #[must_use]
     pub fn keys(&self) -> &[LimitKey] {
         self.keys.as_slice()
     }
 
     /// The limiter that holds these buckets in this process.
-    #[must_use]
     pub fn limiter(&self) -> &Arc<Limiter> {
         &self.request.rules.limiter
     }

@@ -85,7 +85,6 @@ type TagLaneState = LaneState<TagEngineRules, TagSampling>;
 
 impl TagEngine {
     /// Makes an engine for `lanes` threads.
-    #[must_use]
     pub fn new(
         line: &LineSettings,
         lanes: usize,
@@ -107,7 +106,6 @@ impl TagEngine {
     }
 
     /// Returns the handle of thread `index`.
-    #[must_use]
     pub fn lane(self: &Arc<TagEngine>, index: usize) -> TagLane {
         TagLane { tags: Arc::clone(self), books: self.shards.lane(index) }
     }
@@ -224,13 +222,11 @@ impl TagLane {
     /// Begins a batch of questions from `client` (`None` for a client on this machine). All
     /// questions of the batch have the same time. Only for work that never waits, because the batch
     /// holds the lane's lock.
-    #[must_use]
     pub fn batch(&self, client: Option<IpAddr>) -> TagBatch<'_> {
         self.batch_at(client, self.tags.shards.clock.now())
     }
 
     /// Begins a batch as [`TagLane::batch`] does, at a time that the caller has read already.
-    #[must_use]
     pub fn batch_at(&self, client: Option<IpAddr>, now: Time) -> TagBatch<'_> {
         self.batch_by(DecidedBy::Here, client, now)
     }
@@ -286,7 +282,6 @@ pub struct TagAnswer {
 
 impl TagBatch<'_> {
     /// The time of all questions in this batch.
-    #[must_use]
     pub fn now(&self) -> Time {
         self.now
     }

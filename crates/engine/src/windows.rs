@@ -39,7 +39,6 @@ pub struct Counters {
 
 impl Counters {
     /// Makes an empty table with room for `keys_max` counters.
-    #[must_use]
     pub fn new(keys_max: usize, clock: Clock) -> Counters {
         let policy = limiter::LimiterPolicy { action: LimitAction::Reject, max_delay: Nanos::ZERO };
         Counters {
@@ -52,7 +51,6 @@ impl Counters {
     }
 
     /// The table of counters.
-    #[must_use]
     pub fn windows(&self) -> &Arc<WindowCounters> {
         &self.windows
     }

@@ -61,7 +61,6 @@ pub struct RunningAdmin {
 
 impl RunningAdmin {
     /// Returns the addresses that the door listens on. Empty if its default address was taken.
-    #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }

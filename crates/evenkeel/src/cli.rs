@@ -167,7 +167,6 @@ struct DoctorArgs {
 }
 
 /// Parses the command line and runs the command.
-#[must_use]
 pub fn main() -> ExitCode {
     evenkeel_tls::install();
     let cli = match Cli::try_parse() {

@@ -78,9 +78,6 @@ pub enum DemoError {
 
 /// Runs the demo on standard output. Ctrl-C ends it early; neither that nor a closed pipe is an
 /// error.
-///
-/// # Errors
-/// See [`DemoError`].
 pub fn run(options: &DemoOptions) -> Result<(), DemoError> {
     let mut out = io::stdout().lock();
     let shown = if options.json { print(&mut out, options) } else { show(&mut out, options) };

@@ -113,9 +113,6 @@ pub fn run(options: &ReplayOptions) -> anyhow::Result<()> {
 }
 
 /// Writes a generated log to standard output.
-///
-/// # Errors
-/// Returns an error if standard output cannot be written to.
 pub fn sample(options: sample::SampleLogOptions) -> anyhow::Result<()> {
     sample::make(options, io::BufWriter::with_capacity(1 << 16, io::stdout().lock()))?;
     Ok(())
@@ -151,9 +148,6 @@ fn proxy(options: &ReplayOptions) -> anyhow::Result<(ProxySettings, Vec<String>)
 }
 
 /// Plays the logs. Returns the report and the number of lines read.
-///
-/// # Errors
-/// Returns an error if the configuration is faulty or no request can be read.
 pub fn play(options: &ReplayOptions) -> anyhow::Result<(ReplayReport, u64)> {
     let (proxy, mut warnings) = proxy(options)?;
     let trust = ProxyTrust::new(&proxy.trusted_proxies, &proxy.client_address);

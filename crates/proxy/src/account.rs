@@ -34,9 +34,6 @@ impl RequestAccount {
     }
 
     /// Waits for a slot before the backend.
-    ///
-    /// # Errors
-    /// The queue refuses the request.
     pub(super) async fn turn(&self) -> Result<(), RequestRefusal> {
         match self.enter() {
             QueueAdmission::Room => Ok(()),

@@ -175,13 +175,11 @@ impl ProxyWorkerInit {
 impl RunningProxy {
     /// Returns the addresses that the proxy listens on, in the order of the settings, with the
     /// ports that the system assigned.
-    #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
     /// Returns the number of client connections that are open now.
-    #[must_use]
     pub fn connections(&self) -> usize {
         self.house.connections.load(Ordering::Relaxed)
     }

@@ -66,9 +66,6 @@ pub struct GrpcServices {
 impl GrpcServices {
     /// Makes all services. `health` is the state that health checks report, and `tracer` records
     /// traces of decisions.
-    ///
-    /// # Errors
-    /// An error if the descriptors for reflection cannot be read.
     pub fn new(
         decider: Arc<RatelimitDecider>,
         quotas: Arc<QuotaService>,

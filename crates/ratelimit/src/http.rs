@@ -58,7 +58,6 @@ pub struct RatelimitHealth {
 impl RatelimitHealth {
     /// Whether the service is healthy: it is not draining, and has the rules and the store that it
     /// needs.
-    #[must_use]
     pub fn is_good(&self, decider: &RatelimitDecider) -> bool {
         let domains = || decider.rules.load().as_ref().map_or(0, |rules| rules.domains());
         let store = self.needs_store.as_ref().is_none_or(|store| store.counts.is_good());

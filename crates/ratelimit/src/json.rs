@@ -155,7 +155,6 @@ fn whole(text: &str) -> Option<i128> {
 }
 
 /// Converts an answer to protobuf's JSON form, in which fields that are zero are left out.
-#[must_use]
 pub fn response(response: &Response) -> Value {
     let mut all = Map::new();
     all.insert("overallCode".into(), response.overall_code().as_str_name().into());
@@ -198,7 +197,6 @@ fn status(status: &Status) -> Value {
 }
 
 /// Converts dynamic metadata to JSON.
-#[must_use]
 pub fn metadata(data: &prost_types::Struct) -> Value {
     let fields = data.fields.iter().map(|(key, one)| (key.clone(), value(one)));
     Value::Object(fields.collect())

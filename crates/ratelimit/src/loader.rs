@@ -35,7 +35,6 @@ pub struct RuleIntake {
 
 impl RuleLoader {
     /// A loader that has not read any rules.
-    #[must_use]
     pub fn new(settings: &RatelimitSettings, decider: Arc<RatelimitDecider>) -> RuleLoader {
         let files = &settings.rules;
         let options = RuleOptions {
@@ -53,7 +52,6 @@ impl RuleLoader {
     }
 
     /// The intake for rules from another source than files.
-    #[must_use]
     pub fn intake(&self) -> RuleIntake {
         self.intake.clone()
     }

@@ -20,7 +20,6 @@ const RESPONSE_TIME_NAME: &str = "ratelimit_server.ShouldRateLimit.response_time
 
 /// A path in a form that StatsD can carry: `:` and `|` become `_`, and so do the dots of IPv4
 /// addresses.
-#[must_use]
 pub fn escaped(path: &str) -> String {
     let mut text = String::with_capacity(path.len());
     let mut at = 0;
@@ -86,7 +85,6 @@ fn events(decider: &RatelimitDecider) -> [(&'static str, u64); 5] {
 }
 
 /// All metrics as text for people, one on each line.
-#[must_use]
 pub fn lines(decider: &RatelimitDecider) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail, here and below.
@@ -96,7 +94,6 @@ pub fn lines(decider: &RatelimitDecider) -> String {
 
 /// All metrics in Prometheus' format, under the names that the reference server's mapping gives
 /// them.
-#[must_use]
 pub fn prometheus(decider: &RatelimitDecider) -> String {
     let mut text = String::new();
     let zero = RuleTally::default().figures().map(|(_, figure)| figure);
@@ -151,7 +148,6 @@ fn write_histogram(text: &mut String, family: &str, labels: &str, histogram: &Hi
 
 /// All metrics in Prometheus' format, renamed by the operator's mapping file. Metrics that get the
 /// same name and the same labels are added up.
-#[must_use]
 pub fn prometheus_renamed(decider: &RatelimitDecider, renamed: &mut MetricRenamer) -> String {
     let mut families: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
     let labels = |named: &RenamedMetric| {

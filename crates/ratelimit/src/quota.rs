@@ -48,7 +48,6 @@ pub struct QuotaMember {
 
 impl QuotaService {
     /// A service without streams that charges to the counters of `decider`.
-    #[must_use]
     pub fn new(
         settings: RlqsSettings,
         decider: Arc<RatelimitDecider>,
@@ -106,15 +105,11 @@ impl QuotaService {
 
 impl QuotaMember {
     /// The service that this stream belongs to.
-    #[must_use]
     pub fn quotas(&self) -> &QuotaService {
         &self.quotas
     }
 
     /// Processes a report of the Envoy.
-    ///
-    /// # Errors
-    /// [`DomainError`]
     pub fn report(&self, reports: UsageReports<'_>) -> Result<(), DomainError> {
         let quotas = &self.quotas;
         let moment = quotas.moment();

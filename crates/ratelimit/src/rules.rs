@@ -65,20 +65,17 @@ impl RateUnit {
     ];
 
     /// The unit with this number on the wire; `None` if there is none.
-    #[must_use]
     pub fn from_wire(number: i32) -> Option<RateUnit> {
         let index = usize::try_from(number).ok()?.checked_sub(1)?;
         RateUnit::UNITS.get(index).map(|(_, unit, _)| *unit)
     }
 
     /// The name of the unit in rule files, in capitals.
-    #[must_use]
     pub fn name(self) -> &'static str {
         RateUnit::UNITS[self as usize - 1].0
     }
 
     /// The length of the unit in seconds; months and years have 30 and 365 days.
-    #[must_use]
     pub fn seconds(self) -> u32 {
         RateUnit::UNITS[self as usize - 1].2
     }
@@ -99,7 +96,6 @@ pub struct RuleLimit {
 
 impl RuleLimit {
     /// A limit of `requests` in each `unit`, with windows aligned to the epoch.
-    #[must_use]
     pub fn per(requests: u32, unit: RateUnit) -> RuleLimit {
         let (length, algorithm) = (WindowLength::Seconds(unit.seconds()), WindowAlgorithm::Fixed);
         RuleLimit { requests, unit, length, algorithm }
@@ -147,7 +143,6 @@ impl RuleStep {
     /// The text that is counted in place of the value of an entry with this key; `None` if each
     /// value has its own counter. If keys and values are compared joined, the pattern may cover the
     /// key too.
-    #[must_use]
     pub fn counted(&self, key: &str) -> Option<&str> {
         let value = self.text.strip_prefix(key).and_then(|rest| rest.strip_prefix('_'));
         self.shared.then(|| value.unwrap_or(&self.text))
@@ -156,7 +151,6 @@ impl RuleStep {
 
 impl RatelimitRule {
     /// The metrics path for a request; `None` if it does not depend on the request.
-    #[must_use]
     pub fn path_of(&self, domain: &str, entries: &[(&str, &str)]) -> Option<String> {
         if !self.detailed && !self.steps.iter().any(|step| step.shows_value) {
             return None;
@@ -185,7 +179,6 @@ pub fn push_entry(path: &mut String, key: &str, value: &str) {
 
 /// Whether a folder has rule files. A folder that cannot be read, or a file that is not valid YAML,
 /// counts as such.
-#[must_use]
 pub fn folder_has_rules(folder: &Path) -> bool {
     let files = WatchedFolder::new(folder, false).read();
     files.map_or(true, |files| files.iter().any(|file| read::may_be_rules(&file.bytes)))
@@ -193,7 +186,6 @@ pub fn folder_has_rules(folder: &Path) -> bool {
 
 /// Checks a rule file or a folder of rules and returns warnings; `None` if the path is something
 /// else.
-#[must_use]
 pub fn check(path: &Path) -> Option<Result<Vec<String>, Vec<ConfigFaults>>> {
     let fault = |error: std::io::Error| {
         let what = format!("cannot be read: {error}");
@@ -214,19 +206,16 @@ pub fn check(path: &Path) -> Option<Result<Vec<String>, Vec<ConfigFaults>>> {
 
 impl RatelimitRules {
     /// Whether there are rules for a domain.
-    #[must_use]
     pub fn has_domain(&self, domain: &str) -> bool {
         self.domains.contains_key(domain)
     }
 
     /// The number of domains with rules.
-    #[must_use]
     pub fn domains(&self) -> usize {
         self.domains.len()
     }
 
     /// The rules of a domain.
-    #[must_use]
     pub fn domain(&self, domain: &str) -> Option<&RuleLevel> {
         self.domains.get(domain)
     }
@@ -239,7 +228,6 @@ impl RatelimitRules {
     }
 
     /// One line for each rule, in the format of the debug port.
-    #[must_use]
     pub fn dump(&self) -> String {
         let mut text = String::new();
         self.for_each(|rule| {

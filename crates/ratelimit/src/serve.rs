@@ -191,7 +191,6 @@ fn decider(
 impl RunningRatelimit {
     /// The addresses of the TCP listeners with the ports that the system assigned, those of gRPC
     /// first.
-    #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }

@@ -26,9 +26,6 @@ pub struct RatelimitTls {
 
 impl RatelimitTls {
     /// Reads the files and returns a value that can be reloaded when they change.
-    ///
-    /// # Errors
-    /// [`TlsFileError`] if a file cannot be read or used.
     pub fn load(
         tls: ServerTls,
         now: Time,

@@ -38,7 +38,6 @@ pub struct RuleTally {
 
 impl RuleTally {
     /// Returns each metric with its name. The order is fixed, and callers rely on it.
-    #[must_use]
     pub fn figures(&self) -> [(&'static str, u64); 7] {
         [
             ("total_hits", &self.total_hits),
@@ -87,14 +86,12 @@ pub struct RuleTallies {
 
 impl RuleTallies {
     /// The metrics of a rule; the same ones at each call with this path.
-    #[must_use]
     pub fn for_rule(&self, path: &str) -> Arc<RuleTally> {
         let mut rules = self.rules.write();
         Arc::clone(rules.entry(path.into()).or_default())
     }
 
     /// The metrics of a path that a request made. If a rule has this path, they are the rule's.
-    #[must_use]
     pub fn for_request(&self, domain: &str, path: &str) -> Arc<RuleTally> {
         for paths in [&self.rules, &self.requests] {
             if let Some(found) = paths.read().get(path) {
@@ -111,7 +108,6 @@ impl RuleTallies {
     }
 
     /// Every path and its metrics, sorted by path.
-    #[must_use]
     pub fn all(&self) -> Vec<(Box<str>, Arc<RuleTally>)> {
         let both = [self.rules.read(), self.requests.read()];
         let paths = both.iter().flat_map(|paths| paths.iter());

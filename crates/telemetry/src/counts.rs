@@ -57,7 +57,6 @@ const BACKEND_FAULT_LABELS: [&str; 8] = [
 
 impl BackendFault {
     /// The value of the label in metrics and of the field in logs.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         BACKEND_FAULT_LABELS[self as usize]
     }
@@ -120,7 +119,6 @@ pub struct ProxyCounts {
 
 impl ProxyCounts {
     /// Makes the handles of the door called `door`.
-    #[must_use]
     pub fn new(registry: &Registry, door: &str) -> ProxyCounts {
         let responses =
             |maker: &str| STATUS_CLASSES.map(|class| registry.counter(&RESPONSES, &[class, maker]));
@@ -141,7 +139,6 @@ impl ProxyCounts {
     }
 
     /// The number of connections closed for the reason `why`.
-    #[must_use]
     pub fn refused_connections(&self, why: ConnectionRefusal) -> &Counter {
         &self.turned[why as usize]
     }
@@ -159,13 +156,11 @@ impl ProxyCounts {
     }
 
     /// The number of requests that the backend has failed so far, over all faults.
-    #[must_use]
     pub fn failed_so_far(&self) -> u64 {
         self.failures.iter().map(Counter::get).sum()
     }
 
     /// The number of requests that the backend failed with this fault.
-    #[must_use]
     pub fn failures(&self, fault: BackendFault) -> &Counter {
         &self.failures[fault as usize]
     }
@@ -186,7 +181,6 @@ pub struct StreamCounts {
 
 impl StreamCounts {
     /// Makes the handles of the door called `door`.
-    #[must_use]
     pub fn new(registry: &Registry, door: &str) -> StreamCounts {
         StreamCounts {
             connections: registry.gauge(&CONNECTIONS, &[door]),
@@ -227,7 +221,6 @@ pub const ADMIN_REFUSALS: [&str; 6] = ["method", "body", "host_count", "host", "
 
 impl AdminCounts {
     /// Makes the handles of the admin door.
-    #[must_use]
     pub fn new(registry: &Registry) -> AdminCounts {
         AdminCounts {
             requests: registry.counter(&REQUESTS, &["admin"]),
@@ -254,7 +247,6 @@ pub struct StateCounts {
 
 impl StateCounts {
     /// Makes the handles. Call it only if there is a file to write to.
-    #[must_use]
     pub fn new(registry: &Registry) -> StateCounts {
         StateCounts {
             failed: registry.counter(&STATE_WRITES, &["failed"]),

@@ -95,7 +95,6 @@ struct DecisionCounter {
 
 impl Watch {
     /// An empty `Watch` for a program that started at `now`.
-    #[must_use]
     pub fn new(now: Time) -> Watch {
         let registry = Registry::default();
         registry.gauge(&BUILD, &[env!("CARGO_PKG_VERSION")]).set(1);
@@ -134,19 +133,16 @@ impl Watch {
     }
 
     /// The average wait of its requests above which a client counts as held.
-    #[must_use]
     pub fn held_above(&self) -> Nanos {
         Nanos(self.held_above.load(Relaxed))
     }
 
     /// When counting began, which is when the program started.
-    #[must_use]
     pub fn started(&self) -> Time {
         self.started
     }
 
     /// The registry of all series.
-    #[must_use]
     pub fn registry(&self) -> &Registry {
         &self.registry
     }

@@ -41,7 +41,6 @@ impl LogThread {
     }
 
     /// The number of lines lost so far because the reader of standard error was too slow.
-    #[must_use]
     pub fn lost(&self) -> usize {
         self.writer.lost()
     }

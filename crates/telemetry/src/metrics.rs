@@ -18,7 +18,6 @@ pub enum MetricKind {
 
 impl MetricKind {
     /// The name that Prometheus uses for it.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             MetricKind::Counter => "counter",

@@ -8,7 +8,6 @@ use std::borrow::Cow;
 use std::fmt::Write;
 
 /// `text` with every character escaped that is not plainly visible.
-#[must_use]
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_hidden) {
         return Cow::Borrowed(text);

@@ -23,7 +23,6 @@ pub struct ObservedMetric {
 }
 
 /// All counted and all observed values, as text.
-#[must_use]
 pub fn text(registry: &Registry, observed: &[ObservedMetric]) -> String {
     let (series, folded) = registry.all();
     let mut text = String::with_capacity(32 * 1024);

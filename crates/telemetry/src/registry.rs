@@ -48,7 +48,6 @@ impl Counter {
     }
 
     /// The count so far.
-    #[must_use]
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
@@ -72,7 +71,6 @@ impl Gauge {
     }
 
     /// The current number.
-    #[must_use]
     pub fn get(&self) -> i64 {
         self.0.load(Relaxed)
     }
@@ -144,13 +142,11 @@ impl Histogram {
     }
 
     /// The number of values in each interval between the bounds, and above the last bound.
-    #[must_use]
     pub fn counts(&self) -> [u64; BOUNDS_NS.len() + 1] {
         std::array::from_fn(|place| self.0.counts[place].load(Relaxed))
     }
 
     /// The sum of all values, in nanoseconds.
-    #[must_use]
     pub fn sum(&self) -> u64 {
         self.0.sum.load(Relaxed)
     }
@@ -235,7 +231,6 @@ impl Registry {
     }
 
     /// The single values since the last call, for each histogram made by [`Registry::timer`].
-    #[must_use]
     pub fn timings(&self) -> Vec<(MetricSeries, Timings)> {
         let series = self.series.lock();
         let taken = series.iter().filter_map(|one| match &one.cell {
@@ -246,7 +241,6 @@ impl Registry {
     }
 
     /// All series, and the number of label combinations that were folded into `other`.
-    #[must_use]
     pub fn all(&self) -> (Vec<MetricSeries>, u64) {
         (self.series.lock().clone(), self.folded.get())
     }

@@ -177,9 +177,6 @@ pub enum TopQueryError {
 
 impl TopQuery {
     /// Parses `limit=NAME&n=N`. Both may be absent; other parameters are ignored.
-    ///
-    /// # Errors
-    /// Returns the first [`TopQueryError`] found.
     pub fn parse(text: &str) -> Result<TopQuery, TopQueryError> {
         let mut query = TopQuery { limit: None, rows: ROWS_DEFAULT };
         for (name, value) in pairs(text)? {
@@ -193,7 +190,6 @@ impl TopQuery {
     }
 
     /// The query in its text form, which [`TopQuery::parse`] reads back.
-    #[must_use]
     pub fn encoded(&self) -> String {
         let mut text = format!("n={}", self.rows);
         if let Some(limit) = &self.limit {

@@ -94,7 +94,6 @@ const COMMANDS: [RedisCommand; 20] = [
 
 impl RedisSession {
     /// A new connection. `id`: the number that `CLIENT ID` returns.
-    #[must_use]
     pub fn new(id: i64) -> RedisSession {
         RedisSession { id, version: 2, name: Vec::new(), transaction: None }
     }

@@ -99,7 +99,6 @@ fn number(input: &[u8], at: usize, fault: RespError) -> Result<Option<(i64, usiz
 }
 
 /// Parses an integer as clients write it: digits with an optional minus, and nothing else.
-#[must_use]
 pub fn integer(text: &[u8]) -> Option<i64> {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     let plain = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);

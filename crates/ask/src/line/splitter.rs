@@ -16,7 +16,6 @@ pub struct TagSplitter {
 
 impl TagSplitter {
     /// Creates a splitter for tags of at most `tag_bytes_max` bytes.
-    #[must_use]
     pub fn new(tag_bytes_max: usize) -> TagSplitter {
         TagSplitter { tag_bytes_max, passing_over: false }
     }

@@ -69,9 +69,6 @@ impl Service for RunningGatekeeper {
 }
 
 /// Starts to talk to the master. The master need not be reachable.
-///
-/// # Errors
-/// [`ServerStartError`].
 pub fn start(
     settings: &settings::GatekeeperSettings,
     keeper: &Arc<GatekeeperEngine>,

@@ -122,9 +122,6 @@ impl ZmqLink {
     }
 
     /// Calls `each` for every event that has arrived completely.
-    ///
-    /// # Errors
-    /// [`ZmqConnectionError::Fault`].
     pub fn drain(&mut self, mut each: impl FnMut(ZmtpEvent<'_>)) -> Result<(), ZmqConnectionError> {
         while let Some((taken, event)) = self.session.next(&self.input)? {
             each(event);

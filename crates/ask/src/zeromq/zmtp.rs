@@ -65,13 +65,11 @@ pub struct ZmtpMessage<'a> {
 
 impl<'a> ZmtpMessage<'a> {
     /// Returns the number of parts.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.parts.len()
     }
 
     /// Returns the part at `index`; empty if there is none.
-    #[must_use]
     pub fn part(&self, index: usize) -> &'a [u8] {
         let place = self.parts.get(index).copied().unwrap_or_default();
         self.bytes.get(place.0..place.1).unwrap_or_default()
@@ -106,7 +104,6 @@ enum ZmtpStage {
 impl ZmtpSession {
     /// A new connection on which this end is a `role` and accepts messages of up to `message_max`
     /// bytes.
-    #[must_use]
     pub fn new(role: SocketRole, message_max: usize) -> ZmtpSession {
         let parts = [(0, 0); PARTS_MAX];
         let (version, stage) = (ZmtpVersion::Three, ZmtpStage::Meeting(HandshakeStep::Signature));
@@ -114,7 +111,6 @@ impl ZmtpSession {
     }
 
     /// Returns the peer's version, which is known when the handshake is complete.
-    #[must_use]
     pub fn version(&self) -> ZmtpVersion {
         self.version
     }

@@ -55,7 +55,6 @@ fn quota(limit: &Limit, left: f64, reset_secs: impl Fn(f64, f64) -> u64) -> Opti
 
 impl Charge {
     /// The client's quotas under all limits in hits that count the request; empty in shadow.
-    #[must_use]
     pub fn quotas(&self) -> Vec<Quota> {
         let now = self.lane.0.now();
         let limiter = &self.request.rules.limiter;
@@ -72,7 +71,6 @@ impl Charge {
 
 impl EngineLane {
     /// The quota of the limit that refused a client, if that limit has one.
-    #[must_use]
     pub fn quota_of(&self, refusal: &RequestRefusal) -> Option<Quota> {
         let rules = self.0.engine.shards.rules();
         let limit = rules.limiter.limits().iter().find(|limit| *limit.name == *refusal.limit)?;

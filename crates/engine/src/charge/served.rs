@@ -83,7 +83,6 @@ impl Charge {
     }
 
     /// The refusal of a request that would have to wait and finds no place to wait in.
-    #[must_use]
     pub fn crowded_out(&self, wait: StartWait) -> RequestRefusal {
         let now = self.lane.0.now();
         let debt = |action| self.request.rules.limiter.debt(&self.ticket, action, false, now);

@@ -115,7 +115,6 @@ impl Charge {
     }
 
     /// Whether the request waits for a slot in the queue, or holds one of the queue's slots.
-    #[must_use]
     pub fn queues(&self) -> bool {
         self.slot.queues()
     }

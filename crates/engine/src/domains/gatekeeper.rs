@@ -99,7 +99,6 @@ impl Drop for DelayPlace {
 
 impl GatekeeperEngine {
     /// Makes a gatekeeper without orders.
-    #[must_use]
     pub fn new(
         settings: &settings::GatekeeperSettings,
         seed: KeySeed,
@@ -129,26 +128,22 @@ impl GatekeeperEngine {
     }
 
     /// The name of its domain.
-    #[must_use]
     pub fn domain(&self) -> &str {
         &self.domain
     }
 
     /// Whether the gatekeeper's condition matches a request. The first gatekeeper that matches
     /// decides.
-    #[must_use]
     pub fn applies_to(&self, request: &impl RequestAttributes) -> bool {
         classify::applies(&self.when, request)
     }
 
     /// The identifier by which the master counts a request.
-    #[must_use]
     pub fn identifier(&self, request: &impl RequestAttributes) -> Vec<u8> {
         classify::identifier(&self.by, request, veil)
     }
 
     /// The text about a request for the master's log: its parts, separated by spaces.
-    #[must_use]
     pub fn log_info(&self, request: &impl RequestAttributes) -> Vec<u8> {
         let mut text = classify::identifier(&self.log_info, request, veil);
         text.iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = b' ');
@@ -232,7 +227,6 @@ impl OrderCheck {
     }
 
     /// If the request is refused: how long the client must wait before it tries again.
-    #[must_use]
     pub fn refused(&self) -> Option<Nanos> {
         let refused =
             matches!(self.passed, GatekeeperVerdict::Rejected | GatekeeperVerdict::Crowded)
@@ -305,13 +299,11 @@ impl OrderCheck {
 
 impl OrderGuard {
     /// The time until which the request is delayed, if it is.
-    #[must_use]
     pub fn until(&self) -> Option<Time> {
         self.until
     }
 
     /// Whether the request was counted as delayed, or as refused without being enforced.
-    #[must_use]
     pub fn held_up(&self) -> bool {
         self.held_up
     }

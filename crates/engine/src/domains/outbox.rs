@@ -98,7 +98,6 @@ impl ReportOutbox {
     }
 
     /// Whether no report waits or is being sent.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes.load(Relaxed) == 0
     }

@@ -53,7 +53,6 @@ impl TagQuestions {
     }
 
     /// The limiter that holds the buckets in this process.
-    #[must_use]
     pub fn home(&self) -> &Arc<Limiter> {
         &self.rules.limiter
     }

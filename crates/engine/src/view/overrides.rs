@@ -102,7 +102,6 @@ impl Overrides {
     }
 
     /// All overrides, the latest last.
-    #[must_use]
     pub fn list(&self) -> Vec<Override> {
         self.said.lock().clone()
     }
@@ -127,7 +126,6 @@ impl OverrideIndex {
 
     /// The effect for a client with these keys: exempt if any override exempts it, else the product
     /// of the weights.
-    #[must_use]
     pub fn of(&self, keys: &LimitKeys, now: Time) -> OverrideEffect {
         let mut weight = Weight::ONE;
         if self.0.is_empty() {

@@ -65,7 +65,6 @@ impl TopViews {
     }
 
     /// The `max` heaviest rows of the list at `place`.
-    #[must_use]
     pub fn heaviest(&self, place: usize, max: usize, now: Time) -> Vec<TopClient> {
         self.0.get(place).map(|top| top.heaviest(max, now)).unwrap_or_default()
     }

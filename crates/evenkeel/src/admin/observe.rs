@@ -42,7 +42,6 @@ pub fn metrics(sources: &AdminSources, stage: ReadinessStage) -> Vec<ObservedMet
 
 /// Returns the metrics read from the engines. Clients that wait for longer than `held_above` count
 /// as held.
-#[must_use]
 pub fn observed(engines: &[DoorEngine], held_above: Nanos) -> Vec<ObservedMetric> {
     let mut all = Vec::new();
     for DoorEngine { door, engine } in engines {

@@ -43,9 +43,6 @@ pub struct DoctorReport {
 }
 
 /// Asks the admin door of the server.
-///
-/// # Errors
-/// Returns [`AdminClientError`] if no snapshot could be read.
 pub fn doctor(question: &DoctorQuery<'_>) -> Result<DoctorReport, AdminClientError> {
     let DoctorQuery { remote, limit, form } = *question;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -72,9 +72,6 @@ pub enum AdminClientError {
 
 impl AdminClient<'_> {
     /// Fetches the busiest clients: the text of the answer, and its parsed form.
-    ///
-    /// # Errors
-    /// Returns [`AdminClientError`] if no snapshot could be read.
     pub async fn snapshot(
         &self,
         query: &TopQuery,
@@ -85,9 +82,6 @@ impl AdminClient<'_> {
     }
 
     /// The body of the answer to a GET of `path`.
-    ///
-    /// # Errors
-    /// Returns [`AdminClientError`] if there is no answer, or its status is not 200.
     pub async fn get(&self, path: &str) -> Result<String, AdminClientError> {
         let late = |_| AdminClientError::Late { address: self.address.to_owned() };
         tokio::time::timeout(REQUEST_TIMEOUT, self.fetch(path)).await.map_err(late)?

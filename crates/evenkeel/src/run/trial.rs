@@ -21,7 +21,6 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 /// Problems that a start with these settings would have, and its warnings.
-#[must_use]
 pub fn trial(settings: &Settings) -> StartProblems {
     let mut found = StartProblems::default();
     for opening in settings.openings() {

@@ -113,9 +113,6 @@ fn verdict(without: &DemoPart, with: &DemoPart) -> String {
 }
 
 /// Prints the heading of a part and of its columns.
-///
-/// # Errors
-/// Returns the error of `out`.
 pub fn heading(out: &mut impl Write, action: Option<&str>, seconds: u64) -> io::Result<()> {
     writeln!(out, "\n{}, {seconds} s\n", title(action))?;
     writeln!(out, "        | crawler                      | human")?;
@@ -123,9 +120,6 @@ pub fn heading(out: &mut impl Write, action: Option<&str>, seconds: u64) -> io::
 }
 
 /// Prints one second as a line.
-///
-/// # Errors
-/// Returns the error of `out`.
 pub fn second(out: &mut impl Write, second: &DemoSecond) -> io::Result<()> {
     writeln!(out, " {:6} | {} | {}", second.second, cells(&second.crawler), cells(&second.human))
 }
@@ -137,9 +131,6 @@ fn cells(got: &VisitorResults) -> String {
 }
 
 /// Prints the summary with the verdict.
-///
-/// # Errors
-/// Returns the error of `out`.
 pub fn summary(out: &mut impl Write, outcome: &DemoOutcome) -> io::Result<()> {
     let parts = [&outcome.without, &outcome.with];
     writeln!(out, "\nIn all\n")?;

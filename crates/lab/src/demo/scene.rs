@@ -56,9 +56,6 @@ struct SceneMoment {
 
 impl DemoScene {
     /// Opens site and proxy on free ports; without an `action` there is no throttle.
-    ///
-    /// # Errors
-    /// Returns [`DemoError::Start`] if a port or a thread is not available.
     pub fn open(
         options: &DemoOptions,
         action: Option<LimitAction>,
@@ -85,9 +82,6 @@ impl DemoScene {
     }
 
     /// Sends out the visitors, prints each second on `out`, and returns the sums.
-    ///
-    /// # Errors
-    /// Returns [`DemoError::Print`] if `out` cannot be written to.
     pub async fn play(self, seconds: u64, out: &mut impl Write) -> Result<DemoPart, DemoError> {
         let action = self.action.map(LimitAction::name);
         report::heading(out, action, seconds)?;

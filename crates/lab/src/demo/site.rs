@@ -57,9 +57,6 @@ struct CpuLedger([AtomicU64; DemoVisitor::ALL.len()]);
 
 impl DemoSite {
     /// Opens a site on a free port of loopback, with `workers` threads that handle requests.
-    ///
-    /// # Errors
-    /// Returns the error of the system if a port or a thread is not available.
     pub fn open(workers: usize) -> io::Result<DemoSite> {
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;

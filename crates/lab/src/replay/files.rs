@@ -51,9 +51,6 @@ impl LogSource {
     }
 
     /// Opens the log; the bytes read from it are added to `count`.
-    ///
-    /// # Errors
-    /// Returns the error of the system if the log cannot be read.
     pub fn open(&self, count: &Arc<AtomicU64>) -> io::Result<LogLines> {
         let bytes: Box<dyn Read + Send> = match self {
             LogSource::File(path) => Box::new(File::open(path)?),
@@ -64,9 +61,6 @@ impl LogSource {
 }
 
 /// Writes a report, completely or not at all.
-///
-/// # Errors
-/// Returns the error of the system if the file cannot be written.
 pub fn write(path: &Path, text: &str) -> io::Result<()> {
     fs::write(path, text)
 }
@@ -100,9 +94,6 @@ pub enum LogLine<'a> {
 
 impl LogLines {
     /// Makes the lines of bytes that may be compressed.
-    ///
-    /// # Errors
-    /// Returns the error of `bytes` if it cannot be read.
     pub fn new(bytes: impl Read + Send + 'static) -> io::Result<LogLines> {
         let mut bytes = BufReader::with_capacity(BUFFER_BYTES, bytes);
         let bytes: Box<dyn BufRead + Send> = match bytes.fill_buf()? {
@@ -118,9 +109,6 @@ impl LogLines {
     }
 
     /// The next line; `None` at the end.
-    ///
-    /// # Errors
-    /// Returns an error if the log cannot be read further or its compressed data is damaged.
     pub fn read(&mut self) -> io::Result<Option<LogLine<'_>>> {
         self.line.clear();
         let (mut any, mut too_long) = (false, false);

@@ -61,9 +61,6 @@ impl AccessLogFormat {
     }
 
     /// Parses one line. A comment may change how the next lines are parsed.
-    ///
-    /// # Errors
-    /// Returns [`LineReadError`] if the line is no request.
     pub fn read<'a>(&mut self, line: &'a str) -> Result<LineDraft<'a>, LineReadError> {
         if line.trim().is_empty() {
             return Err(LineReadError::Nothing);

@@ -56,13 +56,11 @@ pub struct ReplayOutcome {
 impl ReplayOutcome {
     /// The decision with the most effect: a refusal, or else the last decision. Limits in shadow
     /// mode are ignored.
-    #[must_use]
     pub fn decisive(&self) -> Option<&PlaybackNote> {
         self.notes.iter().rfind(|note| !note.shadow)
     }
 
     /// The time from the arrival of the request to its answer.
-    #[must_use]
     pub fn took(&self) -> Nanos {
         self.ended.since(self.was.entry.start)
     }
@@ -122,7 +120,6 @@ impl ReplaySimulation {
     /// Makes an engine with the limits of this proxy. Host names of clients are not looked up. If
     /// the whole door is in shadow mode, it is played as if it were not, to show the effect of the
     /// limits. A single limit in shadow mode stops no request, as in front of the site.
-    #[must_use]
     pub fn new(proxy: &ProxySettings) -> ReplaySimulation {
         let shadow = false;
         // The heaviest clients are determined elsewhere.
@@ -150,7 +147,6 @@ impl ReplaySimulation {
     }
 
     /// The engine that decides.
-    #[must_use]
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }

@@ -124,9 +124,6 @@ fn excerpt(line: &str) -> String {
 
 impl DetectedLog {
     /// Starts a thread that reads the log to its end. The thread waits while the receiver is slow.
-    ///
-    /// # Errors
-    /// Returns an error if the log cannot be opened again or the thread cannot be created.
     pub fn start(
         self,
         trust: Arc<ProxyTrust>,

@@ -299,7 +299,6 @@ pub struct ReportContext {
 
 impl ReplayReport {
     /// Makes the report: classifies the clients and adds up their results.
-    #[must_use]
     pub fn new(tally: &ReplayTally, about: ReportContext) -> ReplayReport {
         let signs = BehaviourSigns::of(tally);
         let judged = |visitor: &ClientTally| signs.judge(visitor, tally.agents.name(visitor.agent));
@@ -327,7 +326,6 @@ impl ReplayReport {
     }
 
     /// The report as JSON, with a newline at its end.
-    #[must_use]
     pub fn json(&self) -> String {
         let text = serde_json::to_string_pretty(self).unwrap_or_default();
         format!("{text}\n")

@@ -178,9 +178,6 @@ struct SampleLogWriter<W> {
 }
 
 /// Writes the log. Returns the number of its lines.
-///
-/// # Errors
-/// Returns the error of `out` if it cannot be written to.
 pub fn make(options: SampleLogOptions, out: impl Write) -> io::Result<u64> {
     let mut maker = SampleLogWriter {
         options,
@@ -379,7 +376,6 @@ impl<W: Write> SampleLogWriter<W> {
 
 impl PlantedClient {
     /// The address of member number `number`.
-    #[must_use]
     pub fn address(&self, number: u32) -> Ipv4Addr {
         match (self.name.parse(), self.name.strip_suffix("0/24")) {
             (Ok(address), _) => address,

@@ -50,9 +50,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WriteBatcher<S> {
     }
 
     /// Writes the gathered bytes. Call this whenever the library has been polled.
-    ///
-    /// # Errors
-    /// The connection is broken.
     pub(super) fn poll_out(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut inner = self.0.borrow_mut();
         inner.dry = false;

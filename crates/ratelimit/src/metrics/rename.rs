@@ -29,7 +29,6 @@ pub struct RenamedMetric {
 
 impl MetricRenamer {
     /// Renames by `rules`; the first rule that matches a name applies.
-    #[must_use]
     pub fn new(rules: Vec<MetricRename>) -> MetricRenamer {
         MetricRenamer { rules, cache: HashMap::new() }
     }

@@ -46,7 +46,6 @@ const IDLE_SHARE_DIVISOR: u64 = 4;
 
 /// The number of requests that each bucket may let pass in addition to those it used. The sum is
 /// `left`.
-#[must_use]
 pub fn parts(left: u64, claims: &[ShareClaim]) -> Vec<u64> {
     let count = claims.len() as u64;
     if count == 0 {
@@ -84,7 +83,6 @@ fn highest(max: u64, good: impl Fn(u64) -> bool) -> u64 {
 
 /// The new share of each bucket; `None` if it keeps `held`. The new shares and the kept ones
 /// together are at most `total`, unless the buckets have already used more.
-#[must_use]
 pub fn balance(total: u64, claims: &[ShareClaim]) -> Vec<Option<u64>> {
     let unreported: u64 = claims.iter().map(|claim| claim.unreported).sum();
     let parts = parts(total.saturating_sub(unreported), claims);

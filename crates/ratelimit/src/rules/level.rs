@@ -41,7 +41,6 @@ struct KeyValues {
 
 impl RuleLevel {
     /// An empty level. With `joined`, a key and its value are compared as one text.
-    #[must_use]
     pub fn new(joined: bool) -> RuleLevel {
         RuleLevel { joined, ..RuleLevel::default() }
     }
@@ -89,7 +88,6 @@ impl RuleLevel {
     }
 
     /// The rule that applies to entries, which are pairs of key and value.
-    #[must_use]
     pub fn rule(&self, entries: &[(&str, &str)]) -> Option<&RatelimitRule> {
         let (last, before) = entries.split_last()?;
         let mut level = self;
@@ -120,7 +118,6 @@ impl RuleLevel {
     }
 
     /// The node for an entry.
-    #[must_use]
     pub fn find(&self, key: &str, value: &str) -> Option<&RuleNode> {
         let index = match self.joined {
             true => self.find_joined(key, value)?,

@@ -14,7 +14,6 @@ pub struct ValuePattern {
 
 impl ValuePattern {
     /// Parses a pattern; `None` if the text has no `*`.
-    #[must_use]
     pub fn new(text: &str) -> Option<ValuePattern> {
         let (before, rest) = text.split_once('*')?;
         let (between, after) = rest.rsplit_once('*').unwrap_or(("", rest));
@@ -27,7 +26,6 @@ impl ValuePattern {
     }
 
     /// Whether the pattern matches the whole of `text`.
-    #[must_use]
     pub fn covers(&self, text: &str) -> bool {
         let rest = text.strip_prefix(&*self.before);
         let Some(mut rest) = rest.and_then(|rest| rest.strip_suffix(&*self.after)) else {

@@ -108,13 +108,11 @@ fn read_all(
 }
 
 /// Whether a file is valid YAML and names a domain, even if its rules have errors.
-#[must_use]
 pub fn names_domain(bytes: &[u8]) -> bool {
     tree::parse_as(bytes, RULES_DIALECT).is_ok_and(|root| root.find(&["domain"]).is_some())
 }
 
 /// Whether a file names a domain or is not valid YAML.
-#[must_use]
 pub fn may_be_rules(bytes: &[u8]) -> bool {
     tree::parse_as(bytes, RULES_DIALECT).map_or(true, |root| root.find(&["domain"]).is_some())
 }

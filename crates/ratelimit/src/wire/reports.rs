@@ -38,9 +38,6 @@ pub struct UsageReport<'a> {
 
 impl<'a> UsageReports<'a> {
     /// Reads a message.
-    ///
-    /// # Errors
-    /// [`super::view::RequestViewError`]
     pub fn decode(bytes: &'a [u8]) -> ViewResult<UsageReports<'a>> {
         let mut reports = UsageReports::default();
         let mut source = ProtoSource(bytes);
@@ -112,7 +109,6 @@ pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
 impl FrameReader {
     /// An empty buffer for messages of at most `message_bytes_max` bytes.
-    #[must_use]
     pub fn new(message_bytes_max: usize) -> FrameReader {
         FrameReader { bytes: bytes::BytesMut::new(), message_bytes_max }
     }
@@ -123,7 +119,6 @@ impl FrameReader {
     }
 
     /// The number of buffered bytes.
-    #[must_use]
     pub fn buffered_bytes(&self) -> usize {
         self.bytes.len()
     }
@@ -151,9 +146,6 @@ impl FrameReader {
 }
 
 /// The message of a body that is exactly one frame.
-///
-/// # Errors
-/// [`FrameError`]
 pub fn decode_frame(mut bytes: bytes::Bytes) -> Result<bytes::Bytes, FrameError> {
     let Some([compressed, length @ ..]) = bytes.first_chunk::<5>().copied() else {
         return Err(FrameError::Missing);

@@ -49,7 +49,6 @@ pub struct EntryList<'a> {
 
 impl<'a> EntryList<'a> {
     /// All entries, in order.
-    #[must_use]
     pub fn as_slice(&self) -> &[(&'a str, &'a str)] {
         if self.far.is_empty() { &self.near[..self.count] } else { &self.far }
     }
@@ -98,9 +97,6 @@ pub(super) type ViewResult<T> = Result<T, RequestViewError>;
 
 impl<'a> RequestView<'a> {
     /// Reads a request.
-    ///
-    /// # Errors
-    /// [`RequestViewError`]
     pub fn decode(bytes: &'a [u8]) -> ViewResult<RequestView<'a>> {
         let mut view = RequestView::default();
         let mut source = ProtoSource(bytes);
@@ -119,7 +115,6 @@ impl<'a> RequestView<'a> {
     }
 
     /// A view of a decoded message.
-    #[must_use]
     pub fn of(request: &'a Request) -> RequestView<'a> {
         let part = |descriptor: &'a super::Descriptor| {
             let mut entries = EntryList::default();

@@ -55,7 +55,6 @@ pub struct CheckCounts {
 
 impl CheckCounts {
     /// Makes the handles of the check door.
-    #[must_use]
     pub fn new(registry: &Registry) -> CheckCounts {
         CheckCounts {
             requests: registry.counter(&REQUESTS, &["check"]),

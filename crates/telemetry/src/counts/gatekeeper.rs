@@ -103,7 +103,6 @@ impl MasterSocketCounts {
 impl GatekeeperCounts {
     /// Makes the handles of the gatekeeper of `domain`. The addresses are those of the accounting
     /// and of the control socket of its master, in this order.
-    #[must_use]
     pub fn new(registry: &Registry, domain: &str, [told, tells]: [String; 2]) -> GatekeeperCounts {
         let message = |result| registry.counter(&GATEKEEPER_MESSAGES, &[domain, result]);
         let socket = |(name, at)| MasterSocketCounts {
@@ -134,7 +133,6 @@ impl GatekeeperCounts {
     }
 
     /// The status of the gatekeeper at `now`.
-    #[must_use]
     pub fn status(&self, now: Time) -> zeromq::GatekeeperSnapshot {
         let [accounting, control] = self.sockets.each_ref().map(|socket| socket.status(now));
         let ordered = Some(Time(self.ordered.load(Relaxed))).filter(|at| *at > Time::ZERO);

@@ -27,7 +27,6 @@ pub struct HostCounts {
 
 impl HostCounts {
     /// Makes the handles. Call it only if host names matter.
-    #[must_use]
     pub fn new(registry: &Registry) -> HostCounts {
         HostCounts {
             left_out: registry.counter(&LOOKUPS, &["left_out"]),

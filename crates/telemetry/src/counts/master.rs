@@ -98,7 +98,6 @@ pub struct MasterCounts {
 impl MasterCounts {
     /// Makes the handles of the master. The addresses are those of its accounting and of its
     /// control socket, in this order.
-    #[must_use]
     pub fn new(registry: &Registry, at: [SocketAddr; 2]) -> MasterCounts {
         MasterCounts {
             connections: registry.gauge(&CONNECTIONS, &["master"]),
@@ -157,7 +156,6 @@ impl MasterCounts {
     }
 
     /// The status of the master at `now`.
-    #[must_use]
     pub fn status(&self, now: Time) -> zeromq::MasterSnapshot {
         let [accounting, control] = self.at.map(|at| format!("tcp://{at}"));
         let messages = |told: GatekeeperMessageKind| self.messages[told as usize].get();

@@ -33,7 +33,6 @@ pub struct PeerCounts {
 
 impl PeerCounts {
     /// Makes the handles. Call it only if instances count together.
-    #[must_use]
     pub fn new(registry: &Registry) -> PeerCounts {
         PeerCounts {
             frames: ["read", "written"].map(|way| registry.counter(&PEER_FRAMES, &[way])),
@@ -58,7 +57,6 @@ impl PeersStatusBoard {
     }
 
     /// The status written last; `None` if this instance counts alone.
-    #[must_use]
     pub fn read(&self) -> Option<PeersStatus> {
         self.0.lock().clone()
     }

@@ -81,7 +81,6 @@ pub struct StoreStatus {
 
 impl StoreCounts {
     /// Makes the handles. Call it only if there is a store.
-    #[must_use]
     pub fn new(registry: &Registry) -> StoreCounts {
         let answers = |result| registry.counter(&STORE_ANSWERS, &[result]);
         StoreCounts {
@@ -150,7 +149,6 @@ impl StoreCounts {
     }
 
     /// Whether any connection is good.
-    #[must_use]
     pub fn is_good(&self) -> bool {
         self.standing.lock().good > 0
     }
@@ -195,7 +193,6 @@ impl StoreStatusSource {
     }
 
     /// The status of the store; `None` if there is no store.
-    #[must_use]
     pub fn read(&self) -> Option<StoreStatus> {
         self.0.get().map(|(what, counts)| counts.report(what))
     }

@@ -24,13 +24,11 @@ impl Tier {
     pub const ALL: [Tier; 2] = [Tier::Credit, Tier::Debt];
 
     /// The tier of a client; `indebted` says whether it is in debt by one of its limits.
-    #[must_use]
     pub const fn of(indebted: bool) -> Tier {
         if indebted { Tier::Debt } else { Tier::Credit }
     }
 
     /// The value of the label `tier` in metrics.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Tier::Credit => "credit",
@@ -50,7 +48,6 @@ pub struct TierCounts {
 
 impl TierCounts {
     /// Makes the handles.
-    #[must_use]
     pub fn new(registry: &Registry) -> TierCounts {
         let each = |metric| Tier::ALL.map(|tier| registry.histogram(metric, &[tier.name()]));
         TierCounts {
@@ -82,13 +79,11 @@ impl TierCounts {
     }
 
     /// The histogram of the durations of requests of this tier.
-    #[must_use]
     pub fn took(&self, tier: Tier) -> &Histogram {
         &self.took[tier as usize]
     }
 
     /// The cost of all requests of this tier so far, in nano-units.
-    #[must_use]
     pub fn spent(&self, tier: Tier) -> u64 {
         self.spent[tier as usize].get()
     }

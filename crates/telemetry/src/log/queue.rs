@@ -31,9 +31,6 @@ pub struct LogWriter {
 
 impl LogQueue {
     /// Starts a thread that writes to `out`, behind a queue of `lines_max` lines.
-    ///
-    /// # Errors
-    /// The system gives no thread.
     pub fn start(
         lines_max: usize,
         out: impl Write + Send + 'static,

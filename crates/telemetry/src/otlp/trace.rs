@@ -52,7 +52,6 @@ pub struct OpenSpan {
 impl Tracer {
     /// Makes a tracer that samples the share `sampling` of requests, from 0 to 1. Also returns the
     /// queue of its finished spans, which holds `queue_max` spans.
-    #[must_use]
     pub fn new(
         sampling: f64,
         queue_max: usize,
@@ -145,7 +144,6 @@ impl Tracer {
 impl TraceParent {
     /// Parses the trace context in the headers of a request; `None` if there is none or it is
     /// invalid.
-    #[must_use]
     pub fn of(headers: &HeaderMap) -> Option<TraceParent> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let standard = text("traceparent").and_then(TraceParent::standard);

@@ -33,13 +33,11 @@ pub use messages::opentelemetry::proto::trace::v1::status::StatusCode;
 pub use messages::opentelemetry::proto::trace::v1::{ResourceSpans, ScopeSpans, Span, Status};
 
 /// An attribute with a text value.
-#[must_use]
 pub fn text(key: &str, value: impl Into<String>) -> KeyValue {
     attribute(key, Value::StringValue(value.into()))
 }
 
 /// An attribute with an integer value.
-#[must_use]
 pub fn number(key: &str, value: i64) -> KeyValue {
     attribute(key, Value::IntValue(value))
 }

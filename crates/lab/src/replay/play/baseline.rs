@@ -58,7 +58,6 @@ struct BaselineSlot {
 impl BaselineSimulation {
     /// Makes an empty simulation of a site with `cpus` processors; `page` is the assumed cost of a
     /// page.
-    #[must_use]
     pub fn new(cpus: f64, page: Nanos) -> BaselineSimulation {
         let (processors, waiting) = (Processors::new(cpus), VecDeque::new());
         BaselineSimulation { processors, page, first: 0, waiting, guessed: 0, overrun: 0 }
@@ -166,7 +165,6 @@ const FILES: [&str; 29] = [
 ];
 
 /// Whether a path names a file that browsers fetch together with a page.
-#[must_use]
 pub fn is_file(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
     let Some((_, kind)) = name.rsplit_once('.') else { return false };

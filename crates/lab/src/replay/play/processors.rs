@@ -38,7 +38,6 @@ pub struct Processors {
 
 impl Processors {
     /// Makes `cpus` idle processors; 0.001 at least.
-    #[must_use]
     pub fn new(cpus: f64) -> Processors {
         let cpus = (cpus.clamp(0.001, 1_048_576.0) * ONE as f64) as u128;
         let (needing, ending) = (BinaryHeap::new(), BinaryHeap::new());
@@ -46,7 +45,6 @@ impl Processors {
     }
 
     /// The number of running requests.
-    #[must_use]
     pub fn running(&self) -> usize {
         self.needing.len() + self.ending.len()
     }
@@ -65,7 +63,6 @@ impl Processors {
     }
 
     /// The time at which the next request ends, if none begins before.
-    #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let needing = self.needing.peek().map(|Reverse((at, ..))| {
             let left = at.saturating_sub(self.clock);
