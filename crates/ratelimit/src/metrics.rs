@@ -8,7 +8,7 @@ pub mod statsd;
 pub mod traces;
 
 use super::decide::RatelimitDecider;
-use super::tally::RuleTally;
+use super::tally::{RuleTallies, RuleTally};
 use evenkeel_telemetry::registry::{BOUNDS_NS, Histogram};
 use rename::{MetricRenamer, RenamedMetric};
 use std::collections::BTreeMap;
@@ -55,21 +55,37 @@ fn address(text: &str) -> Option<usize> {
     Some(length)
 }
 
-/// Passes each metric with the reference server's name and its value to `show`. Values only grow.
+/// Passes each metric with the reference server's name and its value to `show`. Each name occurs
+/// once: paths that are escaped to the same text are added up. Values only grow.
 pub fn for_each(decider: &RatelimitDecider, mut show: impl FnMut(&str, u64)) {
-    for (path, tally) in decider.tallies.all() {
-        let path = escaped(&path);
-        for (name, figure) in tally.figures() {
+    for (path, figures) in sums(&decider.tallies, escaped) {
+        for (name, figure) in figures {
             show(&format!("ratelimit.service.rate_limit.{path}.{name}"), figure);
         }
     }
-    for (domain, tally) in decider.unknown_domains.all() {
-        let name = format!("ratelimit.service.rate_limit.{}.domain_not_found", escaped(&domain));
-        show(&name, tally.figures()[0].1);
+    for (domain, [(_, hits), ..]) in sums(&decider.unknown_domains, escaped) {
+        show(&format!("ratelimit.service.rate_limit.{domain}.domain_not_found"), hits);
     }
     for (name, figure) in events(decider) {
         show(name, figure);
     }
+}
+
+/// The metrics of all paths by the texts that `name` makes of them; paths with the same text are
+/// added up.
+fn sums(
+    tallies: &RuleTallies,
+    name: impl Fn(&str) -> String,
+) -> BTreeMap<String, [(&'static str, u64); 7]> {
+    let zero = RuleTally::default().figures();
+    let mut all = BTreeMap::new();
+    for (path, tally) in tallies.all() {
+        let figures = all.entry(name(&path)).or_insert(zero);
+        for ((_, sum), (_, figure)) in figures.iter_mut().zip(tally.figures()) {
+            *sum += figure;
+        }
+    }
+    all
 }
 
 fn events(decider: &RatelimitDecider) -> [(&'static str, u64); 5] {
@@ -96,30 +112,19 @@ pub fn lines(decider: &RatelimitDecider) -> String {
 /// them.
 pub fn prometheus(decider: &RatelimitDecider) -> String {
     let mut text = String::new();
-    let zero = RuleTally::default().figures().map(|(_, figure)| figure);
-    let mut series: BTreeMap<String, [u64; 7]> = BTreeMap::new();
-    for (path, tally) in decider.tallies.all() {
-        // Paths with the same labels form one series.
-        let sums = series.entry(labels(&escaped(&path))).or_insert(zero);
-        for (sum, (_, figure)) in sums.iter_mut().zip(tally.figures()) {
-            *sum += figure;
-        }
-    }
+    let series = sums(&decider.tallies, |path| labels(&escaped(path)));
     for (index, (name, _)) in RuleTally::default().figures().into_iter().enumerate() {
         let family = format!("ratelimit_service_rate_limit_{name}");
         let _ = writeln!(text, "# TYPE {family} counter");
-        for (labels, sums) in &series {
-            let _ = writeln!(text, "{family}{{{labels}}} {}", sums[index]);
+        for (labels, figures) in &series {
+            let _ = writeln!(text, "{family}{{{labels}}} {}", figures[index].1);
         }
     }
     let family = "ratelimit_service_rate_limit_domain_not_found";
-    let mut unknown: BTreeMap<String, u64> = BTreeMap::new();
-    for (domain, tally) in decider.unknown_domains.all() {
-        *unknown.entry(label(&escaped(&domain))).or_default() += tally.figures()[0].1;
-    }
+    let unknown = sums(&decider.unknown_domains, |domain| label(&escaped(domain)));
     let _ = writeln!(text, "# TYPE {family} counter");
-    for (domain, figure) in unknown {
-        let _ = writeln!(text, "{family}{{domain=\"{domain}\"}} {figure}");
+    for (domain, [(_, hits), ..]) in unknown {
+        let _ = writeln!(text, "{family}{{domain=\"{domain}\"}} {hits}");
     }
     for ((_, figure), (family, labels)) in events(decider).into_iter().zip(EVENT_FAMILIES) {
         let _ = writeln!(text, "# TYPE {family} counter\n{family}{labels} {figure}");

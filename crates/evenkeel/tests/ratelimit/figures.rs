@@ -2,8 +2,9 @@
 
 use crate::ask::{C1, Service};
 use evenkeel_ratelimit::decide::ProtoPackage;
-use evenkeel_ratelimit::metrics::{escaped, prometheus};
+use evenkeel_ratelimit::metrics::{escaped, for_each, prometheus};
 use evenkeel_ratelimit::wire::{Descriptor, Entry, Request};
+use std::collections::BTreeMap;
 
 #[test]
 fn c04_requests_for_unknown_domains_are_counted() {
@@ -99,6 +100,34 @@ fn c86_what_statsd_would_misread_is_escaped() {
     assert_eq!(escaped("d.v_1.2.3"), "d.v_1.2.3");
     assert_eq!(escaped("1.2.3.4"), "1_2_3_4");
     assert_eq!(escaped("d.v_1.2.3.4.5"), "d.v_1_2_3_4.5");
+}
+
+/// The values `a:b` and `a|b` have one name in StatsD. A path that requests made before a rule
+/// had it is counted at both.
+#[test]
+fn paths_that_are_escaped_to_one_name_are_added_up() {
+    let detailed = "{domain: d, descriptors: [{key: k, detailed_metric: true, \
+                    rate_limit: {unit: day, requests_per_unit: 9}}]}";
+    let service = Service::new(detailed);
+    let asked = |value: &str, hits: u64| Request {
+        domain: "d".into(),
+        descriptors: vec![Descriptor {
+            entries: vec![Entry { key: "k".into(), value: value.into() }],
+            hits_addend: Some(hits),
+            ..Descriptor::default()
+        }],
+        hits_addend: 0,
+    };
+    for (value, hits) in [("a:b", 5), ("a|b", 3), ("c", 2)] {
+        service.decide(&asked(value, hits), ProtoPackage::V3).expect("an answer");
+    }
+    service.load(&detailed.replace("key: k,", "key: k, value: c,"));
+    let mut figures = BTreeMap::new();
+    for_each(&service.decider, |name, figure| {
+        assert_eq!(figures.insert(name.to_owned(), figure), None, "{name} occurs twice");
+    });
+    assert_eq!(figures["ratelimit.service.rate_limit.d.k_a_b.total_hits"], 8);
+    assert_eq!(figures["ratelimit.service.rate_limit.d.k_c.total_hits"], 2);
 }
 
 const DETAILED: &str = "
