@@ -1,9 +1,8 @@
 //! Keeps the rules equal to the rule files: it reads them at the start and whenever they change.
 //!
-//! The files are checked once a second, and on a reload. If the rules have an error, every error is
-//! logged with its position and the rules in force stay. Counters survive every reload. How files
-//! are found: `config::source::folder`. How they are parsed: `rules::read`. Rules from a server:
-//! `xds`.
+//! The files are checked once a second, and on a reload. If the rules have errors, these are logged
+//! with their positions and the rules in force stay. Counters survive every reload. How files are
+//! found: `config::source::folder`. How they are parsed: `rules::read`. Rules from a server: `xds`.
 
 pub mod xds;
 
@@ -117,7 +116,7 @@ impl RuleIntake {
     /// Puts rules from trees in force; each tree comes with its name.
     ///
     /// # Errors
-    /// Every error in the trees, as text. The rules in force stay.
+    /// The errors in the trees, as text. The rules in force stay.
     pub fn take_trees(&self, trees: Vec<(String, YamlNode)>) -> Result<(), String> {
         let count = trees.len();
         self.take(read_trees(trees, self.options, &self.decider.tallies), count)

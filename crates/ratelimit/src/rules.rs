@@ -5,6 +5,7 @@
 //! There is no backtracking. The rule at the end applies if it has a limit. How rules are parsed:
 //! `rules::read`; one level: `rules::level`. This module counts nothing.
 
+mod faults;
 mod fencer;
 mod keys;
 pub mod level;

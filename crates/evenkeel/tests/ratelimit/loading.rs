@@ -127,6 +127,22 @@ fn all_faults_of_all_files_are_told_at_once() {
     assert!(told[0].starts_with("a.yaml:2:1: ") && told[3].starts_with("b.yaml:1:1: "));
 }
 
+/// The bound holds for the keys and for the values; a part that repeats by an alias counts once.
+#[test]
+fn the_first_hundred_faults_of_a_file_are_told_and_the_others_counted() {
+    let keys: String = (0..60).map(|n| format!("unknown{n}: 1\n")).collect();
+    let values: String =
+        (0..60).map(|n| format!("- {{key: k{n}, shadow_mode: perhaps}}\n")).collect();
+    let told = faults(&format!("domain: d\n{keys}descriptors:\n{values}"));
+    assert_eq!(told.len(), 101, "{told:?}");
+    assert_eq!(told[100], " and 20 more errors");
+    let aliases: String = (0..200).map(|n| format!("- {{key: k{n}, <<: *f}}\n")).collect();
+    let told = faults(&format!(
+        "domain: d\ndescriptors:\n- &f {{key: k, shadow_mode: perhaps}}\n{aliases}"
+    ));
+    assert_eq!(told, ["3:28: error loading config file: `shadow_mode` must be true or false"]);
+}
+
 #[test]
 fn c83_c84_files_of_one_domain_are_refused_unless_they_are_to_be_merged() {
     let one = file("a.yaml", "{domain: d, descriptors: [{key: a}]}");

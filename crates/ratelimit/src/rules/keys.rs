@@ -5,6 +5,7 @@
 //! would be read as something else than was meant. The values themselves are parsed in
 //! `rules::read`.
 
+use super::faults::RuleFaults;
 use evenkeel_config::fault::{ConfigFault, nearest, quoted};
 use evenkeel_config::tree::scalar::ScalarKind;
 use evenkeel_config::tree::{YamlKey, YamlNode, YamlValue};
@@ -33,7 +34,7 @@ const RULE_KEYS: [&str; 19] = [
 ];
 
 /// Reports every unknown key and every value of a wrong kind.
-pub fn check(node: &YamlNode, faults: &mut Vec<ConfigFault>) {
+pub fn check(node: &YamlNode, faults: &mut RuleFaults) {
     match &node.value {
         YamlValue::Null | YamlValue::Text(_) => {}
         YamlValue::List(items) => {
@@ -48,7 +49,7 @@ pub fn check(node: &YamlNode, faults: &mut Vec<ConfigFault>) {
     }
 }
 
-fn check_entry((key, node): &(YamlKey, YamlNode), faults: &mut Vec<ConfigFault>) {
+fn check_entry((key, node): &(YamlKey, YamlNode), faults: &mut RuleFaults) {
     if key.plain && ScalarKind::of(&key.name) != ScalarKind::Text {
         let what = format!("config error, key is not of type string: {}", shown(&key.name));
         faults.push(ConfigFault::new(key.place, what));

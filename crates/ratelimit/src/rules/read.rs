@@ -1,17 +1,19 @@
 //! Converts rule files to rules: the schema of the reference server with Evenkeel's extensions.
 //!
-//! All files together form one set of rules, and one error refuses the whole set. Every error is
-//! reported with its file, line and column. Beyond the reference server's schema, a limit may have
-//! an `algorithm`, a `unit_multiplier`, and `calendar: true` for calendar months and years. How
-//! files are found and when they are read again: `config::source::folder`.
+//! All files together form one set of rules, and one error refuses the whole set. Errors are
+//! reported with file, line and column, up to a bound (`rules::faults`). Beyond the reference
+//! server's schema, a limit may have an `algorithm`, a `unit_multiplier`, and `calendar: true` for
+//! calendar months and years. How files are found and when they are read again:
+//! `config::source::folder`.
 
 mod fields;
 
+use super::faults::RuleFaults;
 use super::level::{RuleLevel, RuleNode};
 use super::pattern::ValuePattern;
 use super::{RateUnit, RatelimitRule, RatelimitRules, RuleLimit, RuleStep, keys, metadata};
 use crate::tally::RuleTallies;
-use evenkeel_config::fault::{ConfigFault, ConfigFaults};
+use evenkeel_config::fault::{ConfigFault, ConfigFaults, TextPlace};
 use evenkeel_config::source::folder::{self, FolderFile};
 use evenkeel_config::tree::{self, YamlDialect, YamlNode as Tree, YamlValue};
 use evenkeel_core::windows::{WindowAlgorithm, WindowLength};
@@ -32,9 +34,6 @@ pub const RULES_DIALECT: YamlDialect = YamlDialect {
     merge_keys: true,
     tags: true,
 };
-
-/// The maximum number of errors reported for a file.
-const FAULTS_MAX: usize = 100;
 
 /// The longest window, in seconds. Counters cannot represent longer ones.
 const WINDOW_SECS_MAX: u32 = 30 * 365 * 86_400;
@@ -60,7 +59,7 @@ pub struct RuleOptions {
 /// Reads all files as one set of rules.
 ///
 /// # Errors
-/// All errors, grouped by file.
+/// The errors, grouped by file: of each file the first hundred and the number of the others.
 pub fn read(
     files: &[FolderFile],
     options: RuleOptions,
@@ -74,7 +73,7 @@ pub fn read(
 /// Reads trees that do not come from files as one set of rules; each tree comes with its name.
 ///
 /// # Errors
-/// All errors, grouped by tree.
+/// The errors, grouped by tree: of each tree the first hundred and the number of the others.
 pub fn read_trees(
     trees: Vec<(String, Tree)>,
     options: RuleOptions,
@@ -91,18 +90,14 @@ fn read_all(
     let mut rules = RatelimitRules::default();
     let mut refused = Vec::new();
     for (name, parsed) in files {
-        let mut reader = RuleReader { options, tallies, faults: Vec::new() };
+        let mut reader = RuleReader { options, tallies, faults: RuleFaults::default() };
         match parsed {
             Ok(root) => reader.file(root, &mut rules),
             Err(fault) => {
-                let what = format!("error loading config file: {fault}");
-                reader.faults.push(ConfigFault::new(fault.place, what));
+                reader.fault(fault.place, format!("error loading config file: {fault}"));
             }
         }
-        if !reader.faults.is_empty() {
-            reader.faults.truncate(FAULTS_MAX);
-            refused.push(ConfigFaults::new(name.as_ref(), reader.faults));
-        }
+        refused.extend(reader.faults.finish(name.as_ref()));
     }
     if refused.is_empty() { Ok(rules) } else { Err(refused) }
 }
@@ -120,7 +115,7 @@ pub fn may_be_rules(bytes: &[u8]) -> bool {
 struct RuleReader<'a> {
     options: RuleOptions,
     tallies: &'a RuleTallies,
-    faults: Vec<ConfigFault>,
+    faults: RuleFaults,
 }
 
 /// The path from the root to a node.
@@ -131,10 +126,8 @@ struct RulePath<'w> {
 }
 
 impl RuleReader<'_> {
-    fn fault(&mut self, place: evenkeel_config::fault::TextPlace, what: impl Into<String>) {
-        if self.faults.len() <= FAULTS_MAX {
-            self.faults.push(ConfigFault::new(place, what));
-        }
+    fn fault(&mut self, place: TextPlace, what: impl Into<String>) {
+        self.faults.push(ConfigFault::new(place, what));
     }
 
     fn file(&mut self, root: Tree, rules: &mut RatelimitRules) {

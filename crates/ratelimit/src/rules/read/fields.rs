@@ -5,6 +5,7 @@
 //! taken as written: `404` and `true` are texts where a text is expected. The names of keys have
 //! already been checked (`keys`).
 
+use super::super::faults::RuleFaults;
 use super::super::keys::shown;
 use evenkeel_config::fault::{ConfigFault, TextPlace};
 use evenkeel_config::tree::scalar::ScalarKind;
@@ -19,7 +20,7 @@ pub struct RuleFields<'n> {
 
 impl<'n> RuleFields<'n> {
     /// The fields of a node; a null value has none. A node of another kind is reported.
-    pub fn of(node: &'n YamlNode, faults: &mut Vec<ConfigFault>) -> RuleFields<'n> {
+    pub fn of(node: &'n YamlNode, faults: &mut RuleFaults) -> RuleFields<'n> {
         let entries: &[(YamlKey, YamlNode)] = match &node.value {
             YamlValue::Map(entries) => entries,
             YamlValue::Null => &[],
@@ -43,7 +44,7 @@ impl<'n> RuleFields<'n> {
     }
 
     /// The text of a key; a list or a map is reported.
-    pub fn text(&self, key: &str, faults: &mut Vec<ConfigFault>) -> Option<String> {
+    pub fn text(&self, key: &str, faults: &mut RuleFaults) -> Option<String> {
         let node = self.get(key)?;
         match &node.value {
             YamlValue::Text(text) => Some(text.clone()),
@@ -55,7 +56,7 @@ impl<'n> RuleFields<'n> {
     }
 
     /// The boolean of a key, false if the key is missing; a value of another kind is reported.
-    pub fn flag(&self, key: &str, faults: &mut Vec<ConfigFault>) -> bool {
+    pub fn flag(&self, key: &str, faults: &mut RuleFaults) -> bool {
         let Some(node) = self.get(key) else { return false };
         if let YamlValue::Text(text) = &node.value
             && let ScalarKind::Bool(truth) = ScalarKind::of(text)
@@ -68,7 +69,7 @@ impl<'n> RuleFields<'n> {
     }
 
     /// The 32-bit number of a key; a value of another kind is reported.
-    pub fn number(&self, key: &str, faults: &mut Vec<ConfigFault>) -> Option<u32> {
+    pub fn number(&self, key: &str, faults: &mut RuleFaults) -> Option<u32> {
         let node = self.get(key)?;
         let text = match &node.value {
             YamlValue::Text(text) if node.plain => text.as_str(),
@@ -87,7 +88,7 @@ impl<'n> RuleFields<'n> {
     }
 
     /// The list of a key, empty if the key is missing; a value of another kind is reported.
-    pub fn list(&self, key: &str, faults: &mut Vec<ConfigFault>) -> &'n [YamlNode] {
+    pub fn list(&self, key: &str, faults: &mut RuleFaults) -> &'n [YamlNode] {
         let Some(node) = self.get(key) else { return &[] };
         match &node.value {
             YamlValue::List(items) => items,
