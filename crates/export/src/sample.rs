@@ -79,6 +79,9 @@ pub fn samples(registry: &Registry, observed: &[ObservedMetric]) -> Vec<MetricSa
             MetricCell::Counter(counter) => push(metric, labels, "", counter.get() as f64),
             MetricCell::Nanos(counter) => push(metric, labels, "", seconds(counter.get())),
             MetricCell::Gauge(gauge) => push(metric, labels, "", gauge.get() as f64),
+            MetricCell::NanosGauge(gauge) => {
+                push(metric, labels, "", gauge.get() as f64 / SECOND as f64);
+            }
             MetricCell::Histogram(spread) => {
                 push(metric, labels, ".count", spread.counts().iter().sum::<u64>() as f64);
                 push(metric, labels, ".sum", seconds(spread.sum()));

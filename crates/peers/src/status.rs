@@ -111,7 +111,7 @@ impl PeerReporter {
         self.counts.peers[0].set(live as i64);
         self.counts.peers[1].set((peers.len() - live) as i64);
         let lag = peers.iter().filter(|peer| peer.lives).map(|peer| peer.behind).max();
-        self.counts.lag.set(lag.unwrap_or_default().as_secs_f64() as i64);
+        self.counts.lag.set(i64::try_from(lag.unwrap_or_default().0).unwrap_or(i64::MAX));
         let [keys_waiting, frames_kept, _] = replica.backlog();
         self.watch.peers.write(PeersStatus {
             name: self.name.clone(),
@@ -166,5 +166,69 @@ fn row(peer: &PeerSnapshot, addresses: &HashMap<u64, String>, now: Time) -> Peer
         lost_in: peer.counts.lost_in,
         lost_out: peer.counts.lost_out,
         repeated: peer.counts.repeated,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evenkeel_config::settings::peers::PeerTransport;
+    use evenkeel_core::replica::ReplicaSettings;
+    use evenkeel_core::units::Nanos;
+    use evenkeel_telemetry::prometheus;
+    use std::time::Duration;
+
+    const START: Time = Time(1_790_000_000_000_000_000);
+
+    fn instance(node: u64) -> Replica {
+        let settings = ReplicaSettings {
+            node,
+            life: 1,
+            name: format!("node {node}"),
+            period: Nanos::from_secs(1),
+            frame_max: 1_200,
+            reliable: true,
+            cpus_milli: 1_000,
+            nodes_max: 8,
+        };
+        let mut replica = Replica::new(settings, Vec::new(), START);
+        replica.handle_up(7, START);
+        replica
+    }
+
+    fn exchange(a: &mut Replica, b: &mut Replica) {
+        loop {
+            let frames = [a.poll_transmit(), b.poll_transmit()];
+            if frames.iter().all(Option::is_none) {
+                return;
+            }
+            for (to, frame) in [&mut *b, &mut *a].into_iter().zip(frames) {
+                let Some((link, bytes)) = frame else { continue };
+                to.handle_frame(link, &bytes, START, &mut |_| {}).expect("a sound frame");
+            }
+        }
+    }
+
+    #[test]
+    fn a_lag_below_a_second_is_shown() {
+        let (mut a, mut b) = (instance(1), instance(2));
+        exchange(&mut a, &mut b);
+        let sent = START.plus(Nanos::from_secs(1));
+        a.handle_timeout(sent);
+        let watch = Arc::new(Watch::new(START));
+        let settings = PeersSettings {
+            via: PeerTransport::Nats { servers: Vec::new(), credentials_file: None },
+            cluster: "test".to_owned(),
+            secret_file: None,
+            tls: None,
+            period: Duration::from_secs(1),
+            cpus_shared: false,
+            nodes_max: 8,
+        };
+        let mut shown = PeerReporter::new(&settings, "a".to_owned(), Arc::clone(&watch));
+        shown.show(&a, &HashMap::new(), sent.plus(Nanos::from_millis(250)));
+        let text = prometheus::text(watch.registry(), &[]);
+        let line = "evenkeel_peer_lag_seconds 0.25";
+        assert!(text.lines().any(|shown| shown == line), "{text}");
     }
 }

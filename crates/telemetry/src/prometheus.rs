@@ -49,6 +49,9 @@ fn cell(text: &mut String, metric: &Metric, values: &[String], cell: &MetricCell
         MetricCell::Counter(counter) => sample(text, metric.name, &labels, counter.get() as f64),
         MetricCell::Nanos(counter) => sample(text, metric.name, &labels, seconds(counter.get())),
         MetricCell::Gauge(gauge) => sample(text, metric.name, &labels, gauge.get() as f64),
+        MetricCell::NanosGauge(gauge) => {
+            sample(text, metric.name, &labels, gauge.get() as f64 / SECOND as f64);
+        }
         MetricCell::Histogram(histogram) => spread(text, metric, &labels, histogram),
     }
 }

@@ -161,6 +161,8 @@ pub enum MetricCell {
     Nanos(Counter),
     /// A whole number that goes up and down.
     Gauge(Gauge),
+    /// A number of nanoseconds that goes up and down, shown in seconds.
+    NanosGauge(Gauge),
     /// A distribution of nanoseconds, shown in seconds.
     Histogram(Histogram),
 }
@@ -206,7 +208,16 @@ impl Registry {
     pub fn gauge(&self, metric: &'static Metric, labels: &[&str]) -> Gauge {
         debug_assert_eq!(metric.kind, MetricKind::Gauge);
         match self.cell(metric, labels, || MetricCell::Gauge(Gauge::default())) {
-            MetricCell::Gauge(gauge) => gauge,
+            MetricCell::Gauge(gauge) | MetricCell::NanosGauge(gauge) => gauge,
+            _ => Gauge::default(),
+        }
+    }
+
+    /// A gauge of nanoseconds, shown as seconds.
+    pub fn nanos_gauge(&self, metric: &'static Metric, labels: &[&str]) -> Gauge {
+        debug_assert_eq!(metric.kind, MetricKind::Gauge);
+        match self.cell(metric, labels, || MetricCell::NanosGauge(Gauge::default())) {
+            MetricCell::Gauge(gauge) | MetricCell::NanosGauge(gauge) => gauge,
             _ => Gauge::default(),
         }
     }

@@ -137,6 +137,9 @@ impl OtlpMetricsSender {
                     numbers.push(number(&one.labels, seconds(counter.get())))
                 }
                 MetricCell::Gauge(gauge) => numbers.push(number(&one.labels, gauge.get() as f64)),
+                MetricCell::NanosGauge(gauge) => {
+                    numbers.push(number(&one.labels, gauge.get() as f64 / SECOND as f64));
+                }
                 MetricCell::Histogram(spread) => spreads.push(HistogramDataPoint {
                     start_time_unix_nano: start,
                     time_unix_nano: now,

@@ -27,7 +27,7 @@ pub struct PeerCounts {
     pub uncounted: Counter,
     /// Other instances that are live, and those that are silent.
     pub peers: [Gauge; 2],
-    /// How far the slowest live instance is behind, in whole seconds.
+    /// How far the slowest live instance is behind, in nanoseconds; shown in seconds.
     pub lag: Gauge,
 }
 
@@ -41,7 +41,7 @@ impl PeerCounts {
             refused: registry.counter(&PEER_REFUSED, &[]),
             uncounted: registry.counter(&PEER_UNCOUNTED, &[]),
             peers: ["live", "silent"].map(|state| registry.gauge(&PEERS, &[state])),
-            lag: registry.gauge(&PEER_LAG, &[]),
+            lag: registry.nanos_gauge(&PEER_LAG, &[]),
         }
     }
 }
