@@ -182,7 +182,9 @@ impl Replica {
         if self.tally.add(limit, context, key, amount.0, self.period) {
             return;
         }
-        self.cut(false, now);
+        // Held-back keys are reported too: otherwise they would keep the room from others, and each
+        // further charge would search all of them again.
+        self.cut(true, now);
         if !self.tally.add(limit, context, key, amount.0, self.period) {
             self.totals.dropped += 1;
         }

@@ -11,11 +11,12 @@ pub const LIMITS_MAX: usize = 128;
 
 /// The upper bounds of a replica.
 pub struct ReplicaBounds {
-    /// Keys with unreported charges, 24 bytes each. A further key causes a report at once; its
-    /// charge is dropped and counted if there is still no room, because held-back keys stay.
+    /// Keys with unreported charges, 24 bytes each. A further key causes a report of all of them at
+    /// once. Its charge is dropped and counted if there is still no room, because amounts below the
+    /// unit of a limit stay.
     pub unsent_max: usize,
     /// Pairs of limit and context with unreported charges; charges to further ones cause a report
-    /// at once, and are dropped and counted if there is still no room.
+    /// of all charges at once, and are dropped and counted if there is still no room.
     pub groups_max: usize,
     /// Time for which unacknowledged reports are kept. Longer: a healed network charges clients for
     /// what they did long ago.

@@ -3,6 +3,7 @@
 use super::cluster::{hits, plan, tag};
 use super::seconds;
 use evenkeel_core::bucket::{Algorithm, debt::DebtBucket};
+use evenkeel_core::key::KeyHash;
 use evenkeel_core::limit::{Limit, LimitUnit};
 use evenkeel_core::replica::{Replica, ReplicaSettings, ReplicaUpdate, ReplicatedLimit};
 use evenkeel_core::sim::SIM_START;
@@ -368,6 +369,31 @@ mod frames {
         assert_eq!(again, Ok(()), "in the next period it is heard again");
     }
 
+    /// Keys with so little that it waits for a later report are reported when their room is needed.
+    #[test]
+    fn held_back_keys_make_room_for_others() {
+        let held_back =
+            ReplicatedLimit { unit: 1, per_second: Cost(SECOND), ..shared(1, "ip", "") };
+        let mut a = instance(1, false, vec![held_back]);
+        let keys = REPLICA_BOUNDS.unsent_max as u64 + 10;
+        for n in 0..keys {
+            a.charge(0, 0, key(n), Cost(1), SIM_START);
+        }
+        assert_eq!(a.totals().dropped, 0);
+        assert_eq!(a.backlog()[0], 10);
+        let contexts = REPLICA_BOUNDS.groups_max as u128 + 10;
+        for context in 0..contexts {
+            a.charge(0, context, key(0), Cost(1), SIM_START);
+        }
+        assert_eq!(a.totals().dropped, 0);
+        assert_eq!(a.totals().reports, 2, "one report for each time that there was no room");
+    }
+
+    /// The key with number `n`.
+    fn key(n: u64) -> KeyHash {
+        KeyHash::from_bits((n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
     #[test]
     fn what_nobody_takes_is_bounded() {
         let mut a = instance(1, true, vec![shared(1, "ip", "")]);
@@ -379,9 +405,7 @@ mod frames {
         // More keys than fit: a report is sent when there is no room, and no charge is lost.
         let keys = REPLICA_BOUNDS.unsent_max + 10;
         for n in 0..keys as u64 {
-            let key =
-                evenkeel_core::key::KeyHash::from_bits((n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-            a.charge(0, 0, key, Cost::hits(1), SIM_START);
+            a.charge(0, 0, key(n), Cost::hits(1), SIM_START);
         }
         let [waiting, frames, bytes] = a.backlog();
         assert_eq!(waiting, 10);
