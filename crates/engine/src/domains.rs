@@ -10,6 +10,7 @@
 pub mod gatekeeper;
 pub mod outbox;
 
+use super::shards::carry_tops;
 use super::tags::QuestionSampler;
 use super::view::{EngineView, HeavyClient, with_levels};
 use arc_swap::ArcSwap;
@@ -138,9 +139,10 @@ impl MasterDomain {
     }
 
     fn reload(&self, rules: &[Limit]) {
-        let next = self.limiter.load().reconfigured(POLICY, rules.to_vec(), self.clock.now());
+        let old = self.limiter.load();
+        let next = old.reconfigured(POLICY, rules.to_vec(), self.clock.now());
         let mut books = self.books.lock();
-        books.tops = next.limits().iter().map(|_| TopClients::new(TOP_KEYS)).collect();
+        books.tops = carry_tops(std::mem::take(&mut books.tops), &old, &next, TOP_KEYS);
         self.limiter.store(Arc::new(next));
     }
 

@@ -91,14 +91,12 @@ impl<R: LimitRules, X> Shards<R, X> {
         self.elsewhere.keep(rules.marks());
         self.rules.store(Arc::clone(&rules));
         self.for_each(|lane| {
-            let resized = lane.rules.names_max() != rules.names_max();
-            let mut before: Vec<_> = lane.tops.drain(..).map(Some).collect();
-            let carried = rules.limiter().limits().iter().map(|limit| {
-                let place = place_of(lane.rules.limiter(), limit).filter(|_| !resized);
-                let carried = place.and_then(|place| before.get_mut(place)?.take());
-                carried.unwrap_or_else(|| TopClients::new(rules.names_max()))
-            });
-            lane.tops = carried.collect();
+            let mut before = std::mem::take(&mut lane.tops);
+            if lane.rules.names_max() != rules.names_max() {
+                before.clear();
+            }
+            let (old, new) = (lane.rules.limiter(), rules.limiter());
+            lane.tops = carry_tops(before, old, new, rules.names_max());
             lane.rules = Arc::clone(&rules);
         });
     }
@@ -143,6 +141,22 @@ impl<R: LimitRules, X> LaneState<R, X> {
 /// The index of the limit with the name and key of `limit`.
 fn place_of(limiter: &Limiter, limit: &Limit) -> Option<usize> {
     limiter.limits().iter().position(|other| other.name == limit.name && other.by == limit.by)
+}
+
+/// The lists of the heaviest for the limits of `new`. A limit with the same name and key keeps its
+/// list from `tops`, which has those of `old`; another one gets an empty list of `capacity`.
+pub(crate) fn carry_tops(
+    tops: Vec<TopClients>,
+    old: &Limiter,
+    new: &Limiter,
+    capacity: usize,
+) -> Vec<TopClients> {
+    let mut tops: Vec<_> = tops.into_iter().map(Some).collect();
+    let list = |limit: &Limit| {
+        let carried = place_of(old, limit).and_then(|place| tops.get_mut(place)?.take());
+        carried.unwrap_or_else(|| TopClients::new(capacity))
+    };
+    new.limits().iter().map(list).collect()
 }
 
 /// An engine that consists of [`Shards`], and is replicated by them.

@@ -173,6 +173,19 @@ fn the_list_sees_a_fair_part_of_a_flood() {
 }
 
 #[test]
+fn a_reload_keeps_the_list_of_a_rule_that_stays() {
+    let domain = domain(&[k(500, 3)]);
+    domain.record_request(b"heavy", at(0), at(0));
+    let mut rules = domain.held().limits().to_vec();
+    rules[0].algorithm = k(500, 30);
+    let other = Limit { name: "d2".into(), ..rules[0].clone() };
+    rules.insert(0, other);
+    domain.reload(&rules);
+    let names = |index| domain.top(index).into_iter().map(|standing| standing.row.name);
+    assert_eq!((names(0).count(), names(1).collect::<Vec<_>>()), (0, vec!["heavy".to_owned()]));
+}
+
+#[test]
 fn newcomers_are_told_what_is_in_force_within_a_bound() {
     let domain = domain(&[h(500, 1)]);
     for (name, ms) in [(b"a", 0), (b"b", 100), (b"c", 100), (b"d", 100)] {
