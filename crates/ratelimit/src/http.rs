@@ -9,13 +9,14 @@ use super::json;
 use super::metrics;
 use super::metrics::rename::MetricRenamer;
 use super::metrics::traces::TracedCall as Traced;
-use super::server_tls::LiveTls;
+use super::server_tls::{self, LiveTls};
 use super::wire::Code;
 use super::wire::view::RequestView;
 use bytes::Bytes;
 use evenkeel_serve::handover::HandoverSignal;
 use evenkeel_store::redis::{RedisStore, StoreLane};
 use evenkeel_telemetry::otlp::trace::Tracer;
+use evenkeel_telemetry::registry::Counter;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -31,7 +32,6 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio_rustls::TlsAcceptor;
 
 /// The path for decisions in JSON.
 const JSON_PATH: &str = "/json";
@@ -89,6 +89,8 @@ pub struct HttpPort {
     pub tls: Option<LiveTls>,
     /// The time limit for a TLS handshake.
     pub handshake: Duration,
+    /// Connections on which TLS failed to start within the time limit.
+    pub bad: Counter,
     /// Records traces of decisions, if tracing is on.
     pub tracer: Option<Tracer>,
     /// The lane of this thread to the store, if there is a store.
@@ -128,9 +130,9 @@ impl HttpPort {
 
     async fn greet(self: Rc<Self>, stream: TcpStream) {
         let Some(tls) = &self.tls else { return self.connection(stream).await };
-        let acceptor = TlsAcceptor::from(Arc::clone(&tls.load().http));
-        let accepted = tokio::time::timeout(self.handshake, acceptor.accept(stream)).await;
-        if let Ok(Ok(stream)) = accepted {
+        let config = Arc::clone(&tls.load().http);
+        let accepted = server_tls::accept(config, stream, self.handshake, &self.bad).await;
+        if let Some(stream) = accepted {
             self.connection(stream).await;
         }
     }

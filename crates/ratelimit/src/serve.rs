@@ -129,6 +129,7 @@ pub fn start(
         reload: Arc::clone(&reload),
         http_tls: settings.http_tls,
         handshake: settings.handshake_timeout,
+        bad: shared.bad.clone(),
         live,
         tracer: watch.tracer.clone(),
         table: TableGauges::new(registry),
@@ -272,6 +273,8 @@ struct SideThread {
     /// Whether the JSON port requires TLS.
     http_tls: bool,
     handshake: Duration,
+    /// Connections on which TLS failed to start within the time limit.
+    bad: Counter,
     /// The certificate, which is reloaded when its files change.
     live: Option<LiveValue<RatelimitTls>>,
     tracer: Option<Tracer>,
@@ -337,9 +340,10 @@ impl SideThread {
             let (decider, health) = (Arc::clone(&self.decider), Arc::clone(&self.health));
             let protected = self.http_tls && matches!(site, PortPurpose::Json);
             let tls = self.live.as_ref().filter(|_| protected).map(LiveValue::running);
-            let (handshake, tracer) = (self.handshake, self.tracer.clone());
+            let (handshake, bad, tracer) = (self.handshake, self.bad.clone(), self.tracer.clone());
             let passed = self.passed.clone();
-            let port = HttpPort { site, decider, health, tls, handshake, tracer, lane, passed };
+            let port =
+                HttpPort { site, decider, health, tls, handshake, bad, tracer, lane, passed };
             let port = Rc::new(port);
             match tokio::net::TcpListener::from_std(listener) {
                 Ok(listener) => _ = tokio::task::spawn_local(port.accept(listener)),

@@ -7,7 +7,7 @@
 
 use super::stream::ReadCountingStream;
 use super::{GrpcServices, WorkerBuffers};
-use crate::server_tls::LiveTls;
+use crate::server_tls::{self, LiveTls};
 use evenkeel_runtime::clock::Clock;
 use evenkeel_serve::accept;
 use evenkeel_serve::handover::HandoverSignal;
@@ -30,7 +30,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::Notify;
 use tokio::time::timeout_at;
-use tokio_rustls::TlsAcceptor;
 
 /// The maximum number of concurrent calls on a connection.
 const STREAMS_MAX: u32 = 1_024;
@@ -155,20 +154,15 @@ impl GrpcWorker {
 
     async fn greet(self: Rc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
         let Some(tls) = &self.shared.tls else { return self.connection(stream).await };
-        let acceptor = TlsAcceptor::from(Arc::clone(&tls.load().grpc));
+        let config = Arc::clone(&tls.load().grpc);
         let mut orders = self.orders.clone();
-        let accepted = tokio::time::timeout(self.shared.handshake, acceptor.accept(stream));
+        let GrpcShared { handshake, bad, .. } = &*self.shared;
         let accepted = tokio::select! {
-            accepted = accepted => accepted,
+            accepted = server_tls::accept(config, stream, *handshake, bad) => accepted,
             _ = orders.leaving() => return,
         };
-        match accepted {
-            Ok(Ok(stream)) => Rc::clone(&self).connection(stream).await,
-            refused => {
-                let why = refused.map_or_else(|late| late.to_string(), error_text);
-                tracing::debug!(target: "evenkeel::ratelimit", why, "no TLS on a connection");
-                self.shared.bad.increment(1);
-            }
+        if let Some(stream) = accepted {
+            Rc::clone(&self).connection(stream).await;
         }
     }
 
@@ -214,10 +208,6 @@ async fn wait_while_silent(read: &Cell<usize>, within: Duration) {
     if read.get() >= PREFACE_BYTES {
         std::future::pending::<()>().await;
     }
-}
-
-fn error_text<T>(accepted: io::Result<T>) -> String {
-    accepted.err().map(|error| error.to_string()).unwrap_or_default()
 }
 
 fn log_accept_error(error: &io::Error) {

@@ -4,6 +4,8 @@
 
 use crate::ask::{YEARLY, request};
 use crate::program::{Grpc, Server, http};
+use crate::server::traces::http_as;
+use evenkeel_testing::port::free_port;
 use evenkeel_testing::wait::wait_for;
 use prost::Message;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
@@ -208,8 +210,9 @@ fn a_file_can_ask_for_tls_on_the_http_port_too() {
     authority.sign("server", "gate.example");
     fs::write(authority.path("rules.yaml"), YEARLY).expect("written");
     let [cert, key, rules] = ["server.crt", "server.key", "rules.yaml"].map(|n| authority.path(n));
+    let admin = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let server = Server::from_file(&format!(
-        "admin: off\nratelimit:\n  grpc: 127.0.0.1:0\n  http: 127.0.0.1:0\n  \
+        "admin: {{listen: '{admin}'}}\nratelimit:\n  grpc: 127.0.0.1:0\n  http: 127.0.0.1:0\n  \
          debug: 127.0.0.1:0\n  rules: {rules}\n  tls: {{cert: {cert}, key: {key}, http: true}}\n"
     ));
     assert!(healthy(server.http, authority.client(None, "http/1.1")).expect("an answer"));
@@ -218,6 +221,10 @@ fn a_file_can_ask_for_tls_on_the_http_port_too() {
     let mut answer = Vec::new();
     let _ = plain.read_to_end(&mut answer);
     assert!(!answer.starts_with(b"HTTP"));
+    let counted = "evenkeel_bad_requests_total{door=\"ratelimit\"} 1";
+    wait_for("the failure to be counted", || {
+        http_as(admin, "/metrics").1.lines().any(|line| line == counted).then_some(())
+    });
     assert_eq!(http(server.debug, "GET", "/", "").0, 200, "the debug port has none");
     assert!(decides(&Grpc::tls(server.grpc, authority.client(None, "h2")).expect("let in")));
 }

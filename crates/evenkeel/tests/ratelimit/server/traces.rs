@@ -255,7 +255,7 @@ fn a_collector_that_is_away_costs_no_call_and_what_is_lost_is_counted() {
 }
 
 /// Sends a request with `Host` set to the address, which the admin port demands.
-fn http_as(address: SocketAddr, path: &str) -> (u16, String) {
+pub fn http_as(address: SocketAddr, path: &str) -> (u16, String) {
     use std::io::Write;
     let mut stream = std::net::TcpStream::connect(address).expect("it listens");
     let head = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
