@@ -292,7 +292,7 @@ fn doubts(
     doubts
 }
 
-/// Warnings about costs and keys that the logs do not have.
+/// Warnings about costs and keys that a log does not have.
 fn unlogged(proxy: &ProxySettings, tells: entry::LogFields) -> Vec<String> {
     let source = match &proxy.cost {
         CostSource::Cgroup(_) => Some("cgroup"),
@@ -304,12 +304,12 @@ fn unlogged(proxy: &ProxySettings, tells: entry::LogFields) -> Vec<String> {
         format!("`cost: {source}` is not in a log of times: {what}")
     });
     let parts = missing(proxy, tells).into_iter().map(|part| {
-        format!("the log does not have {part}: all requests count as requests without it")
+        format!("a log does not have {part}: all its requests count as requests without it")
     });
     source.into_iter().chain(parts).collect()
 }
 
-/// The fields that limits count by and that the logs do not have.
+/// The fields that limits count by and that not all logs have.
 fn missing(proxy: &ProxySettings, tells: entry::LogFields) -> Vec<String> {
     let mut missing = Vec::new();
     let parts = proxy.limits.iter().flat_map(|limit| {

@@ -91,6 +91,18 @@ impl LogFields {
             headers: self.headers || other.headers,
         }
     }
+
+    /// The fields that both have.
+    #[must_use]
+    pub fn and(self, other: LogFields) -> LogFields {
+        LogFields {
+            agent: self.agent && other.agent,
+            referrer: self.referrer && other.referrer,
+            host: self.host && other.host,
+            took: self.took && other.took,
+            headers: self.headers && other.headers,
+        }
+    }
 }
 
 /// Start and end of a word in an entry's text, in bytes.

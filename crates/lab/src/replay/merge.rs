@@ -106,11 +106,12 @@ impl LogMerge {
         }
     }
 
-    /// The fields that at least one log has. The result is complete when all logs have been read.
+    /// The fields that every log with requests has. The result is complete when all logs have been
+    /// read.
     #[must_use]
     pub fn tells(&self) -> LogFields {
-        let all = self.accounts.iter().map(|account| account.tells);
-        all.fold(LogFields::default(), LogFields::or)
+        let played = self.accounts.iter().filter(|account| account.requests > 0);
+        played.map(|account| account.tells).reduce(LogFields::and).unwrap_or_default()
     }
 
     /// Reads the next batch of the log at index `at`, and opens the log if necessary.
@@ -122,11 +123,12 @@ impl LogMerge {
             else {
                 return;
             };
+            let name = log.name();
             match log.start(Arc::clone(&self.trust), &self.count) {
                 Ok(receiver) => feed.state = FeedState::Open(receiver),
                 Err(why) => {
                     let fault = Some(why.to_string());
-                    self.accounts.push(LogAccount { fault, ..LogAccount::default() });
+                    self.accounts.push(LogAccount { name, fault, ..LogAccount::default() });
                 }
             }
         }
@@ -178,3 +180,6 @@ impl Iterator for LogMerge {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -123,6 +123,12 @@ fn excerpt(line: &str) -> String {
 }
 
 impl DetectedLog {
+    /// The name of the log.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.place.name()
+    }
+
     /// Starts a thread that reads the log to its end. The thread waits while the receiver is slow.
     pub fn start(
         self,

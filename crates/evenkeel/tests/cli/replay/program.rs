@@ -203,7 +203,7 @@ fn without_durations_costs_are_estimated_and_every_output_says_so() {
     let output = evenkeel(&["replay", &path, "--config", &config, "--html", &page], None);
     let shown = String::from_utf8_lossy(&output.stdout);
     assert!(shown.contains("ESTIMATED"), "{shown}");
-    assert!(shown.contains("the log does not have the header `x-team`"), "{shown}");
+    assert!(shown.contains("a log does not have the header `x-team`"), "{shown}");
     let html = std::fs::read_to_string(&page).expect("a page");
     assert!(html.contains("ESTIMATED"), "the page says so too");
     let report = json(&evenkeel(&["replay", &path, "--json"], None));
