@@ -34,7 +34,7 @@ type Stamp = Vec<[i64; 5]>;
 #[derive(Clone, Debug, Default)]
 pub struct ConfigSource {
     path: PathBuf,
-    /// Stamp of the resolved file when it was last read.
+    /// Stamp of the resolved file when `look` last read it; `None` if it has not since `load`.
     stamp: Option<Stamp>,
     /// Stamp when it was last examined.
     seen: Option<Stamp>,
@@ -75,7 +75,9 @@ impl ConfigSource {
     /// # Errors
     /// All faults of the file.
     pub fn load(&mut self, cpus: f64) -> Result<Config, ConfigFaults> {
-        self.stamp = self.stamps();
+        // An edit in the same tick of the clock, to the same length, leaves the stamp as it is. So
+        // `look` reads the file once more, when the last change is older than a tick.
+        self.stamp = None;
         if self.was_read && stamp(&self.path).is_none() && self.path.exists() {
             return Err(self.unread(&"it is not a regular file, and can be read only at the start"));
         }
@@ -137,9 +139,9 @@ impl ConfigSource {
         )
     }
 
-    /// Reads the file if it has changed since it was last read, but not since the last call: a file
-    /// that changes from call to call is still being written. A file that is missing or cannot be
-    /// read at the moment counts as unchanged, because it may be about to be replaced.
+    /// Reads the file if it may have changed since it was last read, but not since the last call: a
+    /// file that changes from call to call is still being written. A file that is missing or cannot
+    /// be read at the moment counts as unchanged, because it may be about to be replaced.
     pub fn look(&mut self, cpus: f64) -> ConfigChange {
         let stamp = self.stamps();
         let settled = std::mem::replace(&mut self.seen, stamp.clone()) == stamp;
@@ -245,6 +247,20 @@ fn digest(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The name of a thread in `/proc` is a file whose stamp does not change with its content, like
+    /// one that is edited twice in one tick of the clock.
+    #[test]
+    fn an_edit_that_leaves_the_stamp_after_a_load_is_seen() {
+        let path = Path::new("/proc/thread-self/comm");
+        let mut source = ConfigSource::new(path);
+        std::fs::write(path, "one").expect("named");
+        assert!(source.load(1.0).is_err());
+        std::fs::write(path, "two").expect("named");
+        assert_eq!(source.look(1.0), ConfigChange::None, "it may still be being written");
+        assert!(matches!(source.look(1.0), ConfigChange::Faulty(_)));
+        assert_eq!(source.look(1.0), ConfigChange::None);
+    }
 
     #[test]
     fn the_file_that_is_named_goes_first_and_none_is_told() {

@@ -38,7 +38,7 @@ type Stamps = Vec<Option<[i64; 5]>>;
 #[derive(Clone, Debug)]
 pub struct WatchedFiles {
     paths: Vec<PathBuf>,
-    /// Stamps when the files were last read.
+    /// Stamps when `look` last read the files; empty if it has not since `read`.
     read: Stamps,
     /// Stamps when the files were last examined.
     seen: Stamps,
@@ -57,7 +57,8 @@ impl WatchedFiles {
     /// # Errors
     /// The first file that cannot be read or is too large.
     pub fn read(&mut self) -> Result<Vec<WatchedFile>, FileReadError> {
-        self.read = self.stamps();
+        // The stamps count once `look` has read the files again; see `ConfigSource::load`.
+        self.read.clear();
         let files = self.files()?;
         self.digest = files.iter().map(|file| digest(&file.bytes)).collect();
         Ok(files)
@@ -137,6 +138,19 @@ mod tests {
         assert_eq!((files.look(), files.look()), (None, None));
         fs::write(&a, "11").expect("written");
         assert_eq!((files.look(), files.look(), files.look()), (None, None, None));
+    }
+
+    /// As in the test of `ConfigSource`, a file whose stamp does not change with its content.
+    #[test]
+    fn an_edit_that_leaves_the_stamps_after_a_read_is_seen() {
+        let path = Path::new("/proc/thread-self/comm");
+        fs::write(path, "one").expect("named");
+        let mut files = WatchedFiles::new(vec![path.to_owned()]);
+        assert_eq!(texts(&files.read().expect("there")), ["one\n"]);
+        fs::write(path, "two").expect("named");
+        assert_eq!(files.look(), None);
+        assert_eq!(texts(&files.look().expect("changed")), ["two\n"]);
+        assert_eq!(files.look(), None);
     }
 
     #[test]
