@@ -3,8 +3,8 @@
 //! A batch is sent when it is full, or when its oldest span has waited long enough. If the
 //! collector is unreachable, the batch is tried again several times with growing pauses, and then
 //! dropped. In the meantime, new spans wait in the bounded queue; `trace` drops the ones that do
-//! not fit. Lost spans are counted, except those that are still pending when the time limit at
-//! shutdown is over. A failure is logged once until the next success.
+//! not fit. At shutdown, the pending spans are sent within a time limit; the rest is dropped. Lost
+//! spans are counted. A failure is logged once until the next success.
 
 use super::client::{OtlpClient, OtlpDeliveryError, TRACES_SERVICE};
 use evenkeel_config::settings::otlp::TracesSettings;
@@ -26,10 +26,11 @@ use tokio::sync::watch;
 const ATTEMPTS_MAX: u32 = 6;
 /// The pause before the second attempt; each further pause is twice the one before.
 const FIRST_RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// The maximum time to send the last spans when the program ends.
-const SHUTDOWN_SEND_TIMEOUT: Duration = Duration::from_secs(2);
+/// The maximum time to send the last spans when the program ends, a message that is on its way
+/// included.
+const SHUTDOWN_SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The running thread. When it is dropped, it sends the pending spans for two seconds at most, and
+/// The running thread. When it is dropped, it sends the pending spans for one second at most, and
 /// ends.
 pub type SpanExporterThread = OwnedThread<watch::Sender<()>>;
 
@@ -40,6 +41,8 @@ pub struct SpanExporter {
     spans: Receiver<Span>,
     /// The spans of the next message.
     batch: Vec<Span>,
+    /// The number of spans in the message that is on its way.
+    in_flight: u64,
     sent: Counter,
     dropped: Counter,
     refused: Counter,
@@ -65,6 +68,7 @@ impl SpanExporter {
             client,
             spans,
             batch,
+            in_flight: 0,
             sent,
             dropped,
             refused,
@@ -83,8 +87,21 @@ impl SpanExporter {
     }
 
     /// Sends until the sender of `stop` is dropped; then sends the pending spans once, within
-    /// [`SHUTDOWN_SEND_TIMEOUT`].
-    async fn run(mut self, mut stop: watch::Receiver<()>) {
+    /// [`SHUTDOWN_SEND_TIMEOUT`], and counts those that are lost.
+    async fn run(mut self, stop: watch::Receiver<()>) {
+        let mut stopped = stop.clone();
+        let limit = async {
+            let _ = stopped.changed().await;
+            tokio::time::sleep(SHUTDOWN_SEND_TIMEOUT).await;
+        };
+        tokio::select! {
+            () = self.send(stop) => {}
+            () = limit => {}
+        }
+        self.drop_pending();
+    }
+
+    async fn send(&mut self, mut stop: watch::Receiver<()>) {
         loop {
             let stopped = tokio::select! {
                 more = self.gather() => !more,
@@ -94,11 +111,11 @@ impl SpanExporter {
                 break;
             }
         }
-        let _ = tokio::time::timeout(SHUTDOWN_SEND_TIMEOUT, self.farewell()).await;
+        self.send_pending().await;
     }
 
     /// Sends the spans that are pending when the program ends.
-    async fn farewell(&mut self) {
+    async fn send_pending(&mut self) {
         loop {
             while self.batch.len() < self.settings.batch_max
                 && let Ok(span) = self.spans.try_recv()
@@ -108,12 +125,33 @@ impl SpanExporter {
             if self.batch.is_empty() {
                 return;
             }
-            let (count, request) = self.request();
+            let request = self.request();
             match self.client.deliver(&request).await {
-                Ok(answer) => self.taken(count, &answer),
-                Err(_) => self.dropped.increment(count),
+                Ok(answer) => self.taken(&answer),
+                Err(_) => self.lose(),
             }
         }
+    }
+
+    /// Counts the spans that the collector has not accepted before the end of the program.
+    fn drop_pending(&mut self) {
+        let mut lost = self.in_flight + self.batch.len() as u64;
+        self.spans.close();
+        while self.spans.try_recv().is_ok() {
+            lost += 1;
+        }
+        self.dropped.increment(lost);
+        if lost > 0 {
+            tracing::warn!(
+                target: "evenkeel::traces", lost,
+                "the program ends before the collector has accepted all spans"
+            );
+        }
+    }
+
+    /// Counts the spans of the last message as dropped.
+    fn lose(&mut self) {
+        self.dropped.increment(std::mem::take(&mut self.in_flight));
     }
 
     /// Collects a batch until it is full or the interval is over; false if the queue is closed and
@@ -136,11 +174,11 @@ impl SpanExporter {
 
     /// Tries to send the batch until it is accepted or dropped; true if the program ends.
     async fn deliver(&mut self, stop: &mut watch::Receiver<()>) -> bool {
-        let (count, request) = self.request();
+        let request = self.request();
         for attempt in 1..=ATTEMPTS_MAX {
             let error = match self.client.deliver(&request).await {
                 Ok(answer) => {
-                    self.taken(count, &answer);
+                    self.taken(&answer);
                     return false;
                 }
                 Err(error) => error,
@@ -148,7 +186,7 @@ impl SpanExporter {
             self.failures.increment(1);
             self.tell(&error);
             if !error.is_transient() {
-                self.refused.increment(count);
+                self.refused.increment(std::mem::take(&mut self.in_flight));
                 return false;
             }
             let pause = FIRST_RETRY_PAUSE * (1 << (attempt - 1));
@@ -159,13 +197,14 @@ impl SpanExporter {
                 }
             }
         }
-        self.dropped.increment(count);
+        self.lose();
         stop.has_changed().is_err()
     }
 
-    fn taken(&mut self, count: u64, answer: &[u8]) {
+    fn taken(&mut self, answer: &[u8]) {
         let answer = ExportTraceServiceResponse::decode(answer).unwrap_or_default();
         let part = answer.partial_success.unwrap_or_default();
+        let count = std::mem::take(&mut self.in_flight);
         let refused = u64::try_from(part.rejected_spans).unwrap_or(0).min(count);
         self.sent.increment(count - refused);
         self.refused.increment(refused);
@@ -187,10 +226,10 @@ impl SpanExporter {
         }
     }
 
-    /// The batch as a message, and the number of spans in it.
-    fn request(&mut self) -> (u64, ExportTraceServiceRequest) {
+    /// The batch as a message; its spans are then in flight.
+    fn request(&mut self) -> ExportTraceServiceRequest {
         let spans = std::mem::take(&mut self.batch);
-        let count = spans.len() as u64;
+        self.in_flight = spans.len() as u64;
         let named = |(key, value): &(String, String)| text(key, value.as_str());
         let service = text("service.name", self.settings.service.as_str());
         let attributes: Vec<KeyValue> =
@@ -202,6 +241,55 @@ impl SpanExporter {
         let scope_spans = vec![ScopeSpans { scope: Some(scope), spans }];
         let resource = Some(Resource { attributes });
         let resource_spans = vec![ResourceSpans { resource, scope_spans }];
-        (count, ExportTraceServiceRequest { resource_spans })
+        ExportTraceServiceRequest { resource_spans }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evenkeel_config::settings::otlp::{CollectorSettings, OtlpEndpoint, OtlpProtocol};
+    use evenkeel_config::settings::tls::ClientTls;
+    use evenkeel_core::units::Time;
+    use evenkeel_telemetry::otlp::trace::Tracer;
+    use http::HeaderMap;
+    use std::io::Read;
+    use std::net::TcpListener;
+
+    /// The collector never answers, and its timeout is longer than any test may take.
+    #[test]
+    fn a_silent_collector_does_not_delay_the_end_and_lost_spans_are_counted() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let authority = listener.local_addr().expect("an address").to_string();
+        let collector = CollectorSettings {
+            endpoint: OtlpEndpoint { tls: false, authority, path: String::new() },
+            protocol: OtlpProtocol::Http,
+            headers: Vec::new(),
+            gzip: false,
+            timeout: Duration::from_secs(3_600),
+            tls: ClientTls::default(),
+        };
+        let settings = TracesSettings {
+            collector,
+            service: "test".to_owned(),
+            attributes: Vec::new(),
+            sampling: 1.0,
+            every: Duration::from_millis(1),
+            queue_max: 16,
+            batch_max: 2,
+        };
+        let registry = Registry::default();
+        let (tracer, spans) = Tracer::new(1.0, settings.queue_max, &registry);
+        let now = Time::ZERO;
+        for _ in 0..5 {
+            let span = tracer.begin(&HeaderMap::new(), "call", now).expect("sampled");
+            tracer.end(span, Vec::new(), None, now);
+        }
+        let thread = SpanExporter::new(settings, spans, &registry).start().expect("it starts");
+        let (mut stream, _) = listener.accept().expect("a connection");
+        stream.read_exact(&mut [0; 1]).expect("a message");
+        drop(thread);
+        let counted = |result| registry.counter(&TRACE_SPANS, &[result]).get();
+        assert_eq!((counted("sent"), counted("dropped")), (0, 5));
     }
 }
