@@ -6,14 +6,15 @@
 //! windows and their sources.
 
 pub mod debt;
+mod error;
 pub mod fixed;
 pub mod grid;
 pub mod history;
 pub mod sliding;
 
 use crate::units::{Cost, Nanos, SECOND, Time};
-use core::fmt;
 use debt::DebtBucket;
+pub use error::AlgorithmError;
 use fixed::FixedWindow;
 use grid::GridBucket;
 use history::RequestHistory;
@@ -236,40 +237,13 @@ impl Algorithm {
     }
 }
 
-/// The largest state of any algorithm, in 64-bit words.
-pub const STATE_WORDS_MAX: usize = 256;
+/// The largest state of any algorithm, that of a history, in 64-bit words.
+pub const STATE_WORDS_MAX: usize = history::WORDS_MAX;
 /// Usual upper bound of a state that has more than one word, in 64-bit words. A state within it is
 /// cheaper to copy.
 pub(crate) const STATE_WORDS_USUAL: usize = 64;
 
-/// Invalid parameters of an algorithm. They come from the configuration; no algorithm was built.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AlgorithmError {
-    /// The window is not a whole number of seconds, or it is too short or too long.
-    Window,
-    /// The maximum of a window is zero.
-    Max,
-    /// The burst of a history is zero or more than [`history::BURST_MAX`] requests.
-    Burst,
-    /// The interval between two requests is zero, or so long that the window overflows (centuries).
-    Interval,
-}
-
-impl fmt::Display for AlgorithmError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            AlgorithmError::Window => "`window` must be whole seconds, from 1s to 30d",
-            AlgorithmError::Max => {
-                "`max` must be above zero; otherwise every client would be blocked immediately"
-            }
-            AlgorithmError::Burst => "`burst` of a history must be from 1 to 255 requests",
-            AlgorithmError::Interval => {
-                "the rate of a history must leave from 1ns to centuries between"
-            }
-        })
-    }
-}
-
-impl core::error::Error for AlgorithmError {}
-
-const _: () = assert!(history::BURST_MAX == 255, "AlgorithmError::Burst names the number");
+const _: () = {
+    assert!(history::BURST_MAX == 255, "AlgorithmError::Burst names the number");
+    assert!(sliding::WORDS_MAX <= STATE_WORDS_USUAL);
+};

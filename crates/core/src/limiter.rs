@@ -13,9 +13,9 @@
 mod absorb;
 pub mod orders;
 pub mod remote;
-mod shadow;
 mod single_key;
 mod standing;
+mod verdict;
 
 use crate::bucket::{Algorithm, STATE_WORDS_MAX};
 use crate::classify::inline_list::InlineList;
@@ -26,10 +26,9 @@ use crate::table::{BucketTable, TableEntry};
 use crate::units::{Cost, Nanos, Time};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use remote::StoreBucketState;
-use standing::LongestWaits;
+use verdict::{LongestWaits, StoreBucketState, longer};
 
-pub use shadow::ShadowEffect;
+pub use verdict::{BlockStarted, Reason, ShadowEffect, Verdict};
 
 /// Defaults of a door for limits that do not specify them.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,43 +46,6 @@ pub struct Limiter {
     limits: Vec<Limit>,
     tables: Vec<Arc<BucketTable>>,
     seed: KeySeed,
-}
-
-/// The limit that decided, and the state of the client's bucket there.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Reason {
-    /// The limit and the bucket.
-    pub key: LimitKey,
-    /// The remaining credit before this request, in nano-units of cost; negative for a debt. `None`
-    /// if the algorithm has no level.
-    pub level: Option<i64>,
-    /// Time until the client is within the limit again.
-    pub wait: Nanos,
-}
-
-/// The decision on a request.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Verdict {
-    /// The request may run now.
-    Allow,
-    /// The request may run after `Reason::wait`.
-    Delay(Reason),
-    /// The request may not run. It makes sense to repeat it after `retry_after`.
-    Deny {
-        /// The limit that refuses it.
-        reason: Reason,
-        /// Time until the same request would be admitted.
-        retry_after: Nanos,
-    },
-}
-
-/// A block that the cost of a request has started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockStarted {
-    /// The limit and the bucket that is blocked.
-    pub key: LimitKey,
-    /// The cost charged within the window.
-    pub sum: Cost,
 }
 
 /// The account of one admitted request. It must be settled with `settle` of the same [`Limiter`].
@@ -500,8 +462,7 @@ impl Limiter {
     /// Adds the wait for one limit to `standing`, by the state of its bucket.
     fn weigh(&self, standing: &mut LongestWaits, key: &LimitKey, state: &[u64], now: Time) {
         let limit = &self.limits[usize::from(key.limit)];
-        let needed = if limit.unit == LimitUnit::Hits { Cost::hits(1) } else { Cost::ZERO };
-        let wait = limit.algorithm.wait(state, needed, now);
+        let wait = limit.algorithm.wait(state, Limiter::initial_charge(limit), now);
         if wait > Nanos::ZERO {
             let level = limit.algorithm.level(state, now);
             self.note_wait(standing, Reason { key: *key, level, wait });
@@ -560,6 +521,29 @@ impl Limiter {
         }
     }
 
+    /// The effect that a limit in shadow mode would have before the request runs. `None` if it
+    /// would hold the response, because the cost is unknown at this time, or queue the request. A
+    /// wait that is too long is a refusal.
+    fn shadowed(&self, shadowed: ShadowEffect) -> Option<ShadowEffect> {
+        let too_long = shadowed.reason.wait > self.policy.max_delay;
+        match shadowed.action {
+            LimitAction::Reject => Some(shadowed),
+            _ if too_long => Some(ShadowEffect { action: LimitAction::Reject, ..shadowed }),
+            LimitAction::Delay => Some(shadowed),
+            LimitAction::Hold | LimitAction::Queue => None,
+        }
+    }
+
+    /// Whether a limit in shadow mode would refuse the request, and so does not count it. Otherwise
+    /// it would soon refuse everything, unlike the same limit when it is enforced.
+    fn would_refuse(&self, key: &LimitKey, entry: &TableEntry<'_>, now: Time) -> bool {
+        let limit = &self.limits[usize::from(key.limit)];
+        let needed = Limiter::initial_charge(limit);
+        limit.shadow
+            && limit.action(self.policy.action) == LimitAction::Reject
+            && entry.with(|state| limit.algorithm.wait(state, needed, now)) > Nanos::ZERO
+    }
+
     fn charge_one(
         &self,
         key: LimitKey,
@@ -596,14 +580,6 @@ fn worth_to(limit: &Limit, ticket: &Ticket, now: Time) -> impl Fn(&[u64]) -> u64
         _ => now,
     };
     move |words| limit.algorithm.worth(words, since)
-}
-
-fn longer(a: Option<Reason>, b: Option<Reason>) -> Option<Reason> {
-    match (a, b) {
-        (Some(x), Some(y)) if y.wait > x.wait => Some(y),
-        (None, b) => b,
-        (a, _) => a,
-    }
 }
 
 fn table_for(limit: &Limit) -> BucketTable {

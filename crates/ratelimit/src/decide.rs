@@ -12,9 +12,8 @@ pub mod usage;
 
 use super::rules::RatelimitRules;
 use super::tally::RuleTallies;
-use super::wire::Response;
 use super::wire::view::{DESCRIPTORS_MAX, DescriptorView, ENTRIES_MAX, RequestView};
-use answer::AnswerBuilder;
+use super::wire::{ProtoPackage, Response};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use evenkeel_config::settings::RatelimitAnswers;
 use evenkeel_core::key::KeySeed;
@@ -48,15 +47,6 @@ pub enum DecisionError {
     /// More than `DESCRIPTORS_MAX` descriptors, or more than `ENTRIES_MAX` entries in one of them.
     #[error("more than {DESCRIPTORS_MAX} descriptors, or more than {ENTRIES_MAX} entries in one")]
     TooMany,
-}
-
-/// The protobuf package that a request uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProtoPackage {
-    /// `envoy.service.ratelimit.v3`.
-    V3,
-    /// `envoy.service.ratelimit.v2` and lyft's first package, which have fewer fields.
-    Old,
 }
 
 /// Counters of the service as a whole, beside the metrics of each rule.
@@ -233,36 +223,6 @@ impl RatelimitDecider {
         let mut met = self.meet(rules, request, now);
         matching::replace(&mut met);
         Ok(met)
-    }
-
-    /// Makes the answer after all hits have been counted, and updates the metrics.
-    fn conclude(
-        &self,
-        met: &[DescriptorMatch<'_>],
-        request: &RequestView<'_>,
-        package: ProtoPackage,
-        settings: &RatelimitAnswers,
-        now: Time,
-    ) -> Response {
-        let mut look = self.counters.look();
-        for (met, part) in met.iter().zip(&request.descriptors) {
-            if let DescriptorMatch::Limited(limited) = met {
-                limited.count(settings.near_limit_ratio);
-                if let Some(look) = &mut look {
-                    limited.sample(look, request.domain, part.entries.as_slice());
-                }
-            }
-        }
-        drop(look);
-        let (response, shadowed) = AnswerBuilder { settings, request, met, now }.response(package);
-        if shadowed {
-            self.events.global_shadow_mode.fetch_add(1, Relaxed);
-        }
-        tracing::debug!(
-            target: "evenkeel::ratelimit", request = %RequestLogForm(request),
-            code = response.overall_code().as_str_name(), "answered"
-        );
-        response
     }
 }
 

@@ -11,12 +11,12 @@ mod quota_stream;
 mod stream;
 pub mod worker;
 
-use super::decide::{DecisionBuffers, DecisionError, ProtoPackage, RatelimitDecider};
+use super::decide::{DecisionBuffers, DecisionError, RatelimitDecider};
 use super::metrics::traces::TracedCall as Traced;
 use super::quota::QuotaService;
 use super::wire::reports::decode_frame;
 use super::wire::view::RequestView;
-use super::wire::{self, Response as Answer};
+use super::wire::{self, ProtoPackage, Response as Answer};
 use body::GrpcBody;
 use bytes::{Bytes, BytesMut};
 use evenkeel_store::redis::StoreLane;

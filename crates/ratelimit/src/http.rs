@@ -4,14 +4,14 @@
 //! requested as JSON, which use the same counters. Which port serves which paths is defined in
 //! [`PortPurpose`].
 
-use super::decide::{DecisionBuffers, ProtoPackage, RatelimitDecider};
+use super::decide::{DecisionBuffers, RatelimitDecider};
 use super::json;
 use super::metrics;
 use super::metrics::rename::MetricRenamer;
 use super::metrics::traces::TracedCall as Traced;
 use super::server_tls::{self, LiveTls};
-use super::wire::Code;
 use super::wire::view::RequestView;
+use super::wire::{Code, ProtoPackage};
 use bytes::Bytes;
 use evenkeel_serve::handover::HandoverSignal;
 use evenkeel_store::redis::{RedisStore, StoreLane};

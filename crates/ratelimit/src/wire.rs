@@ -36,6 +36,15 @@ pub use messages::google::rpc::Status as RpcStatus;
 pub use messages::grpc::health::v1 as health;
 pub use messages::ratelimit::config::ratelimit::v3 as conf;
 
+/// The protobuf package that a request uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProtoPackage {
+    /// `envoy.service.ratelimit.v3`.
+    V3,
+    /// `envoy.service.ratelimit.v2` and lyft's first package, which have fewer fields.
+    Old,
+}
+
 /// Encodes a message in a gRPC frame.
 #[must_use]
 pub fn encode_frame(message: &impl prost::Message) -> Bytes {

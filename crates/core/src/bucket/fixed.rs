@@ -9,7 +9,7 @@
 //! for 136 years would look live. Windows follow the wall clock when it is set. The algorithm has
 //! no units, headers or shadow modes: these belong to a door.
 
-use super::AlgorithmError;
+use super::error::AlgorithmError;
 use crate::units::{Cost, Nanos, SECOND, Time};
 
 /// The parameters of a fixed window.

@@ -9,11 +9,13 @@
 //! count twice. Times in the future are kept until they are old, however long no request arrives.
 //! See `limiter` for the treatment of a client that would wait too long.
 
-use super::{AlgorithmError, STATE_WORDS_MAX};
+use super::error::AlgorithmError;
 use crate::units::{Nanos, Time};
 
-/// The largest burst, in requests: the state must hold all their times.
-pub const BURST_MAX: usize = STATE_WORDS_MAX - 1;
+/// The largest burst, in requests: the state holds all their times.
+pub const BURST_MAX: usize = WORDS_MAX - 1;
+/// The largest state, in 64-bit words.
+pub(super) const WORDS_MAX: usize = 256;
 
 /// The parameters of a history. Its state is the time until which requests are delayed, then
 /// `burst` request times in no particular order; zero marks an unused entry.

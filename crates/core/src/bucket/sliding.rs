@@ -11,20 +11,20 @@
 //! Costs are counted exactly, unless the window rounds them. See `limiter` for what a block
 //! refuses.
 
-use super::AlgorithmError;
+use super::error::AlgorithmError;
 use crate::units::{Cost, Nanos, SECOND, Time};
 
 /// The maximum number of parts of a window.
 const PARTS_MAX: u64 = 60;
 /// State words before the ring: the number of the newest part, and the end of the block.
 const WORDS_BEFORE: usize = 2;
+/// The largest state, in 64-bit words: both ends of the window have a part.
+pub(super) const WORDS_MAX: usize = WORDS_BEFORE + PARTS_MAX as usize + 1;
 /// The longest window: 30 days.
 pub const WINDOW_MAX: Nanos = Nanos::from_secs(30 * 86_400);
 
-const _: () = {
-    assert!(WORDS_BEFORE + (PARTS_MAX as usize) < super::STATE_WORDS_USUAL);
+const _: () =
     assert!(WINDOW_MAX.0 == 30 * 24 * 3_600 * SECOND, "AlgorithmError::Window names 30 days");
-};
 
 /// The parameters of a sliding window. Its state is the number of the newest part since the epoch,
 /// the time at which the block ends (zero: no block), and the sum of each part.

@@ -6,25 +6,13 @@
 //! can decide alone when the store is unreachable. The requests to the store itself are not made
 //! here.
 
-use super::standing::LongestWaits;
-use super::{Limiter, Reason};
+use super::Limiter;
+pub use super::verdict::StoreBucketState;
+use super::verdict::{LongestWaits, Reason};
 use crate::bucket::Algorithm;
 use crate::classify::LimitKey;
 use crate::limit::{Limit, LimitAction, LimitUnit};
 use crate::units::{Cost, Nanos, Time};
-
-/// The state of one bucket as the store reports it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StoreBucketState {
-    /// Time until the bucket is full, before this request. Without a level: until it is free.
-    pub before: Nanos,
-    /// The same after this request.
-    pub after: Nanos,
-    /// Whether the store has charged the request.
-    pub charged: bool,
-    /// The clock of the store at that moment.
-    pub clock: Time,
-}
 
 impl Limiter {
     /// The charge that a limit asks the store for when a request arrives: one hit, or nothing yet.

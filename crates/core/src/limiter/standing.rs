@@ -3,34 +3,13 @@
 //!
 //! Reading charges nothing. The decision on requests: `limiter`.
 
-use super::{Limiter, Reason, ShadowEffect, Ticket, longer};
+use super::verdict::{Reason, longer};
+use super::{Limiter, Ticket};
 use crate::bucket::Algorithm;
 use crate::classify::{LimitKey, LimitKeys};
 use crate::key::KeyHash;
 use crate::limit::{Limit, LimitAction};
 use crate::units::{Cost, Nanos, Time};
-
-/// The longest wait of each kind that the limits demand for a request.
-#[derive(Default)]
-pub(super) struct LongestWaits {
-    pub refusing: Option<Reason>,
-    pub delaying: Option<Reason>,
-    pub holding: Option<Reason>,
-    pub shadowed: Option<ShadowEffect>,
-}
-
-impl LongestWaits {
-    pub fn add(&mut self, action: LimitAction, reason: Reason) {
-        let place = match action {
-            LimitAction::Reject => &mut self.refusing,
-            LimitAction::Delay => &mut self.delaying,
-            LimitAction::Hold => &mut self.holding,
-            // The request is admitted; its place in the queue depends on `furthest_in_debt`.
-            LimitAction::Queue => return,
-        };
-        *place = longer(*place, Some(reason));
-    }
-}
 
 impl Limiter {
     /// How long an admitted request would have to wait until it owes nothing under limits with this

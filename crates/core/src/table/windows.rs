@@ -13,27 +13,9 @@ use crate::key::KeyHash;
 use crate::table::{BucketTable, HeldSets};
 use crate::units::Time;
 use alloc::vec::Vec;
-pub use calendar::WindowLength;
+pub use calendar::{CounterWindow, WindowLength};
 pub use state::WindowAlgorithm;
 use state::worth;
-
-/// The seconds that a window covers, given by its end and its length.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CounterWindow {
-    /// The first second after the window, since the epoch.
-    pub end: u32,
-    /// The length in seconds.
-    pub seconds: u32,
-}
-
-impl CounterWindow {
-    /// Time until the window ends, in whole seconds: from 1 to its length.
-    #[must_use]
-    pub fn left(&self, now: Time) -> u32 {
-        let left = u64::from(self.end).saturating_sub(now.second());
-        (left as u32).clamp(1, self.seconds.max(1))
-    }
-}
 
 /// One counter that a request names and, after [`WindowCounters::count`], the result.
 #[derive(Clone, Copy, Debug)]

@@ -10,12 +10,14 @@ use evenkeel_config::source::folder::FolderFile;
 use evenkeel_core::key::KeySeed;
 use evenkeel_core::units::{SECOND, Time};
 use evenkeel_engine::windows::Counters;
-use evenkeel_ratelimit::decide::{DecisionBuffers, DecisionError, ProtoPackage, RatelimitDecider};
+use evenkeel_ratelimit::decide::{DecisionBuffers, DecisionError, RatelimitDecider};
 use evenkeel_ratelimit::rules::read::{RuleOptions, read};
 use evenkeel_ratelimit::rules::{RateUnit, RatelimitRules};
 use evenkeel_ratelimit::tally::RuleTallies;
 use evenkeel_ratelimit::wire::view::RequestView;
-use evenkeel_ratelimit::wire::{Code, Descriptor, Entry, Override, Request, Response};
+use evenkeel_ratelimit::wire::{
+    Code, Descriptor, Entry, Override, ProtoPackage, Request, Response,
+};
 use evenkeel_runtime::clock::Clock;
 use std::sync::Arc;
 

@@ -1,9 +1,8 @@
 //! Metrics and their names: cases 4, 66 and 86 to 88. Case 67 is in `tally`.
 
 use crate::ask::{C1, Service};
-use evenkeel_ratelimit::decide::ProtoPackage;
 use evenkeel_ratelimit::metrics::{escaped, for_each, prometheus};
-use evenkeel_ratelimit::wire::{Descriptor, Entry, Request};
+use evenkeel_ratelimit::wire::{Descriptor, Entry, ProtoPackage, Request};
 use std::collections::BTreeMap;
 
 #[test]

@@ -3,14 +3,14 @@
 use crate::ask::{C1, Service, file};
 use bytes::Bytes;
 use evenkeel_fuzz::fuzz;
-use evenkeel_ratelimit::decide::{DecisionBuffers, ProtoPackage};
+use evenkeel_ratelimit::decide::DecisionBuffers;
 use evenkeel_ratelimit::json;
 use evenkeel_ratelimit::rules::pattern::ValuePattern;
 use evenkeel_ratelimit::rules::read::{RuleOptions, read};
 use evenkeel_ratelimit::tally::RuleTallies;
-use evenkeel_ratelimit::wire::Request;
 use evenkeel_ratelimit::wire::reports::{FrameError, FrameReader, decode_frame};
 use evenkeel_ratelimit::wire::view::{RequestView, RequestViewError};
+use evenkeel_ratelimit::wire::{ProtoPackage, Request};
 use prost::Message;
 
 fn rules_are_read(bytes: &[u8]) {

@@ -4,7 +4,8 @@ mod memory;
 
 use crate::ask::{C1, Service, request, shown};
 use evenkeel_core::units::{SECOND, Time};
-use evenkeel_ratelimit::decide::{DecisionError, ProtoPackage};
+use evenkeel_ratelimit::decide::DecisionError;
+use evenkeel_ratelimit::wire::ProtoPackage;
 
 #[test]
 fn c01_to_c03_what_cannot_be_decided_is_told_as_the_reference_does() {

@@ -4,7 +4,8 @@
 use crate::ask::{C1, Service, request, shown};
 use evenkeel_config::settings::RatelimitAnswers;
 use evenkeel_core::windows::WindowPolicy;
-use evenkeel_ratelimit::decide::{DecisionError, ProtoPackage};
+use evenkeel_ratelimit::decide::DecisionError;
+use evenkeel_ratelimit::wire::ProtoPackage;
 
 const MODES: &str = "
 domain: d

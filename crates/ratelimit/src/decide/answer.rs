@@ -1,30 +1,63 @@
 //! Makes the answer from the result of each limit.
 //!
 //! It sets the code of each status, decides which statuses determine the overall code (shadow mode,
-//! quotas), and fills the response headers and Envoy's dynamic metadata. It counts nothing;
-//! `matching` does that for the metrics.
+//! quotas), and fills the response headers and Envoy's dynamic metadata. How a limit counts for the
+//! metrics: `matching`.
 
-use super::ProtoPackage;
 use super::matching::{DescriptorMatch, LimitedDescriptor};
+use super::{RatelimitDecider, RequestLogForm};
 use crate::rules::{RateUnit, merge_metadata};
 use crate::wire::view::{DescriptorView, RequestView};
-use crate::wire::{Code, CurrentLimit, HeaderValue, Response, Status};
+use crate::wire::{Code, CurrentLimit, HeaderValue, ProtoPackage, Response, Status};
 use evenkeel_config::settings::RatelimitAnswers;
 use evenkeel_core::units::Time;
 use prost_types::value::Kind;
 use prost_types::{Duration, ListValue, Struct, Value};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Everything that an answer is made from.
-pub struct AnswerBuilder<'a> {
-    pub(super) settings: &'a RatelimitAnswers,
-    pub(super) request: &'a RequestView<'a>,
-    pub(super) met: &'a [DescriptorMatch<'a>],
-    pub(super) now: Time,
+struct AnswerBuilder<'a> {
+    settings: &'a RatelimitAnswers,
+    request: &'a RequestView<'a>,
+    met: &'a [DescriptorMatch<'a>],
+    now: Time,
+}
+
+impl RatelimitDecider {
+    /// Makes the answer after all hits have been counted, and updates the metrics.
+    pub(super) fn conclude(
+        &self,
+        met: &[DescriptorMatch<'_>],
+        request: &RequestView<'_>,
+        package: ProtoPackage,
+        settings: &RatelimitAnswers,
+        now: Time,
+    ) -> Response {
+        let mut look = self.counters.look();
+        for (met, part) in met.iter().zip(&request.descriptors) {
+            if let DescriptorMatch::Limited(limited) = met {
+                limited.count(settings.near_limit_ratio);
+                if let Some(look) = &mut look {
+                    limited.sample(look, request.domain, part.entries.as_slice());
+                }
+            }
+        }
+        drop(look);
+        let (response, shadowed) = AnswerBuilder { settings, request, met, now }.response(package);
+        if shadowed {
+            self.events.global_shadow_mode.fetch_add(1, Relaxed);
+        }
+        tracing::debug!(
+            target: "evenkeel::ratelimit", request = %RequestLogForm(request),
+            code = response.overall_code().as_str_name(), "answered"
+        );
+        response
+    }
 }
 
 impl AnswerBuilder<'_> {
     /// Returns the answer, and whether its code is OK only because of the global shadow mode.
-    pub fn response(&self, package: ProtoPackage) -> (Response, bool) {
+    fn response(&self, package: ProtoPackage) -> (Response, bool) {
         let mut statuses: Vec<Status> = self.met.iter().map(|met| self.status(met)).collect();
         let over = self.is_over(&statuses);
         let shadowed = over && self.settings.shadow;

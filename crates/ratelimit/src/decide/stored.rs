@@ -5,9 +5,9 @@
 //! store does not answer, see `store::redis`.
 
 use super::matching::{DescriptorMatch, LimitedDescriptor};
-use super::{DecisionError, ProtoPackage, RatelimitDecider};
-use crate::wire::Response;
+use super::{DecisionError, RatelimitDecider};
 use crate::wire::view::RequestView;
+use crate::wire::{ProtoPackage, Response};
 use evenkeel_core::windows::{WindowAlgorithm, WindowLength};
 use evenkeel_store::redis::{CounterAsk, StoreLane};
 use std::rc::Rc;

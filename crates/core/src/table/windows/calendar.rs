@@ -1,13 +1,30 @@
-//! The lengths of windows: a number of seconds, or months and years of the calendar.
+//! Windows and their lengths: a number of seconds, or months and years of the calendar.
 //!
 //! Blocks of seconds are aligned to the epoch: a day is a day in UTC, a week begins on a Thursday,
 //! and a "month" of 30 days begins anywhere. Calendar months are in UTC. Leap seconds and other
 //! time zones are not supported.
 
-use super::CounterWindow;
 use crate::units::Time;
 
 const DAY_SECS: u64 = 86_400;
+
+/// The seconds that a window covers, given by its end and its length.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CounterWindow {
+    /// The first second after the window, since the epoch.
+    pub end: u32,
+    /// The length in seconds.
+    pub seconds: u32,
+}
+
+impl CounterWindow {
+    /// Time until the window ends, in whole seconds: from 1 to its length.
+    #[must_use]
+    pub fn left(&self, now: Time) -> u32 {
+        let left = u64::from(self.end).saturating_sub(now.second());
+        (left as u32).clamp(1, self.seconds.max(1))
+    }
+}
 
 /// The length of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

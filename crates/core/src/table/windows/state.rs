@@ -6,7 +6,8 @@
 //! compared modulo 2^31, so the format does not end in 2038 or 2106. For that reason no window may
 //! be longer than 34 years.
 
-use super::{CounterWindow, Hit};
+use super::Hit;
+use super::calendar::CounterWindow;
 use crate::bucket::debt::DebtBucket;
 use crate::key::KeyHash;
 use crate::units::{Cost, Nanos, Rate, SECOND, Time};

@@ -5,7 +5,7 @@
 use crate::ask::{Service, request, shown};
 use evenkeel_config::settings::RatelimitAnswers;
 use evenkeel_core::units::{SECOND, Time};
-use evenkeel_ratelimit::decide::ProtoPackage;
+use evenkeel_ratelimit::wire::ProtoPackage;
 
 /// The rules by which both projects explain the format.
 const MONGO: &str = "

@@ -3,8 +3,8 @@
 use crate::ask::{Service, request};
 use evenkeel_config::source::folder::{BYTES_MAX, WatchedFolder};
 use evenkeel_config::tree::{self, YamlDialect};
-use evenkeel_ratelimit::decide::ProtoPackage;
 use evenkeel_ratelimit::rules::read::RULES_DIALECT;
+use evenkeel_ratelimit::wire::ProtoPackage;
 use std::fmt::Write;
 
 const RULES: usize = 110_000;
