@@ -326,7 +326,7 @@ impl PendingQueries {
 /// Compiles the code of README.md with the other examples.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-pub struct Readme;
+pub struct ClientReadme;
 
 #[cfg(test)]
 mod tests {

@@ -208,4 +208,4 @@ pub use table::windows;
 /// Compiles and runs the code of README.md with the other examples.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-pub struct Readme;
+pub struct CoreReadme;

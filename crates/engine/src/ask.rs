@@ -5,7 +5,7 @@
 //! request waits and what it is charged: `charge`.
 
 use crate::charge::slot::QueueSlot;
-use crate::charge::{Charge, ChargeReport};
+use crate::charge::{Charge, DelayReport};
 use crate::domains::gatekeeper::{OrderCheck, OrderGuard};
 use crate::engine::KeyedRequest;
 use crate::host_names::GroupedRequest;
@@ -98,7 +98,7 @@ impl EngineLane {
         let PendingRequest { request, judged, .. } = begun;
         let passage = judged.map(|judged| judged.pass(Some(client)));
         let starts = passage.as_ref().and_then(OrderGuard::until).max(Some(ticket.starts_at()));
-        let report = ChargeReport {
+        let report = DelayReport {
             reported: verdict != Verdict::Allow || in_shadow,
             delayed: matches!(verdict, Verdict::Delay(_)) && !request.rules.shadow,
             waited: starts.unwrap_or(now).since(now),

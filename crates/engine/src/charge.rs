@@ -34,15 +34,15 @@ pub struct Charge {
     ticket: Ticket,
     work: MeasuredWork,
     slot: HeldSlot,
-    report: ChargeReport,
+    report: DelayReport,
     /// The decision of a gatekeeper, if one has decided.
     passage: Option<OrderGuard>,
     /// A callback that reports the final cost, for a store.
     tell: Option<CostCallback>,
 }
 
-/// What is reported of a request: in the log, in the metrics and in the lists.
-pub(crate) struct ChargeReport {
+/// The delay of a request, as it is reported in the log, in the metrics and in the lists.
+pub(crate) struct DelayReport {
     /// Whether the request was already counted as delayed, held, queued or refused (in shadow, as
     /// one that would have been).
     pub(crate) reported: bool,
@@ -65,7 +65,7 @@ impl Charge {
         request: ArrivedRequest,
         ticket: Ticket,
         slot: QueueSlot,
-        report: ChargeReport,
+        report: DelayReport,
         passage: Option<OrderGuard>,
     ) -> Charge {
         Charge {

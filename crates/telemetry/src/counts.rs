@@ -166,9 +166,9 @@ impl ProxyCounts {
     }
 }
 
-/// Everything that a door of plain streams counts.
+/// Everything that the line door counts for one of its protocols.
 #[derive(Debug)]
-pub struct StreamCounts {
+pub struct LineDoorCounts {
     /// Connections open; hold a [`Gauge::hold`] for the lifetime of the connection.
     pub connections: Gauge,
     /// Connections accepted.
@@ -179,10 +179,10 @@ pub struct StreamCounts {
     bad_requests: Counter,
 }
 
-impl StreamCounts {
+impl LineDoorCounts {
     /// Makes the handles of the door called `door`.
-    pub fn new(registry: &Registry, door: &str) -> StreamCounts {
-        StreamCounts {
+    pub fn new(registry: &Registry, door: &str) -> LineDoorCounts {
+        LineDoorCounts {
             connections: registry.gauge(&CONNECTIONS, &[door]),
             accepted: registry.counter(&ACCEPTED, &[door]),
             shed: registry.counter(&SHED, &[door]),

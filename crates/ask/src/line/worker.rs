@@ -15,7 +15,7 @@ use evenkeel_runtime::clock::Clock;
 use evenkeel_serve::accept;
 use evenkeel_serve::handover::HandoverSignal;
 use evenkeel_serve::threads::{ServerOrders, ServerWorker};
-use evenkeel_telemetry::counts::StreamCounts;
+use evenkeel_telemetry::counts::LineDoorCounts;
 use evenkeel_telemetry::registry::{GaugeGuard, Registry};
 use evenkeel_telemetry::sampler::WarningThrottle;
 use socket2::{SockRef, TcpKeepalive};
@@ -43,8 +43,8 @@ pub struct LineShared {
     pub settings: ArcSwap<LineSettings>,
     /// The number given to the last Redis client.
     clients: AtomicI64,
-    lines: StreamCounts,
-    resp: StreamCounts,
+    lines: LineDoorCounts,
+    resp: LineDoorCounts,
     full: WarningThrottle,
 }
 
@@ -55,13 +55,13 @@ impl LineShared {
             connections: AtomicUsize::new(0),
             settings: ArcSwap::from_pointee(settings),
             clients: AtomicI64::new(0),
-            lines: StreamCounts::new(registry, "line"),
-            resp: StreamCounts::new(registry, "resp"),
+            lines: LineDoorCounts::new(registry, "line"),
+            resp: LineDoorCounts::new(registry, "resp"),
             full: WarningThrottle::default(),
         }
     }
 
-    fn counts(&self, tongue: LineProtocol) -> &StreamCounts {
+    fn counts(&self, tongue: LineProtocol) -> &LineDoorCounts {
         match tongue {
             LineProtocol::Lines => &self.lines,
             LineProtocol::Resp => &self.resp,
@@ -106,7 +106,7 @@ impl LineWorker {
     }
 
     /// Returns the counters for the protocol of a connection.
-    pub(super) fn counts(&self, speech: &LineCodec) -> &StreamCounts {
+    pub(super) fn counts(&self, speech: &LineCodec) -> &LineDoorCounts {
         self.house.counts(match speech {
             LineCodec::Lines(_) => LineProtocol::Lines,
             LineCodec::Resp(_) => LineProtocol::Resp,

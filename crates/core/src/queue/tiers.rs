@@ -45,7 +45,7 @@ fn halvings(free: usize) -> u32 {
 
 /// The requests in service of one tier, or of one bucket.
 #[derive(Clone, Copy, Debug, Default)]
-struct Service {
+struct InService {
     count: usize,
     /// The largest finish tag in service; zero if it serves no request.
     last: Tag,
@@ -53,7 +53,7 @@ struct Service {
     size: Tag,
 }
 
-impl Service {
+impl InService {
     fn begin(&mut self, finish: Tag, size: Tag) {
         self.count += 1;
         self.raise(finish, size);
@@ -93,7 +93,7 @@ struct DebtTier {
 #[derive(Clone, Debug)]
 struct DebtBucketTurns {
     turns: Turns<KeyHash>,
-    service: Service,
+    service: InService,
     /// Its entry in `DebtTier::light`, if there is one.
     lightness: Option<u32>,
 }
@@ -120,7 +120,7 @@ impl DebtTier {
     fn bucket(&mut self, key: LimitKey) -> &mut DebtBucketTurns {
         self.buckets.entry(key).or_insert_with(|| DebtBucketTurns {
             turns: Turns::new(TurnOrder::Finish, CLIENTS_IDLE_MAX),
-            service: Service::default(),
+            service: InService::default(),
             lightness: None,
         })
     }
@@ -167,8 +167,8 @@ pub(super) struct Tiers {
     /// requests in debt waited.
     owed: Cost,
     /// What is in service in the tier in credit, and (`debtors`) in the tier in debt.
-    credits: Service,
-    debtors: Service,
+    credits: InService,
+    debtors: InService,
 }
 
 impl Tiers {
@@ -181,8 +181,8 @@ impl Tiers {
                 light: BTreeSet::new(),
             },
             owed: Cost::ZERO,
-            credits: Service::default(),
-            debtors: Service::default(),
+            credits: InService::default(),
+            debtors: InService::default(),
         }
     }
 
