@@ -8,7 +8,7 @@
 //! believe. `Proxy` ends here, because CGI programs read it as the variable `HTTP_PROXY`.
 //! `PeerTransport` is not added. The same rules hold for trailers, and those of RFC 9110, 6.5.1.
 //!
-//! How the client's address is found: `client/address.rs`.
+//! How the client's address is found: `identity/address.rs`.
 
 use evenkeel_engine::Quota;
 use evenkeel_identity::address::closed_forwarded;

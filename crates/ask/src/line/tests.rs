@@ -1,5 +1,5 @@
-//! Tests of both protocols with the real engine, at times that the test chooses: the table of
-//! facts/dthrottle.md as bytes, and the documented replies of redis-cell.
+//! Tests of both protocols with the real engine, at times that the test chooses: the cases of
+//! docs/spec/dthrottle.md as bytes, and the documented replies of redis-cell.
 
 use super::commands::RedisSession;
 use super::connection::LineCodec;

@@ -19,11 +19,11 @@
 //! - a client's head, HTTP/2 (h2): END_HEADERS, with no other frame since its beginning.
 //! - a client's body, HTTP/2 (`body.rs`): END_STREAM only, because hyper ends a body without an
 //!   error also at RST_STREAM with NO_ERROR.
-//! - a buffered body (`body/kept.rs`): trailers, or the end of the client's body.
-//! - a request to a backend, HTTP/1.1 (`wire/sending.rs`): the end of its body, if all bytes that
-//!   its head states are written; otherwise its connection is closed.
-//! - a request to a backend, HTTP/2 (`wire/lent.rs`, h2): the end of its body; an error resets the
-//!   stream.
+//! - a buffered body (`body/prefix.rs`): trailers, or the end of the client's body.
+//! - a request to a backend, HTTP/1.1 (`wire/request_send.rs`): the end of its body, if all bytes
+//!   that its head states are written; otherwise its connection is closed.
+//! - a request to a backend, HTTP/2 (`wire/replayable.rs`, h2): the end of its body; an error
+//!   resets the stream.
 //! - an answer's head, HTTP/1.1 (`wire/head.rs`): the empty line; interim answers are skipped.
 //! - an answer's body, HTTP/1.1 (`wire/connection.rs`, `wire/chunks.rs`): its length, or the empty
 //!   chunk with its trailers; if the head states neither, the end of the connection (under TLS only
@@ -41,8 +41,8 @@
 //!   hyper sees an end only after everything before it was read: a client that pipelines and
 //!   disconnects is noticed with the answer, or by `timeouts.backend`.
 //! - a tunnel (`front/tunnel.rs`): the end of both directions, or `timeouts.tunnel`.
-//! - TLS (rustls, `wire/ends.rs`): `close_notify`; the end of TCP before it is an error.
-//! - a PROXY header (`front/preface.rs`): its length, or the end of its line.
+//! - TLS (rustls, `wire/halves.rs`): `close_notify`; the end of TCP before it is an error.
+//! - a PROXY header (`front/proxy_header.rs`): its length, or the end of its line.
 
 mod backend;
 mod client;
