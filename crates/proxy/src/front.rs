@@ -45,7 +45,7 @@ const ALPN_HTTP2: &[u8] = b"h2";
 
 /// The answer to a browser that speaks plain HTTP to a TLS port.
 const NOT_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n\
-    content-length: 43\r\nconnection: close\r\n\r\nThis port is for HTTPS. Begin with https://\n";
+    content-length: 44\r\nconnection: close\r\n\r\nThis port is for HTTPS. Begin with https://\n";
 
 /// The answer to a request that did not arrive in time.
 const HEAD_LATE: &[u8] = b"HTTP/1.1 408 Request Timeout\r\ncontent-type: text/plain\r\n\

@@ -210,6 +210,7 @@ fn who_speaks_no_tls_is_told_and_who_says_nothing_is_closed() {
     let answer = plain.message();
     assert_eq!(answer.status(), 400);
     assert!(answer.text().contains("HTTPS"), "{}", answer.text());
+    plain.ends();
     let silent = [&b""[..], b"\x16\x03\x01"].map(|said| {
         let mut silent = stage.client();
         silent.send(said);
