@@ -33,6 +33,8 @@ const FAILURES_MAX: u32 = 3;
 const OUT_FIRST_MS: u64 = 1_000;
 const OUT_MAX_MS: u64 = 30_000;
 
+const _: () = assert!(OUT_FIRST_MS <= OUT_MAX_MS, "the first time is bounded too");
+
 /// The TLS configuration for backends, and the server name to verify if the settings override it.
 /// `None` if no backend uses TLS.
 pub(super) type UpstreamTls = Option<(Arc<ClientConfig>, Option<Arc<str>>)>;

@@ -10,6 +10,7 @@ mod streams;
 mod tunnel;
 pub(super) mod write_batch;
 
+use super::context::settings::HEADER_BYTES_MAX;
 use super::exchange;
 use super::link::ClientLink;
 use super::worker::ProxyWorker;
@@ -36,6 +37,8 @@ pub(super) type LiveServerConfig = Arc<ArcSwap<Arc<ServerConfig>>>;
 
 /// The smallest connection buffer that hyper accepts, in bytes.
 const BUFFER_BYTES_MIN: usize = 8192;
+
+const _: () = assert!(BUFFER_BYTES_MIN <= HEADER_BYTES_MAX, "an unbounded head fits the buffer");
 
 /// The first byte of a TLS connection: the content type of a handshake record.
 const TLS_HANDSHAKE: u8 = 0x16;

@@ -344,6 +344,11 @@ pub(super) fn forwards(headers: &HeaderMap, found: FieldKinds) -> bool {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FieldKinds(u16);
 
+const _: () = {
+    let (last, all) = (FieldKinds::PROXY_AUTHENTICATE.0, FieldKinds::HOP_BY_HOP.0);
+    assert!(all == 2 * last - 1 && FieldKinds::FORWARDING.0 == 2 * last, "the bits below");
+};
+
 impl FieldKinds {
     const CONNECTION: FieldKinds = FieldKinds(1);
     const TRANSFER_ENCODING: FieldKinds = FieldKinds(1 << 1);

@@ -6,6 +6,7 @@
 //! one request.
 
 use super::ThreadContext;
+use super::settings::HEADER_BYTES_MAX;
 use crate::link::ClientLink;
 use http::HeaderMap;
 use std::rc::Rc;
@@ -16,6 +17,8 @@ const HEADS_MAX: usize = 8 << 20;
 
 /// The bytes that a field takes in addition to its name and value (RFC 9113, 6.5.2).
 const FIELD_BYTES: usize = 32;
+
+const _: () = assert!(HEADER_BYTES_MAX <= HEADS_MAX, "there is room for one head of any size");
 
 /// The room of one head, given back when dropped.
 pub(crate) struct HeadRoom {

@@ -8,7 +8,7 @@ use evenkeel_identity::address::ProxyTrust;
 use std::time::Duration;
 
 /// The bound of a head in bytes if the settings have none, because hyper needs a number.
-const HEADER_BYTES_MAX: usize = 1 << 20;
+pub(crate) const HEADER_BYTES_MAX: usize = 1 << 20;
 
 /// The settings of the proxy, without its backends.
 pub(crate) struct ThreadSettings {

@@ -24,6 +24,11 @@ const FIXED_BYTES: usize = 16;
 const TLS: u8 = 0x20;
 const TLS_SPOKEN: u8 = 1;
 
+const _: () = {
+    assert!(SIGNATURE.len() + 4 == FIXED_BYTES, "version, family and the length in two bytes");
+    assert!(FIXED_BYTES < BYTES_MAX && LINE_BYTES_MAX <= BYTES_MAX, "BYTES_MAX bounds both");
+};
+
 /// The party that a connection is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProxiedParty {

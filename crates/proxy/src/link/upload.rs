@@ -19,6 +19,11 @@ const TRICKLE_BYTES: u32 = 1024;
 /// A client is uploading if the time waited for it since its last [`TRICKLE_BYTES`] is below this.
 const FLOWS_WITHIN: Duration = Duration::from_secs(1);
 
+const _: () = assert!(
+    FLOWS_WITHIN.as_nanos() < TRICKLE_AFTER.as_nanos(),
+    "a client that is uploading does not send next to nothing"
+);
+
 /// The body of the running request.
 #[derive(Default)]
 pub(crate) struct UploadState {

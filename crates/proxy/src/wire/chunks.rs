@@ -18,6 +18,11 @@ const TRAILER_BYTES_MAX: usize = 16 * 1024;
 /// The maximum number of digits in a size. No real chunk is larger.
 const DIGITS_MAX: usize = 15;
 
+const _: () = {
+    assert!(4 * DIGITS_MAX <= u64::BITS as usize, "a size has 64 bits");
+    assert!(DIGITS_MAX + b"\r\n".len() <= LINE_BYTES_MAX, "the longest size fits a line");
+};
+
 /// The position of the decoder in the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChunkDecoder {

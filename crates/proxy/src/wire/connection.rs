@@ -32,6 +32,8 @@ use tokio::task::JoinHandle;
 /// what a connection holds of an answer for a client that reads slowly.
 const READ_BYTES: (usize, usize) = (8 * 1024, 64 * 1024);
 
+const _: () = assert!(0 < READ_BYTES.0 && READ_BYTES.0 <= READ_BYTES.1, "a read has room");
+
 /// A complete body up to this length is copied, in bytes: that is cheaper than sharing the buffer
 /// and allocating another.
 const COPIED_BYTES_MAX: usize = 1024;

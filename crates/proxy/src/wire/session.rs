@@ -10,6 +10,7 @@
 //! stream: `call.rs`. Which session is taken: `backends/sessions.rs`.
 
 use super::halves;
+use super::head::HEAD_BYTES_MAX;
 use super::replayable::OutgoingBody;
 use crate::failure::{StreamError, WireError};
 use evenkeel_telemetry::registry::GaugeGuard;
@@ -40,11 +41,21 @@ const WINDOW_BYTES_MAX: u32 = (1 << 31) - 1;
 const SEND_BYTES: usize = 64 * 1024;
 
 /// The number of invalid HTTP/2 answers, each on its own stream, after which a session gets no more
-/// streams. The library ends a connection, with all its requests, at 1 024 of them.
+/// streams. The library ends a connection, with all its requests, at [`LIBRARY_ERRORS_MAX`].
 const ERRORS_MAX: u32 = 256;
+
+/// The number of invalid answers at which the library ends a connection: its default for
+/// `max_local_error_reset_streams`.
+const LIBRARY_ERRORS_MAX: u32 = 1_024;
 
 /// How long a session that is no longer needed may take to say goodbye to the backend.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+const _: () = {
+    assert!(ERRORS_MAX < LIBRARY_ERRORS_MAX, "a session retires before the library ends it");
+    assert!(WINDOW_BYTES <= WINDOW_BYTES_MAX, "the connection has room for one stream");
+    assert!(HEAD_BYTES_MAX <= u32::MAX as usize, "the library takes 32 bits");
+};
 
 pub(super) type AnswerFuture =
     Pin<Box<dyn Future<Output = Result<Response<Incoming>, TrySendError<Request<OutgoingBody>>>>>>;
@@ -100,7 +111,7 @@ impl Http2Session {
             .initial_max_send_streams(0)
             .initial_stream_window_size(WINDOW_BYTES)
             .initial_connection_window_size(window)
-            .max_header_list_size(super::head::HEAD_BYTES_MAX as u32)
+            .max_header_list_size(HEAD_BYTES_MAX as u32)
             .max_send_buf_size(SEND_BYTES)
             .handshake(TokioIo::new(tokio::io::join(reader, writer)));
         let broken = |error: hyper::Error| WireError::Stream(StreamError::of(&error));
