@@ -21,7 +21,7 @@ use body::GrpcBody;
 use bytes::{Bytes, BytesMut};
 use evenkeel_store::redis::StoreLane;
 use evenkeel_telemetry::otlp::trace::Tracer;
-use health::{HealthWatch, ServingState};
+use health::ServingState;
 use held_bytes::HeldBytes;
 use http::{HeaderValue, Request, Response, header};
 use http_body::Body as _;
@@ -125,7 +125,7 @@ impl GrpcServices {
             }
         };
         match other(request).await {
-            Ok(response) => response.map(GrpcBody::Other),
+            Ok(response) => response.map(GrpcBody::Stream),
             Err(never) => match never {},
         }
     }
@@ -165,10 +165,7 @@ impl GrpcServices {
         Ok(grpc(match method {
             "Check" => GrpcBody::message(&health::check(&health::name(&message)?, state())?),
             "List" => GrpcBody::message(&health::list(state())),
-            _ => {
-                let watching = HealthWatch::new(health::name(&message)?, self.health.clone());
-                GrpcBody::Watching(Box::new(watching))
-            }
+            _ => GrpcBody::Stream(health::watch(health::name(&message)?, self.health.clone())),
         }))
     }
 
@@ -176,7 +173,7 @@ impl GrpcServices {
         let Some(part) = self.quotas.open_stream() else {
             return failed(&Status::resource_exhausted("too many Envoys are connected"));
         };
-        grpc(GrpcBody::Talk(Box::new(QuotaStream::new(part, incoming, &self.pieces))))
+        grpc(GrpcBody::Stream(QuotaStream::new(part, incoming, &self.pieces).into_body()))
     }
 
     /// Reads a whole body. Nearly always it comes in one piece, which is not copied.

@@ -175,22 +175,7 @@ impl<'a> ReplyWriter<'a> {
 
     fn number(&mut self, kind: u8, number: i64) {
         self.out.push(kind);
-        if number < 0 {
-            self.out.push(b'-');
-        }
-        let mut digits = [0; 20];
-        let mut at = digits.len();
-        let mut rest = number.unsigned_abs();
-        loop {
-            at -= 1;
-            // A single digit, so the cast is lossless.
-            digits[at] = b'0' + (rest % 10) as u8;
-            rest /= 10;
-            if rest == 0 {
-                break;
-            }
-        }
-        self.out.extend_from_slice(&digits[at..]);
+        self.out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
         self.out.extend_from_slice(b"\r\n");
     }
 }

@@ -6,6 +6,7 @@
 //! look orders up in `engine::domains::gatekeeper`, and do not wait for this thread. Frames:
 //! docs/guide/gatekeeper.md.
 
+use super::hub::topic;
 use super::link::{ZmqConnectionError, ZmqLink};
 use super::wall_clock::WallClock;
 use super::zmtp::{
@@ -304,10 +305,6 @@ fn learned(
     }
     let until = wall.time(message.part(3));
     until.is_some_and(|until| desk.keeper.learn(message.part(2), until, wall.now))
-}
-
-fn topic(domain: &str) -> Vec<u8> {
-    [domain.as_bytes(), b"\0"].concat()
 }
 
 #[cfg(test)]

@@ -103,7 +103,7 @@ impl OrderHub {
     }
 }
 
-fn topic(domain: &str) -> Vec<u8> {
+pub fn topic(domain: &str) -> Vec<u8> {
     [domain.as_bytes(), b"\0"].concat()
 }
 

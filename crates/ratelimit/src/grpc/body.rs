@@ -3,8 +3,6 @@
 //! gRPC sends the status of a call after the message, in trailers. A failed call has its status in
 //! the headers and an empty body. Streams come from `talk`, `health` and the reflection service.
 
-use super::health::HealthWatch;
-use super::quota_stream::QuotaStream;
 use crate::wire::encode_frame;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
@@ -21,12 +19,8 @@ pub enum GrpcBody {
     Message(Bytes),
     /// The trailers with the status OK.
     Trailers,
-    /// A stream of quota assignments.
-    Talk(Box<QuotaStream>),
-    /// A stream of health statuses.
-    Watching(Box<HealthWatch>),
-    /// A body made by the reflection service.
-    Other(tonic::body::Body),
+    /// Quota assignments, health statuses, or what the reflection service makes.
+    Stream(tonic::body::Body),
 }
 
 impl GrpcBody {
@@ -46,9 +40,7 @@ impl HttpBody for GrpcBody {
     ) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
         let body = self.get_mut();
         match body {
-            GrpcBody::Other(other) => Pin::new(other).poll_frame(cx),
-            GrpcBody::Talk(talk) => Pin::new(&mut **talk).poll_frame(cx),
-            GrpcBody::Watching(watching) => Pin::new(&mut **watching).poll_frame(cx),
+            GrpcBody::Stream(stream) => Pin::new(stream).poll_frame(cx),
             GrpcBody::Empty => Poll::Ready(None),
             GrpcBody::Message(bytes) => {
                 let bytes = std::mem::take(bytes);
@@ -67,17 +59,14 @@ impl HttpBody for GrpcBody {
     fn is_end_stream(&self) -> bool {
         match self {
             GrpcBody::Empty => true,
-            GrpcBody::Message(_)
-            | GrpcBody::Trailers
-            | GrpcBody::Talk(_)
-            | GrpcBody::Watching(_) => false,
-            GrpcBody::Other(other) => other.is_end_stream(),
+            GrpcBody::Message(_) | GrpcBody::Trailers => false,
+            GrpcBody::Stream(stream) => stream.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            GrpcBody::Other(other) => other.size_hint(),
+            GrpcBody::Stream(stream) => stream.size_hint(),
             _ => SizeHint::default(),
         }
     }

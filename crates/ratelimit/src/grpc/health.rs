@@ -8,14 +8,14 @@ use super::quota_stream::{shutting_down, trailers};
 use crate::wire::encode_frame;
 use crate::wire::health::health_check_response::ServingStatus;
 use crate::wire::health::{HealthCheckRequest, HealthCheckResponse, HealthListResponse};
-use bytes::Bytes;
-use http_body::{Body, Frame};
+use futures_util::stream::unfold;
+use http_body::Frame;
+use http_body_util::StreamBody;
 use prost::Message;
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::convert::Infallible;
 use tokio::sync::watch::Receiver;
 use tonic::Status;
+use tonic::body::Body;
 
 /// The name of the service in health checks.
 const HEALTH_SERVICE_NAME: &str = "ratelimit";
@@ -65,76 +65,20 @@ pub(super) fn list(state: ServingState) -> HealthListResponse {
 }
 
 /// The answer to `Watch`: the status at once, and again whenever it changes.
-pub struct HealthWatch {
-    name: String,
-    last_sent: Option<ServingStatus>,
-    state: WatchProgress,
-    /// Whether the trailers have been sent.
-    closed: bool,
-}
-
-type Changed = Pin<Box<dyn Future<Output = Option<Receiver<ServingState>>> + Send>>;
-
-enum WatchProgress {
-    At(Receiver<ServingState>),
-    Waiting(Changed),
-    /// The last status has been sent.
-    Ended,
-}
-
-impl HealthWatch {
-    /// Watches the status of the service `name`; the first status is sent at once.
-    pub(super) fn new(name: String, state: Receiver<ServingState>) -> HealthWatch {
-        HealthWatch { name, last_sent: None, state: WatchProgress::At(state), closed: false }
-    }
-
-    /// The next status; `None` if no further one will follow.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<ServingStatus>> {
+pub(super) fn watch(name: String, state: Receiver<ServingState>) -> Body {
+    let frames = unfold(Some((state, None, name)), async |progress| {
+        let (mut state, last, name) = progress?;
         loop {
-            self.state = match &mut self.state {
-                WatchProgress::Ended => return Poll::Ready(None),
-                WatchProgress::Waiting(changed) => ready!(changed.as_mut().poll(cx))
-                    .map_or(WatchProgress::Ended, WatchProgress::At),
-                WatchProgress::At(receiver) => {
-                    let state = *receiver.borrow_and_update();
-                    let status = status(&self.name, state).unwrap_or(ServingStatus::ServiceUnknown);
-                    if self.last_sent != Some(status) {
-                        self.last_sent = Some(status);
-                        return Poll::Ready(Some(status));
-                    }
-                    match state {
-                        ServingState::Ending => WatchProgress::Ended,
-                        _ => WatchProgress::Waiting(Box::pin(changed(receiver.clone()))),
-                    }
-                }
+            let current = *state.borrow_and_update();
+            let status = status(&name, current).unwrap_or(ServingStatus::ServiceUnknown);
+            if last != Some(status) {
+                let frame = Frame::data(encode_frame(&response(status)));
+                return Some((Ok::<_, Infallible>(frame), Some((state, Some(status), name))));
+            }
+            if current == ServingState::Ending || state.changed().await.is_err() {
+                return Some((Ok(Frame::trailers(trailers(&shutting_down()))), None));
             }
         }
-    }
-}
-
-/// Waits for a new state and returns the receiver; `None` if the sender is gone.
-async fn changed(mut receiver: Receiver<ServingState>) -> Option<Receiver<ServingState>> {
-    receiver.changed().await.ok().map(|()| receiver)
-}
-
-impl Body for HealthWatch {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let watching = self.get_mut();
-        if watching.closed {
-            return Poll::Ready(None);
-        }
-        watching.poll(cx).map(|status| {
-            watching.closed = status.is_none();
-            Some(Ok(match status {
-                Some(status) => Frame::data(encode_frame(&response(status))),
-                None => Frame::trailers(trailers(&shutting_down())),
-            }))
-        })
-    }
+    });
+    Body::new(StreamBody::new(frames))
 }

@@ -1,9 +1,9 @@
 //! A stream of the rate limit quota service: reports arrive, assignments leave, until either side
 //! ends it.
 //!
-//! [`QuotaStream`] is the body of the answer, and it reads the body of the request whenever hyper
-//! polls it for more data to send. It therefore needs no task and no queue. If an Envoy does not
-//! read assignments, its reports are not read either, and everything is dropped with the
+//! [`QuotaStream`] makes the body of the answer, and it reads the body of the request whenever
+//! hyper polls it for more data to send. It therefore needs no task and no queue. If an Envoy does
+//! not read assignments, its reports are not read either, and everything is dropped with the
 //! connection. The content of the messages: `quota`.
 
 use super::held_bytes::HeldBytes;
@@ -11,14 +11,18 @@ use crate::quota::QuotaMember;
 use crate::wire::encode_frame;
 use crate::wire::reports::{FrameReader, MESSAGE_BYTES_MAX, UsageReports};
 use bytes::Bytes;
+use futures_util::stream::poll_fn;
 use http::HeaderMap;
-use http_body::{Body, Frame};
+use http_body::{Body as _, Frame};
+use http_body_util::StreamBody;
 use hyper::body::Incoming;
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::task::{Context, Poll};
 use tonic::Status;
+use tonic::body::Body;
 
 /// One stream of an Envoy.
 pub struct QuotaStream {
@@ -28,7 +32,6 @@ pub struct QuotaStream {
     frames: FrameReader,
     /// The bytes in `frames`, counted towards the bound over all bodies.
     held: HeldBytes,
-    ended: bool,
 }
 
 impl QuotaStream {
@@ -41,8 +44,21 @@ impl QuotaStream {
             incoming: Some(incoming),
             frames: FrameReader::new(MESSAGE_BYTES_MAX),
             held,
-            ended: false,
         }
+    }
+
+    pub(super) fn into_body(mut self) -> Body {
+        let mut ended = false;
+        Body::new(StreamBody::new(poll_fn(move |cx| {
+            if ended {
+                return Poll::Ready(None);
+            }
+            self.poll(cx).map(|said| {
+                ended = said.is_err();
+                let frame = said.map_or_else(|end| Frame::trailers(trailers(&end)), Frame::data);
+                Some(Ok::<_, Infallible>(frame))
+            })
+        })))
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, Status>> {
@@ -89,30 +105,6 @@ impl QuotaStream {
             self.part.report(reports).map_err(|fault| wrong(fault.to_string()))?;
         }
         self.held.set(self.frames.buffered_bytes())
-    }
-}
-
-impl Body for QuotaStream {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let talk = self.get_mut();
-        if talk.ended {
-            return Poll::Ready(None);
-        }
-        talk.poll(cx).map(|said| {
-            Some(Ok(match said {
-                Ok(bytes) => Frame::data(bytes),
-                Err(status) => {
-                    talk.ended = true;
-                    Frame::trailers(trailers(&status))
-                }
-            }))
-        })
     }
 }
 

@@ -10,16 +10,15 @@ use bytes::Bytes;
 use evenkeel_config::settings::XdsSettings;
 use evenkeel_tls::client;
 use evenkeel_tls::pem::TlsFileError;
+use futures_util::stream::poll_fn;
 use http::{HeaderMap, Request};
-use http_body::{Body, Frame};
-use http_body_util::BodyExt;
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use prost::Message;
 use std::convert::Infallible;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -98,7 +97,12 @@ impl XdsStream {
         let (mut sender, connection) = builder.handshake(TokioIo::new(socket)).await?;
         // This task ends with the stream, and the stream reports the reason.
         tokio::spawn(async { _ = connection.await });
-        let (outgoing, messages) = mpsc::channel(4);
+        let (outgoing, mut messages) = mpsc::channel(4);
+        let frames = poll_fn(move |cx| {
+            messages
+                .poll_recv(cx)
+                .map(|bytes| bytes.map(|bytes| Ok::<_, Infallible>(Frame::data(bytes))))
+        });
         let stream_open = outgoing.send(encode_frame(first)).await;
         stream_open.map_err(|_| XdsStreamError::Ended)?;
         let scheme = if settings.tls.is_some() { "https" } else { "http" };
@@ -108,7 +112,7 @@ impl XdsStream {
         for (name, value) in &settings.headers {
             request = request.header(name, value);
         }
-        let response = sender.send_request(request.body(MessageBody(messages))?).await?;
+        let response = sender.send_request(request.body(StreamBody::new(frames))?).await?;
         if response.status() != http::StatusCode::OK {
             return Err(XdsStreamError::Status(response.status()));
         }
@@ -160,19 +164,4 @@ fn failure(headers: &HeaderMap) -> Option<XdsStreamError> {
     let status = tonic::Status::from_header_map(headers)?;
     let told = || XdsStreamError::Failed(format!("{:?} {}", status.code(), status.message()));
     (status.code() != tonic::Code::Ok).then(told)
-}
-
-/// A request body made from the messages of a channel.
-struct MessageBody(mpsc::Receiver<Bytes>);
-
-impl Body for MessageBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.0.poll_recv(cx).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
-    }
 }
