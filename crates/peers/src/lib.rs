@@ -1,7 +1,7 @@
 //! Instances that count together: the transports and the driver around `evenkeel_core::replica`.
 //!
 //! A transport carries frames between this instance and its peers, and does not know their
-//! contents. It exchanges [`TransportEvent`]s and [`TransportOrder`]s with the driver. The contents
+//! contents. It exchanges `TransportEvent`s and `TransportOrder`s with the driver. The contents
 //! of frames, retransmission and the decision which frames to believe are up to the core. No
 //! request waits for anything here: a peer that is slow, unreachable or hostile costs the clients
 //! nothing.

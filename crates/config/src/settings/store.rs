@@ -454,12 +454,12 @@ fn plain(text: &str) -> Read<String> {
     plain.map(Cow::into_owned).map_err(|_| "a user and a password are text".to_owned())
 }
 
-/// Percent-encodes text, so that [`plain`] decodes it again.
+/// Percent-encodes text, so that `plain` decodes it again.
 pub fn escaped(text: &str) -> String {
     utf8_percent_encode(text, ESCAPED).to_string()
 }
 
-/// Formats an address as [`server`] reads it, with `password` instead of the real one.
+/// Formats an address as `server` reads it, with `password` instead of the real one.
 pub fn shown(server: &StoreServer, password: &str) -> String {
     let login = server.login.as_ref().map_or(String::new(), |login| {
         let user = login.user.as_deref().map(escaped).unwrap_or_default();

@@ -29,7 +29,7 @@ const LISTED_WAIT_MIN: Nanos = Nanos::from_secs(10);
 /// The whole report.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReplayReport {
-    /// The version of the format: [`SCHEMA`].
+    /// The version of the format: `SCHEMA`.
     pub schema: u32,
     /// The version of this program.
     pub version: &'static str,
