@@ -4,8 +4,8 @@
 //! Errors go to standard error and say what to do. Exit codes: 0 success, 1 the command failed or a
 //! check found errors, 2 the command line is wrong. The work of a running server begins in `run`.
 
-pub mod doctor;
-pub mod remote;
+pub(crate) mod doctor;
+pub(crate) mod remote;
 mod top;
 
 use crate::run;
@@ -213,9 +213,7 @@ fn run(command: CliCommand) -> anyhow::Result<()> {
             Ok(io::stdout().write_all(&script)?)
         }
         CliCommand::Man { into: None } => {
-            let mut page = Vec::new();
-            clap_mangen::Man::new(Cli::command()).render(&mut page)?;
-            Ok(io::stdout().write_all(&page)?)
+            Ok(clap_mangen::Man::new(Cli::command()).render(&mut io::stdout().lock())?)
         }
         CliCommand::Man { into: Some(folder) } => {
             let written = clap_mangen::generate_to(Cli::command(), &folder);
@@ -341,7 +339,7 @@ fn watch_top(asked: &TopArgs) -> anyhow::Result<()> {
     let token = asked.server.token()?;
     let remote = AdminClient { address: &asked.server.admin, token: token.as_deref() };
     let limit = asked.limit.as_deref();
-    Ok(top::run(&top::TopOptions { remote, limit, every: asked.interval })?)
+    Ok(top::run(&remote, limit, asked.interval)?)
 }
 
 /// Prints the status. An unknown limit prints an empty table and also fails, so that scripts notice
@@ -356,7 +354,7 @@ fn ask_doctor(asked: &DoctorArgs) -> anyhow::Result<()> {
     };
     let limit = limit.as_deref().or(bucket.as_deref());
     let remote = AdminClient { address: &server.admin, token: token.as_deref() };
-    let report = doctor(&doctor::DoctorQuery { remote, limit, form })?;
+    let report = doctor(&remote, limit, form)?;
     io::stdout().write_all(report.text.as_bytes())?;
     report.unknown.map_or(Ok(()), |names| Err(anyhow::anyhow!(names)))
 }

@@ -4,6 +4,6 @@
 //! its verdicts into bytes. The binary is `main`. ARCHITECTURE.md describes the source tree and the
 //! path of a request.
 
-pub mod admin;
+mod admin;
 pub mod cli;
-pub mod run;
+mod run;

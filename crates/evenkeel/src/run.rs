@@ -10,7 +10,7 @@ mod doors;
 mod files;
 mod memory;
 mod replace;
-pub mod trial;
+pub(crate) mod trial;
 
 use crate::admin;
 use anyhow::Context;
@@ -69,10 +69,8 @@ enum ProcessEvent {
     Reload,
     /// SIGUSR2: start a successor.
     Replace,
-    /// The successor has opened its doors.
-    Replaced,
-    /// The successor has failed.
-    NotReplaced(successor::SuccessorError),
+    /// The successor has opened its doors, or has failed.
+    Replaced(Result<(), successor::SuccessorError>),
     /// One second has passed.
     Second,
 }
@@ -212,11 +210,11 @@ impl RunningProcess {
                 ProcessEvent::Stop => break,
                 ProcessEvent::Reload => self.reload(),
                 ProcessEvent::Replace => self.replace(&origin),
-                ProcessEvent::Replaced => {
+                ProcessEvent::Replaced(Ok(())) => {
                     self.replaced();
                     break;
                 }
-                ProcessEvent::NotReplaced(why) => self.not_replaced(&why),
+                ProcessEvent::Replaced(Err(why)) => self.not_replaced(&why),
                 ProcessEvent::Second => self.second(),
             }
         }
@@ -227,10 +225,7 @@ impl RunningProcess {
         let Some(successor) = &mut self.successor else { return events.next().await };
         tokio::select! {
             event = events.next() => event,
-            ready = successor.ready() => match ready {
-                Ok(()) => ProcessEvent::Replaced,
-                Err(why) => ProcessEvent::NotReplaced(why),
-            },
+            ready = successor.ready() => ProcessEvent::Replaced(ready),
         }
     }
 

@@ -6,7 +6,7 @@
 
 use super::sources::{AdminSources, DoorEngine, ReadinessStage};
 use evenkeel_core::key::KeyHash;
-use evenkeel_core::limit::{Limit, LimitAction, LimitUnit};
+use evenkeel_core::limit::{LimitAction, LimitUnit};
 use evenkeel_core::units::{Nanos, SECOND, Time};
 use evenkeel_engine::HeavyClient;
 use evenkeel_engine::view::BackendLoad;
@@ -104,7 +104,9 @@ pub fn snapshot(sources: &AdminSources, query: &TopQuery) -> TopSnapshot {
             snapshot.known.push(name.to_owned());
             if query.limit.as_ref().is_none_or(|limit| *limit == name) {
                 let rows = rows.into_iter().take(query.rows).map(|standing| row(standing, now));
-                snapshot.limits.push(list(door, name, rows.collect()));
+                let action = LimitAction::Reject;
+                let rows = rows.collect();
+                snapshot.limits.push(table(door, name, LimitUnit::Hits, action, rows));
             }
         }
         let limiter = engine.held();
@@ -114,7 +116,8 @@ pub fn snapshot(sources: &AdminSources, query: &TopQuery) -> TopSnapshot {
                 let mut rows = engine.top(index);
                 rows.truncate(query.rows);
                 let rows = rows.into_iter().map(|standing| row(standing, now)).collect();
-                let mut table = table(door, limiter.policy().action, limit, rows);
+                let action = limit.action(limiter.policy().action);
+                let mut table = table(door, &limit.name, limit.unit, action, rows);
                 table.shadow = engine.shadows(index);
                 table.would = not_enforced.get(&table.name).copied().unwrap_or_default();
                 snapshot.limits.push(table);
@@ -160,28 +163,22 @@ pub fn load(door: &str, work: &BackendLoad) -> LoadSnapshot {
     }
 }
 
-pub fn table(door: &str, action: LimitAction, limit: &Limit, rows: Vec<ClientRow>) -> LimitTable {
-    let unit = match limit.unit {
+pub fn table(
+    door: &str,
+    name: &str,
+    unit: LimitUnit,
+    action: LimitAction,
+    rows: Vec<ClientRow>,
+) -> LimitTable {
+    let unit = match unit {
         LimitUnit::Cpu => UNIT_CPU,
         LimitUnit::Hits => UNIT_HITS,
     };
     LimitTable {
         door: door.to_owned(),
-        name: limit.name.to_string(),
-        unit: unit.to_owned(),
-        action: limit.action(action).name().to_owned(),
-        shadow: false,
-        would: 0,
-        rows,
-    }
-}
-
-fn list(door: &str, name: &str, rows: Vec<ClientRow>) -> LimitTable {
-    LimitTable {
-        door: door.to_owned(),
         name: name.to_owned(),
-        unit: UNIT_HITS.to_owned(),
-        action: LimitAction::Reject.name().to_owned(),
+        unit: unit.to_owned(),
+        action: action.name().to_owned(),
         shadow: false,
         would: 0,
         rows,

@@ -11,21 +11,8 @@ use evenkeel_telemetry::snapshot::{
 use std::fmt::Write;
 use std::net::IpAddr;
 
-/// What to ask, and which server to ask.
-#[derive(Clone, Copy, Debug)]
-pub struct DoctorQuery<'a> {
-    /// The server to ask.
-    pub remote: AdminClient<'a>,
-    /// Only this limit; `None`: all limits.
-    pub limit: Option<&'a str>,
-    /// The form of the output.
-    pub form: DoctorFormat,
-}
-
-/// The form in which an answer is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DoctorFormat {
-    /// One table for each limit.
     Tables,
     /// The tables of Tempomat's doctor, for existing scripts.
     Buckets,
@@ -33,7 +20,6 @@ pub enum DoctorFormat {
     Json,
 }
 
-/// The output of the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DoctorReport {
     /// One table for each limit, or the JSON. The table of an unknown limit is empty.
@@ -42,9 +28,12 @@ pub struct DoctorReport {
     pub unknown: Option<String>,
 }
 
-/// Asks the admin door of the server.
-pub fn doctor(question: &DoctorQuery<'_>) -> Result<DoctorReport, AdminClientError> {
-    let DoctorQuery { remote, limit, form } = *question;
+/// Asks the admin door of the server about one limit, or about all.
+pub fn doctor(
+    remote: &AdminClient<'_>,
+    limit: Option<&str>,
+    form: DoctorFormat,
+) -> Result<DoctorReport, AdminClientError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(AdminClientError::Runtime)?;
     // Tempomat's doctor showed all rows: `hashMaxLen` of them, a thousand.

@@ -18,7 +18,6 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum size of an answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// The admin door of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct AdminClient<'a> {
     /// The address of the door, as host:port.
@@ -27,45 +26,25 @@ pub struct AdminClient<'a> {
     pub token: Option<&'a str>,
 }
 
-/// Why a request to the admin door failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminClientError {
-    /// The connection failed.
     #[error(
         "no server answers at {address}: {why}; check that the server runs and that its admin \
          door is open there (`--admin ADDR` names another address)"
     )]
-    Unreachable {
-        /// The address that was tried.
-        address: String,
-        /// The error of the system.
-        why: io::Error,
-    },
-    /// No answer arrived within the time limit.
+    Unreachable { address: String, why: io::Error },
     #[error("{address} did not answer within {} seconds", REQUEST_TIMEOUT.as_secs())]
-    Late {
-        /// The address that was tried.
-        address: String,
-    },
-    /// The server answered with a status other than 200.
+    Late { address: String },
     #[error("{address} responds with {status}: {text}")]
     Refused {
-        /// The address that was tried.
         address: String,
-        /// The status of the answer.
         status: StatusCode,
         /// The beginning of the body of the answer.
         text: String,
     },
     /// The answer is not HTTP, or not what an admin door answers.
     #[error("the server at {address} is not an admin door of evenkeel: {why}")]
-    Stranger {
-        /// The address that was tried.
-        address: String,
-        /// What is wrong with the answer.
-        why: String,
-    },
-    /// The asynchronous runtime could not be created.
+    Stranger { address: String, why: String },
     #[error("cannot start: {0}")]
     Runtime(io::Error),
 }
@@ -82,7 +61,7 @@ impl AdminClient<'_> {
     }
 
     /// The body of the answer to a GET of `path`.
-    pub async fn get(&self, path: &str) -> Result<String, AdminClientError> {
+    async fn get(&self, path: &str) -> Result<String, AdminClientError> {
         let late = |_| AdminClientError::Late { address: self.address.to_owned() };
         tokio::time::timeout(REQUEST_TIMEOUT, self.fetch(path)).await.map_err(late)?
     }

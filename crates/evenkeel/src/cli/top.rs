@@ -22,37 +22,28 @@ const ROWS_REQUESTED: usize = 200;
 /// The interval between two checks for pressed keys.
 const KEY_POLL_INTERVAL: Duration = Duration::from_millis(40);
 
-/// What to watch, and how often.
-#[derive(Clone, Copy, Debug)]
-pub struct TopOptions<'a> {
-    /// The server to watch.
-    pub remote: AdminClient<'a>,
-    /// The limit to show first; `None`: the first limit of the server.
-    pub limit: Option<&'a str>,
-    /// The interval between two requests.
-    pub every: Duration,
-}
-
-/// Draws until `q` is pressed.
-///
-/// # Errors
-/// Returns an error if standard input or output is no terminal, or if drawing fails.
-pub fn run(options: &TopOptions<'_>) -> io::Result<()> {
+/// Draws until `q` is pressed. `limit` is shown first; `None`: the first limit of the server.
+pub fn run(remote: &AdminClient<'_>, limit: Option<&str>, every: Duration) -> io::Result<()> {
     if !(io::stdout().is_terminal() && io::stdin().is_terminal()) {
         let text = "top needs a terminal; for scripts and pipes use `evenkeel doctor`";
         return Err(io::Error::new(io::ErrorKind::Unsupported, text));
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut terminal = ratatui::try_init()?;
-    let ended = runtime.block_on(live(options, &mut terminal));
+    let view = TopView::new(remote.address, limit);
+    let ended = runtime.block_on(live(remote, view, every, &mut terminal));
     ratatui::try_restore()?;
     ended
 }
 
-async fn live(options: &TopOptions<'_>, terminal: &mut DefaultTerminal) -> io::Result<()> {
-    let mut view = TopView::new(options.remote.address, options.limit);
+async fn live(
+    remote: &AdminClient<'_>,
+    mut view: TopView,
+    every: Duration,
+    terminal: &mut DefaultTerminal,
+) -> io::Result<()> {
     let query = TopQuery { limit: None, rows: ROWS_REQUESTED };
-    let mut intervals = tokio::time::interval(options.every);
+    let mut intervals = tokio::time::interval(every);
     intervals.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut keys = tokio::time::interval(KEY_POLL_INTERVAL);
     keys.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -65,7 +56,7 @@ async fn live(options: &TopOptions<'_>, terminal: &mut DefaultTerminal) -> io::R
                 view.answered(answer);
             }
             _ = intervals.tick(), if asked.is_none() && !view.paused() => {
-                asked = Some(Box::pin(options.remote.snapshot(&query)));
+                asked = Some(Box::pin(remote.snapshot(&query)));
             }
             _ = keys.tick() => {
                 while event::poll(Duration::ZERO)? {

@@ -86,7 +86,8 @@ impl ListedClients {
         let in_debt = standings.iter().filter(in_debt).count();
         let rows =
             standings.into_iter().take(ROWS_PER_LIMIT).map(|standing| observe::row(standing, now));
-        let table = observe::table(door, limiter.policy().action, limit, rows.collect());
+        let action = limit.action(limiter.policy().action);
+        let table = observe::table(door, &limit.name, limit.unit, action, rows.collect());
         ListedClients {
             door: table.door,
             name: table.name,

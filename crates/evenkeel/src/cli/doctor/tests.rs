@@ -106,17 +106,11 @@ fn when_nothing_listens_the_error_says_so() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address").to_string();
     drop(listener);
-    let error = doctor(&asked(&address, None)).expect_err("nobody is there").to_string();
+    let remote = AdminClient { address: &address, token: None };
+    let asked = doctor(&remote, None, DoctorFormat::Tables);
+    let error = asked.expect_err("nobody is there").to_string();
     assert!(error.starts_with(&format!("no server answers at {address}: ")), "{error}");
     assert!(error.contains("--admin"), "{error}");
-}
-
-fn asked<'a>(admin: &'a str, limit: Option<&'a str>) -> DoctorQuery<'a> {
-    DoctorQuery {
-        remote: AdminClient { address: admin, token: None },
-        limit,
-        form: DoctorFormat::Tables,
-    }
 }
 
 /// The result of `doctor` with a server that answers `bytes`, and the request that it sent.
@@ -134,10 +128,8 @@ fn exchange(
         stream.write_all(bytes).expect("an answer");
         String::from_utf8_lossy(&head[..count]).into_owned()
     });
-    let result = doctor(&DoctorQuery {
-        remote: AdminClient { address: &address, token },
-        ..asked(&address, Some("a b"))
-    });
+    let remote = AdminClient { address: &address, token };
+    let result = doctor(&remote, Some("a b"), DoctorFormat::Tables);
     (result, server.join().expect("the server ends"))
 }
 
