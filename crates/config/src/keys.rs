@@ -221,6 +221,7 @@ macro_rules! describe {
 /// `TABLE = "path";` at the beginning also declares the table of the section at this path, with
 /// these rows in this order. `TABLE = "path": A, B` declares only a table, of rows that exist.
 macro_rules! section {
+    () => {};
     ($table:ident = $path:literal: $($row:expr),+ $(,)?) => {
         pub(crate) static $table: $crate::keys::SectionTable =
             $crate::keys::SectionTable { path: $path, keys: &[$(&$row),+] };

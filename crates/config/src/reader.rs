@@ -28,6 +28,102 @@ pub trait ReadKey {
     fn read_in(&'static self, section: &mut SectionReader<'_, '_>) -> Self::Value;
 }
 
+/// Declares the settings of a section and the function that reads them. The comment above a key is
+/// its description for users, too.
+///
+/// After the head, which names the struct and its function, each entry is one of these:
+/// - `pub field: Type, ROW: Kind = row;` a field that is filled by the key of this row;
+/// - `pub field: Type, ROW: Kind = row => expression;` one that the expression fills;
+/// - `pub field: Type = expression;` a field that is computed, perhaps from the fields before it;
+/// - `ROW: Kind = row;` a row that an expression reads;
+/// - `let name = expression;` a value for the fields after it.
+///
+/// With `, TABLE = "path"` in the head, the rows are the table of this section (`keys::section`).
+macro_rules! settings {
+    (
+        $(#[$about:meta])*
+        pub struct $name:ident from $read:ident($section:ident $(, $more:ident: $kind:ty)*)
+        $(, $table:ident = $path:literal)?;
+        $($entries:tt)+
+    ) => {
+        $crate::reader::settings! {
+            @ [$(#[$about])* $name $read [$($more: $kind),*]] $section
+            [] [] [] [$($table = $path;)?] $($entries)+
+        }
+    };
+    (
+        @ $head:tt $section:ident $fields:tt $reads:tt $names:tt $rows:tt
+        $(#[doc = $doc:literal])+ pub $field:ident: $type:ty, $row:ident: $kind:ty = $key:expr;
+        $($entries:tt)*
+    ) => {
+        $crate::reader::settings! {
+            @ $head $section $fields $reads $names $rows $(#[doc = $doc])+
+            pub $field: $type, $row: $kind = $key => $section.key(&$row).into(); $($entries)*
+        }
+    };
+    (
+        @ $head:tt $section:ident [$($fields:tt)*] [$($reads:tt)*] [$($names:tt)*] [$($rows:tt)*]
+        $(#[doc = $doc:literal])+
+        pub $field:ident: $type:ty, $row:ident: $kind:ty = $key:expr => $value:expr;
+        $($entries:tt)*
+    ) => {
+        $crate::reader::settings! {
+            @ $head $section [$($fields)* $(#[doc = $doc])+ pub $field: $type,]
+            [$($reads)* let $field: $type = $value;] [$($names)* $field,]
+            [$($rows)* $(#[doc = $doc])+ $row: $kind = $key;] $($entries)*
+        }
+    };
+    (
+        @ $head:tt $section:ident [$($fields:tt)*] [$($reads:tt)*] [$($names:tt)*] $rows:tt
+        $(#[doc = $doc:literal])+ pub $field:ident: $type:ty = $value:expr;
+        $($entries:tt)*
+    ) => {
+        $crate::reader::settings! {
+            @ $head $section [$($fields)* $(#[doc = $doc])+ pub $field: $type,]
+            [$($reads)* let $field: $type = $value;] [$($names)* $field,] $rows $($entries)*
+        }
+    };
+    (
+        @ $head:tt $section:ident $fields:tt [$($reads:tt)*] $names:tt $rows:tt
+        let $value:ident = $read:expr; $($entries:tt)*
+    ) => {
+        $crate::reader::settings! {
+            @ $head $section $fields [$($reads)* let $value = $read;] $names $rows $($entries)*
+        }
+    };
+    (
+        @ $head:tt $section:ident $fields:tt $reads:tt $names:tt [$($rows:tt)*]
+        $(#[doc = $doc:literal])+ $row:ident: $kind:ty = $key:expr;
+        $($entries:tt)*
+    ) => {
+        $crate::reader::settings! {
+            @ $head $section $fields $reads $names
+            [$($rows)* $(#[doc = $doc])+ $row: $kind = $key;] $($entries)*
+        }
+    };
+    (
+        @ [$(#[$about:meta])* $name:ident $read:ident [$($more:ident: $kind:ty),*]] $section:ident
+        [$($fields:tt)*] [$($reads:tt)*] [$($names:tt)*] [$($rows:tt)*]
+    ) => {
+        $(#[$about])*
+        pub struct $name {
+            $($fields)*
+        }
+
+        /// Reads the section.
+        pub(crate) fn $read(
+            $section: &mut $crate::reader::SectionReader<'_, '_>
+            $(, $more: $kind)*
+        ) -> $name {
+            $($reads)*
+            $name { $($names)* }
+        }
+
+        $crate::keys::section! { $($rows)* }
+    };
+}
+pub(crate) use settings;
+
 /// A section while it is read.
 pub struct SectionReader<'n, 'f> {
     /// Place where the section begins.

@@ -27,7 +27,7 @@ pub mod tls;
 use crate::address;
 use crate::fault::ConfigFault;
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, section};
-use crate::reader::SectionReader;
+use crate::reader::{SectionReader, settings};
 use crate::tree::{YamlNode, YamlValue};
 use crate::values::{DAY, std_time, word_enum};
 pub use backend::{BACKENDS_MAX, BackendAddress, BackendProtocol, BackendScheme, BackendTls};
@@ -52,36 +52,41 @@ use std::path::PathBuf;
 use std::time::Duration;
 pub use store::StoreSettings;
 
-/// The whole configuration of one process. A reload builds a new one.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
+settings! {
+    /// The whole configuration of one process. A reload builds a new one.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Settings from sections(root, cpus: f64);
+
     /// The admin door (metrics, health, JSON). `None` if the file says `admin: off`.
-    pub admin: Option<AdminSettings>,
+    pub admin: Option<AdminSettings> = admin(root);
     /// How log lines are written, and from which severity on.
-    pub log: LogSettings,
+    pub log: LogSettings = root.section(&LOG, log);
     /// The receivers to which Evenkeel pushes metrics. Prometheus pulls and needs no setting here.
-    pub metrics: MetricsSettings,
+    pub metrics: MetricsSettings = root.section(&METRICS, metrics::read);
     /// The collector that receives spans of requests. `None`: no request is traced.
-    pub traces: Option<otlp::TracesSettings>,
+    pub traces: Option<otlp::TracesSettings> = root.section_if_written(&TRACES, otlp::traces);
     /// The snapshot on disk that survives a restart.
-    pub state: StateSettings,
+    pub state: StateSettings = root.section(&STATE, self::state);
     /// The reverse proxy. `None` if the file has neither a `proxy` nor a `check` section; with
     /// `check` alone it holds only limits and `listen` is empty.
-    pub proxy: Option<ProxySettings>,
+    pub proxy: Option<ProxySettings> =
+        proxy_section(root, limits::LimitContext { cpus, keys: state.keys_max });
     /// The check door, for servers with their own front end. `None` without such a section.
-    pub check: Option<CheckSettings>,
+    pub check: Option<CheckSettings> = root.section_if_written(&CHECK, check::read);
     /// The line door, which answers questions about tags. `None` if the file has no such section.
-    pub line: Option<LineSettings>,
+    pub line: Option<LineSettings> =
+        root.section_if_written(&LINE, |line| line::read(line, state.keys_max));
     /// The Envoy rate limit service. `None` if the file has no such section.
-    pub ratelimit: Option<RatelimitSettings>,
-    /// The master of gatekeepers. `None` if the file has no such section.
-    pub master: Option<MasterSettings>,
-    /// The gates that a master decides on, at most 64, in the order of the file. Empty if none.
-    pub gatekeepers: Vec<GatekeeperSettings>,
+    pub ratelimit: Option<RatelimitSettings> = root.section_if_written(&RATELIMIT, ratelimit::read);
     /// The instances that this one counts together with. `None` if it counts alone.
-    pub peers: Option<PeersSettings>,
+    pub peers: Option<PeersSettings> = root.section_if_written(&PEERS, peers::read);
+    /// The master of gatekeepers. `None` if the file has no such section.
+    pub master: Option<MasterSettings> =
+        root.section_if_written(&MASTER, |master| master::read(master, state.keys_max));
+    /// The gates that a master decides on, at most 64, in the order of the file. Empty if none.
+    pub gatekeepers: Vec<GatekeeperSettings> = gatekeeper::read(root, &GATEKEEPER, state.keys_max);
     /// The Redis store with one count for all instances. `None`: each instance counts by itself.
-    pub store: Option<StoreSettings>,
+    pub store: Option<StoreSettings> = root.section_if_written(&STORE, store::read);
 }
 
 impl Settings {
@@ -116,37 +121,55 @@ impl Settings {
     }
 }
 
-/// The admin door: metrics, health, JSON.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AdminSettings {
-    /// Addresses to listen on.
-    pub listen: Vec<SocketAddr>,
+settings! {
+    /// The admin door: metrics, health, JSON.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct AdminSettings from admin_keys(admin), ADMIN_TABLE = "admin";
+
+    /// Addresses to listen on. Beyond loopback they need a `token_file`.
+    pub listen: Vec<SocketAddr>, ADMIN_LISTEN: ListKey<SocketAddr> =
+        ConfigKey::text("listen", address::listen)
+            .list_with(|| vec![SocketAddr::from(([127, 0, 0, 1], 9970))]);
     /// Whether `listen` is not the default. Only then a port in use stops the start.
-    pub asked_for: bool,
-    /// File with the token that callers must send, except for `/healthz`, `/readyz` and `/metrics`.
-    /// Required to listen beyond loopback.
-    pub token_file: Option<PathBuf>,
+    pub asked_for: bool = ADMIN_LISTEN.preset().is_none_or(|default| listen != default);
+    /// File with the token that callers must send. `/healthz`, `/readyz` and `/metrics` need none.
+    pub token_file: Option<PathBuf>, TOKEN_FILE: ConfigKey<PathBuf> =
+        ConfigKey::path("token_file").example("/etc/evenkeel/token");
 }
 
-/// How log lines are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogSettings {
+settings! {
+    /// How log lines are written.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct LogSettings from log(log), LOG_TABLE = "log";
+
     /// The least severe level that is written.
-    pub level: LogLevel,
-    /// Text for people or JSON for machines.
-    pub format: LogFormat,
+    pub level: LogLevel, LEVEL: DefaultedKey<LogLevel> =
+        ConfigKey::words("level", LogLevel::WORDS).default(LogLevel::Info);
+    /// `text` for people, or `json` for machines: one object per line ([its
+    /// fields](seeing.md#the-log)). Both are written to standard error.
+    pub format: LogFormat, FORMAT: DefaultedKey<LogFormat> =
+        ConfigKey::words("format", LogFormat::WORDS).default(LogFormat::Text).restart();
 }
 
-/// The state that survives a restart: debts and the counters of `ratelimit`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StateSettings {
-    /// Path of the snapshot, in a writable folder.
-    pub file: Option<PathBuf>,
-    /// Time between two snapshots, the most that a crash loses.
-    pub every: Duration,
-    /// Number of keys for each limit that has no `keys_max` of its own. `None`: the default of the
-    /// limit's kind.
-    pub keys_max: Option<usize>,
+settings! {
+    /// The state that survives a restart: debts and the counters of `ratelimit`.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct StateSettings from state(state), STATE_TABLE = "state";
+
+    /// Path of the snapshot. A temporary file (`.tmp`) is written next to it first, so its folder
+    /// must be writable.
+    pub file: Option<PathBuf>, STATE_FILE: ConfigKey<PathBuf> =
+        ConfigKey::path("file").example("/var/lib/evenkeel/state");
+    /// Time between two snapshots: the most that a crash (`kill -9`, loss of power) loses. Needs a
+    /// `file`.
+    pub every: Duration, EVERY: DefaultedKey<Nanos> =
+        ConfigKey::duration("every").within(Nanos::from_millis(100), DAY)
+            .default(Nanos::from_secs(5)).low("the disk is always busy")
+            .high("a crash forgives the debts of the last minutes") => every(state, file.is_some());
+    /// Number of keys, in memory and in the snapshot, of each limit without a `keys_max` of its
+    /// own.
+    pub keys_max: Option<usize>, STATE_KEYS: ConfigKey<usize> =
+        limits::keys_max().default_note("as in [limits](#proxylimits)");
 }
 
 word_enum! {
@@ -206,44 +229,6 @@ section! {
     STORE: SubsectionKey = SubsectionKey::one("store", &store::TABLE).restart();
 }
 
-section! {
-    ADMIN_TABLE = "admin";
-
-    /// Addresses to listen on. Beyond loopback they need a `token_file`.
-    ADMIN_LISTEN: ListKey<SocketAddr> = ConfigKey::text("listen", address::listen)
-        .list_with(|| vec![SocketAddr::from(([127, 0, 0, 1], 9970))]);
-    /// File with the token that callers must send. `/healthz`, `/readyz` and `/metrics` need none.
-    TOKEN_FILE: ConfigKey<PathBuf> = ConfigKey::path("token_file").example("/etc/evenkeel/token");
-}
-
-section! {
-    LOG_TABLE = "log";
-
-    /// The least severe level that is written.
-    LEVEL: DefaultedKey<LogLevel> =
-        ConfigKey::words("level", LogLevel::WORDS).default(LogLevel::Info);
-    /// `text` for people, or `json` for machines: one object per line ([its
-    /// fields](seeing.md#the-log)). Both are written to standard error.
-    FORMAT: DefaultedKey<LogFormat> =
-        ConfigKey::words("format", LogFormat::WORDS).default(LogFormat::Text).restart();
-}
-
-section! {
-    STATE_TABLE = "state";
-
-    /// Path of the snapshot. A temporary file (`.tmp`) is written next to it first, so its folder
-    /// must be writable.
-    STATE_FILE: ConfigKey<PathBuf> = ConfigKey::path("file").example("/var/lib/evenkeel/state");
-    /// Time between two snapshots: the most that a crash (`kill -9`, loss of power) loses. Needs a
-    /// `file`.
-    EVERY: DefaultedKey<Nanos> = ConfigKey::duration("every").within(Nanos::from_millis(100), DAY)
-        .default(Nanos::from_secs(5)).low("the disk is always busy")
-        .high("a crash forgives the debts of the last minutes");
-    /// Number of keys, in memory and in the snapshot, of each limit without a `keys_max` of its
-    /// own.
-    STATE_KEYS: ConfigKey<usize> = limits::keys_max().default_note("as in [limits](#proxylimits)");
-}
-
 /// Reads a whole file. Returns the settings and their native form with all defaults. If `faults` is
 /// not empty afterwards, both are meaningless.
 pub(crate) fn from_tree(
@@ -258,27 +243,7 @@ pub(crate) fn from_tree(
 }
 
 fn read(root: &mut SectionReader<'_, '_>, cpus: f64) -> Settings {
-    let admin = admin(root);
-    let log = root.section(&LOG, log);
-    let metrics = root.section(&METRICS, metrics::read);
-    let traces = root.section_if_written(&TRACES, otlp::traces);
-    let state = root.section(&STATE, state);
-    let keys = state.keys_max;
-    let settings = Settings {
-        admin,
-        log,
-        metrics,
-        traces,
-        state,
-        proxy: proxy_section(root, limits::LimitContext { cpus, keys }),
-        check: root.section_if_written(&CHECK, check::read),
-        line: root.section_if_written(&LINE, |line| line::read(line, keys)),
-        ratelimit: root.section_if_written(&RATELIMIT, ratelimit::read),
-        peers: root.section_if_written(&PEERS, peers::read),
-        master: root.section_if_written(&MASTER, |master| master::read(master, keys)),
-        gatekeepers: gatekeeper::read(root, &GATEKEEPER, keys),
-        store: root.section_if_written(&STORE, store::read),
-    };
+    let settings = sections(root, cpus);
     reject_collisions(root, &settings);
     if settings.store.is_some() && settings.peers.is_some() {
         root.fault_of("store", "and `peers` are two ways to count together; remove one");
@@ -302,19 +267,14 @@ fn admin(root: &mut SectionReader<'_, '_>) -> Option<AdminSettings> {
 }
 
 fn admin_section(admin: &mut SectionReader<'_, '_>) -> AdminSettings {
-    let listen = admin.key(&ADMIN_LISTEN);
-    let asked_for = ADMIN_LISTEN.preset().is_none_or(|default| listen != default);
-    let token_file = admin.key(&TOKEN_FILE);
-    if token_file.is_none() && listen.iter().any(|address| !address.ip().is_loopback()) {
+    let settings = admin_keys(admin);
+    let beyond = |address: &SocketAddr| !address.ip().is_loopback();
+    if settings.token_file.is_none() && settings.listen.iter().any(beyond) {
         let what = "beyond loopback needs a `token_file`; name one in a configuration file, or \
                     listen on 127.0.0.1";
         admin.fault_of("listen", what);
     }
-    AdminSettings { listen, asked_for, token_file }
-}
-
-fn log(log: &mut SectionReader<'_, '_>) -> LogSettings {
-    LogSettings { level: log.key(&LEVEL), format: log.key(&FORMAT) }
+    settings
 }
 
 fn proxy_section(
@@ -352,14 +312,12 @@ fn reject_collisions(root: &mut SectionReader<'_, '_>, settings: &Settings) {
     }
 }
 
-fn state(state: &mut SectionReader<'_, '_>) -> StateSettings {
-    let file = state.key(&STATE_FILE);
-    let every = match &file {
-        None if !state.has("every") => EVERY.preset(),
-        _ => state.key(&EVERY),
-    };
-    if file.is_none() && state.has("every") {
+fn every(state: &mut SectionReader<'_, '_>, file: bool) -> Duration {
+    if !file && !state.has("every") {
+        return std_time(EVERY.preset());
+    }
+    if !file {
         state.fault_of("every", "needs a `file` to write to; name one, or remove it");
     }
-    StateSettings { file, every: std_time(every), keys_max: state.key(&STATE_KEYS) }
+    std_time(state.key(&EVERY))
 }

@@ -212,20 +212,23 @@ fn every_row_is_read_by_a_section() {
     let folder = root().join("crates/config/src");
     let mut sections = sources(&folder.join("settings"));
     sections.push(source(&folder.join("settings.rs")));
-    let row = r"(?m)^    ([A-Z0-9_]+): (?:ConfigKey|DefaultedKey|ListKey|SubsectionKey)\b";
-    let row = regex_lite::Regex::new(row).expect("a pattern");
+    let kinds = "ConfigKey|DefaultedKey|ListKey|SubsectionKey";
+    let row = format!(r"(?m)^    (pub .*, )?([A-Z0-9_]+): (?:{kinds})\b");
+    let row = regex_lite::Regex::new(&row).expect("a pattern");
     let rows = sections
         .iter()
         .flat_map(|(module, text)| row.captures_iter(text).map(move |found| (module, text, found)));
     let mut seen = 0;
     for (module, text, found) in rows {
-        let (name, rest) = (&found[1], &text[found.get(0).expect("a row").end()..]);
+        let (name, rest) = (&found[2], &text[found.get(0).expect("a row").end()..]);
         let key = rest.split('"').nth(1).expect("a name");
         let ends = [")", ",", "]"];
         let here = ends.map(|end| format!("&{name}{end}"));
         let by_name = [format!("key_with(\"{key}\""), format!("list_with(\"{key}\"")];
         let there = [module, "super"].map(|from| ends.map(|end| format!("&{from}::{name}{end}")));
-        let is_read = here.iter().chain(&by_name).any(|one| text.contains(one))
+        // A row that follows a field fills it.
+        let is_read = found.get(1).is_some()
+            || here.iter().chain(&by_name).any(|one| text.contains(one))
             || there.iter().flatten().any(|one| sections.iter().any(|(_, all)| all.contains(one)));
         assert!(is_read, "nothing reads {name} ({key}) of {module}");
         seen += 1;

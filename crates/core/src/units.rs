@@ -52,6 +52,12 @@ impl Time {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nanos(pub u64);
 
+impl From<Nanos> for core::time::Duration {
+    fn from(nanos: Nanos) -> core::time::Duration {
+        core::time::Duration::from_nanos(nanos.0)
+    }
+}
+
 impl Nanos {
     /// A duration of zero.
     pub const ZERO: Nanos = Nanos(0);

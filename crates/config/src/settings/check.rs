@@ -3,27 +3,41 @@
 //! It has no limits of its own: those of `proxy` count for both doors together.
 
 use crate::address;
-use crate::keys::{ConfigKey, DefaultedKey, ListKey, section};
-use crate::reader::SectionReader;
-use crate::values::{DAY, Read, std_time};
+use crate::keys::{ConfigKey, DefaultedKey, ListKey};
+use crate::reader::settings;
+use crate::values::{DAY, Read};
 use evenkeel_core::units::Nanos;
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// The check door: a server asks it before each request, and reports the cost afterwards.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CheckSettings {
-    /// Addresses to listen on.
-    pub listen: Vec<SocketAddr>,
-    /// UDP addresses that receive access logs by syslog.
-    pub syslog: Vec<SyslogAddress>,
-    /// How long an admitted request waits for its report, before it is charged an average.
-    pub report_within: Duration,
-    /// Admitted requests that wait for their report, some 500 bytes each; the oldest settles early.
-    pub open_max: usize,
-    /// Questions of clients that have to wait; further clients are refused.
-    pub waiting_max: usize,
+settings! {
+    /// The check door: a server asks it before each request, and reports the cost afterwards.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct CheckSettings from read(check), TABLE = "check";
+
+    /// Addresses to listen on, for `/check` and `/report`.
+    pub listen: Vec<SocketAddr>, LISTEN: ListKey<SocketAddr> =
+        ConfigKey::text("listen", address::listen)
+            .list_with(|| vec![SocketAddr::from(([127, 0, 0, 1], 9971))]);
+    /// Addresses that receive access logs: `udp://` and an address.
+    pub syslog: Vec<SyslogAddress>, SYSLOG: ListKey<SyslogAddress> =
+        ConfigKey::text("syslog", syslog).list_with(Vec::new).example("udp://127.0.0.1:5514");
+    /// Time for the report of an admitted request to arrive. After that the request is charged the
+    /// average of its route.
+    pub report_within: Duration, REPORT_WITHIN: DefaultedKey<Nanos> =
+        ConfigKey::duration("report_within").within(Nanos::from_secs(1), DAY)
+            .default(Nanos::from_secs(300)).low("long requests are charged a guess")
+            .high("debts are known late where reports get lost");
+    /// Admitted requests that wait for their report, some 500 bytes each. Beyond it the oldest is
+    /// charged the average early.
+    pub open_max: usize, OPEN_MAX: DefaultedKey<usize> = ConfigKey::whole("open_max")
+        .within(1, REQUESTS_MAX).default(65_536).low("charges are guesses").high("memory");
+    /// Questions that are answered late because the client has to wait. Each occupies a connection
+    /// of the front end. Beyond it such clients are refused.
+    pub waiting_max: usize, WAITING_MAX: DefaultedKey<usize> = ConfigKey::whole("waiting_max")
+        .within(1, REQUESTS_MAX).default(1024).low("refusals instead of waits")
+        .high("the front end runs out of connections");
 }
 
 /// A UDP address that receives datagrams, written `udp://127.0.0.1:5514`.
@@ -36,45 +50,8 @@ impl fmt::Display for SyslogAddress {
     }
 }
 
-section! {
-    TABLE = "check";
-
-    /// Addresses to listen on, for `/check` and `/report`.
-    LISTEN: ListKey<SocketAddr> = ConfigKey::text("listen", address::listen)
-        .list_with(|| vec![SocketAddr::from(([127, 0, 0, 1], 9971))]);
-    /// Addresses that receive access logs: `udp://` and an address.
-    SYSLOG: ListKey<SyslogAddress> =
-        ConfigKey::text("syslog", syslog).list_with(Vec::new).example("udp://127.0.0.1:5514");
-    /// Time for the report of an admitted request to arrive. After that the request is charged the
-    /// average of its route.
-    REPORT_WITHIN: DefaultedKey<Nanos> = ConfigKey::duration("report_within")
-        .within(Nanos::from_secs(1), DAY).default(Nanos::from_secs(300))
-        .low("long requests are charged a guess")
-        .high("debts are known late where reports get lost");
-    /// Admitted requests that wait for their report, some 500 bytes each. Beyond it the oldest is
-    /// charged the average early.
-    OPEN_MAX: DefaultedKey<usize> = ConfigKey::whole("open_max").within(1, REQUESTS_MAX)
-        .default(65_536).low("charges are guesses").high("memory");
-    /// Questions that are answered late because the client has to wait. Each occupies a connection
-    /// of the front end. Beyond it such clients are refused.
-    WAITING_MAX: DefaultedKey<usize> = ConfigKey::whole("waiting_max").within(1, REQUESTS_MAX)
-        .default(1024).low("refusals instead of waits")
-        .high("the front end runs out of connections");
-}
-
 /// Upper bound of `open_max` and `waiting_max`.
 const REQUESTS_MAX: usize = 1_000_000;
-
-/// Reads the section.
-pub(crate) fn read(check: &mut SectionReader<'_, '_>) -> CheckSettings {
-    CheckSettings {
-        listen: check.key(&LISTEN),
-        syslog: check.key(&SYSLOG),
-        report_within: std_time(check.key(&REPORT_WITHIN)),
-        open_max: check.key(&OPEN_MAX),
-        waiting_max: check.key(&WAITING_MAX),
-    }
-}
 
 fn syslog(text: &str) -> Read<SyslogAddress> {
     let address = text.strip_prefix("udp://").ok_or("write it as udp://127.0.0.1:5514")?;

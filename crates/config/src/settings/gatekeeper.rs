@@ -6,8 +6,8 @@
 //! `settings::gatekeeper`.
 
 use super::limits::{self, CONDITION, KeyTemplateWord, part};
-use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, section};
-use crate::reader::SectionReader;
+use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey};
+use crate::reader::{SectionReader, settings};
 use crate::tree::{YamlNode, YamlValue};
 use crate::values::{DAY, Read};
 use evenkeel_core::limit::{KeyPart, LimitCondition};
@@ -23,30 +23,58 @@ const NAME_BYTES_MAX: usize = 255;
 /// Maximum length of a host name, in bytes.
 const HOST_BYTES_MAX: usize = 253;
 
-/// The gate of one domain, which a master decides on.
-#[derive(Clone, Debug, PartialEq)]
-pub struct GatekeeperSettings {
-    /// Socket of the master that receives the accounting of requests.
-    pub master: MasterAddress,
-    /// Socket on which the master publishes the identifiers to hold.
-    pub control: MasterAddress,
-    /// Condition of the requests that pass this gate. The first gate that matches a request is
-    /// used.
-    pub when: LimitCondition,
-    /// Name of the domain at the master.
-    pub domain: String,
-    /// Parts of a request that make its identifier at the master.
-    pub identifier: Vec<KeyPart>,
-    /// The longest wait; a request that would have to wait longer is refused.
-    pub max_delay: Nanos,
-    /// Maximum number of requests that are held at once; others that have to wait are refused.
-    pub held_max: usize,
-    /// Number of identifiers with a wait that are remembered, 24 bytes each.
-    pub keys_max: usize,
-    /// Parts of a request that the master gets for its log.
-    pub log_info: Vec<KeyPart>,
-    /// Sampling of refused requests: one in this number is reported to the master; 0: none.
-    pub rejected_one_in: u64,
+settings! {
+    /// The gate of one domain, which a master decides on.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct GatekeeperSettings from keys(section, keys_default: Option<usize>),
+    TABLE = "gatekeeper";
+
+    /// Where requests are reported to the master: `tcp://host:port`; without a port it is 10004. A
+    /// name is resolved at each connect.
+    pub master: MasterAddress, MASTER: DefaultedKey<MasterAddress> =
+        ConfigKey::text("master", remote)
+            .default_with(|| MasterAddress { host: "127.0.0.1".to_owned(), port: DEFAULT_PORT });
+    /// Where the master publishes the clients to hold.
+    pub control: MasterAddress, CONTROL: ConfigKey<MasterAddress> =
+        ConfigKey::text("control", remote)
+            .default_note("the next port").example("tcp://127.0.0.1:10005")
+        => section.key_or(&CONTROL, master.next());
+    /// The requests of this gate, as in [limits](#when). In a list the first gate that matches
+    /// applies; a request without a gate passes.
+    pub when: LimitCondition, WHEN: SubsectionKey =
+        SubsectionKey::one("when", &CONDITION).default_note("all requests")
+        => section.section(&WHEN, limits::when);
+    /// The domain of the master.
+    pub domain: String, DOMAIN: DefaultedKey<String> = ConfigKey::text("domain", domain)
+        .range_note("1 to 255 bytes").default_with(|| "default".to_owned());
+    /// How a request is identified at the master: one or several of what [`by`](#what-by-takes)
+    /// takes.
+    pub identifier: Vec<KeyPart>, IDENTIFIER: ListKey<KeyTemplateWord> =
+        ConfigKey::opaque("identifier", part).list().default_note("`ip/32`").example("ip/32")
+        => identifier(section);
+    /// The longest wait. A request that would have to wait longer is refused.
+    pub max_delay: Nanos, MAX_DELAY: DefaultedKey<Nanos> = ConfigKey::duration("max_delay")
+        .within(Nanos::ZERO, DAY).default(Nanos::from_secs(5))
+        .low("bursts of real users are refused").high("clients give up first");
+    /// Requests that are held at once. Beyond it a request that would have to wait is refused.
+    pub held_max: usize, HELD_MAX: DefaultedKey<usize> = ConfigKey::whole("held_max")
+        .within(0, 1_000_000).default(1024).low("requests are refused although they could wait")
+        .high("memory and open files");
+    /// Number of identifiers that have to wait and are remembered, 24 bytes each. Beyond it the
+    /// ones with the shortest wait are evicted, and pass.
+    pub keys_max: usize, KEYS: ConfigKey<usize> =
+        limits::keys_max().default_note("`state.keys_max`, else 65 536")
+        => section.key_or(&KEYS, keys_default.unwrap_or(KEYS_DEFAULT));
+    /// What the master gets of each request for its log, where all its readers see it: one or
+    /// several of what [`by`](#what-by-takes) takes.
+    pub log_info: Vec<KeyPart>, LOG_INFO: ListKey<KeyTemplateWord> =
+        ConfigKey::opaque("log_info", part).list().example("path")
+        => limits::parts(section, &LOG_INFO).unwrap_or_default();
+    /// One in this number of refused requests is reported to the master, for its statistics. `0`:
+    /// none.
+    pub rejected_one_in: u64, REJECTED_ONE_IN: DefaultedKey<u64> =
+        ConfigKey::whole("rejected_one_in").default(1)
+            .high("its statistics of refused requests are coarse");
 }
 
 /// The address of a ZeroMQ socket. A host name is resolved at each connect.
@@ -121,45 +149,6 @@ pub fn is_domain(name: &str) -> bool {
     !name.is_empty() && name.len() <= NAME_BYTES_MAX && !name.contains('\0')
 }
 
-section! {
-    TABLE = "gatekeeper";
-
-    /// Where requests are reported to the master: `tcp://host:port`; without a port it is 10004. A
-    /// name is resolved at each connect.
-    MASTER: DefaultedKey<MasterAddress> = ConfigKey::text("master", remote)
-        .default_with(|| MasterAddress { host: "127.0.0.1".to_owned(), port: DEFAULT_PORT });
-    /// Where the master publishes the clients to hold.
-    CONTROL: ConfigKey<MasterAddress> = ConfigKey::text("control", remote)
-        .default_note("the next port").example("tcp://127.0.0.1:10005");
-    /// The requests of this gate, as in [limits](#when). In a list the first gate that matches
-    /// applies; a request without a gate passes.
-    WHEN: SubsectionKey = SubsectionKey::one("when", &CONDITION).default_note("all requests");
-    /// The domain of the master.
-    DOMAIN: DefaultedKey<String> = ConfigKey::text("domain", domain)
-        .range_note("1 to 255 bytes").default_with(|| "default".to_owned());
-    /// How a request is identified at the master: one or several of what [`by`](#what-by-takes)
-    /// takes.
-    IDENTIFIER: ListKey<KeyTemplateWord> =
-        ConfigKey::opaque("identifier", part).list().default_note("`ip/32`").example("ip/32");
-    /// The longest wait. A request that would have to wait longer is refused.
-    MAX_DELAY: DefaultedKey<Nanos> = ConfigKey::duration("max_delay").within(Nanos::ZERO, DAY)
-        .default(Nanos::from_secs(5)).low("bursts of real users are refused")
-        .high("clients give up first");
-    /// Requests that are held at once. Beyond it a request that would have to wait is refused.
-    HELD_MAX: DefaultedKey<usize> = ConfigKey::whole("held_max").within(0, 1_000_000).default(1024)
-        .low("requests are refused although they could wait").high("memory and open files");
-    /// Number of identifiers that have to wait and are remembered, 24 bytes each. Beyond it the
-    /// ones with the shortest wait are evicted, and pass.
-    KEYS: ConfigKey<usize> = limits::keys_max().default_note("`state.keys_max`, else 65 536");
-    /// What the master gets of each request for its log, where all its readers see it: one or
-    /// several of what [`by`](#what-by-takes) takes.
-    LOG_INFO: ListKey<KeyTemplateWord> = ConfigKey::opaque("log_info", part).list().example("path");
-    /// One in this number of refused requests is reported to the master, for its statistics. `0`:
-    /// none.
-    REJECTED_ONE_IN: DefaultedKey<u64> = ConfigKey::whole("rejected_one_in").default(1)
-        .high("its statistics of refused requests are coarse");
-}
-
 /// Name of the section.
 const SECTION_NAME: &str = "gatekeeper";
 /// Default of `keys_max`: the number of identifiers that are remembered.
@@ -205,23 +194,11 @@ pub(crate) fn read(
 }
 
 fn gate(section: &mut SectionReader<'_, '_>, keys_default: Option<usize>) -> GatekeeperSettings {
-    let master = section.key(&MASTER);
-    let control = section.key_or(&CONTROL, master.next());
-    if control == master {
+    let gate = keys(section, keys_default);
+    if gate.control == gate.master {
         section.fault("control", "control and accounting of the master need different ports");
     }
-    GatekeeperSettings {
-        when: section.section(&WHEN, limits::when),
-        domain: section.key(&DOMAIN),
-        identifier: identifier(section),
-        max_delay: section.key(&MAX_DELAY),
-        held_max: section.key(&HELD_MAX),
-        keys_max: section.key_or(&KEYS, keys_default.unwrap_or(KEYS_DEFAULT)),
-        log_info: limits::parts(section, &LOG_INFO).unwrap_or_default(),
-        rejected_one_in: section.key(&REJECTED_ONE_IN),
-        master,
-        control,
-    }
+    gate
 }
 
 fn identifier(section: &mut SectionReader<'_, '_>) -> Vec<KeyPart> {

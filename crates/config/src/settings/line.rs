@@ -8,12 +8,12 @@ pub mod limits_file;
 use super::limits::{self, BURST_MAX, requests_saved};
 use crate::address;
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, section};
-use crate::reader::SectionReader;
+use crate::reader::{SectionReader, settings};
 use crate::settings::tags::{
     LimitsFile, OWN_NUMBERS_LIMIT_NAME, RateNumbers, Refill, SHARED_LIMIT_NAME, TagRule, TagRules,
     TagRulesBuilder, owed_time,
 };
-use crate::values::{self, DAY, Read, std_time};
+use crate::values::{self, DAY, Read};
 use evenkeel_core::classify::prefix::PREFIX_BYTES_MAX;
 use evenkeel_core::limit::{LIMITS_MAX, Limit};
 use evenkeel_core::units::{ExactRate, Nanos};
@@ -23,31 +23,58 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The line door, which answers questions about tags.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LineSettings {
-    /// Streams to listen on.
-    pub listen: Vec<StreamAddress>,
-    /// Permission bits of Unix sockets.
-    pub socket_mode: u32,
+settings! {
+    /// The line door, which answers questions about tags.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct LineSettings from keys(line, keys_default: Option<usize>);
+
+    /// Addresses to listen on: `tcp://127.0.0.1:7070`, `unix:///run/evenkeel/line.sock`.
+    pub listen: Vec<StreamAddress>, LISTEN: ListKey<StreamAddress> =
+        ConfigKey::text("listen", stream)
+            .list_with(|| vec![StreamAddress::Tcp(SocketAddr::from(([127, 0, 0, 1], 7070)))])
+            .restart();
+    /// Permissions of Unix sockets, in octal.
+    pub socket_mode: u32, SOCKET_MODE: DefaultedKey<u32> = ConfigKey::opaque("socket_mode", mode)
+        .written(|_, mode| format!("{mode:o}")).range_note("0 to 777").default(0o666).restart()
+        .low("programs may not connect").high("each user may connect");
     /// Addresses to listen on for Redis clients.
-    pub resp: Vec<SocketAddr>,
-    /// Maximum length of a tag in bytes; a longer tag is served but not counted.
-    pub tag_bytes: usize,
-    /// Keys that a limit without its own `keys_max` remembers, 24 bytes each.
-    pub keys_max: usize,
-    /// Connections at once; then the longest silent one is closed. 0: the limit of open files.
-    pub connections: usize,
+    pub resp: Vec<SocketAddr>, RESP: ListKey<SocketAddr> = ConfigKey::text("resp", address::listen)
+        .list_with(Vec::new).restart().example("127.0.0.1:6380");
+    /// Maximum length of a tag, in bytes. Longer tags get `OK` and are not counted.
+    pub tag_bytes: usize, TAG_BYTES: DefaultedKey<usize> = ConfigKey::whole("tag_bytes")
+        .within(1, 8192).default(1024).low("clients evade limits by longer tags")
+        .high("memory for each connection");
+    /// Connections at once. Beyond it the one that was silent for longest is closed. `0`: the limit
+    /// of open files.
+    pub connections: usize, CONNECTIONS: DefaultedKey<usize> = ConfigKey::whole("connections")
+        .within(0, 10_000_000).default(10_000).low("clients reconnect often")
+        .high("open files run out");
     /// Time for replies to be sent when the process stops.
-    pub drain: Duration,
-    /// The limits, each with its own table. The first one counts the tags that match no prefix.
-    pub limits: Vec<Limit>,
+    pub drain: Duration, DRAIN: DefaultedKey<Nanos> =
+        ConfigKey::duration("drain").within(Nanos::ZERO, DAY).default(Nanos::from_secs(5));
+    let rate = line.key(&RATE).1;
+    let burst = line.key(&BURST);
+    let refill = line.key(&REFILL);
+    /// Number of tags that each limit remembers, 24 bytes each.
+    pub keys_max: usize, KEYS: ConfigKey<usize> =
+        limits::keys_max().default_note("`state.keys_max`, else 262 144")
+        => line.key_or(&KEYS, keys_default.unwrap_or(KEYS_DEFAULT));
+    let shadow = line.key(&SHADOW);
+    /// [File](#line) with more prefixes, which share the limit `prefixes`. It is read again when it
+    /// changes.
+    pub limits_file: Option<LimitsFile>, LIMITS_FILE: ConfigKey<PathBuf> =
+        ConfigKey::path("limits_file").example("/etc/evenkeel/prefixes")
+        => line.key(&LIMITS_FILE).map(|path| LimitsFile { path, refill });
+    let rest = RateNumbers { pace: rate, burst, refill };
+    let tags = tags(line, rest, keys_max, shadow, limits_file.is_some());
+    /// [Limits](#linelimits) for tags with a prefix; the longest prefix wins. Up to 29 have tables
+    /// of their own. If there are more, those without a `name` share the limit `prefixes`.
+    pub limits: Vec<Limit>, LIMITS: SubsectionKey = SubsectionKey::list("limits", &LIMIT)
+        => tags.limits;
     /// The prefix rules that are written in the configuration itself.
-    pub written: TagRulesBuilder,
-    /// An optional file with more prefix rules.
-    pub limits_file: Option<LimitsFile>,
+    pub written: TagRulesBuilder = tags.rules;
     /// All prefix rules: those of the configuration and those of the file.
-    pub rules: Arc<TagRules>,
+    pub rules: Arc<TagRules> = written.clone().finish();
 }
 
 /// An address on which the line door accepts streams.
@@ -69,18 +96,12 @@ impl fmt::Display for StreamAddress {
 }
 
 section! {
-    TABLE = "line";
+    TABLE = "line":
+    LISTEN, SOCKET_MODE, RESP, RATE, BURST, REFILL, KEYS, SHADOW, TAG_BYTES, CONNECTIONS, DRAIN,
+    LIMITS, LIMITS_FILE, EXEMPT,
+}
 
-    /// Addresses to listen on: `tcp://127.0.0.1:7070`, `unix:///run/evenkeel/line.sock`.
-    LISTEN: ListKey<StreamAddress> = ConfigKey::text("listen", stream)
-        .list_with(|| vec![StreamAddress::Tcp(SocketAddr::from(([127, 0, 0, 1], 7070)))]).restart();
-    /// Permissions of Unix sockets, in octal.
-    SOCKET_MODE: DefaultedKey<u32> = ConfigKey::opaque("socket_mode", mode)
-        .written(|_, mode| format!("{mode:o}")).range_note("0 to 777").default(0o666).restart()
-        .low("programs may not connect").high("each user may connect");
-    /// Addresses to listen on for Redis clients.
-    RESP: ListKey<SocketAddr> = ConfigKey::text("resp", address::listen).list_with(Vec::new)
-        .restart().example("127.0.0.1:6380");
+section! {
     /// Tokens per time for each tag that matches no prefix.
     RATE: DefaultedKey<WrittenRate> = ConfigKey::text("rate", rate).range_note("above 0")
         .default_with(|| WrittenRate("1/s".to_owned(), ExactRate::ONE_PER_SECOND))
@@ -92,27 +113,8 @@ section! {
     /// `grid`: whole tokens at whole multiples of 1/rate. `continuous`: fractions of tokens as time
     /// passes.
     REFILL: DefaultedKey<Refill> = ConfigKey::words("refill", Refill::WORDS).default(Refill::Grid);
-    /// Number of tags that each limit remembers, 24 bytes each.
-    KEYS: ConfigKey<usize> = limits::keys_max().default_note("`state.keys_max`, else 262 144");
     /// Whether refusals are counted and logged, but answered with `OK`.
     SHADOW: DefaultedKey<bool> = ConfigKey::truth("shadow").default(false);
-    /// Maximum length of a tag, in bytes. Longer tags get `OK` and are not counted.
-    TAG_BYTES: DefaultedKey<usize> = ConfigKey::whole("tag_bytes").within(1, 8192).default(1024)
-        .low("clients evade limits by longer tags").high("memory for each connection");
-    /// Connections at once. Beyond it the one that was silent for longest is closed. `0`: the limit
-    /// of open files.
-    CONNECTIONS: DefaultedKey<usize> = ConfigKey::whole("connections").within(0, 10_000_000)
-        .default(10_000).low("clients reconnect often").high("open files run out");
-    /// Time for replies to be sent when the process stops.
-    DRAIN: DefaultedKey<Nanos> =
-        ConfigKey::duration("drain").within(Nanos::ZERO, DAY).default(Nanos::from_secs(5));
-    /// [Limits](#linelimits) for tags with a prefix; the longest prefix wins. Up to 29 have tables
-    /// of their own. If there are more, those without a `name` share the limit `prefixes`.
-    LIMITS: SubsectionKey = SubsectionKey::list("limits", &LIMIT);
-    /// [File](#line) with more prefixes, which share the limit `prefixes`. It is read again when it
-    /// changes.
-    LIMITS_FILE: ConfigKey<PathBuf> =
-        ConfigKey::path("limits_file").example("/etc/evenkeel/prefixes");
     /// Prefixes of tags that are neither counted nor logged; they get `OK`.
     EXEMPT: ListKey<String> = ConfigKey::text("exempt", prefix).list().example("internal:");
 }
@@ -157,49 +159,33 @@ const PATH_BYTES_MAX: usize = 96;
 
 /// Reads the section. `keys_default` is `state.keys_max`.
 pub(crate) fn read(line: &mut SectionReader<'_, '_>, keys_default: Option<usize>) -> LineSettings {
-    let listen = line.key(&LISTEN);
-    let socket_mode = line.key(&SOCKET_MODE);
-    let resp = line.key(&RESP);
-    if listen.len() + resp.len() > LISTENERS_MAX {
+    let settings = keys(line, keys_default);
+    if settings.listen.len() + settings.resp.len() > LISTENERS_MAX {
         line.fault("listen", format!("more than {LISTENERS_MAX} listeners; remove some"));
     }
-    let tag_bytes = line.key(&TAG_BYTES);
-    let connections = line.key(&CONNECTIONS);
-    let drain = std_time(line.key(&DRAIN));
-    let rate = line.key(&RATE);
-    let burst = line.key(&BURST);
-    let refill = line.key(&REFILL);
-    let keys_max = line.key_or(&KEYS, keys_default.unwrap_or(KEYS_DEFAULT));
-    let shadow = line.key(&SHADOW);
-    let rest = RateNumbers { pace: rate.1, burst, refill };
-    let limits = vec![rest.limit("line".into(), keys_max)];
+    settings
+}
+
+/// Reads `limits` and `exempt`. `rest` are the numbers for tags that match no prefix.
+fn tags(
+    line: &mut SectionReader<'_, '_>,
+    rest: RateNumbers,
+    keys_max: usize,
+    shadow: bool,
+    file: bool,
+) -> TagLimitsReader {
+    let (limits, refill) = (vec![rest.limit("line".into(), keys_max)], rest.refill);
     let mut tags = TagLimitsReader { limits, rules: TagRulesBuilder::default(), refill, keys_max };
     tags.rules.add("", TagRule::Own(0));
-    let limits_file = line.key(&LIMITS_FILE);
-    let limits_file = limits_file.map(|path| LimitsFile { path, refill });
-    tags.read(line, limits_file.is_some());
+    tags.read(line, file);
     for prefix in line.key(&EXEMPT) {
         if tags.rules.has(&prefix) {
             line.fault("exempt", format!("the prefix `{prefix}` has a rule already; remove one"));
         }
         tags.rules.add(&prefix, TagRule::Exempt);
     }
-    let TagLimitsReader { mut limits, rules: written, .. } = tags;
-    limits.iter_mut().for_each(|limit| limit.shadow |= shadow);
-    let rules = written.clone().finish();
-    LineSettings {
-        listen,
-        socket_mode,
-        resp,
-        tag_bytes,
-        keys_max,
-        connections,
-        drain,
-        limits,
-        written,
-        limits_file,
-        rules,
-    }
+    tags.limits.iter_mut().for_each(|limit| limit.shadow |= shadow);
+    tags
 }
 
 /// The limits and prefix rules read so far.

@@ -6,9 +6,9 @@
 use super::{gatekeeper, limits};
 use crate::address;
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, section};
-use crate::reader::SectionReader;
+use crate::reader::{SectionReader, settings};
 use crate::settings::tags::tag_limit;
-use crate::values::{DAY, Read, YEAR, count, duration, std_time, within, word_enum};
+use crate::values::{DAY, Read, YEAR, count, duration, within, word_enum};
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::bucket::debt::DebtBucket;
 use evenkeel_core::bucket::history::{self, RequestHistory};
@@ -18,26 +18,52 @@ use ipnet::IpNet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// The master of gatekeepers. Gatekeepers report their requests to it, and it publishes the
-/// identifiers that have to wait and until when.
-#[derive(Clone, Debug, PartialEq)]
-pub struct MasterSettings {
-    /// Address on which gatekeepers report requests.
-    pub accounting: SocketAddr,
-    /// Address on which the master publishes its decisions.
-    pub control: SocketAddr,
-    /// Networks that may connect. Empty: any host may connect.
-    pub allow: Vec<IpNet>,
-    /// Timestamps further in the future than this are reduced to it.
-    pub ahead_max: Nanos,
-    /// Maximum number of connections of each kind; further ones are closed at once and counted.
-    pub connections: usize,
-    /// Number of identifiers per domain that a newly connected gatekeeper is sent.
-    pub told_max: usize,
+settings! {
+    /// The master of gatekeepers. Gatekeepers report their requests to it, and it publishes the
+    /// identifiers that have to wait and until when.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct MasterSettings from read(master, keys_default: Option<usize>), TABLE = "master";
+
+    /// Where gatekeepers report requests: `tcp://host:port`, `tcp://*:port`.
+    pub accounting: SocketAddr, ACCOUNTING: DefaultedKey<SocketAddr> =
+        zmq("accounting").default_with(|| SocketAddr::from(([127, 0, 0, 1], 10_004))).restart();
+    /// Where gatekeepers get the clients to hold.
+    pub control: SocketAddr, CONTROL: ConfigKey<SocketAddr> = zmq("control")
+        .default_note("the next port").restart().example("tcp://127.0.0.1:10005")
+        => master.key_or(&CONTROL, next(accounting));
+    /// Networks that may connect. Beyond loopback it should be set: any host that reaches the ports
+    /// can have any client held.
+    pub allow: Vec<IpNet>, ALLOW: ListKey<IpNet> = ConfigKey::text("allow", address::network).list()
+        .default_note("any network").restart().example("10.0.0.0/8");
+    /// The [algorithm](master.md) of rules without one.
+    ALGORITHM: DefaultedKey<RuleAlgorithm> =
+        ConfigKey::words("algorithm", RuleAlgorithm::WORDS).default(RuleAlgorithm::History);
+    let word = master.key(&ALGORITHM);
+    /// Number of identifiers that each rule remembers; a `history` takes 8 bytes for each request
+    /// of its burst.
+    KEYS: ConfigKey<usize> = limits::keys_max().default_note("`state.keys_max`, else 65 536");
+    let keys = master.key_or(&KEYS, keys_default.unwrap_or(KEYS_DEFAULT));
+    /// Timestamps further in the future are reduced to this.
+    pub ahead_max: Nanos, AHEAD_MAX: DefaultedKey<Nanos> = ConfigKey::duration("ahead_max")
+        .within(Nanos::ZERO, DAY).default(Nanos::from_secs(60)).restart()
+        .low("requests that a gatekeeper delays for longer count as if they came earlier")
+        .high("a gatekeeper with a wrong clock causes long holds");
+    /// Connections of each kind at once. Further ones are closed at once.
+    pub connections: usize, CONNECTIONS: DefaultedKey<usize> = ConfigKey::whole("connections")
+        .within(1, 65_536).default(1024).restart()
+        .low("gatekeepers without a connection decide nothing").high("open files");
+    /// Identifiers of each domain that a newly connected gatekeeper is sent.
+    pub told_max: usize, TOLD_MAX: DefaultedKey<usize> = ConfigKey::whole("told_max")
+        .within(0, 10_000_000).default(100_000).restart()
+        .low("a new gatekeeper admits some requests that the others hold").high("memory");
     /// Time for the last messages to be sent when the process stops.
-    pub drain: Duration,
-    /// The domains, in the order of the file; at most 1000.
-    pub domains: Vec<DomainSettings>,
+    pub drain: Duration, DRAIN: DefaultedKey<Nanos> = ConfigKey::duration("drain")
+        .within(Nanos::ZERO, DAY).default(Nanos::from_secs(5)).high("stopping takes long");
+    /// Names, each with a list of [rules](#masterdomains); the longest wait of all rules applies.
+    /// Without rules no request waits.
+    pub domains: Vec<DomainSettings>, DOMAINS: SubsectionKey =
+        SubsectionKey::named("domains", &RULE).default_note("required")
+        => domains(master, DomainRuleDefaults { word, keys });
 }
 
 impl MasterSettings {
@@ -62,46 +88,6 @@ pub struct DomainSettings {
     /// The rules of the domain. The longest wait of all rules applies; without rules no request
     /// waits.
     pub rules: Vec<Limit>,
-}
-
-section! {
-    TABLE = "master";
-
-    /// Where gatekeepers report requests: `tcp://host:port`, `tcp://*:port`.
-    ACCOUNTING: DefaultedKey<SocketAddr> = zmq("accounting")
-        .default_with(|| SocketAddr::from(([127, 0, 0, 1], 10_004))).restart();
-    /// Where gatekeepers get the clients to hold.
-    CONTROL: ConfigKey<SocketAddr> = zmq("control")
-        .default_note("the next port").restart().example("tcp://127.0.0.1:10005");
-    /// Networks that may connect. Beyond loopback it should be set: any host that reaches the ports
-    /// can have any client held.
-    ALLOW: ListKey<IpNet> = ConfigKey::text("allow", address::network).list()
-        .default_note("any network").restart().example("10.0.0.0/8");
-    /// The [algorithm](master.md) of rules without one.
-    ALGORITHM: DefaultedKey<RuleAlgorithm> =
-        ConfigKey::words("algorithm", RuleAlgorithm::WORDS).default(RuleAlgorithm::History);
-    /// Number of identifiers that each rule remembers; a `history` takes 8 bytes for each request
-    /// of its burst.
-    KEYS: ConfigKey<usize> = limits::keys_max().default_note("`state.keys_max`, else 65 536");
-    /// Timestamps further in the future are reduced to this.
-    AHEAD_MAX: DefaultedKey<Nanos> = ConfigKey::duration("ahead_max").within(Nanos::ZERO, DAY)
-        .default(Nanos::from_secs(60)).restart()
-        .low("requests that a gatekeeper delays for longer count as if they came earlier")
-        .high("a gatekeeper with a wrong clock causes long holds");
-    /// Connections of each kind at once. Further ones are closed at once.
-    CONNECTIONS: DefaultedKey<usize> = ConfigKey::whole("connections").within(1, 65_536)
-        .default(1024).restart().low("gatekeepers without a connection decide nothing")
-        .high("open files");
-    /// Identifiers of each domain that a newly connected gatekeeper is sent.
-    TOLD_MAX: DefaultedKey<usize> = ConfigKey::whole("told_max").within(0, 10_000_000)
-        .default(100_000).restart()
-        .low("a new gatekeeper admits some requests that the others hold").high("memory");
-    /// Time for the last messages to be sent when the process stops.
-    DRAIN: DefaultedKey<Nanos> = ConfigKey::duration("drain").within(Nanos::ZERO, DAY)
-        .default(Nanos::from_secs(5)).high("stopping takes long");
-    /// Names, each with a list of [rules](#masterdomains); the longest wait of all rules applies.
-    /// Without rules no request waits.
-    DOMAINS: SubsectionKey = SubsectionKey::named("domains", &RULE).default_note("required");
 }
 
 section! {
@@ -135,23 +121,9 @@ struct DomainRuleDefaults {
     keys: usize,
 }
 
-/// Reads the section. `keys_default` is `state.keys_max`.
-pub(crate) fn read(
-    master: &mut SectionReader<'_, '_>,
-    keys_default: Option<usize>,
-) -> MasterSettings {
-    let accounting = master.key(&ACCOUNTING);
-    let next = SocketAddr::new(accounting.ip(), accounting.port().saturating_add(1));
-    let control = master.key_or(&CONTROL, next);
-    let allow = master.key(&ALLOW);
-    let word = master.key(&ALGORITHM);
-    let keys = master.key_or(&KEYS, keys_default.unwrap_or(KEYS_DEFAULT));
-    let ahead_max = master.key(&AHEAD_MAX);
-    let connections = master.key(&CONNECTIONS);
-    let told_max = master.key(&TOLD_MAX);
-    let drain = std_time(master.key(&DRAIN));
-    let domains = domains(master, DomainRuleDefaults { word, keys });
-    MasterSettings { accounting, control, allow, ahead_max, connections, told_max, drain, domains }
+/// The same address at the next port.
+fn next(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip(), address.port().saturating_add(1))
 }
 
 fn domains(master: &mut SectionReader<'_, '_>, ground: DomainRuleDefaults) -> Vec<DomainSettings> {

@@ -5,25 +5,40 @@
 
 use super::otlp;
 use crate::keys::{ConfigKey, DefaultedKey, SubsectionKey, section};
-use crate::reader::SectionReader;
+use crate::reader::{SectionReader, settings};
 use crate::values::{DAY, Read, word_enum};
 use evenkeel_core::units::Nanos;
 
-/// Receivers to which Evenkeel pushes metrics, and the metrics that each one gets.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MetricsSettings {
-    /// An OpenTelemetry collector.
-    pub otlp: Option<otlp::OtlpMetricsSettings>,
-    /// A StatsD server.
-    pub statsd: Option<StatsdSink>,
-    /// Host and port of a Graphite server with the plaintext protocol over TCP.
-    pub graphite: Option<String>,
-    /// Prefix of its names, the host's name filled in.
-    pub graphite_prefix: String,
-    /// Which metrics Graphite gets.
-    pub graphite_lines: GraphiteSelection,
-    /// A client counts as held if the average wait of its requests is longer.
-    pub held_above: Nanos,
+settings! {
+    /// Receivers to which Evenkeel pushes metrics, and the metrics that each one gets.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct MetricsSettings from read(metrics);
+
+    /// A StatsD server: `host:port` or `udp://host:port` for UDP, `tcp://host:port` for TCP.
+    pub statsd: Option<StatsdSink>, STATSD: ConfigKey<(String, bool)> =
+        ConfigKey::opaque("statsd", statsd).example("statsd.example:8125") => statsd_sink(metrics);
+    /// A Graphite server with the plaintext protocol over TCP: `host:port` or `tcp://host:port`.
+    pub graphite: Option<String>, GRAPHITE: ConfigKey<String> =
+        ConfigKey::text("graphite", |text| peer(text, "tcp")).example("graphite.example:2003");
+    /// Prefix of the names of metrics; `{hostname}` is replaced by the name of this machine. Needs
+    /// `graphite`.
+    pub graphite_prefix: String, GRAPHITE_PREFIX: DefaultedKey<String> =
+        ConfigKey::text("graphite_prefix", graphite_prefix)
+            .range_note("1 to 200 visible characters")
+            .default_with(|| "evenkeel.{hostname}".to_owned())
+        => graphite_key(metrics, &GRAPHITE_PREFIX).replace("{hostname}", &hostname());
+    /// `all`: each metric. `limits`: only the number of held clients of each limit, as
+    /// `prefix.limit`, like Tempomat. Needs `graphite`.
+    pub graphite_lines: GraphiteSelection, GRAPHITE_LINES: DefaultedKey<GraphiteSelection> =
+        ConfigKey::words("graphite_lines", GraphiteSelection::WORDS)
+            .default(GraphiteSelection::All) => graphite_key(metrics, &GRAPHITE_LINES);
+    /// An [OpenTelemetry collector](#metricsotlp); over HTTP the path is `/v1/metrics`.
+    pub otlp: Option<otlp::OtlpMetricsSettings>, OTLP: SubsectionKey =
+        SubsectionKey::one("otlp", &otlp::METRICS)
+        => metrics.section_if_written(&OTLP, otlp::figures);
+    /// A client counts as held if the average wait of its requests is longer than this.
+    pub held_above: Nanos, HELD_ABOVE: DefaultedKey<Nanos> =
+        ConfigKey::duration("held_above").within(Nanos::ZERO, DAY).default(Nanos::from_secs(3));
 }
 
 /// A StatsD server and the format of its lines.
@@ -60,24 +75,12 @@ word_enum! {
 }
 
 section! {
-    TABLE = "metrics";
+    TABLE = "metrics":
+    GRAPHITE, GRAPHITE_PREFIX, GRAPHITE_LINES, STATSD, STATSD_LABELS, STATSD_SMOCKRON, OTLP,
+    HELD_ABOVE,
+}
 
-    /// A Graphite server with the plaintext protocol over TCP: `host:port` or `tcp://host:port`.
-    GRAPHITE: ConfigKey<String> =
-        ConfigKey::text("graphite", |text| peer(text, "tcp")).example("graphite.example:2003");
-    /// Prefix of the names of metrics; `{hostname}` is replaced by the name of this machine. Needs
-    /// `graphite`.
-    GRAPHITE_PREFIX: DefaultedKey<String> = ConfigKey::text("graphite_prefix", graphite_prefix)
-        .range_note("1 to 200 visible characters")
-        .default_with(|| "evenkeel.{hostname}".to_owned());
-    /// `all`: each metric. `limits`: only the number of held clients of each limit, as
-    /// `prefix.limit`, like Tempomat. Needs `graphite`.
-    GRAPHITE_LINES: DefaultedKey<GraphiteSelection> =
-        ConfigKey::words("graphite_lines", GraphiteSelection::WORDS)
-            .default(GraphiteSelection::All);
-    /// A StatsD server: `host:port` or `udp://host:port` for UDP, `tcp://host:port` for TCP.
-    STATSD: ConfigKey<(String, bool)> =
-        ConfigKey::opaque("statsd", statsd).example("statsd.example:8125");
+section! {
     /// `name`: labels are parts of the name. `tags`: labels are tags at the end of the line, as in
     /// DogStatsD. Needs `statsd`.
     STATSD_LABELS: DefaultedKey<StatsdLabels> =
@@ -88,40 +91,20 @@ section! {
     STATSD_SMOCKRON: ConfigKey<String> = ConfigKey::text("statsd_smockron", statsd_prefix)
         .range_note("up to 200 visible characters without `:`, `@`, `#` and the vertical bar")
         .default_note("not sent").example("smockron.");
-    /// An [OpenTelemetry collector](#metricsotlp); over HTTP the path is `/v1/metrics`.
-    OTLP: SubsectionKey = SubsectionKey::one("otlp", &otlp::METRICS);
-    /// A client counts as held if the average wait of its requests is longer than this.
-    HELD_ABOVE: DefaultedKey<Nanos> =
-        ConfigKey::duration("held_above").within(Nanos::ZERO, DAY).default(Nanos::from_secs(3));
 }
 
 /// Maximum length of a prefix, in bytes.
 const PREFIX_BYTES_MAX: usize = 200;
 
-/// Reads the section.
-pub(crate) fn read(metrics: &mut SectionReader<'_, '_>) -> MetricsSettings {
-    let statsd = statsd_sink(metrics);
-    let graphite = metrics.key(&GRAPHITE);
-    let wanted = metrics.has("graphite");
-    let (mut prefix, mut graphite_lines) = (GRAPHITE_PREFIX.preset(), GRAPHITE_LINES.preset());
-    if wanted {
-        prefix = metrics.key(&GRAPHITE_PREFIX);
-        graphite_lines = metrics.key(&GRAPHITE_LINES);
+/// Reads a key that has an effect, and is shown, only if there is `graphite`.
+fn graphite_key<T: Clone>(metrics: &mut SectionReader<'_, '_>, key: &'static DefaultedKey<T>) -> T {
+    if metrics.has("graphite") {
+        return metrics.key(key);
     }
-    for key in ["graphite_prefix", "graphite_lines"] {
-        if !wanted && metrics.has(key) {
-            metrics.fault_of(key, "needs `graphite`; name it, or remove the key");
-        }
+    if metrics.has(key.name()) {
+        metrics.fault_of(key.name(), "needs `graphite`; name it, or remove the key");
     }
-    let otlp = metrics.section_if_written(&OTLP, otlp::figures);
-    MetricsSettings {
-        otlp,
-        statsd,
-        graphite,
-        graphite_prefix: prefix.replace("{hostname}", &hostname()),
-        graphite_lines,
-        held_above: metrics.key(&HELD_ABOVE),
-    }
+    key.preset()
 }
 
 fn statsd_sink(metrics: &mut SectionReader<'_, '_>) -> Option<StatsdSink> {

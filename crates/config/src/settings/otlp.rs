@@ -5,28 +5,41 @@
 
 use super::tls::ClientTls;
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, ValueSyntax, section};
-use crate::reader::SectionReader;
+use crate::reader::{SectionReader, settings};
 use crate::settings::tls;
-use crate::values::{HOUR, Read, header_name, part, std_time, word_enum};
+use crate::values::{HOUR, Read, header_name, part, word_enum};
 use evenkeel_core::units::Nanos;
 use std::fmt;
 use std::time::Duration;
 
-/// A collector and the connection to it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CollectorSettings {
-    /// Address of the collector.
-    pub endpoint: OtlpEndpoint,
-    /// Protocol of the requests.
-    pub protocol: OtlpProtocol,
-    /// Headers that are added to every request, as name and value.
-    pub headers: Vec<(String, String)>,
-    /// Whether requests are compressed with gzip.
-    pub gzip: bool,
-    /// Time until a request must be answered.
-    pub timeout: Duration,
-    /// Authorities and own certificate, for an `https` endpoint.
-    pub tls: ClientTls,
+settings! {
+    /// A collector and the connection to it.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct CollectorSettings from collector(section);
+
+    /// `http` (protobuf over HTTP/1.1) or `grpc`.
+    pub protocol: OtlpProtocol, PROTOCOL: DefaultedKey<OtlpProtocol> =
+        ConfigKey::words("protocol", OtlpProtocol::WORDS).default(OtlpProtocol::Http);
+    /// [TLS](#tracestls) for an endpoint of `https://`.
+    pub tls: ClientTls, COLLECTOR_TLS: SubsectionKey = SubsectionKey::one("tls", &tls::CLIENT)
+        => section.section_if_written(&COLLECTOR_TLS, tls::client).unwrap_or_default();
+    /// `http://host:port` or `https://host:port`, resolved at each connect. A path is used
+    /// unchanged.
+    pub endpoint: OtlpEndpoint, ENDPOINT: ConfigKey<OtlpEndpoint> =
+        ConfigKey::text("endpoint", |text| url(text, 4318))
+            .default_note("`http://127.0.0.1:4318`; with gRPC port 4317")
+            .example("http://collector.example:4318") => endpoint(section, protocol);
+    /// Headers of each request, as `name:value`.
+    pub headers: Vec<(String, String)>, HEADERS: ListKey<(String, String)> =
+        ConfigKey::opaque("headers", header).list().example("authorization:Bearer abc");
+    /// Compression of requests.
+    pub gzip: bool, COMPRESSION: DefaultedKey<bool> =
+        ConfigKey::words("compression", &[("none", false), ("gzip", true)]).default(false);
+    /// Time for a request to be answered.
+    pub timeout: Duration, TIMEOUT: DefaultedKey<Nanos> = ConfigKey::duration("timeout")
+        .within(Nanos::from_millis(1), HOUR).default(Nanos::from_secs(10))
+        .low("data is sent twice or lost")
+        .high("a collector that does not respond is noticed late");
 }
 
 /// URL of a collector, in its parts.
@@ -65,36 +78,51 @@ word_enum! {
     }
 }
 
-/// Traces: spans of requests.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TracesSettings {
+settings! {
+    /// Traces: spans of requests.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct TracesSettings from traces(section);
+
     /// The collector that receives them.
-    pub collector: CollectorSettings,
-    /// Name of this service at the collector.
-    pub service: String,
-    /// Further attributes of this service, as key and value.
-    pub attributes: Vec<(String, String)>,
-    /// The fraction of requests that are traced if their caller has not decided.
-    pub sampling: f64,
-    /// The longest time that a span waits for others before it is sent.
-    pub every: Duration,
-    /// Maximum number of waiting spans, up to 3 KiB each; further ones are dropped and counted.
-    pub queue_max: usize,
-    /// Maximum number of spans in one request.
-    pub batch_max: usize,
+    pub collector: CollectorSettings = collector(section);
+    /// Name of this program at the collector.
+    pub service: String, SERVICE: DefaultedKey<String> = ConfigKey::text("service", service)
+        .range_note("at least 1 character").default_with(|| "evenkeel".to_owned());
+    /// Attributes of this program at the collector, as `key:value`.
+    pub attributes: Vec<(String, String)>, ATTRIBUTES: ListKey<(String, String)> =
+        ConfigKey::opaque("attributes", |text| pair(text, "an attribute is key:value")).list()
+            .example("zone:eu-1");
+    /// The part of calls that is traced if the caller has not decided.
+    pub sampling: f64, SAMPLING: DefaultedKey<f64> =
+        ConfigKey::new("sampling", ValueSyntax::Number, part).within(0.0, 1.0).default(1.0)
+            .high("load on the collector");
+    /// Longest time that a span waits for others.
+    pub every: Duration, EVERY: DefaultedKey<Nanos> = ConfigKey::duration("every")
+        .within(Nanos::from_millis(1), HOUR).default(Nanos::from_secs(5)).low("many small requests")
+        .high("spans arrive late");
+    /// Spans that wait. Beyond it spans are dropped and counted.
+    pub queue_max: usize, QUEUE: DefaultedKey<usize> = ConfigKey::whole("queue")
+        .within(1, 1_000_000).default(2_048).low("bursts of spans are lost")
+        .high("memory, up to 3 KiB each");
+    /// Spans per request.
+    pub batch_max: usize, BATCH: DefaultedKey<usize> = ConfigKey::whole("batch").within(1, 10_000)
+        .default(512).low("many small requests").high("large requests");
 }
 
-/// Metrics: the complete set of metrics, sent periodically.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OtlpMetricsSettings {
+settings! {
+    /// Metrics: the complete set of metrics, sent periodically.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct OtlpMetricsSettings from figures(section);
+
     /// The collector that receives them.
-    pub collector: CollectorSettings,
+    pub collector: CollectorSettings = collector(section);
     /// Name of this service at the collector.
-    pub service: String,
+    pub service: String = section.key(&SERVICE);
     /// Further attributes of this service, as key and value.
-    pub attributes: Vec<(String, String)>,
+    pub attributes: Vec<(String, String)> = section.key(&ATTRIBUTES);
     /// Time between two messages.
-    pub every: Duration,
+    pub every: Duration, OTLP_EVERY: DefaultedKey<Nanos> = ConfigKey::duration("every")
+        .within(Nanos::from_secs(1), HOUR).default(Nanos::from_secs(10));
 }
 
 section! {
@@ -107,88 +135,6 @@ section! {
     TRACES = "traces":
     ENDPOINT, PROTOCOL, HEADERS, COMPRESSION, TIMEOUT, COLLECTOR_TLS, SERVICE, ATTRIBUTES, SAMPLING,
     EVERY, QUEUE, BATCH,
-}
-
-section! {
-    /// `http://host:port` or `https://host:port`, resolved at each connect. A path is used
-    /// unchanged.
-    ENDPOINT: ConfigKey<OtlpEndpoint> = ConfigKey::text("endpoint", |text| url(text, 4318))
-        .default_note("`http://127.0.0.1:4318`; with gRPC port 4317")
-        .example("http://collector.example:4318");
-    /// `http` (protobuf over HTTP/1.1) or `grpc`.
-    PROTOCOL: DefaultedKey<OtlpProtocol> =
-        ConfigKey::words("protocol", OtlpProtocol::WORDS).default(OtlpProtocol::Http);
-    /// Headers of each request, as `name:value`.
-    HEADERS: ListKey<(String, String)> =
-        ConfigKey::opaque("headers", header).list().example("authorization:Bearer abc");
-    /// Compression of requests.
-    COMPRESSION: DefaultedKey<bool> =
-        ConfigKey::words("compression", &[("none", false), ("gzip", true)]).default(false);
-    /// Time for a request to be answered.
-    TIMEOUT: DefaultedKey<Nanos> = ConfigKey::duration("timeout")
-        .within(Nanos::from_millis(1), HOUR).default(Nanos::from_secs(10))
-        .low("data is sent twice or lost")
-        .high("a collector that does not respond is noticed late");
-    /// [TLS](#tracestls) for an endpoint of `https://`.
-    COLLECTOR_TLS: SubsectionKey = SubsectionKey::one("tls", &tls::CLIENT);
-    /// Name of this program at the collector.
-    SERVICE: DefaultedKey<String> = ConfigKey::text("service", service)
-        .range_note("at least 1 character").default_with(|| "evenkeel".to_owned());
-    /// Attributes of this program at the collector, as `key:value`.
-    ATTRIBUTES: ListKey<(String, String)> =
-        ConfigKey::opaque("attributes", |text| pair(text, "an attribute is key:value")).list()
-            .example("zone:eu-1");
-    /// Time between two messages.
-    OTLP_EVERY: DefaultedKey<Nanos> = ConfigKey::duration("every").within(Nanos::from_secs(1), HOUR)
-        .default(Nanos::from_secs(10));
-    /// The part of calls that is traced if the caller has not decided.
-    SAMPLING: DefaultedKey<f64> = ConfigKey::new("sampling", ValueSyntax::Number, part)
-        .within(0.0, 1.0).default(1.0).high("load on the collector");
-    /// Longest time that a span waits for others.
-    EVERY: DefaultedKey<Nanos> = ConfigKey::duration("every").within(Nanos::from_millis(1), HOUR)
-        .default(Nanos::from_secs(5)).low("many small requests").high("spans arrive late");
-    /// Spans that wait. Beyond it spans are dropped and counted.
-    QUEUE: DefaultedKey<usize> = ConfigKey::whole("queue").within(1, 1_000_000).default(2_048)
-        .low("bursts of spans are lost").high("memory, up to 3 KiB each");
-    /// Spans per request.
-    BATCH: DefaultedKey<usize> = ConfigKey::whole("batch").within(1, 10_000).default(512)
-        .low("many small requests").high("large requests");
-}
-
-/// Reads the `traces` section.
-pub(crate) fn traces(section: &mut SectionReader<'_, '_>) -> TracesSettings {
-    TracesSettings {
-        collector: collector(section),
-        service: section.key(&SERVICE),
-        attributes: section.key(&ATTRIBUTES),
-        sampling: section.key(&SAMPLING),
-        every: std_time(section.key(&EVERY)),
-        queue_max: section.key(&QUEUE),
-        batch_max: section.key(&BATCH),
-    }
-}
-
-/// Reads `metrics.otlp`.
-pub(crate) fn figures(section: &mut SectionReader<'_, '_>) -> OtlpMetricsSettings {
-    OtlpMetricsSettings {
-        collector: collector(section),
-        service: section.key(&SERVICE),
-        attributes: section.key(&ATTRIBUTES),
-        every: std_time(section.key(&OTLP_EVERY)),
-    }
-}
-
-fn collector(section: &mut SectionReader<'_, '_>) -> CollectorSettings {
-    let protocol = section.key(&PROTOCOL);
-    let tls = section.section_if_written(&COLLECTOR_TLS, tls::client);
-    CollectorSettings {
-        endpoint: endpoint(section, protocol),
-        protocol,
-        headers: section.key(&HEADERS),
-        gzip: section.key(&COMPRESSION),
-        timeout: std_time(section.key(&TIMEOUT)),
-        tls: tls.unwrap_or_default(),
-    }
 }
 
 /// Reads `endpoint`, whose default port is that of the protocol.

@@ -5,34 +5,74 @@
 
 use super::tls;
 use crate::address;
-use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, section};
-use crate::reader::SectionReader;
-use crate::values::{Read, one_of, std_time, word_enum};
+use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey};
+use crate::reader::{SectionReader, settings};
+use crate::values::{Read, one_of, word_enum};
 use evenkeel_core::units::Nanos;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Instances that count together.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PeersSettings {
-    /// How the instances exchange messages.
-    pub via: PeerTransport,
-    /// Name of the cluster. Instances of another cluster are ignored.
-    pub cluster: String,
-    /// File with the secret that all instances share, a token.
-    pub secret_file: Option<PathBuf>,
-    /// Certificates of the instances, instead of a secret or in addition to it. With NATS it is the
-    /// certificate that this instance shows to the server.
-    pub tls: Option<PeersTls>,
-    /// Interval at which each instance sends what it has counted.
-    pub period: Duration,
-    /// Whether all instances share one backend, so that its CPUs count once. If not, each instance
-    /// has its own, and shares refer to the sum of all live instances.
-    pub cpus_shared: bool,
-    /// Maximum number of instances, including this one; messages of further ones are ignored.
-    pub nodes_max: usize,
+settings! {
+    /// Instances that count together.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct PeersSettings from keys(peers), TABLE = "peers";
+
+    /// The transport. `mesh`: a connection between each two instances. `multicast`: datagrams on
+    /// one network. `nats`: messages through NATS, for more than about 50 instances.
+    pub via: PeerTransport, VIA: DefaultedKey<TransportName> =
+        ConfigKey::words("via", TransportName::WORDS).default(TransportName::Mesh) => via(peers);
+    /// `mesh`: address to listen on. Beyond loopback it needs `secret_file` or `tls`.
+    LISTEN: DefaultedKey<SocketAddr> = ConfigKey::text("listen", address::listen)
+        .default_with(|| SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)));
+    /// `mesh`: instances to connect to, `host:port`, or `dns:name:port` for all addresses of a
+    /// name, which is resolved again and again. Without a port it is 7946. An instance may name
+    /// itself, and need not name all: it learns of the others from those that it names.
+    JOIN: ListKey<PeerTarget> =
+        ConfigKey::text("join", join).list_with(Vec::new).example("192.0.2.7:7946");
+    /// `mesh`: whether instances on this network are found by multicast DNS. Needs `secret_file` or
+    /// `tls`.
+    MDNS: DefaultedKey<bool> = ConfigKey::truth("mdns").default(false);
+    /// `multicast`: address and port of the group. Needs `secret_file`, unless `interface` is
+    /// loopback.
+    GROUP: DefaultedKey<SocketAddr> = ConfigKey::text("group", group)
+        .default_with(|| SocketAddr::from((Ipv4Addr::new(239, 255, 70, 46), DEFAULT_PORT)));
+    /// `multicast`: address of this machine on the network to use; with IPv6 only `::1`.
+    INTERFACE: ConfigKey<IpAddr> = ConfigKey::text("interface", interface)
+        .default_note("the system chooses").example("192.0.2.7");
+    /// `multicast`: number of networks that a datagram may cross, including the first.
+    HOPS: DefaultedKey<u32> = ConfigKey::whole("hops").within(1, 255).default(1)
+        .low("instances in other networks get nothing").high("foreign networks get the datagrams");
+    /// `nats`: servers, `nats://host:port` or `tls://host:port`. Beyond loopback they need
+    /// `secret_file`.
+    NATS: ListKey<NatsServer> = ConfigKey::text("nats", server)
+        .list_with(|| vec![NatsServer { tls: false, authority: "127.0.0.1:4222".to_owned() }]);
+    /// `nats`: file with `user:password` or a token for NATS, on one line.
+    CREDENTIALS_FILE: ConfigKey<PathBuf> =
+        ConfigKey::path("credentials_file").example("/etc/evenkeel/nats");
+    /// Name of the cluster, the same on all its instances.
+    pub cluster: String, CLUSTER: DefaultedKey<String> = ConfigKey::text("cluster", cluster)
+        .range_note("1 to 63 letters, digits, `-`, `_`").default_with(|| "default".to_owned());
+    /// File with the secret of the cluster, 16 to 1024 visible characters. Only instances that have
+    /// it are trusted, and only they can read the messages.
+    pub secret_file: Option<PathBuf>, SECRET_FILE: ConfigKey<PathBuf> =
+        ConfigKey::path("secret_file").example("/etc/evenkeel/secret");
+    /// [TLS](#peerstls) between instances. With `nats`: the certificate that the server gets.
+    pub tls: Option<PeersTls>, TLS: SubsectionKey = SubsectionKey::one("tls", &tls::PEERS)
+        => peers.has("tls").then(|| peers.section(&TLS, tls)).flatten();
+    /// Time between two messages to the other instances.
+    pub period: Duration, PERIOD: DefaultedKey<Nanos> = ConfigKey::duration("period")
+        .within(Nanos::from_millis(100), Nanos::from_secs(60)).default(Nanos::from_secs(5))
+        .low("more messages")
+        .high("a client that uses all instances gets more before all of them know");
+    /// `true`: all instances use one backend, and its `cpus` are counted once. `false`: each has
+    /// its own, and a `share` is a share of the sum over all live instances.
+    pub cpus_shared: bool, CPUS_SHARED: DefaultedKey<bool> =
+        ConfigKey::truth("cpus_shared").default(false);
+    /// Number of instances, including this one. Messages of further ones are ignored and counted.
+    pub nodes_max: usize, NODES_MAX: DefaultedKey<usize> = ConfigKey::whole("nodes_max")
+        .within(2, 1024).default(256).low("instances are ignored").high("memory");
 }
 
 /// How instances exchange messages.
@@ -121,63 +161,6 @@ pub struct PeersTls {
     pub ca: PathBuf,
 }
 
-section! {
-    TABLE = "peers";
-
-    /// The transport. `mesh`: a connection between each two instances. `multicast`: datagrams on
-    /// one network. `nats`: messages through NATS, for more than about 50 instances.
-    VIA: DefaultedKey<TransportName> =
-        ConfigKey::words("via", TransportName::WORDS).default(TransportName::Mesh);
-    /// `mesh`: address to listen on. Beyond loopback it needs `secret_file` or `tls`.
-    LISTEN: DefaultedKey<SocketAddr> = ConfigKey::text("listen", address::listen)
-        .default_with(|| SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)));
-    /// `mesh`: instances to connect to, `host:port`, or `dns:name:port` for all addresses of a
-    /// name, which is resolved again and again. Without a port it is 7946. An instance may name
-    /// itself, and need not name all: it learns of the others from those that it names.
-    JOIN: ListKey<PeerTarget> =
-        ConfigKey::text("join", join).list_with(Vec::new).example("192.0.2.7:7946");
-    /// `mesh`: whether instances on this network are found by multicast DNS. Needs `secret_file` or
-    /// `tls`.
-    MDNS: DefaultedKey<bool> = ConfigKey::truth("mdns").default(false);
-    /// `multicast`: address and port of the group. Needs `secret_file`, unless `interface` is
-    /// loopback.
-    GROUP: DefaultedKey<SocketAddr> = ConfigKey::text("group", group)
-        .default_with(|| SocketAddr::from((Ipv4Addr::new(239, 255, 70, 46), DEFAULT_PORT)));
-    /// `multicast`: address of this machine on the network to use; with IPv6 only `::1`.
-    INTERFACE: ConfigKey<IpAddr> = ConfigKey::text("interface", interface)
-        .default_note("the system chooses").example("192.0.2.7");
-    /// `multicast`: number of networks that a datagram may cross, including the first.
-    HOPS: DefaultedKey<u32> = ConfigKey::whole("hops").within(1, 255).default(1)
-        .low("instances in other networks get nothing").high("foreign networks get the datagrams");
-    /// `nats`: servers, `nats://host:port` or `tls://host:port`. Beyond loopback they need
-    /// `secret_file`.
-    NATS: ListKey<NatsServer> = ConfigKey::text("nats", server)
-        .list_with(|| vec![NatsServer { tls: false, authority: "127.0.0.1:4222".to_owned() }]);
-    /// `nats`: file with `user:password` or a token for NATS, on one line.
-    CREDENTIALS_FILE: ConfigKey<PathBuf> =
-        ConfigKey::path("credentials_file").example("/etc/evenkeel/nats");
-    /// Name of the cluster, the same on all its instances.
-    CLUSTER: DefaultedKey<String> = ConfigKey::text("cluster", cluster)
-        .range_note("1 to 63 letters, digits, `-`, `_`").default_with(|| "default".to_owned());
-    /// File with the secret of the cluster, 16 to 1024 visible characters. Only instances that have
-    /// it are trusted, and only they can read the messages.
-    SECRET_FILE: ConfigKey<PathBuf> =
-        ConfigKey::path("secret_file").example("/etc/evenkeel/secret");
-    /// [TLS](#peerstls) between instances. With `nats`: the certificate that the server gets.
-    TLS: SubsectionKey = SubsectionKey::one("tls", &tls::PEERS);
-    /// Time between two messages to the other instances.
-    PERIOD: DefaultedKey<Nanos> = ConfigKey::duration("period")
-        .within(Nanos::from_millis(100), Nanos::from_secs(60)).default(Nanos::from_secs(5))
-        .low("more messages")
-        .high("a client that uses all instances gets more before all of them know");
-    /// `true`: all instances use one backend, and its `cpus` are counted once. `false`: each has
-    /// its own, and a `share` is a share of the sum over all live instances.
-    CPUS_SHARED: DefaultedKey<bool> = ConfigKey::truth("cpus_shared").default(false);
-    /// Number of instances, including this one. Messages of further ones are ignored and counted.
-    NODES_MAX: DefaultedKey<usize> = ConfigKey::whole("nodes_max").within(2, 1024).default(256)
-        .low("instances are ignored").high("memory");
-}
-
 /// Default port of instances.
 const DEFAULT_PORT: u16 = 7946;
 /// Maximum length of a cluster's name, in bytes: it is a part of NATS subjects and of mDNS service
@@ -198,6 +181,12 @@ const TRANSPORT_KEYS: [(&str, TransportName); 8] = [
 
 /// Reads the section.
 pub(crate) fn read(peers: &mut SectionReader<'_, '_>) -> PeersSettings {
+    let settings = keys(peers);
+    require_authentication(peers, &settings);
+    settings
+}
+
+fn via(peers: &mut SectionReader<'_, '_>) -> PeerTransport {
     let word = peers.key(&VIA);
     let via = match word {
         TransportName::Mesh => mesh(peers),
@@ -205,15 +194,7 @@ pub(crate) fn read(peers: &mut SectionReader<'_, '_>) -> PeersSettings {
         TransportName::Nats => nats(peers),
     };
     reject_foreign_keys(peers, word);
-    let cluster = peers.key(&CLUSTER);
-    let secret_file = peers.key(&SECRET_FILE);
-    let tls = peers.has("tls").then(|| peers.section(&TLS, tls)).flatten();
-    let period = std_time(peers.key(&PERIOD));
-    let cpus_shared = peers.key(&CPUS_SHARED);
-    let nodes_max = peers.key(&NODES_MAX);
-    let settings = PeersSettings { via, cluster, secret_file, tls, period, cpus_shared, nodes_max };
-    require_authentication(peers, &settings);
-    settings
+    via
 }
 
 fn mesh(peers: &mut SectionReader<'_, '_>) -> PeerTransport {

@@ -12,7 +12,7 @@ use super::limits::{self, LimitContext};
 use super::tls;
 use crate::address;
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, ValueSyntax, section};
-use crate::reader::SectionReader;
+use crate::reader::{SectionReader, settings};
 use crate::settings::hosts::{HostMerge, HostPattern, HostSettings, host_name};
 use crate::settings::tls::FrontTls;
 use crate::tree::{YamlNode, YamlValue};
@@ -28,55 +28,118 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 pub use timeouts::ProxyTimeouts;
 
-/// The reverse proxy, and the limits that the check door shares with it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ProxySettings {
-    /// Addresses to listen on, at most 64. Empty if the section only holds the limits of `check`.
-    pub listen: Vec<SocketAddr>,
-    /// Certificates, and which addresses of `listen` use TLS.
-    pub tls: Option<FrontTls>,
-    /// Whether clients may use HTTP/2.
-    pub http2: bool,
+settings! {
+    /// The reverse proxy, and the limits that the check door shares with it.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct ProxySettings from keys(
+        proxy, ground: LimitContext, addresses: Vec<SocketAddr>, front: Option<FrontTls>
+    );
+
+    /// Addresses to listen on, at most 64. `off` opens no listener, if only [`check`](#check) uses
+    /// the limits.
+    pub listen: Vec<SocketAddr>, LISTEN: ListKey<SocketAddr> =
+        ConfigKey::text("listen", address::listen)
+            .list_with(|| vec![SocketAddr::from(([0, 0, 0, 0], 8888))]).restart()
+            .example("127.0.0.1:8888") => addresses;
+    /// [Certificates](#proxytls), and the addresses that use them. Files that change are read again
+    /// without a restart.
+    pub tls: Option<FrontTls>, TLS: SubsectionKey =
+        SubsectionKey::one("tls", &tls::FRONT).default_note("no TLS").restart() => front;
     /// The servers behind the proxy, at least one and at most [`BACKENDS_MAX`].
-    pub backends: Vec<BackendAddress>,
-    /// How the proxy authenticates TLS backends, and itself to them.
-    pub backend_tls: BackendTls,
-    /// Protocols, in lower case, that a client may switch to by `Upgrade`.
-    pub upgrades: Vec<String>,
-    /// CPU-seconds per second to share out.
-    pub cpus: f64,
-    /// How the cost of a request is measured.
-    pub cost: CostSource,
-    /// What happens to a client in debt if its limit has no action of its own.
-    pub action: LimitAction,
-    /// How requests wait for capacity, where the action is `queue`.
-    pub queue: ProxyQueueSettings,
-    /// The longest wait; a request that would have to wait longer is refused.
-    pub max_delay: Nanos,
-    /// Networks from which forwarded headers are trusted.
-    pub trusted_proxies: Vec<IpNet>,
-    /// Where a trusted proxy writes the client's address.
-    pub client_address: ClientAddress,
-    /// Time limits of connections and requests.
-    pub timeouts: ProxyTimeouts,
-    /// Upper bounds of connections, sizes and streams.
-    pub bounds: ProxyBounds,
-    /// Clients in these networks are neither counted nor held.
-    pub exempt: Vec<IpNet>,
+    pub backends: Vec<BackendAddress> = backends(proxy);
+    /// [TLS](#proxybackend_tls) to backends of `https://`.
+    pub backend_tls: BackendTls, BACKEND_TLS: SubsectionKey =
+        SubsectionKey::one("backend_tls", &tls::BACKEND) => backend_tls(proxy, &backends);
+    /// Protocols that a client may switch to by `Upgrade` or [over
+    /// HTTP/2](tls.md#websockets-on-a-stream); `[]` permits none. Bytes after the switch are not
+    /// inspected and not charged. `h2c` is never permitted.
+    pub upgrades: Vec<String>, UPGRADES: ListKey<String> =
+        ConfigKey::text("upgrades", upgrade).list_with(|| vec!["websocket".to_owned()]);
+    /// CPU-seconds per second that the clients share.
+    pub cpus: f64, CPUS: ConfigKey<f64> =
+        ConfigKey::new("cpus", ValueSyntax::Number, cpus).within(0.01, 65_536.0).example("4")
+            .default_note("the smaller of the cores of this process and the quota of its cgroup \
+                           (v1 or v2)").low("clients wait while the server is idle")
+            .high("the server is overloaded before any client is in debt")
+        => proxy.key_or(&CPUS, ground.cpus);
+    /// How the cost of a request is measured. `wall`: elapsed time while the backend works.
+    /// `shared`: the same, divided among the running requests if there are more of them than
+    /// `cpus`. `header:NAME`: the value that the backend sends in this header, else as `shared`.
+    /// `cgroup:PATH`: as `shared`, corrected ten times a second by the CPU time of this cgroup
+    /// (version 2, as in `/proc/PID/cgroup`). `evenkeel check` names the cgroups of a backend on
+    /// this machine.
+    pub cost: CostSource, COST: DefaultedKey<CostSource> = ConfigKey::text("cost", cost)
+        .range_note("`wall`, `shared`, `header:NAME`, `cgroup:PATH`").default(CostSource::Shared);
+    /// What happens to a client in debt, if its limit has no action of its own. `queue`: while the
+    /// backend has capacity, no request waits; otherwise clients in credit go first, and the others
+    /// share the rest. `hold`: the request runs, and the head of its answer is held. `delay`: the
+    /// request waits before the backend gets it. `reject`: 503 with `Retry-After`.
+    pub action: LimitAction, ACTION: DefaultedKey<LimitAction> =
+        ConfigKey::words("action", &limits::ACTIONS).default(LimitAction::Queue);
+    /// The [queue](#proxyqueue) of requests that wait, if the action is `queue`.
+    pub queue: ProxyQueueSettings, QUEUE: SubsectionKey =
+        SubsectionKey::one("queue", &queue::TABLE)
+        => proxy.section(&QUEUE, |section| queue::read(section, cpus));
+    /// The longest wait. A request that would have to wait longer before it runs gets 503 with
+    /// `Retry-After`, or 429 if its limit is a `rate`. A held answer is released after this time.
+    pub max_delay: Nanos, MAX_DELAY: DefaultedKey<Nanos> = ConfigKey::duration("max_delay")
+        .within(Nanos::ZERO, DAY).default(Nanos::from_secs(30)).low("refusals instead of waits")
+        .high("connections stay open for long");
+    /// Whether clients may use HTTP/2: with TLS if both sides agree on it, without TLS if the
+    /// client begins with it.
+    pub http2: bool, HTTP2: DefaultedKey<bool> = ConfigKey::truth("http2").default(true);
+    /// Networks from which forwarded headers are trusted. Too narrow: all users behind a proxy
+    /// share one bucket. Too wide: any host in these networks can forge client addresses.
+    pub trusted_proxies: Vec<IpNet>, TRUSTED_PROXIES: ListKey<IpNet> =
+        ConfigKey::text("trusted_proxies", address::network).list_with(Vec::new)
+            .example("10.0.0.0/8");
+    /// Where a trusted proxy writes the address of the client. `xff`: `X-Forwarded-For`, read from
+    /// the right past trusted proxies, else `X-Real-IP`. `forwarded`: `Forwarded` (RFC 7239).
+    /// `header:NAME`: a header with one address, such as `CF-Connecting-IP`. `proxy-protocol`:
+    /// version 1 or 2, with which each connection of a trusted proxy then has to begin; its headers
+    /// are not trusted. The last three need `trusted_proxies`.
+    pub client_address: ClientAddress, CLIENT_ADDRESS: DefaultedKey<ClientAddress> =
+        ConfigKey::text("client_address", client_address)
+            .range_note("`xff`, `forwarded`, `header:NAME`, `proxy-protocol`")
+            .default(ClientAddress::XForwardedFor);
+    /// [Time limits](#proxytimeouts) of connections and requests.
+    pub timeouts: ProxyTimeouts, TIMEOUTS: SubsectionKey =
+        SubsectionKey::one("timeouts", &timeouts::TABLE)
+        => proxy.section(&TIMEOUTS, timeouts::read);
+    /// [Upper bounds](#proxybounds) of connections, sizes and streams.
+    pub bounds: ProxyBounds, BOUNDS: SubsectionKey = SubsectionKey::one("bounds", &bounds::TABLE)
+        => proxy.section(&BOUNDS, bounds::read);
+    let entries = proxy.key(&EXEMPT);
+    /// Requests that are neither counted nor held: `ip:` and a network, `host:` and a
+    /// [name](#clients-by-name), or `cookie:` and the name of a cookie. A client that makes up such
+    /// a cookie is exempt, so the backend must not serve it; `evenkeel check` warns about it.
+    pub exempt: Vec<IpNet>, EXEMPT: ListKey<ExemptEntry> =
+        ConfigKey::text("exempt", exempt_entry).list_with(Vec::new).example("ip:192.0.2.0/24")
+        => of_kind(&entries, ExemptEntry::net);
     /// Requests that meet one of these conditions are neither counted nor held.
-    pub exempt_when: Vec<LimitCondition>,
+    pub exempt_when: Vec<LimitCondition> = of_kind(&entries, ExemptEntry::condition);
     /// Clients by host name: those that are exempt and those that count together.
-    pub hosts: HostSettings,
-    /// Decide, count and report, but enforce nothing.
-    pub shadow: bool,
-    /// Whether answers carry `RateLimit` headers for limits with a `rate`.
-    pub headers: bool,
-    /// Whether the backend's cost header is passed on to the client.
-    pub keep_cost_header: bool,
-    /// Number of clients per limit that each thread can show by name, some 300 bytes each.
-    pub names_max: usize,
-    /// The limits, in the order of the file; at most `LIMITS_MAX`.
-    pub limits: Vec<Limit>,
+    pub hosts: HostSettings = hosts(proxy, &entries);
+    /// Whether Evenkeel decides, counts and logs, but lets each request pass at once.
+    pub shadow: bool, SHADOW: DefaultedKey<bool> = ConfigKey::truth("shadow").default(false);
+    /// Whether answers state the client's standing under limits with `rate`, in the headers
+    /// `RateLimit-Policy` and `RateLimit` (IETF draft 10). `"logins";q=5;w=60` means 5 requests in
+    /// 60 seconds; `"logins";r=4;t=12` means that 4 are left, and that all are available again in
+    /// 12 seconds. A refused request is only sent the limit that refused it, and `t` is its
+    /// `Retry-After`.
+    pub headers: bool, HEADERS: DefaultedKey<bool> = ConfigKey::truth("headers").default(false);
+    /// Whether the header of `cost: header:NAME` is passed on to the client.
+    pub keep_cost_header: bool, COST_HEADER: DefaultedKey<bool> =
+        ConfigKey::words("cost_header", &[("keep", true), ("strip", false)]).default(false);
+    /// Number of clients per limit that each thread can show by name, for `evenkeel doctor` and the
+    /// metric of held clients; some 300 bytes each.
+    pub names_max: usize, NAMES_MAX: DefaultedKey<usize> = ConfigKey::whole("names_max")
+        .within(1, top::CAPACITY_MAX).default(1_000).low("busy clients appear as `?`")
+        .high("memory");
+    /// The [limits](#proxylimits), at most 32.
+    pub limits: Vec<Limit>, LIMITS: SubsectionKey =
+        SubsectionKey::list("limits", &limits::TABLE).default_note("`ip`, `net24`, `net16`")
+        => limits::read(proxy, LimitContext { cpus, ..ground }, action, queue.debt_max);
 }
 
 /// How the cost of a request is measured.
@@ -128,79 +191,16 @@ impl fmt::Display for ClientAddress {
 }
 
 section! {
-    TABLE = "proxy";
+    TABLE = "proxy":
+    LISTEN, TLS, HTTP2, BACKEND, BACKEND_TLS, UPGRADES, CPUS, COST, COST_HEADER, ACTION, QUEUE,
+    MAX_DELAY, TRUSTED_PROXIES, CLIENT_ADDRESS, TIMEOUTS, BOUNDS, EXEMPT, MERGE, RESOLVER, SHADOW,
+    HEADERS, NAMES_MAX, LIMITS,
+}
 
-    /// Addresses to listen on, at most 64. `off` opens no listener, if only [`check`](#check) uses
-    /// the limits.
-    LISTEN: ListKey<SocketAddr> = ConfigKey::text("listen", address::listen)
-        .list_with(|| vec![SocketAddr::from(([0, 0, 0, 0], 8888))]).restart()
-        .example("127.0.0.1:8888");
-    /// [Certificates](#proxytls), and the addresses that use them. Files that change are read again
-    /// without a restart.
-    TLS: SubsectionKey = SubsectionKey::one("tls", &tls::FRONT).default_note("no TLS").restart();
-    /// Whether clients may use HTTP/2: with TLS if both sides agree on it, without TLS if the
-    /// client begins with it.
-    HTTP2: DefaultedKey<bool> = ConfigKey::truth("http2").default(true);
+section! {
     /// The server behind the proxy, or a [list](#proxybackend) of at most 64.
     BACKEND: ListKey<BackendAddress> = ConfigKey::text("backend", backend::backend)
         .list_with(|| vec![BackendAddress::http("127.0.0.1:80")]);
-    /// [TLS](#proxybackend_tls) to backends of `https://`.
-    BACKEND_TLS: SubsectionKey = SubsectionKey::one("backend_tls", &tls::BACKEND);
-    /// Protocols that a client may switch to by `Upgrade` or [over
-    /// HTTP/2](tls.md#websockets-on-a-stream); `[]` permits none. Bytes after the switch are not
-    /// inspected and not charged. `h2c` is never permitted.
-    UPGRADES: ListKey<String> =
-        ConfigKey::text("upgrades", upgrade).list_with(|| vec!["websocket".to_owned()]);
-    /// CPU-seconds per second that the clients share.
-    CPUS: ConfigKey<f64> = ConfigKey::new("cpus", ValueSyntax::Number, cpus).within(0.01, 65_536.0)
-        .default_note("the smaller of the cores of this process and the quota of its cgroup (v1 or \
-                       v2)").example("4").low("clients wait while the server is idle")
-        .high("the server is overloaded before any client is in debt");
-    /// How the cost of a request is measured. `wall`: elapsed time while the backend works.
-    /// `shared`: the same, divided among the running requests if there are more of them than
-    /// `cpus`. `header:NAME`: the value that the backend sends in this header, else as `shared`.
-    /// `cgroup:PATH`: as `shared`, corrected ten times a second by the CPU time of this cgroup
-    /// (version 2, as in `/proc/PID/cgroup`). `evenkeel check` names the cgroups of a backend on
-    /// this machine.
-    COST: DefaultedKey<CostSource> = ConfigKey::text("cost", cost)
-        .range_note("`wall`, `shared`, `header:NAME`, `cgroup:PATH`").default(CostSource::Shared);
-    /// Whether the header of `cost: header:NAME` is passed on to the client.
-    COST_HEADER: DefaultedKey<bool> =
-        ConfigKey::words("cost_header", &[("keep", true), ("strip", false)]).default(false);
-    /// What happens to a client in debt, if its limit has no action of its own. `queue`: while the
-    /// backend has capacity, no request waits; otherwise clients in credit go first, and the others
-    /// share the rest. `hold`: the request runs, and the head of its answer is held. `delay`: the
-    /// request waits before the backend gets it. `reject`: 503 with `Retry-After`.
-    ACTION: DefaultedKey<LimitAction> =
-        ConfigKey::words("action", &limits::ACTIONS).default(LimitAction::Queue);
-    /// The [queue](#proxyqueue) of requests that wait, if the action is `queue`.
-    QUEUE: SubsectionKey = SubsectionKey::one("queue", &queue::TABLE);
-    /// The longest wait. A request that would have to wait longer before it runs gets 503 with
-    /// `Retry-After`, or 429 if its limit is a `rate`. A held answer is released after this time.
-    MAX_DELAY: DefaultedKey<Nanos> = ConfigKey::duration("max_delay").within(Nanos::ZERO, DAY)
-        .default(Nanos::from_secs(30)).low("refusals instead of waits")
-        .high("connections stay open for long");
-    /// Networks from which forwarded headers are trusted. Too narrow: all users behind a proxy
-    /// share one bucket. Too wide: any host in these networks can forge client addresses.
-    TRUSTED_PROXIES: ListKey<IpNet> = ConfigKey::text("trusted_proxies", address::network)
-        .list_with(Vec::new).example("10.0.0.0/8");
-    /// Where a trusted proxy writes the address of the client. `xff`: `X-Forwarded-For`, read from
-    /// the right past trusted proxies, else `X-Real-IP`. `forwarded`: `Forwarded` (RFC 7239).
-    /// `header:NAME`: a header with one address, such as `CF-Connecting-IP`. `proxy-protocol`:
-    /// version 1 or 2, with which each connection of a trusted proxy then has to begin; its headers
-    /// are not trusted. The last three need `trusted_proxies`.
-    CLIENT_ADDRESS: DefaultedKey<ClientAddress> = ConfigKey::text("client_address", client_address)
-        .range_note("`xff`, `forwarded`, `header:NAME`, `proxy-protocol`")
-        .default(ClientAddress::XForwardedFor);
-    /// [Time limits](#proxytimeouts) of connections and requests.
-    TIMEOUTS: SubsectionKey = SubsectionKey::one("timeouts", &timeouts::TABLE);
-    /// [Upper bounds](#proxybounds) of connections, sizes and streams.
-    BOUNDS: SubsectionKey = SubsectionKey::one("bounds", &bounds::TABLE);
-    /// Requests that are neither counted nor held: `ip:` and a network, `host:` and a
-    /// [name](#clients-by-name), or `cookie:` and the name of a cookie. A client that makes up such
-    /// a cookie is exempt, so the backend must not serve it; `evenkeel check` warns about it.
-    EXEMPT: ListKey<ExemptEntry> =
-        ConfigKey::text("exempt", exempt_entry).list_with(Vec::new).example("ip:192.0.2.0/24");
     /// Sections with `match` and `as`, such as `{match: "host:*.googlebot.com", as:
     /// googlebot.com}`, at most 1024: clients with a [name](#clients-by-name) that matches count as
     /// one under limits by `host`. The first match applies.
@@ -208,21 +208,6 @@ section! {
     /// Name servers for the [names of clients](#clients-by-name); without a port it is 53.
     RESOLVER: ListKey<SocketAddr> = ConfigKey::text("resolver", address::name_server).list()
         .default_note("those of the system").example("192.0.2.53");
-    /// Whether Evenkeel decides, counts and logs, but lets each request pass at once.
-    SHADOW: DefaultedKey<bool> = ConfigKey::truth("shadow").default(false);
-    /// Whether answers state the client's standing under limits with `rate`, in the headers
-    /// `RateLimit-Policy` and `RateLimit` (IETF draft 10). `"logins";q=5;w=60` means 5 requests in
-    /// 60 seconds; `"logins";r=4;t=12` means that 4 are left, and that all are available again in
-    /// 12 seconds. A refused request is only sent the limit that refused it, and `t` is its
-    /// `Retry-After`.
-    HEADERS: DefaultedKey<bool> = ConfigKey::truth("headers").default(false);
-    /// Number of clients per limit that each thread can show by name, for `evenkeel doctor` and the
-    /// metric of held clients; some 300 bytes each.
-    NAMES_MAX: DefaultedKey<usize> = ConfigKey::whole("names_max").within(1, top::CAPACITY_MAX)
-        .default(1_000).low("busy clients appear as `?`").high("memory");
-    /// The [limits](#proxylimits), at most 32.
-    LIMITS: SubsectionKey =
-        SubsectionKey::list("limits", &limits::TABLE).default_note("`ip`, `net24`, `net16`");
 }
 
 section! {
@@ -268,42 +253,8 @@ fn settings(
     ground: LimitContext,
     mut listen: Vec<SocketAddr>,
 ) -> ProxySettings {
-    let tls = tls(proxy, &mut listen);
-    let backends = backends(proxy);
-    let backend_tls = backend_tls(proxy, &backends);
-    let upgrades = proxy.key(&UPGRADES);
-    let cpus = proxy.key_or(&CPUS, ground.cpus);
-    let cost = proxy.key(&COST);
-    let action = proxy.key(&ACTION);
-    let queue = proxy.section(&QUEUE, |section| queue::read(section, cpus));
-    let max_delay = proxy.key(&MAX_DELAY);
-    let mut hosts = HostSettings::default();
-    let mut exempt_when = Vec::new();
-    let settings = ProxySettings {
-        listen,
-        tls,
-        http2: proxy.key(&HTTP2),
-        backends,
-        backend_tls,
-        upgrades,
-        cpus,
-        cost,
-        action,
-        queue,
-        max_delay,
-        trusted_proxies: proxy.key(&TRUSTED_PROXIES),
-        client_address: proxy.key(&CLIENT_ADDRESS),
-        timeouts: proxy.section(&TIMEOUTS, timeouts::read),
-        bounds: proxy.section(&BOUNDS, bounds::read),
-        exempt: exempt(proxy, &mut hosts, &mut exempt_when),
-        exempt_when,
-        hosts: self::hosts(proxy, hosts),
-        shadow: proxy.key(&SHADOW),
-        headers: proxy.key(&HEADERS),
-        keep_cost_header: proxy.key(&COST_HEADER),
-        names_max: proxy.key(&NAMES_MAX),
-        limits: limits::read(proxy, LimitContext { cpus, ..ground }, action, queue.debt_max),
-    };
+    let front = tls(proxy, &mut listen);
+    let settings = keys(proxy, ground, listen, front);
     consistent(proxy, &settings);
     settings
 }
@@ -375,30 +326,14 @@ fn backend_tls(proxy: &mut SectionReader<'_, '_>, backends: &[BackendAddress]) -
     read.unwrap_or_default()
 }
 
-/// Reads `exempt`. Returns the networks; host names go into `hosts`, conditions on requests into
-/// `requests`.
-fn exempt(
-    proxy: &mut SectionReader<'_, '_>,
-    hosts: &mut HostSettings,
-    requests: &mut Vec<LimitCondition>,
-) -> Vec<IpNet> {
-    let mut nets = Vec::new();
-    for exempt in proxy.key(&EXEMPT) {
-        match exempt {
-            ExemptEntry::Net(net) => nets.push(net),
-            ExemptEntry::Host(pattern) => hosts.exempt.push(pattern),
-            ExemptEntry::Cookie(name) => {
-                requests.push(LimitCondition { cookie: vec![name], ..LimitCondition::default() });
-            }
-        }
-    }
-    nets
+fn of_kind<T>(entries: &[ExemptEntry], kind: impl Fn(&ExemptEntry) -> Option<T>) -> Vec<T> {
+    entries.iter().filter_map(kind).collect()
 }
 
-/// Reads the other keys and completes `hosts`.
-fn hosts(proxy: &mut SectionReader<'_, '_>, mut hosts: HostSettings) -> HostSettings {
-    hosts.merge = merge(proxy);
-    hosts.resolver = proxy.key(&RESOLVER);
+fn hosts(proxy: &mut SectionReader<'_, '_>, entries: &[ExemptEntry]) -> HostSettings {
+    let exempt = of_kind(entries, ExemptEntry::host);
+    let (merge, resolver) = (merge(proxy), proxy.key(&RESOLVER));
+    let hosts = HostSettings { exempt, merge, resolver };
     if !hosts.resolver.is_empty() && !hosts.needs_names() {
         let what = "is used only if `exempt` or `merge` has `host:` patterns; remove it, or add \
                     such a pattern";
@@ -473,6 +408,21 @@ pub(crate) enum ExemptEntry {
     Host(HostPattern),
     /// All requests with a cookie of this name.
     Cookie(Box<str>),
+}
+
+impl ExemptEntry {
+    fn net(&self) -> Option<IpNet> {
+        if let ExemptEntry::Net(net) = self { Some(*net) } else { None }
+    }
+
+    fn host(&self) -> Option<HostPattern> {
+        if let ExemptEntry::Host(pattern) = self { Some(pattern.clone()) } else { None }
+    }
+
+    fn condition(&self) -> Option<LimitCondition> {
+        let ExemptEntry::Cookie(name) = self else { return None };
+        Some(LimitCondition { cookie: vec![name.clone()], ..LimitCondition::default() })
+    }
 }
 
 impl fmt::Display for ExemptEntry {

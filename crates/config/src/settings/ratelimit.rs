@@ -10,7 +10,7 @@ pub(super) mod xds;
 use super::tls::{self, ServerTls};
 use crate::address;
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, ValueSyntax, section};
-use crate::reader::SectionReader;
+use crate::reader::{SectionReader, settings};
 use crate::tree::YamlValue;
 use crate::values::{Read, YEAR, header_name, std_time, truth};
 use evenkeel_core::units::Nanos;
@@ -19,173 +19,159 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The rate limit service.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RatelimitSettings {
+settings! {
+    /// The rate limit service.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct RatelimitSettings from service(
+        section, unix: Option<PathBuf>, server: Option<ServerTls>, secured: bool
+    );
+
     /// Addresses to listen on for gRPC.
-    pub grpc: Vec<SocketAddr>,
-    /// Unix socket that also accepts gRPC.
-    pub grpc_unix: Option<PathBuf>,
-    /// Addresses that serve `/json` and `/healthcheck`.
-    pub http: Vec<SocketAddr>,
-    /// Addresses that serve `/rlconfig` and `/stats`.
-    pub debug: Vec<SocketAddr>,
-    /// TLS for gRPC, on ports and on the Unix socket.
-    pub tls: Option<ServerTls>,
+    pub grpc: Vec<SocketAddr>, GRPC: ListKey<SocketAddr> =
+        ConfigKey::text("grpc", address::listen).list().restart().example("127.0.0.1:8081")
+            .default_note("`0.0.0.0:8081`; none with `grpc_unix`")
+        => grpc(section, unix.is_some());
+    /// A Unix socket to listen on for gRPC.
+    pub grpc_unix: Option<PathBuf>, GRPC_UNIX: ConfigKey<PathBuf> =
+        ConfigKey::opaque("grpc_unix", path).restart().example("/run/evenkeel/grpc.sock") => unix;
+    /// Addresses to listen on for `/json` and `/healthcheck`.
+    pub http: Vec<SocketAddr>, HTTP: ListKey<SocketAddr> = ConfigKey::text("http", address::listen)
+        .list_with(|| vec![SocketAddr::from(([0, 0, 0, 0], 8080))]).restart();
+    /// Addresses to listen on for `/rlconfig` and `/stats`.
+    pub debug: Vec<SocketAddr>, DEBUG: ListKey<SocketAddr> =
+        ConfigKey::text("debug", address::listen).list_with(Vec::new).restart()
+            .example("127.0.0.1:6070");
+    /// [TLS](#ratelimittls) of the gRPC port and socket.
+    pub tls: Option<ServerTls>, TLS: SubsectionKey =
+        SubsectionKey::one("tls", &tls::SERVER).default_note("no TLS").restart() => server;
     /// Whether `/json` and `/healthcheck` use the same TLS settings.
-    pub http_tls: bool,
+    pub http_tls: bool = secured;
     /// Location of the rule files, and how they are read.
-    pub rules: RuleFiles,
-    /// The xDS server that sends rules, instead of files.
-    pub xds: Option<xds::XdsSettings>,
+    pub rules: RuleFiles = rules(section);
+    /// [Rules from a server](#ratelimitxds) instead of `rules`.
+    pub xds: Option<xds::XdsSettings>, XDS: SubsectionKey =
+        SubsectionKey::one("xds", &xds::TABLE).restart()
+        => section.has("xds").then(|| section.section(&XDS, xds::read));
     /// How requests are answered.
-    pub answers: RatelimitAnswers,
-    /// Maximum number of windows that are counted at once, 24 bytes each.
-    pub keys_max: usize,
-    /// Maximum number of gRPC connections over all threads; further ones are closed at once.
-    pub connections_max: usize,
-    /// Time for a new connection to begin TLS, if it must, and HTTP/2; then it is closed.
-    pub handshake_timeout: Duration,
-    /// Age at which a client is asked to reconnect; 0: never. Stored as `Duration::MAX` for 0.
-    pub connection_age: Duration,
-    /// Time for such a connection to finish its calls; 0: no end. Stored as `Duration::MAX` for 0.
-    pub connection_age_grace: Duration,
-    /// How limits are shared out among Envoys that decide by themselves.
-    pub rlqs: rlqs::RlqsSettings,
-    /// Whether the health check fails while there is no domain.
-    pub healthy_with_rules: bool,
-    /// Whether the health check fails while there is no connection to the store.
-    pub healthy_with_store: bool,
-    /// StatsD server that gets the metrics.
-    pub statsd: Option<exports::RatelimitStatsd>,
-    /// Port that serves the reference server's metrics to Prometheus.
-    pub prometheus: Option<exports::PrometheusSettings>,
+    pub answers: RatelimitAnswers = answers(section);
+    /// Windows that are counted at once, 24 bytes each. When the table is full, windows that have
+    /// ended are evicted first, then those with the fewest hits.
+    pub keys_max: usize, KEYS: DefaultedKey<usize> = ConfigKey::whole("keys_max")
+        .within(1, 100_000_000).default(1_000_000).restart()
+        .low("limits are forgotten and admit more").high("memory");
+    /// gRPC connections at once. Further ones are closed at once.
+    pub connections_max: usize, CONNECTIONS: DefaultedKey<usize> = ConfigKey::whole("connections")
+        .within(1, 1_000_000).default(10_000).restart()
+        .low("Envoys cannot connect, and let each request pass").high("open files");
+    /// Time for a new connection to begin TLS, if it must, and HTTP/2. Then it is closed.
+    pub handshake_timeout: Duration, HANDSHAKE_TIMEOUT: DefaultedKey<Nanos> =
+        time("handshake_timeout").default(Nanos::from_secs(10)).restart()
+            .low("slow Envoys cannot connect").high("silent connections keep their place");
+    // Both ages are `Duration::MAX` if they are 0.
+    /// Age at which a connection is asked to end. `0s`: never.
+    pub connection_age: Duration, CONNECTION_AGE: DefaultedKey<Nanos> =
+        ConfigKey::duration("connection_age")
+            .within(Nanos::ZERO, YEAR).default(Nanos::from_secs(86_400)).restart()
+            .low("clients reconnect all the time")
+            .high("new instances behind a load balancer get no calls")
+        => age(section.key(&CONNECTION_AGE));
+    /// Time for running calls of such a connection to end. `0s`: no limit.
+    pub connection_age_grace: Duration, CONNECTION_AGE_GRACE: DefaultedKey<Nanos> =
+        ConfigKey::duration("connection_age_grace")
+            .within(Nanos::ZERO, YEAR).default(Nanos::from_secs(3_600)).restart()
+            .low("calls are cut off").high("old connections stay open")
+        => age(section.key(&CONNECTION_AGE_GRACE));
+    /// [Assignments](#ratelimitrlqs) for Envoys that [decide by
+    /// themselves](ratelimit.md#envoys-that-decide-by-themselves).
+    pub rlqs: rlqs::RlqsSettings, RLQS: SubsectionKey =
+        SubsectionKey::one("rlqs", &rlqs::TABLE).restart() => section.section(&RLQS, rlqs::read);
+    /// Whether health needs at least one domain with rules.
+    pub healthy_with_rules: bool, HEALTHY_WITH_RULES: DefaultedKey<bool> =
+        ConfigKey::truth("healthy_with_rules").default(false).restart();
+    /// Whether health needs a connection to the `store`. With `true`, Envoys are sent elsewhere
+    /// although this instance could decide.
+    pub healthy_with_store: bool, HEALTHY_WITH_STORE: DefaultedKey<bool> =
+        ConfigKey::truth("healthy_with_store").default(false).restart();
+    /// A [StatsD server](#ratelimitstatsd) that gets the metrics of the reference server.
+    pub statsd: Option<exports::RatelimitStatsd>, STATSD: SubsectionKey =
+        SubsectionKey::one("statsd", &exports::STATSD).restart()
+        => section.has("statsd").then(|| section.section(&STATSD, exports::statsd));
+    /// A [port](#ratelimitprometheus) with the metrics of the reference server under its names.
+    pub prometheus: Option<exports::PrometheusSettings>, PROMETHEUS: SubsectionKey =
+        SubsectionKey::one("prometheus", &exports::PROMETHEUS).restart()
+        => section.has("prometheus").then(|| section.section(&PROMETHEUS, exports::prometheus));
     /// Time for running calls to end when the process stops.
-    pub drain: Duration,
+    pub drain: Duration, DRAIN: DefaultedKey<Nanos> = time("drain").default(Nanos::from_secs(30))
+        .low("calls are cut off").high("stopping takes long");
 }
 
-/// Where rules come from and how they are read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RuleFiles {
-    /// A file, or a folder with all files below it. `None`: there are no rules and every request
-    /// passes.
-    pub path: Option<PathBuf>,
-    /// Whether files with names that begin with a dot are skipped.
-    pub ignore_dot_files: bool,
-    /// Whether several files may have rules for the same domain.
-    pub merge_domains: bool,
-    /// Whether keys and values are compared joined by `_`, as the reference does.
-    pub compat_keys: bool,
-    /// Whether months and years are those of the calendar, not 30 and 365 days.
-    pub calendar: bool,
-}
-
-/// How requests are answered.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RatelimitAnswers {
-    /// Fraction of a limit above which hits count as near the limit, from 0; above 1 no hit does.
-    pub near_limit_ratio: f32,
-    /// Every request passes, and statuses report what the decision would have been.
-    pub shadow: bool,
-    /// All limits are quotas: a request is refused only if all of its limits are exceeded.
-    pub quota: bool,
-    /// Which hits of refused requests are not counted.
-    pub policy: WindowPolicy,
-    /// Whether answers carry the descriptors of the request, for Envoy's other filters.
-    pub dynamic_metadata: bool,
-    /// Names of the headers for limit, remaining and reset. `None`: answers have no such headers.
-    pub headers: Option<[String; 3]>,
-}
-
-section! {
-    TABLE = "ratelimit";
+settings! {
+    /// Where rules come from and how they are read.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct RuleFiles from rule_files(section);
 
     /// A rule file, or a folder with all rule files below it. `off`: no rules, each request passes.
     /// The path need not exist yet: until it does, each request passes, with a warning.
-    RULES: ConfigKey<PathBuf> = ConfigKey::opaque("rules", path)
-        .default_note("required, unless there is `xds`").restart().example("/etc/evenkeel/rules");
-    /// [Rules from a server](#ratelimitxds) instead of `rules`.
-    XDS: SubsectionKey = SubsectionKey::one("xds", &xds::TABLE).restart();
-    /// Addresses to listen on for gRPC.
-    GRPC: ListKey<SocketAddr> = ConfigKey::text("grpc", address::listen).list()
-        .default_note("`0.0.0.0:8081`; none with `grpc_unix`").restart().example("127.0.0.1:8081");
-    /// A Unix socket to listen on for gRPC.
-    GRPC_UNIX: ConfigKey<PathBuf> =
-        ConfigKey::opaque("grpc_unix", path).restart().example("/run/evenkeel/grpc.sock");
-    /// Addresses to listen on for `/json` and `/healthcheck`.
-    HTTP: ListKey<SocketAddr> = ConfigKey::text("http", address::listen)
-        .list_with(|| vec![SocketAddr::from(([0, 0, 0, 0], 8080))]).restart();
-    /// Addresses to listen on for `/rlconfig` and `/stats`.
-    DEBUG: ListKey<SocketAddr> = ConfigKey::text("debug", address::listen).list_with(Vec::new)
-        .restart().example("127.0.0.1:6070");
+    pub path: Option<PathBuf>, RULES: ConfigKey<PathBuf> = ConfigKey::opaque("rules", path)
+        .default_note("required, unless there is `xds`").restart().example("/etc/evenkeel/rules")
+        => section.key(&RULES).filter(|path| path.as_os_str() != "off");
     /// Whether rule files with a name that begins with a dot are ignored. Those with two dots
     /// always are.
-    IGNORE_DOT_FILES: DefaultedKey<bool> =
+    pub ignore_dot_files: bool, IGNORE_DOT_FILES: DefaultedKey<bool> =
         ConfigKey::truth("ignore_dot_files").default(false).restart();
     /// Whether several files may have rules for one domain.
-    MERGE_DOMAINS: DefaultedKey<bool> = ConfigKey::truth("merge_domains").default(false).restart();
+    pub merge_domains: bool, MERGE_DOMAINS: DefaultedKey<bool> =
+        ConfigKey::truth("merge_domains").default(false).restart();
     /// Whether key and value are compared joined by `_`, as the reference server does.
-    COMPAT_KEYS: DefaultedKey<bool> = ConfigKey::truth("compat_keys").default(false).restart();
+    pub compat_keys: bool, COMPAT_KEYS: DefaultedKey<bool> =
+        ConfigKey::truth("compat_keys").default(false).restart();
     /// Whether months and years are those of the calendar (UTC), not 30 and 365 days, for rules
     /// that do not say.
-    CALENDAR: DefaultedKey<bool> = ConfigKey::truth("calendar").default(false).restart();
+    pub calendar: bool, CALENDAR: DefaultedKey<bool> =
+        ConfigKey::truth("calendar").default(false).restart();
+}
+
+settings! {
+    /// How requests are answered.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct RatelimitAnswers from answers(section);
+
     /// The part of a limit above which hits count as near it. Above 1 none do.
-    NEAR_LIMIT_RATIO: DefaultedKey<f32> =
+    pub near_limit_ratio: f32, NEAR_LIMIT_RATIO: DefaultedKey<f32> =
         ConfigKey::new("near_limit_ratio", ValueSyntax::Number, ratio).range_note("from 0")
             .default(0.8);
     /// Whether each request passes; statuses and metrics state what would have happened.
-    SHADOW: DefaultedKey<bool> = ConfigKey::truth("shadow").default(false);
+    pub shadow: bool, SHADOW: DefaultedKey<bool> = ConfigKey::truth("shadow").default(false);
     /// Whether a request is refused only if all of its limits are over.
-    QUOTA: DefaultedKey<bool> = ConfigKey::truth("quota").default(false);
+    pub quota: bool, QUOTA: DefaultedKey<bool> = ConfigKey::truth("quota").default(false);
+    /// Which hits of refused requests are not counted.
+    pub policy: WindowPolicy = WindowPolicy {
+        stop_when_over: section.key(&STOP_WHEN_OVER),
+        spare_over: section.key(&SPARE_OVER),
+    };
+    /// Whether answers contain the question and the `metadata` of rules, for other filters of
+    /// Envoy.
+    pub dynamic_metadata: bool, DYNAMIC_METADATA: DefaultedKey<bool> =
+        ConfigKey::truth("dynamic_metadata").default(false);
+    /// `true`, or a section with the names of the headers for `limit`, `remaining` and `reset`.
+    pub headers: Option<[String; 3]>, HEADERS: SubsectionKey =
+        SubsectionKey::one("headers", &HEADER_NAMES).default_note("`false`")
+            .or_words(&["true", "false"]) => headers(section);
+}
+
+section! {
+    TABLE = "ratelimit":
+    RULES, XDS, GRPC, GRPC_UNIX, HTTP, DEBUG, IGNORE_DOT_FILES, MERGE_DOMAINS, COMPAT_KEYS,
+    CALENDAR, NEAR_LIMIT_RATIO, SHADOW, QUOTA, STOP_WHEN_OVER, SPARE_OVER, DYNAMIC_METADATA,
+    HEADERS, KEYS, RLQS, CONNECTIONS, TLS, HANDSHAKE_TIMEOUT, CONNECTION_AGE, CONNECTION_AGE_GRACE,
+    HEALTHY_WITH_RULES, HEALTHY_WITH_STORE, DRAIN, STATSD, PROMETHEUS,
+}
+
+section! {
     /// Whether the other limits of a request are not counted if one of them would go over.
     STOP_WHEN_OVER: DefaultedKey<bool> = ConfigKey::truth("stop_when_over").default(false);
     /// Whether hits of a limit that is already over are refused without being counted.
     SPARE_OVER: DefaultedKey<bool> = ConfigKey::truth("spare_over").default(false);
-    /// Whether answers contain the question and the `metadata` of rules, for other filters of
-    /// Envoy.
-    DYNAMIC_METADATA: DefaultedKey<bool> = ConfigKey::truth("dynamic_metadata").default(false);
-    /// `true`, or a section with the names of the headers for `limit`, `remaining` and `reset`.
-    HEADERS: SubsectionKey = SubsectionKey::one("headers", &HEADER_NAMES).default_note("`false`")
-        .or_words(&["true", "false"]);
-    /// Windows that are counted at once, 24 bytes each. When the table is full, windows that have
-    /// ended are evicted first, then those with the fewest hits.
-    KEYS: DefaultedKey<usize> = ConfigKey::whole("keys_max").within(1, 100_000_000)
-        .default(1_000_000).restart().low("limits are forgotten and admit more").high("memory");
-    /// [Assignments](#ratelimitrlqs) for Envoys that [decide by
-    /// themselves](ratelimit.md#envoys-that-decide-by-themselves).
-    RLQS: SubsectionKey = SubsectionKey::one("rlqs", &rlqs::TABLE).restart();
-    /// gRPC connections at once. Further ones are closed at once.
-    CONNECTIONS: DefaultedKey<usize> = ConfigKey::whole("connections").within(1, 1_000_000)
-        .default(10_000).restart().low("Envoys cannot connect, and let each request pass")
-        .high("open files");
-    /// [TLS](#ratelimittls) of the gRPC port and socket.
-    TLS: SubsectionKey = SubsectionKey::one("tls", &tls::SERVER).default_note("no TLS").restart();
-    /// Time for a new connection to begin TLS, if it must, and HTTP/2. Then it is closed.
-    HANDSHAKE_TIMEOUT: DefaultedKey<Nanos> = time("handshake_timeout").default(Nanos::from_secs(10))
-        .restart().low("slow Envoys cannot connect").high("silent connections keep their place");
-    /// Age at which a connection is asked to end. `0s`: never.
-    CONNECTION_AGE: DefaultedKey<Nanos> = ConfigKey::duration("connection_age")
-        .within(Nanos::ZERO, YEAR).default(Nanos::from_secs(86_400)).restart()
-        .low("clients reconnect all the time")
-        .high("new instances behind a load balancer get no calls");
-    /// Time for running calls of such a connection to end. `0s`: no limit.
-    CONNECTION_AGE_GRACE: DefaultedKey<Nanos> = ConfigKey::duration("connection_age_grace")
-        .within(Nanos::ZERO, YEAR).default(Nanos::from_secs(3_600)).restart()
-        .low("calls are cut off").high("old connections stay open");
-    /// Whether health needs at least one domain with rules.
-    HEALTHY_WITH_RULES: DefaultedKey<bool> =
-        ConfigKey::truth("healthy_with_rules").default(false).restart();
-    /// Whether health needs a connection to the `store`. With `true`, Envoys are sent elsewhere
-    /// although this instance could decide.
-    HEALTHY_WITH_STORE: DefaultedKey<bool> =
-        ConfigKey::truth("healthy_with_store").default(false).restart();
-    /// Time for running calls to end when the process stops.
-    DRAIN: DefaultedKey<Nanos> = time("drain").default(Nanos::from_secs(30))
-        .low("calls are cut off").high("stopping takes long");
-    /// A [StatsD server](#ratelimitstatsd) that gets the metrics of the reference server.
-    STATSD: SubsectionKey = SubsectionKey::one("statsd", &exports::STATSD).restart();
-    /// A [port](#ratelimitprometheus) with the metrics of the reference server under its names.
-    PROMETHEUS: SubsectionKey = SubsectionKey::one("prometheus", &exports::PROMETHEUS).restart();
 }
 
 section! {
@@ -202,34 +188,15 @@ section! {
 
 /// Reads the section.
 pub(crate) fn read(section: &mut SectionReader<'_, '_>) -> RatelimitSettings {
-    let grpc_unix = section.key(&GRPC_UNIX);
-    let port = SocketAddr::from(([0, 0, 0, 0], 8081));
-    let grpc = if grpc_unix.is_some() { Vec::new() } else { vec![port] };
+    let unix = section.key(&GRPC_UNIX);
     let (tls, http_tls) = section.section_if_written(&TLS, tls).unwrap_or_default();
-    RatelimitSettings {
-        grpc: section.list_or(&GRPC, grpc),
-        grpc_unix,
-        http: section.key(&HTTP),
-        debug: section.key(&DEBUG),
-        tls,
-        http_tls,
-        rules: rules(section),
-        xds: section.has("xds").then(|| section.section(&XDS, xds::read)),
-        answers: answers(section),
-        keys_max: section.key(&KEYS),
-        connections_max: section.key(&CONNECTIONS),
-        handshake_timeout: std_time(section.key(&HANDSHAKE_TIMEOUT)),
-        connection_age: age(section.key(&CONNECTION_AGE)),
-        connection_age_grace: age(section.key(&CONNECTION_AGE_GRACE)),
-        rlqs: section.section(&RLQS, rlqs::read),
-        healthy_with_rules: section.key(&HEALTHY_WITH_RULES),
-        healthy_with_store: section.key(&HEALTHY_WITH_STORE),
-        statsd: section.has("statsd").then(|| section.section(&STATSD, exports::statsd)),
-        prometheus: section
-            .has("prometheus")
-            .then(|| section.section(&PROMETHEUS, exports::prometheus)),
-        drain: std_time(section.key(&DRAIN)),
-    }
+    service(section, unix, tls, http_tls)
+}
+
+/// Reads `grpc`, whose default is a port, or none if there is a Unix socket.
+fn grpc(section: &mut SectionReader<'_, '_>, unix: bool) -> Vec<SocketAddr> {
+    let port = SocketAddr::from(([0, 0, 0, 0], 8081));
+    section.list_or(&GRPC, if unix { Vec::new() } else { vec![port] })
 }
 
 /// Reads `tls`. Also returns whether the HTTP port uses it.
@@ -249,27 +216,7 @@ fn rules(section: &mut SectionReader<'_, '_>) -> RuleFiles {
         }
         _ => {}
     }
-    RuleFiles {
-        path: section.key(&RULES).filter(|path| path.as_os_str() != "off"),
-        ignore_dot_files: section.key(&IGNORE_DOT_FILES),
-        merge_domains: section.key(&MERGE_DOMAINS),
-        compat_keys: section.key(&COMPAT_KEYS),
-        calendar: section.key(&CALENDAR),
-    }
-}
-
-fn answers(section: &mut SectionReader<'_, '_>) -> RatelimitAnswers {
-    RatelimitAnswers {
-        near_limit_ratio: section.key(&NEAR_LIMIT_RATIO),
-        shadow: section.key(&SHADOW),
-        quota: section.key(&QUOTA),
-        policy: WindowPolicy {
-            stop_when_over: section.key(&STOP_WHEN_OVER),
-            spare_over: section.key(&SPARE_OVER),
-        },
-        dynamic_metadata: section.key(&DYNAMIC_METADATA),
-        headers: headers(section),
-    }
+    rule_files(section)
 }
 
 impl Default for RatelimitAnswers {

@@ -5,9 +5,9 @@
 
 use super::tls;
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, section};
-use crate::reader::SectionReader;
+use crate::reader::{SectionReader, settings};
 use crate::tree::YamlValue;
-use crate::values::{DAY, Read, std_time, word_enum};
+use crate::values::{DAY, Read, word_enum};
 use evenkeel_core::units::Nanos;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use std::borrow::Cow;
@@ -15,48 +15,83 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// One count for all instances, kept in Redis or Valkey.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoreSettings {
+settings! {
+    /// One count for all instances, kept in Redis or Valkey.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct StoreSettings from keys(section);
+
     /// The servers, and how they are reached.
-    pub place: StoreServers,
-    /// Separate servers for counters with windows of one second.
-    pub per_second: Option<StoreServers>,
-    /// The longest time that a request waits for the store; after that the local state decides.
-    pub deadline: Duration,
-    /// Time to connect and to verify that the connection works.
-    pub connect: Duration,
-    /// Whether the store decides each request, or only sums up local counts.
-    pub mode: StoreMode,
-    /// Interval at which local counts are sent to the store: always with [`StoreMode::Batched`],
-    /// otherwise after an outage.
-    pub period: Duration,
-    /// Fallback while the store does not answer.
-    pub fail: StoreFail,
-    /// Prefix of all keys in the store, at most 64 bytes.
-    pub prefix: String,
-    /// Whether windows use the key names of envoyproxy/ratelimit, so that it can share the store
-    /// with Evenkeel.
-    pub compatible_keys: bool,
-    /// Compatible keys live up to this much longer than their window.
-    pub jitter: Duration,
-    /// Maximum number of counters per thread that remember hits for the store, 100 bytes each.
-    pub owed_max: usize,
+    pub place: StoreServers = place(section);
+    /// Servers for counters of one second: `redis`, `layout`, `master`, `credentials`,
+    /// `credentials_file` and `tls`.
+    pub per_second: Option<StoreServers>, PER_SECOND: SubsectionKey =
+        SubsectionKey::one("per_second", &SERVERS).default_note("the same servers")
+        => section.has("per_second").then(|| section.section(&PER_SECOND, self::place));
+    /// `exact`: the store decides each request. `batched`: this instance decides by its local state
+    /// and exchanges counts each `period`.
+    pub mode: StoreMode, MODE: DefaultedKey<StoreMode> =
+        ConfigKey::words("mode", StoreMode::WORDS).default(StoreMode::Exact);
+    /// Without an answer of the store. `local`: the local state decides. `error`: the caller of
+    /// `ratelimit` gets an error.
+    pub fail: StoreFail, FAIL: DefaultedKey<StoreFail> =
+        ConfigKey::words("fail", StoreFail::WORDS).default(StoreFail::Local);
+    /// Whether windows have the names that envoyproxy/ratelimit gives them.
+    pub compatible_keys: bool, COMPATIBLE_KEYS: DefaultedKey<bool> =
+        ConfigKey::truth("compatible_keys").default(false);
+    /// The longest time that a request waits for an answer. After that the local state decides.
+    pub deadline: Duration, DEADLINE: DefaultedKey<Nanos> = ConfigKey::duration("deadline")
+        .within(Nanos::from_millis(1), Nanos::from_secs(10)).default(Nanos::from_millis(20))
+        .low("slow answers are ignored, and limits are less exact")
+        .high("requests wait for this time while the store stalls");
+    /// Time to establish and verify a connection.
+    pub connect: Duration, CONNECT_TIMEOUT: DefaultedKey<Nanos> =
+        ConfigKey::duration("connect_timeout").within(Nanos::from_millis(10), Nanos::from_secs(60))
+            .default(Nanos::from_secs(1)).low("a distant store is never reached");
+    /// Time between two transfers of local counts and of the costs of requests to the store.
+    pub period: Duration, PERIOD: DefaultedKey<Nanos> = ConfigKey::duration("period")
+        .within(Nanos::from_millis(10), Nanos::from_secs(10)).default(Nanos::from_millis(100))
+        .low("more work for the store")
+        .high("`batched`: all instances together admit more; costs are known late to the others");
+    /// Prefix of all keys.
+    pub prefix: String, PREFIX: ConfigKey<String> = ConfigKey::text("prefix", prefix)
+        .range_note("up to 64 bytes, without braces")
+        .default_note("`evenkeel:`; none with `compatible_keys`").example("evenkeel:")
+        => section.key_or(&PREFIX, default_prefix(compatible_keys));
+    /// Compatible keys exist for up to this time longer than their window.
+    pub jitter: Duration, EXPIRATION_JITTER: DefaultedKey<Nanos> =
+        ConfigKey::duration("expiration_jitter").within(Nanos::ZERO, DAY)
+            .default(Nanos::from_secs(300)).low("many keys expire at once")
+            .high("memory of the store");
+    /// Counters per thread, and buckets, with hits that are sent to the store later.
+    pub owed_max: usize, OWED_MAX: DefaultedKey<usize> = ConfigKey::whole("owed_max")
+        .within(0, 10_000_000).default(100_000)
+        .low("hits during an outage are lost to the other instances").high("memory");
 }
 
-/// The servers of a store and how to connect to them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoreServers {
-    /// The servers, at least one.
-    pub servers: Vec<StoreServer>,
-    /// The topology of the servers.
-    pub layout: StoreLayout,
-    /// User and password for servers that have none in their address.
-    pub login: Option<StoreLogin>,
-    /// File with the same credentials. It is read again at each connect.
-    pub credentials_file: Option<PathBuf>,
-    /// How TLS servers are authenticated.
-    pub tls: StoreTls,
+settings! {
+    /// The servers of a store and how to connect to them.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct StoreServers from servers(section);
+
+    /// Addresses: `redis://user:password@host:6379/0`, `rediss://` for TLS, `unix:///path`, or
+    /// `host:port`. `evenkeel show` prints passwords as stars.
+    pub servers: Vec<StoreServer>, REDIS: ListKey<StoreServer> = ConfigKey::opaque("redis", server)
+        .list().required().masked(masked).example("redis://127.0.0.1:6379");
+    /// `single`: one server. `sentinel`: `redis` names sentinels. `cluster`: `redis` names some
+    /// nodes of a cluster. `ring`: independent servers, each with a part of the counters, by name.
+    pub layout: StoreLayout, LAYOUT: ConfigKey<StoreLayoutName> =
+        ConfigKey::words("layout", StoreLayoutName::WORDS)
+            .default_note("one address: `single`; several: `cluster`") => layout(section, &servers);
+    /// `user:password`, or a password, for addresses without one and for the masters of sentinels.
+    pub login: Option<StoreLogin>, CREDENTIALS: ConfigKey<StoreLogin> =
+        ConfigKey::opaque("credentials", |text| Ok(StoreLogin::parse(text)))
+            .masked(|_| PASSWORD_MASK.to_owned()).example("user:password") => credentials(section);
+    /// A file with the same, read at each connect.
+    pub credentials_file: Option<PathBuf>, CREDENTIALS_FILE: ConfigKey<PathBuf> =
+        ConfigKey::path("credentials_file").example("/etc/evenkeel/redis");
+    /// [TLS](#storetls) for addresses with `rediss://`.
+    pub tls: StoreTls, TLS: SubsectionKey = SubsectionKey::one("tls", &tls::STORE)
+        => if section.has("tls") { section.section(&TLS, tls) } else { StoreTls::default() };
 }
 
 /// The topology of a store's servers.
@@ -192,66 +227,9 @@ section! {
 section! { SERVERS = "store.per_second": REDIS, LAYOUT, MASTER, CREDENTIALS, CREDENTIALS_FILE, TLS }
 
 section! {
-    /// Addresses: `redis://user:password@host:6379/0`, `rediss://` for TLS, `unix:///path`, or
-    /// `host:port`. `evenkeel show` prints passwords as stars.
-    REDIS: ListKey<StoreServer> = ConfigKey::opaque("redis", server).list()
-        .required().masked(masked).example("redis://127.0.0.1:6379");
-    /// `single`: one server. `sentinel`: `redis` names sentinels. `cluster`: `redis` names some
-    /// nodes of a cluster. `ring`: independent servers, each with a part of the counters, by name.
-    LAYOUT: ConfigKey<StoreLayoutName> = ConfigKey::words("layout", StoreLayoutName::WORDS)
-        .default_note("one address: `single`; several: `cluster`");
     /// `sentinel`: the name of the master at the sentinels.
     MASTER: ConfigKey<String> = ConfigKey::text("master", name)
         .default_note("required with `layout: sentinel`").example("main");
-    /// `user:password`, or a password, for addresses without one and for the masters of sentinels.
-    CREDENTIALS: ConfigKey<StoreLogin> =
-        ConfigKey::opaque("credentials", |text| Ok(StoreLogin::parse(text)))
-            .masked(|_| PASSWORD_MASK.to_owned()).example("user:password");
-    /// A file with the same, read at each connect.
-    CREDENTIALS_FILE: ConfigKey<PathBuf> =
-        ConfigKey::path("credentials_file").example("/etc/evenkeel/redis");
-    /// [TLS](#storetls) for addresses with `rediss://`.
-    TLS: SubsectionKey = SubsectionKey::one("tls", &tls::STORE);
-    /// The longest time that a request waits for an answer. After that the local state decides.
-    DEADLINE: DefaultedKey<Nanos> = ConfigKey::duration("deadline")
-        .within(Nanos::from_millis(1), Nanos::from_secs(10)).default(Nanos::from_millis(20))
-        .low("slow answers are ignored, and limits are less exact")
-        .high("requests wait for this time while the store stalls");
-    /// Time to establish and verify a connection.
-    CONNECT_TIMEOUT: DefaultedKey<Nanos> = ConfigKey::duration("connect_timeout")
-        .within(Nanos::from_millis(10), Nanos::from_secs(60)).default(Nanos::from_secs(1))
-        .low("a distant store is never reached");
-    /// `exact`: the store decides each request. `batched`: this instance decides by its local state
-    /// and exchanges counts each `period`.
-    MODE: DefaultedKey<StoreMode> =
-        ConfigKey::words("mode", StoreMode::WORDS).default(StoreMode::Exact);
-    /// Time between two transfers of local counts and of the costs of requests to the store.
-    PERIOD: DefaultedKey<Nanos> = ConfigKey::duration("period")
-        .within(Nanos::from_millis(10), Nanos::from_secs(10)).default(Nanos::from_millis(100))
-        .low("more work for the store")
-        .high("`batched`: all instances together admit more; costs are known late to the others");
-    /// Without an answer of the store. `local`: the local state decides. `error`: the caller of
-    /// `ratelimit` gets an error.
-    FAIL: DefaultedKey<StoreFail> =
-        ConfigKey::words("fail", StoreFail::WORDS).default(StoreFail::Local);
-    /// Prefix of all keys.
-    PREFIX: ConfigKey<String> = ConfigKey::text("prefix", prefix)
-        .range_note("up to 64 bytes, without braces")
-        .default_note("`evenkeel:`; none with `compatible_keys`").example("evenkeel:");
-    /// Whether windows have the names that envoyproxy/ratelimit gives them.
-    COMPATIBLE_KEYS: DefaultedKey<bool> = ConfigKey::truth("compatible_keys").default(false);
-    /// Compatible keys exist for up to this time longer than their window.
-    EXPIRATION_JITTER: DefaultedKey<Nanos> = ConfigKey::duration("expiration_jitter")
-        .within(Nanos::ZERO, DAY).default(Nanos::from_secs(300)).low("many keys expire at once")
-        .high("memory of the store");
-    /// Counters per thread, and buckets, with hits that are sent to the store later.
-    OWED_MAX: DefaultedKey<usize> = ConfigKey::whole("owed_max").within(0, 10_000_000)
-        .default(100_000).low("hits during an outage are lost to the other instances")
-        .high("memory");
-    /// Servers for counters of one second: `redis`, `layout`, `master`, `credentials`,
-    /// `credentials_file` and `tls`.
-    PER_SECOND: SubsectionKey =
-        SubsectionKey::one("per_second", &SERVERS).default_note("the same servers");
 }
 
 /// Maximum length of the prefix of all keys, in bytes.
@@ -261,58 +239,49 @@ const PASSWORD_MASK: &str = "***";
 
 /// Reads the section.
 pub(crate) fn read(section: &mut SectionReader<'_, '_>) -> StoreSettings {
-    let place = place(section);
-    let per_second = section.has("per_second").then(|| section.section(&PER_SECOND, self::place));
-    let mode = section.key(&MODE);
-    let fail = section.key(&FAIL);
-    if mode == StoreMode::Batched && fail == StoreFail::Error {
+    let settings = keys(section);
+    if settings.mode == StoreMode::Batched && settings.fail == StoreFail::Error {
         let what = "`fail: error` needs `mode: exact`: in batches, requests do not wait for the \
                     store";
         section.fault("fail", what);
     }
-    let compatible_keys = section.key(&COMPATIBLE_KEYS);
-    let prefix = if compatible_keys { "" } else { "evenkeel:" };
-    StoreSettings {
-        place,
-        per_second,
-        deadline: std_time(section.key(&DEADLINE)),
-        connect: std_time(section.key(&CONNECT_TIMEOUT)),
-        mode,
-        period: std_time(section.key(&PERIOD)),
-        fail,
-        prefix: section.key_or(&PREFIX, prefix.to_owned()),
-        compatible_keys,
-        jitter: std_time(section.key(&EXPIRATION_JITTER)),
-        owed_max: section.key(&OWED_MAX),
-    }
+    settings
+}
+
+fn default_prefix(compatible_keys: bool) -> String {
+    if compatible_keys { String::new() } else { "evenkeel:".to_owned() }
 }
 
 fn place(section: &mut SectionReader<'_, '_>) -> StoreServers {
-    if !section.has("redis") {
-        section.fault("redis", "a store needs `redis`: redis://127.0.0.1:6379, or a list");
-    }
-    let servers = section.key(&REDIS);
-    let several = servers.len() > 1;
-    let usual = if several { StoreLayoutName::Cluster } else { StoreLayoutName::Single };
-    let layout = section.key_or(&LAYOUT, usual);
-    let master = section.key(&MASTER);
-    let layout = match layout {
-        StoreLayoutName::Sentinel => StoreLayout::Sentinel(master.clone().unwrap_or_default()),
-        StoreLayoutName::Cluster => StoreLayout::Cluster,
-        StoreLayoutName::Ring => StoreLayout::Ring,
-        StoreLayoutName::Single => StoreLayout::Single,
-    };
-    check_layout(section, &servers, &layout, master.is_some());
-    let login = match section.node("credentials").map(|node| &node.value) {
+    let what = "a store needs `redis`: redis://127.0.0.1:6379, or a list";
+    section.require(&["redis"], |_| what.to_owned());
+    servers(section)
+}
+
+fn credentials(section: &mut SectionReader<'_, '_>) -> Option<StoreLogin> {
+    match section.node("credentials").map(|node| &node.value) {
         None | Some(YamlValue::Text(_)) => section.key(&CREDENTIALS),
         Some(_) => {
             section.fault_of("credentials", "is `user:password`, or a password");
             None
         }
+    }
+}
+
+fn layout(section: &mut SectionReader<'_, '_>, servers: &[StoreServer]) -> StoreLayout {
+    let several = servers.len() > 1;
+    let usual = if several { StoreLayoutName::Cluster } else { StoreLayoutName::Single };
+    let layout = section.key_or(&LAYOUT, usual);
+    let master = section.key(&MASTER);
+    let named = master.is_some();
+    let layout = match layout {
+        StoreLayoutName::Sentinel => StoreLayout::Sentinel(master.unwrap_or_default()),
+        StoreLayoutName::Cluster => StoreLayout::Cluster,
+        StoreLayoutName::Ring => StoreLayout::Ring,
+        StoreLayoutName::Single => StoreLayout::Single,
     };
-    let credentials_file = section.key(&CREDENTIALS_FILE);
-    let tls = if section.has("tls") { section.section(&TLS, tls) } else { StoreTls::default() };
-    StoreServers { servers, layout, login, credentials_file, tls }
+    check_layout(section, servers, &layout, named);
+    layout
 }
 
 /// Reports servers, layout and master that do not fit together.
@@ -395,7 +364,7 @@ const ESCAPED: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'*');
 
 /// Reads an address.
-pub(crate) fn server(text: &str) -> Read<StoreServer> {
+fn server(text: &str) -> Read<StoreServer> {
     let (scheme, rest) = text.split_once("://").unwrap_or(("redis", text));
     let tls = match scheme {
         "redis" => false,
@@ -454,13 +423,13 @@ fn plain(text: &str) -> Read<String> {
     plain.map(Cow::into_owned).map_err(|_| "a user and a password are text".to_owned())
 }
 
-/// Percent-encodes text, so that `plain` decodes it again.
-pub fn escaped(text: &str) -> String {
+/// Percent-encodes text, so that [`plain`] decodes it again.
+pub(crate) fn escaped(text: &str) -> String {
     utf8_percent_encode(text, ESCAPED).to_string()
 }
 
-/// Formats an address as `server` reads it, with `password` instead of the real one.
-pub fn shown(server: &StoreServer, password: &str) -> String {
+/// Formats an address as [`server`] reads it, with `password` instead of the real one.
+fn shown(server: &StoreServer, password: &str) -> String {
     let login = server.login.as_ref().map_or(String::new(), |login| {
         let user = login.user.as_deref().map(escaped).unwrap_or_default();
         format!("{user}:{}@", escaped(password))

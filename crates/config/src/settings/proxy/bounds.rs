@@ -2,94 +2,64 @@
 //!
 //! Zero is no bound, except where a row says otherwise.
 
-use crate::keys::{ConfigKey, DefaultedKey, ValueSyntax, section};
-use crate::reader::SectionReader;
+use crate::keys::{ConfigKey, DefaultedKey, ValueSyntax};
+use crate::reader::{SectionReader, settings};
 use crate::values::{self, Read};
 
-/// Upper bounds of connections, sizes and streams. Zero is no bound, except where noted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProxyBounds {
-    /// Client connections at once, at most 10 000 000.
-    pub connections: usize,
-    /// Client connections at once from one address, or from one /64 network of IPv6.
-    pub connections_per_address: usize,
-    /// Bytes of a request's head.
-    pub header_bytes: usize,
-    /// Bytes of a request's body.
-    pub body_bytes: u64,
-    /// A body of up to this many bytes is read before the backend gets the request. 0: none.
-    pub body_buffer: usize,
-    /// Requests on one client connection.
-    pub requests_per_connection: u64,
-    /// HTTP/2 streams on one client connection.
-    pub streams: u32,
-    /// HTTP/2 streams on one backend connection, and no more than it allows.
-    pub backend_streams: u32,
-}
-
-section! {
-    TABLE = "proxy.bounds";
+settings! {
+    /// Upper bounds of connections, sizes and streams. Zero is no bound, except where noted.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct ProxyBounds from read(section), TABLE = "proxy.bounds";
 
     /// Client connections at once; [beyond it](#connections-at-the-bound) idle ones are closed.
     /// Each connection may take two open files.
-    CONNECTIONS: DefaultedKey<usize> = ConfigKey::whole("connections").within(0, CONNECTIONS_MAX)
-        .default(10_000).low("users wait, and idle connections are closed early")
+    pub connections: usize, CONNECTIONS: DefaultedKey<usize> = ConfigKey::whole("connections")
+        .within(0, CONNECTIONS_MAX).default(10_000)
+        .low("users wait, and idle connections are closed early")
         .high("memory and open files run out");
     /// Client connections at once from one address; a /64 network counts as one IPv6 address.
     /// Trusted proxies have no such bound; clients that they name by `proxy-protocol` have it.
     /// Further connections are closed at once.
-    CONNECTIONS_PER_ADDRESS: DefaultedKey<usize> = ConfigKey::whole("connections_per_address")
-        .within(0, CONNECTIONS_MAX).default(0).low("people who share an address are shut out")
-        .high("one client has all connections");
+    pub connections_per_address: usize, CONNECTIONS_PER_ADDRESS: DefaultedKey<usize> =
+        ConfigKey::whole("connections_per_address").within(0, CONNECTIONS_MAX).default(0)
+            .low("people who share an address are shut out").high("one client has all connections");
     /// Size of the head of a request. The heads of all HTTP/2 streams together take at most 8 MiB
     /// in each thread; a stream beyond that gets 503, unless it is the only one of its connection.
-    HEADER_BYTES: DefaultedKey<usize> =
+    pub header_bytes: usize, HEADER_BYTES: DefaultedKey<usize> =
         ConfigKey::new("header_bytes", ValueSyntax::Size, header_bytes)
             .range_note("0, or 1k to 16m").default(64 << 10).low("large cookies are refused")
             .high("memory for each connection");
     /// Size of the body of a request.
-    BODY_BYTES: DefaultedKey<u64> =
+    pub body_bytes: u64, BODY_BYTES: DefaultedKey<u64> =
         ConfigKey::size("body_bytes").default(0).low("uploads are refused");
     /// Bodies up to this size are read completely before the backend gets the request, so that a
     /// slow client occupies none of its workers. Larger bodies are streamed, and so is gRPC over
     /// HTTP/2. All buffers together take at most 32 MiB in each thread; beyond that, bodies are
     /// streamed. `0`: all bodies are streamed.
-    BODY_BUFFER: DefaultedKey<usize> = ConfigKey::size("body_buffer").within(0, 16 << 20)
-        .default(64 << 10).low("slow uploads hold connections to the backend").high("memory");
+    pub body_buffer: usize, BODY_BUFFER: DefaultedKey<usize> = ConfigKey::size("body_buffer")
+        .within(0, 16 << 20).default(64 << 10).low("slow uploads hold connections to the backend")
+        .high("memory");
     /// Requests on one client connection.
-    REQUESTS_PER_CONNECTION: DefaultedKey<u64> =
+    pub requests_per_connection: u64, REQUESTS_PER_CONNECTION: DefaultedKey<u64> =
         ConfigKey::whole("requests_per_connection").default(0).low("clients reconnect often");
     /// HTTP/2 requests at once on one client connection. Further ones are refused, and the client
     /// sends them again.
-    STREAMS: DefaultedKey<u32> = ConfigKey::whole("streams").within(1, STREAMS_MAX).default(100)
-        .low("pages with many parts load slowly")
+    pub streams: u32, STREAMS: DefaultedKey<u32> = ConfigKey::whole("streams")
+        .within(1, STREAMS_MAX).default(100).low("pages with many parts load slowly")
         .high("one client causes that number of backend requests");
     /// HTTP/2 requests at once on one backend connection, and no more than the backend permits.
     /// Further ones open another connection.
-    BACKEND_STREAMS: DefaultedKey<u32> = ConfigKey::whole("backend_streams").within(1, STREAMS_MAX)
-        .default(100).low("more connections")
-        .high("a broken connection fails that number of requests; memory, 64 KiB for each client \
-               that reads slowly");
+    pub backend_streams: u32, BACKEND_STREAMS: DefaultedKey<u32> =
+        ConfigKey::whole("backend_streams").within(1, STREAMS_MAX).default(100)
+            .low("more connections")
+            .high("a broken connection fails that number of requests; memory, 64 KiB for each \
+                   client that reads slowly");
 }
 
 /// Upper bound of both numbers of connections.
 const CONNECTIONS_MAX: usize = 10_000_000;
 /// Upper bound of `streams` and `backend_streams`.
 const STREAMS_MAX: u32 = 10_000;
-
-/// Reads the section.
-pub(crate) fn read(section: &mut SectionReader<'_, '_>) -> ProxyBounds {
-    ProxyBounds {
-        connections: section.key(&CONNECTIONS),
-        connections_per_address: section.key(&CONNECTIONS_PER_ADDRESS),
-        header_bytes: section.key(&HEADER_BYTES),
-        body_bytes: section.key(&BODY_BYTES),
-        body_buffer: section.key(&BODY_BUFFER),
-        requests_per_connection: section.key(&REQUESTS_PER_CONNECTION),
-        streams: section.key(&STREAMS),
-        backend_streams: section.key(&BACKEND_STREAMS),
-    }
-}
 
 impl Default for ProxyBounds {
     fn default() -> ProxyBounds {

@@ -2,27 +2,54 @@
 //!
 //! The queue itself is `evenkeel_core::queue`.
 
-use crate::keys::{ConfigKey, DefaultedKey, ValueSyntax, section};
-use crate::reader::SectionReader;
+use crate::keys::{ConfigKey, DefaultedKey, ValueSyntax};
+use crate::reader::{SectionReader, settings};
 use crate::values::{Read, count, within};
 use evenkeel_core::units::Nanos;
 use std::fmt;
 
-/// How requests wait for capacity at the backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProxyQueueSettings {
-    /// Number of requests that the backend works on at once.
-    pub concurrency: ConcurrencySetting,
-    /// Additional slots for clients in credit without a request at the backend.
-    pub reserve: usize,
-    /// Upper bound of a bucket's debt, in CPU time. `None`: the burst of the bucket.
-    pub debt_max: Option<Nanos>,
-    /// Maximum number of requests in the admission queue.
-    pub len_max: usize,
-    /// The longest time that a request waits in the queue; after that it is refused.
-    pub wait_max: Nanos,
-    /// Number of clients that are remembered as established. 0: all clients are treated alike.
-    pub known_max: usize,
+settings! {
+    /// How requests wait for capacity at the backend.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct ProxyQueueSettings from read(section, cpus: f64), TABLE = "proxy.queue";
+
+    /// Number of requests that the backend works on at once. `auto` finds it by measuring.
+    pub concurrency: ConcurrencySetting, CONCURRENCY: DefaultedKey<ConcurrencySetting> =
+        ConfigKey::new("concurrency", ValueSyntax::Whole(&["auto"]), concurrency)
+            .range_note("1 to 1 000 000, or `auto`").default(ConcurrencySetting::Auto)
+            .low("the backend is idle while requests wait")
+            .high("requests wait inside the backend, in no fair order");
+    /// Additional slots for clients in credit that have no request at the backend and ask for
+    /// little compared with the requests there. Never more than the backend accepts, which is
+    /// measured.
+    pub reserve: usize, RESERVE: ConfigKey<usize> = ConfigKey::whole("reserve").within(0, SLOTS_MAX)
+        .default_note("two per CPU, at least two")
+        .low("new clients wait for a running request to end, or for each other")
+        .high("a swarm of new clients overloads the backend")
+        => section.key_or(&RESERVE, (2.0 * cpus).ceil().max(2.0) as usize);
+    /// Upper bound of the debt of a bucket, in CPU time. A limit may have its own.
+    pub debt_max: Option<Nanos>, DEBT_MAX: ConfigKey<Nanos> = ConfigKey::duration("debt_max")
+        .within(Nanos::from_millis(1), Nanos::from_secs(86_400))
+        .default_note("the burst of the bucket").example("30s")
+        .low("a heavy client soon has full priority again")
+        .high("a heavy client pays for longer than any other client benefits");
+    /// Maximum number of requests that wait, some 500 bytes each. When the queue is full, the
+    /// newest request of the client or network with most waiting requests gets 503 with
+    /// `Retry-After`.
+    pub len_max: usize, LEN_MAX: DefaultedKey<usize> = ConfigKey::whole("len_max")
+        .within(1, 1_000_000).default(4_096).low("bursts are refused")
+        .high("memory, and waits that clients give up on");
+    /// The longest time that a request waits in the queue. Then it gets 503 with `Retry-After`.
+    pub wait_max: Nanos, WAIT_MAX: DefaultedKey<Nanos> = ConfigKey::duration("wait_max")
+        .within(Nanos::from_millis(1), Nanos::from_secs(86_400)).default(Nanos::from_secs(30))
+        .low("refusals instead of waits").high("connections stay open for long");
+    /// Number of clients that are remembered as established, 36 bytes each: clients whose first
+    /// request came at least two minutes ago and was followed by at least seven more. All others
+    /// share one turn, behind clients in credit, which protects against swarms with a new address
+    /// for each request. `0`: all clients are treated alike.
+    pub known_max: usize, KNOWN_MAX: DefaultedKey<usize> = ConfigKey::whole("known_max")
+        .within(0, SLOTS_MAX).default(0).low("a client that comes seldom is new at each visit")
+        .high("memory");
 }
 
 impl ProxyQueueSettings {
@@ -62,59 +89,8 @@ impl fmt::Display for ConcurrencySetting {
     }
 }
 
-section! {
-    TABLE = "proxy.queue";
-
-    /// Number of requests that the backend works on at once. `auto` finds it by measuring.
-    CONCURRENCY: DefaultedKey<ConcurrencySetting> =
-        ConfigKey::new("concurrency", ValueSyntax::Whole(&["auto"]), concurrency)
-            .range_note("1 to 1 000 000, or `auto`").default(ConcurrencySetting::Auto)
-            .low("the backend is idle while requests wait")
-            .high("requests wait inside the backend, in no fair order");
-    /// Additional slots for clients in credit that have no request at the backend and ask for
-    /// little compared with the requests there. Never more than the backend accepts, which is
-    /// measured.
-    RESERVE: ConfigKey<usize> = ConfigKey::whole("reserve").within(0, SLOTS_MAX)
-        .default_note("two per CPU, at least two")
-        .low("new clients wait for a running request to end, or for each other")
-        .high("a swarm of new clients overloads the backend");
-    /// Upper bound of the debt of a bucket, in CPU time. A limit may have its own.
-    DEBT_MAX: ConfigKey<Nanos> = ConfigKey::duration("debt_max")
-        .within(Nanos::from_millis(1), Nanos::from_secs(86_400))
-        .default_note("the burst of the bucket").example("30s")
-        .low("a heavy client soon has full priority again")
-        .high("a heavy client pays for longer than any other client benefits");
-    /// Maximum number of requests that wait, some 500 bytes each. When the queue is full, the
-    /// newest request of the client or network with most waiting requests gets 503 with
-    /// `Retry-After`.
-    LEN_MAX: DefaultedKey<usize> = ConfigKey::whole("len_max").within(1, 1_000_000).default(4_096)
-        .low("bursts are refused").high("memory, and waits that clients give up on");
-    /// The longest time that a request waits in the queue. Then it gets 503 with `Retry-After`.
-    WAIT_MAX: DefaultedKey<Nanos> = ConfigKey::duration("wait_max")
-        .within(Nanos::from_millis(1), Nanos::from_secs(86_400)).default(Nanos::from_secs(30))
-        .low("refusals instead of waits").high("connections stay open for long");
-    /// Number of clients that are remembered as established, 36 bytes each: clients whose first
-    /// request came at least two minutes ago and was followed by at least seven more. All others
-    /// share one turn, behind clients in credit, which protects against swarms with a new address
-    /// for each request. `0`: all clients are treated alike.
-    KNOWN_MAX: DefaultedKey<usize> = ConfigKey::whole("known_max").within(0, SLOTS_MAX).default(0)
-        .low("a client that comes seldom is new at each visit").high("memory");
-}
-
 /// Upper bound of `concurrency`, `reserve` and `known_max`.
 const SLOTS_MAX: usize = 1_000_000;
-
-/// Reads the section.
-pub(crate) fn read(section: &mut SectionReader<'_, '_>, cpus: f64) -> ProxyQueueSettings {
-    ProxyQueueSettings {
-        concurrency: section.key(&CONCURRENCY),
-        reserve: section.key_or(&RESERVE, (2.0 * cpus).ceil().max(2.0) as usize),
-        debt_max: section.key(&DEBT_MAX),
-        len_max: section.key(&LEN_MAX),
-        wait_max: section.key(&WAIT_MAX),
-        known_max: section.key(&KNOWN_MAX),
-    }
-}
 
 impl ProxyQueueSettings {
     /// The defaults for a backend with `cpus` CPUs.
