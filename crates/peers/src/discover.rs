@@ -7,13 +7,11 @@
 //! results, and `mesh` recognises it.
 
 use super::mesh::wire::Instance;
-use hickory_resolver::TokioResolver;
-use hickory_resolver::config::{
-    LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
-};
+use hickory_resolver::config::LookupIpStrategy;
 use hickory_resolver::lookup_ip::LookupIp;
 use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::{ResolverBuilder, TokioResolver};
 use mdns_sd::{IfKind, ResolvedService, ScopedIp, ServiceDaemon, ServiceEvent, ServiceInfo};
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, SocketAddrV6};
@@ -39,34 +37,17 @@ pub struct DiscoveredPeers {
     pub addresses: Vec<SocketAddr>,
 }
 
-/// Makes a resolver that asks `servers`, or the system's name servers if there are none.
-pub fn resolver(servers: &[SocketAddr]) -> Result<TokioResolver, NetError> {
-    let mut builder = if servers.is_empty() {
-        TokioResolver::builder_tokio()?
-    } else {
-        let servers = servers.iter().copied().map(server).collect();
-        let config = ResolverConfig::from_parts(None, Vec::new(), servers);
-        let mut builder =
-            TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
-        builder.options_mut().use_hosts_file = ResolveHosts::Never;
-        builder
-    };
-    limit(builder.options_mut());
-    builder.build()
-}
-
-fn server(address: SocketAddr) -> NameServerConfig {
-    let mut server = NameServerConfig::udp_and_tcp(address.ip());
-    server.connections.iter_mut().for_each(|connection| connection.port = address.port());
-    server
-}
-
-fn limit(options: &mut ResolverOpts) {
+/// Completes a resolver: the system's is [`TokioResolver::builder_tokio`].
+pub fn resolver(
+    mut builder: ResolverBuilder<TokioRuntimeProvider>,
+) -> Result<TokioResolver, NetError> {
+    let options = builder.options_mut();
     options.timeout = ANSWER_TIMEOUT;
     options.attempts = ATTEMPTS;
     options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
     // The name is looked up only after its answer has expired, so a cache is of no use.
     options.cache_size = 0;
+    builder.build()
 }
 
 /// Looks up `authority`, a name and a port, until the receiver is dropped.

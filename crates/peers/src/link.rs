@@ -62,7 +62,7 @@ pub async fn start(
                 listen: *listen,
                 join: join.clone(),
                 mdns: *mdns,
-                name_servers: Vec::new(),
+                resolver: None,
                 cluster: settings.cluster.clone(),
                 security,
                 links_max: settings.nodes_max,

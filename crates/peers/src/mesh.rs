@@ -26,6 +26,7 @@ use evenkeel_config::settings::peers::PeerTarget;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_tls::PeerTlsConfigs;
 use evenkeel_tls::reload::LiveValue;
+use hickory_resolver::TokioResolver;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -53,8 +54,8 @@ pub struct MeshPlan {
     pub join: Vec<PeerTarget>,
     /// Whether to discover instances on the local network.
     pub mdns: bool,
-    /// The name servers to ask; empty for the system's.
-    pub name_servers: Vec<SocketAddr>,
+    /// What looks up names; `None` for the system's name servers.
+    pub resolver: Option<TokioResolver>,
     /// Instances of another cluster are refused.
     pub cluster: String,
     pub security: MeshSecurity,
@@ -127,7 +128,10 @@ fn look(
             PeerTarget::One(authority) => named.push(authority.clone()),
             PeerTarget::Dns(authority) => {
                 source += 1;
-                let resolver = discover::resolver(&plan.name_servers)?;
+                let resolver = match &plan.resolver {
+                    Some(resolver) => resolver.clone(),
+                    None => discover::resolver(TokioResolver::builder_tokio()?)?,
+                };
                 beside.spawn(discover::dns(source, authority.clone(), resolver, found.clone()));
             }
         }

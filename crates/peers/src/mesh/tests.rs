@@ -16,6 +16,9 @@ use evenkeel_testing::authority::Authority;
 use evenkeel_testing::wait::until_async;
 use evenkeel_tls::reload::LiveValue;
 use evenkeel_tls::{peers, peers_by_secret};
+use hickory_resolver::TokioResolver;
+use hickory_resolver::config::{NameServerConfig, ResolveHosts, ResolverConfig};
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -47,7 +50,7 @@ fn plan(name: u8, security: MeshSecurity, join: &[SocketAddr]) -> MeshPlan {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         join: join.iter().map(|address| PeerTarget::One(address.to_string())).collect(),
         mdns: false,
-        name_servers: Vec::new(),
+        resolver: None,
         cluster: "test".to_owned(),
         security,
         links_max: 8,
@@ -434,6 +437,15 @@ async fn name_server(answer: Arc<parking_lot::Mutex<Vec<[u8; 4]>>>) -> SocketAdd
     address
 }
 
+fn resolver_that_asks(address: SocketAddr) -> TokioResolver {
+    let mut server = NameServerConfig::udp_and_tcp(address.ip());
+    server.connections.iter_mut().for_each(|connection| connection.port = address.port());
+    let config = ResolverConfig::from_parts(None, Vec::new(), vec![server]);
+    let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+    builder.options_mut().use_hosts_file = ResolveHosts::Never;
+    crate::discover::resolver(builder).expect("a resolver")
+}
+
 #[test]
 fn all_addresses_of_a_name_are_found_and_those_that_come_later() {
     run(async {
@@ -447,8 +459,8 @@ fn all_addresses_of_a_name_are_found_and_those_that_come_later() {
         }
         let answer = Arc::new(parking_lot::Mutex::new(vec![[127, 0, 0, 1], [127, 0, 0, 2]]));
         let join = vec![PeerTarget::Dns(format!("peers.example:{port}"))];
-        let name_servers = vec![name_server(Arc::clone(&answer)).await];
-        let mut a = Node::start(MeshPlan { join, name_servers, ..plan(9, secret, &[]) }).await;
+        let resolver = Some(resolver_that_asks(name_server(Arc::clone(&answer)).await));
+        let mut a = Node::start(MeshPlan { join, resolver, ..plan(9, secret, &[]) }).await;
         a.linked(2).await;
         answer.lock().push([127, 0, 0, 3]);
         a.linked(3).await;
