@@ -196,7 +196,7 @@ impl CheckServer {
 
     fn welcome(&self, accepted: (TcpStream, SocketAddr)) {
         let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
-            return self.desk.counts.shed.increment(1);
+            return self.desk.counts.connections.shed.increment(1);
         };
         let asked = (Arc::clone(&self.desk), self.store.clone());
         let (orders, passed) = (self.orders.clone(), self.passed.clone());
@@ -221,8 +221,7 @@ async fn connection(
     mut orders: ServerOrders,
     passed: HandoverSignal,
 ) {
-    let _open = desk.counts.connections.hold();
-    desk.counts.accepted.increment(1);
+    let _open = desk.counts.connections.accept();
     // A query and its answer are one packet each.
     let _ = stream.set_nodelay(true);
     let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {

@@ -161,12 +161,11 @@ async fn accept<F: Future<Output = Result<Infallible, ZmqConnectionError>> + 'st
             return desk.counts.strangers.increment(1);
         }
         let Ok(slot) = Arc::clone(&gate.slots).try_acquire_owned() else {
-            return desk.counts.shed.increment(1);
+            return desk.counts.connections.shed.increment(1);
         };
-        desk.counts.accepted.increment(1);
+        let open = desk.counts.connections.accept();
         let desk = Rc::clone(&desk);
         tokio::task::spawn_local(async move {
-            let _open = desk.counts.connections.hold();
             match run(stream, peer.ip(), Rc::clone(&desk)).await {
                 // A gatekeeper that disconnects is not an error.
                 Err(ZmqConnectionError::Io(_)) | Ok(_) => {}
@@ -179,7 +178,7 @@ async fn accept<F: Future<Output = Result<Infallible, ZmqConnectionError>> + 'st
                     );
                 }
             }
-            drop(slot);
+            drop((slot, open));
         });
     };
     accept::accept(listener, gate.ends.clone(), log, welcome).await;

@@ -158,13 +158,13 @@ async fn accept(
     };
     let welcome = async |(stream, peer)| match room.take() {
         Some((seat, shed)) => {
-            desk.counts.shed.increment(u64::from(shed));
+            desk.counts.connections.shed.increment(u64::from(shed));
             tokio::spawn(serve_on(stream, peer, Arc::clone(&desk), seat));
             // A request that has already arrived is answered before its connection could be closed
             // for another.
             tokio::task::yield_now().await;
         }
-        None => desk.counts.shed.increment(1),
+        None => desk.counts.connections.shed.increment(1),
     };
     accept::accept(listener, (orders, HandoverSignal::default()), log, welcome).await;
 }
@@ -178,8 +178,7 @@ async fn serve_on(stream: TcpStream, peer: SocketAddr, desk: Arc<AdminShared>, s
 }
 
 async fn connection(stream: TcpStream, peer: SocketAddr, desk: Arc<AdminShared>, seat: &RoomGuard) {
-    let _open = desk.counts.connections.hold();
-    desk.counts.accepted.increment(1);
+    let _open = desk.counts.connections.accept();
     let watching = WatcherSlot::default();
     let service = service_fn(async |request: hyper::Request<hyper::body::Incoming>| {
         seat.note_request();

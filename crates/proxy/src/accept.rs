@@ -61,8 +61,7 @@ struct ConnectionGuard {
 
 impl ConnectionGuard {
     fn take(thread: &Rc<ThreadContext>, link: &Rc<ClientLink>) -> ConnectionGuard {
-        thread.watch.proxy.accepted.increment(1);
-        let counted = thread.watch.proxy.connections.hold();
+        let counted = thread.watch.proxy.connections.accept();
         thread.links.add(link);
         ConnectionGuard { thread: Rc::clone(thread), link: Rc::clone(link), _counted: counted }
     }

@@ -28,10 +28,9 @@ use evenkeel_serve::threads::{ServerOrders, ServerThreads, core_count};
 use evenkeel_serve::watchdog;
 use evenkeel_store::redis::{RedisStore, StoreLane};
 use evenkeel_telemetry::Watch;
+use evenkeel_telemetry::counts::ConnectionCounts;
 use evenkeel_telemetry::counts::heartbeats::Heartbeats;
-use evenkeel_telemetry::metrics::{
-    ACCEPTED, BAD_REQUESTS, CONNECTIONS, KEYS_DROPPED, KEYS_MAX, KEYS_USED, SHED, TABLE_BYTES,
-};
+use evenkeel_telemetry::metrics::{BAD_REQUESTS, KEYS_DROPPED, KEYS_MAX, KEYS_USED, TABLE_BYTES};
 use evenkeel_telemetry::otlp::trace::Tracer;
 use evenkeel_telemetry::registry::{Counter, Gauge, Histogram, Registry};
 use evenkeel_tls::client;
@@ -162,9 +161,7 @@ fn grpc_shared(
     GrpcShared {
         calls,
         store,
-        open: registry.gauge(&CONNECTIONS, &[DOOR]),
-        accepted: registry.counter(&ACCEPTED, &[DOOR]),
-        shed: registry.counter(&SHED, &[DOOR]),
+        connections: ConnectionCounts::new(registry, DOOR),
         bad: registry.counter(&BAD_REQUESTS, &[DOOR]),
         tls,
         handshake: settings.handshake_timeout,
@@ -217,7 +214,7 @@ impl Service for RunningRatelimit {
     }
 
     fn connections(&self) -> usize {
-        usize::try_from(self.shared.open.get()).unwrap_or(0)
+        usize::try_from(self.shared.connections.open.get()).unwrap_or(0)
     }
 
     /// Reports the service as unhealthy, accepts no more gRPC connections, and lets calls finish.

@@ -18,7 +18,7 @@ use super::metrics::{
     CONNECTIONS, HEADS_REFUSED, REQUESTS, RESPONSES, RESTING, SHED, STATE_BYTES, STATE_KEYS,
     STATE_RESTORED, STATE_TOOK, STATE_WRITES, STATE_WRITTEN, TURNED_AWAY,
 };
-use super::registry::{Counter, Gauge, Registry};
+use super::registry::{Counter, Gauge, GaugeGuard, Registry};
 use evenkeel_core::units::Time;
 use std::time::Duration;
 
@@ -89,21 +89,46 @@ pub enum ResponseOrigin {
 
 const STATUS_CLASSES: [&str; 6] = ["other", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
+/// The connections of a door.
+#[derive(Debug)]
+pub struct ConnectionCounts {
+    /// Connections open; hold a [`Gauge::hold`] for the lifetime of the connection.
+    pub open: Gauge,
+    /// Connections accepted.
+    pub accepted: Counter,
+    /// Connections closed because the maximum number was open: the new one, the one that has been
+    /// silent longest, or one with a request that still waits for bytes of its client.
+    pub shed: Counter,
+}
+
+impl ConnectionCounts {
+    /// Makes the handles of the door called `door`.
+    pub fn new(registry: &Registry, door: &str) -> ConnectionCounts {
+        ConnectionCounts {
+            open: registry.gauge(&CONNECTIONS, &[door]),
+            accepted: registry.counter(&ACCEPTED, &[door]),
+            shed: registry.counter(&SHED, &[door]),
+        }
+    }
+
+    /// Counts a connection as accepted, and as open until the result is dropped.
+    #[must_use]
+    pub fn accept(&self) -> GaugeGuard {
+        self.accepted.increment(1);
+        self.open.hold()
+    }
+}
+
 /// Everything that the proxy counts.
 #[derive(Debug)]
 pub struct ProxyCounts {
     /// Requests received.
     pub requests: Counter,
-    /// Client connections open; hold a [`Gauge::hold`] for the lifetime of the connection.
-    pub connections: Gauge,
+    /// Connections of clients.
+    pub connections: ConnectionCounts,
     /// Idle client connections that have released their buffers; hold a [`Gauge::hold`] for that
     /// time.
     pub resting: Gauge,
-    /// Client connections accepted.
-    pub accepted: Counter,
-    /// Client connections closed to make room when the maximum number was open: the longest idle
-    /// one, or one with a request that still waits for bytes of its client.
-    pub shed: Counter,
     /// Requests that were not valid HTTP, arrived too slowly or exceeded a bound.
     pub bad_requests: Counter,
     /// Connections to the backend; hold a [`Gauge::hold`] for the lifetime of the connection.
@@ -124,10 +149,8 @@ impl ProxyCounts {
             |maker: &str| STATUS_CLASSES.map(|class| registry.counter(&RESPONSES, &[class, maker]));
         ProxyCounts {
             requests: registry.counter(&REQUESTS, &[door]),
-            connections: registry.gauge(&CONNECTIONS, &[door]),
+            connections: ConnectionCounts::new(registry, door),
             resting: registry.gauge(&RESTING, &[door]),
-            accepted: registry.counter(&ACCEPTED, &[door]),
-            shed: registry.counter(&SHED, &[door]),
             bad_requests: registry.counter(&BAD_REQUESTS, &[door]),
             backend_connections: registry.gauge(&BACKEND_CONNECTIONS, &[]),
             aborted: registry.counter(&ABORTED, &[]),
@@ -169,12 +192,8 @@ impl ProxyCounts {
 /// Everything that the line door counts for one of its protocols.
 #[derive(Debug)]
 pub struct LineDoorCounts {
-    /// Connections open; hold a [`Gauge::hold`] for the lifetime of the connection.
-    pub connections: Gauge,
-    /// Connections accepted.
-    pub accepted: Counter,
-    /// Connections closed to make room; the one that has been silent longest goes first.
-    pub shed: Counter,
+    /// Connections.
+    pub connections: ConnectionCounts,
     requests: Counter,
     bad_requests: Counter,
 }
@@ -183,9 +202,7 @@ impl LineDoorCounts {
     /// Makes the handles of the door called `door`.
     pub fn new(registry: &Registry, door: &str) -> LineDoorCounts {
         LineDoorCounts {
-            connections: registry.gauge(&CONNECTIONS, &[door]),
-            accepted: registry.counter(&ACCEPTED, &[door]),
-            shed: registry.counter(&SHED, &[door]),
+            connections: ConnectionCounts::new(registry, door),
             requests: registry.counter(&REQUESTS, &[door]),
             bad_requests: registry.counter(&BAD_REQUESTS, &[door]),
         }
@@ -205,13 +222,8 @@ impl LineDoorCounts {
 pub struct AdminCounts {
     /// Requests received.
     pub requests: Counter,
-    /// Connections open.
-    pub connections: Gauge,
-    /// Connections accepted.
-    pub accepted: Counter,
-    /// Connections closed because the maximum number was open: the one idle for longest, or the new
-    /// one.
-    pub shed: Counter,
+    /// Connections.
+    pub connections: ConnectionCounts,
     /// Requests refused, by reason in the order of [`ADMIN_REFUSALS`].
     pub refused: [Counter; ADMIN_REFUSALS.len()],
 }
@@ -224,9 +236,7 @@ impl AdminCounts {
     pub fn new(registry: &Registry) -> AdminCounts {
         AdminCounts {
             requests: registry.counter(&REQUESTS, &["admin"]),
-            connections: registry.gauge(&CONNECTIONS, &["admin"]),
-            accepted: registry.counter(&ACCEPTED, &["admin"]),
-            shed: registry.counter(&SHED, &["admin"]),
+            connections: ConnectionCounts::new(registry, "admin"),
             refused: ADMIN_REFUSALS.map(|why| registry.counter(&ADMIN_REFUSED, &[why])),
         }
     }

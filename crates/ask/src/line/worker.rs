@@ -194,7 +194,7 @@ impl LineWorker {
         let links = self.links.borrow();
         let open = links.iter().filter(|link| !link.is_closed());
         if let Some(silent) = open.min_by_key(|link| link.active.get()) {
-            self.house.counts(tongue).shed.increment(1);
+            self.house.counts(tongue).connections.shed.increment(1);
             silent.close();
         }
     }
@@ -232,14 +232,13 @@ struct LineGuard {
 
 impl LineGuard {
     fn take(worker: &Rc<LineWorker>, link: &Rc<LineLink>, tongue: LineProtocol) -> LineGuard {
-        let counts = worker.house.counts(tongue);
-        counts.accepted.increment(1);
+        let counted = worker.house.counts(tongue).connections.accept();
         worker.house.connections.fetch_add(1, Relaxed);
         let mut links = worker.links.borrow_mut();
         link.place.set(links.len());
         links.push(Rc::clone(link));
         let (worker, link) = (Rc::clone(worker), Rc::clone(link));
-        LineGuard { _counted: counts.connections.hold(), worker: Rc::clone(&worker), link }
+        LineGuard { _counted: counted, worker: Rc::clone(&worker), link }
     }
 }
 

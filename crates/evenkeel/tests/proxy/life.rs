@@ -134,7 +134,7 @@ fn connections_beyond_the_bound_wait_and_idle_ones_make_room() {
     backend.answer("two");
     assert_eq!(second.message().text(), "two");
     first.ends();
-    until("it is counted", || stage.watch.proxy.shed.get() == 1);
+    until("it is counted", || stage.watch.proxy.connections.shed.get() == 1);
 }
 
 #[test]

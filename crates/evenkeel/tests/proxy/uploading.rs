@@ -142,5 +142,5 @@ fn a_body_that_trickles_makes_room_for_another_connection() {
     backend.message();
     backend.answer("ok");
     assert_eq!(visitor.message().text(), "ok");
-    assert!(stage.watch.proxy.shed.get() > 0);
+    assert!(stage.watch.proxy.connections.shed.get() > 0);
 }

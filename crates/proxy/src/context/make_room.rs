@@ -67,7 +67,7 @@ impl ThreadContext {
         });
         let longest = spare.min_by_key(|(since, _)| *since);
         if let Some((_, link)) = longest {
-            self.watch.proxy.shed.increment(1);
+            self.watch.proxy.connections.shed.increment(1);
             link.close();
         }
         longest.is_some()
@@ -90,7 +90,7 @@ impl ThreadContext {
     /// `link` has its maximum number of connections.
     pub(crate) fn take_tunnel_room(&self, link: &ClientLink) -> Option<TunnelRoom> {
         let share = self.take_address_share(link)?;
-        let counted = self.watch.proxy.connections.hold();
+        let counted = self.watch.proxy.connections.open.hold();
         let taken = self.one_more_or_shed();
         if !taken {
             self.room.want();

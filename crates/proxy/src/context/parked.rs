@@ -85,7 +85,7 @@ impl ThreadContext {
     }
 
     fn ends(&self, link: &ClientLink) {
-        self.watch.proxy.shed.increment(1);
+        self.watch.proxy.connections.shed.increment(1);
         link.close();
     }
 }

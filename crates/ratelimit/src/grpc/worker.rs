@@ -13,7 +13,8 @@ use evenkeel_serve::accept;
 use evenkeel_serve::handover::HandoverSignal;
 use evenkeel_serve::threads::ServerOrders;
 use evenkeel_store::redis::{RedisStore, StoreLane};
-use evenkeel_telemetry::registry::{Counter, Gauge};
+use evenkeel_telemetry::counts::ConnectionCounts;
+use evenkeel_telemetry::registry::Counter;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -48,12 +49,7 @@ pub struct GrpcShared {
     pub calls: GrpcServices,
     /// The store that counts for all instances, if there is one.
     pub store: Option<Arc<RedisStore>>,
-    /// Connections open now, over all threads.
-    pub open: Gauge,
-    /// Connections accepted since the start, over all threads.
-    pub accepted: Counter,
-    /// Connections closed at once because there were too many.
-    pub shed: Counter,
+    pub connections: ConnectionCounts,
     /// Connections on which TLS or HTTP/2 failed to start within the time limit.
     pub bad: Counter,
     /// The TLS configuration; `None` if the listeners serve plain HTTP/2.
@@ -120,12 +116,13 @@ impl GrpcWorker {
     }
 
     fn connect(self: Rc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
-        let open = self.shared.open.hold();
-        if usize::try_from(self.shared.open.get()).unwrap_or(0) > self.shared.connections_max {
-            self.shared.shed.increment(1);
+        let connections = &self.shared.connections;
+        let open = connections.open.hold();
+        if usize::try_from(connections.open.get()).unwrap_or(0) > self.shared.connections_max {
+            connections.shed.increment(1);
             return;
         }
-        self.shared.accepted.increment(1);
+        connections.accepted.increment(1);
         self.open.set(self.open.get() + 1);
         tokio::task::spawn_local(async move {
             Rc::clone(&self).greet(stream).await;

@@ -2,9 +2,10 @@
 //!
 //! `telemetry::metrics` has the meaning of each metric; `ask/check` decides when each is counted.
 
+use super::ConnectionCounts;
 use crate::metrics::{
-    ACCEPTED, BAD_REQUESTS, CHECK_CROWDED, CHECK_GONE, CHECK_OPEN, CHECK_REPORTS, CHECK_UNREPORTED,
-    CHECK_WAITING, CONNECTIONS, REQUESTS, SHED,
+    BAD_REQUESTS, CHECK_CROWDED, CHECK_GONE, CHECK_OPEN, CHECK_REPORTS, CHECK_UNREPORTED,
+    CHECK_WAITING, REQUESTS,
 };
 use crate::registry::{Counter, Gauge, Registry};
 
@@ -29,12 +30,8 @@ const REPORT_RESULT_LABELS: [&str; 4] = ["settled", "unknown", "faulty", "unaske
 pub struct CheckCounts {
     /// Requests received: questions and reports.
     pub requests: Counter,
-    /// Connections open.
-    pub connections: Gauge,
-    /// Connections accepted.
-    pub accepted: Counter,
-    /// Connections closed at once because the maximum number was open.
-    pub shed: Counter,
+    /// Connections.
+    pub connections: ConnectionCounts,
     /// Requests that were not valid HTTP.
     pub bad_requests: Counter,
     /// Questions that wait for a delayed answer now.
@@ -58,9 +55,7 @@ impl CheckCounts {
     pub fn new(registry: &Registry) -> CheckCounts {
         CheckCounts {
             requests: registry.counter(&REQUESTS, &["check"]),
-            connections: registry.gauge(&CONNECTIONS, &["check"]),
-            accepted: registry.counter(&ACCEPTED, &["check"]),
-            shed: registry.counter(&SHED, &["check"]),
+            connections: ConnectionCounts::new(registry, "check"),
             bad_requests: registry.counter(&BAD_REQUESTS, &["check"]),
             waiting: registry.gauge(&CHECK_WAITING, &[]),
             gone: registry.counter(&CHECK_GONE, &[]),

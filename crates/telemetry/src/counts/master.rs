@@ -6,11 +6,12 @@
 
 mod gatekeepers;
 
+use super::ConnectionCounts;
 use crate::metrics::{
-    ACCEPTED, BAD_REQUESTS, CONNECTIONS, MASTER_DELAYED, MASTER_DROPPED, MASTER_MESSAGES,
-    MASTER_ORDERS, MASTER_REFUSED, MASTER_STRANGERS, SHED,
+    BAD_REQUESTS, MASTER_DELAYED, MASTER_DROPPED, MASTER_MESSAGES, MASTER_ORDERS, MASTER_REFUSED,
+    MASTER_STRANGERS,
 };
-use crate::registry::{Counter, Gauge, Histogram, Registry};
+use crate::registry::{Counter, Histogram, Registry};
 use crate::sampler::{LineSampler, WarningThrottle};
 use crate::snapshot::zeromq;
 use evenkeel_core::classify::readable;
@@ -65,12 +66,8 @@ const DISCONNECT_LABELS: [&str; 5] = ["version", "mechanism", "socket", "late", 
 /// Everything that the master counts.
 #[derive(Debug)]
 pub struct MasterCounts {
-    /// Connections open.
-    pub connections: Gauge,
-    /// Connections accepted.
-    pub accepted: Counter,
-    /// Connections closed at once because the maximum number was open.
-    pub shed: Counter,
+    /// Connections.
+    pub connections: ConnectionCounts,
     /// Connections closed at once because their address is not allowed to connect.
     pub strangers: Counter,
     /// Orders dropped because the send queue of a gatekeeper was full.
@@ -100,9 +97,7 @@ impl MasterCounts {
     /// control socket, in this order.
     pub fn new(registry: &Registry, at: [SocketAddr; 2]) -> MasterCounts {
         MasterCounts {
-            connections: registry.gauge(&CONNECTIONS, &["master"]),
-            accepted: registry.counter(&ACCEPTED, &["master"]),
-            shed: registry.counter(&SHED, &["master"]),
+            connections: ConnectionCounts::new(registry, "master"),
             strangers: registry.counter(&MASTER_STRANGERS, &[]),
             dropped: registry.counter(&MASTER_DROPPED, &[]),
             messages: MESSAGE_LABELS.map(|told| registry.counter(&MASTER_MESSAGES, &[told])),

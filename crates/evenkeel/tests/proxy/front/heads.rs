@@ -69,5 +69,5 @@ fn heads_are_bounded_in_sum_and_each_connection_has_room_for_one() {
     let mut backend = stage.backend_for("/visitor", None);
     backend.answer("ok");
     drop(connections);
-    until("the room is given back", || counts.connections.get() == 1);
+    until("the room is given back", || counts.connections.open.get() == 1);
 }

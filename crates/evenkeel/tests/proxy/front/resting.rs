@@ -85,7 +85,7 @@ fn it_is_closed_like_any_other() {
     other.get("/other");
     client.ends();
     answer(&stage, &mut other, backend, "/other");
-    assert_eq!(stage.watch.proxy.shed.get(), 1);
+    assert_eq!(stage.watch.proxy.connections.shed.get(), 1);
     // Closed with the door.
     let stage = Stage::open(|_| {});
     let (mut client, _backend) = resting(&stage);

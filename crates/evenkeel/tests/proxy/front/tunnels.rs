@@ -290,7 +290,7 @@ fn it_takes_the_room_of_a_connection() {
         let client = Http2::connect(stage.door.addresses()[0]);
         let (tunnel, mut backend) = open(&stage, &client);
         assert_eq!(ask(&client, "/").head().status, 503);
-        assert_eq!(stage.watch.proxy.connections.get(), 2);
+        assert_eq!(stage.watch.proxy.connections.open.get(), 2);
         tunnel.reset();
         backend.ends();
         until("it has no place", || stage.door.connections() == 1);
