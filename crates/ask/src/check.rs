@@ -60,8 +60,10 @@ pub fn connections_max(settings: &CheckSettings) -> usize {
 
 /// The open door.
 pub struct RunningCheck {
-    addresses: Vec<SocketAddr>,
-    syslog: Vec<SocketAddr>,
+    /// The addresses that the door answers on.
+    pub addresses: Vec<SocketAddr>,
+    /// The addresses that the door reads access logs from.
+    pub syslog: Vec<SocketAddr>,
     threads: ServerThreads,
     desk: Arc<CheckShared>,
 }
@@ -95,18 +97,6 @@ pub fn start(
     };
     let threads = ServerThreads::single("check", (&watch.beats, engine.clock()), serve)?;
     Ok(RunningCheck { addresses, syslog, threads, desk })
-}
-
-impl RunningCheck {
-    /// Returns the addresses that the door answers on.
-    pub fn addresses(&self) -> &[SocketAddr] {
-        &self.addresses
-    }
-
-    /// Returns the addresses that the door reads access logs from.
-    pub fn syslog(&self) -> &[SocketAddr] {
-        &self.syslog
-    }
 }
 
 impl Service for RunningCheck {

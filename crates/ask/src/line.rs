@@ -38,8 +38,11 @@ use worker::{LineShared, LineWorker};
 
 /// The open door.
 pub struct RunningLine {
-    lines: Vec<StreamAddress>,
-    resp: Vec<SocketAddr>,
+    /// The addresses of the line protocol, in the order of the settings, with the ports that the
+    /// system assigned.
+    pub lines: Vec<StreamAddress>,
+    /// The addresses for Redis clients, in the order of the settings.
+    pub resp: Vec<SocketAddr>,
     threads: ServerThreads,
     files: Mutex<Vec<SocketFile>>,
     shared: Arc<LineShared>,
@@ -80,19 +83,6 @@ pub fn start(
     let threads = ServerThreads::each("line", (&watch.beats, clock), each)?;
     let files = Mutex::new(bound.files);
     Ok(RunningLine { lines: bound.lines, resp: bound.resp, threads, files, shared })
-}
-
-impl RunningLine {
-    /// Returns the addresses of the line protocol, in the order of the settings, with the ports
-    /// that the system assigned.
-    pub fn lines(&self) -> &[StreamAddress] {
-        &self.lines
-    }
-
-    /// Returns the addresses for Redis clients, in the order of the settings.
-    pub fn resp(&self) -> &[SocketAddr] {
-        &self.resp
-    }
 }
 
 impl Service for RunningLine {

@@ -48,7 +48,8 @@ use tokio::task::JoinSet;
 
 /// The open door.
 pub struct RunningMaster {
-    addresses: [SocketAddr; 2],
+    /// The addresses of `accounting` and `control`.
+    pub addresses: [SocketAddr; 2],
     threads: ServerThreads,
 }
 
@@ -92,13 +93,6 @@ pub fn start(
     };
     let threads = ServerThreads::single("master", (&watch.beats, clock), serve)?;
     Ok(RunningMaster { addresses, threads })
-}
-
-impl RunningMaster {
-    /// Returns the addresses of `accounting` and `control`.
-    pub fn addresses(&self) -> [SocketAddr; 2] {
-        self.addresses
-    }
 }
 
 impl Service for RunningMaster {

@@ -160,7 +160,7 @@ impl ServiceGatekeeper {
             return Err(Duration::from_nanos(wait.0));
         }
         let passage = judged.pass(None);
-        if let Some(until) = passage.until() {
+        if let Some(until) = passage.until {
             sleep_until(clock.instant(until)).await;
         }
         Ok(())

@@ -6,7 +6,7 @@
 
 use crate::charge::slot::QueueSlot;
 use crate::charge::{Charge, DelayReport};
-use crate::domains::gatekeeper::{OrderCheck, OrderGuard};
+use crate::domains::gatekeeper::OrderCheck;
 use crate::engine::KeyedRequest;
 use crate::host_names::GroupedRequest;
 use crate::lane::EngineLane;
@@ -97,7 +97,8 @@ impl EngineLane {
         }
         let PendingRequest { request, judged, .. } = begun;
         let passage = judged.map(|judged| judged.pass(Some(client)));
-        let starts = passage.as_ref().and_then(OrderGuard::until).max(Some(ticket.starts_at()));
+        let starts =
+            passage.as_ref().and_then(|passage| passage.until).max(Some(ticket.starts_at()));
         let report = DelayReport {
             reported: verdict != Verdict::Allow || in_shadow,
             delayed: matches!(verdict, Verdict::Delay(_)) && !request.rules.shadow,
@@ -156,7 +157,7 @@ impl EngineLane {
         let Some(wait) = judged.refused() else { return Ok(Some(judged)) };
         judged.refuse(Some(client));
         Err(RequestRefusal {
-            limit: keeper.domain().to_owned(),
+            limit: keeper.domain.clone(),
             retry_after_secs: wait.retry_after_secs(),
             by_rate: false,
         })

@@ -88,7 +88,7 @@ impl Charge {
 
     /// The time until which a master's order delays the request.
     fn gated_until(&self) -> Option<Time> {
-        self.passage.as_ref().and_then(OrderGuard::until)
+        self.passage.as_ref().and_then(|passage| passage.until)
     }
 
     /// Ends the gatekeeper's delay, and frees the request's place among the delayed ones.

@@ -57,7 +57,8 @@ pub enum RecordOutcome {
 /// All domains of a master.
 pub struct MasterDomains {
     by_name: HashMap<Box<[u8]>, Arc<MasterDomain>, RandomState>,
-    in_order: Vec<Arc<MasterDomain>>,
+    /// All domains, in the order of the configuration.
+    pub in_order: Vec<Arc<MasterDomain>>,
 }
 
 impl MasterDomains {
@@ -90,16 +91,12 @@ impl MasterDomains {
     pub fn get(&self, name: &[u8]) -> Option<&Arc<MasterDomain>> {
         self.by_name.get(name)
     }
-
-    /// All domains, in the order of the configuration.
-    pub fn all(&self) -> &[Arc<MasterDomain>] {
-        &self.in_order
-    }
 }
 
 /// A domain: its rules, their buckets and the orders in force.
 pub struct MasterDomain {
-    name: String,
+    /// The name by which gatekeepers address the domain.
+    pub name: String,
     clock: Clock,
     ahead_max: Nanos,
     told_max: usize,
@@ -144,11 +141,6 @@ impl MasterDomain {
         let mut books = self.books.lock();
         books.tops = carry_tops(std::mem::take(&mut books.tops), &old, &next, TOP_KEYS);
         self.limiter.store(Arc::new(next));
-    }
-
-    /// The name by which gatekeepers address the domain.
-    pub fn name(&self) -> &str {
-        &self.name
     }
 
     /// Records a request of `identifier` that ran, or will run, at `at`. Returns until when the

@@ -27,7 +27,8 @@ const SPENT_MAPS: usize = 16;
 
 /// Counters that instances may count together.
 pub struct Counters {
-    windows: Arc<WindowCounters>,
+    /// The table of counters.
+    pub windows: Arc<WindowCounters>,
     clock: Clock,
     /// The charges to report to other instances; unset unless instances count together.
     spent: OnceLock<[Mutex<PendingDeltas>; SPENT_MAPS]>,
@@ -48,11 +49,6 @@ impl Counters {
             seen: TopDescriptors::default(),
             none: Arc::new(Limiter::new(policy, Vec::new(), KeySeed([0; 16]))),
         }
-    }
-
-    /// The table of counters.
-    pub fn windows(&self) -> &Arc<WindowCounters> {
-        &self.windows
     }
 
     /// Counts as [`WindowCounters::count`] does, and notes the charges if instances count together.

@@ -54,17 +54,13 @@ const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The open admin door; it closes when this is dropped.
 pub struct RunningAdmin {
-    addresses: Vec<SocketAddr>,
+    /// Empty if the default address was taken.
+    pub addresses: Vec<SocketAddr>,
     readiness: Arc<Mutex<ReadinessStage>>,
     _thread: ServerThreads,
 }
 
 impl RunningAdmin {
-    /// Returns the addresses that the door listens on. Empty if its default address was taken.
-    pub fn addresses(&self) -> &[SocketAddr] {
-        &self.addresses
-    }
-
     /// All listeners are open: `/readyz` reports so from now on.
     pub fn ready(&self) {
         *self.readiness.lock() = ReadinessStage::Ready;

@@ -163,7 +163,7 @@ impl RunningProcess {
         };
         let admin = settings.admin.as_ref().map(|admin| admin::start(admin, sources(), &sockets));
         let admin = admin.transpose()?;
-        let addresses = admin.as_ref().map_or(&[][..], admin::RunningAdmin::addresses);
+        let addresses = admin.as_ref().map_or(&[][..], |admin| &admin.addresses);
         let (seed, kept, shown) = (engines.seed, engines.accounts(), engines.shown());
         let together = engines.together();
         let doors = OpenDoors::open(settings, engines, &watch, addresses, &sockets)?;

@@ -94,8 +94,7 @@ impl MetricsPusher {
             let every = to.every;
             let counts = PushCounts::new(registry, "otlp");
             tokio::spawn(
-                metrics_export::OtlpMetricsSender::new(to, self.watch.started(), counts)
-                    .send(queue),
+                metrics_export::OtlpMetricsSender::new(to, self.watch.started, counts).send(queue),
             );
             CollectorQueue { looks, every, next: Time::ZERO }
         });

@@ -59,7 +59,9 @@ pub struct RunningRatelimit {
     quotas: Arc<QuotaService>,
     shared: Arc<GrpcShared>,
     health: Arc<RatelimitHealth>,
-    addresses: Vec<SocketAddr>,
+    /// The addresses of the TCP listeners with the ports that the system assigned, those of gRPC
+    /// first.
+    pub addresses: Vec<SocketAddr>,
     /// Notified when the rules are to be read again.
     reload: Arc<Notify>,
     /// The gRPC threads.
@@ -184,14 +186,6 @@ fn decider(
     let told = settings.statsd.is_some() || settings.prometheus.is_some();
     decider.events.response_time = told.then(Histogram::default);
     Arc::new(decider.with_store(store))
-}
-
-impl RunningRatelimit {
-    /// The addresses of the TCP listeners with the ports that the system assigned, those of gRPC
-    /// first.
-    pub fn addresses(&self) -> &[SocketAddr] {
-        &self.addresses
-    }
 }
 
 impl Service for RunningRatelimit {
@@ -366,7 +360,7 @@ impl SideThread {
                 _ = seconds.tick() => {
                     self.decider.follow_clock();
                     self.quotas.tick();
-                    self.table.show(self.decider.counters.windows().table());
+                    self.table.show(self.decider.counters.windows.table());
                     self.loader.reload_if_changed();
                     self.live.iter_mut().for_each(|live| live.look(self.decider.clock.now()));
                 }

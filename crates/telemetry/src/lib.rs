@@ -64,7 +64,8 @@ pub struct Watch {
     pub tiers: TierCounts,
     /// Makes spans of requests; `None` if tracing is off.
     pub tracer: Option<Tracer>,
-    started: Time,
+    /// When counting began, which is when the program started.
+    pub started: Time,
     registry: Registry,
     cost: Histogram,
     charged: Counter,
@@ -135,11 +136,6 @@ impl Watch {
     /// The average wait of its requests above which a client counts as held.
     pub fn held_above(&self) -> Nanos {
         Nanos(self.held_above.load(Relaxed))
-    }
-
-    /// When counting began, which is when the program started.
-    pub fn started(&self) -> Time {
-        self.started
     }
 
     /// The registry of all series.

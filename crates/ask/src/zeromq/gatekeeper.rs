@@ -97,7 +97,7 @@ async fn serve(
     control: MasterAddress,
     mut orders: ServerOrders,
 ) {
-    let domain = &*desk.keeper.domain().to_owned();
+    let domain = &*desk.keeper.domain.clone();
     let tell = tell(Rc::clone(&desk), MasterConnection::new("accounting", master, domain));
     let hear = hear(Rc::clone(&desk), MasterConnection::new("control", control, domain));
     let tasks = [
@@ -197,7 +197,7 @@ async fn told(
 ) -> Result<Infallible, ZmqConnectionError> {
     let mut link = line.meet(SocketRole::Publisher).await?;
     let (outbox, counts) = (&desk.keeper.outbox, &desk.keeper.counts);
-    let topic = topic(desk.keeper.domain());
+    let topic = topic(&desk.keeper.domain);
     let mut wanted: Vec<Box<[u8]>> = Vec::new();
     let mut heard: Option<GaugeGuard> = None;
     loop {
@@ -270,7 +270,7 @@ async fn heard(
 ) -> Result<Infallible, ZmqConnectionError> {
     let mut link = line.meet(SocketRole::Subscriber).await?;
     let _connected = desk.keeper.counts.sockets[1].hold(desk.clock.now());
-    let topic = topic(desk.keeper.domain());
+    let topic = topic(&desk.keeper.domain);
     let mut out = Vec::new();
     subscription(link.version(), &topic, &mut out);
     loop {

@@ -57,12 +57,12 @@ fn subscribe(desk: &MasterShared, listener: &hub::OrderSubscriber, topic: &[u8])
         return;
     }
     let wall = WallClock::read(&desk.clock);
-    let domains = desk.domains.all().iter().filter(|domain| hub::begins(domain.name(), topic));
-    for domain in domains.filter(|domain| listener.mark_informed(domain.name())) {
+    let domains = desk.domains.in_order.iter().filter(|domain| hub::begins(&domain.name, topic));
+    for domain in domains.filter(|domain| listener.mark_informed(&domain.name)) {
         let mut order = Vec::new();
         domain.in_force(wall.now, |identifier, until| {
             order.clear();
-            listener.write(domain.name(), identifier, wall.millis(until), &mut order);
+            listener.write(&domain.name, identifier, wall.millis(until), &mut order);
             let fits = listener.push(&order);
             if !fits {
                 desk.counts.dropped.increment(1);

@@ -100,7 +100,7 @@ fn told(
         let text = |index| readable(message.part(index));
         desk.counts.log_message_text(wall.now, || {
             tracing::info!(
-                target: "evenkeel::master", domain = domain.name(), status = text(1),
+                target: "evenkeel::master", domain = domain.name, status = text(1),
                 identifier = text(2), %peer, log_info = text(LOG_INFO),
                 "a gatekeeper reported a request"
             );
@@ -134,7 +134,7 @@ fn told(
 fn publish(orders: DelayOrders, desk: &MasterShared, wall: &WallClock) {
     for DelayOrder { domain, identifier, until, .. } in orders.0 {
         let Some(until) = until else { continue };
-        let dropped = desk.hub.publish(domain.name(), &identifier, wall.millis(until));
+        let dropped = desk.hub.publish(&domain.name, &identifier, wall.millis(until));
         desk.counts.record_order(dropped);
     }
 }

@@ -68,7 +68,7 @@ impl MasterStoreClient {
         let (home, buckets) = domain.buckets(identifier, *at, now);
         let account = |(key, at): (evenkeel_core::classify::LimitKey, Time)| {
             let limit = home.limits().get(usize::from(key.limit))?;
-            let rule = format!("{}:{}", domain.name(), limit.name);
+            let rule = format!("{}:{}", &domain.name, limit.name);
             let naming = &self.lane.store.naming;
             let name = naming.account("master", &limit.algorithm, &rule, identifier);
             let mut account = StoreAccount::new(name, &home, key, Cost::hits(1), now);

@@ -4,7 +4,6 @@
 //! It runs when the account is dropped. The order of locks: [`Engine`](crate::Engine).
 
 use super::Charge;
-use crate::domains::gatekeeper::OrderGuard;
 use crate::host_names;
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::classify::LimitKey;
@@ -114,7 +113,7 @@ impl Drop for Charge {
         self.lane.0.engine.merge_group_debt(self.request.client.to_canonical(), known);
         // Locks the gate, with the estimates inside it.
         self.end(cost);
-        let held_up = self.passage.as_ref().is_some_and(OrderGuard::held_up);
+        let held_up = self.passage.as_ref().is_some_and(|passage| passage.held_up);
         if !self.report.reported && !held_up {
             self.lane.0.engine.watch.allowed.increment(1);
         }

@@ -47,7 +47,8 @@ pub struct GatekeeperEngine {
     pub outbox: ReportOutbox,
     /// The gatekeeper's metrics.
     pub counts: Arc<GatekeeperCounts>,
-    domain: String,
+    /// The name of its domain.
+    pub domain: String,
     when: LimitCondition,
     by: Vec<KeyPart>,
     log_info: Vec<KeyPart>,
@@ -79,9 +80,10 @@ pub struct OrderCheck {
 
 /// A request that may run, at once or after a delay.
 pub struct OrderGuard {
-    until: Option<Time>,
+    /// The time until which the request is delayed, if it is.
+    pub until: Option<Time>,
     /// Whether the request was counted as delayed or refused, even if that was not enforced.
-    held_up: bool,
+    pub held_up: bool,
     place: Option<DelayPlace>,
 }
 
@@ -125,11 +127,6 @@ impl GatekeeperEngine {
             clock,
             watch: Arc::clone(watch),
         })
-    }
-
-    /// The name of its domain.
-    pub fn domain(&self) -> &str {
-        &self.domain
     }
 
     /// Whether the gatekeeper's condition matches a request. The first gatekeeper that matches
@@ -298,16 +295,6 @@ impl OrderCheck {
 }
 
 impl OrderGuard {
-    /// The time until which the request is delayed, if it is.
-    pub fn until(&self) -> Option<Time> {
-        self.until
-    }
-
-    /// Whether the request was counted as delayed, or as refused without being enforced.
-    pub fn held_up(&self) -> bool {
-        self.held_up
-    }
-
     /// Ends the delay and frees its place.
     pub fn end_delay(&mut self) {
         self.place = None;

@@ -115,7 +115,7 @@ fn sources() -> AdminSources {
 fn open() -> (RunningAdmin, SocketAddr) {
     let running =
         start(&on("127.0.0.1:0"), sources(), &ListenSockets::default()).expect("it opens");
-    let address = running.addresses()[0];
+    let address = running.addresses[0];
     (running, address)
 }
 
@@ -283,7 +283,7 @@ fn a_taken_port_is_a_warning_for_the_default_address_only() {
     let address = taken.local_addr().expect("an address").to_string();
     let default = settings::AdminSettings { asked_for: false, ..on(&address) };
     let running = start(&default, sources(), &ListenSockets::default()).expect("a warning only");
-    assert!(running.addresses().is_empty());
+    assert!(running.addresses.is_empty());
     let refused = start(&on(&address), sources(), &ListenSockets::default());
     assert!(matches!(refused, Err(ServerStartError::Listen { .. })));
 }

@@ -88,7 +88,7 @@ impl EngineSet {
     /// Everything that a snapshot contains.
     pub fn accounts(&self) -> snapshot::SnapshotTables {
         let windows = self.ratelimit.as_ref();
-        let windows = windows.map(|counters| ("ratelimit", Arc::clone(counters.windows())));
+        let windows = windows.map(|counters| ("ratelimit", Arc::clone(&counters.windows)));
         snapshot::SnapshotTables { engines: self.all(), windows }
     }
 
@@ -98,7 +98,7 @@ impl EngineSet {
         let proxy = self.proxy.iter().map(|engine| ("proxy", shared(engine)));
         let shared = |tags: &Arc<TagEngine>| Arc::clone(tags) as Arc<dyn EngineView>;
         let line = self.line.iter().map(|tags| ("line", shared(tags)));
-        let domains = self.master.iter().flat_map(|domains| domains.all());
+        let domains = self.master.iter().flat_map(|domains| &domains.in_order);
         let domains = domains.map(|domain| ("master", Arc::clone(domain) as Arc<dyn EngineView>));
         let keeper = self.gatekeepers.iter();
         let keeper = keeper.map(|keeper| ("gatekeeper", Arc::clone(keeper) as Arc<dyn EngineView>));
@@ -274,10 +274,10 @@ fn line(parts: &DoorParts<'_>) -> anyhow::Result<Vec<Box<dyn Service>>> {
     };
     let (clock, store) = (engines.clock, store.as_ref());
     let door = line::start(settings, tags, store, clock, parts.watch, parts.sockets)?;
-    let listen: Vec<String> = door.lines().iter().map(ToString::to_string).collect();
+    let listen: Vec<String> = door.lines.iter().map(ToString::to_string).collect();
     tracing::info!(
         listen = listen.join(","),
-        resp = ?door.resp(),
+        resp = ?door.resp,
         ?admin,
         limits = names(&settings.limits, |limit| &limit.name),
         rules = settings.rules.len(),
@@ -295,7 +295,7 @@ fn ratelimit(parts: &DoorParts<'_>) -> anyhow::Result<Vec<Box<dyn Service>>> {
     let counters = (Arc::clone(counters), store.clone());
     let door = ratelimit::start(settings, counters, engines.seed, engines.clock, watch, sockets)?;
     let rules = settings.rules.path.as_ref().map(|path| path.display().to_string());
-    let listen = door.addresses();
+    let listen = &door.addresses;
     tracing::info!(?listen, rules = rules.unwrap_or_default(), "ratelimit open");
     Ok(one(door))
 }
@@ -307,7 +307,7 @@ fn master(parts: &DoorParts<'_>) -> anyhow::Result<Vec<Box<dyn Service>>> {
         return Ok(Vec::new());
     };
     let door = zeromq::start(settings, (domains, store.clone()), engines.clock, watch, sockets)?;
-    let [accounting, control] = door.addresses();
+    let [accounting, control] = door.addresses;
     let domains = names(&settings.domains, |domain| &domain.name);
     tracing::info!(%accounting, %control, ?admin, domains, "master open");
     if settings.is_open() {
@@ -341,8 +341,8 @@ fn check(parts: &DoorParts<'_>) -> anyhow::Result<Vec<Box<dyn Service>>> {
     let asked = (engine, check_lane(), store.clone());
     let door = check::start(settings, proxy, asked, watch, sockets)?;
     tracing::info!(
-        listen = ?door.addresses(),
-        syslog = ?door.syslog(),
+        listen = ?door.addresses,
+        syslog = ?door.syslog,
         ?admin,
         cpus = proxy.cpus,
         cost = %proxy.cost,

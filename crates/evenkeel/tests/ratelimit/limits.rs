@@ -231,7 +231,7 @@ fn a_flood_of_descriptors_takes_no_memory_and_forgives_nobody() {
     for user in 0..20 {
         assert_eq!(service.ask(&format!("t: k=heavy{user} +9")), "OVER [OVER 5/HOUR 0]");
     }
-    let table = service.decider.counters.windows().table();
+    let table = service.decider.counters.windows.table();
     let before = table.bytes();
     for user in 0..3_000 {
         service.ask(&format!("t: k=light{user}"));

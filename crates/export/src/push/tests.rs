@@ -326,7 +326,7 @@ fn a_collector_gets_the_whole_table_and_what_it_missed_besides() {
     assert!(sum.is_monotonic);
     assert_eq!(sum.data_points[0].attributes, [text("door", "proxy")]);
     assert_eq!(sum.data_points[0].value, Some(number_data_point::Value::AsDouble(5.0)));
-    assert_eq!(sum.data_points[0].start_time_unix_nano, watch.started().0);
+    assert_eq!(sum.data_points[0].start_time_unix_nano, watch.started.0);
     let Some(metric::Data::Histogram(spread)) = &found("evenkeel_backend_seconds").data else {
         panic!("no histogram")
     };

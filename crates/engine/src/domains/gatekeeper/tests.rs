@@ -112,7 +112,7 @@ impl Cluster {
                 judged.refuse(None);
                 "R".to_owned()
             }
-            None => match judged.pass(None).until() {
+            None => match judged.pass(None).until {
                 None => "A".to_owned(),
                 Some(until) => format!("D{}", until.since(at(0)).0 / MS),
             },
@@ -244,7 +244,7 @@ fn s7_s8_s9_orders_are_kept_to_the_millisecond_and_only_put_off() {
     let keeper = keeper_of(&settings());
     let word = |identifier: &[u8], ms| {
         let judged = keeper.judge(identifier.to_vec(), false, at(ms));
-        (judged.refused().map(|wait| wait.0 / MS), judged.pass(None).until())
+        (judged.refused().map(|wait| wait.0 / MS), judged.pass(None).until)
     };
     assert!(keeper.learn(b"c", at(5000), at(0)));
     assert_eq!(word(b"c", 0), (None, Some(at(5000))));
@@ -310,7 +310,7 @@ fn s18_s19_two_gatekeepers_of_one_domain() {
     let late = keeper_of(&settings());
     let master = cluster.master.as_ref().expect("it is there");
     master.in_force(at(100), |identifier, until| late.learn(identifier, until, at(100)));
-    assert_eq!(late.judge(b"c".to_vec(), false, at(100)).pass(None).until(), Some(at(1010)));
+    assert_eq!(late.judge(b"c".to_vec(), false, at(100)).pass(None).until, Some(at(1010)));
 }
 
 #[test]
@@ -342,7 +342,7 @@ fn in_shadow_everybody_passes_and_the_master_hears_what_was_so() {
         let judged = keeper.judge(identifier.to_vec(), true, at(0));
         assert_eq!(judged.refused(), None);
         let passage = judged.pass(None);
-        assert_eq!((passage.until(), passage.held_up()), (None, true));
+        assert_eq!((passage.until, passage.held_up), (None, true));
     }
     let told: Vec<_> = keeper.outbox.take().iter().map(|note| note.status).collect();
     assert_eq!(told, [ReportedStatus::Accepted; 2]);
@@ -366,7 +366,7 @@ fn a_full_table_forgets_those_whose_wait_is_over_first() {
     for (name, until) in [(b"a", 1_000), (b"b", 3_000), (b"c", 2_000)] {
         keeper.learn(name, at(until), at(0));
     }
-    let until = |name: &[u8]| keeper.judge(name.to_vec(), false, at(0)).pass(None).until();
+    let until = |name: &[u8]| keeper.judge(name.to_vec(), false, at(0)).pass(None).until;
     assert_eq!((until(b"a"), until(b"b"), until(b"c")), (None, Some(at(3_000)), Some(at(2_000))));
 }
 

@@ -34,7 +34,7 @@ fn stage_after(proxy: &ProxySettings, asked: impl FnOnce(&EngineLane)) -> Stage 
     let sources = AdminSources { watch, clock, engines, show };
     let running = start(&on("127.0.0.1:0"), sources, &ListenSockets::default()).expect("it opens");
     running.ready();
-    let address = running.addresses()[0];
+    let address = running.addresses[0];
     Stage { _running: running, address, lane, engine }
 }
 
