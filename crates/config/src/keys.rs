@@ -98,6 +98,23 @@ pub struct SectionTable {
 }
 
 impl SectionTable {
+    /// This section and all inner ones, in the order of the file; one that several sections share
+    /// is there once.
+    #[must_use]
+    pub fn all(&'static self) -> Vec<&'static SectionTable> {
+        let mut all = vec![self];
+        let mut at = 0;
+        while let Some(table) = all.get(at).copied() {
+            for key in table.keys.iter().filter_map(|row| row.section()) {
+                if all.iter().all(|old| !std::ptr::eq(*old, key.table)) {
+                    all.push(key.table);
+                }
+            }
+            at += 1;
+        }
+        all
+    }
+
     /// The row of a key.
     #[must_use]
     pub fn row(&self, name: &str) -> Option<&'static dyn KeyRow> {
@@ -219,12 +236,14 @@ macro_rules! describe {
 /// Declares rows. The comment above a row is its description, for users.
 ///
 /// `TABLE = "path";` at the beginning also declares the table of the section at this path, with
-/// these rows in this order. `TABLE = "path": A, B` declares only a table, of rows that exist.
+/// these rows in this order. `TABLE = "path": A, B;` declares only a table, of rows that exist.
 macro_rules! section {
     () => {};
-    ($table:ident = $path:literal: $($row:expr),+ $(,)?) => {
-        pub(crate) static $table: $crate::keys::SectionTable =
-            $crate::keys::SectionTable { path: $path, keys: &[$(&$row),+] };
+    ($($table:ident = $path:literal: $($row:expr),+);+ $(;)?) => {
+        $(
+            pub(crate) static $table: $crate::keys::SectionTable =
+                $crate::keys::SectionTable { path: $path, keys: &[$(&$row),+] };
+        )+
     };
     (
         $table:ident = $path:literal;

@@ -15,7 +15,6 @@ mod foreign;
 pub mod keys;
 mod reader;
 mod restart;
-pub mod rows;
 pub mod secret;
 pub mod settings;
 pub mod show;
@@ -79,7 +78,7 @@ pub fn parse(file: &str, bytes: &[u8], cpus: f64) -> Result<Config, ConfigFaults
 pub fn is_configuration(file: &Path, bytes: &[u8]) -> bool {
     let Ok(root) = tree::parse(bytes) else { return false };
     let YamlValue::Map(entries) = &root.value else { return false };
-    let has_section = entries.iter().any(|(key, _)| rows::ROOT.row(&key.name).is_some());
+    let has_section = entries.iter().any(|(key, _)| settings::ROOT.row(&key.name).is_some());
     let (mut faults, mut notes) = (Vec::new(), Vec::new());
     let native = |file| foreign::native(file, &root, 1.0, &mut faults, &mut notes);
     root.find(&["domain"]).is_none()
@@ -163,19 +162,16 @@ fn start_warnings(settings: &Settings) -> StartProblems {
     }
     if let Some(proxy) = &settings.proxy
         && let settings::CostSource::Cgroup(path) = &proxy.cost
-        && let Err(error) = cpus::cgroup::used(path)
     {
-        let mut what = format!("cannot read {}: {error}", cpus::cgroup::file(path).display());
-        for written in proxy.backends.iter().filter_map(cpus::cgroup::cost_advice) {
-            what.push_str("; ");
-            what.push_str(&written);
+        if let Err(error) = cpus::cgroup::used(path) {
+            let mut what = format!("cannot read {}: {error}", cpus::cgroup::file(path).display());
+            for written in proxy.backends.iter().filter_map(cpus::cgroup::cost_advice) {
+                what.push_str("; ");
+                what.push_str(&written);
+            }
+            what.push_str("; until it can be read, `cost: shared` is used");
+            doubts.push((&["proxy", "cost"], what));
         }
-        what.push_str("; until it can be read, `cost: shared` is used");
-        doubts.push((&["proxy", "cost"], what));
-    }
-    if let Some(proxy) = &settings.proxy
-        && let settings::CostSource::Cgroup(path) = &proxy.cost
-    {
         let wrong =
             proxy.backends.iter().filter_map(|one| cpus::cgroup::wrong_cgroup_warning(path, one));
         let whole = (path == Path::new("/")).then(|| {
@@ -213,29 +209,27 @@ fn start_warnings(settings: &Settings) -> StartProblems {
 /// A problem of a start: the path of the key and a description.
 pub type StartProblem = (KeyPath, String);
 
+/// The secrets that cannot be read, and a mapping file with faults.
 fn secrets(settings: &Settings) -> StartProblems {
-    let mut faults: Vec<StartProblem> = Vec::new();
-    let mut look = |way, path: Option<&PathBuf>, read: fn(&Path) -> Result<String, SecretError>| {
-        let fault = path.and_then(|path| read(path).err());
-        faults.extend(fault.map(|why| (way, why.to_string())));
-    };
+    type ReadSecret = fn(&Path) -> Result<String, SecretError>;
+    let (peers, store) = (settings.peers.as_ref(), settings.store.as_ref());
+    let nats = peers.and_then(|peers| match &peers.via {
+        settings::peers::PeerTransport::Nats { credentials_file, .. } => credentials_file.as_ref(),
+        _ => None,
+    });
     let token = settings.admin.as_ref().and_then(|admin| admin.token_file.as_ref());
-    look(&["admin", "token_file"], token, secret::token);
-    if let Some(peers) = &settings.peers {
-        look(&["peers", "secret_file"], peers.secret_file.as_ref(), secret::token);
-        if let settings::peers::PeerTransport::Nats { credentials_file, .. } = &peers.via {
-            let way = &["peers", "credentials_file"];
-            look(way, credentials_file.as_ref(), secret::credentials);
-        }
-    }
-    if let Some(store) = &settings.store {
-        let way = &["store", "credentials_file"];
-        look(way, store.place.credentials_file.as_ref(), secret::credentials);
-        let way = &["store", "per_second", "credentials_file"];
-        let other = store.per_second.as_ref();
-        let file = other.and_then(|place| place.credentials_file.as_ref());
-        look(way, file, secret::credentials);
-    }
+    let secret = peers.and_then(|peers| peers.secret_file.as_ref());
+    let redis = store.and_then(|store| store.place.credentials_file.as_ref());
+    let other = store.and_then(|store| store.per_second.as_ref()?.credentials_file.as_ref());
+    let files: [(KeyPath, Option<&PathBuf>, ReadSecret); 5] = [
+        (&["admin", "token_file"], token, secret::token),
+        (&["peers", "secret_file"], secret, secret::token),
+        (&["peers", "credentials_file"], nats, secret::credentials),
+        (&["store", "credentials_file"], redis, secret::credentials),
+        (&["store", "per_second", "credentials_file"], other, secret::credentials),
+    ];
+    let faulty = files.into_iter().filter_map(|(way, path, read)| Some((way, read(path?).err()?)));
+    let mut faults: Vec<StartProblem> = faulty.map(|(way, why)| (way, why.to_string())).collect();
     let prometheus = settings.ratelimit.as_ref().and_then(|door| door.prometheus.as_ref());
     let mapper = prometheus.and_then(|prometheus| prometheus.mapper.as_deref());
     if let Some(Err(why)) = mapper.map(source::mapper::read) {
@@ -326,6 +320,6 @@ fn decode(file: &str, root: &YamlNode, cpus: f64) -> Result<Config, ConfigFaults
         return Err(ConfigFaults::new(file, faults));
     }
     let warnings = ConfigFaults::new(file, notes).to_string().lines().map(String::from).collect();
-    let native = show::yaml(&show::masked(&shown, rows::ROOT));
+    let native = show::yaml(&show::masked(&shown, settings::ROOT));
     Ok(Config { settings, native, warnings, values: SecretTree(shown) })
 }

@@ -228,6 +228,13 @@ impl<'n, 'f> SectionReader<'n, 'f> {
         }
     }
 
+    /// Reports each of `keys` that has a value, which is of no use; `what` says why.
+    pub fn refuse(&mut self, keys: &[&str], what: &str) {
+        for key in keys.iter().filter(|key| self.has(key)).collect::<Vec<_>>() {
+            self.fault_of(key, what);
+        }
+    }
+
     /// The node of `key`. `None` if the key is absent or has no value.
     #[must_use]
     pub fn node(&self, key: &str) -> Option<&'n YamlNode> {

@@ -5,14 +5,14 @@
 //! and `1m` are the same. Whether the new and the kept values work together is not checked here.
 
 use super::keys::{KeyRow, SectionCount, SectionTable};
-use super::rows;
+use super::settings::ROOT;
 use super::tree::{YamlKey, YamlNode, YamlValue};
 
 /// Gives each restart-only key in `new` the value that it has in `running`. Returns the paths of
 /// the keys for which that makes a difference.
 pub fn keep_running_values(new: &mut YamlNode, running: &YamlNode) -> Vec<String> {
     let mut changed = Vec::new();
-    keep(new, running, rows::ROOT, "", &mut changed);
+    keep(new, running, ROOT, "", &mut changed);
     changed
 }
 

@@ -26,7 +26,7 @@ pub mod tls;
 
 use crate::address;
 use crate::fault::ConfigFault;
-use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, section};
+use crate::keys::{ConfigKey, DefaultedKey, ListKey, SectionTable, SubsectionKey, section};
 use crate::reader::{SectionReader, settings};
 use crate::tree::{YamlNode, YamlValue};
 use crate::values::{DAY, std_time, word_enum};
@@ -53,41 +53,63 @@ use std::time::Duration;
 pub use store::StoreSettings;
 
 settings! {
-    /// The whole configuration of one process. A reload builds a new one.
+    /// The whole configuration of one process. A reload builds a new one. A section that is `None`
+    /// is not in the file, or `off`.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Settings from sections(root, cpus: f64);
 
-    /// The admin door (metrics, health, JSON). `None` if the file says `admin: off`.
-    pub admin: Option<AdminSettings> = admin(root);
-    /// How log lines are written, and from which severity on.
-    pub log: LogSettings = root.section(&LOG, log);
-    /// The receivers to which Evenkeel pushes metrics. Prometheus pulls and needs no setting here.
-    pub metrics: MetricsSettings = root.section(&METRICS, metrics::read);
-    /// The collector that receives spans of requests. `None`: no request is traced.
-    pub traces: Option<otlp::TracesSettings> = root.section_if_written(&TRACES, otlp::traces);
-    /// The snapshot on disk that survives a restart.
-    pub state: StateSettings = root.section(&STATE, self::state);
-    /// The reverse proxy. `None` if the file has neither a `proxy` nor a `check` section; with
-    /// `check` alone it holds only limits and `listen` is empty.
-    pub proxy: Option<ProxySettings> =
-        proxy_section(root, limits::LimitContext { cpus, keys: state.keys_max });
-    /// The check door, for servers with their own front end. `None` without such a section.
-    pub check: Option<CheckSettings> = root.section_if_written(&CHECK, check::read);
-    /// The line door, which answers questions about tags. `None` if the file has no such section.
-    pub line: Option<LineSettings> =
-        root.section_if_written(&LINE, |line| line::read(line, state.keys_max));
-    /// The Envoy rate limit service. `None` if the file has no such section.
-    pub ratelimit: Option<RatelimitSettings> = root.section_if_written(&RATELIMIT, ratelimit::read);
-    /// The instances that this one counts together with. `None` if it counts alone.
-    pub peers: Option<PeersSettings> = root.section_if_written(&PEERS, peers::read);
-    /// The master of gatekeepers. `None` if the file has no such section.
-    pub master: Option<MasterSettings> =
-        root.section_if_written(&MASTER, |master| master::read(master, state.keys_max));
-    /// The gates that a master decides on, at most 64, in the order of the file. Empty if none.
-    pub gatekeepers: Vec<GatekeeperSettings> = gatekeeper::read(root, &GATEKEEPER, state.keys_max);
-    /// The Redis store with one count for all instances. `None`: each instance counts by itself.
-    pub store: Option<StoreSettings> = root.section_if_written(&STORE, store::read);
+    /// Metrics, health and the interface of `evenkeel doctor`. `off` opens no admin door.
+    pub admin: Option<AdminSettings>, ADMIN: SubsectionKey =
+        SubsectionKey::one("admin", &ADMIN_TABLE).or_words(&["off"]).restart() => admin(root);
+    /// Which log lines are written, and how.
+    pub log: LogSettings, LOG: SubsectionKey = SubsectionKey::one("log", &LOG_TABLE)
+        => root.section(&LOG, log);
+    /// Receivers to which metrics are pushed.
+    pub metrics: MetricsSettings, METRICS: SubsectionKey =
+        SubsectionKey::one("metrics", &metrics::TABLE) => root.section(&METRICS, metrics::read);
+    /// The OpenTelemetry collector that gets spans. Without the section nothing is traced.
+    pub traces: Option<otlp::TracesSettings>, TRACES: SubsectionKey =
+        SubsectionKey::one("traces", &otlp::TRACES).restart()
+        => root.section_if_written(&TRACES, otlp::traces);
+    /// The snapshot of debts and counters that survives a restart.
+    pub state: StateSettings, STATE: SubsectionKey =
+        SubsectionKey::one("state", &STATE_TABLE).restart() => root.section(&STATE, self::state);
+    // With `check` alone it has only limits, and `listen` is empty.
+    /// The reverse proxy, and the limits that `check` shares with it.
+    pub proxy: Option<ProxySettings>, PROXY: SubsectionKey =
+        SubsectionKey::one("proxy", &proxy::TABLE)
+        => proxy_section(root, limits::LimitContext { cpus, keys: state.keys_max });
+    /// The door for servers with their own front end, which ask before each request.
+    pub check: Option<CheckSettings>, CHECK: SubsectionKey =
+        SubsectionKey::one("check", &check::TABLE).restart()
+        => root.section_if_written(&CHECK, check::read);
+    /// The door that answers questions about tags.
+    pub line: Option<LineSettings>, LINE: SubsectionKey = SubsectionKey::one("line", &line::TABLE)
+        => root.section_if_written(&LINE, |line| line::read(line, state.keys_max));
+    /// The Envoy rate limit service.
+    pub ratelimit: Option<RatelimitSettings>, RATELIMIT: SubsectionKey =
+        SubsectionKey::one("ratelimit", &ratelimit::TABLE)
+        => root.section_if_written(&RATELIMIT, ratelimit::read);
+    /// Instances that count together.
+    pub peers: Option<PeersSettings>, PEERS: SubsectionKey =
+        SubsectionKey::one("peers", &peers::TABLE).restart()
+        => root.section_if_written(&PEERS, peers::read);
+    /// The master of gatekeepers over ZeroMQ.
+    pub master: Option<MasterSettings>, MASTER: SubsectionKey =
+        SubsectionKey::one("master", &master::TABLE)
+        => root.section_if_written(&MASTER, |master| master::read(master, state.keys_max));
+    /// The gate of a domain, for which a master decides, or a list of up to 64.
+    pub gatekeepers: Vec<GatekeeperSettings>, GATEKEEPER: SubsectionKey =
+        SubsectionKey::list("gatekeeper", &gatekeeper::TABLE).restart()
+        => gatekeeper::read(root, &GATEKEEPER, state.keys_max);
+    /// One count for all instances, in Redis or Valkey.
+    pub store: Option<StoreSettings>, STORE: SubsectionKey =
+        SubsectionKey::one("store", &store::TABLE).restart()
+        => root.section_if_written(&STORE, store::read);
 }
+
+/// The keys of a file.
+pub const ROOT: &SectionTable = &TABLE;
 
 impl Settings {
     /// Names of the sections that open a door for clients. The admin door is not among them.
@@ -199,34 +221,9 @@ word_enum! {
 }
 
 section! {
-    TABLE = "";
-
-    /// Metrics, health and the interface of `evenkeel doctor`. `off` opens no admin door.
-    ADMIN: SubsectionKey = SubsectionKey::one("admin", &ADMIN_TABLE).or_words(&["off"]).restart();
-    /// Which log lines are written, and how.
-    LOG: SubsectionKey = SubsectionKey::one("log", &LOG_TABLE);
-    /// Receivers to which metrics are pushed.
-    METRICS: SubsectionKey = SubsectionKey::one("metrics", &metrics::TABLE);
-    /// The OpenTelemetry collector that gets spans. Without the section nothing is traced.
-    TRACES: SubsectionKey = SubsectionKey::one("traces", &otlp::TRACES).restart();
-    /// The snapshot of debts and counters that survives a restart.
-    STATE: SubsectionKey = SubsectionKey::one("state", &STATE_TABLE).restart();
-    /// The reverse proxy, and the limits that `check` shares with it.
-    PROXY: SubsectionKey = SubsectionKey::one("proxy", &proxy::TABLE);
-    /// The door for servers with their own front end, which ask before each request.
-    CHECK: SubsectionKey = SubsectionKey::one("check", &check::TABLE).restart();
-    /// The door that answers questions about tags.
-    LINE: SubsectionKey = SubsectionKey::one("line", &line::TABLE);
-    /// The Envoy rate limit service.
-    RATELIMIT: SubsectionKey = SubsectionKey::one("ratelimit", &ratelimit::TABLE);
-    /// The master of gatekeepers over ZeroMQ.
-    MASTER: SubsectionKey = SubsectionKey::one("master", &master::TABLE);
-    /// The gate of a domain, for which a master decides, or a list of up to 64.
-    GATEKEEPER: SubsectionKey = SubsectionKey::list("gatekeeper", &gatekeeper::TABLE).restart();
-    /// Instances that count together.
-    PEERS: SubsectionKey = SubsectionKey::one("peers", &peers::TABLE).restart();
-    /// One count for all instances, in Redis or Valkey.
-    STORE: SubsectionKey = SubsectionKey::one("store", &store::TABLE).restart();
+    TABLE = "":
+        ADMIN, LOG, METRICS, TRACES, STATE, PROXY, CHECK, LINE, RATELIMIT, MASTER, GATEKEEPER,
+        PEERS, STORE;
 }
 
 /// Reads a whole file. Returns the settings and their native form with all defaults. If `faults` is
@@ -317,7 +314,7 @@ fn every(state: &mut SectionReader<'_, '_>, file: bool) -> Duration {
         return std_time(EVERY.preset());
     }
     if !file {
-        state.fault_of("every", "needs a `file` to write to; name one, or remove it");
+        state.refuse(&["every"], "needs a `file` to write to; name one, or remove it");
     }
     std_time(state.key(&EVERY))
 }

@@ -21,6 +21,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+/// Maximum size of a configuration, in bytes.
+const CONFIG_BYTES_MAX: u64 = tree::CONFIGURATION.bytes_max as u64;
 /// Maximum size of the file that `limits_file` names, in bytes.
 const LIMITS_BYTES_MAX: u64 = 256 << 20;
 
@@ -125,7 +127,7 @@ impl ConfigSource {
     }
 
     fn bytes(&self) -> Result<Vec<u8>, ConfigFaults> {
-        bytes(&self.path).map_err(|error| self.unread(&error))
+        bytes(&self.path, CONFIG_BYTES_MAX).map_err(|error| self.unread(&error))
     }
 
     fn unread(&self, why: &dyn std::fmt::Display) -> ConfigFaults {
@@ -148,7 +150,7 @@ impl ConfigSource {
         if stamp.is_none() || stamp == self.stamp || !settled {
             return ConfigChange::None;
         }
-        let Ok(bytes) = bytes(&self.path) else { return ConfigChange::None };
+        let Ok(bytes) = bytes(&self.path, CONFIG_BYTES_MAX) else { return ConfigChange::None };
         self.stamp = stamp;
         let mut seen = digest(&bytes);
         let read = self.parsed(&bytes, cpus, &mut seen);
@@ -167,8 +169,9 @@ impl ConfigSource {
 /// # Errors
 /// All faults of that file.
 pub fn read_limits(line: &mut LineSettings) -> Result<Vec<u8>, ConfigFaults> {
-    let mut bytes = Vec::new();
-    let Some(path) = line.limits_file.as_ref().map(|file| &file.path) else { return Ok(bytes) };
+    let Some(path) = line.limits_file.as_ref().map(|file| &file.path) else {
+        return Ok(Vec::new());
+    };
     let file = path.display().to_string();
     let unread = |why: String| {
         let what = format!("cannot be read: {why}");
@@ -179,9 +182,7 @@ pub fn read_limits(line: &mut LineSettings) -> Result<Vec<u8>, ConfigFaults> {
     if !kind.is_file() {
         return Err(unread("it is not a file".to_owned()));
     }
-    let opened = File::open(path).map_err(|error| unread(error.to_string()))?;
-    let read = opened.take(LIMITS_BYTES_MAX + 1).read_to_end(&mut bytes);
-    read.map_err(|error| unread(error.to_string()))?;
+    let bytes = bytes(path, LIMITS_BYTES_MAX).map_err(|error| unread(error.to_string()))?;
     if bytes.len() as u64 > LIMITS_BYTES_MAX {
         return Err(unread(format!("it has more than {LIMITS_BYTES_MAX} bytes")));
     }
@@ -216,11 +217,10 @@ fn choose(
     named.or_else(found).ok_or(NoConfigError)
 }
 
-/// Reads at most one byte more than the parser accepts, so that the parser can detect a file that
-/// is too large.
-fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+/// Reads at most one byte more than `max`, so that the caller can detect a file that is too large.
+fn bytes(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(tree::CONFIGURATION.bytes_max as u64 + 1).read_to_end(&mut bytes)?;
+    File::open(path)?.take(max + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

@@ -5,7 +5,7 @@
 //! `<!-- keys of proxy.queue -->` and `<!-- end -->`.
 
 use evenkeel_config::keys::{KeyFacts, KeyRow, SectionTable, ValueSyntax};
-use evenkeel_config::rows::sections;
+use evenkeel_config::settings::ROOT;
 use evenkeel_config::show::schema::schema;
 use serde_json::Value;
 use std::collections::HashSet;
@@ -109,7 +109,7 @@ fn table(section: &SectionTable) -> String {
 fn page(old: &str) -> String {
     let mut text = old.to_owned();
     let not_shown = ["", "proxy.limits.when.not"];
-    for section in sections().iter().filter(|section| !not_shown.contains(&section.path)) {
+    for section in ROOT.all().iter().filter(|section| !not_shown.contains(&section.path)) {
         let start = format!("<!-- keys of {} -->\n", section.path);
         let (before, rest) = text.split_once(&start).unwrap_or_else(|| panic!("no {start}"));
         let (_, after) = rest.split_once("<!-- end -->\n").expect("an end");
@@ -160,7 +160,7 @@ fn defaults_and_examples_match_their_patterns() {
 #[test]
 fn defaults_and_examples_are_accepted() {
     for (section, row) in
-        sections().iter().flat_map(|one| one.keys.iter().map(move |row| (one, row)))
+        ROOT.all().iter().flat_map(|one| one.keys.iter().map(move |row| (one, row)))
     {
         let KeyFacts { name, example, default_note, .. } = row.facts();
         let at = format!("{}.{name}", section.path);
@@ -178,7 +178,7 @@ fn defaults_and_examples_are_accepted() {
 
 #[test]
 fn each_key_has_one_row_and_a_plain_description() {
-    for section in sections() {
+    for section in ROOT.all() {
         let mut names = HashSet::new();
         for row in section.keys {
             let KeyFacts { name, doc, low, high, .. } = row.facts();

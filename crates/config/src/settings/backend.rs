@@ -13,34 +13,23 @@ const SOCKET_PATH_MAX: usize = 108;
 /// Maximum number of backends of one proxy. Each request scans all of them.
 pub const BACKENDS_MAX: usize = 64;
 
-/// Protocol and transport of a backend, as given by the scheme of its URL.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BackendScheme {
-    /// HTTP/1.1 over TCP.
-    Http,
-    /// HTTP over TLS on TCP. [`BackendProtocol`] chooses between HTTP/1.1 and HTTP/2.
-    Https,
-    /// HTTP/1.1 over a Unix socket.
-    Unix,
-    /// HTTP/2 over TCP with prior knowledge, that is without negotiation.
-    H2c,
-    /// HTTP/2 over a Unix socket, with prior knowledge.
-    UnixH2c,
+word_enum! {
+    /// Protocol and transport of a backend, as given by the scheme of its URL.
+    pub enum BackendScheme {
+        /// HTTP/1.1 over TCP.
+        Http = "http",
+        /// HTTP over TLS on TCP. [`BackendProtocol`] chooses between HTTP/1.1 and HTTP/2.
+        Https = "https",
+        /// HTTP/1.1 over a Unix socket.
+        Unix = "unix",
+        /// HTTP/2 over TCP with prior knowledge, that is without negotiation.
+        H2c = "h2c",
+        /// HTTP/2 over a Unix socket, with prior knowledge.
+        UnixH2c = "h2c+unix",
+    }
 }
 
 impl BackendScheme {
-    /// The scheme as it is written in a URL.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            BackendScheme::Http => "http",
-            BackendScheme::Https => "https",
-            BackendScheme::Unix => "unix",
-            BackendScheme::H2c => "h2c",
-            BackendScheme::UnixH2c => "h2c+unix",
-        }
-    }
-
     /// Whether the address is the path of a Unix socket.
     #[must_use]
     pub fn is_file(self) -> bool {
@@ -101,7 +90,7 @@ impl BackendAddress {
 
 impl fmt::Display for BackendAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}", self.scheme.name(), self.place)
+        write!(f, "{}://{}", self.scheme, self.place)
     }
 }
 
@@ -153,7 +142,7 @@ pub(crate) fn backend(text: &str) -> Read<BackendAddress> {
 
 fn socket_file(scheme: BackendScheme, path: &str) -> Read<BackendAddress> {
     if !path.starts_with('/') || !(2..SOCKET_PATH_MAX).contains(&path.len()) {
-        return Err(format!("not a path; write {}:///run/app.sock", scheme.name()));
+        return Err(format!("not a path; write {scheme}:///run/app.sock"));
     }
     Ok(BackendAddress { scheme, place: path.to_owned() })
 }

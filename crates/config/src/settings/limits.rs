@@ -18,9 +18,10 @@ use evenkeel_core::limit::{
 };
 use evenkeel_core::units::{Cost, CpuShare, Nanos, QuantityParseError, Rate, Weight};
 
-section! { CONDITION = "proxy.limits.when": METHOD, PATH, VHOST, HEADER, COOKIE, NOT }
-
-section! { NEGATED = "proxy.limits.when.not": METHOD, HEADER, COOKIE }
+section! {
+    CONDITION = "proxy.limits.when": METHOD, PATH, VHOST, HEADER, COOKIE, NOT;
+    NEGATED = "proxy.limits.when.not": METHOD, HEADER, COOKIE;
+}
 
 section! {
     TABLE = "proxy.limits";

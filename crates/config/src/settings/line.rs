@@ -97,8 +97,8 @@ impl fmt::Display for StreamAddress {
 
 section! {
     TABLE = "line":
-    LISTEN, SOCKET_MODE, RESP, RATE, BURST, REFILL, KEYS, SHADOW, TAG_BYTES, CONNECTIONS, DRAIN,
-    LIMITS, LIMITS_FILE, EXEMPT,
+        LISTEN, SOCKET_MODE, RESP, RATE, BURST, REFILL, KEYS, SHADOW, TAG_BYTES, CONNECTIONS, DRAIN,
+        LIMITS, LIMITS_FILE, EXEMPT;
 }
 
 section! {
@@ -268,15 +268,11 @@ impl TagLimitsReader {
     }
 
     fn reject_own_keys<T>(&self, section: &mut SectionReader<'_, '_>) -> Option<T> {
-        for key in ["keys_max", "shadow"] {
-            if section.has(key) {
-                let what = format!(
-                    "needs a `name` here: with more than {OWN_MAX} limits, those without a name \
-                     share the limit `{SHARED_LIMIT_NAME}`"
-                );
-                section.fault_of(key, what);
-            }
-        }
+        let what = format!(
+            "needs a `name` here: with more than {OWN_MAX} limits, those without a name share the \
+             limit `{SHARED_LIMIT_NAME}`"
+        );
+        section.refuse(&["keys_max", "shadow"], &what);
         None
     }
 }

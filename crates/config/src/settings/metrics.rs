@@ -76,8 +76,8 @@ word_enum! {
 
 section! {
     TABLE = "metrics":
-    GRAPHITE, GRAPHITE_PREFIX, GRAPHITE_LINES, STATSD, STATSD_LABELS, STATSD_SMOCKRON, OTLP,
-    HELD_ABOVE,
+        GRAPHITE, GRAPHITE_PREFIX, GRAPHITE_LINES, STATSD, STATSD_LABELS, STATSD_SMOCKRON, OTLP,
+        HELD_ABOVE;
 }
 
 section! {
@@ -101,20 +101,15 @@ fn graphite_key<T: Clone>(metrics: &mut SectionReader<'_, '_>, key: &'static Def
     if metrics.has("graphite") {
         return metrics.key(key);
     }
-    if metrics.has(key.name()) {
-        metrics.fault_of(key.name(), "needs `graphite`; name it, or remove the key");
-    }
+    metrics.refuse(&[key.name()], "needs `graphite`; name it, or remove the key");
     key.preset()
 }
 
 fn statsd_sink(metrics: &mut SectionReader<'_, '_>) -> Option<StatsdSink> {
     let address = metrics.key(&STATSD);
     if !metrics.has("statsd") {
-        for key in ["statsd_labels", "statsd_smockron"] {
-            if metrics.has(key) {
-                metrics.fault_of(key, "needs `statsd`; name it, or remove the key");
-            }
-        }
+        let keys = ["statsd_labels", "statsd_smockron"];
+        metrics.refuse(&keys, "needs `statsd`; name it, or remove the key");
         return None;
     }
     let labels = metrics.key(&STATSD_LABELS);

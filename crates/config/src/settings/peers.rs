@@ -30,7 +30,7 @@ settings! {
     /// name, which is resolved again and again. Without a port it is 7946. An instance may name
     /// itself, and need not name all: it learns of the others from those that it names.
     JOIN: ListKey<PeerTarget> =
-        ConfigKey::text("join", join).list_with(Vec::new).example("192.0.2.7:7946");
+        ConfigKey::opaque("join", join).list_with(Vec::new).example("192.0.2.7:7946");
     /// `mesh`: whether instances on this network are found by multicast DNS. Needs `secret_file` or
     /// `tls`.
     MDNS: DefaultedKey<bool> = ConfigKey::truth("mdns").default(false);
@@ -126,15 +126,6 @@ pub enum PeerTarget {
     Dns(String),
 }
 
-impl fmt::Display for PeerTarget {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PeerTarget::One(authority) => f.write_str(authority),
-            PeerTarget::Dns(authority) => write!(f, "dns:{authority}"),
-        }
-    }
-}
-
 /// Address of a NATS server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NatsServer {
@@ -168,15 +159,10 @@ const DEFAULT_PORT: u16 = 7946;
 const CLUSTER_BYTES_MAX: usize = 63;
 
 /// Keys that belong to one transport, with that transport.
-const TRANSPORT_KEYS: [(&str, TransportName); 8] = [
-    ("listen", TransportName::Mesh),
-    ("join", TransportName::Mesh),
-    ("mdns", TransportName::Mesh),
-    ("group", TransportName::Multicast),
-    ("interface", TransportName::Multicast),
-    ("hops", TransportName::Multicast),
-    ("nats", TransportName::Nats),
-    ("credentials_file", TransportName::Nats),
+const TRANSPORT_KEYS: [(&[&str], TransportName); 3] = [
+    (&["listen", "join", "mdns"], TransportName::Mesh),
+    (&["group", "interface", "hops"], TransportName::Multicast),
+    (&["nats", "credentials_file"], TransportName::Nats),
 ];
 
 /// Reads the section.
@@ -189,20 +175,19 @@ pub(crate) fn read(peers: &mut SectionReader<'_, '_>) -> PeersSettings {
 fn via(peers: &mut SectionReader<'_, '_>) -> PeerTransport {
     let word = peers.key(&VIA);
     let via = match word {
-        TransportName::Mesh => mesh(peers),
+        TransportName::Mesh => PeerTransport::Mesh {
+            listen: peers.key(&LISTEN),
+            join: peers.key(&JOIN),
+            mdns: peers.key(&MDNS),
+        },
         TransportName::Multicast => multicast(peers),
-        TransportName::Nats => nats(peers),
+        TransportName::Nats => PeerTransport::Nats {
+            servers: peers.key(&NATS),
+            credentials_file: peers.key(&CREDENTIALS_FILE),
+        },
     };
     reject_foreign_keys(peers, word);
     via
-}
-
-fn mesh(peers: &mut SectionReader<'_, '_>) -> PeerTransport {
-    PeerTransport::Mesh {
-        listen: peers.key(&LISTEN),
-        join: peers.key(&JOIN),
-        mdns: peers.key(&MDNS),
-    }
 }
 
 fn multicast(peers: &mut SectionReader<'_, '_>) -> PeerTransport {
@@ -214,19 +199,11 @@ fn multicast(peers: &mut SectionReader<'_, '_>) -> PeerTransport {
     PeerTransport::Multicast { group, interface, hops: peers.key(&HOPS) }
 }
 
-fn nats(peers: &mut SectionReader<'_, '_>) -> PeerTransport {
-    PeerTransport::Nats {
-        servers: peers.key(&NATS),
-        credentials_file: peers.key(&CREDENTIALS_FILE),
-    }
-}
-
 /// Reports keys that belong to another transport, because they would have no effect.
 fn reject_foreign_keys(peers: &mut SectionReader<'_, '_>, via: TransportName) {
-    for (key, of) in TRANSPORT_KEYS.into_iter().filter(|(_, of)| *of != via) {
-        if peers.has(key) {
-            peers.fault_of(key, format!("belongs to `via: {of}`; remove it, or use that"));
-        }
+    for (keys, of) in TRANSPORT_KEYS.into_iter().filter(|(_, of)| *of != via) {
+        let what = format!("belongs to `via: {of}`; remove it, or use that");
+        peers.refuse(keys, &what);
     }
 }
 

@@ -114,7 +114,7 @@ settings! {
     /// [name](#clients-by-name), or `cookie:` and the name of a cookie. A client that makes up such
     /// a cookie is exempt, so the backend must not serve it; `evenkeel check` warns about it.
     pub exempt: Vec<IpNet>, EXEMPT: ListKey<ExemptEntry> =
-        ConfigKey::text("exempt", exempt_entry).list_with(Vec::new).example("ip:192.0.2.0/24")
+        ConfigKey::opaque("exempt", exempt_entry).list_with(Vec::new).example("ip:192.0.2.0/24")
         => of_kind(&entries, ExemptEntry::net);
     /// Requests that meet one of these conditions are neither counted nor held.
     pub exempt_when: Vec<LimitCondition> = of_kind(&entries, ExemptEntry::condition);
@@ -192,9 +192,9 @@ impl fmt::Display for ClientAddress {
 
 section! {
     TABLE = "proxy":
-    LISTEN, TLS, HTTP2, BACKEND, BACKEND_TLS, UPGRADES, CPUS, COST, COST_HEADER, ACTION, QUEUE,
-    MAX_DELAY, TRUSTED_PROXIES, CLIENT_ADDRESS, TIMEOUTS, BOUNDS, EXEMPT, MERGE, RESOLVER, SHADOW,
-    HEADERS, NAMES_MAX, LIMITS,
+        LISTEN, TLS, HTTP2, BACKEND, BACKEND_TLS, UPGRADES, CPUS, COST, COST_HEADER, ACTION, QUEUE,
+        MAX_DELAY, TRUSTED_PROXIES, CLIENT_ADDRESS, TIMEOUTS, BOUNDS, EXEMPT, MERGE, RESOLVER,
+        SHADOW, HEADERS, NAMES_MAX, LIMITS;
 }
 
 section! {
@@ -215,7 +215,7 @@ section! {
 
     /// The host names that count together: `host:*.example.com` or `host:www.example.com`.
     MATCH: ConfigKey<HostPattern> =
-        ConfigKey::text("match", host).required().example("host:*.example.com");
+        ConfigKey::opaque("match", host).required().example("host:*.example.com");
     /// The name under which they count.
     AS: ConfigKey<Box<str>> = ConfigKey::text("as", merged_name).required().example("example.com");
 }
@@ -422,16 +422,6 @@ impl ExemptEntry {
     fn condition(&self) -> Option<LimitCondition> {
         let ExemptEntry::Cookie(name) = self else { return None };
         Some(LimitCondition { cookie: vec![name.clone()], ..LimitCondition::default() })
-    }
-}
-
-impl fmt::Display for ExemptEntry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ExemptEntry::Net(net) => write!(f, "ip:{net}"),
-            ExemptEntry::Host(pattern) => write!(f, "host:{pattern}"),
-            ExemptEntry::Cookie(name) => write!(f, "cookie:{name}"),
-        }
     }
 }
 

@@ -7,7 +7,7 @@
 use super::backend::BackendProtocol;
 use crate::address;
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, section};
-use crate::reader::SectionReader;
+use crate::reader::{SectionReader, settings};
 use crate::values::Read;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -32,15 +32,21 @@ pub struct TlsClients {
     pub name: Option<String>,
 }
 
-/// How a TLS client authenticates servers, and itself to them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ClientTls {
-    /// Authorities that sign the certificates of servers.
-    pub ca: Option<PathBuf>,
+settings! {
+    /// How a TLS client authenticates servers, and itself to them.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct ClientTls from client(tls);
+
+    /// File in PEM: authorities, one of which must have signed the certificate of the server.
+    pub ca: Option<PathBuf>, CA: ConfigKey<PathBuf> =
+        ConfigKey::path("ca").default_note("those of the system").example("/etc/evenkeel/ca.pem");
     /// Certificate and key for servers that ask for a client certificate.
-    pub identity: Option<(PathBuf, PathBuf)>,
-    /// The name that the server's certificate must be valid for.
-    pub name: Option<String>,
+    pub identity: Option<(PathBuf, PathBuf)> = identity(tls);
+    /// The DNS name that the certificate of the server must be valid for, and that is requested
+    /// (SNI).
+    pub name: Option<String>, SERVER_NAME: ConfigKey<String> =
+        ConfigKey::text("server_name", dns_name).default_note("the host of the address")
+            .example("app.example");
 }
 
 /// TLS settings of the proxy's listeners.
@@ -58,21 +64,14 @@ pub struct FrontTls {
 }
 
 section! {
-    FRONT = "proxy.tls":
-    LISTEN, CERT, KEY, CERTIFICATES, MIN_VERSION, CLIENT_CA, CLIENT_NAME,
+    FRONT = "proxy.tls": LISTEN, CERT, KEY, CERTIFICATES, MIN_VERSION, CLIENT_CA, CLIENT_NAME;
+    CERTIFICATE = "proxy.tls.certificates": REQUIRED_CERT, REQUIRED_KEY;
+    SERVER = "ratelimit.tls": REQUIRED_CERT, REQUIRED_KEY, CLIENT_CA, CLIENT_NAME, HTTP;
+    BACKEND = "proxy.backend_tls": CA, VERIFY, SERVER_NAME, OWN_CERT, OWN_KEY, PROTOCOL;
+    CLIENT = "traces.tls": CA, OWN_CERT, OWN_KEY, SERVER_NAME;
+    STORE = "store.tls": CA, OWN_CERT, OWN_KEY, ANY_NAME;
+    PEERS = "peers.tls": REQUIRED_CERT, REQUIRED_KEY, PEER_CA;
 }
-
-section! { CERTIFICATE = "proxy.tls.certificates": REQUIRED_CERT, REQUIRED_KEY }
-
-section! { SERVER = "ratelimit.tls": REQUIRED_CERT, REQUIRED_KEY, CLIENT_CA, CLIENT_NAME, HTTP }
-
-section! { BACKEND = "proxy.backend_tls": CA, VERIFY, SERVER_NAME, OWN_CERT, OWN_KEY, PROTOCOL }
-
-section! { CLIENT = "traces.tls": CA, OWN_CERT, OWN_KEY, SERVER_NAME }
-
-section! { STORE = "store.tls": CA, OWN_CERT, OWN_KEY, ANY_NAME }
-
-section! { PEERS = "peers.tls": REQUIRED_CERT, REQUIRED_KEY, PEER_CA }
 
 section! {
     /// Addresses with TLS in addition to those of `proxy.listen`, which then have no TLS.
@@ -103,19 +102,12 @@ section! {
         ConfigKey::text("client_name", dns_name).default_note("any name").example("envoy.example");
     /// Whether the HTTP port uses TLS too. The ports for debugging and Prometheus never do.
     HTTP: DefaultedKey<bool> = ConfigKey::truth("http").default(false);
-    /// File in PEM: authorities, one of which must have signed the certificate of the server.
-    CA: ConfigKey<PathBuf> =
-        ConfigKey::path("ca").default_note("those of the system").example("/etc/evenkeel/ca.pem");
     /// File in PEM: the authorities. Each instance with a certificate of one of them is trusted.
     PEER_CA: ConfigKey<PathBuf> = ConfigKey::path("ca").required().example("/etc/evenkeel/ca.pem");
     /// File in PEM: the certificate for servers that ask for one. Needs `key`.
     OWN_CERT: ConfigKey<PathBuf> = ConfigKey::path("cert").example("/etc/evenkeel/cert.pem");
     /// File in PEM: the private key of `cert`.
     OWN_KEY: ConfigKey<PathBuf> = ConfigKey::path("key").example("/etc/evenkeel/key.pem");
-    /// The DNS name that the certificate of the server must be valid for, and that is requested
-    /// (SNI).
-    SERVER_NAME: ConfigKey<String> = ConfigKey::text("server_name", dns_name)
-        .default_note("the host of the address").example("app.example");
     /// Whether the certificate of the server is verified. With `false`, any host on the way can
     /// pretend to be the server.
     VERIFY: DefaultedKey<bool> = ConfigKey::truth("verify").default(true);
@@ -190,18 +182,14 @@ fn clients(tls: &mut SectionReader<'_, '_>) -> Option<TlsClients> {
     ca.map(|ca| TlsClients { ca, name })
 }
 
-/// Reads the keys of a TLS client.
-pub(crate) fn client(tls: &mut SectionReader<'_, '_>) -> ClientTls {
-    let ca = tls.key(&CA);
-    let cert = tls.key(&OWN_CERT);
-    let key = tls.key(&OWN_KEY);
-    let name = tls.key(&SERVER_NAME);
+fn identity(tls: &mut SectionReader<'_, '_>) -> Option<(PathBuf, PathBuf)> {
+    let (cert, key) = (tls.key(&OWN_CERT), tls.key(&OWN_KEY));
     match (&cert, &key) {
         (Some(_), None) => tls.fault_of("cert", "needs `key`: its private key, in PEM"),
         (None, Some(_)) => tls.fault_of("key", "needs `cert`: its certificate, in PEM"),
         _ => {}
     }
-    ClientTls { ca, identity: cert.zip(key), name }
+    cert.zip(key)
 }
 
 /// Reads a DNS name as certificates contain it.

@@ -6,11 +6,12 @@
 //! skipped. Changes are detected by path, inode, length and change time of all files; a folder that
 //! changes from call to call is still being written. The contents are not interpreted here.
 
+use super::bytes;
 use crate::is_configuration;
 use std::collections::hash_map::DefaultHasher;
 use std::fs;
 use std::hash::{Hash, Hasher};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -50,7 +51,9 @@ pub fn configurations(folder: &Path) -> Vec<PathBuf> {
     found.retain(|path| {
         let kind = path.extension().and_then(|kind| kind.to_str());
         let named = kind.is_some_and(|kind| ["yaml", "yml", "json"].contains(&kind));
-        named && path.is_file() && bytes(path).is_ok_and(|bytes| is_configuration(path, &bytes))
+        named
+            && path.is_file()
+            && bytes(path, FILE_BYTES_MAX).is_ok_and(|bytes| is_configuration(path, &bytes))
     });
     found.sort();
     found
@@ -99,7 +102,7 @@ impl WatchedFolder {
     fn files(&self) -> io::Result<Vec<FolderFile>> {
         let (mut files, mut all) = (Vec::new(), 0);
         for path in self.paths()? {
-            match bytes(&path) {
+            match bytes(&path, FILE_BYTES_MAX) {
                 Ok(bytes) => {
                     all += bytes.len() as u64;
                     if all > BYTES_MAX {
@@ -163,12 +166,4 @@ impl WatchedFolder {
         }
         Ok(())
     }
-}
-
-/// Reads at most one byte more than allowed, so that the caller can detect a file that is too
-/// large.
-fn bytes(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    fs::File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }

@@ -34,7 +34,7 @@ settings! {
     pub tunnel: Duration, TUNNEL: DefaultedKey<Nanos> = timeout("tunnel", 3_600);
 }
 
-section! { TABLE = "proxy.timeouts": HEADER, CONNECT, IDLE, BACKEND, DRAIN, TUNNEL, ABORT_LINGER }
+section! { TABLE = "proxy.timeouts": HEADER, CONNECT, IDLE, BACKEND, DRAIN, TUNNEL, ABORT_LINGER; }
 
 impl Default for ProxyTimeouts {
     fn default() -> ProxyTimeouts {

@@ -56,8 +56,8 @@ settings! {
 
 section! {
     TABLE = "ratelimit.xds":
-    SERVER, NODE_ID, METADATA, HEADERS, TLS, RETRY, RETRY_STREAM, RETRY_MAX, RETRY_SPREAD,
-    MESSAGE_BYTES,
+        SERVER, NODE_ID, METADATA, HEADERS, TLS, RETRY, RETRY_STREAM, RETRY_MAX, RETRY_SPREAD,
+        MESSAGE_BYTES;
 }
 
 /// Reads `tls: true`, which trusts the system's authorities, or a section with more keys.
