@@ -71,7 +71,6 @@ enum ProcessEvent {
     Replace,
     /// The successor has opened its doors, or has failed.
     Replaced(Result<(), successor::SuccessorError>),
-    /// One second has passed.
     Second,
 }
 
@@ -108,7 +107,6 @@ impl EventSources {
     }
 }
 
-/// The state of the process.
 struct RunningProcess {
     config: Config,
     /// The native form of the configuration, for the admin door.
@@ -130,7 +128,6 @@ struct RunningProcess {
     traces: Option<spans::SpanExporterThread>,
     /// Writes snapshots; dropping it writes the last one.
     state: Option<snapshot::SnapshotThread>,
-    /// The content of the snapshots.
     kept: (KeySeed, snapshot::SnapshotTables),
     /// Sockets that a successor can take over.
     sockets: ListenSockets,

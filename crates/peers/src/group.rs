@@ -75,7 +75,6 @@ impl PeerGroup {
         self.traffic.dropped.increment(1);
     }
 
-    /// Counts the bytes of a message that was sent.
     pub fn count_sent(&self, bytes: usize) {
         self.traffic.written.increment(bytes as u64);
     }

@@ -176,13 +176,11 @@ struct MeshLink {
     successor: Option<(ConnectionRank, Box<GreetedConnection>)>,
 }
 
-/// The result of a task.
 enum MeshTaskResult {
     /// An accepted connection has been greeted, or has failed.
     Accepted(SocketAddr, Result<Box<GreetedConnection>, CloseReason>),
     /// A connection made by this instance has been greeted, or has failed.
     Dialled(MeshPlace, Result<Box<GreetedConnection>, CloseReason>),
-    /// An established connection has ended.
     Ended(LinkId, CloseReason),
 }
 

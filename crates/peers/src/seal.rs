@@ -66,7 +66,6 @@ pub enum SealError {
 pub enum OpenedMessage {
     /// The message is this instance's own, received back from the group.
     Own,
-    /// A frame of another sender.
     Frame(SenderId, Vec<u8>),
 }
 
@@ -106,7 +105,6 @@ pub struct GroupSeal {
     since: u64,
 }
 
-/// The replay state of a sender.
 struct SenderState {
     key: LessSafeKey,
     /// The highest counter seen. `seen` has a bit for each counter up to it: bit 0 for the highest

@@ -18,7 +18,6 @@ use std::rc::Rc;
 /// more costs more than a new connection.
 const DRAIN_BYTES: usize = 1 << 20;
 
-/// The remainder of an exchange.
 pub(super) enum AbandonedExchange {
     /// The backend has not begun its answer.
     Head(UpstreamLease),
@@ -47,7 +46,6 @@ pub(super) fn run_on(
     });
 }
 
-/// The outcome of an exchange without a client.
 enum AbortOutcome {
     /// The whole answer has arrived; the connection can be used again.
     Through(UpstreamLease),

@@ -10,7 +10,6 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-/// The open account of one request.
 #[derive(Clone)]
 pub(super) struct RequestAccount(Rc<OpenAccount>);
 

@@ -11,7 +11,6 @@ use evenkeel_identity::answer::{self, AnswerFormat};
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{Response, StatusCode};
 
-/// Makes the answer to a request that a limit refused.
 pub(super) fn refused(headers: &HeaderMap, refusal: &RequestRefusal) -> Response<AnswerBody> {
     let (form, status) = (AnswerFormat::of(headers), answer::refused(refusal.by_rate));
     let seconds = refusal.retry_after_secs;

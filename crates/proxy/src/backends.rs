@@ -66,7 +66,6 @@ impl ConnectionSharing {
 
 /// One backend, with the state that this thread keeps about it.
 pub(super) struct UpstreamBackend {
-    /// The address and scheme from the settings.
     at: settings::BackendAddress,
     /// The name of the backend in logs and metrics.
     pub(super) name: Rc<str>,
@@ -245,7 +244,6 @@ impl UpstreamPool {
         self.all.iter().any(|backend| backend.may_share(false))
     }
 
-    /// Whether there is a backend that is not in `tried`.
     pub(super) fn has_more(&self, tried: TriedBackends) -> bool {
         (tried.0.count_ones() as usize) < self.all.len()
     }

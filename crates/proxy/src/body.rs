@@ -23,18 +23,13 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-/// The result of polling a body for its next frame.
 pub(super) type PolledFrame = Option<Result<Frame<Bytes>, BodyError>>;
 
-/// The request's body.
 pub(super) enum RequestBody {
-    /// The request has no body.
     Nothing,
-    /// The body comes from the client.
     Stream(Box<ClientBody>),
 }
 
-/// A body that comes from the client.
 pub(super) struct ClientBody {
     body: Incoming,
     link: Rc<ClientLink>,

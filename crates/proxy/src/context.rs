@@ -37,9 +37,7 @@ pub(super) struct ThreadContext {
     pub(super) room: Rc<ThreadRoom>,
     /// The engine's clock, as of the last sweep.
     now: Cell<Time>,
-    /// The links of open connections.
     pub(super) links: LinkList,
-    /// The links of open streams.
     pub(super) streams: LinkList,
     lingering: Cell<usize>,
     /// The number of streams that wait for their client: see `parked`.
@@ -53,7 +51,6 @@ pub(super) struct ThreadContext {
 }
 
 impl ThreadContext {
-    /// Creates the state of a thread that serves.
     pub(super) fn new(
         settings: Rc<ThreadSettings>,
         clock: Clock,
@@ -92,7 +89,6 @@ impl ThreadContext {
         self.now.get()
     }
 
-    /// Returns the coarse time in milliseconds.
     pub(super) fn now(&self) -> u64 {
         self.now.get().0 / 1_000_000
     }

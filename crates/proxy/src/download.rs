@@ -34,7 +34,6 @@ const AHEAD_BYTES_MAX: usize = 64 * 1024;
 /// The memory that a frame takes in addition to its data, in bytes.
 const FRAME_BYTES: usize = size_of::<Frame<Bytes>>();
 
-/// The answer's body.
 pub(super) enum AnswerBody {
     /// The whole body at once.
     Whole(Option<Bytes>),

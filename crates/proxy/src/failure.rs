@@ -30,7 +30,6 @@ impl UpstreamFailure {
         UpstreamFailure { fault, error: None, by: None }
     }
 
-    /// Creates a failure with the error that caused it.
     pub(super) fn of(fault: BackendFault, error: impl Error + 'static) -> UpstreamFailure {
         UpstreamFailure { fault, error: Some(Box::new(error)), by: None }
     }
@@ -137,7 +136,6 @@ pub(super) enum UploadError {
 }
 
 impl UploadError {
-    /// Returns the status for the client.
     pub(super) fn status(self) -> StatusCode {
         match self {
             UploadError::TooLong => StatusCode::PAYLOAD_TOO_LARGE,

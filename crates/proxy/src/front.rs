@@ -43,7 +43,6 @@ const _: () = assert!(BUFFER_BYTES_MIN <= HEADER_BYTES_MAX, "an unbounded head f
 /// The first byte of a TLS connection: the content type of a handshake record.
 const TLS_HANDSHAKE: u8 = 0x16;
 
-/// The ALPN name of HTTP/2.
 const ALPN_HTTP2: &[u8] = b"h2";
 
 /// The answer to a browser that speaks plain HTTP to a TLS port.

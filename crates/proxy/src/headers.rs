@@ -380,7 +380,6 @@ impl FieldKinds {
             .fold(FieldKinds::default(), |found, name| FieldKinds(found.0 | FieldKinds::of(name).0))
     }
 
-    /// Adds the kind of one more field.
     pub(super) fn add(&mut self, name: &HeaderName) {
         self.0 |= FieldKinds::of(name).0;
     }
@@ -409,7 +408,6 @@ impl FieldKinds {
         }
     }
 
-    /// Whether any of the kinds `any` was found.
     fn has(self, any: FieldKinds) -> bool {
         self.0 & any.0 != 0
     }

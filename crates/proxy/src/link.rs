@@ -77,7 +77,6 @@ pub(super) struct ClientLink {
 }
 
 impl ClientLink {
-    /// Creates the link of a connection from `peer`.
     pub(super) fn new(peer: SocketAddr, secure: bool, now: u64) -> ClientLink {
         ClientLink::of(None, LinkPeer::new(peer.ip(), secure), now)
     }
@@ -113,7 +112,6 @@ impl ClientLink {
 
 /// Who it is.
 impl ClientLink {
-    /// Whether this is a stream of a connection.
     pub(super) fn is_stream(&self) -> bool {
         self.over.is_some()
     }
@@ -220,13 +218,11 @@ impl ClientLink {
         Some(self.upload.runs() || matches!(before, LinkPhase::Silent | LinkPhase::Head))
     }
 
-    /// Closes the connection at once.
     pub(super) fn close(&self) {
         self.closed.set(true);
         self.task.wake();
     }
 
-    /// Whether the connection is closed.
     pub(super) fn is_closed(&self) -> bool {
         self.closed.get()
     }

@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
-/// The state that all threads of a proxy share.
 #[derive(Default)]
 pub(super) struct ProxyShared {
     pub(super) threads: usize,
@@ -28,7 +27,6 @@ pub(super) struct ProxyShared {
 }
 
 impl ProxyShared {
-    /// Creates the state of a proxy with this number of threads.
     pub(super) fn of(threads: usize) -> ProxyShared {
         ProxyShared { threads, ..ProxyShared::default() }
     }
@@ -62,7 +60,6 @@ pub(super) struct ThreadRoom {
 }
 
 impl ThreadRoom {
-    /// Creates the view of one thread.
     pub(super) fn new(shared: Arc<ProxyShared>) -> Rc<ThreadRoom> {
         Rc::new(ThreadRoom { shared, freed: Notify::new() })
     }
@@ -75,7 +72,6 @@ impl ThreadRoom {
         open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
     }
 
-    /// Gives the room of one connection back.
     pub(super) fn give_back(&self) {
         self.shared.connections.fetch_sub(1, Ordering::Relaxed);
         self.freed.notify_waiters();

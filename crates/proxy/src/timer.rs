@@ -40,7 +40,6 @@ impl WaitTimer {
         u32::try_from(elapsed).unwrap_or(u32::MAX)
     }
 
-    /// Whether a task waits.
     pub(super) fn waits(&self) -> bool {
         self.0.get() > 0
     }

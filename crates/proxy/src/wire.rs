@@ -137,7 +137,6 @@ impl UpstreamWire {
         }
     }
 
-    /// Whether the answer's body is complete.
     pub(super) fn is_through(&self) -> bool {
         match self {
             UpstreamWire::Whole(connection) => connection.is_through(),

@@ -43,7 +43,6 @@ impl ProxyConfigSnapshot {
     }
 }
 
-/// The state of one thread.
 pub(super) struct ProxyWorker {
     pub(super) thread: Rc<ThreadContext>,
     pub(super) lane: EngineLane,
@@ -56,7 +55,6 @@ pub(super) struct ProxyWorker {
 }
 
 impl ProxyWorker {
-    /// Creates the state of a thread that serves.
     pub(super) fn new(
         instructions: Arc<ArcSwap<ProxyInstructions>>,
         (lane, store): (EngineLane, Option<Rc<StoreLane>>),
@@ -75,7 +73,6 @@ impl ProxyWorker {
         })
     }
 
-    /// Returns the current settings and backends.
     pub(super) fn site(&self) -> Rc<ProxyConfigSnapshot> {
         Rc::clone(&self.site.borrow())
     }

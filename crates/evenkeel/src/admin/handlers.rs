@@ -39,7 +39,6 @@ const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum length of the history, in seconds.
 const HISTORY_SECS_MAX: u64 = 3_600;
 
-/// The shared state of the handlers of all requests.
 pub struct AdminShared {
     pub guard: AdminGuard,
     pub counts: AdminCounts,

@@ -147,7 +147,6 @@ fn peers(report: &PeersStatus) -> snapshot::PeersSummary {
     snapshot::PeersSummary { live: report.live, known: report.peers.len() + 1, behind }
 }
 
-/// Returns the load of a door's backend.
 pub fn load(door: &str, work: &BackendLoad) -> LoadSnapshot {
     let crowd = work.crowd.as_ref().map(|crowd| snapshot::QueueLoad {
         waiting: crowd.waiting,

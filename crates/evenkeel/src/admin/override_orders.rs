@@ -25,7 +25,6 @@ const LENGTH_DEFAULT_SECS: u64 = 3_600;
 /// The range of weights that a client may have.
 const WEIGHT_RANGE: std::ops::RangeInclusive<f64> = 0.01..=100.0;
 
-/// An order as it is sent.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OverrideOrder {
@@ -107,7 +106,6 @@ struct OrderTarget<'a> {
 }
 
 impl AdminShared {
-    /// Returns all overrides of all doors.
     pub fn overrides(&self) -> Vec<ShownOverride> {
         let now = self.sources.clock.now();
         let mut all = Vec::new();

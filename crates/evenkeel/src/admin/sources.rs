@@ -14,19 +14,16 @@ pub struct AdminSources {
     pub watch: Arc<Watch>,
     /// The clock of all counters.
     pub clock: Clock,
-    /// The engine of each door that has one.
     pub engines: Vec<DoorEngine>,
     /// Returns the running configuration as YAML. It is called for each request, since the
     /// configuration can be reloaded.
     pub show: Box<dyn Fn() -> String + Send + Sync>,
 }
 
-/// The engine of one door.
 #[derive(Clone)]
 pub struct DoorEngine {
     /// The name of the door in metrics: `proxy`, `line`.
     pub door: &'static str,
-    /// The engine itself.
     pub engine: Arc<dyn EngineView>,
 }
 

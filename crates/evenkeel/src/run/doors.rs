@@ -33,7 +33,6 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// The engine of each door that has one.
 pub struct EngineSet {
     /// The seed with which all engines hash keys.
     pub seed: KeySeed,
@@ -141,7 +140,6 @@ impl EngineSet {
         }
     }
 
-    /// The engines that the admin door shows.
     pub fn shown(&self) -> Vec<admin::DoorEngine> {
         let shared = |counters: &Arc<Counters>| Arc::clone(counters) as Arc<dyn EngineView>;
         let ratelimit = self.ratelimit.iter().map(|counters| ("ratelimit", shared(counters)));
@@ -262,7 +260,6 @@ fn look_up(engine: &Arc<Engine>) {
     }
 }
 
-/// The door as a list of one.
 fn one(door: impl Service + 'static) -> Vec<Box<dyn Service>> {
     vec![Box::new(door)]
 }

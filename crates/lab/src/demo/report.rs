@@ -32,7 +32,6 @@ pub struct DemoPart {
     /// The action for a client in debt: `queue`, `hold`, `delay` or `reject`; `None` without the
     /// throttle.
     pub action: Option<&'static str>,
-    /// The results of each second.
     pub seconds: Vec<DemoSecond>,
     /// The results of the crawler over the whole part.
     pub crawler: VisitorResults,
@@ -49,9 +48,7 @@ pub struct DemoPart {
 /// The results of the whole demo.
 #[derive(Clone, Debug, Serialize)]
 pub struct DemoOutcome {
-    /// The part without the throttle.
     pub without: DemoPart,
-    /// The part with the throttle.
     pub with: DemoPart,
     /// The difference between the parts, in words.
     pub verdict: String,
@@ -64,7 +61,6 @@ impl DemoPart {
         self.human.wait_p50_ms.unwrap_or_default().max(self.human_waiting_ms)
     }
 
-    /// The heading of the part.
     pub fn title(&self) -> String {
         title(self.action)
     }

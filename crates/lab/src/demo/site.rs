@@ -78,7 +78,6 @@ impl DemoSite {
         Ok(site)
     }
 
-    /// The address on which the site listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

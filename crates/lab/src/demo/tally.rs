@@ -23,7 +23,6 @@ pub struct TallyMark {
     refused: u64,
 }
 
-/// The results of a visitor in some period.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct VisitorResults {
     /// The number of pages.

@@ -28,7 +28,6 @@ pub const REFUSAL_PAUSE: Duration = Duration::from_millis(100);
 /// The header in which a load balancer sends the address of the client.
 const FORWARDED_FOR: &str = "x-forwarded-for";
 
-/// One of the two visitors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DemoVisitor {
     /// Requests `/search` on many connections, without a pause.
@@ -64,10 +63,8 @@ impl DemoVisitor {
     }
 }
 
-/// The instructions for all visitors of one scene.
 #[derive(Clone)]
 pub struct VisitInstructions {
-    /// The address of the proxy.
     pub proxy: SocketAddr,
     /// The clock that measures waits.
     pub clock: Clock,

@@ -23,7 +23,6 @@ const SWITCHED_WORK_TIME: Nanos = Nanos::from_millis(1);
 pub enum StampMoment {
     /// The arrival of the request.
     Start,
-    /// The end of the answer.
     #[default]
     End,
 }
@@ -42,15 +41,12 @@ pub struct LineDraft<'a> {
     pub total: Option<Nanos>,
     /// The cost that the backend reported.
     pub cost: Option<Cow<'a, str>>,
-    /// The address of the peer.
     pub peer: Option<IpAddr>,
     /// The forwarded header with which the peer named its client.
     pub forwarded: Option<Cow<'a, str>>,
-    /// The method of the request.
     pub method: Cow<'a, str>,
     /// Path and query, or a whole URL.
     pub target: Cow<'a, str>,
-    /// The requested host.
     pub host: Option<Cow<'a, str>>,
     /// The `User-Agent` header.
     pub agent: Option<Cow<'a, str>>,
@@ -72,11 +68,9 @@ pub struct LogFields {
     pub agent: bool,
     /// The log has the `Referer` header.
     pub referrer: bool,
-    /// The log has the requested host.
     pub host: bool,
     /// The log has the durations of requests.
     pub took: bool,
-    /// The log has all headers of requests.
     pub headers: bool,
 }
 
@@ -92,7 +86,6 @@ impl LogFields {
         }
     }
 
-    /// The fields that both have.
     #[must_use]
     pub fn and(self, other: LogFields) -> LogFields {
         LogFields {
@@ -117,7 +110,6 @@ pub struct LogEntry {
     pub took: Option<Nanos>,
     /// The cost that the backend reported.
     pub cost: Option<Box<str>>,
-    /// The address of the client.
     pub address: IpAddr,
     /// Whether the log names a client behind that address that was not believed, because the
     /// address is not a trusted proxy.

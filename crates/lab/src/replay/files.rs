@@ -34,7 +34,6 @@ impl LogSource {
         }
     }
 
-    /// The name for people.
     pub fn name(&self) -> String {
         match self {
             LogSource::File(path) => path.display().to_string(),

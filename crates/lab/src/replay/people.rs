@@ -49,7 +49,6 @@ pub struct ClientJudgement {
 pub struct BehaviourSigns {
     /// The log has requests for files that belong to pages.
     pub files: bool,
-    /// The log has referrers.
     pub referrers: bool,
 }
 

@@ -12,7 +12,6 @@ const EVERY: Nanos = Nanos::from_millis(200);
 /// The length of the bar, in characters.
 const BAR: usize = 40;
 
-/// The line of one replay.
 pub struct Progress {
     /// The size of all logs, in bytes.
     bytes: u64,

@@ -54,7 +54,6 @@ pub struct LogAccount {
     pub tells: LogFields,
 }
 
-/// A message from the thread of a log.
 pub enum ReaderMessage {
     /// Requests, approximately in the order of their ends.
     Batch(Vec<LogEntry>),
@@ -123,7 +122,6 @@ fn excerpt(line: &str) -> String {
 }
 
 impl DetectedLog {
-    /// The name of the log.
     #[must_use]
     pub fn name(&self) -> String {
         self.place.name()

@@ -90,7 +90,6 @@ pub struct RequestTotals {
     pub clients: u64,
     /// Requests that no limit held up or refused.
     pub passed: u64,
-    /// The results of the others.
     pub fate: ResultsRow,
     /// The maximum number of requests that ran at once with the limits.
     pub running_max: usize,
@@ -98,10 +97,8 @@ pub struct RequestTotals {
     pub waiting_max: usize,
 }
 
-/// The results of a group of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct ResultsRow {
-    /// Requests that were refused.
     pub refused: u32,
     /// Requests with a held answer.
     pub held: u32,
@@ -111,7 +108,6 @@ pub struct ResultsRow {
     pub queued: u32,
     /// Requests that waited for a second or longer.
     pub noticed: u32,
-    /// The sum of all waits.
     pub waited_seconds: f64,
     /// The longest wait of a request.
     pub longest_seconds: f64,
@@ -139,11 +135,9 @@ pub struct KindRow {
     pub fate: ResultsRow,
 }
 
-/// One client with its results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClientReport {
     pub address: IpAddr,
-    /// The `User-Agent` of the client.
     pub agent: String,
     /// What the client looks like.
     pub kind: ClientKind,
@@ -154,7 +148,6 @@ pub struct ClientReport {
     pub pages: u32,
     /// The CPU time that its requests needed.
     pub cpu_seconds: f64,
-    /// The results of its requests.
     pub fate: ResultsRow,
 }
 
@@ -174,7 +167,6 @@ pub struct SwarmRow {
     pub fate: ResultsRow,
 }
 
-/// The decisions of a limit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LimitRow {
     pub name: String,
@@ -189,7 +181,6 @@ pub struct LimitRow {
     pub first: Vec<BucketRow>,
 }
 
-/// The decisions of a bucket.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BucketRow {
     /// The name of the bucket, made of the values that the limit counts by.
@@ -203,7 +194,6 @@ pub struct BucketRow {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct BusiestMinute {
-    /// The beginning of the minute.
     pub at: f64,
     /// The number of requests that arrived.
     pub requests: u64,
@@ -234,7 +224,6 @@ pub struct LimitComparison {
 /// The time from request to answer, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct LatencySummary {
-    /// The median.
     pub p50: f64,
     /// The 95th percentile.
     pub p95: f64,

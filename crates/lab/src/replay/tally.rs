@@ -79,29 +79,24 @@ pub struct ReplayTotals {
     pub fate: RequestResults,
 }
 
-/// All counts of a replay.
 pub struct ReplayTally {
     /// The sums over all requests.
     pub totals: ReplayTotals,
-    /// The counts of each client.
     pub visitors: BoundedMap<IpAddr, ClientTally>,
     /// The counts of networks, in the order of [`NETWORK_SIZES`].
     pub networks: [BoundedMap<IpAddr, NetworkTally>; NETWORK_SIZES.len()],
     /// The names with which clients identify themselves.
     pub agents: AgentNames,
-    /// The limits of the door.
     pub limits: Vec<Limit>,
     /// The decisions of each limit, by bucket, in the order of `limits`.
     pub decided: Vec<LimitDecisions>,
     /// The numbers over time.
     pub series: TimeSeries,
-    /// The busiest minute.
     pub minutes: MinuteTracker,
     buckets: ShareBuckets,
 }
 
 impl ReplayTally {
-    /// Makes an empty tally.
     pub fn new(limits: Vec<Limit>, cpus: f64) -> ReplayTally {
         let networks = || BoundedMap::new(NETWORKS_MAX, |network: &NetworkTally| network.needed.0);
         let felt = |bucket: &BucketTally| u64::from(bucket.fate.felt()) + u64::from(bucket.would);
@@ -167,7 +162,6 @@ impl ReplayTally {
         }
     }
 
-    /// The bucket that made the decision in `note`.
     fn bucket(&mut self, outcome: &ReplayOutcome, note: &PlaybackNote) -> Option<&mut BucketTally> {
         let key = note.reason.key;
         let place = usize::from(key.limit);

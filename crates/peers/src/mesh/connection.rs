@@ -191,7 +191,6 @@ pub struct FrameReceiver {
     bytes: Arc<AtomicUsize>,
 }
 
-/// The two ends of a queue of frames.
 pub fn queue() -> (FrameSender, FrameReceiver) {
     let (sender, receiver) = mpsc::channel(QUEUED_FRAMES_MAX);
     let bytes = Arc::new(AtomicUsize::new(0));

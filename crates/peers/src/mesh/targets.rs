@@ -31,7 +31,6 @@ const LOGGED_FAILURES_MIN: u32 = 3;
 pub enum MeshPlace {
     /// A configured host and port. A host name is resolved at each attempt.
     Name(String),
-    /// A discovered address.
     Address(SocketAddr),
 }
 
@@ -44,7 +43,6 @@ impl fmt::Display for MeshPlace {
     }
 }
 
-/// The state of a place.
 struct MeshTarget {
     /// The time of the next attempt; `None` during an attempt.
     due: Option<Instant>,

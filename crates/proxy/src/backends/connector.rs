@@ -129,7 +129,6 @@ async fn reach(
     Ok((UpstreamStream::Tls(Box::new(stream)), streams || agreed))
 }
 
-/// Does the TLS handshake.
 async fn secured(
     backend: &UpstreamBackend,
     stream: TcpStream,

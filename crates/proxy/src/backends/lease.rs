@@ -15,7 +15,6 @@ pub(crate) struct UpstreamLease {
 }
 
 impl UpstreamLease {
-    /// Creates the lease of a connection of `backend`.
     pub(super) fn new(backend: &Rc<UpstreamBackend>, wire: UpstreamWire) -> UpstreamLease {
         UpstreamLease { backend: Rc::clone(backend), wire }
     }

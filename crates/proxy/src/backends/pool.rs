@@ -61,7 +61,6 @@ impl Http1Pool {
         self.0.borrow_mut().retain_mut(|idle| young(idle) && open(idle));
     }
 
-    /// Drops all connections.
     pub(super) fn clear(&self) {
         self.0.borrow_mut().clear();
     }

@@ -54,7 +54,6 @@ impl Http2Pool {
         }
     }
 
-    /// Adds a new session.
     pub(super) fn add(&self, session: &Rc<Http2Session>) {
         self.all.borrow_mut().push(Rc::clone(session));
     }

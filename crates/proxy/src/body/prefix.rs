@@ -51,7 +51,6 @@ impl BodyPrefix {
         !self.whole && self.data.len() < room && self.thread.kept.get() < KEPT_MAX
     }
 
-    /// Buffers a frame.
     pub(super) fn add(&mut self, frame: Frame<Bytes>) {
         match frame.into_data() {
             Ok(data) => {

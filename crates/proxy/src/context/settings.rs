@@ -10,7 +10,6 @@ use std::time::Duration;
 /// The bound of a head in bytes if the settings have none, because hyper needs a number.
 pub(crate) const HEADER_BYTES_MAX: usize = 1 << 20;
 
-/// The settings of the proxy, without its backends.
 pub(crate) struct ThreadSettings {
     /// Protocols that may be switched to.
     pub(crate) upgrades: Vec<String>,
@@ -25,7 +24,6 @@ pub(crate) struct ThreadSettings {
 }
 
 impl ThreadSettings {
-    /// Takes what a thread needs from the settings.
     pub(crate) fn new(settings: &ProxySettings) -> ThreadSettings {
         ThreadSettings {
             upgrades: settings.upgrades.clone(),

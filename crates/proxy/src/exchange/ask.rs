@@ -179,7 +179,6 @@ struct AnswerWait<'a> {
     asking: &'a AskContext<'a>,
 }
 
-/// Why there is no answer.
 enum NoAnswer {
     Late,
     /// An answer that cannot be passed on.

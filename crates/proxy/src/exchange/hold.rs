@@ -28,7 +28,6 @@ pub(super) type PendingConnect = Option<Box<(ConnectHandshake, TunnelRoom)>>;
 #[error("sec-websocket-accept of the response does not match sec-websocket-key")]
 struct WebsocketKeyError;
 
-/// An answer of which the head has arrived.
 pub(super) struct ArrivedAnswer {
     pub(super) answer: UpstreamAnswer,
     pub(super) lease: UpstreamLease,

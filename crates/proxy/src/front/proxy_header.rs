@@ -34,7 +34,6 @@ const _: () = {
 pub(super) enum ProxiedParty {
     /// The front itself (a health check), or a client without an address.
     Itself,
-    /// A client at this address.
     Client {
         /// The client's IP address.
         address: IpAddr,
@@ -54,7 +53,6 @@ pub(super) enum ProxyHeaderParse {
     Whole(usize, ProxiedParty),
 }
 
-/// Parses a header at the beginning of `bytes`.
 pub(super) fn read(bytes: &[u8]) -> ProxyHeaderParse {
     let begins = |with: &[u8]| {
         let common = bytes.len().min(with.len());

@@ -46,7 +46,6 @@ const RESETS_MAX: (usize, usize) = (64, 256);
 
 const _: () = assert!(WINDOW_BYTES.0 <= WINDOW_BYTES.1, "the connection has room for one stream");
 
-/// Serves the streams of a connection until it ends.
 pub(super) async fn serve<S>(
     worker: &Rc<ProxyWorker>,
     stream: ClientStream<S>,

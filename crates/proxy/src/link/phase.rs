@@ -32,7 +32,6 @@ pub(crate) enum LinkPhase {
     Busy,
     /// A protocol other than HTTP is spoken.
     Tunnel,
-    /// The connection is being closed.
     Closing,
 }
 

@@ -10,7 +10,6 @@ use std::cell::Cell;
 /// is a stream.
 pub(crate) type SwitchedConnection = (UpstreamTunnel, Option<TunnelRoom>);
 
-/// The switch of a link.
 #[derive(Default)]
 pub(crate) struct UpgradeState {
     /// The running request asks for another protocol.

@@ -77,7 +77,6 @@ impl UploadState {
         self.waits.begin(now);
     }
 
-    /// Notes that `bytes` bytes have arrived.
     pub(crate) fn arrived(&self, bytes: usize, now: u64) {
         let bytes = self.bytes.get().saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));
         let enough = bytes >= TRICKLE_BYTES;

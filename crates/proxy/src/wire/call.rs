@@ -22,7 +22,6 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-/// A request on a stream.
 pub(crate) struct StreamCall {
     pub(super) session: Rc<Http2Session>,
     /// Runs while the backend does not read what is written to it.

@@ -84,7 +84,6 @@ impl ChunkDecoder {
     }
 }
 
-/// Takes at most `most` bytes off `unread`.
 pub(super) fn up_to(unread: &mut BytesMut, most: u64) -> Bytes {
     let length = usize::try_from(most).map_or(unread.len(), |most| most.min(unread.len()));
     unread.split_to(length).freeze()

@@ -51,7 +51,6 @@ enum RequestWriter {
 /// What is expected next from the backend.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ExpectedPart {
-    /// The head of an answer.
     Head,
     /// A body with this number of bytes left.
     Length(u64),
@@ -62,7 +61,6 @@ enum ExpectedPart {
     Nothing,
 }
 
-/// An HTTP/1.1 connection to a backend.
 pub(crate) struct Http1Connection {
     reader: halves::UpstreamReader,
     writer: RequestWriter,
@@ -78,7 +76,6 @@ pub(crate) struct Http1Connection {
     expected: ExpectedPart,
     /// Whether another request may follow the current one.
     keeps: bool,
-    /// The method of the current request.
     method: Method,
     /// The head of the current request unless it has a body, and the number of its bytes written.
     request: Vec<u8>,
@@ -385,7 +382,6 @@ impl Http1Connection {
         Some(whole)
     }
 
-    /// Whether the answer's body is complete.
     pub(super) fn is_through(&self) -> bool {
         self.expected == ExpectedPart::Nothing
     }

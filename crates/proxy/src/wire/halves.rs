@@ -49,7 +49,6 @@ pub(crate) enum UpstreamWriter {
 }
 
 impl UpstreamStream {
-    /// Splits the connection into its halves.
     pub(super) fn into_split(self) -> (UpstreamReader, UpstreamWriter) {
         match self {
             UpstreamStream::Tcp(stream) => {

@@ -143,7 +143,6 @@ pub(super) fn field(line: &httparse::Header<'_>) -> Result<(HeaderName, HeaderVa
 /// What the fields of an answer say about its framing, and the fields to pass on.
 #[derive(Default)]
 struct AnswerFields {
-    /// The fields that are passed on.
     fields: HeaderMap,
     found: FieldKinds,
     length: Option<u64>,

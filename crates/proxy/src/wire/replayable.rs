@@ -24,7 +24,6 @@ const KEPT_BYTES_MAX: usize = 64 * 1024;
 /// The maximum number of frames kept: each takes some memory, however short.
 const KEPT_FRAMES_MAX: usize = 256;
 
-/// A piece of a body.
 #[derive(Clone)]
 enum SentPiece {
     Data(Bytes),
@@ -102,7 +101,6 @@ impl ReplayableBody {
         !self.sent.borrow().dropped && self.upload.borrow().is_some()
     }
 
-    /// Whether the request has no body.
     pub(super) fn is_nothing(&self) -> bool {
         self.upload.borrow().as_ref().is_some_and(RequestBody::is_nothing)
     }

@@ -70,7 +70,6 @@ type LibraryConnection = http2::Connection<
 /// gives back the requests that wait in it.
 type DrivenConnection = Rc<RefCell<Option<LibraryConnection>>>;
 
-/// An HTTP/2 connection to a backend.
 pub(crate) struct Http2Session {
     sender: RefCell<SendRequest<OutgoingBody>>,
     /// Whether the connection is under TLS.

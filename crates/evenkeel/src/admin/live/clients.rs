@@ -71,7 +71,6 @@ impl ClientHistories {
         points.push_back((now, values));
     }
 
-    /// Whether there is a point of this client.
     pub fn knows(&self, who: &ClientKey) -> bool {
         self.0.contains_key(who)
     }

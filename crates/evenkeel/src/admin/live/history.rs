@@ -71,7 +71,6 @@ impl CounterReading {
         CounterReading { at: now, ..CounterReading::default() }
     }
 
-    /// Reads the counters.
     pub fn count(&mut self, watch: &Watch) {
         self.debt = watch.tiers.spent(Tier::Debt) as f64 / SECOND as f64;
         self.spreads = Tier::ALL.map(|tier| watch.tiers.took(tier).counts());
@@ -162,7 +161,6 @@ impl HourHistory {
         self.points.push_back(HistoryPoint { at: look.at, values });
     }
 
-    /// Returns the last second.
     pub fn last(&self) -> Option<HistoryPoint> {
         self.points.back().copied()
     }

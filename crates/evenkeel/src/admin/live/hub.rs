@@ -18,7 +18,6 @@ const WATCHER_QUEUE_EVENTS: usize = 4;
 /// The number of events in a row without room in its queue after which a watcher is dropped.
 const MISSED_EVENTS_MAX: u32 = 10;
 
-/// All watchers.
 #[derive(Debug, Default)]
 pub struct WatcherHub(Vec<WatcherEntry>);
 

@@ -18,7 +18,6 @@ use evenkeel_telemetry::counts::{peers, store};
 use evenkeel_telemetry::snapshot::{ClientRow, LoadSnapshot, UNIT_CPU};
 use serde::Serialize;
 
-/// The whole event.
 #[derive(Serialize)]
 pub struct PageEvent {
     /// The time in seconds since the Unix epoch.

@@ -32,7 +32,6 @@ const HELP: [&str; 14] = [
     "any key closes this help",
 ];
 
-/// Draws the whole screen.
 pub fn draw(frame: &mut Frame<'_>, view: &TopView) {
     let loads = view.snapshot.as_ref().map(|snapshot| &snapshot.load[..]).unwrap_or_default();
     let height = |count: usize| Constraint::Length(u16::try_from(count).unwrap_or(u16::MAX));

@@ -46,7 +46,6 @@ impl From<UnpackError> for io::Error {
     }
 }
 
-/// A reader that decompresses gzip.
 pub struct GzipReader<R>(MultiGzDecoder<R>);
 
 impl<R: BufRead> GzipReader<R> {

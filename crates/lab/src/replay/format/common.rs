@@ -23,7 +23,6 @@ const EPOCH_FROM: Nanos = Nanos::from_secs(1_000_000_000);
 /// The unit of whole numbers at the end of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WholeNumberUnit {
-    /// Microseconds.
     #[default]
     Micros,
     /// Seconds, which are too coarse to be useful.

@@ -13,7 +13,6 @@ use std::collections::BinaryHeap;
 const FRACTION_BITS: u32 = 24;
 const ONE: u128 = 1 << FRACTION_BITS;
 
-/// A request that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FinishedRequest {
     /// The id that the caller gave the request.

@@ -35,7 +35,6 @@ svg text{fill:var(--dim);font-size:12px}svg .end{text-anchor:end}.grid{stroke:va
 .key i{display:inline-block;width:12px;height:12px;border-radius:2px;margin:0 5px 0 12px}\
 .key .calm{background:var(--calm)}.key .hot{background:var(--hot)}";
 
-/// The whole page.
 pub fn page(report: &ReplayReport) -> String {
     let mut page = String::from(
         "<!doctype html>\n<html lang=en><head><meta charset=utf-8>\

@@ -21,7 +21,6 @@ const LIMITS: [(&str, &str); 3] = [("ip", "ip/32"), ("net24", "ip/24"), ("net16"
 /// The minimum number of people for a suggestion; fewer are not representative.
 const PEOPLE_MIN: u64 = 20;
 
-/// Suggested shares for a site.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ShareSuggestion {
     /// The effect of each limit on people and on others, for each share.

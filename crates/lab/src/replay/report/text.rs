@@ -13,7 +13,6 @@ const BUCKETS_SHOWN_MAX: usize = 5;
 /// The maximum length of the name of an agent, in characters.
 const AGENT_CHARS_MAX: usize = 60;
 
-/// The whole report as text.
 pub fn text(report: &ReplayReport) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail, here and below.

@@ -51,12 +51,10 @@ impl<K: Hash + Eq, V: Default> BoundedMap<K, V> {
         self.gone += (before - self.entries.len()) as u64;
     }
 
-    /// The entry of `key`.
     pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         self.entries.get_mut(key)
     }
 
-    /// The number of entries.
     pub fn count(&self) -> usize {
         self.entries.len()
     }

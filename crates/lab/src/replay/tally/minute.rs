@@ -13,7 +13,6 @@ const MINUTE_REQUESTS_MAX: usize = 500_000;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MinuteRequest {
-    /// The address of the client.
     pub client: IpAddr,
     /// The time from request to answer without limits, as in the log.
     pub without: Nanos,

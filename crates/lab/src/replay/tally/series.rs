@@ -8,17 +8,14 @@ use crate::replay::play::baseline::RecordedRequest;
 use crate::replay::tally::visitor::NOTICED_WAIT_MIN;
 use evenkeel_core::units::{Nanos, SECOND, Time};
 
-/// The maximum number of slots.
 pub const SLOTS_MAX: usize = 1_440;
 /// The shortest length of a slot, in seconds.
 const SLOT_SECONDS_MIN: u64 = 10;
 /// The maximum length of a log in seconds, some 400 years; the rest is cut off.
 const LOG_SECONDS_MAX: u64 = (SLOT_SECONDS_MIN * SLOTS_MAX as u64) << 20;
 
-/// The sums of one slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SeriesSlot {
-    /// Requests that arrived.
     pub requests: u64,
     /// The CPU time that they needed.
     pub needed: Nanos,
@@ -26,11 +23,9 @@ pub struct SeriesSlot {
     pub passed: Nanos,
     /// Requests that waited noticeably.
     pub waited: u64,
-    /// Requests that were refused.
     pub refused: u64,
 }
 
-/// All slots of a replay.
 #[derive(Clone, Debug)]
 pub struct TimeSeries {
     /// The second at which the first slot begins.

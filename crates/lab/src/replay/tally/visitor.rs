@@ -16,7 +16,6 @@ const PAGE_PAUSE_MIN: Nanos = Nanos::from_secs(1);
 /// The longest time between two pages of one visit.
 const VISIT_GAP_MAX: Nanos = Nanos::from_secs(1_800);
 
-/// The counts of one client.
 #[derive(Clone, Debug, Default)]
 pub struct ClientTally {
     pub requests: u32,
@@ -41,7 +40,6 @@ pub struct ClientTally {
     pub fate: RequestResults,
     /// The shares that would have been enough for it.
     pub needs: ShareNeeds,
-    /// The time at which it requested its last page.
     pub last_page: Option<Time>,
 }
 
@@ -51,7 +49,6 @@ pub struct PageGaps {
     pub count: u32,
     /// The number of gaps too short to count as a pause.
     pub quick: u32,
-    /// The mean of the gaps, in seconds.
     pub mean: f32,
     /// The mean distance of the gaps from their mean, in seconds.
     pub spread: f32,
@@ -68,7 +65,6 @@ impl PageGaps {
     }
 }
 
-/// The results of a group of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RequestResults {
     pub refused: u32,
@@ -79,9 +75,7 @@ pub struct RequestResults {
     pub queued: u32,
     /// The number of requests that waited noticeably.
     pub noticed: u32,
-    /// The sum of all waits.
     pub waited: Nanos,
-    /// The longest wait of one request.
     pub longest: Nanos,
     /// The time of the first request that was refused or waited noticeably.
     pub first: Time,
