@@ -40,6 +40,8 @@ pub trait ReadKey {
 ///
 /// With `, TABLE = "path"` in the head, the rows are the table of this section (`keys::section`).
 macro_rules! settings {
+    // The head. The entries follow one by one, and each goes into the lists that it belongs to: the
+    // fields of the struct, the statements that read them, their names, and the rows.
     (
         $(#[$about:meta])*
         pub struct $name:ident from $read:ident($section:ident $(, $more:ident: $kind:ty)*)
@@ -51,6 +53,7 @@ macro_rules! settings {
             [] [] [] [$($table = $path;)?] $($entries)+
         }
     };
+    // A field that its row fills is one that an expression fills.
     (
         @ $head:tt $section:ident $fields:tt $reads:tt $names:tt $rows:tt
         $(#[doc = $doc:literal])+ pub $field:ident: $type:ty, $row:ident: $kind:ty = $key:expr;
@@ -61,6 +64,7 @@ macro_rules! settings {
             pub $field: $type, $row: $kind = $key => $section.key(&$row).into(); $($entries)*
         }
     };
+    // A field with a row and an expression.
     (
         @ $head:tt $section:ident [$($fields:tt)*] [$($reads:tt)*] [$($names:tt)*] [$($rows:tt)*]
         $(#[doc = $doc:literal])+
@@ -73,6 +77,7 @@ macro_rules! settings {
             [$($rows)* $(#[doc = $doc])+ $row: $kind = $key;] $($entries)*
         }
     };
+    // A field without a row.
     (
         @ $head:tt $section:ident [$($fields:tt)*] [$($reads:tt)*] [$($names:tt)*] $rows:tt
         $(#[doc = $doc:literal])+ pub $field:ident: $type:ty = $value:expr;
@@ -83,6 +88,7 @@ macro_rules! settings {
             [$($reads)* let $field: $type = $value;] [$($names)* $field,] $rows $($entries)*
         }
     };
+    // A value for the fields after it.
     (
         @ $head:tt $section:ident $fields:tt [$($reads:tt)*] $names:tt $rows:tt
         let $value:ident = $read:expr; $($entries:tt)*
@@ -91,6 +97,7 @@ macro_rules! settings {
             @ $head $section $fields [$($reads)* let $value = $read;] $names $rows $($entries)*
         }
     };
+    // A row without a field.
     (
         @ $head:tt $section:ident $fields:tt $reads:tt $names:tt [$($rows:tt)*]
         $(#[doc = $doc:literal])+ $row:ident: $kind:ty = $key:expr;
@@ -101,6 +108,7 @@ macro_rules! settings {
             [$($rows)* $(#[doc = $doc])+ $row: $kind = $key;] $($entries)*
         }
     };
+    // No more entries: the lists are complete.
     (
         @ [$(#[$about:meta])* $name:ident $read:ident [$($more:ident: $kind:ty),*]] $section:ident
         [$($fields:tt)*] [$($reads:tt)*] [$($names:tt)*] [$($rows:tt)*]
