@@ -107,7 +107,6 @@ impl Service for RunningMaster {
     }
 }
 
-/// The state that all connections share.
 struct MasterShared {
     hub: OrderHub,
     domains: Arc<MasterDomains>,

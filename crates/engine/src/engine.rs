@@ -57,7 +57,6 @@ const ROUTES_MAX: usize = 4_096;
 /// never held while another lock is taken, nor are the `LaneState` of two lanes locked at once.
 /// `elsewhere` and the `LaneState` are parts of `Shards`.
 pub struct Engine {
-    /// The rules, and the lists of each lane.
     pub(crate) shards: Shards<EngineRules, RequestLists>,
     pub(crate) meter: Mutex<Meter>,
     pub(crate) gate: AdmissionQueue,

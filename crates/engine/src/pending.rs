@@ -25,7 +25,6 @@ pub(crate) struct ArrivedRequest {
     pub(crate) agent: Option<Box<str>>,
     /// Its route and user agent in the lists that no limit counts by.
     pub(crate) seen: ViewKeys,
-    /// When it arrived.
     pub(crate) came: Time,
 }
 

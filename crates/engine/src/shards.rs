@@ -30,7 +30,6 @@ pub trait LimitRules: Send + Sync {
     fn names_max(&self) -> usize;
 }
 
-/// The rules and the lanes of an engine.
 pub struct Shards<R, X> {
     pub(crate) clock: Clock,
     rules: ArcSwap<R>,
@@ -39,7 +38,6 @@ pub struct Shards<R, X> {
     elsewhere: RemoteTops,
 }
 
-/// The state of one lane.
 pub struct LaneState<R, X> {
     pub(crate) rules: Arc<R>,
     /// The heaviest clients of each limit, in the order of the limits.
@@ -69,12 +67,10 @@ impl<R: LimitRules, X> Shards<R, X> {
         }
     }
 
-    /// The rules in force.
     pub(crate) fn rules(&self) -> Guard<Arc<R>> {
         self.rules.load()
     }
 
-    /// The lane of thread `index`.
     pub(crate) fn lane(&self, index: usize) -> Arc<Mutex<LaneState<R, X>>> {
         Arc::clone(&self.lanes[index % self.lanes.len()])
     }
@@ -161,15 +157,12 @@ pub(crate) fn carry_tops(
 
 /// An engine that consists of [`Shards`], and is replicated by them.
 pub trait ShardedEngine: EngineView {
-    /// Its rules.
     type Rules: LimitRules;
     /// The own part of its lanes.
     type Own: Send;
 
-    /// Its rules and lanes.
     fn shards(&self) -> &Shards<Self::Rules, Self::Own>;
 
-    /// See [`Replicated::shared`].
     fn shared_limits(&self) -> Vec<ReplicatedLimit>;
 
     /// See [`Replicated::cpus`].

@@ -197,7 +197,6 @@ impl GrpcServices {
 pub struct WorkerBuffers {
     /// Buffers for decisions in memory.
     room: std::cell::RefCell<DecisionBuffers>,
-    /// The lane to the store, if there is a store.
     pub lane: Option<Rc<StoreLane>>,
 }
 

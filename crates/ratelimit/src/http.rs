@@ -33,7 +33,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-/// The path for decisions in JSON.
 const JSON_PATH: &str = "/json";
 /// The maximum length of a request body, in bytes.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -65,7 +64,6 @@ impl RatelimitHealth {
     }
 }
 
-/// The purpose of a port.
 #[derive(Clone, Debug)]
 pub enum PortPurpose {
     /// Decisions at `/json`, and health checks at `/healthcheck`.
@@ -79,9 +77,7 @@ pub enum PortPurpose {
 
 /// One port with everything that it serves.
 pub struct HttpPort {
-    /// The purpose of the port.
     pub site: PortPurpose,
-    /// Makes the decisions.
     pub decider: Arc<RatelimitDecider>,
     /// Answers health checks.
     pub health: Arc<RatelimitHealth>,

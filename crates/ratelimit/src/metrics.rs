@@ -5,7 +5,7 @@
 
 pub mod rename;
 pub mod statsd;
-pub mod traces;
+pub(crate) mod traces;
 
 use super::decide::RatelimitDecider;
 use super::tally::{RuleTallies, RuleTally};

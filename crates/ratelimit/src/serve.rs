@@ -50,7 +50,6 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::{JoinSet, spawn_local};
 use tokio::time::{MissedTickBehavior, interval};
 
-/// The name of the door.
 const DOOR: &str = "ratelimit";
 
 /// A running service. Dropping it stops the service and waits for its threads.

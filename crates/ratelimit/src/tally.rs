@@ -74,7 +74,6 @@ impl RuleTally {
     }
 }
 
-/// Tallies by path.
 type PathTallies = RwLock<HashMap<Box<str>, Arc<RuleTally>>>;
 
 /// The metrics of all paths.

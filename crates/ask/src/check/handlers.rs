@@ -286,7 +286,6 @@ struct DenialFormat {
     form: AnswerFormat,
 }
 
-/// The status of a refusal.
 #[derive(Clone, Copy)]
 enum DenialStatus {
     /// 403, with the real status in a header: `auth_request` understands nothing else.

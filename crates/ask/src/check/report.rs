@@ -58,7 +58,6 @@ pub enum ReportError {
     NoCost,
 }
 
-/// A valid report.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PassReport {
     /// The pass that it is about.

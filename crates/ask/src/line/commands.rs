@@ -24,7 +24,6 @@ const NAME_BYTES_MAX: usize = 256;
 #[derive(Clone)]
 pub struct RedisSession {
     id: i64,
-    /// The protocol version, 2 or 3.
     version: u8,
     name: Vec<u8>,
     transaction: Option<RedisTransaction>,

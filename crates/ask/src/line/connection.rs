@@ -57,7 +57,6 @@ impl Default for LineBuffers {
 pub enum LineCodec {
     /// Tags and newlines.
     Lines(TagSplitter),
-    /// The Redis protocol.
     Resp(RedisSession),
 }
 
@@ -141,13 +140,11 @@ impl LineLink {
         }
     }
 
-    /// Ends the connection at once.
     pub fn close(&self) {
         self.closed.set(true);
         self.wake();
     }
 
-    /// Whether the connection was closed.
     pub fn is_closed(&self) -> bool {
         self.closed.get()
     }
@@ -160,7 +157,6 @@ impl LineLink {
     }
 }
 
-/// One connection with its buffers.
 pub struct LineConnection<S> {
     stream: S,
     worker: Rc<LineWorker>,
@@ -389,7 +385,6 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> LineConnection<S> {
     }
 }
 
-/// Whether a connection continues.
 enum StepResult {
     Step,
     End,

@@ -15,24 +15,19 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// The protocol of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineProtocol {
     /// Tags and newlines.
     Lines,
-    /// The Redis protocol.
     Resp,
 }
 
-/// A listener of one thread.
 pub enum LineListener {
-    /// A TCP socket with its protocol.
     Tcp(TcpListener, LineProtocol),
     /// A socket file, which speaks the line protocol.
     Unix(UnixListener),
 }
 
-/// All listeners of the door.
 #[derive(Default)]
 pub struct LineListeners {
     pub threads: Vec<Vec<LineListener>>,

@@ -71,7 +71,6 @@ fn framed<'a>(input: &'a [u8], words: &mut Vec<&'a [u8]>) -> Result<Option<usize
     Ok(Some(at))
 }
 
-/// Parses words on a line.
 fn inline<'a>(input: &'a [u8], words: &mut Vec<&'a [u8]>) -> Result<Option<usize>, RespError> {
     let Some(end) = memchr(b'\n', input) else { return Ok(None) };
     let line = input[..end].split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
@@ -153,7 +152,6 @@ impl<'a> ReplyWriter<'a> {
         self.out.extend_from_slice(if self.version >= 3 { b"_\r\n" } else { b"$-1\r\n" });
     }
 
-    /// Begins an array of `len` replies.
     pub fn array(&mut self, len: usize) {
         self.number(b'*', i64::try_from(len).unwrap_or(0));
     }

@@ -15,7 +15,6 @@ pub struct TagSplitter {
 }
 
 impl TagSplitter {
-    /// Creates a splitter for tags of at most `tag_bytes_max` bytes.
     pub fn new(tag_bytes_max: usize) -> TagSplitter {
         TagSplitter { tag_bytes_max, passing_over: false }
     }

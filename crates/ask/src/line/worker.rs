@@ -69,7 +69,6 @@ impl LineShared {
     }
 }
 
-/// The state of one thread.
 pub struct LineWorker {
     pub(super) lane: TagLane,
     /// The store that counts for all instances, if there is one.

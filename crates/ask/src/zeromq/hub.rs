@@ -18,7 +18,6 @@ const READY_ALL_MAX: usize = 256 * 1024 * 1024;
 const TOPICS_MAX: usize = 1024;
 const TOPIC_BYTES_MAX: usize = 256;
 
-/// All subscribers.
 pub struct OrderHub {
     listeners: RefCell<Vec<Rc<OrderSubscriber>>>,
     ready: Rc<Cell<usize>>,

@@ -34,7 +34,6 @@ const COMMAND_MAX: usize = 4096;
 /// The maximum number of bytes in a version 3.1 ping that are to be sent back.
 const CONTEXT_MAX: usize = 16;
 
-/// An event from the peer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ZmtpEvent<'a> {
     /// The handshake continues: these bytes are to be sent.
@@ -56,7 +55,6 @@ pub enum ZmtpEvent<'a> {
     Nothing,
 }
 
-/// The parts of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZmtpMessage<'a> {
     bytes: &'a [u8],
@@ -64,7 +62,6 @@ pub struct ZmtpMessage<'a> {
 }
 
 impl<'a> ZmtpMessage<'a> {
-    /// Returns the number of parts.
     pub fn count(&self) -> usize {
         self.parts.len()
     }

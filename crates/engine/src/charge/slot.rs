@@ -56,7 +56,6 @@ fn address_hash(seed: &KeySeed, client: IpAddr) -> KeyHash {
     hasher.finish()
 }
 
-/// The slot of one request.
 pub(super) struct HeldSlot {
     slot: QueueSlot,
     /// Whether the request has held its slot without a break.

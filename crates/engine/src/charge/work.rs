@@ -33,7 +33,6 @@ pub(super) struct MeasuredWork {
 }
 
 impl MeasuredWork {
-    /// Work that has not begun.
     pub fn new() -> MeasuredWork {
         MeasuredWork {
             running: None,
@@ -55,7 +54,6 @@ impl MeasuredWork {
         }
     }
 
-    /// Stops the clock.
     pub fn stop(&mut self, lane: &LaneShared) {
         if let Some((reading, began)) = self.running.take() {
             let now = lane.now();

@@ -15,7 +15,6 @@ use prost_types::value::Kind;
 use prost_types::{Duration, ListValue, Struct, Value};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Everything that an answer is made from.
 struct AnswerBuilder<'a> {
     settings: &'a RatelimitAnswers,
     request: &'a RequestView<'a>,

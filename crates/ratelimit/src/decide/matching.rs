@@ -28,7 +28,6 @@ pub enum DescriptorMatch<'r> {
     Limited(LimitedDescriptor<'r>),
 }
 
-/// A limit that applies to a descriptor.
 pub struct LimitedDescriptor<'r> {
     /// The rule that the limit comes from; `None` if the request carries the limit.
     pub rule: Option<&'r RatelimitRule>,
@@ -52,7 +51,6 @@ enum TallyRef<'r> {
 }
 
 impl LimitedDescriptor<'_> {
-    /// The metrics of this limit.
     pub(super) fn tally(&self) -> &RuleTally {
         match &self.tally {
             TallyRef::Rule(tally) => tally,

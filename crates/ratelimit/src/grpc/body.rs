@@ -11,7 +11,6 @@ use prost::Message;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// The body of an answer.
 pub enum GrpcBody {
     /// Empty; no frame follows.
     Empty,

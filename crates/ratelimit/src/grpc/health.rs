@@ -17,10 +17,8 @@ use tokio::sync::watch::Receiver;
 use tonic::Status;
 use tonic::body::Body;
 
-/// The name of the service in health checks.
 const HEALTH_SERVICE_NAME: &str = "ratelimit";
 
-/// The health of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServingState {
     /// The service can be called.

@@ -24,7 +24,6 @@ use std::task::{Context, Poll};
 use tonic::Status;
 use tonic::body::Body;
 
-/// One stream of an Envoy.
 pub struct QuotaStream {
     part: QuotaMember,
     /// The body of the request; `None` after its end.

@@ -43,7 +43,6 @@ const PING_AFTER: Duration = Duration::from_secs(60);
 /// The time that the peer has to answer a ping before its connection is closed.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// State that all threads share.
 pub struct GrpcShared {
     /// The gRPC services that connections may call.
     pub calls: GrpcServices,
@@ -66,7 +65,6 @@ pub struct GrpcShared {
     pub passed: HandoverSignal,
 }
 
-/// The state of one thread.
 pub struct GrpcWorker {
     shared: Arc<GrpcShared>,
     /// The number of open connections of this thread.

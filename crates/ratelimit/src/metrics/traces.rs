@@ -22,7 +22,6 @@ const PART_BYTES_MAX: usize = 256;
 /// The gRPC status codes for errors of the server.
 const SERVER_ERROR_CODES: [i64; 6] = [2, 4, 12, 13, 14, 15];
 
-/// A traced call.
 pub struct TracedCall<'t> {
     tracer: &'t Tracer,
     open: OpenSpan,

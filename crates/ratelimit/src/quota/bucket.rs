@@ -53,7 +53,6 @@ enum PendingAction {
     Abandon,
 }
 
-/// The assignment that was sent last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SentAssignment {
     strategy: QuotaStrategy,

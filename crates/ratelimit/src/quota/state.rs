@@ -56,7 +56,6 @@ struct EnvoyStream {
     waker: Option<Waker>,
 }
 
-/// A limit with the buckets that share it.
 struct SharedLimit {
     limit: RuleLimit,
     members: Vec<BucketKey>,

@@ -21,7 +21,6 @@ pub enum ZmtpError {
     /// The peer's socket type is not the counterpart of this end.
     #[error("its socket type is not allowed: only PUB and SUB sockets can connect")]
     SocketType,
-    /// The handshake is invalid.
     #[error("its handshake is invalid")]
     Handshake,
     /// A frame has flags that its version does not define.

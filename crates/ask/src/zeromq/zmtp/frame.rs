@@ -132,7 +132,6 @@ pub fn subscription(version: ZmtpVersion, topic: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Writes a command.
 pub fn command(name: &[u8], body: &[u8], out: &mut Vec<u8>) {
     frame(COMMAND, 1 + name.len() + body.len(), out);
     out.push(name.len() as u8);

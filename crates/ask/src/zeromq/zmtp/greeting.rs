@@ -31,7 +31,6 @@ const MECHANISM: std::ops::Range<usize> = 1..21;
 /// The maximum length of an identity in bytes. In 1.0 the length includes the flags.
 const IDENTITY_MAX: u64 = 255;
 
-/// The role of this end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketRole {
     /// It sends messages to subscribers.
@@ -85,7 +84,6 @@ impl SocketRole {
     }
 }
 
-/// The next step of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandshakeStep {
     /// The signature, or the identity of a peer of 1.0.
@@ -93,13 +91,11 @@ pub enum HandshakeStep {
     Revision,
     /// The socket type and identity of 2.0.
     Numbered,
-    /// The rest of a 3.0 greeting.
     Rest,
     /// The command that ends the handshake of 3.0.
     Ready,
 }
 
-/// The result of a step.
 pub enum HandshakeProgress {
     /// The bytes to send, and the next step.
     Next(&'static [u8], HandshakeStep),

@@ -11,7 +11,6 @@ use evenkeel_config::fault::{ConfigFault, TextPlace};
 use evenkeel_config::tree::scalar::ScalarKind;
 use evenkeel_config::tree::{YamlKey, YamlNode, YamlValue};
 
-/// The fields of one section.
 pub struct RuleFields<'n> {
     /// The position of the section in its file.
     pub place: TextPlace,

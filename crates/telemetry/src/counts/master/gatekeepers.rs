@@ -24,11 +24,9 @@ pub enum GatekeeperDirection {
     Listens,
 }
 
-/// All gatekeepers, by address.
 #[derive(Debug, Default)]
 pub struct GatekeeperTable(HashMap<IpAddr, GatekeeperRecord>);
 
-/// The record of one address.
 #[derive(Debug)]
 struct GatekeeperRecord {
     /// The number of open connections, by [`GatekeeperDirection`].
