@@ -36,8 +36,7 @@ use backends::UpstreamTls;
 use evenkeel_config::settings::{BackendAddress, ProxySettings, Settings};
 use evenkeel_config::source::files::WatchedFile;
 use evenkeel_core::units::Time;
-use evenkeel_engine::{Engine, EngineLane};
-use evenkeel_runtime::clock::Clock;
+use evenkeel_engine::Engine;
 use evenkeel_serve::handover::ListenSockets;
 use evenkeel_serve::service::Service;
 use evenkeel_serve::start::ServerStartError;
@@ -46,7 +45,6 @@ use evenkeel_serve::threads::{ServerOrders, ServerThreads};
 use evenkeel_store::redis::{RedisStore, StoreLane};
 use evenkeel_telemetry::Watch;
 use evenkeel_tls::reload::LiveValue;
-use front::LiveServerConfig;
 use parking_lot::Mutex;
 use room::ProxyShared;
 use rustls::ServerConfig;
@@ -120,56 +118,30 @@ pub fn start_on(
     let instructions = Arc::new(ArcSwap::from_pointee(instructions));
     let house = Arc::new(ProxyShared::of(count));
     let each = listeners.into_iter().enumerate().map(|(index, listeners)| {
-        let shown = |place| shown.clone().filter(|_| place >= plain);
-        let listeners = listeners.into_iter();
-        let worker = ProxyWorkerInit {
-            listeners: listeners.map(|(place, listener)| (listener, shown(place))).collect(),
-            lane: engine.lane(index),
-            store: store.cloned(),
-            clock,
-            instructions: Arc::clone(&instructions),
-            house: Arc::clone(&house),
-            watch: Arc::clone(watch),
-        };
-        |orders| worker.serve(orders)
+        let (lane, store, shown) = (engine.lane(index), store.cloned(), shown.clone());
+        let (shared, instructions) = (Arc::clone(&house), Arc::clone(&instructions));
+        let watch = Arc::clone(watch);
+        async move |orders: ServerOrders| {
+            let lanes = (lane, store.as_ref().map(StoreLane::open));
+            let worker = ProxyWorker::new(instructions, lanes, clock, shared, watch);
+            let mut accepting = JoinSet::new();
+            for (place, listener) in listeners {
+                let shown = shown.clone().filter(|_| place >= plain);
+                match tokio::net::TcpListener::from_std(listener) {
+                    Ok(listener) => {
+                        let accept = Rc::clone(&worker).accept(listener, shown, orders.clone());
+                        accepting.spawn_local(accept);
+                    }
+                    Err(error) => tracing::error!(%error, "a listener was lost"),
+                }
+            }
+            tokio::task::spawn_local(Rc::clone(&worker).sweep());
+            orders.follow(&*worker, accepting).await;
+            worker.stop()
+        }
     });
     let threads = ServerThreads::each("proxy", (&watch.beats, clock), each)?;
     Ok(RunningProxy { addresses, threads, instructions, house, live: Mutex::new(live) })
-}
-
-/// What a thread needs to start.
-struct ProxyWorkerInit {
-    listeners: Vec<(TcpListener, Option<LiveServerConfig>)>,
-    lane: EngineLane,
-    store: Option<Arc<RedisStore>>,
-    clock: Clock,
-    instructions: Arc<ArcSwap<ProxyInstructions>>,
-    house: Arc<ProxyShared>,
-    watch: Arc<Watch>,
-}
-
-impl ProxyWorkerInit {
-    /// Serves until the thread may end. Returns the number of connections that are still open.
-    async fn serve(self, orders: ServerOrders) -> usize {
-        let lanes = (self.lane, self.store.as_ref().map(StoreLane::open));
-        let worker = ProxyWorker::new(self.instructions, lanes, self.clock, self.house, self.watch);
-        let mut accepting = JoinSet::new();
-        for (listener, shown) in self.listeners {
-            match tokio::net::TcpListener::from_std(listener) {
-                Ok(listener) => {
-                    accepting.spawn_local(Rc::clone(&worker).accept(
-                        listener,
-                        shown,
-                        orders.clone(),
-                    ));
-                }
-                Err(error) => tracing::error!(%error, "a listener was lost"),
-            }
-        }
-        tokio::task::spawn_local(Rc::clone(&worker).sweep());
-        orders.follow(&*worker, accepting).await;
-        worker.stop()
-    }
 }
 
 impl RunningProxy {
