@@ -133,6 +133,9 @@ impl SimQueue {
 
     pub fn poll_dispatch(&mut self, now: Time) -> Option<u64> {
         let id = self.queue.poll_dispatch(now)?;
+        if let Some(auto) = &mut self.auto {
+            auto.handle_running(self.queue.in_flight(), now);
+        }
         self.flights.get(&id).copied()
     }
 

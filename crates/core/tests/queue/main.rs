@@ -3,6 +3,7 @@
 //! ones, and `concurrency` for the number of requests at once.
 
 mod concurrency;
+mod disturbed;
 mod fairness;
 mod light;
 mod traffic;

@@ -1,0 +1,142 @@
+//! Tests `concurrency: auto` where the machine is disturbed by other programs, and from the very
+//! first request on, with and without the use of the processors as a sign.
+//! `cargo test --test queue disturbed -- --nocapture` prints the results.
+
+use super::concurrency::{
+    Backend, CORES, Disturbance, RequestKind, SEEDS, START, STEADY, about, kind, ms, route,
+};
+use evenkeel_core::queue::concurrency::ConcurrencySearch;
+use evenkeel_core::sim::random::RandomDuration;
+use evenkeel_core::units::{Nanos, SECOND, Time};
+
+const TENTH: u64 = SECOND / 10;
+
+/// Closed-loop clients before a backend.
+#[derive(Clone, Copy)]
+struct Scene<'a> {
+    kinds: &'a [RequestKind],
+    workers: usize,
+    clients: usize,
+    disturbance: Disturbance,
+    /// Whether the search is told how busy the processors are.
+    local: bool,
+    seconds: u64,
+}
+
+/// Returns for each tenth of a second the number of completed requests and the limit.
+fn run(scene: Scene, fixed: Option<usize>, seed: u64) -> Vec<(f64, usize)> {
+    let routes: Vec<_> = scene.kinds.iter().map(route).collect();
+    let mut backend = Backend::new(scene.kinds, scene.workers, STEADY, seed);
+    backend.disturbance = scene.disturbance;
+    let mut search = ConcurrencySearch::new(CORES);
+    let (mut tenths, mut used) = (Vec::new(), 0.0);
+    for tenth in 1..=10 * scene.seconds {
+        let mut done = 0.0;
+        while backend.now < tenth * TENTH {
+            while backend.in_flight() < fixed.unwrap_or(search.concurrency()).min(scene.clients) {
+                backend.send();
+            }
+            search.handle_running(backend.in_flight(), Time(START.0 + backend.now));
+            if let Some(job) = backend.step(tenth * TENTH) {
+                let elapsed = Nanos(backend.now - job.sent);
+                let waiting = scene.clients > search.concurrency();
+                let now = Time(START.0 + backend.now);
+                search.handle_done(routes[job.kind], elapsed, waiting, now);
+                done += 1.0;
+            }
+        }
+        if scene.local {
+            let busy = (backend.used - used) / TENTH as f64;
+            search.handle_processor_use(busy.min(1.0), Time(START.0 + backend.now));
+        }
+        used = backend.used;
+        tenths.push((done, search.concurrency()));
+    }
+    tenths
+}
+
+fn mean(values: impl Iterator<Item = f64> + Clone) -> f64 {
+    values.clone().sum::<f64>() / values.count().max(1) as f64
+}
+
+/// The throughput in a part of the tenths, as a part of that with a limit above all needs.
+fn throughput(scene: Scene, seed: u64, tenths: std::ops::Range<usize>) -> f64 {
+    let done = |run: Vec<(f64, usize)>| mean(run[tenths.clone()].iter().map(|tenth| tenth.0));
+    done(run(scene, None, seed)) / done(run(scene, Some(256), seed)).max(0.1)
+}
+
+/// From ten seconds after a cold start on, under each disturbance: throughput, and how much of the
+/// time the limit is above twice the knee.
+fn holds(name: &str, kinds: &[RequestKind], workers: usize, knee: usize) {
+    let others = [50, 200, 1_000, 5_000].map(Disturbance::Others);
+    for disturbance in [Disturbance::Nothing, Disturbance::Stalls].into_iter().chain(others) {
+        let scene =
+            Scene { kinds, workers, clients: 10_000, disturbance, local: false, seconds: 120 };
+        let parts: Vec<f64> = SEEDS.map(|seed| throughput(scene, seed, 100..1_200)).collect();
+        let above = SEEDS.map(|seed| {
+            let run = run(scene, None, seed).split_off(100);
+            mean(run.iter().map(|tenth| f64::from(u8::from(tenth.1 > 2 * knee))))
+        });
+        let above: Vec<f64> = above.collect();
+        let (part, too_high) = (mean(parts.iter().copied()), mean(above.iter().copied()));
+        println!("{name} {workers:2} workers: {part:.3}, {too_high:.3} of the time above twice");
+        assert!(part >= 0.95 && parts.iter().all(|part| *part >= 0.85), "{parts:.3?}");
+        assert!(too_high <= 0.1, "{above:.3?}");
+    }
+}
+
+#[test]
+fn requests_that_compute_on_a_disturbed_machine() {
+    holds("100 ms", &[kind("/a", 1.0, RandomDuration::ZERO, ms(100))], 4, 2);
+    holds("50 ms", &[kind("/a", 1.0, RandomDuration::ZERO, about(50))], 64, 2);
+    holds("5 ms", &[kind("/a", 1.0, RandomDuration::ZERO, about(5))], 8, 2);
+}
+
+#[test]
+fn requests_that_wait_on_a_disturbed_machine() {
+    holds("waits", &[kind("/a", 1.0, about(100), ms(1))], 64, 64);
+}
+
+/// Forty clients from the first moment on, before a backend on the same machine: from eight times
+/// its answering time on, nine tenths of what it can do.
+#[test]
+fn a_start_before_a_backend_on_this_machine() {
+    for (name, kind, answer_ms) in [
+        ("computes 100 ms", kind("/a", 1.0, RandomDuration::ZERO, ms(100)), 100),
+        ("waits 50 ms", kind("/a", 1.0, ms(50), ms(1)), 50),
+        ("waits 300 ms", kind("/a", 1.0, ms(300), ms(1)), 300),
+        ("waits 1 s", kind("/a", 1.0, ms(1_000), ms(1)), 1_000),
+        ("waits about 300 ms", kind("/a", 1.0, about(300), ms(1)), 300),
+    ] {
+        for workers in [1, 8, 64] {
+            let kinds = [kind];
+            let from = (8 * answer_ms / 100).max(3);
+            let scene = Scene {
+                kinds: &kinds,
+                workers,
+                clients: 40,
+                disturbance: Disturbance::Nothing,
+                local: true,
+                seconds: 60,
+            };
+            let parts: Vec<f64> = SEEDS.map(|seed| throughput(scene, seed, from..600)).collect();
+            let part = mean(parts.iter().copied());
+            println!("{name} {workers:2} workers: {part:.3} {parts:.2?}");
+            assert!(part >= 0.9, "{name}, {workers} workers: {parts:.2?}");
+        }
+    }
+}
+
+/// Where times differ widely, a few requests say little of the limit, but idle processors do.
+#[test]
+fn idle_processors_shorten_the_search() {
+    let kinds = [kind("/a", 1.0, about(300), ms(1))];
+    let clients = 40;
+    let disturbance = Disturbance::Nothing;
+    let scene =
+        Scene { kinds: &kinds, workers: 64, clients, disturbance, local: true, seconds: 10 };
+    let part = |scene| mean(SEEDS.map(|seed| throughput(scene, seed, 24..100)));
+    let (local, remote) = (part(scene), part(Scene { local: false, ..scene }));
+    println!("{local:.2} with and {remote:.2} without the use of the processors");
+    assert!(local >= 0.95 && local > remote + 0.1, "{local} {remote}");
+}
