@@ -178,6 +178,18 @@ impl AdmissionQueue {
         pass(state, now);
     }
 
+    /// Whether the concurrency is searched for.
+    pub fn searches(&self) -> bool {
+        self.0.lock().search.is_some()
+    }
+
+    /// The processors of the backend were in use for this part of the time since the last call.
+    pub fn handle_processor_use(&self, part: f64, now: Time) {
+        if let Some(search) = &mut self.0.lock().search {
+            search.handle_processor_use(part, now);
+        }
+    }
+
     /// Refuses requests that have waited for too long. Call it a few times a second.
     pub fn expire(&self, now: Time) {
         let state = self.0.lock();

@@ -180,6 +180,19 @@ impl Engine {
         }
     }
 
+    /// The number of processors of the backend, if it runs on this machine and the concurrency is
+    /// searched for. Then [`Engine::processors_used`] is to be called a few times a second.
+    pub fn watched_processors(&self) -> Option<f64> {
+        let rules = self.shards.rules();
+        (rules.is_local && self.gate.searches()).then_some(rules.cpus)
+    }
+
+    /// Reports which part of the processors' time all programs of this machine have used since the
+    /// last report, from 0 to 1.
+    pub fn processors_used(&self, part: f64) {
+        self.gate.handle_processor_use(part, self.shards.clock.now());
+    }
+
     /// The number of requests that the backend works on now, and the cost of all its work so far.
     pub fn load(&self) -> (u32, Cost) {
         let now = self.shards.clock.now();

@@ -5,7 +5,7 @@
 
 use crate::replicated::LimitIds;
 use crate::shards::LimitRules;
-use evenkeel_config::settings::{self, CostSource, ProxySettings};
+use evenkeel_config::settings::{self, BackendAddress, CostSource, ProxySettings};
 use evenkeel_core::key::KeySeed;
 use evenkeel_core::limit::{LimitAction, LimitCondition, LimitUnit};
 use evenkeel_core::limiter::{Limiter, LimiterPolicy, Reason};
@@ -21,6 +21,8 @@ use std::sync::Arc;
 pub struct EngineRules {
     pub(crate) limiter: Arc<Limiter>,
     pub(crate) cpus: f64,
+    /// Whether all backends run on this machine.
+    pub(crate) is_local: bool,
     pub(crate) cost: CostSource,
     pub(crate) exempt: Vec<IpNet>,
     pub(crate) exempt_when: Vec<LimitCondition>,
@@ -87,6 +89,7 @@ pub(crate) fn rules(
             || actions().any(|action| action == LimitAction::Queue),
         foresees: actions().any(|action| action != LimitAction::Hold),
         cpus: proxy.cpus,
+        is_local: !proxy.backends.is_empty() && proxy.backends.iter().all(BackendAddress::is_local),
         cost: proxy.cost.clone(),
         exempt: proxy.exempt.clone(),
         exempt_when: proxy.exempt_when.clone(),

@@ -9,6 +9,7 @@ mod cgroup;
 mod doors;
 mod files;
 mod memory;
+mod processors;
 mod replace;
 pub(crate) mod trial;
 

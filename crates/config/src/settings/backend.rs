@@ -6,7 +6,7 @@ use super::tls::ClientTls;
 use crate::values::Read;
 use crate::values::word_enum;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// Exclusive upper bound for the path of a Unix socket, in bytes: the system allows 107.
 const SOCKET_PATH_MAX: usize = 108;
@@ -78,6 +78,14 @@ impl BackendAddress {
     pub fn host(&self) -> &str {
         let host = self.place.rsplit_once(':').map_or(&*self.place, |(host, _)| host);
         host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+    }
+
+    /// Whether the backend runs on this machine, as far as the address tells: a Unix socket,
+    /// `localhost` or a loopback address.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        let is_loopback = |host: &str| host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
+        self.scheme.is_file() || self.host() == "localhost" || is_loopback(self.host())
     }
 
     /// Value of the `Host` header for requests that name no host: `localhost` for a Unix socket,

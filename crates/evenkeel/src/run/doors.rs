@@ -4,8 +4,8 @@
 //! own crate and has a line in [`DOORS`]; the order of events is in `run`. The admin door is not
 //! part of this: it stays open while the others drain.
 
-use super::cgroup;
 use super::files::within_open_files;
+use super::{cgroup, processors};
 use crate::admin;
 use anyhow::Context;
 use evenkeel_ask::{check, line, zeromq};
@@ -371,6 +371,7 @@ fn proxy(parts: &DoorParts<'_>) -> anyhow::Result<Vec<Box<dyn Service>>> {
         "proxy open",
     );
     tokio::spawn(cgroup::follow(Arc::downgrade(engine)));
+    tokio::spawn(processors::follow(Arc::downgrade(engine)));
     Ok(one(door))
 }
 
