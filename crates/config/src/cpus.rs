@@ -4,6 +4,7 @@
 //! cgroups version 1 and 2 are read, for this process's own cgroup and all cgroups above it, if
 //! they are mounted.
 
+pub mod busy;
 pub mod cgroup;
 pub mod processes;
 
