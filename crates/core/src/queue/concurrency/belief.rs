@@ -11,7 +11,7 @@
 /// The number of knees: ten doublings in steps of a quarter.
 const KNEES: usize = 41;
 /// The four quarters of a doubling.
-const QUARTERS: [f64; 4] = [1.0, 1.189_207_115, 1.414_213_562, 1.681_792_831];
+const QUARTERS: [f64; 4] = [1.0, 1.189_207_115, core::f64::consts::SQRT_2, 1.681_792_831];
 /// The probability that the knee is not above the expected one, before any experiment.
 const EXPECTED: f64 = 0.5;
 /// At the knee, one percent more requests in flight raise the throughput by this part of a percent.
