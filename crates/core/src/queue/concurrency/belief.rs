@@ -185,7 +185,9 @@ mod tests {
         ] {
             let mut belief = KneeBelief::even(2.0, 2_048.0);
             let experiment = LevelExperiment { low, high, gain, chance: 0.001 };
-            (0..20).for_each(|_| drop(belief.learn(&experiment, 1.0)));
+            for _ in 0..20 {
+                belief.learn(&experiment, 1.0);
+            }
             let (least, most) = (belief.quantile(0.05), belief.quantile(0.95));
             assert!(from <= least && most <= to, "{low} to {high}: {least} to {most}");
         }
