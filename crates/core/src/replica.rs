@@ -9,7 +9,7 @@
 //! that an instance is down.
 //!
 //! `handle_*` takes input, `poll_*` returns output, and charges of other instances go to the
-//! caller, which has the limits. See `send` for what is sent and when, `wire` and `said` for the
+//! caller, which has the limits. See `send` for what is sent and when, `wire` and `content` for the
 //! bytes.
 
 mod bounds;

@@ -2,7 +2,7 @@
 //!
 //! A decision takes about a microsecond, so the code around it must not take ten. The methods are
 //! therefore served on hyper directly, which is cheaper than a framework. How a request is decided:
-//! `decide`. How connections are accepted: `worker`. How quota streams work: `talk`.
+//! `decide`. How connections are accepted: `worker`. How quota streams work: `quota_stream`.
 
 mod body;
 pub mod health;

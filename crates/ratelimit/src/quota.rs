@@ -4,7 +4,7 @@
 //! Each Envoy reports from time to time how many requests it let pass, and gets an assignment of
 //! how many may pass next. The name of a bucket is matched against the same rules as descriptors,
 //! and its usage is charged to the same counters. This module holds the lock and the metrics; the
-//! protocol is in `grpc::talk`, the state in `state`.
+//! protocol is in `grpc::quota_stream`, the state in `state`.
 
 pub mod bucket;
 pub mod share;

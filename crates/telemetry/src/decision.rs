@@ -1,7 +1,7 @@
 //! One decision, as it is logged.
 //!
 //! A line has the same fields for every verdict, so lines can be searched and counted. Text and
-//! JSON use the same field names. `watch` and `sampler` decide which lines are written.
+//! JSON use the same field names. `Watch` and `sampler` decide which lines are written.
 
 pub mod notice;
 

@@ -1,7 +1,7 @@
 //! One failure of the backend, as it is logged.
 //!
 //! Operators discover an outage by this line, so it says which backend, how it failed and the error
-//! of the system. `watch` and `sampler` decide which lines are written. Errors of a client are no
+//! of the system. `Watch` and `sampler` decide which lines are written. Errors of a client are no
 //! failures of the backend and are not logged here.
 
 use super::counts::BackendFault;

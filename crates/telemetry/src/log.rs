@@ -1,7 +1,7 @@
 //! The log: lines of text or JSON on standard error.
 //!
 //! A line stays one line and moves no cursor, whatever a stranger sent: the writer escapes control
-//! characters once more, however the field was written. `watch` decides which decisions get a line.
+//! characters once more, however the field was written. `Watch` decides which decisions get a line.
 //!
 //! A thread of its own writes the lines from a bounded queue. The reader of standard error may be
 //! slow or stop, and no request waits for it. Lines that find the queue full are lost and counted.

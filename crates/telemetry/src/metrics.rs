@@ -1,6 +1,6 @@
 //! The table of everything that is counted: name, kind, help and labels.
 //!
-//! `watch` makes handles from it; `observe` refers to it for values that are read from the engine;
+//! `Watch` makes handles from it; `observe` refers to it for values that are read from the engine;
 //! a test checks the page of the guide against it; every output format walks it (`prometheus`,
 //! `sample`). The values of the metrics are in `registry`, not here.
 

@@ -1,7 +1,7 @@
 //! Limits log lines under a flood: a few lines each second are written, the rest are counted, and
 //! one line a second says how many were left out.
 //!
-//! This file reads no clock and writes nothing; the caller (`watch`) owns the lines.
+//! This file reads no clock and writes nothing; the caller (`Watch`) owns the lines.
 
 use evenkeel_core::units::{Nanos, Time};
 use parking_lot::Mutex;

@@ -4,7 +4,7 @@
 //! One stream is kept open. Each message of the server is parsed like rule files and put in force
 //! as a whole. The server gets an acknowledgement, or the error; after an error the rules in force
 //! stay. They also stay while the server is unreachable. Rules are not stored on disk. How a
-//! message becomes a tree of rules: `resource`. How bytes are sent: `talk`.
+//! message becomes a tree of rules: `resource`. How bytes are sent: `stream`.
 
 mod resource;
 mod stream;

@@ -2,7 +2,7 @@
 //!
 //! The line answers the first questions of an operator: which client, how much in how long, how
 //! busy the machine was, and what the client calls itself. Each request refused during the block
-//! has its own line (`decision`). `watch` and `telemetry::sampler` decide which notices are
+//! has its own line (`decision`). `Watch` and `telemetry::sampler` decide which notices are
 //! written.
 
 use super::rounded;
