@@ -1,7 +1,8 @@
 //! The body of an answer over HTTP/2: one message and its trailers, or a stream.
 //!
 //! gRPC sends the status of a call after the message, in trailers. A failed call has its status in
-//! the headers and an empty body. Streams come from `quota_stream`, `health` and the reflection service.
+//! the headers and an empty body. Streams come from `quota_stream`, `health` and the reflection
+//! service.
 
 use crate::wire::encode_frame;
 use bytes::Bytes;
