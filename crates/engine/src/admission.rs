@@ -104,6 +104,10 @@ impl AdmissionQueue {
     /// A request asks for a slot.
     pub fn enter(&self, arrival: Arrival, now: Time) -> AdmissionEntry {
         let mut state = self.0.lock();
+        if state.queue.in_flight() == 0 {
+            // After a pause the search begins again, before the first request gets a slot.
+            state.report_running(now);
+        }
         let id = state.queue.handle_arrival(arrival, now);
         let mut own = None;
         let woken = state.pass(now, |ended, how| {
@@ -252,7 +256,19 @@ impl AdmissionState {
         let Some(search) = &mut self.search else { return };
         search.set_ceiling(self.queue.accepted_max(), now);
         search.handle_done(route, elapsed, waiting, now);
-        let found = search.concurrency();
+        self.adopt_concurrency();
+    }
+
+    /// Tells the search the number of running requests.
+    fn report_running(&mut self, now: Time) {
+        if let Some(search) = &mut self.search {
+            search.handle_running(self.queue.in_flight(), now);
+            self.adopt_concurrency();
+        }
+    }
+
+    fn adopt_concurrency(&mut self) {
+        let found = self.search.as_ref().map_or(self.concurrency, ConcurrencySearch::concurrency);
         if found != self.concurrency {
             self.concurrency = found;
             self.narrow();
@@ -290,9 +306,7 @@ impl AdmissionState {
                 woken.push(waker);
             }
         }
-        if let Some(search) = &mut self.search {
-            search.handle_running(self.queue.in_flight(), now);
-        }
+        self.report_running(now);
         woken
     }
 }

@@ -167,10 +167,7 @@ impl ConcurrencySearch {
     pub fn handle_running(&mut self, running: usize, now: Time) {
         self.brief.run(running, now);
         if self.running == 0 && now.since(self.last).as_secs_f64() > PAUSE_SECS {
-            self.phase = SearchPhase::Start(None);
-            self.set_limit(self.least as f64, now);
-            (self.stale, self.gap) = (0, 0.0);
-            self.window = LimitWindow::new(0, now);
+            self.start_again(now);
         }
         self.held += self.running as f64 * now.since(self.last.max(self.reported)).as_secs_f64();
         (self.running, self.last) = (running, now);
@@ -182,7 +179,10 @@ impl ConcurrencySearch {
     /// the limit is too low or that the backend waits for something else. Busy ones may be busy
     /// with other programs.
     pub fn handle_processor_use(&mut self, busy: f64, now: Time) {
-        self.handle_running(self.running, now);
+        // Without a request in flight, the pause goes on.
+        if self.running > 0 {
+            self.handle_running(self.running, now);
+        }
         let age = now.since(self.reported).as_secs_f64();
         let level = core::mem::take(&mut self.held) / age.max(1e-9);
         self.reported = now;
@@ -232,6 +232,15 @@ impl ConcurrencySearch {
         {
             self.end_window(now);
         }
+    }
+
+    /// Begins a new search. A limit that was wrong must not outlive the pause.
+    fn start_again(&mut self, now: Time) {
+        self.phase = SearchPhase::Start(None);
+        self.belief.mix(&self.prior, 0.5);
+        self.set_limit(self.least as f64, now);
+        (self.stale, self.gap) = (0, 0.0);
+        self.window = LimitWindow::new(0, now);
     }
 
     /// The lower bound of the limit: more than the processors if requests are brief.

@@ -78,6 +78,7 @@ impl SimQueue {
 
     pub fn handle_arrival(&mut self, flight: u64, request: &SimQueueRequest, now: Time) {
         let SimQueueRequest { client, place, weight, route, estimate } = *request;
+        self.report_running(now);
         let is_guess = self.estimates.forecast(route).is_guess;
         let arrival = Arrival { client, place, estimate, is_guess, route: Some(route), weight };
         let id = self.queue.handle_arrival(arrival, now);
@@ -133,10 +134,18 @@ impl SimQueue {
 
     pub fn poll_dispatch(&mut self, now: Time) -> Option<u64> {
         let id = self.queue.poll_dispatch(now)?;
+        self.report_running(now);
+        self.flights.get(&id).copied()
+    }
+
+    /// Tells the search the number of running requests, and takes over its result.
+    fn report_running(&mut self, now: Time) {
         if let Some(auto) = &mut self.auto {
             auto.handle_running(self.queue.in_flight(), now);
+            if auto.concurrency() != self.queue.settings().concurrency {
+                self.queue.set_concurrency(auto.concurrency());
+            }
         }
-        self.flights.get(&id).copied()
     }
 
     pub fn poll_refused(&mut self) -> Option<u64> {

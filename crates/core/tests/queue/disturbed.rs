@@ -140,3 +140,31 @@ fn idle_processors_shorten_the_search() {
     println!("{local:.2} with and {remote:.2} without the use of the processors");
     assert!(local >= 0.95 && local > remote + 0.1, "{local} {remote}");
 }
+
+/// A crawl that begins after a quiet minute does not find the limit of a busy time.
+#[test]
+fn nothing_outlives_a_pause() {
+    for reports in [false, true] {
+        let mut search = ConcurrencySearch::new(CORES);
+        let kinds = [kind("/a", 1.0, ms(100), ms(1))];
+        let mut now = START;
+        for _ in 0..40 {
+            let running = search.concurrency();
+            search.handle_running(running, now);
+            now = Time(now.0 + TENTH);
+            for left in (0..running).rev() {
+                search.handle_done(route(&kinds[0]), Nanos::from_millis(100), true, now);
+                search.handle_running(left, now);
+            }
+        }
+        assert!(search.concurrency() >= 64, "{}", search.concurrency());
+        for _ in 0..600 {
+            now = Time(now.0 + TENTH);
+            if reports {
+                search.handle_processor_use(0.1, now);
+            }
+        }
+        search.handle_running(0, now);
+        assert_eq!(search.concurrency(), 2);
+    }
+}

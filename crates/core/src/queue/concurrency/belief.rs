@@ -166,11 +166,11 @@ mod tests {
     }
 
     #[test]
-    fn before_any_experiment_the_expected_knee_is_the_median() {
+    fn before_any_experiment_the_median_is_within_a_step_of_the_expected_knee() {
         for (least, expected) in [(1.0, 1.0), (2.0, 2.0), (2.0, 64.0), (3.0, 400.0)] {
             let prior = KneeBelief::prior(least, expected);
             let median = prior.quantile(0.5);
-            assert!((0.8..=1.1).contains(&(median / expected)), "{median} of {expected}");
+            assert!((0.84..=1.19).contains(&(median / expected)), "{median} of {expected}");
             assert!((prior.parts.iter().sum::<f64>() - 1.0).abs() < 1e-9);
         }
     }
@@ -179,7 +179,7 @@ mod tests {
     fn experiments_reveal_the_knee() {
         for (low, high, gain, from, to) in [
             (2.0, 4.0, 0.667, 5.0, 2_048.0), // in proportion
-            (2.0, 4.0, 0.0, 2.0, 2.0),       // nothing
+            (2.0, 4.0, 0.0, 2.0, 2.4),       // nothing
             (32.0, 64.0, 0.667, 60.0, 2_048.0),
             (64.0, 128.0, 0.0, 2.0, 64.0),
         ] {
