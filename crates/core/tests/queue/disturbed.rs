@@ -5,8 +5,8 @@
 use super::concurrency::{
     Backend, CORES, Disturbance, RequestKind, SEEDS, START, STEADY, about, kind, ms, route,
 };
-use evenkeel_core::queue::concurrency::ConcurrencySearch;
-use evenkeel_core::sim::random::RandomDuration;
+use evenkeel_core::queue::concurrency::{CONCURRENCY_MAX, ConcurrencySearch};
+use evenkeel_core::sim::random::{RandomDuration, SimRandom};
 use evenkeel_core::units::{Nanos, SECOND, Time};
 
 const TENTH: u64 = SECOND / 10;
@@ -166,5 +166,53 @@ fn nothing_outlives_a_pause() {
         }
         search.handle_running(0, now);
         assert_eq!(search.concurrency(), 2);
+    }
+}
+
+/// Whatever is measured, the limit stays between its bounds and can still change.
+#[test]
+fn odd_measurements_do_no_harm() {
+    let kinds = [kind("/a", 1.0, ms(100), ms(1)), kind("/b", 1.0, ms(100), ms(1))];
+    for seed in 1..=200 {
+        let mut chance = SimRandom::new(seed, 3);
+        let mut search = ConcurrencySearch::new(CORES);
+        let (mut now, mut ceiling) = (START, None);
+        for _ in 0..2_000 {
+            let odd = |bits: u64, usual: u64| match bits % 16 {
+                0 => 0,
+                1 => u64::MAX >> (bits >> 32 & 31),
+                _ => usual << (bits >> 32 & 7),
+            };
+            now = Time(now.0.saturating_add(odd(chance.bits(), 1_000_000) >> 8));
+            let elapsed = Nanos(odd(chance.bits(), 10_000_000));
+            let running = (chance.bits() % 3) as usize * search.concurrency();
+            match chance.bits() % 8 {
+                0 => search.handle_running(running, now),
+                1 => search.handle_processor_use(chance.unit() * 1.5 - 0.2, now),
+                2 if seed % 2 == 0 => {
+                    ceiling =
+                        (!chance.bits().is_multiple_of(4)).then(|| (chance.bits() % 100) as usize);
+                    search.set_ceiling(ceiling, now);
+                }
+                which => {
+                    let route = route(&kinds[which as usize % 2]);
+                    search.handle_done(route, elapsed, !chance.bits().is_multiple_of(4), now);
+                }
+            }
+            let most = ceiling.unwrap_or(CONCURRENCY_MAX).max(2);
+            assert!((2..=most).contains(&search.concurrency()), "{}", search.concurrency());
+        }
+        search.set_ceiling(None, now);
+        // An ordinary backend with room for all is found to have room.
+        for _ in 0..400 {
+            let running = search.concurrency();
+            search.handle_running(running, now);
+            now = Time(now.0 + TENTH);
+            for left in (0..running).rev() {
+                search.handle_done(route(&kinds[0]), Nanos::from_millis(100), true, now);
+                search.handle_running(left, now);
+            }
+        }
+        assert!(search.concurrency() > 4, "seed {seed}: {}", search.concurrency());
     }
 }

@@ -18,6 +18,8 @@ const EXPECTED: f64 = 0.5;
 const GAIN_AT_KNEE: f64 = 0.15;
 /// The standard deviation by which real backends depart from [`curve`], as a part of the step.
 const CURVE_ERROR: f64 = 0.2;
+/// No result is surer than this variance, so no knee becomes impossible.
+const CHANCE_MIN: f64 = 1e-6;
 
 /// A probability for each knee. Their sum is 1.
 #[derive(Clone, Debug)]
@@ -112,7 +114,7 @@ impl KneeBelief {
     pub fn learn(&mut self, experiment: &LevelExperiment, noise: f64) -> f64 {
         let LevelExperiment { low, high, gain, chance } = *experiment;
         let step = CURVE_ERROR * difference(low, high);
-        let chance = chance + step * step;
+        let chance = chance + step * step + CHANCE_MIN;
         let mut expected = 0.0;
         for index in 0..KNEES {
             let knee = self.knee(index);
@@ -120,11 +122,11 @@ impl KneeBelief {
             expected += self.parts[index] * predicted;
             let off = gain - predicted;
             // Student's t with three degrees of freedom: an outlier says little.
-            let odds = 1.0 + off * off / (3.0 * noise * chance).max(f64::MIN_POSITIVE);
+            let odds = 1.0 + off * off / (3.0 * noise * chance);
             self.parts[index] /= odds * odds;
         }
         self.normalise();
-        (gain - expected) * (gain - expected) / chance.max(f64::MIN_POSITIVE)
+        (gain - expected) * (gain - expected) / chance
     }
 
     fn normalise(&mut self) {
