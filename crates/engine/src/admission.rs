@@ -189,9 +189,13 @@ impl AdmissionQueue {
 
     /// The processors of the backend were in use for this part of the time since the last call.
     pub fn handle_processor_use(&self, part: f64, now: Time) {
-        if let Some(search) = &mut self.0.lock().search {
-            search.handle_processor_use(part, now);
+        let mut state = self.0.lock();
+        let waiting = state.queue.waiting() > 0;
+        if let Some(search) = &mut state.search {
+            search.handle_processor_use(part, waiting, now);
+            state.adopt_concurrency();
         }
+        pass(state, now);
     }
 
     /// Refuses requests that have waited for too long. Call it a few times a second.

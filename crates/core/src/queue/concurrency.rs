@@ -57,6 +57,9 @@ const NOISE_WEIGHT: f64 = 1.0 / 8.0;
 const STALL_GAPS: f64 = 4.0;
 /// After a pause of this length without a request the search starts again, in seconds.
 const PAUSE_SECS: f64 = 30.0;
+/// If requests wait, processors are idle and no request has ended for this time, the requests in
+/// flight hang, in seconds.
+const HANG_SECS: f64 = 1.0;
 /// Processors that are busy for more than this part of the time may be what limits.
 const BUSY_PART: f64 = 0.9;
 
@@ -174,11 +177,12 @@ impl ConcurrencySearch {
         self.window.note_running(running, now);
     }
 
-    /// Notes which part of the processors' time was used since the last call, from 0 to 1. Only to
-    /// be called if the backend runs on these processors. Idle ones while requests wait mean that
+    /// Notes which part of the processors' time was used since the last call, from 0 to 1, and
+    /// whether requests wait for a slot now. Only to be called if the backend runs on these
+    /// processors. Idle ones while requests wait mean that
     /// the limit is too low or that the backend waits for something else. Busy ones may be busy
     /// with other programs.
-    pub fn handle_processor_use(&mut self, busy: f64, now: Time) {
+    pub fn handle_processor_use(&mut self, busy: f64, waiting: bool, now: Time) {
         // Without a request in flight, the pause goes on.
         if self.running > 0 {
             self.handle_running(self.running, now);
@@ -197,6 +201,11 @@ impl ConcurrencySearch {
             self.belief.replace_prior(&self.prior, &prior);
         }
         self.prior = prior;
+        let silent = now.since(self.ended.max(self.window.begun)).as_secs_f64();
+        if waiting && busy < BUSY_PART && silent > HANG_SECS.max(STALL_GAPS * self.gap) {
+            // Those that hang must not hold the slots of all others until they end.
+            self.set_limit(2.0 * self.limit as f64, now);
+        }
     }
 
     /// Notes that the backend has worked on a request of `route` for `elapsed`. `waiting`: whether

@@ -47,7 +47,9 @@ fn run(scene: Scene, fixed: Option<usize>, seed: u64) -> Vec<(f64, usize)> {
         }
         if scene.local {
             let busy = (backend.used - used) / TENTH as f64;
-            search.handle_processor_use(busy.min(1.0), Time(START.0 + backend.now));
+            let waiting = scene.clients > search.concurrency();
+            let now = Time(START.0 + backend.now);
+            search.handle_processor_use(busy.min(1.0), waiting, now);
         }
         used = backend.used;
         tenths.push((done, search.concurrency()));
@@ -161,7 +163,7 @@ fn nothing_outlives_a_pause() {
         for _ in 0..600 {
             now = Time(now.0 + TENTH);
             if reports {
-                search.handle_processor_use(0.1, now);
+                search.handle_processor_use(0.1, false, now);
             }
         }
         search.handle_running(0, now);
@@ -188,8 +190,12 @@ fn odd_measurements_do_no_harm() {
             let running = (chance.bits() % 3) as usize * search.concurrency();
             match chance.bits() % 8 {
                 0 => search.handle_running(running, now),
-                1 => search.handle_processor_use(chance.unit() * 1.5 - 0.2, now),
-                2 if seed % 2 == 0 => {
+                1 => search.handle_processor_use(
+                    chance.unit() * 1.5 - 0.2,
+                    !seed.is_multiple_of(2),
+                    now,
+                ),
+                2 if seed.is_multiple_of(2) => {
                     ceiling =
                         (!chance.bits().is_multiple_of(4)).then(|| (chance.bits() % 100) as usize);
                     search.set_ceiling(ceiling, now);
@@ -214,5 +220,24 @@ fn odd_measurements_do_no_harm() {
             }
         }
         assert!(search.concurrency() > 4, "seed {seed}: {}", search.concurrency());
+    }
+}
+
+/// Requests that never end take their slots, but not those of all others.
+#[test]
+fn requests_that_hang_do_not_stop_the_others() {
+    for (busy, waiting, least, most) in
+        [(0.05, true, 8, 64), (1.0, true, 2, 2), (0.05, false, 2, 2)]
+    {
+        let mut search = ConcurrencySearch::new(CORES);
+        let mut now = START;
+        search.handle_running(2, now);
+        for _ in 0..35 {
+            now = Time(now.0 + TENTH);
+            search.handle_processor_use(busy, waiting, now);
+            search.handle_running(search.concurrency(), now);
+        }
+        let found = search.concurrency();
+        assert!((least..=most).contains(&found), "{busy} {waiting}: {found}");
     }
 }

@@ -85,7 +85,7 @@ pub(super) struct LimitWindow {
     backlogged: u32,
     /// The largest number in flight.
     pub running_max: usize,
-    begun: Time,
+    pub begun: Time,
     last: Time,
     running: usize,
     /// The length in seconds; the time that all requests spent in flight, and (`spent`) the time
