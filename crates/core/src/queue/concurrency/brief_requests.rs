@@ -74,9 +74,8 @@ impl BriefRequestDetector {
         (self.running, self.last) = (running, now);
     }
 
-    /// Notes that a request took `elapsed`. Returns whether a period has ended, so that `room` may
-    /// have changed.
-    pub fn note(&mut self, elapsed: Nanos, processors: usize, now: Time) -> bool {
+    /// Notes that a request took `elapsed`. At the end of a period `room` may change.
+    pub fn note(&mut self, elapsed: Nanos, processors: usize, now: Time) {
         let since = *self.since.get_or_insert(now);
         let seconds = elapsed.as_secs_f64();
         self.count = self.count.saturating_add(1);
@@ -84,7 +83,7 @@ impl BriefRequestDetector {
         self.squares += seconds * seconds;
         let age = now.since(since);
         if age < PERIOD_MIN {
-            return false;
+            return;
         }
         self.run(self.running, now);
         let (moment, age) = (UNNOTICED_WAIT.as_secs_f64(), age.as_secs_f64());
@@ -110,7 +109,6 @@ impl BriefRequestDetector {
             periods_against: against,
             ..BriefRequestDetector::default()
         };
-        true
     }
 }
 
