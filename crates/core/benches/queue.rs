@@ -75,8 +75,9 @@ struct Line {
 impl Line {
     fn new(concurrency: usize, debt: bool, clients: u64) -> Line {
         let wait_max = Nanos::from_secs(30);
+        let (len_max, known_max, workers) = (4_096, 0, None);
         let settings =
-            QueueSettings { concurrency, reserve: 2, len_max: 4_096, wait_max, known_max: 0 };
+            QueueSettings { concurrency, reserve: 2, len_max, wait_max, known_max, workers };
         let mut line =
             Line { queue: Queue::new(settings), running: VecDeque::new(), debt, clients, came: 0 };
         let waiting = if concurrency > IN_FLIGHT { 0 } else { IN_FLIGHT };

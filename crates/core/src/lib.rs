@@ -103,6 +103,7 @@
 //!     len_max: 1_000,
 //!     wait_max: Nanos::from_secs(30),
 //!     known_max: 0,
+//!     workers: None,
 //! });
 //! let now = Time(1_700_000_000_000_000_000);
 //! let cost = Cost::cpu(Nanos::from_millis(200));

@@ -70,6 +70,18 @@ pub struct QueueSettings {
     /// are treated alike. Too low: a client that comes seldom is new at each visit. Too
     /// high: memory, 36 bytes each.
     pub known_max: usize,
+    /// The number of requests that the backend can work on at once, if it is known: its workers.
+    /// `concurrency` is lowered to it, and reserved slots beyond it are not used. Too low: the
+    /// backend stands idle. Too high: as if it were not known.
+    pub workers: Option<usize>,
+}
+
+impl QueueSettings {
+    /// The same settings with a possible `concurrency`: at least 1, at most `workers`.
+    fn bounded(self) -> QueueSettings {
+        let most = self.workers.unwrap_or(usize::MAX).max(1);
+        QueueSettings { concurrency: self.concurrency.clamp(1, most), ..self }
+    }
 }
 
 /// A client with requests that wait or run. `place` is the place of its first waiting request, or
@@ -125,7 +137,7 @@ impl Queue {
     #[must_use]
     pub fn new(settings: QueueSettings) -> Queue {
         Queue {
-            settings: QueueSettings { concurrency: settings.concurrency.max(1), ..settings },
+            settings: settings.bounded(),
             known: established_clients(settings.known_max),
             last: 0,
             ready: None,
@@ -155,18 +167,18 @@ impl Queue {
         if settings.known_max != self.settings.known_max {
             self.known = established_clients(settings.known_max);
         }
-        self.settings = QueueSettings { concurrency: settings.concurrency.max(1), ..settings };
+        self.settings = settings.bounded();
     }
 
-    /// Changes the number of requests that are sent to the backend at once, at least 1. Requests
-    /// that run are not affected.
+    /// Changes the number of requests that are sent to the backend at once, at least 1 and at most
+    /// [`QueueSettings::workers`]. Requests that run are not affected.
     pub fn set_concurrency(&mut self, concurrency: usize) {
         self.enqueue_ready();
-        self.settings.concurrency = concurrency.max(1);
+        self.settings = QueueSettings { concurrency, ..self.settings }.bounded();
     }
 
-    /// The number of requests that the backend accepts at once, if it is known: more would wait
-    /// inside the backend.
+    /// The number of requests that the backend accepts at once, if measurements have shown it: more
+    /// would wait inside the backend.
     #[must_use]
     pub fn accepted_max(&self) -> Option<usize> {
         self.depth.most()
@@ -395,7 +407,7 @@ impl Queue {
         if self.running.len() < self.settings.concurrency {
             return credit().filter(|_| self.settings.reserve > 0).or_else(|| self.tiers.next());
         }
-        if self.free_slots() == 0 || !self.depth.has_room(self.running.len() + 1, now) {
+        if self.free_slots() == 0 || !self.has_room(now) {
             return None;
         }
         // One reserved slot is always left to clients in credit.
@@ -414,10 +426,9 @@ impl Queue {
     /// therefore do not count against `len_max`. `Time::ZERO`: a slot that is only probed does not
     /// count.
     fn dispatchable_count(&self) -> usize {
-        let has_room = || self.depth.has_room(self.running.len() + 1, Time::ZERO);
         match self.settings.concurrency.saturating_sub(self.running.len()) {
-            0 if !has_room() => 0,
-            0 => self.newcomers().take(self.free_slots()).count(),
+            0 if !self.has_room(Time::ZERO) => 0,
+            0 => self.newcomers().take(self.free_slots().min(self.free_workers())).count(),
             free => free,
         }
     }
@@ -426,6 +437,17 @@ impl Queue {
     fn free_slots(&self) -> usize {
         let slots = self.settings.concurrency.saturating_add(self.settings.reserve);
         slots.saturating_sub(self.running.len())
+    }
+
+    /// The number of workers of the backend that are free; `usize::MAX` if it is not known.
+    fn free_workers(&self) -> usize {
+        let free = |workers: usize| workers.saturating_sub(self.running.len());
+        self.settings.workers.map_or(usize::MAX, free)
+    }
+
+    /// Whether the backend has room for one more request, as far as is known.
+    fn has_room(&self, now: Time) -> bool {
+        self.free_workers() > 0 && self.depth.has_room(self.running.len() + 1, now)
     }
 
     /// Changes the backlog of a client, and keeps the totals of its flow in step.

@@ -27,6 +27,8 @@ struct AdmissionState {
     search: Option<ConcurrencySearch>,
     /// The configured concurrency, from which a search starts.
     begins: usize,
+    /// The configured number of requests that the backend can work on at once.
+    workers: Option<usize>,
     /// The number of exempt requests that hold a slot without having queued.
     beside: usize,
     /// The number of partly sent requests that have given their slot away while their clients
@@ -62,7 +64,7 @@ pub struct AdmissionStats {
     pub running: usize,
     /// The number of slots.
     pub concurrency: usize,
-    /// The number of requests that the backend was measured to accept at once, if known.
+    /// The number of requests that the backend accepts at once, configured or measured, if known.
     pub taken_in: Option<usize>,
 }
 
@@ -75,15 +77,18 @@ impl AdmissionQueue {
         let queue = Queue::new(QueueSettings { concurrency, ..settings });
         let begins = settings.concurrency;
         let (beside, stalled, waiting) = (0, 0, HashMap::default());
-        AdmissionQueue(Mutex::new(AdmissionState {
+        let mut state = AdmissionState {
             queue,
             concurrency,
             search,
             begins,
+            workers: settings.workers,
             beside,
             stalled,
             waiting,
-        }))
+        };
+        state.bound_search(Time::ZERO);
+        AdmissionQueue(Mutex::new(state))
     }
 
     /// Applies changed bounds. Waiting requests keep waiting. A running search continues, unless
@@ -95,8 +100,9 @@ impl AdmissionQueue {
             state.concurrency = search.as_ref().map_or(begins, ConcurrencySearch::concurrency);
             state.search = search;
         }
-        state.begins = begins;
+        (state.begins, state.workers) = (begins, settings.workers);
         state.queue.set_settings(settings);
+        state.bound_search(now);
         state.narrow();
         pass(state, now);
     }
@@ -249,7 +255,7 @@ impl AdmissionQueue {
             waiting: state.queue.waiting(),
             running,
             concurrency: state.concurrency,
-            taken_in: state.queue.accepted_max(),
+            taken_in: state.accepted_max(),
         }
     }
 }
@@ -257,10 +263,25 @@ impl AdmissionQueue {
 impl AdmissionState {
     fn learn(&mut self, route: RouteHash, elapsed: Nanos, now: Time) {
         let waiting = self.queue.waiting() > 0;
+        self.bound_search(now);
         let Some(search) = &mut self.search else { return };
-        search.set_ceiling(self.queue.accepted_max(), now);
         search.handle_done(route, elapsed, waiting, now);
         self.adopt_concurrency();
+    }
+
+    /// The number of requests that the backend accepts at once: the lesser of the configured number
+    /// and the measured one.
+    fn accepted_max(&self) -> Option<usize> {
+        [self.workers, self.queue.accepted_max()].into_iter().flatten().min()
+    }
+
+    /// Tells the search the number of requests that the backend accepts.
+    fn bound_search(&mut self, now: Time) {
+        let most = self.accepted_max();
+        if let Some(search) = &mut self.search {
+            search.set_ceiling(most, now);
+            self.adopt_concurrency();
+        }
     }
 
     /// Tells the search the number of running requests.
@@ -279,9 +300,12 @@ impl AdmissionState {
         }
     }
 
-    /// Subtracts the slots of exempt requests from those of the queue, which always keeps one.
+    /// Subtracts the slots of exempt requests from those of the queue, which always keeps one, and
+    /// their workers from those of the backend.
     fn narrow(&mut self) {
-        self.queue.set_concurrency(self.concurrency.saturating_sub(self.beside).max(1));
+        let left = |count: usize| count.saturating_sub(self.beside).max(1);
+        let (concurrency, workers) = (left(self.concurrency), self.workers.map(left));
+        self.queue.set_settings(QueueSettings { concurrency, workers, ..self.queue.settings() });
     }
 
     /// Gives out free slots and refuses overdue requests, and calls `heard` with each result. Tells

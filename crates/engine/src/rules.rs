@@ -107,7 +107,7 @@ pub(crate) fn rules(
 /// number is configured.
 pub(crate) fn search(proxy: &ProxySettings) -> Option<ConcurrencySearch> {
     (proxy.queue.concurrency == settings::ConcurrencySetting::Auto)
-        .then(|| ConcurrencySearch::new(proxy.cpus))
+        .then(|| ConcurrencySearch::new(proxy.queue.search_cpus(proxy.cpus)))
 }
 
 pub(crate) fn virtual_clock(proxy: &ProxySettings) -> meter::CpuClock {

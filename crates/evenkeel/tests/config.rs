@@ -215,6 +215,12 @@ fn faults_of_the_queue() {
     for (text, what) in [
         ("proxy: {action: wait}", "must be one of: queue, hold, delay, reject"),
         ("proxy: {queue: {concurrency: 0}}", "must be from 1 to 1000000, or auto"),
+        ("proxy: {queue: {workers: 0}}", "`workers` is `0`: must be from 1 to 1000000"),
+        ("proxy: {queue: {workers: auto}}", "not a whole number"),
+        (
+            "proxy: {queue: {concurrency: 9, workers: 8}}",
+            "`concurrency` 9 is more than `workers`, 8; lower it, or write auto",
+        ),
         ("proxy: {queue: {lenmax: 5}}", "did you mean `len_max`?"),
         ("proxy: {queue: {wait_max: 2d}}", "must be from"),
         ("proxy: {queue: {debt_max: 0s}}", "must be from"),

@@ -99,7 +99,7 @@ table! {
     SLOTS_USED = Gauge "evenkeel_slots_used" ["door"] "requests"
         "Requests that occupy a slot, reserved slots included.";
     SLOTS_USEFUL = Gauge "evenkeel_slots_useful" ["door"] "requests"
-        "Estimated concurrency of the backend; absent while it is unknown.";
+        "Requests that the backend accepts at once, configured or measured; absent if unknown.";
     BUSY = Counter "evenkeel_cpu_busy_seconds_total" ["door"] "CPU-seconds"
         "CPU time of the backend by the virtual clock; equals the sum of all charges.";
     UNPAID = Counter "evenkeel_cpu_unpaid_seconds_total" ["door"] "CPU-seconds"

@@ -77,6 +77,7 @@ fn queue() -> QueueSettings {
         len_max: 4_096,
         wait_max: Nanos::from_secs(30),
         known_max: 0,
+        workers: None,
     }
 }
 

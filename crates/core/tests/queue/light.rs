@@ -170,6 +170,23 @@ fn a_backend_is_not_sent_more_than_it_takes_in() {
     assert_eq!(queue.accepted_max(), Some(3));
 }
 
+#[test]
+fn a_backend_is_not_sent_more_than_it_has_workers() {
+    let mut queue = Queue::new(QueueSettings { workers: Some(3), ..settings(9, 2) });
+    assert_eq!(queue.settings().concurrency, 3);
+    queue.set_concurrency(2);
+    for n in 0..9 {
+        queue.handle_arrival(credit(n, HEAVY), NOW);
+    }
+    let heavy = sent(&mut queue);
+    let humans = [98, 99].map(|n| queue.handle_arrival(credit(n, LIGHT), NOW));
+    assert_eq!((heavy.len(), sent(&mut queue)), (2, vec![humans[0]]), "the third worker");
+    queue.handle_done(heavy[0], Cost(HEAVY));
+    assert_eq!(sent(&mut queue), [humans[1]], "it is light, so it is next");
+    queue.set_concurrency(4);
+    assert_eq!((queue.settings().concurrency, sent(&mut queue).len()), (3, 0));
+}
+
 /// On a busy machine one request in four takes far longer than it should.
 #[test]
 fn some_that_take_long_say_nothing_of_the_backend() {

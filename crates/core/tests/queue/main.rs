@@ -23,7 +23,8 @@ fn bucket(n: u64) -> QueuePlace {
 
 fn settings(concurrency: usize, reserve: usize) -> QueueSettings {
     let wait_max = Nanos::from_secs(3_600);
-    QueueSettings { concurrency, reserve, len_max: 4_096, wait_max, known_max: 0 }
+    let (len_max, known_max, workers) = (4_096, 0, None);
+    QueueSettings { concurrency, reserve, len_max, wait_max, known_max, workers }
 }
 
 fn arrival(from: u64, place: QueuePlace, cost: u64) -> Arrival {

@@ -96,6 +96,8 @@ impl RecordedQueue {
         prop_assert_eq!(self.queue.waiting(), self.waiting.len());
         prop_assert_eq!(self.queue.in_flight(), self.running.len());
         prop_assert!(self.waiting.is_empty() || self.running.len() >= slots, "a slot is free");
+        let workers = self.queue.settings().workers.unwrap_or(usize::MAX);
+        prop_assert!(slots.max(self.running.len()) <= workers, "more than the workers");
         prop_assert!(self.waiting.len() <= len_max, "too many wait");
         let oldest = self.waiting.values().map(|(_, since)| *since).min();
         prop_assert_eq!(self.queue.poll_timeout(), oldest.map(|since| since.plus(wait_max)));
@@ -112,9 +114,10 @@ proptest! {
     #[test]
     fn nothing_is_lost_and_nothing_stands_idle(
         events in events(), reserve in 0..3_usize, len_max in 0..12_usize, wait in 20..200_u64,
+        workers in proptest::option::of(1..6_usize),
     ) {
         let settings = QueueSettings {
-            concurrency: 2, reserve, len_max, wait_max: Nanos(wait), known_max: 0,
+            concurrency: 2, reserve, len_max, wait_max: Nanos(wait), known_max: 0, workers,
         };
         let mut watched = RecordedQueue::new(settings);
         for event in events {
@@ -140,7 +143,7 @@ proptest! {
         events in events(), reserve in 0..3_usize, len_max in 0..12_usize, wait in 20..200_u64,
     ) {
         let settings = QueueSettings {
-            concurrency: 4, reserve, len_max, wait_max: Nanos(wait), known_max: 0,
+            concurrency: 4, reserve, len_max, wait_max: Nanos(wait), known_max: 0, workers: None,
         };
         let mut quick = RecordedQueue::new(settings);
         let mut thorough = RecordedQueue::new(settings);

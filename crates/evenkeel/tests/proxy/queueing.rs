@@ -7,7 +7,10 @@ use evenkeel_core::units::{Nanos, Weight};
 use evenkeel_engine::AdmissionStats;
 use evenkeel_engine::view::EngineView;
 use evenkeel_telemetry::prometheus;
-use evenkeel_testing::wait::until;
+use evenkeel_testing::wait::{try_wait_within, until};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 /// A proxy with one slot. It trusts the addresses of clients that a front proxy names.
@@ -414,6 +417,78 @@ fn a_slot_for_the_rest_of_a_request_that_is_answered_is_given_back() {
         ask(&mut page, "192.0.2.2", "/c");
         stage.backend_for("/c", second);
     }
+}
+
+/// A backend that takes 20 ms for each request, and counts the requests that it has at once.
+#[derive(Default)]
+struct CountingBackend {
+    open: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl CountingBackend {
+    fn work(&self, mut wire: Wire) {
+        while wire.try_head().is_some() {
+            self.most.fetch_max(self.open.fetch_add(1, SeqCst) + 1, SeqCst);
+            try_wait_within(Duration::from_millis(20), || None::<()>);
+            self.open.fetch_sub(1, SeqCst);
+            wire.answer("ok");
+        }
+    }
+}
+
+/// Twelve clients send twenty requests each while the processors are idle. Returns the largest
+/// number of requests that the backend had at once.
+fn most_at_once(stage: &Stage, backend: &Arc<CountingBackend>) -> usize {
+    backend.most.store(0, SeqCst);
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..12)
+            .map(|client| {
+                let mut wire = stage.client();
+                scope.spawn(move || {
+                    for _ in 0..20 {
+                        ask(&mut wire, &format!("192.0.2.{client}"), "/page");
+                        assert_eq!(wire.message().status(), 200);
+                    }
+                })
+            })
+            .collect();
+        until("all are answered", || {
+            stage.engine.processors_used(0.05);
+            while let Some(wire) = stage.backend_if_any() {
+                let backend = Arc::clone(backend);
+                std::thread::spawn(move || backend.work(wire));
+            }
+            clients.iter().all(|client| client.is_finished())
+        });
+    });
+    backend.most.load(SeqCst)
+}
+
+#[test]
+fn the_limit_that_is_found_never_exceeds_the_workers() {
+    let stage = one_at_a_time(|settings| {
+        settings.queue.concurrency = ConcurrencySetting::Auto;
+        settings.queue.workers = Some(5);
+        settings.queue.reserve = 4;
+        settings.cpus = 2.0;
+    });
+    let backend = Arc::new(CountingBackend::default());
+    assert_eq!((most_at_once(&stage, &backend), crowd(&stage).concurrency), (5, 5));
+    assert_eq!(crowd(&stage).taken_in, Some(5));
+    let reload = |workers: Option<usize>| {
+        let mut changed = stage.settings.clone();
+        changed.queue.workers = workers;
+        stage.engine.reload(&changed);
+    };
+    reload(Some(3));
+    assert_eq!((most_at_once(&stage, &backend), crowd(&stage).concurrency), (3, 3));
+    // Fewer than processors.
+    reload(Some(1));
+    assert_eq!((most_at_once(&stage, &backend), crowd(&stage).concurrency), (1, 1));
+    reload(None);
+    until("there are more", || most_at_once(&stage, &backend) > 5);
+    assert_eq!(crowd(&stage).taken_in, None);
 }
 
 const EVENTS: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\nok";

@@ -11,7 +11,7 @@ use std::fmt;
 settings! {
     /// How requests wait for capacity at the backend.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct ProxyQueueSettings from read(section, cpus: f64), TABLE = "proxy.queue";
+    pub struct ProxyQueueSettings from keys(section, cpus: f64), TABLE = "proxy.queue";
 
     /// Number of requests that the backend works on at once. `auto` finds it by measuring.
     pub concurrency: ConcurrencySetting, CONCURRENCY: DefaultedKey<ConcurrencySetting> =
@@ -19,9 +19,16 @@ settings! {
             .range_note("1 to 1 000 000, or `auto`").default(ConcurrencySetting::Auto)
             .low("the backend is idle while requests wait")
             .high("requests wait inside the backend, in no fair order");
+    /// Number of requests that the backend can work on at once, where it is known: its workers or
+    /// threads, of all backends together (`pm.max_children` of PHP-FPM, workers times threads of
+    /// gunicorn or Puma). Neither `auto` nor reserved slots lead to more requests at the backend.
+    pub workers: Option<usize>, WORKERS: ConfigKey<usize> = ConfigKey::whole("workers")
+        .within(1, SLOTS_MAX).default_note("not known").example("8")
+        .low("the backend is idle while requests wait")
+        .high("requests may wait inside the backend, in no fair order");
     /// Additional slots for clients in credit that have no request at the backend and ask for
-    /// little compared with the requests there. Never more than the backend accepts, which is
-    /// measured.
+    /// little compared with the requests there. Never more than the backend accepts: `workers`, or
+    /// what is measured.
     pub reserve: usize, RESERVE: ConfigKey<usize> = ConfigKey::whole("reserve").within(0, SLOTS_MAX)
         .default_note("two per CPU, at least two")
         .low("new clients wait for a running request to end, or for each other")
@@ -54,11 +61,11 @@ settings! {
 
 impl ProxyQueueSettings {
     /// The form that the core uses. With `Auto`, the search for the best concurrency starts at
-    /// `cpus`.
+    /// [`ProxyQueueSettings::search_cpus`].
     #[must_use]
     pub fn bounds(&self, cpus: f64) -> evenkeel_core::queue::QueueSettings {
         let concurrency = match self.concurrency {
-            ConcurrencySetting::Auto => cpus.ceil().max(1.0) as usize,
+            ConcurrencySetting::Auto => self.search_cpus(cpus).ceil().max(1.0) as usize,
             ConcurrencySetting::Fixed(count) => count,
         };
         evenkeel_core::queue::QueueSettings {
@@ -67,7 +74,15 @@ impl ProxyQueueSettings {
             len_max: self.len_max,
             wait_max: self.wait_max,
             known_max: self.known_max,
+            workers: self.workers,
         }
+    }
+
+    /// The number of processors that the backend can use at once: `cpus`, or its workers if these
+    /// are fewer.
+    #[must_use]
+    pub fn search_cpus(&self, cpus: f64) -> f64 {
+        self.workers.map_or(cpus, |workers| cpus.min(workers as f64))
     }
 }
 
@@ -89,7 +104,7 @@ impl fmt::Display for ConcurrencySetting {
     }
 }
 
-/// Upper bound of `concurrency`, `reserve` and `known_max`.
+/// Upper bound of `concurrency`, `workers`, `reserve` and `known_max`.
 const SLOTS_MAX: usize = 1_000_000;
 
 impl ProxyQueueSettings {
@@ -98,6 +113,19 @@ impl ProxyQueueSettings {
     pub fn for_cpus(cpus: f64) -> ProxyQueueSettings {
         SectionReader::defaults(&TABLE, |section| read(section, cpus))
     }
+}
+
+/// Reads the section.
+pub(super) fn read(section: &mut SectionReader<'_, '_>, cpus: f64) -> ProxyQueueSettings {
+    let settings = keys(section, cpus);
+    if let (ConcurrencySetting::Fixed(slots), Some(workers)) =
+        (settings.concurrency, settings.workers)
+        && slots > workers
+    {
+        let what = format!("{slots} is more than `workers`, {workers}; lower it, or write auto");
+        section.fault_of("concurrency", what);
+    }
+    settings
 }
 
 fn concurrency(text: &str) -> Read<ConcurrencySetting> {
