@@ -180,15 +180,17 @@ impl Engine {
         }
     }
 
-    /// The number of processors of the backend, if it runs on this machine and the concurrency is
-    /// searched for. Then [`Engine::processors_used`] is to be called a few times a second.
-    pub fn watched_processors(&self) -> Option<f64> {
-        let rules = self.shards.rules();
-        (rules.is_local && self.gate.searches()).then_some(rules.cpus)
+    /// The processors of the backend, if it runs on this machine and the concurrency is searched
+    /// for. Then [`Engine::processors_used`] is to be called a few times a second.
+    pub fn watched_processors(&self) -> Option<WatchedProcessors> {
+        let (rules, cgroup) = (self.shards.rules(), self.cgroup());
+        let is_here = rules.is_local || cgroup.is_some();
+        let watched = WatchedProcessors { cpus: rules.cpus, is_local: rules.is_local, cgroup };
+        (is_here && self.gate.searches()).then_some(watched)
     }
 
-    /// Reports which part of the processors' time all programs of this machine have used since the
-    /// last report, from 0 to 1.
+    /// Reports in which part of the time since the last report the backend's processors were busy,
+    /// from 0 to 1.
     pub fn processors_used(&self, part: f64) {
         self.gate.handle_processor_use(part, self.shards.clock.now());
     }
@@ -204,6 +206,17 @@ impl Engine {
     pub fn admission_stats(&self) -> Option<AdmissionStats> {
         self.shards.rules().queues.then(|| self.gate.stats())
     }
+}
+
+/// What is known of the processors of a backend on this machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WatchedProcessors {
+    /// Their number as configured.
+    pub cpus: f64,
+    /// Whether the addresses of all backends are on this machine.
+    pub is_local: bool,
+    /// The cgroup of the backend.
+    pub cgroup: Option<PathBuf>,
 }
 
 impl LaneState<EngineRules, RequestLists> {

@@ -30,7 +30,7 @@ pub use charge::quotas::Quota;
 pub use charge::served::{ServedReport, StartWait};
 pub use charge::turn::{QueueAdmission, QueueTurn, TurnResult};
 pub use charge::{Charge, CostCallback};
-pub use engine::Engine;
+pub use engine::{Engine, WatchedProcessors};
 pub use lane::{EngineLane, PlaybackNote};
 pub use pending::PendingRequest;
 pub use rules::RequestRefusal;

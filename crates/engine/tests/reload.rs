@@ -118,3 +118,25 @@ fn overrides_that_are_set_at_the_same_time_all_reach_each_lane() {
         }
     }
 }
+
+#[test]
+fn processors_are_watched_where_the_backend_runs_on_them() {
+    let engine = engine(ONE, 1);
+    let is_watched = |keys: &str| {
+        let text = format!("proxy: {{cpus: 4, {keys}}}");
+        let config = evenkeel_config::parse("t.yaml", text.as_bytes(), 4.0).expect("good");
+        engine.reload(&config.settings.proxy.expect("open"));
+        engine.watched_processors().map(|watched| (watched.is_local, watched.cgroup.is_some()))
+    };
+    for (keys, expected) in [
+        ("backend: 'unix:///run/app.sock'", Some((true, false))),
+        ("backend: 'http://127.0.0.1:81', cost: 'cgroup:/app'", Some((true, true))),
+        // A container on this machine has an address of its own.
+        ("backend: 'http://172.17.0.2', cost: 'cgroup:/app'", Some((false, true))),
+        ("backend: 'http://172.17.0.2'", None),
+        ("backend: ['http://127.0.0.1:81', 'http://172.17.0.2']", None),
+        ("backend: 'http://127.0.0.1:81', queue: {concurrency: 4}", None),
+    ] {
+        assert_eq!(is_watched(keys), expected, "{keys}");
+    }
+}

@@ -1,7 +1,8 @@
-//! CPU time that a cgroup (version 2) has used, and the cgroups of the processes behind a port.
+//! CPU time that a cgroup (version 2) has used and waited for, its quota, and the cgroups of the
+//! processes behind a port.
 //!
-//! Both come from the files of the system, wherever they are mounted: on systems with both versions
-//! of cgroups, version 2 is mounted next to version 1. The users are `run/cgroup.rs` and
+//! All come from the files of the system, wherever they are mounted: on systems with both versions
+//! of cgroups, version 2 is mounted next to version 1. The users are `run/cgroup.rs`, `busy` and
 //! `evenkeel check`.
 
 use super::processes;
@@ -64,6 +65,37 @@ impl CgroupMount {
     fn file(&self, path: &Path) -> PathBuf {
         self.folder(path).join("cpu.stat")
     }
+
+    fn load(&self, path: &Path) -> Option<CgroupLoad> {
+        let folder = self.folder(path);
+        let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
+        let above = folder.ancestors().take_while(|group| group.starts_with(&self.point));
+        Some(CgroupLoad {
+            used: usage(&read("cpu.stat")?)?,
+            waited: read("cpu.pressure").and_then(|text| pressure(&text)),
+            quota: above.filter_map(super::v2_quota).reduce(f64::min),
+        })
+    }
+}
+
+/// How busy the processors are that a cgroup may use.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CgroupLoad {
+    /// CPU time that the cgroup has used since it was created.
+    pub used: Nanos,
+    /// The time since then in which at least one of its tasks waited for a processor, because
+    /// others used it or because the quota was used up. `None`: the kernel does not measure it.
+    pub waited: Option<Nanos>,
+    /// The lowest quota of the cgroup and of those above it, in processors.
+    pub quota: Option<f64>,
+}
+
+impl CgroupLoad {
+    /// Reads the present values of the cgroup at `path`; `None` if it does not exist.
+    #[must_use]
+    pub fn read(path: &Path) -> Option<CgroupLoad> {
+        CgroupMount::here().load(path)
+    }
 }
 
 /// Decodes a path of that table: some characters are written as a backslash and three octal digits.
@@ -101,6 +133,15 @@ pub fn used(path: &Path) -> io::Result<Nanos> {
 
 fn usage(text: &str) -> Option<Nanos> {
     let micros = text.lines().find_map(|line| line.strip_prefix("usage_usec "))?;
+    let micros: u64 = micros.trim().parse().ok()?;
+    Some(Nanos(micros.saturating_mul(1_000)))
+}
+
+/// The time in `cpu.pressure` in which some task waited: `some avg10=0.00 [...] total=1234`, in
+/// microseconds.
+fn pressure(text: &str) -> Option<Nanos> {
+    let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    let micros = some.split(' ').find_map(|field| field.strip_prefix("total="))?;
     let micros: u64 = micros.trim().parse().ok()?;
     Some(Nanos(micros.saturating_mul(1_000)))
 }
@@ -175,6 +216,29 @@ mod tests {
     }
 
     #[test]
+    fn load_is_read_with_the_lowest_quota_and_without_what_the_kernel_lacks() {
+        let point = tempfile::tempdir().expect("a folder");
+        let folder = point.path().join("pod/app");
+        fs::create_dir_all(&folder).expect("made");
+        let mount = CgroupMount { point: point.path().into(), root: "/".into() };
+        let write = |name: &str, text: &str| fs::write(folder.join(name), text).expect("written");
+        let load = || mount.load(Path::new("/pod/app"));
+        assert_eq!(load(), None);
+        write("cpu.stat", "usage_usec 1500\nuser_usec 1\n");
+        let used = Nanos(1_500_000);
+        assert_eq!(load(), Some(CgroupLoad { used, waited: None, quota: None }));
+        write("cpu.pressure", "some avg10=0.12 avg60=0.00 avg300=0.00 total=70\nfull total=9\n");
+        write("cpu.max", "200000 100000\n");
+        fs::write(folder.with_file_name("cpu.max"), "50000 100000\n").expect("written");
+        let waited = Some(Nanos(70_000));
+        assert_eq!(load(), Some(CgroupLoad { used, waited, quota: Some(0.5) }));
+        for text in ["", "some", "full total=9", "some total=x", "some total=-1"] {
+            write("cpu.pressure", text);
+            assert_eq!(load().expect("there").waited, None, "{text}");
+        }
+    }
+
+    #[test]
     fn those_that_can_be_read_are_named() {
         let backend = BackendAddress::http("127.0.0.1:80");
         let groups = ["/".to_owned(), "/a.slice".to_owned(), "/b".to_owned()];
@@ -234,7 +298,7 @@ mod tests {
     #[test]
     fn fuzz_whatever_the_files_say_nothing_breaks() {
         evenkeel_fuzz::fuzz().with_type::<String>().for_each(|text| {
-            let _ = (usage(text), path(text));
+            let _ = (usage(text), pressure(text), pressure(&format!("some {text}")), path(text));
             let line = format!("1 2 0:3 {text} - cgroup2 cgroup2 rw");
             let _ = (
                 CgroupMount::among(text),

@@ -66,8 +66,9 @@ settings! {
     /// `shared`: the same, divided among the running requests if there are more of them than
     /// `cpus`. `header:NAME`: the value that the backend sends in this header, else as `shared`.
     /// `cgroup:PATH`: as `shared`, corrected ten times a second by the CPU time of this cgroup
-    /// (version 2, as in `/proc/PID/cgroup`). `evenkeel check` names the cgroups of a backend on
-    /// this machine.
+    /// (version 2, as in `/proc/PID/cgroup`); its CPU time, quota and pressure also tell
+    /// `concurrency: auto` whether the processors limit the backend. `evenkeel check` names the
+    /// cgroups of a backend on this machine.
     pub cost: CostSource, COST: DefaultedKey<CostSource> = ConfigKey::text("cost", cost)
         .range_note("`wall`, `shared`, `header:NAME`, `cgroup:PATH`").default(CostSource::Shared);
     /// What happens to a client in debt, if its limit has no action of its own. `queue`: while the

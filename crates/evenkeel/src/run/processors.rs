@@ -1,12 +1,13 @@
-//! Reports to the engine, ten times a second, how busy this machine's processors are, if the
-//! backend runs on them.
+//! Reports to the engine, ten times a second, how busy the backend's processors are, if it runs on
+//! this machine.
 //!
 //! Idle processors while requests wait for a slot mean that the processors are not what limits. The
-//! search for the concurrency then goes up without delay: `evenkeel_core::queue::concurrency`. All
-//! programs count, because what others use is not free for the backend. Without the file (another
-//! system than Linux) the search relies on the requests alone. The file: `cpus/busy` in `config`.
+//! search for the concurrency then goes up without delay: `evenkeel_core::queue::concurrency`. With
+//! `cost: cgroup` the backend's own use and waits count, otherwise all programs. Without the files
+//! (another system than Linux) the search relies on the requests alone. The files are read by
+//! `cpus/busy` in `config`.
 
-use evenkeel_config::cpus::busy::ProcessorTimes;
+use evenkeel_config::cpus::busy::BackendProcessors;
 use evenkeel_engine::Engine;
 use std::sync::Weak;
 use std::time::Duration;
@@ -18,20 +19,21 @@ const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs as long as the engine exists.
 pub async fn follow(engine: Weak<Engine>) {
-    let mut before = None;
+    let mut before: Option<BackendProcessors> = None;
     while let Some(engine) = engine.upgrade() {
-        let Some(cpus) = engine.watched_processors() else {
+        let Some(watched) = engine.watched_processors() else {
             before = None;
             drop(engine);
             tokio::time::sleep(IDLE_INTERVAL).await;
             continue;
         };
-        let now = ProcessorTimes::read();
-        let pair = now.as_ref().zip(before.as_ref());
-        if let Some(part) = pair.and_then(|(now, before)| now.used_part(before, cpus)) {
+        let (cgroup, now) = (watched.cgroup.as_deref(), engine.clock().now());
+        let now = BackendProcessors::read(cgroup, watched.is_local, now);
+        let part = before.as_ref().and_then(|before| now.busy_part(before, watched.cpus));
+        if let Some(part) = part {
             engine.processors_used(part);
         }
-        before = now;
+        before = Some(now);
         drop(engine);
         tokio::time::sleep(READ_INTERVAL).await;
     }
