@@ -4,6 +4,7 @@
 //! A request never leaves its thread, so this is a cell without a lock. It is a cell because all
 //! three owners change the charge. What is charged is decided in `engine`.
 
+use evenkeel_core::meter::header_cost;
 use evenkeel_core::units::{Nanos, Time};
 use evenkeel_engine::{Charge, QueueAdmission, RequestRefusal, TurnResult};
 use std::cell::{Cell, RefCell};
@@ -99,7 +100,7 @@ impl RequestAccount {
         let mut charge = self.0.charge.borrow_mut();
         let charge = charge.as_mut()?;
         let name = charge.cost_header().and_then(|name| http::HeaderName::try_from(name).ok());
-        let stated = name.as_ref().and_then(|name| headers.get(name).cloned());
+        let stated = name.as_ref().and_then(|name| stated_cost(headers, name));
         if let (Some(name), false) = (&name, keep) {
             headers.remove(name);
         }
@@ -111,6 +112,13 @@ impl RequestAccount {
         // Cleared in place: the charge is too large to move.
         *self.0.charge.borrow_mut() = None;
     }
+}
+
+/// The line of the cost header that counts: the first one that says anything about CPU time. Each
+/// server on the way may add a line to `Server-Timing`.
+fn stated_cost(headers: &http::HeaderMap, name: &http::HeaderName) -> Option<http::HeaderValue> {
+    let mut lines = headers.get_all(name).iter();
+    lines.find(|line| header_cost(line.as_bytes()) != Ok(None)).cloned()
 }
 
 fn nanos(duration: Duration) -> Nanos {

@@ -141,10 +141,14 @@ fn word<'a>(line: &'a str, name: &str) -> Option<&'a str> {
 /// objects.
 fn json(text: &str) -> Option<Result<PassReport, ReportError>> {
     let line: Value = serde_json::from_str(text.trim_end()).ok()?;
-    let header = |name: &str| line["resp_headers"][name][0].as_str();
+    let lines = |name: &str| {
+        let lines = line["resp_headers"][name].as_array().into_iter().flatten();
+        lines.filter_map(Value::as_str)
+    };
+    let header = |name: &str| lines(name).next();
     let id = header("X-Evenkeel-Id").and_then(PassId::parse)?;
-    let stated =
-        header("X-Cost").or(header("Server-Timing")).and_then(cost).map(ServedReport::Cost);
+    let stated = ["X-Cost", "Server-Timing"].into_iter().flat_map(lines).find_map(cost);
+    let stated = stated.map(ServedReport::Cost);
     let upstream = || header("X-Evenkeel-Time").map(|text| ServedReport::Time(latency(text)));
     let took = || Some((ServedReport::Time(line["duration"].as_f64().and_then(within)?), true));
     let known = stated.or_else(upstream).map(|told| (told, false)).or_else(took);
@@ -307,6 +311,14 @@ mod tests {
         assert_eq!(line(caddy.as_bytes()).map(|report| report.whole), Ok(true));
         let timed = caddy.replace('[', r#"["1-1"],"X-Evenkeel-Time":["#);
         assert_eq!(line(timed.as_bytes()).map(|report| report.whole), Ok(false));
+    }
+
+    #[test]
+    fn a_cost_may_be_in_any_line_of_server_timing() {
+        let caddy = r#"{"duration":6,"resp_headers":{"X-Evenkeel-Id":["1f-deadbeef01234567"],
+            "Server-Timing":["cache;desc=hit","db;dur=53, cpu;dur=7","cpu;dur=9"]}}"#;
+        let stated = ServedReport::Cost(Cost::cpu(millis(7)));
+        assert_eq!(line(caddy.replace('\n', "").as_bytes()).map(pair), Ok((ID, stated)));
     }
 
     /// Text that a client may have written before the front's own words.

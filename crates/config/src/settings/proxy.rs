@@ -64,7 +64,8 @@ settings! {
         => proxy.key_or(&CPUS, ground.cpus);
     /// How the cost of a request is measured. `wall`: elapsed time while the backend works.
     /// `shared`: the same, divided among the running requests if there are more of them than
-    /// `cpus`. `header:NAME`: the value that the backend sends in this header, else as `shared`.
+    /// `cpus`. `header:NAME`: the value that the backend sends in this header, such as
+    /// `Server-Timing: cpu;dur=12` or `X-Cost: 12ms`, else as `shared`.
     /// `cgroup:PATH`: as `shared`, corrected ten times a second by the CPU time of this cgroup
     /// (version 2, as in `/proc/PID/cgroup`); its CPU time, quota and pressure also tell
     /// `concurrency: auto` whether the processors limit the backend. `evenkeel check` names the

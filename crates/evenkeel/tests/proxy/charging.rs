@@ -4,6 +4,7 @@ use crate::stage::{Stage, cpu_limit, hit_limit};
 use evenkeel_config::settings::CostSource;
 use evenkeel_core::limit::LimitAction;
 use evenkeel_core::units::{Cost, Nanos};
+use evenkeel_engine::view::EngineView;
 use evenkeel_testing::wait::until;
 use std::time::{Duration, Instant};
 
@@ -288,6 +289,34 @@ fn the_header_of_costs_may_be_kept() {
     backend.message();
     backend.send("HTTP/1.1 200 OK\r\nx-cost: 12ms\r\ncontent-length: 0\r\n\r\n");
     assert_eq!(client.message().header("x-cost"), Some("12ms"));
+}
+
+/// Each server on the way adds a line of its own.
+#[test]
+fn the_first_line_of_server_timing_with_cpu_time_states_the_cost() {
+    let stage = Stage::open(|settings| {
+        settings.cost = CostSource::Header("server-timing".into());
+        settings.limits = vec![cpu_limit(1.0, Duration::from_secs(3600))];
+    });
+    let mut client = stage.client();
+    client.get("/");
+    let mut backend = stage.backend();
+    backend.message();
+    let lines = [
+        "cache;desc=\"hit, cpu;dur=9000\", edge;dur=3",
+        "db;dur=53, cpu;desc=\"all workers\";dur=2000.5",
+        "cpu;dur=7000",
+    ];
+    let lines = lines.map(|line| format!("server-timing: {line}\r\n")).concat();
+    backend.send(format!("HTTP/1.1 200 OK\r\n{lines}content-length: 0\r\n\r\n"));
+    assert!(client.message().all("server-timing").is_empty(), "the cost was passed on");
+    let charged = || stage.engine.top(0).first().map(|client| client.row.total.as_units());
+    until("it is charged", || {
+        stage.engine.load().0 == 0 && charged().is_some_and(|cost| cost > 0.0)
+    });
+    let charged = charged().unwrap_or_default();
+    assert!((charged - 2.0005).abs() < 1e-6, "{charged}");
+    assert_eq!(stage.watch.cost_header_faults.get(), 0);
 }
 
 #[test]
