@@ -44,6 +44,54 @@ fn a_reload_changes_the_limits_and_forgives_no_debt() {
     assert_eq!(gate.client(CRAWLER).get("/page?ms=1").status, 200);
 }
 
+/// Twelve clients send requests that wait. Returns the largest number of slots and of requests with
+/// a slot that the metrics show.
+fn most_slots(gate: &Gate) -> [f64; 2] {
+    let mut most = [0.0_f64; 2];
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (1..=12)
+            .map(|n| {
+                let mut client = gate.client(&format!("127.1.{n}.1"));
+                scope.spawn(move || {
+                    for _ in 0..20 {
+                        assert_eq!(client.get("/page?sleep=50").status, 200);
+                    }
+                })
+            })
+            .collect();
+        wait_for("all answers", || {
+            for (most, name) in most.iter_mut().zip(["evenkeel_slots", "evenkeel_slots_used"]) {
+                *most = most.max(gate.metric(name, &[("door", "proxy")]));
+            }
+            clients.iter().all(|client| client.is_finished()).then_some(())
+        });
+    });
+    most
+}
+
+/// Checks that slots and requests reach the number of workers, sooner or later, and never exceed
+/// it.
+fn reaches_and_keeps(gate: &Gate, workers: f64) {
+    wait_for("all workers are used", || {
+        let most = most_slots(gate);
+        assert!(most.iter().all(|most| *most <= workers), "{most:?}, {workers} workers");
+        (most == [workers; 2]).then_some(())
+    });
+}
+
+#[test]
+fn the_workers_bound_the_slots_before_and_after_a_reload() {
+    let site = Site::start(12);
+    let queue = |workers: u32| format!("  cpus: 1\n  queue: {{workers: {workers}}}\n");
+    let gate = Gate::start(&site, &queue(4));
+    reaches_and_keeps(&gate, 4.0);
+    gate.write(&queue(2));
+    gate.process.signal(Signal::HUP);
+    gate.wait_for_metric("evenkeel_config_reloads_total", &[("result", "ok")], 1.0);
+    reaches_and_keeps(&gate, 2.0);
+    assert_eq!(gate.metric("evenkeel_slots_useful", &[]), 2.0);
+}
+
 #[test]
 fn sigterm_lets_running_requests_end_and_takes_no_new_ones() {
     let site = Site::start(2);
