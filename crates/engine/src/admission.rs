@@ -196,20 +196,25 @@ impl AdmissionQueue {
     /// The processors of the backend were in use for this part of the time since the last call.
     pub fn handle_processor_use(&self, part: f64, now: Time) {
         let mut state = self.0.lock();
-        let waiting = state.queue.waiting() > 0;
         if let Some(search) = &mut state.search {
-            search.handle_processor_use(part, waiting, now);
+            search.handle_processor_use(part, now);
             state.adopt_concurrency();
         }
         pass(state, now);
     }
 
-    /// Refuses requests that have waited for too long. Call it a few times a second.
+    /// Refuses requests that have waited for too long, and gives slots to those that wait behind
+    /// requests that hang. Call it a few times a second.
     pub fn expire(&self, now: Time) {
-        let state = self.0.lock();
-        if state.queue.waiting() > 0 {
-            pass(state, now);
+        let mut state = self.0.lock();
+        if state.queue.waiting() == 0 {
+            return;
         }
+        if let Some(search) = &mut state.search {
+            search.handle_backlog(now);
+            state.adopt_concurrency();
+        }
+        pass(state, now);
     }
 
     /// An exempt request, which never waits, takes a slot.

@@ -39,7 +39,7 @@ const MEMORY_SECS: f64 = 300.0;
 const DOUBT: f64 = 0.1;
 /// Only limits that differ by this factor are tried.
 const STEP_MIN: f64 = 1.4;
-/// A window ends when as many requests have ended as the limit and this number.
+/// A window ends when this many requests have ended, and as many again as were in flight.
 const WINDOW_REQUESTS: usize = 8;
 /// The shortest window, in seconds.
 const WINDOW_SECS_MIN: f64 = 0.1;
@@ -57,8 +57,8 @@ const NOISE_WEIGHT: f64 = 1.0 / 8.0;
 const STALL_GAPS: f64 = 4.0;
 /// After a pause of this length without a request the search starts again, in seconds.
 const PAUSE_SECS: f64 = 30.0;
-/// If requests wait, processors are idle and no request has ended for this time, the requests in
-/// flight hang, in seconds.
+/// If requests wait, the processors are not known to be busy, and no request has ended for this
+/// time, the requests in flight hang, in seconds.
 const HANG_SECS: f64 = 1.0;
 /// Processors that are busy for more than this part of the time may be what limits.
 const BUSY_PART: f64 = 0.9;
@@ -111,6 +111,8 @@ pub struct ConcurrencySearch {
     /// in seconds, and (`reported`) when that was.
     held: f64,
     reported: Time,
+    /// Whether the processors were busy then. False if their use is not known.
+    is_busy: bool,
 }
 
 impl ConcurrencySearch {
@@ -143,6 +145,7 @@ impl ConcurrencySearch {
             gap: 0.0,
             held: 0.0,
             reported: Time::ZERO,
+            is_busy: false,
         }
     }
 
@@ -177,12 +180,11 @@ impl ConcurrencySearch {
         self.window.note_running(running, now);
     }
 
-    /// Notes which part of the processors' time was used since the last call, from 0 to 1, and
-    /// whether requests wait for a slot now. Only to be called if the backend runs on these
-    /// processors. Idle ones while requests wait mean that
+    /// Notes which part of the processors' time was used since the last call, from 0 to 1. Only to
+    /// be called if the backend runs on these processors. Idle ones while requests wait mean that
     /// the limit is too low or that the backend waits for something else. Busy ones may be busy
     /// with other programs.
-    pub fn handle_processor_use(&mut self, busy: f64, waiting: bool, now: Time) {
+    pub fn handle_processor_use(&mut self, busy: f64, now: Time) {
         // Without a request in flight, the pause goes on.
         if self.running > 0 {
             self.handle_running(self.running, now);
@@ -201,9 +203,15 @@ impl ConcurrencySearch {
             self.belief.replace_prior(&self.prior, &prior);
         }
         self.prior = prior;
+        self.is_busy = busy >= BUSY_PART;
+    }
+
+    /// Notes that requests wait for a slot at `now`. To be called a few times a second while that
+    /// is so. If none ends for long, the limit doubles: those that hang must not hold the slots of
+    /// all others until they end.
+    pub fn handle_backlog(&mut self, now: Time) {
         let silent = now.since(self.ended.max(self.window.begun)).as_secs_f64();
-        if waiting && busy < BUSY_PART && silent > HANG_SECS.max(STALL_GAPS * self.gap) {
-            // Those that hang must not hold the slots of all others until they end.
+        if !self.is_busy && silent > HANG_SECS.max(STALL_GAPS * self.gap) {
             self.set_limit(2.0 * self.limit as f64, now);
         }
     }
@@ -234,7 +242,8 @@ impl ConcurrencySearch {
             return;
         }
         self.window.note_end(route, elapsed, waiting, &mut self.usual);
-        let enough = self.limit + if starts { 0 } else { WINDOW_REQUESTS };
+        let enough =
+            self.limit.min(self.window.running_max) + if starts { 0 } else { WINDOW_REQUESTS };
         let (age, count) = (self.window.age, self.window.count as usize);
         if (age >= WINDOW_SECS_MIN && count >= enough)
             || (age >= WINDOW_SECS_MAX && count >= WINDOW_REQUESTS / 2)

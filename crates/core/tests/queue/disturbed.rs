@@ -45,11 +45,13 @@ fn run(scene: Scene, fixed: Option<usize>, seed: u64) -> Vec<(f64, usize)> {
                 done += 1.0;
             }
         }
+        let now = Time(START.0 + backend.now);
         if scene.local {
             let busy = (backend.used - used) / TENTH as f64;
-            let waiting = scene.clients > search.concurrency();
-            let now = Time(START.0 + backend.now);
-            search.handle_processor_use(busy.min(1.0), waiting, now);
+            search.handle_processor_use(busy.min(1.0), now);
+        }
+        if scene.clients > search.concurrency() {
+            search.handle_backlog(now);
         }
         used = backend.used;
         tenths.push((done, search.concurrency()));
@@ -163,7 +165,7 @@ fn nothing_outlives_a_pause() {
         for _ in 0..600 {
             now = Time(now.0 + TENTH);
             if reports {
-                search.handle_processor_use(0.1, false, now);
+                search.handle_processor_use(0.1, now);
             }
         }
         search.handle_running(0, now);
@@ -190,11 +192,8 @@ fn odd_measurements_do_no_harm() {
             let running = (chance.bits() % 3) as usize * search.concurrency();
             match chance.bits() % 8 {
                 0 => search.handle_running(running, now),
-                1 => search.handle_processor_use(
-                    chance.unit() * 1.5 - 0.2,
-                    !seed.is_multiple_of(2),
-                    now,
-                ),
+                1 if seed.is_multiple_of(2) => search.handle_backlog(now),
+                1 => search.handle_processor_use(chance.unit() * 1.5 - 0.2, now),
                 2 if seed.is_multiple_of(2) => {
                     ceiling =
                         (!chance.bits().is_multiple_of(4)).then(|| (chance.bits() % 100) as usize);
@@ -226,18 +225,27 @@ fn odd_measurements_do_no_harm() {
 /// Requests that never end take their slots, but not those of all others.
 #[test]
 fn requests_that_hang_do_not_stop_the_others() {
-    for (busy, waiting, least, most) in
-        [(0.05, true, 8, 64), (1.0, true, 2, 2), (0.05, false, 2, 2)]
-    {
+    for (busy, waiting, least, most) in [
+        (Some(0.05), true, 8, 64),
+        (None, true, 8, 64),
+        (Some(1.0), true, 2, 2),
+        (Some(0.05), false, 2, 2),
+        (None, false, 2, 2),
+    ] {
         let mut search = ConcurrencySearch::new(CORES);
         let mut now = START;
         search.handle_running(2, now);
         for _ in 0..35 {
             now = Time(now.0 + TENTH);
-            search.handle_processor_use(busy, waiting, now);
+            if let Some(busy) = busy {
+                search.handle_processor_use(busy, now);
+            }
+            if waiting {
+                search.handle_backlog(now);
+            }
             search.handle_running(search.concurrency(), now);
         }
         let found = search.concurrency();
-        assert!((least..=most).contains(&found), "{busy} {waiting}: {found}");
+        assert!((least..=most).contains(&found), "{busy:?} {waiting}: {found}");
     }
 }
