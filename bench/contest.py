@@ -18,10 +18,13 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SERVER_CORE, LOAD_CORE = 0, 1
 TICK = os.sysconf("SC_CLK_TCK")
+SLOTS = re.compile(r"^\w+_slots\{[^}]*\} (\d+)$", re.M)
+ACCEPTED = re.compile(r"^\w+_slots_useful\{[^}]*\} (\d+)$", re.M)
 os.environ["PATH"] += ":/usr/sbin:/sbin"
 
 # Limits that no benchmark reaches: no client is ever in debt.
@@ -88,11 +91,36 @@ def raise_file_limit(wanted):
     return limit
 
 
+def family(pid):
+    """A process and all below it."""
+    found, todo = [], [pid]
+    while todo:
+        pid = todo.pop()
+        found.append(pid)
+        for path in glob.glob(f"/proc/{pid}/task/*/children"):
+            try:
+                todo += [int(child) for child in open(path).read().split()]
+            except OSError:
+                pass
+    return found
+
+
+def cpu_seconds(pids):
+    total = 0
+    for pid in pids:
+        try:
+            fields = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
+            total += int(fields[11]) + int(fields[12])
+        except OSError:
+            pass
+    return total / TICK
+
+
 class Server:
     """A process with its children, on one core; ended by its id."""
 
     def __init__(self, name, command, port, core, cwd):
-        self.name, self.port = name, port
+        self.name, self.port, self.admin = name, port, None
         self.log = open(os.path.join(cwd, f"{name.replace(' ', '-')}.log"), "wb")
         self.process = subprocess.Popen(
             ["taskset", "-c", str(core), *command], cwd=cwd, stdout=self.log, stderr=self.log)
@@ -113,26 +141,20 @@ class Server:
         sys.exit(f"{self.name} does not listen on {self.port}:\n{text}")
 
     def family(self):
-        found, todo = [], [self.process.pid]
-        while todo:
-            pid = todo.pop()
-            found.append(pid)
-            for path in glob.glob(f"/proc/{pid}/task/*/children"):
-                try:
-                    todo += [int(child) for child in open(path).read().split()]
-                except OSError:
-                    pass
-        return found
+        return family(self.process.pid)
 
     def cpu_seconds(self):
-        total = 0
-        for pid in self.family():
-            try:
-                fields = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
-                total += int(fields[11]) + int(fields[12])
-            except OSError:
-                pass
-        return total / TICK
+        return cpu_seconds(self.family())
+
+    def slots(self):
+        """The present limit of requests at the backend, and how many this seems to accept at most
+        (`None`: not known). `None` if this is no Evenkeel."""
+        if self.admin is None:
+            return None
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.admin}/metrics", timeout=5) as answer:
+            text = answer.read().decode()
+        accepted = ACCEPTED.search(text)
+        return int(SLOTS.search(text)[1]), accepted and int(accepted[1])
 
     def memory_bytes(self):
         """Proportional share of all resident pages of the process and its children."""
@@ -245,18 +267,21 @@ backend origin
 """)
         return self.start(name, ["haproxy", "-db", "-f", path], port)
 
-    def evenkeel(self, name, port, backend, proxy=BOUNDLESS, binary=None):
+    def evenkeel(self, name, port, backend, proxy=BOUNDLESS, binary=None, cpus=1, admin=None):
+        """With its figures on the port `admin`, if given: `Server.slots`."""
         slug = name.replace(" ", "-")
         path = self.file(f"{slug}.yaml", f"""\
-admin: off
+admin: {f"{{listen: 127.0.0.1:{admin}}}" if admin else "off"}
 proxy:
   listen: 127.0.0.1:{port}
   backend: http://127.0.0.1:{backend}
-  cpus: 1
+  cpus: {cpus}
   bounds: {{connections: 9000}}
   timeouts: {{idle: 1h}}
 {proxy}""")
-        return self.start(name, [binary or evenkeel(), "serve", "--config", path], port)
+        server = self.start(name, [binary or evenkeel(), "serve", "--config", path], port)
+        server.admin = admin
+        return server
 
     def answering_origin(self):
         """An origin that answers `ok` at once, on the load's core."""

@@ -142,6 +142,9 @@ class Human:
             time.sleep(max(0.0, next_at - time.monotonic()))
         self.results.put((statuses, took))
 
+    def is_done(self):
+        return not self.results.empty()
+
     def wait(self):
         """The status of each answer, and the milliseconds that those took that were served."""
         answer = self.results.get()
