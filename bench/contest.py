@@ -8,6 +8,7 @@ Only the standard library is used.
 import glob
 import os
 import platform
+import random
 import re
 import resource
 import shutil
@@ -22,6 +23,8 @@ import urllib.request
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SERVER_CORE, LOAD_CORE = 0, 1
+# Below the usual `ip_local_port_range`.
+PORTS, GIVEN_PORTS = (12_000, 32_000), set()
 TICK = os.sysconf("SC_CLK_TCK")
 SLOTS = re.compile(r"^\w+_slots\{[^}]*\} (\d+)$", re.M)
 ACCEPTED = re.compile(r"^\w+_slots_useful\{[^}]*\} (\d+)$", re.M)
@@ -37,9 +40,18 @@ BOUNDLESS = """\
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that nothing listens on, another one each time. It is none of those that the system
+    gives to outgoing connections, one of which might have it before a server does."""
+    while True:
+        port = random.randrange(*PORTS)
+        try:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        if port not in GIVEN_PORTS:
+            GIVEN_PORTS.add(port)
+            return port
 
 
 def need(*commands):
