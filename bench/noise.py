@@ -5,10 +5,10 @@ which is a session of its own, however many of its processes are busy (`sched_au
 has the same processes in one cgroup with the site, where each process is worth the same: the more
 requests are in flight, the larger is the site's part of the core. `cgroup` puts the site into a
 cgroup that may use 0.3 to 1.0 of a core, another part each 50 ms to 5 s, in periods of 80 to 120 ms
-(containers are limited in periods of 100 ms). `stop` stops one PHP worker after the other for 0.1 to
-1 s, with pauses as long between. `rival` and `cgroup` need root. The same seed makes the same noise.
-All of it ends with the measurement, or with the process that measures. Only the standard library is
-used.
+(containers are limited in periods of 100 ms). `stop` stops one PHP worker after the other for 0.1
+to 1 s, with pauses as long between. `rival` and `cgroup` need root. The same seed makes the same
+noise. All of it ends with the measurement, or with the process that measures. Only the standard
+library is used.
 """
 
 import math
