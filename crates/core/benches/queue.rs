@@ -101,6 +101,7 @@ impl Line {
             estimate: Cost(1_000_000 + self.came % 1_000),
             is_guess: false,
             route: None,
+            own: None,
             weight: Weight::ONE,
         };
         self.queue.handle_arrival(arrival, self.now());

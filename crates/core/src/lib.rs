@@ -113,6 +113,7 @@
 //!     estimate: cost,
 //!     is_guess: false,
 //!     route: None,
+//!     own: None,
 //!     weight: Weight::ONE,
 //! };
 //! let crawler = [1, 1, 1].map(|client| queue.handle_arrival(request(client), now));

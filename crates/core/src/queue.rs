@@ -234,7 +234,7 @@ impl Queue {
         }
         self.routes.learn(route, estimate);
         let dearer = |share: &&mut QueuedShare| {
-            share.route == Some(route) && routes::is_far(estimate, share.estimate)
+            share.follows(route) && routes::is_far(estimate, share.estimate)
         };
         for share in self.running.values_mut().filter(dearer) {
             self.tiers.raise(share, estimate);
@@ -304,7 +304,7 @@ impl Queue {
         let mut share = self.waiting.leave(id, &mut known.line)?.share;
         known.running += 1;
         self.note_dispatch(&mut share, now);
-        self.routes.leave(share.route);
+        self.routes.leave(&share);
         self.count(client, |crowd| crowd.minus(share.estimate));
         let next = self.head(client);
         let here = next.filter(|(_, next)| *next == place);
@@ -503,7 +503,7 @@ impl Queue {
         let client = self.waiting.get(id)?.share.client;
         let line = &mut self.clients.get_mut(&client)?.line;
         let gone = self.waiting.leave(id, line)?;
-        self.routes.leave(gone.share.route);
+        self.routes.leave(&gone.share);
         self.count(client, |crowd| crowd.minus(gone.share.estimate));
         self.refresh(client);
         self.dismiss(client);

@@ -166,6 +166,12 @@ impl Sim {
         self
     }
 
+    /// Leaves the backend `cores` processors from the current time on: other programs use the rest.
+    /// The clock of costs does not know of it.
+    pub fn set_cores(&mut self, cores: f64) {
+        self.backend.set_cores(cores, self.now);
+    }
+
     /// The limiter, for tests that read a bucket or charge it in advance.
     #[must_use]
     pub fn limiter(&self) -> &Limiter {
@@ -304,6 +310,7 @@ impl Sim {
             ended: self.now.since(SIM_START),
             waited: self.now.since(sent),
             used: Nanos::ZERO,
+            estimate: Cost::ZERO,
             charged: Cost::ZERO,
             fate: SimRequestEnd::Refused,
         });
@@ -413,6 +420,7 @@ impl Sim {
             ended: flight.left.unwrap_or(self.now).since(SIM_START),
             waited: flight.waited,
             used: flight.used,
+            estimate: flight.request.estimate,
             charged: cost,
             fate: if flight.left.is_some() {
                 SimRequestEnd::Aborted

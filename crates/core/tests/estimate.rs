@@ -1,6 +1,6 @@
 //! Compares learned costs with a model that keeps every cost.
 
-use evenkeel_core::key::KeySeed;
+use evenkeel_core::key::{KeyHash, KeySeed};
 use evenkeel_core::meter::estimate::{COST_DEFAULT, COST_HALF_LIFE, Estimates, RouteHash};
 use evenkeel_core::units::{Cost, Nanos, Time};
 use proptest::prelude::*;
@@ -18,9 +18,23 @@ fn millis(n: u64) -> Cost {
 struct Log {
     costs: Vec<(f64, f64)>,
     last: Time,
+    /// Ordinary costs that are to come until an odd one is doubted again.
+    odd_left: u32,
 }
 
 impl Log {
+    /// What is believed of a cost.
+    fn believed(&mut self, cost: Cost) -> Cost {
+        let Some(mean) = self.mean() else {
+            self.odd_left = 30;
+            return cost;
+        };
+        let most = Cost(4 * (mean + 0.5) as u64);
+        let before = self.odd_left;
+        self.odd_left = if cost > most { 31 } else { before.saturating_sub(1) };
+        if before == 0 { cost.min(most) } else { cost }
+    }
+
     fn learn(&mut self, cost: Cost, most: f64, now: Time) {
         let mut halvings = now.since(self.last).0 as f64 / COST_HALF_LIFE.0 as f64;
         let mut faded = 1.0;
@@ -55,8 +69,9 @@ proptest! {
         for (name, cost, later) in events {
             now = now.plus(Nanos::from_secs(later));
             estimates.learn(route(name), Cost(cost), now);
-            logs[usize::from(name)].learn(Cost(cost), 31.0, now);
-            all.learn(Cost(cost), 1_023.0, now);
+            let believed = logs[usize::from(name)].believed(Cost(cost));
+            logs[usize::from(name)].learn(believed, 31.0, now);
+            all.learn(believed, 1_023.0, now);
             for (name, log) in logs.iter().enumerate() {
                 let expected = log.mean().or(all.mean()).unwrap_or_default();
                 let got = estimates.of(route(name as u8)).0 as f64;
@@ -103,6 +118,100 @@ fn a_route_that_changes_is_learned_anew() {
     (0..100).for_each(|i| _ = estimates.learn(route(1), millis(200), Time(1_000 + i)));
     let got = estimates.of(route(1));
     assert!(got > millis(190) && got <= millis(200), "{got:?}");
+}
+
+fn client(n: u64) -> KeyHash {
+    KeyHash::from_bits(n + 1)
+}
+
+/// A request of `from` on route 1 costs so many milliseconds. Returns what was expected, in
+/// nanoseconds.
+fn request(estimates: &mut Estimates, from: u64, ms: u64, now: u64) -> u64 {
+    let forecast = estimates.forecast(route(1), Some(client(from)));
+    estimates.learn_request(route(1), forecast.own, millis(ms), Time(now));
+    forecast.cost.0
+}
+
+/// The machine stood still for half a second; later the route really becomes heavy.
+#[test]
+fn one_odd_cost_is_not_believed_and_several_are() {
+    let mut estimates = Estimates::new(64);
+    (0..100).for_each(|i| _ = estimates.learn(route(1), millis(2), Time(i)));
+    estimates.learn(route(1), millis(500), Time(100));
+    assert!(estimates.of(route(1)) < millis(3), "{:?}", estimates.of(route(1)));
+    (0..3).for_each(|i| _ = estimates.learn(route(1), millis(500), Time(101 + i)));
+    assert!(estimates.of(route(1)) > millis(40), "{:?}", estimates.of(route(1)));
+}
+
+#[test]
+fn a_client_is_expected_to_cost_what_it_costs() {
+    let mut estimates = Estimates::new(64).with_clients(1_000);
+    for n in 0..40 {
+        (0..20).for_each(|crawler| _ = request(&mut estimates, 100 + crawler, 300, n));
+        request(&mut estimates, 1, 5, n);
+    }
+    let of = |from| estimates.forecast(route(1), Some(client(from))).cost;
+    assert_eq!(of(1), millis(5));
+    assert!(of(105) > millis(280) && of(99) > millis(200), "{:?} and {:?}", of(105), of(99));
+    // Another client than before, and no client at all, are expected to cost what clients do.
+    let unknown = estimates.forecast(route(1), None);
+    assert_eq!((unknown.cost, unknown.own), (estimates.of(route(1)), None));
+}
+
+/// A crawler sends more requests on a route than all people together.
+#[test]
+fn one_client_does_not_make_a_route_heavy_for_others() {
+    let mut estimates = Estimates::new(64).with_clients(10_000);
+    for n in 0..200 {
+        (0..10).for_each(|_| _ = request(&mut estimates, 0, 300, n));
+        request(&mut estimates, 1_000 + n, 5, n);
+    }
+    let new = estimates.forecast(route(1), Some(client(99)));
+    assert!(new.cost < millis(100) && !new.is_guess, "{new:?}");
+    assert!(estimates.forecast(route(1), Some(client(0))).cost > millis(280));
+}
+
+/// A flood of other clients does not displace one that comes regularly.
+#[test]
+fn a_flood_of_clients_leaves_those_that_come_again() {
+    let mut estimates = Estimates::new(64).with_clients(256);
+    let mut forgotten = 0;
+    for n in 0..20_000 {
+        let now = n * 10_000_000;
+        request(&mut estimates, 1_000 + n, 300, now);
+        if n % 100 == 0 {
+            for person in 0..20 {
+                let wrong = request(&mut estimates, person, 5, now) > millis(20).0;
+                forgotten += u64::from(wrong && n >= 1_000);
+            }
+        }
+    }
+    assert!(forgotten < 20 * 190 / 20, "{forgotten} of {}", 20 * 190);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever a client mixes, what is expected of it adds up to nearly what it costs: light
+    /// requests do not buy heavy ones. One odd cost in 32 may pass for a light one.
+    #[test]
+    fn a_client_cannot_mask_heavy_requests(
+        heavy in prop::collection::vec(any::<bool>(), 100..400),
+        rarer in 0..6_usize,
+        ms in 10..500_u64,
+    ) {
+        let mut estimates = Estimates::new(64).with_clients(1_000);
+        let (mut expected, mut actual, mut odd) = (0, 0, 0);
+        for (n, heavy) in heavy.iter().enumerate() {
+            (0..20).for_each(|from| _ = request(&mut estimates, 1 + from, 2, n as u64));
+            let ms = if *heavy && n % (rarer + 1) == 0 { ms } else { 2 };
+            odd += u64::from(ms > 2);
+            expected += request(&mut estimates, 0, ms, n as u64);
+            actual += millis(ms).0;
+        }
+        let passed = (heavy.len() as u64 / 32 + 8).min(odd) * millis(ms).0;
+        prop_assert!(expected + passed >= actual * 7 / 10, "{expected} of {actual}");
+    }
 }
 
 /// A crawler that requests paths that do not exist does not evict the learned costs of the site.

@@ -6,7 +6,7 @@
 //! back: `turn`.
 
 use evenkeel_core::key::KeyHash;
-use evenkeel_core::meter::estimate::RouteHash;
+use evenkeel_core::meter::estimate::{LearnedCosts, RouteHash};
 use evenkeel_core::queue::concurrency::ConcurrencySearch;
 use evenkeel_core::queue::{Arrival, CancelOutcome, Queue, QueueSettings, RequestId};
 use evenkeel_core::units::{Cost, Nanos, Time};
@@ -165,15 +165,15 @@ impl AdmissionQueue {
     }
 
     /// A slot is free again, after a request that cost `cost`. `worked` holds the request's route
-    /// and how long the backend worked on it, if the backend finished it. `learn` returns the new
-    /// estimate for a route, if this request changes it. `learn` runs with the gate locked and
-    /// takes the lock of the estimates, so it must not call the gate.
+    /// and how long the backend worked on it, if the backend finished it. `learn` returns the
+    /// estimates that this request changes. It runs with the gate locked and takes the lock of the
+    /// estimates, so it must not call the gate.
     pub fn done(
         &self,
         id: RequestId,
         cost: Cost,
         worked: Option<(RouteHash, Nanos)>,
-        learn: impl FnOnce() -> Option<(RouteHash, Cost)>,
+        learn: impl FnOnce() -> LearnedCosts,
         now: Time,
     ) {
         let mut state = self.0.lock();
@@ -182,8 +182,10 @@ impl AdmissionQueue {
             state.learn(route, elapsed, now);
         }
         // Lock order: the gate is locked, and `learn` locks the estimates.
-        if telling && let Some((route, estimate)) = learn() {
-            state.queue.handle_estimate(route, estimate);
+        if telling {
+            for (route, estimate) in learn().into_iter().flatten() {
+                state.queue.handle_estimate(route, estimate);
+            }
         }
         pass(state, now);
     }

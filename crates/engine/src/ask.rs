@@ -60,7 +60,7 @@ impl EngineLane {
         let entering = self.0.books.lock().enter(request, now);
         let KeyedRequest { rules, keys, exempt, weight, seen } = entering;
         let judged = self.judged(&rules, request, exempt, now)?;
-        let forecast = self.foreseen(&rules, request);
+        let forecast = self.foreseen(&rules, &keys, request);
         let agent = agent(&rules, &keys, request);
         let request = ArrivedRequest { rules, client, forecast, agent, seen, came: now };
         Ok(PendingRequest { request, keys, exempt, weight, judged })
@@ -164,13 +164,19 @@ impl EngineLane {
     }
 
     /// The request's route and its estimated cost; the default if no limit needs an estimate.
-    fn foreseen(&self, rules: &EngineRules, request: &impl RequestAttributes) -> CostForecast {
+    fn foreseen(
+        &self,
+        rules: &EngineRules,
+        keys: &LimitKeys,
+        request: &impl RequestAttributes,
+    ) -> CostForecast {
         if !rules.foresees {
             return CostForecast::default();
         }
         let path = classify::normal_path(request.path());
         let route = RouteHash::of(&rules.seed, request.method(), &path);
-        self.0.engine.estimates.lock().forecast(route)
+        let client = keys.as_slice().first().map(|key| key.hash);
+        self.0.engine.estimates.lock().forecast(route, client)
     }
 }
 

@@ -27,8 +27,10 @@ use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The number of routes for which a usual cost is learned, at 48 bytes each.
+/// The number of routes for which a usual cost is learned, at 56 bytes each.
 const ROUTES_MAX: usize = 4_096;
+/// The number of pairs of a route and a client for which the same is learned, at 56 bytes each.
+const OWN_ROUTES_MAX: usize = 16_384;
 
 /// The limiter, the meter, the queue and the lists of the heaviest clients, shared by all threads
 /// of a door.
@@ -123,7 +125,7 @@ impl Engine {
         Arc::new(Engine {
             shards: Shards::new(rules, lanes, clock, |_| RequestLists::default()),
             meter: Mutex::new(Meter::new(rules::virtual_clock(proxy))),
-            estimates: Mutex::new(Estimates::new(ROUTES_MAX)),
+            estimates: Mutex::new(Estimates::new(ROUTES_MAX).with_clients(OWN_ROUTES_MAX)),
             gate,
             lookups: Mutex::new(lookups),
             given: Mutex::new((proxy.clone(), 1.0)),

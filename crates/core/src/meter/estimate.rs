@@ -5,9 +5,16 @@
 //! a mean and a spread, in which older costs fade by number and by time. An unknown route has the
 //! mean of all requests.
 //!
-//! Routes are stored in small sets. When a set is full, the route that was used least, and longest
+//! A search may be light for people and heavy for crawlers. So the same is learned for each route
+//! and client. A client whose mean differs from that of the route by more than chance explains is
+//! expected to cost what it has cost. A route is the mean over clients rather than requests: one
+//! client with many requests does not decide what others are expected to cost. A single cost far
+//! above the expected one is not believed, because the machine may have stood still.
+//!
+//! Both are stored in small sets. When a set is full, the route that was used least, and longest
 //! ago, is evicted. So a flood of paths that lead nowhere only evicts the routes that weigh least.
-//! A wrong estimate does no lasting harm, because accounts are settled with actual costs.
+//! A wrong estimate does no lasting harm, because accounts are settled with actual costs. Why:
+//! docs/adr/0010.
 
 use crate::key::{KeyHash, KeyHasher, KeySeed};
 use crate::units::{Cost, Nanos, Time};
@@ -28,6 +35,17 @@ const WEIGHT_MAX: f64 = 31.0;
 const ALL_WEIGHT_MAX: f64 = 1023.0;
 /// The number of routes in a set.
 const ROUTES_PER_SET: usize = 8;
+/// A cost above this many times the expected one is odd.
+const ODD_COST_RATIO: u64 = 4;
+/// An odd cost after at least this many others, of the route and of the client, counts only as
+/// [`ODD_COST_RATIO`] times the expected one: the machine may have stood still. Fewer: what is
+/// heavy now and then passes for light. More: a few disturbed requests make a route heavy.
+const ORDINARY_MIN: u8 = 31;
+/// The costs of a client differ from those of its route if the distance of the means exceeds this
+/// many spreads of the route, divided by the root of the number of the client's costs. Fewer: a
+/// client with both light and heavy requests passes for light after some light ones. More: a client
+/// needs more requests until it is judged by its own.
+const SPREADS_MIN: f64 = 4.0;
 /// A request that costs more than this is counted at this cost.
 const COST_MAX: Cost = Cost::cpu(Nanos::from_secs(3_600));
 
@@ -58,6 +76,16 @@ impl RouteHash {
         hasher.part(method.as_bytes());
         hasher.part(fold(path).as_bytes());
         RouteHash(hasher.finish())
+    }
+
+    /// The route as one client uses it. Both hashes are keyed, so an outsider cannot choose where
+    /// their combination is stored.
+    #[must_use]
+    pub const fn used_by(self, client: KeyHash) -> RouteHash {
+        // The finaliser of splitmix64, shortened.
+        let both = self.bits() ^ client.bits().wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (both ^ (both >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        RouteHash(KeyHash::from_bits(mixed ^ (mixed >> 27)))
     }
 
     /// The hash as a number.
@@ -142,6 +170,8 @@ struct LearnedCost {
     /// The mean distance from the mean.
     spread: f64,
     last: Time,
+    /// The number of costs that are still to come until an odd one is doubted again.
+    odd_left: u8,
 }
 
 impl LearnedCost {
@@ -159,14 +189,30 @@ impl LearnedCost {
         Cost((self.mean + 0.5) as u64)
     }
 
-    fn learn(&mut self, cost: Cost, weight_max: f64, now: Time) {
+    /// Learns a cost with a weight of at most 1.
+    fn learn(&mut self, cost: Cost, weight: f64, weight_max: f64, now: Time) {
         let before = self.weight_at(now).min(weight_max);
         let cost = cost.min(COST_MAX).0 as f64;
-        self.weight = before + 1.0;
-        self.mean += (cost - self.mean) / self.weight;
+        self.weight = before + weight;
+        let part = weight / self.weight;
+        self.mean += (cost - self.mean) * part;
         let distance = if cost > self.mean { cost - self.mean } else { self.mean - cost };
-        self.spread += (distance - self.spread) / self.weight;
+        self.spread += (distance - self.spread) * part;
         self.last = self.last.max(now);
+    }
+
+    /// Notes a cost that is odd or not. Returns whether there was an odd one not long before.
+    fn note_odd(&mut self, is_odd: bool) -> bool {
+        let before = self.odd_left;
+        self.odd_left = if is_odd { ORDINARY_MIN } else { before.saturating_sub(1) };
+        before > 0
+    }
+
+    /// Whether these costs of a client on a route differ from those of the route by more than
+    /// chance explains, or hardly any other client uses it.
+    fn differs_from(&self, route: &LearnedCost) -> bool {
+        let (distance, spread) = (self.mean - route.mean, SPREADS_MIN * route.spread);
+        self.weight * distance * distance > spread * spread || self.weight > route.weight
     }
 }
 
@@ -175,6 +221,8 @@ impl LearnedCost {
 pub struct CostForecast {
     /// The route of the request; `None` if the caller does not need it.
     pub route: Option<RouteHash>,
+    /// The route as the client uses it; `None` if the client is unknown.
+    pub own: Option<OwnRoute>,
     /// The expected cost.
     pub cost: Cost,
     /// Whether the cost of the route is unknown, so that `cost` is the mean of all routes or the
@@ -182,27 +230,87 @@ pub struct CostForecast {
     pub is_guess: bool,
 }
 
+/// A route as one client uses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnRoute {
+    /// Identifies the route and the client.
+    pub hash: RouteHash,
+    /// Whether the expected cost is that of this client, because it differs from that of the route
+    /// by more than chance explains.
+    pub is_known: bool,
+}
+
+/// The expected costs after a request has ended: that of its route, and that of its client on it if
+/// it differs.
+pub type LearnedCosts = [Option<(RouteHash, Cost)>; 2];
+
 #[derive(Clone, Copy, Debug)]
 struct LearnedRoute {
     hash: RouteHash,
     learned: LearnedCost,
 }
 
+/// Learned costs in small sets.
+#[derive(Clone, Debug)]
+struct CostTable(Vec<[Option<LearnedRoute>; ROUTES_PER_SET]>);
+
+impl CostTable {
+    fn new(routes_max: usize) -> CostTable {
+        CostTable(alloc::vec![[None; ROUTES_PER_SET]; routes_max.div_ceil(ROUTES_PER_SET)])
+    }
+
+    fn known(&self, route: RouteHash) -> Option<&LearnedCost> {
+        let set = self.0.get(self.set_of(route))?;
+        set.iter().flatten().find(|one| one.hash == route).map(|one| &one.learned)
+    }
+
+    /// The costs of a route. A new one replaces the lightest of its set. `None` if the table has no
+    /// sets.
+    fn entry(&mut self, route: RouteHash, now: Time) -> Option<&mut LearnedCost> {
+        let set = self.set_of(route);
+        let set = self.0.get_mut(set)?;
+        let known = set.iter().position(|slot| slot.is_some_and(|one| one.hash == route));
+        let place = known.unwrap_or_else(|| lightest(set, now));
+        let slot = &mut set[place];
+        if known.is_none() {
+            *slot = None;
+        }
+        let fresh = LearnedRoute { hash: route, learned: LearnedCost::default() };
+        Some(&mut slot.get_or_insert(fresh).learned)
+    }
+
+    fn set_of(&self, route: RouteHash) -> usize {
+        (route.0.bits() % self.0.len().max(1) as u64) as usize
+    }
+}
+
 /// The learned costs of a site's routes.
 #[derive(Clone, Debug)]
 pub struct Estimates {
-    sets: Vec<[Option<LearnedRoute>; ROUTES_PER_SET]>,
+    routes: CostTable,
+    /// The routes as single clients use them.
+    own: CostTable,
     all: LearnedCost,
 }
 
 impl Estimates {
     /// Remembers at most `routes_max` routes, clamped to 8 to [`ROUTES_MAX`] and rounded up to
-    /// whole sets of eight. The memory, some 48 bytes a route, is allocated at once. Too few: rare
+    /// whole sets of eight. The memory, some 56 bytes a route, is allocated at once. Too few: rare
     /// routes are assumed to cost the average.
     #[must_use]
     pub fn new(routes_max: usize) -> Estimates {
-        let sets = routes_max.clamp(ROUTES_PER_SET, ROUTES_MAX).div_ceil(ROUTES_PER_SET);
-        Estimates { sets: alloc::vec![[None; ROUTES_PER_SET]; sets], all: LearnedCost::default() }
+        Estimates {
+            routes: CostTable::new(routes_max.clamp(ROUTES_PER_SET, ROUTES_MAX)),
+            own: CostTable::new(0),
+            all: LearnedCost::default(),
+        }
+    }
+
+    /// Also remembers at most `own_max` pairs of a route and a client, at 56 bytes each, up to
+    /// [`ROUTES_MAX`]. Too few: clients that come seldom are assumed to cost what others do.
+    #[must_use]
+    pub fn with_clients(self, own_max: usize) -> Estimates {
+        Estimates { own: CostTable::new(own_max.min(ROUTES_MAX)), ..self }
     }
 
     /// The expected cost of a request on `route`.
@@ -211,12 +319,16 @@ impl Estimates {
         self.learned(route).map_or(COST_DEFAULT, LearnedCost::cost)
     }
 
-    /// The expected cost, and whether it is a guess.
+    /// The expected cost of a request of `client` on `route`, and whether it is a guess.
     #[must_use]
-    pub fn forecast(&self, route: RouteHash) -> CostForecast {
-        let known = self.known(route);
-        let cost = known.map_or_else(|| self.of(route), LearnedCost::cost);
-        CostForecast { route: Some(route), cost, is_guess: known.is_none() }
+    pub fn forecast(&self, route: RouteHash, client: Option<KeyHash>) -> CostForecast {
+        let known = self.routes.known(route);
+        let hash = client.map(|client| route.used_by(client));
+        let own = hash.and_then(|hash| self.own.known(hash));
+        let own = own.filter(|own| known.is_some_and(|known| own.differs_from(known)));
+        let cost = own.or(known).map_or_else(|| self.of(route), LearnedCost::cost);
+        let own = hash.map(|hash| OwnRoute { hash, is_known: own.is_some() });
+        CostForecast { route: Some(route), own, cost, is_guess: known.is_none() }
     }
 
     /// The likely error of the expected cost: the mean distance of costs from their mean. Before
@@ -231,25 +343,47 @@ impl Estimates {
 
     /// Learns that a request on `route` has cost `cost`. Returns the expected cost of the next one.
     pub fn learn(&mut self, route: RouteHash, cost: Cost, now: Time) -> Cost {
-        self.all.learn(cost, ALL_WEIGHT_MAX, now);
-        let set = self.set_of(route);
-        let Some(set) = self.sets.get_mut(set) else { return cost };
-        let known = set.iter().position(|slot| slot.is_some_and(|one| one.hash == route));
-        let place = known.unwrap_or_else(|| lightest(set, now));
-        let slot = &mut set[place];
-        if known.is_none() {
-            *slot = None;
+        self.learn_request(route, None, cost, now);
+        self.of(route)
+    }
+
+    /// Learns that a request on `route`, as `own` uses it, has cost `cost`. The more requests of a
+    /// client are known, the less one of them counts for the route.
+    pub fn learn_request(
+        &mut self,
+        route: RouteHash,
+        own: Option<OwnRoute>,
+        cost: Cost,
+        now: Time,
+    ) -> LearnedCosts {
+        let mut mine = own.and_then(|own| self.own.entry(own.hash, now));
+        let Some(all) = self.routes.entry(route, now) else { return [None; 2] };
+        if all.weight == 0.0 {
+            // Too little is known of a new route to doubt a cost.
+            all.odd_left = ORDINARY_MIN;
         }
-        let fresh = LearnedRoute { hash: route, learned: LearnedCost::default() };
-        let learned = &mut slot.get_or_insert(fresh).learned;
-        learned.learn(cost, WEIGHT_MAX, now);
-        learned.cost()
+        let differing = mine.as_deref().filter(|mine| mine.differs_from(all));
+        let usual = differing.map_or(*all, |mine| *mine);
+        let most = Cost(usual.cost().0.saturating_mul(ODD_COST_RATIO));
+        let is_odd = usual.weight > 0.0 && cost > most;
+        let repeated =
+            all.note_odd(is_odd) | mine.as_deref_mut().is_some_and(|mine| mine.note_odd(is_odd));
+        let cost = if is_odd && !repeated { most } else { cost };
+        self.all.learn(cost, 1.0, ALL_WEIGHT_MAX, now);
+        let count = mine.as_deref_mut().map_or(1.0, |mine| {
+            mine.learn(cost, 1.0, WEIGHT_MAX, now);
+            mine.weight
+        });
+        all.learn(cost, 1.0 / count, WEIGHT_MAX, now);
+        let differing = mine.filter(|mine| mine.differs_from(all));
+        let own = own.zip(differing).map(|(own, mine)| (own.hash, mine.cost()));
+        [Some((route, all.cost())), own]
     }
 
     /// The number of routes that are remembered.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.sets.iter().flatten().flatten().count()
+        self.routes.0.iter().flatten().flatten().count()
     }
 
     /// Whether no cost has been learned.
@@ -260,16 +394,7 @@ impl Estimates {
 
     /// The costs of a route or, if it is unknown, of all routes.
     fn learned(&self, route: RouteHash) -> Option<&LearnedCost> {
-        self.known(route).or((self.all.weight > 0.0).then_some(&self.all))
-    }
-
-    fn known(&self, route: RouteHash) -> Option<&LearnedCost> {
-        let set = self.sets.get(self.set_of(route))?;
-        set.iter().flatten().find(|one| one.hash == route).map(|one| &one.learned)
-    }
-
-    fn set_of(&self, route: RouteHash) -> usize {
-        (route.0.bits() % self.sets.len().max(1) as u64) as usize
+        self.routes.known(route).or((self.all.weight > 0.0).then_some(&self.all))
     }
 }
 

@@ -140,6 +140,7 @@ mod tests {
             estimate: Cost(1),
             is_guess: false,
             route: None,
+            own: None,
             weight: Weight::ONE,
         };
         WaitingRequest { share: QueuedShare::new(&arrival, QueuePlace::Credit), since: Time::ZERO }

@@ -6,7 +6,7 @@
 use crate::classify::LimitKey;
 use crate::key::KeyHash;
 use crate::limit::LIMITS_MAX;
-use crate::meter::estimate::RouteHash;
+use crate::meter::estimate::{OwnRoute, RouteHash};
 use crate::units::{Cost, Nanos, Weight};
 
 /// The tier and the flow in which a request waits.
@@ -47,6 +47,8 @@ pub struct Arrival {
     ///
     /// [`Queue::handle_estimate`]: super::Queue::handle_estimate
     pub route: Option<RouteHash>,
+    /// The route as the client uses it; its estimate precedes that of the route once it is known.
+    pub own: Option<OwnRoute>,
     /// The share of the client's flow relative to other flows.
     pub weight: Weight,
 }

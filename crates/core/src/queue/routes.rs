@@ -12,49 +12,60 @@ use crate::meter::estimate::RouteHash;
 use crate::units::Cost;
 use hashbrown::hash_map::Entry;
 
-/// The number of waiting requests on a route, and what such a request is expected to cost.
-#[derive(Clone, Copy, Debug)]
+/// The number of waiting requests on a route, and what such a request is expected to cost, if that
+/// is known.
+#[derive(Clone, Copy, Debug, Default)]
 struct WaitingRoute {
     waiting: usize,
-    estimate: Cost,
-    is_guess: bool,
+    estimate: Option<Cost>,
 }
 
-/// The routes of all waiting requests.
+/// The routes of all waiting requests, and these routes as the clients use them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WaitingRoutes(Map<RouteHash, WaitingRoute>);
 
 impl WaitingRoutes {
     /// Notes that a request begins to wait.
     pub fn join(&mut self, share: &QueuedShare) {
-        let QueuedShare { estimate, is_guess, .. } = *share;
-        let Some(route) = share.route else { return };
-        self.0.entry(route).or_insert(WaitingRoute { waiting: 0, estimate, is_guess }).waiting += 1;
+        let is_own = share.own.is_some_and(|own| own.is_known);
+        let estimate = Some(share.estimate);
+        self.enter(share.route, estimate.filter(|_| !is_own && !share.is_guess));
+        self.enter(share.own.map(|own| own.hash), estimate.filter(|_| is_own));
     }
 
-    /// Notes that a request no longer waits. The route of its last request is forgotten.
-    pub fn leave(&mut self, route: Option<RouteHash>) {
+    fn enter(&mut self, route: Option<RouteHash>, estimate: Option<Cost>) {
         let Some(route) = route else { return };
-        let Entry::Occupied(mut found) = self.0.entry(route) else { return };
-        found.get_mut().waiting -= 1;
-        if found.get().waiting == 0 {
-            found.remove();
+        let entry = self.0.entry(route).or_default();
+        entry.waiting += 1;
+        entry.estimate = entry.estimate.or(estimate);
+    }
+
+    /// Notes that a request no longer waits. A route is forgotten with its last request.
+    pub fn leave(&mut self, share: &QueuedShare) {
+        for route in [share.route, share.own.map(|own| own.hash)].into_iter().flatten() {
+            let Entry::Occupied(mut found) = self.0.entry(route) else { continue };
+            found.get_mut().waiting -= 1;
+            if found.get().waiting == 0 {
+                found.remove();
+            }
         }
     }
 
     /// Sets the expected cost of requests on `route`, if one waits.
     pub fn learn(&mut self, route: RouteHash, estimate: Cost) {
         if let Some(found) = self.0.get_mut(&route) {
-            (found.estimate, found.is_guess) = (estimate, false);
+            found.estimate = Some(estimate);
         }
     }
 
     /// The estimate that replaces the one of a waiting request: if the two are far apart, or if the
     /// request has only a guess and the cost of the route is known by now.
     pub fn newer_estimate(&self, share: &QueuedShare) -> Option<Cost> {
-        let WaitingRoute { estimate: known, is_guess, .. } = *self.0.get(&share.route?)?;
+        let known = |route| self.0.get(&route)?.estimate;
+        let own = share.own.and_then(|own| known(own.hash));
+        let known = own.or_else(|| known(share.route?))?;
         let is_news = is_far(known, share.estimate) || is_far(share.estimate, known);
-        (is_news || (share.is_guess && !is_guess)).then_some(known)
+        (is_news || share.is_guess).then_some(known)
     }
 
     /// The number of routes with waiting requests.

@@ -5,7 +5,7 @@
 use super::request::{Arrival, QueuePlace};
 use super::turns::{Tag, length};
 use crate::key::KeyHash;
-use crate::meter::estimate::RouteHash;
+use crate::meter::estimate::{OwnRoute, RouteHash};
 use crate::units::{Cost, Time, Weight};
 
 /// A request with what the fair scheduler needs to know of it.
@@ -16,6 +16,7 @@ pub(super) struct QueuedShare {
     pub estimate: Cost,
     pub is_guess: bool,
     pub route: Option<RouteHash>,
+    pub own: Option<OwnRoute>,
     pub weight: Weight,
     /// The finish tag of its flow, set when it goes into service.
     pub finish: Tag,
@@ -38,6 +39,7 @@ impl QueuedShare {
             estimate: arrival.estimate,
             is_guess: arrival.is_guess,
             route: arrival.route,
+            own: arrival.own,
             weight: arrival.weight,
             finish: 0,
             inner: 0,
@@ -45,6 +47,13 @@ impl QueuedShare {
             beside: false,
             is_light: false,
         }
+    }
+
+    /// Whether the expected cost of the request is that of `route`, which may be the route as its
+    /// client uses it.
+    pub fn follows(&self, route: RouteHash) -> bool {
+        let is_known = self.own.is_some_and(|own| own.is_known);
+        self.own.is_some_and(|own| own.hash == route) || (!is_known && self.route == Some(route))
     }
 
     /// The length that the request adds to a tag.

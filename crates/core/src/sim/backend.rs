@@ -69,6 +69,13 @@ impl SimBackend {
         }
     }
 
+    /// Changes the number of processors from `now` on (fractions are quotas; at least 0.001), for
+    /// instance because other programs use them.
+    pub fn set_cores(&mut self, cores: f64, now: Time) {
+        self.handle_timeout(now);
+        self.cores = cores.max(0.001);
+    }
+
     /// Handles the arrival of a request that needs `demand` of CPU time.
     pub fn handle_request(&mut self, id: u64, demand: Nanos, now: Time) {
         self.handle_timeout(now);

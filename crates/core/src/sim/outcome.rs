@@ -28,6 +28,8 @@ pub struct SimRecord {
     pub waited: Nanos,
     /// CPU time that the backend spent on it.
     pub used: Nanos,
+    /// Cost that was expected when it arrived; zero without a queue, or if it was refused.
+    pub estimate: Cost,
     /// Cost that it was charged.
     pub charged: Cost,
     /// The end of the request.

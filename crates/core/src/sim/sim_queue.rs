@@ -7,14 +7,15 @@ use super::client::SimClient;
 use crate::classify::{self, LimitKeys, RequestAttributes};
 use crate::key::KeyHash;
 use crate::limiter::Limiter;
-use crate::meter::estimate::{Estimates, RouteHash};
+use crate::meter::estimate::{Estimates, OwnRoute, RouteHash};
 use crate::queue::concurrency::ConcurrencySearch;
 use crate::queue::{Arrival, Queue, QueuePlace, QueueSettings, RequestId};
 use crate::units::{Cost, Nanos, Time, Weight};
 use alloc::collections::BTreeMap;
 
-/// The maximum number of routes with learned costs.
+/// The maximum number of routes with learned costs, and of pairs of a route and a client.
 const ROUTES_MAX: usize = 1_024;
+const OWN_MAX: usize = 4_096;
 
 /// The attributes of a request that the queue needs.
 pub(super) struct SimQueueRequest {
@@ -22,6 +23,8 @@ pub(super) struct SimQueueRequest {
     place: QueuePlace,
     weight: Weight,
     route: RouteHash,
+    own: Option<OwnRoute>,
+    is_guess: bool,
     /// The estimated cost; zero without a queue.
     pub estimate: Cost,
 }
@@ -38,12 +41,16 @@ impl SimQueueRequest {
         let latest = limiter.furthest_in_debt(keys, now);
         let route = RouteHash::of(&super::SEED, client.method(), client.path());
         let nobody = KeyHash::from_bits(0);
+        let key = keys.as_slice().first().map(|key| key.hash);
+        let forecast = gate.map(|gate| gate.estimates.forecast(route, key)).unwrap_or_default();
         SimQueueRequest {
-            client: keys.as_slice().first().map_or(nobody, |key| key.hash),
+            client: key.unwrap_or(nobody),
             place: latest.map_or(QueuePlace::Credit, QueuePlace::Debt),
             weight: classify::weight(limiter.limits(), keys),
             route,
-            estimate: gate.map_or(Cost::ZERO, |gate| gate.estimates.of(route)),
+            own: forecast.own,
+            is_guess: forecast.is_guess,
+            estimate: forecast.cost,
         }
     }
 }
@@ -69,7 +76,7 @@ impl SimQueue {
     pub fn new(settings: QueueSettings) -> SimQueue {
         SimQueue {
             queue: Queue::new(settings),
-            estimates: Estimates::new(ROUTES_MAX),
+            estimates: Estimates::new(ROUTES_MAX).with_clients(OWN_MAX),
             auto: None,
             flights: BTreeMap::new(),
             ids: BTreeMap::new(),
@@ -77,10 +84,10 @@ impl SimQueue {
     }
 
     pub fn handle_arrival(&mut self, flight: u64, request: &SimQueueRequest, now: Time) {
-        let SimQueueRequest { client, place, weight, route, estimate } = *request;
+        let SimQueueRequest { client, place, weight, own, is_guess, estimate, .. } = *request;
         self.report_running(now);
-        let is_guess = self.estimates.forecast(route).is_guess;
-        let arrival = Arrival { client, place, estimate, is_guess, route: Some(route), weight };
+        let route = Some(request.route);
+        let arrival = Arrival { client, place, estimate, is_guess, route, own, weight };
         let id = self.queue.handle_arrival(arrival, now);
         self.flights.insert(id, flight);
         self.ids.insert(flight, id);
@@ -111,8 +118,10 @@ impl SimQueue {
         }
         let known = self.forget(flight);
         if known.is_some_and(|id| self.queue.handle_done(id, cost)) {
-            let estimate = self.estimates.learn(request.route, cost, now);
-            self.queue.handle_estimate(request.route, estimate);
+            let learned = self.estimates.learn_request(request.route, request.own, cost, now);
+            for (route, estimate) in learned.into_iter().flatten() {
+                self.queue.handle_estimate(route, estimate);
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 
 use super::*;
 use evenkeel_core::key::KeySeed;
-use evenkeel_core::meter::estimate::RouteHash;
+use evenkeel_core::meter::estimate::{OwnRoute, RouteHash};
 
 const HEAVY: u64 = 100_000_000;
 const LIGHT: u64 = 2_000_000;
@@ -71,6 +71,44 @@ fn what_runs_counts_for_what_was_learned_meanwhile() {
     assert_eq!(sent(&mut queue), []);
     queue.handle_estimate(route("/heavy"), Cost(HEAVY));
     assert_eq!(sent(&mut queue), [human]);
+}
+
+/// A person's first requests on a route wait as heavy ones, like those of a crawler. Then the cost
+/// is known for the person alone.
+#[test]
+fn who_waits_is_known_by_its_own_costs() {
+    let mut queue = Queue::new(settings(1, 1));
+    let mine = |from: u64, is_known| {
+        let hash = route("/search").used_by(client(from));
+        Some(OwnRoute { hash, is_known })
+    };
+    let search =
+        |from, cost| Arrival { own: mine(from, false), ..on("/search", credit(from, cost)) };
+    let heavy: Vec<RequestId> =
+        (0..9).map(|n| queue.handle_arrival(search(n, HEAVY), NOW)).collect();
+    let human = [(); 2].map(|()| queue.handle_arrival(search(99, HEAVY), NOW));
+    assert_eq!(sent(&mut queue), heavy[..1]);
+    queue.handle_estimate(route("/search").used_by(client(99)), Cost(LIGHT));
+    assert_eq!(sent(&mut queue), [], "the person has not come first yet");
+    queue.handle_done(heavy[0], Cost(HEAVY));
+    let next = sent(&mut queue);
+    assert_eq!(next[0], heavy[1]);
+    // A request that comes with its client's own estimate does not change that of others.
+    let known = Arrival { own: mine(50, true), ..on("/search", credit(50, LIGHT)) };
+    let light = queue.handle_arrival(known, NOW);
+    assert_eq!(sent(&mut queue), [light]);
+    queue.handle_estimate(route("/search"), Cost(HEAVY));
+    queue.handle_done(light, Cost(LIGHT));
+    assert_eq!(sent(&mut queue), [], "the others are as heavy as they were");
+    for id in &heavy[2..] {
+        queue.handle_cancel(*id);
+    }
+    queue.handle_done(heavy[1], Cost(HEAVY));
+    assert_eq!(sent(&mut queue), human[..1]);
+    queue.handle_done(human[0], Cost(LIGHT));
+    assert_eq!(sent(&mut queue), human[1..]);
+    queue.handle_done(human[1], Cost(LIGHT));
+    assert_eq!(queue.remembered(), 0);
 }
 
 /// Small cost differences within a swarm do not make its cheaper pages light.

@@ -29,8 +29,8 @@ fn settings(concurrency: usize, reserve: usize) -> QueueSettings {
 
 fn arrival(from: u64, place: QueuePlace, cost: u64) -> Arrival {
     let estimate = Cost(cost);
-    let (is_guess, route) = (false, None);
-    Arrival { client: client(from), place, estimate, is_guess, route, weight: Weight::ONE }
+    let (is_guess, route, own) = (false, None, None);
+    Arrival { client: client(from), place, estimate, is_guess, route, own, weight: Weight::ONE }
 }
 
 const NOW: Time = Time(1_000_000_000);

@@ -54,12 +54,13 @@ impl Charge {
 
     /// Gives the slot back, and updates the estimate of the request's route.
     fn end(&mut self, cost: Cost) {
+        let own = self.request.forecast.own;
         let sample = self.work.sample(self.request.forecast.route);
         let lane = &self.lane.0;
         let learn = |now| {
-            let route = sample.filter(|_| cost > Cost::ZERO)?;
+            let Some(route) = sample.filter(|_| cost > Cost::ZERO) else { return [None; 2] };
             // Lock order: the gate may be locked.
-            Some((route, lane.engine.estimates.lock().learn(route, cost, now)))
+            lane.engine.estimates.lock().learn_request(route, own, cost, now)
         };
         self.slot.end(cost, sample, learn, lane);
     }

@@ -9,7 +9,7 @@ use crate::lane::LaneShared;
 use crate::pending::PendingRequest;
 use evenkeel_core::classify::{self, LimitKey};
 use evenkeel_core::key::{KeyHash, KeyHasher, KeySeed};
-use evenkeel_core::meter::estimate::{CostForecast, RouteHash};
+use evenkeel_core::meter::estimate::{CostForecast, LearnedCosts, RouteHash};
 use evenkeel_core::queue::{Arrival, QueuePlace, RequestId};
 use evenkeel_core::units::{Cost, Nanos, Time};
 use std::net::IpAddr;
@@ -44,8 +44,8 @@ impl QueueSlot {
         let place = latest.map_or(QueuePlace::Credit, QueuePlace::Debt);
         let client = first.unwrap_or_else(|| address_hash(&rules.seed, request.client));
         let weight = classify::weight(rules.limiter.limits(), keys).times(*weight);
-        let CostForecast { route, cost: estimate, is_guess } = request.forecast;
-        QueueSlot::Outside(Arrival { client, place, estimate, is_guess, route, weight })
+        let CostForecast { route, own, cost: estimate, is_guess } = request.forecast;
+        QueueSlot::Outside(Arrival { client, place, estimate, is_guess, route, own, weight })
     }
 }
 
@@ -117,7 +117,7 @@ impl HeldSlot {
     /// Gives the slot back until [`HeldSlot::ask`]. The request has cost `cost` so far.
     pub fn give_way(&mut self, cost: Cost, lane: &LaneShared) {
         self.steady = false;
-        self.give_back(cost, None, |_| None, lane);
+        self.give_back(cost, None, |_| [None; 2], lane);
     }
 
     /// Gives the slot back for good; the request needs none any more.
@@ -134,13 +134,13 @@ impl HeldSlot {
         &mut self,
         cost: Cost,
         sample: Option<RouteHash>,
-        learn: impl FnOnce(Time) -> Option<(RouteHash, Cost)>,
+        learn: impl FnOnce(Time) -> LearnedCosts,
         lane: &LaneShared,
     ) {
         if let QueueSlot::Held(..) = self.slot {
             self.give_back(cost, sample, learn, lane);
         } else {
-            self.give_back(cost, None, |_| None, lane);
+            self.give_back(cost, None, |_| [None; 2], lane);
             learn(lane.now());
         }
     }
@@ -151,7 +151,7 @@ impl HeldSlot {
         &mut self,
         cost: Cost,
         sample: Option<RouteHash>,
-        learn: impl FnOnce(Time) -> Option<(RouteHash, Cost)>,
+        learn: impl FnOnce(Time) -> LearnedCosts,
         lane: &LaneShared,
     ) {
         let now = lane.now();
