@@ -27,6 +27,7 @@ use alloc::vec::Vec;
 use backend::{FinishedJob, SimBackend};
 use client::{Arrivals, SimClient};
 use core::cmp::Reverse;
+use core::net::Ipv4Addr;
 use outcome::{SimOutcome, SimRecord, SimRequestEnd};
 use random::SimRandom;
 use sim_queue::{SimCompletion, SimQueue, SimQueueRequest};
@@ -268,6 +269,7 @@ impl Sim {
             let gap = self.chance[client].length(gap);
             self.plan_request(client, gap);
         }
+        self.rename(client);
         let keys = self.limiter.keys(&self.clients[client]);
         let (asks, gate) = (&self.clients[client], self.gate.as_ref());
         let request = SimQueueRequest::of(asks, &keys, &self.limiter, gate, self.now);
@@ -275,6 +277,20 @@ impl Sim {
         match verdict {
             Verdict::Deny { .. } => self.handle_refusal(client, self.now),
             Verdict::Allow | Verdict::Delay(_) => self.admit(client, ticket, request),
+        }
+    }
+
+    /// Gives a client what is new with each of its requests.
+    fn rename(&mut self, client: usize) {
+        let (asks, chance) = (&mut self.clients[client], &mut self.chance[client]);
+        if asks.ever_new {
+            asks.address = Ipv4Addr::from_bits(chance.bits() as u32).into();
+        }
+        if asks.new_paths {
+            let name = (0..8).map(|_| char::from(b'g' + (chance.bits() % 20) as u8));
+            let folder = asks.path.rsplit_once('/').map_or("", |(folder, _)| folder);
+            asks.path = [folder, "/"].concat();
+            asks.path.extend(name);
         }
     }
 

@@ -33,6 +33,10 @@ pub enum Arrivals {
 pub struct SimClient {
     /// The source address of its requests.
     pub address: IpAddr,
+    /// Whether each request has a new address, random of all IPv4 addresses, instead.
+    pub ever_new: bool,
+    /// Whether each request is for a path of its own below `path`.
+    pub new_paths: bool,
     /// The value of its `User-Agent` header.
     pub agent: String,
     /// The path of its requests; the method is always GET.
@@ -58,6 +62,8 @@ impl SimClient {
     pub fn new(address: IpAddr, arrivals: Arrivals, demand: RandomDuration) -> SimClient {
         SimClient {
             address,
+            ever_new: false,
+            new_paths: false,
             agent: String::from("sim"),
             path: String::from("/"),
             arrivals,
