@@ -450,11 +450,12 @@ impl Queue {
         self.free_workers() > 0 && self.depth.has_room(self.running.len() + 1, now)
     }
 
-    /// Changes the backlog of a client, and keeps the totals of its flow in step.
+    /// Changes the backlog of a client after its line has changed, and keeps the totals of its flow
+    /// in step.
     fn count(&mut self, client: KeyHash, change: impl FnOnce(Backlog) -> Backlog) {
         let Some(known) = self.clients.get_mut(&client) else { return };
         let before = known.crowd;
-        known.crowd = change(before);
+        known.crowd = Backlog { newest: known.line.last(), ..change(before) };
         self.crowds.change(Flow::of(client, known.place), client, before, known.crowd);
     }
 

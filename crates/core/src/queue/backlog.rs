@@ -3,10 +3,11 @@
 //!
 //! The newest request of the flow with most requests is refused. If that flow is a bucket with
 //! several clients, it is the newest request of the client with most requests in it. So no client
-//! is refused because of another client's backlog. The order of service is not decided here: see
-//! `tiers`.
+//! is refused because of another client's backlog. Of equal backlogs, the one with the newest
+//! request loses it, so that no client is refused more often than others. The order of service is
+//! not decided here: see `tiers`.
 
-use super::request::QueuePlace;
+use super::request::{QueuePlace, RequestId};
 use crate::classify::LimitKey;
 use crate::key::KeyHash;
 use crate::units::{Cost, Nanos, Time};
@@ -31,48 +32,53 @@ impl Flow {
     }
 }
 
-/// The number of waiting requests, and the sum of their estimated costs.
+/// The number of waiting requests, the newest of them, and the sum of their estimated costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Backlog {
     pub count: usize,
+    /// Of a bucket with several clients, this may be a request that waits no longer.
+    pub newest: Option<RequestId>,
     pub cost: Cost,
 }
 
 impl Backlog {
     pub fn plus(self, cost: Cost) -> Backlog {
-        Backlog { count: self.count + 1, cost: self.cost.plus(cost) }
+        Backlog { count: self.count + 1, cost: self.cost.plus(cost), ..self }
     }
 
     pub fn minus(self, cost: Cost) -> Backlog {
-        Backlog { count: self.count.saturating_sub(1), cost: self.cost.minus(cost) }
+        Backlog { count: self.count.saturating_sub(1), cost: self.cost.minus(cost), ..self }
     }
 }
 
 /// The backlogs of all flows, and the orders by size.
 ///
-/// Invariants: `by_size` has one entry for each flow in `flows`, with its present count, and
-/// `clients` has one entry for each client with waiting requests in a flow, with its present count.
+/// Invariants: `by_size` has one entry for each flow in `flows`, with its present count and newest
+/// request, and `clients` has one entry for each client with waiting requests in a flow, with its
+/// present ones.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FlowBacklogs {
     flows: BTreeMap<Flow, Backlog>,
-    by_size: BTreeSet<(usize, Flow)>,
-    clients: BTreeSet<(Flow, usize, KeyHash)>,
+    by_size: BTreeSet<(usize, Option<RequestId>, Flow)>,
+    clients: BTreeSet<(Flow, usize, Option<RequestId>, KeyHash)>,
 }
 
 impl FlowBacklogs {
     /// Notes that the backlog of a client in a flow has changed from `before` to `after`.
     pub fn change(&mut self, flow: Flow, client: KeyHash, before: Backlog, after: Backlog) {
-        self.clients.remove(&(flow, before.count, client));
+        self.clients.remove(&(flow, before.count, before.newest, client));
         if after.count > 0 {
-            self.clients.insert((flow, after.count, client));
+            self.clients.insert((flow, after.count, after.newest, client));
         }
         let old = self.flows.get(&flow).copied().unwrap_or_default();
-        self.by_size.remove(&(old.count, flow));
+        self.by_size.remove(&(old.count, old.newest, flow));
         let count = (old.count + after.count).saturating_sub(before.count);
         let cost = old.cost.plus(after.cost).minus(before.cost);
+        let is_alone = count == after.count;
+        let newest = if is_alone { after.newest } else { old.newest.max(after.newest) };
         if count > 0 {
-            self.flows.insert(flow, Backlog { count, cost });
-            self.by_size.insert((count, flow));
+            self.flows.insert(flow, Backlog { count, newest, cost });
+            self.by_size.insert((count, newest, flow));
         } else {
             self.flows.remove(&flow);
         }
@@ -80,9 +86,10 @@ impl FlowBacklogs {
 
     /// The client that loses its newest request if one request must be refused.
     pub fn largest(&self) -> Option<KeyHash> {
-        let (_, flow) = *self.by_size.last()?;
-        let most = (flow, usize::MAX, KeyHash::from_bits(KeyHash::MASK));
-        let (found, _, client) = *self.clients.range(..=most).next_back()?;
+        let (.., flow) = *self.by_size.last()?;
+        let newest = Some(RequestId(u64::MAX));
+        let most = (flow, usize::MAX, newest, KeyHash::from_bits(KeyHash::MASK));
+        let (found, .., client) = *self.clients.range(..=most).next_back()?;
         (found == flow).then_some(client)
     }
 
