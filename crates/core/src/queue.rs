@@ -127,6 +127,8 @@ pub struct Queue {
     tiers: Tiers,
     crowds: FlowBacklogs,
     depth: CapacityProbe,
+    /// The number of heavy requests that have ended.
+    heavy_ended: u64,
     credit_pace: TierPace,
     debt_pace: TierPace,
     refused: VecDeque<RefusedRequest>,
@@ -148,6 +150,7 @@ impl Queue {
             tiers: Tiers::new(),
             crowds: FlowBacklogs::default(),
             depth: CapacityProbe::new(),
+            heavy_ended: 0,
             credit_pace: TierPace::default(),
             debt_pace: TierPace::default(),
             refused: VecDeque::new(),
@@ -247,7 +250,10 @@ impl Queue {
     pub fn handle_done(&mut self, id: RequestId, cost: Cost) -> bool {
         let Some(share) = self.running.remove(&id) else { return false };
         let QueuedShare { count, beside, estimate, .. } = share;
-        let telling = !share.is_light || self.depth.handle_done(count, beside, estimate, cost);
+        let freed = self.heavy_ended > share.heavy_ended;
+        let waited = share.is_light && freed && capacity_probe::seems_to_wait(estimate, cost);
+        self.heavy_ended += u64::from(!share.is_light);
+        let telling = !share.is_light || self.depth.handle_done(count, beside, waited);
         let cost = if telling { cost } else { estimate };
         self.tiers.settle(&share, cost, self.running.values());
         if let Entry::Occupied(mut client) = self.clients.entry(share.client) {
@@ -370,6 +376,7 @@ impl Queue {
     fn note_dispatch(&mut self, share: &mut QueuedShare, now: Time) {
         share.count = self.running.len() + 1;
         share.is_light = self.tiers.is_light(share);
+        share.heavy_ended = self.heavy_ended;
         share.beside = share.count > self.settings.concurrency;
         if share.beside {
             self.depth.handle_reserved_dispatch(share.count, now);

@@ -2,8 +2,9 @@
 //!
 //! A light request that is sent beside heavy ones ends soon if a worker is free for it. If none is,
 //! it waits inside the backend until a heavy request ends, in an order that Evenkeel does not
-//! choose, and that time counts as its cost: it seems to cost many times its estimate. In a
-//! reserved slot, each such request raises a doubt by one, and each light request that did not wait
+//! choose, and that time counts as its cost: it seems to cost many times its estimate. (If no heavy
+//! request has ended since it was sent, it had a worker, and the machine is slow.) In a reserved
+//! slot, each such request raises a doubt by one, and each light request that did not wait
 //! at the same depth lowers it by one. When the doubt reaches six, the queue no longer sends that
 //! many requests at once. The seeming cost of a light request that waited is not believed. After a
 //! while one request probes whether there is room again; the delay doubles with each probe that
@@ -26,6 +27,12 @@ const PROBE_DELAY_FIRST: Nanos = Nanos::from_secs(10);
 const PROBE_DELAY_MAX: Nanos = Nanos::from_secs(160);
 
 const _: () = assert!(PROBE_DELAY_FIRST.0 <= PROBE_DELAY_MAX.0);
+
+/// Whether a light request that was estimated at `estimate` cost so much that it may have waited for
+/// a worker.
+pub(super) fn seems_to_wait(estimate: Cost, cost: Cost) -> bool {
+    cost.0 / WAITED_COST_RATIO > estimate.0
+}
 
 /// The observations about one backend.
 #[derive(Clone, Copy, Debug)]
@@ -77,11 +84,10 @@ impl CapacityProbe {
         }
     }
 
-    /// Notes the end of a light request that made `count` requests in flight, was estimated at
-    /// `estimate` and seems to have cost `cost`. Returns whether `cost` is to be believed.
+    /// Notes the end of a light request that made `count` requests in flight. Returns whether its
+    /// cost is to be believed. `waited`: whether it seems to have waited inside the backend.
     /// `beside`: it had a reserved slot; only such requests decide how many the backend accepts.
-    pub fn handle_done(&mut self, count: usize, beside: bool, estimate: Cost, cost: Cost) -> bool {
-        let waited = cost.0 / WAITED_COST_RATIO > estimate.0;
+    pub fn handle_done(&mut self, count: usize, beside: bool, waited: bool) -> bool {
         match (beside, waited) {
             (false, _) => return !waited || count < self.full,
             (true, true) => self.suspect(count),

@@ -28,6 +28,8 @@ pub(super) struct QueuedShare {
     pub beside: bool,
     /// Whether it was light compared with the requests in service when it was sent.
     pub is_light: bool,
+    /// The number of heavy requests that had ended when it was sent.
+    pub heavy_ended: u64,
 }
 
 impl QueuedShare {
@@ -46,6 +48,7 @@ impl QueuedShare {
             count: 0,
             beside: false,
             is_light: false,
+            heavy_ended: 0,
         }
     }
 

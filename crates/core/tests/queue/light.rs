@@ -4,6 +4,7 @@
 use super::*;
 use evenkeel_core::key::KeySeed;
 use evenkeel_core::meter::estimate::{OwnRoute, RouteHash};
+use std::collections::VecDeque;
 
 const HEAVY: u64 = 100_000_000;
 const LIGHT: u64 = 2_000_000;
@@ -167,44 +168,63 @@ fn light_clients_do_not_take_their_bucket_far_ahead() {
     assert!(!next.is_empty(), "the other bucket goes on");
 }
 
+/// A queue with two slots and two reserved ones, before which only heavy requests wait; the heavy
+/// ones in the two slots.
+fn crowded() -> (Queue, VecDeque<RequestId>) {
+    let mut queue = Queue::new(settings(2, 2));
+    for n in 0..300 {
+        queue.handle_arrival(credit(10_000 + n, HEAVY), NOW);
+    }
+    let heavy = VecDeque::from(sent(&mut queue));
+    assert_eq!((heavy.len(), queue.accepted_max()), (2, None));
+    (queue, heavy)
+}
+
 /// Simulates a backend that accepts `most` requests at once: a light request beyond them waits for
 /// a heavy one to end. Returns `None` if the queue does not send the request.
-fn beyond(queue: &mut Queue, from: u64, most: usize, now: Time) -> Option<bool> {
+fn beyond(
+    queue: &mut Queue,
+    heavy: &mut VecDeque<RequestId>,
+    from: u64,
+    most: usize,
+    now: Time,
+) -> Option<bool> {
     let human = queue.handle_arrival(credit(100 + from, LIGHT), now);
     let Some(id) = queue.poll_dispatch(now) else {
         queue.handle_cancel(human);
         return None;
     };
     assert_eq!(id, human);
-    let cost = if queue.in_flight() > most { HEAVY / 3 } else { LIGHT };
-    Some(queue.handle_done(id, Cost(cost)))
+    if queue.in_flight() <= most {
+        return Some(queue.handle_done(id, Cost(LIGHT)));
+    }
+    queue.handle_done(heavy.pop_front().expect("two of them"), Cost(HEAVY));
+    let telling = queue.handle_done(id, Cost(HEAVY / 3));
+    heavy.extend(queue.poll_dispatch(now));
+    Some(telling)
 }
 
 #[test]
 fn a_backend_is_not_sent_more_than_it_takes_in() {
-    let mut queue = Queue::new(settings(2, 2));
-    for n in 0..9 {
-        queue.handle_arrival(credit(n, HEAVY), NOW);
-    }
-    let heavy = sent(&mut queue);
-    assert_eq!((heavy.len(), queue.accepted_max()), (2, None));
-    let told: Vec<_> = (0..20).map(|n| beyond(&mut queue, n, 2, NOW)).collect();
+    let (mut queue, mut heavy) = crowded();
+    let told: Vec<_> = (0..20).map(|n| beyond(&mut queue, &mut heavy, n, 2, NOW)).collect();
     assert_eq!(told[..6], [Some(false); 6], "what they seem to have cost says nothing of others");
     assert!(told[6..].iter().all(Option::is_none), "{told:?}");
     assert_eq!(queue.accepted_max(), Some(2));
     // The light request is still the first when a slot is free.
     let human = queue.handle_arrival(credit(99, LIGHT), NOW);
-    queue.handle_done(heavy[0], Cost(HEAVY));
+    queue.handle_done(heavy.pop_front().expect("two of them"), Cost(HEAVY));
     assert_eq!(queue.poll_dispatch(NOW), Some(human));
     queue.handle_done(human, Cost(LIGHT));
-    assert_eq!(sent(&mut queue).len(), 1);
+    heavy.extend(sent(&mut queue));
+    assert_eq!(heavy.len(), 2);
     // The queue probes for more capacity from time to time, and uses it when there is some.
     let later = |seconds| NOW.plus(Nanos::from_secs(seconds));
-    assert_eq!(beyond(&mut queue, 51, 2, later(11)), Some(false));
-    assert_eq!(beyond(&mut queue, 52, 2, later(12)), None);
-    assert_eq!(beyond(&mut queue, 53, 2, later(25)), None, "twice as long");
-    assert_eq!(beyond(&mut queue, 54, 9, later(40)), Some(true));
-    assert_eq!(beyond(&mut queue, 55, 9, later(40)), Some(true));
+    assert_eq!(beyond(&mut queue, &mut heavy, 51, 2, later(11)), Some(false));
+    assert_eq!(beyond(&mut queue, &mut heavy, 52, 2, later(12)), None);
+    assert_eq!(beyond(&mut queue, &mut heavy, 53, 2, later(25)), None, "twice as long");
+    assert_eq!(beyond(&mut queue, &mut heavy, 54, 9, later(40)), Some(true));
+    assert_eq!(beyond(&mut queue, &mut heavy, 55, 9, later(40)), Some(true));
     assert_eq!(queue.accepted_max(), Some(3));
 }
 
@@ -228,14 +248,23 @@ fn a_backend_is_not_sent_more_than_it_has_workers() {
 /// On a busy machine one request in four takes far longer than it should.
 #[test]
 fn some_that_take_long_say_nothing_of_the_backend() {
-    let mut queue = Queue::new(settings(2, 2));
-    for n in 0..9 {
-        queue.handle_arrival(credit(n, HEAVY), NOW);
-    }
-    assert_eq!(sent(&mut queue).len(), 2);
+    let (mut queue, mut heavy) = crowded();
     for n in 0..400 {
         let most = if n % 4 == 0 { 2 } else { 9 };
-        assert!(beyond(&mut queue, n, most, NOW).is_some());
+        assert!(beyond(&mut queue, &mut heavy, n, most, NOW).is_some());
+    }
+    assert_eq!(queue.accepted_max(), None);
+}
+
+/// Other programs are on the processors, so all light requests take long. None of the requests that
+/// the backend had before has ended, so each had a worker.
+#[test]
+fn all_that_take_long_beside_the_same_requests_have_workers() {
+    let (mut queue, _heavy) = crowded();
+    for n in 0..100 {
+        let human = queue.handle_arrival(credit(100 + n, LIGHT), NOW);
+        assert_eq!(queue.poll_dispatch(NOW), Some(human));
+        assert!(queue.handle_done(human, Cost(HEAVY / 3)), "this is what such requests cost");
     }
     assert_eq!(queue.accepted_max(), None);
 }
@@ -244,17 +273,14 @@ fn some_that_take_long_say_nothing_of_the_backend() {
 /// about the next one, which is probed all the same.
 #[test]
 fn a_busy_reserved_slot_does_not_put_the_probe_off() {
-    let mut queue = Queue::new(settings(2, 2));
-    for n in 0..9 {
-        queue.handle_arrival(credit(n, HEAVY), NOW);
-    }
-    assert_eq!(sent(&mut queue).len(), 2);
+    let (mut queue, mut heavy) = crowded();
     // One light request is in the third slot; `most`: what the backend accepts besides.
     let mut fourth = |from: u64, most: usize, now: Time| {
         let third = queue.handle_arrival(credit(1_000 + from, LIGHT), now);
         assert_eq!(queue.poll_dispatch(now), Some(third));
-        let waited = beyond(&mut queue, from, most, now);
+        let waited = beyond(&mut queue, &mut heavy, from, most, now);
         queue.handle_done(third, Cost(LIGHT));
+        heavy.extend(queue.poll_dispatch(now));
         (waited, queue.accepted_max())
     };
     let later = |seconds| NOW.plus(Nanos::from_secs(seconds));
