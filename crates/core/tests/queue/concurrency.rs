@@ -56,7 +56,7 @@ pub enum Disturbance {
 /// Workers that take requests in order of arrival and share the processors equally.
 pub struct Backend {
     kinds: Vec<RequestKind>,
-    workers: usize,
+    pub workers: usize,
     speeds: Speeds,
     chance: SimRandom,
     pub disturbance: Disturbance,

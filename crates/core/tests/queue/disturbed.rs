@@ -25,6 +25,16 @@ struct Scene<'a> {
 
 /// Returns for each tenth of a second the number of completed requests and the limit.
 fn run(scene: Scene, fixed: Option<usize>, seed: u64) -> Vec<(f64, usize)> {
+    run_changing(scene, fixed, seed, |_, _, _| {})
+}
+
+/// The same. `change` may change the clients and the backend in each second.
+fn run_changing(
+    mut scene: Scene,
+    fixed: Option<usize>,
+    seed: u64,
+    change: impl Fn(u64, &mut Scene, &mut Backend),
+) -> Vec<(f64, usize)> {
     let routes: Vec<_> = scene.kinds.iter().map(route).collect();
     let mut backend = Backend::new(scene.kinds, scene.workers, STEADY, seed);
     backend.disturbance = scene.disturbance;
@@ -32,6 +42,9 @@ fn run(scene: Scene, fixed: Option<usize>, seed: u64) -> Vec<(f64, usize)> {
     let (mut tenths, mut used) = (Vec::new(), 0.0);
     for tenth in 1..=10 * scene.seconds {
         let mut done = 0.0;
+        if tenth % 10 == 1 {
+            change(tenth / 10, &mut scene, &mut backend);
+        }
         while backend.now < tenth * TENTH {
             while backend.in_flight() < fixed.unwrap_or(search.concurrency()).min(scene.clients) {
                 backend.send();
@@ -247,5 +260,69 @@ fn requests_that_hang_do_not_stop_the_others() {
         }
         let found = search.concurrency();
         assert!((least..=most).contains(&found), "{busy:?} {waiting}: {found}");
+    }
+}
+
+/// Four workers on two processors: a minute of disturbance, a minute with one request at a time,
+/// then a crawl. Whatever limit the disturbance caused, the crawl does not find it.
+#[test]
+fn a_disturbance_is_forgotten_in_a_quiet_minute() {
+    let kinds = [kind("/a", 1.0, RandomDuration::ZERO, ms(100))];
+    for disturbance in
+        [1_000, 5_000].map(Disturbance::Others).into_iter().chain([Disturbance::Stalls])
+    {
+        for (local, clients) in [(false, 10_000), (true, 10_000), (false, 12)] {
+            let scene =
+                Scene { kinds: &kinds, workers: 4, clients, disturbance, local, seconds: 180 };
+            let above = SEEDS.map(|seed| {
+                let run = run_changing(scene, None, seed, |second, scene, backend| {
+                    if second == 60 {
+                        backend.disturbance = Disturbance::Nothing;
+                    }
+                    scene.clients = if (60..120).contains(&second) { 1 } else { clients };
+                });
+                mean(run[1_200..].iter().map(|tenth| f64::from(u8::from(tenth.1 > 4))))
+            });
+            let above: Vec<f64> = above.collect();
+            println!("local {local}, {clients} clients: above twice the knee {above:.3?}");
+            assert!(mean(above.iter().copied()) <= 0.02, "{above:.3?}");
+        }
+    }
+}
+
+/// The number of workers changes from 2 to 16 and back every three minutes. No request shows that
+/// workers were added, so experiments find them, within 90 seconds.
+#[test]
+fn workers_that_are_added_and_removed() {
+    let usual = RandomDuration::Between(Nanos::from_millis(80), Nanos::from_millis(120));
+    for (waits, local) in [(usual, false), (usual, true), (about(100), false)] {
+        let kinds = [kind("/a", 1.0, waits, ms(1))];
+        let scene = Scene {
+            kinds: &kinds,
+            workers: 2,
+            clients: 40,
+            disturbance: Disturbance::Nothing,
+            local,
+            seconds: 720,
+        };
+        let workers = |second: u64| if (second / 180).is_multiple_of(2) { 2 } else { 16 };
+        let runs: Vec<_> = SEEDS
+            .map(|seed| {
+                run_changing(scene, None, seed, |second, _, backend| {
+                    backend.workers = workers(second);
+                })
+            })
+            .collect();
+        for phase in 0..4 {
+            let best = workers(180 * phase as u64) as f64;
+            let later =
+                || runs.iter().flat_map(|run| &run[phase * 1_800 + 900..(phase + 1) * 1_800]);
+            let done = mean(later().map(|tenth| tenth.0)) / best;
+            let limit = mean(later().map(|tenth| tenth.1 as f64));
+            println!(
+                "phase {phase}: {done:.2} of the throughput of {best} workers, limit {limit:.1}"
+            );
+            assert!(done >= 0.85 && limit <= 4.0 * best, "phase {phase}: {done:.2}, {limit:.1}");
+        }
     }
 }
