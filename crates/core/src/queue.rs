@@ -272,6 +272,13 @@ impl Queue {
         if self.running.contains_key(&id) {
             return CancelOutcome::Running;
         }
+        // The client's next request does not take over the place of the cancelled one.
+        if let Some(client) = self.waiting.get(id).map(|waiting| waiting.share.client)
+            && self.first_of(client) == Some(id)
+            && let Some(place) = self.clients.get(&client).map(|known| known.place)
+        {
+            self.tiers.set_head(client, place, None);
+        }
         match self.remove(id) {
             Some(_) => CancelOutcome::Waiting,
             None => CancelOutcome::Unknown,

@@ -38,9 +38,9 @@ pub struct Arrival {
     pub place: QueuePlace,
     /// The expected cost.
     pub estimate: Cost,
-    /// Whether `estimate` is a guess, because the cost of the route is unknown. Among requests with
-    /// equal tags a guess goes first: the request may be light, and once its cost is known, no
-    /// later request on the route has to wait for that reason.
+    /// Whether `estimate` is a guess, because the cost of the route is unknown. A few guesses in
+    /// each round go first: the request may be light, and once its cost is known, no later request
+    /// on the route has to wait for that reason.
     pub is_guess: bool,
     /// The route that `estimate` is for; [`Queue::handle_estimate`] updates it. `None`: the
     /// estimate does not change.

@@ -3,7 +3,7 @@
 //! How tags are assigned: `tiers`. The request as callers see it: `request`.
 
 use super::request::{Arrival, QueuePlace};
-use super::turns::{Tag, length};
+use super::turns::{RequestSize, Tag, length};
 use crate::key::KeyHash;
 use crate::meter::estimate::{OwnRoute, RouteHash};
 use crate::units::{Cost, Time, Weight};
@@ -62,6 +62,10 @@ impl QueuedShare {
     /// The length that the request adds to a tag.
     pub fn size(&self) -> Tag {
         length(self.estimate, self.weight)
+    }
+
+    pub fn request_size(&self) -> RequestSize {
+        RequestSize { length: self.size(), is_guess: self.is_guess }
     }
 }
 

@@ -257,43 +257,43 @@ impl Tiers {
 
     /// Puts a client's next request into service; `next` is the one after it.
     pub fn serve(&mut self, share: &mut QueuedShare, next: Option<HeadRequest>) {
-        let QueuedShare { client, place, estimate, weight, .. } = *share;
-        let size = share.size();
+        let QueuedShare { client, place, estimate, .. } = *share;
+        let size = share.request_size();
         match place {
             QueuePlace::Credit => {
                 self.owe(Cost(estimate.0.div_ceil(CREDIT_PARTS_PER_DEBT_PART)));
-                share.finish = self.credit.serve(client, estimate, weight, next);
-                self.credits.begin(share.finish, size);
+                share.finish = self.credit.serve(client, size, next);
+                self.credits.begin(share.finish, size.length);
             }
             QueuePlace::Debt(bucket) => {
                 self.owed = self.owed.minus(estimate);
                 let next = self.debt.edit(bucket, |bucket| {
-                    share.inner = bucket.turns.serve(client, estimate, weight, next);
-                    bucket.service.begin(share.inner, size);
+                    share.inner = bucket.turns.serve(client, size, next);
+                    bucket.service.begin(share.inner, size.length);
                 });
-                share.finish = self.debt.turns.serve(bucket, estimate, weight, next);
-                self.debtors.begin(share.finish, size);
+                share.finish = self.debt.turns.serve(bucket, size, next);
+                self.debtors.begin(share.finish, size.length);
             }
         }
     }
 
     /// Puts a request into service that has just arrived, while no other waits.
     pub fn pass(&mut self, share: &mut QueuedShare) {
-        let QueuedShare { client, place, estimate, weight, .. } = *share;
-        let size = share.size();
+        let QueuedShare { client, place, estimate, .. } = *share;
+        let size = share.request_size();
         match place {
             QueuePlace::Credit => {
                 self.owed = Cost::ZERO;
-                share.finish = self.credit.pass(client, estimate, weight);
-                self.credits.begin(share.finish, size);
+                share.finish = self.credit.pass(client, size);
+                self.credits.begin(share.finish, size.length);
             }
             QueuePlace::Debt(bucket) => {
                 self.owed = self.owed.minus(estimate);
                 let DebtBucketTurns { turns, service, .. } = self.debt.bucket(bucket);
-                share.inner = turns.pass(client, estimate, weight);
-                service.begin(share.inner, size);
-                share.finish = self.debt.turns.pass(bucket, estimate, weight);
-                self.debtors.begin(share.finish, size);
+                share.inner = turns.pass(client, size);
+                service.begin(share.inner, size.length);
+                share.finish = self.debt.turns.pass(bucket, size);
+                self.debtors.begin(share.finish, size.length);
             }
         }
     }

@@ -1,24 +1,23 @@
-//! Start-time fair queueing among members of any kind (clients or buckets).
+//! Start-time fair queueing among members (clients or buckets): Goyal, Vin, Cheng, 1996; several in
+//! service at once: Jin, Chase, Kaur, 2004.
 //!
 //! ```text
-//! start tag  = max(V when it began to wait, its last finish tag)
-//! finish tag = start tag + estimate / weight, corrected when the true cost is known
+//! start tag  = max(V when it began to wait + its own length, the member's last finish tag)
+//! finish tag = start tag + length, corrected when the true cost is known
 //! V          = the start tag last served; the least start tag is served first
+//! length     = estimate / weight
 //! ```
 //!
-//! With `TurnOrder::Finish` the least finish tag is served first. Then a member that asks for
-//! little goes before one that asks for much, even in a round in which it has been served already.
-//! In return a member may run ahead of another by one more request.
-//!
-//! (Goyal, Vin, Cheng, 1996; several in service at once: Jin, Chase, Kaur, 2004.) A member that
-//! does not wait, has nothing in service and is not ahead of V equals one that never existed, so it
-//! is forgotten. Of idle members that are ahead of V, a limited number is remembered, and those
-//! least ahead are forgotten. Both are done only when the number of members has doubled, so they
-//! cost a request next to nothing.
-//!
-//! A correction downwards gives back no more than what the request itself had added to its member's
-//! tag: the part that a later `max` with V would have absorbed anyway stays. So a member gains
-//! nothing by opening requests and cancelling them.
+//! A tag counts what a member has been given, and V is how far those who wait have come. A member
+//! that begins to wait pays an entry fee: it starts its own length after V, as if it had just been
+//! served one request like the one that it asks for. That is the end of the present round, where a
+//! member that has just been served is as well. (At V itself it would be before all others. A swarm
+//! with a new name for each request would always be there, V would stand still, and a client that
+//! was served once would wait for ever.) So no request waits longer than first come, first served,
+//! and then for one round, in which each other member is served as much as this one asks for, and
+//! one request more if it has several at once. A request that is no larger than the others does not
+//! wait for that round either. A cancelled request has paid nothing, and leaves its place to no
+//! other: the member's next request begins to wait then. Proof and figures: docs/adr/0005.
 
 use super::prehashed::Map;
 use super::request::RequestId;
@@ -44,31 +43,74 @@ pub(super) fn length(cost: Cost, weight: Weight) -> Tag {
         / Tag::from(weight.thousandths())
 }
 
+/// The number of requests of unknown cost that pay no entry fee in each round, that is, while V
+/// advances by the length of one. Too low: after a start, light requests wait for heavy ones
+/// because both are unknown. Too high: a swarm that asks for an unknown route each time delays all
+/// others. They delay the others no more than so many further members would.
+const FREE_GUESSES: Tag = 8;
+
 /// The number of light members that are examined in search of one that is not ahead.
 const FRESH_EXAMINED_MAX: usize = 32;
+
+/// What a request adds to tags.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RequestSize {
+    pub length: Tag,
+    /// Whether the length is a guess.
+    pub is_guess: bool,
+}
+
+/// When a member began to wait.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// V at that time.
+    at: Tag,
+    /// Whether the member pays no fee as long as the cost of its request is a guess.
+    is_free: bool,
+}
+
+impl Entry {
+    /// The least start tag of a request that joins in this way.
+    fn start(self, size: RequestSize) -> Tag {
+        let fee = if self.is_free && size.is_guess { 0 } else { size.length };
+        self.at.saturating_add(fee)
+    }
+}
 
 /// The request that a member waits with: the first of its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct HeadRequest {
     /// Whether the cost is more than a guess. Among requests with equal tags, known costs come
-    /// last.
+    /// last, and then later requests.
     pub is_known: bool,
-    pub estimate: Cost,
     pub id: RequestId,
+    pub estimate: Cost,
     pub weight: Weight,
+}
+
+impl HeadRequest {
+    fn length(&self) -> Tag {
+        length(self.estimate, self.weight)
+    }
+
+    fn size(&self) -> RequestSize {
+        RequestSize { length: self.length(), is_guess: !self.is_known }
+    }
 }
 
 /// The order in which waiting members are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TurnOrder {
-    /// By start tag. Among equal tags guesses come first, then smaller requests.
+    /// By start tag.
     Start,
-    /// By finish tag.
+    /// By finish tag. Then a member that asks for little goes before one that asks for much, even
+    /// in a round in which it has been served already. In return a member may run ahead of another
+    /// by one more request.
     Finish,
 }
 
-/// A waiting member's position in the order. Members with equal ranks are ordered by their requests
-/// (see [`HeadRequest`]), the earlier request first.
+/// A waiting member's position in the order. Of equal ranks, guesses come first, then the earlier
+/// request (see [`HeadRequest`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct QueuedTurn<K> {
     rank: Tag,
@@ -81,18 +123,19 @@ struct QueuedTurn<K> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct FreshMember<K> {
     size: Tag,
-    /// The finish tag that the request will have if it is served now.
+    /// The finish tag that the request would have without an entry fee: the fee is for a place
+    /// among those that wait, and this is compared with what is in service.
     finish: Tag,
     key: K,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct TurnMember {
-    /// V when the member began to wait: its start tag is no earlier.
-    floor: Tag,
+    /// `None`: the member has waited since it was last served, or does not wait.
+    joined: Option<Entry>,
     finish: Tag,
-    /// How much may be taken back from `finish`: the least distance between `finish` and V at the
-    /// times when the member began to wait, since it last had nothing in service.
+    /// How much may be taken back from `finish`: the least amount by which it has put off a request
+    /// that was served, since the member last had nothing in service.
     slack: Tag,
     running: usize,
     head: Option<HeadRequest>,
@@ -100,48 +143,37 @@ struct TurnMember {
 
 impl TurnMember {
     const ABSENT: TurnMember =
-        TurnMember { floor: 0, finish: 0, slack: Tag::MAX, running: 0, head: None };
+        TurnMember { joined: None, finish: 0, slack: Tag::MAX, running: 0, head: None };
 
-    fn start(&self) -> Tag {
-        self.floor.max(self.finish)
+    /// The start tag of a request, if it is the first of this member to be served.
+    fn start(&self, size: RequestSize) -> Tag {
+        self.finish.max(self.joined.map_or(0, |entry| entry.start(size)))
     }
 
     fn turn<K>(&self, key: K, order: TurnOrder) -> Option<QueuedTurn<K>> {
         let head = self.head?;
+        let start = self.start(head.size());
         let rank = match order {
-            TurnOrder::Start => self.start(),
-            TurnOrder::Finish => self.finish_of(head),
+            TurnOrder::Start => start,
+            TurnOrder::Finish => start + head.length(),
         };
-        Some(QueuedTurn { rank, head, start: self.start(), key })
+        Some(QueuedTurn { rank, head, start, key })
     }
 
     /// The size and the tag of the request of the member, if it waits and has nothing in service.
     fn fresh<K>(&self, key: K) -> Option<FreshMember<K>> {
         let head = self.head.filter(|_| self.running == 0)?;
-        Some(FreshMember {
-            size: length(head.estimate, head.weight),
-            finish: self.finish_of(head),
-            key,
-        })
-    }
-
-    fn finish_of(&self, head: HeadRequest) -> Tag {
-        self.start() + length(head.estimate, head.weight)
-    }
-
-    /// Notes that the member begins to wait at this virtual time.
-    fn join(&mut self, virtual_time: Tag) {
-        self.floor = virtual_time;
-        if self.running > 0 {
-            self.slack = self.slack.min(self.finish.saturating_sub(virtual_time));
-        }
+        let (size, joined) = (head.length(), self.joined.map_or(0, |entry| entry.at));
+        Some(FreshMember { size, finish: self.finish.max(joined) + size, key })
     }
 
     /// Puts a request of the member into service. Returns its start tag.
-    fn serve(&mut self, estimate: Cost, weight: Weight) -> Tag {
-        let start = self.start();
-        self.floor = 0;
-        self.finish = start + length(estimate, weight);
+    fn serve(&mut self, size: RequestSize) -> Tag {
+        let start = self.start(size);
+        if let Some(entry) = self.joined.take().filter(|_| self.running > 0) {
+            self.slack = self.slack.min(self.finish.saturating_sub(entry.start(size)));
+        }
+        self.finish = start + size.length;
         self.running += 1;
         start
     }
@@ -161,6 +193,9 @@ impl TurnMember {
 pub(super) struct Turns<K> {
     order: TurnOrder,
     virtual_time: Tag,
+    /// The finish tag of the requests of unknown cost that paid no fee, as if [`FREE_GUESSES`]
+    /// members had sent them in turn.
+    guessed: Tag,
     /// The largest finish tag so far.
     latest: Tag,
     members: Map<K, TurnMember>,
@@ -181,6 +216,7 @@ impl<K: Copy + Ord + Hash> Turns<K> {
         Turns {
             order,
             virtual_time: 0,
+            guessed: 0,
             latest: 0,
             members: Map::default(),
             waiting: BTreeSet::new(),
@@ -204,20 +240,21 @@ impl<K: Copy + Ord + Hash> Turns<K> {
     /// The finish tag that the request of the next member will have.
     pub fn next_finish(&self) -> Option<Tag> {
         let turn = self.waiting.first()?;
-        Some(turn.start + length(turn.head.estimate, turn.head.weight))
+        Some(turn.start + turn.head.length())
     }
 
-    /// The members that wait, have nothing in service, will have a finish tag below `bound`, and
-    /// add no more than `size` to it; the smallest first. Only the [`FRESH_EXAMINED_MAX`] smallest
-    /// are examined.
+    /// The members that wait, have nothing in service, would have a finish tag below `bound`
+    /// without an entry fee, and add no more than `size` to it; the smallest first. Only the
+    /// [`FRESH_EXAMINED_MAX`] smallest are examined.
     pub fn fresh(&self, bound: Tag, size: Tag) -> impl Iterator<Item = K> {
         let small =
             self.fresh.iter().take_while(move |one| one.size <= size).take(FRESH_EXAMINED_MAX);
         small.filter(move |one| one.finish < bound).map(|one| one.key)
     }
 
-    /// The smallest size among members that wait, have nothing in service and will have a finish
-    /// tag below `bound`. Only the [`FRESH_EXAMINED_MAX`] smallest are examined.
+    /// The smallest size among members that wait, have nothing in service and would have a finish
+    /// tag below `bound` without an entry fee. Only the [`FRESH_EXAMINED_MAX`] smallest are
+    /// examined.
     pub fn least_fresh(&self, bound: Tag) -> Option<Tag> {
         self.fresh
             .iter()
@@ -226,10 +263,10 @@ impl<K: Copy + Ord + Hash> Turns<K> {
             .map(|one| one.size)
     }
 
-    /// How far the member's next start tag is ahead of V; zero if it is not.
+    /// How far the member's last finish tag is ahead of V; zero if it is not.
     pub fn ahead(&self, key: K) -> Tag {
-        let start = self.members.get(&key).map_or(0, TurnMember::start);
-        start.saturating_sub(self.virtual_time)
+        let finish = self.members.get(&key).map_or(0, |member| member.finish);
+        finish.saturating_sub(self.virtual_time)
     }
 
     /// The number of members that wait.
@@ -249,46 +286,53 @@ impl<K: Copy + Ord + Hash> Turns<K> {
 
     /// Sets the member's next request; `None`: the member does not wait (any longer).
     pub fn set_head(&mut self, key: K, head: Option<HeadRequest>) {
-        if head.is_none() && !self.members.contains_key(&key) {
+        let member = self.members.get(&key);
+        if head.is_none() && member.is_none() {
             return;
         }
-        let virtual_time = self.virtual_time;
+        let waits = member.is_some_and(|member| member.head.is_some());
+        let entry = head.filter(|_| !waits).map(|head| self.enter(head.size()));
         self.edit(key, |member| {
-            if head.is_some() && member.head.is_none() {
-                member.join(virtual_time);
+            if waits != head.is_some() {
+                member.joined = entry;
             }
             member.head = head;
         });
         self.forget();
     }
 
+    /// The entry of a member that begins to wait with such a request.
+    fn enter(&mut self, size: RequestSize) -> Entry {
+        let at = self.virtual_time;
+        let is_free = size.is_guess && self.guessed < at + size.length;
+        if is_free {
+            self.guessed = self.guessed.max(at) + size.length.div_ceil(FREE_GUESSES);
+        }
+        Entry { at, is_free }
+    }
+
     /// Puts a request of the member into service; `next` is the one after it. Returns its finish
     /// tag.
-    pub fn serve(
-        &mut self,
-        key: K,
-        estimate: Cost,
-        weight: Weight,
-        next: Option<HeadRequest>,
-    ) -> Tag {
+    pub fn serve(&mut self, key: K, size: RequestSize, next: Option<HeadRequest>) -> Tag {
         let start = self.edit(key, |member| {
             member.head = next;
-            member.serve(estimate, weight)
+            member.serve(size)
         });
         self.advance_virtual_time(start);
-        start + length(estimate, weight)
+        start + size.length
     }
 
     /// Puts a request into service that has just arrived, while no member waits: the same as
     /// `set_head` and `serve` together, but cheaper. Returns its finish tag.
-    pub fn pass(&mut self, key: K, estimate: Cost, weight: Weight) -> Tag {
+    pub fn pass(&mut self, key: K, size: RequestSize) -> Tag {
+        let entry = self.enter(size);
         let member = self.members.entry(key).or_insert(TurnMember::ABSENT);
-        member.join(self.virtual_time);
-        let start = member.serve(estimate, weight);
+        member.joined = Some(entry);
+        let start = member.serve(size);
         self.latest = self.latest.max(member.finish);
         self.running += 1;
         self.advance_virtual_time(start);
-        start + length(estimate, weight)
+        start + size.length
     }
 
     /// Adds `more` to the member's tag, because a request of it in service costs more than
@@ -297,7 +341,10 @@ impl<K: Copy + Ord + Hash> Turns<K> {
         self.edit(key, |member| member.finish = member.finish.saturating_add(more));
     }
 
-    /// Ends a request that was in service and has cost `cost`, and corrects the member's tag.
+    /// Ends a request that was in service and has cost `cost`, and corrects the member's tag. A
+    /// correction downwards gives back no more than what the request itself had added to the tag:
+    /// the part that a later `max` with V would have absorbed anyway stays. So a member gains
+    /// nothing by opening requests and cancelling them.
     pub fn settle(&mut self, key: K, estimate: Cost, weight: Weight, cost: Cost) {
         let (was, is) = (length(estimate, weight), length(cost, weight));
         self.edit(key, |member| {
@@ -333,7 +380,9 @@ impl<K: Copy + Ord + Hash> Turns<K> {
         result
     }
 
-    /// Forgets members that equal a new one, and those least ahead of V if there are too many.
+    /// Forgets members that equal a new one, and those least ahead of V if there are too many. A
+    /// member equals a new one if it does not wait, has nothing in service and is not ahead of V.
+    /// Done only when the number of members has doubled, so it costs a request next to nothing.
     fn forget(&mut self) {
         if self.is_over() {
             self.virtual_time = self.virtual_time.max(self.latest);

@@ -52,7 +52,7 @@ fn disguises() -> Vec<Disguise> {
     let plain = |name, crawlers| Disguise { name, human: me(), crawlers, agents: false };
     let fifty = |one: &dyn Fn(u8) -> SimClient| (0..50).map(one).collect::<Vec<SimClient>>();
     let masked = often(address(1, 1, 1), "agent 0");
-    let neighbour = often(near(200), "browser");
+    let neighbour = || often(near(200), "browser");
     vec![
         plain("one address", vec![crawler(near(2), 32)]),
         plain("8 networks", (0..8).map(|n| crawler(net(n), 4)).collect()),
@@ -62,7 +62,11 @@ fn disguises() -> Vec<Disguise> {
         plain("50 addresses, never alike", fifty(&|n| noisy(near(n)))),
         Disguise { agents: true, ..plain("5 agents", fifty(&agent)) },
         Disguise { agents: true, human: masked, ..plain("and the human's", fifty(&agent)) },
-        Disguise { human: neighbour, ..plain("neighbour", vec![crawler(near(2), 32)]) },
+        Disguise { human: neighbour(), ..plain("neighbour", vec![crawler(near(2), 32)]) },
+        Disguise {
+            human: neighbour(),
+            ..plain("neighbour of 50", fifty(&|n| crawler(near(n), 1)))
+        },
     ]
 }
 

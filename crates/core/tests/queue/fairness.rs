@@ -15,6 +15,8 @@ struct Race {
     running: Vec<(RequestId, usize, u64)>,
     owner: BTreeMap<RequestId, (usize, u64)>,
     waiting: Vec<usize>,
+    /// The flows that have had no waiting request since the last check.
+    paused: Vec<bool>,
     /// Cost divided by weight, for each flow: of the requests sent to the backend (`sent`) and of
     /// the finished ones (`done`).
     sent: Vec<f64>,
@@ -31,6 +33,7 @@ impl Race {
             running: Vec::new(),
             owner: BTreeMap::new(),
             waiting: vec![0; count],
+            paused: vec![false; count],
             sent: vec![0.0; count],
             done: vec![0.0; count],
         }
@@ -49,6 +52,7 @@ impl Race {
         while let Some(id) = self.queue.poll_dispatch(self.now) {
             let (flow, cost) = self.owner[&id];
             self.waiting[flow] -= 1;
+            self.paused[flow] |= self.waiting[flow] == 0;
             self.sent[flow] += cost as f64 * 1e3 / f64::from(self.flows[flow].0);
             self.running.push((id, flow, cost));
         }
@@ -135,6 +139,7 @@ fn race(
             race.finish(which / 2);
         }
         check_drift(&race, &mut drifts, among, slots as f64, error as f64 / 100.0)?;
+        race.paused.fill(false);
         race.poll();
     }
     Ok(())
@@ -150,7 +155,8 @@ fn check_drift(
     for f in 0..race.flows.len() {
         for m in 0..f {
             let (sent, done) = drifts.entry((f, m)).or_insert((Drift::NONE, Drift::NONE));
-            if race.waiting[f] == 0 || race.waiting[m] == 0 {
+            let pauses = |flow: usize| race.paused[flow] || race.waiting[flow] == 0;
+            if pauses(f) || pauses(m) {
                 (*sent, *done) = (Drift::NONE, Drift::NONE);
                 continue;
             }

@@ -6,6 +6,7 @@ mod concurrency;
 mod disturbed;
 mod fairness;
 mod light;
+mod newcomers;
 mod traffic;
 
 use evenkeel_core::classify::LimitKey;

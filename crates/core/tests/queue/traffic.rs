@@ -55,7 +55,8 @@ impl RecordedQueue {
             QueueEvent::Arrive { from, place, cost, weight } => {
                 let place = if place < 2 { QueuePlace::Credit } else { bucket(place) };
                 let weight = Weight::new(weight);
-                let one = Arrival { weight, ..arrival(from, place, cost) };
+                let is_guess = cost % 5 == 0;
+                let one = Arrival { weight, is_guess, ..arrival(from, place, cost) };
                 let id = self.queue.handle_arrival(one, self.now);
                 self.waiting.insert(id, (from, self.now));
             }

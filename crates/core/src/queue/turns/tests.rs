@@ -16,8 +16,8 @@ enum Event {
     Ask(u64),
     /// An extra request, which will be cancelled.
     Extra(u64),
-    /// A request that waits for a while and is cancelled before it is served.
-    Peep(u64),
+    /// A request that waits while V advances, and is cancelled before it is served.
+    Peep(u64, u64),
     /// An extra request ends, and has cost nothing.
     Cancel(usize),
     /// The estimate of an extra request rises while it runs.
@@ -31,12 +31,18 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         (0..60_u64).prop_map(Event::Pass),
         (1..50_u64).prop_map(Event::Ask),
         (1..50_u64).prop_map(Event::Extra),
-        (1..50_u64).prop_map(Event::Peep),
+        (1..50_u64, 0..60_u64).prop_map(|(cost, length)| Event::Peep(cost, length)),
         any::<usize>().prop_map(Event::Cancel),
         (any::<usize>(), 1..50_u64).prop_map(|(which, more)| Event::Raise(which, more)),
         any::<usize>().prop_map(Event::Done),
     ];
     prop::collection::vec(event, 1..80)
+}
+
+/// Serves a request of a member that costs what it was estimated at.
+fn serve<K: Copy + Ord + Hash>(turns: &mut Turns<K>, key: K, cost: u64) {
+    let length = length(Cost(cost), Weight::ONE);
+    turns.serve(key, RequestSize { length, is_guess: false }, None);
 }
 
 struct World {
@@ -48,7 +54,7 @@ impl World {
     fn new() -> World {
         let mut turns = Turns::new(TurnOrder::Start, 10);
         // Something is always in service, so that no member is forgotten.
-        turns.serve(OTHER, Cost(1), Weight::ONE, None);
+        serve(&mut turns, OTHER, 1);
         World { turns, id: 0 }
     }
 
@@ -61,7 +67,7 @@ impl World {
             weight: Weight::ONE,
         };
         self.turns.set_head(X, Some(head));
-        self.turns.serve(X, Cost(cost), Weight::ONE, None);
+        serve(&mut self.turns, X, cost);
     }
 
     fn start(&self) -> Tag {
@@ -93,10 +99,12 @@ proptest! {
                     with.ask(cost);
                     extra.push(cost);
                 }
-                Event::Peep(cost) => {
+                Event::Peep(cost, length) => {
                     let (estimate, weight) = (Cost(cost), Weight::ONE);
                     let head = HeadRequest { is_known: true, estimate, id: RequestId(0), weight };
                     with.turns.set_head(X, Some(head));
+                    now += Tag::from(length) * TAG_UNITS_PER_NANO;
+                    with.turns.virtual_time = with.turns.virtual_time.max(now);
                     with.turns.set_head(X, None);
                 }
                 Event::Cancel(which) => if let Some(cost) = take(&mut extra, which) {
@@ -120,23 +128,25 @@ proptest! {
     }
 }
 
+/// What a request was estimated too high is given back, but not what it paid to enter: its place in
+/// the order was the one that the estimate had bought.
 #[test]
 fn what_was_estimated_too_high_is_given_back() {
     let mut world = World::new();
     world.ask(100);
+    let finish = |world: &World| world.turns.members.get(&X).map(|member| member.finish);
+    assert_eq!(finish(&world), Some(200 * TAG_UNITS_PER_NANO));
     world.turns.settle(X, Cost(100), Weight::ONE, Cost(30));
-    assert_eq!(
-        world.turns.members.get(&X).map(|member| member.finish),
-        Some(30 * TAG_UNITS_PER_NANO)
-    );
+    assert_eq!(finish(&world), Some(130 * TAG_UNITS_PER_NANO));
+    assert_eq!(world.turns.virtual_time, 100 * TAG_UNITS_PER_NANO, "it is no further ahead");
 }
 
 #[test]
 fn only_so_many_who_have_gone_are_remembered() {
     let mut turns = Turns::new(TurnOrder::Start, 10);
-    turns.serve(u64::MAX, Cost(1), Weight::ONE, None);
+    serve(&mut turns, u64::MAX, 1);
     for key in 0..1_000 {
-        turns.serve(key, Cost(1_000 + key), Weight::ONE, None);
+        serve(&mut turns, key, 1_000 + key);
         turns.settle(key, Cost(1_000 + key), Weight::ONE, Cost(1_000 + key));
     }
     assert!((11..=21).contains(&turns.len()), "{}", turns.len());
