@@ -27,7 +27,7 @@ use crate::meter::estimate::RouteHash;
 use crate::units::{Nanos, Time};
 use belief::KneeBelief;
 use brief_requests::BriefRequestDetector;
-use window::{LimitWindow, UsualTimes};
+use window::{InFlight, LimitWindow, UsualTimes};
 
 /// The upper bound of the limit.
 pub const CONCURRENCY_MAX: usize = 1_024;
@@ -99,18 +99,17 @@ pub struct ConcurrencySearch {
     window: LimitWindow,
     /// Whether times were not the usual ones in the previous window.
     changed: bool,
-    running: usize,
+    in_flight: InFlight,
     /// The number of requests still to end that began under another limit. They are ignored.
     stale: usize,
-    /// When the last request began or ended, and (`ended`) when the last one ended.
-    last: Time,
+    /// When the last request ended.
     ended: Time,
     /// The mean gap between two ends, each weighted by its length, in seconds.
     gap: f64,
-    /// The time spent in flight by all requests since the use of the processors was last reported,
-    /// in seconds, and (`reported`) when that was.
-    held: f64,
+    /// When the use of the processors was last reported, and the time that all requests had spent
+    /// in flight then, in seconds.
     reported: Time,
+    held_reported: f64,
     /// Whether the processors were busy then. False if their use is not known.
     is_busy: bool,
 }
@@ -124,6 +123,7 @@ impl ConcurrencySearch {
         let least =
             whole.saturating_add(usize::from((whole as f64) < cpus)).clamp(1, CONCURRENCY_MAX);
         let expected = least as f64;
+        let in_flight = InFlight::none();
         let prior = KneeBelief::prior(expected, expected);
         ConcurrencySearch {
             limit: least,
@@ -136,15 +136,14 @@ impl ConcurrencySearch {
             expected,
             noise: 1.0,
             usual: UsualTimes::new(),
-            window: LimitWindow::new(0, Time::ZERO),
+            window: LimitWindow::new(&in_flight, Time::ZERO),
+            in_flight,
             changed: false,
-            running: 0,
             stale: 0,
-            last: Time::ZERO,
             ended: Time::ZERO,
             gap: 0.0,
-            held: 0.0,
             reported: Time::ZERO,
+            held_reported: 0.0,
             is_busy: false,
         }
     }
@@ -171,13 +170,12 @@ impl ConcurrencySearch {
 
     /// Notes that `running` requests are with the backend from now on.
     pub fn handle_running(&mut self, running: usize, now: Time) {
-        self.brief.run(running, now);
-        if self.running == 0 && now.since(self.last).as_secs_f64() > PAUSE_SECS {
+        let pause = now.since(self.in_flight.last).as_secs_f64();
+        if self.in_flight.running == 0 && pause > PAUSE_SECS {
             self.start_again(now);
         }
-        self.held += self.running as f64 * now.since(self.last.max(self.reported)).as_secs_f64();
-        (self.running, self.last) = (running, now);
-        self.window.note_running(running, now);
+        self.in_flight.run(running, now);
+        self.window.note_in_flight(&self.in_flight);
     }
 
     /// Notes which part of the processors' time was used since the last call, from 0 to 1. Only to
@@ -186,12 +184,13 @@ impl ConcurrencySearch {
     /// with other programs.
     pub fn handle_processor_use(&mut self, busy: f64, now: Time) {
         // Without a request in flight, the pause goes on.
-        if self.running > 0 {
-            self.handle_running(self.running, now);
+        if self.in_flight.running > 0 {
+            self.handle_running(self.in_flight.running, now);
         }
-        let age = now.since(self.reported).as_secs_f64();
-        let level = core::mem::take(&mut self.held) / age.max(1e-9);
-        self.reported = now;
+        let held = self.in_flight.held_at(now);
+        let spent = held - core::mem::replace(&mut self.held_reported, held);
+        let age = now.since(core::mem::replace(&mut self.reported, now)).as_secs_f64();
+        let level = spent / age.max(1e-9);
         if level <= 0.0 {
             return;
         }
@@ -221,7 +220,7 @@ impl ConcurrencySearch {
     /// upgraded requests.
     pub fn handle_done(&mut self, route: RouteHash, elapsed: Nanos, waiting: bool, now: Time) {
         let floor = self.floor();
-        self.brief.note(elapsed, self.least, now);
+        self.brief.note(elapsed, self.in_flight.held_at(now), self.least, now);
         if self.floor() != floor {
             // What was learned of brief requests does not hold for long ones.
             self.belief = self.prior.clone();
@@ -229,15 +228,15 @@ impl ConcurrencySearch {
             self.phase = SearchPhase::Steady(None, false);
             self.set_limit(self.floor() as f64, now);
         }
-        self.handle_running(self.running, now);
+        self.handle_running(self.in_flight.running, now);
         let starts = matches!(self.phase, SearchPhase::Start(_));
         if self.stood_still(elapsed, now) && !starts && self.stale == 0 {
-            self.stale = self.running;
+            self.stale = self.in_flight.running;
         }
         if self.stale > 0 {
             self.stale -= 1;
             if self.stale == 0 {
-                self.window = LimitWindow::new(self.running, now);
+                self.window = LimitWindow::new(&self.in_flight, now);
             }
             return;
         }
@@ -258,7 +257,7 @@ impl ConcurrencySearch {
         self.belief.mix(&self.prior, 0.5);
         self.set_limit(self.least as f64, now);
         (self.stale, self.gap) = (0, 0.0);
-        self.window = LimitWindow::new(0, now);
+        self.window = LimitWindow::new(&self.in_flight, now);
     }
 
     /// The lower bound of the limit: more than the processors if requests are brief.
@@ -281,7 +280,7 @@ impl ConcurrencySearch {
     }
 
     fn end_window(&mut self, now: Time) {
-        let next = LimitWindow::new(self.running, now);
+        let next = LimitWindow::new(&self.in_flight, now);
         let window = core::mem::replace(&mut self.window, next);
         self.belief.mix(&self.prior, window.age / (window.age + MEMORY_SECS));
         match core::mem::replace(&mut self.phase, SearchPhase::Start(None)) {
@@ -380,9 +379,9 @@ impl ConcurrencySearch {
     fn set_limit(&mut self, limit: f64, now: Time) {
         let limit = rounded(limit).clamp(self.floor(), self.ceiling);
         if limit != self.limit {
-            self.stale = self.running;
+            self.stale = self.in_flight.running;
             self.limit = limit;
-            self.window = LimitWindow::new(self.running, now);
+            self.window = LimitWindow::new(&self.in_flight, now);
         }
     }
 }

@@ -49,11 +49,8 @@ pub(super) struct BriefRequestDetector {
     /// the sum of their squares.
     sum: f64,
     squares: f64,
-    /// The number of requests in flight; when that was noted (`last`); and the time that all
-    /// requests have spent with the backend in this period, in seconds (`spent`).
-    running: usize,
-    last: Time,
-    spent: f64,
+    /// The time that all requests had spent with the backend when this period began, in seconds.
+    held_before: f64,
     /// Whether requests are brief, and the number of periods in a row that showed it (`spoken_for`)
     /// or the opposite (`against`). At least one of the two counts is zero.
     holds: bool,
@@ -68,16 +65,14 @@ impl BriefRequestDetector {
         if self.holds { ROOM_PER_PROCESSOR * processors } else { 0 }
     }
 
-    /// Notes that `running` requests are in flight from now on.
-    pub fn run(&mut self, running: usize, now: Time) {
-        self.spent += self.running as f64 * now.since(self.last).as_secs_f64();
-        (self.running, self.last) = (running, now);
-    }
-
-    /// Notes that a request took `elapsed`. At the end of a period `room` may change.
-    pub fn note(&mut self, elapsed: Nanos, processors: usize, now: Time) {
-        let since = *self.since.get_or_insert(now);
+    /// Notes that a request took `elapsed`, and that all requests so far have spent `held` seconds
+    /// with the backend. At the end of a period `room` may change.
+    pub fn note(&mut self, elapsed: Nanos, held: f64, processors: usize, now: Time) {
         let seconds = elapsed.as_secs_f64();
+        if self.since.is_none() {
+            self.held_before = held - seconds;
+        }
+        let since = *self.since.get_or_insert(now);
         self.count = self.count.saturating_add(1);
         self.sum += seconds;
         self.squares += seconds * seconds;
@@ -85,10 +80,9 @@ impl BriefRequestDetector {
         if age < PERIOD_MIN {
             return;
         }
-        self.run(self.running, now);
         let (moment, age) = (UNNOTICED_WAIT.as_secs_f64(), age.as_secs_f64());
         let few = f64::from(self.count) * moment < (ROOM_PER_PROCESSOR * processors) as f64 * age;
-        let some_stay = self.spent - self.sum > STAYING_REQUESTS_MAX * age;
+        let some_stay = held - self.held_before - self.sum > STAYING_REQUESTS_MAX * age;
         let is_against = few || some_stay || self.squares > LONG_MEAN_RATIO * moment * self.sum;
         let (spoken_for, against) = match is_against {
             true => (0, self.periods_against.saturating_add(1)),
@@ -98,12 +92,9 @@ impl BriefRequestDetector {
             true => !some_stay && against < PERIODS_AGAINST_MIN,
             false => spoken_for >= PERIODS_FOR_MIN,
         };
-        let BriefRequestDetector { running, last, .. } = *self;
-        let since = Some(now);
         *self = BriefRequestDetector {
-            since,
-            running,
-            last,
+            since: Some(now),
+            held_before: held,
             holds,
             periods_for: spoken_for,
             periods_against: against,
@@ -114,6 +105,7 @@ impl BriefRequestDetector {
 
 #[cfg(test)]
 mod tests {
+    use super::super::window::InFlight;
     use super::*;
 
     const US: u64 = 1_000;
@@ -124,7 +116,7 @@ mod tests {
         let mut brief = BriefRequestDetector::default();
         for number in 0..=count {
             let took = times[number as usize % times.len()];
-            brief.note(Nanos(took * US), 2, Time(1 + number * apart * US));
+            brief.note(Nanos(took * US), 0.0, 2, Time(1 + number * apart * US));
         }
         brief.room(2)
     }
@@ -150,12 +142,13 @@ mod tests {
     #[test]
     fn who_stays_is_in_the_way_before_it_ends() {
         let mut brief = BriefRequestDetector::default();
+        let mut in_flight = InFlight::none();
         let mut stretch = |from_ms: u64, beside: usize| {
             for number in 0..=2_000 {
                 let now = Time(from_ms * 1_000 * US + number * 50 * US);
-                brief.run(beside + 1, Time(now.0.saturating_sub(40 * US)));
-                brief.note(Nanos(40 * US), 2, now);
-                brief.run(beside, now);
+                in_flight.run(beside + 1, Time(now.0.saturating_sub(40 * US)));
+                brief.note(Nanos(40 * US), in_flight.held_at(now), 2, now);
+                in_flight.run(beside, now);
             }
             brief.room(2)
         };
@@ -170,7 +163,7 @@ mod tests {
         let mut brief = BriefRequestDetector::default();
         let mut stretch = |from_ms: u64, took: u64| {
             for number in 0..=2_000 {
-                brief.note(Nanos(took * US), 2, Time(from_ms * 1_000 * US + number * 50 * US));
+                brief.note(Nanos(took * US), 0.0, 2, Time(from_ms * 1_000 * US + number * 50 * US));
             }
             brief.room(2)
         };

@@ -77,6 +77,34 @@ impl UsualTimes {
     }
 }
 
+/// The number of requests in flight, and the time that they have spent there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InFlight {
+    pub running: usize,
+    /// When that was last noted.
+    pub last: Time,
+    /// The sum of the times of all requests until then, unfinished ones included, in seconds.
+    held: f64,
+}
+
+impl InFlight {
+    /// No request is in flight.
+    pub fn none() -> InFlight {
+        InFlight { running: 0, last: Time::ZERO, held: 0.0 }
+    }
+
+    /// The sum at `now`.
+    pub fn held_at(&self, now: Time) -> f64 {
+        self.held + self.running as f64 * now.since(self.last).as_secs_f64()
+    }
+
+    /// Notes that `running` requests are in flight from now on.
+    pub fn run(&mut self, running: usize, now: Time) {
+        self.held = self.held_at(now);
+        (self.running, self.last) = (running, self.last.max(now));
+    }
+}
+
 /// The measurements while one limit holds.
 #[derive(Clone, Debug)]
 pub(super) struct LimitWindow {
@@ -86,8 +114,8 @@ pub(super) struct LimitWindow {
     /// The largest number in flight.
     pub running_max: usize,
     pub begun: Time,
-    last: Time,
-    running: usize,
+    /// The time that all requests had spent in flight when the window began, in seconds.
+    held_before: f64,
     /// The length in seconds; the time that all requests spent in flight, and (`spent`) the time
     /// that those took that ended, in seconds.
     pub age: f64,
@@ -98,14 +126,13 @@ pub(super) struct LimitWindow {
 }
 
 impl LimitWindow {
-    pub fn new(running: usize, now: Time) -> LimitWindow {
+    pub fn new(in_flight: &InFlight, now: Time) -> LimitWindow {
         LimitWindow {
             count: 0,
             backlogged: 0,
-            running_max: running,
+            running_max: in_flight.running,
             begun: now,
-            last: now,
-            running,
+            held_before: in_flight.held_at(now),
             age: 0.0,
             held: 0.0,
             spent: 0.0,
@@ -113,12 +140,11 @@ impl LimitWindow {
         }
     }
 
-    /// Notes that `running` requests are in flight from now on.
-    pub fn note_running(&mut self, running: usize, now: Time) {
-        self.held += self.running as f64 * now.since(self.last).as_secs_f64();
-        self.age = now.since(self.begun).as_secs_f64();
-        (self.running, self.last) = (running, now);
-        self.running_max = self.running_max.max(running);
+    /// Notes that the number of requests in flight has changed, or time has passed.
+    pub fn note_in_flight(&mut self, in_flight: &InFlight) {
+        self.age = in_flight.last.since(self.begun).as_secs_f64();
+        self.held = in_flight.held - self.held_before;
+        self.running_max = self.running_max.max(in_flight.running);
     }
 
     /// Notes that a request has ended.
