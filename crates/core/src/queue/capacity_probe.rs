@@ -28,8 +28,8 @@ const PROBE_DELAY_MAX: Nanos = Nanos::from_secs(160);
 
 const _: () = assert!(PROBE_DELAY_FIRST.0 <= PROBE_DELAY_MAX.0);
 
-/// Whether a light request that was estimated at `estimate` cost so much that it may have waited for
-/// a worker.
+/// Whether a light request that was estimated at `estimate` cost so much that it may have waited
+/// for a worker.
 pub(super) fn seems_to_wait(estimate: Cost, cost: Cost) -> bool {
     cost.0 / WAITED_COST_RATIO > estimate.0
 }
