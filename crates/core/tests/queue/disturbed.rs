@@ -186,6 +186,27 @@ fn nothing_outlives_a_pause() {
     }
 }
 
+/// Forty clients whose requests all take a second, so that they come and go together: most of them
+/// end while the others are on their way back, and yet eight have waited for all of the second.
+#[test]
+fn those_who_wait_are_seen_although_all_end_at_once() {
+    let kinds = [kind("/a", 1.0, ms(1_000), ms(1))];
+    let mut search = ConcurrencySearch::new(1.0);
+    let (mut now, clients) = (START, 40_usize);
+    for _ in 0..12 {
+        let running = search.concurrency().min(clients);
+        search.handle_running(running, now);
+        now = Time(now.0 + SECOND);
+        for ended in 0..running {
+            now = Time(now.0 + SECOND / 10_000);
+            let waiting = ended + running < clients;
+            search.handle_done(route(&kinds[0]), Nanos::from_secs(1), waiting, now);
+            search.handle_running(running - ended - usize::from(!waiting), now);
+        }
+    }
+    assert!(search.concurrency() >= clients, "{}", search.concurrency());
+}
+
 /// Whatever is measured, the limit stays between its bounds and can still change.
 #[test]
 fn odd_measurements_do_no_harm() {

@@ -108,9 +108,12 @@ impl InFlight {
 /// The measurements while one limit holds.
 #[derive(Clone, Debug)]
 pub(super) struct LimitWindow {
-    /// The number of requests that ended, and how many of these while others waited.
+    /// The number of requests that ended.
     pub count: u32,
-    backlogged: u32,
+    /// The age at the last of these ends, and (`backlogged`) the time until then in which others
+    /// waited, in seconds.
+    ended_age: f64,
+    backlogged: f64,
     /// The largest number in flight.
     pub running_max: usize,
     pub begun: Time,
@@ -129,7 +132,8 @@ impl LimitWindow {
     pub fn new(in_flight: &InFlight, now: Time) -> LimitWindow {
         LimitWindow {
             count: 0,
-            backlogged: 0,
+            ended_age: 0.0,
+            backlogged: 0.0,
             running_max: in_flight.running,
             begun: now,
             held_before: in_flight.held_at(now),
@@ -159,7 +163,10 @@ impl LimitWindow {
         usual.note(place, elapsed.as_secs_f64());
         self.ended[place] += 1;
         self.count += 1;
-        self.backlogged += u32::from(waiting);
+        // Not by the number of ends: of requests that end together most end while their clients have
+        // not sent the next one yet.
+        let gap = self.age - core::mem::replace(&mut self.ended_age, self.age);
+        self.backlogged += if waiting { gap } else { 0.0 };
         self.spent += elapsed.as_secs_f64();
     }
 
@@ -170,7 +177,7 @@ impl LimitWindow {
 
     /// Whether requests waited most of the time, so the limit was what limited.
     pub fn was_bound(&self) -> bool {
-        u64::from(self.backlogged) * 2 >= u64::from(self.count)
+        2.0 * self.backlogged >= self.ended_age
     }
 
     /// Appends another window.
