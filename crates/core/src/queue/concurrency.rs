@@ -57,8 +57,8 @@ const NOISE_WEIGHT: f64 = 1.0 / 8.0;
 const STALL_GAPS: f64 = 4.0;
 /// After a pause of this length without a request the search starts again, in seconds.
 const PAUSE_SECS: f64 = 30.0;
-/// If requests wait, the processors are not known to be busy, and no request has ended for this
-/// time, the requests in flight hang, in seconds.
+/// If requests wait and none has ended for this time, the requests in flight hang, in seconds. Busy
+/// processors say nothing, because other programs may use them.
 const HANG_SECS: f64 = 1.0;
 /// Processors that are busy for more than this part of the time may be what limits.
 const BUSY_PART: f64 = 0.9;
@@ -110,8 +110,6 @@ pub struct ConcurrencySearch {
     /// in flight then, in seconds.
     reported: Time,
     held_reported: f64,
-    /// Whether the processors were busy then. False if their use is not known.
-    is_busy: bool,
 }
 
 impl ConcurrencySearch {
@@ -144,7 +142,6 @@ impl ConcurrencySearch {
             gap: 0.0,
             reported: Time::ZERO,
             held_reported: 0.0,
-            is_busy: false,
         }
     }
 
@@ -202,7 +199,6 @@ impl ConcurrencySearch {
             self.belief.replace_prior(&self.prior, &prior);
         }
         self.prior = prior;
-        self.is_busy = busy >= BUSY_PART;
     }
 
     /// Notes that requests wait for a slot at `now`. To be called a few times a second while that
@@ -210,7 +206,7 @@ impl ConcurrencySearch {
     /// all others until they end.
     pub fn handle_backlog(&mut self, now: Time) {
         let silent = now.since(self.ended.max(self.window.begun)).as_secs_f64();
-        if !self.is_busy && silent > HANG_SECS.max(STALL_GAPS * self.gap) {
+        if silent > HANG_SECS.max(STALL_GAPS * self.gap) {
             self.set_limit(2.0 * self.limit as f64, now);
         }
     }

@@ -262,7 +262,7 @@ fn requests_that_hang_do_not_stop_the_others() {
     for (busy, waiting, least, most) in [
         (Some(0.05), true, 8, 64),
         (None, true, 8, 64),
-        (Some(1.0), true, 2, 2),
+        (Some(1.0), true, 8, 64),
         (Some(0.05), false, 2, 2),
         (None, false, 2, 2),
     ] {
