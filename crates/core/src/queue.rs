@@ -184,7 +184,7 @@ impl Queue {
     /// would wait inside the backend.
     #[must_use]
     pub fn accepted_max(&self) -> Option<usize> {
-        self.depth.most()
+        self.depth.most().filter(|_| self.settings.workers.is_none())
     }
 
     /// The number of requests that wait.
@@ -251,9 +251,11 @@ impl Queue {
         let Some(share) = self.running.remove(&id) else { return false };
         let QueuedShare { count, beside, estimate, .. } = share;
         let freed = self.heavy_ended > share.heavy_ended;
-        let waited = share.is_light && freed && capacity_probe::seems_to_wait(estimate, cost);
         self.heavy_ended += u64::from(!share.is_light);
-        let telling = !share.is_light || self.depth.handle_done(count, beside, waited);
+        // A guess that was too low says nothing of the backend, and known workers say it all.
+        let says_nothing = !share.is_light || share.is_guess || self.settings.workers.is_some();
+        let waited = freed && capacity_probe::seems_to_wait(estimate, cost);
+        let telling = says_nothing || self.depth.handle_done(count, beside, waited);
         let cost = if telling { cost } else { estimate };
         self.tiers.settle(&share, cost, self.running.values());
         if let Entry::Occupied(mut client) = self.clients.entry(share.client) {
@@ -461,7 +463,10 @@ impl Queue {
 
     /// Whether the backend has room for one more request, as far as is known.
     fn has_room(&self, now: Time) -> bool {
-        self.free_workers() > 0 && self.depth.has_room(self.running.len() + 1, now)
+        match self.settings.workers {
+            Some(_) => self.free_workers() > 0,
+            None => self.depth.has_room(self.running.len() + 1, now),
+        }
     }
 
     /// Changes the backlog of a client after its line has changed, and keeps the totals of its flow

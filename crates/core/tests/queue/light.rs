@@ -269,6 +269,25 @@ fn all_that_take_long_beside_the_same_requests_have_workers() {
     assert_eq!(queue.accepted_max(), None);
 }
 
+/// Requests that were expected to be light and are heavy, on routes that nobody knew: they say
+/// nothing of the backend. Nor does any request if its workers are known.
+#[test]
+fn guesses_and_known_workers_close_no_reserved_slot() {
+    for (is_guess, workers) in [(true, None), (false, Some(8))] {
+        let (mut queue, mut heavy) = crowded();
+        queue.set_settings(QueueSettings { workers, ..settings(2, 2) });
+        for n in 0..50 {
+            let arrival = Arrival { is_guess, ..credit(100 + n, LIGHT) };
+            let human = queue.handle_arrival(arrival, NOW);
+            assert_eq!(queue.poll_dispatch(NOW), Some(human), "request {n}");
+            queue.handle_done(heavy.pop_front().expect("two of them"), Cost(HEAVY));
+            assert!(queue.handle_done(human, Cost(HEAVY)), "this is what it cost");
+            heavy.extend(sent(&mut queue));
+        }
+        assert_eq!(queue.accepted_max(), None);
+    }
+}
+
 /// A reserved slot that the backend is known to accept is in use all the time. That says nothing
 /// about the next one, which is probed all the same.
 #[test]
