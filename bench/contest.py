@@ -103,6 +103,22 @@ def raise_file_limit(wanted):
     return limit
 
 
+def prefer(nice):
+    """Sets the niceness of this process and of what it starts, and of their sessions, among which
+    Linux shares the CPUs first (`sched_autogroup`)."""
+    os.nice(nice)
+    prefer_session(os.getpid())
+
+
+def prefer_session(pid):
+    """Gives the session of a process the niceness of this process."""
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    path = f"/proc/{pid}/autogroup"
+    if nice and os.path.exists(path):
+        with open(path, "w") as file:
+            file.write(str(nice))
+
+
 def family(pid):
     """A process and all below it."""
     found, todo = [], [pid]
@@ -137,6 +153,8 @@ class Server:
         self.process = subprocess.Popen(
             ["taskset", "-c", str(core), *command], cwd=cwd, stdout=self.log, stderr=self.log)
         self.await_port()
+        # PHP-FPM makes a session of its own.
+        prefer_session(self.process.pid)
 
     def await_port(self):
         deadline = time.monotonic() + 10
