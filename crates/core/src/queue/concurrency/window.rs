@@ -163,8 +163,8 @@ impl LimitWindow {
         usual.note(place, elapsed.as_secs_f64());
         self.ended[place] += 1;
         self.count += 1;
-        // Not by the number of ends: of requests that end together most end while their clients have
-        // not sent the next one yet.
+        // Not by the number of ends: of requests that end together, most end while their clients
+        // have not sent the next one yet.
         let gap = self.age - core::mem::replace(&mut self.ended_age, self.age);
         self.backlogged += if waiting { gap } else { 0.0 };
         self.spent += elapsed.as_secs_f64();
