@@ -289,9 +289,12 @@ fn a_client_that_weighs_less_is_served_less_often_where_requests_wait() {
     };
     let proxy = ProxySettings { action: LimitAction::Queue, queue, ..proxy() };
     let stage = stage(&ProxySettings { limits: proxy.limits[..1].to_vec(), ..proxy });
-    // Both have the same debt, so they are served in turns.
-    charge(&stage.lane, 1, b"9s");
-    charge(&stage.lane, 2, b"9s");
+    // Both have the same debt, so they are served in turns. It is of requests like those that come:
+    // a turn is as long as what a client's request is expected to cost.
+    for _ in 0..90 {
+        charge(&stage.lane, 1, b"100ms");
+        charge(&stage.lane, 2, b"100ms");
+    }
     let weigh = json!({"do": "weigh", "limit": "ip", "key": "192.0.2.1", "weight": 0.1});
     assert_eq!(order(stage.address, &weigh).0, 200);
     let weigh = json!({"do": "weigh", "limit": "ip", "key": "192.0.2.9", "weight": 2});
