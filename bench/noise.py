@@ -74,7 +74,7 @@ def spin(parent, core):
 def squeeze(parent, group, seed):
     chance = random.Random(seed)
     while os.getppid() == parent:
-        # With one period of 100 ms the human, who comes each 200 ms, would always meet the same
+        # With one period of 100 ms the human's request each 200 ms would always meet the same
         # part of it.
         group.limit(chance.uniform(*PARTS), chance.randint(*PERIOD_US))
         # Each length is as probable as its double.

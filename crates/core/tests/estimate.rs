@@ -124,7 +124,7 @@ fn client(n: u64) -> KeyHash {
     KeyHash::from_bits(n + 1)
 }
 
-/// A request of `from` on route 1 costs so many milliseconds. Returns what was expected, in
+/// A request of `from` on route 1 costs this many milliseconds. Returns what was expected, in
 /// nanoseconds.
 fn request(estimates: &mut Estimates, from: u64, ms: u64, now: u64) -> u64 {
     let forecast = estimates.forecast(route(1), Some(client(from)));

@@ -15,9 +15,10 @@
 //!   of processors, unless the processors are idle while requests wait.
 //! - **If times change** by more than chance and limit explain, the backend has changed, and a
 //!   higher knee is considered again.
+//! - **If no request ends** for long while others wait, the limit doubles (`handle_backlog`).
 //!
-//! Completions drive the search, so it needs no timer. No request is rejected for it. For very
-//! brief requests see `brief_requests`, for the reasons and figures docs/adr/0004.
+//! Completions drive the rest of the search, so it needs no timer. No request is rejected for it.
+//! For very brief requests see `brief_requests`, for the reasons and figures docs/adr/0004.
 
 mod belief;
 mod brief_requests;
@@ -180,7 +181,7 @@ impl ConcurrencySearch {
     /// the limit is too low or that the backend waits for something else. Busy ones may be busy
     /// with other programs.
     pub fn handle_processor_use(&mut self, busy: f64, now: Time) {
-        // Without a request in flight, the pause goes on.
+        // Without a request in flight, the pause continues.
         if self.in_flight.running > 0 {
             self.handle_running(self.in_flight.running, now);
         }

@@ -12,8 +12,8 @@
 //! that begins to wait pays an entry fee: it starts its own length after V, as if it had just been
 //! served one request like the one that it asks for. That is the end of the present round, where a
 //! member that has just been served is as well. (At V itself it would be before all others. A swarm
-//! with a new name for each request would always be there, V would stand still, and a client that
-//! was served once would wait for ever.) So no request waits longer than first come, first served,
+//! with a new name for each request would always have one there, V would stand still, and a client
+//! that was served once would wait for ever.) So no request waits longer than first come, first served,
 //! and then for one round, in which each other member is served as much as this one asks for, and
 //! one request more if it has several at once. A request that is no larger than the others does not
 //! wait for that round either. A cancelled request has paid nothing, and leaves its place to no
@@ -52,7 +52,7 @@ const FREE_GUESSES: Tag = 8;
 /// The number of light members that are examined in search of one that is not ahead.
 const FRESH_EXAMINED_MAX: usize = 32;
 
-/// What a request adds to tags.
+/// The length that a request adds to tags.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestSize {
     pub length: Tag,

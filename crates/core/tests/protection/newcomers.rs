@@ -60,7 +60,7 @@ fn crowded(swarm: SimClient, with_queue: bool) -> SimOutcome {
     .run()
 }
 
-/// The requests of some clients that were sent while the swarm was there.
+/// The requests of some clients that were sent during the swarm.
 struct During {
     answered: usize,
     refused: usize,
@@ -128,7 +128,7 @@ fn ever_new_addresses() {
     }
 }
 
-/// The swarm asks for pages of which nothing is known, each of them once.
+/// The swarm asks for unknown pages, for each of them once.
 #[test]
 fn ever_new_addresses_and_paths() {
     for count in [64, 256] {

@@ -1,5 +1,5 @@
 //! People and crawlers on one processor that other programs disturb, and routes that are light for
-//! people and heavy for crawlers: who is taken for light, and how long a person waits.
+//! people and heavy for crawlers: the forecasts of both, and how long a person waits.
 //! `cargo test --test protection noise -- --nocapture` prints the results.
 
 use super::*;
@@ -12,11 +12,11 @@ const SECONDS: u64 = 120;
 const SETTLED_SECONDS: u64 = 60;
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=4;
 
-/// What other programs leave of the processor.
+/// The part of the processor that other programs leave.
 #[derive(Clone, Copy, Debug)]
 enum Noise {
     Nothing,
-    /// From 0.3 to 1.0 of it, changing every so many milliseconds.
+    /// From 0.3 to 1.0 of it, changing at this interval in milliseconds.
     Others(u64),
     /// All of it, but it stands still for 0.1 to 1 s every 20 s in the mean.
     Stalls,
@@ -117,7 +117,7 @@ fn people(count: u8, path: &str, ms: u64) -> Vec<SimClient> {
     (0..count).map(person).collect()
 }
 
-/// A crawler in as many networks, each with so many connections.
+/// A crawler in `count` networks, with `parallel` connections in each.
 fn networks(count: u8, parallel: u32, path: &str, ms: u64) -> Vec<SimClient> {
     let one = |n| SimClient {
         path: path.into(),
@@ -141,11 +141,11 @@ fn masked(path: &str, light: u64) -> Vec<SimClient> {
     (0..50_u8).flat_map(|n| [sender(n, 2, 15_000 / light), sender(n, 300, 15_000)]).collect()
 }
 
-/// A search costs people 5 ms and a crawler 300 ms. The crawler is there first, or comes later.
+/// A search costs people 5 ms and a crawler 300 ms. The crawler comes first, or later.
 #[test]
 fn noise_and_a_search_that_is_heavy_for_crawlers() {
-    // At a start nobody knows who searches lightly, so people wait for their turn, as first come,
-    // first served, until their own costs are learned. With 50 crawlers that takes a minute, and
+    // At a start the costs of each client are unknown, so people wait for their turn, as first
+    // come, first served, until their own costs are learned. With 50 crawlers that takes a minute, and
     // under noise what they asked for in that time is still being served in the second one.
     for (networks_count, parallel, from, (noisy_p50, noisy_p95)) in [
         (1, 32, 0, (25.0, 60.0)),

@@ -269,8 +269,8 @@ fn all_that_take_long_beside_the_same_requests_have_workers() {
     assert_eq!(queue.accepted_max(), None);
 }
 
-/// Requests that were expected to be light and are heavy, on routes that nobody knew: they say
-/// nothing of the backend. Nor does any request if its workers are known.
+/// Requests that were expected to be light and are heavy, on unknown routes: they say nothing
+/// of the backend. Nor does any request if its workers are known.
 #[test]
 fn guesses_and_known_workers_close_no_reserved_slot() {
     for (is_guess, workers) in [(true, None), (false, Some(8))] {

@@ -1,5 +1,5 @@
 //! How long a client with one request at a time waits, compared with first come, first served, and
-//! which requests are refused when all clients have as many.
+//! which requests are refused when all clients have the same number.
 
 use super::*;
 use proptest::prelude::*;
@@ -176,7 +176,7 @@ fn ever_new_names_do_not_keep_a_client_waiting() {
     }
 }
 
-/// The same with routes of which nothing is known: only eight of these requests go first in each
+/// The same with unknown routes: only eight of these requests go first in each
 /// round.
 #[test]
 fn ever_new_names_and_routes_do_not_keep_a_client_waiting() {

@@ -128,7 +128,7 @@ proptest! {
     }
 }
 
-/// What a request was estimated too high is given back, but not what it paid to enter: its place in
+/// If the estimate was too high, the rest is given back, but not the entry fee: its place in
 /// the order was the one that the estimate had bought.
 #[test]
 fn what_was_estimated_too_high_is_given_back() {
