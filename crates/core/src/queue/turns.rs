@@ -13,11 +13,11 @@
 //! served one request like the one that it asks for. That is the end of the present round, where a
 //! member that has just been served is as well. (At V itself it would be before all others. A swarm
 //! with a new name for each request would always have one there, V would stand still, and a client
-//! that was served once would wait for ever.) So no request waits longer than first come, first served,
-//! and then for one round, in which each other member is served as much as this one asks for, and
-//! one request more if it has several at once. A request that is no larger than the others does not
-//! wait for that round either. A cancelled request has paid nothing, and leaves its place to no
-//! other: the member's next request begins to wait then. Proof and figures: docs/adr/0005.
+//! that was served once would wait for ever.) So no request waits longer than first come, first
+//! served, and then for one round, in which each other member is served as much as this one asks
+//! for, and one request more if it has several at once. A request that is no larger than the others
+//! does not wait for that round either. A cancelled request has paid nothing, and leaves its place
+//! to no other: the member's next request begins to wait then. Proof and figures: docs/adr/0005.
 
 use super::prehashed::Map;
 use super::request::RequestId;

@@ -145,8 +145,8 @@ fn masked(path: &str, light: u64) -> Vec<SimClient> {
 #[test]
 fn noise_and_a_search_that_is_heavy_for_crawlers() {
     // At a start the costs of each client are unknown, so people wait for their turn, as first
-    // come, first served, until their own costs are learned. With 50 crawlers that takes a minute, and
-    // under noise what they asked for in that time is still being served in the second one.
+    // come, first served, until their own costs are learned. With 50 crawlers that takes a minute,
+    // and under noise what they asked for in that time is still being served in the second one.
     for (networks_count, parallel, from, (noisy_p50, noisy_p95)) in [
         (1, 32, 0, (25.0, 60.0)),
         (8, 4, 0, (25.0, 60.0)),
