@@ -5,6 +5,7 @@
 use super::common::{named, request, status};
 use super::time;
 use crate::replay::entry::{LineDraft, StampMoment};
+use evenkeel_core::meter::header_cost;
 use evenkeel_core::units::{Nanos, Time};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -47,7 +48,7 @@ fn caddy(line: &Map<String, Value>, asked: &Map<String, Value>) -> Option<LineDr
     if let Some(Value::Object(headers)) = asked.get("headers") {
         take_headers(headers, &mut draft);
     }
-    draft.cost = answer_header(line, "X-Cost").or(answer_header(line, "Server-Timing"));
+    draft.cost = stated_cost(line, "X-Cost").or_else(|| stated_cost(line, "Server-Timing"));
     Some(draft)
 }
 
@@ -77,9 +78,13 @@ fn take_headers(headers: &Map<String, Value>, draft: &mut LineDraft<'static>) {
     }
 }
 
-fn answer_header(line: &Map<String, Value>, name: &str) -> Option<Cow<'static, str>> {
-    let values = line.get("resp_headers")?.get(name)?;
-    values.get(0)?.as_str().map(|value| value.to_owned().into())
+/// The line of a header of the answer that states a cost: the first one that says anything about
+/// CPU time, as at the proxy. Each server on the way may add a line to `Server-Timing`.
+fn stated_cost(line: &Map<String, Value>, name: &str) -> Option<Cow<'static, str>> {
+    let lines = line.get("resp_headers")?.get(name)?.as_array()?;
+    let mut lines = lines.iter().filter_map(Value::as_str);
+    let cost = lines.find(|line| header_cost(line.as_bytes()) != Ok(None))?;
+    Some(cost.to_owned().into())
 }
 
 /// The value of the first of these names that exists.

@@ -93,6 +93,22 @@ fn what_a_json_log_has_beyond_others_is_kept() {
     assert_eq!((caddy.header("cookie"), caddy.cost.as_deref()), (None, Some("12ms")));
 }
 
+/// Each server on the way may add a line.
+#[test]
+fn all_lines_of_server_timing_are_read() {
+    let with = |lines: &str| sample("CADDY").replace(r#""X-Cost":["12ms"]"#, lines);
+    for (lines, cost) in [
+        (
+            r#""Server-Timing":["cache;desc=miss","db;dur=5, cpu;dur=7","cpu;dur=9"]"#,
+            Some("db;dur=5, cpu;dur=7"),
+        ),
+        (r#""X-Cost":[],"Server-Timing":["cpu;dur=9"]"#, Some("cpu;dur=9")),
+        (r#""Server-Timing":["cache;desc=miss"]"#, None),
+    ] {
+        assert_eq!(read(&[&with(lines)]).1.cost.as_deref(), cost, "{lines}");
+    }
+}
+
 #[test]
 fn what_the_cache_answered_is_marked() {
     let lines = [sample("FIELDS").to_owned(), sample("FRONT").replace("\tMiss\t", "\tHit\t")];
