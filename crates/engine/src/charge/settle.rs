@@ -69,22 +69,33 @@ impl Charge {
 /// The time that the request waited because of each of its buckets. The bucket that was overdue for
 /// longest is blamed for the whole wait. Another one is blamed for as much less as it was within
 /// its limit earlier, and a bucket in credit for none. If no bucket was overdue, the request waited
-/// for a slot, and all buckets are blamed alike.
+/// for a slot, and all buckets are blamed alike. A limit in shadow delays no request, so it is
+/// never overdue.
 impl Charge {
     fn longest_overdue(&self, waited: Nanos) -> Nanos {
         if waited == Nanos::ZERO {
             return Nanos::ZERO;
         }
         let places = 0..self.ticket.keys().as_slice().len();
-        let overdue = places.map(|place| self.request.rules.limiter.overdue(&self.ticket, place));
-        overdue.max().unwrap_or(Nanos::ZERO)
+        places.map(|place| self.overdue(place)).max().unwrap_or(Nanos::ZERO)
+    }
+
+    /// The time for which the bucket at `place` delays the request; zero for a limit in shadow.
+    fn overdue(&self, place: usize) -> Nanos {
+        let limiter = &self.request.rules.limiter;
+        let key = self.ticket.keys().as_slice().get(place);
+        let limit = key.and_then(|key| limiter.limits().get(usize::from(key.limit)));
+        match limit {
+            Some(limit) if !limit.shadow => limiter.overdue(&self.ticket, place),
+            _ => Nanos::ZERO,
+        }
     }
 
     fn waited_for(&self, place: usize, waited: Nanos, longest: Nanos) -> Nanos {
         if longest == Nanos::ZERO {
             return waited;
         }
-        match self.request.rules.limiter.overdue(&self.ticket, place) {
+        match self.overdue(place) {
             Nanos::ZERO => Nanos::ZERO,
             own => waited.minus(longest.minus(own)),
         }

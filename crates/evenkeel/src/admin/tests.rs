@@ -10,6 +10,7 @@ use evenkeel_core::key::KeySeed;
 use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitCondition, LimitUnit};
 use evenkeel_core::units::{Cost, Nanos, Rate, SECOND, Weight};
 use evenkeel_engine::Engine;
+use evenkeel_engine::view::EngineView;
 use evenkeel_engine::{AskOutcome, EngineLane};
 use evenkeel_runtime::clock::Clock;
 use evenkeel_serve::handover::ListenSockets;
@@ -133,6 +134,25 @@ fn raw(address: SocketAddr, head: &str) -> (u16, String, String) {
 fn get(address: SocketAddr, path: &str, headers: &str) -> (u16, String, String) {
     let close = "Connection: close\r\n\r\n";
     raw(address, &format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n{headers}{close}"))
+}
+
+#[test]
+fn a_limit_in_shadow_takes_no_part_of_a_wait() {
+    let deep = |name: &str, seconds: u64, shadow: bool| {
+        let rate = Rate::per(Cost(SECOND / 10), Nanos::from_secs(1)).expect("a rate");
+        let algorithm = Algorithm::Debt(DebtBucket::new(rate, Cost(seconds * SECOND)));
+        let ip = limit(name, KeyPart::Ip { v4: 32, v6: 64 }, LimitUnit::Cpu);
+        Limit { algorithm, shadow, ..ip }
+    };
+    let limits = vec![deep("real", 2, false), deep("tried", 1, true)];
+    let clock = Clock::start();
+    let watch = Arc::new(Watch::new(clock.now()));
+    let settings = ProxySettings { limits, ..proxy() };
+    let engine = Engine::new(&settings, 1, KeySeed([7; 16]), clock, watch);
+    charge(&engine.lane(0), 1, b"3s");
+    charge(&engine.lane(0), 1, b"0s");
+    let waits = [0, 1].map(|index| engine.top(index)[0].row.wait);
+    assert!(waits[0] > Nanos::from_secs(1) && waits[1] == Nanos::ZERO, "{waits:?}");
 }
 
 #[test]
