@@ -398,7 +398,7 @@ fn a_limit_in_shadow_sends_nobody_to_the_back_of_the_queue_and_weighs_nothing() 
 }
 
 #[test]
-fn what_is_forgiven_is_owed_no_more_and_what_runs_is_settled_all_the_same() {
+fn a_cleared_bucket_is_full_and_what_runs_is_settled_all_the_same() {
     let limiter = limiter(LimitAction::Delay, vec![limit("cpu", LimitUnit::Cpu, 1, seconds(5))]);
     spend(&limiter, &keys(1), seconds(12), T0);
     let (_, runs) = limiter.ask(&keys(1), Cost::ZERO, T0);

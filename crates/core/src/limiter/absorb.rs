@@ -37,8 +37,9 @@ impl Limiter {
         table.take(hash).change(raise, |state| algorithm.worth(state, now));
     }
 
-    /// Forgives what the bucket `hash` of the limit at `index` owes, as if it had never been
-    /// charged. The costs of requests that still run are charged as usual when they end. False if
+    /// Clears the bucket `hash` of the limit at `index`, as if it had never been charged: it is
+    /// full again. A bucket raised only to a level of zero would be in debt again with the next
+    /// request. The costs of requests that still run are charged as usual when they end. False if
     /// there is no such limit.
     pub fn forgive(&self, index: usize, hash: KeyHash) -> bool {
         let Some(table) = self.tables.get(index) else { return false };

@@ -1,4 +1,4 @@
-//! The changes that an operator may make to a single client: exempt it, weigh it, forgive its debt,
+//! The changes that an operator may make to a single client: exempt it, weigh it, clear its bucket,
 //! and undo that.
 //!
 //! An order is a small JSON object in the body of a POST. It is checked completely before anything
@@ -163,7 +163,7 @@ impl AdminShared {
         }
         tracing::warn!(
             target: "evenkeel::admin", by = %peer, door = target.door.door, limit = target.limit,
-            key = target.key, "do" = "clear", "an operator has forgiven a client's debt"
+            key = target.key, "do" = "clear", "an operator has cleared a client's bucket"
         );
         Ok(())
     }

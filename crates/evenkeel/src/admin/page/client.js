@@ -9,7 +9,7 @@ const WEIGHT = 0.1;
 const DONE = {
   exempt: "Exempt for an hour: its requests are neither counted nor delayed.",
   weigh: "For an hour its requests weigh a tenth in the queue.",
-  clear: "Its debt is cleared.",
+  clear: "Its debt is cleared: its bucket is full again.",
   undo: "Undone.",
 };
 
@@ -38,7 +38,7 @@ export class Client {
     const weigh = this.part("[data-do=weigh]");
     weigh.disabled = limit.action !== "queue";
     weigh.title = weigh.disabled ? "a weight has an effect only with the action queue" : "";
-    put(this.part("p.about"), "Each action is logged, and is shown above the list until it ends or is undone. A cleared debt cannot be restored.");
+    put(this.part("p.about"), "Each action is logged, and is shown above the list until it ends or is undone. A cleared bucket is full again, and the debt cannot be restored.");
     this.facts();
     this.dialog.showModal();
     this.past();
