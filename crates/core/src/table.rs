@@ -13,13 +13,14 @@
 mod set;
 mod small_table;
 pub mod windows;
+mod zeroed;
 
 use crate::bucket::{STATE_WORDS_MAX, STATE_WORDS_USUAL};
 use crate::key::KeyHash;
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem::ManuallyDrop;
-use set::{AtomicU64, CacheLine, LINE_WORDS, Relaxed, Set, Shape};
+use set::{AtomicU64, LINE_WORDS, Relaxed, Set, Shape};
+use zeroed::ZeroedWords;
 
 /// Up to this many keys, a full table evicts the least worthy of *all* its buckets and never holds
 /// more than `keys_max`. Above, it evicts the least worthy of a set.
@@ -53,7 +54,7 @@ const _: () = {
 /// assert_eq!(table.peek(KeyHash::from_bits(8)), None);
 /// ```
 pub struct BucketTable {
-    lines: Box<[CacheLine]>,
+    words: ZeroedWords,
     shape: Shape,
     sets: usize,
     keys_max: usize,
@@ -69,7 +70,8 @@ struct TableCounts {
 
 impl BucketTable {
     /// A table for `keys_max` buckets (at least 1) of `words` words of state each (1 to
-    /// [`STATE_WORDS_MAX`]). All memory is allocated here.
+    /// [`STATE_WORDS_MAX`]). All memory is allocated here; a system with virtual memory provides
+    /// each page of it when a key first uses it.
     #[must_use]
     pub fn new(keys_max: usize, words: usize) -> BucketTable {
         let keys_max = keys_max.max(1);
@@ -83,9 +85,9 @@ impl BucketTable {
             )
         };
         let shape = Shape { ways, words };
-        let lines = (0..sets * shape.lines()).map(|_| CacheLine::default()).collect();
+        let words = ZeroedWords::new(sets * shape.set_words());
         let counts = TableCounts { used: AtomicU64::new(0), dropped: AtomicU64::new(0) };
-        BucketTable { lines, shape, sets, keys_max, counts }
+        BucketTable { words, shape, sets, keys_max, counts }
     }
 
     /// Reads the cache lines of a key's set and discards the values. If several tables are touched
@@ -184,7 +186,7 @@ impl BucketTable {
     /// The memory of all slots, in bytes. It never changes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        core::mem::size_of_val::<[CacheLine]>(&self.lines)
+        size_of_val(self.words.as_slice())
     }
 
     fn is_exact(&self) -> bool {
@@ -197,8 +199,8 @@ impl BucketTable {
     }
 
     fn set(&self, index: usize) -> Set<'_> {
-        let lines = self.shape.lines();
-        Set::new(&self.lines[index * lines..(index + 1) * lines], self.shape)
+        let length = self.shape.set_words();
+        Set::new(&self.words.as_slice()[index * length..(index + 1) * length], self.shape)
     }
 
     fn find(&self, set: &Set<'_>, hash: KeyHash) -> Option<usize> {

@@ -234,3 +234,23 @@ fn a_key_costs_24_bytes() {
     let table = BucketTable::new(1_000_000, 1);
     assert_eq!(table.bytes() / 1_000_000, 24);
 }
+
+/// Memory of this process that the system has provided, in bytes.
+fn resident() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+    let pages: u64 = text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("a number");
+    pages * 4096
+}
+
+#[test]
+fn room_that_no_key_uses_takes_no_memory() {
+    let before = resident();
+    let table = BucketTable::new(40_000_000, 1);
+    (0..1_000).for_each(|n| table.take(hash(n)).put(&[n + 1], |state| state[0]));
+    let mut found = 0;
+    table.for_each(|_, _| found += 1);
+    assert_eq!((table.bytes() / 40_000_000, found), (24, 1_000));
+    // Other tests of this file run at the same time.
+    let grown = resident().saturating_sub(before) >> 20;
+    assert!(grown < 200, "{grown} MiB of 915");
+}

@@ -27,11 +27,6 @@ pub(super) const LINE_WORDS: usize = 8;
 /// The writer bit, in the hash of a set's first slot.
 const WRITER_BIT: u64 = !KeyHash::MASK;
 
-/// One cache line.
-#[derive(Default)]
-#[repr(align(64))]
-pub(super) struct CacheLine([AtomicU64; LINE_WORDS]);
-
 /// The layout of the words of a set.
 ///
 /// With one word of state, hash and state are neighbours, so a key found in the first line costs
@@ -45,9 +40,9 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// Cache lines in a set.
-    pub(super) fn lines(self) -> usize {
-        self.ways / LINE_WORDS * (1 + self.words)
+    /// Words in a set, a multiple of [`LINE_WORDS`].
+    pub(super) fn set_words(self) -> usize {
+        self.ways * (1 + self.words)
     }
 
     fn hash(self, slot: usize) -> usize {
@@ -61,13 +56,14 @@ impl Shape {
 
 /// The slots of one set.
 pub(super) struct Set<'a> {
-    lines: &'a [CacheLine],
+    words: &'a [AtomicU64],
     shape: Shape,
 }
 
 impl<'a> Set<'a> {
-    pub(super) fn new(lines: &'a [CacheLine], shape: Shape) -> Set<'a> {
-        Set { lines, shape }
+    /// A set in `words`, which begin at a cache line.
+    pub(super) fn new(words: &'a [AtomicU64], shape: Shape) -> Set<'a> {
+        Set { words, shape }
     }
 
     pub(super) fn ways(&self) -> usize {
@@ -75,7 +71,7 @@ impl<'a> Set<'a> {
     }
 
     fn word(&self, at: usize) -> &'a AtomicU64 {
-        &self.lines[at / LINE_WORDS].0[at % LINE_WORDS]
+        &self.words[at]
     }
 
     /// Takes the writer bit, spinning until it is free. It is held for some hundred nanoseconds; in
@@ -113,8 +109,7 @@ impl<'a> Set<'a> {
         if self.shape.words > 1 {
             return (0..self.shape.ways).find(|slot| owned(self.word(*slot)));
         }
-        let slots = self.lines.iter().flat_map(|line| line.0.as_chunks::<2>().0);
-        slots.into_iter().position(|[word, _]| owned(word))
+        self.words.as_chunks::<2>().0.iter().position(|[word, _]| owned(word))
     }
 
     /// Loads the cache line of a slot's hash.
@@ -185,6 +180,10 @@ impl<'a> Set<'a> {
 
     /// Appends hash and state of every slot in use, all as of one moment.
     pub(super) fn copy_all(&self, copy: &mut Vec<u64>) {
+        // Taking the set would write to memory that no key has used yet.
+        if (0..self.shape.ways).all(|slot| self.hash(slot) == 0) {
+            return;
+        }
         self.take();
         for slot in 0..self.shape.ways {
             let hash = self.hash(slot);
