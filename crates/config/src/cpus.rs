@@ -8,6 +8,7 @@ pub mod busy;
 pub mod cgroup;
 pub mod processes;
 
+use crate::groups;
 use std::fs;
 use std::path::Path;
 
@@ -16,30 +17,17 @@ use std::path::Path;
 #[must_use]
 pub fn available() -> f64 {
     let cores = std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64);
-    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    quotas(&own, Path::new("/sys/fs/cgroup")).into_iter().fold(cores, f64::min)
+    quotas(&groups::own(), Path::new(groups::ROOT)).into_iter().fold(cores, f64::min)
 }
 
 /// All quotas of the cgroups in `own`, which is the content of `/proc/self/cgroup`.
 fn quotas(own: &str, root: &Path) -> Vec<f64> {
-    let mut quotas = Vec::new();
-    for line in own.lines() {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
-        let v1 = controllers.split(',').any(|name| name == "cpu");
-        if !v1 && !controllers.is_empty() {
-            continue;
-        }
-        let root = if v1 { root.join("cpu") } else { root.to_owned() };
-        for group in Path::new(path.trim_start_matches('/')).ancestors() {
-            quotas.extend(if v1 {
-                v1_quota(&root.join(group))
-            } else {
-                v2_quota(&root.join(group))
-            });
-        }
-    }
-    quotas
+    let groups = groups::with_controller(own, root, "cpu");
+    let quota = |group: &groups::ProcessCgroup| match group.is_v1 {
+        true => v1_quota(&group.folder),
+        false => v2_quota(&group.folder),
+    };
+    groups.iter().filter_map(quota).collect()
 }
 
 fn v2_quota(group: &Path) -> Option<f64> {

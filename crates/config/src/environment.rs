@@ -14,6 +14,7 @@ mod xds;
 use super::fault::{ConfigFault, ConfigFaults, TextPlace};
 use super::tree::{YamlNode, YamlValue};
 use super::{Config, decode};
+use crate::machine::Machine;
 use std::path::{Path, PathBuf};
 
 /// The syntax of a variable's value.
@@ -72,7 +73,7 @@ const TRUE: &[&str] = &["1", "t", "T", "true", "TRUE", "True"];
 /// All faults, with the names of the variables.
 pub fn from_environment(
     get: impl Fn(&str) -> Option<String>,
-    cpus: f64,
+    machine: impl Into<Machine>,
 ) -> Result<Config, ConfigFaults> {
     let (root, faults, warnings) = (YamlNode::map([]), Vec::new(), Vec::new());
     let mut reader = EnvironmentReader { get: &get, root, faults, warnings };
@@ -80,7 +81,7 @@ pub fn from_environment(
     if !reader.faults.is_empty() {
         return Err(ConfigFaults::new("environment", reader.faults));
     }
-    let mut config = decode("environment", &reader.root, cpus)?;
+    let mut config = decode("environment", &reader.root, machine.into())?;
     config.warnings.append(&mut reader.warnings);
     Ok(config)
 }
@@ -90,8 +91,8 @@ pub fn from_environment(
 ///
 /// # Errors
 /// As [`from_environment`].
-pub fn from_process(cpus: f64) -> Result<Config, ConfigFaults> {
-    let mut config = from_environment(|name| std::env::var(name).ok(), cpus)?;
+pub fn from_process(machine: impl Into<Machine>) -> Result<Config, ConfigFaults> {
+    let mut config = from_environment(|name| std::env::var(name).ok(), machine)?;
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     config.warnings.extend(names.filter_map(|name| unknown::unknown_variable_warning(&name)));
     Ok(config)

@@ -12,7 +12,10 @@ pub mod cpus;
 pub mod environment;
 pub mod fault;
 mod foreign;
+mod groups;
 pub mod keys;
+pub mod machine;
+mod memory;
 mod reader;
 mod restart;
 pub mod secret;
@@ -23,6 +26,7 @@ pub mod tree;
 mod values;
 
 use fault::{ConfigFault, ConfigFaults, TextPlace};
+use machine::Machine;
 use secret::SecretError;
 use settings::Settings;
 use settings::sockets::KeyPath;
@@ -61,14 +65,18 @@ impl PartialEq for Config {
     }
 }
 
-/// Reads a configuration from `bytes`. `file` is only used in messages. `cpus` is the number of
-/// CPUs of the machine.
+/// Reads a configuration from `bytes`. `file` is only used in messages. Defaults depend on the
+/// machine.
 ///
 /// # Errors
 /// All faults of the configuration.
-pub fn parse(file: &str, bytes: &[u8], cpus: f64) -> Result<Config, ConfigFaults> {
+pub fn parse(
+    file: &str,
+    bytes: &[u8],
+    machine: impl Into<Machine>,
+) -> Result<Config, ConfigFaults> {
     let root = tree::parse(bytes).map_err(|fault| ConfigFaults::new(file, vec![fault]))?;
-    decode(file, &root, cpus)
+    decode(file, &root, machine.into())
 }
 
 /// Whether a file is a configuration, with or without faults: it contains a section of Evenkeel, or
@@ -119,11 +127,11 @@ impl StartProblems {
 pub fn check(
     file: &str,
     bytes: &[u8],
-    cpus: f64,
+    machine: impl Into<Machine>,
     more: impl Fn(&Settings) -> StartProblems,
 ) -> Result<Vec<String>, ConfigFaults> {
     let root = tree::parse(bytes).map_err(|fault| ConfigFaults::new(file, vec![fault]))?;
-    let Config { mut settings, mut warnings, .. } = decode(file, &root, cpus)?;
+    let Config { mut settings, mut warnings, .. } = decode(file, &root, machine.into())?;
     settings.line.as_mut().map(source::read_limits).transpose()?;
     let mut faults = Vec::new();
     if settings.doors().is_empty() {
@@ -250,7 +258,7 @@ impl Config {
         let changed = restart::keep_running_values(&mut merged, &running.values.0);
         let cpus = self.settings.proxy.as_ref().map_or(1.0, |proxy| proxy.cpus);
         let warnings = self.warnings.clone();
-        let mut config = Config { warnings, ..decode(MERGED_FILE_NAME, &merged, cpus)? };
+        let mut config = Config { warnings, ..decode(MERGED_FILE_NAME, &merged, cpus.into())? };
         // Rules from `limits_file` are not part of the tree.
         if let (Some(line), Some(read)) = (&mut config.settings.line, &self.settings.line) {
             line.rules = Arc::clone(&read.rules);
@@ -285,7 +293,7 @@ pub struct ProxyFlags {
 ///
 /// # Errors
 /// All faults, with the names of the flags.
-pub fn from_flags(flags: &ProxyFlags, cpus: f64) -> Result<Config, ConfigFaults> {
+pub fn from_flags(flags: &ProxyFlags, machine: impl Into<Machine>) -> Result<Config, ConfigFaults> {
     let text = |flag: &str, text: &String| YamlNode::text(text).from_input(flag);
     let mut root = YamlNode::map([]);
     for (key, flag, value) in [
@@ -309,13 +317,14 @@ pub fn from_flags(flags: &ProxyFlags, cpus: f64) -> Result<Config, ConfigFaults>
         Some(listen) => root.put(&["admin", "listen"], text("`--admin`", listen)),
         None => {}
     }
-    decode("command line", &root, cpus)
+    decode("command line", &root, machine.into())
 }
 
-fn decode(file: &str, root: &YamlNode, cpus: f64) -> Result<Config, ConfigFaults> {
+fn decode(file: &str, root: &YamlNode, machine: Machine) -> Result<Config, ConfigFaults> {
     let (mut faults, mut notes) = (Vec::new(), Vec::new());
-    let native = foreign::native(file, root, cpus, &mut faults, &mut notes);
-    let (settings, shown) = settings::from_tree(native.as_ref().unwrap_or(root), cpus, &mut faults);
+    let native = foreign::native(file, root, machine.cpus, &mut faults, &mut notes);
+    let root = native.as_ref().unwrap_or(root);
+    let (settings, shown) = settings::from_tree(root, machine, &mut faults);
     if !faults.is_empty() {
         return Err(ConfigFaults::new(file, faults));
     }

@@ -27,6 +27,7 @@ pub mod tls;
 use crate::address;
 use crate::fault::ConfigFault;
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SectionTable, SubsectionKey, section};
+use crate::machine::Machine;
 use crate::reader::{SectionReader, settings};
 use crate::tree::{YamlNode, YamlValue};
 use crate::values::{DAY, std_time, word_enum};
@@ -34,6 +35,7 @@ pub use backend::{BACKENDS_MAX, BackendAddress, BackendProtocol, BackendScheme, 
 pub use check::{CheckSettings, SyslogAddress};
 use evenkeel_core::units::Nanos;
 pub use gatekeeper::GatekeeperSettings;
+use limits::LimitContext;
 pub use line::{LineSettings, StreamAddress};
 pub use master::MasterSettings;
 pub use metrics::{GraphiteSelection, MetricsSettings, StatsdLabels, StatsdSink};
@@ -56,7 +58,7 @@ settings! {
     /// The whole configuration of one process. A reload builds a new one. A section that is `None`
     /// is not in the file, or `off`.
     #[derive(Clone, Debug, PartialEq)]
-    pub struct Settings from sections(root, cpus: f64);
+    pub struct Settings from sections(root, machine: Machine);
 
     /// Metrics, health and the interface of `evenkeel doctor`. `off` opens no admin door.
     pub admin: Option<AdminSettings>, ADMIN: SubsectionKey =
@@ -78,14 +80,16 @@ settings! {
     /// The reverse proxy, and the limits that `check` shares with it.
     pub proxy: Option<ProxySettings>, PROXY: SubsectionKey =
         SubsectionKey::one("proxy", &proxy::TABLE)
-        => proxy_section(root, limits::LimitContext { cpus, keys: state.keys_max });
+        => proxy_section(root, LimitContext::new(machine, state.keys_max));
     /// The door for servers with their own front end, which ask before each request.
     pub check: Option<CheckSettings>, CHECK: SubsectionKey =
         SubsectionKey::one("check", &check::TABLE).restart()
         => root.section_if_written(&CHECK, check::read);
     /// The door that answers questions about tags.
     pub line: Option<LineSettings>, LINE: SubsectionKey = SubsectionKey::one("line", &line::TABLE)
-        => root.section_if_written(&LINE, |line| line::read(line, state.keys_max));
+        => root.section_if_written(&LINE, |line| {
+            line::read(line, state.keys_max.unwrap_or(machine.keys_max()))
+        });
     /// The Envoy rate limit service.
     pub ratelimit: Option<RatelimitSettings>, RATELIMIT: SubsectionKey =
         SubsectionKey::one("ratelimit", &ratelimit::TABLE)
@@ -230,17 +234,17 @@ section! {
 /// not empty afterwards, both are meaningless.
 pub(crate) fn from_tree(
     root: &YamlNode,
-    cpus: f64,
+    machine: Machine,
     faults: &mut Vec<ConfigFault>,
 ) -> (Settings, YamlNode) {
     let mut section = SectionReader::open("", &TABLE, Some(root), root.place, faults);
-    let settings = read(&mut section, cpus);
+    let settings = read(&mut section, machine);
     let shown = section.close();
     (settings, shown)
 }
 
-fn read(root: &mut SectionReader<'_, '_>, cpus: f64) -> Settings {
-    let settings = sections(root, cpus);
+fn read(root: &mut SectionReader<'_, '_>, machine: Machine) -> Settings {
+    let settings = sections(root, machine);
     reject_collisions(root, &settings);
     if settings.store.is_some() && settings.peers.is_some() {
         root.fault_of("store", "and `peers` are two ways to count together; remove one");
@@ -276,7 +280,7 @@ fn admin_section(admin: &mut SectionReader<'_, '_>) -> AdminSettings {
 
 fn proxy_section(
     root: &mut SectionReader<'_, '_>,
-    ground: limits::LimitContext,
+    ground: LimitContext,
 ) -> Option<super::settings::ProxySettings> {
     // A door opens if its section exists, even an empty one.
     if root.written("proxy") {

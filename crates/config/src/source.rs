@@ -10,6 +10,7 @@ pub mod folder;
 pub mod mapper;
 
 use super::fault::{ConfigFault, ConfigFaults, TextPlace};
+use super::machine::Machine;
 use super::settings::line::limits_file;
 use super::settings::{LineSettings, Settings};
 use super::{Config, StartProblems, check, parse, tree};
@@ -76,7 +77,7 @@ impl ConfigSource {
     ///
     /// # Errors
     /// All faults of the file.
-    pub fn load(&mut self, cpus: f64) -> Result<Config, ConfigFaults> {
+    pub fn load(&mut self, machine: impl Into<Machine>) -> Result<Config, ConfigFaults> {
         // An edit in the same tick of the clock, to the same length, leaves the stamp as it is. So
         // `look` reads the file once more, when the last change is older than a tick.
         self.stamp = None;
@@ -86,15 +87,20 @@ impl ConfigSource {
         self.was_read = true;
         let bytes = self.bytes()?;
         let mut digest = digest(&bytes);
-        let config = self.parsed(&bytes, cpus, &mut digest);
+        let config = self.parsed(&bytes, machine.into(), &mut digest);
         self.digest = digest;
         config
     }
 
     /// Parses the configuration in `bytes` and reads the file of limits that it names. Adds the
     /// digest of that file to `seen`.
-    fn parsed(&mut self, bytes: &[u8], cpus: f64, seen: &mut u64) -> Result<Config, ConfigFaults> {
-        let mut config = parse(&self.path.display().to_string(), bytes, cpus)?;
+    fn parsed(
+        &mut self,
+        bytes: &[u8],
+        machine: Machine,
+        seen: &mut u64,
+    ) -> Result<Config, ConfigFaults> {
+        let mut config = parse(&self.path.display().to_string(), bytes, machine)?;
         self.listed = None;
         if let Some(line) = &mut config.settings.line {
             self.listed = line.limits_file.as_ref().map(|file| file.path.clone());
@@ -120,10 +126,10 @@ impl ConfigSource {
     /// All faults and problems.
     pub fn check(
         &self,
-        cpus: f64,
+        machine: impl Into<Machine>,
         more: impl Fn(&Settings) -> StartProblems,
     ) -> Result<Vec<String>, ConfigFaults> {
-        check(&self.path.display().to_string(), &self.bytes()?, cpus, more)
+        check(&self.path.display().to_string(), &self.bytes()?, machine, more)
     }
 
     fn bytes(&self) -> Result<Vec<u8>, ConfigFaults> {
@@ -144,7 +150,7 @@ impl ConfigSource {
     /// Reads the file if it may have changed since it was last read, but not since the last call: a
     /// file that changes from call to call is still being written. A file that is missing or cannot
     /// be read at the moment counts as unchanged, because it may be about to be replaced.
-    pub fn look(&mut self, cpus: f64) -> ConfigChange {
+    pub fn look(&mut self, machine: impl Into<Machine>) -> ConfigChange {
         let stamp = self.stamps();
         let settled = std::mem::replace(&mut self.seen, stamp.clone()) == stamp;
         if stamp.is_none() || stamp == self.stamp || !settled {
@@ -153,7 +159,7 @@ impl ConfigSource {
         let Ok(bytes) = bytes(&self.path, CONFIG_BYTES_MAX) else { return ConfigChange::None };
         self.stamp = stamp;
         let mut seen = digest(&bytes);
-        let read = self.parsed(&bytes, cpus, &mut seen);
+        let read = self.parsed(&bytes, machine.into(), &mut seen);
         let same = std::mem::replace(&mut self.digest, seen) == seen;
         match read {
             _ if same => ConfigChange::None,

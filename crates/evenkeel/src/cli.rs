@@ -11,8 +11,9 @@ mod top;
 use crate::run;
 use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
-use evenkeel_config::cpus::{self, cgroup};
+use evenkeel_config::cpus::cgroup;
 use evenkeel_config::fault::{ConfigFaults, Misuse};
+use evenkeel_config::machine::Machine;
 use evenkeel_config::settings::{CostSource, Settings};
 use evenkeel_config::source::{ConfigSource, NoConfigError, default_path, folder};
 use evenkeel_config::{Config, ProxyFlags, secret};
@@ -191,12 +192,12 @@ fn run(command: CliCommand) -> anyhow::Result<()> {
     match command {
         CliCommand::Serve(serve) => {
             let mut source = ConfigSource::new(&named(serve.config)?);
-            let config = source.load(cpus::available())?;
+            let config = source.load(Machine::here())?;
             run::serve(&config, Some(source))
         }
         CliCommand::Proxy(proxy) => run::serve(&from_flags(proxy)?, None),
         CliCommand::Ratelimit => {
-            run::serve(&evenkeel_config::environment::from_process(cpus::available())?, None)
+            run::serve(&evenkeel_config::environment::from_process(Machine::here())?, None)
         }
         CliCommand::Check { paths } => check(&paths),
         CliCommand::Show { config } => show(&named(config)?),
@@ -232,7 +233,7 @@ fn from_flags(proxy: ProxyArgs) -> Result<Config, Misuse> {
         trusted_proxies: proxy.trusted_proxies,
         admin: proxy.admin,
     };
-    evenkeel_config::from_flags(&flags, cpus::available()).map_err(|faults| Misuse(faults, "proxy"))
+    evenkeel_config::from_flags(&flags, Machine::here()).map_err(|faults| Misuse(faults, "proxy"))
 }
 
 fn check(paths: &[PathBuf]) -> anyhow::Result<()> {
@@ -286,13 +287,15 @@ fn lines(faults: &[ConfigFaults]) -> String {
 /// Checks whether `serve` would start with this file, as far as this is possible without a start.
 fn check_configuration(path: &Path) -> Result<Vec<String>, String> {
     let mut source = ConfigSource::new(path);
-    let machine = |settings: &Settings| {
+    let here = Machine::here();
+    let problems = |settings: &Settings| {
         evenkeel_tls::start_problems(settings).and(run::trial::trial(settings))
     };
-    let warnings = source.check(cpus::available(), machine);
+    let warnings = source.check(here, problems);
     let mut warnings = warnings.map_err(|faults| faults.to_string())?;
-    if let Ok(config) = source.load(cpus::available()) {
+    if let Ok(config) = source.load(here) {
         tell_cgroups(&config.settings);
+        tell_keys(path, &config.settings, here).map_err(|error| error.to_string())?;
         let door = config.settings.ratelimit.as_ref();
         let rules = door.and_then(|door| door.rules.path.as_deref());
         let rules = rules.filter(|path| path.exists());
@@ -314,6 +317,19 @@ fn tell_cgroups(settings: &Settings) {
             }
         }
     }
+}
+
+/// Prints the default of `keys_max` if a limit has it, since it depends on the machine.
+fn tell_keys(path: &Path, settings: &Settings, machine: Machine) -> io::Result<()> {
+    let keys = machine.keys_max();
+    let proxy = settings.proxy.iter().flat_map(|proxy| &proxy.limits);
+    let mut limits = proxy.chain(settings.line.iter().flat_map(|line| &line.limits));
+    let is_default =
+        settings.state.keys_max.is_none() && limits.any(|limit| limit.keys_max == keys);
+    let (Some(memory), true) = (machine.memory, is_default) else { return Ok(()) };
+    let (path, memory, bytes) = (path.display(), memory >> 20, keys * 24 / 1_000_000);
+    let what = "`keys_max` of a limit, by the memory here";
+    writeln!(io::stdout(), "{path}: {what} ({memory} MiB): {keys}, up to {bytes} MB")
 }
 
 /// The named file, or else the default file that exists.
@@ -360,7 +376,7 @@ fn ask_doctor(asked: &DoctorArgs) -> anyhow::Result<()> {
 }
 
 fn show(path: &Path) -> anyhow::Result<()> {
-    let config = ConfigSource::new(path).load(cpus::available())?;
+    let config = ConfigSource::new(path).load(Machine::here())?;
     warn(&config.warnings);
     Ok(io::stdout().write_all(config.native.as_bytes())?)
 }

@@ -18,10 +18,11 @@ use anyhow::Context;
 use arc_swap::ArcSwap;
 use doors::{EngineSet, OpenDoors};
 use evenkeel_config::fault::ConfigFaults;
+use evenkeel_config::machine::Machine;
 use evenkeel_config::settings::MetricsSettings;
 use evenkeel_config::settings::otlp::TracesSettings;
 use evenkeel_config::source::{ConfigChange, ConfigSource};
-use evenkeel_config::{Config, NO_DOOR, cpus};
+use evenkeel_config::{Config, NO_DOOR};
 use evenkeel_core::key::KeySeed;
 use evenkeel_core::units::SECOND;
 use evenkeel_export::otlp::spans::{self, SpanExporter};
@@ -281,7 +282,7 @@ impl RunningProcess {
             }
             return;
         };
-        match source.load(cpus::available()) {
+        match source.load(Machine::here()) {
             Ok(config) => self.apply(&config),
             Err(faults) => self.refuse(&faults),
         }
@@ -295,7 +296,7 @@ impl RunningProcess {
         self.tell_step();
         self.tell_lost();
         self.doors.look(self.clock.now());
-        match self.source.as_mut().map(|source| source.look(cpus::available())) {
+        match self.source.as_mut().map(|source| source.look(Machine::here())) {
             None | Some(ConfigChange::None) => {}
             Some(ConfigChange::Good(config)) => self.apply(&config),
             Some(ConfigChange::Faulty(faults)) => self.refuse(&faults),

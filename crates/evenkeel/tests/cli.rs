@@ -45,7 +45,11 @@ fn check_names_every_fault_and_its_place() {
     let folder = tempfile::tempdir().expect("a folder");
     let good = file(folder.path(), "proxy: {backend: http://127.0.0.1:8080}");
     let output = evenkeel(&["check", &good]);
-    assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), format!("{good}: good\n")));
+    let told = text(&output.stdout);
+    assert_eq!(
+        (output.status.code(), told.lines().last()),
+        (Some(0), Some(&*format!("{good}: good")))
+    );
 
     let bad = file(folder.path(), "proxy:\n  actoin: hold\n  cpus: x\n");
     let output = evenkeel(&["check", &bad]);
@@ -113,6 +117,20 @@ fn check_refuses_what_serve_refuses() {
     assert_eq!(output.status.code(), Some(1));
     let told = text(&output.stderr);
     assert!(told.starts_with(&format!("{empty}:1:1: no door to open")), "{told}");
+}
+
+#[test]
+fn check_prints_the_number_of_keys_that_the_memory_gives() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let keys = evenkeel_config::machine::Machine::here().keys_max();
+    let said = |more: &str| {
+        let file =
+            file(folder.path(), &format!("{more}proxy: {{backend: 'http://127.0.0.1:1'}}\n"));
+        text(&evenkeel(&["check", &file]).stdout)
+    };
+    let told = said("");
+    assert!(told.contains("`keys_max` of a limit") && told.contains(&format!(": {keys}, up to")));
+    assert!(!said("state: {keys_max: 9}\n").contains("keys_max"));
 }
 
 #[test]

@@ -19,10 +19,11 @@ pub mod sample;
 mod tally;
 
 use anyhow::Context;
+use evenkeel_config::ProxyFlags;
 use evenkeel_config::fault::Misuse;
+use evenkeel_config::machine::Machine;
 use evenkeel_config::settings::{CostSource, ProxySettings};
 use evenkeel_config::source::ConfigSource;
-use evenkeel_config::{ProxyFlags, cpus};
 use evenkeel_core::limit::KeyPart;
 use evenkeel_core::units::Nanos;
 use evenkeel_engine::view::EngineView;
@@ -120,7 +121,8 @@ pub fn sample(options: sample::SampleLogOptions) -> anyhow::Result<()> {
 
 /// The proxy section with the limits, and the warnings about it.
 fn proxy(options: &ReplayOptions) -> anyhow::Result<(ProxySettings, Vec<String>)> {
-    let here = cpus::available();
+    let machine = Machine::here();
+    let here = machine.cpus;
     let mut told = Vec::new();
     let flags = ProxyFlags {
         backend: "http://127.0.0.1:80".to_owned(),
@@ -129,7 +131,7 @@ fn proxy(options: &ReplayOptions) -> anyhow::Result<(ProxySettings, Vec<String>)
         trusted_proxies: options.trusted_proxies.clone(),
         ..ProxyFlags::default()
     };
-    let from_flags = evenkeel_config::from_flags(&flags, here);
+    let from_flags = evenkeel_config::from_flags(&flags, machine);
     let from_flags = from_flags.map_err(|faults| Misuse(faults, "replay"))?.settings.proxy;
     let from_flags = from_flags.context("no limits")?;
     let Some(path) = &options.config else {
@@ -140,7 +142,7 @@ fn proxy(options: &ReplayOptions) -> anyhow::Result<(ProxySettings, Vec<String>)
         }
         return Ok((from_flags, told));
     };
-    let config = ConfigSource::new(path).load(from_flags.cpus)?;
+    let config = ConfigSource::new(path).load(Machine { cpus: from_flags.cpus, ..machine })?;
     let proxy = config.settings.proxy.with_context(|| {
         format!("{} has no section `proxy` or `check` with limits", path.display())
     })?;

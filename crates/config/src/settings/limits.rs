@@ -6,6 +6,7 @@
 
 use super::proxy;
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, ValueSyntax, section};
+use crate::machine::Machine;
 use crate::reader::SectionReader;
 use crate::tree::{self, YamlNode, YamlValue};
 use crate::values::{self, DAY, Read, count, header_name, token, within};
@@ -77,9 +78,10 @@ section! {
             .within(WEIGHTS.0, WEIGHTS.1).default(Weight::ONE)
             .low("these clients wait for all others").high("all others wait for these clients");
     /// Number of keys that are remembered, 24 bytes each; with `window` 228 to 768 bytes. The
-    /// memory is allocated at the start.
+    /// memory is reserved at the start, and taken as keys come.
     KEYS: ConfigKey<usize> =
-        keys_max().default_note("`state.keys_max`, else 262 144; with `window` 65 536");
+        keys_max().default_note("`state.keys_max`, else [by memory](#memory-for-keys): 65 536 to \
+                                 1 048 576; with `window` 65 536");
     /// Whether the limit decides, counts and reports, but [enforces
     /// nothing](limits.md#try-it-on-nobody-first).
     SHADOW: ConfigKey<bool> = ConfigKey::truth("shadow").default_note("`false`");
@@ -124,8 +126,6 @@ pub const DEFAULT: &str = "
 - {name: net16, by: ip/16, share: 50%, burst: 30s}
 ";
 
-/// Default of `keys_max`; 24 bytes per key.
-const KEYS_DEFAULT: usize = 262_144;
 /// Default of `keys_max` for a window limit; 228 bytes per key for 15 s, 768 for a minute.
 const WINDOW_KEYS_DEFAULT: usize = 65_536;
 /// The environment in which limits are read.
@@ -133,8 +133,17 @@ const WINDOW_KEYS_DEFAULT: usize = 65_536;
 pub struct LimitContext {
     /// The number of CPUs that shares refer to.
     pub cpus: f64,
-    /// Default number of keys per limit: `state.keys_max`.
+    /// `state.keys_max`, the default of all limits.
     pub keys: Option<usize>,
+    /// The default of limits with `share` or `rate` without it, 24 bytes per key.
+    pub keys_by_memory: usize,
+}
+
+impl LimitContext {
+    /// The environment on this machine. `keys` is `state.keys_max`.
+    pub fn new(machine: Machine, keys: Option<usize>) -> LimitContext {
+        LimitContext { cpus: machine.cpus, keys, keys_by_memory: machine.keys_max() }
+    }
 }
 
 /// Defaults that limits inherit from their door.
@@ -195,10 +204,11 @@ fn limit(section: &mut SectionReader<'_, '_>, door: LimitDefaults) -> Option<Lim
     let by = by(section);
     let when = section.section(&WHEN, when);
     let counted = counted(section, door.ground.cpus);
+    let by_memory = door.ground.keys_by_memory;
     let (keys, refuses) = match &counted {
         Some((_, Algorithm::Sliding(_))) => (WINDOW_KEYS_DEFAULT, true),
-        Some((unit, _)) => (KEYS_DEFAULT, *unit == LimitUnit::Hits),
-        None => (KEYS_DEFAULT, false),
+        Some((unit, _)) => (by_memory, *unit == LimitUnit::Hits),
+        None => (by_memory, false),
     };
     let action = if refuses { LimitAction::Reject } else { door.action };
     let action = section.key_or(&ACTION, action);

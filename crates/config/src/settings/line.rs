@@ -26,7 +26,7 @@ use std::time::Duration;
 settings! {
     /// The line door, which answers questions about tags.
     #[derive(Clone, Debug, PartialEq)]
-    pub struct LineSettings from keys(line, keys_default: Option<usize>);
+    pub struct LineSettings from keys(line, keys_default: usize);
 
     /// Addresses to listen on: `tcp://127.0.0.1:7070`, `unix:///run/evenkeel/line.sock`.
     pub listen: Vec<StreamAddress>, LISTEN: ListKey<StreamAddress> =
@@ -57,8 +57,8 @@ settings! {
     let refill = line.key(&REFILL);
     /// Number of tags that each limit remembers, 24 bytes each.
     pub keys_max: usize, KEYS: ConfigKey<usize> =
-        limits::keys_max().default_note("`state.keys_max`, else 262 144")
-        => line.key_or(&KEYS, keys_default.unwrap_or(KEYS_DEFAULT));
+        limits::keys_max().default_note("`state.keys_max`, else [by memory](#memory-for-keys)")
+        => line.key_or(&KEYS, keys_default);
     let shadow = line.key(&SHADOW);
     /// [File](#line) with more prefixes, which share the limit `prefixes`. It is read again when it
     /// changes.
@@ -146,8 +146,6 @@ section! {
     LIMIT_SHADOW: ConfigKey<bool> = ConfigKey::truth("shadow").default_note("`false`");
 }
 
-/// Default of `keys_max`; 24 bytes per key.
-const KEYS_DEFAULT: usize = 262_144;
 /// Maximum number of addresses of the door.
 const LISTENERS_MAX: usize = 64;
 /// Maximum number of prefixes with tables of their own. The other three tables are for tags without
@@ -157,8 +155,8 @@ const OWN_MAX: usize = LIMITS_MAX - 3;
 /// the socket must fit too.
 const PATH_BYTES_MAX: usize = 96;
 
-/// Reads the section. `keys_default` is `state.keys_max`.
-pub(crate) fn read(line: &mut SectionReader<'_, '_>, keys_default: Option<usize>) -> LineSettings {
+/// Reads the section. `keys_default` is `state.keys_max` or its own default.
+pub(crate) fn read(line: &mut SectionReader<'_, '_>, keys_default: usize) -> LineSettings {
     let settings = keys(line, keys_default);
     if settings.listen.len() + settings.resp.len() > LISTENERS_MAX {
         line.fault("listen", format!("more than {LISTENERS_MAX} listeners; remove some"));
