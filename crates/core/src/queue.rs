@@ -42,7 +42,7 @@ use share::{QueuedShare, WaitingRequest};
 use tiers::Tiers;
 use turns::HeadRequest;
 
-pub use request::{Arrival, CancelOutcome, QueuePlace, RefusedRequest, RequestId};
+pub use request::{Arrival, CancelOutcome, QueuePlace, RefusalCause, RefusedRequest, RequestId};
 
 /// The longest `retry_after` that a refused request is given.
 const RETRY_AFTER_MAX: Nanos = Nanos::from_secs(3_600);
@@ -292,7 +292,7 @@ impl Queue {
         while self.poll_timeout().is_some_and(|due| due <= now) {
             self.enqueue_ready();
             let Some((id, _)) = self.waiting.first() else { break };
-            self.refuse(id);
+            self.refuse(id, RefusalCause::WaitMax);
         }
     }
 
@@ -412,7 +412,7 @@ impl Queue {
         }
         while self.waiting.len() > self.settings.len_max.saturating_add(self.dispatchable_count()) {
             let Some(newest) = self.newest_of_largest() else { break };
-            self.refuse(newest);
+            self.refuse(newest, RefusalCause::LenMax);
         }
     }
 
@@ -530,13 +530,13 @@ impl Queue {
         Some(gone)
     }
 
-    fn refuse(&mut self, id: RequestId) {
+    fn refuse(&mut self, id: RequestId, cause: RefusalCause) {
         let Some(waiting) = self.waiting.get(id) else { return };
         let client = waiting.share.client;
         let place = self.clients.get(&client).map_or(QueuePlace::Credit, |known| known.place);
         let retry_after = self.drain_time(client, place);
         self.remove(id);
-        self.refused.push_back(RefusedRequest { id, retry_after });
+        self.refused.push_back(RefusedRequest { id, retry_after, cause });
     }
 
     /// The time until the waiting requests of a client's flow will have been served, if all flows

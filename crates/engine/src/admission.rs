@@ -8,7 +8,9 @@
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::meter::estimate::{LearnedCosts, RouteHash};
 use evenkeel_core::queue::concurrency::ConcurrencySearch;
-use evenkeel_core::queue::{Arrival, CancelOutcome, Queue, QueueSettings, RequestId};
+use evenkeel_core::queue::{
+    Arrival, CancelOutcome, Queue, QueueSettings, RefusedRequest, RequestId,
+};
 use evenkeel_core::units::{Cost, Nanos, Time};
 use foldhash::fast::RandomState;
 use parking_lot::{Mutex, MutexGuard};
@@ -41,8 +43,8 @@ struct AdmissionState {
 enum WaitState {
     /// The request waits. Holds its waker once it has been polled.
     Waits(Option<Waker>),
-    /// The request has a slot, or is refused and may be sent again after this time.
-    Ended(Result<(), Nanos>),
+    /// The request has a slot, or is refused.
+    Ended(Result<(), RefusedRequest>),
 }
 
 /// The answer to a request that asks for a slot.
@@ -51,8 +53,8 @@ pub enum AdmissionEntry {
     Room(RequestId),
     /// The request waits in the queue.
     Waits(RequestId),
-    /// The queue is full. The client may try again after this time.
-    Full(Nanos),
+    /// The request is refused at once.
+    Refused(RefusedRequest),
 }
 
 /// A snapshot of the queue's counts.
@@ -123,7 +125,7 @@ impl AdmissionQueue {
         });
         let entry = match own {
             Some(Ok(())) => AdmissionEntry::Room(id),
-            Some(Err(retry_after)) => AdmissionEntry::Full(retry_after),
+            Some(Err(refused)) => AdmissionEntry::Refused(refused),
             None => {
                 state.waiting.insert(id, WaitState::Waits(None));
                 AdmissionEntry::Waits(id)
@@ -134,8 +136,8 @@ impl AdmissionQueue {
         entry
     }
 
-    /// Polls a waiting request: ready with its slot, or with the time after which to try again.
-    pub fn poll(&self, id: RequestId, cx: &Context<'_>) -> Poll<Result<RequestId, Nanos>> {
+    /// Polls a waiting request: ready when it has a slot or is refused.
+    pub fn poll(&self, id: RequestId, cx: &Context<'_>) -> Poll<Result<RequestId, RefusedRequest>> {
         let mut state = self.0.lock();
         match state.waiting.get_mut(&id) {
             Some(WaitState::Waits(waker)) => {
@@ -321,7 +323,7 @@ impl AdmissionState {
     fn pass(
         &mut self,
         now: Time,
-        mut heard: impl FnMut(RequestId, Result<(), Nanos>),
+        mut heard: impl FnMut(RequestId, Result<(), RefusedRequest>),
     ) -> Vec<Waker> {
         self.queue.handle_timeout(now);
         let mut woken = Vec::new();
@@ -329,7 +331,7 @@ impl AdmissionState {
             let (id, how) = match self.queue.poll_dispatch(now) {
                 Some(id) => (id, Ok(())),
                 None => match self.queue.poll_refused() {
-                    Some(refused) => (refused.id, Err(refused.retry_after)),
+                    Some(refused) => (refused.id, Err(refused)),
                     None => break,
                 },
             };

@@ -10,6 +10,7 @@ use crate::domains::gatekeeper::OrderCheck;
 use crate::engine::KeyedRequest;
 use crate::host_names::GroupedRequest;
 use crate::lane::EngineLane;
+use crate::outcome::DecisionDetails;
 use crate::pending::{ArrivedRequest, PendingRequest};
 use crate::rules::{EngineRules, RequestRefusal, refusal};
 use evenkeel_core::bucket::Algorithm;
@@ -115,8 +116,10 @@ impl EngineLane {
         verdict: Verdict,
         client: IpAddr,
     ) -> Option<RequestRefusal> {
-        let report =
-            |outcome, reason| self.report((outcome, rules.shadow), rules, client, reason, None);
+        let report = |outcome, reason| {
+            let details = DecisionDetails::default();
+            self.report((outcome, rules.shadow), rules, client, reason, details);
+        };
         match verdict {
             Verdict::Deny { reason, retry_after } => {
                 // The log shows how long the client has to wait, which may be less than it takes to

@@ -16,6 +16,7 @@ mod work;
 
 use crate::domains::gatekeeper::OrderGuard;
 use crate::lane::EngineLane;
+use crate::outcome::DecisionDetails;
 use crate::pending::ArrivedRequest;
 use evenkeel_config::settings::CostSource;
 use evenkeel_core::limit::LimitAction;
@@ -179,7 +180,7 @@ impl Charge {
         let shadow = self.request.rules.shadow;
         // In shadow, the first action that would have been taken is already logged.
         if !(self.report.reported && shadow) {
-            self.report("hold", shadow, reason, Some((cost, measure)));
+            self.report("hold", shadow, reason, DecisionDetails::of_cost(cost, measure));
         }
         self.report.tier = Tier::Debt;
         self.report.waited = self.report.waited.plus(until.since(now));
@@ -193,7 +194,7 @@ impl Charge {
             return;
         };
         if self.ticket.starts_at().plus(reason.wait) > now {
-            self.report("hold", true, reason, Some((cost, measure)));
+            self.report("hold", true, reason, DecisionDetails::of_cost(cost, measure));
             self.report.tier = Tier::Debt;
         }
     }
@@ -204,10 +205,10 @@ impl Charge {
         verdict: &'static str,
         shadow: bool,
         reason: Reason,
-        cost: Option<(Cost, Measure)>,
+        details: DecisionDetails,
     ) {
         let ArrivedRequest { rules, client, .. } = &self.request;
-        self.lane.report((verdict, shadow), rules, *client, reason, cost);
+        self.lane.report((verdict, shadow), rules, *client, reason, details);
         self.report.reported = true;
     }
 

@@ -9,9 +9,24 @@ use evenkeel_core::classify::LimitKey;
 use evenkeel_core::limiter::{Reason, ShadowEffect, Ticket};
 use evenkeel_core::meter::Measure;
 use evenkeel_core::units::{Cost, Time};
-use evenkeel_telemetry::decision::Decision;
+use evenkeel_telemetry::decision::{Decision, QueueRefusal};
 use std::net::IpAddr;
 use std::sync::Arc;
+
+/// The part of a decision that only some verdicts have.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct DecisionDetails {
+    /// The cost of the request so far, and how it was measured; `None` before the request ran.
+    pub(crate) cost: Option<(Cost, Measure)>,
+    /// Why the queue refused the request.
+    pub(crate) refused: Option<QueueRefusal>,
+}
+
+impl DecisionDetails {
+    pub(crate) fn of_cost(cost: Cost, measure: Measure) -> DecisionDetails {
+        DecisionDetails { cost: Some((cost, measure)), refused: None }
+    }
+}
 
 impl EngineLane {
     /// Counts and logs a request that was held, delayed, queued or refused, or would have been in
@@ -23,7 +38,7 @@ impl EngineLane {
         rules: &Arc<EngineRules>,
         client: IpAddr,
         reason: Reason,
-        cost: Option<(Cost, Measure)>,
+        details: DecisionDetails,
     ) {
         if let Some(notes) = &self.0.notes {
             return notes.lock().push(PlaybackNote { verdict, reason, shadow });
@@ -42,7 +57,8 @@ impl EngineLane {
             client: Some(client),
             level: reason.level,
             wait: reason.wait,
-            cost,
+            cost: details.cost,
+            refused: details.refused,
             shadow,
         };
         self.0.engine.watch.record_decision(&decision, self.0.now());
@@ -60,7 +76,8 @@ impl EngineLane {
     ) -> bool {
         let shadowed = ticket.shadowed();
         if let Some(ShadowEffect { action, reason }) = shadowed {
-            self.report((action.name(), true), rules, client, reason, None);
+            let details = DecisionDetails::default();
+            self.report((action.name(), true), rules, client, reason, details);
         }
         let behind = match rules.shadow {
             true => latest,
@@ -69,7 +86,7 @@ impl EngineLane {
         if let Some(key) = behind {
             // In shadow the length of the wait is unknown, but the bucket that causes it is known.
             let reason = rules.limiter.standing_without_own(ticket, key, now);
-            self.report(("queue", true), rules, client, reason, None);
+            self.report(("queue", true), rules, client, reason, DecisionDetails::default());
         }
         behind.is_some() || shadowed.is_some()
     }

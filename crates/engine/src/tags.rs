@@ -433,6 +433,7 @@ impl TagBatch<'_> {
             level,
             wait,
             cost: None,
+            refused: None,
             shadow: rules.limiter.limits()[usize::from(key.limit)].shadow,
         };
         if !self.watch.log_decision(&decision, self.now) {

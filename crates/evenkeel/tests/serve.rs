@@ -245,6 +245,33 @@ fn t26_a_faulty_reload_is_refused_and_the_next_good_one_works() {
     assert_eq!(program.end().code(), Some(0));
 }
 
+/// No limit has refused it, so the line names the setting of the queue, and the wait.
+#[test]
+fn a_refusal_after_a_wait_says_so_in_the_log() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (address, requests) = backend();
+    let path = configuration(folder.path(), address, "1");
+    let text = fs::read_to_string(&path).expect("there");
+    let queue = "  queue: {concurrency: 1, reserve: 0, wait_max: 300ms, len_max: 1}\n";
+    fs::write(&path, text + queue).expect("saved");
+    let mut program = start(&["serve", "--config", &path]);
+    let proxy = addresses(&mut program)[0];
+    let first = ask(proxy, "/1");
+    let first_request = requests.recv().expect("it arrives");
+    let (second, third) = (ask(proxy, "/2"), ask(proxy, "/3"));
+    let told = program.told("cause=\"len_max\"");
+    assert!(told.contains("verdict=\"reject\"") && told.contains("waited_ms="), "{told}");
+    let told = program.told("cause=\"wait_max\"");
+    let waited = told.split("waited_ms=").nth(1).and_then(|rest| rest.split(' ').next());
+    let waited: u64 = waited.expect("there").parse().expect("a number");
+    assert!(told.contains("verdict=\"reject\"") && waited >= 300, "{told}");
+    first_request.send(()).expect("answered");
+    for (client, status) in [(first, " 200 "), (second, " 503 "), (third, " 503 ")] {
+        let answer = read(client);
+        assert!(answer.contains(status), "{answer}");
+    }
+}
+
 /// Decisions show a wait; the list of clients shows the time that they really waited, which is
 /// zero.
 #[test]

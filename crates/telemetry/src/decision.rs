@@ -26,8 +26,19 @@ pub struct Decision<'a> {
     pub wait: Nanos,
     /// The cost of the request so far, and how it was measured; `None` before the request ran.
     pub cost: Option<(Cost, Measure)>,
+    /// Why the queue refused the request; `None` for all other decisions.
+    pub refused: Option<QueueRefusal>,
     /// Shadow mode: the decision was made but not enforced.
     pub shadow: bool,
+}
+
+/// A refusal by the queue, which no limit has decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueRefusal {
+    /// The setting of `proxy.queue` that was exceeded: `wait_max` or `len_max`.
+    pub cause: &'static str,
+    /// How long the request waited.
+    pub waited: Nanos,
 }
 
 impl Decision<'_> {
@@ -50,6 +61,8 @@ impl Decision<'_> {
             wait = rounded(self.wait.as_secs_f64()),
             cost = self.cost.map(|(cost, _)| rounded(cost.as_units())),
             measured = self.cost.map(|(_, measure)| measure.name()),
+            cause = self.refused.map(|refused| refused.cause),
+            waited_ms = self.refused.map(|refused| refused.waited.0 / 1_000_000),
             shadow = self.shadow,
             "{message}"
         );

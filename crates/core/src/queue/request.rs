@@ -65,6 +65,28 @@ pub struct RefusedRequest {
     /// The time until the requests of its flow that wait now will have been served, as estimated;
     /// at most an hour.
     pub retry_after: Nanos,
+    /// The setting that was exceeded.
+    pub cause: RefusalCause,
+}
+
+/// The setting of the queue because of which a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalCause {
+    /// [`QueueSettings::wait_max`](super::QueueSettings::wait_max): it waited for too long.
+    WaitMax,
+    /// [`QueueSettings::len_max`](super::QueueSettings::len_max): too many requests wait.
+    LenMax,
+}
+
+impl RefusalCause {
+    /// The name of the setting.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            RefusalCause::WaitMax => "wait_max",
+            RefusalCause::LenMax => "len_max",
+        }
+    }
 }
 
 /// The state of a request at the moment when it is cancelled.

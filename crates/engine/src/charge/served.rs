@@ -5,6 +5,7 @@
 //! `check` door uses these accounts.
 
 use super::Charge;
+use crate::outcome::DecisionDetails;
 use crate::rules::{RequestRefusal, refusal};
 use evenkeel_config::settings::CostSource;
 use evenkeel_core::limit::LimitAction;
@@ -62,11 +63,11 @@ impl Charge {
         let now = self.lane.0.now();
         let in_shadow = self.debt_wait(true, now);
         if let Some((reason, verdict)) = in_shadow.filter(|_| !self.report.reported) {
-            self.report(verdict, true, reason, None);
+            self.report(verdict, true, reason, DecisionDetails::default());
             self.report.tier = Tier::Debt;
         }
         let (reason, verdict) = self.debt_wait(false, now)?;
-        self.report(verdict, self.request.rules.shadow, reason, None);
+        self.report(verdict, self.request.rules.shadow, reason, DecisionDetails::default());
         self.report.tier = Tier::Debt;
         let (until, while_busy) = (now.plus(reason.wait), verdict == "queue");
         (!self.request.rules.shadow).then_some(StartWait { until, while_busy })

@@ -10,8 +10,8 @@ use crate::pending::PendingRequest;
 use evenkeel_core::classify::{self, LimitKey};
 use evenkeel_core::key::{KeyHash, KeyHasher, KeySeed};
 use evenkeel_core::meter::estimate::{CostForecast, LearnedCosts, RouteHash};
-use evenkeel_core::queue::{Arrival, QueuePlace, RequestId};
-use evenkeel_core::units::{Cost, Nanos, Time};
+use evenkeel_core::queue::{Arrival, QueuePlace, RefusedRequest, RequestId};
+use evenkeel_core::units::{Cost, Time};
 use std::net::IpAddr;
 
 /// The relation of a request to the queue.
@@ -71,8 +71,8 @@ pub(super) enum SlotEntry {
     Room,
     /// The request waits since this time.
     Waits(RequestId, Time),
-    /// The queue is full. The client may try again after this time.
-    Full(Arrival, Nanos),
+    /// The queue refuses the request.
+    Refused(Arrival, RefusedRequest),
 }
 
 impl HeldSlot {
@@ -97,7 +97,7 @@ impl HeldSlot {
                 SlotEntry::Room
             }
             AdmissionEntry::Waits(id) => SlotEntry::Waits(id, now),
-            AdmissionEntry::Full(retry_after) => SlotEntry::Full(arrival, retry_after),
+            AdmissionEntry::Refused(refused) => SlotEntry::Refused(arrival, refused),
         }
     }
 

@@ -5,11 +5,13 @@
 use super::Charge;
 use super::slot::SlotEntry;
 use crate::lane::EngineLane;
+use crate::outcome::DecisionDetails;
 use crate::rules::RequestRefusal;
 use evenkeel_core::classify::LimitKey;
 use evenkeel_core::limiter::Reason;
-use evenkeel_core::queue::{Arrival, QueuePlace, RequestId};
+use evenkeel_core::queue::{Arrival, QueuePlace, RefusedRequest, RequestId};
 use evenkeel_core::units::{Nanos, Time};
+use evenkeel_telemetry::decision::QueueRefusal;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -35,7 +37,7 @@ pub struct QueueTurn {
 /// slot is given back.
 pub struct TurnResult {
     turn: QueueTurn,
-    how: Result<RequestId, Nanos>,
+    how: Result<RequestId, RefusedRequest>,
     waited: Nanos,
 }
 
@@ -75,8 +77,8 @@ impl Charge {
             SlotEntry::Waits(id, since) => {
                 QueueAdmission::Waits(QueueTurn { lane: self.lane.clone(), id: Some(id), since })
             }
-            SlotEntry::Full(arrival, retry_after) => {
-                QueueAdmission::Refused(self.turned_away(arrival, retry_after))
+            SlotEntry::Refused(arrival, refused) => {
+                QueueAdmission::Refused(self.turned_away(arrival, refused, Nanos::ZERO))
             }
         }
     }
@@ -92,10 +94,10 @@ impl Charge {
             Ok(id) => {
                 turned.turn.id = None;
                 self.slot.take(id, arrival, &self.lane.0);
-                self.queued("queue", arrival, turned.waited);
+                self.queued("queue", arrival, turned.waited, None);
                 Ok(())
             }
-            Err(retry_after) => Err(self.turned_away(arrival, retry_after)),
+            Err(refused) => Err(self.turned_away(arrival, refused, turned.waited)),
         }
     }
 
@@ -119,18 +121,33 @@ impl Charge {
         self.slot.queues()
     }
 
-    /// Counts and logs that a request had to wait, or was refused by the queue.
-    fn queued(&mut self, verdict: &'static str, arrival: Arrival, wait: Nanos) {
+    /// Counts and logs that a request had to wait, or was refused by the queue (`refused`).
+    fn queued(
+        &mut self,
+        verdict: &'static str,
+        arrival: Arrival,
+        wait: Nanos,
+        refused: Option<QueueRefusal>,
+    ) {
         let key = self.bucket(arrival);
         let now = self.lane.0.now();
         let limiter = &self.request.rules.limiter;
         let reason = Reason { wait, ..limiter.standing_without_own(&self.ticket, key, now) };
         // A request that is in the queue does wait, even if the limit that names it is in shadow.
-        self.report(verdict, false, reason, None);
+        let details = DecisionDetails { refused, ..DecisionDetails::default() };
+        self.report(verdict, false, reason, details);
     }
 
-    fn turned_away(&mut self, arrival: Arrival, retry_after: Nanos) -> RequestRefusal {
-        self.queued("reject", arrival, retry_after);
+    /// Counts and logs that the queue has refused the request after `waited`.
+    fn turned_away(
+        &mut self,
+        arrival: Arrival,
+        refused: RefusedRequest,
+        waited: Nanos,
+    ) -> RequestRefusal {
+        let RefusedRequest { retry_after, cause, .. } = refused;
+        let refusal = QueueRefusal { cause: cause.name(), waited };
+        self.queued("reject", arrival, retry_after, Some(refusal));
         let index = usize::from(self.bucket(arrival).limit);
         let limit = self.request.rules.limiter.limits().get(index);
         RequestRefusal {

@@ -284,6 +284,7 @@ impl OrderCheck {
             level: None,
             wait,
             cost: None,
+            refused: None,
             shadow: self.shadow,
         };
         keeper.watch.record_decision(&decision, self.came);

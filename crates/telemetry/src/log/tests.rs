@@ -2,7 +2,7 @@ use super::*;
 use crate::Watch;
 use crate::counts::master::MasterCounts;
 use crate::counts::{BackendFault, ConnectionRefusal};
-use crate::decision::Decision;
+use crate::decision::{Decision, QueueRefusal};
 use crate::failure::BackendFailure;
 use evenkeel_core::meter::Measure;
 use evenkeel_core::units::{Cost, Nanos, Time};
@@ -43,6 +43,7 @@ fn decision(key: &str) -> Decision<'_> {
         level: Some(-1_500_000_000),
         wait: Nanos::from_secs(3),
         cost: Some((Cost(250_000_000), Measure::Shared)),
+        refused: None,
         shadow: false,
     }
 }
@@ -64,6 +65,17 @@ fn a_decision_says_why_in_text_and_in_json() {
     for (field, value) in [("level", -1.5), ("wait", 3.0), ("cost", 0.25)] {
         assert_eq!(line["fields"][field].as_f64(), Some(value), "{field}");
     }
+}
+
+#[test]
+fn a_refusal_by_the_queue_says_why_and_after_which_wait() {
+    let refused = Some(QueueRefusal { cause: "wait_max", waited: Nanos::from_millis(30_012) });
+    let decision = Decision { verdict: "reject", cost: None, refused, ..decision("192.0.2.1") };
+    let lines = logged(LogFormat::Text, LogLevel::Info, |_| decision.log());
+    let fields = "request refused verdict=\"reject\" limit=\"ip\" key=\"192.0.2.1\" \
+                  client=192.0.2.1 level=-1.5 wait=3.0 cause=\"wait_max\" waited_ms=30012 \
+                  shadow=false";
+    assert!(lines[0].ends_with(fields), "{lines:?}");
 }
 
 #[test]
