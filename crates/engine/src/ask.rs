@@ -10,6 +10,7 @@ use crate::domains::gatekeeper::OrderCheck;
 use crate::engine::KeyedRequest;
 use crate::host_names::GroupedRequest;
 use crate::lane::EngineLane;
+use crate::open_requests::OpenGuard;
 use crate::outcome::DecisionDetails;
 use crate::pending::{ArrivedRequest, PendingRequest};
 use crate::rules::{EngineRules, RequestRefusal, refusal};
@@ -59,11 +60,12 @@ impl EngineLane {
         let client = request.address();
         // Lock order: the books are locked, and `enter` locks `HostDirectory`.
         let entering = self.0.books.lock().enter(request, now);
-        let KeyedRequest { rules, keys, exempt, weight, seen } = entering;
+        let KeyedRequest { rules, keys, exempt, weight, seen, place } = entering;
+        let open = OpenGuard::new(&self.0.books, place);
         let judged = self.judged(&rules, request, exempt, now)?;
         let forecast = self.foreseen(&rules, &keys, request);
         let agent = agent(&rules, &keys, request);
-        let request = ArrivedRequest { rules, client, forecast, agent, seen, came: now };
+        let request = ArrivedRequest { rules, client, forecast, agent, seen, came: now, open };
         Ok(PendingRequest { request, keys, exempt, weight, judged })
     }
 

@@ -115,6 +115,7 @@ impl Charge {
     pub fn leave(&mut self) {
         self.rest();
         self.slot.leave(self.measured().0, &self.lane.0);
+        self.request.open.set(None, self.lane.0.now());
         self.work.left = true;
     }
 
@@ -184,6 +185,9 @@ impl Charge {
         }
         self.report.tier = Tier::Debt;
         self.report.waited = self.report.waited.plus(until.since(now));
+        if !shadow {
+            self.request.open.set(None, now);
+        }
         (!shadow).then_some(until)
     }
 

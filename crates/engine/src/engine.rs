@@ -9,6 +9,7 @@ mod peers;
 use crate::admission::{AdmissionQueue, AdmissionStats};
 use crate::domains::gatekeeper::GatekeeperEngine;
 use crate::host_names::{self, GroupedRequest, NameLookups};
+use crate::open_requests::{OpenRequestList, OpenRequests};
 use crate::rules::{self, EngineRules};
 use crate::shards::{LaneState, Shards};
 use crate::view::overrides::{OverrideEffect, OverrideIndex, Overrides};
@@ -38,8 +39,9 @@ const OWN_ROUTES_MAX: usize = 16_384;
 /// # Lock order
 ///
 /// A request takes these locks one after the other, and releases each before it takes the next: the
-/// `LaneState` of its lane (`begin`), `estimates` (`foreseen`), `gate` (`turn`), `meter` (`work`
-/// and `rest`), `gate` again (at the end), and the `LaneState` again (when its `Charge` ends).
+/// `LaneState` of its lane (`begin`), `estimates` (`foreseen`), `gate` (`turn`), the `LaneState`
+/// (when it waits, and when the backend gets it), `meter` (`work` and `rest`), `gate` again (at the
+/// end), and the `LaneState` again (when its `Charge` ends).
 /// A lock may be taken while another one is held only in these cases:
 ///
 /// - `gate`, then `estimates`: `AdmissionQueue::done` calls its `learn` closure with the gate
@@ -84,6 +86,8 @@ pub struct RequestLists {
     pub(crate) views: TopViews,
     /// A sorted copy of the overrides that operators have set.
     pub(crate) in_force: OverrideIndex,
+    /// The requests that wait or are with the backend.
+    pub(crate) open: OpenRequests,
 }
 
 /// A request with the rules and keys that it is counted by.
@@ -94,6 +98,8 @@ pub(crate) struct KeyedRequest {
     /// The weight that an operator has set for its client; one if there is none.
     pub(crate) weight: Weight,
     pub(crate) seen: ViewKeys,
+    /// Its entry in the list of open requests; `None` if the list is full.
+    pub(crate) place: Option<u32>,
 }
 
 impl Engine {
@@ -204,6 +210,14 @@ impl Engine {
         (meter.working(), meter.total(now))
     }
 
+    /// The oldest requests that are with the backend, at most `max`, and the one that has waited
+    /// for longest. Locks the lanes one at a time.
+    pub fn open_requests(&self, max: usize) -> OpenRequestList {
+        let (mut list, now) = (OpenRequestList::default(), self.shards.clock.now());
+        self.shards.for_each(|lane| lane.own.open.collect(&mut list, max, now));
+        list
+    }
+
     /// The state of the admission queue; `None` if no action is `queue`.
     pub fn admission_stats(&self) -> Option<AdmissionStats> {
         self.shards.rules().queues.then(|| self.gate.stats())
@@ -226,14 +240,16 @@ impl LaneState<EngineRules, RequestLists> {
     /// the keys names in the lists of the heaviest. Takes the lock of [`HostDirectory`], while the
     /// books are locked.
     pub(crate) fn enter(&mut self, request: &impl RequestAttributes, now: Time) -> KeyedRequest {
-        let LaneState { rules, tops, own: RequestLists { views, in_force }, .. } = self;
+        let LaneState { rules, tops, own: RequestLists { views, in_force, open }, .. } = self;
         let seen = views.touch(&rules.seed, request, now);
+        let place = open.insert(request);
         let exempt = |rules: &Arc<EngineRules>| KeyedRequest {
             rules: Arc::clone(rules),
             keys: LimitKeys::default(),
             exempt: true,
             weight: Weight::ONE,
             seen,
+            place,
         };
         let client = request.address().to_canonical();
         if rules.exempt.iter().any(|net| net.contains(&client))
@@ -256,7 +272,8 @@ impl LaneState<EngineRules, RequestLists> {
                 top.touch(key.hash, now, || classify::name(limit, request, key.hash));
             }
         }
-        KeyedRequest { rules: Arc::clone(rules), keys, exempt: false, weight, seen }
+        let rules = Arc::clone(rules);
+        KeyedRequest { rules, keys, exempt: false, weight, seen, place }
     }
 
     /// Notes a request's charge to the limits in `unit`, if instances count together.

@@ -6,6 +6,7 @@
 
 use crate::domains::gatekeeper::OrderCheck;
 use crate::host_names::GroupedRequest;
+use crate::open_requests::OpenGuard;
 use crate::rules::EngineRules;
 use crate::view::views::ViewKeys;
 use evenkeel_core::classify::{self, LimitKey, LimitKeys, RequestAttributes};
@@ -26,6 +27,8 @@ pub(crate) struct ArrivedRequest {
     /// Its route and user agent in the lists that no limit counts by.
     pub(crate) seen: ViewKeys,
     pub(crate) came: Time,
+    /// Its entry in the list of open requests.
+    pub(crate) open: OpenGuard,
 }
 
 /// A request between [`crate::EngineLane::begin`] and [`crate::EngineLane::conclude`]. If it may

@@ -8,12 +8,15 @@ mod requests;
 pub mod views;
 
 use crate::admission::AdmissionStats;
+use crate::open_requests::OpenRequestList;
 use evenkeel_core::limiter::Limiter;
 use evenkeel_core::top::TopClient;
 use evenkeel_core::units::{Cost, Nanos, Time};
 use overrides::{Override, OverridesFullError};
 use std::sync::Arc;
 
+/// The maximum number of requests with the backend that are shown.
+const SHOWN_MAX: usize = 20;
 /// A client that has sent no request for this long is left out of the client counts.
 const CLIENT_GONE_AFTER: Nanos = Nanos::from_secs(60);
 
@@ -134,6 +137,8 @@ pub struct BackendLoad {
     pub cpus: f64,
     /// The state of the admission queue; `None` if requests never queue.
     pub crowd: Option<AdmissionStats>,
+    /// The oldest requests that are with the backend, and the one that has waited for longest.
+    pub open: OpenRequestList,
     /// The cost source in the words of the configuration.
     pub measured: String,
 }

@@ -94,6 +94,10 @@ table! {
         "Requests that the backend is working on.";
     WAITING = Gauge "evenkeel_waiting_requests" ["door"] "requests"
         "Requests that wait in the queue for a free slot of the backend.";
+    WORKING_AGE = Gauge "evenkeel_working_age_seconds" ["door"] "seconds"
+        "Time since the backend got the oldest request that is still with it; 0: none.";
+    WAITING_AGE = Gauge "evenkeel_waiting_age_seconds" ["door"] "seconds"
+        "Time for which the oldest request in the queue has waited for a slot; 0: none.";
     SLOTS = Gauge "evenkeel_slots" ["door"] "requests"
         "Maximum of concurrent requests to the backend, without reserved slots.";
     SLOTS_USED = Gauge "evenkeel_slots_used" ["door"] "requests"

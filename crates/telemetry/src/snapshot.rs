@@ -96,6 +96,53 @@ pub struct LoadSnapshot {
     pub busy_seconds: f64,
     /// The admission queue of the backend; `null` if there is none.
     pub crowd: Option<QueueLoad>,
+    /// The requests that the backend has had for longest, oldest first; at most 20.
+    #[serde(default)]
+    pub running: Vec<OpenRequestRow>,
+    /// The request that has waited for longest; `null` if none waits.
+    #[serde(default)]
+    pub oldest_waiting: Option<OpenRequestRow>,
+}
+
+/// The age in seconds from which on a request counts as long with the backend.
+const LONG_SECS: f64 = 5.0;
+
+impl LoadSnapshot {
+    /// A sentence about requests that have been with the backend for long while others wait; `None`
+    /// if there is none.
+    #[must_use]
+    pub fn long_running(&self) -> Option<String> {
+        let waiting = self.crowd.map(|crowd| crowd.waiting).filter(|waiting| *waiting > 0)?;
+        let long = self.running.iter().filter(|request| request.age >= LONG_SECS).count();
+        let OpenRequestRow { route, age, stalled, .. } = self.running.first()?;
+        let path = route.split_once(' ').map_or(&**route, |(_, path)| path);
+        let stalled = if *stalled { " (the backend waits for its client)" } else { "" };
+        let wait = if waiting == 1 { "waits" } else { "wait" };
+        match long {
+            0 => None,
+            1 => Some(format!(
+                "1 request to {path} has been with the backend for {age:.0} s{stalled} while \
+                 {waiting} {wait}"
+            )),
+            _ => Some(format!(
+                "{long} requests have been with the backend for {LONG_SECS} s and longer, the \
+                 oldest, to {path}, for {age:.0} s{stalled}, while {waiting} {wait}"
+            )),
+        }
+    }
+}
+
+/// A request that waits or is with the backend.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OpenRequestRow {
+    /// The address of its client.
+    pub client: String,
+    /// The method and the path, with the parts that name single things left out.
+    pub route: String,
+    /// Seconds since it began to wait, or since the backend got it.
+    pub age: f64,
+    /// The backend waits for the client, which sends the request or reads the answer too slowly.
+    pub stalled: bool,
 }
 
 /// The state of the admission queue of a backend.
@@ -229,6 +276,35 @@ fn decoded(value: &str) -> Result<String, TopQueryError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_request_that_is_long_with_the_backend_is_told_while_others_wait() {
+        let request = |age, stalled| OpenRequestRow {
+            client: "192.0.2.1".to_owned(),
+            route: "GET /x".to_owned(),
+            age,
+            stalled,
+        };
+        let load = |waiting, running| LoadSnapshot {
+            door: "proxy".to_owned(),
+            working: 1,
+            cpus: 1.0,
+            busy_seconds: 0.0,
+            crowd: Some(QueueLoad { waiting, running: 1, concurrency: 1 }),
+            running,
+            oldest_waiting: None,
+        };
+        let told = |waiting, running| load(waiting, running).long_running();
+        let both = || vec![request(27.2, false), request(3.0, false)];
+        let expected = "1 request to /x has been with the backend for 27 s while 14 wait";
+        assert_eq!(told(14, both()).as_deref(), Some(expected));
+        assert_eq!(told(0, both()), None);
+        assert_eq!(told(1, vec![request(3.0, false)]), None);
+        let expected = "2 requests have been with the backend for 5 s and longer, the oldest, to \
+                        /x, for 30 s (the backend waits for its client), while 1 waits";
+        let more = vec![request(30.0, true), request(5.0, false)];
+        assert_eq!(told(1, more).as_deref(), Some(expected));
+    }
 
     #[test]
     fn questions_are_read() {

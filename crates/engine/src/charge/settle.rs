@@ -138,6 +138,7 @@ impl Drop for Charge {
         self.lane.0.engine.watch.tiers.record_served(self.report.tier, cost, took);
         // Locked last and to the end: inside it only the spin bits of buckets are taken.
         let mut books = self.lane.0.books.lock();
+        self.request.open.release(&mut books.own.open);
         books.spend(&self.request.rules, &self.ticket.counted(), LimitUnit::Cpu, cost);
         books.own.views.add(self.request.seen, cost, waited, now);
         let longest = self.longest_overdue(waited);

@@ -5,6 +5,7 @@
 use super::Charge;
 use super::slot::SlotEntry;
 use crate::lane::EngineLane;
+use crate::open_requests::RequestStage;
 use crate::outcome::DecisionDetails;
 use crate::rules::RequestRefusal;
 use evenkeel_core::classify::LimitKey;
@@ -73,8 +74,12 @@ impl Charge {
     pub fn enter(&mut self) -> QueueAdmission {
         self.leave_gate();
         match self.slot.ask(&self.lane.0) {
-            SlotEntry::Room => QueueAdmission::Room,
+            SlotEntry::Room => {
+                self.show(RequestStage::Working);
+                QueueAdmission::Room
+            }
             SlotEntry::Waits(id, since) => {
+                self.show(RequestStage::Waiting);
                 QueueAdmission::Waits(QueueTurn { lane: self.lane.clone(), id: Some(id), since })
             }
             SlotEntry::Refused(arrival, refused) => {
@@ -94,6 +99,7 @@ impl Charge {
             Ok(id) => {
                 turned.turn.id = None;
                 self.slot.take(id, arrival, &self.lane.0);
+                self.show(RequestStage::Working);
                 self.queued("queue", arrival, turned.waited, None);
                 Ok(())
             }
@@ -105,6 +111,7 @@ impl Charge {
     /// [`Charge::enter`] asks for another slot.
     pub fn give_way(&mut self) {
         self.slot.give_way(self.measured().0, &self.lane.0);
+        self.show(RequestStage::Stalled);
     }
 
     /// Gives the slot away while the backend waits for the rest of the request. A client in credit
@@ -113,7 +120,14 @@ impl Charge {
     /// Further ones keep their slots until another client waits. Returns whether the request has no
     /// slot now.
     pub fn stall(&mut self, flows: bool) -> bool {
-        self.slot.stall(flows, self.measured().0, &self.lane.0)
+        let gave_way = self.slot.stall(flows, self.measured().0, &self.lane.0);
+        self.show(RequestStage::Stalled);
+        gave_way
+    }
+
+    /// Shows what the request is doing in the list of open requests.
+    fn show(&self, stage: RequestStage) {
+        self.request.open.set(Some(stage), self.lane.0.now());
     }
 
     /// Whether the request waits for a slot in the queue, or holds one of the queue's slots.

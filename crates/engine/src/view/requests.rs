@@ -5,7 +5,7 @@
 
 use super::overrides::{Override, OverrideIndex, OverridesFullError};
 use super::views::{TopViews, VIEW_NAMES};
-use super::{BackendLoad, EngineView, HeavyClient, count_held, with_levels};
+use super::{BackendLoad, EngineView, HeavyClient, SHOWN_MAX, count_held, with_levels};
 use crate::engine::Engine;
 use evenkeel_core::limiter::Limiter;
 use evenkeel_core::top::{TopClient, TopClients};
@@ -40,7 +40,8 @@ impl EngineView for Engine {
         let unpaid = self.meter.lock().unpaid();
         let rules = self.shards.rules();
         let (cpus, measured) = (rules.cpus, rules.cost.to_string());
-        Some(BackendLoad { working, busy, unpaid, cpus, crowd: self.admission_stats(), measured })
+        let (crowd, open) = (self.admission_stats(), self.open_requests(SHOWN_MAX));
+        Some(BackendLoad { working, busy, unpaid, cpus, crowd, open, measured })
     }
 
     fn top(&self, index: usize) -> Vec<HeavyClient> {

@@ -8,16 +8,17 @@ use super::sources::{AdminSources, DoorEngine, ReadinessStage};
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::limit::{LimitAction, LimitUnit};
 use evenkeel_core::units::{Nanos, SECOND, Time};
-use evenkeel_engine::HeavyClient;
 use evenkeel_engine::view::BackendLoad;
+use evenkeel_engine::{HeavyClient, OpenRequest, RequestStage};
 use evenkeel_telemetry::counts::peers::PeersStatus;
 use evenkeel_telemetry::metrics::{
     BUSY, CAPACITY, CLIENTS_HELD, DECISIONS, KEYS_DROPPED, KEYS_MAX, KEYS_USED, Metric, SLOTS,
-    SLOTS_USED, SLOTS_USEFUL, TABLE_BYTES, UNPAID, UP, WAITING, WORKING,
+    SLOTS_USED, SLOTS_USEFUL, TABLE_BYTES, UNPAID, UP, WAITING, WAITING_AGE, WORKING, WORKING_AGE,
 };
 use evenkeel_telemetry::prometheus::ObservedMetric;
 use evenkeel_telemetry::snapshot::{
-    self, ClientRow, LimitTable, LoadSnapshot, TopQuery, TopSnapshot, UNIT_CPU, UNIT_HITS,
+    self, ClientRow, LimitTable, LoadSnapshot, OpenRequestRow, TopQuery, TopSnapshot, UNIT_CPU,
+    UNIT_HITS,
 };
 use std::collections::HashMap;
 
@@ -54,6 +55,10 @@ pub fn observed(engines: &[DoorEngine], held_above: Nanos) -> Vec<ObservedMetric
             push(&BUSY, &[door], work.busy.as_units());
             push(&UNPAID, &[door], work.unpaid.as_units());
             push(&CAPACITY, &[door], work.cpus);
+            let age =
+                |request: Option<&OpenRequest>| request.map_or(0.0, |one| one.age.as_secs_f64());
+            push(&WORKING_AGE, &[door], age(work.open.running.first()));
+            push(&WAITING_AGE, &[door], age(work.open.waiting.as_ref()));
             if let Some(crowd) = work.crowd {
                 push(&WAITING, &[door], crowd.waiting as f64);
                 push(&SLOTS, &[door], crowd.concurrency as f64);
@@ -159,6 +164,17 @@ pub fn load(door: &str, work: &BackendLoad) -> LoadSnapshot {
         cpus: work.cpus,
         busy_seconds: work.busy.as_units(),
         crowd,
+        running: work.open.running.iter().map(open_request).collect(),
+        oldest_waiting: work.open.waiting.as_ref().map(open_request),
+    }
+}
+
+fn open_request(request: &OpenRequest) -> OpenRequestRow {
+    OpenRequestRow {
+        client: request.client.to_canonical().to_string(),
+        route: request.route.clone(),
+        age: request.age.as_secs_f64(),
+        stalled: request.stage == RequestStage::Stalled,
     }
 }
 

@@ -6,7 +6,8 @@
 use super::remote::{AdminClient, AdminClientError};
 use evenkeel_telemetry::printable::printable;
 use evenkeel_telemetry::snapshot::{
-    ClientRow, LimitTable, ROWS_DEFAULT, ROWS_MAX, TopQuery, TopSnapshot, UNIT_HITS,
+    ClientRow, LimitTable, LoadSnapshot, OpenRequestRow, ROWS_DEFAULT, ROWS_MAX, TopQuery,
+    TopSnapshot, UNIT_HITS,
 };
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -66,8 +67,32 @@ fn tables(snapshot: &TopSnapshot, limit: Option<&str>) -> String {
     if let (Some(name), true) = (limit, snapshot.limits.is_empty()) {
         push_limit(&mut text, name, "Cpu[s]", &[]);
     }
+    snapshot.load.iter().for_each(|load| push_running(&mut text, load));
     push_others(&mut text, snapshot);
     text
+}
+
+/// Adds the requests that are with the backend, if there are any, and what waits for it.
+fn push_running(text: &mut String, load: &LoadSnapshot) {
+    if load.running.is_empty() && load.oldest_waiting.is_none() {
+        return;
+    }
+    let _ = write!(text, "\nBackend of {}:", printable(&load.door));
+    match &load.oldest_waiting {
+        Some(oldest) => {
+            let waiting = load.crowd.map_or(1, |crowd| crowd.waiting.max(1));
+            let _ = writeln!(text, " {waiting} waiting, the oldest for {:.1} s", oldest.age);
+        }
+        None => text.push_str(" none waiting\n"),
+    }
+    let _ = writeln!(text, "{:>9}  {:<39}  Request", "Age[s]", "Client");
+    for OpenRequestRow { client, route, age, stalled } in &load.running {
+        let stalled = if *stalled { " (waits for its client)" } else { "" };
+        let _ = writeln!(text, "{age:>9.1}  {client:<39}  {}{stalled}", printable(route));
+    }
+    if let Some(sentence) = load.long_running() {
+        let _ = writeln!(text, "{}", printable(&sentence));
+    }
 }
 
 /// The tables as Tempomat's doctor prints them: framed, and without levels.

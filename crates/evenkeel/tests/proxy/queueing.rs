@@ -4,8 +4,8 @@ use crate::stage::{Stage, Wire, cpu_limit};
 use evenkeel_config::settings::{ConcurrencySetting, CostSource, ProxySettings};
 use evenkeel_core::limit::{Limit, LimitAction, LimitCondition};
 use evenkeel_core::units::{Nanos, Weight};
-use evenkeel_engine::AdmissionStats;
 use evenkeel_engine::view::EngineView;
+use evenkeel_engine::{AdmissionStats, OpenRequest, RequestStage};
 use evenkeel_telemetry::prometheus;
 use evenkeel_testing::wait::{try_wait_within, until};
 use std::sync::Arc;
@@ -248,6 +248,43 @@ fn an_abort_keeps_its_slot_until_the_backend_is_done() {
     answer(&mut backend, "1ms");
     answer(&mut stage.backend_for("/2", backend), "1ms");
     second.message();
+}
+
+#[test]
+fn what_the_backend_has_and_what_waits_is_listed_while_it_does() {
+    let stage = one_at_a_time(|_| {});
+    let listed = || {
+        let open = stage.engine.open_requests(20);
+        let row = |one: &OpenRequest| (one.client.to_string(), one.route.clone(), one.stage);
+        (open.running.iter().map(row).collect::<Vec<_>>(), open.waiting.as_ref().map(row))
+    };
+    let row = |client: &str, route: &str, stage| (client.to_owned(), route.to_owned(), stage);
+    let (mut first, mut second) = (stage.client(), stage.client());
+    ask(&mut first, "192.0.2.1", "/first?secret=x");
+    let mut backend = stage.backend();
+    backend.head();
+    ask(&mut second, "192.0.2.2", "/second");
+    is_crowd(&stage, 1, 1);
+    let working = row("192.0.2.1", "GET /first", RequestStage::Working);
+    let waiting = row("192.0.2.2", "GET /second", RequestStage::Waiting);
+    assert_eq!(listed(), (vec![working], Some(waiting)));
+    answer(&mut backend, "1ms");
+    first.message();
+    let mut backend = stage.backend_for("/second", backend);
+    let working = row("192.0.2.2", "GET /second", RequestStage::Working);
+    until("the second one runs", || listed() == (vec![working.clone()], None));
+    answer(&mut backend, "1ms");
+    second.message();
+    until("nothing runs", || listed() == (Vec::new(), None));
+
+    let mut slow = stage.client();
+    slow.send("POST /slow HTTP/1.1\r\nhost: a\r\ncontent-length: 6\r\n\r\none");
+    let mut uploading = stage.backend_for("/slow", backend);
+    uploading.expect("one");
+    let stalled = row("127.0.0.1", "POST /slow", RequestStage::Stalled);
+    until("it waits for its client", || listed() == (vec![stalled.clone()], None));
+    drop(slow);
+    until("nothing is left", || listed() == (Vec::new(), None));
 }
 
 #[test]

@@ -7,6 +7,9 @@ import { get, keep, watch } from "/server.js";
 import { count, element, number, percent, put, time } from "/text.js";
 import { verdict } from "/verdict.js";
 
+// Seconds from which on a request with the backend is listed; most end before.
+const SHOWN_FROM_S = 1;
+
 const at = (id) => document.getElementById(id);
 const past = new Past();
 const charts = new Charts(past);
@@ -39,6 +42,7 @@ function event(data) {
   overrides.update(now.overrides);
   clients.update(now);
   client.update(now);
+  running();
   others();
 }
 
@@ -98,6 +102,17 @@ function tiles() {
 function spread(side, id = side) {
   const [half, most] = [past.last(`${side}_p50`), past.last(`${side}_p95`)];
   tile(id, time(most), most == null ? "no requests" : `half in ${time(half)}`);
+}
+
+// Requests that the backend has had for a while, and the oldest one that waits for it.
+function running() {
+  const all = now.doors.flatMap((door) => door.running).sort((a, b) => b.age - a.age);
+  const waits = now.doors.map((door) => door.oldest_waiting).filter(Boolean).sort((a, b) => b.age - a.age)[0];
+  const old = all.filter((request) => request.age >= SHOWN_FROM_S);
+  at("running").hidden = old.length === 0;
+  const rows = old.map(({ client, route, age, stalled }) => [time(age), client, route, stalled ? "waits for its client" : "working"]);
+  const text = waits ? `The oldest waiting request, ${waits.route} of ${waits.client}, has waited for ${time(waits.age)}.` : "No request waits.";
+  table(at("running").lastElementChild, text, ["For", "Client", "Request", "State"], rows, []);
 }
 
 function others() {

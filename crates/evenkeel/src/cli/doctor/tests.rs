@@ -1,5 +1,5 @@
 use super::*;
-use evenkeel_telemetry::snapshot::PeersSummary;
+use evenkeel_telemetry::snapshot::{PeersSummary, QueueLoad};
 
 fn row(key: &str, cpu: f64, level: Option<f64>, last_seen: f64) -> ClientRow {
     ClientRow {
@@ -60,6 +60,42 @@ Limit: agent
     let peers = Some(PeersSummary { live: 2, known: 3, behind: 0.25 });
     let together = tables(&TopSnapshot { peers, ..snapshot() }, None);
     assert_eq!(together, format!("{expected}\npeers: 2 of 3 live, 0.2 s behind\n"));
+}
+
+#[test]
+fn the_requests_with_the_backend_stand_below_the_tables() {
+    let request = |client: &str, route: &str, age, stalled| OpenRequestRow {
+        client: client.to_owned(),
+        route: route.to_owned(),
+        age,
+        stalled,
+    };
+    let mut load = LoadSnapshot {
+        door: "proxy".to_owned(),
+        working: 2,
+        cpus: 2.0,
+        busy_seconds: 1.0,
+        crowd: Some(QueueLoad { waiting: 14, running: 2, concurrency: 2 }),
+        running: vec![
+            request("203.0.113.7", "GET /x", 27.04, false),
+            request("2001:db8::1", "POST /\x1b[2J", 0.5, true),
+        ],
+        oldest_waiting: Some(request("198.51.100.1", "GET /", 12.34, false)),
+    };
+    let text = |load: &LoadSnapshot| {
+        let load = vec![load.clone()];
+        tables(&TopSnapshot { load, limits: Vec::new(), ..snapshot() }, None)
+    };
+    let expected = "
+Backend of proxy: 14 waiting, the oldest for 12.3 s
+   Age[s]  Client                                   Request
+     27.0  203.0.113.7                              GET /x
+      0.5  2001:db8::1                              POST /\\u001b[2J (waits for its client)
+1 request to /x has been with the backend for 27 s while 14 wait
+";
+    assert_eq!(text(&load), expected);
+    (load.running, load.oldest_waiting) = (Vec::new(), None);
+    assert_eq!(text(&load), "");
 }
 
 #[test]

@@ -5,7 +5,9 @@
 
 use super::view::{KeyMode, RowOrder, TopView};
 use evenkeel_telemetry::printable::printable;
-use evenkeel_telemetry::snapshot::{ClientRow, LimitTable, LoadSnapshot, UNIT_HITS};
+use evenkeel_telemetry::snapshot::{
+    ClientRow, LimitTable, LoadSnapshot, OpenRequestRow, UNIT_HITS,
+};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
@@ -14,7 +16,7 @@ use ratatui::widgets::{Clear, Paragraph};
 
 /// The width of a bar, in columns.
 const BAR_COLUMNS: usize = 16;
-const KEYS: &str = " q quit   Tab limit   s sort   r reverse   / filter   p pause   ? help";
+const KEYS: &str = " q quit  Tab limit  s sort  r reverse  / filter  b backend  p pause  ? help";
 const HELP: [&str; 14] = [
     "Level   remaining budget of the client: CPU-seconds or hits; below zero it is debt",
     "Wait    recent average waiting time of its requests, in seconds",
@@ -22,7 +24,7 @@ const HELP: [&str; 14] = [
     "        no request waits for it",
     "/s      recent CPU-seconds (or hits) per second; Share: of all listed clients",
     "Total   since the client is listed;  Last: seconds since its last request",
-    "",
+    "b             show the requests that the backend has; again: the clients",
     "Tab, arrows   next limit, previous limit",
     "s, r          sort by the next column; reverse the order",
     "/             show only clients with this text in their names; Esc: all",
@@ -35,14 +37,21 @@ const HELP: [&str; 14] = [
 pub fn draw(frame: &mut Frame<'_>, view: &TopView) {
     let loads = view.snapshot.as_ref().map(|snapshot| &snapshot.load[..]).unwrap_or_default();
     let height = |count: usize| Constraint::Length(u16::try_from(count).unwrap_or(u16::MAX));
-    let parts = [height(1), height(loads.len()), height(1), Constraint::Fill(1), height(1)];
+    let mut lines = Vec::new();
+    for (at, load) in loads.iter().enumerate() {
+        lines.push(load_line(load, view.busy.get(at).copied().flatten()));
+        let sentence = load.long_running();
+        lines.extend(sentence.map(|text| format!("   {}", printable(&text)).yellow().into()));
+    }
+    let parts = [height(1), height(lines.len()), height(1), Constraint::Fill(1), height(1)];
     let [title, load, tabs, table, foot] = Layout::vertical(parts).areas(frame.area());
     frame.render_widget(headline(view), title);
-    let lines = loads.iter().enumerate();
-    let lines = lines.map(|(at, load)| load_line(load, view.busy.get(at).copied().flatten()));
-    frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()), load);
+    frame.render_widget(Paragraph::new(lines), load);
     frame.render_widget(limits(view), tabs);
-    clients(frame, view, table);
+    match view.mode {
+        KeyMode::Backend => running(frame, loads, table),
+        _ => clients(frame, view, table),
+    }
     frame.render_widget(footer(view), foot);
     if view.mode == KeyMode::Help {
         help(frame, table);
@@ -109,6 +118,27 @@ fn limits(view: &TopView) -> Line<'static> {
         line.push_span(printable(&table.action).into_owned());
     }
     line
+}
+
+/// The requests that are with the backends, the oldest first, and the oldest that waits for each.
+fn running(frame: &mut Frame<'_>, loads: &[LoadSnapshot], area: Rect) {
+    let head = format!("{:>10}  {:<12}{:<24}Request", "Age", "Stage", "Client");
+    let mut lines = vec![Line::from(head.bold())];
+    for load in loads {
+        let with_backend = load.running.iter().map(|request| {
+            let stage = if request.stalled { "client" } else { "working" };
+            (stage, request)
+        });
+        let waits = load.oldest_waiting.iter().map(|request| ("waiting", request));
+        lines.extend(with_backend.chain(waits).map(|(stage, request)| {
+            let OpenRequestRow { client, route, age, .. } = request;
+            Line::from(format!("{age:>10.1}  {stage:<12}{client:<24}{}", printable(route)))
+        }));
+    }
+    if lines.len() == 1 {
+        lines.push(" no request is with the backend".dim().into());
+    }
+    frame.render_widget(Paragraph::new(lines), area);
 }
 
 fn clients(frame: &mut Frame<'_>, view: &TopView, area: Rect) {

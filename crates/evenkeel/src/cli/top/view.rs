@@ -89,6 +89,8 @@ pub struct TopView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyMode {
     Look,
+    /// As `Look`, with the requests of the backend in place of the clients.
+    Backend,
     Filter,
     Help,
 }
@@ -194,7 +196,7 @@ impl TopView {
             return ControlFlow::Break(());
         }
         match self.mode {
-            KeyMode::Look => return self.looking(key.code),
+            KeyMode::Look | KeyMode::Backend => return self.looking(key.code),
             KeyMode::Filter => self.filtering(key.code),
             KeyMode::Help => self.mode = KeyMode::Look,
         }
@@ -208,6 +210,8 @@ impl TopView {
             KeyCode::BackTab | KeyCode::Left => self.turn(self.limits().len().saturating_sub(1)),
             KeyCode::Char('s') => self.order = self.order.next(),
             KeyCode::Char('r') => self.reversed = !self.reversed,
+            KeyCode::Char('b') if self.mode == KeyMode::Backend => self.mode = KeyMode::Look,
+            KeyCode::Char('b') => self.mode = KeyMode::Backend,
             KeyCode::Char('/') => self.mode = KeyMode::Filter,
             KeyCode::Char('p' | ' ') => self.paused = !self.paused,
             KeyCode::Char('?' | 'h') => self.mode = KeyMode::Help,

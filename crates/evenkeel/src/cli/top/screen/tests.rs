@@ -42,6 +42,8 @@ fn snapshot(now: f64, busy_seconds: f64) -> TopSnapshot {
             cpus: 2.0,
             busy_seconds,
             crowd: Some(QueueLoad { waiting: 14, running: 2, concurrency: 4 }),
+            running: Vec::new(),
+            oldest_waiting: None,
         }],
         known: vec!["ip".to_owned(), "hits".to_owned()],
         limits: vec![
@@ -97,6 +99,36 @@ fn the_whole_screen() {
     let lines: Vec<_> = drawn.lines().collect();
     assert_eq!(lines[..expected.len()], expected);
     assert_eq!(lines.last(), Some(&KEYS));
+}
+
+#[test]
+fn the_requests_with_the_backend_are_shown_on_request_and_told_if_they_last() {
+    let request = |route: &str, age, stalled| OpenRequestRow {
+        client: "203.0.113.7".to_owned(),
+        route: route.to_owned(),
+        age,
+        stalled,
+    };
+    let mut all = snapshot(1_790_000_000.0, 100.0);
+    all.load[0].running = vec![request("GET /x", 27.0, false), request("POST /up\x1b", 1.5, true)];
+    all.load[0].oldest_waiting = Some(request("GET /y", 12.0, false));
+    let mut view = TopView::new("127.0.0.1:9970", None);
+    view.answered(Ok((String::new(), all)));
+    let told = "   1 request to /x has been with the backend for 27 s while 14 wait";
+    let drawn = screen(&view);
+    assert_eq!(drawn.lines().nth(2), Some(told));
+    assert!(drawn.contains("Level") && !drawn.contains("GET /x"), "{drawn}");
+    press(&mut view, "b");
+    let expected = [
+        "       Age  Stage       Client                  Request",
+        "      27.0  working     203.0.113.7             GET /x",
+        "       1.5  client      203.0.113.7             POST /up\\u001b",
+        "      12.0  waiting     203.0.113.7             GET /y",
+    ];
+    let drawn = screen(&view);
+    assert_eq!(drawn.lines().skip(4).take(4).collect::<Vec<_>>(), expected);
+    press(&mut view, "b");
+    assert_eq!(view.mode, KeyMode::Look);
 }
 
 #[test]
