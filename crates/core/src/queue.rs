@@ -129,6 +129,8 @@ pub struct Queue {
     depth: CapacityProbe,
     /// The number of heavy requests that have ended.
     heavy_ended: u64,
+    /// The number of running requests with an additional slot ([`Queue::handle_ages`]).
+    staying: usize,
     credit_pace: TierPace,
     debt_pace: TierPace,
     refused: VecDeque<RefusedRequest>,
@@ -151,6 +153,7 @@ impl Queue {
             crowds: FlowBacklogs::default(),
             depth: CapacityProbe::new(),
             heavy_ended: 0,
+            staying: 0,
             credit_pace: TierPace::default(),
             debt_pace: TierPace::default(),
             refused: VecDeque::new(),
@@ -206,6 +209,19 @@ impl Queue {
         self.running.len()
     }
 
+    /// The number of requests with the backend that have an additional slot
+    /// ([`Queue::handle_ages`]).
+    #[must_use]
+    pub fn staying(&self) -> usize {
+        self.staying
+    }
+
+    /// Whether the request is with the backend and has an additional slot.
+    #[must_use]
+    pub fn stays(&self, id: RequestId) -> bool {
+        self.running.get(&id).is_some_and(|share| share.stays)
+    }
+
     /// The number of clients, flows and routes that are remembered, for tests of its bound.
     #[doc(hidden)]
     #[must_use]
@@ -220,7 +236,7 @@ impl Queue {
         let id = RequestId(self.last);
         let share = QueuedShare::new(&arrival, self.place_of(&arrival, now));
         self.enqueue_ready();
-        if self.waiting.is_empty() && self.running.len() < self.settings.concurrency {
+        if self.waiting.is_empty() && self.running.len() < self.slots() {
             self.ready = Some((id, WaitingRequest { share, since: now }));
         } else {
             self.enqueue(id, WaitingRequest { share, since: now });
@@ -244,6 +260,26 @@ impl Queue {
         }
     }
 
+    /// Considers how long requests have been with the backend. To be called a few times a second
+    /// while requests wait. A request that has been there for several times its estimate counts as
+    /// large as its age, so that requests that are light beside it use the reserved slots. If
+    /// `stays` holds for its route and age, it gets an additional slot until it ends: requests that
+    /// hang must not hold the slots of all others.
+    pub fn handle_ages(&mut self, now: Time, stays: impl Fn(Option<RouteHash>, Nanos) -> bool) {
+        for share in self.running.values_mut() {
+            let age = now.since(share.sent);
+            // A light request may wait inside the backend, which makes it no larger.
+            let may_wait = share.is_light || share.beside;
+            if !may_wait && capacity_probe::seems_to_wait(share.estimate, Cost(age.0)) {
+                self.tiers.raise(share, Cost(age.0));
+            }
+            if !share.stays && stays(share.route, age) {
+                share.stays = true;
+                self.staying += 1;
+            }
+        }
+    }
+
     /// Ends a request that was with the backend and has cost `cost`: its slot is free. Returns
     /// whether `cost` says something about other requests on the route; it does not if the request
     /// probably waited inside the backend.
@@ -252,6 +288,7 @@ impl Queue {
         let QueuedShare { count, beside, estimate, .. } = share;
         let freed = self.heavy_ended > share.heavy_ended;
         self.heavy_ended += u64::from(!share.is_light);
+        self.staying -= usize::from(share.stays);
         // A guess that was too low says nothing of the backend, and known workers say it all.
         let says_nothing = !share.is_light || share.is_guess || self.settings.workers.is_some();
         let waited = freed && capacity_probe::seems_to_wait(estimate, cost);
@@ -383,10 +420,10 @@ impl Queue {
     /// Notes in a request that goes to the backend the number of requests in flight, itself
     /// included, and whether it uses a reserved slot.
     fn note_dispatch(&mut self, share: &mut QueuedShare, now: Time) {
-        share.count = self.running.len() + 1;
+        (share.count, share.sent) = (self.running.len() + 1, now);
         share.is_light = self.tiers.is_light(share);
         share.heavy_ended = self.heavy_ended;
-        share.beside = share.count > self.settings.concurrency;
+        share.beside = share.count > self.slots();
         if share.beside {
             self.depth.handle_reserved_dispatch(share.count, now);
         }
@@ -420,7 +457,7 @@ impl Queue {
     /// goes first in any slot, because the backend may have no room for more requests.
     fn next(&self, now: Time) -> Option<(KeyHash, QueuePlace)> {
         let credit = || self.newcomers().next().map(|client| (client, QueuePlace::Credit));
-        if self.running.len() < self.settings.concurrency {
+        if self.running.len() < self.slots() {
             return credit().filter(|_| self.settings.reserve > 0).or_else(|| self.tiers.next());
         }
         if self.free_slots() == 0 || !self.has_room(now) {
@@ -442,17 +479,24 @@ impl Queue {
     /// therefore do not count against `len_max`. `Time::ZERO`: a slot that is only probed does not
     /// count.
     fn dispatchable_count(&self) -> usize {
-        match self.settings.concurrency.saturating_sub(self.running.len()) {
+        match self.slots().saturating_sub(self.running.len()) {
             0 if !self.has_room(Time::ZERO) => 0,
             0 => self.newcomers().take(self.free_slots().min(self.free_workers())).count(),
             free => free,
         }
     }
 
+    /// The number of slots without the reserved ones. Requests that stay have additional ones, as
+    /// far as the backend is known to accept that many.
+    fn slots(&self) -> usize {
+        let concurrency = self.settings.concurrency;
+        let most = self.settings.workers.or(self.depth.most()).unwrap_or(usize::MAX);
+        concurrency.saturating_add(self.staying).min(most.max(concurrency))
+    }
+
     /// The number of free slots, reserved ones included.
     fn free_slots(&self) -> usize {
-        let slots = self.settings.concurrency.saturating_add(self.settings.reserve);
-        slots.saturating_sub(self.running.len())
+        self.slots().saturating_add(self.settings.reserve).saturating_sub(self.running.len())
     }
 
     /// The number of workers of the backend that are free; `usize::MAX` if it is not known.

@@ -179,9 +179,10 @@ impl AdmissionQueue {
         now: Time,
     ) {
         let mut state = self.0.lock();
+        let stayed = state.queue.stays(id);
         let telling = state.queue.handle_done(id, cost);
         if let Some((route, elapsed)) = worked {
-            state.learn(route, elapsed, now);
+            state.learn(route, elapsed, stayed, now);
         }
         // Lock order: the gate is locked, and `learn` locks the estimates.
         if telling {
@@ -214,10 +215,11 @@ impl AdmissionQueue {
         if state.queue.waiting() == 0 {
             return;
         }
-        if let Some(search) = &mut state.search {
-            search.handle_backlog(now);
-            state.adopt_concurrency();
-        }
+        let AdmissionState { queue, search, .. } = &mut *state;
+        // A configured concurrency includes the requests that hang.
+        queue.handle_ages(now, |route, age| {
+            search.as_ref().is_some_and(|search| search.stays(route, age))
+        });
         pass(state, now);
     }
 
@@ -270,11 +272,16 @@ impl AdmissionQueue {
 }
 
 impl AdmissionState {
-    fn learn(&mut self, route: RouteHash, elapsed: Nanos, now: Time) {
+    /// Tells the search that the backend has worked on a request. `stayed`: it had an additional
+    /// slot.
+    fn learn(&mut self, route: RouteHash, elapsed: Nanos, stayed: bool, now: Time) {
         let waiting = self.queue.waiting() > 0;
         self.bound_search(now);
         let Some(search) = &mut self.search else { return };
-        search.handle_done(route, elapsed, waiting, now);
+        match stayed {
+            true => search.handle_stay_end(route, elapsed),
+            false => search.handle_done(route, elapsed, waiting, now),
+        }
         self.adopt_concurrency();
     }
 
@@ -296,7 +303,7 @@ impl AdmissionState {
     /// Tells the search the number of running requests.
     fn report_running(&mut self, now: Time) {
         if let Some(search) = &mut self.search {
-            search.handle_running(self.queue.in_flight(), now);
+            search.handle_running(self.queue.in_flight() - self.queue.staying(), now);
             self.adopt_concurrency();
         }
     }

@@ -15,7 +15,7 @@
 //!   of processors, unless the processors are idle while requests wait.
 //! - **If times change** by more than chance and limit explain, the backend has changed, and a
 //!   higher knee is considered again.
-//! - **If no request ends** for long while others wait, the limit doubles (`handle_backlog`).
+//! - **A request that stays** for much longer than usual has a slot of its own (`stays`).
 //!
 //! Completions drive the rest of the search, so it needs no timer. No request is rejected for it.
 //! For very brief requests see `brief_requests`, for the reasons and figures docs/adr/0004.
@@ -58,9 +58,12 @@ const NOISE_WEIGHT: f64 = 1.0 / 8.0;
 const STALL_GAPS: f64 = 4.0;
 /// After a pause of this length without a request the search starts again, in seconds.
 const PAUSE_SECS: f64 = 30.0;
-/// If requests wait and none has ended for this time, the requests in flight hang, in seconds. Busy
-/// processors say nothing, because other programs may use them.
-const HANG_SECS: f64 = 1.0;
+/// A request stays if it has been with the backend for this many times what its route usually
+/// takes, and for the least time, or if it has been there for the longest time, in seconds. Busy
+/// processors say nothing against it, because other programs may use them.
+const STAY_RATIO: f64 = 4.0;
+const STAY_SECS_MIN: f64 = 1.0;
+const STAY_SECS_MAX: f64 = 10.0;
 /// Processors that are busy for more than this part of the time may be what limits.
 const BUSY_PART: f64 = 0.9;
 
@@ -202,14 +205,26 @@ impl ConcurrencySearch {
         self.prior = prior;
     }
 
-    /// Notes that requests wait for a slot at `now`. To be called a few times a second while that
-    /// is so. If none ends for long, the limit doubles: those that hang must not hold the slots of
-    /// all others until they end.
-    pub fn handle_backlog(&mut self, now: Time) {
-        let silent = now.since(self.ended.max(self.window.begun)).as_secs_f64();
-        if silent > HANG_SECS.max(STALL_GAPS * self.gap) {
-            self.set_limit(2.0 * self.limit as f64, now);
-        }
+    /// Whether a request of `route` that has been with the backend for `age` stays: it hangs, or it
+    /// takes much longer than usual. The limit does not include it from then on: it is not to be
+    /// counted in [`handle_running`](Self::handle_running), and its end is to be given to
+    /// [`handle_stay_end`](Self::handle_stay_end) instead of [`handle_done`](Self::handle_done).
+    #[must_use]
+    pub fn stays(&self, route: Option<RouteHash>, age: Nanos) -> bool {
+        age.as_secs_f64() > self.stay_secs(route)
+    }
+
+    /// The time after which a request of `route` stays, in seconds.
+    fn stay_secs(&self, route: Option<RouteHash>) -> f64 {
+        let usual = route.map_or(0.0, |route| self.usual.mean(route));
+        (STAY_RATIO * usual).clamp(STAY_SECS_MIN, STAY_SECS_MAX)
+    }
+
+    /// Notes that the backend has worked on a request that stayed, for `elapsed`. If many of a
+    /// route do, that is what they usually take.
+    pub fn handle_stay_end(&mut self, route: RouteHash, elapsed: Nanos) {
+        let counted = elapsed.as_secs_f64().min(self.stay_secs(Some(route)));
+        self.usual.note(route, counted);
     }
 
     /// Notes that the backend has worked on a request of `route` for `elapsed`. `waiting`: whether

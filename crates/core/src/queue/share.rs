@@ -30,6 +30,10 @@ pub(super) struct QueuedShare {
     pub is_light: bool,
     /// The number of heavy requests that had ended when it was sent.
     pub heavy_ended: u64,
+    /// When it was sent to the backend.
+    pub sent: Time,
+    /// Whether it has been there for so long that a slot was added.
+    pub stays: bool,
 }
 
 impl QueuedShare {
@@ -49,6 +53,8 @@ impl QueuedShare {
             beside: false,
             is_light: false,
             heavy_ended: 0,
+            sent: Time::ZERO,
+            stays: false,
         }
     }
 

@@ -16,6 +16,8 @@ use alloc::collections::BTreeMap;
 /// The maximum number of routes with learned costs, and of pairs of a route and a client.
 const ROUTES_MAX: usize = 1_024;
 const OWN_MAX: usize = 4_096;
+/// How often a door considers the ages of running requests.
+const TICK: Nanos = Nanos::from_millis(250);
 
 /// The attributes of a request that the queue needs.
 pub(super) struct SimQueueRequest {
@@ -70,6 +72,8 @@ pub(super) struct SimQueue {
     auto: Option<ConcurrencySearch>,
     flights: BTreeMap<RequestId, u64>,
     ids: BTreeMap<u64, RequestId>,
+    /// When the ages of running requests were last considered.
+    ticked: Time,
 }
 
 impl SimQueue {
@@ -80,6 +84,7 @@ impl SimQueue {
             auto: None,
             flights: BTreeMap::new(),
             ids: BTreeMap::new(),
+            ticked: Time::ZERO,
         }
     }
 
@@ -111,7 +116,10 @@ impl SimQueue {
         if let Some(auto) = &mut self.auto {
             let waiting = self.queue.waiting() > 0;
             auto.set_ceiling(self.queue.accepted_max(), now);
-            auto.handle_done(request.route, elapsed, waiting, now);
+            match self.ids.get(&flight).is_some_and(|id| self.queue.stays(*id)) {
+                true => auto.handle_stay_end(request.route, elapsed),
+                false => auto.handle_done(request.route, elapsed, waiting, now),
+            }
             if auto.concurrency() != self.queue.settings().concurrency {
                 self.queue.set_concurrency(auto.concurrency());
             }
@@ -142,6 +150,12 @@ impl SimQueue {
     }
 
     pub fn poll_dispatch(&mut self, now: Time) -> Option<u64> {
+        if self.queue.waiting() > 0 && now.since(self.ticked) >= TICK {
+            let auto = self.auto.as_ref();
+            let stays = |route, age| auto.is_some_and(|auto| auto.stays(route, age));
+            self.queue.handle_ages(now, stays);
+            self.ticked = now;
+        }
         let id = self.queue.poll_dispatch(now)?;
         self.report_running(now);
         self.flights.get(&id).copied()
@@ -150,7 +164,7 @@ impl SimQueue {
     /// Tells the search the number of running requests, and takes over its result.
     fn report_running(&mut self, now: Time) {
         if let Some(auto) = &mut self.auto {
-            auto.handle_running(self.queue.in_flight(), now);
+            auto.handle_running(self.queue.in_flight() - self.queue.staying(), now);
             if auto.concurrency() != self.queue.settings().concurrency {
                 self.queue.set_concurrency(auto.concurrency());
             }

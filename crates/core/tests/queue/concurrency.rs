@@ -40,6 +40,8 @@ pub struct Job {
     pub sent: u64,
     io: f64,
     cpu: f64,
+    /// Whether it has a slot of its own.
+    pub stays: bool,
 }
 
 /// What disturbs the machine of a backend.
@@ -102,6 +104,17 @@ impl Backend {
         self.line.len() + self.busy()
     }
 
+    /// Notes which requests stay, by their kind and age. Returns the number of those that do.
+    pub fn note_staying(&mut self, stays: impl Fn(usize, Nanos) -> bool) -> usize {
+        let jobs = self.waiting.values_mut().chain(self.computing.values_mut());
+        jobs.chain(&mut self.line)
+            .map(|job| {
+                job.stays |= stays(job.kind, Nanos(self.now - job.sent));
+                usize::from(job.stays)
+            })
+            .sum()
+    }
+
     fn busy(&self) -> usize {
         self.waiting.len() + self.computing.len()
     }
@@ -115,7 +128,7 @@ impl Backend {
         }
         let io = self.chance.length(self.kinds[kind].io).0 as f64;
         let cpu = self.chance.length(self.kinds[kind].cpu).0 as f64;
-        self.line.push_back(Job { kind, sent: self.now, io, cpu });
+        self.line.push_back(Job { kind, sent: self.now, io, cpu, stays: false });
         self.take();
     }
 

@@ -311,3 +311,36 @@ fn a_busy_reserved_slot_does_not_put_the_probe_off() {
     assert_eq!(seconds, [10, 30], "after 10 s, and then after twice as long");
     assert_eq!(fourth(200, 9, later(71)), (Some(true), Some(4)));
 }
+
+/// A request that was thought to be light hangs. Each second its age says more.
+#[test]
+fn what_runs_counts_for_its_age() {
+    let mut queue = Queue::new(settings(1, 1));
+    queue.handle_arrival(credit(1, LIGHT), NOW);
+    let hangs = sent(&mut queue)[0];
+    let human = queue.handle_arrival(credit(99, LIGHT), NOW);
+    assert_eq!(sent(&mut queue), []);
+    queue.handle_ages(NOW.plus(Nanos(4 * LIGHT)), |_, _| false);
+    assert_eq!(sent(&mut queue), [], "not yet odd");
+    queue.handle_ages(NOW.plus(Nanos(8 * LIGHT)), |_, _| false);
+    assert_eq!((sent(&mut queue), queue.stays(hangs)), (vec![human], false));
+}
+
+#[test]
+fn requests_that_stay_have_slots_of_their_own() {
+    for (workers, room) in [(None, 2), (Some(3), 1)] {
+        let mut queue = Queue::new(QueueSettings { workers, ..settings(2, 0) });
+        for n in 0..9 {
+            queue.handle_arrival(credit(n, HEAVY), NOW);
+        }
+        let first = sent(&mut queue);
+        assert_eq!((first.len(), queue.staying()), (2, 0));
+        queue.handle_ages(NOW.plus(Nanos::from_secs(9)), |_, age| age == Nanos::from_secs(9));
+        assert_eq!((sent(&mut queue).len(), queue.staying()), (room, 2), "{workers:?}");
+        assert!(queue.stays(first[0]) && queue.stays(first[1]));
+        queue.handle_done(first[0], Cost(HEAVY));
+        assert_eq!((sent(&mut queue).len(), queue.staying()), (usize::from(workers.is_some()), 1));
+        queue.handle_done(first[1], Cost(HEAVY));
+        assert_eq!((sent(&mut queue).len(), queue.staying(), queue.in_flight()), (0, 0, 2));
+    }
+}

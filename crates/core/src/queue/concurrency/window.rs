@@ -35,7 +35,14 @@ impl UsualTimes {
         UsualTimes { routes: [(0.0, 0.0); ROUTES], deviations: 0.0, freedom: 0.0, level: 0.0 }
     }
 
-    fn note(&mut self, place: usize, seconds: f64) {
+    /// What requests of `route` take in the mean, in seconds; 0 if not known.
+    pub fn mean(&self, route: RouteHash) -> f64 {
+        f64::from(self.routes[place(route)].0)
+    }
+
+    /// Notes that a request of `route` took `seconds`.
+    pub fn note(&mut self, route: RouteHash, seconds: f64) {
+        let place = place(route);
         let (mean, weight) = self.routes[place];
         let next = (weight + 1.0).min(TIMES_MAX);
         self.routes[place] = (mean + (seconds as f32 - mean) / next, next);
@@ -75,6 +82,11 @@ impl UsualTimes {
         self.forget(1.0 / 32.0);
         self.level = 0.0;
     }
+}
+
+/// The place of a route among the usual times.
+fn place(route: RouteHash) -> usize {
+    (route.bits() % ROUTES as u64) as usize
 }
 
 /// The number of requests in flight, and the time that they have spent there.
@@ -159,9 +171,8 @@ impl LimitWindow {
         waiting: bool,
         usual: &mut UsualTimes,
     ) {
-        let place = (route.bits() % ROUTES as u64) as usize;
-        usual.note(place, elapsed.as_secs_f64());
-        self.ended[place] += 1;
+        usual.note(route, elapsed.as_secs_f64());
+        self.ended[place(route)] += 1;
         self.count += 1;
         // Not by the number of ends: of requests that end together, most end while their clients
         // have not sent the next one yet.
