@@ -4,6 +4,7 @@
 
 mod newcomers;
 mod noise;
+mod starts;
 mod swarms;
 
 use evenkeel_core::bucket::{Algorithm, debt::DebtBucket};
