@@ -14,8 +14,9 @@ use clap::{CommandFactory, Parser, Subcommand};
 use evenkeel_config::cpus::cgroup;
 use evenkeel_config::fault::{ConfigFaults, Misuse};
 use evenkeel_config::machine::Machine;
-use evenkeel_config::settings::{CostSource, Settings};
-use evenkeel_config::source::{ConfigSource, NoConfigError, default_path, folder};
+use evenkeel_config::settings::Settings;
+use evenkeel_config::source::folder::{self, FolderEntry};
+use evenkeel_config::source::{ConfigSource, NoConfigError, default_path};
 use evenkeel_config::{Config, ProxyFlags, secret};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -258,15 +259,9 @@ fn warn(warnings: &[String]) {
 /// Checks one file or folder, and returns its warnings. A file that names a domain is a rule file.
 /// All files of a folder are rule files, unless the folder contains configurations.
 fn check_one(path: &Path) -> Result<Vec<String>, String> {
-    let within = folder::configurations(path);
-    if !within.is_empty() {
-        let checked: Vec<_> = within.iter().map(|path| check_configuration(path)).collect();
-        let faulty: Vec<&str> =
-            checked.iter().filter_map(|c| c.as_ref().err().map(|f| &**f)).collect();
-        return match faulty.is_empty() {
-            true => Ok(checked.into_iter().flatten().flatten().collect()),
-            false => Err(faulty.join("\n")),
-        };
+    let entries = folder::entries(path);
+    if entries.iter().any(|entry| matches!(entry, FolderEntry::Configuration(_))) {
+        return check_entries(entries);
     }
     if path.is_dir() && !evenkeel_ratelimit::rules::folder_has_rules(path) {
         return Err(format!(
@@ -278,6 +273,27 @@ fn check_one(path: &Path) -> Result<Vec<String>, String> {
         Some(checked) => checked.map_err(|faults| lines(&faults)),
         None => check_configuration(path),
     }
+}
+
+/// Checks the configurations of a folder, and names what else is in it. A file that should be one
+/// and is not valid YAML is a fault, because its content is unknown.
+fn check_entries(entries: Vec<FolderEntry>) -> Result<Vec<String>, String> {
+    let (mut warnings, mut faulty) = (Vec::new(), Vec::new());
+    for entry in entries {
+        match entry {
+            FolderEntry::Configuration(path) | FolderEntry::Broken(path) => {
+                match check_configuration(&path) {
+                    Ok(more) => warnings.extend(more),
+                    Err(faults) => faulty.push(faults),
+                }
+            }
+            FolderEntry::Other(path, why) => {
+                // A closed pipe ends the check at the next line that matters.
+                let _ = writeln!(io::stdout(), "{}: skipped, {why}", path.display());
+            }
+        }
+    }
+    if faulty.is_empty() { Ok(warnings) } else { Err(faulty.join("\n")) }
 }
 
 fn lines(faults: &[ConfigFaults]) -> String {
@@ -294,7 +310,9 @@ fn check_configuration(path: &Path) -> Result<Vec<String>, String> {
     let warnings = source.check(here, problems);
     let mut warnings = warnings.map_err(|faults| faults.to_string())?;
     if let Ok(config) = source.load(here) {
-        tell_cgroups(&config.settings);
+        for note in cgroup::cost_notes(&config.settings) {
+            eprintln!("note: {note}");
+        }
         tell_keys(path, &config.settings, here).map_err(|error| error.to_string())?;
         let door = config.settings.ratelimit.as_ref();
         let rules = door.and_then(|door| door.rules.path.as_deref());
@@ -304,19 +322,6 @@ fn check_configuration(path: &Path) -> Result<Vec<String>, String> {
         }
     }
     Ok(warnings)
-}
-
-/// Prints the cgroup of each backend, as a help to find the path for `cost: cgroup:PATH`.
-fn tell_cgroups(settings: &Settings) {
-    for proxy in settings.proxy.iter().filter(|proxy| !proxy.listen.is_empty()) {
-        for backend in &proxy.backends {
-            if !matches!(proxy.cost, CostSource::Cgroup(_))
-                && let Some(written) = cgroup::cost_advice(backend)
-            {
-                eprintln!("note: {written}");
-            }
-        }
-    }
 }
 
 /// Prints the default of `keys_max` if a limit has it, since it depends on the machine.

@@ -19,10 +19,10 @@ use arc_swap::ArcSwap;
 use doors::{EngineSet, OpenDoors};
 use evenkeel_config::fault::ConfigFaults;
 use evenkeel_config::machine::Machine;
-use evenkeel_config::settings::MetricsSettings;
 use evenkeel_config::settings::otlp::TracesSettings;
+use evenkeel_config::settings::{MetricsSettings, Settings};
 use evenkeel_config::source::{ConfigChange, ConfigSource};
-use evenkeel_config::{Config, NO_DOOR};
+use evenkeel_config::{Config, NO_DOOR, cpus};
 use evenkeel_core::key::KeySeed;
 use evenkeel_core::units::SECOND;
 use evenkeel_export::otlp::spans::{self, SpanExporter};
@@ -57,6 +57,7 @@ pub fn serve(config: &Config, source: Option<ConfigSource>) -> anyhow::Result<()
     runtime.block_on(async {
         let mut events = EventSources::new()?;
         let program = RunningProcess::start(config, source, log, sockets)?;
+        log_notes(&config.settings);
         replace::report_ready(&program.sockets, herald.as_ref());
         program.run(&mut events, origin).await;
         Ok(())
@@ -383,6 +384,11 @@ impl RunningProcess {
 /// Logs the warnings of a foreign configuration.
 fn warn(config: &Config) {
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+}
+
+/// Logs the notes that a check of the configuration prints as well.
+fn log_notes(settings: &Settings) {
+    cpus::cgroup::cost_notes(settings).iter().for_each(|note| tracing::info!("{note}"));
 }
 
 /// Enables tracing. The returned exporter sends the spans.

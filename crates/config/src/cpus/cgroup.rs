@@ -6,7 +6,7 @@
 //! `evenkeel check`.
 
 use super::processes;
-use crate::settings::BackendAddress;
+use crate::settings::{BackendAddress, CostSource, Settings};
 use evenkeel_core::units::Nanos;
 use std::collections::BTreeSet;
 use std::fs;
@@ -144,6 +144,15 @@ fn pressure(text: &str) -> Option<Nanos> {
     let micros = some.split(' ').find_map(|field| field.strip_prefix("total="))?;
     let micros: u64 = micros.trim().parse().ok()?;
     Some(Nanos(micros.saturating_mul(1_000)))
+}
+
+/// Notes for people, for a check and for the log of a start: the cgroups of the backends, unless
+/// `cost` names one.
+#[must_use]
+pub fn cost_notes(settings: &Settings) -> Vec<String> {
+    let proxies = settings.proxy.iter().filter(|proxy| !proxy.listen.is_empty());
+    let unmeasured = proxies.filter(|proxy| !matches!(proxy.cost, CostSource::Cgroup(_)));
+    unmeasured.flat_map(|proxy| &proxy.backends).filter_map(cost_advice).collect()
 }
 
 /// Advice for people: the values of `cost` that are possible for `backend`, which are the cgroups

@@ -8,6 +8,7 @@
 
 use super::bytes;
 use crate::is_configuration;
+use crate::tree;
 use std::collections::hash_map::DefaultHasher;
 use std::fs;
 use std::hash::{Hash, Hasher};
@@ -43,20 +44,47 @@ pub struct WatchedFolder {
     seen: u64,
 }
 
-/// The configurations directly in a folder, in the order of their names. Empty if it is no folder.
+/// A file or folder directly in a folder that is to be checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FolderEntry {
+    /// A configuration.
+    Configuration(PathBuf),
+    /// A file with the name of a configuration that cannot be read or is not valid YAML.
+    Broken(PathBuf),
+    /// Something else, and why it is no configuration.
+    Other(PathBuf, &'static str),
+}
+
+/// The entries of a folder, in the order of their names, without those whose names begin with a
+/// dot. Empty if it is no folder.
 #[must_use]
-pub fn configurations(folder: &Path) -> Vec<PathBuf> {
+pub fn entries(folder: &Path) -> Vec<FolderEntry> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-    found.retain(|path| {
-        let kind = path.extension().and_then(|kind| kind.to_str());
-        let named = kind.is_some_and(|kind| ["yaml", "yml", "json"].contains(&kind));
-        named
-            && path.is_file()
-            && bytes(path, FILE_BYTES_MAX).is_ok_and(|bytes| is_configuration(path, &bytes))
-    });
-    found.sort();
-    found
+    let shown = entries.filter(|entry| !entry.file_name().to_string_lossy().starts_with('.'));
+    let mut paths: Vec<PathBuf> = shown.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths.into_iter().map(entry).collect()
+}
+
+fn entry(path: PathBuf) -> FolderEntry {
+    let kind = path.extension().and_then(|kind| kind.to_str());
+    let named = kind.is_some_and(|kind| ["yaml", "yml", "json"].contains(&kind));
+    match () {
+        () if path.is_dir() => FolderEntry::Other(path, "it is a folder"),
+        () if !named => FolderEntry::Other(path, "its name does not end in .yaml, .yml or .json"),
+        () if path.exists() && !path.is_file() => FolderEntry::Other(path, "it is not a file"),
+        () => match bytes(&path, FILE_BYTES_MAX) {
+            Ok(bytes) if is_configuration(&path, &bytes) => FolderEntry::Configuration(path),
+            Ok(bytes) => match tree::parse(&bytes) {
+                Ok(root) if root.find(&["domain"]).is_some() => {
+                    FolderEntry::Other(path, "it is a rule file; name it to have it checked")
+                }
+                Ok(_) => FolderEntry::Other(path, "it has no section of a configuration"),
+                Err(_) => FolderEntry::Broken(path),
+            },
+            Err(_) => FolderEntry::Broken(path),
+        },
+    }
 }
 
 impl WatchedFolder {

@@ -303,6 +303,34 @@ fn ports_that_a_server_of_ours_has_are_nothing_to_speak_of() {
 }
 
 #[test]
+fn check_and_start_say_the_same_about_this_machine() {
+    let ground = Ground::new();
+    let path = ground.write(
+        "proxy: {listen: '127.0.0.1:0', backend: 'http://127.0.0.1:TAKEN_TCP'}\nadmin: off\n",
+    );
+    let with_few_files = |arguments: &[&str]| {
+        let mut command = Command::new("sh");
+        let program = env!("CARGO_BIN_EXE_evenkeel");
+        command.args(["-c", "ulimit -n 1000; exec \"$0\" \"$@\"", program]).args(arguments);
+        command.arg(&path);
+        command
+    };
+    let checked = with_few_files(&["check"]).output().expect("sh runs it");
+    let checked = text(&checked.stderr);
+    assert!(checked.contains(OPEN_FILES), "{checked}");
+    let mut program = Program::start(with_few_files(&["serve", "--config"]));
+    // A start warns before it opens its doors, and notes when they are open.
+    let (notes, warnings): (Vec<_>, Vec<_>) =
+        checked.lines().partition(|line| line.starts_with("note: "));
+    for line in warnings.into_iter().chain(notes) {
+        // `warning: FILE:LINE:COLUMN: what` or `note: what`.
+        let said = line.strip_prefix("note: ");
+        let said = said.or_else(|| line.splitn(5, ':').last().map(str::trim)).expect("a message");
+        program.told(said);
+    }
+}
+
+#[test]
 fn a_folder_is_what_lies_in_it() {
     let ground = Ground::new();
     let folder = |name: &str| ground.folder.path().join(name);
@@ -327,6 +355,31 @@ fn a_folder_is_what_lies_in_it() {
     assert_eq!(check("config"), (true, String::new()));
     let (good, told) = check("faulty-config");
     assert!(!good && told.contains("evenkeel.yaml:1:9: unknown key `actoin` in `proxy`"), "{told}");
+    for (name, text) in [
+        ("config/broken.yml", "proxy: [\n"),
+        ("config/other.json", "{\"name\": 1}"),
+        ("config/rule.yaml", RULES),
+        ("config/notes.txt", "proxy: {}\n"),
+        ("config/.hidden.yaml", "proxy: [\n"),
+    ] {
+        fs::write(folder(name), text).expect("written");
+    }
+    let (good, told) = check("config");
+    assert!(!good && told.contains("broken.yml:1:8: not YAML"), "{told}");
+    fs::remove_file(folder("config/broken.yml")).expect("there");
+    let checked = evenkeel(&["check", &folder("config").display().to_string()]);
+    let config = folder("config").display().to_string();
+    let expected = format!(
+        "{config}/notes.txt: skipped, its name does not end in .yaml, .yml or .json\n\
+         {config}/other.json: skipped, it has no section of a configuration\n\
+         {config}/rule.yaml: skipped, it is a rule file; name it to have it checked\n\
+         {config}/rules: skipped, it is a folder\n{config}: good\n"
+    );
+    let printed = text(&checked.stdout);
+    // The default of `keys_max` is that of the machine.
+    let printed: Vec<&str> = printed.lines().filter(|line| !line.contains("keys_max")).collect();
+    let printed = printed.join("\n") + "\n";
+    assert_eq!((checked.status.success(), printed), (true, expected));
     for name in ["empty", "other"] {
         let (good, told) = check(name);
         assert!(!good && told.contains("contains neither a configuration nor a rule"), "{told}");
