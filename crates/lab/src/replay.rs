@@ -16,6 +16,7 @@ mod progress;
 mod reader;
 mod report;
 pub mod sample;
+mod swarm;
 mod tally;
 
 use anyhow::Context;
@@ -71,6 +72,10 @@ pub struct ReplayOptions {
     #[arg(long, value_name = "N", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub rows: u16,
+    /// Report when requests came from many addresses that are used once or twice, and what they
+    /// cost, instead of playing the limits
+    #[arg(long, conflicts_with_all = ["action", "html"])]
+    pub swarm: bool,
     /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
@@ -95,22 +100,37 @@ fn page_cost(text: &str) -> Result<Nanos, String> {
 pub fn run(options: &ReplayOptions) -> anyhow::Result<()> {
     let clock = Clock::start();
     let begun = clock.now();
-    let (report, lines) = play(options)?;
+    let (text, lines) = match options.swarm {
+        true => swarm_text(options)?,
+        false => limits_text(options)?,
+    };
     if is_watched(options.json) {
         let seconds = clock.now().since(begun).as_secs_f64();
         let pace = report::text::count((lines as f64 / seconds.max(1e-3)) as u64);
         let lines = report::text::count(lines);
         writeln!(io::stderr(), "{lines} lines in {seconds:.1} s, {pace} a second")?;
     }
-    let text = match options.json {
-        true => report.json(),
-        false => report::text::text(&report),
-    };
+    Ok(io::stdout().write_all(text.as_bytes())?)
+}
+
+/// Plays the limits. Returns the report as text or JSON, and the number of lines read.
+fn limits_text(options: &ReplayOptions) -> anyhow::Result<(String, u64)> {
+    let (report, lines) = play(options)?;
     if let Some(path) = &options.html {
         let written = files::write(path, &report::html::page(&report));
         written.with_context(|| format!("cannot write {}", path.display()))?;
     }
-    Ok(io::stdout().write_all(text.as_bytes())?)
+    let text = match options.json {
+        true => report.json(),
+        false => report::text::text(&report),
+    };
+    Ok((text, lines))
+}
+
+/// The same of a search for swarms.
+fn swarm_text(options: &ReplayOptions) -> anyhow::Result<(String, u64)> {
+    let (report, lines) = swarm::search(options)?;
+    Ok((if options.json { report.json() } else { report.text() }, lines))
 }
 
 /// Writes a generated log to standard output.
@@ -149,41 +169,65 @@ fn proxy(options: &ReplayOptions) -> anyhow::Result<(ProxySettings, Vec<String>)
     Ok((proxy, told))
 }
 
+/// The requests of all logs in the order of their arrival, with the CPU time that each needed.
+struct LogPlayback {
+    merge: LogMerge,
+    past: BaselineSimulation,
+    count: Arc<AtomicU64>,
+    bar: Option<Progress>,
+}
+
+impl LogPlayback {
+    fn new(options: &ReplayOptions, proxy: &ProxySettings) -> LogPlayback {
+        let trust = ProxyTrust::new(&proxy.trusted_proxies, &proxy.client_address);
+        let places: Vec<LogSource> = options.logs.iter().map(|path| LogSource::of(path)).collect();
+        let count = Arc::new(AtomicU64::new(0));
+        let merge = LogMerge::new(&places, trust, Arc::clone(&count));
+        let past = BaselineSimulation::new(proxy.cpus, options.page_cost);
+        LogPlayback { merge, past, count, bar: bar(&places, options.json) }
+    }
+
+    /// Reads all logs, and calls `see` with each request.
+    fn each(&mut self, mut see: impl FnMut(RecordedRequest)) {
+        let mut number = 0_u64;
+        loop {
+            let entry = self.merge.next();
+            let is_last = entry.is_none();
+            match entry {
+                Some(entry) => self.past.push(entry),
+                None => self.past.finish(),
+            }
+            while let Some(was) = self.past.pop() {
+                see(was);
+                number += 1;
+                if let (Some(bar), true) = (&mut self.bar, number.is_multiple_of(4_096)) {
+                    bar.at(self.count.load(Relaxed));
+                }
+            }
+            if is_last {
+                self.bar = None;
+                return;
+            }
+        }
+    }
+}
+
 /// Plays the logs. Returns the report and the number of lines read.
 pub fn play(options: &ReplayOptions) -> anyhow::Result<(ReplayReport, u64)> {
     let (proxy, mut warnings) = proxy(options)?;
-    let trust = ProxyTrust::new(&proxy.trusted_proxies, &proxy.client_address);
-    let places: Vec<LogSource> = options.logs.iter().map(|path| LogSource::of(path)).collect();
-    let count = Arc::new(AtomicU64::new(0));
-    let mut merge = LogMerge::new(&places, trust, Arc::clone(&count));
-    let mut past = BaselineSimulation::new(proxy.cpus, options.page_cost);
+    let mut log = LogPlayback::new(options, &proxy);
     let mut play = ReplaySimulation::new(&proxy);
     let mut tally = ReplayTally::new(play.engine().held().limits().to_vec(), proxy.cpus);
-    let mut bar = bar(&places, options.json);
     let mut number = 0;
-    let mut forward =
-        |past: &mut BaselineSimulation, play: &mut ReplaySimulation, tally: &mut ReplayTally| {
-            while let Some(was) = past.pop() {
-                tally.arrive(number, &was);
-                play.push(was);
-                play.outcomes().for_each(|outcome| tally.over(&outcome));
-                number += 1;
-                if number % 4_096 == 0
-                    && let Some(bar) = &mut bar
-                {
-                    bar.at(count.load(Relaxed));
-                }
-            }
-        };
-    for entry in merge.by_ref() {
-        past.push(entry);
-        forward(&mut past, &mut play, &mut tally);
-    }
-    past.finish();
-    forward(&mut past, &mut play, &mut tally);
+    log.each(|was| {
+        tally.arrive(number, &was);
+        play.push(was);
+        play.outcomes().for_each(|outcome| tally.over(&outcome));
+        number += 1;
+    });
     play.finish();
     play.outcomes().for_each(|outcome| tally.over(&outcome));
-    drop(bar);
+    let LogPlayback { merge, past, .. } = log;
     let lines = merge.accounts.iter().map(|account| account.lines).sum();
     anyhow::ensure!(tally.totals.requests > 0, nothing(&merge));
     warnings.extend(doubts(&merge, &past, &tally, &proxy));
@@ -191,11 +235,7 @@ pub fn play(options: &ReplayOptions) -> anyhow::Result<(ReplayReport, u64)> {
         config: options.config.as_ref().map(|path| path.display().to_string()),
         cpus: proxy.cpus,
         action: proxy.action.name(),
-        costs: match past.guessed {
-            0 => "measured",
-            guessed if guessed == tally.totals.requests => "estimated",
-            _ => "mixed",
-        },
+        costs: costs(past.guessed, tally.totals.requests),
         guessed: past.guessed,
     };
     let about = ReportContext {
@@ -207,6 +247,15 @@ pub fn play(options: &ReplayOptions) -> anyhow::Result<(ReplayReport, u64)> {
         action: proxy.action,
     };
     Ok((ReplayReport::new(&tally, about), lines))
+}
+
+/// The source of the costs.
+fn costs(guessed: u64, requests: u64) -> &'static str {
+    match guessed {
+        0 => "measured",
+        guessed if guessed == requests => "estimated",
+        _ => "mixed",
+    }
 }
 
 /// Whether a person watches the progress on a terminal.
@@ -232,6 +281,40 @@ fn nothing(merge: &LogMerge) -> String {
     each.collect::<Vec<_>>().join("\n")
 }
 
+/// Warnings about logs from which no result can be exact. `forwarded` is the number of requests
+/// whose forwarding header was not believed.
+fn log_doubts(
+    merge: &LogMerge,
+    past: &BaselineSimulation,
+    forwarded: u64,
+    requests: u64,
+    proxy: &ProxySettings,
+) -> Vec<String> {
+    let forwarded = (forwarded * 2 > requests).then(|| {
+        format!(
+            "{forwarded} requests have forwarding headers from proxies that are not trusted: all \
+             users of such a proxy count as one client; name the proxies in `--trusted-proxies` \
+             or `trusted_proxies`"
+        )
+    });
+    let overrun = (past.overrun > 0).then(|| {
+        format!(
+            "{} requests arrived while {} were already running and are not counted as work: the \
+             log needs more CPU time than {} CPUs provide; see `--cpus` and `--page-cost`",
+            past.overrun,
+            play::baseline::RUNNING_MAX,
+            proxy.cpus
+        )
+    });
+    let late = (merge.late > 0).then(|| {
+        format!(
+            "{} requests were logged more than a minute late; they count at their place in the log",
+            merge.late
+        )
+    });
+    [forwarded, overrun, late].into_iter().flatten().collect()
+}
+
 /// Warnings about facts that make the results differ from those in front of the site.
 fn doubts(
     merge: &LogMerge,
@@ -239,35 +322,9 @@ fn doubts(
     tally: &ReplayTally,
     proxy: &ProxySettings,
 ) -> Vec<String> {
-    let mut doubts = Vec::new();
-    let (tells, requests) = (merge.tells(), tally.totals.requests);
+    let totals = &tally.totals;
+    let mut doubts = log_doubts(merge, past, totals.forwarded, totals.requests, proxy);
     let mut doubt = |is: bool, what: String| doubts.extend(is.then_some(what));
-    let forwarded = tally.totals.forwarded;
-    doubt(
-        forwarded * 2 > requests,
-        format!(
-            "{forwarded} requests have forwarding headers from proxies that are not trusted: all \
-             users of such a proxy count as one client; name the proxies in `--trusted-proxies` \
-             or `trusted_proxies`"
-        ),
-    );
-    doubt(
-        past.overrun > 0,
-        format!(
-            "{} requests arrived while {} were already running and are not counted as work: the \
-             log needs more CPU time than {} CPUs provide; see `--cpus` and `--page-cost`",
-            past.overrun,
-            play::baseline::RUNNING_MAX,
-            proxy.cpus
-        ),
-    );
-    doubt(
-        merge.late > 0,
-        format!(
-            "{} requests were logged more than a minute late; they count at their place in the log",
-            merge.late
-        ),
-    );
     let gone = tally.visitors.gone;
     doubt(
         gone > 0,
@@ -290,7 +347,7 @@ fn doubts(
          counts addresses"
             .to_owned(),
     );
-    doubts.extend(unlogged(proxy, tells));
+    doubts.extend(unlogged(proxy, merge.tells()));
     doubts
 }
 

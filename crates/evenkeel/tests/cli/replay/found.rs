@@ -19,6 +19,7 @@ pub fn options(logs: Vec<PathBuf>) -> ReplayOptions {
         trusted_proxies: Vec::new(),
         page_cost: Nanos::from_millis(50),
         rows: 1_000,
+        swarm: false,
         json: true,
         html: None,
     }

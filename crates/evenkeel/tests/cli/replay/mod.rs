@@ -8,3 +8,4 @@ mod equal;
 mod found;
 mod live;
 mod program;
+mod swarm;

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
-fn evenkeel(arguments: &[&str], input: Option<&[u8]>) -> Output {
+pub fn evenkeel(arguments: &[&str], input: Option<&[u8]>) -> Output {
     let mut command = evenkeel!();
     command.args(arguments).env_remove("EVENKEEL_CONFIG");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -28,14 +28,14 @@ fn log(seed: u64) -> Vec<u8> {
     log
 }
 
-fn json(output: &Output) -> Value {
+pub fn json(output: &Output) -> Value {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{errors}");
     assert_eq!(errors, "", "nothing but the report");
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-fn save(folder: &Path, name: &str, bytes: &[u8]) -> String {
+pub fn save(folder: &Path, name: &str, bytes: &[u8]) -> String {
     let path = folder.join(name);
     std::fs::write(&path, bytes).expect("a file");
     path.display().to_string()

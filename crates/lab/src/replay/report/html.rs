@@ -95,7 +95,7 @@ fn head(out: &mut String, report: &ReplayReport) -> Written {
         site.cpus,
         site.action,
         report.version,
-        costs(report)
+        costs(report.site.costs, report.site.guessed)
     )?;
     for warning in &report.warnings {
         write!(out, "<p class=note>{}</p>", escaped(warning))?;

@@ -4,6 +4,7 @@
 
 use super::{BusiestMinute, ClientReport, LimitComparison, LimitRow, ReplayReport, ResultsRow};
 use crate::replay::people::ClientKind;
+use crate::replay::reader::LogAccount;
 use evenkeel_telemetry::printable::printable;
 use jiff::Timestamp;
 use std::fmt::Write;
@@ -70,34 +71,35 @@ pub fn part(of: f64, all: f64) -> String {
     format!("{:.1}%", of * 100.0 / all.max(f64::MIN_POSITIVE))
 }
 
-fn logs(out: &mut String, report: &ReplayReport) -> Written {
-    for log in &report.logs {
-        let name = printable(&log.name);
-        match log.format {
-            Some(format) => {
-                write!(out, "{name}: {format}, {} requests", count(log.requests))?;
-                if log.cached > 0 {
-                    write!(out, ", without {} that a cache answered", count(log.cached))?;
-                }
-                writeln!(out)?;
+/// A log, and what of it could not be read.
+pub fn account(out: &mut String, log: &LogAccount) -> Written {
+    let name = printable(&log.name);
+    match log.format {
+        Some(format) => {
+            write!(out, "{name}: {format}, {} requests", count(log.requests))?;
+            if log.cached > 0 {
+                write!(out, ", without {} that a cache answered", count(log.cached))?;
             }
-            None => writeln!(out, "{name}: not read")?,
+            writeln!(out)?;
         }
-        if let Some((number, line)) = &log.example {
-            let unread = count(log.unread);
-            writeln!(
-                out,
-                "  {unread} lines could not be read; the first is line {number}: {line}"
-            )?;
-        }
-        if let Some(fault) = &log.fault {
-            writeln!(out, "  {}", printable(fault))?;
-        }
+        None => writeln!(out, "{name}: not read")?,
     }
+    if let Some((number, line)) = &log.example {
+        let unread = count(log.unread);
+        writeln!(out, "  {unread} lines could not be read; the first is line {number}: {line}")?;
+    }
+    if let Some(fault) = &log.fault {
+        writeln!(out, "  {}", printable(fault))?;
+    }
+    Ok(())
+}
+
+fn logs(out: &mut String, report: &ReplayReport) -> Written {
+    report.logs.iter().try_for_each(|log| account(out, log))?;
     let (site, all) = (&report.site, &report.all);
     let config = site.config.as_deref().map_or("the default limits".into(), printable);
     writeln!(out, "\nReplayed against {config}, {} CPUs, action {}", site.cpus, site.action)?;
-    writeln!(out, "Costs are {}", costs(report))?;
+    writeln!(out, "Costs are {}", costs(site.costs, site.guessed))?;
     writeln!(
         out,
         "{} requests of {} clients from {} to {} UTC",
@@ -113,12 +115,11 @@ fn logs(out: &mut String, report: &ReplayReport) -> Written {
 }
 
 /// The source of the costs, as the end of a sentence.
-pub fn costs(report: &ReplayReport) -> String {
-    let guessed = count(report.site.guessed);
-    match report.site.costs {
+pub fn costs(source: &str, guessed: u64) -> String {
+    match source {
         "measured" => "measured: the log contains the duration of requests".to_owned(),
         "mixed" => {
-            format!("partly ESTIMATED: the log lacks the duration of {guessed} requests")
+            format!("partly ESTIMATED: the log lacks the duration of {} requests", count(guessed))
         }
         _ => "ESTIMATED: the log lacks the duration of requests, so the cost of each is estimated \
               from its kind"
