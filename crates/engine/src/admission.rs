@@ -17,6 +17,11 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::task::{Context, Poll, Waker};
 
+/// If no running request has ended for this time while an upload waits for a slot, the upload goes
+/// on without one: the others may be waiting for the worker that it occupies. Shorter: uploads
+/// overtake others where requests take long. Longer: all wait for each other.
+const HANG_AFTER: Nanos = Nanos::from_secs(1);
+
 /// The admission queue of a door. Its lock is held while [`AdmissionQueue::done`] calls `learn`,
 /// and never while a task is woken. For the lock order see [`Engine`](super::Engine).
 pub struct AdmissionQueue(Mutex<AdmissionState>);
@@ -38,13 +43,27 @@ struct AdmissionState {
     stalled: usize,
     /// The requests that did not get a slot at once, until each has polled its result.
     waiting: HashMap<RequestId, WaitState, RandomState>,
+    /// When a running request last ended, or the first one began.
+    moved: Time,
+    /// When an upload last went on beside the queue.
+    resumed: Time,
 }
 
 enum WaitState {
-    /// The request waits. Holds its waker once it has been polled.
-    Waits(Option<Waker>),
-    /// The request has a slot, or is refused.
-    Ended(Result<(), RefusedRequest>),
+    /// The request waits. Holds its waker once it has been polled, and whether the backend has a
+    /// part of the request.
+    Waits(Option<Waker>, bool),
+    /// The request may go on, or is refused.
+    Ended(Result<AdmittedSlot, RefusedRequest>),
+}
+
+/// What lets a request go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdmittedSlot {
+    /// A slot of the queue.
+    Queue(RequestId),
+    /// A slot beside the queue, which [`AdmissionQueue::leave_beside`] gives back.
+    Beside,
 }
 
 /// The answer to a request that asks for a slot.
@@ -88,6 +107,8 @@ impl AdmissionQueue {
             beside,
             stalled,
             waiting,
+            moved: Time::ZERO,
+            resumed: Time::ZERO,
         };
         state.bound_search(Time::ZERO);
         AdmissionQueue(Mutex::new(state))
@@ -109,10 +130,11 @@ impl AdmissionQueue {
         pass(state, now);
     }
 
-    /// A request asks for a slot.
-    pub fn enter(&self, arrival: Arrival, now: Time) -> AdmissionEntry {
+    /// A request asks for a slot. `begun`: the backend already has a part of it.
+    pub fn enter(&self, arrival: Arrival, begun: bool, now: Time) -> AdmissionEntry {
         let mut state = self.0.lock();
         if state.queue.in_flight() == 0 {
+            state.moved = now;
             // After a pause the search begins again, before the first request gets a slot.
             state.report_running(now);
         }
@@ -124,10 +146,10 @@ impl AdmissionQueue {
             }
         });
         let entry = match own {
-            Some(Ok(())) => AdmissionEntry::Room(id),
+            Some(Ok(_)) => AdmissionEntry::Room(id),
             Some(Err(refused)) => AdmissionEntry::Refused(refused),
             None => {
-                state.waiting.insert(id, WaitState::Waits(None));
+                state.waiting.insert(id, WaitState::Waits(None, begun));
                 AdmissionEntry::Waits(id)
             }
         };
@@ -137,10 +159,14 @@ impl AdmissionQueue {
     }
 
     /// Polls a waiting request: ready when it has a slot or is refused.
-    pub fn poll(&self, id: RequestId, cx: &Context<'_>) -> Poll<Result<RequestId, RefusedRequest>> {
+    pub fn poll(
+        &self,
+        id: RequestId,
+        cx: &Context<'_>,
+    ) -> Poll<Result<AdmittedSlot, RefusedRequest>> {
         let mut state = self.0.lock();
         match state.waiting.get_mut(&id) {
-            Some(WaitState::Waits(waker)) => {
+            Some(WaitState::Waits(waker, _)) => {
                 if !waker.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
                     *waker = Some(cx.waker().clone());
                 }
@@ -149,17 +175,20 @@ impl AdmissionQueue {
             Some(WaitState::Ended(how)) => {
                 let how = *how;
                 state.waiting.remove(&id);
-                Poll::Ready(how.map(|()| id))
+                Poll::Ready(how)
             }
             // Cannot happen. If it did, the request would still run.
-            None => Poll::Ready(Ok(id)),
+            None => Poll::Ready(Ok(AdmittedSlot::Queue(id))),
         }
     }
 
     /// A waiting request is gone. Its slot, if it already had one, is free again.
     pub fn cancel(&self, id: RequestId, now: Time) {
         let mut state = self.0.lock();
-        state.waiting.remove(&id);
+        if let Some(WaitState::Ended(Ok(AdmittedSlot::Beside))) = state.waiting.remove(&id) {
+            state.beside = state.beside.saturating_sub(1);
+            state.narrow();
+        }
         if state.queue.handle_cancel(id) == CancelOutcome::Running {
             state.queue.handle_done(id, Cost::ZERO);
         }
@@ -179,6 +208,7 @@ impl AdmissionQueue {
         now: Time,
     ) {
         let mut state = self.0.lock();
+        state.moved = now;
         let stayed = state.queue.stays(id);
         let telling = state.queue.handle_done(id, cost);
         if let Some((route, elapsed)) = worked {
@@ -220,7 +250,9 @@ impl AdmissionQueue {
         queue.handle_ages(now, |route, age| {
             search.as_ref().is_some_and(|search| search.stays(route, age))
         });
+        let resumed = state.resume_begun(now);
         pass(state, now);
+        resumed.into_iter().for_each(Waker::wake);
     }
 
     /// An exempt request, which never waits, takes a slot.
@@ -254,9 +286,11 @@ impl AdmissionQueue {
         state.stalled = state.stalled.saturating_sub(1);
     }
 
-    /// Whether requests are waiting for a slot.
-    pub fn is_crowded(&self) -> bool {
-        self.0.lock().queue.waiting() > 0
+    /// Whether requests are waiting for a slot, or for the backend: none has ended for `hang`,
+    /// although some run.
+    pub fn is_crowded(&self, hang: Nanos, now: Time) -> bool {
+        let state = self.0.lock();
+        state.queue.waiting() > 0 || state.hangs(hang, now)
     }
 
     pub fn stats(&self) -> AdmissionStats {
@@ -272,6 +306,30 @@ impl AdmissionQueue {
 }
 
 impl AdmissionState {
+    /// Whether requests run and none has ended for `hang`. Those that stay for long do not count.
+    fn hangs(&self, hang: Nanos, now: Time) -> bool {
+        self.queue.in_flight() > self.queue.staying() && now.since(self.moved) >= hang
+    }
+
+    /// If the running requests hang, lets the first waiting request go on that the backend already
+    /// has in part. Returns its waker.
+    fn resume_begun(&mut self, now: Time) -> Option<Waker> {
+        if !self.hangs(HANG_AFTER, now) || now.since(self.resumed) < HANG_AFTER {
+            return None;
+        }
+        let begun = |state: &WaitState| matches!(state, WaitState::Waits(_, true));
+        let begun = self.waiting.iter().filter(|(_, state)| begun(state));
+        let id = *begun.map(|(id, _)| id).min()?;
+        self.queue.handle_cancel(id);
+        self.resumed = now;
+        self.beside += 1;
+        self.narrow();
+        match self.waiting.insert(id, WaitState::Ended(Ok(AdmittedSlot::Beside))) {
+            Some(WaitState::Waits(waker, _)) => waker,
+            _ => None,
+        }
+    }
+
     /// Tells the search that the backend has worked on a request. `stayed`: it had an additional
     /// slot.
     fn learn(&mut self, route: RouteHash, elapsed: Nanos, stayed: bool, now: Time) {
@@ -330,13 +388,13 @@ impl AdmissionState {
     fn pass(
         &mut self,
         now: Time,
-        mut heard: impl FnMut(RequestId, Result<(), RefusedRequest>),
+        mut heard: impl FnMut(RequestId, Result<AdmittedSlot, RefusedRequest>),
     ) -> Vec<Waker> {
         self.queue.handle_timeout(now);
         let mut woken = Vec::new();
         loop {
             let (id, how) = match self.queue.poll_dispatch(now) {
-                Some(id) => (id, Ok(())),
+                Some(id) => (id, Ok(AdmittedSlot::Queue(id))),
                 None => match self.queue.poll_refused() {
                     Some(refused) => (refused.id, Err(refused)),
                     None => break,
@@ -344,7 +402,7 @@ impl AdmissionState {
             };
             heard(id, how);
             if let Some(fate) = self.waiting.get_mut(&id)
-                && let WaitState::Waits(Some(waker)) =
+                && let WaitState::Waits(Some(waker), _) =
                     std::mem::replace(fate, WaitState::Ended(how))
             {
                 woken.push(waker);

@@ -9,7 +9,7 @@ use crate::engine::{Engine, RequestLists};
 use crate::rules::EngineRules;
 use crate::shards::LaneState;
 use evenkeel_core::limiter::Reason;
-use evenkeel_core::units::Time;
+use evenkeel_core::units::{Nanos, Time};
 use evenkeel_runtime::clock::FrozenClock;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -43,9 +43,10 @@ impl EngineLane {
         result
     }
 
-    /// Whether requests are waiting for a slot.
-    pub fn is_crowded(&self) -> bool {
-        self.0.engine.gate.is_crowded()
+    /// Whether requests are waiting for a slot, or for the backend: none has ended for `hang`,
+    /// although some run.
+    pub fn is_crowded(&self, hang: Nanos) -> bool {
+        self.0.engine.gate.is_crowded(hang, self.0.now())
     }
 
     /// Refuses requests that have waited for a slot for too long. Call it a few times a second.

@@ -23,6 +23,9 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
+/// The number of bytes that are read on while a part of the body waits for a slot.
+const READ_ON_BYTES: usize = 64 << 10;
+
 pub(super) type PolledFrame = Option<Result<Frame<Bytes>, BodyError>>;
 
 pub(super) enum RequestBody {
@@ -189,9 +192,18 @@ impl ClientBody {
         }
     }
 
+    /// Waits for a slot, and reads on in the meantime. Otherwise a client that sends next to
+    /// nothing could not be told from one that would send more if it were read.
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<PolledFrame> {
         let Some((_, turn)) = &mut self.waiting else { return Poll::Pending };
-        let turned = ready!(Pin::new(turn).poll(cx));
+        let Poll::Ready(turned) = Pin::new(turn).poll(cx) else {
+            self.link.upload.note_queued(true);
+            return match self.poll_gather(READ_ON_BYTES, cx) {
+                Poll::Ready(Err(broken)) => Poll::Ready(Some(Err(broken))),
+                Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
+            };
+        };
+        self.link.upload.note_queued(false);
         let frame = self.waiting.take().map(|(frame, _)| frame);
         let turned = self.account.turned(turned).map_err(|_| self.refused());
         Poll::Ready(frame.map(|frame| turned.map(|()| self.passed(frame))))

@@ -33,6 +33,7 @@ use std::rc::Rc;
 use std::task::Context;
 use streams::StreamCounts;
 use upgrade::UpgradeState;
+pub(super) use upload::TRICKLE_AFTER;
 use upload::UploadState;
 use wake::WakerSlot;
 

@@ -4,7 +4,7 @@
 //! slow client, other requests use the slot. The queue itself: `admission`. How a request waits:
 //! `turn`.
 
-use crate::admission::AdmissionEntry;
+use crate::admission::{AdmissionEntry, AdmittedSlot};
 use crate::lane::LaneShared;
 use crate::pending::PendingRequest;
 use evenkeel_core::classify::{self, LimitKey};
@@ -27,6 +27,9 @@ pub(crate) enum QueueSlot {
     Outside(Arrival),
     /// The request holds this slot since this time.
     Held(RequestId, Arrival, Time),
+    /// The request holds a slot beside the queue, because the backend has it in part and the
+    /// requests with slots hang.
+    Resumed(Arrival),
 }
 
 impl QueueSlot {
@@ -91,7 +94,8 @@ impl HeldSlot {
             return SlotEntry::Room;
         };
         let now = lane.now();
-        match lane.engine.gate.enter(arrival, now) {
+        // A request that had a slot before has reached the backend.
+        match lane.engine.gate.enter(arrival, !self.steady, now) {
             AdmissionEntry::Room(id) => {
                 self.slot = QueueSlot::Held(id, arrival, now);
                 SlotEntry::Room
@@ -110,8 +114,11 @@ impl HeldSlot {
     }
 
     /// Takes the slot that the request has waited for.
-    pub fn take(&mut self, id: RequestId, arrival: Arrival, lane: &LaneShared) {
-        self.slot = QueueSlot::Held(id, arrival, lane.now());
+    pub fn take(&mut self, slot: AdmittedSlot, arrival: Arrival, lane: &LaneShared) {
+        self.slot = match slot {
+            AdmittedSlot::Queue(id) => QueueSlot::Held(id, arrival, lane.now()),
+            AdmittedSlot::Beside => QueueSlot::Resumed(arrival),
+        };
     }
 
     /// Gives the slot back until [`HeldSlot::ask`]. The request has cost `cost` so far.
@@ -166,6 +173,10 @@ impl HeldSlot {
                 self.slot = QueueSlot::Exempt;
                 lane.engine.gate.leave_beside(now);
             }
+            QueueSlot::Resumed(arrival) => {
+                self.slot = QueueSlot::Outside(arrival);
+                lane.engine.gate.leave_beside(now);
+            }
             QueueSlot::Free | QueueSlot::Exempt | QueueSlot::Outside(_) => {}
         }
     }
@@ -179,7 +190,9 @@ impl HeldSlot {
                 self.give_way(cost, lane);
                 return true;
             }
-            QueueSlot::Held(_, arrival, _) => (true, arrival),
+            // It would have to wait until the others hang again.
+            QueueSlot::Resumed(_) if flows => return false,
+            QueueSlot::Held(_, arrival, _) | QueueSlot::Resumed(arrival) => (true, arrival),
             QueueSlot::Outside(arrival) => (false, arrival),
         };
         let free = flows && arrival.place == QueuePlace::Credit;
@@ -201,6 +214,6 @@ impl HeldSlot {
 
     /// Whether the request waits for a slot in the queue, or holds one of the queue's slots.
     pub fn queues(&self) -> bool {
-        matches!(self.slot, QueueSlot::Held(..) | QueueSlot::Outside(_))
+        matches!(self.slot, QueueSlot::Held(..) | QueueSlot::Resumed(_) | QueueSlot::Outside(_))
     }
 }

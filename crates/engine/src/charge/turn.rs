@@ -4,6 +4,7 @@
 
 use super::Charge;
 use super::slot::SlotEntry;
+use crate::admission::AdmittedSlot;
 use crate::lane::EngineLane;
 use crate::open_requests::RequestStage;
 use crate::outcome::DecisionDetails;
@@ -30,15 +31,22 @@ pub enum QueueAdmission {
 /// The place of a waiting request in the queue. Dropping it leaves the queue.
 pub struct QueueTurn {
     lane: EngineLane,
-    id: Option<RequestId>,
+    place: Option<TurnPlace>,
     since: Time,
+}
+
+/// What a request has in the queue.
+#[derive(Clone, Copy)]
+enum TurnPlace {
+    Waits(RequestId),
+    Slot(AdmittedSlot),
 }
 
 /// The result of waiting. If it holds a slot and is dropped before [`Charge::accept_turn`], the
 /// slot is given back.
 pub struct TurnResult {
     turn: QueueTurn,
-    how: Result<RequestId, RefusedRequest>,
+    how: Result<AdmittedSlot, RefusedRequest>,
     waited: Nanos,
 }
 
@@ -46,14 +54,15 @@ impl Future for QueueTurn {
     type Output = TurnResult;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<TurnResult> {
-        let Some(id) = self.id else { return Poll::Pending };
+        let Some(TurnPlace::Waits(id)) = self.place else { return Poll::Pending };
         let shared = &self.lane.0;
         match shared.engine.gate.poll(id, cx) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(how) => {
                 let waited = shared.now().since(self.since);
-                self.id = None;
-                let turn = QueueTurn { lane: self.lane.clone(), id: how.ok(), since: self.since };
+                self.place = None;
+                let place = how.ok().map(TurnPlace::Slot);
+                let turn = QueueTurn { lane: self.lane.clone(), place, since: self.since };
                 Poll::Ready(TurnResult { turn, how, waited })
             }
         }
@@ -62,9 +71,15 @@ impl Future for QueueTurn {
 
 impl Drop for QueueTurn {
     fn drop(&mut self) {
-        if let Some(id) = self.id.take() {
-            let shared = &self.lane.0;
-            shared.engine.gate.cancel(id, shared.now());
+        let (shared, place) = (&self.lane.0, self.place.take());
+        match place {
+            Some(TurnPlace::Waits(id) | TurnPlace::Slot(AdmittedSlot::Queue(id))) => {
+                shared.engine.gate.cancel(id, shared.now());
+            }
+            Some(TurnPlace::Slot(AdmittedSlot::Beside)) => {
+                shared.engine.gate.leave_beside(shared.now());
+            }
+            None => {}
         }
     }
 }
@@ -80,7 +95,8 @@ impl Charge {
             }
             SlotEntry::Waits(id, since) => {
                 self.show(RequestStage::Waiting);
-                QueueAdmission::Waits(QueueTurn { lane: self.lane.clone(), id: Some(id), since })
+                let place = Some(TurnPlace::Waits(id));
+                QueueAdmission::Waits(QueueTurn { lane: self.lane.clone(), place, since })
             }
             SlotEntry::Refused(arrival, refused) => {
                 QueueAdmission::Refused(self.turned_away(arrival, refused, Nanos::ZERO))
@@ -96,9 +112,9 @@ impl Charge {
         let Some(arrival) = self.slot.outside() else { return Ok(()) };
         self.report.waited = self.report.waited.plus(turned.waited);
         match turned.how {
-            Ok(id) => {
-                turned.turn.id = None;
-                self.slot.take(id, arrival, &self.lane.0);
+            Ok(slot) => {
+                turned.turn.place = None;
+                self.slot.take(slot, arrival, &self.lane.0);
                 self.show(RequestStage::Working);
                 self.queued("queue", arrival, turned.waited, None);
                 Ok(())

@@ -250,3 +250,59 @@ fn uploads_that_stall_make_room_for_requests_that_wait() {
     let ended = clients.iter_mut().find_map(|client| (!client.is_silent()).then_some(client));
     assert_eq!(ended.expect("one of them").message().status(), 408);
 }
+
+/// A backend that does not buffer has one worker, which the upload occupies: the visitor holds a
+/// slot and waits inside the backend. The upload makes room whether its client sends a byte now and
+/// then, each of which waits for a slot, or none.
+#[test]
+fn uploads_that_trickle_make_room_for_requests_that_wait_inside_the_backend() {
+    for trickles in [true, false] {
+        let stage = queueing(1);
+        let (mut upload, mut visitor) = (stage.client(), stage.client());
+        half(&mut upload, "/upload");
+        let mut uploading = stage.backend();
+        uploading.head();
+        visitor.get("/visitor");
+        let mut backend = stage.backend_for("/visitor", None);
+        let begun = Instant::now();
+        until("it makes room", || {
+            if trickles && begun.elapsed().subsec_millis() % 500 < 20 {
+                upload.try_send(b"x");
+            }
+            !upload.is_silent()
+        });
+        assert!(begun.elapsed() > Duration::from_secs(4), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        assert_eq!(upload.message().status(), 408);
+        drop(uploading);
+        backend.answer("ok");
+        assert_eq!(visitor.message().text(), "ok");
+    }
+}
+
+/// Otherwise the upload waits for the slot of the visitor, and the visitor for the worker that the
+/// upload occupies, until both are refused.
+#[test]
+fn an_upload_goes_on_if_the_requests_that_took_its_slot_hang() {
+    let stage = queueing(1);
+    let (mut upload, mut visitor) = (stage.client(), stage.client());
+    upload.send("POST /up HTTP/1.1\r\nhost: a\r\ncontent-length: 200000\r\n\r\n");
+    upload.send("x".repeat(2_000));
+    let mut uploading = stage.backend_for("/up", None);
+    uploading.take(2_000);
+    visitor.get("/visitor");
+    let mut backend = stage.backend_for("/visitor", None);
+    let begun = Instant::now();
+    for _ in 0..22 {
+        upload.send("x".repeat(9_000));
+        uploading.take(9_000);
+    }
+    assert!(begun.elapsed() > Duration::from_millis(500), "it waits first: {:?}", begun.elapsed());
+    uploading.answer("done");
+    assert_eq!(upload.message().text(), "done");
+    backend.answer("ok");
+    assert_eq!(visitor.message().text(), "ok");
+    until("no slot is left in use", || {
+        stage.engine.admission_stats().is_some_and(|crowd| crowd.running == 0)
+    });
+}

@@ -16,14 +16,15 @@ use crate::link::ClientLink;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Checks a request if its backend waits for its body. `crowded`: others wait for a slot.
+/// Checks a request if its backend waits for its body. `crowded`: others wait for a slot or for the
+/// backend.
 pub(crate) fn check_upload(link: &ClientLink, crowded: bool, now: u64) {
     if !link.upload.is_awaited_by_backend() {
         return;
     }
     if crowded && link.upload.trickles(now) && link.account.borrow().stalls() {
         link.upload.give_up();
-    } else {
+    } else if !link.upload.is_queued() {
         link.stall(now);
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// A client that takes longer than this for its next [`TRICKLE_BYTES`] must make room for others
 /// when there is none.
-const TRICKLE_AFTER: Duration = Duration::from_secs(5);
+pub(crate) const TRICKLE_AFTER: Duration = Duration::from_secs(5);
 
 /// The number of bytes to send within [`TRICKLE_AFTER`].
 const TRICKLE_BYTES: u32 = 1024;
@@ -31,6 +31,8 @@ pub(crate) struct UploadState {
     runs: Cell<bool>,
     /// No backend has been asked yet, so the body is buffered.
     is_kept_back: Cell<bool>,
+    /// A part of the body waits for a slot. What follows is read in the meantime, up to a bound.
+    is_queued: Cell<bool>,
     /// The reader waits for bytes.
     waits: WaitTimer,
     fault: Cell<Option<UploadError>>,
@@ -48,6 +50,7 @@ impl UploadState {
     pub(crate) fn begin(&self, runs: bool) {
         self.runs.set(runs);
         self.is_kept_back.set(runs);
+        self.is_queued.set(false);
         self.fault.set(None);
         self.has_begun.set(false);
         self.bytes.set(0);
@@ -69,6 +72,16 @@ impl UploadState {
     /// A backend is asked from now on.
     pub(crate) fn note_backend_asked(&self) {
         self.is_kept_back.set(false);
+    }
+
+    /// Notes whether a part of the body waits for a slot.
+    pub(crate) fn note_queued(&self, is_queued: bool) {
+        self.is_queued.set(is_queued);
+    }
+
+    /// Whether a part of the body waits for a slot.
+    pub(crate) fn is_queued(&self) -> bool {
+        self.is_queued.get()
     }
 
     /// Starts to wait for bytes, in the task of `waker`.
