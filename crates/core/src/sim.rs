@@ -69,6 +69,8 @@ pub struct SimScene {
 pub struct Sim {
     clients: Vec<SimClient>,
     chance: Vec<SimRandom>,
+    /// The number of requests that each client has sent.
+    sent: Vec<u64>,
     limiter: Limiter,
     gate: Option<SimQueue>,
     meter: Meter,
@@ -139,6 +141,7 @@ impl Sim {
         let count = scene.clients.len();
         let mut sim = Sim {
             chance: (0..count).map(|index| SimRandom::new(scene.seed, index as u64)).collect(),
+            sent: alloc::vec![0; count],
             clients: scene.clients,
             limiter: Limiter::new(scene.policy, scene.limits, SEED),
             gate: scene.queue.map(SimQueue::new),
@@ -171,6 +174,25 @@ impl Sim {
     /// The clock of costs does not know of it.
     pub fn set_cores(&mut self, cores: f64) {
         self.backend.set_cores(cores, self.now);
+    }
+
+    /// Tells the automatic concurrency which part of the processors' time is used.
+    pub fn handle_processor_use(&mut self, part: f64) {
+        if let Some(gate) = &mut self.gate {
+            gate.handle_processor_use(part, self.now);
+        }
+    }
+
+    /// The number of requests that the queue sends to the backend at once; `None`: no queue.
+    #[must_use]
+    pub fn concurrency(&self) -> Option<usize> {
+        self.gate.as_ref().map(SimQueue::concurrency)
+    }
+
+    /// The number of requests that the backend is believed to accept at once; `None`: not known.
+    #[must_use]
+    pub fn accepted_max(&self) -> Option<usize> {
+        self.gate.as_ref()?.accepted_max()
     }
 
     /// The limiter, for tests that read a bucket or charge it in advance.
@@ -282,12 +304,14 @@ impl Sim {
 
     /// Gives a client what is new with each of its requests.
     fn rename(&mut self, client: usize) {
-        let (asks, chance) = (&mut self.clients[client], &mut self.chance[client]);
+        let asks = &mut self.clients[client];
+        let number = self.sent[client];
+        self.sent[client] += 1;
         if asks.ever_new {
-            asks.address = Ipv4Addr::from_bits(chance.bits() as u32).into();
+            asks.address = Ipv4Addr::from_bits(self.chance[client].bits() as u32).into();
         }
         if asks.new_paths {
-            let name = (0..8).map(|_| char::from(b'g' + (chance.bits() % 20) as u8));
+            let name = (0..8).map(|place| char::from(b'g' + (number >> (4 * place) & 15) as u8));
             let folder = asks.path.rsplit_once('/').map_or("", |(folder, _)| folder);
             asks.path = [folder, "/"].concat();
             asks.path.extend(name);

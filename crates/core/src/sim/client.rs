@@ -35,7 +35,8 @@ pub struct SimClient {
     pub address: IpAddr,
     /// Whether each request has a new address, random of all IPv4 addresses, instead.
     pub ever_new: bool,
-    /// Whether each request is for a path of its own below `path`.
+    /// Whether each request is for another path in the folder of `path`: the same ones in the same
+    /// order for all such clients.
     pub new_paths: bool,
     /// The value of its `User-Agent` header.
     pub agent: String,

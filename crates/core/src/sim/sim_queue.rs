@@ -105,6 +105,22 @@ impl SimQueue {
         self.auto = Some(auto);
     }
 
+    /// Tells the search which part of the processors' time is used, and takes over its result.
+    pub fn handle_processor_use(&mut self, part: f64, now: Time) {
+        if let Some(auto) = &mut self.auto {
+            auto.handle_processor_use(part, now);
+            self.adopt();
+        }
+    }
+
+    pub fn concurrency(&self) -> usize {
+        self.queue.settings().concurrency
+    }
+
+    pub fn accepted_max(&self) -> Option<usize> {
+        self.queue.accepted_max()
+    }
+
     pub fn handle_done(
         &mut self,
         flight: u64,
@@ -120,9 +136,7 @@ impl SimQueue {
                 true => auto.handle_stay_end(request.route, elapsed),
                 false => auto.handle_done(request.route, elapsed, waiting, now),
             }
-            if auto.concurrency() != self.queue.settings().concurrency {
-                self.queue.set_concurrency(auto.concurrency());
-            }
+            self.adopt();
         }
         let known = self.forget(flight);
         if known.is_some_and(|id| self.queue.handle_done(id, cost)) {
@@ -165,9 +179,15 @@ impl SimQueue {
     fn report_running(&mut self, now: Time) {
         if let Some(auto) = &mut self.auto {
             auto.handle_running(self.queue.in_flight() - self.queue.staying(), now);
-            if auto.concurrency() != self.queue.settings().concurrency {
-                self.queue.set_concurrency(auto.concurrency());
-            }
+            self.adopt();
+        }
+    }
+
+    /// Takes over the result of the search.
+    fn adopt(&mut self) {
+        let Some(auto) = &self.auto else { return };
+        if auto.concurrency() != self.queue.settings().concurrency {
+            self.queue.set_concurrency(auto.concurrency());
         }
     }
 
