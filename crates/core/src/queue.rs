@@ -44,6 +44,10 @@ use turns::HeadRequest;
 
 pub use request::{Arrival, CancelOutcome, QueuePlace, RefusalCause, RefusedRequest, RequestId};
 
+/// A running request that has cost more than this many times its estimate counts as heavy. Lower:
+/// what a client sends between heavy requests, in order to pass for light, is light beside these.
+/// Higher: routes that were light and turn heavy hold slots in which light requests could run.
+const OVERRUN_RATIO_MIN: u64 = 16;
 /// The longest `retry_after` that a refused request is given.
 const RETRY_AFTER_MAX: Nanos = Nanos::from_secs(3_600);
 
@@ -131,6 +135,13 @@ pub struct Queue {
     heavy_ended: u64,
     /// The number of running requests with an additional slot ([`Queue::handle_ages`]).
     staying: usize,
+    /// The number of requests sent to the backend, and the largest `order` among those that have
+    /// ended.
+    sent: u64,
+    ended_latest: u64,
+    /// What a request that had been with the backend from the start would have cost, as far as the
+    /// requests that have ended show: while one runs, all others in flight cost as much.
+    clock: Cost,
     credit_pace: TierPace,
     debt_pace: TierPace,
     refused: VecDeque<RefusedRequest>,
@@ -154,6 +165,9 @@ impl Queue {
             depth: CapacityProbe::new(),
             heavy_ended: 0,
             staying: 0,
+            sent: 0,
+            ended_latest: 0,
+            clock: Cost::ZERO,
             credit_pace: TierPace::default(),
             debt_pace: TierPace::default(),
             refused: VecDeque::new(),
@@ -244,14 +258,15 @@ impl Queue {
         id
     }
 
-    /// Sets the expected cost of requests on `route`. A waiting request gets the new estimate when
+    /// Sets the expected cost of requests on `route`, or of all on unknown routes
+    /// ([`RouteHash::UNKNOWN`]). A waiting request gets the new estimate when
     /// its turn comes. A running request gets it only if it is higher than its own by more than a
-    /// quarter. Does nothing if no request waits.
+    /// quarter.
     pub fn handle_estimate(&mut self, route: RouteHash, estimate: Cost) {
+        self.routes.learn(route, estimate);
         if self.waiting.is_empty() {
             return;
         }
-        self.routes.learn(route, estimate);
         let dearer = |share: &&mut QueuedShare| {
             share.follows(route) && routes::is_far(estimate, share.estimate)
         };
@@ -280,21 +295,45 @@ impl Queue {
         }
     }
 
+    /// Notes the running requests that have cost many times their estimates already, so that they
+    /// count as heavy among the requests in service.
+    fn note_overruns(&mut self) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        for share in self.running.values_mut() {
+            let so_far = self.clock.minus(share.clock);
+            if so_far.0 / OVERRUN_RATIO_MIN > share.estimate.0 {
+                share.overrun = so_far;
+                self.tiers.note_overrun(share);
+            }
+        }
+    }
+
     /// Ends a request that was with the backend and has cost `cost`: its slot is free. Returns
     /// whether `cost` says something about other requests on the route; it does not if the request
     /// probably waited inside the backend.
     pub fn handle_done(&mut self, id: RequestId, cost: Cost) -> bool {
         let Some(share) = self.running.remove(&id) else { return false };
-        let QueuedShare { count, beside, estimate, .. } = share;
+        let QueuedShare { count, estimate, .. } = share;
         let freed = self.heavy_ended > share.heavy_ended;
+        let overtaken = self.ended_latest > share.order;
+        // A request that cost nothing was never sent, or was given up.
+        if cost > Cost::ZERO {
+            self.ended_latest = self.ended_latest.max(share.order);
+        }
+        self.clock = self.clock.max(share.clock.plus(cost));
         self.heavy_ended += u64::from(!share.is_light);
         self.staying -= usize::from(share.stays);
         // A guess that was too low says nothing of the backend, and known workers say it all.
         let says_nothing = !share.is_light || share.is_guess || self.settings.workers.is_some();
-        let waited = freed && capacity_probe::seems_to_wait(estimate, cost);
-        let telling = says_nothing || self.depth.handle_done(count, beside, waited);
+        let waited = freed && !overtaken && capacity_probe::seems_to_wait(estimate, cost);
+        let before = |other: &&QueuedShare| other.order < share.order;
+        let stayed = || self.running.values().filter(before).count() + 1;
+        let telling = says_nothing || self.depth.handle_done(count, waited, stayed);
         let cost = if telling { cost } else { estimate };
         self.tiers.settle(&share, cost, self.running.values());
+        self.note_overruns();
         if let Entry::Occupied(mut client) = self.clients.entry(share.client) {
             client.get_mut().running = client.get().running.saturating_sub(1);
             if client.get().is_gone() {
@@ -378,10 +417,10 @@ impl Queue {
             let (client, place) = self.next(now)?;
             let id = self.first_of(client)?;
             let share = &mut self.waiting.get_mut(id)?.share;
-            let Some(known) = self.routes.newer_estimate(share) else {
+            let Some((known, is_guess)) = self.routes.newer_estimate(share) else {
                 return Some((id, client, place));
             };
-            share.is_guess = false;
+            share.is_guess = is_guess;
             let before = core::mem::replace(&mut share.estimate, known);
             self.count(client, |crowd| crowd.minus(before).plus(known));
             self.refresh(client);
@@ -423,9 +462,12 @@ impl Queue {
         (share.count, share.sent) = (self.running.len() + 1, now);
         share.is_light = self.tiers.is_light(share);
         share.heavy_ended = self.heavy_ended;
+        self.sent += 1;
+        share.order = self.sent;
+        share.clock = self.clock;
         share.beside = share.count > self.slots();
-        if share.beside {
-            self.depth.handle_reserved_dispatch(share.count, now);
+        if share.is_light || share.beside {
+            self.depth.handle_dispatch(share.count, now);
         }
     }
 

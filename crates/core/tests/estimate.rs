@@ -65,15 +65,18 @@ proptest! {
         // The table has room for all routes, so no route is evicted.
         let mut estimates = Estimates::new(1 << 10);
         let mut logs: [Log; 6] = Default::default();
-        let (mut all, mut now) = (Log::default(), Time(1 << 40));
+        let (mut unknown, mut now) = (Log::default(), Time(1 << 40));
         for (name, cost, later) in events {
             now = now.plus(Nanos::from_secs(later));
             estimates.learn(route(name), Cost(cost), now);
             let believed = logs[usize::from(name)].believed(Cost(cost));
-            logs[usize::from(name)].learn(believed, 31.0, now);
-            all.learn(believed, 1_023.0, now);
+            let log = &mut logs[usize::from(name)];
+            if log.mean().is_none() {
+                unknown.learn(believed, 31.0, now);
+            }
+            log.learn(believed, 31.0, now);
             for (name, log) in logs.iter().enumerate() {
-                let expected = log.mean().or(all.mean()).unwrap_or_default();
+                let expected = log.mean().or(unknown.mean()).unwrap_or_default();
                 let got = estimates.of(route(name as u8)).0 as f64;
                 prop_assert!((got - expected).abs() <= 1.0 + expected * 1e-9, "{got} {expected}");
             }
@@ -98,6 +101,24 @@ proptest! {
             prop_assert!(estimates.len() <= 16);
         }
     }
+}
+
+/// A site of light pages, known for long: a flood of unknown routes is known after a few requests.
+#[test]
+fn what_is_not_known_costs_what_unknown_routes_cost() {
+    let mut estimates = Estimates::new(4_096);
+    for n in 0..2_000 {
+        estimates.learn(route(n as u8 % 4), millis(5), Time(n));
+    }
+    let flood =
+        |n: u64| RouteHash::of(&KeySeed([7; 16]), "GET", &format!("/x{}", "y".repeat(n as usize)));
+    assert_eq!(estimates.of(flood(0)), millis(5));
+    for n in 1..=4 {
+        let learned = estimates.learn_request(flood(n), None, millis(300), Time(2_000 + n));
+        assert_eq!(learned[2], Some((RouteHash::UNKNOWN, estimates.of(flood(0)))));
+    }
+    assert!(estimates.of(flood(0)) >= millis(150), "{:?}", estimates.of(flood(0)));
+    assert_eq!(estimates.learn_request(flood(1), None, millis(300), Time(3_000))[2], None);
 }
 
 #[test]

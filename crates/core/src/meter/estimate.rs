@@ -2,8 +2,8 @@
 //!
 //! A route is a method and a path in which every word that names one thing of many (numbers, UUIDs,
 //! hashes) is folded: `/user/17/cart` and `/user/4711/cart` are one route. For each route there is
-//! a mean and a spread, in which older costs fade by number and by time. An unknown route has the
-//! mean of all requests.
+//! a mean and a spread, in which older costs fade by number and by time. An unknown route is
+//! expected to cost the mean of what others cost when they were unknown.
 //!
 //! A search may be light for people and heavy for crawlers. So the same is learned for each route
 //! and client. A client whose mean differs from that of the route by more than chance explains is
@@ -31,8 +31,6 @@ pub const ROUTES_MAX: usize = 1 << 20;
 pub const COST_HALF_LIFE: Nanos = Nanos::from_secs(600);
 /// The largest weight of all earlier costs of a route, against 1 for the next one.
 const WEIGHT_MAX: f64 = 31.0;
-/// The same for the mean of all routes, which should not follow a single busy one.
-const ALL_WEIGHT_MAX: f64 = 1023.0;
 /// The number of routes in a set.
 const ROUTES_PER_SET: usize = 8;
 /// A cost above this many times the expected one is odd.
@@ -52,7 +50,6 @@ const COST_MAX: Cost = Cost::cpu(Nanos::from_secs(3_600));
 const _: () = {
     assert!(COST_DEFAULT.0 < COST_MAX.0);
     assert!(ROUTES_MAX.is_multiple_of(ROUTES_PER_SET), "sets are whole");
-    assert!(WEIGHT_MAX < ALL_WEIGHT_MAX, "the mean of all routes follows more slowly");
 };
 /// The number of hexadecimal digits from which on a word is a hash: with a decimal digit among
 /// them, and without.
@@ -67,6 +64,9 @@ const UUID_PART_LENGTHS: [usize; 5] = [8, 4, 4, 4, 12];
 pub struct RouteHash(KeyHash);
 
 impl RouteHash {
+    /// Stands for all routes of which nothing is known.
+    pub const UNKNOWN: RouteHash = RouteHash(KeyHash::from_bits(0));
+
     /// The route of a request. The path is used as it is, so normalise it first
     /// (`classify::normal_path`), or one route is learned several times. The path may include a
     /// query: its names count, its values do not.
@@ -225,7 +225,7 @@ pub struct CostForecast {
     pub own: Option<OwnRoute>,
     /// The expected cost.
     pub cost: Cost,
-    /// Whether the cost of the route is unknown, so that `cost` is the mean of all routes or the
+    /// Whether the cost of the route is unknown, so that `cost` is that of unknown routes or the
     /// default.
     pub is_guess: bool,
 }
@@ -240,9 +240,9 @@ pub struct OwnRoute {
     pub is_known: bool,
 }
 
-/// The expected costs after a request has ended: that of its route, and that of its client on it if
-/// it differs.
-pub type LearnedCosts = [Option<(RouteHash, Cost)>; 2];
+/// The expected costs after a request has ended: that of its route, that of its client on it if it
+/// differs, and that of unknown routes if its route was one.
+pub type LearnedCosts = [Option<(RouteHash, Cost)>; 3];
 
 #[derive(Clone, Copy, Debug)]
 struct LearnedRoute {
@@ -290,7 +290,8 @@ pub struct Estimates {
     routes: CostTable,
     /// The routes as single clients use them.
     own: CostTable,
-    all: LearnedCost,
+    /// The first costs of routes.
+    unknown: LearnedCost,
 }
 
 impl Estimates {
@@ -302,7 +303,7 @@ impl Estimates {
         Estimates {
             routes: CostTable::new(routes_max.clamp(ROUTES_PER_SET, ROUTES_MAX)),
             own: CostTable::new(0),
-            all: LearnedCost::default(),
+            unknown: LearnedCost::default(),
         }
     }
 
@@ -357,7 +358,7 @@ impl Estimates {
         now: Time,
     ) -> LearnedCosts {
         let mut mine = own.and_then(|own| self.own.entry(own.hash, now));
-        let Some(all) = self.routes.entry(route, now) else { return [None; 2] };
+        let Some(all) = self.routes.entry(route, now) else { return [None; 3] };
         if all.weight == 0.0 {
             // Too little is known of a new route to doubt a cost.
             all.odd_left = ORDINARY_MIN;
@@ -369,7 +370,10 @@ impl Estimates {
         let repeated =
             all.note_odd(is_odd) | mine.as_deref_mut().is_some_and(|mine| mine.note_odd(is_odd));
         let cost = if is_odd && !repeated { most } else { cost };
-        self.all.learn(cost, 1.0, ALL_WEIGHT_MAX, now);
+        let is_new = all.weight == 0.0;
+        if is_new {
+            self.unknown.learn(cost, 1.0, WEIGHT_MAX, now);
+        }
         let count = mine.as_deref_mut().map_or(1.0, |mine| {
             mine.learn(cost, 1.0, WEIGHT_MAX, now);
             mine.weight
@@ -377,7 +381,8 @@ impl Estimates {
         all.learn(cost, 1.0 / count, WEIGHT_MAX, now);
         let differing = mine.filter(|mine| mine.differs_from(all));
         let own = own.zip(differing).map(|(own, mine)| (own.hash, mine.cost()));
-        [Some((route, all.cost())), own]
+        let unknown = is_new.then(|| (RouteHash::UNKNOWN, self.unknown.cost()));
+        [Some((route, all.cost())), own, unknown]
     }
 
     /// The number of routes that are remembered.
@@ -389,12 +394,12 @@ impl Estimates {
     /// Whether no cost has been learned.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.all.weight == 0.0
+        self.unknown.weight == 0.0
     }
 
-    /// The costs of a route or, if it is unknown, of all routes.
+    /// The costs of a route or, if it is unknown, of unknown routes.
     fn learned(&self, route: RouteHash) -> Option<&LearnedCost> {
-        self.routes.known(route).or((self.all.weight > 0.0).then_some(&self.all))
+        self.routes.known(route).or((self.unknown.weight > 0.0).then_some(&self.unknown))
     }
 }
 

@@ -3,7 +3,8 @@
 //! A request arrives with the estimate of its route at that time. In the first seconds that is a
 //! guess, and a request may wait for long. So newer estimates are kept here, and a request gets the
 //! current one when its turn seems to have come. Only routes with waiting requests are kept, so
-//! there are never more routes than waiting requests. The estimates are learned in
+//! there are never more routes than waiting requests. Requests on unknown routes have one common
+//! estimate. The estimates are learned in
 //! `meter::estimate`.
 
 use super::prehashed::Map;
@@ -22,7 +23,11 @@ struct WaitingRoute {
 
 /// The routes of all waiting requests, and these routes as the clients use them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct WaitingRoutes(Map<RouteHash, WaitingRoute>);
+pub(super) struct WaitingRoutes {
+    routes: Map<RouteHash, WaitingRoute>,
+    /// The expected cost of requests on unknown routes.
+    unknown: Option<Cost>,
+}
 
 impl WaitingRoutes {
     /// Notes that a request begins to wait.
@@ -35,7 +40,7 @@ impl WaitingRoutes {
 
     fn enter(&mut self, route: Option<RouteHash>, estimate: Option<Cost>) {
         let Some(route) = route else { return };
-        let entry = self.0.entry(route).or_default();
+        let entry = self.routes.entry(route).or_default();
         entry.waiting += 1;
         entry.estimate = entry.estimate.or(estimate);
     }
@@ -43,7 +48,7 @@ impl WaitingRoutes {
     /// Notes that a request no longer waits. A route is forgotten with its last request.
     pub fn leave(&mut self, share: &QueuedShare) {
         for route in [share.route, share.own.map(|own| own.hash)].into_iter().flatten() {
-            let Entry::Occupied(mut found) = self.0.entry(route) else { continue };
+            let Entry::Occupied(mut found) = self.routes.entry(route) else { continue };
             found.get_mut().waiting -= 1;
             if found.get().waiting == 0 {
                 found.remove();
@@ -51,26 +56,31 @@ impl WaitingRoutes {
         }
     }
 
-    /// Sets the expected cost of requests on `route`, if one waits.
+    /// Sets the expected cost of requests on `route`, if one waits, or of those on unknown routes.
     pub fn learn(&mut self, route: RouteHash, estimate: Cost) {
-        if let Some(found) = self.0.get_mut(&route) {
+        if route == RouteHash::UNKNOWN {
+            self.unknown = Some(estimate);
+        } else if let Some(found) = self.routes.get_mut(&route) {
             found.estimate = Some(estimate);
         }
     }
 
-    /// The estimate that replaces the one of a waiting request: if the two are far apart, or if the
-    /// request has only a guess and the cost of the route is known by now.
-    pub fn newer_estimate(&self, share: &QueuedShare) -> Option<Cost> {
-        let known = |route| self.0.get(&route)?.estimate;
+    /// The estimate that replaces the one of a waiting request, and whether it is a guess: if the
+    /// two are far apart, or if the request has only a guess and the cost of the route is known by
+    /// now.
+    pub fn newer_estimate(&self, share: &QueuedShare) -> Option<(Cost, bool)> {
+        let known = |route| self.routes.get(&route)?.estimate;
         let own = share.own.and_then(|own| known(own.hash));
-        let known = own.or_else(|| known(share.route?))?;
-        let is_news = is_far(known, share.estimate) || is_far(share.estimate, known);
-        (is_news || share.is_guess).then_some(known)
+        let known = own.or_else(|| known(share.route?));
+        let newer = known.or_else(|| self.unknown.filter(|_| share.is_guess))?;
+        let is_news = is_far(newer, share.estimate) || is_far(share.estimate, newer);
+        let is_guess = known.is_none();
+        (is_news || share.is_guess != is_guess).then_some((newer, is_guess))
     }
 
     /// The number of routes with waiting requests.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.routes.len()
     }
 }
 

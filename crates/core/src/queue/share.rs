@@ -34,6 +34,12 @@ pub(super) struct QueuedShare {
     pub sent: Time,
     /// Whether it has been there for so long that a slot was added.
     pub stays: bool,
+    /// The number of requests that had been sent, itself included.
+    pub order: u64,
+    /// What a request that had been with the backend from the start would have cost by then.
+    pub clock: Cost,
+    /// What it has cost already, if that is many times its estimate; else zero.
+    pub overrun: Cost,
 }
 
 impl QueuedShare {
@@ -55,6 +61,9 @@ impl QueuedShare {
             heavy_ended: 0,
             sent: Time::ZERO,
             stays: false,
+            order: 0,
+            clock: Cost::ZERO,
+            overrun: Cost::ZERO,
         }
     }
 
@@ -62,12 +71,26 @@ impl QueuedShare {
     /// client uses it.
     pub fn follows(&self, route: RouteHash) -> bool {
         let is_known = self.own.is_some_and(|own| own.is_known);
-        self.own.is_some_and(|own| own.hash == route) || (!is_known && self.route == Some(route))
+        (self.is_guess && route == RouteHash::UNKNOWN)
+            || self.own.is_some_and(|own| own.hash == route)
+            || (!is_known && self.route == Some(route))
     }
 
     /// The length that the request adds to a tag.
     pub fn size(&self) -> Tag {
         length(self.estimate, self.weight)
+    }
+
+    /// What counts among the requests in service of its tier: its finish tag and its size, both
+    /// with what it has cost beyond its estimate.
+    pub fn in_service(&self) -> (Tag, Tag) {
+        let (size, overrun) = (self.size(), length(self.overrun, self.weight));
+        (self.finish.saturating_add(overrun.saturating_sub(size)), size.max(overrun))
+    }
+
+    /// The same among the requests in service of its bucket.
+    pub fn in_bucket(&self) -> (Tag, Tag) {
+        QueuedShare { finish: self.inner, ..*self }.in_service()
     }
 
     pub fn request_size(&self) -> RequestSize {

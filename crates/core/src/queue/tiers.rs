@@ -302,25 +302,41 @@ impl Tiers {
     pub fn raise(&mut self, share: &mut QueuedShare, estimate: Cost) {
         let (QueuedShare { client, place, .. }, before) = (*share, share.size());
         let thought = core::mem::replace(&mut share.estimate, estimate);
-        let (size, more) = (share.size(), share.size().saturating_sub(before));
+        let more = share.size().saturating_sub(before);
         share.finish = share.finish.saturating_add(more);
+        share.inner = share.inner.saturating_add(more);
+        let ((finish, size), (inner, _)) = (share.in_service(), share.in_bucket());
         match place {
             QueuePlace::Credit => {
                 self.credit.raise(client, more);
-                self.credits.raise(share.finish, size);
+                self.credits.raise(finish, size);
             }
             QueuePlace::Debt(key) => {
-                share.inner = share.inner.saturating_add(more);
                 let next = self.debt.edit(key, |bucket| {
                     bucket.turns.raise(client, more);
-                    bucket.service.raise(share.inner, size);
+                    bucket.service.raise(inner, size);
                 });
                 self.debt.turns.raise(key, more);
                 self.debt.turns.set_head(key, next);
-                self.debtors.raise(share.finish, size);
+                self.debtors.raise(finish, size);
             }
         }
         self.correct_owed(place, thought, estimate);
+    }
+
+    /// Notes that a request in service has cost more than estimated already. Its turn is settled
+    /// when it ends.
+    pub fn note_overrun(&mut self, share: &QueuedShare) {
+        let (finish, size) = share.in_service();
+        match share.place {
+            QueuePlace::Credit => self.credits.raise(finish, size),
+            QueuePlace::Debt(key) => {
+                let (inner, _) = share.in_bucket();
+                let next = self.debt.edit(key, |bucket| bucket.service.raise(inner, size));
+                self.debt.turns.set_head(key, next);
+                self.debtors.raise(finish, size);
+            }
+        }
     }
 
     /// Whether the tier in debt is owed the cost of this many requests like its next one.
@@ -346,21 +362,21 @@ impl Tiers {
         cost: Cost,
         others: impl Iterator<Item = &'a QueuedShare> + Clone,
     ) {
-        let QueuedShare { client, place, estimate, weight, finish, inner, .. } = *share;
-        let size = share.size();
+        let QueuedShare { client, place, estimate, weight, .. } = *share;
+        let (finish, size) = share.in_service();
         match place {
             QueuePlace::Credit => {
                 let alike = others.filter(|other| other.place == QueuePlace::Credit);
-                self.credits.end(finish, size, alike.map(|other| (other.finish, other.size())));
+                self.credits.end(finish, size, alike.map(QueuedShare::in_service));
                 self.credit.settle(client, estimate, weight, cost);
             }
             QueuePlace::Debt(key) => {
                 let alike = others.clone().filter(|other| other.place != QueuePlace::Credit);
-                self.debtors.end(finish, size, alike.map(|other| (other.finish, other.size())));
+                self.debtors.end(finish, size, alike.map(QueuedShare::in_service));
+                let (inner, _) = share.in_bucket();
                 let next = self.debt.edit(key, |bucket| {
                     let alike = others.filter(|other| other.place == place);
-                    let alike = alike.map(|other| (other.inner, other.size()));
-                    bucket.service.end(inner, size, alike);
+                    bucket.service.end(inner, size, alike.map(QueuedShare::in_bucket));
                     bucket.turns.settle(client, estimate, weight, cost);
                 });
                 self.debt.turns.settle(key, estimate, weight, cost);

@@ -2,6 +2,7 @@
 //! kinds, two processors shared equally, and default settings.
 //! `cargo test --test protection -- --nocapture` prints the results.
 
+mod deceit;
 mod newcomers;
 mod noise;
 mod starts;

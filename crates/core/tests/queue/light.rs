@@ -288,6 +288,74 @@ fn guesses_and_known_workers_close_no_reserved_slot() {
     }
 }
 
+/// Requests on routes that were light and are heavy. Others that were sent later have ended before
+/// them, so they had a worker: they close no slot, and their cost is believed.
+#[test]
+fn requests_that_were_overtaken_have_not_waited() {
+    let (mut queue, mut heavy) = crowded();
+    for n in 0..50 {
+        let liar = queue.handle_arrival(credit(1_000 + n, LIGHT), NOW);
+        assert_eq!(sent(&mut queue), [liar]);
+        let human = queue.handle_arrival(credit(100 + n, LIGHT), NOW);
+        assert_eq!(sent(&mut queue), [human]);
+        queue.handle_done(heavy.pop_front().expect("two of them"), Cost(HEAVY));
+        assert!(queue.handle_done(human, Cost(LIGHT)));
+        assert!(queue.handle_done(liar, Cost(HEAVY)), "this is what it cost");
+        heavy.extend(sent(&mut queue));
+    }
+    assert_eq!(queue.accepted_max(), None);
+}
+
+/// A backend with two workers and four slots. Light requests have ordinary slots, in which they
+/// wait for a heavy one to end.
+#[test]
+fn a_wait_in_an_ordinary_slot_is_no_cost() {
+    let (mut queue, mut heavy) = crowded();
+    queue.set_concurrency(4);
+    heavy.extend(sent(&mut queue));
+    for n in 0..20 {
+        let human = queue.handle_arrival(credit(100 + n, LIGHT), NOW);
+        queue.handle_done(heavy.pop_front().expect("some"), Cost(HEAVY));
+        assert_eq!(queue.poll_dispatch(NOW), Some(human));
+        queue.handle_done(heavy.pop_front().expect("some"), Cost(HEAVY));
+        assert!(!queue.handle_done(human, Cost(HEAVY / 3)), "it has waited");
+        heavy.extend(sent(&mut queue));
+    }
+    assert_eq!(queue.accepted_max(), Some(3));
+}
+
+/// Two requests that were expected to be light cost as much as heavy ones. As soon as one has
+/// ended, the other counts as heavy, and a light request goes beside it.
+#[test]
+fn what_runs_counts_for_what_it_has_cost_already() {
+    let mut queue = Queue::new(settings(2, 2));
+    let liars = [1, 2].map(|n| queue.handle_arrival(credit(n, LIGHT / 4), NOW));
+    assert_eq!(sent(&mut queue), liars);
+    let human = queue.handle_arrival(credit(99, LIGHT), NOW);
+    queue.set_concurrency(1);
+    assert_eq!(sent(&mut queue), [], "they are thought to cost less");
+    queue.handle_done(liars[0], Cost(HEAVY));
+    assert_eq!(sent(&mut queue), [human]);
+}
+
+/// Requests on unknown routes wait. They get the estimate that others on such routes have shown.
+#[test]
+fn guesses_that_wait_follow_what_unknown_routes_cost() {
+    let mut queue = Queue::new(settings(1, 1));
+    let guess = |n: u64| Arrival {
+        is_guess: true,
+        ..on(&format!("/{}", "x".repeat(n as usize)), credit(n, 1))
+    };
+    let unknown: Vec<RequestId> = (0..9).map(|n| queue.handle_arrival(guess(n), NOW)).collect();
+    assert_eq!(sent(&mut queue), unknown[..1]);
+    let human = queue.handle_arrival(credit(99, LIGHT), NOW);
+    assert_eq!(sent(&mut queue), [], "they are thought to ask for less");
+    queue.handle_estimate(RouteHash::UNKNOWN, Cost(HEAVY));
+    assert_eq!(sent(&mut queue), [human], "the one that runs counts as heavy, too");
+    assert!(queue.handle_done(human, Cost(LIGHT)));
+    assert_eq!(sent(&mut queue), [], "the others are no longer light");
+}
+
 /// A reserved slot that the backend is known to accept is in use all the time. That says nothing
 /// about the next one, which is probed all the same.
 #[test]

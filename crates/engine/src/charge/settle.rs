@@ -58,7 +58,7 @@ impl Charge {
         let sample = self.work.sample(self.request.forecast.route);
         let lane = &self.lane.0;
         let learn = |now| {
-            let Some(route) = sample.filter(|_| cost > Cost::ZERO) else { return [None; 2] };
+            let Some(route) = sample.filter(|_| cost > Cost::ZERO) else { return [None; 3] };
             // Lock order: the gate may be locked.
             lane.engine.estimates.lock().learn_request(route, own, cost, now)
         };

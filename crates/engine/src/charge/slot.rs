@@ -124,7 +124,7 @@ impl HeldSlot {
     /// Gives the slot back until [`HeldSlot::ask`]. The request has cost `cost` so far.
     pub fn give_way(&mut self, cost: Cost, lane: &LaneShared) {
         self.steady = false;
-        self.give_back(cost, None, |_| [None; 2], lane);
+        self.give_back(cost, None, |_| [None; 3], lane);
     }
 
     /// Gives the slot back for good; the request needs none any more.
@@ -147,7 +147,7 @@ impl HeldSlot {
         if let QueueSlot::Held(..) = self.slot {
             self.give_back(cost, sample, learn, lane);
         } else {
-            self.give_back(cost, None, |_| [None; 2], lane);
+            self.give_back(cost, None, |_| [None; 3], lane);
             learn(lane.now());
         }
     }
