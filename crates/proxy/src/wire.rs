@@ -88,6 +88,11 @@ impl UpstreamWire {
         matches!(self, UpstreamWire::Stream(call) if call.is_unprocessed())
     }
 
+    /// Whether the connection carried other requests too, one of which may be what ended it.
+    pub(super) fn was_shared(&self) -> bool {
+        matches!(self, UpstreamWire::Stream(call) if call.was_shared())
+    }
+
     /// Polls for the head of the answer, and which of its fields may have to be removed.
     pub(super) fn poll_answer(
         &mut self,

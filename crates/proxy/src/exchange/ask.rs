@@ -1,8 +1,9 @@
 //! Sends a request to a backend and awaits the head of the answer.
 //!
 //! The request is sent again only if no part of an answer has arrived and repeating it does no
-//! harm. It goes to the same backend if that backend has not processed it, or if the connection was
-//! reused and may have been closed in the meantime. Otherwise, or if that backend is now
+//! harm. It goes to the same backend if that backend has not processed it, if the connection was
+//! reused and may have been closed in the meantime, or if another request may have ended the
+//! connection that both shared. Otherwise, or if that backend is now
 //! unreachable, it goes to another one. Which one: `backends.rs`. What is done with the answer:
 //! `hold.rs`.
 
@@ -56,7 +57,7 @@ impl AskContext<'_> {
                 }
                 Err(NoAnswer::Failed(mut failed, _))
                     if attempt < ATTEMPTS_MAX
-                        && (reused || failed.wire.is_unprocessed())
+                        && (reused || failed.wire.was_shared() || failed.wire.is_unprocessed())
                         && failed.wire.may_repeat() =>
                 {
                     let again = self.connection_again(&mut tried, &backend);

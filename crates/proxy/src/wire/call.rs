@@ -111,6 +111,11 @@ impl StreamCall {
         matches!(self.state, CallState::Failed(StreamErrorKind::Unprocessed))
     }
 
+    /// Whether the connection carried other requests too.
+    pub(super) fn was_shared(&self) -> bool {
+        self.session.is_shared()
+    }
+
     pub(super) fn poll_answer(
         &mut self,
         cx: &mut Context<'_>,

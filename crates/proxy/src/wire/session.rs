@@ -78,6 +78,8 @@ pub(crate) struct Http2Session {
     connection: DrivenConnection,
     /// The number of running streams, and its bound from the settings.
     streams: Cell<usize>,
+    /// The number of streams that have begun.
+    begun: Cell<u64>,
     bound: usize,
     /// The session gets no more streams.
     retired: Cell<bool>,
@@ -130,6 +132,7 @@ impl Http2Session {
             secure,
             connection,
             streams: Cell::new(0),
+            begun: Cell::new(0),
             bound: bound as usize,
             retired: Cell::new(false),
             errors: Cell::new(0),
@@ -151,6 +154,11 @@ impl Http2Session {
     /// Gives the session no more streams. Running streams continue.
     pub(crate) fn retire(&self) {
         self.retired.set(true);
+    }
+
+    /// Whether more than one stream has begun here.
+    pub(super) fn is_shared(&self) -> bool {
+        self.begun.get() > 1
     }
 
     /// Counts a received head or frame of an answer. Returns the new count.
@@ -212,6 +220,7 @@ pub(super) struct SessionPlace {
 impl SessionPlace {
     pub(super) fn take(session: &Rc<Http2Session>, running: &Rc<()>) -> SessionPlace {
         session.streams.set(session.streams.get() + 1);
+        session.begun.set(session.begun.get() + 1);
         session.idle.set(None);
         SessionPlace { session: Rc::clone(session), _running: Rc::clone(running) }
     }

@@ -224,6 +224,31 @@ fn what_it_may_have_done_is_not() {
     assert_eq!(stage.watch.proxy.failures(BackendFault::Closed).get(), 4);
 }
 
+/// A request that is alone on a new connection may be what ended it. If there are others, one of
+/// those may be.
+#[test]
+fn a_new_connection_may_be_ended_by_another_request() {
+    let stage = Stage::open(streams);
+    let client = client(&stage);
+    let get = client.get("/");
+    let mut behind = Behind::accept(&stage, None);
+    behind.request();
+    drop(behind);
+    assert_eq!(get.head().status, BAD_GATEWAY);
+    let get = client.get("/");
+    let mut behind = Behind::accept(&stage, None);
+    behind.request();
+    let sent = post(&client, "once");
+    let stream = behind.request();
+    assert_eq!(behind.body(stream), "once");
+    drop(behind);
+    let mut other = Behind::accept(&stage, None);
+    let stream = other.request();
+    other.answer(stream, "got");
+    assert_eq!((get.whole().1, sent.head().status), ("got".into(), BAD_GATEWAY));
+    assert_eq!(stage.watch.proxy.failures(BackendFault::Closed).get(), 2);
+}
+
 #[test]
 fn a_client_that_reads_nothing_holds_up_nobody() {
     let server = Server::open();
