@@ -12,6 +12,7 @@ use evenkeel_core::classify::LimitKey;
 use evenkeel_core::key::{KeyHash, KeySeed};
 use evenkeel_core::meter::estimate::RouteHash;
 use evenkeel_core::queue::concurrency::ConcurrencySearch;
+use evenkeel_core::queue::standing::{KnownClients, Visit};
 use evenkeel_core::queue::{Arrival, Queue, QueuePlace, QueueSettings, RequestId};
 use evenkeel_core::units::{Cost, Nanos, Time, Weight};
 use std::collections::VecDeque;
@@ -75,9 +76,15 @@ struct Line {
 impl Line {
     fn new(concurrency: usize, debt: bool, clients: u64) -> Line {
         let wait_max = Nanos::from_secs(30);
-        let (len_max, known_max, workers) = (4_096, 0, None);
-        let settings =
-            QueueSettings { concurrency, reserve: 2, len_max, wait_max, known_max, workers };
+        let settings = QueueSettings {
+            concurrency,
+            reserve: 2,
+            len_max: 4_096,
+            wait_max,
+            known: KnownClients::Auto { clients_max: 262_144 },
+            cpus_milli: 2_000,
+            workers: None,
+        };
         let mut line =
             Line { queue: Queue::new(settings), running: VecDeque::new(), debt, clients, came: 0 };
         let waiting = if concurrency > IN_FLIGHT { 0 } else { IN_FLIGHT };
@@ -103,6 +110,8 @@ impl Line {
             route: None,
             own: None,
             weight: Weight::ONE,
+            visit: Visit::Unknown,
+            accepts_waiting_page: false,
         };
         self.queue.handle_arrival(arrival, self.now());
         self.dispatch();

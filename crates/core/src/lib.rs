@@ -94,6 +94,7 @@
 //!
 //! ```
 //! use evenkeel_core::key::KeyHash;
+//! use evenkeel_core::queue::standing::{KnownClients, Visit};
 //! use evenkeel_core::queue::{Arrival, Queue, QueuePlace, QueueSettings};
 //! use evenkeel_core::units::{Cost, Nanos, Time, Weight};
 //!
@@ -102,7 +103,8 @@
 //!     reserve: 0,
 //!     len_max: 1_000,
 //!     wait_max: Nanos::from_secs(30),
-//!     known_max: 0,
+//!     known: KnownClients::Off,
+//!     cpus_milli: 1_000,
 //!     workers: None,
 //! });
 //! let now = Time(1_700_000_000_000_000_000);
@@ -115,6 +117,8 @@
 //!     route: None,
 //!     own: None,
 //!     weight: Weight::ONE,
+//!     visit: Visit::Unknown,
+//!     accepts_waiting_page: false,
 //! };
 //! let crawler = [1, 1, 1].map(|client| queue.handle_arrival(request(client), now));
 //! let reader = queue.handle_arrival(request(2), now);

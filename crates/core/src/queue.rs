@@ -18,14 +18,20 @@
 mod backlog;
 mod capacity_probe;
 pub mod concurrency;
-pub mod established;
 mod fifo;
+mod guesses;
+mod known_clients;
+mod lines;
 mod prehashed;
+mod pressure;
 mod request;
 mod routes;
 mod share;
+pub mod standing;
 mod tiers;
 mod turns;
+mod visits;
+mod waiting_room;
 
 use crate::key::KeyHash;
 use crate::meter::estimate::RouteHash;
@@ -33,14 +39,17 @@ use crate::units::{Cost, Nanos, Time};
 use alloc::collections::VecDeque;
 use backlog::{Backlog, Flow, FlowBacklogs, TierPace};
 use capacity_probe::CapacityProbe;
-use established::EstablishedClients;
 use fifo::{FifoEnds, RequestFifo};
 use hashbrown::hash_map::Entry;
+use known_clients::Known;
 use prehashed::Map;
 use routes::WaitingRoutes;
-use share::{QueuedShare, WaitingRequest};
+use share::{Place, QueuedShare, WaitingRequest};
+use standing::KnownClients;
 use tiers::Tiers;
 use turns::HeadRequest;
+use visits::VisitCounts;
+use waiting_room::WaitingRoom;
 
 pub use request::{Arrival, CancelOutcome, QueuePlace, RefusalCause, RefusedRequest, RequestId};
 
@@ -69,11 +78,11 @@ pub struct QueueSettings {
     pub len_max: usize,
     /// The longest time that a request may wait.
     pub wait_max: Nanos,
-    /// The number of clients that are remembered as established ([`established`]). New clients in
-    /// credit share the turn of a single flow among those in debt. 0: established and new clients
-    /// are treated alike. Too low: a client that comes seldom is new at each visit. Too
-    /// high: memory, 36 bytes each.
-    pub known_max: usize,
+    /// Whether clients that were here before go before strangers ([`standing`]).
+    pub known: KnownClients,
+    /// The number of processors of the backend, in thousandths, at least 1. Too low: there seems to
+    /// be pressure while there is room. Too high: people wait before pressure is noticed.
+    pub cpus_milli: u64,
     /// The number of requests that the backend can work on at once, if it is known: its workers.
     /// `concurrency` is lowered to it, and reserved slots beyond it are not used. Too low: the
     /// backend stands idle. Too high: as if it were not known.
@@ -92,14 +101,14 @@ impl QueueSettings {
 /// the last such place if none waits.
 #[derive(Clone, Copy, Debug)]
 struct QueueClient {
-    place: QueuePlace,
+    place: Place,
     line: FifoEnds,
     crowd: Backlog,
     running: usize,
 }
 
 impl QueueClient {
-    fn new(place: QueuePlace) -> QueueClient {
+    fn new(place: Place) -> QueueClient {
         QueueClient { place, line: FifoEnds::default(), crowd: Backlog::default(), running: 0 }
     }
 
@@ -117,8 +126,8 @@ impl QueueClient {
 /// or `running`.
 pub struct Queue {
     settings: QueueSettings,
-    /// The established clients, if these are distinguished from new ones.
-    known: Option<EstablishedClients>,
+    /// The clients that were served, if they are distinguished from strangers.
+    known: Option<Known>,
     last: u64,
     /// The only request that has not been sent to the backend, if a slot is free for it. It is in
     /// no list and no order, because it needs none. Most requests pass this way.
@@ -130,6 +139,8 @@ pub struct Queue {
     routes: WaitingRoutes,
     tiers: Tiers,
     crowds: FlowBacklogs,
+    waiting_room: WaitingRoom,
+    visits: VisitCounts,
     depth: CapacityProbe,
     /// The number of heavy requests that have ended.
     heavy_ended: u64,
@@ -143,6 +154,7 @@ pub struct Queue {
     /// requests that have ended show: while one runs, all others in flight cost as much.
     clock: Cost,
     credit_pace: TierPace,
+    lines_pace: TierPace,
     debt_pace: TierPace,
     refused: VecDeque<RefusedRequest>,
 }
@@ -153,7 +165,7 @@ impl Queue {
     pub fn new(settings: QueueSettings) -> Queue {
         Queue {
             settings: settings.bounded(),
-            known: established_clients(settings.known_max),
+            known: Known::new(settings.known),
             last: 0,
             ready: None,
             waiting: RequestFifo::default(),
@@ -162,6 +174,8 @@ impl Queue {
             routes: WaitingRoutes::default(),
             tiers: Tiers::new(),
             crowds: FlowBacklogs::default(),
+            waiting_room: WaitingRoom::default(),
+            visits: VisitCounts::default(),
             depth: CapacityProbe::new(),
             heavy_ended: 0,
             staying: 0,
@@ -169,6 +183,7 @@ impl Queue {
             ended_latest: 0,
             clock: Cost::ZERO,
             credit_pace: TierPace::default(),
+            lines_pace: TierPace::default(),
             debt_pace: TierPace::default(),
             refused: VecDeque::new(),
         }
@@ -181,11 +196,11 @@ impl Queue {
     }
 
     /// Replaces the limits. Waiting requests stay in the queue, unless they have already waited
-    /// longer than the new `wait_max`. A new `known_max` forgets all established clients.
+    /// longer than the new `wait_max`. A changed `known` forgets all clients.
     pub fn set_settings(&mut self, settings: QueueSettings) {
         self.enqueue_ready();
-        if settings.known_max != self.settings.known_max {
-            self.known = established_clients(settings.known_max);
+        if settings.known != self.settings.known {
+            self.known = Known::new(settings.known);
         }
         self.settings = settings.bounded();
     }
@@ -248,12 +263,16 @@ impl Queue {
     pub fn handle_arrival(&mut self, arrival: Arrival, now: Time) -> RequestId {
         self.last += 1;
         let id = RequestId(self.last);
-        let share = QueuedShare::new(&arrival, self.place_of(&arrival, now));
         self.enqueue_ready();
-        if self.waiting.is_empty() && self.running.len() < self.slots() {
+        self.note_work(now);
+        let share = QueuedShare::new(&arrival, self.standing_of(&arrival, now));
+        let has_slot = self.running.len() < self.slots()
+            && self.tiers.passes(share.place, self.shared_slots());
+        if self.waiting.is_empty() && has_slot {
             self.ready = Some((id, WaitingRequest { share, since: now }));
         } else {
             self.enqueue(id, WaitingRequest { share, since: now });
+            self.note_work(now);
         }
         id
     }
@@ -331,6 +350,7 @@ impl Queue {
         let before = |other: &&QueuedShare| other.order < share.order;
         let stayed = || self.running.values().filter(before).count() + 1;
         let telling = says_nothing || self.depth.handle_done(count, waited, stayed);
+        self.note_cost(&share, cost);
         let cost = if telling { cost } else { estimate };
         self.tiers.settle(&share, cost, self.running.values());
         self.note_overruns();
@@ -340,6 +360,7 @@ impl Queue {
                 client.remove();
             }
         }
+        self.reconsider(&share);
         telling
     }
 
@@ -363,18 +384,28 @@ impl Queue {
         }
     }
 
-    /// Refuses the requests that have waited for too long.
+    /// Refuses the requests that have waited for too long, and sends those to the waiting room that
+    /// are due there.
     pub fn handle_timeout(&mut self, now: Time) {
-        while self.poll_timeout().is_some_and(|due| due <= now) {
+        while self.oldest_due().is_some_and(|due| due <= now) {
             self.enqueue_ready();
             let Some((id, _)) = self.waiting.first() else { break };
             self.refuse(id, RefusalCause::WaitMax);
         }
+        self.note_work(now);
+        self.fill_waiting_room(now);
     }
 
-    /// The time at which the oldest waiting request will have waited for too long.
+    /// The time of the next [`Queue::handle_timeout`]: when the oldest waiting request will have
+    /// waited for too long, or a request is due in the waiting room.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
+        let due = self.waiting_room.poll_timeout(self.lines_are_long());
+        self.oldest_due().into_iter().chain(due).min()
+    }
+
+    /// When the oldest waiting request will have waited for too long.
+    fn oldest_due(&self) -> Option<Time> {
         let ready = || self.ready.as_ref().map(|(_, ready)| ready);
         let oldest = self.waiting.first().map(|(_, oldest)| oldest).or_else(ready)?;
         Some(oldest.since.plus(self.settings.wait_max))
@@ -384,7 +415,7 @@ impl Queue {
     /// arrival and whenever a slot becomes free, until it returns `None`.
     pub fn poll_dispatch(&mut self, now: Time) -> Option<RequestId> {
         if let Some((id, ready)) = self.ready.take() {
-            self.pass(id, ready.share, now);
+            self.pass(id, ready, now);
             return Some(id);
         }
         if self.waiting.is_empty() {
@@ -392,8 +423,11 @@ impl Queue {
         }
         let (id, client, place) = self.next_reestimated(now)?;
         let known = self.clients.get_mut(&client)?;
-        let mut share = self.waiting.leave(id, &mut known.line)?.share;
+        let waiting = self.waiting.leave(id, &mut known.line)?;
         known.running += 1;
+        self.waiting_room.leave(id, &waiting);
+        self.visits.leave(waiting.share.place);
+        let mut share = waiting.share;
         self.note_dispatch(&mut share, now);
         self.routes.leave(&share);
         self.count(client, |crowd| crowd.minus(share.estimate));
@@ -406,13 +440,14 @@ impl Queue {
         self.running.insert(id, share);
         let others = self.tiers.waiting(place) > 0;
         self.pace(place).serve(share.estimate, others, now);
+        self.note_work(now);
         Some(id)
     }
 
     /// The request that is next by the current estimates, if there is a slot for it. A request that
     /// was ordered by an outdated estimate gets the current one when it comes first, and is put
     /// where it then belongs.
-    fn next_reestimated(&mut self, now: Time) -> Option<(RequestId, KeyHash, QueuePlace)> {
+    fn next_reestimated(&mut self, now: Time) -> Option<(RequestId, KeyHash, Place)> {
         loop {
             let (client, place) = self.next(now)?;
             let id = self.first_of(client)?;
@@ -432,20 +467,9 @@ impl Queue {
         self.refused.pop_front()
     }
 
-    /// The place of a request: new clients in credit are moved to their common flow. Also counts
-    /// the request for its client.
-    fn place_of(&self, arrival: &Arrival, now: Time) -> QueuePlace {
-        match &self.known {
-            Some(known) if arrival.place == QueuePlace::Credit => {
-                let is_known = known.handle_request(arrival.client, now);
-                if is_known { QueuePlace::Credit } else { QueuePlace::NEW_CLIENTS }
-            }
-            _ => arrival.place,
-        }
-    }
-
     /// Sends a request to the backend at once: no request waits, and a slot is free.
-    fn pass(&mut self, id: RequestId, mut share: QueuedShare, now: Time) {
+    fn pass(&mut self, id: RequestId, ready: WaitingRequest, now: Time) {
+        let WaitingRequest { mut share, .. } = ready;
         let QueuedShare { client, place, .. } = share;
         let known = self.clients.entry(client).or_insert(QueueClient::new(place));
         known.place = place;
@@ -457,7 +481,7 @@ impl Queue {
     }
 
     /// Notes in a request that goes to the backend the number of requests in flight, itself
-    /// included, and whether it uses a reserved slot.
+    /// included, and whether it uses a reserved slot; and counts it for its client.
     fn note_dispatch(&mut self, share: &mut QueuedShare, now: Time) {
         (share.count, share.sent) = (self.running.len() + 1, now);
         share.is_light = self.tiers.is_light(share);
@@ -469,6 +493,7 @@ impl Queue {
         if share.is_light || share.beside {
             self.depth.handle_dispatch(share.count, now);
         }
+        self.note_turn(share, now);
     }
 
     /// Moves the request in `ready` to the waiting ones. To be called before any other change.
@@ -483,6 +508,8 @@ impl Queue {
         let QueuedShare { client, place, estimate, .. } = waiting.share;
         self.routes.join(&waiting.share);
         let known = self.clients.entry(client).or_insert(QueueClient::new(place));
+        self.waiting_room.join(id, &waiting);
+        self.visits.join(place);
         self.waiting.join(id, waiting, &mut known.line);
         let is_first = known.line.first() == Some(id);
         self.count(client, |crowd| crowd.plus(estimate));
@@ -497,17 +524,41 @@ impl Queue {
 
     /// The client that is next, if there is a slot for it. A client that may use a reserved slot
     /// goes first in any slot, because the backend may have no room for more requests.
-    fn next(&self, now: Time) -> Option<(KeyHash, QueuePlace)> {
-        let credit = || self.newcomers().next().map(|client| (client, QueuePlace::Credit));
+    fn next(&self, now: Time) -> Option<(KeyHash, Place)> {
+        let credit = || self.newcomers().next().map(|client| (client, Place::Credit));
+        let free = self.free_slots();
+        let lines = || self.tiers.fresh_in_lines(free, self.slots_for_lines());
         if self.running.len() < self.slots() {
-            return credit().filter(|_| self.settings.reserve > 0).or_else(|| self.tiers.next());
+            let light = credit().filter(|_| self.settings.reserve > 0);
+            let next = light.or_else(|| self.tiers.next(self.shared_slots()));
+            if let Some((_, Place::Line(_))) = next
+                && self.settings.reserve > 0
+            {
+                return lines().or(next);
+            }
+            if next.is_some() || self.tiers.leaves_room(self.shared_slots()) {
+                return next;
+            }
         }
-        if self.free_slots() == 0 || !self.has_room(now) {
+        if free == 0 || !self.has_room(now) {
             return None;
         }
         // One reserved slot is always left to clients in credit.
-        let debt = || self.tiers.fresh_in_debt(self.free_slots()).filter(|_| self.free_slots() > 1);
-        credit().or_else(debt)
+        let debt = || self.tiers.fresh_in_debt(free).filter(|_| free > 1);
+        credit().or_else(lines).or_else(debt)
+    }
+
+    /// The number of slots for those that were not here before, and those in debt, while some of
+    /// the former are here: all but one, but no fewer than processors.
+    fn shared_slots(&self) -> usize {
+        let cpus = usize::try_from(self.settings.cpus_milli.div_ceil(1_000)).unwrap_or(usize::MAX);
+        let slots = self.slots();
+        slots.saturating_sub(1).max(cpus.saturating_add(self.staying)).min(slots)
+    }
+
+    /// The number of slots for those that were not here before, if they ask for little.
+    fn slots_for_lines(&self) -> usize {
+        self.shared_slots().saturating_add(self.settings.reserve)
     }
 
     /// Clients in credit that may use a reserved slot, lightest request first.
@@ -593,10 +644,11 @@ impl Queue {
     }
 
     /// The client's oldest waiting request as `turns` needs it, and its place.
-    fn head(&self, client: KeyHash) -> Option<(HeadRequest, QueuePlace)> {
+    fn head(&self, client: KeyHash) -> Option<(HeadRequest, Place)> {
         let id = self.first_of(client)?;
-        let QueuedShare { estimate, is_guess, weight, place, .. } = self.waiting.get(id)?.share;
-        Some((HeadRequest { is_known: !is_guess, estimate, id, weight }, place))
+        let WaitingRequest { share, since } = *self.waiting.get(id)?;
+        let QueuedShare { estimate, is_guess, weight, place, base, .. } = share;
+        Some((HeadRequest { is_known: !is_guess, estimate, id, weight, base, since }, place))
     }
 
     fn newest_of_largest(&self) -> Option<RequestId> {
@@ -609,6 +661,8 @@ impl Queue {
         let client = self.waiting.get(id)?.share.client;
         let line = &mut self.clients.get_mut(&client)?.line;
         let gone = self.waiting.leave(id, line)?;
+        self.waiting_room.leave(id, &gone);
+        self.visits.leave(gone.share.place);
         self.routes.leave(&gone.share);
         self.count(client, |crowd| crowd.minus(gone.share.estimate));
         self.refresh(client);
@@ -619,7 +673,7 @@ impl Queue {
     fn refuse(&mut self, id: RequestId, cause: RefusalCause) {
         let Some(waiting) = self.waiting.get(id) else { return };
         let client = waiting.share.client;
-        let place = self.clients.get(&client).map_or(QueuePlace::Credit, |known| known.place);
+        let place = self.clients.get(&client).map_or(Place::Credit, |known| known.place);
         let retry_after = self.drain_time(client, place);
         self.remove(id);
         self.refused.push_back(RefusedRequest { id, retry_after, cause });
@@ -627,7 +681,7 @@ impl Queue {
 
     /// The time until the waiting requests of a client's flow will have been served, if all flows
     /// that wait in its tier get equal shares.
-    fn drain_time(&mut self, client: KeyHash, place: QueuePlace) -> Nanos {
+    fn drain_time(&mut self, client: KeyHash, place: Place) -> Nanos {
         let cost = self.crowds.cost(Flow::of(client, place));
         let flows = self.tiers.waiting(place).max(1) as u64;
         let slots = self.settings.concurrency;
@@ -635,14 +689,11 @@ impl Queue {
         self.pace(place).time_for(all, slots).min(RETRY_AFTER_MAX)
     }
 
-    fn pace(&mut self, place: QueuePlace) -> &mut TierPace {
+    fn pace(&mut self, place: Place) -> &mut TierPace {
         match place {
-            QueuePlace::Credit => &mut self.credit_pace,
-            QueuePlace::Debt(_) => &mut self.debt_pace,
+            Place::Credit => &mut self.credit_pace,
+            Place::Line(_) => &mut self.lines_pace,
+            Place::Debt(_) => &mut self.debt_pace,
         }
     }
-}
-
-fn established_clients(keys_max: usize) -> Option<EstablishedClients> {
-    (keys_max > 0).then(|| EstablishedClients::new(keys_max))
 }

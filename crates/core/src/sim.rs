@@ -15,12 +15,14 @@ pub mod cluster;
 pub mod outcome;
 pub mod random;
 mod sim_queue;
+mod visitor;
 
 use crate::key::KeySeed;
 use crate::limit::Limit;
 use crate::limiter::{Limiter, LimiterPolicy, Ticket, Verdict};
 use crate::meter::{CpuClock, Meter, Reading};
 use crate::queue;
+use crate::queue::standing::{Visit, VisitPass, WaitingRoomEntry};
 use crate::units::{Cost, Nanos, SECOND, Time};
 use alloc::collections::{BTreeMap, BinaryHeap};
 use alloc::vec::Vec;
@@ -31,6 +33,7 @@ use core::net::Ipv4Addr;
 use outcome::{SimOutcome, SimRecord, SimRequestEnd};
 use random::SimRandom;
 use sim_queue::{SimCompletion, SimQueue, SimQueueRequest};
+use visitor::SimVisitor;
 
 /// The start time of every simulation.
 pub const SIM_START: Time = Time(1_700_000_000 * SECOND);
@@ -81,6 +84,10 @@ pub struct Sim {
     agenda: BinaryHeap<Reverse<SimAgendaItem>>,
     planned: u64,
     flights: BTreeMap<u64, SimRequest>,
+    /// The visitors that will ask for a page, with their clients.
+    visitors: BTreeMap<u64, (usize, SimVisitor)>,
+    /// What is known of a client with a fixed address.
+    visits: Vec<Visit>,
     records: Vec<Vec<SimRecord>>,
     charged: Cost,
 }
@@ -97,6 +104,8 @@ struct SimAgendaItem {
 enum SimEvent {
     /// A client sends a request.
     Send(usize),
+    /// A visitor comes back, or asks for the next page.
+    Return(u64),
     /// A delayed request goes to the backend or into the queue.
     Start(u64),
     /// A held response goes to the client.
@@ -118,6 +127,9 @@ struct SimRequest {
     stage: SimRequestStage,
     waited: Nanos,
     used: Nanos,
+    visitor: Option<SimVisitor>,
+    /// The pass that comes with the response.
+    pass: Option<VisitPass>,
     /// Time at which the client disconnected, if it did.
     left: Option<Time>,
 }
@@ -153,6 +165,8 @@ impl Sim {
             agenda: BinaryHeap::new(),
             planned: 0,
             flights: BTreeMap::new(),
+            visitors: BTreeMap::new(),
+            visits: (0..count).map(|_| Visit::Unknown).collect(),
             records: (0..count).map(|_| Vec::new()).collect(),
             charged: Cost::ZERO,
         };
@@ -279,6 +293,7 @@ impl Sim {
     fn handle_event(&mut self, event: SimEvent) {
         match event {
             SimEvent::Send(client) => self.handle_send(client),
+            SimEvent::Return(visitor) => self.handle_return(visitor),
             SimEvent::Start(id) => self.enqueue(id),
             SimEvent::Release(id) => self.release(id),
             SimEvent::Leave(id) => self.handle_leave(id),
@@ -292,13 +307,34 @@ impl Sim {
             self.plan_request(client, gap);
         }
         self.rename(client);
+        let SimClient { browser, address, ever_new, .. } = self.clients[client];
+        let chance = &mut self.chance[client];
+        let visitor = browser.map(|browser| {
+            let visitor = SimVisitor::new(&browser, address, chance, self.now);
+            let visit = if ever_new { Visit::Unknown } else { self.visits[client] };
+            SimVisitor { visit, ..visitor }
+        });
+        self.ask(client, visitor);
+    }
+
+    /// A visitor comes back from the waiting room, or asks for its next page.
+    fn handle_return(&mut self, id: u64) {
+        let Some((client, visitor)) = self.visitors.remove(&id) else { return };
+        self.clients[client].address = visitor.address;
+        self.ask(client, Some(visitor));
+    }
+
+    fn ask(&mut self, client: usize, visitor: Option<SimVisitor>) {
         let keys = self.limiter.keys(&self.clients[client]);
         let (asks, gate) = (&self.clients[client], self.gate.as_ref());
-        let request = SimQueueRequest::of(asks, &keys, &self.limiter, gate, self.now);
+        let mut request = SimQueueRequest::of(asks, &keys, &self.limiter, gate, self.now);
+        if let Some(visitor) = visitor {
+            (request.visit, request.accepts_waiting_page) = (visitor.visit, true);
+        }
         let (verdict, ticket) = self.limiter.ask(&keys, request.estimate, self.now);
         match verdict {
-            Verdict::Deny { .. } => self.handle_refusal(client, self.now),
-            Verdict::Allow | Verdict::Delay(_) => self.admit(client, ticket, request),
+            Verdict::Deny { .. } => self.handle_refusal(client, visitor, self.now),
+            Verdict::Allow | Verdict::Delay(_) => self.admit(client, visitor, ticket, request),
         }
     }
 
@@ -318,22 +354,31 @@ impl Sim {
         }
     }
 
-    fn admit(&mut self, client: usize, ticket: Ticket, request: SimQueueRequest) {
+    fn admit(
+        &mut self,
+        client: usize,
+        visitor: Option<SimVisitor>,
+        ticket: Ticket,
+        request: SimQueueRequest,
+    ) {
         self.planned += 1;
         let id = self.planned;
         if let Some(patience) = self.clients[client].patience {
-            self.plan(self.now.plus(patience), SimEvent::Leave(id));
+            let asked = visitor.map_or(self.now, |visitor| visitor.asked);
+            self.plan(asked.plus(patience).max(self.now), SimEvent::Leave(id));
         }
         let start = ticket.starts_at();
         let flight = SimRequest {
             client,
-            sent: self.now,
+            visitor,
+            sent: visitor.map_or(self.now, |visitor| visitor.asked),
             demand: self.chance[client].length(self.clients[client].demand),
             waited: start.since(self.now),
             ticket,
             request,
             stage: SimRequestStage::Delayed,
             used: Nanos::ZERO,
+            pass: None,
             left: None,
         };
         self.flights.insert(id, flight);
@@ -344,7 +389,55 @@ impl Sim {
         }
     }
 
-    fn handle_refusal(&mut self, client: usize, sent: Time) {
+    fn handle_refusal(&mut self, client: usize, visitor: Option<SimVisitor>, sent: Time) {
+        self.record_unserved(client, visitor, sent, SimRequestEnd::Refused);
+        if visitor.is_some_and(|visitor| visitor.is_beside) {
+            return;
+        }
+        if let Arrivals::Closed { .. } = self.clients[client].arrivals {
+            let backoff = self.clients[client].backoff.max(BACKOFF_MIN);
+            self.plan_request(client, backoff);
+        }
+    }
+
+    /// Answers a request with a waiting page. Its visitor comes back later, or never.
+    fn handle_waiting_page(&mut self, flight: &SimRequest, entry: &WaitingRoomEntry) {
+        let (client, Some(mut visitor)) = (flight.client, flight.visitor) else { return };
+        let SimClient { ever_new, patience, browser, .. } = self.clients[client];
+        self.planned += 1;
+        let is_shared = browser.is_some_and(|browser| browser.share_ticket);
+        let ticket = if is_shared { client as u64 + 1 } else { self.planned };
+        let at = self.now.plus(visitor.wait(entry, ticket, &mut self.chance[client]));
+        let gives_up = patience.is_some_and(|patience| at.since(visitor.asked) >= patience);
+        let is_beside = visitor.is_beside;
+        if !visitor.keeps || gives_up || at.since(SIM_START) >= self.length {
+            self.record_unserved(client, Some(visitor), flight.sent, SimRequestEnd::SentAway);
+        } else {
+            visitor.is_beside |= ever_new;
+            self.plan_return(client, visitor, at);
+            if !ever_new {
+                return;
+            }
+        }
+        if !is_beside {
+            self.plan_next_in_loop(client);
+        }
+    }
+
+    fn plan_return(&mut self, client: usize, visitor: SimVisitor, at: Time) {
+        self.planned += 1;
+        self.visitors.insert(self.planned, (client, visitor));
+        self.plan(at, SimEvent::Return(self.planned));
+    }
+
+    /// Notes a request that the backend has not seen.
+    fn record_unserved(
+        &mut self,
+        client: usize,
+        visitor: Option<SimVisitor>,
+        sent: Time,
+        fate: SimRequestEnd,
+    ) {
         self.records[client].push(SimRecord {
             sent: sent.since(SIM_START),
             ended: self.now.since(SIM_START),
@@ -352,12 +445,9 @@ impl Sim {
             used: Nanos::ZERO,
             estimate: Cost::ZERO,
             charged: Cost::ZERO,
-            fate: SimRequestEnd::Refused,
+            fate,
+            page: visitor.map_or(0, |visitor| visitor.page),
         });
-        if let Arrivals::Closed { .. } = self.clients[client].arrivals {
-            let backoff = self.clients[client].backoff.max(BACKOFF_MIN);
-            self.plan_request(client, backoff);
-        }
     }
 
     /// Sends the request to the queue or, without a queue, to the backend.
@@ -379,7 +469,12 @@ impl Sim {
         while let Some(id) = self.gate.as_mut().and_then(SimQueue::poll_refused) {
             let Some(flight) = self.flights.remove(&id) else { continue };
             self.limiter.settle(&flight.ticket, Cost::ZERO, self.now);
-            self.handle_refusal(flight.client, flight.sent);
+            self.handle_refusal(flight.client, flight.visitor, flight.sent);
+        }
+        while let Some((id, entry)) = self.gate.as_mut().and_then(SimQueue::poll_waiting_room) {
+            let Some(flight) = self.flights.remove(&id) else { continue };
+            self.limiter.settle(&flight.ticket, Cost::ZERO, self.now);
+            self.handle_waiting_page(&flight, &entry);
         }
     }
 
@@ -407,6 +502,7 @@ impl Sim {
         let cost = self.meter.leave(reading, self.now);
         flight.stage = SimRequestStage::Held(cost);
         if let Some(gate) = &mut self.gate {
+            flight.pass = gate.pass_of(id);
             let done = SimCompletion { cost, elapsed: self.now.since(since) };
             gate.handle_done(id, &flight.request, done, self.now);
         }
@@ -426,7 +522,7 @@ impl Sim {
     fn handle_leave(&mut self, id: u64) {
         let Some(flight) = self.flights.get_mut(&id) else { return };
         flight.left = Some(self.now);
-        let client = flight.client;
+        let (client, visitor) = (flight.client, flight.visitor);
         match flight.stage {
             SimRequestStage::Working(..) => {
                 self.plan(self.now.plus(self.abort_linger), SimEvent::Stop(id))
@@ -438,7 +534,9 @@ impl Sim {
         if let Some(gate) = &mut self.gate {
             gate.handle_cancel(id);
         }
-        self.plan_next_in_loop(client);
+        if !visitor.is_some_and(|visitor| visitor.is_beside) {
+            self.plan_next_in_loop(client);
+        }
     }
 
     fn handle_stop(&mut self, id: u64) {
@@ -467,9 +565,29 @@ impl Sim {
             } else {
                 SimRequestEnd::Answered
             },
+            page: flight.visitor.map_or(0, |visitor| visitor.page),
         });
         if flight.left.is_none() {
-            self.plan_next_in_loop(flight.client);
+            self.plan_next_page(&flight);
+            if !flight.visitor.is_some_and(|visitor| visitor.is_beside) {
+                self.plan_next_in_loop(flight.client);
+            }
+        }
+    }
+
+    /// Plans the next page of a visitor that was served.
+    fn plan_next_page(&mut self, flight: &SimRequest) {
+        let SimClient { browser, ever_new, .. } = self.clients[flight.client];
+        let (Some(mut visitor), Some(browser)) = (flight.visitor, browser) else { return };
+        let has_next = visitor.turn_page(&browser, flight.pass);
+        if !ever_new {
+            self.visits[flight.client] = visitor.visit;
+        } else if has_next {
+            let at = self.now.plus(self.chance[flight.client].length(browser.think));
+            (visitor.asked, visitor.is_beside) = (at, true);
+            if at.since(SIM_START) < self.length {
+                self.plan_return(flight.client, visitor, at);
+            }
         }
     }
 

@@ -7,7 +7,8 @@
 //! request loses it, so that no client is refused more often than others. The order of service is
 //! not decided here: see `tiers`.
 
-use super::request::{QueuePlace, RequestId};
+use super::request::RequestId;
+use super::share::{Line, Place};
 use crate::classify::LimitKey;
 use crate::key::KeyHash;
 use crate::units::{Cost, Nanos, Time};
@@ -20,14 +21,17 @@ const PACE_MEMORY_NANOS: f64 = 10e9;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Flow {
     Client(KeyHash),
+    /// All strangers under pressure.
+    Strangers,
     Bucket(LimitKey),
 }
 
 impl Flow {
-    pub fn of(client: KeyHash, place: QueuePlace) -> Flow {
+    pub fn of(client: KeyHash, place: Place) -> Flow {
         match place {
-            QueuePlace::Credit => Flow::Client(client),
-            QueuePlace::Debt(bucket) => Flow::Bucket(bucket),
+            Place::Line(Line::Strangers) => Flow::Strangers,
+            Place::Credit | Place::Line(_) => Flow::Client(client),
+            Place::Debt(bucket) => Flow::Bucket(bucket),
         }
     }
 }

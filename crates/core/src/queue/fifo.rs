@@ -104,6 +104,11 @@ impl RequestFifo {
         Some((id, self.get(id)?))
     }
 
+    /// The next request of the same client.
+    pub fn after(&self, id: RequestId) -> Option<RequestId> {
+        self.standing.get(&id)?.own.after
+    }
+
     pub fn get(&self, id: RequestId) -> Option<&WaitingRequest> {
         self.standing.get(&id).map(|one| &one.waiting)
     }
@@ -124,8 +129,10 @@ impl RequestFifo {
 
 #[cfg(test)]
 mod tests {
+    use super::super::known_clients::Standing;
     use super::super::request::{Arrival, QueuePlace};
     use super::super::share::QueuedShare;
+    use super::super::standing::Visit;
     use super::*;
     use crate::key::KeyHash;
     use crate::units::{Cost, Time, Weight};
@@ -142,8 +149,11 @@ mod tests {
             route: None,
             own: None,
             weight: Weight::ONE,
+            visit: Visit::Unknown,
+            accepts_waiting_page: false,
         };
-        WaitingRequest { share: QueuedShare::new(&arrival, QueuePlace::Credit), since: Time::ZERO }
+        let standing = Standing::plain(client, QueuePlace::Credit, Time::ZERO);
+        WaitingRequest { share: QueuedShare::new(&arrival, standing), since: Time::ZERO }
     }
 
     proptest! {

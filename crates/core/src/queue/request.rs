@@ -3,9 +3,9 @@
 //!
 //! What the queue itself notes about a request: `share`. The queue: `queue`.
 
+use super::standing::Visit;
 use crate::classify::LimitKey;
 use crate::key::KeyHash;
-use crate::limit::LIMITS_MAX;
 use crate::meter::estimate::{OwnRoute, RouteHash};
 use crate::units::{Cost, Nanos, Weight};
 
@@ -19,15 +19,6 @@ pub enum QueuePlace {
     /// there share it.
     Debt(LimitKey),
 }
-
-impl QueuePlace {
-    /// The one flow, in the tier in debt, that all new clients share. It cannot be the bucket of a
-    /// limit: no limit has this index.
-    pub const NEW_CLIENTS: QueuePlace =
-        QueuePlace::Debt(LimitKey { limit: u8::MAX, hash: KeyHash::from_bits(u64::MAX) });
-}
-
-const _: () = assert!(LIMITS_MAX <= u8::MAX as usize, "no limit has the index of NEW_CLIENTS");
 
 /// A request that arrives at the queue.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +42,14 @@ pub struct Arrival {
     pub own: Option<OwnRoute>,
     /// The share of the client's flow relative to other flows.
     pub weight: Weight,
+    /// The proof of an earlier visit.
+    pub visit: Visit,
+    /// Whether the request may be answered with a waiting page ([`Queue::poll_waiting_room`]): a
+    /// browser's navigation of which nothing has reached the backend. Otherwise it waits for its
+    /// turn.
+    ///
+    /// [`Queue::poll_waiting_room`]: super::Queue::poll_waiting_room
+    pub accepts_waiting_page: bool,
 }
 
 /// Identifies a request in the queue or with the backend. Later requests have larger ids.

@@ -2,17 +2,61 @@
 //!
 //! How tags are assigned: `tiers`. The request as callers see it: `request`.
 
+use super::known_clients::{Charged, Standing};
 use super::request::{Arrival, QueuePlace};
 use super::turns::{RequestSize, Tag, length};
+use crate::classify::LimitKey;
 use crate::key::KeyHash;
 use crate::meter::estimate::{OwnRoute, RouteHash};
 use crate::units::{Cost, Time, Weight};
+
+/// The lines of those that were not here before the pressure began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    /// Visitors that have waited and come back, and were not served yet.
+    First,
+    /// Visitors that were served since.
+    Later,
+    /// All others.
+    Strangers,
+}
+
+/// The tier, and the line or flow, in which a request waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In credit. Under pressure: clients that were here before.
+    Credit,
+    /// Under pressure: clients in credit that were not.
+    Line(Line),
+    /// In debt, in the flow of this bucket.
+    Debt(LimitKey),
+}
+
+impl From<QueuePlace> for Place {
+    fn from(place: QueuePlace) -> Place {
+        match place {
+            QueuePlace::Credit => Place::Credit,
+            QueuePlace::Debt(bucket) => Place::Debt(bucket),
+        }
+    }
+}
 
 /// A request with what the fair scheduler needs to know of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueuedShare {
     pub client: KeyHash,
-    pub place: QueuePlace,
+    pub place: Place,
+    /// Its place in line, before its cost is added.
+    pub base: Time,
+    /// The key under which its client is known, and the rate at which it is charged there.
+    pub known_as: KeyHash,
+    pub milli: u64,
+    /// What was charged there.
+    pub charged: Cost,
+    /// The number of the ticket or pass that it stands by, and whether it has a valid one.
+    pub visit: Option<u64>,
+    pub keeps_visit: bool,
+    pub accepts_waiting_page: bool,
     pub estimate: Cost,
     pub is_guess: bool,
     pub route: Option<RouteHash>,
@@ -43,11 +87,19 @@ pub(super) struct QueuedShare {
 }
 
 impl QueuedShare {
-    /// The share of a request that arrives and belongs in `place`. It has no tags yet.
-    pub fn new(arrival: &Arrival, place: QueuePlace) -> QueuedShare {
+    /// The share of a request that arrives with this standing. It has no tags yet.
+    pub fn new(arrival: &Arrival, standing: Standing) -> QueuedShare {
+        let Standing { client, place, base, known_as, milli, visit, keeps_visit } = standing;
         QueuedShare {
-            client: arrival.client,
+            client,
             place,
+            base,
+            known_as,
+            milli,
+            charged: Cost::ZERO,
+            visit,
+            keeps_visit,
+            accepts_waiting_page: arrival.accepts_waiting_page,
             estimate: arrival.estimate,
             is_guess: arrival.is_guess,
             route: arrival.route,
@@ -91,6 +143,12 @@ impl QueuedShare {
     /// The same among the requests in service of its bucket.
     pub fn in_bucket(&self) -> (Tag, Tag) {
         QueuedShare { finish: self.inner, ..*self }.in_service()
+    }
+
+    /// `cost`, to be charged to the stamp of its client.
+    pub fn charge(&self, cost: Cost) -> Charged {
+        let QueuedShare { known_as, weight, milli, .. } = *self;
+        Charged { known_as, cost, weight, milli }
     }
 
     pub fn request_size(&self) -> RequestSize {

@@ -1,13 +1,14 @@
-//! The two tiers of the queue: clients in credit, and buckets in debt with their clients.
+//! The tiers of the queue: clients in credit, and buckets in debt with their clients. Under
+//! pressure, clients in credit that were not here before wait in `lines` between the two.
 //!
 //! In credit, the flow is the client. In debt, the flow is the bucket that is furthest in debt, and
 //! the clients of a bucket take turns among themselves by the same rule. So a client that shares a
 //! network with a crawler waits behind one request of the crawler, not behind all of them. This
 //! module does not hold single requests: see `queue`.
 
+use super::lines::Lines;
 use super::prehashed::Map;
-use super::request::QueuePlace;
-use super::share::QueuedShare;
+use super::share::{Line, Place, QueuedShare};
 use super::turns::{HeadRequest, Tag, TurnOrder, Turns, length};
 use crate::classify::LimitKey;
 use crate::key::KeyHash;
@@ -158,16 +159,46 @@ impl DebtTier {
     }
 }
 
-/// The scheduler of both tiers.
+/// The cost that a tier is still to get, for what went to those before it while it waited.
+#[derive(Clone, Copy, Debug, Default)]
+struct Owed(Cost);
+
+impl Owed {
+    /// Adds `more`, if a request waits in the tier; else it is owed nothing. `next`: the estimate of
+    /// that request.
+    fn add(&mut self, more: Cost, next: Option<Cost>) {
+        let most = |next: Cost| Cost(next.0.max(1).saturating_mul(OWED_REQUESTS_MAX));
+        self.0 = next.map_or(Cost::ZERO, |next| self.0.plus(more).min(most(next)));
+    }
+
+    fn take(&mut self, less: Cost) {
+        self.0 = self.0.minus(less);
+    }
+
+    /// Whether it is owed the cost of this many requests like its next one.
+    fn covers(self, requests: u64, next: Option<Cost>) -> bool {
+        next.is_some_and(|next| self.0.0 >= next.0.max(1).saturating_mul(requests))
+    }
+}
+
+/// The part of a cost that is owed to a tier behind.
+fn owed_part(cost: Cost) -> Cost {
+    Cost(cost.0.div_ceil(CREDIT_PARTS_PER_DEBT_PART))
+}
+
+/// The scheduler of all tiers.
 #[derive(Clone, Debug)]
 pub(super) struct Tiers {
     credit: Turns<KeyHash>,
+    lines: Lines,
     debt: DebtTier,
-    /// The cost that the tier in debt is still to get, for what went to the tier in credit while
-    /// requests in debt waited.
-    owed: Cost,
-    /// What is in service in the tier in credit, and (`debtors`) in the tier in debt.
+    /// What the tier in debt is owed for what went to others, and the lines for what went to the
+    /// tier in credit.
+    owed: Owed,
+    owed_to_lines: Owed,
+    /// What is in service in the tier in credit, in the lines, and (`debtors`) in the tier in debt.
     credits: InService,
+    visitors: InService,
     debtors: InService,
 }
 
@@ -175,37 +206,75 @@ impl Tiers {
     pub fn new() -> Tiers {
         Tiers {
             credit: Turns::new(TurnOrder::Start, FLOWS_IDLE_MAX),
+            lines: Lines::default(),
             debt: DebtTier {
                 turns: Turns::new(TurnOrder::Start, FLOWS_IDLE_MAX),
                 buckets: Map::default(),
                 light: BTreeSet::new(),
             },
-            owed: Cost::ZERO,
+            owed: Owed::default(),
+            owed_to_lines: Owed::default(),
             credits: InService::default(),
+            visitors: InService::default(),
             debtors: InService::default(),
         }
     }
 
     /// Sets the next request of a client; `None`: the client does not wait in `place` (any longer).
-    pub fn set_head(&mut self, client: KeyHash, place: QueuePlace, head: Option<HeadRequest>) {
+    pub fn set_head(&mut self, client: KeyHash, place: Place, head: Option<HeadRequest>) {
         match place {
-            QueuePlace::Credit => self.credit.set_head(client, head),
-            QueuePlace::Debt(bucket) => {
+            Place::Credit => self.credit.set_head(client, head),
+            Place::Line(line) => self.lines.set_head(client, line, head),
+            Place::Debt(bucket) => {
                 let next = self.debt.edit(bucket, |bucket| bucket.turns.set_head(client, head));
                 self.debt.turns.set_head(bucket, next);
             }
         }
     }
 
-    /// The client that is next: those in credit first, except for a tenth of the cost.
-    pub fn next(&self) -> Option<(KeyHash, QueuePlace)> {
-        let credit = || self.credit.next().map(|client| (client, QueuePlace::Credit));
+    /// The client that is next: those in credit first, then the lines, except for a tenth of the
+    /// cost each. While there are lines, they and the tier in debt have at most `slots` slots.
+    pub fn next(&self, slots: usize) -> Option<(KeyHash, Place)> {
+        let credit = || self.credit.next().map(|client| (client, Place::Credit));
+        if !self.leaves_room(slots) {
+            return credit();
+        }
+        let lines = || self.lines.next().map(|(client, line)| (client, Place::Line(line)));
         let debt = || {
             let bucket = self.debt.turns.next()?;
             let client = self.debt.buckets.get(&bucket)?.turns.next()?;
-            Some((client, QueuePlace::Debt(bucket)))
+            Some((client, Place::Debt(bucket)))
         };
-        if self.owes(1) { debt().or_else(credit) } else { credit().or_else(debt) }
+        if self.owed.covers(1, self.next_in_debt()) {
+            return debt();
+        }
+        if self.owed_to_lines.covers(1, self.lines.next_estimate()) {
+            return lines();
+        }
+        credit().or_else(lines).or_else(debt)
+    }
+
+    /// Whether a request may be sent that is not of a client in credit that was here before.
+    pub fn leaves_room(&self, slots: usize) -> bool {
+        let none = self.lines.is_empty() && self.visitors.count == 0;
+        none || self.visitors.count + self.debtors.count < slots
+    }
+
+    /// Whether a request in a line may be sent at once, while no other waits.
+    pub fn passes(&self, place: Place, slots: usize) -> bool {
+        !matches!(place, Place::Line(_)) || self.visitors.count + self.debtors.count < slots
+    }
+
+    /// The estimated cost of the first waiting request of each client in credit, and of these those
+    /// in lines.
+    pub fn work(&self) -> (Cost, Cost) {
+        (self.credit.work().plus(self.lines.work()), self.lines.work())
+    }
+
+    /// The cost of what the lines will get until the turn of a visitor that was served and now
+    /// begins to wait.
+    pub fn work_until_later(&self) -> Cost {
+        self.lines.work_until_later()
     }
 
     /// The clients in credit that may have a reserved slot, if `free` such slots are free. These
@@ -214,25 +283,48 @@ impl Tiers {
     /// in service (an eighth, if it is the last slot). So these slots are for clients that use
     /// little: a swarm that takes its turns one by one does not fill them, not even if some of its
     /// requests are larger than others. A client that asks for much may have one too, except the
-    /// last, if all requests in service are in debt. Returns none if the tier in debt is owed
+    /// last, if all requests in service are in debt or of clients that were not here before. Returns none if the tier in debt is owed
     /// [`OWED_REQUESTS_MAX`] requests.
     pub fn fresh(&self, free: usize) -> impl Iterator<Item = KeyHash> {
-        let bound = match (self.owes(OWED_REQUESTS_MAX), self.debtors.count == 0) {
+        let others = self.debtors.count + self.visitors.count;
+        let owes = self.owed.covers(OWED_REQUESTS_MAX, self.next_in_debt());
+        let bound = match (owes, others == 0) {
             (true, _) => 0,
             (false, true) => self.credits.last,
             (false, false) => Tag::MAX,
         };
-        let size = match free > 1 && self.credits.count == 0 && self.debtors.count > 0 {
+        let size = match free > 1 && self.credits.count == 0 && others > 0 {
             true => Tag::MAX,
-            false => self.credits.size.max(self.debtors.size) >> halvings(free),
+            false => self.largest() >> halvings(free),
         };
         self.credit.fresh(bound, size)
+    }
+
+    /// The client in a line that may go beside the others or before them: its request is light
+    /// compared with the largest one in service. `free`: the number of free slots; the lines have
+    /// at most `slots`.
+    pub fn fresh_in_lines(&self, free: usize, slots: usize) -> Option<(KeyHash, Place)> {
+        let free = free.min(slots.saturating_sub(self.visitors.count));
+        if free == 0 {
+            return None;
+        }
+        let (client, line) = self.lines.smallest(self.largest() >> halvings(free))?;
+        Some((client, Place::Line(line)))
+    }
+
+    /// The largest length in service.
+    fn largest(&self) -> Tag {
+        self.credits.size.max(self.visitors.size).max(self.debtors.size)
+    }
+
+    fn next_in_debt(&self) -> Option<Cost> {
+        self.debt.turns.next_head().map(|next| next.estimate)
     }
 
     /// The client in debt that may have a reserved slot, by the same rules: in the bucket that is
     /// next, or in a bucket with nothing in service. Otherwise a client with nothing in service,
     /// compared with the other clients of its bucket, if that bucket is not far ahead of others.
-    pub fn fresh_in_debt(&self, free: usize) -> Option<(KeyHash, QueuePlace)> {
+    pub fn fresh_in_debt(&self, free: usize) -> Option<(KeyHash, Place)> {
         let (turns, last) = (&self.debt.turns, self.debtors.last);
         let halvings = halvings(free);
         let size = self.debtors.size >> halvings;
@@ -243,16 +335,16 @@ impl Tiers {
         };
         if let Some(key) = next().or_else(|| turns.fresh(last, size).next()) {
             let client = self.debt.buckets.get(&key)?.turns.next()?;
-            return Some((client, QueuePlace::Debt(key)));
+            return Some((client, Place::Debt(key)));
         }
         let key = self.debt.with_light_client(halvings, self.debtors.size.saturating_mul(2))?;
         let client = self.debt.buckets.get(&key)?.light(halvings)?;
-        Some((client, QueuePlace::Debt(key)))
+        Some((client, Place::Debt(key)))
     }
 
     /// Whether a request is light compared with the largest one in service.
     pub fn is_light(&self, share: &QueuedShare) -> bool {
-        share.size() <= self.credits.size.max(self.debtors.size) >> LIGHT_HALVINGS_LAST_SLOT
+        share.size() <= self.largest() >> LIGHT_HALVINGS_LAST_SLOT
     }
 
     /// Puts a client's next request into service; `next` is the one after it.
@@ -260,13 +352,21 @@ impl Tiers {
         let QueuedShare { client, place, estimate, .. } = *share;
         let size = share.request_size();
         match place {
-            QueuePlace::Credit => {
-                self.owe(Cost(estimate.0.div_ceil(CREDIT_PARTS_PER_DEBT_PART)));
+            Place::Credit => {
+                self.owe(owed_part(estimate));
+                self.owed_to_lines.add(owed_part(estimate), self.lines.next_estimate());
                 share.finish = self.credit.serve(client, size, next);
                 self.credits.begin(share.finish, size.length);
             }
-            QueuePlace::Debt(bucket) => {
-                self.owed = self.owed.minus(estimate);
+            Place::Line(line) => {
+                self.owe(owed_part(estimate));
+                self.owed_to_lines.take(estimate);
+                self.lines.set_head(client, line, next);
+                self.lines.charge(line, estimate, Cost::ZERO);
+                self.visitors.begin(0, size.length);
+            }
+            Place::Debt(bucket) => {
+                self.owed.take(estimate);
                 let next = self.debt.edit(bucket, |bucket| {
                     share.inner = bucket.turns.serve(client, size, next);
                     bucket.service.begin(share.inner, size.length);
@@ -282,13 +382,17 @@ impl Tiers {
         let QueuedShare { client, place, estimate, .. } = *share;
         let size = share.request_size();
         match place {
-            QueuePlace::Credit => {
-                self.owed = Cost::ZERO;
+            Place::Credit => {
+                (self.owed, self.owed_to_lines) = (Owed::default(), Owed::default());
                 share.finish = self.credit.pass(client, size);
                 self.credits.begin(share.finish, size.length);
             }
-            QueuePlace::Debt(bucket) => {
-                self.owed = self.owed.minus(estimate);
+            Place::Line(_) => {
+                (self.owed, self.owed_to_lines) = (Owed::default(), Owed::default());
+                self.visitors.begin(0, size.length);
+            }
+            Place::Debt(bucket) => {
+                self.owed.take(estimate);
                 let DebtBucketTurns { turns, service, .. } = self.debt.bucket(bucket);
                 share.inner = turns.pass(client, size);
                 service.begin(share.inner, size.length);
@@ -307,11 +411,12 @@ impl Tiers {
         share.inner = share.inner.saturating_add(more);
         let ((finish, size), (inner, _)) = (share.in_service(), share.in_bucket());
         match place {
-            QueuePlace::Credit => {
+            Place::Credit => {
                 self.credit.raise(client, more);
                 self.credits.raise(finish, size);
             }
-            QueuePlace::Debt(key) => {
+            Place::Line(_) => self.visitors.raise(finish, size),
+            Place::Debt(key) => {
                 let next = self.debt.edit(key, |bucket| {
                     bucket.turns.raise(client, more);
                     bucket.service.raise(inner, size);
@@ -329,8 +434,9 @@ impl Tiers {
     pub fn note_overrun(&mut self, share: &QueuedShare) {
         let (finish, size) = share.in_service();
         match share.place {
-            QueuePlace::Credit => self.credits.raise(finish, size),
-            QueuePlace::Debt(key) => {
+            Place::Credit => self.credits.raise(finish, size),
+            Place::Line(_) => self.visitors.raise(finish, size),
+            Place::Debt(key) => {
                 let (inner, _) = share.in_bucket();
                 let next = self.debt.edit(key, |bucket| bucket.service.raise(inner, size));
                 self.debt.turns.set_head(key, next);
@@ -339,20 +445,9 @@ impl Tiers {
         }
     }
 
-    /// Whether the tier in debt is owed the cost of this many requests like its next one.
-    fn owes(&self, requests: u64) -> bool {
-        let next = self.debt.turns.next_head();
-        next.is_some_and(|next| self.owed.0 >= next.estimate.0.max(1).saturating_mul(requests))
-    }
-
-    /// Adds to what the tier in debt is owed, if a request waits in it; else it is owed nothing.
+    /// Adds to what the tier in debt is owed.
     fn owe(&mut self, more: Cost) {
-        let Some(next) = self.debt.turns.next_head() else {
-            self.owed = Cost::ZERO;
-            return;
-        };
-        let most = Cost(next.estimate.0.max(1).saturating_mul(OWED_REQUESTS_MAX));
-        self.owed = self.owed.plus(more).min(most);
+        self.owed.add(more, self.next_in_debt());
     }
 
     /// Ends a request that was in service and has cost `cost`; `others` are still in service.
@@ -365,13 +460,17 @@ impl Tiers {
         let QueuedShare { client, place, estimate, weight, .. } = *share;
         let (finish, size) = share.in_service();
         match place {
-            QueuePlace::Credit => {
-                let alike = others.filter(|other| other.place == QueuePlace::Credit);
+            Place::Credit => {
+                let alike = others.filter(|other| other.place == Place::Credit);
                 self.credits.end(finish, size, alike.map(QueuedShare::in_service));
                 self.credit.settle(client, estimate, weight, cost);
             }
-            QueuePlace::Debt(key) => {
-                let alike = others.clone().filter(|other| other.place != QueuePlace::Credit);
+            Place::Line(_) => {
+                let alike = others.filter(|other| matches!(other.place, Place::Line(_)));
+                self.visitors.end(finish, size, alike.map(QueuedShare::in_service));
+            }
+            Place::Debt(key) => {
+                let alike = others.clone().filter(|other| matches!(other.place, Place::Debt(_)));
                 self.debtors.end(finish, size, alike.map(QueuedShare::in_service));
                 let (inner, _) = share.in_bucket();
                 let next = self.debt.edit(key, |bucket| {
@@ -386,26 +485,33 @@ impl Tiers {
         self.correct_owed(place, estimate, cost);
     }
 
-    /// Corrects what the tier in debt is owed: an estimate was counted, and `cost` is right.
-    fn correct_owed(&mut self, place: QueuePlace, estimate: Cost, cost: Cost) {
+    /// Corrects what the tiers are owed: an estimate was counted, and `cost` is right.
+    fn correct_owed(&mut self, place: Place, estimate: Cost, cost: Cost) {
         let (more, less) = (cost.minus(estimate), estimate.minus(cost));
+        if let Place::Line(line) = place {
+            self.lines.charge(line, more, less);
+            self.owed_to_lines.take(more);
+        }
         let (more, less) = match place {
-            QueuePlace::Credit => {
-                (more.0.div_ceil(CREDIT_PARTS_PER_DEBT_PART), less.0 / CREDIT_PARTS_PER_DEBT_PART)
+            Place::Credit | Place::Line(_) => {
+                (owed_part(more), Cost(less.0 / CREDIT_PARTS_PER_DEBT_PART))
             }
-            QueuePlace::Debt(_) => (less.0, more.0),
+            Place::Debt(_) => (less, more),
         };
-        self.owed = self.owed.minus(Cost(less));
-        if more > 0 {
-            self.owe(Cost(more));
+        self.owed.take(less);
+        if more > Cost::ZERO {
+            self.owe(more);
         }
     }
 
     /// The number of flows that wait in the tier of `place`.
-    pub fn waiting(&self, place: QueuePlace) -> usize {
+    pub fn waiting(&self, place: Place) -> usize {
         match place {
-            QueuePlace::Credit => self.credit.waiting(),
-            QueuePlace::Debt(_) => self.debt.turns.waiting(),
+            Place::Credit => self.credit.waiting(),
+            // Strangers are one flow, however many wait.
+            Place::Line(Line::Strangers) => 1,
+            Place::Line(line) => self.lines.waiting(line),
+            Place::Debt(_) => self.debt.turns.waiting(),
         }
     }
 

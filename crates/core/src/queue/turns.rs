@@ -19,9 +19,10 @@
 //! does not wait for that round either. A cancelled request has paid nothing, and leaves its place
 //! to no other: the member's next request begins to wait then. Proof and figures: docs/adr/0005.
 
+use super::guesses::FreeGuesses;
 use super::prehashed::Map;
 use super::request::RequestId;
-use crate::units::{Cost, Weight};
+use crate::units::{Cost, Time, Weight};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::hash::Hash;
@@ -42,12 +43,6 @@ pub(super) fn length(cost: Cost, weight: Weight) -> Tag {
     cost * TAG_UNITS_PER_NANO * Tag::from(Weight::ONE.thousandths())
         / Tag::from(weight.thousandths())
 }
-
-/// The number of requests of unknown cost that pay no entry fee in each round, that is, while V
-/// advances by the length of one. Too low: after a start, light requests wait for heavy ones
-/// because both are unknown. Too high: a swarm that asks for an unknown route each time delays all
-/// others. They delay the others no more than so many further members would.
-const FREE_GUESSES: Tag = 8;
 
 /// The number of light members that are examined in search of one that is not ahead.
 const FRESH_EXAMINED_MAX: usize = 32;
@@ -86,6 +81,9 @@ pub(super) struct HeadRequest {
     pub id: RequestId,
     pub estimate: Cost,
     pub weight: Weight,
+    /// Its place in a line, and since when it waits. Turns do not use them.
+    pub base: Time,
+    pub since: Time,
 }
 
 impl HeadRequest {
@@ -193,15 +191,15 @@ impl TurnMember {
 pub(super) struct Turns<K> {
     order: TurnOrder,
     virtual_time: Tag,
-    /// The finish tag of the requests of unknown cost that paid no fee, as if [`FREE_GUESSES`]
-    /// members had sent them in turn.
-    guessed: Tag,
+    guesses: FreeGuesses,
     /// The largest finish tag so far.
     latest: Tag,
     members: Map<K, TurnMember>,
     waiting: BTreeSet<QueuedTurn<K>>,
     /// The members in `waiting` that have nothing in service.
     fresh: BTreeSet<FreshMember<K>>,
+    /// The sum of the estimates of all heads.
+    work: Cost,
     idle_max: usize,
     /// With more members than this, idle members are forgotten.
     full: usize,
@@ -216,11 +214,12 @@ impl<K: Copy + Ord + Hash> Turns<K> {
         Turns {
             order,
             virtual_time: 0,
-            guessed: 0,
+            guesses: FreeGuesses::default(),
             latest: 0,
             members: Map::default(),
             waiting: BTreeSet::new(),
             fresh: BTreeSet::new(),
+            work: Cost::ZERO,
             idle_max,
             full: 2 * idle_max,
             running: 0,
@@ -274,6 +273,11 @@ impl<K: Copy + Ord + Hash> Turns<K> {
         self.waiting.len()
     }
 
+    /// The estimated cost of the first waiting request of each member.
+    pub fn work(&self) -> Cost {
+        self.work
+    }
+
     /// Whether no member waits or has a request in service, so that all members can be forgotten.
     pub fn is_over(&self) -> bool {
         self.waiting.is_empty() && self.running == 0
@@ -304,10 +308,7 @@ impl<K: Copy + Ord + Hash> Turns<K> {
     /// The entry of a member that begins to wait with such a request.
     fn enter(&mut self, size: RequestSize) -> Entry {
         let at = self.virtual_time;
-        let is_free = size.is_guess && self.guessed < at + size.length;
-        if is_free {
-            self.guessed = self.guessed.max(at) + size.length.div_ceil(FREE_GUESSES);
-        }
+        let is_free = size.is_guess && self.guesses.admits(at, size.length);
         Entry { at, is_free }
     }
 
@@ -372,8 +373,11 @@ impl<K: Copy + Ord + Hash> Turns<K> {
         let member = self.members.entry(key).or_insert(TurnMember::ABSENT);
         let (turn, fresh) = (member.turn(key, order), member.fresh(key));
         self.running -= member.running;
+        let work = |member: &TurnMember| member.head.map_or(Cost::ZERO, |head| head.estimate);
+        self.work = self.work.minus(work(member));
         let result = change(member);
         self.running += member.running;
+        self.work = self.work.plus(work(member));
         self.latest = self.latest.max(member.finish);
         replace(&mut self.waiting, turn, member.turn(key, order));
         replace(&mut self.fresh, fresh, member.fresh(key));

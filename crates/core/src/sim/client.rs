@@ -28,6 +28,21 @@ pub enum Arrivals {
     },
 }
 
+/// A browser: it shows a waiting page, and comes back when the page says so.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SimBrowser {
+    /// The part of the visitors that keep their tickets and come back, from 0 to 1. The others are
+    /// gone after a waiting page.
+    pub keeps: f64,
+    /// The number of pages that each visitor asks for, if each request has a new address. Those
+    /// that keep no tickets ask for one.
+    pub pages: u32,
+    /// Time from a page to the next one.
+    pub think: RandomDuration,
+    /// Whether all visitors that keep tickets use the first of them.
+    pub share_ticket: bool,
+}
+
 /// A client with its requests.
 #[derive(Clone, Debug)]
 pub struct SimClient {
@@ -50,6 +65,8 @@ pub struct SimClient {
     pub patience: Option<Nanos>,
     /// Pause of a connection in a closed loop after a refusal; at least a millisecond.
     pub backoff: Nanos,
+    /// `None`: the client is no browser, and its requests cannot be answered with a waiting page.
+    pub browser: Option<SimBrowser>,
     /// Time of its first requests, since the start of the simulation.
     pub from: Nanos,
     /// Time after which it sends no more requests, since the start of the simulation.
@@ -71,6 +88,7 @@ impl SimClient {
             demand,
             patience: None,
             backoff: Nanos::from_secs(1),
+            browser: None,
             from: Nanos::ZERO,
             until: Nanos(u64::MAX),
         }

@@ -15,12 +15,14 @@ pub enum SimRequestEnd {
     Refused,
     /// The client disconnected before the response.
     Aborted,
+    /// The client got a waiting page, and did not come back.
+    SentAway,
 }
 
 /// One request. All times are since the start of the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimRecord {
-    /// Time at which the client sent it.
+    /// Time at which the client sent it. Before it was served it may have got waiting pages.
     pub sent: Nanos,
     /// Time at which the client received the response or refusal, or disconnected.
     pub ended: Nanos,
@@ -34,6 +36,8 @@ pub struct SimRecord {
     pub charged: Cost,
     /// The end of the request.
     pub fate: SimRequestEnd,
+    /// The number of the page of its visitor, from 1; 0 if the client is no browser.
+    pub page: u32,
 }
 
 /// The result of a whole simulation.

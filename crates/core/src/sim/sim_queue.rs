@@ -9,6 +9,7 @@ use crate::key::KeyHash;
 use crate::limiter::Limiter;
 use crate::meter::estimate::{Estimates, OwnRoute, RouteHash};
 use crate::queue::concurrency::ConcurrencySearch;
+use crate::queue::standing::{Visit, VisitPass, WaitingRoomEntry};
 use crate::queue::{Arrival, Queue, QueuePlace, QueueSettings, RequestId};
 use crate::units::{Cost, Nanos, Time, Weight};
 use alloc::collections::BTreeMap;
@@ -27,6 +28,8 @@ pub(super) struct SimQueueRequest {
     route: RouteHash,
     own: Option<OwnRoute>,
     is_guess: bool,
+    pub visit: Visit,
+    pub accepts_waiting_page: bool,
     /// The estimated cost; zero without a queue.
     pub estimate: Cost,
 }
@@ -52,6 +55,8 @@ impl SimQueueRequest {
             route,
             own: forecast.own,
             is_guess: forecast.is_guess,
+            visit: Visit::Unknown,
+            accepts_waiting_page: false,
             estimate: forecast.cost,
         }
     }
@@ -92,7 +97,18 @@ impl SimQueue {
         let SimQueueRequest { client, place, weight, own, is_guess, estimate, .. } = *request;
         self.report_running(now);
         let route = Some(request.route);
-        let arrival = Arrival { client, place, estimate, is_guess, route, own, weight };
+        let (visit, accepts_waiting_page) = (request.visit, request.accepts_waiting_page);
+        let arrival = Arrival {
+            client,
+            place,
+            estimate,
+            is_guess,
+            route,
+            own,
+            weight,
+            visit,
+            accepts_waiting_page,
+        };
         let id = self.queue.handle_arrival(arrival, now);
         self.flights.insert(id, flight);
         self.ids.insert(flight, id);
@@ -196,6 +212,18 @@ impl SimQueue {
         let flight = self.flights.get(&id).copied()?;
         self.forget(flight);
         Some(flight)
+    }
+
+    pub fn poll_waiting_room(&mut self) -> Option<(u64, WaitingRoomEntry)> {
+        let entry = self.queue.poll_waiting_room()?;
+        let flight = self.flights.get(&entry.id).copied()?;
+        self.forget(flight);
+        Some((flight, entry))
+    }
+
+    /// The pass that comes with the response.
+    pub fn pass_of(&self, flight: u64) -> Option<VisitPass> {
+        self.queue.pass_of(*self.ids.get(&flight)?)
     }
 
     fn forget(&mut self, flight: u64) -> Option<RequestId> {

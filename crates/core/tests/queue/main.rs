@@ -11,6 +11,7 @@ mod traffic;
 
 use evenkeel_core::classify::LimitKey;
 use evenkeel_core::key::KeyHash;
+use evenkeel_core::queue::standing::{KnownClients, Visit};
 use evenkeel_core::queue::{Arrival, CancelOutcome, Queue, QueuePlace, QueueSettings, RequestId};
 use evenkeel_core::units::{Cost, Nanos, Time, Weight};
 
@@ -24,14 +25,16 @@ fn bucket(n: u64) -> QueuePlace {
 
 fn settings(concurrency: usize, reserve: usize) -> QueueSettings {
     let wait_max = Nanos::from_secs(3_600);
-    let (len_max, known_max, workers) = (4_096, 0, None);
-    QueueSettings { concurrency, reserve, len_max, wait_max, known_max, workers }
+    let (len_max, known, cpus_milli, workers) = (4_096, KnownClients::Off, 1_000, None);
+    QueueSettings { concurrency, reserve, len_max, wait_max, known, cpus_milli, workers }
 }
 
 fn arrival(from: u64, place: QueuePlace, cost: u64) -> Arrival {
     let estimate = Cost(cost);
-    let (is_guess, route, own) = (false, None, None);
-    Arrival { client: client(from), place, estimate, is_guess, route, own, weight: Weight::ONE }
+    let (is_guess, route, own, weight) = (false, None, None, Weight::ONE);
+    let (visit, accepts_waiting_page) = (Visit::Unknown, false);
+    let client = client(from);
+    Arrival { client, place, estimate, is_guess, route, own, weight, visit, accepts_waiting_page }
 }
 
 const NOW: Time = Time(1_000_000_000);

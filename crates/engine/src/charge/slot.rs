@@ -10,6 +10,7 @@ use crate::pending::PendingRequest;
 use evenkeel_core::classify::{self, LimitKey};
 use evenkeel_core::key::{KeyHash, KeyHasher, KeySeed};
 use evenkeel_core::meter::estimate::{CostForecast, LearnedCosts, RouteHash};
+use evenkeel_core::queue::standing::Visit;
 use evenkeel_core::queue::{Arrival, QueuePlace, RefusedRequest, RequestId};
 use evenkeel_core::units::{Cost, Time};
 use std::net::IpAddr;
@@ -48,7 +49,17 @@ impl QueueSlot {
         let client = first.unwrap_or_else(|| address_hash(&rules.seed, request.client));
         let weight = classify::weight(rules.limiter.limits(), keys).times(*weight);
         let CostForecast { route, own, cost: estimate, is_guess } = request.forecast;
-        QueueSlot::Outside(Arrival { client, place, estimate, is_guess, route, own, weight })
+        QueueSlot::Outside(Arrival {
+            client,
+            place,
+            estimate,
+            is_guess,
+            route,
+            own,
+            weight,
+            visit: Visit::Unknown,
+            accepts_waiting_page: false,
+        })
     }
 }
 

@@ -5,6 +5,7 @@
 use crate::keys::{ConfigKey, DefaultedKey, ValueSyntax};
 use crate::reader::{SectionReader, settings};
 use crate::values::{Read, count, within};
+use evenkeel_core::queue::standing::KnownClients;
 use evenkeel_core::units::Nanos;
 use std::fmt;
 
@@ -73,7 +74,11 @@ impl ProxyQueueSettings {
             reserve: self.reserve,
             len_max: self.len_max,
             wait_max: self.wait_max,
-            known_max: self.known_max,
+            known: match self.known_max {
+                0 => KnownClients::Off,
+                clients_max => KnownClients::Always { clients_max },
+            },
+            cpus_milli: (self.search_cpus(cpus) * 1e3).ceil().max(1.0) as u64,
             workers: self.workers,
         }
     }

@@ -65,6 +65,8 @@ impl World {
             estimate: Cost(cost),
             id: RequestId(self.id),
             weight: Weight::ONE,
+            base: Time::ZERO,
+            since: Time::ZERO,
         };
         self.turns.set_head(X, Some(head));
         serve(&mut self.turns, X, cost);
@@ -101,7 +103,7 @@ proptest! {
                 }
                 Event::Peep(cost, length) => {
                     let (estimate, weight) = (Cost(cost), Weight::ONE);
-                    let head = HeadRequest { is_known: true, estimate, id: RequestId(0), weight };
+                    let head = HeadRequest { is_known: true, estimate, id: RequestId(0), weight, base: Time::ZERO, since: Time::ZERO };
                     with.turns.set_head(X, Some(head));
                     now += Tag::from(length) * TAG_UNITS_PER_NANO;
                     with.turns.virtual_time = with.turns.virtual_time.max(now);

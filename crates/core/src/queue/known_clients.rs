@@ -1,0 +1,282 @@
+//! The clients that were served: since when, how often, and their place in line.
+//!
+//! They are stored in the same way as buckets: a hash and two words in fixed memory, with no list
+//! and no background sweep, 36 bytes for each client. Only requests that get their turn write to
+//! the table, so a flood of new names that is not served does not reach it. Clients that were
+//! served often are evicted last: a million names that were served once displace none of them.
+//!
+//! A *stamp* is an identity's place in line. It starts when the client first came, and under
+//! pressure each request moves it on by cost / rate. So an identity that uses less than its rate is
+//! always in the past. Without pressure nothing is charged. How the lines are served: `lines`.
+
+use super::pressure::Pressure;
+use super::request::{Arrival, QueuePlace};
+use super::share::{Line, Place};
+use super::standing::{
+    HISTORY_MILLI_CPUS, KnownClients, PASS_MILLI_CPUS, TICKET_AGE_MAX, Visit, VisitPass,
+    VisitTicket,
+};
+use super::turns::length;
+use crate::key::KeyHash;
+use crate::table::BucketTable;
+use crate::units::{Cost, Nanos, Time, Weight};
+
+/// A client that was not served for this long is a stranger again.
+const FORGOTTEN_AFTER: Nanos = Nanos::from_secs(86_400);
+/// The number of requests that a client must have been served before the pressure to count as one
+/// that was here before. One is not enough: a swarm has sent one from each of many addresses.
+const HISTORY_SERVED_MIN: u64 = 2;
+/// The same if there is no pressure, with [`KnownClients::Always`].
+const CALM_SERVED_MIN: u64 = 8;
+/// The time since it was first served, if there is no pressure, with [`KnownClients::Always`].
+const CALM_HISTORY: Nanos = Nanos::from_secs(120);
+/// A stamp is never further from the present than this when it is charged: in the past, so that a
+/// long absence is worth no more than a short one; in the future, so that it is soon forgiven.
+const STAMP_REACH: Nanos = TICKET_AGE_MAX;
+/// The low bits of the second word of an entry are the number of served requests. The others are
+/// those of the stamp, so its resolution is a millisecond.
+const SERVED_BITS: u32 = 20;
+const SERVED_MAX: u64 = (1 << SERVED_BITS) - 1;
+/// Distinguishes requests of an address that wait as strangers from those that wait as known ones,
+/// so that the latter do not wait behind the former.
+const STRANGER_KEY: u64 = 0x5bd1_e995_9d1b_54a5;
+
+/// Where a request stands: what it waits as, and where its cost is charged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Standing {
+    /// What takes turns: requests of one identity wait in FIFO order.
+    pub client: KeyHash,
+    pub place: Place,
+    /// The place in line, before the cost of the request is added.
+    pub base: Time,
+    /// The key in the table: an address, or the number of a ticket.
+    pub known_as: KeyHash,
+    /// The rate at which the stamp moves, in thousandths of a processor. 0: nothing is charged.
+    pub milli: u64,
+    /// The number of the ticket or pass that the request stands by.
+    pub visit: Option<u64>,
+    /// Whether the request has a valid ticket or pass. It may stand by another right: a ticket is
+    /// good for one request at a time.
+    pub keeps_visit: bool,
+}
+
+impl Standing {
+    /// As if clients were not distinguished.
+    pub fn plain(client: KeyHash, place: QueuePlace, now: Time) -> Standing {
+        let (place, known_as, milli) = (Place::from(place), client, 0);
+        Standing { client, place, base: now, known_as, milli, visit: None, keeps_visit: false }
+    }
+}
+
+/// An entry of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct KnownClient {
+    /// When it was served for the [`HISTORY_SERVED_MIN`]th time, or last if that is to come.
+    since: Time,
+    stamp: Time,
+    served: u64,
+}
+
+impl KnownClient {
+    fn of(state: &[u64]) -> KnownClient {
+        KnownClient {
+            since: Time(state[0]),
+            stamp: Time(state[1] & !SERVED_MAX),
+            served: state[1] & SERVED_MAX,
+        }
+    }
+
+    fn write(self, state: &mut [u64]) {
+        state[0] = self.since.0;
+        state[1] = self.stamp.0 & !SERVED_MAX | self.served.min(SERVED_MAX);
+    }
+
+    fn is_forgotten(self, now: Time) -> bool {
+        now.since(self.stamp) >= FORGOTTEN_AFTER.plus(STAMP_REACH)
+    }
+
+    /// The worth of an entry for eviction: clients that were served more often are worth more, in
+    /// four steps; then those with a later stamp.
+    fn worth(state: &[u64], now: Time) -> u64 {
+        let known = KnownClient::of(state);
+        if known.served == 0 || known.is_forgotten(now) {
+            return 0;
+        }
+        let steps = u64::from(known.served.ilog2().min(3));
+        steps << 60 | known.stamp.0 >> SERVED_BITS
+    }
+}
+
+/// The table, and whether the lines apply at present.
+pub(super) struct Known {
+    table: BucketTable,
+    always: bool,
+    pub pressure: Pressure,
+}
+
+impl Known {
+    /// `None` if clients are not distinguished.
+    pub fn new(known: KnownClients) -> Option<Known> {
+        let (always, clients_max) = match known {
+            KnownClients::Off => return None,
+            KnownClients::Auto { clients_max } => (false, clients_max),
+            KnownClients::Always { clients_max } => (true, clients_max),
+        };
+        let table = BucketTable::new(clients_max, 2);
+        Some(Known { table, always, pressure: Pressure::default() })
+    }
+
+    /// Whether requests in credit wait in lines.
+    pub fn applies(&self) -> bool {
+        self.always || self.pressure.since().is_some()
+    }
+
+    /// Where a request in credit stands. `in_use`: whether a request of this identity waits or
+    /// runs.
+    pub fn standing(
+        &self,
+        arrival: &Arrival,
+        in_use: impl Fn(KeyHash) -> bool,
+        now: Time,
+    ) -> Standing {
+        let address = arrival.client;
+        if !self.applies() || arrival.place != QueuePlace::Credit {
+            return Standing::plain(address, arrival.place, now);
+        }
+        let plain = Standing::plain(address, QueuePlace::Credit, now);
+        let known = self.find(address, now);
+        if let Some(known) = known.filter(|known| self.was_here(*known, now) && known.stamp <= now)
+        {
+            return Standing { base: known.stamp, milli: HISTORY_MILLI_CPUS, ..plain };
+        }
+        let visit = self.visitor(arrival.visit, now);
+        if let Some((id, place, base)) = visit {
+            let key = KeyHash::from_bits(id);
+            if place != Place::Line(Line::First) || !in_use(key) {
+                let (visit, milli) = (Some(id), PASS_MILLI_CPUS);
+                let standing = Standing { client: key, known_as: key, visit, milli, ..plain };
+                return Standing { place, base, keeps_visit: true, ..standing };
+            }
+        }
+        let client = KeyHash::from_bits(address.bits() ^ STRANGER_KEY);
+        let (place, base) = known.map_or((STRANGERS, now), |known| placed(known.stamp, now));
+        let (milli, keeps_visit) = (PASS_MILLI_CPUS, visit.is_some());
+        Standing { client, place, base, milli, keeps_visit, ..plain }
+    }
+
+    /// Where a request stands because of its ticket or pass, and the number of that.
+    fn visitor(&self, visit: Visit, now: Time) -> Option<(u64, Place, Time)> {
+        let (id, stamp) = match visit {
+            Visit::Unknown => return None,
+            Visit::Ticket(VisitTicket { id, first_came }) => (id, first_came),
+            Visit::Pass(VisitPass { id, stamp }) => (id, stamp),
+        };
+        let (place, base) = match (self.find(KeyHash::from_bits(id), now), visit) {
+            // A ticket that was served counts as the pass that it became.
+            (Some(known), _) => placed(known.stamp.max(stamp), now),
+            (None, Visit::Pass(_)) => placed(stamp, now),
+            (None, _) => {
+                let is_valid = stamp <= now && now.since(stamp) <= TICKET_AGE_MAX;
+                is_valid.then_some((Place::Line(Line::First), stamp))?
+            }
+        };
+        Some((id, place, base))
+    }
+
+    /// Where a request stands that waited in credit when the pressure began; `base`: when it
+    /// arrived.
+    pub fn standing_at_onset(&self, address: KeyHash, base: Time, now: Time) -> (Place, Time, u64) {
+        match self.find(address, now) {
+            Some(known) if self.was_here(known, now) => {
+                (Place::Credit, known.stamp, HISTORY_MILLI_CPUS)
+            }
+            _ => (STRANGERS, base, PASS_MILLI_CPUS),
+        }
+    }
+
+    fn was_here(&self, known: KnownClient, now: Time) -> bool {
+        match self.pressure.since() {
+            Some(began) => known.since < began && known.served >= HISTORY_SERVED_MIN,
+            None => now.since(known.since) >= CALM_HISTORY && known.served >= CALM_SERVED_MIN,
+        }
+    }
+
+    fn find(&self, key: KeyHash, now: Time) -> Option<KnownClient> {
+        let known = self.table.take(key).with(KnownClient::of);
+        (known.served > 0 && !known.is_forgotten(now)).then_some(known)
+    }
+
+    /// Counts a request that gets its turn, and charges its cost to the stamp. `base`: the stamp of
+    /// an identity that is new here.
+    pub fn handle_dispatch(&self, at: &Charged, base: Time, now: Time) {
+        let change = |state: &mut [u64]| {
+            let mut known = KnownClient::of(state);
+            if known.served == 0 || known.is_forgotten(now) {
+                known = KnownClient { since: now, stamp: base, served: 0 };
+            }
+            known.served += 1;
+            if known.served <= HISTORY_SERVED_MIN {
+                known.since = now;
+            }
+            // Without pressure a place in line is not known, and `base` is the time of arrival.
+            let base = if at.milli == 0 { Time::ZERO } else { base };
+            let from = known.stamp.max(base).max(now.minus(STAMP_REACH));
+            known.stamp = from.plus(at.moves()).min(now.plus(STAMP_REACH));
+            known.write(state);
+        };
+        let worth = |state: &[u64]| KnownClient::worth(state, now);
+        self.table.take(at.known_as).change(change, worth);
+    }
+
+    /// Corrects a stamp: `before` was charged, and `after` is right.
+    pub fn correct(&self, before: &Charged, after: &Charged) {
+        let mut entry = self.table.take(before.known_as);
+        if entry.get(1) == 0 {
+            return;
+        }
+        let change = |state: &mut [u64]| {
+            let mut known = KnownClient::of(state);
+            known.stamp = known.stamp.minus(before.moves()).plus(after.moves());
+            known.write(state);
+        };
+        entry.change(change, |_| u64::MAX);
+    }
+
+    /// The stamp of an identity, if it is known.
+    pub fn stamp(&self, key: KeyHash) -> Option<Time> {
+        let known = self.table.take(key).with(KnownClient::of);
+        (known.served > 0).then_some(known.stamp)
+    }
+}
+
+/// A cost that is charged to a stamp.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Charged {
+    pub known_as: KeyHash,
+    pub cost: Cost,
+    pub weight: Weight,
+    pub milli: u64,
+}
+
+impl Charged {
+    fn moves(&self) -> Nanos {
+        if self.milli == 0 { Nanos::ZERO } else { stamp_length(self.cost, self.weight, self.milli) }
+    }
+}
+
+/// How far `cost` moves a stamp at a rate of `milli` thousandths of a processor.
+pub(super) fn stamp_length(cost: Cost, weight: Weight, milli: u64) -> Nanos {
+    // A length counts thousandths of nanoseconds, and a rate thousandths of processors.
+    Nanos(u64::try_from(length(cost, weight) / u128::from(milli.max(1))).unwrap_or(u64::MAX))
+}
+
+const STRANGERS: Place = Place::Line(Line::Strangers);
+
+/// The line of an identity that was served, and its place there.
+fn placed(stamp: Time, now: Time) -> (Place, Time) {
+    let line = if stamp <= now { Line::Later } else { Line::Strangers };
+    (Place::Line(line), stamp.max(now.minus(STAMP_REACH)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,228 @@
+//! The part of the queue that deals with visitors: where a request stands, when the pressure begins,
+//! which requests are sent to the waiting room, and what is shown of all this.
+//!
+//! What is known of clients: `known_clients`. The order of service: `tiers` and `lines`. The types
+//! that a door exchanges with the queue: `standing`.
+
+use super::known_clients::Standing;
+use super::request::{Arrival, RequestId};
+use super::share::{Line, Place, QueuedShare, WaitingRequest};
+use super::standing::{ByLine, StandingReport, VisitPass, WaitingRoomEntry};
+use super::waiting_room::VisitorPace;
+use super::{Queue, RETRY_AFTER_MAX, pressure, waiting_room};
+use crate::key::KeyHash;
+use crate::units::{Cost, Nanos, Time};
+use alloc::vec::Vec;
+
+/// The counts of each line since the queue was created, and the pace of visitors.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct VisitCounts {
+    waiting: ByLine<usize>,
+    served: ByLine<Cost>,
+    sent_to_waiting_room: u64,
+    pace: VisitorPace,
+    /// When the queue last noted its work.
+    now: Time,
+}
+
+impl VisitCounts {
+    pub fn join(&mut self, place: Place) {
+        if let Some(count) = self.waiting.of(place) {
+            *count += 1;
+        }
+    }
+
+    pub fn leave(&mut self, place: Place) {
+        if let Some(count) = self.waiting.of(place) {
+            *count = count.saturating_sub(1);
+        }
+    }
+
+    pub fn serve(&mut self, share: &QueuedShare, now: Time) {
+        if share.place == Place::Line(Line::First) {
+            self.pace.serve(share.base, now);
+        }
+    }
+
+    pub fn handle_done(&mut self, place: Place, cost: Cost) {
+        if let Some(served) = self.served.of(place) {
+            *served = served.plus(cost);
+        }
+    }
+}
+
+impl<T> ByLine<T> {
+    /// The value of a place; there is none for clients in debt.
+    fn of(&mut self, place: Place) -> Option<&mut T> {
+        match place {
+            Place::Credit => Some(&mut self.history),
+            Place::Line(Line::First) => Some(&mut self.first),
+            Place::Line(Line::Later) => Some(&mut self.later),
+            Place::Line(Line::Strangers) => Some(&mut self.strangers),
+            Place::Debt(_) => None,
+        }
+    }
+}
+
+impl Queue {
+    /// The next request to answer with a waiting page, if there is one. Call it whenever
+    /// [`Queue::poll_refused`] is called.
+    pub fn poll_waiting_room(&mut self) -> Option<WaitingRoomEntry> {
+        self.waiting_room.poll()
+    }
+
+    /// The pass that the visitor gets with the response, if the request is with the backend and
+    /// stands by a ticket or a pass. To be asked when the response begins, and to be sent at least
+    /// when the request came with a ticket.
+    #[must_use]
+    pub fn pass_of(&self, id: RequestId) -> Option<VisitPass> {
+        let share = self.running.get(&id)?;
+        let id = share.visit?;
+        let stamp = self.known.as_ref()?.stamp(share.known_as).unwrap_or(share.base);
+        Some(VisitPass { id, stamp })
+    }
+
+    /// Since when there has been pressure, if there is ([`standing`](super::standing)).
+    #[must_use]
+    pub fn pressure_since(&self) -> Option<Time> {
+        self.known.as_ref()?.pressure.since()
+    }
+
+    /// What there is to show of the lines. Costs nothing but a copy.
+    #[must_use]
+    pub fn standing_report(&self) -> StandingReport {
+        let VisitCounts { waiting, served, sent_to_waiting_room, .. } = self.visits;
+        let pressure_since = self.pressure_since();
+        StandingReport { pressure_since, waiting, served, sent_to_waiting_room }
+    }
+
+    /// Where a request stands.
+    pub(super) fn standing_of(&self, arrival: &Arrival, now: Time) -> Standing {
+        let in_use = |client| self.clients.contains_key(&client);
+        let Some(known) = &self.known else {
+            return Standing::plain(arrival.client, arrival.place, now);
+        };
+        known.standing(arrival, in_use, now)
+    }
+
+    /// Notes that a request gets its turn: charges its estimate where its client is known.
+    pub(super) fn note_turn(&mut self, share: &mut QueuedShare, now: Time) {
+        self.visits.serve(share, now);
+        if let Some(known) = &self.known {
+            share.charged = share.estimate;
+            known.handle_dispatch(&share.charge(share.estimate), share.base, now);
+        }
+    }
+
+    /// Notes that a request has ended and has cost `cost`.
+    pub(super) fn note_cost(&mut self, share: &QueuedShare, cost: Cost) {
+        self.visits.handle_done(share.place, cost);
+        if let Some(known) = &self.known
+            && share.milli > 0
+        {
+            known.correct(&share.charge(share.charged), &share.charge(cost));
+        }
+    }
+
+    /// Notes how much work waits. When the pressure begins, requests that wait in credit move to
+    /// where those stand that come later.
+    pub(super) fn note_work(&mut self, now: Time) {
+        let Some(known) = &mut self.known else { return };
+        self.visits.now = now;
+        let (work, _) = self.tiers.work();
+        if !known.pressure.handle_work(pressure::time_for(work, self.settings.cpus_milli), now) {
+            return;
+        }
+        self.visits.pace = VisitorPace::default();
+        let is_credit = |client: &&KeyHash| {
+            self.clients.get(*client).is_some_and(|client| client.place == Place::Credit)
+        };
+        let clients: Vec<KeyHash> = self.clients.keys().filter(is_credit).copied().collect();
+        clients.into_iter().for_each(|client| self.move_to_line(client, now));
+    }
+
+    /// Moves the waiting requests of a client in credit to where they stand under pressure.
+    fn move_to_line(&mut self, client: KeyHash, now: Time) {
+        let mut next = self.first_of(client);
+        while let Some(id) = next {
+            next = self.waiting.after(id);
+            let (Some(known), Some(waiting)) = (&self.known, self.waiting.get_mut(id)) else {
+                return;
+            };
+            if waiting.share.place == Place::Credit {
+                let standing = known.standing_at_onset(client, waiting.since, now);
+                let share = &mut waiting.share;
+                self.visits.leave(share.place);
+                (share.place, share.base, share.milli) = standing;
+                self.visits.join(share.place);
+                self.waiting_room.join(id, waiting);
+            }
+        }
+        self.refresh(client);
+    }
+
+    /// Gives the next request of a stranger that was served the place of one that arrives now, if
+    /// that is better. Otherwise it would gain by being sent again.
+    pub(super) fn reconsider(&mut self, served: &QueuedShare) {
+        let (Some(known), Place::Line(_)) = (&self.known, served.place) else { return };
+        let Some(next) = self.first_of(served.client) else { return };
+        let Some(waiting) = self.waiting.get_mut(next) else { return };
+        let stamp = known.stamp(waiting.share.known_as).filter(|stamp| *stamp <= self.visits.now);
+        let (Place::Line(Line::Strangers), Some(stamp)) = (waiting.share.place, stamp) else {
+            return;
+        };
+        self.waiting_room.leave(next, waiting);
+        self.visits.leave(waiting.share.place);
+        (waiting.share.place, waiting.share.base) = (Place::Line(Line::Later), stamp);
+        self.visits.join(waiting.share.place);
+        self.waiting_room.join(next, waiting);
+        self.refresh(served.client);
+    }
+
+    /// Whether the lines hold so much work that visitors are sent to the waiting room.
+    pub(super) fn lines_are_long(&self) -> bool {
+        let (_, work) = self.tiers.work();
+        pressure::time_for(work, self.settings.cpus_milli) > waiting_room::WORK_MIN
+    }
+
+    /// The next request to send to the waiting room.
+    fn due_in_waiting_room(&self, now: Time) -> Option<RequestId> {
+        let is_long = self.lines_are_long();
+        let is_crowded = self.waiting.len() > self.settings.len_max / 4 * 3;
+        let newest = || self.waiting_room.newest().filter(|_| is_long && is_crowded);
+        self.waiting_room.next_due(is_long, now).or_else(newest)
+    }
+
+    /// Sends those to the waiting room that are due there.
+    pub(super) fn fill_waiting_room(&mut self, now: Time) {
+        while let Some(id) = self.due_in_waiting_room(now) {
+            let Some(waiting) = self.remove(id) else { break };
+            let entry = waiting_room::entry(id, &waiting, now);
+            let expected_wait = self.expected_wait(&waiting, &entry, now);
+            self.visits.sent_to_waiting_room += 1;
+            self.waiting_room.send(WaitingRoomEntry { expected_wait, ..entry });
+        }
+    }
+
+    /// The time until the turn of a visitor that is sent to the waiting room.
+    fn expected_wait(
+        &mut self,
+        waiting: &WaitingRequest,
+        entry: &WaitingRoomEntry,
+        now: Time,
+    ) -> Nanos {
+        let wait = match waiting.share.place {
+            place if waiting.share.visit.is_none() || place == Place::Line(Line::First) => {
+                let waits = self.tiers.waiting(Place::Line(Line::First)) > 0;
+                if waits { self.visits.pace.time_until(entry.first_came) } else { Nanos::ZERO }
+            }
+            // A pass, of which the stamp may be in the future.
+            _ => {
+                let work = self.tiers.work_until_later();
+                let slots = self.settings.concurrency;
+                waiting.share.base.since(now).plus(self.lines_pace.time_for(work, slots))
+            }
+        };
+        wait.clamp(entry.come_back_after, RETRY_AFTER_MAX)
+    }
+}
