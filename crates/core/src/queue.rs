@@ -27,6 +27,7 @@ mod pressure;
 mod request;
 mod routes;
 mod share;
+mod slots;
 pub mod standing;
 mod tiers;
 mod turns;
@@ -519,90 +520,6 @@ impl Queue {
         while self.waiting.len() > self.settings.len_max.saturating_add(self.dispatchable_count()) {
             let Some(newest) = self.newest_of_largest() else { break };
             self.refuse(newest, RefusalCause::LenMax);
-        }
-    }
-
-    /// The client that is next, if there is a slot for it. A client that may use a reserved slot
-    /// goes first in any slot, because the backend may have no room for more requests.
-    fn next(&self, now: Time) -> Option<(KeyHash, Place)> {
-        let credit = || self.newcomers().next().map(|client| (client, Place::Credit));
-        let free = self.free_slots();
-        let lines = || self.tiers.fresh_in_lines(free, self.slots_for_lines());
-        if self.running.len() < self.slots() {
-            let light = credit().filter(|_| self.settings.reserve > 0);
-            let next = light.or_else(|| self.tiers.next(self.shared_slots()));
-            if let Some((_, Place::Line(_))) = next
-                && self.settings.reserve > 0
-            {
-                return lines().or(next);
-            }
-            if next.is_some() || self.tiers.leaves_room(self.shared_slots()) {
-                return next;
-            }
-        }
-        if free == 0 || !self.has_room(now) {
-            return None;
-        }
-        // One reserved slot is always left to clients in credit.
-        let debt = || self.tiers.fresh_in_debt(free).filter(|_| free > 1);
-        credit().or_else(lines).or_else(debt)
-    }
-
-    /// The number of slots for those that were not here before, and those in debt, while some of
-    /// the former are here: all but one, but no fewer than processors.
-    fn shared_slots(&self) -> usize {
-        let cpus = usize::try_from(self.settings.cpus_milli.div_ceil(1_000)).unwrap_or(usize::MAX);
-        let slots = self.slots();
-        slots.saturating_sub(1).max(cpus.saturating_add(self.staying)).min(slots)
-    }
-
-    /// The number of slots for those that were not here before, if they ask for little.
-    fn slots_for_lines(&self) -> usize {
-        self.shared_slots().saturating_add(self.settings.reserve)
-    }
-
-    /// Clients in credit that may use a reserved slot, lightest request first.
-    fn newcomers(&self) -> impl Iterator<Item = KeyHash> {
-        // A client in credit may have running requests that were sent while it was in debt.
-        let idle = |client: &KeyHash| self.clients.get(client).is_some_and(|c| c.running == 0);
-        self.tiers.fresh(self.free_slots()).filter(idle)
-    }
-
-    /// The number of waiting requests that the next `poll_dispatch` calls will send, and that
-    /// therefore do not count against `len_max`. `Time::ZERO`: a slot that is only probed does not
-    /// count.
-    fn dispatchable_count(&self) -> usize {
-        match self.slots().saturating_sub(self.running.len()) {
-            0 if !self.has_room(Time::ZERO) => 0,
-            0 => self.newcomers().take(self.free_slots().min(self.free_workers())).count(),
-            free => free,
-        }
-    }
-
-    /// The number of slots without the reserved ones. Requests that stay have additional ones, as
-    /// far as the backend is known to accept that many.
-    fn slots(&self) -> usize {
-        let concurrency = self.settings.concurrency;
-        let most = self.settings.workers.or(self.depth.most()).unwrap_or(usize::MAX);
-        concurrency.saturating_add(self.staying).min(most.max(concurrency))
-    }
-
-    /// The number of free slots, reserved ones included.
-    fn free_slots(&self) -> usize {
-        self.slots().saturating_add(self.settings.reserve).saturating_sub(self.running.len())
-    }
-
-    /// The number of workers of the backend that are free; `usize::MAX` if it is not known.
-    fn free_workers(&self) -> usize {
-        let free = |workers: usize| workers.saturating_sub(self.running.len());
-        self.settings.workers.map_or(usize::MAX, free)
-    }
-
-    /// Whether the backend has room for one more request, as far as is known.
-    fn has_room(&self, now: Time) -> bool {
-        match self.settings.workers {
-            Some(_) => self.free_workers() > 0,
-            None => self.depth.has_room(self.running.len() + 1, now),
         }
     }
 

@@ -5,6 +5,7 @@
 mod deceit;
 mod newcomers;
 mod noise;
+mod standing;
 mod starts;
 mod swarms;
 
@@ -13,6 +14,7 @@ use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitCondition, LimitUni
 use evenkeel_core::limiter::LimiterPolicy;
 use evenkeel_core::meter::CpuClock;
 use evenkeel_core::queue::QueueSettings;
+use evenkeel_core::queue::standing::KnownClients;
 use evenkeel_core::sim::backend::{SimBackend, SimScheduling};
 use evenkeel_core::sim::client::{Arrivals, SimClient};
 use evenkeel_core::sim::outcome::{SimMetrics, SimOutcome, SimRecord, SimRequestEnd};
@@ -74,13 +76,22 @@ fn crawler(at: IpAddr, parallel: u32) -> SimClient {
     crawler
 }
 
+/// The scenes are run twice: see `tests/protection_plain`.
+fn known() -> KnownClients {
+    match env!("CARGO_CRATE_NAME") {
+        "protection_plain" => KnownClients::Off,
+        _ => KnownClients::Auto { clients_max: 100_000 },
+    }
+}
+
 fn queue() -> QueueSettings {
     QueueSettings {
         concurrency: 2,
         reserve: 4,
         len_max: 4_096,
         wait_max: Nanos::from_secs(30),
-        known_max: 0,
+        known: known(),
+        cpus_milli: (1e3 * CORES) as u64,
         workers: None,
     }
 }
@@ -102,7 +113,7 @@ fn scene(clients: Vec<SimClient>) -> SimScene {
 /// A swarm of 72 000 addresses with five requests an hour each, a third of them heavy, from the
 /// fifth minute on; a hundred people who arrived before, and a hundred who arrive during the
 /// attack.
-fn swarm(known_max: usize) -> SimScene {
+fn swarm(known: KnownClients) -> SimScene {
     let person = |n: u8, from: u64| {
         let mut one = human(address(200, n, 1));
         one.arrivals =
@@ -122,7 +133,7 @@ fn swarm(known_max: usize) -> SimScene {
     let mut limits = limits(false);
     limits.iter_mut().for_each(|limit| limit.keys_max = 100_000);
     let clients = people.chain(visitors).chain(swarm).collect();
-    let queue = Some(QueueSettings { known_max, ..queue() });
+    let queue = Some(QueueSettings { known, ..queue() });
     SimScene { limits, queue, length: Nanos::from_secs(500), ..scene(clients) }
 }
 
@@ -295,7 +306,12 @@ fn a_small_backend_of_which_nothing_is_known() {
             let alone = SimScene {
                 backend: SimBackend::new(1.0, workers, SimScheduling::Shared),
                 clock: CpuClock::Shared { cpus: 1.0 },
-                queue: Some(QueueSettings { concurrency: 1, reserve: 2, ..queue() }),
+                queue: Some(QueueSettings {
+                    concurrency: 1,
+                    reserve: 2,
+                    cpus_milli: 1_000,
+                    ..queue()
+                }),
                 ..scene(clients)
             };
             let sim = Sim::new(alone).with_auto_concurrency(1.0);
@@ -397,14 +413,16 @@ fn two_hundred_humans_and_a_shared_user_agent() {
 /// clients share one turn or each has its own.
 #[test]
 fn a_swarm_of_72_000_addresses() {
-    for known_max in [0, 100_000] {
-        let ran = SceneRun { outcome: Sim::new(swarm(known_max)).run(), humans: 200 };
+    let clients_max = 100_000;
+    let always = KnownClients::Always { clients_max };
+    for known in [KnownClients::Off, KnownClients::Auto { clients_max }, always] {
+        let ran = SceneRun { outcome: Sim::new(swarm(known)).run(), humans: 200 };
         let (people, visitors) = (ran.figures(0..100), ran.figures(100..200));
         for (who, all) in [("known", &people), ("new", &visitors)] {
             let (p95, worst) = (all.latency(95.0), all.latency(100.0));
             let (answered, refused) = (all.answered, all.refused);
             println!(
-                "swarm, {known_max:6} remembered, {who:5} p95 {p95} worst {worst}, \
+                "swarm, known {known:?}, {who:5} p95 {p95} worst {worst}, \
                  {answered} answered, {refused} refused"
             );
         }

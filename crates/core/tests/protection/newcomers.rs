@@ -4,16 +4,16 @@
 
 use super::*;
 
-const SWARM_FROM: u64 = 10;
-const LENGTH: u64 = 130;
-const REGULARS: usize = 6;
+pub(super) const SWARM_FROM: u64 = 10;
+pub(super) const LENGTH: u64 = 130;
+pub(super) const REGULARS: usize = 6;
 
-fn page() -> RandomDuration {
+pub(super) fn page() -> RandomDuration {
     RandomDuration::Between(millis(25), millis(30))
 }
 
 /// A person who asks for the next page a second after the last one.
-fn regular(n: u8) -> SimClient {
+pub(super) fn regular(n: u8) -> SimClient {
     let think = RandomDuration::Fixed(Nanos::from_secs(1));
     let arrivals = Arrivals::Closed { parallel: 1, think };
     let mut one = SimClient::new(address(100 + n, 1, 1), arrivals, page());
@@ -28,7 +28,7 @@ fn visitors() -> SimClient {
     SimClient { path: "/page".into(), ever_new: true, ..visitors }
 }
 
-fn swarm(arrivals: Arrivals, times_dearer: u64) -> SimClient {
+pub(super) fn swarm(arrivals: Arrivals, times_dearer: u64) -> SimClient {
     let RandomDuration::Between(least, most) = page() else { unreachable!() };
     let demand =
         RandomDuration::Between(Nanos(least.0 * times_dearer), Nanos(most.0 * times_dearer));
@@ -38,7 +38,7 @@ fn swarm(arrivals: Arrivals, times_dearer: u64) -> SimClient {
     swarm
 }
 
-fn connections(count: u32) -> Arrivals {
+pub(super) fn connections(count: u32) -> Arrivals {
     Arrivals::Closed { parallel: count, think: RandomDuration::ZERO }
 }
 

@@ -91,7 +91,7 @@ fn run_disturbed(noise: Noise, clients: Vec<SimClient>, seed: u64) -> SimOutcome
         backend: SimBackend::new(1.0, 8, SimScheduling::Shared),
         limits: limits.collect(),
         clock: CpuClock::Shared { cpus: 1.0 },
-        queue: Some(QueueSettings { concurrency: 1, reserve: 2, ..queue() }),
+        queue: Some(QueueSettings { concurrency: 1, reserve: 2, cpus_milli: 1_000, ..queue() }),
         length: Nanos::from_secs(SECONDS),
         seed,
         ..scene(clients)

@@ -88,7 +88,7 @@ fn on_one_processor(disguise: &Disguise, workers: usize, concurrency: usize) -> 
         backend: SimBackend::new(1.0, workers, SimScheduling::Shared),
         limits,
         clock: CpuClock::Shared { cpus: 1.0 },
-        queue: Some(QueueSettings { concurrency, reserve: 2, ..queue() }),
+        queue: Some(QueueSettings { concurrency, reserve: 2, cpus_milli: 1_000, ..queue() }),
         ..scene(clients)
     };
     SceneRun { outcome: Sim::new(scene).run(), humans: 1 }
@@ -156,7 +156,7 @@ fn two_workers_of_which_nothing_is_known() {
     let sim = Sim::new(SimScene {
         backend: SimBackend::new(1.0, 2, SimScheduling::Shared),
         clock: CpuClock::Shared { cpus: 1.0 },
-        queue: Some(QueueSettings { reserve: 2, ..queue() }),
+        queue: Some(QueueSettings { reserve: 2, cpus_milli: 1_000, ..queue() }),
         ..scene(clients)
     });
     let ran = SceneRun { outcome: sim.with_auto_concurrency(1.0).run(), humans: 1 };

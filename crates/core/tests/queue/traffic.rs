@@ -118,7 +118,7 @@ proptest! {
         workers in proptest::option::of(1..6_usize),
     ) {
         let settings = QueueSettings {
-            concurrency: 2, reserve, len_max, wait_max: Nanos(wait), known: KnownClients::Off, cpus_milli: 2_000, workers,
+            len_max, wait_max: Nanos(wait), workers, ..settings(2, reserve)
         };
         let mut watched = RecordedQueue::new(settings);
         for event in events {
@@ -144,7 +144,7 @@ proptest! {
         events in events(), reserve in 0..3_usize, len_max in 0..12_usize, wait in 20..200_u64,
     ) {
         let settings = QueueSettings {
-            concurrency: 4, reserve, len_max, wait_max: Nanos(wait), known: KnownClients::Off, cpus_milli: 2_000, workers: None,
+            len_max, wait_max: Nanos(wait), ..settings(4, reserve)
         };
         let mut quick = RecordedQueue::new(settings);
         let mut thorough = RecordedQueue::new(settings);
