@@ -42,8 +42,8 @@ pub use metrics::{GraphiteSelection, MetricsSettings, StatsdLabels, StatsdSink};
 pub use pattern::rename;
 pub use peers::PeersSettings;
 pub use proxy::{
-    ClientAddress, ConcurrencySetting, CostSource, ProxyBounds, ProxyQueueSettings, ProxySettings,
-    ProxyTimeouts,
+    ClientAddress, ConcurrencySetting, CostSource, KnownSetting, ProxyBounds, ProxyQueueSettings,
+    ProxySettings, ProxyTimeouts,
 };
 pub use ratelimit::exports::{PrometheusSettings, RatelimitStatsd};
 pub use ratelimit::rlqs::RlqsSettings;

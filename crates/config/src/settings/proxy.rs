@@ -22,7 +22,7 @@ use evenkeel_core::limit::{Limit, LimitAction, LimitCondition};
 use evenkeel_core::top;
 use evenkeel_core::units::Nanos;
 use ipnet::IpNet;
-pub use queue::{ConcurrencySetting, ProxyQueueSettings};
+pub use queue::{ConcurrencySetting, KnownSetting, ProxyQueueSettings};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -51,13 +51,16 @@ settings! {
     pub wait_max: Nanos, WAIT_MAX: DefaultedKey<Nanos> = ConfigKey::duration("wait_max")
         .within(Nanos::from_millis(1), Nanos::from_secs(86_400)).default(Nanos::from_secs(30))
         .low("refusals instead of waits").high("connections stay open for long");
-    /// Number of clients that are remembered as established, 36 bytes each: clients whose first
-    /// request came at least two minutes ago and was followed by at least seven more. All others
-    /// share one turn, behind clients in credit, which protects against swarms with a new address
-    /// for each request. `0`: all clients are treated alike.
+    /// Whether clients that were here before go before strangers. `auto`: while the requests of
+    /// clients in credit need more than the backend can do. `always`: at all times. `off`: never.
+    pub known: KnownSetting, KNOWN: DefaultedKey<KnownSetting> =
+        ConfigKey::words("known", KnownSetting::WORDS).default(KnownSetting::Off);
+    /// Number of clients that are remembered, 36 bytes each. Clients that were served often are
+    /// forgotten last, so it need not hold a swarm: a few times the number of visitors of a day. `0`:
+    /// as `known: off`.
     pub known_max: usize, KNOWN_MAX: DefaultedKey<usize> = ConfigKey::whole("known_max")
-        .within(0, SLOTS_MAX).default(0).low("a client that comes seldom is new at each visit")
-        .high("memory");
+        .within(0, SLOTS_MAX).default(65_536)
+        .low("a client that comes seldom is a stranger at each visit").high("memory");
 }
 
 impl ProxyQueueSettings {
@@ -74,10 +77,7 @@ impl ProxyQueueSettings {
             reserve: self.reserve,
             len_max: self.len_max,
             wait_max: self.wait_max,
-            known: match self.known_max {
-                0 => KnownClients::Off,
-                clients_max => KnownClients::Always { clients_max },
-            },
+            known: self.known.of(self.known_max),
             cpus_milli: (self.search_cpus(cpus) * 1e3).ceil().max(1.0) as u64,
             workers: self.workers,
         }
@@ -105,6 +105,35 @@ impl fmt::Display for ConcurrencySetting {
         match self {
             ConcurrencySetting::Auto => f.write_str("auto"),
             ConcurrencySetting::Fixed(count) => write!(f, "{count}"),
+        }
+    }
+}
+
+/// Whether clients that were here before go before strangers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KnownSetting {
+    /// While the requests of clients in credit need more than the backend can do.
+    Auto,
+    /// Never.
+    Off,
+    /// At all times.
+    Always,
+}
+
+impl KnownSetting {
+    const WORDS: &[(&str, KnownSetting)] = &[
+        ("auto", KnownSetting::Auto),
+        ("off", KnownSetting::Off),
+        ("always", KnownSetting::Always),
+    ];
+
+    /// The form that the core uses, with so many clients to remember.
+    fn of(self, clients_max: usize) -> KnownClients {
+        match self {
+            KnownSetting::Off => KnownClients::Off,
+            _ if clients_max == 0 => KnownClients::Off,
+            KnownSetting::Auto => KnownClients::Auto { clients_max },
+            KnownSetting::Always => KnownClients::Always { clients_max },
         }
     }
 }
