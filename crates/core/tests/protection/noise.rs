@@ -201,7 +201,7 @@ fn noise_and_a_swarm_that_masks_heavy_requests() {
     {
         for light in [3, 8] {
             let clients = (people(8, "/light", 2), masked("/other", light));
-            let seen = observe(KnownClients::Off, "masked swarm", noise, clients, 300);
+            let seen = observe(known(), "masked swarm", noise, clients, 300);
             assert!(seen.p95 <= bound && seen.misjudged <= 0.01, "{light}");
         }
     }
