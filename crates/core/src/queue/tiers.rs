@@ -164,8 +164,8 @@ impl DebtTier {
 struct Owed(Cost);
 
 impl Owed {
-    /// Adds `more`, if a request waits in the tier; else it is owed nothing. `next`: the estimate of
-    /// that request.
+    /// Adds `more`, if a request waits in the tier; else it is owed nothing. `next`: the
+    /// estimate of that request.
     fn add(&mut self, more: Cost, next: Option<Cost>) {
         let most = |next: Cost| Cost(next.0.max(1).saturating_mul(OWED_REQUESTS_MAX));
         self.0 = next.map_or(Cost::ZERO, |next| self.0.plus(more).min(most(next)));
@@ -283,8 +283,8 @@ impl Tiers {
     /// in service (an eighth, if it is the last slot). So these slots are for clients that use
     /// little: a swarm that takes its turns one by one does not fill them, not even if some of its
     /// requests are larger than others. A client that asks for much may have one too, except the
-    /// last, if all requests in service are in debt or of clients that were not here before. Returns none if the tier in debt is owed
-    /// [`OWED_REQUESTS_MAX`] requests.
+    /// last, if all requests in service are in debt or of clients that were not here before.
+    /// Returns none if the tier in debt is owed [`OWED_REQUESTS_MAX`] requests.
     pub fn fresh(&self, free: usize) -> impl Iterator<Item = KeyHash> {
         let others = self.debtors.count + self.visitors.count;
         let owes = self.owed.covers(OWED_REQUESTS_MAX, self.next_in_debt());

@@ -1,5 +1,5 @@
-//! The part of the queue that deals with visitors: where a request stands, when the pressure begins,
-//! which requests are sent to the waiting room, and what is shown of all this.
+//! The part of the queue that deals with visitors: where a request stands, when the pressure
+//! begins, which requests are sent to the waiting room, and what is shown of all this.
 //!
 //! What is known of clients: `known_clients`. The order of service: `tiers` and `lines`. The types
 //! that a door exchanges with the queue: `standing`.

@@ -56,8 +56,8 @@ settings! {
     pub known: KnownSetting, KNOWN: DefaultedKey<KnownSetting> =
         ConfigKey::words("known", KnownSetting::WORDS).default(KnownSetting::Off);
     /// Number of clients that are remembered, 36 bytes each. Clients that were served often are
-    /// forgotten last, so it need not hold a swarm: a few times the number of visitors of a day. `0`:
-    /// as `known: off`.
+    /// forgotten last, so it need not hold a swarm: a few times the number of visitors of a day.
+    /// `0`: as `known: off`.
     pub known_max: usize, KNOWN_MAX: DefaultedKey<usize> = ConfigKey::whole("known_max")
         .within(0, SLOTS_MAX).default(65_536)
         .low("a client that comes seldom is a stranger at each visit").high("memory");

@@ -103,7 +103,8 @@ proptest! {
                 }
                 Event::Peep(cost, length) => {
                     let (estimate, weight) = (Cost(cost), Weight::ONE);
-                    let head = HeadRequest { is_known: true, estimate, id: RequestId(0), weight, base: Time::ZERO, since: Time::ZERO };
+                    let (id, base, since) = (RequestId(0), Time::ZERO, Time::ZERO);
+                    let head = HeadRequest { is_known: true, estimate, id, weight, base, since };
                     with.turns.set_head(X, Some(head));
                     now += Tag::from(length) * TAG_UNITS_PER_NANO;
                     with.turns.virtual_time = with.turns.virtual_time.max(now);
