@@ -8,6 +8,7 @@
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::meter::estimate::{LearnedCosts, RouteHash};
 use evenkeel_core::queue::concurrency::ConcurrencySearch;
+use evenkeel_core::queue::standing::ClientHistory;
 use evenkeel_core::queue::{
     Arrival, CancelOutcome, Queue, QueueSettings, RefusedRequest, RequestId,
 };
@@ -128,6 +129,11 @@ impl AdmissionQueue {
         state.bound_search(now);
         state.narrow();
         pass(state, now);
+    }
+
+    /// The clients that the queue remembers.
+    pub fn client_history(&self) -> Option<ClientHistory> {
+        self.0.lock().queue.client_history()
     }
 
     /// A request asks for a slot. `begun`: the backend already has a part of it.

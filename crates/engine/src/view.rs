@@ -10,6 +10,7 @@ pub mod views;
 use crate::admission::AdmissionStats;
 use crate::open_requests::OpenRequestList;
 use evenkeel_core::limiter::Limiter;
+use evenkeel_core::queue::standing::ClientHistory;
 use evenkeel_core::top::TopClient;
 use evenkeel_core::units::{Cost, Nanos, Time};
 use overrides::{Override, OverridesFullError};
@@ -55,6 +56,11 @@ pub(crate) fn count_held(rows: &[TopClient], above: Nanos, now: Time) -> usize {
 pub trait EngineView: Send + Sync {
     /// The current limits with their buckets. The buckets outlive a reload in the meantime.
     fn held(&self) -> Arc<Limiter>;
+
+    /// The clients that the queue remembers; `None` if it does not distinguish them.
+    fn client_history(&self) -> Option<ClientHistory> {
+        None
+    }
 
     /// The heaviest clients of the limit at `index`, the heaviest first, with their levels.
     fn top(&self, index: usize) -> Vec<HeavyClient> {

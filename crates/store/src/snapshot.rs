@@ -1,5 +1,6 @@
-//! Debts that outlive the process: a snapshot of all buckets and counters. A thread writes one
-//! every few seconds and once more at the end, and the next start restores it (`restore`).
+//! Debts that outlive the process: a snapshot of all buckets and counters, and of the clients that
+//! the queue remembers. A thread writes one every few seconds and once more at the end, and the
+//! next start restores it (`restore`).
 //!
 //! A bucket is a few numbers, with times that count from the Unix epoch. So a restored bucket needs
 //! no conversion and has been refilled for the time in between. Buckets without debt are not
@@ -19,6 +20,7 @@ pub use restore::{CheckedSnapshot, find};
 use evenkeel_config::settings;
 use evenkeel_core::key::KeySeed;
 use evenkeel_core::limit::{KeyPart, Limit, LimitUnit};
+use evenkeel_core::queue::standing::ClientHistory;
 use evenkeel_core::units::Time;
 use evenkeel_core::windows::WindowCounters;
 use evenkeel_engine::view::EngineView;
@@ -44,6 +46,13 @@ pub struct SnapshotTables {
     pub engines: Vec<DoorEngine>,
     /// The counters of windows of the rate limit service.
     pub windows: Option<(&'static str, Arc<WindowCounters>)>,
+}
+
+impl SnapshotTables {
+    /// The clients that queues remember, each with the name of its door.
+    fn histories(&self) -> impl Iterator<Item = (&'static str, ClientHistory)> {
+        self.engines.iter().filter_map(|(door, engine)| Some((*door, engine.client_history()?)))
+    }
 }
 
 /// The thread that writes snapshots. When this is dropped, it writes one more and ends.
@@ -138,7 +147,9 @@ impl SnapshotScribe {
         // it.
         let held: Vec<_> =
             self.accounts.engines.iter().map(|(door, engine)| (door, engine.held())).collect();
+        let histories: Vec<_> = self.accounts.histories().collect();
         let limits = held.iter().map(|(_, held)| held.limits().len()).sum::<usize>();
+        let limits = limits + histories.len();
         let limits = limits + usize::from(self.accounts.windows.is_some());
         let limits = u16::try_from(limits).map_err(io::Error::other)?;
         let mut writer =
@@ -156,6 +167,9 @@ impl SnapshotScribe {
                 result?;
                 writer.end_limit()?;
             }
+        }
+        for (door, history) in histories {
+            fill_clients(&mut writer, door, &history, now)?;
         }
         if let Some((door, windows)) = &self.accounts.windows {
             self.fill_windows(&mut writer, door, windows, now, keys)?;
@@ -184,6 +198,24 @@ impl SnapshotScribe {
         result?;
         writer.end_limit()
     }
+}
+
+/// Writes the clients that a queue remembers.
+fn fill_clients<W: Write>(
+    writer: &mut SnapshotWriter<BufWriter<W>>,
+    door: &str,
+    history: &ClientHistory,
+    now: Time,
+) -> io::Result<()> {
+    writer.limit(&kept_clients(door))?;
+    let mut result = Ok(());
+    history.for_each(now, |key, state| {
+        if result.is_ok() {
+            result = writer.bucket(key, &state);
+        }
+    });
+    result?;
+    writer.end_limit()
 }
 
 /// The pause before the next snapshot, if the last one took `took`. A crash loses the time since
@@ -216,6 +248,19 @@ fn kept_windows(door: &str) -> SnapshotLimit {
         by,
         unit: LimitUnit::Hits,
         counting: SnapshotAlgorithm::Windows,
+    }
+}
+
+/// The description of all clients of a queue in a snapshot. A client has the key by which the first
+/// limit counts it; after a change of that limit, no request has such a key.
+fn kept_clients(door: &str) -> SnapshotLimit {
+    let (name, by) = ("clients".to_owned(), String::new());
+    SnapshotLimit {
+        door: door.to_owned(),
+        name,
+        by,
+        unit: LimitUnit::Hits,
+        counting: SnapshotAlgorithm::Clients,
     }
 }
 

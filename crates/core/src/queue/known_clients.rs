@@ -9,6 +9,8 @@
 //! pressure each request moves it on by cost / rate. So an identity that uses less than its rate is
 //! always in the past. Without pressure nothing is charged. How the lines are served: `lines`.
 
+mod history;
+
 use super::pressure::Pressure;
 use super::request::{Arrival, QueuePlace};
 use super::share::{Line, Place};
@@ -20,6 +22,8 @@ use super::turns::length;
 use crate::key::KeyHash;
 use crate::table::BucketTable;
 use crate::units::{Cost, Nanos, Time, Weight};
+use alloc::sync::Arc;
+pub use history::ClientHistory;
 
 /// A client that was not served for this long is a stranger again.
 const FORGOTTEN_AFTER: Nanos = Nanos::from_secs(86_400);
@@ -109,7 +113,7 @@ impl KnownClient {
 
 /// The table, and whether the lines apply at present.
 pub(super) struct Known {
-    table: BucketTable,
+    table: Arc<BucketTable>,
     always: bool,
     pub pressure: Pressure,
 }
@@ -122,8 +126,13 @@ impl Known {
             KnownClients::Auto { clients_max } => (false, clients_max),
             KnownClients::Always { clients_max } => (true, clients_max),
         };
-        let table = BucketTable::new(clients_max, 2);
+        let table = Arc::new(BucketTable::new(clients_max, ClientHistory::WORDS));
         Some(Known { table, always, pressure: Pressure::default() })
+    }
+
+    /// The clients that are remembered.
+    pub fn history(&self) -> ClientHistory {
+        ClientHistory { table: Arc::clone(&self.table) }
     }
 
     /// Whether requests in credit wait in lines.

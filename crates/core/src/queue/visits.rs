@@ -4,7 +4,7 @@
 //! What is known of clients: `known_clients`. The order of service: `tiers` and `lines`. The types
 //! that a door exchanges with the queue: `standing`.
 
-use super::known_clients::Standing;
+use super::known_clients::{ClientHistory, Known, Standing};
 use super::request::{Arrival, RequestId};
 use super::share::{Line, Place, QueuedShare, WaitingRequest};
 use super::standing::{ByLine, StandingReport, VisitPass, WaitingRoomEntry};
@@ -86,6 +86,12 @@ impl Queue {
     #[must_use]
     pub fn pressure_since(&self) -> Option<Time> {
         self.known.as_ref()?.pressure.since()
+    }
+
+    /// The clients that are remembered; `None` if clients are not distinguished.
+    #[must_use]
+    pub fn client_history(&self) -> Option<ClientHistory> {
+        self.known.as_ref().map(Known::history)
     }
 
     /// What there is to show of the lines. Costs nothing but a copy.

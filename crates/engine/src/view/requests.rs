@@ -8,6 +8,7 @@ use super::views::{TopViews, VIEW_NAMES};
 use super::{BackendLoad, EngineView, HeavyClient, SHOWN_MAX, count_held, with_levels};
 use crate::engine::Engine;
 use evenkeel_core::limiter::Limiter;
+use evenkeel_core::queue::standing::ClientHistory;
 use evenkeel_core::top::{TopClient, TopClients};
 use evenkeel_core::units::Nanos;
 use std::sync::Arc;
@@ -33,6 +34,10 @@ impl Engine {
 impl EngineView for Engine {
     fn held(&self) -> Arc<Limiter> {
         Arc::clone(&self.shards.rules().limiter)
+    }
+
+    fn client_history(&self) -> Option<ClientHistory> {
+        self.gate.client_history()
     }
 
     fn work(&self) -> Option<BackendLoad> {

@@ -105,6 +105,50 @@ fn a_damaged_snapshot_is_refused_and_told_and_everybody_served() {
     wait_for_snapshot(&gate);
 }
 
+/// How many of `strangers`, each with a page of its own address, are served before `client`, which
+/// asks when three of them are served.
+fn served_before(gate: &Gate, strangers: u8, client: &str) -> u64 {
+    let (served, page) = (AtomicU64::new(0), "/page?sleep=200");
+    thread::scope(|scope| {
+        for n in 1..=strangers {
+            let (served, port) = (&served, gate.port);
+            scope.spawn(move || {
+                assert_eq!(Client::new(&format!("127.3.0.{n}"), port).get(page).status, 200);
+                served.fetch_add(1, Relaxed);
+            });
+        }
+        // The cost of the page is known then, and most strangers still wait.
+        wait_for("the first strangers", || (served.load(Relaxed) >= 3).then_some(()));
+        let before = served.load(Relaxed);
+        assert_eq!(gate.client(client).get(page).status, 200);
+        served.load(Relaxed) - before
+    })
+}
+
+#[test]
+fn after_a_restart_under_attack_regulars_are_known() {
+    let site = Site::start(2);
+    let queue = "  cpus: 1\n  queue: {concurrency: 1, reserve: 0, known: auto}\n";
+    let state = site.folder.path().join("state");
+    let settings = format!("{queue}state: {{file: {}, every: 300ms}}\n", state.display());
+    let mut gate = Gate::start(&site, &settings);
+    // Light pages, because a client that uses much loses its place.
+    for _ in 0..3 {
+        assert_eq!(gate.client("127.2.0.1").get("/page").status, 200);
+    }
+    gate.process.signal(Signal::TERM);
+    wait_for("its end", || gate.process.ended());
+    gate.start_again();
+    let regular = served_before(&gate, 25, "127.2.0.1");
+    gate.wait_until_idle();
+    gate.process.signal(Signal::TERM);
+    wait_for("its end", || gate.process.ended());
+    fs::remove_file(&state).expect("the snapshot");
+    gate.start_again();
+    let unknown = served_before(&gate, 25, "127.2.0.1");
+    assert!(regular <= 4 && unknown >= 12, "{regular} and {unknown} strangers went before");
+}
+
 #[test]
 fn a_full_disk_stops_nobody() {
     let site = Site::start(2);

@@ -10,9 +10,9 @@
 //! ```
 //!
 //! The counters of the rate limit service are stored under one limit of algorithm 6, with one word
-//! each. Times are nanoseconds since the Unix epoch. Reading is strict: any deviation is an error,
-//! and then no part of the file may be used. How a snapshot is used: `restore`. No file is opened
-//! here.
+//! each, and the clients that a queue remembers under one of algorithm 7, with two words. Times are
+//! nanoseconds since the Unix epoch. Reading is strict: any deviation is an error, and then no part
+//! of the file may be used. How a snapshot is used: `restore`. No file is opened here.
 
 use crc32fast::Hasher;
 use evenkeel_core::bucket::debt::DebtBucket;
@@ -23,17 +23,22 @@ use evenkeel_core::bucket::sliding::SlidingWindow;
 use evenkeel_core::bucket::{Algorithm, STATE_WORDS_MAX};
 use evenkeel_core::key::{KeyHash, KeySeed};
 use evenkeel_core::limit::LimitUnit;
+use evenkeel_core::queue::standing::ClientHistory;
 use evenkeel_core::units::{Cost, Nanos, Rate, Time};
 use std::io::{self, Read, Write};
 
 /// The first bytes of every snapshot.
 const MAGIC: [u8; 8] = *b"EVENKEEL";
-/// The only version of the format.
-const VERSION: u16 = 1;
+/// The version of the format that is written.
+const VERSION: u16 = 2;
+/// The first version, which has no clients, is read as well.
+const VERSION_MIN: u16 = 1;
 /// The most buckets in a block: half a megabyte with the widest state.
 const BLOCK_BUCKETS_MAX: usize = 1_024;
 /// The algorithm number of [`SnapshotAlgorithm::Windows`].
 const WINDOWS_ALGORITHM: u8 = 6;
+/// The algorithm number of [`SnapshotAlgorithm::Clients`].
+const CLIENTS_ALGORITHM: u8 = 7;
 /// The longest description of a limit's key, in bytes.
 const BY_BYTES_MAX: usize = 4_096;
 
@@ -50,7 +55,7 @@ pub enum SnapshotReadError {
     #[error("it is not a snapshot of evenkeel")]
     Stranger,
     /// The snapshot was written in another version of the format.
-    #[error("its version is {0}, and only version {VERSION} is supported")]
+    #[error("its version is {0}, and only {VERSION_MIN} to {VERSION} are supported")]
     Version(u16),
     /// The checksum does not match the contents.
     #[error("it is damaged: its checksum is wrong")]
@@ -95,6 +100,8 @@ pub enum SnapshotAlgorithm {
     Bucket(Algorithm),
     /// The counters of `evenkeel_core::windows`. A counter's state includes its algorithm.
     Windows,
+    /// The clients of `evenkeel_core::queue::standing::ClientHistory`.
+    Clients,
 }
 
 impl SnapshotAlgorithm {
@@ -104,6 +111,7 @@ impl SnapshotAlgorithm {
         match self {
             SnapshotAlgorithm::Bucket(algorithm) => algorithm.words(),
             SnapshotAlgorithm::Windows => 1,
+            SnapshotAlgorithm::Clients => ClientHistory::WORDS,
         }
     }
 }
@@ -209,7 +217,11 @@ impl<W: Write> SnapshotWriter<W> {
 
 /// The number of an algorithm and its three parameters; zero for those that it does not have.
 fn numbers(counting: &SnapshotAlgorithm) -> (u8, [u64; 3]) {
-    let SnapshotAlgorithm::Bucket(algorithm) = counting else { return (WINDOWS_ALGORITHM, [0; 3]) };
+    let algorithm = match counting {
+        SnapshotAlgorithm::Bucket(algorithm) => algorithm,
+        SnapshotAlgorithm::Windows => return (WINDOWS_ALGORITHM, [0; 3]),
+        SnapshotAlgorithm::Clients => return (CLIENTS_ALGORITHM, [0; 3]),
+    };
     match algorithm {
         Algorithm::Debt(debt) => (1, [debt.rate().to_bits(), debt.burst().0, 0]),
         Algorithm::Sliding(sliding) => {
@@ -224,6 +236,7 @@ fn numbers(counting: &SnapshotAlgorithm) -> (u8, [u64; 3]) {
 fn counting(kind: u8, numbers: [u64; 3]) -> Option<SnapshotAlgorithm> {
     match (kind, numbers) {
         (WINDOWS_ALGORITHM, [0, 0, 0]) => Some(SnapshotAlgorithm::Windows),
+        (CLIENTS_ALGORITHM, [0, 0, 0]) => Some(SnapshotAlgorithm::Clients),
         _ => algorithm(kind, numbers).map(SnapshotAlgorithm::Bucket),
     }
 }
@@ -305,7 +318,7 @@ impl<R: Read> SnapshotReader<R> {
             return Err(SnapshotReadError::Stranger);
         }
         let version = u16::from_le_bytes(self.bytes()?);
-        if version != VERSION {
+        if !(VERSION_MIN..=VERSION).contains(&version) {
             return Err(SnapshotReadError::Version(version));
         }
         let limits = u16::from_le_bytes(self.bytes()?);

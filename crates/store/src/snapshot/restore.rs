@@ -9,11 +9,12 @@
 use super::format::{
     self, SnapshotAlgorithm, SnapshotHead, SnapshotLimit, SnapshotReadError, SnapshotRecord,
 };
-use super::{SnapshotTables, disk, kept, kept_windows};
+use super::{SnapshotTables, disk, kept, kept_clients, kept_windows};
 use evenkeel_config::settings;
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::key::{KeyHash, KeySeed};
 use evenkeel_core::limiter::Limiter;
+use evenkeel_core::queue::standing::ClientHistory;
 use evenkeel_core::units::{Nanos, Time};
 use evenkeel_core::windows::WindowCounters;
 use evenkeel_telemetry::Watch;
@@ -87,7 +88,7 @@ impl CheckedSnapshot {
                 "the snapshot could be read only in part; the rest of its debts is lost: {fault}"
             );
         }
-        let (restored, left) = (restorer.restored, restorer.left);
+        let SnapshotRestorer { restored, clients, left, .. } = restorer;
         StateCounts::new(watch.registry()).record_restored(restored);
         if restorer.back > CLOCK_SKEW_MAX {
             tracing::warn!(
@@ -97,7 +98,9 @@ impl CheckedSnapshot {
             );
         }
         let age = now.since(self.head.written).as_secs_f64();
-        tracing::info!(target: "evenkeel::state", restored, left, age, "snapshot restored");
+        tracing::info!(
+            target: "evenkeel::state", restored, clients, left, age, "snapshot restored"
+        );
     }
 
     fn show(
@@ -118,7 +121,10 @@ struct SnapshotRestorer<'a> {
     /// The table for the buckets of the current limit; `None` if they are dropped.
     place: Option<RestoreTarget>,
     restored: u64,
-    /// The number of buckets that were dropped, because their debt is paid or their limit is gone.
+    /// The number of clients that the queue knows again.
+    clients: u64,
+    /// The number of buckets that were dropped, because their debt is paid or their limit is gone,
+    /// and of clients.
     left: u64,
 }
 
@@ -127,26 +133,32 @@ enum RestoreTarget {
     /// The limit at this index, and the algorithm by which the buckets were counted.
     Limit(Arc<Limiter>, usize, Algorithm),
     Windows(Arc<WindowCounters>),
+    Clients(ClientHistory),
 }
 
 impl<'a> SnapshotRestorer<'a> {
     fn new(accounts: &'a SnapshotTables, head: &SnapshotHead, now: Time) -> SnapshotRestorer<'a> {
         let back = head.written.since(now);
-        SnapshotRestorer { accounts, now, back, place: None, restored: 0, left: 0 }
+        SnapshotRestorer { accounts, now, back, place: None, restored: 0, clients: 0, left: 0 }
     }
 
     fn see(&mut self, seen: SnapshotRecord<'_>) {
         match seen {
             SnapshotRecord::Limit(was) => self.place = self.find(was),
-            SnapshotRecord::Bucket(hash, state) if self.put(hash, state) => self.restored += 1,
+            SnapshotRecord::Bucket(hash, state) if self.put(hash, state) => match self.place {
+                Some(RestoreTarget::Clients(_)) => self.clients += 1,
+                _ => self.restored += 1,
+            },
             SnapshotRecord::Bucket(..) => self.left += 1,
         }
     }
 
     /// The current limit that means the same.
     fn find(&self, was: &SnapshotLimit) -> Option<RestoreTarget> {
-        let SnapshotAlgorithm::Bucket(counted) = &was.counting else {
-            return self.windows(was).map(RestoreTarget::Windows);
+        let counted = match &was.counting {
+            SnapshotAlgorithm::Bucket(counted) => counted,
+            SnapshotAlgorithm::Windows => return self.windows(was).map(RestoreTarget::Windows),
+            SnapshotAlgorithm::Clients => return self.clients(was).map(RestoreTarget::Clients),
         };
         for (door, engine) in self.accounts.engines.iter().filter(|(door, _)| *door == was.door) {
             let same = |today: &SnapshotLimit| {
@@ -168,6 +180,11 @@ impl<'a> SnapshotRestorer<'a> {
         (*was == kept_windows(door)).then(|| Arc::clone(windows))
     }
 
+    fn clients(&self, was: &SnapshotLimit) -> Option<ClientHistory> {
+        let mut histories = self.accounts.histories();
+        histories.find_map(|(door, history)| (*was == kept_clients(door)).then_some(history))
+    }
+
     fn put(&self, hash: KeyHash, state: &[u64]) -> bool {
         let (limiter, index, was) = match &self.place {
             None => return false,
@@ -175,6 +192,9 @@ impl<'a> SnapshotRestorer<'a> {
             // not apply.
             Some(RestoreTarget::Windows(windows)) => {
                 return self.back <= CLOCK_SKEW_MAX && windows.restore(hash, state[0], self.now);
+            }
+            Some(RestoreTarget::Clients(history)) => {
+                return history.restore(hash, state, self.back, self.now);
             }
             Some(RestoreTarget::Limit(limiter, index, was)) => (limiter, index, was),
         };

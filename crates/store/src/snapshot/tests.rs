@@ -335,6 +335,99 @@ fn the_last_snapshot_is_written_when_the_program_ends() {
     assert!(none.is_none());
 }
 
+/// The default limits, and a queue that remembers clients.
+const KNOWN: &str = "proxy: {cpus: 1, queue: {known: auto}}";
+
+impl Stage {
+    /// The number of clients that the queue remembers.
+    fn clients(&self) -> usize {
+        let history = self.accounts.engines[0].1.client_history();
+        let mut count = 0;
+        history.iter().for_each(|history| history.for_each(self.clock.now(), |_, _| count += 1));
+        count
+    }
+
+    /// Lets the queue remember clients that were served twice.
+    fn serve_twice(&self, clients: u64) {
+        let history = self.accounts.engines[0].1.client_history().expect("remembered");
+        let now = self.clock.now();
+        // The low bits are the number of requests.
+        let state = [now.0, now.0 >> 20 << 20 | 2];
+        for n in 1..=clients {
+            let key = KeyHash::from_bits(n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            assert!(history.restore(key, &state, Nanos::ZERO, now));
+        }
+    }
+}
+
+#[test]
+fn clients_that_were_here_are_known_after_a_restart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("state");
+    let before = Stage::new(KNOWN);
+    before.serve_twice(300);
+    before.owe(0, 5, 1_000);
+    assert!(before.write(&path, before.clock.now()));
+    let after = Stage::new(KNOWN);
+    assert!(after.take_over(&path));
+    assert_eq!((before.clients(), after.clients()), (300, 300));
+    near(after.full_after(0, 5), 1_000.0);
+    assert!(after.metric("evenkeel_state_restored_keys 1"), "clients are no debts");
+    // A queue that does not distinguish clients drops them, and no debt.
+    let without = Stage::new("proxy: {cpus: 1, queue: {known: off}}");
+    assert!(without.take_over(&path));
+    assert_eq!(without.clients(), 0);
+    near(without.full_after(0, 5), 1_000.0);
+}
+
+#[test]
+fn a_snapshot_of_the_first_version_is_still_restored() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("state");
+    let before = Stage::new(LIMITS);
+    before.owe(0, 5, 1_000);
+    assert!(before.write(&path, before.clock.now()));
+    let mut bytes = fs::read(&path).expect("written");
+    let version = |bytes: &mut Vec<u8>, version: u8| {
+        bytes[8] = version;
+        let sum = bytes.len() - 4;
+        let crc = crc32fast::hash(&bytes[..sum]).to_le_bytes();
+        bytes[sum..].copy_from_slice(&crc);
+    };
+    version(&mut bytes, 1);
+    fs::write(&path, &bytes).expect("written");
+    let after = Stage::new(&LIMITS.replace("cpus: 1", "cpus: 1, queue: {known: auto}"));
+    assert!(after.take_over(&path));
+    near(after.full_after(0, 5), 1_000.0);
+    assert_eq!(after.clients(), 0);
+    version(&mut bytes, 3);
+    fs::write(&path, &bytes).expect("written");
+    assert!(!Stage::new(KNOWN).take_over(&path));
+}
+
+#[test]
+fn damaged_clients_refuse_the_snapshot_and_the_next_one_is_good() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("state");
+    let before = Stage::new(KNOWN);
+    before.serve_twice(300);
+    assert!(before.write(&path, before.clock.now()));
+    let mut bytes = fs::read(&path).expect("written");
+    // The clients are the last but the counters of windows.
+    let place = bytes.len() - 1_000;
+    bytes[place] ^= 1;
+    fs::write(&path, &bytes).expect("written");
+    let after = Stage::new(KNOWN);
+    assert!(!after.take_over(&path));
+    assert_eq!(after.clients(), 0);
+    assert_eq!(fs::read(folder.path().join("state.refused")).expect("aside"), bytes);
+    after.serve_twice(7);
+    assert!(after.write(&path, after.clock.now()));
+    let next = Stage::new(KNOWN);
+    assert!(next.take_over(&path));
+    assert_eq!(next.clients(), 7);
+}
+
 /// Prints how long a million debts take, for docs/performance.md.
 #[test]
 #[ignore = "the long suite runs it; in a release build the figures mean something"]

@@ -51,16 +51,17 @@ fn two_requests_before_the_pressure_make_a_history() {
 
 #[test]
 fn a_million_names_make_no_regular_forgotten() {
-    for clients_max in [4_096, 16_384] {
+    // A small table looks through all its slots for each new name, so it gets fewer.
+    for (clients_max, names) in [(4_096, 20_000), (16_384, 1_000_000)] {
         let known = auto(clients_max);
         let regulars = 0..64;
         for second in 0..8 {
             regulars.clone().for_each(|n| serve(&known, n, 0, at(second)));
         }
-        for n in 0..1_000_000 {
+        for n in 0..names {
             serve(&known, 1_000 + n, PASS_MILLI_CPUS, at(10 + n / 30));
         }
-        let now = at(10 + 1_000_000 / 30);
+        let now = at(10 + names / 30);
         assert!(regulars.clone().all(|n| known.find(client(n), now).is_some()));
         assert!(known.table.bytes() <= 36 * clients_max.max(EXACT) + 1_024);
     }
@@ -95,4 +96,56 @@ fn a_stamp_moves_by_what_is_used_under_pressure() {
     is_about(at(5_600));
     assert!(known.find(client(1), at(5_600 + 600 + 86_398)).is_some());
     assert!(known.find(client(1), at(5_600 + 600 + 86_400)).is_none());
+}
+
+/// A table with what `known` would write at `written`, restored at `now`, and the number of clients
+/// in it.
+fn restored(known: &Known, ahead: Nanos, written: Time, now: Time) -> (Known, usize) {
+    let after = auto(100);
+    let (history, mut count) = (after.history(), 0);
+    known.history().for_each(written, |key, state| {
+        count += usize::from(history.restore(key, &state, ahead, now));
+    });
+    (after, count)
+}
+
+fn place(known: &Known, n: u64, now: Time) -> Place {
+    known.standing_at_onset(client(n), now, now).0
+}
+
+#[test]
+fn a_history_survives_a_restart_under_pressure() {
+    let known = auto(100);
+    (0..3).for_each(|second| serve(&known, 1, 0, at(second)));
+    serve(&known, 2, PASS_MILLI_CPUS, at(3));
+    let (mut after, count) = restored(&known, Nanos::ZERO, at(4), at(6));
+    assert_eq!((count, after.stamp(client(1))), (2, known.stamp(client(1))));
+    begin_pressure(&mut after, at(7));
+    let places = [1, 2, 3].map(|n| place(&after, n, at(8)));
+    assert_eq!(places, [Place::Credit, STRANGERS, STRANGERS]);
+    // A ticket that was used is not used again.
+    let ticket = Visit::Ticket(VisitTicket { id: client(2).bits(), first_came: at(0) });
+    let (_, line, _) = after.visitor(ticket, at(8)).expect("valid");
+    assert_ne!(line, Place::Line(Line::First));
+}
+
+#[test]
+fn what_is_old_or_cannot_be_is_not_restored() {
+    let known = auto(100);
+    (0..3).for_each(|second| serve(&known, 1, 0, at(second)));
+    serve(&known, 2, 0, at(3));
+    // Served once, more than ten minutes ago.
+    assert_eq!(restored(&known, Nanos::ZERO, at(604), at(604)).1, 1);
+    assert_eq!(restored(&known, Nanos::ZERO, at(4), at(90_000)).1, 0);
+    // The clock was set back by an hour since.
+    let hour = Nanos::from_secs(3_600);
+    assert_eq!(restored(&known, Nanos::ZERO, at(4), at(4).minus(hour)).1, 0);
+    let (mut after, count) = restored(&known, hour, at(4), at(4).minus(hour));
+    assert_eq!(count, 2);
+    begin_pressure(&mut after, at(5).minus(hour));
+    assert_eq!(place(&after, 1, at(6).minus(hour)), Place::Credit);
+    let history = after.history();
+    for wrong in [&[][..], &[1], &[0, 0], &[u64::MAX, u64::MAX], &[1, 2, 3]] {
+        assert!(!history.restore(client(9), wrong, Nanos::ZERO, at(6)), "{wrong:?}");
+    }
 }

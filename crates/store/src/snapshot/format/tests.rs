@@ -37,6 +37,7 @@ fn each() -> Vec<SnapshotLimit> {
         hits("grid", Algorithm::Grid(GridBucket::new("3/m".parse().expect("a pace"), 10))),
         hits("history", Algorithm::History(RequestHistory::new(2, second).expect("a history"))),
         SnapshotLimit { unit: LimitUnit::Hits, counting: SnapshotAlgorithm::Windows, ..debt() },
+        SnapshotLimit { unit: LimitUnit::Hits, counting: SnapshotAlgorithm::Clients, ..debt() },
     ]
 }
 
@@ -71,7 +72,7 @@ fn all(bytes: &[u8]) -> Result<Vec<(SnapshotLimit, Buckets)>, SnapshotReadError>
 fn the_bytes_are_these() {
     let bytes = written(&[(debt(), vec![(0x0102, vec![0x0a0b])])]);
     let golden = [
-        "45 56 45 4e 4b 45 45 4c 01 00 01 00 00 00 00 00",
+        "45 56 45 4e 4b 45 45 4c 02 00 01 00 00 00 00 00",
         "07 07 07 07 07 07 07 07 07 07 07 07 07 07 07 07",
         "00 00 f3 23 84 5b d7 18",
         "05 70 72 6f 78 79 02 69 70 08 00 69 70 2f 33 32 2f 36 34",
@@ -83,7 +84,7 @@ fn the_bytes_are_these() {
     let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(" ");
     let (body, sum) = bytes.split_at(bytes.len() - 4);
     assert_eq!(hex(body), golden.join(" "));
-    assert_eq!(hex(sum), "d8 89 44 7b");
+    assert_eq!(hex(sum), "4e a5 0c 7b");
 }
 
 #[test]
@@ -127,7 +128,7 @@ fn what_is_wrong_is_said() {
         told(&bytes)
     };
     assert_eq!(told(b"{\"json\": true}"), "it is not a snapshot of evenkeel");
-    assert_eq!(with(8, 2), "its version is 2, and only version 1 is supported");
+    assert_eq!(with(8, 3), "its version is 3, and only 1 to 2 are supported");
     assert_eq!(with(good.len() - 1, 0), "it is damaged: its checksum is wrong");
     assert!(with(60, 9).contains("an algorithm is invalid"), "{}", with(60, 9));
     assert!(with(61, 2).contains("the width of a bucket is invalid"), "{}", with(61, 2));

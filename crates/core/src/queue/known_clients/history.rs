@@ -1,0 +1,51 @@
+//! The clients that a queue remembers, for snapshots.
+//!
+//! A handle on the table of `known_clients`. It takes no lock of the queue, so a look through all
+//! clients delays no request.
+
+use super::{HISTORY_SERVED_MIN, KnownClient, STAMP_REACH};
+use crate::key::KeyHash;
+use crate::table::BucketTable;
+use crate::units::{Nanos, Time};
+use alloc::sync::Arc;
+
+/// The clients that a queue remembers.
+#[derive(Clone)]
+pub struct ClientHistory {
+    pub(super) table: Arc<BucketTable>,
+}
+
+impl ClientHistory {
+    /// The number of words in the state of a client.
+    pub const WORDS: usize = 2;
+
+    /// Calls `f` with the key and the state of each client that is worth keeping: those that were
+    /// served at least twice, and those that were served in the last ten minutes, so that a ticket
+    /// that was used stays used.
+    pub fn for_each(&self, now: Time, mut f: impl FnMut(KeyHash, [u64; ClientHistory::WORDS])) {
+        self.table.for_each(|key, state| {
+            let known = KnownClient::of(state);
+            let is_recent = now.since(known.stamp) < STAMP_REACH;
+            if (known.served >= HISTORY_SERVED_MIN || is_recent) && !known.is_forgotten(now) {
+                f(key, [state[0], state[1]]);
+            }
+        });
+    }
+
+    /// Restores a client from a snapshot whose times are `ahead` of the clock. Returns false if the
+    /// client is forgotten by now, or if the state cannot be one. A key is found again only under
+    /// the seed that it was hashed with.
+    #[must_use]
+    pub fn restore(&self, key: KeyHash, state: &[u64], ahead: Nanos, now: Time) -> bool {
+        let &[_, _] = state else { return false };
+        let was = KnownClient::of(state);
+        let (since, stamp) = (was.since.minus(ahead), was.stamp.minus(ahead));
+        let was = KnownClient { since, stamp: stamp.min(now.plus(STAMP_REACH)), ..was };
+        if was.served == 0 || was.since > now || was.is_forgotten(now) {
+            return false;
+        }
+        let worth = |state: &[u64]| KnownClient::worth(state, now);
+        self.table.take(key).change(|state| was.write(state), worth);
+        true
+    }
+}
