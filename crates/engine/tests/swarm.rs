@@ -1,5 +1,5 @@
 //! A million addresses with one request each, before the default limits: what the clients that were
-//! here owe is not forgotten, and the memory stays in its bounds.
+//! here owe, and that they were here, is not forgotten, and the memory stays in its bounds.
 //!
 //! All requests come at the same moment, so no debt is paid while they come. Memory is that of the
 //! process, so there is one test in this file.
@@ -65,7 +65,9 @@ fn stranger(n: u32) -> Visitor {
 
 /// The proxy section of an empty configuration, with room for `keys` keys in each limit.
 fn engine(keys: usize) -> Arc<Engine> {
-    let text = format!("state: {{keys_max: {keys}}}\nproxy: {{cost: 'header:x-cost'}}");
+    let text = format!(
+        "state: {{keys_max: {keys}}}\nproxy: {{cost: 'header:x-cost', queue: {{known: auto}}}}"
+    );
     let config = evenkeel_config::parse("t.yaml", text.as_bytes(), 4.0).expect("good");
     let proxy: ProxySettings = config.settings.proxy.expect("open");
     let clock = Clock::start();
@@ -103,7 +105,8 @@ fn survive(keys: usize, strangers: u32) -> u64 {
     lanes.iter().for_each(|lane| lane.stand_at(now));
     for n in 0..REGULARS {
         // From the cost of a stranger's page up to a debt.
-        serve(&lanes[0], &regular(n), &format!("{}ms", 31 + u32::from(n) * 300));
+        serve(&lanes[0], &regular(n), &format!("{}ms", 30 + u32::from(n) * 300));
+        serve(&lanes[0], &regular(n), "1ms");
     }
     let was: Vec<_> = (0..REGULARS).map(|n| levels(&engine, n, now)).collect();
     std::thread::scope(|scope| {
@@ -116,6 +119,11 @@ fn survive(keys: usize, strangers: u32) -> u64 {
         assert!(was.iter().all(Option::is_some));
         assert_eq!(levels(&engine, n, now), was, "regular {n} with room for {keys} keys");
     }
+    let mut regulars = 0;
+    let history = engine.client_history().expect("clients are remembered");
+    // The low bits are the number of requests.
+    history.for_each(now, |_, state| regulars += u8::from(state[1] & 0xf_ffff == 2));
+    assert_eq!(regulars, REGULARS, "of those that were served twice");
     resident().saturating_sub(before)
 }
 
