@@ -2,9 +2,10 @@
 //! that were served since, and strangers.
 //!
 //! In each line the least rank is next: a place in time (`known_clients`) plus the time that the
-//! request's cost is worth, so whoever asks for little goes a little earlier. Of the cost, visitors
+//! request's cost is worth, so a small request goes a little earlier. Of the cost, visitors
 //! that come for the first page get 85 %, those that were served 10 %, and strangers 5 %; and each
-//! line gets all that the others do not ask for. Which requests are in which line is decided in `known_clients`, and when these lines are served at all in `tiers`.
+//! line gets all that the others do not ask for. Which requests are in which line is decided in
+//! `known_clients`, and when these lines are served at all in `tiers`.
 
 use super::guesses::FreeGuesses;
 use super::known_clients::stamp_length;

@@ -3,7 +3,8 @@
 //! A request that may be is sent there after two seconds (three for a visitor with a ticket or a
 //! pass), if the lines hold more than three seconds of work; otherwise its turn may come sooner
 //! than a visitor would come back, and it has two seconds more. If the queue is nearly full, the
-//! newest requests are sent there at once. The queue keeps nothing for a visitor in the waiting room: the ticket has it all.
+//! newest requests are sent there at once. The queue keeps nothing for a visitor in the waiting
+//! room: the ticket has it all.
 
 use super::request::RequestId;
 use super::share::{Line, Place, WaitingRequest};
