@@ -1,11 +1,12 @@
 //! The client of a request, as far as headers and name servers identify it.
 //!
 //! Doors use `address` to find the client's address behind trusted proxies. The engine uses `hosts`
-//! to find the rules for a client's host name, which `lookup` resolves in the background. `answer`
-//! writes short answers in the format that a client accepts. Decisions and counts are made in the
-//! engine, not here.
+//! to find the rules for a client's host name, which `lookup` resolves in the background. `visit`
+//! knows visitors again by what they have waited. `answer` writes short answers in the format that
+//! a client accepts. Decisions and counts are made in the engine, not here.
 
 pub mod address;
 pub mod answer;
 pub mod hosts;
 pub mod lookup;
+pub mod visit;

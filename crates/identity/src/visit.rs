@@ -1,0 +1,104 @@
+//! Tickets and passes: what a visitor of a crowded site has waited, signed and kept in a cookie.
+//!
+//! A ticket says when its visitor first came. The waiting page sets it, and it is good for one page
+//! within ten minutes. The answer to a ticket sets a pass: its visitor has waited and is good for
+//! some hours, from the networks that the pass names. Both carry all of their state, so a million
+//! waiting visitors take no memory, and all instances with the same key accept them.
+//!
+//! Nothing here reads a clock or draws random numbers, and nothing decides who is served next: that
+//! is the queue's (`evenkeel_core::queue`). The bytes: `visit/token.rs`. The keys: `visit/keys.rs`.
+//! The cookie: `visit/cookie.rs`. The page: `waiting_page`.
+
+pub mod cookie;
+mod keys;
+mod networks;
+mod token;
+
+pub use keys::{SECRETS_MAX, VisitKeys};
+pub use networks::{MOVES_MAX, PassNetworks};
+pub use token::TOKEN_BYTES_MAX;
+
+use evenkeel_core::units::{Nanos, Time};
+use std::net::IpAddr;
+
+/// The time for which a ticket is good. A visitor that stays away for longer has to wait anew.
+pub const TICKET_AGE_MAX: Nanos = Nanos::from_secs(600);
+/// The time for which a pass is good.
+pub const PASS_AGE_MAX: Nanos = Nanos::from_secs(12 * 3_600);
+/// How far a moment in a cookie may lie ahead: clocks of several instances differ.
+pub const CLOCK_SKEW_MAX: Nanos = Nanos::from_secs(5);
+
+/// A place in the waiting room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VisitTicket {
+    /// A random number. A ticket is served once, and this tells tickets apart.
+    pub id: u64,
+    /// When the visitor first came.
+    pub first_came: Time,
+}
+
+/// What a ticket becomes when it is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VisitPass {
+    /// The `id` of the ticket. All copies of a pass have it, so they are one client.
+    pub id: u64,
+    /// The place in line when the pass was made.
+    pub stamp: Time,
+}
+
+/// A pass with the bounds of its use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PassProof {
+    /// The pass as the queue knows it.
+    pub pass: VisitPass,
+    /// When the ticket was served. A pass is good for [`PASS_AGE_MAX`] from then on.
+    pub issued: Time,
+    /// Where the pass is accepted.
+    pub networks: PassNetworks,
+}
+
+/// A token whose signature is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum VisitToken {
+    Ticket(VisitTicket),
+    Pass(PassProof),
+}
+
+/// What the cookies of a request prove about its visitor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum VisitProof {
+    /// No cookie, or one that is forged, damaged, too old or from another key.
+    #[default]
+    Nothing,
+    /// The visitor has waited since the ticket's first moment.
+    Ticket(VisitTicket),
+    /// The visitor has been served before.
+    Pass(VisitPass),
+    /// The pass is good, but comes from a network that it does not name. It proves nothing yet. The
+    /// waiting page may set this pass, which names the network and takes its place in line from
+    /// now on.
+    Moved(PassProof),
+}
+
+impl PassProof {
+    /// The pass of a visitor at `client` whose ticket is served at `now`.
+    #[must_use]
+    pub fn new(pass: VisitPass, client: IpAddr, now: Time) -> PassProof {
+        PassProof { pass, issued: now, networks: PassNetworks::of(client) }
+    }
+
+    /// The pass of a visitor that comes from one more network. `None` after [`MOVES_MAX`] moves.
+    fn moved(self, network: u32, now: Time) -> Option<PassProof> {
+        let networks = self.networks.with(network)?;
+        let pass = VisitPass { stamp: self.pass.stamp.max(now), ..self.pass };
+        Some(PassProof { pass, networks, ..self })
+    }
+}
+
+/// Whether `moment` lies at most `age_max` back, and not ahead by more than clocks differ.
+fn is_recent(moment: Time, age_max: Nanos, now: Time) -> bool {
+    now.since(moment) <= age_max && moment.since(now) <= CLOCK_SKEW_MAX
+}
+
+#[cfg(test)]
+mod tests;
