@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 /// Allowed length of a token, in bytes: long enough not to be guessed, and not excessive.
 const TOKEN_BYTES: RangeInclusive<usize> = 16..=1024;
 
+/// Maximum number of secrets in a file: the one in use, and those that are being replaced.
+pub const SECRETS_MAX: usize = 4;
+
 /// Error while reading a secret.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
@@ -23,6 +26,9 @@ pub enum SecretError {
     /// The file does not contain a valid token.
     #[error("{0} must hold a token of 16 to 1024 visible characters")]
     Weak(PathBuf),
+    /// The file does not contain valid secrets.
+    #[error("{0} must hold one to four secrets of 16 to 1024 visible characters, one on each line")]
+    Several(PathBuf),
     /// The file does not contain valid credentials for another service.
     #[error("{0} must hold `user:password` or a token, on one line of at most 1024 bytes")]
     Credentials(PathBuf),
@@ -36,12 +42,25 @@ pub enum SecretError {
 pub fn token(path: &Path) -> Result<String, SecretError> {
     let text = text(path)?;
     let token = text.trim();
-    let visible = token.bytes().all(|byte| byte.is_ascii_graphic());
-    if visible && TOKEN_BYTES.contains(&token.len()) {
-        Ok(token.to_owned())
-    } else {
-        Err(SecretError::Weak(path.to_owned()))
-    }
+    is_token(token).then(|| token.to_owned()).ok_or_else(|| SecretError::Weak(path.to_owned()))
+}
+
+/// The secrets in `bytes`, the content of the file at `path`: one on each line, without surrounding
+/// white space, at least one and at most [`SECRETS_MAX`]. Empty lines are skipped.
+///
+/// # Errors
+/// [`SecretError::Several`] if there are none or too many, or one is too short, too long or not
+/// visible ASCII.
+pub fn several<'b>(path: &Path, bytes: &'b [u8]) -> Result<Vec<&'b str>, SecretError> {
+    let lines = str::from_utf8(bytes).unwrap_or_default().lines().map(str::trim);
+    let secrets: Vec<&str> = lines.filter(|line| !line.is_empty()).take(SECRETS_MAX + 1).collect();
+    let good = (1..=SECRETS_MAX).contains(&secrets.len()) && secrets.iter().all(|s| is_token(s));
+    good.then_some(secrets).ok_or_else(|| SecretError::Several(path.to_owned()))
+}
+
+/// Whether this is visible ASCII of a possible length.
+fn is_token(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_graphic()) && TOKEN_BYTES.contains(&text.len())
 }
 
 /// Reads credentials for another service from the file at `path`: `user:password` or a token. That
@@ -85,6 +104,26 @@ mod tests {
             assert_eq!(read(weak), None, "{weak}");
         }
         assert!(token(Path::new("/nonexistent/token")).is_err());
+    }
+
+    #[test]
+    fn several_secrets_have_a_line_each() {
+        let read = |text: &str| {
+            let read = several(Path::new("/s"), text.as_bytes());
+            read.map(|secrets| secrets.join(",")).map_err(|error| error.to_string())
+        };
+        let (one, two) = ("0123456789abcdef", "fedcba9876543210");
+        assert_eq!(read(one), Ok(one.to_owned()));
+        assert_eq!(read(&format!("\n {one} \r\n\n{two}\n")), Ok(format!("{one},{two}")));
+        assert!(read(&format!("{one}\n").repeat(4)).is_ok());
+        let five = format!("{one}\n").repeat(5);
+        for weak in ["", "\n", "short", &format!("{one}\nshort"), "0123456789 abcdef", &five] {
+            assert!(
+                read(weak).expect_err("refused").contains("/s must hold one to four"),
+                "{weak}"
+            );
+        }
+        assert!(several(Path::new("/s"), b"\xff0123456789abcdef").is_err());
     }
 
     #[test]

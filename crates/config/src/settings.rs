@@ -43,7 +43,7 @@ pub use pattern::rename;
 pub use peers::PeersSettings;
 pub use proxy::{
     ClientAddress, ConcurrencySetting, CostSource, KnownSetting, ProxyBounds, ProxyQueueSettings,
-    ProxySettings, ProxyTimeouts,
+    ProxySettings, ProxyTimeouts, WaitingRoomSettings,
 };
 pub use ratelimit::exports::{PrometheusSettings, RatelimitStatsd};
 pub use ratelimit::rlqs::RlqsSettings;

@@ -18,7 +18,9 @@ mod seen;
 #[path = "config/store.rs"]
 mod store;
 
-use evenkeel_config::settings::{ClientAddress, CostSource, LogFormat, LogLevel};
+use evenkeel_config::settings::{
+    ClientAddress, CostSource, LogFormat, LogLevel, WaitingRoomSettings,
+};
 use evenkeel_config::source::{ConfigChange, ConfigSource};
 use evenkeel_config::{Config, ProxyFlags, StartProblems, check, from_flags, parse};
 use evenkeel_core::bucket::Algorithm;
@@ -155,7 +157,7 @@ fn what_is_shown_reads_like_this() {
          upgrades: [websocket]\n  \
          cpus: 4\n  cost: shared\n  action: queue\n  queue:\n    concurrency: auto\n    \
          reserve: 8\n    len_max: 4096\n    wait_max: 30s\n    known: off\n    \
-         known_max: 65536\n  max_delay: 30s\n  \
+         known_max: 65536\n    waiting_room: true\n  max_delay: 30s\n  \
          http2: true\n  trusted_proxies: []\n  client_address: xff\n  \
          timeouts:\n    header: 10s\n    connect: 3s\n    idle: 1m\n    backend: 5m\n    \
          drain: 30s\n    abort_linger: 5s\n    tunnel: 1h\n  \
@@ -225,10 +227,30 @@ fn faults_of_the_queue() {
         ("proxy: {queue: {lenmax: 5}}", "did you mean `len_max`?"),
         ("proxy: {queue: {wait_max: 2d}}", "must be from"),
         ("proxy: {queue: {debt_max: 0s}}", "must be from"),
+        ("proxy: {queue: {waiting_room: maybe}}", "must be one of: true, false"),
+        ("proxy: {queue: {waiting_room: [a]}}", "`waiting_room` must be a section"),
+        ("proxy: {queue: {waiting_room: {pages: a}}}", "did you mean `page`?"),
+        ("proxy: {queue: {waiting_room: {page: ''}}}", "name a file"),
     ] {
         let told = faults(text);
         assert!(told.contains(what), "{text}: {told}");
     }
+}
+
+#[test]
+fn a_waiting_room_is_there_unless_it_is_turned_off() {
+    let room = |text: &str| {
+        let config = good(&format!("proxy: {{queue: {{{text}}}}}"));
+        let again = good(&config.native);
+        assert_eq!((&again.settings, &again.native), (&config.settings, &config.native), "{text}");
+        config.settings.proxy.expect("there").queue.waiting_room
+    };
+    for text in ["", "waiting_room: true", "waiting_room:", "waiting_room: {}"] {
+        assert_eq!(room(text), Some(WaitingRoomSettings::default()), "{text}");
+    }
+    assert_eq!(room("waiting_room: false"), None);
+    let files = room("waiting_room: {secret_file: /s, page: /p}").expect("there");
+    assert_eq!((files.secret_file, files.page), (Some("/s".into()), Some("/p".into())));
 }
 
 #[test]

@@ -6,6 +6,7 @@
 mod bounds;
 mod queue;
 mod timeouts;
+mod waiting_room;
 
 use super::backend::{self, BACKENDS_MAX, BackendAddress, BackendTls};
 use super::limits::{self, LimitContext};
@@ -27,6 +28,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 pub use timeouts::ProxyTimeouts;
+pub use waiting_room::WaitingRoomSettings;
 
 settings! {
     /// The reverse proxy, and the limits that the check door shares with it.

@@ -2,7 +2,8 @@
 //!
 //! The queue itself is `evenkeel_core::queue`.
 
-use crate::keys::{ConfigKey, DefaultedKey, ValueSyntax};
+use super::waiting_room::{self, WaitingRoomSettings};
+use crate::keys::{ConfigKey, DefaultedKey, SubsectionKey, ValueSyntax};
 use crate::reader::{SectionReader, settings};
 use crate::values::{Read, count, within};
 use evenkeel_core::queue::standing::KnownClients;
@@ -11,7 +12,7 @@ use std::fmt;
 
 settings! {
     /// How requests wait for capacity at the backend.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct ProxyQueueSettings from keys(section, cpus: f64), TABLE = "proxy.queue";
 
     /// Number of requests that the backend works on at once. `auto` finds it by measuring.
@@ -61,6 +62,11 @@ settings! {
     pub known_max: usize, KNOWN_MAX: DefaultedKey<usize> = ConfigKey::whole("known_max")
         .within(0, SLOTS_MAX).default(65_536)
         .low("a client that comes seldom is a stranger at each visit").high("memory");
+    /// What a browser gets that has to wait for long: the [waiting page](#proxyqueuewaiting_room)
+    /// and a cookie that keeps its place in line. `false`: the request waits for its turn.
+    pub waiting_room: Option<WaitingRoomSettings>, WAITING_ROOM: SubsectionKey =
+        SubsectionKey::one("waiting_room", &waiting_room::TABLE).default_note("`true`")
+            .or_words(&["true", "false"]) => waiting_room::read(section, &WAITING_ROOM);
 }
 
 impl ProxyQueueSettings {
