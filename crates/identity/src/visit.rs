@@ -14,7 +14,7 @@ mod keys;
 mod networks;
 mod token;
 
-pub use keys::{SECRETS_MAX, VisitKeys};
+pub use keys::VisitKeys;
 pub use networks::{MOVES_MAX, PassNetworks};
 pub use token::TOKEN_BYTES_MAX;
 

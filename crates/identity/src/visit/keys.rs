@@ -13,11 +13,9 @@ use super::{
 };
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::hmac::{self, HMAC_SHA256};
+use evenkeel_config::secret::SECRETS_MAX;
 use evenkeel_core::units::Time;
 use std::net::IpAddr;
-
-/// The maximum number of secrets: the one that signs, and those that are being replaced.
-pub const SECRETS_MAX: usize = 4;
 
 /// What a key is for, so that a secret with other uses gives other keys there.
 const PURPOSE: &[u8] = b"evenkeel: tickets and passes, 1";
