@@ -7,8 +7,9 @@
 
 #![allow(missing_docs)]
 
+use evenkeel_core::queue::standing::{VisitPass, VisitTicket};
 use evenkeel_core::units::{Nanos, Time};
-use evenkeel_identity::visit::{PassProof, VisitKeys, VisitPass, VisitProof, VisitTicket, cookie};
+use evenkeel_identity::visit::{PassProof, VisitKeys, VisitProof, cookie};
 use evenkeel_identity::waiting_page::WaitingPage;
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};

@@ -18,33 +18,15 @@ pub use keys::VisitKeys;
 pub use networks::{MOVES_MAX, PassNetworks};
 pub use token::TOKEN_BYTES_MAX;
 
+pub use evenkeel_core::queue::standing::TICKET_AGE_MAX;
+use evenkeel_core::queue::standing::{Visit, VisitPass, VisitTicket};
 use evenkeel_core::units::{Nanos, Time};
 use std::net::IpAddr;
 
-/// The time for which a ticket is good. A visitor that stays away for longer has to wait anew.
-pub const TICKET_AGE_MAX: Nanos = Nanos::from_secs(600);
 /// The time for which a pass is good.
 pub const PASS_AGE_MAX: Nanos = Nanos::from_secs(12 * 3_600);
 /// How far a moment in a cookie may lie ahead: clocks of several instances differ.
 pub const CLOCK_SKEW_MAX: Nanos = Nanos::from_secs(5);
-
-/// A place in the waiting room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VisitTicket {
-    /// A random number. A ticket is served once, and this tells tickets apart.
-    pub id: u64,
-    /// When the visitor first came.
-    pub first_came: Time,
-}
-
-/// What a ticket becomes when it is served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VisitPass {
-    /// The `id` of the ticket. All copies of a pass have it, so they are one client.
-    pub id: u64,
-    /// The place in line when the pass was made.
-    pub stamp: Time,
-}
 
 /// A pass with the bounds of its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +60,18 @@ pub enum VisitProof {
     /// waiting page may set this pass, which names the network and takes its place in line from
     /// now on.
     Moved(PassProof),
+}
+
+impl VisitProof {
+    /// What the queue is told.
+    #[must_use]
+    pub fn visit(self) -> Visit {
+        match self {
+            VisitProof::Nothing | VisitProof::Moved(_) => Visit::Unknown,
+            VisitProof::Ticket(ticket) => Visit::Ticket(ticket),
+            VisitProof::Pass(pass) => Visit::Pass(pass),
+        }
+    }
 }
 
 impl PassProof {

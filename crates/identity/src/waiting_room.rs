@@ -136,7 +136,8 @@ pub fn start_problems(settings: &Settings) -> StartProblems {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::visit::{VisitProof, VisitTicket};
+    use crate::visit::VisitProof;
+    use evenkeel_core::queue::standing::VisitTicket;
     use evenkeel_core::units::{Nanos, Time};
     use std::fs;
     use std::net::{IpAddr, Ipv4Addr};

@@ -8,12 +8,11 @@
 
 use super::networks::network_of;
 use super::token::{SignedToken, TAG_BYTES};
-use super::{
-    PASS_AGE_MAX, PassProof, TICKET_AGE_MAX, VisitProof, VisitTicket, VisitToken, cookie, is_recent,
-};
+use super::{PASS_AGE_MAX, PassProof, TICKET_AGE_MAX, VisitProof, VisitToken, cookie, is_recent};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::hmac::{self, HMAC_SHA256};
 use evenkeel_config::secret::SECRETS_MAX;
+use evenkeel_core::queue::standing::VisitTicket;
 use evenkeel_core::units::Time;
 use std::net::IpAddr;
 

@@ -12,9 +12,10 @@
 //! versions and padding are refused. The tag is verified in `keys`, before any field is read.
 
 use super::networks::{NETWORKS_MAX, PassNetworks};
-use super::{PassProof, VisitPass, VisitTicket, VisitToken};
+use super::{PassProof, VisitToken};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use evenkeel_core::queue::standing::{VisitPass, VisitTicket};
 use evenkeel_core::units::Time;
 
 /// The version of this form.
