@@ -8,7 +8,7 @@
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::meter::estimate::{LearnedCosts, RouteHash};
 use evenkeel_core::queue::concurrency::ConcurrencySearch;
-use evenkeel_core::queue::standing::ClientHistory;
+use evenkeel_core::queue::standing::{ClientHistory, VisitPass, WaitingRoomEntry};
 use evenkeel_core::queue::{
     Arrival, CancelOutcome, Queue, QueueSettings, RefusedRequest, RequestId,
 };
@@ -54,8 +54,8 @@ enum WaitState {
     /// The request waits. Holds its waker once it has been polled, and whether the backend has a
     /// part of the request.
     Waits(Option<Waker>, bool),
-    /// The request may go on, or is refused.
-    Ended(Result<AdmittedSlot, RefusedRequest>),
+    /// The request may go on, or gets no slot.
+    Ended(Result<AdmittedSlot, NoSlot>),
 }
 
 /// What lets a request go on.
@@ -67,14 +67,23 @@ pub enum AdmittedSlot {
     Beside,
 }
 
+/// Why a request gets no slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoSlot {
+    /// The request is refused.
+    Refused(RefusedRequest),
+    /// The visitor waits elsewhere and comes back.
+    WaitingRoom(WaitingRoomEntry),
+}
+
 /// The answer to a request that asks for a slot.
 pub enum AdmissionEntry {
     /// The request has a slot.
     Room(RequestId),
     /// The request waits in the queue.
     Waits(RequestId),
-    /// The request is refused at once.
-    Refused(RefusedRequest),
+    /// The request gets no slot.
+    NoSlot(NoSlot),
 }
 
 /// A snapshot of the queue's counts.
@@ -153,7 +162,7 @@ impl AdmissionQueue {
         });
         let entry = match own {
             Some(Ok(_)) => AdmissionEntry::Room(id),
-            Some(Err(refused)) => AdmissionEntry::Refused(refused),
+            Some(Err(why)) => AdmissionEntry::NoSlot(why),
             None => {
                 state.waiting.insert(id, WaitState::Waits(None, begun));
                 AdmissionEntry::Waits(id)
@@ -164,12 +173,8 @@ impl AdmissionQueue {
         entry
     }
 
-    /// Polls a waiting request: ready when it has a slot or is refused.
-    pub fn poll(
-        &self,
-        id: RequestId,
-        cx: &Context<'_>,
-    ) -> Poll<Result<AdmittedSlot, RefusedRequest>> {
+    /// Polls a waiting request: ready with its slot, or with the reason why it gets none.
+    pub fn poll(&self, id: RequestId, cx: &Context<'_>) -> Poll<Result<AdmittedSlot, NoSlot>> {
         let mut state = self.0.lock();
         match state.waiting.get_mut(&id) {
             Some(WaitState::Waits(waker, _)) => {
@@ -292,6 +297,11 @@ impl AdmissionQueue {
         state.stalled = state.stalled.saturating_sub(1);
     }
 
+    /// The pass of the visitor whose request has this slot, if it has a ticket or a pass.
+    pub fn pass_of(&self, id: RequestId) -> Option<VisitPass> {
+        self.0.lock().queue.pass_of(id)
+    }
+
     /// Whether requests are waiting for a slot, or for the backend: none has ended for `hang`,
     /// although some run.
     pub fn is_crowded(&self, hang: Nanos, now: Time) -> bool {
@@ -388,21 +398,30 @@ impl AdmissionState {
         self.queue.set_settings(QueueSettings { concurrency, workers, ..self.queue.settings() });
     }
 
+    /// The next request that gets no slot.
+    fn poll_ended(&mut self) -> Option<(RequestId, NoSlot)> {
+        if let Some(refused) = self.queue.poll_refused() {
+            return Some((refused.id, NoSlot::Refused(refused)));
+        }
+        let entry = self.queue.poll_waiting_room()?;
+        Some((entry.id, NoSlot::WaitingRoom(entry)))
+    }
+
     /// Gives out free slots and refuses overdue requests, and calls `heard` with each result. Tells
     /// the search the number of running requests. Returns the wakers, which the caller must wake
     /// after it has unlocked the gate.
     fn pass(
         &mut self,
         now: Time,
-        mut heard: impl FnMut(RequestId, Result<AdmittedSlot, RefusedRequest>),
+        mut heard: impl FnMut(RequestId, Result<AdmittedSlot, NoSlot>),
     ) -> Vec<Waker> {
         self.queue.handle_timeout(now);
         let mut woken = Vec::new();
         loop {
             let (id, how) = match self.queue.poll_dispatch(now) {
                 Some(id) => (id, Ok(AdmittedSlot::Queue(id))),
-                None => match self.queue.poll_refused() {
-                    Some(refused) => (refused.id, Err(refused)),
+                None => match self.poll_ended() {
+                    Some((id, why)) => (id, Err(why)),
                     None => break,
                 },
             };

@@ -165,6 +165,7 @@ impl EngineLane {
             limit: keeper.domain.clone(),
             retry_after_secs: wait.retry_after_secs(),
             by_rate: false,
+            waiting_room: None,
         })
     }
 

@@ -11,6 +11,7 @@ use evenkeel_core::limit::{LimitAction, LimitCondition, LimitUnit};
 use evenkeel_core::limiter::{Limiter, LimiterPolicy, Reason};
 use evenkeel_core::meter;
 use evenkeel_core::queue::concurrency::ConcurrencySearch;
+use evenkeel_core::queue::standing::WaitingRoomEntry;
 use evenkeel_core::units::{Nanos, Time};
 use evenkeel_identity::hosts::{HostDirectory, HostPolicy};
 use ipnet::IpNet;
@@ -127,6 +128,8 @@ pub struct RequestRefusal {
     pub retry_after_secs: u64,
     /// Whether a limit in hits refused (status 429) or not (503).
     pub by_rate: bool,
+    /// Set if the queue sends the visitor to the waiting room. A door without one refuses.
+    pub waiting_room: Option<WaitingRoomEntry>,
 }
 
 pub(crate) fn refusal(rules: &EngineRules, reason: Reason, retry_after: Nanos) -> RequestRefusal {
@@ -135,5 +138,6 @@ pub(crate) fn refusal(rules: &EngineRules, reason: Reason, retry_after: Nanos) -
         limit: limit.name.to_string(),
         retry_after_secs: retry_after.retry_after_secs(),
         by_rate: limit.unit == LimitUnit::Hits,
+        waiting_room: None,
     }
 }

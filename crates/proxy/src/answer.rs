@@ -54,7 +54,12 @@ mod tests {
 
     #[test]
     fn a_refusal_names_its_limit_and_the_seconds() {
-        let refusal = RequestRefusal { limit: "a<b".into(), retry_after_secs: 7, by_rate: true };
+        let refusal = RequestRefusal {
+            limit: "a<b".into(),
+            retry_after_secs: 7,
+            by_rate: true,
+            waiting_room: None,
+        };
         let response = refused(&HeaderMap::new(), &refusal);
         assert_eq!(response.status(), 429);
         assert_eq!(response.headers()["retry-after"], "7");

@@ -97,6 +97,7 @@ impl Charge {
                 limit: "waiting".to_owned(),
                 retry_after_secs: left.retry_after_secs(),
                 by_rate: false,
+                waiting_room: None,
             },
         }
     }

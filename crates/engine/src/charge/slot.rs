@@ -4,14 +4,14 @@
 //! slow client, other requests use the slot. The queue itself: `admission`. How a request waits:
 //! `turn`.
 
-use crate::admission::{AdmissionEntry, AdmittedSlot};
+use crate::admission::{AdmissionEntry, AdmittedSlot, NoSlot};
 use crate::lane::LaneShared;
 use crate::pending::PendingRequest;
 use evenkeel_core::classify::{self, LimitKey};
 use evenkeel_core::key::{KeyHash, KeyHasher, KeySeed};
 use evenkeel_core::meter::estimate::{CostForecast, LearnedCosts, RouteHash};
-use evenkeel_core::queue::standing::Visit;
-use evenkeel_core::queue::{Arrival, QueuePlace, RefusedRequest, RequestId};
+use evenkeel_core::queue::standing::{Visit, VisitPass};
+use evenkeel_core::queue::{Arrival, QueuePlace, RequestId};
 use evenkeel_core::units::{Cost, Time};
 use std::net::IpAddr;
 
@@ -63,6 +63,14 @@ impl QueueSlot {
     }
 }
 
+impl QueueSlot {
+    /// A slot since `now`. The backend may have a part of the request from now on, so the visitor
+    /// is not sent to the waiting room any more.
+    fn held(id: RequestId, arrival: Arrival, now: Time) -> QueueSlot {
+        QueueSlot::Held(id, Arrival { accepts_waiting_page: false, ..arrival }, now)
+    }
+}
+
 /// Stands for the client in the queue if no limit identifies it.
 fn address_hash(seed: &KeySeed, client: IpAddr) -> KeyHash {
     let mut hasher = KeyHasher::new(seed);
@@ -85,8 +93,8 @@ pub(super) enum SlotEntry {
     Room,
     /// The request waits since this time.
     Waits(RequestId, Time),
-    /// The queue refuses the request.
-    Refused(Arrival, RefusedRequest),
+    /// The request gets no slot.
+    NoSlot(Arrival, NoSlot),
 }
 
 impl HeldSlot {
@@ -108,11 +116,11 @@ impl HeldSlot {
         // A request that had a slot before has reached the backend.
         match lane.engine.gate.enter(arrival, !self.steady, now) {
             AdmissionEntry::Room(id) => {
-                self.slot = QueueSlot::Held(id, arrival, now);
+                self.slot = QueueSlot::held(id, arrival, now);
                 SlotEntry::Room
             }
             AdmissionEntry::Waits(id) => SlotEntry::Waits(id, now),
-            AdmissionEntry::Refused(refused) => SlotEntry::Refused(arrival, refused),
+            AdmissionEntry::NoSlot(why) => SlotEntry::NoSlot(arrival, why),
         }
     }
 
@@ -124,10 +132,27 @@ impl HeldSlot {
         }
     }
 
+    /// Sets what is known of the visitor, before the request asks for a slot.
+    pub fn set_visit(&mut self, visit: Visit, accepts_waiting_page: bool) {
+        if let QueueSlot::Outside(arrival) = &mut self.slot {
+            (arrival.visit, arrival.accepts_waiting_page) = (visit, accepts_waiting_page);
+        }
+    }
+
+    /// The pass that the visitor of a request with a ticket gets, if it has a slot.
+    pub fn new_pass(&self, lane: &LaneShared) -> Option<VisitPass> {
+        match self.slot {
+            QueueSlot::Held(id, Arrival { visit: Visit::Ticket(_), .. }, _) => {
+                lane.engine.gate.pass_of(id)
+            }
+            _ => None,
+        }
+    }
+
     /// Takes the slot that the request has waited for.
     pub fn take(&mut self, slot: AdmittedSlot, arrival: Arrival, lane: &LaneShared) {
         self.slot = match slot {
-            AdmittedSlot::Queue(id) => QueueSlot::Held(id, arrival, lane.now()),
+            AdmittedSlot::Queue(id) => QueueSlot::held(id, arrival, lane.now()),
             AdmittedSlot::Beside => QueueSlot::Resumed(arrival),
         };
     }

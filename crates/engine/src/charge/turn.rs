@@ -4,14 +4,15 @@
 
 use super::Charge;
 use super::slot::SlotEntry;
-use crate::admission::AdmittedSlot;
+use crate::admission::{AdmittedSlot, NoSlot};
 use crate::lane::EngineLane;
 use crate::open_requests::RequestStage;
 use crate::outcome::DecisionDetails;
 use crate::rules::RequestRefusal;
 use evenkeel_core::classify::LimitKey;
 use evenkeel_core::limiter::Reason;
-use evenkeel_core::queue::{Arrival, QueuePlace, RefusedRequest, RequestId};
+use evenkeel_core::queue::standing::{Visit, VisitPass};
+use evenkeel_core::queue::{Arrival, QueuePlace, RequestId};
 use evenkeel_core::units::{Nanos, Time};
 use evenkeel_telemetry::decision::QueueRefusal;
 use std::future::Future;
@@ -24,7 +25,7 @@ pub enum QueueAdmission {
     Room,
     /// The request has to wait for this turn.
     Waits(QueueTurn),
-    /// The queue is full.
+    /// The queue is full, or the visitor is sent to the waiting room.
     Refused(RequestRefusal),
 }
 
@@ -46,7 +47,7 @@ enum TurnPlace {
 /// slot is given back.
 pub struct TurnResult {
     turn: QueueTurn,
-    how: Result<AdmittedSlot, RefusedRequest>,
+    how: Result<AdmittedSlot, NoSlot>,
     waited: Nanos,
 }
 
@@ -98,8 +99,8 @@ impl Charge {
                 let place = Some(TurnPlace::Waits(id));
                 QueueAdmission::Waits(QueueTurn { lane: self.lane.clone(), place, since })
             }
-            SlotEntry::Refused(arrival, refused) => {
-                QueueAdmission::Refused(self.turned_away(arrival, refused, Nanos::ZERO))
+            SlotEntry::NoSlot(arrival, why) => {
+                QueueAdmission::Refused(self.turned_away(arrival, why, Nanos::ZERO))
             }
         }
     }
@@ -107,7 +108,8 @@ impl Charge {
     /// Accepts the result of waiting, and with it the slot.
     ///
     /// # Errors
-    /// The request waited for too long, or later arrivals pushed it out of the queue.
+    /// The request waited for too long, later arrivals pushed it out of the queue, or the visitor
+    /// is sent to the waiting room.
     pub fn accept_turn(&mut self, mut turned: TurnResult) -> Result<(), RequestRefusal> {
         let Some(arrival) = self.slot.outside() else { return Ok(()) };
         self.report.waited = self.report.waited.plus(turned.waited);
@@ -119,8 +121,19 @@ impl Charge {
                 self.queued("queue", arrival, turned.waited, None);
                 Ok(())
             }
-            Err(refused) => Err(self.turned_away(arrival, refused, turned.waited)),
+            Err(why) => Err(self.turned_away(arrival, why, turned.waited)),
         }
+    }
+
+    /// Sets what is known of the visitor, and whether it may be sent to the waiting room. No effect
+    /// on a request that has asked for a slot already.
+    pub fn set_visit(&mut self, visit: Visit, accepts_waiting_page: bool) {
+        self.slot.set_visit(visit, accepts_waiting_page);
+    }
+
+    /// The pass that the visitor of a request with a ticket gets with the response.
+    pub fn new_pass(&self) -> Option<VisitPass> {
+        self.slot.new_pass(&self.lane.0)
     }
 
     /// Gives the slot back while the backend can do nothing for this request until the client acts.
@@ -168,15 +181,13 @@ impl Charge {
         self.report(verdict, false, reason, details);
     }
 
-    /// Counts and logs that the queue has refused the request after `waited`.
-    fn turned_away(
-        &mut self,
-        arrival: Arrival,
-        refused: RefusedRequest,
-        waited: Nanos,
-    ) -> RequestRefusal {
-        let RefusedRequest { retry_after, cause, .. } = refused;
-        let refusal = QueueRefusal { cause: cause.name(), waited };
+    /// Counts and logs that the request gets no slot, after `waited`.
+    fn turned_away(&mut self, arrival: Arrival, why: NoSlot, waited: Nanos) -> RequestRefusal {
+        let (retry_after, cause, waiting_room) = match why {
+            NoSlot::Refused(refused) => (refused.retry_after, refused.cause.name(), None),
+            NoSlot::WaitingRoom(entry) => (entry.come_back_after, "waiting_page", Some(entry)),
+        };
+        let refusal = QueueRefusal { cause, waited };
         self.queued("reject", arrival, retry_after, Some(refusal));
         let index = usize::from(self.bucket(arrival).limit);
         let limit = self.request.rules.limiter.limits().get(index);
@@ -184,6 +195,7 @@ impl Charge {
             limit: limit.map_or_else(|| "queue".to_owned(), |limit| limit.name.to_string()),
             retry_after_secs: retry_after.retry_after_secs(),
             by_rate: false,
+            waiting_room,
         }
     }
 
