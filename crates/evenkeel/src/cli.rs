@@ -305,7 +305,9 @@ fn check_configuration(path: &Path) -> Result<Vec<String>, String> {
     let mut source = ConfigSource::new(path);
     let here = Machine::here();
     let problems = |settings: &Settings| {
-        evenkeel_tls::start_problems(settings).and(run::trial::trial(settings))
+        evenkeel_tls::start_problems(settings)
+            .and(evenkeel_identity::waiting_room::start_problems(settings))
+            .and(run::trial::trial(settings))
     };
     let warnings = source.check(here, problems);
     let mut warnings = warnings.map_err(|faults| faults.to_string())?;

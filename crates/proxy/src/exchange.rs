@@ -19,12 +19,13 @@ use super::download::AnswerBody;
 use super::failure::{UploadError, UpstreamFailure};
 use super::headers::{self, FieldKinds};
 use super::link::ClientLink;
+use super::visitor::{self, Visitor};
 use super::wire::request::UpstreamRequest;
 use super::worker::{ProxyConfigSnapshot, ProxyWorker};
 use ask::AskContext;
 use evenkeel_core::classify::RequestAttributes;
 use evenkeel_core::units::Time;
-use evenkeel_engine::AskOutcome;
+use evenkeel_engine::{AskOutcome, RequestRefusal};
 use evenkeel_telemetry::counts::ResponseOrigin;
 use hold::{ArrivedAnswer, PendingConnect};
 use http::header::COOKIE;
@@ -128,8 +129,15 @@ async fn answered(
         return Err(fatal(thread, &head.headers, fault.status()));
     }
     link.upload.note_backend_asked();
+    let visitor = Visitor::of(thread, link, &site.settings, &head);
+    if let Some(visitor) = visitor {
+        let accepts_page = visitor.accepts_page && upload.is_nothing();
+        account.with(|charge| charge.set_visit(visitor.proof.visit(), accepts_page));
+    }
     let turned = account.turn().await;
-    turned.map_err(|refusal| Box::new(answer::refused(&head.headers, &refusal)))?;
+    turned.map_err(|refusal| {
+        Box::new(not_admitted(&site.settings, &head.headers, visitor, &refusal))
+    })?;
     let peer = headers::PeerFacts {
         address: link.peer_value(),
         secure: link.peer.is_secure(),
@@ -146,11 +154,14 @@ async fn answered(
     if let Some(protocol) = upgrade {
         headers::ask_upgrade(&mut head.headers, protocol);
     }
+    if visitor.is_some() {
+        visitor::remove_cookie(&mut head.headers);
+    }
     let request = UpstreamRequest { head, peer, body: upload };
     let asking = AskContext { thread, link, site, account: &account };
     let failure = match asking.ask(request).await {
         Ok((answer, lease)) => {
-            let arrived = ArrivedAnswer { answer, lease, account, connect };
+            let arrived = ArrivedAnswer { answer, lease, account, connect, visitor };
             match hold::held(thread, link, &site.settings, arrived).await {
                 Ok(response) => return Ok(response),
                 Err(failure) => failure,
@@ -163,6 +174,21 @@ async fn answered(
         }
     };
     Err(failure_answer(thread, link, accept, &failure))
+}
+
+/// Makes the answer to a request that gets no turn: the waiting page, or a refusal.
+fn not_admitted(
+    settings: &ThreadSettings,
+    headers: &HeaderMap,
+    visitor: Option<Visitor>,
+    refusal: &RequestRefusal,
+) -> Response<AnswerBody> {
+    let room = settings.waiting_room.as_ref().map(|room| room.load());
+    let page = match (room, visitor, refusal.waiting_room) {
+        (Some(room), Some(visitor), Some(entry)) => visitor.page(&room, entry),
+        _ => None,
+    };
+    page.unwrap_or_else(|| answer::refused(headers, refusal))
 }
 
 /// Makes the answer to a request that has no answer from the backend, and records the failure.

@@ -191,6 +191,14 @@ pub(super) fn host(headers: &HeaderMap) -> &str {
     str::from_utf8(host).unwrap_or_default()
 }
 
+/// Whether a trusted proxy says that the client uses TLS. The first of several proxies knows.
+pub(super) fn came_by_tls(headers: &HeaderMap) -> bool {
+    let first = headers
+        .get(X_FORWARDED_PROTO)
+        .and_then(|line| line.as_bytes().split(|b| *b == b',').next());
+    first.is_some_and(|scheme| scheme.trim_ascii().eq_ignore_ascii_case(b"https"))
+}
+
 /// Facts about the peer for preparing a head for the backend.
 pub(super) struct PeerFacts<'a> {
     /// The peer's address as a header value.

@@ -27,6 +27,7 @@ mod link;
 mod room;
 mod sweep;
 mod timer;
+mod visitor;
 mod wire;
 mod worker;
 mod write_slices;
@@ -37,6 +38,9 @@ use evenkeel_config::settings::{BackendAddress, ProxySettings, Settings};
 use evenkeel_config::source::files::WatchedFile;
 use evenkeel_core::units::Time;
 use evenkeel_engine::Engine;
+use evenkeel_identity::waiting_room::{
+    InstanceSecret, LiveWaitingRoom, WaitingRoom, WaitingRoomError,
+};
 use evenkeel_serve::handover::ListenSockets;
 use evenkeel_serve::service::Service;
 use evenkeel_serve::start::ServerStartError;
@@ -55,6 +59,9 @@ use std::sync::atomic::Ordering;
 use tokio::task::JoinSet;
 use worker::{ProxyInstructions, ProxyWorker};
 
+/// The waiting room in use, if there is one.
+type SharedWaitingRoom = Option<Arc<ArcSwap<WaitingRoom>>>;
+
 /// A running proxy.
 pub struct RunningProxy {
     addresses: Vec<SocketAddr>,
@@ -63,6 +70,10 @@ pub struct RunningProxy {
     house: Arc<ProxyShared>,
     /// The certificates, reloaded when their files change.
     live: Mutex<Option<LiveValue<Arc<ServerConfig>>>>,
+    /// The waiting room, whose files are reloaded when they change.
+    waiting_room: Mutex<Option<LiveWaitingRoom>>,
+    /// What makes the key of the waiting room if no file does.
+    secret: InstanceSecret,
 }
 
 /// Returns the TLS configuration for backends, or `None` if no backend uses TLS.
@@ -84,17 +95,22 @@ pub fn start(
     engine: &Arc<Engine>,
     watch: &Arc<Watch>,
 ) -> Result<RunningProxy, ServerStartError> {
-    start_on(settings, (engine, None), watch, &ListenSockets::default())
+    let mut secret = InstanceSecret::default();
+    aws_lc_rs::rand::fill(&mut secret).map_err(|_| {
+        ServerStartError::settings("proxy")("the system provides no random numbers")
+    })?;
+    start_on(settings, (engine, None, secret), watch, &ListenSockets::default())
 }
 
 /// Like [`start`], but takes over the sockets of `sockets` that match the settings; the others are
-/// bound and recorded there. If there is a `store`, limits are counted in it.
+/// bound and recorded there. If there is a `store`, limits are counted in it. `secret` makes the key
+/// of the waiting room if no file does; an outsider must not know it.
 ///
 /// # Errors
 /// An address cannot be listened on, or the system gives no thread. Nothing runs then.
 pub fn start_on(
     settings: &ProxySettings,
-    (engine, store): (&Arc<Engine>, Option<&Arc<RedisStore>>),
+    (engine, store, secret): (&Arc<Engine>, Option<&Arc<RedisStore>>, InstanceSecret),
     watch: &Arc<Watch>,
     sockets: &ListenSockets,
 ) -> Result<RunningProxy, ServerStartError> {
@@ -114,7 +130,11 @@ pub fn start_on(
     let plain = settings.tls.as_ref().map_or(usize::MAX, |tls| tls.plain);
     let (addresses, listeners) = bind_all(&settings.listen, count, sockets)?;
     let secured = secured(settings).map_err(&refused)?;
-    let instructions = ProxyInstructions { settings: settings.clone(), secured };
+    let waiting_room =
+        load_waiting_room(settings, secret).map_err(ServerStartError::settings("proxy"))?;
+    let shared_room = waiting_room.as_ref().map(LiveWaitingRoom::running);
+    let instructions =
+        ProxyInstructions { settings: settings.clone(), secured, waiting_room: shared_room };
     let instructions = Arc::new(ArcSwap::from_pointee(instructions));
     let house = Arc::new(ProxyShared::of(count));
     let each = listeners.into_iter().enumerate().map(|(index, listeners)| {
@@ -141,7 +161,15 @@ pub fn start_on(
         }
     });
     let threads = ServerThreads::each("proxy", (&watch.beats, clock), each)?;
-    Ok(RunningProxy { addresses, threads, instructions, house, live: Mutex::new(live) })
+    Ok(RunningProxy {
+        addresses,
+        threads,
+        instructions,
+        house,
+        live: Mutex::new(live),
+        waiting_room: Mutex::new(waiting_room),
+        secret,
+    })
 }
 
 impl RunningProxy {
@@ -165,10 +193,44 @@ impl RunningProxy {
             );
             self.instructions.load().secured.clone()
         });
-        let instructions = ProxyInstructions { settings: settings.clone(), secured };
+        let waiting_room = self.reload_waiting_room(settings);
+        let instructions = ProxyInstructions { settings: settings.clone(), secured, waiting_room };
         self.instructions.store(Arc::new(instructions));
         self.threads.reload();
     }
+}
+
+impl RunningProxy {
+    /// Applies changed settings of the waiting room.
+    fn reload_waiting_room(&self, settings: &ProxySettings) -> SharedWaitingRoom {
+        let running = self.instructions.load();
+        if settings.queue.waiting_room == running.settings.queue.waiting_room {
+            return running.waiting_room.clone();
+        }
+        match load_waiting_room(settings, self.secret) {
+            Ok(room) => {
+                let shared = room.as_ref().map(LiveWaitingRoom::running);
+                *self.waiting_room.lock() = room;
+                shared
+            }
+            Err(error) => {
+                tracing::error!(
+                    %error,
+                    "proxy.queue.waiting_room is refused; the previous one stays in use"
+                );
+                running.waiting_room.clone()
+            }
+        }
+    }
+}
+
+/// Reads the files of the waiting room, if there is one.
+fn load_waiting_room(
+    settings: &ProxySettings,
+    secret: InstanceSecret,
+) -> Result<Option<LiveWaitingRoom>, WaitingRoomError> {
+    let room = settings.queue.waiting_room.as_ref();
+    room.map(|room| LiveWaitingRoom::load(room, secret)).transpose()
 }
 
 impl Service for RunningProxy {
@@ -180,8 +242,9 @@ impl Service for RunningProxy {
         settings.proxy.iter().for_each(|proxy| RunningProxy::reload(self, proxy));
     }
 
-    /// Reloads certificates if their files have changed.
+    /// Reloads certificates and the files of the waiting room if they have changed.
     fn look(&self, now: Time) {
+        self.waiting_room.lock().iter_mut().for_each(LiveWaitingRoom::look);
         self.live.lock().iter_mut().for_each(|live| live.look(now));
     }
 

@@ -5,6 +5,7 @@
 //! How threads start and stop: `lib.rs`. How connections are accepted: `accept.rs`; timeouts:
 //! `sweep.rs`; what is done with a request: `exchange.rs`; which backend is asked: `backends.rs`.
 
+use super::SharedWaitingRoom;
 use super::backends::{UpstreamPool, UpstreamTls};
 use super::context::ThreadContext;
 use super::context::settings::ThreadSettings;
@@ -25,6 +26,7 @@ use std::sync::Arc;
 pub(super) struct ProxyInstructions {
     pub(super) settings: ProxySettings,
     pub(super) secured: UpstreamTls,
+    pub(super) waiting_room: SharedWaitingRoom,
 }
 
 /// A snapshot of the settings with the backends; replaced as a whole on reload.
@@ -38,7 +40,7 @@ impl ProxyConfigSnapshot {
     fn of(of: &ProxyInstructions, before: Option<&UpstreamPool>) -> Rc<ProxyConfigSnapshot> {
         Rc::new(ProxyConfigSnapshot {
             backends: UpstreamPool::new(&of.settings.backends, &of.secured, before),
-            settings: Rc::new(ThreadSettings::new(&of.settings)),
+            settings: Rc::new(ThreadSettings::new(&of.settings, &of.waiting_room)),
         })
     }
 }

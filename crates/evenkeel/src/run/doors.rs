@@ -19,6 +19,7 @@ use evenkeel_engine::replicated::Replicated;
 use evenkeel_engine::tags::TagEngine;
 use evenkeel_engine::view::EngineView;
 use evenkeel_engine::windows::Counters;
+use evenkeel_identity::waiting_room::InstanceSecret;
 use evenkeel_peers::driver;
 use evenkeel_proxy as proxy;
 use evenkeel_ratelimit as ratelimit;
@@ -36,6 +37,8 @@ use std::sync::Arc;
 pub struct EngineSet {
     /// The seed with which all engines hash keys.
     pub seed: KeySeed,
+    /// What makes the key of the waiting room if no file does.
+    visitors: InstanceSecret,
     clock: Clock,
     proxy: Option<Arc<Engine>>,
     line: Option<Arc<TagEngine>>,
@@ -77,7 +80,9 @@ impl EngineSet {
         let ratelimit = ratelimit.map(|settings| Arc::new(Counters::new(settings.keys_max, clock)));
         let master = settings.master.as_ref();
         let master = master.map(|master| Arc::new(MasterDomains::new(master, seed, clock)));
-        let engines = EngineSet { seed, clock, proxy, line, ratelimit, master, gatekeepers };
+        let visitors = waiting_room_secret(settings, seed)?;
+        let engines =
+            EngineSet { seed, visitors, clock, proxy, line, ratelimit, master, gatekeepers };
         if let Some(found) = found {
             found.restore(&engines.accounts(), watch, clock.now());
         }
@@ -146,6 +151,14 @@ impl EngineSet {
         let all = self.all().into_iter().chain(ratelimit);
         all.map(|(door, engine)| admin::DoorEngine { door, engine }).collect()
     }
+}
+
+/// What makes the key of the waiting room if no file does: the seed, which the snapshot keeps and
+/// peers share. Without a secret, the seed of peers follows from what an outsider may know. Then the
+/// key is random, and cookies are good until the next restart and at this instance.
+fn waiting_room_secret(settings: &Settings, seed: KeySeed) -> anyhow::Result<InstanceSecret> {
+    let is_public = settings.peers.as_ref().is_some_and(|peers| peers.secret_file.is_none());
+    Ok(if is_public { self::seed()?.0 } else { seed.0 })
 }
 
 /// Whether the keys of a snapshot can be found again by instances that hash with the seed `shared`.
@@ -357,7 +370,8 @@ fn proxy(parts: &DoorParts<'_>) -> anyhow::Result<Vec<Box<dyn Service>>> {
     let Some((settings, engine)) = settings.zip(engines.proxy.as_ref()) else {
         return Ok(Vec::new());
     };
-    let door = proxy::start_on(settings, (engine, store.as_ref()), watch, sockets)?;
+    let door =
+        proxy::start_on(settings, (engine, store.as_ref(), engines.visitors), watch, sockets)?;
     let backends: Vec<String> = settings.backends.iter().map(ToString::to_string).collect();
     tracing::info!(
         listen = ?door.addresses(),

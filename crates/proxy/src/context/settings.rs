@@ -3,6 +3,7 @@
 //!
 //! They are replaced as a whole on reload; a request keeps the settings that it began with.
 
+use crate::SharedWaitingRoom;
 use evenkeel_config::settings::{ProxyBounds, ProxySettings, ProxyTimeouts};
 use evenkeel_identity::address::ProxyTrust;
 use std::time::Duration;
@@ -21,10 +22,11 @@ pub(crate) struct ThreadSettings {
     pub(crate) headers: bool,
     /// Whether HTTP/2 is offered to clients.
     pub(crate) http2: bool,
+    pub(crate) waiting_room: SharedWaitingRoom,
 }
 
 impl ThreadSettings {
-    pub(crate) fn new(settings: &ProxySettings) -> ThreadSettings {
+    pub(crate) fn new(settings: &ProxySettings, room: &SharedWaitingRoom) -> ThreadSettings {
         ThreadSettings {
             upgrades: settings.upgrades.clone(),
             trust: ProxyTrust::new(&settings.trusted_proxies, &settings.client_address),
@@ -33,6 +35,7 @@ impl ThreadSettings {
             keep_cost_header: settings.keep_cost_header,
             headers: settings.headers,
             http2: settings.http2,
+            waiting_room: room.clone(),
         }
     }
 

@@ -14,6 +14,7 @@ use crate::failure::UpstreamFailure;
 use crate::headers::{self, FieldKinds};
 use crate::link::ClientLink;
 use crate::room::TunnelRoom;
+use crate::visitor::Visitor;
 use evenkeel_core::units::Time;
 use evenkeel_engine::Charge;
 use evenkeel_telemetry::counts::BackendFault;
@@ -33,6 +34,7 @@ pub(super) struct ArrivedAnswer {
     pub(super) lease: UpstreamLease,
     pub(super) account: RequestAccount,
     pub(super) connect: PendingConnect,
+    pub(super) visitor: Option<Visitor>,
 }
 
 /// Charges for the answer and holds it until the time that the engine set, before its head goes
@@ -43,9 +45,14 @@ pub(super) async fn held(
     settings: &ThreadSettings,
     arrived: ArrivedAnswer,
 ) -> Result<Response<AnswerBody>, UpstreamFailure> {
-    let ArrivedAnswer { answer: (answer, found), lease, account, connect } = arrived;
+    let ArrivedAnswer { answer: (answer, found), lease, account, connect, visitor } = arrived;
     let (mut head, ()) = answer.into_parts();
     let until = account.head(&mut head.headers, settings.keep_cost_header);
+    if let (Some(visitor), Some(room)) = (visitor, &settings.waiting_room)
+        && let Some(pass) = account.with(|charge| charge.new_pass()).flatten()
+    {
+        visitor.set_pass(&room.load(), &mut head.headers, pass, thread.clock.now());
+    }
     if settings.headers {
         headers::quotas(
             &mut head.headers,
