@@ -4,8 +4,8 @@
 //! Feeds, programs and parts of a page get a short error (`answer`). The page has no script. The
 //! browser asks again when `Refresh` says so, or the visitor follows the link.
 //!
-//! An operator may write a page instead. `{{wait}}` in it becomes the expected wait in English
-//! words, `{{seconds}}` the same as a number. What stands in the cookie of the answer: `visit`. The
+//! An operator may write a page instead. `{{wait}}` in it becomes the time until the browser asks
+//! again in English words, `{{seconds}}` the same as a number. What stands in the cookie of the answer: `visit`. The
 //! status and the headers are the door's.
 
 use super::answer::AnswerFormat;
@@ -109,7 +109,7 @@ impl WaitingPage {
         Ok(WaitingPage { parts, bytes: bytes.len() })
     }
 
-    /// The page for a visitor that will probably wait for `wait`.
+    /// The page for a visitor whose browser asks again after `wait`.
     #[must_use]
     pub fn render(&self, wait: Nanos) -> String {
         let seconds = wait.retry_after_secs();
@@ -188,7 +188,7 @@ mod tests {
     fn the_built_in_page_is_small_and_plain() {
         let page = WaitingPage::default().render(Nanos::from_secs(12));
         assert!(page.contains("<html lang=\"en\">") && page.contains("<title>Please wait</title>"));
-        assert!(page.contains("Expected wait: about 12 seconds."), "{page}");
+        assert!(page.contains("The next try is in about 12 seconds."), "{page}");
         assert!((600..1_300).contains(&page.len()), "{} bytes", page.len());
         for not in ["<script", "http", "{{", "onload"] {
             assert!(!page.contains(not), "{not}");
