@@ -17,3 +17,4 @@ mod queueing;
 mod stage;
 mod upgrades;
 mod uploading;
+mod waiting;
