@@ -5,8 +5,8 @@
 //! browser asks again when `Refresh` says so, or the visitor follows the link.
 //!
 //! An operator may write a page instead. `{{wait}}` in it becomes the time until the browser asks
-//! again in English words, `{{seconds}}` the same as a number. What stands in the cookie of the answer: `visit`. The
-//! status and the headers are the door's.
+//! again in English words, `{{seconds}}` the same as a number. What stands in the cookie of the
+//! answer: `visit`. The status and the headers are the door's.
 
 use super::answer::AnswerFormat;
 use evenkeel_core::units::Nanos;

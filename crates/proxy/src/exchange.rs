@@ -129,15 +129,7 @@ async fn answered(
         return Err(fatal(thread, &head.headers, fault.status()));
     }
     link.upload.note_backend_asked();
-    let visitor = Visitor::of(thread, link, &site.settings, &head);
-    if let Some(visitor) = visitor {
-        let accepts_page = visitor.accepts_page && upload.is_nothing();
-        account.with(|charge| charge.set_visit(visitor.proof.visit(), accepts_page));
-    }
-    let turned = account.turn().await;
-    turned.map_err(|refusal| {
-        Box::new(not_admitted(&site.settings, &head.headers, visitor, &refusal))
-    })?;
+    let visitor = turn(thread, link, &site.settings, &head, (&account, &upload)).await?;
     let peer = headers::PeerFacts {
         address: link.peer_value(),
         secure: link.peer.is_secure(),
@@ -151,11 +143,11 @@ async fn answered(
     link.upgrade.begin(upgrade.is_some());
     headers::forward(&mut head, found, &peer)
         .map_err(|status| fatal(thread, &head.headers, status))?;
-    if let Some(protocol) = upgrade {
-        headers::ask_upgrade(&mut head.headers, protocol);
-    }
     if visitor.is_some() {
         visitor::remove_cookie(&mut head.headers);
+    }
+    if let Some(protocol) = upgrade {
+        headers::ask_upgrade(&mut head.headers, protocol);
     }
     let request = UpstreamRequest { head, peer, body: upload };
     let asking = AskContext { thread, link, site, account: &account };
@@ -174,6 +166,25 @@ async fn answered(
         }
     };
     Err(failure_answer(thread, link, accept, &failure))
+}
+
+/// Waits for a slot. Returns the visitor, if there is a waiting room; as an error the waiting page or
+/// a refusal.
+async fn turn(
+    thread: &ThreadContext,
+    link: &ClientLink,
+    settings: &ThreadSettings,
+    head: &Parts,
+    (account, upload): (&RequestAccount, &RequestBody),
+) -> Result<Option<Visitor>, Box<Response<AnswerBody>>> {
+    let visitor = Visitor::of(thread, link, settings, head);
+    if let Some(visitor) = visitor {
+        let accepts_page = visitor.accepts_page && upload.is_nothing();
+        account.with(|charge| charge.set_visit(visitor.proof.visit(), accepts_page));
+    }
+    let turned = account.turn().await;
+    let refused = |refusal| Box::new(not_admitted(settings, &head.headers, visitor, &refusal));
+    turned.map(|()| visitor).map_err(refused)
 }
 
 /// Makes the answer to a request that gets no turn: the waiting page, or a refusal.

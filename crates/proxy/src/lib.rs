@@ -103,8 +103,8 @@ pub fn start(
 }
 
 /// Like [`start`], but takes over the sockets of `sockets` that match the settings; the others are
-/// bound and recorded there. If there is a `store`, limits are counted in it. `secret` makes the key
-/// of the waiting room if no file does; an outsider must not know it.
+/// bound and recorded there. If there is a `store`, limits are counted in it. `secret` makes the
+/// key of the waiting room if no file does; an outsider must not know it.
 ///
 /// # Errors
 /// An address cannot be listened on, or the system gives no thread. Nothing runs then.

@@ -154,8 +154,8 @@ impl EngineSet {
 }
 
 /// What makes the key of the waiting room if no file does: the seed, which the snapshot keeps and
-/// peers share. Without a secret, the seed of peers follows from what an outsider may know. Then the
-/// key is random, and cookies are good until the next restart and at this instance.
+/// peers share. Without a secret, the seed of peers follows from what an outsider may know. Then
+/// the key is random, and cookies are good until the next restart and at this instance.
 fn waiting_room_secret(settings: &Settings, seed: KeySeed) -> anyhow::Result<InstanceSecret> {
     let is_public = settings.peers.as_ref().is_some_and(|peers| peers.secret_file.is_none());
     Ok(if is_public { self::seed()?.0 } else { seed.0 })

@@ -218,7 +218,9 @@ proptest! {
     }
 
     #[test]
-    fn a_token_of_another_key_proves_nothing((token, client) in any_token(), of in vec(any::<u8>(), 0..80)) {
+    fn a_token_of_another_key_proves_nothing(
+        (token, client) in any_token(), of in vec(any::<u8>(), 0..80),
+    ) {
         let other = VisitKeys::new(&of, &[]);
         let text = written(&other, token);
         prop_assert_eq!(shown(&keys(), &text, client, NOW), VisitProof::Nothing);
