@@ -168,8 +168,8 @@ async fn answered(
     Err(failure_answer(thread, link, accept, &failure))
 }
 
-/// Waits for a slot. Returns the visitor, if there is a waiting room; as an error the waiting page or
-/// a refusal.
+/// Waits for a slot. Returns the visitor, if there is a waiting room; as an error the waiting page
+/// or a refusal.
 async fn turn(
     thread: &ThreadContext,
     link: &ClientLink,
