@@ -1,5 +1,12 @@
-//! The waiting room on the wire: who gets the page, what the cookie does, and what the backend
-//! sees.
+//! The waiting room on the wire: which clients get the page, what the cookie does, and what the
+//! backend sees.
+//!
+//! Cookies that are forged, old, copied or from another instance: `waiting/cookies.rs`. Requests
+//! other than a page over HTTP/1.1: `waiting/kinds.rs`. Nothing here sees the order of requests in
+//! a swarm; that is tested in the core.
+
+mod cookies;
+mod kinds;
 
 use crate::stage::{Message, Stage, Wire, cpu_limit};
 use evenkeel_config::settings::{ConcurrencySetting, CostSource, ProxySettings};
