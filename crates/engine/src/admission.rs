@@ -5,6 +5,8 @@
 //! not decided here but in `evenkeel_core::queue`. When a request asks for a slot and gives it
 //! back: `turn`.
 
+mod visitors;
+
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::meter::estimate::{LearnedCosts, RouteHash};
 use evenkeel_core::queue::concurrency::ConcurrencySearch;
@@ -13,10 +15,13 @@ use evenkeel_core::queue::{
     Arrival, CancelOutcome, Queue, QueueSettings, RefusedRequest, RequestId,
 };
 use evenkeel_core::units::{Cost, Nanos, Time};
+use evenkeel_telemetry::pressure::PressureNotice;
 use foldhash::fast::RandomState;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::task::{Context, Poll, Waker};
+use visitors::VisitorLog;
+pub use visitors::{VisitorStats, WaitingRoomCounts};
 
 /// If no running request has ended for this time while an upload waits for a slot, the upload goes
 /// on without one: the others may be waiting for the worker that it occupies. Shorter: uploads
@@ -48,6 +53,7 @@ struct AdmissionState {
     moved: Time,
     /// When an upload last went on beside the queue.
     resumed: Time,
+    visitors: VisitorLog,
 }
 
 enum WaitState {
@@ -108,6 +114,7 @@ impl AdmissionQueue {
         let queue = Queue::new(QueueSettings { concurrency, ..settings });
         let begins = settings.concurrency;
         let (beside, stalled, waiting) = (0, 0, HashMap::default());
+        let visitors = VisitorLog::default();
         let mut state = AdmissionState {
             queue,
             concurrency,
@@ -119,6 +126,7 @@ impl AdmissionQueue {
             waiting,
             moved: Time::ZERO,
             resumed: Time::ZERO,
+            visitors,
         };
         state.bound_search(Time::ZERO);
         AdmissionQueue(Mutex::new(state))
@@ -155,7 +163,7 @@ impl AdmissionQueue {
         }
         let id = state.queue.handle_arrival(arrival, now);
         let mut own = None;
-        let woken = state.pass(now, |ended, how| {
+        let passed = state.pass(now, |ended, how| {
             if ended == id {
                 own = Some(how);
             }
@@ -169,7 +177,7 @@ impl AdmissionQueue {
             }
         };
         drop(state);
-        woken.into_iter().for_each(Waker::wake);
+        passed.finish();
         entry
     }
 
@@ -253,7 +261,8 @@ impl AdmissionQueue {
     /// requests that hang. Call it a few times a second.
     pub fn expire(&self, now: Time) {
         let mut state = self.0.lock();
-        if state.queue.waiting() == 0 {
+        // The pressure ends some time after the last request has waited.
+        if state.queue.waiting() == 0 && state.queue.pressure_since().is_none() {
             return;
         }
         let AdmissionState { queue, search, .. } = &mut *state;
@@ -300,6 +309,21 @@ impl AdmissionQueue {
     /// The pass of the visitor whose request has this slot, if it has a ticket or a pass.
     pub fn pass_of(&self, id: RequestId) -> Option<VisitPass> {
         self.0.lock().queue.pass_of(id)
+    }
+
+    /// Notes that a request with a ticket has got this slot. Returns the time since the visitor
+    /// first came, if this is its first page.
+    pub fn note_newcomer(&self, id: RequestId, now: Time) -> Option<Nanos> {
+        let mut state = self.0.lock();
+        let wait = now.since(state.queue.newcomer_since(id)?);
+        state.visitors.serve(wait);
+        Some(wait)
+    }
+
+    /// What is known of strangers and visitors.
+    pub fn visitor_stats(&self, now: Time) -> VisitorStats {
+        let state = self.0.lock();
+        state.visitors.stats(state.queue.standing_report(), now)
     }
 
     /// Whether requests are waiting for a slot, or for the backend: none has ended for `hang`,
@@ -399,28 +423,29 @@ impl AdmissionState {
     }
 
     /// The next request that gets no slot.
-    fn poll_ended(&mut self) -> Option<(RequestId, NoSlot)> {
+    fn poll_ended(&mut self, now: Time) -> Option<(RequestId, NoSlot)> {
         if let Some(refused) = self.queue.poll_refused() {
             return Some((refused.id, NoSlot::Refused(refused)));
         }
         let entry = self.queue.poll_waiting_room()?;
+        self.visitors.send(entry.needs_ticket, entry.come_back_after, now);
         Some((entry.id, NoSlot::WaitingRoom(entry)))
     }
 
     /// Gives out free slots and refuses overdue requests, and calls `heard` with each result. Tells
-    /// the search the number of running requests. Returns the wakers, which the caller must wake
-    /// after it has unlocked the gate.
+    /// the search the number of running requests. The caller must unlock the gate and then finish
+    /// the result.
     fn pass(
         &mut self,
         now: Time,
         mut heard: impl FnMut(RequestId, Result<AdmittedSlot, NoSlot>),
-    ) -> Vec<Waker> {
+    ) -> Passed {
         self.queue.handle_timeout(now);
         let mut woken = Vec::new();
         loop {
             let (id, how) = match self.queue.poll_dispatch(now) {
                 Some(id) => (id, Ok(AdmittedSlot::Queue(id))),
-                None => match self.poll_ended() {
+                None => match self.poll_ended(now) {
                     Some((id, why)) => (id, Err(why)),
                     None => break,
                 },
@@ -434,14 +459,32 @@ impl AdmissionState {
             }
         }
         self.report_running(now);
-        woken
+        let queue = &self.queue;
+        let report = || queue.standing_report();
+        let notice = self.visitors.handle_pressure(queue.pressure_since(), report, now);
+        Passed { woken, notice }
+    }
+}
+
+/// What is left to do once the gate is unlocked.
+#[must_use]
+struct Passed {
+    /// The tasks that have a result.
+    woken: Vec<Waker>,
+    notice: Option<PressureNotice>,
+}
+
+impl Passed {
+    fn finish(self) {
+        self.woken.into_iter().for_each(Waker::wake);
+        self.notice.iter().for_each(PressureNotice::log);
     }
 }
 
 /// Gives out free slots, unlocks the gate and only then wakes the tasks, so that they do not run
 /// into the lock.
 fn pass(mut state: MutexGuard<'_, AdmissionState>, now: Time) {
-    let woken = state.pass(now, |_, _| ());
+    let passed = state.pass(now, |_, _| ());
     drop(state);
-    woken.into_iter().for_each(Waker::wake);
+    passed.finish();
 }

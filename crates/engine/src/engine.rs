@@ -6,7 +6,7 @@
 
 mod peers;
 
-use crate::admission::{AdmissionQueue, AdmissionStats};
+use crate::admission::{AdmissionQueue, AdmissionStats, VisitorStats};
 use crate::domains::gatekeeper::GatekeeperEngine;
 use crate::host_names::{self, GroupedRequest, NameLookups};
 use crate::open_requests::{OpenRequestList, OpenRequests};
@@ -221,6 +221,12 @@ impl Engine {
     /// The state of the admission queue; `None` if no action is `queue`.
     pub fn admission_stats(&self) -> Option<AdmissionStats> {
         self.shards.rules().queues.then(|| self.gate.stats())
+    }
+
+    /// What is known of strangers and visitors; `None` if no action is `queue`.
+    pub fn visitor_stats(&self) -> Option<VisitorStats> {
+        let now = self.shards.clock.now();
+        self.shards.rules().queues.then(|| self.gate.visitor_stats(now))
     }
 }
 

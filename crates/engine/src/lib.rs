@@ -25,7 +25,7 @@ pub mod tags;
 pub mod view;
 pub mod windows;
 
-pub use admission::AdmissionStats;
+pub use admission::{AdmissionStats, VisitorStats, WaitingRoomCounts};
 pub use ask::AskOutcome;
 pub use charge::quotas::Quota;
 pub use charge::served::{ServedReport, StartWait};

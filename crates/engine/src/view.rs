@@ -7,7 +7,7 @@ pub mod overrides;
 mod requests;
 pub mod views;
 
-use crate::admission::AdmissionStats;
+use crate::admission::{AdmissionStats, VisitorStats};
 use crate::open_requests::OpenRequestList;
 use evenkeel_core::limiter::Limiter;
 use evenkeel_core::queue::standing::ClientHistory;
@@ -143,6 +143,8 @@ pub struct BackendLoad {
     pub cpus: f64,
     /// The state of the admission queue; `None` if requests never queue.
     pub crowd: Option<AdmissionStats>,
+    /// What is known of strangers and visitors; `None` if requests never queue.
+    pub visitors: Option<VisitorStats>,
     /// The oldest requests that are with the backend, and the one that has waited for longest.
     pub open: OpenRequestList,
     /// The cost source in the words of the configuration.

@@ -11,6 +11,7 @@ pub mod failure;
 pub mod log;
 pub mod metrics;
 pub mod otlp;
+pub mod pressure;
 pub mod printable;
 pub mod prometheus;
 pub mod registry;
@@ -30,7 +31,8 @@ use decision::notice::BlockNotice;
 use evenkeel_core::units::{Cost, Nanos, Time};
 use failure::BackendFailure;
 use metrics::{
-    BLOCKS, BUILD, CHARGED, COST, DECISIONS, HEADER_FAULTS, LINES_LEFT_OUT, RELOADS, STARTED,
+    BLOCKS, BUILD, CHARGED, COST, DECISIONS, HEADER_FAULTS, LINES_LEFT_OUT, NEWCOMER_WAITS,
+    RELOADS, STARTED,
 };
 use otlp::trace::Tracer;
 use parking_lot::{Mutex, RwLock};
@@ -62,6 +64,8 @@ pub struct Watch {
     pub gatekeepers: Mutex<Vec<Arc<GatekeeperCounts>>>,
     /// Waiting times and costs, separately for clients in credit and clients in debt.
     pub tiers: TierCounts,
+    /// The time between the first request of visitors that had to wait and their turn.
+    pub newcomer_waits: Histogram,
     /// Makes spans of requests; `None` if tracing is off.
     pub tracer: Option<Tracer>,
     /// When counting began, which is when the program started.
@@ -113,6 +117,7 @@ impl Watch {
             cost: registry.histogram(&COST, &[]),
             charged: registry.nanos(&CHARGED, &[]),
             tiers: TierCounts::new(&registry),
+            newcomer_waits: registry.histogram(&NEWCOMER_WAITS, &[]),
             reloads: ["ok", "failed"].map(|result| registry.counter(&RELOADS, &[result])),
             lines_left_out: registry.counter(&LINES_LEFT_OUT, &[]),
             blocks: registry.counter(&BLOCKS, &[]),

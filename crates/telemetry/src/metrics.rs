@@ -104,6 +104,18 @@ table! {
         "Requests that occupy a slot, reserved slots included.";
     SLOTS_USEFUL = Gauge "evenkeel_slots_useful" ["door"] "requests"
         "Requests that the backend accepts at once, configured or measured; absent if unknown.";
+    PRESSURE_STARTED = Gauge "evenkeel_pressure_start_time_seconds" ["door"] "seconds"
+        "Since when requests in credit ask for more than there is, since the Unix epoch; 0: no.";
+    STRANGERS_WAITING = Gauge "evenkeel_waiting_strangers" ["door"] "requests"
+        "Requests of strangers among those that wait in the queue.";
+    STRANGERS_COST = Counter "evenkeel_strangers_cost_seconds_total" ["door"] "CPU-seconds"
+        "Cost of requests of strangers, while clients that were here before go first.";
+    IN_WAITING_ROOM = Gauge "evenkeel_waiting_room_visitors" ["door" "visit"] "visitors"
+        "Visitors that have a waiting page and are to come back: new, or returned before.";
+    WAITING_PAGES = Counter "evenkeel_waiting_room_pages_total" ["door"] "pages"
+        "Waiting pages sent.";
+    NEWCOMER_WAITS = Histogram "evenkeel_newcomer_wait_seconds" [] "seconds"
+        "Time between the first request of visitors that had a waiting page and their turn.";
     BUSY = Counter "evenkeel_cpu_busy_seconds_total" ["door"] "CPU-seconds"
         "CPU time of the backend by the virtual clock; equals the sum of all charges.";
     UNPAID = Counter "evenkeel_cpu_unpaid_seconds_total" ["door"] "CPU-seconds"

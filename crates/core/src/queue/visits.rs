@@ -82,6 +82,14 @@ impl Queue {
         Some(VisitPass { id, stamp })
     }
 
+    /// When the visitor of a request first came, if the request is with the backend and is the
+    /// visitor's first page, for which it has waited with a ticket.
+    #[must_use]
+    pub fn newcomer_since(&self, id: RequestId) -> Option<Time> {
+        let share = self.running.get(&id)?;
+        (share.place == Place::Line(Line::First)).then_some(share.base)
+    }
+
     /// Since when there has been pressure, if there is ([`standing`](super::standing)).
     #[must_use]
     pub fn pressure_since(&self) -> Option<Time> {

@@ -64,9 +64,15 @@ impl QueueSlot {
 }
 
 impl QueueSlot {
-    /// A slot since `now`. The backend may have a part of the request from now on, so the visitor
+    /// A slot from now on. The backend may have a part of the request from now on, so the visitor
     /// is not sent to the waiting room any more.
-    fn held(id: RequestId, arrival: Arrival, now: Time) -> QueueSlot {
+    fn held(id: RequestId, arrival: Arrival, lane: &LaneShared) -> QueueSlot {
+        let (now, engine) = (lane.now(), &lane.engine);
+        if let Visit::Ticket(_) = arrival.visit
+            && let Some(wait) = engine.gate.note_newcomer(id, now)
+        {
+            engine.watch.newcomer_waits.record(wait.0);
+        }
         QueueSlot::Held(id, Arrival { accepts_waiting_page: false, ..arrival }, now)
     }
 }
@@ -116,7 +122,7 @@ impl HeldSlot {
         // A request that had a slot before has reached the backend.
         match lane.engine.gate.enter(arrival, !self.steady, now) {
             AdmissionEntry::Room(id) => {
-                self.slot = QueueSlot::held(id, arrival, now);
+                self.slot = QueueSlot::held(id, arrival, lane);
                 SlotEntry::Room
             }
             AdmissionEntry::Waits(id) => SlotEntry::Waits(id, now),
@@ -152,7 +158,7 @@ impl HeldSlot {
     /// Takes the slot that the request has waited for.
     pub fn take(&mut self, slot: AdmittedSlot, arrival: Arrival, lane: &LaneShared) {
         self.slot = match slot {
-            AdmittedSlot::Queue(id) => QueueSlot::held(id, arrival, lane.now()),
+            AdmittedSlot::Queue(id) => QueueSlot::held(id, arrival, lane),
             AdmittedSlot::Beside => QueueSlot::Resumed(arrival),
         };
     }

@@ -45,8 +45,9 @@ impl EngineView for Engine {
         let unpaid = self.meter.lock().unpaid();
         let rules = self.shards.rules();
         let (cpus, measured) = (rules.cpus, rules.cost.to_string());
-        let (crowd, open) = (self.admission_stats(), self.open_requests(SHOWN_MAX));
-        Some(BackendLoad { working, busy, unpaid, cpus, crowd, open, measured })
+        let (crowd, visitors) = (self.admission_stats(), self.visitor_stats());
+        let open = self.open_requests(SHOWN_MAX);
+        Some(BackendLoad { working, busy, unpaid, cpus, crowd, visitors, open, measured })
     }
 
     fn top(&self, index: usize) -> Vec<HeavyClient> {

@@ -169,7 +169,7 @@ impl AdminShared {
             host: self.guard.own_name().unwrap_or_default().to_owned(),
             stage,
             point: self.live.history.lock().last(),
-            doors: page_event::doors(&sources.engines),
+            doors: page_event::doors(&sources.engines, now),
             limits,
             overrides: self.overrides(),
             peers: sources.watch.peers.read(),

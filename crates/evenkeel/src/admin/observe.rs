@@ -9,11 +9,12 @@ use evenkeel_core::key::KeyHash;
 use evenkeel_core::limit::{LimitAction, LimitUnit};
 use evenkeel_core::units::{Nanos, SECOND, Time};
 use evenkeel_engine::view::BackendLoad;
-use evenkeel_engine::{HeavyClient, OpenRequest, RequestStage};
+use evenkeel_engine::{HeavyClient, OpenRequest, RequestStage, VisitorStats};
 use evenkeel_telemetry::counts::peers::PeersStatus;
 use evenkeel_telemetry::metrics::{
-    BUSY, CAPACITY, CLIENTS_HELD, DECISIONS, KEYS_DROPPED, KEYS_MAX, KEYS_USED, Metric, SLOTS,
-    SLOTS_USED, SLOTS_USEFUL, TABLE_BYTES, UNPAID, UP, WAITING, WAITING_AGE, WORKING, WORKING_AGE,
+    BUSY, CAPACITY, CLIENTS_HELD, DECISIONS, IN_WAITING_ROOM, KEYS_DROPPED, KEYS_MAX, KEYS_USED,
+    Metric, PRESSURE_STARTED, SLOTS, SLOTS_USED, SLOTS_USEFUL, STRANGERS_COST, STRANGERS_WAITING,
+    TABLE_BYTES, UNPAID, UP, WAITING, WAITING_AGE, WAITING_PAGES, WORKING, WORKING_AGE,
 };
 use evenkeel_telemetry::prometheus::ObservedMetric;
 use evenkeel_telemetry::snapshot::{
@@ -67,6 +68,11 @@ pub fn observed(engines: &[DoorEngine], held_above: Nanos) -> Vec<ObservedMetric
                     push(&SLOTS_USEFUL, &[door], useful as f64);
                 }
             }
+            if let Some(visitors) = work.visitors {
+                push_visitors(&visitors, |metric, more, value| {
+                    push(metric, &[&[*door], more].concat(), value);
+                });
+            }
         }
         let limiter = engine.held();
         for (index, limit) in limiter.limits().iter().enumerate() {
@@ -85,12 +91,27 @@ pub fn observed(engines: &[DoorEngine], held_above: Nanos) -> Vec<ObservedMetric
     all
 }
 
+/// Passes the metrics of visitors to `push`, with their labels after the door.
+fn push_visitors(visitors: &VisitorStats, mut push: impl FnMut(&'static Metric, &[&str], f64)) {
+    push(&PRESSURE_STARTED, &[], visitors.pressure_since.map_or(0.0, epoch_secs));
+    push(&STRANGERS_WAITING, &[], visitors.strangers_waiting as f64);
+    push(&STRANGERS_COST, &[], visitors.strangers_cost.as_units());
+    push(&IN_WAITING_ROOM, &["new"], f64::from(visitors.waiting_room.new));
+    push(&IN_WAITING_ROOM, &["returned"], f64::from(visitors.waiting_room.returned));
+    push(&WAITING_PAGES, &[], visitors.pages as f64);
+}
+
+/// A point in time in seconds since the Unix epoch.
+fn epoch_secs(at: Time) -> f64 {
+    at.0 as f64 / SECOND as f64
+}
+
 /// Returns the busiest clients that `query` asks for.
 pub fn snapshot(sources: &AdminSources, query: &TopQuery) -> TopSnapshot {
     let now = sources.clock.now();
     let not_enforced = not_enforced(sources);
     let mut snapshot = TopSnapshot {
-        now: now.0 as f64 / SECOND as f64,
+        now: epoch_secs(now),
         load: Vec::new(),
         known: Vec::new(),
         limits: Vec::new(),
@@ -104,7 +125,7 @@ pub fn snapshot(sources: &AdminSources, query: &TopQuery) -> TopSnapshot {
         gatekeepers: sources.watch.gatekeepers.lock().iter().map(|one| one.status(now)).collect(),
     };
     for DoorEngine { door, engine } in &sources.engines {
-        snapshot.load.extend(engine.work().map(|work| load(door, &work)));
+        snapshot.load.extend(engine.work().map(|work| load(door, &work, now)));
         for (name, rows) in engine.lists() {
             snapshot.known.push(name.to_owned());
             if query.limit.as_ref().is_none_or(|limit| *limit == name) {
@@ -152,18 +173,20 @@ fn peers(report: &PeersStatus) -> snapshot::PeersSummary {
     snapshot::PeersSummary { live: report.live, known: report.peers.len() + 1, behind }
 }
 
-pub fn load(door: &str, work: &BackendLoad) -> LoadSnapshot {
+pub fn load(door: &str, work: &BackendLoad, now: Time) -> LoadSnapshot {
     let crowd = work.crowd.as_ref().map(|crowd| snapshot::QueueLoad {
         waiting: crowd.waiting,
         running: crowd.running,
         concurrency: crowd.concurrency,
     });
+    let swarm = work.visitors.as_ref().and_then(|visitors| swarm(visitors, now));
     LoadSnapshot {
         door: door.to_owned(),
         working: work.working,
         cpus: work.cpus,
         busy_seconds: work.busy.as_units(),
         crowd,
+        swarm,
         running: work.open.running.iter().map(open_request).collect(),
         oldest_waiting: work.open.waiting.as_ref().map(open_request),
     }
@@ -176,6 +199,21 @@ fn open_request(request: &OpenRequest) -> OpenRequestRow {
         age: request.age.as_secs_f64(),
         stalled: request.stage == RequestStage::Stalled,
     }
+}
+
+/// What is shown while there is pressure.
+fn swarm(visitors: &VisitorStats, now: Time) -> Option<snapshot::SwarmLoad> {
+    let since = visitors.pressure_since?;
+    Some(snapshot::SwarmLoad {
+        since: epoch_secs(since),
+        seconds: now.since(since).as_secs_f64(),
+        strangers: visitors.strangers_waiting,
+        strangers_cost: visitors.pressure_cost.as_units(),
+        visitors: visitors.visitors_waiting,
+        waiting_room_new: visitors.waiting_room.new,
+        waiting_room_returned: visitors.waiting_room.returned,
+        newcomer_wait: visitors.newcomer_wait.map(Nanos::as_secs_f64),
+    })
 }
 
 pub fn table(

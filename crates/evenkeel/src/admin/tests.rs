@@ -391,8 +391,10 @@ fn metrics_are_in_the_text_format_and_agree_with_what_happened() {
     assert!(buckets.map(|(_, count)| *count).is_sorted(), "buckets are cumulative");
     // A door that is not open is not shown.
     let of_others = [
-        "evenkeel_waiting_requests",
+        "evenkeel_waiting_",
         "evenkeel_slots",
+        "evenkeel_pressure_",
+        "evenkeel_strangers_",
         "evenkeel_state_",
         "evenkeel_push_",
         "evenkeel_check_",

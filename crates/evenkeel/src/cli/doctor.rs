@@ -107,9 +107,15 @@ fn buckets(snapshot: &TopSnapshot, limit: Option<&str>) -> String {
     text
 }
 
-/// Adds the status of the peers, the store, the master and the gatekeepers, as far as they exist.
+/// Adds the swarms at the doors, and the status of the peers, the store, the master and the
+/// gatekeepers, as far as they exist.
 fn push_others(text: &mut String, snapshot: &TopSnapshot) {
-    let TopSnapshot { peers, store, master, gatekeepers, .. } = snapshot;
+    let TopSnapshot { load, peers, store, master, gatekeepers, .. } = snapshot;
+    for LoadSnapshot { door, swarm, .. } in load {
+        if let Some(swarm) = swarm {
+            let _ = writeln!(text, "\n{}: {swarm}", printable(door));
+        }
+    }
     let others = [
         peers.as_ref().map(ToString::to_string),
         store.as_ref().map(ToString::to_string),

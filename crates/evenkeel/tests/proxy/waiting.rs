@@ -7,6 +7,7 @@
 
 mod cookies;
 mod kinds;
+mod seen;
 
 use crate::stage::{Message, Stage, Wire, cpu_limit};
 use evenkeel_config::settings::{ConcurrencySetting, CostSource, ProxySettings};

@@ -2,6 +2,7 @@
 //!
 //! `telemetry::counts::master` and `telemetry::counts::gatekeeper` fill in the values.
 
+use super::length;
 use crate::printable::printable;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -165,16 +166,6 @@ impl fmt::Display for GatekeeperPeerSnapshot {
             (_, 0) => f.write_str(" (receives no orders: can it reach control?)"),
             _ => Ok(()),
         }
-    }
-}
-
-/// A number of seconds in the largest unit that suits it: s, min, h or d.
-fn length(seconds: f64) -> String {
-    match seconds {
-        s if s < 120.0 => format!("{s:.0} s"),
-        s if s < 7_200.0 => format!("{:.0} min", s / 60.0),
-        s if s < 172_800.0 => format!("{:.0} h", s / 3_600.0),
-        s => format!("{:.0} d", s / 86_400.0),
     }
 }
 

@@ -45,10 +45,10 @@ pub struct DoorLoad {
 }
 
 /// Returns the load of all doors that have a backend.
-pub fn doors(engines: &[DoorEngine]) -> Vec<DoorLoad> {
+pub fn doors(engines: &[DoorEngine], now: Time) -> Vec<DoorLoad> {
     let of = |door: &DoorEngine| {
         let work = door.engine.work()?;
-        Some(DoorLoad { load: observe::load(door.door, &work), measured: work.measured })
+        Some(DoorLoad { load: observe::load(door.door, &work, now), measured: work.measured })
     };
     engines.iter().filter_map(of).collect()
 }

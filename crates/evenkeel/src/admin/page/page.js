@@ -91,7 +91,9 @@ function tiles() {
   put(at("measured"), measured ? `CPUs; costs measured by: ${measured}` : "CPUs");
   const waiting = sum((door) => door.crowd?.waiting);
   const queues = now.doors.some((door) => door.crowd);
-  tile("waiting", queues ? `${waiting}` : "–", queues ? "" : "no queue", waiting ? "warn" : "");
+  const strangers = sum((door) => door.swarm?.strangers);
+  const note = strangers ? `${strangers} of strangers` : "";
+  tile("waiting", queues ? `${waiting}` : "–", queues ? note : "no queue", waiting ? "warn" : "");
   const debtors = now.limits.filter((limit) => limit.in_debt > 0);
   const first = debtors[0];
   tile("debt", `${first?.in_debt ?? 0}`, debtors.map((limit) => limit.name).join(", "), first ? "bad" : "");

@@ -62,6 +62,8 @@ export function verdict(now, past) {
   }
   if (!now.doors.length) return doors_only(now, past);
   const full = busy >= FULL * cpus || waiting >= 1;
+  const swarms = now.doors.map((door) => door.swarm).filter(Boolean);
+  if (swarms.length) return in_swarm(swarms, { now, used, past });
   if (guilty) return in_debt(guilty, { full, cpus, waiting, used, past });
   if (full) {
     return {
@@ -71,6 +73,26 @@ export function verdict(now, past) {
     };
   }
   return { kind: "good", said: "No problems.", more: `${used}; no request waits, and no client is in debt. ${times(past)}` };
+}
+
+// Clients in credit ask for more than the backend can do; most of them were not here before.
+function in_swarm(swarms, { now, used, past }) {
+  const sum = (value) => swarms.reduce((all, swarm) => all + value(swarm), 0);
+  const since = Math.min(...swarms.map((swarm) => swarm.since));
+  const strangers = count(sum((swarm) => swarm.strangers), "request of a stranger waits", "requests of strangers wait");
+  const room = sum((swarm) => swarm.waiting_room_new + swarm.waiting_room_returned);
+  const returned = sum((swarm) => swarm.waiting_room_returned);
+  const waits = swarms.map((swarm) => swarm.newcomer_wait).filter((wait) => wait != null);
+  const parts = [
+    `Clients that were here before go first. ${strangers}; strangers have used ${number(sum((swarm) => swarm.strangers_cost))} CPU-seconds since then.`,
+    `${count(room, "visitor is", "visitors are")} in the waiting room, ${returned} of them for a second time or more.`,
+  ];
+  if (waits.length) parts.push(`New visitors wait ${time(Math.max(...waits))} for their first page.`);
+  return {
+    kind: "warn",
+    said: `More is asked for than the backend can do, since ${new Date(since * 1000).toLocaleTimeString()} (${time(now.now - since)}).`,
+    more: `${parts.join(" ")} ${used}. ${times(past)}`,
+  };
 }
 
 function takes_of(row, cpus) {

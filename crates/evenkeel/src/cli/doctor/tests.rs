@@ -1,5 +1,5 @@
 use super::*;
-use evenkeel_telemetry::snapshot::{PeersSummary, QueueLoad};
+use evenkeel_telemetry::snapshot::{PeersSummary, QueueLoad, SwarmLoad};
 
 fn row(key: &str, cpu: f64, level: Option<f64>, last_seen: f64) -> ClientRow {
     ClientRow {
@@ -63,6 +63,38 @@ Limit: agent
 }
 
 #[test]
+fn a_swarm_has_a_line() {
+    let expected = tables(&snapshot(), None);
+    let swarm = SwarmLoad {
+        since: 1_789_999_400.0,
+        seconds: 600.0,
+        strangers: 12,
+        strangers_cost: 80.5,
+        visitors: 3,
+        waiting_room_new: 31,
+        waiting_room_returned: 9,
+        newcomer_wait: None,
+    };
+    let door = LoadSnapshot {
+        door: "proxy".to_owned(),
+        working: 2,
+        cpus: 2.0,
+        busy_seconds: 1.0,
+        crowd: None,
+        swarm: Some(swarm),
+        running: Vec::new(),
+        oldest_waiting: None,
+    };
+    let line = "\nproxy: swarm for 10 min (80.5 CPU-s): 12 strangers wait, 40 in the waiting room";
+    let in_swarm = TopSnapshot { load: vec![door.clone()], ..snapshot() };
+    assert_eq!(tables(&in_swarm, None), format!("{expected}{line}\n"));
+    let newcomer_wait = Some(3.25);
+    let door = LoadSnapshot { swarm: Some(SwarmLoad { newcomer_wait, ..swarm }), ..door };
+    let in_swarm = TopSnapshot { load: vec![door], ..snapshot() };
+    assert_eq!(tables(&in_swarm, None), format!("{expected}{line}, newcomers wait 3.2 s\n"));
+}
+
+#[test]
 fn the_requests_with_the_backend_stand_below_the_tables() {
     let request = |client: &str, route: &str, age, stalled| OpenRequestRow {
         client: client.to_owned(),
@@ -76,6 +108,7 @@ fn the_requests_with_the_backend_stand_below_the_tables() {
         cpus: 2.0,
         busy_seconds: 1.0,
         crowd: Some(QueueLoad { waiting: 14, running: 2, concurrency: 2 }),
+        swarm: None,
         running: vec![
             request("203.0.113.7", "GET /x", 27.04, false),
             request("2001:db8::1", "POST /\x1b[2J", 0.5, true),

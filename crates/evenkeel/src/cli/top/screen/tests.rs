@@ -1,5 +1,5 @@
 use super::*;
-use evenkeel_telemetry::snapshot::{QueueLoad, TopSnapshot};
+use evenkeel_telemetry::snapshot::{QueueLoad, SwarmLoad, TopSnapshot};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -44,6 +44,7 @@ fn snapshot(now: f64, busy_seconds: f64) -> TopSnapshot {
             crowd: Some(QueueLoad { waiting: 14, running: 2, concurrency: 4 }),
             running: Vec::new(),
             oldest_waiting: None,
+            swarm: None,
         }],
         known: vec!["ip".to_owned(), "hits".to_owned()],
         limits: vec![
@@ -129,6 +130,31 @@ fn the_requests_with_the_backend_are_shown_on_request_and_told_if_they_last() {
     assert_eq!(drawn.lines().skip(4).take(4).collect::<Vec<_>>(), expected);
     press(&mut view, "b");
     assert_eq!(view.mode, KeyMode::Look);
+}
+
+#[test]
+fn a_swarm_has_a_line_of_its_own() {
+    let mut snapshot = snapshot(1_790_000_000.0, 100.0);
+    snapshot.load[0].swarm = Some(SwarmLoad {
+        since: 1_789_999_700.0,
+        seconds: 300.0,
+        strangers: 12,
+        strangers_cost: 80.54,
+        visitors: 3,
+        waiting_room_new: 31,
+        waiting_room_returned: 9,
+        newcomer_wait: Some(3.21),
+    });
+    let mut view = TopView::new("127.0.0.1:9970", None);
+    view.answered(Ok((String::new(), snapshot)));
+    let drawn = screen(&view);
+    let lines: Vec<_> = drawn.lines().collect();
+    assert!(lines[1].starts_with(" proxy     ["), "{drawn}");
+    assert_eq!(
+        lines[2],
+        "   swarm for 5 min (80.5 CPU-s): 12 strangers wait, 40 in the waiting room, newc"
+    );
+    assert!(lines[3].starts_with("  ip  hits"), "{drawn}");
 }
 
 #[test]

@@ -1,0 +1,45 @@
+//! The log lines with which pressure at a backend begins and ends: clients in credit ask for more
+//! than it can do.
+//!
+//! Pressure ends only after ten quiet seconds, so there are at most twelve of these lines a minute.
+//! What follows from pressure: `evenkeel_core::queue::standing`.
+
+use evenkeel_core::units::{Cost, Nanos};
+
+/// A change that is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PressureNotice {
+    /// The pressure begins.
+    Begins {
+        /// The number of waiting requests in credit.
+        waiting: usize,
+    },
+    /// The pressure has ended.
+    Ends {
+        /// How long it lasted, with the quiet seconds at its end.
+        lasted: Nanos,
+        /// The cost of requests of strangers in this time.
+        strangers_cost: Cost,
+        /// The number of waiting pages that were sent in this time.
+        pages: u64,
+    },
+}
+
+impl PressureNotice {
+    /// Writes the line.
+    pub fn log(&self) {
+        match self {
+            PressureNotice::Begins { waiting } => tracing::warn!(
+                target: "evenkeel::queue", waiting,
+                "more is asked for than the backend can do; clients that were here before go first"
+            ),
+            PressureNotice::Ends { lasted, strangers_cost, pages } => tracing::info!(
+                target: "evenkeel::queue",
+                lasted = lasted.as_secs_f64().round(),
+                strangers_cost = (strangers_cost.as_units() * 10.0).round() / 10.0,
+                pages,
+                "the backend has room for all requests again"
+            ),
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! The state of a swarm at a door, as `/api/top` returns it and `top` and `doctor` print it.
+//!
+//! The values come from the engine (`engine::VisitorStats`). What they mean:
+//! `evenkeel_core::queue::standing`.
+
+use super::length;
+use serde::{Deserialize, Serialize};
+
+/// The state of strangers and visitors at the queue of a backend, while there is pressure.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SwarmLoad {
+    /// The beginning of the pressure, in seconds since the Unix epoch.
+    pub since: f64,
+    /// How long the pressure has lasted, in seconds.
+    pub seconds: f64,
+    /// Requests of strangers that wait in the queue.
+    pub strangers: usize,
+    /// The cost of requests of strangers since then, in CPU-seconds.
+    pub strangers_cost: f64,
+    /// Requests that wait in the queue, of visitors that have waited or were served since then.
+    pub visitors: usize,
+    /// Visitors with their first waiting page. Programs that will not come back are among them.
+    pub waiting_room_new: u32,
+    /// Visitors with a waiting page that have come back before.
+    pub waiting_room_returned: u32,
+    /// Seconds from the first request of newcomers to their turn, a mean over the last ones; `null`
+    /// if there was none.
+    pub newcomer_wait: Option<f64>,
+}
+
+/// One line for people: `swarm for 5 min (80.5 CPU-s): 12 strangers wait, 40 in the waiting room,
+/// newcomers wait 3.2 s`.
+impl std::fmt::Display for SwarmLoad {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (time, cost) = (length(self.seconds), self.strangers_cost);
+        let room = self.waiting_room_new.saturating_add(self.waiting_room_returned);
+        write!(f, "swarm for {time} ({cost:.1} CPU-s): {} strangers wait, ", self.strangers)?;
+        write!(f, "{room} in the waiting room")?;
+        match self.newcomer_wait {
+            Some(wait) => write!(f, ", newcomers wait {wait:.1} s"),
+            None => Ok(()),
+        }
+    }
+}
