@@ -4,9 +4,10 @@
 //! Feeds, programs and parts of a page get a short error (`answer`). The page has no script. The
 //! browser asks again when `Refresh` says so, or the visitor follows the link.
 //!
-//! An operator may write a page instead. `{{wait}}` in it becomes the time until the browser asks
-//! again in English words, `{{seconds}}` the same as a number. What stands in the cookie of the
-//! answer: `visit`. The status and the headers are the door's.
+//! An operator may write a page instead. `{{wait}}` in it becomes the expected time until the
+//! visitor's turn in English words, `{{seconds}}` the number of seconds until the browser asks
+//! again. What stands in the cookie of the answer: `visit`. The status and the headers are the
+//! door's.
 
 use super::answer::AnswerFormat;
 use evenkeel_core::units::Nanos;
@@ -58,9 +59,9 @@ pub enum WaitingPageError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum PagePart {
     Text(Box<str>),
-    /// The wait in words.
+    /// The expected wait in words.
     Wait,
-    /// The wait in seconds.
+    /// The time until the browser asks again, in seconds.
     Seconds,
 }
 
@@ -109,16 +110,18 @@ impl WaitingPage {
         Ok(WaitingPage { parts, bytes: bytes.len() })
     }
 
-    /// The page for a visitor whose browser asks again after `wait`.
+    /// The page for a visitor that is expected to get its turn after `expected`, and whose browser
+    /// asks again after `refresh`.
     #[must_use]
-    pub fn render(&self, wait: Nanos) -> String {
-        let seconds = wait.retry_after_secs();
+    pub fn render(&self, expected: Nanos, refresh: Nanos) -> String {
+        let (wait, seconds) =
+            (expected.max(refresh).retry_after_secs(), refresh.retry_after_secs());
         let mut page = String::with_capacity(self.bytes + WAIT_BYTES);
         for part in &self.parts {
             // Writing to a String cannot fail.
             let _ = match part {
                 PagePart::Text(text) => page.write_str(text),
-                PagePart::Wait => write_wait(&mut page, seconds),
+                PagePart::Wait => write_wait(&mut page, wait),
                 PagePart::Seconds => write!(page, "{seconds}"),
             };
         }
@@ -181,14 +184,16 @@ mod tests {
     use super::*;
 
     fn rendered(text: &str, seconds: u64) -> String {
-        WaitingPage::parse(text.as_bytes()).expect("a page").render(Nanos::from_secs(seconds))
+        let wait = Nanos::from_secs(seconds);
+        WaitingPage::parse(text.as_bytes()).expect("a page").render(wait, wait)
     }
 
     #[test]
     fn the_built_in_page_is_small_and_plain() {
-        let page = WaitingPage::default().render(Nanos::from_secs(12));
+        let page = WaitingPage::default().render(Nanos::from_secs(200), Nanos::from_secs(12));
         assert!(page.contains("<html lang=\"en\">") && page.contains("<title>Please wait</title>"));
-        assert!(page.contains("The next try is in about 12 seconds."), "{page}");
+        assert!(page.contains("Your turn is expected in about 4 minutes."), "{page}");
+        assert!(page.contains("This page asks again in 12 s."), "{page}");
         assert!((600..1_300).contains(&page.len()), "{} bytes", page.len());
         for not in ["<script", "http", "{{", "onload"] {
             assert!(!page.contains(not), "{not}");
@@ -210,6 +215,11 @@ mod tests {
         }
         assert_eq!(rendered("a{{ seconds }}b{{wait}}c", 95), "a95b2 minutesc");
         assert_eq!(rendered("body { a } }} {{", 5), "body { a } }} {{");
+        // The browser never asks later than the visitor's turn is expected.
+        let page = WaitingPage::parse(b"{{wait}}, {{seconds}}").expect("a page");
+        let seconds = Nanos::from_secs;
+        assert_eq!(page.render(seconds(100), seconds(4)), "2 minutes, 4");
+        assert_eq!(page.render(seconds(1), seconds(4)), "4 seconds, 4");
     }
 
     #[test]
@@ -231,7 +241,7 @@ mod tests {
         evenkeel_fuzz::fuzz().with_type::<Vec<Vec<u8>>>().for_each(|pieces: &Vec<Vec<u8>>| {
             let page = pieces.join(&b"{{wait}}"[..]);
             if let Ok(page) = WaitingPage::parse(&page) {
-                assert!(!page.render(Nanos(u64::MAX)).is_empty());
+                assert!(!page.render(Nanos(u64::MAX), Nanos::ZERO).is_empty());
             }
         });
     }

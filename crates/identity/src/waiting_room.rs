@@ -176,7 +176,7 @@ mod tests {
             WaitingRoomSettings { secret_file: Some(secrets.clone()), page: Some(page.clone()) };
         let mut live = LiveWaitingRoom::load(&settings, [0; 16]).expect("good files");
         let running = live.running();
-        let shown = || running.load().page.render(Nanos::from_secs(3));
+        let shown = || running.load().page.render(Nanos::from_secs(3), Nanos::from_secs(3));
         let old = ticket(&running.load());
         assert_eq!(shown(), "wait 3");
         let mut change = |path: &PathBuf, text: &str| {

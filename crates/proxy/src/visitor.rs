@@ -71,7 +71,7 @@ impl Visitor {
         let (id, spread) = random.split_first_chunk::<8>()?;
         let id = u64::from_le_bytes(*id);
         let wait = spread_wait(entry.come_back_after, spread.first_chunk()?);
-        let page = Bytes::from(room.page.render(wait));
+        let page = Bytes::from(room.page.render(entry.expected_wait, wait));
         let mut response = Response::new(AnswerBody::Whole(Some(page)));
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
         let fields = response.headers_mut();
