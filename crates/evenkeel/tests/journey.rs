@@ -37,6 +37,8 @@ mod readings;
 mod site;
 #[path = "journey/state.rs"]
 mod state;
+#[path = "journey/swarm.rs"]
+mod swarm;
 #[path = "journey/table.rs"]
 mod table;
 #[path = "journey/tempomat.rs"]
