@@ -161,7 +161,10 @@ impl Known {
         let visit = self.visitor(arrival.visit, now);
         if let Some((id, place, base)) = visit {
             let key = KeyHash::from_bits(id);
-            if place != Place::Line(Line::First) || !in_use(key) {
+            // A browser sends the ticket with all that it loads for the waiting page, such as the
+            // icon of the site. That must not use it up.
+            let takes_ticket = || arrival.accepts_waiting_page && !in_use(key);
+            if place != Place::Line(Line::First) || takes_ticket() {
                 let (visit, milli) = (Some(id), PASS_MILLI_CPUS);
                 let standing = Standing { client: key, known_as: key, visit, milli, ..plain };
                 return Standing { place, base, keeps_visit: true, ..standing };

@@ -43,7 +43,9 @@ pub enum Visit {
     /// None.
     #[default]
     Unknown,
-    /// The visitor was sent to the waiting room, and has come back.
+    /// The visitor was sent to the waiting room, and has come back. Until the ticket is served, it
+    /// counts for requests that may be answered with a waiting page. Others wait as if they had
+    /// none.
     Ticket(VisitTicket),
     /// A request of the visitor was served with a ticket.
     Pass(VisitPass),

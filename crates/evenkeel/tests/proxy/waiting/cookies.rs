@@ -158,7 +158,7 @@ fn a_ticket_that_is_used_twice_at_the_same_time_counts_once() {
     for (count, (name, ticket)) in requests.into_iter().enumerate() {
         let mut visitor = stage.client();
         let address = format!("192.0.2.{}", 10 + count);
-        ask(&mut visitor, &address, &format!("cookie: {ticket}\r\nx-name: {name}\r\n"));
+        ask(&mut visitor, &address, &format!("{NAVIGATE}cookie: {ticket}\r\nx-name: {name}\r\n"));
         waits(&stage, count + 1);
         visitors.push(visitor);
     }

@@ -105,20 +105,33 @@ fn a_request_that_gets_no_page_is_refused_in_short() {
     }
 }
 
-/// A program that keeps the cookies of its answers, but gets no page, has a place in line as well.
+/// A browser sends its ticket with the request for the icon of the site too. The ticket is for the
+/// page.
 #[test]
-fn a_ticket_counts_for_all_kinds_of_requests() {
+fn only_a_page_uses_up_a_ticket() {
     let stage = stage(|_| {});
     let (mut backend, _first) = busy(&stage);
-    let (mut visitor, mut stranger) = (stage.client(), stage.client());
+    let [mut visitor, mut icon, mut stranger] = [(); 3].map(|()| stage.client());
     ask(&mut visitor, "192.0.2.3", NAVIGATE);
     let page = visitor.message();
     let ticket = cookie(&page).expect("a ticket");
-    ask(&mut stranger, "192.0.2.4", "x-name: stranger\r\n");
+    let image = "sec-fetch-mode: no-cors\r\nsec-fetch-dest: image\r\n";
+    ask(&mut icon, "192.0.2.3", &format!("cookie: {ticket}\r\n{image}x-name: icon\r\n"));
     waits(&stage, 1);
-    ask(&mut visitor, "192.0.2.3", &format!("cookie: {ticket}\r\n{HANDSHAKE}x-name: visitor\r\n"));
+    ask(&mut stranger, "192.0.2.4", "x-name: stranger\r\n");
     waits(&stage, 2);
+    ask(&mut visitor, "192.0.2.3", &format!("{NAVIGATE}cookie: {ticket}\r\nx-name: page\r\n"));
+    waits(&stage, 3);
+    let mut order = Vec::new();
+    for _ in 0..3 {
+        answer(&mut backend, "");
+        let head;
+        (backend, head) = next(&stage, backend);
+        let name = head.lines().find_map(|line| line.strip_prefix("x-name: "));
+        order.push(name.expect("a name").to_owned());
+    }
     answer(&mut backend, "");
-    let (_, head) = next(&stage, backend);
-    assert!(head.contains("x-name: visitor\r\n"), "{head}");
+    assert_eq!(order, ["page", "icon", "stranger"]);
+    assert!(visitor.message().header("set-cookie").is_some());
+    assert_eq!(icon.message().header("set-cookie"), None);
 }
