@@ -211,7 +211,25 @@ fn start_warnings(settings: &Settings) -> StartProblems {
                     so the backend must refuse invented cookies";
         doubts.push((&["proxy", "exempt"], what.to_owned()));
     }
+    doubts.extend(waiting_room_doubt(settings));
     StartProblems { doubts, ..StartProblems::default() }
+}
+
+/// Warns of several instances that do not accept the cookies of each other.
+fn waiting_room_doubt(settings: &Settings) -> Option<StartProblem> {
+    let proxy = settings.proxy.as_ref().filter(|proxy| !proxy.listen.is_empty())?;
+    let room = proxy.queue.waiting_room.as_ref()?;
+    let has_peers = settings.peers.is_some();
+    let shares_peers_secret =
+        settings.peers.as_ref().is_some_and(|peers| peers.secret_file.is_some());
+    let shares_secret = room.secret_file.is_some() || shares_peers_secret;
+    if shares_secret || !(has_peers || settings.store.is_some()) {
+        return None;
+    }
+    let what = "each instance has its own key for the cookies of visitors that wait, so a visitor \
+                loses its place where another instance answers; name the same \
+                `queue.waiting_room.secret_file` on all of them";
+    Some((&["proxy", "queue"], what.to_owned()))
 }
 
 /// A problem of a start: the path of the key and a description.

@@ -427,6 +427,36 @@ fn check_finds_what_a_start_would_stumble_over() {
     assert!(checked("proxy: {cpus: x}").starts_with("t.yaml:1:15: `cpus`"));
 }
 
+/// Instances that count together answer the same visitors.
+#[test]
+fn instances_without_a_common_key_for_visitors_are_warned_of() {
+    let warns = |proxy: &str, more: &str| {
+        let text = format!("proxy: {{backend: 'http://127.0.0.1:1', {proxy}}}\n{more}");
+        let warned = check("t.yaml", text.as_bytes(), 4.0, |_| StartProblems::default());
+        let warned = warned.expect("good").join("\n");
+        assert!(
+            warned.is_empty() || warned.contains("`queue.waiting_room.secret_file`"),
+            "{warned}"
+        );
+        !warned.is_empty()
+    };
+    let secret = tempfile::NamedTempFile::new().expect("a file");
+    fs::write(secret.path(), "0123456789abcdef").expect("saved");
+    let secret = secret.path().display();
+    let peers = "peers: {listen: '127.0.0.1:3'}";
+    let store = "store: {redis: '127.0.0.1:6379'}";
+    for together in [peers, store] {
+        assert!(warns("", together), "{together}");
+        assert!(warns("queue: {waiting_room: true}", together), "{together}");
+        assert!(!warns("queue: {waiting_room: false}", together), "{together}");
+        let room = format!("queue: {{waiting_room: {{secret_file: {secret}}}}}");
+        assert!(!warns(&room, together), "{together}");
+        assert!(!warns("listen: off", &format!("{together}\ncheck:")), "{together}");
+    }
+    let shared = format!("peers: {{listen: '127.0.0.1:3', secret_file: {secret}}}");
+    assert!(!warns("", &shared) && !warns("", ""));
+}
+
 #[test]
 fn t26_a_changed_file_is_seen_a_faulty_one_refused_and_the_next_good_one_taken() {
     let folder = tempfile::tempdir().expect("a folder");
