@@ -1,4 +1,4 @@
-//! A swarm of ever-new addresses in front of a real site: what real programs reach meanwhile, what a
+//! A swarm of ever-new addresses in front of a real site: what programs reach during it, what a
 //! cache in front keeps, and what an operator sees.
 //!
 //! A browser is among the tests of the page (`tests/browser/waiting.test.js`). How long people wait
@@ -16,6 +16,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 /// The page that people and swarm ask for: a fifth of a second of the only processor.
 const PAGE: &str = "/page?ms=200";
@@ -209,7 +210,8 @@ fn walk_in(visitor: &mut Client, path: &str, address: &str) -> Answer {
             cookie = format!("Cookie: {pair}\r\n");
         }
         let seconds = answer.header("refresh").expect("seconds").parse().expect("a number");
-        thread::sleep(std::time::Duration::from_secs(seconds));
+        let back = Instant::now() + Duration::from_secs(seconds);
+        wait_for("the time to come back", || (Instant::now() >= back).then_some(()));
         None
     })
 }

@@ -23,7 +23,8 @@ settings! {
                            [peers](#peers), one that all of them have");
     /// File with the page, in HTML and UTF-8, at most 16 KiB. In it, `{{wait}}` becomes the
     /// expected time until the visitor's turn in English words (`12 seconds`, `2 minutes`), and
-    /// `{{seconds}}` the number of seconds until the browser asks again. A file that changes is read again without a restart.
+    /// `{{seconds}}` the number of seconds until the browser asks again. A file that changes is
+    /// read again without a restart.
     pub page: Option<PathBuf>, PAGE: ConfigKey<PathBuf> = ConfigKey::path("page")
         .example("/etc/evenkeel/wait.html").default_note("a built-in page, in English");
 }

@@ -234,7 +234,8 @@ fn program(folder: &TempDir, backend: u16, port: u16) -> Program {
     let config = folder.path().join("evenkeel.yaml");
     let text = format!(
         "admin: off\nstate: {{file: {}/state}}\nproxy:\n  listen: 127.0.0.1:{port}\n  \
-         backend: http://127.0.0.1:{backend}\n  cost: wall\n  cpus: 1\n  trusted_proxies: [127.0.0.1]\n  \
+         backend: http://127.0.0.1:{backend}\n  cost: wall\n  cpus: 1\n  \
+         trusted_proxies: [127.0.0.1]\n  \
          timeouts: {{drain: 1ms}}\n  queue: {{concurrency: 1, reserve: 0, known_max: 1000}}\n",
         folder.path().display()
     );
@@ -246,11 +247,11 @@ fn program(folder: &TempDir, backend: u16, port: u16) -> Program {
 
 /// The waiting page of the program for a visitor with this cookie, while another request is with
 /// the backend.
-fn page_of_program(port: u16, cookie: &str) -> Message {
+fn page_of_program(port: u16, backend: &TcpListener, cookie: &str) -> Message {
     let connect = || Wire::new(TcpStream::connect(("127.0.0.1", port)).expect("it listens"));
     let (mut first, mut visitor) = (connect(), connect());
     ask(&mut first, "192.0.2.1", "");
-    std::thread::sleep(std::time::Duration::from_millis(200));
+    let _busy = backend.accept().expect("a connection");
     ask(&mut visitor, CLIENT, &format!("{NAVIGATE}cookie: {cookie}\r\n"));
     visitor.message()
 }
@@ -261,14 +262,15 @@ fn a_restart_keeps_tickets_if_there_is_a_snapshot() {
     let backend = TcpListener::bind("127.0.0.1:0").expect("a port");
     let (backend_port, port) = (backend.local_addr().expect("bound").port(), free_port());
     let mut program = self::program(&folder, backend_port, port);
-    let page = page_of_program(port, "");
+    let page = page_of_program(port, &backend, "");
     let ticket = cookie(&page).expect("a ticket").to_owned();
     program.signal(Signal::TERM);
     assert!(program.end().success());
     let again = self::program(&folder, backend_port, port);
-    assert_eq!(page_of_program(port, &ticket).header("set-cookie"), None);
+    assert_eq!(page_of_program(port, &backend, &ticket).header("set-cookie"), None);
     drop(again);
     fs::remove_file(folder.path().join("state")).expect("it was written");
     let _anew = self::program(&folder, backend_port, port);
-    assert!(page_of_program(port, &ticket).header("set-cookie").is_some());
+    let page = page_of_program(port, &backend, &ticket);
+    assert!(page.header("set-cookie").is_some());
 }
