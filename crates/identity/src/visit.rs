@@ -5,8 +5,8 @@
 //! some hours, from the networks that the pass names. Both carry all of their state, so a million
 //! waiting visitors take no memory, and all instances with the same key accept them.
 //!
-//! Nothing here reads a clock or draws random numbers, and nothing decides who is served next: that
-//! is the queue's (`evenkeel_core::queue`). The bytes: `visit/token.rs`. The keys: `visit/keys.rs`.
+//! This module reads no clock and draws no random numbers. Which visitor is next, the queue decides
+//! (`evenkeel_core::queue`). The bytes: `visit/token.rs`. The keys: `visit/keys.rs`.
 //! The cookie: `visit/cookie.rs`. The page: `waiting_page`.
 
 pub mod cookie;
@@ -39,7 +39,7 @@ pub struct PassProof {
     pub networks: PassNetworks,
 }
 
-/// A token whose signature is right.
+/// A token with a valid signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum VisitToken {
     Ticket(VisitTicket),

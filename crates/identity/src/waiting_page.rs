@@ -6,7 +6,7 @@
 //!
 //! An operator may write a page instead. `{{wait}}` in it becomes the expected time until the
 //! visitor's turn in English words, `{{seconds}}` the number of seconds until the browser asks
-//! again. What stands in the cookie of the answer: `visit`. The status and the headers are the
+//! again. The cookie of the answer: `visit`. The status and the headers are the
 //! door's.
 
 use super::answer::AnswerFormat;
@@ -19,7 +19,7 @@ use std::fmt::Write;
 pub const PAGE_BYTES_MAX: usize = 16 << 10;
 /// The page of operators that have none.
 const BUILT_IN: &str = include_str!("waiting_page.html");
-/// The wait from which on it is told in minutes, in seconds.
+/// From this number of seconds on, a wait is written in minutes.
 const MINUTES_FROM_SECONDS: u64 = 90;
 /// Room in a page for what replaces its placeholders.
 const WAIT_BYTES: usize = 32;

@@ -1,7 +1,7 @@
 //! The waiting room as it runs: the keys of its tickets and passes, and its page, from their files.
 //!
-//! The files are looked at once a second. What has changed and is valid is applied. What is invalid
-//! is logged and ignored, so a page that is half written harms no visitor. When a visitor gets the
+//! The files are examined once a second. A valid change is applied. An invalid one is logged and
+//! ignored, so a page that is half written harms no visitor. When a visitor gets the
 //! page is decided by the queue. The cookie: `visit`. The page: `waiting_page`.
 
 use crate::visit::VisitKeys;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub type InstanceSecret = [u8; 16];
 
 /// The keys and the page.
-pub struct WaitingRoom {
+pub struct WaitingRoomAssets {
     /// The keys of tickets and passes.
     pub keys: VisitKeys,
     /// The page.
@@ -49,7 +49,7 @@ pub struct LiveWaitingRoom {
     settings: WaitingRoomSettings,
     secret: InstanceSecret,
     files: WatchedFiles,
-    running: Arc<ArcSwap<WaitingRoom>>,
+    running: Arc<ArcSwap<WaitingRoomAssets>>,
 }
 
 impl LiveWaitingRoom {
@@ -70,7 +70,7 @@ impl LiveWaitingRoom {
 
     /// The room in use. It can be read at any time.
     #[must_use]
-    pub fn running(&self) -> Arc<ArcSwap<WaitingRoom>> {
+    pub fn running(&self) -> Arc<ArcSwap<WaitingRoomAssets>> {
         Arc::clone(&self.running)
     }
 
@@ -95,7 +95,7 @@ fn built(
     settings: &WaitingRoomSettings,
     secret: &InstanceSecret,
     files: &[WatchedFile],
-) -> Result<WaitingRoom, WaitingRoomError> {
+) -> Result<WaitingRoomAssets, WaitingRoomError> {
     let mut files = files.iter();
     let keys = match settings.secret_file.as_ref().and_then(|_| files.next()) {
         Some(file) => keys(&secret::several(&file.path, &file.bytes)?, secret),
@@ -106,7 +106,7 @@ fn built(
             .map_err(|why| WaitingRoomError::Page { path: file.path.clone(), why })?,
         None => WaitingPage::default(),
     };
-    Ok(WaitingRoom { keys, page })
+    Ok(WaitingRoomAssets { keys, page })
 }
 
 fn keys(secrets: &[&str], otherwise: &InstanceSecret) -> VisitKeys {
@@ -144,13 +144,13 @@ mod tests {
 
     const NOW: Time = Time(1_800_000_000_000_000_000);
 
-    fn accepts(room: &WaitingRoom, token: &str) -> bool {
+    fn accepts(room: &WaitingRoomAssets, token: &str) -> bool {
         let line = format!("evenkeel={token}");
         let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
         room.keys.proof([line.as_bytes()].into_iter(), client, NOW) != VisitProof::Nothing
     }
 
-    fn ticket(room: &WaitingRoom) -> String {
+    fn ticket(room: &WaitingRoomAssets) -> String {
         room.keys.ticket(VisitTicket { id: 1, first_came: NOW })
     }
 

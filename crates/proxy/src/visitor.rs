@@ -17,7 +17,7 @@ use evenkeel_core::units::{Nanos, Time};
 use evenkeel_identity::answer::AnswerFormat;
 use evenkeel_identity::visit::{PASS_AGE_MAX, PassProof, VisitProof, cookie};
 use evenkeel_identity::waiting_page;
-use evenkeel_identity::waiting_room::WaitingRoom;
+use evenkeel_identity::waiting_room::WaitingRoomAssets;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Response, StatusCode};
@@ -63,7 +63,7 @@ impl Visitor {
     /// no random numbers.
     pub(super) fn page(
         self,
-        room: &WaitingRoom,
+        room: &WaitingRoomAssets,
         entry: WaitingRoomEntry,
     ) -> Option<Response<AnswerBody>> {
         let mut random = [0; 10];
@@ -89,7 +89,7 @@ impl Visitor {
     /// The cookie that comes with the page, if the visitor does not keep the one that it has.
     fn page_cookie(
         self,
-        room: &WaitingRoom,
+        room: &WaitingRoomAssets,
         entry: WaitingRoomEntry,
         id: u64,
     ) -> Option<HeaderValue> {
@@ -106,7 +106,7 @@ impl Visitor {
     /// Sets the pass on an answer, unless a shared cache may keep it.
     pub(super) fn set_pass(
         self,
-        room: &WaitingRoom,
+        room: &WaitingRoomAssets,
         answer: &mut HeaderMap,
         pass: VisitPass,
         now: Time,

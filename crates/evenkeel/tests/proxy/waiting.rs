@@ -2,8 +2,8 @@
 //! backend sees.
 //!
 //! Cookies that are forged, old, copied or from another instance: `waiting/cookies.rs`. Requests
-//! other than a page over HTTP/1.1: `waiting/kinds.rs`. Nothing here sees the order of requests in
-//! a swarm; that is tested in the core.
+//! other than a page over HTTP/1.1: `waiting/kinds.rs`. The order of requests in a swarm
+//! is tested in the core.
 
 mod cookies;
 mod kinds;

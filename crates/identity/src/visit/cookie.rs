@@ -3,14 +3,14 @@
 //! It is for the proxy alone: scripts of the page do not see it (`HttpOnly`), other sites do not
 //! send it along (`SameSite=Lax`), and it is removed before the backend gets the request, where it
 //! would keep a cache from answering. A sibling domain can set a cookie of this name too, so
-//! several are looked at.
+//! several are examined.
 
 use evenkeel_core::units::Nanos;
 use http::HeaderValue;
 
 /// The name of the cookie.
 pub const NAME: &str = "evenkeel";
-/// The maximum number of cookies of this name that are looked at: each may cost a hash.
+/// The maximum number of cookies of this name that are examined: each may cost a hash.
 pub const CANDIDATES_MAX: usize = 3;
 
 /// The values of the cookies of this name on all lines, in their order.

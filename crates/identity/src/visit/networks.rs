@@ -9,7 +9,7 @@
 use evenkeel_core::key::network;
 use std::net::IpAddr;
 
-/// The number of networks that a pass may be taken to, besides the one where it was made.
+/// The number of networks that a pass may be taken to, after the one where it was made.
 pub const MOVES_MAX: usize = 3;
 /// The number of networks that a pass has room for.
 pub(super) const NETWORKS_MAX: usize = MOVES_MAX + 1;

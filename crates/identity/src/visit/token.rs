@@ -33,7 +33,7 @@ const SIGNED_BYTES_MAX: usize = PASS_BYTES + TAG_BYTES;
 /// The length of the longest token in a cookie, in characters.
 pub const TOKEN_BYTES_MAX: usize = SIGNED_BYTES_MAX.div_ceil(3) * 4;
 
-/// A token as bytes, whose tag may be wrong.
+/// A token as bytes. Its tag may be wrong.
 pub(super) struct SignedToken {
     bytes: [u8; SIGNED_BYTES_MAX],
     /// The length of the body. The tag follows.

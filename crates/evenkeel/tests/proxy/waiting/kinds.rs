@@ -7,7 +7,7 @@ use crate::stage::{Stage, Wire};
 use evenkeel_core::units::Nanos;
 use http::Request;
 
-/// A stage whose requests wait for at most three seconds.
+/// A stage where requests wait for at most three seconds.
 fn impatient() -> Stage {
     stage(|settings| settings.queue.wait_max = Nanos::from_secs(3))
 }
