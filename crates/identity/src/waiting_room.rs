@@ -25,6 +25,9 @@ pub struct WaitingRoomAssets {
     pub page: WaitingPage,
 }
 
+/// The waiting room in use, if there is one. Its content changes with its files.
+pub type SharedWaitingRoom = Option<Arc<ArcSwap<WaitingRoomAssets>>>;
+
 /// Error in the files of a waiting room.
 #[derive(Debug, thiserror::Error)]
 pub enum WaitingRoomError {

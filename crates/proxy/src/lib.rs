@@ -39,7 +39,7 @@ use evenkeel_config::source::files::WatchedFile;
 use evenkeel_core::units::Time;
 use evenkeel_engine::Engine;
 use evenkeel_identity::waiting_room::{
-    InstanceSecret, LiveWaitingRoom, WaitingRoomAssets, WaitingRoomError,
+    InstanceSecret, LiveWaitingRoom, SharedWaitingRoom, WaitingRoomError,
 };
 use evenkeel_serve::handover::ListenSockets;
 use evenkeel_serve::service::Service;
@@ -58,9 +58,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::task::JoinSet;
 use worker::{ProxyInstructions, ProxyWorker};
-
-/// The waiting room in use, if there is one.
-type SharedWaitingRoom = Option<Arc<ArcSwap<WaitingRoomAssets>>>;
 
 /// A running proxy.
 pub struct RunningProxy {

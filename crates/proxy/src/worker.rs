@@ -5,7 +5,6 @@
 //! How threads start and stop: `lib.rs`. How connections are accepted: `accept.rs`; timeouts:
 //! `sweep.rs`; what is done with a request: `exchange.rs`; which backend is asked: `backends.rs`.
 
-use super::SharedWaitingRoom;
 use super::backends::{UpstreamPool, UpstreamTls};
 use super::context::ThreadContext;
 use super::context::settings::ThreadSettings;
@@ -14,6 +13,7 @@ use super::room::ProxyShared;
 use arc_swap::ArcSwap;
 use evenkeel_config::settings::ProxySettings;
 use evenkeel_engine::EngineLane;
+use evenkeel_identity::waiting_room::SharedWaitingRoom;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_serve::threads::ServerWorker;
 use evenkeel_store::redis::StoreLane;

@@ -308,6 +308,7 @@ mod tests {
             cpus: 1.0,
             busy_seconds: 0.0,
             crowd: Some(QueueLoad { waiting, running: 1, concurrency: 1 }),
+            swarm: None,
             running,
             oldest_waiting: None,
         };

@@ -6,13 +6,14 @@
 //! the old one is removed after the longest life of a pass. The number of a key is one byte of a
 //! hash of it. It saves the check of other keys, and proves nothing.
 
+use super::cookie;
 use super::networks::network_of;
+use super::proof::{PASS_AGE_MAX, PassProof, VisitProof, VisitToken, is_recent};
 use super::token::{SignedToken, TAG_BYTES};
-use super::{PASS_AGE_MAX, PassProof, TICKET_AGE_MAX, VisitProof, VisitToken, cookie, is_recent};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::hmac::{self, HMAC_SHA256};
 use evenkeel_config::secret::SECRETS_MAX;
-use evenkeel_core::queue::standing::VisitTicket;
+use evenkeel_core::queue::standing::{TICKET_AGE_MAX, VisitTicket};
 use evenkeel_core::units::Time;
 use std::net::IpAddr;
 

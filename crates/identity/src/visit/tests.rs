@@ -1,6 +1,9 @@
 //! What tickets and passes prove, and that everything else proves nothing.
 
+use super::proof::{VisitToken, is_recent};
 use super::*;
+use evenkeel_core::queue::standing::{VisitPass, VisitTicket};
+use evenkeel_core::units::{Nanos, Time};
 use evenkeel_fuzz::fuzz;
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -12,7 +12,7 @@
 //! versions and padding are refused. The tag is verified in `keys`, before any field is read.
 
 use super::networks::{NETWORKS_MAX, PassNetworks};
-use super::{PassProof, VisitToken};
+use super::proof::{PassProof, VisitToken};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use evenkeel_core::queue::standing::{VisitPass, VisitTicket};

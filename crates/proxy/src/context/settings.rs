@@ -3,9 +3,9 @@
 //!
 //! They are replaced as a whole on reload; a request keeps the settings that it began with.
 
-use crate::SharedWaitingRoom;
 use evenkeel_config::settings::{ProxyBounds, ProxySettings, ProxyTimeouts};
 use evenkeel_identity::address::ProxyTrust;
+use evenkeel_identity::waiting_room::SharedWaitingRoom;
 use std::time::Duration;
 
 /// The bound of a head in bytes if the settings have none, because hyper needs a number.
