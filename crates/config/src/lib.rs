@@ -219,6 +219,9 @@ fn start_warnings(settings: &Settings) -> StartProblems {
 fn waiting_room_doubt(settings: &Settings) -> Option<StartProblem> {
     let proxy = settings.proxy.as_ref().filter(|proxy| !proxy.listen.is_empty())?;
     let room = proxy.queue.waiting_room.as_ref()?;
+    if proxy.queue.known == settings::KnownSetting::Off {
+        return None;
+    }
     let has_peers = settings.peers.is_some();
     let shares_peers_secret =
         settings.peers.as_ref().is_some_and(|peers| peers.secret_file.is_some());

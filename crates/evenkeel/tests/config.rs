@@ -431,7 +431,9 @@ fn check_finds_what_a_start_would_stumble_over() {
 #[test]
 fn instances_without_a_common_key_for_visitors_are_warned_of() {
     let warns = |proxy: &str, more: &str| {
-        let text = format!("proxy: {{backend: 'http://127.0.0.1:1', {proxy}}}\n{more}");
+        let queue = if proxy.contains("queue") { "" } else { "queue: {known: auto}, " };
+        let proxy = proxy.replace("queue: {", "queue: {known: auto, ");
+        let text = format!("proxy: {{backend: 'http://127.0.0.1:1', {queue}{proxy}}}\n{more}");
         let warned = check("t.yaml", text.as_bytes(), 4.0, |_| StartProblems::default());
         let warned = warned.expect("good").join("\n");
         assert!(
@@ -455,6 +457,9 @@ fn instances_without_a_common_key_for_visitors_are_warned_of() {
     }
     let shared = format!("peers: {{listen: '127.0.0.1:3', secret_file: {secret}}}");
     assert!(!warns("", &shared) && !warns("", ""));
+    let text = format!("proxy: {{backend: 'http://127.0.0.1:1', queue: {{known: off}}}}\n{peers}");
+    let warned = check("t.yaml", text.as_bytes(), 4.0, |_| StartProblems::default());
+    assert!(warned.expect("good").is_empty());
 }
 
 #[test]

@@ -56,7 +56,7 @@ before(async () => {
   site.listen(0, "127.0.0.1");
   await once(site, "listening");
   const backend = `http://127.0.0.1:${site.address().port}`;
-  server = await serve({ cpus: 1, cost: "wall", queue: { concurrency: 1, known_max: 100000 } }, { backend });
+  server = await serve({ cpus: 1, cost: "wall", queue: { concurrency: 1, known: "auto" } }, { backend });
   browser = await browse();
   swarm = open_swarm(server.proxy);
   await until("pages are sent", async () => {

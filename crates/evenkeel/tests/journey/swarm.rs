@@ -93,7 +93,7 @@ fn gate(site: &SiteWithFiles) -> Gate {
         format!(
             "admin: {{listen: 127.0.0.1:{admin}}}\nlog: {{level: info, format: json}}\nproxy:\n  \
              listen: 127.0.0.1:{port}\n  backend: http://127.0.0.1:{}\n  cpus: 1\n  cost: wall\n  \
-             trusted_proxies: [127.0.0.1]\n  queue: {{concurrency: 1, known_max: 100000}}\n",
+             trusted_proxies: [127.0.0.1]\n  queue: {{concurrency: 1, known: auto}}\n",
             site.port
         )
     })

@@ -10,7 +10,7 @@ mod kinds;
 mod seen;
 
 use crate::stage::{Message, Stage, Wire, cpu_limit};
-use evenkeel_config::settings::{ConcurrencySetting, CostSource, ProxySettings};
+use evenkeel_config::settings::{ConcurrencySetting, CostSource, KnownSetting, ProxySettings};
 use evenkeel_core::limit::LimitAction;
 use evenkeel_testing::wait::until;
 use std::time::Duration;
@@ -25,6 +25,7 @@ fn stage(change: impl FnOnce(&mut ProxySettings)) -> Stage {
         settings.cpus = 1.0;
         settings.queue.concurrency = ConcurrencySetting::Fixed(1);
         settings.queue.reserve = 0;
+        settings.queue.known = KnownSetting::Always;
         settings.queue.known_max = 1_000;
         settings.trusted_proxies = vec!["127.0.0.0/8".parse().expect("a network")];
         settings.cost = CostSource::Header("x-cost".into());

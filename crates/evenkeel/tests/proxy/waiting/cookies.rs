@@ -236,7 +236,7 @@ fn program(folder: &TempDir, backend: u16, port: u16) -> Program {
         "admin: off\nstate: {{file: {}/state}}\nproxy:\n  listen: 127.0.0.1:{port}\n  \
          backend: http://127.0.0.1:{backend}\n  cost: wall\n  cpus: 1\n  \
          trusted_proxies: [127.0.0.1]\n  \
-         timeouts: {{drain: 1ms}}\n  queue: {{concurrency: 1, reserve: 0, known_max: 1000}}\n",
+         timeouts: {{drain: 1ms}}\n  queue: {{concurrency: 1, reserve: 0, known: always}}\n",
         folder.path().display()
     );
     fs::write(&config, text).expect("a configuration");
