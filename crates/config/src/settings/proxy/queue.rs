@@ -63,8 +63,8 @@ settings! {
         .within(0, SLOTS_MAX).default(65_536)
         .low("a client that comes seldom is a stranger at each visit").high("memory");
     /// What a browser gets that has to wait for long: the [waiting page](#proxyqueuewaiting_room)
-    /// and a cookie that keeps its place in line. `false`: the request waits for its turn. No effect
-    /// with `known: off`.
+    /// and a cookie that keeps its place in line. `false`: the request waits for its turn. No
+    /// effect with `known: off`.
     pub waiting_room: Option<WaitingRoomSettings>, WAITING_ROOM: SubsectionKey =
         SubsectionKey::one("waiting_room", &waiting_room::TABLE).default_note("`true`")
             .or_words(&["true", "false"]) => waiting_room::read(section, &WAITING_ROOM);
