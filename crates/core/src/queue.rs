@@ -22,6 +22,7 @@ mod fifo;
 mod guesses;
 mod known_clients;
 mod lines;
+mod place;
 mod prehashed;
 mod pressure;
 mod request;
@@ -43,15 +44,17 @@ use capacity_probe::CapacityProbe;
 use fifo::{FifoEnds, RequestFifo};
 use hashbrown::hash_map::Entry;
 use known_clients::Known;
+use place::Place;
 use prehashed::Map;
 use routes::WaitingRoutes;
-use share::{Place, QueuedShare, WaitingRequest};
+use share::{QueuedShare, WaitingRequest};
 use standing::KnownClients;
 use tiers::Tiers;
 use turns::HeadRequest;
 use visits::VisitCounts;
 use waiting_room::WaitingRoom;
 
+pub use known_clients::ClientHistory;
 pub use request::{Arrival, CancelOutcome, QueuePlace, RefusalCause, RefusedRequest, RequestId};
 
 /// A running request that has cost more than this many times its estimate counts as heavy. Lower:

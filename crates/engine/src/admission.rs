@@ -9,8 +9,9 @@ mod visitors;
 
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::meter::estimate::{LearnedCosts, RouteHash};
+use evenkeel_core::queue::ClientHistory;
 use evenkeel_core::queue::concurrency::ConcurrencySearch;
-use evenkeel_core::queue::standing::{ClientHistory, VisitPass, WaitingRoomEntry};
+use evenkeel_core::queue::standing::{VisitPass, WaitingRoomEntry};
 use evenkeel_core::queue::{
     Arrival, CancelOutcome, Queue, QueueSettings, RefusedRequest, RequestId,
 };

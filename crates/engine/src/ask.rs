@@ -10,7 +10,7 @@ use crate::domains::gatekeeper::OrderCheck;
 use crate::engine::KeyedRequest;
 use crate::host_names::GroupedRequest;
 use crate::lane::EngineLane;
-use crate::open_requests::OpenGuard;
+use crate::open_guard::OpenGuard;
 use crate::outcome::DecisionDetails;
 use crate::pending::{ArrivedRequest, PendingRequest};
 use crate::rules::{EngineRules, RequestRefusal, refusal};

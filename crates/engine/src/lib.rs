@@ -13,6 +13,7 @@ mod engine;
 mod host_names;
 mod lane;
 mod lookups;
+mod open_guard;
 mod open_requests;
 mod outcome;
 mod pending;

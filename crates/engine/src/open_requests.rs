@@ -5,15 +5,10 @@
 //! costs the copy of its path and no allocation. No decision uses the list. It is a part of the
 //! lane's state, and locked with it.
 
-use crate::engine::RequestLists;
-use crate::rules::EngineRules;
-use crate::shards::LaneState;
 use evenkeel_core::classify::{RequestAttributes, normal_path, readable};
 use evenkeel_core::meter::estimate::fold;
 use evenkeel_core::units::{Nanos, Time};
-use parking_lot::Mutex;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
 
 /// The maximum number of requests that a lane lists, at some 200 bytes each. Too low: the oldest
 /// request may be missing. Too high: memory.
@@ -108,7 +103,7 @@ impl OpenRequests {
         Some(place)
     }
 
-    fn remove(&mut self, place: u32) {
+    pub(crate) fn remove(&mut self, place: u32) {
         if let Some(entry) = self.entries.get_mut(place as usize) {
             entry.stage = None;
             self.free.push(place);
@@ -117,7 +112,7 @@ impl OpenRequests {
 
     /// Changes the stage of a request. Its age begins anew, unless the backend has it before and
     /// after. A request that the backend has in part waits for a slot in its old stage.
-    fn set(&mut self, place: u32, stage: Option<RequestStage>, now: Time) {
+    pub(crate) fn set(&mut self, place: u32, stage: Option<RequestStage>, now: Time) {
         let Some(entry) = self.entries.get_mut(place as usize) else { return };
         match (entry.is_running(), stage) {
             (true, Some(RequestStage::Waiting)) | (false, Some(RequestStage::Stalled)) => return,
@@ -138,42 +133,5 @@ impl OpenRequests {
         let oldest = self.entries.iter().filter(waits).min_by_key(|entry| entry.since);
         let oldest = oldest.and_then(|entry| entry.shown(now)).into_iter();
         list.waiting = oldest.chain(list.waiting.take()).max_by_key(|request| request.age);
-    }
-}
-
-/// The entry of a request. Dropping it removes the entry, with the lane locked.
-pub(crate) struct OpenGuard {
-    lane: Arc<Mutex<LaneState<EngineRules, RequestLists>>>,
-    place: Option<u32>,
-}
-
-impl OpenGuard {
-    pub(crate) fn new(
-        lane: &Arc<Mutex<LaneState<EngineRules, RequestLists>>>,
-        place: Option<u32>,
-    ) -> OpenGuard {
-        OpenGuard { lane: Arc::clone(lane), place }
-    }
-
-    /// Changes the stage; `None`: the backend is done with it, or not asked yet. Locks the lane.
-    pub(crate) fn set(&self, stage: Option<RequestStage>, now: Time) {
-        if let Some(place) = self.place {
-            self.lane.lock().own.open.set(place, stage, now);
-        }
-    }
-
-    /// Removes the entry from the list of its lane, which the caller has locked.
-    pub(crate) fn release(&mut self, open: &mut OpenRequests) {
-        if let Some(place) = self.place.take() {
-            open.remove(place);
-        }
-    }
-}
-
-impl Drop for OpenGuard {
-    fn drop(&mut self) {
-        if let Some(place) = self.place.take() {
-            self.lane.lock().own.open.remove(place);
-        }
     }
 }

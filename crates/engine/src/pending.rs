@@ -6,7 +6,7 @@
 
 use crate::domains::gatekeeper::OrderCheck;
 use crate::host_names::GroupedRequest;
-use crate::open_requests::OpenGuard;
+use crate::open_guard::OpenGuard;
 use crate::rules::EngineRules;
 use crate::view::views::ViewKeys;
 use evenkeel_core::classify::{self, LimitKey, LimitKeys, RequestAttributes};

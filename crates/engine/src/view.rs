@@ -10,7 +10,7 @@ pub mod views;
 use crate::admission::{AdmissionStats, VisitorStats};
 use crate::open_requests::OpenRequestList;
 use evenkeel_core::limiter::Limiter;
-use evenkeel_core::queue::standing::ClientHistory;
+use evenkeel_core::queue::ClientHistory;
 use evenkeel_core::top::TopClient;
 use evenkeel_core::units::{Cost, Nanos, Time};
 use overrides::{Override, OverridesFullError};

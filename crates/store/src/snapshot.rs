@@ -20,7 +20,7 @@ pub use restore::{CheckedSnapshot, find};
 use evenkeel_config::settings;
 use evenkeel_core::key::KeySeed;
 use evenkeel_core::limit::{KeyPart, Limit, LimitUnit};
-use evenkeel_core::queue::standing::ClientHistory;
+use evenkeel_core::queue::ClientHistory;
 use evenkeel_core::units::Time;
 use evenkeel_core::windows::WindowCounters;
 use evenkeel_engine::view::EngineView;

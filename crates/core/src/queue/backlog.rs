@@ -7,8 +7,8 @@
 //! request loses it, so that no client is refused more often than others. The order of service is
 //! not decided here: see `tiers`.
 
+use super::place::{Line, Place};
 use super::request::RequestId;
-use super::share::{Line, Place};
 use crate::classify::LimitKey;
 use crate::key::KeyHash;
 use crate::units::{Cost, Nanos, Time};

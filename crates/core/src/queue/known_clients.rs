@@ -11,9 +11,9 @@
 
 mod history;
 
+use super::place::{Line, Place};
 use super::pressure::Pressure;
 use super::request::{Arrival, QueuePlace};
-use super::share::{Line, Place};
 use super::standing::{
     HISTORY_MILLI_CPUS, KnownClients, PASS_MILLI_CPUS, TICKET_AGE_MAX, Visit, VisitPass,
     VisitTicket,

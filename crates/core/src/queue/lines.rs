@@ -9,9 +9,9 @@
 
 use super::guesses::FreeGuesses;
 use super::known_clients::stamp_length;
+use super::place::Line;
 use super::prehashed::Map;
 use super::request::RequestId;
-use super::share::Line;
 use super::standing::PASS_MILLI_CPUS;
 use super::turns::{HeadRequest, Tag, length};
 use crate::key::KeyHash;

@@ -3,43 +3,12 @@
 //! How tags are assigned: `tiers`. The request as callers see it: `request`.
 
 use super::known_clients::{Charged, Standing};
-use super::request::{Arrival, QueuePlace};
+use super::place::Place;
+use super::request::Arrival;
 use super::turns::{RequestSize, Tag, length};
-use crate::classify::LimitKey;
 use crate::key::KeyHash;
 use crate::meter::estimate::{OwnRoute, RouteHash};
 use crate::units::{Cost, Time, Weight};
-
-/// The lines of those that were not here before the pressure began.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Line {
-    /// Visitors that have waited and come back, and were not served yet.
-    First,
-    /// Visitors that were served since.
-    Later,
-    /// All others.
-    Strangers,
-}
-
-/// The tier, and the line or flow, in which a request waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// In credit. Under pressure: clients that were here before.
-    Credit,
-    /// Under pressure: clients in credit that were not.
-    Line(Line),
-    /// In debt, in the flow of this bucket.
-    Debt(LimitKey),
-}
-
-impl From<QueuePlace> for Place {
-    fn from(place: QueuePlace) -> Place {
-        match place {
-            QueuePlace::Credit => Place::Credit,
-            QueuePlace::Debt(bucket) => Place::Debt(bucket),
-        }
-    }
-}
 
 /// A request with what the fair scheduler needs to know of it.
 #[derive(Clone, Copy, Debug)]

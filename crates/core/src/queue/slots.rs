@@ -5,7 +5,7 @@
 //! backend accepts.
 
 use super::Queue;
-use super::share::Place;
+use super::place::Place;
 use crate::key::KeyHash;
 use crate::units::Time;
 

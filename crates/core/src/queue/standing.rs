@@ -10,7 +10,6 @@
 //! The core neither signs tickets nor writes cookies or pages: that is the door's part. Where a
 //! request waits is decided in `known_clients` and `lines`; why: docs/adr/0006.
 
-pub use super::known_clients::ClientHistory;
 use super::request::RequestId;
 use crate::units::{Cost, Nanos, Time};
 

@@ -7,8 +7,9 @@
 //! module does not hold single requests: see `queue`.
 
 use super::lines::Lines;
+use super::place::{Line, Place};
 use super::prehashed::Map;
-use super::share::{Line, Place, QueuedShare};
+use super::share::QueuedShare;
 use super::turns::{HeadRequest, Tag, TurnOrder, Turns, length};
 use crate::classify::LimitKey;
 use crate::key::KeyHash;

@@ -5,8 +5,9 @@
 //! that a door exchanges with the queue: `standing`.
 
 use super::known_clients::{ClientHistory, Known, Standing};
+use super::place::{Line, Place};
 use super::request::{Arrival, RequestId};
-use super::share::{Line, Place, QueuedShare, WaitingRequest};
+use super::share::{QueuedShare, WaitingRequest};
 use super::standing::{ByLine, StandingReport, VisitPass, WaitingRoomEntry};
 use super::waiting_room::VisitorPace;
 use super::{Queue, RETRY_AFTER_MAX, pressure, waiting_room};

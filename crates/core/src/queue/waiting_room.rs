@@ -6,8 +6,9 @@
 //! newest requests are sent there at once. The queue keeps nothing for a visitor in the waiting
 //! room: the ticket has it all.
 
+use super::place::{Line, Place};
 use super::request::RequestId;
-use super::share::{Line, Place, WaitingRequest};
+use super::share::WaitingRequest;
 use super::standing::{STRANGER_WAIT, VISITOR_WAIT, WaitingRoomEntry};
 use crate::units::{Nanos, Time};
 use alloc::collections::{BTreeSet, VecDeque};

@@ -8,7 +8,7 @@ use super::views::{TopViews, VIEW_NAMES};
 use super::{BackendLoad, EngineView, HeavyClient, SHOWN_MAX, count_held, with_levels};
 use crate::engine::Engine;
 use evenkeel_core::limiter::Limiter;
-use evenkeel_core::queue::standing::ClientHistory;
+use evenkeel_core::queue::ClientHistory;
 use evenkeel_core::top::{TopClient, TopClients};
 use evenkeel_core::units::Nanos;
 use std::sync::Arc;

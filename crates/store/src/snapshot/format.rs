@@ -23,7 +23,7 @@ use evenkeel_core::bucket::sliding::SlidingWindow;
 use evenkeel_core::bucket::{Algorithm, STATE_WORDS_MAX};
 use evenkeel_core::key::{KeyHash, KeySeed};
 use evenkeel_core::limit::LimitUnit;
-use evenkeel_core::queue::standing::ClientHistory;
+use evenkeel_core::queue::ClientHistory;
 use evenkeel_core::units::{Cost, Nanos, Rate, Time};
 use std::io::{self, Read, Write};
 
@@ -100,7 +100,7 @@ pub enum SnapshotAlgorithm {
     Bucket(Algorithm),
     /// The counters of `evenkeel_core::windows`. A counter's state includes its algorithm.
     Windows,
-    /// The clients of `evenkeel_core::queue::standing::ClientHistory`.
+    /// The clients of `evenkeel_core::queue::ClientHistory`.
     Clients,
 }
 

@@ -14,7 +14,7 @@ use evenkeel_config::settings;
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::key::{KeyHash, KeySeed};
 use evenkeel_core::limiter::Limiter;
-use evenkeel_core::queue::standing::ClientHistory;
+use evenkeel_core::queue::ClientHistory;
 use evenkeel_core::units::{Nanos, Time};
 use evenkeel_core::windows::WindowCounters;
 use evenkeel_telemetry::Watch;
