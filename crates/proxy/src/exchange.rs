@@ -176,7 +176,7 @@ async fn turn(
     settings: &ThreadSettings,
     head: &Parts,
     (account, upload): (&RequestAccount, &RequestBody),
-) -> Result<Option<Visitor>, Box<Response<AnswerBody>>> {
+) -> Result<Option<Box<Visitor>>, Box<Response<AnswerBody>>> {
     let visitor = Visitor::of(thread, link, settings, head);
     if let Some(visitor) = visitor {
         let accepts_page = visitor.accepts_page && upload.is_nothing();
@@ -184,7 +184,8 @@ async fn turn(
     }
     let turned = account.turn().await;
     let refused = |refusal| Box::new(not_admitted(settings, &head.headers, visitor, &refusal));
-    turned.map(|()| visitor).map_err(refused)
+    // Each open request keeps it until its answer begins.
+    turned.map(|()| visitor.map(Box::new)).map_err(refused)
 }
 
 /// Makes the answer to a request that gets no turn: the waiting page, or a refusal.

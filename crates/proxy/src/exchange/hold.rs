@@ -34,7 +34,7 @@ pub(super) struct ArrivedAnswer {
     pub(super) lease: UpstreamLease,
     pub(super) account: RequestAccount,
     pub(super) connect: PendingConnect,
-    pub(super) visitor: Option<Visitor>,
+    pub(super) visitor: Option<Box<Visitor>>,
 }
 
 /// Charges for the answer and holds it until the time that the engine set, before its head goes
