@@ -130,7 +130,7 @@ impl Line {
         for _ in 0..STEPS {
             self.arrive();
             if let Some(oldest) = self.running.pop_front() {
-                self.queue.handle_done(oldest, Cost(1_000_500));
+                self.queue.handle_done(oldest, Cost(1_000_500), self.now());
                 self.dispatch();
             }
         }

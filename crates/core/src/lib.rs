@@ -127,7 +127,7 @@
 //! while let Some(id) = queue.poll_dispatch(now) {
 //!     served.push(id);
 //!     // The backend works on it, and its slot is free again.
-//!     queue.handle_done(id, cost);
+//!     queue.handle_done(id, cost, now);
 //! }
 //! assert_eq!(served, [crawler[0], reader, crawler[1], crawler[2]]);
 //! assert_eq!(queue.poll_refused(), None);

@@ -40,7 +40,7 @@ use crate::meter::estimate::RouteHash;
 use crate::units::{Cost, Nanos, Time};
 use alloc::collections::VecDeque;
 use backlog::{Backlog, Flow, FlowBacklogs, TierPace};
-use capacity_probe::CapacityProbe;
+use capacity_probe::{CapacityProbe, RequestRun};
 use fifo::{FifoEnds, RequestFifo};
 use hashbrown::hash_map::Entry;
 use known_clients::Known;
@@ -146,14 +146,10 @@ pub struct Queue {
     waiting_room: WaitingRoom,
     visits: VisitCounts,
     depth: CapacityProbe,
-    /// The number of heavy requests that have ended.
-    heavy_ended: u64,
     /// The number of running requests with an additional slot ([`Queue::handle_ages`]).
     staying: usize,
-    /// The number of requests sent to the backend, and the largest `order` among those that have
-    /// ended.
+    /// The number of requests sent to the backend.
     sent: u64,
-    ended_latest: u64,
     /// What a request that had been with the backend from the start would have cost, as far as the
     /// requests that have ended show: while one runs, all others in flight cost as much.
     clock: Cost,
@@ -181,10 +177,8 @@ impl Queue {
             waiting_room: WaitingRoom::default(),
             visits: VisitCounts::default(),
             depth: CapacityProbe::new(),
-            heavy_ended: 0,
             staying: 0,
             sent: 0,
-            ended_latest: 0,
             clock: Cost::ZERO,
             credit_pace: TierPace::default(),
             lines_pace: TierPace::default(),
@@ -336,24 +330,20 @@ impl Queue {
     /// Ends a request that was with the backend and has cost `cost`: its slot is free. Returns
     /// whether `cost` says something about other requests on the route; it does not if the request
     /// probably waited inside the backend.
-    pub fn handle_done(&mut self, id: RequestId, cost: Cost) -> bool {
+    pub fn handle_done(&mut self, id: RequestId, cost: Cost, now: Time) -> bool {
         let Some(share) = self.running.remove(&id) else { return false };
         let QueuedShare { count, estimate, .. } = share;
-        let freed = self.heavy_ended > share.heavy_ended;
-        let overtaken = self.ended_latest > share.order;
-        // A request that cost nothing was never sent, or was given up.
-        if cost > Cost::ZERO {
-            self.ended_latest = self.ended_latest.max(share.order);
-        }
         self.clock = self.clock.max(share.clock.plus(cost));
-        self.heavy_ended += u64::from(!share.is_light);
         self.staying -= usize::from(share.stays);
         // A guess that was too low says nothing of the backend, and known workers say it all.
         let says_nothing = !share.is_light || share.is_guess || self.settings.workers.is_some();
-        let waited = freed && !overtaken && capacity_probe::seems_to_wait(estimate, cost);
+        let ran = RequestRun { estimate, cost, sent: share.sent, ended: now };
         let before = |other: &&QueuedShare| other.order < share.order;
         let stayed = || self.running.values().filter(before).count() + 1;
-        let telling = says_nothing || self.depth.handle_done(count, waited, stayed);
+        let telling = says_nothing || self.depth.handle_done(count, ran, stayed);
+        if !share.is_light || (telling && ran.is_late()) {
+            self.depth.handle_heavy_done(ran);
+        }
         self.note_cost(&share, cost);
         let cost = if telling { cost } else { estimate };
         self.tiers.settle(&share, cost, self.running.values());
@@ -364,7 +354,9 @@ impl Queue {
                 client.remove();
             }
         }
-        self.reconsider(&share);
+        if matches!(share.place, Place::Line(_)) {
+            self.refresh(share.client);
+        }
         telling
     }
 
@@ -489,7 +481,6 @@ impl Queue {
     fn note_dispatch(&mut self, share: &mut QueuedShare, now: Time) {
         (share.count, share.sent) = (self.running.len() + 1, now);
         share.is_light = self.tiers.is_light(share);
-        share.heavy_ended = self.heavy_ended;
         self.sent += 1;
         share.order = self.sent;
         share.clock = self.clock;
@@ -538,6 +529,7 @@ impl Queue {
     /// Updates the tiers after the first waiting request of the client has changed, and moves the
     /// client's backlog if its place has changed.
     fn refresh(&mut self, client: KeyHash) {
+        self.reconsider(client);
         let head = self.head(client);
         let Some(known) = self.clients.get_mut(&client) else { return };
         let (before, crowd) = (known.place, known.crowd);

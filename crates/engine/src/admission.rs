@@ -210,7 +210,7 @@ impl AdmissionQueue {
             state.narrow();
         }
         if state.queue.handle_cancel(id) == CancelOutcome::Running {
-            state.queue.handle_done(id, Cost::ZERO);
+            state.queue.handle_done(id, Cost::ZERO, now);
         }
         pass(state, now);
     }
@@ -230,7 +230,7 @@ impl AdmissionQueue {
         let mut state = self.0.lock();
         state.moved = now;
         let stayed = state.queue.stays(id);
-        let telling = state.queue.handle_done(id, cost);
+        let telling = state.queue.handle_done(id, cost, now);
         if let Some((route, elapsed)) = worked {
             state.learn(route, elapsed, stayed, now);
         }

@@ -2,10 +2,11 @@
 //!
 //! A light request that is sent beside heavy ones ends soon if a worker is free for it. If none is,
 //! it waits inside the backend until a heavy request ends, in an order that Evenkeel does not
-//! choose, and that time counts as its cost: it seems to cost many times its estimate. (If no heavy
-//! request has ended since it was sent, or one that was sent later has ended before it, it had a
-//! worker: the machine is slow, or the estimate is wrong.) Each such request raises a doubt by one,
-//! and each light request that did not wait at the same depth lowers it by one. When the doubt
+//! choose, and that time counts as its cost: it seems to cost many times its estimate. It then ends
+//! soon after a heavy request that was there before it, and before all light ones that were sent
+//! later. (Otherwise it had a worker: the machine is slow, or the estimate is wrong.) Each heavy
+//! request that others waited for raises a doubt by one, and each light request that did not wait
+//! at the same depth lowers it by one. When the doubt
 //! reaches six, the queue no longer sends that many requests at once. The seeming cost of a light
 //! request that waited is not believed. After a while one request probes whether there is room
 //! again; the delay doubles with each probe that fails. How much the backend can do with the
@@ -34,6 +35,34 @@ pub(super) fn seems_to_wait(estimate: Cost, cost: Cost) -> bool {
     cost.0 / WAITED_COST_RATIO > estimate.0
 }
 
+/// A request that was with the backend.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RequestRun {
+    pub estimate: Cost,
+    pub cost: Cost,
+    pub sent: Time,
+    pub ended: Time,
+}
+
+impl RequestRun {
+    /// Whether it cost many times its estimate.
+    pub fn is_late(self) -> bool {
+        seems_to_wait(self.estimate, self.cost)
+    }
+
+    /// Whether it probably waited for the worker of `heavy`, which has ended: it was sent while that
+    /// was running, and what it cost from the end of that on is what it was estimated at.
+    fn waited_for(self, heavy: RequestRun) -> bool {
+        let RequestRun { estimate, cost, sent, ended } = self;
+        let part = |of: Nanos| u128::from(cost.0) * u128::from(of.0);
+        let after = part(ended.since(heavy.ended)) / u128::from(ended.since(sent).0.max(1));
+        let after = Cost(u64::try_from(after).unwrap_or(u64::MAX));
+        self.is_late()
+            && !seems_to_wait(estimate, after)
+            && (heavy.sent..heavy.ended).contains(&sent)
+    }
+}
+
 /// The observations about one backend.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CapacityProbe {
@@ -48,6 +77,12 @@ pub(super) struct CapacityProbe {
     /// requests less those that did not wait.
     suspect: usize,
     doubt: u32,
+    /// The heavy request that ended last, and whether others seem to have waited for it.
+    heavy: Option<RequestRun>,
+    is_noted: bool,
+    /// Of the light requests that have ended and did not wait, when the one that was sent last was
+    /// sent.
+    light_sent: Time,
 }
 
 impl CapacityProbe {
@@ -60,6 +95,9 @@ impl CapacityProbe {
             sent_at: Time::ZERO,
             suspect: usize::MAX,
             doubt: 0,
+            heavy: None,
+            is_noted: false,
+            light_sent: Time::ZERO,
         }
     }
 
@@ -86,15 +124,21 @@ impl CapacityProbe {
     }
 
     /// Notes the end of a light request that made `count` requests in flight. Returns whether its
-    /// cost is to be believed. `waited`: whether it seems to have waited inside the backend.
+    /// cost is to be believed: it is not if the request probably waited inside the backend.
     /// `stayed`: how many of `count` were in flight all the time until then, itself included; only
     /// they show that there is room.
     pub fn handle_done(
         &mut self,
         count: usize,
-        waited: bool,
+        run: RequestRun,
         stayed: impl FnOnce() -> usize,
     ) -> bool {
+        let overtaken = self.light_sent > run.sent;
+        let waited = !overtaken && self.heavy.is_some_and(|heavy| run.waited_for(heavy));
+        // One that cost nothing was never sent, or was given up.
+        if !run.is_late() && run.cost > Cost::ZERO {
+            self.light_sent = self.light_sent.max(run.sent);
+        }
         if waited {
             self.suspect(count);
         } else if count >= self.suspect.min(self.full) {
@@ -108,10 +152,19 @@ impl CapacityProbe {
         !waited
     }
 
+    /// Notes the end of a heavy request, whether it was expected to be heavy or not.
+    pub fn handle_heavy_done(&mut self, run: RequestRun) {
+        if run.cost > Cost::ZERO {
+            self.heavy = Some(run);
+            self.is_noted = false;
+        }
+    }
+
     /// Notes that a request has waited with `count` in flight.
     fn suspect(&mut self, count: usize) {
         self.suspect = self.suspect.min(count);
-        self.doubt += 1;
+        // Those that waited for the same heavy request are one piece of evidence.
+        self.doubt += u32::from(!core::mem::replace(&mut self.is_noted, true));
         if self.doubt >= DOUBT_MAX {
             self.full = self.full.min(self.suspect);
             self.retry_at = self.sent_at.plus(self.retry);

@@ -41,8 +41,6 @@ pub(super) struct QueuedShare {
     pub beside: bool,
     /// Whether it was light compared with the requests in service when it was sent.
     pub is_light: bool,
-    /// The number of heavy requests that had ended when it was sent.
-    pub heavy_ended: u64,
     /// When it was sent to the backend.
     pub sent: Time,
     /// Whether it has been there for so long that a slot was added.
@@ -79,7 +77,6 @@ impl QueuedShare {
             count: 0,
             beside: false,
             is_light: false,
-            heavy_ended: 0,
             sent: Time::ZERO,
             stays: false,
             order: 0,

@@ -176,22 +176,22 @@ impl Queue {
         self.refresh(client);
     }
 
-    /// Gives the next request of a stranger that was served the place of one that arrives now, if
-    /// that is better. Otherwise it would gain by being sent again.
-    pub(super) fn reconsider(&mut self, served: &QueuedShare) {
-        let (Some(known), Place::Line(_)) = (&self.known, served.place) else { return };
-        let Some(next) = self.first_of(served.client) else { return };
+    /// Gives the next request of an identity that was served meanwhile the place of one that arrives
+    /// now, if that is better. Otherwise it would gain by being sent again.
+    pub(super) fn reconsider(&mut self, client: KeyHash) {
+        let (Some(known), Some(next)) = (&self.known, self.first_of(client)) else { return };
         let Some(waiting) = self.waiting.get_mut(next) else { return };
-        let stamp = known.stamp(waiting.share.known_as).filter(|stamp| *stamp <= self.visits.now);
-        let (Place::Line(Line::Strangers), Some(stamp)) = (waiting.share.place, stamp) else {
+        let WaitingRequest { share: QueuedShare { place, base, known_as, .. }, .. } = *waiting;
+        let stamp = known.stamp(known_as).filter(|stamp| *stamp <= self.visits.now);
+        let (Place::Line(line), Some(stamp)) = (place, stamp) else { return };
+        if line == Line::First || line == Line::Later && base <= stamp {
             return;
-        };
+        }
         self.waiting_room.leave(next, waiting);
-        self.visits.leave(waiting.share.place);
+        self.visits.leave(place);
         (waiting.share.place, waiting.share.base) = (Place::Line(Line::Later), stamp);
         self.visits.join(waiting.share.place);
         self.waiting_room.join(next, waiting);
-        self.refresh(served.client);
     }
 
     /// Whether the lines hold so much work that visitors are sent to the waiting room.

@@ -155,7 +155,7 @@ impl SimQueue {
             self.adopt();
         }
         let known = self.forget(flight);
-        if known.is_some_and(|id| self.queue.handle_done(id, cost)) {
+        if known.is_some_and(|id| self.queue.handle_done(id, cost, now)) {
             let learned = self.estimates.learn_request(request.route, request.own, cost, now);
             for (route, estimate) in learned.into_iter().flatten() {
                 self.queue.handle_estimate(route, estimate);

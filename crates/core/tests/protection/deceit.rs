@@ -116,9 +116,7 @@ fn deceit_by_routes_that_turn_heavy() {
     ] {
         for people in [1, 4] {
             let clients = regulars(people).into_iter().chain(crawlers(50, 600, 10)).chain(liars());
-            // With lines, the backend does seem full.
-            let plain = QueueSettings { known: KnownClients::Off, ..settings(slots.max(1), known) };
-            let scene = waiting(workers, clients.collect(), plain);
+            let scene = waiting(workers, clients.collect(), settings(slots.max(1), known));
             let name = format!("liars, {name}, {people} people");
             let seen = observe(&name, people.into(), slots == 0, scene);
             assert_eq!((seen.accepted, seen.refused), (None, 0), "{name}");

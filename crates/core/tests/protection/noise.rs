@@ -182,14 +182,13 @@ fn noise_and_a_search_that_is_heavy_for_crawlers() {
     }
 }
 
-/// A swarm makes the people's own route heavy, and hides it among light requests. With lines and
-/// noise, the probe of the backend's capacity is misled, and people wait for longer.
+/// A swarm makes the people's own route heavy, and hides it among light requests.
 #[test]
 fn noise_and_a_swarm_on_the_route_of_people() {
     for (noise, bound) in [(Noise::Nothing, 8.0), (Noise::Others(200), 20.0), (Noise::Slices, 25.0)]
     {
         let clients = (people(8, "/light", 2), masked("/light", 3));
-        let seen = observe(KnownClients::Off, "swarm on their route", noise, clients, 300);
+        let seen = observe(known(), "swarm on their route", noise, clients, 300);
         assert!(seen.p95 <= bound && seen.misjudged <= 0.02);
     }
 }

@@ -61,7 +61,7 @@ impl Race {
     fn finish(&mut self, which: usize) -> usize {
         let (id, flow, cost) = self.running.swap_remove(which % self.running.len());
         self.done[flow] += cost as f64 * 1e3 / f64::from(self.flows[flow].0);
-        self.queue.handle_done(id, Cost(cost));
+        self.queue.handle_done(id, Cost(cost), NOW);
         flow
     }
 }
@@ -230,7 +230,7 @@ proptest! {
                 running.push(id);
             }
             let done = running.swap_remove(0);
-            queue.handle_done(done, Cost(costs.get(&done).copied().unwrap_or(50)));
+            queue.handle_done(done, Cost(costs.get(&done).copied().unwrap_or(50)), NOW);
         }
     }
 
@@ -274,7 +274,7 @@ fn positions(steps: &[(u64, u64, u64)], debt: bool, peeping: bool) -> Vec<usize>
         if step % 2 == 1
             && let Some((id, cost)) = running.take()
         {
-            queue.handle_done(id, Cost(cost));
+            queue.handle_done(id, Cost(cost), NOW);
         }
         while let Some(id) = queue.poll_dispatch(NOW) {
             served += 1;

@@ -34,10 +34,10 @@ fn who_waits_is_known_by_what_was_learned_meanwhile() {
     assert_eq!(sent(&mut queue), heavy[..1]);
     let human = queue.handle_arrival(credit(99, LIGHT), NOW);
     assert_eq!(sent(&mut queue), [], "they are thought to ask for less");
-    queue.handle_done(heavy[0], Cost(HEAVY));
+    queue.handle_done(heavy[0], Cost(HEAVY), NOW);
     queue.handle_estimate(route("/heavy"), Cost(HEAVY));
     assert_eq!(sent(&mut queue), [human]);
-    queue.handle_done(human, Cost(LIGHT));
+    queue.handle_done(human, Cost(LIGHT), NOW);
     assert_eq!(sent(&mut queue), heavy[1..2]);
     assert_eq!(queue.remembered(), 20 + 20 + 1, "clients, flows and one route");
 }
@@ -54,10 +54,10 @@ fn of_equals_a_guess_goes_first() {
     assert_eq!(sent(&mut queue), heavy[..1]);
     let human = queue.handle_arrival(guess("/light", 99), NOW);
     assert_eq!(sent(&mut queue), [], "a guess has no reserved slot");
-    queue.handle_done(heavy[0], Cost(HEAVY));
+    queue.handle_done(heavy[0], Cost(HEAVY), NOW);
     queue.handle_estimate(route("/heavy"), Cost(HEAVY));
     assert_eq!(sent(&mut queue), [human]);
-    queue.handle_done(human, Cost(LIGHT));
+    queue.handle_done(human, Cost(LIGHT), NOW);
     assert_eq!(sent(&mut queue), heavy[1..2]);
 }
 
@@ -91,7 +91,7 @@ fn who_waits_is_known_by_its_own_costs() {
     assert_eq!(sent(&mut queue), heavy[..1]);
     queue.handle_estimate(route("/search").used_by(client(99)), Cost(LIGHT));
     assert_eq!(sent(&mut queue), [], "the person has not come first yet");
-    queue.handle_done(heavy[0], Cost(HEAVY));
+    queue.handle_done(heavy[0], Cost(HEAVY), NOW);
     let next = sent(&mut queue);
     assert_eq!(next[0], heavy[1]);
     // A request that comes with its client's own estimate does not change that of others.
@@ -99,16 +99,16 @@ fn who_waits_is_known_by_its_own_costs() {
     let light = queue.handle_arrival(known, NOW);
     assert_eq!(sent(&mut queue), [light]);
     queue.handle_estimate(route("/search"), Cost(HEAVY));
-    queue.handle_done(light, Cost(LIGHT));
+    queue.handle_done(light, Cost(LIGHT), NOW);
     assert_eq!(sent(&mut queue), [], "the others are as heavy as they were");
     for id in &heavy[2..] {
         queue.handle_cancel(*id);
     }
-    queue.handle_done(heavy[1], Cost(HEAVY));
+    queue.handle_done(heavy[1], Cost(HEAVY), NOW);
     assert_eq!(sent(&mut queue), human[..1]);
-    queue.handle_done(human[0], Cost(LIGHT));
+    queue.handle_done(human[0], Cost(LIGHT), NOW);
     assert_eq!(sent(&mut queue), human[1..]);
-    queue.handle_done(human[1], Cost(LIGHT));
+    queue.handle_done(human[1], Cost(LIGHT), NOW);
     assert_eq!(queue.remembered(), 0);
 }
 
@@ -160,10 +160,10 @@ fn light_clients_do_not_take_their_bucket_far_ahead() {
     let mut light = 0;
     while let Some(id) = sent(&mut queue).pop() {
         light += 1;
-        queue.handle_done(id, Cost(LIGHT));
+        queue.handle_done(id, Cost(LIGHT), NOW);
     }
     assert!((50..=101).contains(&light), "{light} went beside one request of {HEAVY}");
-    queue.handle_done(heavy.remove(0), Cost(HEAVY));
+    queue.handle_done(heavy.remove(0), Cost(HEAVY), NOW);
     let next = sent(&mut queue);
     assert!(!next.is_empty(), "the other bucket goes on");
 }
@@ -180,43 +180,58 @@ fn crowded() -> (Queue, VecDeque<RequestId>) {
     (queue, heavy)
 }
 
+/// The moment at which the `n`th heavy request of [`crowded`] ends.
+fn end_of(n: u64) -> Time {
+    NOW.plus(Nanos((n + 1) * HEAVY))
+}
+
+/// Shortly before a moment, or shortly after it.
+fn before(moment: Time) -> Time {
+    moment.minus(Nanos(HEAVY / 3))
+}
+
+fn after(moment: Time) -> Time {
+    moment.plus(Nanos(LIGHT))
+}
+
 /// Simulates a backend that accepts `most` requests at once: a light request beyond them waits for
-/// a heavy one to end. Returns `None` if the queue does not send the request.
+/// a heavy one, which ends at `end`. Returns `None` if the queue does not send the request.
 fn beyond(
     queue: &mut Queue,
     heavy: &mut VecDeque<RequestId>,
     from: u64,
     most: usize,
-    now: Time,
+    end: Time,
 ) -> Option<bool> {
-    let human = queue.handle_arrival(credit(100 + from, LIGHT), now);
-    let Some(id) = queue.poll_dispatch(now) else {
+    let human = queue.handle_arrival(credit(100 + from, LIGHT), before(end));
+    let Some(id) = queue.poll_dispatch(before(end)) else {
         queue.handle_cancel(human);
         return None;
     };
     assert_eq!(id, human);
     if queue.in_flight() <= most {
-        return Some(queue.handle_done(id, Cost(LIGHT)));
+        return Some(queue.handle_done(id, Cost(LIGHT), after(before(end))));
     }
-    queue.handle_done(heavy.pop_front().expect("two of them"), Cost(HEAVY));
-    let telling = queue.handle_done(id, Cost(HEAVY / 3));
-    heavy.extend(queue.poll_dispatch(now));
+    queue.handle_done(heavy.pop_front().expect("two of them"), Cost(HEAVY), end);
+    let telling = queue.handle_done(id, Cost(HEAVY / 3), after(end));
+    heavy.extend(queue.poll_dispatch(after(end)));
     Some(telling)
 }
 
 #[test]
 fn a_backend_is_not_sent_more_than_it_takes_in() {
     let (mut queue, mut heavy) = crowded();
-    let told: Vec<_> = (0..20).map(|n| beyond(&mut queue, &mut heavy, n, 2, NOW)).collect();
+    let told: Vec<_> = (0..20).map(|n| beyond(&mut queue, &mut heavy, n, 2, end_of(n))).collect();
     assert_eq!(told[..6], [Some(false); 6], "what they seem to have cost says nothing of others");
     assert!(told[6..].iter().all(Option::is_none), "{told:?}");
     assert_eq!(queue.accepted_max(), Some(2));
     // The light request is still the first when a slot is free.
-    let human = queue.handle_arrival(credit(99, LIGHT), NOW);
-    queue.handle_done(heavy.pop_front().expect("two of them"), Cost(HEAVY));
-    assert_eq!(queue.poll_dispatch(NOW), Some(human));
-    queue.handle_done(human, Cost(LIGHT));
-    heavy.extend(sent(&mut queue));
+    let now = end_of(20);
+    let human = queue.handle_arrival(credit(99, LIGHT), now);
+    queue.handle_done(heavy.pop_front().expect("two of them"), Cost(HEAVY), now);
+    assert_eq!(queue.poll_dispatch(now), Some(human));
+    queue.handle_done(human, Cost(LIGHT), after(now));
+    heavy.extend(queue.poll_dispatch(now));
     assert_eq!(heavy.len(), 2);
     // The queue probes for more capacity from time to time, and uses it when there is some.
     let later = |seconds| NOW.plus(Nanos::from_secs(seconds));
@@ -239,7 +254,7 @@ fn a_backend_is_not_sent_more_than_it_has_workers() {
     let heavy = sent(&mut queue);
     let humans = [98, 99].map(|n| queue.handle_arrival(credit(n, LIGHT), NOW));
     assert_eq!((heavy.len(), sent(&mut queue)), (2, vec![humans[0]]), "the third worker");
-    queue.handle_done(heavy[0], Cost(HEAVY));
+    queue.handle_done(heavy[0], Cost(HEAVY), NOW);
     assert_eq!(sent(&mut queue), [humans[1]], "it is light, so it is next");
     queue.set_concurrency(4);
     assert_eq!((queue.settings().concurrency, sent(&mut queue).len()), (3, 0));
@@ -251,7 +266,7 @@ fn some_that_take_long_say_nothing_of_the_backend() {
     let (mut queue, mut heavy) = crowded();
     for n in 0..400 {
         let most = if n % 4 == 0 { 2 } else { 9 };
-        assert!(beyond(&mut queue, &mut heavy, n, most, NOW).is_some());
+        assert!(beyond(&mut queue, &mut heavy, n, most, end_of(n)).is_some());
     }
     assert_eq!(queue.accepted_max(), None);
 }
@@ -264,7 +279,7 @@ fn all_that_take_long_beside_the_same_requests_have_workers() {
     for n in 0..100 {
         let human = queue.handle_arrival(credit(100 + n, LIGHT), NOW);
         assert_eq!(queue.poll_dispatch(NOW), Some(human));
-        assert!(queue.handle_done(human, Cost(HEAVY / 3)), "this is what such requests cost");
+        assert!(queue.handle_done(human, Cost(HEAVY / 3), NOW), "this is what such requests cost");
     }
     assert_eq!(queue.accepted_max(), None);
 }
@@ -277,12 +292,12 @@ fn guesses_and_known_workers_close_no_reserved_slot() {
         let (mut queue, mut heavy) = crowded();
         queue.set_settings(QueueSettings { workers, ..settings(2, 2) });
         for n in 0..50 {
-            let arrival = Arrival { is_guess, ..credit(100 + n, LIGHT) };
-            let human = queue.handle_arrival(arrival, NOW);
-            assert_eq!(queue.poll_dispatch(NOW), Some(human), "request {n}");
-            queue.handle_done(heavy.pop_front().expect("two of them"), Cost(HEAVY));
-            assert!(queue.handle_done(human, Cost(HEAVY)), "this is what it cost");
-            heavy.extend(sent(&mut queue));
+            let (arrival, end) = (Arrival { is_guess, ..credit(100 + n, LIGHT) }, end_of(n));
+            let human = queue.handle_arrival(arrival, before(end));
+            assert_eq!(queue.poll_dispatch(before(end)), Some(human), "request {n}");
+            queue.handle_done(heavy.pop_front().expect("two of them"), Cost(HEAVY), end);
+            assert!(queue.handle_done(human, Cost(HEAVY), after(end)), "this is what it cost");
+            heavy.extend(queue.poll_dispatch(after(end)));
         }
         assert_eq!(queue.accepted_max(), None);
     }
@@ -294,16 +309,55 @@ fn guesses_and_known_workers_close_no_reserved_slot() {
 fn requests_that_were_overtaken_have_not_waited() {
     let (mut queue, mut heavy) = crowded();
     for n in 0..50 {
-        let liar = queue.handle_arrival(credit(1_000 + n, LIGHT), NOW);
-        assert_eq!(sent(&mut queue), [liar]);
-        let human = queue.handle_arrival(credit(100 + n, LIGHT), NOW);
-        assert_eq!(sent(&mut queue), [human]);
-        queue.handle_done(heavy.pop_front().expect("two of them"), Cost(HEAVY));
-        assert!(queue.handle_done(human, Cost(LIGHT)));
-        assert!(queue.handle_done(liar, Cost(HEAVY)), "this is what it cost");
-        heavy.extend(sent(&mut queue));
+        let end = end_of(n);
+        let liar = queue.handle_arrival(credit(1_000 + n, LIGHT), before(end));
+        assert_eq!(queue.poll_dispatch(before(end)), Some(liar));
+        let human = queue.handle_arrival(credit(100 + n, LIGHT), after(before(end)));
+        assert_eq!(queue.poll_dispatch(after(before(end))), Some(human));
+        queue.handle_done(heavy.pop_front().expect("two of them"), Cost(HEAVY), end);
+        assert!(queue.handle_done(human, Cost(LIGHT), end));
+        assert!(queue.handle_done(liar, Cost(HEAVY), after(end)), "this is what it cost");
+        heavy.extend(queue.poll_dispatch(after(end)));
     }
     assert_eq!(queue.accepted_max(), None);
+}
+
+/// The same, and none was sent later. They go on for long after the heavy request has ended, so
+/// they had a worker.
+#[test]
+fn requests_that_run_on_have_not_waited() {
+    let (mut queue, mut heavy) = crowded();
+    for n in 0..50 {
+        let end = end_of(n);
+        let liar = queue.handle_arrival(credit(1_000 + n, LIGHT), before(end));
+        assert_eq!(queue.poll_dispatch(before(end)), Some(liar));
+        queue.handle_done(heavy.pop_front().expect("two of them"), Cost(HEAVY), end);
+        let later = end.plus(Nanos(HEAVY / 3));
+        assert!(queue.handle_done(liar, Cost(HEAVY), later), "this is what it cost");
+        heavy.extend(queue.poll_dispatch(later));
+    }
+    assert_eq!(queue.accepted_max(), None);
+}
+
+/// Two light requests wait inside the backend for the same heavy one. It serves the later one
+/// first, because they reached it at the same moment. Both have waited, and that counts once.
+#[test]
+fn requests_that_waited_together_count_once() {
+    let (mut queue, mut heavy) = crowded();
+    for n in 0..6 {
+        assert_eq!(queue.accepted_max(), None);
+        let end = end_of(n);
+        let both = [100, 200].map(|client| {
+            let one = queue.handle_arrival(credit(client + n, LIGHT), before(end));
+            assert_eq!(queue.poll_dispatch(before(end)), Some(one));
+            one
+        });
+        queue.handle_done(heavy.pop_front().expect("two of them"), Cost(HEAVY), end);
+        assert!(!queue.handle_done(both[1], Cost(HEAVY / 3), after(end)));
+        assert!(!queue.handle_done(both[0], Cost(HEAVY / 3), after(after(end))));
+        heavy.extend(queue.poll_dispatch(after(end)));
+    }
+    assert_eq!(queue.accepted_max(), Some(2));
 }
 
 /// A backend with two workers and four slots. Light requests have ordinary slots, in which they
@@ -314,12 +368,15 @@ fn a_wait_in_an_ordinary_slot_is_no_cost() {
     queue.set_concurrency(4);
     heavy.extend(sent(&mut queue));
     for n in 0..20 {
-        let human = queue.handle_arrival(credit(100 + n, LIGHT), NOW);
-        queue.handle_done(heavy.pop_front().expect("some"), Cost(HEAVY));
-        assert_eq!(queue.poll_dispatch(NOW), Some(human));
-        queue.handle_done(heavy.pop_front().expect("some"), Cost(HEAVY));
-        assert!(!queue.handle_done(human, Cost(HEAVY / 3)), "it has waited");
-        heavy.extend(sent(&mut queue));
+        let end = end_of(n);
+        let human = queue.handle_arrival(credit(100 + n, LIGHT), before(end));
+        queue.handle_done(heavy.pop_front().expect("some"), Cost(HEAVY), before(end));
+        assert_eq!(queue.poll_dispatch(before(end)), Some(human));
+        queue.handle_done(heavy.pop_front().expect("some"), Cost(HEAVY), end);
+        assert!(!queue.handle_done(human, Cost(HEAVY / 3), after(end)), "it has waited");
+        while let Some(next) = queue.poll_dispatch(after(end)) {
+            heavy.push_back(next);
+        }
     }
     assert_eq!(queue.accepted_max(), Some(3));
 }
@@ -334,7 +391,7 @@ fn what_runs_counts_for_what_it_has_cost_already() {
     let human = queue.handle_arrival(credit(99, LIGHT), NOW);
     queue.set_concurrency(1);
     assert_eq!(sent(&mut queue), [], "they are thought to cost less");
-    queue.handle_done(liars[0], Cost(HEAVY));
+    queue.handle_done(liars[0], Cost(HEAVY), NOW);
     assert_eq!(sent(&mut queue), [human]);
 }
 
@@ -352,7 +409,7 @@ fn guesses_that_wait_follow_what_unknown_routes_cost() {
     assert_eq!(sent(&mut queue), [], "they are thought to ask for less");
     queue.handle_estimate(RouteHash::UNKNOWN, Cost(HEAVY));
     assert_eq!(sent(&mut queue), [human], "the one that runs counts as heavy, too");
-    assert!(queue.handle_done(human, Cost(LIGHT)));
+    assert!(queue.handle_done(human, Cost(LIGHT), NOW));
     assert_eq!(sent(&mut queue), [], "the others are no longer light");
 }
 
@@ -363,20 +420,20 @@ fn a_busy_reserved_slot_does_not_put_the_probe_off() {
     let (mut queue, mut heavy) = crowded();
     // One light request is in the third slot; `most`: what the backend accepts besides.
     let mut fourth = |from: u64, most: usize, now: Time| {
-        let third = queue.handle_arrival(credit(1_000 + from, LIGHT), now);
-        assert_eq!(queue.poll_dispatch(now), Some(third));
+        let third = queue.handle_arrival(credit(1_000 + from, LIGHT), before(now));
+        assert_eq!(queue.poll_dispatch(before(now)), Some(third));
         let waited = beyond(&mut queue, &mut heavy, from, most, now);
-        queue.handle_done(third, Cost(LIGHT));
-        heavy.extend(queue.poll_dispatch(now));
+        queue.handle_done(third, Cost(LIGHT), after(now));
+        heavy.extend(queue.poll_dispatch(after(now)));
         (waited, queue.accepted_max())
     };
     let later = |seconds| NOW.plus(Nanos::from_secs(seconds));
-    let found = (0..20).map(|n| fourth(n, 3, NOW)).find(|(waited, _)| waited.is_none());
+    let found = (0..20).map(|n| fourth(n, 3, end_of(n))).find(|(waited, _)| waited.is_none());
     assert_eq!(found, Some((None, Some(3))));
     let tried = (1..=60).map(|second| (second, fourth(100 + second, 3, later(second))));
     let tried: Vec<_> = tried.filter(|(_, (waited, _))| waited.is_some()).collect();
     let seconds: Vec<_> = tried.iter().map(|(second, _)| *second).collect();
-    assert_eq!(seconds, [10, 30], "after 10 s, and then after twice as long");
+    assert_eq!(seconds, [11, 31], "after 10 s, and then after twice as long");
     assert_eq!(fourth(200, 9, later(71)), (Some(true), Some(4)));
 }
 
@@ -406,9 +463,9 @@ fn requests_that_stay_have_slots_of_their_own() {
         queue.handle_ages(NOW.plus(Nanos::from_secs(9)), |_, age| age == Nanos::from_secs(9));
         assert_eq!((sent(&mut queue).len(), queue.staying()), (room, 2), "{workers:?}");
         assert!(queue.stays(first[0]) && queue.stays(first[1]));
-        queue.handle_done(first[0], Cost(HEAVY));
+        queue.handle_done(first[0], Cost(HEAVY), NOW);
         assert_eq!((sent(&mut queue).len(), queue.staying()), (usize::from(workers.is_some()), 1));
-        queue.handle_done(first[1], Cost(HEAVY));
+        queue.handle_done(first[1], Cost(HEAVY), NOW);
         assert_eq!((sent(&mut queue).len(), queue.staying(), queue.in_flight()), (0, 0, 2));
     }
 }

@@ -43,7 +43,7 @@ const NOW: Time = Time(1_000_000_000);
 fn order(queue: &mut Queue) -> Vec<RequestId> {
     let mut order = Vec::new();
     while let Some(id) = queue.poll_dispatch(NOW) {
-        queue.handle_done(id, Cost(100));
+        queue.handle_done(id, Cost(100), NOW);
         order.push(id);
     }
     order
@@ -60,11 +60,11 @@ fn who_is_in_credit_goes_first_and_has_a_slot_kept() {
     assert_eq!(queue.poll_dispatch(NOW), Some(human));
     let next = queue.handle_arrival(arrival(2, QueuePlace::Credit, 2), NOW);
     assert_eq!(queue.poll_dispatch(NOW), None, "it has one already");
-    queue.handle_done(human, Cost(2));
+    queue.handle_done(human, Cost(2), NOW);
     assert_eq!(queue.poll_dispatch(NOW), Some(next));
-    queue.handle_done(next, Cost(2));
+    queue.handle_done(next, Cost(2), NOW);
     assert_eq!(queue.poll_dispatch(NOW), None);
-    queue.handle_done(ids[0], Cost(100));
+    queue.handle_done(ids[0], Cost(100), NOW);
     assert_eq!(order(&mut queue), &ids[1..]);
 }
 
@@ -82,11 +82,11 @@ fn a_light_flow_in_debt_goes_beside_heavy_ones() {
     assert_eq!(queue.poll_dispatch(NOW), None, "the last one is for those in credit");
     let human = queue.handle_arrival(arrival(5, QueuePlace::Credit, 2), NOW);
     assert_eq!(queue.poll_dispatch(NOW), Some(human));
-    queue.handle_done(heavy, Cost(100));
-    queue.handle_done(human, Cost(2));
-    queue.handle_done(lighter, Cost(1));
+    queue.handle_done(heavy, Cost(100), NOW);
+    queue.handle_done(human, Cost(2), NOW);
+    queue.handle_done(lighter, Cost(1), NOW);
     assert_eq!(queue.poll_dispatch(NOW), Some(light), "the smaller of equal tags");
-    queue.handle_done(light, Cost(2));
+    queue.handle_done(light, Cost(2), NOW);
     assert_eq!(order(&mut queue), [alike]);
 }
 
@@ -105,8 +105,8 @@ fn a_heavy_flow_in_credit_goes_beside_those_in_debt() {
     assert_eq!(queue.poll_dispatch(NOW), None);
     let human = queue.handle_arrival(arrival(7, QueuePlace::Credit, 2), NOW);
     assert_eq!(queue.poll_dispatch(NOW), Some(human));
-    queue.handle_done(human, Cost(2));
-    queue.handle_done(first, Cost(100));
+    queue.handle_done(human, Cost(2), NOW);
+    queue.handle_done(first, Cost(100), NOW);
     assert_eq!(queue.poll_dispatch(NOW), Some(second));
 }
 
@@ -123,8 +123,8 @@ fn a_swarm_does_not_fill_the_reserved_slots() {
         assert_eq!(running.len(), 2);
         let human = queue.handle_arrival(arrival(99, QueuePlace::Credit, 2), NOW);
         assert_eq!(queue.poll_dispatch(NOW), Some(human));
-        queue.handle_done(human, Cost(2));
-        queue.handle_done(running.swap_remove(0), Cost(100));
+        queue.handle_done(human, Cost(2), NOW);
+        queue.handle_done(running.swap_remove(0), Cost(100), NOW);
         running.extend(std::iter::from_fn(|| queue.poll_dispatch(NOW)));
     }
 }
@@ -141,11 +141,11 @@ fn within_a_bucket_clients_take_turns() {
     }
     for _ in 0..7 {
         let id = queue.poll_dispatch(NOW).expect("one waits");
-        queue.handle_done(id, Cost(100));
+        queue.handle_done(id, Cost(100), NOW);
     }
     let running = queue.poll_dispatch(NOW).expect("one waits");
     let human = queue.handle_arrival(arrival(50, bucket(1), 2), NOW);
-    queue.handle_done(running, Cost(100));
+    queue.handle_done(running, Cost(100), NOW);
     assert_eq!(queue.poll_dispatch(NOW), Some(human));
 }
 
@@ -173,7 +173,7 @@ fn a_request_takes_no_others_along_to_a_better_place() {
     let others: Vec<RequestId> = (0..5)
         .map(|n| queue.handle_arrival(arrival(2 + n, QueuePlace::Credit, 100), NOW))
         .collect();
-    queue.handle_done(running, Cost(1));
+    queue.handle_done(running, Cost(1), NOW);
     let expected: Vec<RequestId> = others.into_iter().chain(owing).chain([better]).collect();
     assert_eq!(order(&mut queue), expected);
 }
@@ -236,7 +236,7 @@ fn retry_after_is_when_what_waits_has_been_served() {
             running.extend(std::iter::from_fn(|| queue.poll_dispatch(now)));
             // Two processors, with a hundred milliseconds for each request.
             now = now.plus(Nanos::from_millis(100));
-            running.drain(..).for_each(|id| _ = queue.handle_done(id, Cost(cost)));
+            running.drain(..).for_each(|id| _ = queue.handle_done(id, Cost(cost), NOW));
         }
         let (_, told) = refused.last().expect("it was too much");
         // About 22 requests wait in the longer line, and one of them is served each 100 ms.
@@ -258,7 +258,7 @@ fn retry_after_does_not_count_a_pause() {
     for id in &ids[..2] {
         assert_eq!(queue.poll_dispatch(now), Some(*id));
         now = now.plus(cost);
-        queue.handle_done(*id, Cost(cost.0));
+        queue.handle_done(*id, Cost(cost.0), NOW);
     }
     queue.handle_cancel(ids[2]);
     now = now.plus(Nanos::from_secs(60));
@@ -281,7 +281,11 @@ fn memory_is_bounded() {
         while queue.poll_refused().is_some() {}
         running.extend(std::iter::from_fn(|| queue.poll_dispatch(NOW)));
         if n % 2 == 0 && !running.is_empty() {
-            queue.handle_done(running.swap_remove(n as usize % running.len()), Cost(n % 1_009));
+            queue.handle_done(
+                running.swap_remove(n as usize % running.len()),
+                Cost(n % 1_009),
+                NOW,
+            );
         }
         assert!(queue.waiting() <= 100);
         assert!(queue.remembered() < 20_000, "{}", queue.remembered());

@@ -111,7 +111,7 @@ impl Crowd {
     fn finish(&mut self, which: usize) {
         if !self.running.is_empty() {
             let (id, one) = self.running.swap_remove(which % self.running.len());
-            self.queue.handle_done(id, Cost(one.cost));
+            self.queue.handle_done(id, Cost(one.cost), NOW);
         }
     }
 }
@@ -156,7 +156,7 @@ fn served_beside_new_names(steps: usize, place: QueuePlace, is_guess: bool) -> u
     let (mut waits, mut served) = (own(&mut queue), 0);
     for _ in 0..steps {
         let id = queue.poll_dispatch(NOW).expect("some wait");
-        queue.handle_done(id, Cost(100));
+        queue.handle_done(id, Cost(100), NOW);
         if id == waits {
             waits = own(&mut queue);
             served += 1;
@@ -212,12 +212,12 @@ fn a_place_cannot_be_kept_with_another_request() {
     let kept = queue.handle_arrival(arrival(1, QueuePlace::Credit, 100), NOW);
     let others: Vec<RequestId> =
         (2..6).map(|n| queue.handle_arrival(arrival(n, QueuePlace::Credit, 90), NOW)).collect();
-    queue.handle_done(first, Cost(100));
+    queue.handle_done(first, Cost(100), NOW);
     assert_eq!(queue.poll_dispatch(NOW), Some(others[0]));
     let later = queue.handle_arrival(arrival(9, QueuePlace::Credit, 80), NOW);
     let own = queue.handle_arrival(arrival(1, QueuePlace::Credit, 80), NOW);
     queue.handle_cancel(kept);
-    queue.handle_done(others[0], Cost(90));
+    queue.handle_done(others[0], Cost(90), NOW);
     let expected: Vec<RequestId> = others[1..].iter().copied().chain([later, own]).collect();
     assert_eq!(order(&mut queue), expected);
 }

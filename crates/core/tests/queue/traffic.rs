@@ -62,7 +62,7 @@ impl RecordedQueue {
             }
             QueueEvent::Done { which, cost } if !self.running.is_empty() => {
                 let id = self.running.swap_remove(which % self.running.len());
-                self.queue.handle_done(id, Cost(cost));
+                self.queue.handle_done(id, Cost(cost), NOW);
             }
             QueueEvent::Cancel { which } if !self.waiting.is_empty() => {
                 let id = *self.waiting.keys().nth(which % self.waiting.len()).expect("one");
