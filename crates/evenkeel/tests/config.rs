@@ -156,7 +156,7 @@ fn what_is_shown_reads_like_this() {
          proxy:\n  listen: [0.0.0.0:8888]\n  backend: [http://127.0.0.1:80]\n  \
          upgrades: [websocket]\n  \
          cpus: 4\n  cost: shared\n  action: queue\n  queue:\n    concurrency: auto\n    \
-         reserve: 8\n    len_max: 4096\n    wait_max: 30s\n    known: off\n    \
+         reserve: 8\n    len_max: 4096\n    wait_max: 30s\n    known: auto\n    \
          known_max: 65536\n    waiting_room: true\n  max_delay: 30s\n  \
          http2: true\n  trusted_proxies: []\n  client_address: xff\n  \
          timeouts:\n    header: 10s\n    connect: 3s\n    idle: 1m\n    backend: 5m\n    \
@@ -431,9 +431,7 @@ fn check_finds_what_a_start_would_stumble_over() {
 #[test]
 fn instances_without_a_common_key_for_visitors_are_warned_of() {
     let warns = |proxy: &str, more: &str| {
-        let queue = if proxy.contains("queue") { "" } else { "queue: {known: auto}, " };
-        let proxy = proxy.replace("queue: {", "queue: {known: auto, ");
-        let text = format!("proxy: {{backend: 'http://127.0.0.1:1', {queue}{proxy}}}\n{more}");
+        let text = format!("proxy: {{backend: 'http://127.0.0.1:1', {proxy}}}\n{more}");
         let warned = check("t.yaml", text.as_bytes(), 4.0, |_| StartProblems::default());
         let warned = warned.expect("good").join("\n");
         assert!(

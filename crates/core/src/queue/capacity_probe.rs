@@ -50,8 +50,8 @@ impl RequestRun {
         seems_to_wait(self.estimate, self.cost)
     }
 
-    /// Whether it probably waited for the worker of `heavy`, which has ended: it was sent while that
-    /// was running, and what it cost from the end of that on is what it was estimated at.
+    /// Whether it probably waited for the worker of `heavy`, which has ended: it was sent while
+    /// that was running, and what it cost from the end of that on is what it was estimated at.
     fn waited_for(self, heavy: RequestRun) -> bool {
         let RequestRun { estimate, cost, sent, ended } = self;
         let part = |of: Nanos| u128::from(cost.0) * u128::from(of.0);

@@ -176,8 +176,8 @@ impl Queue {
         self.refresh(client);
     }
 
-    /// Gives the next request of an identity that was served meanwhile the place of one that arrives
-    /// now, if that is better. Otherwise it would gain by being sent again.
+    /// Gives the next request of an identity that was served meanwhile the place of one that
+    /// arrives now, if that is better. Otherwise it would gain by being sent again.
     pub(super) fn reconsider(&mut self, client: KeyHash) {
         let (Some(known), Some(next)) = (&self.known, self.first_of(client)) else { return };
         let Some(waiting) = self.waiting.get_mut(next) else { return };

@@ -246,6 +246,18 @@ fn an_open_loop() {
     }
 }
 
+/// Half of the swarm waits as people do. Those that were here before notice nothing; new people
+/// wait with the swarm.
+#[test]
+fn half_of_the_swarm_comes_back() {
+    let calm = calm_p95();
+    for count in [64, 256] {
+        let name = format!("closed {count} x1 keep 0.5");
+        let run = Siege::new(&name, vec![keeping(swarm(connections(count), 1), 0.5)]).run(AUTO);
+        regulars_hold(&run, &name, calm);
+    }
+}
+
 #[test]
 #[ignore = "prints all scenes"]
 fn all_scenes() {
@@ -326,12 +338,13 @@ fn a_network_address_shared_with_a_swarm() {
     }
 }
 
-/// As long as there is room, all goes as if clients were not distinguished.
+/// As long as there is room, all goes as if clients were not distinguished: beside a swarm that
+/// asks for little, and in a crowd of new people.
 #[test]
 fn without_pressure_nothing_changes() {
-    let run = |known| {
-        let swarm = keeping(swarm(open(24), 1), 0.0);
-        let all = (0..REGULARS as u8).map(regular).chain([people(MINUTE), feeds(), swarm]);
+    let run = |known, others: &SimClient| {
+        let all = (0..REGULARS as u8).map(regular);
+        let all = all.chain([people(MINUTE), feeds(), others.clone()]);
         let queue = QueueSettings { reserve: 2, known, cpus_milli: 1_000, ..queue() };
         Sim::new(SimScene {
             backend: SimBackend::new(1.0, 8, SimScheduling::Shared),
@@ -343,5 +356,7 @@ fn without_pressure_nothing_changes() {
         })
         .run()
     };
-    assert!(run(AUTO).clients == run(KnownClients::Off).clients);
+    for others in [keeping(swarm(open(24), 1), 0.0), people(Nanos(SECOND.0 / 5))] {
+        assert!(run(AUTO, &others).clients == run(KnownClients::Off, &others).clients);
+    }
 }

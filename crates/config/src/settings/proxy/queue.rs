@@ -55,7 +55,7 @@ settings! {
     /// Whether clients that were here before go before strangers. `auto`: while the requests of
     /// clients in credit need more than the backend can do. `always`: at all times. `off`: never.
     pub known: KnownSetting, KNOWN: DefaultedKey<KnownSetting> =
-        ConfigKey::words("known", KnownSetting::WORDS).default(KnownSetting::Off);
+        ConfigKey::words("known", KnownSetting::WORDS).default(KnownSetting::Auto);
     /// Number of clients that are remembered, 36 bytes each. Clients that were served often are
     /// forgotten last, so it need not hold a swarm: a few times the number of visitors of a day.
     /// `0`: as `known: off`.
