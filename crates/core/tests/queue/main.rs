@@ -1,6 +1,6 @@
 //! The guarantees of the fair queue. This file has scenes with a known result. See `traffic` for
 //! random traffic, `fairness` for the shares of clients, `light` for light requests beside heavy
-//! ones, and `concurrency` for the number of requests at once.
+//! ones, `visits` for tickets and passes, and `concurrency` for the number of requests at once.
 
 mod concurrency;
 mod disturbed;
@@ -8,6 +8,7 @@ mod fairness;
 mod light;
 mod newcomers;
 mod traffic;
+mod visits;
 
 use evenkeel_core::classify::LimitKey;
 use evenkeel_core::key::KeyHash;

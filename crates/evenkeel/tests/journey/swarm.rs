@@ -93,7 +93,7 @@ fn gate(site: &SiteWithFiles) -> Gate {
         format!(
             "admin: {{listen: 127.0.0.1:{admin}}}\nlog: {{level: info, format: json}}\nproxy:\n  \
              listen: 127.0.0.1:{port}\n  backend: http://127.0.0.1:{}\n  cpus: 1\n  cost: wall\n  \
-             trusted_proxies: [127.0.0.1]\n  queue: {{concurrency: 1, known: auto}}\n",
+             trusted_proxies: [127.0.0.1]\n  queue: {{concurrency: 1}}\n",
             site.port
         )
     })
@@ -152,6 +152,17 @@ fn programs_reach_everything_while_there_is_a_swarm() {
     let browser = ["--header", "Accept: text/html, text/*;q=0.5", "--cookie", &jar];
     let back = ["--cookie-jar", &jar, "--retry", "30"];
     assert_eq!(curl("192.0.2.3", &[browser, back].concat()), "burnt 200 ms\n");
+    // A browser for terminals, which keeps cookies and comes back when its user reloads the page.
+    let mut pages = 0;
+    wait_for("a page in w3m", || {
+        let mut w3m = Command::new("w3m");
+        w3m.env("HOME", home).args(["-dump", "-cookie", "-header", "X-Forwarded-For: 192.0.2.5"]);
+        pages += 1;
+        let shown = run(w3m.arg(format!("{url}{PAGE}")));
+        assert!(shown == "burnt 200 ms\n" || shown.starts_with("Please wait"), "{shown}");
+        (shown == "burnt 200 ms\n").then_some(())
+    });
+    assert!(pages > 1, "it has seen the waiting page");
     // Nothing but its own site is asked for a repository, by several requests.
     let mut git = Command::new("git");
     git.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_TERMINAL_PROMPT", "0").current_dir(home);
