@@ -39,8 +39,8 @@ use visitor::SimVisitor;
 pub const SIM_START: Time = Time(1_700_000_000 * SECOND);
 /// The seed for the hashes of keys and routes.
 const SEED: KeySeed = KeySeed([7; 16]);
-/// The minimum pause after a refusal. Without it, a closed loop that is refused at once would never
-/// let the simulated time advance.
+/// The minimum pause after a refusal or a waiting page. Without it, a closed loop that is refused at
+/// once would never let the simulated time advance.
 const BACKOFF_MIN: Nanos = Nanos::from_millis(1);
 
 /// The complete input of a simulation.
@@ -394,10 +394,7 @@ impl Sim {
         if visitor.is_some_and(|visitor| visitor.is_beside) {
             return;
         }
-        if let Arrivals::Closed { .. } = self.clients[client].arrivals {
-            let backoff = self.clients[client].backoff.max(BACKOFF_MIN);
-            self.plan_request(client, backoff);
-        }
+        self.plan_next_after_refusal(client);
     }
 
     /// Answers a request with a waiting page. Its visitor comes back later, or never.
@@ -420,7 +417,7 @@ impl Sim {
             }
         }
         if !is_beside {
-            self.plan_next_in_loop(client);
+            self.plan_next_after_refusal(client);
         }
     }
 
@@ -588,6 +585,14 @@ impl Sim {
             if at.since(SIM_START) < self.length {
                 self.plan_return(flight.client, visitor, at);
             }
+        }
+    }
+
+    /// Plans the next request of a closed loop that was refused, or got a waiting page.
+    fn plan_next_after_refusal(&mut self, client: usize) {
+        if let Arrivals::Closed { .. } = self.clients[client].arrivals {
+            let backoff = self.clients[client].backoff.max(BACKOFF_MIN);
+            self.plan_request(client, backoff);
         }
     }
 

@@ -246,6 +246,23 @@ fn an_open_loop() {
     }
 }
 
+/// All members of the swarm come with copies of one ticket, and later of one pass. Each gives up
+/// after half a minute.
+#[test]
+fn a_ticket_that_the_whole_swarm_shares() {
+    let calm = calm_p95();
+    for count in [64, 256] {
+        let name = format!("closed {count}, one ticket");
+        let browser = Some(SimBrowser { share_ticket: true, ..browser(1.0) });
+        let patience = Some(Nanos::from_secs(30));
+        let swarm = SimClient { backoff: SECOND, ..swarm(connections(count), 1) };
+        let copies = SimClient { browser, patience, ..swarm };
+        let run = Siege::new(&name, vec![copies]).run(AUTO);
+        regulars_hold(&run, &name, calm);
+        newcomers_hold(&run, &name, 6.0);
+    }
+}
+
 /// Half of the swarm waits as people do. Those that were here before notice nothing; new people
 /// wait with the swarm.
 #[test]
