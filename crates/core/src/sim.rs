@@ -39,8 +39,8 @@ use visitor::SimVisitor;
 pub const SIM_START: Time = Time(1_700_000_000 * SECOND);
 /// The seed for the hashes of keys and routes.
 const SEED: KeySeed = KeySeed([7; 16]);
-/// The minimum pause after a refusal or a waiting page. Without it, a closed loop that is refused at
-/// once would never let the simulated time advance.
+/// The minimum pause after a refusal or a waiting page. Without it, a closed loop that is refused
+/// at once would never let the simulated time advance.
 const BACKOFF_MIN: Nanos = Nanos::from_millis(1);
 
 /// The complete input of a simulation.
