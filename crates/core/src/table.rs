@@ -207,6 +207,20 @@ impl BucketTable {
         if self.is_exact() { small_table::find(set, hash) } else { set.find(hash) }
     }
 
+    /// The worth of the bucket that an absent key would evict; 0 if it would evict none.
+    fn least_worth(&self, set: &Set<'_>, worth: impl Fn(&[u64]) -> u64) -> u64 {
+        if self.is_exact() && self.counts.used.load(Relaxed) < self.keys_max as u64 {
+            return 0;
+        }
+        let worth_of = |slot| match set.hash(slot) {
+            // A small table is never full of keys: its free slots make searches short.
+            0 if self.is_exact() => u64::MAX,
+            0 => 0,
+            _ => set.with_state(slot, &worth),
+        };
+        (0..self.shape.ways).map(worth_of).min().unwrap_or(0)
+    }
+
     /// A slot for an absent key, in a set that is held. Evicts a bucket if needed.
     fn room(&self, set: &Set<'_>, hash: KeyHash, worth: impl Fn(&[u64]) -> u64) -> usize {
         if self.is_exact() {
@@ -303,6 +317,16 @@ impl TableEntry<'_> {
             self.set.assign(slot, self.hash.bits(), state);
             self.slot = Some(slot);
         }
+    }
+
+    /// Like [`TableEntry::put`], but an absent key evicts no bucket that is worth as much as its
+    /// own. Returns whether the state was written.
+    pub fn offer(&mut self, state: &[u64], worth: impl Fn(&[u64]) -> u64) -> bool {
+        let fits = self.slot.is_some() || worth(state) > self.table.least_worth(&self.set, &worth);
+        if fits {
+            self.put(state, worth);
+        }
+        fits
     }
 }
 

@@ -8,8 +8,11 @@
 //! A *stamp* is an identity's place in line. It starts when the client first came, and under
 //! pressure each request moves it on by cost / rate. So an identity that uses less than its rate is
 //! always in the past. Without pressure nothing is charged. How the lines are served: `lines`.
+//!
+//! Instances that count together tell each other of their clients: `shared`.
 
 mod history;
+mod shared;
 
 use super::place::{Line, Place};
 use super::pressure::Pressure;
@@ -24,6 +27,8 @@ use crate::table::BucketTable;
 use crate::units::{Cost, Nanos, Time, Weight};
 use alloc::sync::Arc;
 pub use history::ClientHistory;
+pub use shared::SharedClient;
+use shared::Sharing;
 
 /// A client that was not served for this long is a stranger again.
 const FORGOTTEN_AFTER: Nanos = Nanos::from_secs(86_400);
@@ -37,10 +42,13 @@ const CALM_HISTORY: Nanos = Nanos::from_secs(120);
 /// A stamp is never further from the present than this when it is charged: in the past, so that a
 /// long absence is worth no more than a short one; in the future, so that it is soon forgiven.
 const STAMP_REACH: Nanos = TICKET_AGE_MAX;
-/// The low bits of the second word of an entry are the number of served requests. The others are
-/// those of the stamp, so its resolution is a millisecond.
-const SERVED_BITS: u32 = 20;
+/// The low bits of the second word of an entry are the number of served requests, then come those
+/// of [`Sharing`]. The others are those of the stamp, so its resolution is a millisecond.
+const SERVED_BITS: u32 = 18;
 const SERVED_MAX: u64 = (1 << SERVED_BITS) - 1;
+const SHARING_BITS: u32 = 2;
+const STAMP_SHIFT: u32 = SERVED_BITS + SHARING_BITS;
+const STAMP_MASK: u64 = !((1 << STAMP_SHIFT) - 1);
 /// Distinguishes requests of an address that wait as strangers from those that wait as known ones,
 /// so that the latter do not wait behind the former.
 const STRANGER_KEY: u64 = 0x5bd1_e995_9d1b_54a5;
@@ -75,39 +83,60 @@ impl Standing {
 /// An entry of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct KnownClient {
-    /// When it was served for the [`HISTORY_SERVED_MIN`]th time, or last if that is to come.
+    /// When it was served for the [`HISTORY_SERVED_MIN`]th time, or last if that is to come. If
+    /// that was under pressure: when it was first served after it.
     since: Time,
     stamp: Time,
     served: u64,
+    sharing: Sharing,
 }
 
 impl KnownClient {
     fn of(state: &[u64]) -> KnownClient {
         KnownClient {
             since: Time(state[0]),
-            stamp: Time(state[1] & !SERVED_MAX),
+            stamp: Time(state[1] & STAMP_MASK),
             served: state[1] & SERVED_MAX,
+            sharing: Sharing::of(state[1] >> SERVED_BITS),
         }
     }
 
     fn write(self, state: &mut [u64]) {
         state[0] = self.since.0;
-        state[1] = self.stamp.0 & !SERVED_MAX | self.served.min(SERVED_MAX);
+        let sharing = (self.sharing as u64) << SERVED_BITS;
+        state[1] = self.stamp.0 & STAMP_MASK | sharing | self.served.min(SERVED_MAX);
+    }
+
+    /// Counts a request that gets its turn.
+    fn count(&mut self, under_pressure: bool, now: Time) {
+        self.served += 1;
+        let is_withheld = self.sharing == Sharing::Withheld;
+        if self.served <= HISTORY_SERVED_MIN || is_withheld && !under_pressure {
+            self.since = now;
+            self.sharing = if under_pressure { Sharing::Withheld } else { Sharing::Due };
+        } else if !is_withheld {
+            self.sharing = Sharing::Due;
+        }
     }
 
     fn is_forgotten(self, now: Time) -> bool {
         now.since(self.stamp) >= FORGOTTEN_AFTER.plus(STAMP_REACH)
     }
 
-    /// The worth of an entry for eviction: clients that were served more often are worth more, in
-    /// four steps; then those with a later stamp.
+    /// The worth of an entry for eviction. Clients that were served more often are worth more, in
+    /// four steps; those that were served by other instances only come after the first. Then those
+    /// with a later stamp.
     fn worth(state: &[u64], now: Time) -> u64 {
         let known = KnownClient::of(state);
         if known.served == 0 || known.is_forgotten(now) {
             return 0;
         }
-        let steps = u64::from(known.served.ilog2().min(3));
-        steps << 60 | known.stamp.0 >> SERVED_BITS
+        let steps = match u64::from(known.served.ilog2().min(3)) {
+            0 => 0,
+            _ if known.sharing == Sharing::Foreign => 1,
+            steps => 1 + steps,
+        };
+        steps << 60 | known.stamp.0 >> STAMP_SHIFT
     }
 }
 
@@ -224,12 +253,10 @@ impl Known {
         let change = |state: &mut [u64]| {
             let mut known = KnownClient::of(state);
             if known.served == 0 || known.is_forgotten(now) {
-                known = KnownClient { since: now, stamp: base, served: 0 };
+                let sharing = Sharing::Due;
+                known = KnownClient { since: now, stamp: base, served: 0, sharing };
             }
-            known.served += 1;
-            if known.served <= HISTORY_SERVED_MIN {
-                known.since = now;
-            }
+            known.count(self.pressure.since().is_some(), now);
             // Without pressure a place in line is not known, and `base` is the time of arrival.
             let base = if at.milli == 0 { Time::ZERO } else { base };
             let from = known.stamp.max(base).max(now.minus(STAMP_REACH));

@@ -1,7 +1,7 @@
-//! The clients that a queue remembers, for snapshots.
+//! The clients that a queue remembers, for snapshots and for other instances.
 //!
 //! A handle on the table of `known_clients`. It takes no lock of the queue, so a look through all
-//! clients delays no request.
+//! clients delays no request. What instances tell each other: `shared`.
 
 use super::{HISTORY_SERVED_MIN, KnownClient, STAMP_REACH};
 use crate::key::KeyHash;

@@ -3,26 +3,26 @@
 use super::*;
 use crate::units::{Cost, Weight};
 
-fn at(seconds: u64) -> Time {
+pub fn at(seconds: u64) -> Time {
     Time(Nanos::from_secs(1_700_000_000 + seconds).0)
 }
 
-fn client(n: u64) -> KeyHash {
+pub fn client(n: u64) -> KeyHash {
     KeyHash::from_bits((n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-fn serve(known: &Known, n: u64, milli: u64, now: Time) {
+pub fn serve(known: &Known, n: u64, milli: u64, now: Time) {
     let cost = Cost::cpu(Nanos::from_millis(27));
     let at = Charged { known_as: client(n), cost, weight: Weight::ONE, milli };
     let base = known.stamp(client(n)).unwrap_or(now);
     known.handle_dispatch(&at, base, now);
 }
 
-fn auto(clients_max: usize) -> Known {
+pub fn auto(clients_max: usize) -> Known {
     Known::new(KnownClients::Auto { clients_max }).expect("not off")
 }
 
-fn begin_pressure(known: &mut Known, now: Time) {
+pub fn begin_pressure(known: &mut Known, now: Time) {
     assert!(known.pressure.handle_work(Nanos::from_secs(2), now));
 }
 
@@ -109,7 +109,7 @@ fn restored(known: &Known, ahead: Nanos, written: Time, now: Time) -> (Known, us
     (after, count)
 }
 
-fn place(known: &Known, n: u64, now: Time) -> Place {
+pub fn place(known: &Known, n: u64, now: Time) -> Place {
     known.standing_at_onset(client(n), now, now).0
 }
 
