@@ -13,6 +13,7 @@
 //! bytes.
 
 mod bounds;
+mod clients;
 mod content;
 mod limit;
 mod log;
@@ -280,6 +281,7 @@ impl Replica {
                 }
             }
             FrameContent::State { answer, groups } => {
+                self.handle_clients(node, groups.clone(), told);
                 if self.accept_answer_part(node, answer, true) {
                     self.handle_state(answer, groups, told);
                 }
@@ -484,7 +486,7 @@ impl Replica {
         if answer.part + 1 == answer.parts {
             self.wanting = StateRequest::No;
         }
-        for entry in groups {
+        for entry in groups.filter(|entry| entry.context != clients::CONTEXT) {
             if let Some(limit) = self.places.get(&entry.limit) {
                 let missing = Cost(entry.amount);
                 told(ReplicaUpdate::Short { limit: *limit, key: entry.key, missing });

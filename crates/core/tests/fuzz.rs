@@ -370,6 +370,7 @@ fn frames(reliable: bool) -> Vec<Vec<u8>> {
             a.charge(0, u128::from(key / 30), KeyHash::from_bits(key << 32), Cost(key), now);
         }
         a.send_names([(1, KeyHash::from_bits(7), "name")], now);
+        a.send_clients(None, [(3, KeyHash::from_bits(8), step << 20)], now);
         a.handle_timeout(now);
         b.handle_timeout(now);
         for _ in 0..20 {
@@ -406,6 +407,7 @@ fn fuzz_what_peers_say() {
                     assert!(limit < 2)
                 }
                 ReplicaUpdate::Name { limit, name, .. } => assert!(limit < 2 && name.len() <= 120),
+                ReplicaUpdate::Client { .. } => {}
             };
             let _ = hearer.handle_frame(0, bytes, START, &mut told);
         };

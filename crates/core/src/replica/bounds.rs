@@ -38,6 +38,8 @@ pub struct ReplicaBounds {
     pub names_max: usize,
     /// Buckets in the state for a joining instance: over links, and over a group.
     pub state_max: [usize; 2],
+    /// Clients that a joining instance is told of: over links, and over a group.
+    pub clients_max: [usize; 2],
     /// Number of times that one life of a peer is given the state.
     pub given_max: u8,
     /// Silence after which a peer is forgotten.
@@ -57,6 +59,7 @@ pub const REPLICA_BOUNDS: ReplicaBounds = ReplicaBounds {
     events_max: 256,
     names_max: 100,
     state_max: [1 << 16, 1 << 13],
+    clients_max: [1 << 16, 1 << 13],
     given_max: 3,
     forget_after: Nanos::from_secs(150),
 };

@@ -80,6 +80,8 @@ pub struct PeerTraffic {
     pub repeated: u64,
     /// Its entries for limits that do not exist here.
     pub unshared: u64,
+    /// Its records of clients that it has served.
+    pub clients_in: u64,
 }
 
 impl ReplicaPeer {

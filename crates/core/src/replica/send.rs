@@ -250,7 +250,7 @@ impl Replica {
     }
 
     /// Queues a frame for all peers.
-    fn send_all(&mut self, frame: &Arc<[u8]>) {
+    pub(super) fn send_all(&mut self, frame: &Arc<[u8]>) {
         let mut links: Vec<u64> = self.peers.values().filter_map(|peer| peer.ready).collect();
         if !self.settings.reliable {
             links = self.links.keys().copied().collect();
@@ -259,7 +259,7 @@ impl Replica {
     }
 
     /// Queues a frame for one peer. Over a group it goes to all peers, and names its addressee.
-    fn send_to(&mut self, node: u64, frame: Arc<[u8]>) {
+    pub(super) fn send_to(&mut self, node: u64, frame: Arc<[u8]>) {
         let link = match self.settings.reliable {
             true => self.peers.get(&node).and_then(|peer| peer.ready),
             false => self.links.keys().next().copied(),

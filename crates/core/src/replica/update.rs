@@ -33,6 +33,15 @@ pub enum ReplicaUpdate<'a> {
         /// Cost that the bucket is short of at this moment.
         missing: Cost,
     },
+    /// Add what an instance knows of a client that it has served.
+    Client {
+        /// The table of clients, as named in [`super::Replica::send_clients`].
+        table: u64,
+        /// The key of the client.
+        key: KeyHash,
+        /// The record, which only the table can read.
+        record: u64,
+    },
     /// Set the readable name of a key.
     Name {
         /// Index of the limit.

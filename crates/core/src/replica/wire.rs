@@ -283,6 +283,7 @@ pub struct ChargeEntry {
 }
 
 /// An iterator over entries that have been checked.
+#[derive(Clone)]
 pub struct ChargeEntries<'a> {
     reader: PeerFrameReader<'a>,
     group: ChargeGroupHead,

@@ -331,7 +331,7 @@ impl Cluster {
             ReplicaUpdate::Short { limit, key, missing } => {
                 limiter.apply_remote_deficit(limit, key, missing, now)
             }
-            ReplicaUpdate::Name { .. } => {}
+            ReplicaUpdate::Name { .. } | ReplicaUpdate::Client { .. } => {}
         };
         // The replica counts refused frames.
         let _ = replica.handle_frame(link, frame, now, &mut told);
