@@ -1,5 +1,5 @@
-//! The interface of engines to other instances: the charges that an engine reports, and those of
-//! other instances that it applies.
+//! The interface of engines to other instances: the charges that an engine reports, those of other
+//! instances that it applies, and the clients that instances tell each other of.
 //!
 //! Each lane notes its charges in its books, under a lock that it holds anyway, and the driver
 //! collects them several times a second. No charges are noted until instances count together. A
@@ -12,6 +12,7 @@ use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::key::{KeyHash, KeyHasher, KeySeed};
 use evenkeel_core::limit::{Limit, LimitUnit};
 use evenkeel_core::limiter::Limiter;
+use evenkeel_core::queue::SharedClient;
 use evenkeel_core::replica::ReplicatedLimit;
 use evenkeel_core::top::{TopClient, TopClients};
 use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
@@ -54,6 +55,19 @@ pub trait Replicated: Send + Sync {
     fn short(&self, max: usize) -> Vec<(u64, KeyHash, Cost)> {
         let _ = max;
         Vec::new()
+    }
+
+    /// Passes to `each` clients that the queue remembers, each with the fingerprint of the table
+    /// of clients: those served here since the last call, or, with `all`, all of which an instance
+    /// that joins is told.
+    fn clients(&self, all: bool, each: &mut dyn FnMut(u64, KeyHash, SharedClient)) {
+        let _ = (all, each);
+    }
+
+    /// Adds records of clients that another instance has served: the fingerprint of the table of
+    /// clients, the key and the record.
+    fn apply_clients(&self, records: &[(u64, KeyHash, u64)]) {
+        let _ = records;
     }
 
     /// The heaviest clients with names, at most `max`.
@@ -114,25 +128,36 @@ impl PendingDeltas {
     }
 }
 
-/// The fingerprints of an engine's limits, in the order of the limits.
+/// The fingerprints of an engine's limits, in the order of the limits, and of its table of clients.
 #[derive(Debug, Default)]
-pub struct LimitIds(Vec<u64>);
+pub struct LimitIds {
+    limits: Vec<u64>,
+    clients: u64,
+}
 
 impl LimitIds {
     /// The fingerprints of `limits` at the door named `door`.
     pub fn new(door: &str, limits: &[Limit]) -> LimitIds {
-        LimitIds(limits.iter().map(|limit| fingerprint(door, limit)).collect())
+        LimitIds {
+            limits: limits.iter().map(|limit| fingerprint(door, limit)).collect(),
+            clients: clients_fingerprint(door, limits),
+        }
+    }
+
+    /// The fingerprint of the table of clients that the queue remembers.
+    pub fn clients(&self) -> u64 {
+        self.clients
     }
 
     /// The fingerprint of the limit at `index`; zero, which no limit has, if there is no such
     /// limit.
     pub fn of(&self, index: usize) -> u64 {
-        self.0.get(index).copied().unwrap_or(0)
+        self.limits.get(index).copied().unwrap_or(0)
     }
 
     /// The index of the limit with this fingerprint.
     pub fn place(&self, fingerprint: u64) -> Option<usize> {
-        self.0.iter().position(|mark| *mark == fingerprint)
+        self.limits.iter().position(|mark| *mark == fingerprint)
     }
 
     /// The descriptions of the limits for other instances. Shares are given as parts of `cpus`.
@@ -144,12 +169,12 @@ impl LimitIds {
             unit: if whole_hits(limit) { SECOND } else { 1 },
             per_second: limit.algorithm.per_second().unwrap_or_default(),
         };
-        limits.iter().zip(&self.0).map(shared).collect()
+        limits.iter().zip(&self.limits).map(shared).collect()
     }
 
     /// The deficits of the buckets, at most `max` for each limit.
     pub fn short(&self, limiter: &Limiter, max: usize, now: Time) -> Vec<(u64, KeyHash, Cost)> {
-        let marks = self.0.iter().enumerate();
+        let marks = self.limits.iter().enumerate();
         let short = marks.flat_map(|(index, mark)| {
             let short = limiter.short(index, max, now).into_iter();
             short.map(|(key, missing)| (*mark, key, missing))
@@ -180,6 +205,16 @@ fn fingerprint(door: &str, limit: &Limit) -> u64 {
         Algorithm::History(_) => b'h',
     };
     hasher.part(&[kind, limit.unit as u8]);
+    hasher.finish().bits()
+}
+
+/// A hash of what the keys of the clients are that a queue remembers: a client has the key by which
+/// the first limit counts it.
+fn clients_fingerprint(door: &str, limits: &[Limit]) -> u64 {
+    let mut hasher = KeyHasher::new(&KeySeed([0; 16]));
+    hasher.part(door.as_bytes());
+    hasher.part(b"clients");
+    hasher.part(format!("{:?}", limits.first().map(|limit| &limit.by)).as_bytes());
     hasher.finish().bits()
 }
 
@@ -249,7 +284,7 @@ pub struct NamedClient {
 
 /// The `max` heaviest named clients over all limits of an engine.
 pub fn heaviest(engine: &impl EngineView, marks: &LimitIds, max: usize) -> Vec<NamedClient> {
-    let all = marks.0.iter().enumerate().flat_map(|(index, mark)| {
+    let all = marks.limits.iter().enumerate().flat_map(|(index, mark)| {
         let rows = engine.top(index).into_iter().take(max).map(|standing| standing.row);
         rows.filter(|row| !row.name.is_empty()).map(|row| NamedClient {
             cost: row.cost_per_second,

@@ -11,6 +11,7 @@ use arc_swap::{ArcSwap, Guard};
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::limit::Limit;
 use evenkeel_core::limiter::Limiter;
+use evenkeel_core::queue::SharedClient;
 use evenkeel_core::replica::ReplicatedLimit;
 use evenkeel_core::top::{TopClient, TopClients};
 use evenkeel_core::units::{Cost, Nanos};
@@ -213,6 +214,23 @@ impl<E: ShardedEngine> Replicated for E {
     fn short(&self, max: usize) -> Vec<(u64, KeyHash, Cost)> {
         let rules = self.shards().rules();
         rules.marks().short(rules.limiter(), max, self.shards().clock.now())
+    }
+
+    fn clients(&self, all: bool, each: &mut dyn FnMut(u64, KeyHash, SharedClient)) {
+        let Some(history) = self.client_history() else { return };
+        let (table, now) = (self.shards().rules().marks().clients(), self.shards().clock.now());
+        match all {
+            true => history.for_each_shared(now, |key, client| each(table, key, client)),
+            false => history.take_due(now, |key, client| each(table, key, client)),
+        }
+    }
+
+    fn apply_clients(&self, records: &[(u64, KeyHash, u64)]) {
+        let Some(history) = self.client_history() else { return };
+        let (own, now) = (self.shards().rules().marks().clients(), self.shards().clock.now());
+        for (_, key, record) in records.iter().filter(|(table, ..)| *table == own) {
+            history.learn(*key, *record, now);
+        }
     }
 
     fn heaviest(&self, max: usize) -> Vec<NamedClient> {

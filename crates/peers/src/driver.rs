@@ -2,7 +2,8 @@
 //! report, the transport and the clock.
 //!
 //! The driver has a thread and a runtime of its own. It collects the charges of the engines several
-//! times a second, and applies the charges of other instances as they arrive. No request waits for
+//! times a second, and applies the charges of other instances as they arrive. It tells the others
+//! of the clients that the queues remember, some each second. No request waits for
 //! it: where there is no room, frames or charges are dropped and counted, and without peers each
 //! instance enforces its limits alone. What is reported and what is believed:
 //! `evenkeel_core::replica`. Metrics and status: `status`.
@@ -14,13 +15,15 @@ use bytes::Bytes;
 use evenkeel_config::secret::SecretError;
 use evenkeel_config::settings::peers::{PeerTransport, PeersSettings};
 use evenkeel_core::key::{KeyHash, KeySeed};
+use evenkeel_core::queue::SharedClient;
 use evenkeel_core::replica::{self, REPLICA_BOUNDS, Replica, ReplicaUpdate};
 use evenkeel_core::units::{Cost, Nanos, Time};
 use evenkeel_engine::replicated::{NamedClient, Replicated};
 use evenkeel_runtime::clock::Clock;
 use evenkeel_runtime::thread::OwnedThread;
 use evenkeel_telemetry::Watch;
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use tokio::sync::oneshot;
@@ -36,6 +39,12 @@ const BURST_DATAGRAMS: usize = 32;
 const FAREWELL_TIMEOUT: Nanos = Nanos::from_secs(1);
 /// The interval at which the status of the peers is updated.
 const STATUS_INTERVAL: Nanos = Nanos::from_secs(1);
+/// The interval at which clients are told of that were served meanwhile, if all of them have been
+/// told of by then.
+const CLIENTS_INTERVAL: Nanos = Nanos::from_secs(10);
+/// The number of clients that are told of in [`STATUS_INTERVAL`], of at most 16 bytes each. A full
+/// table of default size takes a minute.
+const CLIENTS_AT_ONCE: usize = 1_100;
 /// The number of periods between two reports of the names of keys.
 const NAMES_EVERY_PERIODS: u64 = 6;
 
@@ -123,6 +132,9 @@ struct PeerDriver {
     collect_at: Time,
     send_at: Option<Time>,
     show_at: Time,
+    /// The clients of which the others are to be told, with the fingerprint of their table.
+    clients: VecDeque<(u64, KeyHash, SharedClient)>,
+    clients_at: Time,
     periods: u64,
     shown: PeerReporter,
 }
@@ -171,6 +183,8 @@ impl PeerDriver {
             collect_at: now,
             send_at: None,
             show_at: now,
+            clients: VecDeque::new(),
+            clients_at: now,
             periods: 0,
             shown: PeerReporter::new(settings, name, watch),
         };
@@ -255,6 +269,7 @@ impl PeerDriver {
             let place = places.get(limit)?;
             Some((engines.get(place.engine)?, place.fingerprint))
         };
+        let mut clients = Vec::new();
         let mut told = |told: ReplicaUpdate<'_>| match told {
             ReplicaUpdate::Charge { limit, context, key, amount, age } => {
                 if let Some((engine, mark)) = engine(limit) {
@@ -266,6 +281,7 @@ impl PeerDriver {
                     engine.apply_deficit(mark, key, missing);
                 }
             }
+            ReplicaUpdate::Client { table, key, record } => clients.push((table, key, record)),
             ReplicaUpdate::Name { limit, key, name } => {
                 if let Some((engine, mark)) = engine(limit) {
                     engine.apply_name(mark, key, name);
@@ -275,6 +291,10 @@ impl PeerDriver {
         if let Err(fault) = replica.handle_frame(link.0, bytes, now, &mut told) {
             let from = self.addresses.get(&link.0).map_or("", String::as_str);
             self.shown.note_refused(from, &fault.to_string(), now);
+        }
+        // A frame has many, and a queue is locked once for all of them.
+        if !clients.is_empty() {
+            self.engines.iter().for_each(|engine| engine.apply_clients(&clients));
         }
     }
 
@@ -291,6 +311,7 @@ impl PeerDriver {
         if now >= self.show_at {
             self.show_at = now.plus(STATUS_INTERVAL);
             self.share_cpus(now);
+            self.tell_clients(now);
             self.shown.show(&self.replica, &self.addresses, now);
         }
     }
@@ -360,6 +381,37 @@ impl PeerDriver {
         self.replica.send_names(names, now);
     }
 
+    /// Tells the others of some of the clients that were served here. While there are no others,
+    /// the tables remember what is to be told.
+    fn tell_clients(&mut self, now: Time) {
+        let PeerDriver { engines, replica, clients, .. } = self;
+        if !replica.reaches_others(now) {
+            return;
+        }
+        if clients.is_empty() && now >= self.clients_at {
+            self.clients_at = now.plus(CLIENTS_INTERVAL);
+            let mut each = |table, key, client| clients.push_back((table, key, client));
+            engines.iter().for_each(|engine| engine.clients(false, &mut each));
+        }
+        let some = clients.drain(..clients.len().min(CLIENTS_AT_ONCE));
+        replica.send_clients(None, some.map(|told| record(told, now)), now);
+    }
+
+    /// Tells a joining instance of all clients that are remembered here, or of those that matter
+    /// most.
+    fn give_clients(&mut self, node: u64, now: Time) {
+        let mut clients = Vec::new();
+        let mut each = |table, key, client| clients.push((table, key, client));
+        self.engines.iter().for_each(|engine| engine.clients(true, &mut each));
+        let max = REPLICA_BOUNDS.clients_max[usize::from(!self.transport.reliable)];
+        if clients.len() > max {
+            clients.sort_unstable_by_key(|(_, _, client)| Reverse(client.rank()));
+            clients.truncate(max);
+        }
+        let records = clients.into_iter().map(|told| record(told, now));
+        self.replica.send_clients(Some(node), records, now);
+    }
+
     /// Handles the events of the replica.
     fn events(&mut self, now: Time) {
         while let Some(event) = self.replica.poll_event() {
@@ -387,6 +439,7 @@ impl PeerDriver {
             }));
         }
         self.replica.give_state(node, buckets, now);
+        self.give_clients(node, now);
     }
 
     /// Passes pending frames to the transport, as far as it has room.
@@ -400,6 +453,12 @@ impl PeerDriver {
         }
         self.send_at = Some(now.plus(SEND_RETRY_DELAY));
     }
+}
+
+/// A client with its record in a frame of this time.
+fn record(told: (u64, KeyHash, SharedClient), now: Time) -> (u64, KeyHash, u64) {
+    let (table, key, client) = told;
+    (table, key, client.record(now))
 }
 
 /// The name of this instance for the others: the host name, and a part that tells apart instances

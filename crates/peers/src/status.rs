@@ -166,6 +166,7 @@ fn row(peer: &PeerSnapshot, addresses: &HashMap<u64, String>, now: Time) -> Peer
         lost_in: peer.counts.lost_in,
         lost_out: peer.counts.lost_out,
         repeated: peer.counts.repeated,
+        clients_in: peer.counts.clients_in,
     }
 }
 

@@ -2,12 +2,14 @@
 //! backend sees.
 //!
 //! Cookies that are forged, old, copied or from another instance: `waiting/cookies.rs`. Requests
-//! other than a page over HTTP/1.1: `waiting/kinds.rs`. The order of requests in a swarm
+//! other than a page over HTTP/1.1: `waiting/kinds.rs`. Instances that count together:
+//! `waiting/together.rs`. The order of requests in a swarm
 //! is tested in the core.
 
 mod cookies;
 mod kinds;
 mod seen;
+mod together;
 
 use crate::stage::{Message, Stage, Wire, cpu_limit};
 use evenkeel_config::settings::{ConcurrencySetting, CostSource, KnownSetting, ProxySettings};

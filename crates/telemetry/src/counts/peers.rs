@@ -122,4 +122,6 @@ pub struct PeerStatus {
     pub lost_out: u64,
     /// Frames that arrived more than once and were counted once.
     pub repeated: u64,
+    /// Clients of the instance that were told of here, repeated ones included.
+    pub clients_in: u64,
 }
