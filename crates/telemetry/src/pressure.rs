@@ -31,14 +31,15 @@ impl PressureNotice {
         match self {
             PressureNotice::Begins { waiting } => tracing::warn!(
                 target: "evenkeel::queue", waiting,
-                "more is asked for than the backend can do; clients that were here before go first"
+                "swarm or crowd: more is asked for than the backend can do; clients that were \
+                 here before go first"
             ),
             PressureNotice::Ends { lasted, strangers_cost, pages } => tracing::info!(
                 target: "evenkeel::queue",
                 lasted = lasted.as_secs_f64().round(),
                 strangers_cost = (strangers_cost.as_units() * 10.0).round() / 10.0,
                 pages,
-                "the backend has room for all requests again"
+                "swarm or crowd over: the backend has room for all requests again"
             ),
         }
     }
