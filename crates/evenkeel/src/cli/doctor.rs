@@ -60,6 +60,7 @@ fn unknown(limit: &str, known: &[String]) -> String {
 /// The tables of a snapshot. A requested limit has a table even if it does not exist.
 fn tables(snapshot: &TopSnapshot, limit: Option<&str>) -> String {
     let mut text = String::new();
+    push_swarms(&mut text, snapshot);
     for limit in &snapshot.limits {
         let cost = if limit.unit == UNIT_HITS { "Hits/s" } else { "Cpu[s]" };
         push_limit(&mut text, &limit.name, cost, &sorted(limit));
@@ -107,15 +108,18 @@ fn buckets(snapshot: &TopSnapshot, limit: Option<&str>) -> String {
     text
 }
 
-/// Adds the swarms at the doors, and the status of the peers, the store, the master and the
-/// gatekeepers, as far as they exist.
-fn push_others(text: &mut String, snapshot: &TopSnapshot) {
-    let TopSnapshot { load, peers, store, master, gatekeepers, .. } = snapshot;
-    for LoadSnapshot { door, swarm, .. } in load {
+/// Adds the swarms at the doors. They come first: a swarm makes the tables long.
+fn push_swarms(text: &mut String, snapshot: &TopSnapshot) {
+    for LoadSnapshot { door, swarm, .. } in &snapshot.load {
         if let Some(swarm) = swarm {
-            let _ = writeln!(text, "\n{}: {swarm}", printable(door));
+            let _ = writeln!(text, "{}: {swarm}", printable(door));
         }
     }
+}
+
+/// Adds the status of the peers, the store, the master and the gatekeepers, as far as they exist.
+fn push_others(text: &mut String, snapshot: &TopSnapshot) {
+    let TopSnapshot { peers, store, master, gatekeepers, .. } = snapshot;
     let others = [
         peers.as_ref().map(ToString::to_string),
         store.as_ref().map(ToString::to_string),

@@ -85,13 +85,13 @@ fn a_swarm_has_a_line() {
         running: Vec::new(),
         oldest_waiting: None,
     };
-    let line = "\nproxy: swarm for 10 min (80.5 CPU-s): 12 strangers wait, 40 in the waiting room";
+    let line = "proxy: swarm for 10 min (80.5 CPU-s): 12 strangers wait, 40 in the waiting room";
     let in_swarm = TopSnapshot { load: vec![door.clone()], ..snapshot() };
-    assert_eq!(tables(&in_swarm, None), format!("{expected}{line}\n"));
+    assert_eq!(tables(&in_swarm, None), format!("{line}\n\n{expected}"));
     let newcomer_wait = Some(3.25);
     let door = LoadSnapshot { swarm: Some(SwarmLoad { newcomer_wait, ..swarm }), ..door };
     let in_swarm = TopSnapshot { load: vec![door], ..snapshot() };
-    assert_eq!(tables(&in_swarm, None), format!("{expected}{line}, newcomers wait 3.2 s\n"));
+    assert_eq!(tables(&in_swarm, None), format!("{line}, newcomers wait 3.2 s\n\n{expected}"));
 }
 
 #[test]
