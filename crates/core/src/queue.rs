@@ -595,7 +595,10 @@ impl Queue {
     /// that wait in its tier get equal shares.
     fn drain_time(&mut self, client: KeyHash, place: Place) -> Nanos {
         let cost = self.crowds.cost(Flow::of(client, place));
-        let flows = self.tiers.waiting(place).max(1) as u64;
+        let flows = match place {
+            Place::Line(_) => 1,
+            Place::Credit | Place::Debt(_) => self.tiers.waiting(place).max(1) as u64,
+        };
         let slots = self.settings.concurrency;
         let all = Cost(cost.0.saturating_mul(flows));
         self.pace(place).time_for(all, slots).min(RETRY_AFTER_MAX)

@@ -1,8 +1,8 @@
 //! Counts the waiting requests of each flow: to choose the request that is refused when the queue
 //! is full, and to estimate how long the backlog will take.
 //!
-//! The newest request of the flow with most requests is refused. If that flow is a bucket with
-//! several clients, it is the newest request of the client with most requests in it. So no client
+//! The newest request of the flow with most requests is refused. If that flow is a bucket or a line
+//! with several clients, it is the newest request of the client with most requests in it. So no client
 //! is refused because of another client's backlog. Of equal backlogs, the one with the newest
 //! request loses it, so that no client is refused more often than others. The order of service is
 //! not decided here: see `tiers`.
@@ -21,16 +21,17 @@ const PACE_MEMORY_NANOS: f64 = 10e9;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Flow {
     Client(KeyHash),
-    /// All strangers under pressure.
-    Strangers,
+    /// Under pressure: all that were not here before. A visitor may have many passes, each of which
+    /// is a client, so these clients must not be compared with those that were here.
+    Line(Line),
     Bucket(LimitKey),
 }
 
 impl Flow {
     pub fn of(client: KeyHash, place: Place) -> Flow {
         match place {
-            Place::Line(Line::Strangers) => Flow::Strangers,
-            Place::Credit | Place::Line(_) => Flow::Client(client),
+            Place::Credit => Flow::Client(client),
+            Place::Line(line) => Flow::Line(line),
             Place::Debt(bucket) => Flow::Bucket(bucket),
         }
     }

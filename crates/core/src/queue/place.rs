@@ -6,7 +6,7 @@ use super::request::QueuePlace;
 use crate::classify::LimitKey;
 
 /// The lines of those that were not here before the pressure began.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Line {
     /// Visitors that have waited and come back, and were not served yet.
     First,

@@ -5,6 +5,7 @@
 mod concurrency;
 mod disturbed;
 mod fairness;
+mod full_queue;
 mod light;
 mod newcomers;
 mod traffic;

@@ -1,0 +1,50 @@
+//! Which request leaves a full queue under pressure: never that of a client that was here before,
+//! while visitors or strangers wait.
+
+use super::*;
+use evenkeel_core::queue::standing::VisitPass;
+
+/// A regular, and the client whose request is with the backend.
+const REGULAR: u64 = 1;
+const OCCUPANT: u64 = 50;
+const LEN_MAX: usize = 10;
+const PAGE: u64 = 27_000_000;
+
+fn at(seconds: u64) -> Time {
+    NOW.plus(Nanos::from_secs(seconds))
+}
+
+/// A queue under pressure with an occupied slot, and with a regular from before.
+fn under_pressure() -> Queue {
+    let known = KnownClients::Auto { clients_max: 100 };
+    let mut queue = Queue::new(QueueSettings { len_max: LEN_MAX, known, ..settings(1, 0) });
+    for second in 0..2 {
+        let id = queue.handle_arrival(arrival(REGULAR, QueuePlace::Credit, PAGE), at(second));
+        assert_eq!(queue.poll_dispatch(at(second)), Some(id));
+        queue.handle_done(id, Cost(PAGE), at(second));
+    }
+    for cost in [PAGE, 2_000_000_000] {
+        queue.handle_arrival(arrival(OCCUPANT, QueuePlace::Credit, cost), at(5));
+    }
+    let first = queue.poll_dispatch(at(5)).expect("a free slot");
+    queue.handle_done(first, Cost(PAGE), at(5));
+    assert!(queue.poll_dispatch(at(5)).is_some());
+    assert_eq!((queue.pressure_since(), queue.waiting()), (Some(at(5)), 0));
+    queue
+}
+
+/// Passes are cheap to collect, and each of them is one client.
+#[test]
+fn visitors_with_passes_do_not_push_regulars_out_of_a_full_queue() {
+    let mut queue = under_pressure();
+    let mut newest = None;
+    for id in 0..LEN_MAX as u64 {
+        let visit = Visit::Pass(VisitPass { id: 1_000 + id, stamp: NOW });
+        let arrival = Arrival { visit, ..arrival(60, QueuePlace::Credit, PAGE) };
+        newest = Some(queue.handle_arrival(arrival, at(6)));
+    }
+    assert_eq!((queue.waiting(), queue.poll_refused()), (LEN_MAX, None));
+    let regular = queue.handle_arrival(arrival(REGULAR, QueuePlace::Credit, PAGE), at(6));
+    assert_eq!(queue.poll_refused().map(|refused| refused.id), newest);
+    assert_eq!(queue.handle_cancel(regular), CancelOutcome::Waiting);
+}
