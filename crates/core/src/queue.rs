@@ -513,7 +513,7 @@ impl Queue {
         }
         while self.waiting.len() > self.settings.len_max.saturating_add(self.dispatchable_count()) {
             let Some(newest) = self.newest_of_largest() else { break };
-            self.refuse(newest, RefusalCause::LenMax);
+            self.turn_away(newest);
         }
     }
 

@@ -6,7 +6,7 @@
 
 use super::known_clients::{ClientHistory, Known, Standing};
 use super::place::{Line, Place};
-use super::request::{Arrival, RequestId};
+use super::request::{Arrival, RefusalCause, RequestId};
 use super::share::{QueuedShare, WaitingRequest};
 use super::standing::{ByLine, StandingReport, VisitPass, WaitingRoomEntry};
 use super::waiting_room::VisitorPace;
@@ -210,13 +210,30 @@ impl Queue {
 
     /// Sends those to the waiting room that are due there.
     pub(super) fn fill_waiting_room(&mut self, now: Time) {
-        while let Some(id) = self.due_in_waiting_room(now) {
-            let Some(waiting) = self.remove(id) else { break };
-            let entry = waiting_room::entry(id, &waiting, now);
-            let expected_wait = self.expected_wait(&waiting, &entry, now);
-            self.visits.sent_to_waiting_room += 1;
-            self.waiting_room.send(WaitingRoomEntry { expected_wait, ..entry });
+        let mut due = self.due_in_waiting_room(now);
+        while let Some(id) = due {
+            due = self.send_to_waiting_room(id, now).and_then(|()| self.due_in_waiting_room(now));
         }
+    }
+
+    /// Removes a request from the full queue: sends it to the waiting room if it may be, and
+    /// refuses it otherwise. A refused visitor would have no place in line.
+    pub(super) fn turn_away(&mut self, id: RequestId) {
+        if self.waiting.get(id).is_some_and(waiting_room::admits) {
+            _ = self.send_to_waiting_room(id, self.visits.now);
+        } else {
+            self.refuse(id, RefusalCause::LenMax);
+        }
+    }
+
+    /// `None` if the request does not wait.
+    fn send_to_waiting_room(&mut self, id: RequestId, now: Time) -> Option<()> {
+        let waiting = self.remove(id)?;
+        let entry = waiting_room::entry(id, &waiting, now);
+        let expected_wait = self.expected_wait(&waiting, &entry, now);
+        self.visits.sent_to_waiting_room += 1;
+        self.waiting_room.send(WaitingRoomEntry { expected_wait, ..entry });
+        Some(())
     }
 
     /// The time until the turn of a visitor that is sent to the waiting room.

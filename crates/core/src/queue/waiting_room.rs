@@ -3,7 +3,8 @@
 //! A request that may be is sent there after two seconds (three for a visitor with a ticket or a
 //! pass), if the lines hold more than three seconds of work; otherwise its turn may come sooner
 //! than a visitor would come back, and it has two seconds more. If the queue is nearly full, the
-//! newest requests are sent there at once. The queue keeps nothing for a visitor in the waiting
+//! newest requests are sent there at once, and if it is full of others, so is one that would be
+//! refused. The queue keeps nothing for a visitor in the waiting
 //! room: the ticket has it all.
 
 use super::place::{Line, Place};
@@ -55,7 +56,7 @@ impl WaitingRoom {
         waiting: &WaitingRequest,
     ) -> Option<(&mut BTreeSet<(Time, RequestId)>, Time)> {
         match waiting.share.place {
-            Place::Line(_) if !waiting.share.accepts_waiting_page => None,
+            _ if !admits(waiting) => None,
             Place::Line(Line::Strangers) => {
                 Some((&mut self.strangers, waiting.since.plus(STRANGER_WAIT)))
             }
@@ -96,6 +97,11 @@ impl WaitingRoom {
     pub fn poll(&mut self) -> Option<WaitingRoomEntry> {
         self.sent.pop_front()
     }
+}
+
+/// Whether a request may be sent to the waiting room.
+pub(super) fn admits(waiting: &WaitingRequest) -> bool {
+    waiting.share.accepts_waiting_page && matches!(waiting.share.place, Place::Line(_))
 }
 
 /// The entry of a request that is sent to the waiting room; it is expected to get its turn when it

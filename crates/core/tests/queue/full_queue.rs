@@ -1,5 +1,5 @@
 //! Which request leaves a full queue under pressure: never that of a client that was here before,
-//! while visitors or strangers wait.
+//! while visitors or strangers wait, and a browser gets a waiting page instead of a refusal.
 
 use super::*;
 use evenkeel_core::queue::standing::VisitPass;
@@ -47,4 +47,26 @@ fn visitors_with_passes_do_not_push_regulars_out_of_a_full_queue() {
     let regular = queue.handle_arrival(arrival(REGULAR, QueuePlace::Credit, PAGE), at(6));
     assert_eq!(queue.poll_refused().map(|refused| refused.id), newest);
     assert_eq!(queue.handle_cancel(regular), CancelOutcome::Waiting);
+}
+
+/// Programs that wait as strangers do not keep a browser from getting its place in line.
+#[test]
+fn a_browser_that_finds_the_queue_full_gets_a_waiting_page() {
+    let mut queue = under_pressure();
+    for n in 100..100 + LEN_MAX as u64 {
+        queue.handle_arrival(arrival(n, QueuePlace::Credit, PAGE), at(6));
+    }
+    let navigation = |n| {
+        let of = arrival(n, QueuePlace::Credit, PAGE);
+        Arrival { accepts_waiting_page: true, ..of }
+    };
+    let browser = queue.handle_arrival(navigation(200), at(7));
+    let entry = queue.poll_waiting_room().expect("a waiting page");
+    assert_eq!((entry.id, entry.needs_ticket, entry.first_came), (browser, true, at(7)));
+    assert_eq!((queue.poll_refused(), queue.waiting()), (None, LEN_MAX));
+    // Without pressure nothing is sent there.
+    let mut calm = Queue::new(QueueSettings { len_max: 1, ..settings(1, 0) });
+    let ids: Vec<RequestId> = (0..3).map(|n| calm.handle_arrival(navigation(n), NOW)).collect();
+    assert_eq!(calm.poll_refused().map(|refused| refused.id), Some(ids[2]));
+    assert_eq!(calm.poll_waiting_room(), None);
 }
