@@ -427,6 +427,7 @@ impl Queue {
         self.note_dispatch(&mut share, now);
         self.routes.leave(&share);
         self.count(client, |crowd| crowd.minus(share.estimate));
+        self.reconsider(client);
         let next = self.head(client);
         let here = next.filter(|(_, next)| *next == place);
         self.tiers.serve(&mut share, here.map(|(head, _)| head));

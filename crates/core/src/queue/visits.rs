@@ -176,20 +176,22 @@ impl Queue {
         self.refresh(client);
     }
 
-    /// Gives the next request of an identity that was served meanwhile the place of one that
-    /// arrives now, if that is better. Otherwise it would gain by being sent again.
+    /// Gives the next request of an identity that was served meanwhile the place in line that the
+    /// identity now has. Otherwise it would gain by being sent again, and a visitor with many
+    /// requests at once would go before all others with each of them. A visitor stays in its line
+    /// unless a better one is open to it.
     pub(super) fn reconsider(&mut self, client: KeyHash) {
         let (Some(known), Some(next)) = (&self.known, self.first_of(client)) else { return };
         let Some(waiting) = self.waiting.get_mut(next) else { return };
         let WaitingRequest { share: QueuedShare { place, base, known_as, .. }, .. } = *waiting;
-        let stamp = known.stamp(known_as).filter(|stamp| *stamp <= self.visits.now);
-        let (Place::Line(line), Some(stamp)) = (place, stamp) else { return };
-        if line == Line::First || line == Line::Later && base <= stamp {
+        let (Place::Line(before), Some(stamp)) = (place, known.stamp(known_as)) else { return };
+        let line = if stamp <= self.visits.now { Line::Later } else { before };
+        if before == Line::First || (line, stamp) == (before, base) {
             return;
         }
         self.waiting_room.leave(next, waiting);
         self.visits.leave(place);
-        (waiting.share.place, waiting.share.base) = (Place::Line(Line::Later), stamp);
+        (waiting.share.place, waiting.share.base) = (Place::Line(line), stamp);
         self.visits.join(waiting.share.place);
         self.waiting_room.join(next, waiting);
     }

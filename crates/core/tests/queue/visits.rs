@@ -94,6 +94,21 @@ fn a_ticket_that_was_served_counts_as_its_pass() {
     assert_ne!(next(&mut queue, fresh, later), Some(old), "it has used more than it may");
 }
 
+/// With many requests at once a pass gets no more than with one after the other.
+#[test]
+fn copies_of_a_pass_share_one_place_in_line() {
+    let (mut queue, running) = pressed();
+    let visitor = |id, stamp| page(id, Visit::Pass(VisitPass { id, stamp }), false);
+    let copies = [0; 3].map(|_| queue.handle_arrival(visitor(7, at(0)), at(100)));
+    let other = queue.handle_arrival(visitor(8, at(10)), at(100));
+    let mut order = vec![next(&mut queue, running, at(100)).expect("the first")];
+    while order.len() < 4 {
+        let running = order[order.len() - 1];
+        order.push(next(&mut queue, running, at(100)).expect("one more"));
+    }
+    assert_eq!(order, [copies[0], other, copies[1], copies[2]]);
+}
+
 #[test]
 fn tickets_that_are_too_old_or_of_the_future_are_worth_nothing() {
     let (mut queue, running) = pressed();
