@@ -4,8 +4,7 @@
 //! pass), if the lines hold more than three seconds of work; otherwise its turn may come sooner
 //! than a visitor would come back, and it has two seconds more. If the queue is nearly full, the
 //! newest requests are sent there at once, and if it is full of others, so is one that would be
-//! refused. The queue keeps nothing for a visitor in the waiting
-//! room: the ticket has it all.
+//! refused. The queue keeps nothing for a visitor in the waiting room: the ticket has it all.
 
 use super::place::{Line, Place};
 use super::request::RequestId;
