@@ -3,9 +3,9 @@
 //!
 //! The newest request of the flow with most requests is refused. If that flow is a bucket or a line
 //! with several clients, it is the newest request of the client with most requests in it. So no
-//! client is refused because of another client's backlog. Of equal backlogs, the one with the newest
-//! request loses it, so that no client is refused more often than others. The order of service is
-//! not decided here: see `tiers`.
+//! client is refused because of another client's backlog. Of equal backlogs, the one with the
+//! newest request loses it, so that no client is refused more often than others. The order of
+//! service is not decided here: see `tiers`.
 
 use super::place::{Line, Place};
 use super::request::RequestId;
