@@ -205,8 +205,9 @@ impl Queue {
     /// The next request to send to the waiting room.
     fn due_in_waiting_room(&self, now: Time) -> Option<RequestId> {
         let is_long = self.lines_are_long();
-        let is_crowded = self.waiting.len() > self.settings.len_max / 4 * 3;
-        let newest = || self.waiting_room.newest().filter(|_| is_long && is_crowded);
+        let crowd = self.settings.len_max / 4 * 3;
+        let is_crowded = self.waiting.len() > crowd;
+        let newest = || self.waiting_room.newest(crowd).filter(|_| is_long && is_crowded);
         self.waiting_room.next_due(is_long, now).or_else(newest)
     }
 

@@ -3,8 +3,9 @@
 //! A request that may be is sent there after two seconds (three for a visitor with a ticket or a
 //! pass), if the lines hold more than three seconds of work; otherwise its turn may come sooner
 //! than a visitor would come back, and it has two seconds more. If the queue is nearly full, the
-//! newest requests are sent there at once, and if it is full of others, so is one that would be
-//! refused. The queue keeps nothing for a visitor in the waiting room: the ticket has it all.
+//! newest requests are sent there at once: those of strangers, and those of visitors if these are
+//! the crowd. If it is full, so is one that would be refused. The queue keeps nothing for a visitor
+//! in the waiting room: the ticket has it all.
 
 use super::place::{Line, Place};
 use super::request::RequestId;
@@ -82,9 +83,12 @@ impl WaitingRoom {
         firsts.find(|(due, _)| *due <= now).map(|(_, id)| *id)
     }
 
-    /// The newest request of a stranger, or of a visitor if there is none.
-    pub fn newest(&self) -> Option<RequestId> {
-        self.strangers.last().or_else(|| self.visitors.last()).map(|(_, id)| *id)
+    /// The request that makes room in a queue with more than `crowd` requests: the newest one of a
+    /// stranger. One of a visitor only if that many visitors wait: a visitor that comes back while
+    /// programs fill the queue has to wait for its turn, or it would never get it.
+    pub fn newest(&self, crowd: usize) -> Option<RequestId> {
+        let visitor = || self.visitors.last().filter(|_| self.visitors.len() > crowd);
+        self.strangers.last().or_else(visitor).map(|(_, id)| *id)
     }
 
     /// Sends a request to the waiting room.

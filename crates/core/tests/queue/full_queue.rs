@@ -2,7 +2,7 @@
 //! while visitors or strangers wait, and a browser gets a waiting page instead of a refusal.
 
 use super::*;
-use evenkeel_core::queue::standing::VisitPass;
+use evenkeel_core::queue::standing::{VisitPass, VisitTicket};
 
 /// A regular, and the client whose request is with the backend.
 const REGULAR: u64 = 1;
@@ -69,4 +69,30 @@ fn a_browser_that_finds_the_queue_full_gets_a_waiting_page() {
     let ids: Vec<RequestId> = (0..3).map(|n| calm.handle_arrival(navigation(n), NOW)).collect();
     assert_eq!(calm.poll_refused().map(|refused| refused.id), Some(ids[2]));
     assert_eq!(calm.poll_waiting_room(), None);
+}
+
+/// A visitor that comes back waits for its turn, however many programs wait. Otherwise it would be
+/// sent away each time.
+#[test]
+fn a_visitor_with_a_ticket_waits_beside_a_crowd_of_programs() {
+    let mut queue = under_pressure();
+    for n in 100..100 + LEN_MAX as u64 {
+        queue.handle_arrival(arrival(n, QueuePlace::Credit, 1_000_000_000), at(6));
+    }
+    let visit = Visit::Ticket(VisitTicket { id: 1_000, first_came: at(6) });
+    let back = arrival(200, QueuePlace::Credit, PAGE);
+    let back = queue.handle_arrival(Arrival { visit, accepts_waiting_page: true, ..back }, at(7));
+    queue.handle_timeout(at(7));
+    assert_eq!(queue.poll_waiting_room(), None);
+    assert!(queue.poll_refused().is_some(), "a program made room");
+    // A crowd of visitors is sent away, except for those that came first.
+    for n in 0..LEN_MAX as u64 {
+        let visit = Visit::Ticket(VisitTicket { id: 2_000 + n, first_came: at(6) });
+        let one = arrival(300 + n, QueuePlace::Credit, PAGE);
+        queue.handle_arrival(Arrival { visit, accepts_waiting_page: true, ..one }, at(7));
+    }
+    queue.handle_timeout(at(7));
+    let sent: Vec<RequestId> =
+        std::iter::from_fn(|| queue.poll_waiting_room()).map(|entry| entry.id).collect();
+    assert!((1..LEN_MAX).contains(&sent.len()) && !sent.contains(&back), "{}", sent.len());
 }
