@@ -11,6 +11,7 @@
 //!
 //! Instances that count together tell each other of their clients: `shared`.
 
+mod entry;
 mod history;
 mod shared;
 
@@ -26,29 +27,14 @@ use crate::key::KeyHash;
 use crate::table::BucketTable;
 use crate::units::{Cost, Nanos, Time, Weight};
 use alloc::sync::Arc;
+use entry::{HISTORY_SERVED_MIN, KnownClient, STAMP_REACH, Sharing};
 pub use history::ClientHistory;
 pub use shared::SharedClient;
-use shared::Sharing;
 
-/// A client that was not served for this long is a stranger again.
-const FORGOTTEN_AFTER: Nanos = Nanos::from_secs(86_400);
-/// The number of requests that a client must have been served before the pressure to count as one
-/// that was here before. One is not enough: a swarm has sent one from each of many addresses.
-const HISTORY_SERVED_MIN: u64 = 2;
 /// The same if there is no pressure, with [`KnownClients::Always`].
 const CALM_SERVED_MIN: u64 = 8;
 /// The time since it was first served, if there is no pressure, with [`KnownClients::Always`].
 const CALM_HISTORY: Nanos = Nanos::from_secs(120);
-/// A stamp is never further from the present than this when it is charged: in the past, so that a
-/// long absence is worth no more than a short one; in the future, so that it is soon forgiven.
-const STAMP_REACH: Nanos = TICKET_AGE_MAX;
-/// The low bits of the second word of an entry are the number of served requests, then come those
-/// of [`Sharing`]. The others are those of the stamp, so its resolution is a millisecond.
-const SERVED_BITS: u32 = 18;
-const SERVED_MAX: u64 = (1 << SERVED_BITS) - 1;
-const SHARING_BITS: u32 = 2;
-const STAMP_SHIFT: u32 = SERVED_BITS + SHARING_BITS;
-const STAMP_MASK: u64 = !((1 << STAMP_SHIFT) - 1);
 /// Distinguishes requests of an address that wait as strangers from those that wait as known ones,
 /// so that the latter do not wait behind the former.
 const STRANGER_KEY: u64 = 0x5bd1_e995_9d1b_54a5;
@@ -77,66 +63,6 @@ impl Standing {
     pub fn plain(client: KeyHash, place: QueuePlace, now: Time) -> Standing {
         let (place, known_as, milli) = (Place::from(place), client, 0);
         Standing { client, place, base: now, known_as, milli, visit: None, keeps_visit: false }
-    }
-}
-
-/// An entry of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct KnownClient {
-    /// When it was served for the [`HISTORY_SERVED_MIN`]th time, or last if that is to come. If
-    /// that was under pressure: when it was first served after it.
-    since: Time,
-    stamp: Time,
-    served: u64,
-    sharing: Sharing,
-}
-
-impl KnownClient {
-    fn of(state: &[u64]) -> KnownClient {
-        KnownClient {
-            since: Time(state[0]),
-            stamp: Time(state[1] & STAMP_MASK),
-            served: state[1] & SERVED_MAX,
-            sharing: Sharing::of(state[1] >> SERVED_BITS),
-        }
-    }
-
-    fn write(self, state: &mut [u64]) {
-        state[0] = self.since.0;
-        let sharing = (self.sharing as u64) << SERVED_BITS;
-        state[1] = self.stamp.0 & STAMP_MASK | sharing | self.served.min(SERVED_MAX);
-    }
-
-    /// Counts a request that gets its turn.
-    fn count(&mut self, under_pressure: bool, now: Time) {
-        self.served += 1;
-        let is_withheld = self.sharing == Sharing::Withheld;
-        if self.served <= HISTORY_SERVED_MIN || is_withheld && !under_pressure {
-            self.since = now;
-            self.sharing = if under_pressure { Sharing::Withheld } else { Sharing::Due };
-        } else if !is_withheld {
-            self.sharing = Sharing::Due;
-        }
-    }
-
-    fn is_forgotten(self, now: Time) -> bool {
-        now.since(self.stamp) >= FORGOTTEN_AFTER.plus(STAMP_REACH)
-    }
-
-    /// The worth of an entry for eviction. Clients that were served more often are worth more, in
-    /// four steps; those that were served by other instances only come after the first. Then those
-    /// with a later stamp.
-    fn worth(state: &[u64], now: Time) -> u64 {
-        let known = KnownClient::of(state);
-        if known.served == 0 || known.is_forgotten(now) {
-            return 0;
-        }
-        let steps = match u64::from(known.served.ilog2().min(3)) {
-            0 => 0,
-            _ if known.sharing == Sharing::Foreign => 1,
-            steps => 1 + steps,
-        };
-        steps << 60 | known.stamp.0 >> STAMP_SHIFT
     }
 }
 

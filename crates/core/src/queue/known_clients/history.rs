@@ -3,7 +3,7 @@
 //! A handle on the table of `known_clients`. It takes no lock of the queue, so a look through all
 //! clients delays no request. What instances tell each other: `shared`.
 
-use super::{HISTORY_SERVED_MIN, KnownClient, STAMP_REACH};
+use super::entry::{HISTORY_SERVED_MIN, KnownClient, STAMP_REACH};
 use crate::key::KeyHash;
 use crate::table::BucketTable;
 use crate::units::{Nanos, Time};

@@ -7,7 +7,8 @@
 //! in the future, so no record makes a regular a stranger. What is only known from others is not
 //! told again, and displaces no client that was served here twice.
 
-use super::{ClientHistory, HISTORY_SERVED_MIN, KnownClient};
+use super::entry::{FORGOTTEN_AFTER, HISTORY_SERVED_MIN, KnownClient, STAMP_REACH, Sharing};
+use super::history::ClientHistory;
 use crate::key::KeyHash;
 use crate::units::{Nanos, SECOND, Time};
 
@@ -19,35 +20,10 @@ const STAMP_BITS: u32 = 17;
 const STAMP_AGE_MAX: u64 = (1 << STAMP_BITS) - 1;
 
 const _: () = {
-    let forgotten = super::FORGOTTEN_AFTER.0 + super::STAMP_REACH.0;
+    let forgotten = FORGOTTEN_AFTER.0 + STAMP_REACH.0;
     assert!(forgotten <= STAMP_AGE_MAX * SECOND, "a stamp of this age means nothing");
     assert!(super::CALM_SERVED_MIN <= HISTORY_SERVED_MIN + SERVED_MAX, "the number suffices");
 };
-
-/// What other instances are to know of a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sharing {
-    /// It was served here since others were told of it.
-    Due = 0,
-    /// Others were told of it.
-    Done = 1,
-    /// It was served twice only under pressure. Others are not told of it.
-    Withheld = 2,
-    /// Others have told of it, and it was not served here.
-    Foreign = 3,
-}
-
-impl Sharing {
-    /// From the two lowest bits.
-    pub fn of(bits: u64) -> Sharing {
-        match bits & 3 {
-            0 => Sharing::Due,
-            1 => Sharing::Done,
-            2 => Sharing::Withheld,
-            _ => Sharing::Foreign,
-        }
-    }
-}
 
 /// A client of which other instances are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
