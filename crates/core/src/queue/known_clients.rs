@@ -9,7 +9,7 @@
 //! pressure each request moves it on by cost / rate. So an identity that uses less than its rate is
 //! always in the past. Without pressure nothing is charged. How the lines are served: `lines`.
 //!
-//! Instances that count together tell each other of their clients: `shared`.
+//! What instances that count together share: `shared`.
 
 mod entry;
 mod history;

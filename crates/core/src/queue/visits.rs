@@ -176,10 +176,10 @@ impl Queue {
         self.refresh(client);
     }
 
-    /// Gives the next request of an identity that was served meanwhile the place in line that the
-    /// identity now has. Otherwise it would gain by being sent again, and a visitor with many
-    /// requests at once would go before all others with each of them. A visitor stays in its line
-    /// unless a better one is open to it.
+    /// Gives the next request of an identity that has been served since it came the place in line
+    /// that the identity now has. Otherwise it would gain by being sent again, and a visitor with
+    /// many requests at once would go before all others with each of them. A visitor stays in its
+    /// line unless a better one is open to it.
     pub(super) fn reconsider(&mut self, client: KeyHash) {
         let (Some(known), Some(next)) = (&self.known, self.first_of(client)) else { return };
         let Some(waiting) = self.waiting.get_mut(next) else { return };

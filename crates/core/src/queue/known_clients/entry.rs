@@ -1,6 +1,6 @@
 //! An entry of the table of known clients: two words.
 //!
-//! What the entries are for: `known_clients`. What instances tell each other of them: `shared`.
+//! The use of the entries: `known_clients`. Which of them instances share: `shared`.
 
 use super::super::standing::TICKET_AGE_MAX;
 use crate::units::{Nanos, Time};
@@ -24,13 +24,13 @@ const STAMP_MASK: u64 = !((1 << STAMP_SHIFT) - 1);
 /// What other instances are to know of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// It was served here since others were told of it.
+    /// It was served here since it was last sent to others.
     Due = 0,
-    /// Others were told of it.
+    /// It was sent to others.
     Done = 1,
-    /// It was served twice only under pressure. Others are not told of it.
+    /// It was served twice only under pressure. It is not sent to others.
     Withheld = 2,
-    /// Others have told of it, and it was not served here.
+    /// Others have sent it, and it was not served here.
     Foreign = 3,
 }
 

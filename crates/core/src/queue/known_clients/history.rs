@@ -1,7 +1,7 @@
 //! The clients that a queue remembers, for snapshots and for other instances.
 //!
 //! A handle on the table of `known_clients`. It takes no lock of the queue, so a look through all
-//! clients delays no request. What instances tell each other: `shared`.
+//! clients delays no request. Which of them instances share: `shared`.
 
 use super::entry::{HISTORY_SERVED_MIN, KnownClient, STAMP_REACH};
 use crate::key::KeyHash;

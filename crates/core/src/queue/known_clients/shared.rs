@@ -1,11 +1,11 @@
-//! What instances that count together tell each other of the clients that they remember.
+//! The clients that instances which count together share with each other.
 //!
-//! An instance tells of each client that it has served at least twice, and not only under pressure:
+//! An instance sends each client that it has served at least twice, and not only under pressure:
 //! what a swarm got from one instance makes it no regular of another. The receiver keeps the
 //! earliest proof, the largest number and the latest stamp, so neither order nor repetition
 //! matters. Records have ages instead of times, because clocks differ. A stamp in a record is never
 //! in the future, so no record makes a regular a stranger. What is only known from others is not
-//! told again, and displaces no client that was served here twice.
+//! sent again, and displaces no client that was served here twice.
 
 use super::entry::{FORGOTTEN_AFTER, HISTORY_SERVED_MIN, KnownClient, STAMP_REACH, Sharing};
 use super::history::ClientHistory;
@@ -25,7 +25,7 @@ const _: () = {
     assert!(super::CALM_SERVED_MIN <= HISTORY_SERVED_MIN + SERVED_MAX, "the number suffices");
 };
 
-/// A client of which other instances are told.
+/// A client that is sent to other instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedClient(KnownClient);
 
