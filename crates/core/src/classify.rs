@@ -9,6 +9,7 @@ pub(crate) mod inline_list;
 mod path;
 pub mod prefix;
 
+use crate::fact::ClientFact;
 use crate::key::{KeyHash, KeyHasher, KeySeed, NAME_BYTES_MAX, network};
 use crate::limit::{KeyPart, LIMITS_MAX, Limit, LimitCondition};
 use crate::units::Weight;
@@ -41,6 +42,10 @@ pub trait RequestAttributes {
     /// The name under which the client is counted, if its confirmed name belongs to a group that is
     /// counted together. Without one the client is counted by its address.
     fn group(&self) -> Option<&str> {
+        None
+    }
+    /// The text of a fact; `None` if it is absent or unknown.
+    fn fact(&self, _: ClientFact) -> Option<Cow<'_, str>> {
         None
     }
 }
@@ -164,6 +169,9 @@ fn key_hash<R: RequestAttributes>(
                 hasher.part(first_segments(seen.path().as_str(), *segments).as_bytes());
             }
             KeyPart::Vhost => hasher.part(lower(host_name(request.vhost())).as_bytes()),
+            KeyPart::Fact(fact) => {
+                hasher.part(request.fact(*fact).unwrap_or_default().as_bytes());
+            }
             KeyPart::All | KeyPart::Tag => hasher.part(b""),
         }
     }
@@ -205,6 +213,9 @@ fn push_name(name: &mut String, part: &KeyPart, request: &impl RequestAttributes
             text(first_segments(&normal_path(request.path()), *segments).as_bytes());
         }
         KeyPart::Vhost => text(host_name(request.vhost()).as_bytes()),
+        KeyPart::Fact(fact) => {
+            text(request.fact(*fact).unwrap_or(Cow::Borrowed("-")).as_bytes());
+        }
         KeyPart::All => text(b"all"),
         KeyPart::Tag => text(b"-"),
     }
@@ -249,6 +260,7 @@ fn push_part(
             String::from(first_segments(&normal_path(request.path()), *segments))
         }
         KeyPart::Vhost => lower(host_name(request.vhost())).into_owned(),
+        KeyPart::Fact(fact) => request.fact(*fact).unwrap_or_default().into_owned(),
         KeyPart::Cookie(name) => secret(name, cookie(request, name)).unwrap_or_default(),
         KeyPart::Header(name) if is_secret(name) => {
             secret(name, request.header(name)).unwrap_or_default()

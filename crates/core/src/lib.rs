@@ -196,6 +196,7 @@ extern crate std;
 
 pub mod bucket;
 pub mod classify;
+pub mod fact;
 pub mod key;
 pub mod limit;
 pub mod limiter;

@@ -4,6 +4,7 @@
 //! `classify` for the key of a request under a limit, and `bucket` for the arithmetic.
 
 use crate::bucket::Algorithm;
+use crate::fact::ClientFact;
 use crate::units::Weight;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -34,6 +35,8 @@ pub enum KeyPart {
     Vhost,
     /// The client's confirmed name if a merge pattern gives one, else its address.
     Host,
+    /// A fact about the client or its connection; an absent one counts as empty.
+    Fact(ClientFact),
     /// An empty part: all requests share one bucket.
     All,
     /// The tag that a door was asked about. A request has no tag, which counts as empty.

@@ -7,10 +7,12 @@
 
 use evenkeel_config::settings::hosts::HostSettings;
 use evenkeel_core::classify::{self, RequestAttributes};
+use evenkeel_core::fact::ClientFact;
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::limit::{KeyPart, Limit};
 use evenkeel_identity::hosts::HostDirectory;
 use evenkeel_telemetry::registry::Registry;
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -54,6 +56,10 @@ impl<R: RequestAttributes> RequestAttributes for GroupedRequest<'_, R> {
 
     fn group(&self) -> Option<&str> {
         self.group
+    }
+
+    fn fact(&self, fact: ClientFact) -> Option<Cow<'_, str>> {
+        self.request.fact(fact)
     }
 }
 

@@ -276,6 +276,7 @@ fn text(part: &KeyPart) -> String {
         KeyPart::Path(Some(segments)) => format!("path:{segments}"),
         KeyPart::Vhost => "vhost".to_owned(),
         KeyPart::Host => "host".to_owned(),
+        KeyPart::Fact(fact) => fact.name().to_owned(),
         KeyPart::All => "all".to_owned(),
         KeyPart::Tag => "tag".to_owned(),
     }

@@ -14,6 +14,7 @@ use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::bucket::debt::DebtBucket;
 use evenkeel_core::bucket::sliding::{SlidingWindow, WINDOW_MAX};
 use evenkeel_core::classify::{host_name, normal_path};
+use evenkeel_core::fact::{ClientFact, FactSet};
 use evenkeel_core::limit::{
     KEYS_MAX, KeyPart, LIMITS_MAX, Limit, LimitAction, LimitCondition, LimitUnit,
 };
@@ -223,6 +224,13 @@ fn limit(section: &mut SectionReader<'_, '_>, door: LimitDefaults) -> Option<Lim
     let limit = Limit { name, by, when, unit, algorithm, action, weight, keys_max, shadow };
     let checked = limit.checked();
     checked.map_err(|faults| faults.iter().for_each(|f| section.fault("by", f.to_string()))).ok()
+}
+
+/// The facts that the limits name.
+pub(crate) fn facts(limits: &[Limit]) -> FactSet {
+    let parts = limits.iter().flat_map(|limit| &limit.by);
+    let named = |part: &KeyPart| if let KeyPart::Fact(fact) = part { Some(*fact) } else { None };
+    parts.filter_map(named).collect()
 }
 
 /// Applies the bound of debts. With the action `queue` a debt stops at the bucket's burst by
@@ -462,13 +470,16 @@ fn plain_part(text: &str) -> Read<KeyPart> {
         "vhost" => KeyPart::Vhost,
         "host" => KeyPart::Host,
         "all" => KeyPart::All,
-        _ => {
-            return Err(
-                "must be ip/N, ip6/N, user-agent, header:NAME, cookie:NAME, method, path, \
-                        path:N, vhost, host or all"
-                    .to_owned(),
-            );
-        }
+        _ => match ClientFact::named(text) {
+            Some(fact) => KeyPart::Fact(fact),
+            None => {
+                let facts = ClientFact::ALL.map(ClientFact::name).join(", ");
+                return Err(format!(
+                    "must be ip/N, ip6/N, user-agent, header:NAME, cookie:NAME, method, path, \
+                     path:N, vhost, host, {facts} or all"
+                ));
+            }
+        },
     })
 }
 

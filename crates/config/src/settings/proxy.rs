@@ -19,6 +19,7 @@ use crate::settings::tls::FrontTls;
 use crate::tree::{YamlNode, YamlValue};
 use crate::values::{self, DAY, Read, header_name, token};
 pub use bounds::ProxyBounds;
+use evenkeel_core::fact::FactSet;
 use evenkeel_core::limit::{Limit, LimitAction, LimitCondition};
 use evenkeel_core::top;
 use evenkeel_core::units::Nanos;
@@ -144,6 +145,8 @@ settings! {
     pub limits: Vec<Limit>, LIMITS: SubsectionKey =
         SubsectionKey::list("limits", &limits::TABLE).default_note("`ip`, `net24`, `net16`")
         => limits::read(proxy, LimitContext { cpus, ..ground }, action, queue.debt_max);
+    /// The facts about clients that limits or conditions name. Doors find no others.
+    pub facts: FactSet = limits::facts(&limits);
 }
 
 /// How the cost of a request is measured.

@@ -6,6 +6,7 @@ use evenkeel_config::settings::{
 };
 use evenkeel_core::bucket::{Algorithm, debt::DebtBucket};
 use evenkeel_core::classify::RequestAttributes;
+use evenkeel_core::fact::FactSet;
 use evenkeel_core::key::KeySeed;
 use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitCondition, LimitUnit};
 use evenkeel_core::units::{Cost, Nanos, Rate, SECOND, Weight};
@@ -74,6 +75,7 @@ fn proxy() -> ProxySettings {
         bounds: settings::ProxyBounds::default(),
         exempt: Vec::new(),
         exempt_when: Vec::new(),
+        facts: FactSet::default(),
         hosts: evenkeel_config::settings::hosts::HostSettings::default(),
         shadow: false,
         headers: false,

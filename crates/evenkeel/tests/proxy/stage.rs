@@ -7,6 +7,7 @@ use evenkeel_config::settings::{
 };
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::bucket::debt::DebtBucket;
+use evenkeel_core::fact::FactSet;
 use evenkeel_core::key::KeySeed;
 use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitCondition, LimitUnit};
 use evenkeel_core::units::{Cost, Nanos, Rate, Weight};
@@ -123,6 +124,7 @@ fn settings(backend: SocketAddr) -> ProxySettings {
         bounds: ProxyBounds { body_buffer: 0, ..ProxyBounds::default() },
         exempt: Vec::new(),
         exempt_when: Vec::new(),
+        facts: FactSet::default(),
         shadow: false,
         headers: false,
         keep_cost_header: false,

@@ -11,11 +11,12 @@ use std::fs;
 
 /// The core's modules, each with those that it may use. An entry may only name entries above it, so
 /// a cycle is impossible.
-const CORE: [(&str, &[&str]); 13] = [
+const CORE: [(&str, &[&str]); 14] = [
     ("units", &[]),
     ("key", &[]),
     ("bucket", &["units"]),
-    ("limit", &["bucket", "key"]),
+    ("fact", &[]),
+    ("limit", &["bucket", "fact", "key"]),
     ("classify", &["limit"]),
     ("table", &["bucket", "key"]),
     ("limiter", &["classify", "table"]),
