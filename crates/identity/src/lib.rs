@@ -10,6 +10,7 @@ pub mod address;
 pub mod answer;
 pub mod hosts;
 pub mod lookup;
+pub mod signature;
 pub mod visit;
 pub mod waiting_page;
 pub mod waiting_room;

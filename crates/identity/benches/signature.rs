@@ -1,0 +1,78 @@
+//! The cost of Web Bot Auth: to find that a request has no signature, to refuse a bad one, and to
+//! verify a good one.
+//!
+//! `cargo bench -p evenkeel-identity --bench signature`. The fastest of some rounds is shown,
+//! because other work on the machine only adds time. A value is the time of one request.
+
+#![allow(missing_docs)]
+
+use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use evenkeel_core::units::{Nanos, Time};
+use evenkeel_identity::signature::{RobotKey, RobotKeys, SeenNonces, SignedRequest, verify};
+use http::{HeaderMap, HeaderValue};
+use std::hint::black_box;
+use std::time::Instant;
+
+const ROUNDS: usize = 20;
+const CALLS: u32 = 2_000;
+const NOW: u64 = 1_800_000_000;
+
+fn measure(name: &str, mut call: impl FnMut()) {
+    let round = |_| {
+        let begun = Instant::now();
+        (0..CALLS).for_each(|_| call());
+        begun.elapsed().as_nanos() / u128::from(CALLS)
+    };
+    let fastest = (0..ROUNDS).map(round).min().unwrap_or_default();
+    println!("{name:<48} {fastest:>6} ns");
+}
+
+fn main() {
+    let pair = Ed25519KeyPair::from_seed_unchecked(&[7; 32]).expect("a key");
+    let key = RobotKey::new(pair.public_key().as_ref()).expect("a key");
+    let terms = format!(
+        "(\"@authority\" \"signature-agent\";key=\"sig1\");created={NOW};expires={};\
+         keyid=\"{}\";alg=\"ed25519\";nonce=\"{}\";tag=\"web-bot-auth\"",
+        NOW + 300,
+        key.thumbprint(),
+        STANDARD.encode([1; 64]),
+    );
+    let mut keys = RobotKeys::default();
+    keys.add(0, key, None);
+    let base = format!(
+        "\"@authority\": example.com\n\"signature-agent\";key=\"sig1\": \"https://robots.test\"\n\
+         \"@signature-params\": {terms}"
+    );
+    let value = |text: &str| HeaderValue::from_str(text).expect("a value");
+    let mut good = HeaderMap::new();
+    good.insert("user-agent", value("ExampleBot/1.0"));
+    let none = good.clone();
+    good.insert("signature-agent", value("sig1=\"https://robots.test\""));
+    good.insert("signature-input", value(&format!("sig1={terms}")));
+    let mut forged = good.clone();
+    forged.insert("signature", value(&format!("sig1=:{}:", STANDARD.encode([0; 64]))));
+    let signature = STANDARD.encode(pair.sign(base.as_bytes()));
+    good.insert("signature", value(&format!("sig1=:{signature}:")));
+    let now = Time::ZERO.plus(Nanos::from_secs(NOW));
+    let request = |headers| SignedRequest {
+        method: "GET",
+        scheme: "https",
+        authority: "example.com",
+        path: "/",
+        query: None,
+        headers,
+    };
+    let (none, good, forged) = (request(&none), request(&good), request(&forged));
+    measure("no signature", || assert!(black_box(verify(&none, &keys, now)) == Ok(None)));
+    measure("a good signature", || assert!(black_box(verify(&good, &keys, now)).is_ok()));
+    measure("a forged signature", || assert!(black_box(verify(&forged, &keys, now)).is_err()));
+    let unknown = RobotKeys::default();
+    measure("an unknown key", || assert!(black_box(verify(&good, &unknown, now)).is_err()));
+    let seen = SeenNonces::default();
+    let robot = verify(&good, &keys, now).ok().flatten().expect("valid");
+    measure("look up a nonce", || {
+        let _ = black_box(robot.use_up(&seen, now));
+    });
+}

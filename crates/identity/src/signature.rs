@@ -1,0 +1,24 @@
+//! Web Bot Auth: which robot has signed a request (RFC 9421, draft-ietf-webbotauth-httpsig).
+//!
+//! A robot signs each request with a key of its own (Ed25519) and states in `Signature-Input` what
+//! it has signed, until when, and with which key. This module reads those fields within bounds
+//! (`fields`), makes the text that was signed from the request (`base`), and checks it with the
+//! keys that the operator trusts (`keys`). Nonces of valid signatures are remembered until they
+//! expire (`nonces`). It fetches nothing, reads no clock, and a request without a signature costs
+//! one look at its headers. Which robots there are: `robots`.
+
+mod base;
+mod fault;
+mod fields;
+mod keys;
+mod nonces;
+mod verify;
+
+pub use base::SignedRequest;
+pub use fault::SignatureFault;
+pub use keys::{KeyFault, RobotKey, RobotKeys};
+pub use nonces::SeenNonces;
+pub use verify::{CLOCK_SKEW_MAX, LIFETIME_MAX, VerifiedRobot, verify};
+
+#[cfg(test)]
+mod tests;
