@@ -70,7 +70,10 @@ fn a_regular_of_one_instance_goes_before_strangers_at_another() {
     // What is served while both count together is told within some seconds.
     serve(&a, "192.0.2.9");
     comes_to_know(&b, 2, now);
-    let heard = || b.watch.peers.read().map_or(0, |peers| peers.peers[0].clients_in);
+    let heard = || {
+        let status = b.watch.peers.read();
+        status.and_then(|status| status.peers.first().map(|peer| peer.clients_in)).unwrap_or(0)
+    };
     until("the status shows it", || heard() >= 2);
 
     let (mut backend, _first) = busy(&b);
