@@ -5,6 +5,7 @@
 //! never names one. Everything here is a pure function over bytes that a client chose: bounded, and
 //! without a result if they are malformed. Capturing the bytes: the front of `proxy`.
 
+pub mod fetch;
 pub mod h2;
 pub mod ja4;
 
