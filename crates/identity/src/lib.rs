@@ -11,6 +11,7 @@ pub mod address;
 pub mod answer;
 pub mod hosts;
 pub mod lookup;
+pub mod networks;
 pub mod prints;
 pub mod signature;
 pub mod visit;

@@ -233,7 +233,8 @@ fn an_expired_certificate_is_used_when_it_is_all_there_is() {
 #[test]
 fn fuzz_pem() {
     evenkeel_fuzz::fuzz().for_each(|bytes: &[u8]| {
-        let file = |name: &str| WatchedFile { path: name.into(), bytes: bytes.to_vec() };
+        let file =
+            |name: &str| WatchedFile { path: name.into(), bytes: bytes.to_vec(), modified: 0 };
         let files = [file("cert"), file("key"), file("ca")];
         let error = peers(&files).map(|_| ()).expect_err("no certificate by chance").to_string();
         assert!(["cert", "key", "ca"].iter().any(|name| error.contains(name)), "{error}");

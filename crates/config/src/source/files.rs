@@ -7,6 +7,7 @@
 use super::{digest, stamp};
 use std::fs;
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Maximum size of a file, in bytes; four times that of a bundle of all public authorities.
@@ -19,6 +20,9 @@ pub struct WatchedFile {
     pub path: PathBuf,
     /// The content of the file.
     pub bytes: Vec<u8>,
+    /// The time when the file was last written, in seconds since the Unix epoch. Programs that
+    /// download a file may set it to the time that its publisher states.
+    pub modified: u64,
 }
 
 /// A file that cannot be read.
@@ -43,13 +47,22 @@ pub struct WatchedFiles {
     /// Stamps when the files were last examined.
     seen: Stamps,
     digest: Vec<u64>,
+    /// Maximum size of a file, in bytes.
+    bytes_max: u64,
 }
 
 impl WatchedFiles {
     /// A set of files that has not been examined yet.
     #[must_use]
     pub fn new(paths: Vec<PathBuf>) -> WatchedFiles {
-        WatchedFiles { paths, read: Vec::new(), seen: Vec::new(), digest: Vec::new() }
+        let (read, seen, digest) = (Vec::new(), Vec::new(), Vec::new());
+        WatchedFiles { paths, read, seen, digest, bytes_max: FILE_BYTES_MAX }
+    }
+
+    /// The same set with another maximum size of a file than [`FILE_BYTES_MAX`].
+    #[must_use]
+    pub fn with_bytes_max(self, bytes_max: u64) -> WatchedFiles {
+        WatchedFiles { bytes_max, ..self }
     }
 
     /// Reads all files, whether they have changed or not, in the order of their paths as given.
@@ -87,26 +100,27 @@ impl WatchedFiles {
     }
 
     fn files(&self) -> Result<Vec<WatchedFile>, FileReadError> {
-        let file = |path: &PathBuf| match bytes(path) {
-            Ok(bytes) => Ok(WatchedFile { path: path.clone(), bytes }),
+        let file = |path: &PathBuf| match bytes(path, self.bytes_max) {
+            Ok((bytes, modified)) => Ok(WatchedFile { path: path.clone(), bytes, modified }),
             Err(why) => Err(FileReadError { path: path.clone(), why }),
         };
         self.paths.iter().map(file).collect()
     }
 }
 
-fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+/// The content of a file, and when it was last written.
+fn bytes(path: &Path, bytes_max: u64) -> io::Result<(Vec<u8>, u64)> {
     let meta = fs::metadata(path)?;
     // Opening a pipe would block until another process writes to it.
     if !meta.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
-    if meta.len() > FILE_BYTES_MAX {
-        return Err(io::Error::other(format!("it has more than {FILE_BYTES_MAX} bytes")));
+    if meta.len() > bytes_max {
+        return Err(io::Error::other(format!("it has more than {bytes_max} bytes")));
     }
     let mut bytes = Vec::new();
-    fs::File::open(path)?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    fs::File::open(path)?.take(bytes_max).read_to_end(&mut bytes)?;
+    Ok((bytes, u64::try_from(meta.mtime()).unwrap_or(0)))
 }
 
 #[cfg(test)]

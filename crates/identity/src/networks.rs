@@ -1,0 +1,14 @@
+//! What files say of networks: the AS number and the country of an address, and lists of addresses.
+//!
+//! `address_table` holds ranges of addresses in memory. `database` reads files with an AS number or
+//! a country for each range (`tsv`, `mmdb`), `address_list` the addresses that operators of robots
+//! publish. No file is fetched: the operator of the site has them.
+
+pub mod address_list;
+pub mod address_table;
+pub mod database;
+mod mmdb;
+mod network_file;
+mod tsv;
+
+pub use network_file::{DATABASE_BYTES_MAX, LIST_BYTES_MAX, NetworkFileError};
