@@ -41,6 +41,7 @@ pub use master::MasterSettings;
 pub use metrics::{GraphiteSelection, MetricsSettings, StatsdLabels, StatsdSink};
 pub use pattern::rename;
 pub use peers::PeersSettings;
+pub use proxy::robots::{self, RobotSettings};
 pub use proxy::{
     ClientAddress, ConcurrencySetting, CostSource, KnownSetting, ProxyBounds, ProxyQueueSettings,
     ProxySettings, ProxyTimeouts, WaitingRoomSettings,

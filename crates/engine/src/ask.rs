@@ -13,6 +13,7 @@ use crate::lane::EngineLane;
 use crate::open_guard::OpenGuard;
 use crate::outcome::DecisionDetails;
 use crate::pending::{ArrivedRequest, PendingRequest};
+use crate::robots::IdentifiedRequest;
 use crate::rules::{EngineRules, RequestRefusal, refusal};
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::classify::{self, LimitKeys, RequestAttributes};
@@ -58,6 +59,9 @@ impl EngineLane {
     ) -> Result<PendingRequest, RequestRefusal> {
         let now = self.0.now();
         let client = request.address();
+        let robots = self.0.engine.robots.load();
+        let standing = robots.as_ref().map(|robots| self.0.engine.standing(robots, request, now));
+        let request = &IdentifiedRequest { request, standing: standing.unwrap_or_default() };
         // Lock order: the books are locked, and `enter` locks `HostDirectory`.
         let entering = self.0.books.lock().enter(request, now);
         let KeyedRequest { rules, keys, exempt, weight, seen, place } = entering;

@@ -14,6 +14,7 @@ use crate::rules::{self, EngineRules};
 use crate::shards::{LaneState, Shards};
 use crate::view::overrides::{OverrideEffect, OverrideIndex, Overrides};
 use crate::view::views::{TopViews, ViewKeys};
+use arc_swap::ArcSwapOption;
 use evenkeel_config::settings::{CostSource, ProxySettings};
 use evenkeel_core::classify::{self, LimitKeys, RequestAttributes};
 use evenkeel_core::key::KeySeed;
@@ -22,6 +23,7 @@ use evenkeel_core::limiter::Limiter;
 use evenkeel_core::meter::Meter;
 use evenkeel_core::meter::estimate::Estimates;
 use evenkeel_core::units::{Cost, Time, Weight};
+use evenkeel_identity::robots::Robots;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::Watch;
 use parking_lot::Mutex;
@@ -77,6 +79,8 @@ pub struct Engine {
     pub(crate) gatekeepers: Vec<Arc<GatekeeperEngine>>,
     /// The overrides that operators have set for single clients.
     pub(crate) overrides: Overrides,
+    /// The robots that requests are compared with; `None` if there are none.
+    pub(crate) robots: ArcSwapOption<Robots>,
 }
 
 /// What a lane of this engine keeps beside the lists of its limits.
@@ -137,6 +141,7 @@ impl Engine {
             given: Mutex::new((proxy.clone(), 1.0)),
             gatekeepers,
             overrides: Overrides::default(),
+            robots: ArcSwapOption::empty(),
             watch,
         })
     }

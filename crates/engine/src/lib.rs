@@ -17,6 +17,7 @@ mod open_guard;
 mod open_requests;
 mod outcome;
 mod pending;
+mod robots;
 mod rules;
 mod shards;
 

@@ -60,9 +60,10 @@ impl LimitRules for EngineRules {
 
 impl EngineRules {
     /// The group that a client counts as, and whether it is exempt by name. Locks [`HostDirectory`]
-    /// for a moment.
+    /// for a moment. If only robots have names, most clients are not looked up.
     pub(crate) fn known(&self, client: IpAddr, now: Time) -> HostPolicy {
-        self.hosts.as_ref().map(|hosts| hosts.of(client, now)).unwrap_or_default()
+        let hosts = self.hosts.as_ref().filter(|hosts| hosts.settings().needs_all_names());
+        hosts.map(|hosts| hosts.of(client, now)).unwrap_or_default()
     }
 
     /// The name of the group that a client counts as, if any.

@@ -13,6 +13,7 @@ use evenkeel_core::limiter::Limiter;
 use evenkeel_core::queue::ClientHistory;
 use evenkeel_core::top::TopClient;
 use evenkeel_core::units::{Cost, Nanos, Time};
+use evenkeel_identity::robots::RobotReport;
 use overrides::{Override, OverridesFullError};
 use std::sync::Arc;
 
@@ -122,6 +123,11 @@ pub trait EngineView: Send + Sync {
 
     /// Removes the overrides that have expired and returns them.
     fn end_overrides(&self) -> Vec<Override> {
+        Vec::new()
+    }
+
+    /// What is known of each robot; empty if there are none.
+    fn robots(&self) -> Vec<RobotReport> {
         Vec::new()
     }
 

@@ -11,6 +11,7 @@ mod files;
 mod memory;
 mod processors;
 mod replace;
+mod robots;
 pub(crate) mod trial;
 
 use crate::admin;

@@ -11,6 +11,8 @@ mod gatekeeper;
 mod peers;
 #[path = "config/reload.rs"]
 mod reload;
+#[path = "config/robots.rs"]
+mod robots;
 #[path = "config/schema.rs"]
 mod schema;
 #[path = "config/seen.rs"]

@@ -7,7 +7,8 @@
 //! again moves into the younger one. Only queued clients are stored, so a flood of addresses evicts
 //! others no faster than names can be resolved.
 
-use evenkeel_config::settings::hosts::HostSettings;
+use evenkeel_config::settings::hosts::{HostPattern, HostSettings};
+use evenkeel_config::settings::robots::ROBOTS_MAX;
 use evenkeel_core::units::{Nanos, Time};
 use evenkeel_telemetry::counts::hosts::HostCounts;
 use evenkeel_telemetry::registry::Registry;
@@ -36,6 +37,8 @@ pub struct HostPolicy {
     pub exempt: bool,
     /// Index of its group in `merge`.
     group: Option<u16>,
+    /// The robots that have a host of this name, a bit for each.
+    pub robots: u64,
 }
 
 /// The result of a lookup.
@@ -87,10 +90,16 @@ impl HostDirectory {
         &self.settings
     }
 
-    /// The rules for `client`. Queues it for a lookup if they are unknown or no longer fresh.
-    /// Invariant: `client` is in canonical form.
+    /// The rules for `client`; the default if they are not known yet. Queues it for a lookup if
+    /// they are unknown or no longer fresh. Invariant: `client` is in canonical form.
     #[must_use]
     pub fn of(&self, client: IpAddr, now: Time) -> HostPolicy {
+        self.known(client, now).unwrap_or_default()
+    }
+
+    /// As [`HostDirectory::of`], but `None` until a lookup of the client has ended.
+    #[must_use]
+    pub fn known(&self, client: IpAddr, now: Time) -> Option<HostPolicy> {
         let mut kept = self.kept.lock();
         let Some(entry) = kept.find(client) else {
             if self.queue_lookup(client) {
@@ -101,7 +110,7 @@ impl HostDirectory {
                 };
                 kept.keep(client, entry);
             }
-            return HostPolicy::default();
+            return None;
         };
         if now >= entry.fresh_until && self.queue_lookup(client) {
             entry.fresh_until = now.plus(LOOKUP_RESULT_TIMEOUT);
@@ -122,7 +131,7 @@ impl HostDirectory {
     /// in none before.
     pub fn learn(&self, client: IpAddr, found: LookupResult, now: Time) -> Option<HostPolicy> {
         let mut kept = self.kept.lock();
-        let before = kept.find(client).map(|entry| entry.usable(now)).unwrap_or_default();
+        let before = kept.find(client).and_then(|entry| entry.usable(now)).unwrap_or_default();
         match found {
             LookupResult::Nothing => {
                 if let Some(entry) = kept.find(client) {
@@ -150,7 +159,10 @@ impl HostDirectory {
     pub fn policy_for_name(&self, name: &str) -> HostPolicy {
         let exempt = self.settings.exempt.iter().any(|pattern| pattern.matches(name));
         let group = self.settings.merge.iter().position(|merge| merge.pattern.matches(name));
-        HostPolicy { exempt, group: group.and_then(|at| u16::try_from(at).ok()) }
+        let robot = |hosts: &[HostPattern]| hosts.iter().any(|pattern| pattern.matches(name));
+        let robots = self.settings.robots.iter().take(ROBOTS_MAX).enumerate();
+        let robots = robots.filter(|(_, hosts)| robot(hosts)).fold(0, |all, (at, _)| all | 1 << at);
+        HostPolicy { exempt, group: group.and_then(|at| u16::try_from(at).ok()), robots }
     }
 
     /// The name of the group under which a client is counted, if it is in one.
@@ -162,8 +174,8 @@ impl HostDirectory {
 }
 
 impl HostEntry {
-    fn usable(&self, now: Time) -> HostPolicy {
-        if now < self.usable_until { self.known } else { HostPolicy::default() }
+    fn usable(&self, now: Time) -> Option<HostPolicy> {
+        (now < self.usable_until).then_some(self.known)
     }
 }
 
@@ -188,7 +200,7 @@ impl HostCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evenkeel_config::settings::hosts::{HostMerge, HostPattern};
+    use evenkeel_config::settings::hosts::HostMerge;
 
     fn at(second: u64) -> Time {
         Time::ZERO.plus(Nanos::from_secs(1_000_000 + second))
@@ -204,6 +216,7 @@ mod tests {
         let settings = HostSettings {
             exempt: vec![pattern("*.stonehenge.com")],
             merge: vec![merge],
+            robots: vec![vec![pattern("*.bot.test")], vec![pattern("*.test"), pattern("x.org")]],
             resolver: Vec::new(),
         };
         HostDirectory::new(&settings, &Registry::default())
@@ -244,6 +257,20 @@ mod tests {
         assert_eq!(hosts.of(client(1), at(5_001)), HostPolicy::default());
         assert!(hosts.policy_for_name("www.stonehenge.com").exempt);
         assert!(!hosts.is_name_used("stonehenge.com") && !hosts.is_name_used("www.example.com"));
+    }
+
+    #[test]
+    fn the_robots_of_a_name_are_a_bit_each_and_unknown_until_a_lookup_has_ended() {
+        let (hosts, _wanted) = hosts();
+        let robots = |name| hosts.policy_for_name(name).robots;
+        assert_eq!([robots("a.bot.test"), robots("a.test"), robots("x.org")], [3, 2, 2]);
+        assert!(hosts.is_name_used("a.test") && !hosts.is_name_used("y.org"));
+        assert_eq!(hosts.known(client(1), at(0)), None);
+        assert_eq!(hosts.learn(client(1), LookupResult::Nothing, at(1)), None);
+        assert_eq!(hosts.known(client(1), at(2)), None, "no name server answered");
+        let none = LookupResult::Answer(HostPolicy::default(), Nanos::from_secs(300));
+        hosts.learn(client(1), none, at(3));
+        assert_eq!(hosts.known(client(1), at(4)), Some(HostPolicy::default()));
     }
 
     #[test]

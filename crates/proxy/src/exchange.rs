@@ -19,11 +19,13 @@ use super::download::AnswerBody;
 use super::failure::{UploadError, UpstreamFailure};
 use super::headers::{self, FieldKinds};
 use super::link::ClientLink;
+use super::signed;
 use super::visitor::{self, Visitor};
 use super::wire::request::UpstreamRequest;
 use super::worker::{ProxyConfigSnapshot, ProxyWorker};
 use ask::AskContext;
 use evenkeel_core::classify::RequestAttributes;
+use evenkeel_core::fact::ClientFact;
 use evenkeel_core::units::Time;
 use evenkeel_engine::{AskOutcome, RequestRefusal};
 use evenkeel_telemetry::counts::ResponseOrigin;
@@ -33,6 +35,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::Body as _;
 use hyper::body::Incoming;
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -41,6 +44,8 @@ use std::rc::Rc;
 struct HttpRequestAttributes<'a> {
     client: IpAddr,
     head: &'a Parts,
+    /// The robot that has signed the request.
+    signer: Option<&'a str>,
 }
 
 impl RequestAttributes for HttpRequestAttributes<'_> {
@@ -66,6 +71,13 @@ impl RequestAttributes for HttpRequestAttributes<'_> {
 
     fn cookies(&self) -> impl Iterator<Item = &[u8]> {
         self.head.headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes)
+    }
+
+    fn fact(&self, fact: ClientFact) -> Option<Cow<'_, str>> {
+        match fact {
+            ClientFact::Bot => self.signer.map(Cow::Borrowed),
+            _ => None,
+        }
     }
 }
 
@@ -267,7 +279,13 @@ async fn admitted(
 ) -> Result<(RequestAccount, Option<Time>), Box<Response<AnswerBody>>> {
     let client = settings.trust.client(link.peer.address(), &head.headers);
     link.peer.set_client(client);
-    let seen = HttpRequestAttributes { client, head };
+    let robots = worker.lane.robots();
+    let signer = robots.as_ref().and_then(|robots| {
+        let trusted = settings.trust.trusts_headers(link.peer.address());
+        let signed = signed::signed(head, link.peer.is_secure(), trusted);
+        robots.signed(&signed, worker.thread.time())
+    });
+    let seen = HttpRequestAttributes { client, head, signer };
     let asked = match &worker.store {
         Some(store) => Box::pin(store.ask(&worker.lane, &seen)).await,
         None => worker.lane.ask(&seen),

@@ -199,6 +199,12 @@ pub(super) fn came_by_tls(headers: &HeaderMap) -> bool {
     first.is_some_and(|scheme| scheme.trim_ascii().eq_ignore_ascii_case(b"https"))
 }
 
+/// The host that the client has asked a trusted proxy for, if the proxy states one.
+pub(super) fn forwarded_host(headers: &HeaderMap) -> Option<&str> {
+    let first = headers.get(X_FORWARDED_HOST)?.to_str().ok()?.split(',').next()?.trim_ascii();
+    (!first.is_empty()).then_some(first)
+}
+
 /// Facts about the peer for preparing a head for the backend.
 pub(super) struct PeerFacts<'a> {
     /// The peer's address as a header value.

@@ -25,6 +25,7 @@ mod front;
 mod headers;
 mod link;
 mod room;
+mod signed;
 mod sweep;
 mod timer;
 mod visitor;

@@ -10,6 +10,7 @@ pub mod heartbeats;
 pub mod hosts;
 pub mod master;
 pub mod peers;
+pub mod robots;
 pub mod store;
 pub mod tiers;
 

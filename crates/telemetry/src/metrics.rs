@@ -147,6 +147,11 @@ table! {
     LOOKUPS = Counter "evenkeel_host_lookups_total" ["result"] "lookups"
         "Lookups of clients' host names: confirmed, other, forged, failed or left_out (too many).";
 
+    ROBOT_REQUESTS = Counter "evenkeel_robot_requests_total" ["robot" "proof"] "requests"
+        "Requests that are or claim to be of a robot, by proof: signature, address, host or none.";
+    SIGNATURE_FAULTS = Counter "evenkeel_signature_faults_total" ["fault"] "requests"
+        "Requests whose signature (Web Bot Auth) proves nothing, by what is wrong with it.";
+
     CHECK_WAITING = Gauge "evenkeel_check_waiting" [] "questions"
         "Questions to the check door that wait for their answer because the client is delayed.";
     CHECK_GONE = Counter "evenkeel_check_gone_total" [] "questions"

@@ -13,6 +13,8 @@ pub struct HostSettings {
     pub exempt: Vec<HostPattern>,
     /// Clients that count as one under limits by `host`; the first match applies.
     pub merge: Vec<HostMerge>,
+    /// The names of the hosts of each robot, in the order of the robots.
+    pub robots: Vec<Vec<HostPattern>>,
     /// Addresses of the name servers to use.
     pub resolver: Vec<SocketAddr>,
 }
@@ -21,6 +23,13 @@ impl HostSettings {
     /// Whether any setting needs host names. If not, no name is resolved.
     #[must_use]
     pub fn needs_names(&self) -> bool {
+        self.needs_all_names() || self.robots.iter().any(|hosts| !hosts.is_empty())
+    }
+
+    /// Whether the name of each client is needed, and not only those of clients that call
+    /// themselves robots.
+    #[must_use]
+    pub fn needs_all_names(&self) -> bool {
         !self.exempt.is_empty() || !self.merge.is_empty()
     }
 }

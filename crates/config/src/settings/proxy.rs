@@ -5,6 +5,7 @@
 
 mod bounds;
 mod queue;
+pub mod robots;
 mod timeouts;
 mod waiting_room;
 
@@ -25,6 +26,7 @@ use evenkeel_core::top;
 use evenkeel_core::units::Nanos;
 use ipnet::IpNet;
 pub use queue::{ConcurrencySetting, KnownSetting, ProxyQueueSettings};
+use robots::{ROBOTS, RobotSettings, SIGNED_FOR};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -123,8 +125,10 @@ settings! {
         => of_kind(&entries, ExemptEntry::net);
     /// Requests that meet one of these conditions are neither counted nor held.
     pub exempt_when: Vec<LimitCondition> = of_kind(&entries, ExemptEntry::condition);
-    /// Clients by host name: those that are exempt and those that count together.
-    pub hosts: HostSettings = hosts(proxy, &entries);
+    /// The robots that prove who they are, and the hosts that their signatures count for.
+    pub robots: RobotSettings = robots::read(proxy);
+    /// Clients by host name: those that are exempt, those that count together, and robots.
+    pub hosts: HostSettings = hosts(proxy, &entries, &robots);
     /// Whether Evenkeel decides, counts and logs, but lets each request pass at once.
     pub shadow: bool, SHADOW: DefaultedKey<bool> = ConfigKey::truth("shadow").default(false);
     /// Whether answers state the client's standing under limits with `rate`, in the headers
@@ -200,7 +204,8 @@ impl fmt::Display for ClientAddress {
 section! {
     TABLE = "proxy":
         LISTEN, TLS, HTTP2, BACKEND, BACKEND_TLS, UPGRADES, CPUS, COST, COST_HEADER, ACTION, QUEUE,
-        MAX_DELAY, TRUSTED_PROXIES, CLIENT_ADDRESS, TIMEOUTS, BOUNDS, EXEMPT, MERGE, RESOLVER,
+        MAX_DELAY, TRUSTED_PROXIES, CLIENT_ADDRESS, TIMEOUTS, BOUNDS, EXEMPT, MERGE, ROBOTS,
+        SIGNED_FOR, RESOLVER,
         SHADOW, HEADERS, NAMES_MAX, LIMITS;
 }
 
@@ -337,13 +342,18 @@ fn of_kind<T>(entries: &[ExemptEntry], kind: impl Fn(&ExemptEntry) -> Option<T>)
     entries.iter().filter_map(kind).collect()
 }
 
-fn hosts(proxy: &mut SectionReader<'_, '_>, entries: &[ExemptEntry]) -> HostSettings {
+fn hosts(
+    proxy: &mut SectionReader<'_, '_>,
+    entries: &[ExemptEntry],
+    robots: &RobotSettings,
+) -> HostSettings {
     let exempt = of_kind(entries, ExemptEntry::host);
     let (merge, resolver) = (merge(proxy), proxy.key(&RESOLVER));
-    let hosts = HostSettings { exempt, merge, resolver };
+    let robots = robots.list.iter().map(|robot| robot.host.clone()).collect();
+    let hosts = HostSettings { exempt, merge, robots, resolver };
     if !hosts.resolver.is_empty() && !hosts.needs_names() {
-        let what = "is used only if `exempt` or `merge` has `host:` patterns; remove it, or add \
-                    such a pattern";
+        let what = "is used only if `exempt` or `merge` has `host:` patterns, or a robot has \
+                    `host`; remove it, or add such a pattern";
         proxy.fault_of("resolver", what);
     }
     hosts

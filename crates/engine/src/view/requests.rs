@@ -11,6 +11,7 @@ use evenkeel_core::limiter::Limiter;
 use evenkeel_core::queue::ClientHistory;
 use evenkeel_core::top::{TopClient, TopClients};
 use evenkeel_core::units::Nanos;
+use evenkeel_identity::robots::RobotReport;
 use std::sync::Arc;
 
 /// The number of rows to read from each lane for each row of the merged list.
@@ -67,6 +68,10 @@ impl EngineView for Engine {
     fn shadows(&self, index: usize) -> bool {
         let rules = self.shards.rules();
         rules.shadow || rules.limiter.limits().get(index).is_some_and(|limit| limit.shadow)
+    }
+
+    fn robots(&self) -> Vec<RobotReport> {
+        self.robot_reports()
     }
 
     fn views(&self, max: usize) -> Vec<(&'static str, Vec<TopClient>)> {

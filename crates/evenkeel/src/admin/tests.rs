@@ -2,7 +2,7 @@ use super::*;
 use crate::cli::doctor::{DoctorFormat, doctor};
 use crate::cli::remote::AdminClient;
 use evenkeel_config::settings::{
-    BackendAddress, BackendTls, ClientAddress, CostSource, ProxySettings,
+    BackendAddress, BackendTls, ClientAddress, CostSource, ProxySettings, RobotSettings,
 };
 use evenkeel_core::bucket::{Algorithm, debt::DebtBucket};
 use evenkeel_core::classify::RequestAttributes;
@@ -77,6 +77,7 @@ fn proxy() -> ProxySettings {
         exempt_when: Vec::new(),
         facts: FactSet::default(),
         hosts: evenkeel_config::settings::hosts::HostSettings::default(),
+        robots: RobotSettings::default(),
         shadow: false,
         headers: false,
         keep_cost_header: false,

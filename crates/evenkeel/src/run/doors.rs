@@ -5,6 +5,7 @@
 //! part of this: it stays open while the others drain.
 
 use super::files::within_open_files;
+use super::robots::EngineRobots;
 use super::{cgroup, processors};
 use crate::admin;
 use anyhow::Context;
@@ -198,6 +199,7 @@ const DOORS: [OpenDoor; 6] = [line, ratelimit, master, gatekeepers, check, proxy
 
 pub struct OpenDoors {
     engines: EngineSet,
+    robots: Option<EngineRobots>,
     services: Vec<Box<dyn Service>>,
 }
 
@@ -214,22 +216,30 @@ impl OpenDoors {
         let settings = &within_open_files(settings);
         let parts = DoorParts { settings, engines: &engines, store, watch, admin, sockets };
         engines.proxy.iter().for_each(look_up);
+        let robots = engines.proxy.as_ref().zip(settings.proxy.as_ref());
+        let robots = robots.map(|(engine, proxy)| EngineRobots::open(proxy, engine, watch));
+        let robots = robots.transpose().context("proxy.robots")?;
         let mut services = Vec::new();
         for open in DOORS {
             services.extend(open(&parts)?);
         }
-        Ok(OpenDoors { engines, services })
+        Ok(OpenDoors { engines, robots, services })
     }
 
     /// Applies changed settings. The set of open doors stays the same.
     pub fn reload(&self, settings: &Settings) {
-        self.engines.reload(settings);
+        let apply = || self.engines.reload(settings);
+        match self.robots.as_ref().zip(settings.proxy.as_ref()) {
+            Some((robots, proxy)) => robots.reload(proxy, apply),
+            None => apply(),
+        }
         let settings = &within_open_files(settings);
         self.services.iter().for_each(|service| service.reload(settings));
     }
 
     /// Checks for changes outside of the configuration, once a second.
     pub fn look(&self, now: Time) {
+        self.robots.iter().for_each(EngineRobots::look);
         self.services.iter().for_each(|service| service.look(now));
     }
 

@@ -3,7 +3,7 @@
 use evenkeel_config::settings::hosts::HostSettings;
 use evenkeel_config::settings::{
     BackendAddress as BackendAt, BackendTls, ClientAddress, CostSource, ProxyBounds,
-    ProxyQueueSettings, ProxySettings, ProxyTimeouts,
+    ProxyQueueSettings, ProxySettings, ProxyTimeouts, RobotSettings,
 };
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::bucket::debt::DebtBucket;
@@ -106,6 +106,7 @@ impl Stage {
 fn settings(backend: SocketAddr) -> ProxySettings {
     ProxySettings {
         hosts: HostSettings::default(),
+        robots: RobotSettings::default(),
         listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
         tls: None,
         http2: true,

@@ -1,0 +1,194 @@
+//! What proves a robot and what does not, and what a change of its files does.
+
+use super::*;
+use crate::signature::{RobotKey, SignedRequest};
+use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use evenkeel_config::settings::RobotSettings;
+use evenkeel_config::settings::hosts::HostPattern;
+use evenkeel_config::settings::robots::Robot;
+use evenkeel_core::units::Nanos;
+use evenkeel_telemetry::registry::Registry;
+use http::{HeaderMap, HeaderValue};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const SECOND: u64 = 1_800_000_000;
+
+fn now() -> Time {
+    Time::ZERO.plus(Nanos::from_secs(SECOND))
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+fn robot(name: &str, agent: &[&str]) -> Robot {
+    let pattern = |text: &&str| AgentPattern::parse(text).expect("a pattern");
+    Robot {
+        name: name.into(),
+        user_agent: agent.iter().map(pattern).collect(),
+        host: Vec::new(),
+        ip_file: Vec::new(),
+        keys: None,
+    }
+}
+
+fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
+    let path = folder.join(name);
+    fs::write(&path, text).expect("written");
+    path
+}
+
+fn pair() -> Ed25519KeyPair {
+    Ed25519KeyPair::from_seed_unchecked(&[7; 32]).expect("a key")
+}
+
+fn key_set() -> String {
+    let x = URL_SAFE_NO_PAD.encode(pair().public_key().as_ref());
+    format!(r#"{{"keys":[{{"kty":"OKP","crv":"Ed25519","x":"{x}"}}]}}"#)
+}
+
+/// `list` by address, `named` by host, and `signer` by key.
+fn settings(folder: &Path) -> RobotSettings {
+    let list = write(folder, "list", "192.0.2.0/24\n");
+    let keys = write(folder, "keys", &key_set());
+    let host = vec![HostPattern::parse("*.bot.test").expect("a pattern")];
+    RobotSettings {
+        list: vec![
+            Robot { ip_file: vec![list], ..robot("list", &["*ListBot*", "list/1"]) },
+            Robot { host, ..robot("named", &["*NamedBot*"]) },
+            Robot { keys: Some(keys), ..robot("signer", &["*SignBot*"]) },
+        ],
+        signed_for: vec![HostPattern::parse("site.test").expect("a pattern")],
+    }
+}
+
+fn load(settings: &RobotSettings, registry: &Registry) -> LiveRobots {
+    LiveRobots::load(settings, registry, None).expect("good files")
+}
+
+/// What a request is found to be whose host name is not known.
+fn standing<'a>(robots: &'a Robots, agent: &str, client: &str) -> RobotStanding<'a> {
+    robots.standing(None, Some(agent.as_bytes()), ip(client), now(), || None)
+}
+
+#[test]
+fn an_address_proves_only_what_is_claimed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let live = load(&settings(folder.path()), &Registry::default());
+    let robots = live.running();
+    let is = |agent, client| standing(&robots, agent, client);
+    assert_eq!(is("x ListBot/2", "192.0.2.7"), RobotStanding::Proven("list"));
+    assert_eq!(is("LIST/1", "192.0.2.7"), RobotStanding::Proven("list"));
+    assert_eq!(is("x listbot/2", "198.51.100.7"), RobotStanding::Impostor("list"));
+    assert_eq!(is("Mozilla/5.0", "192.0.2.7"), RobotStanding::None);
+    assert_eq!(robots.standing(None, None, ip("192.0.2.7"), now(), || None), RobotStanding::None);
+    let report = &robots.reports()[0];
+    assert_eq!((report.proven, report.impostors), ([0, 2, 0], 1));
+    let last = Impostor { client: ip("198.51.100.7"), came: now() };
+    assert_eq!((report.last_impostor, report.networks), (Some(last), 1));
+    let mut all = settings(folder.path());
+    all.list[0].user_agent.clear();
+    let robots = load(&all, &Registry::default()).running();
+    assert_eq!(standing(&robots, "any", "192.0.2.7"), RobotStanding::Proven("list"));
+    assert_eq!(standing(&robots, "any", "198.51.100.7"), RobotStanding::None);
+}
+
+#[test]
+fn a_name_proves_once_it_is_known() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let robots = load(&settings(folder.path()), &Registry::default()).running();
+    let of = |agent: &str, known| {
+        robots.standing(None, Some(agent.as_bytes()), ip("192.0.2.7"), now(), || known)
+    };
+    let host = |robots| {
+        let mut known = HostPolicy::default();
+        known.robots = robots;
+        Some(known)
+    };
+    assert_eq!(of("NamedBot", None), RobotStanding::None, "the lookup has not ended");
+    assert_eq!(of("NamedBot", host(0b10)), RobotStanding::Proven("named"));
+    assert_eq!(of("NamedBot", host(0b01)), RobotStanding::Impostor("named"));
+    assert_eq!(of("Mozilla/5.0", host(0b10)), RobotStanding::None);
+    let unasked = robots
+        .standing(None, Some(b"SignBot"), ip("192.0.2.7"), now(), || panic!("no name is needed"));
+    assert_eq!(unasked, RobotStanding::Impostor("signer"));
+}
+
+fn signed(nonce: &str) -> HeaderMap {
+    let key = RobotKey::new(pair().public_key().as_ref()).expect("a key");
+    let input = format!(
+        "(\"@authority\");created={SECOND};expires={};keyid=\"{}\";nonce=\"{nonce}\"\
+         ;tag=\"web-bot-auth\"",
+        SECOND + 60,
+        key.thumbprint()
+    );
+    let base = format!("\"@authority\": site.test\n\"@signature-params\": {input}");
+    let value = STANDARD.encode(pair().sign(base.as_bytes()));
+    let field = |text: String| HeaderValue::from_str(&text).expect("a value");
+    let mut headers = HeaderMap::new();
+    headers.insert("signature-input", field(format!("s={input}")));
+    headers.insert("signature", field(format!("s=:{value}:")));
+    headers
+}
+
+fn signer(robots: &Robots, headers: &HeaderMap, authority: &str) -> Option<String> {
+    let request = SignedRequest {
+        method: "GET",
+        scheme: "https",
+        authority,
+        path: "/",
+        query: None,
+        headers,
+    };
+    robots.signed(&request, now()).map(str::to_owned)
+}
+
+#[test]
+fn a_signature_proves_from_anywhere_and_its_faults_are_counted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let registry = Registry::default();
+    let robots = load(&settings(folder.path()), &registry).running();
+    let headers = signed("one");
+    assert_eq!(signer(&robots, &headers, "other.test"), None);
+    assert_eq!(signer(&robots, &headers, "site.test"), Some("signer".to_owned()));
+    assert_eq!(signer(&robots, &headers, "site.test"), None, "replayed");
+    let counted =
+        |fault| evenkeel_telemetry::counts::robots::signature_fault(&registry, fault).get();
+    assert_eq!((counted("wrong_authority"), counted("replayed")), (1, 1));
+    let by = |agent: &[u8]| {
+        robots.standing(Some("signer"), Some(agent), ip("203.0.113.9"), now(), || None)
+    };
+    assert_eq!(by(b"Mozilla/5.0"), RobotStanding::Proven("signer"));
+    assert_eq!(robots.reports()[2].proven, [1, 0, 0]);
+}
+
+#[test]
+fn changed_files_are_applied_and_faulty_ones_are_not() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let settings = settings(folder.path());
+    let registry = Registry::default();
+    let mut live = load(&settings, &registry);
+    let headers = signed("two");
+    assert!(signer(&live.running(), &headers, "site.test").is_some());
+    assert_eq!(standing(&live.running(), "ListBot", "198.51.100.7").bot(), None);
+    let mut change = |name: &str, text: &str| {
+        write(folder.path(), name, text);
+        (0..3).filter_map(|_| live.look()).last()
+    };
+    let changed = change("list", "198.51.100.0/24\n").expect("changed");
+    assert_eq!(standing(&changed, "ListBot", "198.51.100.7").bot(), Some("list"));
+    assert_eq!(changed.reports()[0].impostors, 1, "counts stay");
+    assert_eq!(signer(&changed, &headers, "site.test"), None, "nonces stay");
+    assert!(change("list", "not a network\n").is_none());
+    assert!(change("keys", "{}").is_none());
+    assert_eq!(standing(&live.running(), "ListBot", "198.51.100.7").bot(), Some("list"));
+    let again = LiveRobots::load(&settings, &registry, Some(&live));
+    let why = again.err().expect("a faulty list").to_string();
+    assert!(why.contains("list:1: "), "{why}");
+    write(folder.path(), "list", "192.0.2.0/24\n");
+    let why = LiveRobots::load(&settings, &registry, None).err().expect("faulty").to_string();
+    assert!(why.ends_with("keys: not a JSON Web Key Set: no list `keys`"), "{why}");
+}
