@@ -1,0 +1,116 @@
+// Robots that sign: each has a budget whatever address it comes from; a signature that is forged,
+// expired, replayed or made for another site gives nothing, and the reason is named.
+
+import assert from "node:assert/strict";
+import path from "node:path";
+import { test } from "node:test";
+import { newKey, nonce, open, seconds, signers } from "./stage.js";
+
+const KEYS = { javascript: newKey(), python: newKey() };
+const BUDGET = 3;
+const robot = (name, folder) => ({
+  name,
+  user_agent: `*${name}-bot*`,
+  keys: path.join(folder, `${name}.json`),
+});
+
+const files = Object.fromEntries(
+  Object.entries(KEYS).map(([name, key]) => [`${name}.json`, JSON.stringify({ keys: [key.public] })]),
+);
+
+// Opens Evenkeel with both robots and these limits, or none.
+const stage = (limits = []) => open(files, (folder) => ({
+  signed_for: "site.test",
+  robots: [robot("javascript", folder), robot("python", folder)],
+  limits,
+}));
+
+for (const [name, sign] of Object.entries(signers)) {
+  const key = KEYS[name];
+  const agent = { "User-Agent": `Mozilla/5.0 (compatible; ${name}-bot/1.0)` };
+
+  test(`signatures in ${name}`, async (t) => {
+    const door = await stage();
+    t.after(() => door.stop());
+    const counts = async () => ({
+      proven: await door.metric("evenkeel_robot_requests_total", { robot: name, proof: "signature" }),
+      none: await door.metric("evenkeel_robot_requests_total", { robot: name, proof: "none" }),
+    });
+    // Asks, and checks that the request counts as one of the robot's, or as an impostor's with this
+    // fault of the signature.
+    const counted = async (headers, fault, asked = {}) => {
+      const [before, faults] = [await counts(), (f) => door.metric("evenkeel_signature_faults_total", { fault: f })];
+      const faultsBefore = fault ? await faults(fault) : 0;
+      assert.equal(await door.ask({ ...agent, ...headers }, asked), 200);
+      const after = await counts();
+      const proven = fault === undefined;
+      assert.deepEqual([after.proven - before.proven, after.none - before.none], proven ? [1, 0] : [0, 1]);
+      if (fault) assert.equal(await faults(fault), faultsBefore + 1, fault);
+    };
+
+    await t.test("is proven", async () => counted(await sign(key, { nonce: nonce() })));
+    await t.test("is proven with a signed Signature-Agent", async () => {
+      await counted(await sign(key, { agent: '"https://robots.test"', nonce: nonce() }));
+    });
+    await t.test("is no robot without a signature", () => counted({}, null));
+    await t.test("forged: the key of another", async () => {
+      const other = newKey();
+      const headers = await sign(other);
+      const input = Object.keys(headers).find((name) => name.toLowerCase() === "signature-input");
+      headers[input] = headers[input].replace(other.keyid, key.keyid);
+      await counted(headers, "bad_signature");
+    });
+    await t.test("an unknown key", async () => counted(await sign(newKey()), "unknown_key"));
+    await t.test("expired", async () => {
+      await counted(await sign(key, { created: seconds() - 120, expires: seconds() - 60 }), "expired");
+    });
+    await t.test("not yet valid", async () => {
+      await counted(await sign(key, { created: seconds() + 120 }), "not_yet_valid");
+    });
+    await t.test("valid for too long", async () => {
+      await counted(await sign(key, { expires: seconds() + 86_500 }), "lifetime_too_long");
+    });
+    await t.test("replayed from elsewhere", async () => {
+      const headers = await sign(key, { nonce: nonce() });
+      await counted(headers);
+      await counted(headers, "replayed", { from: "127.0.0.9" });
+    });
+    await t.test("made for another site, which sends it on", async () => {
+      const url = "http://other.test/page?a=b";
+      const headers = await sign(key, { url });
+      await counted(headers, "bad_signature");
+      await counted(headers, "wrong_authority", { url });
+    });
+    await t.test("an agent that is not signed", async () => {
+      await counted({ ...await sign(key), "signature-agent": '"https://robots.test"' }, "missing_component");
+    });
+    await t.test("damaged", async () => {
+      await counted({ ...await sign(key), "signature-input": "sig1=(" }, "malformed");
+    });
+  });
+}
+
+test("a member of a dictionary as Signature-Agent", async (t) => {
+  const door = await stage();
+  t.after(() => door.stop());
+  const headers = await signers.python(KEYS.python, { agent: 'py="https://robots.test";type=directory' });
+  assert.equal(await door.ask(headers), 200);
+  assert.equal(await door.metric("evenkeel_robot_requests_total", { robot: "python", proof: "signature" }), 1);
+});
+
+test("a robot has one budget for all of its addresses, and others do not touch it", async (t) => {
+  const door = await stage([{ name: "robots", by: "bot", rate: `${BUDGET}/h`, burst: BUDGET }]);
+  t.after(() => door.stop());
+  const agent = { "User-Agent": "javascript-bot" };
+  // Without proof a request counts with all others that are no robot.
+  for (let n = 0; n < BUDGET + 2; n += 1) {
+    assert.equal(await door.ask(agent, { from: "127.0.0.8" }), n < BUDGET ? 200 : 429, `unsigned ${n}`);
+  }
+  for (let n = 0; n < BUDGET + 2; n += 1) {
+    const headers = { ...agent, ...await signers.javascript(KEYS.javascript) };
+    const status = await door.ask(headers, { from: `127.0.0.${2 + n}` });
+    assert.equal(status, n < BUDGET ? 200 : 429, `signed ${n}`);
+  }
+  const other = await signers.python(KEYS.python);
+  assert.equal(await door.ask(other), 200, "another robot has a budget of its own");
+});
