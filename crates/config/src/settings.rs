@@ -43,8 +43,9 @@ pub use pattern::rename;
 pub use peers::PeersSettings;
 pub use proxy::robots::{self, RobotSettings};
 pub use proxy::{
-    ClientAddress, ConcurrencySetting, CostSource, KnownSetting, ProxyBounds, ProxyQueueSettings,
-    ProxySettings, ProxyTimeouts, WaitingRoomSettings,
+    ClientAddress, ConcurrencySetting, CostSource, DatabaseSettings, KnownSetting,
+    NetworkFileSettings, ProxyBounds, ProxyQueueSettings, ProxySettings, ProxyTimeouts,
+    WaitingRoomSettings,
 };
 pub use ratelimit::exports::{PrometheusSettings, RatelimitStatsd};
 pub use ratelimit::rlqs::RlqsSettings;

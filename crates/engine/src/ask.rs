@@ -8,7 +8,6 @@ use crate::charge::slot::QueueSlot;
 use crate::charge::{Charge, DelayReport};
 use crate::domains::gatekeeper::OrderCheck;
 use crate::engine::KeyedRequest;
-use crate::host_names::GroupedRequest;
 use crate::lane::EngineLane;
 use crate::open_guard::OpenGuard;
 use crate::outcome::DecisionDetails;
@@ -158,7 +157,7 @@ impl EngineLane {
         }
         let client = request.address();
         let known = rules.known(client.to_canonical(), now);
-        let named = GroupedRequest { request, group: rules.group(known) };
+        let named = rules.grouped(request, known);
         let keeper = keepers.iter().find(|keeper| keeper.applies_to(&named));
         let Some(keeper) = keeper else { return Ok(None) };
         let judged = keeper.judge(keeper.identifier(&named), rules.shadow, now);

@@ -8,7 +8,7 @@ mod peers;
 
 use crate::admission::{AdmissionQueue, AdmissionStats, VisitorStats};
 use crate::domains::gatekeeper::GatekeeperEngine;
-use crate::host_names::{self, GroupedRequest, NameLookups};
+use crate::host_names::{self, NameLookups};
 use crate::open_requests::{OpenRequestList, OpenRequests};
 use crate::rules::{self, EngineRules};
 use crate::shards::{LaneState, Shards};
@@ -23,6 +23,7 @@ use evenkeel_core::limiter::Limiter;
 use evenkeel_core::meter::Meter;
 use evenkeel_core::meter::estimate::Estimates;
 use evenkeel_core::units::{Cost, Time, Weight};
+use evenkeel_identity::networks::live::NetworkTables;
 use evenkeel_identity::robots::Robots;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::Watch;
@@ -81,6 +82,8 @@ pub struct Engine {
     pub(crate) overrides: Overrides,
     /// The robots that requests are compared with; `None` if there are none.
     pub(crate) robots: ArcSwapOption<Robots>,
+    /// What files say of the networks of clients.
+    networks: Arc<NetworkTables>,
 }
 
 /// What a lane of this engine keeps beside the lists of its limits.
@@ -130,7 +133,8 @@ impl Engine {
     ) -> Arc<Engine> {
         let limiter = Limiter::new(rules::policy(proxy), proxy.limits.clone(), seed);
         let (hosts, lookups) = host_names::hosts(&proxy.hosts, None, watch.registry());
-        let rules = rules::rules(proxy, limiter, seed, hosts);
+        let networks = Arc::default();
+        let rules = rules::rules(proxy, limiter, seed, (hosts, &networks));
         let gate = AdmissionQueue::new(proxy.queue.bounds(proxy.cpus), rules::search(proxy));
         Arc::new(Engine {
             shards: Shards::new(rules, lanes, clock, |_| RequestLists::default()),
@@ -142,6 +146,7 @@ impl Engine {
             gatekeepers,
             overrides: Overrides::default(),
             robots: ArcSwapOption::empty(),
+            networks,
             watch,
         })
     }
@@ -166,12 +171,20 @@ impl Engine {
         }
         self.gate.reload(proxy.queue.bounds(proxy.cpus), rules::search(proxy), now);
         self.meter.lock().set_clock(rules::virtual_clock(proxy), now);
-        self.shards.replace(rules::rules(proxy, limiter, old.seed, hosts));
+        let rules = rules::rules(proxy, limiter, old.seed, (hosts, &self.networks));
+        self.shards.replace(rules);
     }
 
     /// The clock that all accounts of this engine go by.
     pub fn clock(&self) -> Clock {
         self.shards.clock
+    }
+
+    /// What files say of the networks of clients. The tables are empty until the owner of the
+    /// engine loads the files of the settings into them
+    /// ([`LiveNetworks`](evenkeel_identity::networks::live::LiveNetworks)).
+    pub fn networks(&self) -> &Arc<NetworkTables> {
+        &self.networks
     }
 
     /// The cgroup from which the total cost of requests is read; `None` for any other cost source.
@@ -272,7 +285,7 @@ impl LaneState<EngineRules, RequestLists> {
         if known.exempt {
             return exempt(rules);
         }
-        let request = &GroupedRequest { request, group: rules.group(known) };
+        let request = &rules.grouped(request, known);
         let keys = rules.limiter.keys(request);
         let OverrideEffect::Weigh(weight) = in_force.of(&keys, now) else { return exempt(rules) };
         for key in keys.as_slice() {

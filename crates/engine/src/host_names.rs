@@ -1,16 +1,19 @@
-//! Clients by host name: a request with the group of its client, and the readable name of a client
-//! without its request.
+//! Clients by host name and by network: a request with the group of its client, and the readable
+//! name of a client without its request.
 //!
 //! A client cannot choose the text of its key: the key is the name of the configured group that
 //! matches, which `merge` gives it. The lookup itself is in `identity::lookup`, the task that runs
-//! it in `lookups`.
+//! it in `lookups`. AS number and country are looked up in tables when a limit or a condition asks
+//! for them, so a request that none of them concerns costs nothing.
 
+use crate::client_network::ClientNetwork;
 use evenkeel_config::settings::hosts::HostSettings;
 use evenkeel_core::classify::{self, RequestAttributes};
 use evenkeel_core::fact::ClientFact;
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::limit::{KeyPart, Limit};
 use evenkeel_identity::hosts::HostDirectory;
+use evenkeel_identity::networks::live::NetworkTables;
 use evenkeel_telemetry::registry::Registry;
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -23,10 +26,23 @@ pub(crate) struct NameLookups {
     pub(crate) wanted: mpsc::Receiver<IpAddr>,
 }
 
-/// A request together with the group of its client; `None` if the client is in no known group.
+/// A request together with the group of its client, and with what is known of the client's network.
 pub(crate) struct GroupedRequest<'a, R> {
-    pub(crate) request: &'a R,
-    pub(crate) group: Option<&'a str>,
+    request: &'a R,
+    /// `None` if the client is in no known group.
+    group: Option<&'a str>,
+    network: ClientNetwork<'a>,
+}
+
+impl<'a, R: RequestAttributes> GroupedRequest<'a, R> {
+    pub(crate) fn new(
+        request: &'a R,
+        group: Option<&'a str>,
+        networks: &'a NetworkTables,
+    ) -> GroupedRequest<'a, R> {
+        let network = ClientNetwork::new(request.address(), networks);
+        GroupedRequest { request, group, network }
+    }
 }
 
 impl<R: RequestAttributes> RequestAttributes for GroupedRequest<'_, R> {
@@ -59,7 +75,7 @@ impl<R: RequestAttributes> RequestAttributes for GroupedRequest<'_, R> {
     }
 
     fn fact(&self, fact: ClientFact) -> Option<Cow<'_, str>> {
-        self.request.fact(fact)
+        self.network.fact(fact).unwrap_or_else(|| self.request.fact(fact))
     }
 }
 
@@ -69,11 +85,15 @@ pub(crate) fn name(
     hash: KeyHash,
     client: IpAddr,
     group: Option<&str>,
+    networks: &NetworkTables,
 ) -> Option<String> {
-    let enough = |part: &KeyPart| {
-        matches!(part, KeyPart::Ip { .. } | KeyPart::Host | KeyPart::Cookie(_) | KeyPart::All)
+    let enough = |part: &KeyPart| match part {
+        KeyPart::Fact(fact) => matches!(fact, ClientFact::Asn | ClientFact::Country),
+        KeyPart::Ip { .. } | KeyPart::Host | KeyPart::Cookie(_) | KeyPart::All => true,
+        _ => false,
     };
     let client = ClientAttributes(client.to_canonical(), group);
+    let client = GroupedRequest::new(&client, group, networks);
     limit.by.iter().all(enough).then(|| classify::name(limit, &client, hash))
 }
 

@@ -9,6 +9,7 @@
 mod admission;
 mod ask;
 mod charge;
+mod client_network;
 mod engine;
 mod host_names;
 mod lane;

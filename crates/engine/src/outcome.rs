@@ -2,7 +2,6 @@
 //!
 //! No decision is made here. The form of the log line and the counters: `evenkeel_telemetry`.
 
-use crate::host_names;
 use crate::lane::{EngineLane, PlaybackNote};
 use crate::rules::EngineRules;
 use evenkeel_core::classify::LimitKey;
@@ -48,7 +47,7 @@ impl EngineLane {
         let limit = rules.limiter.limits().get(index);
         let name = name.or_else(|| {
             let known = rules.known(client.to_canonical(), self.0.now());
-            host_names::name(limit?, reason.key.hash, client, rules.group(known))
+            rules.name(limit?, reason.key.hash, client, known)
         });
         let decision = Decision {
             verdict,

@@ -5,7 +5,6 @@
 //! asked is up to the door.
 
 use crate::domains::gatekeeper::OrderCheck;
-use crate::host_names::GroupedRequest;
 use crate::open_guard::OpenGuard;
 use crate::rules::EngineRules;
 use crate::view::views::ViewKeys;
@@ -64,7 +63,7 @@ impl PendingRequest {
         veil: impl Fn(&str, &[u8]) -> String,
     ) -> Vec<Vec<u8>> {
         let known = self.request.rules.known(self.request.client.to_canonical(), now);
-        let named = &GroupedRequest { request, group: self.request.rules.group(known) };
+        let named = &self.request.rules.grouped(request, known);
         let limits = self.request.rules.limiter.limits();
         let by =
             |key: &LimitKey| limits.get(usize::from(key.limit)).map_or(&[][..], |limit| &limit.by);

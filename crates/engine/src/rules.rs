@@ -3,17 +3,20 @@
 //! A reload makes new rules; open requests end by those that they began with. No state of a request
 //! or a bucket is here. Who uses them: `engine`, `ask`, `charge`.
 
+use crate::host_names::{self, GroupedRequest};
 use crate::replicated::LimitIds;
 use crate::shards::LimitRules;
 use evenkeel_config::settings::{self, BackendAddress, CostSource, ProxySettings};
-use evenkeel_core::key::KeySeed;
-use evenkeel_core::limit::{LimitAction, LimitCondition, LimitUnit};
+use evenkeel_core::classify::RequestAttributes;
+use evenkeel_core::key::{KeyHash, KeySeed};
+use evenkeel_core::limit::{Limit, LimitAction, LimitCondition, LimitUnit};
 use evenkeel_core::limiter::{Limiter, LimiterPolicy, Reason};
 use evenkeel_core::meter;
 use evenkeel_core::queue::concurrency::ConcurrencySearch;
 use evenkeel_core::queue::standing::WaitingRoomEntry;
 use evenkeel_core::units::{Nanos, Time};
 use evenkeel_identity::hosts::{HostDirectory, HostPolicy};
+use evenkeel_identity::networks::live::NetworkTables;
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -30,6 +33,8 @@ pub struct EngineRules {
     /// The table of client names and their groups; `None` if no limit or exemption depends on
     /// names.
     pub(crate) hosts: Option<Arc<HostDirectory>>,
+    /// What files say of the networks of clients.
+    pub(crate) networks: Arc<NetworkTables>,
     pub(crate) shadow: bool,
     pub(crate) seed: KeySeed,
     /// Whether any action is `queue`, so that requests wait for a slot.
@@ -70,6 +75,26 @@ impl EngineRules {
     pub(crate) fn group(&self, known: HostPolicy) -> Option<&str> {
         self.hosts.as_ref().and_then(|hosts| hosts.group(known))
     }
+
+    /// A request with the group of its client, and with what is known of the client's network.
+    pub(crate) fn grouped<'a, R: RequestAttributes>(
+        &'a self,
+        request: &'a R,
+        known: HostPolicy,
+    ) -> GroupedRequest<'a, R> {
+        GroupedRequest::new(request, self.group(known), &self.networks)
+    }
+
+    /// The readable name of a client's key, if its address is enough to make it.
+    pub(crate) fn name(
+        &self,
+        limit: &Limit,
+        hash: KeyHash,
+        client: IpAddr,
+        known: HostPolicy,
+    ) -> Option<String> {
+        host_names::name(limit, hash, client, self.group(known), &self.networks)
+    }
 }
 
 pub(crate) fn policy(proxy: &ProxySettings) -> LimiterPolicy {
@@ -80,7 +105,7 @@ pub(crate) fn rules(
     proxy: &ProxySettings,
     limiter: Limiter,
     seed: KeySeed,
-    hosts: Option<Arc<HostDirectory>>,
+    (hosts, networks): (Option<Arc<HostDirectory>>, &Arc<NetworkTables>),
 ) -> EngineRules {
     let actions = || {
         let enforced = limiter.limits().iter().filter(|limit| !limit.shadow);
@@ -96,6 +121,7 @@ pub(crate) fn rules(
         exempt: proxy.exempt.clone(),
         exempt_when: proxy.exempt_when.clone(),
         hosts,
+        networks: Arc::clone(networks),
         shadow: proxy.shadow,
         names_max: proxy.names_max,
         marks: LimitIds::new("proxy", limiter.limits()),

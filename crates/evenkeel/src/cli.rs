@@ -18,6 +18,7 @@ use evenkeel_config::settings::Settings;
 use evenkeel_config::source::folder::{self, FolderEntry};
 use evenkeel_config::source::{ConfigSource, NoConfigError, default_path};
 use evenkeel_config::{Config, ProxyFlags, secret};
+use evenkeel_runtime::clock::Clock;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -308,12 +309,16 @@ fn check_configuration(path: &Path) -> Result<Vec<String>, String> {
         evenkeel_tls::start_problems(settings)
             .and(evenkeel_identity::waiting_room::start_problems(settings))
             .and(evenkeel_identity::robots::start_problems(settings))
+            .and(evenkeel_identity::networks::start_problems(settings, Clock::start().now()))
             .and(run::trial::trial(settings))
     };
     let warnings = source.check(here, problems);
     let mut warnings = warnings.map_err(|faults| faults.to_string())?;
     if let Ok(config) = source.load(here) {
         for note in cgroup::cost_notes(&config.settings) {
+            eprintln!("note: {note}");
+        }
+        for note in evenkeel_identity::networks::notes(&config.settings) {
             eprintln!("note: {note}");
         }
         tell_keys(path, &config.settings, here).map_err(|error| error.to_string())?;

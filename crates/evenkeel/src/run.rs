@@ -9,6 +9,7 @@ mod cgroup;
 mod doors;
 mod files;
 mod memory;
+mod networks;
 mod processors;
 mod replace;
 mod robots;

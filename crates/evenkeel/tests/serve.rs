@@ -2,6 +2,8 @@
 
 #[path = "serve/handover.rs"]
 mod handover;
+#[path = "serve/networks.rs"]
+mod networks;
 #[path = "serve/versions.rs"]
 mod versions;
 #[path = "serve/watchdog.rs"]

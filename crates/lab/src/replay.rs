@@ -25,11 +25,14 @@ use evenkeel_config::fault::Misuse;
 use evenkeel_config::machine::Machine;
 use evenkeel_config::settings::{CostSource, ProxySettings};
 use evenkeel_config::source::ConfigSource;
+use evenkeel_core::fact::ClientFact;
 use evenkeel_core::limit::KeyPart;
-use evenkeel_core::units::Nanos;
+use evenkeel_core::units::{Nanos, Time};
 use evenkeel_engine::view::EngineView;
 use evenkeel_identity::address::ProxyTrust;
+use evenkeel_identity::networks::live::LiveNetworks;
 use evenkeel_runtime::clock::Clock;
+use evenkeel_telemetry::Watch;
 use files::LogSource;
 pub use format::AccessLogFormat;
 use merge::LogMerge;
@@ -217,6 +220,8 @@ pub fn play(options: &ReplayOptions) -> anyhow::Result<(ReplayReport, u64)> {
     let (proxy, mut warnings) = proxy(options)?;
     let mut log = LogPlayback::new(options, &proxy);
     let mut play = ReplaySimulation::new(&proxy);
+    let watch = Arc::new(Watch::new(Time::ZERO));
+    LiveNetworks::load(&proxy.network_files(), play.engine().networks(), &watch)?;
     let mut tally = ReplayTally::new(play.engine().held().limits().to_vec(), proxy.cpus);
     let mut number = 0;
     log.each(|was| {
@@ -385,6 +390,8 @@ fn missing(proxy: &ProxySettings, tells: entry::LogFields) -> Vec<String> {
             KeyPart::Header(name) if !tells.headers => format!("the header `{name}`"),
             KeyPart::Cookie(name) if !tells.headers => format!("the cookie `{name}`"),
             KeyPart::Vhost if !tells.host => "the requested host".to_owned(),
+            KeyPart::Fact(ClientFact::Asn | ClientFact::Country) => continue,
+            KeyPart::Fact(fact) => format!("the fact `{fact}`"),
             _ => continue,
         };
         if !missing.contains(&lacks) {

@@ -267,6 +267,12 @@ table! {
         "Reloads of changed certificate files: ok, or failed (the previous one stays in use).";
     TLS_UNTIL = Gauge "evenkeel_tls_certificate_expiry_time_seconds" ["of"] "seconds"
         "Expiry time of the certificate in use, in seconds since the Unix epoch.";
+    NETWORK_FILE_ENTRIES = Gauge "evenkeel_network_file_entries" ["of"] "networks"
+        "Networks in a file about networks: asn, country, or the path of an address list.";
+    NETWORK_FILE_TIME = Gauge "evenkeel_network_file_time_seconds" ["of"] "seconds"
+        "Time when a file about networks was made or renewed, in seconds since the Unix epoch.";
+    NETWORK_FILE_RELOADS = Counter "evenkeel_network_file_reloads_total" ["of" "result"] "reloads"
+        "Reloads of changed files about networks: ok, or failed (the previous one stays in use).";
     LINES_LEFT_OUT = Counter "evenkeel_log_lines_left_out_total" [] "lines"
         "Decisions and backend failures omitted from the log because of their rate.";
     ADMIN_REFUSED = Counter "evenkeel_admin_refused_total" ["why"] "requests"

@@ -4,6 +4,7 @@
 //! Its limits are read in `limits`.
 
 mod bounds;
+mod databases;
 mod queue;
 pub mod robots;
 mod timeouts;
@@ -20,7 +21,8 @@ use crate::settings::tls::FrontTls;
 use crate::tree::{YamlNode, YamlValue};
 use crate::values::{self, DAY, Read, header_name, token};
 pub use bounds::ProxyBounds;
-use evenkeel_core::fact::FactSet;
+pub use databases::{DatabaseSettings, NetworkFileSettings};
+use evenkeel_core::fact::{ClientFact, FactSet};
 use evenkeel_core::limit::{Limit, LimitAction, LimitCondition};
 use evenkeel_core::top;
 use evenkeel_core::units::Nanos;
@@ -129,6 +131,10 @@ settings! {
     pub robots: RobotSettings = robots::read(proxy);
     /// Clients by host name: those that are exempt, those that count together, and robots.
     pub hosts: HostSettings = hosts(proxy, &entries, &robots);
+    /// Files that say which [AS number or country](#proxydatabases) an address has.
+    pub databases: DatabaseSettings, DATABASES: SubsectionKey =
+        SubsectionKey::one("databases", &databases::TABLE)
+        => proxy.section(&DATABASES, databases::keys);
     /// Whether Evenkeel decides, counts and logs, but lets each request pass at once.
     pub shadow: bool, SHADOW: DefaultedKey<bool> = ConfigKey::truth("shadow").default(false);
     /// Whether answers state the client's standing under limits with `rate`, in the headers
@@ -151,6 +157,15 @@ settings! {
         => limits::read(proxy, LimitContext { cpus, ..ground }, action, queue.debt_max);
     /// The facts about clients that limits or conditions name. Doors find no others.
     pub facts: FactSet = limits::facts(&limits);
+}
+
+impl ProxySettings {
+    /// The files about networks that the section names.
+    #[must_use]
+    pub fn network_files(&self) -> NetworkFileSettings {
+        let DatabaseSettings { asn, country } = self.databases.clone();
+        NetworkFileSettings { asn, country, lists: Vec::new() }
+    }
 }
 
 /// How the cost of a request is measured.
@@ -205,8 +220,7 @@ section! {
     TABLE = "proxy":
         LISTEN, TLS, HTTP2, BACKEND, BACKEND_TLS, UPGRADES, CPUS, COST, COST_HEADER, ACTION, QUEUE,
         MAX_DELAY, TRUSTED_PROXIES, CLIENT_ADDRESS, TIMEOUTS, BOUNDS, EXEMPT, MERGE, ROBOTS,
-        SIGNED_FOR, RESOLVER,
-        SHADOW, HEADERS, NAMES_MAX, LIMITS;
+        SIGNED_FOR, RESOLVER, DATABASES, SHADOW, HEADERS, NAMES_MAX, LIMITS;
 }
 
 section! {
@@ -292,6 +306,16 @@ fn consistent(proxy: &mut SectionReader<'_, '_>, settings: &ProxySettings) {
     }
     if settings.keep_cost_header && !matches!(settings.cost, CostSource::Header(_)) {
         proxy.fault("cost_header", "`cost_header: keep` needs `cost: header:NAME`; remove it");
+    }
+    let DatabaseSettings { asn, country } = &settings.databases;
+    for (fact, file) in [(ClientFact::Asn, asn), (ClientFact::Country, country)] {
+        if settings.facts.contains(fact) && file.is_none() {
+            let what = format!(
+                "a limit needs the `{fact}` of clients, and no file has it; add \
+                 `databases: {{{fact}: FILE}}` to `proxy`"
+            );
+            proxy.fault("limits", what);
+        }
     }
 }
 

@@ -4,7 +4,6 @@
 //! It runs when the account is dropped. The order of locks: [`Engine`](crate::Engine).
 
 use super::Charge;
-use crate::host_names;
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::classify::LimitKey;
 use evenkeel_core::limit::LimitUnit;
@@ -28,7 +27,7 @@ impl Charge {
     /// The readable name of a key, if it can be found without the request, which is over.
     fn name_of(&self, key: &LimitKey, known: HostPolicy) -> Option<String> {
         let limit = self.request.rules.limiter.limits().get(usize::from(key.limit))?;
-        host_names::name(limit, key.hash, self.request.client, self.request.rules.group(known))
+        self.request.rules.name(limit, key.hash, self.request.client, known)
     }
 
     /// Logs and counts that the cost of this request has started a block.

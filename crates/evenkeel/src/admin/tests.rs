@@ -76,6 +76,7 @@ fn proxy() -> ProxySettings {
         exempt: Vec::new(),
         exempt_when: Vec::new(),
         facts: FactSet::default(),
+        databases: settings::DatabaseSettings::default(),
         hosts: evenkeel_config::settings::hosts::HostSettings::default(),
         robots: RobotSettings::default(),
         shadow: false,

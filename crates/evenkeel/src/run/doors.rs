@@ -5,6 +5,7 @@
 //! part of this: it stays open while the others drain.
 
 use super::files::within_open_files;
+use super::networks::NetworkWatch;
 use super::robots::EngineRobots;
 use super::{cgroup, processors};
 use crate::admin;
@@ -46,6 +47,7 @@ pub struct EngineSet {
     ratelimit: Option<Arc<Counters>>,
     master: Option<Arc<MasterDomains>>,
     gatekeepers: Vec<Arc<GatekeeperEngine>>,
+    networks: NetworkWatch,
 }
 
 impl EngineSet {
@@ -82,8 +84,18 @@ impl EngineSet {
         let master = settings.master.as_ref();
         let master = master.map(|master| Arc::new(MasterDomains::new(master, seed, clock)));
         let visitors = waiting_room_secret(settings, seed)?;
-        let engines =
-            EngineSet { seed, visitors, clock, proxy, line, ratelimit, master, gatekeepers };
+        let networks = NetworkWatch::start(settings, proxy.as_ref(), clock, watch)?;
+        let engines = EngineSet {
+            seed,
+            visitors,
+            clock,
+            proxy,
+            line,
+            ratelimit,
+            master,
+            gatekeepers,
+            networks,
+        };
         if let Some(found) = found {
             found.restore(&engines.accounts(), watch, clock.now());
         }
@@ -143,6 +155,7 @@ impl EngineSet {
         if let (Some(engine), Some(proxy)) = (&self.proxy, &settings.proxy) {
             engine.reload(proxy);
             look_up(engine);
+            self.networks.reload(engine, proxy);
         }
     }
 

@@ -2,8 +2,8 @@
 
 use evenkeel_config::settings::hosts::HostSettings;
 use evenkeel_config::settings::{
-    BackendAddress as BackendAt, BackendTls, ClientAddress, CostSource, ProxyBounds,
-    ProxyQueueSettings, ProxySettings, ProxyTimeouts, RobotSettings,
+    BackendAddress as BackendAt, BackendTls, ClientAddress, CostSource, DatabaseSettings,
+    ProxyBounds, ProxyQueueSettings, ProxySettings, ProxyTimeouts, RobotSettings,
 };
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::bucket::debt::DebtBucket;
@@ -126,6 +126,7 @@ fn settings(backend: SocketAddr) -> ProxySettings {
         exempt: Vec::new(),
         exempt_when: Vec::new(),
         facts: FactSet::default(),
+        databases: DatabaseSettings::default(),
         shadow: false,
         headers: false,
         keep_cost_header: false,

@@ -6,7 +6,7 @@
 //! bounded.
 
 use super::address_table::AddressTableBuilder;
-use super::database::NetworkField;
+use super::network_field::NetworkField;
 use super::network_file::NetworkFileError;
 use maxminddb::{LookupResult, MaxMindDbError, Reader, WithinOptions};
 use serde::Deserialize;

@@ -5,7 +5,7 @@
 //! numbers, as in the tables with `u32` in their name.
 
 use super::address_table::AddressTableBuilder;
-use super::database::NetworkField;
+use super::network_field::NetworkField;
 use super::network_file::{NetworkFileError, lines, shown};
 use std::net::{IpAddr, Ipv4Addr};
 

@@ -1,0 +1,39 @@
+//! The `proxy.databases` section: files that say which AS number or country an address has.
+//!
+//! The files are read by `identity::networks`, which also follows their changes.
+
+use crate::keys::ConfigKey;
+use crate::reader::settings;
+use std::path::PathBuf;
+
+settings! {
+    /// The databases of networks.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct DatabaseSettings from keys(section), TABLE = "proxy.databases";
+
+    /// File with the AS numbers of networks. Limits by `asn` need it.
+    pub asn: Option<PathBuf>, ASN: ConfigKey<PathBuf> = ConfigKey::path("asn")
+        .example("/var/lib/evenkeel/ip2asn-combined.tsv.gz").default_note("none");
+    /// File with the countries of networks. Limits by `country` need it.
+    pub country: Option<PathBuf>, COUNTRY: ConfigKey<PathBuf> = ConfigKey::path("country")
+        .example("/var/lib/evenkeel/country.mmdb").default_note("none");
+}
+
+/// All files about networks that a configuration names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NetworkFileSettings {
+    /// The database of AS numbers.
+    pub asn: Option<PathBuf>,
+    /// The database of countries.
+    pub country: Option<PathBuf>,
+    /// The address lists.
+    pub lists: Vec<PathBuf>,
+}
+
+impl NetworkFileSettings {
+    /// Whether there is no such file.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == NetworkFileSettings::default()
+    }
+}

@@ -1,0 +1,179 @@
+//! Limits by AS number and country: clients of one network share a bucket, at all doors, and the
+//! files are followed while the program runs. The addresses of loopback are the networks.
+
+use super::{LONG, backend, get, read, start};
+use evenkeel_testing::evenkeel;
+use evenkeel_testing::program;
+use evenkeel_testing::wait::until;
+use rustix::process::Signal;
+use socket2::{Domain, Socket, Type};
+use std::fs;
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+const TABLE: &str = "127.1.0.0\t127.1.255.255\t64500\tDE\tONE\n\
+                     127.2.0.0\t127.2.255.255\t64501\tFR\tTWO\n";
+
+fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
+    let path = folder.join(name);
+    fs::write(&path, text).expect("written");
+    path
+}
+
+/// The status of a request from this address of loopback.
+fn status(door: SocketAddr, from: &str) -> String {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    let from: IpAddr = from.parse().expect("an address");
+    socket.bind(&SocketAddr::from((from, 0)).into()).expect("loopback has all of them");
+    socket.connect_timeout(&door.into(), LONG).expect("it listens");
+    let mut stream = TcpStream::from(socket);
+    let head = format!("GET / HTTP/1.1\r\nhost: {door}\r\nconnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).expect("sent");
+    read(stream).split(' ').nth(1).expect("a status").to_owned()
+}
+
+/// The status of the answer of the check door for a client.
+fn checked(door: SocketAddr, client: &str) -> String {
+    let mut stream = TcpStream::connect(door).expect("it listens");
+    let head = format!(
+        "GET /check HTTP/1.1\r\nhost: x\r\nx-real-ip: {client}\r\nconnection: close\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).expect("sent");
+    read(stream).split(' ').nth(1).expect("a status").to_owned()
+}
+
+fn configuration(folder: &Path, backend: SocketAddr, databases: &str, by: &str) -> String {
+    let text = format!(
+        "admin: {{listen: 127.0.0.1:0}}\ncheck: {{listen: 127.0.0.1:0}}\nproxy:\n  \
+         listen: 127.0.0.1:0\n  backend: http://{backend}\n  databases: {databases}\n  \
+         limits: [{{name: networks, by: {by}, rate: 2/h, burst: 2}}]\n"
+    );
+    write(folder, "evenkeel.yaml", &text).display().to_string()
+}
+
+/// A backend that answers all requests at once.
+fn willing_backend() -> SocketAddr {
+    let (address, requests) = backend();
+    thread::spawn(move || requests.iter().for_each(|go| _ = go.send(())));
+    address
+}
+
+#[test]
+fn clients_of_one_network_share_a_bucket_and_the_file_is_followed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    let file = write(folder, "asn.tsv", TABLE);
+    let databases = format!("{{asn: {}}}", file.display());
+    let path = configuration(folder, willing_backend(), &databases, "asn");
+    let mut program = start(&["serve", "--config", &path]);
+    let check = program::addresses(&program.told("check open"))[0];
+    let addresses = program::addresses(&program.told("proxy open"));
+    let (door, admin) = (addresses[0], addresses[1]);
+
+    assert_eq!(status(door, "127.1.0.1"), "200");
+    assert_eq!(status(door, "127.1.9.9"), "200");
+    assert_eq!(status(door, "127.1.7.7"), "429", "the third of the network");
+    assert_eq!(checked(check, "127.1.8.8"), "403", "both doors count together");
+    assert_eq!(checked(check, "127.2.0.1"), "204");
+    assert_eq!(status(door, "127.2.0.1"), "200", "another network");
+    assert_eq!(status(door, "127.2.0.2"), "429");
+    // Addresses that the file does not know count together.
+    let unknown = ["127.3.0.1", "127.4.0.1", "127.5.0.1"].map(|from| status(door, from));
+    assert_eq!(unknown, ["200", "200", "429"]);
+    let doctor = evenkeel!()
+        .args(["doctor", "--admin", &admin.to_string(), "--limit", "networks"])
+        .output()
+        .expect("it runs");
+    let shown = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(shown.contains("AS64500") && shown.contains("AS64501"), "{shown}");
+    let metric = |line: &str| get(admin, "/metrics").contains(line);
+    assert!(metric("evenkeel_network_file_entries{of=\"asn\"} 2\n"));
+
+    write(folder, "asn.tsv", &format!("{TABLE}127.1.7.0\t127.1.7.255\t64509\tDE\tNEW\n"));
+    program.told("file about networks reloaded");
+    assert_eq!(status(door, "127.1.7.7"), "200", "it has moved to another network");
+    assert_eq!(status(door, "127.1.6.6"), "429");
+
+    write(folder, "asn.tsv", &format!("{TABLE}127.1.7.0\t127.1.7\n"));
+    let line = program.told("file about networks refused; the previous one stays in use");
+    assert!(line.contains("asn.tsv:3: "), "{line}");
+    assert_eq!(status(door, "127.1.7.7"), "200", "as before");
+    until("the failure is counted", || {
+        metric("evenkeel_network_file_reloads_total{of=\"asn\",result=\"failed\"} 1\n")
+    });
+    program.signal(Signal::TERM);
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
+fn a_reload_brings_another_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    let backend = willing_backend();
+    let path = configuration(folder, backend, "{}", "ip/32");
+    let mut program = start(&["serve", "--config", &path]);
+    let door = program::addresses(&program.told("proxy open"))[0];
+    for _ in 0..2 {
+        assert_eq!(status(door, "127.1.0.1"), "200");
+    }
+    assert_eq!(status(door, "127.1.0.1"), "429");
+    let file = write(folder, "country.tsv", TABLE);
+    configuration(folder, backend, &format!("{{country: {}}}", file.display()), "country");
+    program.signal(Signal::HUP);
+    program.told("configuration reloaded");
+    // Until the file is read, its clients count with those of no country.
+    until("the country is known", || {
+        status(door, "127.9.0.1");
+        status(door, "127.1.0.1") == "200"
+    });
+    assert_eq!(status(door, "127.2.0.1"), "200", "another country");
+    configuration(folder, backend, "{country: /nowhere.tsv}", "country");
+    program.signal(Signal::HUP);
+    let line = program.told("file about networks refused; the previous one stays in use");
+    assert!(line.contains("cannot read /nowhere.tsv"), "{line}");
+    assert_eq!(status(door, "127.2.0.1"), "200", "as before");
+    assert_eq!(status(door, "127.2.0.1"), "429");
+}
+
+#[test]
+fn a_faulty_file_prevents_a_start_and_check_names_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    let unused = SocketAddr::from(([127, 0, 0, 1], 9));
+    let good = write(folder, "good.tsv", TABLE);
+    let faulty = write(folder, "faulty.tsv", &format!("{TABLE}nonsense\n"));
+    let check = |path: &str| {
+        let output = evenkeel!().args(["check", path]).output().expect("it runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for (file, why) in [
+        (&faulty, "faulty.tsv:3: `nonsense` is not a range"),
+        (&folder.join("none"), "none: No such file"),
+    ] {
+        let databases = format!("{{asn: {}}}", file.display());
+        let path = configuration(folder, unused, &databases, "asn");
+        let (code, told) = check(&path);
+        assert_eq!(code, Some(1), "{told}");
+        assert!(told.contains("evenkeel.yaml:6:") && told.contains(why), "{told}");
+        let mut program = start(&["serve", "--config", &path]);
+        program.told(why);
+        assert_eq!(program.end().code(), Some(1));
+    }
+    let path = configuration(folder, unused, &format!("{{asn: {}}}", good.display()), "asn");
+    let (code, told) = check(&path);
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("note: `proxy.databases.asn`: 2 networks in "), "{told}");
+    assert!(!told.contains("days old"), "{told}");
+    let then = SystemTime::now() - Duration::from_secs(40 * 86_400 + 60);
+    fs::File::options().append(true).open(&good).expect("it").set_modified(then).expect("set");
+    let (code, told) = check(&path);
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("good.tsv is 40 days old; download it again"), "{told}");
+    let path = configuration(folder, unused, "{}", "asn");
+    let (code, told) = check(&path);
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.contains("add `databases: {asn: FILE}` to `proxy`"), "{told}");
+}

@@ -1,0 +1,595 @@
+//! The files about networks in use, and their changes.
+//!
+//! Requests read `NetworkTables`, whose content is replaced as a whole. A thread examines the files
+//! once a second, because a large database takes a moment to read. A changed and valid file is
+//! applied. A faulty one is logged and counted, and the previous content stays in use. A file that
+//! has not been renewed for a month is told once, since networks change hands.
+
+use super::address_list::AddressList;
+use super::database::NetworkDatabase;
+use super::network_field::{CountryCode, NetworkField};
+use super::network_file::{DATABASE_BYTES_MAX, LIST_BYTES_MAX, NetworkFileError};
+use arc_swap::{ArcSwap, ArcSwapOption};
+use evenkeel_config::settings::NetworkFileSettings;
+use evenkeel_config::source::files::{FileReadError, WatchedFile, WatchedFiles};
+use evenkeel_core::units::Time;
+use evenkeel_runtime::clock::Clock;
+use evenkeel_runtime::thread::OwnedThread;
+use evenkeel_telemetry::Watch;
+use evenkeel_telemetry::metrics::{NETWORK_FILE_ENTRIES, NETWORK_FILE_RELOADS, NETWORK_FILE_TIME};
+use evenkeel_telemetry::registry::{Counter, Gauge, Registry};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
+use std::time::Duration;
+
+/// Age from which a file is old, in seconds: 30 days.
+const OLD_SECONDS: u64 = 30 * 86_400;
+
+/// What the files in use say. It can be read at any time, and is empty until files are loaded.
+#[derive(Default)]
+pub struct NetworkTables {
+    asn: ArcSwapOption<NetworkDatabase>,
+    country: ArcSwapOption<NetworkDatabase>,
+    lists: Mutex<HashMap<PathBuf, SharedAddressList>>,
+}
+
+impl NetworkTables {
+    /// The AS number of an address; `None` without a database of them, or if it has none.
+    #[must_use]
+    pub fn asn(&self, address: IpAddr) -> Option<u32> {
+        self.asn.load().as_ref().and_then(|database| database.asn(address))
+    }
+
+    /// The country of an address; `None` without a database of them, or if it has none.
+    #[must_use]
+    pub fn country(&self, address: IpAddr) -> Option<CountryCode> {
+        self.country.load().as_ref().and_then(|database| database.country(address))
+    }
+
+    /// The address list of a file. All callers share one list for each path. It is empty until the
+    /// path is one of the settings' lists and its file has been read. To be called when a
+    /// configuration is applied, not for each request: it takes a lock.
+    #[must_use]
+    pub fn address_list(&self, path: &Path) -> SharedAddressList {
+        self.lists.lock().entry(path.to_owned()).or_default().clone()
+    }
+
+    fn store(&self, content: FileContent, kind: &NetworkFileKind) {
+        match (content, kind) {
+            (FileContent::Database(database), NetworkFileKind::Database(field)) => {
+                self.database(*field).store(Some(Arc::new(database)));
+            }
+            (FileContent::List(list), NetworkFileKind::List(path)) => {
+                self.address_list(path).0.store(Arc::new(list));
+            }
+            _ => {}
+        }
+    }
+
+    /// Forgets what a file that is no longer in use has said.
+    fn clear(&self, kind: &NetworkFileKind) {
+        match kind {
+            NetworkFileKind::Database(field) => self.database(*field).store(None),
+            NetworkFileKind::List(path) => self.address_list(path).0.store(Arc::default()),
+        }
+    }
+
+    const fn database(&self, field: NetworkField) -> &ArcSwapOption<NetworkDatabase> {
+        match field {
+            NetworkField::Asn => &self.asn,
+            NetworkField::Country => &self.country,
+        }
+    }
+}
+
+/// An address list that follows its file. Clones are the same list.
+#[derive(Clone, Debug, Default)]
+pub struct SharedAddressList(Arc<ArcSwap<AddressList>>);
+
+impl SharedAddressList {
+    /// Whether an address is in one of the networks of the list as it is now.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.0.load().contains(address)
+    }
+
+    /// The list as it is now.
+    #[must_use]
+    pub fn current(&self) -> Arc<AddressList> {
+        self.0.load_full()
+    }
+}
+
+/// What a file is read for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NetworkFileKind {
+    /// A database.
+    Database(NetworkField),
+    /// An address list, with the path by which it is found.
+    List(PathBuf),
+}
+
+impl NetworkFileKind {
+    /// The name in metrics and messages.
+    fn name(&self) -> String {
+        match self {
+            NetworkFileKind::Database(field) => field.name().to_owned(),
+            NetworkFileKind::List(path) => path.display().to_string(),
+        }
+    }
+
+    const fn bytes_max(&self) -> u64 {
+        match self {
+            NetworkFileKind::Database(_) => DATABASE_BYTES_MAX,
+            NetworkFileKind::List(_) => LIST_BYTES_MAX,
+        }
+    }
+}
+
+/// The content of a file.
+enum FileContent {
+    Database(NetworkDatabase),
+    List(AddressList),
+}
+
+/// A file that was read, for messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NetworkFileNote {
+    /// The number of its networks.
+    pub networks: usize,
+    /// When it was made or last renewed, in seconds since the Unix epoch. `None` for a list without
+    /// a time, which people write themselves.
+    pub time: Option<u64>,
+}
+
+impl NetworkFileNote {
+    /// The age in days, if the file is old.
+    pub fn old_days(&self, now: Time) -> Option<u64> {
+        let age = now.second().saturating_sub(self.time?);
+        (age > OLD_SECONDS).then_some(age / 86_400)
+    }
+}
+
+/// A file about networks that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkLoadError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Read(#[from] FileReadError),
+    /// It is faulty.
+    #[error("{}:{why}", path.display())]
+    Faulty {
+        /// Path of the file.
+        path: PathBuf,
+        /// The error in it.
+        why: NetworkFileError,
+    },
+}
+
+fn parse(
+    kind: &NetworkFileKind,
+    file: &WatchedFile,
+) -> Result<(FileContent, NetworkFileNote), NetworkLoadError> {
+    let faulty = |why| NetworkLoadError::Faulty { path: file.path.clone(), why };
+    // Publishers that change nothing for months leave the time as it is, and programs that download
+    // may set the time of the file. The later one tells when the file was renewed.
+    let renewed = |created: u64| created.max(file.modified);
+    match kind {
+        NetworkFileKind::Database(field) => {
+            let database = NetworkDatabase::parse(*field, &file.bytes).map_err(faulty)?;
+            let time = Some(renewed(database.created().unwrap_or(0)));
+            let note = NetworkFileNote { networks: database.networks(), time };
+            Ok((FileContent::Database(database), note))
+        }
+        NetworkFileKind::List(_) => {
+            let list = AddressList::parse(&file.bytes).map_err(faulty)?;
+            let note =
+                NetworkFileNote { networks: list.networks(), time: list.created().map(renewed) };
+            Ok((FileContent::List(list), note))
+        }
+    }
+}
+
+/// Reads a file without using it.
+pub(super) fn examine(
+    kind: &NetworkFileKind,
+    path: &Path,
+) -> Result<NetworkFileNote, NetworkLoadError> {
+    let files = WatchedFiles::new(vec![path.to_owned()]).with_bytes_max(kind.bytes_max());
+    let read = { files }.read()?;
+    let file = read.first().map(|file| parse(kind, file).map(|(_, note)| note));
+    file.unwrap_or(Ok(NetworkFileNote { networks: 0, time: None }))
+}
+
+/// The kinds and paths of all files in the settings.
+pub(super) fn kinds(settings: &NetworkFileSettings) -> Vec<(NetworkFileKind, PathBuf)> {
+    let database = |field, path: &Option<PathBuf>| {
+        path.clone().map(|path| (NetworkFileKind::Database(field), path))
+    };
+    let databases = [
+        database(NetworkField::Asn, &settings.asn),
+        database(NetworkField::Country, &settings.country),
+    ];
+    let mut lists: Vec<PathBuf> = settings.lists.clone();
+    lists.sort_unstable();
+    lists.dedup();
+    let lists = lists.into_iter().map(|path| (NetworkFileKind::List(path.clone()), path));
+    databases.into_iter().flatten().chain(lists).collect()
+}
+
+/// A file in use.
+struct LiveNetworkFile {
+    kind: NetworkFileKind,
+    path: PathBuf,
+    files: WatchedFiles,
+    note: NetworkFileNote,
+    told_old: bool,
+    /// Counters of successful and failed reloads.
+    reloads: [Counter; 2],
+    networks: Gauge,
+    time: Gauge,
+}
+
+impl LiveNetworkFile {
+    /// Reads a file and stores its content.
+    fn load(
+        (kind, path): (NetworkFileKind, PathBuf),
+        tables: &NetworkTables,
+        registry: &Registry,
+    ) -> Result<LiveNetworkFile, NetworkLoadError> {
+        let files = WatchedFiles::new(vec![path.clone()]).with_bytes_max(kind.bytes_max());
+        let of = kind.name();
+        let reloads =
+            ["ok", "failed"].map(|how| registry.counter(&NETWORK_FILE_RELOADS, &[&of, how]));
+        let mut live = LiveNetworkFile {
+            networks: registry.gauge(&NETWORK_FILE_ENTRIES, &[&of]),
+            time: registry.gauge(&NETWORK_FILE_TIME, &[&of]),
+            note: NetworkFileNote { networks: 0, time: None },
+            told_old: false,
+            kind,
+            path,
+            files,
+            reloads,
+        };
+        let read = live.files.read()?;
+        live.take(&read, tables)?;
+        Ok(live)
+    }
+
+    fn take(
+        &mut self,
+        read: &[WatchedFile],
+        tables: &NetworkTables,
+    ) -> Result<(), NetworkLoadError> {
+        let Some(file) = read.first() else { return Ok(()) };
+        let (content, note) = parse(&self.kind, file)?;
+        tables.store(content, &self.kind);
+        (self.note, self.told_old) = (note, false);
+        self.networks.set(i64::try_from(note.networks).unwrap_or(i64::MAX));
+        self.time.set(note.time.and_then(|time| i64::try_from(time).ok()).unwrap_or(0));
+        Ok(())
+    }
+
+    fn look(&mut self, tables: &NetworkTables, now: Time) {
+        if let Some(read) = self.files.look() {
+            let taken = self.take(&read, tables);
+            self.reloads[usize::from(taken.is_err())].increment(1);
+            let (of, file) = (self.kind.name(), self.path.display());
+            match taken {
+                Ok(()) => {
+                    let networks = self.note.networks;
+                    tracing::info!(
+                        target: "evenkeel::networks", of, %file, networks,
+                        "file about networks reloaded"
+                    );
+                }
+                Err(error) => refused(&error),
+            }
+        }
+        self.tell_age(now);
+    }
+
+    /// Logs once that the file is old.
+    fn tell_age(&mut self, now: Time) {
+        let Some(days) = self.note.old_days(now).filter(|_| !self.told_old) else { return };
+        self.told_old = true;
+        let (of, file) = (self.kind.name(), self.path.display());
+        tracing::warn!(
+            target: "evenkeel::networks", of, %file, days,
+            "file about networks is old; download it again"
+        );
+    }
+
+    /// Resets what was shown of a file that is no longer in use.
+    fn forget(&self, tables: &NetworkTables) {
+        tables.clear(&self.kind);
+        self.networks.set(0);
+        self.time.set(0);
+    }
+}
+
+/// All files in use.
+pub struct LiveNetworks {
+    tables: Arc<NetworkTables>,
+    watch: Arc<Watch>,
+    files: Vec<LiveNetworkFile>,
+}
+
+impl LiveNetworks {
+    /// No files.
+    #[must_use]
+    pub fn new(tables: &Arc<NetworkTables>, watch: &Arc<Watch>) -> LiveNetworks {
+        let (tables, watch) = (Arc::clone(tables), Arc::clone(watch));
+        LiveNetworks { tables, watch, files: Vec::new() }
+    }
+
+    /// Reads all files into `tables`.
+    ///
+    /// # Errors
+    /// The first file that cannot be read or is faulty.
+    pub fn load(
+        settings: &NetworkFileSettings,
+        tables: &Arc<NetworkTables>,
+        watch: &Arc<Watch>,
+    ) -> Result<LiveNetworks, NetworkLoadError> {
+        let mut live = LiveNetworks::new(tables, watch);
+        for file in kinds(settings) {
+            live.files.push(LiveNetworkFile::load(file, tables, watch.registry())?);
+        }
+        Ok(live)
+    }
+
+    /// Applies the files that have changed. Must be called once a second.
+    pub fn look(&mut self, now: Time) {
+        self.files.iter_mut().for_each(|file| file.look(&self.tables, now));
+    }
+
+    /// Applies changed settings. A file that cannot be used is logged; if there was one for the
+    /// same purpose before, that one stays in use.
+    pub fn change(&mut self, settings: &NetworkFileSettings) {
+        let mut before = std::mem::take(&mut self.files);
+        for (kind, path) in kinds(settings) {
+            let same = before.iter().position(|file| file.kind == kind);
+            let same = same.map(|index| before.swap_remove(index));
+            if same.as_ref().is_some_and(|same| same.path == path) {
+                self.files.extend(same);
+                continue;
+            }
+            match LiveNetworkFile::load((kind, path), &self.tables, self.watch.registry()) {
+                Ok(file) => self.files.push(file),
+                Err(error) => {
+                    refused(&error);
+                    self.files.extend(same);
+                }
+            }
+        }
+        before.iter().for_each(|file| file.forget(&self.tables));
+    }
+}
+
+fn refused(error: &NetworkLoadError) {
+    tracing::error!(
+        target: "evenkeel::networks", %error,
+        "file about networks refused; the previous one stays in use"
+    );
+}
+
+/// A thread that follows the files. Dropping it ends it.
+pub struct NetworksThread(OwnedThread<SyncSender<NetworkFileSettings>>);
+
+impl NetworksThread {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// If the system provides no thread.
+    pub fn start(mut live: LiveNetworks, clock: Clock) -> io::Result<NetworksThread> {
+        let (sender, changes) = mpsc::sync_channel(1);
+        let body = move || {
+            loop {
+                match changes.recv_timeout(Duration::from_secs(1)) {
+                    Ok(settings) => live.change(&settings),
+                    Err(RecvTimeoutError::Timeout) => live.look(clock.now()),
+                    Err(RecvTimeoutError::Disconnected) => return,
+                }
+            }
+        };
+        OwnedThread::start("networks", sender, body).map(NetworksThread)
+    }
+
+    /// Applies changed settings, soon. Waits if the thread is busy with a change before.
+    pub fn change(&self, settings: NetworkFileSettings) {
+        // It fails only if the thread has panicked, which is logged.
+        let _ = self.0.orders.send(settings);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    const DAY: u64 = 86_400;
+
+    fn at(seconds: u64) -> Time {
+        Time(seconds * 1_000_000_000)
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    struct Stage {
+        folder: tempfile::TempDir,
+        tables: Arc<NetworkTables>,
+        watch: Arc<Watch>,
+    }
+
+    impl Stage {
+        fn new() -> Stage {
+            let folder = tempfile::tempdir().expect("a folder");
+            Stage { folder, tables: Arc::default(), watch: Arc::new(Watch::new(Time::ZERO)) }
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.folder.path().join(name)
+        }
+
+        fn write(&self, name: &str, text: &str) -> PathBuf {
+            fs::write(self.path(name), text).expect("written");
+            self.path(name)
+        }
+
+        fn load(&self, settings: &NetworkFileSettings) -> Result<LiveNetworks, NetworkLoadError> {
+            LiveNetworks::load(settings, &self.tables, &self.watch)
+        }
+
+        fn metric(&self, of: &str) -> [i64; 2] {
+            let gauge = |metric| self.watch.registry().gauge(metric, &[of]).get();
+            [gauge(&NETWORK_FILE_ENTRIES), gauge(&NETWORK_FILE_TIME)]
+        }
+
+        fn reloads(&self, of: &str) -> [u64; 2] {
+            ["ok", "failed"]
+                .map(|how| self.watch.registry().counter(&NETWORK_FILE_RELOADS, &[of, how]).get())
+        }
+    }
+
+    const ASNS: &str = "10.0.0.0\t10.0.0.255\t64500\tDE\tX\n10.0.1.0\t10.0.1.255\t64501\tFR\tX\n";
+    const LIST: &str = r#"{"creationTime": "2026-01-01T00:00:00Z", "prefixes": ["192.0.2.0/24"]}"#;
+
+    #[test]
+    fn changed_files_are_applied_and_faulty_ones_are_not() {
+        let stage = Stage::new();
+        let asn = stage.write("asn.tsv", ASNS);
+        let settings = NetworkFileSettings { asn: Some(asn), ..NetworkFileSettings::default() };
+        let mut live = stage.load(&settings).expect("a good file");
+        let seen = || ["10.0.0.7", "10.0.1.7"].map(|address| stage.tables.asn(ip(address)));
+        assert_eq!(seen(), [Some(64_500), Some(64_501)]);
+        assert_eq!(stage.metric("asn")[0], 2);
+        assert_eq!(stage.tables.country(ip("10.0.0.7")), None);
+        let mut change = |text: &str| {
+            stage.write("asn.tsv", text);
+            (0..3).for_each(|_| live.look(Time::ZERO));
+        };
+        change("10.0.0.0\t10.0.0.255\t64502\tDE\tX\n");
+        assert_eq!(seen(), [Some(64_502), None]);
+        assert_eq!((stage.metric("asn")[0], stage.reloads("asn")), (1, [1, 0]));
+        for faulty in ["", "10.0.0.0\t10.0.0.255\n", "<html>", "\x1f\u{8b}"] {
+            change(faulty);
+            assert_eq!(seen(), [Some(64_502), None], "{faulty}");
+        }
+        assert_eq!((stage.metric("asn")[0], stage.reloads("asn")), (1, [1, 4]));
+        fs::remove_file(stage.path("asn.tsv")).expect("removed");
+        (0..3).for_each(|_| live.look(Time::ZERO));
+        assert_eq!(seen(), [Some(64_502), None]);
+        stage.write("asn.tsv", ASNS);
+        (0..3).for_each(|_| live.look(Time::ZERO));
+        assert_eq!(seen(), [Some(64_500), Some(64_501)]);
+    }
+
+    #[test]
+    fn a_list_is_the_same_for_all_that_ask_for_its_path() {
+        let stage = Stage::new();
+        let path = stage.write("robots.json", LIST);
+        let early = stage.tables.address_list(&path);
+        assert!(!early.contains(ip("192.0.2.7")));
+        let lists = vec![path.clone(), path.clone()];
+        let settings = NetworkFileSettings { lists, ..NetworkFileSettings::default() };
+        let mut live = stage.load(&settings).expect("a good file");
+        assert_eq!(live.files.len(), 1);
+        let late = stage.tables.address_list(&path);
+        assert!(early.contains(ip("192.0.2.7")) && late.contains(ip("192.0.2.7")));
+        stage.write("robots.json", "198.51.100.0/24\n");
+        (0..3).for_each(|_| live.look(Time::ZERO));
+        assert!(early.contains(ip("198.51.100.7")) && !late.contains(ip("192.0.2.7")));
+        assert_eq!(late.current().networks(), 1);
+    }
+
+    #[test]
+    fn changed_settings_replace_files_and_keep_the_old_one_of_a_faulty_one() {
+        let stage = Stage::new();
+        let asn = stage.write("asn.tsv", ASNS);
+        let other = stage.write("other.tsv", "10.0.0.0\t10.0.0.255\t7\tDE\tX\n");
+        let settings = |asn: Option<&PathBuf>, country: Option<&PathBuf>| NetworkFileSettings {
+            asn: asn.cloned(),
+            country: country.cloned(),
+            lists: Vec::new(),
+        };
+        let mut live = LiveNetworks::new(&stage.tables, &stage.watch);
+        let seen = || {
+            let country = stage.tables.country(ip("10.0.0.7")).map(|code| code.to_string());
+            (stage.tables.asn(ip("10.0.0.7")), country)
+        };
+        assert_eq!(seen(), (None, None));
+        live.change(&settings(Some(&asn), Some(&asn)));
+        assert_eq!(seen(), (Some(64_500), Some("DE".to_owned())));
+        live.change(&settings(Some(&other), None));
+        assert_eq!((seen(), stage.metric("country")), ((Some(7), None), [0, 0]));
+        live.change(&settings(Some(&stage.path("none")), None));
+        assert_eq!((seen(), live.files.len()), ((Some(7), None), 1));
+        live.change(&NetworkFileSettings::default());
+        assert_eq!((seen(), live.files.len()), ((None, None), 0));
+    }
+
+    #[test]
+    fn the_age_is_the_time_since_a_file_was_made_or_renewed() {
+        let note = |time| NetworkFileNote { networks: 1, time };
+        let now = at(100 * DAY);
+        assert_eq!(note(Some(70 * DAY)).old_days(now), None);
+        assert_eq!(note(Some(69 * DAY)).old_days(now), Some(31));
+        assert_eq!(note(Some(200 * DAY)).old_days(now), None);
+        assert_eq!(note(None).old_days(now), None);
+        let file =
+            |text: &str, modified| WatchedFile { path: "f".into(), bytes: text.into(), modified };
+        let time = |kind: &NetworkFileKind, text: &str, modified| {
+            parse(kind, &file(text, modified)).map(|(_, note)| note.time).expect("a good file")
+        };
+        let list = NetworkFileKind::List("f".into());
+        let made = 1_767_225_600;
+        assert_eq!(time(&list, LIST, 7), Some(made));
+        assert_eq!(time(&list, LIST, made + DAY), Some(made + DAY));
+        assert_eq!(time(&list, "192.0.2.0/24", 7), None);
+        assert_eq!(time(&NetworkFileKind::Database(NetworkField::Asn), ASNS, 7), Some(7));
+    }
+
+    #[test]
+    fn an_old_file_is_told_once() {
+        let stage = Stage::new();
+        let path = stage.write("robots.json", LIST);
+        let modified = fs::metadata(&path).and_then(|meta| meta.modified()).expect("a time");
+        let made = modified.duration_since(std::time::UNIX_EPOCH).expect("a time").as_secs();
+        let settings =
+            NetworkFileSettings { lists: vec![path.clone()], ..NetworkFileSettings::default() };
+        let mut live = stage.load(&settings).expect("a good file");
+        let of = path.display().to_string();
+        assert_eq!(stage.metric(&of), [1, i64::try_from(made).expect("a time")]);
+        live.look(at(made + 30 * DAY));
+        assert!(!live.files[0].told_old);
+        live.look(at(made + 31 * DAY));
+        assert!(live.files[0].told_old);
+    }
+
+    #[test]
+    fn faults_name_the_file_and_the_line() {
+        let stage = Stage::new();
+        let large = stage.path("large");
+        fs::File::create(&large).and_then(|file| file.set_len(1 << 40)).expect("made");
+        for (path, expected) in [
+            (stage.path("none"), "none: No such file"),
+            (large, "large: it has more than 268435456 bytes"),
+            (stage.folder.path().to_owned(), "not a regular file"),
+            (stage.write("bad.tsv", &format!("{ASNS}x\n")), "bad.tsv:3: `x` is not a range"),
+            (stage.write("empty", ""), "empty: the file is empty"),
+        ] {
+            let settings =
+                NetworkFileSettings { asn: Some(path), ..NetworkFileSettings::default() };
+            let error = stage.load(&settings).map(|_| ()).expect_err("refused").to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! The files about networks before a start: which of them cannot be used, and what is in them.
+//!
+//! Nothing that is read here is kept: `live` reads the files again when the program runs.
+
+use super::live::{NetworkFileKind, NetworkFileNote, NetworkLoadError, examine, kinds};
+use super::network_field::NetworkField;
+use evenkeel_config::settings::Settings;
+use evenkeel_config::settings::sockets::KeyPath;
+use evenkeel_config::{StartProblem, StartProblems};
+use evenkeel_core::units::Time;
+use std::path::PathBuf;
+
+/// A file that was read for a trial.
+struct ExaminedFile {
+    way: KeyPath,
+    path: PathBuf,
+    read: Result<NetworkFileNote, NetworkLoadError>,
+}
+
+fn examined(settings: &Settings) -> Vec<ExaminedFile> {
+    let files = settings.proxy.as_ref().map(|proxy| proxy.network_files()).unwrap_or_default();
+    let examined = |(kind, path): (NetworkFileKind, PathBuf)| {
+        let way: KeyPath = match kind {
+            NetworkFileKind::Database(NetworkField::Asn) => &["proxy", "databases", "asn"],
+            NetworkFileKind::Database(NetworkField::Country) => &["proxy", "databases", "country"],
+            NetworkFileKind::List(_) => &["proxy"],
+        };
+        ExaminedFile { way, read: examine(&kind, &path), path }
+    };
+    kinds(&files).into_iter().map(examined).collect()
+}
+
+/// Finds the problems that a start would have with the files about networks. A file that is old is
+/// a doubt.
+#[must_use]
+pub fn start_problems(settings: &Settings, now: Time) -> StartProblems {
+    let mut problems = StartProblems::default();
+    for ExaminedFile { way, path, read } in examined(settings) {
+        match read {
+            Ok(note) => problems.doubts.extend(note.old_days(now).map(|days| -> StartProblem {
+                (way, format!("{} is {days} days old; download it again", path.display()))
+            })),
+            Err(error) => problems.faults.push((way, error.to_string())),
+        }
+    }
+    problems
+}
+
+/// What is in each file about networks, in a line.
+#[must_use]
+pub fn notes(settings: &Settings) -> Vec<String> {
+    let note = |ExaminedFile { way, path, read }| {
+        let networks = read.ok()?.networks;
+        Some(format!("`{}`: {networks} networks in {}", way.join("."), path.display()))
+    };
+    examined(settings).into_iter().filter_map(note).collect()
+}
