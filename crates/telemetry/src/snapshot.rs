@@ -4,9 +4,11 @@
 //! The server and the commands `top` and `doctor` use the same types, so the two sides cannot drift
 //! apart. The admin door fills in the values.
 
+mod robots;
 mod swarm;
 pub mod zeromq;
 
+pub use robots::RobotSnapshot;
 pub use swarm::SwarmLoad;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
@@ -46,6 +48,9 @@ pub struct TopSnapshot {
     /// The gatekeepers of this process, and how they reach their masters.
     #[serde(default)]
     pub gatekeepers: Vec<zeromq::GatekeeperSnapshot>,
+    /// The robots of `proxy.robots`, with what their requests have proven.
+    #[serde(default)]
+    pub robots: Vec<RobotSnapshot>,
 }
 
 /// A short status of the store; `/api/store` has the full one.

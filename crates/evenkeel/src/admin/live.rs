@@ -17,6 +17,7 @@ pub use hub::{EventFeed, WatcherEnd};
 pub use hub::WATCHERS_MAX;
 
 use super::handlers::AdminShared;
+use super::observe;
 use super::sources::ReadinessStage;
 use bytes::Bytes;
 use evenkeel_core::units::{Nanos, SECOND, Time};
@@ -174,6 +175,10 @@ impl AdminShared {
             overrides: self.overrides(),
             peers: sources.watch.peers.read(),
             store: sources.watch.store.read(),
+            robots: observe::robots(&sources.engines, now)
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
         }
     }
 

@@ -10,6 +10,7 @@ use evenkeel_core::limit::{LimitAction, LimitUnit};
 use evenkeel_core::units::{Nanos, SECOND, Time};
 use evenkeel_engine::view::BackendLoad;
 use evenkeel_engine::{HeavyClient, OpenRequest, RequestStage, VisitorStats};
+use evenkeel_identity::robots::RobotReport;
 use evenkeel_telemetry::counts::peers::PeersStatus;
 use evenkeel_telemetry::metrics::{
     BUSY, CAPACITY, CLIENTS_HELD, DECISIONS, IN_WAITING_ROOM, KEYS_DROPPED, KEYS_MAX, KEYS_USED,
@@ -18,8 +19,8 @@ use evenkeel_telemetry::metrics::{
 };
 use evenkeel_telemetry::prometheus::ObservedMetric;
 use evenkeel_telemetry::snapshot::{
-    self, ClientRow, LimitTable, LoadSnapshot, OpenRequestRow, TopQuery, TopSnapshot, UNIT_CPU,
-    UNIT_HITS,
+    self, ClientRow, LimitTable, LoadSnapshot, OpenRequestRow, RobotSnapshot, TopQuery,
+    TopSnapshot, UNIT_CPU, UNIT_HITS,
 };
 use std::collections::HashMap;
 
@@ -123,6 +124,7 @@ pub fn snapshot(sources: &AdminSources, query: &TopQuery) -> TopSnapshot {
         }),
         master: sources.watch.master.get().map(|counts| counts.status(now)),
         gatekeepers: sources.watch.gatekeepers.lock().iter().map(|one| one.status(now)).collect(),
+        robots: robots(&sources.engines, now),
     };
     for DoorEngine { door, engine } in &sources.engines {
         snapshot.load.extend(engine.work().map(|work| load(door, &work, now)));
@@ -165,6 +167,28 @@ fn not_enforced(sources: &AdminSources) -> HashMap<String, u64> {
         }
     });
     counts
+}
+
+/// What is known of the robots of all doors.
+pub fn robots(engines: &[DoorEngine], now: Time) -> Vec<RobotSnapshot> {
+    let robot = |report: RobotReport| {
+        let [by_signature, by_address, by_host] = report.proven;
+        let age = |made: u64| (now.0 / SECOND).saturating_sub(made) as f64;
+        let last = report.last_impostor;
+        RobotSnapshot {
+            name: report.name,
+            by_signature,
+            by_address,
+            by_host,
+            impostors: report.impostors,
+            last_impostor: last.map(|impostor| impostor.client.to_string()),
+            last_impostor_ago: last.map(|impostor| now.since(impostor.came).as_secs_f64()),
+            networks: report.networks,
+            lists_age: report.lists_made.map(age),
+            keys: report.keys,
+        }
+    };
+    engines.iter().flat_map(|door| door.engine.robots()).map(robot).collect()
 }
 
 fn peers(report: &PeersStatus) -> snapshot::PeersSummary {

@@ -408,6 +408,8 @@ fn metrics_are_in_the_text_format_and_agree_with_what_happened() {
         "evenkeel_tls_",
         "evenkeel_peer",
         "evenkeel_rlqs_",
+        "evenkeel_robot_",
+        "evenkeel_signature_",
         "evenkeel_store_",
         "evenkeel_xds_",
         "evenkeel_trace_",

@@ -69,8 +69,19 @@ fn tables(snapshot: &TopSnapshot, limit: Option<&str>) -> String {
         push_limit(&mut text, name, "Cpu[s]", &[]);
     }
     snapshot.load.iter().for_each(|load| push_running(&mut text, load));
+    push_robots(&mut text, snapshot);
     push_others(&mut text, snapshot);
     text
+}
+
+/// Adds a line for each robot, if there are any.
+fn push_robots(text: &mut String, snapshot: &TopSnapshot) {
+    if !snapshot.robots.is_empty() {
+        text.push_str("\nRobots:\n");
+    }
+    for robot in &snapshot.robots {
+        let _ = writeln!(text, "{}", printable(&robot.to_string()));
+    }
 }
 
 /// Adds the requests that are with the backend, if there are any, and what waits for it.

@@ -90,6 +90,20 @@ for (const [name, sign] of Object.entries(signers)) {
   });
 }
 
+test("doctor and the interface say who claims what", async (t) => {
+  const door = await stage();
+  t.after(() => door.stop());
+  await door.ask({ "User-Agent": "python-bot", ...await signers.javascript(KEYS.javascript) });
+  await door.ask({ "User-Agent": "x python-bot" }, { from: "127.0.0.77" });
+  const { robots } = await (await fetch(`http://${door.admin}/api/top`)).json();
+  const [javascript, python] = robots;
+  assert.deepEqual([javascript.name, javascript.by_signature, javascript.impostors, javascript.keys], ["javascript", 1, 0, 1]);
+  assert.deepEqual([python.impostors, python.last_impostor], [1, "127.0.0.77"]);
+  const said = door.doctor();
+  assert.match(said, /^Robots:\njavascript: 1 requests proven \(1 by signature\), 0 of impostors$/m);
+  assert.match(said, /^python: 0 requests proven, 1 of impostors, the last from 127\.0\.0\.77 \d+ s ago$/m);
+});
+
 test("a member of a dictionary as Signature-Agent", async (t) => {
   const door = await stage();
   t.after(() => door.stop());

@@ -33,6 +33,8 @@ pub struct PageEvent {
     pub overrides: Vec<ShownOverride>,
     pub peers: Option<peers::PeersStatus>,
     pub store: Option<store::StoreStatus>,
+    /// A sentence for each robot.
+    pub robots: Vec<String>,
 }
 
 /// One door with a backend.

@@ -43,6 +43,7 @@ function event(data) {
   clients.update(now);
   client.update(now);
   running();
+  robots();
   others();
 }
 
@@ -115,6 +116,19 @@ function running() {
   const rows = old.map(({ client, route, age, stalled }) => [time(age), client, route, stalled ? "waits for its client" : "working"]);
   const text = waits ? `The oldest waiting request, ${waits.route} of ${waits.client}, has waited for ${time(waits.age)}.` : "No request waits.";
   table(at("running").lastElementChild, text, ["For", "Client", "Request", "State"], rows, []);
+}
+
+// A sentence for each robot that has to prove who it is.
+function robots() {
+  at("robots").hidden = now.robots.length === 0;
+  const lines = now.robots.map((text) => {
+    const line = document.createElement("li");
+    const span = document.createElement("span");
+    span.textContent = text;
+    line.append(span);
+    return line;
+  });
+  at("robots").lastElementChild.replaceChildren(...lines);
 }
 
 function others() {

@@ -40,6 +40,7 @@ fn snapshot() -> TopSnapshot {
         store: None,
         master: None,
         gatekeepers: Vec::new(),
+        robots: Vec::new(),
     }
 }
 

@@ -55,6 +55,7 @@ fn snapshot(now: f64, busy_seconds: f64) -> TopSnapshot {
         store: None,
         master: None,
         gatekeepers: Vec::new(),
+        robots: Vec::new(),
     }
 }
 
