@@ -7,8 +7,10 @@
 #![allow(missing_docs)]
 
 use evenkeel_identity::networks::address_table::{AddressTable, AddressTableBuilder};
+use evenkeel_identity::networks::database::NetworkDatabase;
+use evenkeel_identity::networks::network_field::NetworkField;
 use std::hint::black_box;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
 const ROUNDS: usize = 20;
@@ -46,7 +48,21 @@ fn table(starts: &mut Vec<u128>, address: impl Fn(u128) -> IpAddr) -> AddressTab
     builder.build()
 }
 
+/// The time to read a file of text, and the memory of what is kept.
+fn read_text(lines: u32) {
+    let mut text = String::new();
+    for line in 0..lines {
+        let (first, last) = (Ipv4Addr::from(line << 12), Ipv4Addr::from((line << 12) + 4_095));
+        text += &format!("{first}\t{last}\t{}\tDE\tEXAMPLE - Example Networks\n", line + 1);
+    }
+    let begun = Instant::now();
+    let read = NetworkDatabase::parse(NetworkField::Asn, text.as_bytes()).expect("a table");
+    let (took, bytes) = (begun.elapsed().as_millis(), read.bytes());
+    println!("{lines} lines of text ({} bytes): read in {took} ms, {bytes} bytes", text.len());
+}
+
 fn main() {
+    read_text(500_000);
     let mut numbers = Numbers(7);
     let v4 = |bits: u128| IpAddr::V4((bits as u32).into());
     let v6 = |bits: u128| IpAddr::V6(bits.into());

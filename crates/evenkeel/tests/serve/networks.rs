@@ -37,10 +37,12 @@ fn status(door: SocketAddr, from: &str) -> String {
 
 /// The status of the answer of the check door for a client.
 fn checked(door: SocketAddr, client: &str) -> String {
+    checked_with(door, &format!("x-real-ip: {client}"))
+}
+
+fn checked_with(door: SocketAddr, fields: &str) -> String {
     let mut stream = TcpStream::connect(door).expect("it listens");
-    let head = format!(
-        "GET /check HTTP/1.1\r\nhost: x\r\nx-real-ip: {client}\r\nconnection: close\r\n\r\n"
-    );
+    let head = format!("GET /check HTTP/1.1\r\nhost: x\r\n{fields}\r\nconnection: close\r\n\r\n");
     stream.write_all(head.as_bytes()).expect("sent");
     read(stream).split(' ').nth(1).expect("a status").to_owned()
 }
@@ -106,6 +108,37 @@ fn clients_of_one_network_share_a_bucket_and_the_file_is_followed() {
     });
     program.signal(Signal::TERM);
     assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
+fn networks_of_both_families_are_counted_in_one_list() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let unused = SocketAddr::from(([127, 0, 0, 1], 9));
+    let path = configuration(folder.path(), unused, "{}", "[ip/24, ip6/56]");
+    let wide = "    - {name: wide, by: ip6/48, when: {method: POST}, rate: 1/h}\n";
+    let text = fs::read_to_string(&path).expect("the configuration");
+    let text = text.replace("limits: [", "limits:\n    - ").replace("burst: 2}]\n", "burst: 2}\n");
+    fs::write(&path, text + wide).expect("written");
+    let mut program = start(&["serve", "--config", &path]);
+    let check = program::addresses(&program.told("check open"))[0];
+    for (client, expected) in [
+        ("2001:db8:0:0::1", "204"),
+        ("2001:db8:0:ff::2", "204"),
+        ("2001:db8:0:80::3", "403"),
+        ("2001:db8:0:100::1", "204"),
+        ("192.0.2.1", "204"),
+        ("192.0.2.255", "204"),
+        ("192.0.2.7", "403"),
+        ("192.0.3.7", "204"),
+    ] {
+        assert_eq!(checked(check, client), expected, "{client}");
+    }
+    // The wider network counts beside the other one.
+    let posted = ["2001:db8:1:1::1", "2001:db8:1:ffff::1", "2001:db8:2::1"].map(|client| {
+        let head = format!("x-original-method: POST\r\nx-real-ip: {client}");
+        checked_with(check, &head)
+    });
+    assert_eq!(posted, ["204", "403", "204"]);
 }
 
 #[test]

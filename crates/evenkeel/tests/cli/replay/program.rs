@@ -74,6 +74,31 @@ fn a_log_is_the_same_however_it_comes() {
 }
 
 #[test]
+fn the_networks_of_clients_are_known() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    let table = b"192.0.2.0\t192.0.2.255\t64500\tDE\tX\n";
+    let table = save(folder, "asn.tsv", table);
+    let limits = "limits: [{name: asn, by: asn, rate: 2/h, burst: 2}]";
+    let config = format!("proxy: {{databases: {{asn: {table}}}, cpus: 1, {limits}}}");
+    let config = save(folder, "evenkeel.yaml", config.as_bytes());
+    let line = |(second, client): (usize, &str)| {
+        format!("{client} - - [10/Oct/2026:13:55:3{second} +0000] \"GET / HTTP/1.1\" 200 5\n")
+    };
+    let clients = ["192.0.2.1", "192.0.2.2", "192.0.2.3", "198.51.100.1", "198.51.100.2"];
+    let log: String = clients.into_iter().enumerate().map(line).collect();
+    let log = save(folder, "access.log", log.as_bytes());
+    let report = json(&evenkeel(&["replay", &log, "--config", &config, "--json"], None));
+    assert_eq!(report["all"]["fate"]["refused"], 1, "the third of the network");
+    assert_eq!(report["warnings"], serde_json::json!([]));
+    save(folder, "asn.tsv", b"nonsense\n");
+    let output = evenkeel(&["replay", &log, "--config", &config], None);
+    assert_eq!(output.status.code(), Some(1));
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("asn.tsv:1: `nonsense` is not a range"), "{told}");
+}
+
+#[test]
 fn what_a_cut_file_still_has_is_played_and_said_in_words() {
     let folder = tempfile::tempdir().expect("a folder");
     let whole = log(1);
