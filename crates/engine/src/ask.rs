@@ -6,6 +6,7 @@
 
 use crate::charge::slot::QueueSlot;
 use crate::charge::{Charge, DelayReport};
+use crate::client_network::ClientNetwork;
 use crate::domains::gatekeeper::OrderCheck;
 use crate::engine::KeyedRequest;
 use crate::lane::EngineLane;
@@ -60,7 +61,9 @@ impl EngineLane {
         let client = request.address();
         let robots = self.0.engine.robots.load();
         let standing = robots.as_ref().map(|robots| self.0.engine.standing(robots, request, now));
-        let request = &IdentifiedRequest { request, standing: standing.unwrap_or_default() };
+        let standing = standing.unwrap_or_default();
+        let network = ClientNetwork::new(client, self.0.engine.networks());
+        let request = &IdentifiedRequest { request, standing, network };
         // Lock order: the books are locked, and `enter` locks `HostDirectory`.
         let entering = self.0.books.lock().enter(request, now);
         let KeyedRequest { rules, keys, exempt, weight, seen, place } = entering;

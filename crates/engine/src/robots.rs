@@ -4,6 +4,7 @@
 //! What proves a robot is decided in `identity::robots`. A door verifies signatures, because they
 //! cover more of a request than the engine knows; it states the signer as the fact `bot`.
 
+use crate::client_network::ClientNetwork;
 use crate::engine::Engine;
 use crate::lane::EngineLane;
 use evenkeel_core::classify::RequestAttributes;
@@ -14,10 +15,11 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// A request together with the robot that it is of.
+/// A request together with the robot that it is of, and with what is known of its client's network.
 pub(crate) struct IdentifiedRequest<'a, R> {
     pub(crate) request: &'a R,
     pub(crate) standing: RobotStanding<'a>,
+    pub(crate) network: ClientNetwork<'a>,
 }
 
 impl<R: RequestAttributes> RequestAttributes for IdentifiedRequest<'_, R> {
@@ -53,7 +55,7 @@ impl<R: RequestAttributes> RequestAttributes for IdentifiedRequest<'_, R> {
         match fact {
             ClientFact::Bot => self.standing.bot().map(Cow::Borrowed),
             ClientFact::Impostor => self.standing.impostor().map(Cow::Borrowed),
-            _ => self.request.fact(fact),
+            _ => self.network.fact(fact).unwrap_or_else(|| self.request.fact(fact)),
         }
     }
 }
