@@ -8,6 +8,7 @@
 pub mod fetch;
 pub mod h2;
 pub mod ja4;
+pub mod rtt;
 
 /// The result of parsing the first bytes of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -28,6 +28,8 @@ use evenkeel_core::classify::RequestAttributes;
 use evenkeel_core::fact::ClientFact;
 use evenkeel_core::units::Time;
 use evenkeel_engine::{AskOutcome, RequestRefusal};
+use evenkeel_identity::address::ProxyTrust;
+use evenkeel_identity::prints::fetch::{FetchRequest, FetchVerdict};
 use evenkeel_telemetry::counts::ResponseOrigin;
 use hold::{ArrivedAnswer, PendingConnect};
 use http::header::COOKIE;
@@ -46,6 +48,24 @@ struct HttpRequestAttributes<'a> {
     head: &'a Parts,
     /// The robot that has signed the request.
     signer: Option<&'a str>,
+    link: &'a ClientLink,
+    trust: &'a ProxyTrust,
+}
+
+impl HttpRequestAttributes<'_> {
+    /// Compares the headers with the browser that the client claims to be.
+    fn fetch(&self) -> FetchVerdict {
+        let forwarded = || {
+            let trusted = self.trust.trusts_headers(self.link.peer.address());
+            trusted && self.header("x-forwarded-proto") == Some(b"https")
+        };
+        let request = FetchRequest {
+            method: self.method(),
+            secure: self.link.peer.is_secure() || forwarded(),
+            header: |name| self.header(name),
+        };
+        request.verdict()
+    }
 }
 
 impl RequestAttributes for HttpRequestAttributes<'_> {
@@ -76,6 +96,10 @@ impl RequestAttributes for HttpRequestAttributes<'_> {
     fn fact(&self, fact: ClientFact) -> Option<Cow<'_, str>> {
         match fact {
             ClientFact::Bot => self.signer.map(Cow::Borrowed),
+            ClientFact::Ja4 | ClientFact::H2 | ClientFact::Rtt => {
+                self.link.print(fact).map(Cow::Borrowed)
+            }
+            ClientFact::Fetch => Some(Cow::Borrowed(self.fetch().as_str())),
             _ => None,
         }
     }
@@ -285,7 +309,7 @@ async fn admitted(
         let signed = signed::signed(head, link.peer.is_secure(), trusted);
         robots.signed(&signed, worker.thread.time())
     });
-    let seen = HttpRequestAttributes { client, head, signer };
+    let seen = HttpRequestAttributes { client, head, signer, link, trust: &settings.trust };
     let asked = match &worker.store {
         Some(store) => Box::pin(store.ask(&worker.lane, &seen)).await,
         None => worker.lane.ask(&seen),

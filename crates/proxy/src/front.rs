@@ -3,10 +3,12 @@
 //! HTTP/2 is used if TLS has negotiated it (ALPN), and without TLS if the client begins with it
 //! ("prior knowledge"). Streams: `streams.rs`. What is done with a request: `exchange.rs`.
 
+mod prints;
 mod proxy_header;
 mod sniffed;
 pub(super) mod stream;
 mod streams;
+mod tcp_info;
 mod tunnel;
 pub(super) mod write_batch;
 
@@ -18,6 +20,7 @@ use arc_swap::ArcSwap;
 use evenkeel_telemetry::counts::ConnectionRefusal;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use prints::WantedPrints;
 use proxy_header::{ProxiedParty, ProxyHeaderParse};
 use rustls::ServerConfig;
 use sniffed::SniffedStream;
@@ -66,8 +69,9 @@ pub(super) async fn converse(
         return;
     }
     let Some(_share) = worker.thread.take_address_share(&link) else { return };
+    let wanted = WantedPrints::new(&worker.thread.settings(), &link, said);
     if let Some(shown) = shown {
-        return Box::pin(converse_under_tls(worker, begun, link, &shown)).await;
+        return Box::pin(converse_under_tls(worker, begun, link, (&shown, wanted))).await;
     }
     while begun.may_be_http2() {
         if !begun.more(&link).await {
@@ -77,6 +81,7 @@ pub(super) async fn converse(
     let streams = begun.is_http2() && worker.thread.settings().http2;
     let stream = ClientStream::new(begun, Rc::clone(&link), Rc::clone(&worker.thread));
     if streams {
+        begin_streams(&link, wanted);
         Box::pin(streams::serve(worker, stream, &link)).await;
     } else {
         serve(worker, stream, &link).await;
@@ -87,18 +92,32 @@ async fn converse_under_tls(
     worker: &Rc<ProxyWorker>,
     mut begun: SniffedStream,
     link: Rc<ClientLink>,
-    shown: &LiveServerConfig,
+    (shown, wanted): (&LiveServerConfig, WantedPrints),
 ) {
     if begun.bytes().is_empty() && !begun.more(&link).await {
         return;
     }
-    let Some(stream) = secured(worker, begun, &link, shown).await else { return };
+    if wanted.ja4 {
+        prints::read_hello(&mut begun, &link).await;
+    }
+    if wanted.rtt {
+        begun.begin_timing(worker.thread.clock);
+    }
+    let Some(mut stream) = secured(worker, begun, &link, shown).await else { return };
+    prints::compare_round_trips(stream.get_mut().0, &link);
     let streams = stream.get_ref().1.alpn_protocol() == Some(ALPN_HTTP2);
     let stream = ClientStream::new(stream, Rc::clone(&link), Rc::clone(&worker.thread));
     if streams {
+        begin_streams(&link, wanted);
         Box::pin(streams::serve(worker, stream, &link)).await;
     } else {
         serve(worker, stream, &link).await;
+    }
+}
+
+fn begin_streams(link: &ClientLink, wanted: WantedPrints) {
+    if wanted.h2 {
+        link.prints.expect_frames();
     }
 }
 
@@ -281,7 +300,7 @@ mod tests {
     #[test]
     fn what_a_connection_and_a_request_keep_is_small() {
         let link = size_of::<ClientLink>();
-        assert!(link <= 320, "{link} bytes");
+        assert!(link <= 328, "{link} bytes");
         let request = bytes(exchange::serve);
         assert!(request <= 2320, "{request} bytes");
     }

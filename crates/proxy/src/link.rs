@@ -4,16 +4,17 @@
 //! cell. The thread's sweep checks all links a few times a second and wakes the tasks that have
 //! waited too long. So a timeout costs a request two stores, and is late by at most one sweep.
 //!
-//! Each part of the state has a file: `phase.rs`, `peer.rs`, `streams.rs`, `upload.rs`,
-//! `backend_waits.rs`, `client_writes.rs`, `upgrade.rs`. A stream of an HTTP/2 connection has its
-//! own link, which points to the connection's. A request: `exchange.rs`. Where links are kept:
-//! `list.rs`.
+//! Each part of the state has a file: `phase.rs`, `peer.rs`, `prints.rs`, `streams.rs`,
+//! `upload.rs`, `backend_waits.rs`, `client_writes.rs`, `upgrade.rs`. A stream of an HTTP/2
+//! connection has its own link, which points to the connection's. A request: `exchange.rs`. Where
+//! links are kept: `list.rs`.
 
 mod backend_waits;
 mod client_writes;
 pub(super) mod list;
 mod peer;
 mod phase;
+mod prints;
 mod streams;
 mod upgrade;
 mod upload;
@@ -24,9 +25,11 @@ use backend_waits::BackendWaits;
 use client_writes::ClientWrites;
 pub(super) use client_writes::ReadAhead;
 use evenkeel_config::settings::ProxyTimeouts;
+use evenkeel_core::fact::ClientFact;
 use http::HeaderValue;
 use peer::LinkPeer;
 use phase::{LinkPhase, PhaseState};
+use prints::LinkPrints;
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -51,6 +54,8 @@ pub(super) struct ClientLink {
     /// The connection that this link is a stream of (HTTP/2).
     pub(super) over: Option<Rc<ClientLink>>,
     pub(super) peer: LinkPeer,
+    /// The fingerprints of a connection. Those of a stream are its connection's.
+    pub(super) prints: LinkPrints,
     /// The index in the thread's list.
     pub(super) place: Cell<usize>,
     pub(super) phase: PhaseState,
@@ -94,6 +99,7 @@ impl ClientLink {
         ClientLink {
             over,
             peer,
+            prints: LinkPrints::default(),
             place: Cell::new(0),
             phase: PhaseState::new(now),
             streams: StreamCounts::default(),
@@ -115,6 +121,11 @@ impl ClientLink {
 impl ClientLink {
     pub(super) fn is_stream(&self) -> bool {
         self.over.is_some()
+    }
+
+    /// Returns a fact that the start of the connection told.
+    pub(super) fn print(&self, fact: ClientFact) -> Option<&str> {
+        self.over.as_ref().map_or(&self.prints, |over| &over.prints).fact(fact)
     }
 
     /// Returns the peer's address as it is forwarded. A stream has that of its connection.

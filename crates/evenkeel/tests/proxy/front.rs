@@ -11,6 +11,7 @@ pub mod frames;
 mod heads;
 pub mod http2;
 mod preface;
+mod prints;
 mod resting;
 mod streams;
 mod tls;

@@ -4,6 +4,7 @@
 //! They are replaced as a whole on reload; a request keeps the settings that it began with.
 
 use evenkeel_config::settings::{ProxyBounds, ProxySettings, ProxyTimeouts};
+use evenkeel_core::fact::FactSet;
 use evenkeel_identity::address::ProxyTrust;
 use evenkeel_identity::waiting_room::SharedWaitingRoom;
 use std::time::Duration;
@@ -15,6 +16,8 @@ pub(crate) struct ThreadSettings {
     /// Protocols that may be switched to.
     pub(crate) upgrades: Vec<String>,
     pub(crate) trust: ProxyTrust,
+    /// The facts about clients that limits or conditions name.
+    pub(crate) facts: FactSet,
     pub(crate) timeouts: ProxyTimeouts,
     pub(crate) bounds: ProxyBounds,
     pub(crate) keep_cost_header: bool,
@@ -30,6 +33,7 @@ impl ThreadSettings {
         ThreadSettings {
             upgrades: settings.upgrades.clone(),
             trust: ProxyTrust::new(&settings.trusted_proxies, &settings.client_address),
+            facts: settings.facts,
             timeouts: settings.timeouts,
             bounds: settings.bounds,
             keep_cost_header: settings.keep_cost_header,

@@ -4,9 +4,12 @@
 //! not decided here.
 
 use crate::link::ClientLink;
+use evenkeel_core::units::Time;
+use evenkeel_runtime::clock::Clock;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -22,17 +25,70 @@ pub(super) struct SniffedStream {
     /// The bytes read in advance. Those from index `given` on have not been handed to a reader.
     read: Vec<u8>,
     given: usize,
+    /// Measures the handshake.
+    timing: Option<Box<HandshakeTiming>>,
+}
+
+/// The times of a TLS handshake.
+struct HandshakeTiming {
+    clock: Clock,
+    /// When bytes were last written.
+    written: Option<Time>,
+    /// The time from the last write before the last read to that read.
+    answered: Option<Duration>,
 }
 
 impl SniffedStream {
     /// A connection from which nothing has been read.
     pub(super) fn new(stream: TcpStream) -> SniffedStream {
-        SniffedStream { stream, read: Vec::new(), given: 0 }
+        SniffedStream { stream, read: Vec::new(), given: 0, timing: None }
     }
 
     /// Returns the bytes read in advance and not yet handed to a reader.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.read[self.given..]
+    }
+
+    pub(super) fn socket(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// Begins to measure how long the peer takes to answer what is written.
+    pub(super) fn begin_timing(&mut self, clock: Clock) {
+        self.timing = Some(Box::new(HandshakeTiming { clock, written: None, answered: None }));
+    }
+
+    /// Ends the measurement. Returns the time of the last answer: of the last flight that the peer
+    /// had to wait for, which it cannot have answered in advance.
+    pub(super) fn end_timing(&mut self) -> Option<Duration> {
+        self.timing.take()?.answered
+    }
+
+    /// Reads from the socket.
+    fn poll_socket(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        if let Some(timing) = &mut self.timing
+            && polled.is_ready()
+        {
+            let now = timing.clock.now();
+            let passed = timing.written.map(|written| now.0.saturating_sub(written.0));
+            timing.answered = passed.map(Duration::from_nanos);
+        }
+        polled
+    }
+
+    /// Notes that bytes were written.
+    fn note_write(&mut self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Some(timing) = &mut self.timing
+            && polled.is_ready()
+        {
+            timing.written = Some(timing.clock.now());
+        }
+        polled
     }
 
     /// Discards the next `count` bytes.
@@ -76,7 +132,7 @@ impl AsyncRead for SniffedStream {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.read.is_empty() {
-            return Pin::new(&mut self.stream).poll_read(cx, buffer);
+            return self.poll_socket(cx, buffer);
         }
         let count = self.bytes().len().min(buffer.remaining());
         buffer.put_slice(&self.bytes()[..count]);
@@ -84,11 +140,7 @@ impl AsyncRead for SniffedStream {
         if self.bytes().is_empty() {
             (self.read, self.given) = (Vec::new(), 0);
         }
-        if count > 0 {
-            Poll::Ready(Ok(()))
-        } else {
-            Pin::new(&mut self.stream).poll_read(cx, buffer)
-        }
+        if count > 0 { Poll::Ready(Ok(())) } else { self.poll_socket(cx, buffer) }
     }
 }
 
@@ -98,7 +150,8 @@ impl AsyncWrite for SniffedStream {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.note_write(polled)
     }
 
     fn poll_write_vectored(
@@ -106,7 +159,8 @@ impl AsyncWrite for SniffedStream {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.note_write(polled)
     }
 
     fn is_write_vectored(&self) -> bool {

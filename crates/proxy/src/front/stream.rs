@@ -113,6 +113,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for ClientStream<S> {
         let poll = Pin::new(&mut self.inner).poll_read(cx, buffer);
         if buffer.filled().len() > before {
             self.link.receive(self.thread.now());
+            self.link.prints.note_read(&buffer.filled()[before..]);
         }
         poll
     }
