@@ -2,12 +2,13 @@
 //!
 //! `address_table` holds ranges of addresses in memory. `database` reads files with an AS number or
 //! a country for each range (`tsv`, `mmdb`), `address_list` the addresses that operators of robots
-//! publish. `live` follows the changes of all files, `trial` tests them before a start. No file is
-//! fetched: the operator of the site has them.
+//! publish. `live` follows the changes of all files, `file_status` shows them, `trial` tests them
+//! before a start. No file is fetched: the operator of the site has them.
 
 pub mod address_list;
 pub mod address_table;
 pub mod database;
+pub mod file_status;
 pub mod live;
 mod mmdb;
 pub mod network_field;

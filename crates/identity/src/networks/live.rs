@@ -2,11 +2,12 @@
 //!
 //! Requests read `NetworkTables`, whose content is replaced as a whole. A thread examines the files
 //! once a second, because a large database takes a moment to read. A changed and valid file is
-//! applied. A faulty one is logged and counted, and the previous content stays in use. A file that
-//! has not been renewed for a month is told once, since networks change hands.
+//! applied. A faulty one is logged and counted, and the previous content stays in use. What is
+//! shown of a file is in `file_status`.
 
 use super::address_list::AddressList;
 use super::database::NetworkDatabase;
+use super::file_status::{NetworkFileNote, NetworkFileStatus};
 use super::network_field::{CountryCode, NetworkField};
 use super::network_file::{DATABASE_BYTES_MAX, LIST_BYTES_MAX, NetworkFileError};
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -16,8 +17,8 @@ use evenkeel_core::units::Time;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_runtime::thread::OwnedThread;
 use evenkeel_telemetry::Watch;
-use evenkeel_telemetry::metrics::{NETWORK_FILE_ENTRIES, NETWORK_FILE_RELOADS, NETWORK_FILE_TIME};
-use evenkeel_telemetry::registry::{Counter, Gauge, Registry};
+use evenkeel_telemetry::metrics::NETWORK_FILE_RELOADS;
+use evenkeel_telemetry::registry::{Counter, Registry};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
@@ -26,9 +27,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::time::Duration;
-
-/// Age from which a file is old, in seconds: 30 days.
-const OLD_SECONDS: u64 = 30 * 86_400;
 
 /// What the files in use say. It can be read at any time, and is empty until files are loaded.
 #[derive(Default)]
@@ -88,6 +86,11 @@ impl NetworkTables {
 }
 
 /// An address list that follows its file. Clones are the same list.
+///
+/// The user of a list gets it with [`NetworkTables::address_list`] when a configuration is
+/// applied, keeps it, and asks it for each request: a look-up takes no lock. The path has to be one
+/// of the `lists` of the settings ([`NetworkFileSettings`]), so that its file is read and followed;
+/// a faulty file then prevents a start, and `evenkeel check` names it.
 #[derive(Clone, Debug, Default)]
 pub struct SharedAddressList(Arc<ArcSwap<AddressList>>);
 
@@ -137,24 +140,6 @@ enum FileContent {
     List(AddressList),
 }
 
-/// A file that was read, for messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct NetworkFileNote {
-    /// The number of its networks.
-    pub networks: usize,
-    /// When it was made or last renewed, in seconds since the Unix epoch. `None` for a list without
-    /// a time, which people write themselves.
-    pub time: Option<u64>,
-}
-
-impl NetworkFileNote {
-    /// The age in days, if the file is old.
-    pub fn old_days(&self, now: Time) -> Option<u64> {
-        let age = now.second().saturating_sub(self.time?);
-        (age > OLD_SECONDS).then_some(age / 86_400)
-    }
-}
-
 /// A file about networks that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkLoadError {
@@ -176,20 +161,15 @@ fn parse(
     file: &WatchedFile,
 ) -> Result<(FileContent, NetworkFileNote), NetworkLoadError> {
     let faulty = |why| NetworkLoadError::Faulty { path: file.path.clone(), why };
-    // Publishers that change nothing for months leave the time as it is, and programs that download
-    // may set the time of the file. The later one tells when the file was renewed.
-    let renewed = |created: u64| created.max(file.modified);
     match kind {
         NetworkFileKind::Database(field) => {
             let database = NetworkDatabase::parse(*field, &file.bytes).map_err(faulty)?;
-            let time = Some(renewed(database.created().unwrap_or(0)));
-            let note = NetworkFileNote { networks: database.networks(), time };
+            let note = NetworkFileNote::of_database(&database, file.modified);
             Ok((FileContent::Database(database), note))
         }
         NetworkFileKind::List(_) => {
             let list = AddressList::parse(&file.bytes).map_err(faulty)?;
-            let note =
-                NetworkFileNote { networks: list.networks(), time: list.created().map(renewed) };
+            let note = NetworkFileNote::of_list(&list, file.modified);
             Ok((FileContent::List(list), note))
         }
     }
@@ -203,7 +183,7 @@ pub(super) fn examine(
     let files = WatchedFiles::new(vec![path.to_owned()]).with_bytes_max(kind.bytes_max());
     let read = { files }.read()?;
     let file = read.first().map(|file| parse(kind, file).map(|(_, note)| note));
-    file.unwrap_or(Ok(NetworkFileNote { networks: 0, time: None }))
+    file.unwrap_or_else(|| Ok(NetworkFileNote::default()))
 }
 
 /// The kinds and paths of all files in the settings.
@@ -227,12 +207,9 @@ struct LiveNetworkFile {
     kind: NetworkFileKind,
     path: PathBuf,
     files: WatchedFiles,
-    note: NetworkFileNote,
-    told_old: bool,
+    status: NetworkFileStatus,
     /// Counters of successful and failed reloads.
     reloads: [Counter; 2],
-    networks: Gauge,
-    time: Gauge,
 }
 
 impl LiveNetworkFile {
@@ -246,16 +223,8 @@ impl LiveNetworkFile {
         let of = kind.name();
         let reloads =
             ["ok", "failed"].map(|how| registry.counter(&NETWORK_FILE_RELOADS, &[&of, how]));
-        let mut live = LiveNetworkFile {
-            networks: registry.gauge(&NETWORK_FILE_ENTRIES, &[&of]),
-            time: registry.gauge(&NETWORK_FILE_TIME, &[&of]),
-            note: NetworkFileNote { networks: 0, time: None },
-            told_old: false,
-            kind,
-            path,
-            files,
-            reloads,
-        };
+        let status = NetworkFileStatus::new(of, path.clone(), registry);
+        let mut live = LiveNetworkFile { kind, path, files, status, reloads };
         let read = live.files.read()?;
         live.take(&read, tables)?;
         Ok(live)
@@ -269,9 +238,7 @@ impl LiveNetworkFile {
         let Some(file) = read.first() else { return Ok(()) };
         let (content, note) = parse(&self.kind, file)?;
         tables.store(content, &self.kind);
-        (self.note, self.told_old) = (note, false);
-        self.networks.set(i64::try_from(note.networks).unwrap_or(i64::MAX));
-        self.time.set(note.time.and_then(|time| i64::try_from(time).ok()).unwrap_or(0));
+        self.status.show(note);
         Ok(())
     }
 
@@ -282,7 +249,7 @@ impl LiveNetworkFile {
             let (of, file) = (self.kind.name(), self.path.display());
             match taken {
                 Ok(()) => {
-                    let networks = self.note.networks;
+                    let networks = self.status.note().networks;
                     tracing::info!(
                         target: "evenkeel::networks", of, %file, networks,
                         "file about networks reloaded"
@@ -291,25 +258,13 @@ impl LiveNetworkFile {
                 Err(error) => refused(&error),
             }
         }
-        self.tell_age(now);
-    }
-
-    /// Logs once that the file is old.
-    fn tell_age(&mut self, now: Time) {
-        let Some(days) = self.note.old_days(now).filter(|_| !self.told_old) else { return };
-        self.told_old = true;
-        let (of, file) = (self.kind.name(), self.path.display());
-        tracing::warn!(
-            target: "evenkeel::networks", of, %file, days,
-            "file about networks is old; download it again"
-        );
+        self.status.tell_age(now);
     }
 
     /// Resets what was shown of a file that is no longer in use.
-    fn forget(&self, tables: &NetworkTables) {
+    fn forget(&mut self, tables: &NetworkTables) {
         tables.clear(&self.kind);
-        self.networks.set(0);
-        self.time.set(0);
+        self.status.show(NetworkFileNote::default());
     }
 }
 
@@ -368,7 +323,7 @@ impl LiveNetworks {
                 }
             }
         }
-        before.iter().for_each(|file| file.forget(&self.tables));
+        before.iter_mut().for_each(|file| file.forget(&self.tables));
     }
 }
 
@@ -411,13 +366,8 @@ impl NetworksThread {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use evenkeel_telemetry::metrics::{NETWORK_FILE_ENTRIES, NETWORK_FILE_TIME};
     use std::fs;
-
-    const DAY: u64 = 86_400;
-
-    fn at(seconds: u64) -> Time {
-        Time(seconds * 1_000_000_000)
-    }
 
     fn ip(text: &str) -> IpAddr {
         text.parse().expect("an address")
@@ -534,44 +484,6 @@ mod tests {
         assert_eq!((seen(), live.files.len()), ((Some(7), None), 1));
         live.change(&NetworkFileSettings::default());
         assert_eq!((seen(), live.files.len()), ((None, None), 0));
-    }
-
-    #[test]
-    fn the_age_is_the_time_since_a_file_was_made_or_renewed() {
-        let note = |time| NetworkFileNote { networks: 1, time };
-        let now = at(100 * DAY);
-        assert_eq!(note(Some(70 * DAY)).old_days(now), None);
-        assert_eq!(note(Some(69 * DAY)).old_days(now), Some(31));
-        assert_eq!(note(Some(200 * DAY)).old_days(now), None);
-        assert_eq!(note(None).old_days(now), None);
-        let file =
-            |text: &str, modified| WatchedFile { path: "f".into(), bytes: text.into(), modified };
-        let time = |kind: &NetworkFileKind, text: &str, modified| {
-            parse(kind, &file(text, modified)).map(|(_, note)| note.time).expect("a good file")
-        };
-        let list = NetworkFileKind::List("f".into());
-        let made = 1_767_225_600;
-        assert_eq!(time(&list, LIST, 7), Some(made));
-        assert_eq!(time(&list, LIST, made + DAY), Some(made + DAY));
-        assert_eq!(time(&list, "192.0.2.0/24", 7), None);
-        assert_eq!(time(&NetworkFileKind::Database(NetworkField::Asn), ASNS, 7), Some(7));
-    }
-
-    #[test]
-    fn an_old_file_is_told_once() {
-        let stage = Stage::new();
-        let path = stage.write("robots.json", LIST);
-        let modified = fs::metadata(&path).and_then(|meta| meta.modified()).expect("a time");
-        let made = modified.duration_since(std::time::UNIX_EPOCH).expect("a time").as_secs();
-        let settings =
-            NetworkFileSettings { lists: vec![path.clone()], ..NetworkFileSettings::default() };
-        let mut live = stage.load(&settings).expect("a good file");
-        let of = path.display().to_string();
-        assert_eq!(stage.metric(&of), [1, i64::try_from(made).expect("a time")]);
-        live.look(at(made + 30 * DAY));
-        assert!(!live.files[0].told_old);
-        live.look(at(made + 31 * DAY));
-        assert!(live.files[0].told_old);
     }
 
     #[test]

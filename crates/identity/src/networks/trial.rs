@@ -2,7 +2,8 @@
 //!
 //! Nothing that is read here is kept: `live` reads the files again when the program runs.
 
-use super::live::{NetworkFileKind, NetworkFileNote, NetworkLoadError, examine, kinds};
+use super::file_status::NetworkFileNote;
+use super::live::{NetworkFileKind, NetworkLoadError, examine, kinds};
 use super::network_field::NetworkField;
 use evenkeel_config::settings::Settings;
 use evenkeel_config::settings::sockets::KeyPath;
