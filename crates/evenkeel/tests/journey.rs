@@ -33,6 +33,8 @@ mod life;
 mod names;
 #[path = "journey/front/readings.rs"]
 mod readings;
+#[path = "journey/front/robots.rs"]
+mod robots;
 #[path = "journey/site.rs"]
 mod site;
 #[path = "journey/state.rs"]

@@ -3,7 +3,7 @@
 //!
 //! A robot is proven by a signature, by its address, or by the confirmed name of its host. Without
 //! any of these a request whose `User-Agent` names the robot is an impostor. While its host name is
-//! looked up, a request is neither. The files are read
+//! looked up, or the keys of a directory have not arrived, a request is neither. The files are read
 //! and followed in `live`; signatures are verified in `signature`; what is done with a robot or an
 //! impostor is up to the limits.
 
@@ -32,12 +32,15 @@ pub struct Robots {
 }
 
 /// One robot.
+#[derive(Clone)]
 struct RobotProofs {
     name: Box<str>,
     user_agent: Vec<AgentPattern>,
     /// Whether the name of its host can prove it.
     by_host: bool,
-    lists: Vec<RobotList>,
+    lists: Arc<[RobotList]>,
+    /// Whether its keys come from a directory that has not been fetched.
+    awaits_keys: bool,
     keys: usize,
     counts: RobotCounts,
     last_impostor: Arc<Mutex<Option<Impostor>>>,
@@ -88,6 +91,8 @@ pub struct RobotReport {
     pub lists_made: Option<u64>,
     /// The number of its keys.
     pub keys: usize,
+    /// Whether its keys come from a directory that has not been fetched.
+    pub awaits_keys: bool,
 }
 
 impl<'a> RobotStanding<'a> {
@@ -160,6 +165,7 @@ impl Robots {
                 Some(None) => pending = true,
                 _ => {}
             }
+            pending |= robot.awaits_keys;
             claimed = claimed.or((!any).then_some(robot));
         }
         match claimed.filter(|_| !pending) {
@@ -195,6 +201,7 @@ impl RobotProofs {
             networks: self.lists.iter().map(|list| list.addresses.networks()).sum(),
             lists_made: self.lists.iter().map(|list| list.made).min(),
             keys: self.keys,
+            awaits_keys: self.awaits_keys,
         }
     }
 }

@@ -16,7 +16,7 @@ mod verify;
 
 pub use base::SignedRequest;
 pub use fault::SignatureFault;
-pub use keys::{KeyFault, RobotKey, RobotKeys};
+pub use keys::{KEY_SET_BYTES_MAX, KeyFault, RobotKey, RobotKeys};
 pub use nonces::SeenNonces;
 pub use verify::{CLOCK_SKEW_MAX, LIFETIME_MAX, VerifiedRobot, verify};
 

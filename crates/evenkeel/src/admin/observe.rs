@@ -186,6 +186,7 @@ pub fn robots(engines: &[DoorEngine], now: Time) -> Vec<RobotSnapshot> {
             networks: report.networks,
             lists_age: report.lists_made.map(age),
             keys: report.keys,
+            awaits_keys: report.awaits_keys,
         }
     };
     engines.iter().flat_map(|door| door.engine.robots()).map(robot).collect()

@@ -406,6 +406,7 @@ fn metrics_are_in_the_text_format_and_agree_with_what_happened() {
         "evenkeel_master_",
         "evenkeel_gatekeeper_",
         "evenkeel_tls_",
+        "evenkeel_network_",
         "evenkeel_peer",
         "evenkeel_rlqs_",
         "evenkeel_robot_",

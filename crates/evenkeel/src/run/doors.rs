@@ -252,7 +252,7 @@ impl OpenDoors {
 
     /// Checks for changes outside of the configuration, once a second.
     pub fn look(&self, now: Time) {
-        self.robots.iter().for_each(EngineRobots::look);
+        self.robots.iter().for_each(|robots| robots.look(now));
         self.services.iter().for_each(|service| service.look(now));
     }
 

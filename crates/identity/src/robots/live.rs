@@ -1,8 +1,9 @@
-//! The robots as they run: their address lists and keys, from their files.
+//! The robots as they run: their address lists and keys, from their files and key directories.
 //!
 //! The files are examined once a second. A valid change is applied. An invalid one is logged and
 //! ignored, so a list that is half written makes no robot an impostor. Counts and used nonces
-//! survive a change.
+//! survive a change. Directories are fetched elsewhere (the program's `run`), which tells the keys
+//! here; the keys of a directory that cannot be fetched stay in use.
 
 use super::{Impostor, RobotList, RobotProofs, Robots};
 use crate::networks::address_list::AddressList;
@@ -13,7 +14,7 @@ use evenkeel_config::settings::{RobotSettings, Settings};
 use evenkeel_config::source::files::{FileReadError, WatchedFile, WatchedFiles};
 use evenkeel_config::{StartProblem, StartProblems};
 use evenkeel_telemetry::counts::robots::{RobotCounts, signature_fault};
-use evenkeel_telemetry::registry::Registry;
+use evenkeel_telemetry::registry::{Counter, Registry};
 use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -42,23 +43,29 @@ pub enum RobotFileError {
     },
 }
 
-/// Robots that follow their files.
+/// Robots that follow their files and directories.
 pub struct LiveRobots {
     settings: RobotSettings,
     files: WatchedFiles,
     kept: KeptParts,
-    running: Arc<Robots>,
+    parts: FileParts,
+    /// The keys of each directory that has been fetched.
+    directories: Vec<(Box<str>, Vec<RobotKey>)>,
 }
 
 /// What survives a change of the files.
 struct KeptParts {
     seen: Arc<SeenNonces>,
     robots: Vec<(RobotCounts, Arc<Mutex<Option<Impostor>>>)>,
-    faults: Vec<evenkeel_telemetry::registry::Counter>,
+    faults: Vec<Counter>,
 }
 
+/// What the files contain, for each robot in the order of the settings.
+type FileParts = Vec<(Arc<[RobotList]>, Vec<RobotKey>)>;
+
 impl LiveRobots {
-    /// Reads the files of the robots. Used nonces and counts of `before` are kept.
+    /// Reads the files of the robots. Used nonces, counts and keys of directories are taken over
+    /// from `before`.
     ///
     /// # Errors
     /// A file cannot be read or is invalid.
@@ -68,9 +75,11 @@ impl LiveRobots {
         before: Option<&LiveRobots>,
     ) -> Result<LiveRobots, RobotFileError> {
         let mut files = WatchedFiles::new(settings.files()).with_bytes_max(LIST_BYTES_MAX);
+        let parts = parts(settings, &files.read()?)?;
         let kept = KeptParts::new(settings, registry, before);
-        let running = Arc::new(built(settings, &files.read()?, &kept)?);
-        Ok(LiveRobots { settings: settings.clone(), files, kept, running })
+        let mut directories = before.map(|before| before.directories.clone()).unwrap_or_default();
+        directories.retain(|(host, _)| settings.directories().any(|used| *used == **host));
+        Ok(LiveRobots { settings: settings.clone(), files, kept, parts, directories })
     }
 
     /// The settings that the robots come from.
@@ -79,30 +88,58 @@ impl LiveRobots {
         &self.settings
     }
 
-    /// The robots in use.
-    #[must_use]
-    pub fn running(&self) -> Arc<Robots> {
-        Arc::clone(&self.running)
-    }
-
-    /// Applies the files if they have changed, and returns the changed robots. Must be called once
-    /// a second.
-    pub fn look(&mut self) -> Option<Arc<Robots>> {
-        let files = self.files.look()?;
-        match built(&self.settings, &files, &self.kept) {
-            Ok(robots) => {
-                self.running = Arc::new(robots);
+    /// Applies the files if they have changed. Returns whether anything is different. Must be
+    /// called once a second.
+    pub fn look(&mut self) -> bool {
+        let Some(files) = self.files.look() else { return false };
+        match parts(&self.settings, &files) {
+            Ok(parts) => {
+                self.parts = parts;
                 tracing::info!(target: "evenkeel::robots", "files of robots reloaded");
-                Some(self.running())
+                true
             }
             Err(error) => {
                 tracing::error!(
                     target: "evenkeel::robots", %error,
                     "files of robots refused; the previous ones stay in use"
                 );
-                None
+                false
             }
         }
+    }
+
+    /// Applies the keys of a directory. They replace those that it had before.
+    pub fn learn(&mut self, host: &str, keys: Vec<RobotKey>) {
+        self.directories.retain(|(other, _)| **other != *host);
+        self.directories.push((host.into(), keys));
+    }
+
+    /// The robots as they are to run.
+    #[must_use]
+    pub fn robots(&self) -> Robots {
+        let mut keys = RobotKeys::new(&self.settings.signed_for);
+        let mut robots = Vec::new();
+        let parts = self.settings.list.iter().zip(&self.parts).zip(&self.kept.robots);
+        for (owner, ((robot, (lists, pinned)), (counts, last))) in (0..).zip(parts) {
+            pinned.iter().for_each(|key| keys.add(owner, key.clone(), None));
+            let host = robot.directory.as_deref();
+            let listed = self.directories.iter().find(|(other, _)| Some(&**other) == host);
+            let fetched = listed.map(|(_, keys)| keys.as_slice());
+            let listed = fetched.unwrap_or_default();
+            listed.iter().for_each(|key| keys.add(owner, key.clone(), host));
+            robots.push(RobotProofs {
+                name: robot.name.clone(),
+                user_agent: robot.user_agent.clone(),
+                by_host: !robot.host.is_empty(),
+                lists: Arc::clone(lists),
+                awaits_keys: host.is_some() && fetched.is_none(),
+                keys: pinned.len() + listed.len(),
+                counts: counts.clone(),
+                last_impostor: Arc::clone(last),
+            });
+        }
+        let KeptParts { seen, faults, .. } = &self.kept;
+        Robots { robots, keys, seen: Arc::clone(seen), faults: faults.clone() }
     }
 }
 
@@ -113,11 +150,14 @@ impl KeptParts {
         before: Option<&LiveRobots>,
     ) -> KeptParts {
         let last = |robot: &Robot| {
-            let same = |old: &&RobotProofs| old.name == robot.name;
-            let old = before.and_then(|before| before.running.robots.iter().find(same));
-            old.map(|old| Arc::clone(&old.last_impostor)).unwrap_or_default()
+            let before = before?;
+            let mut old = before.settings.list.iter().zip(&before.kept.robots);
+            let (_, (_, last)) = old.find(|(old, _)| old.name == robot.name)?;
+            Some(Arc::clone(last))
         };
-        let part = |robot: &Robot| (RobotCounts::new(registry, &robot.name), last(robot));
+        let part = |robot: &Robot| {
+            (RobotCounts::new(registry, &robot.name), last(robot).unwrap_or_default())
+        };
         KeptParts {
             seen: before.map(|before| Arc::clone(&before.kept.seen)).unwrap_or_default(),
             robots: settings.list.iter().map(part).collect(),
@@ -126,36 +166,16 @@ impl KeptParts {
     }
 }
 
-/// Builds the robots from the files that `settings` names, in their order there.
-fn built(
-    settings: &RobotSettings,
-    files: &[WatchedFile],
-    kept: &KeptParts,
-) -> Result<Robots, RobotFileError> {
+/// Reads the files that `settings` names, in their order there.
+fn parts(settings: &RobotSettings, files: &[WatchedFile]) -> Result<FileParts, RobotFileError> {
     let mut files = files.iter();
-    let mut keys = RobotKeys::new(&settings.signed_for);
-    let mut robots = Vec::new();
-    for (index, (robot, (counts, last))) in settings.list.iter().zip(&kept.robots).enumerate() {
+    let part = |robot: &Robot| {
         let lists = files.by_ref().take(robot.ip_file.len()).map(list);
-        let lists = lists.collect::<Result<Vec<RobotList>, RobotFileError>>()?;
-        let owner = u16::try_from(index).unwrap_or(u16::MAX);
-        let pinned = match robot.keys.as_ref().and_then(|_| files.next()) {
-            Some(file) => key_set(file)?,
-            None => Vec::new(),
-        };
-        let count = pinned.len();
-        pinned.into_iter().for_each(|key| keys.add(owner, key, None));
-        robots.push(RobotProofs {
-            name: robot.name.clone(),
-            user_agent: robot.user_agent.clone(),
-            by_host: !robot.host.is_empty(),
-            lists,
-            keys: count,
-            counts: counts.clone(),
-            last_impostor: Arc::clone(last),
-        });
-    }
-    Ok(Robots { robots, keys, seen: Arc::clone(&kept.seen), faults: kept.faults.clone() })
+        let lists = lists.collect::<Result<Arc<[RobotList]>, RobotFileError>>()?;
+        let keys = robot.keys.as_ref().and_then(|_| files.next()).map(key_set).transpose()?;
+        Ok((lists, keys.unwrap_or_default()))
+    };
+    settings.list.iter().map(part).collect()
 }
 
 fn list(file: &WatchedFile) -> Result<RobotList, RobotFileError> {

@@ -32,6 +32,7 @@ fn robot(name: &str, agent: &[&str]) -> Robot {
         host: Vec::new(),
         ip_file: Vec::new(),
         keys: None,
+        directory: None,
     }
 }
 
@@ -50,7 +51,7 @@ fn key_set() -> String {
     format!(r#"{{"keys":[{{"kty":"OKP","crv":"Ed25519","x":"{x}"}}]}}"#)
 }
 
-/// `list` by address, `named` by host, and `signer` by key.
+/// `list` by address, `named` by host, `signer` by key, and `fetched` by keys of a directory.
 fn settings(folder: &Path) -> RobotSettings {
     let list = write(folder, "list", "192.0.2.0/24\n");
     let keys = write(folder, "keys", &key_set());
@@ -60,6 +61,7 @@ fn settings(folder: &Path) -> RobotSettings {
             Robot { ip_file: vec![list], ..robot("list", &["*ListBot*", "list/1"]) },
             Robot { host, ..robot("named", &["*NamedBot*"]) },
             Robot { keys: Some(keys), ..robot("signer", &["*SignBot*"]) },
+            Robot { directory: Some("keys.test".into()), ..robot("fetched", &["*FetchBot*"]) },
         ],
         signed_for: vec![HostPattern::parse("site.test").expect("a pattern")],
     }
@@ -78,7 +80,7 @@ fn standing<'a>(robots: &'a Robots, agent: &str, client: &str) -> RobotStanding<
 fn an_address_proves_only_what_is_claimed() {
     let folder = tempfile::tempdir().expect("a folder");
     let live = load(&settings(folder.path()), &Registry::default());
-    let robots = live.running();
+    let robots = live.robots();
     let is = |agent, client| standing(&robots, agent, client);
     assert_eq!(is("x ListBot/2", "192.0.2.7"), RobotStanding::Proven("list"));
     assert_eq!(is("LIST/1", "192.0.2.7"), RobotStanding::Proven("list"));
@@ -91,7 +93,7 @@ fn an_address_proves_only_what_is_claimed() {
     assert_eq!((report.last_impostor, report.networks), (Some(last), 1));
     let mut all = settings(folder.path());
     all.list[0].user_agent.clear();
-    let robots = load(&all, &Registry::default()).running();
+    let robots = load(&all, &Registry::default()).robots();
     assert_eq!(standing(&robots, "any", "192.0.2.7"), RobotStanding::Proven("list"));
     assert_eq!(standing(&robots, "any", "198.51.100.7"), RobotStanding::None);
 }
@@ -99,7 +101,7 @@ fn an_address_proves_only_what_is_claimed() {
 #[test]
 fn a_name_proves_once_it_is_known() {
     let folder = tempfile::tempdir().expect("a folder");
-    let robots = load(&settings(folder.path()), &Registry::default()).running();
+    let robots = load(&settings(folder.path()), &Registry::default()).robots();
     let of = |agent: &str, known| {
         robots.standing(None, Some(agent.as_bytes()), ip("192.0.2.7"), now(), || known)
     };
@@ -115,6 +117,7 @@ fn a_name_proves_once_it_is_known() {
     let unasked = robots
         .standing(None, Some(b"SignBot"), ip("192.0.2.7"), now(), || panic!("no name is needed"));
     assert_eq!(unasked, RobotStanding::Impostor("signer"));
+    assert_eq!(of("FetchBot", host(0)), RobotStanding::None, "its keys have not arrived");
 }
 
 fn signed(nonce: &str) -> HeaderMap {
@@ -150,7 +153,7 @@ fn signer(robots: &Robots, headers: &HeaderMap, authority: &str) -> Option<Strin
 fn a_signature_proves_from_anywhere_and_its_faults_are_counted() {
     let folder = tempfile::tempdir().expect("a folder");
     let registry = Registry::default();
-    let robots = load(&settings(folder.path()), &registry).running();
+    let robots = load(&settings(folder.path()), &registry).robots();
     let headers = signed("one");
     assert_eq!(signer(&robots, &headers, "other.test"), None);
     assert_eq!(signer(&robots, &headers, "site.test"), Some("signer".to_owned()));
@@ -172,11 +175,11 @@ fn changed_files_are_applied_and_faulty_ones_are_not() {
     let registry = Registry::default();
     let mut live = load(&settings, &registry);
     let headers = signed("two");
-    assert!(signer(&live.running(), &headers, "site.test").is_some());
-    assert_eq!(standing(&live.running(), "ListBot", "198.51.100.7").bot(), None);
+    assert!(signer(&live.robots(), &headers, "site.test").is_some());
+    assert_eq!(standing(&live.robots(), "ListBot", "198.51.100.7").bot(), None);
     let mut change = |name: &str, text: &str| {
         write(folder.path(), name, text);
-        (0..3).filter_map(|_| live.look()).last()
+        (0..3).any(|_| live.look()).then(|| live.robots())
     };
     let changed = change("list", "198.51.100.0/24\n").expect("changed");
     assert_eq!(standing(&changed, "ListBot", "198.51.100.7").bot(), Some("list"));
@@ -184,11 +187,49 @@ fn changed_files_are_applied_and_faulty_ones_are_not() {
     assert_eq!(signer(&changed, &headers, "site.test"), None, "nonces stay");
     assert!(change("list", "not a network\n").is_none());
     assert!(change("keys", "{}").is_none());
-    assert_eq!(standing(&live.running(), "ListBot", "198.51.100.7").bot(), Some("list"));
+    assert_eq!(standing(&live.robots(), "ListBot", "198.51.100.7").bot(), Some("list"));
     let again = LiveRobots::load(&settings, &registry, Some(&live));
     let why = again.err().expect("a faulty list").to_string();
     assert!(why.contains("list:1: "), "{why}");
     write(folder.path(), "list", "192.0.2.0/24\n");
     let why = LiveRobots::load(&settings, &registry, None).err().expect("faulty").to_string();
     assert!(why.ends_with("keys: not a JSON Web Key Set: no list `keys`"), "{why}");
+}
+
+#[test]
+fn keys_of_a_directory_count_for_signatures_that_name_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let settings = settings(folder.path());
+    let mut live = load(&settings, &Registry::default());
+    let other = Ed25519KeyPair::from_seed_unchecked(&[8; 32]).expect("a key");
+    let key = RobotKey::new(other.public_key().as_ref()).expect("a key");
+    live.learn("keys.test", vec![key.clone()]);
+    let robots = live.robots();
+    assert_eq!(standing(&robots, "FetchBot", "192.0.2.7"), RobotStanding::Impostor("fetched"));
+    assert_eq!((robots.reports()[3].keys, robots.reports()[3].awaits_keys), (1, false));
+    let by = |agent: &str| {
+        let field = |text: &str| HeaderValue::from_str(text).expect("a value");
+        let input = format!(
+            "(\"@authority\" \"signature-agent\";key=\"s\");created={SECOND};expires={};\
+             keyid=\"{}\";tag=\"web-bot-auth\"",
+            SECOND + 60,
+            key.thumbprint()
+        );
+        let base = format!(
+            "\"@authority\": site.test\n\"signature-agent\";key=\"s\": \"{agent}\"\n\
+             \"@signature-params\": {input}"
+        );
+        let value = STANDARD.encode(other.sign(base.as_bytes()));
+        let mut headers = HeaderMap::new();
+        headers.insert("signature-agent", field(&format!("s=\"{agent}\"")));
+        headers.insert("signature-input", field(&format!("s={input}")));
+        headers.insert("signature", field(&format!("s=:{value}:")));
+        signer(&robots, &headers, "site.test")
+    };
+    assert_eq!(by("https://keys.test"), Some("fetched".to_owned()));
+    assert_eq!(by("https://other.test"), None, "another host may list the same key");
+    let again = LiveRobots::load(&settings, &Registry::default(), Some(&live)).expect("good files");
+    assert_eq!(again.robots().reports()[3].keys, 1, "a reload keeps them");
+    live.learn("keys.test", Vec::new());
+    assert_eq!(live.robots().reports()[3].keys, 0, "it lists none any more");
 }

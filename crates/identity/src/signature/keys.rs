@@ -92,24 +92,36 @@ impl RobotKey {
     /// # Errors
     /// The text is no key set, or has no such key, too many, or a damaged one.
     pub fn read_set(text: &[u8]) -> Result<Vec<RobotKey>, KeyFault> {
+        let keys = RobotKey::each(text)?.collect::<Result<Vec<_>, _>>()?;
+        if keys.is_empty() { Err(KeyFault::NoKey) } else { Ok(keys) }
+    }
+
+    /// Reads the Ed25519 keys of a directory that its operator keeps: a damaged key is left out,
+    /// and there may be none.
+    ///
+    /// # Errors
+    /// The text is no key set, or has too many keys.
+    pub fn read_directory(text: &[u8]) -> Result<Vec<RobotKey>, KeyFault> {
+        Ok(RobotKey::each(text)?.filter_map(Result::ok).collect())
+    }
+
+    fn each(text: &[u8]) -> Result<impl Iterator<Item = Result<RobotKey, KeyFault>>, KeyFault> {
         if text.len() > KEY_SET_BYTES_MAX {
             return Err(KeyFault::NoSet("larger than 64 KiB".to_owned()));
         }
-        let set: Value =
+        let mut set: Value =
             serde_json::from_slice(text).map_err(|fault| KeyFault::NoSet(fault.to_string()))?;
-        let list = set.get("keys").and_then(Value::as_array);
-        let list = list.ok_or_else(|| KeyFault::NoSet("no list `keys`".to_owned()))?;
-        if list.len() > KEYS_MAX {
-            return Err(KeyFault::TooMany);
-        }
-        let mut keys = Vec::new();
-        for (index, entry) in list.iter().enumerate() {
-            let is = |name: &str, value: &str| entry.get(name).is_some_and(|found| found == value);
-            if is("kty", "OKP") && is("crv", "Ed25519") {
-                keys.push(RobotKey::read(entry, index + 1)?);
-            }
-        }
-        if keys.is_empty() { Err(KeyFault::NoKey) } else { Ok(keys) }
+        let list = match set.get_mut("keys").map(Value::take) {
+            Some(Value::Array(list)) if list.len() > KEYS_MAX => return Err(KeyFault::TooMany),
+            Some(Value::Array(list)) => list,
+            _ => return Err(KeyFault::NoSet("no list `keys`".to_owned())),
+        };
+        let is = |entry: &Value, name: &str, value: &str| {
+            entry.get(name).is_some_and(|found| found == value)
+        };
+        let signs = move |entry: &Value| is(entry, "kty", "OKP") && is(entry, "crv", "Ed25519");
+        let signing = (1..).zip(list).filter(move |(_, entry)| signs(entry));
+        Ok(signing.map(|(number, entry)| RobotKey::read(&entry, number)))
     }
 
     fn read(entry: &Value, number: usize) -> Result<RobotKey, KeyFault> {

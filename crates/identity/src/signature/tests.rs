@@ -301,6 +301,10 @@ fn key_sets_are_read_and_their_faults_told() {
     assert_eq!(set(others).expect_err("none"), KeyFault::NoKey);
     let bad = set(r#"{"kty":"OKP","crv":"Ed25519","x":"AAAA"}"#);
     assert_eq!(bad.expect_err("too short"), KeyFault::BadKey(1));
+    let some = format!(r#"{{"keys":[{{"kty":"OKP","crv":"Ed25519","x":"AAAA"}}, {key}]}}"#);
+    assert_eq!(RobotKey::read_directory(some.as_bytes()).expect("a set").len(), 1);
+    assert!(RobotKey::read_directory(br#"{"keys":[]}"#).expect("a set").is_empty());
+    assert!(RobotKey::read_directory(b"<html>").is_err());
     let test = set(&format!(r#"{{"kty":"OKP","crv":"Ed25519","x":"{RFC_KEY}"}}"#));
     assert_eq!(test.expect_err("public"), KeyFault::TestKey(1));
     assert_eq!(set(&vec!["{}"; 65].join(",")).expect_err("many"), KeyFault::TooMany);
@@ -359,5 +363,6 @@ fn fuzz_key_sets() {
         let text = String::from_utf8_lossy(bytes).replace(['"', '\\'], "");
         let set = format!(r#"{{"keys":[{{"kty":"OKP","crv":"Ed25519","x":"{text}"}}]}}"#);
         let _ = RobotKey::read_set(set.as_bytes());
+        let _ = RobotKey::read_directory(set.as_bytes());
     });
 }

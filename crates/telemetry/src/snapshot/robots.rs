@@ -32,6 +32,9 @@ pub struct RobotSnapshot {
     pub lists_age: Option<f64>,
     /// The number of its keys.
     pub keys: usize,
+    /// Whether the directory with its keys has not been fetched yet.
+    #[serde(default)]
+    pub awaits_keys: bool,
 }
 
 impl RobotSnapshot {
@@ -58,6 +61,9 @@ impl std::fmt::Display for RobotSnapshot {
         if let (Some(client), Some(ago)) = (&self.last_impostor, self.last_impostor_ago) {
             write!(f, ", the last from {client} {} ago", length(ago))?;
         }
+        if self.awaits_keys {
+            write!(f, "; its key directory has not been fetched yet")?;
+        }
         match self.lists_age.filter(|age| *age >= OLD_SECONDS) {
             Some(age) => write!(f, "; its address list is {} old", length(age)),
             None => Ok(()),
@@ -82,6 +88,7 @@ mod tests {
             networks: 0,
             lists_age: None,
             keys: 0,
+            awaits_keys: false,
         };
         assert_eq!(robot.to_string(), "googlebot: 0 requests proven, 0 of impostors");
         robot.by_address = 120;

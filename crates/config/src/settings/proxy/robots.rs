@@ -6,7 +6,7 @@
 
 use crate::keys::{ConfigKey, ListKey, SubsectionKey, section};
 use crate::reader::SectionReader;
-use crate::settings::hosts::HostPattern;
+use crate::settings::hosts::{HostPattern, host_name};
 use crate::values::{self, Read};
 use std::fmt;
 use std::path::PathBuf;
@@ -40,13 +40,20 @@ pub struct Robot {
     pub ip_file: Vec<PathBuf>,
     /// A file with its keys.
     pub keys: Option<PathBuf>,
+    /// The host whose directory lists its keys, in lower case, with a port unless it is 443.
+    pub directory: Option<Box<str>>,
 }
 
 impl RobotSettings {
     /// Whether any robot signs.
     #[must_use]
     pub fn sign(&self) -> bool {
-        self.list.iter().any(|robot| robot.keys.is_some())
+        self.list.iter().any(|robot| robot.keys.is_some() || robot.directory.is_some())
+    }
+
+    /// The hosts of key directories.
+    pub fn directories(&self) -> impl Iterator<Item = &str> {
+        self.list.iter().filter_map(|robot| robot.directory.as_deref())
     }
 
     /// The files that are read: of each robot those with addresses, then the one with keys.
@@ -133,7 +140,7 @@ section! {
     ROBOTS: SubsectionKey = SubsectionKey::list("robots", &TABLE);
     /// The host names of this site, such as `example.com` or `*.example.com`, for which signatures
     /// of [robots](#proxyrobots) count. A signature that was made for another site proves nothing
-    /// here. Robots with `keys` need it.
+    /// here. Robots with `keys` or `directory` need it.
     SIGNED_FOR: ListKey<HostPattern> =
         ConfigKey::opaque("signed_for", host).list().example("example.com");
 }
@@ -162,6 +169,12 @@ section! {
     /// file that changes is read again without a restart.
     KEYS: ConfigKey<PathBuf> =
         ConfigKey::path("keys").example("/etc/evenkeel/robots/example.jwks.json");
+    /// Host of the key directory of the robot, which publishes its keys at
+    /// `https://HOST/.well-known/http-message-signatures-directory`; with a port unless it is 443.
+    /// Its keys count for signatures that name it in `Signature-Agent`. Needs `signed_for`. It is
+    /// fetched in the background, again when its cache time is over (10 min to 1 d; 1 h if it
+    /// states none), and after a failure later, while the keys that are known stay in use.
+    DIRECTORY: ConfigKey<Box<str>> = ConfigKey::text("directory", directory).example("chatgpt.com");
 }
 
 /// Reads `robots` and `signed_for`.
@@ -169,13 +182,13 @@ pub(super) fn read(proxy: &mut SectionReader<'_, '_>) -> RobotSettings {
     let settings = RobotSettings { list: list(proxy), signed_for: proxy.key(&SIGNED_FOR) };
     match (settings.sign(), settings.signed_for.is_empty()) {
         (true, true) => {
-            let what = "robots with `keys` need `signed_for`: the host names of \
+            let what = "robots with `keys` or `directory` need `signed_for`: the host names of \
                         this site, such as [example.com, www.example.com]; a signature made for \
                         another site would count here";
             proxy.fault("robots", what);
         }
         (false, false) => {
-            let what = "is used only for robots with `keys`; remove it";
+            let what = "is used only for robots with `keys` or `directory`; remove it";
             proxy.fault_of("signed_for", what);
         }
         _ => {}
@@ -197,14 +210,16 @@ fn list(proxy: &mut SectionReader<'_, '_>) -> Vec<Robot> {
             host: section.key(&HOST),
             ip_file: section.key(&IP_FILE),
             keys: section.key(&KEYS),
+            directory: section.key(&DIRECTORY),
         };
         if names.contains(&robot.name) {
             section.fault("name", format!("two robots are named `{}`; rename one", robot.name));
         }
         names.push(robot.name.clone());
-        let proofs = ["host", "ip_file", "keys"];
+        let proofs = ["host", "ip_file", "keys", "directory"];
         if !proofs.iter().any(|key| section.has(key)) {
-            section.fault("name", "a robot needs a proof: `host`, `ip_file` or `keys`");
+            section
+                .fault("name", "a robot needs a proof: `host`, `ip_file`, `keys` or `directory`");
         }
         robot
     });
@@ -219,6 +234,13 @@ fn agent(text: &str) -> Read<AgentPattern> {
 fn host(text: &str) -> Read<HostPattern> {
     HostPattern::parse(text)
         .ok_or_else(|| "must be a host name, or `*.` and a domain: *.example.com".to_owned())
+}
+
+fn directory(text: &str) -> Read<Box<str>> {
+    let (host, port) = text.rsplit_once(':').unwrap_or((text, "443"));
+    let fits = port.parse::<u16>().is_ok_and(|port| port > 0) && host_name(host).is_some();
+    fits.then(|| text.to_ascii_lowercase().into())
+        .ok_or_else(|| "must be a host name, such as chatgpt.com, without https://".to_owned())
 }
 
 #[cfg(test)]

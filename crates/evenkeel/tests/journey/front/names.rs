@@ -160,3 +160,41 @@ fn a_name_server_that_does_not_answer_delays_nobody() {
     throttle.spend("192.0.2.3", "2s");
     assert_eq!(throttle.ask("192.0.2.3").status, 403, "it counts by address");
 }
+
+#[test]
+fn a_robot_is_proven_by_the_name_of_its_host_and_others_are_impostors() {
+    let server = NameServer::start(false);
+    let door = Door::start(&format!(
+        "  robots:\n    \
+         - {{name: googlebot, user_agent: \"*Googlebot*\", host: \"*.googlebot.com\"}}\n  \
+         resolver: 127.0.0.1:{}\n",
+        server.port
+    ));
+    let claim = |client: &str| {
+        let answer = door.ask_with(client, "/check", "User-Agent: a Googlebot/2.1\r\n");
+        assert_eq!(answer.status, 204);
+    };
+    let count = |proof| {
+        let labels = [("robot", "googlebot"), ("proof", proof)];
+        door.metric("evenkeel_robot_requests_total", &labels)
+    };
+    claim("192.0.2.1");
+    assert_eq!((count("host"), count("none")), (0.0, 0.0), "its name is being looked up");
+    looked_up(&door, "confirmed", 1.0);
+    wait_for("a proven request", || {
+        claim("192.0.2.1");
+        (count("host") > 0.0).then_some(())
+    });
+    // Its name claims to be googlebot's, but leads to another address.
+    claim("192.0.2.3");
+    looked_up(&door, "forged", 1.0);
+    wait_for("an impostor", || {
+        claim("192.0.2.3");
+        (count("none") > 0.0).then_some(())
+    });
+    // A client that claims nothing is not looked up, and is no robot whatever its name.
+    let (asked, proven) = (server.asked.load(Ordering::Relaxed), count("host"));
+    assert_eq!(door.ask("192.0.2.2").status, 204);
+    assert_eq!(door.ask("192.0.2.1").status, 204);
+    assert_eq!((server.asked.load(Ordering::Relaxed), count("host")), (asked, proven));
+}
