@@ -74,6 +74,16 @@ pub trait KeyRow: Sync {
         false
     }
 
+    /// Whether names with values are accepted in place of a list: `{accept: "*html*"}`.
+    fn is_map(&self) -> bool {
+        false
+    }
+
+    /// The keys of a section that is accepted in place of a value.
+    fn entry_table(&self) -> Option<&'static SectionTable> {
+        None
+    }
+
     /// Whether `text` is accepted.
     ///
     /// # Errors
@@ -105,14 +115,26 @@ impl SectionTable {
         let mut all = vec![self];
         let mut at = 0;
         while let Some(table) = all.get(at).copied() {
-            for key in table.keys.iter().filter_map(|row| row.section()) {
-                if all.iter().all(|old| !std::ptr::eq(*old, key.table)) {
-                    all.push(key.table);
+            for inner in table.inner() {
+                if all.iter().all(|old| !std::ptr::eq(*old, inner)) {
+                    all.push(inner);
                 }
             }
             at += 1;
         }
         all
+    }
+
+    /// The tables of the sections that the keys open or accept.
+    fn inner(&self) -> impl Iterator<Item = &'static SectionTable> {
+        let opened = |row: &'static dyn KeyRow| row.section().map(|key| key.table);
+        self.keys.iter().filter_map(move |row| opened(*row).or(row.entry_table()))
+    }
+
+    /// Whether the section may contain sections like itself, at any depth.
+    #[must_use]
+    pub fn is_recursive(&'static self) -> bool {
+        self.all().iter().any(|table| table.inner().any(|inner| std::ptr::eq(inner, self)))
     }
 
     /// The row of a key.
@@ -145,6 +167,9 @@ pub struct ListKey<T: 'static> {
     key: ConfigKey<T>,
     /// `None`: no values, and `show` does not print the key.
     default: Option<fn() -> Vec<T>>,
+    is_map: bool,
+    /// The keys of sections among the values, if these are accepted.
+    entries: Option<&'static SectionTable>,
 }
 
 /// A default. Values that own memory are made when they are needed.
@@ -294,12 +319,12 @@ impl<T: 'static> ConfigKey<T> {
 
     /// Makes it a key with a list of values, which is empty by default.
     pub const fn list(self) -> ListKey<T> {
-        ListKey { key: self, default: None }
+        ListKey { key: self, default: None, is_map: false, entries: None }
     }
 
     /// Makes it a key with a list of values and a default that `show` prints.
     pub const fn list_with(self, make: fn() -> Vec<T>) -> ListKey<T> {
-        ListKey { key: self, default: Some(make) }
+        ListKey { key: self, default: Some(make), is_map: false, entries: None }
     }
 }
 
@@ -408,6 +433,18 @@ impl<T: 'static> DefaultedKey<T> {
 
 impl<T: 'static> ListKey<T> {
     describe!(key.facts);
+
+    /// Accepts names with values in place of a list.
+    pub const fn or_map(mut self) -> ListKey<T> {
+        self.is_map = true;
+        self
+    }
+
+    /// Accepts sections among the values.
+    pub const fn or_sections(mut self, table: &'static SectionTable) -> ListKey<T> {
+        self.entries = Some(table);
+        self
+    }
 }
 
 impl<T: Clone + 'static> DefaultedKey<T> {
@@ -509,6 +546,14 @@ impl<T: Clone + PartialEq + Sync + 'static> KeyRow for ListKey<T> {
 
     fn is_list(&self) -> bool {
         true
+    }
+
+    fn is_map(&self) -> bool {
+        self.is_map
+    }
+
+    fn entry_table(&self) -> Option<&'static SectionTable> {
+        self.entries
     }
 }
 

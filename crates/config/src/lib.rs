@@ -9,6 +9,7 @@
 
 mod address;
 pub mod cpus;
+mod doubts;
 pub mod environment;
 pub mod fault;
 mod foreign;
@@ -206,11 +207,7 @@ fn start_warnings(settings: &Settings) -> StartProblems {
     if settings.master.as_ref().is_some_and(settings::MasterSettings::is_open) {
         doubts.push((&["master"], settings::MasterSettings::OPEN_WARNING.to_owned()));
     }
-    if settings.proxy.as_ref().is_some_and(|proxy| !proxy.exempt_when.is_empty()) {
-        let what = "each request with a cookie of the exempt name is exempt, whatever the value, \
-                    so the backend must refuse invented cookies";
-        doubts.push((&["proxy", "exempt"], what.to_owned()));
-    }
+    doubts.extend(doubts::of_conditions(settings));
     doubts.extend(waiting_room_doubt(settings));
     StartProblems { doubts, ..StartProblems::default() }
 }

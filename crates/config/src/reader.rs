@@ -7,7 +7,7 @@
 //! the end.
 
 use super::fault::{ConfigFault, TextPlace, nearest, quoted};
-use super::keys::{ConfigKey, DefaultedKey, ListKey, SectionTable, SubsectionKey};
+use super::keys::{ConfigKey, DefaultedKey, KeyRow, ListKey, SectionTable, SubsectionKey};
 use super::tree::{YamlKey, YamlNode, YamlValue};
 use super::values::Read;
 use std::collections::HashMap;
@@ -197,6 +197,12 @@ impl<'n, 'f> SectionReader<'n, 'f> {
         YamlNode::map(self.shown)
     }
 
+    /// Whether the section has no keys at all.
+    #[must_use]
+    pub fn is_blank(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// Whether the section has this key with a value.
     #[must_use]
     pub fn has(&self, key: &str) -> bool {
@@ -287,6 +293,16 @@ impl<'n, 'f> SectionReader<'n, 'f> {
     /// Reads a list or a single value as a list of one. Returns an empty list if the key is absent.
     pub fn list_with<T>(&mut self, key: &str, read: impl Fn(&str) -> Read<T>) -> Vec<T> {
         let Some((key, node)) = self.row_and_node(key) else { return Vec::new() };
+        let items = self.items(node);
+        let values = items.iter().filter_map(|item| self.read(key, item, &read)).collect();
+        if !items.is_empty() {
+            self.show(key, YamlNode::made(YamlValue::List(items.to_vec())));
+        }
+        values
+    }
+
+    /// The entries of a list; a single value is a list of one. Too many are reported.
+    fn items(&mut self, node: &'n YamlNode) -> &'n [YamlNode] {
         let items = match &node.value {
             YamlValue::List(items) => items.as_slice(),
             _ => std::slice::from_ref(node),
@@ -295,13 +311,61 @@ impl<'n, 'f> SectionReader<'n, 'f> {
             let what =
                 format!("{} entries are too many; at most {ENTRIES_MAX} are read", items.len());
             self.faults.push(ConfigFault::new(node.place, what));
-            return Vec::new();
+            return &[];
         }
-        let values = items.iter().filter_map(|item| self.read(key, item, &read)).collect();
-        if !items.is_empty() {
-            self.show(key, YamlNode::made(YamlValue::List(items.to_vec())));
+        items
+    }
+
+    /// Reads names with values: `{accept: ["*html*", absent]}`. `None` if the key has another form.
+    pub fn map_with<N, T>(
+        &mut self,
+        key: &str,
+        name: impl Fn(&str) -> Read<N>,
+        read: impl Fn(&str) -> Read<T>,
+    ) -> Option<Vec<(N, Vec<T>)>> {
+        let (key, node) = self.row_and_node(key)?;
+        let YamlValue::Map(entries) = &node.value else { return None };
+        if entries.is_empty() {
+            self.faults.push(ConfigFault::new(node.place, format!("`{key}` is empty; remove it")));
         }
-        values
+        let mut all = Vec::new();
+        for (written, node) in entries {
+            let named =
+                name(&written.name).map_err(|why| format!("{}: {why}", quoted(&written.name)));
+            let values = self.items(node).iter().filter_map(|item| self.read(key, item, &read));
+            let values = values.collect::<Vec<_>>();
+            match named {
+                Ok(name) => all.push((name, values)),
+                Err(what) => self.faults.push(ConfigFault::new(written.place, what)),
+            }
+        }
+        self.show(key, node.clone());
+        Some(all)
+    }
+
+    /// Reads a list of values and sections. Returns the values, and what `inner` makes of the
+    /// sections.
+    pub fn list_and_sections<T: Clone + PartialEq + Sync, S>(
+        &mut self,
+        key: &'static ListKey<T>,
+        mut inner: impl FnMut(&mut SectionReader<'n, '_>) -> S,
+    ) -> (Vec<T>, Vec<S>) {
+        let (name, one) = (key.name(), key.key());
+        let Some(node) = self.node(name) else { return (self.key(key), Vec::new()) };
+        let (mut values, mut sections, mut shown) = (Vec::new(), Vec::new(), Vec::new());
+        for item in self.items(node) {
+            let table = key.entry_table().filter(|_| matches!(item.value, YamlValue::Map(_)));
+            let Some(table) = table else {
+                values.extend(self.read(name, item, |text| one.parse(text)));
+                shown.push(item.clone());
+                continue;
+            };
+            let mut section = SectionReader::open(name, table, Some(item), item.place, self.faults);
+            sections.push(inner(&mut section));
+            shown.push(section.close());
+        }
+        self.show(name, YamlNode::made(YamlValue::List(shown)));
+        (values, sections)
     }
 
     /// Reads a list whose default depends on something else.
@@ -379,29 +443,52 @@ impl<'n, 'f> SectionReader<'n, 'f> {
         key: &'static SubsectionKey,
         mut read: impl FnMut(&mut SectionReader<'n, '_>) -> T,
     ) -> Vec<(&'n str, Vec<T>)> {
-        let Some(node) = self.node(key.name()) else { return Vec::new() };
+        let mut all = Vec::new();
+        self.named_with(
+            key,
+            &mut all,
+            |section, _| read(section),
+            |all, name, values| {
+                all.push((name, values));
+                Ok(())
+            },
+        );
+        all
+    }
+
+    /// Like [`SectionReader::named`]: `done` adds what is read under each name to `so_far`, which
+    /// the names after it can use. Its error is reported at the name.
+    pub fn named_with<S, T>(
+        &mut self,
+        key: &'static SubsectionKey,
+        so_far: &mut S,
+        mut read: impl FnMut(&mut SectionReader<'n, '_>, &S) -> T,
+        mut done: impl FnMut(&mut S, &'n str, Vec<T>) -> Result<(), String>,
+    ) {
+        let Some(node) = self.node(key.name()) else { return };
         let YamlValue::Map(entries) = &node.value else {
-            self.fault(key.name(), format!("`{}` must be a section of names", key.name()));
-            return Vec::new();
+            return self.fault(key.name(), format!("`{}` must be a section of names", key.name()));
         };
-        let (mut all, mut shown): (Vec<(&str, Vec<T>)>, _) = (Vec::new(), Vec::new());
+        let mut shown: Vec<(&str, YamlNode)> = Vec::new();
         for (name, node) in entries {
             let nodes = match &node.value {
                 YamlValue::List(nodes) => nodes.as_slice(),
                 YamlValue::Null => &[],
                 _ => std::slice::from_ref(node),
             };
-            let read = nodes.iter().map(|node| self.inner(key, Some(node), &mut read));
-            let (values, sections) = read.unzip();
-            if all.iter().any(|(other, _)| *other == name.name) {
+            let values = nodes
+                .iter()
+                .map(|node| self.inner(key, Some(node), |section| read(section, so_far)));
+            let (values, sections) = values.unzip();
+            if shown.iter().any(|(other, _)| *other == name.name) {
                 let what = format!("{} occurs twice; remove one", quoted(&name.name));
                 self.faults.push(ConfigFault::new(name.place, what));
+            } else if let Err(what) = done(so_far, &name.name, values) {
+                self.faults.push(ConfigFault::new(name.place, what));
             }
-            all.push((&name.name, values));
             shown.push((&*name.name, YamlNode::made(YamlValue::List(sections))));
         }
         self.show(key.name(), YamlNode::map(shown));
-        all
     }
 
     fn inner<T>(

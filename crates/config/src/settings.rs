@@ -8,6 +8,7 @@
 
 mod backend;
 mod check;
+mod conditions;
 pub mod gatekeeper;
 pub mod hosts;
 mod limits;
@@ -29,10 +30,12 @@ use crate::fault::ConfigFault;
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SectionTable, SubsectionKey, section};
 use crate::machine::Machine;
 use crate::reader::{SectionReader, settings};
+use crate::source::included::IncludedFile;
 use crate::tree::{YamlNode, YamlValue};
 use crate::values::{DAY, std_time, word_enum};
 pub use backend::{BACKENDS_MAX, BackendAddress, BackendProtocol, BackendScheme, BackendTls};
 pub use check::{CheckSettings, SyslogAddress};
+pub use conditions::GroupSettings;
 use evenkeel_core::units::Nanos;
 pub use gatekeeper::GatekeeperSettings;
 use limits::LimitContext;
@@ -43,9 +46,9 @@ pub use pattern::rename;
 pub use peers::PeersSettings;
 pub use proxy::robots::{self, RobotSettings};
 pub use proxy::{
-    ClientAddress, ConcurrencySetting, CostSource, DatabaseSettings, KnownSetting,
+    ClientAddress, ConcurrencySetting, CostSource, DatabaseSettings, DenyRule, KnownSetting,
     NetworkFileSettings, ProxyBounds, ProxyQueueSettings, ProxySettings, ProxyTimeouts,
-    WaitingRoomSettings,
+    RefusalPages, WaitingRoomSettings,
 };
 pub use ratelimit::exports::{PrometheusSettings, RatelimitStatsd};
 pub use ratelimit::rlqs::RlqsSettings;
@@ -78,11 +81,13 @@ settings! {
     /// The snapshot of debts and counters that survives a restart.
     pub state: StateSettings, STATE: SubsectionKey =
         SubsectionKey::one("state", &STATE_TABLE).restart() => root.section(&STATE, self::state);
+    /// Names for conditions.
+    pub groups: GroupSettings = conditions::groups(root);
     // With `check` alone it has only limits, and `listen` is empty.
     /// The reverse proxy, and the limits that `check` shares with it.
     pub proxy: Option<ProxySettings>, PROXY: SubsectionKey =
         SubsectionKey::one("proxy", &proxy::TABLE)
-        => proxy_section(root, LimitContext::new(machine, state.keys_max));
+        => proxy_section(root, LimitContext::new(machine, state.keys_max, &groups.groups));
     /// The door for servers with their own front end, which ask before each request.
     pub check: Option<CheckSettings>, CHECK: SubsectionKey =
         SubsectionKey::one("check", &check::TABLE).restart()
@@ -107,7 +112,7 @@ settings! {
     /// The gate of a domain, for which a master decides, or a list of up to 64.
     pub gatekeepers: Vec<GatekeeperSettings>, GATEKEEPER: SubsectionKey =
         SubsectionKey::list("gatekeeper", &gatekeeper::TABLE).restart()
-        => gatekeeper::read(root, &GATEKEEPER, state.keys_max);
+        => gatekeeper::read(root, &GATEKEEPER, state.keys_max, &groups.groups);
     /// One count for all instances, in Redis or Valkey.
     pub store: Option<StoreSettings>, STORE: SubsectionKey =
         SubsectionKey::one("store", &store::TABLE).restart()
@@ -127,6 +132,12 @@ impl Settings {
         let ratelimit = self.ratelimit.iter().map(|_| "ratelimit");
         let master = self.master.iter().map(|_| "master");
         proxy.chain(check).chain(line).chain(ratelimit).chain(master).collect()
+    }
+
+    /// The files that were read with the configuration.
+    pub fn included(&self) -> impl Iterator<Item = &IncludedFile> {
+        let pages = self.proxy.iter().flat_map(|proxy| &proxy.pages.files);
+        self.groups.files.iter().chain(pages)
     }
 
     /// The longest drain time of all doors, which bounds a shutdown. Zero if no door is open.
@@ -228,7 +239,8 @@ word_enum! {
 
 section! {
     TABLE = "":
-        ADMIN, LOG, METRICS, TRACES, STATE, PROXY, CHECK, LINE, RATELIMIT, MASTER, GATEKEEPER,
+        ADMIN, LOG, METRICS, TRACES, STATE, conditions::GROUP_FILES, conditions::GROUPS, PROXY,
+        CHECK, LINE, RATELIMIT, MASTER, GATEKEEPER,
         PEERS, STORE;
 }
 
@@ -282,7 +294,7 @@ fn admin_section(admin: &mut SectionReader<'_, '_>) -> AdminSettings {
 
 fn proxy_section(
     root: &mut SectionReader<'_, '_>,
-    ground: LimitContext,
+    ground: LimitContext<'_>,
 ) -> Option<super::settings::ProxySettings> {
     // A door opens if its section exists, even an empty one.
     if root.written("proxy") {

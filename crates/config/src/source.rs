@@ -7,6 +7,7 @@
 
 pub mod files;
 pub mod folder;
+pub mod included;
 pub mod mapper;
 
 use super::fault::{ConfigFault, ConfigFaults, TextPlace};
@@ -42,8 +43,9 @@ pub struct ConfigSource {
     /// Stamp when it was last examined.
     seen: Option<Stamp>,
     digest: u64,
-    /// Path of the file with further limits, as the configuration named it at the last read.
-    listed: Option<PathBuf>,
+    /// Paths of the files with groups and further limits, as the configuration named them at the
+    /// last read.
+    listed: Vec<PathBuf>,
     /// Whether the file was read before. The first read may wait for a pipe; a running process must
     /// not.
     was_read: bool,
@@ -92,8 +94,8 @@ impl ConfigSource {
         config
     }
 
-    /// Parses the configuration in `bytes` and reads the file of limits that it names. Adds the
-    /// digest of that file to `seen`.
+    /// Parses the configuration in `bytes` and reads the files of groups and limits that it names.
+    /// Adds the digests of those files to `seen`.
     fn parsed(
         &mut self,
         bytes: &[u8],
@@ -101,22 +103,22 @@ impl ConfigSource {
         seen: &mut u64,
     ) -> Result<Config, ConfigFaults> {
         let mut config = parse(&self.path.display().to_string(), bytes, machine)?;
-        self.listed = None;
+        self.listed.clear();
+        let mut add = |more: u64| *seen = digest(&[*seen, more].map(u64::to_ne_bytes).concat());
+        for file in config.settings.included() {
+            self.listed.push(file.path.clone());
+            add(file.digest);
+        }
         if let Some(line) = &mut config.settings.line {
-            self.listed = line.limits_file.as_ref().map(|file| file.path.clone());
-            let more = read_limits(line)?;
-            *seen = digest(&[*seen, digest(&more)].map(u64::to_ne_bytes).concat());
+            self.listed.extend(line.limits_file.as_ref().map(|file| file.path.clone()));
+            add(digest(&read_limits(line)?));
         }
         Ok(config)
     }
 
-    /// Stamps of the file and of the file of limits. `None` if one of them does not exist.
+    /// Stamps of the file and of those that it names. `None` if one of them does not exist.
     fn stamps(&self) -> Option<Stamp> {
-        [Some(&self.path), self.listed.as_ref()]
-            .into_iter()
-            .flatten()
-            .map(|path| stamp(path))
-            .collect()
+        std::iter::once(&self.path).chain(&self.listed).map(|path| stamp(path)).collect()
     }
 
     /// Checks whether a process could start with this file, and returns warnings. `more` finds

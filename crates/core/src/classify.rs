@@ -8,20 +8,22 @@
 pub(crate) mod inline_list;
 mod path;
 pub mod prefix;
+mod reading;
 
+use crate::condition::{Condition, Truth};
 use crate::fact::ClientFact;
 use crate::key::{KeyHash, KeyHasher, KeySeed, NAME_BYTES_MAX, network};
-use crate::limit::{KeyPart, LIMITS_MAX, Limit, LimitCondition};
+use crate::limit::{KeyPart, LIMITS_MAX, Limit};
 use crate::units::Weight;
 use alloc::borrow::Cow;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::cell::OnceCell;
 use core::fmt::Write;
 use core::net::{IpAddr, Ipv6Addr};
 use inline_list::InlineList;
 use path::RequestPath;
+pub use reading::RequestReading;
 
 /// The attributes of a request that a limit can use.
 pub trait RequestAttributes {
@@ -35,9 +37,13 @@ pub trait RequestAttributes {
     fn vhost(&self) -> &str;
     /// The first value of a header; `name` is in lower case.
     fn header(&self, name: &str) -> Option<&[u8]>;
-    /// All lines of the `Cookie` header, of which there may be several.
-    fn cookies(&self) -> impl Iterator<Item = &[u8]> {
-        self.header("cookie").into_iter()
+    /// All lines of a header, of which there may be several; `name` is in lower case.
+    fn headers(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        self.header(name).into_iter()
+    }
+    /// The query, exactly as sent, without the question mark; empty if there is none.
+    fn query(&self) -> &str {
+        ""
     }
     /// The name under which the client is counted, if its confirmed name belongs to a group that is
     /// counted together. Without one the client is counted by its address.
@@ -63,7 +69,7 @@ pub struct LimitKey {
 #[derive(Clone, Debug)]
 pub struct LimitKeys {
     keys: InlineList<LimitKey>,
-    /// Bit set of the limits whose path condition holds only in some backends' reading.
+    /// Bit set of the limits whose condition holds only in the reading of some backends.
     doubtful: u32,
 }
 
@@ -92,42 +98,27 @@ impl LimitKeys {
     }
 }
 
-/// A request with lazy parsing of its path, which happens once when a limit first needs it.
-struct RequestReading<'a, R> {
-    request: &'a R,
-    path: OnceCell<RequestPath<'a>>,
-}
-
-impl<'a, R: RequestAttributes> RequestReading<'a, R> {
-    fn new(request: &'a R) -> RequestReading<'a, R> {
-        RequestReading { request, path: OnceCell::new() }
-    }
-
-    fn path(&self) -> &RequestPath<'a> {
-        self.path.get_or_init(|| RequestPath::read(self.request.path()))
-    }
-}
-
 /// Returns the keys of a request under `limits`.
 #[must_use]
-pub fn keys(limits: &[Limit], seed: &KeySeed, request: &impl RequestAttributes) -> LimitKeys {
+pub fn keys<R: RequestAttributes>(
+    limits: &[Limit],
+    seed: &KeySeed,
+    seen: &RequestReading<'_, R>,
+) -> LimitKeys {
     let mut keys = LimitKeys::default();
-    let seen = RequestReading::new(request);
     for (index, limit) in limits.iter().enumerate() {
-        if !holds(&limit.when, &seen) {
-            continue;
+        match seen.truth(&limit.when) {
+            Truth::No => continue,
+            Truth::Maybe => keys.doubtful |= 1u32.checked_shl(index as u32).unwrap_or(0),
+            Truth::Yes => {}
         }
-        let paths = &limit.when.path;
-        if !paths.is_empty() && !paths.iter().any(|prefix| seen.path().lies_below(prefix)) {
-            keys.doubtful |= 1u32.checked_shl(index as u32).unwrap_or(0);
-        }
-        keys.push(LimitKey { limit: index as u8, hash: key_hash(limit, seed, &seen) });
+        keys.push(LimitKey { limit: index as u8, hash: key_hash(limit, seed, seen) });
     }
     keys
 }
 
 /// The weight of a request with these keys in the admission queue: the product of the weights of
-/// all its limits. A path that backends read in different ways never increases the weight.
+/// all its limits. A condition that holds only in some readings never increases the weight.
 #[must_use]
 pub fn weight(limits: &[Limit], keys: &LimitKeys) -> Weight {
     let doubtful =
@@ -178,13 +169,13 @@ fn key_hash<R: RequestAttributes>(
     hasher.finish()
 }
 
-/// The readable name of a request's key under one limit: `192.0.2.0/24`, or several parts separated
+/// The readable name of a request's key of these parts: `192.0.2.0/24`, or several parts separated
 /// by spaces. The name has at most [`NAME_BYTES_MAX`] bytes, and control characters are replaced. A
 /// part that may be a secret (cookies, tokens) is shown as the end of its `hash`.
 #[must_use]
-pub fn name(limit: &Limit, request: &impl RequestAttributes, hash: KeyHash) -> String {
+pub fn name(by: &[KeyPart], request: &impl RequestAttributes, hash: KeyHash) -> String {
     let mut name = String::new();
-    for (index, part) in limit.by.iter().enumerate() {
+    for (index, part) in by.iter().enumerate() {
         if index > 0 {
             name.push(' ');
         }
@@ -297,52 +288,15 @@ fn push_network(name: &mut String, address: IpAddr, v4: u8, v6: u8) {
     let _ = if bits == all { write!(name, "{network}") } else { write!(name, "{network}/{bits}") };
 }
 
-/// Whether a limit's condition holds in the reading of any backend.
+/// Whether a condition holds in the reading of any backend.
 #[must_use]
-pub fn applies(when: &LimitCondition, request: &impl RequestAttributes) -> bool {
-    holds(when, &RequestReading::new(request))
+pub fn applies(when: &Condition, request: &impl RequestAttributes) -> bool {
+    RequestReading::new(request).truth(when) != Truth::No
 }
 
-fn holds<R: RequestAttributes>(when: &LimitCondition, seen: &RequestReading<'_, R>) -> bool {
-    may_hold(when, seen, true)
-}
-
-/// Whether a condition holds. `doubtful` is the result for a method in lower case, which some
-/// backends treat as the upper-case method and others as unknown.
-fn may_hold<R: RequestAttributes>(
-    when: &LimitCondition,
-    seen: &RequestReading<'_, R>,
-    doubtful: bool,
-) -> bool {
-    let request = seen.request;
-    let method = || {
-        let method = request.method();
-        match method.bytes().any(|byte| byte.is_ascii_lowercase()) {
-            true => doubtful,
-            false => when.method.iter().any(|m| m.eq_ignore_ascii_case(method)),
-        }
-    };
-    let vhost = || {
-        let host = host_name(request.vhost());
-        when.vhost.iter().any(|v| v.eq_ignore_ascii_case(host))
-    };
-    let path = || when.path.iter().any(|prefix| seen.path().may_lie_below(prefix));
-    (when.method.is_empty() || method())
-        && (when.vhost.is_empty() || vhost())
-        && (when.path.is_empty() || path())
-        && when.header.iter().all(|name| request.header(name).is_some())
-        && when.cookie.iter().all(|name| cookie(request, name).is_some())
-        && when.not.as_deref().is_none_or(|not| !may_hold(not, seen, !doubtful))
-}
-
-/// The value of a cookie (RFC 6265, 5.4: pairs separated by semicolons), on any of the lines.
-fn cookie<'a>(request: &'a impl RequestAttributes, name: &str) -> Option<&'a [u8]> {
-    let mut pairs = request.cookies().flat_map(|line| line.split(|b| *b == b';'));
-    pairs.find_map(|pair| {
-        let pair = pair.trim_ascii();
-        let equals = pair.iter().position(|b| *b == b'=')?;
-        (&pair[..equals] == name.as_bytes()).then(|| &pair[equals + 1..])
-    })
+/// The first value of a cookie, on any of the lines.
+fn cookie<'a>(request: &'a impl RequestAttributes, name: &'a str) -> Option<&'a [u8]> {
+    reading::cookies(request, name).next()
 }
 
 /// The host name in a request's host: without the port, without any other text in place of a port,

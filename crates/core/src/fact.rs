@@ -80,6 +80,12 @@ impl FactSet {
         self.0 |= 1 << fact as u8;
     }
 
+    /// The facts of both sets.
+    #[must_use]
+    pub const fn and(self, other: FactSet) -> FactSet {
+        FactSet(self.0 | other.0)
+    }
+
     /// Whether the set contains a fact.
     #[must_use]
     pub const fn contains(self, fact: ClientFact) -> bool {

@@ -22,7 +22,8 @@
 //! use evenkeel_core::bucket::{Algorithm, debt::DebtBucket};
 //! use evenkeel_core::classify::RequestAttributes;
 //! use evenkeel_core::key::KeySeed;
-//! use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitCondition, LimitUnit};
+//! use evenkeel_core::condition::Condition;
+//! use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitUnit};
 //! use evenkeel_core::limiter::{Limiter, LimiterPolicy, Verdict};
 //! use evenkeel_core::units::{Cost, Nanos, Rate, Time, Weight};
 //!
@@ -55,7 +56,7 @@
 //! let limit = Limit {
 //!     name: "cpu".into(),
 //!     by: vec![KeyPart::Ip { v4: 32, v6: 64 }],
-//!     when: LimitCondition::default(),
+//!     when: Condition::default(),
 //!     unit: LimitUnit::Cpu,
 //!     algorithm: Algorithm::Debt(DebtBucket::new(rate, cpu(1_000))),
 //!     action: None,
@@ -196,6 +197,7 @@ extern crate std;
 
 pub mod bucket;
 pub mod classify;
+pub mod condition;
 pub mod fact;
 pub mod key;
 pub mod limit;

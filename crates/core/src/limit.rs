@@ -4,6 +4,7 @@
 //! `classify` for the key of a request under a limit, and `bucket` for the arithmetic.
 
 use crate::bucket::Algorithm;
+use crate::condition::Condition;
 use crate::fact::ClientFact;
 use crate::units::Weight;
 use alloc::boxed::Box;
@@ -41,24 +42,6 @@ pub enum KeyPart {
     All,
     /// The tag that a door was asked about. A request has no tag, which counts as empty.
     Tag,
-}
-
-/// The condition of a limit. All of its parts must hold; an empty condition always holds.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LimitCondition {
-    /// The method is one of these. Empty: any method.
-    pub method: Vec<Box<str>>,
-    /// The path is one of these or lies below one: `/login` includes `/login/x`, but not `/loginx`.
-    /// Empty: any path.
-    pub path: Vec<Box<str>>,
-    /// The host is one of these, in lower case and without a port. Empty: any host.
-    pub vhost: Vec<Box<str>>,
-    /// All of these headers are present, by lower-case name.
-    pub header: Vec<Box<str>>,
-    /// All of these cookies are present.
-    pub cookie: Vec<Box<str>>,
-    /// A condition that must not hold.
-    pub not: Option<Box<LimitCondition>>,
 }
 
 /// The quantity that a limit counts.
@@ -103,6 +86,17 @@ impl fmt::Display for LimitAction {
     }
 }
 
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalKind {
+    /// A rule denies such requests. Asking again does not help.
+    Denied,
+    /// The client has sent too many requests.
+    OverRate,
+    /// Its requests cost too much, or there is no room.
+    Busy,
+}
+
 /// A rule: its key, its algorithm and its parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limit {
@@ -111,7 +105,7 @@ pub struct Limit {
     /// The parts of the key.
     pub by: Vec<KeyPart>,
     /// The condition under which the limit applies.
-    pub when: LimitCondition,
+    pub when: Condition,
     /// The quantity that it counts.
     pub unit: LimitUnit,
     /// The algorithm by which it counts.
@@ -223,7 +217,7 @@ mod tests {
         Limit {
             name: "logins".into(),
             by: vec![KeyPart::Ip { v4: 32, v6: 64 }],
-            when: LimitCondition::default(),
+            when: Condition::default(),
             unit: LimitUnit::Hits,
             algorithm: debt(Cost::hits(1)),
             action: None,

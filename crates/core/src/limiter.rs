@@ -19,7 +19,7 @@ mod verdict;
 
 use crate::bucket::{Algorithm, STATE_WORDS_MAX};
 use crate::classify::inline_list::InlineList;
-use crate::classify::{self, LimitKey, LimitKeys, RequestAttributes};
+use crate::classify::{self, LimitKey, LimitKeys, RequestAttributes, RequestReading};
 use crate::key::{KeyHash, KeySeed};
 use crate::limit::{LIMITS_MAX, Limit, LimitAction, LimitUnit};
 use crate::table::{BucketTable, TableEntry};
@@ -207,7 +207,13 @@ impl Limiter {
     /// The keys that a request is counted under.
     #[must_use]
     pub fn keys(&self, request: &impl RequestAttributes) -> LimitKeys {
-        classify::keys(&self.limits, &self.seed, request)
+        self.keys_of(&RequestReading::new(request))
+    }
+
+    /// The keys that a request is counted under, of which parts may have been read.
+    #[must_use]
+    pub fn keys_of<R: RequestAttributes>(&self, seen: &RequestReading<'_, R>) -> LimitKeys {
+        classify::keys(&self.limits, &self.seed, seen)
     }
 
     /// Decides, and charges hits and `estimate` if the request may run. A request that must wait is

@@ -4,8 +4,10 @@
 use evenkeel_core::bucket::{Algorithm, debt::DebtBucket};
 use evenkeel_core::classify::prefix::{PREFIX_BYTES_MAX, PrefixTable};
 use evenkeel_core::classify::{self, RequestAttributes, normal_path};
+use evenkeel_core::condition::Clause;
+use evenkeel_core::condition::patterns::PathPatterns;
 use evenkeel_core::key::{KeyHash, KeySeed, NAME_BYTES_MAX};
-use evenkeel_core::limit::{KeyPart, Limit, LimitCondition, LimitUnit};
+use evenkeel_core::limit::{KeyPart, Limit, LimitUnit};
 use evenkeel_core::meter::estimate::fold;
 use evenkeel_core::meter::header_cost;
 use evenkeel_core::replica::{
@@ -45,7 +47,7 @@ fn limit(by: Vec<KeyPart>) -> Limit {
     Limit {
         name: "fuzzed".into(),
         by,
-        when: LimitCondition { cookie: vec!["session".into()], ..LimitCondition::default() },
+        when: Clause::has_cookie("session").into(),
         unit: LimitUnit::Hits,
         algorithm: Algorithm::Debt(DebtBucket::new(rate, Cost::hits(1))),
         action: None,
@@ -190,7 +192,7 @@ fn path_is_caught(path: &str, order: &[u8]) {
     if *prefix == *"/.." {
         return;
     }
-    let when = LimitCondition { path: vec![(*prefix).into()], ..LimitCondition::default() };
+    let when = Clause::Path(PathPatterns::new([&*prefix]).expect("a path")).into();
     let request = Request { path, value: b"" };
     assert!(classify::applies(&when, &request), "{path:?} read as {seen:?}, {order:?}");
 }
@@ -272,7 +274,7 @@ fn fuzz_keys_and_names() {
             classify::hash(&limit, &seed, &request),
             classify::hash(&limit, &seed, &request)
         );
-        let name = classify::name(&limit, &request, KeyHash::from_bits(1));
+        let name = classify::name(&limit.by, &request, KeyHash::from_bits(1));
         assert!(name.len() <= NAME_BYTES_MAX && !name.contains(char::is_control));
         let _ = classify::applies(&limit.when, &request);
     });

@@ -6,8 +6,9 @@ use evenkeel_core::bucket::debt::DebtBucket;
 use evenkeel_core::bucket::fixed::FixedWindow;
 use evenkeel_core::bucket::grid::GridBucket;
 use evenkeel_core::classify::{LimitKey, LimitKeys};
+use evenkeel_core::condition::Condition;
 use evenkeel_core::key::{KeyHash, KeySeed};
-use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitCondition, LimitUnit};
+use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitUnit};
 use evenkeel_core::limiter::{Limiter, LimiterPolicy, Ticket, Verdict};
 use evenkeel_core::units::{Cost, Nanos, Rate, Time, Weight};
 
@@ -27,7 +28,7 @@ fn limit(name: &str, unit: LimitUnit, per_second: u64, burst: Cost) -> Limit {
     let limit = Limit {
         name: name.into(),
         by: vec![KeyPart::All],
-        when: LimitCondition::default(),
+        when: Condition::default(),
         unit,
         algorithm: Algorithm::Debt(DebtBucket::new(rate, burst)),
         action: None,

@@ -12,7 +12,7 @@ use evenkeel_ask::zeromq::gatekeeper::{RunningGatekeeper, start};
 use evenkeel_client::layer::{self, EvenkeelLayer};
 use evenkeel_config::settings;
 use evenkeel_config::settings::gatekeeper::{MasterAddress, MasterAddressError};
-use evenkeel_core::limit::LimitCondition;
+use evenkeel_core::condition::Condition;
 use evenkeel_core::units::Nanos;
 use evenkeel_engine::domains::gatekeeper::GatekeeperEngine as Engine;
 use evenkeel_runtime::clock::Clock;
@@ -117,7 +117,7 @@ impl ServiceGatekeeper {
         let settings = settings::GatekeeperSettings {
             master,
             control,
-            when: LimitCondition::default(),
+            when: Condition::default(),
             domain: domain.to_owned(),
             identifier: Vec::new(),
             max_delay: Nanos(u64::try_from(holding.max_delay.as_nanos()).unwrap_or(u64::MAX)),

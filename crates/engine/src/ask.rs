@@ -17,7 +17,7 @@ use crate::robots::IdentifiedRequest;
 use crate::rules::{EngineRules, RequestRefusal, refusal};
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::classify::{self, LimitKeys, RequestAttributes};
-use evenkeel_core::limit::LimitUnit;
+use evenkeel_core::limit::{LimitUnit, RefusalKind};
 use evenkeel_core::limiter::remote::StoreBucketState;
 use evenkeel_core::limiter::{Reason, Verdict};
 use evenkeel_core::meter::estimate::{CostForecast, RouteHash};
@@ -52,7 +52,7 @@ impl EngineLane {
     /// may then be asked before the lane [concludes](EngineLane::conclude).
     ///
     /// # Errors
-    /// A gatekeeper refuses the request. The refusal is already counted and logged.
+    /// A rule or a gatekeeper refuses the request. The refusal is already counted and logged.
     pub fn begin(
         &self,
         request: &impl RequestAttributes,
@@ -66,8 +66,11 @@ impl EngineLane {
         let request = &IdentifiedRequest { request, standing, network };
         // Lock order: the books are locked, and `enter` locks `HostDirectory`.
         let entering = self.0.books.lock().enter(request, now);
-        let KeyedRequest { rules, keys, exempt, weight, seen, place } = entering;
+        let KeyedRequest { rules, keys, exempt, denied, weight, seen, place } = entering;
         let open = OpenGuard::new(&self.0.books, place);
+        if let Some(refusal) = denied.and_then(|at| self.report_denial(&rules, at, client)) {
+            return Err(refusal);
+        }
         let judged = self.judged(&rules, request, exempt, now)?;
         let forecast = self.foreseen(&rules, &keys, request);
         let agent = agent(&rules, &keys, request);
@@ -170,7 +173,7 @@ impl EngineLane {
         Err(RequestRefusal {
             limit: keeper.domain.clone(),
             retry_after_secs: wait.retry_after_secs(),
-            by_rate: false,
+            kind: RefusalKind::Busy,
             waiting_room: None,
         })
     }

@@ -16,7 +16,8 @@ use crate::view::overrides::{OverrideEffect, OverrideIndex, Overrides};
 use crate::view::views::{TopViews, ViewKeys};
 use arc_swap::ArcSwapOption;
 use evenkeel_config::settings::{CostSource, ProxySettings};
-use evenkeel_core::classify::{self, LimitKeys, RequestAttributes};
+use evenkeel_core::classify::{self, LimitKeys, RequestAttributes, RequestReading};
+use evenkeel_core::condition::Truth;
 use evenkeel_core::key::KeySeed;
 use evenkeel_core::limit::LimitUnit;
 use evenkeel_core::limiter::Limiter;
@@ -102,6 +103,8 @@ pub(crate) struct KeyedRequest {
     pub(crate) rules: Arc<EngineRules>,
     pub(crate) keys: LimitKeys,
     pub(crate) exempt: bool,
+    /// Index of the rule that denies the request.
+    pub(crate) denied: Option<usize>,
     /// The weight that an operator has set for its client; one if there is none.
     pub(crate) weight: Weight,
     pub(crate) seen: ViewKeys,
@@ -271,14 +274,13 @@ impl LaneState<EngineRules, RequestLists> {
             rules: Arc::clone(rules),
             keys: LimitKeys::default(),
             exempt: true,
+            denied: None,
             weight: Weight::ONE,
             seen,
             place,
         };
         let client = request.address().to_canonical();
-        if rules.exempt.iter().any(|net| net.contains(&client))
-            || rules.exempt_when.iter().any(|when| classify::applies(when, request))
-        {
+        if rules.exempt.iter().any(|net| net.contains(&client)) {
             return exempt(rules);
         }
         let known = rules.known(client, now);
@@ -286,18 +288,23 @@ impl LaneState<EngineRules, RequestLists> {
             return exempt(rules);
         }
         let request = &rules.grouped(request, known);
-        let keys = rules.limiter.keys(request);
+        let reading = RequestReading::new(request);
+        if rules.exempt_when.iter().any(|when| reading.truth(when) == Truth::Yes) {
+            return exempt(rules);
+        }
+        let denied = rules.denials.iter().position(|rule| reading.truth(&rule.when) != Truth::No);
+        let keys = rules.limiter.keys_of(&reading);
         let OverrideEffect::Weigh(weight) = in_force.of(&keys, now) else { return exempt(rules) };
         for key in keys.as_slice() {
             let index = usize::from(key.limit);
             if let (Some(top), Some(limit)) =
                 (tops.get_mut(index), rules.limiter.limits().get(index))
             {
-                top.touch(key.hash, now, || classify::name(limit, request, key.hash));
+                top.touch(key.hash, now, || classify::name(&limit.by, request, key.hash));
             }
         }
         let rules = Arc::clone(rules);
-        KeyedRequest { rules, keys, exempt: false, weight, seen, place }
+        KeyedRequest { rules, keys, exempt: false, denied, weight, seen, place }
     }
 
     /// Notes a request's charge to the limits in `unit`, if instances count together.

@@ -66,8 +66,12 @@ impl<R: RequestAttributes> RequestAttributes for GroupedRequest<'_, R> {
         self.request.header(name)
     }
 
-    fn cookies(&self) -> impl Iterator<Item = &[u8]> {
-        self.request.cookies()
+    fn headers(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        self.request.headers(name)
+    }
+
+    fn query(&self) -> &str {
+        self.request.query()
     }
 
     fn group(&self) -> Option<&str> {
@@ -94,7 +98,7 @@ pub(crate) fn name(
     };
     let client = ClientAttributes(client.to_canonical(), group);
     let client = GroupedRequest::new(&client, group, networks);
-    limit.by.iter().all(enough).then(|| classify::name(limit, &client, hash))
+    limit.by.iter().all(enough).then(|| classify::name(&limit.by, &client, hash))
 }
 
 /// A client as attributes: only the address and the group are set.

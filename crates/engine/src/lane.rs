@@ -98,10 +98,11 @@ type PlaybackNotes = Option<Mutex<Vec<PlaybackNote>>>;
 /// A decision that delayed, held, queued or refused a request, or would have in shadow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PlaybackNote {
-    /// `hold`, `delay`, `queue` or `reject`.
+    /// `hold`, `delay`, `queue`, `reject` or `deny`.
     pub verdict: &'static str,
     /// The limit, the bucket and its level, and how long the request waits or the client must stay
-    /// away.
+    /// away. The rules that deny requests are numbered after the limits, and their buckets are the
+    /// addresses of clients.
     pub reason: Reason,
     /// Whether the decision was in shadow and had no effect.
     pub shadow: bool,

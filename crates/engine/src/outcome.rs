@@ -3,14 +3,19 @@
 //! No decision is made here. The form of the log line and the counters: `evenkeel_telemetry`.
 
 use crate::lane::{EngineLane, PlaybackNote};
-use crate::rules::EngineRules;
+use crate::rules::{EngineRules, RequestRefusal};
 use evenkeel_core::classify::LimitKey;
+use evenkeel_core::key::KeyHasher;
+use evenkeel_core::limit::RefusalKind;
 use evenkeel_core::limiter::{Reason, ShadowEffect, Ticket};
 use evenkeel_core::meter::Measure;
-use evenkeel_core::units::{Cost, Time};
+use evenkeel_core::units::{Cost, Nanos, Time};
 use evenkeel_telemetry::decision::{Decision, QueueRefusal};
 use std::net::IpAddr;
 use std::sync::Arc;
+
+/// The verdict of a rule that denies requests.
+const DENY: &str = "deny";
 
 /// The part of a decision that only some verdicts have.
 #[derive(Clone, Copy, Default)]
@@ -61,6 +66,45 @@ impl EngineLane {
             shadow,
         };
         self.0.engine.watch.record_decision(&decision, self.0.now());
+    }
+
+    /// Counts and logs that a rule denies a request. Returns the refusal unless in shadow.
+    pub(crate) fn report_denial(
+        &self,
+        rules: &EngineRules,
+        index: usize,
+        client: IpAddr,
+    ) -> Option<RequestRefusal> {
+        let rule = rules.denials.get(index)?;
+        let shadow = rules.shadow || rule.shadow;
+        if let Some(notes) = &self.0.notes {
+            let limit = rules.limiter.limits().len() + index;
+            let mut hasher = KeyHasher::new(&rules.seed);
+            hasher.address(client.to_canonical());
+            let key = LimitKey { limit: limit as u8, hash: hasher.finish() };
+            let reason = Reason { key, level: None, wait: Nanos::ZERO };
+            notes.lock().push(PlaybackNote { verdict: DENY, reason, shadow });
+        } else {
+            let key = client.to_canonical().to_string();
+            let decision = Decision {
+                verdict: DENY,
+                limit: &rule.name,
+                key: &key,
+                client: Some(client),
+                level: None,
+                wait: Nanos::ZERO,
+                cost: None,
+                refused: None,
+                shadow,
+            };
+            self.0.engine.watch.record_decision(&decision, self.0.now());
+        }
+        (!shadow).then(|| RequestRefusal {
+            limit: rule.name.to_string(),
+            retry_after_secs: 0,
+            kind: RefusalKind::Denied,
+            waiting_room: None,
+        })
     }
 
     /// Logs the action that limits in shadow would have taken on an admitted request. Returns

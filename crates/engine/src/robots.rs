@@ -43,8 +43,12 @@ impl<R: RequestAttributes> RequestAttributes for IdentifiedRequest<'_, R> {
         self.request.header(name)
     }
 
-    fn cookies(&self) -> impl Iterator<Item = &[u8]> {
-        self.request.cookies()
+    fn headers(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        self.request.headers(name)
+    }
+
+    fn query(&self) -> &str {
+        self.request.query()
     }
 
     fn group(&self) -> Option<&str> {

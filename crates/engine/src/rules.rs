@@ -6,10 +6,11 @@
 use crate::host_names::{self, GroupedRequest};
 use crate::replicated::LimitIds;
 use crate::shards::LimitRules;
-use evenkeel_config::settings::{self, BackendAddress, CostSource, ProxySettings};
+use evenkeel_config::settings::{self, BackendAddress, CostSource, DenyRule, ProxySettings};
 use evenkeel_core::classify::RequestAttributes;
+use evenkeel_core::condition::Condition;
 use evenkeel_core::key::{KeyHash, KeySeed};
-use evenkeel_core::limit::{Limit, LimitAction, LimitCondition, LimitUnit};
+use evenkeel_core::limit::{Limit, LimitAction, LimitUnit, RefusalKind};
 use evenkeel_core::limiter::{Limiter, LimiterPolicy, Reason};
 use evenkeel_core::meter;
 use evenkeel_core::queue::concurrency::ConcurrencySearch;
@@ -29,7 +30,8 @@ pub struct EngineRules {
     pub(crate) is_local: bool,
     pub(crate) cost: CostSource,
     pub(crate) exempt: Vec<IpNet>,
-    pub(crate) exempt_when: Vec<LimitCondition>,
+    pub(crate) exempt_when: Vec<Condition>,
+    pub(crate) denials: Vec<DenyRule>,
     /// The table of client names and their groups; `None` if no limit or exemption depends on
     /// names.
     pub(crate) hosts: Option<Arc<HostDirectory>>,
@@ -120,6 +122,7 @@ pub(crate) fn rules(
         cost: proxy.cost.clone(),
         exempt: proxy.exempt.clone(),
         exempt_when: proxy.exempt_when.clone(),
+        denials: proxy.denials.clone(),
         hosts,
         networks: Arc::clone(networks),
         shadow: proxy.shadow,
@@ -151,20 +154,22 @@ pub(crate) fn virtual_clock(proxy: &ProxySettings) -> meter::CpuClock {
 pub struct RequestRefusal {
     /// The name of the limit or of the gatekeeper's domain.
     pub limit: String,
-    /// The number of seconds, at least one, after which the request would be admitted.
+    /// The number of seconds, at least one, after which the request would be admitted. Zero if a
+    /// rule denies it.
     pub retry_after_secs: u64,
-    /// Whether a limit in hits refused (status 429) or not (503).
-    pub by_rate: bool,
+    /// What refused it.
+    pub kind: RefusalKind,
     /// Set if the queue sends the visitor to the waiting room. A door without one refuses.
     pub waiting_room: Option<WaitingRoomEntry>,
 }
 
 pub(crate) fn refusal(rules: &EngineRules, reason: Reason, retry_after: Nanos) -> RequestRefusal {
     let limit = &rules.limiter.limits()[usize::from(reason.key.limit)];
+    let by_rate = limit.unit == LimitUnit::Hits;
     RequestRefusal {
         limit: limit.name.to_string(),
         retry_after_secs: retry_after.retry_after_secs(),
-        by_rate: limit.unit == LimitUnit::Hits,
+        kind: if by_rate { RefusalKind::OverRate } else { RefusalKind::Busy },
         waiting_room: None,
     }
 }

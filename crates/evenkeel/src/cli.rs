@@ -307,6 +307,7 @@ fn check_configuration(path: &Path) -> Result<Vec<String>, String> {
     let here = Machine::here();
     let problems = |settings: &Settings| {
         evenkeel_tls::start_problems(settings)
+            .and(evenkeel_identity::refusal_pages::start_problems(settings))
             .and(evenkeel_identity::waiting_room::start_problems(settings))
             .and(evenkeel_identity::robots::start_problems(settings))
             .and(evenkeel_identity::networks::start_problems(settings, Clock::start().now()))

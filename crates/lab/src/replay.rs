@@ -25,10 +25,10 @@ use evenkeel_config::fault::Misuse;
 use evenkeel_config::machine::Machine;
 use evenkeel_config::settings::{CostSource, ProxySettings};
 use evenkeel_config::source::ConfigSource;
+use evenkeel_core::condition::Clause;
 use evenkeel_core::fact::ClientFact;
 use evenkeel_core::limit::KeyPart;
 use evenkeel_core::units::{Nanos, Time};
-use evenkeel_engine::view::EngineView;
 use evenkeel_identity::address::ProxyTrust;
 use evenkeel_identity::networks::live::LiveNetworks;
 use evenkeel_runtime::clock::Clock;
@@ -47,7 +47,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use tally::ReplayTally;
+use tally::{ReplayTally, TalliedLimit};
 
 /// The options of `evenkeel replay`.
 #[derive(Clone, Debug, clap::Args)]
@@ -222,7 +222,7 @@ pub fn play(options: &ReplayOptions) -> anyhow::Result<(ReplayReport, u64)> {
     let mut play = ReplaySimulation::new(&proxy);
     let watch = Arc::new(Watch::new(Time::ZERO));
     LiveNetworks::load(&proxy.network_files(), play.engine().networks(), &watch)?;
-    let mut tally = ReplayTally::new(play.engine().held().limits().to_vec(), proxy.cpus);
+    let mut tally = ReplayTally::new(TalliedLimit::all(&proxy), proxy.cpus);
     let mut number = 0;
     log.each(|was| {
         tally.arrive(number, &was);
@@ -249,7 +249,6 @@ pub fn play(options: &ReplayOptions) -> anyhow::Result<(ReplayReport, u64)> {
         warnings,
         peak: play.peak,
         rows: options.rows.into(),
-        action: proxy.action,
     };
     Ok((ReplayReport::new(&tally, about), lines))
 }
@@ -337,7 +336,9 @@ fn doubts(
     );
     let door = "the replay ignores `shadow` of the whole section";
     doubt(proxy.shadow, format!("{door}: the results show what would happen without it"));
+    let rules = proxy.denials.iter().filter(|rule| rule.shadow).map(|rule| &*rule.name);
     let quiet = proxy.limits.iter().filter(|limit| limit.shadow).map(|limit| &*limit.name);
+    let quiet = quiet.chain(rules);
     let quiet = quiet.collect::<Vec<_>>().join(", ");
     doubt(
         !quiet.is_empty(),
@@ -376,12 +377,22 @@ fn unlogged(proxy: &ProxySettings, tells: entry::LogFields) -> Vec<String> {
 /// The fields that limits count by and that not all logs have.
 fn missing(proxy: &ProxySettings, tells: entry::LogFields) -> Vec<String> {
     let mut missing = Vec::new();
-    let parts = proxy.limits.iter().flat_map(|limit| {
-        let headers = limit.when.header.iter().map(|name| KeyPart::Header(name.clone()));
-        let cookies = limit.when.cookie.iter().map(|name| KeyPart::Cookie(name.clone()));
-        let vhosts = limit.when.vhost.iter().map(|_| KeyPart::Vhost);
-        limit.by.iter().cloned().chain(headers).chain(cookies).chain(vhosts)
-    });
+    let mut parts: Vec<KeyPart> =
+        proxy.limits.iter().flat_map(|limit| limit.by.iter().cloned()).collect();
+    let conditions = proxy.limits.iter().map(|limit| &limit.when);
+    let conditions = conditions.chain(proxy.denials.iter().map(|rule| &rule.when));
+    for condition in conditions.chain(&proxy.exempt_when) {
+        condition.for_each(&mut |clause| {
+            parts.extend(match clause {
+                Clause::Header(name, _) if **name == *"user-agent" => Some(KeyPart::UserAgent),
+                Clause::Header(name, _) => Some(KeyPart::Header(name.clone())),
+                Clause::Cookie(name, _) => Some(KeyPart::Cookie(name.clone())),
+                Clause::Vhost(_) => Some(KeyPart::Vhost),
+                Clause::Fact(fact, _) => Some(KeyPart::Fact(*fact)),
+                _ => None,
+            });
+        });
+    }
     for part in parts {
         let lacks = match &part {
             KeyPart::UserAgent if !tells.agent => "the user agent".to_owned(),
@@ -390,6 +401,7 @@ fn missing(proxy: &ProxySettings, tells: entry::LogFields) -> Vec<String> {
             KeyPart::Header(name) if !tells.headers => format!("the header `{name}`"),
             KeyPart::Cookie(name) if !tells.headers => format!("the cookie `{name}`"),
             KeyPart::Vhost if !tells.host => "the requested host".to_owned(),
+            // The engine finds these two by the address.
             KeyPart::Fact(ClientFact::Asn | ClientFact::Country) => continue,
             KeyPart::Fact(fact) => format!("the fact `{fact}`"),
             _ => continue,

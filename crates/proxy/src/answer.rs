@@ -8,14 +8,26 @@ use super::download::AnswerBody;
 use bytes::Bytes;
 use evenkeel_engine::RequestRefusal;
 use evenkeel_identity::answer::{self, AnswerFormat};
+use evenkeel_identity::refusal_pages::RefusalPageSet;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{Response, StatusCode};
 
-pub(super) fn refused(headers: &HeaderMap, refusal: &RequestRefusal) -> Response<AnswerBody> {
-    let (form, status) = (AnswerFormat::of(headers), answer::refused(refusal.by_rate));
+pub(super) fn refused(
+    pages: &RefusalPageSet,
+    headers: &HeaderMap,
+    refusal: &RequestRefusal,
+) -> Response<AnswerBody> {
+    let (form, status) = (AnswerFormat::of(headers), answer::refused(refusal.kind));
     let seconds = refusal.retry_after_secs;
-    let mut response = small(status, form, form.refusal(status, &refusal.limit, seconds));
-    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    let page = match form {
+        AnswerFormat::Html => pages.render(refusal.kind, seconds),
+        AnswerFormat::Json | AnswerFormat::Text => None,
+    };
+    let text = page.unwrap_or_else(|| form.refusal(status, &refusal.limit, seconds));
+    let mut response = small(status, form, text);
+    if seconds > 0 {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
     response
 }
 
@@ -51,20 +63,26 @@ fn small(status: StatusCode, form: AnswerFormat, text: String) -> Response<Answe
 #[cfg(test)]
 mod tests {
     use super::*;
+    use evenkeel_core::limit::RefusalKind;
 
     #[test]
     fn a_refusal_names_its_limit_and_the_seconds() {
+        let pages = RefusalPageSet::default();
         let refusal = RequestRefusal {
             limit: "a<b".into(),
             retry_after_secs: 7,
-            by_rate: true,
+            kind: RefusalKind::OverRate,
             waiting_room: None,
         };
-        let response = refused(&HeaderMap::new(), &refusal);
+        let response = refused(&pages, &HeaderMap::new(), &refusal);
         assert_eq!(response.status(), 429);
         assert_eq!(response.headers()["retry-after"], "7");
         assert_eq!(response.headers()["cache-control"], "no-store");
-        let cpu = RequestRefusal { by_rate: false, ..refusal };
-        assert_eq!(refused(&HeaderMap::new(), &cpu).status(), 503);
+        let cpu = RequestRefusal { kind: RefusalKind::Busy, ..refusal.clone() };
+        assert_eq!(refused(&pages, &HeaderMap::new(), &cpu).status(), 503);
+        let denied = RequestRefusal { kind: RefusalKind::Denied, retry_after_secs: 0, ..refusal };
+        let response = refused(&pages, &HeaderMap::new(), &denied);
+        assert_eq!(response.status(), 403);
+        assert!(!response.headers().contains_key("retry-after"));
     }
 }

@@ -32,7 +32,6 @@ use evenkeel_identity::address::ProxyTrust;
 use evenkeel_identity::prints::fetch::{FetchRequest, FetchVerdict};
 use evenkeel_telemetry::counts::ResponseOrigin;
 use hold::{ArrivedAnswer, PendingConnect};
-use http::header::COOKIE;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::Body as _;
@@ -89,8 +88,12 @@ impl RequestAttributes for HttpRequestAttributes<'_> {
         self.head.headers.get(name).map(HeaderValue::as_bytes)
     }
 
-    fn cookies(&self) -> impl Iterator<Item = &[u8]> {
-        self.head.headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes)
+    fn headers(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        self.head.headers.get_all(name).iter().map(HeaderValue::as_bytes)
+    }
+
+    fn query(&self) -> &str {
+        self.head.uri.query().unwrap_or_default()
     }
 
     fn fact(&self, fact: ClientFact) -> Option<Cow<'_, str>> {
@@ -236,7 +239,7 @@ fn not_admitted(
         (Some(room), Some(visitor), Some(entry)) => visitor.page(&room, entry),
         _ => None,
     };
-    page.unwrap_or_else(|| answer::refused(headers, refusal))
+    page.unwrap_or_else(|| answer::refused(&settings.pages, headers, refusal))
 }
 
 /// Makes the answer to a request that has no answer from the backend, and records the failure.
@@ -316,7 +319,7 @@ async fn admitted(
     };
     match asked {
         AskOutcome::Refused(refusal) => {
-            let mut answer = answer::refused(&head.headers, &refusal);
+            let mut answer = answer::refused(&settings.pages, &head.headers, &refusal);
             if let (true, Some(quota)) = (settings.headers, worker.lane.quota_of(&refusal)) {
                 headers::quotas(answer.headers_mut(), &[quota]);
             }

@@ -77,7 +77,7 @@ pub struct Watch {
     lines_left_out: Counter,
     blocks: Counter,
     decisions: RwLock<Vec<DecisionCounter>>,
-    samplers: [(&'static str, LineSampler); 6],
+    samplers: [(&'static str, LineSampler); SAMPLED_VERDICTS.len()],
     failures: LineSampler,
     full: WarningThrottle,
     unintroduced: WarningThrottle,
@@ -87,7 +87,7 @@ pub struct Watch {
 }
 
 /// The verdicts with a line sampler of their own; the last, empty one stands for all others.
-const SAMPLED_VERDICTS: [&str; 6] = ["hold", "delay", "queue", "reject", "block", ""];
+const SAMPLED_VERDICTS: [&str; 7] = ["hold", "delay", "queue", "reject", "deny", "block", ""];
 
 /// The counter of one verdict of one limit, cached so that the registry is not searched.
 #[derive(Debug)]

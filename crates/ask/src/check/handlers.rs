@@ -303,7 +303,7 @@ impl DenialFormat {
     }
 
     fn answer(self, refusal: &RequestRefusal) -> CheckAnswer {
-        let (status, seconds) = (answer::refused(refusal.by_rate), refusal.retry_after_secs);
+        let (status, seconds) = (answer::refused(refusal.kind), refusal.retry_after_secs);
         let code = match self.code {
             DenialStatus::Forbidden => StatusCode::FORBIDDEN,
             DenialStatus::Always(code) => code,
@@ -313,7 +313,9 @@ impl DenialFormat {
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, self.form.content_type());
         headers.insert(STATUS, HeaderValue::from(status.as_u16()));
-        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        if seconds > 0 {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
         if let Ok(limit) = HeaderValue::from_str(&refusal.limit) {
             headers.insert(LIMIT, limit);
         }

@@ -6,7 +6,7 @@
 //! `identity::address`.
 
 use evenkeel_core::classify::RequestAttributes;
-use http::header::{COOKIE, HeaderMap, HeaderValue};
+use http::header::{HeaderMap, HeaderValue};
 use std::borrow::Cow;
 use std::net::IpAddr;
 
@@ -15,6 +15,7 @@ pub struct OriginalRequest<'a> {
     client: IpAddr,
     method: Cow<'a, str>,
     path: Cow<'a, str>,
+    query: Cow<'a, str>,
     vhost: Cow<'a, str>,
     headers: &'a HeaderMap,
 }
@@ -29,6 +30,7 @@ impl<'a> OriginalRequest<'a> {
             client,
             method: method.map_or("GET".into(), String::from_utf8_lossy),
             path: String::from_utf8_lossy(path(uri.unwrap_or(b"/"))),
+            query: String::from_utf8_lossy(query(uri.unwrap_or_default())),
             vhost: String::from_utf8_lossy(host.unwrap_or_default()),
             headers,
         }
@@ -56,8 +58,12 @@ impl RequestAttributes for OriginalRequest<'_> {
         self.headers.get(name).map(HeaderValue::as_bytes)
     }
 
-    fn cookies(&self) -> impl Iterator<Item = &[u8]> {
-        self.headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes)
+    fn headers(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        self.headers.get_all(name).iter().map(HeaderValue::as_bytes)
+    }
+
+    fn query(&self) -> &str {
+        &self.query
     }
 }
 
@@ -66,6 +72,13 @@ impl RequestAttributes for OriginalRequest<'_> {
 fn first<'a>(headers: &'a HeaderMap, names: [&str; 2]) -> Option<&'a [u8]> {
     let mut values = names.into_iter().filter_map(|name| headers.get(name));
     values.find(|value| !value.is_empty()).map(HeaderValue::as_bytes)
+}
+
+/// Returns the query of a target without its question mark; empty if there is none.
+fn query(target: &[u8]) -> &[u8] {
+    let target = target.split(|byte| *byte == b'#').next().unwrap_or_default();
+    let mark = target.iter().position(|byte| *byte == b'?');
+    mark.map_or(&b""[..], |mark| &target[mark + 1..])
 }
 
 /// Returns the path of a target without its query. The target may be a whole URL.

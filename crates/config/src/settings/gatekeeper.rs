@@ -5,16 +5,19 @@
 //! Addresses have the syntax of Smockron's configuration. The settings are described in
 //! `settings::gatekeeper`.
 
-use super::limits::{self, CONDITION, KeyTemplateWord, part};
+use super::conditions::{self, CONDITION};
+use super::limits::{self, KeyTemplateWord, part};
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey};
 use crate::reader::{SectionReader, settings};
 use crate::tree::{YamlNode, YamlValue};
 use crate::values::{DAY, Read};
-use evenkeel_core::limit::{KeyPart, LimitCondition};
+use evenkeel_core::condition::{Condition, Group};
+use evenkeel_core::limit::KeyPart;
 use evenkeel_core::units::Nanos;
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// Port of a master if its address has none.
 pub const DEFAULT_PORT: u16 = 10_004;
@@ -26,7 +29,9 @@ const HOST_BYTES_MAX: usize = 253;
 settings! {
     /// The gate of one domain, which a master decides on.
     #[derive(Clone, Debug, PartialEq)]
-    pub struct GatekeeperSettings from keys(section, keys_default: Option<usize>),
+    pub struct GatekeeperSettings from keys(
+        section, keys_default: Option<usize>, groups: &[Arc<Group>]
+    ),
     TABLE = "gatekeeper";
 
     /// Where requests are reported to the master: `tcp://host:port`; without a port it is 10004. A
@@ -41,9 +46,9 @@ settings! {
         => section.key_or(&CONTROL, master.next());
     /// The requests of this gate, as in [limits](#when). In a list the first gate that matches
     /// applies; a request without a gate passes.
-    pub when: LimitCondition, WHEN: SubsectionKey =
+    pub when: Condition, WHEN: SubsectionKey =
         SubsectionKey::one("when", &CONDITION).default_note("all requests")
-        => section.section(&WHEN, limits::when);
+        => section.section(&WHEN, |inner| conditions::when(inner, groups));
     /// The domain of the master.
     pub domain: String, DOMAIN: DefaultedKey<String> = ConfigKey::text("domain", domain)
         .range_note("1 to 255 bytes").default_with(|| "default".to_owned());
@@ -161,6 +166,7 @@ pub(crate) fn read(
     root: &mut SectionReader<'_, '_>,
     key: &'static SubsectionKey,
     keys_default: Option<usize>,
+    groups: &[Arc<Group>],
 ) -> Vec<GatekeeperSettings> {
     if !root.written(SECTION_NAME) {
         return Vec::new();
@@ -169,7 +175,7 @@ pub(crate) fn read(
         root.fault(SECTION_NAME, "a `gatekeeper` needs a section `proxy` or `check`; add one");
     }
     let Some(YamlValue::List(nodes)) = root.node(SECTION_NAME).map(|node| &node.value) else {
-        return vec![root.section(key, |section| gate(section, keys_default))];
+        return vec![root.section(key, |section| gate(section, keys_default, groups))];
     };
     if nodes.is_empty() || nodes.len() > GATES_MAX {
         root.fault(SECTION_NAME, format!("{} gates; write 1 to {GATES_MAX}", nodes.len()));
@@ -177,7 +183,7 @@ pub(crate) fn read(
     let mut domains: Vec<String> = Vec::new();
     let mut all_kept = false;
     root.sections(key, nodes, |section| {
-        let gate = gate(section, keys_default);
+        let gate = gate(section, keys_default, groups);
         if domains.contains(&gate.domain) {
             let what = format!("two gates have the domain `{}`; remove one", gate.domain);
             section.fault("domain", what);
@@ -188,13 +194,17 @@ pub(crate) fn read(
                         that gate";
             section.fault("when", what);
         }
-        all_kept |= gate.when == LimitCondition::default();
+        all_kept |= gate.when == Condition::default();
         gate
     })
 }
 
-fn gate(section: &mut SectionReader<'_, '_>, keys_default: Option<usize>) -> GatekeeperSettings {
-    let gate = keys(section, keys_default);
+fn gate(
+    section: &mut SectionReader<'_, '_>,
+    keys_default: Option<usize>,
+    groups: &[Arc<Group>],
+) -> GatekeeperSettings {
+    let gate = keys(section, keys_default, groups);
     if gate.control == gate.master {
         section.fault("control", "control and accounting of the master need different ports");
     }

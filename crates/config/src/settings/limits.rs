@@ -4,6 +4,7 @@
 //! `share`, `rate` and `window` are three algorithms, so a limit has exactly one of them. A key
 //! that belongs to another algorithm is a fault. How each one counts: `evenkeel_core::bucket`.
 
+use super::conditions::{self, CONDITION};
 use super::proxy;
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, ValueSyntax, section};
 use crate::machine::Machine;
@@ -13,17 +14,11 @@ use crate::values::{self, DAY, Read, count, header_name, token, within};
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::bucket::debt::DebtBucket;
 use evenkeel_core::bucket::sliding::{SlidingWindow, WINDOW_MAX};
-use evenkeel_core::classify::{host_name, normal_path};
+use evenkeel_core::condition::{Condition, Group};
 use evenkeel_core::fact::{ClientFact, FactSet};
-use evenkeel_core::limit::{
-    KEYS_MAX, KeyPart, LIMITS_MAX, Limit, LimitAction, LimitCondition, LimitUnit,
-};
+use evenkeel_core::limit::{KEYS_MAX, KeyPart, LIMITS_MAX, Limit, LimitAction, LimitUnit};
 use evenkeel_core::units::{Cost, CpuShare, Nanos, QuantityParseError, Rate, Weight};
-
-section! {
-    CONDITION = "proxy.limits.when": METHOD, PATH, VHOST, HEADER, COOKIE, NOT;
-    NEGATED = "proxy.limits.when.not": METHOD, HEADER, COOKIE;
-}
+use std::sync::Arc;
 
 section! {
     TABLE = "proxy.limits";
@@ -69,8 +64,10 @@ section! {
         .default_note("`proxy.queue.debt_max`; else with `action: queue` the burst, otherwise no \
                        bound").example("30s").low("a heavy client soon has full priority again")
         .high("a heavy client pays for longer than any other client benefits");
-    /// What happens to a client over the limit; see [proxy](#proxy).
-    ACTION: ConfigKey<LimitAction> = ConfigKey::words("action", &ACTIONS)
+    /// What happens to a client over the limit; see [proxy](#proxy). `deny`: each request that
+    /// meets `when` gets 403 ([deny](limits.md#deny)); such a limit has only `name`, `when` and
+    /// `shadow`.
+    ACTION: ConfigKey<Option<LimitAction>> = ConfigKey::words("action", &LIMIT_ACTIONS)
         .default_note("`proxy.action`; with `rate` and `window` `reject`");
     /// How much more than others the clients of this limit get while requests
     /// [queue](queue.md#some-get-more). The weights of several limits are multiplied.
@@ -93,28 +90,6 @@ section! {
     /// Requests to save up.
     BURST_REQUESTS: ConfigKey<u64> =
         ConfigKey::new("burst", ValueSyntax::Whole(&[]), requests_saved);
-    /// Methods, in any case; a request has one of them.
-    METHOD: ListKey<Box<str>> =
-        ConfigKey::text("method", |text| Ok(token(text)?.to_ascii_uppercase().into())).list()
-            .default_note("any").example("POST");
-    /// Paths; the path of a request is one of them or lies below it. They match in any case and in
-    /// each spelling that a backend may treat as the same
-    /// ([details](limits.md#what-a-condition-sees)).
-    PATH: ListKey<Box<str>> =
-        ConfigKey::text("path", path).list().default_note("any").example("/login");
-    /// Host names without a port; a request names one of them.
-    VHOST: ListKey<Box<str>> =
-        ConfigKey::text("vhost", vhost).list().default_note("any").example("www.example.com");
-    /// Names of headers; a request has all of them. Values cannot be compared.
-    HEADER: ListKey<Box<str>> =
-        ConfigKey::text("header", |text| header_name(text).map_err(names_only)).list()
-            .default_note("any").example("authorization");
-    /// Names of cookies; a request has all of them. Values cannot be compared.
-    COOKIE: ListKey<Box<str>> = ConfigKey::text("cookie", |text| token(text).map_err(names_only))
-        .list().default_note("any").example("session");
-    /// A section with `method`, `header` and `cookie`, which must not match as a whole: `when:
-    /// {not: {cookie: session}}` is for requests without this cookie.
-    NOT: SubsectionKey = SubsectionKey::one("not", &NEGATED);
 }
 
 /// The largest burst, in requests.
@@ -131,60 +106,106 @@ pub const DEFAULT: &str = "
 const WINDOW_KEYS_DEFAULT: usize = 65_536;
 /// The environment in which limits are read.
 #[derive(Clone, Copy)]
-pub struct LimitContext {
+pub struct LimitContext<'g> {
     /// The number of CPUs that shares refer to.
     pub cpus: f64,
     /// `state.keys_max`, the default of all limits.
     pub keys: Option<usize>,
     /// The default of limits with `share` or `rate` without it, 24 bytes per key.
     pub keys_by_memory: usize,
+    /// The groups that conditions may name.
+    pub groups: &'g [Arc<Group>],
 }
 
-impl LimitContext {
+impl<'g> LimitContext<'g> {
     /// The environment on this machine. `keys` is `state.keys_max`.
-    pub fn new(machine: Machine, keys: Option<usize>) -> LimitContext {
-        LimitContext { cpus: machine.cpus, keys, keys_by_memory: machine.keys_max() }
+    pub fn new(
+        machine: Machine,
+        keys: Option<usize>,
+        groups: &'g [Arc<Group>],
+    ) -> LimitContext<'g> {
+        LimitContext { cpus: machine.cpus, keys, keys_by_memory: machine.keys_max(), groups }
     }
 }
 
 /// Defaults that limits inherit from their door.
 #[derive(Clone, Copy)]
-struct LimitDefaults {
-    ground: LimitContext,
+struct LimitDefaults<'g> {
+    ground: LimitContext<'g>,
     action: LimitAction,
     debt_max: Option<Nanos>,
+}
+
+/// A rule that refuses each request that may meet its condition.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DenyRule {
+    /// The name given by the operator, unique among limits.
+    pub name: Box<str>,
+    /// The requests that are refused.
+    pub when: Condition,
+    /// Whether refusals are only counted and logged.
+    pub shadow: bool,
+}
+
+/// The entries of `limits`.
+#[derive(Default)]
+pub(crate) struct ReadLimits {
+    pub counted: Vec<Limit>,
+    pub denials: Vec<DenyRule>,
+}
+
+/// One entry of `limits`.
+enum LimitEntry {
+    Counted(Box<Limit>),
+    Deny(DenyRule),
+}
+
+impl LimitEntry {
+    fn name(&self) -> &str {
+        match self {
+            LimitEntry::Counted(limit) => &limit.name,
+            LimitEntry::Deny(rule) => &rule.name,
+        }
+    }
 }
 
 /// Reads `limits`, or the default limits. `action` and `debt_max` are those of the door.
 pub(crate) fn read(
     proxy: &mut SectionReader<'_, '_>,
-    ground: LimitContext,
+    ground: LimitContext<'_>,
     action: LimitAction,
     debt_max: Option<Nanos>,
-) -> Vec<Limit> {
+) -> ReadLimits {
     let inherited = LimitDefaults { ground, action, debt_max };
     let Some(nodes) = proxy.nodes_of(&proxy::LIMITS) else {
-        return default_limits(proxy, inherited);
+        return ReadLimits { counted: default_limits(proxy, inherited), denials: Vec::new() };
     };
     let mut names: Vec<Box<str>> = Vec::new();
-    let limits = proxy.sections(&proxy::LIMITS, nodes, |section| {
-        let limit = limit(section, inherited)?;
-        if names.contains(&limit.name) {
-            let what = format!("two limits are named `{}`; rename one", limit.name);
+    let entries = proxy.sections(&proxy::LIMITS, nodes, |section| {
+        let entry = entry(section, inherited)?;
+        if names.iter().any(|name| **name == *entry.name()) {
+            let what = format!("two limits are named `{}`; rename one", entry.name());
             section.fault("name", what);
         }
-        names.push(limit.name.clone());
-        Some(limit)
+        names.push(entry.name().into());
+        Some(entry)
     });
     if nodes.len() > LIMITS_MAX {
         let what =
             format!("{} limits are too many; at most {LIMITS_MAX} are possible", nodes.len());
         proxy.fault("limits", what);
     }
-    limits.into_iter().flatten().collect()
+    let mut read = ReadLimits::default();
+    for entry in entries.into_iter().flatten() {
+        match entry {
+            LimitEntry::Counted(limit) => read.counted.push(*limit),
+            LimitEntry::Deny(rule) => read.denials.push(rule),
+        }
+    }
+    read
 }
 
-fn default_limits(proxy: &mut SectionReader<'_, '_>, inherited: LimitDefaults) -> Vec<Limit> {
+fn default_limits(proxy: &mut SectionReader<'_, '_>, inherited: LimitDefaults<'_>) -> Vec<Limit> {
     let default = tree::parse(DEFAULT.as_bytes()).unwrap_or(YamlNode::made(YamlValue::Null));
     let YamlValue::List(nodes) = &default.value else { return Vec::new() };
     let mut faults = Vec::new();
@@ -198,12 +219,40 @@ fn default_limits(proxy: &mut SectionReader<'_, '_>, inherited: LimitDefaults) -
     limits.into_iter().flatten().collect()
 }
 
+/// Reads an entry of `limits`. `None` if a fault makes it impossible to build.
+fn entry(section: &mut SectionReader<'_, '_>, door: LimitDefaults<'_>) -> Option<LimitEntry> {
+    let denies = |text: &YamlNode| matches!(&text.value, YamlValue::Text(word) if word == DENY);
+    match section.node(ACTION.name()).is_some_and(denies) {
+        true => denial(section, door.ground.groups).map(LimitEntry::Deny),
+        false => limit(section, door).map(|limit| LimitEntry::Counted(Box::new(limit))),
+    }
+}
+
+/// Reads a limit with `action: deny`.
+fn denial(section: &mut SectionReader<'_, '_>, groups: &[Arc<Group>]) -> Option<DenyRule> {
+    section.require(&["name"], |_| "a limit needs `name`".to_owned());
+    let name = section.key(&NAME);
+    section.key(&ACTION);
+    let (when, is_blank) =
+        section.section(&WHEN, |inner| (conditions::when(inner, groups), inner.is_blank()));
+    if is_blank {
+        let what = "`action: deny` without `when` would refuse every request; add a condition";
+        section.fault("when", what);
+    }
+    let counting = [
+        "by", "share", "rate", "window", "max", "round", "burst", "debt_max", "weight", "keys_max",
+    ];
+    section.refuse(&counting, "has no effect with `action: deny`, which counts nothing; remove it");
+    let shadow = section.key(&SHADOW).unwrap_or(false);
+    Some(DenyRule { name: name?, when, shadow })
+}
+
 /// Reads one limit. `None` if a fault makes it impossible to build.
-fn limit(section: &mut SectionReader<'_, '_>, door: LimitDefaults) -> Option<Limit> {
+fn limit(section: &mut SectionReader<'_, '_>, door: LimitDefaults<'_>) -> Option<Limit> {
     section.require(&["name"], |_| "a limit needs `name`".to_owned());
     let name = section.key(&NAME);
     let by = by(section);
-    let when = section.section(&WHEN, when);
+    let when = section.section(&WHEN, |inner| conditions::when(inner, door.ground.groups));
     let counted = counted(section, door.ground.cpus);
     let by_memory = door.ground.keys_by_memory;
     let (keys, refuses) = match &counted {
@@ -212,25 +261,29 @@ fn limit(section: &mut SectionReader<'_, '_>, door: LimitDefaults) -> Option<Lim
         None => (by_memory, false),
     };
     let action = if refuses { LimitAction::Reject } else { door.action };
-    let action = section.key_or(&ACTION, action);
+    let action = section.key_or(&ACTION, Some(action));
     let weight = section.key(&WEIGHT);
     let keys_max = section.key_or(&KEYS, door.ground.keys.unwrap_or(keys));
     let debt_max = section.key(&DEBT_MAX).or(door.debt_max);
     let shadow = section.key(&SHADOW).unwrap_or(false);
     let (unit, algorithm) = counted?;
-    let algorithm = capped(unit, algorithm, action, debt_max);
-    let (name, action) = (name?, Some(action));
+    let algorithm = capped(unit, algorithm, action.unwrap_or(door.action), debt_max);
+    let name = name?;
     let by = by?;
     let limit = Limit { name, by, when, unit, algorithm, action, weight, keys_max, shadow };
     let checked = limit.checked();
     checked.map_err(|faults| faults.iter().for_each(|f| section.fault("by", f.to_string()))).ok()
 }
 
-/// The facts that the limits name.
-pub(crate) fn facts(limits: &[Limit]) -> FactSet {
-    let parts = limits.iter().flat_map(|limit| &limit.by);
+/// The facts that limits and conditions name.
+pub(crate) fn facts<'c>(
+    limits: &'c [Limit],
+    conditions: impl Iterator<Item = &'c Condition>,
+) -> FactSet {
     let named = |part: &KeyPart| if let KeyPart::Fact(fact) = part { Some(*fact) } else { None };
-    parts.filter_map(named).collect()
+    let keys = limits.iter().flat_map(|limit| &limit.by).filter_map(named).collect::<FactSet>();
+    let conditions = limits.iter().map(|limit| &limit.when).chain(conditions);
+    conditions.fold(keys, |all, condition| all.and(condition.facts()))
 }
 
 /// Applies the bound of debts. With the action `queue` a debt stops at the bucket's burst by
@@ -349,44 +402,6 @@ pub(crate) fn parts(
     (!parts.is_empty()).then_some(parts)
 }
 
-/// Reads the condition of a limit.
-pub(crate) fn when(section: &mut SectionReader<'_, '_>) -> LimitCondition {
-    let not = section.section(&NOT, sent);
-    if section.has("not") && not == LimitCondition::default() {
-        section.fault_of("not", "is empty; write the properties that a request must not have");
-    }
-    LimitCondition {
-        path: section.key(&PATH),
-        vhost: section.key(&VHOST),
-        not: section.has("not").then(|| Box::new(not)),
-        ..sent(section)
-    }
-}
-
-/// Reads the part of a condition about the method and about headers and cookies.
-fn sent(section: &mut SectionReader<'_, '_>) -> LimitCondition {
-    LimitCondition {
-        method: section.key(&METHOD),
-        header: names(section, &HEADER),
-        cookie: names(section, &COOKIE),
-        ..LimitCondition::default()
-    }
-}
-
-/// Reads names of headers or cookies that a request must have.
-fn names(section: &mut SectionReader<'_, '_>, row: &'static ListKey<Box<str>>) -> Vec<Box<str>> {
-    let key = row.key().name();
-    if let Some(YamlValue::Map(_)) = section.node(key).map(|node| &node.value) {
-        let what = format!(
-            "takes names that must be present; values cannot be compared. Names that must be \
-             absent are written as `not: {{{key}: NAME}}`"
-        );
-        section.fault_of(key, what);
-        return Vec::new();
-    }
-    section.key(row)
-}
-
 /// The coarsest `round` of a window limit.
 const ROUND_MAX: Nanos = Nanos::from_secs(1);
 /// Least and greatest `weight`. Beyond them a class almost shuts out the others, or is shut out.
@@ -400,6 +415,18 @@ pub(crate) const ACTIONS: [(&str, LimitAction); 4] = [
     ("reject", LimitAction::Reject),
 ];
 
+/// The word for refusing each request.
+const DENY: &str = "deny";
+
+/// The words for each action of a limit; `None` for `deny`.
+static LIMIT_ACTIONS: [(&str, Option<LimitAction>); 5] = [
+    ("queue", Some(LimitAction::Queue)),
+    ("hold", Some(LimitAction::Hold)),
+    ("delay", Some(LimitAction::Delay)),
+    ("reject", Some(LimitAction::Reject)),
+    (DENY, None),
+];
+
 /// The row of a number of keys.
 pub(crate) const fn keys_max() -> ConfigKey<usize> {
     ConfigKey::whole("keys_max")
@@ -411,10 +438,6 @@ pub(crate) const fn keys_max() -> ConfigKey<usize> {
 
 fn quantity(error: QuantityParseError) -> String {
     error.to_string()
-}
-
-fn names_only(why: String) -> String {
-    format!("{why} Only names are allowed here, not values")
 }
 
 /// Reads CPU time, either as a duration or as a share of what `cpus` provide within the window.
@@ -481,33 +504,4 @@ fn plain_part(text: &str) -> Read<KeyPart> {
             }
         },
     })
-}
-
-fn path(text: &str) -> Read<Box<str>> {
-    if !text.starts_with('/') || text.contains(['?', '#']) {
-        return Err("a path begins with / and has no query".to_owned());
-    }
-    if text.contains(';') {
-        return Err("a path is compared without `;parameters`".to_owned());
-    }
-    let mut kept: Vec<&str> = Vec::new();
-    for segment in text.split('/').filter(|segment| !segment.is_empty()) {
-        match segment {
-            ".." => _ = kept.pop(),
-            segment => kept.push(segment),
-        }
-    }
-    let path = normal_path(&kept.join("/")).into_owned();
-    if path == "/.." {
-        return Err("a path has no encoded `..`".to_owned());
-    }
-    Ok(path.into())
-}
-
-fn vhost(text: &str) -> Read<Box<str>> {
-    let v6 = text.starts_with('[') && text.ends_with(']');
-    if text.is_empty() || (text.contains([':', '/']) && !v6) {
-        return Err("a host name without a port, such as www.example.com".to_owned());
-    }
-    Ok(host_name(text).to_ascii_lowercase().into())
 }

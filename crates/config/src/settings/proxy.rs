@@ -5,12 +5,14 @@
 
 mod bounds;
 mod databases;
+mod pages;
 mod queue;
 pub mod robots;
 mod timeouts;
 mod waiting_room;
 
 use super::backend::{self, BACKENDS_MAX, BackendAddress, BackendTls};
+use super::conditions::{self, CONDITION};
 use super::limits::{self, LimitContext};
 use super::tls;
 use crate::address;
@@ -22,16 +24,20 @@ use crate::tree::{YamlNode, YamlValue};
 use crate::values::{self, DAY, Read, header_name, token};
 pub use bounds::ProxyBounds;
 pub use databases::{DatabaseSettings, NetworkFileSettings};
+use evenkeel_core::condition::{Clause, Condition, Group, Values};
 use evenkeel_core::fact::{ClientFact, FactSet};
-use evenkeel_core::limit::{Limit, LimitAction, LimitCondition};
+use evenkeel_core::limit::{Limit, LimitAction};
 use evenkeel_core::top;
 use evenkeel_core::units::Nanos;
 use ipnet::IpNet;
+pub use limits::DenyRule;
+pub use pages::RefusalPages;
 pub use queue::{ConcurrencySetting, KnownSetting, ProxyQueueSettings};
 use robots::{ROBOTS, RobotSettings, SIGNED_FOR};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 pub use timeouts::ProxyTimeouts;
 pub use waiting_room::WaitingRoomSettings;
 
@@ -39,7 +45,7 @@ settings! {
     /// The reverse proxy, and the limits that the check door shares with it.
     #[derive(Clone, Debug, PartialEq)]
     pub struct ProxySettings from keys(
-        proxy, ground: LimitContext, addresses: Vec<SocketAddr>, front: Option<FrontTls>
+        proxy, ground: LimitContext<'_>, addresses: Vec<SocketAddr>, front: Option<FrontTls>
     );
 
     /// Addresses to listen on, at most 64. `off` opens no listener, if only [`check`](#check) uses
@@ -118,15 +124,20 @@ settings! {
     /// [Upper bounds](#proxybounds) of connections, sizes and streams.
     pub bounds: ProxyBounds, BOUNDS: SubsectionKey = SubsectionKey::one("bounds", &bounds::TABLE)
         => proxy.section(&BOUNDS, bounds::read);
-    let entries = proxy.key(&EXEMPT);
-    /// Requests that are neither counted nor held: `ip:` and a network, `host:` and a
-    /// [name](#clients-by-name), or `cookie:` and the name of a cookie. A client that makes up such
-    /// a cookie is exempt, so the backend must not serve it; `evenkeel check` warns about it.
+    let exempt_read =
+        proxy.list_and_sections(&EXEMPT, |inner| exempt_section(inner, ground.groups));
+    let entries = exempt_read.0;
+    /// Requests that are neither counted nor held: [conditions](#when), `ip:` and a network,
+    /// `host:` and a [name](#clients-by-name), or `cookie:` and the name of a cookie. A client that
+    /// makes up what the condition asks for, such as a cookie, is exempt, so the backend must not
+    /// serve it; `evenkeel check` warns about it.
     pub exempt: Vec<IpNet>, EXEMPT: ListKey<ExemptEntry> =
-        ConfigKey::opaque("exempt", exempt_entry).list_with(Vec::new).example("ip:192.0.2.0/24")
+        ConfigKey::opaque("exempt", exempt_entry).list_with(Vec::new).or_sections(&CONDITION)
+            .example("ip:192.0.2.0/24")
         => of_kind(&entries, ExemptEntry::net);
     /// Requests that meet one of these conditions are neither counted nor held.
-    pub exempt_when: Vec<LimitCondition> = of_kind(&entries, ExemptEntry::condition);
+    pub exempt_when: Vec<Condition> =
+        of_kind(&entries, ExemptEntry::condition).into_iter().chain(exempt_read.1).collect();
     /// The robots that prove who they are, and the hosts that their signatures count for.
     pub robots: RobotSettings = robots::read(proxy);
     /// Clients by host name: those that are exempt, those that count together, and robots.
@@ -151,12 +162,20 @@ settings! {
     pub names_max: usize, NAMES_MAX: DefaultedKey<usize> = ConfigKey::whole("names_max")
         .within(1, top::CAPACITY_MAX).default(1_000).low("busy clients appear as `?`")
         .high("memory");
+    let limits_read =
+        limits::read(proxy, LimitContext { cpus, ..ground }, action, queue.debt_max);
     /// The [limits](#proxylimits), at most 32.
     pub limits: Vec<Limit>, LIMITS: SubsectionKey =
         SubsectionKey::list("limits", &limits::TABLE).default_note("`ip`, `net24`, `net16`")
-        => limits::read(proxy, LimitContext { cpus, ..ground }, action, queue.debt_max);
+        => limits_read.counted;
+    /// The rules that refuse requests, whatever they cost: the limits with `action: deny`.
+    pub denials: Vec<DenyRule> = limits_read.denials;
+    /// [Pages](#proxypages) for requests that are refused.
+    pub pages: RefusalPages, PAGES: SubsectionKey = SubsectionKey::one("pages", &pages::TABLE)
+        => proxy.section(&PAGES, pages::read);
     /// The facts about clients that limits or conditions name. Doors find no others.
-    pub facts: FactSet = limits::facts(&limits);
+    pub facts: FactSet =
+        limits::facts(&limits, denials.iter().map(|rule| &rule.when).chain(&exempt_when));
 }
 
 impl ProxySettings {
@@ -219,7 +238,7 @@ impl fmt::Display for ClientAddress {
 section! {
     TABLE = "proxy":
         LISTEN, TLS, HTTP2, BACKEND, BACKEND_TLS, UPGRADES, CPUS, COST, COST_HEADER, ACTION, QUEUE,
-        MAX_DELAY, TRUSTED_PROXIES, CLIENT_ADDRESS, TIMEOUTS, BOUNDS, EXEMPT, MERGE, ROBOTS,
+        MAX_DELAY, TRUSTED_PROXIES, CLIENT_ADDRESS, TIMEOUTS, BOUNDS, EXEMPT, PAGES, MERGE, ROBOTS,
         SIGNED_FOR, RESOLVER, DATABASES, SHADOW, HEADERS, NAMES_MAX, LIMITS;
 }
 
@@ -254,7 +273,7 @@ const MERGE_MAX: usize = 1024;
 const LISTENERS_MAX: usize = 64;
 
 /// Reads the section. `ground.cpus` is the number of CPUs of the machine.
-pub(crate) fn read(proxy: &mut SectionReader<'_, '_>, ground: LimitContext) -> ProxySettings {
+pub(crate) fn read(proxy: &mut SectionReader<'_, '_>, ground: LimitContext<'_>) -> ProxySettings {
     let off = matches!(proxy.node("listen").map(|node| &node.value),
         Some(YamlValue::Text(text)) if text == LISTEN_OFF);
     if off {
@@ -268,7 +287,7 @@ pub(crate) fn read(proxy: &mut SectionReader<'_, '_>, ground: LimitContext) -> P
 /// Reads the section without opening a door; it only defines how the `check` door decides.
 pub(crate) fn limits_alone(
     proxy: &mut SectionReader<'_, '_>,
-    ground: LimitContext,
+    ground: LimitContext<'_>,
 ) -> ProxySettings {
     settings(proxy, ground, Vec::new())
 }
@@ -276,7 +295,7 @@ pub(crate) fn limits_alone(
 /// Reads all keys but `listen`.
 fn settings(
     proxy: &mut SectionReader<'_, '_>,
-    ground: LimitContext,
+    ground: LimitContext<'_>,
     mut listen: Vec<SocketAddr>,
 ) -> ProxySettings {
     let front = tls(proxy, &mut listen);
@@ -460,10 +479,18 @@ impl ExemptEntry {
         if let ExemptEntry::Host(pattern) = self { Some(pattern.clone()) } else { None }
     }
 
-    fn condition(&self) -> Option<LimitCondition> {
+    fn condition(&self) -> Option<Condition> {
         let ExemptEntry::Cookie(name) = self else { return None };
-        Some(LimitCondition { cookie: vec![name.clone()], ..LimitCondition::default() })
+        Some(Condition { clauses: vec![Clause::Cookie(name.clone(), Values::present())] })
     }
+}
+
+/// Reads a condition among the entries of `exempt`.
+fn exempt_section(section: &mut SectionReader<'_, '_>, groups: &[Arc<Group>]) -> Condition {
+    if section.is_blank() {
+        section.fault("", "`exempt` has an empty condition, which would exempt all requests");
+    }
+    conditions::when(section, groups)
 }
 
 /// Reads an entry of `exempt`: `ip:` and a network, `host:` and a name, or `cookie:` and a name.

@@ -77,7 +77,7 @@ impl Settings {
         #[rustfmt::skip]
         let Settings {
             admin, proxy, check, line, ratelimit, master, peers,
-            log: _, metrics: _, traces: _, state: _, gatekeepers: _, store: _,
+            log: _, metrics: _, traces: _, state: _, groups: _, gatekeepers: _, store: _,
         } = self;
         let mut all = Vec::new();
         let mut add = |way, socket| all.push(SocketOpening { way, socket });

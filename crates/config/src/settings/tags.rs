@@ -10,7 +10,8 @@ use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::bucket::debt::DebtBucket;
 use evenkeel_core::bucket::grid::GridBucket;
 use evenkeel_core::classify::prefix::PrefixTable;
-use evenkeel_core::limit::{KeyPart, Limit, LimitCondition, LimitUnit};
+use evenkeel_core::condition::Condition;
+use evenkeel_core::limit::{KeyPart, Limit, LimitUnit};
 use evenkeel_core::units::{Cost, ExactRate, Nanos, SECOND, Weight};
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -70,7 +71,7 @@ pub fn tag_limit(name: Box<str>, algorithm: Algorithm, keys_max: usize) -> Limit
     Limit {
         name,
         by: vec![KeyPart::Tag],
-        when: LimitCondition::default(),
+        when: Condition::default(),
         unit: LimitUnit::Hits,
         algorithm,
         action: None,

@@ -24,12 +24,24 @@ pub fn schema() -> Value {
     if let Value::Object(schema) = &mut schema {
         schema.insert("$schema".into(), "http://json-schema.org/draft-07/schema#".into());
         schema.insert("title".into(), TITLE.into());
+        let shared = ROOT.all().into_iter().filter(|table| table.is_recursive());
+        let shared: Map<String, Value> =
+            shared.map(|table| (table.path.to_owned(), properties(table))).collect();
+        schema.insert("definitions".into(), shared.into());
     }
     schema
 }
 
+/// A section. One that may contain itself is written once, among the definitions.
+fn object(table: &'static SectionTable) -> Value {
+    match table.is_recursive() {
+        true => json!({"$ref": format!("#/definitions/{}", table.path)}),
+        false => properties(table),
+    }
+}
+
 /// A section with these keys and no others; an empty one is valid.
-fn object(table: &SectionTable) -> Value {
+fn properties(table: &SectionTable) -> Value {
     let properties: Map<String, Value> =
         table.keys.iter().map(|row| (row.facts().name.to_owned(), property(*row))).collect();
     json!({"type": ["object", "null"], "properties": properties, "additionalProperties": false})
@@ -57,6 +69,8 @@ fn section(key: &SubsectionKey) -> Map<String, Value> {
     };
     let words = key.words();
     let form = match words.is_empty() {
+        // A description beside `$ref` would hide the keys from some editors.
+        true if form.get("$ref").is_some() => json!({"allOf": [form]}),
         true => form,
         false => json!({"anyOf": [{"enum": enumerated(&words)}, form]}),
     };
@@ -73,9 +87,17 @@ fn value(row: &dyn KeyRow) -> Map<String, Value> {
     if !row.is_list() {
         return single(row);
     }
-    let one = Value::Object(single(row));
+    let mut one = Value::Object(single(row));
+    if let Some(table) = row.entry_table() {
+        one = json!({"anyOf": [one, object(table)]});
+    }
     let list = json!({"type": ["array", "null"], "items": one});
-    Map::from_iter([("anyOf".to_owned(), json!([one, list]))])
+    let mut forms = vec![one, list];
+    if row.is_map() {
+        let values = json!({"anyOf": forms});
+        forms.push(json!({"type": "object", "additionalProperties": values}));
+    }
+    Map::from_iter([("anyOf".to_owned(), forms.into())])
 }
 
 /// Adds the description, the default and an example.

@@ -6,8 +6,9 @@ use core::net::{IpAddr, Ipv6Addr};
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::bucket::debt::DebtBucket;
 use evenkeel_core::classify::RequestAttributes;
+use evenkeel_core::condition::Condition;
 use evenkeel_core::key::KeySeed;
-use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitCondition, LimitUnit};
+use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitUnit};
 use evenkeel_core::limiter::{Limiter, LimiterPolicy};
 use evenkeel_core::units::{Cost, Nanos, Rate, Time, Weight};
 use std::hint::black_box;
@@ -60,7 +61,7 @@ fn limiter() -> Limiter {
     let limits = parts.map(|part| Limit {
         name: format!("{part:?}").into(),
         by: vec![part],
-        when: LimitCondition::default(),
+        when: Condition::default(),
         unit: LimitUnit::Cpu,
         algorithm: Algorithm::Debt(DebtBucket::new(
             Rate::per(Cost(100_000_000), Nanos::from_secs(1)).expect("a rate"),

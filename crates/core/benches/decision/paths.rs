@@ -5,9 +5,11 @@ use super::super::quickest;
 use core::net::{IpAddr, Ipv4Addr};
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::bucket::debt::DebtBucket;
-use evenkeel_core::classify::{self, RequestAttributes};
+use evenkeel_core::classify::{self, RequestAttributes, RequestReading};
+use evenkeel_core::condition::Clause;
+use evenkeel_core::condition::patterns::PathPatterns;
 use evenkeel_core::key::KeySeed;
-use evenkeel_core::limit::{KeyPart, Limit, LimitCondition, LimitUnit};
+use evenkeel_core::limit::{KeyPart, Limit, LimitUnit};
 use evenkeel_core::units::{Cost, Nanos, Rate, Weight};
 use std::hint::black_box;
 use std::time::Instant;
@@ -40,10 +42,7 @@ fn limit(by: KeyPart, paths: &[&str]) -> Limit {
     Limit {
         name: "a limit".into(),
         by: vec![by],
-        when: LimitCondition {
-            path: paths.iter().map(|path| (*path).into()).collect(),
-            ..LimitCondition::default()
-        },
+        when: Clause::Path(PathPatterns::new(paths).expect("paths")).into(),
         unit: LimitUnit::Hits,
         algorithm: Algorithm::Debt(DebtBucket::new(rate, Cost::hits(5))),
         action: None,
@@ -71,7 +70,9 @@ pub fn measure() {
         let times = (0..ROUNDS).map(|_| {
             let started = Instant::now();
             for _ in 0..REQUESTS {
-                black_box(classify::keys(&limits, &KeySeed([7; 16]), black_box(&Request(path))));
+                let request = black_box(Request(path));
+                let reading = RequestReading::new(&request);
+                black_box(classify::keys(&limits, &KeySeed([7; 16]), &reading));
             }
             started.elapsed().as_nanos() as f64 / f64::from(REQUESTS)
         });

@@ -2,8 +2,9 @@
 
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::bucket::debt::DebtBucket;
+use evenkeel_core::condition::Condition;
 use evenkeel_core::key::{KeyHash, KeyHasher, KeySeed};
-use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitCondition, LimitUnit};
+use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitUnit};
 use evenkeel_core::limiter::{Limiter, LimiterPolicy, Verdict};
 use evenkeel_core::table::BucketTable;
 use evenkeel_core::units::{Cost, Nanos, Rate, Time, Weight};
@@ -128,7 +129,7 @@ impl One {
         let limit = Limit {
             name: "one".into(),
             by: vec![KeyPart::Ip { v4: 32, v6: 128 }],
-            when: LimitCondition::default(),
+            when: Condition::default(),
             unit: LimitUnit::Hits,
             algorithm: Algorithm::Debt(DebtBucket::new(rate, Cost::hits(u64::from(BURST)))),
             action: None,

@@ -13,6 +13,7 @@
 
 use alloc::borrow::Cow;
 use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt::Write;
 
 /// The form under which all paths with a `..` segment are counted.
@@ -96,28 +97,16 @@ impl<'a> RequestPath<'a> {
         if self.climbs { CLIMBING_PATH } else { &self.text }
     }
 
-    /// Whether some backend may read this path as `prefix`, which is a normal path, or as a path
-    /// below it.
-    pub(super) fn may_lie_below(&self, prefix: &str) -> bool {
-        if !self.climbs {
-            return is_below(&self.text, prefix, str::eq_ignore_ascii_case);
-        }
-        let mut segments = self.text.split('/');
-        let mut wanted = prefix.split('/').filter(|segment| !segment.is_empty());
-        wanted.all(|wanted| segments.any(|segment| segment.eq_ignore_ascii_case(wanted)))
+    /// The segments of a path with a `..` segment. Any of them may not count. `None` for any other
+    /// path.
+    pub(super) fn climbing(&self) -> Option<Vec<&str>> {
+        self.climbs.then(|| self.text.split('/').collect())
     }
 
-    /// Whether every backend reads this path as `prefix` or as a path below it.
-    pub(super) fn lies_below(&self, prefix: &str) -> bool {
-        self.certain && is_below(&self.text, prefix, str::eq)
+    /// Whether all backends split the path into the same segments.
+    pub(super) fn is_certain(&self) -> bool {
+        self.certain
     }
-}
-
-fn is_below(text: &str, prefix: &str, same: impl Fn(&str, &str) -> bool) -> bool {
-    let prefix = prefix.trim_end_matches('/');
-    let rest = text.get(prefix.len()..).unwrap_or("no");
-    (rest.is_empty() || rest.starts_with('/'))
-        && text.get(..prefix.len()).is_some_and(|begin| same(begin, prefix))
 }
 
 /// The state of parsing a path.

@@ -4,10 +4,12 @@
 use super::*;
 use crate::bucket::Algorithm;
 use crate::bucket::fixed::FixedWindow;
+use crate::condition::patterns::{PathPatterns, Patterns};
+use crate::condition::{AddressSet, Clause, Group, Values};
 use crate::limit::LimitUnit;
 use crate::units::Weight;
-use alloc::boxed::Box;
 use alloc::format;
+use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -59,7 +61,7 @@ fn limit(by: Vec<KeyPart>) -> Limit {
     Limit {
         name: "a limit".into(),
         by,
-        when: LimitCondition::default(),
+        when: Condition::default(),
         unit: LimitUnit::Hits,
         algorithm: Algorithm::Fixed(FixedWindow::new(1, 1).expect("a window")),
         action: None,
@@ -76,7 +78,7 @@ fn together(part: KeyPart, a: &Request, b: &Request) -> bool {
 }
 
 fn named(part: KeyPart, request: &Request) -> String {
-    name(&limit(vec![part]), request, KeyHash::from_bits(0xab_cdef))
+    name(&[part], request, KeyHash::from_bits(0xab_cdef))
 }
 
 fn path(path: &'static str) -> Request {
@@ -154,7 +156,7 @@ fn the_parts_of_a_composite_key_all_count() {
     for other in [from("192.0.3.77"), path("/"), Request { method: "POST", ..request() }] {
         assert_ne!(hash(&limit, &SEED, &request()), hash(&limit, &SEED, &other));
     }
-    assert_eq!(name(&limit, &request(), KeyHash::from_bits(1)), "192.0.2.0/24 GET /shop");
+    assert_eq!(name(&limit.by, &request(), KeyHash::from_bits(1)), "192.0.2.0/24 GET /shop");
     assert_ne!(hash(&limit, &SEED, &request()), hash(&limit, &KeySeed([8; 16]), &request()));
 }
 
@@ -222,7 +224,7 @@ fn hosts_have_one_normal_form() {
         (":80", ""),
     ] {
         assert_eq!(host_name(sent), name, "{sent}");
-        let when = LimitCondition { vhost: vec![name.into()], ..LimitCondition::default() };
+        let when = vhost(name);
         assert!(applies(&when, &Request { vhost: sent, ..request() }), "{sent}");
         let other = Request { vhost: name, ..request() };
         assert!(together(KeyPart::Vhost, &Request { vhost: sent, ..request() }, &other), "{sent}");
@@ -250,87 +252,153 @@ fn paths_are_counted_by_their_first_segments() {
     assert!(!together(KeyPart::Path(None), &path("/a"), &path("/a/b")));
 }
 
+fn patterns(of: &str) -> Patterns {
+    Patterns::new([of]).expect("a pattern")
+}
+
+fn values(of: &str) -> Values {
+    Values { absent: false, patterns: patterns(of) }
+}
+
+fn method(of: &str) -> Condition {
+    Clause::Method(patterns(of)).into()
+}
+
+fn vhost(of: &str) -> Condition {
+    Clause::Vhost(patterns(of)).into()
+}
+
+fn below(prefix: &str) -> Condition {
+    Clause::Path(PathPatterns::new([prefix]).expect("a path")).into()
+}
+
+fn not(condition: Condition) -> Condition {
+    Clause::Not(condition).into()
+}
+
+fn truth(when: &Condition, request: &Request) -> Truth {
+    RequestReading::new(request).truth(when)
+}
+
 #[test]
 fn every_part_of_a_condition_must_hold() {
-    let holds = |when: LimitCondition| applies(&when, &request());
-    let is = |name: &str| vec![name.into()];
-    assert!(holds(LimitCondition::default()));
+    let holds = |when: Condition| applies(&when, &request());
+    assert!(holds(Condition::default()));
     for (text, expected) in [("get", true), ("POST", false)] {
-        assert_eq!(
-            holds(LimitCondition { method: is(text), ..LimitCondition::default() }),
-            expected,
-            "{text}"
-        );
+        assert_eq!(holds(method(text)), expected, "{text}");
     }
     // Backends differ in how they treat a method in lower case.
     let small = Request { method: "get", ..request() };
     for text in ["GET", "POST"] {
-        let of_it = LimitCondition { method: is(text), ..LimitCondition::default() };
-        assert!(applies(&of_it, &small), "{text}");
-        let but_it = LimitCondition { not: Some(Box::new(of_it)), ..LimitCondition::default() };
-        assert!(applies(&but_it, &small), "not {text}");
+        assert_eq!(truth(&method(text), &small), Truth::Maybe, "{text}");
+        assert_eq!(truth(&not(method(text)), &small), Truth::Maybe, "not {text}");
     }
-    for (text, expected) in [("example.org", true), ("www.example.org", false)] {
-        assert_eq!(
-            holds(LimitCondition { vhost: is(text), ..LimitCondition::default() }),
-            expected,
-            "{text}"
-        );
+    for (text, expected) in [("example.org", true), ("www.example.org", false), ("*.org", true)] {
+        assert_eq!(holds(vhost(text)), expected, "{text}");
     }
     for (text, expected) in [("user-agent", true), ("x-key", false)] {
-        assert_eq!(
-            holds(LimitCondition { header: is(text), ..LimitCondition::default() }),
-            expected,
-            "{text}"
-        );
+        assert_eq!(holds(Clause::has_header(text).into()), expected, "{text}");
     }
     for (text, expected) in [("session", true), ("a", true), ("c", false)] {
-        assert_eq!(
-            holds(LimitCondition { cookie: is(text), ..LimitCondition::default() }),
-            expected,
-            "{text}"
-        );
+        assert_eq!(holds(Clause::has_cookie(text).into()), expected, "{text}");
     }
-    let all = LimitCondition {
-        method: is("GET"),
-        path: is("/shop"),
-        vhost: is("example.org"),
-        ..all_there()
-    };
+    let all = method("GET")
+        .and(Clause::Vhost(patterns("example.org")))
+        .and(Clause::has_header("user-agent"))
+        .and(Clause::has_cookie("a"));
     assert!(holds(all.clone()));
-    assert!(!holds(LimitCondition { path: is("/login"), ..all.clone() }));
-    let either = vec!["/login".into(), "/shop".into()];
-    assert!(holds(LimitCondition { path: either, ..all.clone() }));
-    let both = vec!["user-agent".into(), "x-key".into()];
-    assert!(!holds(LimitCondition { header: both, ..all }));
+    assert!(holds(all.clone().and(Clause::has_cookie("session"))));
+    assert!(!holds(all.and(Clause::has_header("x-key"))));
+    let either = Clause::Any(vec![below("/login"), below("/shop")]);
+    assert!(holds(either.into()));
+    assert!(!holds(Clause::Any(vec![below("/login"), method("POST")]).into()));
 }
 
 #[test]
 fn a_condition_may_say_what_is_not_there() {
-    let cookie =
-        |name: &str| LimitCondition { cookie: vec![name.into()], ..LimitCondition::default() };
-    let not = |when: LimitCondition| LimitCondition {
-        not: Some(Box::new(when)),
-        ..LimitCondition::default()
-    };
+    let cookie = |name: &str| Condition::from(Clause::has_cookie(name));
     let request = request();
     for name in ["session", "nothing"] {
-        assert_ne!(
-            applies(&cookie(name), &request),
-            applies(&not(cookie(name)), &request),
-            "{name}"
-        );
+        let (there, absent) = (cookie(name), not(cookie(name)));
+        assert_ne!(applies(&there, &request), applies(&absent, &request), "{name}");
     }
-    let both = LimitCondition { method: vec!["BREW".into()], ..cookie("session") };
+    let both = cookie("session").and(Clause::Method(patterns("BREW")));
     assert!(applies(&not(both), &request), "not all of it is there");
 }
 
-fn all_there() -> LimitCondition {
-    LimitCondition {
-        header: vec!["user-agent".into()],
-        cookie: vec!["a".into(), "session".into()],
-        ..LimitCondition::default()
+#[test]
+fn values_addresses_and_facts_are_compared() {
+    struct Full(Request);
+    impl RequestAttributes for Full {
+        fn address(&self) -> IpAddr {
+            self.0.address()
+        }
+        fn method(&self) -> &str {
+            self.0.method
+        }
+        fn path(&self) -> &str {
+            self.0.path
+        }
+        fn vhost(&self) -> &str {
+            self.0.vhost
+        }
+        fn header(&self, name: &str) -> Option<&[u8]> {
+            self.0.header(name)
+        }
+        fn query(&self) -> &str {
+            "diff=17&action=Edit%20it&title=a+b&empty&x=1&x=2&%64ouble=1"
+        }
+        fn fact(&self, fact: ClientFact) -> Option<Cow<'_, str>> {
+            (fact == ClientFact::Asn).then_some(Cow::Borrowed("AS64500"))
+        }
     }
+    let full = Full(request());
+    let truth = |clause: Clause| RequestReading::new(&full).truth(&clause.into());
+    let header = |name: &str, value| Clause::Header(name.into(), values(value));
+    let query = |name: &str, value| Clause::Query(name.into(), values(value));
+    let cookie = |name: &str, value| Clause::Cookie(name.into(), values(value));
+    let net = |text: &str, bits| {
+        Clause::Address(AddressSet::new([(text.parse().expect("an address"), bits)]))
+    };
+    let absent = |name: &str| Clause::Header(name.into(), Values::absent());
+    for (clause, expected) in [
+        (header("user-agent", "*browser*"), Truth::Yes),
+        (header("user-agent", "browser"), Truth::No),
+        (absent("accept-language"), Truth::Yes),
+        (absent("user-agent"), Truth::No),
+        (query("diff", "*"), Truth::Yes),
+        (query("action", "edit it"), Truth::Yes),
+        (query("title", "a b"), Truth::Yes),
+        (query("empty", ""), Truth::Yes),
+        (query("x", "1"), Truth::Maybe),
+        (query("double", "1"), Truth::Yes),
+        (query("oldid", "*"), Truth::No),
+        (cookie("session", "s3cr*"), Truth::Yes),
+        (cookie("session", "x"), Truth::No),
+        (net("192.0.2.0", 24), Truth::Yes),
+        (net("198.51.100.0", 24), Truth::No),
+        (Clause::Fact(ClientFact::Asn, values("AS64500")), Truth::Yes),
+        (Clause::Fact(ClientFact::Ja4, values("*")), Truth::No),
+        (Clause::Fact(ClientFact::Ja4, Values::absent()), Truth::Yes),
+    ] {
+        assert_eq!(truth(clause.clone()), expected, "{clause:?}");
+    }
+}
+
+#[test]
+fn groups_hold_as_their_conditions_do_however_they_are_nested() {
+    let group = |index: u8, condition| {
+        let name = "a group".into();
+        Clause::Group(Arc::new(Group { name, index, condition }))
+    };
+    let inner = group(1, below("/shop"));
+    let outer = group(0, Condition::from(inner.clone()).and(Clause::has_cookie("session")));
+    let all = Condition::from(outer.clone()).and(inner.clone()).and(outer.clone());
+    assert_eq!(truth(&all, &request()), Truth::Yes);
+    assert_eq!(truth(&all, &path("/SHOP")), Truth::Maybe);
+    assert_eq!(truth(&not(all.clone()), &path("/SHOP")), Truth::Maybe);
+    assert_eq!(truth(&all, &path("/other")), Truth::No);
+    assert_eq!(truth(&not(all), &path("/other")), Truth::Yes);
 }
 
 #[test]
@@ -359,8 +427,7 @@ fn a_condition_on_a_path_holds_below_it_however_it_is_written() {
         ("/caf%C3%A9", "/caf\u{e9}/x", true),
         ("/a:b", "/a%3ab", true),
     ] {
-        let when = LimitCondition { path: vec![prefix.into()], ..LimitCondition::default() };
-        assert_eq!(applies(&when, &path(sent)), expected, "{sent} below {prefix}");
+        assert_eq!(applies(&below(prefix), &path(sent)), expected, "{sent} below {prefix}");
     }
 }
 
@@ -368,13 +435,11 @@ fn a_condition_on_a_path_holds_below_it_however_it_is_written() {
 /// reads differently.
 #[test]
 fn a_doubtful_path_gives_no_advantage_and_takes_none_away() {
-    let below =
-        |prefix: &str| LimitCondition { path: vec![prefix.into()], ..LimitCondition::default() };
     let weighing =
         |when, times| Limit { weight: Weight::new(times), when, ..limit(vec![KeyPart::All]) };
     let limits = [weighing(below("/fast"), 4_000), weighing(below("/slow"), 500)];
     let of = |sent| {
-        let keys = keys(&limits, &SEED, &path(sent));
+        let keys = keys(&limits, &SEED, &RequestReading::new(&path(sent)));
         (keys.as_slice().len(), weight(&limits, &keys))
     };
     for (sent, expected) in [
@@ -414,11 +479,11 @@ fn a_cookie_is_found_on_whichever_line() {
         fn header(&self, name: &str) -> Option<&[u8]> {
             self.0.first().filter(|_| name == "cookie").map(|line| line.as_bytes())
         }
-        fn cookies(&self) -> impl Iterator<Item = &[u8]> {
-            self.0.iter().map(|line| line.as_bytes())
+        fn headers(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+            self.0.iter().filter(move |_| name == "cookie").map(|line| line.as_bytes())
         }
     }
-    let when = LimitCondition { cookie: vec!["session".into()], ..LimitCondition::default() };
+    let when = Clause::has_cookie("session").into();
     let by = limit(vec![KeyPart::Cookie("session".into())]);
     let one = hash(&by, &SEED, &header("cookie", "session=1"));
     for lines in [&["session=1"][..], &["a=b", "session=1"], &["", "a=b", "c; session=1"]] {
@@ -431,28 +496,33 @@ fn a_cookie_is_found_on_whichever_line() {
 #[test]
 fn keys_come_in_the_order_of_the_limits_that_apply() {
     let by = || vec![KeyPart::All];
-    let posts = LimitCondition { method: vec!["POST".into()], ..LimitCondition::default() };
+    let posts = method("POST");
     let limits = [limit(by()), Limit { when: posts, ..limit(by()) }, limit(vec![KeyPart::Method])];
     let of = |request: &Request| -> Vec<u8> {
-        keys(&limits, &SEED, request).as_slice().iter().map(|key| key.limit).collect()
+        keys(&limits, &SEED, &RequestReading::new(request))
+            .as_slice()
+            .iter()
+            .map(|key| key.limit)
+            .collect()
     };
     assert_eq!(of(&request()), [0, 2]);
     assert_eq!(of(&Request { method: "POST", ..request() }), [0, 1, 2]);
-    assert!(keys(&[], &SEED, &request()).as_slice().is_empty());
+    assert!(keys(&[], &SEED, &RequestReading::new(&request())).as_slice().is_empty());
     let many = vec![limit(by()); LIMITS_MAX + 3];
-    assert_eq!(keys(&many, &SEED, &request()).as_slice().len(), LIMITS_MAX);
+    assert_eq!(keys(&many, &SEED, &RequestReading::new(&request())).as_slice().len(), LIMITS_MAX);
 }
 
 #[test]
 fn the_weights_of_all_limits_that_apply_are_multiplied() {
     let by = || vec![KeyPart::All];
-    let posts = LimitCondition { method: vec!["POST".into()], ..LimitCondition::default() };
+    let posts = method("POST");
     let weighing = |times| Limit { weight: Weight::new(times), ..limit(by()) };
     let limits = [weighing(4_000), Limit { when: posts, ..weighing(250) }, limit(by())];
-    let of = |request: &Request| weight(&limits, &keys(&limits, &SEED, request));
+    let of =
+        |request: &Request| weight(&limits, &keys(&limits, &SEED, &RequestReading::new(request)));
     assert_eq!(of(&request()), Weight::new(4_000));
     assert_eq!(of(&Request { method: "POST", ..request() }), Weight::ONE);
-    assert_eq!(weight(&[], &keys(&limits, &SEED, &request())), Weight::ONE);
+    assert_eq!(weight(&[], &keys(&limits, &SEED, &RequestReading::new(&request()))), Weight::ONE);
 }
 
 #[test]
@@ -479,7 +549,7 @@ fn a_name_is_cut_between_characters() {
     for by in 1..=3 {
         let agent = header("user-agent", long);
         let parts = [vec![KeyPart::Method; by], vec![KeyPart::UserAgent]].concat();
-        let name = name(&limit(parts), &agent, KeyHash::from_bits(1));
+        let name = name(&parts, &agent, KeyHash::from_bits(1));
         let expected = format!("{}ää", "GET ".repeat(by));
         assert!(name.starts_with(&expected) && name.len() <= NAME_BYTES_MAX, "{name}");
         assert!(name.len() > NAME_BYTES_MAX - 2, "{name}");

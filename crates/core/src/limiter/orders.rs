@@ -14,8 +14,9 @@ use super::{Limiter, LimiterPolicy};
 use crate::bucket::Algorithm;
 use crate::bucket::debt::DebtBucket;
 use crate::classify::LimitKey;
+use crate::condition::Condition;
 use crate::key::{KeyHash, KeyHasher, KeySeed};
-use crate::limit::{KeyPart, Limit, LimitAction, LimitCondition, LimitUnit};
+use crate::limit::{KeyPart, Limit, LimitAction, LimitUnit};
 use crate::units::{Cost, ExactRate, Nanos, Time, Weight};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -53,7 +54,7 @@ impl GatekeeperOrders {
         let limit = Limit {
             name,
             by,
-            when: LimitCondition::default(),
+            when: Condition::default(),
             unit: LimitUnit::Hits,
             // At one hit per second, a wait in nanoseconds equals a cost in billionths of a hit.
             algorithm: Algorithm::Debt(DebtBucket::new(

@@ -116,8 +116,9 @@ mod tests {
     use crate::bucket::debt::DebtBucket;
     use crate::bucket::sliding::SlidingWindow;
     use crate::classify::LimitKeys;
+    use crate::condition::Condition;
     use crate::key::{KeyHash, KeySeed};
-    use crate::limit::{KeyPart, LimitCondition};
+    use crate::limit::KeyPart;
     use crate::limiter::{LimiterPolicy, Verdict};
     use crate::sim::random::SimRandom;
     use crate::units::{ExactRate, Weight};
@@ -133,7 +134,7 @@ mod tests {
         Limit {
             name: name.into(),
             by: vec![KeyPart::All],
-            when: LimitCondition::default(),
+            when: Condition::default(),
             unit,
             algorithm,
             action,

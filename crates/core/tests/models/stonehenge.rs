@@ -8,8 +8,9 @@
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::bucket::sliding::SlidingWindow;
 use evenkeel_core::classify::{LimitKeys, RequestAttributes};
+use evenkeel_core::condition::Condition;
 use evenkeel_core::key::KeySeed;
-use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitCondition, LimitUnit};
+use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitUnit};
 use evenkeel_core::limiter::{Limiter, LimiterPolicy, Ticket, Verdict};
 use evenkeel_core::units::{Cost, Nanos, SECOND, Time, Weight};
 use std::collections::HashMap;
@@ -151,7 +152,7 @@ impl Throttle {
         let limit = Limit {
             name: "host".into(),
             by: vec![KeyPart::Host],
-            when: LimitCondition::default(),
+            when: Condition::default(),
             unit: LimitUnit::Cpu,
             algorithm: Algorithm::Sliding(window.rounded(hundredths("1"))),
             action: None,

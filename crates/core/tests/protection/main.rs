@@ -10,7 +10,9 @@ mod starts;
 mod swarms;
 
 use evenkeel_core::bucket::{Algorithm, debt::DebtBucket};
-use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitCondition, LimitUnit};
+use evenkeel_core::condition::patterns::PathPatterns;
+use evenkeel_core::condition::{Clause, Condition};
+use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitUnit};
 use evenkeel_core::limiter::LimiterPolicy;
 use evenkeel_core::meter::CpuClock;
 use evenkeel_core::queue::QueueSettings;
@@ -35,7 +37,7 @@ fn limit(name: &str, by: KeyPart, share: f64, burst: u64) -> Limit {
     Limit {
         name: name.into(),
         by: vec![by],
-        when: LimitCondition::default(),
+        when: Condition::default(),
         unit: LimitUnit::Cpu,
         algorithm: Algorithm::Debt(DebtBucket::new(rate, Cost::cpu(Nanos::from_secs(burst)))),
         action: None,
@@ -349,7 +351,8 @@ fn a_class_with_four_times_the_weight() {
         let mut clients = vec![crawler(address(2, 2, 2), 8), crawler(address(3, 3, 3), 8)];
         clients[1].path = "/members".into();
         clients[0].until = Nanos::from_secs(SCENE_SECONDS / 2);
-        let members = LimitCondition { path: vec!["/members".into()], ..LimitCondition::default() };
+        let members =
+            Condition::from(Clause::Path(PathPatterns::new(["/members"]).expect("a path")));
         let class = limit("members", KeyPart::All, 1.0, 80_000);
         let class = Limit { when: members, weight: Weight::new(4_000), ..class };
         let limits = vec![limit("ip", KeyPart::Ip { v4: 32, v6: 64 }, share, burst), class];

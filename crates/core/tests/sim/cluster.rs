@@ -4,8 +4,9 @@
 
 use super::{SEED_BYTES, for_seeds, seconds};
 use evenkeel_core::bucket::{Algorithm, debt::DebtBucket, grid::GridBucket};
+use evenkeel_core::condition::Condition;
 use evenkeel_core::key::{KeyHash, KeyHasher};
-use evenkeel_core::limit::{KeyPart, Limit, LimitCondition, LimitUnit};
+use evenkeel_core::limit::{KeyPart, Limit, LimitUnit};
 use evenkeel_core::sim::SIM_START;
 use evenkeel_core::sim::cluster::{Cluster, ClusterPlan, NetworkConditions};
 use evenkeel_core::sim::random::RandomDuration;
@@ -24,7 +25,7 @@ pub fn hits(rate: &str, burst: u64, grid: bool) -> Limit {
     Limit {
         name: "line".into(),
         by: vec![KeyPart::Tag],
-        when: LimitCondition::default(),
+        when: Condition::default(),
         unit: LimitUnit::Hits,
         algorithm,
         action: None,

@@ -7,7 +7,8 @@ mod overshoot;
 
 use evenkeel_core::bucket::{Algorithm, debt::DebtBucket};
 use evenkeel_core::classify::{self, LimitKeys};
-use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitCondition, LimitUnit};
+use evenkeel_core::condition::Condition;
+use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitUnit};
 use evenkeel_core::limiter::{Limiter, LimiterPolicy};
 use evenkeel_core::meter::CpuClock;
 use evenkeel_core::sim::backend::{SimBackend, SimScheduling};
@@ -59,7 +60,7 @@ fn cpu_limit(name: &str, by: KeyPart, rate: f64, burst: f64) -> Limit {
     Limit {
         name: name.into(),
         by: vec![by],
-        when: LimitCondition::default(),
+        when: Condition::default(),
         unit: LimitUnit::Cpu,
         algorithm: Algorithm::Debt(DebtBucket::new(rate, Cost::cpu(seconds(burst)))),
         action: None,

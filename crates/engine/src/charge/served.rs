@@ -8,7 +8,7 @@ use super::Charge;
 use crate::outcome::DecisionDetails;
 use crate::rules::{RequestRefusal, refusal};
 use evenkeel_config::settings::CostSource;
-use evenkeel_core::limit::LimitAction;
+use evenkeel_core::limit::{LimitAction, RefusalKind};
 use evenkeel_core::limiter::Reason;
 use evenkeel_core::meter::Measure;
 use evenkeel_core::units::{Cost, Nanos, Time};
@@ -96,7 +96,7 @@ impl Charge {
             None => RequestRefusal {
                 limit: "waiting".to_owned(),
                 retry_after_secs: left.retry_after_secs(),
-                by_rate: false,
+                kind: RefusalKind::Busy,
                 waiting_room: None,
             },
         }

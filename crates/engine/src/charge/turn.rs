@@ -10,6 +10,7 @@ use crate::open_requests::RequestStage;
 use crate::outcome::DecisionDetails;
 use crate::rules::RequestRefusal;
 use evenkeel_core::classify::LimitKey;
+use evenkeel_core::limit::RefusalKind;
 use evenkeel_core::limiter::Reason;
 use evenkeel_core::queue::standing::{Visit, VisitPass};
 use evenkeel_core::queue::{Arrival, QueuePlace, RequestId};
@@ -194,7 +195,7 @@ impl Charge {
         RequestRefusal {
             limit: limit.map_or_else(|| "queue".to_owned(), |limit| limit.name.to_string()),
             retry_after_secs: retry_after.retry_after_secs(),
-            by_rate: false,
+            kind: RefusalKind::Busy,
             waiting_room,
         }
     }

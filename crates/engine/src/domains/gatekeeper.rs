@@ -11,8 +11,9 @@ use crate::view::{EngineView, HeavyClient, count_held, with_levels};
 use aws_lc_rs::digest::{SHA256, digest};
 use evenkeel_config::settings;
 use evenkeel_core::classify::{self, RequestAttributes, readable};
+use evenkeel_core::condition::Condition;
 use evenkeel_core::key::{KeyHash, KeySeed};
-use evenkeel_core::limit::{KeyPart, LimitCondition};
+use evenkeel_core::limit::KeyPart;
 use evenkeel_core::limiter::Limiter;
 use evenkeel_core::limiter::orders::{GatekeeperOrders, OrderVerdict};
 use evenkeel_core::top::TopClients;
@@ -49,7 +50,7 @@ pub struct GatekeeperEngine {
     pub counts: Arc<GatekeeperCounts>,
     /// The name of its domain.
     pub domain: String,
-    when: LimitCondition,
+    when: Condition,
     by: Vec<KeyPart>,
     log_info: Vec<KeyPart>,
     orders: GatekeeperOrders,

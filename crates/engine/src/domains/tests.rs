@@ -1,7 +1,8 @@
 use super::*;
 use evenkeel_core::bucket::debt::DebtBucket;
 use evenkeel_core::bucket::history::RequestHistory;
-use evenkeel_core::limit::{KeyPart, LimitCondition, LimitUnit};
+use evenkeel_core::condition::Condition;
+use evenkeel_core::limit::{KeyPart, LimitUnit};
 use evenkeel_core::units::{Rate, Weight};
 
 pub(super) const MS: u64 = 1_000_000;
@@ -24,7 +25,7 @@ pub(super) fn domain(rules: &[Algorithm]) -> MasterDomain {
     let rule = |algorithm: &Algorithm| Limit {
         name: "d".into(),
         by: vec![KeyPart::Tag],
-        when: LimitCondition::default(),
+        when: Condition::default(),
         unit: LimitUnit::Hits,
         algorithm: algorithm.clone(),
         action: None,

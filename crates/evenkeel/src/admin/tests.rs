@@ -2,13 +2,15 @@ use super::*;
 use crate::cli::doctor::{DoctorFormat, doctor};
 use crate::cli::remote::AdminClient;
 use evenkeel_config::settings::{
-    BackendAddress, BackendTls, ClientAddress, CostSource, ProxySettings, RobotSettings,
+    BackendAddress, BackendTls, ClientAddress, CostSource, ProxySettings, RefusalPages,
+    RobotSettings,
 };
 use evenkeel_core::bucket::{Algorithm, debt::DebtBucket};
 use evenkeel_core::classify::RequestAttributes;
+use evenkeel_core::condition::Condition;
 use evenkeel_core::fact::FactSet;
 use evenkeel_core::key::KeySeed;
-use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitCondition, LimitUnit};
+use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitUnit};
 use evenkeel_core::units::{Cost, Nanos, Rate, SECOND, Weight};
 use evenkeel_engine::Engine;
 use evenkeel_engine::view::EngineView;
@@ -46,7 +48,7 @@ fn limit(name: &str, by: KeyPart, unit: LimitUnit) -> Limit {
     Limit {
         name: name.into(),
         by: vec![by],
-        when: LimitCondition::default(),
+        when: Condition::default(),
         unit,
         algorithm: Algorithm::Debt(DebtBucket::new(rate, Cost(2 * SECOND))),
         action: None,
@@ -77,6 +79,8 @@ fn proxy() -> ProxySettings {
         exempt_when: Vec::new(),
         facts: FactSet::default(),
         databases: settings::DatabaseSettings::default(),
+        denials: Vec::new(),
+        pages: RefusalPages::default(),
         hosts: evenkeel_config::settings::hosts::HostSettings::default(),
         robots: RobotSettings::default(),
         shadow: false,

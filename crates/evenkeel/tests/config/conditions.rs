@@ -1,8 +1,16 @@
-//! `when` and `exempt`: the requests that a limit applies to, and those that no limit applies to.
+//! `when`, `exempt`, `groups` and `action: deny`: the requests that a rule applies to.
 
 use super::good;
+use evenkeel_config::source::{ConfigChange, ConfigSource};
 use evenkeel_config::{StartProblems, check, parse};
-use evenkeel_core::limit::LimitCondition;
+use evenkeel_core::bucket::Algorithm;
+use evenkeel_core::condition::patterns::{PathPatterns, Patterns};
+use evenkeel_core::condition::{AddressSet, Clause, Condition, Values};
+use evenkeel_core::fact::ClientFact;
+use evenkeel_core::limit::KeyPart;
+use evenkeel_core::units::{Cost, Nanos};
+use std::fs;
+use std::net::IpAddr;
 
 fn limit(when: &str) -> String {
     format!("proxy: {{limits: [{{name: a, by: ip/32, share: 10%, when: {when}}}]}}")
@@ -12,31 +20,178 @@ fn faults(text: &str) -> String {
     parse("t.yaml", text.as_bytes(), 4.0).expect_err(text).to_string()
 }
 
+/// The limit's condition, read beside a file with AS numbers.
+fn when(text: &str) -> Condition {
+    let text = limit(text).replace("proxy: {", "proxy: {databases: {asn: asn.tsv}, ");
+    let proxy = good(&text).settings.proxy.expect("open");
+    let condition = proxy.limits[0].when.clone();
+    assert_eq!(proxy.facts, condition.facts());
+    condition
+}
+
+fn values(patterns: &[&str], absent: bool) -> Values {
+    Values { absent, patterns: Patterns::new(patterns).expect("patterns") }
+}
+
 #[test]
 fn a_condition_may_say_what_a_request_does_not_have() {
-    let settings = good(&limit("{not: {cookie: session}}")).settings;
-    let cookie = LimitCondition { cookie: vec!["session".into()], ..LimitCondition::default() };
-    let when = LimitCondition { not: Some(Box::new(cookie)), ..LimitCondition::default() };
-    assert_eq!(settings.proxy.expect("open").limits[0].when, when);
-    for (when, told) in [
-        ("{not: {}}", "`not` is empty"),
-        ("{not: {path: /a}}", "unknown key `path` in `not`"),
-        ("{not: {not: {cookie: a}}}", "unknown key `not` in `not`"),
+    let cookie = Condition::from(Clause::has_cookie("session"));
+    assert_eq!(when("{not: {cookie: session}}"), Clause::Not(cookie.clone()).into());
+    let twice = Condition::from(Clause::Not(cookie));
+    assert_eq!(when("{not: {not: {cookie: session}}}"), Clause::Not(twice).into());
+    let told = faults(&limit("{not: {}}"));
+    assert!(told.contains("`not` is empty"), "{told}");
+}
+
+#[test]
+fn every_attribute_takes_a_value_a_list_and_patterns() {
+    let agents = values(&["*GPTBot*", "re:^curl/[0-9]"], true);
+    let net: IpAddr = "192.0.2.0".parse().expect("an address");
+    for (text, clause) in [
+        ("{user_agent: ['*GPTBot*', 're:^curl/[0-9]', absent]}", {
+            Clause::Header("user-agent".into(), agents)
+        }),
+        ("{header: {Accept-Language: absent}}", {
+            Clause::Header("accept-language".into(), Values::absent())
+        }),
+        ("{header: {accept: ['*html*', '*json*']}}", {
+            Clause::Header("accept".into(), values(&["*html*", "*json*"], false))
+        }),
+        ("{query: {action: '*'}}", Clause::Query("action".into(), values(&["*"], false))),
+        ("{query: diff}", Clause::Query("diff".into(), Values::present())),
+        ("{cookie: {lang: de}}", Clause::Cookie("lang".into(), values(&["de"], false))),
+        ("{ip: [192.0.2.0/24]}", Clause::Address(AddressSet::new([(net, 24)]))),
+        ("{asn: [64500, AS64501]}", {
+            Clause::Fact(ClientFact::Asn, values(&["AS64500", "AS64501"], false))
+        }),
+        ("{ja4: 't13d*'}", Clause::Fact(ClientFact::Ja4, values(&["t13d*"], false))),
+        ("{bot: absent}", Clause::Fact(ClientFact::Bot, Values::absent())),
+        ("{path: '/*.php'}", Clause::Path(PathPatterns::new(["/*.php"]).expect("a path"))),
+        ("{path: '*.php'}", Clause::Path(PathPatterns::new(["/*.php"]).expect("a path"))),
+        ("{path: /wp-json/*}", Clause::Path(PathPatterns::new(["/wp-json"]).expect("a path"))),
+        ("{any: [{method: POST}, {cookie: a}]}", {
+            let post = Clause::Method(Patterns::new(["POST"]).expect("a pattern"));
+            Clause::Any(vec![post.into(), Clause::has_cookie("a").into()])
+        }),
     ] {
-        assert!(faults(&limit(when)).contains(told), "{when}: {}", faults(&limit(when)));
+        assert_eq!(when(text), clause.into(), "{text}");
+    }
+    let facts = when("{any: [{ja4: a}, {not: {asn: 1}}]}").facts();
+    assert!(facts.contains(ClientFact::Ja4) && facts.contains(ClientFact::Asn));
+    assert!(!facts.contains(ClientFact::Bot));
+}
+
+#[test]
+fn what_cannot_be_compared_is_a_fault_that_names_the_fix() {
+    for (text, told) in [
+        ("{header: 'x-a: b'}", "a name has 1 to 64 letters"),
+        ("{header: {}}", "`header` is empty; remove it"),
+        ("{header: {'a b': c}}", "`a b`: a name has 1 to 64"),
+        ("{user_agent: 're:('}", "not a regular expression: unclosed group"),
+        ("{query: 'a=b'}", "a value is written as `query: {NAME: PATTERN}`"),
+        ("{path: '/a?b=c'}", "has no query; write `query: {NAME: \"*\"}`"),
+        ("{asn: example}", "the number of an autonomous system, such as AS64500"),
+        ("{group: robots}", "names no group: `robots`; `groups` names none before it"),
+        ("{any: []}", "`any` has no condition, or an empty one; remove it"),
+        ("{any: [{}]}", "`any` has no condition, or an empty one; remove it"),
+        ("{useragent: a}", "did you mean `user_agent`?"),
+    ] {
+        let seen = faults(&limit(text));
+        assert!(seen.contains(told) && seen.lines().count() == 1, "{text}: {seen}");
     }
 }
 
 #[test]
-fn only_names_of_headers_and_cookies_are_compared_and_the_fault_says_so() {
-    let map = faults(&limit("{header: {accept-language: absent}}"));
-    let told = "`header` takes names that must be present; values cannot be compared. Names that \
-                must be absent are written as `not: {header: NAME}`";
-    assert!(map.contains(told) && map.lines().count() == 1, "{map}");
-    for when in ["{header: 'x-a: b'}", "{cookie: 'a=b'}"] {
-        let told = faults(&limit(when));
-        assert!(told.contains("Only names are allowed here, not values"), "{told}");
+fn groups_are_named_once_and_used_everywhere() {
+    let text = "
+groups:
+  robots: {user_agent: '*bot*'}
+  bad: [{group: robots, not: {ip: 192.0.2.1}}, {query: diff}]
+proxy:
+  exempt: [{group: robots, ip: 198.51.100.0/24}, 'ip:127.0.0.1']
+  limits:
+    - {name: slow, by: ip/32, rate: 1/s, when: {group: bad}}
+    - {name: no-robots, action: deny, when: {group: [robots, bad]}}
+gatekeeper: {when: {group: robots}}
+";
+    let settings = good(text).settings;
+    let proxy = settings.proxy.expect("open");
+    let [robots, bad] = settings.groups.groups.as_slice() else { panic!("two groups") };
+    assert_eq!((&*robots.name, robots.index, &*bad.name, bad.index), ("robots", 0, "bad", 1));
+    assert_eq!(proxy.limits.len(), 1);
+    assert_eq!(proxy.limits[0].when.clauses, [Clause::Group(bad.clone())]);
+    let both = [robots, bad].map(|group| Condition::from(Clause::Group(group.clone())));
+    assert_eq!(proxy.denials[0].when.clauses, [Clause::Any(both.to_vec())]);
+    assert_eq!(proxy.exempt_when[0].clauses.len(), 2);
+    assert_eq!(proxy.exempt.len(), 1);
+    assert_eq!(settings.gatekeepers[0].when.clauses, [Clause::Group(robots.clone())]);
+    for (text, told) in [
+        (
+            "groups: {a: {}}\nproxy:",
+            "a group must not be empty; write what its requests have in common",
+        ),
+        ("groups: {a: }\nproxy:", "the group `a` has no condition"),
+        ("groups: {'a b': {ip: '::1'}}\nproxy:", "`a b`: a name has 1 to 64"),
+        ("groups: {a: {group: b}, b: {ip: '::1'}}\nproxy:", "names no group: `b`"),
+        ("groups: {robots: {ip: '::1'}, b: {group: robot}}\nproxy:", "did you mean `robots`?"),
+    ] {
+        assert!(faults(text).contains(told), "{text}: {}", faults(text));
     }
+}
+
+#[test]
+fn a_limit_that_denies_counts_nothing() {
+    let deny = |more: &str| format!("proxy: {{limits: [{{name: a, action: deny{more}}}]}}");
+    let rule = good(&deny(", when: {query: diff}, shadow: true")).settings.proxy.expect("open");
+    assert_eq!((&*rule.denials[0].name, rule.denials[0].shadow), ("a", true));
+    assert!(rule.limits.is_empty());
+    for (more, told) in [
+        ("", "without `when` would refuse every request"),
+        (", when: {query: a}, rate: 1/s", "`rate` has no effect with `action: deny`"),
+        (", when: {query: a}, by: ip/32", "`by` has no effect with `action: deny`"),
+    ] {
+        let seen = faults(&deny(more));
+        assert!(seen.contains(told) && seen.lines().count() == 1, "{more}: {seen}");
+    }
+}
+
+#[test]
+fn groups_and_pages_come_from_files_whose_changes_are_changes_of_the_configuration() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let (groups, page, main) = (at("groups.yaml"), at("denied.html"), at("evenkeel.yaml"));
+    fs::write(&groups, "robots: {user_agent: '*bot*'}\n").expect("written");
+    fs::write(&page, "<p>no</p>").expect("written");
+    let text = format!(
+        "group_files: {}\nproxy:\n  pages: {{'403': {}}}\n  limits: [{{name: a, action: deny, \
+         when: {{group: robots}}}}]\n",
+        groups.display(),
+        page.display()
+    );
+    fs::write(&main, text).expect("written");
+    let mut source = ConfigSource::new(&main);
+    let read = source.load(4.0).expect("good").settings;
+    let proxy = read.proxy.expect("open");
+    assert_eq!(proxy.pages.denied.as_deref(), Some("<p>no</p>"));
+    assert_eq!(read.groups.groups.len(), 1);
+    let changed = |source: &mut ConfigSource| {
+        (0..5).map(|_| source.look(4.0)).find(|change| *change != ConfigChange::None)
+    };
+    assert_eq!(changed(&mut source), None);
+    fs::write(&groups, "robots: {user_agent: '*bot*'}\nmore: {path: '*.php'}\n").expect("written");
+    let Some(ConfigChange::Good(config)) = changed(&mut source) else { panic!("a change") };
+    assert_eq!(config.settings.groups.groups.len(), 2);
+    fs::write(&groups, "robots: {user_agent: '*bot*'}\nmore: {paths: '*.php'}\n").expect("written");
+    let Some(ConfigChange::Faulty(faults)) = changed(&mut source) else { panic!("a fault") };
+    let told = faults.to_string();
+    assert!(told.contains("groups.yaml:2:8: unknown key `paths`"), "{told}");
+    fs::write(&groups, "robots: {user_agent: '*bot*'}\n").expect("written");
+    assert!(matches!(changed(&mut source), Some(ConfigChange::Good(_))));
+    fs::write(&page, "<p>no!</p>").expect("written");
+    assert!(matches!(changed(&mut source), Some(ConfigChange::Good(_))));
+    fs::remove_file(&groups).expect("removed");
+    let told = source.load(4.0).expect_err("missing").to_string();
+    assert!(told.contains("groups.yaml: No such file"), "{told}");
 }
 
 #[test]
@@ -46,7 +201,63 @@ fn a_cookie_exempts_and_check_says_what_that_means() {
     assert_eq!((proxy.exempt.len(), proxy.exempt_when.len()), (1, 1));
     let warned = check("t.yaml", text.as_bytes(), 4.0, |_| StartProblems::default()).expect("good");
     let warned = warned.join("\n");
-    let told = "t.yaml:1:17: each request with a cookie of the exempt name is exempt";
+    let told = "t.yaml:1:17: each client that sends what a condition asks for, such as a cookie";
     assert!(warned.starts_with(told), "{warned}");
     assert!(faults("proxy: {exempt: 'cookie:a b'}").contains("a name has 1 to 64"));
+}
+
+#[test]
+fn check_warns_of_an_agent_that_only_matches_as_a_whole() {
+    let warned = |when: &str| {
+        let text = limit(when);
+        check("t.yaml", text.as_bytes(), 4.0, |_| StartProblems::default())
+            .expect("good")
+            .join("\n")
+    };
+    let told = warned("{user_agent: GPTBot}");
+    assert!(
+        told.contains(
+            "`user_agent: GPTBot` matches only a header that is exactly this; write `*GPTBot*`"
+        ),
+        "{told}"
+    );
+    assert_eq!(warned("{user_agent: ['*GPTBot*', 'curl/8.5.0', absent]}"), "");
+}
+
+#[test]
+fn every_kind_of_key_is_read() {
+    let config = good(
+        "proxy: {limits: [{name: a, share: 0.5, by: [ip/20, ip6/56, user-agent, header:X-Key, \
+         cookie:sid, method, path]}, {name: b, share: 1%, by: [path:2, vhost, all, host]}, \
+         {name: c, by: ip6/48, rate: 1 per 5s, when: {method: [get, POST], path: //a/../b, \
+         vhost: WWW.example.com, header: X-Y, cookie: S}}, {name: d, by: ip/20, rate: 10/s}, \
+         {name: e, by: all, window: 10s, max: 7%}]}",
+    );
+    let limits = config.settings.proxy.expect("open").limits;
+    assert_eq!(
+        limits[0].by,
+        [
+            KeyPart::Ip { v4: 20, v6: 56 },
+            KeyPart::UserAgent,
+            KeyPart::Header("x-key".into()),
+            KeyPart::Cookie("sid".into()),
+            KeyPart::Method,
+            KeyPart::Path(None),
+        ]
+    );
+    assert_eq!(limits[1].by, [KeyPart::Path(Some(2)), KeyPart::Vhost, KeyPart::All, KeyPart::Host]);
+    assert_eq!(limits[2].by, [KeyPart::Ip { v4: 32, v6: 48 }]);
+    assert_eq!(limits[3].by, [KeyPart::Ip { v4: 20, v6: 40 }]);
+    let patterns = |of: &[&str]| Patterns::new(of).expect("patterns");
+    let when = Condition::from(Clause::Method(patterns(&["get", "POST"])))
+        .and(Clause::Vhost(patterns(&["www.example.com"])))
+        .and(Clause::Path(PathPatterns::new(["/b"]).expect("a path")))
+        .and(Clause::has_header("x-y"))
+        .and(Clause::has_cookie("S"));
+    assert_eq!(limits[2].when, when);
+    let Algorithm::Debt(slow) = &limits[2].algorithm else { panic!("a rate") };
+    let Algorithm::Debt(fast) = &limits[3].algorithm else { panic!("a rate") };
+    assert_eq!((slow.burst(), fast.burst()), (Cost::hits(1), Cost::hits(10)));
+    let Algorithm::Sliding(window) = &limits[4].algorithm else { panic!("a window") };
+    assert_eq!(window.max(), Cost::cpu(Nanos::from_millis(2800)));
 }

@@ -17,6 +17,17 @@ fn root() -> PathBuf {
 
 /// Checks that `value` conforms to `schema`, and otherwise reports where it does not.
 fn check(schema: &Value, value: &Value, at: &str) -> Result<(), String> {
+    if let Some(name) = schema["$ref"].as_str() {
+        let name = name.strip_prefix("#/definitions/").expect("a definition");
+        let all = evenkeel_config::show::schema::schema();
+        return check(&all["definitions"][name], value, at);
+    }
+    for part in schema["allOf"].as_array().into_iter().flatten() {
+        check(part, value, at)?;
+    }
+    if schema["allOf"].is_array() {
+        return Ok(());
+    }
     if let Some(ways) = schema["anyOf"].as_array() {
         let faults: Vec<_> = ways.iter().filter_map(|way| check(way, value, at).err()).collect();
         return if faults.len() < ways.len() { Ok(()) } else { Err(faults.join("; ")) };

@@ -7,6 +7,7 @@
 mod answers;
 mod backends;
 mod charging;
+mod conditions;
 mod delivering;
 mod failures;
 mod framing;

@@ -2,7 +2,8 @@
 
 use crate::stage::{Stage, Wire, cpu_limit};
 use evenkeel_config::settings::{ConcurrencySetting, CostSource, ProxySettings};
-use evenkeel_core::limit::{Limit, LimitAction, LimitCondition};
+use evenkeel_core::condition::Clause;
+use evenkeel_core::limit::{Limit, LimitAction};
 use evenkeel_core::units::{Nanos, Weight};
 use evenkeel_engine::view::EngineView;
 use evenkeel_engine::{AdmissionStats, OpenRequest, RequestStage};
@@ -164,7 +165,7 @@ fn who_asks_for_little_goes_beside_what_is_there() {
 #[test]
 fn a_class_with_more_weight_has_more_turns() {
     let stage = one_at_a_time(|settings| {
-        let cookie = LimitCondition { cookie: vec!["session".into()], ..LimitCondition::default() };
+        let cookie = Clause::has_cookie("session").into();
         let class = Limit { name: "staff".into(), when: cookie, ..settings.limits[0].clone() };
         settings.limits.push(Limit { weight: Weight::new(4_000), ..class });
     });

@@ -3,13 +3,14 @@
 use evenkeel_config::settings::hosts::HostSettings;
 use evenkeel_config::settings::{
     BackendAddress as BackendAt, BackendTls, ClientAddress, CostSource, DatabaseSettings,
-    ProxyBounds, ProxyQueueSettings, ProxySettings, ProxyTimeouts, RobotSettings,
+    ProxyBounds, ProxyQueueSettings, ProxySettings, ProxyTimeouts, RefusalPages, RobotSettings,
 };
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::bucket::debt::DebtBucket;
+use evenkeel_core::condition::Condition;
 use evenkeel_core::fact::FactSet;
 use evenkeel_core::key::KeySeed;
-use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitCondition, LimitUnit};
+use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitUnit};
 use evenkeel_core::units::{Cost, Nanos, Rate, Weight};
 use evenkeel_engine::Engine;
 use evenkeel_proxy::RunningProxy;
@@ -127,6 +128,8 @@ fn settings(backend: SocketAddr) -> ProxySettings {
         exempt_when: Vec::new(),
         facts: FactSet::default(),
         databases: DatabaseSettings::default(),
+        denials: Vec::new(),
+        pages: RefusalPages::default(),
         shadow: false,
         headers: false,
         keep_cost_header: false,
@@ -151,7 +154,7 @@ fn limit(name: &str, unit: LimitUnit, debt: DebtBucket) -> Limit {
     Limit {
         name: name.into(),
         by: vec![KeyPart::Ip { v4: 32, v6: 64 }],
-        when: LimitCondition::default(),
+        when: Condition::default(),
         unit,
         algorithm: Algorithm::Debt(debt),
         action: None,

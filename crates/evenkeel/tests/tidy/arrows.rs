@@ -11,12 +11,13 @@ use std::fs;
 
 /// The core's modules, each with those that it may use. An entry may only name entries above it, so
 /// a cycle is impossible.
-const CORE: [(&str, &[&str]); 14] = [
+const CORE: [(&str, &[&str]); 15] = [
     ("units", &[]),
     ("key", &[]),
     ("bucket", &["units"]),
     ("fact", &[]),
-    ("limit", &["bucket", "fact", "key"]),
+    ("condition", &["fact"]),
+    ("limit", &["bucket", "condition", "fact", "key"]),
     ("classify", &["limit"]),
     ("table", &["bucket", "key"]),
     ("limiter", &["classify", "table"]),

@@ -182,11 +182,6 @@ impl LogEntry {
         self.text.get(span.0 as usize..span.1 as usize).unwrap_or_default()
     }
 
-    /// The query, without its question mark.
-    pub fn query(&self) -> &str {
-        self.word(self.query)
-    }
-
     /// The `User-Agent` header; empty if there is none.
     pub fn agent(&self) -> &str {
         self.word(self.agent)
@@ -223,6 +218,10 @@ impl RequestAttributes for LogEntry {
 
     fn vhost(&self) -> &str {
         self.word(self.host)
+    }
+
+    fn query(&self) -> &str {
+        self.word(self.query)
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {

@@ -282,8 +282,6 @@ pub struct ReportContext {
     pub peak: (usize, usize),
     /// The maximum number of clients in a list.
     pub rows: usize,
-    /// The default action of the door.
-    pub action: evenkeel_core::limit::LimitAction,
 }
 
 impl ReplayReport {
@@ -294,7 +292,6 @@ impl ReplayReport {
         let kinds: HashMap<IpAddr, ClientKind> =
             tally.visitors.iter().map(|(at, visitor)| (*at, judged(visitor).kind)).collect();
         let (clients, clients_left_out) = affected(tally, signs, about.rows);
-        let action = about.action;
         ReplayReport {
             schema: SCHEMA,
             version: env!("CARGO_PKG_VERSION"),
@@ -306,7 +303,7 @@ impl ReplayReport {
             clients_left_out,
             heaviest: heaviest(tally, signs, about.rows),
             swarms: swarm_rows(tally, &kinds),
-            limits: limit_rows(tally, action, about.rows),
+            limits: limit_rows(tally, about.rows),
             busiest: busiest(tally, &kinds, about.site.cpus),
             suggestion: ShareSuggestion::of(tally, &kinds),
             series: series(tally),
@@ -429,12 +426,8 @@ fn swarm_rows(tally: &ReplayTally, kinds: &HashMap<IpAddr, ClientKind>) -> Vec<S
     people::swarms(tally, kinds).into_iter().map(row).collect()
 }
 
-fn limit_rows(
-    tally: &ReplayTally,
-    door: evenkeel_core::limit::LimitAction,
-    rows: usize,
-) -> Vec<LimitRow> {
-    let row = |(limit, decided): (&evenkeel_core::limit::Limit, &super::tally::LimitDecisions)| {
+fn limit_rows(tally: &ReplayTally, rows: usize) -> Vec<LimitRow> {
+    let row = |(limit, decided): (&super::tally::TalliedLimit, &super::tally::LimitDecisions)| {
         let weight = |bucket: &BucketTally| bucket.fate.felt().saturating_add(bucket.would);
         let mut buckets: Vec<_> =
             decided.iter().map(|(_, bucket)| bucket).filter(|one| weight(one) > 0).collect();
@@ -447,7 +440,7 @@ fn limit_rows(
         });
         LimitRow {
             name: limit.name.to_string(),
-            action: limit.action(door).name(),
+            action: limit.action,
             shadow: limit.shadow,
             first: first.collect(),
             buckets: buckets.len() as u64,

@@ -14,9 +14,10 @@ use super::play::ReplayOutcome;
 use super::play::baseline::{RecordedRequest, is_file};
 use agents::AgentNames;
 use bounded::BoundedMap;
+use evenkeel_config::settings::{DenyRule, ProxySettings};
 use evenkeel_core::classify::{self, RequestAttributes};
 use evenkeel_core::key::{KeyHash, network};
-use evenkeel_core::limit::Limit;
+use evenkeel_core::limit::{KeyPart, Limit};
 use evenkeel_core::units::{Nanos, Time};
 use evenkeel_engine::PlaybackNote;
 use minute::MinuteTracker;
@@ -79,6 +80,35 @@ pub struct ReplayTotals {
     pub fate: RequestResults,
 }
 
+/// A limit, or a rule that denies requests. The latter come after all limits.
+pub struct TalliedLimit {
+    pub name: Box<str>,
+    /// What happens to a request over the limit.
+    pub action: &'static str,
+    pub shadow: bool,
+    /// The parts of its key.
+    pub by: Vec<KeyPart>,
+}
+
+impl TalliedLimit {
+    /// The limits of the proxy and its rules that deny requests.
+    pub fn all(proxy: &ProxySettings) -> Vec<TalliedLimit> {
+        let limit = |limit: &Limit| TalliedLimit {
+            name: limit.name.clone(),
+            action: limit.action(proxy.action).name(),
+            shadow: limit.shadow,
+            by: limit.by.clone(),
+        };
+        let rule = |rule: &DenyRule| TalliedLimit {
+            name: rule.name.clone(),
+            action: "deny",
+            shadow: rule.shadow,
+            by: vec![KeyPart::Ip { v4: 32, v6: 128 }],
+        };
+        proxy.limits.iter().map(limit).chain(proxy.denials.iter().map(rule)).collect()
+    }
+}
+
 pub struct ReplayTally {
     /// The sums over all requests.
     pub totals: ReplayTotals,
@@ -87,7 +117,7 @@ pub struct ReplayTally {
     pub networks: [BoundedMap<IpAddr, NetworkTally>; NETWORK_SIZES.len()],
     /// The names with which clients identify themselves.
     pub agents: AgentNames,
-    pub limits: Vec<Limit>,
+    pub limits: Vec<TalliedLimit>,
     /// The decisions of each limit, by bucket, in the order of `limits`.
     pub decided: Vec<LimitDecisions>,
     /// The numbers over time.
@@ -97,7 +127,7 @@ pub struct ReplayTally {
 }
 
 impl ReplayTally {
-    pub fn new(limits: Vec<Limit>, cpus: f64) -> ReplayTally {
+    pub fn new(limits: Vec<TalliedLimit>, cpus: f64) -> ReplayTally {
         let networks = || BoundedMap::new(NETWORKS_MAX, |network: &NetworkTally| network.needed.0);
         let felt = |bucket: &BucketTally| u64::from(bucket.fate.felt()) + u64::from(bucket.would);
         let decided = limits.iter().map(|_| BoundedMap::new(KEYS_MAX, felt)).collect();
@@ -168,7 +198,7 @@ impl ReplayTally {
         let (limit, decided) = (self.limits.get(place)?, self.decided.get_mut(place)?);
         let (bucket, made) = decided.entry(key.hash);
         if made {
-            bucket.name = classify::name(limit, &outcome.was.entry, key.hash);
+            bucket.name = classify::name(&limit.by, &outcome.was.entry, key.hash);
         }
         Some(bucket)
     }

@@ -6,6 +6,7 @@
 use evenkeel_config::settings::{ProxyBounds, ProxySettings, ProxyTimeouts};
 use evenkeel_core::fact::FactSet;
 use evenkeel_identity::address::ProxyTrust;
+use evenkeel_identity::refusal_pages::RefusalPageSet;
 use evenkeel_identity::waiting_room::SharedWaitingRoom;
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ pub(crate) struct ThreadSettings {
     /// Whether HTTP/2 is offered to clients.
     pub(crate) http2: bool,
     pub(crate) waiting_room: SharedWaitingRoom,
+    /// Pages for requests that are refused.
+    pub(crate) pages: RefusalPageSet,
 }
 
 impl ThreadSettings {
@@ -40,6 +43,7 @@ impl ThreadSettings {
             headers: settings.headers,
             http2: settings.http2,
             waiting_room: room.clone(),
+            pages: RefusalPageSet::new(&settings.pages),
         }
     }
 

@@ -21,7 +21,7 @@ fn settings() -> settings::GatekeeperSettings {
     settings::GatekeeperSettings {
         control: master.next(),
         master,
-        when: LimitCondition::default(),
+        when: Condition::default(),
         domain: "d".to_owned(),
         identifier: vec![KeyPart::Ip { v4: 32, v6: 64 }],
         max_delay: FIVE,

@@ -153,8 +153,9 @@ mod tests {
     use super::*;
     use evenkeel_core::bucket::debt::DebtBucket;
     use evenkeel_core::classify::LimitKey;
+    use evenkeel_core::condition::Condition;
     use evenkeel_core::key::{KeyHash, KeySeed};
-    use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitCondition, LimitUnit};
+    use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitUnit};
     use evenkeel_core::limiter::{Limiter, LimiterPolicy};
     use evenkeel_core::sim::random::SimRandom;
     use evenkeel_core::units::{ExactRate, Weight};
@@ -165,7 +166,7 @@ mod tests {
         let limit = Limit {
             name: "l".into(),
             by: vec![KeyPart::All],
-            when: LimitCondition::default(),
+            when: Condition::default(),
             unit: LimitUnit::Hits,
             algorithm: Algorithm::Debt(DebtBucket::new(
                 ExactRate::ONE_PER_SECOND.rate(),

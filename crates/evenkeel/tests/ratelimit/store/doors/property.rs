@@ -12,8 +12,9 @@ use evenkeel_core::bucket::grid::GridBucket;
 use evenkeel_core::bucket::history::RequestHistory;
 use evenkeel_core::bucket::sliding::SlidingWindow;
 use evenkeel_core::classify::LimitKey;
+use evenkeel_core::condition::Condition;
 use evenkeel_core::key::{KeyHash, KeySeed};
-use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitCondition, LimitUnit};
+use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitUnit};
 use evenkeel_core::limiter::{Limiter, LimiterPolicy};
 use evenkeel_core::units::{Cost, ExactRate, Nanos, Time, Weight};
 use evenkeel_runtime::clock::Clock;
@@ -49,7 +50,7 @@ fn limiter(algorithms: &[Algorithm]) -> Arc<Limiter> {
     let limit = |(index, algorithm): (usize, &Algorithm)| Limit {
         name: format!("l{index}").into(),
         by: vec![KeyPart::All],
-        when: LimitCondition::default(),
+        when: Condition::default(),
         unit: LimitUnit::Hits,
         algorithm: algorithm.clone(),
         action: None,

@@ -1,0 +1,371 @@
+//! Conditions on requests (`when`), and groups: conditions with names.
+//!
+//! A condition is the same everywhere: in limits, in `exempt`, in gatekeepers and in groups. Groups
+//! are read first, those of files before those of the configuration; a group may name groups before
+//! it, so there are no circles. How a condition is evaluated: `evenkeel_core::condition`.
+
+use crate::address;
+use crate::fault::{ConfigFault, ConfigFaults, nearest, quoted};
+use crate::keys::{ConfigKey, ListKey, SubsectionKey, section};
+use crate::reader::SectionReader;
+use crate::source::included::{self, IncludedFile};
+use crate::tree::{self, YamlNode};
+use crate::values::{self, Read, header_name, token};
+use evenkeel_core::classify::{host_name, normal_path};
+use evenkeel_core::condition::patterns::{EXPRESSION, PathPatterns, PatternError, Patterns};
+use evenkeel_core::condition::{AddressSet, Clause, Condition, GROUPS_MAX, Group, Values};
+use evenkeel_core::fact::ClientFact;
+use ipnet::IpNet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+section! {
+    CONDITION = "proxy.limits.when":
+        METHOD, PATH, QUERY, VHOST, USER_AGENT, HEADER, COOKIE, IP, ASN, COUNTRY, JA4, H2, RTT,
+        FETCH, BOT, IMPOSTOR, GROUP, NOT, ANY;
+}
+
+section! {
+    FILE = "groups": GROUPS;
+}
+
+section! {
+    /// Files with groups, at most 64. Each has names with conditions, as `groups` has. Files that
+    /// change are read again without a restart.
+    GROUP_FILES: ListKey<PathBuf> = ConfigKey::path("group_files").list()
+        .default_note("none").example("/etc/evenkeel/ai-crawlers.yaml");
+    /// Names for conditions, which conditions can refer to by `group`. Of a list of conditions one
+    /// must hold.
+    GROUPS: SubsectionKey = SubsectionKey::named("groups", &CONDITION);
+    /// Methods, in any case.
+    METHOD: ListKey<Box<str>> =
+        ConfigKey::text("method", pattern).list().default_note("any").example("POST");
+    /// Paths; a path matches with all paths below it. They match in each spelling that a backend
+    /// may treat as the same ([details](limits.md#what-a-condition-sees)).
+    PATH: ListKey<Box<str>> =
+        ConfigKey::text("path", path).list().default_note("any").example("/login");
+    /// Parameters of the query: names that a request has, or names with patterns of their values.
+    QUERY: ListKey<Box<str>> =
+        ConfigKey::text("query", parameter).list().or_map().default_note("any").example("diff");
+    /// Host names without a port.
+    VHOST: ListKey<Box<str>> =
+        ConfigKey::text("vhost", vhost).list().default_note("any").example("www.example.com");
+    /// The value of the header `User-Agent`; `absent` if there is none.
+    USER_AGENT: ListKey<Box<str>> =
+        ConfigKey::text("user_agent", pattern).list().default_note("any").example("*GPTBot*");
+    /// Headers: names that a request has, or names with patterns of their values.
+    HEADER: ListKey<Box<str>> = ConfigKey::text("header", header_name).list().or_map()
+        .default_note("any").example("authorization");
+    /// Cookies: names that a request has, or names with patterns of their values.
+    COOKIE: ListKey<Box<str>> =
+        ConfigKey::text("cookie", token).list().or_map().default_note("any").example("session");
+    /// Networks, one of which the client's address is in.
+    IP: ListKey<IpNet> =
+        ConfigKey::text("ip", address::network).list().default_note("any").example("192.0.2.0/24");
+    /// Autonomous systems, such as `AS64500`; `absent` if the address is in none.
+    ASN: ListKey<Box<str>> =
+        ConfigKey::text("asn", asn).list().default_note("any").example("AS64500");
+    /// Countries, two letters each; `absent` if it is unknown.
+    COUNTRY: ListKey<Box<str>> =
+        ConfigKey::text("country", pattern).list().default_note("any").example("DE");
+    /// JA4 fingerprints; `absent` without TLS.
+    JA4: ListKey<Box<str>> =
+        ConfigKey::text("ja4", pattern).list().default_note("any").example("t13d1516h2_*");
+    /// Fingerprints of HTTP/2 connections; `absent` with HTTP/1.1.
+    H2: ListKey<Box<str>> =
+        ConfigKey::text("h2", pattern).list().default_note("any").example("*m,a,s,p");
+    /// Results of the comparison of round trip times.
+    RTT: ListKey<Box<str>> =
+        ConfigKey::text("rtt", pattern).list().default_note("any").example("relayed");
+    /// Results of the comparison of headers with `User-Agent`.
+    FETCH: ListKey<Box<str>> =
+        ConfigKey::text("fetch", pattern).list().default_note("any").example("differs");
+    /// Robots that have proven who they are, by name; `absent` for all other clients.
+    BOT: ListKey<Box<str>> =
+        ConfigKey::text("bot", pattern).list().default_note("any").example("googlebot");
+    /// Robots that the client claims to be without proof, by name.
+    IMPOSTOR: ListKey<Box<str>> =
+        ConfigKey::text("impostor", pattern).list().default_note("any").example("*");
+    /// [Groups](#groups); the request belongs to one of them.
+    GROUP: ListKey<Box<str>> =
+        ConfigKey::text("group", values::name).list().default_note("any").example("ai_crawlers");
+    /// A condition that must not hold.
+    NOT: SubsectionKey = SubsectionKey::one("not", &CONDITION);
+    /// Conditions, one of which must hold.
+    ANY: SubsectionKey = SubsectionKey::list("any", &CONDITION);
+}
+
+/// The word for an attribute that a request does not have.
+const ABSENT: &str = "absent";
+/// Maximum size of a file with groups, in bytes.
+const GROUP_BYTES_MAX: u64 = tree::CONFIGURATION.bytes_max as u64;
+
+/// The groups of a configuration.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GroupSettings {
+    /// All groups, in the order of their indexes.
+    pub groups: Vec<Arc<Group>>,
+    /// The files that were read.
+    pub files: Vec<IncludedFile>,
+}
+
+/// Reads the groups of the files and those of the configuration.
+pub(crate) fn groups(root: &mut SectionReader<'_, '_>) -> GroupSettings {
+    let mut settings = GroupSettings::default();
+    for path in root.key(&GROUP_FILES) {
+        match included::read(&path, GROUP_BYTES_MAX) {
+            Ok((bytes, read)) => {
+                for what in file(&path, &bytes, &mut settings.groups) {
+                    root.fault(GROUP_FILES.name(), what);
+                }
+                settings.files.push(read);
+            }
+            Err(why) => root.fault(GROUP_FILES.name(), why),
+        }
+    }
+    add(root, &mut settings.groups);
+    settings
+}
+
+/// Adds the groups of a file. Returns its faults with their places.
+fn file(path: &Path, bytes: &[u8], groups: &mut Vec<Arc<Group>>) -> Vec<String> {
+    let mut faults: Vec<ConfigFault> = Vec::new();
+    match tree::parse(bytes) {
+        Ok(root) => {
+            let root = YamlNode::map([(GROUPS.name(), root)]);
+            let mut section = SectionReader::open("", &FILE, Some(&root), root.place, &mut faults);
+            add(&mut section, groups);
+        }
+        Err(fault) => faults.push(fault),
+    }
+    let faults = ConfigFaults::new(&path.display().to_string(), faults);
+    faults.to_string().lines().map(String::from).collect()
+}
+
+/// Adds the groups of a section. Each may name those before it. Of a list of conditions one must
+/// hold.
+fn add(section: &mut SectionReader<'_, '_>, groups: &mut Vec<Arc<Group>>) {
+    let read = |section: &mut SectionReader<'_, '_>, groups: &Vec<Arc<Group>>| {
+        if section.is_blank() {
+            let what = "a group must not be empty; write what its requests have in common";
+            section.fault("", what);
+        }
+        when(section, groups)
+    };
+    section.named_with(&GROUPS, groups, read, |groups, name, mut conditions| {
+        let name = values::name(name).map_err(|why| format!("{}: {why}", quoted(name)))?;
+        if groups.iter().any(|group| group.name == name) {
+            return Err(format!("two groups are named `{name}`; rename one"));
+        }
+        let index = u8::try_from(groups.len()).ok().filter(|at| usize::from(*at) < GROUPS_MAX);
+        let index = index.ok_or_else(|| format!("more than {GROUPS_MAX} groups; remove some"))?;
+        let condition = match conditions.len() {
+            0 => return Err(format!("the group `{name}` has no condition")),
+            1 => conditions.remove(0),
+            _ => Condition { clauses: vec![Clause::Any(conditions)] },
+        };
+        groups.push(Arc::new(Group { name, index, condition }));
+        Ok(())
+    });
+}
+
+/// Reads a condition, which may name `groups`.
+pub(crate) fn when(section: &mut SectionReader<'_, '_>, groups: &[Arc<Group>]) -> Condition {
+    let mut clauses = Vec::new();
+    let method = compiled(section, &METHOD, Patterns::new);
+    clauses.extend(method.map(Clause::Method));
+    let networks = section.key(&IP);
+    if !networks.is_empty() {
+        let networks = networks.iter().map(|net| (net.addr(), net.prefix_len()));
+        clauses.push(Clause::Address(AddressSet::new(networks)));
+    }
+    clauses.extend(compiled(section, &VHOST, Patterns::new).map(Clause::Vhost));
+    clauses.extend(compiled(section, &PATH, PathPatterns::new).map(Clause::Path));
+    let agent = values_of(section, &USER_AGENT);
+    clauses.extend(agent.map(|values| Clause::Header("user-agent".into(), values)));
+    named_values(section, &HEADER, header_name, Clause::Header, &mut clauses);
+    named_values(section, &COOKIE, token, Clause::Cookie, &mut clauses);
+    named_values(section, &QUERY, parameter, Clause::Query, &mut clauses);
+    for (fact, row) in FACTS {
+        clauses.extend(values_of(section, row).map(|values| Clause::Fact(fact, values)));
+    }
+    clauses.extend(group_clause(section, groups));
+    if section.written("not") {
+        let (not, is_blank) =
+            section.section(&NOT, |inner| (when(inner, groups), inner.is_blank()));
+        if is_blank {
+            section.fault_of("not", "is empty; write the properties that a request must not have");
+        }
+        clauses.push(Clause::Not(not));
+    }
+    if let Some(nodes) = section.nodes_of(&ANY) {
+        let mut is_blank = nodes.is_empty();
+        let all = section.sections(&ANY, nodes, |inner| {
+            is_blank |= inner.is_blank();
+            when(inner, groups)
+        });
+        if is_blank {
+            section.fault_of("any", "has no condition, or an empty one; remove it");
+        }
+        clauses.push(Clause::Any(all));
+    }
+    Condition { clauses }
+}
+
+/// The facts and their rows.
+const FACTS: [(ClientFact, &ListKey<Box<str>>); 8] = [
+    (ClientFact::Asn, &ASN),
+    (ClientFact::Country, &COUNTRY),
+    (ClientFact::Ja4, &JA4),
+    (ClientFact::H2, &H2),
+    (ClientFact::Rtt, &RTT),
+    (ClientFact::Fetch, &FETCH),
+    (ClientFact::Bot, &BOT),
+    (ClientFact::Impostor, &IMPOSTOR),
+];
+
+/// Reads a list of patterns. `None` if there are none.
+fn compiled<T>(
+    section: &mut SectionReader<'_, '_>,
+    row: &'static ListKey<Box<str>>,
+    compile: impl Fn(Vec<Box<str>>) -> Result<T, PatternError>,
+) -> Option<T> {
+    let patterns = section.key(row);
+    if patterns.is_empty() {
+        return None;
+    }
+    compile(patterns).map_err(|fault| section.fault_of(row.name(), too_large(&fault))).ok()
+}
+
+/// Reads the patterns of an attribute that may be absent. `None` if there are none.
+fn values_of(
+    section: &mut SectionReader<'_, '_>,
+    row: &'static ListKey<Box<str>>,
+) -> Option<Values> {
+    let texts = section.key(row);
+    if texts.is_empty() {
+        return None;
+    }
+    values(texts).map_err(|fault| section.fault_of(row.name(), too_large(&fault))).ok()
+}
+
+fn values(texts: Vec<Box<str>>) -> Result<Values, PatternError> {
+    let absent = texts.iter().any(|text| **text == *ABSENT);
+    let patterns = Patterns::new(texts.into_iter().filter(|text| **text != *ABSENT))?;
+    Ok(Values { absent, patterns })
+}
+
+/// A list whose patterns are valid one by one can only be too large as a whole.
+fn too_large(fault: &PatternError) -> String {
+    format!("has patterns that are {fault}")
+}
+
+/// Reads names that a request must have, or names with patterns of their values.
+fn named_values(
+    section: &mut SectionReader<'_, '_>,
+    row: &'static ListKey<Box<str>>,
+    name: impl Fn(&str) -> Read<Box<str>>,
+    clause: impl Fn(Box<str>, Values) -> Clause,
+    clauses: &mut Vec<Clause>,
+) {
+    let Some(named) = section.map_with(row.name(), name, pattern) else {
+        let present = section.key(row).into_iter();
+        return clauses.extend(present.map(|name| clause(name, Values::present())));
+    };
+    for (name, texts) in named {
+        match values(texts) {
+            Ok(values) => clauses.push(clause(name, values)),
+            Err(fault) => section.fault_of(row.name(), too_large(&fault)),
+        }
+    }
+}
+
+/// Reads the groups, one of which a request must belong to.
+fn group_clause(section: &mut SectionReader<'_, '_>, groups: &[Arc<Group>]) -> Option<Clause> {
+    let mut named = Vec::new();
+    for name in section.key(&GROUP) {
+        match groups.iter().find(|group| group.name == name) {
+            Some(group) => named.push(Clause::Group(Arc::clone(group))),
+            None => {
+                let known: Vec<&str> = groups.iter().map(|group| &*group.name).collect();
+                let hint = match nearest(&name, &known) {
+                    Some(near) => format!("did you mean `{near}`?"),
+                    None if known.is_empty() => "`groups` names none before it".to_owned(),
+                    None => format!("known are {}", known.join(", ")),
+                };
+                section.fault_of("group", format!("names no group: {}; {hint}", quoted(&name)));
+            }
+        }
+    }
+    match named.len() {
+        0 | 1 => named.pop(),
+        _ => {
+            let alone = |clause| Condition { clauses: vec![clause] };
+            Some(Clause::Any(named.into_iter().map(alone).collect()))
+        }
+    }
+}
+
+/// Reads a pattern: text with `*`, or `re:` and a regular expression.
+fn pattern(text: &str) -> Read<Box<str>> {
+    Patterns::new([text]).map_err(|fault| fault.what)?;
+    Ok(text.into())
+}
+
+/// Reads the name of a parameter of a query.
+fn parameter(text: &str) -> Read<Box<str>> {
+    let is_name = !text.is_empty() && text.len() <= 255 && !text.contains(['=', '&', '*']);
+    is_name.then(|| text.into()).ok_or_else(|| {
+        "the name of a parameter; a value is written as `query: {NAME: PATTERN}`".to_owned()
+    })
+}
+
+fn asn(text: &str) -> Read<Box<str>> {
+    let number = text.strip_prefix("AS").or(text.strip_prefix("as")).unwrap_or(text);
+    match number.parse::<u32>() {
+        _ if text == ABSENT => Ok(text.into()),
+        Ok(number) => Ok(format!("AS{number}").into()),
+        Err(_) => Err("the number of an autonomous system, such as AS64500".to_owned()),
+    }
+}
+
+fn path(text: &str) -> Read<Box<str>> {
+    if text.starts_with(EXPRESSION) {
+        return pattern(text);
+    }
+    if !text.starts_with(['/', '*']) || text.contains(['?', '#']) {
+        return Err("a path begins with / and has no query; write `query: {NAME: \"*\"}` for a \
+                    parameter"
+            .to_owned());
+    }
+    if text.contains(';') {
+        return Err("a path is compared without `;parameters`".to_owned());
+    }
+    let mut kept: Vec<&str> = Vec::new();
+    for segment in text.split('/').filter(|segment| !segment.is_empty()) {
+        match segment {
+            ".." => _ = kept.pop(),
+            segment => kept.push(segment),
+        }
+    }
+    // A path matches with all paths below it, so `/a/*` is `/a`, which is also the path `/a/`.
+    if kept.last() == Some(&"*") {
+        kept.pop();
+    }
+    let path = normal_path(&kept.join("/")).into_owned();
+    if path == "/.." {
+        return Err("a path has no encoded `..`".to_owned());
+    }
+    Ok(path.into())
+}
+
+fn vhost(text: &str) -> Read<Box<str>> {
+    if text.starts_with(EXPRESSION) {
+        return pattern(text);
+    }
+    let v6 = text.starts_with('[') && text.ends_with(']');
+    if text.is_empty() || (text.contains([':', '/']) && !v6) {
+        return Err("a host name without a port, such as www.example.com".to_owned());
+    }
+    Ok(host_name(text).to_ascii_lowercase().into())
+}
