@@ -306,11 +306,12 @@ fn check_configuration(path: &Path) -> Result<Vec<String>, String> {
     let mut source = ConfigSource::new(path);
     let here = Machine::here();
     let problems = |settings: &Settings| {
+        let now = Clock::start().now();
         evenkeel_tls::start_problems(settings)
             .and(evenkeel_identity::refusal_pages::start_problems(settings))
             .and(evenkeel_identity::waiting_room::start_problems(settings))
-            .and(evenkeel_identity::robots::start_problems(settings))
-            .and(evenkeel_identity::networks::start_problems(settings, Clock::start().now()))
+            .and(evenkeel_identity::robots::start_problems(settings, now))
+            .and(evenkeel_identity::networks::start_problems(settings, now))
             .and(run::trial::trial(settings))
     };
     let warnings = source.check(here, problems);
@@ -319,7 +320,8 @@ fn check_configuration(path: &Path) -> Result<Vec<String>, String> {
         for note in cgroup::cost_notes(&config.settings) {
             eprintln!("note: {note}");
         }
-        for note in evenkeel_identity::networks::notes(&config.settings) {
+        let networks = evenkeel_identity::networks::notes(&config.settings);
+        for note in networks.into_iter().chain(evenkeel_identity::robots::notes(&config.settings)) {
             eprintln!("note: {note}");
         }
         tell_keys(path, &config.settings, here).map_err(|error| error.to_string())?;

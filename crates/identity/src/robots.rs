@@ -9,10 +9,11 @@
 
 mod live;
 
-pub use live::{LiveRobots, RobotFileError, start_problems};
+pub use live::{LiveRobots, RobotFileError, notes, start_problems};
 
 use crate::hosts::HostPolicy;
 use crate::networks::address_list::AddressList;
+use crate::networks::file_status::NetworkFileNote;
 use crate::signature::{RobotKeys, SeenNonces, SignatureFault, SignedRequest, verify};
 use evenkeel_config::settings::robots::{AgentPattern, AgentText};
 use evenkeel_core::units::Time;
@@ -49,8 +50,7 @@ struct RobotProofs {
 /// A list of addresses.
 struct RobotList {
     addresses: AddressList,
-    /// When it was made, in seconds of Unix time.
-    made: u64,
+    note: NetworkFileNote,
 }
 
 /// A request that claimed to be a robot.
@@ -87,7 +87,7 @@ pub struct RobotReport {
     pub last_impostor: Option<Impostor>,
     /// The number of networks in its address lists.
     pub networks: usize,
-    /// When the oldest of the lists was made, in seconds of Unix time.
+    /// When the oldest of the lists was made or renewed, in seconds of Unix time.
     pub lists_made: Option<u64>,
     /// The number of its keys.
     pub keys: usize,
@@ -199,7 +199,7 @@ impl RobotProofs {
             impostors: none.get(),
             last_impostor: *self.last_impostor.lock(),
             networks: self.lists.iter().map(|list| list.addresses.networks()).sum(),
-            lists_made: self.lists.iter().map(|list| list.made).min(),
+            lists_made: self.lists.iter().filter_map(|list| list.note.time).min(),
             keys: self.keys,
             awaits_keys: self.awaits_keys,
         }

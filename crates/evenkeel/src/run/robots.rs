@@ -66,7 +66,7 @@ impl EngineRobots {
     pub(super) fn look(&self, now: Time) {
         let mut live = self.live.lock();
         let Some(FollowedRobots { robots, directories }) = live.as_mut() else { return };
-        let mut changed = robots.look();
+        let mut changed = robots.look(now);
         directories.look(now, |host, keys| {
             robots.learn(host, keys);
             changed = true;
@@ -87,6 +87,7 @@ fn load(
     before: Option<FollowedRobots>,
 ) -> Result<Option<FollowedRobots>, RobotFileError> {
     if settings.list.is_empty() {
+        before.iter().for_each(|before| before.robots.clear());
         return Ok(None);
     }
     let old = before.as_ref().map(|before| &before.robots);

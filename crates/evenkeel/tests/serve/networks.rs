@@ -142,6 +142,39 @@ fn networks_of_both_families_are_counted_in_one_list() {
 }
 
 #[test]
+fn an_old_list_of_a_robot_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    let published = r#"{"creationTime": "2020-01-01T00:00:00Z", "prefixes": ["192.0.2.0/24"]}"#;
+    let list = write(folder, "robots.json", published);
+    let text = format!(
+        "admin: {{listen: 127.0.0.1:0}}\nproxy:\n  listen: 127.0.0.1:0\n  \
+         robots: [{{name: robot, user_agent: '*robot*', ip_file: {}}}]\n",
+        list.display()
+    );
+    let path = write(folder, "evenkeel.yaml", &text).display().to_string();
+    let check = || {
+        let output = evenkeel!().args(["check", &path]).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(0));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let told = check();
+    assert!(told.contains("note: `proxy.robots`: 1 network in "), "{told}");
+    assert!(!told.contains("days old"), "{told}");
+    // What the publisher states is far in the past, so the time of the file counts.
+    let then = SystemTime::now() - Duration::from_secs(31 * 86_400 + 60);
+    fs::File::options().append(true).open(&list).expect("it").set_modified(then).expect("set");
+    let told = check();
+    assert!(told.contains("robots.json is ") && told.contains("days old"), "{told}");
+    let mut program = start(&["serve", "--config", &path]);
+    let admin = program::addresses(&program.told("proxy open"))[1];
+    let line = program.told("file about networks is old; download it again");
+    assert!(line.contains("robots.json") && line.contains("days="), "{line}");
+    let series = format!("evenkeel_network_file_entries{{of=\"{}\"}} 1\n", list.display());
+    assert!(get(admin, "/metrics").contains(&series));
+}
+
+#[test]
 fn a_reload_brings_another_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let folder = folder.path();

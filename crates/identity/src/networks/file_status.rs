@@ -8,7 +8,7 @@ use super::database::NetworkDatabase;
 use evenkeel_core::units::Time;
 use evenkeel_telemetry::metrics::{NETWORK_FILE_ENTRIES, NETWORK_FILE_TIME};
 use evenkeel_telemetry::registry::{Gauge, Registry};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Age from which a file is old, in seconds: 30 days.
 const OLD_SECONDS: u64 = 30 * 86_400;
@@ -43,6 +43,20 @@ impl NetworkFileNote {
     pub fn old_days(&self, now: Time) -> Option<u64> {
         let age = now.second().saturating_sub(self.time?);
         (age > OLD_SECONDS).then_some(age / 86_400)
+    }
+
+    /// The warning that the file is old, if it is.
+    #[must_use]
+    pub fn old_text(&self, path: &Path, now: Time) -> Option<String> {
+        let days = self.old_days(now)?;
+        Some(format!("{} is {days} days old; download it again", path.display()))
+    }
+
+    /// What is in the file.
+    #[must_use]
+    pub fn text(&self, path: &Path) -> String {
+        let networks = if self.networks == 1 { "network" } else { "networks" };
+        format!("{} {networks} in {}", self.networks, path.display())
     }
 }
 
@@ -83,6 +97,18 @@ impl NetworkFileStatus {
         (self.note, self.told_old) = (note, false);
         self.networks.set(i64::try_from(note.networks).unwrap_or(i64::MAX));
         self.time.set(note.time.and_then(|time| i64::try_from(time).ok()).unwrap_or(0));
+    }
+
+    /// The path of the file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Shows that the file is no longer in use.
+    pub fn clear(&self) {
+        self.networks.set(0);
+        self.time.set(0);
     }
 
     /// Logs once that the file is old. Returns whether it did.

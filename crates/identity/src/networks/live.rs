@@ -262,9 +262,9 @@ impl LiveNetworkFile {
     }
 
     /// Resets what was shown of a file that is no longer in use.
-    fn forget(&mut self, tables: &NetworkTables) {
+    fn forget(&self, tables: &NetworkTables) {
         tables.clear(&self.kind);
-        self.status.show(NetworkFileNote::default());
+        self.status.clear();
     }
 }
 
@@ -323,7 +323,7 @@ impl LiveNetworks {
                 }
             }
         }
-        before.iter_mut().for_each(|file| file.forget(&self.tables));
+        before.iter().for_each(|file| file.forget(&self.tables));
     }
 }
 

@@ -38,9 +38,10 @@ pub fn start_problems(settings: &Settings, now: Time) -> StartProblems {
     let mut problems = StartProblems::default();
     for ExaminedFile { way, path, read } in examined(settings) {
         match read {
-            Ok(note) => problems.doubts.extend(note.old_days(now).map(|days| -> StartProblem {
-                (way, format!("{} is {days} days old; download it again", path.display()))
-            })),
+            Ok(note) => {
+                let doubt = note.old_text(&path, now).map(|what| -> StartProblem { (way, what) });
+                problems.doubts.extend(doubt);
+            }
             Err(error) => problems.faults.push((way, error.to_string())),
         }
     }
@@ -51,8 +52,7 @@ pub fn start_problems(settings: &Settings, now: Time) -> StartProblems {
 #[must_use]
 pub fn notes(settings: &Settings) -> Vec<String> {
     let note = |ExaminedFile { way, path, read }| {
-        let networks = read.ok()?.networks;
-        Some(format!("`{}`: {networks} networks in {}", way.join("."), path.display()))
+        Some(format!("`{}`: {}", way.join("."), read.ok()?.text(&path)))
     };
     examined(settings).into_iter().filter_map(note).collect()
 }

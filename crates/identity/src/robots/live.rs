@@ -7,16 +7,18 @@
 
 use super::{Impostor, RobotList, RobotProofs, Robots};
 use crate::networks::address_list::AddressList;
+use crate::networks::file_status::{NetworkFileNote, NetworkFileStatus};
 use crate::networks::{LIST_BYTES_MAX, NetworkFileError};
 use crate::signature::{KeyFault, RobotKey, RobotKeys, SeenNonces, SignatureFault};
 use evenkeel_config::settings::robots::Robot;
 use evenkeel_config::settings::{RobotSettings, Settings};
 use evenkeel_config::source::files::{FileReadError, WatchedFile, WatchedFiles};
 use evenkeel_config::{StartProblem, StartProblems};
+use evenkeel_core::units::Time;
 use evenkeel_telemetry::counts::robots::{RobotCounts, signature_fault};
 use evenkeel_telemetry::registry::{Counter, Registry};
 use parking_lot::Mutex;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Error in the files of a robot.
@@ -49,6 +51,8 @@ pub struct LiveRobots {
     files: WatchedFiles,
     kept: KeptParts,
     parts: FileParts,
+    /// What is shown of the address lists, in the order of the settings.
+    lists: Vec<NetworkFileStatus>,
     /// The keys of each directory that has been fetched.
     directories: Vec<(Box<str>, Vec<RobotKey>)>,
 }
@@ -79,7 +83,17 @@ impl LiveRobots {
         let kept = KeptParts::new(settings, registry, before);
         let mut directories = before.map(|before| before.directories.clone()).unwrap_or_default();
         directories.retain(|(host, _)| settings.directories().any(|used| *used == **host));
-        Ok(LiveRobots { settings: settings.clone(), files, kept, parts, directories })
+        let status = |path: &PathBuf| {
+            NetworkFileStatus::new(path.display().to_string(), path.clone(), registry)
+        };
+        let lists: Vec<_> = settings.list.iter().flat_map(|r| &r.ip_file).map(status).collect();
+        let old = before.iter().flat_map(|before| &before.lists);
+        old.filter(|old| lists.iter().all(|list| list.path() != old.path()))
+            .for_each(NetworkFileStatus::clear);
+        let settings = settings.clone();
+        let mut live = LiveRobots { settings, files, kept, parts, lists, directories };
+        live.show();
+        Ok(live)
     }
 
     /// The settings that the robots come from.
@@ -88,13 +102,34 @@ impl LiveRobots {
         &self.settings
     }
 
-    /// Applies the files if they have changed. Returns whether anything is different. Must be
-    /// called once a second.
-    pub fn look(&mut self) -> bool {
-        let Some(files) = self.files.look() else { return false };
-        match parts(&self.settings, &files) {
+    /// What is known of each address list.
+    pub fn lists(&self) -> impl Iterator<Item = (&Path, NetworkFileNote)> {
+        self.lists.iter().map(|list| (list.path(), list.note()))
+    }
+
+    /// Shows that the files are no longer in use.
+    pub fn clear(&self) {
+        self.lists.iter().for_each(NetworkFileStatus::clear);
+    }
+
+    fn show(&mut self) {
+        let read = self.parts.iter().flat_map(|(lists, _)| &**lists);
+        self.lists.iter_mut().zip(read).for_each(|(list, read)| list.show(read.note));
+    }
+
+    /// Applies the files if they have changed, and tells which of them are old. Returns whether
+    /// anything is different. Must be called once a second.
+    pub fn look(&mut self, now: Time) -> bool {
+        let changed = self.files.look().is_some_and(|files| self.take(&files));
+        self.lists.iter_mut().for_each(|list| _ = list.tell_age(now));
+        changed
+    }
+
+    fn take(&mut self, files: &[WatchedFile]) -> bool {
+        match parts(&self.settings, files) {
             Ok(parts) => {
                 self.parts = parts;
+                self.show();
                 tracing::info!(target: "evenkeel::robots", "files of robots reloaded");
                 true
             }
@@ -181,8 +216,8 @@ fn parts(settings: &RobotSettings, files: &[WatchedFile]) -> Result<FileParts, R
 fn list(file: &WatchedFile) -> Result<RobotList, RobotFileError> {
     let read = AddressList::parse(&file.bytes);
     let addresses = read.map_err(|why| RobotFileError::List { path: file.path.clone(), why })?;
-    let made = addresses.created().unwrap_or(file.modified);
-    Ok(RobotList { addresses, made })
+    let note = NetworkFileNote::of_list(&addresses, file.modified);
+    Ok(RobotList { addresses, note })
 }
 
 fn key_set(file: &WatchedFile) -> Result<Vec<RobotKey>, RobotFileError> {
@@ -190,13 +225,35 @@ fn key_set(file: &WatchedFile) -> Result<Vec<RobotKey>, RobotFileError> {
     read.map_err(|why| RobotFileError::Keys { path: file.path.clone(), why })
 }
 
-/// Finds the problems that a start would have with the files of robots.
+/// Finds the problems that a start would have with the files of robots. An address list that is
+/// old is a doubt.
 #[must_use]
-pub fn start_problems(settings: &Settings) -> StartProblems {
+pub fn start_problems(settings: &Settings, now: Time) -> StartProblems {
+    let way = &["proxy", "robots"];
+    let mut problems = StartProblems::default();
+    match trial(settings) {
+        None => {}
+        Some(Ok(robots)) => {
+            let doubt = |(path, note): (&Path, NetworkFileNote)| -> Option<StartProblem> {
+                Some((way, note.old_text(path, now)?))
+            };
+            problems.doubts = robots.lists().filter_map(doubt).collect();
+        }
+        Some(Err(error)) => problems.faults.push((way, error.to_string())),
+    }
+    problems
+}
+
+/// What is in each address list, in a line.
+#[must_use]
+pub fn notes(settings: &Settings) -> Vec<String> {
+    let Some(Ok(robots)) = trial(settings) else { return Vec::new() };
+    let lists = robots.lists();
+    lists.map(|(path, note)| format!("`proxy.robots`: {}", note.text(path))).collect()
+}
+
+/// The robots as a start would load them; `None` without a proxy.
+fn trial(settings: &Settings) -> Option<Result<LiveRobots, RobotFileError>> {
     let robots = settings.proxy.as_ref().map(|proxy| &proxy.robots);
-    let registry = Registry::default();
-    let error = robots.and_then(|robots| LiveRobots::load(robots, &registry, None).err());
-    let fault =
-        |error: RobotFileError| -> StartProblem { (&["proxy", "robots"], error.to_string()) };
-    StartProblems { faults: error.map(fault).into_iter().collect(), ..StartProblems::default() }
+    robots.map(|robots| LiveRobots::load(robots, &Registry::default(), None))
 }

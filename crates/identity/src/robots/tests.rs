@@ -179,7 +179,7 @@ fn changed_files_are_applied_and_faulty_ones_are_not() {
     assert_eq!(standing(&live.robots(), "ListBot", "198.51.100.7").bot(), None);
     let mut change = |name: &str, text: &str| {
         write(folder.path(), name, text);
-        (0..3).any(|_| live.look()).then(|| live.robots())
+        (0..3).any(|_| live.look(Time::ZERO)).then(|| live.robots())
     };
     let changed = change("list", "198.51.100.0/24\n").expect("changed");
     assert_eq!(standing(&changed, "ListBot", "198.51.100.7").bot(), Some("list"));
