@@ -304,6 +304,9 @@ async fn admitted(
     settings: &ThreadSettings,
     head: &Parts,
 ) -> Result<(RequestAccount, Option<Time>), Box<Response<AnswerBody>>> {
+    if let Some(prints) = link.undecided_prints() {
+        Box::pin(prints.decide()).await;
+    }
     let client = settings.trust.client(link.peer.address(), &head.headers);
     link.peer.set_client(client);
     let robots = worker.lane.robots();

@@ -104,8 +104,8 @@ async fn converse_under_tls(
         begun.begin_timing(worker.thread.clock);
     }
     let Some(mut stream) = secured(worker, begun, &link, shown).await else { return };
-    prints::compare_round_trips(stream.get_mut().0, &link);
     let streams = stream.get_ref().1.alpn_protocol() == Some(ALPN_HTTP2);
+    prints::compare_round_trips(stream.get_mut().0, &link, streams);
     let stream = ClientStream::new(stream, Rc::clone(&link), Rc::clone(&worker.thread));
     if streams {
         begin_streams(&link, wanted);

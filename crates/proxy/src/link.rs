@@ -128,6 +128,12 @@ impl ClientLink {
         self.over.as_ref().map_or(&self.prints, |over| &over.prints).fact(fact)
     }
 
+    /// Returns the fingerprints of the connection if not all that it tells is known yet.
+    pub(super) fn undecided_prints(&self) -> Option<&LinkPrints> {
+        let prints = self.over.as_ref().map_or(&self.prints, |over| &over.prints);
+        Some(prints).filter(|prints| prints.is_undecided())
+    }
+
     /// Returns the peer's address as it is forwarded. A stream has that of its connection.
     pub(super) fn peer_value(&self) -> &HeaderValue {
         self.over.as_ref().map_or_else(|| self.peer.value(), |over| over.peer_value())

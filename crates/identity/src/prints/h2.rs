@@ -257,6 +257,47 @@ fn order(mut block: ByteReader<'_>, ends: bool) -> Result<String, Stop> {
     }
 }
 
+/// Finds the acknowledgement of the server's settings in what a client sends, in any pieces.
+#[derive(Debug)]
+pub struct AcknowledgementFinder {
+    /// Bytes to skip: the preface, or the content of a frame.
+    skip: usize,
+    header: [u8; FRAME_HEADER_BYTES],
+    /// How much of `header` is there.
+    have: usize,
+}
+
+impl Default for AcknowledgementFinder {
+    fn default() -> AcknowledgementFinder {
+        AcknowledgementFinder { skip: PREFACE.len(), header: [0; FRAME_HEADER_BYTES], have: 0 }
+    }
+}
+
+impl AcknowledgementFinder {
+    /// Reads on. Returns whether the acknowledgement has come.
+    pub fn read(&mut self, mut bytes: &[u8]) -> bool {
+        while !bytes.is_empty() {
+            let skipped = self.skip.min(bytes.len());
+            self.skip -= skipped;
+            bytes = &bytes[skipped..];
+            let taken = (FRAME_HEADER_BYTES - self.have).min(bytes.len());
+            self.header[self.have..self.have + taken].copy_from_slice(&bytes[..taken]);
+            self.have += taken;
+            bytes = &bytes[taken..];
+            if self.have < FRAME_HEADER_BYTES {
+                continue;
+            }
+            self.have = 0;
+            let Ok(frame) = FrameHeader::take(&mut ByteReader(&self.header)) else { return false };
+            if frame.kind == SETTINGS && frame.flags & ACK != 0 {
+                return true;
+            }
+            self.skip = frame.length;
+        }
+        false
+    }
+}
+
 /// A representation in a header block.
 enum Field {
     /// The letter of a pseudo-header field.

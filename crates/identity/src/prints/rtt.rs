@@ -2,8 +2,9 @@
 //!
 //! TCP's round trip ends at the relay, that of the TLS handshake at the client behind it. So the
 //! handshake of a relayed client takes longer, by the round trip between relay and client (BADPASS,
-//! 2022; CalcuLatency, 2024). A relay near its client cannot be told from a client that is slow to
-//! calculate.
+//! 2022; CalcuLatency, 2024). A browser may also take longer because it verifies the certificate.
+//! So over HTTP/2 a long handshake decides nothing: the acknowledgement of the settings, for which
+//! nothing is calculated, has to be late too.
 
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
@@ -28,11 +29,29 @@ impl RttVerdict {
     /// estimate of the round trip.
     #[must_use]
     pub fn new(handshake: Duration, round_trip: Duration) -> RttVerdict {
-        if handshake > round_trip + CALCULATION.max(round_trip / JITTER) {
+        if handshake > RttVerdict::direct_max(round_trip) {
             RttVerdict::Relayed
         } else {
             RttVerdict::Direct
         }
+    }
+
+    /// Compares the time from the server's settings (HTTP/2) to their acknowledgement with TCP's
+    /// estimate, after the handshake has taken too long. An acknowledgement that comes before the
+    /// settings can have arrived is made up.
+    #[must_use]
+    pub fn of_acknowledgement(elapsed: Duration, round_trip: Duration) -> RttVerdict {
+        if elapsed < round_trip / 2 {
+            RttVerdict::Relayed
+        } else {
+            RttVerdict::new(elapsed, round_trip)
+        }
+    }
+
+    /// The longest time that a direct client takes to answer.
+    #[must_use]
+    pub fn direct_max(round_trip: Duration) -> Duration {
+        round_trip + CALCULATION.max(round_trip / JITTER)
     }
 
     /// The value of the fact `rtt`.
@@ -68,6 +87,10 @@ mod tests {
         ] {
             let [round_trip, handshake] = [round_trip, handshake].map(Duration::from_millis);
             assert_eq!(RttVerdict::new(handshake, round_trip).as_str(), verdict);
+            let acknowledged = RttVerdict::of_acknowledgement(handshake, round_trip);
+            assert_eq!(acknowledged.as_str(), verdict);
         }
+        let [early, round_trip] = [10, 40].map(Duration::from_millis);
+        assert_eq!(RttVerdict::of_acknowledgement(early, round_trip), RttVerdict::Relayed);
     }
 }

@@ -6,7 +6,7 @@
 //! are not compared. The fingerprint of HTTP/2 is read in `link/prints.rs`.
 
 use super::sniffed::SniffedStream;
-use super::tcp_info;
+use super::tcp_info::{self, TcpTimes};
 use crate::context::settings::ThreadSettings;
 use crate::link::ClientLink;
 use evenkeel_core::fact::ClientFact;
@@ -50,15 +50,23 @@ pub(super) async fn read_hello(begun: &mut SniffedStream, link: &ClientLink) {
     }
 }
 
-/// Compares the time of the handshake, which has ended, with TCP's round trip.
-pub(super) fn compare_round_trips(stream: &mut SniffedStream, link: &ClientLink) {
-    let Some(handshake) = stream.end_timing() else { return };
-    if let Some(round_trip) = tcp_info::round_trip(stream.socket()) {
-        let verdict = RttVerdict::new(handshake, round_trip);
+/// Compares the time of the handshake, which has ended, with TCP's round trip. `streams`: the client
+/// uses HTTP/2, so a second comparison follows if the handshake took too long.
+pub(super) fn compare_round_trips(stream: &mut SniffedStream, link: &ClientLink, streams: bool) {
+    let Some((answered, since_read)) = stream.end_timing() else { return };
+    let Some(TcpTimes { round_trip, since_data }) = tcp_info::times(stream.socket()) else {
+        return;
+    };
+    // The answer may have waited for this thread.
+    let handshake = answered.saturating_sub(since_data.saturating_sub(since_read));
+    let verdict = RttVerdict::new(handshake, round_trip);
+    tracing::debug!(
+        target: "evenkeel::proxy", client = %link.peer.address(), ?handshake, ?round_trip,
+        %verdict, "round trips of TLS and TCP"
+    );
+    if streams && verdict == RttVerdict::Relayed {
+        link.prints.expect_acknowledgement(round_trip);
+    } else {
         link.prints.set_rtt(verdict);
-        tracing::debug!(
-            target: "evenkeel::proxy", client = %link.peer.address(), ?handshake, ?round_trip,
-            %verdict, "round trips of TLS and TCP"
-        );
     }
 }

@@ -34,8 +34,8 @@ struct HandshakeTiming {
     clock: Clock,
     /// When bytes were last written.
     written: Option<Time>,
-    /// The time from the last write before the last read to that read.
-    answered: Option<Duration>,
+    /// The time from the last write before the last read to that read, and when that was.
+    answered: Option<(Duration, Time)>,
 }
 
 impl SniffedStream {
@@ -58,10 +58,13 @@ impl SniffedStream {
         self.timing = Some(Box::new(HandshakeTiming { clock, written: None, answered: None }));
     }
 
-    /// Ends the measurement. Returns the time of the last answer: of the last flight that the peer
-    /// had to wait for, which it cannot have answered in advance.
-    pub(super) fn end_timing(&mut self) -> Option<Duration> {
-        self.timing.take()?.answered
+    /// Ends the measurement. Returns how long the peer took for its last answer, which it cannot
+    /// have sent in advance, and the time since that was read.
+    pub(super) fn end_timing(&mut self) -> Option<(Duration, Duration)> {
+        let timing = self.timing.take()?;
+        let (answered, at) = timing.answered?;
+        let since = timing.clock.now().0.saturating_sub(at.0);
+        Some((answered, Duration::from_nanos(since)))
     }
 
     /// Reads from the socket.
@@ -76,7 +79,7 @@ impl SniffedStream {
         {
             let now = timing.clock.now();
             let passed = timing.written.map(|written| now.0.saturating_sub(written.0));
-            timing.answered = passed.map(Duration::from_nanos);
+            timing.answered = passed.map(|passed| (Duration::from_nanos(passed), now));
         }
         polled
     }

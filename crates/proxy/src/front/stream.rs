@@ -113,7 +113,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for ClientStream<S> {
         let poll = Pin::new(&mut self.inner).poll_read(cx, buffer);
         if buffer.filled().len() > before {
             self.link.receive(self.thread.now());
-            self.link.prints.note_read(&buffer.filled()[before..]);
+            self.link.prints.note_read(&buffer.filled()[before..], &self.thread.clock);
         }
         poll
     }
@@ -126,6 +126,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut self.inner).poll_write(cx, bytes);
+        self.link.prints.note_write(&self.thread.clock);
         self.note(poll)
     }
 
@@ -135,6 +136,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let poll = poll_write_slices(&mut self.inner, cx, slices);
+        self.link.prints.note_write(&self.thread.clock);
         self.note(poll)
     }
 

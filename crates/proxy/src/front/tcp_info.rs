@@ -12,6 +12,9 @@ use tokio::net::TcpStream;
 /// then numbers of four bytes.
 type TcpInfoStart = [u32; 26];
 
+/// The time since data last arrived, in milliseconds.
+const SINCE_DATA: usize = 13;
+
 /// The smoothed round trip time, in microseconds.
 const RTT: usize = 17;
 
@@ -29,10 +32,25 @@ nix::getsockopt_impl!(
     GetStruct<TcpInfoStart>
 );
 
-/// Returns TCP's estimate of the round trip. `None`: there is none, or segments were lost, so that
+/// The unit in which the system counts milliseconds, at least.
+const TICK: Duration = Duration::from_millis(4);
+
+/// What TCP knows about a connection.
+pub(super) struct TcpTimes {
+    /// The estimate of the round trip.
+    pub(super) round_trip: Duration,
+    /// The time since data last arrived, or less.
+    pub(super) since_data: Duration,
+}
+
+/// Returns what TCP knows about a connection. `None`: no round trip, or segments were lost, so that
 /// other times of this connection say nothing.
-pub(super) fn round_trip(socket: &TcpStream) -> Option<Duration> {
+pub(super) fn times(socket: &TcpStream) -> Option<TcpTimes> {
     let info = TcpInfo.get(socket).ok()?;
     let micros = Some(info[RTT]).filter(|micros| *micros > 0 && info[RETRANSMITTED] == 0)?;
-    Some(Duration::from_micros(u64::from(micros)))
+    let since_data = Duration::from_millis(u64::from(info[SINCE_DATA]));
+    Some(TcpTimes {
+        round_trip: Duration::from_micros(u64::from(micros)),
+        since_data: since_data.saturating_sub(TICK),
+    })
 }

@@ -101,6 +101,26 @@ fn what_differs_between_connections_or_is_unknown_changes_nothing() {
 }
 
 #[test]
+fn the_acknowledgement_is_found_in_any_pieces() {
+    let frames = [
+        settings(&[(1, 65536)]),
+        frame(HEADERS, END_HEADERS, 1, CHROMIUM_BLOCK),
+        frame(0, 0, 1, &frame(SETTINGS, ACK, 0, &[])),
+        frame(SETTINGS, ACK, 0, &[]),
+    ];
+    let bytes = after_preface(&frames);
+    for size in 1..=bytes.len() {
+        let mut finder = AcknowledgementFinder::default();
+        let (last, before) = (bytes.len() - 1, bytes.chunks(size));
+        let mut read = 0;
+        for piece in before {
+            read += piece.len();
+            assert_eq!(finder.read(piece), read > last, "in pieces of {size}");
+        }
+    }
+}
+
+#[test]
 fn malformed_frames_have_no_fingerprint() {
     let start = settings(&[(1, 65536)]);
     let request = frame(HEADERS, END_HEADERS, 1, CHROMIUM_BLOCK);
