@@ -9,10 +9,17 @@ use evenkeel_core::fact::ClientFact;
 use evenkeel_core::limit::{KeyPart, LimitAction};
 use evenkeel_engine::view::EngineView as _;
 use evenkeel_testing::wait::until;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
+
+/// The time that a relay needs in each direction.
+const DELAY: Duration = Duration::from_millis(30);
 
 /// A limit that each request passes, which counts by a fact.
 fn count_by(settings: &mut ProxySettings, fact: ClientFact) {
@@ -189,5 +196,61 @@ fn frames_are_read_without_tls_and_in_pieces_but_not_of_a_trusted_proxy() {
         stage.backend().message();
         assert_eq!(names(&stage, 0), [expected]);
         assert_eq!(names(&stage, 1), ["-"], "no TLS");
+    }
+}
+
+/// Ends TCP and passes bytes on to `to`, each after `DELAY`. Returns its port.
+fn relay(to: SocketAddr) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            let client = client.expect("a connection");
+            let server = TcpStream::connect(to).expect("the door takes us in");
+            for (from, to) in [(&client, &server), (&server, &client)] {
+                let (from, to) = (from.try_clone().expect("a copy"), to.try_clone().expect("one"));
+                thread::spawn(move || pass_on(from, to));
+            }
+        }
+    });
+    port
+}
+
+fn pass_on(mut from: TcpStream, mut to: TcpStream) {
+    let (_keeps_open, delay) = mpsc::channel::<()>();
+    let mut bytes = [0; 65536];
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        assert!(delay.recv_timeout(DELAY).is_err(), "nothing is sent on it");
+        if to.write_all(&bytes[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Write);
+}
+
+#[test]
+fn a_relay_that_ends_tcp_is_found_over_both_versions_of_http() {
+    let authority = Authority::new();
+    let certificates = vec![authority.sign("a.example")];
+    let open = || {
+        Stage::open(|settings| {
+            settings.tls = Some(front(certificates.clone()));
+            count_by(settings, ClientFact::Rtt);
+        })
+    };
+    let runs: [fn(&Programs, &str) -> u16; 2] = [Programs::curl, Programs::python];
+    for run in runs {
+        let stage = open();
+        let far = Programs { port: relay(stage.door.addresses()[0]) };
+        answering(&stage, || assert_eq!(run(&far, "127.0.0.1"), 200));
+        assert_eq!(names(&stage, 0), ["relayed"]);
+        // On a busy machine a direct client may be slow.
+        let near = Programs { port: stage.door.addresses()[0].port() };
+        answering(&stage, || {
+            until("a direct client is found", || {
+                assert_eq!(run(&near, "127.0.0.1"), 200);
+                names(&stage, 0).contains(&"direct".to_owned())
+            });
+        });
     }
 }
