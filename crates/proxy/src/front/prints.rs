@@ -50,8 +50,8 @@ pub(super) async fn read_hello(begun: &mut SniffedStream, link: &ClientLink) {
     }
 }
 
-/// Compares the time of the handshake, which has ended, with TCP's round trip. `streams`: the client
-/// uses HTTP/2, so a second comparison follows if the handshake took too long.
+/// Compares the time of the handshake, which has ended, with TCP's round trip. `streams`: the
+/// client uses HTTP/2, so a second comparison follows if the handshake took too long.
 pub(super) fn compare_round_trips(stream: &mut SniffedStream, link: &ClientLink, streams: bool) {
     let Some((answered, since_read)) = stream.end_timing() else { return };
     let Some(TcpTimes { round_trip, since_data }) = tcp_info::times(stream.socket()) else {
