@@ -178,7 +178,10 @@ export async function browse(options = {}) {
     ...options,
     executablePath: CHROMIUM,
     headless: true,
-    args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-proxy-server", "--lang=en"],
+    args: [
+      "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-proxy-server", "--lang=en",
+      ...(options.args ?? []),
+    ],
   });
 }
 
