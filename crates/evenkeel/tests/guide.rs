@@ -10,6 +10,7 @@ mod monitoring;
 #[path = "guide/packaging.rs"]
 mod packaging;
 
+use evenkeel_testing::examples;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -45,7 +46,8 @@ fn every_configuration_shown_is_accepted() {
     for (path, text) in pages() {
         for shown in configurations(&text) {
             seen += 1;
-            if let Err(faults) = evenkeel_config::parse("block", shown.as_bytes(), 4.0) {
+            let text = examples::beside_its_files(&shown);
+            if let Err(faults) = evenkeel_config::parse("block", text.as_bytes(), 4.0) {
                 panic!("{}:\n{shown}\n{faults}", path.display());
             }
         }
@@ -82,6 +84,40 @@ fn every_example_is_accepted() {
         let checked = evenkeel_config::parse("example", &bytes, 4.0);
         assert!(checked.is_ok_and(|config| !config.settings.doors().is_empty()), "{path:?}");
     }
+}
+
+/// Files with groups are accepted together, and each of their groups can be named.
+#[test]
+fn every_example_of_groups_is_accepted() {
+    let files = below(&examples::path("groups"));
+    assert!(files.len() >= 2, "{files:?}");
+    let listed: Vec<String> = files.iter().map(|path| path.display().to_string()).collect();
+    let read = |limits: &str| {
+        let text = format!("group_files: [{}]\nproxy: {{limits: [{limits}]}}", listed.join(", "));
+        let config = evenkeel_config::parse("groups", text.as_bytes(), 4.0);
+        config.unwrap_or_else(|faults| panic!("{faults}")).settings
+    };
+    let names: Vec<_> = read("").groups.groups.iter().map(|group| group.name.clone()).collect();
+    assert!(names.len() >= 8, "{names:?}");
+    let denied = format!("{{name: a, action: deny, when: {{group: [{}]}}}}", names.join(", "));
+    assert_eq!(read(&denied).proxy.expect("open").denials.len(), 1);
+}
+
+/// Each crawler has the operator, a source, how it was verified, and when.
+#[test]
+fn every_crawler_has_its_source_and_date() {
+    let text = fs::read_to_string(examples::path("groups/ai-crawlers.yaml")).expect("text");
+    let entries = text.lines().filter_map(|line| line.trim().strip_prefix("- "));
+    let mut seen = 0;
+    for entry in entries {
+        let (_, source) = entry.split_once("  # ").expect(entry);
+        let verified = source.rsplit(";").next().expect(entry).trim();
+        let (how, date) = verified.split_once(' ').expect(entry);
+        assert!(["seen", "quoted", "listed"].contains(&how), "{entry}");
+        assert!(date.len() == 10 && date.starts_with("20"), "{entry}");
+        seen += 1;
+    }
+    assert!(seen > 30, "only {seen}");
 }
 
 /// In the large example, sections that need another program to run are comments. Without the

@@ -6,7 +6,7 @@
 use super::good;
 use evenkeel_config::show::schema::schema;
 use evenkeel_config::tree::{self, YamlNode};
-use evenkeel_testing::evenkeel;
+use evenkeel_testing::{evenkeel, examples};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -112,7 +112,7 @@ fn configurations() -> Vec<(PathBuf, String)> {
             // Files of other programs are read as they are, and have keys of their own.
             let foreign = path.ends_with("from-smockron.md");
             let whole = blocks.filter(|block| !block.starts_with("limits:") && !foreign);
-            all.extend(whole.map(|block| (path.clone(), block.to_owned())));
+            all.extend(whole.map(|block| (path.clone(), examples::beside_its_files(block))));
         }
     }
     all
@@ -126,6 +126,16 @@ fn every_configuration_fits_and_so_does_what_it_means() {
         fits(&text).unwrap_or_else(|fault| panic!("{}: {fault}\n{text}", path.display()));
         let native = evenkeel_config::parse("t", text.as_bytes(), 4.0).expect("good").native;
         fits(&native).unwrap_or_else(|fault| panic!("{}: {fault}\n{native}", path.display()));
+    }
+}
+
+#[test]
+fn files_of_groups_fit_below_groups() {
+    for entry in fs::read_dir(examples::path("groups")).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let text = fs::read_to_string(&path).expect("text");
+        let below = format!("groups:\n  {}", text.replace('\n', "\n  "));
+        fits(&below).unwrap_or_else(|fault| panic!("{}: {fault}", path.display()));
     }
 }
 
