@@ -15,7 +15,7 @@ use crate::hosts::HostPolicy;
 use crate::networks::address_list::AddressList;
 use crate::networks::file_status::NetworkFileNote;
 use crate::signature::{RobotKeys, SeenNonces, SignatureFault, SignedRequest, verify};
-use evenkeel_config::settings::robots::{AgentPattern, AgentText};
+use evenkeel_core::condition::patterns::Patterns;
 use evenkeel_core::units::Time;
 use evenkeel_telemetry::counts::robots::RobotCounts;
 use evenkeel_telemetry::registry::Counter;
@@ -26,6 +26,8 @@ use std::sync::Arc;
 /// All robots with what proves them. Replaced as a whole when a file changes.
 pub struct Robots {
     robots: Vec<RobotProofs>,
+    /// The patterns of all robots. Most requests match none, which takes one search to find out.
+    agents: Patterns,
     keys: RobotKeys,
     seen: Arc<SeenNonces>,
     /// In the order of [`SignatureFault::ALL`].
@@ -36,7 +38,7 @@ pub struct Robots {
 #[derive(Clone)]
 struct RobotProofs {
     name: Box<str>,
-    user_agent: Vec<AgentPattern>,
+    user_agent: Patterns,
     /// Whether the name of its host can prove it.
     by_host: bool,
     lists: Arc<[RobotList]>,
@@ -146,11 +148,13 @@ impl Robots {
             robot.counts.signature.increment(1);
             return RobotStanding::Proven(&robot.name);
         }
-        let agent = AgentText::new(agent.unwrap_or_default());
+        let agent = agent.unwrap_or_default();
+        let claims = self.agents.matches(agent);
         let (mut claimed, mut pending) = (None, false);
         for (index, robot) in self.robots.iter().enumerate() {
-            let any = robot.user_agent.is_empty();
-            if !any && !robot.user_agent.iter().any(|pattern| pattern.matches(&agent)) {
+            let any = robot.user_agent.given().is_empty();
+            let is_meant = any || (claims && robot.user_agent.matches(agent));
+            if !is_meant {
                 continue;
             }
             if robot.lists.iter().any(|list| list.addresses.contains(client)) {

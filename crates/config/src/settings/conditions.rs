@@ -307,7 +307,7 @@ fn group_clause(section: &mut SectionReader<'_, '_>, groups: &[Arc<Group>]) -> O
 }
 
 /// Reads a pattern: text with `*`, or `re:` and a regular expression.
-fn pattern(text: &str) -> Read<Box<str>> {
+pub(crate) fn pattern(text: &str) -> Read<Box<str>> {
     Patterns::new([text]).map_err(|fault| fault.what)?;
     Ok(text.into())
 }

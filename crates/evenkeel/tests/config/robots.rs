@@ -40,7 +40,7 @@ fn each_of_these_robots_is_faulty() {
         ("{name: a, keys: /k}", "need `signed_for`: the host names of this site"),
         ("{name: a, directory: \"https://x.org\"}", "without https://"),
         ("{name: a, host: x.org, agent: b}", "unknown key"),
-        ("{name: a, host: x.org, user_agent: \"\"}", "a pattern has 1 to 256 bytes"),
+        ("{name: a, host: x.org, user_agent: \"re:(\"}", "user_agent"),
     ] {
         let told = of(robots);
         assert!(told.contains(expected), "{robots}: {told}");

@@ -90,6 +90,23 @@ for (const [name, sign] of Object.entries(signers)) {
   });
 }
 
+test("conditions give robots a budget and impostors nothing", async (t) => {
+  const door = await stage([
+    { name: "robots", by: "bot", when: { bot: "*" }, rate: `${BUDGET}/h`, burst: BUDGET },
+    { name: "impostors", action: "deny", when: { impostor: "*" } },
+  ]);
+  t.after(() => door.stop());
+  const agent = { "User-Agent": "javascript-bot" };
+  assert.equal(await door.ask(agent), 403, "it only claims to be the robot");
+  const expired = await signers.javascript(KEYS.javascript, { created: seconds() - 120, expires: seconds() - 60 });
+  assert.equal(await door.ask({ ...agent, ...expired }), 403, "its signature has expired");
+  for (let n = 0; n < BUDGET + 1; n += 1) {
+    const headers = { ...agent, ...await signers.javascript(KEYS.javascript) };
+    assert.equal(await door.ask(headers, { from: `127.0.0.${2 + n}` }), n < BUDGET ? 200 : 429, `signed ${n}`);
+  }
+  assert.equal(await door.ask({}), 200, "a client that claims nothing is neither");
+});
+
 test("doctor and the interface say who claims what", async (t) => {
   const door = await stage();
   t.after(() => door.stop());

@@ -14,6 +14,7 @@ use evenkeel_config::settings::robots::Robot;
 use evenkeel_config::settings::{RobotSettings, Settings};
 use evenkeel_config::source::files::{FileReadError, WatchedFile, WatchedFiles};
 use evenkeel_config::{StartProblem, StartProblems};
+use evenkeel_core::condition::patterns::Patterns;
 use evenkeel_core::units::Time;
 use evenkeel_telemetry::counts::robots::{RobotCounts, signature_fault};
 use evenkeel_telemetry::registry::{Counter, Registry};
@@ -53,6 +54,8 @@ pub struct LiveRobots {
     parts: FileParts,
     /// What is shown of the address lists, in the order of the settings.
     lists: Vec<NetworkFileStatus>,
+    /// The patterns of all robots.
+    agents: Patterns,
     /// The keys of each directory that has been fetched.
     directories: Vec<(Box<str>, Vec<RobotKey>)>,
 }
@@ -90,8 +93,11 @@ impl LiveRobots {
         let old = before.iter().flat_map(|before| &before.lists);
         old.filter(|old| lists.iter().all(|list| list.path() != old.path()))
             .for_each(NetworkFileStatus::clear);
+        let agents = settings.list.iter().flat_map(|robot| robot.user_agent.given());
+        // Lists that can be compiled one by one may be too large as a whole; then each is searched.
+        let agents = Patterns::new(agents).unwrap_or_else(|_| Patterns::any());
         let settings = settings.clone();
-        let mut live = LiveRobots { settings, files, kept, parts, lists, directories };
+        let mut live = LiveRobots { settings, files, kept, parts, lists, agents, directories };
         live.show();
         Ok(live)
     }
@@ -174,7 +180,8 @@ impl LiveRobots {
             });
         }
         let KeptParts { seen, faults, .. } = &self.kept;
-        Robots { robots, keys, seen: Arc::clone(seen), faults: faults.clone() }
+        let agents = self.agents.clone();
+        Robots { robots, agents, keys, seen: Arc::clone(seen), faults: faults.clone() }
     }
 }
 

@@ -25,10 +25,9 @@ fn ip(text: &str) -> IpAddr {
 }
 
 fn robot(name: &str, agent: &[&str]) -> Robot {
-    let pattern = |text: &&str| AgentPattern::parse(text).expect("a pattern");
     Robot {
         name: name.into(),
-        user_agent: agent.iter().map(pattern).collect(),
+        user_agent: Patterns::new(agent).expect("patterns"),
         host: Vec::new(),
         ip_file: Vec::new(),
         keys: None,
@@ -92,7 +91,7 @@ fn an_address_proves_only_what_is_claimed() {
     let last = Impostor { client: ip("198.51.100.7"), came: now() };
     assert_eq!((report.last_impostor, report.networks), (Some(last), 1));
     let mut all = settings(folder.path());
-    all.list[0].user_agent.clear();
+    all.list[0].user_agent = Patterns::default();
     let robots = load(&all, &Registry::default()).robots();
     assert_eq!(standing(&robots, "any", "192.0.2.7"), RobotStanding::Proven("list"));
     assert_eq!(standing(&robots, "any", "198.51.100.7"), RobotStanding::None);

@@ -6,17 +6,14 @@
 
 use crate::keys::{ConfigKey, ListKey, SubsectionKey, section};
 use crate::reader::SectionReader;
+use crate::settings::conditions::pattern;
 use crate::settings::hosts::{HostPattern, host_name};
 use crate::values::{self, Read};
-use std::fmt;
+use evenkeel_core::condition::patterns::Patterns;
 use std::path::PathBuf;
 
 /// Maximum number of robots. What is known of a host is a bit for each.
 pub const ROBOTS_MAX: usize = 64;
-/// Maximum length of a pattern, in bytes.
-const PATTERN_BYTES_MAX: usize = 256;
-/// The part of a `User-Agent` that is compared, in bytes.
-pub const AGENT_BYTES_MAX: usize = 512;
 
 /// The robots, and the hosts that their signatures count for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,7 +30,7 @@ pub struct Robot {
     /// The name of the robot.
     pub name: Box<str>,
     /// What its `User-Agent` looks like.
-    pub user_agent: Vec<AgentPattern>,
+    pub user_agent: Patterns,
     /// The confirmed names of its hosts.
     pub host: Vec<HostPattern>,
     /// Files with its addresses.
@@ -64,77 +61,6 @@ impl RobotSettings {
     }
 }
 
-/// A pattern of a `User-Agent`: `*` matches any run of characters. Case does not matter.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AgentPattern {
-    text: Box<str>,
-    /// The text between two stars, if the pattern is no more than that. Most are.
-    part: Option<Box<str>>,
-}
-
-/// The value of a `User-Agent` as patterns compare it: its first [`AGENT_BYTES_MAX`] bytes in lower
-/// case, so the time is bounded.
-pub struct AgentText(Vec<u8>);
-
-impl AgentText {
-    /// Makes the text of a value.
-    #[must_use]
-    pub fn new(agent: &[u8]) -> AgentText {
-        AgentText(agent[..agent.len().min(AGENT_BYTES_MAX)].to_ascii_lowercase())
-    }
-}
-
-impl AgentPattern {
-    /// Parses a pattern of 1 to 256 bytes.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<AgentPattern> {
-        let fits = (1..=PATTERN_BYTES_MAX).contains(&text.len());
-        let text: Box<str> = fits.then(|| text.to_ascii_lowercase().into())?;
-        let part = text.strip_prefix('*').and_then(|rest| rest.strip_suffix('*'));
-        let part = part.filter(|part| !part.contains('*')).map(Into::into);
-        Some(AgentPattern { text, part })
-    }
-
-    /// Whether the whole value matches.
-    #[must_use]
-    pub fn matches(&self, agent: &AgentText) -> bool {
-        match &self.part {
-            Some(part) => memchr::memmem::find(&agent.0, part.as_bytes()).is_some(),
-            None => glob(self.text.as_bytes(), &agent.0),
-        }
-    }
-}
-
-fn glob(pattern: &[u8], text: &[u8]) -> bool {
-    let (mut at, mut from) = (0, 0);
-    // Where the last `*` stands, and where the text begins that follows what it covers.
-    let mut star = None;
-    while from < text.len() {
-        match pattern.get(at) {
-            Some(b'*') => {
-                star = Some((at, from));
-                at += 1;
-            }
-            Some(byte) if *byte == text[from] => {
-                at += 1;
-                from += 1;
-            }
-            _ => {
-                let Some((place, covered)) = star else { return false };
-                star = Some((place, covered + 1));
-                (at, from) = (place + 1, covered + 1);
-            }
-        }
-    }
-    pattern[at..].iter().all(|byte| *byte == b'*')
-}
-
-impl fmt::Display for AgentPattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
 section! {
     /// The [robots](#proxyrobots) that have to prove who they are, at most 64: a list of sections.
     ROBOTS: SubsectionKey = SubsectionKey::list("robots", &TABLE);
@@ -152,11 +78,11 @@ section! {
     /// `impostor`](#facts-about-clients), and a label of metrics.
     NAME: ConfigKey<Box<str>> = ConfigKey::text("name", values::name)
         .range_note("1 to 64 letters, digits, `-`, `_`, `.`").required().example("googlebot");
-    /// Patterns of the `User-Agent` by which the robot calls itself: `*` matches any run of
-    /// characters, case does not matter. A request that matches and is not proven is an impostor. A
-    /// request that does not match is this robot only if its signature proves it. Without patterns,
-    /// an address or a name is proof for any `User-Agent`.
-    USER_AGENT: ListKey<AgentPattern> = ConfigKey::opaque("user_agent", agent).list()
+    /// Patterns of the `User-Agent` by which the robot calls itself, as in [`when`](#when). A
+    /// request that matches and is not proven is an impostor. A request that does not match is this
+    /// robot only if its signature proves it. Without patterns, an address or a name is proof for
+    /// any `User-Agent`.
+    USER_AGENT: ListKey<Box<str>> = ConfigKey::text("user_agent", pattern).list()
         .default_note("any").example("*Googlebot*");
     /// [Confirmed names](#clients-by-name) of its hosts: `*.example.com`, or a whole name.
     HOST: ListKey<HostPattern> =
@@ -206,7 +132,7 @@ fn list(proxy: &mut SectionReader<'_, '_>) -> Vec<Robot> {
         section.require(&["name"], |_| "a robot needs `name`".to_owned());
         let robot = Robot {
             name: section.key(&NAME).unwrap_or_default(),
-            user_agent: section.key(&USER_AGENT),
+            user_agent: agents(section),
             host: section.key(&HOST),
             ip_file: section.key(&IP_FILE),
             keys: section.key(&KEYS),
@@ -226,9 +152,12 @@ fn list(proxy: &mut SectionReader<'_, '_>) -> Vec<Robot> {
     robots.into_iter().take(ROBOTS_MAX).collect()
 }
 
-fn agent(text: &str) -> Read<AgentPattern> {
-    let pattern = AgentPattern::parse(text);
-    pattern.ok_or_else(|| format!("a pattern has 1 to {PATTERN_BYTES_MAX} bytes"))
+fn agents(section: &mut SectionReader<'_, '_>) -> Patterns {
+    let patterns = section.key(&USER_AGENT);
+    Patterns::new(patterns).unwrap_or_else(|fault| {
+        section.fault("user_agent", format!("has patterns that are {fault}"));
+        Patterns::default()
+    })
 }
 
 fn host(text: &str) -> Read<HostPattern> {
@@ -241,37 +170,4 @@ fn directory(text: &str) -> Read<Box<str>> {
     let fits = port.parse::<u16>().is_ok_and(|port| port > 0) && host_name(host).is_some();
     fits.then(|| text.to_ascii_lowercase().into())
         .ok_or_else(|| "must be a host name, such as chatgpt.com, without https://".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pattern_matches_the_whole_value_in_any_case() {
-        let matches = |pattern: &str, agent: &str| {
-            let pattern = AgentPattern::parse(pattern).expect("a pattern");
-            pattern.matches(&AgentText::new(agent.as_bytes()))
-        };
-        let google = "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)";
-        assert!(matches("*googlebot/2.*", google));
-        assert!(matches("*", "") && matches("*", google) && matches("**t*", "curl/8 t"));
-        assert!(!matches("googlebot*", google) && !matches("*bingbot*", google));
-        assert!(matches("curl/8", "CURL/8") && !matches("curl/8", "curl/8.1"));
-        assert!(matches("a*b*c", "aXbYbZc") && !matches("a*b*c", "aXbYbZ"));
-        assert!(!matches("a", "") && matches("a*", "a"));
-        assert_eq!(AgentPattern::parse(""), None);
-    }
-
-    /// The worst pattern and text take a bounded number of steps.
-    #[test]
-    fn a_hostile_value_takes_bounded_time() {
-        let pattern = AgentPattern::parse(&"*a".repeat(128)).expect("a pattern");
-        let begun = std::time::Instant::now();
-        for _ in 0..100 {
-            let agent = [&[b'a'; 100][..], &[b'b'; 100_000]].concat();
-            assert!(!pattern.matches(&AgentText::new(&agent)));
-        }
-        assert!(begun.elapsed().as_secs() < 5);
-    }
 }
