@@ -112,7 +112,7 @@ settings! {
     /// The gate of a domain, for which a master decides, or a list of up to 64.
     pub gatekeepers: Vec<GatekeeperSettings>, GATEKEEPER: SubsectionKey =
         SubsectionKey::list("gatekeeper", &gatekeeper::TABLE).restart()
-        => gatekeeper::read(root, &GATEKEEPER, state.keys_max, &groups.groups);
+        => gatekeeper::read(root, &GATEKEEPER, state.keys_max, &groups.groups, proxy.as_ref());
     /// One count for all instances, in Redis or Valkey.
     pub store: Option<StoreSettings>, STORE: SubsectionKey =
         SubsectionKey::one("store", &store::TABLE).restart()

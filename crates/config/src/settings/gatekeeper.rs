@@ -7,6 +7,7 @@
 
 use super::conditions::{self, CONDITION};
 use super::limits::{self, KeyTemplateWord, part};
+use super::proxy::{DatabaseSettings, ProxySettings};
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey};
 use crate::reader::{SectionReader, settings};
 use crate::tree::{YamlNode, YamlValue};
@@ -167,7 +168,11 @@ pub(crate) fn read(
     key: &'static SubsectionKey,
     keys_default: Option<usize>,
     groups: &[Arc<Group>],
+    proxy: Option<&ProxySettings>,
 ) -> Vec<GatekeeperSettings> {
+    let databases = proxy.map(|proxy| proxy.databases.clone()).unwrap_or_default();
+    let gate =
+        |section: &mut SectionReader<'_, '_>| gate(section, keys_default, groups, &databases);
     if !root.written(SECTION_NAME) {
         return Vec::new();
     }
@@ -175,7 +180,7 @@ pub(crate) fn read(
         root.fault(SECTION_NAME, "a `gatekeeper` needs a section `proxy` or `check`; add one");
     }
     let Some(YamlValue::List(nodes)) = root.node(SECTION_NAME).map(|node| &node.value) else {
-        return vec![root.section(key, |section| gate(section, keys_default, groups))];
+        return vec![root.section(key, gate)];
     };
     if nodes.is_empty() || nodes.len() > GATES_MAX {
         root.fault(SECTION_NAME, format!("{} gates; write 1 to {GATES_MAX}", nodes.len()));
@@ -183,7 +188,7 @@ pub(crate) fn read(
     let mut domains: Vec<String> = Vec::new();
     let mut all_kept = false;
     root.sections(key, nodes, |section| {
-        let gate = gate(section, keys_default, groups);
+        let gate = gate(section);
         if domains.contains(&gate.domain) {
             let what = format!("two gates have the domain `{}`; remove one", gate.domain);
             section.fault("domain", what);
@@ -203,8 +208,13 @@ fn gate(
     section: &mut SectionReader<'_, '_>,
     keys_default: Option<usize>,
     groups: &[Arc<Group>],
+    databases: &DatabaseSettings,
 ) -> GatekeeperSettings {
     let gate = keys(section, keys_default, groups);
+    let parts = gate.identifier.iter().chain(&gate.log_info);
+    for what in databases.missing(limits::facts_of(parts).and(gate.when.facts())) {
+        section.fault("identifier", what);
+    }
     if gate.control == gate.master {
         section.fault("control", "control and accounting of the master need different ports");
     }

@@ -275,13 +275,18 @@ fn limit(section: &mut SectionReader<'_, '_>, door: LimitDefaults<'_>) -> Option
     checked.map_err(|faults| faults.iter().for_each(|f| section.fault("by", f.to_string()))).ok()
 }
 
+/// The facts that parts of keys name.
+pub(crate) fn facts_of<'p>(parts: impl Iterator<Item = &'p KeyPart>) -> FactSet {
+    let named = |part: &KeyPart| if let KeyPart::Fact(fact) = part { Some(*fact) } else { None };
+    parts.filter_map(named).collect()
+}
+
 /// The facts that limits and conditions name.
 pub(crate) fn facts<'c>(
     limits: &'c [Limit],
     conditions: impl Iterator<Item = &'c Condition>,
 ) -> FactSet {
-    let named = |part: &KeyPart| if let KeyPart::Fact(fact) = part { Some(*fact) } else { None };
-    let keys = limits.iter().flat_map(|limit| &limit.by).filter_map(named).collect::<FactSet>();
+    let keys = facts_of(limits.iter().flat_map(|limit| &limit.by));
     let conditions = limits.iter().map(|limit| &limit.when).chain(conditions);
     conditions.fold(keys, |all, condition| all.and(condition.facts()))
 }

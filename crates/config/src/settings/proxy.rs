@@ -25,7 +25,7 @@ use crate::values::{self, DAY, Read, header_name, token};
 pub use bounds::ProxyBounds;
 pub use databases::{DatabaseSettings, NetworkFileSettings};
 use evenkeel_core::condition::{Clause, Condition, Group, Values};
-use evenkeel_core::fact::{ClientFact, FactSet};
+use evenkeel_core::fact::FactSet;
 use evenkeel_core::limit::{Limit, LimitAction};
 use evenkeel_core::top;
 use evenkeel_core::units::Nanos;
@@ -326,15 +326,8 @@ fn consistent(proxy: &mut SectionReader<'_, '_>, settings: &ProxySettings) {
     if settings.keep_cost_header && !matches!(settings.cost, CostSource::Header(_)) {
         proxy.fault("cost_header", "`cost_header: keep` needs `cost: header:NAME`; remove it");
     }
-    let DatabaseSettings { asn, country } = &settings.databases;
-    for (fact, file) in [(ClientFact::Asn, asn), (ClientFact::Country, country)] {
-        if settings.facts.contains(fact) && file.is_none() {
-            let what = format!(
-                "a limit needs the `{fact}` of clients, and no file has it; add \
-                 `databases: {{{fact}: FILE}}` to `proxy`"
-            );
-            proxy.fault("limits", what);
-        }
+    for what in settings.databases.missing(settings.facts) {
+        proxy.fault("limits", what);
     }
 }
 

@@ -238,8 +238,53 @@ fn a_faulty_file_prevents_a_start_and_check_names_it() {
     let (code, told) = check(&path);
     assert_eq!(code, Some(0), "{told}");
     assert!(told.contains("good.tsv is 40 days old; download it again"), "{told}");
-    let path = configuration(folder, unused, "{}", "asn");
-    let (code, told) = check(&path);
-    assert_eq!(code, Some(1), "{told}");
-    assert!(told.contains("add `databases: {asn: FILE}` to `proxy`"), "{told}");
+}
+
+/// Each place that names a fact needs the file that has it.
+#[test]
+fn a_fact_without_its_file_is_an_error() {
+    let gate = "gatekeeper: {domain: api, identifier: ";
+    let proxy = "proxy: {listen: off, ";
+    for (text, fix) in [
+        (format!("{proxy}limits: [{{name: a, by: asn, rate: 1/s}}]}}"), "{asn: FILE}"),
+        (format!("{proxy}exempt: [{{country: DE}}]}}"), "{country: FILE}"),
+        (
+            format!("{proxy}limits: [{{name: a, by: all, when: {{asn: 64500}}, rate: 1/s}}]}}"),
+            "{asn: FILE}",
+        ),
+        (format!("{proxy}limits: []}}\n{gate}[ip/32, asn]}}"), "{asn: FILE}"),
+        (format!("{proxy}limits: []}}\n{gate}ip/32, when: {{country: DE}}}}"), "{country: FILE}"),
+    ] {
+        let text = format!("check: {{listen: 127.0.0.1:0}}\n{text}");
+        let faults = evenkeel_config::parse("t", text.as_bytes(), 1.0).expect_err(&text);
+        let (told, fix) = (faults.to_string(), format!("add `databases: {fix}` to `proxy`"));
+        assert!(told.contains(&fix), "{text}\n{told}");
+    }
+}
+
+#[test]
+fn conditions_compare_networks() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    let file = write(folder, "networks.tsv", TABLE).display().to_string();
+    let text = format!(
+        "admin: {{listen: 127.0.0.1:0}}\ncheck: {{listen: 127.0.0.1:0}}\nproxy:\n  listen: off\n  \
+         databases: {{asn: {file}, country: {file}}}\n  exempt: [{{country: fr}}]\n  limits:\n    \
+         - {{name: one, by: ip/32, when: {{asn: 64500}}, rate: 1/h}}\n    \
+         - {{name: none, by: ip/32, when: {{asn: absent}}, rate: 2/h, burst: 2}}\n    \
+         - {{name: all, by: all, rate: 4/h, burst: 4}}\n"
+    );
+    let path = write(folder, "evenkeel.yaml", &text).display().to_string();
+    let mut program = start(&["serve", "--config", &path]);
+    let check = program::addresses(&program.told("check open"))[0];
+    for (client, expected) in [
+        ("127.1.0.1", ["204", "403", "403"]),
+        ("127.9.0.1", ["204", "204", "403"]),
+        ("127.2.0.1", ["204", "204", "204"]),
+    ] {
+        assert_eq!([(); 3].map(|()| checked(check, client)), expected, "{client}");
+    }
+    // Of the fourth allowed one, so those of the exempt country did not count.
+    assert_eq!(checked(check, "127.1.0.2"), "204");
+    assert_eq!(checked(check, "127.1.0.3"), "403");
 }

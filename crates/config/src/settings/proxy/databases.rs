@@ -4,6 +4,7 @@
 
 use crate::keys::ConfigKey;
 use crate::reader::settings;
+use evenkeel_core::fact::{ClientFact, FactSet};
 use std::path::PathBuf;
 
 settings! {
@@ -11,12 +12,28 @@ settings! {
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     pub struct DatabaseSettings from keys(section), TABLE = "proxy.databases";
 
-    /// File with the AS numbers of networks. Limits by `asn` need it.
+    /// File with the AS numbers of networks. Limits and conditions with `asn` need it.
     pub asn: Option<PathBuf>, ASN: ConfigKey<PathBuf> = ConfigKey::path("asn")
         .example("/var/lib/evenkeel/ip2asn-combined.tsv.gz").default_note("none");
-    /// File with the countries of networks. Limits by `country` need it.
+    /// File with the countries of networks. Limits and conditions with `country` need it.
     pub country: Option<PathBuf>, COUNTRY: ConfigKey<PathBuf> = ConfigKey::path("country")
         .example("/var/lib/evenkeel/country.mmdb").default_note("none");
+}
+
+impl DatabaseSettings {
+    /// The errors of limits and conditions that name `facts` without a file that has them.
+    pub(crate) fn missing(&self, facts: FactSet) -> Vec<String> {
+        let files = [(ClientFact::Asn, &self.asn), (ClientFact::Country, &self.country)];
+        let missing =
+            files.into_iter().filter(|(fact, file)| facts.contains(*fact) && file.is_none());
+        let error = |(fact, _)| {
+            format!(
+                "a limit or a condition needs the `{fact}` of clients, and no file has it; add \
+                 `databases: {{{fact}: FILE}}` to `proxy`"
+            )
+        };
+        missing.map(error).collect()
+    }
 }
 
 /// All files about networks that a configuration names.
