@@ -74,12 +74,13 @@ section! {
     /// Fingerprints of HTTP/2 connections; `absent` with HTTP/1.1.
     H2: ListKey<Box<str>> =
         ConfigKey::text("h2", pattern).list().default_note("any").example("*m,a,s,p");
-    /// Results of the comparison of round trip times.
+    /// How the client is connected: `direct` or `relayed`; `absent` if it is unknown.
     RTT: ListKey<Box<str>> =
-        ConfigKey::text("rtt", pattern).list().default_note("any").example("relayed");
-    /// Results of the comparison of headers with `User-Agent`.
+        ConfigKey::text("rtt", rtt).list().default_note("any").example("relayed");
+    /// How the headers compare with the browser that `User-Agent` names: `agrees`, `differs`, or
+    /// `other` if it names none; `absent` at doors that do not compare.
     FETCH: ListKey<Box<str>> =
-        ConfigKey::text("fetch", pattern).list().default_note("any").example("differs");
+        ConfigKey::text("fetch", fetch).list().default_note("any").example("differs");
     /// Robots that have proven who they are, by name; `absent` for all other clients.
     BOT: ListKey<Box<str>> =
         ConfigKey::text("bot", pattern).list().default_note("any").example("googlebot");
@@ -318,6 +319,20 @@ fn parameter(text: &str) -> Read<Box<str>> {
     is_name.then(|| text.into()).ok_or_else(|| {
         "the name of a parameter; a value is written as `query: {NAME: PATTERN}`".to_owned()
     })
+}
+
+fn rtt(text: &str) -> Read<Box<str>> {
+    word(text, &["direct", "relayed"])
+}
+
+fn fetch(text: &str) -> Read<Box<str>> {
+    word(text, &["agrees", "differs", "other"])
+}
+
+/// Reads one of the values that a fact has, or `absent`.
+fn word(text: &str, words: &[&str]) -> Read<Box<str>> {
+    let is_known = text == ABSENT || words.contains(&text);
+    is_known.then(|| text.into()).ok_or_else(|| format!("{} or {ABSENT}", words.join(", ")))
 }
 
 fn asn(text: &str) -> Read<Box<str>> {

@@ -90,6 +90,8 @@ fn what_cannot_be_compared_is_a_fault_that_names_the_fix() {
         ("{user_agent: 're:('}", "not a regular expression: unclosed group"),
         ("{query: 'a=b'}", "a value is written as `query: {NAME: PATTERN}`"),
         ("{path: '/a?b=c'}", "has no query; write `query: {NAME: \"*\"}`"),
+        ("{rtt: relay}", "direct, relayed or absent"),
+        ("{fetch: [agrees, unlike]}", "agrees, differs, other or absent"),
         ("{asn: example}", "the number of an autonomous system, such as AS64500"),
         ("{group: robots}", "names no group: `robots`; `groups` names none before it"),
         ("{any: []}", "`any` has no condition, or an empty one; remove it"),
