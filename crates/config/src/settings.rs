@@ -258,7 +258,11 @@ pub(crate) fn from_tree(
 }
 
 fn read(root: &mut SectionReader<'_, '_>, machine: Machine) -> Settings {
-    let settings = sections(root, machine);
+    let mut settings = sections(root, machine);
+    if let Some(proxy) = &mut settings.proxy {
+        let gates = settings.gatekeepers.iter();
+        proxy.facts = gates.fold(proxy.facts, |facts, gate| facts.and(gate.facts()));
+    }
     reject_collisions(root, &settings);
     if settings.store.is_some() && settings.peers.is_some() {
         root.fault_of("store", "and `peers` are two ways to count together; remove one");

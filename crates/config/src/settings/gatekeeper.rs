@@ -13,6 +13,7 @@ use crate::reader::{SectionReader, settings};
 use crate::tree::{YamlNode, YamlValue};
 use crate::values::{DAY, Read};
 use evenkeel_core::condition::{Condition, Group};
+use evenkeel_core::fact::FactSet;
 use evenkeel_core::limit::KeyPart;
 use evenkeel_core::units::Nanos;
 use std::fmt;
@@ -211,14 +212,21 @@ fn gate(
     databases: &DatabaseSettings,
 ) -> GatekeeperSettings {
     let gate = keys(section, keys_default, groups);
-    let parts = gate.identifier.iter().chain(&gate.log_info);
-    for what in databases.missing(limits::facts_of(parts).and(gate.when.facts())) {
+    for what in databases.missing(gate.facts()) {
         section.fault("identifier", what);
     }
     if gate.control == gate.master {
         section.fault("control", "control and accounting of the master need different ports");
     }
     gate
+}
+
+impl GatekeeperSettings {
+    /// The facts about clients that the gate names.
+    pub(crate) fn facts(&self) -> FactSet {
+        let parts = self.identifier.iter().chain(&self.log_info);
+        limits::facts_of(parts).and(self.when.facts())
+    }
 }
 
 fn identifier(section: &mut SectionReader<'_, '_>) -> Vec<KeyPart> {

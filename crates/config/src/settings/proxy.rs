@@ -173,7 +173,7 @@ settings! {
     /// [Pages](#proxypages) for requests that are refused.
     pub pages: RefusalPages, PAGES: SubsectionKey = SubsectionKey::one("pages", &pages::TABLE)
         => proxy.section(&PAGES, pages::read);
-    /// The facts about clients that limits or conditions name. Doors find no others.
+    /// The facts about clients that limits, conditions or gates name. Doors find no others.
     pub facts: FactSet =
         limits::facts(&limits, denials.iter().map(|rule| &rule.when).chain(&exempt_when));
 }

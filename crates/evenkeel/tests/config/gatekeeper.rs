@@ -3,6 +3,7 @@
 //! How addresses are parsed is tested beside their parser (`config/settings/gatekeeper.rs`).
 
 use super::{faults, good};
+use evenkeel_core::fact::ClientFact;
 
 #[test]
 fn a_gatekeeper_needs_a_gate_and_says_what_runs() {
@@ -45,4 +46,12 @@ fn a_gatekeeper_needs_a_gate_and_says_what_runs() {
         let told = faults(text);
         assert!(told.contains(what), "{text}: {told}");
     }
+}
+
+#[test]
+fn the_proxy_finds_the_facts_that_a_gate_names() {
+    let text = "{proxy: {limits: []}, gatekeeper: {identifier: ja4, when: {fetch: differs}}}";
+    let facts = good(text).settings.proxy.expect("open").facts;
+    assert!(facts.contains(ClientFact::Ja4) && facts.contains(ClientFact::Fetch));
+    assert!(!facts.contains(ClientFact::H2));
 }
