@@ -68,13 +68,17 @@ fn entry(out: &mut String, key: &str, node: &YamlNode, indent: usize) {
     }
 }
 
-/// Writes a section in a list; its first key follows the dash.
+/// Writes a value or a section in a list of both; the first key of a section follows the dash.
 fn list_item(out: &mut String, item: &YamlNode, indent: usize) {
-    let mut section = String::new();
-    if let YamlValue::Map(entries) = &item.value {
-        entries.iter().for_each(|(key, node)| entry(&mut section, &key.name, node, indent + 2));
+    let mut shown = String::new();
+    match &item.value {
+        YamlValue::Map(entries) => {
+            entries.iter().for_each(|(key, node)| entry(&mut shown, &key.name, node, indent + 2));
+        }
+        YamlValue::Text(text) => shown = format!("{}\n", scalar(text)),
+        YamlValue::Null | YamlValue::List(_) => {}
     }
-    let _ = write!(out, "{:indent$}- {}", "", section.trim_start());
+    let _ = write!(out, "{:indent$}- {}", "", shown.trim_start());
 }
 
 fn inline(items: &[YamlNode]) -> String {

@@ -43,9 +43,12 @@ pub struct ConfigSource {
     /// Stamp when it was last examined.
     seen: Option<Stamp>,
     digest: u64,
-    /// Paths of the files with groups and further limits, as the configuration named them at the
-    /// last read.
+    /// Paths of the files with groups and further limits, as the configuration named them when it
+    /// was last read without faults of its own.
     listed: Vec<PathBuf>,
+    /// Whether the configuration has faults of its own. It may name files that `listed` does not
+    /// have, and one of them may be what is wrong, so it is read at each call.
+    is_faulty: bool,
     /// Whether the file was read before. The first read may wait for a pipe; a running process must
     /// not.
     was_read: bool,
@@ -88,10 +91,20 @@ impl ConfigSource {
         }
         self.was_read = true;
         let bytes = self.bytes()?;
-        let mut digest = digest(&bytes);
-        let config = self.parsed(&bytes, machine.into(), &mut digest);
+        let (config, digest) = self.read(&bytes, machine.into());
         self.digest = digest;
         config
+    }
+
+    /// Reads the configuration in `bytes` and the files that it names. Returns the digest of all
+    /// of them; if there are faults, that of the faults is part of it.
+    fn read(&mut self, bytes: &[u8], machine: Machine) -> (Result<Config, ConfigFaults>, u64) {
+        let mut seen = digest(bytes);
+        let config = self.parsed(bytes, machine, &mut seen);
+        if let Err(faults) = &config {
+            add(&mut seen, digest(faults.to_string().as_bytes()));
+        }
+        (config, seen)
     }
 
     /// Parses the configuration in `bytes` and reads the files of groups and limits that it names.
@@ -102,23 +115,31 @@ impl ConfigSource {
         machine: Machine,
         seen: &mut u64,
     ) -> Result<Config, ConfigFaults> {
+        self.is_faulty = true;
         let mut config = parse(&self.path.display().to_string(), bytes, machine)?;
+        self.is_faulty = false;
         self.listed.clear();
-        let mut add = |more: u64| *seen = digest(&[*seen, more].map(u64::to_ne_bytes).concat());
         for file in config.settings.included() {
             self.listed.push(file.path.clone());
-            add(file.digest);
+            add(seen, file.digest);
         }
         if let Some(line) = &mut config.settings.line {
             self.listed.extend(line.limits_file.as_ref().map(|file| file.path.clone()));
-            add(digest(&read_limits(line)?));
+            add(seen, digest(&read_limits(line)?));
         }
         Ok(config)
     }
 
-    /// Stamps of the file and of those that it names. `None` if one of them does not exist.
+    /// Stamps of the file and of those that it names. `None` if the file does not exist. A file
+    /// that it names and that does not exist has the stamp that it had when it was last read: it
+    /// may be about to be replaced, and must not hide a change of the other files.
     fn stamps(&self) -> Option<Stamp> {
-        std::iter::once(&self.path).chain(&self.listed).map(|path| stamp(path)).collect()
+        let before = |at: usize| self.stamp.as_ref().and_then(|all| all.get(at)).copied();
+        let listed = self.listed.iter().zip(1..);
+        let listed =
+            listed.map(|(path, at)| stamp(path).or_else(|| before(at)).unwrap_or_default());
+        let own = stamp(&self.path)?;
+        Some(std::iter::once(own).chain(listed).collect())
     }
 
     /// Checks whether a process could start with this file, and returns warnings. `more` finds
@@ -155,13 +176,13 @@ impl ConfigSource {
     pub fn look(&mut self, machine: impl Into<Machine>) -> ConfigChange {
         let stamp = self.stamps();
         let settled = std::mem::replace(&mut self.seen, stamp.clone()) == stamp;
-        if stamp.is_none() || stamp == self.stamp || !settled {
+        let is_known = stamp == self.stamp && !self.is_faulty;
+        if stamp.is_none() || is_known || !settled {
             return ConfigChange::None;
         }
         let Ok(bytes) = bytes(&self.path, CONFIG_BYTES_MAX) else { return ConfigChange::None };
         self.stamp = stamp;
-        let mut seen = digest(&bytes);
-        let read = self.parsed(&bytes, machine.into(), &mut seen);
+        let (read, seen) = self.read(&bytes, machine.into());
         let same = std::mem::replace(&mut self.digest, seen) == seen;
         match read {
             _ if same => ConfigChange::None,
@@ -243,6 +264,11 @@ fn stamp(path: &Path) -> Option<[i64; 5]> {
         meta.ctime(),
         meta.ctime_nsec(),
     ])
+}
+
+/// Adds a digest to another one.
+fn add(seen: &mut u64, more: u64) {
+    *seen = digest(&[*seen, more].map(u64::to_ne_bytes).concat());
 }
 
 /// Hash of the bytes. It is only compared within this process.

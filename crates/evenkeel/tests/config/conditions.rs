@@ -116,7 +116,11 @@ proxy:
     - {name: no-robots, action: deny, when: {group: [robots, bad]}}
 gatekeeper: {when: {group: robots}}
 ";
-    let settings = good(text).settings;
+    let config = good(text);
+    let shown = "exempt:\n    - ip: [198.51.100.0/24]\n      group: [robots]\n    - ip:127.0.0.1\n";
+    assert!(config.native.contains(shown), "{}", config.native);
+    assert_eq!(good(&config.native).settings.proxy, config.settings.proxy);
+    let settings = config.settings;
     let proxy = settings.proxy.expect("open");
     let [robots, bad] = settings.groups.groups.as_slice() else { panic!("two groups") };
     assert_eq!((&*robots.name, robots.index, &*bad.name, bad.index), ("robots", 0, "bad", 1));
@@ -194,6 +198,31 @@ fn groups_and_pages_come_from_files_whose_changes_are_changes_of_the_configurati
     fs::remove_file(&groups).expect("removed");
     let told = source.load(4.0).expect_err("missing").to_string();
     assert!(told.contains("groups.yaml: No such file"), "{told}");
+}
+
+/// An operator who no longer wants a group removes its file and its name in the configuration.
+#[test]
+fn a_change_of_the_configuration_is_seen_while_a_file_that_it_named_is_missing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let (groups, main) = (at("groups.yaml"), at("evenkeel.yaml"));
+    fs::write(&groups, "robots: {user_agent: '*bot*'}\n").expect("written");
+    fs::write(&main, format!("group_files: {}\nproxy:\n", groups.display())).expect("written");
+    let mut source = ConfigSource::new(&main);
+    source.load(4.0).expect("good");
+    let mut changed =
+        || (0..5).map(|_| source.look(4.0)).find(|change| *change != ConfigChange::None);
+    assert_eq!(changed(), None);
+    fs::remove_file(&groups).expect("removed");
+    assert_eq!(changed(), None, "it may be about to be replaced");
+    fs::write(&main, "proxy: {cpus: 3}\n").expect("written");
+    let Some(ConfigChange::Good(config)) = changed() else { panic!("a change") };
+    assert_eq!(config.settings.groups.groups.len(), 0);
+    fs::write(&main, format!("group_files: {}\nproxy:\n", groups.display())).expect("written");
+    let Some(ConfigChange::Faulty(faults)) = changed() else { panic!("a fault") };
+    assert!(faults.to_string().contains("groups.yaml: No such file"), "{faults}");
+    fs::write(&groups, "robots: {user_agent: '*bot*'}\n").expect("written");
+    assert!(matches!(changed(), Some(ConfigChange::Good(_))), "the file is back");
 }
 
 #[test]
