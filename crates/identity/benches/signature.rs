@@ -1,5 +1,5 @@
-//! The cost of Web Bot Auth: to find that a request has no signature, to refuse a bad one, and to
-//! verify a good one.
+//! The cost of robots: to find that a request has no signature, to refuse a bad one, to verify a
+//! good one, and to find out which robot a request claims to be.
 //!
 //! `cargo bench -p evenkeel-identity --bench signature`. The fastest of some rounds is shown,
 //! because other work on the machine only adds time. A value is the time of one request.
@@ -10,9 +10,13 @@ use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use evenkeel_core::units::{Nanos, Time};
+use evenkeel_identity::hosts::HostPolicy;
+use evenkeel_identity::robots::LiveRobots;
 use evenkeel_identity::signature::{RobotKey, RobotKeys, SeenNonces, SignedRequest, verify};
+use evenkeel_telemetry::registry::Registry;
 use http::{HeaderMap, HeaderValue};
 use std::hint::black_box;
+use std::net::IpAddr;
 use std::time::Instant;
 
 const ROUNDS: usize = 20;
@@ -27,6 +31,27 @@ fn measure(name: &str, mut call: impl FnMut()) {
     };
     let fastest = (0..ROUNDS).map(round).min().unwrap_or_default();
     println!("{name:<48} {fastest:>6} ns");
+}
+
+/// Robots as in examples/good-robots.yaml, without files.
+fn claims(now: Time) {
+    let text = include_bytes!("../../../examples/good-robots.yaml");
+    let config = evenkeel_config::parse("robots", text, 4.0).expect("valid");
+    let mut settings = config.settings.proxy.expect("a proxy").robots;
+    settings.list.iter_mut().for_each(|robot| robot.ip_file.clear());
+    let live = LiveRobots::load(&settings, &Registry::default(), None).expect("no files");
+    let robots = live.robots();
+    let client = IpAddr::from([192, 0, 2, 7]);
+    let chrome = b"Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) \
+                   Chrome/140.0.0.0 Safari/537.36";
+    let claim = b"Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)";
+    let google = Some(HostPolicy::default());
+    for (name, agent) in [("14 robots, a browser", &chrome[..]), ("14 robots, an impostor", claim)]
+    {
+        measure(name, || {
+            black_box(robots.standing(None, Some(black_box(agent)), client, now, || google));
+        });
+    }
 }
 
 fn main() {
@@ -70,6 +95,7 @@ fn main() {
     measure("a forged signature", || assert!(black_box(verify(&forged, &keys, now)).is_err()));
     let unknown = RobotKeys::default();
     measure("an unknown key", || assert!(black_box(verify(&good, &unknown, now)).is_err()));
+    claims(now);
     let seen = SeenNonces::default();
     let robot = verify(&good, &keys, now).ok().flatten().expect("valid");
     measure("look up a nonce", || {
