@@ -2,9 +2,10 @@
 // expired, replayed or made for another site gives nothing, and the reason is named.
 
 import assert from "node:assert/strict";
+import { writeFile } from "node:fs/promises";
 import path from "node:path";
 import { test } from "node:test";
-import { newKey, nonce, open, seconds, signers } from "./stage.js";
+import { newKey, nonce, open, pause, seconds, signers } from "./stage.js";
 
 const KEYS = { javascript: newKey(), python: newKey() };
 const BUDGET = 3;
@@ -18,11 +19,12 @@ const files = Object.fromEntries(
   Object.entries(KEYS).map(([name, key]) => [`${name}.json`, JSON.stringify({ keys: [key.public] })]),
 );
 
-// Opens Evenkeel with both robots and these limits, or none.
-const stage = (limits = []) => open(files, (folder) => ({
+// Opens Evenkeel with both robots and these limits, or none, and other keys of its proxy.
+const stage = (limits = [], more = {}) => open(files, (folder) => ({
   signed_for: "site.test",
   robots: [robot("javascript", folder), robot("python", folder)],
   limits,
+  ...more,
 }));
 
 for (const [name, sign] of Object.entries(signers)) {
@@ -89,6 +91,61 @@ for (const [name, sign] of Object.entries(signers)) {
     });
   });
 }
+
+test("over HTTP/2 the authority of the stream is signed", async (t) => {
+  const door = await stage();
+  t.after(() => door.stop());
+  for (const [name, sign] of Object.entries(signers)) {
+    const headers = await sign(KEYS[name], { agent: '"https://robots.test"', nonce: nonce() });
+    assert.equal(await door.ask_http2(headers), 200);
+    assert.equal(await door.metric("evenkeel_robot_requests_total", { robot: name, proof: "signature" }), 1, name);
+  }
+});
+
+test("behind a front that ends TLS, the client has signed what it sees", async (t) => {
+  const door = await stage([], { trusted_proxies: ["127.0.0.2"] });
+  t.after(() => door.stop());
+  const proven = () => door.metric("evenkeel_robot_requests_total", { robot: "python", proof: "signature" });
+  const signed = () => signers.python(KEYS.python, { url: "https://site.test/page?a=b" });
+  const front = { "X-Forwarded-Proto": "https", "X-Forwarded-Host": "site.test", "X-Forwarded-For": "192.0.2.7" };
+  const url = "http://inner.test/page?a=b";
+  await door.ask({ ...await signed(), ...front }, { url });
+  assert.equal(await proven(), 1, "a trusted front states the scheme and the host");
+  await door.ask({ ...await signed(), ...front }, { url, from: "127.0.0.3" });
+  assert.equal(await proven(), 1, "anyone else states nothing");
+  assert.equal(await door.metric("evenkeel_signature_faults_total", { fault: "wrong_authority" }), 1);
+});
+
+test("robots come and go with the configuration, and used nonces stay used", async (t) => {
+  const door = await stage();
+  t.after(() => door.stop());
+  const count = (robot, proof) => door.metric("evenkeel_robot_requests_total", { robot, proof });
+  const headers = await signers.javascript(KEYS.javascript, { nonce: nonce() });
+  await door.ask(headers);
+  assert.equal(await count("javascript", "signature"), 1);
+  const until = async (what, look) => {
+    for (let n = 0; n < 100; n += 1) {
+      if (await look()) return;
+      await pause(100);
+    }
+    assert.fail(`not in time: ${what}`);
+  };
+  const claim = { "User-Agent": "new-bot" };
+  const other = { name: "new", user_agent: "new-bot", ip_file: path.join(door.folder, "list") };
+  await writeFile(other.ip_file, "127.0.0.5\n");
+  await door.write({ signed_for: "site.test", robots: [other, robot("javascript", door.folder)] });
+  await until("the new robot", async () => {
+    await door.ask(claim, { from: "127.0.0.5" });
+    return await count("new", "address") > 0;
+  });
+  await door.ask(headers);
+  assert.equal(await count("javascript", "signature"), 1, "replayed after a reload");
+  await door.write({});
+  await until("no robots", async () => {
+    const { robots } = await (await fetch(`http://${door.admin}/api/top`)).json();
+    return robots.length === 0;
+  });
+});
 
 test("conditions give robots a budget and impostors nothing", async (t) => {
   const door = await stage([

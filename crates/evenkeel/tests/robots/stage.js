@@ -8,6 +8,7 @@ import { createHash, generateKeyPairSync, randomBytes } from "node:crypto";
 import { once } from "node:events";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import http from "node:http";
+import http2 from "node:http2";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { createInterface } from "node:readline";
@@ -22,6 +23,7 @@ const SIGN = fileURLToPath(new URL("sign.py", import.meta.url));
 
 export const SITE = "http://site.test/page?a=b";
 export const seconds = () => Math.floor(Date.now() / 1000);
+export const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 export const nonce = () => randomBytes(64).toString("base64");
 
 // A key pair, with its thumbprint as `keyid`.
@@ -73,11 +75,12 @@ export async function open(files, proxy) {
   for (const [name, text] of Object.entries(files)) await writeFile(path.join(folder, name), text);
   const file = path.join(folder, "evenkeel.yaml");
   const backend = `http://127.0.0.1:${site.address().port}`;
-  await writeFile(file, JSON.stringify({
+  const write = (keys) => writeFile(file, JSON.stringify({
     log: { format: "json" },
     admin: { listen: "127.0.0.1:0" },
-    proxy: { listen: "127.0.0.1:0", backend, cpus: 2, ...proxy(folder) },
+    proxy: { listen: "127.0.0.1:0", backend, cpus: 2, ...keys },
   }));
+  await write(proxy(folder));
   const child = spawn(BINARY, ["serve", "--config", file], { stdio: ["ignore", "inherit", "pipe"] });
   const lines = [];
   const opened = new Promise((done, failed) => {
@@ -95,7 +98,8 @@ export async function open(files, proxy) {
   return {
     ...addresses,
     folder,
-    file,
+    // Replaces the keys of the section `proxy`; Evenkeel sees it within seconds.
+    write,
     // Asks for `url` with these headers from an address; returns the status.
     ask(headers, { from = "127.0.0.2", url = SITE } = {}) {
       const [host, port] = addresses.proxy.split(":");
@@ -110,6 +114,20 @@ export async function open(files, proxy) {
         });
         asked.on("error", failed);
       });
+    },
+    // As `ask`, over HTTP/2.
+    async ask_http2(headers, { url = SITE } = {}) {
+      const { host: authority, pathname, search } = new URL(url);
+      const session = http2.connect(`http://${addresses.proxy}`);
+      const stream = session.request({
+        ":path": pathname + search, ":authority": authority, "user-agent": "TestBot/1.0",
+        ...Object.fromEntries(Object.entries(headers).map(([name, value]) => [name.toLowerCase(), value])),
+      });
+      const [answer] = await once(stream, "response");
+      stream.resume();
+      await once(stream, "close");
+      session.close();
+      return answer[":status"];
     },
     // The sum of a metric over the series that have all of `labels`.
     async metric(name, labels) {
