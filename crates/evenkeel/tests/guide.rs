@@ -3,6 +3,8 @@
 //! A code block marked as `yaml` is one whole configuration file, or the `limits` of one. The
 //! meaning of keys is tested in `config`. The targets of links are also tested here.
 
+#[path = "guide/conditions.rs"]
+mod conditions;
 #[path = "guide/messages.rs"]
 mod messages;
 #[path = "guide/monitoring.rs"]
