@@ -153,7 +153,7 @@ impl Settings {
     /// Total number of limits over all doors, including the rules of a master's domains.
     #[must_use]
     pub fn limits(&self) -> usize {
-        let proxy = self.proxy.as_ref().map_or(0, |proxy| proxy.limits.len());
+        let proxy = self.proxy.as_ref().map_or(0, |proxy| proxy.limits.len() + proxy.denials.len());
         let line = self.line.as_ref().map_or(0, |line| line.limits.len());
         let domains = self.master.iter().flat_map(|master| &master.domains);
         proxy + line + domains.map(|domain| domain.rules.len()).sum::<usize>()

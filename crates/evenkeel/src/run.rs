@@ -19,7 +19,7 @@ use crate::admin;
 use anyhow::Context;
 use arc_swap::ArcSwap;
 use doors::{EngineSet, OpenDoors};
-use evenkeel_config::fault::ConfigFaults;
+use evenkeel_config::fault::{ConfigFault, ConfigFaults, TextPlace};
 use evenkeel_config::machine::Machine;
 use evenkeel_config::settings::otlp::TracesSettings;
 use evenkeel_config::settings::{MetricsSettings, Settings};
@@ -319,6 +319,10 @@ impl RunningProcess {
             self.watch.record_reload(false);
             return;
         }
+        let pages = evenkeel_identity::refusal_pages::start_problems(&config.settings).faults;
+        if !pages.is_empty() {
+            return self.refuse(&self.at_the_top(pages.into_iter().map(|(_, what)| what)));
+        }
         match config.reloaded(&self.config) {
             Ok((config, kept)) => self.take_over(config, &kept),
             Err(faults) => self.refuse(&faults),
@@ -353,6 +357,13 @@ impl RunningProcess {
             tracing::error!(%error, "cannot start a thread for metrics: no metrics are sent");
             None
         });
+    }
+
+    /// Faults of the configuration without a place in it.
+    fn at_the_top(&self, faults: impl Iterator<Item = String>) -> ConfigFaults {
+        let path = self.source.as_ref().map(|source| source.path().display().to_string());
+        let faults = faults.map(|what| ConfigFault::new(TextPlace::default(), what));
+        ConfigFaults::new(&path.unwrap_or_default(), faults.collect())
     }
 
     fn refuse(&self, faults: &ConfigFaults) {

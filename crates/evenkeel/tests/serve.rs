@@ -2,6 +2,8 @@
 
 #[path = "serve/handover.rs"]
 mod handover;
+#[path = "serve/included.rs"]
+mod included;
 #[path = "serve/networks.rs"]
 mod networks;
 #[path = "serve/versions.rs"]

@@ -11,7 +11,7 @@ use super::{cgroup, processors};
 use crate::admin;
 use anyhow::Context;
 use evenkeel_ask::{check, line, zeromq};
-use evenkeel_config::settings::{GatekeeperSettings, MasterSettings, Settings};
+use evenkeel_config::settings::{GatekeeperSettings, MasterSettings, ProxySettings, Settings};
 use evenkeel_core::key::KeySeed;
 use evenkeel_core::units::Time;
 use evenkeel_engine::Engine;
@@ -404,7 +404,7 @@ fn proxy(parts: &DoorParts<'_>) -> anyhow::Result<Vec<Box<dyn Service>>> {
         cost = %settings.cost,
         action = %settings.action,
         shadow = settings.shadow,
-        limits = names(&settings.limits, |limit| &limit.name),
+        limits = limit_names(settings),
         "proxy open",
     );
     tokio::spawn(cgroup::follow(Arc::downgrade(engine)));
@@ -412,7 +412,14 @@ fn proxy(parts: &DoorParts<'_>) -> anyhow::Result<Vec<Box<dyn Service>>> {
     Ok(one(door))
 }
 
-/// The names of limits or domains, for the log.
+/// The names of all limits, also of those that deny, for the log.
+fn limit_names(settings: &ProxySettings) -> String {
+    let limits = settings.limits.iter().map(|limit| &*limit.name);
+    let denials = settings.denials.iter().map(|rule| &*rule.name);
+    limits.chain(denials).collect::<Vec<&str>>().join(",")
+}
+
+/// The names of domains, for the log.
 fn names<T>(all: &[T], name: impl Fn(&T) -> &str) -> String {
     all.iter().map(name).collect::<Vec<&str>>().join(",")
 }
