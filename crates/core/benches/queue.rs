@@ -112,6 +112,7 @@ impl Line {
             weight: Weight::ONE,
             visit: Visit::Unknown,
             accepts_waiting_page: false,
+            burns: false,
         };
         self.queue.handle_arrival(arrival, self.now());
         self.dispatch();

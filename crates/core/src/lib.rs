@@ -120,6 +120,7 @@
 //!     weight: Weight::ONE,
 //!     visit: Visit::Unknown,
 //!     accepts_waiting_page: false,
+//!     burns: false,
 //! };
 //! let crawler = [1, 1, 1].map(|client| queue.handle_arrival(request(client), now));
 //! let reader = queue.handle_arrival(request(2), now);
@@ -208,6 +209,7 @@ pub mod replica;
 // Serves the tests of this workspace and is no part of the interface.
 #[doc(hidden)]
 pub mod sim;
+pub mod swarm;
 pub mod table;
 pub mod top;
 pub mod units;

@@ -7,6 +7,7 @@
 
 mod visitors;
 
+use arc_swap::{ArcSwapOption, Guard};
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::meter::estimate::{LearnedCosts, RouteHash};
 use evenkeel_core::queue::ClientHistory;
@@ -20,6 +21,8 @@ use evenkeel_telemetry::pressure::PressureNotice;
 use foldhash::fast::RandomState;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
 use visitors::VisitorLog;
 pub use visitors::{VisitorStats, WaitingRoomCounts};
@@ -31,7 +34,13 @@ const HANG_AFTER: Nanos = Nanos::from_secs(1);
 
 /// The admission queue of a door. Its lock is held while [`AdmissionQueue::done`] calls `learn`,
 /// and never while a task is woken. For the lock order see [`Engine`](super::Engine).
-pub struct AdmissionQueue(Mutex<AdmissionState>);
+pub struct AdmissionQueue {
+    state: Mutex<AdmissionState>,
+    /// A copy of the queue's handle, for those that do not hold the lock.
+    history: ArcSwapOption<ClientHistory>,
+    /// Since when there is pressure, in nanoseconds; 0 without. It follows the queue.
+    pressure: Arc<AtomicU64>,
+}
 
 struct AdmissionState {
     queue: Queue,
@@ -55,6 +64,7 @@ struct AdmissionState {
     /// When an upload last went on beside the queue.
     resumed: Time,
     visitors: VisitorLog,
+    pressure: Arc<AtomicU64>,
 }
 
 enum WaitState {
@@ -115,7 +125,7 @@ impl AdmissionQueue {
         let queue = Queue::new(QueueSettings { concurrency, ..settings });
         let begins = settings.concurrency;
         let (beside, stalled, waiting) = (0, 0, HashMap::default());
-        let visitors = VisitorLog::default();
+        let (visitors, pressure) = (VisitorLog::default(), Arc::new(AtomicU64::new(0)));
         let mut state = AdmissionState {
             queue,
             concurrency,
@@ -128,15 +138,17 @@ impl AdmissionQueue {
             moved: Time::ZERO,
             resumed: Time::ZERO,
             visitors,
+            pressure: Arc::clone(&pressure),
         };
         state.bound_search(Time::ZERO);
-        AdmissionQueue(Mutex::new(state))
+        let history = ArcSwapOption::from(state.queue.client_history().map(Arc::new));
+        AdmissionQueue { state: Mutex::new(state), history, pressure }
     }
 
     /// Applies changed bounds. Waiting requests keep waiting. A running search continues, unless
     /// its start has changed.
     pub fn reload(&self, settings: QueueSettings, search: Option<ConcurrencySearch>, now: Time) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let begins = settings.concurrency;
         if search.is_none() || state.search.is_none() || state.begins != begins {
             state.concurrency = search.as_ref().map_or(begins, ConcurrencySearch::concurrency);
@@ -144,19 +156,31 @@ impl AdmissionQueue {
         }
         (state.begins, state.workers) = (begins, settings.workers);
         state.queue.set_settings(settings);
+        self.history.store(state.queue.client_history().map(Arc::new));
         state.bound_search(now);
         state.narrow();
         pass(state, now);
     }
 
+    /// The clients that the queue remembers. Takes no lock.
+    pub fn history(&self) -> Guard<Option<Arc<ClientHistory>>> {
+        self.history.load()
+    }
+
+    /// Since when there is pressure, if there is. Takes no lock.
+    pub fn pressure_since(&self) -> Option<Time> {
+        let since = self.pressure.load(Relaxed);
+        (since > 0).then_some(Time(since))
+    }
+
     /// The clients that the queue remembers.
     pub fn client_history(&self) -> Option<ClientHistory> {
-        self.0.lock().queue.client_history()
+        self.state.lock().queue.client_history()
     }
 
     /// A request asks for a slot. `begun`: the backend already has a part of it.
     pub fn enter(&self, arrival: Arrival, begun: bool, now: Time) -> AdmissionEntry {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         if state.queue.in_flight() == 0 {
             state.moved = now;
             // After a pause the search begins again, before the first request gets a slot.
@@ -184,7 +208,7 @@ impl AdmissionQueue {
 
     /// Polls a waiting request: ready with its slot, or with the reason why it gets none.
     pub fn poll(&self, id: RequestId, cx: &Context<'_>) -> Poll<Result<AdmittedSlot, NoSlot>> {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         match state.waiting.get_mut(&id) {
             Some(WaitState::Waits(waker, _)) => {
                 if !waker.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
@@ -204,7 +228,7 @@ impl AdmissionQueue {
 
     /// A waiting request is gone. Its slot, if it already had one, is free again.
     pub fn cancel(&self, id: RequestId, now: Time) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         if let Some(WaitState::Ended(Ok(AdmittedSlot::Beside))) = state.waiting.remove(&id) {
             state.beside = state.beside.saturating_sub(1);
             state.narrow();
@@ -227,7 +251,7 @@ impl AdmissionQueue {
         learn: impl FnOnce() -> LearnedCosts,
         now: Time,
     ) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         state.moved = now;
         let stayed = state.queue.stays(id);
         let telling = state.queue.handle_done(id, cost, now);
@@ -245,12 +269,12 @@ impl AdmissionQueue {
 
     /// Whether the concurrency is searched for.
     pub fn searches(&self) -> bool {
-        self.0.lock().search.is_some()
+        self.state.lock().search.is_some()
     }
 
     /// The processors of the backend were in use for this part of the time since the last call.
     pub fn handle_processor_use(&self, part: f64, now: Time) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         if let Some(search) = &mut state.search {
             search.handle_processor_use(part, now);
             state.adopt_concurrency();
@@ -261,7 +285,7 @@ impl AdmissionQueue {
     /// Refuses requests that have waited for too long, and gives slots to those that wait behind
     /// requests that hang. Call it a few times a second.
     pub fn expire(&self, now: Time) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         // The pressure ends some time after the last request has waited.
         if state.queue.waiting() == 0 && state.queue.pressure_since().is_none() {
             return;
@@ -278,14 +302,14 @@ impl AdmissionQueue {
 
     /// An exempt request, which never waits, takes a slot.
     pub fn enter_beside(&self) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         state.beside += 1;
         state.narrow();
     }
 
     /// An exempt request gives its slot back.
     pub fn leave_beside(&self, now: Time) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         state.beside = state.beside.saturating_sub(1);
         state.narrow();
         pass(state, now);
@@ -295,7 +319,7 @@ impl AdmissionQueue {
     /// away. Returns false if stalled requests are as numerous as slots and no other client waits:
     /// then the request keeps its slot.
     pub fn stall(&self, client: KeyHash) -> bool {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let room = state.stalled < state.concurrency || state.queue.others_wait(client);
         state.stalled += usize::from(room);
         room
@@ -303,19 +327,19 @@ impl AdmissionQueue {
 
     /// A stalled request is complete, or has ended.
     pub fn end_stall(&self) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         state.stalled = state.stalled.saturating_sub(1);
     }
 
     /// The pass of the visitor whose request has this slot, if it has a ticket or a pass.
     pub fn pass_of(&self, id: RequestId) -> Option<VisitPass> {
-        self.0.lock().queue.pass_of(id)
+        self.state.lock().queue.pass_of(id)
     }
 
     /// Notes that a request with a ticket has got this slot. Returns the time since the visitor
     /// first came, if this is its first page.
     pub fn note_newcomer(&self, id: RequestId, now: Time) -> Option<Nanos> {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let wait = now.since(state.queue.newcomer_since(id)?);
         state.visitors.serve(wait);
         Some(wait)
@@ -323,19 +347,19 @@ impl AdmissionQueue {
 
     /// What is known of strangers and visitors.
     pub fn visitor_stats(&self, now: Time) -> VisitorStats {
-        let state = self.0.lock();
+        let state = self.state.lock();
         state.visitors.stats(state.queue.standing_report(), now)
     }
 
     /// Whether requests are waiting for a slot, or for the backend: none has ended for `hang`,
     /// although some run.
     pub fn is_crowded(&self, hang: Nanos, now: Time) -> bool {
-        let state = self.0.lock();
+        let state = self.state.lock();
         state.queue.waiting() > 0 || state.hangs(hang, now)
     }
 
     pub fn stats(&self) -> AdmissionStats {
-        let state = self.0.lock();
+        let state = self.state.lock();
         let running = state.queue.in_flight() + state.beside;
         AdmissionStats {
             waiting: state.queue.waiting(),
@@ -462,7 +486,11 @@ impl AdmissionState {
         self.report_running(now);
         let queue = &self.queue;
         let report = || queue.standing_report();
-        let notice = self.visitors.handle_pressure(queue.pressure_since(), report, now);
+        let since = queue.pressure_since();
+        let notice = self.visitors.handle_pressure(since, report, now);
+        if notice.is_some() {
+            self.pressure.store(since.map_or(0, |since| since.0), Relaxed);
+        }
         Passed { woken, notice }
     }
 }

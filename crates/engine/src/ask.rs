@@ -4,17 +4,18 @@
 //! store may be asked. The decision itself is the core's (`evenkeel_core::limiter`). How long a
 //! request waits and what it is charged: `charge`.
 
-use crate::charge::slot::QueueSlot;
+use crate::charge::slot::{self, QueueSlot};
 use crate::charge::{Charge, DelayReport};
 use crate::client_network::ClientNetwork;
 use crate::domains::gatekeeper::OrderCheck;
-use crate::engine::KeyedRequest;
+use crate::engine::{Engine, KeyedRequest};
 use crate::lane::EngineLane;
 use crate::open_guard::OpenGuard;
 use crate::outcome::DecisionDetails;
 use crate::pending::{ArrivedRequest, PendingRequest};
 use crate::robots::IdentifiedRequest;
 use crate::rules::{EngineRules, RequestRefusal, refusal};
+use crate::swarm::SwarmContext;
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::classify::{self, LimitKeys, RequestAttributes};
 use evenkeel_core::limit::{LimitUnit, RefusalKind};
@@ -73,9 +74,10 @@ impl EngineLane {
         }
         let judged = self.judged(&rules, request, exempt, now)?;
         let forecast = self.foreseen(&rules, &keys, request);
+        let burns = !exempt && self.burns(&rules, &keys, request, forecast.cost, now);
         let agent = agent(&rules, &keys, request);
         let request = ArrivedRequest { rules, client, forecast, agent, seen, came: now, open };
-        Ok(PendingRequest { request, keys, exempt, weight, judged })
+        Ok(PendingRequest { request, keys, exempt, burns, weight, judged })
     }
 
     /// Decides on a request. `words` holds the answers of a store about the request's buckets, in
@@ -176,6 +178,26 @@ impl EngineLane {
             kind: RefusalKind::Busy,
             waiting_room: None,
         })
+    }
+
+    /// Whether a request belongs to a group of strangers that burns.
+    fn burns(
+        &self,
+        rules: &EngineRules,
+        keys: &LimitKeys,
+        request: &impl RequestAttributes,
+        cost: Cost,
+        now: Time,
+    ) -> bool {
+        let Engine { gate, swarm, .. } = &*self.0.engine;
+        let history = gate.history();
+        let Some(history) = history.as_ref().filter(|_| rules.queues && !rules.shadow) else {
+            return false;
+        };
+        let client = slot::client(rules, keys, request.address());
+        let (seed, pressure) = (&rules.seed, gate.pressure_since());
+        let context = SwarmContext { seed, history, pressure, now };
+        swarm.handle_request(request, (client, cost), context)
     }
 
     /// The request's route and its estimated cost; the default if no limit needs an estimate.

@@ -12,6 +12,7 @@ use crate::host_names::{self, NameLookups};
 use crate::open_requests::{OpenRequestList, OpenRequests};
 use crate::rules::{self, EngineRules};
 use crate::shards::{LaneState, Shards};
+use crate::swarm::{BurningReport, SwarmWatch};
 use crate::view::overrides::{OverrideEffect, OverrideIndex, Overrides};
 use crate::view::views::{TopViews, ViewKeys};
 use arc_swap::ArcSwapOption;
@@ -68,6 +69,8 @@ pub struct Engine {
     pub(crate) shards: Shards<EngineRules, RequestLists>,
     pub(crate) meter: Mutex<Meter>,
     pub(crate) gate: AdmissionQueue,
+    /// What strangers at the gate have in common.
+    pub(crate) swarm: SwarmWatch,
     /// The usual cost of requests, by route. May be locked with the gate locked, never the other
     /// way round.
     pub(crate) estimates: Mutex<Estimates>,
@@ -144,6 +147,7 @@ impl Engine {
             meter: Mutex::new(Meter::new(rules::virtual_clock(proxy))),
             estimates: Mutex::new(Estimates::new(ROUTES_MAX).with_clients(OWN_ROUTES_MAX)),
             gate,
+            swarm: SwarmWatch::default(),
             lookups: Mutex::new(lookups),
             given: Mutex::new((proxy.clone(), 1.0)),
             gatekeepers,
@@ -242,6 +246,14 @@ impl Engine {
     /// The state of the admission queue; `None` if no action is `queue`.
     pub fn admission_stats(&self) -> Option<AdmissionStats> {
         self.shards.rules().queues.then(|| self.gate.stats())
+    }
+
+    /// The groups of strangers that burn; empty without pressure.
+    pub fn burning(&self) -> Vec<BurningReport> {
+        match self.gate.pressure_since() {
+            Some(_) => self.swarm.burning(),
+            None => Vec::new(),
+        }
     }
 
     /// What is known of strangers and visitors; `None` if no action is `queue`.

@@ -21,6 +21,7 @@ mod pending;
 mod robots;
 mod rules;
 mod shards;
+mod swarm;
 
 pub mod domains;
 pub mod replicated;
@@ -39,4 +40,5 @@ pub use lane::{EngineLane, PlaybackNote};
 pub use open_requests::{OpenRequest, OpenRequestList, RequestStage};
 pub use pending::PendingRequest;
 pub use rules::RequestRefusal;
+pub use swarm::BurningReport;
 pub use view::HeavyClient;

@@ -36,6 +36,8 @@ pub struct PendingRequest {
     pub(crate) request: ArrivedRequest,
     pub(crate) keys: LimitKeys,
     pub(crate) exempt: bool,
+    /// Whether it belongs to a group of strangers that burns.
+    pub(crate) burns: bool,
     /// The weight that an operator has set for its client; one if there is none.
     pub(crate) weight: Weight,
     /// The decision of a gatekeeper, if one has decided.

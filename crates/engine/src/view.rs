@@ -9,6 +9,7 @@ pub mod views;
 
 use crate::admission::{AdmissionStats, VisitorStats};
 use crate::open_requests::OpenRequestList;
+use crate::swarm::BurningReport;
 use evenkeel_core::limiter::Limiter;
 use evenkeel_core::queue::ClientHistory;
 use evenkeel_core::top::TopClient;
@@ -151,6 +152,8 @@ pub struct BackendLoad {
     pub crowd: Option<AdmissionStats>,
     /// What is known of strangers and visitors; `None` if requests never queue.
     pub visitors: Option<VisitorStats>,
+    /// The groups of strangers that wait behind all others.
+    pub burning: Vec<BurningReport>,
     /// The oldest requests that are with the backend, and the one that has waited for longest.
     pub open: OpenRequestList,
     /// The cost source in the words of the configuration.

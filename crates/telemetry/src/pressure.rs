@@ -25,6 +25,31 @@ pub enum PressureNotice {
     },
 }
 
+/// A group of strangers that begins to wait behind all others.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BurningNotice<'a> {
+    /// What its requests have in common, in words.
+    pub group: &'a str,
+    /// Its part of what strangers ask for, from 0 to 1.
+    pub cost_part: f64,
+    /// The largest part of returning clients that may be like it, from 0 to 1.
+    pub clients_part: f64,
+}
+
+impl BurningNotice<'_> {
+    /// Writes the line.
+    pub fn log(&self) {
+        let percent = |part: f64| (part * 1e3).round() / 10.0;
+        tracing::warn!(
+            target: "evenkeel::queue",
+            group = self.group,
+            percent_of_strangers = percent(self.cost_part),
+            percent_of_clients = percent(self.clients_part),
+            "strangers of this group wait behind all others: few returning clients are like them"
+        );
+    }
+}
+
 impl PressureNotice {
     /// Writes the line.
     pub fn log(&self) {

@@ -4,12 +4,13 @@
 //! The server and the commands `top` and `doctor` use the same types, so the two sides cannot drift
 //! apart. The admin door fills in the values.
 
+mod length;
 mod robots;
 mod swarm;
 pub mod zeromq;
 
 pub use robots::RobotSnapshot;
-pub use swarm::SwarmLoad;
+pub use swarm::{BurningGroupRow, SwarmLoad};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
@@ -155,16 +156,6 @@ pub struct OpenRequestRow {
     pub age: f64,
     /// The backend waits for the client, which sends the request or reads the answer too slowly.
     pub stalled: bool,
-}
-
-/// A number of seconds in the largest unit that suits it: s, min, h or d.
-fn length(seconds: f64) -> String {
-    match seconds {
-        s if s < 120.0 => format!("{s:.0} s"),
-        s if s < 7_200.0 => format!("{:.0} min", s / 60.0),
-        s if s < 172_800.0 => format!("{:.0} h", s / 3_600.0),
-        s => format!("{:.0} d", s / 86_400.0),
-    }
 }
 
 /// The state of the admission queue of a backend.

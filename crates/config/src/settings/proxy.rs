@@ -173,9 +173,11 @@ settings! {
     /// [Pages](#proxypages) for requests that are refused.
     pub pages: RefusalPages, PAGES: SubsectionKey = SubsectionKey::one("pages", &pages::TABLE)
         => proxy.section(&PAGES, pages::read);
-    /// The facts about clients that limits, conditions or gates name. Doors find no others.
+    /// The facts about clients that limits, conditions or gates name, and those by which the queue
+    /// finds what the requests of a swarm have in common. Doors find no others.
     pub facts: FactSet =
-        limits::facts(&limits, denials.iter().map(|rule| &rule.when).chain(&exempt_when));
+        limits::facts(&limits, denials.iter().map(|rule| &rule.when).chain(&exempt_when))
+            .and(queue.swarm_facts());
 }
 
 impl ProxySettings {

@@ -151,6 +151,7 @@ mod tests {
             weight: Weight::ONE,
             visit: Visit::Unknown,
             accepts_waiting_page: false,
+            burns: false,
         };
         let standing = Standing::plain(client, QueuePlace::Credit, Time::ZERO);
         WaitingRequest { share: QueuedShare::new(&arrival, standing), since: Time::ZERO }

@@ -114,6 +114,7 @@ impl Known {
             return Standing { base: known.stamp, milli: HISTORY_MILLI_CPUS, ..plain };
         }
         let visit = self.visitor(arrival.visit, now);
+        let behind = |place| if arrival.burns { Place::Line(Line::Burning) } else { place };
         if let Some((id, place, base)) = visit {
             let key = KeyHash::from_bits(id);
             // A browser sends the ticket with all that it loads for the waiting page, such as the
@@ -122,13 +123,14 @@ impl Known {
             if place != Place::Line(Line::First) || takes_ticket() {
                 let (visit, milli) = (Some(id), PASS_MILLI_CPUS);
                 let standing = Standing { client: key, known_as: key, visit, milli, ..plain };
+                let place = behind(place);
                 return Standing { place, base, keeps_visit: true, ..standing };
             }
         }
         let client = KeyHash::from_bits(address.bits() ^ STRANGER_KEY);
         let (place, base) = known.map_or((STRANGERS, now), |known| placed(known.stamp, now));
         let (milli, keeps_visit) = (PASS_MILLI_CPUS, visit.is_some());
-        Standing { client, place, base, milli, keeps_visit, ..plain }
+        Standing { client, place: behind(place), base, milli, keeps_visit, ..plain }
     }
 
     /// Where a request stands because of its ticket or pass, and the number of that.

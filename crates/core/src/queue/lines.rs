@@ -3,8 +3,9 @@
 //!
 //! In each line the least rank is next: a place in time (`known_clients`) plus the time that the
 //! request's cost is worth, so a small request goes a little earlier. Of the cost, visitors
-//! that come for the first page get 85 %, those that were served 10 %, and strangers 5 %; and each
-//! line gets all that the others do not ask for. Which requests are in which line is decided in
+//! that come for the first page get 85 %, those that were served 10 %, and strangers 5 %. Groups
+//! that burn (`crate::swarm`) get a hundredth of what these three get. Each line gets all that the
+//! others do not ask for. Which requests are in which line is decided in
 //! `known_clients`, and when these lines are served at all in `tiers`.
 
 use super::guesses::FreeGuesses;
@@ -22,6 +23,8 @@ use alloc::collections::BTreeSet;
 const FIRST_PERCENT: u64 = 85;
 const LATER_PERCENT: u64 = 10;
 const STRANGERS_PERCENT: u64 = 5;
+/// What the line of burning groups gets, in percent of what the other three get.
+const BURNING_PERCENT: u64 = 1;
 /// The upper bound of what a line is owed, in units of its next request.
 const OWED_REQUESTS_MAX: u64 = 10;
 
@@ -73,15 +76,16 @@ impl WaitingLine {
     }
 }
 
-/// The three lines.
+/// The four lines.
 ///
 /// Invariants: `heads` has an entry for exactly those identities with a turn in a line, and
-/// `by_size` one for each of them.
+/// `by_size` one for each of them that does not burn.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lines {
     first: WaitingLine,
     later: WaitingLine,
     strangers: WaitingLine,
+    burning: WaitingLine,
     heads: Map<KeyHash, LineHead>,
     by_size: BTreeSet<(Tag, RequestId, KeyHash)>,
 }
@@ -109,7 +113,9 @@ impl Lines {
         let (turn, size) = (LineTurn { rank, id, estimate, client }, length(estimate, weight));
         waiting.turns.insert(turn);
         waiting.work = waiting.work.plus(estimate);
-        self.by_size.insert((size, id, client));
+        if line != Line::Burning {
+            self.by_size.insert((size, id, client));
+        }
         self.heads.insert(client, LineHead { line, turn, size, is_free });
     }
 
@@ -128,10 +134,14 @@ impl Lines {
         let first = || self.first.next().map(|turn| (Line::First, turn));
         let later = || self.later.next().map(|turn| (Line::Later, turn));
         let strangers = || self.strangers.next().map(|turn| (Line::Strangers, turn));
+        let burning = || self.burning.next().map(|turn| (Line::Burning, turn));
+        if self.burning.is_owed_next() {
+            return burning();
+        }
         match (self.strangers.is_owed_next(), self.later.is_owed_next()) {
             (true, _) => strangers(),
             (false, true) => later(),
-            (false, false) => first().or_else(later).or_else(strangers),
+            (false, false) => first().or_else(later).or_else(strangers).or_else(burning),
         }
     }
 
@@ -145,6 +155,13 @@ impl Lines {
     pub fn charge(&mut self, line: Line, more: Cost, less: Cost) {
         let part = |cost: Cost, part: u64, of: u64| Cost(cost.0 / of * part);
         match line {
+            Line::Burning => self.burning.owe(less, more),
+            _ => {
+                self.burning.owe(part(more, BURNING_PERCENT, 100), part(less, BURNING_PERCENT, 100))
+            }
+        }
+        match line {
+            Line::Burning => {}
             Line::Strangers => self.strangers.owe(less, more),
             Line::First | Line::Later => {
                 let (strangers, visitors) = (STRANGERS_PERCENT, FIRST_PERCENT + LATER_PERCENT);
@@ -158,13 +175,14 @@ impl Lines {
                 self.later.owe(part(more), part(less));
             }
             Line::Later => self.later.owe(less, more),
-            Line::Strangers => {}
+            Line::Strangers | Line::Burning => {}
         }
     }
 
     /// The estimated cost of the first waiting request of each identity.
     pub fn work(&self) -> Cost {
-        self.first.work.plus(self.later.work).plus(self.strangers.work)
+        let others = self.strangers.work.plus(self.burning.work);
+        self.first.work.plus(self.later.work).plus(others)
     }
 
     /// The cost of what will be served until those that wait in the line of later pages have got
@@ -181,6 +199,7 @@ impl Lines {
             Line::First => self.first.turns.len(),
             Line::Later => self.later.turns.len(),
             Line::Strangers => self.strangers.turns.len(),
+            Line::Burning => self.burning.turns.len(),
         }
     }
 
@@ -193,6 +212,7 @@ impl Lines {
             Line::First => &mut self.first,
             Line::Later => &mut self.later,
             Line::Strangers => &mut self.strangers,
+            Line::Burning => &mut self.burning,
         }
     }
 }

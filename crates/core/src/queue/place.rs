@@ -14,6 +14,8 @@ pub(super) enum Line {
     Later,
     /// All others.
     Strangers,
+    /// Those of a group that burns, whichever of the others they would be in.
+    Burning,
 }
 
 /// The tier, and the line or flow, in which a request waits.

@@ -50,6 +50,9 @@ pub struct Arrival {
     ///
     /// [`Queue::poll_waiting_room`]: super::Queue::poll_waiting_room
     pub accepts_waiting_page: bool,
+    /// Whether the request belongs to a group that burns ([`swarm`](crate::swarm)). Under pressure,
+    /// it then waits behind all strangers, unless its client was here before.
+    pub burns: bool,
 }
 
 /// Identifies a request in the queue or with the backend. Later requests have larger ids.

@@ -103,6 +103,8 @@ pub struct ByLine<T> {
     pub later: T,
     /// All others.
     pub strangers: T,
+    /// Those of a group that burns, whichever of the last three lines they would be in.
+    pub burning: T,
 }
 
 /// What there is to show of the lines ([`Queue::standing_report`](super::Queue::standing_report)).

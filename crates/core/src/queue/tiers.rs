@@ -510,7 +510,7 @@ impl Tiers {
         match place {
             Place::Credit => self.credit.waiting(),
             // Strangers are one flow, however many wait.
-            Place::Line(Line::Strangers) => 1,
+            Place::Line(Line::Strangers | Line::Burning) => 1,
             Place::Line(line) => self.lines.waiting(line),
             Place::Debt(_) => self.debt.turns.waiting(),
         }

@@ -60,6 +60,7 @@ impl<T> ByLine<T> {
             Place::Line(Line::First) => Some(&mut self.first),
             Place::Line(Line::Later) => Some(&mut self.later),
             Place::Line(Line::Strangers) => Some(&mut self.strangers),
+            Place::Line(Line::Burning) => Some(&mut self.burning),
             Place::Debt(_) => None,
         }
     }
@@ -185,7 +186,8 @@ impl Queue {
         let Some(waiting) = self.waiting.get_mut(next) else { return };
         let WaitingRequest { share: QueuedShare { place, base, known_as, .. }, .. } = *waiting;
         let (Place::Line(before), Some(stamp)) = (place, known.stamp(known_as)) else { return };
-        let line = if stamp <= self.visits.now { Line::Later } else { before };
+        let is_better = before != Line::Burning && stamp <= self.visits.now;
+        let line = if is_better { Line::Later } else { before };
         if before == Line::First || (line, stamp) == (before, base) {
             return;
         }

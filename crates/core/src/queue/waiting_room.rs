@@ -57,7 +57,7 @@ impl WaitingRoom {
     ) -> Option<(&mut BTreeSet<(Time, RequestId)>, Time)> {
         match waiting.share.place {
             _ if !admits(waiting) => None,
-            Place::Line(Line::Strangers) => {
+            Place::Line(Line::Strangers | Line::Burning) => {
                 Some((&mut self.strangers, waiting.since.plus(STRANGER_WAIT)))
             }
             Place::Line(_) => Some((&mut self.visitors, waiting.since.plus(VISITOR_WAIT))),

@@ -5,12 +5,13 @@
 
 use super::client::SimClient;
 use crate::classify::{self, LimitKeys, RequestAttributes};
-use crate::key::KeyHash;
+use crate::key::{KeyHash, KeyHasher, network};
 use crate::limiter::Limiter;
 use crate::meter::estimate::{Estimates, OwnRoute, RouteHash};
 use crate::queue::concurrency::ConcurrencySearch;
 use crate::queue::standing::{Visit, VisitPass, WaitingRoomEntry};
 use crate::queue::{Arrival, Queue, QueuePlace, QueueSettings, RequestId};
+use crate::swarm::{Properties, SwarmFinder};
 use crate::units::{Cost, Nanos, Time, Weight};
 use alloc::collections::BTreeMap;
 
@@ -30,6 +31,8 @@ pub(super) struct SimQueueRequest {
     is_guess: bool,
     pub visit: Visit,
     pub accepts_waiting_page: bool,
+    /// What the request has in common with others.
+    properties: Properties,
     /// The estimated cost; zero without a queue.
     pub estimate: Cost,
 }
@@ -57,9 +60,23 @@ impl SimQueueRequest {
             is_guess: forecast.is_guess,
             visit: Visit::Unknown,
             accepts_waiting_page: false,
+            properties: properties(client),
             estimate: forecast.cost,
         }
     }
+}
+
+/// The network and the user agent of a client.
+fn properties(client: &SimClient) -> Properties {
+    let hash = |of: &dyn Fn(&mut KeyHasher)| {
+        let mut hasher = KeyHasher::new(&super::SEED);
+        of(&mut hasher);
+        Some(hasher.finish())
+    };
+    let mut properties = Properties::default();
+    properties[0] = hash(&|hasher| hasher.address(network(client.address, 16, 32)));
+    properties[1] = hash(&|hasher| hasher.part(client.agent.as_bytes()));
+    properties
 }
 
 /// The result of a request that the backend has finished.
@@ -75,6 +92,7 @@ pub(super) struct SimQueue {
     estimates: Estimates,
     /// Measures the concurrency of the backend, unless the scene defines it.
     auto: Option<ConcurrencySearch>,
+    swarm: SwarmFinder,
     flights: BTreeMap<RequestId, u64>,
     ids: BTreeMap<u64, RequestId>,
     /// When the ages of running requests were last considered.
@@ -87,6 +105,7 @@ impl SimQueue {
             queue: Queue::new(settings),
             estimates: Estimates::new(ROUTES_MAX).with_clients(OWN_MAX),
             auto: None,
+            swarm: SwarmFinder::default(),
             flights: BTreeMap::new(),
             ids: BTreeMap::new(),
             ticked: Time::ZERO,
@@ -98,7 +117,9 @@ impl SimQueue {
         self.report_running(now);
         let route = Some(request.route);
         let (visit, accepts_waiting_page) = (request.visit, request.accepts_waiting_page);
+        let burns = self.burns(request, now);
         let arrival = Arrival {
+            burns,
             client,
             place,
             estimate,
@@ -112,6 +133,20 @@ impl SimQueue {
         let id = self.queue.handle_arrival(arrival, now);
         self.flights.insert(id, flight);
         self.ids.insert(flight, id);
+    }
+
+    /// Whether a request belongs to a group that burns.
+    fn burns(&mut self, request: &SimQueueRequest, now: Time) -> bool {
+        let Some(history) = self.queue.client_history() else { return false };
+        let pressure = self.queue.pressure_since();
+        let served = history.served(request.client, pressure, now);
+        if pressure.is_none() {
+            self.swarm.handle_pressure_end();
+            if served.is_none() {
+                return false;
+            }
+        }
+        self.swarm.handle_request(served, &request.properties, request.estimate, now)
     }
 
     /// Uses the measured concurrency of the backend instead of the one in the settings.

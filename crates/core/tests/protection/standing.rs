@@ -275,6 +275,25 @@ fn half_of_the_swarm_comes_back() {
     }
 }
 
+/// Half of the swarm waits as people do, but its user agent is one that nobody else has. One
+/// regular has it too.
+#[test]
+fn half_of_a_swarm_with_something_in_common_comes_back() {
+    let calm = calm_p95();
+    for (arrivals, name) in [
+        (connections(64), "64"),
+        (connections(256), "256"),
+        (open(60), "60/s"),
+        (open(1_000), "1000/s"),
+    ] {
+        let name = format!("{name} x1 keep 0.5, one agent");
+        let one = SimClient { agent: "swarm".into(), ..keeping(swarm(arrivals, 1), 0.5) };
+        let run = Siege::new(&name, vec![one]).run(AUTO);
+        regulars_hold(&run, &name, calm);
+        newcomers_hold(&run, &name, 5.0);
+    }
+}
+
 #[test]
 #[ignore = "prints all scenes"]
 fn all_scenes() {

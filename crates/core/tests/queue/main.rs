@@ -36,7 +36,18 @@ fn arrival(from: u64, place: QueuePlace, cost: u64) -> Arrival {
     let (is_guess, route, own, weight) = (false, None, None, Weight::ONE);
     let (visit, accepts_waiting_page) = (Visit::Unknown, false);
     let client = client(from);
-    Arrival { client, place, estimate, is_guess, route, own, weight, visit, accepts_waiting_page }
+    Arrival {
+        client,
+        place,
+        estimate,
+        is_guess,
+        route,
+        own,
+        weight,
+        visit,
+        accepts_waiting_page,
+        burns: false,
+    }
 }
 
 const NOW: Time = Time(1_000_000_000);

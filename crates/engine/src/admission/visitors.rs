@@ -5,7 +5,7 @@
 //! its results over time, and finds the moments at which the pressure begins and ends. It is a part
 //! of the state behind the lock of `admission`. The log lines: `telemetry::pressure`.
 
-use evenkeel_core::queue::standing::StandingReport;
+use evenkeel_core::queue::standing::{ByLine, StandingReport};
 use evenkeel_core::units::{Cost, Nanos, Time};
 use evenkeel_telemetry::pressure::PressureNotice;
 
@@ -97,19 +97,19 @@ impl VisitorLog {
         }
         Some(PressureNotice::Ends {
             lasted: now.since(began?),
-            strangers_cost: report.served.strangers.minus(before.served.strangers),
+            strangers_cost: strangers(&report.served).minus(strangers(&before.served)),
             pages: report.sent_to_waiting_room.saturating_sub(before.sent_to_waiting_room),
         })
     }
 
     pub fn stats(&self, report: StandingReport, now: Time) -> VisitorStats {
         let StandingReport { pressure_since, waiting, served, sent_to_waiting_room } = report;
-        let since_start = served.strangers;
-        let pressure_cost =
-            pressure_since.map_or(Cost::ZERO, |_| since_start.minus(self.before.served.strangers));
+        let since_start = strangers(&served);
+        let pressure_cost = pressure_since
+            .map_or(Cost::ZERO, |_| since_start.minus(strangers(&self.before.served)));
         VisitorStats {
             pressure_since,
-            strangers_waiting: waiting.strangers,
+            strangers_waiting: waiting.strangers + waiting.burning,
             visitors_waiting: waiting.first + waiting.later,
             strangers_cost: since_start,
             pressure_cost,
@@ -130,13 +130,17 @@ impl VisitorLog {
 
 fn total(report: &StandingReport) -> usize {
     let waiting = report.waiting;
-    waiting.history + waiting.first + waiting.later + waiting.strangers
+    waiting.history + waiting.first + waiting.later + waiting.strangers + waiting.burning
+}
+
+/// The cost of all strangers, burning ones included.
+fn strangers(served: &ByLine<Cost>) -> Cost {
+    served.strangers.plus(served.burning)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evenkeel_core::queue::standing::ByLine;
 
     fn at(secs: u64) -> Time {
         Time(Nanos::from_secs(1_000 + secs).0)

@@ -7,7 +7,8 @@
 use crate::admission::{AdmissionEntry, AdmittedSlot, NoSlot};
 use crate::lane::LaneShared;
 use crate::pending::PendingRequest;
-use evenkeel_core::classify::{self, LimitKey};
+use crate::rules::EngineRules;
+use evenkeel_core::classify::{self, LimitKey, LimitKeys};
 use evenkeel_core::key::{KeyHash, KeyHasher, KeySeed};
 use evenkeel_core::meter::estimate::{CostForecast, LearnedCosts, RouteHash};
 use evenkeel_core::queue::standing::{Visit, VisitPass};
@@ -36,7 +37,7 @@ pub(crate) enum QueueSlot {
 impl QueueSlot {
     /// The initial relation of a request to the queue. `latest` is its bucket furthest in debt.
     pub(crate) fn of(pending: &PendingRequest, latest: Option<LimitKey>) -> QueueSlot {
-        let PendingRequest { request, keys, exempt, weight, .. } = pending;
+        let PendingRequest { request, keys, exempt, burns, weight, .. } = pending;
         let rules = &request.rules;
         if !rules.queues || rules.shadow {
             return QueueSlot::Free;
@@ -44,9 +45,8 @@ impl QueueSlot {
         if *exempt {
             return QueueSlot::Exempt;
         }
-        let first = keys.as_slice().first().map(|key| key.hash);
         let place = latest.map_or(QueuePlace::Credit, QueuePlace::Debt);
-        let client = first.unwrap_or_else(|| address_hash(&rules.seed, request.client));
+        let client = client(rules, keys, request.client);
         let weight = classify::weight(rules.limiter.limits(), keys).times(*weight);
         let CostForecast { route, own, cost: estimate, is_guess } = request.forecast;
         QueueSlot::Outside(Arrival {
@@ -59,6 +59,7 @@ impl QueueSlot {
             weight,
             visit: Visit::Unknown,
             accepts_waiting_page: false,
+            burns: *burns,
         })
     }
 }
@@ -75,6 +76,12 @@ impl QueueSlot {
         }
         QueueSlot::Held(id, Arrival { accepts_waiting_page: false, ..arrival }, now)
     }
+}
+
+/// What stands for a client in the queue: its key under the first limit.
+pub(crate) fn client(rules: &EngineRules, keys: &LimitKeys, address: IpAddr) -> KeyHash {
+    let first = keys.as_slice().first().map(|key| key.hash);
+    first.unwrap_or_else(|| address_hash(&rules.seed, address))
 }
 
 /// Stands for the client in the queue if no limit identifies it.

@@ -48,7 +48,8 @@ impl EngineView for Engine {
         let (cpus, measured) = (rules.cpus, rules.cost.to_string());
         let (crowd, visitors) = (self.admission_stats(), self.visitor_stats());
         let open = self.open_requests(SHOWN_MAX);
-        Some(BackendLoad { working, busy, unpaid, cpus, crowd, visitors, open, measured })
+        let burning = self.burning();
+        Some(BackendLoad { working, busy, unpaid, cpus, crowd, visitors, burning, open, measured })
     }
 
     fn top(&self, index: usize) -> Vec<HeavyClient> {

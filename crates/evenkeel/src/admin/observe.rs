@@ -9,7 +9,7 @@ use evenkeel_core::key::KeyHash;
 use evenkeel_core::limit::{LimitAction, LimitUnit};
 use evenkeel_core::units::{Nanos, SECOND, Time};
 use evenkeel_engine::view::BackendLoad;
-use evenkeel_engine::{HeavyClient, OpenRequest, RequestStage, VisitorStats};
+use evenkeel_engine::{BurningReport, HeavyClient, OpenRequest, RequestStage, VisitorStats};
 use evenkeel_identity::robots::RobotReport;
 use evenkeel_telemetry::counts::peers::PeersStatus;
 use evenkeel_telemetry::metrics::{
@@ -204,7 +204,7 @@ pub fn load(door: &str, work: &BackendLoad, now: Time) -> LoadSnapshot {
         running: crowd.running,
         concurrency: crowd.concurrency,
     });
-    let swarm = work.visitors.as_ref().and_then(|visitors| swarm(visitors, now));
+    let swarm = work.visitors.as_ref().and_then(|visitors| swarm(visitors, &work.burning, now));
     LoadSnapshot {
         door: door.to_owned(),
         working: work.working,
@@ -226,8 +226,22 @@ fn open_request(request: &OpenRequest) -> OpenRequestRow {
     }
 }
 
+fn burning_row(burning: &BurningReport, now: Time) -> snapshot::BurningGroupRow {
+    let percent = |part: f64| (part * 1e3).round() / 10.0;
+    snapshot::BurningGroupRow {
+        name: burning.name.clone(),
+        percent_of_strangers: percent(burning.cost_part),
+        percent_of_clients: percent(burning.clients_part),
+        seconds: now.since(burning.since).as_secs_f64(),
+    }
+}
+
 /// What is shown while there is pressure.
-fn swarm(visitors: &VisitorStats, now: Time) -> Option<snapshot::SwarmLoad> {
+fn swarm(
+    visitors: &VisitorStats,
+    burning: &[BurningReport],
+    now: Time,
+) -> Option<snapshot::SwarmLoad> {
     let since = visitors.pressure_since?;
     Some(snapshot::SwarmLoad {
         since: epoch_secs(since),
@@ -238,6 +252,7 @@ fn swarm(visitors: &VisitorStats, now: Time) -> Option<snapshot::SwarmLoad> {
         waiting_room_new: visitors.waiting_room.new,
         waiting_room_returned: visitors.waiting_room.returned,
         newcomer_wait: visitors.newcomer_wait.map(Nanos::as_secs_f64),
+        groups: burning.iter().map(|one| burning_row(one, now)).collect(),
     })
 }
 

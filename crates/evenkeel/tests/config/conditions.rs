@@ -20,9 +20,10 @@ fn faults(text: &str) -> String {
     parse("t.yaml", text.as_bytes(), 4.0).expect_err(text).to_string()
 }
 
-/// The limit's condition, read beside a file with AS numbers.
+/// The limit's condition, read beside a file with AS numbers, and a queue that needs no facts.
 fn when(text: &str) -> Condition {
-    let text = limit(text).replace("proxy: {", "proxy: {databases: {asn: asn.tsv}, ");
+    let text =
+        limit(text).replace("proxy: {", "proxy: {databases: {asn: asn.tsv}, queue: {known: off}, ");
     let proxy = good(&text).settings.proxy.expect("open");
     let condition = proxy.limits[0].when.clone();
     assert_eq!(proxy.facts, condition.facts());

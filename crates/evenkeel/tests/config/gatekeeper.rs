@@ -50,7 +50,8 @@ fn a_gatekeeper_needs_a_gate_and_says_what_runs() {
 
 #[test]
 fn the_proxy_finds_the_facts_that_a_gate_names() {
-    let text = "{proxy: {limits: []}, gatekeeper: {identifier: ja4, when: {fetch: differs}}}";
+    let text = "{proxy: {limits: [], queue: {known: off}}, \
+                gatekeeper: {identifier: ja4, when: {fetch: differs}}}";
     let facts = good(text).settings.proxy.expect("open").facts;
     assert!(facts.contains(ClientFact::Ja4) && facts.contains(ClientFact::Fetch));
     assert!(!facts.contains(ClientFact::H2));

@@ -6,6 +6,7 @@
 //! `waiting/together.rs`. The order of requests in a swarm
 //! is tested in the core.
 
+mod burning;
 mod cookies;
 mod kinds;
 mod seen;

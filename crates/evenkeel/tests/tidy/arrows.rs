@@ -11,7 +11,7 @@ use std::fs;
 
 /// The core's modules, each with those that it may use. An entry may only name entries above it, so
 /// a cycle is impossible.
-const CORE: [(&str, &[&str]); 15] = [
+const CORE: [(&str, &[&str]); 16] = [
     ("units", &[]),
     ("key", &[]),
     ("bucket", &["units"]),
@@ -24,8 +24,9 @@ const CORE: [(&str, &[&str]); 15] = [
     ("meter", &["key", "units"]),
     ("top", &["key", "units"]),
     ("queue", &["classify", "meter", "table"]),
+    ("swarm", &["key", "units"]),
     ("replica", &["key", "units"]),
-    ("sim", &["limiter", "meter", "queue", "replica", "top"]),
+    ("sim", &["limiter", "meter", "queue", "replica", "swarm", "top"]),
     ("lib", &["sim"]),
 ];
 

@@ -2,7 +2,7 @@
 //!
 //! The values come from `identity::robots`, which decides what proves a robot.
 
-use super::length;
+use super::length::length;
 use serde::{Deserialize, Serialize};
 
 /// The age from which a list of addresses is called old. Publishers change theirs every few days or

@@ -3,11 +3,24 @@
 //! The values come from the engine (`engine::VisitorStats`). What they mean:
 //! `evenkeel_core::queue::standing`.
 
-use super::length;
+use super::length::length;
 use serde::{Deserialize, Serialize};
 
+/// A group of strangers that waits behind all others, because few returning clients are like it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BurningGroupRow {
+    /// What its requests have in common, in words.
+    pub name: String,
+    /// Its part of what strangers have asked for in the last half minute, in percent.
+    pub percent_of_strangers: f64,
+    /// The largest part of returning clients that may be like it, in percent.
+    pub percent_of_clients: f64,
+    /// For how long it has waited behind the others, in seconds.
+    pub seconds: f64,
+}
+
 /// The state of strangers and visitors at the queue of a backend, while there is pressure.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SwarmLoad {
     /// The beginning of the pressure, in seconds since the Unix epoch.
     pub since: f64,
@@ -26,6 +39,9 @@ pub struct SwarmLoad {
     /// Seconds from the first request of newcomers to their turn, a mean over the last ones; `null`
     /// if there was none.
     pub newcomer_wait: Option<f64>,
+    /// The groups of strangers that wait behind all others, the largest one first.
+    #[serde(default)]
+    pub groups: Vec<BurningGroupRow>,
 }
 
 /// One line for people: `swarm for 5 min (80.5 CPU-s): 12 strangers wait, 40 in the waiting room,
@@ -36,9 +52,13 @@ impl std::fmt::Display for SwarmLoad {
         let room = self.waiting_room_new.saturating_add(self.waiting_room_returned);
         write!(f, "swarm for {time} ({cost:.1} CPU-s): {} strangers wait, ", self.strangers)?;
         write!(f, "{room} in the waiting room")?;
-        match self.newcomer_wait {
-            Some(wait) => write!(f, ", newcomers wait {wait:.1} s"),
-            None => Ok(()),
+        if let Some(wait) = self.newcomer_wait {
+            write!(f, ", newcomers wait {wait:.1} s")?;
         }
+        for (index, group) in self.groups.iter().enumerate() {
+            let before = if index == 0 { "; last in line: " } else { ", " };
+            write!(f, "{before}{} ({:.0} % of strangers)", group.name, group.percent_of_strangers)?;
+        }
+        Ok(())
     }
 }

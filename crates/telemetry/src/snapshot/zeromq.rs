@@ -2,7 +2,7 @@
 //!
 //! `telemetry::counts::master` and `telemetry::counts::gatekeeper` fill in the values.
 
-use super::length;
+use super::length::length;
 use crate::printable::printable;
 use serde::{Deserialize, Serialize};
 use std::fmt;

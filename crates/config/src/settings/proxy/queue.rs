@@ -6,6 +6,7 @@ use super::waiting_room::{self, WaitingRoomSettings};
 use crate::keys::{ConfigKey, DefaultedKey, SubsectionKey, ValueSyntax};
 use crate::reader::{SectionReader, settings};
 use crate::values::{Read, count, within};
+use evenkeel_core::fact::{ClientFact, FactSet};
 use evenkeel_core::queue::standing::KnownClients;
 use evenkeel_core::units::Nanos;
 use std::fmt;
@@ -71,6 +72,13 @@ settings! {
 }
 
 impl ProxyQueueSettings {
+    /// The facts by which the queue finds what strangers have in common. Those that need a file
+    /// are not among them.
+    pub(super) fn swarm_facts(&self) -> FactSet {
+        let facts = [ClientFact::Ja4, ClientFact::H2, ClientFact::Rtt, ClientFact::Fetch];
+        facts.into_iter().filter(|_| self.known != KnownSetting::Off).collect()
+    }
+
     /// The form that the core uses. With `Auto`, the search for the best concurrency starts at
     /// [`ProxyQueueSettings::search_cpus`].
     #[must_use]

@@ -19,6 +19,16 @@ impl ClientHistory {
     /// The number of words in the state of a client.
     pub const WORDS: usize = 2;
 
+    /// How often a returning client was served: one that was served at least twice, and before
+    /// `pressure` began, if there is any. `None` for all others.
+    #[must_use]
+    pub fn served(&self, key: KeyHash, pressure: Option<Time>, now: Time) -> Option<u64> {
+        let known = self.table.take(key).with(KnownClient::of);
+        let is_returning = known.served >= HISTORY_SERVED_MIN && !known.is_forgotten(now);
+        let was_here = pressure.is_none_or(|began| known.since < began);
+        (is_returning && was_here).then_some(known.served)
+    }
+
     /// Calls `f` with the key and the state of each client that is worth keeping: those that were
     /// served at least twice, and those that were served in the last ten minutes, so that a ticket
     /// that was used stays used.

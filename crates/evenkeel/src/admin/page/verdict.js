@@ -88,6 +88,9 @@ function in_swarm(swarms, { now, used, past }) {
     `${count(room, "visitor is", "visitors are")} in the waiting room, ${returned} of them for a second time or more.`,
   ];
   if (waits.length) parts.push(`New visitors wait ${time(Math.max(...waits))} for their first page.`);
+  for (const group of swarms.flatMap((swarm) => swarm.groups ?? [])) {
+    parts.push(`${number(group.percent_of_strangers)} % of what strangers ask for has in common: ${group.name}. At most ${number(group.percent_of_clients)} % of returning clients are like that, so these strangers wait behind all others.`);
+  }
   return {
     kind: "warn",
     said: `More is asked for than the backend can do, since ${new Date(since * 1000).toLocaleTimeString()} (${time(now.now - since)}).`,

@@ -75,6 +75,7 @@ fn a_swarm_has_a_line() {
         waiting_room_new: 31,
         waiting_room_returned: 9,
         newcomer_wait: None,
+        groups: Vec::new(),
     };
     let door = LoadSnapshot {
         door: "proxy".to_owned(),
@@ -82,7 +83,7 @@ fn a_swarm_has_a_line() {
         cpus: 2.0,
         busy_seconds: 1.0,
         crowd: None,
-        swarm: Some(swarm),
+        swarm: Some(swarm.clone()),
         running: Vec::new(),
         oldest_waiting: None,
     };
@@ -90,7 +91,8 @@ fn a_swarm_has_a_line() {
     let in_swarm = TopSnapshot { load: vec![door.clone()], ..snapshot() };
     assert_eq!(tables(&in_swarm, None), format!("{line}\n\n{expected}"));
     let newcomer_wait = Some(3.25);
-    let door = LoadSnapshot { swarm: Some(SwarmLoad { newcomer_wait, ..swarm }), ..door };
+    let swarm = SwarmLoad { newcomer_wait, ..swarm };
+    let door = LoadSnapshot { swarm: Some(swarm), ..door };
     let in_swarm = TopSnapshot { load: vec![door], ..snapshot() };
     assert_eq!(tables(&in_swarm, None), format!("{line}, newcomers wait 3.2 s\n\n{expected}"));
 }

@@ -40,7 +40,7 @@ pub fn draw(frame: &mut Frame<'_>, view: &TopView) {
     let mut lines = Vec::new();
     for (at, load) in loads.iter().enumerate() {
         lines.push(load_line(load, view.busy.get(at).copied().flatten()));
-        lines.extend(load.swarm.map(|swarm| format!("   {swarm}").yellow().into()));
+        lines.extend(load.swarm.as_ref().map(|swarm| format!("   {swarm}").yellow().into()));
         let sentence = load.long_running();
         lines.extend(sentence.map(|text| format!("   {}", printable(&text)).yellow().into()));
     }

@@ -145,6 +145,7 @@ fn a_swarm_has_a_line_of_its_own() {
         waiting_room_new: 31,
         waiting_room_returned: 9,
         newcomer_wait: Some(3.21),
+        groups: Vec::new(),
     });
     let mut view = TopView::new("127.0.0.1:9970", None);
     view.answered(Ok((String::new(), snapshot)));

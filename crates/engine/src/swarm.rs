@@ -1,0 +1,238 @@
+//! What the requests of a swarm have in common: makes the properties of a request, and names the
+//! groups that burn.
+//!
+//! Which groups burn is decided in `evenkeel_core::swarm`, and where their requests wait in
+//! `evenkeel_core::queue`. Without pressure, nothing is done for a request but to look up how often
+//! its client was served. The lock here is taken alone, and only under pressure or to count a
+//! returning client.
+
+use evenkeel_core::classify::{RequestAttributes, readable};
+use evenkeel_core::fact::ClientFact;
+use evenkeel_core::key::{KeyHash, KeyHasher, KeySeed, network};
+use evenkeel_core::queue::ClientHistory;
+use evenkeel_core::swarm::{BurningGroup, PROPERTIES_MAX, Properties, SwarmFinder, SwarmGroup};
+use evenkeel_core::units::{Cost, Time};
+use evenkeel_telemetry::pressure::BurningNotice;
+use parking_lot::Mutex;
+
+/// Bits of an address that are a network: of IPv4, and of IPv6.
+const NETWORK_BITS: (u8, u8) = (16, 32);
+/// The part of a text that a name shows, in characters.
+const SHOWN_CHARS_MAX: usize = 60;
+
+/// A kind of property, in the order of the core's properties.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PropertyKind {
+    Network,
+    Fact(ClientFact),
+    UserAgent,
+    AcceptLanguage,
+}
+
+const KINDS: [PropertyKind; PROPERTIES_MAX] = [
+    PropertyKind::Network,
+    PropertyKind::Fact(ClientFact::Asn),
+    PropertyKind::Fact(ClientFact::Ja4),
+    PropertyKind::Fact(ClientFact::H2),
+    PropertyKind::Fact(ClientFact::Rtt),
+    PropertyKind::Fact(ClientFact::Fetch),
+    PropertyKind::UserAgent,
+    PropertyKind::AcceptLanguage,
+];
+
+/// A group that burns, with its name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BurningReport {
+    /// What its requests have in common, in words.
+    pub name: String,
+    /// Its part of what strangers have asked for in the last half minute, from 0 to 1.
+    pub cost_part: f64,
+    /// The largest part of returning clients that may be like it, from 0 to 1.
+    pub clients_part: f64,
+    /// Since when it burns.
+    pub since: Time,
+}
+
+impl BurningReport {
+    fn log(&self) {
+        BurningNotice {
+            group: &self.name,
+            cost_part: self.cost_part,
+            clients_part: self.clients_part,
+        }
+        .log();
+    }
+
+    fn new(name: &str, burning: &BurningGroup) -> BurningReport {
+        BurningReport {
+            name: name.to_owned(),
+            cost_part: burning.cost_milli as f64 / 1e3,
+            clients_part: burning.clients_milli as f64 / 1e3,
+            since: burning.since,
+        }
+    }
+}
+
+/// What a request is compared with.
+pub(crate) struct SwarmContext<'a> {
+    pub(crate) seed: &'a KeySeed,
+    pub(crate) history: &'a ClientHistory,
+    /// Since when there is pressure, if there is.
+    pub(crate) pressure: Option<Time>,
+    pub(crate) now: Time,
+}
+
+/// The groups of the strangers at one backend.
+#[derive(Default)]
+pub(crate) struct SwarmWatch(Mutex<SwarmState>);
+
+#[derive(Default)]
+struct SwarmState {
+    finder: SwarmFinder,
+    pressure: Option<Time>,
+    /// The names of the groups that burn, as far as one of their requests has come since.
+    names: Vec<(SwarmGroup, String)>,
+}
+
+impl SwarmWatch {
+    /// Counts a request of `client`, which is expected to cost `cost`. Returns whether it burns.
+    pub(crate) fn handle_request(
+        &self,
+        request: &impl RequestAttributes,
+        (client, cost): (KeyHash, Cost),
+        context: SwarmContext<'_>,
+    ) -> bool {
+        let SwarmContext { seed, history, pressure, now } = context;
+        let served = history.served(client, pressure, now);
+        let is_counted = match served {
+            Some(served) => SwarmFinder::counts_client(served),
+            None => pressure.is_some(),
+        };
+        if !is_counted {
+            return false;
+        }
+        let properties = properties(request, seed);
+        let mut state = self.0.lock();
+        state.note_pressure(pressure);
+        let burns = state.finder.handle_request(served, &properties, cost, now);
+        let named = if burns { state.name(&properties, request) } else { None };
+        drop(state);
+        named.iter().for_each(BurningReport::log);
+        burns
+    }
+
+    /// The groups that burn, the one with the greatest cost first. One of which no request has come
+    /// since has no name and is left out.
+    pub(crate) fn burning(&self) -> Vec<BurningReport> {
+        let state = self.0.lock();
+        let named = |burning: &BurningGroup| {
+            let (_, name) = state.names.iter().find(|(group, _)| *group == burning.group)?;
+            Some(BurningReport::new(name, burning))
+        };
+        state.finder.burning().iter().filter_map(named).collect()
+    }
+}
+
+impl SwarmState {
+    /// Forgets what strangers had in common when the pressure ends, or a new one begins.
+    fn note_pressure(&mut self, pressure: Option<Time>) {
+        if self.pressure != pressure {
+            self.pressure = pressure;
+            self.finder.handle_pressure_end();
+            self.names.clear();
+        }
+    }
+
+    /// Names the group that a request burns in, if it has no name. Forgets the names of groups that
+    /// no longer burn. Returns what is to be logged.
+    fn name(
+        &mut self,
+        properties: &Properties,
+        request: &impl RequestAttributes,
+    ) -> Option<BurningReport> {
+        let burning = self.finder.burning();
+        let burns = burning.iter().find(|one| one.group.contains(properties))?;
+        if self.names.iter().any(|(group, _)| *group == burns.group) {
+            return None;
+        }
+        let name = name(&burns.group, request);
+        let report = BurningReport::new(&name, burns);
+        self.names.retain(|(group, _)| burning.iter().any(|one| one.group == *group));
+        self.names.push((burns.group, name));
+        Some(report)
+    }
+}
+
+/// The properties of a request. What is unknown is no property; a header that is absent is one.
+fn properties(request: &impl RequestAttributes, seed: &KeySeed) -> Properties {
+    let mut properties = Properties::default();
+    for (kind, (place, property)) in KINDS.iter().zip(properties.iter_mut().enumerate()) {
+        let mut hasher = KeyHasher::new(seed);
+        hasher.part(&[place as u8]);
+        match kind {
+            PropertyKind::Network => hasher.address(own_network(request)),
+            PropertyKind::Fact(fact) => match request.fact(*fact) {
+                Some(text) => hasher.part(text.as_bytes()),
+                None => continue,
+            },
+            PropertyKind::UserAgent => header(&mut hasher, request.header("user-agent")),
+            PropertyKind::AcceptLanguage => header(&mut hasher, request.header("accept-language")),
+        }
+        *property = Some(hasher.finish());
+    }
+    properties
+}
+
+fn own_network(request: &impl RequestAttributes) -> std::net::IpAddr {
+    network(request.address(), NETWORK_BITS.0, NETWORK_BITS.1)
+}
+
+/// An absent header has no part, so that it differs from an empty one.
+fn header(hasher: &mut KeyHasher, value: Option<&[u8]>) {
+    value.into_iter().for_each(|value| hasher.part(value));
+}
+
+/// What the requests of a group have in common, in words.
+fn name(group: &SwarmGroup, request: &impl RequestAttributes) -> String {
+    let kinds = [Some(group.first), group.second].into_iter().flatten();
+    let words = kinds.filter_map(|(kind, _)| KINDS.get(usize::from(kind)));
+    words.map(|kind| words_for(*kind, request)).collect::<Vec<_>>().join(", ")
+}
+
+fn words_for(kind: PropertyKind, request: &impl RequestAttributes) -> String {
+    match kind {
+        PropertyKind::Network => {
+            let (network, v4) = (own_network(request), NETWORK_BITS.0);
+            let bits = if network.is_ipv4() { v4 } else { NETWORK_BITS.1 };
+            format!("{network}/{bits}")
+        }
+        PropertyKind::Fact(fact) => {
+            let text = request.fact(fact).unwrap_or_default();
+            match fact {
+                ClientFact::Asn => shown(text.as_bytes()),
+                _ => format!("{fact} {}", shown(text.as_bytes())),
+            }
+        }
+        PropertyKind::UserAgent => quoted("User-Agent", request.header("user-agent")),
+        PropertyKind::AcceptLanguage => {
+            quoted("Accept-Language", request.header("accept-language"))
+        }
+    }
+}
+
+fn quoted(name: &str, value: Option<&[u8]>) -> String {
+    match value {
+        Some(value) => format!("{name} \u{201c}{}\u{201d}", shown(value)),
+        None => format!("no {name}"),
+    }
+}
+
+/// The beginning of untrusted text in readable form.
+fn shown(text: &[u8]) -> String {
+    let all = readable(text);
+    let mut short: String = all.chars().take(SHOWN_CHARS_MAX).collect();
+    if short.len() < all.len() {
+        short.push('\u{2026}');
+    }
+    short
+}
