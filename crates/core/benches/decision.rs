@@ -6,14 +6,16 @@
 //! interleaved. The fastest round is shown, because other work on the machine only adds time; its
 //! ratio to the first row is in brackets. A value is the time that one thread needs for one
 //! decision. `-- loss` shows the share of live keys that a full table evicts by chance, `-- paths`
-//! the cost of reading a request's path. Memory is the growth of the process, with each contestant
-//! in its own process. docs/performance.md has results.
+//! the cost of reading a request's path, `-- patterns` that of comparing a user agent with lists.
+//! Memory is the growth of the process, with each contestant in its own process.
+//! docs/performance.md has results.
 
 #![allow(missing_docs)]
 
 mod decision {
     pub mod four;
     pub mod paths;
+    pub mod patterns;
     pub mod peers;
 }
 
@@ -37,12 +39,14 @@ fn main() {
         ["loss", ..] => loss(),
         ["four", ..] => decision::four::measure(),
         ["paths", ..] => decision::paths::measure(),
+        ["patterns", ..] => decision::patterns::measure(),
         _ => {
             speed();
             bytes();
             loss();
             decision::four::measure();
             decision::paths::measure();
+            decision::patterns::measure();
         }
     }
 }
