@@ -159,6 +159,17 @@ pub fn parse(bytes: &[u8]) -> Result<YamlNode, ConfigFault> {
     parse_as(bytes, CONFIGURATION)
 }
 
+/// Adds what to write to errors that patterns cause, since they begin like other things of YAML.
+fn with_hint(info: String) -> String {
+    if info.contains("unknown anchor") {
+        return info + "; text that begins with `*` needs quotes, as in \"*bot*\"";
+    }
+    if info.contains("unknown escape") {
+        return info + "; text with a backslash needs single quotes, as in 're:\\.php$'";
+    }
+    info
+}
+
 /// Parses one document of a dialect.
 ///
 /// # Errors
@@ -175,7 +186,7 @@ pub fn parse_as(bytes: &[u8], dialect: YamlDialect) -> Result<YamlNode, ConfigFa
         let (event, span) = event.map_err(|error| {
             let what = match builder.root {
                 Some(_) => "this has no parent; check the indentation".to_owned(),
-                None => error.info(),
+                None => with_hint(error.info()),
             };
             ConfigFault::new(place(error.marker()), format!("not YAML: {what}"))
         })?;

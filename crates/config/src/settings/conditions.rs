@@ -9,7 +9,7 @@ use crate::fault::{ConfigFault, ConfigFaults, nearest, quoted};
 use crate::keys::{ConfigKey, ListKey, SubsectionKey, section};
 use crate::reader::SectionReader;
 use crate::source::included::{self, IncludedFile};
-use crate::tree::{self, YamlNode};
+use crate::tree::{self, YamlNode, YamlValue};
 use crate::values::{self, Read, header_name, token};
 use evenkeel_core::classify::{host_name, normal_path};
 use evenkeel_core::condition::patterns::{EXPRESSION, PathPatterns, PatternError, Patterns};
@@ -133,6 +133,8 @@ fn file(path: &Path, bytes: &[u8], groups: &mut Vec<Arc<Group>>) -> Vec<String> 
     let mut faults: Vec<ConfigFault> = Vec::new();
     match tree::parse(bytes) {
         Ok(root) => {
+            let (root, heading) = below_heading(root);
+            faults.extend(heading);
             let root = YamlNode::map([(GROUPS.name(), root)]);
             let mut section = SectionReader::open("", &FILE, Some(&root), root.place, &mut faults);
             add(&mut section, groups);
@@ -141,6 +143,19 @@ fn file(path: &Path, bytes: &[u8], groups: &mut Vec<Arc<Group>>) -> Vec<String> 
     }
     let faults = ConfigFaults::new(&path.display().to_string(), faults);
     faults.to_string().lines().map(String::from).collect()
+}
+
+/// The groups of a file that has them below `groups`, as a configuration has, with the fault; any
+/// other file as it is.
+fn below_heading(root: YamlNode) -> (YamlNode, Option<ConfigFault>) {
+    let heading = match &root.value {
+        YamlValue::Map(entries) => entries.iter().find(|(key, _)| *key.name == *GROUPS.name()),
+        _ => None,
+    };
+    let Some((key, groups)) = heading else { return (root, None) };
+    let what = "a file of `group_files` has the names of groups at its left margin; remove this \
+                line, and indent the others less";
+    (groups.clone(), Some(ConfigFault::new(key.place, what)))
 }
 
 /// Adds the groups of a section. Each may name those before it. Of a list of conditions one must
@@ -348,10 +363,13 @@ fn path(text: &str) -> Read<Box<str>> {
     if text.starts_with(EXPRESSION) {
         return pattern(text);
     }
-    if !text.starts_with(['/', '*']) || text.contains(['?', '#']) {
+    if text.contains(['?', '#']) {
         return Err("a path begins with / and has no query; write `query: {NAME: \"*\"}` for a \
                     parameter"
             .to_owned());
+    }
+    if !text.starts_with(['/', '*']) {
+        return Err("a path begins with / or *, as in /login or *.php".to_owned());
     }
     if text.contains(';') {
         return Err("a path is compared without `;parameters`".to_owned());

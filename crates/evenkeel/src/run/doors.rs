@@ -381,7 +381,7 @@ fn check(parts: &DoorParts<'_>) -> anyhow::Result<Vec<Box<dyn Service>>> {
         cost = %proxy.cost,
         action = %proxy.action,
         shadow = proxy.shadow,
-        limits = names(&proxy.limits, |limit| &limit.name),
+        limits = limit_names(proxy),
         "check open",
     );
     Ok(one(door))
@@ -419,7 +419,7 @@ fn limit_names(settings: &ProxySettings) -> String {
     limits.chain(denials).collect::<Vec<&str>>().join(",")
 }
 
-/// The names of domains, for the log.
+/// The names of limits or domains, for the log.
 fn names<T>(all: &[T], name: impl Fn(&T) -> &str) -> String {
     all.iter().map(name).collect::<Vec<&str>>().join(",")
 }

@@ -93,6 +93,10 @@ fn what_cannot_be_compared_is_a_fault_that_names_the_fix() {
         ("{path: '/a?b=c'}", "has no query; write `query: {NAME: \"*\"}`"),
         ("{rtt: relay}", "direct, relayed or absent"),
         ("{fetch: [agrees, unlike]}", "agrees, differs, other or absent"),
+        ("{path: .php}", "a path begins with / or *, as in /login or *.php"),
+        ("{user_agent: *GPTBot*}", "text that begins with `*` needs quotes, as in \"*bot*\""),
+        ("{path: [/a, *.php]}", "text that begins with `*` needs quotes"),
+        ("{path: \"re:\\.php$\"}", "needs single quotes, as in 're:\\.php$'"),
         ("{asn: example}", "the number of an autonomous system, such as AS64500"),
         ("{group: robots}", "names no group: `robots`; `groups` names none before it"),
         ("{any: []}", "`any` has no condition, or an empty one; remove it"),
@@ -192,6 +196,11 @@ fn groups_and_pages_come_from_files_whose_changes_are_changes_of_the_configurati
     let Some(ConfigChange::Faulty(faults)) = changed(&mut source) else { panic!("a fault") };
     let told = faults.to_string();
     assert!(told.contains("groups.yaml:2:8: unknown key `paths`"), "{told}");
+    fs::write(&groups, "groups:\n  robots: {user_agent: '*bot*'}\n").expect("written");
+    let Some(ConfigChange::Faulty(faults)) = changed(&mut source) else { panic!("a fault") };
+    let told = faults.to_string();
+    assert!(told.contains("groups.yaml:1:1: a file of `group_files` has the names"), "{told}");
+    assert_eq!(told.lines().count(), 1, "{told}");
     fs::write(&groups, "robots: {user_agent: '*bot*'}\n").expect("written");
     assert!(matches!(changed(&mut source), Some(ConfigChange::Good(_))));
     fs::write(&page, "<p>no!</p>").expect("written");
