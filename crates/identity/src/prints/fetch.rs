@@ -133,32 +133,28 @@ struct ClaimedBrowser {
     version: (u32, u32),
 }
 
-/// The products that browsers of each family name in `User-Agent`. With any other it is an app or a
-/// program that embeds the browser, whose headers may differ.
-const PRODUCTS: [(BrowserFamily, &str, &[&str]); 4] = [
-    (BrowserFamily::Chromium, "Chrome", CHROMIUM_PRODUCTS),
-    (BrowserFamily::Chromium, "HeadlessChrome", CHROMIUM_PRODUCTS),
-    (BrowserFamily::Firefox, "Firefox", &["Mozilla", "Gecko", "Firefox"]),
-    (BrowserFamily::Safari, "Version", &["Mozilla", "AppleWebKit", "Version", "Mobile", "Safari"]),
-];
+/// Sets of families: a bit for each.
+const CHROMIUM: u8 = 1;
+const FIREFOX: u8 = 2;
+const SAFARI: u8 = 4;
 
-const CHROMIUM_PRODUCTS: &[&str] = &[
-    "Mozilla",
-    "AppleWebKit",
-    "Chrome",
-    "HeadlessChrome",
-    "Mobile",
-    "Safari",
-    "Edg",
-    "EdgA",
-    "OPR",
-    "SamsungBrowser",
-    "Vivaldi",
-];
+/// The families whose browsers name a product in `User-Agent`. With any other product it is an app
+/// or a program that embeds the browser, whose headers may differ.
+fn families(product: &str) -> u8 {
+    match product {
+        "AppleWebKit" | "Mobile" | "Safari" => CHROMIUM | SAFARI,
+        "Chrome" | "HeadlessChrome" | "Edg" | "EdgA" | "OPR" | "SamsungBrowser" | "Vivaldi" => {
+            CHROMIUM
+        }
+        "Gecko" | "Firefox" => FIREFOX,
+        "Version" => SAFARI,
+        _ => 0,
+    }
+}
 
 /// What the comments of a `User-Agent` contain if it is not a browser's: robots, and apps that
 /// embed Android's browser.
-const FOREIGN: [&str; 4] = ["compatible", "; wv", "bot", "http"];
+const FOREIGN: [&[u8]; 4] = [b"compatible", b"; wv", b"bot", b"http"];
 
 /// The systems that Safari runs on. Browsers on other systems use its engine with other headers.
 const APPLE: [&str; 3] = ["Macintosh", "iPhone", "iPad"];
@@ -166,36 +162,27 @@ const APPLE: [&str; 3] = ["Macintosh", "iPhone", "iPad"];
 impl ClaimedBrowser {
     /// Reads a `User-Agent`: products such as `Chrome/131.0.0.0`, and comments in parentheses.
     fn read(agent: &str) -> Option<ClaimedBrowser> {
-        let (mut depth, mut is_foreign, mut is_apple) =
-            (0_u32, !agent.starts_with("Mozilla/"), false);
-        let mut products = Vec::new();
-        for piece in agent.split_inclusive(['(', ')']) {
-            let text = piece.trim_end_matches(['(', ')']);
-            if depth == 0 {
-                products.extend(text.split_ascii_whitespace());
-            } else {
-                is_foreign |= FOREIGN.iter().any(|word| text.contains(word));
-                is_apple |= APPLE.iter().any(|word| text.starts_with(word));
+        let (_, mut rest) = agent.strip_prefix("Mozilla/")?.split_once(' ')?;
+        let (mut possible, mut named, mut is_apple) = (u8::MAX, None, false);
+        while !rest.is_empty() {
+            let (products, comment) = rest.split_once('(').unwrap_or((rest, ""));
+            for product in products.split_ascii_whitespace() {
+                let (name, version) = product.split_once('/').unwrap_or((product, ""));
+                possible &= families(name);
+                if matches!(name, "Chrome" | "HeadlessChrome" | "Firefox" | "Version") {
+                    named = Some(version);
+                }
             }
-            match piece.as_bytes().last() {
-                Some(b'(') => depth += 1,
-                Some(b')') => depth = depth.saturating_sub(1),
-                _ => {}
-            }
+            is_apple |= APPLE.iter().any(|system| comment.starts_with(system));
+            rest = skip_comment(comment)?;
         }
-        let named = |wanted: &str| {
-            let versions = products.iter().filter_map(|product| product.split_once('/'));
-            versions.clone().find(|(name, _)| *name == wanted).map(|(_, version)| version)
+        let family = match possible {
+            CHROMIUM => BrowserFamily::Chromium,
+            FIREFOX => BrowserFamily::Firefox,
+            SAFARI if is_apple => BrowserFamily::Safari,
+            _ => return None,
         };
-        let found = PRODUCTS.iter().find_map(|(family, product, known)| {
-            named(product).map(|version| (*family, version, known))
-        });
-        let (family, version, known) = found?;
-        let is_known = |product: &&str| known.contains(&product.split('/').next().unwrap_or(""));
-        let suits = family != BrowserFamily::Safari || (is_apple && named("Safari").is_some());
-        if is_foreign || !suits || !products.iter().all(is_known) {
-            return None;
-        }
+        let version = named?;
         let (major, minor) = version.split_once('.').unwrap_or((version, ""));
         Some(ClaimedBrowser { family, version: (number(major)?, number(minor).unwrap_or(0)) })
     }
@@ -209,6 +196,27 @@ impl ClaimedBrowser {
                 BrowserFamily::Safari => (16, 4),
             }
     }
+}
+
+/// Returns what follows a comment, which may contain others. `None`: it is not a browser's.
+fn skip_comment(comment: &str) -> Option<&str> {
+    let (bytes, mut depth) = (comment.as_bytes(), 1);
+    for (place, byte) in bytes.iter().enumerate() {
+        match byte {
+            b'(' => depth += 1,
+            b')' => depth -= 1,
+            b'c' | b';' | b'b' | b'h' => {
+                if FOREIGN.iter().any(|word| bytes[place..].starts_with(word)) {
+                    return None;
+                }
+            }
+            _ => {}
+        }
+        if depth == 0 {
+            return comment.get(place + 1..);
+        }
+    }
+    Some("")
 }
 
 /// The number that `text` begins with.
