@@ -205,10 +205,10 @@ fn skip_comment(comment: &str) -> Option<&str> {
         match byte {
             b'(' => depth += 1,
             b')' => depth -= 1,
-            b'c' | b';' | b'b' | b'h' => {
-                if FOREIGN.iter().any(|word| bytes[place..].starts_with(word)) {
-                    return None;
-                }
+            b'c' | b';' | b'b' | b'h'
+                if FOREIGN.iter().any(|word| bytes[place..].starts_with(word)) =>
+            {
+                return None;
             }
             _ => {}
         }
