@@ -177,6 +177,8 @@ class Server:
         for file, of in [("countries", "XX"), ("systems", "64500")]:
             for kind in ["conf", "map"]:
                 (self.folder / f"{file}.{kind}").write_text(f"{LOOPBACK} {of}{end}\n")
+        for file in ["country-xx", "as64500"]:
+            (self.folder / f"{file}.conf").write_text(f"remote_ip {LOOPBACK}\n")
         ranges = "127.9.0.0\t127.9.0.255\t64500\tXX\tEXAMPLE\n"
         (self.folder / "ip2asn-combined.tsv.gz").write_text(ranges)
 
