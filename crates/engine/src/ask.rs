@@ -13,7 +13,7 @@ use crate::lane::EngineLane;
 use crate::open_guard::OpenGuard;
 use crate::outcome::DecisionDetails;
 use crate::pending::{ArrivedRequest, PendingRequest};
-use crate::robots::IdentifiedRequest;
+use crate::robots::{IdentifiedRequest, OwnedStanding};
 use crate::rules::{EngineRules, RequestRefusal, refusal};
 use crate::swarm::SwarmContext;
 use evenkeel_core::bucket::Algorithm;
@@ -77,7 +77,8 @@ impl EngineLane {
         let burns = !exempt && self.burns(&rules, &keys, request, forecast.cost, now);
         let agent = agent(&rules, &keys, request);
         let request = ArrivedRequest { rules, client, forecast, agent, seen, came: now, open };
-        Ok(PendingRequest { request, keys, exempt, burns, weight, judged })
+        let robot = OwnedStanding::new(standing);
+        Ok(PendingRequest { request, keys, exempt, burns, robot, weight, judged })
     }
 
     /// Decides on a request. `words` holds the answers of a store about the request's buckets, in

@@ -4,8 +4,10 @@
 //! request has an identifier under each limit, which is the same in all instances. Which store is
 //! asked is up to the door.
 
+use crate::client_network::ClientNetwork;
 use crate::domains::gatekeeper::OrderCheck;
 use crate::open_guard::OpenGuard;
+use crate::robots::{IdentifiedRequest, OwnedStanding};
 use crate::rules::EngineRules;
 use crate::view::views::ViewKeys;
 use evenkeel_core::classify::{self, LimitKey, LimitKeys, RequestAttributes};
@@ -38,6 +40,8 @@ pub struct PendingRequest {
     pub(crate) exempt: bool,
     /// Whether it belongs to a group of strangers that burns.
     pub(crate) burns: bool,
+    /// What it is found to be, and the name of the robot.
+    pub(crate) robot: OwnedStanding,
     /// The weight that an operator has set for its client; one if there is none.
     pub(crate) weight: Weight,
     /// The decision of a gatekeeper, if one has decided.
@@ -65,7 +69,10 @@ impl PendingRequest {
         veil: impl Fn(&str, &[u8]) -> String,
     ) -> Vec<Vec<u8>> {
         let known = self.request.rules.known(self.request.client.to_canonical(), now);
-        let named = &self.request.rules.grouped(request, known);
+        let (rules, standing) = (&self.request.rules, self.robot.standing());
+        let network = ClientNetwork::new(request.address(), &rules.networks);
+        let request = &IdentifiedRequest { request, standing, network };
+        let named = &rules.grouped(request, known);
         let limits = self.request.rules.limiter.limits();
         let by =
             |key: &LimitKey| limits.get(usize::from(key.limit)).map_or(&[][..], |limit| &limit.by);

@@ -64,6 +64,31 @@ impl<R: RequestAttributes> RequestAttributes for IdentifiedRequest<'_, R> {
     }
 }
 
+/// What a request was found to be, for as long as the request lasts.
+pub(crate) enum OwnedStanding {
+    None,
+    Proven(Box<str>),
+    Impostor(Box<str>),
+}
+
+impl OwnedStanding {
+    pub(crate) fn new(standing: RobotStanding<'_>) -> OwnedStanding {
+        match standing {
+            RobotStanding::None => OwnedStanding::None,
+            RobotStanding::Proven(name) => OwnedStanding::Proven(name.into()),
+            RobotStanding::Impostor(name) => OwnedStanding::Impostor(name.into()),
+        }
+    }
+
+    pub(crate) fn standing(&self) -> RobotStanding<'_> {
+        match self {
+            OwnedStanding::None => RobotStanding::None,
+            OwnedStanding::Proven(name) => RobotStanding::Proven(name),
+            OwnedStanding::Impostor(name) => RobotStanding::Impostor(name),
+        }
+    }
+}
+
 impl Engine {
     /// Replaces the robots; `None`: there are none.
     pub fn set_robots(&self, robots: Option<Arc<Robots>>) {
