@@ -36,6 +36,7 @@ NAVIGATION = {
     "Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
     "Accept-Language": "en", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document",
 }
+ROBOT = {**NAVIGATION, "User-Agent": "Mozilla/5.0 (compatible; Harvester/2.1)"}
 READER = {"User-Agent": "Reader/1.0", "Accept": "application/atom+xml"}
 
 
@@ -270,12 +271,13 @@ class Swarm:
 
     With `connections`, that many ask at once, each again when it was answered, and a second after
     it asked if it was refused. With `rate`, that many ask each second, whatever is answered. The
-    part `keep` comes back as it is told to.
+    part `keep` comes back as it is told to. If it is `alike`, it has a `User-Agent` of its own.
     """
 
-    def __init__(self, port, start, path, connections, rate, addresses, keep):
+    def __init__(self, port, start, path, connections, rate, addresses, keep, alike):
         self.port, self.path, self.rate, self.keep = port, path, rate, keep
         self.addresses, self.numbers, self.chance = addresses, itertools.count(), random.Random(1)
+        self.headers = ROBOT if alike else NAVIGATION
         self.due, self.tasks = [], set()
         self.patience = OPEN_PATIENCE if rate else PATIENCE
         self.served = multiprocessing.Value("q", 0, lock=False)
@@ -316,7 +318,7 @@ class Swarm:
     def new(self):
         address = swarm_address(next(self.numbers), self.addresses)
         keeps = self.chance.random() < self.keep
-        return Robot(Browser(self.port, address, lasts=False, keeps=keeps))
+        return Robot(Browser(self.port, address, self.headers, lasts=False, keeps=keeps))
 
     def next_due(self):
         if self.due and self.due[0][0] <= time.monotonic():
