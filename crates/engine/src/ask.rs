@@ -9,11 +9,12 @@ use crate::charge::{Charge, DelayReport};
 use crate::client_network::ClientNetwork;
 use crate::domains::gatekeeper::OrderCheck;
 use crate::engine::{Engine, KeyedRequest};
+use crate::known_request::KnownRequest;
 use crate::lane::EngineLane;
 use crate::open_guard::OpenGuard;
 use crate::outcome::DecisionDetails;
 use crate::pending::{ArrivedRequest, PendingRequest};
-use crate::robots::{IdentifiedRequest, OwnedStanding};
+use crate::robots::OwnedStanding;
 use crate::rules::{EngineRules, RequestRefusal, refusal};
 use crate::swarm::SwarmContext;
 use evenkeel_core::bucket::Algorithm;
@@ -64,7 +65,7 @@ impl EngineLane {
         let standing = robots.as_ref().map(|robots| self.0.engine.standing(robots, request, now));
         let standing = standing.unwrap_or_default();
         let network = ClientNetwork::new(client, self.0.engine.networks());
-        let request = &IdentifiedRequest { request, standing, network };
+        let request = &KnownRequest::new(request, standing, &network);
         // Lock order: the books are locked, and `enter` locks `HostDirectory`.
         let entering = self.0.books.lock().enter(request, now);
         let KeyedRequest { rules, keys, exempt, denied, weight, seen, place } = entering;
@@ -156,7 +157,7 @@ impl EngineLane {
     fn judged(
         &self,
         rules: &EngineRules,
-        request: &impl RequestAttributes,
+        request: &KnownRequest<'_, impl RequestAttributes>,
         exempt: bool,
         now: Time,
     ) -> Result<Option<OrderCheck>, RequestRefusal> {
@@ -166,7 +167,7 @@ impl EngineLane {
         }
         let client = request.address();
         let known = rules.known(client.to_canonical(), now);
-        let named = rules.grouped(request, known);
+        let named = request.in_group(rules.group(known));
         let keeper = keepers.iter().find(|keeper| keeper.applies_to(&named));
         let Some(keeper) = keeper else { return Ok(None) };
         let judged = keeper.judge(keeper.identifier(&named), rules.shadow, now);

@@ -9,6 +9,7 @@ mod peers;
 use crate::admission::{AdmissionQueue, AdmissionStats, VisitorStats};
 use crate::domains::gatekeeper::GatekeeperEngine;
 use crate::host_names::{self, NameLookups};
+use crate::known_request::KnownRequest;
 use crate::open_requests::{OpenRequestList, OpenRequests};
 use crate::rules::{self, EngineRules};
 use crate::shards::{LaneState, Shards};
@@ -278,7 +279,11 @@ impl LaneState<EngineRules, RequestLists> {
     /// Finds the rules and the keys that a request is counted by, and whether it is exempt. Gives
     /// the keys names in the lists of the heaviest. Takes the lock of [`HostDirectory`], while the
     /// books are locked.
-    pub(crate) fn enter(&mut self, request: &impl RequestAttributes, now: Time) -> KeyedRequest {
+    pub(crate) fn enter(
+        &mut self,
+        request: &KnownRequest<'_, impl RequestAttributes>,
+        now: Time,
+    ) -> KeyedRequest {
         let LaneState { rules, tops, own: RequestLists { views, in_force, open }, .. } = self;
         let seen = views.touch(&rules.seed, request, now);
         let place = open.insert(request);
@@ -299,7 +304,7 @@ impl LaneState<EngineRules, RequestLists> {
         if known.exempt {
             return exempt(rules);
         }
-        let request = &rules.grouped(request, known);
+        let request = &request.in_group(rules.group(known));
         let reading = RequestReading::new(request);
         if rules.exempt_when.iter().any(|when| reading.truth(when) == Truth::Yes) {
             return exempt(rules);

@@ -1,12 +1,11 @@
-//! Clients by host name and by network: a request with the group of its client, and the readable
-//! name of a client without its request.
+//! Clients by host name: the table of names, and the readable name of a client without its request.
 //!
 //! A client cannot choose the text of its key: the key is the name of the configured group that
 //! matches, which `merge` gives it. The lookup itself is in `identity::lookup`, the task that runs
-//! it in `lookups`. AS number and country are looked up in tables when a limit or a condition asks
-//! for them, so a request that none of them concerns costs nothing.
+//! it in `lookups`. A request with the group of its client: `known_request`.
 
 use crate::client_network::ClientNetwork;
+use crate::known_request::KnownRequest;
 use evenkeel_config::settings::hosts::HostSettings;
 use evenkeel_core::classify::{self, RequestAttributes};
 use evenkeel_core::fact::ClientFact;
@@ -14,8 +13,8 @@ use evenkeel_core::key::KeyHash;
 use evenkeel_core::limit::{KeyPart, Limit};
 use evenkeel_identity::hosts::HostDirectory;
 use evenkeel_identity::networks::live::NetworkTables;
+use evenkeel_identity::robots::RobotStanding;
 use evenkeel_telemetry::registry::Registry;
-use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -24,63 +23,6 @@ use tokio::sync::mpsc;
 pub(crate) struct NameLookups {
     pub(crate) hosts: Arc<HostDirectory>,
     pub(crate) wanted: mpsc::Receiver<IpAddr>,
-}
-
-/// A request together with the group of its client, and with what is known of the client's network.
-pub(crate) struct GroupedRequest<'a, R> {
-    request: &'a R,
-    /// `None` if the client is in no known group.
-    group: Option<&'a str>,
-    network: ClientNetwork<'a>,
-}
-
-impl<'a, R: RequestAttributes> GroupedRequest<'a, R> {
-    pub(crate) fn new(
-        request: &'a R,
-        group: Option<&'a str>,
-        networks: &'a NetworkTables,
-    ) -> GroupedRequest<'a, R> {
-        let network = ClientNetwork::new(request.address(), networks);
-        GroupedRequest { request, group, network }
-    }
-}
-
-impl<R: RequestAttributes> RequestAttributes for GroupedRequest<'_, R> {
-    fn address(&self) -> IpAddr {
-        self.request.address()
-    }
-
-    fn method(&self) -> &str {
-        self.request.method()
-    }
-
-    fn path(&self) -> &str {
-        self.request.path()
-    }
-
-    fn vhost(&self) -> &str {
-        self.request.vhost()
-    }
-
-    fn header(&self, name: &str) -> Option<&[u8]> {
-        self.request.header(name)
-    }
-
-    fn headers(&self, name: &str) -> impl Iterator<Item = &[u8]> {
-        self.request.headers(name)
-    }
-
-    fn query(&self) -> &str {
-        self.request.query()
-    }
-
-    fn group(&self) -> Option<&str> {
-        self.group
-    }
-
-    fn fact(&self, fact: ClientFact) -> Option<Cow<'_, str>> {
-        self.network.fact(fact).unwrap_or_else(|| self.request.fact(fact))
-    }
 }
 
 /// The readable name of a client's key, if the address and the group are enough to make it.
@@ -97,7 +39,9 @@ pub(crate) fn name(
         _ => false,
     };
     let client = ClientAttributes(client.to_canonical(), group);
-    let client = GroupedRequest::new(&client, group, networks);
+    let network = ClientNetwork::new(client.0, networks);
+    let client = KnownRequest::new(&client, RobotStanding::None, &network);
+    let client = client.in_group(group);
     limit.by.iter().all(enough).then(|| classify::name(&limit.by, &client, hash))
 }
 

@@ -12,6 +12,7 @@ mod charge;
 mod client_network;
 mod engine;
 mod host_names;
+mod known_request;
 mod lane;
 mod lookups;
 mod open_guard;

@@ -6,8 +6,9 @@
 
 use crate::client_network::ClientNetwork;
 use crate::domains::gatekeeper::OrderCheck;
+use crate::known_request::KnownRequest;
 use crate::open_guard::OpenGuard;
-use crate::robots::{IdentifiedRequest, OwnedStanding};
+use crate::robots::OwnedStanding;
 use crate::rules::EngineRules;
 use crate::view::views::ViewKeys;
 use evenkeel_core::classify::{self, LimitKey, LimitKeys, RequestAttributes};
@@ -71,8 +72,8 @@ impl PendingRequest {
         let known = self.request.rules.known(self.request.client.to_canonical(), now);
         let (rules, standing) = (&self.request.rules, self.robot.standing());
         let network = ClientNetwork::new(request.address(), &rules.networks);
-        let request = &IdentifiedRequest { request, standing, network };
-        let named = &rules.grouped(request, known);
+        let request = KnownRequest::new(request, standing, &network);
+        let named = &request.in_group(rules.group(known));
         let limits = self.request.rules.limiter.limits();
         let by =
             |key: &LimitKey| limits.get(usize::from(key.limit)).map_or(&[][..], |limit| &limit.by);

@@ -1,68 +1,15 @@
-//! Requests with the robot that they are of: what the engine is told of a request, and the facts
-//! `bot` and `impostor` beside it.
+//! The robots of an engine, and which of them a request is of.
 //!
 //! What proves a robot is decided in `identity::robots`. A door verifies signatures, because they
 //! cover more of a request than the engine knows; it states the signer as the fact `bot`.
 
-use crate::client_network::ClientNetwork;
 use crate::engine::Engine;
 use crate::lane::EngineLane;
 use evenkeel_core::classify::RequestAttributes;
 use evenkeel_core::fact::ClientFact;
 use evenkeel_core::units::Time;
 use evenkeel_identity::robots::{RobotReport, RobotStanding, Robots};
-use std::borrow::Cow;
-use std::net::IpAddr;
 use std::sync::Arc;
-
-/// A request together with the robot that it is of, and with what is known of its client's network.
-pub(crate) struct IdentifiedRequest<'a, R> {
-    pub(crate) request: &'a R,
-    pub(crate) standing: RobotStanding<'a>,
-    pub(crate) network: ClientNetwork<'a>,
-}
-
-impl<R: RequestAttributes> RequestAttributes for IdentifiedRequest<'_, R> {
-    fn address(&self) -> IpAddr {
-        self.request.address()
-    }
-
-    fn method(&self) -> &str {
-        self.request.method()
-    }
-
-    fn path(&self) -> &str {
-        self.request.path()
-    }
-
-    fn vhost(&self) -> &str {
-        self.request.vhost()
-    }
-
-    fn header(&self, name: &str) -> Option<&[u8]> {
-        self.request.header(name)
-    }
-
-    fn headers(&self, name: &str) -> impl Iterator<Item = &[u8]> {
-        self.request.headers(name)
-    }
-
-    fn query(&self) -> &str {
-        self.request.query()
-    }
-
-    fn group(&self) -> Option<&str> {
-        self.request.group()
-    }
-
-    fn fact(&self, fact: ClientFact) -> Option<Cow<'_, str>> {
-        match fact {
-            ClientFact::Bot => self.standing.bot().map(Cow::Borrowed),
-            ClientFact::Impostor => self.standing.impostor().map(Cow::Borrowed),
-            _ => self.network.fact(fact).unwrap_or_else(|| self.request.fact(fact)),
-        }
-    }
-}
 
 /// What a request was found to be, for as long as the request lasts.
 pub(crate) enum OwnedStanding {

@@ -3,11 +3,10 @@
 //! A reload makes new rules; open requests end by those that they began with. No state of a request
 //! or a bucket is here. Who uses them: `engine`, `ask`, `charge`.
 
-use crate::host_names::{self, GroupedRequest};
+use crate::host_names;
 use crate::replicated::LimitIds;
 use crate::shards::LimitRules;
 use evenkeel_config::settings::{self, BackendAddress, CostSource, DenyRule, ProxySettings};
-use evenkeel_core::classify::RequestAttributes;
 use evenkeel_core::condition::Condition;
 use evenkeel_core::key::{KeyHash, KeySeed};
 use evenkeel_core::limit::{Limit, LimitAction, LimitUnit, RefusalKind};
@@ -76,15 +75,6 @@ impl EngineRules {
     /// The name of the group that a client counts as, if any.
     pub(crate) fn group(&self, known: HostPolicy) -> Option<&str> {
         self.hosts.as_ref().and_then(|hosts| hosts.group(known))
-    }
-
-    /// A request with the group of its client, and with what is known of the client's network.
-    pub(crate) fn grouped<'a, R: RequestAttributes>(
-        &'a self,
-        request: &'a R,
-        known: HostPolicy,
-    ) -> GroupedRequest<'a, R> {
-        GroupedRequest::new(request, self.group(known), &self.networks)
     }
 
     /// The readable name of a client's key, if its address is enough to make it.
