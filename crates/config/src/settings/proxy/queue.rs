@@ -72,10 +72,11 @@ settings! {
 }
 
 impl ProxyQueueSettings {
-    /// The facts by which the queue finds what strangers have in common. Those that need a file
-    /// are not among them.
+    /// The facts by which the queue finds what strangers have in common. `rtt` is not among them,
+    /// because the first request of a connection may have to wait for it, nor are those that need a
+    /// file. The queue uses them where limits or conditions name them.
     pub(super) fn swarm_facts(&self) -> FactSet {
-        let facts = [ClientFact::Ja4, ClientFact::H2, ClientFact::Rtt, ClientFact::Fetch];
+        let facts = [ClientFact::Ja4, ClientFact::H2, ClientFact::Fetch];
         facts.into_iter().filter(|_| self.known != KnownSetting::Off).collect()
     }
 
