@@ -354,6 +354,22 @@ fn a_crowd_of_real_newcomers() {
     }
 }
 
+/// People who come from a mention in the news, with a user agent that no returning client has. The
+/// first of them are served before there are too many, so they do not burn: they wait like a crowd
+/// that is like those that were here.
+#[test]
+fn a_crowd_that_is_unlike_those_that_were_here() {
+    for rate in [10, 15] {
+        let crowd = SimClient { from: MINUTE, ..people(Nanos(SECOND.0 / rate)) };
+        let other = SimClient { agent: "another".into(), ..crowd.clone() };
+        let run = |name, crowd| Siege::new(&format!("{name} {rate}/s"), vec![crowd]).run(AUTO);
+        let (alike, other) = (run("late crowd", crowd), run("late crowd, unlike", other));
+        let (p95, most) = (other.swarm.p95, alike.swarm.p95 + 2.0);
+        assert!(p95 <= most, "{rate}/s: {p95} s of {most}");
+        assert!(other.swarm.part_in() >= alike.swarm.part_in() - 0.05, "{rate}/s");
+    }
+}
+
 /// Some connections of the swarm have the addresses of two regulars.
 #[test]
 fn a_network_address_shared_with_a_swarm() {
