@@ -6,7 +6,8 @@
 //! interleaved. The fastest round is shown, because other work on the machine only adds time; its
 //! ratio to the first row is in brackets. A value is the time that one thread needs for one
 //! decision. `-- loss` shows the share of live keys that a full table evicts by chance, `-- paths`
-//! the cost of reading a request's path, `-- patterns` that of comparing a user agent with lists.
+//! the cost of reading a request's path, `-- patterns` that of comparing a user agent with lists,
+//! `-- swarm` that of finding what a swarm has in common.
 //! Memory is the growth of the process, with each contestant in its own process.
 //! docs/performance.md has results.
 
@@ -17,6 +18,7 @@ mod decision {
     pub mod paths;
     pub mod patterns;
     pub mod peers;
+    pub mod swarm;
 }
 
 use decision::peers::{Contestant, NAMES, contestant};
@@ -40,6 +42,7 @@ fn main() {
         ["four", ..] => decision::four::measure(),
         ["paths", ..] => decision::paths::measure(),
         ["patterns", ..] => decision::patterns::measure(),
+        ["swarm", ..] => decision::swarm::measure(),
         _ => {
             speed();
             bytes();
@@ -47,6 +50,7 @@ fn main() {
             decision::four::measure();
             decision::paths::measure();
             decision::patterns::measure();
+            decision::swarm::measure();
         }
     }
 }
