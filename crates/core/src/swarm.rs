@@ -44,8 +44,12 @@ const CLIENTS_DOUBT: u64 = 3;
 const HEAVY_MAX: usize = 64;
 /// Nothing burns before so many requests of strangers have come since the pressure began.
 const STRANGERS_MIN: u64 = 50;
-/// A group is not named beside another one that has this part of its cost, in percent.
-const SAME_PERCENT: u64 = 90;
+/// A group is not named beside another one that has this part of its cost, in percent. Higher: what
+/// happens to be like the swarm in some property waits with it.
+const SAME_PERCENT: u64 = 75;
+/// A group takes the place of a wider one if it has this part of its cost, in percent. What the
+/// wider one has beside it are others that happen to be like the swarm.
+const TIGHT_PERCENT: u64 = 95;
 
 /// The properties of a request, by kind. `None`: it is unknown and part of no group.
 pub type Properties = [Option<KeyHash>; PROPERTIES_MAX];
@@ -224,8 +228,12 @@ impl SwarmFinder {
                 };
                 burning.cost_milli >= (10 * percent).max(above * burning.clients_milli)
             };
-            if is_far(&burning) && !self.is_covered(group, *sum) {
-                self.burning.push(burning);
+            if is_far(&burning) {
+                match self.covering(group, *sum) {
+                    None => self.burning.push(burning),
+                    Some((at, true)) => self.burning[at] = burning,
+                    Some((_, false)) => {}
+                }
             }
             if self.burning.len() >= BURNING_MAX {
                 break;
@@ -246,23 +254,39 @@ impl SwarmFinder {
         }
     }
 
-    /// Whether nearly all requests of a group belong to groups that burn already.
-    fn is_covered(&self, group: &SwarmGroup, sum: u64) -> bool {
-        self.burning.iter().any(|burning| {
-            let both = match (burning.group, group.second) {
-                (one, _) if one.includes(group) => return true,
-                (SwarmGroup { first, second: None }, None) => {
-                    let (low, high) = if first.0 < group.first.0 {
-                        (first, group.first)
-                    } else {
-                        (group.first, first)
-                    };
-                    SwarmGroup { first: low, second: Some(high) }
-                }
-                _ => return false,
-            };
-            self.costs.get(both.hash()) >= sum / 100 * SAME_PERCENT
+    /// The group that burns already and has most requests of this one, and whether this one is to
+    /// take its place, because it is narrower and has nearly all of its requests as well.
+    fn covering(&self, group: &SwarmGroup, sum: u64) -> Option<(usize, bool)> {
+        self.burning.iter().enumerate().find_map(|(at, burning)| {
+            let shared = self.shared(&burning.group, group);
+            let wider = self.costs.get(burning.group.hash());
+            let is_tighter = sum < wider && shared >= wider / 100 * TIGHT_PERCENT;
+            (shared >= sum / 100 * SAME_PERCENT).then_some((at, is_tighter))
         })
+    }
+
+    /// The least cost of the requests that belong to both groups, as far as sums by two properties
+    /// tell. `one` does not have more properties than `other`.
+    fn shared(&self, one: &SwarmGroup, other: &SwarmGroup) -> u64 {
+        let cost = |first: (u8, KeyHash), second: (u8, KeyHash)| {
+            let (low, high) = if first.0 < second.0 { (first, second) } else { (second, first) };
+            self.costs.get(SwarmGroup { first: low, second: Some(high) }.hash())
+        };
+        let of = |property| self.costs.get(SwarmGroup { first: property, second: None }.hash());
+        match (one.second, other.second) {
+            _ if one == other || one.includes(other) => self.costs.get(other.hash()),
+            (None, None) => cost(one.first, other.first),
+            // Of those with `one.first`, all but these two rests have both other properties.
+            (None, Some(second)) => {
+                let both = cost(one.first, other.first).saturating_add(cost(one.first, second));
+                both.saturating_sub(of(one.first))
+            }
+            (Some(second), _) if one.first == other.first || second == other.first => {
+                let both = self.costs.get(one.hash()).saturating_add(self.costs.get(other.hash()));
+                both.saturating_sub(of(other.first))
+            }
+            (Some(_), _) => 0,
+        }
     }
 }
 

@@ -132,3 +132,23 @@ fn clients_are_counted_ever_more_rarely() {
     let counted = (0..100).filter(|served| SwarmFinder::counts_client(*served));
     assert!(counted.eq([2, 4, 8, 16, 32, 64]));
 }
+
+/// Programs are like the swarm in that they are no browsers, but have names of their own.
+#[test]
+fn of_two_groups_the_narrower_one_burns() {
+    let mut finder = after(200);
+    let program = properties([5, 9, 1, 1, 8, 0, 0, 0]);
+    for second in 0..10 {
+        for request in 0..30 {
+            let number = second * 30 + request;
+            let one = properties([1_000 + number, 77, number % 3, number % 5, 8, 0, 0, 0]);
+            finder.handle_stranger(&one, PAGE, at(1_000 * second + 33 * request));
+        }
+        if second % 3 == 2 {
+            let burns = finder.handle_stranger(&program, PAGE, at(1_000 * second + 999));
+            // Nothing tells the groups apart before the first of them has come.
+            assert!(!burns || second < 5, "{second}: {:?}", finder.burning());
+        }
+    }
+    assert!(finder.burns(&properties([1, 77, 1, 1, 8, 0, 0, 0])));
+}
