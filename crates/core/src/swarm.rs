@@ -3,12 +3,12 @@
 //! Each request has some *properties*: the hash of its network, its user agent, the fingerprint of
 //! its handshake. A *group* is all requests with one property, or with two. A group whose part of
 //! the strangers' cost is far above its part of the returning clients *burns*: its requests wait
-//! behind those of all other strangers (`queue::Arrival::burns`). Nothing is refused, returning
-//! clients in the group are not affected, and nobody keeps a list.
+//! behind those of all other strangers (`queue::Arrival::burns`). No request is refused, returning
+//! clients in the group are not affected, and no list is kept by hand.
 //!
 //! Costs and clients are counted by group in two count-min sketches of fixed size, which fade. A
 //! returning client is counted when it was served for the second, fourth, eighth time and so on, so
-//! that a few busy ones do not speak for all. What the properties are is up to the caller.
+//! that a few busy ones do not speak for all. The caller chooses the properties.
 
 use crate::key::KeyHash;
 use crate::units::{Cost, Nanos, Time};
@@ -42,7 +42,7 @@ const STILL_ABOVE: u64 = 4;
 const CLIENTS_DOUBT: u64 = 3;
 /// The number of groups among which those are sought that burn.
 const HEAVY_MAX: usize = 64;
-/// Nothing burns before so many requests of strangers have come since the pressure began.
+/// The number of requests of strangers since the pressure began, before which no group burns.
 const STRANGERS_MIN: u64 = 50;
 /// A group is not named beside another one that has this part of its cost, in percent. Higher: what
 /// happens to be like the swarm in some property waits with it.

@@ -77,10 +77,7 @@ impl Patterns {
     ) -> Result<Patterns, PatternError> {
         let given: Vec<Box<str>> = patterns.into_iter().map(|one| one.as_ref().into()).collect();
         let any = given.iter().any(|one| **one == *"*");
-        let mut exact: Vec<Box<str>> = given.iter().filter(|one| is_exact(one)).cloned().collect();
-        if exact.len() > EXACT_MAX {
-            exact.clear();
-        }
+        let exact = few_exact(&given);
         let searched = |one: &str| exact.is_empty() || !is_exact(one);
         let search = compiled(&given, searched, "", true)?;
         Ok(Patterns { given, any, exact, search })
@@ -141,10 +138,7 @@ impl PathPatterns {
         patterns: impl IntoIterator<Item = T>,
     ) -> Result<PathPatterns, PatternError> {
         let given: Vec<Box<str>> = patterns.into_iter().map(|one| one.as_ref().into()).collect();
-        let mut exact: Vec<Box<str>> = given.iter().filter(|one| is_exact(one)).cloned().collect();
-        if exact.len() > EXACT_MAX {
-            exact.clear();
-        }
+        let exact = few_exact(&given);
         let searched = |one: &str| exact.is_empty() || !is_exact(one);
         let any_case = compiled(&given, searched, PATH_END, true)?;
         let as_written = compiled(&given, searched, PATH_END, false)?;
@@ -185,6 +179,12 @@ impl PathPatterns {
     pub fn given(&self) -> &[Box<str>] {
         &self.given
     }
+}
+
+/// The patterns that are compared one by one: those without `*`, if they are few.
+fn few_exact(given: &[Box<str>]) -> Vec<Box<str>> {
+    let exact: Vec<Box<str>> = given.iter().filter(|one| is_exact(one)).cloned().collect();
+    if exact.len() > EXACT_MAX { Vec::new() } else { exact }
 }
 
 /// Whether a pattern matches only itself.

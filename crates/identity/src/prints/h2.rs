@@ -70,14 +70,14 @@ pub fn read(bytes: &[u8]) -> PrintParse<String> {
     let mut found = FirstFrames::default();
     match found.read(ByteReader(within)) {
         Ok(order) => PrintParse::Whole(found.text(&order)),
-        Err(Stop::More) if within.len() < BYTES_MAX => PrintParse::More,
+        Err(FrameFault::More) if within.len() < BYTES_MAX => PrintParse::More,
         Err(_) => PrintParse::Bad,
     }
 }
 
 /// Why reading stopped without a result.
 #[derive(PartialEq, Eq)]
-enum Stop {
+enum FrameFault {
     /// The bytes end.
     More,
     /// The bytes are malformed, or too many.
@@ -95,24 +95,24 @@ struct FirstFrames {
 
 impl FirstFrames {
     /// Reads frames up to the first request. Returns the letters of its pseudo-header fields.
-    fn read(&mut self, mut rest: ByteReader<'_>) -> Result<String, Stop> {
+    fn read(&mut self, mut rest: ByteReader<'_>) -> Result<String, FrameFault> {
         let common = rest.0.len().min(PREFACE.len());
         if rest.take(common) != Some(&PREFACE[..common]) {
-            return Err(Stop::Bad);
+            return Err(FrameFault::Bad);
         }
         for place in 0..FRAMES_MAX {
             let frame = FrameHeader::take(&mut rest)?;
             let is_settings = frame.kind == SETTINGS && frame.flags & ACK == 0 && frame.stream == 0;
             if place == 0 && !is_settings {
-                return Err(Stop::Bad);
+                return Err(FrameFault::Bad);
             }
             if frame.kind == HEADERS {
                 return first_fields(frame, rest);
             }
-            let content = rest.take(frame.length).ok_or(Stop::More)?;
-            self.add(&frame, ByteReader(content)).ok_or(Stop::Bad)?;
+            let content = rest.take(frame.length).ok_or(FrameFault::More)?;
+            self.add(&frame, ByteReader(content)).ok_or(FrameFault::Bad)?;
         }
-        Err(Stop::Bad)
+        Err(FrameFault::Bad)
     }
 
     /// Adds a frame before the first request. One of an unknown type is ignored.
@@ -182,44 +182,50 @@ struct FrameHeader {
 }
 
 impl FrameHeader {
-    fn take(rest: &mut ByteReader<'_>) -> Result<FrameHeader, Stop> {
-        let header = rest.take(FRAME_HEADER_BYTES).ok_or(Stop::More)?;
-        let [high, middle, low, kind, flags, stream @ ..] = header else { return Err(Stop::Bad) };
+    fn take(rest: &mut ByteReader<'_>) -> Result<FrameHeader, FrameFault> {
+        let header = rest.take(FRAME_HEADER_BYTES).ok_or(FrameFault::More)?;
+        let [high, middle, low, kind, flags, stream @ ..] = header else {
+            return Err(FrameFault::Bad);
+        };
         let length = usize::from(*middle) << 8 | usize::from(*low) | usize::from(*high) << 16;
         if length > FRAME_BYTES_MAX {
-            return Err(Stop::Bad);
+            return Err(FrameFault::Bad);
         }
-        let stream = ByteReader(stream).number(4).ok_or(Stop::Bad)? & 0x7fff_ffff;
+        let stream = ByteReader(stream).number(4).ok_or(FrameFault::Bad)? & 0x7fff_ffff;
         Ok(FrameHeader { length, kind: *kind, flags: *flags, stream })
     }
 }
 
 /// Reads the pseudo-header fields of the first request, the frame of which has the header `frame`
 /// and its content in `rest`. What follows these fields need not be there.
-fn first_fields(frame: FrameHeader, mut rest: ByteReader<'_>) -> Result<String, Stop> {
+fn first_fields(frame: FrameHeader, mut rest: ByteReader<'_>) -> Result<String, FrameFault> {
     let (mut block, mut frame) = (Vec::new(), frame);
     for _ in 0..FRAMES_MAX {
         let whole = rest.0.len() >= frame.length;
-        let content = rest.take(frame.length.min(rest.0.len())).ok_or(Stop::Bad)?;
+        let content = rest.take(frame.length.min(rest.0.len())).ok_or(FrameFault::Bad)?;
         block.extend_from_slice(fragment(&frame, content, whole)?);
         let ends = whole && frame.flags & END_HEADERS != 0;
         match order(ByteReader(&block), ends) {
-            Err(Stop::More) if whole && !ends => {}
-            Err(Stop::More) if whole => return Err(Stop::Bad),
+            Err(FrameFault::More) if whole && !ends => {}
+            Err(FrameFault::More) if whole => return Err(FrameFault::Bad),
             result => return result,
         }
         frame = FrameHeader::take(&mut rest)?;
         if frame.kind != CONTINUATION {
-            return Err(Stop::Bad);
+            return Err(FrameFault::Bad);
         }
     }
-    Err(Stop::Bad)
+    Err(FrameFault::Bad)
 }
 
 /// Returns the part of a header block that a frame carries. A frame with padding has to be `whole`.
-fn fragment<'a>(frame: &FrameHeader, content: &'a [u8], whole: bool) -> Result<&'a [u8], Stop> {
+fn fragment<'a>(
+    frame: &FrameHeader,
+    content: &'a [u8],
+    whole: bool,
+) -> Result<&'a [u8], FrameFault> {
     let mut content = ByteReader(content);
-    let short = || if whole { Stop::Bad } else { Stop::More };
+    let short = || if whole { FrameFault::Bad } else { FrameFault::More };
     let has = |flag| frame.kind == HEADERS && frame.flags & flag != 0;
     let mut padding = 0;
     if has(PADDED) {
@@ -228,18 +234,18 @@ fn fragment<'a>(frame: &FrameHeader, content: &'a [u8], whole: bool) -> Result<&
     if has(HAS_PRIORITY) {
         content.take(5).ok_or_else(short)?;
     }
-    let padding = usize::try_from(padding).map_err(|_| Stop::Bad)?;
-    let end = content.0.len().checked_sub(padding).ok_or(Stop::Bad)?;
+    let padding = usize::try_from(padding).map_err(|_| FrameFault::Bad)?;
+    let end = content.0.len().checked_sub(padding).ok_or(FrameFault::Bad)?;
     Ok(&content.0[..end])
 }
 
 /// Returns the letters of the pseudo-header fields at the start of a header block. `ends`: the
 /// block ends with its bytes.
-fn order(mut block: ByteReader<'_>, ends: bool) -> Result<String, Stop> {
+fn order(mut block: ByteReader<'_>, ends: bool) -> Result<String, FrameFault> {
     let mut letters = String::new();
     loop {
         if block.is_empty() && !ends {
-            return Err(Stop::More);
+            return Err(FrameFault::More);
         }
         let found = if block.is_empty() { Field::Other } else { field(&mut block)? };
         match found {
@@ -247,7 +253,7 @@ fn order(mut block: ByteReader<'_>, ends: bool) -> Result<String, Stop> {
                 letters.push(letter);
                 letters.push(',');
             }
-            Field::Letter(_) => return Err(Stop::Bad),
+            Field::Letter(_) => return Err(FrameFault::Bad),
             Field::Resized => {}
             Field::Other => {
                 letters.pop();
@@ -310,8 +316,8 @@ enum Field {
 
 /// Takes a representation off the front of a header block (RFC 7541, 6). The value of a field that
 /// is no pseudo-header field stays, and need not be there.
-fn field(block: &mut ByteReader<'_>) -> Result<Field, Stop> {
-    let first = block.0.first().ok_or(Stop::More)?;
+fn field(block: &mut ByteReader<'_>) -> Result<Field, FrameFault> {
+    let first = block.0.first().ok_or(FrameFault::More)?;
     let (bits, has_value) = match first {
         0x80.. => (7, false),
         0x40.. => (6, true),
@@ -321,7 +327,7 @@ fn field(block: &mut ByteReader<'_>) -> Result<Field, Stop> {
     let index = integer(block, bits)?;
     let found = match (index, bits) {
         (_, 5) => Field::Resized,
-        (0, 7) => return Err(Stop::Bad),
+        (0, 7) => return Err(FrameFault::Bad),
         (0, _) => literal(string(block)?),
         (index, _) => indexed(index),
     };
@@ -345,27 +351,27 @@ fn literal((is_coded, name): (bool, &[u8])) -> Field {
 }
 
 /// Takes an integer that begins with the last `bits` of a byte (RFC 7541, 5.1).
-fn integer(block: &mut ByteReader<'_>, bits: u32) -> Result<u32, Stop> {
+fn integer(block: &mut ByteReader<'_>, bits: u32) -> Result<u32, FrameFault> {
     let most = (1 << bits) - 1;
-    let mut value = block.number(1).ok_or(Stop::More)? & most;
+    let mut value = block.number(1).ok_or(FrameFault::More)? & most;
     if value < most {
         return Ok(value);
     }
     for shift in [0, 7, 14] {
-        let byte = block.number(1).ok_or(Stop::More)?;
+        let byte = block.number(1).ok_or(FrameFault::More)?;
         value += (byte & 0x7f) << shift;
         if byte & 0x80 == 0 {
             return Ok(value);
         }
     }
-    Err(Stop::Bad)
+    Err(FrameFault::Bad)
 }
 
 /// Takes a string: whether it is in Huffman code, and its bytes.
-fn string<'a>(block: &mut ByteReader<'a>) -> Result<(bool, &'a [u8]), Stop> {
-    let is_coded = block.0.first().ok_or(Stop::More)? & 0x80 != 0;
-    let length = usize::try_from(integer(block, 7)?).map_err(|_| Stop::Bad)?;
-    Ok((is_coded, block.take(length).ok_or(Stop::More)?))
+fn string<'a>(block: &mut ByteReader<'a>) -> Result<(bool, &'a [u8]), FrameFault> {
+    let is_coded = block.0.first().ok_or(FrameFault::More)? & 0x80 != 0;
+    let length = usize::try_from(integer(block, 7)?).map_err(|_| FrameFault::Bad)?;
+    Ok((is_coded, block.take(length).ok_or(FrameFault::More)?))
 }
 
 #[cfg(test)]

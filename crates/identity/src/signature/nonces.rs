@@ -32,7 +32,7 @@ impl SeenNonces {
     /// Remembers the nonce of a valid signature of this key until the second `expires`. Returns
     /// false if it was used before.
     #[must_use]
-    pub fn is_first(&self, key: &str, nonce: &str, expires: u64, now: u64) -> bool {
+    pub fn use_once(&self, key: &str, nonce: &str, expires: u64, now: u64) -> bool {
         let hash = self.seed.hash_one((key, nonce));
         let mut seen = self.seen.lock();
         let used = |until: Option<&u64>| until.is_some_and(|until| *until >= now);
@@ -63,14 +63,14 @@ mod tests {
     #[test]
     fn a_nonce_counts_once_until_its_signature_expires() {
         let seen = SeenNonces::default();
-        assert!(seen.is_first("key", "a", 100, 50));
-        assert!(!seen.is_first("key", "a", 100, 100), "in its last second");
-        assert!(seen.is_first("other", "a", 100, 50), "a nonce belongs to its key");
+        assert!(seen.use_once("key", "a", 100, 50));
+        assert!(!seen.use_once("key", "a", 100, 100), "in its last second");
+        assert!(seen.use_once("other", "a", 100, 50), "a nonce belongs to its key");
         assert!(
-            seen.is_first("key", "a", 300, 101),
+            seen.use_once("key", "a", 300, 101),
             "the signature that had it is no longer valid"
         );
-        assert!(!seen.is_first("key", "a", 300, 102));
+        assert!(!seen.use_once("key", "a", 300, 102));
     }
 
     #[test]
@@ -78,23 +78,23 @@ mod tests {
         let seen = SeenNonces::default();
         let total = 3 * GENERATION_MAX;
         for number in 0..total {
-            assert!(seen.is_first("key", &number.to_string(), 1000, 1));
+            assert!(seen.use_once("key", &number.to_string(), 1000, 1));
         }
         let generations = seen.seen.lock();
         assert!(generations.young.len() + generations.old.len() <= 2 * GENERATION_MAX);
         drop(generations);
         for number in total - GENERATION_MAX..total {
-            assert!(!seen.is_first("key", &number.to_string(), 1000, 1), "{number}");
+            assert!(!seen.use_once("key", &number.to_string(), 1000, 1), "{number}");
         }
     }
 
     #[test]
     fn expired_nonces_make_room_without_a_loss() {
         let seen = SeenNonces::default();
-        assert!(seen.is_first("key", "long", 1_000_000, 1));
+        assert!(seen.use_once("key", "long", 1_000_000, 1));
         for number in 0..4 * GENERATION_MAX as u64 {
-            assert!(seen.is_first("key", &number.to_string(), number + 10, number));
+            assert!(seen.use_once("key", &number.to_string(), number + 10, number));
         }
-        assert!(!seen.is_first("key", "long", 1_000_000, 2));
+        assert!(!seen.use_once("key", "long", 1_000_000, 2));
     }
 }

@@ -109,7 +109,7 @@ impl VerifiedRobot {
     /// It was used before.
     pub fn use_up(&self, seen: &SeenNonces, now: Time) -> Result<(), SignatureFault> {
         let Some(nonce) = &self.nonce else { return Ok(()) };
-        let first = seen.is_first(&self.key_id, nonce, self.expires, now.0 / SECOND);
+        let first = seen.use_once(&self.key_id, nonce, self.expires, now.0 / SECOND);
         if first { Ok(()) } else { Err(SignatureFault::Replayed) }
     }
 }
