@@ -14,8 +14,8 @@ pub(crate) fn of_conditions(settings: &Settings) -> Vec<StartProblem> {
     let Some(proxy) = &settings.proxy else { return doubts };
     if proxy.exempt_when.iter().any(|condition| !is_proof(condition)) {
         let what = "each client that sends what a condition asks for, such as a cookie, is \
-                    exempt, so the backend must refuse invented ones; add `ip`, `asn`, `country` \
-                    or `bot` to the condition, which no client can choose";
+                    exempt, so the backend must refuse invented ones; add `ip`, `ip_file`, `asn`, \
+                    `country` or `bot` to the condition, which no client can choose";
         doubts.push((&["proxy", "exempt"], what.to_owned()));
     }
     let limits = proxy.limits.iter().map(|limit| &limit.when);
@@ -39,7 +39,7 @@ pub(crate) fn of_conditions(settings: &Settings) -> Vec<StartProblem> {
 /// Whether a client cannot choose to meet the condition.
 fn is_proof(condition: &Condition) -> bool {
     condition.clauses.iter().any(|clause| match clause {
-        Clause::Address(_) => true,
+        Clause::Address(_) | Clause::Listed(_) => true,
         Clause::Fact(fact, values) => {
             !values.absent
                 && matches!(fact, ClientFact::Asn | ClientFact::Country | ClientFact::Bot)

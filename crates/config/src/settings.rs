@@ -261,7 +261,8 @@ fn read(root: &mut SectionReader<'_, '_>, machine: Machine) -> Settings {
     let mut settings = sections(root, machine);
     if let Some(proxy) = &mut settings.proxy {
         let gates = settings.gatekeepers.iter();
-        proxy.facts = gates.fold(proxy.facts, |facts, gate| facts.and(gate.facts()));
+        proxy.facts = gates.clone().fold(proxy.facts, |facts, gate| facts.and(gate.facts()));
+        proxy.ip_files.extend(gates.flat_map(|gate| conditions::ip_files(&gate.when)));
     }
     reject_collisions(root, &settings);
     if settings.store.is_some() && settings.peers.is_some() {

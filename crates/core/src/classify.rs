@@ -50,6 +50,11 @@ pub trait RequestAttributes {
     fn group(&self) -> Option<&str> {
         None
     }
+    /// Whether the client's address is in the address list with this name. No address is in an
+    /// unknown list.
+    fn is_listed(&self, _: &str) -> bool {
+        false
+    }
     /// The text of a fact; `None` if it is absent or unknown.
     fn fact(&self, _: ClientFact) -> Option<Cow<'_, str>> {
         None

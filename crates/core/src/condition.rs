@@ -72,6 +72,8 @@ pub enum Clause {
     Fact(ClientFact, Values),
     /// The client's address is in the set.
     Address(AddressSet),
+    /// The client's address is in one of the lists with these names, which are outside of the core.
+    Listed(Vec<Box<str>>),
     /// The request belongs to the group.
     Group(Arc<Group>),
     /// The condition does not hold.
@@ -183,6 +185,18 @@ impl Condition {
             }
         });
         facts
+    }
+
+    /// The names of the address lists that the condition needs, in the order of its clauses.
+    #[must_use]
+    pub fn lists(&self) -> Vec<Box<str>> {
+        let mut lists = Vec::new();
+        self.for_each(&mut |clause| {
+            if let Clause::Listed(names) = clause {
+                lists.extend_from_slice(names);
+            }
+        });
+        lists
     }
 }
 

@@ -1,4 +1,4 @@
-//! The network of a request's client as facts: its AS number and its country.
+//! The network of a request's client: its AS number, its country, and the address lists it is in.
 //!
 //! Each is looked up at most once for a request, when a limit or a condition first asks for it, and
 //! its text is made without an allocation.
@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::fmt::{self, Write};
 use std::net::IpAddr;
+use std::path::Path;
 
 /// The bytes of the longest text: `AS` and a number of 32 bits.
 const TEXT_BYTES_MAX: usize = 12;
@@ -24,6 +25,11 @@ pub(crate) struct ClientNetwork<'a> {
 impl<'a> ClientNetwork<'a> {
     pub(crate) fn new(address: IpAddr, networks: &'a NetworkTables) -> ClientNetwork<'a> {
         ClientNetwork { address, networks, asn: OnceCell::new(), country: OnceCell::new() }
+    }
+
+    /// Whether the address is in the address list of this file.
+    pub(crate) fn is_listed(&self, file: &str) -> bool {
+        self.networks.is_listed(Path::new(file), self.address)
     }
 
     /// A fact about the network. The outer `None`: the fact is about something else.

@@ -71,6 +71,10 @@ impl<R: RequestAttributes> RequestAttributes for KnownRequest<'_, R> {
         self.group
     }
 
+    fn is_listed(&self, list: &str) -> bool {
+        self.network.is_listed(list)
+    }
+
     fn fact(&self, fact: ClientFact) -> Option<Cow<'_, str>> {
         match fact {
             ClientFact::Bot => self.standing.bot().map(Cow::Borrowed),

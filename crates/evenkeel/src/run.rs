@@ -39,6 +39,7 @@ use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::log;
 use evenkeel_telemetry::otlp::trace::Tracer;
 use std::io;
+use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -319,12 +320,22 @@ impl RunningProcess {
             self.watch.record_reload(false);
             return;
         }
-        let pages = evenkeel_identity::refusal_pages::start_problems(&config.settings).faults;
-        if !pages.is_empty() {
-            return self.refuse(&self.at_the_top(pages.into_iter().map(|(_, what)| what)));
+        let mut faults = evenkeel_identity::refusal_pages::start_problems(&config.settings).faults;
+        let robots =
+            |settings: &Settings| settings.proxy.as_ref().map(|proxy| proxy.robots.clone());
+        if robots(&config.settings) != robots(&self.config.settings) {
+            let found =
+                evenkeel_identity::robots::start_problems(&config.settings, self.clock.now());
+            faults.extend(found.faults);
+        }
+        if !faults.is_empty() {
+            return self.refuse(&self.at_the_top(faults.into_iter().map(|(_, what)| what)));
         }
         match config.reloaded(&self.config) {
-            Ok((config, kept)) => self.take_over(config, &kept),
+            Ok((config, kept)) => match self.doors.reload_networks(&config.settings) {
+                Ok(()) => self.take_over(config, &kept),
+                Err(error) => self.refuse(&self.at_the_top(iter::once(error.to_string()))),
+            },
             Err(faults) => self.refuse(&faults),
         }
     }

@@ -21,8 +21,8 @@ use std::sync::Arc;
 
 section! {
     CONDITION = "proxy.limits.when":
-        METHOD, PATH, QUERY, VHOST, USER_AGENT, HEADER, COOKIE, IP, ASN, COUNTRY, JA4, H2, RTT,
-        FETCH, BOT, IMPOSTOR, GROUP, NOT, ANY;
+        METHOD, PATH, QUERY, VHOST, USER_AGENT, HEADER, COOKIE, IP, IP_FILE, ASN, COUNTRY, JA4, H2,
+        RTT, FETCH, BOT, IMPOSTOR, GROUP, NOT, ANY;
 }
 
 section! {
@@ -62,6 +62,11 @@ section! {
     /// Networks, one of which the client's address is in.
     IP: ListKey<IpNet> =
         ConfigKey::text("ip", address::network).list().default_note("any").example("192.0.2.0/24");
+    /// Files with networks, one of which the client's address is in: as JSON that publishers of
+    /// [address lists](networks.md#address-lists) write, or a network on each line. Files that
+    /// change are read again without a restart. With `ip`, the address must be in both.
+    IP_FILE: ListKey<PathBuf> = ConfigKey::path("ip_file").list()
+        .default_note("any").example("/etc/evenkeel/offices.txt");
     /// Autonomous systems, such as `AS64500`; `absent` if the address is in none.
     ASN: ListKey<Box<str>> =
         ConfigKey::text("asn", asn).list().default_note("any").example("AS64500");
@@ -195,6 +200,11 @@ pub(crate) fn when(section: &mut SectionReader<'_, '_>, groups: &[Arc<Group>]) -
         let networks = networks.iter().map(|net| (net.addr(), net.prefix_len()));
         clauses.push(Clause::Address(AddressSet::new(networks)));
     }
+    let lists: Vec<Box<str>> =
+        section.key(&IP_FILE).iter().map(|path| path.to_string_lossy().into()).collect();
+    if !lists.is_empty() {
+        clauses.push(Clause::Listed(lists));
+    }
     clauses.extend(compiled(section, &VHOST, Patterns::new).map(Clause::Vhost));
     clauses.extend(compiled(section, &PATH, PathPatterns::new).map(Clause::Path));
     let agent = values_of(section, &USER_AGENT);
@@ -226,6 +236,11 @@ pub(crate) fn when(section: &mut SectionReader<'_, '_>, groups: &[Arc<Group>]) -
         clauses.push(Clause::Any(all));
     }
     Condition { clauses }
+}
+
+/// The files of address lists that a condition names.
+pub(crate) fn ip_files(condition: &Condition) -> Vec<PathBuf> {
+    condition.lists().iter().map(|name| PathBuf::from(&**name)).collect()
 }
 
 /// The facts and their rows.

@@ -178,14 +178,22 @@ settings! {
     pub facts: FactSet =
         limits::facts(&limits, denials.iter().map(|rule| &rule.when).chain(&exempt_when))
             .and(queue.swarm_facts());
+    /// Files with addresses that conditions name, also those of gates.
+    pub ip_files: Vec<PathBuf> = limits
+        .iter()
+        .map(|limit| &limit.when)
+        .chain(denials.iter().map(|rule| &rule.when))
+        .chain(&exempt_when)
+        .flat_map(conditions::ip_files)
+        .collect();
 }
 
 impl ProxySettings {
-    /// The files about networks that the section names.
+    /// The files about networks that the section and gates name.
     #[must_use]
     pub fn network_files(&self) -> NetworkFileSettings {
         let DatabaseSettings { asn, country } = self.databases.clone();
-        NetworkFileSettings { asn, country, lists: Vec::new() }
+        NetworkFileSettings { asn, country, lists: self.ip_files.clone() }
     }
 }
 

@@ -67,6 +67,7 @@ impl<'a, R: RequestAttributes> RequestReading<'a, R> {
                 values.hold(request.fact(*fact).iter().map(|t| t.as_bytes()))
             }
             Clause::Address(set) => Truth::of(set.contains(request.address())),
+            Clause::Listed(lists) => Truth::of(lists.iter().any(|list| request.is_listed(list))),
             Clause::Group(group) => self.group(group),
             Clause::Not(condition) => self.truth(condition).not(),
             Clause::Any(all) => all.iter().map(|one| self.truth(one)).max().unwrap_or(Truth::No),

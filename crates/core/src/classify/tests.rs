@@ -348,6 +348,9 @@ fn values_addresses_and_facts_are_compared() {
         fn query(&self) -> &str {
             "diff=17&action=Edit%20it&title=a+b&empty&x=1&x=2&%64ouble=1"
         }
+        fn is_listed(&self, list: &str) -> bool {
+            list == "offices"
+        }
         fn fact(&self, fact: ClientFact) -> Option<Cow<'_, str>> {
             (fact == ClientFact::Asn).then_some(Cow::Borrowed("AS64500"))
         }
@@ -377,6 +380,8 @@ fn values_addresses_and_facts_are_compared() {
         (cookie("session", "x"), Truth::No),
         (net("192.0.2.0", 24), Truth::Yes),
         (net("198.51.100.0", 24), Truth::No),
+        (Clause::Listed(vec!["homes".into(), "offices".into()]), Truth::Yes),
+        (Clause::Listed(vec!["homes".into()]), Truth::No),
         (Clause::Fact(ClientFact::Asn, values("AS64500")), Truth::Yes),
         (Clause::Fact(ClientFact::Ja4, values("*")), Truth::No),
         (Clause::Fact(ClientFact::Ja4, Values::absent()), Truth::Yes),

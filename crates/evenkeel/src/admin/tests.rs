@@ -78,6 +78,7 @@ fn proxy() -> ProxySettings {
         exempt: Vec::new(),
         exempt_when: Vec::new(),
         facts: FactSet::default(),
+        ip_files: Vec::new(),
         databases: settings::DatabaseSettings::default(),
         denials: Vec::new(),
         pages: RefusalPages::default(),

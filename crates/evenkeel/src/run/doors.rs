@@ -155,7 +155,6 @@ impl EngineSet {
         if let (Some(engine), Some(proxy)) = (&self.proxy, &settings.proxy) {
             engine.reload(proxy);
             look_up(engine);
-            self.networks.reload(engine, proxy);
         }
     }
 
@@ -237,6 +236,17 @@ impl OpenDoors {
             services.extend(open(&parts)?);
         }
         Ok(OpenDoors { engines, robots, services })
+    }
+
+    /// Reads the new files about networks that changed settings name, before the settings apply.
+    ///
+    /// # Errors
+    /// The first file that cannot be read or is faulty. Nothing is changed then.
+    pub fn reload_networks(&self, settings: &Settings) -> anyhow::Result<()> {
+        match self.engines.proxy.as_ref().zip(settings.proxy.as_ref()) {
+            Some((engine, proxy)) => self.engines.networks.reload(engine, proxy),
+            None => Ok(()),
+        }
     }
 
     /// Applies changed settings. The set of open doors stays the same.

@@ -1,8 +1,10 @@
 //! The files about networks that the engine of the proxy uses, and the thread that follows them.
 //!
-//! There is a thread as soon as the configuration names such a file. A faulty file prevents a
-//! start; in a reload it is logged, and what was in use before stays.
+//! There is a thread as soon as the configuration names such a file. A new file that is faulty
+//! prevents a start or a reload; one that becomes faulty later is logged, and its previous content
+//! stays in use.
 
+use anyhow::Context;
 use evenkeel_config::settings::{NetworkFileSettings, ProxySettings, Settings};
 use evenkeel_engine::Engine;
 use evenkeel_identity::networks::live::{LiveNetworks, NetworksThread};
@@ -38,23 +40,24 @@ impl NetworkWatch {
         Ok(NetworkWatch { clock, watch: Arc::clone(watch), running })
     }
 
-    /// Applies changed settings.
-    pub fn reload(&self, engine: &Engine, proxy: &ProxySettings) {
+    /// Applies changed settings, before the engine gets the rules that need the new files.
+    ///
+    /// # Errors
+    /// The first new file that cannot be read or is faulty. Nothing is changed then.
+    pub fn reload(&self, engine: &Engine, proxy: &ProxySettings) -> anyhow::Result<()> {
         let files = proxy.network_files();
         let mut running = self.running.lock();
         if running.0 == files {
-            return;
-        }
-        running.0.clone_from(&files);
-        if running.1.is_none() {
-            let live = LiveNetworks::new(engine.networks(), &self.watch);
-            match NetworksThread::start(live, self.clock) {
-                Ok(thread) => running.1 = Some(thread),
-                Err(error) => tracing::error!(%error, "no thread for files about networks"),
-            }
+            return Ok(());
         }
         if let Some(thread) = &running.1 {
-            thread.change(files);
+            thread.change(files.clone())?;
+        } else {
+            let live = LiveNetworks::load(&files, engine.networks(), &self.watch)?;
+            let thread = NetworksThread::start(live, self.clock);
+            running.1 = Some(thread.context("no thread for files about networks")?);
         }
+        running.0 = files;
+        Ok(())
     }
 }

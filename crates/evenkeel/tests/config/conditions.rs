@@ -11,6 +11,7 @@ use evenkeel_core::limit::KeyPart;
 use evenkeel_core::units::{Cost, Nanos};
 use std::fs;
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 fn limit(when: &str) -> String {
     format!("proxy: {{limits: [{{name: a, by: ip/32, share: 10%, when: {when}}}]}}")
@@ -62,6 +63,7 @@ fn every_attribute_takes_a_value_a_list_and_patterns() {
         ("{query: diff}", Clause::Query("diff".into(), Values::present())),
         ("{cookie: {lang: de}}", Clause::Cookie("lang".into(), values(&["de"], false))),
         ("{ip: [192.0.2.0/24]}", Clause::Address(AddressSet::new([(net, 24)]))),
+        ("{ip_file: [/a.json, b.txt]}", Clause::Listed(vec!["/a.json".into(), "b.txt".into()])),
         ("{asn: [64500, AS64501]}", {
             Clause::Fact(ClientFact::Asn, values(&["AS64500", "AS64501"], false))
         }),
@@ -106,6 +108,34 @@ fn what_cannot_be_compared_is_a_fault_that_names_the_fix() {
         let seen = faults(&limit(text));
         assert!(seen.contains(told) && seen.lines().count() == 1, "{text}: {seen}");
     }
+}
+
+#[test]
+fn address_lists_of_all_conditions_are_among_the_files_about_networks() {
+    let text = "
+groups: {a: {ip_file: group.txt}, unused: {ip_file: unused.txt}}
+proxy:
+  exempt: [{ip_file: exempt.txt}]
+  limits:
+    - {name: slow, by: ip/32, rate: 1/s, when: {any: [{group: a}, {ip_file: limit.txt}]}}
+    - {name: no, action: deny, when: {not: {ip_file: [deny.txt, limit.txt]}}}
+gatekeeper: {when: {ip_file: gate.txt}}
+";
+    let config = good(text);
+    let mut lists = config.settings.proxy.as_ref().expect("open").network_files().lists;
+    lists.sort();
+    lists.dedup();
+    let files = ["deny.txt", "exempt.txt", "gate.txt", "group.txt", "limit.txt"];
+    assert_eq!(lists, files.map(PathBuf::from));
+    assert_eq!(good(&config.native).settings, config.settings);
+    let exempt = |entry: &str| {
+        let text = format!("{{listen: off, exempt: [{entry}], limits: []}}");
+        let text = format!("check: {{}}\nproxy: {text}\n");
+        let none = |_: &_| StartProblems::default();
+        check("t.yaml", text.as_bytes(), 4.0, none).expect("no faults")
+    };
+    assert_eq!(exempt("{ip_file: a.txt}"), [""; 0], "no client can choose its address");
+    assert_eq!(exempt("{not: {ip_file: a.txt}}").len(), 1);
 }
 
 #[test]

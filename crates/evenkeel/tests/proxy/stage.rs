@@ -127,6 +127,7 @@ fn settings(backend: SocketAddr) -> ProxySettings {
         exempt: Vec::new(),
         exempt_when: Vec::new(),
         facts: FactSet::default(),
+        ip_files: Vec::new(),
         databases: DatabaseSettings::default(),
         denials: Vec::new(),
         pages: RefusalPages::default(),

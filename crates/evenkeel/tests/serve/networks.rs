@@ -198,10 +198,104 @@ fn a_reload_brings_another_file() {
     assert_eq!(status(door, "127.2.0.1"), "200", "another country");
     configuration(folder, backend, "{country: /nowhere.tsv}", "country");
     program.signal(Signal::HUP);
-    let line = program.told("file about networks refused; the previous one stays in use");
+    program.told("configuration refused; the current one stays in force");
+    let line = program.told("/nowhere.tsv");
     assert!(line.contains("cannot read /nowhere.tsv"), "{line}");
     assert_eq!(status(door, "127.2.0.1"), "200", "as before");
     assert_eq!(status(door, "127.2.0.1"), "429");
+}
+
+#[test]
+fn a_reload_with_a_faulty_list_is_refused_as_a_whole() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    let list = write(folder, "list.txt", "127.1.0.0/16\n").display().to_string();
+    let configure = |proxy: &str| {
+        let text = format!(
+            "check: {{listen: 127.0.0.1:0}}\nadmin: {{listen: 127.0.0.1:0}}\n\
+             proxy:\n  listen: off\n{proxy}"
+        );
+        write(folder, "evenkeel.yaml", &text).display().to_string()
+    };
+    let rule = |when: &str| format!("  limits: [{{name: a, action: deny, when: {{{when}}}}}]\n");
+    let path = configure(&rule(&format!("ip_file: {list}")));
+    let mut program = start(&["serve", "--config", &path]);
+    let check = program::addresses(&program.told("check open"))[0];
+    let both = || ["127.1.0.1", "127.2.0.1"].map(|client| checked(check, client));
+    assert_eq!(both(), ["403", "204"]);
+    write(folder, "bad.txt", "nonsense\n");
+    let bad = folder.join("bad.txt").display().to_string();
+    let robot = format!("  robots: [{{name: a, user_agent: x, ip_file: {bad}}}]\n");
+    for faulty in [
+        rule(&format!("not: {{ip_file: [{list}, {bad}]}}")),
+        format!("{robot}{}", rule("ip: 127.2.0.0/16")),
+    ] {
+        configure(&faulty);
+        program.signal(Signal::HUP);
+        program.told("configuration refused; the current one stays in force");
+        let line = program.told("bad.txt");
+        assert!(line.contains("bad.txt:1: `nonsense` is not a network"), "{line}");
+        assert_eq!(both(), ["403", "204"], "{faulty}");
+    }
+    write(folder, "bad.txt", "127.3.0.0/16\n");
+    configure(&rule(&format!("not: {{ip_file: [{list}, {bad}]}}")));
+    program.signal(Signal::HUP);
+    program.told("configuration reloaded");
+    assert_eq!(both(), ["204", "403"], "the lists are read before the rules need them");
+}
+
+#[test]
+fn conditions_name_files_with_addresses_at_all_doors() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    let json = r#"{"prefixes": [{"ipv4Prefix": "127.1.0.0/16"}]}"#;
+    let cloud = write(folder, "cloud.json", json).display().to_string();
+    let office = write(folder, "office.txt", "127.2.0.0/16\n").display().to_string();
+    let text = format!(
+        "admin: {{listen: 127.0.0.1:0}}\ncheck: {{listen: 127.0.0.1:0}}\n\
+         groups: {{clouds: {{ip_file: [{cloud}, {office}], not: {{ip_file: {office}}}}}}}\n\
+         proxy:\n  listen: 127.0.0.1:0\n  backend: http://{}\n  \
+         exempt: [{{ip_file: {office}}}]\n  limits:\n    \
+         - {{name: clouds, action: deny, when: {{group: clouds}}}}\n    \
+         - {{name: all, by: ip/32, rate: 1/h}}\n",
+        willing_backend()
+    );
+    let path = write(folder, "evenkeel.yaml", &text).display().to_string();
+    let output = evenkeel!().args(["check", &path]).output().expect("it runs");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && told.contains("1 network in "), "{told}");
+    let mut program = start(&["serve", "--config", &path]);
+    let check = program::addresses(&program.told("check open"))[0];
+    let addresses = program::addresses(&program.told("proxy open"));
+    let (door, admin) = (addresses[0], addresses[1]);
+    for (client, at_proxy, at_check) in [
+        ("127.1.0.1", "403", "403"),
+        ("127.2.0.1", "200", "204"),
+        ("127.2.0.1", "200", "204"),
+        ("127.9.0.1", "200", "403"),
+    ] {
+        assert_eq!(status(door, client), at_proxy, "{client}");
+        assert_eq!(checked(check, client), at_check, "{client}");
+    }
+    let series = format!("evenkeel_network_file_entries{{of=\"{cloud}\"}} 1\n");
+    assert!(get(admin, "/metrics").contains(&series));
+
+    write(folder, "cloud.json", r#"["127.3.0.0/16"]"#);
+    program.told("file about networks reloaded");
+    assert_eq!(status(door, "127.3.0.1"), "403");
+    assert_eq!(checked(check, "127.1.0.2"), "204");
+    write(folder, "cloud.json", r#"["127.3.0.0/33"]"#);
+    let line = program.told("file about networks refused; the previous one stays in use");
+    assert!(line.contains("cloud.json:1: "), "{line}");
+    assert_eq!(status(door, "127.3.0.2"), "403", "as before");
+    std::fs::remove_file(folder.join("cloud.json")).expect("removed");
+    let output = evenkeel!().args(["check", &path]).output().expect("it runs");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(told.contains("cloud.json: No such file"), "{told}");
+    let mut second = start(&["serve", "--config", &path]);
+    second.told("cloud.json: No such file");
+    assert_eq!(second.end().code(), Some(1));
 }
 
 #[test]

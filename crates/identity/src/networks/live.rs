@@ -19,7 +19,6 @@ use evenkeel_runtime::thread::OwnedThread;
 use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::metrics::NETWORK_FILE_RELOADS;
 use evenkeel_telemetry::registry::{Counter, Registry};
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
@@ -33,7 +32,7 @@ use std::time::Duration;
 pub struct NetworkTables {
     asn: ArcSwapOption<NetworkDatabase>,
     country: ArcSwapOption<NetworkDatabase>,
-    lists: Mutex<HashMap<PathBuf, SharedAddressList>>,
+    lists: ArcSwap<HashMap<PathBuf, Arc<AddressList>>>,
 }
 
 impl NetworkTables {
@@ -49,12 +48,11 @@ impl NetworkTables {
         self.country.load().as_ref().and_then(|database| database.country(address))
     }
 
-    /// The address list of a file. All callers share one list for each path. It is empty until the
-    /// path is one of the settings' lists and its file has been read. To be called when a
-    /// configuration is applied, not for each request: it takes a lock.
+    /// Whether an address is in the list of this file as it is now. No address is in a list that is
+    /// not in use. A look-up takes no lock.
     #[must_use]
-    pub fn address_list(&self, path: &Path) -> SharedAddressList {
-        self.lists.lock().entry(path.to_owned()).or_default().clone()
+    pub fn is_listed(&self, path: &Path, address: IpAddr) -> bool {
+        self.lists.load().get(path).is_some_and(|list| list.contains(address))
     }
 
     fn store(&self, content: FileContent, kind: &NetworkFileKind) {
@@ -63,7 +61,12 @@ impl NetworkTables {
                 self.database(*field).store(Some(Arc::new(database)));
             }
             (FileContent::List(list), NetworkFileKind::List(path)) => {
-                self.address_list(path).0.store(Arc::new(list));
+                let list = Arc::new(list);
+                self.lists.rcu(|lists| {
+                    let mut lists = HashMap::clone(lists);
+                    lists.insert(path.clone(), Arc::clone(&list));
+                    lists
+                });
             }
             _ => {}
         }
@@ -73,7 +76,13 @@ impl NetworkTables {
     fn clear(&self, kind: &NetworkFileKind) {
         match kind {
             NetworkFileKind::Database(field) => self.database(*field).store(None),
-            NetworkFileKind::List(path) => self.address_list(path).0.store(Arc::default()),
+            NetworkFileKind::List(path) => {
+                self.lists.rcu(|lists| {
+                    let mut lists = HashMap::clone(lists);
+                    lists.remove(path);
+                    lists
+                });
+            }
         }
     }
 
@@ -82,29 +91,6 @@ impl NetworkTables {
             NetworkField::Asn => &self.asn,
             NetworkField::Country => &self.country,
         }
-    }
-}
-
-/// An address list that follows its file. Clones are the same list.
-///
-/// The user of a list gets it with [`NetworkTables::address_list`] when a configuration is
-/// applied, keeps it, and asks it for each request: a look-up takes no lock. The path has to be one
-/// of the `lists` of the settings ([`NetworkFileSettings`]), so that its file is read and followed;
-/// a faulty file then prevents a start, and `evenkeel check` names it.
-#[derive(Clone, Debug, Default)]
-pub struct SharedAddressList(Arc<ArcSwap<AddressList>>);
-
-impl SharedAddressList {
-    /// Whether an address is in one of the networks of the list as it is now.
-    #[must_use]
-    pub fn contains(&self, address: IpAddr) -> bool {
-        self.0.load().contains(address)
-    }
-
-    /// The list as it is now.
-    #[must_use]
-    pub fn current(&self) -> Arc<AddressList> {
-        self.0.load_full()
     }
 }
 
@@ -175,15 +161,38 @@ fn parse(
     }
 }
 
-/// Reads a file without using it.
-pub(super) fn examine(
-    kind: &NetworkFileKind,
-    path: &Path,
-) -> Result<NetworkFileNote, NetworkLoadError> {
-    let files = WatchedFiles::new(vec![path.to_owned()]).with_bytes_max(kind.bytes_max());
-    let read = { files }.read()?;
-    let file = read.first().map(|file| parse(kind, file).map(|(_, note)| note));
-    file.unwrap_or_else(|| Ok(NetworkFileNote::default()))
+/// A file that was read and is not in use yet.
+pub(super) struct ReadNetworkFile {
+    kind: NetworkFileKind,
+    path: PathBuf,
+    files: WatchedFiles,
+    content: Option<FileContent>,
+    /// What the file contains.
+    pub note: NetworkFileNote,
+}
+
+impl ReadNetworkFile {
+    /// Reads a file.
+    pub fn read((kind, path): (NetworkFileKind, PathBuf)) -> Result<Self, NetworkLoadError> {
+        let mut files = WatchedFiles::new(vec![path.clone()]).with_bytes_max(kind.bytes_max());
+        let read = files.read()?;
+        let parsed = read.first().map(|file| parse(&kind, file)).transpose()?;
+        let (content, note) =
+            parsed.map(|(content, note)| (Some(content), note)).unwrap_or_default();
+        Ok(ReadNetworkFile { kind, path, files, content, note })
+    }
+
+    /// Stores the content, and follows the file from now on.
+    fn apply(self, tables: &NetworkTables, registry: &Registry) -> LiveNetworkFile {
+        let ReadNetworkFile { kind, path, files, content, note } = self;
+        let of = kind.name();
+        let reloads =
+            ["ok", "failed"].map(|how| registry.counter(&NETWORK_FILE_RELOADS, &[&of, how]));
+        let mut status = NetworkFileStatus::new(of, path.clone(), registry);
+        content.into_iter().for_each(|content| tables.store(content, &kind));
+        status.show(note);
+        LiveNetworkFile { kind, path, files, status, reloads }
+    }
 }
 
 /// The kinds and paths of all files in the settings.
@@ -213,23 +222,6 @@ struct LiveNetworkFile {
 }
 
 impl LiveNetworkFile {
-    /// Reads a file and stores its content.
-    fn load(
-        (kind, path): (NetworkFileKind, PathBuf),
-        tables: &NetworkTables,
-        registry: &Registry,
-    ) -> Result<LiveNetworkFile, NetworkLoadError> {
-        let files = WatchedFiles::new(vec![path.clone()]).with_bytes_max(kind.bytes_max());
-        let of = kind.name();
-        let reloads =
-            ["ok", "failed"].map(|how| registry.counter(&NETWORK_FILE_RELOADS, &[&of, how]));
-        let status = NetworkFileStatus::new(of, path.clone(), registry);
-        let mut live = LiveNetworkFile { kind, path, files, status, reloads };
-        let read = live.files.read()?;
-        live.take(&read, tables)?;
-        Ok(live)
-    }
-
     fn take(
         &mut self,
         read: &[WatchedFile],
@@ -273,6 +265,8 @@ pub struct LiveNetworks {
     tables: Arc<NetworkTables>,
     watch: Arc<Watch>,
     files: Vec<LiveNetworkFile>,
+    /// Files that the settings name no more. Rules that are being replaced may still ask them.
+    retired: Vec<LiveNetworkFile>,
 }
 
 impl LiveNetworks {
@@ -280,7 +274,7 @@ impl LiveNetworks {
     #[must_use]
     pub fn new(tables: &Arc<NetworkTables>, watch: &Arc<Watch>) -> LiveNetworks {
         let (tables, watch) = (Arc::clone(tables), Arc::clone(watch));
-        LiveNetworks { tables, watch, files: Vec::new() }
+        LiveNetworks { tables, watch, files: Vec::new(), retired: Vec::new() }
     }
 
     /// Reads all files into `tables`.
@@ -293,37 +287,42 @@ impl LiveNetworks {
         watch: &Arc<Watch>,
     ) -> Result<LiveNetworks, NetworkLoadError> {
         let mut live = LiveNetworks::new(tables, watch);
-        for file in kinds(settings) {
-            live.files.push(LiveNetworkFile::load(file, tables, watch.registry())?);
-        }
+        live.change(settings)?;
         Ok(live)
     }
 
-    /// Applies the files that have changed. Must be called once a second.
+    /// Applies the files that have changed, and forgets what files that are not in use have said.
+    /// Must be called once a second.
     pub fn look(&mut self, now: Time) {
+        for retired in std::mem::take(&mut self.retired) {
+            if !self.files.iter().any(|file| file.kind == retired.kind) {
+                retired.forget(&self.tables);
+            }
+        }
         self.files.iter_mut().for_each(|file| file.look(&self.tables, now));
     }
 
-    /// Applies changed settings. A file that cannot be used is logged; if there was one for the
-    /// same purpose before, that one stays in use.
-    pub fn change(&mut self, settings: &NetworkFileSettings) {
-        let mut before = std::mem::take(&mut self.files);
-        for (kind, path) in kinds(settings) {
-            let same = before.iter().position(|file| file.kind == kind);
-            let same = same.map(|index| before.swap_remove(index));
-            if same.as_ref().is_some_and(|same| same.path == path) {
-                self.files.extend(same);
-                continue;
-            }
-            match LiveNetworkFile::load((kind, path), &self.tables, self.watch.registry()) {
-                Ok(file) => self.files.push(file),
-                Err(error) => {
-                    refused(&error);
-                    self.files.extend(same);
-                }
-            }
-        }
-        before.iter().for_each(|file| file.forget(&self.tables));
+    /// Applies changed settings. To be called before the rules that need the new files are in
+    /// force. What files have said that are not named any more is forgotten at the next
+    /// [`LiveNetworks::look`].
+    ///
+    /// # Errors
+    /// The first new file that cannot be read or is faulty. Nothing is changed then.
+    pub fn change(&mut self, settings: &NetworkFileSettings) -> Result<(), NetworkLoadError> {
+        let wanted = kinds(settings);
+        let is_same = |file: &LiveNetworkFile, (kind, path): &(NetworkFileKind, PathBuf)| {
+            file.kind == *kind && file.path == *path
+        };
+        let new = wanted.iter().filter(|named| !self.files.iter().any(|file| is_same(file, named)));
+        let read = new.cloned().map(ReadNetworkFile::read).collect::<Result<Vec<_>, _>>()?;
+        let before = std::mem::take(&mut self.files).into_iter();
+        let (mut files, retired): (Vec<_>, Vec<_>) =
+            before.partition(|file| wanted.iter().any(|named| is_same(file, named)));
+        let registry = self.watch.registry();
+        files.extend(read.into_iter().map(|read| read.apply(&self.tables, registry)));
+        self.files = files;
+        self.retired.extend(retired);
+        Ok(())
     }
 }
 
@@ -334,8 +333,11 @@ fn refused(error: &NetworkLoadError) {
     );
 }
 
+/// Changed settings, and where the result is sent.
+type NetworkChange = (NetworkFileSettings, SyncSender<Result<(), NetworkLoadError>>);
+
 /// A thread that follows the files. Dropping it ends it.
-pub struct NetworksThread(OwnedThread<SyncSender<NetworkFileSettings>>);
+pub struct NetworksThread(OwnedThread<SyncSender<NetworkChange>>);
 
 impl NetworksThread {
     /// Starts the thread.
@@ -343,11 +345,12 @@ impl NetworksThread {
     /// # Errors
     /// If the system provides no thread.
     pub fn start(mut live: LiveNetworks, clock: Clock) -> io::Result<NetworksThread> {
-        let (sender, changes) = mpsc::sync_channel(1);
+        let (sender, changes) = mpsc::sync_channel::<NetworkChange>(1);
         let body = move || {
             loop {
                 match changes.recv_timeout(Duration::from_secs(1)) {
-                    Ok(settings) => live.change(&settings),
+                    // It fails only if the caller does not wait, and no caller does so.
+                    Ok((settings, result)) => _ = result.send(live.change(&settings)),
                     Err(RecvTimeoutError::Timeout) => live.look(clock.now()),
                     Err(RecvTimeoutError::Disconnected) => return,
                 }
@@ -356,10 +359,15 @@ impl NetworksThread {
         OwnedThread::start("networks", sender, body).map(NetworksThread)
     }
 
-    /// Applies changed settings, soon. Waits if the thread is busy with a change before.
-    pub fn change(&self, settings: NetworkFileSettings) {
-        // It fails only if the thread has panicked, which is logged.
-        let _ = self.0.orders.send(settings);
+    /// Applies changed settings, and waits until new files have been read.
+    ///
+    /// # Errors
+    /// The first new file that cannot be read or is faulty. Nothing is changed then.
+    pub fn change(&self, settings: NetworkFileSettings) -> Result<(), NetworkLoadError> {
+        let (sender, result) = mpsc::sync_channel(1);
+        // Both fail only if the thread has panicked, which is logged.
+        let _ = self.0.orders.send((settings, sender));
+        result.recv().unwrap_or(Ok(()))
     }
 }
 
@@ -443,25 +451,46 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_the_same_for_all_that_ask_for_its_path() {
+    fn a_list_is_found_by_its_path_and_follows_its_file() {
         let stage = Stage::new();
         let path = stage.write("robots.json", LIST);
-        let early = stage.tables.address_list(&path);
-        assert!(!early.contains(ip("192.0.2.7")));
+        let listed = |address| stage.tables.is_listed(&path, ip(address));
+        assert!(!listed("192.0.2.7"));
         let lists = vec![path.clone(), path.clone()];
         let settings = NetworkFileSettings { lists, ..NetworkFileSettings::default() };
         let mut live = stage.load(&settings).expect("a good file");
         assert_eq!(live.files.len(), 1);
-        let late = stage.tables.address_list(&path);
-        assert!(early.contains(ip("192.0.2.7")) && late.contains(ip("192.0.2.7")));
+        assert!(listed("192.0.2.7") && !listed("198.51.100.7"));
+        assert!(!stage.tables.is_listed(&stage.path("other"), ip("192.0.2.7")));
         stage.write("robots.json", "198.51.100.0/24\n");
         (0..3).for_each(|_| live.look(Time::ZERO));
-        assert!(early.contains(ip("198.51.100.7")) && !late.contains(ip("192.0.2.7")));
-        assert_eq!(late.current().networks(), 1);
+        assert!(listed("198.51.100.7") && !listed("192.0.2.7"));
+        stage.write("robots.json", "nonsense\n");
+        (0..3).for_each(|_| live.look(Time::ZERO));
+        assert!(listed("198.51.100.7"), "a faulty file changes nothing");
+        assert_eq!(stage.metric(&path.display().to_string()), [1, 0]);
     }
 
     #[test]
-    fn changed_settings_replace_files_and_keep_the_old_one_of_a_faulty_one() {
+    fn a_list_that_is_not_named_any_more_is_kept_until_the_rules_are_replaced() {
+        let stage = Stage::new();
+        let path = stage.write("ours.txt", "192.0.2.0/24\n");
+        let listed = || stage.tables.is_listed(&path, ip("192.0.2.7"));
+        let named = NetworkFileSettings { lists: vec![path.clone()], ..Default::default() };
+        let mut live = stage.load(&named).expect("a good file");
+        live.change(&NetworkFileSettings::default()).expect("no files");
+        assert!(listed());
+        live.change(&named).expect("a good file");
+        live.look(Time::ZERO);
+        assert!(listed(), "it is in use again");
+        live.change(&NetworkFileSettings::default()).expect("no files");
+        live.look(Time::ZERO);
+        assert!(!listed());
+        assert_eq!(stage.metric(&path.display().to_string()), [0, 0]);
+    }
+
+    #[test]
+    fn changed_settings_replace_files_unless_a_new_one_is_faulty() {
         let stage = Stage::new();
         let asn = stage.write("asn.tsv", ASNS);
         let other = stage.write("other.tsv", "10.0.0.0\t10.0.0.255\t7\tDE\tX\n");
@@ -476,13 +505,20 @@ mod tests {
             (stage.tables.asn(ip("10.0.0.7")), country)
         };
         assert_eq!(seen(), (None, None));
-        live.change(&settings(Some(&asn), Some(&asn)));
-        assert_eq!(seen(), (Some(64_500), Some("DE".to_owned())));
-        live.change(&settings(Some(&other), None));
+        live.change(&settings(Some(&asn), Some(&asn))).expect("good files");
+        let both = (Some(64_500), Some("DE".to_owned()));
+        assert_eq!(seen(), both);
+        let none = stage.path("none");
+        for faulty in [settings(Some(&none), None), settings(Some(&other), Some(&none))] {
+            live.change(&faulty).expect_err("refused");
+            live.look(Time::ZERO);
+            assert_eq!((seen(), live.files.len()), (both.clone(), 2), "nothing is changed");
+        }
+        live.change(&settings(Some(&other), None)).expect("a good file");
+        live.look(Time::ZERO);
         assert_eq!((seen(), stage.metric("country")), ((Some(7), None), [0, 0]));
-        live.change(&settings(Some(&stage.path("none")), None));
-        assert_eq!((seen(), live.files.len()), ((Some(7), None), 1));
-        live.change(&NetworkFileSettings::default());
+        live.change(&NetworkFileSettings::default()).expect("no files");
+        live.look(Time::ZERO);
         assert_eq!((seen(), live.files.len()), ((None, None), 0));
     }
 

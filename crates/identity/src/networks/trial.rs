@@ -3,7 +3,7 @@
 //! Nothing that is read here is kept: `live` reads the files again when the program runs.
 
 use super::file_status::NetworkFileNote;
-use super::live::{NetworkFileKind, NetworkLoadError, examine, kinds};
+use super::live::{NetworkFileKind, NetworkLoadError, ReadNetworkFile, kinds};
 use super::network_field::NetworkField;
 use evenkeel_config::settings::Settings;
 use evenkeel_config::settings::sockets::KeyPath;
@@ -26,7 +26,8 @@ fn examined(settings: &Settings) -> Vec<ExaminedFile> {
             NetworkFileKind::Database(NetworkField::Country) => &["proxy", "databases", "country"],
             NetworkFileKind::List(_) => &["proxy"],
         };
-        ExaminedFile { way, read: examine(&kind, &path), path }
+        let read = ReadNetworkFile::read((kind, path.clone())).map(|read| read.note);
+        ExaminedFile { way, read, path }
     };
     kinds(&files).into_iter().map(examined).collect()
 }

@@ -91,6 +91,13 @@ fn the_networks_of_clients_are_known() {
     let report = json(&evenkeel(&["replay", &log, "--config", &config, "--json"], None));
     assert_eq!(report["all"]["fate"]["refused"], 1, "the third of the network");
     assert_eq!(report["warnings"], serde_json::json!([]));
+    let list = save(folder, "list.txt", b"192.0.2.0/31\n");
+    let rule = format!("{{name: list, action: deny, when: {{ip_file: {list}}}}}");
+    let listed = format!("proxy: {{cpus: 1, limits: [{rule}]}}");
+    let listed = save(folder, "listed.yaml", listed.as_bytes());
+    let report = json(&evenkeel(&["replay", &log, "--config", &listed, "--json"], None));
+    assert_eq!(report["all"]["fate"]["refused"], 1, "one address is in the list");
+    assert_eq!(report["warnings"], serde_json::json!([]));
     save(folder, "asn.tsv", b"nonsense\n");
     let output = evenkeel(&["replay", &log, "--config", &config], None);
     assert_eq!(output.status.code(), Some(1));

@@ -18,11 +18,14 @@ fn each_request_passes_the_first_gate_that_keeps_it() {
              identifier: 'header:x-id', when: {when}}}\n"
         )
     };
+    let folder = tempfile::tempdir().expect("a folder");
+    let list = folder.path().join("list.txt");
+    std::fs::write(&list, "127.0.0.0/8\n").expect("written");
     let sections = format!(
         "proxy: {{listen: '127.0.0.1:0', backend: 'http://{}', limits: []}}\ngatekeeper:\n{}{}",
         site.address,
         gate("login", "{path: /login}"),
-        gate("d", "{path: [/login, /api]}"),
+        gate("d", &format!("{{path: [/login, /api], ip_file: {}}}", list.display())),
     );
     let command = evenkeel!();
     let keeper = Keeper::start_by(command, "127.0.0.1", site, &sections);
