@@ -14,7 +14,7 @@ mod preface;
 mod prints;
 mod resting;
 mod streams;
-mod tls;
+pub mod tls;
 mod tunnels;
 
 pub use tls::Authority;

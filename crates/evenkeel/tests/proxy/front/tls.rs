@@ -83,15 +83,24 @@ pub fn front(certificates: Vec<(PathBuf, PathBuf)>) -> FrontTls {
     FrontTls { plain: 0, certificates, clients: None, tls12: true }
 }
 
-/// Does a TLS handshake for a name, and returns the certificate that the server presented.
+/// Connects, does a TLS handshake for a name, and returns the certificate that the server showed.
 pub fn connect(
     to: SocketAddr,
     config: &Arc<ClientConfig>,
     name: &'static str,
 ) -> std::io::Result<(StreamOwned<ClientConnection, TcpStream>, Vec<u8>)> {
+    handshake(TcpStream::connect(to)?, config, name)
+}
+
+/// The same on a connection that is open.
+pub fn handshake(
+    socket: TcpStream,
+    config: &Arc<ClientConfig>,
+    name: &'static str,
+) -> std::io::Result<(StreamOwned<ClientConnection, TcpStream>, Vec<u8>)> {
     let name = ServerName::try_from(name).expect("a name");
     let connection = ClientConnection::new(Arc::clone(config), name).expect("a connection");
-    let mut stream = StreamOwned::new(connection, TcpStream::connect(to)?);
+    let mut stream = StreamOwned::new(connection, socket);
     while stream.conn.is_handshaking() {
         stream.conn.complete_io(&mut stream.sock)?;
     }
