@@ -78,11 +78,21 @@ fn site() -> SiteWithFiles {
          location /page {{\nfastcgi_pass 127.0.0.1:{php};\n\
          fastcgi_param SCRIPT_FILENAME {home}/burn.php;\n\
          fastcgi_param REQUEST_METHOD $request_method;\n\
+         fastcgi_param QUERY_STRING $query_string;\n}}\n\
+         location ~ ^/smart(/.*) {{\nfastcgi_pass 127.0.0.1:{php};\n\
+         fastcgi_param SCRIPT_FILENAME {home}/git.php;\n\
+         fastcgi_param GIT_PROJECT_ROOT {home}/files;\n\
+         fastcgi_param PATH_INFO $1;\n\
+         fastcgi_param REQUEST_METHOD $request_method;\n\
+         fastcgi_param CONTENT_TYPE $content_type;\n\
+         fastcgi_param CONTENT_LENGTH $content_length;\n\
          fastcgi_param QUERY_STRING $query_string;\n}}\n}}\n",
         home = home.display(),
         php = site.php_port,
     );
     fs::create_dir(home.join("files")).expect("a folder");
+    fs::write(home.join("files/feed.atom"), "a feed\n").expect("a feed");
+    fs::write(home.join("git.php"), include_str!("git.php")).expect("a program");
     let server = start_nginx(home, "files", &server, port);
     SiteWithFiles { site, _server: server, port }
 }
@@ -128,6 +138,50 @@ fn repository(folder: &Path) {
     run(&["-C", "files/text.git", "update-server-info"]);
 }
 
+/// Programs of one user, each with the address that it is given.
+struct Programs<'a> {
+    home: &'a Path,
+    url: String,
+}
+
+impl Programs<'_> {
+    fn curl(&self, address: &str, path: &str, more: &[&str]) -> String {
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--show-error", "--fail", "--max-time", "100", "--header"]);
+        curl.arg(format!("X-Forwarded-For: {address}")).args(more);
+        run(curl.arg(format!("{}{path}", self.url)))
+    }
+
+    /// A reader of feeds asks twice, the second time whether the feed has changed. Returns the first
+    /// answer and the second status.
+    fn read_feed(&self, address: &str) -> [String; 2] {
+        let tag = self.home.join("tag").display().to_string();
+        let reader = ["--user-agent", "Reader/1.0", "--header", "Accept: application/atom+xml"];
+        let ask = |more: &[&str]| self.curl(address, "/feed.atom", &[&reader, more].concat());
+        let first = ask(&["--etag-save", &tag]);
+        [first, ask(&["--etag-compare", &tag, "--write-out", "%{http_code}"])]
+    }
+
+    fn w3m(&self, address: &str, user: &str) -> String {
+        let own = self.home.join(user);
+        fs::create_dir_all(&own).expect("a folder");
+        let mut w3m = Command::new("w3m");
+        let address = format!("X-Forwarded-For: {address}");
+        w3m.env("HOME", own).args(["-dump", "-cookie", "-header", &address]);
+        run(w3m.arg(format!("{}{PAGE}", self.url)))
+    }
+
+    /// Clones a repository, and returns what is in its file.
+    fn clone(&self, address: &str, path: &str, copy: &str) -> String {
+        let mut git = Command::new("git");
+        git.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_TERMINAL_PROMPT", "0");
+        let header = format!("http.extraHeader=X-Forwarded-For: {address}");
+        git.current_dir(self.home).args(["-c", &header, "clone", "--quiet"]);
+        run(git.arg(format!("{}{path}", self.url)).arg(copy));
+        fs::read_to_string(self.home.join(copy).join("text")).expect("a file")
+    }
+}
+
 #[test]
 fn programs_reach_everything_while_there_is_a_swarm() {
     let site = site();
@@ -136,32 +190,23 @@ fn programs_reach_everything_while_there_is_a_swarm() {
     repository(home);
     let swarm = Swarm::start(gate.port);
     wait_for_pressure(&gate);
-    let url = format!("http://127.0.0.1:{}", gate.port);
-    let curl = |address: &str, more: &[&str]| {
-        let mut curl = Command::new("curl");
-        curl.args(["--silent", "--show-error", "--fail", "--max-time", "100", "--header"]);
-        curl.arg(format!("X-Forwarded-For: {address}")).args(more).arg(format!("{url}{PAGE}"));
-        run(&mut curl)
-    };
-    // A program that neither shows pages nor keeps cookies, and a reader of feeds.
-    assert_eq!(curl("192.0.2.1", &[]), "burnt 200 ms\n");
+    let programs = Programs { home, url: format!("http://127.0.0.1:{}", gate.port) };
+    // A program that neither shows pages nor keeps cookies, and one for feeds.
+    assert_eq!(programs.curl("192.0.2.1", PAGE, &[]), "burnt 200 ms\n");
     let feed = ["--header", "Accept: application/atom+xml, */*;q=0.1"];
-    assert_eq!(curl("192.0.2.2", &feed), "burnt 200 ms\n");
+    assert_eq!(programs.curl("192.0.2.2", PAGE, &feed), "burnt 200 ms\n");
+    assert_eq!(programs.read_feed("192.0.2.5"), ["a feed\n", "304"]);
     // A browser without scripts, which keeps cookies and comes back when `Retry-After` says so.
     let jar = home.join("jar").display().to_string();
     let browser = ["--header", "Accept: text/html, text/*;q=0.5", "--cookie", &jar];
     let back = ["--cookie-jar", &jar, "--retry", "30"];
-    assert_eq!(curl("192.0.2.3", &[browser, back].concat()), "burnt 200 ms\n");
+    let served = programs.curl("192.0.2.3", PAGE, &[browser, back].concat());
+    assert_eq!(served, "burnt 200 ms\n");
     // A browser for terminals, which keeps cookies and comes back when its user reloads the page. A
     // stranger may get its turn before two seconds have passed; then another one comes.
     let (mut user, mut has_waited) = (0, false);
     wait_for("a page in w3m after a waiting page", || {
-        let mut w3m = Command::new("w3m");
-        let own = home.join(format!("user-{user}"));
-        fs::create_dir_all(&own).expect("a folder");
-        let address = format!("X-Forwarded-For: 198.51.100.{user}");
-        w3m.env("HOME", own).args(["-dump", "-cookie", "-header", &address]);
-        let shown = run(w3m.arg(format!("{url}{PAGE}")));
+        let shown = programs.w3m(&format!("198.51.100.{user}"), &format!("user-{user}"));
         if shown.starts_with("Please wait") {
             has_waited = true;
             return None;
@@ -170,12 +215,9 @@ fn programs_reach_everything_while_there_is_a_swarm() {
         user += u8::from(!has_waited);
         has_waited.then_some(())
     });
-    // Nothing but its own site is asked for a repository, by several requests.
-    let mut git = Command::new("git");
-    git.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_TERMINAL_PROMPT", "0").current_dir(home);
-    git.args(["-c", "http.extraHeader=X-Forwarded-For: 192.0.2.4", "clone", "--quiet"]);
-    run(git.arg(format!("{url}/text.git")).arg("copy"));
-    assert_eq!(fs::read_to_string(home.join("copy/text")).expect("a file"), "a text\n");
+    // A clone takes several requests: of files, and with bodies in the protocol of git.
+    assert_eq!(programs.clone("192.0.2.4", "/text.git", "copy"), "a text\n");
+    assert_eq!(programs.clone("192.0.2.6", "/smart/text.git", "smart"), "a text\n");
     drop(swarm);
 }
 
