@@ -1,12 +1,13 @@
 //! Warnings about conditions that are valid but do not do what they seem to.
 //!
-//! They are shown by `check` with the place of the section. What a condition means:
-//! `settings::conditions`.
+//! They are shown by `check` with the place of the section; those about facts also in the log. What
+//! a condition means: `settings::conditions`.
 
 use crate::StartProblem;
-use crate::settings::Settings;
+use crate::settings::sockets::KeyPath;
+use crate::settings::{ClientAddress, GatekeeperSettings, ProxySettings, Settings, limits};
 use evenkeel_core::condition::{Clause, Condition};
-use evenkeel_core::fact::ClientFact;
+use evenkeel_core::fact::{ClientFact, FactSet};
 
 /// Warns of conditions that do not do what they seem to.
 pub(crate) fn of_conditions(settings: &Settings) -> Vec<StartProblem> {
@@ -34,6 +35,53 @@ pub(crate) fn of_conditions(settings: &Settings) -> Vec<StartProblem> {
         (&["proxy"], what)
     }));
     doubts
+}
+
+/// Warns of facts that limits, conditions or gates name and that no connection can have, because of
+/// how the proxy listens. Whether a single client has a fact is known only when it connects.
+#[must_use]
+pub fn of_facts(settings: &Settings) -> Vec<StartProblem> {
+    let Some(proxy) = &settings.proxy else { return Vec::new() };
+    let doubt = |fact: ClientFact| -> Option<StartProblem> {
+        let why = unknown(proxy, fact)?;
+        let way = place_of(settings, proxy, fact)?;
+        Some((way, format!("`{fact}` is never known: {why}; remove it from the rules")))
+    };
+    [ClientFact::Ja4, ClientFact::H2, ClientFact::Rtt].into_iter().filter_map(doubt).collect()
+}
+
+/// Why no connection has the fact. `None` if connections may have it.
+fn unknown(proxy: &ProxySettings, fact: ClientFact) -> Option<&'static str> {
+    let ends_tls = proxy.tls.as_ref().is_some_and(|tls| proxy.listen.len() > tls.plain);
+    let introduced = proxy.client_address == ClientAddress::ProxyProtocol;
+    match fact {
+        ClientFact::H2 if proxy.listen.is_empty() => Some("the proxy does not listen"),
+        ClientFact::H2 => (!proxy.http2).then_some("`http2` is `false`"),
+        _ if proxy.listen.is_empty() => Some("the proxy does not listen"),
+        _ if !ends_tls => Some("the proxy ends no TLS (`proxy.tls`)"),
+        ClientFact::Rtt if introduced => {
+            Some("with `client_address: proxy-protocol` TCP does not end at the client")
+        }
+        _ => None,
+    }
+}
+
+/// The first section that names the fact.
+fn place_of(settings: &Settings, proxy: &ProxySettings, fact: ClientFact) -> Option<KeyPath> {
+    let denials = proxy.denials.iter().map(|rule| &rule.when);
+    let limits = limits::facts(&proxy.limits, denials);
+    let exempt = limits::facts(&[], proxy.exempt_when.iter());
+    let groups = settings.groups.groups.iter().map(|group| &group.condition);
+    let groups = limits::facts(&[], groups);
+    let gates = settings.gatekeepers.iter().map(GatekeeperSettings::facts);
+    let gates = gates.fold(FactSet::default(), FactSet::and);
+    let places: [(KeyPath, FactSet); 4] = [
+        (&["proxy", "limits"], limits),
+        (&["proxy", "exempt"], exempt),
+        (&["gatekeeper"], gates),
+        (&["groups"], groups),
+    ];
+    places.into_iter().find(|(_, facts)| facts.contains(fact)).map(|(way, _)| way)
 }
 
 /// Whether a client cannot choose to meet the condition.

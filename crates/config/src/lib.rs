@@ -26,6 +26,7 @@ pub mod source;
 pub mod tree;
 mod values;
 
+pub use doubts::of_facts as unknown_facts;
 use fault::{ConfigFault, ConfigFaults, TextPlace};
 use machine::Machine;
 use secret::SecretError;
@@ -208,6 +209,7 @@ fn start_warnings(settings: &Settings) -> StartProblems {
         doubts.push((&["master"], settings::MasterSettings::OPEN_WARNING.to_owned()));
     }
     doubts.extend(doubts::of_conditions(settings));
+    doubts.extend(doubts::of_facts(settings));
     doubts.extend(waiting_room_doubt(settings));
     StartProblems { doubts, ..StartProblems::default() }
 }

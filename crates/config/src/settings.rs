@@ -11,7 +11,7 @@ mod check;
 mod conditions;
 pub mod gatekeeper;
 pub mod hosts;
-mod limits;
+pub(crate) mod limits;
 pub(crate) mod line;
 pub mod master;
 mod metrics;

@@ -405,9 +405,12 @@ impl RunningProcess {
     }
 }
 
-/// Logs the warnings of a foreign configuration.
+/// Logs the warnings of a foreign configuration, and facts that rules name in vain.
 fn warn(config: &Config) {
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    for (way, what) in evenkeel_config::unknown_facts(&config.settings) {
+        tracing::warn!("{}: {what}", way.join("."));
+    }
 }
 
 /// Logs the notes that a check of the configuration prints as well.

@@ -296,6 +296,45 @@ fn check_warns_of_an_agent_that_only_matches_as_a_whole() {
 }
 
 #[test]
+fn check_warns_of_facts_that_no_connection_can_have() {
+    let warned = |proxy: &str| {
+        let text = format!("check: {{}}\nproxy:\n  listen: 127.0.0.1:0\n{proxy}\n");
+        let text = text.replacen("  listen: 127.0.0.1:0\n  listen", "  listen", 1);
+        let none = |_: &_| StartProblems::default();
+        check("t.yaml", text.as_bytes(), 4.0, none).expect(proxy).join("\n")
+    };
+    let tls = "  tls: {cert: a.crt, key: a.key";
+    let rule = "  limits: [{name: a, by: ip/32, rate: 1/s, when: {any: [{ja4: absent}]}}]";
+    let by = |fact: &str| format!("  limits: [{{name: a, by: {fact}, rate: 1/s}}]");
+    let no_tls = "is never known: the proxy ends no TLS (`proxy.tls`); remove it from the rules";
+    assert_eq!(warned(rule), format!("t.yaml:4:11: `ja4` {no_tls}"));
+    assert_eq!(warned(&by("rtt")), format!("t.yaml:4:11: `rtt` {no_tls}"));
+    assert_eq!(warned(&by("h2")), "");
+    assert_eq!(warned(&format!("{tls}}}\n{rule}")), "");
+    assert_eq!(warned(&format!("{tls}, listen: 127.0.0.1:1}}\n{rule}")), "");
+    for (proxy, told) in [
+        (format!("  http2: false\n{}", by("h2")), "`h2` is never known: `http2` is `false`;"),
+        (format!("  listen: off\n{}", by("h2")), "`h2` is never known: the proxy does not listen;"),
+        (format!("  listen: off\n{rule}"), "`ja4` is never known: the proxy does not listen;"),
+        ("  exempt: [{ja4: t13*, ip: 192.0.2.1}]".to_owned(), "4:11: `ja4` is never known"),
+        ("  limits: []\ngroups: {a: {rtt: relayed}}".to_owned(), "5:9: `rtt` is never known"),
+        ("  limits: []\ngatekeeper: {log_info: ja4}".to_owned(), "5:13: `ja4` is never known"),
+        (
+            format!(
+                "{tls}}}\n  trusted_proxies: 10.0.0.0/8\n  client_address: proxy-protocol\n{}",
+                by("rtt")
+            ),
+            "`rtt` is never known: with `client_address: proxy-protocol` TCP does not end",
+        ),
+    ] {
+        let seen = warned(&proxy);
+        assert!(seen.contains(told) && seen.lines().count() == 1, "{proxy}: {seen}");
+    }
+    let swarm = good("proxy: {backend: 'http://127.0.0.1:1'}").settings;
+    assert_eq!(evenkeel_config::unknown_facts(&swarm), [], "the queue uses what there is");
+}
+
+#[test]
 fn every_kind_of_key_is_read() {
     let config = good(
         "proxy: {limits: [{name: a, share: 0.5, by: [ip/20, ip6/56, user-agent, header:X-Key, \
