@@ -152,8 +152,8 @@ impl Programs<'_> {
         run(curl.arg(format!("{}{path}", self.url)))
     }
 
-    /// A reader of feeds asks twice, the second time whether the feed has changed. Returns the first
-    /// answer and the second status.
+    /// A reader of feeds asks twice, the second time whether the feed has changed. Returns the
+    /// first answer and the second status.
     fn read_feed(&self, address: &str) -> [String; 2] {
         let tag = self.home.join("tag").display().to_string();
         let reader = ["--user-agent", "Reader/1.0", "--header", "Accept: application/atom+xml"];
