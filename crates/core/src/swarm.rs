@@ -1,20 +1,22 @@
 //! Finds what the requests of strangers have in common that returning clients do not have.
 //!
 //! Each request has some *properties*: the hash of its network, its user agent, the fingerprint of
-//! its handshake. A *group* is all requests with one property, or with two. A group whose part of
-//! the strangers' cost is far above its part of the returning clients *burns*: its requests wait
-//! behind those of all other strangers (`queue::Arrival::burns`). No request is refused, returning
-//! clients in the group are not affected, and no list is kept by hand.
+//! its handshake. Costs and clients are counted by *combinations* of one property and of two.
+//! Strangers with a combination whose part of the strangers' cost is far above its part of the
+//! returning clients *burn*: they wait behind all other strangers (`queue::Arrival::burns`). Their
+//! *group* has all properties that nearly all of them share, so that a newcomer who is like them in
+//! some of these does not burn. No request is refused, returning clients in the group are not
+//! affected, and no list is kept by hand.
 //!
-//! Costs and clients are counted by group in two count-min sketches of fixed size, which fade. A
-//! returning client is counted when it was served for the second, fourth, eighth time and so on, so
-//! that a few busy ones do not speak for all. The caller chooses the properties.
+//! The counts are in two count-min sketches of fixed size, which fade. A returning client counts
+//! when it was served for the second, fourth, eighth time and so on, so that a few busy ones do not
+//! speak for all. The caller chooses the properties.
 
 use crate::key::KeyHash;
 use crate::units::{Cost, Nanos, Time};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::cmp::Reverse;
+use core::cmp::{Ordering, Reverse};
 
 /// The number of properties of a request.
 pub const PROPERTIES_MAX: usize = 8;
@@ -44,38 +46,67 @@ const CLIENTS_DOUBT: u64 = 3;
 const HEAVY_MAX: usize = 64;
 /// The number of requests of strangers since the pressure began, before which no group burns.
 const STRANGERS_MIN: u64 = 50;
-/// A group is not named beside another one that has this part of its cost, in percent. Higher: what
-/// happens to be like the swarm in some property waits with it.
-const SAME_PERCENT: u64 = 75;
-/// A group takes the place of a wider one if it has this part of its cost, in percent. What the
-/// wider one has beside it are others that happen to be like the swarm.
-const TIGHT_PERCENT: u64 = 95;
+/// A group has the properties that this part of its cost has, in percent. Higher: more newcomers
+/// that are like a swarm in some properties wait with it. Lower: more of the swarm does not burn.
+const SHARED_PERCENT: u64 = 90;
+/// A property that this part of the returning clients has, in percent, tells nothing of a group.
+const COMMON_PERCENT: u64 = 50;
+/// Strangers do not make a group of their own if this part of their cost may belong to another one,
+/// in percent. Higher: the same swarm is named more than once.
+const COVERED_PERCENT: u64 = 75;
 
 /// The properties of a request, by kind. `None`: it is unknown and part of no group.
 pub type Properties = [Option<KeyHash>; PROPERTIES_MAX];
 
-/// A group: all requests with these properties of these kinds.
+/// A group: all requests with these properties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SwarmGroup {
-    /// The kind and the property.
-    pub first: (u8, KeyHash),
-    /// A second one, of a later kind, that the requests must have as well.
-    pub second: Option<(u8, KeyHash)>,
-}
+pub struct SwarmGroup(Properties);
 
 impl SwarmGroup {
     /// Whether a request belongs to the group.
     #[must_use]
     pub fn contains(&self, properties: &Properties) -> bool {
-        let has = |(kind, property): (u8, KeyHash)| {
-            properties.get(usize::from(kind)) == Some(&Some(property))
-        };
-        has(self.first) && self.second.is_none_or(has)
+        let mut both = self.0.iter().zip(properties);
+        both.all(|(own, other)| own.is_none() || own == other)
     }
 
-    /// Whether all requests of `other` belong to this group.
-    fn includes(&self, other: &SwarmGroup) -> bool {
-        self.second.is_none() && (other.first == self.first || other.second == Some(self.first))
+    /// The kinds of the properties that the requests of the group have in common.
+    pub fn kinds(&self) -> impl Iterator<Item = usize> + '_ {
+        self.0.iter().enumerate().filter_map(|(kind, property)| property.map(|_| kind))
+    }
+
+    fn properties(&self) -> impl Iterator<Item = Property> + '_ {
+        known(&self.0)
+    }
+}
+
+/// A property and its kind.
+type Property = (u8, KeyHash);
+
+/// One property, or two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Combination {
+    first: Property,
+    /// Of a later kind.
+    second: Option<Property>,
+}
+
+impl Combination {
+    const fn one(property: Property) -> Combination {
+        Combination { first: property, second: None }
+    }
+
+    /// Two properties, which may be the same one; `None` if no request can have both.
+    fn both(one: Property, other: Property) -> Option<Combination> {
+        match one.0.cmp(&other.0) {
+            Ordering::Less => Some(Combination { first: one, second: Some(other) }),
+            Ordering::Greater => Some(Combination { first: other, second: Some(one) }),
+            Ordering::Equal => (one == other).then_some(Combination::one(one)),
+        }
+    }
+
+    fn properties(self) -> impl Iterator<Item = Property> {
+        core::iter::once(self.first).chain(self.second)
     }
 
     fn hash(&self) -> u64 {
@@ -95,15 +126,19 @@ pub struct BurningGroup {
     pub clients_milli: u64,
     /// Since when it burns.
     pub since: Time,
+    /// Stays the same while it burns, also if what its requests have in common changes.
+    pub id: u64,
 }
 
 /// Finds the groups that burn.
 pub struct SwarmFinder {
     costs: Sketch,
     clients: Sketch,
-    /// The groups with the greatest cost.
-    heavy: Vec<(u64, SwarmGroup)>,
+    /// What strangers with the greatest cost have in common, with that cost.
+    heavy: Vec<(u64, Combination)>,
     burning: Vec<BurningGroup>,
+    /// The id of the group that began to burn last.
+    last_id: u64,
     /// The number of requests of strangers since the pressure began.
     strangers: u64,
     evaluated: Time,
@@ -116,6 +151,7 @@ impl Default for SwarmFinder {
             clients: Sketch::new(CLIENTS_HALF_LIFE),
             heavy: Vec::new(),
             burning: Vec::new(),
+            last_id: 0,
             strangers: 0,
             evaluated: Time::ZERO,
         }
@@ -152,8 +188,8 @@ impl SwarmFinder {
     fn handle_client(&mut self, properties: &Properties, now: Time) {
         self.clients.fade(now);
         self.clients.total = self.clients.total.saturating_add(1);
-        for group in groups(properties) {
-            self.clients.add(group.hash(), 1);
+        for one in combinations(properties) {
+            self.clients.add(one.hash(), 1);
         }
     }
 
@@ -164,9 +200,9 @@ impl SwarmFinder {
         // In microseconds, and never nothing.
         let cost = (cost.0 / 1_000).max(1);
         self.costs.total = self.costs.total.saturating_add(cost);
-        for group in groups(properties) {
-            let sum = self.costs.add(group.hash(), cost);
-            self.note_heavy(sum, group);
+        for one in combinations(properties) {
+            let sum = self.costs.add(one.hash(), cost);
+            self.note_heavy(sum, one);
         }
         if self.strangers >= STRANGERS_MIN && now.since(self.evaluated) >= EVALUATED_EACH {
             self.evaluated = now;
@@ -198,42 +234,40 @@ impl SwarmFinder {
         self.burning.iter().any(|burning| burning.group.contains(properties))
     }
 
-    /// Notes a group if its cost is among the greatest.
-    fn note_heavy(&mut self, sum: u64, group: SwarmGroup) {
+    /// Notes a combination if its cost is among the greatest.
+    fn note_heavy(&mut self, sum: u64, heavy: Combination) {
         if self.heavy.len() >= HEAVY_MAX && self.heavy.last().is_some_and(|last| sum <= last.0) {
             return;
         }
-        match self.heavy.iter_mut().find(|(_, one)| *one == group) {
+        match self.heavy.iter_mut().find(|(_, one)| *one == heavy) {
             Some(noted) => noted.0 = sum,
-            None => self.heavy.push((sum, group)),
+            None => self.heavy.push((sum, heavy)),
         }
         self.heavy.sort_unstable_by_key(|(sum, _)| Reverse(*sum));
         self.heavy.truncate(HEAVY_MAX);
     }
 
-    /// Finds the groups that burn: first those with one property, then those with two.
+    /// Finds the groups that burn: first by one property, then by two.
     fn evaluate(&mut self, now: Time) {
         for heavy in &mut self.heavy {
             heavy.0 = self.costs.get(heavy.1.hash());
         }
-        self.heavy.sort_unstable_by_key(|(sum, group)| (group.second.is_some(), Reverse(*sum)));
+        self.heavy.sort_unstable_by_key(|(sum, one)| (one.second.is_some(), Reverse(*sum)));
         let before = core::mem::take(&mut self.burning);
-        for (sum, group) in &self.heavy {
-            let burnt = before.iter().find(|one| one.group == *group);
-            let burning = self.compared(*group, *sum, burnt.map_or(now, |one| one.since));
-            let is_far = |burning: &BurningGroup| {
-                let (percent, above) = match burnt {
-                    Some(_) => (BURNS_TO_PERCENT, STILL_ABOVE),
-                    None => (BURNS_FROM_PERCENT, FAR_ABOVE),
-                };
-                burning.cost_milli >= (10 * percent).max(above * burning.clients_milli)
+        for (sum, heavy) in &self.heavy {
+            let is_taken = |id| self.burning.iter().any(|burning| burning.id == id);
+            let burnt = before.iter().find(|one| has(&one.group.0, *heavy) && !is_taken(one.id));
+            let (percent, above) = match burnt {
+                Some(_) => (BURNS_TO_PERCENT, STILL_ABOVE),
+                None => (BURNS_FROM_PERCENT, FAR_ABOVE),
             };
-            if is_far(&burning) {
-                match self.covering(group, *sum) {
-                    None => self.burning.push(burning),
-                    Some((at, true)) => self.burning[at] = burning,
-                    Some((_, false)) => {}
-                }
+            let (cost_milli, clients_milli) = self.parts(*heavy, *sum);
+            let is_far = cost_milli >= (10 * percent).max(above * clients_milli);
+            if is_far && !self.is_covered(*heavy, *sum) {
+                let (since, id) = burnt.map_or((now, self.last_id + 1), |one| (one.since, one.id));
+                self.last_id = self.last_id.max(id);
+                let group = self.completed(*heavy, *sum);
+                self.burning.push(BurningGroup { group, cost_milli, clients_milli, since, id });
             }
             if self.burning.len() >= BURNING_MAX {
                 break;
@@ -243,65 +277,82 @@ impl SwarmFinder {
         self.heavy.sort_unstable_by_key(|(sum, _)| Reverse(*sum));
     }
 
-    /// The parts of a group in the strangers' cost and in the returning clients.
-    fn compared(&self, group: SwarmGroup, sum: u64, since: Time) -> BurningGroup {
-        let clients = self.clients.get(group.hash()).saturating_add(CLIENTS_DOUBT);
-        BurningGroup {
-            group,
-            cost_milli: ratio(sum.saturating_mul(1_000), self.costs.total),
-            clients_milli: ratio(clients.saturating_mul(1_000), self.clients.total + CLIENTS_DOUBT),
-            since,
+    /// The group of all requests with a combination: what nearly all of these have in common, but
+    /// not what many returning clients have as well.
+    fn completed(&self, heavy: Combination, sum: u64) -> SwarmGroup {
+        let mut group = Properties::default();
+        for (kind, property) in heavy.properties() {
+            group[usize::from(kind)] = Some(property);
         }
+        let common = percent(self.clients.total, COMMON_PERCENT);
+        for (_, one) in self.heavy.iter().filter(|(_, one)| one.second.is_none()) {
+            let (kind, property) = one.first;
+            let is_common = self.clients.get(one.hash()) > common;
+            let of_group = &mut group[usize::from(kind)];
+            if of_group.is_none() && !is_common && self.is_shared(heavy, sum, one.first) {
+                *of_group = Some(property);
+            }
+        }
+        SwarmGroup(group)
     }
 
-    /// The group that burns already and has most requests of this one, and whether this one is to
-    /// take its place, because it is narrower and has nearly all of its requests as well.
-    fn covering(&self, group: &SwarmGroup, sum: u64) -> Option<(usize, bool)> {
-        self.burning.iter().enumerate().find_map(|(at, burning)| {
-            let shared = self.shared(&burning.group, group);
-            let wider = self.costs.get(burning.group.hash());
-            let is_tighter = sum < wider && shared >= wider / 100 * TIGHT_PERCENT;
-            (shared >= sum / 100 * SAME_PERCENT).then_some((at, is_tighter))
+    /// Whether nearly all requests with a combination have a property as well, as far as costs by
+    /// two properties tell.
+    fn is_shared(&self, heavy: Combination, sum: u64, property: Property) -> bool {
+        // Of those with one of its properties, all but this rest have the combination.
+        let rest = |one: Property| self.cost(Combination::one(one)).saturating_sub(sum);
+        let shared = |one| {
+            let both = Combination::both(one, property).map_or(0, |both| self.cost(both));
+            both.saturating_sub(rest(one))
+        };
+        heavy.properties().any(|one| shared(one) >= percent(sum, SHARED_PERCENT))
+    }
+
+    /// The parts of a combination in the strangers' cost and in the returning clients, in
+    /// thousandths.
+    fn parts(&self, heavy: Combination, sum: u64) -> (u64, u64) {
+        let clients = self.clients.get(heavy.hash()).saturating_add(CLIENTS_DOUBT);
+        let total = self.clients.total.saturating_add(CLIENTS_DOUBT);
+        let milli = |part: u64, of: u64| part.saturating_mul(1_000).checked_div(of).unwrap_or(0);
+        (milli(sum, self.costs.total), milli(clients, total))
+    }
+
+    /// Whether most requests with a combination may belong to a group that burns already.
+    fn is_covered(&self, heavy: Combination, sum: u64) -> bool {
+        self.burning.iter().any(|burning| {
+            let with = |own| heavy.properties().map(move |one| Combination::both(own, one));
+            let pairs = burning.group.properties().flat_map(with);
+            let most = pairs.map(|pair| pair.map_or(0, |pair| self.cost(pair))).min();
+            most.is_some_and(|most| most >= percent(sum, COVERED_PERCENT))
         })
     }
 
-    /// The least cost of the requests that belong to both groups, as far as sums by two properties
-    /// tell. `one` does not have more properties than `other`.
-    fn shared(&self, one: &SwarmGroup, other: &SwarmGroup) -> u64 {
-        let cost = |first: (u8, KeyHash), second: (u8, KeyHash)| {
-            let (low, high) = if first.0 < second.0 { (first, second) } else { (second, first) };
-            self.costs.get(SwarmGroup { first: low, second: Some(high) }.hash())
-        };
-        let of = |property| self.costs.get(SwarmGroup { first: property, second: None }.hash());
-        match (one.second, other.second) {
-            _ if one == other || one.includes(other) => self.costs.get(other.hash()),
-            (None, None) => cost(one.first, other.first),
-            // Of those with `one.first`, all but these two rests have both other properties.
-            (None, Some(second)) => {
-                let both = cost(one.first, other.first).saturating_add(cost(one.first, second));
-                both.saturating_sub(of(one.first))
-            }
-            (Some(second), _) if one.first == other.first || second == other.first => {
-                let both = self.costs.get(one.hash()).saturating_add(self.costs.get(other.hash()));
-                both.saturating_sub(of(other.first))
-            }
-            (Some(_), _) => 0,
-        }
+    fn cost(&self, of: Combination) -> u64 {
+        self.costs.get(of.hash())
     }
 }
 
-fn ratio(part: u64, of: u64) -> u64 {
-    part.checked_div(of).unwrap_or(0)
+const fn percent(of: u64, percent: u64) -> u64 {
+    of.saturating_mul(percent) / 100
 }
 
-/// All groups that a request belongs to.
-fn groups(properties: &Properties) -> impl Iterator<Item = SwarmGroup> + '_ {
+/// The properties that are known.
+fn known(properties: &Properties) -> impl Iterator<Item = Property> + '_ {
     let known = |(kind, property): (usize, &Option<KeyHash>)| Some((kind as u8, (*property)?));
-    let all = move || properties.iter().enumerate().filter_map(known);
-    all().flat_map(move |first| {
-        let single = core::iter::once(SwarmGroup { first, second: None });
-        let later = all().filter(move |second| second.0 > first.0);
-        single.chain(later.map(move |second| SwarmGroup { first, second: Some(second) }))
+    properties.iter().enumerate().filter_map(known)
+}
+
+/// Whether requests with these properties have a combination.
+fn has(properties: &Properties, heavy: Combination) -> bool {
+    heavy.properties().all(|(kind, one)| properties.get(usize::from(kind)) == Some(&Some(one)))
+}
+
+/// All combinations that a request has.
+fn combinations(properties: &Properties) -> impl Iterator<Item = Combination> + '_ {
+    known(properties).flat_map(move |first| {
+        let later = known(properties).filter(move |second| second.0 > first.0);
+        let pairs = later.map(move |second| Combination { first, second: Some(second) });
+        core::iter::once(Combination::one(first)).chain(pairs)
     })
 }
 

@@ -90,8 +90,8 @@ pub(crate) struct SwarmWatch(Mutex<SwarmState>);
 struct SwarmState {
     finder: SwarmFinder,
     pressure: Option<Time>,
-    /// The names of the groups that burn, as far as one of their requests has come since.
-    names: Vec<(SwarmGroup, String)>,
+    /// The groups that burn, with their names, as far as one of their requests has come since.
+    names: Vec<(BurningGroup, String)>,
 }
 
 impl SwarmWatch {
@@ -126,7 +126,7 @@ impl SwarmWatch {
     pub(crate) fn burning(&self) -> Vec<BurningReport> {
         let state = self.0.lock();
         let named = |burning: &BurningGroup| {
-            let (_, name) = state.names.iter().find(|(group, _)| *group == burning.group)?;
+            let (_, name) = state.names.iter().find(|(named, _)| named.id == burning.id)?;
             Some(BurningReport::new(name, burning))
         };
         state.finder.burning().iter().filter_map(named).collect()
@@ -143,8 +143,8 @@ impl SwarmState {
         }
     }
 
-    /// Names the group that a request burns in, if it has no name. Forgets the names of groups that
-    /// no longer burn. Returns what is to be logged.
+    /// Names the group that a request burns in, if it has no name or has changed. Forgets the names
+    /// of groups that no longer burn. Returns what is to be logged: each group once.
     fn name(
         &mut self,
         properties: &Properties,
@@ -152,14 +152,17 @@ impl SwarmState {
     ) -> Option<BurningReport> {
         let burning = self.finder.burning();
         let burns = burning.iter().find(|one| one.group.contains(properties))?;
-        if self.names.iter().any(|(group, _)| *group == burns.group) {
+        let named = self.names.iter().position(|(named, _)| named.id == burns.id);
+        if named.is_some_and(|at| self.names[at].0.group == burns.group) {
             return None;
         }
         let name = name(&burns.group, request);
         let report = BurningReport::new(&name, burns);
-        self.names.retain(|(group, _)| burning.iter().any(|one| one.group == *group));
-        self.names.push((burns.group, name));
-        Some(report)
+        self.names.retain(|(named, _)| {
+            burning.iter().any(|one| one.id == named.id && one.id != burns.id)
+        });
+        self.names.push((*burns, name));
+        named.is_none().then_some(report)
     }
 }
 
@@ -194,8 +197,7 @@ fn header(hasher: &mut KeyHasher, value: Option<&[u8]>) {
 
 /// What the requests of a group have in common, in words.
 fn name(group: &SwarmGroup, request: &impl RequestAttributes) -> String {
-    let kinds = [Some(group.first), group.second].into_iter().flatten();
-    let words = kinds.filter_map(|(kind, _)| KINDS.get(usize::from(kind)));
+    let words = group.kinds().filter_map(|kind| KINDS.get(kind));
     words.map(|kind| words_for(*kind, request)).collect::<Vec<_>>().join(", ")
 }
 
