@@ -1,5 +1,6 @@
 //! The program with a master, and a gatekeeper that uses libzmq.
 
+use evenkeel_testing::port::free_port;
 use evenkeel_testing::program::{Program, addresses};
 use evenkeel_testing::{admin, evenkeel};
 use rustix::process::Signal;
@@ -28,7 +29,8 @@ impl MasterServer {
     /// Starts the program with these keys in its `master` section.
     pub fn start(keys: &str) -> MasterServer {
         let folder = tempfile::tempdir().expect("a folder");
-        MasterServer::start_at(folder, keys, [0, 0])
+        // No connection of another program gets one of these ports while the program is away.
+        MasterServer::start_at(folder, keys, [free_port(), free_port()])
     }
 
     /// Starts the program with this text in addition to its `admin` section.
