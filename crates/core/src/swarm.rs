@@ -59,7 +59,7 @@ const COVERED_PERCENT: u64 = 75;
 pub type Properties = [Option<KeyHash>; PROPERTIES_MAX];
 
 /// A group: all requests with these properties.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SwarmGroup(Properties);
 
 impl SwarmGroup {

@@ -16,7 +16,8 @@ use crate::outcome::DecisionDetails;
 use crate::pending::{ArrivedRequest, PendingRequest};
 use crate::robots::OwnedStanding;
 use crate::rules::{EngineRules, RequestRefusal, refusal};
-use crate::swarm::SwarmContext;
+use crate::swarm::{self, SwarmContext};
+use crate::view::overrides::{GroupOrders, Override};
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::classify::{self, LimitKeys, RequestAttributes};
 use evenkeel_core::limit::{LimitUnit, RefusalKind};
@@ -54,7 +55,8 @@ impl EngineLane {
     /// may then be asked before the lane [concludes](EngineLane::conclude).
     ///
     /// # Errors
-    /// A rule or a gatekeeper refuses the request. The refusal is already counted and logged.
+    /// A rule, an operator's order or a gatekeeper refuses the request. The refusal is already
+    /// counted and logged.
     pub fn begin(
         &self,
         request: &impl RequestAttributes,
@@ -68,14 +70,19 @@ impl EngineLane {
         let request = &KnownRequest::new(request, standing, &network);
         // Lock order: the books are locked, and `enter` locks `HostDirectory`.
         let entering = self.0.books.lock().enter(request, now);
-        let KeyedRequest { rules, keys, exempt, denied, weight, seen, place } = entering;
+        let KeyedRequest { rules, keys, exempt, denied, weight, orders, seen, place } = entering;
         let open = OpenGuard::new(&self.0.books, place);
         if let Some(refusal) = denied.and_then(|at| self.report_denial(&rules, at, client)) {
+            return Err(refusal);
+        }
+        let order = self.group_order(&rules, &keys, &orders, request, now);
+        if let Some(refusal) = order.and_then(|said| self.report_group_denial(said, client)) {
             return Err(refusal);
         }
         let judged = self.judged(&rules, request, exempt, now)?;
         let forecast = self.foreseen(&rules, &keys, request);
         let burns = !exempt && self.burns(&rules, &keys, request, forecast.cost, now);
+        let burns = burns || order.is_some();
         let agent = agent(&rules, &keys, request);
         let request = ArrivedRequest { rules, client, forecast, agent, seen, came: now, open };
         let robot = OwnedStanding::new(standing);
@@ -182,7 +189,7 @@ impl EngineLane {
         })
     }
 
-    /// Whether a request belongs to a group of strangers that burns.
+    /// Whether a request belongs to a group of strangers that burns. Counts the request.
     fn burns(
         &self,
         rules: &EngineRules,
@@ -200,6 +207,26 @@ impl EngineLane {
         let (seed, pressure) = (&rules.seed, gate.pressure_since());
         let context = SwarmContext { seed, history, pressure, now };
         swarm.handle_request(request, (client, cost), context)
+    }
+
+    /// What an operator has ordered for the group of strangers that the request belongs to.
+    fn group_order<'a>(
+        &self,
+        rules: &EngineRules,
+        keys: &LimitKeys,
+        orders: &'a GroupOrders,
+        request: &impl RequestAttributes,
+        now: Time,
+    ) -> Option<&'a Override> {
+        if orders.is_empty() || !rules.queues || rules.shadow {
+            return None;
+        }
+        // Where the queue remembers no clients, all would be strangers.
+        let history = self.0.engine.gate.history();
+        let history = history.as_ref()?;
+        let client = slot::client(rules, keys, request.address());
+        let is_returning = |pressure| history.served(client, Some(pressure), now).is_some();
+        orders.find(&swarm::properties(request, &rules.seed), is_returning, now)
     }
 
     /// The request's route and its estimated cost; the default if no limit needs an estimate.

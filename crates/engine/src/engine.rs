@@ -14,7 +14,7 @@ use crate::open_requests::{OpenRequestList, OpenRequests};
 use crate::rules::{self, EngineRules};
 use crate::shards::{LaneState, Shards};
 use crate::swarm::{BurningReport, SwarmWatch};
-use crate::view::overrides::{OverrideEffect, OverrideIndex, Overrides};
+use crate::view::overrides::{GroupOrders, OverrideIndex, Overrides};
 use crate::view::views::{TopViews, ViewKeys};
 use arc_swap::ArcSwapOption;
 use evenkeel_config::settings::{CostSource, ProxySettings};
@@ -83,7 +83,7 @@ pub struct Engine {
     pub(crate) given: Mutex<(ProxySettings, f64)>,
     /// The gatekeepers that decide on requests before the limits do.
     pub(crate) gatekeepers: Vec<Arc<GatekeeperEngine>>,
-    /// The overrides that operators have set for single clients.
+    /// The overrides that operators have set.
     pub(crate) overrides: Overrides,
     /// The robots that requests are compared with; `None` if there are none.
     pub(crate) robots: ArcSwapOption<Robots>,
@@ -111,6 +111,8 @@ pub(crate) struct KeyedRequest {
     pub(crate) denied: Option<usize>,
     /// The weight that an operator has set for its client; one if there is none.
     pub(crate) weight: Weight,
+    /// What operators have ordered for groups of strangers; empty if the request is exempt.
+    pub(crate) orders: GroupOrders,
     pub(crate) seen: ViewKeys,
     /// Its entry in the list of open requests; `None` if the list is full.
     pub(crate) place: Option<u32>,
@@ -293,6 +295,7 @@ impl LaneState<EngineRules, RequestLists> {
             exempt: true,
             denied: None,
             weight: Weight::ONE,
+            orders: GroupOrders::default(),
             seen,
             place,
         };
@@ -311,7 +314,7 @@ impl LaneState<EngineRules, RequestLists> {
         }
         let denied = rules.denials.iter().position(|rule| reading.truth(&rule.when) != Truth::No);
         let keys = rules.limiter.keys_of(&reading);
-        let OverrideEffect::Weigh(weight) = in_force.of(&keys, now) else { return exempt(rules) };
+        let Some(weight) = in_force.weight(&keys, now) else { return exempt(rules) };
         for key in keys.as_slice() {
             let index = usize::from(key.limit);
             if let (Some(top), Some(limit)) =
@@ -320,8 +323,8 @@ impl LaneState<EngineRules, RequestLists> {
                 top.touch(key.hash, now, || classify::name(&limit.by, request, key.hash));
             }
         }
-        let rules = Arc::clone(rules);
-        KeyedRequest { rules, keys, exempt: false, denied, weight, seen, place }
+        let (rules, orders) = (Arc::clone(rules), in_force.groups().clone());
+        KeyedRequest { rules, keys, exempt: false, denied, weight, orders, seen, place }
     }
 
     /// Notes a request's charge to the limits in `unit`, if instances count together.

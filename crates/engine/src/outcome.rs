@@ -4,6 +4,7 @@
 
 use crate::lane::{EngineLane, PlaybackNote};
 use crate::rules::{EngineRules, RequestRefusal};
+use crate::view::overrides::{Override, OverrideEffect};
 use evenkeel_core::classify::LimitKey;
 use evenkeel_core::key::KeyHasher;
 use evenkeel_core::limit::RefusalKind;
@@ -16,6 +17,8 @@ use std::sync::Arc;
 
 /// The verdict of a rule that denies requests.
 const DENY: &str = "deny";
+/// What stands for a limit if an operator's order denies a request.
+const OVERRIDE: &str = "override";
 
 /// The part of a decision that only some verdicts have.
 #[derive(Clone, Copy, Default)]
@@ -86,25 +89,36 @@ impl EngineLane {
             notes.lock().push(PlaybackNote { verdict: DENY, reason, shadow });
         } else {
             let key = client.to_canonical().to_string();
-            let decision = Decision {
-                verdict: DENY,
-                limit: &rule.name,
-                key: &key,
-                client: Some(client),
-                level: None,
-                wait: Nanos::ZERO,
-                cost: None,
-                refused: None,
-                shadow,
-            };
-            self.0.engine.watch.record_decision(&decision, self.0.now());
+            self.record_denial((&rule.name, &key), client, shadow);
         }
-        (!shadow).then(|| RequestRefusal {
-            limit: rule.name.to_string(),
-            retry_after_secs: 0,
-            kind: RefusalKind::Denied,
-            waiting_room: None,
-        })
+        (!shadow).then(|| denied(rule.name.to_string()))
+    }
+
+    /// Counts and logs that an operator's order denies a request, if it does so. Returns the
+    /// refusal, with the number of the order.
+    pub(crate) fn report_group_denial(
+        &self,
+        said: &Override,
+        client: IpAddr,
+    ) -> Option<RequestRefusal> {
+        let OverrideEffect::Deny(_) = said.effect else { return None };
+        self.record_denial((OVERRIDE, &said.key), client, false);
+        Some(denied(format!("{OVERRIDE} {}", said.id)))
+    }
+
+    fn record_denial(&self, (limit, key): (&str, &str), client: IpAddr, shadow: bool) {
+        let decision = Decision {
+            verdict: DENY,
+            limit,
+            key,
+            client: Some(client),
+            level: None,
+            wait: Nanos::ZERO,
+            cost: None,
+            refused: None,
+            shadow,
+        };
+        self.0.engine.watch.record_decision(&decision, self.0.now());
     }
 
     /// Logs the action that limits in shadow would have taken on an admitted request. Returns
@@ -133,4 +147,8 @@ impl EngineLane {
         }
         behind.is_some() || shadowed.is_some()
     }
+}
+
+fn denied(limit: String) -> RequestRefusal {
+    RequestRefusal { limit, retry_after_secs: 0, kind: RefusalKind::Denied, waiting_room: None }
 }

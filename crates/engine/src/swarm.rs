@@ -14,6 +14,7 @@ use evenkeel_core::swarm::{BurningGroup, PROPERTIES_MAX, Properties, SwarmFinder
 use evenkeel_core::units::{Cost, Time};
 use evenkeel_telemetry::pressure::BurningNotice;
 use parking_lot::Mutex;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Bits of an address that are a network: of IPv4, and of IPv6.
 const NETWORK_BITS: (u8, u8) = (16, 32);
@@ -43,6 +44,8 @@ const KINDS: [PropertyKind; PROPERTIES_MAX] = [
 /// A group that burns, with its name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BurningReport {
+    /// The group that the name describes.
+    pub group: SwarmGroup,
     /// What its requests have in common, in words.
     pub name: String,
     /// Its part of what strangers have asked for in the last half minute, from 0 to 1.
@@ -51,9 +54,19 @@ pub struct BurningReport {
     pub clients_part: f64,
     /// Since when it burns.
     pub since: Time,
+    /// The beginning of the pressure under which it burns.
+    pub pressure: Time,
 }
 
 impl BurningReport {
+    /// By what an operator's order names the group: a hash of what its requests have in common.
+    #[must_use]
+    pub fn key(&self) -> KeyHash {
+        let mut hasher = DefaultHasher::new();
+        self.group.hash(&mut hasher);
+        KeyHash::from_bits(hasher.finish())
+    }
+
     fn log(&self) {
         BurningNotice {
             group: &self.name,
@@ -63,12 +76,14 @@ impl BurningReport {
         .log();
     }
 
-    fn new(name: &str, burning: &BurningGroup) -> BurningReport {
+    fn new(name: &str, burning: &BurningGroup, pressure: Option<Time>) -> BurningReport {
         BurningReport {
+            group: burning.group,
             name: name.to_owned(),
             cost_part: burning.cost_milli as f64 / 1e3,
             clients_part: burning.clients_milli as f64 / 1e3,
             since: burning.since,
+            pressure: pressure.unwrap_or(burning.since),
         }
     }
 }
@@ -126,8 +141,9 @@ impl SwarmWatch {
     pub(crate) fn burning(&self) -> Vec<BurningReport> {
         let state = self.0.lock();
         let named = |burning: &BurningGroup| {
-            let (_, name) = state.names.iter().find(|(named, _)| named.id == burning.id)?;
-            Some(BurningReport::new(name, burning))
+            let (named, name) = state.names.iter().find(|(named, _)| named.id == burning.id)?;
+            let named = BurningGroup { group: named.group, ..*burning };
+            Some(BurningReport::new(name, &named, state.pressure))
         };
         state.finder.burning().iter().filter_map(named).collect()
     }
@@ -157,7 +173,7 @@ impl SwarmState {
             return None;
         }
         let name = name(&burns.group, request);
-        let report = BurningReport::new(&name, burns);
+        let report = BurningReport::new(&name, burns, self.pressure);
         self.names.retain(|(named, _)| {
             burning.iter().any(|one| one.id == named.id && one.id != burns.id)
         });
@@ -167,7 +183,7 @@ impl SwarmState {
 }
 
 /// The properties of a request. What is unknown is no property; a header that is absent is one.
-fn properties(request: &impl RequestAttributes, seed: &KeySeed) -> Properties {
+pub(crate) fn properties(request: &impl RequestAttributes, seed: &KeySeed) -> Properties {
     let mut properties = Properties::default();
     for (kind, (place, property)) in KINDS.iter().zip(properties.iter_mut().enumerate()) {
         let mut hasher = KeyHasher::new(seed);

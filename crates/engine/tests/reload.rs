@@ -83,7 +83,7 @@ fn a_request_that_is_open_during_a_reload_ends_in_the_lists_of_its_own_limits() 
 fn exempt(hash: KeyHash) -> Override {
     Override {
         id: 0,
-        limit: "one".to_owned(),
+        limit: Some("one".to_owned()),
         key: "a client".to_owned(),
         hash,
         effect: OverrideEffect::Exempt,

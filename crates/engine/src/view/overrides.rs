@@ -1,41 +1,50 @@
-//! Temporary overrides that operators set for single clients: an exemption, or a weight.
+//! Temporary overrides that operators set: an exemption or a weight for a single client, and for a
+//! group of strangers that burns, a refusal or the last place in line.
 //!
 //! A client is identified by the hash of a key. So an override that was set under one limit applies
 //! to all requests with that key, whatever other limits count them. The list is bounded, each entry
 //! expires, and none outlives the process. The admin door decides which operators may set one. A
-//! lookup costs almost no time while the list is empty.
+//! lookup costs almost no time while the list is empty. Groups: `group_orders`.
+
+mod group_orders;
 
 use evenkeel_core::classify::LimitKeys;
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::units::{Time, Weight};
+pub use group_orders::{GroupOrders, StrangerGroup};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The highest number of clients with an override.
+/// The highest number of overrides.
 pub const OVERRIDES_MAX: usize = 256;
 
-/// The effect of an override on its client.
+/// The effect of an override on its client or its group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum OverrideEffect {
     /// The client's requests are neither counted nor delayed.
     Exempt,
     /// In the admission queue, the client's requests have this weight instead of 1.
     Weigh(Weight),
+    /// Requests of strangers of the group are refused.
+    Deny(StrangerGroup),
+    /// Under pressure, requests of strangers of the group wait behind all others.
+    Slow(StrangerGroup),
 }
 
-/// An override for one client.
+/// An override for one client, or for one group of strangers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Override {
     /// The number by which to undo the override.
     pub id: u64,
-    /// The name of the limit under which the operator found the client.
-    pub limit: String,
-    /// The client's readable name under that limit.
+    /// The name of the limit under which the operator found the client; `None` for a group.
+    pub limit: Option<String>,
+    /// The client's readable name under that limit, or what the requests of the group have in
+    /// common, in words.
     pub key: String,
-    /// The hash of the client's key, which requests are compared with.
+    /// The hash of the client's key, which requests are compared with, or the key of the group.
     pub hash: KeyHash,
-    /// The effect on the client's requests.
+    /// The effect on the requests.
     pub effect: OverrideEffect,
     /// When the override was set.
     pub since: Time,
@@ -54,13 +63,13 @@ pub struct Overrides {
 
 /// The list is full: an operator has to undo an override first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{OVERRIDES_MAX} clients already have overrides; undo one first")]
+#[error("there are {OVERRIDES_MAX} overrides already; undo one first")]
 pub struct OverridesFullError;
 
 impl Overrides {
-    /// Sets an override, and gives it an id. It replaces an earlier override of the same client.
-    /// `publish` copies the overrides to the lanes. It is called with the list locked, here and
-    /// below, so that of two changes the later one is also published later.
+    /// Sets an override, and gives it an id. It replaces an earlier override of the same client
+    /// or group. `publish` copies the overrides to the lanes. It is called with the list locked,
+    /// here and below, so that of two changes the later one is also published later.
     ///
     /// # Errors
     /// The list is full. It is left unchanged.
@@ -107,41 +116,55 @@ impl Overrides {
     }
 }
 
-/// A copy of the overrides for a lane, sorted by hash, for lookups by binary search without a lock.
+/// A copy of the overrides for a lane: of clients, sorted by hash, for lookups by binary search
+/// without a lock, and of groups.
 #[derive(Clone, Debug)]
-pub struct OverrideIndex(Arc<[(KeyHash, OverrideEffect, Time)]>);
+pub struct OverrideIndex {
+    /// With the weight; `None`: exempt.
+    clients: Arc<[(KeyHash, Option<Weight>, Time)]>,
+    groups: GroupOrders,
+}
 
 impl Default for OverrideIndex {
     fn default() -> OverrideIndex {
-        OverrideIndex(Arc::from([]))
+        OverrideIndex { clients: Arc::from([]), groups: GroupOrders::default() }
     }
 }
 
 impl OverrideIndex {
     fn new(all: &[Override]) -> OverrideIndex {
-        let mut all: Vec<_> = all.iter().map(|said| (said.hash, said.effect, said.until)).collect();
-        all.sort_unstable_by_key(|(hash, ..)| *hash);
-        OverrideIndex(all.into())
+        let of_client = |said: &Override| match said.effect {
+            OverrideEffect::Exempt => Some((said.hash, None, said.until)),
+            OverrideEffect::Weigh(weight) => Some((said.hash, Some(weight), said.until)),
+            OverrideEffect::Deny(_) | OverrideEffect::Slow(_) => None,
+        };
+        let mut clients: Vec<_> = all.iter().filter_map(of_client).collect();
+        clients.sort_unstable_by_key(|(hash, ..)| *hash);
+        OverrideIndex { clients: clients.into(), groups: GroupOrders::new(all) }
     }
 
-    /// The effect for a client with these keys: exempt if any override exempts it, else the product
-    /// of the weights.
-    pub fn of(&self, keys: &LimitKeys, now: Time) -> OverrideEffect {
+    /// The weight of a client with these keys: the product of all that were set, or `None` if any
+    /// override exempts it.
+    pub fn weight(&self, keys: &LimitKeys, now: Time) -> Option<Weight> {
         let mut weight = Weight::ONE;
-        if self.0.is_empty() {
-            return OverrideEffect::Weigh(weight);
+        if self.clients.is_empty() {
+            return Some(weight);
         }
         for key in keys.as_slice() {
-            let Ok(at) = self.0.binary_search_by_key(&key.hash, |(hash, ..)| *hash) else {
+            let Ok(at) = self.clients.binary_search_by_key(&key.hash, |(hash, ..)| *hash) else {
                 continue;
             };
-            match self.0[at] {
+            match self.clients[at] {
                 (_, _, until) if until <= now => {}
-                (_, OverrideEffect::Exempt, _) => return OverrideEffect::Exempt,
-                (_, OverrideEffect::Weigh(said), _) => weight = weight.times(said),
+                (_, said, _) => weight = weight.times(said?),
             }
         }
-        OverrideEffect::Weigh(weight)
+        Some(weight)
+    }
+
+    /// The overrides for groups.
+    pub fn groups(&self) -> &GroupOrders {
+        &self.groups
     }
 }
 
@@ -153,7 +176,7 @@ mod tests {
     fn said(hash: u64, effect: OverrideEffect, until: u64) -> Override {
         Override {
             id: 0,
-            limit: "ip".to_owned(),
+            limit: Some("ip".to_owned()),
             key: "192.0.2.1".to_owned(),
             hash: KeyHash::from_bits(hash),
             effect,
@@ -183,16 +206,16 @@ mod tests {
         ] {
             all.say(said(hash, effect, until), |index| force = index).expect("room");
         }
-        let one = OverrideEffect::Weigh(Weight::ONE);
-        assert_eq!(force.of(&keys(&[7]), Time(99)), OverrideEffect::Exempt);
-        assert_eq!(force.of(&keys(&[7]), Time(100)), one);
-        assert_eq!(force.of(&keys(&[1, 7]), Time(99)), OverrideEffect::Exempt);
-        assert_eq!(force.of(&keys(&[8]), Time(0)), OverrideEffect::Weigh(half));
-        assert_eq!(force.of(&keys(&[8, 9]), Time(0)), OverrideEffect::Weigh(Weight::new(250)));
-        assert_eq!(force.of(&keys(&[1, 2]), Time(0)), one);
-        assert_eq!(OverrideIndex::default().of(&keys(&[7]), Time(0)), one);
+        let one = Some(Weight::ONE);
+        assert_eq!(force.weight(&keys(&[7]), Time(99)), None);
+        assert_eq!(force.weight(&keys(&[7]), Time(100)), one);
+        assert_eq!(force.weight(&keys(&[1, 7]), Time(99)), None);
+        assert_eq!(force.weight(&keys(&[8]), Time(0)), Some(half));
+        assert_eq!(force.weight(&keys(&[8, 9]), Time(0)), Some(Weight::new(250)));
+        assert_eq!(force.weight(&keys(&[1, 2]), Time(0)), one);
+        assert_eq!(OverrideIndex::default().weight(&keys(&[7]), Time(0)), one);
         assert_eq!(all.end(Time(100), |index| force = index).len(), 1);
-        assert_eq!((all.list().len(), force.0.len()), (2, 2));
+        assert_eq!((all.list().len(), force.clients.len()), (2, 2));
     }
 
     #[test]

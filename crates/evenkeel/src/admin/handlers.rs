@@ -151,9 +151,10 @@ impl AdminShared {
             Ok(()) => json(&self.overrides()),
             Err(fault) => {
                 let status = match fault {
-                    OrderError::Limit | OrderError::Client | OrderError::Override(_) => {
-                        StatusCode::NOT_FOUND
-                    }
+                    OrderError::Limit
+                    | OrderError::Client
+                    | OrderError::Group
+                    | OrderError::Override(_) => StatusCode::NOT_FOUND,
                     OrderError::Full(_) | OrderError::Door | OrderError::Action(_) => {
                         StatusCode::CONFLICT
                     }

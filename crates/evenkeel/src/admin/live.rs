@@ -107,8 +107,8 @@ impl AdminShared {
         for door in &self.sources.engines {
             for ended in door.engine.end_overrides() {
                 tracing::info!(
-                    target: "evenkeel::admin", door = door.door, limit = ended.limit,
-                    key = ended.key, "an override has ended"
+                    target: "evenkeel::admin", door = door.door, limit = ended.limit.as_deref(),
+                    key = ended.key, override_id = ended.id, "an override has ended"
                 );
             }
         }

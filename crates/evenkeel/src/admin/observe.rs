@@ -229,6 +229,7 @@ fn open_request(request: &OpenRequest) -> OpenRequestRow {
 fn burning_row(burning: &BurningReport, now: Time) -> snapshot::BurningGroupRow {
     let percent = |part: f64| (part * 1e3).round() / 10.0;
     snapshot::BurningGroupRow {
+        id: id(burning.key()),
         name: burning.name.clone(),
         percent_of_strangers: percent(burning.cost_part),
         percent_of_clients: percent(burning.clients_part),

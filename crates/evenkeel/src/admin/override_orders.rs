@@ -1,5 +1,5 @@
-//! The changes that an operator may make to a single client: exempt it, weigh it, clear its bucket,
-//! and undo that.
+//! The changes that an operator may make to a single client: exempt it, weigh it, clear its bucket;
+//! or to a group of strangers that burns: deny it, slow it down; and undo that.
 //!
 //! An order is a small JSON object in the body of a POST. It is checked completely before anything
 //! changes, and every change is logged. Which requests are allowed: `guard`. How long a change
@@ -13,7 +13,7 @@ use evenkeel_core::key::KeyHash;
 use evenkeel_core::limit::LimitAction;
 use evenkeel_core::units::{Nanos, SECOND, Time, Weight};
 use evenkeel_engine::HeavyClient;
-use evenkeel_engine::view::overrides::{Override, OverrideEffect};
+use evenkeel_engine::view::overrides::{Override, OverrideEffect, StrangerGroup};
 use evenkeel_telemetry::printable::printable;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -37,6 +37,8 @@ pub struct OverrideOrder {
     /// The client, by the `id` of its row, or by its name in `key`.
     id: Option<String>,
     key: Option<String>,
+    /// The group of strangers, by the `id` of its row.
+    group: Option<String>,
     for_seconds: Option<u64>,
     weight: Option<f64>,
 }
@@ -47,6 +49,8 @@ enum OrderKind {
     Exempt,
     Weigh,
     Clear,
+    Deny,
+    Slow,
     Undo,
 }
 
@@ -61,6 +65,11 @@ pub enum OrderError {
     Limit,
     #[error("this limit lists no such client; send the `id` from /api/top")]
     Client,
+    #[error(
+        "no group of strangers with this id waits behind all others (any longer); send the `id` of \
+         one from /api/top"
+    )]
+    Group,
     #[error("override {0} does not exist; it may have ended")]
     Override(u64),
     #[error("for_seconds must be from 1 to {LENGTH_MAX_SECS}; for longer, use the configuration")]
@@ -80,11 +89,13 @@ pub struct ShownOverride {
     /// The id to undo it with.
     pub override_id: u64,
     pub door: &'static str,
-    pub limit: String,
+    /// `null` for a group of strangers.
+    pub limit: Option<String>,
+    /// The name of the client, or what the requests of the group have in common.
     pub key: String,
-    /// The client, as the `id` of its rows.
+    /// The client or the group, as the `id` of its rows.
     pub id: String,
-    /// `exempt` or `weigh`.
+    /// `exempt` or `weigh`; for a group, `deny` or `slow`.
     #[serde(rename = "do")]
     pub what: &'static str,
     /// The weight of its requests, for `weigh`.
@@ -93,6 +104,15 @@ pub struct ShownOverride {
     pub left: f64,
     /// The address that the order came from.
     pub by: String,
+}
+
+/// An override that is to be set.
+struct ToSet<'a> {
+    door: &'a DoorEngine,
+    limit: Option<String>,
+    hash: KeyHash,
+    key: String,
+    effect: OverrideEffect,
 }
 
 /// The client that an order is about.
@@ -123,36 +143,67 @@ impl AdminShared {
     pub fn act(&self, body: &[u8], peer: IpAddr) -> Result<(), OrderError> {
         let order: OverrideOrder = serde_json::from_slice(body)
             .map_err(|why| OrderError::Form(printable(&why.to_string()).into_owned()))?;
-        if order.what == OrderKind::Undo {
-            return self.undo(order.override_id.ok_or(OrderError::Missing("override_id"))?, peer);
-        }
-        let target = self.target(&order)?;
-        let effect = match order.what {
-            OrderKind::Clear => return self.clear(&target, peer),
-            OrderKind::Weigh => OverrideEffect::Weigh(weight(&order, &target)?),
-            OrderKind::Exempt | OrderKind::Undo => OverrideEffect::Exempt,
+        let said = match order.what {
+            OrderKind::Undo => {
+                let id = order.override_id.ok_or(OrderError::Missing("override_id"))?;
+                return self.undo(id, peer);
+            }
+            OrderKind::Clear => return self.clear(&self.target(&order)?, peer),
+            OrderKind::Exempt | OrderKind::Weigh => self.for_client(&order)?,
+            OrderKind::Deny | OrderKind::Slow => self.for_group(&order)?,
         };
-        let seconds = order.for_seconds.unwrap_or(LENGTH_DEFAULT_SECS);
+        self.set(said, order.for_seconds.unwrap_or(LENGTH_DEFAULT_SECS), peer)
+    }
+
+    fn for_client(&self, order: &OverrideOrder) -> Result<ToSet<'_>, OrderError> {
+        let target = self.target(order)?;
+        let effect = match order.what {
+            OrderKind::Weigh => OverrideEffect::Weigh(weight(order, &target)?),
+            _ => OverrideEffect::Exempt,
+        };
+        let OrderTarget { door, limit, hash, key, .. } = target;
+        Ok(ToSet { door, limit: Some(limit), hash, key, effect })
+    }
+
+    /// Finds the group among those that burn, and among those with an override, which may not burn
+    /// for that reason.
+    fn for_group(&self, order: &OverrideOrder) -> Result<ToSet<'_>, OrderError> {
+        let id = order.group.as_deref().ok_or(OrderError::Missing("group"))?;
+        let wanted = hash(id).ok_or(OrderError::Group)?;
+        let asked = |door: &&DoorEngine| order.door.as_deref().is_none_or(|name| name == door.door);
+        let mut doors = self.sources.engines.iter().filter(asked);
+        let found = doors.find_map(|door| Some((door, group(door, wanted)?)));
+        let (door, (strangers, key)) = found.ok_or(OrderError::Group)?;
+        let effect = match order.what {
+            OrderKind::Slow => OverrideEffect::Slow(strangers),
+            _ => OverrideEffect::Deny(strangers),
+        };
+        Ok(ToSet { door, limit: None, hash: wanted, key, effect })
+    }
+
+    fn set(&self, said: ToSet<'_>, seconds: u64, peer: IpAddr) -> Result<(), OrderError> {
         if !(1..=LENGTH_MAX_SECS).contains(&seconds) {
             return Err(OrderError::Length);
         }
-        target.door.engine.overrides().ok_or(OrderError::Door)?;
+        let ToSet { door, limit, hash, key, effect } = said;
+        door.engine.overrides().ok_or(OrderError::Door)?;
         let now = self.sources.clock.now();
-        let said = target.door.engine.set_override(Override {
+        let said = door.engine.set_override(Override {
             id: 0,
-            limit: target.limit,
-            key: target.key,
-            hash: target.hash,
+            limit,
+            key,
+            hash,
             effect,
             since: now,
             until: now.plus(Nanos::from_secs(seconds)),
             by: peer.to_string(),
         })?;
         let (what, weight) = described(effect);
+        let subject = if said.limit.is_some() { "a client" } else { "a group of strangers" };
         tracing::warn!(
-            target: "evenkeel::admin", by = %peer, door = target.door.door, limit = said.limit,
-            key = said.key, "do" = what, weight, seconds,
-            "an operator has set an override for a client"
+            target: "evenkeel::admin", by = %peer, door = door.door,
+            limit = said.limit.as_deref(), key = said.key, "do" = what, weight, seconds,
+            override_id = said.id, "an operator has set an override for {subject}"
         );
         Ok(())
     }
@@ -175,8 +226,9 @@ impl AdminShared {
         });
         let (door, said) = undone.next().ok_or(OrderError::Override(id))?;
         tracing::warn!(
-            target: "evenkeel::admin", by = %peer, door, limit = said.limit, key = said.key,
-            "do" = "undo", "an operator has undone an override"
+            target: "evenkeel::admin", by = %peer, door, limit = said.limit.as_deref(),
+            key = said.key, "do" = "undo", override_id = said.id,
+            "an operator has undone an override"
         );
         Ok(())
     }
@@ -230,6 +282,22 @@ impl AdminShared {
     }
 }
 
+/// The strangers of a group, with what they have in common in words.
+fn group(door: &DoorEngine, wanted: KeyHash) -> Option<(StrangerGroup, String)> {
+    let burning = door.engine.work().map(|work| work.burning).unwrap_or_default();
+    if let Some(found) = burning.into_iter().find(|one| one.key() == wanted) {
+        let strangers = StrangerGroup { group: found.group, pressure: found.pressure };
+        return Some((strangers, found.name));
+    }
+    let mut said = door.engine.overrides().unwrap_or_default().into_iter();
+    said.find_map(|said| match said.effect {
+        OverrideEffect::Deny(group) | OverrideEffect::Slow(group) => {
+            (said.hash == wanted).then_some((group, said.key))
+        }
+        OverrideEffect::Exempt | OverrideEffect::Weigh(_) => None,
+    })
+}
+
 fn weight(order: &OverrideOrder, target: &OrderTarget<'_>) -> Result<Weight, OrderError> {
     let weight = order.weight.ok_or(OrderError::Missing("weight"))?;
     if !WEIGHT_RANGE.contains(&weight) || weight == 1.0 {
@@ -244,6 +312,8 @@ fn weight(order: &OverrideOrder, target: &OrderTarget<'_>) -> Result<Weight, Ord
 fn described(effect: OverrideEffect) -> (&'static str, Option<f64>) {
     match effect {
         OverrideEffect::Exempt => ("exempt", None),
+        OverrideEffect::Deny(_) => ("deny", None),
+        OverrideEffect::Slow(_) => ("slow", None),
         OverrideEffect::Weigh(weight) => ("weigh", Some(f64::from(weight.thousandths()) / 1_000.0)),
     }
 }

@@ -9,7 +9,7 @@ const STYLE: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// The path, type and contents of each file.
-const FILES: [(&str, &str, &[u8]); 12] = [
+const FILES: [(&str, &str, &[u8]); 13] = [
     ("/", HTML, include_bytes!("page/index.html")),
     ("/page.css", STYLE, include_bytes!("page/page.css")),
     ("/icon.svg", "image/svg+xml", include_bytes!("page/icon.svg")),
@@ -19,6 +19,7 @@ const FILES: [(&str, &str, &[u8]); 12] = [
     ("/charts.js", SCRIPT, include_bytes!("page/charts.js")),
     ("/clients.js", SCRIPT, include_bytes!("page/clients.js")),
     ("/client.js", SCRIPT, include_bytes!("page/client.js")),
+    ("/groups.js", SCRIPT, include_bytes!("page/groups.js")),
     ("/text.js", SCRIPT, include_bytes!("page/text.js")),
     ("/uplot/uplot.js", SCRIPT, include_bytes!("page/uplot/uPlot.iife.min.js")),
     ("/uplot/uplot.css", STYLE, include_bytes!("page/uplot/uPlot.min.css")),

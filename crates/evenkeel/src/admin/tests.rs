@@ -466,4 +466,5 @@ fn whoever_sends_nothing_is_shown_out() {
     }
 }
 
+mod group_orders;
 mod live;

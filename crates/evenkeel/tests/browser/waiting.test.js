@@ -1,5 +1,5 @@
 // A browser without scripts walks from the waiting page to the site while a swarm is there, and an
-// operator sees the swarm on the page.
+// operator sees the swarm on the page, and denies it.
 
 import assert from "node:assert/strict";
 import { once } from "node:events";
@@ -10,18 +10,34 @@ import { browse, look, pause, serve, until } from "./stage.js";
 // Each page takes this time of the only worker.
 const PAGE_MS = 200;
 const CONNECTIONS = 160;
+// Visitors that were here before the swarm.
+const RETURNING = 60;
 
 let browser, site, server, swarm;
 
-// Pages with a link, one after the other.
+// Pages with a link, one after the other, and light ones at once.
 function open_site() {
   let last = Promise.resolve();
   return http.createServer((request, answer) => {
+    if (request.url === "/light") {
+      answer.end("light");
+      return;
+    }
     last = last.then(() => pause(PAGE_MS)).then(() => {
       answer.setHeader("content-type", "text/html");
       answer.end(`<title>site</title><h1>${request.url}</h1><a id="next" href="/page/next">next</a>`);
     });
   });
+}
+
+// Each is served several times.
+async function serve_returning(address) {
+  for (let round = 0; round < 4; round += 1) {
+    for (let n = 0; n < RETURNING; n += 1) {
+      const headers = { "X-Forwarded-For": `10.${n}.0.1`, "User-Agent": `browser/${n % 4}` };
+      await (await fetch(`http://${address}/light`, { headers })).text();
+    }
+  }
 }
 
 // Each request comes from another address, and none keeps a cookie.
@@ -124,6 +140,41 @@ test("the operator's page says that there is a swarm", async () => {
   await says(/Clients that were here before go first\. \d+ requests of strangers wait; strangers have used .* CPU-seconds since then\./);
   await says(/\d+ visitors? (is|are) in the waiting room, \d+ of them for a second time or more\. New visitors wait .* for their first page\./);
   await until("strangers", async () => /^\d+ of strangers$/.test(await text("#tile-waiting span")));
+  assert.deepEqual(wrong, []);
+  await page.close();
+});
+
+test("an operator denies what the swarm has in common, and takes it back", async () => {
+  const { page, wrong, text, live, says } = await look(browser, server.admin, { width: 360, height: 740 });
+  const status = async (agent) => {
+    const headers = { "X-Forwarded-For": `172.31.${Math.trunc(256 * Math.random())}.1`, ...agent };
+    const answer = await new Promise((done) => http.get(`http://${server.proxy}/light`, { headers }, done));
+    answer.resume();
+    return answer.statusCode;
+  };
+  // The swarm goes, and comes again when there are clients to compare it with.
+  swarm();
+  await until("it is over", async () => (await text("#tile-waiting span")) === "" && !(await text("#verdict")).includes("More is asked for"));
+  await serve_returning(server.proxy);
+  swarm = open_swarm(server.proxy);
+  await live();
+  await says(/\d % of what strangers ask for has in common: .*no User-Agent/);
+  await until("it is listed", async () => (await text("#groups ul")).includes("no User-Agent"));
+  assert.match(await text("#groups .about"), /also those of new people that are like it/);
+  const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+  assert.ok(wide <= 360, `${wide}`);
+  await page.click("#groups [data-do=deny]");
+  await until("it says so", async () => (await text("#groups .done")).includes("get status 403"));
+  await until("it is listed", async () => /no User-Agent.*: denied: strangers like that get status 403/.test(await text("#overrides ul")));
+  assert.equal(await page.$eval("#groups [data-do=deny]", (button) => button.disabled), true);
+  assert.equal(await status({}), 403);
+  assert.equal(await status({ "User-Agent": "another", "Accept-Language": "de" }), 200);
+  await until("the swarm is over", () => page.$eval("#groups", (at) => at.hidden), 60);
+  await page.click("#overrides .undo");
+  await until("it is undone", () => page.$eval("#overrides", (at) => at.hidden));
+  await until("the swarm is back", async () => (await text("#verdict")).includes("no User-Agent"));
+  await page.click("#groups [data-do=slow]");
+  await until("it is slowed down", async () => (await text("#overrides ul")).includes("slowed down"));
   assert.deepEqual(wrong, []);
   await page.close();
 });

@@ -8,6 +8,7 @@
 
 mod burning;
 mod cookies;
+mod denied;
 mod kinds;
 mod seen;
 mod together;

@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 /// A group of strangers that waits behind all others, because few returning clients are like it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BurningGroupRow {
+    /// By what an order to `/api/overrides` names the group.
+    #[serde(default)]
+    pub id: String,
     /// What its requests have in common, in words.
     pub name: String,
     /// Its part of what strangers have asked for in the last half minute, in percent.

@@ -145,11 +145,20 @@ export class Overrides {
     const rows = [...this.list.children];
     all.forEach((said, at) => {
       const row = rows[at] ?? this.list.appendChild(made());
-      const does = said.do === "exempt" ? "exempt: neither counted nor delayed" : `weight ${number(said.weight)}`;
-      put(row.firstChild, `${said.key} (${said.limit}): ${does}, for another ${time(said.left)}; set from ${said.by}`);
+      const name = said.limit ? `${said.key} (${said.limit})` : said.key;
+      put(row.firstChild, `${name}: ${does(said)}, for another ${time(said.left)}; set from ${said.by}`);
       row.lastChild.override = said.override_id;
     });
     rows.slice(all.length).forEach((row) => row.remove());
+  }
+}
+
+function does(said) {
+  switch (said.do) {
+    case "exempt": return "exempt: neither counted nor delayed";
+    case "deny": return "denied: strangers like that get status 403";
+    case "slow": return "slowed down: strangers like that wait behind all others";
+    default: return `weight ${number(said.weight)}`;
   }
 }
 

@@ -3,6 +3,7 @@
 import { Charts, Past } from "/charts.js";
 import { Client, Overrides } from "/client.js";
 import { Clients } from "/clients.js";
+import { Groups } from "/groups.js";
 import { get, keep, watch } from "/server.js";
 import { count, element, number, percent, put, time } from "/text.js";
 import { verdict } from "/verdict.js";
@@ -16,10 +17,14 @@ const charts = new Charts(past);
 const overrides = new Overrides(changed, undone_not, wanted);
 const client = new Client(changed, wanted);
 const clients = new Clients((limit, row) => client.open(limit, row));
+const groups = new Groups(changed, wanted);
 let now;
 
 function changed(all) {
-  if (now) now.overrides = all;
+  if (now) {
+    now.overrides = all;
+    groups.update(now);
+  }
   overrides.update(all);
   clients.draw();
 }
@@ -40,6 +45,7 @@ function event(data) {
   sentence();
   charts.update();
   overrides.update(now.overrides);
+  groups.update(now);
   clients.update(now);
   client.update(now);
   running();

@@ -10,14 +10,14 @@ use std::io::{BufRead, BufReader};
 use std::task::{Context, Poll, Waker};
 
 /// An engine that can be asked while its admin door is open.
-struct Stage {
+pub(super) struct Stage {
     _running: RunningAdmin,
-    address: SocketAddr,
-    lane: EngineLane,
+    pub(super) address: SocketAddr,
+    pub(super) lane: EngineLane,
     engine: Arc<Engine>,
 }
 
-fn stage(proxy: &ProxySettings) -> Stage {
+pub(super) fn stage(proxy: &ProxySettings) -> Stage {
     stage_after(proxy, |_| ())
 }
 
@@ -48,12 +48,15 @@ fn post(address: SocketAddr, headers: &str, body: &str) -> (u16, String) {
     (status, answer)
 }
 
-fn order(address: SocketAddr, order: &Value) -> (u16, String) {
+pub(super) fn order(address: SocketAddr, order: &Value) -> (u16, String) {
     post(address, "Content-Type: application/json\r\n", &order.to_string())
 }
 
 /// Opens the stream and reads its first `count` events.
-fn watch(address: SocketAddr, count: usize) -> (BufReader<std::net::TcpStream>, Vec<Value>) {
+pub(super) fn watch(
+    address: SocketAddr,
+    count: usize,
+) -> (BufReader<std::net::TcpStream>, Vec<Value>) {
     let mut stream = std::net::TcpStream::connect(address).expect("it listens");
     let head = format!("GET /api/events HTTP/1.1\r\nHost: {address}\r\n\r\n");
     stream.write_all(head.as_bytes()).expect("it reads");
