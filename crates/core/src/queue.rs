@@ -15,6 +15,7 @@
 //! This is a state machine without locks and without a clock. It reads no bucket (the door asks the
 //! limiter for a request's [`QueuePlace`]), and it does not measure costs. Why: docs/adr/0005.
 
+pub mod admission;
 mod backlog;
 mod capacity_probe;
 pub mod concurrency;

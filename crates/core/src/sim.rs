@@ -22,6 +22,7 @@ use crate::limit::Limit;
 use crate::limiter::{Limiter, LimiterPolicy, Ticket, Verdict};
 use crate::meter::{CpuClock, Meter, Reading};
 use crate::queue;
+use crate::queue::admission::AdmissionOutcome;
 use crate::queue::standing::{Visit, VisitPass, WaitingRoomEntry};
 use crate::units::{Cost, Nanos, SECOND, Time};
 use alloc::collections::{BTreeMap, BinaryHeap};
@@ -460,18 +461,17 @@ impl Sim {
     fn pass_gate(&mut self) {
         let Some(gate) = &mut self.gate else { return };
         gate.handle_timeout(self.now);
-        while let Some(id) = self.gate.as_mut().and_then(|gate| gate.poll_dispatch(self.now)) {
-            self.start(id);
-        }
-        while let Some(id) = self.gate.as_mut().and_then(SimQueue::poll_refused) {
+        while let Some((id, outcome)) = self.gate.as_mut().and_then(|gate| gate.poll(self.now)) {
+            if let AdmissionOutcome::Slot(_) = outcome {
+                self.start(id);
+                continue;
+            }
             let Some(flight) = self.flights.remove(&id) else { continue };
             self.limiter.settle(&flight.ticket, Cost::ZERO, self.now);
-            self.handle_refusal(flight.client, flight.visitor, flight.sent);
-        }
-        while let Some((id, entry)) = self.gate.as_mut().and_then(SimQueue::poll_waiting_room) {
-            let Some(flight) = self.flights.remove(&id) else { continue };
-            self.limiter.settle(&flight.ticket, Cost::ZERO, self.now);
-            self.handle_waiting_page(&flight, &entry);
+            match outcome {
+                AdmissionOutcome::WaitingRoom(entry) => self.handle_waiting_page(&flight, &entry),
+                _ => self.handle_refusal(flight.client, flight.visitor, flight.sent),
+            }
         }
     }
 

@@ -11,11 +11,10 @@ use arc_swap::{ArcSwapOption, Guard};
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::meter::estimate::{LearnedCosts, RouteHash};
 use evenkeel_core::queue::ClientHistory;
+use evenkeel_core::queue::admission::{Admission, AdmissionOutcome};
 use evenkeel_core::queue::concurrency::ConcurrencySearch;
 use evenkeel_core::queue::standing::{VisitPass, WaitingRoomEntry};
-use evenkeel_core::queue::{
-    Arrival, CancelOutcome, Queue, QueueSettings, RefusedRequest, RequestId,
-};
+use evenkeel_core::queue::{Arrival, CancelOutcome, QueueSettings, RefusedRequest, RequestId};
 use evenkeel_core::units::{Cost, Nanos, Time};
 use evenkeel_telemetry::pressure::PressureNotice;
 use foldhash::fast::RandomState;
@@ -43,17 +42,7 @@ pub struct AdmissionQueue {
 }
 
 struct AdmissionState {
-    queue: Queue,
-    /// The number of requests that are sent to the backend at once: configured, or found by
-    /// `search`.
-    concurrency: usize,
-    search: Option<ConcurrencySearch>,
-    /// The configured concurrency, from which a search starts.
-    begins: usize,
-    /// The configured number of requests that the backend can work on at once.
-    workers: Option<usize>,
-    /// The number of exempt requests that hold a slot without having queued.
-    beside: usize,
+    admission: Admission,
     /// The number of partly sent requests that have given their slot away while their clients
     /// upload.
     stalled: usize,
@@ -120,28 +109,17 @@ impl AdmissionQueue {
     /// Makes a queue with these bounds. With `search`, the concurrency in `settings` is only the
     /// start of the search.
     pub fn new(settings: QueueSettings, search: Option<ConcurrencySearch>) -> AdmissionQueue {
-        let concurrency =
-            search.as_ref().map_or(settings.concurrency, ConcurrencySearch::concurrency);
-        let queue = Queue::new(QueueSettings { concurrency, ..settings });
-        let begins = settings.concurrency;
-        let (beside, stalled, waiting) = (0, 0, HashMap::default());
-        let (visitors, pressure) = (VisitorLog::default(), Arc::new(AtomicU64::new(0)));
-        let mut state = AdmissionState {
-            queue,
-            concurrency,
-            search,
-            begins,
-            workers: settings.workers,
-            beside,
-            stalled,
-            waiting,
+        let pressure = Arc::new(AtomicU64::new(0));
+        let state = AdmissionState {
+            admission: Admission::new(settings, search),
+            stalled: 0,
+            waiting: HashMap::default(),
             moved: Time::ZERO,
             resumed: Time::ZERO,
-            visitors,
+            visitors: VisitorLog::default(),
             pressure: Arc::clone(&pressure),
         };
-        state.bound_search(Time::ZERO);
-        let history = ArcSwapOption::from(state.queue.client_history().map(Arc::new));
+        let history = ArcSwapOption::from(state.admission.queue().client_history().map(Arc::new));
         AdmissionQueue { state: Mutex::new(state), history, pressure }
     }
 
@@ -149,16 +127,8 @@ impl AdmissionQueue {
     /// its start has changed.
     pub fn reload(&self, settings: QueueSettings, search: Option<ConcurrencySearch>, now: Time) {
         let mut state = self.state.lock();
-        let begins = settings.concurrency;
-        if search.is_none() || state.search.is_none() || state.begins != begins {
-            state.concurrency = search.as_ref().map_or(begins, ConcurrencySearch::concurrency);
-            state.search = search;
-        }
-        (state.begins, state.workers) = (begins, settings.workers);
-        state.queue.set_settings(settings);
-        self.history.store(state.queue.client_history().map(Arc::new));
-        state.bound_search(now);
-        state.narrow();
+        state.admission.set_settings(settings, search, now);
+        self.history.store(state.admission.queue().client_history().map(Arc::new));
         pass(state, now);
     }
 
@@ -175,18 +145,16 @@ impl AdmissionQueue {
 
     /// The clients that the queue remembers.
     pub fn client_history(&self) -> Option<ClientHistory> {
-        self.state.lock().queue.client_history()
+        self.state.lock().admission.queue().client_history()
     }
 
     /// A request asks for a slot. `begun`: the backend already has a part of it.
     pub fn enter(&self, arrival: Arrival, begun: bool, now: Time) -> AdmissionEntry {
         let mut state = self.state.lock();
-        if state.queue.in_flight() == 0 {
+        if state.admission.queue().in_flight() == 0 {
             state.moved = now;
-            // After a pause the search begins again, before the first request gets a slot.
-            state.report_running(now);
         }
-        let id = state.queue.handle_arrival(arrival, now);
+        let id = state.admission.handle_arrival(arrival, now);
         let mut own = None;
         let passed = state.pass(now, |ended, how| {
             if ended == id {
@@ -230,11 +198,10 @@ impl AdmissionQueue {
     pub fn cancel(&self, id: RequestId, now: Time) {
         let mut state = self.state.lock();
         if let Some(WaitState::Ended(Ok(AdmittedSlot::Beside))) = state.waiting.remove(&id) {
-            state.beside = state.beside.saturating_sub(1);
-            state.narrow();
+            state.admission.handle_exempt_done();
         }
-        if state.queue.handle_cancel(id) == CancelOutcome::Running {
-            state.queue.handle_done(id, Cost::ZERO, now);
+        if state.admission.handle_cancel(id) == CancelOutcome::Running {
+            state.admission.handle_done(id, Cost::ZERO, None, now);
         }
         pass(state, now);
     }
@@ -253,15 +220,11 @@ impl AdmissionQueue {
     ) {
         let mut state = self.state.lock();
         state.moved = now;
-        let stayed = state.queue.stays(id);
-        let telling = state.queue.handle_done(id, cost, now);
-        if let Some((route, elapsed)) = worked {
-            state.learn(route, elapsed, stayed, now);
-        }
+        let telling = state.admission.handle_done(id, cost, worked, now);
         // Lock order: the gate is locked, and `learn` locks the estimates.
         if telling {
             for (route, estimate) in learn().into_iter().flatten() {
-                state.queue.handle_estimate(route, estimate);
+                state.admission.handle_estimate(route, estimate);
             }
         }
         pass(state, now);
@@ -269,16 +232,13 @@ impl AdmissionQueue {
 
     /// Whether the concurrency is searched for.
     pub fn searches(&self) -> bool {
-        self.state.lock().search.is_some()
+        self.state.lock().admission.searches()
     }
 
     /// The processors of the backend were in use for this part of the time since the last call.
     pub fn handle_processor_use(&self, part: f64, now: Time) {
         let mut state = self.state.lock();
-        if let Some(search) = &mut state.search {
-            search.handle_processor_use(part, now);
-            state.adopt_concurrency();
-        }
+        state.admission.handle_processor_use(part, now);
         pass(state, now);
     }
 
@@ -287,14 +247,11 @@ impl AdmissionQueue {
     pub fn expire(&self, now: Time) {
         let mut state = self.state.lock();
         // The pressure ends some time after the last request has waited.
-        if state.queue.waiting() == 0 && state.queue.pressure_since().is_none() {
+        let queue = state.admission.queue();
+        if queue.waiting() == 0 && queue.pressure_since().is_none() {
             return;
         }
-        let AdmissionState { queue, search, .. } = &mut *state;
-        // A configured concurrency includes the requests that hang.
-        queue.handle_ages(now, |route, age| {
-            search.as_ref().is_some_and(|search| search.stays(route, age))
-        });
+        state.admission.handle_ages(now);
         let resumed = state.resume_begun(now);
         pass(state, now);
         resumed.into_iter().for_each(Waker::wake);
@@ -302,16 +259,13 @@ impl AdmissionQueue {
 
     /// An exempt request, which never waits, takes a slot.
     pub fn enter_beside(&self) {
-        let mut state = self.state.lock();
-        state.beside += 1;
-        state.narrow();
+        self.state.lock().admission.handle_exempt_arrival();
     }
 
     /// An exempt request gives its slot back.
     pub fn leave_beside(&self, now: Time) {
         let mut state = self.state.lock();
-        state.beside = state.beside.saturating_sub(1);
-        state.narrow();
+        state.admission.handle_exempt_done();
         pass(state, now);
     }
 
@@ -320,7 +274,8 @@ impl AdmissionQueue {
     /// then the request keeps its slot.
     pub fn stall(&self, client: KeyHash) -> bool {
         let mut state = self.state.lock();
-        let room = state.stalled < state.concurrency || state.queue.others_wait(client);
+        let (slots, queue) = (state.admission.concurrency(), state.admission.queue());
+        let room = state.stalled < slots || queue.others_wait(client);
         state.stalled += usize::from(room);
         room
     }
@@ -333,14 +288,14 @@ impl AdmissionQueue {
 
     /// The pass of the visitor whose request has this slot, if it has a ticket or a pass.
     pub fn pass_of(&self, id: RequestId) -> Option<VisitPass> {
-        self.state.lock().queue.pass_of(id)
+        self.state.lock().admission.queue().pass_of(id)
     }
 
     /// Notes that a request with a ticket has got this slot. Returns the time since the visitor
     /// first came, if this is its first page.
     pub fn note_newcomer(&self, id: RequestId, now: Time) -> Option<Nanos> {
         let mut state = self.state.lock();
-        let wait = now.since(state.queue.newcomer_since(id)?);
+        let wait = now.since(state.admission.queue().newcomer_since(id)?);
         state.visitors.serve(wait);
         Some(wait)
     }
@@ -348,24 +303,23 @@ impl AdmissionQueue {
     /// What is known of strangers and visitors.
     pub fn visitor_stats(&self, now: Time) -> VisitorStats {
         let state = self.state.lock();
-        state.visitors.stats(state.queue.standing_report(), now)
+        state.visitors.stats(state.admission.queue().standing_report(), now)
     }
 
     /// Whether requests are waiting for a slot, or for the backend: none has ended for `hang`,
     /// although some run.
     pub fn is_crowded(&self, hang: Nanos, now: Time) -> bool {
         let state = self.state.lock();
-        state.queue.waiting() > 0 || state.hangs(hang, now)
+        state.admission.queue().waiting() > 0 || state.hangs(hang, now)
     }
 
     pub fn stats(&self) -> AdmissionStats {
-        let state = self.state.lock();
-        let running = state.queue.in_flight() + state.beside;
+        let admission = &self.state.lock().admission;
         AdmissionStats {
-            waiting: state.queue.waiting(),
-            running,
-            concurrency: state.concurrency,
-            taken_in: state.accepted_max(),
+            waiting: admission.queue().waiting(),
+            running: admission.running(),
+            concurrency: admission.concurrency(),
+            taken_in: admission.accepted_max(),
         }
     }
 }
@@ -373,7 +327,8 @@ impl AdmissionQueue {
 impl AdmissionState {
     /// Whether requests run and none has ended for `hang`. Those that stay for long do not count.
     fn hangs(&self, hang: Nanos, now: Time) -> bool {
-        self.queue.in_flight() > self.queue.staying() && now.since(self.moved) >= hang
+        let queue = self.admission.queue();
+        queue.in_flight() > queue.staying() && now.since(self.moved) >= hang
     }
 
     /// If the running requests hang, lets the first waiting request go on that the backend already
@@ -385,96 +340,38 @@ impl AdmissionState {
         let begun = |state: &WaitState| matches!(state, WaitState::Waits(_, true));
         let begun = self.waiting.iter().filter(|(_, state)| begun(state));
         let id = *begun.map(|(id, _)| id).min()?;
-        self.queue.handle_cancel(id);
+        self.admission.handle_cancel(id);
         self.resumed = now;
-        self.beside += 1;
-        self.narrow();
+        self.admission.handle_exempt_arrival();
         match self.waiting.insert(id, WaitState::Ended(Ok(AdmittedSlot::Beside))) {
             Some(WaitState::Waits(waker, _)) => waker,
             _ => None,
         }
     }
 
-    /// Tells the search that the backend has worked on a request. `stayed`: it had an additional
-    /// slot.
-    fn learn(&mut self, route: RouteHash, elapsed: Nanos, stayed: bool, now: Time) {
-        let waiting = self.queue.waiting() > 0;
-        self.bound_search(now);
-        let Some(search) = &mut self.search else { return };
-        match stayed {
-            true => search.handle_stay_end(route, elapsed),
-            false => search.handle_done(route, elapsed, waiting, now),
-        }
-        self.adopt_concurrency();
-    }
-
-    /// The number of requests that the backend accepts at once: the lesser of the configured number
-    /// and the measured one.
-    fn accepted_max(&self) -> Option<usize> {
-        [self.workers, self.queue.accepted_max()].into_iter().flatten().min()
-    }
-
-    /// Tells the search the number of requests that the backend accepts.
-    fn bound_search(&mut self, now: Time) {
-        let most = self.accepted_max();
-        if let Some(search) = &mut self.search {
-            search.set_ceiling(most, now);
-            self.adopt_concurrency();
+    /// What a request gets, and what operators see of that.
+    fn slot(&mut self, outcome: AdmissionOutcome, now: Time) -> Result<AdmittedSlot, NoSlot> {
+        match outcome {
+            AdmissionOutcome::Slot(id) => Ok(AdmittedSlot::Queue(id)),
+            AdmissionOutcome::Refused(refused) => Err(NoSlot::Refused(refused)),
+            AdmissionOutcome::WaitingRoom(entry) => {
+                self.visitors.send(entry.needs_ticket, entry.come_back_after, now);
+                Err(NoSlot::WaitingRoom(entry))
+            }
         }
     }
 
-    /// Tells the search the number of running requests.
-    fn report_running(&mut self, now: Time) {
-        if let Some(search) = &mut self.search {
-            search.handle_running(self.queue.in_flight() - self.queue.staying(), now);
-            self.adopt_concurrency();
-        }
-    }
-
-    fn adopt_concurrency(&mut self) {
-        let found = self.search.as_ref().map_or(self.concurrency, ConcurrencySearch::concurrency);
-        if found != self.concurrency {
-            self.concurrency = found;
-            self.narrow();
-        }
-    }
-
-    /// Subtracts the slots of exempt requests from those of the queue, which always keeps one, and
-    /// their workers from those of the backend.
-    fn narrow(&mut self) {
-        let left = |count: usize| count.saturating_sub(self.beside).max(1);
-        let (concurrency, workers) = (left(self.concurrency), self.workers.map(left));
-        self.queue.set_settings(QueueSettings { concurrency, workers, ..self.queue.settings() });
-    }
-
-    /// The next request that gets no slot.
-    fn poll_ended(&mut self, now: Time) -> Option<(RequestId, NoSlot)> {
-        if let Some(refused) = self.queue.poll_refused() {
-            return Some((refused.id, NoSlot::Refused(refused)));
-        }
-        let entry = self.queue.poll_waiting_room()?;
-        self.visitors.send(entry.needs_ticket, entry.come_back_after, now);
-        Some((entry.id, NoSlot::WaitingRoom(entry)))
-    }
-
-    /// Gives out free slots and refuses overdue requests, and calls `heard` with each result. Tells
-    /// the search the number of running requests. The caller must unlock the gate and then finish
-    /// the result.
+    /// Gives out free slots and refuses overdue requests, and calls `heard` with each result. The
+    /// caller must unlock the gate and then finish the result.
     fn pass(
         &mut self,
         now: Time,
         mut heard: impl FnMut(RequestId, Result<AdmittedSlot, NoSlot>),
     ) -> Passed {
-        self.queue.handle_timeout(now);
+        self.admission.handle_timeout(now);
         let mut woken = Vec::new();
-        loop {
-            let (id, how) = match self.queue.poll_dispatch(now) {
-                Some(id) => (id, Ok(AdmittedSlot::Queue(id))),
-                None => match self.poll_ended(now) {
-                    Some((id, why)) => (id, Err(why)),
-                    None => break,
-                },
-            };
+        while let Some(outcome) = self.admission.poll(now) {
+            let (id, how) = (outcome.id(), self.slot(outcome, now));
             heard(id, how);
             if let Some(fate) = self.waiting.get_mut(&id)
                 && let WaitState::Waits(Some(waker), _) =
@@ -483,8 +380,7 @@ impl AdmissionState {
                 woken.push(waker);
             }
         }
-        self.report_running(now);
-        let queue = &self.queue;
+        let queue = self.admission.queue();
         let report = || queue.standing_report();
         let since = queue.pressure_since();
         let notice = self.visitors.handle_pressure(since, report, now);

@@ -1,16 +1,17 @@
 //! The admission queue before a simulated backend, and the learned costs that it uses.
 //!
-//! [`Queue`] and [`Estimates`] are the code that serves real requests; this module calls them as a
-//! door does. The waiting of the clients is simulated in `sim`.
+//! [`Admission`] and [`Estimates`] are the code that serves real requests; this module calls them
+//! as a door does. The waiting of the clients is simulated in `sim`.
 
 use super::client::SimClient;
 use crate::classify::{self, LimitKeys, RequestAttributes};
 use crate::key::{KeyHash, KeyHasher, network};
 use crate::limiter::Limiter;
 use crate::meter::estimate::{Estimates, OwnRoute, RouteHash};
+use crate::queue::admission::{Admission, AdmissionOutcome};
 use crate::queue::concurrency::ConcurrencySearch;
-use crate::queue::standing::{Visit, VisitPass, WaitingRoomEntry};
-use crate::queue::{Arrival, Queue, QueuePlace, QueueSettings, RequestId};
+use crate::queue::standing::{Visit, VisitPass};
+use crate::queue::{Arrival, CancelOutcome, QueuePlace, QueueSettings, RequestId};
 use crate::swarm::{Properties, SwarmFinder};
 use crate::units::{Cost, Nanos, Time, Weight};
 use alloc::collections::BTreeMap;
@@ -88,10 +89,9 @@ pub(super) struct SimCompletion {
 
 /// The queue, and the mapping between its request ids and those of the simulation.
 pub(super) struct SimQueue {
-    queue: Queue,
+    admission: Admission,
+    settings: QueueSettings,
     estimates: Estimates,
-    /// Measures the concurrency of the backend, unless the scene defines it.
-    auto: Option<ConcurrencySearch>,
     swarm: SwarmFinder,
     flights: BTreeMap<RequestId, u64>,
     ids: BTreeMap<u64, RequestId>,
@@ -102,9 +102,9 @@ pub(super) struct SimQueue {
 impl SimQueue {
     pub fn new(settings: QueueSettings) -> SimQueue {
         SimQueue {
-            queue: Queue::new(settings),
+            admission: Admission::new(settings, None),
+            settings,
             estimates: Estimates::new(ROUTES_MAX).with_clients(OWN_MAX),
-            auto: None,
             swarm: SwarmFinder::default(),
             flights: BTreeMap::new(),
             ids: BTreeMap::new(),
@@ -114,7 +114,6 @@ impl SimQueue {
 
     pub fn handle_arrival(&mut self, flight: u64, request: &SimQueueRequest, now: Time) {
         let SimQueueRequest { client, place, weight, own, is_guess, estimate, .. } = *request;
-        self.report_running(now);
         let route = Some(request.route);
         let (visit, accepts_waiting_page) = (request.visit, request.accepts_waiting_page);
         let burns = self.burns(request, now);
@@ -130,15 +129,16 @@ impl SimQueue {
             visit,
             accepts_waiting_page,
         };
-        let id = self.queue.handle_arrival(arrival, now);
+        let id = self.admission.handle_arrival(arrival, now);
         self.flights.insert(id, flight);
         self.ids.insert(flight, id);
     }
 
     /// Whether a request belongs to a group that burns.
     fn burns(&mut self, request: &SimQueueRequest, now: Time) -> bool {
-        let Some(history) = self.queue.client_history() else { return false };
-        let pressure = self.queue.pressure_since();
+        let queue = self.admission.queue();
+        let Some(history) = queue.client_history() else { return false };
+        let pressure = queue.pressure_since();
         let served = history.served(request.client, pressure, now);
         if pressure.is_none() {
             self.swarm.handle_pressure_end();
@@ -151,25 +151,21 @@ impl SimQueue {
 
     /// Uses the measured concurrency of the backend instead of the one in the settings.
     pub fn use_auto_concurrency(&mut self, cpus: f64) {
-        let auto = ConcurrencySearch::new(cpus);
-        self.queue.set_concurrency(auto.concurrency());
-        self.auto = Some(auto);
+        let search = ConcurrencySearch::new(cpus);
+        self.admission.set_settings(self.settings, Some(search), Time::ZERO);
     }
 
     /// Tells the search which part of the processors' time is used, and takes over its result.
     pub fn handle_processor_use(&mut self, part: f64, now: Time) {
-        if let Some(auto) = &mut self.auto {
-            auto.handle_processor_use(part, now);
-            self.adopt();
-        }
+        self.admission.handle_processor_use(part, now);
     }
 
     pub fn concurrency(&self) -> usize {
-        self.queue.settings().concurrency
+        self.admission.concurrency()
     }
 
     pub fn accepted_max(&self) -> Option<usize> {
-        self.queue.accepted_max()
+        self.admission.queue().accepted_max()
     }
 
     pub fn handle_done(
@@ -180,20 +176,11 @@ impl SimQueue {
         now: Time,
     ) {
         let SimCompletion { cost, elapsed } = done;
-        if let Some(auto) = &mut self.auto {
-            let waiting = self.queue.waiting() > 0;
-            auto.set_ceiling(self.queue.accepted_max(), now);
-            match self.ids.get(&flight).is_some_and(|id| self.queue.stays(*id)) {
-                true => auto.handle_stay_end(request.route, elapsed),
-                false => auto.handle_done(request.route, elapsed, waiting, now),
-            }
-            self.adopt();
-        }
-        let known = self.forget(flight);
-        if known.is_some_and(|id| self.queue.handle_done(id, cost, now)) {
+        let Some(id) = self.forget(flight) else { return };
+        if self.admission.handle_done(id, cost, Some((request.route, elapsed)), now) {
             let learned = self.estimates.learn_request(request.route, request.own, cost, now);
             for (route, estimate) in learned.into_iter().flatten() {
-                self.queue.handle_estimate(route, estimate);
+                self.admission.handle_estimate(route, estimate);
             }
         }
     }
@@ -201,64 +188,38 @@ impl SimQueue {
     /// Handles a client that disconnects. A running request is removed later, by `handle_done`.
     pub fn handle_cancel(&mut self, flight: u64) {
         let Some(id) = self.ids.get(&flight).copied() else { return };
-        if self.queue.handle_cancel(id) != crate::queue::CancelOutcome::Running {
+        if self.admission.handle_cancel(id) != CancelOutcome::Running {
             self.forget(flight);
         }
     }
 
     pub fn handle_timeout(&mut self, now: Time) {
-        self.queue.handle_timeout(now);
+        self.admission.handle_timeout(now);
     }
 
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.queue.poll_timeout()
+        self.admission.poll_timeout()
     }
 
-    pub fn poll_dispatch(&mut self, now: Time) -> Option<u64> {
-        if self.queue.waiting() > 0 && now.since(self.ticked) >= TICK {
-            let auto = self.auto.as_ref();
-            let stays = |route, age| auto.is_some_and(|auto| auto.stays(route, age));
-            self.queue.handle_ages(now, stays);
+    /// The next request that gets a slot, or none.
+    pub fn poll(&mut self, now: Time) -> Option<(u64, AdmissionOutcome)> {
+        if self.admission.queue().waiting() > 0 && now.since(self.ticked) >= TICK {
+            self.admission.handle_ages(now);
             self.ticked = now;
         }
-        let id = self.queue.poll_dispatch(now)?;
-        self.report_running(now);
-        self.flights.get(&id).copied()
-    }
-
-    /// Tells the search the number of running requests, and takes over its result.
-    fn report_running(&mut self, now: Time) {
-        if let Some(auto) = &mut self.auto {
-            auto.handle_running(self.queue.in_flight() - self.queue.staying(), now);
-            self.adopt();
+        loop {
+            let outcome = self.admission.poll(now)?;
+            let Some(flight) = self.flights.get(&outcome.id()).copied() else { continue };
+            if !matches!(outcome, AdmissionOutcome::Slot(_)) {
+                self.forget(flight);
+            }
+            return Some((flight, outcome));
         }
-    }
-
-    /// Takes over the result of the search.
-    fn adopt(&mut self) {
-        let Some(auto) = &self.auto else { return };
-        if auto.concurrency() != self.queue.settings().concurrency {
-            self.queue.set_concurrency(auto.concurrency());
-        }
-    }
-
-    pub fn poll_refused(&mut self) -> Option<u64> {
-        let id = self.queue.poll_refused()?.id;
-        let flight = self.flights.get(&id).copied()?;
-        self.forget(flight);
-        Some(flight)
-    }
-
-    pub fn poll_waiting_room(&mut self) -> Option<(u64, WaitingRoomEntry)> {
-        let entry = self.queue.poll_waiting_room()?;
-        let flight = self.flights.get(&entry.id).copied()?;
-        self.forget(flight);
-        Some((flight, entry))
     }
 
     /// The pass that comes with the response.
     pub fn pass_of(&self, flight: u64) -> Option<VisitPass> {
-        self.queue.pass_of(*self.ids.get(&flight)?)
+        self.admission.queue().pass_of(*self.ids.get(&flight)?)
     }
 
     fn forget(&mut self, flight: u64) -> Option<RequestId> {

@@ -1,0 +1,258 @@
+//! The queue of a backend, with the search for the number of its slots.
+//!
+//! A door tells this state machine what arrives, ends and runs beside the queue, and it keeps queue
+//! and search in step: the search learns from each end how many requests are worth sending at once,
+//! and the queue has that many slots, without those of exempt requests, which never wait. As in
+//! [`Queue`], `handle_*` takes events, and `poll_*` returns their results.
+
+use super::concurrency::ConcurrencySearch;
+use super::standing::WaitingRoomEntry;
+use super::{Arrival, CancelOutcome, Queue, QueueSettings, RefusedRequest, RequestId};
+use crate::meter::estimate::RouteHash;
+use crate::units::{Cost, Nanos, Time};
+
+/// The queue of a backend, with the search for the number of its slots.
+pub struct Admission {
+    queue: Queue,
+    /// The number of requests that are sent to the backend at once: configured, or found by
+    /// `search`.
+    concurrency: usize,
+    search: Option<ConcurrencySearch>,
+    /// The configured concurrency, from which a search starts.
+    begins: usize,
+    /// The configured number of requests that the backend can work on at once.
+    workers: Option<usize>,
+    /// The number of exempt requests that hold a slot without having queued.
+    beside: usize,
+}
+
+/// The result for a request that has waited, or that did not have to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdmissionOutcome {
+    /// The request has a slot.
+    Slot(RequestId),
+    /// The request is refused.
+    Refused(RefusedRequest),
+    /// The visitor waits elsewhere and comes back.
+    WaitingRoom(WaitingRoomEntry),
+}
+
+impl AdmissionOutcome {
+    /// The request.
+    #[must_use]
+    pub const fn id(&self) -> RequestId {
+        match self {
+            AdmissionOutcome::Slot(id) => *id,
+            AdmissionOutcome::Refused(refused) => refused.id,
+            AdmissionOutcome::WaitingRoom(entry) => entry.id,
+        }
+    }
+}
+
+impl Admission {
+    /// An empty queue. With `search`, the concurrency in `settings` is only where the search
+    /// starts.
+    #[must_use]
+    pub fn new(settings: QueueSettings, search: Option<ConcurrencySearch>) -> Admission {
+        let begins = settings.concurrency;
+        let concurrency = search.as_ref().map_or(begins, ConcurrencySearch::concurrency);
+        let mut admission = Admission {
+            queue: Queue::new(QueueSettings { concurrency, ..settings }),
+            concurrency,
+            search,
+            begins,
+            workers: settings.workers,
+            beside: 0,
+        };
+        admission.bound_search(Time::ZERO);
+        admission
+    }
+
+    /// Replaces the limits. Waiting requests keep waiting. A running search continues, unless its
+    /// start has changed.
+    pub fn set_settings(
+        &mut self,
+        settings: QueueSettings,
+        search: Option<ConcurrencySearch>,
+        now: Time,
+    ) {
+        let begins = settings.concurrency;
+        if search.is_none() || self.search.is_none() || self.begins != begins {
+            self.concurrency = search.as_ref().map_or(begins, ConcurrencySearch::concurrency);
+            self.search = search;
+        }
+        (self.begins, self.workers) = (begins, settings.workers);
+        self.queue.set_settings(settings);
+        self.bound_search(now);
+        self.narrow();
+    }
+
+    /// The queue.
+    #[must_use]
+    pub fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    /// The number of requests that are sent to the backend at once, exempt ones included.
+    #[must_use]
+    pub fn concurrency(&self) -> usize {
+        self.concurrency
+    }
+
+    /// Whether the concurrency is searched for.
+    #[must_use]
+    pub fn searches(&self) -> bool {
+        self.search.is_some()
+    }
+
+    /// The number of requests with a slot, exempt ones included.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.queue.in_flight() + self.beside
+    }
+
+    /// The number of requests that the backend accepts at once: the lesser of the configured number
+    /// and the measured one; `None` if neither is known.
+    #[must_use]
+    pub fn accepted_max(&self) -> Option<usize> {
+        [self.workers, self.queue.accepted_max()].into_iter().flatten().min()
+    }
+
+    /// Adds a request. Call [`Admission::poll`] afterwards, here and below.
+    pub fn handle_arrival(&mut self, arrival: Arrival, now: Time) -> RequestId {
+        if self.queue.in_flight() == 0 {
+            // After a pause the search begins again, before the first request gets a slot.
+            self.report_running(now);
+        }
+        self.queue.handle_arrival(arrival, now)
+    }
+
+    /// Sets the expected cost of a route ([`Queue::handle_estimate`]).
+    pub fn handle_estimate(&mut self, route: RouteHash, estimate: Cost) {
+        self.queue.handle_estimate(route, estimate);
+    }
+
+    /// The client of a request is gone ([`Queue::handle_cancel`]).
+    pub fn handle_cancel(&mut self, id: RequestId) -> CancelOutcome {
+        self.queue.handle_cancel(id)
+    }
+
+    /// Ends a request that has cost `cost`. `worked`: its route, and how long the backend worked on
+    /// it, if the backend has finished it. Returns whether `cost` says something about other
+    /// requests on the route ([`Queue::handle_done`]).
+    pub fn handle_done(
+        &mut self,
+        id: RequestId,
+        cost: Cost,
+        worked: Option<(RouteHash, Nanos)>,
+        now: Time,
+    ) -> bool {
+        let stayed = self.queue.stays(id);
+        let is_telling = self.queue.handle_done(id, cost, now);
+        if let Some((route, elapsed)) = worked {
+            let waiting = self.queue.waiting() > 0;
+            self.bound_search(now);
+            match &mut self.search {
+                Some(search) if stayed => search.handle_stay_end(route, elapsed),
+                Some(search) => search.handle_done(route, elapsed, waiting, now),
+                None => {}
+            }
+            self.adopt_concurrency();
+        }
+        is_telling
+    }
+
+    /// Considers how long requests have been with the backend. To be called a few times a second
+    /// while requests wait.
+    pub fn handle_ages(&mut self, now: Time) {
+        // A configured concurrency includes the requests that hang.
+        let search = self.search.as_ref();
+        self.queue.handle_ages(now, |route, age| search.is_some_and(|one| one.stays(route, age)));
+    }
+
+    /// The processors of the backend were in use for this part of the time since the last call,
+    /// from 0 to 1.
+    pub fn handle_processor_use(&mut self, part: f64, now: Time) {
+        if let Some(search) = &mut self.search {
+            search.handle_processor_use(part, now);
+            self.adopt_concurrency();
+        }
+    }
+
+    /// An exempt request, which never waits, takes a slot.
+    pub fn handle_exempt_arrival(&mut self) {
+        self.beside += 1;
+        self.narrow();
+    }
+
+    /// An exempt request gives its slot back.
+    pub fn handle_exempt_done(&mut self) {
+        self.beside = self.beside.saturating_sub(1);
+        self.narrow();
+    }
+
+    /// The time of the next [`Admission::handle_timeout`].
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.queue.poll_timeout()
+    }
+
+    /// Refuses the requests that have waited for too long, and sends those to the waiting room that
+    /// are due there.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.queue.handle_timeout(now);
+    }
+
+    /// The next request that gets a slot, or none. Call it after each event, until it returns
+    /// `None`.
+    pub fn poll(&mut self, now: Time) -> Option<AdmissionOutcome> {
+        let outcome = self.poll_outcome(now);
+        if outcome.is_none() {
+            self.report_running(now);
+        }
+        outcome
+    }
+
+    fn poll_outcome(&mut self, now: Time) -> Option<AdmissionOutcome> {
+        if let Some(id) = self.queue.poll_dispatch(now) {
+            return Some(AdmissionOutcome::Slot(id));
+        }
+        if let Some(refused) = self.queue.poll_refused() {
+            return Some(AdmissionOutcome::Refused(refused));
+        }
+        self.queue.poll_waiting_room().map(AdmissionOutcome::WaitingRoom)
+    }
+
+    /// Tells the search the number of requests that the backend accepts.
+    fn bound_search(&mut self, now: Time) {
+        let most = self.accepted_max();
+        if let Some(search) = &mut self.search {
+            search.set_ceiling(most, now);
+            self.adopt_concurrency();
+        }
+    }
+
+    /// Tells the search the number of running requests.
+    fn report_running(&mut self, now: Time) {
+        if let Some(search) = &mut self.search {
+            search.handle_running(self.queue.in_flight() - self.queue.staying(), now);
+            self.adopt_concurrency();
+        }
+    }
+
+    fn adopt_concurrency(&mut self) {
+        let found = self.search.as_ref().map_or(self.concurrency, ConcurrencySearch::concurrency);
+        if found != self.concurrency {
+            self.concurrency = found;
+            self.narrow();
+        }
+    }
+
+    /// Subtracts the slots of exempt requests from those of the queue, which always keeps one, and
+    /// their workers from those of the backend.
+    fn narrow(&mut self) {
+        let left = |count: usize| count.saturating_sub(self.beside).max(1);
+        let (concurrency, workers) = (left(self.concurrency), self.workers.map(left));
+        self.queue.set_settings(QueueSettings { concurrency, workers, ..self.queue.settings() });
+    }
+}
