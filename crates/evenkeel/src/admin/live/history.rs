@@ -18,9 +18,9 @@ const POINTS_MAX: usize = 3_600;
 /// The number of seconds over which percentiles are taken.
 const SPREAD_SECS: usize = 10;
 /// The verdicts that are counted, in the order of their columns.
-const VERDICTS: [&str; 5] = ["allow", "queue", "hold", "delay", "reject"];
+const VERDICTS: [&str; 6] = ["allow", "queue", "hold", "delay", "reject", "deny"];
 /// The names of the numbers of a point.
-const COLUMNS: [&str; 19] = [
+const COLUMNS: [&str; 20] = [
     "cpus",
     "busy",
     "debt",
@@ -32,6 +32,7 @@ const COLUMNS: [&str; 19] = [
     "hold",
     "delay",
     "reject",
+    "deny",
     "would",
     "failed",
     "credit_p50",

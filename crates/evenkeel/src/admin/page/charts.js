@@ -147,10 +147,10 @@ export class Charts {
         line("in flight", "--busy", number, { fill: 0.12 }), line("waiting", "--warn", number),
         line("slots", "--faint", number, { dash: [5, 4], width: 1.2 }),
       ], fromZero(2), plain),
-      add("chart-decisions", ["allow", "queue", "delay", "hold", "reject", "would"], [
+      add("chart-decisions", ["allow", "queue", "delay", "hold", "reject", "deny", "would"], [
         line("allowed", "--good", number), line("queued", "--warn", number),
         line("delayed", "--busy", number), line("held", "--note", number),
-        line("refused", "--bad", number), line("shadow", "--note", number, { dash: [4, 3] }),
+        line("refused", "--bad", number), line("denied", "--bad", number, { dash: [2, 3] }), line("shadow", "--note", number, { dash: [4, 3] }),
       ], fromZero(1), plain),
     ];
   }

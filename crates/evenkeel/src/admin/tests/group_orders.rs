@@ -3,6 +3,7 @@
 use super::live::{Stage, order, stage, watch};
 use super::*;
 use evenkeel_engine::QueueAdmission;
+use evenkeel_testing::wait::until;
 use serde_json::{Value, json};
 
 /// The number of returning clients, and of strangers of the swarm.
@@ -81,6 +82,13 @@ fn is_denied(stage: &Stage, address: [u8; 4]) -> bool {
     matches!(stage.lane.ask(&Visitor(address, "/page", "swarm/1")), AskOutcome::Refused(_))
 }
 
+/// The sum of a column of the history.
+fn sum(stage: &Stage, column: &str) -> f64 {
+    let (_, _, body) = get(stage.address, "/api/history?seconds=60", "");
+    let history: Value = serde_json::from_str(&body).expect("JSON");
+    history[column].as_array().into_iter().flatten().filter_map(Value::as_f64).sum()
+}
+
 /// The first group that `/api/top` shows.
 fn shown(stage: &Stage) -> Value {
     let (_, _, body) = get(stage.address, "/api/top", "");
@@ -114,6 +122,7 @@ fn an_operator_denies_and_slows_a_group_and_takes_it_back() {
     assert!((50.0..=60.0).contains(&said["left"].as_f64().expect("a time")), "{said}");
     assert!(is_denied(&stage, [172, 31, 0, 1]));
     assert!(!is_denied(&stage, [10, 7, 0, 1]), "a returning client");
+    until("the history has it", || is_denied(&stage, [172, 31, 0, 1]) && sum(&stage, "deny") > 0.0);
 
     // One takes the place of the other. The group is found though it may not burn any longer.
     let all = send("slow");
