@@ -72,11 +72,11 @@ impl EngineLane {
         let entering = self.0.books.lock().enter(request, now);
         let KeyedRequest { rules, keys, exempt, denied, weight, orders, seen, place } = entering;
         let open = OpenGuard::new(&self.0.books, place);
-        if let Some(refusal) = denied.and_then(|at| self.report_denial(&rules, at, client)) {
+        if let Some(refusal) = denied.and_then(|at| self.report_denial(&rules, at, request)) {
             return Err(refusal);
         }
         let order = self.group_order(&rules, &keys, &orders, request, now);
-        if let Some(refusal) = order.and_then(|said| self.report_group_denial(said, client)) {
+        if let Some(refusal) = order.and_then(|said| self.report_group_denial(said, request)) {
             return Err(refusal);
         }
         let judged = self.judged(&rules, request, exempt, now)?;

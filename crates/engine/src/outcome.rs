@@ -5,13 +5,13 @@
 use crate::lane::{EngineLane, PlaybackNote};
 use crate::rules::{EngineRules, RequestRefusal};
 use crate::view::overrides::{Override, OverrideEffect};
-use evenkeel_core::classify::LimitKey;
+use evenkeel_core::classify::{self, LimitKey, RequestAttributes};
 use evenkeel_core::key::KeyHasher;
 use evenkeel_core::limit::RefusalKind;
 use evenkeel_core::limiter::{Reason, ShadowEffect, Ticket};
 use evenkeel_core::meter::Measure;
 use evenkeel_core::units::{Cost, Nanos, Time};
-use evenkeel_telemetry::decision::{Decision, QueueRefusal};
+use evenkeel_telemetry::decision::{Decision, DeniedRequest, QueueRefusal};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -66,6 +66,7 @@ impl EngineLane {
             wait: reason.wait,
             cost: details.cost,
             refused: details.refused,
+            denied: None,
             shadow,
         };
         self.0.engine.watch.record_decision(&decision, self.0.now());
@@ -76,8 +77,9 @@ impl EngineLane {
         &self,
         rules: &EngineRules,
         index: usize,
-        client: IpAddr,
+        request: &impl RequestAttributes,
     ) -> Option<RequestRefusal> {
+        let client = request.address();
         let rule = rules.denials.get(index)?;
         let shadow = rules.shadow || rule.shadow;
         if let Some(notes) = &self.0.notes {
@@ -89,7 +91,7 @@ impl EngineLane {
             notes.lock().push(PlaybackNote { verdict: DENY, reason, shadow });
         } else {
             let key = client.to_canonical().to_string();
-            self.record_denial((&rule.name, &key), client, shadow);
+            self.record_denial((&rule.name, &key), request, shadow);
         }
         (!shadow).then(|| denied(rule.name.to_string()))
     }
@@ -99,23 +101,31 @@ impl EngineLane {
     pub(crate) fn report_group_denial(
         &self,
         said: &Override,
-        client: IpAddr,
+        request: &impl RequestAttributes,
     ) -> Option<RequestRefusal> {
         let OverrideEffect::Deny(_) = said.effect else { return None };
-        self.record_denial((OVERRIDE, &said.key), client, false);
+        self.record_denial((OVERRIDE, &said.key), request, false);
         Some(denied(format!("{OVERRIDE} {}", said.id)))
     }
 
-    fn record_denial(&self, (limit, key): (&str, &str), client: IpAddr, shadow: bool) {
+    fn record_denial(
+        &self,
+        (limit, key): (&str, &str),
+        request: &impl RequestAttributes,
+        shadow: bool,
+    ) {
+        let path = classify::readable(request.path().as_bytes());
+        let agent = classify::readable(request.header("user-agent").unwrap_or_default());
         let decision = Decision {
             verdict: DENY,
             limit,
             key,
-            client: Some(client),
+            client: Some(request.address()),
             level: None,
             wait: Nanos::ZERO,
             cost: None,
             refused: None,
+            denied: Some(DeniedRequest { path: &path, agent: &agent }),
             shadow,
         };
         self.0.engine.watch.record_decision(&decision, self.0.now());

@@ -434,6 +434,7 @@ impl TagBatch<'_> {
             wait,
             cost: None,
             refused: None,
+            denied: None,
             shadow: rules.limiter.limits()[usize::from(key.limit)].shadow,
         };
         if !self.watch.log_decision(&decision, self.now) {

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 /// A decision to hold, delay or refuse a request.
 #[derive(Clone, Debug)]
 pub struct Decision<'a> {
-    /// The verdict: `hold`, `delay`, `queue` or `reject`.
+    /// The verdict: `hold`, `delay`, `queue`, `reject` or `deny`.
     pub verdict: &'static str,
     /// The name of the limit.
     pub limit: &'a str,
@@ -28,6 +28,8 @@ pub struct Decision<'a> {
     pub cost: Option<(Cost, Measure)>,
     /// Why the queue refused the request; `None` for all other decisions.
     pub refused: Option<QueueRefusal>,
+    /// The request, if a rule denies it; `None` for all other decisions.
+    pub denied: Option<DeniedRequest<'a>>,
     /// Shadow mode: the decision was made but not enforced.
     pub shadow: bool,
 }
@@ -39,6 +41,15 @@ pub struct QueueRefusal {
     pub cause: &'static str,
     /// How long the request waited.
     pub waited: Nanos,
+}
+
+/// A request that a rule denies. No limit has a bucket that would say what it is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeniedRequest<'a> {
+    /// Its path without the query, readable and of bounded length.
+    pub path: &'a str,
+    /// Its `User-Agent`, likewise; empty if it has none.
+    pub agent: &'a str,
 }
 
 impl Decision<'_> {
@@ -63,6 +74,8 @@ impl Decision<'_> {
             measured = self.cost.map(|(_, measure)| measure.name()),
             cause = self.refused.map(|refused| refused.cause),
             waited_ms = self.refused.map(|refused| refused.waited.0 / 1_000_000),
+            path = self.denied.map(|denied| denied.path),
+            agent = self.denied.map(|denied| denied.agent),
             shadow = self.shadow,
             "{message}"
         );

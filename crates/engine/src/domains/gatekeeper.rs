@@ -286,6 +286,7 @@ impl OrderCheck {
             wait,
             cost: None,
             refused: None,
+            denied: None,
             shadow: self.shadow,
         };
         keeper.watch.record_decision(&decision, self.came);

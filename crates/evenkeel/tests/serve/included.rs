@@ -55,6 +55,9 @@ fn groups_and_pages_are_followed_and_a_faulty_one_changes_nothing() {
     assert!(opened.contains("limits=\"no\""), "{opened}");
     let door = program::addresses(&opened)[0];
     assert!(answer(door, "x (compatible; gptbot/1)").contains("<h1>Not allowed</h1>"));
+    let line = program.told("verdict=\"deny\"");
+    let request = "path=\"/\" agent=\"x (compatible; gptbot/1)\" shadow=false";
+    assert!(line.contains(request), "{line}");
     assert_eq!((&*status(door, "OneBot"), &*status(door, "Two-Bot")), ("403", "200"));
 
     write("more.yaml", "more: {user_agent: '*Two-Bot*'}\n");

@@ -2,7 +2,7 @@ use super::*;
 use crate::Watch;
 use crate::counts::master::MasterCounts;
 use crate::counts::{BackendFault, ConnectionRefusal};
-use crate::decision::{Decision, QueueRefusal};
+use crate::decision::{Decision, DeniedRequest, QueueRefusal};
 use crate::failure::BackendFailure;
 use evenkeel_core::meter::Measure;
 use evenkeel_core::units::{Cost, Nanos, Time};
@@ -44,6 +44,7 @@ fn decision(key: &str) -> Decision<'_> {
         wait: Nanos::from_secs(3),
         cost: Some((Cost(250_000_000), Measure::Shared)),
         refused: None,
+        denied: None,
         shadow: false,
     }
 }
@@ -75,6 +76,18 @@ fn a_refusal_by_the_queue_says_why_and_after_which_wait() {
     let fields = "request refused verdict=\"reject\" limit=\"ip\" key=\"192.0.2.1\" \
                   client=192.0.2.1 level=-1.5 wait=3.0 cause=\"wait_max\" waited_ms=30012 \
                   shadow=false";
+    assert!(lines[0].ends_with(fields), "{lines:?}");
+}
+
+#[test]
+fn a_denial_says_which_request_it_was() {
+    let denied = Some(DeniedRequest { path: "/wp-login.php", agent: "Crawler/1.0 \"x\"" });
+    let (cost, level) = (None, None);
+    let decision = Decision { verdict: "deny", cost, level, denied, ..decision("192.0.2.1") };
+    let lines = logged(LogFormat::Text, LogLevel::Info, |_| decision.log());
+    let fields = "request refused verdict=\"deny\" limit=\"ip\" key=\"192.0.2.1\" \
+                  client=192.0.2.1 wait=3.0 path=\"/wp-login.php\" \
+                  agent=\"Crawler/1.0 \\\"x\\\"\" shadow=false";
     assert!(lines[0].ends_with(fields), "{lines:?}");
 }
 
