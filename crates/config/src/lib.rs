@@ -95,6 +95,13 @@ pub fn is_configuration(file: &Path, bytes: &[u8]) -> bool {
         && (has_section || Some(&*file.display().to_string()).and_then(native).is_some())
 }
 
+/// Checks a file of `group_files` by itself, except for the groups of other files that it names.
+/// Returns the number of its groups, or its faults; `None` if it is no file of groups.
+#[must_use]
+pub fn check_group_file(path: &Path) -> Option<Result<usize, ConfigFaults>> {
+    settings::check_group_file(path)
+}
+
 /// Error message for a configuration that opens no door, with its fix.
 pub const NO_DOOR: &str = "no door to open: the configuration has no section `proxy` that listens, \
                            no `check`, `line`, `ratelimit` or `master`; add one, or start \

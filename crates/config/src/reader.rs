@@ -139,6 +139,8 @@ pub struct SectionReader<'n, 'f> {
     name: &'static str,
     entries: &'n [(YamlKey, YamlNode)],
     table: &'static SectionTable,
+    /// Whether there is something else in its place, which has been reported.
+    is_malformed: bool,
     shown: Vec<(&'static str, YamlNode)>,
     faults: &'f mut Vec<ConfigFault>,
 }
@@ -153,16 +155,17 @@ impl<'n, 'f> SectionReader<'n, 'f> {
         faults: &'f mut Vec<ConfigFault>,
     ) -> SectionReader<'n, 'f> {
         let place = node.map_or(place, |node| node.place);
-        let entries: &[(YamlKey, YamlNode)] = match node.map(|node| &node.value) {
-            Some(YamlValue::Map(entries)) => entries,
-            None | Some(YamlValue::Null) => &[],
-            Some(_) => {
-                let what = format!("`{name}` must be a section: keys with values");
-                faults.push(ConfigFault::new(place, what));
-                &[]
-            }
-        };
-        SectionReader { place, name, table, entries, shown: Vec::new(), faults }
+        let (entries, is_malformed): (&[(YamlKey, YamlNode)], _) =
+            match node.map(|node| &node.value) {
+                Some(YamlValue::Map(entries)) => (entries, false),
+                None | Some(YamlValue::Null) => (&[], false),
+                Some(_) => {
+                    let what = format!("`{name}` must be a section: keys with values");
+                    faults.push(ConfigFault::new(place, what));
+                    (&[], true)
+                }
+            };
+        SectionReader { place, name, table, entries, is_malformed, shown: Vec::new(), faults }
     }
 
     /// The settings of a section without any key.
@@ -185,7 +188,8 @@ impl<'n, 'f> SectionReader<'n, 'f> {
                 format!("{} occurs twice, first in line {}; remove one", quoted(name), first.line)
             } else if self.table.row(name).is_none() {
                 let known: Vec<_> = self.table.keys.iter().map(|row| row.facts().name).collect();
-                unknown(name, self.name, &known)
+                let misplaced = misplaced(name, self.table.path);
+                misplaced.unwrap_or_else(|| unknown(name, self.name, &known))
             } else {
                 continue;
             };
@@ -197,10 +201,11 @@ impl<'n, 'f> SectionReader<'n, 'f> {
         YamlNode::map(self.shown)
     }
 
-    /// Whether the section has no keys at all.
+    /// Whether the section has no keys at all. What is no section is not blank: it is a fault
+    /// already.
     #[must_use]
     pub fn is_blank(&self) -> bool {
-        self.entries.is_empty()
+        self.entries.is_empty() && !self.is_malformed
     }
 
     /// Whether the section has this key with a value.
@@ -515,6 +520,20 @@ impl<'n, 'f> SectionReader<'n, 'f> {
         let fault = |what| ConfigFault::new(node.place, what).about(key, node.input.clone());
         result.map_err(|what| self.faults.push(fault(what))).ok()
     }
+}
+
+/// Why a key of other sections cannot be in this one.
+fn misplaced(name: &str, section: &str) -> Option<String> {
+    let why = match (name, section) {
+        ("when", "line" | "line.limits") => {
+            "this door knows only tags; use `prefix`, or let the check door decide"
+        }
+        ("when", "master.domains") => {
+            "a master knows only identifiers; write `when` in `gatekeeper`, with its own domain"
+        }
+        _ => return None,
+    };
+    Some(format!("`{name}` compares requests and cannot be used in `{section}`: {why}"))
 }
 
 fn unknown(name: &str, section: &str, known: &[&'static str]) -> String {

@@ -36,6 +36,7 @@ use crate::values::{DAY, std_time, word_enum};
 pub use backend::{BACKENDS_MAX, BackendAddress, BackendProtocol, BackendScheme, BackendTls};
 pub use check::{CheckSettings, SyslogAddress};
 pub use conditions::GroupSettings;
+pub(crate) use conditions::check_file as check_group_file;
 use evenkeel_core::units::Nanos;
 pub use gatekeeper::GatekeeperSettings;
 use limits::LimitContext;
@@ -87,7 +88,7 @@ settings! {
     /// The reverse proxy, and the limits that `check` shares with it.
     pub proxy: Option<ProxySettings>, PROXY: SubsectionKey =
         SubsectionKey::one("proxy", &proxy::TABLE)
-        => proxy_section(root, LimitContext::new(machine, state.keys_max, &groups.groups));
+        => proxy_section(root, LimitContext::new(machine, state.keys_max, &groups));
     /// The door for servers with their own front end, which ask before each request.
     pub check: Option<CheckSettings>, CHECK: SubsectionKey =
         SubsectionKey::one("check", &check::TABLE).restart()
@@ -112,7 +113,7 @@ settings! {
     /// The gate of a domain, for which a master decides, or a list of up to 64.
     pub gatekeepers: Vec<GatekeeperSettings>, GATEKEEPER: SubsectionKey =
         SubsectionKey::list("gatekeeper", &gatekeeper::TABLE).restart()
-        => gatekeeper::read(root, &GATEKEEPER, state.keys_max, &groups.groups, proxy.as_ref());
+        => gatekeeper::read(root, &GATEKEEPER, state.keys_max, &groups, proxy.as_ref());
     /// One count for all instances, in Redis or Valkey.
     pub store: Option<StoreSettings>, STORE: SubsectionKey =
         SubsectionKey::one("store", &store::TABLE).restart()

@@ -270,8 +270,19 @@ fn check_one(path: &Path) -> Result<Vec<String>, String> {
             path.display()
         ));
     }
-    match evenkeel_ratelimit::rules::check(path) {
-        Some(checked) => checked.map_err(|faults| lines(&faults)),
+    if let Some(checked) = evenkeel_ratelimit::rules::check(path) {
+        return checked.map_err(|faults| lines(&faults));
+    }
+    match evenkeel_config::check_group_file(path) {
+        Some(checked) => {
+            let groups = checked.map_err(|faults| faults.to_string())?;
+            let (file, noun) = (path.display(), if groups == 1 { "group" } else { "groups" });
+            eprintln!(
+                "note: {file} has {groups} {noun}; a configuration that names it in `group_files` \
+                 is checked with it"
+            );
+            Ok(Vec::new())
+        }
         None => check_configuration(path),
     }
 }

@@ -51,6 +51,12 @@ fn check_names_every_fault_and_its_place() {
         (Some(0), Some(&*format!("{good}: good")))
     );
 
+    let groups = file(folder.path(), "crawlers: {user_agent: '*bot*'}");
+    let output = evenkeel(&["check", &groups]);
+    assert_eq!(output.status.code(), Some(0));
+    let told = text(&output.stderr);
+    assert!(told.contains("has 1 group;") && told.contains("`group_files`"), "{told}");
+
     let bad = file(folder.path(), "proxy:\n  actoin: hold\n  cpus: x\n");
     let output = evenkeel(&["check", &bad]);
     assert_eq!(output.status.code(), Some(1));

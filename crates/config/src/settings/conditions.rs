@@ -113,6 +113,9 @@ pub struct GroupSettings {
     pub groups: Vec<Arc<Group>>,
     /// The files that were read.
     pub files: Vec<IncludedFile>,
+    /// Whether groups are missing because of a fault that has been reported, or because a file of
+    /// groups is checked alone. Then unknown names are no faults of their own.
+    pub is_incomplete: bool,
 }
 
 /// Reads the groups of the files and those of the configuration.
@@ -121,22 +124,31 @@ pub(crate) fn groups(root: &mut SectionReader<'_, '_>) -> GroupSettings {
     for path in root.key(&GROUP_FILES) {
         match included::read(&path, GROUP_BYTES_MAX) {
             Ok((bytes, read)) => {
-                for what in file(&path, &bytes, &mut settings.groups) {
+                let faults = file(&path, tree::parse(&bytes), &mut settings);
+                settings.is_incomplete |= !faults.faults.is_empty();
+                for what in faults.to_string().lines() {
                     root.fault(GROUP_FILES.name(), what);
                 }
                 settings.files.push(read);
             }
-            Err(why) => root.fault(GROUP_FILES.name(), why),
+            Err(why) => {
+                settings.is_incomplete = true;
+                root.fault(GROUP_FILES.name(), why);
+            }
         }
     }
-    add(root, &mut settings.groups);
+    add(root, &mut settings);
     settings
 }
 
 /// Adds the groups of a file. Returns its faults with their places.
-fn file(path: &Path, bytes: &[u8], groups: &mut Vec<Arc<Group>>) -> Vec<String> {
+fn file(
+    path: &Path,
+    root: Result<YamlNode, ConfigFault>,
+    groups: &mut GroupSettings,
+) -> ConfigFaults {
     let mut faults: Vec<ConfigFault> = Vec::new();
-    match tree::parse(bytes) {
+    match root {
         Ok(root) => {
             let (root, heading) = below_heading(root);
             faults.extend(heading);
@@ -146,8 +158,33 @@ fn file(path: &Path, bytes: &[u8], groups: &mut Vec<Arc<Group>>) -> Vec<String> 
         }
         Err(fault) => faults.push(fault),
     }
-    let faults = ConfigFaults::new(&path.display().to_string(), faults);
-    faults.to_string().lines().map(String::from).collect()
+    ConfigFaults::new(&path.display().to_string(), faults)
+}
+
+/// Checks a file of groups by itself, without the groups that it may name of other files. Returns
+/// the number of its groups, or its faults. `None` if it is not such a file: at least one of its
+/// sections has a key of a condition, and none is a section of a configuration.
+pub(crate) fn check_file(path: &Path) -> Option<Result<usize, ConfigFaults>> {
+    let (bytes, _) = included::read(path, GROUP_BYTES_MAX).ok()?;
+    let root = tree::parse(&bytes).ok()?;
+    let YamlValue::Map(entries) = &root.value else { return None };
+    if entries.iter().any(|(name, _)| super::ROOT.row(&name.name).is_some()) {
+        return None;
+    }
+    let has_condition = |node: &YamlNode| match &node.value {
+        YamlValue::Map(keys) => keys.iter().any(|(key, _)| CONDITION.row(&key.name).is_some()),
+        _ => false,
+    };
+    let is_group = |node: &YamlNode| match &node.value {
+        YamlValue::List(nodes) => nodes.iter().any(has_condition),
+        _ => has_condition(node),
+    };
+    if !entries.iter().any(|(_, node)| is_group(node)) {
+        return None;
+    }
+    let mut groups = GroupSettings { is_incomplete: true, ..GroupSettings::default() };
+    let faults = file(path, Ok(root), &mut groups);
+    Some(if faults.faults.is_empty() { Ok(groups.groups.len()) } else { Err(faults) })
 }
 
 /// The groups of a file that has them below `groups`, as a configuration has, with the fault; any
@@ -165,8 +202,8 @@ fn below_heading(root: YamlNode) -> (YamlNode, Option<ConfigFault>) {
 
 /// Adds the groups of a section. Each may name those before it. Of a list of conditions one must
 /// hold.
-fn add(section: &mut SectionReader<'_, '_>, groups: &mut Vec<Arc<Group>>) {
-    let read = |section: &mut SectionReader<'_, '_>, groups: &Vec<Arc<Group>>| {
+fn add(section: &mut SectionReader<'_, '_>, groups: &mut GroupSettings) {
+    let read = |section: &mut SectionReader<'_, '_>, groups: &GroupSettings| {
         if section.is_blank() {
             let what = "a group must not be empty; write what its requests have in common";
             section.fault("", what);
@@ -175,6 +212,7 @@ fn add(section: &mut SectionReader<'_, '_>, groups: &mut Vec<Arc<Group>>) {
     };
     section.named_with(&GROUPS, groups, read, |groups, name, mut conditions| {
         let name = values::name(name).map_err(|why| format!("{}: {why}", quoted(name)))?;
+        let groups = &mut groups.groups;
         if groups.iter().any(|group| group.name == name) {
             return Err(format!("two groups are named `{name}`; rename one"));
         }
@@ -191,7 +229,7 @@ fn add(section: &mut SectionReader<'_, '_>, groups: &mut Vec<Arc<Group>>) {
 }
 
 /// Reads a condition, which may name `groups`.
-pub(crate) fn when(section: &mut SectionReader<'_, '_>, groups: &[Arc<Group>]) -> Condition {
+pub(crate) fn when(section: &mut SectionReader<'_, '_>, groups: &GroupSettings) -> Condition {
     let mut clauses = Vec::new();
     let method = compiled(section, &METHOD, Patterns::new);
     clauses.extend(method.map(Clause::Method));
@@ -312,13 +350,14 @@ fn named_values(
 }
 
 /// Reads the groups, one of which a request must belong to.
-fn group_clause(section: &mut SectionReader<'_, '_>, groups: &[Arc<Group>]) -> Option<Clause> {
+fn group_clause(section: &mut SectionReader<'_, '_>, groups: &GroupSettings) -> Option<Clause> {
     let mut named = Vec::new();
     for name in section.key(&GROUP) {
-        match groups.iter().find(|group| group.name == name) {
+        match groups.groups.iter().find(|group| group.name == name) {
             Some(group) => named.push(Clause::Group(Arc::clone(group))),
+            None if groups.is_incomplete => {}
             None => {
-                let known: Vec<&str> = groups.iter().map(|group| &*group.name).collect();
+                let known: Vec<&str> = groups.groups.iter().map(|group| &*group.name).collect();
                 let hint = match nearest(&name, &known) {
                     Some(near) => format!("did you mean `{near}`?"),
                     None if known.is_empty() => "`groups` names none before it".to_owned(),

@@ -5,21 +5,20 @@
 //! Addresses have the syntax of Smockron's configuration. The settings are described in
 //! `settings::gatekeeper`.
 
-use super::conditions::{self, CONDITION};
+use super::conditions::{self, CONDITION, GroupSettings};
 use super::limits::{self, KeyTemplateWord, part};
 use super::proxy::{DatabaseSettings, ProxySettings};
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey};
 use crate::reader::{SectionReader, settings};
 use crate::tree::{YamlNode, YamlValue};
 use crate::values::{DAY, Read};
-use evenkeel_core::condition::{Condition, Group};
+use evenkeel_core::condition::Condition;
 use evenkeel_core::fact::FactSet;
 use evenkeel_core::limit::KeyPart;
 use evenkeel_core::units::Nanos;
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
-use std::sync::Arc;
 
 /// Port of a master if its address has none.
 pub const DEFAULT_PORT: u16 = 10_004;
@@ -32,7 +31,7 @@ settings! {
     /// The gate of one domain, which a master decides on.
     #[derive(Clone, Debug, PartialEq)]
     pub struct GatekeeperSettings from keys(
-        section, keys_default: Option<usize>, groups: &[Arc<Group>]
+        section, keys_default: Option<usize>, groups: &GroupSettings
     ),
     TABLE = "gatekeeper";
 
@@ -168,7 +167,7 @@ pub(crate) fn read(
     root: &mut SectionReader<'_, '_>,
     key: &'static SubsectionKey,
     keys_default: Option<usize>,
-    groups: &[Arc<Group>],
+    groups: &GroupSettings,
     proxy: Option<&ProxySettings>,
 ) -> Vec<GatekeeperSettings> {
     let databases = proxy.map(|proxy| proxy.databases.clone()).unwrap_or_default();
@@ -208,7 +207,7 @@ pub(crate) fn read(
 fn gate(
     section: &mut SectionReader<'_, '_>,
     keys_default: Option<usize>,
-    groups: &[Arc<Group>],
+    groups: &GroupSettings,
     databases: &DatabaseSettings,
 ) -> GatekeeperSettings {
     let gate = keys(section, keys_default, groups);

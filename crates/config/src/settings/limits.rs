@@ -4,7 +4,7 @@
 //! `share`, `rate` and `window` are three algorithms, so a limit has exactly one of them. A key
 //! that belongs to another algorithm is a fault. How each one counts: `evenkeel_core::bucket`.
 
-use super::conditions::{self, CONDITION};
+use super::conditions::{self, CONDITION, GroupSettings};
 use super::proxy;
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, ValueSyntax, section};
 use crate::machine::Machine;
@@ -14,11 +14,10 @@ use crate::values::{self, DAY, Read, count, header_name, token, within};
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::bucket::debt::DebtBucket;
 use evenkeel_core::bucket::sliding::{SlidingWindow, WINDOW_MAX};
-use evenkeel_core::condition::{Condition, Group};
+use evenkeel_core::condition::Condition;
 use evenkeel_core::fact::{ClientFact, FactSet};
 use evenkeel_core::limit::{KEYS_MAX, KeyPart, LIMITS_MAX, Limit, LimitAction, LimitUnit};
 use evenkeel_core::units::{Cost, CpuShare, Nanos, QuantityParseError, Rate, Weight};
-use std::sync::Arc;
 
 section! {
     TABLE = "proxy.limits";
@@ -114,7 +113,7 @@ pub struct LimitContext<'g> {
     /// The default of limits with `share` or `rate` without it, 24 bytes per key.
     pub keys_by_memory: usize,
     /// The groups that conditions may name.
-    pub groups: &'g [Arc<Group>],
+    pub groups: &'g GroupSettings,
 }
 
 impl<'g> LimitContext<'g> {
@@ -122,7 +121,7 @@ impl<'g> LimitContext<'g> {
     pub fn new(
         machine: Machine,
         keys: Option<usize>,
-        groups: &'g [Arc<Group>],
+        groups: &'g GroupSettings,
     ) -> LimitContext<'g> {
         LimitContext { cpus: machine.cpus, keys, keys_by_memory: machine.keys_max(), groups }
     }
@@ -229,7 +228,7 @@ fn entry(section: &mut SectionReader<'_, '_>, door: LimitDefaults<'_>) -> Option
 }
 
 /// Reads a limit with `action: deny`.
-fn denial(section: &mut SectionReader<'_, '_>, groups: &[Arc<Group>]) -> Option<DenyRule> {
+fn denial(section: &mut SectionReader<'_, '_>, groups: &GroupSettings) -> Option<DenyRule> {
     section.require(&["name"], |_| "a limit needs `name`".to_owned());
     let name = section.key(&NAME);
     section.key(&ACTION);

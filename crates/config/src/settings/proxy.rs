@@ -12,7 +12,7 @@ mod timeouts;
 mod waiting_room;
 
 use super::backend::{self, BACKENDS_MAX, BackendAddress, BackendTls};
-use super::conditions::{self, CONDITION};
+use super::conditions::{self, CONDITION, GroupSettings};
 use super::limits::{self, LimitContext};
 use super::tls;
 use crate::address;
@@ -24,7 +24,7 @@ use crate::tree::{YamlNode, YamlValue};
 use crate::values::{self, DAY, Read, header_name, token};
 pub use bounds::ProxyBounds;
 pub use databases::{DatabaseSettings, NetworkFileSettings};
-use evenkeel_core::condition::{Clause, Condition, Group, Values};
+use evenkeel_core::condition::{Clause, Condition, Values};
 use evenkeel_core::fact::FactSet;
 use evenkeel_core::limit::{Limit, LimitAction};
 use evenkeel_core::top;
@@ -37,7 +37,6 @@ use robots::{ROBOTS, RobotSettings, SIGNED_FOR};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 pub use timeouts::ProxyTimeouts;
 pub use waiting_room::WaitingRoomSettings;
 
@@ -489,7 +488,7 @@ impl ExemptEntry {
 }
 
 /// Reads a condition among the entries of `exempt`.
-fn exempt_section(section: &mut SectionReader<'_, '_>, groups: &[Arc<Group>]) -> Condition {
+fn exempt_section(section: &mut SectionReader<'_, '_>, groups: &GroupSettings) -> Condition {
     if section.is_blank() {
         section.fault("", "`exempt` has an empty condition, which would exempt all requests");
     }

@@ -139,6 +139,87 @@ gatekeeper: {when: {ip_file: gate.txt}}
 }
 
 #[test]
+fn a_list_in_place_of_a_condition_is_one_fault() {
+    let groups = |group: &str| format!("groups: {{a: {group}}}\nproxy: {{limits: []}}");
+    let denied = "proxy: {limits: [{name: a, action: deny, when: [{path: /}]}]}".to_owned();
+    for (text, told) in [
+        (limit("[{path: /a}]"), "`when` must be a section"),
+        (denied, "`when` must be a section"),
+        (limit("{not: [{path: /a}]}"), "`not` must be a section"),
+        (limit("{any: [[{path: /a}]]}"), "`any` must be a section"),
+        (groups("[x]"), "`groups` must be a section"),
+        (groups("x"), "`groups` must be a section"),
+        (groups("{not: [{path: /a}]}"), "`not` must be a section"),
+    ] {
+        let seen = faults(&text);
+        assert!(seen.contains(told) && seen.lines().count() == 1, "{text}: {seen}");
+    }
+}
+
+#[test]
+fn a_file_of_groups_that_cannot_be_read_is_one_fault() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("groups.yaml");
+    let text = format!("group_files: [{}]\n{}", path.display(), limit("{group: a}"));
+    for (content, told) in [
+        (None, "groups.yaml: No such file"),
+        (Some("a: [\n"), "groups.yaml:1:4: not YAML"),
+        (Some("A B: {path: /}\n"), "groups.yaml:1:1: `A B`: a name has 1 to 64 letters"),
+    ] {
+        content.iter().for_each(|content| fs::write(&path, content).expect("written"));
+        let seen = faults(&text);
+        assert!(seen.contains(told) && seen.lines().count() == 1, "{seen}");
+    }
+    fs::write(&path, "b: {path: /}\n").expect("written");
+    assert!(faults(&text).contains("names no group: `a`; "), "a good file that lacks it");
+}
+
+#[test]
+fn a_file_of_groups_is_checked_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("groups.yaml");
+    let checked = |text: &str| {
+        fs::write(&path, text).expect("written");
+        let told = |faults: evenkeel_config::fault::ConfigFaults| faults.to_string();
+        evenkeel_config::check_group_file(&path).map(|checked| checked.map_err(told))
+    };
+    let good = "a: {path: /a}\nb: [{group: a}, {group: of_another_file, query: x}]\n";
+    assert_eq!(checked(good), Some(Ok(2)));
+    let faulty = checked("a: {path: /a, usr_agent: x}\nb: [{not: {}}]\n").expect("groups");
+    let faulty = faulty.expect_err("faults");
+    assert!(faulty.contains("groups.yaml:1:15: unknown key `usr_agent` in `groups`"), "{faulty}");
+    assert!(faulty.contains("groups.yaml:2:11: `not` is empty"), "{faulty}");
+    assert_eq!(faulty.lines().count(), 2, "{faulty}");
+    for other in ["", "a: 1", "proxy: {limits: []}", "groups: {a: {path: /}}", "proxi: {listen: 1}"]
+    {
+        assert_eq!(checked(other), None, "{other}");
+    }
+    assert_eq!(evenkeel_config::check_group_file(folder.path()), None);
+}
+
+#[test]
+fn a_condition_where_there_are_no_requests_is_explained() {
+    let limit = "{name: a, prefix: x, rate: 1/s, when: {path: /}}";
+    for (text, told) in [
+        (
+            format!("line: {{limits: [{limit}]}}"),
+            "cannot be used in `line.limits`: this door knows",
+        ),
+        (
+            "line: {when: {path: /}}".to_owned(),
+            "cannot be used in `line`: this door knows only tags",
+        ),
+        (
+            "master: {domains: {a: [{rate: 1/s, burst: 1, when: {path: /}}]}}".to_owned(),
+            "cannot be used in `master.domains`: a master knows only identifiers; write `when` in",
+        ),
+    ] {
+        let seen = faults(&text);
+        assert!(seen.contains(told) && seen.lines().count() == 1, "{text}: {seen}");
+    }
+}
+
+#[test]
 fn groups_are_named_once_and_used_everywhere() {
     let text = "
 groups:
