@@ -29,29 +29,46 @@ REGULARS, NEW_EVERY, FEED_EVERY = 6, 2, 5
 SWARM_PAUSE = 1
 # Linux binds the port when the connection is made, so that each address has all ports.
 IP_BIND_ADDRESS_NO_PORT = 24
-# The swarm's addresses: 127.1.0.1 to 127.199.199.254. People have 127.1.200.1 to 127.199.254.254.
-NETS, SUBNETS, HOSTS = 199, 200, 254
+# The swarm's addresses: 127.1.0.1 to 127.199.199.254, or those of one network. People have
+# 127.1.200.1 to 127.199.254.254.
+NETS, SUBNETS, HOSTS, OWN_NET = 199, 200, 254, 200
 NAVIGATION = {
     "User-Agent": "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0",
     "Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
     "Accept-Language": "en", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document",
 }
 ROBOT = {**NAVIGATION, "User-Agent": "Mozilla/5.0 (compatible; Harvester/2.1)"}
+# What the swarm has that people do not: nothing, or one of these for all its requests.
+ALIKE = {
+    "nothing": "", "agent": "a `User-Agent` of its own", "network": "a /16 of its own",
+    "asn": "an AS of its own",
+}
 READER = {"User-Agent": "Reader/1.0", "Accept": "application/atom+xml"}
 
 
-def swarm_address(number, count):
+def swarm_address(number, count, first=1, nets=NETS):
     """One of `count` addresses that are spread evenly; neighbours in time are none in space."""
-    # A prime, so all of them come before the first one comes again.
-    place = number * 999_983 % count * (NETS * SUBNETS * HOSTS // count)
+    count = min(count, nets * SUBNETS * HOSTS)
+    # A prime, so all of them come before the first one comes again. The golden ratio of a million,
+    # so those of any short time are spread evenly as well.
+    place = number * 618_029 % count * (nets * SUBNETS * HOSTS // count)
     net, rest = divmod(place, SUBNETS * HOSTS)
-    return f"127.{1 + net}.{rest // HOSTS}.{1 + rest % HOSTS}"
+    return f"127.{first + net}.{rest // HOSTS}.{1 + rest % HOSTS}"
 
 
 def person_address(number):
     rest, net = divmod(number, NETS)
     host, subnet = divmod(rest, 255 - SUBNETS)
     return f"127.{1 + net}.{SUBNETS + subnet}.{1 + host % HOSTS}"
+
+
+def asn_table():
+    """A database for `proxy.databases`: each network is divided between an AS that has the whole
+    swarm and one of ten others, which have people."""
+    return "".join(
+        f"127.{net}.0.0\t127.{net}.{SUBNETS - 1}.255\t64500\tZZ\tSWARM\n"
+        f"127.{net}.{SUBNETS}.0\t127.{net}.255.255\t{64501 + net % 10}\tZZ\tPEOPLE\n"
+        for net in range(1, 1 + NETS))
 
 
 class Answer:
@@ -271,13 +288,14 @@ class Swarm:
 
     With `connections`, that many ask at once, each again when it was answered, and a second after
     it asked if it was refused. With `rate`, that many ask each second, whatever is answered. The
-    part `keep` comes back as it is told to. If it is `alike`, it has a `User-Agent` of its own.
+    part `keep` comes back as it is told to. `alike`: what it has in common, one of `ALIKE`.
     """
 
     def __init__(self, port, start, path, connections, rate, addresses, keep, alike):
         self.port, self.path, self.rate, self.keep = port, path, rate, keep
         self.addresses, self.numbers, self.chance = addresses, itertools.count(), random.Random(1)
-        self.headers = ROBOT if alike else NAVIGATION
+        self.headers = ROBOT if alike == "agent" else NAVIGATION
+        self.networks = (OWN_NET, 1) if alike == "network" else (1, NETS)
         self.due, self.tasks = [], set()
         self.patience = OPEN_PATIENCE if rate else PATIENCE
         self.served = multiprocessing.Value("q", 0, lock=False)
@@ -316,7 +334,7 @@ class Swarm:
         task.add_done_callback(self.tasks.discard)
 
     def new(self):
-        address = swarm_address(next(self.numbers), self.addresses)
+        address = swarm_address(next(self.numbers), self.addresses, *self.networks)
         keeps = self.chance.random() < self.keep
         return Robot(Browser(self.port, address, self.headers, lasts=False, keeps=keeps))
 
