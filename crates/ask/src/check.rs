@@ -87,8 +87,13 @@ pub fn start(
     let sockets = all(settings.syslog.iter().map(|datagrams| &datagrams.0), hear)?;
     let addresses = listeners.iter().filter_map(|l| l.local_addr().ok()).collect();
     let syslog = sockets.iter().filter_map(|s| s.local_addr().ok()).collect();
-    let desk =
-        Arc::new(CheckShared::new(settings, proxy, engine.lane(lane), engine.clock(), watch));
+    let desk = Arc::new(CheckShared::new(
+        settings,
+        proxy,
+        engine.lane_without_slots(lane),
+        engine.clock(),
+        watch,
+    ));
     let (room, passed, asked) = (connections_max(settings), handed.passed(), Arc::clone(&desk));
     let serve = async move |orders: ServerOrders| {
         let (store, slots) = (store.as_ref().map(StoreLane::open), Arc::new(Semaphore::new(room)));

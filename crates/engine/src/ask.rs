@@ -189,6 +189,11 @@ impl EngineLane {
         })
     }
 
+    /// Whether the requests of this lane may be of strangers, if the queue remembers clients.
+    fn sees_strangers(&self, rules: &EngineRules) -> bool {
+        self.0.takes_slots && rules.queues && !rules.shadow
+    }
+
     /// Whether a request belongs to a group of strangers that burns. Counts the request.
     fn burns(
         &self,
@@ -200,7 +205,7 @@ impl EngineLane {
     ) -> bool {
         let Engine { gate, swarm, .. } = &*self.0.engine;
         let history = gate.history();
-        let Some(history) = history.as_ref().filter(|_| rules.queues && !rules.shadow) else {
+        let Some(history) = history.as_ref().filter(|_| self.sees_strangers(rules)) else {
             return false;
         };
         let client = slot::client(rules, keys, request.address());
@@ -218,7 +223,7 @@ impl EngineLane {
         request: &impl RequestAttributes,
         now: Time,
     ) -> Option<&'a Override> {
-        if orders.is_empty() || !rules.queues || rules.shadow {
+        if orders.is_empty() || !self.sees_strangers(rules) {
             return None;
         }
         // Where the queue remembers no clients, all would be strangers.

@@ -25,6 +25,9 @@ pub(crate) struct LaneShared {
     pub(crate) stopped: FrozenClock,
     /// The decisions of a playback, which are noted here instead of logged.
     pub(crate) notes: PlaybackNotes,
+    /// Whether requests ask for slots of the queue. The queue remembers no clients of those that do
+    /// not, so that none of them can be told from a stranger.
+    pub(crate) takes_slots: bool,
 }
 
 impl LaneShared {
@@ -78,18 +81,30 @@ impl EngineLane {
 impl Engine {
     /// Returns the handle of thread `index`.
     pub fn lane(self: &Arc<Engine>, index: usize) -> EngineLane {
-        self.handle(index, None)
+        self.handle(index, None, true)
+    }
+
+    /// Returns the handle of thread `index` of a door whose requests never ask for a slot
+    /// ([`Charge::enter`](crate::Charge::enter)). They are no strangers, whatever they are like.
+    pub fn lane_without_slots(self: &Arc<Engine>, index: usize) -> EngineLane {
+        self.handle(index, None, false)
     }
 
     /// A handle for a replay. [`EngineLane::stand_at`] sets the time, and decisions are noted
     /// ([`EngineLane::notes`]) instead of counted and logged.
     pub fn playback(self: &Arc<Engine>) -> EngineLane {
-        self.handle(0, Some(Mutex::default()))
+        self.handle(0, Some(Mutex::default()), true)
     }
 
-    fn handle(self: &Arc<Engine>, index: usize, notes: PlaybackNotes) -> EngineLane {
+    fn handle(
+        self: &Arc<Engine>,
+        index: usize,
+        notes: PlaybackNotes,
+        takes_slots: bool,
+    ) -> EngineLane {
         let (engine, books) = (Arc::clone(self), self.shards.lane(index));
-        EngineLane(Arc::new(LaneShared { engine, books, stopped: FrozenClock::default(), notes }))
+        let stopped = FrozenClock::default();
+        EngineLane(Arc::new(LaneShared { engine, books, stopped, notes, takes_slots }))
     }
 }
 

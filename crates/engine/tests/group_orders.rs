@@ -176,6 +176,9 @@ fn strangers_of_a_denied_group_are_refused_and_returning_clients_and_others_are_
         assert!(!stage.is_denied([172, 31, 0, 2], PERSON));
         assert!(!stage.is_denied([10, 7, 0, 1], SWARM), "it was here before the swarm");
         assert!(!stage.is_denied([192, 0, 2, 200], SWARM), "it is exempt");
+        let asked =
+            stage.engine.lane_without_slots(0).ask(&Client([172, 31, 0, 1], SWARM, "/page"));
+        assert!(matches!(asked, AskOutcome::Pass(_)), "no client of such a door is known");
         stage.pass(60_000);
     }
     // A client that is first served after the swarm came is a stranger of the group.
