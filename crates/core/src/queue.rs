@@ -29,6 +29,7 @@ mod pressure;
 mod request;
 mod routes;
 mod share;
+pub mod shared;
 mod slots;
 pub mod standing;
 mod tiers;
@@ -260,8 +261,19 @@ impl Queue {
     /// Adds a request. It waits until `poll_dispatch` or `poll_refused` returns it: call both
     /// afterwards.
     pub fn handle_arrival(&mut self, arrival: Arrival, now: Time) -> RequestId {
+        let id = self.next_id();
+        self.handle_arrival_as(id, arrival, now);
+        id
+    }
+
+    /// An id for [`Queue::handle_arrival_as`].
+    pub fn next_id(&mut self) -> RequestId {
         self.last += 1;
-        let id = RequestId(self.last);
+        RequestId(self.last)
+    }
+
+    /// Adds a request under an id of [`Queue::next_id`], which no request has.
+    pub fn handle_arrival_as(&mut self, id: RequestId, arrival: Arrival, now: Time) {
         self.enqueue_ready();
         self.note_work(now);
         let share = QueuedShare::new(&arrival, self.standing_of(&arrival, now));
@@ -273,7 +285,6 @@ impl Queue {
             self.enqueue(id, WaitingRequest { share, since: now });
             self.note_work(now);
         }
-        id
     }
 
     /// Sets the expected cost of requests on `route`, or of all on unknown routes

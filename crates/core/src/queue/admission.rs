@@ -5,7 +5,7 @@
 //! and the queue has that many slots, without those of exempt requests, which never wait. As in
 //! [`Queue`], `handle_*` takes events, and `poll_*` returns their results.
 
-use super::concurrency::ConcurrencySearch;
+use super::concurrency::{CONCURRENCY_MAX, ConcurrencySearch};
 use super::standing::WaitingRoomEntry;
 use super::{Arrival, CancelOutcome, Queue, QueueSettings, RefusedRequest, RequestId};
 use crate::meter::estimate::RouteHash;
@@ -24,6 +24,18 @@ pub struct Admission {
     workers: Option<usize>,
     /// The number of exempt requests that hold a slot without having queued.
     beside: usize,
+    part: SlotPart,
+}
+
+/// The part of the backend's slots that a queue has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotPart {
+    /// All of them.
+    Whole,
+    /// This many of all, because others may use the rest.
+    Least(usize),
+    /// As many as it asks for: another queue gives them out.
+    Given,
 }
 
 /// The result for a request that has waited, or that did not have to.
@@ -63,6 +75,7 @@ impl Admission {
             begins,
             workers: settings.workers,
             beside: 0,
+            part: SlotPart::Whole,
         };
         admission.bound_search(Time::ZERO);
         admission
@@ -120,11 +133,40 @@ impl Admission {
 
     /// Adds a request. Call [`Admission::poll`] afterwards, here and below.
     pub fn handle_arrival(&mut self, arrival: Arrival, now: Time) -> RequestId {
+        let id = self.next_id();
+        self.handle_arrival_as(id, arrival, now);
+        id
+    }
+
+    /// An id for [`Admission::handle_arrival_as`].
+    pub fn next_id(&mut self) -> RequestId {
+        self.queue.next_id()
+    }
+
+    /// Adds a request under an id of [`Admission::next_id`], which no request has.
+    pub fn handle_arrival_as(&mut self, id: RequestId, arrival: Arrival, now: Time) {
         if self.queue.in_flight() == 0 {
             // After a pause the search begins again, before the first request gets a slot.
             self.report_running(now);
         }
-        self.queue.handle_arrival(arrival, now)
+        self.queue.handle_arrival_as(id, arrival, now);
+    }
+
+    /// Sets the part of the slots that this queue gives out.
+    pub fn set_part(&mut self, part: SlotPart, now: Time) {
+        if self.part != part {
+            self.part = part;
+            self.bound_search(now);
+            self.narrow();
+        }
+    }
+
+    /// Searches from this number of slots on, which another instance has found.
+    pub fn search_from(&mut self, slots: usize, now: Time) {
+        if let Some(search) = &mut self.search {
+            search.start_from(slots, now);
+            self.adopt_concurrency();
+        }
     }
 
     /// Sets the expected cost of a route ([`Queue::handle_estimate`]).
@@ -225,7 +267,11 @@ impl Admission {
 
     /// Tells the search the number of requests that the backend accepts.
     fn bound_search(&mut self, now: Time) {
-        let most = self.accepted_max();
+        let part = match self.part {
+            SlotPart::Least(slots) => Some(slots),
+            SlotPart::Whole | SlotPart::Given => None,
+        };
+        let most = [part, self.accepted_max()].into_iter().flatten().min();
         if let Some(search) = &mut self.search {
             search.set_ceiling(most, now);
             self.adopt_concurrency();
@@ -251,7 +297,11 @@ impl Admission {
     /// Subtracts the slots of exempt requests from those of the queue, which always keeps one, and
     /// their workers from those of the backend.
     fn narrow(&mut self) {
-        let left = |count: usize| count.saturating_sub(self.beside).max(1);
+        let left = |count: usize| match self.part {
+            SlotPart::Whole => count.saturating_sub(self.beside).max(1),
+            SlotPart::Least(slots) => count.min(slots).saturating_sub(self.beside).max(1),
+            SlotPart::Given => CONCURRENCY_MAX,
+        };
         let (concurrency, workers) = (left(self.concurrency), self.workers.map(left));
         self.queue.set_settings(QueueSettings { concurrency, workers, ..self.queue.settings() });
     }

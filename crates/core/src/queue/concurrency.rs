@@ -263,6 +263,15 @@ impl ConcurrencySearch {
         }
     }
 
+    /// Goes on from a limit that another search has found for the same backend.
+    pub fn start_from(&mut self, limit: usize, now: Time) {
+        self.expected = (limit as f64).clamp(self.least as f64, CONCURRENCY_MAX as f64);
+        self.prior = KneeBelief::prior(self.least as f64, self.expected);
+        self.belief = self.prior.clone();
+        self.phase = SearchPhase::Steady(None, true);
+        self.set_limit(self.expected, now);
+    }
+
     /// Begins a new search. A limit that was wrong must not outlive the pause.
     fn start_again(&mut self, now: Time) {
         self.phase = SearchPhase::Start(None);

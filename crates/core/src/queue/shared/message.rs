@@ -1,0 +1,90 @@
+//! What instances with one queue tell each other.
+//!
+//! Messages between two instances keep their order, or the connection ends. How they are packed
+//! into frames: `replica::wire`.
+
+use crate::meter::estimate::RouteHash;
+use crate::queue::standing::WaitingRoomEntry;
+use crate::queue::{Arrival, RefusedRequest, RequestId};
+use crate::units::{Cost, Nanos};
+
+/// An instance in one of its lives. The earlier life is the older instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct InstanceId {
+    /// When the instance started; later lives have greater numbers.
+    pub life: u64,
+    /// The number of the instance.
+    pub node: u64,
+}
+
+/// What an instance says of itself, several times a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InstanceBeat {
+    /// How often the queue has been taken over, as far as the instance knows.
+    pub term: u64,
+    /// Whether the instance owns the queue.
+    pub is_owner: bool,
+    /// The number of slots of the queue, as far as the instance knows; at least 1.
+    pub slots: u32,
+    /// Whether the receiver takes part in the queue of the sender.
+    pub has_joined: bool,
+}
+
+/// A message from one instance to another. A request has the id that its own instance gave it.
+#[derive(Clone, Copy, Debug)]
+pub enum QueueMessage {
+    /// To all: the sender is there.
+    Beat(InstanceBeat),
+    /// To the owner: the sender takes part, and this number of its requests are with the backend.
+    Join {
+        /// The number of these requests.
+        running: u32,
+    },
+    /// To the owner: a request asks for a slot.
+    Ask {
+        /// The request.
+        id: RequestId,
+        /// What the queue has to know of it.
+        arrival: Arrival,
+    },
+    /// To the owner: a request that has asked is gone.
+    Cancel {
+        /// The request.
+        id: RequestId,
+    },
+    /// To the owner: a request that got its slot from the owner has ended.
+    Done {
+        /// The request.
+        id: RequestId,
+        /// What it has cost.
+        cost: Cost,
+        /// Its route, and how long the backend worked on it, if the backend has finished it.
+        worked: Option<(RouteHash, Nanos)>,
+        /// Whether the sender keeps the slot for its next request.
+        keeps: bool,
+    },
+    /// To the owner: the expected cost of a route.
+    Estimate {
+        /// The route.
+        route: RouteHash,
+        /// The expected cost.
+        cost: Cost,
+    },
+    /// To the owner: slots that were kept are free.
+    Return {
+        /// The number of these slots.
+        slots: u32,
+    },
+    /// From the owner: the request has a slot.
+    Grant {
+        /// The request.
+        id: RequestId,
+    },
+    /// From the owner: the request is refused.
+    Refuse(RefusedRequest),
+    /// From the owner: the visitor waits elsewhere and comes back.
+    WaitingRoom(WaitingRoomEntry),
+    /// From the owner: whether slots may be kept. If not, those without a request come back at
+    /// once, and the others as their requests end.
+    Keep(bool),
+}
