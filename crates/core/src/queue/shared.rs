@@ -16,17 +16,19 @@
 //! returns results and messages. Why an owner: docs/adr/0011.
 
 mod message;
+mod owner;
+mod succession;
 #[cfg(test)]
 mod tests;
 
-use super::admission::{Admission, AdmissionOutcome, SlotPart};
+use super::admission::{Admission, AdmissionOutcome};
 use super::standing::WaitingRoomEntry;
 use super::{Arrival, CancelOutcome, RefusedRequest, RequestId};
 use crate::meter::estimate::RouteHash;
 use crate::units::{Cost, Nanos, Time};
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-pub use message::{InstanceBeat, InstanceId, QueueMessage};
+pub use message::{GrantedVisit, InstanceBeat, InstanceId, QueueMessage};
 
 /// The interval at which the owner and the others tell each other that they are there.
 pub const BEAT_INTERVAL: Nanos = Nanos::from_millis(100);
@@ -74,6 +76,8 @@ struct Membership {
     kept: usize,
     /// The number of slots of the whole queue.
     slots: u32,
+    /// Since when there is pressure, if there is.
+    pressure_since: Option<Time>,
     /// When this instance asked to take part.
     since: Time,
 }
@@ -96,9 +100,11 @@ pub struct SharedQueue {
     /// The own requests that wait, here or at the owner.
     waiting: BTreeMap<RequestId, Arrival>,
     /// The own requests that got their slots from another owner and run.
-    granted: BTreeSet<RequestId>,
+    granted: BTreeMap<RequestId, GrantedVisit>,
     /// Those of them that run on although this instance has another owner now, or is the owner.
-    beside: BTreeSet<RequestId>,
+    beside: BTreeMap<RequestId, GrantedVisit>,
+    /// The exempt requests of this instance, which never wait.
+    exempt: usize,
     outcomes: VecDeque<AdmissionOutcome>,
     out: VecDeque<(u64, QueueMessage)>,
     beat_at: Time,
@@ -122,8 +128,9 @@ impl SharedQueue {
             instances: BTreeMap::new(),
             foreign: BTreeMap::new(),
             waiting: BTreeMap::new(),
-            granted: BTreeSet::new(),
-            beside: BTreeSet::new(),
+            granted: BTreeMap::new(),
+            beside: BTreeMap::new(),
+            exempt: 0,
             outcomes: VecDeque::new(),
             out: VecDeque::new(),
             beat_at: now,
@@ -147,6 +154,22 @@ impl SharedQueue {
             Role::Owner => self.own.node,
             Role::Member(member) => member.owner,
         }
+    }
+
+    /// Since when there is pressure, if there is ([`standing`](super::standing)).
+    #[must_use]
+    pub fn pressure_since(&self) -> Option<Time> {
+        match &self.role {
+            Role::Owner => self.admission.queue().pressure_since(),
+            Role::Member(member) => member.pressure_since,
+        }
+    }
+
+    /// What is known of the visitor of a request of this instance that has a slot.
+    #[must_use]
+    pub fn visit(&self, id: RequestId) -> GrantedVisit {
+        let granted = self.granted.get(&id).or_else(|| self.beside.get(&id));
+        granted.copied().unwrap_or_else(|| self.visit_of(id))
     }
 
     /// The number of slots of the whole queue, as far as is known.
@@ -180,7 +203,7 @@ impl SharedQueue {
     /// The client of a request that waits is gone. Returns whether the request runs; then its end
     /// is to be given to [`SharedQueue::handle_done`].
     pub fn handle_cancel(&mut self, id: RequestId) -> CancelOutcome {
-        if self.granted.contains(&id) || self.beside.contains(&id) {
+        if self.granted.contains_key(&id) || self.beside.contains_key(&id) {
             return CancelOutcome::Running;
         }
         let was_waiting = self.waiting.remove(&id).is_some();
@@ -202,12 +225,12 @@ impl SharedQueue {
         now: Time,
     ) -> bool {
         match &mut self.role {
-            Role::Owner if self.beside.remove(&id) => {
+            Role::Owner if self.beside.remove(&id).is_some() => {
                 self.admission.handle_exempt_done();
                 true
             }
             Role::Owner => self.admission.handle_done(id, cost, worked, now),
-            Role::Member(member) if self.granted.remove(&id) => {
+            Role::Member(member) if self.granted.remove(&id).is_some() => {
                 let keeps = member.may_keep;
                 member.kept += usize::from(keeps);
                 let done = QueueMessage::Done { id, cost, worked, keeps };
@@ -215,12 +238,38 @@ impl SharedQueue {
                 true
             }
             Role::Member(_) => {
-                if !self.beside.remove(&id) {
+                if self.beside.remove(&id).is_none() {
                     self.admission.handle_done(id, cost, worked, now);
                 }
                 self.return_kept();
                 true
             }
+        }
+    }
+
+    /// An exempt request, which never waits, takes a slot.
+    pub fn handle_exempt_arrival(&mut self) {
+        let is_free = self.free_kept() > 0;
+        self.exempt += 1;
+        match &mut self.role {
+            Role::Owner => self.admission.handle_exempt_arrival(),
+            Role::Member(_) if is_free => {}
+            Role::Member(member) => {
+                member.kept += 1;
+                self.out.push_back((member.owner, QueueMessage::Take { slots: 1 }));
+            }
+        }
+    }
+
+    /// An exempt request gives its slot back.
+    pub fn handle_exempt_done(&mut self) {
+        if self.exempt == 0 {
+            return;
+        }
+        self.exempt -= 1;
+        match self.role {
+            Role::Owner => self.admission.handle_exempt_done(),
+            Role::Member(_) => self.return_kept(),
         }
     }
 
@@ -246,7 +295,7 @@ impl SharedQueue {
         if let Some(mut before) = self.instances.insert(id.node, instance) {
             self.dismiss(&mut before, now);
         }
-        self.beat_to(id.node);
+        self.beat_to(id.node, now);
         self.limit_part(now);
     }
 
@@ -294,7 +343,7 @@ impl SharedQueue {
             let is_due = owns || self.beats.is_multiple_of(OTHERS_BEAT_EVERY);
             let nodes: Vec<u64> = self.instances.keys().copied().collect();
             let due = nodes.into_iter().filter(|node| is_due || *node == owner);
-            due.for_each(|node| self.beat_to(node));
+            due.for_each(|node| self.beat_to(node, now));
             self.forget_silent(now);
         }
         let silent = now.since(self.owner_heard);
@@ -323,7 +372,9 @@ impl SharedQueue {
                 return Some(outcome);
             };
             let message = match outcome {
-                AdmissionOutcome::Slot(_) => QueueMessage::Grant { id: theirs },
+                AdmissionOutcome::Slot(_) => {
+                    QueueMessage::Grant { id: theirs, visit: self.visit_of(id) }
+                }
                 AdmissionOutcome::Refused(refused) => {
                     QueueMessage::Refuse(RefusedRequest { id: theirs, ..refused })
                 }
@@ -351,7 +402,18 @@ impl SharedQueue {
     /// As a member: the number of kept slots without a request.
     fn free_kept(&self) -> usize {
         let Role::Member(member) = &self.role else { return 0 };
-        member.kept.saturating_sub(self.admission.queue().in_flight() + self.beside.len())
+        member.kept.saturating_sub(self.own_beside_queue())
+    }
+
+    /// As a member: the number of requests that run on kept slots.
+    fn own_beside_queue(&self) -> usize {
+        self.admission.queue().in_flight() + self.beside.len() + self.exempt
+    }
+
+    /// What is known of the visitor of a request that has a slot of this queue.
+    fn visit_of(&self, id: RequestId) -> GrantedVisit {
+        let queue = self.admission.queue();
+        GrantedVisit { pass: queue.pass_of(id), newcomer_since: queue.newcomer_since(id) }
     }
 
     /// As a member: returns the slots that are kept without a request, unless they may be kept.
@@ -361,73 +423,6 @@ impl SharedQueue {
         if free > 0 && !member.may_keep {
             member.kept -= free;
             self.out.push_back((member.owner, QueueMessage::Return { slots: free as u32 }));
-        }
-    }
-
-    /// As the owner: calls kept slots back while requests wait, and allows to keep them when none
-    /// has waited for some time.
-    fn call_back(&mut self, now: Time) {
-        if !matches!(self.role, Role::Owner) {
-            return;
-        }
-        let waits = self.admission.queue().waiting() > 0;
-        if waits {
-            self.busy = now;
-        }
-        let may_keep = !waits && now.since(self.busy) >= CALM_AFTER;
-        for (node, instance) in &mut self.instances {
-            if instance.has_joined && instance.may_keep != may_keep && (waits || may_keep) {
-                instance.may_keep = may_keep;
-                self.out.push_back((*node, QueueMessage::Keep(may_keep)));
-            }
-        }
-    }
-
-    /// A message to the owner.
-    fn handle_member(&mut self, from: u64, message: QueueMessage, now: Time) {
-        let Some(instance) = self.instances.get_mut(&from) else { return };
-        match message {
-            QueueMessage::Join { running } => {
-                // It begins anew.
-                let mut before = core::mem::replace(
-                    instance,
-                    Instance {
-                        requests: BTreeMap::new(),
-                        kept: running as usize,
-                        has_joined: true,
-                        may_keep: false,
-                        ..*instance
-                    },
-                );
-                self.dismiss(&mut before, now);
-                (0..running).for_each(|_| self.admission.handle_exempt_arrival());
-            }
-            QueueMessage::Ask { id, arrival } if instance.has_joined => {
-                let own = self.admission.next_id();
-                self.admission.handle_arrival_as(own, arrival, now);
-                instance.requests.insert(id, own);
-                self.foreign.insert(own, (from, id));
-            }
-            QueueMessage::Cancel { id } => {
-                let Some(own) = instance.requests.remove(&id) else { return };
-                self.end_foreign(own, now);
-            }
-            QueueMessage::Done { id, cost, worked, keeps } => {
-                let Some(own) = instance.requests.remove(&id) else { return };
-                self.foreign.remove(&own);
-                self.admission.handle_done(own, cost, worked, now);
-                if keeps {
-                    instance.kept += 1;
-                    self.admission.handle_exempt_arrival();
-                }
-            }
-            QueueMessage::Return { slots } => {
-                let slots = (slots as usize).min(instance.kept);
-                instance.kept -= slots;
-                (0..slots).for_each(|_| self.admission.handle_exempt_done());
-            }
-            QueueMessage::Estimate { route, cost } => self.admission.handle_estimate(route, cost),
-            _ => {}
         }
     }
 
@@ -442,11 +437,11 @@ impl SharedQueue {
                 member.may_keep = may_keep;
                 self.return_kept();
             }
-            QueueMessage::Grant { id } if self.waiting.remove(&id).is_some() => {
-                self.granted.insert(id);
+            QueueMessage::Grant { id, visit } if self.waiting.remove(&id).is_some() => {
+                self.granted.insert(id, visit);
                 self.outcomes.push_back(AdmissionOutcome::Slot(id));
             }
-            QueueMessage::Grant { id } => {
+            QueueMessage::Grant { id, .. } => {
                 // The request is gone, or had its slot before it asked again.
                 let (cost, worked) = (Cost::ZERO, None);
                 let done = QueueMessage::Done { id, cost, worked, keeps: false };
@@ -462,161 +457,8 @@ impl SharedQueue {
         }
     }
 
-    fn handle_beat(&mut self, from: u64, beat: InstanceBeat, now: Time) {
-        let Some(id) = self.instances.get(&from).map(|instance| instance.id) else { return };
-        if !beat.is_owner {
-            // If it owned the queue, this instance will hear of the next owner.
-            return;
-        }
-        let follows = match &mut self.role {
-            Role::Member(member) if member.owner == from => {
-                member.slots = beat.slots;
-                self.term = self.term.max(beat.term);
-                // The owner has forgotten this instance, because it was silent.
-                !beat.has_joined && now.since(member.since) >= REJOIN_AFTER
-            }
-            _ => self.goes_before((beat.term, id)),
-        };
-        if follows {
-            self.follow(from, beat, now);
-        }
-    }
-
-    /// Whether an owner goes before the present one: a later term, or the older instance.
-    fn goes_before(&self, (term, id): (u64, InstanceId)) -> bool {
-        let present = match &self.role {
-            Role::Owner => Some(self.own),
-            Role::Member(member) => self.instances.get(&member.owner).map(|one| one.id),
-        };
-        term > self.term || (term == self.term && present.is_none_or(|present| id < present))
-    }
-
-    /// Takes part in the queue of another owner. All own requests that wait ask there.
-    fn follow(&mut self, owner: u64, beat: InstanceBeat, now: Time) {
-        let was_owner = matches!(self.role, Role::Owner);
-        if was_owner {
-            let nodes: Vec<u64> = self.instances.keys().copied().collect();
-            nodes.iter().for_each(|node| self.part_from(*node, now));
-            for id in self.waiting.keys() {
-                self.admission.handle_cancel(*id);
-            }
-            self.beside.iter().for_each(|_| self.admission.handle_exempt_done());
-        }
-        self.beside.append(&mut self.granted);
-        let running = self.admission.queue().in_flight() + self.beside.len();
-        self.term = beat.term;
-        self.owner_heard = now;
-        let slots = beat.slots;
-        let member = Membership { owner, may_keep: false, kept: running, slots, since: now };
-        self.role = Role::Member(member);
-        self.admission.set_part(SlotPart::Given, now);
-        self.out.push_back((owner, QueueMessage::Join { running: running as u32 }));
-        for (id, arrival) in &self.waiting {
-            self.out.push_back((owner, QueueMessage::Ask { id: *id, arrival: *arrival }));
-        }
-    }
-
-    /// Owns the queue from now on.
-    fn take_over(&mut self, now: Time) {
-        let Role::Member(member) = core::mem::replace(&mut self.role, Role::Owner) else { return };
-        self.term += 1;
-        self.beside.append(&mut self.granted);
-        self.beside.iter().for_each(|_| self.admission.handle_exempt_arrival());
-        // From now on they tell this instance more often that they are there.
-        let others = self.instances.values_mut().filter(|other| other.id.node != member.owner);
-        others.for_each(|other| other.heard = now);
-        self.whole = member.slots as usize;
-        self.admission.set_part(SlotPart::Whole, now);
-        self.admission.search_from(self.whole, now);
-        self.limit_part(now);
-        for (id, arrival) in core::mem::take(&mut self.waiting) {
-            self.admission.handle_arrival_as(id, arrival, now);
-            self.waiting.insert(id, arrival);
-        }
-        (self.busy, self.beat_at) = (now, now);
-    }
-
-    /// The time without the owner after which this instance takes the queue over: the oldest first.
-    fn takeover_after(&self, now: Time) -> Nanos {
-        let owner = self.owner();
-        let older = self.instances.values().filter(|other| {
-            let is_there = other.is_linked && now.since(other.heard) < OTHERS_SILENT_MAX;
-            other.id.node != owner && is_there && other.id < self.own
-        });
-        Nanos(SILENT_MAX.0.saturating_mul(1 + older.count() as u64))
-    }
-
-    /// Frees what silent instances have here, and forgets those that have been silent for long.
-    fn forget_silent(&mut self, now: Time) {
-        let silent: Vec<(u64, Nanos)> = self
-            .instances
-            .iter()
-            .map(|(node, other)| (*node, now.since(other.heard)))
-            .filter(|(_, silent)| *silent >= SILENT_MAX)
-            .collect();
-        for (node, length) in silent {
-            self.part_from(node, now);
-            if length >= LEASE {
-                self.instances.remove(&node);
-            }
-        }
-        self.limit_part(now);
-    }
-
     fn forget(&mut self, node: u64, now: Time) {
         self.part_from(node, now);
         self.instances.remove(&node);
-    }
-
-    /// As the owner: frees what an instance has here. It joins again when it is back.
-    fn part_from(&mut self, node: u64, now: Time) {
-        let Some(instance) = self.instances.get_mut(&node) else { return };
-        let before =
-            Instance { requests: BTreeMap::new(), kept: 0, has_joined: false, ..*instance };
-        let mut before = core::mem::replace(instance, before);
-        self.dismiss(&mut before, now);
-    }
-
-    /// As the owner: frees what an instance had here.
-    fn dismiss(&mut self, instance: &mut Instance, now: Time) {
-        for own in core::mem::take(&mut instance.requests).into_values() {
-            self.end_foreign(own, now);
-        }
-        if matches!(self.role, Role::Owner) {
-            (0..instance.kept).for_each(|_| self.admission.handle_exempt_done());
-        }
-        instance.kept = 0;
-    }
-
-    fn end_foreign(&mut self, own: RequestId, now: Time) {
-        self.foreign.remove(&own);
-        if self.admission.handle_cancel(own) == CancelOutcome::Running {
-            self.admission.handle_done(own, Cost::ZERO, None, now);
-        }
-    }
-
-    /// As the owner: leaves the part of instances that are silent, but may be there, free.
-    fn limit_part(&mut self, now: Time) {
-        if !matches!(self.role, Role::Owner) {
-            return;
-        }
-        let is_there = |one: &Instance| one.is_linked && now.since(one.heard) < SILENT_MAX;
-        let there = 1 + self.instances.values().filter(|one| is_there(one)).count();
-        let all = 1 + self.instances.len();
-        if there == all {
-            self.whole = self.admission.concurrency();
-            self.admission.set_part(SlotPart::Whole, now);
-        } else {
-            let part = (self.whole * there / all).max(1);
-            self.admission.set_part(SlotPart::Least(part), now);
-        }
-    }
-
-    fn beat_to(&mut self, node: u64) {
-        let is_owner = matches!(self.role, Role::Owner);
-        let slots = u32::try_from(self.slots().max(1)).unwrap_or(u32::MAX);
-        let has_joined = self.instances.get(&node).is_some_and(|one| one.has_joined);
-        let beat = InstanceBeat { term: self.term, is_owner, slots, has_joined };
-        self.out.push_back((node, QueueMessage::Beat(beat)));
     }
 }

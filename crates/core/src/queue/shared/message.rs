@@ -4,9 +4,9 @@
 //! into frames: `replica::wire`.
 
 use crate::meter::estimate::RouteHash;
-use crate::queue::standing::WaitingRoomEntry;
+use crate::queue::standing::{VisitPass, WaitingRoomEntry};
 use crate::queue::{Arrival, RefusedRequest, RequestId};
-use crate::units::{Cost, Nanos};
+use crate::units::{Cost, Nanos, Time};
 
 /// An instance in one of its lives. The earlier life is the older instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,6 +28,21 @@ pub struct InstanceBeat {
     pub slots: u32,
     /// Whether the receiver takes part in the queue of the sender.
     pub has_joined: bool,
+    /// For how long there has been pressure, as far as the instance knows, if there is.
+    pub pressure: Option<Nanos>,
+}
+
+/// What the owner knows of the visitor whose request gets a slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GrantedVisit {
+    /// The pass of the visitor, if it has a ticket or a pass ([`Queue::pass_of`]).
+    ///
+    /// [`Queue::pass_of`]: crate::queue::Queue::pass_of
+    pub pass: Option<VisitPass>,
+    /// When the visitor first came, if this is its first page ([`Queue::newcomer_since`]).
+    ///
+    /// [`Queue::newcomer_since`]: crate::queue::Queue::newcomer_since
+    pub newcomer_since: Option<Time>,
 }
 
 /// A message from one instance to another. A request has the id that its own instance gave it.
@@ -70,6 +85,11 @@ pub enum QueueMessage {
         /// The expected cost.
         cost: Cost,
     },
+    /// To the owner: exempt requests, which never wait, have taken slots.
+    Take {
+        /// The number of these slots. They count as kept.
+        slots: u32,
+    },
     /// To the owner: slots that were kept are free.
     Return {
         /// The number of these slots.
@@ -79,6 +99,8 @@ pub enum QueueMessage {
     Grant {
         /// The request.
         id: RequestId,
+        /// What the owner knows of its visitor.
+        visit: GrantedVisit,
     },
     /// From the owner: the request is refused.
     Refuse(RefusedRequest),

@@ -8,6 +8,7 @@ use crate::queue::standing::{KnownClients, Visit};
 use crate::queue::{QueuePlace, QueueSettings};
 use crate::sim::backend::{SimBackend, SimScheduling};
 use crate::units::Weight;
+use alloc::collections::BTreeSet;
 use std::println;
 use std::vec::Vec;
 
