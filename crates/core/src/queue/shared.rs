@@ -283,6 +283,7 @@ impl SharedQueue {
 
     /// There is a connection to another instance.
     pub fn handle_link(&mut self, id: InstanceId, now: Time) {
+        self.part_from(id.node, now);
         let instance = Instance {
             id,
             heard: now,
@@ -292,9 +293,7 @@ impl SharedQueue {
             kept: 0,
             may_keep: false,
         };
-        if let Some(mut before) = self.instances.insert(id.node, instance) {
-            self.dismiss(&mut before, now);
-        }
+        self.instances.insert(id.node, instance);
         self.beat_to(id.node, now);
         self.limit_part(now);
     }

@@ -1,11 +1,13 @@
 //! What the owner of the queue does with the requests of other instances.
+//!
+//! They wait and run in its [`Admission`](crate::queue::admission::Admission) as its own do. Slots
+//! that others keep count there as those of exempt requests. Who owns the queue: `succession`.
 
-use super::{CALM_AFTER, Instance, QueueMessage, Role, SILENT_MAX, SharedQueue};
+use super::{CALM_AFTER, QueueMessage, Role, SILENT_MAX, SharedQueue};
 use crate::queue::admission::SlotPart;
 use crate::queue::concurrency::CONCURRENCY_MAX;
 use crate::queue::{CancelOutcome, RequestId};
 use crate::units::{Cost, Time};
-use alloc::collections::BTreeMap;
 
 impl SharedQueue {
     /// As the owner: calls kept slots back while requests wait, and allows to keep them when none
@@ -29,29 +31,24 @@ impl SharedQueue {
 
     /// A message to the owner.
     pub(super) fn handle_member(&mut self, from: u64, message: QueueMessage, now: Time) {
+        if let QueueMessage::Join { .. } = message {
+            // It begins anew.
+            self.part_from(from, now);
+        }
         let Some(instance) = self.instances.get_mut(&from) else { return };
         match message {
             QueueMessage::Join { running } => {
-                let running = running.min(CONCURRENCY_MAX as u32);
-                // It begins anew.
-                let mut before = core::mem::replace(
-                    instance,
-                    Instance {
-                        requests: BTreeMap::new(),
-                        kept: running as usize,
-                        has_joined: true,
-                        may_keep: false,
-                        ..*instance
-                    },
-                );
-                self.dismiss(&mut before, now);
-                (0..running).for_each(|_| self.admission.handle_exempt_arrival());
+                instance.has_joined = true;
+                instance.kept = (running as usize).min(CONCURRENCY_MAX);
+                (0..instance.kept).for_each(|_| self.admission.handle_exempt_arrival());
             }
             QueueMessage::Ask { id, arrival } if instance.has_joined => {
                 let own = self.admission.next_id();
                 self.admission.handle_arrival_as(own, arrival, now);
-                instance.requests.insert(id, own);
                 self.foreign.insert(own, (from, id));
+                if let Some(before) = instance.requests.insert(id, own) {
+                    self.end_foreign(before, now);
+                }
             }
             QueueMessage::Cancel { id } => {
                 let Some(own) = instance.requests.remove(&id) else { return };
@@ -81,24 +78,14 @@ impl SharedQueue {
         }
     }
 
-    /// As the owner: frees what an instance has here. It joins again when it is back.
+    /// As the owner: frees what an instance has here. It takes part again when it joins again.
     pub(super) fn part_from(&mut self, node: u64, now: Time) {
         let Some(instance) = self.instances.get_mut(&node) else { return };
-        let before =
-            Instance { requests: BTreeMap::new(), kept: 0, has_joined: false, ..*instance };
-        let mut before = core::mem::replace(instance, before);
-        self.dismiss(&mut before, now);
-    }
-
-    /// As the owner: frees what an instance had here.
-    pub(super) fn dismiss(&mut self, instance: &mut Instance, now: Time) {
-        for own in core::mem::take(&mut instance.requests).into_values() {
-            self.end_foreign(own, now);
-        }
-        if matches!(self.role, Role::Owner) {
-            (0..instance.kept).for_each(|_| self.admission.handle_exempt_done());
-        }
-        instance.kept = 0;
+        let requests = core::mem::take(&mut instance.requests);
+        let kept = core::mem::take(&mut instance.kept);
+        (instance.has_joined, instance.may_keep) = (false, false);
+        requests.into_values().for_each(|own| self.end_foreign(own, now));
+        (0..kept).for_each(|_| self.admission.handle_exempt_done());
     }
 
     pub(super) fn end_foreign(&mut self, own: RequestId, now: Time) {
