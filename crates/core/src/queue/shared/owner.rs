@@ -3,7 +3,7 @@
 //! They wait and run in its [`Admission`](crate::queue::admission::Admission) as its own do. Slots
 //! that others keep count there as those of exempt requests. Who owns the queue: `succession`.
 
-use super::{CALM_AFTER, QueueMessage, Role, SILENT_MAX, SharedQueue};
+use super::{CALM_AFTER, Instance, QueueMessage, Role, SILENT_MAX, SharedQueue};
 use crate::queue::admission::SlotPart;
 use crate::queue::concurrency::CONCURRENCY_MAX;
 use crate::queue::{CancelOutcome, RequestId};
