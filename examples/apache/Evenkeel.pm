@@ -40,7 +40,8 @@ sub ask {
     my @lines = ("GET /check?deny=status HTTP/1.1", "Host: evenkeel", "Connection: close",
                  "X-Real-IP: " . $r->useragent_ip, "X-Original-Method: " . $r->method,
                  "X-Original-URI: " . $r->unparsed_uri);
-    my %as = (Host => "X-Original-Host", "User-Agent" => "User-Agent", Cookie => "Cookie");
+    my %as = (Host => "X-Original-Host", map { $_ => $_ } "User-Agent", "Cookie", "Signature",
+              "Signature-Input", "Signature-Agent");
     for my $name (sort keys %as) {
         my $value = $in->get($name);
         push @lines, "$as{$name}: $value" if defined $value;

@@ -11,9 +11,12 @@ local pause_us, gone_until = 5000000, 0
 local function question(r)
     local lines = { "GET /check?deny=status HTTP/1.1", "Host: evenkeel", "Connection: close",
                     "X-Real-IP: " .. r.useragent_ip, "X-Original-Method: " .. r.method,
-                    "X-Original-URI: " .. r.unparsed_uri }
+                    "X-Original-URI: " .. r.unparsed_uri,
+                    "X-Original-Proto: " .. (r.is_https and "https" or "http") }
     for from, to in pairs({ Host = "X-Original-Host", ["User-Agent"] = "User-Agent",
-                            Cookie = "Cookie", Accept = "Accept" }) do
+                            Cookie = "Cookie", Accept = "Accept", Signature = "Signature",
+                            ["Signature-Input"] = "Signature-Input",
+                            ["Signature-Agent"] = "Signature-Agent" }) do
         local value = r.headers_in[from]
         if value then
             lines[#lines + 1] = to .. ": " .. value

@@ -13,7 +13,9 @@ local pause_s = 5
 local gone_until = 0
 
 local asked_with = { host = "x-original-host", ["user-agent"] = "user-agent", cookie = "cookie",
-                     accept = "accept" }
+                     accept = "accept", signature = "signature",
+                     ["signature-input"] = "signature-input",
+                     ["signature-agent"] = "signature-agent" }
 
 local function first(headers, name)
     local values = headers and headers[name]
@@ -21,7 +23,9 @@ local function first(headers, name)
 end
 
 local function ask(txn)
+    local tls = txn.f:ssl_fc()
     local headers = {
+        ["x-original-proto"] = { (tls == true or tls == 1) and "https" or "http" },
         ["x-real-ip"] = { txn.f:src() },
         ["x-original-method"] = { txn.f:method() },
         ["x-original-uri"] = { txn.f:url() },

@@ -42,12 +42,16 @@ pub(crate) fn of_conditions(settings: &Settings) -> Vec<StartProblem> {
 #[must_use]
 pub fn of_facts(settings: &Settings) -> Vec<StartProblem> {
     let Some(proxy) = &settings.proxy else { return Vec::new() };
+    let knows_fetch = settings.check.as_ref().is_some_and(|check| check.has_all_headers);
     let doubt = |fact: ClientFact| -> Option<StartProblem> {
-        let why = unknown(proxy, fact)?;
+        let why = unknown(proxy, fact).filter(|_| fact != ClientFact::Fetch || !knows_fetch)?;
         let way = place_of(settings, proxy, fact)?;
         Some((way, format!("`{fact}` is never known: {why}; remove it from the rules")))
     };
-    [ClientFact::Ja4, ClientFact::H2, ClientFact::Rtt].into_iter().filter_map(doubt).collect()
+    [ClientFact::Ja4, ClientFact::H2, ClientFact::Rtt, ClientFact::Fetch]
+        .into_iter()
+        .filter_map(doubt)
+        .collect()
 }
 
 /// Why no connection has the fact. `None` if connections may have it.
@@ -55,9 +59,11 @@ fn unknown(proxy: &ProxySettings, fact: ClientFact) -> Option<&'static str> {
     let ends_tls = proxy.tls.as_ref().is_some_and(|tls| proxy.listen.len() > tls.plain);
     let introduced = proxy.client_address == ClientAddress::ProxyProtocol;
     match fact {
-        ClientFact::H2 if proxy.listen.is_empty() => Some("the proxy does not listen"),
-        ClientFact::H2 => (!proxy.http2).then_some("`http2` is `false`"),
+        ClientFact::Fetch => proxy.listen.is_empty().then_some(
+            "the proxy does not listen, and `check` without `headers: all` does not know it",
+        ),
         _ if proxy.listen.is_empty() => Some("the proxy does not listen"),
+        ClientFact::H2 => (!proxy.http2).then_some("`http2` is `false`"),
         _ if !ends_tls => Some("the proxy ends no TLS (`proxy.tls`)"),
         ClientFact::Rtt if introduced => {
             Some("with `client_address: proxy-protocol` TCP does not end at the client")

@@ -87,6 +87,7 @@ fn main() {
         authority: "example.com",
         path: "/",
         query: None,
+        absolute: None,
         headers,
     };
     let (none, good, forged) = (request(&none), request(&good), request(&forged));

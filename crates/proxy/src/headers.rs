@@ -125,6 +125,13 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
+/// The form in which the target of a request over HTTP/1.1 was sent, in the extensions of a head.
+#[derive(Clone, Copy)]
+pub(super) struct AbsoluteForm {
+    /// `http` or `https`.
+    pub(super) scheme: &'static str,
+}
+
 /// Rewrites `GET http://host/path`: the host of the target wins, whatever `Host` says (RFC 9112,
 /// 3.2.2). In HTTP/2 every target has this form and both must be the same (RFC 9113, 8.3.1). There
 /// the scheme may be `https` without TLS, for a front that ended TLS.
@@ -132,12 +139,12 @@ fn take_absolute_form(head: &mut Parts, secure: bool) -> Result<(), StatusCode> 
     let bad = StatusCode::BAD_REQUEST;
     let streams = head.version == Version::HTTP_2;
     let scheme = match head.uri.scheme_str() {
-        Some("http") => true,
-        Some("https") => secure || streams,
-        _ => false,
+        Some("http") => "http",
+        Some("https") if secure || streams => "https",
+        _ => return Err(bad),
     };
     let authority = head.uri.authority().ok_or(bad)?;
-    if authority.as_str().contains('@') || !scheme {
+    if authority.as_str().contains('@') {
         return Err(bad);
     }
     let mut hosts = head.headers.get_all(header::HOST).iter();
@@ -149,6 +156,9 @@ fn take_absolute_form(head: &mut Parts, secure: bool) -> Result<(), StatusCode> 
     }
     let host = HeaderValue::from_str(authority.as_str()).map_err(|_| bad)?;
     head.headers.insert(header::HOST, host);
+    if !streams {
+        head.extensions.insert(AbsoluteForm { scheme });
+    }
     let slash = || PathAndQuery::from_static("/");
     head.uri = Uri::from(head.uri.path_and_query().cloned().unwrap_or_else(slash));
     Ok(())

@@ -5,7 +5,7 @@
 //! those of a trusted front count (`X-Forwarded-Proto`, `X-Forwarded-Host`). Which robots there are
 //! and what a signature must cover is not decided here.
 
-use super::headers;
+use super::headers::{self, AbsoluteForm};
 use evenkeel_identity::signature::SignedRequest;
 use http::request::Parts;
 
@@ -14,12 +14,39 @@ use http::request::Parts;
 pub(super) fn signed(head: &Parts, secure: bool, trusted: bool) -> SignedRequest<'_> {
     let secure = secure || (trusted && headers::came_by_tls(&head.headers));
     let forwarded = trusted.then(|| headers::forwarded_host(&head.headers)).flatten();
+    let absolute = head.extensions.get::<AbsoluteForm>();
     SignedRequest {
         method: head.method.as_str(),
         scheme: if secure { "https" } else { "http" },
         authority: forwarded.unwrap_or_else(|| headers::host(&head.headers)),
         path: head.uri.path(),
         query: head.uri.query(),
+        absolute: absolute.map(|form| (form.scheme, headers::host(&head.headers))),
         headers: &head.headers,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{Request, Version};
+
+    #[test]
+    fn the_form_of_the_target_is_kept_for_http1() {
+        for (target, version, absolute) in [
+            ("http://Site.test:80/a?b", Version::HTTP_11, Some(("http", "Site.test:80"))),
+            ("http://Site.test:80/a?b", Version::HTTP_2, None),
+            ("/a?b", Version::HTTP_11, None),
+        ] {
+            let request = Request::builder().uri(target).version(version).body(());
+            let mut head = request.expect("a request").into_parts().0;
+            if absolute.is_none() && version == Version::HTTP_11 {
+                head.headers.insert("host", http::HeaderValue::from_static("site.test"));
+            }
+            headers::normalise(&mut head, false).expect("valid");
+            let signed = signed(&head, false, false);
+            assert_eq!(signed.absolute, absolute, "{target} {version:?}");
+            assert_eq!((signed.path, signed.query), ("/a", Some("b")));
+        }
     }
 }

@@ -59,6 +59,8 @@ pub struct CheckShared {
     waiting: Semaphore,
     waiting_max: usize,
     within: Nanos,
+    /// Whether the front passes on all headers of its clients.
+    has_all_headers: bool,
     routes: KeySeed,
     /// A warning has been logged that reports contain only the time of whole requests.
     charges_whole: AtomicBool,
@@ -83,6 +85,7 @@ impl CheckShared {
             waiting: Semaphore::new(settings.waiting_max),
             waiting_max: settings.waiting_max,
             within: Nanos(within),
+            has_all_headers: settings.has_all_headers,
             // A fixed seed: a client that finds two routes with the same hash gains only a wrong
             // estimate.
             routes: KeySeed([0; 16]),
@@ -135,7 +138,11 @@ impl CheckShared {
         drop(trust);
         let forwards = stranger && FORWARDED.iter().any(|name| head.headers.contains_key(*name));
         self.watch.record_peer(peer, forwards, self.clock.now());
-        let original = OriginalRequest::read(client, &head.headers);
+        let mut original = OriginalRequest::read(client, &head.headers, self.has_all_headers);
+        // A host that may only ask about itself could use up the nonces of others.
+        let robots = (!stranger).then(|| self.lane.robots()).flatten();
+        original.signer =
+            robots.as_ref().and_then(|robots| robots.signed(&original.signed(), self.clock.now()));
         let path = normal_path(original.path());
         let route = RouteHash::of(&self.routes, original.method(), &path);
         let asked = match store {

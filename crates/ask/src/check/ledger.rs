@@ -265,7 +265,8 @@ mod tests {
             let headers = http::HeaderMap::new();
             let trust = ProxyTrust::new(&[], &ClientAddress::XForwardedFor);
             let client = trust.client_of_front([192, 0, 2, 1].into(), &headers);
-            let AskOutcome::Pass(charge) = self.lane.ask(&OriginalRequest::read(client, &headers))
+            let AskOutcome::Pass(charge) =
+                self.lane.ask(&OriginalRequest::read(client, &headers, false))
             else {
                 panic!("it is in credit")
             };

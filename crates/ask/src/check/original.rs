@@ -2,10 +2,13 @@
 //!
 //! nginx describes it in `X-Original-*`, as configured in the example; Caddy and Traefik in
 //! `X-Forwarded-*`. All other headers (User-Agent, Cookie) are as the client sent them. Missing
-//! values get the simplest default: `GET /` without a host. How the client is found:
+//! values get the simplest default: `GET /` over HTTP without a host. How the client is found:
 //! `identity::address`.
 
 use evenkeel_core::classify::RequestAttributes;
+use evenkeel_core::fact::ClientFact;
+use evenkeel_identity::prints::fetch::FetchRequest;
+use evenkeel_identity::signature::SignedRequest;
 use http::header::{HeaderMap, HeaderValue};
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -14,26 +17,66 @@ use std::net::IpAddr;
 pub struct OriginalRequest<'a> {
     client: IpAddr,
     method: Cow<'a, str>,
+    /// Whether the client has reached the front over TLS.
+    secure: bool,
     path: Cow<'a, str>,
-    query: Cow<'a, str>,
+    query: Option<Cow<'a, str>>,
     vhost: Cow<'a, str>,
     headers: &'a HeaderMap,
+    /// Whether the front passes on all headers of its clients.
+    has_all_headers: bool,
+    /// The robot that has signed the request.
+    pub signer: Option<&'a str>,
 }
 
 impl<'a> OriginalRequest<'a> {
     /// Reads the headers of a query about a request of `client`.
-    pub fn read(client: IpAddr, headers: &'a HeaderMap) -> OriginalRequest<'a> {
+    pub fn read(
+        client: IpAddr,
+        headers: &'a HeaderMap,
+        has_all_headers: bool,
+    ) -> OriginalRequest<'a> {
         let method = first(headers, ["x-original-method", "x-forwarded-method"]);
         let uri = first(headers, ["x-original-uri", "x-forwarded-uri"]);
         let host = first(headers, ["x-original-host", "x-forwarded-host"]);
+        let scheme = first(headers, ["x-original-proto", "x-forwarded-proto"]);
         OriginalRequest {
             client,
             method: method.map_or("GET".into(), String::from_utf8_lossy),
+            secure: scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"https")),
             path: String::from_utf8_lossy(path(uri.unwrap_or(b"/"))),
-            query: String::from_utf8_lossy(query(uri.unwrap_or_default())),
+            query: query(uri.unwrap_or_default()).map(String::from_utf8_lossy),
             vhost: String::from_utf8_lossy(host.unwrap_or_default()),
             headers,
+            has_all_headers,
+            signer: None,
         }
+    }
+
+    /// The request as a robot may have signed it. A signature that covers what the front does not
+    /// pass on unchanged proves nothing.
+    pub fn signed(&self) -> SignedRequest<'_> {
+        SignedRequest {
+            method: &self.method,
+            scheme: if self.secure { "https" } else { "http" },
+            authority: &self.vhost,
+            path: &self.path,
+            query: self.query.as_deref(),
+            // Fronts say what is asked for, not in which form.
+            absolute: None,
+            headers: self.headers,
+        }
+    }
+
+    /// Whether the headers agree with the browser that the client claims to be; `None` if some of
+    /// them are unknown.
+    fn fetch(&self) -> Option<&'static str> {
+        let request = FetchRequest {
+            method: &self.method,
+            secure: self.secure,
+            header: |name| self.header(name),
+        };
+        self.has_all_headers.then(|| request.verdict().as_str())
     }
 }
 
@@ -63,7 +106,15 @@ impl RequestAttributes for OriginalRequest<'_> {
     }
 
     fn query(&self) -> &str {
-        &self.query
+        self.query.as_deref().unwrap_or_default()
+    }
+
+    fn fact(&self, fact: ClientFact) -> Option<Cow<'_, str>> {
+        match fact {
+            ClientFact::Bot => self.signer.map(Cow::Borrowed),
+            ClientFact::Fetch => self.fetch().map(Cow::Borrowed),
+            _ => None,
+        }
     }
 }
 
@@ -74,11 +125,11 @@ fn first<'a>(headers: &'a HeaderMap, names: [&str; 2]) -> Option<&'a [u8]> {
     values.find(|value| !value.is_empty()).map(HeaderValue::as_bytes)
 }
 
-/// Returns the query of a target without its question mark; empty if there is none.
-fn query(target: &[u8]) -> &[u8] {
+/// Returns the query of a target without its question mark, if there is one.
+fn query(target: &[u8]) -> Option<&[u8]> {
     let target = target.split(|byte| *byte == b'#').next().unwrap_or_default();
     let mark = target.iter().position(|byte| *byte == b'?');
-    mark.map_or(&b""[..], |mark| &target[mark + 1..])
+    mark.map(|mark| &target[mark + 1..])
 }
 
 /// Returns the path of a target without its query. The target may be a whole URL.
@@ -105,7 +156,7 @@ mod tests {
         for (name, value) in lines {
             headers.append(*name, HeaderValue::from_str(value).expect("a value"));
         }
-        let original = OriginalRequest::read(IpAddr::from([192, 0, 2, 1]), &headers);
+        let original = OriginalRequest::read(IpAddr::from([192, 0, 2, 1]), &headers, true);
         let [method, path, vhost] =
             [original.method(), original.path(), original.vhost()].map(str::to_owned);
         (method, path, vhost)
@@ -144,6 +195,47 @@ mod tests {
     }
 
     #[test]
+    fn a_signed_request_is_as_the_client_has_sent_it() {
+        let mut headers = HeaderMap::new();
+        let signed = |headers: &HeaderMap| {
+            let original = OriginalRequest::read(IpAddr::from([192, 0, 2, 1]), headers, false);
+            let SignedRequest { method, scheme, authority, path, query, .. } = original.signed();
+            format!("{method} {scheme}://{authority}{path} {query:?}")
+        };
+        assert_eq!(signed(&headers), "GET http:/// None");
+        for (name, value) in [
+            ("x-original-method", "POST"),
+            ("x-original-uri", "/a%2Fb?"),
+            ("x-original-host", "www.example.com:8443"),
+            ("x-forwarded-proto", "HTTPS"),
+        ] {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        assert_eq!(signed(&headers), "POST https://www.example.com:8443/a%2Fb Some(\"\")");
+        headers.insert("x-original-uri", HeaderValue::from_static("http://x/a?b=c"));
+        headers.insert("x-original-proto", HeaderValue::from_static("http"));
+        assert_eq!(signed(&headers), "POST http://www.example.com:8443/a Some(\"b=c\")");
+    }
+
+    #[test]
+    fn headers_are_compared_with_the_browser_only_if_all_are_known() {
+        let mut headers = HeaderMap::new();
+        let agent = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0";
+        headers.insert("user-agent", HeaderValue::from_static(agent));
+        let fetch = |headers: &HeaderMap, all| {
+            let original = OriginalRequest::read(IpAddr::from([192, 0, 2, 1]), headers, all);
+            original.fact(ClientFact::Fetch).map(Cow::into_owned)
+        };
+        assert_eq!(fetch(&headers, false), None);
+        assert_eq!(fetch(&headers, true).as_deref(), Some("differs"));
+        headers.insert("accept", HeaderValue::from_static("text/html"));
+        headers.insert("accept-language", HeaderValue::from_static("de"));
+        assert_eq!(fetch(&headers, true).as_deref(), Some("agrees"));
+        headers.insert("x-original-proto", HeaderValue::from_static("https"));
+        assert_eq!(fetch(&headers, true).as_deref(), Some("differs"), "no Sec-Fetch");
+    }
+
+    #[test]
     fn fuzz_any_question_is_about_some_request() {
         evenkeel_fuzz::fuzz().for_each(|bytes: &[u8]| {
             let Ok(value) = HeaderValue::from_bytes(bytes) else { return };
@@ -151,7 +243,7 @@ mod tests {
             for name in ["x-original-uri", "x-original-host", "x-forwarded-method"] {
                 headers.append(name, value.clone());
             }
-            let original = OriginalRequest::read(IpAddr::from([192, 0, 2, 1]), &headers);
+            let original = OriginalRequest::read(IpAddr::from([192, 0, 2, 1]), &headers, true);
             assert!(!original.path().is_empty() && !original.path().contains(['?', '#']));
             assert!(!original.method().is_empty());
         });

@@ -38,6 +38,11 @@ settings! {
     pub waiting_max: usize, WAITING_MAX: DefaultedKey<usize> = ConfigKey::whole("waiting_max")
         .within(1, REQUESTS_MAX).default(1024).low("refusals instead of waits")
         .high("the front end runs out of connections");
+    /// Which headers of its clients the front end passes on: `all`, unchanged, as those of nginx,
+    /// Caddy and Traefik do in the examples; or `some`. With `all` the door knows
+    /// [`fetch`](fingerprints.md#fetch).
+    pub has_all_headers: bool, HEADERS: DefaultedKey<bool> =
+        ConfigKey::words("headers", &[("some", false), ("all", true)]).default(false);
 }
 
 /// A UDP address that receives datagrams, written `udp://127.0.0.1:5514`.

@@ -396,6 +396,7 @@ fn check_warns_of_facts_that_no_connection_can_have() {
     for (proxy, told) in [
         (format!("  http2: false\n{}", by("h2")), "`h2` is never known: `http2` is `false`;"),
         (format!("  listen: off\n{}", by("h2")), "`h2` is never known: the proxy does not listen;"),
+        (format!("  listen: off\n{}", by("fetch")), "`check` without `headers: all` does not know"),
         (format!("  listen: off\n{rule}"), "`ja4` is never known: the proxy does not listen;"),
         ("  exempt: [{ja4: t13*, ip: 192.0.2.1}]".to_owned(), "4:11: `ja4` is never known"),
         ("  limits: []\ngroups: {a: {rtt: relayed}}".to_owned(), "5:9: `rtt` is never known"),

@@ -164,8 +164,9 @@ impl Front {
         let ports = Ports { front, check, syslog, home, waits: proxy.contains("action: hold") };
         let text = format!(
             "admin: {{listen: 127.0.0.1:{admin}}}\nlog: {{level: info, format: json}}\n\
-             check: {{listen: 127.0.0.1:{check}, syslog: \"udp://127.0.0.1:{syslog}\"}}\n\
-             proxy:\n  listen: off\n{proxy}"
+             check: {{listen: 127.0.0.1:{check}, syslog: \"udp://127.0.0.1:{syslog}\", \
+             headers: {}}}\nproxy:\n  listen: off\n{proxy}",
+            if proxy.contains("fetch:") { "all" } else { "some" },
         );
         let command = ports.write("check.yaml", &text);
         let server = server(&ports, &site);

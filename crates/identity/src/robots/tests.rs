@@ -143,6 +143,7 @@ fn signer(robots: &Robots, headers: &HeaderMap, authority: &str) -> Option<Strin
         authority,
         path: "/",
         query: None,
+        absolute: None,
         headers,
     };
     robots.signed(&request, now()).map(str::to_owned)

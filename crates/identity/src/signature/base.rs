@@ -33,6 +33,9 @@ pub struct SignedRequest<'a> {
     pub path: &'a str,
     /// The query, without `?`; `None` if the target has none.
     pub query: Option<&'a str>,
+    /// The scheme and the host of the target as they were sent, if it has the absolute form
+    /// (`GET http://host/path`, HTTP/1.1). `None` for the usual form.
+    pub absolute: Option<(&'a str, &'a str)>,
     /// All fields, before any is removed or added.
     pub headers: &'a HeaderMap,
 }
@@ -77,6 +80,12 @@ impl SignedRequest<'_> {
         format!("{}{query}", self.path)
     }
 
+    /// The target in the form in which it was sent (RFC 9421, 2.2.5).
+    fn sent_target(&self) -> String {
+        let origin = self.absolute.map(|(scheme, host)| format!("{scheme}://{host}"));
+        format!("{}{}", origin.unwrap_or_default(), self.target())
+    }
+
     /// The value of a derived component, whose name begins with `@`.
     fn derived(&self, item: &Item, name: &str) -> Result<Vec<u8>, SignatureFault> {
         if name == "@query-param" {
@@ -91,7 +100,7 @@ impl SignedRequest<'_> {
             "@scheme" => self.scheme.to_owned(),
             "@path" => self.path.to_owned(),
             "@query" => format!("?{}", self.query.unwrap_or_default()),
-            "@request-target" => self.target(),
+            "@request-target" => self.sent_target(),
             "@target-uri" => {
                 format!("{}://{}{}", self.scheme, self.normal_authority(), self.target())
             }

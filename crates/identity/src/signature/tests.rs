@@ -37,6 +37,7 @@ fn request(headers: &HeaderMap) -> SignedRequest<'_> {
         authority: "example.com",
         path: "/path/to/resource",
         query: Some("a=b%20c&d=e+f"),
+        absolute: None,
         headers,
     }
 }
@@ -178,6 +179,27 @@ fn every_component_of_a_request_can_be_signed() {
     let terms = signer.terms(NOW, NOW + 60, "");
     let robot = signer.verdict(&lines, &terms, &more).expect("valid").expect("signed");
     assert_eq!((robot.robot, robot.nonce), (1, None));
+}
+
+#[test]
+fn a_target_is_compared_in_the_form_in_which_it_was_sent() {
+    let signer = signer(&[]);
+    let base = |absolute| {
+        let lines = [("\"@request-target\"", ""), ("\"@authority\"", "")];
+        let names: Vec<_> = lines.iter().map(|(name, _)| *name).collect();
+        let fields = headers(&[
+            ("signature-input", &format!("s=({}){}", names.join(" "), signer.terms(NOW, NOW, ""))),
+            ("signature", "s=:AAAA:"),
+        ]);
+        let input = &signatures(&fields).expect("well-formed")[0].input;
+        let request = SignedRequest { absolute, ..request(&fields) };
+        let covered = super::base::Covered::of(&request, input).expect("covered");
+        String::from_utf8(covered.base).expect("text").lines().next().expect("a line").to_owned()
+    };
+    let target = "/path/to/resource?a=b%20c&d=e+f";
+    assert_eq!(base(None), format!("\"@request-target\": {target}"));
+    let absolute = base(Some(("http", "Example.com:80")));
+    assert_eq!(absolute, format!("\"@request-target\": http://Example.com:80{target}"));
 }
 
 #[test]

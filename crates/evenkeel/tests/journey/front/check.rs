@@ -11,7 +11,8 @@ const HUMAN: &str = "127.2.0.1";
 const FORGED: &str = "X-Real-IP: 192.0.2.7\r\nX-Forwarded-For: 192.0.2.7\r\n\
                       Forwarded: for=192.0.2.7\r\nX-Original-URI: /else\r\n\
                       X-Forwarded-Uri: /else\r\nX-Original-Method: HEAD\r\n\
-                      X-Forwarded-Method: HEAD\r\nX-Evenkeel-Id: 1-1\r\n";
+                      X-Forwarded-Method: HEAD\r\nX-Evenkeel-Id: 1-1\r\n\
+                      X-Original-Host: else\r\nX-Original-Proto: ftp\r\n";
 /// The beginning of Evenkeel's answer to a client that accepts JSON, which a front passes on.
 const OURS: &str = "{\"status\":503,\"limit\":\"ip\",\"retry_after\":";
 
