@@ -5,6 +5,7 @@
 //! not decided here but in `evenkeel_core::queue`. When a request asks for a slot and gives it
 //! back: `turn`.
 
+pub mod shared;
 mod visitors;
 
 use arc_swap::{ArcSwapOption, Guard};
@@ -13,12 +14,14 @@ use evenkeel_core::meter::estimate::{LearnedCosts, RouteHash};
 use evenkeel_core::queue::ClientHistory;
 use evenkeel_core::queue::admission::{Admission, AdmissionOutcome};
 use evenkeel_core::queue::concurrency::ConcurrencySearch;
+use evenkeel_core::queue::shared::SharedQueue;
 use evenkeel_core::queue::standing::{VisitPass, WaitingRoomEntry};
 use evenkeel_core::queue::{Arrival, CancelOutcome, QueueSettings, RefusedRequest, RequestId};
 use evenkeel_core::units::{Cost, Nanos, Time};
 use evenkeel_telemetry::pressure::PressureNotice;
 use foldhash::fast::RandomState;
 use parking_lot::{Mutex, MutexGuard};
+use shared::QueueWaker;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -42,7 +45,9 @@ pub struct AdmissionQueue {
 }
 
 struct AdmissionState {
-    admission: Admission,
+    queue: SharedQueue,
+    /// Tells the driver of the peers that there are messages, if instances share the queue.
+    wake: Option<QueueWaker>,
     /// The number of partly sent requests that have given their slot away while their clients
     /// upload.
     stalled: usize,
@@ -111,7 +116,8 @@ impl AdmissionQueue {
     pub fn new(settings: QueueSettings, search: Option<ConcurrencySearch>) -> AdmissionQueue {
         let pressure = Arc::new(AtomicU64::new(0));
         let state = AdmissionState {
-            admission: Admission::new(settings, search),
+            queue: SharedQueue::new(Admission::new(settings, search)),
+            wake: None,
             stalled: 0,
             waiting: HashMap::default(),
             moved: Time::ZERO,
@@ -119,7 +125,7 @@ impl AdmissionQueue {
             visitors: VisitorLog::default(),
             pressure: Arc::clone(&pressure),
         };
-        let history = ArcSwapOption::from(state.admission.queue().client_history().map(Arc::new));
+        let history = ArcSwapOption::from(state.queue.client_history().map(Arc::new));
         AdmissionQueue { state: Mutex::new(state), history, pressure }
     }
 
@@ -127,8 +133,8 @@ impl AdmissionQueue {
     /// its start has changed.
     pub fn reload(&self, settings: QueueSettings, search: Option<ConcurrencySearch>, now: Time) {
         let mut state = self.state.lock();
-        state.admission.set_settings(settings, search, now);
-        self.history.store(state.admission.queue().client_history().map(Arc::new));
+        state.queue.set_settings(settings, search, now);
+        self.history.store(state.queue.client_history().map(Arc::new));
         pass(state, now);
     }
 
@@ -145,16 +151,16 @@ impl AdmissionQueue {
 
     /// The clients that the queue remembers.
     pub fn client_history(&self) -> Option<ClientHistory> {
-        self.state.lock().admission.queue().client_history()
+        self.state.lock().queue.client_history()
     }
 
     /// A request asks for a slot. `begun`: the backend already has a part of it.
     pub fn enter(&self, arrival: Arrival, begun: bool, now: Time) -> AdmissionEntry {
         let mut state = self.state.lock();
-        if state.admission.queue().in_flight() == 0 {
+        if state.queue.in_flight() == 0 {
             state.moved = now;
         }
-        let id = state.admission.handle_arrival(arrival, now);
+        let id = state.queue.handle_arrival(arrival, now);
         let mut own = None;
         let passed = state.pass(now, |ended, how| {
             if ended == id {
@@ -198,10 +204,10 @@ impl AdmissionQueue {
     pub fn cancel(&self, id: RequestId, now: Time) {
         let mut state = self.state.lock();
         if let Some(WaitState::Ended(Ok(AdmittedSlot::Beside))) = state.waiting.remove(&id) {
-            state.admission.handle_exempt_done();
+            state.queue.handle_exempt_done();
         }
-        if state.admission.handle_cancel(id) == CancelOutcome::Running {
-            state.admission.handle_done(id, Cost::ZERO, None, now);
+        if state.queue.handle_cancel(id) == CancelOutcome::Running {
+            state.queue.handle_done(id, Cost::ZERO, None, now);
         }
         pass(state, now);
     }
@@ -220,11 +226,11 @@ impl AdmissionQueue {
     ) {
         let mut state = self.state.lock();
         state.moved = now;
-        let telling = state.admission.handle_done(id, cost, worked, now);
+        let telling = state.queue.handle_done(id, cost, worked, now);
         // Lock order: the gate is locked, and `learn` locks the estimates.
         if telling {
             for (route, estimate) in learn().into_iter().flatten() {
-                state.admission.handle_estimate(route, estimate);
+                state.queue.handle_estimate(route, estimate);
             }
         }
         pass(state, now);
@@ -232,13 +238,13 @@ impl AdmissionQueue {
 
     /// Whether the concurrency is searched for.
     pub fn searches(&self) -> bool {
-        self.state.lock().admission.searches()
+        self.state.lock().queue.admission().searches()
     }
 
     /// The processors of the backend were in use for this part of the time since the last call.
     pub fn handle_processor_use(&self, part: f64, now: Time) {
         let mut state = self.state.lock();
-        state.admission.handle_processor_use(part, now);
+        state.queue.handle_processor_use(part, now);
         pass(state, now);
     }
 
@@ -247,11 +253,10 @@ impl AdmissionQueue {
     pub fn expire(&self, now: Time) {
         let mut state = self.state.lock();
         // The pressure ends some time after the last request has waited.
-        let queue = state.admission.queue();
-        if queue.waiting() == 0 && queue.pressure_since().is_none() {
+        if state.queue.waiting() == 0 && state.queue.pressure_since().is_none() {
             return;
         }
-        state.admission.handle_ages(now);
+        state.queue.handle_ages(now);
         let resumed = state.resume_begun(now);
         pass(state, now);
         resumed.into_iter().for_each(Waker::wake);
@@ -259,13 +264,17 @@ impl AdmissionQueue {
 
     /// An exempt request, which never waits, takes a slot.
     pub fn enter_beside(&self) {
-        self.state.lock().admission.handle_exempt_arrival();
+        let mut state = self.state.lock();
+        state.queue.handle_exempt_arrival();
+        let wake = state.wake_for_messages();
+        drop(state);
+        wake.iter().for_each(|wake| wake());
     }
 
     /// An exempt request gives its slot back.
     pub fn leave_beside(&self, now: Time) {
         let mut state = self.state.lock();
-        state.admission.handle_exempt_done();
+        state.queue.handle_exempt_done();
         pass(state, now);
     }
 
@@ -274,8 +283,7 @@ impl AdmissionQueue {
     /// then the request keeps its slot.
     pub fn stall(&self, client: KeyHash) -> bool {
         let mut state = self.state.lock();
-        let (slots, queue) = (state.admission.concurrency(), state.admission.queue());
-        let room = state.stalled < slots || queue.others_wait(client);
+        let room = state.stalled < state.queue.slots() || state.queue.others_wait(client);
         state.stalled += usize::from(room);
         room
     }
@@ -288,14 +296,14 @@ impl AdmissionQueue {
 
     /// The pass of the visitor whose request has this slot, if it has a ticket or a pass.
     pub fn pass_of(&self, id: RequestId) -> Option<VisitPass> {
-        self.state.lock().admission.queue().pass_of(id)
+        self.state.lock().queue.visit(id).pass
     }
 
     /// Notes that a request with a ticket has got this slot. Returns the time since the visitor
     /// first came, if this is its first page.
     pub fn note_newcomer(&self, id: RequestId, now: Time) -> Option<Nanos> {
         let mut state = self.state.lock();
-        let wait = now.since(state.admission.queue().newcomer_since(id)?);
+        let wait = now.since(state.queue.visit(id).newcomer_since?);
         state.visitors.serve(wait);
         Some(wait)
     }
@@ -303,23 +311,23 @@ impl AdmissionQueue {
     /// What is known of strangers and visitors.
     pub fn visitor_stats(&self, now: Time) -> VisitorStats {
         let state = self.state.lock();
-        state.visitors.stats(state.admission.queue().standing_report(), now)
+        state.visitors.stats(state.queue.admission().queue().standing_report(), now)
     }
 
     /// Whether requests are waiting for a slot, or for the backend: none has ended for `hang`,
     /// although some run.
     pub fn is_crowded(&self, hang: Nanos, now: Time) -> bool {
         let state = self.state.lock();
-        state.admission.queue().waiting() > 0 || state.hangs(hang, now)
+        state.queue.waiting() > 0 || state.hangs(hang, now)
     }
 
     pub fn stats(&self) -> AdmissionStats {
-        let admission = &self.state.lock().admission;
+        let queue = &self.state.lock().queue;
         AdmissionStats {
-            waiting: admission.queue().waiting(),
-            running: admission.running(),
-            concurrency: admission.concurrency(),
-            taken_in: admission.accepted_max(),
+            waiting: queue.waiting(),
+            running: queue.running(),
+            concurrency: queue.slots(),
+            taken_in: queue.admission().accepted_max(),
         }
     }
 }
@@ -327,8 +335,8 @@ impl AdmissionQueue {
 impl AdmissionState {
     /// Whether requests run and none has ended for `hang`. Those that stay for long do not count.
     fn hangs(&self, hang: Nanos, now: Time) -> bool {
-        let queue = self.admission.queue();
-        queue.in_flight() > queue.staying() && now.since(self.moved) >= hang
+        let staying = self.queue.admission().queue().staying();
+        self.queue.in_flight() > staying && now.since(self.moved) >= hang
     }
 
     /// If the running requests hang, lets the first waiting request go on that the backend already
@@ -340,9 +348,9 @@ impl AdmissionState {
         let begun = |state: &WaitState| matches!(state, WaitState::Waits(_, true));
         let begun = self.waiting.iter().filter(|(_, state)| begun(state));
         let id = *begun.map(|(id, _)| id).min()?;
-        self.admission.handle_cancel(id);
+        self.queue.handle_cancel(id);
         self.resumed = now;
-        self.admission.handle_exempt_arrival();
+        self.queue.handle_exempt_arrival();
         match self.waiting.insert(id, WaitState::Ended(Ok(AdmittedSlot::Beside))) {
             Some(WaitState::Waits(waker, _)) => waker,
             _ => None,
@@ -368,9 +376,9 @@ impl AdmissionState {
         now: Time,
         mut heard: impl FnMut(RequestId, Result<AdmittedSlot, NoSlot>),
     ) -> Passed {
-        self.admission.handle_timeout(now);
+        self.queue.handle_timeout(now);
         let mut woken = Vec::new();
-        while let Some(outcome) = self.admission.poll(now) {
+        while let Some(outcome) = self.queue.poll(now) {
             let (id, how) = (outcome.id(), self.slot(outcome, now));
             heard(id, how);
             if let Some(fate) = self.waiting.get_mut(&id)
@@ -380,14 +388,19 @@ impl AdmissionState {
                 woken.push(waker);
             }
         }
-        let queue = self.admission.queue();
-        let report = || queue.standing_report();
+        let queue = &self.queue;
+        let report = || queue.admission().queue().standing_report();
         let since = queue.pressure_since();
         let notice = self.visitors.handle_pressure(since, report, now);
         if notice.is_some() {
             self.pressure.store(since.map_or(0, |since| since.0), Relaxed);
         }
-        Passed { woken, notice }
+        Passed { woken, notice, wake: self.wake_for_messages() }
+    }
+
+    /// What is to be called once the gate is unlocked, if there are messages for other instances.
+    fn wake_for_messages(&self) -> Option<QueueWaker> {
+        self.wake.clone().filter(|_| self.queue.has_messages())
     }
 }
 
@@ -397,12 +410,14 @@ struct Passed {
     /// The tasks that have a result.
     woken: Vec<Waker>,
     notice: Option<PressureNotice>,
+    wake: Option<QueueWaker>,
 }
 
 impl Passed {
     fn finish(self) {
         self.woken.into_iter().for_each(Waker::wake);
         self.notice.iter().for_each(PressureNotice::log);
+        self.wake.iter().for_each(|wake| wake());
     }
 }
 

@@ -7,12 +7,14 @@
 //! admitted elsewhere, so there is no decision left to make. The collector and the transport:
 //! `evenkeel_peers::driver`.
 
+use super::admission::shared::QueueWaker;
 use super::view::EngineView;
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::key::{KeyHash, KeyHasher, KeySeed};
 use evenkeel_core::limit::{Limit, LimitUnit};
 use evenkeel_core::limiter::Limiter;
 use evenkeel_core::queue::SharedClient;
+use evenkeel_core::queue::shared::{InstanceId, QueueMessage};
 use evenkeel_core::replica::ReplicatedLimit;
 use evenkeel_core::top::{TopClient, TopClients};
 use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
@@ -76,6 +78,12 @@ pub trait Replicated: Send + Sync {
         Vec::new()
     }
 
+    /// The queue that instances may share, with its fingerprint: instances share queues with the
+    /// same one. `None` for an engine without a queue.
+    fn shared_queue(&self) -> Option<(u64, &dyn SharedAdmission)> {
+        None
+    }
+
     /// The number of CPUs that this instance's limits share out; `None` for an engine without CPU
     /// limits.
     fn cpus(&self) -> Option<f64> {
@@ -86,6 +94,32 @@ pub trait Replicated: Send + Sync {
     fn set_total_cpus(&self, cpus: f64) {
         let _ = cpus;
     }
+}
+
+/// The queue of an engine, which instances may share.
+pub trait SharedAdmission: Send + Sync {
+    /// Begins to share the queue as the instance `own`. `wake` is called when there are messages;
+    /// it must not call the queue.
+    fn start(&self, own: InstanceId, wake: QueueWaker);
+
+    /// There is a connection to another instance that shares the queue.
+    fn handle_link(&self, id: InstanceId);
+
+    /// The connection to another instance has ended. `is_gone`: the other has closed it, so it has
+    /// ended; otherwise it may still be there.
+    fn handle_link_end(&self, node: u64, is_gone: bool);
+
+    /// Messages of another instance.
+    fn handle_messages(&self, from: u64, messages: &[QueueMessage]);
+
+    /// Passes on the messages since the last call, each with the instance that it is for.
+    fn poll_messages(&self, each: &mut dyn FnMut(u64, QueueMessage));
+
+    /// When [`SharedAdmission::handle_timeout`] is to be called next.
+    fn poll_timeout(&self) -> Option<Time>;
+
+    /// Tells other instances that this one is there, and notices which are not.
+    fn handle_timeout(&self);
 }
 
 /// The charges of a lane that have not been collected yet.

@@ -5,7 +5,9 @@
 //! What the lanes of one engine have beside these lists is their own part. How the engine decides
 //! is not known here. The interface to other instances: `replicated`.
 
-use crate::replicated::{LimitIds, NamedClient, PendingDeltas, RemoteTops, Replicated, heaviest};
+use crate::replicated::{
+    LimitIds, NamedClient, PendingDeltas, RemoteTops, Replicated, SharedAdmission, heaviest,
+};
 use crate::view::EngineView;
 use arc_swap::{ArcSwap, Guard};
 use evenkeel_core::key::KeyHash;
@@ -166,6 +168,11 @@ pub trait ShardedEngine: EngineView {
 
     fn shared_limits(&self) -> Vec<ReplicatedLimit>;
 
+    /// See [`Replicated::shared_queue`]; the fingerprint is that of the table of clients.
+    fn admission(&self) -> Option<&dyn SharedAdmission> {
+        None
+    }
+
     /// See [`Replicated::cpus`].
     fn shared_cpus(&self) -> Option<f64> {
         None
@@ -231,6 +238,10 @@ impl<E: ShardedEngine> Replicated for E {
         for (_, key, record) in records.iter().filter(|(table, ..)| *table == own) {
             history.learn(*key, *record, now);
         }
+    }
+
+    fn shared_queue(&self) -> Option<(u64, &dyn SharedAdmission)> {
+        Some((self.shards().rules().marks().clients(), self.admission()?))
     }
 
     fn heaviest(&self, max: usize) -> Vec<NamedClient> {

@@ -22,8 +22,10 @@ mod succession;
 mod tests;
 
 use super::admission::{Admission, AdmissionOutcome};
+use super::concurrency::ConcurrencySearch;
 use super::standing::WaitingRoomEntry;
-use super::{Arrival, CancelOutcome, RefusedRequest, RequestId};
+use super::{Arrival, CancelOutcome, ClientHistory, QueueSettings, RefusedRequest, RequestId};
+use crate::key::KeyHash;
 use crate::meter::estimate::RouteHash;
 use crate::units::{Cost, Nanos, Time};
 use alloc::collections::{BTreeMap, VecDeque};
@@ -90,13 +92,16 @@ enum Role {
 
 /// One queue for several instances, as one of them sees it. Alone, it is an [`Admission`].
 pub struct SharedQueue {
-    own: InstanceId,
+    /// `None`: no other instance shares the queue.
+    own: Option<InstanceId>,
     admission: Admission,
     role: Role,
     term: u64,
     instances: BTreeMap<u64, Instance>,
     /// The requests of other instances in `admission`.
     foreign: BTreeMap<RequestId, (u64, RequestId)>,
+    /// The number of those of them that are with the backend.
+    foreign_running: usize,
     /// The own requests that wait, here or at the owner.
     waiting: BTreeMap<RequestId, Arrival>,
     /// The own requests that got their slots from another owner and run.
@@ -117,16 +122,18 @@ pub struct SharedQueue {
 }
 
 impl SharedQueue {
-    /// The queue of the instance `own`, which knows no other yet and owns it.
+    /// The queue of an instance that shares it with no other, until [`SharedQueue::start`].
     #[must_use]
-    pub fn new(own: InstanceId, admission: Admission, now: Time) -> SharedQueue {
+    pub fn new(admission: Admission) -> SharedQueue {
+        let now = Time::ZERO;
         SharedQueue {
-            own,
+            own: None,
             admission,
             role: Role::Owner,
             term: 0,
             instances: BTreeMap::new(),
             foreign: BTreeMap::new(),
+            foreign_running: 0,
             waiting: BTreeMap::new(),
             granted: BTreeMap::new(),
             beside: BTreeMap::new(),
@@ -141,19 +148,71 @@ impl SharedQueue {
         }
     }
 
+    /// Begins to share the queue as the instance `own`, which knows no other yet and owns it.
+    pub fn start(&mut self, own: InstanceId, now: Time) {
+        self.own = Some(own);
+        (self.beat_at, self.owner_heard, self.busy) = (now, now, now);
+    }
+
+    /// Replaces the limits ([`Admission::set_settings`]).
+    pub fn set_settings(
+        &mut self,
+        settings: QueueSettings,
+        search: Option<ConcurrencySearch>,
+        now: Time,
+    ) {
+        self.admission.set_settings(settings, search, now);
+    }
+
+    /// Considers how long requests have been with the backend ([`Admission::handle_ages`]).
+    pub fn handle_ages(&mut self, now: Time) {
+        self.admission.handle_ages(now);
+    }
+
+    /// The processors of the backend were in use for this part of the time since the last call
+    /// ([`Admission::handle_processor_use`]). An instance that does not own the queue has no use
+    /// for it.
+    pub fn handle_processor_use(&mut self, part: f64, now: Time) {
+        if matches!(self.role, Role::Owner) {
+            self.admission.handle_processor_use(part, now);
+        }
+    }
+
     /// The queue of this instance. It has all requests only if this instance owns the queue.
     #[must_use]
     pub fn admission(&self) -> &Admission {
         &self.admission
     }
 
-    /// The instance that owns the queue.
+    /// The instance that owns the queue; `None` if no other instance shares it.
     #[must_use]
-    pub fn owner(&self) -> u64 {
+    pub fn owner(&self) -> Option<u64> {
         match &self.role {
-            Role::Owner => self.own.node,
-            Role::Member(member) => member.owner,
+            Role::Owner => self.own.map(|own| own.node),
+            Role::Member(member) => Some(member.owner),
         }
+    }
+
+    /// The number of requests of this instance that wait.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        match self.own {
+            Some(_) => self.waiting.len(),
+            None => self.admission.queue().waiting(),
+        }
+    }
+
+    /// The number of requests of this instance with a slot that are not exempt.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        let here = self.admission.queue().in_flight() - self.foreign_running;
+        here + self.granted.len() + self.beside.len()
+    }
+
+    /// The number of requests of this instance with a slot, exempt ones included.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.in_flight() + self.exempt
     }
 
     /// Since when there is pressure, if there is ([`standing`](super::standing)).
@@ -172,6 +231,19 @@ impl SharedQueue {
         granted.copied().unwrap_or_else(|| self.visit_of(id))
     }
 
+    /// Whether requests of clients other than `client` wait, as far as is known.
+    #[must_use]
+    pub fn others_wait(&self, client: KeyHash) -> bool {
+        let others = self.waiting.values().any(|arrival| arrival.client != client);
+        others || self.admission.queue().others_wait(client)
+    }
+
+    /// The clients that this instance remembers; `None` if clients are not distinguished.
+    #[must_use]
+    pub fn client_history(&self) -> Option<ClientHistory> {
+        self.admission.queue().client_history()
+    }
+
     /// The number of slots of the whole queue, as far as is known.
     #[must_use]
     pub fn slots(&self) -> usize {
@@ -188,7 +260,9 @@ impl SharedQueue {
         let free = self.free_kept();
         match &self.role {
             Role::Owner => {
-                self.waiting.insert(id, arrival);
+                if self.own.is_some() {
+                    self.waiting.insert(id, arrival);
+                }
                 self.admission.handle_arrival_as(id, arrival, now);
             }
             Role::Member(_) if free > 0 => self.admission.handle_arrival_as(id, arrival, now),
@@ -306,7 +380,7 @@ impl SharedQueue {
         if is_gone {
             self.forget(node, now);
         }
-        if self.owner() == node {
+        if self.owner() == Some(node) {
             self.owner_heard = now.minus(SILENT_MAX);
         }
         self.limit_part(now);
@@ -318,7 +392,7 @@ impl SharedQueue {
         let Some(instance) = self.instances.get_mut(&from) else { return };
         instance.heard = now;
         let gives_up = matches!(message, QueueMessage::Beat(InstanceBeat { is_owner: false, .. }));
-        if self.owner() == from && !gives_up {
+        if self.owner() == Some(from) && !gives_up {
             self.owner_heard = now;
         }
         match message {
@@ -341,7 +415,7 @@ impl SharedQueue {
             let (owns, owner) = (matches!(self.role, Role::Owner), self.owner());
             let is_due = owns || self.beats.is_multiple_of(OTHERS_BEAT_EVERY);
             let nodes: Vec<u64> = self.instances.keys().copied().collect();
-            let due = nodes.into_iter().filter(|node| is_due || *node == owner);
+            let due = nodes.into_iter().filter(|node| is_due || Some(*node) == owner);
             due.for_each(|node| self.beat_to(node, now));
             self.forget_silent(now);
         }
@@ -355,8 +429,13 @@ impl SharedQueue {
     /// The time of the next [`SharedQueue::handle_timeout`].
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        let beat = (!self.instances.is_empty()).then_some(self.beat_at);
-        self.admission.poll_timeout().into_iter().chain(beat).min()
+        self.admission.poll_timeout().into_iter().chain(self.poll_beat()).min()
+    }
+
+    /// When this instance next tells others that it is there.
+    #[must_use]
+    pub fn poll_beat(&self) -> Option<Time> {
+        (!self.instances.is_empty()).then_some(self.beat_at)
     }
 
     /// The next result for a request of this instance ([`Admission::poll`]).
@@ -381,7 +460,9 @@ impl SharedQueue {
                     QueueMessage::WaitingRoom(WaitingRoomEntry { id: theirs, ..entry })
                 }
             };
-            if !matches!(outcome, AdmissionOutcome::Slot(_)) {
+            if let AdmissionOutcome::Slot(_) = outcome {
+                self.foreign_running += 1;
+            } else {
                 self.foreign.remove(&id);
                 if let Some(instance) = self.instances.get_mut(&node) {
                     instance.requests.remove(&theirs);
@@ -391,6 +472,12 @@ impl SharedQueue {
         }
         self.call_back(now);
         None
+    }
+
+    /// Whether there are messages.
+    #[must_use]
+    pub fn has_messages(&self) -> bool {
+        !self.out.is_empty()
     }
 
     /// The next message, and the instance that it is for.

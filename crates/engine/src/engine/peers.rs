@@ -5,12 +5,16 @@
 //! all live instances, as far as their numbers are known. The interface: `replicated`.
 
 use super::{Engine, RequestLists};
+use crate::admission::shared::QueueWaker;
+use crate::replicated::SharedAdmission;
 use crate::rules::EngineRules;
 use crate::shards::{ShardedEngine, Shards};
 use evenkeel_config::settings::ProxySettings;
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::limit::LimitUnit;
+use evenkeel_core::queue::shared::{InstanceId, QueueMessage};
 use evenkeel_core::replica::ReplicatedLimit;
+use evenkeel_core::units::Time;
 
 /// The smallest relative change of the shares for which a new limiter is made.
 const SHARE_CHANGE_MIN: f64 = 0.001;
@@ -28,6 +32,10 @@ impl ShardedEngine for Engine {
         self.shards.rules().marks.shared(&given.0.limits, given.0.cpus)
     }
 
+    fn admission(&self) -> Option<&dyn SharedAdmission> {
+        self.shards.rules().queues.then_some(self)
+    }
+
     fn shared_cpus(&self) -> Option<f64> {
         Some(self.given.lock().0.cpus)
     }
@@ -41,6 +49,36 @@ impl ShardedEngine for Engine {
         }
         given.1 = factor;
         self.take_over(&scaled(&given.0, factor));
+    }
+}
+
+impl SharedAdmission for Engine {
+    fn start(&self, own: InstanceId, wake: QueueWaker) {
+        self.gate.start_sharing(own, wake, self.shards.clock.now());
+    }
+
+    fn handle_link(&self, id: InstanceId) {
+        self.gate.handle_link(id, self.shards.clock.now());
+    }
+
+    fn handle_link_end(&self, node: u64, is_gone: bool) {
+        self.gate.handle_link_end(node, is_gone, self.shards.clock.now());
+    }
+
+    fn handle_messages(&self, from: u64, messages: &[QueueMessage]) {
+        self.gate.handle_messages(from, messages, self.shards.clock.now());
+    }
+
+    fn poll_messages(&self, each: &mut dyn FnMut(u64, QueueMessage)) {
+        self.gate.take_messages(each);
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.gate.poll_beat()
+    }
+
+    fn handle_timeout(&self) {
+        self.gate.beat(self.shards.clock.now());
     }
 }
 

@@ -57,6 +57,10 @@ impl SharedQueue {
             QueueMessage::Done { id, cost, worked, keeps } => {
                 let Some(own) = instance.requests.remove(&id) else { return };
                 self.foreign.remove(&own);
+                if self.admission.handle_cancel(own) != CancelOutcome::Running {
+                    return;
+                }
+                self.foreign_running -= 1;
                 self.admission.handle_done(own, cost, worked, now);
                 if keeps {
                     instance.kept += 1;
@@ -91,6 +95,7 @@ impl SharedQueue {
     pub(super) fn end_foreign(&mut self, own: RequestId, now: Time) {
         self.foreign.remove(&own);
         if self.admission.handle_cancel(own) == CancelOutcome::Running {
+            self.foreign_running -= 1;
             self.admission.handle_done(own, Cost::ZERO, None, now);
         }
     }

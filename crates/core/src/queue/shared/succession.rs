@@ -38,7 +38,7 @@ impl SharedQueue {
     /// Whether an owner goes before the present one: a later term, or the older instance.
     pub(super) fn goes_before(&self, (term, id): (u64, InstanceId)) -> bool {
         let present = match &self.role {
-            Role::Owner => Some(self.own),
+            Role::Owner => self.own,
             Role::Member(member) => self.instances.get(&member.owner).map(|one| one.id),
         };
         term > self.term || (term == self.term && present.is_none_or(|present| id < present))
@@ -96,7 +96,7 @@ impl SharedQueue {
         let owner = self.owner();
         let older = self.instances.values().filter(|other| {
             let is_there = other.is_linked && now.since(other.heard) < OTHERS_SILENT_MAX;
-            other.id.node != owner && is_there && other.id < self.own
+            Some(other.id.node) != owner && is_there && Some(other.id) < self.own
         });
         Nanos(SILENT_MAX.0.saturating_mul(1 + older.count() as u64))
     }

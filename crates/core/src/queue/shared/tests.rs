@@ -138,7 +138,9 @@ impl World {
         let search = self.search.then(|| ConcurrencySearch::new(1.0));
         let admission = Admission::new(settings(self.slots), search);
         let own = InstanceId { life: self.lives, node: node as u64 };
-        self.nodes[node] = Some(SharedQueue::new(own, admission, self.now));
+        let mut queue = SharedQueue::new(admission);
+        queue.start(own, self.now);
+        self.nodes[node] = Some(queue);
         for other in 0..self.nodes.len() {
             if other != node && self.nodes[other].is_some() {
                 self.link(node, other);
@@ -228,7 +230,7 @@ impl World {
                 self.flights.insert(self.last, flight);
             }
             Event::Link { a, b } => {
-                let ids = [a, b].map(|one| self.nodes[one].as_ref().map(|queue| queue.own));
+                let ids = [a, b].map(|one| self.nodes[one].as_ref().and_then(|queue| queue.own));
                 let [Some(first), Some(second)] = ids else { return };
                 let number = self.planned;
                 self.links.insert(World::pair(a, b), number);
@@ -319,7 +321,7 @@ impl World {
 
     fn owners(&self) -> Vec<u64> {
         let alive = self.nodes.iter().flatten();
-        let owners: BTreeSet<u64> = alive.map(SharedQueue::owner).collect();
+        let owners: BTreeSet<u64> = alive.filter_map(SharedQueue::owner).collect();
         owners.into_iter().collect()
     }
 }

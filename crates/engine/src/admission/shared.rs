@@ -1,0 +1,65 @@
+//! The admission queue as one that several instances share: what the driver of the peers brings and
+//! takes.
+//!
+//! Who owns the queue and what instances tell each other is decided in
+//! `evenkeel_core::queue::shared`. The connections: `evenkeel_peers::driver`.
+
+use super::{AdmissionQueue, AdmissionState, pass};
+use evenkeel_core::queue::shared::{InstanceId, QueueMessage};
+use evenkeel_core::units::Time;
+use std::sync::Arc;
+
+/// Called when the queue has messages for other instances. It must not call the queue.
+pub type QueueWaker = Arc<dyn Fn() + Send + Sync>;
+
+impl AdmissionQueue {
+    /// Begins to share the queue as the instance `own`.
+    pub fn start_sharing(&self, own: InstanceId, wake: QueueWaker, now: Time) {
+        let mut state = self.state.lock();
+        state.queue.start(own, now);
+        state.wake = Some(wake);
+    }
+
+    /// There is a connection to another instance.
+    pub fn handle_link(&self, id: InstanceId, now: Time) {
+        self.change(now, |state| state.queue.handle_link(id, now));
+    }
+
+    /// The connection to another instance has ended, and maybe the instance as well.
+    pub fn handle_link_end(&self, node: u64, is_gone: bool, now: Time) {
+        self.change(now, |state| state.queue.handle_link_end(node, is_gone, now));
+    }
+
+    /// Messages of another instance.
+    pub fn handle_messages(&self, from: u64, messages: &[QueueMessage], now: Time) {
+        self.change(now, |state| {
+            for message in messages {
+                state.queue.handle_message(from, *message, now);
+            }
+        });
+    }
+
+    /// Passes on the messages for other instances, each with the instance that it is for.
+    pub fn take_messages(&self, each: &mut dyn FnMut(u64, QueueMessage)) {
+        let mut state = self.state.lock();
+        while let Some((to, message)) = state.queue.poll_message() {
+            each(to, message);
+        }
+    }
+
+    /// When [`AdmissionQueue::beat`] is to be called; `None` as long as no other instance is known.
+    pub fn poll_beat(&self) -> Option<Time> {
+        self.state.lock().queue.poll_beat()
+    }
+
+    /// Tells other instances that this one is there, and notices which are not.
+    pub fn beat(&self, now: Time) {
+        self.change(now, |_| ());
+    }
+
+    fn change(&self, now: Time, change: impl FnOnce(&mut AdmissionState)) {
+        let mut state = self.state.lock();
+        change(&mut state);
+        pass(state, now);
+    }
+}
