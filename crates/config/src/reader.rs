@@ -254,6 +254,16 @@ impl<'n, 'f> SectionReader<'n, 'f> {
         }
     }
 
+    /// Reports each key that is written without a value: nothing, or an empty list or section.
+    pub fn refuse_empty(&mut self) {
+        for (key, node) in self.entries.iter().filter(|(_, node)| node.is_empty()) {
+            let Some(row) = self.table.row(&key.name) else { continue };
+            let place = if node.value == YamlValue::Null { key.place } else { node.place };
+            let fault = ConfigFault::new(place, "is empty; remove the key, or write a value");
+            self.faults.push(fault.about(row.facts().name, None));
+        }
+    }
+
     /// The node of `key`. `None` if the key is absent or has no value.
     #[must_use]
     pub fn node(&self, key: &str) -> Option<&'n YamlNode> {
@@ -330,14 +340,16 @@ impl<'n, 'f> SectionReader<'n, 'f> {
     ) -> Option<Vec<(N, Vec<T>)>> {
         let (key, node) = self.row_and_node(key)?;
         let YamlValue::Map(entries) = &node.value else { return None };
-        if entries.is_empty() {
-            self.faults.push(ConfigFault::new(node.place, format!("`{key}` is empty; remove it")));
-        }
         let mut all = Vec::new();
         for (written, node) in entries {
             let named =
                 name(&written.name).map_err(|why| format!("{}: {why}", quoted(&written.name)));
-            let values = self.items(node).iter().filter_map(|item| self.read(key, item, &read));
+            let items = self.items(node);
+            if items.is_empty() {
+                let fault = ConfigFault::new(node.place, "has an empty entry; remove it");
+                self.faults.push(fault.about(key, None));
+            }
+            let values = items.iter().filter_map(|item| self.read(key, item, &read));
             let values = values.collect::<Vec<_>>();
             match named {
                 Ok(name) => all.push((name, values)),

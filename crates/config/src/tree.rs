@@ -88,6 +88,17 @@ impl YamlNode {
         YamlNode { place: TextPlace::default(), plain: true, input: None, value }
     }
 
+    /// Whether there is no value, or a list or a section without entries.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        match &self.value {
+            YamlValue::Null => true,
+            YamlValue::Text(_) => false,
+            YamlValue::List(items) => items.is_empty(),
+            YamlValue::Map(entries) => entries.is_empty(),
+        }
+    }
+
     /// The value at a path of keys. If a key occurs twice, the first one is used.
     #[must_use]
     pub fn find(&self, way: &[&str]) -> Option<&YamlNode> {

@@ -228,8 +228,10 @@ fn add(section: &mut SectionReader<'_, '_>, groups: &mut GroupSettings) {
     });
 }
 
-/// Reads a condition, which may name `groups`.
+/// Reads a condition, which may name `groups`. A key without a value is a fault: it may be a list
+/// whose entries are commented out, and without it the condition would hold for all requests.
 pub(crate) fn when(section: &mut SectionReader<'_, '_>, groups: &GroupSettings) -> Condition {
+    section.refuse_empty();
     let mut clauses = Vec::new();
     let method = compiled(section, &METHOD, Patterns::new);
     clauses.extend(method.map(Clause::Method));
@@ -254,26 +256,48 @@ pub(crate) fn when(section: &mut SectionReader<'_, '_>, groups: &GroupSettings) 
         clauses.extend(values_of(section, row).map(|values| Clause::Fact(fact, values)));
     }
     clauses.extend(group_clause(section, groups));
-    if section.written("not") {
-        let (not, is_blank) =
-            section.section(&NOT, |inner| (when(inner, groups), inner.is_blank()));
-        if is_blank {
-            section.fault_of("not", "is empty; write the properties that a request must not have");
-        }
-        clauses.push(Clause::Not(not));
+    if section.has("not") {
+        clauses.push(Clause::Not(section.section(&NOT, |inner| when(inner, groups))));
     }
-    if let Some(nodes) = section.nodes_of(&ANY) {
-        let mut is_blank = nodes.is_empty();
-        let all = section.sections(&ANY, nodes, |inner| {
-            is_blank |= inner.is_blank();
-            when(inner, groups)
-        });
-        if is_blank {
-            section.fault_of("any", "has no condition, or an empty one; remove it");
-        }
-        clauses.push(Clause::Any(all));
-    }
+    clauses.extend(any_clause(section, groups));
     Condition { clauses }
+}
+
+/// Reads the condition of a rule, which applies to all requests without one.
+pub(crate) fn of_rule(
+    section: &mut SectionReader<'_, '_>,
+    key: &'static SubsectionKey,
+    groups: &GroupSettings,
+) -> Condition {
+    if section.written(key.name()) && section.node(key.name()).is_none_or(YamlNode::is_empty) {
+        section.fault_of(key.name(), "is empty; remove the key, or write a condition");
+    }
+    section.section(key, |inner| when(inner, groups))
+}
+
+/// Reads the conditions, one of which must hold.
+fn any_clause(section: &mut SectionReader<'_, '_>, groups: &GroupSettings) -> Option<Clause> {
+    let node = section.node(ANY.name()).filter(|node| !node.is_empty())?;
+    if let YamlValue::Map(keys) = &node.value
+        && let [(first, _), .., (last, _)] = keys.as_slice()
+    {
+        let what = format!(
+            "is a list of conditions, and this is one condition, all keys of which must match; \
+             write a list: `any: [{{{0}: ...}}, {{{1}: ...}}]`",
+            first.name, last.name
+        );
+        section.fault_of(ANY.name(), what);
+    }
+    let mut is_blank = false;
+    let nodes = section.nodes_of(&ANY)?;
+    let all = section.sections(&ANY, nodes, |inner| {
+        is_blank |= inner.is_blank();
+        when(inner, groups)
+    });
+    if is_blank {
+        section.fault_of(ANY.name(), "has an empty condition; remove it");
+    }
+    Some(Clause::Any(all))
 }
 
 /// The files of address lists that a condition names.

@@ -49,7 +49,7 @@ settings! {
     /// applies; a request without a gate passes.
     pub when: Condition, WHEN: SubsectionKey =
         SubsectionKey::one("when", &CONDITION).default_note("all requests")
-        => section.section(&WHEN, |inner| conditions::when(inner, groups));
+        => conditions::of_rule(section, &WHEN, groups);
     /// The domain of the master.
     pub domain: String, DOMAIN: DefaultedKey<String> = ConfigKey::text("domain", domain)
         .range_note("1 to 255 bytes").default_with(|| "default".to_owned());

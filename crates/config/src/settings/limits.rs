@@ -251,7 +251,7 @@ fn limit(section: &mut SectionReader<'_, '_>, door: LimitDefaults<'_>) -> Option
     section.require(&["name"], |_| "a limit needs `name`".to_owned());
     let name = section.key(&NAME);
     let by = by(section);
-    let when = section.section(&WHEN, |inner| conditions::when(inner, door.ground.groups));
+    let when = conditions::of_rule(section, &WHEN, door.ground.groups);
     let counted = counted(section, door.ground.cpus);
     let by_memory = door.ground.keys_by_memory;
     let (keys, refuses) = match &counted {

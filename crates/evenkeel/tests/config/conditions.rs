@@ -88,7 +88,7 @@ fn every_attribute_takes_a_value_a_list_and_patterns() {
 fn what_cannot_be_compared_is_a_fault_that_names_the_fix() {
     for (text, told) in [
         ("{header: 'x-a: b'}", "a name has 1 to 64 letters"),
-        ("{header: {}}", "`header` is empty; remove it"),
+        ("{header: {}}", "1:66: `header` is empty; remove the key, or write a value"),
         ("{header: {'a b': c}}", "`a b`: a name has 1 to 64"),
         ("{user_agent: 're:('}", "not a regular expression: unclosed group"),
         ("{query: 'a=b'}", "a value is written as `query: {NAME: PATTERN}`"),
@@ -101,13 +101,79 @@ fn what_cannot_be_compared_is_a_fault_that_names_the_fix() {
         ("{path: \"re:\\.php$\"}", "needs single quotes, as in 're:\\.php$'"),
         ("{asn: example}", "the number of an autonomous system, such as AS64500"),
         ("{group: robots}", "names no group: `robots`; `groups` names none before it"),
-        ("{any: []}", "`any` has no condition, or an empty one; remove it"),
-        ("{any: [{}]}", "`any` has no condition, or an empty one; remove it"),
+        ("{any: [{}]}", "`any` has an empty condition; remove it"),
         ("{useragent: a}", "did you mean `user_agent`?"),
     ] {
         let seen = faults(&limit(text));
         assert!(seen.contains(told) && seen.lines().count() == 1, "{text}: {seen}");
     }
+}
+
+/// A list whose entries are commented out would otherwise be a condition that holds for everybody.
+#[test]
+fn a_key_without_a_value_is_a_fault() {
+    let of =
+        |key: &str, place: &str| format!("{place}: `{key}` is empty; remove the key, or write");
+    let keys = [
+        "method",
+        "path",
+        "query",
+        "vhost",
+        "user_agent",
+        "header",
+        "cookie",
+        "ip",
+        "ip_file",
+        "asn",
+        "country",
+        "ja4",
+        "h2",
+        "rtt",
+        "fetch",
+        "bot",
+        "impostor",
+        "group",
+        "not",
+        "any",
+    ];
+    for key in keys {
+        let is_section = ["query", "header", "cookie", "not", "any"].contains(&key);
+        let section = is_section.then_some(("{}", 60 + key.len()));
+        let list = (key != "not").then_some(("[]", 60 + key.len()));
+        for (empty, place) in [("", 58)].into_iter().chain(list).chain(section) {
+            let seen = faults(&limit(&format!("{{{key}: {empty}}}")));
+            let told = of(key, &format!("t.yaml:1:{place}"));
+            assert!(seen.starts_with(&told) && seen.lines().count() == 1, "{key}: {empty}: {seen}");
+        }
+    }
+    let deny = |when: &str| format!("proxy: {{limits: [{{name: a, action: deny, when: {when}}}]}}");
+    for when in ["{user_agent: []}", "{not: {ip: []}}", "{any: [{path: /, cookie: }]}"] {
+        let seen = faults(&deny(when));
+        assert!(seen.contains("` is empty; remove the key") && seen.lines().count() == 1, "{seen}");
+    }
+    for text in ["{header: {accept: []}}", "{not: {query: {diff: }}}", "{user_agent: [a, ]}"] {
+        let seen = faults(&deny(&text.replace("[a, ]", "[a, null]")));
+        assert!(seen.contains("` has an empty entry; remove it"), "{seen}");
+    }
+    let gate = "proxy: {limits: []}\ngatekeeper: {when: }".to_owned();
+    for text in [limit(""), limit("{}"), gate] {
+        let seen = faults(&text);
+        assert!(seen.contains("`when` is empty; remove the key, or write a condition"), "{seen}");
+    }
+    let group = "groups:\n  bad:\n    user_agent:\n    # - '*bot*'\nproxy: {limits: []}";
+    assert!(faults(group).starts_with("t.yaml:3:5: `user_agent` is empty;"), "{}", faults(group));
+    let robot = "proxy: {robots: [{name: a, user_agent: [], host: '*.example.com'}], limits: []}";
+    assert!(faults(robot).contains("`user_agent` is empty;"), "{}", faults(robot));
+}
+
+#[test]
+fn a_single_condition_in_place_of_several_has_one_key() {
+    let seen = faults(&limit("{any: {path: /x, query: diff}}"));
+    let told = "`any` is a list of conditions, and this is one condition, all keys of which must \
+                match; write a list: `any: [{path: ...}, {query: ...}]`";
+    assert!(seen.contains(told) && seen.lines().count() == 1, "{seen}");
+    let one = Condition::from(Clause::has_cookie("a"));
+    assert_eq!(when("{any: {cookie: a}}"), Clause::Any(vec![one]).into());
 }
 
 #[test]

@@ -130,6 +130,7 @@ fn list(proxy: &mut SectionReader<'_, '_>) -> Vec<Robot> {
     let mut names: Vec<Box<str>> = Vec::new();
     let robots = proxy.sections(&ROBOTS, nodes, |section| {
         section.require(&["name"], |_| "a robot needs `name`".to_owned());
+        section.refuse_empty();
         let robot = Robot {
             name: section.key(&NAME).unwrap_or_default(),
             user_agent: agents(section),
