@@ -6,7 +6,7 @@
 
 use crate::client::{Answer, Client};
 use crate::gate::{Gate, lines};
-use crate::site::{Site, start_nginx};
+use crate::site::{Site, php, start_nginx};
 use evenkeel_testing::port::free_port;
 use evenkeel_testing::program::Program;
 use evenkeel_testing::wait::wait_for;
@@ -63,23 +63,24 @@ fn ask(client: &mut Client, path: &str, address: &str, headers: &str) -> Answer 
     client.get_with(path, &format!("X-Forwarded-For: {address}\r\n{headers}"))
 }
 
-/// A site with a folder of files beside its pages.
+/// A site with a folder of files beside its pages, and a program for repositories, which does not
+/// wait for the worker of the pages.
 struct SiteWithFiles {
     site: Site,
-    _server: Program,
+    _servers: [Program; 2],
     port: u16,
 }
 
 fn site() -> SiteWithFiles {
     let site = Site::start(1);
-    let (home, port) = (site.folder.path(), free_port());
+    let (home, port, git_port) = (site.folder.path(), free_port(), free_port());
     let server = format!(
         "access_log off;\nserver {{\nlisten 127.0.0.1:{port};\nroot {home}/files;\n\
          location /page {{\nfastcgi_pass 127.0.0.1:{php};\n\
          fastcgi_param SCRIPT_FILENAME {home}/burn.php;\n\
          fastcgi_param REQUEST_METHOD $request_method;\n\
          fastcgi_param QUERY_STRING $query_string;\n}}\n\
-         location ~ ^/smart(/.*) {{\nfastcgi_pass 127.0.0.1:{php};\n\
+         location ~ ^/smart(/.*) {{\nfastcgi_pass 127.0.0.1:{git_port};\n\
          fastcgi_param SCRIPT_FILENAME {home}/git.php;\n\
          fastcgi_param GIT_PROJECT_ROOT {home}/files;\n\
          fastcgi_param PATH_INFO $1;\n\
@@ -93,8 +94,10 @@ fn site() -> SiteWithFiles {
     fs::create_dir(home.join("files")).expect("a folder");
     fs::write(home.join("files/feed.atom"), "a feed\n").expect("a feed");
     fs::write(home.join("git.php"), include_str!("git.php")).expect("a program");
-    let server = start_nginx(home, "files", &server, port);
-    SiteWithFiles { site, _server: server, port }
+    let git = home.join("git");
+    fs::create_dir(&git).expect("a folder");
+    let servers = [php(&git, git_port, 1), start_nginx(home, "files", &server, port)];
+    SiteWithFiles { site, _servers: servers, port }
 }
 
 /// Evenkeel with one slot, and all else as it is by default.
