@@ -18,6 +18,8 @@ mod content;
 mod limit;
 mod log;
 mod peer;
+mod queue;
+mod queue_wire;
 mod send;
 mod sender_check;
 mod unsent;
@@ -41,7 +43,7 @@ use unsent::UnsentCharges;
 pub use update::{ReplicaEvent, ReplicaTotals, ReplicaUpdate};
 use window::SequenceWindow;
 pub use wire::PeerFrameError;
-use wire::PeerFrameSender;
+use wire::{PeerFrameKind, PeerFrameSender};
 
 /// Maximum difference between the time in a frame of a group and the local clock; other frames are
 /// refused.
@@ -105,6 +107,12 @@ pub struct Replica {
     peers: BTreeMap<u64, ReplicaPeer>,
     links: BTreeMap<u64, ReplicaLink>,
     out: VecDeque<(u64, Arc<[u8]>)>,
+    /// Frames about queues, which overtake those in `out`.
+    queue_out: VecDeque<(u64, Arc<[u8]>)>,
+    /// The queues of this instance that others may share, in order.
+    queues: Vec<u64>,
+    /// Those that were shared before the last change.
+    queues_gone: Vec<u64>,
     events: VecDeque<ReplicaEvent>,
     /// The number of the next frame of a report.
     next: u64,
@@ -135,6 +143,9 @@ impl Replica {
             peers: BTreeMap::new(),
             links: BTreeMap::new(),
             out: VecDeque::new(),
+            queue_out: VecDeque::new(),
+            queues: Vec::new(),
+            queues_gone: Vec::new(),
             events: VecDeque::new(),
             next: 0,
             firsts: VecDeque::new(),
@@ -213,12 +224,14 @@ impl Replica {
     }
 
     /// Handles the loss of a link. Unacknowledged reports are sent again on another link.
-    pub fn handle_down(&mut self, link: u64, now: Time) {
+    /// `is_gone`: the instance at the other end has closed the link, so it has ended; otherwise it
+    /// may still be there.
+    pub fn handle_down(&mut self, link: u64, is_gone: bool, now: Time) {
         let speaker = self.links.remove(&link).and_then(|link| link.speaker);
         self.out.retain(|(to, _)| *to != link);
-        let Some(peer) = speaker.and_then(|speaker| self.peers.get_mut(&speaker.node)) else {
-            return;
-        };
+        let Some(node) = speaker.map(|speaker| speaker.node) else { return };
+        self.handle_queue_link_end(link, node, is_gone);
+        let Some(peer) = self.peers.get_mut(&node) else { return };
         peer.links.retain(|known| *known != link);
         if peer.ready == Some(link) {
             peer.ready = None;
@@ -242,6 +255,9 @@ impl Replica {
     ) -> Result<(), PeerFrameError> {
         let result = self.frame(link, bytes, now, told);
         self.totals.refused += u64::from(result.is_err());
+        if result.is_err() && bytes.get(1) == Some(&(PeerFrameKind::Queue as u8)) {
+            self.push_event(ReplicaEvent::QueueLost { link });
+        }
         result
     }
 
@@ -260,7 +276,10 @@ impl Replica {
         let period = self.settings.period;
         let peer = self.peers.entry(head.sender.node);
         let peer = peer.or_insert_with(|| ReplicaPeer::new(head.sender, period, now));
-        peer.frames += 1;
+        match head.kind {
+            PeerFrameKind::Queue => peer.queue_frames.add(now),
+            _ => peer.frames += 1,
+        }
         let age = peer.age(head.at, now);
         for counts in [&mut peer.counts, &mut self.totals.counts] {
             counts.frames_in += 1;
@@ -282,9 +301,13 @@ impl Replica {
             }
             FrameContent::State { answer, groups } => {
                 self.handle_clients(node, groups.clone(), told);
+                self.handle_queues(link, node, groups.clone());
                 if self.accept_answer_part(node, answer, true) {
                     self.handle_state(answer, groups, told);
                 }
+            }
+            FrameContent::Queue { queue, messages } => {
+                self.handle_queue_messages(node, (queue, messages), now, told);
             }
             FrameContent::Names(names) => {
                 for name in names.iter().take(REPLICA_BOUNDS.names_max) {

@@ -3,13 +3,17 @@
 
 use evenkeel_core::bucket::{Algorithm, debt::DebtBucket};
 use evenkeel_core::classify::prefix::{PREFIX_BYTES_MAX, PrefixTable};
-use evenkeel_core::classify::{self, RequestAttributes, normal_path};
+use evenkeel_core::classify::{self, LimitKey, RequestAttributes, normal_path};
 use evenkeel_core::condition::Clause;
 use evenkeel_core::condition::patterns::PathPatterns;
 use evenkeel_core::key::{KeyHash, KeySeed, NAME_BYTES_MAX};
 use evenkeel_core::limit::{KeyPart, Limit, LimitUnit};
-use evenkeel_core::meter::estimate::fold;
+use evenkeel_core::meter::estimate::{RouteHash, fold};
 use evenkeel_core::meter::header_cost;
+use evenkeel_core::queue::admission::Admission;
+use evenkeel_core::queue::shared::{GrantedVisit, QueueMessage};
+use evenkeel_core::queue::standing::{KnownClients, Visit, VisitPass, VisitTicket};
+use evenkeel_core::queue::{Arrival, QueuePlace, QueueSettings};
 use evenkeel_core::replica::{
     Replica, ReplicaEvent, ReplicaSettings, ReplicaUpdate, ReplicatedLimit,
 };
@@ -357,7 +361,47 @@ fn replica(node: u64, reliable: bool) -> Replica {
         unit: 1,
         per_second: Cost::ZERO,
     };
-    Replica::new(settings, (1..=2).map(shared).collect(), START)
+    let mut replica = Replica::new(settings, (1..=2).map(shared).collect(), START);
+    replica.set_queues(vec![QUEUE]);
+    replica
+}
+
+/// The fingerprint of the queue that all simulated instances share.
+const QUEUE: u64 = 9;
+
+/// Messages about a queue, of the kinds with the most fields.
+fn queue_messages(now: Time) -> [QueueMessage; 3] {
+    let settings = QueueSettings {
+        concurrency: 1,
+        reserve: 0,
+        len_max: 9,
+        wait_max: HOUR,
+        known: KnownClients::Off,
+        cpus_milli: 1,
+        workers: None,
+    };
+    let id = Admission::new(settings, None).next_id();
+    let hash = KeyHash::from_bits(3);
+    let arrival = Arrival {
+        client: hash,
+        place: QueuePlace::Debt(LimitKey { limit: 1, hash }),
+        estimate: Cost(7),
+        is_guess: true,
+        route: Some(RouteHash::UNKNOWN),
+        own: None,
+        weight: Weight::ONE,
+        visit: Visit::Ticket(VisitTicket { id: 5, first_came: now }),
+        accepts_waiting_page: true,
+        burns: false,
+    };
+    let pass = Some(VisitPass { id: 5, stamp: now });
+    let visit = GrantedVisit { pass, newcomer_since: Some(now) };
+    let worked = Some((RouteHash::UNKNOWN, HOUR));
+    [
+        QueueMessage::Ask { id, arrival },
+        QueueMessage::Grant { id, visit },
+        QueueMessage::Done { id, cost: Cost(1), worked, keeps: true },
+    ]
 }
 
 /// Frames of every kind as instances really send them, in the order of sending.
@@ -373,6 +417,7 @@ fn frames(reliable: bool) -> Vec<Vec<u8>> {
         }
         a.send_names([(1, KeyHash::from_bits(7), "name")], now);
         a.send_clients(None, [(3, KeyHash::from_bits(8), step << 20)], now);
+        a.queue_frame(2, QUEUE, &queue_messages(now), now);
         a.handle_timeout(now);
         b.handle_timeout(now);
         for _ in 0..20 {
@@ -384,7 +429,7 @@ fn frames(reliable: bool) -> Vec<Vec<u8>> {
                     a.give_state(node, [(0, KeyHash::from_bits(9), Cost(5))], now);
                 }
             }
-            while let Some((_, frame)) = a.poll_transmit() {
+            while let Some((_, frame)) = a.poll_transmit().or_else(|| a.poll_queue_transmit()) {
                 let _ = b.handle_frame(0, &frame, now, &mut |_| {});
                 frames.push(frame.to_vec());
             }
@@ -398,8 +443,12 @@ fn frames(reliable: bool) -> Vec<Vec<u8>> {
 #[test]
 fn fuzz_what_peers_say() {
     let said = [frames(true), frames(false)];
-    let kinds = |frames: &[Vec<u8>]| (1..=8).filter(|k| frames.iter().any(|f| f[1] == *k)).count();
-    assert_eq!((kinds(&said[0]), kinds(&said[1])), (8, 7), "a group acknowledges nothing");
+    let kinds = |frames: &[Vec<u8>]| (1..=9).filter(|k| frames.iter().any(|f| f[1] == *k)).count();
+    assert_eq!(
+        (kinds(&said[0]), kinds(&said[1])),
+        (9, 7),
+        "a group acknowledges nothing, and shares no queue"
+    );
     fuzz().with_type::<(bool, Vec<u8>, Vec<(u8, u8, u8)>)>().for_each(|(reliable, raw, edits)| {
         let mut hearer = replica(2, *reliable);
         hearer.handle_up(0, START);
@@ -410,6 +459,9 @@ fn fuzz_what_peers_say() {
                 }
                 ReplicaUpdate::Name { limit, name, .. } => assert!(limit < 2 && name.len() <= 120),
                 ReplicaUpdate::Client { .. } => {}
+                ReplicaUpdate::Queue { queue, messages, .. } => {
+                    assert!(queue == QUEUE && messages.len() <= bytes.len())
+                }
             };
             let _ = hearer.handle_frame(0, bytes, START, &mut told);
         };

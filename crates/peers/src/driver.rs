@@ -257,7 +257,7 @@ impl PeerDriver {
                     target: "evenkeel::peers", %peer, %why,
                     "a connection to a peer has ended"
                 );
-                self.replica.handle_down(link.0, now);
+                self.replica.handle_down(link.0, false, now);
             }
             TransportEvent::Refused { from, why } => self.shown.note_refused(&from, &why, now),
         }
@@ -282,6 +282,7 @@ impl PeerDriver {
                 }
             }
             ReplicaUpdate::Client { table, key, record } => clients.push((table, key, record)),
+            ReplicaUpdate::Queue { .. } => {}
             ReplicaUpdate::Name { limit, key, name } => {
                 if let Some((engine, mark)) = engine(limit) {
                     engine.apply_name(mark, key, name);

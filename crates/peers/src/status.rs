@@ -99,7 +99,11 @@ impl PeerReporter {
                 };
                 tracing::warn!(target: "evenkeel::peers", peer, limit, theirs, ours, "{what}");
             }
-            ReplicaEvent::Wanted { .. } | ReplicaEvent::Own { .. } => {}
+            ReplicaEvent::Wanted { .. }
+            | ReplicaEvent::Own { .. }
+            | ReplicaEvent::QueueUp { .. }
+            | ReplicaEvent::QueueDown { .. }
+            | ReplicaEvent::QueueLost { .. } => {}
         }
     }
 

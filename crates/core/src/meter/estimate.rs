@@ -88,6 +88,11 @@ impl RouteHash {
         RouteHash(KeyHash::from_bits(mixed ^ (mixed >> 27)))
     }
 
+    /// The route with this hash, which another instance has computed.
+    pub(crate) const fn from_hash(hash: KeyHash) -> RouteHash {
+        RouteHash(hash)
+    }
+
     /// The hash as a number.
     #[must_use]
     pub const fn bits(self) -> u64 {

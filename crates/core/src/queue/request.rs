@@ -21,7 +21,7 @@ pub enum QueuePlace {
 }
 
 /// A request that arrives at the queue.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// The client that sends the request: its key for the first limit.
     pub client: KeyHash,
@@ -57,7 +57,7 @@ pub struct Arrival {
 
 /// Identifies a request in the queue or with the backend. Later requests have larger ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestId(pub(super) u64);
+pub struct RequestId(pub(crate) u64);
 
 /// A request that is refused, because the queue is full or because it waited for too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

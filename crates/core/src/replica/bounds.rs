@@ -32,6 +32,13 @@ pub struct ReplicaBounds {
     pub links_max: usize,
     /// Frames from one peer in one local period; further ones are refused.
     pub frames_max: u32,
+    /// Queues of an instance that others may share; further ones are not shared.
+    pub queues_max: usize,
+    /// Frames about queues from one peer in one second; further ones are refused.
+    pub queue_frames_max: u32,
+    /// Frames about queues that wait for `poll_queue_transmit`; if there is no room for one, its
+    /// link is to be closed.
+    pub queue_out_max: usize,
     /// Events that wait for `poll_event`; further ones are dropped.
     pub events_max: usize,
     /// Keys whose names are sent; further ones are left out.
@@ -56,6 +63,9 @@ pub const REPLICA_BOUNDS: ReplicaBounds = ReplicaBounds {
     out_max: 16_384,
     links_max: 2_048,
     frames_max: 16_384,
+    queues_max: 16,
+    queue_frames_max: 8_192,
+    queue_out_max: 4_096,
     events_max: 256,
     names_max: 100,
     state_max: [1 << 16, 1 << 13],

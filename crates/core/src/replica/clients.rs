@@ -17,7 +17,7 @@ use alloc::sync::Arc;
 /// The context of groups whose amounts are records of clients. Buckets have context zero.
 pub const CONTEXT: u128 = 1;
 /// The addressee of a frame of state that answers no request.
-const NO_INSTANCE: u64 = 0;
+pub(super) const NO_INSTANCE: u64 = 0;
 
 impl Replica {
     /// Sends records of clients to the instance `to`, or to all. Over a group all get them. Each

@@ -5,6 +5,7 @@
 
 use super::bounds::LIMITS_MAX;
 use super::limit::ReplicatedLimit;
+use super::queue_wire::QueueMessages;
 use super::window::SequenceWindow;
 use super::wire;
 use super::wire::{
@@ -32,6 +33,8 @@ pub enum FrameContent<'a> {
     State { answer: StateAnswerPart, groups: ChargeEntries<'a> },
     /// Readable names of keys.
     Names(Vec<KeyName<'a>>),
+    /// Messages about the queue with this fingerprint.
+    Queue { queue: u64, messages: QueueMessages<'a> },
 }
 
 /// Position of a part within an answer to a state request.
@@ -113,6 +116,11 @@ impl<'a> FrameContent<'a> {
                 return Ok((head, FrameContent::State { answer, groups: reader.groups()? }));
             }
             PeerFrameKind::Names => FrameContent::Names(names(&mut reader)?),
+            PeerFrameKind::Queue => {
+                let queue = reader.word()?;
+                let messages = QueueMessages::checked(reader)?;
+                return Ok((head, FrameContent::Queue { queue, messages }));
+            }
         };
         reader.end()?;
         Ok((head, said))

@@ -5,9 +5,11 @@
 //! still send again is too old to be sent. So a forgotten peer never causes a report to be counted
 //! twice.
 
+use super::queue::QueueFrameCount;
 use super::window::SequenceWindow;
 use super::wire::PeerFrameSender;
 use crate::units::{Nanos, Time};
+use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -51,10 +53,14 @@ pub struct ReplicaPeer {
     pub digest: u64,
     /// Bit set of the parts of its limits that have been compared.
     pub compared: u128,
-    /// Number of frames received from it in the current period.
+    /// Number of frames received from it in the current period, without those about queues.
     pub frames: u32,
     /// Number of times that it was given the state.
     pub given: u8,
+    /// The queues that it shares, by fingerprint, and for each the link on which it has said so.
+    pub queues: BTreeMap<u64, u64>,
+    /// Its frames about queues in the present second.
+    pub queue_frames: QueueFrameCount,
     /// Its metrics.
     pub counts: PeerTraffic,
 }
@@ -82,6 +88,10 @@ pub struct PeerTraffic {
     pub unshared: u64,
     /// Its records of clients that it has served.
     pub clients_in: u64,
+    /// Its messages about shared queues.
+    pub queue_messages_in: u64,
+    /// Messages about shared queues to it.
+    pub queue_messages_out: u64,
 }
 
 impl ReplicaPeer {
@@ -107,6 +117,8 @@ impl ReplicaPeer {
             compared: 0,
             frames: 0,
             given: 0,
+            queues: BTreeMap::new(),
+            queue_frames: QueueFrameCount::default(),
             counts: PeerTraffic::default(),
         }
     }

@@ -60,15 +60,19 @@ impl Replica {
                 due.filter_map(|peer| peer.ready.or(peer.links.last().copied())).collect();
             links.into_iter().for_each(|link| self.acknowledge(link));
         }
-        let (link, frame) = self.out.pop_front()?;
-        let speaker = self.links.get(&link).and_then(|link| link.speaker);
+        let frame = self.out.pop_front()?;
+        self.count_sent(&frame);
+        Some(frame)
+    }
+
+    pub(super) fn count_sent(&mut self, (link, frame): &(u64, Arc<[u8]>)) {
+        let speaker = self.links.get(link).and_then(|link| link.speaker);
         let peer = speaker.and_then(|speaker| self.peers.get_mut(&speaker.node));
         let counts = peer.map(|peer| &mut peer.counts).into_iter();
         for counts in counts.chain([&mut self.totals.counts]) {
             counts.frames_out += 1;
             counts.bytes_out += frame.len() as u64;
         }
-        Some((link, frame))
     }
 
     /// Creates a report of the unreported charges: of `all` of them, or only of those that may not
@@ -174,7 +178,7 @@ impl Replica {
         }
     }
 
-    /// Sends a hello and the limits of this instance on a link.
+    /// Sends a hello, the limits and the queues of this instance on a link.
     pub(super) fn send_hello(&mut self, link: u64, now: Time) {
         let mut writer = PeerFrameWriter::head(PeerFrameKind::Hello, self.sender(), now);
         let ReplicaSettings { name, period, cpus_milli, .. } = &self.settings;
@@ -195,6 +199,7 @@ impl Replica {
             writer.bytes(&bytes);
             self.send(link, writer.done().into());
         }
+        self.announce_queues(link, now);
     }
 
     /// Sends on a link which reports of the peer at its other end have been seen.
@@ -241,7 +246,7 @@ impl Replica {
     }
 
     /// Queues a frame that is not a report over a link; drops and counts it if the queue is full.
-    fn send(&mut self, link: u64, frame: Arc<[u8]>) {
+    pub(super) fn send(&mut self, link: u64, frame: Arc<[u8]>) {
         if self.out.len() < REPLICA_BOUNDS.out_max {
             self.out.push_back((link, frame));
         } else {

@@ -15,12 +15,15 @@ impl Replica {
         head: &PeerFrameHead,
         now: Time,
     ) -> Result<(), PeerFrameError> {
+        let is_queue = head.kind == PeerFrameKind::Queue;
         if self.settings.reliable {
             let speaker = self.links.get(&link).ok_or(PeerFrameError::Stranger)?.speaker;
             let named = speaker == Some(head.sender);
             if !named && (speaker.is_some() || head.kind != PeerFrameKind::Hello) {
                 return Err(PeerFrameError::Stranger);
             }
+        } else if is_queue {
+            return Err(PeerFrameError::Broken);
         } else if now.since(head.at).max(head.at.since(now)) > CLOCK_SKEW_MAX {
             return Err(PeerFrameError::Time);
         }
@@ -30,6 +33,8 @@ impl Replica {
                 self.peers.remove(&head.sender.node);
                 Ok(())
             }
+            Some(peer) if is_queue && peer.queue_frames.is_full(now) => Err(PeerFrameError::Flood),
+            Some(_) if is_queue => Ok(()),
             Some(peer) if peer.frames >= REPLICA_BOUNDS.frames_max => Err(PeerFrameError::Flood),
             Some(_) => Ok(()),
             None if self.peers.len() + 1 < self.settings.nodes_max => Ok(()),

@@ -5,6 +5,7 @@
 
 use super::peer::PeerTraffic;
 use crate::key::KeyHash;
+use crate::queue::shared::{InstanceId, QueueMessage};
 use crate::units::{Cost, Nanos};
 use alloc::string::String;
 
@@ -41,6 +42,15 @@ pub enum ReplicaUpdate<'a> {
         key: KeyHash,
         /// The record, which only the table can read.
         record: u64,
+    },
+    /// Handle messages of another instance about a queue that both share.
+    Queue {
+        /// The fingerprint of the queue.
+        queue: u64,
+        /// Identity of the instance.
+        from: u64,
+        /// The messages, in their order.
+        messages: &'a [QueueMessage],
     },
     /// Set the readable name of a key.
     Name {
@@ -88,6 +98,29 @@ pub enum ReplicaEvent {
     Wanted {
         /// Identity of the instance.
         node: u64,
+    },
+    /// An instance that shares a queue of this one can be reached, perhaps over another link than
+    /// before. Messages on the link before may be lost.
+    QueueUp {
+        /// The fingerprint of the queue.
+        queue: u64,
+        /// The instance.
+        id: InstanceId,
+    },
+    /// An instance that shares a queue of this one can no longer be reached.
+    QueueDown {
+        /// The fingerprint of the queue.
+        queue: u64,
+        /// Identity of the instance.
+        node: u64,
+        /// Whether the instance has ended, or shares the queue no longer. Otherwise it may still be
+        /// there.
+        is_gone: bool,
+    },
+    /// Messages about a queue are lost on a link, which must be closed.
+    QueueLost {
+        /// Number of the link.
+        link: u64,
     },
     /// A link leads back to this instance.
     Own {

@@ -99,10 +99,12 @@ pub enum PeerFrameKind {
     State = 7,
     /// Readable names of keys.
     Names = 8,
+    /// Messages about a queue that instances share.
+    Queue = 9,
 }
 
 impl PeerFrameKind {
-    const ALL: [PeerFrameKind; 8] = [
+    const ALL: [PeerFrameKind; 9] = [
         PeerFrameKind::Hello,
         PeerFrameKind::Limits,
         PeerFrameKind::Report,
@@ -111,6 +113,7 @@ impl PeerFrameKind {
         PeerFrameKind::Seen,
         PeerFrameKind::State,
         PeerFrameKind::Names,
+        PeerFrameKind::Queue,
     ];
 }
 
@@ -135,7 +138,7 @@ pub struct PeerFrameHead {
 }
 
 /// Nanoseconds in a millisecond.
-const NANOS_PER_MILLI: u64 = 1_000_000;
+pub const NANOS_PER_MILLI: u64 = 1_000_000;
 
 /// Parses a frame from its start.
 #[derive(Clone, Copy)]

@@ -255,7 +255,7 @@ impl Cluster {
                 self.receive_frame(to, link, &frame)
             }
             ClusterEvent::Down { node, life, link } if lives(node, life) => {
-                self.nodes[node].replica.handle_down(link, self.now);
+                self.nodes[node].replica.handle_down(link, false, self.now);
                 self.pump(node);
             }
             ClusterEvent::Connect { a, b } => self.connect(a, b),
@@ -331,7 +331,9 @@ impl Cluster {
             ReplicaUpdate::Short { limit, key, missing } => {
                 limiter.apply_remote_deficit(limit, key, missing, now)
             }
-            ReplicaUpdate::Name { .. } | ReplicaUpdate::Client { .. } => {}
+            ReplicaUpdate::Name { .. }
+            | ReplicaUpdate::Client { .. }
+            | ReplicaUpdate::Queue { .. } => {}
         };
         // The replica counts refused frames.
         let _ = replica.handle_frame(link, frame, now, &mut told);

@@ -228,8 +228,8 @@ mod frames {
         ];
         assert_eq!(told(&mut a), expected);
         // The same differences on another link are not reported again.
-        a.handle_down(7, SIM_START);
-        b.handle_down(7, SIM_START);
+        a.handle_down(7, false, SIM_START);
+        b.handle_down(7, false, SIM_START);
         a.handle_up(8, SIM_START);
         b.handle_up(8, SIM_START);
         talk(&mut a, &mut b, SIM_START, &mut |_| {});
@@ -401,7 +401,7 @@ mod frames {
         a.handle_up(7, SIM_START);
         b.handle_up(7, SIM_START);
         talk(&mut a, &mut b, SIM_START, &mut |_| {});
-        a.handle_down(7, SIM_START);
+        a.handle_down(7, false, SIM_START);
         // More keys than fit: a report is sent when there is no room, and no charge is lost.
         let keys = REPLICA_BOUNDS.unsent_max + 10;
         for n in 0..keys as u64 {

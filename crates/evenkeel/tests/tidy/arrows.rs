@@ -25,7 +25,7 @@ const CORE: [(&str, &[&str]); 16] = [
     ("top", &["key", "units"]),
     ("queue", &["classify", "meter", "table"]),
     ("swarm", &["key", "units"]),
-    ("replica", &["key", "units"]),
+    ("replica", &["classify", "key", "limit", "meter", "queue", "units"]),
     ("sim", &["limiter", "meter", "queue", "replica", "swarm", "top"]),
     ("lib", &["sim"]),
 ];

@@ -1,7 +1,7 @@
 //! What instances with one queue tell each other.
 //!
 //! Messages between two instances keep their order, or the connection ends. How they are packed
-//! into frames: `replica::wire`.
+//! into frames: `replica::queue_wire`.
 
 use crate::meter::estimate::RouteHash;
 use crate::queue::standing::{VisitPass, WaitingRoomEntry};
@@ -46,7 +46,7 @@ pub struct GrantedVisit {
 }
 
 /// A message from one instance to another. A request has the id that its own instance gave it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueMessage {
     /// To all: the sender is there.
     Beat(InstanceBeat),
