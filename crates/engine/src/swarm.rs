@@ -6,20 +6,21 @@
 //! its client was served. The lock here is taken alone, and only under pressure or to count a
 //! returning client.
 
-use evenkeel_core::classify::{RequestAttributes, readable};
+mod name;
+
+use evenkeel_core::classify::RequestAttributes;
 use evenkeel_core::fact::ClientFact;
 use evenkeel_core::key::{KeyHash, KeyHasher, KeySeed, network};
 use evenkeel_core::queue::ClientHistory;
 use evenkeel_core::swarm::{BurningGroup, PROPERTIES_MAX, Properties, SwarmFinder, SwarmGroup};
 use evenkeel_core::units::{Cost, Time};
 use evenkeel_telemetry::pressure::BurningNotice;
+use name::GroupName;
 use parking_lot::Mutex;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Bits of an address that are a network: of IPv4, and of IPv6.
 const NETWORK_BITS: (u8, u8) = (16, 32);
-/// The part of a text that a name shows, in characters.
-const SHOWN_CHARS_MAX: usize = 60;
 
 /// A kind of property, in the order of the core's properties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +49,8 @@ pub struct BurningReport {
     pub group: SwarmGroup,
     /// What its requests have in common, in words.
     pub name: String,
+    /// The same as a condition of the configuration.
+    pub when: String,
     /// Its part of what strangers have asked for in the last half minute, from 0 to 1.
     pub cost_part: f64,
     /// The largest part of returning clients that may be like it, from 0 to 1.
@@ -70,16 +73,18 @@ impl BurningReport {
     fn log(&self) {
         BurningNotice {
             group: &self.name,
+            when: &self.when,
             cost_part: self.cost_part,
             clients_part: self.clients_part,
         }
         .log();
     }
 
-    fn new(name: &str, burning: &BurningGroup, pressure: Option<Time>) -> BurningReport {
+    fn new(name: &GroupName, burning: &BurningGroup, pressure: Option<Time>) -> BurningReport {
         BurningReport {
             group: burning.group,
-            name: name.to_owned(),
+            name: name.words.clone(),
+            when: name.when.clone(),
             cost_part: burning.cost_milli as f64 / 1e3,
             clients_part: burning.clients_milli as f64 / 1e3,
             since: burning.since,
@@ -106,7 +111,7 @@ struct SwarmState {
     finder: SwarmFinder,
     pressure: Option<Time>,
     /// The groups that burn, with their names, as far as one of their requests has come since.
-    names: Vec<(BurningGroup, String)>,
+    names: Vec<(BurningGroup, GroupName)>,
 }
 
 impl SwarmWatch {
@@ -172,7 +177,7 @@ impl SwarmState {
         if named.is_some_and(|at| self.names[at].0.group == burns.group) {
             return None;
         }
-        let name = name(&burns.group, request);
+        let name = GroupName::new(&burns.group, request);
         let report = BurningReport::new(&name, burns, self.pressure);
         self.names.retain(|(named, _)| {
             burning.iter().any(|one| one.id == named.id && one.id != burns.id)
@@ -209,48 +214,4 @@ fn own_network(request: &impl RequestAttributes) -> std::net::IpAddr {
 /// An absent header has no part, so that it differs from an empty one.
 fn header(hasher: &mut KeyHasher, value: Option<&[u8]>) {
     value.into_iter().for_each(|value| hasher.part(value));
-}
-
-/// What the requests of a group have in common, in words.
-fn name(group: &SwarmGroup, request: &impl RequestAttributes) -> String {
-    let words = group.kinds().filter_map(|kind| KINDS.get(kind));
-    words.map(|kind| words_for(*kind, request)).collect::<Vec<_>>().join(", ")
-}
-
-fn words_for(kind: PropertyKind, request: &impl RequestAttributes) -> String {
-    match kind {
-        PropertyKind::Network => {
-            let (network, v4) = (own_network(request), NETWORK_BITS.0);
-            let bits = if network.is_ipv4() { v4 } else { NETWORK_BITS.1 };
-            format!("{network}/{bits}")
-        }
-        PropertyKind::Fact(fact) => {
-            let text = request.fact(fact).unwrap_or_default();
-            match fact {
-                ClientFact::Asn => shown(text.as_bytes()),
-                _ => format!("{fact} {}", shown(text.as_bytes())),
-            }
-        }
-        PropertyKind::UserAgent => quoted("User-Agent", request.header("user-agent")),
-        PropertyKind::AcceptLanguage => {
-            quoted("Accept-Language", request.header("accept-language"))
-        }
-    }
-}
-
-fn quoted(name: &str, value: Option<&[u8]>) -> String {
-    match value {
-        Some(value) => format!("{name} \u{201c}{}\u{201d}", shown(value)),
-        None => format!("no {name}"),
-    }
-}
-
-/// The beginning of untrusted text in readable form.
-fn shown(text: &[u8]) -> String {
-    let all = readable(text);
-    let mut short: String = all.chars().take(SHOWN_CHARS_MAX).collect();
-    if short.len() < all.len() {
-        short.push('\u{2026}');
-    }
-    short
 }

@@ -56,11 +56,15 @@ impl Decision<'_> {
     /// Writes the line. Levels and costs are in CPU-seconds (for a limit in requests: in requests),
     /// waits in seconds. Unknown fields are left out.
     pub fn log(&self) {
-        let message = match self.verdict {
-            "hold" => "answer held",
-            "delay" => "request delayed",
-            "queue" => "request waited for room",
-            _ => "request refused",
+        let message = match (self.verdict, self.shadow) {
+            ("hold", false) => "answer held",
+            ("hold", true) => "answer would be held",
+            ("delay", false) => "request delayed",
+            ("delay", true) => "request would be delayed",
+            ("queue", false) => "request waited for room",
+            ("queue", true) => "request would wait for room",
+            (_, false) => "request refused",
+            (_, true) => "request would be refused",
         };
         tracing::info!(
             target: "evenkeel::decision",

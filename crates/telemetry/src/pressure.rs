@@ -30,6 +30,8 @@ pub enum PressureNotice {
 pub struct BurningNotice<'a> {
     /// What its requests have in common, in words.
     pub group: &'a str,
+    /// The same as a condition of the configuration.
+    pub when: &'a str,
     /// Its part of what strangers ask for, from 0 to 1.
     pub cost_part: f64,
     /// The largest part of returning clients that may be like it, from 0 to 1.
@@ -43,6 +45,7 @@ impl BurningNotice<'_> {
         tracing::warn!(
             target: "evenkeel::queue",
             group = self.group,
+            when = self.when,
             percent_of_strangers = percent(self.cost_part),
             percent_of_clients = percent(self.clients_part),
             "strangers of this group wait behind all others: few returning clients are like them"

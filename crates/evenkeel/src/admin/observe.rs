@@ -231,6 +231,7 @@ fn burning_row(burning: &BurningReport, now: Time) -> snapshot::BurningGroupRow 
     snapshot::BurningGroupRow {
         id: id(burning.key()),
         name: burning.name.clone(),
+        when: burning.when.clone(),
         percent_of_strangers: percent(burning.cost_part),
         percent_of_clients: percent(burning.clients_part),
         seconds: now.since(burning.since).as_secs_f64(),

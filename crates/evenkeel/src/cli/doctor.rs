@@ -122,8 +122,13 @@ fn buckets(snapshot: &TopSnapshot, limit: Option<&str>) -> String {
 /// Adds the swarms at the doors. They come first: a swarm makes the tables long.
 fn push_swarms(text: &mut String, snapshot: &TopSnapshot) {
     for LoadSnapshot { door, swarm, .. } in &snapshot.load {
-        if let Some(swarm) = swarm {
-            let _ = writeln!(text, "{}: {swarm}", printable(door));
+        let Some(swarm) = swarm else { continue };
+        let _ = writeln!(text, "{}: {swarm}", printable(door));
+        for group in &swarm.groups {
+            let _ = writeln!(text, "  {}", printable(&group.to_string()));
+            if !group.when.is_empty() {
+                let _ = writeln!(text, "    when: {}", printable(&group.when));
+            }
         }
     }
 }

@@ -30,7 +30,7 @@ fn what_is_in_shadow_is_served_and_counted_as_what_it_would_have_been() {
     };
     assert_eq!(program.metric(&refused("a", "true")), 2);
     assert_eq!(program.metric(&refused("line", "false")), 1);
-    assert!(program.told("request refused").contains("shadow=true"));
+    assert!(program.told("request would be refused").contains("shadow=true"));
 
     program.reload(&format!("shadow: true, rate: 1 per 365d, burst: 1, {limits}"));
     assert_eq!(client.ask("b\n"), "OK\n");

@@ -64,7 +64,7 @@ fn what_is_exempt_is_neither_counted_nor_logged_even_in_shadow() {
     let mut program = LineServer::start(&format!("{ONCE}, shadow: true, exempt: 'inner:'"));
     let mut client = Client::tcp(program.lines);
     assert_eq!(client.ask("inner:a\ninner:a\ninner:a\na\na\n"), "OK\n".repeat(5));
-    let line = program.told("request refused");
+    let line = program.told("request would be refused");
     assert!(line.contains("key=\"a\"") && line.contains("shadow=true"), "{line}");
     let refused = "evenkeel_decisions_total{verdict=\"reject\",limit=\"line\",shadow=\"true\"}";
     assert_eq!(program.metric(refused), 1);

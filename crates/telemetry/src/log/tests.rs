@@ -92,6 +92,22 @@ fn a_denial_says_which_request_it_was() {
 }
 
 #[test]
+fn a_decision_in_shadow_says_what_would_happen() {
+    for (verdict, said) in [
+        ("hold", "answer would be held"),
+        ("delay", "request would be delayed"),
+        ("queue", "request would wait for room"),
+        ("reject", "request would be refused"),
+        ("deny", "request would be refused"),
+    ] {
+        let decision = Decision { verdict, shadow: true, ..decision("192.0.2.1") };
+        let lines = logged(LogFormat::Text, LogLevel::Info, |_| decision.log());
+        let said = format!("{said} verdict=\"{verdict}\"");
+        assert!(lines[0].contains(&said) && lines[0].ends_with("shadow=true"), "{lines:?}");
+    }
+}
+
+#[test]
 fn a_flood_is_thinned_out_and_what_is_left_out_is_told() {
     let watch = Watch::new(Time::ZERO);
     let lines = logged(LogFormat::Text, LogLevel::Info, |_| {

@@ -14,6 +14,9 @@ pub struct BurningGroupRow {
     pub id: String,
     /// What its requests have in common, in words.
     pub name: String,
+    /// The same as a condition of the configuration; empty from older servers.
+    #[serde(default)]
+    pub when: String,
     /// Its part of what strangers have asked for in the last half minute, in percent.
     pub percent_of_strangers: f64,
     /// The largest part of returning clients that may be like it, in percent.
@@ -58,10 +61,14 @@ impl std::fmt::Display for SwarmLoad {
         if let Some(wait) = self.newcomer_wait {
             write!(f, ", newcomers wait {wait:.1} s")?;
         }
-        for (index, group) in self.groups.iter().enumerate() {
-            let before = if index == 0 { "; last in line: " } else { ", " };
-            write!(f, "{before}{} ({:.0} % of strangers)", group.name, group.percent_of_strangers)?;
-        }
         Ok(())
+    }
+}
+
+/// One line for people: `last in line: User-Agent 'swarm/1' (97 % of strangers)`.
+impl std::fmt::Display for BurningGroupRow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let BurningGroupRow { name, percent_of_strangers: percent, .. } = self;
+        write!(f, "last in line: {name} ({percent:.0} % of strangers)")
     }
 }

@@ -36,6 +36,7 @@ export class Groups {
       kept.set(name, row);
       row.group = group;
       put(row.firstChild, `${group.name} (${number(group.percent_of_strangers)} % of what strangers ask for)`);
+      put(row.lastChild, `when: ${group.when}`);
       for (const button of row.querySelectorAll("button")) {
         button.disabled = overrides.some((said) => said.id === group.id && said.do === button.dataset.do);
       }
@@ -70,6 +71,6 @@ function made() {
     button.dataset.do = what;
     return button;
   });
-  row.append(element("span"), ...acts);
+  row.append(element("span"), ...acts, element("code"));
   return row;
 }

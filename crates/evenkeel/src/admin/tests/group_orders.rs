@@ -102,6 +102,7 @@ fn an_operator_denies_and_slows_a_group_and_takes_it_back() {
     let group = shown(&stage);
     let name = group["name"].as_str().expect("a name");
     assert!(name.contains("swarm/1"), "{group}");
+    assert!(group["when"].as_str().is_some_and(|when| when.contains("'swarm/1'")), "{group}");
     let (_, events) = watch(stage.address, 1);
     assert_eq!(events[0]["doors"][0]["swarm"]["groups"][0]["id"], group["id"], "as the page sees");
     assert!(!is_denied(&stage, [172, 31, 0, 1]));

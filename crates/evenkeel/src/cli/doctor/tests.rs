@@ -1,5 +1,5 @@
 use super::*;
-use evenkeel_telemetry::snapshot::{PeersSummary, QueueLoad, SwarmLoad};
+use evenkeel_telemetry::snapshot::{BurningGroupRow, PeersSummary, QueueLoad, SwarmLoad};
 
 fn row(key: &str, cpu: f64, level: Option<f64>, last_seen: f64) -> ClientRow {
     ClientRow {
@@ -90,6 +90,21 @@ fn a_swarm_has_a_line() {
     let line = "proxy: swarm for 10 min (80.5 CPU-s): 12 strangers wait, 40 in the waiting room";
     let in_swarm = TopSnapshot { load: vec![door.clone()], ..snapshot() };
     assert_eq!(tables(&in_swarm, None), format!("{line}\n\n{expected}"));
+    let group = BurningGroupRow {
+        id: "5b0a63c2b9d84e57".to_owned(),
+        name: "User-Agent 'swarm/1'".to_owned(),
+        when: "{user_agent: 'swarm/1'}".to_owned(),
+        percent_of_strangers: 97.0,
+        percent_of_clients: 4.8,
+        seconds: 120.0,
+    };
+    let groups = vec![group.clone(), BurningGroupRow { when: String::new(), ..group }];
+    let in_groups = SwarmLoad { groups, ..swarm.clone() };
+    let burning = LoadSnapshot { swarm: Some(in_groups), ..door.clone() };
+    let last = "  last in line: User-Agent 'swarm/1' (97 % of strangers)";
+    let lines = format!("{line}\n{last}\n    when: {{user_agent: 'swarm/1'}}\n{last}\n");
+    let in_swarm = TopSnapshot { load: vec![burning], ..snapshot() };
+    assert_eq!(tables(&in_swarm, None), format!("{lines}\n{expected}"));
     let newcomer_wait = Some(3.25);
     let swarm = SwarmLoad { newcomer_wait, ..swarm };
     let door = LoadSnapshot { swarm: Some(swarm), ..door };

@@ -6,7 +6,7 @@
 use super::view::{KeyMode, RowOrder, TopView};
 use evenkeel_telemetry::printable::printable;
 use evenkeel_telemetry::snapshot::{
-    ClientRow, LimitTable, LoadSnapshot, OpenRequestRow, UNIT_HITS,
+    BurningGroupRow, ClientRow, LimitTable, LoadSnapshot, OpenRequestRow, UNIT_HITS,
 };
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -41,6 +41,9 @@ pub fn draw(frame: &mut Frame<'_>, view: &TopView) {
     for (at, load) in loads.iter().enumerate() {
         lines.push(load_line(load, view.busy.get(at).copied().flatten()));
         lines.extend(load.swarm.as_ref().map(|swarm| format!("   {swarm}").yellow().into()));
+        let groups = load.swarm.iter().flat_map(|swarm| &swarm.groups);
+        let said = |group: &BurningGroupRow| format!("     {}", printable(&group.to_string()));
+        lines.extend(groups.map(|group| said(group).yellow().into()));
         let sentence = load.long_running();
         lines.extend(sentence.map(|text| format!("   {}", printable(&text)).yellow().into()));
     }

@@ -209,7 +209,7 @@ fn burns(common: Common, name: &str) {
 
 #[test]
 fn a_swarm_with_something_in_common_waits_behind_other_strangers() {
-    burns(Common::UserAgent, "User-Agent \u{201c}swarm/1\u{201d}");
+    burns(Common::UserAgent, "User-Agent 'swarm/1'");
     burns(Common::Network, "127.100.0.0/16");
     burns(Common::Asn, "AS64501");
     burns(Common::Ja4, "ja4 t13d");

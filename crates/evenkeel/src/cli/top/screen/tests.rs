@@ -134,7 +134,15 @@ fn the_requests_with_the_backend_are_shown_on_request_and_told_if_they_last() {
 }
 
 #[test]
-fn a_swarm_has_a_line_of_its_own() {
+fn a_swarm_and_its_groups_have_lines_of_their_own() {
+    let group = BurningGroupRow {
+        id: "5b0a63c2b9d84e57".to_owned(),
+        name: "User-Agent 'swarm/1\u{1b}'".to_owned(),
+        when: "{user_agent: 'swarm/1*'}".to_owned(),
+        percent_of_strangers: 97.0,
+        percent_of_clients: 4.8,
+        seconds: 120.0,
+    };
     let mut snapshot = snapshot(1_790_000_000.0, 100.0);
     snapshot.load[0].swarm = Some(SwarmLoad {
         since: 1_789_999_700.0,
@@ -145,7 +153,7 @@ fn a_swarm_has_a_line_of_its_own() {
         waiting_room_new: 31,
         waiting_room_returned: 9,
         newcomer_wait: Some(3.21),
-        groups: Vec::new(),
+        groups: vec![group],
     });
     let mut view = TopView::new("127.0.0.1:9970", None);
     view.answered(Ok((String::new(), snapshot)));
@@ -156,7 +164,9 @@ fn a_swarm_has_a_line_of_its_own() {
         lines[2],
         "   swarm for 5 min (80.5 CPU-s): 12 strangers wait, 40 in the waiting room, newc"
     );
-    assert!(lines[3].starts_with("  ip  hits"), "{drawn}");
+    let last = "     last in line: User-Agent 'swarm/1\\u001b' (97 % of strangers)";
+    assert_eq!(lines[3], last);
+    assert!(lines[4].starts_with("  ip  hits"), "{drawn}");
 }
 
 #[test]
