@@ -16,6 +16,9 @@ use patterns::{PathPatterns, Patterns};
 
 /// The maximum number of groups of a configuration.
 pub const GROUPS_MAX: usize = 64;
+/// The maximum number of clauses of a group, with those of the groups that it names, each as often
+/// as it is named. Otherwise forty groups that each name the one before twice would never be read.
+pub const GROUP_CLAUSES_MAX: usize = 4_096;
 
 /// Whether a condition holds for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -126,6 +129,17 @@ pub struct Group {
     pub index: u8,
     /// The requests that belong to the group.
     pub condition: Condition,
+    /// The number of its clauses, with those of the groups that it names.
+    clauses: usize,
+}
+
+impl Group {
+    /// A group; `None` if it has more than [`GROUP_CLAUSES_MAX`] clauses.
+    #[must_use]
+    pub fn new(name: Box<str>, index: u8, condition: Condition) -> Option<Group> {
+        let clauses = condition.clauses_in_all();
+        (clauses <= GROUP_CLAUSES_MAX).then_some(Group { name, index, condition, clauses })
+    }
 }
 
 impl Clause {
@@ -160,6 +174,17 @@ impl Condition {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.clauses.is_empty()
+    }
+
+    /// The number of clauses, with those of inner conditions and groups.
+    fn clauses_in_all(&self) -> usize {
+        let of = |clause: &Clause| match clause {
+            Clause::Not(inner) => 1 + inner.clauses_in_all(),
+            Clause::Any(all) => 1 + all.iter().map(Condition::clauses_in_all).sum::<usize>(),
+            Clause::Group(group) => 1 + group.clauses,
+            _ => 1,
+        };
+        self.clauses.iter().map(of).sum()
     }
 
     /// Calls `visit` for each clause, also for those of inner conditions and groups.

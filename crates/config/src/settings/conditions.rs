@@ -13,7 +13,9 @@ use crate::tree::{self, YamlNode, YamlValue};
 use crate::values::{self, Read, header_name, token};
 use evenkeel_core::classify::{host_name, normal_path};
 use evenkeel_core::condition::patterns::{EXPRESSION, PathPatterns, PatternError, Patterns};
-use evenkeel_core::condition::{AddressSet, Clause, Condition, GROUPS_MAX, Group, Values};
+use evenkeel_core::condition::{
+    AddressSet, Clause, Condition, GROUP_CLAUSES_MAX, GROUPS_MAX, Group, Values,
+};
 use evenkeel_core::fact::ClientFact;
 use ipnet::IpNet;
 use std::path::{Path, PathBuf};
@@ -223,7 +225,13 @@ fn add(section: &mut SectionReader<'_, '_>, groups: &mut GroupSettings) {
             1 => conditions.remove(0),
             _ => Condition { clauses: vec![Clause::Any(conditions)] },
         };
-        groups.push(Arc::new(Group { name, index, condition }));
+        let group = Group::new(name.clone(), index, condition).ok_or_else(|| {
+            format!(
+                "the group `{name}` has more than {GROUP_CLAUSES_MAX} conditions, with those of \
+                 the groups that it names; name each of these once"
+            )
+        })?;
+        groups.push(Arc::new(group));
         Ok(())
     });
 }

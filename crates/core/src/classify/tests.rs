@@ -394,7 +394,7 @@ fn values_addresses_and_facts_are_compared() {
 fn groups_hold_as_their_conditions_do_however_they_are_nested() {
     let group = |index: u8, condition| {
         let name = "a group".into();
-        Clause::Group(Arc::new(Group { name, index, condition }))
+        Clause::Group(Arc::new(Group::new(name, index, condition).expect("small")))
     };
     let inner = group(1, below("/shop"));
     let outer = group(0, Condition::from(inner.clone()).and(Clause::has_cookie("session")));

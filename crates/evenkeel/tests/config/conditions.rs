@@ -328,6 +328,22 @@ gatekeeper: {when: {group: robots}}
 }
 
 #[test]
+fn groups_that_name_each_other_again_and_again_are_refused() {
+    let limit = "proxy: {limits: [{name: a, by: all, share: 5%, when: {group: g39}}]}\n";
+    let of = |second: &dyn Fn(usize) -> String| {
+        let mut text = "groups:\n  g0: {path: /a}\n".to_owned();
+        for number in 1..40 {
+            let (before, second) = (number - 1, second(number - 1));
+            text += &format!("  g{number}: {{any: [{{group: g{before}}}, {{{second}}}]}}\n");
+        }
+        text + limit
+    };
+    good(&of(&|_| "path: /b".to_owned()));
+    let told = faults(&of(&|before| format!("not: {{group: g{before}}}")));
+    assert!(told.contains("has more than 4096 conditions"), "{told}");
+}
+
+#[test]
 fn a_limit_that_denies_counts_nothing() {
     let deny = |more: &str| format!("proxy: {{limits: [{{name: a, action: deny{more}}}]}}");
     let rule = good(&deny(", when: {query: diff}, shadow: true")).settings.proxy.expect("open");
