@@ -204,6 +204,7 @@ pub mod key;
 pub mod limit;
 pub mod limiter;
 pub mod meter;
+mod percent;
 pub mod queue;
 pub mod replica;
 // Serves the tests of this workspace and is no part of the interface.

@@ -8,8 +8,8 @@ use super::path::RequestPath;
 use super::{RequestAttributes, host_name};
 use crate::condition::patterns::PathPatterns;
 use crate::condition::{Clause, Condition, Group, Truth};
+use crate::percent::decoded;
 use alloc::borrow::Cow;
-use alloc::vec::Vec;
 use core::cell::{Cell, OnceCell};
 
 /// A request with lazy parsing.
@@ -127,22 +127,6 @@ fn parameters<'a>(query: &'a str, name: &'a str) -> impl Iterator<Item = Cow<'a,
     let pairs = query.split('&').filter(|pair| !pair.is_empty());
     pairs.filter_map(move |pair| {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        decoded(key).eq_ignore_ascii_case(name.as_bytes()).then(|| decoded(value))
+        decoded(key, b' ').eq_ignore_ascii_case(name.as_bytes()).then(|| decoded(value, b' '))
     })
-}
-
-/// A text of a query with `+` and percent-encoded bytes decoded.
-fn decoded(text: &str) -> Cow<'_, [u8]> {
-    if !text.bytes().any(|byte| matches!(byte, b'%' | b'+')) {
-        return Cow::Borrowed(text.as_bytes());
-    }
-    let digit = |byte: &u8| char::from(*byte).to_digit(16);
-    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
-    while let Some((first, behind)) = rest.split_first() {
-        let pair = behind.first_chunk::<2>().filter(|_| *first == b'%');
-        let code = pair.and_then(|[high, low]| u8::try_from(digit(high)? * 16 + digit(low)?).ok());
-        bytes.push(code.unwrap_or(if *first == b'+' { b' ' } else { *first }));
-        rest = behind.get(if code.is_some() { 2 } else { 0 }..).unwrap_or_default();
-    }
-    Cow::Owned(bytes)
 }

@@ -6,6 +6,7 @@
 //! and no look-around, so the time is linear in the length of the text.
 
 use crate::condition::Truth;
+use crate::percent::decoded;
 use alloc::borrow::ToOwned;
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -158,20 +159,43 @@ impl PathPatterns {
         }
         let in_any_case = exact(str::eq_ignore_ascii_case)
             || self.search.as_ref().is_some_and(|(search, _)| found(search));
-        if in_any_case { Truth::Maybe } else { Truth::No }
+        if in_any_case { Truth::Maybe } else { self.expression_matches_decoded(path) }
+    }
+
+    /// Whether a regular expression matches the path as people write it: `re:^/a b` means `/a%20b`.
+    fn expression_matches_decoded(&self, path: &str) -> Truth {
+        let Some((search, as_written)) = &self.search else { return Truth::No };
+        let has_expression = || self.given.iter().any(|one| one.starts_with(EXPRESSION));
+        if !path.contains('%') || !has_expression() {
+            return Truth::No;
+        }
+        let decoded = decoded(path, b'+');
+        match (as_written.is_match(&decoded), search.is_match(&decoded)) {
+            (true, _) => Truth::Yes,
+            (false, true) => Truth::Maybe,
+            (false, false) => Truth::No,
+        }
     }
 
     /// Whether a pattern may match a path of which some segments do not count. A path without `*`
-    /// needs its segments, in their order.
+    /// needs its segments, in their order, and one with `*` at least all of its texts.
     pub fn may_match_some_of(&self, segments: &[&str]) -> bool {
         let contained = |prefix: &str| {
             let mut segments = segments.iter();
             let mut wanted = prefix.split('/').filter(|segment| !segment.is_empty());
             wanted.all(|wanted| segments.any(|segment| segment.eq_ignore_ascii_case(wanted)))
         };
-        self.given
-            .iter()
-            .any(|one| one.contains('*') || one.starts_with(EXPRESSION) || contained(one))
+        let has = |text: &str| {
+            let wanted = text.as_bytes();
+            let mut all =
+                segments.iter().flat_map(|segment| segment.as_bytes().windows(wanted.len()));
+            all.any(|part| part.eq_ignore_ascii_case(wanted))
+        };
+        let has_texts = |one: &str| one.split(['*', '/']).filter(|text| !text.is_empty()).all(has);
+        self.given.iter().any(|one| {
+            one.starts_with(EXPRESSION)
+                || if one.contains('*') { has_texts(one) } else { contained(one) }
+        })
     }
 
     /// The patterns as they were given.
@@ -334,6 +358,24 @@ mod tests {
     }
 
     #[test]
+    fn a_pattern_may_match_some_segments_only_if_its_texts_are_there() {
+        let of = |pattern: &str, segments: &[&str]| {
+            PathPatterns::new([pattern]).expect("ok").may_match_some_of(segments)
+        };
+        for (pattern, segments, expected) in [
+            ("/*.php", ["wiki", "A"].as_slice(), false),
+            ("/*.php", &["wiki", "A.PHP"], true),
+            ("/wp-*/x", &["a", "..", "wp-1", "x"], true),
+            ("/wp-*/x", &["a", "..", "x"], false),
+            ("/a/b", &["a", "..", "b"], true),
+            ("/a/b", &["b", "..", "a"], false),
+            ("re:b", &["a"], true),
+        ] {
+            assert_eq!(of(pattern, segments), expected, "{pattern} {segments:?}");
+        }
+    }
+
+    #[test]
     fn a_path_matches_with_all_below_it() {
         let of =
             |pattern: &str, path: &str| PathPatterns::new([pattern]).expect("ok").matches(path);
@@ -349,6 +391,10 @@ mod tests {
             ("/*.php", "/a.phpx", Truth::No),
             ("/wiki/*:*", "/wiki/Special:Log", Truth::Yes),
             ("re:/[0-9]+$", "/a/17", Truth::Yes),
+            ("re:^/a b$", "/a%20b", Truth::Yes),
+            ("re:^/a b$", "/A%20b", Truth::Maybe),
+            ("re:^/öl$", "/%C3%B6l", Truth::Yes),
+            ("/a*%20*c", "/ax c", Truth::No),
             ("re:^/[a-z]$", "/A", Truth::Maybe),
         ] {
             assert_eq!(of(pattern, path), expected, "{pattern} and {path}");

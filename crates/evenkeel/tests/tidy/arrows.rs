@@ -11,12 +11,13 @@ use std::fs;
 
 /// The core's modules, each with those that it may use. An entry may only name entries above it, so
 /// a cycle is impossible.
-const CORE: [(&str, &[&str]); 16] = [
+const CORE: [(&str, &[&str]); 17] = [
     ("units", &[]),
+    ("percent", &[]),
     ("key", &[]),
     ("bucket", &["units"]),
     ("fact", &[]),
-    ("condition", &["fact"]),
+    ("condition", &["fact", "percent"]),
     ("limit", &["bucket", "condition", "fact", "key"]),
     ("classify", &["limit"]),
     ("table", &["bucket", "key"]),
