@@ -56,7 +56,7 @@ use turns::HeadRequest;
 use visits::VisitCounts;
 use waiting_room::WaitingRoom;
 
-pub use known_clients::{ClientHistory, SharedClient};
+pub use known_clients::{ClientHistory, ReturningClient, SharedClient};
 pub use request::{Arrival, CancelOutcome, QueuePlace, RefusalCause, RefusedRequest, RequestId};
 
 /// A running request that has cost more than this many times its estimate counts as heavy. Lower:

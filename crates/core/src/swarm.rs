@@ -9,8 +9,8 @@
 //! affected, and no list is kept by hand.
 //!
 //! The counts are in two count-min sketches of fixed size, which fade. A returning client counts
-//! when it was served for the second, fourth, eighth time and so on, so that a few busy ones do not
-//! speak for all. The caller chooses the properties.
+//! when it is served for the second, fourth, eighth time and so on, but not ever more often in a
+//! short time, so that a few busy ones do not speak for all. The caller chooses the properties.
 
 use crate::key::KeyHash;
 use crate::units::{Cost, Nanos, Time};
@@ -30,6 +30,11 @@ const COST_HALF_LIFE: Nanos = Nanos::from_secs(20);
 /// What returning clients have in common counts half after this time: visitors of the day and of
 /// the night differ.
 const CLIENTS_HALF_LIFE: Nanos = Nanos::from_secs(3_600);
+/// A returning client is counted this many times at once, and then once in this time. Lower: a
+/// site with few clients does not know what they have in common. Higher: one with many requests
+/// speaks for many.
+const COUNTED_AT_ONCE: u64 = 4;
+const COUNTED_EACH: Nanos = Nanos::from_secs(600);
 /// A group burns from this part of the strangers' cost on, in percent.
 const BURNS_FROM_PERCENT: u64 = 10;
 /// A group that burns does so down to this part.
@@ -159,30 +164,32 @@ impl Default for SwarmFinder {
 }
 
 impl SwarmFinder {
-    /// Whether a returning client that has been served this many times is to be counted.
+    /// Whether a request of a returning client is to be counted, which has been served this many
+    /// times and was served for the second time so long ago: the second, fourth, eighth and so on,
+    /// but after [`COUNTED_AT_ONCE`] no more than one in [`COUNTED_EACH`]. A few clients with many
+    /// requests must not speak for all.
     #[must_use]
-    pub const fn counts_client(served: u64) -> bool {
-        served >= 2 && served.is_power_of_two()
+    pub const fn counts_client(served: u64, known_for: Nanos) -> bool {
+        let times = served.trailing_zeros() as u64;
+        let most = COUNTED_AT_ONCE + known_for.0 / COUNTED_EACH.0;
+        served.is_power_of_two() && 0 < times && times <= most
     }
 
-    /// Counts a request, and returns whether it burns. `served`: how often its client was served,
-    /// if that is a returning client (`ClientHistory::served`). Call it for requests of strangers
-    /// under pressure, and for those of clients for which [`SwarmFinder::counts_client`] holds.
+    /// Counts a request, and returns whether it burns. `is_returning`: it is of a returning client
+    /// (`ClientHistory::returning`). Call it for requests of strangers under pressure, and for
+    /// those of returning clients for which [`SwarmFinder::counts_client`] holds.
     pub fn handle_request(
         &mut self,
-        served: Option<u64>,
+        is_returning: bool,
         properties: &Properties,
         cost: Cost,
         now: Time,
     ) -> bool {
-        match served {
-            Some(served) if SwarmFinder::counts_client(served) => {
-                self.handle_client(properties, now);
-                false
-            }
-            Some(_) => false,
-            None => self.handle_stranger(properties, cost, now),
+        if is_returning {
+            self.handle_client(properties, now);
+            return false;
         }
+        self.handle_stranger(properties, cost, now)
     }
 
     fn handle_client(&mut self, properties: &Properties, now: Time) {

@@ -230,7 +230,7 @@ impl EngineLane {
         let history = self.0.engine.gate.history();
         let history = history.as_ref()?;
         let client = slot::client(rules, keys, request.address());
-        let is_returning = |pressure| history.served(client, Some(pressure), now).is_some();
+        let is_returning = |pressure| history.returning(client, Some(pressure), now).is_some();
         orders.find(&swarm::properties(request, &rules.seed), is_returning, now)
     }
 

@@ -123,9 +123,9 @@ impl SwarmWatch {
         context: SwarmContext<'_>,
     ) -> bool {
         let SwarmContext { seed, history, pressure, now } = context;
-        let served = history.served(client, pressure, now);
-        let is_counted = match served {
-            Some(served) => SwarmFinder::counts_client(served),
+        let returning = history.returning(client, pressure, now);
+        let is_counted = match returning {
+            Some(one) => SwarmFinder::counts_client(one.served, one.known_for),
             None => pressure.is_some(),
         };
         if !is_counted {
@@ -134,7 +134,7 @@ impl SwarmWatch {
         let properties = properties(request, seed);
         let mut state = self.0.lock();
         state.note_pressure(pressure);
-        let burns = state.finder.handle_request(served, &properties, cost, now);
+        let burns = state.finder.handle_request(returning.is_some(), &properties, cost, now);
         let named = if burns { state.name(&properties, request) } else { None };
         drop(state);
         named.iter().for_each(BurningReport::log);

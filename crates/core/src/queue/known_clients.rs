@@ -28,7 +28,7 @@ use crate::table::BucketTable;
 use crate::units::{Cost, Nanos, Time, Weight};
 use alloc::sync::Arc;
 use entry::{HISTORY_SERVED_MIN, KnownClient, STAMP_REACH, Sharing};
-pub use history::ClientHistory;
+pub use history::{ClientHistory, ReturningClient};
 pub use shared::SharedClient;
 
 /// The same if there is no pressure, with [`KnownClients::Always`].

@@ -139,14 +139,17 @@ impl SimQueue {
         let queue = self.admission.queue();
         let Some(history) = queue.client_history() else { return false };
         let pressure = queue.pressure_since();
-        let served = history.served(request.client, pressure, now);
+        let returning = history.returning(request.client, pressure, now);
         if pressure.is_none() {
             self.swarm.handle_pressure_end();
-            if served.is_none() {
-                return false;
-            }
         }
-        self.swarm.handle_request(served, &request.properties, request.estimate, now)
+        let is_counted = match returning {
+            Some(one) => SwarmFinder::counts_client(one.served, one.known_for),
+            None => pressure.is_some(),
+        };
+        let is_returning = returning.is_some();
+        is_counted
+            && self.swarm.handle_request(is_returning, &request.properties, request.estimate, now)
     }
 
     /// Uses the measured concurrency of the backend instead of the one in the settings.

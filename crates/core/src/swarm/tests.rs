@@ -130,8 +130,14 @@ fn a_group_stops_when_its_swarm_has_gone() {
 
 #[test]
 fn clients_are_counted_ever_more_rarely() {
-    let counted = (0..100).filter(|served| SwarmFinder::counts_client(*served));
-    assert!(counted.eq([2, 4, 8, 16, 32, 64]));
+    let counted = |secs| {
+        let known_for = Nanos::from_secs(secs);
+        (0..100_u64).filter(move |served| SwarmFinder::counts_client(*served, known_for))
+    };
+    assert!(counted(36_000).eq([2, 4, 8, 16, 32, 64]));
+    // A client with many requests in a short time does not count ever more.
+    assert!(counted(30).eq([2, 4, 8, 16]));
+    assert!(counted(600).eq([2, 4, 8, 16, 32]));
 }
 
 /// Programs are like the swarm in that they are no browsers, but have names of their own.

@@ -9,6 +9,15 @@ use crate::table::BucketTable;
 use crate::units::{Nanos, Time};
 use alloc::sync::Arc;
 
+/// A client that was served at least twice, and was here before the pressure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReturningClient {
+    /// The number of its requests that were served.
+    pub served: u64,
+    /// The time since it was served for the second time.
+    pub known_for: Nanos,
+}
+
 /// The clients that a queue remembers.
 #[derive(Clone)]
 pub struct ClientHistory {
@@ -19,14 +28,20 @@ impl ClientHistory {
     /// The number of words in the state of a client.
     pub const WORDS: usize = 2;
 
-    /// How often a returning client was served: one that was served at least twice, and before
-    /// `pressure` began, if there is any. `None` for all others.
+    /// A client, if it is a returning one: it was served at least twice, and before `pressure`
+    /// began, if there is any.
     #[must_use]
-    pub fn served(&self, key: KeyHash, pressure: Option<Time>, now: Time) -> Option<u64> {
+    pub fn returning(
+        &self,
+        key: KeyHash,
+        pressure: Option<Time>,
+        now: Time,
+    ) -> Option<ReturningClient> {
         let known = self.table.take(key).with(KnownClient::of);
         let is_returning = known.served >= HISTORY_SERVED_MIN && !known.is_forgotten(now);
         let was_here = pressure.is_none_or(|began| known.since < began);
-        (is_returning && was_here).then_some(known.served)
+        let (served, known_for) = (known.served, now.since(known.since));
+        (is_returning && was_here).then_some(ReturningClient { served, known_for })
     }
 
     /// Calls `f` with the key and the state of each client that is worth keeping: those that were

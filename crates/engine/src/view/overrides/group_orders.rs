@@ -82,11 +82,11 @@ mod tests {
         let second = Nanos::from_secs(1).0;
         for n in 0..200 {
             let client = properties(1_000 + n, 2_000 + n % 7);
-            finder.handle_request(Some(2), &client, Cost(1), Time(second));
+            finder.handle_request(true, &client, Cost(1), Time(second));
         }
         for n in 0..200 {
             let stranger = properties(3_000 + n, agent);
-            finder.handle_request(None, &stranger, Cost(second), Time(second * (2 + n / 50)));
+            finder.handle_request(false, &stranger, Cost(second), Time(second * (2 + n / 50)));
         }
         finder.burning().first().expect("a group").group
     }
