@@ -8,6 +8,7 @@ use crate::settings::sockets::KeyPath;
 use crate::settings::{ClientAddress, GatekeeperSettings, ProxySettings, Settings, limits};
 use evenkeel_core::condition::{Clause, Condition};
 use evenkeel_core::fact::{ClientFact, FactSet};
+use evenkeel_core::limit::Limit;
 
 /// Warns of conditions that do not do what they seem to.
 pub(crate) fn of_conditions(settings: &Settings) -> Vec<StartProblem> {
@@ -19,22 +20,33 @@ pub(crate) fn of_conditions(settings: &Settings) -> Vec<StartProblem> {
                     `country` or `bot` to the condition, which no client can choose";
         doubts.push((&["proxy", "exempt"], what.to_owned()));
     }
-    let limits = proxy.limits.iter().map(|limit| &limit.when);
-    let denials = proxy.denials.iter().map(|rule| &rule.when);
-    let mut whole: Vec<&str> = Vec::new();
-    let groups = settings.groups.groups.iter().map(|group| &group.condition);
-    for condition in groups.chain(limits).chain(denials).chain(&proxy.exempt_when) {
-        condition.clauses.iter().for_each(|clause| whole.extend(whole_agents(clause)));
-    }
-    whole.sort_unstable();
-    whole.dedup();
-    doubts.extend(whole.into_iter().map(|agent| -> StartProblem {
-        let what = format!(
-            "`user_agent: {agent}` matches only a header that is exactly this; write `*{agent}*`"
-        );
-        (&["proxy"], what)
-    }));
+    doubts.extend(limits_doubt(proxy));
     doubts
+}
+
+/// Warns of limits that replace the default ones and leave most requests without any.
+fn limits_doubt(proxy: &ProxySettings) -> Option<StartProblem> {
+    let is_general = |limit: &Limit| excludes_some(&limit.when);
+    let has_rules = !proxy.limits.is_empty() || !proxy.denials.is_empty();
+    if !has_rules || proxy.limits.iter().any(is_general) {
+        return None;
+    }
+    let what = "all limits have a `when`, so no limit applies to any other request; `limits` \
+                replaces the default limits by address (ip, net24, net16): write them here too if \
+                they are to stay";
+    Some((&["proxy", "limits"], what.to_owned()))
+}
+
+/// Whether a condition holds for all requests but some, such as those of robots.
+fn excludes_some(condition: &Condition) -> bool {
+    condition.clauses.iter().all(|clause| match clause {
+        Clause::Not(_) => true,
+        Clause::Any(all) => all.iter().any(excludes_some),
+        Clause::Fact(_, values) | Clause::Header(_, values) | Clause::Cookie(_, values) => {
+            values.absent
+        }
+        _ => false,
+    })
 }
 
 /// Warns of facts that limits, conditions or gates name and that no connection can have, because of
@@ -102,25 +114,4 @@ fn is_proof(condition: &Condition) -> bool {
         Clause::Any(all) => all.iter().all(is_proof),
         _ => false,
     })
-}
-
-/// The names in a clause that a whole `User-Agent` never is: single words without a version.
-fn whole_agents(clause: &Clause) -> Vec<&str> {
-    let is_word = |text: &str| {
-        text.len() > 1 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-    };
-    match clause {
-        Clause::Header(name, values) if **name == *"user-agent" => values
-            .patterns
-            .given()
-            .iter()
-            .map(|text| &**text)
-            .filter(|text| is_word(text))
-            .collect(),
-        Clause::Not(inner) => inner.clauses.iter().flat_map(whole_agents).collect(),
-        Clause::Any(all) => {
-            all.iter().flat_map(|one| &one.clauses).flat_map(whole_agents).collect()
-        }
-        _ => Vec::new(),
-    }
 }

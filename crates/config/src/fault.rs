@@ -26,12 +26,20 @@ pub struct ConfigFault {
     pub input: Option<Arc<str>>,
     /// Description of the fault and of its fix; the rest of the sentence if there is a `key`.
     pub what: String,
+    /// Whether it is only a warning: the configuration is valid, but may not do what it seems to.
+    pub is_warning: bool,
 }
 
 impl ConfigFault {
     /// Creates a fault at `place`.
     pub fn new(place: TextPlace, what: impl Into<String>) -> ConfigFault {
-        ConfigFault { place, key: None, input: None, what: what.into() }
+        ConfigFault { place, key: None, input: None, what: what.into(), is_warning: false }
+    }
+
+    /// The same as a warning.
+    #[must_use]
+    pub fn as_warning(self) -> ConfigFault {
+        ConfigFault { is_warning: true, ..self }
     }
 
     /// The same about the value of `key`: the message begins with the key, or with `input`, the

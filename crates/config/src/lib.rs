@@ -43,8 +43,8 @@ pub struct Config {
     pub settings: Settings,
     /// The same configuration as native YAML with all defaults, as `show` prints it.
     pub native: String,
-    /// Warnings about keys of a foreign file that have no effect, or another one, in Evenkeel, each
-    /// with its place. Empty for a native file, which has only faults.
+    /// Warnings, each with its place: about conditions that may not do what they seem to, and about
+    /// keys of a foreign file that have no effect, or another one, in Evenkeel.
     pub warnings: Vec<String>,
     /// The values of all keys, written or default. In contrast to `native` it has passwords.
     values: SecretTree,
@@ -352,9 +352,11 @@ fn decode(file: &str, root: &YamlNode, machine: Machine) -> Result<Config, Confi
     let native = foreign::native(file, root, machine.cpus, &mut faults, &mut notes);
     let root = native.as_ref().unwrap_or(root);
     let (settings, shown) = settings::from_tree(root, machine, &mut faults);
-    if !faults.is_empty() {
+    if faults.iter().any(|fault| !fault.is_warning) {
+        faults.retain(|fault| !fault.is_warning);
         return Err(ConfigFaults::new(file, faults));
     }
+    notes.append(&mut faults);
     let warnings = ConfigFaults::new(file, notes).to_string().lines().map(String::from).collect();
     let native = show::yaml(&show::masked(&shown, settings::ROOT));
     Ok(Config { settings, native, warnings, values: SecretTree(shown) })

@@ -188,7 +188,7 @@ impl<'n, 'f> SectionReader<'n, 'f> {
                 format!("{} occurs twice, first in line {}; remove one", quoted(name), first.line)
             } else if self.table.row(name).is_none() {
                 let known: Vec<_> = self.table.keys.iter().map(|row| row.facts().name).collect();
-                let misplaced = misplaced(name, self.table.path);
+                let misplaced = misplaced(name, self.table);
                 misplaced.unwrap_or_else(|| unknown(name, self.name, &known))
             } else {
                 continue;
@@ -238,6 +238,11 @@ impl<'n, 'f> SectionReader<'n, 'f> {
     pub fn fault(&mut self, key: &str, what: impl Into<String>) {
         let place = self.place_of(key);
         self.faults.push(ConfigFault::new(place, what));
+    }
+
+    /// Warns at `place`, without refusing the configuration.
+    pub fn warn(&mut self, place: TextPlace, what: impl Into<String>) {
+        self.faults.push(ConfigFault::new(place, what).as_warning());
     }
 
     /// Reports each of `keys` that has no value, by the message that `what` makes of its name.
@@ -535,10 +540,23 @@ impl<'n, 'f> SectionReader<'n, 'f> {
 }
 
 /// Why a key of other sections cannot be in this one.
-fn misplaced(name: &str, section: &str) -> Option<String> {
+fn misplaced(name: &str, table: &'static SectionTable) -> Option<String> {
+    let section = table.path;
+    if section.is_empty() {
+        let proxy = table.all().into_iter().find(|inner| inner.path == "proxy")?;
+        let what = || format!("`{name}` belongs below `proxy`; write `proxy:` above, and indent");
+        return proxy.row(name).map(|_| what());
+    }
     let why = match (name, section) {
         ("when", "line" | "line.limits") => {
             "this door knows only tags; use `prefix`, or let the check door decide"
+        }
+        ("or", "proxy.limits.when") => {
+            return Some("there is no `or`; write `any` with a list of conditions".to_owned());
+        }
+        ("and" | "all", "proxy.limits.when") => {
+            let what = format!("there is no `{name}`; all keys of a condition must match anyway");
+            return Some(what);
         }
         ("when", "master.domains") => {
             "a master knows only identifiers; write `when` in `gatekeeper`, with its own domain"

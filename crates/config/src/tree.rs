@@ -99,6 +99,21 @@ impl YamlNode {
         }
     }
 
+    /// The entries of a list; a single value is a list of one.
+    #[must_use]
+    pub fn items(&self) -> &[YamlNode] {
+        match &self.value {
+            YamlValue::List(items) => items,
+            _ => std::slice::from_ref(self),
+        }
+    }
+
+    /// The text of a scalar.
+    #[must_use]
+    pub fn as_text(&self) -> Option<&str> {
+        if let YamlValue::Text(text) = &self.value { Some(text) } else { None }
+    }
+
     /// The value at a path of keys. If a key occurs twice, the first one is used.
     #[must_use]
     pub fn find(&self, way: &[&str]) -> Option<&YamlNode> {
@@ -197,7 +212,7 @@ pub fn parse_as(bytes: &[u8], dialect: YamlDialect) -> Result<YamlNode, ConfigFa
         let (event, span) = event.map_err(|error| {
             let what = match builder.root {
                 Some(_) => "this has no parent; check the indentation".to_owned(),
-                None => with_hint(error.info()),
+                None => with_hint(error.info()) + &builder.unclosed(text),
             };
             ConfigFault::new(place(error.marker()), format!("not YAML: {what}"))
         })?;
@@ -273,6 +288,18 @@ impl YamlBuilder {
     fn new(dialect: YamlDialect) -> YamlBuilder {
         let (open, anchors) = (Vec::new(), HashMap::new());
         YamlBuilder { dialect, root: None, open, anchors, nodes: 0, repeated: 0 }
+    }
+
+    /// Names the bracket that an error may come from: the innermost one that is still open.
+    fn unclosed(&self, text: &str) -> String {
+        let bracket = |open: &OpenNode| {
+            let TextPlace { line, column } = open.node.place;
+            let sign = text.lines().nth(line.checked_sub(1)?)?.chars().nth(column.checked_sub(1)?);
+            let end = if sign == Some('[') { ']' } else { '}' };
+            let sign = sign.filter(|sign| "[{".contains(*sign))?;
+            Some(format!("; the `{sign}` in line {line}, column {column} may lack its `{end}`"))
+        };
+        self.open.iter().rev().find_map(bracket).unwrap_or_default()
     }
 
     fn handle(&mut self, event: Event<'_>, span: &Span) -> Result<(), ConfigFault> {

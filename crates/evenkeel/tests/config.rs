@@ -3,6 +3,8 @@
 
 #[path = "config/conditions.rs"]
 mod conditions;
+#[path = "config/doubts.rs"]
+mod doubts;
 #[path = "config/front.rs"]
 mod front;
 #[path = "config/gatekeeper.rs"]

@@ -4,6 +4,9 @@
 //! are read first, those of files before those of the configuration; a group may name groups before
 //! it, so there are no circles. How a condition is evaluated: `evenkeel_core::condition`.
 
+pub(crate) mod doubts;
+mod words;
+
 use crate::address;
 use crate::fault::{ConfigFault, ConfigFaults, nearest, quoted};
 use crate::keys::{ConfigKey, ListKey, SubsectionKey, section};
@@ -39,11 +42,12 @@ section! {
     /// Names for conditions, which conditions can refer to by `group`. Of a list of conditions one
     /// must hold.
     GROUPS: SubsectionKey = SubsectionKey::named("groups", &CONDITION);
-    /// Methods, in any case.
+    /// Methods, in any case. Methods that are not in the registry of IANA need a pattern.
     METHOD: ListKey<Box<str>> =
-        ConfigKey::text("method", pattern).list().default_note("any").example("POST");
-    /// Paths; a path matches with all paths below it. They match in each spelling that a backend
-    /// may treat as the same ([details](limits.md#what-a-condition-sees)).
+        ConfigKey::text("method", words::method).list().default_note("any").example("POST");
+    /// Paths; a path matches with all paths below it. `*/NAME` is this name in any folder. They
+    /// match in each spelling that a backend may treat as the same
+    /// ([details](limits.md#what-a-condition-sees)).
     PATH: ListKey<Box<str>> =
         ConfigKey::text("path", path).list().default_note("any").example("/login");
     /// Parameters of the query: names that a request has, or names with patterns of their values.
@@ -74,7 +78,7 @@ section! {
         ConfigKey::text("asn", asn).list().default_note("any").example("AS64500");
     /// Countries, two letters each; `absent` if it is unknown.
     COUNTRY: ListKey<Box<str>> =
-        ConfigKey::text("country", pattern).list().default_note("any").example("DE");
+        ConfigKey::text("country", words::country).list().default_note("any").example("DE");
     /// JA4 fingerprints; `absent` without TLS.
     JA4: ListKey<Box<str>> =
         ConfigKey::text("ja4", pattern).list().default_note("any").example("t13d1516h2_*");
@@ -83,11 +87,11 @@ section! {
         ConfigKey::text("h2", pattern).list().default_note("any").example("*m,a,s,p");
     /// How the client is connected: `direct` or `relayed`; `absent` if it is unknown.
     RTT: ListKey<Box<str>> =
-        ConfigKey::text("rtt", rtt).list().default_note("any").example("relayed");
+        ConfigKey::text("rtt", words::rtt).list().default_note("any").example("relayed");
     /// How the headers compare with the browser that `User-Agent` names: `agrees`, `differs`, or
     /// `other` if it names none; `absent` at doors that do not compare.
     FETCH: ListKey<Box<str>> =
-        ConfigKey::text("fetch", fetch).list().default_note("any").example("differs");
+        ConfigKey::text("fetch", words::fetch).list().default_note("any").example("differs");
     /// Robots that have proven who they are, by name; `absent` for all other clients.
     BOT: ListKey<Box<str>> =
         ConfigKey::text("bot", pattern).list().default_note("any").example("googlebot");
@@ -118,19 +122,24 @@ pub struct GroupSettings {
     /// Whether groups are missing because of a fault that has been reported, or because a file of
     /// groups is checked alone. Then unknown names are no faults of their own.
     pub is_incomplete: bool,
+    /// The names of the robots, which conditions may name.
+    robots: Vec<String>,
 }
 
 /// Reads the groups of the files and those of the configuration.
 pub(crate) fn groups(root: &mut SectionReader<'_, '_>) -> GroupSettings {
-    let mut settings = GroupSettings::default();
+    let mut settings = GroupSettings { robots: robots(root), ..GroupSettings::default() };
     for path in root.key(&GROUP_FILES) {
         match included::read(&path, GROUP_BYTES_MAX) {
             Ok((bytes, read)) => {
                 let faults = file(&path, tree::parse(&bytes), &mut settings);
+                let (warnings, faults) = split(faults);
                 settings.is_incomplete |= !faults.faults.is_empty();
                 for what in faults.to_string().lines() {
                     root.fault(GROUP_FILES.name(), what);
                 }
+                let place = root.place_of(GROUP_FILES.name());
+                warnings.to_string().lines().for_each(|what| root.warn(place, what));
                 settings.files.push(read);
             }
             Err(why) => {
@@ -141,6 +150,20 @@ pub(crate) fn groups(root: &mut SectionReader<'_, '_>) -> GroupSettings {
     }
     add(root, &mut settings);
     settings
+}
+
+/// The names of the robots of the proxy as they are written.
+fn robots(root: &SectionReader<'_, '_>) -> Vec<String> {
+    let listed = root.node("proxy").and_then(|proxy| proxy.find(&["robots"]));
+    let listed = listed.map_or(&[][..], YamlNode::items);
+    let names = listed.iter().filter_map(|robot| robot.find(&["name"])?.as_text());
+    names.map(str::to_owned).collect()
+}
+
+/// Splits faults into warnings and others.
+fn split(all: ConfigFaults) -> (ConfigFaults, ConfigFaults) {
+    let (warnings, faults) = all.faults.into_iter().partition(|fault| fault.is_warning);
+    (ConfigFaults::new(&all.file, warnings), ConfigFaults::new(&all.file, faults))
 }
 
 /// Adds the groups of a file. Returns its faults with their places.
@@ -185,7 +208,7 @@ pub(crate) fn check_file(path: &Path) -> Option<Result<usize, ConfigFaults>> {
         return None;
     }
     let mut groups = GroupSettings { is_incomplete: true, ..GroupSettings::default() };
-    let faults = file(path, Ok(root), &mut groups);
+    let (_, faults) = split(file(path, Ok(root), &mut groups));
     Some(if faults.faults.is_empty() { Ok(groups.groups.len()) } else { Err(faults) })
 }
 
@@ -261,6 +284,9 @@ pub(crate) fn when(section: &mut SectionReader<'_, '_>, groups: &GroupSettings) 
     named_values(section, &COOKIE, token, Clause::Cookie, &mut clauses);
     named_values(section, &QUERY, parameter, Clause::Query, &mut clauses);
     for (fact, row) in FACTS {
+        if matches!(fact, ClientFact::Bot | ClientFact::Impostor) {
+            words::refuse_unknown_robots(section, row.name(), groups);
+        }
         clauses.extend(values_of(section, row).map(|values| Clause::Fact(fact, values)));
     }
     clauses.extend(group_clause(section, groups));
@@ -268,6 +294,7 @@ pub(crate) fn when(section: &mut SectionReader<'_, '_>, groups: &GroupSettings) 
         clauses.push(Clause::Not(section.section(&NOT, |inner| when(inner, groups))));
     }
     clauses.extend(any_clause(section, groups));
+    doubts::warn(section, &clauses);
     Condition { clauses }
 }
 
@@ -422,20 +449,6 @@ fn parameter(text: &str) -> Read<Box<str>> {
     })
 }
 
-fn rtt(text: &str) -> Read<Box<str>> {
-    word(text, &["direct", "relayed"])
-}
-
-fn fetch(text: &str) -> Read<Box<str>> {
-    word(text, &["agrees", "differs", "other"])
-}
-
-/// Reads one of the values that a fact has, or `absent`.
-fn word(text: &str, words: &[&str]) -> Read<Box<str>> {
-    let is_known = text == ABSENT || words.contains(&text);
-    is_known.then(|| text.into()).ok_or_else(|| format!("{} or {ABSENT}", words.join(", ")))
-}
-
 fn asn(text: &str) -> Read<Box<str>> {
     let number = text.strip_prefix("AS").or(text.strip_prefix("as")).unwrap_or(text);
     match number.parse::<u32>() {
@@ -460,6 +473,11 @@ fn path(text: &str) -> Read<Box<str>> {
     if text.contains(';') {
         return Err("a path is compared without `;parameters`".to_owned());
     }
+    // `*/a` is `/a` in any folder, also in the first one.
+    let (start, text) = match text.trim_start_matches('*') {
+        rest if rest.len() < text.len() && rest.starts_with('/') => ("*", rest),
+        _ => ("", text),
+    };
     let mut kept: Vec<&str> = Vec::new();
     for segment in text.split('/').filter(|segment| !segment.is_empty()) {
         match segment {
@@ -475,7 +493,10 @@ fn path(text: &str) -> Read<Box<str>> {
     if path == "/.." {
         return Err("a path has no encoded `..`".to_owned());
     }
-    Ok(path.into())
+    Ok(match &*path {
+        "/" => path.into(),
+        _ => format!("{start}{path}").into(),
+    })
 }
 
 fn vhost(text: &str) -> Read<Box<str>> {

@@ -220,12 +220,20 @@ fn default_limits(proxy: &mut SectionReader<'_, '_>, inherited: LimitDefaults<'_
 
 /// Reads an entry of `limits`. `None` if a fault makes it impossible to build.
 fn entry(section: &mut SectionReader<'_, '_>, door: LimitDefaults<'_>) -> Option<LimitEntry> {
-    let denies = |text: &YamlNode| matches!(&text.value, YamlValue::Text(word) if word == DENY);
-    match section.node(ACTION.name()).is_some_and(denies) {
+    let action = section.node(ACTION.name()).and_then(YamlNode::as_text);
+    // A word that is misspelt, in a rule that counts nothing, is probably `deny`.
+    let is_known = |word: &str| LIMIT_ACTIONS.iter().any(|(known, _)| *known == word);
+    let counts = COUNTING.iter().any(|key| section.written(key));
+    let denies = |word: &str| word == DENY || !(is_known(word) || counts);
+    match action.is_some_and(denies) {
         true => denial(section, door.ground.groups).map(LimitEntry::Deny),
         false => limit(section, door).map(|limit| LimitEntry::Counted(Box::new(limit))),
     }
 }
+
+/// The keys of limits that count, which a limit with `action: deny` does not have.
+const COUNTING: [&str; 10] =
+    ["by", "share", "rate", "window", "max", "round", "burst", "debt_max", "weight", "keys_max"];
 
 /// Reads a limit with `action: deny`.
 fn denial(section: &mut SectionReader<'_, '_>, groups: &GroupSettings) -> Option<DenyRule> {
@@ -238,10 +246,7 @@ fn denial(section: &mut SectionReader<'_, '_>, groups: &GroupSettings) -> Option
         let what = "`action: deny` without `when` would refuse every request; add a condition";
         section.fault("when", what);
     }
-    let counting = [
-        "by", "share", "rate", "window", "max", "round", "burst", "debt_max", "weight", "keys_max",
-    ];
-    section.refuse(&counting, "has no effect with `action: deny`, which counts nothing; remove it");
+    section.refuse(&COUNTING, "has no effect with `action: deny`, which counts nothing; remove it");
     let shadow = section.key(&SHADOW).unwrap_or(false);
     Some(DenyRule { name: name?, when, shadow })
 }

@@ -5,7 +5,7 @@ use evenkeel_config::source::{ConfigChange, ConfigSource};
 use evenkeel_config::{StartProblems, check, parse};
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::condition::patterns::{PathPatterns, Patterns};
-use evenkeel_core::condition::{AddressSet, Clause, Condition, Values};
+use evenkeel_core::condition::{AddressSet, Clause, Condition, Truth, Values};
 use evenkeel_core::fact::ClientFact;
 use evenkeel_core::limit::KeyPart;
 use evenkeel_core::units::{Cost, Nanos};
@@ -13,7 +13,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-fn limit(when: &str) -> String {
+pub fn limit(when: &str) -> String {
     format!("proxy: {{limits: [{{name: a, by: ip/32, share: 10%, when: {when}}}]}}")
 }
 
@@ -71,6 +71,12 @@ fn every_attribute_takes_a_value_a_list_and_patterns() {
         ("{bot: absent}", Clause::Fact(ClientFact::Bot, Values::absent())),
         ("{path: '/*.php'}", Clause::Path(PathPatterns::new(["/*.php"]).expect("a path"))),
         ("{path: '*.php'}", Clause::Path(PathPatterns::new(["/*.php"]).expect("a path"))),
+        ("{path: '*/wp-login.php'}", {
+            Clause::Path(PathPatterns::new(["*/wp-login.php"]).expect("a path"))
+        }),
+        ("{method: [get, 'PROP*', 're:^OWN$']}", {
+            Clause::Method(Patterns::new(["get", "PROP*", "re:^OWN$"]).expect("patterns"))
+        }),
         ("{path: /wp-json/*}", Clause::Path(PathPatterns::new(["/wp-json"]).expect("a path"))),
         ("{any: [{method: POST}, {cookie: a}]}", {
             let post = Clause::Method(Patterns::new(["POST"]).expect("a pattern"));
@@ -103,6 +109,11 @@ fn what_cannot_be_compared_is_a_fault_that_names_the_fix() {
         ("{group: robots}", "names no group: `robots`; `groups` names none before it"),
         ("{any: [{}]}", "`any` has an empty condition; remove it"),
         ("{useragent: a}", "did you mean `user_agent`?"),
+        ("{or: [{path: /}]}", "there is no `or`; write `any` with a list of conditions"),
+        ("{method: GTE}", "`method` is `GTE`: no known method; did you mean GET?"),
+        ("{method: 'GET, POST'}", "no known method; a method of your own is a pattern"),
+        ("{country: Germany}", "`country` is `Germany`: a country has two letters, such as DE"),
+        ("{country: uk}", "`country` is `uk`: no country; the United Kingdom is GB"),
     ] {
         let seen = faults(&limit(text));
         assert!(seen.contains(told) && seen.lines().count() == 1, "{text}: {seen}");
@@ -441,61 +452,69 @@ fn a_cookie_exempts_and_check_says_what_that_means() {
 }
 
 #[test]
-fn check_warns_of_an_agent_that_only_matches_as_a_whole() {
-    let warned = |when: &str| {
-        let text = limit(when);
-        check("t.yaml", text.as_bytes(), 4.0, |_| StartProblems::default())
-            .expect("good")
-            .join("\n")
-    };
-    let told = warned("{user_agent: GPTBot}");
-    assert!(
-        told.contains(
-            "`user_agent: GPTBot` matches only a header that is exactly this; write `*GPTBot*`"
-        ),
-        "{told}"
-    );
-    assert_eq!(warned("{user_agent: ['*GPTBot*', 'curl/8.5.0', absent]}"), "");
+fn a_name_in_any_folder_is_also_found_in_the_first_one() {
+    let condition = when("{path: '*/wp-login.php'}");
+    let [Clause::Path(paths)] = condition.clauses.as_slice() else { panic!("a path") };
+    for path in ["/wp-login.php", "/blog/wp-login.php", "/a/b/wp-login.php/x"] {
+        assert_eq!(paths.matches(path), Truth::Yes, "{path}");
+    }
+    for path in ["/", "/my-wp-login.php", "/wp-login.php5"] {
+        assert_eq!(paths.matches(path), Truth::No, "{path}");
+    }
 }
 
 #[test]
-fn check_warns_of_facts_that_no_connection_can_have() {
-    let warned = |proxy: &str| {
-        let text = format!("check: {{}}\nproxy:\n  listen: 127.0.0.1:0\n{proxy}\n");
-        let text = text.replacen("  listen: 127.0.0.1:0\n  listen", "  listen", 1);
-        let none = |_: &_| StartProblems::default();
-        check("t.yaml", text.as_bytes(), 4.0, none).expect(proxy).join("\n")
+fn a_robot_that_does_not_exist_is_a_fault() {
+    let text = |robots: &str, when: &str| {
+        format!("proxy: {{robots: [{robots}], limits: [{{name: a, action: deny, when: {when}}}]}}")
     };
-    let tls = "  tls: {cert: a.crt, key: a.key";
-    let rule = "  limits: [{name: a, by: ip/32, rate: 1/s, when: {any: [{ja4: absent}]}}]";
-    let by = |fact: &str| format!("  limits: [{{name: a, by: {fact}, rate: 1/s}}]");
-    let no_tls = "is never known: the proxy ends no TLS (`proxy.tls`); remove it from the rules";
-    assert_eq!(warned(rule), format!("t.yaml:4:11: `ja4` {no_tls}"));
-    assert_eq!(warned(&by("rtt")), format!("t.yaml:4:11: `rtt` {no_tls}"));
-    assert_eq!(warned(&by("h2")), "");
-    assert_eq!(warned(&format!("{tls}}}\n{rule}")), "");
-    assert_eq!(warned(&format!("{tls}, listen: 127.0.0.1:1}}\n{rule}")), "");
-    for (proxy, told) in [
-        (format!("  http2: false\n{}", by("h2")), "`h2` is never known: `http2` is `false`;"),
-        (format!("  listen: off\n{}", by("h2")), "`h2` is never known: the proxy does not listen;"),
-        (format!("  listen: off\n{}", by("fetch")), "`check` without `headers: all` does not know"),
-        (format!("  listen: off\n{rule}"), "`ja4` is never known: the proxy does not listen;"),
-        ("  exempt: [{ja4: t13*, ip: 192.0.2.1}]".to_owned(), "4:11: `ja4` is never known"),
-        ("  limits: []\ngroups: {a: {rtt: relayed}}".to_owned(), "5:9: `rtt` is never known"),
-        ("  limits: []\ngatekeeper: {log_info: ja4}".to_owned(), "5:13: `ja4` is never known"),
+    let google = "{name: google, host: '*.googlebot.com'}";
+    for when in ["{bot: google}", "{impostor: 'goo*'}", "{bot: [absent, GOOGLE]}"] {
+        good(&text(google, when));
+    }
+    good(&text("", "{bot: absent}"));
+    for (robots, when, told) in [
+        (google, "{impostor: gogle}", "`impostor` names no robot: `gogle`; did you mean `google`?"),
+        (google, "{not: {bot: [google, bing]}}", "names no robot: `bing`; `proxy.robots` names"),
+        ("", "{bot: '*'}", "`bot` names no robot: `*`; `proxy.robots` names none"),
+    ] {
+        let seen = faults(&text(robots, when));
+        assert!(seen.contains(told) && seen.lines().count() == 1, "{when}: {seen}");
+    }
+    let group = format!("groups: {{a: {{bot: gogle}}}}\n{}", text(google, "{group: a}"));
+    assert!(faults(&group).contains("1:19: `bot` names no robot: `gogle`"), "{}", faults(&group));
+}
+
+#[test]
+fn a_key_of_the_proxy_at_the_left_margin_is_told_its_place() {
+    let seen = faults("limits:\n  - {name: a, action: deny, when: {path: /}}\n");
+    let told = "t.yaml:1:1: `limits` belongs below `proxy`; write `proxy:` above, and indent";
+    assert!(seen.starts_with(told) && seen.lines().count() == 1, "{seen}");
+}
+
+#[test]
+fn a_misspelt_action_is_one_fault() {
+    let seen = faults("proxy: {limits: [{name: a, action: dney, when: {path: /}}]}");
+    assert!(seen.contains("`action` is `dney`: must be one of") && seen.lines().count() == 1);
+    let seen = faults("proxy: {limits: [{name: a, action: holt, by: ip/32, rate: 1/s}]}");
+    assert!(seen.contains("`action` is `holt`: must be one of") && seen.lines().count() == 1);
+}
+
+#[test]
+fn a_bracket_that_is_not_closed_is_named() {
+    for (text, told) in [
         (
-            format!(
-                "{tls}}}\n  trusted_proxies: 10.0.0.0/8\n  client_address: proxy-protocol\n{}",
-                by("rtt")
-            ),
-            "`rtt` is never known: with `client_address: proxy-protocol` TCP does not end",
+            "groups:\n  bad: {user_agent: [\"*a*\"\nproxy: {}\n",
+            "; the `[` in line 2, column 21 may lack its `]`",
+        ),
+        (
+            "proxy: {limits: [{name: a}\nlog: {}\n",
+            "; the `[` in line 1, column 17 may lack its `]`",
         ),
     ] {
-        let seen = warned(&proxy);
-        assert!(seen.contains(told) && seen.lines().count() == 1, "{proxy}: {seen}");
+        let seen = faults(text);
+        assert!(seen.contains(told) && seen.lines().count() == 1, "{seen}");
     }
-    let swarm = good("proxy: {backend: 'http://127.0.0.1:1'}").settings;
-    assert_eq!(evenkeel_config::unknown_facts(&swarm), [], "the queue uses what there is");
 }
 
 #[test]

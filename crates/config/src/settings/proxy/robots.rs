@@ -6,7 +6,7 @@
 
 use crate::keys::{ConfigKey, ListKey, SubsectionKey, section};
 use crate::reader::SectionReader;
-use crate::settings::conditions::pattern;
+use crate::settings::conditions::{self, pattern};
 use crate::settings::hosts::{HostPattern, host_name};
 use crate::values::{self, Read};
 use evenkeel_core::condition::patterns::Patterns;
@@ -131,6 +131,7 @@ fn list(proxy: &mut SectionReader<'_, '_>) -> Vec<Robot> {
     let robots = proxy.sections(&ROBOTS, nodes, |section| {
         section.require(&["name"], |_| "a robot needs `name`".to_owned());
         section.refuse_empty();
+        conditions::doubts::agents(section);
         let robot = Robot {
             name: section.key(&NAME).unwrap_or_default(),
             user_agent: agents(section),
