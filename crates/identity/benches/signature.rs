@@ -20,7 +20,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 const ROUNDS: usize = 20;
-const CALLS: u32 = 2_000;
+const CALLS: u32 = 500;
 const NOW: u64 = 1_800_000_000;
 
 fn measure(name: &str, mut call: impl FnMut()) {
@@ -54,6 +54,47 @@ fn claims(now: Time) {
     }
 }
 
+/// What a client without a key can make this do: two signatures that cover as much as they may, and
+/// fields and a query that are larger than that.
+fn worst(key_id: &str, keys: &RobotKeys, now: Time) {
+    let terms =
+        format!(";created={NOW};expires={};keyid=\"{key_id}\";tag=\"web-bot-auth\"", NOW + 300);
+    let names = |count: usize, form: &str| -> String {
+        (0..31).map(|n| form.replace('#', &(count - 1 - n).to_string())).collect()
+    };
+    let value = |text: &str| HeaderValue::from_str(text).expect("a value");
+    for count in [1_000, 7_000] {
+        let query: Vec<_> = (0..count).map(|n| format!("p{n}=x")).collect();
+        let members: Vec<_> = (0..count).map(|n| format!("k{n}=1")).collect();
+        let (query, members) = (query.join("&"), members.join(","));
+        for (what, form) in [
+            ("31 members", " \"d\";key=\"k#\""),
+            ("31 query parameters", " \"@query-param\";name=\"p#\""),
+        ] {
+            let input = format!("(\"@authority\"{}){terms}", names(count, form));
+            let forged = STANDARD.encode([0; 64]);
+            let mut headers = HeaderMap::new();
+            headers.insert("d", value(&members));
+            headers.insert("signature-input", value(&format!("a={input}, b={input}")));
+            headers.insert("signature", value(&format!("a=:{forged}:, b=:{forged}:")));
+            let request = SignedRequest {
+                method: "GET",
+                scheme: "https",
+                authority: "example.com",
+                path: "/",
+                query: Some(&query),
+                absolute: None,
+                headers: &headers,
+            };
+            for (whose, keys) in [("a known", keys), ("an unknown", &RobotKeys::default())] {
+                measure(&format!("2 x {what} of {count}, {whose} key"), || {
+                    assert!(black_box(verify(&request, keys, now)).is_err());
+                });
+            }
+        }
+    }
+}
+
 fn main() {
     let pair = Ed25519KeyPair::from_seed_unchecked(&[7; 32]).expect("a key");
     let key = RobotKey::new(pair.public_key().as_ref()).expect("a key");
@@ -64,6 +105,7 @@ fn main() {
         key.thumbprint(),
         STANDARD.encode([1; 64]),
     );
+    let key_id = key.thumbprint().to_owned();
     let mut keys = RobotKeys::default();
     keys.add(0, key, None);
     let base = format!(
@@ -96,6 +138,7 @@ fn main() {
     measure("a forged signature", || assert!(black_box(verify(&forged, &keys, now)).is_err()));
     let unknown = RobotKeys::default();
     measure("an unknown key", || assert!(black_box(verify(&good, &unknown, now)).is_err()));
+    worst(&key_id, &keys, now);
     claims(now);
     let seen = SeenNonces::default();
     let robot = verify(&good, &keys, now).ok().flatten().expect("valid");

@@ -2,16 +2,17 @@
 //!
 //! A robot signs each request with a key of its own (Ed25519) and states in `Signature-Input` what
 //! it has signed, until when, and with which key. This module reads those fields within bounds
-//! (`fields`), makes the text that was signed from the request (`base`), and checks it with the
-//! keys that the operator trusts (`keys`). Nonces of valid signatures are remembered until they
-//! expire (`nonces`). It fetches nothing, reads no clock, and a request without a signature costs
-//! one look at its headers. Which robots there are: `robots`.
+//! (`fields`), finds the key among those that the operator trusts (`keys`), makes the text that was
+//! signed from a bounded part of the request (`base`, `sources`), and checks it. Nonces of valid
+//! signatures are remembered until they expire (`nonces`). It fetches nothing, reads no clock, and
+//! a request without a signature costs one look at its headers. Which robots there are: `robots`.
 
 mod base;
 mod fault;
 mod fields;
 mod keys;
 mod nonces;
+mod sources;
 mod verify;
 
 pub use base::SignedRequest;

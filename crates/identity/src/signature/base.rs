@@ -3,22 +3,19 @@
 //! Supported are the components of a request that a proxy sees: the method, the target and its
 //! parts, parameters of the query, fields, and members of fields that are dictionaries (`key`).
 //! Bodies are not: a signature that covers `content-digest` covers the field only. The components
-//! and parameters of the signature are written again in their strict form, in their order.
+//! and parameters of the signature are written again in their strict form, in their order. How
+//! much of a request is read: `sources`.
 
 use super::fault::SignatureFault;
-use super::fields::{SIGNATURE_AGENT, joined};
+use super::fields::SIGNATURE_AGENT;
+use super::sources::Sources;
 use http::HeaderMap;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, utf8_percent_encode};
-use sfv::{Dictionary, FieldType as _, InnerList, Item, List, ListEntry, Parser};
-use std::borrow::Cow;
+use sfv::{FieldType as _, InnerList, Item, List, ListEntry};
 use std::collections::HashSet;
 use std::io::Write as _;
 
-/// Length of the text. A signature that covers longer fields is refused.
+/// Length of the text. A signature that needs a longer one is refused.
 const BASE_BYTES_MAX: usize = 16_384;
-/// What is escaped in the value of `@query-param` (the form-urlencoded set of the URL standard).
-const QUERY_PARAMETER: &AsciiSet =
-    &NON_ALPHANUMERIC.remove(b'*').remove(b'-').remove(b'.').remove(b'_');
 
 /// A request as its client has sent it.
 #[derive(Clone, Copy, Debug)]
@@ -40,10 +37,8 @@ pub struct SignedRequest<'a> {
     pub headers: &'a HeaderMap,
 }
 
-/// What a signature covers.
+/// What a signature says that it covers.
 pub(super) struct Covered {
-    /// The text that was signed.
-    pub base: Vec<u8>,
     /// Whether it binds the signature to a host.
     pub authority: bool,
     /// How `Signature-Agent` is covered.
@@ -86,14 +81,8 @@ impl SignedRequest<'_> {
         format!("{}{}", origin.unwrap_or_default(), self.target())
     }
 
-    /// The value of a derived component, whose name begins with `@`.
-    fn derived(&self, item: &Item, name: &str) -> Result<Vec<u8>, SignatureFault> {
-        if name == "@query-param" {
-            return self.query_parameter(item);
-        }
-        if !item.params.is_empty() {
-            return Err(SignatureFault::Unsupported);
-        }
+    /// The value of a derived component without parameters.
+    fn derived(&self, name: &str) -> Result<Vec<u8>, SignatureFault> {
         let value = match name {
             "@method" => self.method.to_owned(),
             "@authority" => self.normal_authority(),
@@ -108,100 +97,97 @@ impl SignedRequest<'_> {
         };
         Ok(value.into_bytes())
     }
-
-    /// The value of a parameter of the query, which must occur once (RFC 9421, 2.2.8).
-    fn query_parameter(&self, item: &Item) -> Result<Vec<u8>, SignatureFault> {
-        let wanted = item.params.get("name").and_then(|name| name.as_string());
-        let wanted =
-            wanted.filter(|_| item.params.len() == 1).ok_or(SignatureFault::Unsupported)?;
-        let encoded = |text: &str| {
-            let spaces = text.replace('+', " ");
-            let decoded: Cow<'_, [u8]> = percent_decode(spaces.as_bytes()).into();
-            utf8_percent_encode(&String::from_utf8_lossy(&decoded), QUERY_PARAMETER).to_string()
-        };
-        let pairs = self.query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
-        let mut values = pairs.filter_map(|pair| {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            (encoded(name) == wanted.as_str()).then(|| encoded(value))
-        });
-        match (values.next(), values.next()) {
-            (Some(value), None) => Ok(value.into_bytes()),
-            (None, _) => Err(SignatureFault::MissingComponent),
-            (Some(_), Some(_)) => Err(SignatureFault::Malformed),
-        }
-    }
-
-    /// The value of a field or of a member of it.
-    fn field(&self, item: &Item, name: &str) -> Result<Vec<u8>, SignatureFault> {
-        let lines = joined(self.headers, name).ok_or(SignatureFault::MissingComponent)?;
-        if item.params.is_empty() {
-            return Ok(lines);
-        }
-        let Some(key) = member_key(item) else { return Err(SignatureFault::Unsupported) };
-        let members: Dictionary =
-            Parser::new(&lines).parse().map_err(|_| SignatureFault::Malformed)?;
-        let member = members.get(key).ok_or(SignatureFault::MissingComponent)?;
-        let value: Option<String> = vec![member.clone()].serialize();
-        value.map(String::into_bytes).ok_or(SignatureFault::Malformed)
-    }
-}
-
-/// The key of the member that a component selects, if that is its only parameter.
-fn member_key(item: &Item) -> Option<&str> {
-    let key = item.params.get("key").filter(|_| item.params.len() == 1)?;
-    key.as_string().map(sfv::StringRef::as_str)
 }
 
 impl Covered {
-    /// What a signature with these components and parameters covers of the request.
+    /// What a signature with these components says that it covers. The request is not read.
     ///
     /// # Errors
-    /// A component is malformed, listed twice, not supported, or not part of the request.
-    pub fn of(request: &SignedRequest<'_>, input: &InnerList) -> Result<Covered, SignatureFault> {
-        let mut all = Covered { base: Vec::new(), authority: false, agent: CoveredAgent::Not };
-        let mut listed = HashSet::new();
+    /// The name of a component is malformed.
+    pub fn of(input: &InnerList) -> Result<Covered, SignatureFault> {
+        let mut all = Covered { authority: false, agent: CoveredAgent::Not };
         for item in &input.items {
-            let name = item.bare_item.as_string().ok_or(SignatureFault::Malformed)?.as_str();
-            let identifier = item.serialize();
-            let value = if name.starts_with('@') {
-                all.authority |= matches!(name, "@authority" | "@target-uri");
-                request.derived(item, name)?
-            } else if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
-                return Err(SignatureFault::Malformed);
-            } else {
-                all.note_agent(item, name);
-                request.field(item, name)?
-            };
-            all.write(&identifier, &value)?;
-            if !listed.insert(identifier) {
-                return Err(SignatureFault::Malformed);
+            let name = name(item)?;
+            all.authority |= matches!(name, "@authority" | "@target-uri");
+            if name == SIGNATURE_AGENT {
+                all.agent = match parameter(item, "key") {
+                    Some(key) => CoveredAgent::Member(key.to_owned()),
+                    None => CoveredAgent::Whole,
+                };
             }
         }
-        let whole: List = vec![ListEntry::InnerList(input.clone())];
-        let parameters: Option<String> = whole.serialize();
-        let parameters = parameters.ok_or(SignatureFault::Malformed)?;
-        all.write("\"@signature-params\"", parameters.as_bytes())?;
-        // The last line has no line feed.
-        all.base.pop();
         Ok(all)
     }
+}
 
-    fn note_agent(&mut self, item: &Item, name: &str) {
-        if name == SIGNATURE_AGENT {
-            self.agent = match member_key(item) {
-                Some(key) => CoveredAgent::Member(key.to_owned()),
-                None => CoveredAgent::Whole,
-            };
-        }
-    }
-
-    fn write(&mut self, identifier: &str, value: &[u8]) -> Result<(), SignatureFault> {
-        if self.base.len() + identifier.len() + value.len() > BASE_BYTES_MAX {
+/// The text that a signature with these components and parameters was made of.
+///
+/// # Errors
+/// A component is malformed, listed twice, not supported, or not part of the request, or the
+/// signature covers too much.
+pub(super) fn base(
+    sources: &mut Sources<'_>,
+    input: &InnerList,
+) -> Result<Vec<u8>, SignatureFault> {
+    let mut base = Vec::new();
+    let mut listed = HashSet::new();
+    for item in &input.items {
+        let identifier = item.serialize();
+        write(&mut base, &identifier, &value(sources, item)?)?;
+        if !listed.insert(identifier) {
             return Err(SignatureFault::Malformed);
         }
-        let _ = write!(self.base, "{identifier}: ");
-        self.base.extend_from_slice(value);
-        self.base.push(b'\n');
-        Ok(())
     }
+    let whole: List = vec![ListEntry::InnerList(input.clone())];
+    let parameters: Option<String> = whole.serialize();
+    let parameters = parameters.ok_or(SignatureFault::Malformed)?;
+    write(&mut base, "\"@signature-params\"", parameters.as_bytes())?;
+    // The last line has no line feed.
+    base.pop();
+    Ok(base)
+}
+
+/// The name of a component, which is in small letters.
+fn name(item: &Item) -> Result<&str, SignatureFault> {
+    let name = item.bare_item.as_string().ok_or(SignatureFault::Malformed)?.as_str();
+    let large = name.bytes().any(|byte| byte.is_ascii_uppercase());
+    if large && !name.starts_with('@') { Err(SignatureFault::Malformed) } else { Ok(name) }
+}
+
+/// The parameter of a component with this name, if it is the only one.
+fn parameter<'a>(item: &'a Item, name: &str) -> Option<&'a str> {
+    let value = item.params.get(name).filter(|_| item.params.len() == 1)?;
+    value.as_string().map(sfv::StringRef::as_str)
+}
+
+/// The value of a component.
+fn value(sources: &mut Sources<'_>, item: &Item) -> Result<Vec<u8>, SignatureFault> {
+    let name = name(item)?;
+    let whole = item.params.is_empty();
+    if name == "@query-param" {
+        let wanted = parameter(item, "name").ok_or(SignatureFault::Unsupported)?;
+        sources.query_parameter(wanted)
+    } else if name.starts_with('@') && whole {
+        if matches!(name, "@path" | "@query" | "@request-target" | "@target-uri") {
+            sources.count_target()?;
+        }
+        sources.request.derived(name)
+    } else if whole {
+        sources.field(name).map(<[u8]>::to_vec)
+    } else {
+        match parameter(item, "key").filter(|_| !name.starts_with('@')) {
+            Some(key) => sources.member(name, key),
+            None => Err(SignatureFault::Unsupported),
+        }
+    }
+}
+
+fn write(base: &mut Vec<u8>, identifier: &str, value: &[u8]) -> Result<(), SignatureFault> {
+    if base.len() + identifier.len() + value.len() > BASE_BYTES_MAX {
+        return Err(SignatureFault::CoversTooMuch);
+    }
+    let _ = write!(base, "{identifier}: ");
+    base.extend_from_slice(value);
+    base.push(b'\n');
+    Ok(())
 }

@@ -30,6 +30,9 @@ pub enum SignatureFault {
     /// The signature does not cover what it must, or covers what the request does not have.
     #[error("a component or parameter that must be signed is missing")]
     MissingComponent,
+    /// The signatures of the request cover more than 8192 bytes of its fields and target.
+    #[error("the signature covers more of the request than is read for it")]
+    CoversTooMuch,
     /// `expires` lies more than a day after `created`.
     #[error("the lifetime of the signature is too long")]
     LifetimeTooLong,
@@ -43,7 +46,7 @@ pub enum SignatureFault {
 
 impl SignatureFault {
     /// All faults.
-    pub const ALL: [SignatureFault; 10] = [
+    pub const ALL: [SignatureFault; 11] = [
         SignatureFault::Expired,
         SignatureFault::NotYetValid,
         SignatureFault::WrongAuthority,
@@ -51,6 +54,7 @@ impl SignatureFault {
         SignatureFault::BadSignature,
         SignatureFault::Malformed,
         SignatureFault::MissingComponent,
+        SignatureFault::CoversTooMuch,
         SignatureFault::LifetimeTooLong,
         SignatureFault::Replayed,
         SignatureFault::Unsupported,
@@ -67,6 +71,7 @@ impl SignatureFault {
             SignatureFault::BadSignature => "bad_signature",
             SignatureFault::Malformed => "malformed",
             SignatureFault::MissingComponent => "missing_component",
+            SignatureFault::CoversTooMuch => "covers_too_much",
             SignatureFault::LifetimeTooLong => "lifetime_too_long",
             SignatureFault::Replayed => "replayed",
             SignatureFault::Unsupported => "unsupported",

@@ -48,6 +48,12 @@ pub(super) struct SignatureTerms<'a> {
 /// Where a signer says that its keys are.
 pub(super) struct SignatureAgents(Dictionary, bool);
 
+/// The length of the lines of a field together, without what joins them. 0 if the request has no
+/// such field.
+pub(super) fn length(headers: &HeaderMap, name: &str) -> usize {
+    headers.get_all(name).iter().map(http::HeaderValue::len).sum()
+}
+
 /// The lines of a field, joined as RFC 9421, 2.1 joins them. `None` if the request has no such
 /// field.
 pub(super) fn joined(headers: &HeaderMap, name: &str) -> Option<Vec<u8>> {

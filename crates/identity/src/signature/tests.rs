@@ -49,6 +49,11 @@ fn rfc_keys(directory: Option<&str>) -> RobotKeys {
     keys
 }
 
+fn base_of(request: &SignedRequest<'_>, input: &sfv::InnerList) -> String {
+    let base = super::base::base(&mut super::sources::Sources::new(request), input);
+    String::from_utf8(base.expect("covered")).expect("text")
+}
+
 /// A robot that signs.
 struct Signer {
     pair: Ed25519KeyPair,
@@ -151,9 +156,9 @@ fn the_signature_of_the_drafts_newer_example_fits_but_lives_too_long() {
     let verdict = verify(&request(&fields), &rfc_keys(None), at(NOW));
     assert_eq!(verdict, Err(SignatureFault::LifetimeTooLong));
     let signed = &signatures(&fields).expect("well-formed")[0];
-    let covered = super::base::Covered::of(&request(&fields), &signed.input).expect("covered");
+    let base = base_of(&request(&fields), &signed.input);
     let key = RobotKey::new(&URL_SAFE_NO_PAD.decode(RFC_KEY).expect("base64")).expect("a key");
-    assert!(key.key.verify_sig(&covered.base, &signed.value).is_ok());
+    assert!(key.key.verify_sig(base.as_bytes(), &signed.value).is_ok());
 }
 
 #[test]
@@ -193,8 +198,7 @@ fn a_target_is_compared_in_the_form_in_which_it_was_sent() {
         ]);
         let input = &signatures(&fields).expect("well-formed")[0].input;
         let request = SignedRequest { absolute, ..request(&fields) };
-        let covered = super::base::Covered::of(&request, input).expect("covered");
-        String::from_utf8(covered.base).expect("text").lines().next().expect("a line").to_owned()
+        base_of(&request, input).lines().next().expect("a line").to_owned()
     };
     let target = "/path/to/resource?a=b%20c&d=e+f";
     assert_eq!(base(None), format!("\"@request-target\": {target}"));
@@ -208,9 +212,7 @@ fn an_authority_is_compared_in_its_normal_form() {
     let normal = |scheme, authority| {
         let input = sfv::InnerList::new(vec![sfv::Item::new(sfv::string_ref("@authority"))]);
         let request = SignedRequest { scheme, authority, ..request(&fields) };
-        let covered = super::base::Covered::of(&request, &input).expect("covered");
-        let text = String::from_utf8(covered.base).expect("text");
-        text.lines().next().expect("a line").replace("\"@authority\": ", "")
+        base_of(&request, &input).lines().next().expect("a line").replace("\"@authority\": ", "")
     };
     assert_eq!(normal("https", "Example.COM:443"), "example.com");
     assert_eq!(normal("http", "example.com:80"), "example.com");
@@ -252,6 +254,70 @@ fn each_fault_has_its_name() {
     let agent = ("signature-agent", "s=\"https://robots.test\"");
     assert_eq!(of(&[AUTHORITY], &[agent]), "missing_component", "the agent is not signed");
     assert_eq!(of(&[AUTHORITY], &[("signature-agent", "s=(")]), "malformed");
+}
+
+/// Neither a client without a key nor one with an old signature chooses how much is read.
+#[test]
+fn the_request_is_read_after_all_else_is_good() {
+    let signer = signer(&["example.com"]);
+    let missing = [AUTHORITY, ("\"accept\"", "*/*")];
+    let name = |terms: &str| signer.verdict(&missing, terms, &[]).expect_err("a fault").name();
+    let good = signer.terms(NOW, NOW + 60, "");
+    assert_eq!(name(&good), "missing_component");
+    assert_eq!(name(&good.replace("keyid=\"", "keyid=\"x")), "unknown_key");
+    assert_eq!(name(&signer.terms(NOW - 61, NOW - 1, "")), "expired");
+    assert_eq!(name(&signer.terms(NOW + 31, NOW + 60, "")), "not_yet_valid");
+    assert_eq!(name(&signer.terms(NOW, NOW + 86_401, "")), "lifetime_too_long");
+    let elsewhere = Signer { keys: self::signer(&["other.test"]).keys, ..signer };
+    let verdict = elsewhere.verdict(&missing, &good, &[]);
+    assert_eq!(verdict.expect_err("a fault").name(), "wrong_authority");
+}
+
+#[test]
+fn signatures_cover_a_bounded_part_of_a_request() {
+    let signer = signer(&[]);
+    let good = signer.terms(NOW, NOW + 60, "");
+    let name = |lines: &[(&str, &str)], more: &[(&str, &str)]| {
+        signer.verdict(lines, &good, more).map_or_else(SignatureFault::name, |_| "valid")
+    };
+    let members = |count: usize| (0..count).map(|n| format!("k{n:04}=1")).collect::<Vec<_>>();
+    let (small, large) = (members(1024).join(","), members(1025).join(","));
+    assert_eq!((small.len(), large.len()), (8191, 8199));
+    let lines = [AUTHORITY, ("\"d\";key=\"k0001\"", "1"), ("\"d\";key=\"k0999\"", "1")];
+    assert_eq!(name(&lines, &[("d", &small)]), "valid", "the field counts once");
+    assert_eq!(name(&lines, &[("d", &large)]), "covers_too_much");
+    assert_eq!(name(&lines[..1], &[("d", &large)]), "valid", "it is not covered");
+    let text = "x".repeat(4097);
+    let two = [AUTHORITY, ("\"a\"", &*text), ("\"b\"", &*text)];
+    assert_eq!(name(&two[..2], &[("a", &text), ("b", &text)]), "valid");
+    assert_eq!(name(&two, &[("a", &text), ("b", &text)]), "covers_too_much");
+    assert_eq!(name(&two[..2], &[("a", &text), ("a", &text)]), "covers_too_much", "two lines");
+}
+
+#[test]
+fn targets_that_signatures_cover_are_bounded() {
+    let signer = signer(&[]);
+    let verdict = |component: &str, query: &str| {
+        let terms = signer.terms(NOW, NOW + 60, "");
+        let fields = headers(&[
+            ("signature-input", &format!("s=(\"@authority\" {component}){terms}")),
+            ("signature", "s=:AAAA:"),
+        ]);
+        let request = SignedRequest { query: Some(query), ..request(&fields) };
+        verify(&request, &signer.keys, at(NOW)).expect_err("no signature").name()
+    };
+    let long = format!("a=1&b=2&b=3&c%2f%20d=4&{}", "x".repeat(8192));
+    for component in ["\"@path\"", "\"@query\"", "\"@request-target\"", "\"@target-uri\""] {
+        assert_eq!(verdict(component, "a=1"), "bad_signature", "{component}");
+        assert_eq!(verdict(component, &long), "covers_too_much", "{component}");
+    }
+    let parameter =
+        |name: &str, query: &str| verdict(&format!("\"@query-param\";name=\"{name}\""), query);
+    assert_eq!(parameter("a", &long), "covers_too_much");
+    assert_eq!(parameter("a", &long[..22]), "bad_signature");
+    assert_eq!(parameter("b", &long[..22]), "malformed", "it occurs twice");
+    assert_eq!(parameter("c%2F%20d", &long[..22]), "bad_signature");
+    assert_eq!(parameter("c%2f%20d", &long[..22]), "missing_component");
 }
 
 #[test]

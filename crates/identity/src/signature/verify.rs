@@ -4,13 +4,14 @@
 //! whether the nonce is new. A signature without a nonce is accepted as often as it comes until it
 //! expires, since the draft makes nonces optional.
 
-use super::base::{Covered, CoveredAgent, SignedRequest};
+use super::base::{Covered, CoveredAgent, SignedRequest, base};
 use super::fault::SignatureFault;
 use super::fields::{
     SIGNATURE_INPUT, SignatureAgents, SignatureFields, SignatureTerms, signatures,
 };
 use super::keys::RobotKeys;
 use super::nonces::SeenNonces;
+use super::sources::Sources;
 use evenkeel_core::units::{Nanos, SECOND, Time};
 
 /// How far `created` may lie ahead.
@@ -45,9 +46,9 @@ pub fn verify(
         return Ok(None);
     }
     let agents = SignatureAgents::read(request.headers)?;
-    let mut first = None;
+    let (mut sources, mut first) = (Sources::new(request), None);
     for signature in signatures(request.headers)? {
-        match verify_one(request, &signature, agents.as_ref(), keys, now) {
+        match verify_one(&mut sources, &signature, agents.as_ref(), keys, now) {
             Ok(robot) => return Ok(Some(robot)),
             Err(fault) => first = first.or(Some(fault)),
         }
@@ -55,15 +56,17 @@ pub fn verify(
     first.map_or(Ok(None), Err)
 }
 
+/// Verifies a signature. The request is read last, when the key and all else is found to be good:
+/// a signature with an unknown key costs little, whatever it covers.
 fn verify_one(
-    request: &SignedRequest<'_>,
+    sources: &mut Sources<'_>,
     signature: &SignatureFields,
     agents: Option<&SignatureAgents>,
     keys: &RobotKeys,
     now: Time,
 ) -> Result<VerifiedRobot, SignatureFault> {
     let terms = signature.terms()?;
-    let covered = Covered::of(request, &signature.input)?;
+    let covered = Covered::of(&signature.input)?;
     let member = match (&covered.agent, agents) {
         _ if !covered.authority => return Err(SignatureFault::MissingComponent),
         (CoveredAgent::Not, Some(_)) => return Err(SignatureFault::MissingComponent),
@@ -77,10 +80,11 @@ fn verify_one(
         return Err(SignatureFault::UnknownKey);
     }
     check_times(&terms, second)?;
-    if !keys.serves(request.host()) {
+    if !keys.serves(sources.request.host()) {
         return Err(SignatureFault::WrongAuthority);
     }
-    let checked = owned.key.key.verify_sig(&covered.base, &signature.value);
+    let base = base(sources, &signature.input)?;
+    let checked = owned.key.key.verify_sig(&base, &signature.value);
     checked.map_err(|_| SignatureFault::BadSignature)?;
     Ok(VerifiedRobot {
         robot: owned.robot,
