@@ -9,12 +9,14 @@ pub mod files;
 pub mod folder;
 pub mod included;
 pub mod mapper;
+mod presence;
 
 use super::fault::{ConfigFault, ConfigFaults, TextPlace};
 use super::machine::Machine;
 use super::settings::line::limits_file;
 use super::settings::{LineSettings, Settings};
 use super::{Config, StartProblems, check, parse, tree};
+use presence::FilePresence;
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::OsString;
 use std::fs::File;
@@ -52,6 +54,7 @@ pub struct ConfigSource {
     /// Whether the file was read before. The first read may wait for a pipe; a running process must
     /// not.
     was_read: bool,
+    presence: FilePresence,
 }
 
 /// Result of examining the file.
@@ -172,8 +175,11 @@ impl ConfigSource {
 
     /// Reads the file if it may have changed since it was last read, but not since the last call: a
     /// file that changes from call to call is still being written. A file that is missing or cannot
-    /// be read at the moment counts as unchanged, because it may be about to be replaced.
+    /// be read at the moment counts as unchanged, because it may be about to be replaced; if it
+    /// stays away, this is logged.
     pub fn look(&mut self, machine: impl Into<Machine>) -> ConfigChange {
+        let files = std::iter::once(&self.path).chain(&self.listed);
+        self.presence.tell(files.map(|path| (path.as_path(), path.exists())));
         let stamp = self.stamps();
         let settled = std::mem::replace(&mut self.seen, stamp.clone()) == stamp;
         let is_known = stamp == self.stamp && !self.is_faulty;

@@ -69,8 +69,9 @@ section! {
     IP: ListKey<IpNet> =
         ConfigKey::text("ip", address::network).list().default_note("any").example("192.0.2.0/24");
     /// Files with networks, one of which the client's address is in: as JSON that publishers of
-    /// [address lists](networks.md#address-lists) write, or a network on each line. Files that
-    /// change are read again without a restart. With `ip`, the address must be in both.
+    /// [address lists](networks.md#address-lists) write, or a network on each line. A text without
+    /// networks holds no address. Files that change are read again without a restart. With `ip`,
+    /// the address must be in both.
     IP_FILE: ListKey<PathBuf> = ConfigKey::path("ip_file").list()
         .default_note("any").example("/etc/evenkeel/offices.txt");
     /// Autonomous systems, such as `AS64500`; `absent` if the address is in none.

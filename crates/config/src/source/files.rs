@@ -4,6 +4,7 @@
 //! Programs that renew certificates write one file after the other, so files that change from call
 //! to call are still being written. The contents are interpreted by `tls`.
 
+use super::presence::FilePresence;
 use super::{digest, stamp};
 use std::fs;
 use std::io::{self, Read};
@@ -47,6 +48,7 @@ pub struct WatchedFiles {
     /// Stamps when the files were last examined.
     seen: Stamps,
     digest: Vec<u64>,
+    presence: FilePresence,
     /// Maximum size of a file, in bytes.
     bytes_max: u64,
 }
@@ -56,7 +58,8 @@ impl WatchedFiles {
     #[must_use]
     pub fn new(paths: Vec<PathBuf>) -> WatchedFiles {
         let (read, seen, digest) = (Vec::new(), Vec::new(), Vec::new());
-        WatchedFiles { paths, read, seen, digest, bytes_max: FILE_BYTES_MAX }
+        let presence = FilePresence::default();
+        WatchedFiles { paths, read, seen, digest, presence, bytes_max: FILE_BYTES_MAX }
     }
 
     /// The same set with another maximum size of a file than [`FILE_BYTES_MAX`].
@@ -79,9 +82,11 @@ impl WatchedFiles {
 
     /// Reads all files if any of them has changed since the last read, and none since the last
     /// call. If a file is missing or cannot be read at the moment, the set counts as unchanged,
-    /// because the file may be about to be replaced.
+    /// because the file may be about to be replaced; if it stays away, this is logged.
     pub fn look(&mut self) -> Option<Vec<WatchedFile>> {
         let stamps = self.stamps();
+        let there = self.paths.iter().zip(stamps.iter().map(Option::is_some));
+        self.presence.tell(there.map(|(path, there)| (path.as_path(), there)));
         let settled = self.seen == stamps;
         self.seen.clone_from(&stamps);
         if !settled || stamps == self.read || stamps.contains(&None) {

@@ -54,6 +54,16 @@ impl AddressList {
         Ok(AddressList { table: builder.build(), created: document.created })
     }
 
+    /// Reads a list that people write themselves: a text without networks is an empty list. One
+    /// that operators publish is never empty, so JSON and packed files need a network.
+    ///
+    /// # Errors
+    /// As [`AddressList::parse`], except for an empty text.
+    pub fn parse_or_empty(bytes: &[u8]) -> Result<AddressList, NetworkFileError> {
+        let is_empty = lines(bytes).all(|(_, line)| written(line).is_empty());
+        if is_empty { Ok(AddressList::default()) } else { AddressList::parse(bytes) }
+    }
+
     /// Whether an address is in one of the networks. An IPv4 address that is mapped into IPv6
     /// counts as IPv4. Takes some 50 ns.
     #[must_use]
@@ -75,12 +85,17 @@ impl AddressList {
 }
 
 fn text(bytes: &[u8]) -> Result<Vec<IpNet>, NetworkFileError> {
-    let read = |(number, line): (usize, &[u8])| {
-        let written = line.split(|byte| *byte == b'#').next().unwrap_or_default().trim_ascii();
+    let read = |(number, written): (usize, &[u8])| {
         let text = std::str::from_utf8(written).unwrap_or_default();
         network(text).map_err(|why| NetworkFileError::line(number, not(written, why)))
     };
-    lines(bytes).map(read).collect()
+    let lines = lines(bytes).map(|(number, line)| (number, written(line)));
+    lines.filter(|(_, written)| !written.is_empty()).map(read).collect()
+}
+
+/// A line without its comment.
+fn written(line: &[u8]) -> &[u8] {
+    line.split(|byte| *byte == b'#').next().unwrap_or_default().trim_ascii()
 }
 
 /// Reads a network or an address; bits beyond the prefix are ignored.

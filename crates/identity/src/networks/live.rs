@@ -154,7 +154,7 @@ fn parse(
             Ok((FileContent::Database(database), note))
         }
         NetworkFileKind::List(_) => {
-            let list = AddressList::parse(&file.bytes).map_err(faulty)?;
+            let list = AddressList::parse_or_empty(&file.bytes).map_err(faulty)?;
             let note = NetworkFileNote::of_list(&list, file.modified);
             Ok((FileContent::List(list), note))
         }
@@ -469,6 +469,29 @@ mod tests {
         (0..3).for_each(|_| live.look(Time::ZERO));
         assert!(listed("198.51.100.7"), "a faulty file changes nothing");
         assert_eq!(stage.metric(&path.display().to_string()), [1, 0]);
+    }
+
+    /// An operator who unblocks the last address leaves an empty file.
+    #[test]
+    fn a_text_without_networks_is_an_empty_list() {
+        let stage = Stage::new();
+        let path = stage.write("blocked.txt", "192.0.2.7\n");
+        let listed = || stage.tables.is_listed(&path, ip("192.0.2.7"));
+        let settings =
+            NetworkFileSettings { lists: vec![path.clone()], ..NetworkFileSettings::default() };
+        let mut live = stage.load(&settings).expect("a good file");
+        for empty in ["", "\n", "# nobody\n  # at all\n"] {
+            stage.write("blocked.txt", "192.0.2.7\n");
+            (0..3).for_each(|_| live.look(Time::ZERO));
+            assert!(listed());
+            stage.write("blocked.txt", empty);
+            (0..3).for_each(|_| live.look(Time::ZERO));
+            assert!(!listed(), "{empty:?}");
+            stage.load(&settings).map(|_| ()).expect("a start with it");
+        }
+        stage.write("blocked.txt", r#"{"prefixes": []}"#);
+        let refused = stage.load(&settings).map(|_| ()).expect_err("refused").to_string();
+        assert!(refused.contains("it has no network"), "{refused}");
     }
 
     #[test]
