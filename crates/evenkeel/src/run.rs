@@ -317,7 +317,8 @@ impl RunningProcess {
                 "configuration refused: opening or closing a door requires a restart; the current \
                  one stays in force"
             );
-            self.watch.record_reload(false);
+            let fault = "opening or closing a door requires a restart";
+            self.watch.record_refused_reload(fault, 1, self.clock.now());
             return;
         }
         let mut faults = evenkeel_identity::refusal_pages::start_problems(&config.settings).faults;
@@ -348,7 +349,7 @@ impl RunningProcess {
         self.log.reload(config.settings.log);
         self.push_to(&config.settings.metrics);
         self.doors.reload(&config.settings);
-        self.watch.record_reload(true);
+        self.watch.record_reload();
         self.native.store(Arc::new(config.native.clone()));
         let limits = config.settings.limits();
         tracing::info!(limits, "configuration reloaded");
@@ -378,10 +379,12 @@ impl RunningProcess {
     }
 
     fn refuse(&self, faults: &ConfigFaults) {
-        self.watch.record_reload(false);
         let count = faults.faults.len();
+        let text = faults.to_string();
+        let first = text.lines().next().unwrap_or_default();
+        self.watch.record_refused_reload(first, count, self.clock.now());
         tracing::error!(faults = count, "configuration refused; the current one stays in force");
-        faults.to_string().lines().for_each(|fault| tracing::error!("{fault}"));
+        text.lines().for_each(|fault| tracing::error!("{fault}"));
     }
 
     /// Reports lost log lines as soon as the log can be written again.

@@ -231,11 +231,14 @@ fn t26_a_faulty_reload_is_refused_and_the_next_good_one_works() {
     program.told("configuration refused");
     program.told("evenkeel.yaml:5:9: `cpus` is `many`");
     assert!(get(admin, "/api/config").contains("cpus: 1\n"));
+    let top = get(admin, "/api/top");
+    assert!(top.contains("evenkeel.yaml:5:9: `cpus` is `many`") && top.contains("\"faults\":1"));
 
     configuration(folder.path(), address, "2");
     program.signal(Signal::HUP);
     program.told("configuration reloaded");
     assert!(get(admin, "/api/config").contains("cpus: 2\n"));
+    assert!(get(admin, "/api/top").contains("\"refused_config\":null"));
 
     // Without a signal: the file is checked once a second.
     configuration(folder.path(), address, "3");

@@ -28,7 +28,7 @@ use counts::tiers::{Tier, TierCounts};
 use counts::{ConnectionRefusal, ProxyCounts};
 use decision::Decision;
 use decision::notice::BlockNotice;
-use evenkeel_core::units::{Cost, Nanos, Time};
+use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
 use failure::BackendFailure;
 use metrics::{
     BLOCKS, BUILD, CHARGED, COST, DECISIONS, HEADER_FAULTS, LINES_LEFT_OUT, NEWCOMER_WAITS,
@@ -38,6 +38,7 @@ use otlp::trace::Tracer;
 use parking_lot::{Mutex, RwLock};
 use registry::{Counter, Histogram, Registry, SERIES_MAX};
 use sampler::{LineSampler, WarningThrottle};
+use snapshot::RefusedConfig;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -74,6 +75,7 @@ pub struct Watch {
     cost: Histogram,
     charged: Counter,
     reloads: [Counter; 2],
+    refused: Mutex<Option<RefusedReload>>,
     lines_left_out: Counter,
     blocks: Counter,
     decisions: RwLock<Vec<DecisionCounter>>,
@@ -84,6 +86,15 @@ pub struct Watch {
     front: Mutex<UntrustedProxyDetector>,
     /// A wait in nanoseconds; see [`Watch::held_above`].
     held_above: AtomicU64,
+}
+
+/// A reload that was refused, since the last one that succeeded.
+#[derive(Debug)]
+struct RefusedReload {
+    /// The first fault, with its place.
+    fault: String,
+    faults: usize,
+    since: Time,
 }
 
 /// The verdicts with a line sampler of their own; the last, empty one stands for all others.
@@ -119,6 +130,7 @@ impl Watch {
             tiers: TierCounts::new(&registry),
             newcomer_waits: registry.histogram(&NEWCOMER_WAITS, &[]),
             reloads: ["ok", "failed"].map(|result| registry.counter(&RELOADS, &[result])),
+            refused: Mutex::default(),
             lines_left_out: registry.counter(&LINES_LEFT_OUT, &[]),
             blocks: registry.counter(&BLOCKS, &[]),
             decisions: RwLock::default(),
@@ -227,10 +239,31 @@ impl Watch {
         self.tiers.record(tier, waited, worked);
     }
 
-    /// Counts a reload of the configuration; `ok` is false if the new configuration could not be
-    /// used.
-    pub fn record_reload(&self, ok: bool) {
-        self.reloads[usize::from(!ok)].increment(1);
+    /// Counts a reload of the configuration, whose new state is in force.
+    pub fn record_reload(&self) {
+        self.reloads[0].increment(1);
+        *self.refused.lock() = None;
+    }
+
+    /// Counts a reload of the configuration that was refused because of `faults`, of which the
+    /// first is `fault`. It is shown until a reload succeeds.
+    pub fn record_refused_reload(&self, fault: &str, faults: usize, now: Time) {
+        self.reloads[1].increment(1);
+        let mut refused = self.refused.lock();
+        let since = refused.as_ref().map_or(now, |refused| refused.since);
+        *refused = Some(RefusedReload { fault: fault.to_owned(), faults, since });
+    }
+
+    /// The configuration on disk, if it is refused.
+    pub fn refused_config(&self, now: Time) -> Option<RefusedConfig> {
+        let refused = self.refused.lock();
+        let RefusedReload { fault, faults, since } = refused.as_ref()?;
+        Some(RefusedConfig {
+            fault: fault.clone(),
+            faults: *faults,
+            since: since.0 as f64 / SECOND as f64,
+            seconds: now.since(*since).as_secs_f64(),
+        })
     }
 
     /// Logs what is due: the number of lines left out, and an untrusted proxy in front. The caller

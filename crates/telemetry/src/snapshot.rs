@@ -5,10 +5,12 @@
 //! apart. The admin door fills in the values.
 
 mod length;
+mod refused;
 mod robots;
 mod swarm;
 pub mod zeromq;
 
+pub use refused::RefusedConfig;
 pub use robots::RobotSnapshot;
 pub use swarm::{BurningGroupRow, SwarmLoad};
 
@@ -52,6 +54,9 @@ pub struct TopSnapshot {
     /// The robots of `proxy.robots`, with what their requests have proven.
     #[serde(default)]
     pub robots: Vec<RobotSnapshot>,
+    /// The configuration on disk, if it is refused; `null` if it is in force.
+    #[serde(default)]
+    pub refused_config: Option<RefusedConfig>,
 }
 
 /// A short status of the store; `/api/store` has the full one.

@@ -179,6 +179,7 @@ impl AdminShared {
                 .iter()
                 .map(ToString::to_string)
                 .collect(),
+            refused_config: sources.watch.refused_config(now),
         }
     }
 

@@ -125,6 +125,7 @@ pub fn snapshot(sources: &AdminSources, query: &TopQuery) -> TopSnapshot {
         master: sources.watch.master.get().map(|counts| counts.status(now)),
         gatekeepers: sources.watch.gatekeepers.lock().iter().map(|one| one.status(now)).collect(),
         robots: robots(&sources.engines, now),
+        refused_config: sources.watch.refused_config(now),
     };
     for DoorEngine { door, engine } in &sources.engines {
         snapshot.load.extend(engine.work().map(|work| load(door, &work, now)));

@@ -60,6 +60,9 @@ fn unknown(limit: &str, known: &[String]) -> String {
 /// The tables of a snapshot. A requested limit has a table even if it does not exist.
 fn tables(snapshot: &TopSnapshot, limit: Option<&str>) -> String {
     let mut text = String::new();
+    if let Some(refused) = &snapshot.refused_config {
+        let _ = writeln!(text, "{}", printable(&refused.to_string()));
+    }
     push_swarms(&mut text, snapshot);
     for limit in &snapshot.limits {
         let cost = if limit.unit == UNIT_HITS { "Hits/s" } else { "Cpu[s]" };

@@ -15,7 +15,7 @@ use evenkeel_core::top;
 use evenkeel_core::units::{Nanos, Time};
 use evenkeel_engine::HeavyClient;
 use evenkeel_telemetry::counts::{peers, store};
-use evenkeel_telemetry::snapshot::{ClientRow, LoadSnapshot, UNIT_CPU};
+use evenkeel_telemetry::snapshot::{ClientRow, LoadSnapshot, RefusedConfig, UNIT_CPU};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -35,6 +35,8 @@ pub struct PageEvent {
     pub store: Option<store::StoreStatus>,
     /// A sentence for each robot.
     pub robots: Vec<String>,
+    /// The configuration on disk, if it is refused.
+    pub refused_config: Option<RefusedConfig>,
 }
 
 /// One door with a backend.

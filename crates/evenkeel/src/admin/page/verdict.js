@@ -40,8 +40,20 @@ function times(past) {
   return parts.length ? `${parts.join(", ")} (95th percentile).` : "";
 }
 
-// { kind, said, more } for the current data and the history.
+// { kind, said, more } for the current data and the history. A refused configuration comes first.
 export function verdict(now, past) {
+  const state = state_of(now, past);
+  const refused = now.refused_config;
+  if (!refused) return state;
+  const more = refused.faults > 1 ? ` (and ${refused.faults - 1} more)` : "";
+  return {
+    kind: state.kind === "bad" ? "bad" : "warn",
+    said: `The configuration on disk has been refused since ${new Date(refused.since * 1000).toLocaleTimeString()}: ${refused.fault}${more}. The previous one is still in force.`,
+    more: `${state.said} ${state.more}`,
+  };
+}
+
+function state_of(now, past) {
   const cpus = now.doors.reduce((sum, door) => sum + door.cpus, 0);
   const crowds = now.doors.map((door) => door.crowd).filter(Boolean);
   const waiting = crowds.reduce((sum, crowd) => sum + crowd.waiting, 0);

@@ -1,5 +1,7 @@
 use super::*;
-use evenkeel_telemetry::snapshot::{BurningGroupRow, PeersSummary, QueueLoad, SwarmLoad};
+use evenkeel_telemetry::snapshot::{
+    BurningGroupRow, PeersSummary, QueueLoad, RefusedConfig, SwarmLoad,
+};
 
 fn row(key: &str, cpu: f64, level: Option<f64>, last_seen: f64) -> ClientRow {
     ClientRow {
@@ -41,6 +43,7 @@ fn snapshot() -> TopSnapshot {
         master: None,
         gatekeepers: Vec::new(),
         robots: Vec::new(),
+        refused_config: None,
     }
 }
 
@@ -61,6 +64,24 @@ Limit: agent
     let peers = Some(PeersSummary { live: 2, known: 3, behind: 0.25 });
     let together = tables(&TopSnapshot { peers, ..snapshot() }, None);
     assert_eq!(together, format!("{expected}\npeers: 2 of 3 live, 0.2 s behind\n"));
+}
+
+#[test]
+fn a_refused_configuration_comes_first() {
+    let expected = tables(&snapshot(), None);
+    let mut refused = RefusedConfig {
+        fault: "live.yaml:10:3: unknown key `limit`; `limits` is meant".to_owned(),
+        faults: 1,
+        since: 1_789_999_760.0,
+        seconds: 240.0,
+    };
+    let line = "configuration on disk refused for 4 min, the previous one is in force: \
+                live.yaml:10:3: unknown key `limit`; `limits` is meant";
+    let told = TopSnapshot { refused_config: Some(refused.clone()), ..snapshot() };
+    assert_eq!(tables(&told, None), format!("{line}\n\n{expected}"));
+    refused.faults = 3;
+    let told = TopSnapshot { refused_config: Some(refused), ..snapshot() };
+    assert_eq!(tables(&told, None), format!("{line} (and 2 more)\n\n{expected}"));
 }
 
 #[test]

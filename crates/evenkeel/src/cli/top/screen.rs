@@ -38,6 +38,8 @@ pub fn draw(frame: &mut Frame<'_>, view: &TopView) {
     let loads = view.snapshot.as_ref().map(|snapshot| &snapshot.load[..]).unwrap_or_default();
     let height = |count: usize| Constraint::Length(u16::try_from(count).unwrap_or(u16::MAX));
     let mut lines = Vec::new();
+    let refused = view.snapshot.iter().filter_map(|snapshot| snapshot.refused_config.as_ref());
+    lines.extend(refused.map(|why| format!(" {}", printable(&why.to_string())).red().into()));
     for (at, load) in loads.iter().enumerate() {
         lines.push(load_line(load, view.busy.get(at).copied().flatten()));
         lines.extend(load.swarm.as_ref().map(|swarm| format!("   {swarm}").yellow().into()));

@@ -56,6 +56,7 @@ fn snapshot(now: f64, busy_seconds: f64) -> TopSnapshot {
         master: None,
         gatekeepers: Vec::new(),
         robots: Vec::new(),
+        refused_config: None,
     }
 }
 
