@@ -62,7 +62,14 @@ impl<'a, R: RequestAttributes> RequestReading<'a, R> {
             }
             Clause::Header(name, values) => values.hold(request.headers(name)),
             Clause::Cookie(name, values) => values.hold(cookies(request, name)),
-            Clause::Query(name, values) => values.hold(parameters(request.query(), name)),
+            Clause::Query(name, values) => {
+                let is_name = |key: &[u8]| key.eq_ignore_ascii_case(name.as_bytes());
+                let query = request.query();
+                let strict = values.hold(parameters(query, is_name));
+                let lenient = |key: &[u8]| is_name(key) || is_php_name(key, name);
+                let php = values.hold(parameters(query, lenient));
+                if strict == php { strict } else { Truth::Maybe }
+            }
             Clause::Fact(fact, values) => {
                 values.hold(request.fact(*fact).iter().map(|t| t.as_bytes()))
             }
@@ -122,11 +129,26 @@ pub(super) fn cookies<'a>(
     })
 }
 
-/// The values of a parameter in a query, decoded. A parameter without `=` has an empty value.
-fn parameters<'a>(query: &'a str, name: &'a str) -> impl Iterator<Item = Cow<'a, [u8]>> {
+/// The values of the parameters in a query whose decoded names are wanted, decoded. A parameter
+/// without `=` has an empty value.
+fn parameters<'a>(
+    query: &'a str,
+    is_wanted: impl Fn(&[u8]) -> bool,
+) -> impl Iterator<Item = Cow<'a, [u8]>> {
     let pairs = query.split('&').filter(|pair| !pair.is_empty());
     pairs.filter_map(move |pair| {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        decoded(key, b' ').eq_ignore_ascii_case(name.as_bytes()).then(|| decoded(value, b' '))
+        is_wanted(&decoded(key, b' ')).then(|| decoded(value, b' '))
     })
+}
+
+/// Whether PHP reads a decoded name as `name`: it skips leading spaces, ends a name at `[` or NUL
+/// (`diff[]` is the array `diff`), and replaces spaces and dots by `_`.
+fn is_php_name(key: &[u8], name: &str) -> bool {
+    let start = key.iter().position(|byte| *byte != b' ').unwrap_or(key.len());
+    let key = key.get(start..).unwrap_or_default();
+    let end = key.iter().position(|byte| matches!(byte, b'[' | 0)).unwrap_or(key.len());
+    let plain = |byte: &u8| if matches!(byte, b' ' | b'.') { b'_' } else { *byte };
+    let mut pairs = key.iter().take(end).zip(name.as_bytes());
+    end == name.len() && pairs.all(|(one, other)| plain(one).eq_ignore_ascii_case(other))
 }

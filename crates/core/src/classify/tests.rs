@@ -583,3 +583,56 @@ fn identifiers_are_bytes_that_no_part_can_forge() {
         "\0"
     );
 }
+
+#[test]
+fn a_parameter_counts_as_each_backend_names_it() {
+    struct Asked(&'static str);
+    impl RequestAttributes for Asked {
+        fn address(&self) -> IpAddr {
+            IpAddr::from([192, 0, 2, 1])
+        }
+        fn method(&self) -> &'static str {
+            "GET"
+        }
+        fn path(&self) -> &'static str {
+            "/"
+        }
+        fn vhost(&self) -> &'static str {
+            ""
+        }
+        fn header(&self, _: &str) -> Option<&[u8]> {
+            None
+        }
+        fn query(&self) -> &str {
+            self.0
+        }
+    }
+    let truth = |sent: &'static str, name: &str, values: Values| {
+        RequestReading::new(&Asked(sent)).truth(&Clause::Query(name.into(), values).into())
+    };
+    for (sent, name, expected) in [
+        ("diff=2", "diff", Truth::Yes),
+        ("diff[]=2", "diff", Truth::Maybe),
+        ("diff%5ba%5d[]=2", "diff", Truth::Maybe),
+        ("+diff=2", "diff", Truth::Maybe),
+        ("%20%20Diff", "diff", Truth::Maybe),
+        ("x=1&diff[]=2&diff=1", "diff", Truth::Yes),
+        ("diff[]=2", "diff[]", Truth::Yes),
+        ("my.page=2", "my_page", Truth::Maybe),
+        ("my+page=2", "my_page", Truth::Maybe),
+        ("my.page=2", "my.page", Truth::Yes),
+        ("diff%00x=2", "diff", Truth::Maybe),
+        ("different=2", "diff", Truth::No),
+        ("[diff]=2", "diff", Truth::No),
+        ("diff+=2", "diff", Truth::No),
+    ] {
+        assert_eq!(truth(sent, name, Values::present()), expected, "{sent} as {name}");
+        let absent = truth(sent, name, Values::absent());
+        assert_eq!(absent, expected.not(), "{sent} without {name}");
+    }
+    let two = || Values { absent: false, patterns: Patterns::new(["2"]).expect("patterns") };
+    assert_eq!(truth("diff[]=2", "diff", two()), Truth::Maybe);
+    assert_eq!(truth("diff=1&diff[]=2", "diff", two()), Truth::Maybe);
+    assert_eq!(truth("diff=2&diff[]=1", "diff", two()), Truth::Maybe);
+    assert_eq!(truth("diff[]=1", "diff", two()), Truth::No);
+}
