@@ -42,11 +42,14 @@ pub enum SignatureFault {
     /// An algorithm other than Ed25519, or a component that is not supported.
     #[error("the signature uses an algorithm or a component that is not supported")]
     Unsupported,
+    /// No signature has the tag of Web Bot Auth.
+    #[error("no signature has the tag `web-bot-auth`")]
+    OtherTag,
 }
 
 impl SignatureFault {
     /// All faults.
-    pub const ALL: [SignatureFault; 11] = [
+    pub const ALL: [SignatureFault; 12] = [
         SignatureFault::Expired,
         SignatureFault::NotYetValid,
         SignatureFault::WrongAuthority,
@@ -58,6 +61,7 @@ impl SignatureFault {
         SignatureFault::LifetimeTooLong,
         SignatureFault::Replayed,
         SignatureFault::Unsupported,
+        SignatureFault::OtherTag,
     ];
 
     /// The name of the fault in metrics.
@@ -75,6 +79,7 @@ impl SignatureFault {
             SignatureFault::LifetimeTooLong => "lifetime_too_long",
             SignatureFault::Replayed => "replayed",
             SignatureFault::Unsupported => "unsupported",
+            SignatureFault::OtherTag => "other_tag",
         }
     }
 }

@@ -341,13 +341,16 @@ fn a_nonce_is_used_once() {
 }
 
 #[test]
-fn other_signatures_are_no_fault_and_bounds_hold() {
+fn other_signatures_have_a_fault_of_their_own_and_bounds_hold() {
     let signer = signer(&[]);
     let verdict =
         |fields: &[(&str, &str)]| verify(&request(&headers(fields)), &signer.keys, at(NOW));
     assert_eq!(verdict(&[]), Ok(None));
     assert_eq!(verdict(&[("signature", "s=:AAAA:")]), Ok(None));
-    assert_eq!(verdict(&[("signature-input", "s=();tag=\"other\"")]), Ok(None));
+    assert_eq!(
+        verdict(&[("signature-input", "s=();tag=\"other\"")]),
+        Err(SignatureFault::OtherTag)
+    );
     let malformed = Err(SignatureFault::Malformed);
     assert_eq!(verdict(&[("signature-input", "s=();tag=\"web-bot-auth\"")]), malformed);
     assert_eq!(verdict(&[("signature-input", "s=1;tag=\"web-bot-auth\"")]), malformed);

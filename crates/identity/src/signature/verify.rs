@@ -32,11 +32,11 @@ pub struct VerifiedRobot {
     pub expires: u64,
 }
 
-/// Which robot has signed the request; `None` if it has no signature with the tag `web-bot-auth`.
-/// If there are several signatures, one that is valid is enough.
+/// Which robot has signed the request; `None` if it has no signature. If there are several
+/// signatures with the tag `web-bot-auth`, one that is valid is enough.
 ///
 /// # Errors
-/// Why the first signature proves nothing.
+/// Why the first signature with this tag proves nothing, or that none has the tag.
 pub fn verify(
     request: &SignedRequest<'_>,
     keys: &RobotKeys,
@@ -53,7 +53,7 @@ pub fn verify(
             Err(fault) => first = first.or(Some(fault)),
         }
     }
-    first.map_or(Ok(None), Err)
+    Err(first.unwrap_or(SignatureFault::OtherTag))
 }
 
 /// Verifies a signature. The request is read last, when the key and all else is found to be good:
