@@ -112,6 +112,8 @@ pub const NO_DOOR: &str = "no door to open: the configuration has no section `pr
 pub struct StartProblems {
     /// Problems that prevent a start.
     pub faults: Vec<StartProblem>,
+    /// Files that a start could not use.
+    pub files: Vec<FileProblem>,
     /// Problems that may not prevent a start, because they may be fixed before it. They become
     /// warnings.
     pub doubts: Vec<StartProblem>,
@@ -122,8 +124,15 @@ impl StartProblems {
     #[must_use]
     pub fn and(mut self, other: StartProblems) -> StartProblems {
         self.faults.extend(other.faults);
+        self.files.extend(other.files);
         self.doubts.extend(other.doubts);
         self
+    }
+
+    /// The descriptions of what prevents a start.
+    pub fn fault_texts(self) -> impl Iterator<Item = String> {
+        let faults = self.faults.into_iter().map(|(_, what)| what);
+        faults.chain(self.files.into_iter().map(|file| file.what))
     }
 }
 
@@ -151,6 +160,8 @@ pub fn check(
         let place = root.find(way).map_or(root.place, |node| node.place);
         ConfigFault::new(place, why)
     }));
+    let files = found.files.into_iter();
+    faults.extend(files.map(|file| ConfigFault::new(file.place(&root), file.what)));
     if !faults.is_empty() {
         return Err(ConfigFaults::new(file, faults));
     }
@@ -243,6 +254,39 @@ fn waiting_room_doubt(settings: &Settings) -> Option<StartProblem> {
 
 /// A problem of a start: the path of the key and a description.
 pub type StartProblem = (KeyPath, String);
+
+/// A file that a start could not use. Several sections may name such files.
+#[derive(Clone, Debug)]
+pub struct FileProblem {
+    /// The section that needs the file.
+    pub way: KeyPath,
+    /// The path as the configuration has it.
+    pub path: PathBuf,
+    /// Description of the problem.
+    pub what: String,
+}
+
+impl FileProblem {
+    /// The first place that names the file. If a file of groups does, that of `group_files`.
+    fn place(&self, root: &YamlNode) -> TextPlace {
+        let named = named_file(root, &self.path, false);
+        let included = || root.find(&["group_files"]);
+        let node = named.or_else(included).or_else(|| root.find(self.way)).unwrap_or(root);
+        node.place
+    }
+}
+
+/// The node of a path below a key for files of addresses or keys.
+fn named_file<'n>(node: &'n YamlNode, path: &Path, is_file_key: bool) -> Option<&'n YamlNode> {
+    match &node.value {
+        YamlValue::Null => None,
+        YamlValue::Text(text) => (is_file_key && Path::new(text) == path).then_some(node),
+        YamlValue::List(items) => items.iter().find_map(|item| named_file(item, path, is_file_key)),
+        YamlValue::Map(entries) => entries.iter().find_map(|(key, inner)| {
+            named_file(inner, path, ["ip_file", "keys"].contains(&&*key.name))
+        }),
+    }
+}
 
 /// The secrets that cannot be read, and a mapping file with faults.
 fn secrets(settings: &Settings) -> StartProblems {

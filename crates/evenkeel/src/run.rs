@@ -321,16 +321,15 @@ impl RunningProcess {
             self.watch.record_refused_reload(fault, 1, self.clock.now());
             return;
         }
-        let mut faults = evenkeel_identity::refusal_pages::start_problems(&config.settings).faults;
+        let mut found = evenkeel_identity::refusal_pages::start_problems(&config.settings);
         let robots =
             |settings: &Settings| settings.proxy.as_ref().map(|proxy| proxy.robots.clone());
         if robots(&config.settings) != robots(&self.config.settings) {
-            let found =
-                evenkeel_identity::robots::start_problems(&config.settings, self.clock.now());
-            faults.extend(found.faults);
+            let now = self.clock.now();
+            found = found.and(evenkeel_identity::robots::start_problems(&config.settings, now));
         }
-        if !faults.is_empty() {
-            return self.refuse(&self.at_the_top(faults.into_iter().map(|(_, what)| what)));
+        if !found.faults.is_empty() || !found.files.is_empty() {
+            return self.refuse(&self.at_the_top(found.fault_texts()));
         }
         match config.reloaded(&self.config) {
             Ok((config, kept)) => match self.doors.reload_networks(&config.settings) {

@@ -151,3 +151,34 @@ fn doctor_says_what_is_wrong_with_an_address_and_a_token_file() {
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("cannot read the token in /nonexistent/key"));
 }
+
+/// All files that cannot be used are told at once, each at the place that names it.
+#[test]
+fn check_names_the_place_of_each_file_that_cannot_be_used() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    fs::write(at("bad.txt"), "nonsense\n").expect("written");
+    fs::write(at("groups.yaml"), format!("g: {{ip_file: {}}}\n", at("none-d"))).expect("written");
+    let main = format!(
+        "group_files: {}\n\
+         proxy:\n  listen: 127.0.0.1:0\n  robots:\n    \
+         - {{name: a, ip_file: {}}}\n    \
+         - {{name: b, ip_file: {}}}\n  limits:\n    \
+         - {{name: x, action: deny, when: {{path: /, ip_file: [{}]}}}}\n    \
+         - {{name: y, action: deny, when: {{group: g}}}}\n",
+        at("groups.yaml"),
+        at("none-a"),
+        at("none-b"),
+        at("bad.txt")
+    );
+    fs::write(at("evenkeel.yaml"), main).expect("written");
+    let ran = evenkeel(&["check", &at("evenkeel.yaml")]);
+    let told = text(&ran.stdout) + &text(&ran.stderr);
+    for (place, file) in
+        [("5:26", "none-a"), ("6:26", "none-b"), ("8:57", "bad.txt:1"), ("1:14", "none-d")]
+    {
+        let start = format!("{}:{place}: ", at("evenkeel.yaml"));
+        let line = told.lines().find(|line| line.contains(file)).expect(&told);
+        assert!(line.contains(&start), "{place}: {told}");
+    }
+}

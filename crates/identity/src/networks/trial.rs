@@ -7,7 +7,7 @@ use super::live::{NetworkFileKind, NetworkLoadError, ReadNetworkFile, kinds};
 use super::network_field::NetworkField;
 use evenkeel_config::settings::Settings;
 use evenkeel_config::settings::sockets::KeyPath;
-use evenkeel_config::{StartProblem, StartProblems};
+use evenkeel_config::{FileProblem, StartProblem, StartProblems};
 use evenkeel_core::units::Time;
 use std::path::PathBuf;
 
@@ -43,7 +43,9 @@ pub fn start_problems(settings: &Settings, now: Time) -> StartProblems {
                 let doubt = note.old_text(&path, now).map(|what| -> StartProblem { (way, what) });
                 problems.doubts.extend(doubt);
             }
-            Err(error) => problems.faults.push((way, error.to_string())),
+            // A key of its own names a database.
+            Err(error) if way.len() > 1 => problems.faults.push((way, error.to_string())),
+            Err(error) => problems.files.push(FileProblem { way, path, what: error.to_string() }),
         }
     }
     problems

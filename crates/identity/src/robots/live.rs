@@ -13,7 +13,7 @@ use crate::signature::{KeyFault, RobotKey, RobotKeys, SeenNonces, SignatureFault
 use evenkeel_config::settings::robots::Robot;
 use evenkeel_config::settings::{RobotSettings, Settings};
 use evenkeel_config::source::files::{FileReadError, WatchedFile, WatchedFiles};
-use evenkeel_config::{StartProblem, StartProblems};
+use evenkeel_config::{FileProblem, StartProblem, StartProblems};
 use evenkeel_core::condition::patterns::Patterns;
 use evenkeel_core::units::Time;
 use evenkeel_telemetry::counts::robots::{RobotCounts, signature_fault};
@@ -246,9 +246,28 @@ pub fn start_problems(settings: &Settings, now: Time) -> StartProblems {
             };
             problems.doubts = robots.lists().filter_map(doubt).collect();
         }
-        Some(Err(error)) => problems.faults.push((way, error.to_string())),
+        Some(Err(_)) => problems.files = file_problems(settings),
     }
     problems
+}
+
+/// The files of robots that cannot be used.
+fn file_problems(settings: &Settings) -> Vec<FileProblem> {
+    type Examine = fn(&WatchedFile) -> Result<(), RobotFileError>;
+    let addresses: Examine = |file| list(file).map(|_| ());
+    let keys: Examine = |file| key_set(file).map(|_| ());
+    let robots = settings.proxy.iter().flat_map(|proxy| &proxy.robots.list);
+    let files = robots.flat_map(|robot| {
+        let lists = robot.ip_file.iter().map(move |path| (path, addresses));
+        lists.chain(robot.keys.iter().map(move |path| (path, keys)))
+    });
+    let problem = |(path, examine): (&PathBuf, Examine)| {
+        let read = WatchedFiles::new(vec![path.clone()]).with_bytes_max(LIST_BYTES_MAX).read();
+        let examined = read.map_err(RobotFileError::from);
+        let error = examined.and_then(|files| files.iter().try_for_each(examine)).err()?;
+        Some(FileProblem { way: &["proxy", "robots"], path: path.clone(), what: error.to_string() })
+    };
+    files.filter_map(problem).collect()
 }
 
 /// What is in each address list, in a line.
