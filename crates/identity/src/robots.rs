@@ -4,12 +4,14 @@
 //! A robot is proven by a signature, by its address, or by the confirmed name of its host. Without
 //! any of these a request whose `User-Agent` names the robot is an impostor. While its host name is
 //! looked up, or the keys of a directory have not arrived, a request is neither. The files are read
-//! and followed in `live`; signatures are verified in `signature`; what is done with a robot or an
-//! impostor is up to the limits.
+//! and followed in `live` and `files`; signatures are verified in `signature`; what is done with a
+//! robot or an impostor is up to the limits.
 
+mod files;
 mod live;
 
-pub use live::{LiveRobots, RobotFileError, notes, start_problems};
+pub use files::RobotFileError;
+pub use live::{LiveRobots, notes, start_problems};
 
 use crate::hosts::HostPolicy;
 use crate::networks::address_list::AddressList;
@@ -41,7 +43,7 @@ struct RobotProofs {
     user_agent: Patterns,
     /// Whether the name of its host can prove it.
     by_host: bool,
-    lists: Arc<[RobotList]>,
+    lists: Arc<[Arc<RobotList>]>,
     /// Whether its keys come from a directory that has not been fetched.
     awaits_keys: bool,
     keys: usize,
@@ -50,6 +52,7 @@ struct RobotProofs {
 }
 
 /// A list of addresses.
+#[derive(Default)]
 struct RobotList {
     addresses: AddressList,
     note: NetworkFileNote,

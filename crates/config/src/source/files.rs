@@ -49,6 +49,8 @@ pub struct WatchedFiles {
     seen: Stamps,
     digest: Vec<u64>,
     presence: FilePresence,
+    /// Why the files could not be read at the last look, as it was logged.
+    unread: Option<String>,
     /// Maximum size of a file, in bytes.
     bytes_max: u64,
 }
@@ -59,7 +61,8 @@ impl WatchedFiles {
     pub fn new(paths: Vec<PathBuf>) -> WatchedFiles {
         let (read, seen, digest) = (Vec::new(), Vec::new(), Vec::new());
         let presence = FilePresence::default();
-        WatchedFiles { paths, read, seen, digest, presence, bytes_max: FILE_BYTES_MAX }
+        let (bytes_max, unread) = (FILE_BYTES_MAX, None);
+        WatchedFiles { paths, read, seen, digest, presence, unread, bytes_max }
     }
 
     /// The same set with another maximum size of a file than [`FILE_BYTES_MAX`].
@@ -82,7 +85,8 @@ impl WatchedFiles {
 
     /// Reads all files if any of them has changed since the last read, and none since the last
     /// call. If a file is missing or cannot be read at the moment, the set counts as unchanged,
-    /// because the file may be about to be replaced; if it stays away, this is logged.
+    /// because the file may be about to be replaced; if it stays away, this is logged. A file that
+    /// is there but cannot be read is logged once, and again when it can be.
     pub fn look(&mut self) -> Option<Vec<WatchedFile>> {
         let stamps = self.stamps();
         let there = self.paths.iter().zip(stamps.iter().map(Option::is_some));
@@ -92,12 +96,35 @@ impl WatchedFiles {
         if !settled || stamps == self.read || stamps.contains(&None) {
             return None;
         }
-        let files = self.files().ok()?;
-        self.read = stamps;
+        let files = self.files();
+        self.tell(files.as_ref().err());
+        // After a failure each look tries again, even if the stamps are the old ones once more.
+        self.read = if files.is_ok() { stamps } else { Stamps::new() };
+        let files = files.ok()?;
         let digest: Vec<u64> = files.iter().map(|file| digest(&file.bytes)).collect();
         let changed = digest != self.digest;
         self.digest = digest;
         changed.then_some(files)
+    }
+
+    /// Logs whether the files can be read, if that has changed.
+    fn tell(&mut self, error: Option<&FileReadError>) {
+        let why = error.map(ToString::to_string);
+        if why == self.unread {
+            return;
+        }
+        match &why {
+            Some(error) => tracing::warn!(
+                %error,
+                "changed file cannot be read; what it contained before stays in use"
+            ),
+            None => {
+                let files = self.paths.iter().map(|path| path.display().to_string());
+                let files = files.collect::<Vec<_>>().join(", ");
+                tracing::info!(%files, "changed file can be read again");
+            }
+        }
+        self.unread = why;
     }
 
     fn stamps(&self) -> Stamps {
@@ -186,6 +213,27 @@ mod tests {
         fs::rename(folder.path().join("next"), &link).expect("renamed");
         assert_eq!(files.look(), None);
         assert_eq!(texts(&files.look().expect("changed")), ["two"]);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_told_until_it_can_be() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a");
+        fs::write(&path, "1").expect("written");
+        let mut files = WatchedFiles::new(vec![path.clone()]).with_bytes_max(3);
+        assert_eq!(texts(&files.read().expect("there")), ["1"]);
+        fs::write(&path, "1234").expect("written");
+        assert_eq!((files.look(), files.look(), files.look()), (None, None, None));
+        let told = files.unread.clone().expect("told");
+        assert!(told.ends_with("a: it has more than 3 bytes"), "{told}");
+        fs::write(&path, "1").expect("written");
+        assert_eq!((files.look(), files.look()), (None, None), "its content is the old one");
+        assert_eq!(files.unread, None);
+        fs::write(&path, "2").expect("written");
+        assert_eq!(
+            (0..2).find_map(|_| files.look()).map(|files| texts(&files)),
+            Some(vec!["2".into()])
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What proves a robot and what does not, and what a change of its files does.
 
 use super::*;
+use crate::networks::LIST_BYTES_MAX;
 use crate::signature::{RobotKey, SignedRequest};
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
 use base64::Engine as _;
@@ -46,7 +47,11 @@ fn pair() -> Ed25519KeyPair {
 }
 
 fn key_set() -> String {
-    let x = URL_SAFE_NO_PAD.encode(pair().public_key().as_ref());
+    key_set_of(&pair())
+}
+
+fn key_set_of(pair: &Ed25519KeyPair) -> String {
+    let x = URL_SAFE_NO_PAD.encode(pair.public_key().as_ref());
     format!(r#"{{"keys":[{{"kty":"OKP","crv":"Ed25519","x":"{x}"}}]}}"#)
 }
 
@@ -194,6 +199,45 @@ fn changed_files_are_applied_and_faulty_ones_are_not() {
     write(folder.path(), "list", "192.0.2.0/24\n");
     let why = LiveRobots::load(&settings, &registry, None).err().expect("faulty").to_string();
     assert!(why.ends_with("keys: not a JSON Web Key Set: no list `keys`"), "{why}");
+}
+
+/// A key that was stolen is replaced while a list is being downloaded, or cannot be.
+#[test]
+fn a_faulty_file_holds_up_no_other() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let settings = settings(folder.path());
+    let mut live = load(&settings, &Registry::default());
+    let path = folder.path().join("list");
+    let other = Ed25519KeyPair::from_seed_unchecked(&[8; 32]).expect("a key");
+    let other = key_set_of(&other);
+    type Fault<'a> = &'a dyn Fn();
+    let faults: [Fault<'_>; 4] = [
+        &|| fs::remove_file(&path).expect("removed"),
+        &|| fs::write(&path, "not a network\n").expect("written"),
+        &|| {
+            let file = fs::File::create(&path).expect("made");
+            file.set_len(LIST_BYTES_MAX + 1).expect("too large");
+        },
+        &|| {
+            fs::remove_file(&path).expect("removed");
+            fs::create_dir(&path).expect("no file");
+        },
+    ];
+    let mut follow = || (0..3).any(|_| live.look(Time::ZERO)).then(|| live.robots());
+    for (number, fault) in faults.into_iter().enumerate() {
+        fault();
+        assert!(follow().is_none(), "fault {number} changes nothing");
+        write(folder.path(), "keys", &other);
+        let changed = follow().expect("other keys");
+        assert_eq!(signer(&changed, &signed("three"), "site.test"), None, "fault {number}");
+        assert_eq!(standing(&changed, "ListBot", "192.0.2.7").bot(), Some("list"), "{number}");
+        write(folder.path(), "keys", &key_set());
+        assert!(follow().is_some());
+    }
+    fs::remove_dir(&path).expect("removed");
+    write(folder.path(), "list", "198.51.100.0/24\n");
+    let changed = follow().expect("a good list");
+    assert_eq!(standing(&changed, "ListBot", "198.51.100.7").bot(), Some("list"));
 }
 
 #[test]

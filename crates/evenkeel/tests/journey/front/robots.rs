@@ -34,7 +34,7 @@ fn an_address_proves_a_robot_and_a_changed_list_is_followed() {
     assert_eq!((count("address"), count("none")), (2.0, 1.0));
     let path = door.folder.path().join("list.json");
     fs::write(&path, "<html>").expect("written");
-    wait_for("a refused list", || door.log().contains("files of robots refused").then_some(()));
+    wait_for("a refused list", || door.log().contains("file of a robot refused").then_some(()));
     claim("192.0.2.7");
     assert_eq!(count("address"), 3.0, "the previous list stays in use");
     fs::write(&path, list(r#"{"ipv4Prefix": "192.0.2.96/28"}"#)).expect("written");
