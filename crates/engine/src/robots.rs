@@ -59,7 +59,7 @@ impl Engine {
         let (rules, client) = (self.shards.rules(), request.address().to_canonical());
         let host = || rules.hosts.as_ref()?.known(client, now);
         let signed = request.fact(ClientFact::Bot);
-        robots.standing(signed.as_deref(), request.header("user-agent"), client, now, host)
+        robots.standing(signed.as_deref(), request.headers("user-agent"), client, now, host)
     }
 }
 

@@ -89,7 +89,8 @@ fn main() {
     let header =
         |name: &str| page.iter().find(|(field, _)| *field == name).map(|(_, value)| *value);
     measure("fetch: a page for a browser", || {
-        let request = FetchRequest { method: black_box("GET"), secure: true, header };
+        let request =
+            FetchRequest { method: black_box("GET"), secure: true, repeats_agent: false, header };
         black_box(request.verdict());
     });
 }

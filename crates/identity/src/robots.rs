@@ -136,13 +136,14 @@ impl Robots {
         }
     }
 
-    /// What a request of `client` with this `User-Agent` is. `signed` is the robot that has signed
+    /// What a request of `client` with these lines of `User-Agent` is. A claim in any of them is a
+    /// claim, because the backend gets them all. `signed` is the robot that has signed
     /// it; `host` finds out what the name of the client says, `None` while it is looked up. It is
     /// asked only for clients that claim to be a robot with host names. Counts the result.
-    pub fn standing(
+    pub fn standing<'r>(
         &self,
         signed: Option<&str>,
-        agent: Option<&[u8]>,
+        agents: impl IntoIterator<Item = &'r [u8]>,
         client: IpAddr,
         now: Time,
         mut host: impl FnMut() -> Option<HostPolicy>,
@@ -151,12 +152,15 @@ impl Robots {
             robot.counts.signature.increment(1);
             return RobotStanding::Proven(&robot.name);
         }
-        let agent = agent.unwrap_or_default();
-        let claims = self.agents.matches(agent);
+        let mut agents = agents.into_iter();
+        // A request without `User-Agent` counts as one with an empty one.
+        let first = agents.next().unwrap_or_default();
+        let claims = std::iter::once(first).chain(agents);
+        let claims: Vec<_> = claims.filter(|agent| self.agents.matches(agent)).collect();
         let (mut claimed, mut pending) = (None, false);
         for (index, robot) in self.robots.iter().enumerate() {
             let any = robot.user_agent.given().is_empty();
-            let is_meant = any || (claims && robot.user_agent.matches(agent));
+            let is_meant = any || claims.iter().any(|agent| robot.user_agent.matches(agent));
             if !is_meant {
                 continue;
             }

@@ -61,6 +61,7 @@ impl HttpRequestAttributes<'_> {
         let request = FetchRequest {
             method: self.method(),
             secure: self.link.peer.is_secure() || forwarded(),
+            repeats_agent: self.headers("user-agent").nth(1).is_some(),
             header: |name| self.header(name),
         };
         request.verdict()

@@ -74,6 +74,7 @@ impl<'a> OriginalRequest<'a> {
         let request = FetchRequest {
             method: &self.method,
             secure: self.secure,
+            repeats_agent: self.headers("user-agent").nth(1).is_some(),
             header: |name| self.header(name),
         };
         self.has_all_headers.then(|| request.verdict().as_str())

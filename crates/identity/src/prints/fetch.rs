@@ -45,6 +45,9 @@ pub struct FetchRequest<'a, F: Fn(&str) -> Option<&'a [u8]>> {
     /// Whether the browser certainly sees the origin as secure. It sends `Sec-Fetch-*` to no others
     /// but `localhost`.
     pub secure: bool,
+    /// Whether it has several lines of `User-Agent`, which no browser sends. Programs do, to show a
+    /// robot's name to the backend and another one to what reads the first line.
+    pub repeats_agent: bool,
     /// Looks up a field by its name in small letters.
     pub header: F,
 }
@@ -52,6 +55,9 @@ pub struct FetchRequest<'a, F: Fn(&str) -> Option<&'a [u8]>> {
 impl<'a, F: Fn(&str) -> Option<&'a [u8]>> FetchRequest<'a, F> {
     /// Compares the headers with the claim.
     pub fn verdict(&self) -> FetchVerdict {
+        if self.repeats_agent {
+            return FetchVerdict::Differs;
+        }
         let claim = self.text("user-agent").and_then(ClaimedBrowser::read);
         let Some(claim) = claim else { return FetchVerdict::Other };
         if self.lacks_basics() || self.lacks_metadata(&claim) || self.hints_at_another(&claim) {

@@ -118,10 +118,26 @@ fn a_name_proves_once_it_is_known() {
     assert_eq!(of("NamedBot", host(0b10)), RobotStanding::Proven("named"));
     assert_eq!(of("NamedBot", host(0b01)), RobotStanding::Impostor("named"));
     assert_eq!(of("Mozilla/5.0", host(0b10)), RobotStanding::None);
-    let unasked = robots
-        .standing(None, Some(b"SignBot"), ip("192.0.2.7"), now(), || panic!("no name is needed"));
+    let unasked = robots.standing(None, Some(&b"SignBot"[..]), ip("192.0.2.7"), now(), || {
+        panic!("no name is needed")
+    });
     assert_eq!(unasked, RobotStanding::Impostor("signer"));
     assert_eq!(of("FetchBot", host(0)), RobotStanding::None, "its keys have not arrived");
+}
+
+/// The backend gets all lines, and may look at any of them.
+#[test]
+fn a_claim_in_any_line_is_a_claim() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let robots = load(&settings(folder.path()), &Registry::default()).robots();
+    let of = |lines: [&'static str; 2], client| {
+        robots.standing(None, lines.map(str::as_bytes), ip(client), now(), || None)
+    };
+    for lines in [["Mozilla", "ListBot"], ["ListBot", "Mozilla"]] {
+        assert_eq!(of(lines, "203.0.113.1"), RobotStanding::Impostor("list"), "{lines:?}");
+        assert_eq!(of(lines, "192.0.2.7"), RobotStanding::Proven("list"), "{lines:?}");
+    }
+    assert_eq!(of(["Mozilla", "curl/8"], "203.0.113.1"), RobotStanding::None);
 }
 
 fn signed(nonce: &str) -> HeaderMap {

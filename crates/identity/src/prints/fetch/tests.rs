@@ -36,7 +36,7 @@ fn judged(method: &str, secure: bool, agent: &str, parts: &[Fields<'_>]) -> Fetc
         let found = fields.iter().find(|(field, _)| *field == name);
         found.map(|(_, value)| value.as_bytes())
     };
-    FetchRequest { method, secure, header }.verdict()
+    FetchRequest { method, secure, repeats_agent: false, header }.verdict()
 }
 
 fn page(agent: &str, parts: &[Fields<'_>]) -> FetchVerdict {
@@ -45,6 +45,15 @@ fn page(agent: &str, parts: &[Fields<'_>]) -> FetchVerdict {
 
 fn without<'a>(fields: Fields<'a>, name: &str) -> Vec<(&'a str, &'a str)> {
     fields.iter().filter(|(field, _)| *field != name).copied().collect()
+}
+
+#[test]
+fn several_lines_of_user_agent_differ() {
+    let header = |name: &str| (name == "user-agent").then_some(&b"curl/8"[..]);
+    let of = |repeats_agent| {
+        FetchRequest { method: "GET", secure: true, repeats_agent, header }.verdict()
+    };
+    assert_eq!((of(false), of(true)), (FetchVerdict::Other, FetchVerdict::Differs));
 }
 
 #[test]
@@ -148,7 +157,9 @@ fn fuzz_every_user_agent_has_a_verdict() {
             "accept" | "accept-language" if form & 4 == 0 => Some(&hint[..]),
             _ => None,
         };
-        let verdict = FetchRequest { method: "GET", secure: form & 8 == 0, header }.verdict();
+        let secure = form & 8 == 0;
+        let verdict =
+            FetchRequest { method: "GET", secure, repeats_agent: false, header }.verdict();
         assert!(!verdict.as_str().is_empty());
     });
 }
