@@ -27,6 +27,7 @@ pub mod tls;
 
 use crate::address;
 use crate::fault::ConfigFault;
+use crate::fault::ConfigFaults;
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SectionTable, SubsectionKey, section};
 use crate::machine::Machine;
 use crate::reader::{SectionReader, settings};
@@ -36,7 +37,6 @@ use crate::values::{DAY, std_time, word_enum};
 pub use backend::{BACKENDS_MAX, BackendAddress, BackendProtocol, BackendScheme, BackendTls};
 pub use check::{CheckSettings, SyslogAddress};
 pub use conditions::GroupSettings;
-pub(crate) use conditions::check_file as check_group_file;
 use evenkeel_core::units::Nanos;
 pub use gatekeeper::GatekeeperSettings;
 use limits::LimitContext;
@@ -56,7 +56,7 @@ pub use ratelimit::rlqs::RlqsSettings;
 pub use ratelimit::xds::XdsSettings;
 pub use ratelimit::{RatelimitAnswers, RatelimitSettings, RuleFiles};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 pub use store::StoreSettings;
 
@@ -122,6 +122,11 @@ settings! {
 
 /// The keys of a file.
 pub const ROOT: &SectionTable = &TABLE;
+
+/// Checks a file of groups by itself (`conditions::check_file`).
+pub(crate) fn check_group_file(path: &Path) -> Option<Result<usize, ConfigFaults>> {
+    conditions::check_file(path, |name| ROOT.row(name).is_some())
+}
 
 impl Settings {
     /// Names of the sections that open a door for clients. The admin door is not among them.

@@ -14,13 +14,12 @@ pub use files::RobotFileError;
 pub use live::{LiveRobots, notes, start_problems};
 
 use crate::hosts::HostPolicy;
-use crate::networks::address_list::AddressList;
-use crate::networks::file_status::NetworkFileNote;
 use crate::signature::{RobotKeys, SeenNonces, SignatureFault, SignedRequest, verify};
 use evenkeel_core::condition::patterns::Patterns;
 use evenkeel_core::units::Time;
 use evenkeel_telemetry::counts::robots::RobotCounts;
 use evenkeel_telemetry::registry::Counter;
+use files::RobotList;
 use parking_lot::Mutex;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -49,13 +48,6 @@ struct RobotProofs {
     keys: usize,
     counts: RobotCounts,
     last_impostor: Arc<Mutex<Option<Impostor>>>,
-}
-
-/// A list of addresses.
-#[derive(Default)]
-struct RobotList {
-    addresses: AddressList,
-    note: NetworkFileNote,
 }
 
 /// A request that claimed to be a robot.

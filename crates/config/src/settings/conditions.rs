@@ -189,12 +189,15 @@ fn file(
 
 /// Checks a file of groups by itself, without the groups that it may name of other files. Returns
 /// the number of its groups, or its faults. `None` if it is not such a file: at least one of its
-/// sections has a key of a condition, and none is a section of a configuration.
-pub(crate) fn check_file(path: &Path) -> Option<Result<usize, ConfigFaults>> {
+/// sections has a key of a condition, and none is a section of a configuration (`is_section`).
+pub(crate) fn check_file(
+    path: &Path,
+    is_section: impl Fn(&str) -> bool,
+) -> Option<Result<usize, ConfigFaults>> {
     let (bytes, _) = included::read(path, GROUP_BYTES_MAX).ok()?;
     let root = tree::parse(&bytes).ok()?;
     let YamlValue::Map(entries) = &root.value else { return None };
-    if entries.iter().any(|(name, _)| super::ROOT.row(&name.name).is_some()) {
+    if entries.iter().any(|(name, _)| is_section(&name.name)) {
         return None;
     }
     let has_condition = |node: &YamlNode| match &node.value {

@@ -5,7 +5,7 @@
 //! still send again is too old to be sent. So a forgotten peer never causes a report to be counted
 //! twice.
 
-use super::queue::QueueFrameCount;
+use super::bounds::REPLICA_BOUNDS;
 use super::window::SequenceWindow;
 use super::wire::PeerFrameSender;
 use crate::units::{Nanos, Time};
@@ -163,4 +163,26 @@ pub struct PeerSnapshot {
     pub behind: Nanos,
     /// Counts of the exchange with it.
     pub counts: PeerTraffic,
+}
+
+/// The queue frames of a peer in one second.
+#[derive(Clone, Copy, Default)]
+pub struct QueueFrameCount {
+    second: u64,
+    frames: u32,
+}
+
+impl QueueFrameCount {
+    /// Counts a frame.
+    pub fn add(&mut self, now: Time) {
+        if self.second != now.second() {
+            *self = QueueFrameCount { second: now.second(), frames: 0 };
+        }
+        self.frames = self.frames.saturating_add(1);
+    }
+
+    /// Whether the peer may send no further frame in this second.
+    pub fn is_full(self, now: Time) -> bool {
+        self.second == now.second() && self.frames >= REPLICA_BOUNDS.queue_frames_max
+    }
 }

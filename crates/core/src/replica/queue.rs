@@ -28,28 +28,6 @@ const MESSAGES_VERSION: u64 = 1;
 /// The queue is not shared any more.
 const NOT_SHARED: u64 = 0;
 
-/// The queue frames of a peer in one second.
-#[derive(Clone, Copy, Default)]
-pub struct QueueFrameCount {
-    second: u64,
-    frames: u32,
-}
-
-impl QueueFrameCount {
-    /// Counts a frame.
-    pub fn add(&mut self, now: Time) {
-        if self.second != now.second() {
-            *self = QueueFrameCount { second: now.second(), frames: 0 };
-        }
-        self.frames = self.frames.saturating_add(1);
-    }
-
-    /// Whether the peer may send no further frame in this second.
-    pub fn is_full(self, now: Time) -> bool {
-        self.second == now.second() && self.frames >= REPLICA_BOUNDS.queue_frames_max
-    }
-}
-
 impl Replica {
     /// Sets the queues of this instance that others may share: their fingerprints, which are hashes
     /// of keys; at most [`super::ReplicaBounds::queues_max`], and none over a group.

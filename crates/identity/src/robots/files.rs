@@ -4,7 +4,6 @@
 //! are followed as before: a list that cannot be downloaded must not keep a stolen key in use. What
 //! is missing or cannot be read is told by [`WatchedFiles`].
 
-use super::RobotList;
 use crate::networks::address_list::AddressList;
 use crate::networks::file_status::NetworkFileNote;
 use crate::networks::{LIST_BYTES_MAX, NetworkFileError};
@@ -35,6 +34,13 @@ pub enum RobotFileError {
         /// The error in it.
         why: KeyFault,
     },
+}
+
+/// A list of addresses.
+#[derive(Default)]
+pub(super) struct RobotList {
+    pub addresses: AddressList,
+    pub note: NetworkFileNote,
 }
 
 /// A file with its last good content.

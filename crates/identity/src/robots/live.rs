@@ -5,8 +5,8 @@
 //! Counts and used nonces survive a change. Directories are fetched elsewhere (the program's
 //! `run`), which tells the keys here; the keys of a directory that cannot be fetched stay in use.
 
-use super::files::{RobotFile, RobotFileError};
-use super::{Impostor, RobotList, RobotProofs, Robots};
+use super::files::{RobotFile, RobotFileError, RobotList};
+use super::{Impostor, RobotProofs, Robots};
 use crate::networks::file_status::{NetworkFileNote, NetworkFileStatus};
 use crate::signature::{RobotKey, RobotKeys, SeenNonces, SignatureFault};
 use evenkeel_config::settings::robots::Robot;
