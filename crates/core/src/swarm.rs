@@ -166,8 +166,8 @@ impl Default for SwarmFinder {
 impl SwarmFinder {
     /// Whether a request of a returning client is to be counted, which has been served this many
     /// times and was served for the second time so long ago: the second, fourth, eighth and so on,
-    /// but after [`COUNTED_AT_ONCE`] no more than one in [`COUNTED_EACH`]. A few clients with many
-    /// requests must not speak for all.
+    /// but after the sixteenth no more than one in ten minutes. A few clients with many requests
+    /// must not speak for all.
     #[must_use]
     pub const fn counts_client(served: u64, known_for: Nanos) -> bool {
         let times = served.trailing_zeros() as u64;
