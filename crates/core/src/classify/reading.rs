@@ -66,7 +66,7 @@ impl<'a, R: RequestAttributes> RequestReading<'a, R> {
                 let is_name = |key: &[u8]| key.eq_ignore_ascii_case(name.as_bytes());
                 let query = request.query();
                 let strict = values.hold(parameters(query, is_name));
-                let lenient = |key: &[u8]| is_name(key) || is_read_by_php_as(key, name);
+                let lenient = |key: &[u8]| is_name(key) || is_php_spelling_of(key, name);
                 let php = values.hold(parameters(query, lenient));
                 if strict == php { strict } else { Truth::Maybe }
             }
@@ -144,7 +144,7 @@ fn parameters<'a>(
 
 /// Whether PHP reads a decoded name as `name`: it skips leading spaces, ends a name at `[` or NUL
 /// (`diff[]` is the array `diff`), and replaces spaces and dots by `_`.
-fn is_read_by_php_as(key: &[u8], name: &str) -> bool {
+fn is_php_spelling_of(key: &[u8], name: &str) -> bool {
     let start = key.iter().position(|byte| *byte != b' ').unwrap_or(key.len());
     let key = key.get(start..).unwrap_or_default();
     let end = key.iter().position(|byte| matches!(byte, b'[' | 0)).unwrap_or(key.len());

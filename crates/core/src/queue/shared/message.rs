@@ -1,4 +1,4 @@
-//! What instances with one queue tell each other.
+//! The messages between instances that share a queue.
 //!
 //! Messages between two instances keep their order, or the connection ends. How they are packed
 //! into frames: `replica::queue_wire`.
@@ -17,7 +17,7 @@ pub struct InstanceId {
     pub node: u64,
 }
 
-/// What an instance says of itself, several times a second.
+/// The state that an instance sends to the others several times a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InstanceBeat {
     /// How often the queue has been taken over, as far as the instance knows.
@@ -32,7 +32,7 @@ pub struct InstanceBeat {
     pub pressure: Option<Nanos>,
 }
 
-/// What the owner knows of the visitor whose request gets a slot.
+/// The visitor of a request that gets a slot, as far as the owner knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GrantedVisit {
     /// The pass of the visitor, if it has a ticket or a pass ([`Queue::pass_of`]).
