@@ -84,11 +84,17 @@ settings! {
         SubsectionKey::one("state", &STATE_TABLE).restart() => root.section(&STATE, self::state);
     /// Names for conditions.
     pub groups: GroupSettings = conditions::groups(root);
+    /// Instances that count together.
+    pub peers: Option<PeersSettings>, PEERS: SubsectionKey =
+        SubsectionKey::one("peers", &peers::TABLE).restart()
+        => root.section_if_written(&PEERS, peers::read);
     // With `check` alone it has only limits, and `listen` is empty.
     /// The reverse proxy, and the limits that `check` shares with it.
     pub proxy: Option<ProxySettings>, PROXY: SubsectionKey =
         SubsectionKey::one("proxy", &proxy::TABLE)
-        => proxy_section(root, LimitContext::new(machine, state.keys_max, &groups));
+        => proxy_section(root, LimitContext {
+            peers: peers.as_ref(), ..LimitContext::new(machine, state.keys_max, &groups)
+        });
     /// The door for servers with their own front end, which ask before each request.
     pub check: Option<CheckSettings>, CHECK: SubsectionKey =
         SubsectionKey::one("check", &check::TABLE).restart()
@@ -102,10 +108,6 @@ settings! {
     pub ratelimit: Option<RatelimitSettings>, RATELIMIT: SubsectionKey =
         SubsectionKey::one("ratelimit", &ratelimit::TABLE)
         => root.section_if_written(&RATELIMIT, ratelimit::read);
-    /// Instances that count together.
-    pub peers: Option<PeersSettings>, PEERS: SubsectionKey =
-        SubsectionKey::one("peers", &peers::TABLE).restart()
-        => root.section_if_written(&PEERS, peers::read);
     /// The master of gatekeepers over ZeroMQ.
     pub master: Option<MasterSettings>, MASTER: SubsectionKey =
         SubsectionKey::one("master", &master::TABLE)
@@ -271,8 +273,11 @@ fn read(root: &mut SectionReader<'_, '_>, machine: Machine) -> Settings {
         proxy.ip_files.extend(gates.flat_map(|gate| conditions::ip_files(&gate.when)));
     }
     reject_collisions(root, &settings);
-    if settings.store.is_some() && settings.peers.is_some() {
-        root.fault_of("store", "and `peers` are two ways to count together; remove one");
+    let shares_queue = settings.proxy.as_ref().is_some_and(|proxy| proxy.queue.shared);
+    if settings.store.is_some() && settings.peers.is_some() && !shares_queue {
+        let what = "and `peers` are two ways to count together; remove one, or let `peers` share \
+                    the queue alone: `proxy.queue.shared: true`";
+        root.fault_of("store", what);
     }
     settings
 }

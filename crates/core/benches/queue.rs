@@ -8,12 +8,11 @@
 
 #![allow(missing_docs)]
 
-use evenkeel_core::classify::LimitKey;
 use evenkeel_core::key::{KeyHash, KeySeed};
 use evenkeel_core::meter::estimate::RouteHash;
 use evenkeel_core::queue::concurrency::ConcurrencySearch;
 use evenkeel_core::queue::standing::{KnownClients, Visit};
-use evenkeel_core::queue::{Arrival, Queue, QueuePlace, QueueSettings, RequestId};
+use evenkeel_core::queue::{Arrival, DebtFlow, Queue, QueuePlace, QueueSettings, RequestId};
 use evenkeel_core::units::{Cost, Nanos, Time, Weight};
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -101,7 +100,7 @@ impl Line {
         let client = self.came.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
         let client =
             KeyHash::from_bits((client % self.clients).wrapping_mul(0x5851_f42d_4c95_7f2d));
-        let bucket = LimitKey { limit: 0, hash: client };
+        let bucket = DebtFlow { limit: 0, hash: client };
         let arrival = Arrival {
             client,
             place: if self.debt { QueuePlace::Debt(bucket) } else { QueuePlace::Credit },

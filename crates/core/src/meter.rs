@@ -12,7 +12,9 @@
 //!
 //! Invariant: the sum of all charges is exactly the integral of min(n, C); with `cgroup` it is the
 //! CPU time used while requests ran, up to the CPU time used between two samples (`pace`).
-//! Remainders are carried over, never dropped. It fails if the backend works for other sources too.
+//! Remainders are carried over, never dropped. If several instances are before one backend, n
+//! includes the requests of the others ([`Meter::set_elsewhere`]), and the invariant holds for the
+//! sum over all of them. It fails if the backend works for other sources too.
 //!
 //! While a request is being sent, it is unknown whether the backend works on it. That time is
 //! measured on a separate, provisional clock and charged only if the response shows that it was
@@ -119,6 +121,8 @@ pub struct Meter {
     working: u32,
     /// The number of requests that the backend may be working on.
     provisional: u32,
+    /// The number of requests of other instances that the backend works on.
+    elsewhere: u32,
     last: Time,
     /// V, with [`FRACTION_BITS`] fractional bits.
     virtual_time: u128,
@@ -143,6 +147,7 @@ impl Meter {
             clock,
             working: 0,
             provisional: 0,
+            elsewhere: 0,
             last: Time::ZERO,
             virtual_time: 0,
             provisional_time: 0,
@@ -160,6 +165,12 @@ impl Meter {
             self.pace.forget();
         }
         self.clock = clock;
+    }
+
+    /// Notes that the backend works on `count` requests of other instances from `now` on.
+    pub fn set_elsewhere(&mut self, count: usize, now: Time) {
+        self.advance(now);
+        self.elsewhere = u32::try_from(count).unwrap_or(u32::MAX);
     }
 
     /// Notes the CPU time that was really used since the last call. To be called several times a
@@ -259,24 +270,30 @@ impl Meter {
         if elapsed == Nanos::ZERO {
             return;
         }
+        let n = u128::from(self.working) + u128::from(self.elsewhere);
         if self.provisional > 0 {
-            let n = u128::from(self.working) + u128::from(self.provisional);
+            let n = n + u128::from(self.provisional);
             let shared = u128::from(elapsed.0).saturating_mul(self.processors(n));
             self.provisional_time = self.provisional_time.saturating_add(shared / n);
         }
-        if self.working == 0 {
+        if n == 0 {
             return;
         }
-        let n = u128::from(self.working);
         let shared = u128::from(elapsed.0).saturating_mul(self.processors(n));
         let spent = match self.clock {
             CpuClock::Cgroup { .. } => self.pace.spend(shared),
             CpuClock::Wall | CpuClock::Shared { .. } => shared,
         };
-        self.total = self.total.saturating_add(spent);
         let divisible = spent.saturating_add(self.undivided);
-        self.virtual_time = self.virtual_time.saturating_add(divisible / n);
+        let each = divisible / n;
+        self.virtual_time = self.virtual_time.saturating_add(each);
         self.undivided = divisible % n;
+        // The rest is charged by other instances.
+        let own = match self.elsewhere {
+            0 => spent,
+            _ => each.saturating_mul(u128::from(self.working)),
+        };
+        self.total = self.total.saturating_add(own);
     }
 
     /// The processors that work for `n` requests, with [`FRACTION_BITS`] fractional bits.

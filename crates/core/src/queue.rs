@@ -41,13 +41,18 @@ use crate::key::KeyHash;
 use crate::meter::estimate::RouteHash;
 use crate::units::{Cost, Nanos, Time};
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use backlog::{Backlog, Flow, FlowBacklogs, TierPace};
 use capacity_probe::{CapacityProbe, RequestRun};
 use fifo::{FifoEnds, RequestFifo};
 use hashbrown::hash_map::Entry;
 use known_clients::Known;
+pub use known_clients::{ClientHistory, ReturningClient, SharedClient};
 use place::Place;
 use prehashed::Map;
+pub use request::{
+    Arrival, CancelOutcome, DebtFlow, QueuePlace, RefusalCause, RefusedRequest, RequestId,
+};
 use routes::WaitingRoutes;
 use share::{QueuedShare, WaitingRequest};
 use standing::KnownClients;
@@ -55,9 +60,6 @@ use tiers::Tiers;
 use turns::HeadRequest;
 use visits::VisitCounts;
 use waiting_room::WaitingRoom;
-
-pub use known_clients::{ClientHistory, ReturningClient, SharedClient};
-pub use request::{Arrival, CancelOutcome, QueuePlace, RefusalCause, RefusedRequest, RequestId};
 
 /// A running request that has cost more than this many times its estimate counts as heavy. Lower:
 /// what a client sends between heavy requests, in order to pass for light, is light beside these.
@@ -251,6 +253,11 @@ impl Queue {
         self.running.get(&id).is_some_and(|share| share.stays)
     }
 
+    /// For how long the request has been with the backend; zero if it is not.
+    fn ran_for(&self, id: RequestId, now: Time) -> Nanos {
+        self.running.get(&id).map_or(Nanos::ZERO, |share| now.since(share.sent))
+    }
+
     /// The number of clients, flows and routes that are remembered, for tests of its bound.
     #[doc(hidden)]
     #[must_use]
@@ -343,7 +350,23 @@ impl Queue {
     /// whether `cost` says something about other requests on the route; it does not if the request
     /// probably waited inside the backend.
     pub fn handle_done(&mut self, id: RequestId, cost: Cost, now: Time) -> bool {
-        let Some(share) = self.running.remove(&id) else { return false };
+        self.running.remove(&id).is_some_and(|share| self.end(share, cost, now))
+    }
+
+    /// Ends requests that cost nothing more, because the instance is gone that has sent them.
+    /// Returns the number of those that were with the backend. With all of them taken out first,
+    /// each costs a look at those that stay.
+    fn handle_gone(&mut self, ids: &[RequestId], now: Time) -> usize {
+        let ran: Vec<_> = ids.iter().filter_map(|id| self.running.remove(id)).collect();
+        let count = ran.len();
+        ran.into_iter().for_each(|share| _ = self.end(share, Cost::ZERO, now));
+        for id in ids {
+            self.handle_cancel(*id);
+        }
+        count
+    }
+
+    fn end(&mut self, share: QueuedShare, cost: Cost, now: Time) -> bool {
         let QueuedShare { count, estimate, .. } = share;
         self.clock = self.clock.max(share.clock.plus(cost));
         self.staying -= usize::from(share.stays);

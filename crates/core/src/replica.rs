@@ -39,6 +39,7 @@ pub use limit::ReplicatedLimit;
 use log::ResendLog;
 use peer::ReplicaPeer;
 pub use peer::{PeerSnapshot, PeerTraffic};
+pub use queue::QueueApart;
 use unsent::UnsentCharges;
 pub use update::{ReplicaEvent, ReplicaTotals, ReplicaUpdate};
 use window::SequenceWindow;
@@ -178,6 +179,12 @@ impl Replica {
         }
         self.digest = hasher.finish().bits();
         self.hello_due = true;
+    }
+
+    /// The identity of this instance.
+    #[must_use]
+    pub fn node(&self) -> u64 {
+        self.settings.node
     }
 
     /// Sets the number of CPUs that this instance shares out, in thousandths.

@@ -3,7 +3,7 @@
 
 use evenkeel_core::bucket::{Algorithm, debt::DebtBucket};
 use evenkeel_core::classify::prefix::{PREFIX_BYTES_MAX, PrefixTable};
-use evenkeel_core::classify::{self, LimitKey, RequestAttributes, normal_path};
+use evenkeel_core::classify::{self, RequestAttributes, normal_path};
 use evenkeel_core::condition::Clause;
 use evenkeel_core::condition::patterns::PathPatterns;
 use evenkeel_core::key::{KeyHash, KeySeed, NAME_BYTES_MAX};
@@ -11,9 +11,9 @@ use evenkeel_core::limit::{KeyPart, Limit, LimitUnit};
 use evenkeel_core::meter::estimate::{RouteHash, fold};
 use evenkeel_core::meter::header_cost;
 use evenkeel_core::queue::admission::Admission;
-use evenkeel_core::queue::shared::{GrantedVisit, QueueMessage};
+use evenkeel_core::queue::shared::{GrantedVisit, InstanceBeat, QueueMessage, RequestCounts};
 use evenkeel_core::queue::standing::{KnownClients, Visit, VisitPass, VisitTicket};
-use evenkeel_core::queue::{Arrival, QueuePlace, QueueSettings};
+use evenkeel_core::queue::{Arrival, DebtFlow, QueuePlace, QueueSettings};
 use evenkeel_core::replica::{
     Replica, ReplicaEvent, ReplicaSettings, ReplicaUpdate, ReplicatedLimit,
 };
@@ -370,7 +370,7 @@ fn replica(node: u64, reliable: bool) -> Replica {
 const QUEUE: u64 = 9;
 
 /// Messages about a queue, of the kinds with the most fields.
-fn queue_messages(now: Time) -> [QueueMessage; 3] {
+fn queue_messages(now: Time) -> [QueueMessage; 4] {
     let settings = QueueSettings {
         concurrency: 1,
         reserve: 0,
@@ -384,7 +384,7 @@ fn queue_messages(now: Time) -> [QueueMessage; 3] {
     let hash = KeyHash::from_bits(3);
     let arrival = Arrival {
         client: hash,
-        place: QueuePlace::Debt(LimitKey { limit: 1, hash }),
+        place: QueuePlace::Debt(DebtFlow { limit: 1, hash }),
         estimate: Cost(7),
         is_guess: true,
         route: Some(RouteHash::UNKNOWN),
@@ -397,7 +397,18 @@ fn queue_messages(now: Time) -> [QueueMessage; 3] {
     let pass = Some(VisitPass { id: 5, stamp: now });
     let visit = GrantedVisit { pass, newcomer_since: Some(now) };
     let worked = Some((RouteHash::UNKNOWN, HOUR));
+    let counts = RequestCounts { waiting: 300, running: 2 };
+    let beat = InstanceBeat {
+        term: 3,
+        is_owner: true,
+        slots: 2,
+        has_joined: true,
+        pressure: Some(HOUR),
+        own: counts,
+        all: counts,
+    };
     [
+        QueueMessage::Beat(beat),
         QueueMessage::Ask { id, arrival },
         QueueMessage::Grant { id, visit },
         QueueMessage::Done { id, cost: Cost(1), worked, keeps: true },

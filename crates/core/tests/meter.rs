@@ -118,6 +118,47 @@ fn what_is_provisional_changes_nobodys_cost_and_shares_with_all() {
     assert_eq!(meter.total(after(2_000)), half.plus(cost));
 }
 
+/// Two meters before one backend of one processor: each charges half while both have a request
+/// there, and together they charge what one meter would.
+#[test]
+fn requests_of_other_instances_share_the_processors() {
+    let after = |millis: u64| Time(START + millis * 1_000_000);
+    let cost = |millis| Cost::cpu(Nanos::from_millis(millis));
+    for clock in [CpuClock::Shared { cpus: 1.0 }, CpuClock::Cgroup { cpus: 1.0 }] {
+        let mut meters = [Meter::new(clock), Meter::new(clock)];
+        let first = meters[0].enter(after(0));
+        meters[1].set_elsewhere(1, after(0));
+        let provisional = meters[1].enter_provisionally(after(0));
+        let second = meters[1].enter(after(500));
+        meters[0].set_elsewhere(1, after(500));
+        assert_eq!(meters[0].leave(first, after(1_500)), cost(1_000));
+        meters[1].set_elsewhere(0, after(1_500));
+        // Half beside the first, a third beside both, and half beside the second.
+        let seems = meters[1].leave_provisionally(provisional, after(1_500));
+        assert!(seems.0.abs_diff(cost(250).0 + cost(1_000).0 / 3) <= 2, "{seems:?}");
+        assert_eq!(meters[1].leave(second, after(2_000)), cost(1_000));
+        let totals = [0, 1].map(|one| meters[one].total(after(3_000)));
+        assert_eq!(totals, [cost(1_000); 2], "{clock:?}");
+    }
+}
+
+/// CPU time that requests of other instances use is not charged to those of this one.
+#[test]
+fn by_cgroup_other_instances_pay_for_their_own_requests() {
+    let mut meter = Meter::new(CpuClock::Cgroup { cpus: 1.0 });
+    meter.set_elsewhere(1, Time(START));
+    let mut charged = 0;
+    for round in 0..100 {
+        let at = |millis: u64| Time(START + (round * 1_000 + millis) * 1_000_000);
+        let reading = meter.enter(at(0));
+        charged += meter.leave(reading, at(100)).0;
+        (1..=5).for_each(|part| meter.used(Cost(SECOND / 5), at(part * 200)));
+    }
+    // Half of a tenth of the time.
+    assert!((charged as f64 / 5e9 - 1.0).abs() < 0.05, "{charged}");
+    assert_eq!(meter.unpaid(), Cost::ZERO);
+}
+
 /// Over millions of pauses and returns, no cost is lost to rounding.
 #[test]
 fn three_million_events_lose_no_nanosecond() {

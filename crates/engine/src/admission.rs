@@ -24,7 +24,7 @@ use parking_lot::{Mutex, MutexGuard};
 use shared::QueueWaker;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
 use visitors::VisitorLog;
 pub use visitors::{VisitorStats, WaitingRoomCounts};
@@ -42,6 +42,8 @@ pub struct AdmissionQueue {
     history: ArcSwapOption<ClientHistory>,
     /// Since when there is pressure, in nanoseconds; 0 without. It follows the queue.
     pressure: Arc<AtomicU64>,
+    /// The requests of other instances with the backend. It follows the queue.
+    elsewhere: Arc<AtomicUsize>,
 }
 
 struct AdmissionState {
@@ -59,6 +61,7 @@ struct AdmissionState {
     resumed: Time,
     visitors: VisitorLog,
     pressure: Arc<AtomicU64>,
+    elsewhere: Arc<AtomicUsize>,
 }
 
 enum WaitState {
@@ -100,11 +103,11 @@ pub enum AdmissionEntry {
 /// A snapshot of the queue's counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AdmissionStats {
-    /// The number of waiting requests.
+    /// The number of waiting requests of this instance.
     pub waiting: usize,
-    /// The number of requests with a slot, exempt ones included.
+    /// The number of requests of this instance with a slot, exempt ones included.
     pub running: usize,
-    /// The number of slots.
+    /// The number of slots, of all instances that share the queue.
     pub concurrency: usize,
     /// The number of requests that the backend accepts at once, configured or measured, if known.
     pub taken_in: Option<usize>,
@@ -114,7 +117,7 @@ impl AdmissionQueue {
     /// Makes a queue with these bounds. With `search`, the concurrency in `settings` is only the
     /// start of the search.
     pub fn new(settings: QueueSettings, search: Option<ConcurrencySearch>) -> AdmissionQueue {
-        let pressure = Arc::new(AtomicU64::new(0));
+        let (pressure, elsewhere) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicUsize::new(0)));
         let state = AdmissionState {
             queue: SharedQueue::new(Admission::new(settings, search)),
             wake: None,
@@ -124,9 +127,10 @@ impl AdmissionQueue {
             resumed: Time::ZERO,
             visitors: VisitorLog::default(),
             pressure: Arc::clone(&pressure),
+            elsewhere: Arc::clone(&elsewhere),
         };
         let history = ArcSwapOption::from(state.queue.client_history().map(Arc::new));
-        AdmissionQueue { state: Mutex::new(state), history, pressure }
+        AdmissionQueue { state: Mutex::new(state), history, pressure, elsewhere }
     }
 
     /// Applies changed bounds. Waiting requests keep waiting. A running search continues, unless
@@ -147,6 +151,12 @@ impl AdmissionQueue {
     pub fn pressure_since(&self) -> Option<Time> {
         let since = self.pressure.load(Relaxed);
         (since > 0).then_some(Time(since))
+    }
+
+    /// The number of requests of other instances with the backend, as far as is known. Takes no
+    /// lock.
+    pub fn running_elsewhere(&self) -> usize {
+        self.elsewhere.load(Relaxed)
     }
 
     /// The clients that the queue remembers.
@@ -252,8 +262,11 @@ impl AdmissionQueue {
     /// requests that hang. Call it a few times a second.
     pub fn expire(&self, now: Time) {
         let mut state = self.state.lock();
+        let queue = &state.queue;
+        // Requests of other instances may wait here.
+        let waits = queue.waiting() > 0 || queue.admission().queue().waiting() > 0;
         // The pressure ends some time after the last request has waited.
-        if state.queue.waiting() == 0 && state.queue.pressure_since().is_none() {
+        if !waits && queue.pressure_since().is_none() {
             return;
         }
         state.queue.handle_ages(now);
@@ -308,10 +321,13 @@ impl AdmissionQueue {
         Some(wait)
     }
 
-    /// What is known of strangers and visitors.
+    /// What is known of strangers and visitors. If another instance owns the queue, that has the
+    /// figures of strangers and of waiting visitors.
     pub fn visitor_stats(&self, now: Time) -> VisitorStats {
         let state = self.state.lock();
-        state.visitors.stats(state.queue.admission().queue().standing_report(), now)
+        let report = state.queue.admission().queue().standing_report();
+        let pressure_since = state.queue.pressure_since();
+        VisitorStats { pressure_since, ..state.visitors.stats(report, now) }
     }
 
     /// Whether requests are waiting for a slot, or for the backend: none has ended for `hang`,
@@ -388,10 +404,12 @@ impl AdmissionState {
                 woken.push(waker);
             }
         }
+        self.elsewhere.store(self.queue.running_elsewhere(), Relaxed);
         let queue = &self.queue;
         let report = || queue.admission().queue().standing_report();
         let since = queue.pressure_since();
         let notice = self.visitors.handle_pressure(since, report, now);
+        let notice = notice.map(|notice| shared::notice_of(queue, notice));
         if notice.is_some() {
             self.pressure.store(since.map_or(0, |since| since.0), Relaxed);
         }

@@ -25,12 +25,13 @@ use evenkeel_core::limit::LimitUnit;
 use evenkeel_core::limiter::Limiter;
 use evenkeel_core::meter::Meter;
 use evenkeel_core::meter::estimate::Estimates;
+use evenkeel_core::queue::shared::SharedQueueReport;
 use evenkeel_core::units::{Cost, Time, Weight};
 use evenkeel_identity::networks::live::NetworkTables;
 use evenkeel_identity::robots::Robots;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::Watch;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -68,7 +69,7 @@ const OWN_ROUTES_MAX: usize = 16_384;
 /// `elsewhere` and the `LaneState` are parts of `Shards`.
 pub struct Engine {
     pub(crate) shards: Shards<EngineRules, RequestLists>,
-    pub(crate) meter: Mutex<Meter>,
+    meter: Mutex<Meter>,
     pub(crate) gate: AdmissionQueue,
     /// What strangers at the gate have in common.
     pub(crate) swarm: SwarmWatch,
@@ -180,9 +181,17 @@ impl Engine {
             *self.lookups.lock() = lookups;
         }
         self.gate.reload(proxy.queue.bounds(proxy.cpus), rules::search(proxy), now);
-        self.meter.lock().set_clock(rules::virtual_clock(proxy), now);
+        self.meter(now).set_clock(rules::virtual_clock(proxy), now);
         let rules = rules::rules(proxy, limiter, old.seed, (hosts, &self.networks));
         self.shards.replace(rules);
+    }
+
+    /// Locks the meter, which counts the requests that other instances have with the backend.
+    pub(crate) fn meter(&self, now: Time) -> MutexGuard<'_, Meter> {
+        let elsewhere = self.gate.running_elsewhere();
+        let mut meter = self.meter.lock();
+        meter.set_elsewhere(elsewhere, now);
+        meter
     }
 
     /// The clock that all accounts of this engine go by.
@@ -209,7 +218,7 @@ impl Engine {
     /// unknown.
     pub fn cgroup_used(&self, used: Option<Cost>) {
         let now = self.shards.clock.now();
-        let mut meter = self.meter.lock();
+        let mut meter = self.meter(now);
         match used {
             Some(used) => meter.used(used, now),
             None => meter.note_usage_unknown(now),
@@ -234,7 +243,7 @@ impl Engine {
     /// The number of requests that the backend works on now, and the cost of all its work so far.
     pub fn load(&self) -> (u32, Cost) {
         let now = self.shards.clock.now();
-        let meter = self.meter.lock();
+        let meter = self.meter(now);
         (meter.working(), meter.total(now))
     }
 
@@ -249,6 +258,12 @@ impl Engine {
     /// The state of the admission queue; `None` if no action is `queue`.
     pub fn admission_stats(&self) -> Option<AdmissionStats> {
         self.shards.rules().queues.then(|| self.gate.stats())
+    }
+
+    /// The state of the queue that this instance shares with others; `None` if it shares none.
+    pub fn shared_queue_report(&self) -> Option<SharedQueueReport> {
+        let (rules, now) = (self.shards.rules(), self.shards.clock.now());
+        (rules.queues && rules.shares_queue).then(|| self.gate.shared_report(now)).flatten()
     }
 
     /// The groups of strangers that burn; empty without pressure.

@@ -61,7 +61,8 @@ impl EngineLane {
     /// then the gate, one after the other.
     pub fn has_room(&self) -> bool {
         let engine = &self.0.engine;
-        let working = engine.meter.lock().working() as usize;
+        let working =
+            engine.meter(self.0.now()).working() as usize + engine.gate.running_elsewhere();
         working < engine.gate.stats().concurrency
     }
 

@@ -10,11 +10,12 @@
 use super::admission::shared::QueueWaker;
 use super::view::EngineView;
 use evenkeel_core::bucket::Algorithm;
+use evenkeel_core::classify::LimitKey;
 use evenkeel_core::key::{KeyHash, KeyHasher, KeySeed};
 use evenkeel_core::limit::{Limit, LimitUnit};
 use evenkeel_core::limiter::Limiter;
-use evenkeel_core::queue::SharedClient;
-use evenkeel_core::queue::shared::{InstanceId, QueueMessage};
+use evenkeel_core::queue::shared::{InstanceId, QueueMessage, SharedQueueReport};
+use evenkeel_core::queue::{DebtFlow, SharedClient};
 use evenkeel_core::replica::ReplicatedLimit;
 use evenkeel_core::top::{TopClient, TopClients};
 use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
@@ -120,6 +121,11 @@ pub trait SharedAdmission: Send + Sync {
 
     /// Tells other instances that this one is there, and notices which are not.
     fn handle_timeout(&self);
+
+    /// The state of the queue; `None` if no other instance can share it.
+    fn report(&self) -> Option<SharedQueueReport> {
+        None
+    }
 }
 
 /// The charges of a lane that have not been collected yet.
@@ -187,6 +193,12 @@ impl LimitIds {
     /// limit.
     pub fn of(&self, index: usize) -> u64 {
         self.limits.get(index).copied().unwrap_or(0)
+    }
+
+    /// The bucket as all instances know it that share the queue: the lowest 16 bits of its limit's
+    /// fingerprint stand for the limit.
+    pub fn flow(&self, key: LimitKey) -> DebtFlow {
+        DebtFlow { limit: self.of(key.limit.into()) as u16, hash: key.hash }
     }
 
     /// The index of the limit with this fingerprint.

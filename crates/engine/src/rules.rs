@@ -40,6 +40,8 @@ pub struct EngineRules {
     pub(crate) seed: KeySeed,
     /// Whether any action is `queue`, so that requests wait for a slot.
     pub(crate) queues: bool,
+    /// Whether other instances share the queue.
+    pub(crate) shares_queue: bool,
     /// Whether an enforced limit needs an estimate of the cost before the request runs.
     pub(crate) foresees: bool,
     /// The number of clients that each limit remembers by name, per lane.
@@ -106,6 +108,7 @@ pub(crate) fn rules(
     EngineRules {
         queues: proxy.action == LimitAction::Queue
             || actions().any(|action| action == LimitAction::Queue),
+        shares_queue: proxy.queue.shared,
         foresees: actions().any(|action| action != LimitAction::Hold),
         cpus: proxy.cpus,
         is_local: !proxy.backends.is_empty() && proxy.backends.iter().all(BackendAddress::is_local),

@@ -12,6 +12,7 @@ use crate::open_requests::OpenRequestList;
 use crate::swarm::BurningReport;
 use evenkeel_core::limiter::Limiter;
 use evenkeel_core::queue::ClientHistory;
+use evenkeel_core::queue::shared::SharedQueueReport;
 use evenkeel_core::top::TopClient;
 use evenkeel_core::units::{Cost, Nanos, Time};
 use evenkeel_identity::robots::RobotReport;
@@ -150,6 +151,8 @@ pub struct BackendLoad {
     pub cpus: f64,
     /// The state of the admission queue; `None` if requests never queue.
     pub crowd: Option<AdmissionStats>,
+    /// The queue that several instances share; `None` if this one shares none.
+    pub shared: Option<SharedQueueReport>,
     /// What is known of strangers and visitors; `None` if requests never queue.
     pub visitors: Option<VisitorStats>,
     /// The groups of strangers that wait behind all others.

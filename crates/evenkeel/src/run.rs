@@ -170,8 +170,14 @@ impl RunningProcess {
         let (seed, kept, shown) = (engines.seed, engines.accounts(), engines.shown());
         let together = engines.together();
         let doors = OpenDoors::open(settings, engines, &watch, addresses, &sockets)?;
+        let exchange = match settings.store {
+            Some(_) => driver::PeerExchange::ExceptCharges,
+            None => driver::PeerExchange::All,
+        };
         let peers = settings.peers.as_ref();
-        let peers = peers.map(|peers| driver::start(peers, together, clock, &watch)).transpose()?;
+        let peers = peers
+            .map(|peers| driver::start(peers, exchange, together, clock, &watch))
+            .transpose()?;
         // Only now, because a process that cannot open its doors must not touch the snapshot of
         // another one.
         let state = snapshot::start(&settings.state, seed, kept.clone(), &watch, clock);

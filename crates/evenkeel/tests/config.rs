@@ -130,7 +130,7 @@ fn what_is_shown_reads_like_this() {
          upgrades: [websocket]\n  \
          cpus: 4\n  cost: shared\n  action: queue\n  queue:\n    concurrency: auto\n    \
          reserve: 8\n    len_max: 4096\n    wait_max: 30s\n    known: auto\n    \
-         known_max: 65536\n    waiting_room: true\n  max_delay: 30s\n  \
+         known_max: 65536\n    waiting_room: true\n    shared: false\n  max_delay: 30s\n  \
          http2: true\n  trusted_proxies: []\n  client_address: xff\n  \
          timeouts:\n    header: 10s\n    connect: 3s\n    idle: 1m\n    backend: 5m\n    \
          drain: 30s\n    abort_linger: 5s\n    tunnel: 1h\n  \

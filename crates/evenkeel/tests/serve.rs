@@ -6,6 +6,10 @@ mod handover;
 mod included;
 #[path = "serve/networks.rs"]
 mod networks;
+#[path = "serve/queues.rs"]
+mod queues;
+#[path = "serve/shared_queue.rs"]
+mod shared_queue;
 #[path = "serve/versions.rs"]
 mod versions;
 #[path = "serve/watchdog.rs"]

@@ -8,7 +8,12 @@
 //! instance enforces its limits alone. What is reported and what is believed:
 //! `evenkeel_core::replica`. Metrics and status: `status`.
 
+mod queues;
+#[cfg(test)]
+mod tests;
+
 use super::status::PeerReporter;
+use super::status::queue::QueueReports;
 use super::{LinkId, RunningTransport, TransportEvent, TransportOrder, link};
 use anyhow::Context;
 use bytes::Bytes;
@@ -16,12 +21,14 @@ use evenkeel_config::secret::SecretError;
 use evenkeel_config::settings::peers::{PeerTransport, PeersSettings};
 use evenkeel_core::key::{KeyHash, KeySeed};
 use evenkeel_core::queue::SharedClient;
+use evenkeel_core::queue::shared::InstanceId;
 use evenkeel_core::replica::{self, REPLICA_BOUNDS, Replica, ReplicaUpdate};
 use evenkeel_core::units::{Cost, Nanos, Time};
 use evenkeel_engine::replicated::{NamedClient, Replicated};
 use evenkeel_runtime::clock::Clock;
 use evenkeel_runtime::thread::OwnedThread;
 use evenkeel_telemetry::Watch;
+use queues::SharedQueues;
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -51,12 +58,22 @@ const NAMES_EVERY_PERIODS: u64 = 6;
 /// The thread of the driver. It ends when this is dropped.
 pub type PeersThread = OwnedThread<oneshot::Sender<()>>;
 
-/// Starts to count together with the other instances.
+/// What instances exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerExchange {
+    /// Charges, the clients that queues remember, and the messages of shared queues.
+    All,
+    /// All but charges: a store counts them.
+    ExceptCharges,
+}
+
+/// Starts to exchange messages with the other instances.
 ///
 /// # Errors
 /// The transport cannot start, or the system gives no thread or no random numbers.
 pub fn start(
     settings: &PeersSettings,
+    exchange: PeerExchange,
     engines: Vec<Arc<dyn Replicated>>,
     clock: Clock,
     watch: &Arc<Watch>,
@@ -69,7 +86,8 @@ pub fn start(
     let (settings, watch) = (settings.clone(), Arc::clone(watch));
     let run = async move || match link::start(&settings, clock, watch.registry()).await {
         Ok(transport) => {
-            let driver = PeerDriver::new(&settings, engines, clock, watch, transport, node);
+            let parts = (exchange, engines, transport);
+            let driver = PeerDriver::new(&settings, parts, clock, watch, node);
             let _ = told.send(Ok(()));
             driver.run(stopped).await;
         }
@@ -122,10 +140,15 @@ struct PeerDriver {
     clock: Clock,
     transport: RunningTransport,
     replica: Replica,
+    queues: SharedQueues,
+    /// Links to close as soon as the transport has room for the order.
+    drops: Vec<LinkId>,
     /// The shared limits, in the order of the replica's limits.
     places: Vec<EngineLimit>,
     /// The address of the peer on each link.
     addresses: HashMap<u64, String>,
+    /// Whether charges are exchanged.
+    counts: bool,
     /// Whether the CPUs of all instances are added up, and shares are of the sum.
     adds_up: bool,
     collect_every: Nanos,
@@ -143,6 +166,8 @@ struct PeerDriver {
 enum DriverEvent {
     Said(TransportEvent),
     Time,
+    /// A shared queue has messages.
+    Queue,
     /// The transport has ended by itself.
     Lost,
     End,
@@ -151,14 +176,14 @@ enum DriverEvent {
 impl PeerDriver {
     fn new(
         settings: &PeersSettings,
-        engines: Vec<Arc<dyn Replicated>>,
+        (exchange, engines, transport): (PeerExchange, Vec<Arc<dyn Replicated>>, RunningTransport),
         clock: Clock,
         watch: Arc<Watch>,
-        transport: RunningTransport,
         node: u64,
     ) -> PeerDriver {
         let now = clock.now();
-        engines.iter().for_each(|engine| engine.start_sharing());
+        let counts = exchange == PeerExchange::All;
+        engines.iter().filter(|_| counts).for_each(|engine| engine.start_sharing());
         let period = Nanos(u64::try_from(settings.period.as_nanos()).unwrap_or(u64::MAX));
         let name = name(settings);
         let replica = replica::ReplicaSettings {
@@ -171,14 +196,20 @@ impl PeerDriver {
             cpus_milli: 0,
             nodes_max: settings.nodes_max,
         };
+        let own = InstanceId { life: replica.life, node };
+        // Messages about a queue need links that keep their order.
+        let sharing = if transport.urgent.is_some() { engines.clone() } else { Vec::new() };
         let mut driver = PeerDriver {
             replica: Replica::new(replica, Vec::new(), now),
+            queues: SharedQueues::new(own, sharing),
+            drops: Vec::new(),
             engines,
             clock,
             transport,
             places: Vec::new(),
             addresses: HashMap::new(),
-            adds_up: !settings.cpus_shared,
+            counts,
+            adds_up: counts && !settings.cpus_shared,
             collect_every: COLLECT_INTERVAL.min(Nanos(period.0 / 4)),
             collect_at: now,
             send_at: None,
@@ -196,19 +227,23 @@ impl PeerDriver {
     async fn run(mut self, mut stopped: oneshot::Receiver<()>) {
         loop {
             let due = self.collect_at.min(self.replica.poll_timeout()).min(self.show_at);
-            let due = self.clock.instant(self.send_at.map_or(due, |at| at.min(due)));
+            let soon = [self.send_at, self.queues.poll_timeout()].into_iter().flatten();
+            let due = self.clock.instant(soon.chain([due]).min().unwrap_or(due));
             let happens = tokio::select! {
                 _ = &mut stopped => DriverEvent::End,
                 event = self.transport.events.recv() => {
                     event.map_or(DriverEvent::Lost, DriverEvent::Said)
                 }
+                () = self.queues.woken() => DriverEvent::Queue,
                 () = tokio::time::sleep_until(due) => DriverEvent::Time,
             };
             let now = self.clock.now();
             match happens {
                 DriverEvent::Said(event) => self.hear(event, now),
+                DriverEvent::Queue => {}
                 DriverEvent::Time => self.time(now),
                 DriverEvent::Lost => {
+                    self.queues.end();
                     tracing::error!(
                         target: "evenkeel::peers",
                         "the peer thread has ended: this instance counts alone"
@@ -218,12 +253,16 @@ impl PeerDriver {
                 DriverEvent::End => return self.farewell(now).await,
             }
             self.events(now);
+            self.queues.flush(&mut self.replica, now);
             self.send(now);
+            // The transport has its turn also while there is always something to do here.
+            tokio::task::yield_now().await;
         }
     }
 
     /// Sends the last charges to the peers, within [`FAREWELL_TIMEOUT`].
     async fn farewell(mut self, now: Time) {
+        self.queues.end();
         self.collect(now);
         self.replica.handle_shutdown(now);
         let end = now.plus(FAREWELL_TIMEOUT);
@@ -251,20 +290,20 @@ impl PeerDriver {
                 self.replica.handle_up(link.0, now);
             }
             TransportEvent::Frame { link, bytes } => self.frame(link, &bytes, now),
-            TransportEvent::Down { link, why } => {
+            TransportEvent::Down { link, why, is_gone } => {
                 let peer = self.addresses.remove(&link.0).unwrap_or_default();
                 tracing::info!(
                     target: "evenkeel::peers", %peer, %why,
                     "a connection to a peer has ended"
                 );
-                self.replica.handle_down(link.0, false, now);
+                self.replica.handle_down(link.0, is_gone, now);
             }
             TransportEvent::Refused { from, why } => self.shown.note_refused(&from, &why, now),
         }
     }
 
     fn frame(&mut self, link: LinkId, bytes: &Bytes, now: Time) {
-        let PeerDriver { replica, engines, places, .. } = self;
+        let PeerDriver { replica, queues, engines, places, .. } = self;
         let engine = |limit: usize| {
             let place = places.get(limit)?;
             Some((engines.get(place.engine)?, place.fingerprint))
@@ -282,7 +321,9 @@ impl PeerDriver {
                 }
             }
             ReplicaUpdate::Client { table, key, record } => clients.push((table, key, record)),
-            ReplicaUpdate::Queue { .. } => {}
+            ReplicaUpdate::Queue { queue, from, messages } => {
+                queues.handle_messages(queue, from, messages);
+            }
             ReplicaUpdate::Name { limit, key, name } => {
                 if let Some((engine, mark)) = engine(limit) {
                     engine.apply_name(mark, key, name);
@@ -301,9 +342,11 @@ impl PeerDriver {
 
     /// Does what is due by the clock.
     fn time(&mut self, now: Time) {
+        self.queues.handle_timeout(now);
         if now >= self.collect_at {
-            self.collect_at = now.plus(self.collect_every);
             self.collect(now);
+            // Not from the beginning: what waits has its turn before the next collection.
+            self.collect_at = self.clock.now().plus(self.collect_every);
         }
         if now >= self.replica.poll_timeout() {
             self.collect(now);
@@ -313,7 +356,8 @@ impl PeerDriver {
             self.show_at = now.plus(STATUS_INTERVAL);
             self.share_cpus(now);
             self.tell_clients(now);
-            self.shown.show(&self.replica, &self.addresses, now);
+            let queues = QueueReports::of(&self.engines);
+            self.shown.show(&self.replica, &self.addresses, &queues, now);
         }
     }
 
@@ -343,12 +387,13 @@ impl PeerDriver {
     fn look_at_limits(&mut self) {
         let mut places = Vec::new();
         let mut limits = Vec::new();
-        for (index, engine) in self.engines.iter().enumerate() {
+        for (index, engine) in self.engines.iter().enumerate().filter(|_| self.counts) {
             for shared in engine.shared() {
                 places.push(EngineLimit { engine: index, fingerprint: shared.fingerprint });
                 limits.push(shared);
             }
         }
+        self.queues.look(&mut self.replica);
         self.replica.set_cpus((self.cpus() * 1_000.0).round() as u32);
         if limits != self.replica.limits() {
             self.replica.set_limits(limits);
@@ -418,9 +463,11 @@ impl PeerDriver {
         while let Some(event) = self.replica.poll_event() {
             match event {
                 replica::ReplicaEvent::Wanted { node } => self.give_state(node, now),
-                replica::ReplicaEvent::Own { link } => {
-                    let _ =
-                        self.transport.orders.try_send(TransportOrder::Drop { link: LinkId(link) });
+                replica::ReplicaEvent::Own { link } | replica::ReplicaEvent::QueueLost { link } => {
+                    self.drops.push(LinkId(link));
+                }
+                replica::ReplicaEvent::QueueUp { .. } | replica::ReplicaEvent::QueueDown { .. } => {
+                    self.queues.handle_event(&event, now);
                 }
                 event => self.shown.tell(&event, now),
             }
@@ -443,17 +490,41 @@ impl PeerDriver {
         self.give_clients(node, now);
     }
 
+    /// Passes what overtakes other frames to the transport. Returns whether there was room for all.
+    fn send_urgent(&mut self) -> bool {
+        let orders = self.transport.urgent.as_ref().unwrap_or(&self.transport.orders);
+        while let Some(link) = self.drops.last().copied() {
+            let Ok(room) = orders.try_reserve() else { return false };
+            room.send(TransportOrder::Drop { link });
+            self.drops.pop();
+        }
+        loop {
+            let Ok(room) = orders.try_reserve() else { return false };
+            let Some(frame) = self.replica.poll_queue_transmit() else { return true };
+            room.send(send_order(frame));
+        }
+    }
+
     /// Passes pending frames to the transport, as far as it has room.
     fn send(&mut self, now: Time) {
         self.send_at = None;
+        if !self.send_urgent() {
+            self.send_at = Some(now.plus(SEND_RETRY_DELAY));
+            return;
+        }
         let burst = if self.transport.reliable { usize::MAX } else { BURST_DATAGRAMS };
         for _ in 0..burst {
             let Ok(room) = self.transport.orders.try_reserve() else { break };
-            let Some((link, frame)) = self.replica.poll_transmit() else { return };
-            room.send(TransportOrder::Send { link: LinkId(link), bytes: Bytes::from_owner(frame) });
+            let Some(frame) = self.replica.poll_transmit() else { return };
+            room.send(send_order(frame));
         }
         self.send_at = Some(now.plus(SEND_RETRY_DELAY));
     }
+}
+
+/// The order to send a frame.
+fn send_order((link, frame): (u64, Arc<[u8]>)) -> TransportOrder {
+    TransportOrder::Send { link: LinkId(link), bytes: Bytes::from_owner(frame) }
 }
 
 /// A client with its record in a frame of this time.

@@ -54,7 +54,10 @@ impl PeerGroup {
         if self.is_up {
             self.is_up = false;
             let why = why.to_owned();
-            let _ = self.events.send(TransportEvent::Down { link: self.link, why }).await;
+            let _ = self
+                .events
+                .send(TransportEvent::Down { link: self.link, why, is_gone: false })
+                .await;
         }
     }
 

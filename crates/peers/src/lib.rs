@@ -37,7 +37,13 @@ enum TransportEvent {
     /// A frame has arrived.
     Frame { link: LinkId, bytes: Bytes },
     /// A peer has become unreachable. There are no further events of this link.
-    Down { link: LinkId, why: String },
+    Down {
+        link: LinkId,
+        why: String,
+        /// Whether the other end has closed the connection, as one does that ends. After silence,
+        /// or an end that this instance has decided on, the other may still be there.
+        is_gone: bool,
+    },
     /// A message of a stranger, or a broken one, was dropped.
     Refused {
         /// The sender, as far as it is known.
@@ -64,6 +70,9 @@ struct RunningTransport {
     /// The orders for the transport, of which at most [`ORDERS_MAX`] wait. The
     /// sender never waits: an order that finds no room stays with the sender or is lost.
     orders: mpsc::Sender<TransportOrder>,
+    /// The orders that overtake all others, except for the first of their link. If there is no room
+    /// for one of their frames, the link ends. `None` for a group.
+    urgent: Option<mpsc::Sender<TransportOrder>>,
     /// The longest frame that the transport carries, in bytes.
     frame_max: usize,
     /// Whether each peer has a link of its own that delivers frames whole and in order, or not at

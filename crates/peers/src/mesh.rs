@@ -20,7 +20,7 @@ use super::discover::{self, DiscoveredPeers, LocalDiscovery};
 use super::traffic::Traffic;
 use super::{EVENTS_MAX, LinkId, ORDERS_MAX, RunningTransport, TransportEvent, TransportOrder};
 use connection::{
-    CloseReason, FrameSender, GreetedConnection, MeshCarrier, MeshSecurity, MeshTimeouts,
+    CloseReason, FrameSender, GreetedConnection, LinkEnd, MeshCarrier, MeshSecurity, MeshTimeouts,
 };
 use evenkeel_config::settings::peers::PeerTarget;
 use evenkeel_runtime::clock::Clock;
@@ -88,6 +88,7 @@ pub async fn start(plan: MeshPlan) -> Result<(RunningTransport, SocketAddr), Mes
     let address = listener.local_addr().map_err(failed)?;
     let (events, told) = mpsc::channel(EVENTS_MAX);
     let (orders, obeyed) = mpsc::channel(ORDERS_MAX);
+    let (hurried, urgent) = mpsc::channel(ORDERS_MAX);
     let (found, finds) = mpsc::channel(16);
     let (accepted, accepts) = mpsc::channel(16);
     let mut beside = JoinSet::new();
@@ -98,6 +99,7 @@ pub async fn start(plan: MeshPlan) -> Result<(RunningTransport, SocketAddr), Mes
         plan,
         events,
         orders: obeyed,
+        urgent,
         finds,
         _found: found,
         accepts,
@@ -110,8 +112,8 @@ pub async fn start(plan: MeshPlan) -> Result<(RunningTransport, SocketAddr), Mes
         last: 0,
     };
     tokio::spawn(mesh.run());
-    let transport =
-        RunningTransport { events: told, orders, frame_max: FRAME_BYTES_MAX, reliable: true };
+    let (urgent, frame_max) = (Some(hurried), FRAME_BYTES_MAX);
+    let transport = RunningTransport { events: told, orders, urgent, frame_max, reliable: true };
     Ok((transport, address))
 }
 
@@ -181,13 +183,14 @@ enum MeshTaskResult {
     Accepted(SocketAddr, Result<Box<GreetedConnection>, CloseReason>),
     /// A connection made by this instance has been greeted, or has failed.
     Dialled(MeshPlace, Result<Box<GreetedConnection>, CloseReason>),
-    Ended(LinkId, CloseReason),
+    Ended(LinkId, LinkEnd),
 }
 
 struct Mesh {
     plan: MeshPlan,
     events: mpsc::Sender<TransportEvent>,
     orders: mpsc::Receiver<TransportOrder>,
+    urgent: mpsc::Receiver<TransportOrder>,
     finds: mpsc::Receiver<DiscoveredPeers>,
     /// Keeps the channel open if there is no discovery.
     _found: mpsc::Sender<DiscoveredPeers>,
@@ -211,6 +214,7 @@ enum MeshEvent {
     Accepted(TcpStream, SocketAddr),
     Found(DiscoveredPeers),
     Ordered(TransportOrder),
+    Urgent(TransportOrder),
     Done(MeshTaskResult),
     Due,
     Second,
@@ -225,6 +229,7 @@ impl Mesh {
             let due = self.targets.due(&self.names);
             let happened = tokio::select! {
                 order = self.orders.recv() => order.map_or(MeshEvent::End, MeshEvent::Ordered),
+                Some(order) = self.urgent.recv() => MeshEvent::Urgent(order),
                 Some((stream, from)) = self.accepts.recv() => MeshEvent::Accepted(stream, from),
                 Some(found) = self.finds.recv() => MeshEvent::Found(found),
                 Some(Ok(done)) = self.tasks.join_next() => MeshEvent::Done(done),
@@ -234,7 +239,8 @@ impl Mesh {
             match happened {
                 MeshEvent::Accepted(stream, from) => self.greet(stream, from),
                 MeshEvent::Found(found) => self.targets.found(found, now()),
-                MeshEvent::Ordered(order) => self.obey(order),
+                MeshEvent::Ordered(order) => self.obey(order, false),
+                MeshEvent::Urgent(order) => self.obey(order, true),
                 MeshEvent::Done(done) => self.done(done).await,
                 MeshEvent::Due => self.dial(),
                 MeshEvent::Second => self.second(),
@@ -284,10 +290,18 @@ impl Mesh {
         }
     }
 
-    fn obey(&mut self, order: TransportOrder) {
+    /// Carries out an order. A link on which an urgent frame is lost ends.
+    fn obey(&mut self, order: TransportOrder, is_urgent: bool) {
         match order {
             TransportOrder::Send { link, bytes } => {
-                let put = self.links.get(&link).is_some_and(|link| link.outgoing.put(bytes));
+                let link = self.links.get_mut(&link);
+                let put = link.is_some_and(|link| {
+                    let put = link.outgoing.put(bytes, is_urgent);
+                    if is_urgent && !put {
+                        link.end("it reads too slowly");
+                    }
+                    put
+                });
                 self.plan.traffic.dropped.increment(u64::from(!put));
             }
             TransportOrder::Drop { link } => {
@@ -318,7 +332,7 @@ impl Mesh {
                 self.targets.reached(&place, instance, met, now());
             }
             MeshTaskResult::Dialled(place, Err(why)) => self.targets.failed(&place, &why, now()),
-            MeshTaskResult::Ended(id, why) => self.ended(id, why).await,
+            MeshTaskResult::Ended(id, end) => self.ended(id, end).await,
         }
     }
 
@@ -372,10 +386,10 @@ impl Mesh {
         self.names.insert(instance, id);
     }
 
-    async fn ended(&mut self, id: LinkId, why: CloseReason) {
+    async fn ended(&mut self, id: LinkId, LinkEnd { why, is_gone }: LinkEnd) {
         let Some(link) = self.links.remove(&id) else { return };
         self.names.remove(&link.instance);
-        let _ = self.events.send(TransportEvent::Down { link: id, why }).await;
+        let _ = self.events.send(TransportEvent::Down { link: id, why, is_gone }).await;
         match link.successor {
             Some((rank, greeted)) => self.up(rank, greeted).await,
             None => {

@@ -74,7 +74,8 @@ pub(super) fn start(
     let (orders, obeyed) = mpsc::channel(ORDERS_MAX);
     let group = PeerGroup::new(seal, clock, traffic, events, FRAME_BYTES_MAX);
     tokio::spawn(run(plan, socket, group, obeyed));
-    Ok(RunningTransport { events: told, orders, frame_max: FRAME_BYTES_MAX, reliable: false })
+    let frame_max = FRAME_BYTES_MAX;
+    Ok(RunningTransport { events: told, orders, urgent: None, frame_max, reliable: false })
 }
 
 /// Checks whether the group can be joined.

@@ -69,7 +69,8 @@ pub async fn start(
     let group = PeerGroup::new(seal, clock, traffic, events, FRAME_BYTES_MAX);
     let nats = Nats { subject, client, heard, happens, group, told: String::new() };
     tokio::spawn(nats.run(obeyed));
-    Ok(RunningTransport { events: told, orders, frame_max: FRAME_BYTES_MAX, reliable: false })
+    let frame_max = FRAME_BYTES_MAX;
+    Ok(RunningTransport { events: told, orders, urgent: None, frame_max, reliable: false })
 }
 
 fn address(server: &NatsServer) -> Result<ServerAddr, NatsStartError> {

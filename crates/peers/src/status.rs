@@ -3,15 +3,21 @@
 //! Log lines that others can cause without end are thinned out: refused messages to one line a
 //! minute, news of peers to ten a second. No decision is made here.
 
+pub mod queue;
+
 use evenkeel_config::settings::peers::PeersSettings;
 use evenkeel_core::replica::{PeerSnapshot, Replica, ReplicaEvent, ReplicaTotals};
-use evenkeel_core::units::Time;
+use evenkeel_core::units::{Nanos, Time};
 use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::counts::peers::{PeerCounts, PeerStatus, PeersStatus};
 use evenkeel_telemetry::printable::printable;
 use evenkeel_telemetry::sampler::{LineSampler, WarningThrottle};
+use queue::{QueueNews, QueueReports};
 use std::collections::HashMap;
 use std::sync::Arc;
+
+/// The time after which a peer that is known has told of its queues.
+const QUEUES_KNOWN_AFTER: Nanos = Nanos::from_secs(3);
 
 /// The reporter of the peers' state.
 pub struct PeerReporter {
@@ -22,6 +28,7 @@ pub struct PeerReporter {
     refused: u64,
     /// The totals up to which the counters have been advanced.
     before: ReplicaTotals,
+    queue_news: QueueNews,
     name: String,
     via: &'static str,
     cluster: String,
@@ -39,6 +46,7 @@ impl PeerReporter {
             news: LineSampler::default(),
             refused: 0,
             before: ReplicaTotals::default(),
+            queue_news: QueueNews::default(),
             name,
             via: settings.via.word(),
             cluster: settings.cluster.clone(),
@@ -108,7 +116,13 @@ impl PeerReporter {
     }
 
     /// Updates the metrics and the status.
-    pub fn show(&mut self, replica: &Replica, addresses: &HashMap<u64, String>, now: Time) {
+    pub fn show(
+        &mut self,
+        replica: &Replica,
+        addresses: &HashMap<u64, String>,
+        queues: &QueueReports,
+        now: Time,
+    ) {
         let (totals, peers) = (replica.totals(), replica.peers(now));
         self.count(&totals);
         let live = peers.iter().filter(|peer| peer.lives).count();
@@ -117,7 +131,13 @@ impl PeerReporter {
         let lag = peers.iter().filter(|peer| peer.lives).map(|peer| peer.behind).max();
         self.counts.lag.set(i64::try_from(lag.unwrap_or_default().0).unwrap_or(i64::MAX));
         let [keys_waiting, frames_kept, _] = replica.backlog();
-        self.watch.peers.write(PeersStatus {
+        let row = |peer: &PeerSnapshot| PeerStatus {
+            queue: queues.part(peer.node),
+            queue_apart: apart(peer, queues, replica, now),
+            ..row(peer, addresses, now)
+        };
+        let status = PeersStatus {
+            node: replica.node(),
             name: self.name.clone(),
             via: self.via,
             cluster: self.cluster.clone(),
@@ -127,8 +147,11 @@ impl PeerReporter {
             keys_waiting,
             frames_kept,
             refused: self.refused,
-            peers: peers.iter().map(|peer| row(peer, addresses, now)).collect(),
-        });
+            queue: queues.own(),
+            peers: peers.iter().map(row).collect(),
+        };
+        self.queue_news.tell(queues, |node| printable(&status.name_of(node)).into_owned());
+        self.watch.peers.write(status);
     }
 
     /// Advances the counters by the difference to the last totals.
@@ -143,6 +166,8 @@ impl PeerReporter {
             (&counts.entries[1], totals.entries_out, before.entries_out),
             (&counts.lost[0], new.lost_in, old.lost_in),
             (&counts.lost[1], new.lost_out, old.lost_out),
+            (&counts.queue_messages[0], new.queue_messages_in, old.queue_messages_in),
+            (&counts.queue_messages[1], new.queue_messages_out, old.queue_messages_out),
             (&counts.uncounted, totals.dropped, before.dropped),
         ] {
             counter.increment(new - old);
@@ -150,10 +175,23 @@ impl PeerReporter {
     }
 }
 
+/// Why a peer does not share a queue of this instance. A peer that has just come may not have told
+/// of its queues.
+fn apart(
+    peer: &PeerSnapshot,
+    queues: &QueueReports,
+    replica: &Replica,
+    now: Time,
+) -> Option<&'static str> {
+    let is_known = peer.lives && now.since(peer.since) >= QUEUES_KNOWN_AFTER;
+    is_known.then(|| queues.apart(replica, peer.node)).flatten()
+}
+
 fn row(peer: &PeerSnapshot, addresses: &HashMap<u64, String>, now: Time) -> PeerStatus {
     let address = peer.links.iter().rev().find_map(|link| addresses.get(link));
     let since = |at: Time| now.since(at.max(peer.since)).as_secs_f64();
     PeerStatus {
+        node: peer.node,
         name: peer.name.clone(),
         address: address.cloned().unwrap_or_default(),
         live: peer.lives,
@@ -171,6 +209,10 @@ fn row(peer: &PeerSnapshot, addresses: &HashMap<u64, String>, now: Time) -> Peer
         lost_out: peer.counts.lost_out,
         repeated: peer.counts.repeated,
         clients_in: peer.counts.clients_in,
+        queue: None,
+        queue_apart: None,
+        queue_messages_in: peer.counts.queue_messages_in,
+        queue_messages_out: peer.counts.queue_messages_out,
     }
 }
 
@@ -179,7 +221,6 @@ mod tests {
     use super::*;
     use evenkeel_config::settings::peers::PeerTransport;
     use evenkeel_core::replica::ReplicaSettings;
-    use evenkeel_core::units::Nanos;
     use evenkeel_telemetry::prometheus;
     use std::time::Duration;
 
@@ -231,7 +272,12 @@ mod tests {
             nodes_max: 8,
         };
         let mut shown = PeerReporter::new(&settings, "a".to_owned(), Arc::clone(&watch));
-        shown.show(&a, &HashMap::new(), sent.plus(Nanos::from_millis(250)));
+        shown.show(
+            &a,
+            &HashMap::new(),
+            &QueueReports::default(),
+            sent.plus(Nanos::from_millis(250)),
+        );
         let text = prometheus::text(watch.registry(), &[]);
         let line = "evenkeel_peer_lag_seconds 0.25";
         assert!(text.lines().any(|shown| shown == line), "{text}");

@@ -91,19 +91,29 @@ table! {
         "Invalid cost headers of the backend.";
 
     WORKING = Gauge "evenkeel_working_requests" ["door"] "requests"
-        "Requests that the backend is working on.";
+        "Requests of this instance that the backend is working on.";
     WAITING = Gauge "evenkeel_waiting_requests" ["door"] "requests"
-        "Requests that wait in the queue for a free slot of the backend.";
+        "Requests of this instance that wait in the queue for a free slot of the backend.";
     WORKING_AGE = Gauge "evenkeel_working_age_seconds" ["door"] "seconds"
-        "Time since the backend got the oldest request that is still with it; 0: none.";
+        "Time since the backend got the oldest request of this instance that it has; 0: none.";
     WAITING_AGE = Gauge "evenkeel_waiting_age_seconds" ["door"] "seconds"
-        "Time for which the oldest request in the queue has waited for a slot; 0: none.";
+        "Time for which the oldest request of this instance has waited for a slot; 0: none.";
     SLOTS = Gauge "evenkeel_slots" ["door"] "requests"
-        "Maximum of concurrent requests to the backend, without reserved slots.";
+        "Maximum of requests at the backend, of all that share the queue; no reserved slots.";
     SLOTS_USED = Gauge "evenkeel_slots_used" ["door"] "requests"
-        "Requests that occupy a slot, reserved slots included.";
+        "Requests of this instance that occupy a slot, reserved slots included.";
     SLOTS_USEFUL = Gauge "evenkeel_slots_useful" ["door"] "requests"
         "Requests that the backend accepts at once, configured or measured; absent if unknown.";
+    QUEUE_OWNER = Gauge "evenkeel_queue_owner" ["door"] "state"
+        "1 if this instance owns the queue that instances share, else 0; absent if none is shared.";
+    QUEUE_INSTANCES = Gauge "evenkeel_queue_instances" ["door"] "instances"
+        "Instances that share the queue, including this one, as far as this one knows.";
+    QUEUE_WAITING = Gauge "evenkeel_queue_waiting_requests" ["door"] "requests"
+        "Requests of all instances that wait in the shared queue, as far as this one knows.";
+    QUEUE_SLOTS_USED = Gauge "evenkeel_queue_slots_used" ["door"] "requests"
+        "Requests of all instances that occupy a slot, as far as this one knows.";
+    QUEUE_TAKEOVERS = Counter "evenkeel_queue_takeovers_total" ["door"] "takeovers"
+        "Times that this instance has taken over the queue that instances share.";
     PRESSURE_STARTED = Gauge "evenkeel_pressure_start_time_seconds" ["door"] "seconds"
         "Since when requests in credit ask for more than there is, since the Unix epoch; 0: no.";
     STRANGERS_WAITING = Gauge "evenkeel_waiting_strangers" ["door"] "requests"
@@ -243,6 +253,8 @@ table! {
         "Frames read from and written to other instances.";
     PEER_ENTRIES = Counter "evenkeel_peer_entries_total" ["direction"] "entries"
         "Keys with amounts: received from others and charged here, and sent to others.";
+    PEER_QUEUE_MESSAGES = Counter "evenkeel_peer_queue_messages_total" ["direction"] "messages"
+        "Messages about shared queues, read from and written to other instances.";
     PEER_REPORTS_LOST = Counter "evenkeel_peer_reports_lost_total" ["direction"] "frames"
         "Report frames lost on the way from or to others: their amounts are not counted.";
     PEER_REFUSED = Counter "evenkeel_peer_refused_total" [] "messages"

@@ -18,10 +18,10 @@ pub enum PressureNotice {
     Ends {
         /// How long it lasted, with the quiet seconds at its end.
         lasted: Nanos,
-        /// The cost of requests of strangers in this time.
-        strangers_cost: Cost,
-        /// The number of waiting pages that were sent in this time.
-        pages: u64,
+        /// The cost of requests of strangers in this time; `None` if another instance has it.
+        strangers_cost: Option<Cost>,
+        /// The number of waiting pages that were sent in this time; `None` likewise.
+        pages: Option<u64>,
     },
 }
 
@@ -65,7 +65,7 @@ impl PressureNotice {
             PressureNotice::Ends { lasted, strangers_cost, pages } => tracing::info!(
                 target: "evenkeel::queue",
                 lasted = lasted.as_secs_f64().round(),
-                strangers_cost = (strangers_cost.as_units() * 10.0).round() / 10.0,
+                strangers_cost = strangers_cost.map(|cost| (cost.as_units() * 10.0).round() / 10.0),
                 pages,
                 "swarm or crowd over: the backend has room for all requests again"
             ),

@@ -5,11 +5,13 @@
 //! apart. The admin door fills in the values.
 
 mod length;
+mod queue;
 mod refused;
 mod robots;
 mod swarm;
 pub mod zeromq;
 
+pub use queue::{ApartPeer, QueueInstanceRow, SharedQueueLoad};
 pub use refused::RefusedConfig;
 pub use robots::RobotSnapshot;
 pub use swarm::{BurningGroupRow, SwarmLoad};
@@ -80,7 +82,7 @@ impl std::fmt::Display for StoreSummary {
 }
 
 /// A short status of the instances that count together; `/api/peers` has the full one.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PeersSummary {
     /// The number of live instances, this one included.
     pub live: usize,
@@ -88,6 +90,9 @@ pub struct PeersSummary {
     pub known: usize,
     /// How many seconds the oldest report has been waiting for the slowest instance.
     pub behind: f64,
+    /// The live instances that do not share the queue of this one, although this one shares it.
+    #[serde(default)]
+    pub apart: Vec<ApartPeer>,
 }
 
 /// One line for people: `peers: 2 of 3 live, 0.2 s behind`.
@@ -110,6 +115,9 @@ pub struct LoadSnapshot {
     pub busy_seconds: f64,
     /// The admission queue of the backend; `null` if there is none.
     pub crowd: Option<QueueLoad>,
+    /// The queue as all instances that share it have it; `null` if this one shares none.
+    #[serde(default)]
+    pub shared_queue: Option<SharedQueueLoad>,
     /// Strangers and visitors, while requests in credit ask for more than the backend can do;
     /// otherwise `null`.
     #[serde(default)]
@@ -126,6 +134,17 @@ pub struct LoadSnapshot {
 const LONG_SECS: f64 = 5.0;
 
 impl LoadSnapshot {
+    /// The line about a swarm; `None` if there is none. If another instance owns the queue, that
+    /// has the figures of strangers.
+    #[must_use]
+    pub fn swarm_line(&self) -> Option<String> {
+        let swarm = self.swarm.as_ref()?;
+        match self.shared_queue.as_ref().filter(|queue| !queue.owns) {
+            Some(queue) => Some(swarm.line_of_member(&queue.owner)),
+            None => Some(swarm.to_string()),
+        }
+    }
+
     /// A sentence about requests that have been with the backend for long while others wait; `None`
     /// if there is none.
     #[must_use]
@@ -135,7 +154,8 @@ impl LoadSnapshot {
         let OpenRequestRow { route, age, stalled, .. } = self.running.first()?;
         let path = route.split_once(' ').map_or(&**route, |(_, path)| path);
         let stalled = if *stalled { " (the backend waits for its client)" } else { "" };
-        let wait = if waiting == 1 { "waits" } else { "wait" };
+        let here = if self.shared_queue.is_some() { " here" } else { "" };
+        let wait = if waiting == 1 { format!("waits{here}") } else { format!("wait{here}") };
         match long {
             0 => None,
             1 => Some(format!(
@@ -166,11 +186,12 @@ pub struct OpenRequestRow {
 /// The state of the admission queue of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueLoad {
-    /// Requests that wait in the queue.
+    /// Requests of this instance that wait in the queue.
     pub waiting: usize,
-    /// Requests that were admitted from the queue and run now.
+    /// Requests of this instance that were admitted from the queue and run now.
     pub running: usize,
-    /// The maximum number of requests that the backend is sent at once.
+    /// The maximum number of requests that the backend is sent at once, by all instances that share
+    /// the queue.
     pub concurrency: usize,
 }
 
@@ -309,6 +330,7 @@ mod tests {
             cpus: 1.0,
             busy_seconds: 0.0,
             crowd: Some(QueueLoad { waiting, running: 1, concurrency: 1 }),
+            shared_queue: None,
             swarm: None,
             running,
             oldest_waiting: None,

@@ -5,6 +5,7 @@
 //! that belongs to another algorithm is a fault. How each one counts: `evenkeel_core::bucket`.
 
 use super::conditions::{self, CONDITION, GroupSettings};
+use super::peers::PeersSettings;
 use super::proxy;
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, ValueSyntax, section};
 use crate::machine::Machine;
@@ -114,16 +115,19 @@ pub struct LimitContext<'g> {
     pub keys_by_memory: usize,
     /// The groups that conditions may name.
     pub groups: &'g GroupSettings,
+    /// The instances with which the door may share its queue.
+    pub peers: Option<&'g PeersSettings>,
 }
 
 impl<'g> LimitContext<'g> {
-    /// The environment on this machine. `keys` is `state.keys_max`.
+    /// The environment on this machine, without peers. `keys` is `state.keys_max`.
     pub fn new(
         machine: Machine,
         keys: Option<usize>,
         groups: &'g GroupSettings,
     ) -> LimitContext<'g> {
-        LimitContext { cpus: machine.cpus, keys, keys_by_memory: machine.keys_max(), groups }
+        let keys_by_memory = machine.keys_max();
+        LimitContext { cpus: machine.cpus, keys, keys_by_memory, groups, peers: None }
     }
 }
 

@@ -93,7 +93,7 @@ settings! {
     /// The [queue](#proxyqueue) of requests that wait, if the action is `queue`.
     pub queue: ProxyQueueSettings, QUEUE: SubsectionKey =
         SubsectionKey::one("queue", &queue::TABLE)
-        => proxy.section(&QUEUE, |section| queue::read(section, cpus));
+        => proxy.section(&QUEUE, |section| queue::read(section, cpus, ground.peers));
     /// The longest wait. A request that would have to wait longer before it runs gets 503 with
     /// `Retry-After`, or 429 if its limit is a `rate`. A held answer is released after this time.
     pub max_delay: Nanos, MAX_DELAY: DefaultedKey<Nanos> = ConfigKey::duration("max_delay")

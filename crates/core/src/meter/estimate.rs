@@ -88,6 +88,15 @@ impl RouteHash {
         RouteHash(KeyHash::from_bits(mixed ^ (mixed >> 27)))
     }
 
+    /// The route as another instance sees it. What that instance says of its cost holds for its
+    /// own requests. The lowest bits stay, so that times of one route are compared with each other.
+    #[must_use]
+    pub(crate) const fn seen_by(self, node: u64) -> RouteHash {
+        const KEPT: u64 = 0xff;
+        let other = self.used_by(KeyHash::from_bits(node)).bits() & !KEPT;
+        RouteHash(KeyHash::from_bits(other | self.bits() & KEPT))
+    }
+
     /// The route with this hash, which another instance has computed.
     pub(crate) const fn from_hash(hash: KeyHash) -> RouteHash {
         RouteHash(hash)

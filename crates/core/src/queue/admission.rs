@@ -25,6 +25,9 @@ pub struct Admission {
     /// The number of exempt requests that hold a slot without having queued.
     beside: usize,
     part: SlotPart,
+    /// How often the number of slots has been calculated.
+    #[cfg(test)]
+    pub(super) narrowed: usize,
 }
 
 /// The part of the backend's slots that a queue has.
@@ -76,6 +79,8 @@ impl Admission {
             workers: settings.workers,
             beside: 0,
             part: SlotPart::Whole,
+            #[cfg(test)]
+            narrowed: 0,
         };
         admission.bound_search(Time::ZERO);
         admission
@@ -112,6 +117,12 @@ impl Admission {
         self.concurrency
     }
 
+    /// The bounds of the concurrency. If it is configured, both are that.
+    pub(super) fn concurrency_bounds(&self) -> (usize, usize) {
+        let least = self.search.as_ref().map(ConcurrencySearch::concurrency_min);
+        least.map_or((self.begins, self.begins), |least| (least, CONCURRENCY_MAX))
+    }
+
     /// Whether the concurrency is searched for.
     #[must_use]
     pub fn searches(&self) -> bool {
@@ -145,9 +156,9 @@ impl Admission {
 
     /// Adds a request under an id of [`Admission::next_id`], which no request has.
     pub fn handle_arrival_as(&mut self, id: RequestId, arrival: Arrival, now: Time) {
-        if self.queue.in_flight() == 0 {
-            // After a pause the search begins again, before the first request gets a slot.
-            self.report_running(now);
+        if let Some(search) = &mut self.search {
+            search.handle_arrival(now);
+            self.adopt_concurrency();
         }
         self.queue.handle_arrival_as(id, arrival, now);
     }
@@ -204,6 +215,12 @@ impl Admission {
         is_telling
     }
 
+    /// Ends requests of an instance that is gone. Returns the number of those that were with the
+    /// backend.
+    pub(super) fn handle_gone(&mut self, ids: &[RequestId], now: Time) -> usize {
+        self.queue.handle_gone(ids, now)
+    }
+
     /// Considers how long requests have been with the backend. To be called a few times a second
     /// while requests wait.
     pub fn handle_ages(&mut self, now: Time) {
@@ -221,16 +238,21 @@ impl Admission {
         }
     }
 
-    /// An exempt request, which never waits, takes a slot.
-    pub fn handle_exempt_arrival(&mut self) {
-        self.beside += 1;
-        self.narrow();
+    /// This number of exempt requests, which never wait, take slots. Costs as much as for one.
+    pub fn handle_exempt_arrivals(&mut self, count: usize) {
+        self.set_beside(self.beside.saturating_add(count));
     }
 
-    /// An exempt request gives its slot back.
-    pub fn handle_exempt_done(&mut self) {
-        self.beside = self.beside.saturating_sub(1);
-        self.narrow();
+    /// This number of exempt requests give their slots back. Costs as much as for one.
+    pub fn handle_exempt_ends(&mut self, count: usize) {
+        self.set_beside(self.beside.saturating_sub(count));
+    }
+
+    fn set_beside(&mut self, beside: usize) {
+        if self.beside != beside {
+            self.beside = beside;
+            self.narrow();
+        }
     }
 
     /// The time of the next [`Admission::handle_timeout`].
@@ -297,6 +319,10 @@ impl Admission {
     /// Subtracts the slots of exempt requests from those of the queue, which always keeps one, and
     /// their workers from those of the backend.
     fn narrow(&mut self) {
+        #[cfg(test)]
+        {
+            self.narrowed += 1;
+        }
         let left = |count: usize| match self.part {
             SlotPart::Whole => count.saturating_sub(self.beside).max(1),
             SlotPart::Least(slots) => count.min(slots).saturating_sub(self.beside).max(1),

@@ -8,8 +8,7 @@
 //! service is not decided here: see `tiers`.
 
 use super::place::{Line, Place};
-use super::request::RequestId;
-use crate::classify::LimitKey;
+use super::request::{DebtFlow, RequestId};
 use crate::key::KeyHash;
 use crate::units::{Cost, Nanos, Time};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -24,7 +23,7 @@ pub(super) enum Flow {
     /// Under pressure: all that were not here before. A visitor may have many passes, each of which
     /// is a client, so these clients must not be compared with those that were here.
     Line(Line),
-    Bucket(LimitKey),
+    Bucket(DebtFlow),
 }
 
 impl Flow {

@@ -158,6 +158,12 @@ impl ConcurrencySearch {
         self.limit
     }
 
+    /// The least concurrency: one request for each processor.
+    #[must_use]
+    pub fn concurrency_min(&self) -> usize {
+        self.least
+    }
+
     /// Sets the number of requests that the backend accepts, from [`Queue::accepted_max`]; `None`:
     /// unknown. The limit never exceeds it, unless it is below the number of processors.
     ///
@@ -169,11 +175,24 @@ impl ConcurrencySearch {
         }
     }
 
-    /// Notes that `running` requests are with the backend from now on.
-    pub fn handle_running(&mut self, running: usize, now: Time) {
+    /// Notes that a request has arrived. To be called before it gets a slot: after a pause, the
+    /// search starts again.
+    pub fn handle_arrival(&mut self, now: Time) {
         let pause = now.since(self.in_flight.last).as_secs_f64();
         if self.in_flight.running == 0 && pause > PAUSE_SECS {
             self.start_again(now);
+            self.in_flight.run(0, now);
+        }
+    }
+
+    /// Notes that `running` requests are with the backend from now on.
+    pub fn handle_running(&mut self, running: usize, now: Time) {
+        if self.in_flight.running == 0 {
+            if running == 0 {
+                // The pause continues.
+                return;
+            }
+            self.handle_arrival(now);
         }
         self.in_flight.run(running, now);
         self.window.note_in_flight(&self.in_flight);
@@ -184,10 +203,7 @@ impl ConcurrencySearch {
     /// the limit is too low or that the backend waits for something else. Busy ones may be busy
     /// with other programs.
     pub fn handle_processor_use(&mut self, busy: f64, now: Time) {
-        // Without a request in flight, the pause continues.
-        if self.in_flight.running > 0 {
-            self.handle_running(self.in_flight.running, now);
-        }
+        self.handle_running(self.in_flight.running, now);
         let held = self.in_flight.held_at(now);
         let spent = held - core::mem::replace(&mut self.held_reported, held);
         let age = now.since(core::mem::replace(&mut self.reported, now)).as_secs_f64();
@@ -308,9 +324,8 @@ impl ConcurrencySearch {
             SearchPhase::Start(rounds) => self.end_round(rounds, window, now),
             SearchPhase::Steady(previous, may_rise) => {
                 self.notice_change(&window);
-                let next = self.next_limit(previous.as_ref(), &window, may_rise);
-                let rises = next > self.limit as f64;
-                self.phase = SearchPhase::Steady(Some(window), !rises);
+                let (next, rises_next) = self.next_limit(previous.as_ref(), &window, may_rise);
+                self.phase = SearchPhase::Steady(Some(window), rises_next);
                 self.set_limit(next, now);
             }
         }
@@ -362,13 +377,14 @@ impl ConcurrencySearch {
         self.usual.note_level(window);
     }
 
-    /// Learns from the last two windows, and returns the limit of the next one.
+    /// Learns from the last two windows. Returns the limit of the next one, and whether the
+    /// experiment after that may go up.
     fn next_limit(
         &mut self,
         previous: Option<&LimitWindow>,
         window: &LimitWindow,
         may_rise: bool,
-    ) -> f64 {
+    ) -> (f64, bool) {
         if let Some(previous) = previous {
             let lower = if previous.level() < window.level() { previous } else { window };
             if lower.was_bound() {
@@ -384,16 +400,18 @@ impl ConcurrencySearch {
         // Without a backlog, what is in flight is what matters.
         let home = if is_bound { middle } else { middle.min(window.level()) };
         let home = home.clamp(limit / 2.0, 2.0 * limit);
+        let rises = is_bound && high >= STEP_MIN * home;
+        let falls = STEP_MIN * low <= home;
         if is_bound && rounded(home) != self.limit {
-            home
-        } else if is_bound && may_rise && high >= STEP_MIN * home {
-            high.min(2.0 * home)
-        } else if STEP_MIN * low <= home {
-            low.max(home / 2.0)
+            (home, may_rise)
+        } else if rises && (may_rise || !falls) {
+            (high.min(2.0 * home), false)
+        } else if falls {
+            (low.max(home / 2.0), true)
         } else if is_bound {
-            home
+            (home, may_rise)
         } else {
-            limit.min(2.0 * window.running_max as f64)
+            (limit.min(2.0 * window.running_max as f64), may_rise)
         }
     }
 

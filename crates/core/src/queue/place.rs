@@ -2,8 +2,7 @@
 //!
 //! Which place a request gets: `known_clients`. The order of service: `tiers`, `lines` and `turns`.
 
-use super::request::QueuePlace;
-use crate::classify::LimitKey;
+use super::request::{DebtFlow, QueuePlace};
 
 /// The lines of those that were not here before the pressure began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,7 +25,7 @@ pub(super) enum Place {
     /// Under pressure: clients in credit that were not.
     Line(Line),
     /// In debt, in the flow of this bucket.
-    Debt(LimitKey),
+    Debt(DebtFlow),
 }
 
 impl From<QueuePlace> for Place {

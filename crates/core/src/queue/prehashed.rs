@@ -25,7 +25,7 @@ impl Hasher for PrehashedHasher {
         bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
     }
 
-    fn write_u8(&mut self, number: u8) {
+    fn write_u16(&mut self, number: u16) {
         self.write_u64(u64::from(number));
     }
 

@@ -22,6 +22,12 @@ pub(super) fn time_for(work: Cost, cpus_milli: u64) -> Nanos {
     Nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
+/// The work that all processors do in this time.
+pub(super) fn cost_in(time: Nanos, cpus_milli: u64) -> Cost {
+    let nanos = u128::from(time.0) * u128::from(cpus_milli) / 1_000;
+    Cost(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
 /// No pressure by default.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pressure {

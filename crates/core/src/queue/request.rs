@@ -4,7 +4,6 @@
 //! What the queue itself notes about a request: `share`. The queue: `queue`.
 
 use super::standing::Visit;
-use crate::classify::LimitKey;
 use crate::key::KeyHash;
 use crate::meter::estimate::{OwnRoute, RouteHash};
 use crate::units::{Cost, Nanos, Weight};
@@ -17,7 +16,16 @@ pub enum QueuePlace {
     /// The tier of clients in debt. The flow is this bucket: of the request's buckets, the one that
     /// is furthest in debt by its own burst (`Limiter::furthest_in_debt`). All clients charged
     /// there share it.
-    Debt(LimitKey),
+    Debt(DebtFlow),
+}
+
+/// A bucket in debt, as all instances know it that share the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DebtFlow {
+    /// A number that stands for the limit, whatever its place among the limits of an instance.
+    pub limit: u16,
+    /// The key of the bucket.
+    pub hash: KeyHash,
 }
 
 /// A request that arrives at the queue.

@@ -10,16 +10,20 @@
 //! takes the queue over, and all requests that wait ask there. An instance that is cut off from all
 //! others owns a queue of its own. One that the owner does not hear of may still send requests to
 //! the backend, so its part of the slots stays free for [`LEASE`]; of two owners that meet, the one
-//! with the later term stays. No request is refused for any of this.
+//! with the later term stays. An owner that does not answer is left. No request is refused for any
+//! of this.
 //!
 //! This is a state machine without IO and without a clock: `handle_*` takes events, `poll_*`
 //! returns results and messages. Why an owner: docs/adr/0011.
 
+mod member;
 mod message;
 mod owner;
+mod report;
 mod succession;
 #[cfg(test)]
 mod tests;
+mod trust;
 
 use super::admission::{Admission, AdmissionOutcome};
 use super::concurrency::ConcurrencySearch;
@@ -30,8 +34,13 @@ use crate::meter::estimate::RouteHash;
 use crate::units::{Cost, Nanos, Time};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-pub use message::{GrantedVisit, InstanceBeat, InstanceId, QueueMessage};
+pub use message::{GrantedVisit, InstanceBeat, InstanceId, QueueMessage, RequestCounts};
+pub use report::{OtherInstance, SharedQueueReport};
+use trust::OwnerRecords;
 
+/// The greatest term. Each owner adds one, so no real term comes near. An owner that takes over
+/// from one with this term has it as well; then the older one of them stays.
+pub const TERM_MAX: u64 = 1 << 63;
 /// The interval at which the owner and the others tell each other that they are there.
 pub const BEAT_INTERVAL: Nanos = Nanos::from_millis(100);
 /// The number of such intervals after which those others tell each other.
@@ -42,12 +51,26 @@ const OTHERS_BEAT_EVERY: u64 = 10;
 pub const SILENT_MAX: Nanos = Nanos::from_millis(500);
 /// The same between two instances that do not own the queue.
 const OTHERS_SILENT_MAX: Nanos = Nanos::from_millis(2_500);
-/// An instance that the owner has forgotten takes part anew, but not before this time.
+/// If what is due each [`BEAT_INTERVAL`] is late by this time, this instance was stopped. Shorter:
+/// a busy one notices later that another is silent. Longer: one that was stopped for less believes
+/// that all others are silent.
+const LATE_MIN: Nanos = Nanos::from_millis(200);
+/// An instance that the owner has forgotten takes part anew, but not before this time. It doubles
+/// each time.
 const REJOIN_AFTER: Nanos = Nanos::from_millis(300);
 /// The time for which an instance that is silent has its part of the slots. Shorter: two parts of a
 /// network that is cut send more than the backend can do. Longer: slots of an instance that hangs
 /// stay free.
 pub const LEASE: Nanos = Nanos::from_secs(60);
+/// The owner says at most once in this time that pressure begins or ends. It lasts for longer.
+const PRESSURE_TOLD_EVERY: Nanos = Nanos::from_secs(1);
+/// The number of slots that another owner claims to have found is believed if it grows no faster
+/// than by a factor of two in this time. Shorter: a false one overloads the backend. Longer: a
+/// search begins anew after the end of its owner.
+const SLOTS_DOUBLE_IN: Nanos = Nanos::from_secs(5);
+/// The time in which an instance joins the queue of a new owner. Shorter: slots of one on a busy
+/// machine are free for a moment. Longer: more requests than slots if it has another owner.
+const JOIN_GRACE: Nanos = Nanos::from_secs(1);
 /// The time without a waiting request after which instances may keep slots again. Shorter: slots
 /// are called back as soon as they are kept. Longer: requests ask without need.
 const CALM_AFTER: Nanos = Nanos::from_millis(200);
@@ -59,6 +82,8 @@ struct Instance {
     heard: Time,
     /// Whether there is a connection.
     is_linked: bool,
+    /// Its requests, as it last said.
+    counts: RequestCounts,
     /// What follows holds while this instance owns the queue, and the other takes part.
     has_joined: bool,
     /// The requests of the other that wait or run here.
@@ -66,6 +91,18 @@ struct Instance {
     /// The slots that the other keeps.
     kept: usize,
     may_keep: bool,
+    /// Since when it takes no part here, if it does not.
+    apart: Time,
+}
+
+/// A request of this instance that waits.
+#[derive(Clone, Copy, Debug)]
+struct OwnRequest {
+    arrival: Arrival,
+    /// When it asked the present owner.
+    asked: Time,
+    /// Since when it has asked owners, if it waits at one.
+    since: Option<Time>,
 }
 
 /// The part of an instance that does not own the queue.
@@ -78,10 +115,20 @@ struct Membership {
     kept: usize,
     /// The number of slots of the whole queue.
     slots: u32,
+    /// The number of them that a search may begin from, and when that was last raised.
+    believed: usize,
+    raised: Time,
+    /// The requests of all instances, as the owner last said.
+    all: RequestCounts,
     /// Since when there is pressure, if there is.
     pressure_since: Option<Time>,
-    /// When this instance asked to take part.
+    /// When the owner last said that pressure has begun or ended.
+    pressure_told: Time,
+    /// When this instance asked to take part, and how long after that it may ask again.
     since: Time,
+    rejoins_after: Nanos,
+    /// The time since the owner last answered a request, in which requests waited.
+    unanswered: Nanos,
 }
 
 #[derive(Debug)]
@@ -103,7 +150,7 @@ pub struct SharedQueue {
     /// The number of those of them that are with the backend.
     foreign_running: usize,
     /// The own requests that wait, here or at the owner.
-    waiting: BTreeMap<RequestId, Arrival>,
+    waiting: BTreeMap<RequestId, OwnRequest>,
     /// The own requests that got their slots from another owner and run.
     granted: BTreeMap<RequestId, GrantedVisit>,
     /// Those of them that run on although this instance has another owner now, or is the owner.
@@ -115,10 +162,16 @@ pub struct SharedQueue {
     beat_at: Time,
     beats: u64,
     owner_heard: Time,
+    /// Since when this instance has the present owner, which may be itself.
+    owner_since: Time,
+    /// The number of times that this instance has taken the queue over.
+    takeovers: u64,
     /// When a request last waited.
     busy: Time,
     /// The number of slots when the last instance fell silent.
     whole: usize,
+    /// The owners that this instance has followed.
+    owners: OwnerRecords,
 }
 
 impl SharedQueue {
@@ -143,15 +196,18 @@ impl SharedQueue {
             beat_at: now,
             beats: 0,
             owner_heard: now,
+            owner_since: now,
+            takeovers: 0,
             busy: now,
             whole: 1,
+            owners: OwnerRecords::default(),
         }
     }
 
     /// Begins to share the queue as the instance `own`, which knows no other yet and owns it.
     pub fn start(&mut self, own: InstanceId, now: Time) {
         self.own = Some(own);
-        (self.beat_at, self.owner_heard, self.busy) = (now, now, now);
+        (self.beat_at, self.owner_heard, self.owner_since, self.busy) = (now, now, now, now);
     }
 
     /// Replaces the limits ([`Admission::set_settings`]).
@@ -193,6 +249,12 @@ impl SharedQueue {
         }
     }
 
+    /// Whether this instance owns the queue, alone or for others.
+    #[must_use]
+    pub fn is_owner(&self) -> bool {
+        matches!(self.role, Role::Owner)
+    }
+
     /// The number of requests of this instance that wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
@@ -215,6 +277,40 @@ impl SharedQueue {
         self.in_flight() + self.exempt
     }
 
+    /// The requests of this instance.
+    #[must_use]
+    pub fn counts(&self) -> RequestCounts {
+        RequestCounts::new(self.waiting(), self.running())
+    }
+
+    /// The requests of all instances that share the queue, as they last said.
+    #[must_use]
+    pub fn counts_of_all(&self) -> RequestCounts {
+        match &self.role {
+            Role::Owner => {
+                let running = self.running() + self.running_elsewhere();
+                RequestCounts::new(self.admission.queue().waiting(), running)
+            }
+            Role::Member(member) => member.all,
+        }
+    }
+
+    /// The number of requests of other instances that are with the backend, as far as is known. At
+    /// most the number of slots: a false one would make the requests of this instance cheap, so
+    /// that a heavy client stays in credit.
+    #[must_use]
+    pub fn running_elsewhere(&self) -> usize {
+        let running = match &self.role {
+            Role::Owner => {
+                // A slot that is kept may have no request.
+                let kept = |one: &Instance| one.kept.min(one.counts.running as usize);
+                self.foreign_running + self.instances.values().map(kept).sum::<usize>()
+            }
+            Role::Member(member) => (member.all.running as usize).saturating_sub(self.running()),
+        };
+        running.min(self.slots())
+    }
+
     /// Since when there is pressure, if there is ([`standing`](super::standing)).
     #[must_use]
     pub fn pressure_since(&self) -> Option<Time> {
@@ -234,7 +330,7 @@ impl SharedQueue {
     /// Whether requests of clients other than `client` wait, as far as is known.
     #[must_use]
     pub fn others_wait(&self, client: KeyHash) -> bool {
-        let others = self.waiting.values().any(|arrival| arrival.client != client);
+        let others = self.waiting.values().any(|own| own.arrival.client != client);
         others || self.admission.queue().others_wait(client)
     }
 
@@ -261,15 +357,13 @@ impl SharedQueue {
         match &self.role {
             Role::Owner => {
                 if self.own.is_some() {
-                    self.waiting.insert(id, arrival);
+                    let own = OwnRequest { arrival, asked: now, since: None };
+                    self.waiting.insert(id, own);
                 }
                 self.admission.handle_arrival_as(id, arrival, now);
             }
             Role::Member(_) if free > 0 => self.admission.handle_arrival_as(id, arrival, now),
-            Role::Member(member) => {
-                self.waiting.insert(id, arrival);
-                self.out.push_back((member.owner, QueueMessage::Ask { id, arrival }));
-            }
+            Role::Member(_) => self.ask(id, arrival, now),
         }
         id
     }
@@ -300,7 +394,7 @@ impl SharedQueue {
     ) -> bool {
         match &mut self.role {
             Role::Owner if self.beside.remove(&id).is_some() => {
-                self.admission.handle_exempt_done();
+                self.admission.handle_exempt_ends(1);
                 true
             }
             Role::Owner => self.admission.handle_done(id, cost, worked, now),
@@ -326,7 +420,7 @@ impl SharedQueue {
         let is_free = self.free_kept() > 0;
         self.exempt += 1;
         match &mut self.role {
-            Role::Owner => self.admission.handle_exempt_arrival(),
+            Role::Owner => self.admission.handle_exempt_arrivals(1),
             Role::Member(_) if is_free => {}
             Role::Member(member) => {
                 member.kept += 1;
@@ -342,7 +436,7 @@ impl SharedQueue {
         }
         self.exempt -= 1;
         match self.role {
-            Role::Owner => self.admission.handle_exempt_done(),
+            Role::Owner => self.admission.handle_exempt_ends(1),
             Role::Member(_) => self.return_kept(),
         }
     }
@@ -350,24 +444,37 @@ impl SharedQueue {
     /// Sets the expected cost of a route ([`Admission::handle_estimate`]).
     pub fn handle_estimate(&mut self, route: RouteHash, cost: Cost) {
         self.admission.handle_estimate(route, cost);
-        if let Role::Member(member) = &self.role {
+        // Estimates matter for requests that wait. Later ones bring theirs.
+        if let Role::Member(member) = &self.role
+            && !self.waiting.is_empty()
+        {
             self.out.push_back((member.owner, QueueMessage::Estimate { route, cost }));
         }
     }
 
     /// There is a connection to another instance.
     pub fn handle_link(&mut self, id: InstanceId, now: Time) {
-        self.part_from(id.node, now);
+        if self.own.is_some_and(|own| own.node == id.node) {
+            return;
+        }
+        let is_known = self.instances.get(&id.node).is_some_and(|known| known.id == id);
+        let held = self.part_from(id.node, now);
+        // If the connection takes the place of another one, its requests run on until it joins.
+        let kept = if is_known { held } else { 0 };
+        self.admission.handle_exempt_arrivals(kept);
         let instance = Instance {
             id,
             heard: now,
             is_linked: true,
+            counts: RequestCounts::default(),
             has_joined: false,
             requests: BTreeMap::new(),
-            kept: 0,
+            kept,
             may_keep: false,
+            apart: now,
         };
         self.instances.insert(id.node, instance);
+        self.join_again(id, now);
         self.beat_to(id.node, now);
         self.limit_part(now);
     }
@@ -400,7 +507,7 @@ impl SharedQueue {
             QueueMessage::Keep(_)
             | QueueMessage::Grant { .. }
             | QueueMessage::Refuse(_)
-            | QueueMessage::WaitingRoom(_) => self.handle_owner(from, message),
+            | QueueMessage::WaitingRoom(_) => self.handle_owner(from, message, now),
             _ if matches!(self.role, Role::Owner) => self.handle_member(from, message, now),
             _ => {}
         }
@@ -409,6 +516,7 @@ impl SharedQueue {
     /// Says that this instance is there, notices who is not, and refuses requests that have waited
     /// for too long.
     pub fn handle_timeout(&mut self, now: Time) {
+        self.excuse_silence(now);
         if now >= self.beat_at {
             self.beat_at = now.plus(BEAT_INTERVAL);
             self.beats += 1;
@@ -418,12 +526,28 @@ impl SharedQueue {
             let due = nodes.into_iter().filter(|node| is_due || Some(*node) == owner);
             due.for_each(|node| self.beat_to(node, now));
             self.forget_silent(now);
+            self.note_unanswered();
         }
         let silent = now.since(self.owner_heard);
         if matches!(self.role, Role::Member(_)) && silent >= self.takeover_after(now) {
             self.take_over(now);
+        } else if self.is_unanswered(now) {
+            self.leave_owner(now);
         }
         self.admission.handle_timeout(now);
+    }
+
+    /// If this instance itself was stopped for a while, the others may have sent messages that it
+    /// has not read yet.
+    fn excuse_silence(&mut self, now: Time) {
+        let late = now.since(self.beat_at);
+        if late < LATE_MIN {
+            return;
+        }
+        for instance in self.instances.values_mut() {
+            instance.heard = instance.heard.plus(late).min(now);
+        }
+        self.owner_heard = self.owner_heard.plus(late).min(now);
     }
 
     /// The time of the next [`SharedQueue::handle_timeout`].
@@ -485,62 +609,10 @@ impl SharedQueue {
         self.out.pop_front()
     }
 
-    /// As a member: the number of kept slots without a request.
-    fn free_kept(&self) -> usize {
-        let Role::Member(member) = &self.role else { return 0 };
-        member.kept.saturating_sub(self.own_beside_queue())
-    }
-
-    /// As a member: the number of requests that run on kept slots.
-    fn own_beside_queue(&self) -> usize {
-        self.admission.queue().in_flight() + self.beside.len() + self.exempt
-    }
-
     /// What is known of the visitor of a request that has a slot of this queue.
     fn visit_of(&self, id: RequestId) -> GrantedVisit {
         let queue = self.admission.queue();
         GrantedVisit { pass: queue.pass_of(id), newcomer_since: queue.newcomer_since(id) }
-    }
-
-    /// As a member: returns the slots that are kept without a request, unless they may be kept.
-    fn return_kept(&mut self) {
-        let free = self.free_kept();
-        let Role::Member(member) = &mut self.role else { return };
-        if free > 0 && !member.may_keep {
-            member.kept -= free;
-            self.out.push_back((member.owner, QueueMessage::Return { slots: free as u32 }));
-        }
-    }
-
-    /// A message from the owner.
-    fn handle_owner(&mut self, from: u64, message: QueueMessage) {
-        let Role::Member(member) = &mut self.role else { return };
-        if member.owner != from {
-            return;
-        }
-        match message {
-            QueueMessage::Keep(may_keep) => {
-                member.may_keep = may_keep;
-                self.return_kept();
-            }
-            QueueMessage::Grant { id, visit } if self.waiting.remove(&id).is_some() => {
-                self.granted.insert(id, visit);
-                self.outcomes.push_back(AdmissionOutcome::Slot(id));
-            }
-            QueueMessage::Grant { id, .. } => {
-                // The request is gone, or had its slot before it asked again.
-                let (cost, worked) = (Cost::ZERO, None);
-                let done = QueueMessage::Done { id, cost, worked, keeps: false };
-                self.out.push_back((from, done));
-            }
-            QueueMessage::Refuse(refused) if self.waiting.remove(&refused.id).is_some() => {
-                self.outcomes.push_back(AdmissionOutcome::Refused(refused));
-            }
-            QueueMessage::WaitingRoom(entry) if self.waiting.remove(&entry.id).is_some() => {
-                self.outcomes.push_back(AdmissionOutcome::WaitingRoom(entry));
-            }
-            _ => {}
-        }
     }
 
     fn forget(&mut self, node: u64, now: Time) {

@@ -9,9 +9,9 @@
 use super::lines::Lines;
 use super::place::{Line, Place};
 use super::prehashed::Map;
+use super::request::DebtFlow;
 use super::share::QueuedShare;
 use super::turns::{HeadRequest, Tag, TurnOrder, Turns, length};
-use crate::classify::LimitKey;
 use crate::key::KeyHash;
 use crate::units::Cost;
 use alloc::collections::BTreeSet;
@@ -84,11 +84,11 @@ impl InService {
 /// exactly those buckets with a `lightness`, with that value.
 #[derive(Clone, Debug)]
 struct DebtTier {
-    turns: Turns<LimitKey>,
-    buckets: Map<LimitKey, DebtBucketTurns>,
+    turns: Turns<DebtFlow>,
+    buckets: Map<DebtFlow, DebtBucketTurns>,
     /// The buckets in which a waiting client asks for no more than the largest request in service
     /// there, with the number of halvings between the two.
-    light: BTreeSet<(u32, LimitKey)>,
+    light: BTreeSet<(u32, DebtFlow)>,
 }
 
 /// One bucket in debt, with its clients.
@@ -119,7 +119,7 @@ impl DebtTier {
     /// The bucket of `key`, created if needed. Its clients are ordered by finish tag: their
     /// requests differ in size, and by start tag a client that asks for little now and then would
     /// wait for one request of each other client.
-    fn bucket(&mut self, key: LimitKey) -> &mut DebtBucketTurns {
+    fn bucket(&mut self, key: DebtFlow) -> &mut DebtBucketTurns {
         self.buckets.entry(key).or_insert_with(|| DebtBucketTurns {
             turns: Turns::new(TurnOrder::Finish, CLIENTS_IDLE_MAX),
             service: InService::default(),
@@ -131,7 +131,7 @@ impl DebtTier {
     /// or runs. Returns the bucket's next request.
     fn edit(
         &mut self,
-        key: LimitKey,
+        key: DebtFlow,
         change: impl FnOnce(&mut DebtBucketTurns),
     ) -> Option<HeadRequest> {
         let bucket = self.bucket(key);
@@ -151,7 +151,7 @@ impl DebtTier {
 
     /// A bucket with a client that is light by at least `halvings`, and which is not ahead of other
     /// buckets by more than `ahead`. Only the [`LIGHT_BUCKETS_EXAMINED_MAX`] lightest are examined.
-    fn with_light_client(&self, halvings: u32, ahead: Tag) -> Option<LimitKey> {
+    fn with_light_client(&self, halvings: u32, ahead: Tag) -> Option<DebtFlow> {
         let light = self.light.iter().rev().take_while(|(lightness, _)| *lightness >= halvings);
         let mut near = light
             .take(LIGHT_BUCKETS_EXAMINED_MAX)

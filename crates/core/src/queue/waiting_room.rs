@@ -21,8 +21,8 @@ pub(super) const WORK_MIN: Nanos = Nanos::from_secs(3);
 const EXTRA_WAIT: Nanos = Nanos::from_secs(2);
 /// A visitor comes back after this part of the time since it first came.
 const COME_BACK_PERCENT: u64 = 30;
-const COME_BACK_MIN: Nanos = Nanos::from_secs(1);
-const COME_BACK_MAX: Nanos = Nanos::from_secs(15);
+pub(super) const COME_BACK_MIN: Nanos = Nanos::from_secs(1);
+pub(super) const COME_BACK_MAX: Nanos = Nanos::from_secs(15);
 /// The time over which the pace of visitors is averaged, in nanoseconds.
 const PACE_MEMORY_NANOS: f64 = 10e9;
 /// The least pace that is reckoned with.

@@ -16,8 +16,6 @@ use alloc::sync::Arc;
 
 /// The context of groups whose amounts are records of clients. Buckets have context zero.
 pub const CONTEXT: u128 = 1;
-/// The addressee of a frame of state that answers no request.
-pub(super) const NO_INSTANCE: u64 = 0;
 
 impl Replica {
     /// Sends records of clients to the instance `to`, or to all. Over a group all get them. Each
@@ -40,7 +38,7 @@ impl Replica {
         }
         for body in packer.done() {
             let mut writer = PeerFrameWriter::head(PeerFrameKind::State, self.sender(), now);
-            let whole = StateAnswerPart { to: NO_INSTANCE, number: 0, part: 0, parts: 1 };
+            let whole = StateAnswerPart::UNASKED;
             content::write_answer(&mut writer, whole);
             writer.bytes(&body.bytes);
             let frame: Arc<[u8]> = writer.done().into();

@@ -50,6 +50,11 @@ pub struct StateAnswerPart {
     pub parts: u64,
 }
 
+impl StateAnswerPart {
+    /// The whole of a frame that answers no request: no instance has the number 0.
+    pub const UNASKED: StateAnswerPart = StateAnswerPart { to: 0, number: 0, part: 0, parts: 1 };
+}
+
 /// The identity and settings of the sender.
 #[derive(Clone, Copy)]
 pub struct ReplicaHello<'a> {

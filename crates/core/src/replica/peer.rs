@@ -9,7 +9,7 @@ use super::bounds::REPLICA_BOUNDS;
 use super::window::SequenceWindow;
 use super::wire::PeerFrameSender;
 use crate::units::{Nanos, Time};
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -59,6 +59,8 @@ pub struct ReplicaPeer {
     pub given: u8,
     /// The queues that it shares, by fingerprint, and for each the link on which it has said so.
     pub queues: BTreeMap<u64, u64>,
+    /// The queues of this instance that it shares with messages of another version.
+    pub queues_of_other_version: BTreeSet<u64>,
     /// Its frames about queues in the present second.
     pub queue_frames: QueueFrameCount,
     /// Its metrics.
@@ -118,6 +120,7 @@ impl ReplicaPeer {
             frames: 0,
             given: 0,
             queues: BTreeMap::new(),
+            queues_of_other_version: BTreeSet::new(),
             queue_frames: QueueFrameCount::default(),
             counts: PeerTraffic::default(),
         }

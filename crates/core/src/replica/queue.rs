@@ -7,7 +7,6 @@
 //! ends: if a frame is refused or finds no room, the caller is told to close the link. What the
 //! messages mean: `crate::queue::shared`.
 
-use super::clients::NO_INSTANCE;
 use super::content::{self, StateAnswerPart};
 use super::peer::ReplicaPeer;
 use super::queue_wire::{self, MESSAGE_BYTES_MAX, QueueMessages};
@@ -28,7 +27,33 @@ const MESSAGES_VERSION: u64 = 1;
 /// The queue is not shared any more.
 const NOT_SHARED: u64 = 0;
 
+/// Why a peer that can be reached does not share a queue of this instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueApart {
+    /// It announces no queue.
+    NoQueue,
+    /// It announces other queues.
+    OtherQueue,
+    /// It announces the queue with messages of another version.
+    OtherVersion,
+}
+
 impl Replica {
+    /// Why a peer does not share a queue; `None` if it does, or cannot be reached, or if this
+    /// instance does not share it.
+    #[must_use]
+    pub fn queue_apart(&self, node: u64, queue: u64) -> Option<QueueApart> {
+        let peer = self.peers.get(&node).filter(|peer| !peer.links.is_empty())?;
+        if self.queues.binary_search(&queue).is_err() || peer.queues.contains_key(&queue) {
+            return None;
+        }
+        Some(match (peer.queues_of_other_version.contains(&queue), peer.queues.is_empty()) {
+            (true, _) => QueueApart::OtherVersion,
+            (false, true) => QueueApart::NoQueue,
+            (false, false) => QueueApart::OtherQueue,
+        })
+    }
+
     /// Sets the queues of this instance that others may share: their fingerprints, which are hashes
     /// of keys; at most [`super::ReplicaBounds::queues_max`], and none over a group.
     pub fn set_queues(&mut self, mut queues: Vec<u64>) {
@@ -60,7 +85,7 @@ impl Replica {
             return;
         }
         let mut writer = PeerFrameWriter::head(PeerFrameKind::State, self.sender(), now);
-        let whole = StateAnswerPart { to: NO_INSTANCE, number: 0, part: 0, parts: 1 };
+        let whole = StateAnswerPart::UNASKED;
         content::write_answer(&mut writer, whole);
         writer.group(0, CONTEXT, self.queues.len() + self.queues_gone.len());
         for (queues, version) in [(&self.queues, MESSAGES_VERSION), (&self.queues_gone, NOT_SHARED)]
@@ -79,6 +104,10 @@ impl Replica {
             let Some(peer) = self.peers.get_mut(&node) else { return };
             let queue = entry.key.bits();
             let is_ours = self.queues.binary_search(&queue).is_ok();
+            match entry.amount {
+                NOT_SHARED | MESSAGES_VERSION => peer.queues_of_other_version.remove(&queue),
+                _ => is_ours && peer.queues_of_other_version.insert(queue),
+            };
             if entry.amount != MESSAGES_VERSION {
                 if peer.queues.remove(&queue).is_some() && is_ours {
                     self.push_event(ReplicaEvent::QueueDown { queue, node, is_gone: true });
@@ -89,9 +118,15 @@ impl Replica {
             if !is_known && peer.queues.len() >= REPLICA_BOUNDS.queues_max {
                 continue;
             }
-            if peer.queues.insert(queue, link) != Some(link) && is_ours {
+            let before = peer.queues.insert(queue, link);
+            if before != Some(link) && is_ours {
                 let id = id(node, peer);
                 self.push_event(ReplicaEvent::QueueUp { queue, id });
+            }
+            // Queues are announced once on a link. If the other link was that of the instance, and
+            // this one is not, it connects again.
+            if let Some(link) = before.filter(|before| *before != link) {
+                self.push_event(ReplicaEvent::QueueLost { link });
             }
         }
     }

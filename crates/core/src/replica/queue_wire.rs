@@ -7,12 +7,10 @@
 //! docs/protocol/peers.md.
 
 use super::wire::{PeerFrameError, PeerFrameReader, PeerFrameWriter};
-use crate::classify::LimitKey;
-use crate::limit::LIMITS_MAX;
 use crate::meter::estimate::{OwnRoute, RouteHash};
-use crate::queue::shared::{GrantedVisit, InstanceBeat, QueueMessage};
+use crate::queue::shared::{GrantedVisit, InstanceBeat, QueueMessage, RequestCounts, TERM_MAX};
 use crate::queue::standing::{Visit, VisitPass, VisitTicket, WaitingRoomEntry};
-use crate::queue::{Arrival, QueuePlace, RefusalCause, RefusedRequest, RequestId};
+use crate::queue::{Arrival, DebtFlow, QueuePlace, RefusalCause, RefusedRequest, RequestId};
 use crate::units::{Cost, Nanos, Time, Weight};
 use alloc::vec::Vec;
 
@@ -149,6 +147,10 @@ fn write_beat(writer: &mut PeerFrameWriter, beat: &InstanceBeat) {
     if let Some(pressure) = beat.pressure {
         write_amount(writer, pressure.0);
     }
+    for counts in [beat.own, beat.all] {
+        writer.number(counts.waiting.into());
+        writer.number(counts.running.into());
+    }
 }
 
 fn write_arrival(writer: &mut PeerFrameWriter, arrival: &Arrival, at: Time) {
@@ -167,7 +169,7 @@ fn write_arrival(writer: &mut PeerFrameWriter, arrival: &Arrival, at: Time) {
     write_amount(writer, arrival.estimate.0);
     writer.number(arrival.weight.thousandths().into());
     if let QueuePlace::Debt(bucket) = arrival.place {
-        writer.bytes(&[bucket.limit]);
+        writer.number(bucket.limit.into());
         writer.word(bucket.hash.bits());
     }
     if let Some(route) = arrival.route {
@@ -287,7 +289,7 @@ fn read_age(reader: &mut PeerFrameReader<'_>, at: Time) -> Result<Time, PeerFram
 
 fn read_beat(reader: &mut PeerFrameReader<'_>) -> Result<InstanceBeat, PeerFrameError> {
     let flags = reader.at_most(flag::IS_OWNER | flag::HAS_JOINED | flag::PRESSURE)?;
-    let term = reader.number()?;
+    let term = reader.at_most(TERM_MAX)?;
     let slots = read_slots(reader)?;
     if slots == 0 {
         return Err(PeerFrameError::Broken);
@@ -299,7 +301,14 @@ fn read_beat(reader: &mut PeerFrameReader<'_>) -> Result<InstanceBeat, PeerFrame
         slots,
         has_joined: flags & flag::HAS_JOINED != 0,
         pressure: has_pressure.then(|| read_amount(reader)).transpose()?.map(Nanos),
+        own: read_counts(reader)?,
+        all: read_counts(reader)?,
     })
+}
+
+fn read_counts(reader: &mut PeerFrameReader<'_>) -> Result<RequestCounts, PeerFrameError> {
+    let mut count = || reader.at_most(u32::MAX.into()).map(|count| count as u32);
+    Ok(RequestCounts { waiting: count()?, running: count()? })
 }
 
 fn read_done(reader: &mut PeerFrameReader<'_>) -> Result<QueueMessage, PeerFrameError> {
@@ -356,12 +365,9 @@ fn read_arrival(reader: &mut PeerFrameReader<'_>, at: Time) -> Result<Arrival, P
     })
 }
 
-fn read_bucket(reader: &mut PeerFrameReader<'_>) -> Result<LimitKey, PeerFrameError> {
-    let limit = reader.byte()?;
-    if usize::from(limit) >= LIMITS_MAX {
-        return Err(PeerFrameError::Broken);
-    }
-    Ok(LimitKey { limit, hash: reader.key()? })
+fn read_bucket(reader: &mut PeerFrameReader<'_>) -> Result<DebtFlow, PeerFrameError> {
+    let limit = reader.at_most(u16::MAX.into())? as u16;
+    Ok(DebtFlow { limit, hash: reader.key()? })
 }
 
 fn read_granted(

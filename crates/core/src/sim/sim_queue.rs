@@ -4,14 +4,14 @@
 //! as a door does. The waiting of the clients is simulated in `sim`.
 
 use super::client::SimClient;
-use crate::classify::{self, LimitKeys, RequestAttributes};
+use crate::classify::{self, LimitKey, LimitKeys, RequestAttributes};
 use crate::key::{KeyHash, KeyHasher, network};
 use crate::limiter::Limiter;
 use crate::meter::estimate::{Estimates, OwnRoute, RouteHash};
 use crate::queue::admission::{Admission, AdmissionOutcome};
 use crate::queue::concurrency::ConcurrencySearch;
 use crate::queue::standing::{Visit, VisitPass};
-use crate::queue::{Arrival, CancelOutcome, QueuePlace, QueueSettings, RequestId};
+use crate::queue::{Arrival, CancelOutcome, DebtFlow, QueuePlace, QueueSettings, RequestId};
 use crate::swarm::{Properties, SwarmFinder};
 use crate::units::{Cost, Nanos, Time, Weight};
 use alloc::collections::BTreeMap;
@@ -54,7 +54,9 @@ impl SimQueueRequest {
         let forecast = gate.map(|gate| gate.estimates.forecast(route, key)).unwrap_or_default();
         SimQueueRequest {
             client: key.unwrap_or(nobody),
-            place: latest.map_or(QueuePlace::Credit, QueuePlace::Debt),
+            place: latest.map_or(QueuePlace::Credit, |LimitKey { limit, hash }| {
+                QueuePlace::Debt(DebtFlow { limit: limit.into(), hash })
+            }),
             weight: classify::weight(limiter.limits(), keys),
             route,
             own: forecast.own,

@@ -186,13 +186,38 @@ fn nothing_outlives_a_pause() {
         assert!(search.concurrency() >= 64, "{}", search.concurrency());
         for _ in 0..600 {
             now = Time(now.0 + TENTH);
+            // Nothing is reported, or the processors, or that nothing is with the backend.
             if reports {
                 search.handle_processor_use(0.1, now);
+                search.handle_running(0, now);
             }
         }
         search.handle_running(0, now);
+        search.handle_arrival(now);
         assert_eq!(search.concurrency(), 2);
     }
+}
+
+/// A limit that is too high is soon compared with a lower one, also if a higher one may help.
+#[test]
+fn higher_and_lower_limits_are_tried_in_turns() {
+    let kinds = [kind("/a", 1.0, ms(100), ms(1))];
+    let mut search = ConcurrencySearch::new(1.0);
+    let mut now = START;
+    search.handle_arrival(now);
+    search.start_from(8, now);
+    let mut limits = vec![8];
+    while limits.len() < 5 {
+        let running = search.concurrency();
+        search.handle_running(running, now);
+        now = Time(now.0 + TENTH);
+        search.handle_done(route(&kinds[0]), Nanos(TENTH * running as u64), true, now);
+        if search.concurrency() != limits[limits.len() - 1] {
+            limits.push(search.concurrency());
+        }
+    }
+    assert!(limits.iter().any(|limit| *limit > 8), "{limits:?}");
+    assert!(limits.iter().any(|limit| *limit < 6), "{limits:?}");
 }
 
 /// Forty clients whose requests all take a second, so that they come and go together: most of them

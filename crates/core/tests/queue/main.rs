@@ -11,10 +11,11 @@ mod newcomers;
 mod traffic;
 mod visits;
 
-use evenkeel_core::classify::LimitKey;
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::queue::standing::{KnownClients, Visit};
-use evenkeel_core::queue::{Arrival, CancelOutcome, Queue, QueuePlace, QueueSettings, RequestId};
+use evenkeel_core::queue::{
+    Arrival, CancelOutcome, DebtFlow, Queue, QueuePlace, QueueSettings, RequestId,
+};
 use evenkeel_core::units::{Cost, Nanos, Time, Weight};
 
 fn client(n: u64) -> KeyHash {
@@ -22,7 +23,7 @@ fn client(n: u64) -> KeyHash {
 }
 
 fn bucket(n: u64) -> QueuePlace {
-    QueuePlace::Debt(LimitKey { limit: 0, hash: client(1_000 + n) })
+    QueuePlace::Debt(DebtFlow { limit: 0, hash: client(1_000 + n) })
 }
 
 fn settings(concurrency: usize, reserve: usize) -> QueueSettings {

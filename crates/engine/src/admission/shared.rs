@@ -5,12 +5,26 @@
 //! `evenkeel_core::queue::shared`. The connections: `evenkeel_peers::driver`.
 
 use super::{AdmissionQueue, AdmissionState, pass};
-use evenkeel_core::queue::shared::{InstanceId, QueueMessage};
+use evenkeel_core::queue::shared::{InstanceId, QueueMessage, SharedQueue, SharedQueueReport};
 use evenkeel_core::units::Time;
+use evenkeel_telemetry::pressure::PressureNotice;
 use std::sync::Arc;
 
 /// Called when the queue has messages for other instances. It must not call the queue.
 pub type QueueWaker = Arc<dyn Fn() + Send + Sync>;
+
+/// The notice of this instance: if another one owns the queue, that has the figures of strangers.
+pub(super) fn notice_of(queue: &SharedQueue, notice: PressureNotice) -> PressureNotice {
+    match notice {
+        _ if queue.is_owner() => notice,
+        PressureNotice::Begins { .. } => {
+            PressureNotice::Begins { waiting: queue.counts_of_all().waiting as usize }
+        }
+        PressureNotice::Ends { lasted, .. } => {
+            PressureNotice::Ends { lasted, strangers_cost: None, pages: None }
+        }
+    }
+}
 
 impl AdmissionQueue {
     /// Begins to share the queue as the instance `own`.
@@ -55,6 +69,11 @@ impl AdmissionQueue {
     /// Tells other instances that this one is there, and notices which are not.
     pub fn beat(&self, now: Time) {
         self.change(now, |_| ());
+    }
+
+    /// The state of the shared queue; `None` if this instance shares it with no other.
+    pub fn shared_report(&self, now: Time) -> Option<SharedQueueReport> {
+        self.state.lock().queue.report(now)
     }
 
     fn change(&self, now: Time, change: impl FnOnce(&mut AdmissionState)) {

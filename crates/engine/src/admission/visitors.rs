@@ -97,8 +97,8 @@ impl VisitorLog {
         }
         Some(PressureNotice::Ends {
             lasted: now.since(began?),
-            strangers_cost: strangers(&report.served).minus(strangers(&before.served)),
-            pages: report.sent_to_waiting_room.saturating_sub(before.sent_to_waiting_room),
+            strangers_cost: Some(strangers(&report.served).minus(strangers(&before.served))),
+            pages: Some(report.sent_to_waiting_room.saturating_sub(before.sent_to_waiting_room)),
         })
     }
 
@@ -191,8 +191,8 @@ mod tests {
         let (notice, stats) = look(report(None, 50, 8), 11);
         let ends = PressureNotice::Ends {
             lasted: Nanos::from_secs(10),
-            strangers_cost: Cost(35),
-            pages: 7,
+            strangers_cost: Some(Cost(35)),
+            pages: Some(7),
         };
         assert_eq!((notice, stats.pressure_cost), (Some(ends), Cost::ZERO));
     }

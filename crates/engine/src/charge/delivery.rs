@@ -40,7 +40,7 @@ impl Delivery {
     /// Records that the backend has the head of the request, and the body follows.
     pub fn begin(&mut self, lane: &LaneShared) {
         if let Delivery::Whole = self {
-            let clock = lane.engine.meter.lock().enter_provisionally(lane.now());
+            let clock = lane.engine.meter(lane.now()).enter_provisionally(lane.now());
             *self = Delivery::Partial(clock, 0);
         }
     }
@@ -50,7 +50,7 @@ impl Delivery {
         let Delivery::Partial(clock, passed) = self else { return };
         *passed = passed.saturating_add(bytes);
         if *passed >= PROGRESS_BYTES {
-            *clock = lane.engine.meter.lock().restart(lane.now());
+            *clock = lane.engine.meter(lane.now()).restart(lane.now());
             *passed = 0;
         }
     }
@@ -73,7 +73,7 @@ impl Delivery {
     pub fn cut(&mut self, most: Cost, lane: &LaneShared) -> Cost {
         let cost = self.leave(lane).map_or(Cost::ZERO, |cost| cost.min(most));
         if cost > Cost::ZERO {
-            lane.engine.meter.lock().confirm(cost);
+            lane.engine.meter(lane.now()).confirm(cost);
         }
         *self = Delivery::Cut;
         cost
@@ -97,6 +97,6 @@ impl Delivery {
     /// Ends the provisional time, and returns its cost.
     fn leave(&self, lane: &LaneShared) -> Option<Cost> {
         let Delivery::Partial(clock, _) = *self else { return None };
-        Some(lane.engine.meter.lock().leave_provisionally(clock, lane.now()))
+        Some(lane.engine.meter(lane.now()).leave_provisionally(clock, lane.now()))
     }
 }

@@ -45,7 +45,8 @@ impl QueueSlot {
         if *exempt {
             return QueueSlot::Exempt;
         }
-        let place = latest.map_or(QueuePlace::Credit, QueuePlace::Debt);
+        let place =
+            latest.map_or(QueuePlace::Credit, |key| QueuePlace::Debt(rules.marks.flow(key)));
         let client = client(rules, keys, request.client);
         let weight = classify::weight(rules.limiter.limits(), keys).times(*weight);
         let CostForecast { route, own, cost: estimate, is_guess } = request.forecast;

@@ -205,7 +205,11 @@ impl Charge {
     fn bucket(&self, arrival: Arrival) -> LimitKey {
         let nobody = LimitKey { limit: u8::MAX, hash: arrival.client };
         match arrival.place {
-            QueuePlace::Debt(key) => key,
+            QueuePlace::Debt(flow) => {
+                let marks = &self.request.rules.marks;
+                let is_it = |key: &&LimitKey| marks.flow(**key) == flow;
+                self.ticket.keys().as_slice().iter().find(is_it).copied().unwrap_or(nobody)
+            }
             QueuePlace::Credit => {
                 let limits = self.request.rules.limiter.limits();
                 let has_a_say = |key: &&LimitKey| {

@@ -50,14 +50,14 @@ impl MeasuredWork {
     pub fn start(&mut self, lane: &LaneShared) {
         if self.running.is_none() && !self.left {
             let now = lane.now();
-            self.running = Some((lane.engine.meter.lock().enter(now), now));
+            self.running = Some((lane.engine.meter(now).enter(now), now));
         }
     }
 
     pub fn stop(&mut self, lane: &LaneShared) {
         if let Some((reading, began)) = self.running.take() {
             let now = lane.now();
-            let cost = lane.engine.meter.lock().leave(reading, now);
+            let cost = lane.engine.meter(now).leave(reading, now);
             self.cost = self.cost.plus(cost);
             self.worked = self.worked.plus(now.since(began));
         }
@@ -108,7 +108,7 @@ impl MeasuredWork {
         let most = self.cost.plus(more);
         let usual = lane.engine.estimates.lock().of(route).min(most);
         if usual > self.cost {
-            lane.engine.meter.lock().confirm(usual.minus(self.cost));
+            lane.engine.meter(lane.now()).confirm(usual.minus(self.cost));
             self.cost = usual;
             self.whole = false;
         }

@@ -12,7 +12,7 @@ use crate::shards::{ShardedEngine, Shards};
 use evenkeel_config::settings::ProxySettings;
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::limit::LimitUnit;
-use evenkeel_core::queue::shared::{InstanceId, QueueMessage};
+use evenkeel_core::queue::shared::{InstanceId, QueueMessage, SharedQueueReport};
 use evenkeel_core::replica::ReplicatedLimit;
 use evenkeel_core::units::Time;
 
@@ -33,7 +33,8 @@ impl ShardedEngine for Engine {
     }
 
     fn admission(&self) -> Option<&dyn SharedAdmission> {
-        self.shards.rules().queues.then_some(self)
+        let rules = self.shards.rules();
+        (rules.queues && rules.shares_queue).then_some(self)
     }
 
     fn shared_cpus(&self) -> Option<f64> {
@@ -79,6 +80,10 @@ impl SharedAdmission for Engine {
 
     fn handle_timeout(&self) {
         self.gate.beat(self.shards.clock.now());
+    }
+
+    fn report(&self) -> Option<SharedQueueReport> {
+        self.shared_queue_report()
     }
 }
 

@@ -43,13 +43,25 @@ impl EngineView for Engine {
 
     fn work(&self) -> Option<BackendLoad> {
         let (working, busy) = self.load();
-        let unpaid = self.meter.lock().unpaid();
+        let unpaid = self.meter(self.shards.clock.now()).unpaid();
         let rules = self.shards.rules();
         let (cpus, measured) = (rules.cpus, rules.cost.to_string());
         let (crowd, visitors) = (self.admission_stats(), self.visitor_stats());
         let open = self.open_requests(SHOWN_MAX);
         let burning = self.burning();
-        Some(BackendLoad { working, busy, unpaid, cpus, crowd, visitors, burning, open, measured })
+        let shared = self.shared_queue_report();
+        Some(BackendLoad {
+            working,
+            busy,
+            unpaid,
+            cpus,
+            crowd,
+            shared,
+            visitors,
+            burning,
+            open,
+            measured,
+        })
     }
 
     fn top(&self, index: usize) -> Vec<HeavyClient> {

@@ -164,16 +164,17 @@ impl AdminShared {
             ReadinessStage::Ready => "ready",
             ReadinessStage::Draining => "draining",
         };
+        let peers = sources.watch.peers.read();
         PageEvent {
             now: now.0 as f64 / SECOND as f64,
             version: env!("CARGO_PKG_VERSION"),
             host: self.guard.own_name().unwrap_or_default().to_owned(),
             stage,
             point: self.live.history.lock().last(),
-            doors: page_event::doors(&sources.engines, now),
+            doors: page_event::doors(&sources.engines, peers.as_ref(), now),
             limits,
             overrides: self.overrides(),
-            peers: sources.watch.peers.read(),
+            peers,
             store: sources.watch.store.read(),
             robots: observe::robots(&sources.engines, now)
                 .iter()

@@ -7,20 +7,22 @@
 use super::sources::{AdminSources, DoorEngine, ReadinessStage};
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::limit::{LimitAction, LimitUnit};
+use evenkeel_core::queue::shared::{RequestCounts, SharedQueueReport};
 use evenkeel_core::units::{Nanos, SECOND, Time};
 use evenkeel_engine::view::BackendLoad;
 use evenkeel_engine::{BurningReport, HeavyClient, OpenRequest, RequestStage, VisitorStats};
 use evenkeel_identity::robots::RobotReport;
-use evenkeel_telemetry::counts::peers::PeersStatus;
+use evenkeel_telemetry::counts::peers::{PeerStatus, PeersStatus};
 use evenkeel_telemetry::metrics::{
     BUSY, CAPACITY, CLIENTS_HELD, DECISIONS, IN_WAITING_ROOM, KEYS_DROPPED, KEYS_MAX, KEYS_USED,
-    Metric, PRESSURE_STARTED, SLOTS, SLOTS_USED, SLOTS_USEFUL, STRANGERS_COST, STRANGERS_WAITING,
-    TABLE_BYTES, UNPAID, UP, WAITING, WAITING_AGE, WAITING_PAGES, WORKING, WORKING_AGE,
+    Metric, PRESSURE_STARTED, QUEUE_INSTANCES, QUEUE_OWNER, QUEUE_SLOTS_USED, QUEUE_TAKEOVERS,
+    QUEUE_WAITING, SLOTS, SLOTS_USED, SLOTS_USEFUL, STRANGERS_COST, STRANGERS_WAITING, TABLE_BYTES,
+    UNPAID, UP, WAITING, WAITING_AGE, WAITING_PAGES, WORKING, WORKING_AGE,
 };
 use evenkeel_telemetry::prometheus::ObservedMetric;
 use evenkeel_telemetry::snapshot::{
-    self, ClientRow, LimitTable, LoadSnapshot, OpenRequestRow, RobotSnapshot, TopQuery,
-    TopSnapshot, UNIT_CPU, UNIT_HITS,
+    self, ClientRow, LimitTable, LoadSnapshot, OpenRequestRow, QueueInstanceRow, RobotSnapshot,
+    SharedQueueLoad, TopQuery, TopSnapshot, UNIT_CPU, UNIT_HITS,
 };
 use std::collections::HashMap;
 
@@ -69,6 +71,9 @@ pub fn observed(engines: &[DoorEngine], held_above: Nanos) -> Vec<ObservedMetric
                     push(&SLOTS_USEFUL, &[door], useful as f64);
                 }
             }
+            if let Some(report) = &work.shared {
+                push_shared_queue(report, |metric, value| push(metric, &[door], value));
+            }
             if let Some(visitors) = work.visitors {
                 push_visitors(&visitors, |metric, more, value| {
                     push(metric, &[&[*door], more].concat(), value);
@@ -92,6 +97,15 @@ pub fn observed(engines: &[DoorEngine], held_above: Nanos) -> Vec<ObservedMetric
     all
 }
 
+/// Passes the metrics of a queue that instances share to `push`.
+fn push_shared_queue(report: &SharedQueueReport, mut push: impl FnMut(&'static Metric, f64)) {
+    push(&QUEUE_OWNER, f64::from(u8::from(report.is_owner())));
+    push(&QUEUE_INSTANCES, report.instances() as f64);
+    push(&QUEUE_WAITING, report.all.waiting.into());
+    push(&QUEUE_SLOTS_USED, report.all.running.into());
+    push(&QUEUE_TAKEOVERS, report.takeovers as f64);
+}
+
 /// Passes the metrics of visitors to `push`, with their labels after the door.
 fn push_visitors(visitors: &VisitorStats, mut push: impl FnMut(&'static Metric, &[&str], f64)) {
     push(&PRESSURE_STARTED, &[], visitors.pressure_since.map_or(0.0, epoch_secs));
@@ -111,12 +125,13 @@ fn epoch_secs(at: Time) -> f64 {
 pub fn snapshot(sources: &AdminSources, query: &TopQuery) -> TopSnapshot {
     let now = sources.clock.now();
     let not_enforced = not_enforced(sources);
+    let status = sources.watch.peers.read();
     let mut snapshot = TopSnapshot {
         now: epoch_secs(now),
         load: Vec::new(),
         known: Vec::new(),
         limits: Vec::new(),
-        peers: sources.watch.peers.read().map(|report| peers(&report)),
+        peers: status.as_ref().map(peers),
         store: sources.watch.store.read().map(|report| snapshot::StoreSummary {
             good: report.good,
             failed: report.failed,
@@ -128,7 +143,8 @@ pub fn snapshot(sources: &AdminSources, query: &TopQuery) -> TopSnapshot {
         refused_config: sources.watch.refused_config(now),
     };
     for DoorEngine { door, engine } in &sources.engines {
-        snapshot.load.extend(engine.work().map(|work| load(door, &work, now)));
+        let work = engine.work();
+        snapshot.load.extend(work.map(|work| load(door, &work, status.as_ref(), now)));
         for (name, rows) in engine.lists() {
             snapshot.known.push(name.to_owned());
             if query.limit.as_ref().is_none_or(|limit| *limit == name) {
@@ -196,10 +212,21 @@ pub fn robots(engines: &[DoorEngine], now: Time) -> Vec<RobotSnapshot> {
 fn peers(report: &PeersStatus) -> snapshot::PeersSummary {
     let behind = report.peers.iter().filter(|peer| peer.live).map(|peer| peer.behind_seconds);
     let behind = behind.fold(0.0, f64::max);
-    snapshot::PeersSummary { live: report.live, known: report.peers.len() + 1, behind }
+    let apart = |peer: &PeerStatus| {
+        let why = peer.queue_apart?.to_owned();
+        Some(snapshot::ApartPeer { peer: peer.name.clone(), why })
+    };
+    let apart = report.peers.iter().filter_map(apart).collect();
+    snapshot::PeersSummary { live: report.live, known: report.peers.len() + 1, behind, apart }
 }
 
-pub fn load(door: &str, work: &BackendLoad, now: Time) -> LoadSnapshot {
+/// The load of a door. `peers` has the names of instances.
+pub fn load(
+    door: &str,
+    work: &BackendLoad,
+    peers: Option<&PeersStatus>,
+    now: Time,
+) -> LoadSnapshot {
     let crowd = work.crowd.as_ref().map(|crowd| snapshot::QueueLoad {
         waiting: crowd.waiting,
         running: crowd.running,
@@ -212,9 +239,46 @@ pub fn load(door: &str, work: &BackendLoad, now: Time) -> LoadSnapshot {
         cpus: work.cpus,
         busy_seconds: work.busy.as_units(),
         crowd,
+        shared_queue: work.shared.as_ref().map(|report| shared_queue(report, peers, now)),
         swarm,
         running: work.open.running.iter().map(open_request).collect(),
         oldest_waiting: work.open.waiting.as_ref().map(open_request),
+    }
+}
+
+fn shared_queue(
+    report: &SharedQueueReport,
+    peers: Option<&PeersStatus>,
+    now: Time,
+) -> SharedQueueLoad {
+    let name =
+        |node: u64| peers.map_or_else(|| format!("{node:016x}"), |peers| peers.name_of(node));
+    let row = |node, counts: RequestCounts, kept| QueueInstanceRow {
+        name: name(node),
+        here: node == report.own.node,
+        owns: node == report.owner,
+        silent: false,
+        apart: false,
+        waiting: counts.waiting.into(),
+        running: counts.running.into(),
+        kept,
+    };
+    let own = row(report.own.node, report.counts, report.kept);
+    let others = report.others.iter().map(|one| QueueInstanceRow {
+        silent: one.is_silent,
+        apart: one.is_apart,
+        ..row(one.id.node, one.counts, one.kept)
+    });
+    SharedQueueLoad {
+        owner: name(report.owner),
+        owns: report.is_owner(),
+        seconds: now.since(report.since).as_secs_f64(),
+        term: report.term,
+        takeovers: report.takeovers,
+        slots: report.slots,
+        waiting: report.all.waiting.into(),
+        running: report.all.running.into(),
+        instances: std::iter::once(own).chain(others).collect(),
     }
 }
 

@@ -403,6 +403,7 @@ fn metrics_are_in_the_text_format_and_agree_with_what_happened() {
         "evenkeel_waiting_",
         "evenkeel_slots",
         "evenkeel_pressure_",
+        "evenkeel_queue_",
         "evenkeel_strangers_",
         "evenkeel_state_",
         "evenkeel_push_",

@@ -6,8 +6,8 @@
 use super::remote::{AdminClient, AdminClientError};
 use evenkeel_telemetry::printable::printable;
 use evenkeel_telemetry::snapshot::{
-    ClientRow, LimitTable, LoadSnapshot, OpenRequestRow, ROWS_DEFAULT, ROWS_MAX, TopQuery,
-    TopSnapshot, UNIT_HITS,
+    ClientRow, LimitTable, LoadSnapshot, OpenRequestRow, QueueInstanceRow, ROWS_DEFAULT, ROWS_MAX,
+    TopQuery, TopSnapshot, UNIT_HITS,
 };
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -71,7 +71,10 @@ fn tables(snapshot: &TopSnapshot, limit: Option<&str>) -> String {
     if let (Some(name), true) = (limit, snapshot.limits.is_empty()) {
         push_limit(&mut text, name, "Cpu[s]", &[]);
     }
-    snapshot.load.iter().for_each(|load| push_running(&mut text, load));
+    for load in &snapshot.load {
+        push_running(&mut text, load);
+        push_shared_queue(&mut text, load);
+    }
     push_robots(&mut text, snapshot);
     push_others(&mut text, snapshot);
     text
@@ -96,8 +99,10 @@ fn push_running(text: &mut String, load: &LoadSnapshot) {
     match &load.oldest_waiting {
         Some(oldest) => {
             let waiting = load.crowd.map_or(1, |crowd| crowd.waiting.max(1));
-            let _ = writeln!(text, " {waiting} waiting, the oldest for {:.1} s", oldest.age);
+            let here = if load.shared_queue.is_some() { " here" } else { "" };
+            let _ = writeln!(text, " {waiting} waiting{here}, the oldest for {:.1} s", oldest.age);
         }
+        None if load.shared_queue.is_some() => text.push_str(" none waiting here\n"),
         None => text.push_str(" none waiting\n"),
     }
     let _ = writeln!(text, "{:>9}  {:<39}  Request", "Age[s]", "Client");
@@ -107,6 +112,30 @@ fn push_running(text: &mut String, load: &LoadSnapshot) {
     }
     if let Some(sentence) = load.long_running() {
         let _ = writeln!(text, "{}", printable(&sentence));
+    }
+}
+
+/// Adds the state of the queue that instances share, with a line for each of them.
+fn push_shared_queue(text: &mut String, load: &LoadSnapshot) {
+    let Some(queue) = &load.shared_queue else { return };
+    let owner = queue.owner_line();
+    let _ = writeln!(text, "\nQueue of {}: {}", printable(&load.door), printable(&owner));
+    let _ = writeln!(text, "{}", queue.requests_line());
+    let _ = writeln!(text, "{:>9} {:>9} {:>9}  Instance", "Waiting", "Running", "Kept");
+    for one in &queue.instances {
+        let QueueInstanceRow { name, here, owns, silent, apart, waiting, running, kept } = one;
+        let marks = [
+            (*here, "this one"),
+            (*owns, "owns the queue"),
+            (*silent, "silent"),
+            (*apart, "has not joined"),
+        ];
+        let marks = marks.into_iter().filter_map(|(is_so, mark)| is_so.then_some(mark));
+        let marks = marks.collect::<Vec<_>>().join(", ");
+        let marks = if marks.is_empty() { marks } else { format!(" ({marks})") };
+        let kept = kept.map_or_else(|| "-".to_owned(), |kept| kept.to_string());
+        let name = printable(name);
+        let _ = writeln!(text, "{waiting:>9} {running:>9} {kept:>9}  {name}{marks}");
     }
 }
 
@@ -124,9 +153,9 @@ fn buckets(snapshot: &TopSnapshot, limit: Option<&str>) -> String {
 
 /// Adds the swarms at the doors. They come first: a swarm makes the tables long.
 fn push_swarms(text: &mut String, snapshot: &TopSnapshot) {
-    for LoadSnapshot { door, swarm, .. } in &snapshot.load {
-        let Some(swarm) = swarm else { continue };
-        let _ = writeln!(text, "{}: {swarm}", printable(door));
+    for load in &snapshot.load {
+        let (Some(swarm), Some(line)) = (&load.swarm, load.swarm_line()) else { continue };
+        let _ = writeln!(text, "{}: {}", printable(&load.door), printable(&line));
         for group in &swarm.groups {
             let _ = writeln!(text, "  {}", printable(&group.to_string()));
             if !group.when.is_empty() {
@@ -147,6 +176,11 @@ fn push_others(text: &mut String, snapshot: &TopSnapshot) {
     let gatekeepers = gatekeepers.iter().map(ToString::to_string);
     for other in others.into_iter().flatten().chain(gatekeepers) {
         let _ = writeln!(text, "\n{other}");
+    }
+    let apart = peers.iter().flat_map(|peers| &peers.apart);
+    for (index, one) in apart.enumerate() {
+        let begin = if index == 0 { "\n" } else { "" };
+        let _ = writeln!(text, "{begin}{}", printable(&one.to_string()));
     }
 }
 

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import os from "node:os";
 import { after, before, test } from "node:test";
-import { CRAWLER, LIMITS, browse, look, open, until } from "./stage.js";
+import { CRAWLER, LIMITS, browse, free_port, look, open, until } from "./stage.js";
 
 let browser;
 before(async () => {
@@ -142,6 +142,37 @@ test("shadow: it says what would be done, and that nothing is", async () => {
     await says(/203\.0\.113\.7 uses \d+ % of the CPU\. The limit is in shadow mode and does not act\./);
     await says(/would put it behind all clients in credit/);
     assert.match(await page.$eval("#about", (at) => at.textContent), /shadow, not enforced/);
+  });
+});
+
+test("one queue for two instances: who owns it, and what waits here and in all", async () => {
+  const ports = [await free_port(), await free_port()];
+  const peers = (port, join) => ({ listen: `127.0.0.1:${port}`, join, cpus_shared: true });
+  const more = { peers: peers(ports[0], []) };
+  await stage({ more, width: 390 }, async ({ site, page, text, live, says }) => {
+    await live();
+    await until("it is alone", async () => /no other one takes part/.test(await text("#queue")));
+    const second = await site.second({ peers: peers(ports[1], [`127.0.0.1:${ports[0]}`]) });
+    try {
+      await until("both take part", async () => /One queue for 2 instances; .* owns it for/.test(await text("#queue")));
+      const instances = () => page.$$eval("#queue tbody tr", (all) =>
+        all.map((row) => [...row.children].map((cell) => cell.innerText.trim())));
+      const are_known = (names) => names.length === 2 && ports.every((port) => names.some((name) => name.endsWith(`:${port}`)));
+      await until("both have names", async () => are_known((await instances()).map(([name]) => name)));
+      assert.match((await instances()).map(([, state]) => state).join(), /owns the queue/);
+      await until("the peer shares it", async () => /owns it|shares it/.test(await text("#peers tbody")));
+      const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+      assert.ok(wide <= 390, `${wide} of 390`);
+      site.crawler();
+      await says(/requests wait at all instances together, \d+ of them here/);
+      await says(/of 2 CPUs used by requests of this instance/);
+      await until("the tile has both", async () => /^here, [1-9]\d* in all$/.test(await text("#tile-waiting span")));
+      assert.match(await text("#tile-working span"), /^here, \d+ of 2 in all$/);
+      assert.match(await text("#queue p"), /Here \d+ wait and \d+ run; in all \d+ wait and \d+ run on 2 slots\./);
+    } finally {
+      await second.stop();
+    }
+    await until("it is alone again", async () => /no other one takes part/.test(await text("#queue")));
   });
 });
 

@@ -9,6 +9,7 @@ import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import http from "node:http";
+import net from "node:net";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { createInterface } from "node:readline";
@@ -59,8 +60,18 @@ async function open_site() {
   return site;
 }
 
+// A port on which nothing listens.
+export async function free_port() {
+  const one = net.createServer().listen(0, "127.0.0.1");
+  await once(one, "listening");
+  const { port } = one.address();
+  one.close();
+  await once(one, "close");
+  return port;
+}
+
 // Evenkeel with this configuration; `proxy` and `admin` are where it listens.
-export async function serve(proxy, { admin = "127.0.0.1:0", token, backend, port } = {}) {
+export async function serve(proxy, { admin = "127.0.0.1:0", token, backend, port, peers } = {}) {
   const folder = await mkdtemp(path.join(tmpdir(), "evenkeel-"));
   const token_file = path.join(folder, "token");
   if (token) await writeFile(token_file, token, { mode: 0o600 });
@@ -69,6 +80,7 @@ export async function serve(proxy, { admin = "127.0.0.1:0", token, backend, port
     log: { format: "json" },
     admin: { listen: admin, ...(token ? { token_file } : {}) },
     proxy: { listen: `127.0.0.1:${port ?? 0}`, backend, trusted_proxies: ["127.0.0.1"], cpus: 2, ...proxy },
+    ...(peers ? { peers } : {}),
   }));
   const child = spawn(BINARY, ["serve", "--config", file], { stdio: ["ignore", "inherit", "pipe"] });
   const lines = [];
@@ -155,6 +167,10 @@ export async function open(proxy = {}, more = {}) {
       const stop = visit(server.proxy, CRAWLER, errand);
       visitors.push(stop);
       return stop;
+    },
+    // Another server before the same site.
+    second(more) {
+      return serve(configured, { ...more, backend });
     },
     // Another server at the same admin address.
     async restart() {

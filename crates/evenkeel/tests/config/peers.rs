@@ -2,6 +2,7 @@
 
 use super::{faults, good};
 use evenkeel_config::settings::peers::{PeerTarget, PeerTransport};
+use evenkeel_config::{StartProblems, check};
 use std::time::Duration;
 
 #[test]
@@ -102,4 +103,55 @@ fn each_of_these_is_faulty_in_peers() {
     }
     let taken = faults("peers: {listen: '127.0.0.1:9970'}");
     assert!(taken.contains("two listeners use 127.0.0.1:9970"), "{taken}");
+}
+
+#[test]
+fn the_queue_is_shared_where_all_are_before_one_backend() {
+    let shared = |text: &str| good(text).settings.proxy.expect("open").queue.shared;
+    for (text, expected) in [
+        ("proxy: {}", false),
+        ("{proxy: {}, peers: {}}", false),
+        ("{proxy: {}, peers: {cpus_shared: true}}", true),
+        ("{proxy: {queue: {shared: false}}, peers: {cpus_shared: true}}", false),
+        ("{proxy: {queue: {shared: true}}, peers: {}}", true),
+        ("{proxy: {}, peers: {via: nats, cpus_shared: true}}", false),
+        ("{check: {}, peers: {cpus_shared: true}}", true),
+    ] {
+        assert_eq!(shared(text), expected, "{text}");
+    }
+    let native = good("{proxy: {}, peers: {cpus_shared: true}}").native.to_string();
+    assert!(native.contains("shared: true\n"), "{native}");
+}
+
+#[test]
+fn a_queue_is_shared_over_a_mesh_only() {
+    for text in [
+        "proxy: {queue: {shared: true}}",
+        "{proxy: {queue: {shared: true}}, peers: {via: nats}}",
+        "{proxy: {queue: {shared: true}}, peers: {via: multicast, interface: 127.0.0.1}}",
+    ] {
+        let faults = faults(text);
+        assert!(faults.contains("needs `peers` with `via: mesh`"), "{text}: {faults}");
+    }
+}
+
+#[test]
+fn beside_a_store_peers_share_the_queue_alone() {
+    let store = "store: {redis: 'redis://127.0.0.1:6379'}";
+    let text = |peers: &str| format!("{{proxy: {{}}, {store}, peers: {{{peers}}}}}");
+    good(&text("cpus_shared: true"));
+    let faults = faults(&text(""));
+    assert!(faults.contains("two ways to count together"), "{faults}");
+}
+
+#[test]
+fn check_warns_of_a_queue_that_cannot_be_shared() {
+    let is_apart = |text: &str| {
+        let warnings = check("t.yaml", text.as_bytes(), 4.0, |_| StartProblems::default());
+        warnings.expect("good").iter().any(|warning| warning.contains("a queue of its own"))
+    };
+    assert!(is_apart("{proxy: {}, peers: {via: nats, cpus_shared: true}}"));
+    assert!(!is_apart("{proxy: {}, peers: {via: nats}}"));
+    assert!(!is_apart("{proxy: {}, peers: {cpus_shared: true}}"));
+    assert!(!is_apart("{line: {rate: 1/s}, peers: {via: nats, cpus_shared: true}}"));
 }

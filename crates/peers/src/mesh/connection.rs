@@ -181,35 +181,78 @@ fn said(error: &io::Error) -> CloseReason {
     }
 }
 
+/// The end of a connection.
+pub struct LinkEnd {
+    pub why: CloseReason,
+    /// Whether the peer has closed it.
+    pub is_gone: bool,
+}
+
+impl LinkEnd {
+    /// An end for another reason than that the peer has closed the connection.
+    fn here(why: impl Into<CloseReason>) -> LinkEnd {
+        LinkEnd { why: why.into(), is_gone: false }
+    }
+
+    /// An end because of an error. If the peer's process has ended, its system closes the
+    /// connection in one of these ways.
+    fn of(error: &io::Error) -> LinkEnd {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+        let is_gone = matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof);
+        LinkEnd { why: said(error), is_gone }
+    }
+}
+
+/// The frames that wait to be written on one connection.
 pub struct FrameSender {
-    queue: mpsc::Sender<Bytes>,
-    bytes: Arc<AtomicUsize>,
+    common: FrameLane<mpsc::Sender<Bytes>>,
+    urgent: FrameLane<mpsc::Sender<Bytes>>,
 }
 
 pub struct FrameReceiver {
-    queue: mpsc::Receiver<Bytes>,
+    common: FrameLane<mpsc::Receiver<Bytes>>,
+    urgent: FrameLane<mpsc::Receiver<Bytes>>,
+    /// Whether the first frame has been taken, which no urgent one may overtake.
+    has_begun: bool,
+}
+
+/// One end of a queue of frames, with the number of bytes in it.
+struct FrameLane<T> {
+    frames: T,
     bytes: Arc<AtomicUsize>,
 }
 
 pub fn queue() -> (FrameSender, FrameReceiver) {
-    let (sender, receiver) = mpsc::channel(QUEUED_FRAMES_MAX);
-    let bytes = Arc::new(AtomicUsize::new(0));
+    let ((common, commons), (urgent, urgents)) = (lane(), lane());
     (
-        FrameSender { queue: sender, bytes: Arc::clone(&bytes) },
-        FrameReceiver { queue: receiver, bytes },
+        FrameSender { common, urgent },
+        FrameReceiver { common: commons, urgent: urgents, has_begun: false },
     )
 }
 
+fn lane() -> (FrameLane<mpsc::Sender<Bytes>>, FrameLane<mpsc::Receiver<Bytes>>) {
+    let (sender, receiver) = mpsc::channel(QUEUED_FRAMES_MAX);
+    let bytes = Arc::new(AtomicUsize::new(0));
+    let sender = FrameLane { frames: sender, bytes: Arc::clone(&bytes) };
+    (sender, FrameLane { frames: receiver, bytes })
+}
+
 impl FrameSender {
-    /// Adds a frame to the queue. Returns whether there was room.
+    /// Adds a frame to the queue, or to the one of urgent frames. Returns whether there was room.
     #[must_use]
-    pub fn put(&self, frame: Bytes) -> bool {
+    pub fn put(&self, frame: Bytes, is_urgent: bool) -> bool {
+        if is_urgent { self.urgent.put(frame) } else { self.common.put(frame) }
+    }
+}
+
+impl FrameLane<mpsc::Sender<Bytes>> {
+    fn put(&self, frame: Bytes) -> bool {
         let length = frame.len();
         if length > FRAME_BYTES_MAX || self.bytes.load(Relaxed) + length > QUEUED_BYTES_MAX {
             return false;
         }
         self.bytes.fetch_add(length, Relaxed);
-        let put = self.queue.try_send(frame).is_ok();
+        let put = self.frames.try_send(frame).is_ok();
         if !put {
             self.bytes.fetch_sub(length, Relaxed);
         }
@@ -218,8 +261,28 @@ impl FrameSender {
 }
 
 impl FrameReceiver {
-    fn taken(&self, frame: &Bytes) {
-        self.bytes.fetch_sub(frame.len(), Relaxed);
+    /// The next frame, urgent ones first; `None` if there will be none.
+    async fn next(&mut self) -> Option<Bytes> {
+        let (frame, bytes) = tokio::select! {
+            biased;
+            Some(frame) = self.urgent.frames.recv(), if self.has_begun => {
+                (frame, &self.urgent.bytes)
+            }
+            frame = self.common.frames.recv() => (frame?, &self.common.bytes),
+        };
+        self.has_begun = true;
+        bytes.fetch_sub(frame.len(), Relaxed);
+        Some(frame)
+    }
+
+    /// The next frame if one waits, of a connection that has begun.
+    fn try_next(&mut self) -> Option<Bytes> {
+        let lanes = [&mut self.urgent, &mut self.common];
+        lanes.into_iter().find_map(|lane| {
+            let frame = lane.frames.try_recv().ok()?;
+            lane.bytes.fetch_sub(frame.len(), Relaxed);
+            Some(frame)
+        })
     }
 }
 
@@ -236,14 +299,14 @@ pub struct MeshCarrier {
 
 impl MeshCarrier {
     /// Carries frames in both directions until the connection ends. Returns the reason.
-    pub async fn carry(self, greeted: GreetedConnection) -> CloseReason {
+    pub async fn carry(self, greeted: GreetedConnection) -> LinkEnd {
         let MeshCarrier { link, events, queue, close, timing, traffic } = self;
         let GreetedConnection { stream, rest, .. } = greeted;
         let (reader, writer) = tokio::io::split(stream);
         tokio::select! {
-            why = read(reader, rest, (link, events), timing, traffic.read) => why,
-            why = write(writer, queue, timing, traffic.written) => why,
-            why = close => why.unwrap_or_else(|_| "we end".to_owned()),
+            end = read(reader, rest, (link, events), timing, traffic.read) => end,
+            end = write(writer, queue, timing, traffic.written) => end,
+            why = close => LinkEnd::here(why.unwrap_or_else(|_| "we end".to_owned())),
         }
     }
 }
@@ -254,7 +317,7 @@ async fn read(
     (link, events): (LinkId, mpsc::Sender<TransportEvent>),
     timing: MeshTimeouts,
     bytes: Counter,
-) -> CloseReason {
+) -> LinkEnd {
     loop {
         loop {
             match wire::take(&mut buffer, FRAME_BYTES_MAX) {
@@ -262,18 +325,21 @@ async fn read(
                 Ok(Some(frame)) if frame.is_empty() => {}
                 Ok(Some(frame)) => {
                     if events.send(TransportEvent::Frame { link, bytes: frame }).await.is_err() {
-                        return "nobody listens".to_owned();
+                        return LinkEnd::here("nobody listens");
                     }
                 }
-                Err(fault) => return fault.to_string(),
+                Err(fault) => return LinkEnd::here(fault.to_string()),
             }
         }
         buffer.reserve(READ_BYTES);
         match timeout(timing.silence, reader.read_buf(&mut buffer)).await {
-            Ok(Ok(0)) => return "it has closed the connection".to_owned(),
+            Ok(Ok(0)) => {
+                let why = "it has closed the connection".to_owned();
+                return LinkEnd { why, is_gone: true };
+            }
             Ok(Ok(count)) => bytes.increment(count as u64),
-            Ok(Err(error)) => return said(&error),
-            Err(_) => return format!("it sent nothing for {:?}", timing.silence),
+            Ok(Err(error)) => return LinkEnd::of(&error),
+            Err(_) => return LinkEnd::here(format!("it sent nothing for {:?}", timing.silence)),
         }
     }
 }
@@ -283,22 +349,19 @@ async fn write(
     mut queue: FrameReceiver,
     timing: MeshTimeouts,
     bytes: Counter,
-) -> CloseReason {
+) -> LinkEnd {
     let mut buffer = BytesMut::new();
     loop {
         buffer.clear();
-        match timeout(timing.beat, queue.queue.recv()).await {
-            Ok(None) => return "we end".to_owned(),
-            Ok(Some(frame)) => {
-                queue.taken(&frame);
-                wire::put(&mut buffer, &frame);
-            }
+        match timeout(timing.beat, queue.next()).await {
+            Ok(None) => return LinkEnd::here("we end"),
+            Ok(Some(frame)) => wire::put(&mut buffer, &frame),
             Err(_) => wire::put(&mut buffer, b""),
         }
-        while buffer.len() < WRITE_BYTES
-            && let Ok(frame) = queue.queue.try_recv()
+        while queue.has_begun
+            && buffer.len() < WRITE_BYTES
+            && let Some(frame) = queue.try_next()
         {
-            queue.taken(&frame);
             wire::put(&mut buffer, &frame);
         }
         bytes.increment(buffer.len() as u64);
@@ -308,8 +371,8 @@ async fn write(
         };
         match timeout(timing.write, written).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => return said(&error),
-            Err(_) => return format!("it has read nothing for {:?}", timing.write),
+            Ok(Err(error)) => return LinkEnd::of(&error),
+            Err(_) => return LinkEnd::here(format!("it has read nothing for {:?}", timing.write)),
         }
     }
 }

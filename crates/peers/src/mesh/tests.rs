@@ -102,7 +102,7 @@ impl Node {
                 assert!(self.links.contains(&link), "a frame of a link that is not there");
                 self.frames.push((link, bytes));
             }
-            TransportEvent::Down { link, why } => {
+            TransportEvent::Down { link, why, .. } => {
                 assert!(self.links.remove(&link));
                 self.downs.push(why);
             }

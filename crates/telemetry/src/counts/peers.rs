@@ -5,7 +5,8 @@
 //! once a second; readers get the last one written.
 
 use crate::metrics::{
-    PEER_ENTRIES, PEER_FRAMES, PEER_LAG, PEER_REFUSED, PEER_REPORTS_LOST, PEER_UNCOUNTED, PEERS,
+    PEER_ENTRIES, PEER_FRAMES, PEER_LAG, PEER_QUEUE_MESSAGES, PEER_REFUSED, PEER_REPORTS_LOST,
+    PEER_UNCOUNTED, PEERS,
 };
 use crate::registry::{Counter, Gauge, Registry};
 use parking_lot::Mutex;
@@ -21,6 +22,8 @@ pub struct PeerCounts {
     /// Frames of reports that never arrived: those of others here, and those of this instance at
     /// others.
     pub lost: [Counter; 2],
+    /// Messages about shared queues read and written.
+    pub queue_messages: [Counter; 2],
     /// Messages refused because they are of a stranger, broken, too old or too many.
     pub refused: Counter,
     /// Charges that found no free place and are therefore never reported to other instances.
@@ -38,6 +41,8 @@ impl PeerCounts {
             frames: ["read", "written"].map(|way| registry.counter(&PEER_FRAMES, &[way])),
             entries: ["read", "written"].map(|way| registry.counter(&PEER_ENTRIES, &[way])),
             lost: ["read", "written"].map(|way| registry.counter(&PEER_REPORTS_LOST, &[way])),
+            queue_messages: ["read", "written"]
+                .map(|way| registry.counter(&PEER_QUEUE_MESSAGES, &[way])),
             refused: registry.counter(&PEER_REFUSED, &[]),
             uncounted: registry.counter(&PEER_UNCOUNTED, &[]),
             peers: ["live", "silent"].map(|state| registry.gauge(&PEERS, &[state])),
@@ -65,6 +70,9 @@ impl PeersStatusBoard {
 /// The status of the instances that count together, as `/api/peers` shows it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PeersStatus {
+    /// The number of this instance.
+    #[serde(skip)]
+    pub node: u64,
     /// The name by which other instances know this one.
     pub name: String,
     /// The transport between the instances.
@@ -83,13 +91,29 @@ pub struct PeersStatus {
     pub frames_kept: usize,
     /// Messages that were refused.
     pub refused: u64,
+    /// The part of this instance in the queue that it shares; `null` if it shares none.
+    pub queue: Option<QueuePart>,
     /// The other instances.
     pub peers: Vec<PeerStatus>,
+}
+
+/// The part of one instance in a shared queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct QueuePart {
+    /// Whether it owns the queue.
+    pub owns: bool,
+    /// Its requests that wait.
+    pub waiting: u64,
+    /// Its requests with a slot.
+    pub running: u64,
 }
 
 /// The status of one other instance.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PeerStatus {
+    /// The number of the instance.
+    #[serde(skip)]
+    pub node: u64,
     /// The name that the instance gave itself.
     pub name: String,
     /// The address at which the instance is reached; empty if there is no connection.
@@ -124,4 +148,23 @@ pub struct PeerStatus {
     pub repeated: u64,
     /// Clients of the instance that were told of here, repeated ones included.
     pub clients_in: u64,
+    /// Its part in the queue of this instance, as it last said; `null` if it does not share it.
+    pub queue: Option<QueuePart>,
+    /// Why it does not share the queue of this instance; `null` if it does, if it is not live, or
+    /// if this instance shares none.
+    pub queue_apart: Option<&'static str>,
+    /// Messages about queues from the instance.
+    pub queue_messages_in: u64,
+    /// Messages about queues to the instance.
+    pub queue_messages_out: u64,
+}
+
+impl PeersStatus {
+    /// The name of the instance with this number; the number itself if the name is not known.
+    pub fn name_of(&self, node: u64) -> String {
+        let own = (node == self.node).then_some(&self.name);
+        let peer = || self.peers.iter().find(|peer| peer.node == node).map(|peer| &peer.name);
+        let name = own.or_else(peer).filter(|name| !name.is_empty());
+        name.map_or_else(|| format!("{node:016x}"), Clone::clone)
+    }
 }

@@ -50,6 +50,14 @@ pub struct SwarmLoad {
     pub groups: Vec<BurningGroupRow>,
 }
 
+impl SwarmLoad {
+    /// The line of an instance that does not own the queue: `swarm for 5 min: a:8080 owns the
+    /// queue and has the figures`.
+    pub(super) fn line_of_member(&self, owner: &str) -> String {
+        format!("swarm for {}: {owner} owns the queue and has the figures", length(self.seconds))
+    }
+}
+
 /// One line for people: `swarm for 5 min (80.5 CPU-s): 12 strangers wait, 40 in the waiting room,
 /// newcomers wait 3.2 s`.
 impl std::fmt::Display for SwarmLoad {

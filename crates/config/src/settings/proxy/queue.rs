@@ -5,6 +5,7 @@
 use super::waiting_room::{self, WaitingRoomSettings};
 use crate::keys::{ConfigKey, DefaultedKey, SubsectionKey, ValueSyntax};
 use crate::reader::{SectionReader, settings};
+use crate::settings::peers::{PeerTransport, PeersSettings};
 use crate::values::{Read, count, within};
 use evenkeel_core::fact::{ClientFact, FactSet};
 use evenkeel_core::queue::standing::KnownClients;
@@ -14,7 +15,9 @@ use std::fmt;
 settings! {
     /// How requests wait for capacity at the backend.
     #[derive(Clone, Debug, PartialEq, Eq)]
-    pub struct ProxyQueueSettings from keys(section, cpus: f64), TABLE = "proxy.queue";
+    pub struct ProxyQueueSettings from keys(
+        section, cpus: f64, peers: Option<&PeersSettings>
+    ), TABLE = "proxy.queue";
 
     /// Number of requests that the backend works on at once. `auto` finds it by measuring.
     pub concurrency: ConcurrencySetting, CONCURRENCY: DefaultedKey<ConcurrencySetting> =
@@ -69,6 +72,11 @@ settings! {
     pub waiting_room: Option<WaitingRoomSettings>, WAITING_ROOM: SubsectionKey =
         SubsectionKey::one("waiting_room", &waiting_room::TABLE).default_note("`true`")
             .or_words(&["true", "false"]) => waiting_room::read(section, &WAITING_ROOM);
+    /// Whether this instance has [one queue with its peers](peers.md#one-queue), because all of
+    /// them are before one backend. Needs [`peers`](#peers) over a mesh.
+    pub shared: bool, SHARED: ConfigKey<bool> = ConfigKey::truth("shared")
+        .default_note("as `peers.cpus_shared`; `false` without a mesh")
+        => section.key_or(&SHARED, is_mesh(peers) && peers.is_some_and(|peers| peers.cpus_shared));
 }
 
 impl ProxyQueueSettings {
@@ -161,13 +169,22 @@ impl ProxyQueueSettings {
     /// The defaults for a backend with `cpus` CPUs.
     #[must_use]
     pub fn for_cpus(cpus: f64) -> ProxyQueueSettings {
-        SectionReader::defaults(&TABLE, |section| read(section, cpus))
+        SectionReader::defaults(&TABLE, |section| read(section, cpus, None))
     }
 }
 
 /// Reads the section.
-pub(super) fn read(section: &mut SectionReader<'_, '_>, cpus: f64) -> ProxyQueueSettings {
-    let settings = keys(section, cpus);
+pub(super) fn read(
+    section: &mut SectionReader<'_, '_>,
+    cpus: f64,
+    peers: Option<&PeersSettings>,
+) -> ProxyQueueSettings {
+    let settings = keys(section, cpus, peers);
+    if settings.shared && !is_mesh(peers) {
+        let what = "needs `peers` with `via: mesh`: messages about the queue must arrive in order, \
+                    and all of them";
+        section.fault_of("shared", what);
+    }
     if let (ConcurrencySetting::Fixed(slots), Some(workers)) =
         (settings.concurrency, settings.workers)
         && slots > workers
@@ -176,6 +193,10 @@ pub(super) fn read(section: &mut SectionReader<'_, '_>, cpus: f64) -> ProxyQueue
         section.fault_of("concurrency", what);
     }
     settings
+}
+
+fn is_mesh(peers: Option<&PeersSettings>) -> bool {
+    peers.is_some_and(|peers| matches!(peers.via, PeerTransport::Mesh { .. }))
 }
 
 fn concurrency(text: &str) -> Read<ConcurrencySetting> {

@@ -17,6 +17,33 @@ pub struct InstanceId {
     pub node: u64,
 }
 
+/// A number of requests that wait, and of those that are with the backend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestCounts {
+    /// The requests that wait.
+    pub waiting: u32,
+    /// The requests with a slot, exempt ones included.
+    pub running: u32,
+}
+
+impl RequestCounts {
+    /// So many requests that wait, and that are with the backend.
+    #[must_use]
+    pub fn new(waiting: usize, running: usize) -> RequestCounts {
+        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        RequestCounts { waiting: number(waiting), running: number(running) }
+    }
+
+    /// The sum of both.
+    #[must_use]
+    pub const fn plus(self, other: RequestCounts) -> RequestCounts {
+        RequestCounts {
+            waiting: self.waiting.saturating_add(other.waiting),
+            running: self.running.saturating_add(other.running),
+        }
+    }
+}
+
 /// The state that an instance sends to the others several times a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InstanceBeat {
@@ -30,6 +57,10 @@ pub struct InstanceBeat {
     pub has_joined: bool,
     /// For how long there has been pressure, as far as the instance knows, if there is.
     pub pressure: Option<Nanos>,
+    /// The requests of the instance.
+    pub own: RequestCounts,
+    /// The requests of all instances that share the queue, as far as the instance knows.
+    pub all: RequestCounts,
 }
 
 /// The visitor of a request that gets a slot, as far as the owner knows it.

@@ -4,8 +4,9 @@
 //! later than those of the owners before it, as far as it has heard of them.
 
 use super::{
-    InstanceBeat, InstanceId, LEASE, Membership, OTHERS_SILENT_MAX, QueueMessage, REJOIN_AFTER,
-    Role, SILENT_MAX, SharedQueue,
+    Instance, InstanceBeat, InstanceId, JOIN_GRACE, LEASE, Membership, OTHERS_SILENT_MAX,
+    PRESSURE_TOLD_EVERY, QueueMessage, RequestCounts, Role, SILENT_MAX, SLOTS_DOUBLE_IN,
+    SharedQueue, TERM_MAX,
 };
 use crate::queue::admission::SlotPart;
 use crate::units::{Nanos, Time};
@@ -13,25 +14,35 @@ use alloc::vec::Vec;
 
 impl SharedQueue {
     pub(super) fn handle_beat(&mut self, from: u64, beat: InstanceBeat, now: Time) {
-        let Some(id) = self.instances.get(&from).map(|instance| instance.id) else { return };
+        let Some(instance) = self.instances.get_mut(&from) else { return };
+        instance.counts = beat.own;
+        let id = instance.id;
         if !beat.is_owner {
             // If it owned the queue, this instance will hear of the next owner.
             return;
         }
+        let is_owner = self.owner() == Some(from);
+        if beat.term > TERM_MAX {
+            // Its term would be the last.
+            match is_owner {
+                true => self.leave_owner(now),
+                false => self.owners.leave(id, now),
+            }
+            return;
+        }
         let follows = match &mut self.role {
-            Role::Member(member) if member.owner == from => {
-                member.slots = beat.slots;
-                let began = beat.pressure.map(|length| now.minus(length));
-                // The same pressure began at the same time, however long messages take.
-                member.pressure_since = began.map(|began| member.pressure_since.unwrap_or(began));
+            Role::Member(member) if is_owner => {
+                (member.slots, member.all) = (beat.slots, beat.all);
+                member.handle_pressure(beat.pressure, now);
+                member.believe(now);
                 self.term = self.term.max(beat.term);
                 // The owner has forgotten this instance, because it was silent.
-                !beat.has_joined && now.since(member.since) >= REJOIN_AFTER
+                !beat.has_joined && now.since(member.since) >= member.rejoins_after
             }
-            _ => self.goes_before((beat.term, id)),
+            _ => self.goes_before((beat.term, id)) && self.owners.may_follow(id, now),
         };
         if follows {
-            self.follow(from, beat, now);
+            self.follow(id, beat, now);
         }
     }
 
@@ -45,48 +56,112 @@ impl SharedQueue {
     }
 
     /// Takes part in the queue of another owner. All own requests that wait ask there.
-    pub(super) fn follow(&mut self, owner: u64, beat: InstanceBeat, now: Time) {
+    pub(super) fn follow(&mut self, id: InstanceId, beat: InstanceBeat, now: Time) {
         let was_owner = matches!(self.role, Role::Owner);
         if was_owner {
             let nodes: Vec<u64> = self.instances.keys().copied().collect();
-            nodes.iter().for_each(|node| self.part_from(*node, now));
+            for node in nodes {
+                self.part_from(node, now);
+            }
             for id in self.waiting.keys() {
                 self.admission.handle_cancel(*id);
             }
-            (0..self.beside.len() + self.exempt).for_each(|_| self.admission.handle_exempt_done());
+            self.admission.handle_exempt_ends(self.beside.len() + self.exempt);
         }
         self.beside.append(&mut self.granted);
         let running = self.own_beside_queue();
         self.term = beat.term;
+        if self.owner() != Some(id.node) {
+            self.owner_since = now;
+        }
         self.owner_heard = now;
-        let slots = beat.slots;
-        let member =
-            Membership { owner, kept: running, slots, since: now, ..Membership::default() };
+        let owner = id.node;
+        let known = match core::mem::replace(&mut self.role, Role::Owner) {
+            Role::Member(member) if member.owner == owner => member,
+            _ => {
+                let believed = self.admission.concurrency();
+                Membership { believed, raised: now, ..Membership::default() }
+            }
+        };
+        let member = Membership {
+            owner,
+            may_keep: false,
+            kept: running,
+            slots: beat.slots,
+            all: beat.all,
+            since: now,
+            rejoins_after: self.owners.join(id, now),
+            ..known
+        };
         self.role = Role::Member(member);
         self.admission.set_part(SlotPart::Given, now);
         self.out.push_back((owner, QueueMessage::Join { running: running as u32 }));
-        for (id, arrival) in &self.waiting {
-            self.out.push_back((owner, QueueMessage::Ask { id: *id, arrival: *arrival }));
+        for (id, own) in &mut self.waiting {
+            (own.asked, own.since) = (now, own.since.or(Some(now)));
+            self.out.push_back((owner, QueueMessage::Ask { id: *id, arrival: own.arrival }));
         }
     }
 
-    /// Owns the queue from now on.
+    /// Joins the owner again at once, because another connection to it takes the place of the last
+    /// one, on which messages may have been lost.
+    pub(super) fn join_again(&mut self, id: InstanceId, now: Time) {
+        let Role::Member(member) = &self.role else { return };
+        if member.owner == id.node {
+            let beat = InstanceBeat {
+                term: self.term,
+                is_owner: true,
+                slots: member.slots,
+                has_joined: false,
+                own: RequestCounts::default(),
+                all: member.all,
+                pressure: None,
+            };
+            self.follow(id, beat, now);
+        }
+    }
+
+    /// Owns the queue from now on, because its owner has ended or is silent.
     pub(super) fn take_over(&mut self, now: Time) {
+        self.own_queue(false, now);
+    }
+
+    /// Owns a queue from now on, because its owner does not answer or claims what cannot be.
+    pub(super) fn leave_owner(&mut self, now: Time) {
+        let owner = self.owner().and_then(|owner| self.instances.get(&owner));
+        if let Some(left) = owner.map(|one| one.id) {
+            self.owners.leave(left, now);
+        }
+        self.own_queue(true, now);
+    }
+
+    /// Owns a queue from now on. `leaves`: the last owner may still have one. The number of slots
+    /// that it has found is then no place to search from.
+    fn own_queue(&mut self, leaves: bool, now: Time) {
         let Role::Member(member) = core::mem::replace(&mut self.role, Role::Owner) else { return };
-        self.term += 1;
+        self.term = self.term.saturating_add(1).min(TERM_MAX);
+        self.takeovers += 1;
+        self.owner_since = now;
         self.beside.append(&mut self.granted);
-        let beside = self.beside.len() + self.exempt;
-        (0..beside).for_each(|_| self.admission.handle_exempt_arrival());
-        // From now on they tell this instance more often that they are there.
-        let others = self.instances.values_mut().filter(|other| other.id.node != member.owner);
-        others.for_each(|other| other.heard = now);
-        self.whole = member.slots as usize;
+        self.admission.handle_exempt_arrivals(self.beside.len() + self.exempt);
+        for other in self.instances.values_mut() {
+            if other.id.node == member.owner {
+                other.apart = if leaves { now.minus(JOIN_GRACE) } else { now };
+            } else {
+                // From now on they tell this instance more often that they are there.
+                (other.apart, other.heard) = (now, now);
+            }
+        }
         self.admission.set_part(SlotPart::Whole, now);
-        self.admission.search_from(self.whole, now);
+        let (least, most) = self.admission.concurrency_bounds();
+        self.whole = (member.slots as usize).clamp(least, most);
+        if !leaves {
+            self.admission.search_from(member.believed.clamp(least, most), now);
+        }
         self.limit_part(now);
-        for (id, arrival) in core::mem::take(&mut self.waiting) {
-            self.admission.handle_arrival_as(id, arrival, now);
-            self.waiting.insert(id, arrival);
+        for (id, mut own) in core::mem::take(&mut self.waiting) {
+            self.admission.handle_arrival_as(id, own.arrival, now);
+            own.since = None;
+            self.waiting.insert(id, own);
         }
         (self.busy, self.beat_at) = (now, now);
     }
@@ -115,6 +190,14 @@ impl SharedQueue {
                 self.instances.remove(&node);
             }
         }
+        // One that does not join again has another owner.
+        let is_apart =
+            |one: &&Instance| !one.has_joined && one.kept > 0 && now.since(one.apart) >= JOIN_GRACE;
+        let apart: Vec<u64> =
+            self.instances.values().filter(is_apart).map(|one| one.id.node).collect();
+        for node in apart {
+            self.part_from(node, now);
+        }
         self.limit_part(now);
     }
 
@@ -123,7 +206,32 @@ impl SharedQueue {
         let slots = u32::try_from(self.slots().max(1)).unwrap_or(u32::MAX);
         let has_joined = self.instances.get(&node).is_some_and(|one| one.has_joined);
         let pressure = self.pressure_since().map(|since| now.since(since));
-        let beat = InstanceBeat { term: self.term, is_owner, slots, has_joined, pressure };
+        let (own, all) = (self.counts(), self.counts_of_all());
+        let term = self.term;
+        let beat = InstanceBeat { term, is_owner, slots, has_joined, pressure, own, all };
         self.out.push_back((node, QueueMessage::Beat(beat)));
+    }
+}
+
+impl Membership {
+    /// Considers the number of slots that the owner claims to have found.
+    fn believe(&mut self, now: Time) {
+        let told = self.slots as usize;
+        if told <= self.believed {
+            self.believed = told;
+        } else if now.since(self.raised) >= SLOTS_DOUBLE_IN {
+            (self.believed, self.raised) = (told.min(2 * self.believed.max(1)), now);
+        }
+    }
+
+    /// Notes for how long there has been pressure, as the owner says.
+    fn handle_pressure(&mut self, length: Option<Nanos>, now: Time) {
+        let began = length.map(|length| now.minus(length));
+        let is_change = began.is_some() != self.pressure_since.is_some();
+        if !is_change || now.since(self.pressure_told) < PRESSURE_TOLD_EVERY {
+            // The same pressure began at the same time, however long messages take.
+            return;
+        }
+        (self.pressure_since, self.pressure_told) = (began, now);
     }
 }

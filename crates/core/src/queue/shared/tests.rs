@@ -1,6 +1,8 @@
 //! Several instances with one queue before a simulated backend, over a network with delays and
 //! cuts.
 
+mod report;
+
 use super::*;
 use crate::key::KeyHash;
 use crate::queue::concurrency::ConcurrencySearch;
@@ -11,6 +13,11 @@ use crate::units::Weight;
 use alloc::collections::BTreeSet;
 use std::println;
 use std::vec::Vec;
+
+mod bounds;
+mod false_claims;
+mod liar;
+mod settings;
 
 const MILLI: u64 = 1_000_000;
 const PAGE: Nanos = Nanos::from_millis(20);
@@ -65,6 +72,7 @@ enum Event {
     Ask { load: usize, node: usize },
     Message { from: usize, to: usize, link: u64, message: QueueMessage },
     Link { a: usize, b: usize },
+    Lie,
 }
 
 /// The instances, the network and the backend.
@@ -88,12 +96,18 @@ struct World {
     /// The largest number of requests with the backend, since it was reset.
     most: usize,
     messages: u64,
-    search: bool,
-    slots: usize,
+    /// The settings of each instance, and whether it searches for the number of slots.
+    settings: Vec<(QueueSettings, bool)>,
+    liar: Option<liar::Liar>,
 }
 
 impl World {
     fn new(nodes: usize, slots: usize, workers: usize, loads: Vec<Load>, search: bool) -> World {
+        World::with(std::vec![(settings(slots), search); nodes], workers, loads)
+    }
+
+    fn with(settings: Vec<(QueueSettings, bool)>, workers: usize, loads: Vec<Load>) -> World {
+        let nodes = settings.len();
         let mut world = World {
             nodes: Vec::new(),
             lives: 0,
@@ -111,8 +125,8 @@ impl World {
             lost: 0,
             most: 0,
             messages: 0,
-            search,
-            slots,
+            settings,
+            liar: None,
         };
         (0..nodes).for_each(|_| world.nodes.push(None));
         (0..nodes).for_each(|node| world.start(node));
@@ -135,8 +149,9 @@ impl World {
     /// Starts an instance and connects it to all others.
     fn start(&mut self, node: usize) {
         self.lives += 1;
-        let search = self.search.then(|| ConcurrencySearch::new(1.0));
-        let admission = Admission::new(settings(self.slots), search);
+        let (settings, searches) = self.settings[node];
+        let search = searches.then(|| ConcurrencySearch::new(1.0));
+        let admission = Admission::new(settings, search);
         let own = InstanceId { life: self.lives, node: node as u64 };
         let mut queue = SharedQueue::new(admission);
         queue.start(own, self.now);
@@ -237,7 +252,9 @@ impl World {
                 self.nodes[a].as_mut().expect("up").handle_link(second, self.now);
                 self.nodes[b].as_mut().expect("up").handle_link(first, self.now);
             }
+            Event::Lie => self.lie(),
             Event::Message { from, to, link, message } => {
+                self.show_liar(to, &message);
                 if self.links.get(&World::pair(from, to)) != Some(&link) {
                     return;
                 }
@@ -271,7 +288,7 @@ impl World {
                         known.started = Some(self.now);
                         self.backend.handle_request(*flight, PAGE, self.now);
                     }
-                    _ => self.lost += 1,
+                    _ => self.lost += usize::from(!self.is_of_liar(node)),
                 }
             }
             while let Some((to, message)) =
@@ -295,6 +312,7 @@ impl World {
         let route = RouteHash::UNKNOWN;
         let queue = self.nodes[flight.node].as_mut().expect("up");
         queue.handle_done(flight.id, Cost(PAGE.0), Some((route, elapsed)), self.now);
+        queue.handle_estimate(route, Cost(PAGE.0));
         self.done.push((flight.load, self.now.since(flight.asked), flight.asked));
         let load = &self.loads[flight.load];
         let next = self.now.plus(Nanos(load.pause.0.max(MILLI / 10)));
@@ -396,6 +414,57 @@ fn figures(world: &mut World, secs: u64) -> (usize, f64) {
 }
 
 #[test]
+fn slots_make_up_for_the_time_that_messages_take() {
+    for (delay, least) in [(1, 900), (10, 600), (20, 700)] {
+        let loads = [crawler(1, [1].to_vec(), 8), crawler(2, [2].to_vec(), 8)];
+        let mut world = World::new(3, 1, 4, loads.to_vec(), true);
+        world.delay = Nanos::from_millis(delay);
+        world.run(Nanos::from_secs(30));
+        world.reset();
+        world.run(Nanos::from_secs(SECONDS));
+        let pages = world.done.len();
+        println!("{delay} ms: {pages} pages, at most {} at once", world.most);
+        assert!(pages >= least, "{delay} ms: {pages}");
+    }
+}
+
+#[test]
+fn connections_that_replace_each_other_give_no_slot_twice() {
+    let loads = [crawler(1, [0].to_vec(), 8), crawler(2, [1].to_vec(), 8), person(1)];
+    let mut world = World::new(2, 4, 8, loads.to_vec(), false);
+    world.run(Nanos::from_secs(3));
+    world.reset();
+    for _ in 0..50 {
+        world.link(0, 1);
+        world.run(Nanos::from_millis(190));
+    }
+    let pages = world.done.len();
+    println!("{pages} pages, at most {} at once", world.most);
+    assert!(world.most <= 5 && world.lost == 0, "{}", world.most);
+    assert!(pages >= 45 * 95 / 10, "{pages}");
+    let all = world.nodes[0].as_ref().expect("up").counts_of_all();
+    assert!((16..=17).contains(&(all.waiting + all.running)), "{all:?}");
+}
+
+#[test]
+fn every_instance_knows_the_requests_of_all() {
+    let mut world = four(false);
+    // 24 connections of the crawlers, and maybe the person.
+    let told = world.nodes.iter().flatten().map(SharedQueue::counts_of_all);
+    for RequestCounts { waiting, running } in told {
+        assert!((22..=23).contains(&waiting) && running <= 2, "{waiting} {running}");
+    }
+    let own = world.nodes.iter().flatten().map(SharedQueue::counts);
+    let sum = own.fold(RequestCounts::default(), RequestCounts::plus);
+    assert_eq!(sum.waiting as usize + sum.running as usize, world.flights.len());
+    world.kill(0);
+    world.kill(1);
+    world.run(Nanos::from_secs(1));
+    let all = world.nodes[3].as_ref().expect("up").counts_of_all();
+    assert!((22..=23).contains(&all.waiting), "{all:?}");
+}
+
+#[test]
 fn the_queue_is_handed_on_when_its_owner_dies() {
     for search in [false, true] {
         let mut world = four(search);
@@ -437,6 +506,28 @@ fn an_owner_that_stops_for_five_seconds_loses_the_queue_and_takes_part_again() {
         assert!(later.0 >= 480 && later.1 <= 1.3 * calm.1, "{later:?}");
         assert!(world.most <= 3 && world.lost == 0, "{}", world.most);
     }
+}
+
+#[test]
+fn an_instance_that_was_stopped_reads_its_messages_before_it_judges() {
+    let mut world = four(false);
+    for stopped in [2, 3] {
+        world.stopped.insert(stopped);
+        world.run(Nanos::from_secs(5));
+        world.stopped.remove(&stopped);
+        world.run(Nanos::from_secs(2));
+        assert_eq!(world.owners(), [0]);
+        let taken = world.nodes.iter().flatten().map(|queue| queue.takeovers).sum::<u64>();
+        assert_eq!(taken, 0, "{stopped}");
+    }
+    world.stopped.insert(0);
+    world.run(Nanos::from_secs(5));
+    world.stopped.remove(&0);
+    world.most = 0;
+    world.run(Nanos::from_secs(2));
+    assert_eq!(world.owners(), [1]);
+    let taken = world.nodes.iter().flatten().map(|queue| queue.takeovers).sum::<u64>();
+    assert!(taken == 1 && world.most <= 3, "{taken} {}", world.most);
 }
 
 #[test]

@@ -1,11 +1,10 @@
 //! Messages about a shared queue between replicas: round trips, clocks apart, who is told.
 
 use super::*;
-use crate::classify::LimitKey;
 use crate::meter::estimate::{OwnRoute, RouteHash};
-use crate::queue::shared::{GrantedVisit, InstanceBeat};
+use crate::queue::shared::{GrantedVisit, InstanceBeat, RequestCounts, TERM_MAX};
 use crate::queue::standing::{Visit, VisitPass, VisitTicket, WaitingRoomEntry};
-use crate::queue::{Arrival, QueuePlace, RefusalCause, RefusedRequest, RequestId};
+use crate::queue::{Arrival, DebtFlow, QueuePlace, RefusalCause, RefusedRequest, RequestId};
 use crate::replica::wire::PeerFrameError;
 use crate::replica::{PeerFrameSender, ReplicaSettings};
 use crate::units::{Cost, Nanos, Weight};
@@ -83,7 +82,7 @@ fn arrivals(at: Time) -> Vec<Arrival> {
         accepts_waiting_page: false,
         burns: false,
     };
-    let bucket = LimitKey { limit: 31, hash: KeyHash::from_bits(5) };
+    let bucket = DebtFlow { limit: u16::MAX, hash: KeyHash::from_bits(5) };
     let ticket = VisitTicket { id: u64::MAX, first_came: at.minus(Nanos::from_secs(600)) };
     let pass = VisitPass { id: 0, stamp: at.plus(Nanos(3_600_000_000_001)) };
     vec![
@@ -132,7 +131,16 @@ fn messages(at: Time) -> Vec<QueueMessage> {
     for (is_owner, has_joined, pressure) in
         [(true, false, None), (false, true, Some(Nanos::ZERO)), (true, true, Some(Nanos(5)))]
     {
-        let beat = InstanceBeat { term: u64::MAX, is_owner, slots: 1, has_joined, pressure };
+        let own = RequestCounts { waiting: 0, running: 3 };
+        let beat = InstanceBeat {
+            term: TERM_MAX,
+            is_owner,
+            slots: 1,
+            has_joined,
+            pressure,
+            own,
+            all: RequestCounts { waiting: u32::MAX, running: 40 },
+        };
         all.push(QueueMessage::Beat(beat));
     }
     for cause in [RefusalCause::WaitMax, RefusalCause::LenMax] {
@@ -217,6 +225,34 @@ fn only_instances_with_the_same_queue_are_told() {
 }
 
 #[test]
+fn it_is_known_why_a_peer_does_not_share_a_queue() {
+    use QueueApart::{NoQueue, OtherQueue, OtherVersion};
+    for (queues, apart) in
+        [(vec![QUEUE], None), (vec![], Some(NoQueue)), (vec![QUEUE + 1], Some(OtherQueue))]
+    {
+        let (mut a, mut b) = (instance(1, true, &[QUEUE]), instance(2, true, &queues));
+        assert_eq!(a.queue_apart(2, QUEUE), None);
+        exchange([&mut a, &mut b], [START; 2]);
+        assert_eq!(a.queue_apart(2, QUEUE), apart);
+        assert_eq!((a.queue_apart(2, QUEUE + 1), a.queue_apart(3, QUEUE)), (None, None));
+        a.handle_down(0, true, START);
+        assert_eq!(a.queue_apart(2, QUEUE), None);
+    }
+    let (mut a, mut b) = (instance(1, true, &[QUEUE]), instance(2, true, &[]));
+    exchange([&mut a, &mut b], [START; 2]);
+    for (version, apart) in [(2, Some(OtherVersion)), (1, None), (2, Some(OtherVersion))] {
+        let sender = PeerFrameSender { node: 2, life: 1 };
+        let mut writer = PeerFrameWriter::head(PeerFrameKind::State, sender, START);
+        let whole = StateAnswerPart::UNASKED;
+        content::write_answer(&mut writer, whole);
+        writer.group(0, CONTEXT, 1);
+        writer.entry(KeyHash::from_bits(QUEUE), version);
+        a.handle_frame(0, &writer.done(), START, &mut |_| {}).expect("a sound frame");
+        assert_eq!(a.queue_apart(2, QUEUE), apart);
+    }
+}
+
+#[test]
 fn a_queue_can_be_shared_later_and_no_longer() {
     let (mut a, mut b) = (instance(1, true, &[QUEUE]), instance(2, true, &[]));
     exchange([&mut a, &mut b], [START; 2]);
@@ -255,6 +291,29 @@ fn the_end_of_a_link_says_whether_the_instance_has_ended() {
         exchange([&mut a, &mut b], [START; 2]);
         assert_eq!(queue_events(&mut a), [up(2)]);
     }
+}
+
+#[test]
+fn a_second_link_of_an_instance_closes_the_first() {
+    let (mut a, mut b) = (instance(1, true, &[QUEUE]), instance(2, true, &[QUEUE]));
+    exchange([&mut a, &mut b], [START; 2]);
+    queue_events(&mut a);
+    // Another one speaks as the same instance, and ends. The first connects again.
+    let mut thief = instance(2, true, &[QUEUE]);
+    thief.handle_down(0, true, START);
+    a.handle_up(3, START);
+    thief.handle_up(3, START);
+    exchange([&mut a, &mut thief], [START; 2]);
+    assert_eq!(queue_events(&mut a), [up(2), ReplicaEvent::QueueLost { link: 0 }]);
+    a.handle_down(0, false, START);
+    b.handle_down(0, true, START);
+    a.handle_down(3, true, START);
+    let down = ReplicaEvent::QueueDown { queue: QUEUE, node: 2, is_gone: true };
+    assert_eq!(queue_events(&mut a), [down]);
+    a.handle_up(4, START);
+    b.handle_up(4, START);
+    exchange([&mut a, &mut b], [START; 2]);
+    assert_eq!(queue_events(&mut a), [up(2)]);
 }
 
 #[test]
@@ -315,14 +374,16 @@ fn values_that_cannot_be_are_refused() {
     for (place, value) in [(0, 0), (0, 13), (2, 16), (2, 96), (3, 0), (10, 0x80)] {
         assert_eq!(edited(place, value), Err(PeerFrameError::Broken), "{place}: {value}");
     }
-    // A weight of zero and of too much, slots of none and too many, a limit that no door has.
+    // Slots of none and too many, too many requests, a weight of zero and of too much, a limit of
+    // more than 16 bits.
     for bytes in [
-        &[1, 0, 1, 0][..],
-        &[1, 8, 1, 1],
+        &[1, 0, 1, 0, 0, 0, 0, 0][..],
+        &[1, 8, 1, 1, 0, 0, 0, 0],
+        &[1, 0, 1, 1, 0, 0, 0, 0x80, 0x80, 0x80, 0x80, 0x10],
         &[2, 0x81, 0x80, 4],
         &[3, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0],
         &[3, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0xc1, 0x84, 0x3d],
-        &[3, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 32, 1, 0, 0, 0, 0, 0, 0, 0],
+        &[3, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0x80, 0x80, 4, 1, 0, 0, 0, 0, 0, 0, 0],
         &[10, 1, 1, 2],
         &[12, 2],
     ] {

@@ -49,10 +49,15 @@ pub struct DoorLoad {
 }
 
 /// Returns the load of all doors that have a backend.
-pub fn doors(engines: &[DoorEngine], now: Time) -> Vec<DoorLoad> {
+pub fn doors(
+    engines: &[DoorEngine],
+    peers: Option<&peers::PeersStatus>,
+    now: Time,
+) -> Vec<DoorLoad> {
     let of = |door: &DoorEngine| {
         let work = door.engine.work()?;
-        Some(DoorLoad { load: observe::load(door.door, &work, now), measured: work.measured })
+        let load = observe::load(door.door, &work, peers, now);
+        Some(DoorLoad { load, measured: work.measured })
     };
     engines.iter().filter_map(of).collect()
 }

@@ -87,26 +87,33 @@ function tiles() {
   const debt = Math.min(past.mean("debt", 5) ?? 0, busy);
   const part = cpus > 0 ? busy / cpus : 0;
   const measured = [...new Set(now.doors.map((door) => door.measured))].join(", ");
-  tile("cpu", cpus > 0 ? percent(part) : "–", `of ${count(cpus, "CPU", "CPUs")}`, part > 0.95 ? "warn" : "");
+  const queue = now.doors.find((door) => door.shared_queue);
+  tile("cpu", cpus > 0 ? percent(part) : "–", `${queue ? "by requests here, " : ""}of ${count(cpus, "CPU", "CPUs")}`, part > 0.95 ? "warn" : "");
   const [others, theirs] = at("tile-cpu").querySelectorAll("i");
   const width = (value) => `${Math.max(0, Math.min(100, (100 * value) / (cpus || 1)))}%`;
   others.style.width = width(busy - debt);
   theirs.style.width = width(debt);
   at("tile-cpu").title = `${number(debt)} of ${number(busy)} CPUs used by clients in debt`;
   const slots = sum((door) => door.crowd?.concurrency);
-  tile("working", `${sum((door) => door.working)}`, slots ? `of ${slots} at once` : "");
+  const room = queue ? `here, ${sum(all_running)} of ${slots} in all` : `of ${slots} at once`;
+  tile("working", `${sum((door) => door.working)}`, slots ? room : "");
   put(at("measured"), measured ? `CPUs; costs measured by: ${measured}` : "CPUs");
   const waiting = sum((door) => door.crowd?.waiting);
   const queues = now.doors.some((door) => door.crowd);
   const strangers = sum((door) => door.swarm?.strangers);
-  const note = strangers ? `${strangers} of strangers` : "";
-  tile("waiting", queues ? `${waiting}` : "–", queues ? note : "no queue", waiting ? "warn" : "");
+  const notes = [queue ? `here, ${sum(all_waiting)} in all` : "", strangers ? `${strangers} of strangers` : ""];
+  tile("waiting", queues ? `${waiting}` : "–", queues ? notes.filter(Boolean).join(", ") : "no queue", waiting ? "warn" : "");
+  put(at("load-of"), queue ? "of this instance; slots of all" : "");
   const debtors = now.limits.filter((limit) => limit.in_debt > 0);
   const first = debtors[0];
   tile("debt", `${first?.in_debt ?? 0}`, debtors.map((limit) => limit.name).join(", "), first ? "bad" : "");
   spread("credit");
   spread("debt", "slow");
 }
+
+// Requests with a slot, and those that wait, of all instances that share the queue.
+const all_running = ({ shared_queue, crowd }) => shared_queue?.running ?? crowd?.running;
+const all_waiting = ({ shared_queue, crowd }) => shared_queue?.waiting ?? crowd?.waiting;
 
 function spread(side, id = side) {
   const [half, most] = [past.last(`${side}_p50`), past.last(`${side}_p95`)];
@@ -120,7 +127,8 @@ function running() {
   const old = all.filter((request) => request.age >= SHOWN_FROM_S);
   at("running").hidden = old.length === 0;
   const rows = old.map(({ client, route, age, stalled }) => [time(age), client, route, stalled ? "waits for its client" : "working"]);
-  const text = waits ? `The oldest waiting request, ${waits.route} of ${waits.client}, has waited for ${time(waits.age)}.` : "No request waits.";
+  const here = now.doors.some((door) => door.shared_queue) ? " here" : "";
+  const text = waits ? `The oldest waiting request${here}, ${waits.route} of ${waits.client}, has waited for ${time(waits.age)}.` : `No request waits${here}.`;
   table(at("running").lastElementChild, text, ["For", "Client", "Request", "State"], rows, []);
 }
 
@@ -139,20 +147,38 @@ function robots() {
 
 function others() {
   const { peers, store } = now;
-  at("others").hidden = !peers && !store;
+  const queues = now.doors.filter((door) => door.shared_queue);
+  at("others").hidden = !peers && !store && !queues.length;
+  at("queue").hidden = !queues.length;
+  if (queues.length) show_queue(queues[0].shared_queue);
   at("peers").hidden = !peers;
   at("store").hidden = !store;
   if (peers) show_peers(peers);
   if (store) show_store(store);
 }
 
-function show_peers({ peers, live, via, cluster }) {
+// The queue that instances share: who owns it, and what each of them has.
+function show_queue({ owner, owns, seconds, slots, waiting, running, instances }) {
+  const taking_part = instances.filter((one) => !one.silent && !one.apart).length;
+  const mine = instances.find((one) => one.here);
+  const text = taking_part < 2
+    ? "This instance shares its queue, and no other one takes part."
+    : `One queue for ${taking_part} instances; ${owns ? "this instance" : owner} owns it for ${time(seconds)}. `
+      + `Here ${mine.waiting} wait and ${mine.running} run; in all ${waiting} wait and ${running} run on ${count(slots, "slot", "slots")}.`;
+  const state = (one) => [one.here && "this one", one.owns && "owns the queue", one.silent && "silent", one.apart && "has not joined"].filter(Boolean).join(", ") || "takes part";
+  const rows = instances.map((one) => [one.name, state(one), `${one.waiting}`, `${one.running}`, `${one.kept ?? "–"}`]);
+  table(at("queue"), text, ["Instance", "Queue", "Waiting", "Running", "Slots kept"], rows, instances.map((one) => one.silent || one.apart));
+}
+
+function show_peers({ queue, peers, live, via, cluster }) {
+  const part = (peer) => peer.queue ? (peer.queue.owns ? "owns it" : "shares it") : (peer.queue_apart ?? "–");
   const rows = peers.map((peer) => [
     peer.name, peer.address, peer.live ? "live" : `silent for ${time(peer.silent_seconds)}`,
     peer.behind_seconds > 0 ? time(peer.behind_seconds) : "–", `${peer.lost_in + peer.lost_out}`,
+    ...(queue ? [part(peer)] : []),
   ]);
-  const bad = peers.map((peer) => !peer.live);
-  const head = ["Instance", "Address", "State", "Behind", "Frames lost"];
+  const bad = peers.map((peer) => !peer.live || Boolean(peer.queue_apart));
+  const head = ["Instance", "Address", "State", "Behind", "Frames lost", ...(queue ? ["Queue"] : [])];
   table(at("peers"), `${live} of ${peers.length + 1} instances live (${via}, cluster ${cluster})`, head, rows, bad);
 }
 

@@ -20,11 +20,11 @@ function culprit(limits) {
   return found;
 }
 
-function does(action, { waiting, reject, wait }) {
+function does(action, { waiting, waits, reject, wait }) {
   switch (action) {
     case "queue":
       return waiting >= 1
-        ? `It waits behind all clients in credit: ${count(Math.round(waiting), "request waits", "requests wait")}.`
+        ? `It waits behind all clients in credit: ${waits}.`
         : "It waits behind all clients in credit whenever the backend is full.";
     case "hold": return `Its responses are held, ${time(wait)} on average.`;
     case "delay": return `Its requests are delayed, ${time(wait)} on average.`;
@@ -55,12 +55,14 @@ export function verdict(now, past) {
 
 function state_of(now, past) {
   const cpus = now.doors.reduce((sum, door) => sum + door.cpus, 0);
-  const crowds = now.doors.map((door) => door.crowd).filter(Boolean);
-  const waiting = crowds.reduce((sum, crowd) => sum + crowd.waiting, 0);
+  // Of all instances that share the queue.
+  const waiting = now.doors.reduce((sum, { shared_queue, crowd }) => sum + (shared_queue?.waiting ?? crowd?.waiting ?? 0), 0);
+  const waits = waiting_text(now, waiting);
   const busy = past.mean("busy", 5) ?? 0;
   const failed = past.mean("failed") ?? 0;
   const guilty = culprit(now.limits);
-  const used = `${number(busy)} of ${count(cpus, "CPU", "CPUs")} used`;
+  const here = now.doors.some((door) => door.shared_queue) ? " by requests of this instance" : "";
+  const used = `${number(busy)} of ${count(cpus, "CPU", "CPUs")} used${here}`;
   if (now.stage === "draining") {
     return { kind: "warn", said: "This server is stopping: running requests may finish, new ones are refused.", more: used };
   }
@@ -76,15 +78,23 @@ function state_of(now, past) {
   const full = busy >= FULL * cpus || waiting >= 1;
   const swarms = now.doors.map((door) => door.swarm).filter(Boolean);
   if (swarms.length) return in_swarm(swarms, { now, used, past });
-  if (guilty) return in_debt(guilty, { full, cpus, waiting, used, past });
+  if (guilty) return in_debt(guilty, { full, cpus, waiting, waits, used, past });
   if (full) {
     return {
       kind: "warn",
       said: busy >= FULL * cpus ? "The backend is full, and no client is over a limit." : "Requests wait in the queue, and no client is over a limit.",
-      more: `${used}; ${count(waiting, "request waits", "requests wait")}. All clients get the same share. ${times(past)}`,
+      more: `${used}; ${waits}. All clients get the same share. ${times(past)}`,
     };
   }
   return { kind: "good", said: "No problems.", more: `${used}; no request waits, and no client is in debt. ${times(past)}` };
+}
+
+// The requests that wait, in words. If instances share the queue: of all, and of this one.
+function waiting_text(now, waiting) {
+  const text = count(waiting, "request waits", "requests wait");
+  if (!now.doors.some((door) => door.shared_queue)) return text;
+  const here = now.doors.reduce((sum, { crowd }) => sum + (crowd?.waiting ?? 0), 0);
+  return `${text} at all instances together, ${here} of them here`;
 }
 
 // Clients in credit ask for more than the backend can do; most of them were not here before.
@@ -95,8 +105,12 @@ function in_swarm(swarms, { now, used, past }) {
   const room = sum((swarm) => swarm.waiting_room_new + swarm.waiting_room_returned);
   const returned = sum((swarm) => swarm.waiting_room_returned);
   const waits = swarms.map((swarm) => swarm.newcomer_wait).filter((wait) => wait != null);
+  const other = now.doors.find((door) => door.swarm && door.shared_queue && !door.shared_queue.owns);
   const parts = [
-    `Clients that were here before go first. ${strangers}; strangers have used ${number(sum((swarm) => swarm.strangers_cost))} CPU-seconds since then.`,
+    "Clients that were here before go first.",
+    other
+      ? `${other.shared_queue.owner} owns the queue and has the figures of strangers.`
+      : `${strangers}; strangers have used ${number(sum((swarm) => swarm.strangers_cost))} CPU-seconds since then.`,
     `${count(room, "visitor is", "visitors are")} in the waiting room, ${returned} of them for a second time or more.`,
   ];
   if (waits.length) parts.push(`New visitors wait ${time(Math.max(...waits))} for their first page.`);
@@ -117,7 +131,7 @@ function takes_of(row, cpus) {
     : `${row.key} used ${share} of the CPU recently. It has sent no requests for ${time(row.last_seen)}, so its share decreases.`;
 }
 
-function in_debt({ limit, row }, { full, cpus, waiting, used, past }) {
+function in_debt({ limit, row }, { full, cpus, waiting, waits, used, past }) {
   const takes = takes_of(row, cpus);
   if (limit.shadow) {
     return {
@@ -127,7 +141,7 @@ function in_debt({ limit, row }, { full, cpus, waiting, used, past }) {
     };
   }
   const reject = past.mean("reject") ?? 0;
-  const done = does(limit.action, { waiting, reject, wait: row.wait_average });
+  const done = does(limit.action, { waiting, waits, reject, wait: row.wait_average });
   if (!full && limit.action === "queue") {
     return { kind: "good", said: "No problems.", more: `${takes} It is in debt, but the backend has room for all requests, so none waits. ${times(past)}` };
   }

@@ -1,6 +1,6 @@
 use super::*;
 use evenkeel_telemetry::snapshot::{
-    BurningGroupRow, PeersSummary, QueueLoad, RefusedConfig, SwarmLoad,
+    ApartPeer, BurningGroupRow, PeersSummary, QueueLoad, RefusedConfig, SharedQueueLoad, SwarmLoad,
 };
 
 fn row(key: &str, cpu: f64, level: Option<f64>, last_seen: f64) -> ClientRow {
@@ -61,7 +61,7 @@ Limit: agent
   Wait[s]    Cpu[s]     Req/s  Last[s]      Level  Title
 ";
     assert_eq!(tables(&snapshot(), None), expected);
-    let peers = Some(PeersSummary { live: 2, known: 3, behind: 0.25 });
+    let peers = Some(PeersSummary { live: 2, known: 3, behind: 0.25, apart: Vec::new() });
     let together = tables(&TopSnapshot { peers, ..snapshot() }, None);
     assert_eq!(together, format!("{expected}\npeers: 2 of 3 live, 0.2 s behind\n"));
 }
@@ -104,6 +104,7 @@ fn a_swarm_has_a_line() {
         cpus: 2.0,
         busy_seconds: 1.0,
         crowd: None,
+        shared_queue: None,
         swarm: Some(swarm.clone()),
         running: Vec::new(),
         oldest_waiting: None,
@@ -147,6 +148,7 @@ fn the_requests_with_the_backend_stand_below_the_tables() {
         cpus: 2.0,
         busy_seconds: 1.0,
         crowd: Some(QueueLoad { waiting: 14, running: 2, concurrency: 2 }),
+        shared_queue: None,
         swarm: None,
         running: vec![
             request("203.0.113.7", "GET /x", 27.04, false),
@@ -168,6 +170,76 @@ Backend of proxy: 14 waiting, the oldest for 12.3 s
     assert_eq!(text(&load), expected);
     (load.running, load.oldest_waiting) = (Vec::new(), None);
     assert_eq!(text(&load), "");
+}
+
+#[test]
+fn a_shared_queue_has_a_line_for_each_instance() {
+    let row = |name: &str, waiting| QueueInstanceRow {
+        name: name.to_owned(),
+        here: name == "b:8080",
+        owns: name == "a\x1b:8080",
+        silent: name == "c",
+        apart: name == "d",
+        waiting,
+        running: 4,
+        kept: (name == "b:8080").then_some(5),
+    };
+    let queue = SharedQueueLoad {
+        owner: "a\x1b:8080".to_owned(),
+        owns: false,
+        seconds: 300.0,
+        term: 3,
+        takeovers: 0,
+        slots: 12,
+        waiting: 40,
+        running: 8,
+        instances: [("b:8080", 12), ("a\x1b:8080", 28), ("c", 0), ("d", 1)]
+            .map(|(name, waiting)| row(name, waiting))
+            .to_vec(),
+    };
+    let swarm = SwarmLoad {
+        since: 1_789_999_400.0,
+        seconds: 600.0,
+        strangers: 0,
+        strangers_cost: 0.0,
+        visitors: 0,
+        waiting_room_new: 0,
+        waiting_room_returned: 0,
+        newcomer_wait: None,
+        groups: Vec::new(),
+    };
+    let load = LoadSnapshot {
+        door: "proxy".to_owned(),
+        working: 4,
+        cpus: 2.0,
+        busy_seconds: 1.0,
+        crowd: Some(QueueLoad { waiting: 12, running: 4, concurrency: 12 }),
+        shared_queue: Some(queue),
+        swarm: Some(swarm),
+        running: Vec::new(),
+        oldest_waiting: None,
+    };
+    let why = "its version exchanges other messages about queues".to_owned();
+    let apart = vec![ApartPeer { peer: "d".to_owned(), why }];
+    let peers = Some(PeersSummary { live: 4, known: 4, behind: 0.0, apart });
+    let shown = TopSnapshot { load: vec![load], peers, limits: Vec::new(), ..snapshot() };
+    let expected = "\
+proxy: swarm for 10 min: a\\u001b:8080 owns the queue and has the figures
+
+Queue of proxy: one queue for 2 instances; a\\u001b:8080 owns it for 5 min; c is silent; \
+        d has not joined
+here 12 wait and 4 run; in all 40 wait and 8 run on 12 slots
+  Waiting   Running      Kept  Instance
+       12         4         5  b:8080 (this one)
+       28         4         -  a\\u001b:8080 (owns the queue)
+        0         4         -  c (silent)
+        1         4         -  d (has not joined)
+
+peers: 4 of 4 live, 0.0 s behind
+
+d does not share the queue: its version exchanges other messages about queues
+";
+    assert_eq!(tables(&shown, None), expected);
 }
 
 #[test]

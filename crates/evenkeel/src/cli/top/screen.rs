@@ -42,7 +42,12 @@ pub fn draw(frame: &mut Frame<'_>, view: &TopView) {
     lines.extend(refused.map(|why| format!(" {}", printable(&why.to_string())).red().into()));
     for (at, load) in loads.iter().enumerate() {
         lines.push(load_line(load, view.busy.get(at).copied().flatten()));
-        lines.extend(load.swarm.as_ref().map(|swarm| format!("   {swarm}").yellow().into()));
+        if let Some(queue) = &load.shared_queue {
+            lines.push(format!("   {}", printable(&queue.owner_line())).into());
+            lines.push(format!("   {}", queue.requests_line()).into());
+        }
+        let swarm = load.swarm_line();
+        lines.extend(swarm.map(|line| format!("   {}", printable(&line)).yellow().into()));
         let groups = load.swarm.iter().flat_map(|swarm| &swarm.groups);
         let said = |group: &BurningGroupRow| format!("     {}", printable(&group.to_string()));
         lines.extend(groups.map(|group| said(group).yellow().into()));
@@ -97,7 +102,8 @@ fn load_line(load: &LoadSnapshot, busy: Option<f64>) -> Line<'static> {
         Span::raw(format!("{}] {busy} of {} CPUs", " ".repeat(BAR_COLUMNS - full), load.cpus)),
         Span::raw(format!("  working {}", load.working)),
     ]);
-    if let Some(crowd) = load.crowd {
+    // Below a shared queue has a line with what is of this instance and what of all.
+    if let (Some(crowd), None) = (load.crowd, &load.shared_queue) {
         line.push_span(format!("  waiting {}", crowd.waiting));
         line.push_span(format!("  slots {}/{}", crowd.running, crowd.concurrency));
     }

@@ -6,7 +6,7 @@ use evenkeel_config::settings::KnownSetting;
 use evenkeel_config::settings::peers::{PeerTarget, PeerTransport, PeersSettings};
 use evenkeel_core::units::Time;
 use evenkeel_engine::view::EngineView;
-use evenkeel_peers::driver::{self, PeersThread};
+use evenkeel_peers::driver::{self, PeerExchange, PeersThread};
 use evenkeel_runtime::clock::Clock;
 use evenkeel_testing::port::free_port;
 use evenkeel_testing::wait::until;
@@ -33,7 +33,8 @@ fn peers(stage: &Stage, port: u16, join: u16) -> PeersThread {
         nodes_max: 8,
     };
     let engines = vec![Arc::clone(&stage.engine) as Arc<_>];
-    driver::start(&settings, engines, Clock::start(), &stage.watch).expect("the peers start")
+    driver::start(&settings, PeerExchange::All, engines, Clock::start(), &stage.watch)
+        .expect("the peers start")
 }
 
 /// Serves a client twice.

@@ -1,5 +1,7 @@
 use super::*;
-use evenkeel_telemetry::snapshot::{QueueLoad, SwarmLoad, TopSnapshot};
+use evenkeel_telemetry::snapshot::{
+    QueueInstanceRow, QueueLoad, SharedQueueLoad, SwarmLoad, TopSnapshot,
+};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -42,6 +44,7 @@ fn snapshot(now: f64, busy_seconds: f64) -> TopSnapshot {
             cpus: 2.0,
             busy_seconds,
             crowd: Some(QueueLoad { waiting: 14, running: 2, concurrency: 4 }),
+            shared_queue: None,
             running: Vec::new(),
             oldest_waiting: None,
             swarm: None,
@@ -168,6 +171,42 @@ fn a_swarm_and_its_groups_have_lines_of_their_own() {
     let last = "     last in line: User-Agent 'swarm/1\\u001b' (97 % of strangers)";
     assert_eq!(lines[3], last);
     assert!(lines[4].starts_with("  ip  hits"), "{drawn}");
+}
+
+#[test]
+fn a_shared_queue_says_what_is_of_this_instance_and_what_of_all() {
+    let mut snapshot = snapshot(1_790_000_000.0, 100.0);
+    snapshot.load[0].shared_queue = Some(SharedQueueLoad {
+        owner: "a:8080".to_owned(),
+        owns: true,
+        seconds: 300.0,
+        term: 3,
+        takeovers: 1,
+        slots: 4,
+        waiting: 40,
+        running: 4,
+        instances: ["a:8080", "b:8080"]
+            .map(|name| QueueInstanceRow {
+                name: name.to_owned(),
+                here: name == "a:8080",
+                owns: name == "a:8080",
+                silent: false,
+                apart: false,
+                waiting: 14,
+                running: 2,
+                kept: None,
+            })
+            .to_vec(),
+    });
+    let mut view = TopView::new("127.0.0.1:9970", None);
+    view.answered(Ok((String::new(), snapshot)));
+    let drawn = screen(&view);
+    let expected = [
+        " proxy     [                ] - of 2 CPUs  working 2",
+        "   one queue for 2 instances; this instance owns it for 5 min",
+        "   here 14 wait and 2 run; in all 40 wait and 4 run on 4 slots",
+    ];
+    assert_eq!(drawn.lines().skip(1).take(3).collect::<Vec<_>>(), expected);
 }
 
 #[test]
