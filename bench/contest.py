@@ -147,8 +147,8 @@ def cpu_seconds(pids):
 class Server:
     """A process with its children, on one core; ended by its id."""
 
-    def __init__(self, name, command, port, core, cwd):
-        self.name, self.port, self.admin = name, port, None
+    def __init__(self, name, command, port, core, cwd, host="127.0.0.1"):
+        self.name, self.port, self.admin, self.host = name, port, None, host
         self.log = open(os.path.join(cwd, f"{name.replace(' ', '-')}.log"), "wb")
         self.process = subprocess.Popen(
             ["taskset", "-c", str(core), *command], cwd=cwd, stdout=self.log, stderr=self.log)
@@ -162,7 +162,7 @@ class Server:
             if self.process.poll() is not None:
                 break
             try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                socket.create_connection((self.host, self.port), 1).close()
                 return
             except OSError:
                 time.sleep(0.02)
@@ -226,8 +226,8 @@ class Bench:
             file.write(text)
         return path
 
-    def start(self, name, command, port, core=SERVER_CORE):
-        server = Server(name, command, port, core, self.folder)
+    def start(self, name, command, port, core=SERVER_CORE, host="127.0.0.1"):
+        server = Server(name, command, port, core, self.folder, host)
         self.servers.append(server)
         return server
 
@@ -235,7 +235,7 @@ class Bench:
         server.stop()
         self.servers.remove(server)
 
-    def nginx(self, name, port, http, core=SERVER_CORE):
+    def nginx(self, name, port, http, core=SERVER_CORE, host="127.0.0.1"):
         """An nginx of one worker with this inside its `http` block."""
         slug = name.replace(" ", "-")
         temp = "".join(f"  {kind}_temp_path {self.folder}/{slug}-{kind};\n"
@@ -254,7 +254,7 @@ http {{
   limit_req_log_level info;
 {temp}{http}}}
 """)
-        return self.start(name, ["nginx", "-c", path, "-p", self.folder], port, core)
+        return self.start(name, ["nginx", "-c", path, "-p", self.folder], port, core, host)
 
     def nginx_proxy(self, name, port, backend, zone="", rule=""):
         return self.nginx(name, port, f"""\

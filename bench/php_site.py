@@ -1,4 +1,4 @@
-"""The site behind the contestants of `protection` and `arena`: nginx and PHP-FPM on one core.
+"""The site behind `protection`, `arena` and `together`: nginx and PHP-FPM on one core.
 
 Its pages burn CPU time (crates/evenkeel/tests/journey/burn.php). Only the standard library is used.
 """
@@ -11,9 +11,10 @@ from contest import LOAD_CORE, ROOT, free_port
 
 
 class Site:
-    """nginx and PHP-FPM, all on one core. `pages` has a query of burn.php for each path."""
+    """nginx and PHP-FPM, all on one core. `pages` has a query of burn.php for each path; `/status`
+    tells the requests that are there. `host`: the address that nginx listens on."""
 
-    def __init__(self, bench, workers, pages):
+    def __init__(self, bench, workers, pages, host="127.0.0.1"):
         self.port, php = free_port(), free_port()
         shutil.copy(f"{ROOT}/crates/evenkeel/tests/journey/burn.php", f"{bench.folder}/burn.php")
         user = "user = www-data\ngroup = www-data\n" if os.geteuid() == 0 else ""
@@ -40,9 +41,10 @@ pm.max_children = {workers}
 """
         self.nginx = bench.nginx("site", self.port, f"""\
   server {{
-    listen 127.0.0.1:{self.port} backlog=4096;
+    listen {host}:{self.port} backlog=4096;
+    location = /status {{ stub_status; }}
 {"".join(page(*pair) for pair in pages.items())}  }}
-""", LOAD_CORE)
+""", LOAD_CORE, host)
 
     def cpu_seconds(self):
         return self.php.cpu_seconds() + self.nginx.cpu_seconds()
