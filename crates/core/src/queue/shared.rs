@@ -170,6 +170,10 @@ pub struct SharedQueue {
     busy: Time,
     /// The number of slots when the last instance fell silent.
     whole: usize,
+    /// Until when this instance finds out who owns the queue: after its start, and after it was
+    /// stopped for so long that the others may have given it up. If it has heard of no other owner
+    /// by then, there is none.
+    settles: Option<Time>,
     /// The owners that this instance has followed.
     owners: OwnerRecords,
 }
@@ -200,6 +204,7 @@ impl SharedQueue {
             takeovers: 0,
             busy: now,
             whole: 1,
+            settles: None,
             owners: OwnerRecords::default(),
         }
     }
@@ -208,6 +213,8 @@ impl SharedQueue {
     pub fn start(&mut self, own: InstanceId, now: Time) {
         self.own = Some(own);
         (self.beat_at, self.owner_heard, self.owner_since, self.busy) = (now, now, now, now);
+        self.settles = Some(now.plus(SILENT_MAX));
+        self.limit_part(now);
     }
 
     /// Replaces the limits ([`Admission::set_settings`]).
@@ -457,6 +464,11 @@ impl SharedQueue {
         if self.own.is_some_and(|own| own.node == id.node) {
             return;
         }
+        self.excuse_silence(now);
+        if self.instances.is_empty() {
+            // Nothing was due.
+            self.beat_at = self.beat_at.max(now);
+        }
         let is_known = self.instances.get(&id.node).is_some_and(|known| known.id == id);
         let held = self.part_from(id.node, now);
         // If the connection takes the place of another one, its requests run on until it joins.
@@ -474,7 +486,10 @@ impl SharedQueue {
             apart: now,
         };
         self.instances.insert(id.node, instance);
-        self.join_again(id, now);
+        // Messages may have been lost on the last connection.
+        if self.owner() == Some(id.node) {
+            self.join_again(now);
+        }
         self.beat_to(id.node, now);
         self.limit_part(now);
     }
@@ -482,9 +497,12 @@ impl SharedQueue {
     /// The connection to another instance has ended. `is_gone`: the other has closed it, so it has
     /// ended; otherwise it may still be there.
     pub fn handle_link_end(&mut self, node: u64, is_gone: bool, now: Time) {
+        self.excuse_silence(now);
         let Some(instance) = self.instances.get_mut(&node) else { return };
         instance.is_linked = false;
-        if is_gone {
+        instance.apart = if instance.has_joined { now } else { instance.apart };
+        // If this instance was stopped, the others have closed their connections, and are there.
+        if is_gone && self.settles.is_none() {
             self.forget(node, now);
         }
         if self.owner() == Some(node) {
@@ -496,6 +514,7 @@ impl SharedQueue {
 
     /// A message of another instance.
     pub fn handle_message(&mut self, from: u64, message: QueueMessage, now: Time) {
+        self.excuse_silence(now);
         let Some(instance) = self.instances.get_mut(&from) else { return };
         instance.heard = now;
         let gives_up = matches!(message, QueueMessage::Beat(InstanceBeat { is_owner: false, .. }));
@@ -517,6 +536,11 @@ impl SharedQueue {
     /// for too long.
     pub fn handle_timeout(&mut self, now: Time) {
         self.excuse_silence(now);
+        if self.settles.is_some_and(|at| now >= at) {
+            self.settles = None;
+            self.limit_part(now);
+            self.join_again(now);
+        }
         if now >= self.beat_at {
             self.beat_at = now.plus(BEAT_INTERVAL);
             self.beats += 1;
@@ -537,19 +561,6 @@ impl SharedQueue {
         self.admission.handle_timeout(now);
     }
 
-    /// If this instance itself was stopped for a while, the others may have sent messages that it
-    /// has not read yet.
-    fn excuse_silence(&mut self, now: Time) {
-        let late = now.since(self.beat_at);
-        if late < LATE_MIN {
-            return;
-        }
-        for instance in self.instances.values_mut() {
-            instance.heard = instance.heard.plus(late).min(now);
-        }
-        self.owner_heard = self.owner_heard.plus(late).min(now);
-    }
-
     /// The time of the next [`SharedQueue::handle_timeout`].
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
@@ -559,7 +570,7 @@ impl SharedQueue {
     /// When this instance next tells others that it is there.
     #[must_use]
     pub fn poll_beat(&self) -> Option<Time> {
-        (!self.instances.is_empty()).then_some(self.beat_at)
+        (!self.instances.is_empty() || self.settles.is_some()).then_some(self.beat_at)
     }
 
     /// The next result for a request of this instance ([`Admission::poll`]).

@@ -71,12 +71,15 @@ impl SharedQueue {
         let Some(own) = self.waiting.get(&id).copied() else {
             if let QueueMessage::Grant { id, .. } = message {
                 // The request is gone, or had its slot before it asked again.
-                let (cost, worked) = (Cost::ZERO, None);
-                let done = QueueMessage::Done { id, cost, worked, keeps: false };
-                self.out.push_back((from, done));
+                self.out.push_back((from, unused(id)));
             }
             return;
         };
+        if let (Some(_), AdmissionOutcome::Slot(_)) = (self.settles, outcome) {
+            // The owner may have given the slot to another request meanwhile. This one asks again
+            // when this instance joins again.
+            return self.out.push_back((from, unused(id)));
+        }
         let outcome = match outcome {
             AdmissionOutcome::WaitingRoom(_) if !own.arrival.accepts_waiting_page => {
                 return self.leave_owner(now);
@@ -121,6 +124,11 @@ impl SharedQueue {
             || now.since(oldest.since.unwrap_or(now)) >= times(WAITS_MAX)
             || *unanswered >= times(SILENT_WAITS_MAX)
     }
+}
+
+/// Gives a slot back that was not used.
+fn unused(id: RequestId) -> QueueMessage {
+    QueueMessage::Done { id, cost: Cost::ZERO, worked: None, keeps: false }
 }
 
 /// What the owner says of a visitor, as far as the request of the visitor shows that it can be.

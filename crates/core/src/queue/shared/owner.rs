@@ -36,9 +36,11 @@ impl SharedQueue {
         if waits {
             self.busy = now;
         }
-        let may_keep = !waits && now.since(self.busy) >= CALM_AFTER;
+        // An only slot that is kept would be given out a second time, as the queue always has one.
+        let is_only = self.admission.concurrency() == 1;
+        let may_keep = !waits && !is_only && now.since(self.busy) >= CALM_AFTER;
         for (node, instance) in &mut self.instances {
-            if instance.has_joined && instance.may_keep != may_keep && (waits || may_keep) {
+            if instance.has_joined && instance.may_keep != may_keep {
                 instance.may_keep = may_keep;
                 self.out.push_back((*node, QueueMessage::Keep(may_keep)));
             }
@@ -184,14 +186,18 @@ impl SharedQueue {
         };
         let others = self.instances.values();
         let (here, away): (Vec<_>, Vec<_>) = others.partition(|one| is_there(one));
-        let there = 1 + here.len();
         let may_send = |one: &&&Instance| now.since(one.apart) < LEASE;
-        let all = there + away.iter().filter(may_send).count();
-        if there == all {
+        let away = away.iter().filter(may_send).count();
+        let (there, all) = match self.settles {
+            Some(_) => (1, 1 + self.instances.len()),
+            None => (1 + here.len(), 1 + here.len() + away),
+        };
+        if there == all && self.settles.is_none() {
             self.whole = self.admission.concurrency();
             self.admission.set_part(SlotPart::Whole, now);
         } else {
-            let part = (self.whole * there / all).max(1);
+            // Both parts of a network that is cut have one slot more than there are at most.
+            let part = (self.whole * there).div_ceil(all);
             self.admission.set_part(SlotPart::Least(part), now);
         }
     }

@@ -4,9 +4,9 @@
 //! later than those of the owners before it, as far as it has heard of them.
 
 use super::{
-    Instance, InstanceBeat, InstanceId, JOIN_GRACE, LEASE, Membership, OTHERS_SILENT_MAX,
-    PRESSURE_TOLD_EVERY, QueueMessage, RequestCounts, Role, SILENT_MAX, SLOTS_DOUBLE_IN,
-    SharedQueue, TERM_MAX,
+    BEAT_INTERVAL, Instance, InstanceBeat, InstanceId, JOIN_GRACE, LATE_MIN, LEASE, Membership,
+    OTHERS_SILENT_MAX, PRESSURE_TOLD_EVERY, QueueMessage, RequestCounts, Role, SILENT_MAX,
+    SLOTS_DOUBLE_IN, SharedQueue, TERM_MAX,
 };
 use crate::queue::admission::SlotPart;
 use crate::units::{Nanos, Time};
@@ -39,7 +39,7 @@ impl SharedQueue {
                 // The owner has forgotten this instance, because it was silent.
                 !beat.has_joined && now.since(member.since) >= member.rejoins_after
             }
-            _ => self.goes_before((beat.term, id)) && self.owners.may_follow(id, now),
+            _ => self.goes_before((beat.term, id)) && self.owners.try_follow(id, now),
         };
         if follows {
             self.follow(id, beat, now);
@@ -70,7 +70,7 @@ impl SharedQueue {
         }
         self.beside.append(&mut self.granted);
         let running = self.own_beside_queue();
-        self.term = beat.term;
+        (self.term, self.settles) = (beat.term, None);
         if self.owner() != Some(id.node) {
             self.owner_since = now;
         }
@@ -102,22 +102,20 @@ impl SharedQueue {
         }
     }
 
-    /// Joins the owner again at once, because another connection to it takes the place of the last
-    /// one, on which messages may have been lost.
-    pub(super) fn join_again(&mut self, id: InstanceId, now: Time) {
+    /// As a member: joins the owner again at once. Does nothing as the owner.
+    pub(super) fn join_again(&mut self, now: Time) {
         let Role::Member(member) = &self.role else { return };
-        if member.owner == id.node {
-            let beat = InstanceBeat {
-                term: self.term,
-                is_owner: true,
-                slots: member.slots,
-                has_joined: false,
-                own: RequestCounts::default(),
-                all: member.all,
-                pressure: None,
-            };
-            self.follow(id, beat, now);
-        }
+        let Some(id) = self.instances.get(&member.owner).map(|owner| owner.id) else { return };
+        let beat = InstanceBeat {
+            term: self.term,
+            is_owner: true,
+            slots: member.slots,
+            has_joined: false,
+            own: RequestCounts::default(),
+            all: member.all,
+            pressure: None,
+        };
+        self.follow(id, beat, now);
     }
 
     /// Owns the queue from now on, because its owner has ended or is silent.
@@ -174,6 +172,24 @@ impl SharedQueue {
             Some(other.id.node) != owner && is_there && Some(other.id) < self.own
         });
         Nanos(SILENT_MAX.0.saturating_mul(1 + older.count() as u64))
+    }
+
+    /// If this instance itself was stopped for a while, the others may have sent messages that it
+    /// has not read yet.
+    pub(super) fn excuse_silence(&mut self, now: Time) {
+        let late = now.since(self.beat_at);
+        if late < LATE_MIN || self.instances.is_empty() {
+            return;
+        }
+        for instance in self.instances.values_mut() {
+            instance.heard = instance.heard.plus(late).min(now);
+        }
+        self.owner_heard = self.owner_heard.plus(late).min(now);
+        self.beat_at = now;
+        // They may have given this one up meanwhile.
+        if late.plus(BEAT_INTERVAL) >= SILENT_MAX {
+            self.settles = Some(now.plus(SILENT_MAX));
+        }
     }
 
     /// Frees what silent instances have here, and forgets those that have been silent for long.

@@ -38,9 +38,9 @@ struct OwnerRecord {
 pub(super) struct OwnerRecords(Vec<OwnerRecord>);
 
 impl OwnerRecords {
-    /// Whether an owner may be followed that was not followed until now. One that has been followed
-    /// too often may not be for a while.
-    pub fn may_follow(&mut self, id: InstanceId, now: Time) -> bool {
+    /// Returns whether an owner may be followed that was not followed until now. Leaves one that has
+    /// been followed too often.
+    pub fn try_follow(&mut self, id: InstanceId, now: Time) -> bool {
         let Some(record) = self.0.iter().find(|record| record.id == id).copied() else {
             return true;
         };
@@ -104,25 +104,25 @@ mod tests {
     #[test]
     fn an_owner_that_was_left_is_followed_after_a_minute_and_then_two() {
         let mut records = OwnerRecords::default();
-        assert!(records.may_follow(owner(1), at(0)));
+        assert!(records.try_follow(owner(1), at(0)));
         records.leave(owner(1), at(0));
-        assert!(!records.may_follow(owner(1), at(59)) && records.may_follow(owner(1), at(60)));
-        assert!(records.may_follow(owner(2), at(1)));
+        assert!(!records.try_follow(owner(1), at(59)) && records.try_follow(owner(1), at(60)));
+        assert!(records.try_follow(owner(2), at(1)));
         let restarted = InstanceId { life: 2, node: 1 };
-        assert!(records.may_follow(restarted, at(1)), "another life");
+        assert!(records.try_follow(restarted, at(1)), "another life");
         records.leave(owner(1), at(60));
-        assert!(!records.may_follow(owner(1), at(179)) && records.may_follow(owner(1), at(180)));
+        assert!(!records.try_follow(owner(1), at(179)) && records.try_follow(owner(1), at(180)));
     }
 
     #[test]
     fn an_owner_is_followed_eight_times_a_minute_at_most() {
         let mut records = OwnerRecords::default();
         for time in 0..8 {
-            assert!(records.may_follow(owner(1), at(time)));
+            assert!(records.try_follow(owner(1), at(time)));
             records.join(owner(1), at(time));
         }
-        assert!(!records.may_follow(owner(1), at(8)));
-        assert!(!records.may_follow(owner(1), at(67)) && records.may_follow(owner(1), at(68)));
+        assert!(!records.try_follow(owner(1), at(8)));
+        assert!(!records.try_follow(owner(1), at(67)) && records.try_follow(owner(1), at(68)));
         // Joining the same queue again takes longer each time.
         let mut delays = (0..4).map(|_| records.join(owner(2), at(0)).0 / REJOIN_AFTER.0);
         assert!(delays.by_ref().eq([1, 2, 4, 8]));
@@ -136,6 +136,6 @@ mod tests {
             records.leave(owner(node), at(node));
         }
         assert_eq!(records.0.len(), OWNERS_MAX);
-        assert!(!records.may_follow(owner(999), at(1_000)));
+        assert!(!records.try_follow(owner(999), at(1_000)));
     }
 }

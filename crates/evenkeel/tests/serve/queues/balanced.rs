@@ -6,7 +6,7 @@ use crate::ask;
 use evenkeel_testing::evenkeel;
 use evenkeel_testing::port::free_port;
 use evenkeel_testing::program::Program;
-use evenkeel_testing::wait::until;
+use evenkeel_testing::wait::{until, wait_for};
 use rustix::process::Signal;
 use std::fs;
 use std::io::Read;
@@ -15,6 +15,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::MutexGuard;
+use std::sync::mpsc::Sender;
 use tempfile::TempDir;
 
 const EVENKEEL: &str = include_str!("../../../../../examples/two-instances/evenkeel.yaml");
@@ -117,6 +118,33 @@ impl Example {
     }
 }
 
+impl Example {
+    fn waiting(&self, owner: usize) -> Option<usize> {
+        self.ports[owner].figure("waiting_requests")
+    }
+
+    /// Asks for `/first`, which runs, and `/second`, which waits. Both instances connect to each
+    /// other. If one of the connections replaces the other while a request runs, the queue has one
+    /// slot more for that time, so both run; then it asks again.
+    fn one_runs_and_one_waits(&self, owner: usize) -> (TcpStream, Sender<()>, TcpStream) {
+        for _ in 0..10 {
+            let first = ask(self.front, "/first");
+            let running = self.backend.gets("/first");
+            let second = ask(self.front, "/second");
+            let beside = wait_for("the second one", || match self.backend.requests.try_recv() {
+                Ok((_, go)) => Some(Some(go)),
+                Err(_) => (self.waiting(owner) == Some(1)).then_some(None),
+            });
+            let Some(beside) = beside else { return (first, running, second) };
+            for (go, client) in [(running, first), (beside, second)] {
+                go.send(()).expect("answered");
+                served(client);
+            }
+        }
+        panic!("two requests run each time");
+    }
+}
+
 fn haproxy(folder: &Path, ports: [Ports; 2]) -> (SocketAddr, Program) {
     let front = free_port();
     let server = |of: Ports| [format!("127.0.0.1:{}", of.proxy), format!("port {}", of.admin)];
@@ -149,13 +177,9 @@ fn the_example_with_haproxy_has_one_queue_and_loses_nothing_when_one_ends() {
     let mut example = Example::start();
     for ends in [0, 1] {
         let (front, backend) = (example.front, &example.backend);
-        let first = ask(front, "/first");
-        let running = backend.gets("/first");
-        let second = ask(front, "/second");
-        let waiting = || example.ports[ends].figure("waiting_requests");
-        until("one waits", || waiting() == Some(1));
+        let (first, running, second) = example.one_runs_and_one_waits(ends);
         let third = ask(front, "/third");
-        until("another one waits", || waiting() == Some(2));
+        until("another one waits", || example.waiting(ends) == Some(2));
         for each in example.ports {
             assert!(get(each.admin(), "/metrics").contains("evenkeel_queue_owner"));
         }

@@ -25,7 +25,17 @@ impl Pair {
         pair.queues[0].handle_link(instance(1), now);
         pair.queues[1].handle_link(instance(0), now);
         pair.relay();
+        // Until each instance knows which others there are.
+        pair.wait(SILENT_MAX);
         pair
+    }
+
+    fn wait(&mut self, length: Nanos) {
+        for _ in 0..=length.0 / BEAT_INTERVAL.0 {
+            self.now = self.now.plus(BEAT_INTERVAL);
+            self.queues.iter_mut().for_each(|queue| queue.handle_timeout(self.now));
+            self.relay();
+        }
     }
 
     /// Brings all messages to where they belong. Returns their number.
@@ -116,4 +126,22 @@ fn a_new_connection_costs_a_message_for_each_waiting_request() {
         let RequestCounts { waiting, running } = pair.queues[1].counts();
         assert_eq!(waiting + running, 1_000, "{round}");
     }
+}
+
+#[test]
+fn an_only_slot_is_not_kept() {
+    let mut pair = Pair::new(1);
+    // Long enough for slots to be kept.
+    for _ in 0..2 {
+        let id = pair.queues[1].handle_arrival(arrival(1), pair.now);
+        assert_eq!(pair.relay_all(), [(1, AdmissionOutcome::Slot(id))]);
+        pair.now = pair.now.plus(PAGE);
+        pair.queues[1].handle_done(id, Cost(PAGE.0), None, pair.now);
+        pair.relay();
+        pair.wait(Nanos::from_secs(1));
+    }
+    let there = pair.queues[1].handle_arrival(arrival(1), pair.now);
+    assert_eq!(pair.relay_all(), [(1, AdmissionOutcome::Slot(there))]);
+    pair.queues[0].handle_arrival(arrival(2), pair.now);
+    assert_eq!(pair.relay_all(), []);
 }
