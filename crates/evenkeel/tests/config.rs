@@ -106,9 +106,9 @@ fn what_is_shown_runs_the_same() {
     let odd = "admin: {listen: ['[::1]:9', 127.0.0.1:10], token_file: '/tmp/a: #b'}\n\
                log: {level: trace, format: json}\n\
                proxy: {cost: 'header:X-Cost', cost_header: keep, cpus: 0.30000000000000004, \
-               exempt: ip:2001:db8::/32, timeouts: {idle: 1.000000001s}, trusted_proxies: ::1, \
-               client_address: forwarded, limits: [{name: x, by: ip/9, share: 33.3333%}, \
-               {name: y, by: all, rate: 7 per 3s, burst: 2, keys_max: 5}, \
+               streams: charge, exempt: ip:2001:db8::/32, timeouts: {idle: 1.000000001s}, \
+               trusted_proxies: ::1, client_address: forwarded, limits: [{name: x, by: ip/9, \
+               share: 33.3333%}, {name: y, by: all, rate: 7 per 3s, burst: 2, keys_max: 5}, \
                {name: z, by: host, window: 90s, max: 3.3%, action: delay, \
                shadow: true}]}";
     for text in ["", "proxy:", "admin: off", example, odd] {
@@ -128,7 +128,8 @@ fn what_is_shown_reads_like_this() {
          log:\n  level: info\n  format: text\nmetrics:\n  held_above: 3s\n\
          proxy:\n  listen: [0.0.0.0:8888]\n  backend: [http://127.0.0.1:80]\n  \
          upgrades: [websocket]\n  \
-         cpus: 4\n  cost: shared\n  action: queue\n  queue:\n    concurrency: auto\n    \
+         cpus: 4\n  cost: shared\n  streams: leave\n  \
+         action: queue\n  queue:\n    concurrency: auto\n    \
          reserve: 8\n    len_max: 4096\n    wait_max: 30s\n    known: auto\n    \
          known_max: 65536\n    waiting_room: true\n    shared: false\n  max_delay: 30s\n  \
          http2: true\n  trusted_proxies: []\n  client_address: xff\n  \

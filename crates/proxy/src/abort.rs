@@ -3,7 +3,9 @@
 //! If a client disconnects while the backend works for it, the rest of the exchange becomes a task
 //! of its own. The task reads the answer and throws it away, for at most `timeouts.abort_linger`
 //! and [`DRAIN_BYTES`], then closes the connection to the backend. Until then the request counts as
-//! running. An answer that is only being held is not affected: its request is done.
+//! running. An answer that is only being held is not affected: its request is done. A stream that
+//! is charged to its end is not read on: the connection is closed at once, so that the backend
+//! stops.
 
 use super::account::RequestAccount;
 use super::backends::lease::UpstreamLease;
@@ -46,6 +48,14 @@ pub(super) fn run_on(
     });
 }
 
+/// Closes the account of an exchange that ends with its client: the connection to the backend is
+/// closed already.
+pub(super) fn cut_off(thread: &ThreadContext, account: &RequestAccount) {
+    thread.watch.proxy.aborted.increment(1);
+    account.cut(thread.settings().timeouts.abort_linger);
+    account.settle();
+}
+
 enum AbortOutcome {
     /// The whole answer has arrived; the connection can be used again.
     Through(UpstreamLease),
@@ -67,9 +77,11 @@ async fn end(
             let Ok((mut answer, _)) = answered else { return AbortOutcome::Broken };
             // Record the cost. No client is left to hold the answer from.
             let _ = account.head(answer.headers_mut(), true);
-            if answer.status() == StatusCode::SWITCHING_PROTOCOLS
-                || headers::is_stream(answer.headers())
-            {
+            let is_stream = headers::is_stream(answer.headers());
+            if is_stream && thread.settings().charge_streams {
+                return AbortOutcome::Broken;
+            }
+            if is_stream || answer.status() == StatusCode::SWITCHING_PROTOCOLS {
                 account.with(Charge::leave);
                 return AbortOutcome::Left;
             }

@@ -55,6 +55,9 @@ pub(super) struct AnswerDownload {
     released: bool,
     /// The error to return the next time a frame is asked for.
     broken: Option<BodyError>,
+    /// Whether the backend is to stop when the client disconnects: the answer is a stream that is
+    /// charged while it lasts.
+    pub(super) ends_with_client: bool,
 }
 
 impl AnswerDownload {
@@ -73,6 +76,7 @@ impl AnswerDownload {
             account,
             released: false,
             broken: None,
+            ends_with_client: false,
         }
     }
 
@@ -289,6 +293,9 @@ impl Drop for AnswerDownload {
         let Some(lease) = self.source.take() else { return };
         if lease.wire.is_through() {
             lease.keep(self.thread.now());
+        } else if self.released && self.ends_with_client {
+            drop(lease);
+            abort::cut_off(&self.thread, &self.account);
         } else if self.released {
             abort::run_on(&self.thread, &self.account, abort::AbandonedExchange::Body(lease));
         }

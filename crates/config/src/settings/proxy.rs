@@ -84,6 +84,14 @@ settings! {
     /// cgroups of a backend on this machine.
     pub cost: CostSource, COST: DefaultedKey<CostSource> = ConfigKey::text("cost", cost)
         .range_note("`wall`, `shared`, `header:NAME`, `cgroup:PATH`").default(CostSource::Shared);
+    /// How long a request is charged if its answer is a stream of events (`text/event-stream`) or a
+    /// gRPC call. `leave`: up to the head of the answer; then it gives its slot back, because the
+    /// backend may do no work for it although the stream lasts for hours. `charge`: to the end of
+    /// the stream, with its slot, like any other request, because the backend works all the time,
+    /// as a language model does. If the client disconnects, the proxy closes the connection to the
+    /// backend at once and charges the cost so far.
+    pub charge_streams: bool, STREAMS: DefaultedKey<bool> =
+        ConfigKey::words("streams", &[("leave", false), ("charge", true)]).default(false);
     /// What happens to a client in debt, if its limit has no action of its own. `queue`: while the
     /// backend has capacity, no request waits; otherwise clients in credit go first, and the others
     /// share the rest. `hold`: the request runs, and the head of its answer is held. `delay`: the
@@ -246,9 +254,9 @@ impl fmt::Display for ClientAddress {
 
 section! {
     TABLE = "proxy":
-        LISTEN, TLS, HTTP2, BACKEND, BACKEND_TLS, UPGRADES, CPUS, COST, COST_HEADER, ACTION, QUEUE,
-        MAX_DELAY, TRUSTED_PROXIES, CLIENT_ADDRESS, TIMEOUTS, BOUNDS, EXEMPT, PAGES, MERGE, ROBOTS,
-        SIGNED_FOR, RESOLVER, DATABASES, SHADOW, HEADERS, NAMES_MAX, LIMITS;
+        LISTEN, TLS, HTTP2, BACKEND, BACKEND_TLS, UPGRADES, CPUS, COST, COST_HEADER, STREAMS,
+        ACTION, QUEUE, MAX_DELAY, TRUSTED_PROXIES, CLIENT_ADDRESS, TIMEOUTS, BOUNDS, EXEMPT, PAGES,
+        MERGE, ROBOTS, SIGNED_FOR, RESOLVER, DATABASES, SHADOW, HEADERS, NAMES_MAX, LIMITS;
 }
 
 section! {

@@ -87,6 +87,7 @@ fn proxy() -> ProxySettings {
         shadow: false,
         headers: false,
         keep_cost_header: false,
+        charge_streams: false,
         names_max: 1_000,
         limits: vec![
             limit("ip", KeyPart::Ip { v4: 32, v6: 64 }, LimitUnit::Cpu),

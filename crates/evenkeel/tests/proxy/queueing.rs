@@ -4,7 +4,7 @@ use crate::stage::{Stage, Wire, cpu_limit};
 use evenkeel_config::settings::{ConcurrencySetting, CostSource, ProxySettings};
 use evenkeel_core::condition::Clause;
 use evenkeel_core::limit::{Limit, LimitAction};
-use evenkeel_core::units::{Nanos, Weight};
+use evenkeel_core::units::{Cost, Nanos, Weight};
 use evenkeel_engine::view::EngineView;
 use evenkeel_engine::{AdmissionStats, OpenRequest, RequestStage};
 use evenkeel_telemetry::prometheus;
@@ -385,6 +385,80 @@ fn leaves_at_its_head(kind: &str) {
     events.send("6\r\ndata:2\r\n0\r\n\r\n");
     assert_eq!(stage.engine.load().0, 0);
     first.expect("6\r\ndata:1\r\n6\r\ndata:2\r\n");
+}
+
+/// A stream of events that has begun, with its client, before one slot.
+fn charged_stream(kind: &str, linger: Duration) -> (Stage, Wire, Wire) {
+    let stage = one_at_a_time(|settings| {
+        settings.charge_streams = true;
+        settings.cost = CostSource::Wall;
+        settings.timeouts.abort_linger = linger;
+    });
+    let mut client = stage.client();
+    client.get("/events");
+    let mut events = stage.backend();
+    events.head();
+    events.send(format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n\
+         6\r\ndata:1\r\n"
+    ));
+    client.head();
+    client.expect("6\r\ndata:1\r\n");
+    (stage, client, events)
+}
+
+#[test]
+fn a_stream_that_is_charged_keeps_its_slot_to_its_end() {
+    for kind in ["text/event-stream", "application/grpc"] {
+        let (stage, mut first, mut events) = charged_stream(kind, Duration::from_secs(1));
+        let mut second = stage.client();
+        ask(&mut second, "192.0.2.2", "/2");
+        is_crowd(&stage, 1, 1);
+        assert_eq!(stage.engine.load().0, 1);
+        events.send("6\r\ndata:2\r\n");
+        first.expect("6\r\ndata:2\r\n");
+        is_crowd(&stage, 1, 1);
+        events.send("0\r\n\r\n");
+        first.expect("0\r\n\r\n");
+        let mut backend = stage.backend_for("/2", events);
+        answer(&mut backend, "1ms");
+        second.message();
+        until("it is charged", || stage.engine.top(0).iter().all(|one| one.row.total > Cost::ZERO));
+    }
+}
+
+#[test]
+fn a_stream_that_is_charged_ends_with_its_client() {
+    let hour = Duration::from_secs(3_600);
+    let (stage, first, mut events) = charged_stream("text/event-stream", hour);
+    let mut second = stage.client();
+    ask(&mut second, "192.0.2.2", "/2");
+    is_crowd(&stage, 1, 1);
+    drop(first);
+    events.ends();
+    let mut backend = stage.backend_for("/2", None);
+    answer(&mut backend, "1ms");
+    second.message();
+    is_crowd(&stage, 0, 0);
+}
+
+/// Before its head, a request runs on, because it may have another answer.
+#[test]
+fn a_stream_whose_client_is_gone_before_its_head_ends_with_the_head() {
+    let stage = one_at_a_time(|settings| {
+        settings.charge_streams = true;
+        settings.timeouts.abort_linger = Duration::from_secs(3_600);
+    });
+    let mut client = stage.client();
+    client.get("/events");
+    let mut events = stage.backend();
+    events.head();
+    drop(client);
+    until("the client is gone", || stage.watch.proxy.aborted.get() == 1);
+    is_crowd(&stage, 0, 1);
+    events.send(EVENTS);
+    events.ends();
+    is_crowd(&stage, 0, 0);
 }
 
 #[test]

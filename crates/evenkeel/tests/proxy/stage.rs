@@ -134,6 +134,7 @@ fn settings(backend: SocketAddr) -> ProxySettings {
         shadow: false,
         headers: false,
         keep_cost_header: false,
+        charge_streams: false,
         names_max: 1_000,
         limits: Vec::new(),
     }

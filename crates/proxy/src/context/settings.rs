@@ -22,6 +22,8 @@ pub(crate) struct ThreadSettings {
     pub(crate) timeouts: ProxyTimeouts,
     pub(crate) bounds: ProxyBounds,
     pub(crate) keep_cost_header: bool,
+    /// Whether streams keep their slots and are charged to their end.
+    pub(crate) charge_streams: bool,
     /// Whether answers contain the client's quotas.
     pub(crate) headers: bool,
     /// Whether HTTP/2 is offered to clients.
@@ -40,6 +42,7 @@ impl ThreadSettings {
             timeouts: settings.timeouts,
             bounds: settings.bounds,
             keep_cost_header: settings.keep_cost_header,
+            charge_streams: settings.charge_streams,
             headers: settings.headers,
             http2: settings.http2,
             waiting_room: room.clone(),

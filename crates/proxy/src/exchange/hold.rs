@@ -70,11 +70,13 @@ pub(super) async fn held(
     }
     // No tunnel follows, so its room is free although the answer may take long.
     drop(connect);
-    if headers::is_stream(&head.headers) {
+    let is_stream = headers::is_stream(&head.headers);
+    if is_stream && !settings.charge_streams {
         account.with(Charge::leave);
         thread.set_aside(link);
     }
     let mut download = AnswerDownload::new(lease, link, thread, account);
+    download.ends_with_client = is_stream && settings.charge_streams;
     headers::answer(head.status, &mut head.headers, found);
     if let Some(until) = until {
         let over = tokio::time::sleep_until(thread.clock.instant(until));
