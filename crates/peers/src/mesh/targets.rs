@@ -4,9 +4,9 @@
 //! pause is drawn from its upper half, so that instances which were cut off together do not retry
 //! in step. A place that leads to a connected instance, whichever side made the connection, is left
 //! alone while the connection lasts. A place that leads to this instance itself is left alone for
-//! ten minutes. The third failure in a row is logged, further ones only if the reason changes, and
-//! the recovery is logged too. Instances that start a moment later than others thus cause no
-//! warning.
+//! ten minutes. The fifth failure in a row is logged, after two to four seconds, further ones only
+//! if the reason changes, and the recovery is logged too. Instances that start a moment later than
+//! others thus cause no warning.
 
 use super::wire::Instance;
 use crate::discover::{ADDRESSES_MAX, DiscoveredPeers};
@@ -24,7 +24,7 @@ const PLACES_MAX: usize = 4 * ADDRESSES_MAX;
 const OWN_PLACE_DELAY: Duration = Duration::from_secs(600);
 
 /// The number of failures in a row from which on they are logged.
-const LOGGED_FAILURES_MIN: u32 = 3;
+const LOGGED_FAILURES_MIN: u32 = 5;
 
 /// A place where an instance may be reached.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -218,6 +218,20 @@ mod tests {
         // The place led to this instance itself.
         targets.reached(&place("b:1"), [0; 16], Ok(()), later);
         assert_eq!(targets.take_due(&linked, later + Duration::from_secs(60)), [place("a:1")]);
+    }
+
+    #[test]
+    fn instances_that_start_some_seconds_later_cause_no_warning() {
+        let (mut targets, linked) = (of(&["a:1"]), HashMap::new());
+        let begin = targets.due(&linked).expect("tried at once");
+        let mut now = begin;
+        while targets.places[&place("a:1")].told.is_empty() {
+            now = targets.due(&linked).expect("tried again");
+            assert_eq!(targets.take_due(&linked, now).len(), 1);
+            targets.failed(&place("a:1"), "no", now);
+        }
+        let after = now - begin;
+        assert!(Duration::from_millis(1_800) <= after && after <= Duration::from_secs(4));
     }
 
     #[test]
