@@ -364,7 +364,9 @@ fn named(config: Option<PathBuf>) -> Result<PathBuf, NoConfigError> {
     config.map_or_else(default_path, Ok)
 }
 
+/// Parses the address of a server, which may be written as the URL of its page.
 fn host_port(text: &str) -> Result<String, &'static str> {
+    let text = text.strip_prefix("http://").map_or(text, |rest| rest.trim_end_matches('/'));
     let (host, port) = text.rsplit_once(':').unwrap_or_default();
     let bracketed = host.starts_with('[') && host.ends_with(']');
     let whole = !host.is_empty() && (bracketed || !host.contains([':', '/']));

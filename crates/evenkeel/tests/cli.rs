@@ -141,12 +141,14 @@ fn check_prints_the_number_of_keys_that_the_memory_gives() {
 
 #[test]
 fn doctor_says_what_is_wrong_with_an_address_and_a_token_file() {
-    for wrong in ["foo", "foo:", ":1", "127.0.0.1:0", "::1:80", "http://a:80", "a:99999"] {
+    for wrong in ["foo", "foo:", ":1", "127.0.0.1:0", "::1:80", "https://a:80", "a:99999"] {
         for command in ["doctor", "top"] {
             let told = text(&evenkeel(&[command, "--admin", wrong]).stderr);
             assert!(told.contains("not an address; write HOST:PORT"), "{wrong}: {told}");
         }
     }
+    let told = text(&evenkeel(&["doctor", "--admin", "http://127.0.0.1:1/"]).stderr);
+    assert!(told.contains("no server answers at 127.0.0.1:1: "), "{told}");
     let output = evenkeel(&["doctor", "--admin", "[::1]:1", "--token-file", "/nonexistent/key"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("cannot read the token in /nonexistent/key"));
