@@ -161,7 +161,7 @@ impl Pair {
         });
     }
 
-    /// A request that waits at one of the two; so many wait at both then.
+    /// A request that waits at one of the two. `count`: the number that then wait at both.
     fn waits(&self, at: &Instance, path: &str, waiting: usize) -> TcpStream {
         let client = ask(at.proxy, path);
         until("it waits", || self.owner.figure("waiting_requests") == Some(waiting));

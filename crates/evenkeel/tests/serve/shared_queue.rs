@@ -1,4 +1,4 @@
-//! What operators see of a queue that several programs share: the same owner at each of them, the
+//! The reports on a queue that several programs share: the same owner at each of them, the
 //! next one when it is killed, and why a peer does not share the queue.
 
 use super::start;

@@ -58,7 +58,7 @@ struct Example {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// Replaces each of these, which has to be there.
+/// Replaces each of these. The text must contain all of them.
 fn replaced(text: &str, pairs: &[(&str, String)]) -> String {
     pairs.iter().fold(text.to_owned(), |text, (from, to)| {
         assert!(text.contains(from), "no {from} in\n{text}");
