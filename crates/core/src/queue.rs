@@ -355,7 +355,7 @@ impl Queue {
 
     /// Ends requests that cost nothing more, because the instance is gone that has sent them.
     /// Returns the number of those that were with the backend. With all of them taken out first,
-    /// each costs a look at those that stay.
+    /// each costs time for every one that stays.
     fn handle_gone(&mut self, ids: &[RequestId], now: Time) -> usize {
         let ran: Vec<_> = ids.iter().filter_map(|id| self.running.remove(id)).collect();
         let count = ran.len();

@@ -58,7 +58,7 @@ const NAMES_EVERY_PERIODS: u64 = 6;
 /// The thread of the driver. It ends when this is dropped.
 pub type PeersThread = OwnedThread<oneshot::Sender<()>>;
 
-/// What instances exchange.
+/// The content of the messages that instances exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerExchange {
     /// Charges, the clients that queues remember, and the messages of shared queues.

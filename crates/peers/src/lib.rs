@@ -41,7 +41,7 @@ enum TransportEvent {
         link: LinkId,
         why: String,
         /// Whether the other end has closed the connection, as one does that ends. After silence,
-        /// or an end that this instance has decided on, the other may still be there.
+        /// or an end that this instance has decided on, the other may still run.
         is_gone: bool,
     },
     /// A message of a stranger, or a broken one, was dropped.

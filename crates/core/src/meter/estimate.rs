@@ -88,7 +88,7 @@ impl RouteHash {
         RouteHash(KeyHash::from_bits(mixed ^ (mixed >> 27)))
     }
 
-    /// The route as another instance sees it. What that instance says of its cost holds for its
+    /// The route as another instance sees it. The cost that this instance states holds for its
     /// own requests. The lowest bits stay, so that times of one route are compared with each other.
     #[must_use]
     pub(crate) const fn seen_by(self, node: u64) -> RouteHash {

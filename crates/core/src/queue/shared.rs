@@ -466,7 +466,7 @@ impl SharedQueue {
         }
         self.excuse_silence(now);
         if self.instances.is_empty() {
-            // Nothing was due.
+            // Without other instances no message was due.
             self.beat_at = self.beat_at.max(now);
         }
         let is_known = self.instances.get(&id.node).is_some_and(|known| known.id == id);
@@ -501,7 +501,7 @@ impl SharedQueue {
         let Some(instance) = self.instances.get_mut(&node) else { return };
         instance.is_linked = false;
         instance.apart = if instance.has_joined { now } else { instance.apart };
-        // If this instance was stopped, the others have closed their connections, and are there.
+        // If this instance was stopped, the others have closed their connections, but still run.
         if is_gone && self.settles.is_none() {
             self.forget(node, now);
         }

@@ -1,11 +1,11 @@
 //! The queues of the engines that other instances share: connects them with the replica, which
 //! carries their messages.
 //!
-//! Messages go at once: a frame for each instance with all messages that there are. Above
+//! Messages are sent at once: one frame for each instance with all pending messages. Above
 //! [`AT_ONCE_MAX`] frames a second, they are gathered for a millisecond, so that no instance sends
 //! more frames than others accept. If two connections between two instances replace each other,
-//! the queue is told only that it begins anew with the other. Which messages there are, and what
-//! follows from the end of a connection: `evenkeel_core::queue::shared`.
+//! the queue gets only the event that it begins anew with the other. The messages, and what follows
+//! from the end of a connection: `evenkeel_core::queue::shared`.
 
 use evenkeel_core::queue::shared::{InstanceId, QueueMessage};
 use evenkeel_core::replica::{Replica, ReplicaEvent};
@@ -36,7 +36,8 @@ pub struct SharedQueues {
     wake: Arc<Notify>,
     /// The queue and the instance of each connection that an engine knows of.
     linked: BTreeSet<(u64, u64)>,
-    /// Those that have ended: when the engine is to be told, and whether the instance has ended.
+    /// Connections that have ended: when the engine gets this event, and whether the instance has
+    /// ended.
     ending: BTreeMap<(u64, u64), (Time, bool)>,
     /// The second in which messages were last sent, and how often in it.
     sent: (u64, u32),

@@ -1,5 +1,5 @@
 //! Drivers of two instances in one process, over a mesh on this machine, with queues that only note
-//! what they are told.
+//! the events that they get.
 
 use super::*;
 use evenkeel_config::settings::peers::PeerTarget;
@@ -29,7 +29,7 @@ struct Noted {
     charges: u64,
 }
 
-/// An engine that notes what its queue is told.
+/// An engine that notes the events that its queue gets.
 #[derive(Default)]
 struct NotingEngine(Mutex<Noted>);
 
@@ -176,7 +176,7 @@ fn two_connections_that_replace_each_other_end_nothing() {
 }
 
 /// Prints how long messages take from one engine to the other, without and with charges that are
-/// collected meanwhile.
+/// collected at the same time.
 #[test]
 fn a_message_does_not_wait_for_a_period() {
     let ports = [free_port(), free_port()];

@@ -1,5 +1,5 @@
-//! What operators see of the queues that instances share: the part of each instance, why a peer
-//! does not share one, and the log lines about their owners.
+//! The state of the queues that instances share, for operators: the part of each instance, why a
+//! peer does not share one, and the log lines about their owners.
 //!
 //! The state of a queue is in `evenkeel_core::queue::shared`; here its instances get their names.
 //! It is compared with that of a second before, so there is at most one line a second for a queue.
@@ -72,11 +72,11 @@ enum TakeoverCause {
     /// The owner has closed its connection.
     Ended,
     Silent,
-    /// The owner is there, and has not answered requests.
+    /// The owner sends messages, but has not answered requests.
     Unanswered,
 }
 
-/// What is to be told of a queue.
+/// The log lines about a queue.
 #[derive(Debug, PartialEq, Eq)]
 enum QueueNotice {
     /// This instance has taken the queue over from `before`.

@@ -40,7 +40,7 @@ pub struct QueueInstanceRow {
     pub here: bool,
     /// Whether it owns the queue.
     pub owns: bool,
-    /// Nothing has been heard of it for too long, so it does not take part.
+    /// It has sent no message for too long, so it does not take part.
     pub silent: bool,
     /// It can be reached, but has not joined: it joins in a moment, or has another owner. Known to
     /// the owner only.
@@ -77,7 +77,8 @@ impl SharedQueueLoad {
         self.instances.iter().filter(|one| !one.silent && !one.apart).count()
     }
 
-    /// Who shares and owns the queue: `one queue for 3 instances; a:8080 owns it for 5 min`.
+    /// The number of instances and the owner of the queue: `one queue for 3 instances; a:8080 owns
+    /// it for 5 min`.
     #[must_use]
     pub fn owner_line(&self) -> String {
         let mut text = match self.taking_part() {
@@ -98,7 +99,8 @@ impl SharedQueueLoad {
         text
     }
 
-    /// What waits and runs: `here 12 wait and 4 run; in all 40 wait and 12 run on 12 slots`.
+    /// The waiting and running requests: `here 12 wait and 4 run; in all 40 wait and 12 run on 12
+    /// slots`.
     #[must_use]
     pub fn requests_line(&self) -> String {
         let own = self.instances.iter().find(|one| one.here);

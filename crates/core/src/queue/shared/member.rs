@@ -1,5 +1,5 @@
-//! What an instance that does not own the queue does with the answers of the owner, and when it
-//! leaves an owner that does not answer.
+//! How an instance that does not own the queue handles the answers of the owner, and when it leaves
+//! an owner that does not answer.
 //!
 //! An answer counts only as far as it fits the own request: its times are bounded, and a visitor
 //! keeps the ticket or pass that it came with. The owner must refuse a request at `wait_max`. So if
@@ -76,8 +76,8 @@ impl SharedQueue {
             return;
         };
         if let (Some(_), AdmissionOutcome::Slot(_)) = (self.settles, outcome) {
-            // The owner may have given the slot to another request meanwhile. This one asks again
-            // when this instance joins again.
+            // The owner may have given the slot to another request by now. This one asks again when
+            // this instance joins again.
             return self.out.push_back((from, unused(id)));
         }
         let outcome = match outcome {
@@ -131,7 +131,7 @@ fn unused(id: RequestId) -> QueueMessage {
     QueueMessage::Done { id, cost: Cost::ZERO, worked: None, keeps: false }
 }
 
-/// What the owner says of a visitor, as far as the request of the visitor shows that it can be.
+/// The owner's answer about a visitor, as far as it can be true for the request of the visitor.
 fn believed_visit(arrival: &Arrival, visit: GrantedVisit, now: Time) -> GrantedVisit {
     let (id, first_came) = match arrival.visit {
         Visit::Unknown => return GrantedVisit::default(),

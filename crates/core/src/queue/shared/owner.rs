@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 
 /// The number of requests of another instance that may run here, if no more may run at all. With
 /// `len_max` it bounds what one can leave here that never says that a request has ended. When that
-/// instance is gone, each of them costs a look at all others.
+/// instance is gone, each of them costs time for all others.
 const RUNNING_MAX: usize = 4_096;
 /// A request of another instance is expected to cost no more than 10 s, in thousandths; the rest
 /// counts when it has ended. Lower: requests that cost more go before their turn. Higher: a false
@@ -114,7 +114,7 @@ impl SharedQueue {
         let before = instance.requests.insert(id, own);
         let route = arrival.route.map(|route| route.seen_by(from));
         let used = arrival.own.map(|own| OwnRoute { hash: own.hash.seen_by(from), ..own });
-        // What a request with a small weight costs counts many times.
+        // The cost of a request with a small weight counts many times.
         let part = u64::from(arrival.weight.min(Weight::ONE).thousandths());
         let estimate = arrival.estimate.min(Cost(ESTIMATE_MAX_MILLI * part));
         let arrival = Arrival { route, own: used, estimate, ..arrival };

@@ -1,7 +1,7 @@
 //! The state of a shared queue for operators, as one instance knows it.
 //!
-//! What an instance knows of the others is what they last told it: the owner and the others tell
-//! each other ten times a second, and those others tell each other once a second.
+//! The figures of other instances are those of their last message: the owner and the others
+//! exchange messages ten times a second, and those others among themselves once a second.
 
 use super::{
     Instance, InstanceId, OTHERS_SILENT_MAX, RequestCounts, Role, SILENT_MAX, SharedQueue,
@@ -43,7 +43,7 @@ pub struct OtherInstance {
     pub counts: RequestCounts,
     /// The slots that it keeps, with or without a request; known to the owner only.
     pub kept: Option<usize>,
-    /// Whether nothing has been heard of it for longer than it may be silent. It does not take
+    /// Whether it has been silent for longer than it may be. It does not take
     /// part then.
     pub is_silent: bool,
     /// Whether it can be reached, but has not joined the queue of this instance, which is the

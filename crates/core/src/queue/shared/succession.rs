@@ -145,7 +145,7 @@ impl SharedQueue {
             if other.id.node == member.owner {
                 other.apart = if leaves { now.minus(JOIN_GRACE) } else { now };
             } else {
-                // From now on they tell this instance more often that they are there.
+                // From now on they send messages to this instance more often.
                 (other.apart, other.heard) = (now, now);
             }
         }
@@ -186,7 +186,7 @@ impl SharedQueue {
         }
         self.owner_heard = self.owner_heard.plus(late).min(now);
         self.beat_at = now;
-        // They may have given this one up meanwhile.
+        // They may have given this one up in that time.
         if late.plus(BEAT_INTERVAL) >= SILENT_MAX {
             self.settles = Some(now.plus(SILENT_MAX));
         }

@@ -9,7 +9,7 @@ use super::{InstanceId, REJOIN_AFTER};
 use crate::units::{Nanos, Time};
 use alloc::vec::Vec;
 
-/// The number of owners that are remembered; the one whose record is the oldest is forgotten.
+/// The number of owners that are remembered; the one with the oldest record is forgotten.
 const OWNERS_MAX: usize = 32;
 /// An owner is followed at most this often in [`COUNTED_FOR`]. Fewer: an owner on a busy machine
 /// that is silent for moments is left. More: one that gives the queue up each time stops all others
@@ -38,8 +38,8 @@ struct OwnerRecord {
 pub(super) struct OwnerRecords(Vec<OwnerRecord>);
 
 impl OwnerRecords {
-    /// Returns whether an owner may be followed that was not followed until now. Leaves one that has
-    /// been followed too often.
+    /// Returns whether an owner may be followed that was not followed until now. Leaves one that
+    /// has been followed too often.
     pub fn try_follow(&mut self, id: InstanceId, now: Time) -> bool {
         let Some(record) = self.0.iter().find(|record| record.id == id).copied() else {
             return true;

@@ -1,4 +1,4 @@
-//! What one message of another instance can cost: how often the number of slots is calculated, and
+//! The cost of one message of another instance: how often the number of slots is calculated, and
 //! how many messages follow.
 
 use super::*;

@@ -1,4 +1,4 @@
-//! What an instance does if another one does not answer, or claims what cannot be.
+//! Instances that do not answer, or make impossible claims: how the others react.
 
 use super::bounds::{Pair, instance};
 use super::*;
@@ -12,7 +12,7 @@ const ANSWER: Nanos = Nanos::from_secs(61);
 struct Member {
     queue: SharedQueue,
     now: Time,
-    /// What it has told the owner.
+    /// The messages that it has sent to the owner.
     said: Vec<QueueMessage>,
     heard: Vec<AdmissionOutcome>,
 }
@@ -109,7 +109,7 @@ fn the_same_if_clients_give_up_before_the_owner_must_answer() {
         let _ = member.queue.handle_cancel(id);
     }
     assert_eq!(member.queue.owner(), Some(1));
-    // An owner that has nothing to answer is not at fault.
+    // An owner without a request to answer is not at fault.
     let mut member = Member::new();
     let _ = (member.ask(1), member.queue.handle_cancel(RequestId(1)));
     member.pass(Nanos::from_secs(1_000), |_| beat(1));
@@ -245,7 +245,7 @@ fn a_search_begins_from_what_an_owner_has_found_in_time() {
         (1 << 16, Nanos::from_secs(16), false, 8),
         (1 << 16, Nanos::from_secs(1), false, 1),
         (0, Nanos::from_secs(16), false, 1),
-        // From one that is left, nothing is believed.
+        // No message of an owner that was left counts.
         (8, Nanos::from_secs(16), true, 1),
     ];
     for (slots, length, leaves, found) in cases {

@@ -61,7 +61,7 @@ impl World {
         self.liar = Some(liar);
     }
 
-    /// What the instances remember because of others.
+    /// The number of records that the instances keep because of others.
     fn remembered(&self) -> usize {
         let one = |queue: &SharedQueue| {
             let asked = queue.instances.values().map(|other| other.requests.len()).sum::<usize>();

@@ -1,4 +1,4 @@
-//! What operators see of a shared queue.
+//! The reports of a shared queue for operators.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Instances whose settings of the queue differ. Those of the owner hold for all.
+//! Instances with different settings of the queue. Those of the owner hold for all.
 
 use super::bounds::{Pair, instance};
 use super::*;
