@@ -176,7 +176,8 @@ fn wrong_frames_end_the_connection_and_nothing_else() {
     for (index, (what, bytes, told)) in cases.into_iter().enumerate() {
         let mut connection = Connection::greeted(server.grpc);
         connection.send(&bytes);
-        connection.0.shutdown(Shutdown::Write).expect("half closed");
+        // The server may already have closed the connection.
+        let _ = connection.0.shutdown(Shutdown::Write);
         let answer = connection.answer(1);
         match told {
             // The HTTP/2 library chooses the error code.
@@ -203,7 +204,8 @@ fn what_is_not_http_2_is_closed() {
     ] {
         let mut connection = Connection::open(server.grpc);
         connection.send(bytes);
-        connection.0.shutdown(Shutdown::Write).expect("half closed");
+        // The server may already have closed the connection.
+        let _ = connection.0.shutdown(Shutdown::Write);
         let told = connection.answer(1);
         assert!(["the end", "GOAWAY 1"].contains(&told.as_str()), "{told}");
     }

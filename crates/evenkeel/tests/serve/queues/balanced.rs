@@ -6,10 +6,12 @@ use crate::ask;
 use evenkeel_testing::evenkeel;
 use evenkeel_testing::port::free_port;
 use evenkeel_testing::program::Program;
-use evenkeel_testing::wait::{until, wait_for};
+use evenkeel_testing::wait::until;
 use rustix::process::Signal;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
+use std::iter;
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -123,25 +125,14 @@ impl Example {
         self.ports[owner].figure("waiting_requests")
     }
 
-    /// Asks for `/first`, which runs, and `/second`, which waits. Both instances connect to each
-    /// other. If one of the connections replaces the other while a request runs, the queue has one
-    /// slot more for that time, so both run; then it asks again.
-    fn one_runs_and_one_waits(&self, owner: usize) -> (TcpStream, Sender<()>, TcpStream) {
-        for _ in 0..10 {
-            let first = ask(self.front, "/first");
-            let running = self.backend.gets("/first");
-            let second = ask(self.front, "/second");
-            let beside = wait_for("the second one", || match self.backend.requests.try_recv() {
-                Ok((_, go)) => Some(Some(go)),
-                Err(_) => (self.waiting(owner) == Some(1)).then_some(None),
-            });
-            let Some(beside) = beside else { return (first, running, second) };
-            for (go, client) in [(running, first), (beside, second)] {
-                go.send(()).expect("answered");
-                served(client);
-            }
-        }
-        panic!("two requests run each time");
+    /// Waits until this number of requests wait at the owner or run beside the one that has the
+    /// slot. Both instances connect to each other. If one of the connections replaces the other
+    /// while a request runs, the queue has one slot more for that time.
+    fn there_are(&self, count: usize, owner: usize, beside: &mut Vec<(String, Sender<()>)>) {
+        until("they wait", || {
+            beside.extend(self.backend.requests.try_recv());
+            self.waiting(owner) == Some(count - beside.len())
+        });
     }
 }
 
@@ -177,22 +168,27 @@ fn the_example_with_haproxy_has_one_queue_and_loses_nothing_when_one_ends() {
     let mut example = Example::start();
     for ends in [0, 1] {
         let (front, backend) = (example.front, &example.backend);
-        let (first, running, second) = example.one_runs_and_one_waits(ends);
+        let (first, mut beside) = (ask(front, "/first"), Vec::new());
+        let running = backend.gets("/first");
+        let second = ask(front, "/second");
+        example.there_are(1, ends, &mut beside);
         let third = ask(front, "/third");
-        until("another one waits", || example.waiting(ends) == Some(2));
+        example.there_are(2, ends, &mut beside);
         for each in example.ports {
             assert!(get(each.admin(), "/metrics").contains("evenkeel_queue_owner"));
         }
         example.instances[ends].signal(Signal::TERM);
         // Where it drains, HAProxy asks the other one.
         let fourth = ask(front, "/fourth");
-        until("the new one waits at the other", || {
-            example.ports[1 - ends].figure("waiting_requests") == Some(3)
-        });
+        example.there_are(3, 1 - ends, &mut beside);
         running.send(()).expect("answered");
-        for path in ["/second", "/third", "/fourth"] {
-            backend.gets(path).send(()).expect("answered");
+        let one_more = || backend.requests.recv_timeout(crate::LONG).expect("a request");
+        let mut asked = BTreeSet::new();
+        for (path, go) in beside.into_iter().chain(iter::repeat_with(one_more)).take(3) {
+            go.send(()).expect("answered");
+            asked.insert(path);
         }
+        assert_eq!(asked, ["/fourth", "/second", "/third"].map(String::from).into());
         [first, second, third, fourth].into_iter().for_each(served);
         assert_eq!(example.instances[ends].end().code(), Some(0));
         let folder = example.folder.path();
