@@ -33,7 +33,8 @@ type Event = (i64, usize, bool);
 /// Runs the meter and the model, and compares them.
 fn compare(cpus: f64, events: &[Event]) -> Result<(), TestCaseError> {
     let mut meter = Meter::new(CpuClock::Shared { cpus });
-    let mut naive = Naive { last: START, cpus, running: Vec::new(), total: 0.0 };
+    // As the meter, it begins long before the first event, which may come before `START`.
+    let mut naive = Naive { last: 0, cpus, running: Vec::new(), total: 0.0 };
     let mut readings: Vec<Reading> = Vec::new();
     let (mut now, mut charged) = (START, 0);
     for (step, who, enters) in events {
