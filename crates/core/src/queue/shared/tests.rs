@@ -17,6 +17,7 @@ use std::vec::Vec;
 mod bounds;
 mod false_claims;
 mod liar;
+mod losses;
 mod settings;
 mod stopped;
 
@@ -73,6 +74,7 @@ enum Event {
     Ask { load: usize, node: usize },
     Message { from: usize, to: usize, link: u64, message: QueueMessage },
     Link { a: usize, b: usize },
+    LinkEnd { node: usize, other: usize, is_gone: bool },
     Lie,
 }
 
@@ -101,6 +103,9 @@ struct World {
     /// The settings of each instance, and whether it searches for the number of slots.
     settings: Vec<(QueueSettings, bool)>,
     liar: Option<liar::Liar>,
+    /// How far the clock of each instance is ahead.
+    ahead: Vec<Nanos>,
+    network: Option<losses::LossyNetwork>,
 }
 
 impl World {
@@ -109,6 +114,16 @@ impl World {
     }
 
     fn with(settings: Vec<(QueueSettings, bool)>, workers: usize, loads: Vec<Load>) -> World {
+        let ahead = std::vec![Nanos::ZERO; settings.len()];
+        World::with_clocks(ahead, settings, workers, loads)
+    }
+
+    fn with_clocks(
+        ahead: Vec<Nanos>,
+        settings: Vec<(QueueSettings, bool)>,
+        workers: usize,
+        loads: Vec<Load>,
+    ) -> World {
         let nodes = settings.len();
         let mut world = World {
             nodes: Vec::new(),
@@ -130,6 +145,8 @@ impl World {
             messages: 0,
             settings,
             liar: None,
+            ahead,
+            network: None,
         };
         (0..nodes).for_each(|_| world.nodes.push(None));
         (0..nodes).for_each(|node| world.start(node));
@@ -164,10 +181,16 @@ impl World {
         let (settings, searches) = self.settings[node];
         let search = searches.then(|| ConcurrencySearch::new(1.0));
         let admission = Admission::new(settings, search);
-        let own = InstanceId { life: self.lives, node: node as u64 };
+        // An instance is as old as it says.
+        let own = InstanceId { life: self.lives + self.ahead[node].0, node: node as u64 };
         let mut queue = SharedQueue::new(admission);
-        queue.start(own, self.now);
+        queue.start(own, self.clock(node));
         self.nodes[node] = Some(queue);
+    }
+
+    /// The time by the clock of an instance.
+    fn clock(&self, node: usize) -> Time {
+        self.now.plus(self.ahead[node])
     }
 
     fn link(&mut self, a: usize, b: usize) {
@@ -194,9 +217,15 @@ impl World {
         }
         for other in 0..self.nodes.len() {
             self.links.remove(&World::pair(node, other));
-            if let Some(queue) = &mut self.nodes[other] {
-                queue.handle_link_end(node as u64, true, self.now);
-            }
+            self.end_link(other, node, true);
+        }
+    }
+
+    /// An instance notices that its connection to another has ended.
+    fn end_link(&mut self, node: usize, other: usize, is_gone: bool) {
+        let now = self.clock(node);
+        if let Some(queue) = &mut self.nodes[node] {
+            queue.handle_link_end(other as u64, is_gone, now);
         }
     }
 
@@ -220,7 +249,11 @@ impl World {
             self.settle();
             let timers = self.nodes.iter().enumerate();
             let timers = timers.filter(|(node, _)| !self.stopped.contains(node));
-            let timer = timers.filter_map(|(_, one)| one.as_ref()?.poll_timeout()).min();
+            let timer = timers.filter_map(|(node, one)| {
+                let at = one.as_ref()?.poll_timeout()?;
+                Some(at.minus(self.ahead[node]))
+            });
+            let timer = timer.min();
             let event = self.agenda.keys().next().map(|(at, _)| *at);
             let next = [timer, event, self.backend.poll_timeout()].into_iter().flatten().min();
             let next = next.unwrap_or(end).max(self.now);
@@ -239,9 +272,10 @@ impl World {
                 self.handle(event);
             }
             for node in 0..self.nodes.len() {
+                let now = self.clock(node);
                 if let (false, Some(queue)) = (self.stopped.contains(&node), &mut self.nodes[node])
                 {
-                    queue.handle_timeout(self.now);
+                    queue.handle_timeout(now);
                 }
             }
         }
@@ -254,8 +288,9 @@ impl World {
                     node = (node + 1) % self.nodes.len();
                 }
                 let arrival = arrival(self.loads[load].client);
+                let now = self.clock(node);
                 let queue = self.nodes[node].as_mut().expect("up");
-                let id = queue.handle_arrival(arrival, self.now);
+                let id = queue.handle_arrival(arrival, now);
                 self.last += 1;
                 let flight = Flight { load, node, id, asked: self.now, started: None };
                 self.flights.insert(self.last, flight);
@@ -265,8 +300,15 @@ impl World {
                 let [Some(first), Some(second)] = ids else { return };
                 let number = self.planned;
                 self.links.insert(World::pair(a, b), number);
-                self.nodes[a].as_mut().expect("up").handle_link(second, self.now);
-                self.nodes[b].as_mut().expect("up").handle_link(first, self.now);
+                for (node, other) in [(a, second), (b, first)] {
+                    let now = self.clock(node);
+                    self.nodes[node].as_mut().expect("up").handle_link(other, now);
+                }
+            }
+            Event::LinkEnd { node, other, is_gone } => {
+                if !self.links.contains_key(&World::pair(node, other)) {
+                    self.end_link(node, other, is_gone);
+                }
             }
             Event::Lie => self.lie(),
             Event::Message { from, to, link, message } => {
@@ -277,8 +319,9 @@ impl World {
                 if self.stopped.contains(&to) {
                     return self.unread.push((to, Event::Message { from, to, link, message }));
                 }
+                let now = self.clock(to);
                 if let Some(queue) = &mut self.nodes[to] {
-                    queue.handle_message(from as u64, message, self.now);
+                    queue.handle_message(from as u64, message, now);
                 }
             }
         }
@@ -290,9 +333,8 @@ impl World {
             if self.stopped.contains(&node) {
                 continue;
             }
-            while let Some(outcome) =
-                self.nodes[node].as_mut().and_then(|queue| queue.poll(self.now))
-            {
+            let now = self.clock(node);
+            while let Some(outcome) = self.nodes[node].as_mut().and_then(|queue| queue.poll(now)) {
                 let id = outcome.id();
                 let found =
                     self.flights.iter_mut().find(|(_, one)| (one.node, one.id) == (node, id));
@@ -313,20 +355,27 @@ impl World {
                 let Some(link) = self.links.get(&World::pair(node, to as usize)).copied() else {
                     continue;
                 };
-                let at = self.now.plus(self.delay);
-                self.plan(at, Event::Message { from: node, to: to as usize, link, message });
+                self.send(node, to as usize, link, message);
             }
         }
         let running = self.flights.values().filter(|one| one.started.is_some()).count();
         self.most = self.most.max(running);
     }
 
+    fn send(&mut self, from: usize, to: usize, link: u64, message: QueueMessage) {
+        let message = losses::as_read_by(self.ahead[from], self.ahead[to], message);
+        if let Some(at) = self.arrival_time(from, to) {
+            self.plan(at, Event::Message { from, to, link, message });
+        }
+    }
+
     fn finish(&mut self, id: u64) {
         let flight = self.flights.remove(&id).expect("there");
         let elapsed = self.now.since(flight.started.expect("started"));
         let route = RouteHash::UNKNOWN;
+        let now = self.clock(flight.node);
         let queue = self.nodes[flight.node].as_mut().expect("up");
-        queue.handle_done(flight.id, Cost(PAGE.0), Some((route, elapsed)), self.now);
+        queue.handle_done(flight.id, Cost(PAGE.0), Some((route, elapsed)), now);
         queue.handle_estimate(route, Cost(PAGE.0));
         self.done.push((flight.load, self.now.since(flight.asked), flight.asked));
         let load = &self.loads[flight.load];
