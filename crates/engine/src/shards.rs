@@ -173,6 +173,9 @@ pub trait ShardedEngine: EngineView {
         None
     }
 
+    /// See [`Replicated::end_sharing`].
+    fn end_queue_sharing(&self) {}
+
     /// See [`Replicated::cpus`].
     fn shared_cpus(&self) -> Option<f64> {
         None
@@ -242,6 +245,10 @@ impl<E: ShardedEngine> Replicated for E {
 
     fn shared_queue(&self) -> Option<(u64, &dyn SharedAdmission)> {
         Some((self.shards().rules().marks().clients(), self.admission()?))
+    }
+
+    fn end_sharing(&self) {
+        self.end_queue_sharing();
     }
 
     fn heaviest(&self, max: usize) -> Vec<NamedClient> {

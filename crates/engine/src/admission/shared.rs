@@ -34,6 +34,11 @@ impl AdmissionQueue {
         state.wake = Some(wake);
     }
 
+    /// Shares the queue no longer.
+    pub fn end_sharing(&self, now: Time) {
+        self.change(now, |state| state.queue.end_sharing(now));
+    }
+
     /// There is a connection to another instance.
     pub fn handle_link(&self, id: InstanceId, now: Time) {
         self.change(now, |state| state.queue.handle_link(id, now));

@@ -37,6 +37,10 @@ impl ShardedEngine for Engine {
         (rules.queues && rules.shares_queue).then_some(self)
     }
 
+    fn end_queue_sharing(&self) {
+        self.gate.end_sharing(self.shards.clock.now());
+    }
+
     fn shared_cpus(&self) -> Option<f64> {
         Some(self.given.lock().0.cpus)
     }

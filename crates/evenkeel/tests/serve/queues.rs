@@ -114,7 +114,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Two instances with one slot. The first one owns the queue.
+/// Two instances with one slot, or several. The first one owns the queue.
 struct Pair {
     backend: Backend,
     owner: Instance,
@@ -126,6 +126,10 @@ struct Pair {
 impl Pair {
     /// Starts two instances with `more` at the end of their configurations.
     fn start(more: &str) -> Pair {
+        Pair::with_slots(1, more)
+    }
+
+    fn with_slots(slots: usize, more: &str) -> Pair {
         let _alone = alone();
         let folder = tempfile::tempdir().expect("a folder");
         let backend = Backend::start();
@@ -135,8 +139,8 @@ impl Pair {
         let config = |own: usize| {
             let text = format!(
                 "admin: {{listen: '127.0.0.1:0'}}\nproxy:\n  listen: 127.0.0.1:0\n  \
-                 backend: http://{}\n  queue: {{concurrency: 1, reserve: 0}}\n{LIMITS}peers:\n  \
-                 listen: 127.0.0.1:{}\n  join: [{}]\n  cpus_shared: true\n{more}",
+                 backend: http://{}\n  queue: {{concurrency: {slots}, reserve: 0}}\n{LIMITS}\
+                 peers:\n  listen: 127.0.0.1:{}\n  join: [{}]\n  cpus_shared: true\n{more}",
                 backend.address, ports[own], joins[own]
             );
             let path = folder.path().join(format!("{own}.yaml"));
@@ -311,6 +315,21 @@ fn a_reload_ends_and_begins_the_sharing() {
     let last = pair.waits(&pair.other, "/last", 2);
     in_order(&pair.backend, &running, &["/waits", "/last"]);
     [first, waits, last].into_iter().for_each(served);
+}
+
+/// It does not leave a part of the slots to an instance with which it shares no queue.
+#[test]
+fn an_instance_that_shares_no_longer_has_all_slots() {
+    let mut pair = Pair::with_slots(2, "");
+    pair.other.reload("reserve: 0}", "reserve: 0, shared: false}");
+    until("the owner is alone", || pair.owner.figure("instances") == Some(1));
+    for at in [&pair.other, &pair.owner] {
+        let both = ["/a", "/b"].map(|path| pair.runs(at, path));
+        for (client, go) in both {
+            go.send(()).expect("answered");
+            served(client);
+        }
+    }
 }
 
 #[test]

@@ -76,9 +76,14 @@ impl SharedQueues {
             places.insert(queue, index);
         }
         if places != self.places {
-            let is_other = |(queue, _): &(u64, u64)| places.get(queue) != self.places.get(queue);
-            let ended: Vec<_> = self.linked.iter().copied().filter(is_other).collect();
-            ended.into_iter().for_each(|(queue, node)| self.end_link(queue, node, true));
+            for (queue, index) in &self.places {
+                if places.get(queue) != Some(index) {
+                    self.linked.retain(|(of, _)| of != queue);
+                    self.ending.retain(|(of, _), _| of != queue);
+                    // The engine does not show a queue that it shares no longer.
+                    self.engines[*index].end_sharing();
+                }
+            }
             replica.set_queues(places.keys().copied().collect());
             self.places = places;
         }

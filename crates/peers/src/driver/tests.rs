@@ -27,6 +27,9 @@ struct Noted {
     heard: Vec<(Instant, QueueMessage)>,
     /// The charges for each collection.
     charges: u64,
+    /// Whether a reload has ended the sharing, and how often the engine has heard of it.
+    is_apart: bool,
+    ends_of_sharing: usize,
 }
 
 /// An engine that notes the events that its queue gets.
@@ -74,7 +77,12 @@ impl Replicated for NotingEngine {
     fn apply_delta(&self, _: u64, _: u128, _: KeyHash, _: Cost, _: Nanos) {}
 
     fn shared_queue(&self) -> Option<(u64, &dyn SharedAdmission)> {
-        Some((QUEUE, self))
+        (!self.0.lock().is_apart).then_some((QUEUE, self as &dyn SharedAdmission))
+    }
+
+    fn end_sharing(&self) {
+        let mut noted = self.0.lock();
+        (noted.ends_of_sharing, noted.other) = (noted.ends_of_sharing + 1, None);
     }
 }
 
@@ -160,6 +168,20 @@ fn messages_arrive_in_order_and_the_end_of_an_instance_is_told() {
     until("the end is told", || !a.has_other());
     assert_eq!(a.0.lock().ends, [true]);
     until("it goes on alone", || !b.has_other());
+}
+
+#[test]
+fn an_engine_hears_that_its_queue_is_shared_no_longer_and_again() {
+    let ports = [free_port(), free_port()];
+    let (a, _a) = instance(ports[0], &[]);
+    let (b, _b) = instance(ports[1], &ports[..1]);
+    until("they share a queue", || a.has_other() && b.has_other());
+    a.0.lock().is_apart = true;
+    until("both hear of it", || !a.has_other() && !b.has_other());
+    assert_eq!((a.0.lock().ends_of_sharing, &b.0.lock().ends[..]), (1, &[true][..]));
+    a.0.lock().is_apart = false;
+    until("they share it again", || a.has_other() && b.has_other());
+    assert_eq!(b.0.lock().ends_of_sharing, 0);
 }
 
 #[test]

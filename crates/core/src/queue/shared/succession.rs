@@ -123,6 +123,18 @@ impl SharedQueue {
         self.own_queue(false, now);
     }
 
+    /// Other instances share the queue no longer. What they have here is free, and all slots are
+    /// this instance's.
+    pub fn end_sharing(&mut self, now: Time) {
+        let nodes: Vec<u64> = self.instances.keys().copied().collect();
+        nodes.into_iter().for_each(|node| self.forget(node, now));
+        self.settles = None;
+        self.take_over(now);
+        // No instance reads them now, and later they are out of date.
+        self.out.clear();
+        self.limit_part(now);
+    }
+
     /// Owns a queue from now on, because its owner does not answer or claims what cannot be.
     pub(super) fn leave_owner(&mut self, now: Time) {
         let owner = self.owner().and_then(|owner| self.instances.get(&owner));

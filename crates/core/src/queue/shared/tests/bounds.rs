@@ -128,6 +128,41 @@ fn a_new_connection_costs_a_message_for_each_waiting_request() {
     }
 }
 
+/// It is not as if the others were silent.
+#[test]
+fn an_instance_that_shares_no_longer_has_all_slots() {
+    for apart in [0, 1] {
+        let mut pair = Pair::new(2);
+        let (owner, other) = (instance(0), instance(1));
+        let run = [1, 2].map(|client| pair.queues[1].handle_arrival(arrival(client), pair.now));
+        assert_eq!(pair.relay_all().len(), 2);
+        let waits = [0, 1].map(|node| pair.queues[node].handle_arrival(arrival(3), pair.now));
+        assert_eq!(pair.relay_all(), []);
+        let queue = &mut pair.queues[apart];
+        if apart == 1 {
+            queue.handle_done(run[0], Cost(PAGE.0), None, pair.now);
+        }
+        queue.end_sharing(pair.now);
+        assert_eq!((queue.owner(), queue.running_elsewhere()), (queue.own.map(|own| own.node), 0));
+        // Of the owner's two slots none is in use; the other has one that is.
+        let granted = queue.poll(pair.now);
+        assert_eq!(granted, Some(AdmissionOutcome::Slot(waits[apart])));
+        assert_eq!(queue.poll_message(), None);
+        let id = queue.handle_arrival(arrival(4), pair.now);
+        let free = (apart == 0).then_some(AdmissionOutcome::Slot(id));
+        assert_eq!(queue.poll(pair.now), free);
+        queue.handle_message(1 - apart as u64, QueueMessage::Take { slots: 2 }, pair.now);
+        assert_eq!(queue.report(pair.now).map(|report| report.others.len()), Some(0));
+        // Later they share it again.
+        pair.queues[1 - apart].end_sharing(pair.now);
+        pair.queues[0].handle_link(other, pair.now);
+        pair.queues[1].handle_link(owner, pair.now);
+        pair.relay_all();
+        let owners = pair.queues.each_ref().map(SharedQueue::owner);
+        assert!(owners[0].is_some() && owners[0] == owners[1], "{owners:?}");
+    }
+}
+
 #[test]
 fn an_only_slot_is_not_kept() {
     let mut pair = Pair::new(1);
