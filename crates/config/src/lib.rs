@@ -234,7 +234,8 @@ fn start_warnings(settings: &Settings) -> StartProblems {
 }
 
 /// Warns of several instances before one backend that cannot share its queue.
-fn queue_doubt(settings: &Settings) -> Option<StartProblem> {
+#[must_use]
+pub fn queue_doubt(settings: &Settings) -> Option<StartProblem> {
     let peers = settings.peers.as_ref()?;
     let is_mesh = matches!(peers.via, settings::peers::PeerTransport::Mesh { .. });
     let what = "all instances are before one backend, but over this transport each has a queue of \

@@ -121,6 +121,19 @@ fn each_instance_names_the_owner_and_the_next_one_when_it_is_killed() {
 }
 
 #[test]
+fn the_log_says_that_a_queue_is_not_shared_over_a_transport_that_loses_messages() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("evenkeel.yaml");
+    let text = "admin: off\n\
+                proxy: {listen: '127.0.0.1:0', backend: 'http://127.0.0.1:9'}\n\
+                peers: {via: nats, nats: 'nats://127.0.0.1:9', cpus_shared: true}\n";
+    fs::write(&path, text).expect("saved");
+    let mut program = start(&["serve", "--config", &path.display().to_string()]);
+    let line = program.told("over this transport each has a queue of its own");
+    assert!(line.contains("WARN") && line.contains("peers.via"), "{line}");
+}
+
+#[test]
 fn doctor_says_why_a_peer_does_not_share_the_queue() {
     let a = Instance::start("", &[]);
     let b = Instance::start("queue: {shared: false}", &[&a]);
