@@ -87,6 +87,7 @@ fn the_image_and_the_manifests_open_the_ports_that_their_configurations_name() {
         assert!(MANIFESTS.contains(&format!("containerPort: {}}}", at.port())), "{at}");
     }
     assert!(settings.peers.is_some());
+    assert!(settings.proxy.as_ref().is_some_and(|proxy| proxy.queue.shared));
     // Kubernetes waits for the longest drain and for the steps before it.
     let drain = settings.drain().as_secs();
     let grace = MANIFESTS.split("terminationGracePeriodSeconds: ").nth(1).expect("grace");

@@ -20,6 +20,7 @@ mod liar;
 mod losses;
 mod settings;
 mod stopped;
+mod visitors;
 
 const MILLI: u64 = 1_000_000;
 const PAGE: Nanos = Nanos::from_millis(20);
