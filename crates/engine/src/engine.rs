@@ -146,6 +146,7 @@ impl Engine {
         let networks = Arc::default();
         let rules = rules::rules(proxy, limiter, seed, (hosts, &networks));
         let gate = AdmissionQueue::new(proxy.queue.bounds(proxy.cpus), rules::search(proxy));
+        gate.prepare_sharing(proxy.queue.shared, true, clock.now());
         Arc::new(Engine {
             shards: Shards::new(rules, lanes, clock, |_| RequestLists::default()),
             meter: Mutex::new(Meter::new(rules::virtual_clock(proxy))),
@@ -181,6 +182,7 @@ impl Engine {
             *self.lookups.lock() = lookups;
         }
         self.gate.reload(proxy.queue.bounds(proxy.cpus), rules::search(proxy), now);
+        self.gate.prepare_sharing(proxy.queue.shared, false, now);
         self.meter(now).set_clock(rules::virtual_clock(proxy), now);
         let rules = rules::rules(proxy, limiter, old.seed, (hosts, &self.networks));
         self.shards.replace(rules);

@@ -103,6 +103,11 @@ pub trait Replicated: Send + Sync {
 
 /// The queue of an engine, which instances may share.
 pub trait SharedAdmission: Send + Sync {
+    /// Whether the queue can be shared now. If it cannot, it can soon.
+    fn is_ready(&self) -> bool {
+        true
+    }
+
     /// Begins to share the queue as the instance `own`. `wake` is called when there are messages;
     /// it must not call the queue.
     fn start(&self, own: InstanceId, wake: QueueWaker);

@@ -63,6 +63,13 @@ impl Pair {
     }
 
     fn of(proxies: [&str; 2]) -> Pair {
+        let pair = Pair::apart(proxies);
+        pair.connect();
+        pair
+    }
+
+    /// Engines that do not share their queues yet.
+    fn apart(proxies: [&str; 2]) -> Pair {
         let clock = Clock::start();
         let watch = Arc::new(Watch::new(clock.now()));
         let engine = |proxy: &str| {
@@ -73,18 +80,20 @@ impl Pair {
             proxy.queue.shared = true;
             Engine::new(&proxy, 1, KeySeed([7; 16]), clock, Arc::clone(&watch))
         };
-        let pair = Pair { engines: proxies.map(engine), woken: Arc::default() };
-        for (node, _) in pair.engines.iter().enumerate() {
-            let woken = Arc::clone(&pair.woken);
+        Pair { engines: proxies.map(engine), woken: Arc::default() }
+    }
+
+    fn connect(&self) {
+        for (node, _) in self.engines.iter().enumerate() {
+            let woken = Arc::clone(&self.woken);
             let wake = Arc::new(move || {
                 woken.fetch_add(1, Relaxed);
             });
-            pair.queue(node).start(id(node), wake);
+            self.queue(node).start(id(node), wake);
         }
-        pair.queue(0).handle_link(id(1));
-        pair.queue(1).handle_link(id(0));
-        pair.relay();
-        pair
+        self.queue(0).handle_link(id(1));
+        self.queue(1).handle_link(id(0));
+        self.relay();
     }
 
     fn queue(&self, node: usize) -> &dyn SharedAdmission {
@@ -326,6 +335,25 @@ fn a_request_that_hangs_does_not_hold_the_slot_of_another_engine() {
         takes(&mut waiting, &mut turn)
     });
     end(waiting);
+}
+
+/// Its doors are open before it has found the others, which may use all slots. Afterwards it asks
+/// for the requests that wait.
+#[test]
+fn an_engine_uses_one_slot_until_it_shares_its_queue() {
+    let proxy = "cost: 'header:x-cost', queue: {concurrency: 2, reserve: 0, known: off}";
+    let pair = Pair::apart([proxy; 2]);
+    let mut first = pair.ask(1, 1);
+    assert!(matches!(first.enter(), QueueAdmission::Room));
+    let mut second = pair.ask(1, 2);
+    let mut turn = waits(&mut second);
+    pair.connect();
+    until("it has the second slot", || {
+        (0..2).for_each(|node| pair.queue(node).handle_timeout());
+        pair.relay();
+        takes(&mut second, &mut turn)
+    });
+    [first, second].into_iter().for_each(end);
 }
 
 /// Alerts about waits in credit are silent during a swarm, at each instance.

@@ -141,6 +141,8 @@ enum Role {
 pub struct SharedQueue {
     /// `None`: no other instance shares the queue.
     own: Option<InstanceId>,
+    /// Whether other instances may share it soon.
+    is_prepared: bool,
     admission: Admission,
     role: Role,
     term: u64,
@@ -185,6 +187,7 @@ impl SharedQueue {
         let now = Time::ZERO;
         SharedQueue {
             own: None,
+            is_prepared: false,
             admission,
             role: Role::Owner,
             term: 0,
@@ -363,7 +366,7 @@ impl SharedQueue {
         let free = self.free_kept();
         match &self.role {
             Role::Owner => {
-                if self.own.is_some() {
+                if self.own.is_some() || self.is_prepared {
                     let own = OwnRequest { arrival, asked: now, since: None };
                     self.waiting.insert(id, own);
                 }

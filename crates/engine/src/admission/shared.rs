@@ -27,6 +27,21 @@ pub(super) fn notice_of(queue: &SharedQueue, notice: PressureNotice) -> Pressure
 }
 
 impl AdmissionQueue {
+    /// Other instances may share the queue soon, or will not. `is_new`: the process has just
+    /// started, so other instances may use all slots.
+    pub fn prepare_sharing(&self, shares: bool, is_new: bool, now: Time) {
+        self.change(now, |state| match shares {
+            true => state.queue.prepare(is_new, now),
+            false => state.queue.cancel_preparation(now),
+        });
+    }
+
+    /// Whether the queue can be shared: requests that came before it was prepared have had their
+    /// turn.
+    pub fn is_ready_to_share(&self) -> bool {
+        self.state.lock().queue.is_ready()
+    }
+
     /// Begins to share the queue as the instance `own`.
     pub fn start_sharing(&self, own: InstanceId, wake: QueueWaker, now: Time) {
         let mut state = self.state.lock();

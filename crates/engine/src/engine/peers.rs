@@ -58,6 +58,10 @@ impl ShardedEngine for Engine {
 }
 
 impl SharedAdmission for Engine {
+    fn is_ready(&self) -> bool {
+        self.gate.is_ready_to_share()
+    }
+
     fn start(&self, own: InstanceId, wake: QueueWaker) {
         self.gate.start_sharing(own, wake, self.shards.clock.now());
     }

@@ -69,6 +69,9 @@ impl SharedQueues {
         let mut places = BTreeMap::new();
         for (index, engine) in self.engines.iter().enumerate() {
             let Some((queue, admission)) = engine.shared_queue() else { continue };
+            if !self.has_started[index] && !admission.is_ready() {
+                continue;
+            }
             if !std::mem::replace(&mut self.has_started[index], true) {
                 let wake = Arc::clone(&self.wake);
                 admission.start(self.own, Arc::new(move || wake.notify_one()));

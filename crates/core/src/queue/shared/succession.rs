@@ -123,6 +123,32 @@ impl SharedQueue {
         self.own_queue(false, now);
     }
 
+    /// Other instances may share the queue soon, from [`SharedQueue::start`] on. `is_new`: this
+    /// instance has just started, so until then it uses one slot.
+    pub fn prepare(&mut self, is_new: bool, now: Time) {
+        self.is_prepared = true;
+        if is_new && self.own.is_none() {
+            self.settles = Some(Time(u64::MAX));
+            self.limit_part(now);
+        }
+    }
+
+    /// Other instances will not share the queue after all.
+    pub fn cancel_preparation(&mut self, now: Time) {
+        self.is_prepared = false;
+        if self.own.is_none() {
+            self.settles = None;
+            self.limit_part(now);
+        }
+    }
+
+    /// Whether the queue can be shared: an owner can be asked for all requests that wait here.
+    /// Those that came before [`SharedQueue::prepare`] must have had their turn.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.own.is_some() || self.admission.queue().waiting() <= self.waiting.len()
+    }
+
     /// Other instances share the queue no longer. What they have here is free, and all slots are
     /// this instance's.
     pub fn end_sharing(&mut self, now: Time) {

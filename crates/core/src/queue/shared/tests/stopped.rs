@@ -79,3 +79,47 @@ fn an_instance_that_continues_or_starts_sends_no_more_than_its_part() {
     world.run(Nanos::from_secs(2));
     assert!(world.most <= 3 && world.lost == 0, "{}", world.most);
 }
+
+/// The doors of an instance open before it has a connection to others.
+#[test]
+fn requests_that_came_before_the_queue_is_shared_wait_at_the_owner() {
+    for (is_new, slots) in [(true, 1), (false, 2)] {
+        let now = Time(1_000 * 1_000 * MILLI);
+        let [mut owner, mut other] =
+            [0, 1].map(|_| SharedQueue::new(Admission::new(settings(2), None)));
+        owner.start(bounds::instance(0), now);
+        other.prepare(is_new, now);
+        let ids = [1, 2, 3].map(|client| other.handle_arrival(arrival(client), now));
+        let granted = core::iter::from_fn(|| other.poll(now)).count();
+        assert_eq!((granted, other.is_ready()), (slots, true), "{is_new}");
+        other.start(bounds::instance(1), now);
+        other.handle_link(bounds::instance(0), now);
+        owner.handle_link(bounds::instance(1), now);
+        let mut messages = Vec::new();
+        while let Some((_, message)) = owner.poll_message() {
+            other.handle_message(0, message, now);
+        }
+        messages.extend(core::iter::from_fn(|| other.poll_message().map(|(_, one)| one)));
+        let asks = |id: &RequestId| {
+            messages
+                .iter()
+                .any(|one| matches!(one, QueueMessage::Ask { id: asked, .. } if asked == id))
+        };
+        assert_eq!(ids.iter().filter(|id| asks(id)).count(), 3 - slots, "{messages:?}");
+        assert_eq!((other.poll(now), other.owner()), (None, Some(0)));
+    }
+}
+
+#[test]
+fn a_queue_is_shared_when_the_requests_from_before_have_had_their_turn() {
+    let now = Time(1_000 * 1_000 * MILLI);
+    let mut queue = SharedQueue::new(Admission::new(settings(1), None));
+    let [first, second] = [1, 2].map(|client| queue.handle_arrival(arrival(client), now));
+    assert_eq!(queue.poll(now), Some(AdmissionOutcome::Slot(first)));
+    queue.prepare(false, now);
+    queue.handle_arrival(arrival(3), now);
+    assert!(!queue.is_ready(), "it does not know what the second one has asked for");
+    queue.handle_done(first, Cost(PAGE.0), None, now);
+    assert_eq!(queue.poll(now), Some(AdmissionOutcome::Slot(second)));
+    assert!(queue.is_ready());
+}
