@@ -1,0 +1,118 @@
+//! The APIs of language models that are understood, and the paths that they have.
+//!
+//! A path is recognised by its end, so a prefix that a gateway or a provider puts before it makes
+//! no difference. What the requests and answers of each look like: `request.rs`, `reader`.
+
+/// The API that a request to a language model uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// OpenAI's chat completions: `/v1/chat/completions`.
+    Chat,
+    /// OpenAI's completions of a text: `/v1/completions`.
+    Completions,
+    /// OpenAI's responses: `/v1/responses`.
+    Responses,
+    /// OpenAI's embeddings, and the ranks and scores of vLLM: `/v1/embeddings`, `/v1/rerank`,
+    /// `/v1/score`. They have no output.
+    Embeddings,
+    /// OpenAI's images and audio, whose requests may be forms instead of JSON:
+    /// `/v1/images/generations`, `/v1/audio/transcriptions` and their siblings.
+    Media,
+    /// Anthropic's messages: `/v1/messages`.
+    Messages,
+    /// Ollama's chats and texts: `/api/chat`, `/api/generate`.
+    Ollama,
+    /// Ollama's embeddings: `/api/embed`, `/api/embeddings`. They have no output.
+    OllamaEmbeddings,
+}
+
+/// The ends of the paths of each API. The first that fits counts.
+const ENDS: [(&str, Dialect); 18] = [
+    ("/chat/completions", Dialect::Chat),
+    ("/completions", Dialect::Completions),
+    ("/responses", Dialect::Responses),
+    // Other APIs have messages too, such as `/v1/threads/{id}/messages`.
+    ("/v1/messages", Dialect::Messages),
+    ("/api/chat", Dialect::Ollama),
+    ("/api/generate", Dialect::Ollama),
+    ("/api/embed", Dialect::OllamaEmbeddings),
+    ("/api/embeddings", Dialect::OllamaEmbeddings),
+    ("/embeddings", Dialect::Embeddings),
+    ("/v1/rerank", Dialect::Embeddings),
+    ("/v2/rerank", Dialect::Embeddings),
+    ("/v1/score", Dialect::Embeddings),
+    ("/images/generations", Dialect::Media),
+    ("/images/edits", Dialect::Media),
+    ("/images/variations", Dialect::Media),
+    ("/audio/transcriptions", Dialect::Media),
+    ("/audio/translations", Dialect::Media),
+    ("/audio/speech", Dialect::Media),
+];
+
+/// Paths that count only if nothing precedes them, since many other servers have such an end.
+const WHOLE: [&str; 2] = ["/rerank", "/score"];
+
+impl Dialect {
+    /// The API whose path `path` is, without its query. `None`: it is no request to a model whose
+    /// tokens are counted, such as `/v1/models` or `/v1/messages/count_tokens`.
+    #[must_use]
+    pub fn of_path(path: &str) -> Option<Dialect> {
+        let path = path.strip_suffix('/').unwrap_or(path);
+        if WHOLE.contains(&path) {
+            return Some(Dialect::Embeddings);
+        }
+        ENDS.iter().find(|(end, _)| path.ends_with(end)).map(|(_, dialect)| *dialect)
+    }
+
+    /// Whether a stream of this API states its usage only if the request asks for it.
+    pub(crate) fn must_ask_for_usage(self) -> bool {
+        matches!(self, Dialect::Chat | Dialect::Completions)
+    }
+
+    /// Whether its answers are streams unless the request says otherwise.
+    pub(crate) fn streams_by_default(self) -> bool {
+        self == Dialect::Ollama
+    }
+
+    /// Whether its answers consist of numbers, so that no token is an output.
+    pub(crate) fn has_no_output(self) -> bool {
+        matches!(self, Dialect::Embeddings | Dialect::OllamaEmbeddings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Dialect;
+
+    #[test]
+    fn paths_are_recognised_by_their_end() {
+        for (path, dialect) in [
+            ("/v1/chat/completions", Some(Dialect::Chat)),
+            ("/openai/v1/chat/completions", Some(Dialect::Chat)),
+            ("/openai/deployments/gpt-4o/chat/completions", Some(Dialect::Chat)),
+            ("/v1beta/openai/chat/completions/", Some(Dialect::Chat)),
+            ("/v1/completions", Some(Dialect::Completions)),
+            ("/v1/responses", Some(Dialect::Responses)),
+            ("/v1/embeddings", Some(Dialect::Embeddings)),
+            ("/v1/rerank", Some(Dialect::Embeddings)),
+            ("/score", Some(Dialect::Embeddings)),
+            ("/v1/images/edits", Some(Dialect::Media)),
+            ("/v1/audio/speech", Some(Dialect::Media)),
+            ("/v1/messages", Some(Dialect::Messages)),
+            ("/anthropic/v1/messages", Some(Dialect::Messages)),
+            ("/api/generate", Some(Dialect::Ollama)),
+            ("/ollama/api/chat", Some(Dialect::Ollama)),
+            ("/api/embed", Some(Dialect::OllamaEmbeddings)),
+            ("/api/embeddings", Some(Dialect::OllamaEmbeddings)),
+            ("/v1/messages/count_tokens", None),
+            ("/v1/threads/t/messages", None),
+            ("/v1/models", None),
+            ("/game/score", None),
+            ("/v1/Chat/Completions", None),
+            ("", None),
+            ("/", None),
+        ] {
+            assert_eq!(Dialect::of_path(path), dialect, "{path}");
+        }
+    }
+}

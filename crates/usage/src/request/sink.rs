@@ -1,0 +1,257 @@
+//! Collects what matters of a request while its body is scanned.
+//!
+//! The prompt is every member that models read: messages, prompt, input, system and their like.
+//! Declarations of tools count by their length as JSON, since models read them as such.
+
+use super::prefixes::{PromptBeginning, PromptPlace};
+use super::{BYTES_PER_TOKEN, MEDIA_TOKENS, MODEL_BYTES_MAX};
+use crate::json::{Container, JsonSink, Key};
+use crate::number::{TOKENS_MAX, tokens};
+use crate::text::ShortText;
+
+/// How many bytes of a string are looked at to find `data:image/png;base64,`.
+const DATA_URL_BYTES: usize = 64;
+
+pub(super) struct RequestSink {
+    /// Whether the body is an object.
+    pub(super) is_object: bool,
+    pub(super) model: ShortText<MODEL_BYTES_MAX>,
+    pub(super) stream: Option<bool>,
+    pub(super) includes_usage: bool,
+    pub(super) beginning: PromptBeginning,
+    output_max: Option<u64>,
+    output_max_new: Option<u64>,
+    choices: [u64; 2],
+    /// How many texts an array of prompts has.
+    prompts: u64,
+    /// What the prompt consists of: bytes of texts, tokens, and images and their like.
+    bytes: u64,
+    tokens: u64,
+    media: u64,
+    /// Where the declarations of tools begin that are being read.
+    tools: Option<u64>,
+    /// The string that is being read: what it is, how long it is so far, and how it begins.
+    kind: TextKind,
+    place: Option<PromptPlace>,
+    text_bytes: u64,
+    head: ShortText<DATA_URL_BYTES>,
+    /// The length of the data of the source that is being read, and whether it is plain text.
+    source_bytes: Option<u64>,
+    is_plain_source: bool,
+}
+
+/// What a string is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TextKind {
+    /// No text of the prompt: a name in it, or something else.
+    None,
+    Model,
+    Text,
+    Media,
+    /// The data of a source, whose type tells whether it is text.
+    Source,
+}
+
+impl RequestSink {
+    pub(super) fn new() -> RequestSink {
+        RequestSink {
+            is_object: false,
+            model: ShortText::new(),
+            stream: None,
+            includes_usage: false,
+            beginning: PromptBeginning::default(),
+            output_max: None,
+            output_max_new: None,
+            choices: [1; 2],
+            prompts: 0,
+            bytes: 0,
+            tokens: 0,
+            media: 0,
+            tools: None,
+            kind: TextKind::None,
+            place: None,
+            text_bytes: 0,
+            head: ShortText::new(),
+            source_bytes: None,
+            is_plain_source: false,
+        }
+    }
+
+    /// The tokens of the prompt, of which `seen` bytes of the body were read and `unseen` were not.
+    pub(super) fn prompt(&mut self, seen: u64, unseen: u64) -> u64 {
+        if let Some(begin) = self.tools.take() {
+            self.bytes += seen - begin;
+        }
+        // A body that is cut within an image mostly consists of it.
+        let is_cut_media =
+            self.kind == TextKind::Media || self.kind == TextKind::Source && !self.is_plain_source;
+        self.count_text();
+        self.count_source();
+        let unseen = if is_cut_media { 0 } else { unseen };
+        let bytes = self.bytes.saturating_add(unseen).div_ceil(BYTES_PER_TOKEN);
+        bytes + self.tokens + self.media * MEDIA_TOKENS
+    }
+
+    pub(super) fn output_max(&self) -> Option<u64> {
+        let most = self.output_max_new.max(self.output_max)?;
+        let choices = self.choices[0].max(self.choices[1]).max(1);
+        Some(most.saturating_mul(choices).saturating_mul(self.prompts.max(1)).min(TOKENS_MAX))
+    }
+
+    /// The string that was being read is complete, or the body is cut.
+    fn count_text(&mut self) {
+        match std::mem::replace(&mut self.kind, TextKind::None) {
+            TextKind::Text if is_data_url(self.head.kept()) => self.media += 1,
+            TextKind::Text => self.bytes += self.text_bytes,
+            TextKind::Media => self.media += 1,
+            TextKind::Source => self.source_bytes = Some(self.text_bytes),
+            TextKind::None | TextKind::Model => {}
+        }
+    }
+
+    /// A source is complete, or the body is cut.
+    fn count_source(&mut self) {
+        match self.source_bytes.take() {
+            Some(bytes) if self.is_plain_source => self.bytes += bytes,
+            Some(_) => self.media += 1,
+            None => {}
+        }
+    }
+
+    fn kind(path: &[Key]) -> TextKind {
+        match path {
+            [Key::Model] => TextKind::Model,
+            [root, ..] if !is_prompt(*root) => TextKind::None,
+            [Key::Tools | Key::Functions, ..] => TextKind::None,
+            [.., Key::Source, Key::Data] => TextKind::Source,
+            [.., Key::InputAudio, Key::Data]
+            | [.., Key::Source | Key::ImageUrl | Key::VideoUrl | Key::AudioUrl, Key::Url]
+            | [.., Key::ImageUrl | Key::FileData]
+            | [.., Key::Images, Key::Item] => TextKind::Media,
+            [_, .., Key::Type | Key::Id | Key::Role | Key::ToolCallId | Key::MediaType] => {
+                TextKind::None
+            }
+            _ => TextKind::Text,
+        }
+    }
+}
+
+/// Where the strings of this member of a request stand in the prompt; `None` if they are not
+/// hashed.
+fn place(root: Key) -> Option<PromptPlace> {
+    match root {
+        Key::System | Key::Instructions | Key::Context => Some(PromptPlace::System),
+        Key::Tools | Key::Functions | Key::Suffix => None,
+        root => is_prompt(root).then_some(PromptPlace::Messages),
+    }
+}
+
+/// Whether the model reads what this member of a request contains.
+fn is_prompt(root: Key) -> bool {
+    matches!(
+        root,
+        Key::Messages
+            | Key::Prompt
+            | Key::Input
+            | Key::System
+            | Key::Instructions
+            | Key::Suffix
+            | Key::Context
+            | Key::Images
+            | Key::Tools
+            | Key::Functions
+            | Key::Query
+            | Key::Documents
+            | Key::Text1
+            | Key::Text2
+    )
+}
+
+fn is_data_url(begin: &[u8]) -> bool {
+    begin.starts_with(b"data:") && begin.windows(8).any(|some| some == b";base64,")
+}
+
+impl JsonSink for RequestSink {
+    fn open(&mut self, path: &[Key], kind: Container, at: u64) -> bool {
+        match path {
+            [] => {
+                self.is_object = kind == Container::Object;
+                return self.is_object;
+            }
+            [Key::StreamOptions | Key::Options] => return kind == Container::Object,
+            // Clients move it from message to message.
+            [.., Key::CacheControl] => return false,
+            [Key::Tools | Key::Functions] => self.tools = Some(at),
+            [Key::Prompt, Key::Item] => self.prompts += 1,
+            [.., Key::Source] => (self.source_bytes, self.is_plain_source) = (None, false),
+            _ => {}
+        }
+        is_prompt(path[0])
+    }
+
+    fn close(&mut self, path: &[Key], at: u64) {
+        match path {
+            [Key::Tools | Key::Functions] => {
+                self.bytes += self.tools.take().map_or(0, |begin| at - begin);
+            }
+            [.., Key::Source] => self.count_source(),
+            _ => {}
+        }
+    }
+
+    fn begin_text(&mut self, path: &[Key]) {
+        self.kind = RequestSink::kind(path);
+        self.place = path.first().and_then(|root| place(*root));
+        self.text_bytes = 0;
+        self.head.clear();
+        if self.kind == TextKind::Model {
+            self.model.clear();
+        }
+        if let Some(place) = self.place {
+            self.beginning.begin(place);
+        }
+        self.prompts += u64::from(matches!(path, [Key::Prompt, Key::Item]));
+    }
+
+    fn text(&mut self, _: &[Key], piece: &[u8]) {
+        if self.kind == TextKind::Model {
+            self.model.push(piece);
+        }
+        if let Some(place) = self.place {
+            self.beginning.add(place, piece);
+            self.head.push(piece);
+        }
+        self.text_bytes += piece.len() as u64;
+    }
+
+    fn end_text(&mut self, path: &[Key]) {
+        if let [.., Key::Source, Key::Type] = path {
+            self.is_plain_source = self.head.whole() == Some(b"text");
+        }
+        self.count_text();
+    }
+
+    fn scalar(&mut self, path: &[Key], token: &[u8], _: u64) {
+        match path {
+            [Key::Stream] => self.stream = Some(token == b"true"),
+            [Key::StreamOptions, Key::IncludeUsage] => self.includes_usage = token == b"true",
+            [Key::MaxTokens | Key::MaxOutputTokens] => self.output_max = tokens(token),
+            [Key::MaxCompletionTokens] => self.output_max_new = tokens(token),
+            // Ollama: a negative number means no bound.
+            [Key::Options, Key::NumPredict] => {
+                self.output_max = tokens(token).filter(|most| *most > 0);
+            }
+            [Key::N] => self.choices[0] = tokens(token).unwrap_or(1),
+            [Key::BestOf] => self.choices[1] = tokens(token).unwrap_or(1),
+            [root @ (Key::Prompt | Key::Input | Key::Context), Key::Item]
+            | [root @ (Key::Prompt | Key::Input), Key::Item, Key::Item] => {
+                self.tokens += 1;
+                if let Some(place) = place(*root) {
+                    self.beginning.begin(place);
+                    self.beginning.add(place, token);
+                }
+            }
+            _ => {}
+        }
+    }
+}
