@@ -22,6 +22,7 @@ mod queue;
 mod queue_wire;
 mod send;
 mod sender_check;
+mod successor;
 mod unsent;
 mod update;
 mod window;
@@ -126,6 +127,7 @@ pub struct Replica {
     /// Whether a hello is due on all links.
     hello_due: bool,
     wanting: StateRequest,
+    handovers: successor::Handovers,
     totals: ReplicaTotals,
 }
 
@@ -154,6 +156,7 @@ impl Replica {
             next_tick: now.plus(period),
             hello_due: true,
             wanting: StateRequest::Anybody { asked: 0 },
+            handovers: successor::Handovers::default(),
             totals: ReplicaTotals::default(),
         };
         replica.set_limits(limits);
@@ -309,6 +312,7 @@ impl Replica {
             FrameContent::State { answer, groups } => {
                 self.handle_clients(node, groups.clone(), told);
                 self.handle_queues(link, node, groups.clone());
+                self.handle_handovers(link, node, groups.clone());
                 if self.accept_answer_part(node, answer, true) {
                     self.handle_state(answer, groups, told);
                 }
@@ -417,6 +421,9 @@ impl Replica {
         (now, age): (Time, Nanos),
         told: &mut dyn FnMut(ReplicaUpdate<'_>),
     ) {
+        if self.may_have_reports() {
+            return self.ask_for_state(now);
+        }
         let Some(peer) = self.peers.get_mut(&node) else { return };
         let first =
             if self.settings.reliable { report.oldest } else { report.number - report.part };

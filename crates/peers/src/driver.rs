@@ -8,6 +8,7 @@
 //! instance enforces its limits alone. What is reported and what is believed:
 //! `evenkeel_core::replica`. Metrics and status: `status`.
 
+mod handover;
 mod queues;
 #[cfg(test)]
 mod tests;
@@ -28,12 +29,15 @@ use evenkeel_engine::replicated::{NamedClient, Replicated};
 use evenkeel_runtime::clock::Clock;
 use evenkeel_runtime::thread::OwnedThread;
 use evenkeel_telemetry::Watch;
+use handover::HandoverOrder;
+pub use handover::set_handover;
 use queues::SharedQueues;
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
-use tokio::sync::oneshot;
+use tokio::sync::mpsc;
 
 /// The longest interval between two collections of charges. With a short period they are collected
 /// more often.
@@ -56,7 +60,7 @@ const CLIENTS_AT_ONCE: usize = 1_100;
 const NAMES_EVERY_PERIODS: u64 = 6;
 
 /// The thread of the driver. It ends when this is dropped.
-pub type PeersThread = OwnedThread<oneshot::Sender<()>>;
+pub type PeersThread = OwnedThread<mpsc::Sender<HandoverOrder>>;
 
 /// The content of the messages that instances exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +71,8 @@ pub enum PeerExchange {
     ExceptCharges,
 }
 
-/// Starts to exchange messages with the other instances.
+/// Starts to exchange messages with the other instances. `listener`: the socket of a mesh; without
+/// one it opens its own.
 ///
 /// # Errors
 /// The transport cannot start, or the system gives no thread or no random numbers.
@@ -75,27 +80,28 @@ pub fn start(
     settings: &PeersSettings,
     exchange: PeerExchange,
     engines: Vec<Arc<dyn Replicated>>,
+    listener: Option<TcpListener>,
     clock: Clock,
     watch: &Arc<Watch>,
 ) -> anyhow::Result<PeersThread> {
     let mut node = [0; 8];
     aws_lc_rs::rand::fill(&mut node).ok().context("no random numbers")?;
     let node = u64::from_le_bytes(node);
-    let (stop, stopped) = oneshot::channel();
+    let (orders, ordered) = mpsc::channel(1);
     let (told, began) = sync_channel(1);
     let (settings, watch) = (settings.clone(), Arc::clone(watch));
-    let run = async move || match link::start(&settings, clock, watch.registry()).await {
+    let run = async move || match link::start(&settings, listener, clock, watch.registry()).await {
         Ok(transport) => {
             let parts = (exchange, engines, transport);
             let driver = PeerDriver::new(&settings, parts, clock, watch, node);
             let _ = told.send(Ok(()));
-            driver.run(stopped).await;
+            driver.run(ordered).await;
         }
         Err(error) => {
             let _ = told.send(Err(error));
         }
     };
-    let thread = OwnedThread::serve("peers", stop, (), run)?;
+    let thread = OwnedThread::serve("peers", orders, (), run)?;
     began.recv().context("the peer thread has ended")??;
     Ok(thread)
 }
@@ -143,6 +149,10 @@ struct PeerDriver {
     queues: SharedQueues,
     /// Links to close as soon as the transport has room for the order.
     drops: Vec<LinkId>,
+    /// Orders that the transport gets before further frames.
+    orders: VecDeque<TransportOrder>,
+    /// Whether a successor is to take the place of this instance.
+    has_successor: bool,
     /// The shared limits, in the order of the replica's limits.
     places: Vec<EngineLimit>,
     /// The address of the peer on each link.
@@ -168,6 +178,8 @@ enum DriverEvent {
     Time,
     /// A shared queue has messages.
     Queue,
+    /// A successor is started, or has failed.
+    Handover(HandoverOrder),
     /// The transport has ended by itself.
     Lost,
     End,
@@ -203,6 +215,8 @@ impl PeerDriver {
             replica: Replica::new(replica, Vec::new(), now),
             queues: SharedQueues::new(own, sharing),
             drops: Vec::new(),
+            orders: VecDeque::new(),
+            has_successor: false,
             engines,
             clock,
             transport,
@@ -219,18 +233,19 @@ impl PeerDriver {
             periods: 0,
             shown: PeerReporter::new(settings, name, watch),
         };
+        driver.replica.set_restored();
         driver.look_at_limits();
         driver
     }
 
     /// Runs until it is stopped or the transport ends.
-    async fn run(mut self, mut stopped: oneshot::Receiver<()>) {
+    async fn run(mut self, mut orders: mpsc::Receiver<HandoverOrder>) {
         loop {
             let due = self.collect_at.min(self.replica.poll_timeout()).min(self.show_at);
             let soon = [self.send_at, self.queues.poll_timeout()].into_iter().flatten();
             let due = self.clock.instant(soon.chain([due]).min().unwrap_or(due));
             let happens = tokio::select! {
-                _ = &mut stopped => DriverEvent::End,
+                order = orders.recv() => order.map_or(DriverEvent::End, DriverEvent::Handover),
                 event = self.transport.events.recv() => {
                     event.map_or(DriverEvent::Lost, DriverEvent::Said)
                 }
@@ -242,6 +257,7 @@ impl PeerDriver {
                 DriverEvent::Said(event) => self.hear(event, now),
                 DriverEvent::Queue => {}
                 DriverEvent::Time => self.time(now),
+                DriverEvent::Handover(order) => self.hand_over(&order, now),
                 DriverEvent::Lost => {
                     self.queues.end();
                     tracing::error!(
@@ -401,9 +417,11 @@ impl PeerDriver {
         }
     }
 
-    /// The number of CPUs that the engines of this instance share out.
+    /// The number of CPUs that the engines of this instance share out; none if those are the
+    /// successor's.
     fn cpus(&self) -> f64 {
-        self.engines.iter().filter_map(|engine| engine.cpus()).sum()
+        let engines = self.engines.iter().filter(|_| !self.has_successor);
+        engines.filter_map(|engine| engine.cpus()).sum()
     }
 
     /// Updates the engines' number of CPUs. Shares are of the CPUs of all live instances, unless
@@ -466,6 +484,9 @@ impl PeerDriver {
                 replica::ReplicaEvent::Own { link } | replica::ReplicaEvent::QueueLost { link } => {
                     self.drops.push(LinkId(link));
                 }
+                replica::ReplicaEvent::HandedOver { link } => {
+                    self.orders.push_back(TransportOrder::Redial { link: LinkId(link) });
+                }
                 replica::ReplicaEvent::QueueUp { .. } | replica::ReplicaEvent::QueueDown { .. } => {
                     self.queues.handle_event(&event, now);
                 }
@@ -511,6 +532,11 @@ impl PeerDriver {
         if !self.send_urgent() {
             self.send_at = Some(now.plus(SEND_RETRY_DELAY));
             return;
+        }
+        while let Some(order) = self.orders.front() {
+            let Ok(room) = self.transport.orders.try_reserve() else { break };
+            room.send(order.clone());
+            self.orders.pop_front();
         }
         let burst = if self.transport.reliable { usize::MAX } else { BURST_DATAGRAMS };
         for _ in 0..burst {

@@ -59,6 +59,12 @@ enum TransportOrder {
     Send { link: LinkId, bytes: Bytes },
     /// Close the link. The transport may connect to the peer again.
     Drop { link: LinkId },
+    /// Connect once more to the addresses at which the peer of a link was found: another instance
+    /// accepts connections there. The link stays.
+    Redial { link: LinkId },
+    /// Accept connections from now on, or leave them to a successor at the same address, and
+    /// connect to it. Has no effect on a group.
+    Accept(bool),
 }
 
 /// A running transport. It ends when this is dropped.

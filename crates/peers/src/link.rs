@@ -17,6 +17,7 @@ use evenkeel_telemetry::registry::Registry;
 use evenkeel_tls::PeerTlsConfigs;
 use evenkeel_tls::pem::TlsFileError;
 use evenkeel_tls::reload::LiveValue;
+use std::net::TcpListener;
 use std::sync::Arc;
 
 #[derive(Debug, thiserror::Error)]
@@ -38,9 +39,10 @@ pub enum TransportStartError {
 }
 
 /// Starts the transport on the current runtime. It ends when the result is dropped. After an error
-/// no task is left running.
+/// no task is left running. `listener`: the socket of a mesh; without one it opens its own.
 pub async fn start(
     settings: &PeersSettings,
+    listener: Option<TcpListener>,
     clock: Clock,
     registry: &Registry,
 ) -> Result<RunningTransport, TransportStartError> {
@@ -60,6 +62,7 @@ pub async fn start(
             let (security, live) = security(settings, secret.as_deref(), clock, registry)?;
             let plan = mesh::MeshPlan {
                 listen: *listen,
+                listener,
                 join: join.clone(),
                 mdns: *mdns,
                 resolver: None,

@@ -29,11 +29,11 @@ use evenkeel_tls::reload::LiveValue;
 use hickory_resolver::TokioResolver;
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 use targets::{MeshPlace, MeshTargets};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use wire::{FRAME_BYTES_MAX, Instance, MeshHello};
@@ -50,6 +50,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 pub struct MeshPlan {
     pub listen: SocketAddr,
+    /// The socket that listens there; `None` to open one.
+    pub listener: Option<std::net::TcpListener>,
     /// The instances to connect to, by address or by DNS name.
     pub join: Vec<PeerTarget>,
     /// Whether to discover instances on the local network.
@@ -82,9 +84,14 @@ pub enum MeshStartError {
 
 /// Starts a mesh. Returns its transport and the address that it listens on. After an error no task
 /// is left running.
-pub async fn start(plan: MeshPlan) -> Result<(RunningTransport, SocketAddr), MeshStartError> {
-    let failed = |why| MeshStartError::Listen { address: plan.listen, why };
-    let listener = TcpListener::bind(plan.listen).await.map_err(failed)?;
+pub async fn start(mut plan: MeshPlan) -> Result<(RunningTransport, SocketAddr), MeshStartError> {
+    let listen = plan.listen;
+    let failed = |why| MeshStartError::Listen { address: listen, why };
+    let listener = match plan.listener.take() {
+        Some(listener) => TcpListener::from_std(listener),
+        None => TcpListener::bind(listen).await,
+    };
+    let listener = listener.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let (events, told) = mpsc::channel(EVENTS_MAX);
     let (orders, obeyed) = mpsc::channel(ORDERS_MAX);
@@ -93,10 +100,13 @@ pub async fn start(plan: MeshPlan) -> Result<(RunningTransport, SocketAddr), Mes
     let (accepted, accepts) = mpsc::channel(16);
     let mut beside = JoinSet::new();
     let targets = look(&plan, address, &found, &mut beside)?;
-    beside.spawn(accept(listener, accepted));
+    let (is_open, opens) = watch::channel(true);
+    beside.spawn(accept(listener, accepted, opens));
     let mesh = Mesh {
         targets,
         plan,
+        own_place: MeshPlace::Address(reachable(address)),
+        is_open,
         events,
         orders: obeyed,
         urgent,
@@ -147,10 +157,30 @@ fn look(
     Ok(MeshTargets::new(named, pace, plan.instance))
 }
 
-/// Accepts connections until the mesh ends.
-async fn accept(listener: TcpListener, accepted: mpsc::Sender<(TcpStream, SocketAddr)>) {
-    loop {
-        match listener.accept().await {
+/// An address at which a listener on `address` is reached from this machine.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+/// Accepts connections until the mesh ends, while `is_open`. Others wait in the socket's queue,
+/// where a process that shares the socket finds them.
+async fn accept(
+    listener: TcpListener,
+    accepted: mpsc::Sender<(TcpStream, SocketAddr)>,
+    mut is_open: watch::Receiver<bool>,
+) {
+    while is_open.wait_for(|is_open| *is_open).await.is_ok() {
+        let connection = tokio::select! {
+            biased;
+            _ = is_open.changed() => continue,
+            connection = listener.accept() => connection,
+        };
+        match connection {
             Ok(connection) => {
                 if accepted.send(connection).await.is_err() {
                     return;
@@ -188,6 +218,10 @@ enum MeshTaskResult {
 
 struct Mesh {
     plan: MeshPlan,
+    /// Where the listener of this instance is reached.
+    own_place: MeshPlace,
+    /// Whether this instance accepts connections.
+    is_open: watch::Sender<bool>,
     events: mpsc::Sender<TransportEvent>,
     orders: mpsc::Receiver<TransportOrder>,
     urgent: mpsc::Receiver<TransportOrder>,
@@ -307,6 +341,19 @@ impl Mesh {
             TransportOrder::Drop { link } => {
                 if let Some(link) = self.links.get_mut(&link) {
                     link.end("the peer protocol has closed it");
+                }
+            }
+            TransportOrder::Redial { link } => {
+                if let Some(link) = self.links.get(&link) {
+                    self.targets.redial(&link.instance, now());
+                }
+            }
+            TransportOrder::Accept(is_open) => {
+                self.is_open.send_replace(is_open);
+                match is_open {
+                    true => self.targets.remove(&self.own_place),
+                    // The successor need not know that this instance still runs.
+                    false => self.targets.add(self.own_place.clone(), now()),
                 }
             }
         }

@@ -139,7 +139,11 @@ async fn run(
         tokio::select! {
             order = orders.recv() => match order {
                 None => return,
-                Some(TransportOrder::Drop { .. }) => {}
+                Some(
+                    TransportOrder::Drop { .. }
+                    | TransportOrder::Redial { .. }
+                    | TransportOrder::Accept(_),
+                ) => {}
                 Some(TransportOrder::Send { link, bytes }) => {
                     let Some(message) = group.message(link, &bytes) else { continue };
                     let sent = socket.send_to(&message, plan.group);

@@ -134,7 +134,11 @@ impl Nats {
             tokio::select! {
                 order = orders.recv() => match order {
                     None => return,
-                    Some(TransportOrder::Drop { .. }) => {}
+                    Some(
+                        TransportOrder::Drop { .. }
+                        | TransportOrder::Redial { .. }
+                        | TransportOrder::Accept(_),
+                    ) => {}
                     Some(TransportOrder::Send { link, bytes }) => {
                         if let Some(message) = self.group.message(link, &bytes) {
                             self.send(message).await;

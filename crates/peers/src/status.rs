@@ -109,6 +109,7 @@ impl PeerReporter {
             }
             ReplicaEvent::Wanted { .. }
             | ReplicaEvent::Own { .. }
+            | ReplicaEvent::HandedOver { .. }
             | ReplicaEvent::QueueUp { .. }
             | ReplicaEvent::QueueDown { .. }
             | ReplicaEvent::QueueLost { .. } => {}

@@ -61,6 +61,8 @@ pub struct ReplicaPeer {
     pub queues: BTreeMap<u64, u64>,
     /// The queues of this instance that it shares with messages of another version.
     pub queues_of_other_version: BTreeSet<u64>,
+    /// The number of times that it has handed its address over.
+    pub handovers: u64,
     /// Its frames about queues in the present second.
     pub queue_frames: QueueFrameCount,
     /// Its metrics.
@@ -121,6 +123,7 @@ impl ReplicaPeer {
             given: 0,
             queues: BTreeMap::new(),
             queues_of_other_version: BTreeSet::new(),
+            handovers: 0,
             queue_frames: QueueFrameCount::default(),
             counts: PeerTraffic::default(),
         }

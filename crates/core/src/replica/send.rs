@@ -200,6 +200,7 @@ impl Replica {
             self.send(link, writer.done().into());
         }
         self.announce_queues(link, now);
+        self.announce_handover(link, now);
     }
 
     /// Sends on a link which reports of the peer at its other end have been seen.

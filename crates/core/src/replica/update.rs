@@ -122,6 +122,12 @@ pub enum ReplicaEvent {
         /// Number of the link.
         link: u64,
     },
+    /// Another instance accepts connections at the address of the one at the other end of a link:
+    /// its successor. The link stays.
+    HandedOver {
+        /// Number of the link.
+        link: u64,
+    },
     /// A link leads back to this instance.
     Own {
         /// Number of the link.

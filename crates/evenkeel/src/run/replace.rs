@@ -4,14 +4,18 @@
 //! sockets of this process. When the successor has opened its doors, this process accepts no more
 //! clients, finishes its requests, and exits. The last snapshot is written before the successor
 //! starts and reads it, so this process writes none afterwards: debts of requests that end here
-//! later are not passed on. Passing of sockets: `handover`.
+//! later are not passed on, unless there are peers, of which the successor is one more. Passing of
+//! sockets: `handover`.
 
 use super::RunningProcess;
+use evenkeel_config::settings::peers::{PeerTransport, PeersSettings};
+use evenkeel_peers::driver;
 use evenkeel_serve::handover::successor::{ProcessOrigin, Successor, SuccessorError};
 use evenkeel_serve::handover::{ListenSockets, READY_MESSAGE};
 use evenkeel_store::snapshot;
 use sd_notify::NotifyState;
 use std::io;
+use std::net::TcpListener;
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
@@ -46,12 +50,23 @@ pub fn report_stopping(replaced: bool) {
 /// The proxy handles this case itself.
 pub(super) const LAST_QUESTION_TIME: Duration = Duration::from_secs(1);
 
+/// The socket of a mesh, inherited or newly bound; `None` for the other transports.
+pub(super) fn mesh_listener(
+    peers: &PeersSettings,
+    sockets: &ListenSockets,
+) -> anyhow::Result<Option<TcpListener>> {
+    let PeerTransport::Mesh { listen, .. } = &peers.via else { return Ok(None) };
+    let listener = sockets.listen(*listen);
+    listener.map(Some).map_err(|why| anyhow::anyhow!("peers: cannot listen on {listen}: {why}"))
+}
+
 impl RunningProcess {
-    /// Sections that prevent a replacement: other instances would see two processes with
-    /// contradicting counts at one address.
-    fn sections_without_handover(&self) -> Vec<&'static str> {
-        let settings = &self.config.settings;
-        settings.peers.iter().map(|_| "peers").collect()
+    /// Why there can be no successor, if there cannot. Over a group, a successor cannot tell a
+    /// late report that its snapshot contains from a new one, so it would count it twice.
+    fn obstacle(&self) -> Option<&'static str> {
+        let peers = self.config.settings.peers.as_ref()?;
+        let is_mesh = matches!(peers.via, PeerTransport::Mesh { .. });
+        (!is_mesh).then_some("peers.via: only a mesh can be handed over")
     }
 
     /// Starts the successor.
@@ -60,13 +75,8 @@ impl RunningProcess {
             tracing::warn!("a successor has been started already");
             return;
         }
-        let stay = self.sections_without_handover();
-        if !stay.is_empty() {
-            let stay = stay.join(", ");
-            tracing::error!(
-                stay,
-                "not replaced: these sections cannot be handed over; restart instead"
-            );
+        if let Some(why) = self.obstacle() {
+            tracing::error!(why, "not replaced: restart instead");
             return;
         }
         let origin = match origin {
@@ -76,6 +86,7 @@ impl RunningProcess {
                 return;
             }
         };
+        self.peers.iter().for_each(|peers| driver::set_handover(peers, true));
         // Writes the last snapshot, which the successor reads.
         drop(self.state.take());
         match Successor::start(origin, &self.sockets) {
@@ -91,6 +102,7 @@ impl RunningProcess {
     pub(super) fn not_replaced(&mut self, why: &SuccessorError) {
         tracing::error!(%why, "not replaced: this process continues to serve");
         self.successor = None;
+        self.peers.iter().for_each(|peers| driver::set_handover(peers, false));
         let (seed, kept) = self.kept.clone();
         let state = &self.config.settings.state;
         self.state =

@@ -2,6 +2,8 @@
 
 #[path = "handover/doors.rs"]
 mod doors;
+#[path = "handover/together.rs"]
+mod together;
 
 use super::{LONG, get, start};
 use evenkeel_testing::evenkeel;
@@ -67,13 +69,13 @@ fn configuration(folder: &Path, text: &str) -> PathBuf {
 }
 
 /// The process id in a line of the log.
-fn told_pid(line: &str) -> u32 {
+pub fn told_pid(line: &str) -> u32 {
     let pid = line.split("pid=").nth(1).expect("a pid");
     pid.split_whitespace().next().and_then(|pid| pid.parse().ok()).expect("a number")
 }
 
 /// Ends the last process when dropped, even if the test fails.
-struct Last(u32);
+pub struct Last(pub u32);
 
 impl Drop for Last {
     fn drop(&mut self) {
@@ -220,12 +222,13 @@ fn a_successor_that_cannot_start_changes_nothing() {
 #[test]
 fn doors_that_cannot_be_handed_over_keep_the_process() {
     let folder = tempfile::tempdir().expect("a folder");
-    let text = "admin: off\nline: {listen: 'tcp://127.0.0.1:0'}\npeers: {listen: '127.0.0.1:0'}\n";
+    let text = "admin: off\nline: {listen: 'tcp://127.0.0.1:0'}\n\
+                peers: {via: nats, nats: 'nats://127.0.0.1:9'}\n";
     let path = configuration(folder.path(), text);
     let mut program = start(&["serve", "--config", &path.display().to_string()]);
     program.told("line open");
     program.signal(Signal::USR2);
-    assert!(program.told("not replaced").contains("stay=\"peers\""));
+    assert!(program.told("not replaced: restart instead").contains("only a mesh"));
     program.signal(Signal::TERM);
     assert_eq!(program.end().code(), Some(0));
 }

@@ -6,6 +6,7 @@
 #[path = "queues/balanced.rs"]
 mod balanced;
 
+use super::handover::{Last, told_pid};
 use super::{ask, get, read, start};
 use evenkeel_testing::port::free_port;
 use evenkeel_testing::program::Program;
@@ -342,17 +343,21 @@ fn a_store_that_is_away_does_not_keep_them_from_sharing() {
     [first, second, third].into_iter().for_each(served);
 }
 
-/// To the other it would be an instance that contradicts itself.
+/// Its successor takes part before it ends, and does not own the queue afterwards.
 #[test]
-fn an_owner_is_not_replaced_by_a_signal_and_keeps_the_queue() {
+fn an_owner_that_is_replaced_serves_what_waits_and_the_other_is_next() {
     let mut pair = Pair::start("");
     let (first, running) = pair.runs(&pair.owner, "/first");
     let second = pair.waits(&pair.other, "/second", 1);
     pair.owner.program.signal(Signal::USR2);
-    assert!(pair.owner.program.told("not replaced").contains("stay=\"peers\""));
+    let program = &mut pair.owner.program;
+    let _successor = Last(told_pid(&program.told("a successor was started and opens its doors")));
+    program.told("replaced");
+    until("three take part", || pair.other.figure("instances") == Some(3));
     in_order(&pair.backend, &running, &["/second"]);
     [first, second].into_iter().for_each(served);
-    pair.is_shared();
+    assert_eq!(pair.owner.program.end().code(), Some(0));
+    until("two take part", || pair.other.figure("instances") == Some(2) && pair.other.owns());
 }
 
 /// Both have requests all the time, and take their places in the queue again and again.

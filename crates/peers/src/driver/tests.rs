@@ -139,7 +139,7 @@ fn instance(port: u16, join: &[u16]) -> (Arc<NotingEngine>, PeersThread) {
     let watch = Arc::new(Watch::new(clock.now()));
     let engines = vec![Arc::clone(&engine) as Arc<dyn Replicated>];
     let thread =
-        start(&settings, PeerExchange::All, engines, clock, &watch).expect("the peers start");
+        start(&settings, PeerExchange::All, engines, None, clock, &watch).expect("the peers start");
     (engine, thread)
 }
 

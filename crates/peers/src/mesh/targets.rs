@@ -153,6 +153,25 @@ impl MeshTargets {
         }
     }
 
+    /// Adds a place, which is due at once.
+    pub fn add(&mut self, place: MeshPlace, now: Instant) {
+        self.named.insert(place.clone());
+        self.places.insert(place, MeshTarget::new(now));
+    }
+
+    /// Removes a place that was added.
+    pub fn remove(&mut self, place: &MeshPlace) {
+        self.named.remove(place);
+        self.places.remove(place);
+    }
+
+    /// Makes all places due that have led to `instance`: another one accepts connections there.
+    pub fn redial(&mut self, instance: &Instance, now: Instant) {
+        for target in self.places.values_mut().filter(|t| t.instance.as_ref() == Some(instance)) {
+            *target = MeshTarget { told: std::mem::take(&mut target.told), ..MeshTarget::new(now) };
+        }
+    }
+
     fn pause(&self, failures: u32) -> Duration {
         pause(self.again, self.again_max, failures)
     }

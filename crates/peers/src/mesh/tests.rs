@@ -48,6 +48,7 @@ fn plan(name: u8, security: MeshSecurity, join: &[SocketAddr]) -> MeshPlan {
     };
     MeshPlan {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        listener: None,
         join: join.iter().map(|address| PeerTarget::One(address.to_string())).collect(),
         mdns: false,
         resolver: None,
