@@ -10,6 +10,7 @@ mod error;
 pub mod fixed;
 pub mod grid;
 pub mod history;
+pub mod quota;
 pub mod sliding;
 
 use crate::units::{Cost, Nanos, SECOND, Time};
@@ -18,6 +19,7 @@ pub use error::AlgorithmError;
 use fixed::FixedWindow;
 use grid::GridBucket;
 use history::RequestHistory;
+use quota::QuotaBucket;
 use sliding::SlidingWindow;
 
 /// The algorithm by which a limit counts, with its parameters.
@@ -25,6 +27,8 @@ use sliding::SlidingWindow;
 pub enum Algorithm {
     /// Token bucket that may go into debt. Used by `share` and `rate` limits.
     Debt(DebtBucket),
+    /// Token bucket with reservations. Used by `tokens` and `money` limits.
+    Quota(QuotaBucket),
     /// Token bucket of whole hits that may go into debt, refilled on whole multiples of 1/rate.
     /// Used by tags (`refill: grid`).
     Grid(GridBucket),
@@ -43,6 +47,7 @@ impl Algorithm {
     pub fn words(&self) -> usize {
         match self {
             Algorithm::Debt(_) | Algorithm::Grid(_) | Algorithm::Fixed(_) => 1,
+            Algorithm::Quota(_) => quota::WORDS,
             Algorithm::Sliding(sliding) => sliding.words(),
             Algorithm::History(history) => history.words(),
         }
@@ -53,6 +58,7 @@ impl Algorithm {
     pub fn wait(&self, state: &[u64], cost: Cost, now: Time) -> Nanos {
         match self {
             Algorithm::Debt(debt) => debt.wait(Time(state[0]), cost, now),
+            Algorithm::Quota(quota) => quota.wait(state, cost, now),
             Algorithm::Grid(grid) => grid.wait(Time(state[0]), cost.whole_hits(), now),
             Algorithm::Sliding(sliding) => sliding.wait(state, now),
             Algorithm::Fixed(fixed) => fixed.wait(state[0], cost, now),
@@ -81,6 +87,10 @@ impl Algorithm {
                 state[0] = after.0;
                 moved
             }
+            Algorithm::Quota(quota) => {
+                quota.charge(state, cost, at);
+                Nanos::ZERO
+            }
             Algorithm::Grid(grid) => {
                 let before = Time(state[0]).max(at);
                 state[0] = grid.charge(Time(state[0]), cost.whole_hits(), at).0;
@@ -101,13 +111,17 @@ impl Algorithm {
         }
     }
 
-    /// Charges the estimated cost of a request before its actual cost is known.
+    /// Charges or reserves the estimated cost of a request before its actual cost is known.
     pub fn hold(&self, state: &mut [u64], cost: Cost, at: Time, now: Time) -> Nanos {
         match self {
             Algorithm::Debt(debt) => {
                 let (after, moved) = debt.hold(Time(state[0]), cost, at, now);
                 state[0] = after.0;
                 moved
+            }
+            Algorithm::Quota(quota) => {
+                quota.reserve(state, cost);
+                Nanos::ZERO
             }
             algorithm => algorithm.charge(state, cost, at, now),
         }
@@ -119,6 +133,9 @@ impl Algorithm {
         match self {
             Algorithm::Debt(debt) => {
                 state[0] = debt.absorb(Time(state[0]), Time(other[0]), now).0;
+            }
+            Algorithm::Quota(quota) => {
+                state[0] = quota.bucket().absorb(Time(state[0]), Time(other[0]), now).0;
             }
             Algorithm::Grid(grid) => {
                 let missing = grid.missing(Time(other[0]), now);
@@ -137,6 +154,7 @@ impl Algorithm {
     pub fn worth(&self, state: &[u64], now: Time) -> u64 {
         match self {
             Algorithm::Debt(_) | Algorithm::Grid(_) => Time(state[0]).since(now).0,
+            Algorithm::Quota(quota) => quota.worth(state, now),
             Algorithm::Sliding(sliding) => sliding.worth(state, now),
             Algorithm::Fixed(fixed) => fixed.worth(state[0], now),
             Algorithm::History(history) => history.worth(state, now),
@@ -151,13 +169,15 @@ impl Algorithm {
     #[must_use]
     pub fn can_continue(&self, old: &Algorithm) -> bool {
         let owes = |one: &Algorithm| one.short_of(Cost::ZERO, Time::ZERO).is_some();
-        self == old || (owes(self) && owes(old))
+        self == old || (owes(self) && owes(old) && self.words() == old.words())
     }
 
-    /// Converts the state of a bucket that was counted under `old` to this algorithm.
+    /// Converts the state of a bucket that was counted under `old` to this algorithm. Reservations
+    /// stay behind: the requests that hold them settle under `old`.
     pub fn convert_state(&self, old: &Algorithm, state: &mut [u64], now: Time) {
         let missing = old.missing(state, now);
         if let Some(owed) = missing.and_then(|missing| self.short_of(missing, now)) {
+            state.fill(0);
             state[0] = owed;
         }
     }
@@ -168,6 +188,7 @@ impl Algorithm {
     pub fn level(&self, state: &[u64], now: Time) -> Option<i64> {
         match self {
             Algorithm::Debt(debt) => Some(debt.level(Time(state[0]), now)),
+            Algorithm::Quota(quota) => Some(quota.level(state, now)),
             Algorithm::Grid(grid) => {
                 let hits = grid.level(Time(state[0]), now);
                 Some(hits.saturating_mul(SECOND as i64))
@@ -181,6 +202,7 @@ impl Algorithm {
     pub fn missing(&self, state: &[u64], now: Time) -> Option<Cost> {
         match self {
             Algorithm::Debt(debt) => Some(debt.missing(Time(state[0]), now)),
+            Algorithm::Quota(quota) => Some(quota.bucket().missing(Time(state[0]), now)),
             Algorithm::Grid(grid) => Some(Cost::hits(grid.missing(Time(state[0]), now))),
             _ => None,
         }
@@ -191,6 +213,7 @@ impl Algorithm {
     pub fn per_second(&self) -> Option<Cost> {
         let units = match self {
             Algorithm::Debt(debt) => debt.rate().per_second(),
+            Algorithm::Quota(quota) => quota.bucket().rate().per_second(),
             Algorithm::Grid(grid) => grid.per_second(),
             Algorithm::Sliding(sliding) => {
                 sliding.max().as_units() / sliding.window().as_secs_f64()
@@ -220,7 +243,10 @@ impl Algorithm {
     /// such word.
     fn ahead_word(&self) -> Option<usize> {
         match self {
-            Algorithm::Debt(_) | Algorithm::Grid(_) | Algorithm::History(_) => Some(0),
+            Algorithm::Debt(_)
+            | Algorithm::Quota(_)
+            | Algorithm::Grid(_)
+            | Algorithm::History(_) => Some(0),
             Algorithm::Sliding(_) => Some(1),
             Algorithm::Fixed(_) => None,
         }
@@ -231,6 +257,7 @@ impl Algorithm {
     pub fn short_of(&self, missing: Cost, now: Time) -> Option<u64> {
         match self {
             Algorithm::Debt(debt) => Some(debt.short_of(missing, now).0),
+            Algorithm::Quota(quota) => Some(quota.bucket().short_of(missing, now).0),
             Algorithm::Grid(grid) => Some(grid.short_of(missing.whole_hits(), now).0),
             _ => None,
         }

@@ -5,6 +5,7 @@
 //! `Cookie` lines. Every decision or count that depends on a path, a host or a cookie goes through
 //! this module.
 
+mod api_key;
 pub(crate) mod inline_list;
 mod path;
 pub mod prefix;
@@ -13,7 +14,7 @@ mod reading;
 use crate::condition::{Condition, Truth};
 use crate::fact::ClientFact;
 use crate::key::{KeyHash, KeyHasher, KeySeed, NAME_BYTES_MAX, network};
-use crate::limit::{KeyPart, LIMITS_MAX, Limit};
+use crate::limit::{KeyPart, LIMITS_MAX, Limit, UnitCosts};
 use crate::units::Weight;
 use alloc::borrow::Cow;
 use alloc::format;
@@ -55,10 +56,34 @@ pub trait RequestAttributes {
     fn is_listed(&self, _: &str) -> bool {
         false
     }
+    /// The text, number or truth value at a JSON pointer in the body; `None` if there is none, or
+    /// the body is not read.
+    fn json(&self, _: &str) -> Option<Cow<'_, str>> {
+        None
+    }
     /// The text of a fact; `None` if it is absent or unknown.
     fn fact(&self, _: ClientFact) -> Option<Cow<'_, str>> {
         None
     }
+    /// What the request asks of a language model; `None` if it asks none, or costs are not
+    /// counted in tokens.
+    fn model_call(&self) -> Option<ModelCall<'_>> {
+        None
+    }
+}
+
+/// A request to a language model, as far as its cost is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelCall<'a> {
+    /// The name of the model; empty if the request names none.
+    pub model: &'a str,
+    /// The estimated cost of the prompt.
+    pub prompt: UnitCosts,
+    /// The cost of a thousand tokens of the output.
+    pub output: UnitCosts,
+    /// The greatest number of tokens of the output that the request permits; `None` if it sets no
+    /// bound.
+    pub output_max: Option<u64>,
 }
 
 /// One key of a request: the limit and the bucket.
@@ -160,6 +185,8 @@ fn key_hash<R: RequestAttributes>(
             KeyPart::UserAgent => hasher.part(request.header("user-agent").unwrap_or_default()),
             KeyPart::Header(name) => hasher.part(request.header(name).unwrap_or_default()),
             KeyPart::Cookie(name) => hasher.part(cookie(request, name).unwrap_or_default()),
+            KeyPart::ApiKey => hasher.part(api_key_of(request)),
+            KeyPart::Json(at) => hasher.part(request.json(at).unwrap_or_default().as_bytes()),
             KeyPart::Method => hasher.part(request.method().as_bytes()),
             KeyPart::Path(segments) => {
                 hasher.part(first_segments(seen.path().as_str(), *segments).as_bytes());
@@ -204,6 +231,8 @@ fn push_name(name: &mut String, part: &KeyPart, request: &impl RequestAttributes
         KeyPart::Header(header) if is_secret(header) => text(veiled(header).as_bytes()),
         KeyPart::Header(header) => text(request.header(header).unwrap_or(b"-")),
         KeyPart::Cookie(cookie) => text(veiled(cookie).as_bytes()),
+        KeyPart::ApiKey => text(veiled("api-key").as_bytes()),
+        KeyPart::Json(at) => text(request.json(at).unwrap_or(Cow::Borrowed("-")).as_bytes()),
         KeyPart::Method => text(request.method().as_bytes()),
         KeyPart::Path(segments) => {
             text(first_segments(&normal_path(request.path()), *segments).as_bytes());
@@ -257,6 +286,8 @@ fn push_part(
         }
         KeyPart::Vhost => lower(host_name(request.vhost())).into_owned(),
         KeyPart::Fact(fact) => request.fact(*fact).unwrap_or_default().into_owned(),
+        KeyPart::ApiKey => veil("api-key", api_key_of(request)),
+        KeyPart::Json(at) => request.json(at).unwrap_or_default().into_owned(),
         KeyPart::Cookie(name) => secret(name, cookie(request, name)).unwrap_or_default(),
         KeyPart::Header(name) if is_secret(name) => {
             secret(name, request.header(name)).unwrap_or_default()
@@ -271,6 +302,10 @@ fn push_part(
         KeyPart::All | KeyPart::Tag => return,
     };
     identifier.extend(text.into_bytes());
+}
+
+fn api_key_of(request: &impl RequestAttributes) -> &[u8] {
+    api_key::api_key(api_key::HEADERS.iter().flat_map(|name| request.headers(name)))
 }
 
 /// The first [`NAME_BYTES_MAX`] bytes of untrusted input in readable form: UTF-8, with control

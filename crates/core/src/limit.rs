@@ -6,7 +6,7 @@
 use crate::bucket::Algorithm;
 use crate::condition::Condition;
 use crate::fact::ClientFact;
-use crate::units::Weight;
+use crate::units::{Cost, Weight};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
@@ -28,6 +28,10 @@ pub enum KeyPart {
     Header(Box<str>),
     /// The value of a cookie; an absent one counts as empty.
     Cookie(Box<str>),
+    /// The API key in `Authorization`, `X-Api-Key` or `Api-Key`; an absent one counts as empty.
+    ApiKey,
+    /// The value at this JSON pointer in the body; an absent one counts as empty.
+    Json(Box<str>),
     /// The request's method.
     Method,
     /// The path without its query, or only this number of its first segments.
@@ -51,6 +55,71 @@ pub enum LimitUnit {
     Cpu,
     /// Requests, known when they arrive.
     Hits,
+    /// Tokens of language models, estimated when a request arrives and known after it ends.
+    Tokens,
+    /// Money that tokens of language models cost, known when the tokens are.
+    Money,
+}
+
+/// The cost of a request in the units that limits count. A request has one hit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnitCosts {
+    /// CPU time, or weighted tokens. The queue shares this out.
+    pub work: Cost,
+    /// Tokens of language models, of the prompt and the output alike.
+    pub tokens: Cost,
+    /// Money: one unit of the currency is 10^9.
+    pub money: Cost,
+}
+
+impl UnitCosts {
+    /// The cost in one unit.
+    #[must_use]
+    pub const fn of(self, unit: LimitUnit) -> Cost {
+        match unit {
+            LimitUnit::Cpu => self.work,
+            LimitUnit::Hits => Cost::hits(1),
+            LimitUnit::Tokens => self.tokens,
+            LimitUnit::Money => self.money,
+        }
+    }
+
+    /// The sum in each unit, saturating.
+    #[must_use]
+    pub const fn plus(self, other: UnitCosts) -> UnitCosts {
+        UnitCosts {
+            work: self.work.plus(other.work),
+            tokens: self.tokens.plus(other.tokens),
+            money: self.money.plus(other.money),
+        }
+    }
+
+    /// The cost of this many tokens, if `self` is that of a thousand.
+    #[must_use]
+    pub fn for_tokens(self, tokens: Cost) -> UnitCosts {
+        let part = |cost: Cost| {
+            let scaled = u128::from(cost.0) * u128::from(tokens.0) / u128::from(Cost::hits(1).0);
+            Cost(u64::try_from(scaled).unwrap_or(u64::MAX))
+        };
+        UnitCosts { work: part(self.work), tokens: part(self.tokens), money: part(self.money) }
+    }
+
+    /// The greater cost in each unit.
+    #[must_use]
+    pub fn max(self, other: UnitCosts) -> UnitCosts {
+        UnitCosts {
+            work: self.work.max(other.work),
+            tokens: self.tokens.max(other.tokens),
+            money: self.money.max(other.money),
+        }
+    }
+}
+
+impl From<Cost> for UnitCosts {
+    /// Work that asks no language model.
+    fn from(work: Cost) -> UnitCosts {
+        UnitCosts { work, ..UnitCosts::default() }
+    }
 }
 
 /// The treatment of a client in debt.
@@ -110,8 +179,8 @@ pub struct Limit {
     pub unit: LimitUnit,
     /// The algorithm by which it counts.
     pub algorithm: Algorithm,
-    /// The action for a client over the limit. `None` means `Reject` for hits and windows, and the
-    /// action of the door otherwise.
+    /// The action for a client over the limit. `None` means `Reject` for windows and for all
+    /// units but CPU time, and the action of the door otherwise.
     pub action: Option<LimitAction>,
     /// Share of a matching request relative to others in the admission queue; the weights of all
     /// limits of a request are multiplied. Too low: its users wait for all other users. Too high:
@@ -174,7 +243,7 @@ impl Limit {
     pub fn checked(self) -> Result<Limit, Vec<LimitError>> {
         let long = |part: &KeyPart| matches!(part, KeyPart::Ip { v4, v6 } if *v4 > 32 || *v6 > 128);
         let starved = match (&self.algorithm, self.unit) {
-            (Algorithm::Debt(debt), LimitUnit::Hits) => debt.burst() < crate::units::Cost::hits(1),
+            (Algorithm::Debt(debt), LimitUnit::Hits) => debt.burst() < Cost::hits(1),
             (Algorithm::Grid(grid), _) => grid.burst() < 1,
             _ => false,
         };
@@ -194,7 +263,7 @@ impl Limit {
     /// The action at a door with the default action `door`.
     #[must_use]
     pub fn action(&self, door: LimitAction) -> LimitAction {
-        let refuses = self.unit == LimitUnit::Hits || !matches!(self.algorithm, Algorithm::Debt(_));
+        let refuses = self.unit != LimitUnit::Cpu || !matches!(self.algorithm, Algorithm::Debt(_));
         self.action.unwrap_or(if refuses { LimitAction::Reject } else { door })
     }
 }
@@ -204,7 +273,7 @@ mod tests {
     use super::*;
     use crate::bucket::debt::DebtBucket;
     use crate::bucket::fixed::FixedWindow;
-    use crate::units::{Cost, Nanos, Rate};
+    use crate::units::{Nanos, Rate};
     use alloc::vec;
     use std::string::ToString;
 

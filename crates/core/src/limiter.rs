@@ -13,6 +13,7 @@
 mod absorb;
 pub mod orders;
 pub mod remote;
+mod settlement;
 mod single_key;
 mod standing;
 mod verdict;
@@ -21,7 +22,7 @@ use crate::bucket::{Algorithm, STATE_WORDS_MAX};
 use crate::classify::inline_list::InlineList;
 use crate::classify::{self, LimitKey, LimitKeys, RequestAttributes, RequestReading};
 use crate::key::{KeyHash, KeySeed};
-use crate::limit::{LIMITS_MAX, Limit, LimitAction, LimitUnit};
+use crate::limit::{LIMITS_MAX, Limit, LimitAction, LimitUnit, UnitCosts};
 use crate::table::{BucketTable, TableEntry};
 use crate::units::{Cost, Nanos, Time};
 use alloc::sync::Arc;
@@ -54,10 +55,12 @@ pub struct Ticket {
     keys: LimitKeys,
     /// How far the bucket of each key was moved for this request, in the order of `keys`.
     moved: InlineList<Nanos>,
-    /// The charge at admission, for limits that take an estimate.
-    estimate: Cost,
+    /// The charge or reservation at admission, for limits that take an estimate.
+    estimate: UnitCosts,
+    /// What the request has cost so far, as far as it is charged to these limits.
+    so_far: UnitCosts,
     /// The charges so far, for limits that hold the response.
-    charged: Cost,
+    charged: UnitCosts,
     /// When the request was admitted, and charged what was known then.
     asked: Time,
     /// When the request starts to run: later than `asked` if it is delayed.
@@ -75,12 +78,13 @@ const _: () = assert!(LIMITS_MAX <= u64::BITS as usize, "a bit of Ticket for eac
 
 impl Ticket {
     /// A ticket without charges.
-    fn new(keys: &LimitKeys, estimate: Cost, now: Time) -> Ticket {
+    fn new(keys: &LimitKeys, estimate: UnitCosts, now: Time) -> Ticket {
         Ticket {
             keys: keys.clone(),
             moved: InlineList::filled(keys.as_slice().len(), Nanos::ZERO),
             estimate,
-            charged: Cost::ZERO,
+            so_far: UnitCosts::default(),
+            charged: UnitCosts::default(),
             asked: now,
             at: now,
             hold: None,
@@ -219,7 +223,12 @@ impl Limiter {
     /// Decides, and charges hits and `estimate` if the request may run. A request that must wait is
     /// charged too, because its place is taken. A refused request is charged nothing.
     #[must_use]
-    pub fn ask(&self, keys: &LimitKeys, estimate: Cost, now: Time) -> (Verdict, Ticket) {
+    pub fn ask(
+        &self,
+        keys: &LimitKeys,
+        estimate: impl Into<UnitCosts>,
+        now: Time,
+    ) -> (Verdict, Ticket) {
         self.ask_with_remote(keys, &[], estimate, now)
     }
 
@@ -233,10 +242,10 @@ impl Limiter {
         &self,
         keys: &LimitKeys,
         words: &[Option<StoreBucketState>],
-        estimate: Cost,
+        estimate: impl Into<UnitCosts>,
         now: Time,
     ) -> (Verdict, Ticket) {
-        let mut ticket = Ticket::new(keys, estimate, now);
+        let mut ticket = Ticket::new(keys, estimate.into(), now);
         // Space for all limits that a door may have is eight times what most doors need.
         let verdict = match keys.as_slice().len() {
             0..=4 => self.decide::<4>(keys.as_slice(), words, &mut ticket, now),
@@ -300,94 +309,6 @@ impl Limiter {
                 Verdict::Delay(reason)
             }
             None => Verdict::Allow,
-        }
-    }
-
-    /// Raises the charge of a running request to its `cost` so far. Returns for how long the head
-    /// of the response must be held, counted from the start of the request, and why.
-    pub fn charge(&self, ticket: &mut Ticket, cost: Cost, now: Time) -> Option<Reason> {
-        let more = cost.minus(ticket.charged);
-        ticket.charged = ticket.charged.max(cost);
-        let (mut longest, mut shadowed) = (ticket.hold, None);
-        for (place, key) in ticket.keys.as_slice().iter().enumerate() {
-            let limit = &self.limits[usize::from(key.limit)];
-            let (Algorithm::Debt(debt), LimitUnit::Cpu) = (&limit.algorithm, limit.unit) else {
-                continue;
-            };
-            if !self.holds(limit) || !ticket.is_counted(place) {
-                continue;
-            }
-            let mut entry = self.tables[usize::from(key.limit)].take(key.hash);
-            let mut state = [entry.get(0)];
-            let before = Time(state[0]);
-            let moved = limit.algorithm.charge(&mut state, more, ticket.at, now);
-            let all = &mut ticket.moved.as_mut_slice()[place];
-            *all = all.plus(moved);
-            entry.put(&state, worth_to(limit, ticket, now));
-            let wait = debt.wait(Time(state[0]), Cost::ZERO, ticket.at);
-            if wait > Nanos::ZERO {
-                let level = Some(debt.level(before, ticket.at));
-                let reason = Reason { key: *key, level, wait };
-                let of = if limit.shadow { &mut shadowed } else { &mut longest };
-                *of = longer(*of, Some(reason));
-            }
-        }
-        let bounded =
-            |reason: Reason| Reason { wait: reason.wait.min(self.policy.max_delay), ..reason };
-        if let Some(reason) = shadowed {
-            ticket.shadowed =
-                Some(ShadowEffect { action: LimitAction::Hold, reason: bounded(reason) });
-        }
-        longest.map(bounded)
-    }
-
-    /// Closes the account with the actual CPU time.
-    pub fn settle(&self, ticket: &Ticket, cost: Cost, now: Time) {
-        self.settle_and(ticket, cost, now, |_| ());
-    }
-
-    /// Like `settle`, and calls `tell` for each block that this starts. The set of the bucket is
-    /// held during the call, so `tell` must not use the limiter.
-    pub fn settle_and(
-        &self,
-        ticket: &Ticket,
-        cost: Cost,
-        now: Time,
-        mut tell: impl FnMut(BlockStarted),
-    ) {
-        for (place, key) in ticket.keys.as_slice().iter().enumerate() {
-            let limit = &self.limits[usize::from(key.limit)];
-            if limit.unit == LimitUnit::Hits || !ticket.is_counted(place) {
-                continue;
-            }
-            let so_far = match &limit.algorithm {
-                _ if self.holds(limit) => ticket.charged,
-                Algorithm::Debt(debt) => debt.held(ticket.estimate, ticket.moved.as_slice()[place]),
-                _ => ticket.estimate,
-            };
-            let (more, over) = (cost.minus(so_far), so_far.minus(cost));
-            let debt = matches!(limit.algorithm, Algorithm::Debt(_));
-            if debt && more == Cost::ZERO && over == Cost::ZERO {
-                // The full cost is charged already.
-                continue;
-            }
-            let cost = if debt { more } else { cost };
-            let mut entry = self.tables[usize::from(key.limit)].take(key.hash);
-            let settled = |state: &mut [u64]| match &limit.algorithm {
-                Algorithm::Sliding(sliding) => {
-                    if sliding.record(state, cost, now) {
-                        tell(BlockStarted { key: *key, sum: sliding.sum(state, now) });
-                    }
-                }
-                Algorithm::Debt(debt) if over > Cost::ZERO => {
-                    let moved = ticket.moved.as_slice()[place];
-                    state[0] = debt.refund(Time(state[0]), over, moved, ticket.asked, now).0;
-                }
-                algorithm => {
-                    algorithm.charge(state, cost, ticket.at, now);
-                }
-            };
-            entry.change(settled, worth_to(limit, ticket, now));
         }
     }
 
@@ -499,12 +420,13 @@ impl Limiter {
     }
 
     /// The charge of a limit at admission, given the estimate.
-    fn known(&self, key: &LimitKey, estimate: Cost) -> Cost {
+    fn known(&self, key: &LimitKey, estimate: UnitCosts) -> Cost {
         let limit = &self.limits[usize::from(key.limit)];
         match (limit.unit, &limit.algorithm) {
             (LimitUnit::Hits, _) => Cost::hits(1),
-            (LimitUnit::Cpu, Algorithm::Debt(_)) if !self.holds(limit) => estimate,
-            (LimitUnit::Cpu, _) => Cost::ZERO,
+            (unit, Algorithm::Debt(_)) if !self.holds(limit) => estimate.of(unit),
+            (unit, Algorithm::Quota(_)) => estimate.of(unit),
+            _ => Cost::ZERO,
         }
     }
 
@@ -568,24 +490,12 @@ impl Limiter {
             let at = if history { ticket.at } else { now };
             let worth = |state: &[u64]| limit.algorithm.worth(state, now);
             let charge = |state: &mut [u64]| match limit.unit {
-                LimitUnit::Cpu => limit.algorithm.hold(state, cost, at, now),
                 LimitUnit::Hits => limit.algorithm.charge(state, cost, at, now),
+                _ => limit.algorithm.hold(state, cost, at, now),
             };
             ticket.moved.as_mut_slice()[place] = entry.change(charge, worth);
         }
     }
-}
-
-/// The worth of a bucket after a charge for `ticket`. A debt bucket that is full by now was not
-/// full when the request started, and other requests that started with it are still to be charged.
-/// If the bucket were forgotten, a client with many parallel requests would get the refill for each
-/// of them.
-fn worth_to(limit: &Limit, ticket: &Ticket, now: Time) -> impl Fn(&[u64]) -> u64 {
-    let since = match limit.algorithm {
-        Algorithm::Debt(_) => ticket.at.min(now),
-        _ => now,
-    };
-    move |words| limit.algorithm.worth(words, since)
 }
 
 fn table_for(limit: &Limit) -> BucketTable {

@@ -62,6 +62,8 @@ pub enum Measure {
     Cgroup,
     /// Reported by the backend in a header.
     Header,
+    /// The tokens that the backend reports in its answer, or that were counted in it.
+    Tokens,
     /// Reported afterwards by the program that had the request served.
     Report,
     /// Not reported: the usual cost of requests on its route.
@@ -77,6 +79,7 @@ impl Measure {
             Measure::Shared => "shared",
             Measure::Cgroup => "cgroup",
             Measure::Header => "header",
+            Measure::Tokens => "tokens",
             Measure::Report => "report",
             Measure::Estimate => "estimate",
         }

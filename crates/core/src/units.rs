@@ -14,6 +14,8 @@ pub use weight::Weight;
 
 /// Nanoseconds in a second.
 pub const SECOND: u64 = 1_000_000_000;
+/// The cost of one token of weight one.
+const TOKEN: u64 = SECOND / 1_000;
 
 /// A point in time: nanoseconds since the Unix epoch. The range ends in the year 2554.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -107,8 +109,9 @@ impl Nanos {
     }
 }
 
-/// The cost of a request: nanoseconds of CPU time, or billionths of a hit. Both share one unit so
-/// that they share one arithmetic: a second of CPU time and one hit are both 10^9.
+/// The cost of a request: nanoseconds of CPU time, billionths of a hit, or millionths of a token of
+/// a language model. They share one unit so that they share one arithmetic: a second of CPU time,
+/// one hit and a thousand tokens are 10^9.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cost(pub u64);
 
@@ -126,6 +129,12 @@ impl Cost {
     #[must_use]
     pub const fn cpu(time: Nanos) -> Cost {
         Cost(time.0)
+    }
+
+    /// `n` tokens of weight one.
+    #[must_use]
+    pub const fn tokens(n: u64) -> Cost {
+        Cost(n.saturating_mul(TOKEN))
     }
 
     /// The sum, saturating.
@@ -146,7 +155,7 @@ impl Cost {
         self.0.div_ceil(SECOND)
     }
 
-    /// The cost in CPU-seconds or in hits.
+    /// The cost in CPU-seconds, in hits or in thousands of tokens.
     #[must_use]
     pub fn as_units(self) -> f64 {
         self.0 as f64 / SECOND as f64

@@ -71,6 +71,15 @@ impl DebtBucket {
         DebtBucket { rate, burst: self.burst, depth: rate.time_for(self.burst), reach }
     }
 
+    /// The same bucket with `factor` times the rate, the burst and the cap on the debt.
+    #[must_use]
+    pub fn enlarged(self, factor: f64) -> DebtBucket {
+        let Some(rate) = self.rate.scaled(factor) else { return self };
+        let burst = Cost((self.burst.0 as f64 * factor) as u64);
+        // These two are times, which stay.
+        DebtBucket { rate, burst, depth: rate.time_for(burst), reach: self.reach }
+    }
+
     /// The refill rate.
     #[must_use]
     pub fn rate(&self) -> Rate {

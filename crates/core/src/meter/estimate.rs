@@ -203,6 +203,11 @@ impl LearnedCost {
         Cost((self.mean + 0.5) as u64)
     }
 
+    /// The mean distance from the mean.
+    fn spread(&self) -> Cost {
+        Cost((self.spread + 0.5) as u64)
+    }
+
     /// Learns a cost with a weight of at most 1.
     fn learn(&mut self, cost: Cost, weight: f64, weight_max: f64, now: Time) {
         let before = self.weight_at(now).min(weight_max);
@@ -239,6 +244,8 @@ pub struct CostForecast {
     pub own: Option<OwnRoute>,
     /// The expected cost.
     pub cost: Cost,
+    /// The mean distance of costs from the expected one.
+    pub spread: Cost,
     /// Whether the cost of the route is unknown, so that `cost` is that of unknown routes or the
     /// default.
     pub is_guess: bool,
@@ -341,19 +348,18 @@ impl Estimates {
         let hash = client.map(|client| route.used_by(client));
         let own = hash.and_then(|hash| self.own.known(hash));
         let own = own.filter(|own| known.is_some_and(|known| own.differs_from(known)));
-        let cost = own.or(known).map_or_else(|| self.of(route), LearnedCost::cost);
+        let learned = own.or_else(|| self.learned(route));
+        let cost = learned.map_or(COST_DEFAULT, LearnedCost::cost);
+        let spread = learned.map_or(COST_DEFAULT, LearnedCost::spread);
         let own = hash.map(|hash| OwnRoute { hash, is_known: own.is_some() });
-        CostForecast { route: Some(route), own, cost, is_guess: known.is_none() }
+        CostForecast { route: Some(route), own, cost, spread, is_guess: known.is_none() }
     }
 
     /// The likely error of the expected cost: the mean distance of costs from their mean. Before
     /// anything is known it equals the default cost itself.
     #[must_use]
     pub fn spread(&self, route: RouteHash) -> Cost {
-        Cost(
-            (self.learned(route).map_or(COST_DEFAULT.0 as f64, |learned| learned.spread) + 0.5)
-                as u64,
-        )
+        self.learned(route).map_or(COST_DEFAULT, LearnedCost::spread)
     }
 
     /// Learns that a request on `route` has cost `cost`. Returns the expected cost of the next one.

@@ -5,6 +5,7 @@ use evenkeel_core::bucket::debt::DebtBucket;
 use evenkeel_core::bucket::fixed::FixedWindow;
 use evenkeel_core::bucket::grid::GridBucket;
 use evenkeel_core::bucket::history::{BURST_MAX, RequestHistory};
+use evenkeel_core::bucket::quota::QuotaBucket;
 use evenkeel_core::bucket::sliding::SlidingWindow;
 use evenkeel_core::bucket::{Algorithm, STATE_WORDS_MAX};
 use evenkeel_core::units::{Cost, ExactRate, Nanos, Rate, Time};
@@ -41,6 +42,7 @@ fn algorithms() -> impl Strategy<Value = Algorithm> {
     let interval = prop_oneof![1..1_000_000_000_u64, Just(u64::MAX / BURST_MAX as u64)];
     prop_oneof![
         debts().prop_map(Algorithm::Debt),
+        debts().prop_map(|debt| Algorithm::Quota(QuotaBucket::new(debt))),
         grids().prop_map(Algorithm::Grid),
         (1..=2_592_000_u64, 1_u64..).prop_map(|(window, max)| {
             let sliding = SlidingWindow::new(Nanos::from_secs(window), Cost(max));
@@ -82,6 +84,12 @@ fn ask_all(algorithm: &Algorithm, state: &[u64], now: Time) -> Result<(), TestCa
             let reset = Nanos::from_secs(fixed.reset_secs(now).into());
             prop_assert!(reset > Nanos::ZERO && reset <= fixed.window());
             prop_assert!(wait <= fixed.window());
+        }
+        Algorithm::Quota(quota) => {
+            let _ = quota.level(state, now);
+            let mut state = [state[0], state[1]];
+            quota.reserve(&mut state, Cost(u64::MAX));
+            quota.release(&mut state, Cost(u64::MAX));
         }
         Algorithm::History(_) => {}
     }

@@ -9,6 +9,7 @@ mod debt;
 mod fixed;
 mod grid;
 mod history;
+mod quota;
 mod sliding;
 mod stonehenge;
 
