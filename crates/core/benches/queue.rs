@@ -12,7 +12,9 @@ use evenkeel_core::key::{KeyHash, KeySeed};
 use evenkeel_core::meter::estimate::RouteHash;
 use evenkeel_core::queue::concurrency::ConcurrencySearch;
 use evenkeel_core::queue::standing::{KnownClients, Visit};
-use evenkeel_core::queue::{Arrival, DebtFlow, Queue, QueuePlace, QueueSettings, RequestId};
+use evenkeel_core::queue::{
+    Arrival, DebtFlow, Queue, QueuePlace, QueueSettings, RequestId, WorkUnit,
+};
 use evenkeel_core::units::{Cost, Nanos, Time, Weight};
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -50,7 +52,12 @@ fn finding() -> f64 {
         for n in 0..STEPS {
             let drawn = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
             let elapsed = Nanos(1_000_000 + drawn % 99_000_000);
-            auto.handle_done(routes[n as usize % 40], elapsed, true, Time(n * 100_000));
+            auto.handle_done(
+                (routes[n as usize % 40], elapsed),
+                Cost::ZERO,
+                true,
+                Time(n * 100_000),
+            );
         }
         black_box(auto.concurrency());
         started.elapsed().as_nanos() as f64 / STEPS as f64
@@ -82,6 +89,7 @@ impl Line {
             wait_max,
             known: KnownClients::Auto { clients_max: 262_144 },
             cpus_milli: 2_000,
+            unit: WorkUnit::CpuTime,
             workers: None,
         };
         let mut line =

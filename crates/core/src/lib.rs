@@ -96,7 +96,7 @@
 //! ```
 //! use evenkeel_core::key::KeyHash;
 //! use evenkeel_core::queue::standing::{KnownClients, Visit};
-//! use evenkeel_core::queue::{Arrival, Queue, QueuePlace, QueueSettings};
+//! use evenkeel_core::queue::{Arrival, Queue, QueuePlace, QueueSettings, WorkUnit};
 //! use evenkeel_core::units::{Cost, Nanos, Time, Weight};
 //!
 //! let mut queue = Queue::new(QueueSettings {
@@ -106,6 +106,7 @@
 //!     wait_max: Nanos::from_secs(30),
 //!     known: KnownClients::Off,
 //!     cpus_milli: 1_000,
+//!     unit: WorkUnit::CpuTime,
 //!     workers: None,
 //! });
 //! let now = Time(1_700_000_000_000_000_000);

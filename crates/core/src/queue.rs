@@ -28,6 +28,7 @@ mod prehashed;
 mod pressure;
 mod request;
 mod routes;
+mod settings;
 mod share;
 pub mod shared;
 mod slots;
@@ -36,6 +37,7 @@ mod tiers;
 mod turns;
 mod visits;
 mod waiting_room;
+pub mod work_rate;
 
 use crate::key::KeyHash;
 use crate::meter::estimate::RouteHash;
@@ -54,8 +56,8 @@ pub use request::{
     Arrival, CancelOutcome, DebtFlow, QueuePlace, RefusalCause, RefusedRequest, RequestId,
 };
 use routes::WaitingRoutes;
+pub use settings::{QueueSettings, WorkUnit};
 use share::{QueuedShare, WaitingRequest};
-use standing::KnownClients;
 use tiers::Tiers;
 use turns::HeadRequest;
 use visits::VisitCounts;
@@ -67,43 +69,6 @@ use waiting_room::WaitingRoom;
 const OVERRUN_RATIO_MIN: u64 = 16;
 /// The longest `retry_after` that a refused request is given.
 const RETRY_AFTER_MAX: Nanos = Nanos::from_secs(3_600);
-
-/// The limits of a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueueSettings {
-    /// The number of requests that the backend works on at once, at least 1. Too low: the backend
-    /// stands idle. Too high: requests wait inside the backend, where they are in no fair order.
-    pub concurrency: usize,
-    /// The number of additional slots for clients in credit that have nothing with the backend, ask
-    /// for little compared with what is in service, and whose turn would have come before one of
-    /// those requests. All but one of these slots are also open to buckets in debt, and to clients
-    /// of such a bucket, under the same conditions. Never more than the backend accepts
-    /// ([`Queue::accepted_max`]). Too low: many clients that use little wait for each other. Too
-    /// high: a swarm overloads the backend. 0: clients that ask for little are not preferred.
-    pub reserve: usize,
-    /// The number of requests that may wait. Too low: bursts are refused. Too high: memory, some
-    /// 500 bytes each, and waits longer than any client accepts.
-    pub len_max: usize,
-    /// The longest time that a request may wait.
-    pub wait_max: Nanos,
-    /// Whether clients that were here before go before strangers ([`standing`]).
-    pub known: KnownClients,
-    /// The number of processors of the backend, in thousandths, at least 1. Too low: there seems to
-    /// be pressure while there is room. Too high: people wait before pressure is noticed.
-    pub cpus_milli: u64,
-    /// The number of requests that the backend can work on at once, if it is known: its workers.
-    /// `concurrency` is lowered to it, and reserved slots beyond it are not used. Too low: the
-    /// backend stands idle. Too high: as if it were not known.
-    pub workers: Option<usize>,
-}
-
-impl QueueSettings {
-    /// The same settings with a possible `concurrency`: at least 1, at most `workers`.
-    fn bounded(self) -> QueueSettings {
-        let most = self.workers.unwrap_or(usize::MAX).max(1);
-        QueueSettings { concurrency: self.concurrency.clamp(1, most), ..self }
-    }
-}
 
 /// A client with requests that wait or run. `place` is the place of its first waiting request, or
 /// the last such place if none waits.
@@ -150,8 +115,10 @@ pub struct Queue {
     waiting_room: WaitingRoom,
     visits: VisitCounts,
     depth: CapacityProbe,
-    /// The number of running requests with an additional slot ([`Queue::handle_ages`]).
+    /// The number of running requests with an additional slot ([`Queue::handle_ages`]), and of
+    /// those in reserved slots.
     staying: usize,
+    beside: usize,
     /// The number of requests sent to the backend.
     sent: u64,
     /// What a request that had been with the backend from the start would have cost, as far as the
@@ -182,6 +149,7 @@ impl Queue {
             visits: VisitCounts::default(),
             depth: CapacityProbe::new(),
             staying: 0,
+            beside: 0,
             sent: 0,
             clock: Cost::ZERO,
             credit_pace: TierPace::default(),
@@ -284,8 +252,8 @@ impl Queue {
         self.enqueue_ready();
         self.note_work(now);
         let share = QueuedShare::new(&arrival, self.standing_of(&arrival, now));
-        let has_slot = self.running.len() < self.slots()
-            && self.tiers.passes(share.place, self.shared_slots());
+        let has_slot =
+            self.in_slots() < self.slots() && self.tiers.passes(share.place, self.shared_slots());
         if self.waiting.is_empty() && has_slot {
             self.ready = Some((id, WaitingRequest { share, since: now }));
         } else {
@@ -317,10 +285,11 @@ impl Queue {
     /// `stays` holds for its route and age, it gets an additional slot until it ends: requests that
     /// hang must not hold the slots of all others.
     pub fn handle_ages(&mut self, now: Time, stays: impl Fn(Option<RouteHash>, Nanos) -> bool) {
+        let is_time = self.settings.unit == WorkUnit::CpuTime;
         for share in self.running.values_mut() {
             let age = now.since(share.sent);
             // A light request may wait inside the backend, which makes it no larger.
-            let may_wait = share.is_light || share.beside;
+            let may_wait = share.is_light || share.beside || !is_time;
             if !may_wait && capacity_probe::seems_to_wait(share.estimate, Cost(age.0)) {
                 self.tiers.raise(share, Cost(age.0));
             }
@@ -370,8 +339,11 @@ impl Queue {
         let QueuedShare { count, estimate, .. } = share;
         self.clock = self.clock.max(share.clock.plus(cost));
         self.staying -= usize::from(share.stays);
+        self.beside -= usize::from(share.beside);
         // A guess that was too low says nothing of the backend, and known workers say it all.
-        let says_nothing = !share.is_light || share.is_guess || self.settings.workers.is_some();
+        let is_time = self.settings.unit == WorkUnit::CpuTime;
+        let says_nothing =
+            !share.is_light || share.is_guess || self.settings.workers.is_some() || !is_time;
         let ran = RequestRun { estimate, cost, sent: share.sent, ended: now };
         let before = |other: &&QueuedShare| other.order < share.order;
         let stayed = || self.running.values().filter(before).count() + 1;
@@ -520,7 +492,8 @@ impl Queue {
         self.sent += 1;
         share.order = self.sent;
         share.clock = self.clock;
-        share.beside = share.count > self.slots();
+        share.beside = self.in_slots() >= self.slots();
+        self.beside += usize::from(share.beside);
         if share.is_light || share.beside {
             self.depth.handle_dispatch(share.count, now);
         }

@@ -13,7 +13,7 @@ use evenkeel_core::meter::header_cost;
 use evenkeel_core::queue::admission::Admission;
 use evenkeel_core::queue::shared::{GrantedVisit, InstanceBeat, QueueMessage, RequestCounts};
 use evenkeel_core::queue::standing::{KnownClients, Visit, VisitPass, VisitTicket};
-use evenkeel_core::queue::{Arrival, DebtFlow, QueuePlace, QueueSettings};
+use evenkeel_core::queue::{Arrival, DebtFlow, QueuePlace, QueueSettings, WorkUnit};
 use evenkeel_core::replica::{
     Replica, ReplicaEvent, ReplicaSettings, ReplicaUpdate, ReplicatedLimit,
 };
@@ -378,6 +378,7 @@ fn queue_messages(now: Time) -> [QueueMessage; 4] {
         wait_max: HOUR,
         known: KnownClients::Off,
         cpus_milli: 1,
+        unit: WorkUnit::CpuTime,
         workers: None,
     };
     let id = Admission::new(settings, None).next_id();

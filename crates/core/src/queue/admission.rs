@@ -5,6 +5,8 @@
 //! and the queue has that many slots, without those of exempt requests, which never wait. As in
 //! [`Queue`], `handle_*` takes events, and `poll_*` returns their results.
 
+pub mod engine_bound;
+
 use super::concurrency::{CONCURRENCY_MAX, ConcurrencySearch};
 use super::standing::WaitingRoomEntry;
 use super::{Arrival, CancelOutcome, Queue, QueueSettings, RefusedRequest, RequestId};
@@ -25,6 +27,8 @@ pub struct Admission {
     /// The number of exempt requests that hold a slot without having queued.
     beside: usize,
     part: SlotPart,
+    /// An outer bound of the concurrency, whether that is configured or found.
+    bound: Option<usize>,
     /// How often the number of slots has been calculated.
     #[cfg(test)]
     pub(super) narrowed: usize,
@@ -79,6 +83,7 @@ impl Admission {
             workers: settings.workers,
             beside: 0,
             part: SlotPart::Whole,
+            bound: None,
             #[cfg(test)]
             narrowed: 0,
         };
@@ -114,7 +119,24 @@ impl Admission {
     /// The number of requests that are sent to the backend at once, exempt ones included.
     #[must_use]
     pub fn concurrency(&self) -> usize {
-        self.concurrency
+        self.concurrency.min(self.bound.unwrap_or(usize::MAX))
+    }
+
+    /// The most requests that would be sent to the backend at once without
+    /// [`Admission::set_bound`]: what is configured, or the upper bound of the search.
+    #[must_use]
+    pub fn unbounded_concurrency(&self) -> usize {
+        self.concurrency_bounds().1
+    }
+
+    /// Sets an outer bound of the concurrency, at least 1, whether that is configured or found;
+    /// `None`: there is none. The search follows it as it follows what the backend accepts.
+    pub fn set_bound(&mut self, bound: Option<usize>, now: Time) {
+        if self.bound != bound {
+            self.bound = bound;
+            self.bound_search(now);
+            self.narrow();
+        }
     }
 
     /// The bounds of the concurrency. If it is configured, both are that.
@@ -207,7 +229,7 @@ impl Admission {
             self.bound_search(now);
             match &mut self.search {
                 Some(search) if stayed => search.handle_stay_end(route, elapsed),
-                Some(search) => search.handle_done(route, elapsed, waiting, now),
+                Some(search) => search.handle_done((route, elapsed), cost, waiting, now),
                 None => {}
             }
             self.adopt_concurrency();
@@ -293,7 +315,7 @@ impl Admission {
             SlotPart::Least(slots) => Some(slots),
             SlotPart::Whole | SlotPart::Given => None,
         };
-        let most = [part, self.accepted_max()].into_iter().flatten().min();
+        let most = [part, self.accepted_max(), self.bound].into_iter().flatten().min();
         if let Some(search) = &mut self.search {
             search.set_ceiling(most, now);
             self.adopt_concurrency();
@@ -328,7 +350,7 @@ impl Admission {
             SlotPart::Least(slots) => count.min(slots).saturating_sub(self.beside).max(1),
             SlotPart::Given => CONCURRENCY_MAX,
         };
-        let (concurrency, workers) = (left(self.concurrency), self.workers.map(left));
+        let (concurrency, workers) = (left(self.concurrency()), self.workers.map(left));
         self.queue.set_settings(QueueSettings { concurrency, workers, ..self.queue.settings() });
     }
 }

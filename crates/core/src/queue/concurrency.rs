@@ -24,8 +24,9 @@ mod belief;
 mod brief_requests;
 mod window;
 
+use super::WorkUnit;
 use crate::meter::estimate::RouteHash;
-use crate::units::{Nanos, Time};
+use crate::units::{Cost, Nanos, Time};
 use belief::KneeBelief;
 use brief_requests::BriefRequestDetector;
 use window::{InFlight, LimitWindow, UsualTimes};
@@ -64,6 +65,11 @@ const PAUSE_SECS: f64 = 30.0;
 const STAY_RATIO: f64 = 4.0;
 const STAY_SECS_MIN: f64 = 1.0;
 const STAY_SECS_MAX: f64 = 10.0;
+/// With language models the limit begins here, and the knee is expected at the second number: an
+/// engine works on several requests at a time.
+const MODEL_LIMITS: (usize, f64) = (4, 16.0);
+/// The least size of a request to a language model, in thousands of tokens.
+const SIZE_MIN: f64 = 1e-3;
 /// Processors that are busy for more than this part of the time may be what limits.
 const BUSY_PART: f64 = 0.9;
 
@@ -87,8 +93,11 @@ enum SearchPhase {
 /// Invariant: `least <= limit <= ceiling`, where `least` is the number of processors.
 #[derive(Clone, Debug)]
 pub struct ConcurrencySearch {
+    unit: WorkUnit,
     limit: usize,
     least: usize,
+    /// The limit at the start, and after a pause.
+    begins: usize,
     /// The upper bound of `limit`: the backend accepts no more.
     ceiling: usize,
     brief: BriefRequestDetector,
@@ -124,12 +133,28 @@ impl ConcurrencySearch {
         let whole = cpus as usize;
         let least =
             whole.saturating_add(usize::from((whole as f64) < cpus)).clamp(1, CONCURRENCY_MAX);
-        let expected = least as f64;
+        ConcurrencySearch::beginning(WorkUnit::CpuTime, (least, least), least as f64)
+    }
+
+    /// Finds the number of requests that language models can work on at once, by the tokens that
+    /// they process in a second.
+    #[must_use]
+    pub fn for_tokens() -> ConcurrencySearch {
+        ConcurrencySearch::beginning(WorkUnit::Tokens, (1, MODEL_LIMITS.0), MODEL_LIMITS.1)
+    }
+
+    fn beginning(
+        unit: WorkUnit,
+        (least, begins): (usize, usize),
+        expected: f64,
+    ) -> ConcurrencySearch {
         let in_flight = InFlight::none();
-        let prior = KneeBelief::prior(expected, expected);
+        let prior = KneeBelief::prior(least as f64, expected);
         ConcurrencySearch {
-            limit: least,
+            unit,
+            limit: begins,
             least,
+            begins,
             ceiling: CONCURRENCY_MAX,
             brief: BriefRequestDetector::default(),
             phase: SearchPhase::Start(None),
@@ -227,7 +252,7 @@ impl ConcurrencySearch {
     /// [`handle_stay_end`](Self::handle_stay_end) instead of [`handle_done`](Self::handle_done).
     #[must_use]
     pub fn stays(&self, route: Option<RouteHash>, age: Nanos) -> bool {
-        age.as_secs_f64() > self.stay_secs(route)
+        self.unit == WorkUnit::CpuTime && age.as_secs_f64() > self.stay_secs(route)
     }
 
     /// The time after which a request of `route` stays, in seconds.
@@ -243,12 +268,24 @@ impl ConcurrencySearch {
         self.usual.note(route, counted);
     }
 
-    /// Notes that the backend has worked on a request of `route` for `elapsed`. `waiting`: whether
-    /// other requests were waiting for a slot at that time. Not to be called for aborted or
-    /// upgraded requests.
-    pub fn handle_done(&mut self, route: RouteHash, elapsed: Nanos, waiting: bool, now: Time) {
+    /// Notes that the backend has worked on a request of `route` for `elapsed`, and that it has
+    /// cost `cost`. `waiting`: whether other requests were waiting for a slot at that time. Not to
+    /// be called for aborted or upgraded requests.
+    pub fn handle_done(
+        &mut self,
+        (route, elapsed): (RouteHash, Nanos),
+        cost: Cost,
+        waiting: bool,
+        now: Time,
+    ) {
         let floor = self.floor();
-        self.brief.note(elapsed, self.in_flight.held_at(now), self.least, now);
+        let size = match self.unit {
+            WorkUnit::CpuTime => {
+                self.brief.note(elapsed, self.in_flight.held_at(now), self.least, now);
+                1.0
+            }
+            WorkUnit::Tokens => cost.as_units().max(SIZE_MIN),
+        };
         if self.floor() != floor {
             // What was learned of brief requests does not hold for long ones.
             self.belief = self.prior.clone();
@@ -268,7 +305,7 @@ impl ConcurrencySearch {
             }
             return;
         }
-        self.window.note_end(route, elapsed, waiting, &mut self.usual);
+        self.window.note_end(route, (elapsed, size), waiting, &mut self.usual);
         let enough =
             self.limit.min(self.window.running_max) + if starts { 0 } else { WINDOW_REQUESTS };
         let (age, count) = (self.window.age, self.window.count as usize);
@@ -292,7 +329,7 @@ impl ConcurrencySearch {
     fn start_again(&mut self, now: Time) {
         self.phase = SearchPhase::Start(None);
         self.belief.mix(&self.prior, 0.5);
-        self.set_limit(self.least as f64, now);
+        self.set_limit(self.begins as f64, now);
         (self.stale, self.gap) = (0, 0.0);
         self.window = LimitWindow::new(&self.in_flight, now);
     }

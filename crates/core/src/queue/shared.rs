@@ -244,6 +244,12 @@ impl SharedQueue {
         }
     }
 
+    /// Sets an outer bound of the concurrency ([`Admission::set_bound`]). It applies while this
+    /// instance owns the queue.
+    pub fn set_bound(&mut self, bound: Option<usize>, now: Time) {
+        self.admission.set_bound(bound, now);
+    }
+
     /// The queue of this instance. It has all requests only if this instance owns the queue.
     #[must_use]
     pub fn admission(&self) -> &Admission {

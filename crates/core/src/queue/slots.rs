@@ -4,8 +4,8 @@
 //! The order within the tiers is that of `tiers`. `capacity_probe` knows how many requests the
 //! backend accepts.
 
-use super::Queue;
 use super::place::Place;
+use super::{Queue, WorkUnit};
 use crate::key::KeyHash;
 use crate::units::Time;
 
@@ -16,8 +16,10 @@ impl Queue {
         let credit = || self.newcomers().next().map(|client| (client, Place::Credit));
         let free = self.free_slots();
         let lines = || self.tiers.fresh_in_lines(free, self.slots_for_lines());
-        if self.running.len() < self.slots() {
-            let light = credit().filter(|_| self.settings.reserve > 0);
+        if self.in_slots() < self.slots() {
+            // Before a language model that would share out slots instead of tokens.
+            let goes_first = self.settings.reserve > 0 && self.settings.unit == WorkUnit::CpuTime;
+            let light = credit().filter(|_| goes_first);
             let next = light.or_else(|| self.tiers.next(self.shared_slots()));
             if let Some((_, Place::Line(_))) = next
                 && self.settings.reserve > 0
@@ -39,7 +41,11 @@ impl Queue {
     /// The number of slots for those that were not here before, and those in debt, while some of
     /// the former are here: all but one, but no fewer than processors.
     pub(super) fn shared_slots(&self) -> usize {
-        let cpus = usize::try_from(self.settings.cpus_milli.div_ceil(1_000)).unwrap_or(usize::MAX);
+        let cpus = match self.settings.unit {
+            WorkUnit::CpuTime => self.settings.cpus_milli.div_ceil(1_000),
+            WorkUnit::Tokens => 1,
+        };
+        let cpus = usize::try_from(cpus).unwrap_or(usize::MAX);
         let slots = self.slots();
         slots.saturating_sub(1).max(cpus.saturating_add(self.staying)).min(slots)
     }
@@ -49,18 +55,27 @@ impl Queue {
         self.shared_slots().saturating_add(self.settings.reserve)
     }
 
-    /// Clients in credit that may use a reserved slot, lightest request first.
+    /// Clients in credit that may use a reserved slot: those with nothing in service, lightest
+    /// request first. A language model works on many requests at a time, so before it the size of a
+    /// request does not matter: those may have one that have had less than another client, and have
+    /// less than their equal part of the slots, in the order of their turns.
     pub(super) fn newcomers(&self) -> impl Iterator<Item = KeyHash> {
+        let running = |client: &KeyHash| self.clients.get(client).map_or(0, |known| known.running);
+        let is_time = self.settings.unit == WorkUnit::CpuTime;
         // A client in credit may have running requests that were sent while it was in debt.
-        let idle = |client: &KeyHash| self.clients.get(client).is_some_and(|c| c.running == 0);
-        self.tiers.fresh(self.free_slots()).filter(idle)
+        let idle = move |client: &KeyHash| running(client) == 0;
+        let light = is_time.then(|| self.tiers.fresh(self.free_slots()).filter(idle));
+        let has_little =
+            move |client: &KeyHash| running(client) * self.clients.len() < self.slots();
+        let next = (!is_time).then(|| self.tiers.behind_others().filter(has_little));
+        light.into_iter().flatten().chain(next.into_iter().flatten())
     }
 
     /// The number of waiting requests that the next `poll_dispatch` calls will send, and that
     /// therefore do not count against `len_max`. `Time::ZERO`: a slot that is only probed does not
     /// count.
     pub(super) fn dispatchable_count(&self) -> usize {
-        match self.slots().saturating_sub(self.running.len()) {
+        match self.slots().saturating_sub(self.in_slots()) {
             0 if !self.has_room(Time::ZERO) => 0,
             0 => self.newcomers().take(self.free_slots().min(self.free_workers())).count(),
             free => free,
@@ -73,6 +88,17 @@ impl Queue {
         let concurrency = self.settings.concurrency;
         let most = self.settings.workers.or(self.depth.most()).unwrap_or(usize::MAX);
         concurrency.saturating_add(self.staying).min(most.max(concurrency))
+    }
+
+    /// The number of running requests that count against the slots. Requests before a processor are
+    /// brief, so any of them may be that in a reserved slot. Those of a language model are not: a
+    /// client that got reserved slots again and again would have as many slots as others, whatever
+    /// it costs.
+    pub(super) fn in_slots(&self) -> usize {
+        match self.settings.unit {
+            WorkUnit::CpuTime => self.running.len(),
+            WorkUnit::Tokens => self.running.len() - self.beside,
+        }
     }
 
     /// The number of free slots, reserved ones included.

@@ -318,6 +318,19 @@ impl Tiers {
         self.credits.size.max(self.visitors.size).max(self.debtors.size)
     }
 
+    /// Clients in credit that have had less than another one with requests in service, in the order
+    /// of their turns. Returns none if the tier in debt is owed [`OWED_REQUESTS_MAX`] requests.
+    pub fn behind_others(&self) -> impl Iterator<Item = KeyHash> {
+        let others = self.debtors.count + self.visitors.count;
+        let owes = self.owed.covers(OWED_REQUESTS_MAX, self.next_in_debt());
+        let bound = match (owes, others == 0) {
+            (true, _) => 0,
+            (false, true) => self.credits.last,
+            (false, false) => Tag::MAX,
+        };
+        self.credit.behind(bound)
+    }
+
     fn next_in_debt(&self) -> Option<Cost> {
         self.debt.turns.next_head().map(|next| next.estimate)
     }

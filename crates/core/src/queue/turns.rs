@@ -44,7 +44,8 @@ pub(super) fn length(cost: Cost, weight: Weight) -> Tag {
         / Tag::from(weight.thousandths())
 }
 
-/// The number of light members that are examined in search of one that is not ahead.
+/// The number of members that are examined in search of one that is light and not ahead, or that
+/// has few in service.
 const FRESH_EXAMINED_MAX: usize = 32;
 
 /// The length that a request adds to tags.
@@ -249,6 +250,13 @@ impl<K: Copy + Ord + Hash> Turns<K> {
         let small =
             self.fresh.iter().take_while(move |one| one.size <= size).take(FRESH_EXAMINED_MAX);
         small.filter(move |one| one.finish < bound).map(|one| one.key)
+    }
+
+    /// The members that wait and have had less than `bound`, their last finish tag, in the order of
+    /// their turns. Only the first [`FRESH_EXAMINED_MAX`] are examined.
+    pub fn behind(&self, bound: Tag) -> impl Iterator<Item = K> {
+        let first = self.waiting.iter().take(FRESH_EXAMINED_MAX).map(|turn| turn.key);
+        first.filter(move |key| self.members.get(key).is_some_and(|one| one.finish < bound))
     }
 
     /// The smallest size among members that wait, have nothing in service and would have a finish

@@ -15,8 +15,8 @@ use evenkeel_core::condition::{Clause, Condition};
 use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitUnit};
 use evenkeel_core::limiter::LimiterPolicy;
 use evenkeel_core::meter::CpuClock;
-use evenkeel_core::queue::QueueSettings;
 use evenkeel_core::queue::standing::KnownClients;
+use evenkeel_core::queue::{QueueSettings, WorkUnit};
 use evenkeel_core::sim::backend::{SimBackend, SimScheduling};
 use evenkeel_core::sim::client::{Arrivals, SimClient};
 use evenkeel_core::sim::outcome::{SimMetrics, SimOutcome, SimRecord, SimRequestEnd};
@@ -94,6 +94,7 @@ fn queue() -> QueueSettings {
         wait_max: Nanos::from_secs(30),
         known: known(),
         cpus_milli: (1e3 * CORES) as u64,
+        unit: WorkUnit::CpuTime,
         workers: None,
     }
 }

@@ -8,7 +8,7 @@ use evenkeel_core::key::KeySeed;
 use evenkeel_core::meter::estimate::RouteHash;
 use evenkeel_core::queue::concurrency::{CONCURRENCY_MAX, ConcurrencySearch};
 use evenkeel_core::sim::random::{RandomDuration, SimRandom};
-use evenkeel_core::units::{Nanos, SECOND, Time};
+use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
 use std::collections::{BTreeMap, VecDeque};
 
 pub const CORES: f64 = 2.0;
@@ -236,7 +236,12 @@ fn run_for(
             auto.handle_running(backend.in_flight(), Time(START.0 + backend.now));
             if let Some(job) = backend.step(second * SECOND) {
                 let elapsed = Nanos(backend.now - job.sent);
-                auto.handle_done(routes[job.kind], elapsed, true, Time(START.0 + backend.now));
+                auto.handle_done(
+                    (routes[job.kind], elapsed),
+                    Cost::ZERO,
+                    true,
+                    Time(START.0 + backend.now),
+                );
                 done += 1.0;
             }
         }
@@ -417,7 +422,7 @@ fn in_turns(stretches: &[Stretch], seed: u64) -> Vec<(f64, usize)> {
                     let elapsed = Nanos(backend.now - job.sent);
                     let waiting = stretch.demand > auto.concurrency();
                     let now = Time(start + backend.now);
-                    auto.handle_done(routes[job.kind], elapsed, waiting, now);
+                    auto.handle_done((routes[job.kind], elapsed), Cost::ZERO, waiting, now);
                     done += 1.0;
                 }
             }
@@ -485,7 +490,7 @@ fn without_a_backlog_nothing_changes() {
     for n in 0..100_000_u64 {
         let slow = if n > 50_000 { 20 } else { 1 };
         let now = Time(START.0 + n * 10_000_000);
-        auto.handle_done(route, Nanos::from_millis(5 * slow), false, now);
+        auto.handle_done((route, Nanos::from_millis(5 * slow)), Cost::ZERO, false, now);
         assert_eq!(auto.concurrency(), 2);
     }
 }

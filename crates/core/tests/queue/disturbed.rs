@@ -7,7 +7,7 @@ use super::concurrency::{
 };
 use evenkeel_core::queue::concurrency::{CONCURRENCY_MAX, ConcurrencySearch};
 use evenkeel_core::sim::random::{RandomDuration, SimRandom};
-use evenkeel_core::units::{Nanos, SECOND, Time};
+use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
 
 const TENTH: u64 = SECOND / 10;
 
@@ -62,7 +62,7 @@ fn run_changing(
                     staying -= 1;
                     search.handle_stay_end(routes[job.kind], elapsed);
                 } else {
-                    search.handle_done(routes[job.kind], elapsed, waiting, now);
+                    search.handle_done((routes[job.kind], elapsed), Cost::ZERO, waiting, now);
                 }
                 done += 1.0;
             }
@@ -179,7 +179,12 @@ fn nothing_outlives_a_pause() {
             search.handle_running(running, now);
             now = Time(now.0 + TENTH);
             for left in (0..running).rev() {
-                search.handle_done(route(&kinds[0]), Nanos::from_millis(100), true, now);
+                search.handle_done(
+                    (route(&kinds[0]), Nanos::from_millis(100)),
+                    Cost::ZERO,
+                    true,
+                    now,
+                );
                 search.handle_running(left, now);
             }
         }
@@ -211,7 +216,12 @@ fn higher_and_lower_limits_are_tried_in_turns() {
         let running = search.concurrency();
         search.handle_running(running, now);
         now = Time(now.0 + TENTH);
-        search.handle_done(route(&kinds[0]), Nanos(TENTH * running as u64), true, now);
+        search.handle_done(
+            (route(&kinds[0]), Nanos(TENTH * running as u64)),
+            Cost::ZERO,
+            true,
+            now,
+        );
         if search.concurrency() != limits[limits.len() - 1] {
             limits.push(search.concurrency());
         }
@@ -234,7 +244,7 @@ fn those_who_wait_are_seen_although_all_end_at_once() {
         for ended in 0..running {
             now = Time(now.0 + SECOND / 10_000);
             let waiting = ended + running < clients;
-            search.handle_done(route(&kinds[0]), Nanos::from_secs(1), waiting, now);
+            search.handle_done((route(&kinds[0]), Nanos::from_secs(1)), Cost::ZERO, waiting, now);
             search.handle_running(running - ended - usize::from(!waiting), now);
         }
     }
@@ -269,7 +279,12 @@ fn odd_measurements_do_no_harm() {
                 }
                 which => {
                     let route = route(&kinds[which as usize % 2]);
-                    search.handle_done(route, elapsed, !chance.bits().is_multiple_of(4), now);
+                    search.handle_done(
+                        (route, elapsed),
+                        Cost::ZERO,
+                        !chance.bits().is_multiple_of(4),
+                        now,
+                    );
                 }
             }
             let most = ceiling.unwrap_or(CONCURRENCY_MAX).max(2);
@@ -282,7 +297,12 @@ fn odd_measurements_do_no_harm() {
             search.handle_running(running, now);
             now = Time(now.0 + TENTH);
             for left in (0..running).rev() {
-                search.handle_done(route(&kinds[0]), Nanos::from_millis(100), true, now);
+                search.handle_done(
+                    (route(&kinds[0]), Nanos::from_millis(100)),
+                    Cost::ZERO,
+                    true,
+                    now,
+                );
                 search.handle_running(left, now);
             }
         }

@@ -1,12 +1,15 @@
 //! The guarantees of the fair queue. This file has scenes with a known result. See `traffic` for
 //! random traffic, `fairness` for the shares of clients, `light` for light requests beside heavy
-//! ones, `visits` for tickets and passes, and `concurrency` for the number of requests at once.
+//! ones, `visits` for tickets and passes, `concurrency` for the number of requests at once, and
+//! `bounded` for its outer bound.
 
+mod bounded;
 mod concurrency;
 mod disturbed;
 mod fairness;
 mod full_queue;
 mod light;
+mod models;
 mod newcomers;
 mod traffic;
 mod visits;
@@ -14,7 +17,7 @@ mod visits;
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::queue::standing::{KnownClients, Visit};
 use evenkeel_core::queue::{
-    Arrival, CancelOutcome, DebtFlow, Queue, QueuePlace, QueueSettings, RequestId,
+    Arrival, CancelOutcome, DebtFlow, Queue, QueuePlace, QueueSettings, RequestId, WorkUnit,
 };
 use evenkeel_core::units::{Cost, Nanos, Time, Weight};
 
@@ -29,7 +32,8 @@ fn bucket(n: u64) -> QueuePlace {
 fn settings(concurrency: usize, reserve: usize) -> QueueSettings {
     let wait_max = Nanos::from_secs(3_600);
     let (len_max, known, cpus_milli, workers) = (4_096, KnownClients::Off, 1_000, None);
-    QueueSettings { concurrency, reserve, len_max, wait_max, known, cpus_milli, workers }
+    let unit = WorkUnit::CpuTime;
+    QueueSettings { concurrency, reserve, len_max, wait_max, known, cpus_milli, unit, workers }
 }
 
 fn arrival(from: u64, place: QueuePlace, cost: u64) -> Arrival {

@@ -2,7 +2,8 @@
 //!
 //! A request counts as much work as requests of its route usually take. So the work done does not
 //! depend on which routes happen to be requested, and a route counts the same in both windows that
-//! are compared, because the usual times are means over all windows.
+//! are compared, because the usual times are means over all windows. Where requests differ in a
+//! size that is known at their end (tokens), the usual time is that of one unit of size.
 
 use super::belief::{LevelExperiment, difference};
 use crate::meter::estimate::RouteHash;
@@ -117,6 +118,19 @@ impl InFlight {
     }
 }
 
+/// The sum of the sizes of requests, and of their squares.
+#[derive(Clone, Copy, Debug, Default)]
+struct SizeSums {
+    sizes: f64,
+    squares: f64,
+}
+
+impl SizeSums {
+    fn plus(self, other: SizeSums) -> SizeSums {
+        SizeSums { sizes: self.sizes + other.sizes, squares: self.squares + other.squares }
+    }
+}
+
 /// The measurements while one limit holds.
 #[derive(Clone, Debug)]
 pub(super) struct LimitWindow {
@@ -136,8 +150,8 @@ pub(super) struct LimitWindow {
     pub age: f64,
     held: f64,
     spent: f64,
-    /// The number of requests that ended, by route.
-    ended: [u32; ROUTES],
+    /// The sizes of the requests that ended, by route.
+    ended: [SizeSums; ROUTES],
 }
 
 impl LimitWindow {
@@ -152,7 +166,7 @@ impl LimitWindow {
             age: 0.0,
             held: 0.0,
             spent: 0.0,
-            ended: [0; ROUTES],
+            ended: [SizeSums::default(); ROUTES],
         }
     }
 
@@ -167,12 +181,13 @@ impl LimitWindow {
     pub fn note_end(
         &mut self,
         route: RouteHash,
-        elapsed: Nanos,
+        (elapsed, size): (Nanos, f64),
         waiting: bool,
         usual: &mut UsualTimes,
     ) {
-        usual.note(route, elapsed.as_secs_f64());
-        self.ended[place(route)] += 1;
+        usual.note(route, elapsed.as_secs_f64() / size);
+        let ended = &mut self.ended[place(route)];
+        *ended = ended.plus(SizeSums { sizes: size, squares: size * size });
         self.count += 1;
         // Not by the number of ends: of requests that end together, most end while their clients
         // have not sent the next one yet.
@@ -197,15 +212,15 @@ impl LimitWindow {
         self.age += other.age;
         self.held += other.held;
         self.spent += other.spent;
-        self.ended.iter_mut().zip(other.ended).for_each(|(own, other)| *own += other);
+        self.ended.iter_mut().zip(other.ended).for_each(|(own, other)| *own = own.plus(other));
     }
 
     /// The work done in seconds, and the variance of it by chance in relation to its square.
     fn work(&self, usual: &UsualTimes) -> (f64, f64) {
         let routes = self.ended.iter().zip(usual.routes);
-        let (work, squares) = routes.fold((0.0, 0.0), |(work, squares), (count, (mean, _))| {
-            let (count, mean) = (f64::from(*count), f64::from(mean));
-            (work + count * mean, squares + count * mean * mean)
+        let (work, squares) = routes.fold((0.0, 0.0), |(work, squares), (ended, (mean, _))| {
+            let mean = f64::from(mean);
+            (work + ended.sizes * mean, squares + ended.squares * mean * mean)
         });
         (work, usual.spread() * squares / (work * work).max(1e-18))
     }

@@ -8,7 +8,8 @@ use crate::meter::estimate::{OwnRoute, RouteHash};
 use crate::queue::admission::SlotPart;
 use crate::queue::concurrency::CONCURRENCY_MAX;
 use crate::queue::{
-    Arrival, CancelOutcome, QueueSettings, RefusalCause, RefusedRequest, RequestId, pressure,
+    Arrival, CancelOutcome, QueueSettings, RefusalCause, RefusedRequest, RequestId, WorkUnit,
+    pressure,
 };
 use crate::units::{Cost, Nanos, Time, Weight};
 use alloc::vec::Vec;
@@ -139,8 +140,14 @@ impl SharedQueue {
             return false;
         }
         self.foreign_running -= 1;
-        let most = pressure::cost_in(ran, self.admission.queue().settings().cpus_milli);
-        let cost = cost.min(Cost(most.0.saturating_mul(COST_RATIO_MAX)));
+        let QueueSettings { cpus_milli, unit, .. } = self.admission.queue().settings();
+        let cost = match unit {
+            WorkUnit::CpuTime => {
+                let most = pressure::cost_in(ran, cpus_milli);
+                cost.min(Cost(most.0.saturating_mul(COST_RATIO_MAX)))
+            }
+            WorkUnit::Tokens => cost,
+        };
         // The slot was in use from the grant on. The search adds slots to make up for the time that
         // messages take, because the time of a request includes it.
         let worked = worked.map(|(route, _)| (route.seen_by(from), ran));

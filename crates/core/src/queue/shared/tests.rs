@@ -7,7 +7,7 @@ use super::*;
 use crate::key::KeyHash;
 use crate::queue::concurrency::ConcurrencySearch;
 use crate::queue::standing::{KnownClients, Visit};
-use crate::queue::{QueuePlace, QueueSettings};
+use crate::queue::{QueuePlace, QueueSettings, WorkUnit};
 use crate::sim::backend::{SimBackend, SimScheduling};
 use crate::units::Weight;
 use alloc::collections::BTreeSet;
@@ -33,6 +33,7 @@ fn settings(concurrency: usize) -> QueueSettings {
         wait_max: Nanos::from_secs(60),
         known: KnownClients::Off,
         cpus_milli: 1_000,
+        unit: WorkUnit::CpuTime,
         workers: None,
     }
 }

@@ -1,0 +1,90 @@
+//! The outer bound of the concurrency: it holds for a configured number and for a search, and ends
+//! without a trace.
+
+use super::{NOW, arrival, settings};
+use evenkeel_core::meter::estimate::RouteHash;
+use evenkeel_core::queue::admission::{Admission, AdmissionOutcome};
+use evenkeel_core::queue::concurrency::ConcurrencySearch;
+use evenkeel_core::queue::{QueuePlace, RequestId};
+use evenkeel_core::units::{Cost, Nanos, Time};
+
+/// Adds requests of as many clients.
+fn arrive(admission: &mut Admission, count: u64, now: Time) {
+    for from in 0..count {
+        admission.handle_arrival(arrival(from, QueuePlace::Credit, 100), now);
+    }
+}
+
+/// The requests that get slots now.
+fn dispatched(admission: &mut Admission, now: Time) -> Vec<RequestId> {
+    let outcomes = std::iter::from_fn(|| admission.poll(now));
+    let slot = |outcome| match outcome {
+        AdmissionOutcome::Slot(id) => id,
+        other => panic!("{other:?}"),
+    };
+    outcomes.map(slot).collect()
+}
+
+#[test]
+fn a_configured_concurrency_is_never_exceeded_and_comes_back() {
+    let mut admission = Admission::new(settings(8, 0), None);
+    admission.set_bound(Some(3), NOW);
+    arrive(&mut admission, 20, NOW);
+    let mut running = dispatched(&mut admission, NOW);
+    assert_eq!((running.len(), admission.concurrency()), (3, 3));
+    admission.set_bound(Some(5), NOW);
+    running.extend(dispatched(&mut admission, NOW));
+    assert_eq!(running.len(), 5);
+    // A lower bound ends no request; the next ones wait for it.
+    admission.set_bound(Some(2), NOW);
+    for id in running.split_off(2) {
+        admission.handle_done(id, Cost(100), None, NOW);
+        assert!(dispatched(&mut admission, NOW).is_empty());
+    }
+    admission.handle_done(running[0], Cost(100), None, NOW);
+    assert_eq!(dispatched(&mut admission, NOW).len(), 1);
+    admission.set_bound(Some(100), NOW);
+    assert_eq!(admission.concurrency(), 8);
+    admission.set_bound(None, NOW);
+    assert_eq!(dispatched(&mut admission, NOW).len(), 6);
+    assert_eq!(admission.unbounded_concurrency(), 8);
+}
+
+#[test]
+fn exempt_requests_are_within_the_bound_and_one_slot_is_left() {
+    let mut admission = Admission::new(settings(8, 0), None);
+    admission.set_bound(Some(3), NOW);
+    admission.handle_exempt_arrivals(2);
+    arrive(&mut admission, 20, NOW);
+    assert_eq!(dispatched(&mut admission, NOW).len(), 1);
+    admission.set_bound(Some(1), NOW);
+    admission.handle_exempt_ends(2);
+    assert_eq!(dispatched(&mut admission, NOW).len(), 0);
+}
+
+/// A backend that works on any number of requests at once, so the search goes up.
+#[test]
+fn a_search_stays_within_the_bound_and_goes_on_without_it() {
+    let mut admission = Admission::new(settings(1, 0), Some(ConcurrencySearch::new(1.0)));
+    let mut now = NOW;
+    let mut running = Vec::new();
+    let mut most = |admission: &mut Admission, rounds| {
+        let mut most = 0;
+        for _ in 0..rounds {
+            arrive(admission, 64, now);
+            running.extend(dispatched(admission, now));
+            most = most.max(running.len());
+            now = now.plus(Nanos::from_millis(200));
+            for id in running.drain(..) {
+                let worked = Some((RouteHash::UNKNOWN, Nanos::from_millis(200)));
+                admission.handle_done(id, Cost(100), worked, now);
+            }
+        }
+        most
+    };
+    admission.set_bound(Some(4), NOW);
+    assert_eq!(most(&mut admission, 60), 4);
+    admission.set_bound(None, NOW);
+    let without = most(&mut admission, 200);
+    assert!(without > 8, "{without}");
+}

@@ -1,0 +1,170 @@
+//! Tests `concurrency: auto` before language models, by the tokens that they process in a second.
+//!
+//! The engine works on all running sequences in each step: a step takes longer the more there are,
+//! and each of them gets one token further. Sequences beyond its bound wait inside, in order of
+//! arrival.
+
+use super::concurrency::{SEEDS, START};
+use super::*;
+use evenkeel_core::key::KeySeed;
+use evenkeel_core::meter::estimate::RouteHash;
+use evenkeel_core::queue::concurrency::ConcurrencySearch;
+use evenkeel_core::sim::random::SimRandom;
+use evenkeel_core::units::SECOND;
+use std::collections::{BTreeMap, VecDeque};
+
+/// An engine that batches.
+#[derive(Clone, Copy)]
+struct Engine {
+    /// The number of sequences that it works on at once.
+    sequences: usize,
+    /// The time of a step with no sequence, and what each sequence adds, in microseconds.
+    step: u64,
+    each: u64,
+}
+
+struct Sequence {
+    sent: u64,
+    tokens: u64,
+    left: u64,
+}
+
+/// Keeps as many requests with the engine as the search allows, or `fixed`. Returns for each second
+/// the tokens of the outputs, and the limit.
+fn run(engine: Engine, fixed: Option<usize>, seed: u64, seconds: u64) -> Vec<(f64, usize)> {
+    let route = RouteHash::of(&KeySeed([1; 16]), "model", "/v1/chat/completions");
+    let mut search = ConcurrencySearch::for_tokens();
+    let mut random = SimRandom::new(seed, 1);
+    let (mut running, mut inside): (Vec<Sequence>, VecDeque<Sequence>) = Default::default();
+    let (mut now, mut done) = (0, Vec::new());
+    for second in 1..=seconds {
+        let mut tokens = 0.0;
+        while now < second * SECOND {
+            while running.len() + inside.len() < fixed.unwrap_or(search.concurrency()) {
+                // Outputs of 20 to 400 tokens, most of them short.
+                let length = 20 + (380.0 * random.unit() * random.unit()) as u64;
+                inside.push_back(Sequence { sent: now, tokens: length, left: length });
+            }
+            while running.len() < engine.sequences
+                && let Some(next) = inside.pop_front()
+            {
+                running.push(next);
+            }
+            search.handle_running(running.len() + inside.len(), Time(START.0 + now));
+            now += (engine.step + engine.each * running.len() as u64) * 1_000;
+            tokens += running.len() as f64;
+            running.iter_mut().for_each(|one| one.left -= 1);
+            for over in running.extract_if(.., |one| one.left == 0) {
+                let cost = Cost::tokens(4 * over.tokens + 100);
+                let took = Nanos(now - over.sent);
+                search.handle_done((route, took), cost, true, Time(START.0 + now));
+            }
+        }
+        done.push((tokens, search.concurrency()));
+    }
+    done
+}
+
+/// The throughput from a minute on, in relation to that with more than enough in flight, and the
+/// mean limit.
+fn found(engine: Engine, seed: u64) -> (f64, f64) {
+    let after = |run: Vec<(f64, usize)>| {
+        let (tokens, limits): (Vec<f64>, Vec<usize>) = run.into_iter().skip(60).unzip();
+        let mean = |sum: f64| sum / tokens.len() as f64;
+        (mean(tokens.iter().sum()), mean(limits.iter().sum::<usize>() as f64))
+    };
+    let (tokens, limit) = after(run(engine, None, seed, 300));
+    (tokens / after(run(engine, Some(512), seed, 300)).0, limit)
+}
+
+/// Requests are alike, and the light tenant has one with the engine already.
+#[test]
+fn a_tenant_that_asks_for_little_need_not_wait_for_a_stream_to_end() {
+    let models = |reserve| QueueSettings { unit: WorkUnit::Tokens, ..settings(4, reserve) };
+    for (reserve, waits) in [(0, true), (2, false)] {
+        let mut queue = Queue::new(models(reserve));
+        let ask = |queue: &mut Queue, from, count| {
+            let arrival = arrival(from, QueuePlace::Credit, 1_000_000);
+            (0..count).map(|_| queue.handle_arrival(arrival, NOW)).collect::<Vec<_>>()
+        };
+        let light = ask(&mut queue, 1, 1);
+        ask(&mut queue, 2, 20);
+        let sent = |queue: &mut Queue| std::iter::from_fn(|| queue.poll_dispatch(NOW)).collect();
+        let running: Vec<_> = sent(&mut queue);
+        assert!(running.len() == 4 && running.contains(&light[0]), "the heavy one has its part");
+        let heavy: Vec<_> = running.iter().filter(|id| **id != light[0]).copied().collect();
+        for id in &heavy[..2] {
+            queue.handle_done(*id, Cost(1_000_000), NOW);
+        }
+        let next: Vec<_> = sent(&mut queue);
+        assert_eq!(next.len(), 2, "a client with most of the slots gets no reserved one");
+        let second = ask(&mut queue, 1, 1);
+        let more: Vec<_> = sent(&mut queue);
+        assert_eq!(more.is_empty(), waits, "{reserve} slots are reserved");
+        assert!(waits || more == second);
+    }
+}
+
+/// Two tenants that always have requests waiting: what each gets of the tokens, the first in
+/// relation to the second. `lengths` are the steps that their requests take.
+fn parts(lengths: [u64; 2], costs: [u64; 2], in_debt: bool) -> f64 {
+    let models = QueueSettings { unit: WorkUnit::Tokens, ..settings(14, 2) };
+    let mut queue = Queue::new(models);
+    let ask = |queue: &mut Queue, tenant: usize| {
+        let place = if in_debt { bucket(tenant as u64) } else { QueuePlace::Credit };
+        queue.handle_arrival(arrival(tenant as u64, place, costs[tenant]), NOW)
+    };
+    let mut tenants: BTreeMap<RequestId, usize> = BTreeMap::new();
+    for tenant in [0, 1].repeat(30) {
+        tenants.insert(ask(&mut queue, tenant), tenant);
+    }
+    let (mut running, mut served): (Vec<(RequestId, u64)>, _) = (Vec::new(), [0.0; 2]);
+    for _ in 0..40_000 {
+        while let Some(id) = queue.poll_dispatch(NOW) {
+            running.push((id, lengths[tenants[&id]]));
+        }
+        running.iter_mut().for_each(|one| one.1 -= 1);
+        for (id, _) in running.extract_if(.., |one| one.1 == 0).collect::<Vec<_>>() {
+            let tenant = tenants[&id];
+            served[tenant] += costs[tenant] as f64;
+            queue.handle_done(id, Cost(costs[tenant]), NOW);
+            tenants.insert(ask(&mut queue, tenant), tenant);
+        }
+    }
+    served[0] / served[1]
+}
+
+/// Short prompts with long outputs beside long prompts with short outputs: tenants get as many
+/// tokens, not as many slots. In the last case one slot is more than the second one's part.
+#[test]
+fn tenants_get_as_many_tokens_and_not_as_many_slots() {
+    for (lengths, costs) in [
+        ([100, 400], [1_000_000, 16_000_000]),
+        ([100, 100], [1_000_000, 1_000_000]),
+        ([400, 20], [1_000_000, 16_000_000]),
+    ] {
+        for in_debt in [false, true] {
+            let ratio = parts(lengths, costs, in_debt);
+            println!("{lengths:?} {costs:?} {in_debt}: {ratio:.3}");
+            assert!((0.95..1.05).contains(&ratio), "{lengths:?} {costs:?} {in_debt}: {ratio}");
+        }
+    }
+}
+
+#[test]
+fn the_number_of_sequences_of_an_engine_is_found() {
+    for (name, engine, part_min, limit_max) in [
+        ("4 slots", Engine { sequences: 4, step: 20_000, each: 500 }, 0.85, 12.0),
+        ("16 sequences", Engine { sequences: 16, step: 20_000, each: 200 }, 0.9, 48.0),
+        ("64 sequences", Engine { sequences: 64, step: 20_000, each: 100 }, 0.85, 192.0),
+        ("one at a time", Engine { sequences: 64, step: 0, each: 10_000 }, 0.95, 16.0),
+    ] {
+        let results: Vec<_> = SEEDS.map(|seed| found(engine, seed)).collect();
+        let count = results.len() as f64;
+        let (part, limit) = results
+            .iter()
+            .fold((0.0, 0.0), |(part, limit), one| (part + one.0 / count, limit + one.1 / count));
+        println!("{name}: {part:.2} of the throughput, a limit of {limit:.1}: {results:.2?}");
+        assert!(part >= part_min && limit <= limit_max, "{name}: {results:.2?}");
+    }
+}
