@@ -47,9 +47,10 @@ pub use pattern::rename;
 pub use peers::PeersSettings;
 pub use proxy::robots::{self, RobotSettings};
 pub use proxy::{
-    ClientAddress, ConcurrencySetting, CostSource, DatabaseSettings, DenyRule, KnownSetting,
-    NetworkFileSettings, ProxyBounds, ProxyQueueSettings, ProxySettings, ProxyTimeouts,
-    RefusalPages, WaitingRoomSettings,
+    ClientAddress, ConcurrencySetting, CostSource, DatabaseSettings, DenyRule,
+    EngineMetricsSetting, KnownSetting, NetworkFileSettings, ProxyBounds, ProxyPreset,
+    ProxyQueueSettings, ProxySettings, ProxyTimeouts, RefusalPages, TokenSettings,
+    WaitingRoomSettings,
 };
 pub use ratelimit::exports::{PrometheusSettings, RatelimitStatsd};
 pub use ratelimit::rlqs::RlqsSettings;

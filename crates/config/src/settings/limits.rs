@@ -1,12 +1,12 @@
 //! The limits of a door: a list of sections, each with a key template, a condition and an
 //! algorithm.
 //!
-//! `share`, `rate` and `window` are three algorithms, so a limit has exactly one of them. A key
-//! that belongs to another algorithm is a fault. How each one counts: `evenkeel_core::bucket`.
+//! A limit has exactly one of `share`, `rate` and `window`. A key that belongs to another algorithm
+//! is a fault. How each one counts: `evenkeel_core::bucket`.
 
 use super::conditions::{self, CONDITION, GroupSettings};
 use super::peers::PeersSettings;
-use super::proxy;
+use super::proxy::{self, ProxyPreset};
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, ValueSyntax, section};
 use crate::machine::Machine;
 use crate::reader::SectionReader;
@@ -14,11 +14,12 @@ use crate::tree::{self, YamlNode, YamlValue};
 use crate::values::{self, DAY, Read, count, header_name, token, within};
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::bucket::debt::DebtBucket;
+use evenkeel_core::bucket::quota::QuotaBucket;
 use evenkeel_core::bucket::sliding::{SlidingWindow, WINDOW_MAX};
 use evenkeel_core::condition::Condition;
 use evenkeel_core::fact::{ClientFact, FactSet};
 use evenkeel_core::limit::{KEYS_MAX, KeyPart, LIMITS_MAX, Limit, LimitAction, LimitUnit};
-use evenkeel_core::units::{Cost, CpuShare, Nanos, QuantityParseError, Rate, Weight};
+use evenkeel_core::units::{Cost, CpuShare, ExactRate, Nanos, QuantityParseError, Rate, Weight};
 
 section! {
     TABLE = "proxy.limits";
@@ -35,10 +36,21 @@ section! {
     SHARE: ConfigKey<CpuShare> = ConfigKey::opaque("share", |text| text.parse().map_err(quantity))
         .range_note("above 0, at most 100%").example("10%").low("ordinary use is held")
         .high("one client can use the whole server");
-    /// Requests per time. A client over it gets 429.
-    RATE: ConfigKey<Rate> = ConfigKey::opaque("rate", |text| text.parse().map_err(quantity))
+    /// Requests per time, or tokens or money (`unit`). A client over it gets 429.
+    RATE: ConfigKey<ExactRate> = ConfigKey::opaque("rate", |text| text.parse().map_err(quantity))
         .range_note("above 0").example("10/s").low("ordinary use is refused")
         .high("the limit has no effect");
+    /// What `rate` counts. `hits`: requests. `tokens`: tokens of language models, those of prompts
+    /// and outputs alike. `money`: what tokens cost by [`tokens.prices`](#proxytokensprices).
+    UNIT: ConfigKey<LimitUnit> = ConfigKey::words(
+        "unit",
+        &[
+            ("hits", LimitUnit::Hits),
+            ("tokens", LimitUnit::Tokens),
+            ("money", LimitUnit::Money),
+        ],
+    )
+    .default_note("`hits`");
     /// Length of a sliding window over which CPU time is summed, in whole seconds: exact to the
     /// second up to 60 s, to a sixtieth of the window beyond. Needs `max`.
     WINDOW: ConfigKey<Nanos> =
@@ -53,8 +65,10 @@ section! {
     ROUND: ConfigKey<Nanos> = ConfigKey::duration("round").within(Nanos(1_000), ROUND_MAX)
         .default_note("costs are not rounded").example("10ms").high("cheap requests count nothing");
     // The burst of a limit with `share`.
-    /// What a client can save up. With `share`: CPU time, `30s` by default. With `rate`: requests,
-    /// by default those of one second and at least 1.
+    /// What a client can save up. With `share`: CPU time, `30s` by default; with `cost: tokens` the
+    /// time in which the backends process as much. With `rate`: requests,
+    /// by default those of one second and at least 1; tokens or money, by default the number that
+    /// `rate` names.
     BURST: ConfigKey<Nanos> = ConfigKey::text("burst", values::duration)
         .within(Nanos::from_millis(1), DAY).range_note("1ms to 1d; requests: 1 to 1 000 000 000")
         .default_note("`30s`; the requests of one second").example("30s")
@@ -87,11 +101,13 @@ section! {
 
 section! {
     // The burst of a limit with `rate`. It shares its place in the table with [`BURST`].
-    /// Requests to save up.
+    /// Requests, tokens or money to save up.
     BURST_REQUESTS: ConfigKey<u64> =
         ConfigKey::new("burst", ValueSyntax::Whole(&[]), requests_saved);
 }
 
+/// The longest JSON pointer, in bytes.
+const JSON_POINTER_BYTES_MAX: usize = 256;
 /// The largest burst, in requests.
 pub(crate) const BURST_MAX: u64 = 1_000_000_000;
 
@@ -102,6 +118,14 @@ pub const DEFAULT: &str = "
 - {name: net16, by: ip/16, share: 50%, burst: 30s}
 ";
 
+/// The same with `preset: openai`.
+const DEFAULT_OF_MODELS: &str = "
+- {name: tenant, by: api-key, share: 25%,
+   when: {any: [{header: authorization}, {header: x-api-key}, {header: api-key}]}}
+- {name: ip, by: ip/32, share: 25%,
+   when: {not: {any: [{header: authorization}, {header: x-api-key}, {header: api-key}]}}}
+";
+
 /// Default of `keys_max` for a window limit; 228 bytes per key for 15 s, 768 for a minute.
 const WINDOW_KEYS_DEFAULT: usize = 65_536;
 /// The environment in which limits are read.
@@ -109,6 +133,9 @@ const WINDOW_KEYS_DEFAULT: usize = 65_536;
 pub struct LimitContext<'g> {
     /// The number of CPUs that shares refer to.
     pub cpus: f64,
+    /// The number of CPUs that amounts of CPU time refer to: those of the backends if costs are
+    /// tokens, which no one thinks of in CPU time; else one.
+    pub amount_cpus: f64,
     /// `state.keys_max`, the default of all limits.
     pub keys: Option<usize>,
     /// The default of limits with `share` or `rate` without it, 24 bytes per key.
@@ -127,7 +154,8 @@ impl<'g> LimitContext<'g> {
         groups: &'g GroupSettings,
     ) -> LimitContext<'g> {
         let keys_by_memory = machine.keys_max();
-        LimitContext { cpus: machine.cpus, keys, keys_by_memory, groups, peers: None }
+        let (cpus, amount_cpus) = (machine.cpus, 1.0);
+        LimitContext { cpus, amount_cpus, keys, keys_by_memory, groups, peers: None }
     }
 }
 
@@ -178,10 +206,12 @@ pub(crate) fn read(
     ground: LimitContext<'_>,
     action: LimitAction,
     debt_max: Option<Nanos>,
+    preset: Option<ProxyPreset>,
 ) -> ReadLimits {
     let inherited = LimitDefaults { ground, action, debt_max };
     let Some(nodes) = proxy.nodes_of(&proxy::LIMITS) else {
-        return ReadLimits { counted: default_limits(proxy, inherited), denials: Vec::new() };
+        let text = if preset.is_some() { DEFAULT_OF_MODELS } else { DEFAULT };
+        return ReadLimits { counted: default_limits(proxy, text, inherited), denials: Vec::new() };
     };
     let mut names: Vec<Box<str>> = Vec::new();
     let entries = proxy.sections(&proxy::LIMITS, nodes, |section| {
@@ -208,8 +238,12 @@ pub(crate) fn read(
     read
 }
 
-fn default_limits(proxy: &mut SectionReader<'_, '_>, inherited: LimitDefaults<'_>) -> Vec<Limit> {
-    let default = tree::parse(DEFAULT.as_bytes()).unwrap_or(YamlNode::made(YamlValue::Null));
+fn default_limits(
+    proxy: &mut SectionReader<'_, '_>,
+    text: &str,
+    inherited: LimitDefaults<'_>,
+) -> Vec<Limit> {
+    let default = tree::parse(text.as_bytes()).unwrap_or(YamlNode::made(YamlValue::Null));
     let YamlValue::List(nodes) = &default.value else { return Vec::new() };
     let mut faults = Vec::new();
     let root = YamlNode::map([]);
@@ -236,8 +270,10 @@ fn entry(section: &mut SectionReader<'_, '_>, door: LimitDefaults<'_>) -> Option
 }
 
 /// The keys of limits that count, which a limit with `action: deny` does not have.
-const COUNTING: [&str; 10] =
-    ["by", "share", "rate", "window", "max", "round", "burst", "debt_max", "weight", "keys_max"];
+const COUNTING: [&str; 11] = [
+    "by", "share", "rate", "unit", "window", "max", "round", "burst", "debt_max", "weight",
+    "keys_max",
+];
 
 /// Reads a limit with `action: deny`.
 fn denial(section: &mut SectionReader<'_, '_>, groups: &GroupSettings) -> Option<DenyRule> {
@@ -261,18 +297,24 @@ fn limit(section: &mut SectionReader<'_, '_>, door: LimitDefaults<'_>) -> Option
     let name = section.key(&NAME);
     let by = by(section);
     let when = conditions::of_rule(section, &WHEN, door.ground.groups);
-    let counted = counted(section, door.ground.cpus);
+    let counted = counted(section, door.ground);
     let by_memory = door.ground.keys_by_memory;
     let (keys, refuses) = match &counted {
         Some((_, Algorithm::Sliding(_))) => (WINDOW_KEYS_DEFAULT, true),
-        Some((unit, _)) => (by_memory, *unit == LimitUnit::Hits),
+        Some((unit, _)) => (by_memory, *unit != LimitUnit::Cpu),
         None => (by_memory, false),
     };
     let action = if refuses { LimitAction::Reject } else { door.action };
     let action = section.key_or(&ACTION, Some(action));
+    let is_quota = matches!(counted, Some((_, Algorithm::Quota(_))));
+    if is_quota && matches!(action, Some(LimitAction::Hold | LimitAction::Queue)) {
+        let what = "must be `reject` or `delay` for a limit in tokens or money";
+        section.fault("action", what);
+    }
     let weight = section.key(&WEIGHT);
     let keys_max = section.key_or(&KEYS, door.ground.keys.unwrap_or(keys));
     let debt_max = section.key(&DEBT_MAX).or(door.debt_max);
+    let debt_max = debt_max.map(|most| amount(most, door.ground));
     let shadow = section.key(&SHADOW).unwrap_or(false);
     let (unit, algorithm) = counted?;
     let algorithm = capped(unit, algorithm, action.unwrap_or(door.action), debt_max);
@@ -306,11 +348,11 @@ fn capped(
     unit: LimitUnit,
     algorithm: Algorithm,
     action: LimitAction,
-    debt_max: Option<Nanos>,
+    debt_max: Option<Cost>,
 ) -> Algorithm {
     let Algorithm::Debt(debt) = algorithm else { return algorithm };
     let burst = (action == LimitAction::Queue).then(|| debt.burst());
-    match debt_max.map(Cost::cpu).filter(|_| unit == LimitUnit::Cpu).or(burst) {
+    match debt_max.filter(|_| unit == LimitUnit::Cpu).or(burst) {
         Some(debt_max) => Algorithm::Debt(debt.capped(debt_max)),
         None => algorithm,
     }
@@ -318,11 +360,16 @@ fn capped(
 
 /// Reads the algorithm and its numbers. Exactly one of `share`, `rate` and `window` must be
 /// present.
-fn counted(section: &mut SectionReader<'_, '_>, cpus: f64) -> Option<(LimitUnit, Algorithm)> {
+fn counted(
+    section: &mut SectionReader<'_, '_>,
+    ground: LimitContext<'_>,
+) -> Option<(LimitUnit, Algorithm)> {
+    let cpus = ground.cpus;
     let share = section.key(&SHARE);
     let rate = section.key(&RATE);
     let window = section.key(&WINDOW);
-    let named = ["share", "rate", "window"].into_iter().filter(|key| section.has(key));
+    let all = ["share", "rate", "window"];
+    let named = all.into_iter().filter(|key| section.has(key));
     let named: Vec<_> = named.collect();
     match named.as_slice() {
         [] => section.fault("name", "a limit needs one of `share`, `rate` or `window`"),
@@ -337,17 +384,35 @@ fn counted(section: &mut SectionReader<'_, '_>, cpus: f64) -> Option<(LimitUnit,
             section.fault_of(key, what);
         }
     }
+    if rate.is_none() && section.has("unit") {
+        section.fault_of("unit", "belongs to `rate`, which is missing; add it, or remove `unit`");
+    }
     match (share, rate, window) {
-        (Some(share), ..) => Some((LimitUnit::Cpu, by_share(section, share, cpus)?)),
-        (_, Some(rate), _) => Some((LimitUnit::Hits, by_rate(section, rate))),
+        (Some(share), ..) => Some((LimitUnit::Cpu, by_share(section, share, ground)?)),
+        (_, Some(pace), _) => match section.key(&UNIT).unwrap_or(LimitUnit::Hits) {
+            LimitUnit::Tokens => by_quota(section, LimitUnit::Tokens, pace, Cost::tokens(1)),
+            LimitUnit::Money => by_quota(section, LimitUnit::Money, pace, Cost::hits(1)),
+            LimitUnit::Hits | LimitUnit::Cpu => {
+                Some((LimitUnit::Hits, by_rate(section, pace.rate())))
+            }
+        },
         (.., Some(window)) => Some((LimitUnit::Cpu, by_window(section, window, cpus)?)),
         _ => None,
     }
 }
 
-fn by_share(section: &mut SectionReader<'_, '_>, share: CpuShare, cpus: f64) -> Option<Algorithm> {
+fn by_share(
+    section: &mut SectionReader<'_, '_>,
+    share: CpuShare,
+    ground: LimitContext<'_>,
+) -> Option<Algorithm> {
     let burst = section.key_or(&BURST, Nanos::from_secs(30));
-    Some(Algorithm::Debt(DebtBucket::new(share.of(cpus)?, Cost::cpu(burst))))
+    Some(Algorithm::Debt(DebtBucket::new(share.of(ground.cpus)?, amount(burst, ground))))
+}
+
+/// The cost that is written as this amount of CPU time.
+fn amount(time: Nanos, ground: LimitContext<'_>) -> Cost {
+    Cost((time.0 as f64 * ground.amount_cpus) as u64)
 }
 
 /// Reads the burst of a rate. Default: the requests of one second, at least one.
@@ -355,6 +420,22 @@ fn by_rate(section: &mut SectionReader<'_, '_>, rate: Rate) -> Algorithm {
     let second = (rate.per_second().floor() as u64).clamp(1, BURST_MAX);
     let burst = section.key_or(&BURST_REQUESTS, second);
     Algorithm::Debt(DebtBucket::new(rate, Cost::hits(burst)))
+}
+
+/// Reads the burst of a rate of tokens or money, of which one is `unit`. Default: the number that
+/// the rate names.
+fn by_quota(
+    section: &mut SectionReader<'_, '_>,
+    of: LimitUnit,
+    pace: ExactRate,
+    unit: Cost,
+) -> Option<(LimitUnit, Algorithm)> {
+    let scaled = |units: f64| Cost((units * unit.0 as f64) as u64);
+    let named = pace.cost().as_units();
+    let written = section.key(&BURST_REQUESTS);
+    let burst = written.map_or(scaled(named), |burst| scaled(burst as f64)).max(Cost(1));
+    let rate = Rate::per(scaled(named), pace.period())?;
+    Some((of, Algorithm::Quota(QuotaBucket::new(DebtBucket::new(rate, burst)))))
 }
 
 fn by_window(section: &mut SectionReader<'_, '_>, window: Nanos, cpus: f64) -> Option<Algorithm> {
@@ -492,15 +573,27 @@ pub(crate) fn part(text: &str) -> Read<KeyTemplateWord> {
     let part = match text.split_once(':') {
         Some(("header", name)) => KeyPart::Header(header_name(name)?),
         Some(("cookie", name)) => KeyPart::Cookie(token(name)?),
+        Some(("json", at)) => KeyPart::Json(json_pointer(at)?),
         Some(("path", n)) => KeyPart::Path(Some(within(count(n)?, 1..=255)? as u8)),
         _ => plain_part(text)?,
     };
     Ok(KeyTemplateWord::Part(part))
 }
 
+/// Reads a JSON pointer (RFC 6901) to a value below the root.
+fn json_pointer(text: &str) -> Read<Box<str>> {
+    let escapes = text.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
+    if text.len() > 1 && text.starts_with('/') && text.len() <= JSON_POINTER_BYTES_MAX && escapes {
+        return Ok(text.into());
+    }
+    Err("is not a JSON pointer to a value in the body; write json:/user or json:/metadata/team"
+        .to_owned())
+}
+
 fn plain_part(text: &str) -> Read<KeyPart> {
     Ok(match text {
         "user-agent" => KeyPart::UserAgent,
+        "api-key" => KeyPart::ApiKey,
         "method" => KeyPart::Method,
         "path" => KeyPart::Path(None),
         "vhost" => KeyPart::Vhost,
@@ -511,8 +604,8 @@ fn plain_part(text: &str) -> Read<KeyPart> {
             None => {
                 let facts = ClientFact::ALL.map(ClientFact::name).join(", ");
                 return Err(format!(
-                    "must be ip/N, ip6/N, user-agent, header:NAME, cookie:NAME, method, path, \
-                     path:N, vhost, host, {facts} or all"
+                    "must be ip/N, ip6/N, user-agent, api-key, header:NAME, cookie:NAME, \
+                     json:/NAME, method, path, path:N, vhost, host, {facts} or all"
                 ));
             }
         },

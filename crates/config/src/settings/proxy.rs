@@ -5,10 +5,12 @@
 
 mod bounds;
 mod databases;
+mod engine_metrics;
 mod pages;
 mod queue;
 pub mod robots;
 mod timeouts;
+mod tokens;
 mod waiting_room;
 
 use super::backend::{self, BACKENDS_MAX, BackendAddress, BackendTls};
@@ -24,9 +26,11 @@ use crate::tree::{YamlNode, YamlValue};
 use crate::values::{self, DAY, Read, header_name, token};
 pub use bounds::ProxyBounds;
 pub use databases::{DatabaseSettings, NetworkFileSettings};
+pub use engine_metrics::EngineMetricsSetting;
 use evenkeel_core::condition::{Clause, Condition, Values};
 use evenkeel_core::fact::FactSet;
-use evenkeel_core::limit::{Limit, LimitAction};
+use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitUnit};
+use evenkeel_core::queue::WorkUnit;
 use evenkeel_core::top;
 use evenkeel_core::units::Nanos;
 use ipnet::IpNet;
@@ -38,6 +42,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 pub use timeouts::ProxyTimeouts;
+pub use tokens::TokenSettings;
 pub use waiting_room::WaitingRoomSettings;
 
 settings! {
@@ -67,13 +72,8 @@ settings! {
     /// inspected and not charged. `h2c` is never permitted.
     pub upgrades: Vec<String>, UPGRADES: ListKey<String> =
         ConfigKey::text("upgrades", upgrade).list_with(|| vec!["websocket".to_owned()]);
-    /// CPU-seconds per second that the clients share.
-    pub cpus: f64, CPUS: ConfigKey<f64> =
-        ConfigKey::new("cpus", ValueSyntax::Number, cpus).within(0.01, 65_536.0).example("4")
-            .default_note("the smaller of the cores of this process and the quota of its cgroup \
-                           (v1 or v2)").low("clients wait while the server is idle")
-            .high("the server is overloaded before any client is in debt")
-        => proxy.key_or(&CPUS, ground.cpus);
+    let preset = proxy.key(&PRESET);
+    let usual_cost = if preset.is_some() { CostSource::Tokens } else { CostSource::Shared };
     /// How the cost of a request is measured. `wall`: elapsed time while the backend works.
     /// `shared`: the same, divided among the running requests if there are more of them than
     /// `cpus`. `header:NAME`: the value that the backend sends in this header, such as
@@ -81,17 +81,38 @@ settings! {
     /// `cgroup:PATH`: as `shared`, corrected ten times a second by the CPU time of this cgroup
     /// (version 2, as in `/proc/PID/cgroup`); its CPU time, quota and pressure also tell
     /// `concurrency: auto` whether the processors limit the backend. `evenkeel check` names the
-    /// cgroups of a backend on this machine.
-    pub cost: CostSource, COST: DefaultedKey<CostSource> = ConfigKey::text("cost", cost)
-        .range_note("`wall`, `shared`, `header:NAME`, `cgroup:PATH`").default(CostSource::Shared);
+    /// cgroups of a backend on this machine. `tokens`: the [tokens](models.md) that requests to
+    /// language models use, a thousand of which count as a CPU-second; else as `shared`.
+    pub cost: CostSource, COST: ConfigKey<CostSource> = ConfigKey::text("cost", cost)
+        .range_note("`wall`, `shared`, `header:NAME`, `cgroup:PATH`, `tokens`")
+        .default_note("`shared`; `tokens` with `preset`").example("shared")
+        => proxy.key_or(&COST, usual_cost);
+    /// What the [tokens](#proxytokens) of language models cost, with `cost: tokens`.
+    pub tokens: TokenSettings, TOKENS: SubsectionKey = SubsectionKey::one("tokens", &tokens::TABLE)
+        => if cost == CostSource::Tokens {
+            proxy.section(&TOKENS, tokens::read)
+        } else {
+            proxy.section_if_written(&TOKENS, tokens::read).unwrap_or_default()
+        };
+    let all_cpus = if cost == CostSource::Tokens { tokens.cpus() } else { ground.cpus };
+    /// CPU-seconds per second that the clients share.
+    pub cpus: f64, CPUS: ConfigKey<f64> =
+        ConfigKey::new("cpus", ValueSyntax::Number, cpus).within(0.01, 65_536.0).example("4")
+            .default_note("the smaller of the cores of this process and the quota of its cgroup \
+                           (v1 or v2); from `tokens.per_second` with `cost: tokens`")
+            .low("clients wait while the server is idle")
+            .high("the server is overloaded before any client is in debt")
+        => proxy.key_or(&CPUS, all_cpus);
     /// How long a request is charged if its answer is a stream of events (`text/event-stream`) or a
     /// gRPC call. `leave`: up to the head of the answer; then it gives its slot back, because the
     /// backend may do no work for it although the stream lasts for hours. `charge`: to the end of
     /// the stream, with its slot, like any other request, because the backend works all the time,
     /// as a language model does. If the client disconnects, the proxy closes the connection to the
     /// backend at once and charges the cost so far.
-    pub charge_streams: bool, STREAMS: DefaultedKey<bool> =
-        ConfigKey::words("streams", &[("leave", false), ("charge", true)]).default(false);
+    pub charge_streams: bool, STREAMS: ConfigKey<bool> =
+        ConfigKey::words("streams", &[("leave", false), ("charge", true)])
+            .default_note("`leave`; `charge` with `cost: tokens`")
+        => proxy.key_or(&STREAMS, cost == CostSource::Tokens);
     /// What happens to a client in debt, if its limit has no action of its own. `queue`: while the
     /// backend has capacity, no request waits; otherwise clients in credit go first, and the others
     /// share the rest. `hold`: the request runs, and the head of its answer is held. `delay`: the
@@ -101,7 +122,10 @@ settings! {
     /// The [queue](#proxyqueue) of requests that wait, if the action is `queue`.
     pub queue: ProxyQueueSettings, QUEUE: SubsectionKey =
         SubsectionKey::one("queue", &queue::TABLE)
-        => proxy.section(&QUEUE, |section| queue::read(section, cpus, ground.peers));
+        => proxy.section(&QUEUE, |section| {
+            let slots = if cost == CostSource::Tokens { 1.0 } else { cpus };
+            queue::read(section, slots, ground.peers)
+        });
     /// The longest wait. A request that would have to wait longer before it runs gets 503 with
     /// `Retry-After`, or 429 if its limit is a `rate`. A held answer is released after this time.
     pub max_delay: Nanos, MAX_DELAY: DefaultedKey<Nanos> = ConfigKey::duration("max_delay")
@@ -169,11 +193,14 @@ settings! {
     pub names_max: usize, NAMES_MAX: DefaultedKey<usize> = ConfigKey::whole("names_max")
         .within(1, top::CAPACITY_MAX).default(1_000).low("busy clients appear as `?`")
         .high("memory");
+    let amount_cpus = if cost == CostSource::Tokens { cpus } else { ground.amount_cpus };
+    let of_limits = LimitContext { cpus, amount_cpus, ..ground };
     let limits_read =
-        limits::read(proxy, LimitContext { cpus, ..ground }, action, queue.debt_max);
+        limits::read(proxy, of_limits, action, queue.debt_max, preset);
     /// The [limits](#proxylimits), at most 32.
     pub limits: Vec<Limit>, LIMITS: SubsectionKey =
-        SubsectionKey::list("limits", &limits::TABLE).default_note("`ip`, `net24`, `net16`")
+        SubsectionKey::list("limits", &limits::TABLE)
+            .default_note("`ip`, `net24`, `net16`; with `preset` `tenant`, `ip`")
         => limits_read.counted;
     /// The rules that refuse requests, whatever they cost: the limits with `action: deny`.
     pub denials: Vec<DenyRule> = limits_read.denials;
@@ -196,6 +223,13 @@ settings! {
 }
 
 impl ProxySettings {
+    /// Whether a limit counts by something in bodies, so that these must be read first.
+    #[must_use]
+    pub fn counts_by_body(&self) -> bool {
+        let is_json = |part: &KeyPart| matches!(part, KeyPart::Json(_));
+        self.limits.iter().any(|limit| limit.by.iter().any(is_json))
+    }
+
     /// The files about networks that the section and gates name.
     #[must_use]
     pub fn network_files(&self) -> NetworkFileSettings {
@@ -215,6 +249,29 @@ pub enum CostSource {
     Header(String),
     /// As `Shared`, corrected by the CPU time of this cgroup (version 2). The path is as written.
     Cgroup(PathBuf),
+    /// The tokens that a language model uses for the request; if it asks no model, as `Shared`.
+    Tokens,
+}
+
+/// Defaults for a kind of backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyPreset {
+    /// An API before language models.
+    OpenAi,
+}
+
+impl CostSource {
+    /// What costs that are measured in this way are to the backend.
+    #[must_use]
+    pub fn unit(&self) -> WorkUnit {
+        match self {
+            CostSource::Tokens => WorkUnit::Tokens,
+            CostSource::Wall
+            | CostSource::Shared
+            | CostSource::Header(_)
+            | CostSource::Cgroup(_) => WorkUnit::CpuTime,
+        }
+    }
 }
 
 impl fmt::Display for CostSource {
@@ -222,6 +279,7 @@ impl fmt::Display for CostSource {
         match self {
             CostSource::Wall => f.write_str("wall"),
             CostSource::Shared => f.write_str("shared"),
+            CostSource::Tokens => f.write_str("tokens"),
             CostSource::Header(name) => write!(f, "header:{name}"),
             CostSource::Cgroup(path) => write!(f, "cgroup:{}", path.display()),
         }
@@ -254,12 +312,19 @@ impl fmt::Display for ClientAddress {
 
 section! {
     TABLE = "proxy":
-        LISTEN, TLS, HTTP2, BACKEND, BACKEND_TLS, UPGRADES, CPUS, COST, COST_HEADER, STREAMS,
-        ACTION, QUEUE, MAX_DELAY, TRUSTED_PROXIES, CLIENT_ADDRESS, TIMEOUTS, BOUNDS, EXEMPT, PAGES,
-        MERGE, ROBOTS, SIGNED_FOR, RESOLVER, DATABASES, SHADOW, HEADERS, NAMES_MAX, LIMITS;
+        LISTEN, TLS, HTTP2, BACKEND, BACKEND_TLS, PRESET, UPGRADES, CPUS, COST, TOKENS, COST_HEADER,
+        STREAMS, ACTION, QUEUE, MAX_DELAY, TRUSTED_PROXIES, CLIENT_ADDRESS, TIMEOUTS, BOUNDS,
+        EXEMPT, PAGES, MERGE, ROBOTS, SIGNED_FOR, RESOLVER, DATABASES, SHADOW, HEADERS, NAMES_MAX,
+        LIMITS;
 }
 
 section! {
+    /// Defaults for a kind of backend. `openai`: an API before language models, such as those of
+    /// vLLM, SGLang, llama.cpp, Ollama or a provider: [`cost: tokens`](models.md), and clients by
+    /// the value of `Authorization`, or by address without one.
+    PRESET: ConfigKey<ProxyPreset> =
+        ConfigKey::words("preset", &[("openai", ProxyPreset::OpenAi)]).default_note("none")
+            .example("openai");
     /// The server behind the proxy, or a [list](#proxybackend) of at most 64.
     BACKEND: ListKey<BackendAddress> = ConfigKey::text("backend", backend::backend)
         .list_with(|| vec![BackendAddress::http("127.0.0.1:80")]);
@@ -343,7 +408,29 @@ fn consistent(proxy: &mut SectionReader<'_, '_>, settings: &ProxySettings) {
     if settings.keep_cost_header && !matches!(settings.cost, CostSource::Header(_)) {
         proxy.fault("cost_header", "`cost_header: keep` needs `cost: header:NAME`; remove it");
     }
+    if settings.cost == CostSource::Tokens {
+        proxy
+            .refuse(&["cpus"], "has no meaning with `cost: tokens`; set `tokens: {per_second: N}`");
+    } else {
+        proxy.refuse(&["tokens"], "needs `cost: tokens`; set that, or remove it");
+    }
+    quotas(proxy, settings);
     for what in settings.databases.missing(settings.facts) {
+        proxy.fault("limits", what);
+    }
+}
+
+/// Reports limits in tokens or money that no request could count in.
+fn quotas(proxy: &mut SectionReader<'_, '_>, settings: &ProxySettings) {
+    let named = |unit| settings.limits.iter().find(|limit| limit.unit == unit);
+    let quota = named(LimitUnit::Tokens).or_else(|| named(LimitUnit::Money));
+    if let Some(limit) = quota.filter(|_| settings.cost != CostSource::Tokens) {
+        let what = format!("`{}` counts tokens; set `cost: tokens`, or `preset`", limit.name);
+        proxy.fault("limits", what);
+    }
+    if let Some(limit) = named(LimitUnit::Money).filter(|_| settings.tokens.prices.is_empty()) {
+        let what =
+            format!("`{}` counts money; say in `tokens.prices` what models cost", limit.name);
         proxy.fault("limits", what);
     }
 }
@@ -446,6 +533,7 @@ fn cost(text: &str) -> Read<CostSource> {
     match text.split_once(':') {
         None if text == "wall" => Ok(CostSource::Wall),
         None if text == "shared" => Ok(CostSource::Shared),
+        None if text == "tokens" => Ok(CostSource::Tokens),
         Some(("header", name)) => Ok(CostSource::Header(header_name(name)?.into())),
         Some(("cgroup", path)) if path.starts_with('/') => Ok(CostSource::Cgroup(path.into())),
         Some(("cgroup", _)) => Err("write cgroup:/system.slice/app.service".to_owned()),

@@ -2,12 +2,14 @@
 //!
 //! The queue itself is `evenkeel_core::queue`.
 
+use super::engine_metrics::{self, EngineMetricsSetting};
 use super::waiting_room::{self, WaitingRoomSettings};
 use crate::keys::{ConfigKey, DefaultedKey, SubsectionKey, ValueSyntax};
 use crate::reader::{SectionReader, settings};
 use crate::settings::peers::{PeerTransport, PeersSettings};
 use crate::values::{Read, count, within};
 use evenkeel_core::fact::{ClientFact, FactSet};
+use evenkeel_core::queue::WorkUnit;
 use evenkeel_core::queue::standing::KnownClients;
 use evenkeel_core::units::Nanos;
 use std::fmt;
@@ -32,6 +34,13 @@ settings! {
         .within(1, SLOTS_MAX).default_note("not known").example("8")
         .low("the backend is idle while requests wait")
         .high("requests may wait inside the backend, in no fair order");
+    /// Where [inference engines](models.md#requests-that-wait-inside) report how many requests wait
+    /// inside. While some wait, there are no more slots than the backends run. `auto`: with
+    /// `cost: tokens` at `/metrics` of each backend in a private network, otherwise nowhere. A
+    /// path: there, at each backend.
+    pub engine_metrics: EngineMetricsSetting, ENGINE_METRICS: DefaultedKey<EngineMetricsSetting> =
+        ConfigKey::new("engine_metrics", ValueSyntax::Text, engine_metrics::read)
+            .range_note("`auto`, `off` or a path").default(EngineMetricsSetting::Auto);
     /// Additional slots for clients in credit that have no request at the backend and ask for
     /// little compared with the requests there. Never more than the backend accepts: `workers`, or
     /// what is measured.
@@ -91,7 +100,7 @@ impl ProxyQueueSettings {
     /// The form that the core uses. With `Auto`, the search for the best concurrency starts at
     /// [`ProxyQueueSettings::search_cpus`].
     #[must_use]
-    pub fn bounds(&self, cpus: f64) -> evenkeel_core::queue::QueueSettings {
+    pub fn bounds(&self, cpus: f64, unit: WorkUnit) -> evenkeel_core::queue::QueueSettings {
         let concurrency = match self.concurrency {
             ConcurrencySetting::Auto => self.search_cpus(cpus).ceil().max(1.0) as usize,
             ConcurrencySetting::Fixed(count) => count,
@@ -103,6 +112,7 @@ impl ProxyQueueSettings {
             wait_max: self.wait_max,
             known: self.known.of(self.known_max),
             cpus_milli: (self.search_cpus(cpus) * 1e3).ceil().max(1.0) as u64,
+            unit,
             workers: self.workers,
         }
     }

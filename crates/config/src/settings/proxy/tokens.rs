@@ -1,0 +1,163 @@
+//! The `proxy.tokens` section: what the tokens of language models cost.
+//!
+//! How they are read from requests and answers: `evenkeel_usage`.
+
+use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, ValueSyntax, section};
+use crate::reader::{SectionReader, settings};
+use crate::settings::conditions::pattern;
+use crate::values::Read;
+use evenkeel_core::condition::patterns::Patterns;
+use evenkeel_core::limit::UnitCosts;
+use evenkeel_core::units::Cost;
+
+/// Maximum number of entries of `prices`.
+const PRICES_MAX: usize = 1_000;
+
+settings! {
+    /// What the tokens of language models cost, with `cost: tokens`.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct TokenSettings from read(section), TABLE = "proxy.tokens";
+
+    /// Weighted tokens per second that the backends process when they are busy. The `share` of a
+    /// limit refers to it, as it does to `cpus` with other costs. By default it is measured while
+    /// requests wait. Set it if several instances are before the same backends.
+    pub per_second: Option<f64>, PER_SECOND: ConfigKey<f64> = number("per_second")
+        .within(1.0, 1e9).default_note("measured").example("20000")
+        .low("clients are in debt while the backend is idle").high("no client is ever in debt");
+    /// Weight of a token of the prompt.
+    pub prompt: f64, PROMPT: DefaultedKey<f64> = number("prompt").within(0.0, 1_000.0).default(1.0)
+        .low("long prompts are cheap").high("long prompts are dear");
+    /// Weight of a token of the prompt that the backend has in its cache.
+    pub cached: f64, CACHED: DefaultedKey<f64> =
+        number("cached").within(0.0, 1_000.0).default(0.25);
+    /// Weight of a token of the output.
+    pub output: f64, OUTPUT: DefaultedKey<f64> = number("output").within(0.0, 1_000.0).default(4.0)
+        .low("long answers are cheap").high("long answers are dear");
+    /// Whether streams of the OpenAI API that do not ask for their usage are made to report it:
+    /// `stream_options.include_usage` is added to the request, and the event with the usage is
+    /// taken out of the answer. Without it the pieces of such a stream are counted.
+    pub include_usage: bool, INCLUDE_USAGE: DefaultedKey<bool> =
+        ConfigKey::truth("include_usage").default(true);
+    /// What models cost in money, for limits with `unit: money`: a list of
+    /// [prices](#proxytokensprices), at most 1000. The first one whose pattern matches applies;
+    /// other models cost nothing.
+    pub prices: Vec<ModelPrice>, PRICES: SubsectionKey =
+        SubsectionKey::list("prices", &PRICE).default_note("none") => prices(section);
+    /// With [several backends](models.md#several-backends), a prompt goes to one that has its
+    /// beginning in its cache, as long as that backend then has at most this many more requests
+    /// than the least loaded one, and no more than one and a half times its even share of
+    /// `concurrency`. `0`: backends are chosen by load alone.
+    pub prefix_lead: usize, PREFIX_LEAD: DefaultedKey<usize> = ConfigKey::whole("prefix_lead")
+        .within(0, 1_000_000).default(8).low("prompts are computed again on another backend")
+        .high("requests crowd at one backend while others have little to do");
+}
+
+section! {
+    PRICE = "proxy.tokens.prices";
+
+    /// The name of the model as requests state it, or several; `*` stands for any characters.
+    MODEL: ListKey<Box<str>> = ConfigKey::text("model", pattern).list().required()
+        .example("gpt-4o*");
+    /// The price of a million tokens of the prompt, in the currency of the limits.
+    PRICE_PROMPT: ConfigKey<f64> = number("prompt").within(0.0, 1e6).required().example("2.50");
+    /// The price of a million tokens of the prompt that the backend has in its cache.
+    PRICE_CACHED: ConfigKey<f64> =
+        number("cached").within(0.0, 1e6).default_note("as `prompt`").example("1.25");
+    /// The price of a million tokens of the output.
+    PRICE_OUTPUT: ConfigKey<f64> = number("output").within(0.0, 1e6).required().example("10");
+}
+
+/// The prices of a million tokens of some models.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelPrice {
+    /// The names of the models.
+    pub model: Patterns,
+    /// The price of a million tokens of the prompt.
+    pub prompt: f64,
+    /// The price of a million tokens of the prompt that the backend has in its cache.
+    pub cached: f64,
+    /// The price of a million tokens of the output.
+    pub output: f64,
+}
+
+/// Weighted tokens per second that are assumed before they are measured: so many that no client is
+/// in debt.
+const PER_SECOND_UNKNOWN: f64 = 1e6;
+
+impl Default for TokenSettings {
+    fn default() -> TokenSettings {
+        SectionReader::defaults(&TABLE, read)
+    }
+}
+
+impl TokenSettings {
+    /// What shares refer to, as a number of CPUs: thousands of weighted tokens per second.
+    #[must_use]
+    pub fn cpus(&self) -> f64 {
+        self.per_second.unwrap_or(PER_SECOND_UNKNOWN) / 1e3
+    }
+
+    /// The cost of a request to `model` with these numbers of tokens. `cached` are part of
+    /// `prompt`.
+    #[must_use]
+    pub fn cost(&self, model: &str, prompt: u64, cached: u64, output: u64) -> UnitCosts {
+        let cached = cached.min(prompt);
+        let counts = [prompt - cached, cached, output].map(|count| count as f64);
+        let sum = |rates: [f64; 3]| counts.iter().zip(rates).map(|(n, rate)| n * rate).sum::<f64>();
+        let token = Cost::tokens(1).0 as f64;
+        let price = self.prices.iter().find(|price| price.model.matches(model.as_bytes()));
+        let price = price.map_or([0.0; 3], |price| [price.prompt, price.cached, price.output]);
+        UnitCosts {
+            work: Cost((sum([self.prompt, self.cached, self.output]) * token) as u64),
+            tokens: Cost::tokens(prompt.saturating_add(output)),
+            money: Cost((sum(price) * 1e-6 * Cost::hits(1).0 as f64) as u64),
+        }
+    }
+}
+
+fn prices(tokens: &mut SectionReader<'_, '_>) -> Vec<ModelPrice> {
+    let Some(nodes) = tokens.nodes_of(&PRICES) else { return Vec::new() };
+    if nodes.len() > PRICES_MAX {
+        tokens.fault("prices", format!("more than {PRICES_MAX} entries; remove some"));
+    }
+    let read = tokens.sections(&PRICES, nodes, |section| {
+        section.require(&["model", "prompt", "output"], |key| format!("a price needs `{key}`"));
+        let model = Patterns::new(section.key(&MODEL)).ok()?;
+        let (prompt, output) = (section.key(&PRICE_PROMPT)?, section.key(&PRICE_OUTPUT)?);
+        let cached = section.key_or(&PRICE_CACHED, prompt);
+        Some(ModelPrice { model, prompt, cached, output })
+    });
+    read.into_iter().flatten().collect()
+}
+
+const fn number(name: &'static str) -> ConfigKey<f64> {
+    ConfigKey::new(name, ValueSyntax::Number, decimal)
+}
+
+fn decimal(text: &str) -> Read<f64> {
+    let plain = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    let number = text.parse().ok().filter(|_| plain);
+    number.ok_or_else(|| "not a number; write 4 or 0.25".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_costs_weighted_tokens_tokens_and_money() {
+        let price = ModelPrice {
+            model: Patterns::new(["dear-*"]).expect("a pattern"),
+            prompt: 2.5,
+            cached: 1.25,
+            output: 10.0,
+        };
+        let settings = TokenSettings { prices: vec![price], ..TokenSettings::default() };
+        let cost = settings.cost("dear-1", 1_000, 400, 200);
+        assert_eq!(cost.work, Cost::tokens(600 + 100 + 800));
+        assert_eq!(cost.tokens, Cost::tokens(1_200));
+        let money = 600.0 * 2.5e-6 + 400.0 * 1.25e-6 + 200.0 * 1e-5;
+        assert!((cost.money.as_units() - money).abs() < 1e-8, "{:?}", cost.money);
+        assert_eq!(settings.cost("other", 1_000, 400, 200).money, Cost::ZERO);
+    }
+}
