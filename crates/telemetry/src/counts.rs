@@ -4,11 +4,13 @@
 //! value zero, and the path of a request searches no registry. The meaning of each metric is in
 //! `metrics`.
 
+pub mod affinity;
 pub mod check;
 pub mod gatekeeper;
 pub mod heartbeats;
 pub mod hosts;
 pub mod master;
+pub mod models;
 pub mod peers;
 pub mod robots;
 pub mod store;
@@ -20,6 +22,7 @@ use super::metrics::{
     STATE_RESTORED, STATE_TOOK, STATE_WRITES, STATE_WRITTEN, TURNED_AWAY,
 };
 use super::registry::{Counter, Gauge, GaugeGuard, Registry};
+use affinity::AffinityCounts;
 use evenkeel_core::units::Time;
 use std::time::Duration;
 
@@ -138,6 +141,8 @@ pub struct ProxyCounts {
     pub aborted: Counter,
     /// HTTP/2 streams refused because the heads of all streams used up the memory for them.
     pub heads_refused: Counter,
+    /// The choice of backends by the prefixes of prompts.
+    pub affinity: AffinityCounts,
     turned: [Counter; REFUSAL_LABELS.len()],
     responses: [[Counter; STATUS_CLASSES.len()]; 2],
     failures: [Counter; BACKEND_FAULT_LABELS.len()],
@@ -156,6 +161,7 @@ impl ProxyCounts {
             backend_connections: registry.gauge(&BACKEND_CONNECTIONS, &[]),
             aborted: registry.counter(&ABORTED, &[]),
             heads_refused: registry.counter(&HEADS_REFUSED, &[]),
+            affinity: AffinityCounts::new(registry),
             turned: REFUSAL_LABELS.map(|why| registry.counter(&TURNED_AWAY, &[door, why])),
             responses: [responses("backend"), responses("evenkeel")],
             failures: BACKEND_FAULT_LABELS.map(|kind| registry.counter(&BACKEND_FAILURES, &[kind])),

@@ -22,6 +22,7 @@ pub mod untrusted_proxy;
 use counts::gatekeeper::GatekeeperCounts;
 use counts::heartbeats::Heartbeats;
 use counts::master::MasterCounts;
+use counts::models::ModelCounts;
 use counts::peers::PeersStatusBoard;
 use counts::store::StoreStatusSource;
 use counts::tiers::{Tier, TierCounts};
@@ -65,6 +66,8 @@ pub struct Watch {
     pub gatekeepers: Mutex<Vec<Arc<GatekeeperCounts>>>,
     /// Waiting times and costs, separately for clients in credit and clients in debt.
     pub tiers: TierCounts,
+    /// Tokens and money of requests to language models.
+    pub models: ModelCounts,
     /// The time between the first request of visitors that had to wait and their turn.
     pub newcomer_waits: Histogram,
     /// Makes spans of requests; `None` if tracing is off.
@@ -128,6 +131,7 @@ impl Watch {
             cost: registry.histogram(&COST, &[]),
             charged: registry.nanos(&CHARGED, &[]),
             tiers: TierCounts::new(&registry),
+            models: ModelCounts::new(&registry),
             newcomer_waits: registry.histogram(&NEWCOMER_WAITS, &[]),
             reloads: ["ok", "failed"].map(|result| registry.counter(&RELOADS, &[result])),
             refused: Mutex::default(),

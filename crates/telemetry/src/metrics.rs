@@ -87,6 +87,14 @@ table! {
         "Duration of requests, waits included; tier: client in credit or in debt.";
     CHARGED = Counter "evenkeel_cost_seconds_total" [] "CPU-seconds"
         "Cost of all admitted requests, including those that only shadow mode admitted.";
+    TOKENS = Counter "evenkeel_tokens_total" ["kind"] "tokens"
+        "Tokens of models, stated or counted: prompt, cached (prompt in the cache) or output.";
+    MONEY = Counter "evenkeel_money_total" [] "money"
+        "Money charged for tokens by `proxy.tokens.prices`, in the currency of the prices.";
+    MODEL_REQUESTS = Counter "evenkeel_model_requests_total" ["source"] "requests"
+        "Requests to models, by how tokens are known: stated, counted, assumed, or none used.";
+    FIRST_BYTE = Histogram "evenkeel_first_byte_seconds" ["tier"] "seconds"
+        "Time from a request to a model to the head of its answer, waits included; by tier.";
     HEADER_FAULTS = Counter "evenkeel_cost_header_faults_total" [] "headers"
         "Invalid cost headers of the backend.";
 
@@ -104,6 +112,14 @@ table! {
         "Requests of this instance that occupy a slot, reserved slots included.";
     SLOTS_USEFUL = Gauge "evenkeel_slots_useful" ["door"] "requests"
         "Requests that the backend accepts at once, configured or measured; absent if unknown.";
+    ENGINE_UP = Gauge "evenkeel_backend_engine_up" ["backend"] "state"
+        "1 if the backend reports its own queue, else 0; absent if it is not asked.";
+    ENGINE_REQUESTS = Gauge "evenkeel_backend_engine_requests" ["backend" "state"] "requests"
+        "Requests that are running or waiting inside of a backend, as it reports.";
+    ENGINE_CACHE = Gauge "evenkeel_backend_engine_cache_used" ["backend"] "ratio"
+        "Used part of the KV cache of a backend, from 0 to 1, as it reports.";
+    ENGINE_ROOM = Gauge "evenkeel_backend_engine_room" ["backend"] "requests"
+        "Maximum of requests sent to a backend because others waited inside; absent: no maximum.";
     QUEUE_OWNER = Gauge "evenkeel_queue_owner" ["door"] "state"
         "1 if this instance owns the queue that instances share, else 0; absent if none is shared.";
     QUEUE_INSTANCES = Gauge "evenkeel_queue_instances" ["door"] "instances"
@@ -151,6 +167,10 @@ table! {
         "Open connections to the backend, idle ones included.";
     BACKEND_FAILURES = Counter "evenkeel_backend_failures_total" ["kind"] "requests"
         "Requests that the backend failed, by kind of failure.";
+    BACKEND_AFFINITY = Counter "evenkeel_backend_affinity_total" ["result"] "requests"
+        "Prompts by the choice of their backend: hit (has the prefix), over_bound or unknown.";
+    PREFIXES_FORGOTTEN = Counter "evenkeel_prefixes_forgotten_total" [] "prefixes"
+        "Prefixes of prompts that were forgotten because too many are remembered.";
     ABORTED = Counter "evenkeel_requests_aborted_total" [] "requests"
         "Requests of clients that disconnected before the response was complete.";
 

@@ -9,15 +9,18 @@ mod queue;
 mod refused;
 mod robots;
 mod swarm;
+mod units;
 pub mod zeromq;
 
 pub use queue::{ApartPeer, QueueInstanceRow, SharedQueueLoad};
 pub use refused::RefusedConfig;
 pub use robots::RobotSnapshot;
 pub use swarm::{BurningGroupRow, SwarmLoad};
+pub use units::{LoadUnit, ShownUnit, UNIT_CPU, UNIT_HITS, UNIT_MONEY, UNIT_TOKENS};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
+use units::TOKENS;
 
 /// What a query's value is encoded in: all but the unreserved characters of RFC 3986.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -25,10 +28,6 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 pub const ROWS_DEFAULT: usize = 50;
 /// The maximum number of rows of one limit.
 pub const ROWS_MAX: usize = 1_000;
-/// The name of the unit of levels in CPU-seconds.
-pub const UNIT_CPU: &str = "cpu";
-/// The name of the unit of levels in requests, or in any other number that is counted.
-pub const UNIT_HITS: &str = "hits";
 
 /// The status of a server at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -59,6 +58,15 @@ pub struct TopSnapshot {
     /// The configuration on disk, if it is refused; `null` if it is in force.
     #[serde(default)]
     pub refused_config: Option<RefusedConfig>,
+}
+
+impl TopSnapshot {
+    /// The unit of the figures of one of its tables.
+    #[must_use]
+    pub fn unit_of(&self, table: &LimitTable) -> ShownUnit {
+        let load = self.load.iter().find(|load| load.door == table.door);
+        ShownUnit::of(&table.unit, load.map(|load| load.work_unit).unwrap_or_default())
+    }
 }
 
 /// A short status of the store; `/api/store` has the full one.
@@ -109,9 +117,19 @@ pub struct LoadSnapshot {
     pub door: String,
     /// Requests that the backend works on now.
     pub working: u32,
-    /// CPU-seconds per second that are shared out.
+    /// What its work and costs are counted in: CPU-seconds, or thousands of weighted tokens.
+    #[serde(default)]
+    pub work_unit: LoadUnit,
+    /// CPU-seconds (or thousands of weighted tokens) per second that are shared out.
     pub cpus: f64,
-    /// CPU-seconds that the backend has worked since the start.
+    /// Whether `cpus` follows `work_rate`. It is a guess until that is measured.
+    #[serde(default)]
+    pub measures_rate: bool,
+    /// What the backend is measured to do in a second while requests wait, in the unit of its work;
+    /// `null`: not measured yet.
+    #[serde(default)]
+    pub work_rate: Option<f64>,
+    /// CPU-seconds (or thousands of weighted tokens) that the backend has worked since the start.
     pub busy_seconds: f64,
     /// The admission queue of the backend; `null` if there is none.
     pub crowd: Option<QueueLoad>,
@@ -122,6 +140,9 @@ pub struct LoadSnapshot {
     /// otherwise `null`.
     #[serde(default)]
     pub swarm: Option<SwarmLoad>,
+    /// What each inference engine reports of its own queue; empty if none does.
+    #[serde(default)]
+    pub engines: Vec<EngineLoadRow>,
     /// The requests that the backend has had for longest, oldest first; at most 20.
     #[serde(default)]
     pub running: Vec<OpenRequestRow>,
@@ -134,6 +155,46 @@ pub struct LoadSnapshot {
 const LONG_SECS: f64 = 5.0;
 
 impl LoadSnapshot {
+    /// How much of the capacity is used: `1.50 of 2 CPUs`, `1500 of 4000 tokens/s`. `busy` is in
+    /// the unit of the load, per second.
+    #[must_use]
+    pub fn use_line(&self, busy: Option<f64>) -> String {
+        let figure = |digits: usize, factor: f64| {
+            busy.map_or_else(|| "-".to_owned(), |busy| format!("{:.digits$}", busy * factor))
+        };
+        match (self.work_unit, self.capacity()) {
+            (LoadUnit::Cpu, _) => format!("{} of {} CPUs", figure(2, 1.0), self.cpus),
+            (LoadUnit::Tokens, Some(all)) => {
+                format!("{} of {:.0} tokens/s", figure(0, TOKENS), all * TOKENS)
+            }
+            (LoadUnit::Tokens, None) => format!("{} tokens/s", figure(0, TOKENS)),
+        }
+    }
+
+    /// What can be done in a second, in the unit of the load; `None` if it is to be measured and is
+    /// not yet.
+    #[must_use]
+    pub fn capacity(&self) -> Option<f64> {
+        if self.measures_rate { self.work_rate } else { Some(self.cpus) }
+    }
+
+    /// A sentence about the capacity in tokens; `None` if work is counted in CPU time.
+    #[must_use]
+    pub fn capacity_line(&self) -> Option<String> {
+        if self.work_unit == LoadUnit::Cpu {
+            return None;
+        }
+        let Some(all) = self.capacity() else {
+            return Some("not measured yet: it is when requests wait for some seconds".to_owned());
+        };
+        let tokens = format!("{:.0} weighted tokens per second", all * TOKENS);
+        Some(match self.work_rate {
+            _ if self.measures_rate => format!("{tokens}, measured"),
+            Some(rate) => format!("{tokens}, as configured; {:.0} measured", rate * TOKENS),
+            None => format!("{tokens}, as configured"),
+        })
+    }
+
     /// The line about a swarm; `None` if there is none. If another instance owns the queue, that
     /// has the figures of strangers.
     #[must_use]
@@ -141,7 +202,7 @@ impl LoadSnapshot {
         let swarm = self.swarm.as_ref()?;
         match self.shared_queue.as_ref().filter(|queue| !queue.owns) {
             Some(queue) => Some(swarm.line_of_member(&queue.owner)),
-            None => Some(swarm.to_string()),
+            None => Some(swarm.line(self.work_unit)),
         }
     }
 
@@ -167,6 +228,33 @@ impl LoadSnapshot {
                  oldest, to {path}, for {age:.0} s{stalled}, while {waiting} {wait}"
             )),
         }
+    }
+}
+
+/// What an inference engine reports of its own queue.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EngineLoadRow {
+    /// The address of the backend.
+    pub backend: String,
+    /// Requests that it works on.
+    pub running: usize,
+    /// Requests that wait inside, in no fair order.
+    pub waiting: usize,
+    /// The used part of its KV cache, from 0 to 1; `null` if it does not say.
+    pub cache_used: Option<f64>,
+    /// The most requests that it is sent at once, because others waited inside; `null`: no maximum.
+    pub room: Option<usize>,
+}
+
+/// One line for people: `10.0.0.1:8000 runs 8, 3 wait inside, cache 45 % full; is sent at most 8`.
+impl std::fmt::Display for EngineLoadRow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let EngineLoadRow { backend, running, waiting, .. } = self;
+        write!(f, "{backend} runs {running}, {waiting} wait inside")?;
+        if let Some(used) = self.cache_used {
+            write!(f, ", cache {:.0} % full", 100.0 * used)?;
+        }
+        self.room.map_or(Ok(()), |room| write!(f, "; is sent at most {room}"))
     }
 }
 
@@ -202,7 +290,8 @@ pub struct LimitTable {
     pub door: String,
     /// The name of the limit.
     pub name: String,
-    /// The unit of the levels: [`UNIT_CPU`] (seconds) or [`UNIT_HITS`].
+    /// The unit of the levels: [`UNIT_CPU`] (CPU-seconds, or what the load of the door is counted
+    /// in), [`UNIT_HITS`], [`UNIT_TOKENS`] or [`UNIT_MONEY`].
     pub unit: String,
     /// What happens to a client over the limit: `queue`, `hold`, `delay` or `reject`.
     pub action: String,
@@ -327,11 +416,15 @@ mod tests {
         let load = |waiting, running| LoadSnapshot {
             door: "proxy".to_owned(),
             working: 1,
+            work_unit: LoadUnit::Cpu,
             cpus: 1.0,
+            measures_rate: false,
+            work_rate: None,
             busy_seconds: 0.0,
             crowd: Some(QueueLoad { waiting, running: 1, concurrency: 1 }),
             shared_queue: None,
             swarm: None,
+            engines: Vec::new(),
             running,
             oldest_waiting: None,
         };

@@ -5,9 +5,10 @@
 //! others do. The engine decides the tier of a client; `telemetry::metrics` has the meaning of each
 //! metric.
 
-use crate::metrics::{BACKEND_TIME, REQUEST_TOOK, WAITS};
+use crate::metrics::{BACKEND_TIME, FIRST_BYTE, REQUEST_TOOK, WAITS};
 use crate::registry::{Counter, Histogram, Registry};
 use evenkeel_core::units::{Cost, Nanos};
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 /// The standing of the client of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +44,10 @@ pub struct TierCounts {
     waits: [Histogram; 2],
     backend: [Histogram; 2],
     took: [Histogram; 2],
+    first_byte: [Histogram; 2],
     spent: [Counter; 2],
+    progress: AtomicI64,
+    progress_shown: AtomicI64,
 }
 
 impl TierCounts {
@@ -54,7 +58,10 @@ impl TierCounts {
             waits: each(&WAITS),
             backend: each(&BACKEND_TIME),
             took: each(&REQUEST_TOOK),
+            first_byte: each(&FIRST_BYTE),
             spent: Default::default(),
+            progress: AtomicI64::default(),
+            progress_shown: AtomicI64::default(),
         }
     }
 
@@ -78,6 +85,33 @@ impl TierCounts {
         }
     }
 
+    /// Records that a request has cost `cost` by now, and `before` when it was last recorded. What
+    /// was counted of a running request may be more than the truth at its end.
+    pub fn record_progress(&self, cost: Cost, before: Cost) {
+        let (more, less) = (cost.minus(before), before.minus(cost));
+        let signed = |cost: Cost| i64::try_from(cost.0).unwrap_or(i64::MAX);
+        self.progress.fetch_add(signed(more).saturating_sub(signed(less)), Relaxed);
+    }
+
+    /// The cost of all requests so far, with what those that run have been charged. It never falls:
+    /// if less was used than was counted, it stands still until that is made up for.
+    pub fn progress(&self) -> Cost {
+        let now = self.progress.load(Relaxed);
+        let shown = self.progress_shown.fetch_max(now, Relaxed).max(now);
+        Cost(u64::try_from(shown).unwrap_or_default())
+    }
+
+    /// Records that the head of the answer of a language model was there `took` after the request
+    /// arrived.
+    pub fn record_first_byte(&self, tier: Tier, took: Nanos) {
+        self.first_byte[tier as usize].record(took.0);
+    }
+
+    /// The histogram of the times to the first byte of answers of models of this tier.
+    pub fn first_byte(&self, tier: Tier) -> &Histogram {
+        &self.first_byte[tier as usize]
+    }
+
     /// The histogram of the durations of requests of this tier.
     pub fn took(&self, tier: Tier) -> &Histogram {
         &self.took[tier as usize]
@@ -94,6 +128,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn progress_never_falls_and_is_right_in_the_end() {
+        let counts = TierCounts::new(&Registry::default());
+        counts.record_progress(Cost(10), Cost::ZERO);
+        assert_eq!(counts.progress(), Cost(10));
+        counts.record_progress(Cost(7), Cost(10));
+        assert_eq!(counts.progress(), Cost(10));
+        counts.record_progress(Cost(5), Cost::ZERO);
+        assert_eq!(counts.progress(), Cost(12));
+    }
+
+    #[test]
     fn tiers_are_counted_apart_and_who_did_not_wait_not_at_all() {
         let registry = Registry::default();
         let counts = TierCounts::new(&registry);
@@ -103,11 +148,13 @@ mod tests {
         counts.record(Tier::of(true), second, Nanos::ZERO);
         counts.record_served(Tier::Credit, Cost(3), Some(second));
         counts.record_served(Tier::Debt, Cost(5), None);
+        counts.record_first_byte(Tier::Debt, second);
         let count =
             |metric, tier| -> u64 { registry.histogram(metric, &[tier]).counts().iter().sum() };
         assert_eq!((count(&WAITS, "credit"), count(&WAITS, "debt")), (0, 2));
         assert_eq!((count(&BACKEND_TIME, "credit"), count(&BACKEND_TIME, "debt")), (1, 1));
         assert_eq!((count(&REQUEST_TOOK, "credit"), count(&REQUEST_TOOK, "debt")), (1, 0));
+        assert_eq!((count(&FIRST_BYTE, "credit"), count(&FIRST_BYTE, "debt")), (0, 1));
         assert_eq!((counts.spent(Tier::Credit), counts.spent(Tier::Debt)), (3, 5));
     }
 }

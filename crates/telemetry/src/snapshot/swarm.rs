@@ -4,6 +4,7 @@
 //! `evenkeel_core::queue::standing`.
 
 use super::length::length;
+use super::units::LoadUnit;
 use serde::{Deserialize, Serialize};
 
 /// A group of strangers that waits behind all others, because few returning clients are like it.
@@ -34,7 +35,7 @@ pub struct SwarmLoad {
     pub seconds: f64,
     /// Requests of strangers that wait in the queue.
     pub strangers: usize,
-    /// The cost of requests of strangers since then, in CPU-seconds.
+    /// The cost of requests of strangers since then, in the unit of the load.
     pub strangers_cost: f64,
     /// Requests that wait in the queue, of visitors that have waited or were served since then.
     pub visitors: usize,
@@ -56,20 +57,20 @@ impl SwarmLoad {
     pub(super) fn line_of_member(&self, owner: &str) -> String {
         format!("swarm for {}: {owner} owns the queue and has the figures", length(self.seconds))
     }
-}
 
-/// One line for people: `swarm for 5 min (80.5 CPU-s): 12 strangers wait, 40 in the waiting room,
-/// newcomers wait 3.2 s`.
-impl std::fmt::Display for SwarmLoad {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (time, cost) = (length(self.seconds), self.strangers_cost);
+    /// One line for people: `swarm for 5 min (80.5 CPU-s): 12 strangers wait, 40 in the waiting
+    /// room, newcomers wait 3.2 s`.
+    pub(super) fn line(&self, unit: LoadUnit) -> String {
+        let (time, cost) = (length(self.seconds), unit.work(self.strangers_cost));
         let room = self.waiting_room_new.saturating_add(self.waiting_room_returned);
-        write!(f, "swarm for {time} ({cost:.1} CPU-s): {} strangers wait, ", self.strangers)?;
-        write!(f, "{room} in the waiting room")?;
-        if let Some(wait) = self.newcomer_wait {
-            write!(f, ", newcomers wait {wait:.1} s")?;
+        let strangers = self.strangers;
+        let line = format!(
+            "swarm for {time} ({cost}): {strangers} strangers wait, {room} in the waiting room"
+        );
+        match self.newcomer_wait {
+            Some(wait) => format!("{line}, newcomers wait {wait:.1} s"),
+            None => line,
         }
-        Ok(())
     }
 }
 
