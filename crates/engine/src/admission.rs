@@ -16,6 +16,7 @@ use evenkeel_core::queue::admission::{Admission, AdmissionOutcome};
 use evenkeel_core::queue::concurrency::ConcurrencySearch;
 use evenkeel_core::queue::shared::SharedQueue;
 use evenkeel_core::queue::standing::{VisitPass, WaitingRoomEntry};
+use evenkeel_core::queue::work_rate::WorkRate;
 use evenkeel_core::queue::{Arrival, CancelOutcome, QueueSettings, RefusedRequest, RequestId};
 use evenkeel_core::units::{Cost, Nanos, Time};
 use evenkeel_telemetry::pressure::PressureNotice;
@@ -62,6 +63,7 @@ struct AdmissionState {
     visitors: VisitorLog,
     pressure: Arc<AtomicU64>,
     elsewhere: Arc<AtomicUsize>,
+    rate: WorkRate,
 }
 
 enum WaitState {
@@ -128,6 +130,7 @@ impl AdmissionQueue {
             visitors: VisitorLog::default(),
             pressure: Arc::clone(&pressure),
             elsewhere: Arc::clone(&elsewhere),
+            rate: WorkRate::default(),
         };
         let history = ArcSwapOption::from(state.queue.client_history().map(Arc::new));
         AdmissionQueue { state: Mutex::new(state), history, pressure, elsewhere }
@@ -236,6 +239,8 @@ impl AdmissionQueue {
     ) {
         let mut state = self.state.lock();
         state.moved = now;
+        let waiting = state.queue.waiting() > 0;
+        state.rate.handle_done(cost, waiting, now);
         let telling = state.queue.handle_done(id, cost, worked, now);
         // Lock order: the gate is locked, and `learn` locks the estimates.
         if telling {
@@ -244,6 +249,12 @@ impl AdmissionQueue {
             }
         }
         pass(state, now);
+    }
+
+    /// The work that the backend does in a second while requests wait, in units of 10^9, as far as
+    /// requests of this instance show it.
+    pub fn work_rate(&self) -> Option<f64> {
+        self.state.lock().rate.per_second()
     }
 
     /// Whether the concurrency is searched for.
@@ -255,6 +266,18 @@ impl AdmissionQueue {
     pub fn handle_processor_use(&self, part: f64, now: Time) {
         let mut state = self.state.lock();
         state.queue.handle_processor_use(part, now);
+        pass(state, now);
+    }
+
+    /// The most slots that there would be without [`AdmissionQueue::set_bound`].
+    pub fn unbounded_slots(&self) -> usize {
+        self.state.lock().queue.admission().unbounded_concurrency()
+    }
+
+    /// Sets an outer bound of the number of slots; `None`: there is none.
+    pub fn set_bound(&self, bound: Option<usize>, now: Time) {
+        let mut state = self.state.lock();
+        state.queue.set_bound(bound, now);
         pass(state, now);
     }
 

@@ -9,6 +9,7 @@ use crate::charge::{Charge, DelayReport};
 use crate::client_network::ClientNetwork;
 use crate::domains::gatekeeper::OrderCheck;
 use crate::engine::{Engine, KeyedRequest};
+use crate::forecast::RequestForecast;
 use crate::known_request::KnownRequest;
 use crate::lane::EngineLane;
 use crate::open_guard::OpenGuard;
@@ -19,11 +20,10 @@ use crate::rules::{EngineRules, RequestRefusal, refusal};
 use crate::swarm::{self, SwarmContext};
 use crate::view::overrides::{GroupOrders, Override};
 use evenkeel_core::bucket::Algorithm;
-use evenkeel_core::classify::{self, LimitKeys, RequestAttributes};
+use evenkeel_core::classify::{LimitKeys, RequestAttributes};
 use evenkeel_core::limit::{LimitUnit, RefusalKind};
 use evenkeel_core::limiter::remote::StoreBucketState;
 use evenkeel_core::limiter::{Reason, Verdict};
-use evenkeel_core::meter::estimate::{CostForecast, RouteHash};
 use evenkeel_core::units::{Cost, Time};
 use evenkeel_telemetry::counts::tiers::Tier;
 use std::net::IpAddr;
@@ -80,8 +80,8 @@ impl EngineLane {
             return Err(refusal);
         }
         let judged = self.judged(&rules, request, exempt, now)?;
-        let forecast = self.foreseen(&rules, &keys, request);
-        let burns = !exempt && self.burns(&rules, &keys, request, forecast.cost, now);
+        let forecast = RequestForecast::of(&rules, &self.0.engine.estimates, &keys, request);
+        let burns = !exempt && self.burns(&rules, &keys, request, forecast.reserved.work, now);
         let burns = burns || order.is_some();
         let agent = agent(&rules, &keys, request);
         let request = ArrivedRequest { rules, client, forecast, agent, seen, came: now, open };
@@ -102,7 +102,7 @@ impl EngineLane {
         let latest = rules.queues.then(|| rules.limiter.furthest_in_debt(&begun.keys, now));
         let latest = latest.flatten();
         let slot = QueueSlot::of(&begun, latest);
-        let estimate = begun.request.forecast.cost;
+        let estimate = begun.request.forecast.reserved;
         let (verdict, mut ticket) =
             rules.limiter.ask_with_remote(&begun.keys, words, estimate, now);
         if let Some(refusal) = self.report_verdict(rules, verdict, client) {
@@ -116,7 +116,8 @@ impl EngineLane {
         if rules.hits && !denied {
             // Without the limits in shadow that would have refused the request.
             let counted = ticket.counted();
-            self.0.books.lock().spend(rules, &counted, LimitUnit::Hits, Cost::hits(1));
+            let hit = |unit| (unit == LimitUnit::Hits).then(|| Cost::hits(1));
+            self.0.books.lock().spend(rules, &counted, hit);
         }
         let PendingRequest { request, judged, .. } = begun;
         let passage = judged.map(|judged| judged.pass(Some(client)));
@@ -232,22 +233,6 @@ impl EngineLane {
         let client = slot::client(rules, keys, request.address());
         let is_returning = |pressure| history.returning(client, Some(pressure), now).is_some();
         orders.find(&swarm::properties(request, &rules.seed), is_returning, now)
-    }
-
-    /// The request's route and its estimated cost; the default if no limit needs an estimate.
-    fn foreseen(
-        &self,
-        rules: &EngineRules,
-        keys: &LimitKeys,
-        request: &impl RequestAttributes,
-    ) -> CostForecast {
-        if !rules.foresees {
-            return CostForecast::default();
-        }
-        let path = classify::normal_path(request.path());
-        let route = RouteHash::of(&rules.seed, request.method(), &path);
-        let client = keys.as_slice().first().map(|key| key.hash);
-        self.0.engine.estimates.lock().forecast(route, client)
     }
 }
 

@@ -15,17 +15,23 @@ pub mod turn;
 mod work;
 
 use crate::domains::gatekeeper::OrderGuard;
+use crate::forecast::RequestForecast;
 use crate::lane::EngineLane;
 use crate::outcome::DecisionDetails;
 use crate::pending::ArrivedRequest;
 use evenkeel_config::settings::CostSource;
-use evenkeel_core::limit::LimitAction;
+use evenkeel_core::limit::{LimitAction, UnitCosts};
 use evenkeel_core::limiter::{Reason, ShadowEffect, Ticket};
 use evenkeel_core::meter::Measure;
 use evenkeel_core::units::{Cost, Nanos, Time};
 use evenkeel_telemetry::counts::tiers::Tier;
 use slot::{HeldSlot, QueueSlot};
 use work::MeasuredWork;
+pub use work::TokenCosts;
+
+/// A running request is charged again after this much more work. Less: the buckets are locked more
+/// often. More: a client that asks for long outputs is within its limits for longer.
+const CHARGE_STEP: Cost = Cost::tokens(64);
 
 /// The open account of one request. Dropping it settles the account. The drop takes the locks of
 /// the meter, the gate and the lane, so it must not happen while one of them is held.
@@ -38,6 +44,8 @@ pub struct Charge {
     report: DelayReport,
     /// The decision of a gatekeeper, if one has decided.
     passage: Option<OrderGuard>,
+    /// The work that was charged while the request ran.
+    so_far: Cost,
     /// A callback that reports the final cost, for a store.
     tell: Option<CostCallback>,
 }
@@ -57,7 +65,7 @@ pub(crate) struct DelayReport {
 
 /// Receives the cost of a request, the time as of which the request was charged, and the time at
 /// which the cost was known.
-pub type CostCallback = Box<dyn FnOnce(Cost, Time, Time) + Send>;
+pub type CostCallback = Box<dyn FnOnce(UnitCosts, Time, Time) + Send>;
 
 impl Charge {
     /// Opens the account of a request that may run.
@@ -77,6 +85,7 @@ impl Charge {
             slot: HeldSlot::new(slot),
             report,
             passage,
+            so_far: Cost::ZERO,
             tell: None,
         }
     }
@@ -110,11 +119,50 @@ impl Charge {
         }
     }
 
+    /// Records that the request asks a language model.
+    pub fn ask_model(&mut self) {
+        self.work.asks_model = true;
+    }
+
+    /// Records that the head of the answer of a language model is there, and is held until `until`.
+    pub fn record_first_byte(&self, until: Option<Time>) {
+        let ArrivedRequest { rules, came, .. } = &self.request;
+        let now = self.lane.0.now();
+        let in_debt = self.report.tier == Tier::Debt || rules.limiter.owes(&self.ticket, now);
+        let took = until.map_or(now, |until| until.max(now)).since(*came);
+        self.lane.0.engine.watch.tiers.record_first_byte(Tier::of(in_debt), took);
+    }
+
+    /// Sets the cost so far of the tokens that the answer states, or that were counted in it. It
+    /// replaces the measured cost. From time to time it is charged while the request runs.
+    pub fn set_tokens(&mut self, tokens: TokenCosts) {
+        self.work.tokens = Some(tokens);
+        if tokens.cost.work >= self.so_far.plus(CHARGE_STEP) {
+            self.record_progress(tokens.cost.work);
+            self.so_far = tokens.cost.work;
+            let limiter = &self.request.rules.limiter;
+            limiter.charge_so_far(&mut self.ticket, tokens.cost, self.lane.0.now());
+        }
+    }
+
+    /// Counts what the request has cost beyond what was charged before.
+    fn record_progress(&self, cost: Cost) {
+        self.lane.0.engine.watch.tiers.record_progress(cost, self.so_far);
+    }
+
+    /// The answer has tokens that cannot be read: charges what was expected.
+    pub fn assume_tokens(&mut self) {
+        let RequestForecast { expected, asks_model, .. } = self.request.forecast;
+        if asks_model {
+            self.work.tokens = Some(TokenCosts::assumed(expected));
+        }
+    }
+
     /// Stops the clock for good and gives the slot back. For an answer without end: whatever the
     /// backend sends from here on is no work for this request.
     pub fn leave(&mut self) {
         self.rest();
-        self.slot.leave(self.measured().0, &self.lane.0);
+        self.slot.leave(self.measured().0.work, &self.lane.0);
         self.request.open.set(None, self.lane.0.now());
         self.work.left = true;
     }
@@ -170,8 +218,9 @@ impl Charge {
         }
         self.work.answer(&self.lane.0);
         let now = self.lane.0.now();
-        let (cost, measure) = self.measured();
-        let reason = self.request.rules.limiter.charge(&mut self.ticket, cost, now);
+        let (costs, measure) = self.measured();
+        let cost = costs.work;
+        let reason = self.request.rules.limiter.charge(&mut self.ticket, costs, now);
         self.held_in_shadow(cost, measure, now);
         let reason = reason?;
         let until = self.ticket.starts_at().plus(reason.wait);
@@ -217,7 +266,7 @@ impl Charge {
     }
 
     /// The cost so far, and how it was measured.
-    fn measured(&self) -> (Cost, Measure) {
+    fn measured(&self) -> (UnitCosts, Measure) {
         self.work.measured(&self.request.rules.cost)
     }
 }

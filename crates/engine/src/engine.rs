@@ -5,8 +5,10 @@
 //! one of several instances: `peers`.
 
 mod peers;
+mod reports;
 
 use crate::admission::{AdmissionQueue, AdmissionStats, VisitorStats};
+use crate::backends::SharedBackends;
 use crate::domains::gatekeeper::GatekeeperEngine;
 use crate::host_names::{self, NameLookups};
 use crate::known_request::KnownRequest;
@@ -18,6 +20,7 @@ use crate::view::overrides::{GroupOrders, OverrideIndex, Overrides};
 use crate::view::views::{TopViews, ViewKeys};
 use arc_swap::ArcSwapOption;
 use evenkeel_config::settings::{CostSource, ProxySettings};
+use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::classify::{self, LimitKeys, RequestAttributes, RequestReading};
 use evenkeel_core::condition::Truth;
 use evenkeel_core::key::KeySeed;
@@ -37,6 +40,8 @@ use std::sync::Arc;
 
 /// The number of routes for which a usual cost is learned, at 56 bytes each.
 const ROUTES_MAX: usize = 4_096;
+/// The smallest relative change of the measured capacity for which a new limiter is made.
+const RATE_CHANGE_MIN: f64 = 0.2;
 /// The number of pairs of a route and a client for which the same is learned, at 56 bytes each.
 const OWN_ROUTES_MAX: usize = 16_384;
 
@@ -63,6 +68,8 @@ const OWN_ROUTES_MAX: usize = 16_384;
 ///   to all lanes before the next change. Code that holds a `LaneState` must therefore not lock
 ///   `overrides`.
 ///
+/// The locks of `backends` are taken alone, its `bounds` before its `known`.
+///
 /// The spin bits of the limiter's buckets come last: they are taken with `LaneState` locked, and no
 /// lock is taken while one is held. `meter`, `estimates`, `lookups` and `elsewhere` are
 /// never held while another lock is taken, nor are the `LaneState` of two lanes locked at once.
@@ -79,9 +86,8 @@ pub struct Engine {
     pub(crate) watch: Arc<Watch>,
     /// The queue of clients to look up by name, until a task takes it with [`Engine::lookups`].
     pub(crate) lookups: Mutex<Option<NameLookups>>,
-    /// The settings as configured, and the factor by which the CPUs of all instances together
-    /// exceed the configured number. The outermost lock: see [`Engine`].
-    pub(crate) given: Mutex<(ProxySettings, f64)>,
+    /// The settings as configured, and what shares refer to. The outermost lock: see [`Engine`].
+    pub(crate) given: Mutex<GivenSettings>,
     /// The gatekeepers that decide on requests before the limits do.
     pub(crate) gatekeepers: Vec<Arc<GatekeeperEngine>>,
     /// The overrides that operators have set.
@@ -90,6 +96,32 @@ pub struct Engine {
     pub(crate) robots: ArcSwapOption<Robots>,
     /// What files say of the networks of clients.
     networks: Arc<NetworkTables>,
+    backends: SharedBackends,
+}
+
+/// The settings as configured, and what shares refer to.
+pub(crate) struct GivenSettings {
+    pub(crate) proxy: ProxySettings,
+    /// How many times the CPUs of all instances together exceed the configured number.
+    pub(crate) together: f64,
+    /// The measured capacity of the backend, in relation to the configured one.
+    pub(crate) measured: f64,
+}
+
+impl GivenSettings {
+    /// The settings for all CPUs, or all that the backend is measured to do. Only limits with
+    /// shares scale. The concurrency at the backend of this instance stays the same.
+    pub(crate) fn scaled(&self) -> ProxySettings {
+        let mut proxy = self.proxy.clone();
+        proxy.cpus *= self.measured;
+        for limit in &mut proxy.limits {
+            if let (LimitUnit::Cpu, Algorithm::Debt(debt)) = (limit.unit, &limit.algorithm) {
+                let scaled = debt.scaled(self.together).enlarged(self.measured);
+                limit.algorithm = Algorithm::Debt(scaled);
+            }
+        }
+        proxy
+    }
 }
 
 /// What a lane of this engine keeps beside the lists of its limits.
@@ -145,7 +177,10 @@ impl Engine {
         let (hosts, lookups) = host_names::hosts(&proxy.hosts, None, watch.registry());
         let networks = Arc::default();
         let rules = rules::rules(proxy, limiter, seed, (hosts, &networks));
-        let gate = AdmissionQueue::new(proxy.queue.bounds(proxy.cpus), rules::search(proxy));
+        let gate = AdmissionQueue::new(
+            proxy.queue.bounds(proxy.cpus, proxy.cost.unit()),
+            rules::search(proxy),
+        );
         gate.prepare_sharing(proxy.queue.shared, true, clock.now());
         Arc::new(Engine {
             shards: Shards::new(rules, lanes, clock, |_| RequestLists::default()),
@@ -154,11 +189,12 @@ impl Engine {
             gate,
             swarm: SwarmWatch::default(),
             lookups: Mutex::new(lookups),
-            given: Mutex::new((proxy.clone(), 1.0)),
+            given: Mutex::new(GivenSettings { proxy: proxy.clone(), together: 1.0, measured: 1.0 }),
             gatekeepers,
             overrides: Overrides::default(),
             robots: ArcSwapOption::empty(),
             networks,
+            backends: SharedBackends::default(),
             watch,
         })
     }
@@ -168,8 +204,23 @@ impl Engine {
     pub fn reload(&self, proxy: &ProxySettings) {
         // Lock order: the outermost lock, held while `take_over` takes the others.
         let mut given = self.given.lock();
-        given.0 = proxy.clone();
-        self.take_over(&peers::scaled(proxy, given.1));
+        given.proxy = proxy.clone();
+        self.take_over(&given.scaled());
+    }
+
+    /// Lets shares refer to what the backend is measured to do, if no number is configured.
+    pub(crate) fn follow_work_rate(&self) {
+        if !self.shards.rules().measures_rate {
+            return;
+        }
+        let Some(rate) = self.gate.work_rate() else { return };
+        // Lock order: the outermost lock, held while `take_over` takes the others.
+        let Some(mut given) = self.given.try_lock() else { return };
+        let measured = rate / given.proxy.cpus.max(f64::EPSILON);
+        if (measured / given.measured - 1.0).abs() >= RATE_CHANGE_MIN {
+            given.measured = measured;
+            self.take_over(&given.scaled());
+        }
     }
 
     fn take_over(&self, proxy: &ProxySettings) {
@@ -181,7 +232,11 @@ impl Engine {
         if lookups.is_some() {
             *self.lookups.lock() = lookups;
         }
-        self.gate.reload(proxy.queue.bounds(proxy.cpus), rules::search(proxy), now);
+        self.gate.reload(
+            proxy.queue.bounds(proxy.cpus, proxy.cost.unit()),
+            rules::search(proxy),
+            now,
+        );
         self.gate.prepare_sharing(proxy.queue.shared, false, now);
         self.meter(now).set_clock(rules::virtual_clock(proxy), now);
         let rules = rules::rules(proxy, limiter, old.seed, (hosts, &self.networks));
@@ -344,18 +399,19 @@ impl LaneState<EngineRules, RequestLists> {
         KeyedRequest { rules, keys, exempt: false, denied, weight, orders, seen, place }
     }
 
-    /// Notes a request's charge to the limits in `unit`, if instances count together.
+    /// Notes what a request costs in the units for which `cost` returns it, if instances count
+    /// together.
     pub(crate) fn spend(
         &mut self,
         rules: &EngineRules,
         keys: &LimitKeys,
-        unit: LimitUnit,
-        cost: Cost,
+        cost: impl Fn(LimitUnit) -> Option<Cost>,
     ) {
         let Some(spent) = &mut self.spent else { return };
         for key in keys.as_slice() {
             let index = usize::from(key.limit);
-            if rules.limiter.limits().get(index).is_some_and(|limit| limit.unit == unit) {
+            let limit = rules.limiter.limits().get(index);
+            if let Some(cost) = limit.and_then(|limit| cost(limit.unit)) {
                 spent.add(rules.marks.of(index), 0, key.hash, cost);
             }
         }

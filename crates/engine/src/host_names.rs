@@ -35,7 +35,8 @@ pub(crate) fn name(
 ) -> Option<String> {
     let enough = |part: &KeyPart| match part {
         KeyPart::Fact(fact) => matches!(fact, ClientFact::Asn | ClientFact::Country),
-        KeyPart::Ip { .. } | KeyPart::Host | KeyPart::Cookie(_) | KeyPart::All => true,
+        KeyPart::Ip { .. } | KeyPart::Host | KeyPart::Cookie(_) => true,
+        KeyPart::ApiKey | KeyPart::All => true,
         _ => false,
     };
     let client = ClientAttributes(client.to_canonical(), group);

@@ -6,7 +6,7 @@
 //! them.
 
 use crate::client_network::ClientNetwork;
-use evenkeel_core::classify::RequestAttributes;
+use evenkeel_core::classify::{ModelCall, RequestAttributes};
 use evenkeel_core::fact::ClientFact;
 use evenkeel_identity::robots::RobotStanding;
 use std::borrow::Cow;
@@ -73,6 +73,14 @@ impl<R: RequestAttributes> RequestAttributes for KnownRequest<'_, R> {
 
     fn is_listed(&self, list: &str) -> bool {
         self.network.is_listed(list)
+    }
+
+    fn json(&self, pointer: &str) -> Option<Cow<'_, str>> {
+        self.request.json(pointer)
+    }
+
+    fn model_call(&self) -> Option<ModelCall<'_>> {
+        self.request.model_call()
     }
 
     fn fact(&self, fact: ClientFact) -> Option<Cow<'_, str>> {

@@ -5,6 +5,7 @@
 //! logged. Everything else works as for live requests, so the decisions are those that would have
 //! been made at the time; `lab::replay` uses it. How a request is decided on: `ask`.
 
+use crate::backends::SharedBackends;
 use crate::engine::{Engine, RequestLists};
 use crate::rules::EngineRules;
 use crate::shards::LaneState;
@@ -46,15 +47,22 @@ impl EngineLane {
         result
     }
 
+    /// The backends, as all threads share them.
+    pub fn backends(&self) -> &SharedBackends {
+        self.0.engine.backends()
+    }
+
     /// Whether requests are waiting for a slot, or for the backend: none has ended for `hang`,
     /// although some run.
     pub fn is_crowded(&self, hang: Nanos) -> bool {
         self.0.engine.gate.is_crowded(hang, self.0.now())
     }
 
-    /// Refuses requests that have waited for a slot for too long. Call it a few times a second.
+    /// Refuses requests that have waited for a slot for too long, and adapts shares to what the
+    /// backend can do. Call it a few times a second.
     pub fn expire(&self) {
         self.0.engine.gate.expire(self.0.now());
+        self.0.engine.follow_work_rate();
     }
 
     /// Whether the backend works on fewer requests than it can run at once. Locks the meter and

@@ -8,9 +8,11 @@
 
 mod admission;
 mod ask;
+mod backends;
 mod charge;
 mod client_network;
 mod engine;
+mod forecast;
 mod host_names;
 mod known_request;
 mod lane;
@@ -32,10 +34,14 @@ pub mod windows;
 
 pub use admission::{AdmissionStats, VisitorStats, WaitingRoomCounts};
 pub use ask::AskOutcome;
+pub use backends::{
+    BackendId, BackendOccupation, BackendReport, EngineReport, SharedBackend, SharedBackends,
+    WatchedPages,
+};
 pub use charge::quotas::Quota;
 pub use charge::served::{ServedReport, StartWait};
 pub use charge::turn::{QueueAdmission, QueueTurn, TurnResult};
-pub use charge::{Charge, CostCallback};
+pub use charge::{Charge, CostCallback, TokenCosts};
 pub use engine::{Engine, WatchedProcessors};
 pub use lane::{EngineLane, PlaybackNote};
 pub use open_requests::{OpenRequest, OpenRequestList, RequestStage};

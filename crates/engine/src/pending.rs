@@ -6,6 +6,7 @@
 
 use crate::client_network::ClientNetwork;
 use crate::domains::gatekeeper::OrderCheck;
+use crate::forecast::RequestForecast;
 use crate::known_request::KnownRequest;
 use crate::open_guard::OpenGuard;
 use crate::robots::OwnedStanding;
@@ -13,7 +14,6 @@ use crate::rules::EngineRules;
 use crate::view::views::ViewKeys;
 use evenkeel_core::classify::{self, LimitKey, LimitKeys, RequestAttributes};
 use evenkeel_core::limiter::Limiter;
-use evenkeel_core::meter::estimate::CostForecast;
 use evenkeel_core::units::{Time, Weight};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use std::sync::Arc;
 pub(crate) struct ArrivedRequest {
     pub(crate) rules: Arc<EngineRules>,
     pub(crate) client: IpAddr,
-    /// Its route and usual cost; the default if no limit needs estimates.
-    pub(crate) forecast: CostForecast,
+    /// Its expected cost.
+    pub(crate) forecast: RequestForecast,
     /// The `User-Agent`, if the notice of a block may have to show it.
     pub(crate) agent: Option<Box<str>>,
     /// Its route and user agent in the lists that no limit counts by.

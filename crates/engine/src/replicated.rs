@@ -254,7 +254,7 @@ fn fingerprint(door: &str, limit: &Limit) -> u64 {
     hasher.part(limit.name.as_bytes());
     hasher.part(format!("{:?}", limit.by).as_bytes());
     let kind = match limit.algorithm {
-        Algorithm::Debt(_) | Algorithm::Grid(_) => b'b',
+        Algorithm::Debt(_) | Algorithm::Quota(_) | Algorithm::Grid(_) => b'b',
         Algorithm::Sliding(_) => b's',
         Algorithm::Fixed(_) => b'f',
         Algorithm::History(_) => b'h',
@@ -279,12 +279,17 @@ fn numbers(limit: &Limit, cpus: f64) -> String {
     let per_second = limit.algorithm.per_second().unwrap_or_default().as_units();
     let rate = match limit.unit {
         LimitUnit::Hits => format!("{per_second:.6}/s"),
+        LimitUnit::Tokens => format!("{:.3} tokens/s", 1e3 * per_second),
+        LimitUnit::Money => format!("{:.6} money/s", per_second),
         LimitUnit::Cpu => {
             format!("{:.3}% of the cpus", 100.0 * per_second / cpus.max(f64::EPSILON))
         }
     };
     let _ = match &limit.algorithm {
         Algorithm::Debt(debt) => write!(text, "{rate}, burst {}", debt.burst().as_units()),
+        Algorithm::Quota(quota) => {
+            write!(text, "{rate}, burst {}", quota.bucket().burst().as_units())
+        }
         Algorithm::Grid(grid) => write!(text, "{rate} on the grid, burst {}", grid.burst()),
         Algorithm::Sliding(window) => {
             write!(text, "{} in {}", window.max().as_units(), window.window())

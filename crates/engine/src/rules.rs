@@ -12,6 +12,7 @@ use evenkeel_core::key::{KeyHash, KeySeed};
 use evenkeel_core::limit::{Limit, LimitAction, LimitUnit, RefusalKind};
 use evenkeel_core::limiter::{Limiter, LimiterPolicy, Reason};
 use evenkeel_core::meter;
+use evenkeel_core::queue::WorkUnit;
 use evenkeel_core::queue::concurrency::ConcurrencySearch;
 use evenkeel_core::queue::standing::WaitingRoomEntry;
 use evenkeel_core::units::{Nanos, Time};
@@ -44,6 +45,8 @@ pub struct EngineRules {
     pub(crate) shares_queue: bool,
     /// Whether an enforced limit needs an estimate of the cost before the request runs.
     pub(crate) foresees: bool,
+    /// Whether shares refer to the measured capacity of the backend.
+    pub(crate) measures_rate: bool,
     /// The number of clients that each limit remembers by name, per lane.
     pub(crate) names_max: usize,
     /// The fingerprints by which other instances know the limits.
@@ -110,6 +113,7 @@ pub(crate) fn rules(
             || actions().any(|action| action == LimitAction::Queue),
         shares_queue: proxy.queue.shared,
         foresees: actions().any(|action| action != LimitAction::Hold),
+        measures_rate: proxy.cost == CostSource::Tokens && proxy.tokens.per_second.is_none(),
         cpus: proxy.cpus,
         is_local: !proxy.backends.is_empty() && proxy.backends.iter().all(BackendAddress::is_local),
         cost: proxy.cost.clone(),
@@ -130,14 +134,19 @@ pub(crate) fn rules(
 /// The search for the number of requests that the backend can work on at once; `None` if that
 /// number is configured.
 pub(crate) fn search(proxy: &ProxySettings) -> Option<ConcurrencySearch> {
-    (proxy.queue.concurrency == settings::ConcurrencySetting::Auto)
-        .then(|| ConcurrencySearch::new(proxy.queue.search_cpus(proxy.cpus)))
+    let is_auto = proxy.queue.concurrency == settings::ConcurrencySetting::Auto;
+    is_auto.then(|| match proxy.cost.unit() {
+        WorkUnit::CpuTime => ConcurrencySearch::new(proxy.queue.search_cpus(proxy.cpus)),
+        WorkUnit::Tokens => ConcurrencySearch::for_tokens(),
+    })
 }
 
 pub(crate) fn virtual_clock(proxy: &ProxySettings) -> meter::CpuClock {
     match proxy.cost {
         CostSource::Wall => meter::CpuClock::Wall,
-        CostSource::Shared | CostSource::Header(_) => meter::CpuClock::Shared { cpus: proxy.cpus },
+        CostSource::Shared | CostSource::Header(_) | CostSource::Tokens => {
+            meter::CpuClock::Shared { cpus: proxy.cpus }
+        }
         CostSource::Cgroup(_) => meter::CpuClock::Cgroup { cpus: proxy.cpus },
     }
 }
@@ -158,7 +167,7 @@ pub struct RequestRefusal {
 
 pub(crate) fn refusal(rules: &EngineRules, reason: Reason, retry_after: Nanos) -> RequestRefusal {
     let limit = &rules.limiter.limits()[usize::from(reason.key.limit)];
-    let by_rate = limit.unit == LimitUnit::Hits;
+    let by_rate = limit.unit != LimitUnit::Cpu;
     RequestRefusal {
         limit: limit.name.to_string(),
         retry_after_secs: retry_after.retry_after_secs(),

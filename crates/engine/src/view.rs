@@ -8,11 +8,12 @@ mod requests;
 pub mod views;
 
 use crate::admission::{AdmissionStats, VisitorStats};
+use crate::backends::BackendReport;
 use crate::open_requests::OpenRequestList;
 use crate::swarm::BurningReport;
 use evenkeel_core::limiter::Limiter;
-use evenkeel_core::queue::ClientHistory;
 use evenkeel_core::queue::shared::SharedQueueReport;
+use evenkeel_core::queue::{ClientHistory, WorkUnit};
 use evenkeel_core::top::TopClient;
 use evenkeel_core::units::{Cost, Nanos, Time};
 use evenkeel_identity::robots::RobotReport;
@@ -143,12 +144,18 @@ pub trait EngineView: Send + Sync {
 pub struct BackendLoad {
     /// The number of requests that the backend works on now.
     pub working: u32,
+    /// What its work and costs are counted in.
+    pub unit: WorkUnit,
     /// The cost of all its work since the start.
     pub busy: Cost,
     /// CPU time used while no request ran. Known only with `cost: cgroup`.
     pub unpaid: Cost,
-    /// The capacity that limits share out, in CPU-seconds per second.
+    /// The capacity that limits share out, in CPU-seconds or thousands of tokens per second.
     pub cpus: f64,
+    /// Whether `cpus` follows `rate`, and is a guess until that is known.
+    pub measures_rate: bool,
+    /// What the backend is measured to do in a second while requests wait, in the same unit.
+    pub rate: Option<f64>,
     /// The state of the admission queue; `None` if requests never queue.
     pub crowd: Option<AdmissionStats>,
     /// The queue that several instances share; `None` if this one shares none.
@@ -159,6 +166,17 @@ pub struct BackendLoad {
     pub burning: Vec<BurningReport>,
     /// The oldest requests that are with the backend, and the one that has waited for longest.
     pub open: OpenRequestList,
+    /// What the backends report of their own queues; empty if they are not asked.
+    pub reports: Arc<Vec<BackendReport>>,
     /// The cost source in the words of the configuration.
     pub measured: String,
+}
+
+impl BackendLoad {
+    /// What the backend can do in a second, in the unit of `cpus`; `None` if it is to be measured
+    /// and is not yet.
+    #[must_use]
+    pub fn capacity(&self) -> Option<f64> {
+        if self.measures_rate { self.rate } else { Some(self.cpus) }
+    }
 }

@@ -314,7 +314,7 @@ fn requests_at_two_engines_share_the_processor() {
     for cost in costs.lock().expect("no panic").iter() {
         // Half of the time in which both run. One of them may run alone before and after that.
         let range = shared.0 / 4..=most.0 - shared.0 / 4;
-        assert!(range.contains(&cost.0), "{cost:?} {shared:?} {most:?}");
+        assert!(range.contains(&cost.work.0), "{cost:?} {shared:?} {most:?}");
     }
 }
 

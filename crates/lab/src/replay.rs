@@ -400,6 +400,8 @@ fn missing(proxy: &ProxySettings, tells: entry::LogFields) -> Vec<String> {
             KeyPart::Header(name) if **name == *"host" && tells.host => continue,
             KeyPart::Header(name) if !tells.headers => format!("the header `{name}`"),
             KeyPart::Cookie(name) if !tells.headers => format!("the cookie `{name}`"),
+            KeyPart::ApiKey if !tells.headers => "the API key".to_owned(),
+            KeyPart::Json(at) => format!("`{at}` of the body"),
             KeyPart::Vhost if !tells.host => "the requested host".to_owned(),
             // The engine finds these two by the address.
             KeyPart::Fact(ClientFact::Asn | ClientFact::Country) => continue,

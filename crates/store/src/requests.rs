@@ -11,6 +11,7 @@ use super::redis::{StoreAccount, StoreLane};
 use aws_lc_rs::digest;
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::classify::RequestAttributes;
+use evenkeel_core::limit::UnitCosts;
 use evenkeel_core::limiter::Limiter;
 use evenkeel_core::limiter::remote::StoreBucketState;
 use evenkeel_core::units::{Cost, Time};
@@ -78,12 +79,13 @@ impl StoreLane {
                 let here = |account: &StoreAccount| account.word.is_none() && account.owes;
                 hits.into_iter().filter(here).for_each(|account| store.report_charge(account));
                 let store = Arc::clone(store);
-                let tell = move |cost, asked, now| {
+                let tell = move |spent: UnitCosts, asked, now| {
                     for account in costs {
                         // A window counts a cost as of the report, other buckets as of the start of
                         // the request.
                         let sums = matches!(account.algorithm, Algorithm::Sliding(_));
                         let at = if sums { now } else { asked };
+                        let cost = spent.of(account.unit());
                         store.report_charge(StoreAccount { cost, at, ..account });
                     }
                 };

@@ -271,6 +271,8 @@ fn text(part: &KeyPart) -> String {
         KeyPart::UserAgent => "user-agent".to_owned(),
         KeyPart::Header(name) => format!("header:{name}"),
         KeyPart::Cookie(name) => format!("cookie:{name}"),
+        KeyPart::ApiKey => "api-key".to_owned(),
+        KeyPart::Json(at) => format!("json:{at}"),
         KeyPart::Method => "method".to_owned(),
         KeyPart::Path(None) => "path".to_owned(),
         KeyPart::Path(Some(segments)) => format!("path:{segments}"),

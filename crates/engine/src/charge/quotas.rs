@@ -15,24 +15,38 @@ use evenkeel_core::limit::{Limit, LimitUnit};
 pub struct Quota {
     /// The name of the limit.
     pub name: String,
-    /// The number of requests per window.
-    pub requests: u64,
+    /// What the limit counts: requests, or tokens of language models.
+    pub unit: LimitUnit,
+    /// The number of requests or tokens per window.
+    pub limit: u64,
     /// The length of the window, in seconds.
     pub window_secs: u64,
-    /// The number of requests left.
+    /// The number of requests or tokens left.
     pub left: u64,
-    /// The number of seconds until all requests are available again; after a refusal, until the
-    /// next one is.
+    /// The number of seconds until all of them are available again; after a refusal, until the next
+    /// request may pass.
     pub reset_secs: u64,
 }
 
-/// The burst of a limit in requests, and its rate per second; `None` if the limit has no quota.
+/// The burst of a limit in requests or tokens, and its rate per second; `None` if the limit has no
+/// quota.
 fn figures(limit: &Limit) -> Option<(f64, f64)> {
-    match &limit.algorithm {
-        Algorithm::Debt(debt) if limit.unit == LimitUnit::Hits && !limit.shadow => {
-            Some((debt.burst().as_units(), debt.rate().per_second()))
-        }
-        _ => None,
+    let per_unit = per_unit(limit.unit)?;
+    let bucket = match &limit.algorithm {
+        Algorithm::Debt(bucket) => bucket,
+        Algorithm::Quota(quota) => quota.bucket(),
+        _ => return None,
+    };
+    let figures = (bucket.burst().as_units() * per_unit, bucket.rate().per_second() * per_unit);
+    (!limit.shadow).then_some(figures)
+}
+
+/// The requests or tokens that are one unit of cost; `None` if the limit counts neither.
+fn per_unit(unit: LimitUnit) -> Option<f64> {
+    match unit {
+        LimitUnit::Cpu | LimitUnit::Money => None,
+        LimitUnit::Hits => Some(1.0),
+        LimitUnit::Tokens => Some(1e3),
     }
 }
 
@@ -46,7 +60,8 @@ fn quota(limit: &Limit, left: f64, reset_secs: impl Fn(f64, f64) -> u64) -> Opti
     let left = (left + 1e-6).clamp(0.0, burst);
     Some(Quota {
         name: limit.name.to_string(),
-        requests: burst as u64,
+        unit: limit.unit,
+        limit: burst as u64,
         window_secs: seconds(burst / rate),
         left: left as u64,
         reset_secs: reset_secs(burst - left, rate),
@@ -54,7 +69,8 @@ fn quota(limit: &Limit, left: f64, reset_secs: impl Fn(f64, f64) -> u64) -> Opti
 }
 
 impl Charge {
-    /// The client's quotas under all limits in hits that count the request; empty in shadow.
+    /// The client's quotas under all limits in hits or tokens that count the request; empty in
+    /// shadow.
     pub fn quotas(&self) -> Vec<Quota> {
         let now = self.lane.0.now();
         let limiter = &self.request.rules.limiter;
@@ -63,7 +79,8 @@ impl Charge {
             let index = usize::from(key.limit);
             let limit = limiter.limits().get(index).filter(|limit| figures(limit).is_some())?;
             let level = limiter.standing_of(index, key.hash, now).level?;
-            quota(limit, level as f64 / 1e9, |missing, rate| seconds(missing / rate))
+            let left = level as f64 / 1e9 * per_unit(limit.unit)?;
+            quota(limit, left, |missing, rate| seconds(missing / rate))
         });
         standing.collect()
     }

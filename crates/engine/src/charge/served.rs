@@ -124,9 +124,10 @@ impl Charge {
             if counted == Nanos::ZERO { 1.0 } else { self.work.cost.0 as f64 / counted.0 as f64 };
         match self.request.rules.cost {
             CostSource::Wall => Cost::cpu(took),
-            CostSource::Shared | CostSource::Header(_) | CostSource::Cgroup(_) => {
-                Cost((took.0 as f64 * share.min(1.0)) as u64)
-            }
+            CostSource::Shared
+            | CostSource::Tokens
+            | CostSource::Header(_)
+            | CostSource::Cgroup(_) => Cost((took.0 as f64 * share.min(1.0)) as u64),
         }
     }
 }

@@ -4,24 +4,24 @@
 //! It runs when the account is dropped. The order of locks: [`Engine`](crate::Engine).
 
 use super::Charge;
+use crate::forecast::RequestForecast;
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::classify::LimitKey;
-use evenkeel_core::limit::LimitUnit;
+use evenkeel_core::limit::{LimitUnit, UnitCosts};
 use evenkeel_core::limiter::BlockStarted;
 use evenkeel_core::meter::Measure;
+use evenkeel_core::meter::estimate::CostForecast;
 use evenkeel_core::units::{Cost, Nanos, Time};
 use evenkeel_identity::hosts::HostPolicy;
+use evenkeel_telemetry::counts::models::{TokenCounts, TokenSource};
 use evenkeel_telemetry::counts::tiers::Tier;
 use evenkeel_telemetry::decision::notice::BlockNotice;
 
 impl Charge {
-    /// The amount charged to the bucket of one key: one hit, or the cost.
-    fn spent(&self, key: LimitKey, cost: Cost) -> Cost {
+    /// The amount charged to the bucket of one key.
+    fn spent(&self, key: LimitKey, cost: UnitCosts) -> Cost {
         let limit = self.request.rules.limiter.limits().get(usize::from(key.limit));
-        match limit.map(|limit| limit.unit) {
-            Some(LimitUnit::Hits) => Cost::hits(1),
-            Some(LimitUnit::Cpu) | None => cost,
-        }
+        limit.map_or(cost.work, |limit| cost.of(limit.unit))
     }
 
     /// The readable name of a key, if it can be found without the request, which is over.
@@ -51,15 +51,47 @@ impl Charge {
         self.lane.0.engine.watch.record_block(&notice, now);
     }
 
+    /// Raises the cost of a request that ended without an answer to what it usually costs.
+    fn settle_work(&mut self) {
+        let RequestForecast { learned, asks_model, .. } = self.request.forecast;
+        self.work.settle(learned.route.filter(|_| !asks_model), &self.lane.0);
+        if self.work.is_unanswered() {
+            self.assume_tokens();
+        }
+    }
+
+    /// Counts the tokens of a request to a language model, and the money that it was charged.
+    fn record_tokens(&self, money: Cost) {
+        if !self.work.asks_model {
+            return;
+        }
+        let (source, counts) = match self.work.tokens {
+            Some(tokens) => (tokens.source, tokens.counts),
+            None => (TokenSource::None, TokenCounts::default()),
+        };
+        self.lane.0.engine.watch.models.record(source, counts, money);
+    }
+
     /// Gives the slot back, and updates the estimate of the request's route.
     fn end(&mut self, cost: Cost) {
-        let own = self.request.forecast.own;
-        let sample = self.work.sample(self.request.forecast.route);
+        let RequestForecast { learned: CostForecast { own, route, .. }, asks_model, .. } =
+            self.request.forecast;
+        let sample = self.work.sample(route);
+        let output = self.work.tokens.and_then(|tokens| tokens.output());
+        let forecast = &self.request.forecast;
+        let beyond = output.and_then(|output| forecast.exceeded(output, self.ticket.keys()));
+        // What is learned of a model is the length of its outputs.
+        let learned = if asks_model { output } else { Some(cost) };
         let lane = &self.lane.0;
         let learn = |now| {
             let Some(route) = sample.filter(|_| cost > Cost::ZERO) else { return [None; 3] };
+            let Some(learned) = learned else { return [None; 3] };
             // Lock order: the gate may be locked.
-            lane.engine.estimates.lock().learn_request(route, own, cost, now)
+            let mut estimates = lane.engine.estimates.lock();
+            if let Some(beyond) = beyond {
+                estimates.learn(beyond, learned, now);
+            }
+            estimates.learn_request(route, own, learned, now)
         };
         self.slot.end(cost, sample, learn, lane);
     }
@@ -105,18 +137,19 @@ impl Drop for Charge {
     fn drop(&mut self) {
         self.rest();
         self.slot.end_stall(&self.lane.0);
-        self.work.settle(self.request.forecast.route, &self.lane.0);
+        self.settle_work();
         let now = self.lane.0.now();
-        let (cost, measure) = self.measured();
+        let (costs, measure) = self.measured();
+        let cost = costs.work;
         let mut blocks = Vec::new();
         // A client that was in credit on arrival and has spent it since then waited because of its
         // own requests.
         if self.request.rules.limiter.owes(&self.ticket, now) {
             self.report.tier = Tier::Debt;
         }
-        self.request.rules.limiter.settle_and(&self.ticket, cost, now, |block| blocks.push(block));
+        self.request.rules.limiter.settle_and(&self.ticket, costs, now, |block| blocks.push(block));
         if let Some(tell) = self.tell.take() {
-            tell(cost, self.ticket.asked_at(), now);
+            tell(costs, self.ticket.asked_at(), now);
         }
         blocks.into_iter().for_each(|block| self.notice(block, measure, now));
         // The client's name may have become known while the request ran.
@@ -129,6 +162,8 @@ impl Drop for Charge {
             self.lane.0.engine.watch.allowed.increment(1);
         }
         let waited = if self.request.rules.shadow { Nanos::ZERO } else { self.report.waited };
+        self.record_tokens(costs.money);
+        self.record_progress(cost);
         self.lane.0.engine.watch.record_charge(cost, waited, self.work.worked, self.report.tier);
         // The duration is unknown for an answer without end and for a request served elsewhere
         // without a report.
@@ -138,14 +173,15 @@ impl Drop for Charge {
         // Locked last and to the end: inside it only the spin bits of buckets are taken.
         let mut books = self.lane.0.books.lock();
         self.request.open.release(&mut books.own.open);
-        books.spend(&self.request.rules, &self.ticket.counted(), LimitUnit::Cpu, cost);
+        let spent = |unit| (unit != LimitUnit::Hits).then(|| costs.of(unit));
+        books.spend(&self.request.rules, &self.ticket.counted(), spent);
         books.own.views.add(self.request.seen, cost, waited, now);
         let longest = self.longest_overdue(waited);
         for (place, key) in self.ticket.keys().as_slice().iter().enumerate() {
             if let Some(top) = books.top(&self.request.rules, usize::from(key.limit)) {
                 let waited = self.waited_for(place, waited, longest);
                 // A flood of other keys may have evicted this one while the request ran.
-                if top.add(key.hash, self.spent(*key, cost), waited, now)
+                if top.add(key.hash, self.spent(*key, costs), waited, now)
                     && let Some(name) = self.name_of(key, known)
                 {
                     top.set_name(key.hash, name);

@@ -5,6 +5,7 @@
 //! `turn`.
 
 use crate::admission::{AdmissionEntry, AdmittedSlot, NoSlot};
+use crate::forecast::RequestForecast;
 use crate::lane::LaneShared;
 use crate::pending::PendingRequest;
 use crate::rules::EngineRules;
@@ -49,11 +50,14 @@ impl QueueSlot {
             latest.map_or(QueuePlace::Credit, |key| QueuePlace::Debt(rules.marks.flow(key)));
         let client = client(rules, keys, request.client);
         let weight = classify::weight(rules.limiter.limits(), keys).times(*weight);
-        let CostForecast { route, own, cost: estimate, is_guess } = request.forecast;
+        let RequestForecast { learned, reserved, asks_model, .. } = request.forecast;
+        let CostForecast { route, own, is_guess, .. } = learned;
+        // What is learned of a model is the length of outputs, which says less than the estimate.
+        let (route, own) = if asks_model { (None, None) } else { (route, own) };
         QueueSlot::Outside(Arrival {
             client,
             place,
-            estimate,
+            estimate: reserved.work,
             is_guess,
             route,
             own,

@@ -140,7 +140,7 @@ impl Charge {
     /// Gives the slot back while the backend can do nothing for this request until the client acts.
     /// [`Charge::enter`] asks for another slot.
     pub fn give_way(&mut self) {
-        self.slot.give_way(self.measured().0, &self.lane.0);
+        self.slot.give_way(self.measured().0.work, &self.lane.0);
         self.show(RequestStage::Stalled);
     }
 
@@ -150,7 +150,7 @@ impl Charge {
     /// Further ones keep their slots until another client waits. Returns whether the request has no
     /// slot now.
     pub fn stall(&mut self, flows: bool) -> bool {
-        let gave_way = self.slot.stall(flows, self.measured().0, &self.lane.0);
+        let gave_way = self.slot.stall(flows, self.measured().0.work, &self.lane.0);
         self.show(RequestStage::Stalled);
         gave_way
     }

@@ -7,9 +7,34 @@
 use super::delivery::Delivery;
 use crate::lane::LaneShared;
 use evenkeel_config::settings::CostSource;
+use evenkeel_core::limit::UnitCosts;
 use evenkeel_core::meter::estimate::RouteHash;
 use evenkeel_core::meter::{self, Measure, Reading};
 use evenkeel_core::units::{Cost, Nanos, Time};
+use evenkeel_telemetry::counts::models::{TokenCounts, TokenSource};
+
+/// What the tokens of an answer cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenCosts {
+    /// The cost of the prompt and the output.
+    pub cost: UnitCosts,
+    /// How the tokens are known.
+    pub source: TokenSource,
+    /// The tokens; zero if they are assumed.
+    pub counts: TokenCounts,
+}
+
+impl TokenCosts {
+    /// Tokens that cannot be read, for which `cost` was expected.
+    pub(super) fn assumed(cost: UnitCosts) -> TokenCosts {
+        TokenCosts { cost, source: TokenSource::Assumed, counts: TokenCounts::default() }
+    }
+
+    /// The number of tokens of the output, if it is known.
+    pub(super) fn output(&self) -> Option<Cost> {
+        (self.source != TokenSource::Assumed).then_some(Cost::tokens(self.counts.output))
+    }
+}
 
 /// The measurements of one request.
 pub(super) struct MeasuredWork {
@@ -22,12 +47,18 @@ pub(super) struct MeasuredWork {
     pub(super) cost: Cost,
     /// The cost that the backend has stated in its answer.
     stated: Option<Cost>,
+    /// Whether the request asks a language model.
+    pub(super) asks_model: bool,
+    /// The tokens of the answer so far, if it is one of a language model.
+    pub(super) tokens: Option<TokenCosts>,
     /// The cost that an external server has reported, and how it is known.
     told: Option<(Cost, Measure)>,
     /// How much of the request the backend has.
     pub(super) delivery: Delivery,
     /// Whether the backend finished the request, so that its cost is a sample of its route.
     whole: bool,
+    /// Whether the backend has begun its answer.
+    is_answered: bool,
     /// Whether the clock has stopped for good.
     pub(super) left: bool,
 }
@@ -39,9 +70,12 @@ impl MeasuredWork {
             worked: Nanos::ZERO,
             cost: Cost::ZERO,
             stated: None,
+            asks_model: false,
+            tokens: None,
             told: None,
             delivery: Delivery::Whole,
             whole: true,
+            is_answered: false,
             left: false,
         }
     }
@@ -88,6 +122,7 @@ impl MeasuredWork {
     /// Records that the backend answers. If it does not have the whole request yet, the provisional
     /// time is charged.
     pub fn answer(&mut self, lane: &LaneShared) {
+        self.is_answered = true;
         if self.delivery.is_partial() {
             self.cost = self.cost.plus(self.delivery.cut(Cost(u64::MAX), lane));
         }
@@ -114,11 +149,22 @@ impl MeasuredWork {
         }
     }
 
+    /// Whether the backend has worked on the request without answering.
+    pub fn is_unanswered(&self) -> bool {
+        self.worked > Nanos::ZERO && !self.is_answered
+    }
+
     /// The cost so far, and how it is known.
-    pub fn measured(&self, source: &CostSource) -> (Cost, Measure) {
-        if let Some(told) = self.told {
-            return told;
+    pub fn measured(&self, source: &CostSource) -> (UnitCosts, Measure) {
+        if let Some(tokens) = self.tokens {
+            return (tokens.cost, Measure::Tokens);
         }
+        let (work, measure) = self.told.unwrap_or_else(|| self.work_by(source));
+        (work.into(), measure)
+    }
+
+    /// The work so far without a report, and how it is known.
+    fn work_by(&self, source: &CostSource) -> (Cost, Measure) {
         match (self.stated, source) {
             (Some(cost), _) => (cost, Measure::Header),
             (None, CostSource::Wall) => (self.cost, Measure::Wall),

@@ -9,9 +9,6 @@ use crate::admission::shared::QueueWaker;
 use crate::replicated::SharedAdmission;
 use crate::rules::EngineRules;
 use crate::shards::{ShardedEngine, Shards};
-use evenkeel_config::settings::ProxySettings;
-use evenkeel_core::bucket::Algorithm;
-use evenkeel_core::limit::LimitUnit;
 use evenkeel_core::queue::shared::{InstanceId, QueueMessage, SharedQueueReport};
 use evenkeel_core::replica::ReplicatedLimit;
 use evenkeel_core::units::Time;
@@ -29,7 +26,7 @@ impl ShardedEngine for Engine {
 
     fn shared_limits(&self) -> Vec<ReplicatedLimit> {
         let given = self.given.lock();
-        self.shards.rules().marks.shared(&given.0.limits, given.0.cpus)
+        self.shards.rules().marks.shared(&given.proxy.limits, given.proxy.cpus)
     }
 
     fn admission(&self) -> Option<&dyn SharedAdmission> {
@@ -42,18 +39,18 @@ impl ShardedEngine for Engine {
     }
 
     fn shared_cpus(&self) -> Option<f64> {
-        Some(self.given.lock().0.cpus)
+        Some(self.given.lock().proxy.cpus)
     }
 
     fn share_cpus(&self, cpus: f64) {
         // Lock order: the outermost lock, held while `take_over` takes the others.
         let mut given = self.given.lock();
-        let factor = cpus / given.0.cpus.max(f64::EPSILON);
-        if (factor / given.1 - 1.0).abs() < SHARE_CHANGE_MIN {
+        let factor = cpus / given.proxy.cpus.max(f64::EPSILON);
+        if (factor / given.together - 1.0).abs() < SHARE_CHANGE_MIN {
             return;
         }
-        given.1 = factor;
-        self.take_over(&scaled(&given.0, factor));
+        given.together = factor;
+        self.take_over(&given.scaled());
     }
 }
 
@@ -93,18 +90,6 @@ impl SharedAdmission for Engine {
     fn report(&self) -> Option<SharedQueueReport> {
         self.shared_queue_report()
     }
-}
-
-/// The settings for `factor` times the configured number of CPUs. Only limits in CPU time scale,
-/// because they are shares. The concurrency at the backend of this instance stays the same.
-pub(super) fn scaled(proxy: &ProxySettings, factor: f64) -> ProxySettings {
-    let mut proxy = proxy.clone();
-    for limit in &mut proxy.limits {
-        if let (LimitUnit::Cpu, Algorithm::Debt(debt)) = (limit.unit, &limit.algorithm) {
-            limit.algorithm = Algorithm::Debt(debt.scaled(factor));
-        }
-    }
-    proxy
 }
 
 #[cfg(test)]
@@ -208,7 +193,7 @@ mod tests {
         engine.set_total_cpus(12.0);
         assert!((rate(&engine) - 1.2).abs() < 1e-6);
         assert_eq!(engine.shared(), before, "peers compare what is written");
-        let given = engine.given.lock().0.clone();
+        let given = engine.given.lock().proxy.clone();
         engine.reload(&given);
         assert!((rate(&engine) - 1.2).abs() < 1e-6);
         engine.set_total_cpus(4.0);

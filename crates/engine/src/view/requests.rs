@@ -8,7 +8,7 @@ use super::views::{TopViews, VIEW_NAMES};
 use super::{BackendLoad, EngineView, HeavyClient, SHOWN_MAX, count_held, with_levels};
 use crate::engine::Engine;
 use evenkeel_core::limiter::Limiter;
-use evenkeel_core::queue::ClientHistory;
+use evenkeel_core::queue::{ClientHistory, WorkUnit};
 use evenkeel_core::top::{TopClient, TopClients};
 use evenkeel_core::units::Nanos;
 use evenkeel_identity::robots::RobotReport;
@@ -42,7 +42,7 @@ impl EngineView for Engine {
     }
 
     fn work(&self) -> Option<BackendLoad> {
-        let (working, busy) = self.load();
+        let (working, clock) = self.load();
         let unpaid = self.meter(self.shards.clock.now()).unpaid();
         let rules = self.shards.rules();
         let (cpus, measured) = (rules.cpus, rules.cost.to_string());
@@ -50,8 +50,17 @@ impl EngineView for Engine {
         let open = self.open_requests(SHOWN_MAX);
         let burning = self.burning();
         let shared = self.shared_queue_report();
+        let unit = rules.cost.unit();
+        let busy = match unit {
+            WorkUnit::CpuTime => clock,
+            // The clock of the meter knows nothing of tokens.
+            WorkUnit::Tokens => self.watch.tiers.progress(),
+        };
         Some(BackendLoad {
             working,
+            unit,
+            measures_rate: rules.measures_rate,
+            rate: self.gate.work_rate(),
             busy,
             unpaid,
             cpus,
@@ -60,6 +69,7 @@ impl EngineView for Engine {
             visitors,
             burning,
             open,
+            reports: self.backend_reports(),
             measured,
         })
     }

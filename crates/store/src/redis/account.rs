@@ -13,6 +13,7 @@ use evenkeel_core::bucket::grid::GridBucket;
 use evenkeel_core::bucket::history::RequestHistory;
 use evenkeel_core::bucket::sliding::SlidingWindow;
 use evenkeel_core::classify::LimitKey;
+use evenkeel_core::limit::LimitUnit;
 use evenkeel_core::limiter::Limiter;
 use evenkeel_core::limiter::remote::StoreBucketState;
 use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
@@ -60,6 +61,15 @@ pub struct StoreAccount {
     pub times: Vec<Time>,
 }
 
+/// The algorithm by which the store counts. Reservations stay in the process of the request: the
+/// store is told what the request has cost.
+fn stored(algorithm: &Algorithm) -> Algorithm {
+    match algorithm {
+        Algorithm::Quota(quota) => Algorithm::Debt(*quota.bucket()),
+        other => other.clone(),
+    }
+}
+
 impl StoreAccount {
     /// Makes a question about the bucket `key` of `home`: may `cost` be charged now?
     #[must_use]
@@ -75,7 +85,7 @@ impl StoreAccount {
             name,
             home: Arc::clone(home),
             key,
-            algorithm: algorithm.map_or_else(free, |limit| limit.algorithm.clone()),
+            algorithm: algorithm.map_or_else(free, |limit| stored(&limit.algorithm)),
             need: cost,
             cost,
             at: now,
@@ -88,6 +98,13 @@ impl StoreAccount {
             least: Time::ZERO,
             times: Vec::new(),
         }
+    }
+
+    /// The unit in which the bucket counts.
+    #[must_use]
+    pub fn unit(&self) -> LimitUnit {
+        let limit = self.home.limits().get(usize::from(self.key.limit));
+        limit.map_or(LimitUnit::Cpu, |limit| limit.unit)
     }
 
     /// The report that takes back the charge that the store has made, if it has made one.
@@ -103,7 +120,7 @@ impl StoreAccount {
     fn push(&self, call: &mut Pipeline, now: Time) {
         let kind = match (&self.back, &self.algorithm) {
             (Some(_), _) => "r",
-            (_, Algorithm::Debt(_) | Algorithm::Fixed(_)) => "d",
+            (_, Algorithm::Debt(_) | Algorithm::Quota(_) | Algorithm::Fixed(_)) => "d",
             (_, Algorithm::Grid(_)) => "g",
             (_, Algorithm::Sliding(_)) => "s",
             (_, Algorithm::History(_)) => "h",
@@ -121,8 +138,9 @@ impl StoreAccount {
             Algorithm::Grid(grid) => self.push_grid(call, grid, now),
             Algorithm::Sliding(sliding) => self.push_sliding(call, sliding, now),
             Algorithm::History(history) => self.push_history(call, history, now),
-            // No door has such limits: the rate limit service counts its windows as counters.
-            Algorithm::Fixed(_) => (0..8).for_each(|_| _ = call.arg(0)),
+            // No account has these: `stored` replaces quotas, and the rate limit service counts its
+            // windows as counters.
+            Algorithm::Quota(_) | Algorithm::Fixed(_) => (0..8).for_each(|_| _ = call.arg(0)),
         }
     }
 

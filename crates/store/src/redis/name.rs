@@ -72,7 +72,7 @@ impl KeyNaming {
         id: &[u8],
     ) -> String {
         let word = match algorithm {
-            bucket::Algorithm::Debt(_) => "debt",
+            bucket::Algorithm::Debt(_) | bucket::Algorithm::Quota(_) => "debt",
             bucket::Algorithm::Grid(_) => "grid",
             bucket::Algorithm::Sliding(_) => "sums",
             bucket::Algorithm::History(_) => "history",

@@ -10,7 +10,8 @@
 //! ```
 //!
 //! The counters of the rate limit service are stored under one limit of algorithm 6, with one word
-//! each, and the clients that a queue remembers under one of algorithm 7, with two words. Times are
+//! each, and the clients that a queue remembers under one of algorithm 7, with two words. A bucket
+//! with reservations is algorithm 8: they are written, and ignored when it is restored. Times are
 //! nanoseconds since the Unix epoch. Reading is strict: any deviation is an error, and then no part
 //! of the file may be used. How a snapshot is used: `restore`. No file is opened here.
 
@@ -19,6 +20,7 @@ use evenkeel_core::bucket::debt::DebtBucket;
 use evenkeel_core::bucket::fixed::FixedWindow;
 use evenkeel_core::bucket::grid::GridBucket;
 use evenkeel_core::bucket::history::RequestHistory;
+use evenkeel_core::bucket::quota::QuotaBucket;
 use evenkeel_core::bucket::sliding::SlidingWindow;
 use evenkeel_core::bucket::{Algorithm, STATE_WORDS_MAX};
 use evenkeel_core::key::{KeyHash, KeySeed};
@@ -158,6 +160,8 @@ impl<W: Write> SnapshotWriter<W> {
         let unit = match kept.unit {
             LimitUnit::Cpu => 0,
             LimitUnit::Hits => 1,
+            LimitUnit::Tokens => 2,
+            LimitUnit::Money => 3,
         };
         let (algorithm, numbers) = numbers(&kept.counting);
         let words = u8::try_from(kept.counting.words()).map_err(io::Error::other)?;
@@ -230,6 +234,9 @@ fn numbers(counting: &SnapshotAlgorithm) -> (u8, [u64; 3]) {
         Algorithm::Fixed(fixed) => (3, [fixed.limit().into(), fixed.window().0, 0]),
         Algorithm::History(history) => (4, [history.burst() as u64, history.interval().0, 0]),
         Algorithm::Grid(grid) => (5, grid.numbers()),
+        Algorithm::Quota(quota) => {
+            (8, [quota.bucket().rate().to_bits(), quota.bucket().burst().0, 0])
+        }
     }
 }
 
@@ -250,6 +257,10 @@ fn algorithm(kind: u8, [first, second, third]: [u64; 3]) -> Option<Algorithm> {
         5 => GridBucket::from_numbers([first, second, third]).map(Algorithm::Grid),
         _ if third != 0 => None,
         1 => Some(Algorithm::Debt(DebtBucket::new(Rate::from_bits(first)?, Cost(second)))),
+        8 => {
+            let bucket = DebtBucket::new(Rate::from_bits(first)?, Cost(second));
+            Some(Algorithm::Quota(QuotaBucket::new(bucket)))
+        }
         3 => {
             let seconds = u32::try_from(Time(second).second()).ok()?;
             let fixed = FixedWindow::new(u32::try_from(first).ok()?, seconds).ok()?;
@@ -343,6 +354,8 @@ impl<R: Read> SnapshotReader<R> {
         let unit = match self.byte()? {
             0 => LimitUnit::Cpu,
             1 => LimitUnit::Hits,
+            2 => LimitUnit::Tokens,
+            3 => LimitUnit::Money,
             _ => return Err(SnapshotReadError::Shape("a unit")),
         };
         let [kind, words] = self.bytes()?;

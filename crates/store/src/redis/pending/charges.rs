@@ -144,7 +144,8 @@ fn merge(owed: &mut StoreAccount, more: &StoreAccount) {
             owed.times.sort_unstable();
             owed.times.drain(..over);
         }
-        Algorithm::Fixed(_) => {}
+        // No account has these.
+        Algorithm::Quota(_) | Algorithm::Fixed(_) => {}
     }
 }
 

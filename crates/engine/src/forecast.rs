@@ -1,0 +1,137 @@
+//! What a request is expected to cost when it arrives.
+//!
+//! Costs are learned by route and client (`evenkeel_core::meter::estimate`). Of a request to a
+//! language model the prompt is known, and what is learned is the number of tokens of the output.
+
+use crate::rules::EngineRules;
+use evenkeel_core::classify::{self, LimitKeys, ModelCall, RequestAttributes};
+use evenkeel_core::key::KeyHash;
+use evenkeel_core::limit::UnitCosts;
+use evenkeel_core::meter::estimate::{CostForecast, Estimates, RouteHash};
+use evenkeel_core::units::Cost;
+use parking_lot::Mutex;
+
+/// The expected output of a model before anything is known.
+const OUTPUT_DEFAULT: Cost = Cost::tokens(256);
+/// An output without a bound is not expected to exceed the mean by more than this many times the
+/// mean distance from it. Fewer: requests that run at once exceed a quota. More: quotas are held
+/// back for outputs that hardly ever come.
+const SPREADS_RESERVED: u64 = 3;
+
+/// What a request is expected to cost.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RequestForecast {
+    /// What is learned of its route: the work, or the tokens of a model's output.
+    pub learned: CostForecast,
+    /// The likely cost.
+    pub expected: UnitCosts,
+    /// The charge or reservation at admission: the likely work, and the most tokens and money.
+    pub reserved: UnitCosts,
+    /// The number of tokens that its output is not expected to exceed, if it states one.
+    output_max: Option<Cost>,
+    /// Whether it asks a language model.
+    pub asks_model: bool,
+}
+
+/// Stands for the outputs of a client on a route that exceed their bounds.
+fn beyond_bound(route: RouteHash, client: Option<KeyHash>) -> RouteHash {
+    /// Tells it from the route as the client uses it.
+    const MARK: KeyHash = KeyHash::from_bits(1);
+    client.map_or(route, |client| route.used_by(client)).used_by(MARK)
+}
+
+impl RequestForecast {
+    /// The forecast for a request that is counted by `keys`; zero if no limit needs one.
+    pub fn of(
+        rules: &EngineRules,
+        estimates: &Mutex<Estimates>,
+        keys: &LimitKeys,
+        request: &impl RequestAttributes,
+    ) -> RequestForecast {
+        if !rules.foresees {
+            return RequestForecast::default();
+        }
+        let path = classify::normal_path(request.path());
+        let client = keys.as_slice().first().map(|key| key.hash);
+        if let Some(call) = request.model_call() {
+            // A model takes the place of the method, which is the same for all.
+            let route = RouteHash::of(&rules.seed, call.model, &path);
+            let estimates = estimates.lock();
+            let mut learned = estimates.forecast(route, client);
+            if estimates.is_empty() {
+                (learned.cost, learned.spread) = (OUTPUT_DEFAULT, OUTPUT_DEFAULT);
+            }
+            let exceeds = |route| !estimates.forecast(beyond_bound(route, client), None).is_guess;
+            // Reasoning may not count, or the backend ignores the bound.
+            let bound = call.output_max.map(Cost::tokens);
+            let bound = bound.filter(|most| *most >= learned.cost || !exceeds(route));
+            return RequestForecast::of_model(&call, learned, bound);
+        }
+        let route = RouteHash::of(&rules.seed, request.method(), &path);
+        let learned = estimates.lock().forecast(route, client);
+        let expected = UnitCosts::from(learned.cost);
+        let reserved = expected;
+        RequestForecast { learned, expected, reserved, output_max: None, asks_model: false }
+    }
+
+    fn of_model(
+        call: &ModelCall<'_>,
+        learned: CostForecast,
+        bound: Option<Cost>,
+    ) -> RequestForecast {
+        let likely = bound.map_or(learned.cost, |most| learned.cost.min(most));
+        let most = learned.cost.plus(Cost(learned.spread.0.saturating_mul(SPREADS_RESERVED)));
+        let cost = |output| call.prompt.plus(call.output.for_tokens(output));
+        let expected = cost(likely);
+        let reserved = UnitCosts { work: expected.work, ..cost(bound.unwrap_or(most)) };
+        RequestForecast { learned, expected, reserved, output_max: bound, asks_model: true }
+    }
+
+    /// The route under which is learned that a client's outputs exceed their bounds, after one of
+    /// `output` tokens; `None` if it does not exceed its bound.
+    pub fn exceeded(&self, output: Cost, keys: &LimitKeys) -> Option<RouteHash> {
+        self.output_max.filter(|most| output > *most)?;
+        Some(beyond_bound(self.learned.route?, keys.as_slice().first().map(|key| key.hash)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(output_max: Option<u64>) -> ModelCall<'static> {
+        let one = |tokens| UnitCosts {
+            work: Cost::tokens(tokens),
+            tokens: Cost::tokens(tokens),
+            money: Cost(0),
+        };
+        ModelCall { model: "m", prompt: one(100), output: one(1_000), output_max }
+    }
+
+    fn forecast(bound: Option<u64>) -> RequestForecast {
+        let (cost, spread) = (Cost::tokens(50), Cost::tokens(20));
+        let learned = CostForecast { cost, spread, ..CostForecast::default() };
+        RequestForecast::of_model(&call(bound), learned, bound.map(Cost::tokens))
+    }
+
+    #[test]
+    fn the_likely_output_is_charged_and_the_longest_is_reserved() {
+        let forecast = forecast(Some(400));
+        assert_eq!(forecast.reserved.work, Cost::tokens(150));
+        assert_eq!(forecast.reserved.tokens, Cost::tokens(500));
+        assert_eq!(forecast.expected.tokens, Cost::tokens(150));
+    }
+
+    #[test]
+    fn an_output_is_expected_to_keep_its_bound() {
+        let forecast = forecast(Some(10));
+        assert_eq!(forecast.reserved.work, Cost::tokens(110));
+        assert_eq!(forecast.reserved.tokens, Cost::tokens(110));
+    }
+
+    #[test]
+    fn an_output_without_a_bound_may_be_longer_than_usual() {
+        let forecast = forecast(None);
+        assert_eq!(forecast.reserved.tokens, Cost::tokens(100 + 50 + 3 * 20));
+    }
+}
