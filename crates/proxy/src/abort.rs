@@ -4,8 +4,8 @@
 //! of its own. The task reads the answer and throws it away, for at most `timeouts.abort_linger`
 //! and [`DRAIN_BYTES`], then closes the connection to the backend. Until then the request counts as
 //! running. An answer that is only being held is not affected: its request is done. A stream that
-//! is charged to its end is not read on: the connection is closed at once, so that the backend
-//! stops.
+//! is charged to its end is not read on, nor is the answer of a language model: the connection is
+//! closed at once, so that the backend stops.
 
 use super::account::RequestAccount;
 use super::backends::lease::UpstreamLease;
@@ -33,6 +33,10 @@ pub(super) fn run_on(
     account: &RequestAccount,
     rest: AbandonedExchange,
 ) {
+    if account.with_model(|_| ()).is_some() {
+        drop(rest);
+        return cut_off(thread, account);
+    }
     thread.watch.proxy.aborted.increment(1);
     let limit = thread.settings().timeouts.abort_linger;
     let Some(lingering) = thread.linger() else { return account.cut(limit) };
@@ -76,7 +80,7 @@ async fn end(
             let answered = poll_fn(|cx| lease.wire.poll_answer(thread, cx)).await;
             let Ok((mut answer, _)) = answered else { return AbortOutcome::Broken };
             // Record the cost. No client is left to hold the answer from.
-            let _ = account.head(answer.headers_mut(), true);
+            let _ = account.head(answer.status(), answer.headers_mut(), true);
             let is_stream = headers::is_stream(answer.headers());
             if is_stream && thread.settings().charge_streams {
                 return AbortOutcome::Broken;

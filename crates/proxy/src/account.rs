@@ -4,9 +4,12 @@
 //! A request never leaves its thread, so this is a cell without a lock. It is a cell because all
 //! three owners change the charge. What is charged is decided in `engine`.
 
+use super::model::ModelExchange;
+use bytes::Bytes;
 use evenkeel_core::meter::header_cost;
 use evenkeel_core::units::{Nanos, Time};
-use evenkeel_engine::{Charge, QueueAdmission, RequestRefusal, TurnResult};
+use evenkeel_engine::{Charge, QueueAdmission, RequestRefusal, TokenCosts, TurnResult};
+use http::StatusCode;
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -15,17 +18,59 @@ use std::time::Duration;
 pub(super) struct RequestAccount(Rc<OpenAccount>);
 
 struct OpenAccount {
+    /// `None` before the engine has admitted the request, and after the account is settled.
     charge: RefCell<Option<Charge>>,
+    /// Present if the request asks a language model and costs are counted in tokens.
+    model: RefCell<Option<Box<ModelExchange>>>,
     /// Whether the backend has begun its answer.
     answered: Cell<bool>,
 }
 
 impl RequestAccount {
-    pub(super) fn open(charge: Charge) -> RequestAccount {
+    /// The account of a request that the engine has not admitted yet.
+    pub(super) fn new() -> RequestAccount {
         RequestAccount(Rc::new(OpenAccount {
-            charge: RefCell::new(Some(charge)),
+            charge: RefCell::new(None),
+            model: RefCell::new(None),
             answered: Cell::new(false),
         }))
+    }
+
+    /// Opens the account: the engine has admitted the request.
+    pub(super) fn open(&self, charge: Charge) {
+        *self.0.charge.borrow_mut() = Some(charge);
+    }
+
+    /// The request asks a language model.
+    pub(super) fn set_model(&self, model: Box<ModelExchange>) {
+        *self.0.model.borrow_mut() = Some(model);
+        self.with(Charge::ask_model);
+    }
+
+    /// Calls `act` with what the request asks a language model for, if it asks one.
+    pub(super) fn with_model<R>(&self, act: impl FnOnce(&mut ModelExchange) -> R) -> Option<R> {
+        self.0.model.borrow_mut().as_deref_mut().map(act)
+    }
+
+    /// A piece of the answer has arrived. Returns what of it goes to the client.
+    pub(super) fn pass(&self, bytes: Bytes) -> Bytes {
+        let mut model = self.0.model.borrow_mut();
+        let Some(model) = &mut *model else { return bytes };
+        let passed = model.pass(bytes);
+        self.set_tokens(model.cost(false));
+        passed
+    }
+
+    /// The answer is complete. Returns the rest of what goes to the client.
+    pub(super) fn finish(&self) -> Bytes {
+        let mut model = self.0.model.borrow_mut();
+        let Some(model) = &mut *model else { return Bytes::new() };
+        self.set_tokens(model.cost(true));
+        model.finish()
+    }
+
+    fn set_tokens(&self, costs: Option<TokenCosts>) {
+        costs.and_then(|costs| self.with(|charge| charge.set_tokens(costs)));
     }
 
     /// Calls `act` with the charge, unless the account is settled.
@@ -95,8 +140,17 @@ impl RequestAccount {
 
     /// The head of the answer has arrived. Returns the time until which to hold it, if any. The
     /// cost header is removed unless `keep`.
-    pub(super) fn head(&self, headers: &mut http::HeaderMap, keep: bool) -> Option<Time> {
+    pub(super) fn head(
+        &self,
+        status: StatusCode,
+        headers: &mut http::HeaderMap,
+        keep: bool,
+    ) -> Option<Time> {
         self.0.answered.set(true);
+        let is_unread = self.with_model(|model| model.begin_answer(status, headers));
+        if is_unread == Some(true) {
+            self.with(Charge::assume_tokens);
+        }
         let mut charge = self.0.charge.borrow_mut();
         let charge = charge.as_mut()?;
         let name = charge.cost_header().and_then(|name| http::HeaderName::try_from(name).ok());
@@ -104,7 +158,11 @@ impl RequestAccount {
         if let (Some(name), false) = (&name, keep) {
             headers.remove(name);
         }
-        charge.head(stated.as_ref().map(http::HeaderValue::as_bytes))
+        let until = charge.head(stated.as_ref().map(http::HeaderValue::as_bytes));
+        if is_unread.is_some() && status.is_success() {
+            charge.record_first_byte(until);
+        }
+        until
     }
 
     /// Closes the account now, even if others still hold a reference.

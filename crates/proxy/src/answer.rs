@@ -1,15 +1,19 @@
 //! Answers that the proxy itself makes: refusals and errors. They are small and in the format that
-//! the client accepts.
+//! the client accepts, or in the form of the API of a language model: `model/answer.rs`.
 //!
 //! They are never cached, and making one touches neither disk nor log. Their texts are in
 //! `identity::form`. Answers forwarded from the backend are in `exchange.rs`.
 
+use super::context::settings::ThreadSettings;
 use super::download::AnswerBody;
+use super::model;
 use bytes::Bytes;
 use evenkeel_engine::RequestRefusal;
 use evenkeel_identity::answer::{self, AnswerFormat};
 use evenkeel_identity::refusal_pages::RefusalPageSet;
+use evenkeel_usage::Dialect;
 use http::header::{self, HeaderMap, HeaderValue};
+use http::request::Parts;
 use http::{Response, StatusCode};
 
 pub(super) fn refused(
@@ -31,16 +35,37 @@ pub(super) fn refused(
     response
 }
 
+/// The form in which a client expects errors.
+pub(super) struct FaultForm {
+    /// The API of a language model that it uses, if costs are counted in tokens.
+    dialect: Option<Dialect>,
+    /// What it accepts otherwise.
+    accept: Option<HeaderValue>,
+}
+
+impl FaultForm {
+    pub(super) fn of(settings: &ThreadSettings, head: &Parts) -> FaultForm {
+        let tokens = settings.tokens.as_ref();
+        FaultForm {
+            dialect: tokens.and_then(|_| Dialect::of_path(head.uri.path())),
+            accept: head.headers.get(header::ACCEPT).cloned(),
+        }
+    }
+}
+
 /// Makes the answer to a request that failed with `status`.
-pub(super) fn fault(headers: &HeaderMap, status: StatusCode) -> Response<AnswerBody> {
-    let form = AnswerFormat::of(headers);
+pub(super) fn fault(form: &FaultForm, status: StatusCode) -> Response<AnswerBody> {
+    if let Some(dialect) = form.dialect {
+        return model::answer::fault(dialect, status).map(|body| AnswerBody::Whole(Some(body)));
+    }
+    let form = AnswerFormat::accepted(form.accept.as_ref());
     small(status, form, form.fault(status))
 }
 
 /// Makes the answer to a request for which there is no room at the moment (503, try again in one
 /// second).
-pub(super) fn busy(headers: &HeaderMap) -> Response<AnswerBody> {
-    let mut response = fault(headers, StatusCode::SERVICE_UNAVAILABLE);
+pub(super) fn busy(form: &FaultForm) -> Response<AnswerBody> {
+    let mut response = fault(form, StatusCode::SERVICE_UNAVAILABLE);
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     response
 }

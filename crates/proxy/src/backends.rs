@@ -5,16 +5,20 @@
 //! unreachable or fails three requests in a row is left out: for one second the first time, then
 //! twice as long each time up to [`OUT_MAX_MS`]. After that the next request tries it. If all
 //! backends are left out, the one that returns first is used, so a wrong guess of the proxy never
-//! costs a client its request. There are no active health checks. Connections: `pool.rs`,
-//! `sessions.rs`, `connector.rs`. Whether a request is sent again: `exchange/ask.rs`.
+//! costs a client its request. There are no active health checks. With `cost: tokens` the requests
+//! of all threads count, and a prompt prefers a backend that has its beginning in its cache
+//! (`affinity.rs`). Connections: `pool.rs`, `sessions.rs`, `connector.rs`. Whether a request is
+//! sent again: `exchange/ask.rs`.
 
 pub(super) mod connector;
 pub(super) mod lease;
 mod pool;
 mod sessions;
 
+use super::affinity::{PrefixChoice, PrefixedPrompt};
 use super::wire::{StreamCall, UpstreamWire};
 use evenkeel_config::settings::{self, BACKENDS_MAX, BackendScheme};
+use evenkeel_engine::{BackendId, SharedBackend, SharedBackends};
 use http::HeaderValue;
 use pool::Http1Pool;
 use rustls::ClientConfig;
@@ -81,6 +85,8 @@ pub(super) struct UpstreamBackend {
     /// Cloned by each request that this thread has on the backend, so that the references count
     /// them. Only a request knows when it ends.
     running: Rc<()>,
+    /// What all threads share of the backend.
+    shared: Arc<SharedBackend>,
     failures: Cell<u32>,
     /// The time until which the backend is left out, in the worker's milliseconds, and the length
     /// of that period in milliseconds.
@@ -90,7 +96,11 @@ pub(super) struct UpstreamBackend {
 }
 
 impl UpstreamBackend {
-    fn new(at: &settings::BackendAddress, secured: &UpstreamTls) -> UpstreamBackend {
+    fn new(
+        at: &settings::BackendAddress,
+        secured: &UpstreamTls,
+        shared: Arc<SharedBackend>,
+    ) -> UpstreamBackend {
         let tls = secured.as_ref().filter(|_| at.is_secured());
         let tls = tls.and_then(|(config, name)| {
             let name = name.as_deref().unwrap_or(at.host()).to_owned();
@@ -107,6 +117,7 @@ impl UpstreamBackend {
             tls,
             pool: Http1Pool::default(),
             running: Rc::default(),
+            shared,
             failures: Cell::new(0),
             out: Cell::new(None),
             retired: Cell::new(false),
@@ -191,6 +202,17 @@ pub(super) struct UpstreamPool {
 #[derive(Clone, Copy, Default)]
 pub(super) struct TriedBackends(u64);
 
+impl TriedBackends {
+    /// Whether the request has been sent to none yet.
+    pub(super) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    fn has(self, place: usize) -> bool {
+        self.0 & (1 << place) != 0
+    }
+}
+
 const _: () = assert!(BACKENDS_MAX <= u64::BITS as usize, "a bit for each");
 
 impl UpstreamPool {
@@ -200,12 +222,13 @@ impl UpstreamPool {
         settings: &[settings::BackendAddress],
         secured: &UpstreamTls,
         before: Option<&UpstreamPool>,
+        shared: &SharedBackends,
     ) -> UpstreamPool {
         let mut left: Vec<Rc<UpstreamBackend>> = before.map(|b| b.all.clone()).unwrap_or_default();
         let all = settings.iter().take(BACKENDS_MAX).map(|at| {
             let known = left.iter().position(|backend| backend.is(at, secured));
             known.map_or_else(
-                || Rc::new(UpstreamBackend::new(at, secured)),
+                || Rc::new(UpstreamBackend::new(at, secured, shared.at(at))),
                 |known| left.remove(known),
             )
         });
@@ -224,19 +247,59 @@ impl UpstreamPool {
         now: u64,
         switches: bool,
     ) -> Option<&Rc<UpstreamBackend>> {
+        let best = self.least(*tried, |backend| {
+            let cannot = switches && !backend.may_switch();
+            (cannot, backend.out_until(now), Rc::strong_count(&backend.running))
+        })?;
+        Some(self.take(best, tried))
+    }
+
+    /// Chooses a backend for a prompt by its prefixes and by the load that all threads make, and
+    /// adds it to `tried`. Returns `None` if all have been tried. Also returns what the prefixes
+    /// said, and the number of other prefixes that are forgotten for these.
+    pub(super) fn choose_for(
+        &self,
+        prompt: &PrefixedPrompt<'_>,
+        tried: &mut TriedBackends,
+        now: u64,
+    ) -> Option<(&Rc<UpstreamBackend>, PrefixChoice, u64)> {
+        let load = |backend: &UpstreamBackend| {
+            let (running, room) = (backend.shared.running(), backend.shared.room());
+            (backend.out_until(now), running >= room, running)
+        };
+        let least = self.least(*tried, load)?;
+        let usable = |id: BackendId| {
+            let place = self.all.iter().position(|backend| backend.shared.id() == id)?;
+            let (is_out, is_full, _) = load(&self.all[place]);
+            (!tried.has(place) && is_out == 0 && !is_full).then_some(place)
+        };
+        let running_of = |id| usable(id).map(|place| self.all[place].shared.running());
+        let choice = prompt.choose(self.all[least].shared.running(), running_of);
+        let best = match choice {
+            PrefixChoice::Hit(id) => usable(id).unwrap_or(least),
+            PrefixChoice::OverBound | PrefixChoice::Unknown => least,
+        };
+        let backend = self.take(best, tried);
+        Some((backend, choice, prompt.note(backend.shared.id())))
+    }
+
+    /// The place of the backend with the least `load` of those that have not been tried.
+    fn least<L: Ord>(
+        &self,
+        tried: TriedBackends,
+        load: impl Fn(&UpstreamBackend) -> L,
+    ) -> Option<usize> {
         let count = self.all.len();
         let start = self.next.get();
         let places = (start..start + count).map(|place| place % count);
-        let free = places.filter(|place| tried.0 & (1 << place) == 0);
-        let load = |place: &usize| {
-            let backend = &self.all[*place];
-            let cannot = switches && !backend.may_switch();
-            (cannot, backend.out_until(now), Rc::strong_count(&backend.running))
-        };
-        let best = free.min_by_key(load)?;
-        tried.0 |= 1 << best;
-        self.next.set((best + 1) % count);
-        self.all.get(best)
+        let free = places.filter(|place| !tried.has(*place));
+        free.min_by_key(|place| load(&self.all[*place]))
+    }
+
+    fn take(&self, place: usize, tried: &mut TriedBackends) -> &Rc<UpstreamBackend> {
+        tried.0 |= 1 << place;
+        self.next.set((place + 1) % self.all.len());
+        &self.all[place]
     }
 
     /// Whether any backend may be used over HTTP/2.
@@ -271,102 +334,4 @@ impl UpstreamBackend {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn three() -> UpstreamPool {
-        let at = |place: &str| settings::BackendAddress::http(place);
-        UpstreamPool::new(&[at("a:1"), at("b:1"), at("c:1")], &None, None)
-    }
-
-    fn chosen(backends: &UpstreamPool, now: u64) -> String {
-        backends.choose(&mut TriedBackends::default(), now, false).expect("one").name.to_string()
-    }
-
-    #[test]
-    fn those_with_the_fewest_take_turns() {
-        let backends = three();
-        let turns: Vec<String> = (0..4).map(|_| chosen(&backends, 0)).collect();
-        assert_eq!(turns, ["a:1", "b:1", "c:1", "a:1"]);
-        let at_b = Rc::clone(&backends.all[1].running);
-        let _at_a = Rc::clone(&backends.all[0].running);
-        assert_eq!(chosen(&backends, 0), "c:1");
-        assert_eq!(chosen(&backends, 0), "c:1");
-        drop(at_b);
-        assert_eq!(chosen(&backends, 0), "b:1");
-    }
-
-    #[test]
-    fn each_is_tried_once_for_a_request() {
-        let backends = three();
-        let mut tried = TriedBackends::default();
-        let mut names: Vec<_> = (0..3)
-            .map(|_| backends.choose(&mut tried, 0, false).expect("another").name.to_string())
-            .collect();
-        names.sort();
-        assert_eq!(names, ["a:1", "b:1", "c:1"]);
-        assert!(backends.choose(&mut tried, 0, false).is_none() && !backends.has_more(tried));
-    }
-
-    #[test]
-    fn what_asks_for_another_protocol_goes_where_one_may_follow() {
-        let h2c = |place: &str| {
-            let place = place.to_owned();
-            settings::BackendAddress { scheme: BackendScheme::H2c, place }
-        };
-        let all = [h2c("a:1"), settings::BackendAddress::http("b:1"), h2c("c:1")];
-        let backends = UpstreamPool::new(&all, &None, None);
-        let switches = |now| {
-            let mut tried = TriedBackends::default();
-            let name = backends.choose(&mut tried, now, true).expect("one").name.to_string();
-            (name, backends.choose(&mut tried, now, true).is_some())
-        };
-        assert_eq!(switches(0), ("b:1".to_owned(), true));
-        assert_eq!(switches(0), ("b:1".to_owned(), true), "again");
-        let _busy = Rc::clone(&backends.all[1].running);
-        assert_eq!(switches(0), ("b:1".to_owned(), true), "though it has more to do");
-        backends.all[1].note_failure(true, 0);
-        assert_eq!(switches(0), ("b:1".to_owned(), true), "and though it has failed");
-        assert_ne!(chosen(&backends, 0), "b:1");
-    }
-
-    #[test]
-    fn who_fails_is_left_out_for_longer_each_time_and_asked_if_all_are() {
-        let backends = three();
-        let first = &backends.all[0];
-        first.note_failure(false, 0);
-        first.note_failure(false, 0);
-        assert_eq!(first.out_until(0), 0, "two may be chance");
-        first.note_failure(false, 0);
-        assert_eq!(first.out_until(0), 1_000);
-        first.note_failure(true, 500);
-        assert_eq!(first.out_until(500), 1_000, "what still ran there says nothing more");
-        assert_eq!(first.out_until(1_000), 0, "it is tried again");
-        let mut now = 1_000;
-        for long in [2_000, 4_000, 8_000, 16_000, 30_000, 30_000] {
-            first.note_failure(true, now);
-            assert_eq!(first.out_until(now), now + long);
-            now += long;
-        }
-        first.note_failure(true, now);
-        assert_ne!(chosen(&backends, now), "a:1");
-        backends.all[1].note_failure(true, now);
-        backends.all[2].note_failure(true, now + 500);
-        assert_eq!(chosen(&backends, now + 500), "b:1", "the first to come back");
-        first.note_success();
-        assert_eq!(first.out_until(now), 0);
-        first.note_failure(true, now);
-        assert_eq!(first.out_until(now), now + 1_000, "it begins anew");
-    }
-
-    #[test]
-    fn what_stays_is_kept_over_a_reload() {
-        let before = three();
-        let _busy = Rc::clone(&before.all[1].running);
-        let at = |place: &str| settings::BackendAddress::http(place);
-        let after = UpstreamPool::new(&[at("b:1"), at("d:1")], &None, Some(&before));
-        assert!(Rc::ptr_eq(&after.all[0], &before.all[1]));
-        let retired: Vec<bool> = before.all.iter().map(|backend| backend.retired.get()).collect();
-        assert_eq!(retired, [true, false, true]);
-    }
-}
+mod tests;

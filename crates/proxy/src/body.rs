@@ -75,6 +75,29 @@ impl RequestBody {
         matches!(self, RequestBody::Nothing)
     }
 
+    /// The beginning of the body, as far as it is buffered.
+    pub(super) fn begin(&self) -> &[u8] {
+        match self {
+            RequestBody::Nothing => &[],
+            RequestBody::Stream(stream) => stream.kept.data(),
+        }
+    }
+
+    /// The whole body, if it is buffered.
+    pub(super) fn whole(&self) -> Option<&[u8]> {
+        match self {
+            RequestBody::Nothing => None,
+            RequestBody::Stream(stream) => stream.is_over().then(|| stream.kept.data()),
+        }
+    }
+
+    /// Replaces the body, which is buffered as a whole.
+    pub(super) fn replace(&mut self, body: Bytes) {
+        if let RequestBody::Stream(stream) = self {
+            stream.kept.replace(&body);
+        }
+    }
+
     /// Waits until the whole body is buffered, if it has at most `bound` bytes. `by_turns`: client
     /// and backend may take turns, so a body that is an RPC call is not waited for.
     ///

@@ -58,6 +58,8 @@ pub(super) struct AnswerDownload {
     /// Whether the backend is to stop when the client disconnects: the answer is a stream that is
     /// charged while it lasts.
     pub(super) ends_with_client: bool,
+    /// Whether the answer is a stream of events of a language model.
+    pub(super) is_model_stream: bool,
 }
 
 impl AnswerDownload {
@@ -77,6 +79,7 @@ impl AnswerDownload {
             released: false,
             broken: None,
             ends_with_client: false,
+            is_model_stream: false,
         }
     }
 
@@ -112,7 +115,7 @@ impl AnswerDownload {
                 self.link.end_request(self.thread.now());
                 return Ok(AnswerBody::Whole(None));
             };
-            let whole = wire.whole();
+            let whole = wire.whole().map(|bytes| self.account.pass(bytes));
             if wire.is_through() {
                 self.finish();
                 self.link.end_request(self.thread.now());
@@ -157,7 +160,7 @@ impl AnswerDownload {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, UpstreamFailure>>> {
-        let Some(UpstreamLease { wire, backend }) = &mut self.source else {
+        let Some(UpstreamLease { wire, backend, .. }) = &mut self.source else {
             return Poll::Ready(None);
         };
         let polled = wire.poll_frame(cx);
@@ -174,17 +177,14 @@ impl AnswerDownload {
                 if let Some(trailers) = frame.trailers_mut() {
                     headers::trailers(trailers, None);
                 }
-                if ended {
-                    self.finish();
-                }
-                Some(Ok(frame))
+                Some(Ok(self.passed(frame, ended)))
             }
             Poll::Ready(Some(Err(fault))) => {
                 Some(Err(UpstreamFailure::from(fault).by(&backend.name)))
             }
             Poll::Ready(None) => {
-                self.finish();
-                None
+                let rest = self.finish();
+                (!rest.is_empty()).then(|| Ok(Frame::data(rest)))
             }
             Poll::Pending => {
                 wire.retire_if_silent();
@@ -239,12 +239,39 @@ impl AnswerDownload {
         self.source.is_none() && self.ahead.is_empty()
     }
 
+    /// A frame of the body on its way to the client. `ended`: it is the last one.
+    fn passed(&mut self, frame: Frame<Bytes>, ended: bool) -> Frame<Bytes> {
+        let frame = match frame.into_data() {
+            Ok(data) => Frame::data(self.account.pass(data)),
+            Err(trailers) => trailers,
+        };
+        let rest = if ended { self.finish() } else { Bytes::new() };
+        match (rest.is_empty(), frame.data_ref()) {
+            (true, _) => frame,
+            (false, Some(data)) => Frame::data([&data[..], &rest].concat().into()),
+            // Events after the last complete one are of more use to a client than trailers.
+            (false, None) => Frame::data(rest),
+        }
+    }
+
     /// The whole body has arrived: closes the account and returns the connection to the pool.
-    fn finish(&mut self) {
+    /// Returns what of the body was held back.
+    fn finish(&mut self) -> Bytes {
+        let rest = self.account.finish();
         if let Some(lease) = self.source.take() {
-            lease.keep(self.thread.now());
+            self.keep(lease);
         }
         self.account.settle();
+        rest
+    }
+
+    /// Keeps the connection for another request, unless it carried the stream of a language model:
+    /// llama.cpp closes its end after a stream without having said so. The next request would meet
+    /// that, and one with a body is not sent again.
+    fn keep(&self, lease: UpstreamLease) {
+        if !self.is_model_stream {
+            lease.keep(self.thread.now());
+        }
     }
 
     /// Gives up the body and closes its connection. The backend failed, unless the client's own
@@ -292,7 +319,7 @@ impl Drop for AnswerDownload {
         }
         let Some(lease) = self.source.take() else { return };
         if lease.wire.is_through() {
-            lease.keep(self.thread.now());
+            self.keep(lease);
         } else if self.released && self.ends_with_client {
             drop(lease);
             abort::cut_off(&self.thread, &self.account);

@@ -9,7 +9,7 @@ mod ask;
 mod hold;
 
 use super::account::RequestAccount;
-use super::answer;
+use super::answer::{self, FaultForm};
 use super::body::RequestBody;
 use super::connect;
 use super::context::ThreadContext;
@@ -19,18 +19,20 @@ use super::download::AnswerBody;
 use super::failure::{UploadError, UpstreamFailure};
 use super::headers::{self, FieldKinds};
 use super::link::ClientLink;
+use super::model::{self, ModelExchange};
 use super::signed;
 use super::visitor::{self, Visitor};
 use super::wire::request::UpstreamRequest;
 use super::worker::{ProxyConfigSnapshot, ProxyWorker};
 use ask::AskContext;
-use evenkeel_core::classify::RequestAttributes;
+use evenkeel_core::classify::{ModelCall, RequestAttributes};
 use evenkeel_core::fact::ClientFact;
 use evenkeel_core::units::Time;
-use evenkeel_engine::{AskOutcome, RequestRefusal};
+use evenkeel_engine::{AskOutcome, Quota, RequestRefusal};
 use evenkeel_identity::address::ProxyTrust;
 use evenkeel_identity::prints::fetch::{FetchRequest, FetchVerdict};
 use evenkeel_telemetry::counts::ResponseOrigin;
+use evenkeel_usage::Dialect;
 use hold::{ArrivedAnswer, PendingConnect};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
@@ -49,6 +51,10 @@ struct HttpRequestAttributes<'a> {
     signer: Option<&'a str>,
     link: &'a ClientLink,
     trust: &'a ProxyTrust,
+    /// What it asks a language model for.
+    model: Option<&'a ModelExchange>,
+    /// The beginning of the body, if it is read before the decision.
+    body: &'a [u8],
 }
 
 impl HttpRequestAttributes<'_> {
@@ -95,6 +101,14 @@ impl RequestAttributes for HttpRequestAttributes<'_> {
 
     fn query(&self) -> &str {
         self.head.uri.query().unwrap_or_default()
+    }
+
+    fn json(&self, pointer: &str) -> Option<Cow<'_, str>> {
+        evenkeel_usage::value_at(self.body, pointer).map(Cow::Owned)
+    }
+
+    fn model_call(&self) -> Option<ModelCall<'_>> {
+        self.model.map(ModelExchange::call)
     }
 
     fn fact(&self, fact: ClientFact) -> Option<Cow<'_, str>> {
@@ -147,27 +161,18 @@ async fn answered(
 ) -> Result<Response<AnswerBody>, Box<Response<AnswerBody>>> {
     let thread = &worker.thread;
     let Some(_room) = HeadRoom::take(thread, link, &head.headers) else {
-        return Err(Box::new(answer::busy(&head.headers)));
+        return Err(Box::new(answer::busy(&FaultForm::of(&site.settings, &head))));
     };
     let checked = check(thread, link, &site.settings, &mut head, &body);
-    let (found, connect) = checked.map_err(|status| fatal(thread, &head.headers, status))?;
+    let form = FaultForm::of(&site.settings, &head);
+    let (found, connect) = checked.map_err(|status| fatal(thread, &form, status))?;
     let trusted = site.settings.trust.trusts_headers(link.peer.address());
     let forwards = !trusted && headers::forwards(&head.headers, found);
     thread.watch.record_peer(link.peer.address(), forwards, thread.time());
-    let (account, delay) = admitted(worker, link, &site.settings, &head).await?;
-    if let Some(at) = delay {
-        // If the client disconnects in the meantime, this future is dropped and with it the place
-        // that the request took.
-        Box::pin(tokio::time::sleep_until(thread.clock.instant(at))).await;
-    }
+    let account = RequestAccount::new();
     let mut upload =
         RequestBody::new(body, link, thread, &account, site.settings.bounds.body_bytes);
-    let by_turns = !upload.is_nothing() && site.backends.speak_http2();
-    let gathered = upload.gather(&head.headers, site.settings.bounds.body_buffer, by_turns).await;
-    if gathered.is_err() {
-        let fault = link.upload.fault().unwrap_or(UploadError::Broken);
-        return Err(fatal(thread, &head.headers, fault.status()));
-    }
+    may_run(worker, link, site, &mut head, (&mut upload, &account)).await?;
     link.upload.note_backend_asked();
     let visitor = turn(thread, link, &site.settings, &head, (&account, &upload)).await?;
     let peer = headers::PeerFacts {
@@ -177,12 +182,10 @@ async fn answered(
         own_header: site.settings.trust.header(),
         backend: &site.backends.host,
     };
-    let accept = head.headers.get(http::header::ACCEPT).cloned();
     let upgrade =
         headers::upgrade(&head, found, &site.settings.upgrades).filter(|_| upload.is_nothing());
     link.upgrade.begin(upgrade.is_some());
-    headers::forward(&mut head, found, &peer)
-        .map_err(|status| fatal(thread, &head.headers, status))?;
+    headers::forward(&mut head, found, &peer).map_err(|status| fatal(thread, &form, status))?;
     if visitor.is_some() {
         visitor::remove_cookie(&mut head.headers);
     }
@@ -205,7 +208,69 @@ async fn answered(
             failure
         }
     };
-    Err(failure_answer(thread, link, accept, &failure))
+    Err(failure_answer(thread, link, &form, &failure))
+}
+
+/// Asks whether the request may run, and waits until then. Buffers its body, before the decision if
+/// that depends on it.
+async fn may_run(
+    worker: &Rc<ProxyWorker>,
+    link: &Rc<ClientLink>,
+    site: &Rc<ProxyConfigSnapshot>,
+    head: &mut Parts,
+    (upload, account): (&mut RequestBody, &RequestAccount),
+) -> Result<(), Box<Response<AnswerBody>>> {
+    let thread = &worker.thread;
+    let context = (&**thread, &**link, &**site);
+    let settings = &site.settings;
+    let decides_by_body = settings.tokens.is_some() || settings.counts_by_body;
+    if decides_by_body {
+        // The decision needs the size of the prompt, or a key in the body.
+        Box::pin(gather(context, head, upload)).await?;
+    }
+    let model = model(settings, head, upload);
+    let asked = (&*head, model.as_deref(), upload.begin());
+    let delay = admitted(worker, link, settings, asked, account).await?;
+    if let Some(at) = delay {
+        // If the client disconnects in the meantime, this future is dropped and with it the place
+        // that the request took.
+        Box::pin(tokio::time::sleep_until(thread.clock.instant(at))).await;
+    }
+    if !decides_by_body {
+        gather(context, head, upload).await?;
+    }
+    if let Some(mut model) = model {
+        if let Some(body) = model.prepare(&mut head.headers, upload.whole()) {
+            upload.replace(body);
+        }
+        account.set_model(model);
+    }
+    Ok(())
+}
+
+/// What the request asks a language model for, if costs are counted in tokens. Its body must be
+/// buffered.
+fn model(
+    settings: &ThreadSettings,
+    head: &Parts,
+    upload: &RequestBody,
+) -> Option<Box<ModelExchange>> {
+    let weights = settings.tokens.clone().filter(|_| !upload.is_nothing())?;
+    ModelExchange::of(weights, head, upload.begin(), upload.size_hint().exact()).map(Box::new)
+}
+
+/// Waits until the body is buffered, unless it is too long for that.
+async fn gather(
+    (thread, link, site): (&ThreadContext, &ClientLink, &ProxyConfigSnapshot),
+    head: &Parts,
+    upload: &mut RequestBody,
+) -> Result<(), Box<Response<AnswerBody>>> {
+    let by_turns = !upload.is_nothing() && site.backends.speak_http2();
+    let gathered = upload.gather(&head.headers, site.settings.bounds.body_buffer, by_turns).await;
+    gathered.map_err(|_| {
+        let fault = link.upload.fault().unwrap_or(UploadError::Broken);
+        fatal(thread, &FaultForm::of(&site.settings, head), fault.status())
+    })
 }
 
 /// Waits for a slot. Returns the visitor, if there is a waiting room; as an error the waiting page
@@ -223,7 +288,7 @@ async fn turn(
         account.with(|charge| charge.set_visit(visitor.proof.visit(), accepts_page));
     }
     let turned = account.turn().await;
-    let refused = |refusal| Box::new(not_admitted(settings, &head.headers, visitor, &refusal));
+    let refused = |refusal| Box::new(not_admitted(settings, head, visitor, &refusal));
     // Each open request keeps it until its answer begins.
     turned.map(|()| visitor.map(Box::new)).map_err(refused)
 }
@@ -231,7 +296,7 @@ async fn turn(
 /// Makes the answer to a request that gets no turn: the waiting page, or a refusal.
 fn not_admitted(
     settings: &ThreadSettings,
-    headers: &HeaderMap,
+    head: &Parts,
     visitor: Option<Visitor>,
     refusal: &RequestRefusal,
 ) -> Response<AnswerBody> {
@@ -240,24 +305,51 @@ fn not_admitted(
         (Some(room), Some(visitor), Some(entry)) => visitor.page(&room, entry),
         _ => None,
     };
-    page.unwrap_or_else(|| answer::refused(&settings.pages, headers, refusal))
+    page.unwrap_or_else(|| refused(settings, head, refusal))
+}
+
+/// Makes a refusal, in the form of the API that the request uses.
+fn refused(
+    settings: &ThreadSettings,
+    head: &Parts,
+    refusal: &RequestRefusal,
+) -> Response<AnswerBody> {
+    match settings.tokens.as_ref().and_then(|_| Dialect::of_path(head.uri.path())) {
+        Some(dialect) => {
+            model::answer::refused(dialect, refusal).map(|body| AnswerBody::Whole(Some(body)))
+        }
+        None => answer::refused(&settings.pages, &head.headers, refusal),
+    }
+}
+
+/// Adds the client's quotas to an answer.
+fn tell_quotas(
+    settings: &ThreadSettings,
+    of_model: bool,
+    headers: &mut HeaderMap,
+    quotas: &[Quota],
+) {
+    if settings.headers {
+        headers::quotas(headers, quotas);
+    }
+    if of_model {
+        model::answer::set_quotas(headers, quotas);
+    }
 }
 
 /// Makes the answer to a request that has no answer from the backend, and records the failure.
 fn failure_answer(
     thread: &ThreadContext,
     link: &ClientLink,
-    accept: Option<HeaderValue>,
+    form: &FaultForm,
     failure: &UpstreamFailure,
 ) -> Box<Response<AnswerBody>> {
     let status = failure.status(link.upload.fault());
-    let mut headers = HeaderMap::new();
-    headers.extend(accept.map(|accept| (http::header::ACCEPT, accept)));
     if status.is_client_error() {
-        return fatal(thread, &headers, status);
+        return fatal(thread, form, status);
     }
     thread.record_failure(link, failure.backend(), failure);
-    Box::new(answer::fault(&headers, status))
+    Box::new(answer::fault(form, status))
 }
 
 /// Logs what a client did wrong. A request over a limit is logged elsewhere, as a decision.
@@ -271,11 +363,11 @@ fn log_bad_request(link: &ClientLink, status: StatusCode) {
 /// Makes the answer to a client error, after which the connection is closed.
 fn fatal(
     thread: &ThreadContext,
-    headers: &HeaderMap,
+    form: &FaultForm,
     status: StatusCode,
 ) -> Box<Response<AnswerBody>> {
     thread.watch.proxy.bad_requests.increment(1);
-    Box::new(answer::last(answer::fault(headers, status)))
+    Box::new(answer::last(answer::fault(form, status)))
 }
 
 fn check(
@@ -298,13 +390,14 @@ fn check(
     Ok((found, pending))
 }
 
-/// Asks the engine. Returns the account, and the time until which the request has to wait.
+/// Asks the engine, and opens the account. Returns the time until which the request has to wait.
 async fn admitted(
     worker: &ProxyWorker,
     link: &ClientLink,
     settings: &ThreadSettings,
-    head: &Parts,
-) -> Result<(RequestAccount, Option<Time>), Box<Response<AnswerBody>>> {
+    (head, model, body): (&Parts, Option<&ModelExchange>, &[u8]),
+    account: &RequestAccount,
+) -> Result<Option<Time>, Box<Response<AnswerBody>>> {
     if let Some(prints) = link.undecided_prints() {
         Box::pin(prints.decide()).await;
     }
@@ -316,24 +409,24 @@ async fn admitted(
         let signed = signed::signed(head, link.peer.is_secure(), trusted);
         robots.signed(&signed, worker.thread.time())
     });
-    let seen = HttpRequestAttributes { client, head, signer, link, trust: &settings.trust };
+    let trust = &settings.trust;
+    let seen = HttpRequestAttributes { client, head, signer, link, trust, model, body };
     let asked = match &worker.store {
         Some(store) => Box::pin(store.ask(&worker.lane, &seen)).await,
         None => worker.lane.ask(&seen),
     };
     match asked {
         AskOutcome::Refused(refusal) => {
-            let mut answer = answer::refused(&settings.pages, &head.headers, &refusal);
-            if let (true, Some(quota)) = (settings.headers, worker.lane.quota_of(&refusal)) {
-                headers::quotas(answer.headers_mut(), &[quota]);
-            }
+            let mut answer = refused(settings, head, &refusal);
+            let quota = worker.lane.quota_of(&refusal);
+            tell_quotas(settings, model.is_some(), answer.headers_mut(), quota.as_slice());
             Err(Box::new(answer))
         }
         AskOutcome::Pass(charge) => {
             let until = charge.delay_until();
-            let account = RequestAccount::open(charge);
+            account.open(charge);
             *link.account.borrow_mut() = account.shadow();
-            Ok((account, until))
+            Ok(until)
         }
     }
 }

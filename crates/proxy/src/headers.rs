@@ -332,7 +332,7 @@ pub(super) fn answer(status: StatusCode, headers: &mut HeaderMap, found: FieldKi
 /// Adds the client's quotas (draft-ietf-httpapi-ratelimit-headers-10).
 pub(super) fn quotas(headers: &mut HeaderMap, quotas: &[Quota]) {
     let joined = |one: fn(&Quota) -> String| quotas.iter().map(one).collect::<Vec<_>>().join(", ");
-    let policy = joined(|q| format!("\"{}\";q={};w={}", q.name, q.requests, q.window_secs));
+    let policy = joined(|q| format!("\"{}\";q={};w={}", q.name, q.limit, q.window_secs));
     let standing = joined(|q| format!("\"{}\";r={};t={}", q.name, q.left, q.reset_secs));
     for (name, text) in [(RATELIMIT_POLICY, policy), (RATELIMIT, standing)] {
         if let (false, Ok(value)) = (text.is_empty(), HeaderValue::try_from(text)) {

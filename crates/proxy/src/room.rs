@@ -1,9 +1,10 @@
-//! The room for connections, counted over all threads: how many are open, and how many each address
-//! has.
+//! What all threads share: the room for connections (how many are open, and how many each address
+//! has), and which backends have which prompts in their caches (`affinity.rs`).
 //!
 //! The guards here only give back what was taken. Taking room, and closing a connection to make
 //! some: `context/make_room.rs`.
 
+use super::affinity::PrefixAffinity;
 use evenkeel_telemetry::registry::GaugeGuard;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -24,6 +25,7 @@ pub(super) struct ProxyShared {
     /// A thread has no room, and no idle connection of its own to close: another thread is to close
     /// one.
     pub(super) room_wanted: AtomicBool,
+    pub(super) affinity: PrefixAffinity,
 }
 
 impl ProxyShared {

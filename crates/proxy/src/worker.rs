@@ -12,7 +12,7 @@ use super::front::write_batch::SpareBuffer;
 use super::room::ProxyShared;
 use arc_swap::ArcSwap;
 use evenkeel_config::settings::ProxySettings;
-use evenkeel_engine::EngineLane;
+use evenkeel_engine::{EngineLane, SharedBackends};
 use evenkeel_identity::waiting_room::SharedWaitingRoom;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_serve::threads::ServerWorker;
@@ -37,9 +37,13 @@ pub(super) struct ProxyConfigSnapshot {
 
 impl ProxyConfigSnapshot {
     /// Takes a thread's part of the instructions. Backends that exist in `before` keep their state.
-    fn of(of: &ProxyInstructions, before: Option<&UpstreamPool>) -> Rc<ProxyConfigSnapshot> {
+    fn of(
+        of: &ProxyInstructions,
+        before: Option<&UpstreamPool>,
+        shared: &SharedBackends,
+    ) -> Rc<ProxyConfigSnapshot> {
         Rc::new(ProxyConfigSnapshot {
-            backends: UpstreamPool::new(&of.settings.backends, &of.secured, before),
+            backends: UpstreamPool::new(&of.settings.backends, &of.secured, before, shared),
             settings: Rc::new(ThreadSettings::new(&of.settings, &of.waiting_room)),
         })
     }
@@ -64,7 +68,7 @@ impl ProxyWorker {
         shared: Arc<ProxyShared>,
         watch: Arc<Watch>,
     ) -> Rc<ProxyWorker> {
-        let site = ProxyConfigSnapshot::of(&instructions.load(), None);
+        let site = ProxyConfigSnapshot::of(&instructions.load(), None, lane.backends());
         Rc::new(ProxyWorker {
             thread: ThreadContext::new(Rc::clone(&site.settings), clock, shared, watch),
             lane,
@@ -90,7 +94,8 @@ impl ProxyWorker {
 impl ServerWorker for ProxyWorker {
     fn reload(&self) {
         let before = self.site();
-        let site = ProxyConfigSnapshot::of(&self.instructions.load(), Some(&before.backends));
+        let (instructions, shared) = (self.instructions.load(), self.lane.backends());
+        let site = ProxyConfigSnapshot::of(&instructions, Some(&before.backends), shared);
         self.thread.replace_settings(Rc::clone(&site.settings));
         *self.site.borrow_mut() = site;
     }

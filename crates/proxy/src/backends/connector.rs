@@ -35,15 +35,17 @@ pub(crate) async fn connection(
     backend: &Rc<UpstreamBackend>,
     switches: bool,
 ) -> Result<(UpstreamLease, bool), UpstreamFailure> {
+    // Counted while the connection is made, so that requests of other threads go elsewhere.
+    let occupation = settings.affinity.map(|_| backend.shared.occupy());
     if let Some(wire) = poll_fn(|cx| Poll::Ready(backend.idle(cx, switches))).await {
-        return Ok((UpstreamLease::new(backend, wire), true));
+        return Ok((UpstreamLease::new(backend, wire, occupation), true));
     }
     let making = match backend.may_share(switches) {
         false => None,
         true => match backend.sessions.next().await {
             SessionChoice::Take(session) => {
                 let wire = UpstreamWire::Stream(StreamCall::new(&session, &backend.running));
-                return Ok((UpstreamLease::new(backend, wire), true));
+                return Ok((UpstreamLease::new(backend, wire, occupation), true));
             }
             SessionChoice::Failed => return Err(UpstreamFailure::new(BackendFault::Connect)),
             SessionChoice::Make(making) => Some(making),
@@ -52,7 +54,7 @@ pub(crate) async fn connection(
     match Box::pin(made(thread, settings, backend, switches)).await {
         Ok(made) => {
             let wire = backend.register_connection(made, switches);
-            Ok((UpstreamLease::new(backend, wire), false))
+            Ok((UpstreamLease::new(backend, wire, occupation), false))
         }
         Err(failure) => {
             making.into_iter().for_each(SessionTurn::failed);

@@ -5,6 +5,7 @@
 
 use super::UpstreamBackend;
 use crate::wire::UpstreamWire;
+use evenkeel_engine::BackendOccupation;
 use std::rc::Rc;
 
 /// A connection or stream for one request. Dropping it closes the connection, or resets the stream,
@@ -12,11 +13,17 @@ use std::rc::Rc;
 pub(crate) struct UpstreamLease {
     pub(crate) backend: Rc<UpstreamBackend>,
     pub(crate) wire: UpstreamWire,
+    /// Counts the request among those of the whole process, if they are counted.
+    _occupation: Option<BackendOccupation>,
 }
 
 impl UpstreamLease {
-    pub(super) fn new(backend: &Rc<UpstreamBackend>, wire: UpstreamWire) -> UpstreamLease {
-        UpstreamLease { backend: Rc::clone(backend), wire }
+    pub(super) fn new(
+        backend: &Rc<UpstreamBackend>,
+        wire: UpstreamWire,
+        occupation: Option<BackendOccupation>,
+    ) -> UpstreamLease {
+        UpstreamLease { backend: Rc::clone(backend), wire, _occupation: occupation }
     }
 
     /// Keeps the connection for another request, if one may follow. `now`: the thread's coarse

@@ -64,6 +64,17 @@ impl BodyPrefix {
         }
     }
 
+    pub(super) fn data(&self) -> &[u8] {
+        &self.data
+    }
+
+    /// Replaces the data.
+    pub(super) fn replace(&mut self, data: &[u8]) {
+        self.forget();
+        self.data = BytesMut::from(data);
+        self.thread.kept.set(self.thread.kept.get() + data.len());
+    }
+
     pub(super) fn len(&self) -> usize {
         self.data.len()
     }

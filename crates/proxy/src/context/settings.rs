@@ -3,11 +3,15 @@
 //!
 //! They are replaced as a whole on reload; a request keeps the settings that it began with.
 
-use evenkeel_config::settings::{ProxyBounds, ProxySettings, ProxyTimeouts};
+use crate::affinity::AffinityBounds;
+use evenkeel_config::settings::{
+    ConcurrencySetting, CostSource, ProxyBounds, ProxySettings, ProxyTimeouts, TokenSettings,
+};
 use evenkeel_core::fact::FactSet;
 use evenkeel_identity::address::ProxyTrust;
 use evenkeel_identity::refusal_pages::RefusalPageSet;
 use evenkeel_identity::waiting_room::SharedWaitingRoom;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The bound of a head in bytes if the settings have none, because hyper needs a number.
@@ -22,6 +26,12 @@ pub(crate) struct ThreadSettings {
     pub(crate) timeouts: ProxyTimeouts,
     pub(crate) bounds: ProxyBounds,
     pub(crate) keep_cost_header: bool,
+    /// What tokens of language models cost, if costs are counted in them.
+    pub(crate) tokens: Option<Arc<TokenSettings>>,
+    /// Whether a limit counts by something in bodies.
+    pub(crate) counts_by_body: bool,
+    /// How a backend is chosen by the prefix of a prompt; `None` if there is no choice.
+    pub(crate) affinity: Option<AffinityBounds>,
     /// Whether streams keep their slots and are charged to their end.
     pub(crate) charge_streams: bool,
     /// Whether answers contain the client's quotas.
@@ -33,6 +43,18 @@ pub(crate) struct ThreadSettings {
     pub(crate) pages: RefusalPageSet,
 }
 
+/// The bounds of the choice by prefixes, if there is a choice.
+fn affinity(settings: &ProxySettings) -> Option<AffinityBounds> {
+    let (lead, backends) = (settings.tokens.prefix_lead, settings.backends.len());
+    let most = match settings.queue.concurrency {
+        // Half more than its even share.
+        ConcurrencySetting::Fixed(slots) => (3 * slots).div_ceil(backends.max(1)) / 2,
+        ConcurrencySetting::Auto => usize::MAX,
+    };
+    let chooses = settings.cost == CostSource::Tokens && backends > 1;
+    chooses.then_some(AffinityBounds { lead, most })
+}
+
 impl ThreadSettings {
     pub(crate) fn new(settings: &ProxySettings, room: &SharedWaitingRoom) -> ThreadSettings {
         ThreadSettings {
@@ -42,6 +64,10 @@ impl ThreadSettings {
             timeouts: settings.timeouts,
             bounds: settings.bounds,
             keep_cost_header: settings.keep_cost_header,
+            tokens: (settings.cost == CostSource::Tokens)
+                .then(|| Arc::new(settings.tokens.clone())),
+            counts_by_body: settings.counts_by_body(),
+            affinity: affinity(settings),
             charge_streams: settings.charge_streams,
             headers: settings.headers,
             http2: settings.http2,

@@ -9,6 +9,7 @@
 
 use crate::abort::{self, AbandonedExchange};
 use crate::account::RequestAccount;
+use crate::affinity::PrefixedPrompt;
 use crate::backends::connector;
 use crate::backends::lease::UpstreamLease;
 use crate::backends::{TriedBackends, UpstreamBackend};
@@ -20,6 +21,7 @@ use crate::wire::request::UpstreamRequest;
 use crate::worker::ProxyConfigSnapshot;
 use evenkeel_engine::Charge;
 use evenkeel_telemetry::counts::BackendFault;
+use evenkeel_usage::PromptPrefixes;
 use http::Response;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -108,14 +110,35 @@ impl AskContext<'_> {
         tried: &mut TriedBackends,
     ) -> Result<(UpstreamLease, bool), UpstreamFailure> {
         let mut failed = None;
-        let switches = self.link.upgrade.may_switch();
-        while let Some(backend) = self.site.backends.choose(tried, self.thread.now(), switches) {
+        while let Some(backend) = self.choose(tried) {
             match self.connection(backend).await {
                 Ok(found) => return Ok(found),
                 Err(failure) => failed = Some(self.unreachable(*tried, backend, failure)),
             }
         }
         Err(failed.unwrap_or(UpstreamFailure::new(BackendFault::Connect)))
+    }
+
+    /// Chooses a backend and adds it to `tried`. Returns `None` if all have been tried.
+    fn choose(&self, tried: &mut TriedBackends) -> Option<&Rc<UpstreamBackend>> {
+        let AskContext { thread, site, .. } = *self;
+        let switches = self.link.upgrade.may_switch();
+        let Some(bounds) = site.settings.affinity.filter(|_| !switches) else {
+            return site.backends.choose(tried, thread.now(), switches);
+        };
+        let affinity = &thread.room.shared.affinity;
+        let hashes = match bounds.lead {
+            0 => PromptPrefixes::default(),
+            _ => self.account.with_model(|model| model.prefixes()).unwrap_or_default(),
+        };
+        let prompt = PrefixedPrompt { affinity, hashes, bounds };
+        let is_first = tried.is_empty();
+        let chosen = site.backends.choose_for(&prompt, tried, thread.now());
+        let (backend, choice, forgotten) = chosen?;
+        if is_first && hashes != PromptPrefixes::default() {
+            thread.watch.proxy.affinity.record(choice.result(), forgotten);
+        }
+        Some(backend)
     }
 
     /// Returns a connection to the backend that was asked before, or to another one if it is

@@ -47,17 +47,16 @@ pub(super) async fn held(
 ) -> Result<Response<AnswerBody>, UpstreamFailure> {
     let ArrivedAnswer { answer: (answer, found), lease, account, connect, visitor } = arrived;
     let (mut head, ()) = answer.into_parts();
-    let until = account.head(&mut head.headers, settings.keep_cost_header);
+    let until = account.head(head.status, &mut head.headers, settings.keep_cost_header);
     if let (Some(visitor), Some(room)) = (visitor, &settings.waiting_room)
         && let Some(pass) = account.with(|charge| charge.new_pass()).flatten()
     {
         visitor.set_pass(&room.load(), &mut head.headers, pass, thread.clock.now());
     }
-    if settings.headers {
-        headers::quotas(
-            &mut head.headers,
-            &account.with(|charge| charge.quotas()).unwrap_or_default(),
-        );
+    let of_model = account.with_model(|_| ()).is_some();
+    if settings.headers || of_model {
+        let quotas = account.with(|charge| charge.quotas()).unwrap_or_default();
+        super::tell_quotas(settings, of_model, &mut head.headers, &quotas);
     }
     if head.status == StatusCode::SWITCHING_PROTOCOLS {
         let wire = (lease, connect);
@@ -76,7 +75,8 @@ pub(super) async fn held(
         thread.set_aside(link);
     }
     let mut download = AnswerDownload::new(lease, link, thread, account);
-    download.ends_with_client = is_stream && settings.charge_streams;
+    download.ends_with_client = of_model || (is_stream && settings.charge_streams);
+    download.is_model_stream = of_model && is_stream;
     headers::answer(head.status, &mut head.headers, found);
     if let Some(until) = until {
         let over = tokio::time::sleep_until(thread.clock.instant(until));

@@ -1,0 +1,153 @@
+//! Which backends are likely to have the beginning of a prompt in their KV cache.
+//!
+//! A request prefers a backend that has served the longest known prefix of its prompt, as long as
+//! that backend is not ahead of the least loaded one by more than a bound (the idea of DLPM, arXiv
+//! 2501.14312). What is remembered is a guess: caches forget without telling. The table is shared
+//! by all threads, because the requests of one client arrive on any of them. Who asks:
+//! `backends.rs`.
+
+use evenkeel_engine::BackendId;
+use evenkeel_telemetry::counts::affinity::AffinityResult;
+use evenkeel_usage::PromptPrefixes;
+use lru::LruCache;
+use parking_lot::Mutex;
+
+/// The maximum number of prefixes that are remembered, some 100 bytes each. Beyond it the one that
+/// was used least recently is forgotten.
+const PREFIXES_MAX: usize = 32_768;
+/// The number of backends that are remembered for a prefix. A prefix that many requests have in
+/// common needs several.
+const HOLDERS_MAX: usize = 4;
+
+/// The prefixes that the threads of the process know together.
+#[derive(Default)]
+pub(crate) struct PrefixAffinity(Mutex<PrefixTable>);
+
+/// How far the choice by prefixes may differ from the choice by load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AffinityBounds {
+    /// By how many requests, the new one included, a backend may be ahead of the least loaded one.
+    /// At least 1.
+    pub(crate) lead: usize,
+    /// The most requests that a backend may have then. With more, requests may wait inside the
+    /// backend while others have room.
+    pub(crate) most: usize,
+}
+
+impl AffinityBounds {
+    /// A backend is preferred if it has fewer running requests than this. `least`: the number of
+    /// the backend that would be chosen otherwise. `shorter`: by how many steps the prefix that the
+    /// backend has is shorter than the longest of the prompt. A quarter of a prompt is worth a
+    /// quarter of the lead: with all of it, what many prompts have in common would bring all of
+    /// them to one backend.
+    fn running_bound(self, least: usize, shorter: usize) -> usize {
+        let lead = (self.lead >> (2 * shorter)).max(self.lead.min(1));
+        least.saturating_add(lead).min(self.most)
+    }
+}
+
+/// A prompt for which a backend is chosen.
+pub(crate) struct PrefixedPrompt<'a> {
+    pub(crate) affinity: &'a PrefixAffinity,
+    pub(crate) hashes: PromptPrefixes,
+    pub(crate) bounds: AffinityBounds,
+}
+
+impl PrefixedPrompt<'_> {
+    /// Chooses by the prefixes of the prompt. `least`: the requests of the least loaded backend.
+    /// `running_of`: the number of requests with a backend; `None` if it may not be used.
+    pub(crate) fn choose(
+        &self,
+        least: usize,
+        running_of: impl Fn(BackendId) -> Option<usize>,
+    ) -> PrefixChoice {
+        let bound = |shorter| self.bounds.running_bound(least, shorter);
+        self.affinity.0.lock().choose(self.hashes, running_of, bound)
+    }
+
+    /// Notes that this backend gets the prompt. Returns the number of prefixes that are forgotten
+    /// instead.
+    pub(crate) fn note(&self, backend: BackendId) -> u64 {
+        self.affinity.0.lock().note(self.hashes, backend)
+    }
+}
+
+/// What is known of the prefixes of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PrefixChoice {
+    /// This backend has served one of them, and may be chosen.
+    Hit(BackendId),
+    /// Backends have served them, but all of these have too much to do.
+    OverBound,
+    /// No backend that may be used has served any of them.
+    Unknown,
+}
+
+impl PrefixChoice {
+    /// The result as it is counted.
+    pub(crate) fn result(self) -> AffinityResult {
+        match self {
+            PrefixChoice::Hit(_) => AffinityResult::Hit,
+            PrefixChoice::OverBound => AffinityResult::OverBound,
+            PrefixChoice::Unknown => AffinityResult::Unknown,
+        }
+    }
+}
+
+/// The backends that have served a prefix, the latest first; 0 where there are fewer.
+type PrefixHolders = [BackendId; HOLDERS_MAX];
+
+/// Prefixes and the backends that have served them, bounded.
+struct PrefixTable(LruCache<u64, PrefixHolders>);
+
+impl Default for PrefixTable {
+    fn default() -> PrefixTable {
+        // The bound is in `note`: a cache that is made with it takes all its memory at once.
+        PrefixTable(LruCache::unbounded())
+    }
+}
+
+impl PrefixTable {
+    /// Finds a backend that has served the longest prefix, or else the next shorter one. Of several
+    /// it is the one with the fewest running requests, which are fewer than `bound` says for a
+    /// prefix that is by this number of steps shorter than the longest. `running_of`: the number of
+    /// requests with a backend; `None` if it may not be used.
+    fn choose(
+        &mut self,
+        prefixes: PromptPrefixes,
+        running_of: impl Fn(BackendId) -> Option<usize>,
+        bound: impl Fn(usize) -> usize,
+    ) -> PrefixChoice {
+        let mut choice = PrefixChoice::Unknown;
+        let longest_first = prefixes.0.iter().rev().filter(|prefix| **prefix != 0);
+        for (shorter, prefix) in longest_first.enumerate() {
+            let Some(holders) = self.0.get(prefix) else { continue };
+            let usable = holders.iter().filter(|id| **id != 0);
+            let usable = usable.filter_map(|id| Some((running_of(*id)?, *id)));
+            match usable.min_by_key(|(running, _)| *running) {
+                Some((running, id)) if running < bound(shorter) => return PrefixChoice::Hit(id),
+                Some(_) => choice = PrefixChoice::OverBound,
+                None => {}
+            }
+        }
+        choice
+    }
+
+    fn note(&mut self, prefixes: PromptPrefixes, backend: BackendId) -> u64 {
+        let mut forgotten = 0;
+        for prefix in prefixes.0.into_iter().filter(|prefix| *prefix != 0) {
+            let holders = self.0.get_or_insert_mut(prefix, PrefixHolders::default);
+            let last = holders.iter().position(|id| *id == backend).unwrap_or(HOLDERS_MAX - 1);
+            holders[..=last].rotate_right(1);
+            holders[0] = backend;
+            if self.0.len() > PREFIXES_MAX {
+                self.0.pop_lru();
+                forgotten += 1;
+            }
+        }
+        forgotten
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! A request to a language model: what it asks for, and the tokens that its answer uses.
+//!
+//! How they are read: `evenkeel_usage`. What they cost: `proxy.tokens` of the settings. Bodies pass
+//! unchanged, with one exception: a stream is made to report its usage, and the event with it is
+//! taken out again.
+
+pub(super) mod answer;
+
+use bytes::Bytes;
+use evenkeel_config::settings::TokenSettings;
+use evenkeel_core::classify::ModelCall;
+use evenkeel_engine::TokenCosts;
+use evenkeel_telemetry::counts::models::{TokenCounts, TokenSource};
+use evenkeel_usage::{
+    Dialect, ModelRequest, PromptPrefixes, TokenUsage, UsageEventRemover, UsageReader,
+};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use std::sync::Arc;
+
+/// The bytes of a text that are one token, where nothing better is known.
+const BYTES_PER_TOKEN: u64 = 4;
+
+/// One request to a language model, and the usage of its answer so far.
+pub(super) struct ModelExchange {
+    request: ModelRequest,
+    weights: Arc<TokenSettings>,
+    reader: Option<UsageReader>,
+    /// The bytes of the answer so far.
+    length: u64,
+    /// Present if the event with the usage is to be taken out of the answer.
+    remover: Option<UsageEventRemover>,
+}
+
+impl ModelExchange {
+    /// Reads what a request asks a model for. `begin`: the beginning of its body, of `length`
+    /// bytes. `None`: it asks no model.
+    pub(super) fn of(
+        weights: Arc<TokenSettings>,
+        head: &Parts,
+        begin: &[u8],
+        length: Option<u64>,
+    ) -> Option<ModelExchange> {
+        let dialect = Dialect::of_path(head.uri.path()).filter(|_| head.method == Method::POST)?;
+        let plain = !head.headers.contains_key(header::CONTENT_ENCODING);
+        let begin = if plain { begin } else { &[] };
+        let request = ModelRequest::read(dialect, begin, length);
+        Some(ModelExchange { request, weights, reader: None, length: 0, remover: None })
+    }
+
+    /// What the decision on the request needs to know.
+    pub(super) fn call(&self) -> ModelCall<'_> {
+        let ModelRequest { model, prompt, output_max, .. } = &self.request;
+        ModelCall {
+            model,
+            prompt: self.weights.cost(model, *prompt, 0, 0),
+            output: self.weights.cost(model, 0, 0, 1_000),
+            output_max: *output_max,
+        }
+    }
+
+    /// The prefixes of the prompt.
+    pub(super) fn prefixes(&self) -> PromptPrefixes {
+        self.request.prefixes
+    }
+
+    /// Prepares the request for the backend: its answer must be readable. Returns the whole body
+    /// `body` as it is to be sent, if it must change so that a stream reports its usage.
+    pub(super) fn prepare(
+        &mut self,
+        headers: &mut HeaderMap,
+        body: Option<&[u8]>,
+    ) -> Option<Bytes> {
+        headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        if !self.weights.include_usage || headers.contains_key(header::CONTENT_ENCODING) {
+            return None;
+        }
+        let body = Bytes::from(self.request.asking_for_usage(body?)?);
+        if headers.contains_key(header::CONTENT_LENGTH) {
+            headers.insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
+        }
+        self.remover = Some(UsageEventRemover::new());
+        Some(body)
+    }
+
+    /// The head of the answer has arrived. Returns whether it states tokens that cannot be read.
+    pub(super) fn begin_answer(&mut self, status: StatusCode, headers: &HeaderMap) -> bool {
+        let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+        let coding = headers.get(header::CONTENT_ENCODING).map_or(&b""[..], HeaderValue::as_bytes);
+        let coded = !matches!(coding, b"" | b"identity");
+        // Nothing was made for a request that is refused.
+        let reader = UsageReader::new(self.request.dialect, kind, coding);
+        self.reader = reader.filter(|_| status.is_success());
+        let is_stream = super::headers::is_stream(headers);
+        let is_bounded = headers.contains_key(header::CONTENT_LENGTH);
+        self.remover = self.remover.take().filter(|_| is_stream && !is_bounded && !coded);
+        status.is_success() && self.reader.is_none()
+    }
+
+    /// Reads a piece of the answer. Returns what of it goes to the client.
+    pub(super) fn pass(&mut self, bytes: Bytes) -> Bytes {
+        self.reader.iter_mut().for_each(|reader| reader.read(&bytes));
+        self.length += bytes.len() as u64;
+        match &mut self.remover {
+            Some(remover) => remover.pass(bytes),
+            None => bytes,
+        }
+    }
+
+    /// The answer has ended. Returns the rest of what goes to the client.
+    pub(super) fn finish(&mut self) -> Bytes {
+        self.remover.take().map(|mut remover| remover.finish()).unwrap_or_default()
+    }
+
+    /// The cost so far; `None` if the tokens are not known. `ended`: the answer is complete, so
+    /// what it states is the truth.
+    pub(super) fn cost(&self, ended: bool) -> Option<TokenCosts> {
+        let reader = self.reader.as_ref()?;
+        let counted = reader.counted();
+        let prompt = self.request.prompt;
+        let (mut usage, source) = match reader.stated() {
+            Some(stated) if ended || stated.output >= counted => (stated, TokenSource::Stated),
+            Some(stated) => (TokenUsage { output: counted, ..stated }, TokenSource::Counted),
+            None => {
+                let output = counted.max(self.unstated(ended));
+                (TokenUsage { prompt, cached: 0, output }, TokenSource::Counted)
+            }
+        };
+        if usage.prompt == 0 && self.request.dialect == Dialect::Ollama {
+            // Ollama does not state a prompt that it had in its cache completely.
+            usage = TokenUsage { prompt, cached: prompt, ..usage };
+        }
+        let TokenUsage { prompt, cached, output } = usage;
+        let cost = self.weights.cost(&self.request.model, prompt, cached, output);
+        let cached = cached.min(prompt);
+        let counts = TokenCounts { prompt: prompt - cached, cached, output };
+        Some(TokenCosts { cost, source, counts })
+    }
+
+    /// The likely output of a complete answer of text that states no tokens and is no stream.
+    fn unstated(&self, ended: bool) -> u64 {
+        let is_text = !matches!(
+            self.request.dialect,
+            Dialect::Embeddings | Dialect::OllamaEmbeddings | Dialect::Media
+        );
+        if ended && is_text && !self.request.is_stream { self.length / BYTES_PER_TOKEN } else { 0 }
+    }
+}
