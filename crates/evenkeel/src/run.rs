@@ -7,6 +7,7 @@
 
 mod cgroup;
 mod doors;
+mod engine_pages;
 mod files;
 mod memory;
 mod networks;
@@ -174,10 +175,11 @@ impl RunningProcess {
             Some(_) => driver::PeerExchange::ExceptCharges,
             None => driver::PeerExchange::All,
         };
-        let peers = settings.peers.as_ref();
-        let peers = peers
-            .map(|peers| driver::start(peers, exchange, together, clock, &watch))
-            .transpose()?;
+        let peers = settings.peers.as_ref().map(|peers| {
+            let listener = replace::mesh_listener(peers, &sockets)?;
+            driver::start(peers, exchange, together, listener, clock, &watch)
+        });
+        let peers = peers.transpose()?;
         // Only now, because a process that cannot open its doors must not touch the snapshot of
         // another one.
         let state = snapshot::start(&settings.state, seed, kept.clone(), &watch, clock);

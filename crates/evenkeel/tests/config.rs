@@ -128,8 +128,8 @@ fn what_is_shown_reads_like_this() {
          log:\n  level: info\n  format: text\nmetrics:\n  held_above: 3s\n\
          proxy:\n  listen: [0.0.0.0:8888]\n  backend: [http://127.0.0.1:80]\n  \
          upgrades: [websocket]\n  \
-         cpus: 4\n  cost: shared\n  streams: leave\n  \
-         action: queue\n  queue:\n    concurrency: auto\n    \
+         cost: shared\n  cpus: 4\n  streams: leave\n  \
+         action: queue\n  queue:\n    concurrency: auto\n    engine_metrics: auto\n    \
          reserve: 8\n    len_max: 4096\n    wait_max: 30s\n    known: auto\n    \
          known_max: 65536\n    waiting_room: true\n    shared: false\n  max_delay: 30s\n  \
          http2: true\n  trusted_proxies: []\n  client_address: xff\n  \

@@ -70,8 +70,9 @@ fn every_example_is_accepted() {
     let examples = below(&root().join("examples"));
     let ours = examples.iter().filter(|path| {
         let folder = path.parent().expect("a folder");
-        let direct = folder.ends_with("examples") || folder.ends_with("examples/from");
-        direct && path.extension().is_some_and(|kind| kind == "yaml")
+        let folders = ["examples", "examples/from", "examples/models"];
+        let ours = folders.iter().any(|name| folder.ends_with(name));
+        ours && path.extension().is_some_and(|kind| kind == "yaml")
     });
     let ours: Vec<_> = ours.collect();
     assert!(ours.len() >= 3, "{ours:?}");

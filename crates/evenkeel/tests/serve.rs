@@ -1,5 +1,7 @@
 //! The real program from start to end: flags, files, reload, signals.
 
+#[path = "serve/engines.rs"]
+mod engines;
 #[path = "serve/handover.rs"]
 mod handover;
 #[path = "serve/included.rs"]

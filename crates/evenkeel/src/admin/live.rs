@@ -21,6 +21,7 @@ use super::observe;
 use super::sources::ReadinessStage;
 use bytes::Bytes;
 use evenkeel_core::units::{Nanos, SECOND, Time};
+use evenkeel_telemetry::snapshot::LoadUnit;
 use history::{CounterReading, HourHistory};
 use hub::WatcherHub;
 use page_event::{ListedClients, PageEvent};
@@ -73,7 +74,10 @@ impl AdminShared {
         let mut look = CounterReading::at(now);
         for door in &self.sources.engines {
             let Some(work) = door.engine.work() else { continue };
-            look.cpus += work.cpus;
+            if observe::unit(&work) == LoadUnit::Tokens {
+                look.unit = LoadUnit::Tokens;
+            }
+            look.cpus += work.capacity().unwrap_or(f64::NAN);
             look.busy += work.busy.as_units();
             look.working += f64::from(work.working);
             if let Some(crowd) = work.crowd {

@@ -7,22 +7,27 @@
 use super::sources::{AdminSources, DoorEngine, ReadinessStage};
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::limit::{LimitAction, LimitUnit};
+use evenkeel_core::queue::WorkUnit;
 use evenkeel_core::queue::shared::{RequestCounts, SharedQueueReport};
 use evenkeel_core::units::{Nanos, SECOND, Time};
 use evenkeel_engine::view::BackendLoad;
-use evenkeel_engine::{BurningReport, HeavyClient, OpenRequest, RequestStage, VisitorStats};
+use evenkeel_engine::{
+    BackendReport, BurningReport, HeavyClient, OpenRequest, RequestStage, VisitorStats,
+};
 use evenkeel_identity::robots::RobotReport;
 use evenkeel_telemetry::counts::peers::{PeerStatus, PeersStatus};
 use evenkeel_telemetry::metrics::{
-    BUSY, CAPACITY, CLIENTS_HELD, DECISIONS, IN_WAITING_ROOM, KEYS_DROPPED, KEYS_MAX, KEYS_USED,
-    Metric, PRESSURE_STARTED, QUEUE_INSTANCES, QUEUE_OWNER, QUEUE_SLOTS_USED, QUEUE_TAKEOVERS,
-    QUEUE_WAITING, SLOTS, SLOTS_USED, SLOTS_USEFUL, STRANGERS_COST, STRANGERS_WAITING, TABLE_BYTES,
-    UNPAID, UP, WAITING, WAITING_AGE, WAITING_PAGES, WORKING, WORKING_AGE,
+    BUSY, CAPACITY, CLIENTS_HELD, DECISIONS, ENGINE_CACHE, ENGINE_REQUESTS, ENGINE_ROOM, ENGINE_UP,
+    IN_WAITING_ROOM, KEYS_DROPPED, KEYS_MAX, KEYS_USED, Metric, PRESSURE_STARTED, QUEUE_INSTANCES,
+    QUEUE_OWNER, QUEUE_SLOTS_USED, QUEUE_TAKEOVERS, QUEUE_WAITING, SLOTS, SLOTS_USED, SLOTS_USEFUL,
+    STRANGERS_COST, STRANGERS_WAITING, TABLE_BYTES, UNPAID, UP, WAITING, WAITING_AGE,
+    WAITING_PAGES, WORKING, WORKING_AGE,
 };
 use evenkeel_telemetry::prometheus::ObservedMetric;
 use evenkeel_telemetry::snapshot::{
-    self, ClientRow, LimitTable, LoadSnapshot, OpenRequestRow, QueueInstanceRow, RobotSnapshot,
-    SharedQueueLoad, TopQuery, TopSnapshot, UNIT_CPU, UNIT_HITS,
+    self, ClientRow, EngineLoadRow, LimitTable, LoadSnapshot, LoadUnit, OpenRequestRow,
+    QueueInstanceRow, RobotSnapshot, SharedQueueLoad, TopQuery, TopSnapshot, UNIT_CPU, UNIT_HITS,
+    UNIT_MONEY, UNIT_TOKENS,
 };
 use std::collections::HashMap;
 
@@ -74,6 +79,7 @@ pub fn observed(engines: &[DoorEngine], held_above: Nanos) -> Vec<ObservedMetric
             if let Some(report) = &work.shared {
                 push_shared_queue(report, |metric, value| push(metric, &[door], value));
             }
+            work.reports.iter().for_each(|one| push_report(one, &mut push));
             if let Some(visitors) = work.visitors {
                 push_visitors(&visitors, |metric, more, value| {
                     push(metric, &[&[*door], more].concat(), value);
@@ -104,6 +110,22 @@ fn push_shared_queue(report: &SharedQueueReport, mut push: impl FnMut(&'static M
     push(&QUEUE_WAITING, report.all.waiting.into());
     push(&QUEUE_SLOTS_USED, report.all.running.into());
     push(&QUEUE_TAKEOVERS, report.takeovers as f64);
+}
+
+/// Passes what a backend reports of its own queue to `push`, with the labels.
+fn push_report(one: &BackendReport, mut push: impl FnMut(&'static Metric, &[&str], f64)) {
+    let backend = &*one.backend.place;
+    push(&ENGINE_UP, &[backend], f64::from(u8::from(one.report.is_some())));
+    if let Some(report) = &one.report {
+        push(&ENGINE_REQUESTS, &[backend, "running"], report.running as f64);
+        push(&ENGINE_REQUESTS, &[backend, "waiting"], report.waiting as f64);
+        if let Some(used) = report.cache_used {
+            push(&ENGINE_CACHE, &[backend], used);
+        }
+    }
+    if let Some(room) = one.room {
+        push(&ENGINE_ROOM, &[backend], room as f64);
+    }
 }
 
 /// Passes the metrics of visitors to `push`, with their labels after the door.
@@ -236,13 +258,25 @@ pub fn load(
     LoadSnapshot {
         door: door.to_owned(),
         working: work.working,
+        work_unit: unit(work),
         cpus: work.cpus,
+        measures_rate: work.measures_rate,
+        work_rate: work.rate,
         busy_seconds: work.busy.as_units(),
         crowd,
         shared_queue: work.shared.as_ref().map(|report| shared_queue(report, peers, now)),
         swarm,
+        engines: work.reports.iter().filter_map(engine_row).collect(),
         running: work.open.running.iter().map(open_request).collect(),
         oldest_waiting: work.open.waiting.as_ref().map(open_request),
+    }
+}
+
+/// What the load of a door is counted in.
+pub fn unit(work: &BackendLoad) -> LoadUnit {
+    match work.unit {
+        WorkUnit::CpuTime => LoadUnit::Cpu,
+        WorkUnit::Tokens => LoadUnit::Tokens,
     }
 }
 
@@ -280,6 +314,18 @@ fn shared_queue(
         running: report.all.running.into(),
         instances: std::iter::once(own).chain(others).collect(),
     }
+}
+
+/// What a backend reports of its own queue; `None` if it reports nothing.
+fn engine_row(one: &BackendReport) -> Option<EngineLoadRow> {
+    let report = one.report.as_ref()?;
+    Some(EngineLoadRow {
+        backend: one.backend.place.clone(),
+        running: report.running,
+        waiting: report.waiting,
+        cache_used: report.cache_used,
+        room: one.room,
+    })
 }
 
 fn open_request(request: &OpenRequest) -> OpenRequestRow {
@@ -333,6 +379,8 @@ pub fn table(
     let unit = match unit {
         LimitUnit::Cpu => UNIT_CPU,
         LimitUnit::Hits => UNIT_HITS,
+        LimitUnit::Tokens => UNIT_TOKENS,
+        LimitUnit::Money => UNIT_MONEY,
     };
     LimitTable {
         door: door.to_owned(),

@@ -3,7 +3,7 @@ use crate::cli::doctor::{DoctorFormat, doctor};
 use crate::cli::remote::AdminClient;
 use evenkeel_config::settings::{
     BackendAddress, BackendTls, ClientAddress, CostSource, ProxySettings, RefusalPages,
-    RobotSettings,
+    RobotSettings, TokenSettings,
 };
 use evenkeel_core::bucket::{Algorithm, debt::DebtBucket};
 use evenkeel_core::classify::RequestAttributes;
@@ -67,6 +67,7 @@ fn proxy() -> ProxySettings {
         backend_tls: BackendTls::default(),
         upgrades: vec!["websocket".to_owned()],
         cpus: 4.0,
+        tokens: TokenSettings::default(),
         cost: CostSource::Header("x-cost".to_owned()),
         action: LimitAction::Hold,
         queue: settings::ProxyQueueSettings::for_cpus(1.0),
@@ -402,6 +403,7 @@ fn metrics_are_in_the_text_format_and_agree_with_what_happened() {
     // A door that is not open is not shown.
     let of_others = [
         "evenkeel_waiting_",
+        "evenkeel_backend_engine_",
         "evenkeel_slots",
         "evenkeel_pressure_",
         "evenkeel_queue_",

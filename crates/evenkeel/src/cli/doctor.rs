@@ -7,7 +7,7 @@ use super::remote::{AdminClient, AdminClientError};
 use evenkeel_telemetry::printable::printable;
 use evenkeel_telemetry::snapshot::{
     ClientRow, LimitTable, LoadSnapshot, OpenRequestRow, QueueInstanceRow, ROWS_DEFAULT, ROWS_MAX,
-    TopQuery, TopSnapshot, UNIT_HITS,
+    ShownUnit, TopQuery, TopSnapshot,
 };
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -65,14 +65,15 @@ fn tables(snapshot: &TopSnapshot, limit: Option<&str>) -> String {
     }
     push_swarms(&mut text, snapshot);
     for limit in &snapshot.limits {
-        let cost = if limit.unit == UNIT_HITS { "Hits/s" } else { "Cpu[s]" };
-        push_limit(&mut text, &limit.name, cost, &sorted(limit));
+        push_limit(&mut text, &limit.name, snapshot.unit_of(limit), &sorted(limit));
     }
     if let (Some(name), true) = (limit, snapshot.limits.is_empty()) {
-        push_limit(&mut text, name, "Cpu[s]", &[]);
+        push_limit(&mut text, name, ShownUnit::CpuSeconds, &[]);
     }
     for load in &snapshot.load {
         push_running(&mut text, load);
+        push_capacity(&mut text, load);
+        push_engines(&mut text, load);
         push_shared_queue(&mut text, load);
     }
     push_robots(&mut text, snapshot);
@@ -112,6 +113,23 @@ fn push_running(text: &mut String, load: &LoadSnapshot) {
     }
     if let Some(sentence) = load.long_running() {
         let _ = writeln!(text, "{}", printable(&sentence));
+    }
+}
+
+/// Adds what the backend can do in a second, if that is counted in tokens.
+fn push_capacity(text: &mut String, load: &LoadSnapshot) {
+    if let Some(capacity) = load.capacity_line() {
+        let _ = writeln!(text, "\nCapacity of {}: {capacity}", printable(&load.door));
+    }
+}
+
+/// Adds a line for each inference engine that reports its own queue.
+fn push_engines(text: &mut String, load: &LoadSnapshot) {
+    if !load.engines.is_empty() {
+        let _ = writeln!(text, "\nEngines of {}:", printable(&load.door));
+    }
+    for engine in &load.engines {
+        let _ = writeln!(text, "{}", printable(&engine.to_string()));
     }
 }
 
@@ -194,24 +212,26 @@ fn sorted(limit: &LimitTable) -> Vec<&ClientRow> {
     rows
 }
 
-fn push_limit(text: &mut String, name: &str, cost: &str, rows: &[&ClientRow]) {
+fn push_limit(text: &mut String, name: &str, unit: ShownUnit, rows: &[&ClientRow]) {
     if !text.is_empty() {
         text.push('\n');
     }
     // Writing to a String cannot fail, here and below.
-    let _ = writeln!(text, "Limit: {}", printable(name));
+    let words = unit.words().map(|words| format!(" ({words})")).unwrap_or_default();
+    let _ = writeln!(text, "Limit: {}{words}", printable(name));
+    let cost = if unit == ShownUnit::CpuSeconds { "Cpu[s]" } else { unit.head() };
     let _ = writeln!(
         text,
         "{:>9} {cost:>9} {:>9} {:>8}      Level  Title",
         "Wait[s]", "Req/s", "Last[s]"
     );
     for row in rows {
-        let level = row.level.map_or_else(|| "-".to_owned(), |level| format!("{level:.2}"));
+        let level = row.level.map_or_else(|| "-".to_owned(), |level| unit.amount(level, 2));
         let _ = writeln!(
             text,
-            "{:>9.2} {:>9.2} {:>9.2} {:>8.0} {level:>10}  {}",
+            "{:>9.2} {:>9} {:>9.2} {:>8.0} {level:>10}  {}",
             row.wait_average,
-            row.cpu_per_second,
+            unit.amount(row.cpu_per_second, 2),
             row.requests_per_second,
             row.last_seen,
             printable(&row.key)

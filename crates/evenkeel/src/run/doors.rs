@@ -7,7 +7,7 @@
 use super::files::within_open_files;
 use super::networks::NetworkWatch;
 use super::robots::EngineRobots;
-use super::{cgroup, processors};
+use super::{cgroup, engine_pages, processors};
 use crate::admin;
 use anyhow::Context;
 use evenkeel_ask::{check, line, zeromq};
@@ -419,6 +419,7 @@ fn proxy(parts: &DoorParts<'_>) -> anyhow::Result<Vec<Box<dyn Service>>> {
     );
     tokio::spawn(cgroup::follow(Arc::downgrade(engine)));
     tokio::spawn(processors::follow(Arc::downgrade(engine)));
+    tokio::spawn(engine_pages::follow(Arc::downgrade(engine)));
     Ok(one(door))
 }
 

@@ -4,6 +4,7 @@ use evenkeel_config::settings::hosts::HostSettings;
 use evenkeel_config::settings::{
     BackendAddress as BackendAt, BackendTls, ClientAddress, CostSource, DatabaseSettings,
     ProxyBounds, ProxyQueueSettings, ProxySettings, ProxyTimeouts, RefusalPages, RobotSettings,
+    TokenSettings,
 };
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::bucket::debt::DebtBucket;
@@ -116,6 +117,7 @@ fn settings(backend: SocketAddr) -> ProxySettings {
         upgrades: vec!["websocket".to_owned()],
         cpus: 4.0,
         cost: CostSource::Wall,
+        tokens: TokenSettings::default(),
         action: LimitAction::Hold,
         queue: ProxyQueueSettings::for_cpus(4.0),
         max_delay: Nanos::from_secs(30),

@@ -6,21 +6,23 @@
 
 use evenkeel_core::units::{Nanos, SECOND, Time};
 use evenkeel_telemetry::Watch;
-use evenkeel_telemetry::counts::tiers::Tier;
+use evenkeel_telemetry::counts::models::TokenCounts;
+use evenkeel_telemetry::counts::tiers::{Tier, TierCounts};
 use evenkeel_telemetry::metrics::DECISIONS;
 use evenkeel_telemetry::registry::BOUNDS_NS;
+use evenkeel_telemetry::snapshot::LoadUnit;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::collections::VecDeque;
 use std::fmt::Write;
 
-/// The maximum number of points: an hour of seconds, some 80 bytes each.
+/// The maximum number of points: an hour of seconds, some 120 bytes each.
 const POINTS_MAX: usize = 3_600;
 /// The number of seconds over which percentiles are taken.
 const SPREAD_SECS: usize = 10;
 /// The verdicts that are counted, in the order of their columns.
 const VERDICTS: [&str; 6] = ["allow", "queue", "hold", "delay", "reject", "deny"];
 /// The names of the numbers of a point.
-const COLUMNS: [&str; 20] = [
+const COLUMNS: [&str; 27] = [
     "cpus",
     "busy",
     "debt",
@@ -41,6 +43,13 @@ const COLUMNS: [&str; 20] = [
     "debt_p95",
     "credit_n",
     "debt_n",
+    "credit_first_p50",
+    "credit_first_p95",
+    "debt_first_p50",
+    "debt_first_p95",
+    "tokens_prompt",
+    "tokens_cached",
+    "tokens_output",
 ];
 
 /// The number of values in each interval of a histogram.
@@ -50,9 +59,12 @@ type LatencyCounts = [u64; BOUNDS_NS.len() + 1];
 #[derive(Clone, Debug, Default)]
 pub struct CounterReading {
     at: Time,
-    /// The capacity, in CPU-seconds per second.
+    /// What the work is counted in.
+    pub unit: LoadUnit,
+    /// The capacity, in CPU-seconds (or thousands of weighted tokens) per second; NaN if it is not
+    /// known.
     pub cpus: f64,
-    /// The CPU-seconds used so far.
+    /// The CPU-seconds (or thousands of weighted tokens) used so far.
     pub busy: f64,
     pub working: f64,
     pub waiting: f64,
@@ -63,7 +75,10 @@ pub struct CounterReading {
     /// The number of decisions that were not enforced.
     would: f64,
     failed: f64,
-    spreads: [LatencyCounts; 2],
+    /// The durations of requests in credit and in debt, and after them the times to first bytes.
+    spreads: [LatencyCounts; 4],
+    /// The tokens of each kind so far.
+    tokens: [u64; TokenCounts::KINDS.len()],
 }
 
 impl CounterReading {
@@ -74,7 +89,10 @@ impl CounterReading {
 
     pub fn count(&mut self, watch: &Watch) {
         self.debt = watch.tiers.spent(Tier::Debt) as f64 / SECOND as f64;
-        self.spreads = Tier::ALL.map(|tier| watch.tiers.took(tier).counts());
+        let [took, first] = [TierCounts::took, TierCounts::first_byte]
+            .map(|of| Tier::ALL.map(|tier| of(&watch.tiers, tier).counts()));
+        self.spreads = [took[0], took[1], first[0], first[1]];
+        self.tokens = watch.models.tokens();
         self.failed = watch.proxy.failed_so_far() as f64;
         watch.registry().visit(&DECISIONS, |labels, count| {
             let [verdict, _, shadow] = labels else { return };
@@ -107,7 +125,7 @@ pub struct HourHistory {
     /// ends, but has used its time before.
     due: f64,
     /// The latency counts of the last seconds, the oldest first.
-    spreads: VecDeque<[LatencyCounts; 2]>,
+    spreads: VecDeque<[LatencyCounts; 4]>,
 }
 
 impl HourHistory {
@@ -147,14 +165,19 @@ impl HourHistory {
         }
         put(rate(look.would, before.would));
         put(rate(look.failed, before.failed));
-        for (now, then) in look.spreads.iter().zip(&oldest) {
-            let spread = since(now, then);
-            put(percentile(&spread, 0.5));
-            put(percentile(&spread, 0.95));
-        }
-        for (now, then) in look.spreads.iter().zip(&before.spreads) {
+        let spreads = look.spreads.iter().zip(&oldest).map(|(now, then)| since(now, then));
+        let percentiles: Vec<_> = spreads
+            .flat_map(|spread| [percentile(&spread, 0.5), percentile(&spread, 0.95)])
+            .collect();
+        let (took, first) = percentiles.split_at(4);
+        took.iter().copied().for_each(&mut put);
+        for (now, then) in look.spreads.iter().zip(&before.spreads).take(2) {
             let come = since(now, then).iter().sum::<u64>();
             put(come as f64 / seconds);
+        }
+        first.iter().copied().for_each(&mut put);
+        for (now, then) in look.tokens.iter().zip(before.tokens) {
+            put(rate(*now as f64, then as f64));
         }
         if self.points.len() >= POINTS_MAX {
             self.points.pop_front();
@@ -169,7 +192,9 @@ impl HourHistory {
     /// Returns all points from `since` on as JSON: `t` and each column as a list.
     pub fn json(&self, since: Time) -> String {
         let points = self.points.iter().filter(|point| point.at >= since);
-        columns_json("", 2, &COLUMNS, points.map(|point| (point.at, &point.values)))
+        let unit = self.before.as_ref().map_or(LoadUnit::Cpu, |look| look.unit);
+        let head = format!("\"work_unit\":\"{}\",", unit.name());
+        columns_json(&head, 2, &COLUMNS, points.map(|point| (point.at, &point.values)))
     }
 }
 
@@ -334,6 +359,27 @@ mod tests {
         assert!(history.last().is_none());
         history.note(&CounterReading { at: look(6).at, ..CounterReading::default() });
         assert_eq!(value(&history, "busy"), 0.0);
+    }
+
+    #[test]
+    fn first_bytes_and_tokens_have_columns_of_their_own() {
+        let mut history = HourHistory::default();
+        history.note(&look(0));
+        let mut next = CounterReading { unit: LoadUnit::Tokens, cpus: f64::NAN, ..look(1) };
+        let place = BOUNDS_NS.iter().position(|bound| *bound == 100_000_000).expect("a bound");
+        next.spreads[3][place] = 40;
+        next.tokens = [60, 40, 50];
+        history.note(&next);
+        assert!((0.05..=0.1).contains(&value(&history, "debt_first_p95")));
+        assert!(value(&history, "credit_first_p50").is_nan());
+        assert!(value(&history, "debt_p95").is_nan() && value(&history, "cpus").is_nan());
+        assert_eq!((value(&history, "debt_n"), value(&history, "busy")), (0.0, 1.5));
+        let tokens = ["prompt", "cached", "output"];
+        let tokens = tokens.map(|kind| value(&history, &format!("tokens_{kind}")));
+        assert_eq!(tokens, [60.0, 40.0, 50.0]);
+        let json: serde_json::Value =
+            serde_json::from_str(&history.json(Time::ZERO)).expect("JSON");
+        assert_eq!(json["work_unit"], "tokens");
     }
 
     #[test]

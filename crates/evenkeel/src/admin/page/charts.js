@@ -2,7 +2,7 @@
 //
 // The numbers arrive as columns (`/api/history`) and grow by one point per second.
 
-import { number, time } from "/text.js";
+import { number, time, tokens, unit_of } from "/text.js";
 
 const POINTS_MAX = 3_600;
 const HEIGHT = 150;
@@ -27,9 +27,11 @@ function faded(rgb, part) {
 export class Past {
   constructor() {
     this.columns = { t: [] };
+    this.in_tokens = false;
   }
 
-  take(columns) {
+  take({ work_unit, ...columns }) {
+    this.in_tokens = work_unit === "tokens";
     this.columns = columns;
   }
 
@@ -107,6 +109,7 @@ function chart(at, series, scale, values, sync, level) {
 
 // Axis labels have no trailing zeros.
 const plain = (value) => String(Number(value.toPrecision(3)));
+const singles = (value) => tokens(value == null ? value : value / 1000);
 const fromZero = (least) => ({ range: (_, __, max) => [0, Math.max(max ?? 0, least) * 1.08] });
 const logarithmic = {
   distr: 3, log: 10,
@@ -116,7 +119,7 @@ const logarithmic = {
   },
 };
 
-// The four charts of the page.
+// The charts of the page: four, and two more if costs are counted in tokens.
 export class Charts {
   constructor(past) {
     this.past = past;
@@ -130,16 +133,19 @@ export class Charts {
 
   draw() {
     for (const { plot } of this.all ?? []) plot.destroy();
+    this.in_tokens = this.past.in_tokens;
+    const work = this.in_tokens ? tokens : number;
+    for (const figure of document.querySelectorAll("figure.tokens")) figure.hidden = !this.in_tokens;
     const at = (id) => document.getElementById(id);
     const add = (id, columns, series, scale, values) =>
       ({ columns, plot: chart(at(id), series, scale, values, "hour") });
     const sparse = { width: 1.8 };
     this.all = [
       add("chart-cpu", ["cpus", "busy", "debt"], [
-        line("available", "--faint", number, { dash: [5, 4], width: 1.2 }),
-        line("used", "--busy", number, { fill: 0.18 }),
-        line("by clients in debt", "--bad", number, { fill: 0.16 }),
-      ], fromZero(0.1), plain),
+        line(this.in_tokens ? "capacity" : "available", "--faint", work, { dash: [5, 4], width: 1.2 }),
+        line("used", "--busy", work, { fill: 0.18 }),
+        line("by clients in debt", "--bad", work, { fill: 0.16 }),
+      ], fromZero(0.1), this.in_tokens ? tokens : plain),
       add("chart-latency", ["credit_p95", "debt_p95"], [
         line("in credit", "--good", time, sparse), line("in debt", "--bad", time, sparse),
       ], logarithmic, time),
@@ -152,6 +158,15 @@ export class Charts {
         line("delayed", "--busy", number), line("held", "--note", number),
         line("refused", "--bad", number), line("denied", "--bad", number, { dash: [2, 3] }), line("shadow", "--note", number, { dash: [4, 3] }),
       ], fromZero(1), plain),
+      ...(this.in_tokens ? [
+        add("chart-first", ["credit_first_p95", "debt_first_p95", "credit_first_p50", "debt_first_p50"], [
+          line("in credit", "--good", time, sparse), line("in debt", "--bad", time, sparse),
+          line("half, in credit", "--good", time, { dash: [2, 3] }), line("half, in debt", "--bad", time, { dash: [2, 3] }),
+        ], logarithmic, time),
+        add("chart-tokens", ["tokens_prompt", "tokens_cached", "tokens_output"], [
+          line("prompt", "--busy", singles), line("prompt from the cache", "--faint", singles), line("output", "--good", singles),
+        ], fromZero(10), singles),
+      ] : []),
     ];
   }
 
@@ -161,6 +176,7 @@ export class Charts {
   }
 
   update() {
+    if (this.in_tokens !== this.past.in_tokens) this.draw();
     const { t } = this.past.columns;
     const end = t.at(-1) ?? Date.now() / 1000;
     const begin = end - this.seconds;
@@ -181,15 +197,16 @@ export class Charts {
 }
 
 // The chart of one client: its cost, and its level.
-export function ofClient(at, unit, past) {
+export function ofClient(at, limit, past) {
   at.replaceChildren();
-  const cost = unit === "cpu" ? "CPUs" : "requests/s";
+  const { figure, rate } = unit_of(limit);
+  const axis = figure === number ? plain : figure;
   const plot = chart(at, [
-    line(cost, "--busy", number, { fill: 0.18 }),
-    line("level", "--bad", number, { scale: "level", width: 1.8 }),
-  ], fromZero(0.05), plain, undefined, {
+    line(rate, "--busy", figure, { fill: 0.18 }),
+    line("level", "--bad", figure, { scale: "level", width: 1.8 }),
+  ], fromZero(limit.unit === "money" ? 0.0001 : 0.05), axis, undefined, {
     scale: { range: (_, min, max) => [Math.min(min ?? 0, 0), Math.max(max ?? 0, 0.1)] },
-    values: plain,
+    values: axis,
   });
   plot.setData([past.t, past.cost, past.level]);
   return plot;

@@ -2,7 +2,7 @@
 
 import { ofClient } from "/charts.js";
 import { get, order } from "/server.js";
-import { amount, element, number, put, time } from "/text.js";
+import { amount, element, number, put, time, unit_of } from "/text.js";
 
 const EVERY_MS = 5_000;
 const WEIGHT = 0.1;
@@ -34,7 +34,7 @@ export class Client {
     this.said("");
     put(this.part(".of"), `${limit.door}, limit ${limit.name}`);
     put(this.part("h2"), row.key);
-    put(this.part(".unit"), limit.unit === "cpu" ? "CPUs used, and level in CPU-seconds" : "requests per second, and level");
+    put(this.part(".unit"), `${unit_of(limit).used}, and level in ${unit_of(limit).left}`);
     const weigh = this.part("[data-do=weigh]");
     weigh.disabled = limit.action !== "queue";
     weigh.title = weigh.disabled ? "a weight has an effect only with the action queue" : "";
@@ -66,12 +66,12 @@ export class Client {
   facts() {
     const { limit, row } = this;
     const facts = [
-      ["Level", amount(row.level, limit.unit)],
+      ["Level", amount(row.level, limit)],
       ["In credit in", row.wait > 0 ? time(row.wait) : "now"],
-      [limit.unit === "cpu" ? "Recent CPUs" : "Hits per second", number(row.cpu_per_second)],
+      [limit.unit === "cpu" ? "Recent CPUs" : `${unit_of(limit).head} per second`, unit_of(limit).figure(row.cpu_per_second)],
       ["Requests per second", number(row.requests_per_second)],
       ["Mean wait", time(row.wait_average)],
-      ["Total", amount(row.cpu_total, limit.unit)],
+      ["Total", amount(row.cpu_total, limit)],
     ];
     const list = this.part(".facts");
     if (list.children.length !== facts.length) {
@@ -98,7 +98,7 @@ export class Client {
       empty.hidden = past.t.length > 0;
       this.plot?.destroy();
       this.plot = undefined;
-      if (past.t.length) this.plot = ofClient(document.getElementById("chart-client"), limit.unit, past);
+      if (past.t.length) this.plot = ofClient(document.getElementById("chart-client"), limit, past);
     } catch (why) {
       put(empty, String(why.message));
       empty.hidden = false;

@@ -2,7 +2,7 @@
 //
 // Rows keep their elements from one second to the next, so that a click meets the right row.
 
-import { amount, element, number, percent, put, time } from "/text.js";
+import { amount, capacity, counts_work, element, number, percent, put, time, unit_of } from "/text.js";
 
 const ABOUT = {
   queue: "queue: while the backend is full, clients in debt wait behind all clients in credit",
@@ -74,7 +74,8 @@ export class Clients {
     this.draw_tabs();
     const { limit } = this;
     const rows = limit ? this.shown(limit) : [];
-    const cpus = this.now.doors.reduce((sum, door) => sum + door.cpus, 0);
+    const cpus = capacity(this.now.doors) ?? 0;
+    put(document.querySelector("#clients [data-order=cpu_per_second]"), unit_of(limit).head);
     const kept = new Map();
     let before = null;
     for (const row of rows) {
@@ -128,7 +129,8 @@ function about(limit) {
   if (!limit) return "";
   if (VIEWS[limit.name] && !limit.action) return VIEWS[limit.name];
   const shadow = limit.shadow ? "shadow, not enforced; " : "";
-  return `${limit.door}; ${shadow}${ABOUT[limit.action] ?? limit.action}`;
+  const unit = ["work", "tokens", "money"].includes(limit.unit) ? `in ${unit_of(limit).left}; ` : "";
+  return `${limit.door}; ${unit}${shadow}${ABOUT[limit.action] ?? limit.action}`;
 }
 
 function made_tab() {
@@ -163,11 +165,12 @@ function fill(at, row, limit, cpus, said) {
   put(name.lastChild, mark);
   name.lastChild.hidden = !mark;
   const share = cpus > 0 ? row.cpu_per_second / cpus : 0;
-  const of_cpu = limit.unit === "cpu";
-  put(cpu.firstChild, of_cpu && cpus > 0 ? percent(share) : `${number(row.cpu_per_second)}/s`);
-  cpu.title = of_cpu ? `${number(row.cpu_per_second)} CPU-seconds per second` : "hits per second";
-  cpu.lastChild.style.width = of_cpu ? `${Math.min(100, 100 * share)}%` : "0";
-  put(level, amount(row.level, limit.unit));
+  const of_work = counts_work(limit);
+  const { figure, used } = unit_of(limit);
+  put(cpu.firstChild, limit.unit === "cpu" && cpus > 0 ? percent(share) : `${figure(row.cpu_per_second)}/s`);
+  cpu.title = of_work && cpus > 0 ? `${figure(row.cpu_per_second)} ${used}, ${percent(share)} of all` : used;
+  cpu.lastChild.style.width = of_work ? `${Math.min(100, 100 * share)}%` : "0";
+  put(level, amount(row.level, limit));
   put(wait, row.wait > 0 ? time(row.wait) : "–");
   put(requests, number(row.requests_per_second));
   put(mean, row.wait_average > 0.0005 ? time(row.wait_average) : "–");

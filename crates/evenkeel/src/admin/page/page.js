@@ -5,7 +5,7 @@ import { Client, Overrides } from "/client.js";
 import { Clients } from "/clients.js";
 import { Groups } from "/groups.js";
 import { get, keep, watch } from "/server.js";
-import { count, element, number, percent, put, time } from "/text.js";
+import { capacity, count, element, in_tokens, number, percent, put, time, tokens } from "/text.js";
 import { verdict } from "/verdict.js";
 
 // Seconds from which on a request with the backend is listed; most end before.
@@ -37,6 +37,10 @@ function undone_not(why) {
 
 function event(data) {
   now = data;
+  past.in_tokens = in_tokens(now.doors);
+  for (const limit of now.limits) {
+    if (limit.unit === "cpu" && in_tokens(now.doors.filter(({ door }) => door === limit.door))) limit.unit = "work";
+  }
   state("live", `live, ${new Date(now.now * 1000).toLocaleTimeString()}`);
   past.add(now.point);
   put(at("host"), now.host);
@@ -49,6 +53,7 @@ function event(data) {
   clients.update(now);
   client.update(now);
   running();
+  engines();
   robots();
   others();
 }
@@ -82,22 +87,29 @@ function tile(id, value, note, kind = "") {
 
 function tiles() {
   const sum = (value) => now.doors.reduce((all, door) => all + (value(door) ?? 0), 0);
-  const cpus = sum((door) => door.cpus);
+  const cpus = capacity(now.doors) ?? 0;
+  const weighted = past.in_tokens;
   const busy = past.mean("busy", 5) ?? 0;
   const debt = Math.min(past.mean("debt", 5) ?? 0, busy);
   const part = cpus > 0 ? busy / cpus : 0;
   const measured = [...new Set(now.doors.map((door) => door.measured))].join(", ");
   const queue = now.doors.find((door) => door.shared_queue);
-  tile("cpu", cpus > 0 ? percent(part) : "–", `${queue ? "by requests here, " : ""}of ${count(cpus, "CPU", "CPUs")}`, part > 0.95 ? "warn" : "");
+  const by = queue ? "by requests here, " : "";
+  if (weighted) tile("cpu", `${tokens(busy)}/s`, by + of_tokens(cpus, part));
+  else tile("cpu", cpus > 0 ? percent(part) : "–", `${by}of ${count(cpus, "CPU", "CPUs")}`, part > 0.95 ? "warn" : "");
+  put(at("tile-cpu").querySelector("h2"), weighted ? "Weighted tokens" : "CPU");
+  put(at("use"), weighted ? "Weighted tokens" : "CPU use");
   const [others, theirs] = at("tile-cpu").querySelectorAll("i");
   const width = (value) => `${Math.max(0, Math.min(100, (100 * value) / (cpus || 1)))}%`;
   others.style.width = width(busy - debt);
   theirs.style.width = width(debt);
-  at("tile-cpu").title = `${number(debt)} of ${number(busy)} CPUs used by clients in debt`;
+  at("tile-cpu").title = weighted
+    ? `${tokens(debt)} of ${tokens(busy)} weighted tokens per second used by clients in debt`
+    : `${number(debt)} of ${number(busy)} CPUs used by clients in debt`;
   const slots = sum((door) => door.crowd?.concurrency);
   const room = queue ? `here, ${sum(all_running)} of ${slots} in all` : `of ${slots} at once`;
   tile("working", `${sum((door) => door.working)}`, slots ? room : "");
-  put(at("measured"), measured ? `CPUs; costs measured by: ${measured}` : "CPUs");
+  put(at("measured"), weighted ? rates() : measured ? `CPUs; costs measured by: ${measured}` : "CPUs");
   const waiting = sum((door) => door.crowd?.waiting);
   const queues = now.doors.some((door) => door.crowd);
   const strangers = sum((door) => door.swarm?.strangers);
@@ -111,13 +123,29 @@ function tiles() {
   spread("debt", "slow");
 }
 
+// What part of the capacity that is, in tokens.
+function of_tokens(all, part) {
+  return all > 0 ? `${percent(part)} of ${tokens(all)}/s` : "capacity not measured yet";
+}
+
+// How much the backends can do, measured while requests wait.
+function rates() {
+  const rates = now.doors.map((door) => door.work_rate).filter((rate) => rate != null);
+  return rates.length
+    ? `per second; measured capacity ${rates.map(tokens).join(", ")}`
+    : "per second; capacity is measured when requests wait";
+}
+
 // Requests with a slot, and those that wait, of all instances that share the queue.
 const all_running = ({ shared_queue, crowd }) => shared_queue?.running ?? crowd?.running;
 const all_waiting = ({ shared_queue, crowd }) => shared_queue?.waiting ?? crowd?.waiting;
 
+// Of models, the time to the first byte: how long an answer takes depends on its length.
 function spread(side, id = side) {
-  const [half, most] = [past.last(`${side}_p50`), past.last(`${side}_p95`)];
+  const of = past.in_tokens ? `${side}_first` : side;
+  const [half, most] = [past.last(`${of}_p50`), past.last(`${of}_p95`)];
   tile(id, time(most), most == null ? "no requests" : `half in ${time(half)}`);
+  put(at(`tile-${id}`).querySelector("h2"), `In ${side}, ${past.in_tokens ? "first byte" : "answered"} in`);
 }
 
 // Requests that the backend has had for a while, and the oldest one that waits for it.
@@ -130,6 +158,16 @@ function running() {
   const here = now.doors.some((door) => door.shared_queue) ? " here" : "";
   const text = waits ? `The oldest waiting request${here}, ${waits.route} of ${waits.client}, has waited for ${time(waits.age)}.` : `No request waits${here}.`;
   table(at("running").lastElementChild, text, ["For", "Client", "Request", "State"], rows, []);
+}
+
+// What inference engines report of their own queues.
+function engines() {
+  const all = now.doors.flatMap((door) => door.engines);
+  at("engines").hidden = all.length === 0;
+  const rows = all.map(({ backend, running, waiting, cache_used, room }) =>
+    [backend, `${running}`, `${waiting}`, percent(cache_used), room == null ? "–" : `${room}`]);
+  const text = "As the backends report. While requests wait inside of one, it is sent no more than it runs.";
+  table(at("engines").lastElementChild, text, ["Backend", "Running", "Waiting inside", "Cache used", "Sent at most"], rows, []);
 }
 
 // A sentence for each robot that has to prove who it is.

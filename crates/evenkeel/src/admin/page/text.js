@@ -32,10 +32,46 @@ export function count(n, one, many) {
   return `${n} ${n === 1 ? one : many}`;
 }
 
+// Tokens, which arrive in thousands.
+export function tokens(thousands) {
+  if (thousands == null || Number.isNaN(thousands)) return "–";
+  const size = Math.abs(thousands);
+  if (size < 0.9995) return (1000 * thousands).toFixed(0);
+  if (size < 999.5) return `${Number(thousands.toPrecision(3))} k`;
+  return `${Number((thousands / 1000).toPrecision(3))} M`;
+}
+
+// Money, with at most four decimals.
+export function money(value) {
+  return value == null || Number.isNaN(value) ? "–" : String(Number(value.toFixed(4)));
+}
+
+// The units of limits and views. Shares of models are in weighted tokens: unit "work".
+const UNITS_OF = {
+  cpu: { figure: number, level: (value) => `${number(value)} s`, head: "CPU", rate: "CPUs", used: "CPU-seconds per second", left: "CPU-seconds" },
+  work: { figure: tokens, level: tokens, head: "Tokens", rate: "weighted tokens/s", used: "weighted tokens per second", left: "weighted tokens" },
+  tokens: { figure: tokens, level: tokens, head: "Tokens", rate: "tokens/s", used: "tokens per second", left: "tokens" },
+  money: { figure: money, level: money, head: "Money", rate: "money/s", used: "money per second", left: "money" },
+  hits: { figure: number, level: number, head: "Hits", rate: "requests/s", used: "hits per second", left: "requests" },
+};
+
+export const unit_of = (limit) => UNITS_OF[limit?.unit] ?? UNITS_OF.hits;
+
 // A level or a cost with its unit.
-export function amount(value, unit) {
-  if (value == null) return "–";
-  return unit === "cpu" ? `${number(value)} s` : number(value);
+export function amount(value, limit) {
+  return value == null ? "–" : unit_of(limit).level(value);
+}
+
+// Whether the limit counts what the backend works.
+export const counts_work = ({ unit }) => unit === "cpu" || unit === "work";
+
+// Whether a door counts tokens in place of CPU time.
+export const in_tokens = (doors) => doors.some((door) => door.work_unit === "tokens");
+
+// What all backends can do in a second; undefined if it is still to be measured.
+export function capacity(doors) {
+  const all = doors.map(({ measures_rate, work_rate, cpus }) => (measures_rate ? work_rate : cpus));
+  return all.includes(null) ? undefined : all.reduce((sum, one) => sum + one, 0);
 }
 
 export function put(element, text) {

@@ -1,6 +1,6 @@
 // The state in one sentence: the costliest client, the reaction of the throttle and its effect.
 
-import { count, number, percent, time } from "/text.js";
+import { capacity, count, counts_work, number, percent, time, tokens } from "/text.js";
 
 // A backend that uses this part of its CPUs is full.
 const FULL = 0.85;
@@ -12,7 +12,7 @@ const STOPPED = 5;
 function culprit(limits) {
   const in_debt = (row) => row.wait > 0 || (row.level ?? 0) < 0;
   let found;
-  for (const limit of limits.filter(({ open, unit }) => open && unit === "cpu")) {
+  for (const limit of limits.filter((limit) => limit.open && counts_work(limit))) {
     const row = limit.rows.filter(in_debt).sort((a, b) => b.cpu_per_second - a.cpu_per_second)[0];
     if (!row) continue;
     if (!found || row.cpu_per_second > 1.4 * found.row.cpu_per_second) found = { limit, row };
@@ -33,9 +33,11 @@ function does(action, { waiting, waits, reject, wait }) {
 }
 
 function times(past) {
-  const [credit, debt] = [past.last("credit_p95"), past.last("debt_p95")];
+  const of = past.in_tokens ? "_first" : "";
+  const what = past.in_tokens ? "the first byte" : "responses";
+  const [credit, debt] = [past.last(`credit${of}_p95`), past.last(`debt${of}_p95`)];
   const parts = [];
-  if (credit != null) parts.push(`Clients in credit get responses within ${time(credit)}`);
+  if (credit != null) parts.push(`Clients in credit get ${what} within ${time(credit)}`);
   if (debt != null) parts.push(`${parts.length ? "clients" : "Clients"} in debt within ${time(debt)}`);
   return parts.length ? `${parts.join(", ")} (95th percentile).` : "";
 }
@@ -54,7 +56,7 @@ export function verdict(now, past) {
 }
 
 function state_of(now, past) {
-  const cpus = now.doors.reduce((sum, door) => sum + door.cpus, 0);
+  const cpus = capacity(now.doors);
   // Of all instances that share the queue.
   const waiting = now.doors.reduce((sum, { shared_queue, crowd }) => sum + (shared_queue?.waiting ?? crowd?.waiting ?? 0), 0);
   const waits = waiting_text(now, waiting);
@@ -62,7 +64,9 @@ function state_of(now, past) {
   const failed = past.mean("failed") ?? 0;
   const guilty = culprit(now.limits);
   const here = now.doors.some((door) => door.shared_queue) ? " by requests of this instance" : "";
-  const used = `${number(busy)} of ${count(cpus, "CPU", "CPUs")} used${here}`;
+  const used = past.in_tokens
+    ? `${tokens(busy)}${cpus ? ` of ${tokens(cpus)}` : ""} weighted tokens per second used${here}`
+    : `${number(busy)} of ${count(cpus, "CPU", "CPUs")} used${here}`;
   if (now.stage === "draining") {
     return { kind: "warn", said: "This server is stopping: running requests may finish, new ones are refused.", more: used };
   }
@@ -110,7 +114,7 @@ function in_swarm(swarms, { now, used, past }) {
     "Clients that were here before go first.",
     other
       ? `${other.shared_queue.owner} owns the queue and has the figures of strangers.`
-      : `${strangers}; strangers have used ${number(sum((swarm) => swarm.strangers_cost))} CPU-seconds since then.`,
+      : `${strangers}; strangers have used ${work(sum((swarm) => swarm.strangers_cost), past)} since then.`,
     `${count(room, "visitor is", "visitors are")} in the waiting room, ${returned} of them for a second time or more.`,
   ];
   if (waits.length) parts.push(`New visitors wait ${time(Math.max(...waits))} for their first page.`);
@@ -124,7 +128,17 @@ function in_swarm(swarms, { now, used, past }) {
   };
 }
 
-function takes_of(row, cpus) {
+// An amount of work in words.
+const work = (amount, { in_tokens }) => (in_tokens ? `${tokens(amount)} weighted tokens` : `${number(amount)} CPU-seconds`);
+
+function takes_of(row, cpus, past) {
+  if (past.in_tokens) {
+    const share = cpus ? ` (${percent(row.cpu_per_second / cpus)} of all)` : "";
+    const rate = `${tokens(row.cpu_per_second)} weighted tokens per second${share}`;
+    return row.last_seen < STOPPED
+      ? `${row.key} uses ${rate}.`
+      : `${row.key} used ${rate} recently. It has sent no requests for ${time(row.last_seen)}, so this decreases.`;
+  }
   const share = percent(row.cpu_per_second / cpus);
   return row.last_seen < STOPPED
     ? `${row.key} uses ${share} of the CPU.`
@@ -132,7 +146,7 @@ function takes_of(row, cpus) {
 }
 
 function in_debt({ limit, row }, { full, cpus, waiting, waits, used, past }) {
-  const takes = takes_of(row, cpus);
+  const takes = takes_of(row, cpus, past);
   if (limit.shadow) {
     return {
       kind: full ? "bad" : "note",

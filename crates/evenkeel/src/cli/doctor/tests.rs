@@ -1,6 +1,7 @@
 use super::*;
 use evenkeel_telemetry::snapshot::{
-    ApartPeer, BurningGroupRow, PeersSummary, QueueLoad, RefusedConfig, SharedQueueLoad, SwarmLoad,
+    ApartPeer, BurningGroupRow, EngineLoadRow, LoadUnit, PeersSummary, QueueLoad, RefusedConfig,
+    SharedQueueLoad, SwarmLoad,
 };
 
 fn row(key: &str, cpu: f64, level: Option<f64>, last_seen: f64) -> ClientRow {
@@ -66,6 +67,77 @@ Limit: agent
     assert_eq!(together, format!("{expected}\npeers: 2 of 3 live, 0.2 s behind\n"));
 }
 
+/// A door without requests.
+fn idle() -> LoadSnapshot {
+    LoadSnapshot {
+        door: "proxy".to_owned(),
+        working: 2,
+        work_unit: LoadUnit::Cpu,
+        cpus: 2.0,
+        measures_rate: false,
+        work_rate: None,
+        busy_seconds: 1.0,
+        crowd: None,
+        shared_queue: None,
+        swarm: None,
+        engines: Vec::new(),
+        running: Vec::new(),
+        oldest_waiting: None,
+    }
+}
+
+/// A door in tokens, without requests.
+fn of_tokens() -> LoadSnapshot {
+    LoadSnapshot { work_unit: LoadUnit::Tokens, cpus: 4.0, work_rate: Some(4.125), ..idle() }
+}
+
+#[test]
+fn tokens_and_money_are_shown_as_such() {
+    let rows = || vec![row("hash:1", 1.25, Some(-2.5), 1.0)];
+    let limit = |unit: &str| LimitTable {
+        name: unit.to_owned(),
+        unit: unit.to_owned(),
+        rows: rows(),
+        ..snapshot().limits[0].clone()
+    };
+    let limits = ["cpu", "tokens", "money", "hits"].map(limit).to_vec();
+    let engine = EngineLoadRow {
+        backend: "10.0.0.1:8000".to_owned(),
+        running: 8,
+        waiting: 3,
+        cache_used: Some(0.45),
+        room: None,
+    };
+    let load = LoadSnapshot { engines: vec![engine], ..of_tokens() };
+    let shown = TopSnapshot { limits, load: vec![load], ..snapshot() };
+    let expected = "\
+Limit: cpu (weighted tokens)
+  Wait[s]  Tokens/s     Req/s  Last[s]      Level  Title
+     2.00      1250     12.35        1      -2500  hash:1
+
+Limit: tokens (tokens)
+  Wait[s]  Tokens/s     Req/s  Last[s]      Level  Title
+     2.00      1250     12.35        1      -2500  hash:1
+
+Limit: money (money)
+  Wait[s]   Money/s     Req/s  Last[s]      Level  Title
+     2.00    1.2500     12.35        1    -2.5000  hash:1
+
+Limit: hits
+  Wait[s]    Hits/s     Req/s  Last[s]      Level  Title
+     2.00      1.25     12.35        1      -2.50  hash:1
+
+Capacity of proxy: 4000 weighted tokens per second, as configured; 4125 measured
+
+Engines of proxy:
+10.0.0.1:8000 runs 8, 3 wait inside, cache 45 % full
+";
+    assert_eq!(tables(&shown, None), expected);
+    let load = LoadSnapshot { measures_rate: true, work_rate: None, ..of_tokens() };
+    let shown = TopSnapshot { limits: Vec::new(), load: vec![load], ..snapshot() };
+    assert!(tables(&shown, None).contains("Capacity of proxy: not measured yet"));
+}
+
 #[test]
 fn a_refused_configuration_comes_first() {
     let expected = tables(&snapshot(), None);
@@ -98,17 +170,7 @@ fn a_swarm_has_a_line() {
         newcomer_wait: None,
         groups: Vec::new(),
     };
-    let door = LoadSnapshot {
-        door: "proxy".to_owned(),
-        working: 2,
-        cpus: 2.0,
-        busy_seconds: 1.0,
-        crowd: None,
-        shared_queue: None,
-        swarm: Some(swarm.clone()),
-        running: Vec::new(),
-        oldest_waiting: None,
-    };
+    let door = LoadSnapshot { swarm: Some(swarm.clone()), ..idle() };
     let line = "proxy: swarm for 10 min (80.5 CPU-s): 12 strangers wait, 40 in the waiting room";
     let in_swarm = TopSnapshot { load: vec![door.clone()], ..snapshot() };
     assert_eq!(tables(&in_swarm, None), format!("{line}\n\n{expected}"));
@@ -143,18 +205,13 @@ fn the_requests_with_the_backend_stand_below_the_tables() {
         stalled,
     };
     let mut load = LoadSnapshot {
-        door: "proxy".to_owned(),
-        working: 2,
-        cpus: 2.0,
-        busy_seconds: 1.0,
         crowd: Some(QueueLoad { waiting: 14, running: 2, concurrency: 2 }),
-        shared_queue: None,
-        swarm: None,
         running: vec![
             request("203.0.113.7", "GET /x", 27.04, false),
             request("2001:db8::1", "POST /\x1b[2J", 0.5, true),
         ],
         oldest_waiting: Some(request("198.51.100.1", "GET /", 12.34, false)),
+        ..idle()
     };
     let text = |load: &LoadSnapshot| {
         let load = vec![load.clone()];
@@ -209,15 +266,11 @@ fn a_shared_queue_has_a_line_for_each_instance() {
         groups: Vec::new(),
     };
     let load = LoadSnapshot {
-        door: "proxy".to_owned(),
         working: 4,
-        cpus: 2.0,
-        busy_seconds: 1.0,
         crowd: Some(QueueLoad { waiting: 12, running: 4, concurrency: 12 }),
         shared_queue: Some(queue),
         swarm: Some(swarm),
-        running: Vec::new(),
-        oldest_waiting: None,
+        ..idle()
     };
     let why = "its version exchanges other messages about queues".to_owned();
     let apart = vec![ApartPeer { peer: "d".to_owned(), why }];

@@ -6,7 +6,7 @@
 use super::view::{KeyMode, RowOrder, TopView};
 use evenkeel_telemetry::printable::printable;
 use evenkeel_telemetry::snapshot::{
-    BurningGroupRow, ClientRow, LimitTable, LoadSnapshot, OpenRequestRow, UNIT_HITS,
+    BurningGroupRow, ClientRow, LimitTable, LoadSnapshot, OpenRequestRow, ShownUnit,
 };
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -18,11 +18,11 @@ use ratatui::widgets::{Clear, Paragraph};
 const BAR_COLUMNS: usize = 16;
 const KEYS: &str = " q quit  Tab limit  s sort  r reverse  / filter  b backend  p pause  ? help";
 const HELP: [&str; 14] = [
-    "Level   remaining budget of the client: CPU-seconds or hits; below zero it is debt",
+    "Level   what is left, in CPU-seconds, hits, tokens or money; below zero it is debt",
     "Wait    recent average waiting time of its requests, in seconds",
     "Would   limits in shadow: seconds for which the limit would act on the client;",
     "        no request waits for it",
-    "/s      recent CPU-seconds (or hits) per second; Share: of all listed clients",
+    "/s      recent cost per second, in the same unit; Share: of all listed clients",
     "Total   since the client is listed;  Last: seconds since its last request",
     "b             show the requests that the backend has; again: the clients",
     "Tab, arrows   next limit, previous limit",
@@ -92,14 +92,14 @@ fn time_of_day(now: f64) -> String {
 }
 
 fn load_line(load: &LoadSnapshot, busy: Option<f64>) -> Line<'static> {
-    let share = busy.map_or(0.0, |busy| busy / load.cpus.max(f64::MIN_POSITIVE));
+    let share = busy.zip(load.capacity());
+    let share = share.map_or(0.0, |(busy, all)| busy / all.max(f64::MIN_POSITIVE));
     let full = (share.clamp(0.0, 1.0) * BAR_COLUMNS as f64).round() as usize;
     let color = if share > 0.9 { Color::Red } else { Color::Green };
-    let busy = busy.map_or_else(|| "-".to_owned(), |busy| format!("{busy:.2}"));
     let mut line = Line::from(vec![
         Span::raw(format!(" {:<10}[", printable(&load.door))),
         Span::styled("|".repeat(full), Style::new().fg(color)),
-        Span::raw(format!("{}] {busy} of {} CPUs", " ".repeat(BAR_COLUMNS - full), load.cpus)),
+        Span::raw(format!("{}] {}", " ".repeat(BAR_COLUMNS - full), load.use_line(busy))),
         Span::raw(format!("  working {}", load.working)),
     ]);
     // Below a shared queue has a line with what is of this instance and what of all.
@@ -119,6 +119,9 @@ fn limits(view: &TopView) -> Line<'static> {
     }
     let Some(table) = view.limits().get(view.shown()) else { return line };
     line.push_span(format!("  {}, ", printable(&table.door)));
+    if let Some(words) = view.unit_of(table).words() {
+        line.push_span(format!("{words}, "));
+    }
     if table.shadow {
         line.push_span("shadow: ".magenta().bold());
         line.push_span(format!("would {}", printable(&table.action)));
@@ -156,10 +159,11 @@ fn running(frame: &mut Frame<'_>, loads: &[LoadSnapshot], area: Rect) {
 fn clients(frame: &mut Frame<'_>, view: &TopView, area: Rect) {
     let Some(table) = view.limits().get(view.shown()) else { return };
     let all: f64 = table.rows.iter().map(|row| row.cpu_per_second).sum();
-    let mut lines = vec![head(table, view.order)];
+    let unit = view.unit_of(table);
+    let mut lines = vec![head(table, unit, view.order)];
     let rows = view.rows();
     let shown = rows.iter().take(usize::from(area.height));
-    lines.extend(shown.map(|row| client(row, all, table.shadow)));
+    lines.extend(shown.map(|row| client(row, all, unit, table.shadow)));
     if rows.is_empty() {
         let none =
             if table.rows.is_empty() { "no clients yet" } else { "no client matches the filter" };
@@ -168,8 +172,8 @@ fn clients(frame: &mut Frame<'_>, view: &TopView, area: Rect) {
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-fn head(table: &LimitTable, order: RowOrder) -> Line<'static> {
-    let cost = if table.unit == UNIT_HITS { "Hits/s" } else { "Cpu/s" };
+fn head(table: &LimitTable, unit: ShownUnit, order: RowOrder) -> Line<'static> {
+    let cost = unit.head();
     let columns = [
         (format!("{:>10}", "Level"), order == RowOrder::Debt),
         (format!("{:>9}", if table.shadow { "Would" } else { "Wait" }), order == RowOrder::Wait),
@@ -186,15 +190,15 @@ fn head(table: &LimitTable, order: RowOrder) -> Line<'static> {
 
 /// The line of one client. In shadow mode no client waits, so the line shows how long the limit
 /// would act on the client.
-fn client(row: &ClientRow, all: f64, shadow: bool) -> Line<'static> {
+fn client(row: &ClientRow, all: f64, unit: ShownUnit, shadow: bool) -> Line<'static> {
     let share = if all > 0.0 { 100.0 * row.cpu_per_second / all } else { 0.0 };
-    let level = row.level.map_or_else(|| "-".to_owned(), |level| format!("{level:.2}"));
+    let level = row.level.map_or_else(|| "-".to_owned(), |level| unit.amount(level, 2));
     let line = Line::from(format!(
-        "{level:>10}{:>9.2}{:>9.2}{share:>6.0}%{:>9.2}{:>10.1}{:>6.0}  {}",
+        "{level:>10}{:>9.2}{:>9}{share:>6.0}%{:>9.2}{:>10}{:>6.0}  {}",
         if shadow { row.wait } else { row.wait_average },
-        row.cpu_per_second,
+        unit.amount(row.cpu_per_second, 2),
         row.requests_per_second,
-        row.cpu_total,
+        unit.amount(row.cpu_total, 1),
         row.last_seen,
         printable(&row.key)
     ));

@@ -3,7 +3,7 @@
 //! Keys and answers change it. It does not depend on a terminal.
 
 use crate::cli::remote::AdminClientError;
-use evenkeel_telemetry::snapshot::{ClientRow, LimitTable, TopSnapshot};
+use evenkeel_telemetry::snapshot::{ClientRow, LimitTable, ShownUnit, TopSnapshot};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use std::cmp::Ordering;
 use std::ops::ControlFlow;
@@ -143,7 +143,8 @@ impl TopView {
         self.snapshot = Some(snapshot);
     }
 
-    /// The CPUs that the backend of a door has used since the last answer.
+    /// The CPUs that the backend of a door has used since the last answer, or the thousands of
+    /// tokens per second.
     fn busy(&self, load: &evenkeel_telemetry::snapshot::LoadSnapshot, now: f64) -> Option<f64> {
         let before = self.snapshot.as_ref()?;
         let was = before.load.iter().find(|was| was.door == load.door)?;
@@ -163,6 +164,12 @@ impl TopView {
     /// All limits of the last answer.
     pub fn limits(&self) -> &[LimitTable] {
         self.snapshot.as_ref().map(|snapshot| &snapshot.limits[..]).unwrap_or_default()
+    }
+
+    /// The unit of the figures of a limit.
+    pub fn unit_of(&self, table: &LimitTable) -> ShownUnit {
+        let unit = self.snapshot.as_ref().map(|snapshot| snapshot.unit_of(table));
+        unit.unwrap_or(ShownUnit::CpuSeconds)
     }
 
     /// The index of the selected limit; the first limit if none was selected or it no longer

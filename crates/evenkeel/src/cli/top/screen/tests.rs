@@ -1,6 +1,6 @@
 use super::*;
 use evenkeel_telemetry::snapshot::{
-    QueueInstanceRow, QueueLoad, SharedQueueLoad, SwarmLoad, TopSnapshot,
+    LoadUnit, QueueInstanceRow, QueueLoad, SharedQueueLoad, SwarmLoad, TopSnapshot,
 };
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -41,10 +41,14 @@ fn snapshot(now: f64, busy_seconds: f64) -> TopSnapshot {
         load: vec![LoadSnapshot {
             door: "proxy".to_owned(),
             working: 2,
+            work_unit: LoadUnit::Cpu,
             cpus: 2.0,
+            measures_rate: false,
+            work_rate: None,
             busy_seconds,
             crowd: Some(QueueLoad { waiting: 14, running: 2, concurrency: 4 }),
             shared_queue: None,
+            engines: Vec::new(),
             running: Vec::new(),
             oldest_waiting: None,
             swarm: None,
@@ -105,6 +109,36 @@ fn the_whole_screen() {
     let lines: Vec<_> = drawn.lines().collect();
     assert_eq!(lines[..expected.len()], expected);
     assert_eq!(lines.last(), Some(&KEYS));
+}
+
+#[test]
+fn a_door_in_tokens_is_shown_in_tokens() {
+    let in_tokens = |now, busy| {
+        let mut snapshot = snapshot(now, busy);
+        let load = &mut snapshot.load[0];
+        (load.work_unit, load.measures_rate) = (LoadUnit::Tokens, true);
+        snapshot.limits[1].unit = "money".to_owned();
+        snapshot
+    };
+    let mut view = TopView::new("127.0.0.1:9970", None);
+    view.answered(Ok((String::new(), in_tokens(1_790_000_000.0, 100.0))));
+    view.answered(Ok((String::new(), in_tokens(1_790_000_002.0, 103.0))));
+    let expected = [
+        " proxy     [                ] 1500 tokens/s  working 2  waiting 14  slots 2/4",
+        "  ip  hits   proxy, weighted tokens, queue",
+        "     Level     Wait Tokens/s  Share    Req/s     Total  Last  Client",
+        "    -12250     2.00     1500    75%    10.50    100000     3  203.0.113.7",
+    ];
+    let drawn = screen(&view);
+    assert_eq!(drawn.lines().skip(1).take(4).collect::<Vec<_>>(), expected);
+    press(&mut view, "\t");
+    let drawn = screen(&view);
+    assert!(drawn.contains("proxy, money, queue") && drawn.contains("Money/s"), "{drawn}");
+    assert!(drawn.contains("3.0000"), "{drawn}");
+    let mut measured = in_tokens(1_790_000_004.0, 106.0);
+    measured.load[0].work_rate = Some(2.0);
+    view.answered(Ok((String::new(), measured)));
+    assert!(screen(&view).contains("[||||||||||||    ] 1500 of 2000 tokens/s"));
 }
 
 #[test]
