@@ -75,6 +75,18 @@ def evenkeel():
     return os.path.join(os.environ.get("CARGO_TARGET_DIR", f"{ROOT}/target"), "dist/evenkeel")
 
 
+def service(folder, program, variable):
+    """A program of `bench` to compare or to work with, built if need be; `variable` may name one
+    that is."""
+    given = os.environ.get(variable)
+    if given:
+        return given
+    target = f"{ROOT}/target/{folder}"
+    subprocess.run(["cargo", "build", "--release", "--locked", "-q"], cwd=f"{ROOT}/bench/{folder}",
+                   check=True, env={**os.environ, "CARGO_TARGET_DIR": target})
+    return f"{target}/release/{program}"
+
+
 def first_line(*command):
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return done.stdout.splitlines()[0] if done.stdout else "?"
@@ -147,17 +159,19 @@ def cpu_seconds(pids):
 class Server:
     """A process with its children, on one core; ended by its id."""
 
-    def __init__(self, name, command, port, core, cwd, host="127.0.0.1"):
+    def __init__(self, name, command, port, core, cwd, host="127.0.0.1", env=None, patience=10):
+        """`patience`: seconds until it has to listen."""
         self.name, self.port, self.admin, self.host = name, port, None, host
         self.log = open(os.path.join(cwd, f"{name.replace(' ', '-')}.log"), "wb")
         self.process = subprocess.Popen(
-            ["taskset", "-c", str(core), *command], cwd=cwd, stdout=self.log, stderr=self.log)
-        self.await_port()
+            ["taskset", "-c", str(core), *command], cwd=cwd, stdout=self.log, stderr=self.log,
+            env={**os.environ, **(env or {})})
+        self.await_port(patience)
         # PHP-FPM makes a session of its own.
         prefer_session(self.process.pid)
 
-    def await_port(self):
-        deadline = time.monotonic() + 10
+    def await_port(self, patience):
+        deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 break
@@ -226,8 +240,8 @@ class Bench:
             file.write(text)
         return path
 
-    def start(self, name, command, port, core=SERVER_CORE, host="127.0.0.1"):
-        server = Server(name, command, port, core, self.folder, host)
+    def start(self, name, command, port, core=SERVER_CORE, host="127.0.0.1", **more):
+        server = Server(name, command, port, core, self.folder, host, **more)
         self.servers.append(server)
         return server
 

@@ -1,0 +1,274 @@
+//! The batch: which sequences compute how many tokens in the next step.
+//!
+//! As in vLLM, a sequence has a context (its prompt and what it has made) of which a part is
+//! computed, and a step computes more of it: a chunk of the prompt or the last token made. When all
+//! is computed the sequence makes a token. Running sequences come first, in the order of their
+//! arrival; waiting ones are first in, first out. If the KV cache is full, the newest running
+//! sequence gives its place back and computes everything again later.
+
+use crate::options::Options;
+use crate::prefix::{BLOCK_TOKENS, PrefixCache};
+use crate::tally::Tally;
+use std::collections::VecDeque;
+use tokio::sync::mpsc::UnboundedSender;
+
+/// What happens to a request, as its answer needs to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A token has been made.
+    Token,
+    /// The last token has been made. `cached`: tokens of the prompt that were in the prefix cache.
+    End { cached: u64 },
+}
+
+/// A request in the engine.
+pub struct Sequence {
+    /// The number of its tenant in the tally.
+    pub tenant: usize,
+    /// The tokens of its prompt, at least one.
+    pub prompt: u64,
+    /// The tokens that it will make; 0: it only computes its prompt (embeddings).
+    pub output: u64,
+    /// The blocks of its prompt.
+    pub hashes: Vec<u64>,
+    /// Where its tokens go. If it is closed, the client is gone.
+    pub events: UnboundedSender<Event>,
+    /// When it came, in seconds of real time.
+    pub arrived: f64,
+    /// Tokens of its context that are computed.
+    computed: u64,
+    /// Tokens of its context that have been charged to its tenant.
+    charged: u64,
+    cached: u64,
+    made: u64,
+    is_preempted: bool,
+}
+
+impl Sequence {
+    pub fn new(
+        tenant: usize,
+        (prompt, output): (u64, u64),
+        hashes: Vec<u64>,
+        events: UnboundedSender<Event>,
+        arrived: f64,
+    ) -> Sequence {
+        let [computed, charged, cached, made] = [0; 4];
+        let is_preempted = false;
+        Sequence {
+            tenant,
+            prompt: prompt.max(1),
+            output,
+            hashes,
+            events,
+            arrived,
+            computed,
+            charged,
+            cached,
+            made,
+            is_preempted,
+        }
+    }
+
+    fn context(&self) -> u64 {
+        self.prompt + self.made
+    }
+}
+
+/// The part of one sequence in a step.
+struct Part {
+    tokens: u64,
+    is_decode: bool,
+}
+
+/// The sequences that run and wait, and the caches.
+pub struct Batch {
+    options: Options,
+    running: Vec<Sequence>,
+    waiting: VecDeque<Sequence>,
+    /// The parts of the first running sequences in the step that is being computed.
+    parts: Vec<Part>,
+    prefixes: PrefixCache,
+    pub tally: Tally,
+}
+
+impl Batch {
+    pub fn new(options: Options) -> Batch {
+        Batch {
+            prefixes: PrefixCache::new(options.cache_tokens),
+            options,
+            running: Vec::new(),
+            waiting: VecDeque::new(),
+            parts: Vec::new(),
+            tally: Tally::default(),
+        }
+    }
+
+    pub fn push(&mut self, sequence: Sequence) {
+        self.tally.tenants[sequence.tenant].requests += 1;
+        self.waiting.push_back(sequence);
+    }
+
+    pub fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Tokens in the KV cache.
+    pub fn kv_tokens(&self) -> u64 {
+        self.running.iter().map(|one| one.computed).sum()
+    }
+
+    /// The part of the KV cache that is in use, 0 to 1.
+    pub fn kv_usage(&self) -> f64 {
+        let used = self.running.iter().map(|one| blocks(one.computed)).sum::<u64>();
+        (used * BLOCK_TOKENS) as f64 / self.options.kv_tokens as f64
+    }
+
+    /// Plans a step and returns its time in seconds of the engine; `None`: there is nothing to do.
+    pub fn plan(&mut self) -> Option<f64> {
+        self.remove_aborted();
+        self.parts.clear();
+        let mut budget = self.options.max_batched_tokens;
+        let mut free = self.free_blocks();
+        let is_full = self.plan_running(&mut budget, &mut free);
+        if !is_full {
+            self.admit(&mut budget, &mut free);
+        }
+        if self.parts.is_empty() {
+            return None;
+        }
+        let decodes = self.parts.iter().filter(|part| part.is_decode).count();
+        let prefilled: u64 =
+            self.parts.iter().filter(|part| !part.is_decode).map(|part| part.tokens).sum();
+        let us = self.options.step_us
+            + self.options.sequence_us * decodes as f64
+            + self.options.prefill_us * prefilled as f64;
+        Some(us * 1e-6)
+    }
+
+    /// Ends the step that was planned, at `now`, in seconds of real time.
+    pub fn finish_step(&mut self, now: f64) {
+        self.tally.steps += 1;
+        let parts = std::mem::take(&mut self.parts);
+        for (index, part) in parts.iter().enumerate() {
+            self.compute(index, part.tokens, now);
+        }
+        self.tally.kv_peak = self.tally.kv_peak.max(self.kv_tokens());
+        self.running.retain(|one| one.made < one.output || one.computed < one.prompt);
+        self.parts = parts;
+    }
+
+    fn free_blocks(&self) -> u64 {
+        let used: u64 = self.running.iter().map(|one| blocks(one.computed)).sum();
+        (self.options.kv_tokens / BLOCK_TOKENS).saturating_sub(used)
+    }
+
+    /// Plans the sequences that run already. Returns whether the KV cache is full.
+    fn plan_running(&mut self, budget: &mut u64, free: &mut u64) -> bool {
+        let mut is_full = false;
+        let mut index = 0;
+        while index < self.running.len() && *budget > 0 {
+            let one = &self.running[index];
+            let left = one.context() - one.computed;
+            let tokens = left.min(*budget);
+            let more = blocks(one.computed + tokens) - blocks(one.computed);
+            while more > *free && self.running.len() > index {
+                is_full = true;
+                *free += self.preempt_newest();
+            }
+            if index < self.running.len() {
+                *free -= more;
+                *budget -= tokens;
+                let is_decode = self.running[index].made > 0 && left == 1;
+                self.parts.push(Part { tokens, is_decode });
+                index += 1;
+            }
+        }
+        is_full
+    }
+
+    /// Takes the newest running sequence out of the batch. Returns the number of its blocks.
+    fn preempt_newest(&mut self) -> u64 {
+        let Some(mut newest) = self.running.pop() else { return 0 };
+        let freed = blocks(newest.computed);
+        newest.computed = 0;
+        newest.is_preempted = true;
+        self.tally.preemptions += 1;
+        self.waiting.push_front(newest);
+        freed
+    }
+
+    /// Takes waiting sequences into the batch while there is room.
+    fn admit(&mut self, budget: &mut u64, free: &mut u64) {
+        // Sequences beyond the budget have no part, and parts belong to the first ones.
+        let all_planned = self.parts.len() == self.running.len();
+        while all_planned && *budget > 0 && self.running.len() < self.options.max_num_seqs {
+            let Some(next) = self.waiting.front() else { return };
+            let known = self.prefixes.known(&next.hashes).min(next.prompt - 1);
+            let tokens = (next.context() - known).min(*budget);
+            let needed = blocks(known + tokens);
+            if needed > *free {
+                return;
+            }
+            let Some(mut next) = self.waiting.pop_front() else { return };
+            next.computed = known;
+            if !next.is_preempted {
+                next.cached = known;
+                next.charged = known;
+                self.tally.tenants[next.tenant].cached += known;
+            }
+            *free -= needed;
+            *budget -= tokens;
+            self.parts.push(Part { tokens, is_decode: false });
+            self.running.push(next);
+        }
+    }
+
+    fn compute(&mut self, index: usize, tokens: u64, now: f64) {
+        let one = &mut self.running[index];
+        let tenant = &mut self.tally.tenants[one.tenant];
+        one.computed += tokens;
+        let new = one.computed.min(one.prompt).saturating_sub(one.charged);
+        tenant.prompt += new;
+        one.charged += new;
+        if one.computed < one.context() {
+            return;
+        }
+        if one.made == 0 {
+            self.prefixes.insert(&one.hashes);
+            self.tally.first_token.observe(now - one.arrived);
+        }
+        if one.made < one.output {
+            one.made += 1;
+            tenant.output += 1;
+            let _ = one.events.send(Event::Token);
+        }
+        if one.made >= one.output {
+            tenant.finished += 1;
+            self.tally.whole.observe(now - one.arrived);
+            let _ = one.events.send(Event::End { cached: one.cached });
+        }
+    }
+
+    /// Forgets the requests of clients that are gone.
+    fn remove_aborted(&mut self) {
+        let tally = &mut self.tally;
+        let mut is_wanted = |one: &Sequence| {
+            let is_gone = one.events.is_closed();
+            tally.tenants[one.tenant].aborted += u64::from(is_gone);
+            !is_gone
+        };
+        self.running.retain(&mut is_wanted);
+        self.waiting.retain(&mut is_wanted);
+    }
+}
+
+fn blocks(tokens: u64) -> u64 {
+    tokens.div_ceil(BLOCK_TOKENS)
+}
+
+#[cfg(test)]
+mod tests;
