@@ -33,7 +33,13 @@ impl AnswerFormat {
     /// none of them is acceptable.
     #[must_use]
     pub fn of(headers: &HeaderMap) -> AnswerFormat {
-        let Some(accept) = headers.get(header::ACCEPT) else { return AnswerFormat::Text };
+        AnswerFormat::accepted(headers.get(header::ACCEPT))
+    }
+
+    /// The same for a value of `Accept`.
+    #[must_use]
+    pub fn accepted(accept: Option<&HeaderValue>) -> AnswerFormat {
+        let Some(accept) = accept else { return AnswerFormat::Text };
         let mut best = (AnswerFormat::Text, 0);
         for range in accept.as_bytes().split(|byte| *byte == b',') {
             let mut parts = range.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
