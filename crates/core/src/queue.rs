@@ -424,6 +424,7 @@ impl Queue {
         if self.waiting.is_empty() {
             return None;
         }
+        self.leave_reserved();
         let (id, client, place) = self.next_reestimated(now)?;
         let known = self.clients.get_mut(&client)?;
         let waiting = self.waiting.leave(id, &mut known.line)?;

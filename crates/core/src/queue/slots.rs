@@ -90,6 +90,22 @@ impl Queue {
         concurrency.saturating_add(self.staying).min(most.max(concurrency))
     }
 
+    /// Gives free slots to requests in reserved slots whose client would get them if it waited, so
+    /// that the reserved ones are free for its next request.
+    pub(super) fn leave_reserved(&mut self) {
+        let mut free = self.slots().saturating_sub(self.in_slots()).min(self.beside);
+        if free == 0 || self.settings.unit == WorkUnit::CpuTime {
+            return;
+        }
+        for share in self.running.values_mut() {
+            if free > 0 && share.beside && self.tiers.is_behind_others(share) {
+                share.beside = false;
+                self.beside -= 1;
+                free -= 1;
+            }
+        }
+    }
+
     /// The number of running requests that count against the slots. Requests before a processor are
     /// brief, so any of them may be that in a reserved slot. Those of a language model are not: a
     /// client that got reserved slots again and again would have as many slots as others, whatever

@@ -288,12 +288,7 @@ impl Tiers {
     /// Returns none if the tier in debt is owed [`OWED_REQUESTS_MAX`] requests.
     pub fn fresh(&self, free: usize) -> impl Iterator<Item = KeyHash> {
         let others = self.debtors.count + self.visitors.count;
-        let owes = self.owed.covers(OWED_REQUESTS_MAX, self.next_in_debt());
-        let bound = match (owes, others == 0) {
-            (true, _) => 0,
-            (false, true) => self.credits.last,
-            (false, false) => Tag::MAX,
-        };
+        let bound = self.least_credit();
         let size = match free > 1 && self.credits.count == 0 && others > 0 {
             true => Tag::MAX,
             false => self.largest() >> halvings(free),
@@ -321,14 +316,24 @@ impl Tiers {
     /// Clients in credit that have had less than another one with requests in service, in the order
     /// of their turns. Returns none if the tier in debt is owed [`OWED_REQUESTS_MAX`] requests.
     pub fn behind_others(&self) -> impl Iterator<Item = KeyHash> {
+        self.credit.behind(self.least_credit())
+    }
+
+    /// Whether a client has a request in service from a place in credit, and has had less than
+    /// another one.
+    pub fn is_behind_others(&self, share: &QueuedShare) -> bool {
+        share.place == Place::Credit && self.credit.is_behind(share.client, self.least_credit())
+    }
+
+    /// The finish tag below which a client in credit may go before others.
+    fn least_credit(&self) -> Tag {
         let others = self.debtors.count + self.visitors.count;
         let owes = self.owed.covers(OWED_REQUESTS_MAX, self.next_in_debt());
-        let bound = match (owes, others == 0) {
+        match (owes, others == 0) {
             (true, _) => 0,
             (false, true) => self.credits.last,
             (false, false) => Tag::MAX,
-        };
-        self.credit.behind(bound)
+        }
     }
 
     fn next_in_debt(&self) -> Option<Cost> {

@@ -256,7 +256,12 @@ impl<K: Copy + Ord + Hash> Turns<K> {
     /// their turns. Only the first [`FRESH_EXAMINED_MAX`] are examined.
     pub fn behind(&self, bound: Tag) -> impl Iterator<Item = K> {
         let first = self.waiting.iter().take(FRESH_EXAMINED_MAX).map(|turn| turn.key);
-        first.filter(move |key| self.members.get(key).is_some_and(|one| one.finish < bound))
+        first.filter(move |key| self.is_behind(*key, bound))
+    }
+
+    /// Whether a member that waits or has something in service has had less than `bound`.
+    pub fn is_behind(&self, key: K, bound: Tag) -> bool {
+        self.members.get(&key).is_some_and(|one| one.finish < bound)
     }
 
     /// The smallest size among members that wait, have nothing in service and would have a finish
