@@ -17,7 +17,7 @@ use evenkeel_engine::{QueueAdmission, QueueTurn};
 use http::HeaderMap;
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
-use prefix::BodyPrefix;
+use prefix::{BEGINNING_BYTES, BodyPrefix, BodyRoom};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -98,8 +98,9 @@ impl RequestBody {
         }
     }
 
-    /// Waits until the whole body is buffered, if it has at most `bound` bytes. `by_turns`: client
-    /// and backend may take turns, so a body that is an RPC call is not waited for.
+    /// Waits until the whole body is buffered, if it has at most `bound` bytes, or its first `bound`
+    /// bytes if the decision needs its beginning (`decides`). `by_turns`: client and backend may take
+    /// turns, so a body that is an RPC call is not waited for.
     ///
     /// # Errors
     /// The body breaks off, does not arrive in time or is too long.
@@ -107,12 +108,13 @@ impl RequestBody {
         &mut self,
         headers: &HeaderMap,
         bound: usize,
-        by_turns: bool,
+        (by_turns, decides): (bool, bool),
     ) -> Result<(), BodyError> {
         let RequestBody::Stream(stream) = self else { return Ok(()) };
         stream.is_call = by_turns && prefix::is_call(headers);
-        let fits = !stream.is_call && stream.body.size_hint().lower() <= bound as u64;
-        let room = if fits { bound } else { 0 };
+        let fits = decides || stream.body.size_hint().lower() <= bound as u64;
+        let room = if fits && !stream.is_call { bound } else { 0 };
+        let room = BodyRoom { most: room, least: if decides { BEGINNING_BYTES } else { 0 } };
         poll_fn(|cx| stream.poll_gather(room, cx)).await
     }
 }
@@ -142,8 +144,8 @@ impl ClientBody {
         }
     }
 
-    /// Buffers frames until the body is complete or the buffer holds `room` bytes.
-    fn poll_gather(&mut self, room: usize, cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
+    /// Buffers frames until the body is complete or the buffer is full.
+    fn poll_gather(&mut self, room: BodyRoom, cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
         while !self.is_over() && self.kept.has_room(room) {
             match ready!(self.poll_client(cx)).transpose()? {
                 Some(frame) => self.kept.add(frame),
@@ -221,7 +223,7 @@ impl ClientBody {
         let Some((_, turn)) = &mut self.waiting else { return Poll::Pending };
         let Poll::Ready(turned) = Pin::new(turn).poll(cx) else {
             self.link.upload.note_queued(true);
-            return match self.poll_gather(READ_ON_BYTES, cx) {
+            return match self.poll_gather(BodyRoom { most: READ_ON_BYTES, least: 0 }, cx) {
                 Poll::Ready(Err(broken)) => Poll::Ready(Some(Err(broken))),
                 Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
             };

@@ -223,7 +223,7 @@ async fn may_run(
     let thread = &worker.thread;
     let context = (&**thread, &**link, &**site);
     let settings = &site.settings;
-    let decides_by_body = settings.tokens.is_some() || settings.counts_by_body;
+    let decides_by_body = settings.decides_by_body();
     if decides_by_body {
         // The decision needs the size of the prompt, or a key in the body.
         Box::pin(gather(context, head, upload)).await?;
@@ -266,7 +266,9 @@ async fn gather(
     upload: &mut RequestBody,
 ) -> Result<(), Box<Response<AnswerBody>>> {
     let by_turns = !upload.is_nothing() && site.backends.speak_http2();
-    let gathered = upload.gather(&head.headers, site.settings.bounds.body_buffer, by_turns).await;
+    let decides = site.settings.decides_by_body();
+    let bound = site.settings.bounds.body_buffer;
+    let gathered = upload.gather(&head.headers, bound, (by_turns, decides)).await;
     gathered.map_err(|_| {
         let fault = link.upload.fault().unwrap_or(UploadError::Broken);
         fatal(thread, &FaultForm::of(&site.settings, head), fault.status())

@@ -384,7 +384,7 @@ fn counted(
             section.fault_of(key, what);
         }
     }
-    if rate.is_none() && section.has("unit") {
+    if !section.has("rate") && section.has("unit") {
         section.fault_of("unit", "belongs to `rate`, which is missing; add it, or remove `unit`");
     }
     match (share, rate, window) {

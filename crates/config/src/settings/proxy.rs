@@ -154,7 +154,7 @@ settings! {
         => proxy.section(&TIMEOUTS, timeouts::read);
     /// [Upper bounds](#proxybounds) of connections, sizes and streams.
     pub bounds: ProxyBounds, BOUNDS: SubsectionKey = SubsectionKey::one("bounds", &bounds::TABLE)
-        => proxy.section(&BOUNDS, bounds::read);
+        => proxy.section(&BOUNDS, |section| bounds::read(section, cost == CostSource::Tokens));
     let exempt_read =
         proxy.list_and_sections(&EXEMPT, |inner| exempt_section(inner, ground.groups));
     let entries = exempt_read.0;

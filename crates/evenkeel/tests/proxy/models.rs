@@ -301,3 +301,27 @@ fn an_error_of_the_backend_costs_no_tokens() {
     until("it is charged", || charged(&stage, 1) > 0.0);
     assert!(charged(&stage, 0).abs() < 1e-9);
 }
+
+/// A body that is too long to buffer is read as far as it is buffered, and passes whole.
+#[test]
+fn the_beginning_of_a_long_body_says_who_asks() {
+    let by_user = || Limit { by: vec![KeyPart::Json("/user".into())], ..token_limit(100_000) };
+    let stage = models(|settings| {
+        settings.bounds.body_buffer = 1_000;
+        settings.limits = vec![by_user(), share_limit()];
+    });
+    let mut client = stage.client();
+    let question = QUESTION.replace("hello", &"hello ".repeat(1_000));
+    let question = question.replacen('{', "{\"user\":\"bob\",", 1);
+    call(&mut client, CHAT, &question);
+    let mut backend = stage.backend();
+    assert_eq!(received(&mut backend).1, question);
+    let text = r#"{"usage":{"prompt_tokens":2000,"completion_tokens":10}}"#;
+    backend.send(format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{text}",
+        text.len()
+    ));
+    assert_eq!(client.message().status(), 200);
+    is_charged(&stage, 2_010.0, 2_040.0);
+    assert_eq!(stage.engine.top(0)[0].row.name, "bob");
+}

@@ -10,9 +10,20 @@ use http::{HeaderMap, header};
 use http_body::Frame;
 use std::rc::Rc;
 
-/// The maximum number of bytes that one thread buffers for all bodies together. Beyond it, bodies
+/// The least number of bytes that one thread may buffer for all bodies together. Beyond it, bodies
 /// are passed on as they arrive.
 const KEPT_MAX: usize = 32 << 20;
+/// A thread may buffer this many of the largest bodies, if that is more.
+const KEPT_BODIES_MAX: usize = 16;
+/// The beginning of a body that the decision needs, and that is buffered however much others take.
+pub(super) const BEGINNING_BYTES: usize = 64 << 10;
+
+/// How much of a body may be buffered, in bytes: at most, and whatever other bodies take.
+#[derive(Clone, Copy)]
+pub(super) struct BodyRoom {
+    pub most: usize,
+    pub least: usize,
+}
 
 /// Content types of calls in which client and backend may take turns, which needs HTTP/2 on both
 /// sides. A client that waits for an answer before it sends more would wait forever if its body
@@ -46,9 +57,11 @@ impl BodyPrefix {
         }
     }
 
-    /// Whether more may be buffered. `room`: the bound for this body, in bytes.
-    pub(super) fn has_room(&self, room: usize) -> bool {
-        !self.whole && self.data.len() < room && self.thread.kept.get() < KEPT_MAX
+    /// Whether more may be buffered.
+    pub(super) fn has_room(&self, room: BodyRoom) -> bool {
+        let all = KEPT_MAX.max(room.most.saturating_mul(KEPT_BODIES_MAX));
+        let is_free = self.thread.kept.get() < all || self.data.len() < room.least;
+        !self.whole && self.data.len() < room.most && is_free
     }
 
     pub(super) fn add(&mut self, frame: Frame<Bytes>) {

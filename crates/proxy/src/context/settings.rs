@@ -56,6 +56,11 @@ fn affinity(settings: &ProxySettings) -> Option<AffinityBounds> {
 }
 
 impl ThreadSettings {
+    /// Whether the decision on a request depends on its body.
+    pub(crate) fn decides_by_body(&self) -> bool {
+        self.tokens.is_some() || self.counts_by_body
+    }
+
     pub(crate) fn new(settings: &ProxySettings, room: &SharedWaitingRoom) -> ThreadSettings {
         ThreadSettings {
             upgrades: settings.upgrades.clone(),

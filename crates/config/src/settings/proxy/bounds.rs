@@ -9,7 +9,7 @@ use crate::values::{self, Read};
 settings! {
     /// Upper bounds of connections, sizes and streams. Zero is no bound, except where noted.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct ProxyBounds from read(section), TABLE = "proxy.bounds";
+    pub struct ProxyBounds from keys(section, body_buffer: usize), TABLE = "proxy.bounds";
 
     /// Client connections at once; [beyond it](#connections-at-the-bound) idle ones are closed.
     /// Each connection may take two open files.
@@ -34,11 +34,13 @@ settings! {
         ConfigKey::size("body_bytes").default(0).low("uploads are refused");
     /// Bodies up to this size are read completely before the backend gets the request, so that a
     /// slow client occupies none of its workers. Larger bodies are streamed, and so is gRPC over
-    /// HTTP/2. All buffers together take at most 32 MiB in each thread; beyond that, bodies are
-    /// streamed. `0`: all bodies are streamed.
-    pub body_buffer: usize, BODY_BUFFER: DefaultedKey<usize> = ConfigKey::size("body_buffer")
-        .within(0, 16 << 20).default(64 << 10).low("slow uploads hold connections to the backend")
-        .high("memory");
+    /// HTTP/2. All buffers together take at most 32 MiB in each thread, or 16 times this if that is
+    /// more; beyond that, bodies are streamed. `0`: all bodies are streamed. Before language models
+    /// what stands behind this size is not read: the model, the user or `max_tokens` may be unknown.
+    pub body_buffer: usize, BODY_BUFFER: ConfigKey<usize> = ConfigKey::size("body_buffer")
+        .within(0, 16 << 20).default_note("`65536`; `16777216` with `cost: tokens`")
+        .low("slow uploads hold connections to the backend").high("memory").example("64k")
+        => section.key_or(&BODY_BUFFER, body_buffer);
     /// Requests on one client connection.
     pub requests_per_connection: u64, REQUESTS_PER_CONNECTION: DefaultedKey<u64> =
         ConfigKey::whole("requests_per_connection").default(0).low("clients reconnect often");
@@ -61,10 +63,19 @@ const CONNECTIONS_MAX: usize = 10_000_000;
 /// Upper bound of `streams` and `backend_streams`.
 const STREAMS_MAX: u32 = 10_000;
 
+/// The default of `body_buffer`: small bodies, and where costs are tokens any prompt.
+const BODY_BUFFER_DEFAULT: usize = 64 << 10;
+const PROMPT_BUFFER_DEFAULT: usize = 16 << 20;
+
 impl Default for ProxyBounds {
     fn default() -> ProxyBounds {
-        SectionReader::defaults(&TABLE, read)
+        SectionReader::defaults(&TABLE, |section| read(section, false))
     }
+}
+
+/// Reads the section. `of_tokens`: costs are counted in tokens, which stand in bodies.
+pub(super) fn read(section: &mut SectionReader<'_, '_>, of_tokens: bool) -> ProxyBounds {
+    keys(section, if of_tokens { PROMPT_BUFFER_DEFAULT } else { BODY_BUFFER_DEFAULT })
 }
 
 fn header_bytes(text: &str) -> Read<usize> {

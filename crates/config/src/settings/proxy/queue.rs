@@ -45,7 +45,7 @@ settings! {
     /// little compared with the requests there. Never more than the backend accepts: `workers`, or
     /// what is measured.
     pub reserve: usize, RESERVE: ConfigKey<usize> = ConfigKey::whole("reserve").within(0, SLOTS_MAX)
-        .default_note("two per CPU, at least two")
+        .default_note("two per CPU, at least two; two with `cost: tokens`")
         .low("new clients wait for a running request to end, or for each other")
         .high("a swarm of new clients overloads the backend")
         => section.key_or(&RESERVE, (2.0 * cpus).ceil().max(2.0) as usize);
