@@ -1,7 +1,11 @@
 //! The APIs of language models that are understood, and the paths that they have.
 //!
 //! A path is recognised by its end, so a prefix that a gateway or a provider puts before it makes
-//! no difference. What the requests and answers of each look like: `request.rs`, `reader`.
+//! no difference. Backends decode a path before they look it up, so it is read in the same way:
+//! otherwise `%63ompletions` would be served without being counted. What the requests and answers of each look like: `request.rs`, `reader`.
+
+use percent_encoding::percent_decode_str;
+use std::borrow::Cow;
 
 /// The API that a request to a language model uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +61,8 @@ impl Dialect {
     /// tokens are counted, such as `/v1/models` or `/v1/messages/count_tokens`.
     #[must_use]
     pub fn of_path(path: &str) -> Option<Dialect> {
-        let path = path.strip_suffix('/').unwrap_or(path);
-        if WHOLE.contains(&path) {
+        let path = plain(path);
+        if WHOLE.contains(&&*path) {
             return Some(Dialect::Embeddings);
         }
         ENDS.iter().find(|(end, _)| path.ends_with(end)).map(|(_, dialect)| *dialect)
@@ -78,6 +82,25 @@ impl Dialect {
     pub(crate) fn has_no_output(self) -> bool {
         matches!(self, Dialect::Embeddings | Dialect::OllamaEmbeddings)
     }
+}
+
+/// The path as the most liberal backend reads it: decoded, `\` as a slash, without parameters,
+/// empty segments, `.` and `..`. A stricter backend does not find such a path.
+fn plain(path: &str) -> Cow<'_, str> {
+    let is_odd = path.bytes().any(|byte| matches!(byte, b'%' | b';' | b'\\'));
+    if !is_odd && !path.contains("//") && !path.contains("/.") {
+        return Cow::Borrowed(path.strip_suffix('/').unwrap_or(path));
+    }
+    let decoded = percent_decode_str(path).decode_utf8_lossy();
+    let mut segments = Vec::new();
+    for segment in decoded.split(['/', '\\']) {
+        match segment.split(';').next().unwrap_or_default() {
+            "" | "." => {}
+            ".." => _ = segments.pop(),
+            name => segments.push(name),
+        }
+    }
+    Cow::Owned(segments.into_iter().flat_map(|name| ["/", name]).collect())
 }
 
 #[cfg(test)]
@@ -108,6 +131,18 @@ mod tests {
             ("/v1/threads/t/messages", None),
             ("/v1/models", None),
             ("/game/score", None),
+            ("/v1/chat/%63ompletions", Some(Dialect::Chat)),
+            ("/v1/%63hat/completions", Some(Dialect::Chat)),
+            ("/v1/chat%2Fcompletions", Some(Dialect::Chat)),
+            ("/v1//chat//completions//", Some(Dialect::Chat)),
+            ("/v1/chat/./completions/%2e", Some(Dialect::Chat)),
+            ("/v1/chat;a=b/completions;c", Some(Dialect::Chat)),
+            ("/v1/chat\\completions", Some(Dialect::Chat)),
+            ("/v1/chat/x/../completions/x/%2E.", Some(Dialect::Chat)),
+            ("//score", Some(Dialect::Embeddings)),
+            ("/v1/m%6", None),
+            ("/v1/%63hat/%25", None),
+            ("/../..", None),
             ("/v1/Chat/Completions", None),
             ("", None),
             ("/", None),

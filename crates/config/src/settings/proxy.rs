@@ -102,7 +102,8 @@ settings! {
                            (v1 or v2); from `tokens.per_second` with `cost: tokens`")
             .low("clients wait while the server is idle")
             .high("the server is overloaded before any client is in debt")
-        => proxy.key_or(&CPUS, all_cpus);
+        // With `cost: tokens` it is no key, so a reload must not find it among the shown values.
+        => if cost == CostSource::Tokens { all_cpus } else { proxy.key_or(&CPUS, all_cpus) };
     /// How long a request is charged if its answer is a stream of events (`text/event-stream`) or a
     /// gRPC call. `leave`: up to the head of the answer; then it gives its slot back, because the
     /// backend may do no work for it although the stream lasts for hours. `charge`: to the end of

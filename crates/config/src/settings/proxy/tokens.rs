@@ -160,4 +160,17 @@ mod tests {
         assert!((cost.money.as_units() - money).abs() < 1e-8, "{:?}", cost.money);
         assert_eq!(settings.cost("other", 1_000, 400, 200).money, Cost::ZERO);
     }
+
+    #[test]
+    fn a_reload_takes_what_was_taken_at_the_start() {
+        for cost in ["preset: openai", "cost: tokens", "cost: tokens, tokens: {per_second: 20000}"]
+        {
+            let text = format!("proxy: {{listen: '127.0.0.1:1', {cost}}}");
+            let config = crate::parse("a.yaml", text.as_bytes(), 2.0).expect("a configuration");
+            let (reloaded, kept) = config.reloaded(&config).expect("the same");
+            assert_eq!((&reloaded, kept.len()), (&config, 0), "{cost}");
+            crate::parse("a.yaml", config.native.as_bytes(), 2.0)
+                .expect("what `show` prints can be read");
+        }
+    }
 }
