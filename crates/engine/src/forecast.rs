@@ -11,7 +11,8 @@ use evenkeel_core::meter::estimate::{CostForecast, Estimates, RouteHash};
 use evenkeel_core::units::Cost;
 use parking_lot::Mutex;
 
-/// The expected output of a model before anything is known.
+/// The expected output of a model before anything is known, and the least that is reserved without
+/// a bound.
 const OUTPUT_DEFAULT: Cost = Cost::tokens(256);
 /// An output without a bound is not expected to exceed the mean by more than this many times the
 /// mean distance from it. Fewer: requests that run at once exceed a quota. More: quotas are held
@@ -81,6 +82,8 @@ impl RequestForecast {
     ) -> RequestForecast {
         let likely = bound.map_or(learned.cost, |most| learned.cost.min(most));
         let most = learned.cost.plus(Cost(learned.spread.0.saturating_mul(SPREADS_RESERVED)));
+        // A client may have sent short requests before many long ones.
+        let most = most.max(OUTPUT_DEFAULT);
         let cost = |output| call.prompt.plus(call.output.for_tokens(output));
         let expected = cost(likely);
         let reserved = UnitCosts { work: expected.work, ..cost(bound.unwrap_or(most)) };
@@ -132,6 +135,10 @@ mod tests {
     #[test]
     fn an_output_without_a_bound_may_be_longer_than_usual() {
         let forecast = forecast(None);
-        assert_eq!(forecast.reserved.tokens, Cost::tokens(100 + 50 + 3 * 20));
+        assert_eq!(forecast.reserved.tokens, Cost::tokens(100 + 256), "the least");
+        let learned =
+            CostForecast { cost: Cost::tokens(500), spread: Cost::tokens(20), ..forecast.learned };
+        let longer = RequestForecast::of_model(&call(None), learned, None);
+        assert_eq!(longer.reserved.tokens, Cost::tokens(100 + 500 + 3 * 20));
     }
 }

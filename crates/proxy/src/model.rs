@@ -26,6 +26,8 @@ pub(super) struct ModelExchange {
     request: ModelRequest,
     weights: Arc<TokenSettings>,
     reader: Option<UsageReader>,
+    /// Whether the answer is a stream.
+    is_stream: bool,
     /// The bytes of the answer so far.
     length: u64,
     /// Present if the event with the usage is to be taken out of the answer.
@@ -42,10 +44,18 @@ impl ModelExchange {
         length: Option<u64>,
     ) -> Option<ModelExchange> {
         let dialect = Dialect::of_path(head.uri.path()).filter(|_| head.method == Method::POST)?;
-        let plain = !head.headers.contains_key(header::CONTENT_ENCODING);
+        let coding = head.headers.get(header::CONTENT_ENCODING);
+        let plain = coding.is_none_or(|coding| coding.is_empty() || coding == "identity");
         let begin = if plain { begin } else { &[] };
         let request = ModelRequest::read(dialect, begin, length);
-        Some(ModelExchange { request, weights, reader: None, length: 0, remover: None })
+        Some(ModelExchange {
+            request,
+            weights,
+            reader: None,
+            is_stream: false,
+            length: 0,
+            remover: None,
+        })
     }
 
     /// What the decision on the request needs to know.
@@ -92,6 +102,7 @@ impl ModelExchange {
         let reader = UsageReader::new(self.request.dialect, kind, coding);
         self.reader = reader.filter(|_| status.is_success());
         let is_stream = super::headers::is_stream(headers);
+        self.is_stream = self.request.is_stream || is_stream;
         let is_bounded = headers.contains_key(header::CONTENT_LENGTH);
         self.remover = self.remover.take().filter(|_| is_stream && !is_bounded && !coded);
         status.is_success() && self.reader.is_none()
@@ -143,6 +154,6 @@ impl ModelExchange {
             self.request.dialect,
             Dialect::Embeddings | Dialect::OllamaEmbeddings | Dialect::Media
         );
-        if ended && is_text && !self.request.is_stream { self.length / BYTES_PER_TOKEN } else { 0 }
+        if ended && is_text && !self.is_stream { self.length / BYTES_PER_TOKEN } else { 0 }
     }
 }

@@ -594,6 +594,7 @@ fn plain_part(text: &str) -> Read<KeyPart> {
     Ok(match text {
         "user-agent" => KeyPart::UserAgent,
         "api-key" => KeyPart::ApiKey,
+        "apikey" | "api_key" | "key" => return Err("must be written api-key".to_owned()),
         "method" => KeyPart::Method,
         "path" => KeyPart::Path(None),
         "vhost" => KeyPart::Vhost,

@@ -40,7 +40,7 @@ settings! {
         ConfigKey::truth("include_usage").default(true);
     /// What models cost in money, for limits with `unit: money`: a list of
     /// [prices](#proxytokensprices), at most 1000. The first one whose pattern matches applies;
-    /// other models cost nothing.
+    /// other models cost nothing, and a request whose model cannot be read costs the most.
     pub prices: Vec<ModelPrice>, PRICES: SubsectionKey =
         SubsectionKey::list("prices", &PRICE).default_note("none") => prices(section);
     /// With [several backends](models.md#several-backends), a prompt goes to one that has its
@@ -105,8 +105,13 @@ impl TokenSettings {
         let counts = [prompt - cached, cached, output].map(|count| count as f64);
         let sum = |rates: [f64; 3]| counts.iter().zip(rates).map(|(n, rate)| n * rate).sum::<f64>();
         let token = Cost::tokens(1).0 as f64;
-        let price = self.prices.iter().find(|price| price.model.matches(model.as_bytes()));
-        let price = price.map_or([0.0; 3], |price| [price.prompt, price.cached, price.output]);
+        let rates = |price: &ModelPrice| [price.prompt, price.cached, price.output];
+        let price = match model {
+            // What cannot be read must not be cheaper than what can.
+            "" => self.prices.iter().map(rates).max_by(|a, b| sum(*a).total_cmp(&sum(*b))),
+            _ => self.prices.iter().find(|price| price.model.matches(model.as_bytes())).map(rates),
+        };
+        let price = price.unwrap_or([0.0; 3]);
         UnitCosts {
             work: Cost((sum([self.prompt, self.cached, self.output]) * token) as u64),
             tokens: Cost::tokens(prompt.saturating_add(output)),
@@ -159,6 +164,7 @@ mod tests {
         let money = 600.0 * 2.5e-6 + 400.0 * 1.25e-6 + 200.0 * 1e-5;
         assert!((cost.money.as_units() - money).abs() < 1e-8, "{:?}", cost.money);
         assert_eq!(settings.cost("other", 1_000, 400, 200).money, Cost::ZERO);
+        assert_eq!(settings.cost("", 1_000, 400, 200).money, cost.money, "the dearest");
     }
 
     #[test]
