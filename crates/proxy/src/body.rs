@@ -98,9 +98,9 @@ impl RequestBody {
         }
     }
 
-    /// Waits until the whole body is buffered, if it has at most `bound` bytes, or its first `bound`
-    /// bytes if the decision needs its beginning (`decides`). `by_turns`: client and backend may take
-    /// turns, so a body that is an RPC call is not waited for.
+    /// Waits until the whole body is buffered, if it has at most `bound` bytes, or its first
+    /// `bound` bytes if the decision needs its beginning (`decides`). `by_turns`: client and
+    /// backend may take turns, so a body that is an RPC call is not waited for.
     ///
     /// # Errors
     /// The body breaks off, does not arrive in time or is too long.

@@ -2,7 +2,8 @@
 //!
 //! A path is recognised by its end, so a prefix that a gateway or a provider puts before it makes
 //! no difference. Backends decode a path before they look it up, so it is read in the same way:
-//! otherwise `%63ompletions` would be served without being counted. What the requests and answers of each look like: `request.rs`, `reader`.
+//! otherwise `%63ompletions` would be served without being counted. What the requests and answers
+//! of each look like: `request.rs`, `reader`.
 
 use percent_encoding::percent_decode_str;
 use std::borrow::Cow;

@@ -113,7 +113,7 @@ fn an_answer_costs_the_tokens_that_it_states() {
     assert_eq!(body, QUESTION);
     let text = r#"{"choices":[],"usage":{"prompt_tokens":100,"completion_tokens":50}}"#;
     backend.send(format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{text}",
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{text}",
         text.len()
     ));
     let answer = client.message();
@@ -184,7 +184,7 @@ fn a_tenant_over_its_tokens_is_refused_as_clients_of_the_api_expect() {
     received(&mut backend);
     let text = r#"{"usage":{"prompt_tokens":1000,"completion_tokens":300}}"#;
     backend.send(format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{text}",
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{text}",
         text.len()
     ));
     client.message();
@@ -213,7 +213,7 @@ fn the_estimate_is_held_while_a_request_runs() {
         let text = r#"{"usage":{"prompt_tokens":1000,"completion_tokens":0}}"#;
         received(backend);
         backend.send(format!(
-            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{text}",
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{text}",
             text.len()
         ));
         let answer = wire.message();
@@ -262,7 +262,7 @@ fn many_requests_at_once_exceed_a_quota_by_one_of_them() {
     let text = r#"{"usage":{"prompt_tokens":14,"completion_tokens":10}}"#;
     for (client, backend) in &mut admitted {
         backend.send(format!(
-            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{text}",
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{text}",
             text.len()
         ));
         assert_eq!(client.message().status(), 200);
@@ -318,7 +318,7 @@ fn the_beginning_of_a_long_body_says_who_asks() {
     assert_eq!(received(&mut backend).1, question);
     let text = r#"{"usage":{"prompt_tokens":2000,"completion_tokens":10}}"#;
     backend.send(format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{text}",
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{text}",
         text.len()
     ));
     assert_eq!(client.message().status(), 200);

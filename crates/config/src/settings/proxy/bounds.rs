@@ -36,7 +36,8 @@ settings! {
     /// slow client occupies none of its workers. Larger bodies are streamed, and so is gRPC over
     /// HTTP/2. All buffers together take at most 32 MiB in each thread, or 16 times this if that is
     /// more; beyond that, bodies are streamed. `0`: all bodies are streamed. Before language models
-    /// what stands behind this size is not read: the model, the user or `max_tokens` may be unknown.
+    /// what stands behind this size is not read: the model, the user or `max_tokens` may be
+    /// unknown.
     pub body_buffer: usize, BODY_BUFFER: ConfigKey<usize> = ConfigKey::size("body_buffer")
         .within(0, 16 << 20).default_note("`65536`; `16777216` with `cost: tokens`")
         .low("slow uploads hold connections to the backend").high("memory").example("64k")
