@@ -67,6 +67,15 @@ pub fn received(backend: &mut Wire) -> (String, String) {
     (head, String::from_utf8(backend.take(length)).expect("text"))
 }
 
+/// Answers with this JSON. The connection ends, so that the next request comes on a new one.
+fn answer_whole(backend: &mut Wire, text: &str) {
+    let length = text.len();
+    backend.send(format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\
+         content-length: {length}\r\n\r\n{text}"
+    ));
+}
+
 /// What the only tenant has been charged under a limit, in tokens.
 fn charged(stage: &Stage, limit: usize) -> f64 {
     let rows = stage.engine.top(limit);
@@ -112,10 +121,7 @@ fn an_answer_costs_the_tokens_that_it_states() {
     assert!(head.to_ascii_lowercase().contains("accept-encoding: identity\r\n"), "{head}");
     assert_eq!(body, QUESTION);
     let text = r#"{"choices":[],"usage":{"prompt_tokens":100,"completion_tokens":50}}"#;
-    backend.send(format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{text}",
-        text.len()
-    ));
+    answer_whole(&mut backend, text);
     let answer = client.message();
     assert_eq!(answer.text(), text);
     assert_eq!(answer.header("x-ratelimit-limit-tokens"), Some("10000"));
@@ -183,10 +189,7 @@ fn a_tenant_over_its_tokens_is_refused_as_clients_of_the_api_expect() {
     let mut backend = stage.backend();
     received(&mut backend);
     let text = r#"{"usage":{"prompt_tokens":1000,"completion_tokens":300}}"#;
-    backend.send(format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{text}",
-        text.len()
-    ));
+    answer_whole(&mut backend, text);
     client.message();
     is_charged(&stage, 1_300.0, 2_200.0);
     for (path, kind) in
@@ -212,10 +215,7 @@ fn the_estimate_is_held_while_a_request_runs() {
     let left = |wire: &mut Wire, backend: &mut Wire| {
         let text = r#"{"usage":{"prompt_tokens":1000,"completion_tokens":0}}"#;
         received(backend);
-        backend.send(format!(
-            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{text}",
-            text.len()
-        ));
+        answer_whole(backend, text);
         let answer = wire.message();
         answer.header("x-ratelimit-remaining-tokens").expect("told").parse::<f64>().expect("one")
     };
@@ -261,10 +261,7 @@ fn many_requests_at_once_exceed_a_quota_by_one_of_them() {
     assert_eq!(refused.message().status(), 429);
     let text = r#"{"usage":{"prompt_tokens":14,"completion_tokens":10}}"#;
     for (client, backend) in &mut admitted {
-        backend.send(format!(
-            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{text}",
-            text.len()
-        ));
+        answer_whole(backend, text);
         assert_eq!(client.message().status(), 200);
     }
     // What was reserved too much is there again at once.
@@ -317,10 +314,7 @@ fn the_beginning_of_a_long_body_says_who_asks() {
     let mut backend = stage.backend();
     assert_eq!(received(&mut backend).1, question);
     let text = r#"{"usage":{"prompt_tokens":2000,"completion_tokens":10}}"#;
-    backend.send(format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{text}",
-        text.len()
-    ));
+    answer_whole(&mut backend, text);
     assert_eq!(client.message().status(), 200);
     is_charged(&stage, 2_010.0, 2_040.0);
     assert_eq!(stage.engine.top(0)[0].row.name, "bob");
