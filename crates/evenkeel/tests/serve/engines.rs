@@ -118,14 +118,13 @@ fn slots_are_bounded_to_what_an_engine_runs_while_requests_wait_inside() {
 }
 
 #[test]
-fn the_slots_of_a_search_are_bounded_too_and_engines_are_added_up() {
-    let (one, other) = (FakeEngine::start(1, 1), FakeEngine::start(2, 1));
+fn the_slots_of_several_engines_are_added_up() {
+    let (one, other) = (FakeEngine::start(2, 1), FakeEngine::start(5, 1));
     let folder = tempfile::tempdir().expect("a folder");
-    let (_program, admin) = open(folder.path(), &[&one, &other], "");
-    // The search begins with 4 slots.
-    until("the slots are bounded", || figure(admin, SLOTS) == Some(3.0));
+    let (_program, admin) = open(folder.path(), &[&one, &other], "queue: {concurrency: 20}");
+    until("the slots are bounded", || figure(admin, SLOTS) == Some(7.0));
     one.answers(404, "");
-    until("an engine that reports no more has no bound", || figure(admin, SLOTS) == Some(4.0));
+    until("an engine that reports no more has no bound", || figure(admin, SLOTS) == Some(20.0));
 }
 
 #[test]
