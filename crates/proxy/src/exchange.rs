@@ -175,24 +175,11 @@ async fn answered(
     may_run(worker, link, site, &mut head, (&mut upload, &account)).await?;
     link.upload.note_backend_asked();
     let visitor = turn(thread, link, &site.settings, &head, (&account, &upload)).await?;
-    let peer = headers::PeerFacts {
-        address: link.peer_value(),
-        secure: link.peer.is_secure(),
-        trusted,
-        own_header: site.settings.trust.header(),
-        backend: &site.backends.host,
-    };
-    let upgrade =
-        headers::upgrade(&head, found, &site.settings.upgrades).filter(|_| upload.is_nothing());
-    link.upgrade.begin(upgrade.is_some());
-    headers::forward(&mut head, found, &peer).map_err(|status| fatal(thread, &form, status))?;
     if visitor.is_some() {
         visitor::remove_cookie(&mut head.headers);
     }
-    if let Some(protocol) = upgrade {
-        headers::ask_upgrade(&mut head.headers, protocol);
-    }
-    let request = UpstreamRequest { head, peer, body: upload };
+    let forwarded = forwarded(link, site, (head, found, trusted), upload);
+    let request = forwarded.map_err(|status| fatal(thread, &form, status))?;
     let asking = AskContext { thread, link, site, account: &account };
     let failure = match asking.ask(request).await {
         Ok((answer, lease)) => {
@@ -209,6 +196,34 @@ async fn answered(
         }
     };
     Err(failure_answer(thread, link, &form, &failure))
+}
+
+/// Makes the request that the backend gets. `found` are the kinds of fields in its head; `trusted`:
+/// the peer's forwarding fields are believed.
+///
+/// # Errors
+/// The status for a head that cannot be forwarded.
+fn forwarded<'a>(
+    link: &'a ClientLink,
+    site: &'a ProxyConfigSnapshot,
+    (mut head, found, trusted): (Parts, FieldKinds, bool),
+    upload: RequestBody,
+) -> Result<UpstreamRequest<'a>, StatusCode> {
+    let peer = headers::PeerFacts {
+        address: link.peer_value(),
+        secure: link.peer.is_secure(),
+        trusted,
+        own_header: site.settings.trust.header(),
+        backend: &site.backends.host,
+    };
+    let upgrade = headers::upgrade(&head, found, &site.settings.upgrades);
+    let upgrade = upgrade.filter(|_| upload.is_nothing());
+    link.upgrade.begin(upgrade.is_some());
+    headers::forward(&mut head, found, &peer)?;
+    if let Some(protocol) = upgrade {
+        headers::ask_upgrade(&mut head.headers, protocol);
+    }
+    Ok(UpstreamRequest { head, peer, body: upload })
 }
 
 /// Asks whether the request may run, and waits until then. Buffers its body, before the decision if
