@@ -15,7 +15,6 @@ pub mod turn;
 mod work;
 
 use crate::domains::gatekeeper::OrderGuard;
-use crate::forecast::RequestForecast;
 use crate::lane::EngineLane;
 use crate::outcome::DecisionDetails;
 use crate::pending::ArrivedRequest;
@@ -150,12 +149,12 @@ impl Charge {
         self.lane.0.engine.watch.tiers.record_progress(cost, self.so_far);
     }
 
-    /// The answer has tokens that cannot be read: charges what was expected.
+    /// The tokens of the answer are not known: charges as many as the model makes in the time that
+    /// it has worked, or as were expected.
     pub fn assume_tokens(&mut self) {
-        let RequestForecast { expected, asks_model, .. } = self.request.forecast;
-        if asks_model {
-            self.work.tokens = Some(TokenCosts::assumed(expected));
-        }
+        let rates = &self.lane.0.engine.output_rates;
+        let unread = self.request.forecast.unread(self.work.worked, rates);
+        self.work.tokens = unread.map(TokenCosts::assumed);
     }
 
     /// Stops the clock for good and gives the slot back. For an answer without end: whatever the

@@ -10,6 +10,7 @@ mod reports;
 use crate::admission::{AdmissionQueue, AdmissionStats, VisitorStats};
 use crate::backends::SharedBackends;
 use crate::domains::gatekeeper::GatekeeperEngine;
+use crate::forecast::OutputRates;
 use crate::host_names::{self, NameLookups};
 use crate::known_request::KnownRequest;
 use crate::open_requests::{OpenRequestList, OpenRequests};
@@ -68,7 +69,8 @@ const OWN_ROUTES_MAX: usize = 16_384;
 ///   to all lanes before the next change. Code that holds a `LaneState` must therefore not lock
 ///   `overrides`.
 ///
-/// The locks of `backends` are taken alone, its `bounds` before its `known`.
+/// The locks of `backends` are taken alone, its `bounds` before its `known`. That of `output_rates`
+/// is taken alone too.
 ///
 /// The spin bits of the limiter's buckets come last: they are taken with `LaneState` locked, and no
 /// lock is taken while one is held. `meter`, `estimates`, `lookups` and `elsewhere` are
@@ -83,6 +85,7 @@ pub struct Engine {
     /// The usual cost of requests, by route. May be locked with the gate locked, never the other
     /// way round.
     pub(crate) estimates: Mutex<Estimates>,
+    pub(crate) output_rates: OutputRates,
     pub(crate) watch: Arc<Watch>,
     /// The queue of clients to look up by name, until a task takes it with [`Engine::lookups`].
     pub(crate) lookups: Mutex<Option<NameLookups>>,
@@ -186,6 +189,7 @@ impl Engine {
             shards: Shards::new(rules, lanes, clock, |_| RequestLists::default()),
             meter: Mutex::new(Meter::new(rules::virtual_clock(proxy))),
             estimates: Mutex::new(Estimates::new(ROUTES_MAX).with_clients(OWN_ROUTES_MAX)),
+            output_rates: OutputRates::new(),
             gate,
             swarm: SwarmWatch::default(),
             lookups: Mutex::new(lookups),

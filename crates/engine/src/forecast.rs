@@ -1,14 +1,15 @@
 //! What a request is expected to cost when it arrives.
 //!
 //! Costs are learned by route and client (`evenkeel_core::meter::estimate`). Of a request to a
-//! language model the prompt is known, and what is learned is the number of tokens of the output.
+//! language model the prompt is known, and what is learned is the number of tokens of the output,
+//! and of those in a second.
 
 use crate::rules::EngineRules;
 use evenkeel_core::classify::{self, LimitKeys, ModelCall, RequestAttributes};
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::limit::UnitCosts;
 use evenkeel_core::meter::estimate::{CostForecast, Estimates, RouteHash};
-use evenkeel_core::units::Cost;
+use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
 use parking_lot::Mutex;
 
 /// The expected output of a model before anything is known, and the least that is reserved without
@@ -18,6 +19,50 @@ const OUTPUT_DEFAULT: Cost = Cost::tokens(256);
 /// mean distance from it. Fewer: requests that run at once exceed a quota. More: quotas are held
 /// back for outputs that hardly ever come.
 const SPREADS_RESERVED: u64 = 3;
+/// A shorter output says little about the rate at which a model puts out tokens: most of its time
+/// went into the prompt.
+const RATED_OUTPUT_MIN: Cost = Cost::tokens(32);
+/// The number of routes for which the rate of output tokens is remembered.
+const RATED_ROUTES_MAX: usize = 256;
+
+/// The number of tokens that a model puts out in a second, by route.
+pub(crate) struct OutputRates(Mutex<Estimates>);
+
+impl OutputRates {
+    pub fn new() -> OutputRates {
+        OutputRates(Mutex::new(Estimates::new(RATED_ROUTES_MAX)))
+    }
+
+    /// Learns from a complete answer that took the model `worked`.
+    pub fn learn(&self, route: RouteHash, output: Cost, worked: Nanos, now: Time) {
+        if output >= RATED_OUTPUT_MIN && worked > Nanos::ZERO {
+            let rate = u128::from(output.0) * u128::from(SECOND) / u128::from(worked.0);
+            let rate = Cost(u64::try_from(rate).unwrap_or(u64::MAX));
+            self.0.lock().learn(route, rate, now);
+        }
+    }
+
+    /// The likely output after the model has worked for this time; `None` if no rate is known.
+    fn output_in(&self, route: RouteHash, worked: Nanos) -> Option<Cost> {
+        let rate = self.0.lock().forecast(route, None);
+        let output = u128::from(rate.cost.0) * u128::from(worked.0) / u128::from(SECOND);
+        (!rate.is_guess).then(|| Cost(u64::try_from(output).unwrap_or(u64::MAX)))
+    }
+}
+
+/// What the tokens of a request to a language model cost.
+#[derive(Clone, Copy, Debug)]
+struct ModelCosts {
+    prompt: UnitCosts,
+    /// A thousand tokens of output.
+    output: UnitCosts,
+}
+
+impl ModelCosts {
+    fn with_output(&self, tokens: Cost) -> UnitCosts {
+        self.prompt.plus(self.output.for_tokens(tokens))
+    }
+}
 
 /// What a request is expected to cost.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,8 +75,8 @@ pub(crate) struct RequestForecast {
     pub reserved: UnitCosts,
     /// The number of tokens that its output is not expected to exceed, if it states one.
     output_max: Option<Cost>,
-    /// Whether it asks a language model.
-    pub asks_model: bool,
+    /// Present if it asks a language model.
+    model: Option<ModelCosts>,
 }
 
 /// Stands for the outputs of a client on a route that exceed their bounds.
@@ -72,7 +117,7 @@ impl RequestForecast {
         let learned = estimates.lock().forecast(route, client);
         let expected = UnitCosts::from(learned.cost);
         let reserved = expected;
-        RequestForecast { learned, expected, reserved, output_max: None, asks_model: false }
+        RequestForecast { learned, expected, reserved, output_max: None, model: None }
     }
 
     fn of_model(
@@ -84,10 +129,25 @@ impl RequestForecast {
         let most = learned.cost.plus(Cost(learned.spread.0.saturating_mul(SPREADS_RESERVED)));
         // A client may have sent short requests before many long ones.
         let most = most.max(OUTPUT_DEFAULT);
-        let cost = |output| call.prompt.plus(call.output.for_tokens(output));
-        let expected = cost(likely);
-        let reserved = UnitCosts { work: expected.work, ..cost(bound.unwrap_or(most)) };
-        RequestForecast { learned, expected, reserved, output_max: bound, asks_model: true }
+        let model = ModelCosts { prompt: call.prompt, output: call.output };
+        let expected = model.with_output(likely);
+        let most = model.with_output(bound.unwrap_or(most));
+        let reserved = UnitCosts { work: expected.work, ..most };
+        RequestForecast { learned, expected, reserved, output_max: bound, model: Some(model) }
+    }
+
+    /// Whether the request asks a language model.
+    pub fn asks_model(&self) -> bool {
+        self.model.is_some()
+    }
+
+    /// The likely cost of an output that cannot be read, or did not arrive, after the model has
+    /// worked for this time; `None` if the request asks no model.
+    pub fn unread(&self, worked: Nanos, rates: &OutputRates) -> Option<UnitCosts> {
+        let model = self.model?;
+        let made = self.learned.route.and_then(|route| rates.output_in(route, worked));
+        let bounded = |made: Cost| self.output_max.map_or(made, |most| made.min(most));
+        Some(made.map_or(self.expected, |made| model.with_output(bounded(made))))
     }
 
     /// The route under which is learned that a client's outputs exceed their bounds, after one of
@@ -101,6 +161,7 @@ impl RequestForecast {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use evenkeel_core::key::KeySeed;
 
     fn call(output_max: Option<u64>) -> ModelCall<'static> {
         let one = |tokens| UnitCosts {
@@ -130,6 +191,30 @@ mod tests {
         let forecast = forecast(Some(10));
         assert_eq!(forecast.reserved.work, Cost::tokens(110));
         assert_eq!(forecast.reserved.tokens, Cost::tokens(110));
+    }
+
+    #[test]
+    fn an_unread_answer_costs_what_the_model_makes_in_its_time() {
+        let rates = OutputRates::new();
+        let route = RouteHash::of(&KeySeed([7; 16]), "m", "/v1/chat/completions");
+        let with_route = |forecast: RequestForecast| RequestForecast {
+            learned: CostForecast { route: Some(route), ..forecast.learned },
+            ..forecast
+        };
+        let [bounded, unbounded] = [Some(400), None].map(forecast).map(with_route);
+        let second = Nanos::from_secs(1);
+        let output = |forecast: &RequestForecast, seconds: u64| {
+            let cost = forecast.unread(Nanos(second.0 * seconds), &rates).expect("a model");
+            cost.tokens.minus(Cost::tokens(100))
+        };
+        assert_eq!(output(&bounded, 7), Cost::tokens(50), "what was expected");
+        rates.learn(route, RATED_OUTPUT_MIN.minus(Cost(1)), second, Time(0));
+        assert_eq!(output(&bounded, 7), Cost::tokens(50), "too short to say anything");
+        rates.learn(route, Cost::tokens(200), Nanos(second.0 * 2), Time(0));
+        assert_eq!(output(&bounded, 3), Cost::tokens(300));
+        assert_eq!(output(&bounded, 7), Cost::tokens(400), "no more than it asks for");
+        assert_eq!(output(&unbounded, 7), Cost::tokens(700));
+        assert_eq!(RequestForecast::default().unread(second, &rates), None);
     }
 
     #[test]

@@ -43,7 +43,8 @@ pub struct EngineRules {
     pub(crate) queues: bool,
     /// Whether other instances share the queue.
     pub(crate) shares_queue: bool,
-    /// Whether an enforced limit needs an estimate of the cost before the request runs.
+    /// Whether the cost is estimated before a request runs: an enforced limit needs it, or what is
+    /// charged for an answer that cannot be read.
     pub(crate) foresees: bool,
     /// Whether shares refer to the measured capacity of the backend.
     pub(crate) measures_rate: bool,
@@ -112,7 +113,8 @@ pub(crate) fn rules(
         queues: proxy.action == LimitAction::Queue
             || actions().any(|action| action == LimitAction::Queue),
         shares_queue: proxy.queue.shared,
-        foresees: actions().any(|action| action != LimitAction::Hold),
+        foresees: proxy.cost == CostSource::Tokens
+            || actions().any(|action| action != LimitAction::Hold),
         measures_rate: proxy.cost == CostSource::Tokens && proxy.tokens.per_second.is_none(),
         cpus: proxy.cpus,
         is_local: !proxy.backends.is_empty() && proxy.backends.iter().all(BackendAddress::is_local),

@@ -147,9 +147,16 @@ impl RequestAccount {
         keep: bool,
     ) -> Option<Time> {
         self.0.answered.set(true);
-        let is_unread = self.with_model(|model| model.begin_answer(status, headers));
-        if is_unread == Some(true) {
-            self.with(Charge::assume_tokens);
+        let tokens = self.with_model(|model| {
+            model.begin_answer(status, headers);
+            model.cost(false)
+        });
+        let made_for_model = tokens.filter(|_| status.is_success());
+        if let Some(tokens) = made_for_model {
+            self.with(|charge| match tokens {
+                Some(tokens) => charge.set_tokens(tokens),
+                None => charge.assume_tokens(),
+            });
         }
         let mut charge = self.0.charge.borrow_mut();
         let charge = charge.as_mut()?;
@@ -159,7 +166,7 @@ impl RequestAccount {
             headers.remove(name);
         }
         let until = charge.head(stated.as_ref().map(http::HeaderValue::as_bytes));
-        if is_unread.is_some() && status.is_success() {
+        if made_for_model.is_some() {
             charge.record_first_byte(until);
         }
         until

@@ -93,8 +93,8 @@ impl ModelExchange {
         Some(body)
     }
 
-    /// The head of the answer has arrived. Returns whether it states tokens that cannot be read.
-    pub(super) fn begin_answer(&mut self, status: StatusCode, headers: &HeaderMap) -> bool {
+    /// The head of the answer has arrived.
+    pub(super) fn begin_answer(&mut self, status: StatusCode, headers: &HeaderMap) {
         let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
         let coding = headers.get(header::CONTENT_ENCODING).map_or(&b""[..], HeaderValue::as_bytes);
         let coded = !matches!(coding, b"" | b"identity");
@@ -105,7 +105,6 @@ impl ModelExchange {
         self.is_stream = self.request.is_stream || is_stream;
         let is_bounded = headers.contains_key(header::CONTENT_LENGTH);
         self.remover = self.remover.take().filter(|_| is_stream && !is_bounded && !coded);
-        status.is_success() && self.reader.is_none()
     }
 
     /// Reads a piece of the answer. Returns what of it goes to the client.
@@ -132,6 +131,8 @@ impl ModelExchange {
         let (mut usage, source) = match reader.stated() {
             Some(stated) if ended || stated.output >= counted => (stated, TokenSource::Stated),
             Some(stated) => (TokenUsage { output: counted, ..stated }, TokenSource::Counted),
+            // An answer that is no stream arrives when all of it is made.
+            None if !ended && !self.is_stream => return None,
             None => {
                 let output = counted.max(self.unstated(ended));
                 (TokenUsage { prompt, cached: 0, output }, TokenSource::Counted)

@@ -4,7 +4,6 @@
 //! It runs when the account is dropped. The order of locks: [`Engine`](crate::Engine).
 
 use super::Charge;
-use crate::forecast::RequestForecast;
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::classify::LimitKey;
 use evenkeel_core::limit::{LimitUnit, UnitCosts};
@@ -53,9 +52,10 @@ impl Charge {
 
     /// Raises the cost of a request that ended without an answer to what it usually costs.
     fn settle_work(&mut self) {
-        let RequestForecast { learned, asks_model, .. } = self.request.forecast;
-        self.work.settle(learned.route.filter(|_| !asks_model), &self.lane.0);
-        if self.work.is_unanswered() {
+        let forecast = &self.request.forecast;
+        let route = forecast.learned.route.filter(|_| !forecast.asks_model());
+        self.work.settle(route, &self.lane.0);
+        if self.work.is_unanswered() || self.work.assumes_tokens() {
             self.assume_tokens();
         }
     }
@@ -74,15 +74,17 @@ impl Charge {
 
     /// Gives the slot back, and updates the estimate of the request's route.
     fn end(&mut self, cost: Cost) {
-        let RequestForecast { learned: CostForecast { own, route, .. }, asks_model, .. } =
-            self.request.forecast;
+        let forecast = &self.request.forecast;
+        let CostForecast { own, route, .. } = forecast.learned;
         let sample = self.work.sample(route);
         let output = self.work.tokens.and_then(|tokens| tokens.output());
-        let forecast = &self.request.forecast;
         let beyond = output.and_then(|output| forecast.exceeded(output, self.ticket.keys()));
         // What is learned of a model is the length of its outputs.
-        let learned = if asks_model { output } else { Some(cost) };
+        let learned = if forecast.asks_model() { output } else { Some(cost) };
         let lane = &self.lane.0;
+        if let (Some(route), Some(output)) = (sample, output) {
+            lane.engine.output_rates.learn(route, output, self.work.worked, lane.now());
+        }
         let learn = |now| {
             let Some(route) = sample.filter(|_| cost > Cost::ZERO) else { return [None; 3] };
             let Some(learned) = learned else { return [None; 3] };

@@ -50,10 +50,10 @@ impl QueueSlot {
             latest.map_or(QueuePlace::Credit, |key| QueuePlace::Debt(rules.marks.flow(key)));
         let client = client(rules, keys, request.client);
         let weight = classify::weight(rules.limiter.limits(), keys).times(*weight);
-        let RequestForecast { learned, reserved, asks_model, .. } = request.forecast;
+        let RequestForecast { learned, reserved, .. } = request.forecast;
         let CostForecast { route, own, is_guess, .. } = learned;
         // What is learned of a model is the length of outputs, which says less than the estimate.
-        let (route, own) = if asks_model { (None, None) } else { (route, own) };
+        let (route, own) = if request.forecast.asks_model() { (None, None) } else { (route, own) };
         QueueSlot::Outside(Arrival {
             client,
             place,

@@ -154,6 +154,11 @@ impl MeasuredWork {
         self.worked > Nanos::ZERO && !self.is_answered
     }
 
+    /// Whether the tokens are assumed, not known.
+    pub fn assumes_tokens(&self) -> bool {
+        self.tokens.is_some_and(|tokens| tokens.source == TokenSource::Assumed)
+    }
+
     /// The cost so far, and how it is known.
     pub fn measured(&self, source: &CostSource) -> (UnitCosts, Measure) {
         if let Some(tokens) = self.tokens {

@@ -10,6 +10,7 @@ use evenkeel_core::limit::{KeyPart, Limit, LimitAction, LimitUnit};
 use evenkeel_core::units::{Cost, Nanos, Rate, Weight};
 use evenkeel_engine::view::EngineView;
 use evenkeel_testing::wait::until;
+use std::time::Instant;
 
 /// A limit of this many tokens a minute for each value of `Authorization`.
 fn token_limit(tokens: u64) -> Limit {
@@ -284,6 +285,36 @@ fn a_client_that_disconnects_before_the_answer_pays_what_is_usual() {
     until("it is charged", || charged(&stage, 0) > 0.0);
     let charged = charged(&stage, 0);
     assert!((256.0..300.0).contains(&charged), "{charged}");
+}
+
+/// Short answers teach the rate of output. A request that asks for more than they have, and is
+/// abandoned after ten times as long, is charged for the time: all that it asked for.
+#[test]
+fn a_client_that_disconnects_before_a_long_answer_pays_for_the_time() {
+    const LONG: &str = r#"{"model":"m","max_tokens":300,"messages":[]}"#;
+    for begin in ["", "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{"] {
+        let stage = models(|_| ());
+        let began = Instant::now();
+        let mut client = stage.client();
+        call(&mut client, CHAT, QUESTION);
+        let mut backend = stage.backend();
+        received(&mut backend);
+        let text = r#"{"usage":{"prompt_tokens":10,"completion_tokens":40}}"#;
+        answer_whole(&mut backend, text);
+        assert_eq!(client.message().status(), 200);
+        is_charged(&stage, 50.0, 10.0 + 4.0 * 40.0);
+        let took = began.elapsed();
+        call(&mut client, CHAT, LONG);
+        let mut backend = stage.backend();
+        received(&mut backend);
+        backend.send(begin);
+        std::thread::sleep(10 * took);
+        drop(client);
+        backend.ends();
+        until("it is charged", || charged(&stage, 0) > 50.0);
+        let charged = charged(&stage, 0) - 50.0;
+        assert!((300.0..340.0).contains(&charged), "{charged}");
+    }
 }
 
 #[test]
