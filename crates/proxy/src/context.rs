@@ -44,6 +44,8 @@ pub(super) struct ThreadContext {
     aside: Cell<usize>,
     /// The number of buffered bytes of requests' bodies.
     pub(super) kept: Cell<usize>,
+    /// The number of bytes of answers that are read ahead of their clients.
+    pub(super) ahead: Cell<usize>,
     /// The total size of the heads of running streams, in bytes.
     heads: Cell<usize>,
     draining: Cell<bool>,
@@ -68,6 +70,7 @@ impl ThreadContext {
             lingering: Cell::new(0),
             aside: Cell::new(0),
             kept: Cell::new(0),
+            ahead: Cell::new(0),
             heads: Cell::new(0),
             draining: Cell::new(false),
             stopping: Cell::new(false),

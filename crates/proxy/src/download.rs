@@ -4,7 +4,9 @@
 //! nothing, up to [`AHEAD_BYTES_MAX`] are read anyway: the backend may still be working after it
 //! sent an early head, and the clock runs until the end of its answer. Only a backend that the
 //! proxy does not read from waits for the client, so only then does the clock stop and the slot
-//! become free for others.
+//! become free for others. A language model does not wait: it makes its answer whether or not it is
+//! read. So far more of its stream is read ahead ([`MODEL_AHEAD_BYTES_MAX`]), and it keeps its slot
+//! meanwhile.
 //!
 //! If the client disconnects: `abort.rs`.
 
@@ -30,6 +32,14 @@ use std::task::{Context, Poll};
 /// The maximum number of bytes that are read ahead of the client. A larger value costs memory for
 /// each client that reads slowly. With a smaller value, more slow clients keep a slot.
 const AHEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// The same for the stream of a language model. With a smaller value, a client that reads slowly
+/// gives its slot away while the model still works for it.
+const MODEL_AHEAD_BYTES_MAX: usize = 4 << 20;
+
+/// The number of bytes read ahead on one thread from which on streams of language models are
+/// treated like other answers.
+const THREAD_AHEAD_BYTES_MAX: usize = 64 << 20;
 
 /// The memory that a frame takes in addition to its data, in bytes.
 const FRAME_BYTES: usize = size_of::<Frame<Bytes>>();
@@ -138,14 +148,21 @@ impl AnswerDownload {
     }
 
     fn is_full(&self) -> bool {
-        self.ahead_bytes >= AHEAD_BYTES_MAX
+        let has_room = self.is_model_stream && self.thread.ahead.get() < THREAD_AHEAD_BYTES_MAX;
+        self.ahead_bytes >= if has_room { MODEL_AHEAD_BYTES_MAX } else { AHEAD_BYTES_MAX }
+    }
+
+    fn set_ahead_bytes(&mut self, bytes: usize) {
+        let others = self.thread.ahead.get() - self.ahead_bytes;
+        self.thread.ahead.set(others + bytes);
+        self.ahead_bytes = bytes;
     }
 
     fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), UpstreamFailure> {
         while !self.is_full() {
             match self.poll_backend(cx) {
                 Poll::Ready(Some(Ok(frame))) => {
-                    self.ahead_bytes += bytes_of(&frame);
+                    self.set_ahead_bytes(self.ahead_bytes + bytes_of(&frame));
                     self.ahead.push_back(frame);
                 }
                 Poll::Ready(Some(Err(failure))) => return Err(failure),
@@ -197,7 +214,7 @@ impl AnswerDownload {
         self.link.note_frame_requested();
         let frame = match self.ahead.pop_front() {
             Some(frame) => {
-                self.ahead_bytes -= bytes_of(&frame);
+                self.set_ahead_bytes(self.ahead_bytes - bytes_of(&frame));
                 Some(frame)
             }
             None => match self.poll_backend(cx).map(Option::transpose) {
@@ -314,6 +331,7 @@ fn bytes_of(frame: &Frame<Bytes>) -> usize {
 
 impl Drop for AnswerDownload {
     fn drop(&mut self) {
+        self.set_ahead_bytes(0);
         if !self.is_over() {
             self.link.end_request(self.thread.now());
         }

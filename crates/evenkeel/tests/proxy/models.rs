@@ -1,5 +1,6 @@
 //! Requests to language models: costs in tokens, streams to their end, and what clients are told.
 
+use crate::front::frames::{DATA, END_HEADERS, END_STREAM, HEADERS, begun, fields, frame};
 use crate::stage::{Stage, Wire};
 use evenkeel_config::settings::{ConcurrencySetting, CostSource, ProxySettings};
 use evenkeel_core::bucket::Algorithm;
@@ -182,6 +183,42 @@ fn a_client_that_hangs_up_pays_for_what_was_made() {
     assert!((50.0..=50.0 + 2.0 * prompt).contains(&charged), "{charged}");
 }
 
+/// A model makes its answer whether or not the client reads it. The window of the client's stream
+/// holds 64 KiB, and it reads nothing.
+#[test]
+fn a_stream_that_is_not_read_keeps_its_slot_as_long_as_the_model_works() {
+    const EVENTS: u64 = 4_000;
+    let stage = models(|_| ());
+    let mut client = begun(&stage);
+    let length = STREAM.len().to_string();
+    let head = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", CHAT),
+        (":authority", "a"),
+        ("authorization", "Bearer a"),
+        ("content-length", &length),
+    ];
+    client.send(frame(HEADERS, END_HEADERS, 1, &fields(&head)));
+    client.send(frame(DATA, END_STREAM, 1, STREAM.as_bytes()));
+    let mut backend = stage.backend();
+    received(&mut backend);
+    backend.send(STREAM_HEAD);
+    for _ in 0..EVENTS {
+        backend.send(chunk(&delta("a")));
+    }
+    let made = Cost::tokens(4 * (EVENTS - 64));
+    let running = || stage.engine.admission_stats().map(|crowd| crowd.running);
+    until("all of it is counted", || {
+        assert_eq!(running(), Some(1));
+        stage.watch.tiers.progress() >= made
+    });
+    assert_eq!(running(), Some(1));
+    backend.send("0\r\n\r\n");
+    until("the slot is free", || running() == Some(0));
+    until("it is charged", || charged(&stage, 0) >= EVENTS as f64);
+}
+
 #[test]
 fn a_tenant_over_its_tokens_is_refused_as_clients_of_the_api_expect() {
     let stage = models(|settings| settings.limits = vec![token_limit(1_000), share_limit()]);
@@ -227,7 +264,7 @@ fn the_estimate_is_held_while_a_request_runs() {
     one.head();
     call(&mut second, CHAT, QUESTION);
     let mut two = stage.backend();
-    // 1500 tokens of the first prompt, and twice 1024 for the outputs, whose length is unknown.
+    // 1500 tokens of the first prompt, and 256 for its output, whose length is unknown.
     let left = left(&mut second, &mut two);
     assert!((6_000.0..6_500.0).contains(&left), "{left}");
 }
