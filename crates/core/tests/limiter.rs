@@ -5,6 +5,7 @@ use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::bucket::debt::DebtBucket;
 use evenkeel_core::bucket::fixed::FixedWindow;
 use evenkeel_core::bucket::grid::GridBucket;
+use evenkeel_core::bucket::quota::QuotaBucket;
 use evenkeel_core::classify::{LimitKey, LimitKeys};
 use evenkeel_core::condition::Condition;
 use evenkeel_core::key::{KeyHash, KeySeed};
@@ -408,4 +409,34 @@ fn a_cleared_bucket_is_full_and_what_runs_is_settled_all_the_same() {
     limiter.settle(&runs, seconds(2), after(7));
     assert!(level(&limiter, 0, after(7)) < 5_000_000_000);
     assert!(!limiter.forgive(1, KeyHash::from_bits(9)), "there is no such limit");
+}
+
+/// Requests that were admitted to the queue learn before they run that those before them have cost
+/// more than was reserved for them. Reservations alone refuse nobody a second time.
+#[test]
+fn a_quota_that_others_have_used_up_is_found_before_a_request_runs() {
+    let of = |shadow| {
+        let one = limit("tokens", LimitUnit::Cpu, 1, seconds(10));
+        let Algorithm::Debt(bucket) = one.algorithm else { unreachable!("it is one") };
+        let algorithm = Algorithm::Quota(QuotaBucket::new(bucket));
+        limiter(LimitAction::Reject, vec![Limit { algorithm, shadow, ..one }])
+    };
+    for shadow in [false, true] {
+        let (limiter, keys) = (of(shadow), keys(1));
+        let [mut running, waiting, last] = [4, 4, 4].map(|estimate| {
+            let (verdict, ticket) = limiter.ask(&keys, seconds(estimate), T0);
+            assert_eq!(verdict, Verdict::Allow);
+            ticket
+        });
+        assert_eq!(limiter.used_up(&waiting, T0), None, "all is reserved, nothing is used");
+        limiter.charge_so_far(&mut running, seconds(9).into(), T0);
+        assert_eq!(limiter.used_up(&waiting, T0), None);
+        limiter.charge_so_far(&mut running, seconds(12).into(), T0);
+        for ticket in [&waiting, &last] {
+            let found = limiter.used_up(ticket, T0).map(|reason| reason.wait);
+            assert_eq!(found.is_some(), !shadow);
+            assert!(found.is_none_or(|wait| wait > Nanos::from_secs(1)));
+            assert_eq!(limiter.used_up(ticket, after(3)), None, "refilled");
+        }
+    }
 }

@@ -52,6 +52,13 @@ impl QuotaBucket {
         self.bucket.wait(self.full_at(state, now), cost.max(Cost(1)), now)
     }
 
+    /// Time until something is left of what was not used yet, whatever is reserved; zero if
+    /// something is left now.
+    #[must_use]
+    pub fn wait_for_use(&self, state: &[u64], now: Time) -> Nanos {
+        self.bucket.wait(Time(state[0]), Cost(1), now)
+    }
+
     /// What is left in nano-units of cost; negative if more was charged and reserved than there is.
     #[must_use]
     pub fn level(&self, state: &[u64], now: Time) -> i64 {
@@ -108,6 +115,16 @@ mod tests {
         quota.release(&mut state, Cost::tokens(10));
         quota.charge(&mut state, Cost::tokens(1), later);
         assert!((left(&state, later) - 29.0).abs() < 1e-3, "{}", left(&state, later));
+    }
+
+    #[test]
+    fn what_is_reserved_is_not_used() {
+        let (quota, mut state) = (quota(), [0, 0]);
+        quota.reserve(&mut state, Cost::tokens(100));
+        quota.charge(&mut state, Cost::tokens(59), START);
+        assert_eq!(quota.wait_for_use(&state, START), Nanos::ZERO);
+        quota.charge(&mut state, Cost::tokens(2), START);
+        assert!(quota.wait_for_use(&state, START) >= Nanos::from_secs(1));
     }
 
     #[test]

@@ -87,6 +87,27 @@ impl Limiter {
         if self.holds(&self.limits[index]) { wait } else { wait.minus(*own) }
     }
 
+    /// The quota that others have used up since an admitted request was asked about, before it
+    /// began to run: what they have cost is more than was reserved for them. `None` if something
+    /// is left of all of them.
+    #[must_use]
+    pub fn used_up(&self, ticket: &Ticket, now: Time) -> Option<Reason> {
+        let places = ticket.keys.as_slice().iter().enumerate();
+        let waits = places.filter_map(|(place, key)| {
+            let index = usize::from(key.limit);
+            let limit = &self.limits[index];
+            let Algorithm::Quota(quota) = &limit.algorithm else { return None };
+            if limit.shadow || !ticket.is_counted(place) {
+                return None;
+            }
+            self.tables[index].take(key.hash).with(|state| {
+                let (level, wait) = (Some(quota.level(state, now)), quota.wait_for_use(state, now));
+                (wait > Nanos::ZERO).then_some(Reason { key: *key, level, wait })
+            })
+        });
+        waits.max_by_key(|reason| reason.wait)
+    }
+
     /// The bucket of a request that is furthest in debt, as a multiple of its burst; `None`: the
     /// client is in credit. Must be called before `ask`, which charges the request itself. Takes no
     /// set: a bucket that is being moved at this moment counts as in credit.

@@ -142,6 +142,11 @@ impl HeldSlot {
         }
     }
 
+    /// Whether the request has never had a slot, so that the backend has nothing of it.
+    pub fn is_first(&self) -> bool {
+        self.steady && self.outside().is_some()
+    }
+
     /// The arrival with which the request asks for a slot, if it has none and needs one.
     pub fn outside(&self) -> Option<Arrival> {
         match self.slot {

@@ -8,7 +8,7 @@ use crate::admission::{AdmittedSlot, NoSlot};
 use crate::lane::EngineLane;
 use crate::open_requests::RequestStage;
 use crate::outcome::DecisionDetails;
-use crate::rules::RequestRefusal;
+use crate::rules::{RequestRefusal, refusal};
 use evenkeel_core::classify::LimitKey;
 use evenkeel_core::limit::RefusalKind;
 use evenkeel_core::limiter::Reason;
@@ -109,13 +109,16 @@ impl Charge {
     /// Accepts the result of waiting, and with it the slot.
     ///
     /// # Errors
-    /// The request waited for too long, later arrivals pushed it out of the queue, or the visitor
-    /// is sent to the waiting room.
+    /// The request waited for too long, later arrivals pushed it out of the queue, the visitor is
+    /// sent to the waiting room, or others have used up its quota meanwhile.
     pub fn accept_turn(&mut self, mut turned: TurnResult) -> Result<(), RequestRefusal> {
         let Some(arrival) = self.slot.outside() else { return Ok(()) };
         self.report.waited = self.report.waited.plus(turned.waited);
         match turned.how {
             Ok(slot) => {
+                if let Some(refusal) = self.used_up() {
+                    return Err(refusal);
+                }
                 turned.turn.place = None;
                 self.slot.take(slot, arrival, &self.lane.0);
                 self.show(RequestStage::Working);
@@ -124,6 +127,16 @@ impl Charge {
             }
             Err(why) => Err(self.turned_away(arrival, why, turned.waited)),
         }
+    }
+
+    /// Refuses a request that has waited if its quota is used up: outputs without a bound may have
+    /// become longer than was reserved for them. Without this, all that wait would still run.
+    fn used_up(&mut self) -> Option<RequestRefusal> {
+        let limiter = &self.request.rules.limiter;
+        let now = self.lane.0.now();
+        let reason = self.slot.is_first().then(|| limiter.used_up(&self.ticket, now)).flatten()?;
+        self.report("reject", false, reason, DecisionDetails::default());
+        Some(refusal(&self.request.rules, reason, reason.wait))
     }
 
     /// Sets what is known of the visitor, and whether it may be sent to the waiting room. No effect

@@ -264,7 +264,7 @@ fn the_estimate_is_held_while_a_request_runs() {
     one.head();
     call(&mut second, CHAT, QUESTION);
     let mut two = stage.backend();
-    // 1500 tokens of the first prompt, and 256 for its output, whose length is unknown.
+    // 1500 tokens of the first prompt, and twice 1024 for the outputs, whose length is unknown.
     let left = left(&mut second, &mut two);
     assert!((6_000.0..6_500.0).contains(&left), "{left}");
 }
@@ -306,6 +306,28 @@ fn many_requests_at_once_exceed_a_quota_by_one_of_them() {
     is_charged(&stage, 6.0 * 24.0, 6.0 * (14.0 + 40.0));
     call(&mut refused, CHAT, &question);
     received(&mut stage.backend());
+}
+
+/// Nobody knows how long an output without a bound becomes. If it uses up the quota, requests that
+/// were admitted before and still wait do not run.
+#[test]
+fn a_request_that_waits_is_refused_once_the_quota_is_used_up() {
+    let stage = models(|settings| settings.limits = vec![token_limit(3_000), share_limit()]);
+    let (mut first, mut second) = (stage.client(), stage.client());
+    call(&mut first, CHAT, QUESTION);
+    let mut backend = stage.backend();
+    received(&mut backend);
+    call(&mut second, CHAT, QUESTION);
+    until("it waits", || stage.engine.admission_stats().is_some_and(|crowd| crowd.waiting == 1));
+    answer_whole(&mut backend, r#"{"usage":{"prompt_tokens":14,"completion_tokens":4000}}"#);
+    assert_eq!(first.message().status(), 200);
+    let refused = second.message();
+    assert_eq!(refused.status(), 429);
+    assert!(refused.header("retry-after").is_some_and(|secs| secs != "0"), "{refused:?}");
+    stage.backend_is_left_alone();
+    until("the slot is free", || {
+        stage.engine.admission_stats().is_some_and(|crowd| crowd.running == 0)
+    });
 }
 
 /// The connection to the backend is closed at once, because a model stops then, and the client is
