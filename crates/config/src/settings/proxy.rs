@@ -322,7 +322,7 @@ section! {
 section! {
     /// Defaults for a kind of backend. `openai`: an API before language models, such as those of
     /// vLLM, SGLang, llama.cpp, Ollama or a provider: [`cost: tokens`](models.md), and clients by
-    /// the value of `Authorization`, or by address without one.
+    /// API key (`by: api-key`), or by address without one.
     PRESET: ConfigKey<ProxyPreset> =
         ConfigKey::words("preset", &[("openai", ProxyPreset::OpenAi)]).default_note("none")
             .example("openai");
