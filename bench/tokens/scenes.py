@@ -18,7 +18,7 @@ SLOW = {"max_num_seqs": 16, "max_batched_tokens": 512, "kv_tokens": 16_384, "cac
 INSTANT = {"max_num_seqs": 1024, "max_batched_tokens": 65_536, "kv_tokens": 10_000_000,
            "cache_tokens": 0, "step_us": 0, "sequence_us": 0, "prefill_us": 0}
 
-# `is_met` gets Evenkeel's value and that with nothing in front, if `is_relative`.
+# If `is_relative`, `is_met` gets Evenkeel's value and the one with nothing in front.
 Figure = collections.namedtuple("Figure", "name show bar is_met is_relative",
                                 defaults=("", None, False))
 SCENES = {}

@@ -21,8 +21,7 @@ from contest import LOAD_CORE, ROOT, SERVER_CORE, free_port, percentile
 Request = collections.namedtuple(
     "Request", "client number sent first last status end tokens bytes hash retry prompt output")
 
-# Weights of tokens, as Evenkeel's defaults: of the prompt, of those of it in the cache, of the
-# output.
+# The weights of tokens, which are Evenkeel's defaults: prompt, prompt in the cache, output.
 WEIGHTS = (1.0, 0.25, 4.0)
 
 LITELLM_AUTH = """\
@@ -175,7 +174,7 @@ general_settings: {{custom_auth: auth.user_api_key_auth}}
             limit=f", tpm_limit={limit}" if limit else ""))
         command = [f"{folder}/bin/litellm", "--config", path, "--host", "127.0.0.1", "--port",
                    str(port), "--num_workers", "1", "--telemetry", "False"]
-        # Nothing is fetched from elsewhere.
+        # Keeps LiteLLM from fetching anything.
         env = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR",
                "LITELLM_MASTER_KEY": f"sk-{secrets.token_hex(32)}", "HF_HUB_OFFLINE": "1",
                "DISABLE_ADMIN_UI": "True"}
@@ -191,7 +190,7 @@ general_settings: {{custom_auth: auth.user_api_key_auth}}
         with MemoryPeak(self.server) as memory:
             out = self.load(plan)
         cpu = self.server.cpu_seconds() - cpu if self.server else 0.0
-        # An engine sees at its next step that a client is gone.
+        # An engine notices at its next step that a client has disconnected.
         time.sleep(0.1)
         stats = [get(engine, "/stats") for engine in self.engines]
         timelines = [get(engine, "/timeline") | {"began": at}

@@ -274,7 +274,7 @@ impl AdmissionQueue {
         self.state.lock().queue.admission().unbounded_concurrency()
     }
 
-    /// Sets an outer bound of the number of slots; `None`: there is none.
+    /// Sets an upper bound of the number of slots; `None`: there is none.
     pub fn set_bound(&self, bound: Option<usize>, now: Time) {
         let mut state = self.state.lock();
         state.queue.set_bound(bound, now);

@@ -124,7 +124,7 @@ impl Charge {
         self.work.asks_model = true;
     }
 
-    /// Records that the head of the answer of a language model is there, and is held until `until`.
+    /// Records that the head of a language model's answer has arrived, and is held until `until`.
     pub fn record_first_byte(&self, until: Option<Time>) {
         let ArrivedRequest { rules, came, .. } = &self.request;
         let now = self.lane.0.now();
@@ -145,12 +145,12 @@ impl Charge {
         }
     }
 
-    /// Counts what the request has cost beyond what was charged before.
+    /// Counts the cost of the request beyond what was charged before.
     fn record_progress(&self, cost: Cost) {
         self.lane.0.engine.watch.tiers.record_progress(cost, self.so_far);
     }
 
-    /// The answer has tokens that cannot be read: charges what was expected.
+    /// Charges the expected cost, because the tokens of the answer cannot be read.
     pub fn assume_tokens(&mut self) {
         let RequestForecast { expected, asks_model, .. } = self.request.forecast;
         if asks_model {

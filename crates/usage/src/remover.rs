@@ -157,7 +157,7 @@ fn is_between(part: SsePart) -> bool {
 /// A piece of the stream and what of it passes.
 struct PassingPiece {
     bytes: Bytes,
-    /// What passes before `from`, if that is not one slice of the piece.
+    /// The bytes that pass before `from`, if they are not one slice of the piece.
     out: Vec<u8>,
     /// From where on the bytes have not been passed, held or removed yet.
     from: usize,

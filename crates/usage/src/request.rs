@@ -1,4 +1,4 @@
-//! What a request asks a language model for: the model, how much is read, how much may be written.
+//! Reads a request to a language model: the model, the size of the prompt, the permitted output.
 //!
 //! The length of the prompt is an estimate, as only the model knows its tokens: a quarter of the
 //! bytes of its texts, one for each number of a prompt that consists of tokens, and a fixed
@@ -19,13 +19,13 @@ use sink::RequestSink;
 
 /// The longest name of a model that is kept, in bytes.
 const MODEL_BYTES_MAX: usize = 200;
-/// What an image, a recording or a document in a prompt counts, in tokens: the order of what models
-/// make of a picture of a thousand by a thousand pixels, or of half a minute of speech.
+/// The tokens that an image, a recording or a document in a prompt counts as: the order of
+/// magnitude for a picture of a thousand by a thousand pixels, or for half a minute of speech.
 const MEDIA_TOKENS: u64 = 1_000;
 /// How many bytes of a text are counted as a token.
 const BYTES_PER_TOKEN: u64 = 4;
 
-/// What a request asks a language model for.
+/// A request to a language model, as far as its cost is concerned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelRequest {
     /// The API that it uses.
@@ -76,7 +76,7 @@ impl ModelRequest {
     }
 
     /// The whole body `body` of this request, changed so that its stream reports its usage. `None`
-    /// if nothing is to be done, or if the body is no plain JSON object whose meaning is certain.
+    /// if no change is needed, or if the body is not a plain and unambiguous JSON object.
     #[must_use]
     pub fn asking_for_usage(&self, body: &[u8]) -> Option<Vec<u8>> {
         if self.reports_usage { None } else { stream_options::with_usage(body) }

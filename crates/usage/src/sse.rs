@@ -1,11 +1,11 @@
 //! Event streams (`text/event-stream`), cut into parts as they arrive.
 //!
-//! Lines end with CR, LF or both. A blank line ends an event. Nothing is kept: each
-//! part is reported when it arrives.
+//! Lines end with CR, LF or both. A blank line ends an event. Each part is reported when it
+//! arrives, and is not kept.
 
 use memchr::memchr2;
 
-/// What the next bytes of a stream are.
+/// The kind of the next bytes of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SsePart {
     /// A line of data begins: `data:`, which is not part of the data. With a line of data before it

@@ -19,12 +19,12 @@ use alloc::vec::Vec;
 const CONTEXT: u128 = 3;
 /// The key of the entry; keys are never zero.
 const KEY: u64 = 1;
-/// The number of announcements of one life of a peer that count. Fewer: after that many failed
-/// successors the next one is met only when its predecessor has ended. More: a hostile peer causes
-/// more connections.
+/// The maximum number of announcements that count in one life of a peer. Fewer: after that many
+/// failed successors, others find the next one only when its predecessor has ended. More: a hostile
+/// peer causes more connections.
 const ANNOUNCED_MAX: u64 = 8;
 
-/// The successors of this instance, and what it has from a predecessor.
+/// The successors of this instance, and the state from its predecessor.
 #[derive(Debug, Default)]
 pub(super) struct Handovers {
     count: u64,
@@ -117,8 +117,8 @@ mod tests {
     }
 
     /// Exchanges the frames of two instances over `link` until there are none. The first gives its
-    /// state if it is asked for it: one bucket that is short of `short`. Returns what the second is
-    /// told: the sum of the charges, and what the bucket is to be short of.
+    /// state if it is asked for it: one bucket that is short of `short`. Returns what the second
+    /// receives: the sum of the charges, and the shortfall of the bucket.
     fn exchange(a: &mut Replica, b: &mut Replica, link: u64, short: u64) -> (u64, Option<u64>) {
         let (mut charged, mut state) = (0, None);
         loop {

@@ -94,7 +94,7 @@ struct Running {
 struct QuotaModel {
     limiter: Limiter,
     now: Time,
-    /// When how many tokens were charged.
+    /// The time and the number of tokens of each charge.
     log: Vec<(Time, u64)>,
     running: Vec<Running>,
 }

@@ -16,7 +16,7 @@ use evenkeel_core::limit::{Limit, LimitUnit};
 pub struct Quota {
     /// The name of the limit.
     pub name: String,
-    /// What the limit counts: requests, or tokens of language models.
+    /// The unit of the limit: requests, or tokens of language models.
     pub unit: LimitUnit,
     /// The number of requests or tokens per window.
     pub limit: u64,

@@ -80,7 +80,7 @@ impl Charge {
         let output = self.work.tokens.and_then(|tokens| tokens.output());
         let forecast = &self.request.forecast;
         let beyond = output.and_then(|output| forecast.exceeded(output, self.ticket.keys()));
-        // What is learned of a model is the length of its outputs.
+        // For a model, the length of its outputs is learned.
         let learned = if asks_model { output } else { Some(cost) };
         let lane = &self.lane.0;
         let learn = |now| {

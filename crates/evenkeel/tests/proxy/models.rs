@@ -1,4 +1,4 @@
-//! Requests to language models: costs in tokens, streams to their end, and what clients are told.
+//! Requests to language models: costs in tokens, streams until their end, quotas and refusals.
 
 use crate::stage::{Stage, Wire};
 use evenkeel_config::settings::{ConcurrencySetting, CostSource, ProxySettings};
@@ -76,7 +76,7 @@ fn answer_whole(backend: &mut Wire, text: &str) {
     ));
 }
 
-/// What the only tenant has been charged under a limit, in tokens.
+/// The tokens that were charged to the only tenant under a limit.
 fn charged(stage: &Stage, limit: usize) -> f64 {
     let rows = stage.engine.top(limit);
     rows.iter().map(|one| one.row.total.as_units() * 1e3).sum()
@@ -226,13 +226,13 @@ fn the_estimate_is_held_while_a_request_runs() {
     one.head();
     call(&mut second, CHAT, QUESTION);
     let mut two = stage.backend();
-    // 1500 tokens of the first prompt, and twice 1024 for the outputs, whose length is unknown.
+    // 1500 tokens of the first prompt, and twice 1024 for outputs of unknown length.
     let left = left(&mut second, &mut two);
     assert!((6_000.0..6_500.0).contains(&left), "{left}");
 }
 
-/// However many requests ask at once, those that are admitted may use no more than is left and what
-/// the last one of them uses.
+/// However many requests arrive at once, the admitted ones may use no more than what is left and
+/// what the last one of them uses.
 #[test]
 fn many_requests_at_once_exceed_a_quota_by_one_of_them() {
     let stage = models(|settings| {
@@ -252,7 +252,7 @@ fn many_requests_at_once_exceed_a_quota_by_one_of_them() {
         admitted.push((client, backend));
     };
     let mut refused = refused;
-    // Five requests may use about 194 tokens each, and the sixth is the one too many.
+    // Five requests may use about 194 tokens each, and the sixth exceeds the quota.
     let mut sixth = stage.backend();
     received(&mut sixth);
     admitted.push((refused, sixth));
@@ -264,13 +264,13 @@ fn many_requests_at_once_exceed_a_quota_by_one_of_them() {
         answer_whole(backend, text);
         assert_eq!(client.message().status(), 200);
     }
-    // What was reserved too much is there again at once.
+    // An excess reservation is available again at once.
     is_charged(&stage, 6.0 * 24.0, 6.0 * (14.0 + 40.0));
     call(&mut refused, CHAT, &question);
     received(&mut stage.backend());
 }
 
-/// The connection to the backend is closed at once, because a model stops then, and the client is
+/// The connection to the backend is closed at once, so that the model stops, and the client is
 /// charged what such a request usually costs.
 #[test]
 fn a_client_that_disconnects_before_the_answer_pays_what_is_usual() {

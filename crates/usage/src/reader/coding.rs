@@ -1,9 +1,9 @@
 //! Answers that are compressed: a copy of them is decoded while they pass.
 //!
 //! gzip, and deflate in the frame of zlib as HTTP has it. A small answer can decode to a very large
-//! one, so only what is in proportion is read: [`EXTRA_BYTES`], and [`RATIO_MAX`] bytes for each
-//! that has arrived. What models write compresses to a third, repeated frames of events to a
-//! fiftieth. Beyond that, or after an error, nothing more is read.
+//! one, so only a proportionate part is read: [`EXTRA_BYTES`], and [`RATIO_MAX`] bytes for each
+//! byte that has arrived. The output of models compresses to a third, repeated frames of events to
+//! a fiftieth. After that, or after an error, no more is read.
 
 use super::answer::AnswerText;
 use flate2::write::{MultiGzDecoder, ZlibDecoder};

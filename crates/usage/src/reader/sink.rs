@@ -1,7 +1,7 @@
-//! Collects what matters of an answer, or of one event of it, while it is scanned.
+//! Collects the relevant values of an answer, or of one event of it, while it is scanned.
 //!
-//! Of an answer that is not a stream only its usage is looked into. Of a stream also the texts are:
-//! their pieces are counted in case that no usage comes.
+//! Of an answer that is not a stream, only the usage is read. Of a stream the texts are read too:
+//! their pieces are counted in case no usage follows.
 
 use super::counts::{TimingFields, TokenUsage, UsageFields};
 use crate::dialect::Dialect;
@@ -9,7 +9,7 @@ use crate::json::{Container, JsonSink, Key};
 use crate::number::{TOKENS_MAX, tokens};
 use crate::text::ShortText;
 
-/// The longest type of an event that is looked at, in bytes.
+/// The longest type of an event that is read, in bytes.
 const TYPE_BYTES_MAX: usize = 64;
 /// How many bytes of a piece count as a token, if that is more than one.
 const BYTES_PER_TOKEN: u64 = 4;

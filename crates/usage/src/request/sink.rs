@@ -1,4 +1,4 @@
-//! Collects what matters of a request while its body is scanned.
+//! Collects the relevant values of a request while its body is scanned.
 //!
 //! The prompt is every member that models read: messages, prompt, input, system and their like.
 //! Declarations of tools count by their length as JSON, since models read them as such.
@@ -9,7 +9,7 @@ use crate::json::{Container, JsonSink, Key};
 use crate::number::{TOKENS_MAX, tokens};
 use crate::text::ShortText;
 
-/// How many bytes of a string are looked at to find `data:image/png;base64,`.
+/// How many bytes of a string are searched for `data:image/png;base64,`.
 const DATA_URL_BYTES: usize = 64;
 
 pub(super) struct RequestSink {
@@ -24,13 +24,13 @@ pub(super) struct RequestSink {
     choices: [u64; 2],
     /// How many texts an array of prompts has.
     prompts: u64,
-    /// What the prompt consists of: bytes of texts, tokens, and images and their like.
+    /// The content of the prompt: bytes of texts, tokens, and images and their like.
     bytes: u64,
     tokens: u64,
     media: u64,
     /// Where the declarations of tools begin that are being read.
     tools: Option<u64>,
-    /// The string that is being read: what it is, how long it is so far, and how it begins.
+    /// The string that is being read: its kind, its length so far, and its beginning.
     kind: TextKind,
     place: Option<PromptPlace>,
     text_bytes: u64,
@@ -40,7 +40,7 @@ pub(super) struct RequestSink {
     is_plain_source: bool,
 }
 
-/// What a string is.
+/// The kind of a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TextKind {
     /// No text of the prompt: a name in it, or something else.
@@ -48,7 +48,7 @@ enum TextKind {
     Model,
     Text,
     Media,
-    /// The data of a source, whose type tells whether it is text.
+    /// The data of a source; the type of the source shows whether it is text.
     Source,
 }
 

@@ -20,7 +20,7 @@ pub(super) fn with_usage(body: &[u8]) -> Option<Vec<u8>> {
     Some([&body[..range.start], text.as_bytes(), rest].concat())
 }
 
-/// What the text has of the options.
+/// The options that the text has.
 #[derive(Default)]
 struct StreamOptions {
     /// The place behind the first bracket of the text.

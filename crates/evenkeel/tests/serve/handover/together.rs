@@ -42,7 +42,7 @@ fn slow_backend() -> (SocketAddr, Arc<AtomicUsize>) {
     (address, told)
 }
 
-/// One place of the mesh, and the process that is there now.
+/// One address of the mesh, and the process that uses it now.
 struct Seat {
     program: Program,
     last: Last,
@@ -77,7 +77,7 @@ impl Seat {
         all.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok())
     }
 
-    /// Replaces the process. Waits until it has served its last requests.
+    /// Replaces the process. Waits until the old one has served its last requests.
     fn replace(&mut self) {
         let before = self.last.0;
         program::signal(before, Signal::USR2);
