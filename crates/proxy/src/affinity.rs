@@ -64,8 +64,8 @@ impl PrefixedPrompt<'_> {
         self.affinity.0.lock().choose(self.hashes, running_of, bound)
     }
 
-    /// Notes that this backend gets the prompt. Returns the number of prefixes that are forgotten
-    /// instead.
+    /// Records that this backend gets the prompt. Returns the number of prefixes that are forgotten
+    /// for that.
     pub(crate) fn note(&self, backend: BackendId) -> u64 {
         self.affinity.0.lock().note(self.hashes, backend)
     }
@@ -76,14 +76,14 @@ impl PrefixedPrompt<'_> {
 pub(crate) enum PrefixChoice {
     /// This backend has served one of them, and may be chosen.
     Hit(BackendId),
-    /// Backends have served them, but all of these have too much to do.
+    /// Backends have served them, but all of these are too busy.
     OverBound,
     /// No backend that may be used has served any of them.
     Unknown,
 }
 
 impl PrefixChoice {
-    /// The result as it is counted.
+    /// The result for the metrics.
     pub(crate) fn result(self) -> AffinityResult {
         match self {
             PrefixChoice::Hit(_) => AffinityResult::Hit,

@@ -74,8 +74,8 @@ impl ModelExchange {
         self.request.prefixes
     }
 
-    /// Prepares the request for the backend: its answer must be readable. Returns the whole body
-    /// `body` as it is to be sent, if it must change so that a stream reports its usage.
+    /// Prepares the request for the backend, so that its answer is readable. Returns the whole body
+    /// `body` as it has to be sent, if it must change so that a stream reports its usage.
     pub(super) fn prepare(
         &mut self,
         headers: &mut HeaderMap,
@@ -148,7 +148,7 @@ impl ModelExchange {
         Some(TokenCosts { cost, source, counts })
     }
 
-    /// The likely output of a complete answer of text that states no tokens and is no stream.
+    /// The likely output of a complete text answer that states no tokens and is not a stream.
     fn unstated(&self, ended: bool) -> u64 {
         let is_text = !matches!(
             self.request.dialect,

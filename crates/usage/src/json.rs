@@ -1,14 +1,14 @@
 //! A scanner of JSON that arrives in pieces. It reports what it reads and keeps nothing.
 //!
 //! Why not a crate: bodies are cut anywhere, and a string may have many megabytes (images,
-//! embeddings), of which the length or a hash is wanted. The push parsers that exist collect
-//! each string as a whole before they report it (actson), or need it in one buffer
-//! (json-event-parser); the others need the whole text. They also do not report the places of
-//! values, which are necessary to put `include_usage` into a text.
+//! embeddings) of which only the length or a hash is needed. Existing push parsers collect each
+//! string as a whole before they report it (actson), or need it in one buffer (json-event-parser);
+//! others need the whole text. They also do not report the positions of values, which are needed to
+//! insert `include_usage` into a text.
 //!
-//! The scanner is lenient where it costs nothing: it does not check numbers, nor UTF-8. Text that
-//! is certainly no JSON ends it ([`JsonScanner::is_broken`]). Containers that are not wanted are
-//! skipped at the speed of a search for brackets, however deep they are.
+//! The scanner is lenient where it costs nothing: it checks neither numbers nor UTF-8. Text that is
+//! certainly not JSON ends the scan ([`JsonScanner::is_broken`]). Containers that are not needed
+//! are skipped at the speed of a search for brackets, however deep they are.
 
 mod escape;
 mod key;

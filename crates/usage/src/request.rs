@@ -1,11 +1,11 @@
 //! Reads a request to a language model: the model, the size of the prompt, the permitted output.
 //!
-//! The length of the prompt is an estimate, as only the model knows its tokens: a quarter of the
-//! bytes of its texts, one for each number of a prompt that consists of tokens, and a fixed
-//! number for each image, recording or document. The truth comes with the answer (`reader`).
+//! The length of the prompt is an estimate, because only the model knows its tokens: a quarter of
+//! the bytes of its texts, one for each number of a prompt that consists of tokens, and a fixed
+//! number for each image, recording or document. The answer states the real number (`reader`).
 //!
-//! Which members are read is the same for all APIs: a member that an API does not have makes the
-//! estimate of its own request wrong and nothing else.
+//! The same members are read for all APIs. A member that an API does not have only makes the
+//! estimate of that request wrong.
 
 pub(crate) mod prefixes;
 mod sink;
@@ -37,8 +37,8 @@ pub struct ModelRequest {
     /// An estimate of the tokens of its prompt, at most [`TOKENS_MAX`]. Images, recordings and
     /// documents count 1000 each.
     pub prompt: u64,
-    /// The most tokens of output that it allows, over all the choices that it asks for, at most
-    /// [`TOKENS_MAX`]; `None` if it sets no bound.
+    /// The maximum number of output tokens that it allows, over all the choices that it asks for,
+    /// at most [`TOKENS_MAX`]; `None` if it sets no bound.
     pub output_max: Option<u64>,
     /// Whether the answer will state its usage without a change of the request.
     pub reports_usage: bool,
@@ -48,8 +48,8 @@ pub struct ModelRequest {
 
 impl ModelRequest {
     /// Reads a request from `begin`, the beginning of its body, which has `length` bytes if that is
-    /// known. What `begin` does not contain counts by its length only. A member that matters but is
-    /// not in `begin` is taken to be absent.
+    /// known. The rest of the body counts by its length only. A relevant member that is not in
+    /// `begin` is taken to be absent.
     #[must_use]
     pub fn read(dialect: Dialect, begin: &[u8], length: Option<u64>) -> ModelRequest {
         let mut sink = RequestSink::new();

@@ -57,8 +57,8 @@ impl SseParts {
         SseParts { line: SseLine::Begin, after_cr: false, is_open: false, mark: 0 }
     }
 
-    /// What `rest` begins with, and how many bytes of it that is, at least one. `rest` is not
-    /// empty.
+    /// The kind of the first bytes of `rest`, and their number, which is at least one. `rest` is
+    /// not empty.
     pub(crate) fn next(&mut self, rest: &[u8]) -> (usize, SsePart) {
         let byte = rest[0];
         if std::mem::take(&mut self.after_cr) && byte == b'\n' {

@@ -7,8 +7,8 @@ use crate::json::{Container, JsonScanner, JsonSink, Key};
 use crate::text::ShortText;
 use xxhash_rust::xxh64::Xxh64;
 
-/// The longest value that is returned as it is, in bytes. Of a longer string its first bytes are
-/// returned, and a hash of all of it, so that two long values remain two.
+/// The longest value that is returned unchanged, in bytes. Of a longer string the first bytes are
+/// returned with a hash of the whole, so that two long values remain different.
 pub const VALUE_BYTES_MAX: usize = 256;
 /// The length that a hash adds to a truncated value: `#` and 16 digits.
 const HASH_BYTES: usize = 17;

@@ -73,7 +73,7 @@ impl Ask {
     }
 }
 
-/// Appends all texts of a prompt: strings, and those of messages and their parts.
+/// Appends all texts of a prompt: strings, and the texts of messages and their parts.
 fn collect(value: &Value, into: &mut Vec<u8>) {
     match value {
         Value::String(text) => into.extend_from_slice(text.as_bytes()),

@@ -20,7 +20,7 @@ pub struct Client {
     pub rate: f64,
     /// Seconds between an answer and the next request of a connection.
     pub pause: f64,
-    /// Seconds from the beginning of the load to that of this client, and to its end.
+    /// Seconds from the start of the load to the start of this client, and to its end.
     pub start: f64,
     pub stop: f64,
     /// The maximum number of requests in total.

@@ -45,9 +45,9 @@ impl Replica {
         links.into_iter().for_each(|link| self.announce_handover(link, now));
     }
 
-    /// The buckets may contain what others reported before the start: those of a snapshot. So over
-    /// links, reports count only when the state has said which ones it contains, or no peer gives
-    /// it. Until then peers send them again.
+    /// The buckets come from a snapshot, so they may contain what others reported before the start.
+    /// So over links, reports count only when the state has said which ones it contains, or if no
+    /// peer gives the state. Until then peers send them again.
     pub fn set_restored(&mut self) {
         self.handovers.is_restored = self.settings.reliable;
     }

@@ -8,13 +8,13 @@ use evenkeel_config::settings::BackendAddress;
 use std::sync::Arc;
 
 impl Engine {
-    /// The backends, as all threads share them.
+    /// The backends, shared by all threads.
     pub fn backends(&self) -> &SharedBackends {
         &self.backends
     }
 
     /// The pages in which the backends may report their own queues; `None` if they are not asked.
-    /// Then [`Engine::handle_backend_reports`] is to be called about once a second.
+    /// Otherwise call [`Engine::handle_backend_reports`] about once a second.
     pub fn watched_pages(&self) -> Option<WatchedPages> {
         WatchedPages::of(&self.given.lock().proxy)
     }

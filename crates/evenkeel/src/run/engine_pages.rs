@@ -83,7 +83,7 @@ struct WatchedPage {
     due: Time,
     /// The number of failures in a row.
     failures: u32,
-    /// Whether the log says that the page exists; `None`: it says neither.
+    /// Whether the log says that the page exists or does not; `None`: the log says neither.
     told: Option<bool>,
 }
 

@@ -299,7 +299,7 @@ fn an_error_of_the_backend_costs_no_tokens() {
     assert!(charged(&stage, 0).abs() < 1e-9);
 }
 
-/// A body that is too long to buffer is read as far as it is buffered, and passes whole.
+/// A body that is too long to be buffered passes whole. Only its buffered part is read.
 #[test]
 fn the_beginning_of_a_long_body_says_who_asks() {
     let by_user = || Limit { by: vec![KeyPart::Json("/user".into())], ..token_limit(100_000) };

@@ -1,5 +1,5 @@
-//! An inference engine behind the program reports that requests wait inside: the program gets the
-//! page, bounds its slots, and shows what it knows.
+//! An inference engine behind the program reports that requests wait inside. The program fetches
+//! the report, bounds its slots, and shows the figures.
 
 use super::{get, start};
 use evenkeel_testing::evenkeel;

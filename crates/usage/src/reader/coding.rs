@@ -14,7 +14,7 @@ const EXTRA_BYTES: u64 = 1 << 20;
 /// How many decoded bytes are read for each encoded one.
 const RATIO_MAX: u64 = 200;
 
-/// The text of an answer behind its coding.
+/// The text of an answer, decoded.
 #[derive(Debug)]
 pub(super) struct CodedText {
     decoder: TextDecoder,
@@ -30,7 +30,7 @@ enum TextDecoder {
 }
 
 impl CodedText {
-    /// Puts `text` behind `Content-Encoding: coding`; `None` if that cannot be decoded.
+    /// Decodes `Content-Encoding: coding` for `text`; `None` if that cannot be decoded.
     pub(super) fn new(text: AnswerText, coding: &[u8]) -> Option<CodedText> {
         let bounded = |text| BoundedText { text, left: EXTRA_BYTES };
         let coding = coding.trim_ascii();
@@ -77,7 +77,7 @@ impl CodedText {
     }
 }
 
-/// A text of which only a number of bytes is read.
+/// A text of which only a limited number of bytes is read.
 #[derive(Debug)]
 struct BoundedText {
     text: AnswerText,

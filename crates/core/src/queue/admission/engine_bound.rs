@@ -118,8 +118,8 @@ mod tests {
         assert_eq!(bound_of_all([Some(4), None].into_iter()), None);
     }
 
-    /// An engine that runs 8 requests. It gets the number that the bound allows, from 32 requests
-    /// that always wait for it.
+    /// An engine that runs 8 requests. Of 32 requests that always wait for it, it gets the number
+    /// that the bound allows.
     #[test]
     fn the_search_settles_at_what_the_engine_can_run() {
         let mut engine = EngineBound::default();

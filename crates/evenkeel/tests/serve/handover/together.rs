@@ -16,8 +16,8 @@ use tempfile::TempDir;
 /// The number of slots that both instances share.
 const SLOTS: usize = 2;
 
-/// A backend that takes some time for each request. Returns its address, and the most requests that
-/// it has had at once.
+/// A backend that takes some time for each request. Returns its address, and the maximum number of
+/// requests that it had at once.
 fn slow_backend() -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound");
