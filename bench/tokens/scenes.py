@@ -346,8 +346,8 @@ def flood(stage):
 
 
 def charged_part(stage, outcome):
-    """What Evenkeel has charged all tenants, of what the engines served. Its keys are hashes, so it
-    is not known which is whose. Requests that were cut at the end are in both."""
+    """The charges of Evenkeel to all tenants, in relation to the service of the engines. Its keys
+    are hashes, so they cannot be matched with tenants. Both include requests cut at the end."""
     served = sum(weighted(outcome.tenant(one["name"])) for one in outcome.plan["clients"])
     return sum(stage.charged().values()) / max(1, served)
 
@@ -378,8 +378,8 @@ def engines(stage):
        Figure("streams that differ, usage asked for", whole, "0", at_most(0)),
        Figure("streams compared", whole), contestants=("evenkeel",))
 def bytes_equal(stage):
-    """5000 random streams without and as many with `include_usage`: what arrives is compared with
-    what the engine sends to who asks it directly."""
+    """5000 random streams without `include_usage` and 5000 with it, each compared with the stream
+    that the engine sends to a direct client."""
     figures, compared = {}, 0
     with stage(**INSTANT) as on:
         for asks, name in ((False, "not asked for"), (True, "asked for")):

@@ -65,8 +65,8 @@ pub trait RequestAttributes {
     fn fact(&self, _: ClientFact) -> Option<Cow<'_, str>> {
         None
     }
-    /// The call of a language model that the request makes; `None` if it makes none, or if costs
-    /// are not counted in tokens.
+    /// The request as one to a language model; `None` if it is not, or if costs are not counted in
+    /// tokens.
     fn model_call(&self) -> Option<ModelCall<'_>> {
         None
     }

@@ -269,7 +269,7 @@ impl AdmissionQueue {
         pass(state, now);
     }
 
-    /// The most slots that there would be without [`AdmissionQueue::set_bound`].
+    /// The maximum number of slots without [`AdmissionQueue::set_bound`].
     pub fn unbounded_slots(&self) -> usize {
         self.state.lock().queue.admission().unbounded_concurrency()
     }

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
-/// The number of a backend in this process, from 1. It is never used again.
+/// The number of a backend in this process, from 1. It is never reused.
 pub type BackendId = u32;
 
 /// One backend, shared by all threads of the process.

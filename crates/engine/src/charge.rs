@@ -30,7 +30,7 @@ use work::MeasuredWork;
 pub use work::TokenCosts;
 
 /// A running request is charged again after this much more work. Less: the buckets are locked more
-/// often. More: a client that asks for long outputs is within its limits for longer.
+/// often. More: a client that asks for long outputs stays within its limits for longer.
 const CHARGE_STEP: Cost = Cost::tokens(64);
 
 /// The open account of one request. Dropping it settles the account. The drop takes the locks of

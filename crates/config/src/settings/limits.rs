@@ -65,9 +65,9 @@ section! {
     ROUND: ConfigKey<Nanos> = ConfigKey::duration("round").within(Nanos(1_000), ROUND_MAX)
         .default_note("costs are not rounded").example("10ms").high("cheap requests count nothing");
     // The burst of a limit with `share`.
-    /// The amount that a client can save up. With `share`: CPU time, `30s` by default; with `cost:
-    /// tokens` the work that the backends do in this time. With `rate`: requests, by default those
-    /// of one second and at least 1; tokens or money, by default the amount in `rate`.
+    /// The amount that a client can save up. With `share`: CPU time, `30s` by default; with
+    /// `cost: tokens` the work that the backends do in this time. With `rate`: requests, by default
+    /// those of one second and at least 1; tokens or money, by default the amount in `rate`.
     BURST: ConfigKey<Nanos> = ConfigKey::text("burst", values::duration)
         .within(Nanos::from_millis(1), DAY).range_note("1ms to 1d; requests: 1 to 1 000 000 000")
         .default_note("`30s`; the requests of one second").example("30s")

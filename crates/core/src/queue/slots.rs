@@ -56,10 +56,9 @@ impl Queue {
     }
 
     /// Clients in credit that may use a reserved slot. With CPU time: those with nothing in
-    /// service, lightest request first. A language model works on many requests at a time, so the
-    /// size of a request does not matter. There, clients may use one that have used less than
-    /// another client and have less than their equal part of the slots, in the order of their
-    /// turns.
+    /// service, lightest request first. With tokens: those that have used less than another client
+    /// and have less than their equal part of the slots, in the order of their turns. The size of a
+    /// request does not matter there, because a model works on many requests at a time.
     pub(super) fn newcomers(&self) -> impl Iterator<Item = KeyHash> {
         let running = |client: &KeyHash| self.clients.get(client).map_or(0, |known| known.running);
         let is_time = self.settings.unit == WorkUnit::CpuTime;
@@ -91,8 +90,8 @@ impl Queue {
         concurrency.saturating_add(self.staying).min(most.max(concurrency))
     }
 
-    /// Moves requests from reserved slots to free ones if their clients would get those for a
-    /// waiting request. So the reserved slots are free for the next requests of these clients.
+    /// Moves requests from reserved slots to free ones if their clients would get these now. The
+    /// reserved slots are then free for the next requests of these clients.
     pub(super) fn leave_reserved(&mut self) {
         let mut free = self.slots().saturating_sub(self.in_slots()).min(self.beside);
         if free == 0 || self.settings.unit == WorkUnit::CpuTime {

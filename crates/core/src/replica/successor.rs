@@ -3,8 +3,8 @@
 //! A process that is replaced by a successor runs until its last request has ended. Until then it
 //! keeps its links, so the others have no reason to connect to its address, where the successor
 //! waits for them. The announcement is that reason. It travels in a frame of state that is
-//! addressed to no instance, as a group of a context of its own, which instances that do not know
-//! it skip.
+//! addressed to no instance, as a group with its own context. Instances that do not know this
+//! context skip it.
 
 use super::content::{self, StateAnswerPart};
 use super::update::ReplicaEvent;
@@ -57,7 +57,7 @@ impl Replica {
         self.handovers.is_restored && !matches!(self.wanting, StateRequest::No)
     }
 
-    /// The successor has failed: this instance itself accepts connections again.
+    /// Handles the failure of the successor: this instance accepts connections again.
     pub fn cancel_handover(&mut self) {
         self.handovers.has_successor = false;
     }

@@ -77,7 +77,7 @@ fn found(engine: Engine, seed: u64) -> (f64, f64) {
     (tokens / after(run(engine, Some(512), seed, 300)).0, limit)
 }
 
-/// Requests are alike, and the light tenant has one with the engine already.
+/// The requests are alike, and the light tenant already has one with the engine.
 #[test]
 fn a_tenant_that_asks_for_little_need_not_wait_for_a_stream_to_end() {
     let models = |reserve| QueueSettings { unit: WorkUnit::Tokens, ..settings(4, reserve) };

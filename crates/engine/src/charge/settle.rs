@@ -51,7 +51,7 @@ impl Charge {
         self.lane.0.engine.watch.record_block(&notice, now);
     }
 
-    /// Raises the cost of a request that ended without an answer to what it usually costs.
+    /// Raises the cost of a request that ended without an answer to the usual cost.
     fn settle_work(&mut self) {
         let RequestForecast { learned, asks_model, .. } = self.request.forecast;
         self.work.settle(learned.route.filter(|_| !asks_model), &self.lane.0);

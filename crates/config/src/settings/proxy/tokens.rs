@@ -44,9 +44,9 @@ settings! {
     pub prices: Vec<ModelPrice>, PRICES: SubsectionKey =
         SubsectionKey::list("prices", &PRICE).default_note("none") => prices(section);
     /// With [several backends](models.md#several-backends), a prompt goes to one that has its
-    /// beginning in its cache, if that backend then has at most this many more requests than the
-    /// least loaded one, and no more than one and a half times its even share of `concurrency`.
-    /// `0`: backends are chosen by load alone.
+    /// beginning in its cache, provided that this backend then has at most this many more requests
+    /// than the least loaded one, and no more than one and a half times its even share of
+    /// `concurrency`. `0`: backends are chosen by load alone.
     pub prefix_lead: usize, PREFIX_LEAD: DefaultedKey<usize> = ConfigKey::whole("prefix_lead")
         .within(0, 1_000_000).default(8).low("prompts are computed again on another backend")
         .high("requests crowd at one backend while others have little to do");
@@ -108,7 +108,7 @@ impl TokenSettings {
         let token = Cost::tokens(1).0 as f64;
         let rates = |price: &ModelPrice| [price.prompt, price.cached, price.output];
         let price = match model {
-            // An unknown model must not be cheaper than a known one.
+            // A model that cannot be read must not be cheaper than one that can.
             "" => self.prices.iter().map(rates).max_by(|a, b| sum(*a).total_cmp(&sum(*b))),
             _ => self.prices.iter().find(|price| price.model.matches(model.as_bytes())).map(rates),
         };
