@@ -79,7 +79,7 @@ def rows(name, scene, found):
         values = {one: found.get(one, {}).get(figure.name) for one in CONTESTANTS}
         cells = ["-" if value is None else figure.show(value) for value in values.values()]
         met = ""
-        # Without what it is compared with, a figure meets nothing.
+        # A figure without the one that it is compared with meets no goal.
         is_known = values["evenkeel"] is not None and (
             values["nothing"] is not None or not figure.is_relative)
         if figure.is_met and is_known:

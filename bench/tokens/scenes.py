@@ -18,7 +18,7 @@ SLOW = {"max_num_seqs": 16, "max_batched_tokens": 512, "kv_tokens": 16_384, "cac
 INSTANT = {"max_num_seqs": 1024, "max_batched_tokens": 65_536, "kv_tokens": 10_000_000,
            "cache_tokens": 0, "step_us": 0, "sequence_us": 0, "prefill_us": 0}
 
-# `is_met` gets Evenkeel's value and that with nothing in front, if `is_relative`.
+# If `is_relative`, `is_met` gets Evenkeel's value and the one with nothing in front.
 Figure = collections.namedtuple("Figure", "name show bar is_met is_relative",
                                 defaults=("", None, False))
 SCENES = {}
@@ -346,8 +346,8 @@ def flood(stage):
 
 
 def charged_part(stage, outcome):
-    """What Evenkeel has charged all tenants, of what the engines served. Its keys are hashes, so it
-    is not known which is whose. Requests that were cut at the end are in both."""
+    """The charges of Evenkeel to all tenants, in relation to the service of the engines. Its keys
+    are hashes, so they cannot be matched with tenants. Both include requests cut at the end."""
     served = sum(weighted(outcome.tenant(one["name"])) for one in outcome.plan["clients"])
     return sum(stage.charged().values()) / max(1, served)
 
@@ -378,8 +378,8 @@ def engines(stage):
        Figure("streams that differ, usage asked for", whole, "0", at_most(0)),
        Figure("streams compared", whole), contestants=("evenkeel",))
 def bytes_equal(stage):
-    """5000 random streams without and as many with `include_usage`: what arrives is compared with
-    what the engine sends to who asks it directly."""
+    """5000 random streams without `include_usage` and 5000 with it, each compared with the stream
+    that the engine sends to a direct client."""
     figures, compared = {}, 0
     with stage(**INSTANT) as on:
         for asks, name in ((False, "not asked for"), (True, "asked for")):

@@ -1,4 +1,4 @@
-"""What the scenes of bench/tokens play on: simulated engines, what is in front of them, the load.
+"""The stage of the scenes of bench/tokens: simulated engines, a contestant in front, the load.
 
 The engines and the load have one core, what is in front has the other, as everywhere in `bench`. An
 engine takes a fixed time for each step, so it is a GPU that does not care how busy the CPU is; its
@@ -21,8 +21,7 @@ from contest import LOAD_CORE, ROOT, SERVER_CORE, free_port, percentile
 Request = collections.namedtuple(
     "Request", "client number sent first last status end tokens bytes hash retry prompt output")
 
-# Weights of tokens, as Evenkeel's defaults: of the prompt, of those of it in the cache, of the
-# output.
+# The weights of tokens, which are Evenkeel's defaults: prompt, prompt in the cache, output.
 WEIGHTS = (1.0, 0.25, 4.0)
 
 LITELLM_AUTH = """\
@@ -54,7 +53,7 @@ def options(**given):
 
 
 class Outcome:
-    """What a load has got, and what the engines have served meanwhile."""
+    """The results of a load, and the service of the engines during it."""
 
     def __init__(self, plan, requests, stats, timelines, cpu, memory):
         self.plan, self.requests, self.stats, self.timelines = plan, requests, stats, timelines
@@ -85,7 +84,7 @@ class Outcome:
                 if one.end == "error" or one.status not in (0, 200)]
 
     def tenant(self, name):
-        """What the engines have served of a tenant: of prompts, in caches, of outputs."""
+        """The tokens that the engines served to a tenant: prompts, cached, outputs."""
         return tuple(sum(stats["tenants"].get(name, {}).get(kind, 0) for stats in self.stats)
                      for kind in ("prompt", "cached", "output"))
 
@@ -175,14 +174,14 @@ general_settings: {{custom_auth: auth.user_api_key_auth}}
             limit=f", tpm_limit={limit}" if limit else ""))
         command = [f"{folder}/bin/litellm", "--config", path, "--host", "127.0.0.1", "--port",
                    str(port), "--num_workers", "1", "--telemetry", "False"]
-        # Nothing is fetched from elsewhere.
+        # Keeps LiteLLM from fetching anything.
         env = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR",
                "LITELLM_MASTER_KEY": f"sk-{secrets.token_hex(32)}", "HF_HUB_OFFLINE": "1",
                "DISABLE_ADMIN_UI": "True"}
         return kept.start(name, command, port, SERVER_CORE, env=env, patience=90)
 
     def run(self, clients, seconds, drain=0.0, seed=1):
-        """Lets the clients ask, and says what they got."""
+        """Runs the clients, and returns their results."""
         plan = {"seed": seed, "seconds": seconds, "drain": drain, "clients": clients}
         for engine in self.engines:
             get(engine, "/reset", b"")
@@ -191,7 +190,7 @@ general_settings: {{custom_auth: auth.user_api_key_auth}}
         with MemoryPeak(self.server) as memory:
             out = self.load(plan)
         cpu = self.server.cpu_seconds() - cpu if self.server else 0.0
-        # An engine sees at its next step that a client is gone.
+        # An engine notices at its next step that a client has disconnected.
         time.sleep(0.1)
         stats = [get(engine, "/stats") for engine in self.engines]
         timelines = [get(engine, "/timeline") | {"began": at}
@@ -215,7 +214,7 @@ general_settings: {{custom_auth: auth.user_api_key_auth}}
 
 
 class MemoryPeak:
-    """The largest memory of a server meanwhile, looked at ten times a second."""
+    """The peak memory of a server, sampled ten times a second."""
 
     def __init__(self, server):
         self.server, self.peak, self.ended = server, 0, threading.Event()
@@ -244,7 +243,7 @@ def programs():
 
 
 def install_litellm():
-    """What ci/pins/litellm.txt pins, in an environment of its own below target."""
+    """The environment below target with the packages that ci/pins/litellm.txt pins."""
     subprocess.run(["bash", "-c", ". ci/steps && pinned litellm"], cwd=ROOT, check=True)
 
 

@@ -65,8 +65,8 @@ pub trait RequestAttributes {
     fn fact(&self, _: ClientFact) -> Option<Cow<'_, str>> {
         None
     }
-    /// What the request asks of a language model; `None` if it asks none, or costs are not
-    /// counted in tokens.
+    /// The request as one to a language model; `None` if it is not, or if costs are not counted in
+    /// tokens.
     fn model_call(&self) -> Option<ModelCall<'_>> {
         None
     }
@@ -81,8 +81,7 @@ pub struct ModelCall<'a> {
     pub prompt: UnitCosts,
     /// The cost of a thousand tokens of the output.
     pub output: UnitCosts,
-    /// The greatest number of tokens of the output that the request permits; `None` if it sets no
-    /// bound.
+    /// The maximum number of output tokens that the request permits; `None` if it sets no bound.
     pub output_max: Option<u64>,
 }
 

@@ -94,7 +94,7 @@ impl UnitCosts {
         }
     }
 
-    /// The cost of this many tokens, if `self` is that of a thousand.
+    /// The cost of this number of tokens, if `self` is the cost of a thousand.
     #[must_use]
     pub fn for_tokens(self, tokens: Cost) -> UnitCosts {
         let part = |cost: Cost| {
@@ -116,7 +116,7 @@ impl UnitCosts {
 }
 
 impl From<Cost> for UnitCosts {
-    /// Work that asks no language model.
+    /// Work without a language model.
     fn from(work: Cost) -> UnitCosts {
         UnitCosts { work, ..UnitCosts::default() }
     }

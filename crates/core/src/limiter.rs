@@ -57,7 +57,7 @@ pub struct Ticket {
     moved: InlineList<Nanos>,
     /// The charge or reservation at admission, for limits that take an estimate.
     estimate: UnitCosts,
-    /// What the request has cost so far, as far as it is charged to these limits.
+    /// The part of the cost so far that was charged to these limits.
     so_far: UnitCosts,
     /// The charges so far, for limits that hold the response.
     charged: UnitCosts,

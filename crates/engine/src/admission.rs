@@ -269,12 +269,12 @@ impl AdmissionQueue {
         pass(state, now);
     }
 
-    /// The most slots that there would be without [`AdmissionQueue::set_bound`].
+    /// The maximum number of slots without [`AdmissionQueue::set_bound`].
     pub fn unbounded_slots(&self) -> usize {
         self.state.lock().queue.admission().unbounded_concurrency()
     }
 
-    /// Sets an outer bound of the number of slots; `None`: there is none.
+    /// Sets an upper bound of the number of slots; `None`: there is none.
     pub fn set_bound(&self, bound: Option<usize>, now: Time) {
         let mut state = self.state.lock();
         state.queue.set_bound(bound, now);

@@ -1,11 +1,11 @@
-//! The backends of a door, as all its threads share them: how many requests each has, and what it
-//! reports of its own queue.
+//! The backends of a door, shared by all its threads: the number of requests at each, and its
+//! reports about its own queue.
 //!
 //! An inference engine lets requests wait inside, first come first served, if it is sent more than
-//! it can run. While one reports that, the slots of the admission queue are bounded to what the
-//! backends run ([`EngineBound`]), and no backend is sent more than it runs, so that requests wait
-//! in fair order again. Who fetches the reports: `evenkeel/src/run/engine_pages.rs`. Who chooses a
-//! backend: `proxy/src/backends.rs`.
+//! it can run. While it reports that, the slots of the admission queue are bounded to the number
+//! that the backends run ([`EngineBound`]), and no backend is sent more than it runs. So requests
+//! wait in fair order again. The reports are fetched in `evenkeel/src/run/engine_pages.rs`; a
+//! backend is chosen in `proxy/src/backends.rs`.
 
 use arc_swap::ArcSwap;
 use evenkeel_config::settings::{
@@ -16,15 +16,15 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
-/// The number of a backend in this process, from 1. It is never used again.
+/// The number of a backend in this process, from 1. It is never reused.
 pub type BackendId = u32;
 
-/// One backend, as all threads of the process share it.
+/// One backend, shared by all threads of the process.
 pub struct SharedBackend {
     at: BackendAddress,
     id: BackendId,
     running: AtomicUsize,
-    /// The most requests that it is to be sent at once; `usize::MAX` if that is not known.
+    /// The maximum number of requests to send to it at once; `usize::MAX` if it is not known.
     room: AtomicUsize,
 }
 
@@ -39,13 +39,13 @@ impl SharedBackend {
         self.running.load(Relaxed)
     }
 
-    /// The most requests that the backend is to be sent at once, because more of them would wait
-    /// inside; `usize::MAX` if that is not known.
+    /// The maximum number of requests to send to the backend at once, because more of them would
+    /// wait inside; `usize::MAX` if it is not known.
     pub fn room(&self) -> usize {
         self.room.load(Relaxed)
     }
 
-    /// Sets the most requests that the backend is to be sent at once.
+    /// Sets the maximum number of requests to send to the backend at once.
     pub fn set_room(&self, room: usize) {
         self.room.store(room, Relaxed);
     }
@@ -66,7 +66,7 @@ impl Drop for BackendOccupation {
     }
 }
 
-/// What an inference engine reports of its own queue.
+/// A report of an inference engine about its own queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EngineReport {
     /// The number of requests that it works on.
@@ -77,14 +77,14 @@ pub struct EngineReport {
     pub cache_used: Option<f64>,
 }
 
-/// What is known of the queue inside of one backend.
+/// The state of the queue inside one backend.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BackendReport {
     /// The address of the backend.
     pub backend: BackendAddress,
     /// Its latest report; `None` if it sends none.
     pub report: Option<EngineReport>,
-    /// The most requests that it is sent at once, because others waited inside.
+    /// The maximum number of requests to send to it at once, because others waited inside.
     pub room: Option<usize>,
 }
 
@@ -93,13 +93,13 @@ pub struct BackendReport {
 pub struct SharedBackends {
     known: Mutex<Vec<Weak<SharedBackend>>>,
     ids: AtomicU32,
-    /// The bounds of those that reports are known of.
+    /// The bounds of the backends that have been asked for reports.
     bounds: Mutex<Vec<(Arc<SharedBackend>, EngineBound)>>,
     pub(crate) reports: ArcSwap<Vec<BackendReport>>,
 }
 
 impl SharedBackends {
-    /// The backend at this address. Its state exists as long as anyone holds it.
+    /// The backend at this address. Its state exists while any reference to it does.
     pub fn at(&self, at: &BackendAddress) -> Arc<SharedBackend> {
         let mut known = self.known.lock();
         known.retain(|backend| backend.strong_count() > 0);
@@ -116,8 +116,8 @@ impl SharedBackends {
         })
     }
 
-    /// Follows a round of reports of all backends, in which slots were at most `limit`. Returns the
-    /// bound of the slots of all backends together.
+    /// Handles a round of reports of all backends. `limit`: the number of slots without any bound.
+    /// Returns the bound of the slots of all backends together.
     pub(crate) fn handle_reports(
         &self,
         reports: &[(BackendAddress, Option<EngineReport>)],
@@ -157,7 +157,7 @@ pub struct WatchedPages {
     pub tls: BackendTls,
     /// The path of the page.
     pub path: String,
-    /// Whether only backends in private networks are asked, because nobody has asked for it.
+    /// Whether only backends in private networks are asked, because no path is configured.
     pub is_private_only: bool,
 }
 

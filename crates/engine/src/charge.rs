@@ -29,7 +29,7 @@ use work::MeasuredWork;
 pub use work::TokenCosts;
 
 /// A running request is charged again after this much more work. Less: the buckets are locked more
-/// often. More: a client that asks for long outputs is within its limits for longer.
+/// often. More: a client that asks for long outputs stays within its limits for longer.
 const CHARGE_STEP: Cost = Cost::tokens(64);
 
 /// The open account of one request. Dropping it settles the account. The drop takes the locks of
@@ -123,7 +123,7 @@ impl Charge {
         self.work.asks_model = true;
     }
 
-    /// Records that the head of the answer of a language model is there, and is held until `until`.
+    /// Records that the head of a language model's answer has arrived, and is held until `until`.
     pub fn record_first_byte(&self, until: Option<Time>) {
         let ArrivedRequest { rules, came, .. } = &self.request;
         let now = self.lane.0.now();
@@ -144,13 +144,13 @@ impl Charge {
         }
     }
 
-    /// Counts what the request has cost beyond what was charged before.
+    /// Counts the cost of the request beyond what was charged before.
     fn record_progress(&self, cost: Cost) {
         self.lane.0.engine.watch.tiers.record_progress(cost, self.so_far);
     }
 
-    /// The tokens of the answer are not known: charges as many as the model makes in the time that
-    /// it has worked, or as were expected.
+    /// Charges for tokens that are not known: as many as the model makes in the time that it has
+    /// worked or, if its rate is unknown, as many as were expected.
     pub fn assume_tokens(&mut self) {
         let rates = &self.lane.0.engine.output_rates;
         let unread = self.request.forecast.unread(self.work.worked, rates);

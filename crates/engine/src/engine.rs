@@ -89,7 +89,8 @@ pub struct Engine {
     pub(crate) watch: Arc<Watch>,
     /// The queue of clients to look up by name, until a task takes it with [`Engine::lookups`].
     pub(crate) lookups: Mutex<Option<NameLookups>>,
-    /// The settings as configured, and what shares refer to. The outermost lock: see [`Engine`].
+    /// The configured settings, and the capacity that shares refer to. The outermost lock: see
+    /// [`Engine`].
     pub(crate) given: Mutex<GivenSettings>,
     /// The gatekeepers that decide on requests before the limits do.
     pub(crate) gatekeepers: Vec<Arc<GatekeeperEngine>>,
@@ -102,7 +103,7 @@ pub struct Engine {
     backends: SharedBackends,
 }
 
-/// The settings as configured, and what shares refer to.
+/// The configured settings, and the capacity that shares refer to.
 pub(crate) struct GivenSettings {
     pub(crate) proxy: ProxySettings,
     /// How many times the CPUs of all instances together exceed the configured number.
@@ -112,7 +113,7 @@ pub(crate) struct GivenSettings {
 }
 
 impl GivenSettings {
-    /// The settings for all CPUs, or all that the backend is measured to do. Only limits with
+    /// The settings for all CPUs, or for the measured capacity of the backend. Only limits with
     /// shares scale. The concurrency at the backend of this instance stays the same.
     pub(crate) fn scaled(&self) -> ProxySettings {
         let mut proxy = self.proxy.clone();
@@ -212,7 +213,7 @@ impl Engine {
         self.take_over(&given.scaled());
     }
 
-    /// Lets shares refer to what the backend is measured to do, if no number is configured.
+    /// Lets shares refer to the measured capacity of the backend, if none is configured.
     pub(crate) fn follow_work_rate(&self) {
         if !self.shards.rules().measures_rate {
             return;

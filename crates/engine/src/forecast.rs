@@ -1,8 +1,8 @@
-//! What a request is expected to cost when it arrives.
+//! The expected cost of a request when it arrives.
 //!
 //! Costs are learned by route and client (`evenkeel_core::meter::estimate`). Of a request to a
-//! language model the prompt is known, and what is learned is the number of tokens of the output,
-//! and of those in a second.
+//! language model the prompt is known. The number of output tokens is learned, and how many a model
+//! puts out in a second.
 
 use crate::rules::EngineRules;
 use evenkeel_core::classify::{self, LimitKeys, ModelCall, RequestAttributes};
@@ -12,12 +12,12 @@ use evenkeel_core::meter::estimate::{CostForecast, Estimates, RouteHash};
 use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
 use parking_lot::Mutex;
 
-/// The expected output of a model before anything is known, and the least that is reserved without
-/// a bound.
+/// The expected output of a model before any output is known, and the minimum that is reserved for
+/// an output without a bound.
 const OUTPUT_DEFAULT: Cost = Cost::tokens(256);
-/// An output without a bound is not expected to exceed the mean by more than this many times the
-/// mean distance from it. Fewer: requests that run at once exceed a quota. More: quotas are held
-/// back for outputs that hardly ever come.
+/// An output without a bound is expected to exceed the mean by at most this many times the mean
+/// distance from it. Fewer: requests that run at once exceed a quota. More: quotas are held back
+/// for outputs that hardly ever occur.
 const SPREADS_RESERVED: u64 = 3;
 /// A shorter output says little about the rate at which a model puts out tokens: most of its time
 /// went into the prompt.
@@ -64,10 +64,10 @@ impl ModelCosts {
     }
 }
 
-/// What a request is expected to cost.
+/// The expected cost of a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RequestForecast {
-    /// What is learned of its route: the work, or the tokens of a model's output.
+    /// The learned value of its route: the work, or the tokens of a model's output.
     pub learned: CostForecast,
     /// The likely cost.
     pub expected: UnitCosts,
@@ -79,9 +79,9 @@ pub(crate) struct RequestForecast {
     model: Option<ModelCosts>,
 }
 
-/// Stands for the outputs of a client on a route that exceed their bounds.
+/// The route under which outputs beyond their bounds are learned, for one client.
 fn beyond_bound(route: RouteHash, client: Option<KeyHash>) -> RouteHash {
-    /// Tells it from the route as the client uses it.
+    /// Distinguishes it from the route of the client.
     const MARK: KeyHash = KeyHash::from_bits(1);
     client.map_or(route, |client| route.used_by(client)).used_by(MARK)
 }
@@ -108,7 +108,7 @@ impl RequestForecast {
                 (learned.cost, learned.spread) = (OUTPUT_DEFAULT, OUTPUT_DEFAULT);
             }
             let exceeds = |route| !estimates.forecast(beyond_bound(route, client), None).is_guess;
-            // Reasoning may not count, or the backend ignores the bound.
+            // Some backends do not count reasoning, or ignore the bound.
             let bound = call.output_max.map(Cost::tokens);
             let bound = bound.filter(|most| *most >= learned.cost || !exceeds(route));
             return RequestForecast::of_model(&call, learned, bound);
@@ -150,7 +150,7 @@ impl RequestForecast {
         Some(made.map_or(self.expected, |made| model.with_output(bounded(made))))
     }
 
-    /// The route under which is learned that a client's outputs exceed their bounds, after one of
+    /// The route under which to learn that outputs of a client exceed their bounds, after one of
     /// `output` tokens; `None` if it does not exceed its bound.
     pub fn exceeded(&self, output: Cost, keys: &LimitKeys) -> Option<RouteHash> {
         self.output_max.filter(|most| output > *most)?;

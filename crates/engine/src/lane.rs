@@ -58,8 +58,8 @@ impl EngineLane {
         self.0.engine.gate.is_crowded(hang, self.0.now())
     }
 
-    /// Refuses requests that have waited for a slot for too long, and adapts shares to what the
-    /// backend can do. Call it a few times a second.
+    /// Refuses requests that have waited for a slot for too long, and adapts shares to the measured
+    /// capacity of the backend. Call it a few times a second.
     pub fn expire(&self) {
         self.0.engine.gate.expire(self.0.now());
         self.0.engine.follow_work_rate();

@@ -85,8 +85,8 @@ pub trait Replicated: Send + Sync {
         None
     }
 
-    /// Other instances share the queue no longer, because a reload has changed this one. Until it
-    /// is shared again, the queue gets no event of other instances.
+    /// Ends the sharing of the queue, because a reload has changed this instance. Until the queue
+    /// is shared again, it gets no event of other instances.
     fn end_sharing(&self) {}
 
     /// The number of CPUs that this instance's limits share out; `None` for an engine without CPU

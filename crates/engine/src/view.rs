@@ -144,7 +144,7 @@ pub trait EngineView: Send + Sync {
 pub struct BackendLoad {
     /// The number of requests that the backend works on now.
     pub working: u32,
-    /// What its work and costs are counted in.
+    /// The unit of its work and costs.
     pub unit: WorkUnit,
     /// The cost of all its work since the start.
     pub busy: Cost,
@@ -154,7 +154,7 @@ pub struct BackendLoad {
     pub cpus: f64,
     /// Whether `cpus` follows `rate`, and is a guess until that is known.
     pub measures_rate: bool,
-    /// What the backend is measured to do in a second while requests wait, in the same unit.
+    /// The measured capacity per second of the backend, in the same unit.
     pub rate: Option<f64>,
     /// The state of the admission queue; `None` if requests never queue.
     pub crowd: Option<AdmissionStats>,
@@ -166,15 +166,15 @@ pub struct BackendLoad {
     pub burning: Vec<BurningReport>,
     /// The oldest requests that are with the backend, and the one that has waited for longest.
     pub open: OpenRequestList,
-    /// What the backends report of their own queues; empty if they are not asked.
+    /// The reports of the backends about their own queues; empty if they are not asked.
     pub reports: Arc<Vec<BackendReport>>,
     /// The cost source in the words of the configuration.
     pub measured: String,
 }
 
 impl BackendLoad {
-    /// What the backend can do in a second, in the unit of `cpus`; `None` if it is to be measured
-    /// and is not yet.
+    /// The capacity per second of the backend, in the unit of `cpus`; `None` if it has to be
+    /// measured and is not known yet.
     #[must_use]
     pub fn capacity(&self) -> Option<f64> {
         if self.measures_rate { self.rate } else { Some(self.cpus) }

@@ -415,8 +415,8 @@ impl RunningProcess {
     }
 }
 
-/// Logs the warnings of a foreign configuration, facts that rules name in vain, and that a queue is
-/// not shared although all instances are before one backend.
+/// Logs the warnings of a foreign configuration, facts that rules name in vain, and a queue that is
+/// not shared although all instances have the same backend.
 fn warn(config: &Config) {
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let doubts = evenkeel_config::unknown_facts(&config.settings).into_iter();

@@ -47,12 +47,12 @@ impl RequestAccount {
         self.with(Charge::ask_model);
     }
 
-    /// Calls `act` with what the request asks a language model for, if it asks one.
+    /// Calls `act` with the exchange with the language model, if the request asks one.
     pub(super) fn with_model<R>(&self, act: impl FnOnce(&mut ModelExchange) -> R) -> Option<R> {
         self.0.model.borrow_mut().as_deref_mut().map(act)
     }
 
-    /// A piece of the answer has arrived. Returns what of it goes to the client.
+    /// Handles a piece of the answer. Returns the bytes of it that go to the client.
     pub(super) fn pass(&self, bytes: Bytes) -> Bytes {
         let mut model = self.0.model.borrow_mut();
         let Some(model) = &mut *model else { return bytes };
@@ -61,7 +61,7 @@ impl RequestAccount {
         passed
     }
 
-    /// The answer is complete. Returns the rest of what goes to the client.
+    /// Handles the end of the answer. Returns the rest of the bytes that go to the client.
     pub(super) fn finish(&self) -> Bytes {
         let mut model = self.0.model.borrow_mut();
         let Some(model) = &mut *model else { return Bytes::new() };

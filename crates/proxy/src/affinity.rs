@@ -1,10 +1,9 @@
 //! Which backends are likely to have the beginning of a prompt in their KV cache.
 //!
-//! A request prefers a backend that has served the longest known prefix of its prompt, as long as
-//! that backend is not ahead of the least loaded one by more than a bound (the idea of DLPM, arXiv
-//! 2501.14312). What is remembered is a guess: caches forget without telling. The table is shared
-//! by all threads, because the requests of one client arrive on any of them. Who asks:
-//! `backends.rs`.
+//! A request prefers a backend that has served the longest known prefix of its prompt, if that
+//! backend is not ahead of the least loaded one by more than a bound (the idea of DLPM, arXiv
+//! 2501.14312). The table is a guess: caches evict without notice. All threads share it, because
+//! the requests of one client arrive at any of them. It is used by `backends.rs`.
 
 use evenkeel_engine::BackendId;
 use evenkeel_telemetry::counts::affinity::AffinityResult;
@@ -35,11 +34,11 @@ pub(crate) struct AffinityBounds {
 }
 
 impl AffinityBounds {
-    /// A backend is preferred if it has fewer running requests than this. `least`: the number of
-    /// the backend that would be chosen otherwise. `shorter`: by how many steps the prefix that the
-    /// backend has is shorter than the longest of the prompt. A quarter of a prompt is worth a
-    /// quarter of the lead: with all of it, what many prompts have in common would bring all of
-    /// them to one backend.
+    /// A backend is preferred if it has fewer running requests than this. `least`: the running
+    /// requests of the backend that would be chosen otherwise. `shorter`: by how many steps the
+    /// prefix that the backend has is shorter than the longest of the prompt. A quarter of a prompt
+    /// is worth a quarter of the lead: with all of it, a prefix that many prompts share would bring
+    /// all of them to one backend.
     fn running_bound(self, least: usize, shorter: usize) -> usize {
         let lead = (self.lead >> (2 * shorter)).max(self.lead.min(1));
         least.saturating_add(lead).min(self.most)
@@ -65,26 +64,26 @@ impl PrefixedPrompt<'_> {
         self.affinity.0.lock().choose(self.hashes, running_of, bound)
     }
 
-    /// Notes that this backend gets the prompt. Returns the number of prefixes that are forgotten
-    /// instead.
+    /// Records that this backend gets the prompt. Returns the number of prefixes that are forgotten
+    /// for that.
     pub(crate) fn note(&self, backend: BackendId) -> u64 {
         self.affinity.0.lock().note(self.hashes, backend)
     }
 }
 
-/// What is known of the prefixes of a prompt.
+/// The result of a search for the prefixes of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PrefixChoice {
     /// This backend has served one of them, and may be chosen.
     Hit(BackendId),
-    /// Backends have served them, but all of these have too much to do.
+    /// Backends have served them, but all of these are too busy.
     OverBound,
     /// No backend that may be used has served any of them.
     Unknown,
 }
 
 impl PrefixChoice {
-    /// The result as it is counted.
+    /// The result for the metrics.
     pub(crate) fn result(self) -> AffinityResult {
         match self {
             PrefixChoice::Hit(_) => AffinityResult::Hit,
@@ -102,16 +101,16 @@ struct PrefixTable(LruCache<u64, PrefixHolders>);
 
 impl Default for PrefixTable {
     fn default() -> PrefixTable {
-        // The bound is in `note`: a cache that is made with it takes all its memory at once.
+        // `note` keeps the bound: a cache that is created with it takes all its memory at once.
         PrefixTable(LruCache::unbounded())
     }
 }
 
 impl PrefixTable {
     /// Finds a backend that has served the longest prefix, or else the next shorter one. Of several
-    /// it is the one with the fewest running requests, which are fewer than `bound` says for a
-    /// prefix that is by this number of steps shorter than the longest. `running_of`: the number of
-    /// requests with a backend; `None` if it may not be used.
+    /// it is the one with the fewest running requests. It must have fewer than `bound` returns for
+    /// the number of steps by which the prefix is shorter than the longest. `running_of`: the
+    /// number of requests with a backend; `None` if it may not be used.
     fn choose(
         &mut self,
         prefixes: PromptPrefixes,

@@ -85,7 +85,7 @@ pub(super) struct UpstreamBackend {
     /// Cloned by each request that this thread has on the backend, so that the references count
     /// them. Only a request knows when it ends.
     running: Rc<()>,
-    /// What all threads share of the backend.
+    /// The state of the backend that all threads share.
     shared: Arc<SharedBackend>,
     failures: Cell<u32>,
     /// The time until which the backend is left out, in the worker's milliseconds, and the length
@@ -254,9 +254,9 @@ impl UpstreamPool {
         Some(self.take(best, tried))
     }
 
-    /// Chooses a backend for a prompt by its prefixes and by the load that all threads make, and
-    /// adds it to `tried`. Returns `None` if all have been tried. Also returns what the prefixes
-    /// said, and the number of other prefixes that are forgotten for these.
+    /// Chooses a backend for a prompt by its prefixes and by the load of all threads, and adds it
+    /// to `tried`. Returns `None` if all have been tried. Also returns the result for the prefixes,
+    /// and the number of other prefixes that were forgotten for them.
     pub(super) fn choose_for(
         &self,
         prompt: &PrefixedPrompt<'_>,

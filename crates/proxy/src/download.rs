@@ -283,8 +283,8 @@ impl AnswerDownload {
     }
 
     /// Keeps the connection for another request, unless it carried the stream of a language model:
-    /// llama.cpp closes its end after a stream without having said so. The next request would meet
-    /// that, and one with a body is not sent again.
+    /// llama.cpp closes its end after a stream without having announced it. The next request would
+    /// fail, and one with a body is not sent again.
     fn keep(&self, lease: UpstreamLease) {
         if !self.is_model_stream {
             lease.keep(self.thread.now());

@@ -51,7 +51,7 @@ struct HttpRequestAttributes<'a> {
     signer: Option<&'a str>,
     link: &'a ClientLink,
     trust: &'a ProxyTrust,
-    /// What it asks a language model for.
+    /// The exchange with a language model, if it asks one.
     model: Option<&'a ModelExchange>,
     /// The beginning of the body, if it is read before the decision.
     body: &'a [u8],
@@ -263,8 +263,8 @@ async fn may_run(
     Ok(())
 }
 
-/// What the request asks a language model for, if costs are counted in tokens. Its body must be
-/// buffered.
+/// The exchange with a language model, if the request asks one and costs are counted in tokens. The
+/// body must be buffered.
 fn model(
     settings: &ThreadSettings,
     head: &Parts,

@@ -1,8 +1,8 @@
 //! A request to a language model: what it asks for, and the tokens that its answer uses.
 //!
-//! How they are read: `evenkeel_usage`. What they cost: `proxy.tokens` of the settings. Bodies pass
-//! unchanged, with one exception: a stream is made to report its usage, and the event with it is
-//! taken out again.
+//! How they are read: `evenkeel_usage`. How much they cost: the settings `proxy.tokens`. Bodies
+//! pass unchanged, with one exception: a stream is made to report its usage, and the event with the
+//! usage is removed again.
 
 pub(super) mod answer;
 
@@ -18,7 +18,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use std::sync::Arc;
 
-/// The bytes of a text that are one token, where nothing better is known.
+/// The bytes of text that count as one token, if no better figure is known.
 const BYTES_PER_TOKEN: u64 = 4;
 
 /// One request to a language model, and the usage of its answer so far.
@@ -30,13 +30,13 @@ pub(super) struct ModelExchange {
     is_stream: bool,
     /// The bytes of the answer so far.
     length: u64,
-    /// Present if the event with the usage is to be taken out of the answer.
+    /// Present if the event with the usage is to be removed from the answer.
     remover: Option<UsageEventRemover>,
 }
 
 impl ModelExchange {
-    /// Reads what a request asks a model for. `begin`: the beginning of its body, of `length`
-    /// bytes. `None`: it asks no model.
+    /// Reads a request to a model. `begin`: the beginning of its body, of `length` bytes. Returns
+    /// `None` if it asks no model.
     pub(super) fn of(
         weights: Arc<TokenSettings>,
         head: &Parts,
@@ -58,7 +58,7 @@ impl ModelExchange {
         })
     }
 
-    /// What the decision on the request needs to know.
+    /// The figures that the decision on the request needs.
     pub(super) fn call(&self) -> ModelCall<'_> {
         let ModelRequest { model, prompt, output_max, .. } = &self.request;
         ModelCall {
@@ -74,8 +74,8 @@ impl ModelExchange {
         self.request.prefixes
     }
 
-    /// Prepares the request for the backend: its answer must be readable. Returns the whole body
-    /// `body` as it is to be sent, if it must change so that a stream reports its usage.
+    /// Prepares the request for the backend, so that its answer is readable. Returns the whole body
+    /// `body` as it has to be sent, if it must change so that a stream reports its usage.
     pub(super) fn prepare(
         &mut self,
         headers: &mut HeaderMap,
@@ -93,12 +93,12 @@ impl ModelExchange {
         Some(body)
     }
 
-    /// The head of the answer has arrived.
+    /// Handles the head of the answer.
     pub(super) fn begin_answer(&mut self, status: StatusCode, headers: &HeaderMap) {
         let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
         let coding = headers.get(header::CONTENT_ENCODING).map_or(&b""[..], HeaderValue::as_bytes);
         let coded = !matches!(coding, b"" | b"identity");
-        // Nothing was made for a request that is refused.
+        // A request that is refused has used no tokens.
         let reader = UsageReader::new(self.request.dialect, kind, coding);
         self.reader = reader.filter(|_| status.is_success());
         let is_stream = super::headers::is_stream(headers);
@@ -107,7 +107,7 @@ impl ModelExchange {
         self.remover = self.remover.take().filter(|_| is_stream && !is_bounded && !coded);
     }
 
-    /// Reads a piece of the answer. Returns what of it goes to the client.
+    /// Reads a piece of the answer. Returns the bytes of it that go to the client.
     pub(super) fn pass(&mut self, bytes: Bytes) -> Bytes {
         self.reader.iter_mut().for_each(|reader| reader.read(&bytes));
         self.length += bytes.len() as u64;
@@ -117,13 +117,13 @@ impl ModelExchange {
         }
     }
 
-    /// The answer has ended. Returns the rest of what goes to the client.
+    /// Handles the end of the answer. Returns the rest of the bytes that go to the client.
     pub(super) fn finish(&mut self) -> Bytes {
         self.remover.take().map(|mut remover| remover.finish()).unwrap_or_default()
     }
 
-    /// The cost so far; `None` if the tokens are not known. `ended`: the answer is complete, so
-    /// what it states is the truth.
+    /// The cost so far; `None` if the tokens are not known. `ended`: the answer is complete, so the
+    /// usage that it states is final.
     pub(super) fn cost(&self, ended: bool) -> Option<TokenCosts> {
         let reader = self.reader.as_ref()?;
         let counted = reader.counted();
@@ -149,7 +149,7 @@ impl ModelExchange {
         Some(TokenCosts { cost, source, counts })
     }
 
-    /// The likely output of a complete answer of text that states no tokens and is no stream.
+    /// The likely output of a complete text answer that states no tokens and is not a stream.
     fn unstated(&self, ended: bool) -> u64 {
         let is_text = !matches!(
             self.request.dialect,

@@ -1,5 +1,5 @@
-//! What all threads share: the room for connections (how many are open, and how many each address
-//! has), and which backends have which prompts in their caches (`affinity.rs`).
+//! The state that all threads share: the room for connections (how many are open, and how many each
+//! address has), and which backends have which prompts in their caches (`affinity.rs`).
 //!
 //! The guards here only give back what was taken. Taking room, and closing a connection to make
 //! some: `context/make_room.rs`.

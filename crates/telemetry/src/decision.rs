@@ -53,8 +53,9 @@ pub struct DeniedRequest<'a> {
 }
 
 impl Decision<'_> {
-    /// Writes the line. Levels and costs are in CPU-seconds (for a limit in requests: in requests),
-    /// waits in seconds. Unknown fields are left out.
+    /// Writes the line. Levels and costs are in CPU-seconds or thousands of weighted tokens, a level
+    /// of a limit with `rate` in its unit (requests, thousands of tokens, money); waits are in
+    /// seconds. Unknown fields are left out.
     pub fn log(&self) {
         let message = match (self.verdict, self.shadow) {
             ("hold", false) => "answer held",

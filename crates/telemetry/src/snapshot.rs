@@ -117,7 +117,7 @@ pub struct LoadSnapshot {
     pub door: String,
     /// Requests that the backend works on now.
     pub working: u32,
-    /// What its work and costs are counted in: CPU-seconds, or thousands of weighted tokens.
+    /// The unit of its work and costs: CPU-seconds, or thousands of weighted tokens.
     #[serde(default)]
     pub work_unit: LoadUnit,
     /// CPU-seconds (or thousands of weighted tokens) per second that are shared out.
@@ -125,8 +125,8 @@ pub struct LoadSnapshot {
     /// Whether `cpus` follows `work_rate`. It is a guess until that is measured.
     #[serde(default)]
     pub measures_rate: bool,
-    /// What the backend is measured to do in a second while requests wait, in the unit of its work;
-    /// `null`: not measured yet.
+    /// The measured capacity of the backend per second, in the unit of its work; `null`: not
+    /// measured yet.
     #[serde(default)]
     pub work_rate: Option<f64>,
     /// CPU-seconds (or thousands of weighted tokens) that the backend has worked since the start.
@@ -140,7 +140,7 @@ pub struct LoadSnapshot {
     /// otherwise `null`.
     #[serde(default)]
     pub swarm: Option<SwarmLoad>,
-    /// What each inference engine reports of its own queue; empty if none does.
+    /// The report of each inference engine about its own queue; empty if there are none.
     #[serde(default)]
     pub engines: Vec<EngineLoadRow>,
     /// The requests that the backend has had for longest, oldest first; at most 20.
@@ -171,8 +171,8 @@ impl LoadSnapshot {
         }
     }
 
-    /// What can be done in a second, in the unit of the load; `None` if it is to be measured and is
-    /// not yet.
+    /// The capacity per second, in the unit of the load; `None` if it has to be measured and is not
+    /// known yet.
     #[must_use]
     pub fn capacity(&self) -> Option<f64> {
         if self.measures_rate { self.work_rate } else { Some(self.cpus) }
@@ -231,7 +231,7 @@ impl LoadSnapshot {
     }
 }
 
-/// What an inference engine reports of its own queue.
+/// The report of an inference engine about its own queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EngineLoadRow {
     /// The address of the backend.
@@ -242,7 +242,8 @@ pub struct EngineLoadRow {
     pub waiting: usize,
     /// The used part of its KV cache, from 0 to 1; `null` if it does not say.
     pub cache_used: Option<f64>,
-    /// The most requests that it is sent at once, because others waited inside; `null`: no maximum.
+    /// The maximum number of requests to send to it at once, because others waited inside; `null`:
+    /// no maximum.
     pub room: Option<usize>,
 }
 

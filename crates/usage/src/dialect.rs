@@ -1,9 +1,9 @@
-//! The APIs of language models that are understood, and the paths that they have.
+//! The APIs of language models that are supported, and their paths.
 //!
 //! A path is recognised by its end, so a prefix that a gateway or a provider puts before it makes
 //! no difference. Backends decode a path before they look it up, so it is read in the same way:
-//! otherwise `%63ompletions` would be served without being counted. What the requests and answers
-//! of each look like: `request.rs`, `reader`.
+//! otherwise `%63ompletions` would be served without being counted. The form of requests and
+//! answers: `request.rs`, `reader`.
 
 use percent_encoding::percent_decode_str;
 use std::borrow::Cow;
@@ -20,7 +20,7 @@ pub enum Dialect {
     /// OpenAI's embeddings, and the ranks and scores of vLLM: `/v1/embeddings`, `/v1/rerank`,
     /// `/v1/score`. They have no output.
     Embeddings,
-    /// OpenAI's images and audio, whose requests may be forms instead of JSON:
+    /// OpenAI's images and audio, with requests that may be forms instead of JSON:
     /// `/v1/images/generations`, `/v1/audio/transcriptions` and their siblings.
     Media,
     /// Anthropic's messages: `/v1/messages`.
@@ -54,12 +54,12 @@ const ENDS: [(&str, Dialect); 18] = [
     ("/audio/speech", Dialect::Media),
 ];
 
-/// Paths that count only if nothing precedes them, since many other servers have such an end.
+/// Paths that count only as a whole, because many other servers have paths with such an end.
 const WHOLE: [&str; 2] = ["/rerank", "/score"];
 
 impl Dialect {
-    /// The API whose path `path` is, without its query. `None`: it is no request to a model whose
-    /// tokens are counted, such as `/v1/models` or `/v1/messages/count_tokens`.
+    /// The API at `path`, which has no query. `None` if no tokens are counted there, such as for
+    /// `/v1/models` or `/v1/messages/count_tokens`.
     #[must_use]
     pub fn of_path(path: &str) -> Option<Dialect> {
         let path = plain(path);

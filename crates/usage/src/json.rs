@@ -1,14 +1,14 @@
 //! A scanner of JSON that arrives in pieces. It reports what it reads and keeps nothing.
 //!
 //! Why not a crate: bodies are cut anywhere, and a string may have many megabytes (images,
-//! embeddings), of which the length or a hash is wanted. The push parsers that exist collect
-//! each string as a whole before they report it (actson), or need it in one buffer
-//! (json-event-parser); the others need the whole text. They also do not report the places of
-//! values, which are necessary to put `include_usage` into a text.
+//! embeddings) of which only the length or a hash is needed. Existing push parsers collect each
+//! string as a whole before they report it (actson), or need it in one buffer (json-event-parser);
+//! others need the whole text. They also do not report the positions of values, which are needed to
+//! insert `include_usage` into a text.
 //!
-//! The scanner is lenient where it costs nothing: it does not check numbers, nor UTF-8. Text that
-//! is certainly no JSON ends it ([`JsonScanner::is_broken`]). Containers that are not wanted are
-//! skipped at the speed of a search for brackets, however deep they are.
+//! The scanner is lenient where it costs nothing: it checks neither numbers nor UTF-8. Text that is
+//! certainly not JSON ends the scan ([`JsonScanner::is_broken`]). Containers that are not needed
+//! are skipped at the speed of a search for brackets, however deep they are.
 
 mod escape;
 mod key;
@@ -19,9 +19,9 @@ use crate::text::ShortText;
 use escape::EscapeReader;
 use memchr::memchr2;
 
-/// How many containers inside of each other are looked into; deeper ones are skipped.
+/// The maximum depth of containers that are read; deeper ones are skipped.
 const DEPTH_MAX: usize = 32;
-/// The longest name of a member, and the longest number, that are looked at, in bytes.
+/// The longest name of a member, and the longest number, that are read, in bytes.
 const TOKEN_BYTES_MAX: usize = 64;
 
 /// The two kinds of values that contain others.
@@ -31,19 +31,19 @@ pub(crate) enum Container {
     Array,
 }
 
-/// What the scanner reports to. `path` leads to the value; a member of the outermost object has a
-/// path of one step. `at` is the number of bytes before a place.
+/// The receiver of a scanner's reports. `path` leads to the value; a member of the outermost object
+/// has a path of one step. `at` is the number of bytes before a place.
 pub(crate) trait JsonSink {
     /// The key of a member called `name` of the container at `path`.
     fn key(&mut self, _path: &[Key], name: &[u8]) -> Key {
         Key::of(name)
     }
 
-    /// A container begins; `at`: its bracket. Returns whether to look into it. If not, or if it is
-    /// too deep, nothing in it is reported, nor its end.
+    /// A container begins; `at`: its bracket. Returns whether to read its content. If not, or if it
+    /// is too deep, neither its content nor its end is reported.
     fn open(&mut self, path: &[Key], kind: Container, at: u64) -> bool;
 
-    /// A container that was looked into has ended; `at`: behind its bracket.
+    /// A container whose content was read has ended; `at`: behind its bracket.
     fn close(&mut self, _path: &[Key], _at: u64) {}
 
     /// A string begins.
@@ -276,7 +276,7 @@ impl JsonScanner {
         plain + 1
     }
 
-    /// Reads a number or a word, whose end is known only by the byte behind it.
+    /// Reads a number or a word. Only the byte behind it shows that it has ended.
     fn scalar(&mut self, rest: &[u8], sink: &mut impl JsonSink) -> usize {
         let length = rest.iter().position(|byte| !is_of_scalar(*byte)).unwrap_or(rest.len());
         self.token.push(&rest[..length]);

@@ -1,8 +1,8 @@
-//! What a request asks a language model for, and the tokens that its answer uses.
+//! Reads requests to language models, and the tokens that their answers use.
 //!
 //! Bodies are read from their bytes as they pass, however they are cut, in bounded memory, and are
-//! never encoded again. Bytes that are no request or answer of the API are harmless: nothing is
-//! learned from them. There is no IO, no clock and no waiting here, and no price of a token.
+//! never encoded again. Bytes that are not a request or an answer of the API do no harm and are
+//! ignored. There is no IO, no clock and no waiting here, and no price of a token.
 //!
 //! Where to read next: [`Dialect`] (which API), [`ModelRequest`] (the request), [`UsageReader`]
 //! (the answer), [`UsageEventRemover`] (the event that a client did not ask for), and

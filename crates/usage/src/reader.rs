@@ -1,8 +1,8 @@
 //! Reads the tokens that an answer states, and counts those of a stream that states none.
 //!
-//! What is read: `sink.rs`. What the numbers mean: `counts.rs`. The form of an answer: `answer.rs`,
-//! and behind a compression `coding.rs`. Nothing of an answer is kept but numbers, so there is no
-//! bound on the length of an event or of a whole answer.
+//! The values that are read: `sink.rs`; their meaning: `counts.rs`; the form of an answer:
+//! `answer.rs`; its compression: `coding.rs`. Only numbers are kept, so there is no bound on the
+//! length of an event or of a whole answer.
 
 mod answer;
 mod coding;
@@ -38,9 +38,9 @@ impl UsageReader {
         self.0.text().sink.stated()
     }
 
-    /// The tokens of output that a stream has had, counted by its complete events: each piece of a
-    /// text, of reasoning or of the call of a tool is one, or a quarter of its bytes if that is
-    /// more. 0 for an answer that is not a stream.
+    /// The output tokens of a stream so far, counted by its complete events: each piece of text, of
+    /// reasoning or of a tool call is one, or a quarter of its bytes if that is more. 0 for an
+    /// answer that is not a stream.
     #[must_use]
     pub fn counted(&self) -> u64 {
         self.0.text().sink.counted()

@@ -1,24 +1,24 @@
-//! Takes the event with the usage out of a stream, for a client that did not ask for it.
+//! Removes the event with the usage from a stream, for a client that did not ask for it.
 //!
 //! `include_usage` makes a backend send one more event before the end: an object with an empty
-//! array `choices` and an object `usage`. That event is removed with the blank line behind it.
-//! Everything else passes byte for byte, also the `"usage": null` that some backends then put into
-//! all other events: to take it out would be to encode those events again, and clients of the API
-//! ignore it. A usage beside choices passes as well, since backends send it unasked.
+//! array `choices` and an object `usage`. That event is removed together with its blank line.
+//! Everything else passes byte for byte. This includes the `"usage": null` that some backends then
+//! add to all other events: to remove it, those events would have to be encoded again, and clients
+//! of the API ignore it. A usage beside choices passes as well, since backends send it unasked.
 //!
-//! **No delay.** An event that is cut is held back only as long as it may become the one to remove.
-//! It no longer may as soon as its data is no object, `choices` has an element or is no array, or
-//! `usage` is no object; in the events of all known servers that is seen before the first token.
-//! Comments pass at once. At most [`HELD_BYTES_MAX`] are held back.
+//! **No delay.** An incomplete event is held back only while it may be the one to remove. It passes
+//! once its data is not an object, `choices` is not an empty array, or `usage` is not an object. In
+//! the events of all known servers this is seen before the first token. Comments pass at once. At
+//! most [`HELD_BYTES_MAX`] are held back.
 
 use crate::json::{Container, JsonScanner, JsonSink, Key};
 use crate::sse::{SsePart, SseParts};
 use bytes::Bytes;
 
-/// The most bytes of an event that are held back; a larger one passes.
+/// The maximum number of bytes of an event that are held back; a larger one passes.
 const HELD_BYTES_MAX: usize = 64 * 1024;
 
-/// Takes events that only state the usage out of a stream of OpenAI's API.
+/// Removes events that only state the usage from a stream of OpenAI's API.
 #[derive(Debug)]
 pub struct UsageEventRemover {
     parts: SseParts,
@@ -29,7 +29,7 @@ pub struct UsageEventRemover {
     held: Vec<u8>,
 }
 
-/// How far the event has come.
+/// The state of the current event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EventProgress {
     /// Between two events. `removed`: the one before was removed, and an LF may still belong to it.
@@ -53,8 +53,8 @@ impl UsageEventRemover {
         }
     }
 
-    /// A piece of the stream has arrived. Returns what goes to the client now. A piece without
-    /// anything to remove or hold back is returned as it is, not copied.
+    /// Handles a piece of the stream. Returns the bytes that go to the client now. A piece without
+    /// anything to remove or hold back is returned unchanged, without a copy.
     pub fn pass(&mut self, bytes: Bytes) -> Bytes {
         let mut piece = PassingPiece { bytes, out: Vec::new(), from: 0, event: 0 };
         let mut at = 0;
@@ -75,7 +75,7 @@ impl UsageEventRemover {
         piece.rest(until)
     }
 
-    /// The stream has ended. Returns the rest of what goes to the client: an event without its end.
+    /// Handles the end of the stream. Returns the remaining bytes: an event without its end.
     pub fn finish(&mut self) -> Bytes {
         std::mem::take(&mut self.held).into()
     }
@@ -129,10 +129,10 @@ impl UsageEventRemover {
         self.scanner.is_done() && has_choices && has_usage && !is_other
     }
 
-    /// The event passes, with what has been held back of it.
+    /// The event passes, together with the bytes of it that were held back.
     fn decide(&mut self, piece: &mut PassingPiece) {
         self.progress = EventProgress::Passes;
-        // What is held came before this piece, so nothing of this piece precedes it.
+        // The held bytes came before this piece, so no byte of this piece precedes them.
         piece.out.append(&mut self.held);
     }
 
@@ -154,12 +154,12 @@ fn is_between(part: SsePart) -> bool {
     matches!(part, SsePart::LineFeed | SsePart::Between | SsePart::Comment)
 }
 
-/// A piece of the stream and what of it passes.
+/// A piece of the stream, and the bytes of it that pass.
 struct PassingPiece {
     bytes: Bytes,
-    /// What passes before `from`, if that is not one slice of the piece.
+    /// The bytes that pass before `from`, if they are not one slice of the piece.
     out: Vec<u8>,
-    /// From where on the bytes have not been passed, held or removed yet.
+    /// The beginning of the bytes that have not been passed, held or removed yet.
     from: usize,
     /// Where the undecided event begins: 0 if in an earlier piece.
     event: usize,
@@ -172,7 +172,7 @@ impl PassingPiece {
         self.drop_to(end);
     }
 
-    /// The bytes up to `end` that have not passed do not pass.
+    /// Drops the bytes up to `end` that have not passed.
     fn drop_to(&mut self, end: usize) {
         self.from = end;
         self.event = end;

@@ -1,11 +1,11 @@
-//! What a request asks a language model for: the model, how much is read, how much may be written.
+//! Reads a request to a language model: the model, the size of the prompt, the permitted output.
 //!
-//! The length of the prompt is an estimate, as only the model knows its tokens: a quarter of the
-//! bytes of its texts, one for each number of a prompt that consists of tokens, and a fixed
-//! number for each image, recording or document. The truth comes with the answer (`reader`).
+//! The length of the prompt is an estimate, because only the model knows its tokens: a quarter of
+//! the bytes of its texts, one for each number of a prompt that consists of tokens, and a fixed
+//! number for each image, recording or document. The answer states the real number (`reader`).
 //!
-//! Which members are read is the same for all APIs: a member that an API does not have makes the
-//! estimate of its own request wrong and nothing else.
+//! The same members are read for all APIs. A member that an API does not have only makes the
+//! estimate of that request wrong.
 
 pub(crate) mod prefixes;
 mod sink;
@@ -19,13 +19,13 @@ use sink::RequestSink;
 
 /// The longest name of a model that is kept, in bytes.
 const MODEL_BYTES_MAX: usize = 200;
-/// What an image, a recording or a document in a prompt counts, in tokens: the order of what models
-/// make of a picture of a thousand by a thousand pixels, or of half a minute of speech.
+/// The tokens that an image, a recording or a document in a prompt counts as: the order of
+/// magnitude for a picture of a thousand by a thousand pixels, or for half a minute of speech.
 const MEDIA_TOKENS: u64 = 1_000;
 /// How many bytes of a text are counted as a token.
 const BYTES_PER_TOKEN: u64 = 4;
 
-/// What a request asks a language model for.
+/// A request to a language model, as far as its cost is concerned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelRequest {
     /// The API that it uses.
@@ -37,8 +37,8 @@ pub struct ModelRequest {
     /// An estimate of the tokens of its prompt, at most [`TOKENS_MAX`]. Images, recordings and
     /// documents count 1000 each.
     pub prompt: u64,
-    /// The most tokens of output that it allows, over all the choices that it asks for, at most
-    /// [`TOKENS_MAX`]; `None` if it sets no bound.
+    /// The maximum number of output tokens that it allows, over all the choices that it asks for,
+    /// at most [`TOKENS_MAX`]; `None` if it sets no bound.
     pub output_max: Option<u64>,
     /// Whether the answer will state its usage without a change of the request.
     pub reports_usage: bool,
@@ -48,8 +48,8 @@ pub struct ModelRequest {
 
 impl ModelRequest {
     /// Reads a request from `begin`, the beginning of its body, which has `length` bytes if that is
-    /// known. What `begin` does not contain counts by its length only. A member that matters but is
-    /// not in `begin` is taken to be absent.
+    /// known. The rest of the body counts by its length only. A relevant member that is not in
+    /// `begin` is taken to be absent.
     #[must_use]
     pub fn read(dialect: Dialect, begin: &[u8], length: Option<u64>) -> ModelRequest {
         let mut sink = RequestSink::new();
@@ -76,7 +76,7 @@ impl ModelRequest {
     }
 
     /// The whole body `body` of this request, changed so that its stream reports its usage. `None`
-    /// if nothing is to be done, or if the body is no plain JSON object whose meaning is certain.
+    /// if no change is needed, or if the body is not a plain and unambiguous JSON object.
     #[must_use]
     pub fn asking_for_usage(&self, body: &[u8]) -> Option<Vec<u8>> {
         if self.reports_usage { None } else { stream_options::with_usage(body) }

@@ -1,11 +1,11 @@
 //! Event streams (`text/event-stream`), cut into parts as they arrive.
 //!
-//! Lines end with CR, LF or both. A blank line ends an event. Nothing is kept: each
-//! part is reported when it arrives.
+//! Lines end with CR, LF or both. A blank line ends an event. Each part is reported when it
+//! arrives, and is not kept.
 
 use memchr::memchr2;
 
-/// What the next bytes of a stream are.
+/// The kind of the next bytes of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SsePart {
     /// A line of data begins: `data:`, which is not part of the data. With a line of data before it
@@ -57,8 +57,8 @@ impl SseParts {
         SseParts { line: SseLine::Begin, after_cr: false, is_open: false, mark: 0 }
     }
 
-    /// What `rest` begins with, and how many bytes of it that is, at least one. `rest` is not
-    /// empty.
+    /// The kind of the first bytes of `rest`, and their number, which is at least one. `rest` is
+    /// not empty.
     pub(crate) fn next(&mut self, rest: &[u8]) -> (usize, SsePart) {
         let byte = rest[0];
         if std::mem::take(&mut self.after_cr) && byte == b'\n' {

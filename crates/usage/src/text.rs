@@ -1,7 +1,7 @@
 //! The bounded beginning of a text that arrives in pieces.
 //!
-//! For values that must be looked at as a whole, such as the name of a model. What does not fit is
-//! dropped; a text that is only measured or hashed needs no such buffer.
+//! For values that must be read as a whole, such as the name of a model. The rest is dropped; a
+//! text that is only measured or hashed needs no such buffer.
 
 /// The first `MAX` bytes of a text.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ impl<const MAX: usize> ShortText<MAX> {
         self.is_cut |= fits < piece.len();
     }
 
-    /// What has been kept.
+    /// The bytes that were kept.
     pub(crate) fn kept(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
@@ -38,8 +38,8 @@ impl<const MAX: usize> ShortText<MAX> {
         (!self.is_cut).then(|| self.kept())
     }
 
-    /// What has been kept, as text. A character that did not fit is left out, and bytes that are no
-    /// UTF-8 are replaced.
+    /// The bytes that were kept, as text. A character that did not fit is left out, and bytes that
+    /// are not UTF-8 are replaced.
     pub(crate) fn to_text(&self) -> String {
         let mut text = String::from_utf8_lossy(self.kept()).into_owned();
         if self.is_cut && text.ends_with(char::REPLACEMENT_CHARACTER) {

@@ -1,16 +1,16 @@
 //! One value of a JSON text, by its JSON pointer (RFC 6901): the key of a limit `by: json:/user`.
 //!
-//! The text may be cut, as only the beginning of a body is looked at. Nothing but scalars is found.
-//! Of members with the same name the last one counts, as in most parsers.
+//! The text may be cut, because only the beginning of a body is read. Only scalars are found. Of
+//! members with the same name the last one counts, as in most parsers.
 
 use crate::json::{Container, JsonScanner, JsonSink, Key};
 use crate::text::ShortText;
 use xxhash_rust::xxh64::Xxh64;
 
-/// The longest value that is returned as it is, in bytes. Of a longer string its first bytes are
-/// returned, and a hash of all of it, so that two long values remain two.
+/// The longest value that is returned unchanged, in bytes. Of a longer string the first bytes are
+/// returned with a hash of the whole, so that two long values remain different.
 pub const VALUE_BYTES_MAX: usize = 256;
-/// What a hash adds to a value that is cut: `#` and 16 digits.
+/// The length that a hash adds to a truncated value: `#` and 16 digits.
 const HASH_BYTES: usize = 17;
 
 /// The string, number, `true` or `false` at `pointer` in `body`, the beginning of a JSON text.
@@ -39,8 +39,8 @@ impl PointerStep {
     }
 }
 
-/// Looks only into containers on the way to the value, so what it is told of is either the next
-/// step or beside the way.
+/// Enters only containers on the way to the value, so each report is about the next step or about
+/// one of its siblings.
 struct ValueFinder {
     steps: Vec<PointerStep>,
     /// The index of the next element, if the container that is being read is an array.
@@ -87,8 +87,8 @@ impl ValueFinder {
         }
     }
 
-    /// A value begins. Returns whether it is the one that is looked for. It replaces what an
-    /// earlier member of the same name had.
+    /// Handles the beginning of a value. Returns whether it is the wanted one. If so, it replaces
+    /// the value of an earlier member with the same name.
     fn is_end(&mut self, path: &[Key]) -> bool {
         let is_end = self.is_on_way(path) && path.len() == self.steps.len();
         if is_end {

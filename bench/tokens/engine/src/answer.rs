@@ -1,4 +1,4 @@
-//! The answers of the API: whole ones, and streams that grow as tokens are made.
+//! The answers of the API: complete ones, and streams that grow as tokens are generated.
 
 use crate::ask::{Ask, Kind};
 use crate::batch::Event;
@@ -15,7 +15,7 @@ const TOKEN: &str = " tok";
 /// The end of a stream.
 const DONE: &str = "data: [DONE]\n\n";
 
-/// What all parts of one answer have in common.
+/// The fields that all parts of one answer share.
 pub struct Answer {
     pub ask: Ask,
     pub id: String,
@@ -42,7 +42,7 @@ impl Answer {
         }
     }
 
-    /// The whole answer with so many tokens.
+    /// The complete answer with this number of output tokens.
     pub fn whole(&self, output: u64, cached: u64) -> Vec<u8> {
         let text = TOKEN.repeat(output as usize);
         let choice = match self.ask.kind {
@@ -74,7 +74,7 @@ impl Answer {
         )
     }
 
-    /// The event of the token with this number, from 1. The first of a chat states the role before.
+    /// The event of one token, numbered from 1. The first event of a chat also states the role.
     fn token(&self, number: u64, is_last: bool) -> String {
         let reason = if is_last { "\"length\"" } else { "null" };
         let content = match self.ask.kind {
@@ -101,7 +101,7 @@ impl Answer {
     }
 }
 
-/// The body of a stream. When it is dropped the engine sees that the client is gone.
+/// The body of a stream. Dropping it shows the engine that the client has disconnected.
 pub struct StreamBody {
     answer: Answer,
     events: UnboundedReceiver<Event>,

@@ -1,8 +1,8 @@
-//! What a request asks for: the prompt, the length of the output, the form of the answer.
+//! Reads requests: the prompt, the length of the output and the form of the answer.
 //!
-//! A token of the prompt is four bytes of content. The output is as long as `x_output` states,
-//! which no real API has, so that a workload may lie in `max_tokens`; without it as long as
-//! `max_tokens`.
+//! A token of the prompt is four bytes of content. The output has `x_output` tokens, or
+//! `max_tokens` if a request has no `x_output`. No real API has this field. It allows a workload to
+//! state a `max_tokens` that differs from the real length.
 
 use crate::prefix::{TOKEN_BYTES, block_hashes};
 use serde_json::Value;
@@ -26,28 +26,28 @@ impl Kind {
     }
 }
 
-/// A request, read.
+/// A parsed request.
 #[derive(Clone, Debug)]
 pub struct Ask {
     pub kind: Kind,
     pub model: String,
-    /// The field `x_tenant`, if it is there: some proxies send a key of their own.
+    /// The field `x_tenant`, if present: some proxies replace the key of the client by their own.
     pub tenant: Option<String>,
     /// Tokens of the prompt, at least one.
     pub prompt: u64,
     pub hashes: Vec<u64>,
-    /// The output that it states, in tokens.
+    /// The length of the output that the request states, in tokens.
     pub output: Option<u64>,
     pub is_stream: bool,
     pub includes_usage: bool,
-    /// The seed of an answer with random pieces, which costs the engine nothing: `x_random`.
+    /// `x_random`: the seed of an answer with random pieces, which takes no time of the engine.
     pub random: Option<u64>,
     /// Texts of a request for embeddings.
     pub inputs: usize,
 }
 
 impl Ask {
-    /// `None`: the body is no JSON object.
+    /// Returns `None` if the body is not a JSON object.
     pub fn read(kind: Kind, body: &[u8]) -> Option<Ask> {
         let body: Value = serde_json::from_slice(body).ok()?;
         let fields = body.as_object()?;
@@ -73,7 +73,7 @@ impl Ask {
     }
 }
 
-/// Appends all texts of a prompt: strings, and those of messages and their parts.
+/// Appends all texts of a prompt: strings, and the texts of messages and their parts.
 fn collect(value: &Value, into: &mut Vec<u8>) {
     match value {
         Value::String(text) => into.extend_from_slice(text.as_bytes()),

@@ -1,10 +1,10 @@
 //! The batch: which sequences compute how many tokens in the next step.
 //!
-//! As in vLLM, a sequence has a context (its prompt and what it has made) of which a part is
-//! computed, and a step computes more of it: a chunk of the prompt or the last token made. When all
-//! is computed the sequence makes a token. Running sequences come first, in the order of their
-//! arrival; waiting ones are first in, first out. If the KV cache is full, the newest running
-//! sequence gives its place back and computes everything again later.
+//! As in vLLM, a sequence has a context: its prompt and the tokens generated so far. Each step
+//! computes more of the context: a chunk of the prompt, or the last token. When the whole context
+//! is computed, the sequence generates a token. Running sequences come first, in order of arrival;
+//! waiting ones are first in, first out. If the KV cache is full, the newest running sequence is
+//! preempted and computes everything again later.
 
 use crate::options::Options;
 use crate::prefix::{BLOCK_TOKENS, PrefixCache};
@@ -12,12 +12,12 @@ use crate::tally::Tally;
 use std::collections::VecDeque;
 use tokio::sync::mpsc::UnboundedSender;
 
-/// What happens to a request, as its answer needs to know.
+/// The progress of a request, as it is sent to its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A token has been made.
+    /// A token was generated.
     Token,
-    /// The last token has been made. `cached`: tokens of the prompt that were in the prefix cache.
+    /// The last token was generated. `cached`: tokens of the prompt that were in the prefix cache.
     End { cached: u64 },
 }
 
@@ -27,13 +27,13 @@ pub struct Sequence {
     pub tenant: usize,
     /// The tokens of its prompt, at least one.
     pub prompt: u64,
-    /// The tokens that it will make; 0: it only computes its prompt (embeddings).
+    /// The number of tokens to generate; 0: only the prompt is computed (embeddings).
     pub output: u64,
     /// The blocks of its prompt.
     pub hashes: Vec<u64>,
-    /// Where its tokens go. If it is closed, the client is gone.
+    /// Receives its tokens. If it is closed, the client has disconnected.
     pub events: UnboundedSender<Event>,
-    /// When it came, in seconds of real time.
+    /// The time of arrival, in seconds of real time.
     pub arrived: f64,
     /// Tokens of its context that are computed.
     computed: u64,
@@ -80,7 +80,7 @@ struct Part {
     is_decode: bool,
 }
 
-/// The sequences that run and wait, and the caches.
+/// The running and waiting sequences, and the caches.
 pub struct Batch {
     options: Options,
     running: Vec<Sequence>,
@@ -127,7 +127,7 @@ impl Batch {
         (used * BLOCK_TOKENS) as f64 / self.options.kv_tokens as f64
     }
 
-    /// Plans a step and returns its time in seconds of the engine; `None`: there is nothing to do.
+    /// Plans a step and returns its time in seconds of the engine; `None` if no work is left.
     pub fn plan(&mut self) -> Option<f64> {
         self.remove_aborted();
         self.parts.clear();
@@ -253,7 +253,7 @@ impl Batch {
         }
     }
 
-    /// Forgets the requests of clients that are gone.
+    /// Removes the requests of clients that have disconnected.
     fn remove_aborted(&mut self) {
         let tally = &mut self.tally;
         let mut is_wanted = |one: &Sequence| {

@@ -1,10 +1,10 @@
 //! A simulated server of a language model, with the API of OpenAI: `model-engine --port N`.
 //!
-//! It computes nothing, but takes as long as a GPU that batches continuously (`batch`): a step
-//! takes a fixed time, more for each sequence that gets a token and for each token of a prompt.
-//! Requests that do not fit wait, first in, first out. What a request asks for: `ask`. `x_random`
-//! makes a stream of random pieces at once (`random`). It says what it has served on `/metrics`,
-//! `/stats` and `/timeline`; `POST /reset` forgets it. One thread.
+//! It computes nothing, but takes as long as a GPU with continuous batching (`batch`): a step takes
+//! a fixed time, plus some for each sequence that gets a token and for each token of a prompt.
+//! Requests that do not fit wait, first in, first out. `ask` reads requests. `x_random` asks for a
+//! stream of random pieces without delay (`random`). `/metrics`, `/stats` and `/timeline` report
+//! what was served, and `POST /reset` clears these figures. One thread.
 
 mod answer;
 mod ask;
@@ -45,7 +45,7 @@ type Body = UnsyncBoxBody<Bytes, Infallible>;
 /// A step that begins later than this is counted as late.
 const LATE: Duration = Duration::from_millis(100);
 
-/// The engine, as its connections and its loop share it.
+/// The engine, shared by its connections and its loop.
 struct Engine {
     options: Options,
     batch: RefCell<Batch>,
@@ -88,7 +88,7 @@ async fn serve(engine: Rc<Engine>) -> std::io::Result<()> {
 }
 
 /// Computes step after step. A step that began late does not delay the next ones: the engine is as
-/// fast as its options say, as long as the CPU is quick enough.
+/// fast as its options say if the CPU is fast enough.
 async fn compute(engine: Rc<Engine>) {
     let mut next = Instant::now();
     let mut sampled = next;
@@ -109,7 +109,7 @@ async fn compute(engine: Rc<Engine>) {
         if next > now {
             sleep_until(next).await;
         } else {
-            // Steps that take no time must leave some for the connections.
+            // Steps that take no time must leave time for the connections.
             tokio::task::yield_now().await;
         }
         engine.batch.borrow_mut().finish_step(engine.seconds());
@@ -131,7 +131,7 @@ impl Engine {
         batch.tally.sample(self.seconds(), running, waiting);
     }
 
-    /// Puts a request into the queue. Its tenant: `x_tenant`, or what `Authorization` says.
+    /// Adds a request to the queue. Its tenant is `x_tenant`, or else the value of `Authorization`.
     fn push(&self, ask: &Ask, headers: &HeaderMap, output: u64) -> Receiver {
         let authorization = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let token = authorization.map(|text| text.trim_start_matches("Bearer "));

@@ -2,7 +2,7 @@
 //!
 //! All times are those of the simulated engine; `--scale` makes it run faster than real time.
 
-/// What the engine can do, and how fast.
+/// The capacity and the speed of the engine.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The port on 127.0.0.1.
@@ -57,7 +57,7 @@ pub const USAGE: &str = "usage: model-engine --port N [--max-num-seqs 64] \
     [--default-output 128] [--scale 1] [--sample-ms 20]";
 
 impl Options {
-    /// Reads the command line. `None`: it has an unknown option or a value that is no number.
+    /// Reads the command line. Returns `None` if an option is unknown or a value is not a number.
     pub fn parse(mut words: impl Iterator<Item = String>) -> Option<Options> {
         let mut options = Options::default();
         while let Some(name) = words.next() {

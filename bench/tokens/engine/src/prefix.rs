@@ -1,8 +1,8 @@
-//! The prefix cache: which blocks of prompts the engine has computed lately.
+//! The prefix cache: the blocks of prompts that the engine has computed recently.
 //!
-//! A block is 16 tokens, which are 64 bytes of the prompt, and is known by a hash of itself and all
-//! blocks before it. The least recently used blocks are forgotten. Unlike in a real engine they
-//! take up nothing of the KV cache of running sequences.
+//! A block is 16 tokens (64 bytes of the prompt), and is identified by a hash of itself and all
+//! blocks before it. The least recently used blocks are evicted. Unlike in a real engine, they use
+//! no space in the KV cache of running sequences.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
@@ -24,12 +24,12 @@ pub fn block_hashes(prompt: &[u8]) -> Vec<u64> {
         .collect()
 }
 
-/// A bounded set of blocks, of which the least recently used are forgotten.
+/// A bounded set of blocks. The least recently used ones are evicted.
 pub struct PrefixCache {
     blocks_max: usize,
     /// The time of the last use of each block, as a count of uses.
     uses: HashMap<u64, u64>,
-    /// All uses in their order. Those that are not the last of their block count nothing.
+    /// All uses in order. Only the last use of a block counts.
     order: VecDeque<(u64, u64)>,
     used: u64,
 }
@@ -46,7 +46,7 @@ impl PrefixCache {
         known.count() as u64 * BLOCK_TOKENS
     }
 
-    /// Remembers the blocks of a prompt. The first of them is forgotten last.
+    /// Remembers the blocks of a prompt. The first of them is evicted last.
     pub fn insert(&mut self, hashes: &[u64]) {
         for &hash in hashes.iter().take(self.blocks_max).rev() {
             self.used += 1;

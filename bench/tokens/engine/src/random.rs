@@ -1,8 +1,8 @@
 //! Streams with random pieces, to compare what arrives through a proxy byte by byte.
 //!
-//! The same seed makes the same stream: texts in many scripts, tool calls, several choices,
-//! comments, both kinds of line ends, and pieces that end in the midst of a character. Asked for or
-//! not, the event with the usage is the only difference between two streams of one seed.
+//! The same seed gives the same stream: texts in many scripts, tool calls, several choices,
+//! comments, both kinds of line ends, and pieces that end in the middle of a character. Two streams
+//! of one seed differ only in the event with the usage, which a request may ask for.
 
 use bytes::Bytes;
 use http_body::Frame;
@@ -12,7 +12,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// A small generator (SplitMix64): the same numbers on every machine.
+/// A small generator (SplitMix64) with the same numbers on every machine.
 pub struct Random(u64);
 
 impl Random {
@@ -66,8 +66,8 @@ impl RandomStream {
         RandomStream { random, includes_usage, choices, output: 0, end }
     }
 
-    /// All of the stream, in pieces as they are sent. The cuts of a stream with usage are others
-    /// than those of the same stream without.
+    /// The whole stream, in the pieces that are sent. With the usage, it is cut at other places
+    /// than without.
     pub fn pieces(mut self) -> VecDeque<Bytes> {
         let mut text = String::new();
         for _ in 0..1 + self.random.below(40) {
@@ -135,7 +135,7 @@ impl RandomStream {
         let mut pieces = VecDeque::new();
         while !rest.is_empty() {
             let length = (1 + self.random.below(most)).min(rest.len());
-            // Many pieces of a few bytes each would only take long.
+            // Many pieces of a few bytes would only take time.
             let length = if pieces.len() > 200 { rest.len() } else { length };
             let tail = rest.split_off(length);
             pieces.push_back(Bytes::from(std::mem::replace(&mut rest, tail)));

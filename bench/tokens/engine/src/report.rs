@@ -1,4 +1,4 @@
-//! What the engine says of itself: `/metrics` as vLLM names them, `/stats` and `/timeline`.
+//! The reports of the engine: `/metrics` with the names of vLLM, `/stats` and `/timeline`.
 
 use crate::batch::Batch;
 use crate::tally::{Histogram, TenantTally};
@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 const MODEL: &str = "model_name=\"simulated\",engine=\"0\"";
 
-/// The page of Prometheus' format.
+/// The metrics in Prometheus' text format.
 pub fn metrics(batch: &Batch) -> String {
     let (tally, total) = (&batch.tally, batch.tally.total());
     let mut page = String::new();
@@ -68,8 +68,8 @@ pub fn stats(batch: &Batch, at: f64) -> Value {
     })
 }
 
-/// The course of the totals: for each sample the time, what runs and waits, and of each tenant in
-/// the order of `names` the tokens of prompts, those of them in the cache, and of the output.
+/// The totals over time. Each sample has the time, what runs and waits, and for each tenant, in the
+/// order of `names`, the tokens of prompts, of prompts in the cache, and of outputs.
 pub fn timeline(batch: &Batch) -> Value {
     let samples = batch.tally.timeline.iter().map(|sample| {
         let tenants = sample.tenants.iter().map(|one| json!([one.prompt, one.cached, one.output]));

@@ -1,19 +1,19 @@
-//! What the engine has served: totals for each tenant, their course over time, and latencies.
+//! The statistics of the engine: totals for each tenant, their course over time, and latencies.
 
 use std::collections::HashMap;
 
-/// What one tenant has got so far.
+/// The service that one tenant has received so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TenantTally {
     pub requests: u64,
     pub finished: u64,
     /// Requests whose clients disconnected before the end.
     pub aborted: u64,
-    /// Tokens of prompts that were computed, each once, however often a preemption repeats it.
+    /// Computed tokens of prompts. A token that is computed again after a preemption counts once.
     pub prompt: u64,
     /// Tokens of prompts that were in the prefix cache.
     pub cached: u64,
-    /// Tokens that were made.
+    /// Generated tokens.
     pub output: u64,
 }
 
@@ -52,7 +52,7 @@ impl Histogram {
     }
 }
 
-/// The tenants by number and name, and what all of them have got.
+/// The tenants by number and name, and the totals of all of them.
 #[derive(Default)]
 pub struct Tally {
     pub tenants: Vec<TenantTally>,

@@ -1,11 +1,11 @@
 //! Clients of a language model's API: `model-load PORT[,PORT...] < plan.json`.
 //!
-//! What the clients ask for: `plan`. For each request it prints a line of JSON when it has ended:
-//! the number of the client in the plan, the number of the request, when it was sent, when the
-//! first byte of the body came and the last (seconds since the beginning, or null), the status (0:
-//! none), how it ended (done, hung up, cut, error), the tokens in the answer, the bytes and the
-//! FNV-1a hash of its body, `Retry-After`, and the tokens of the prompt and of the output that it
-//! asked for. With several ports, requests take turns among them. One thread.
+//! `plan` defines the clients and their requests. When a request has ended, a line of JSON is
+//! printed: the number of the client in the plan, the number of the request, the time when it was
+//! sent, the times of the first and the last byte of the body (seconds since the start, or null),
+//! the status (0: none), how it ended (done, hung up, cut, error), the tokens in the answer, the
+//! bytes and the FNV-1a hash of its body, `Retry-After`, and the tokens of the prompt and of the
+//! output that it asked for. With several ports, requests take turns among them. One thread.
 
 mod plan;
 mod wire;
@@ -22,7 +22,7 @@ use wire::{End, Seen, Wire};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// What all clients share.
+/// The state that all clients share.
 struct Load {
     plan: Plan,
     ports: Vec<u16>,
@@ -76,12 +76,12 @@ impl Load {
         self.began + Duration::from_secs_f64(seconds)
     }
 
-    /// When a client stops asking.
+    /// The time when a client stops sending requests.
     fn stop(&self, client: &Client) -> Instant {
         self.at(client.stop.min(self.plan.seconds))
     }
 
-    /// The number of the next request of a client; `None`: it has sent all.
+    /// The number of the next request of a client; `None` if it has sent all of them.
     fn number(&self, index: usize) -> Option<u64> {
         let number = self.sent[index].get();
         self.sent[index].set(number + 1);
@@ -122,7 +122,7 @@ impl Load {
         }
     }
 
-    /// Sends a request, reads its answer, and prints what is known of it.
+    /// Sends a request, reads its answer, and prints the result.
     async fn request(&self, index: usize, number: u64) {
         let ask = self.plan.clients[index].ask(self.plan.seed, number);
         let turn = self.turn.replace(self.turn.get() + 1) % self.ports.len();

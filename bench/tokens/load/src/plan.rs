@@ -1,4 +1,4 @@
-//! The plan of a load: which clients ask for what, and when. It is JSON on standard input.
+//! The plan of a load: which clients send which requests, and when. It is JSON on standard input.
 
 use serde_json::Value;
 
@@ -10,25 +10,26 @@ pub struct Client {
     pub name: String,
     /// The value of `Authorization`; empty: none.
     pub authorization: String,
-    /// What the engine knows it by, whatever key a proxy sends: the field `x_tenant`. Empty: none.
+    /// The field `x_tenant`: the engine's name of the client, whatever key a proxy sends. Empty:
+    /// none.
     pub tenant: String,
     pub path: String,
-    /// Requests at once, each connection with one after the other. 0: `rate` counts.
+    /// Connections, each with one request after the other. 0: `rate` applies.
     pub connections: u64,
-    /// Requests a second on the average, at random times, however long the answers take.
+    /// The mean number of requests per second, at random times, however long the answers take.
     pub rate: f64,
     /// Seconds between an answer and the next request of a connection.
     pub pause: f64,
-    /// Seconds from the beginning of the load to that of this client, and to its end.
+    /// Seconds from the start of the load to the start of this client, and to its end.
     pub start: f64,
     pub stop: f64,
-    /// The largest number of requests in all.
+    /// The maximum number of requests in total.
     pub count: u64,
     /// Tokens of a prompt, at four bytes each.
     pub prompt: Range,
     /// Tokens of an output.
     pub output: Range,
-    /// What `max_tokens` says. `None`: the truth; 0: nothing.
+    /// The value of `max_tokens`. `None`: the real length; 0: the field is absent.
     pub max_tokens: Option<u64>,
     /// Tokens at the beginning of the prompt that many requests have in common.
     pub prefix: u64,
@@ -42,7 +43,7 @@ pub struct Client {
     pub random: Option<u64>,
 }
 
-/// All clients, and how long they ask.
+/// All clients, and for how long they send requests.
 pub struct Plan {
     pub seed: u64,
     pub seconds: f64,
@@ -52,7 +53,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// `None`: the text is not a plan.
+    /// Returns `None` if the text is not a plan.
     pub fn read(text: &str) -> Option<Plan> {
         let plan: Value = serde_json::from_str(text).ok()?;
         let seconds = plan["seconds"].as_f64()?;
@@ -110,7 +111,7 @@ impl Random {
         low + self.next() % (high.saturating_sub(low) + 1)
     }
 
-    /// The seconds until the next of events that come at random, so many a second.
+    /// The seconds until the next event, if events are random with this mean number per second.
     pub fn wait(&mut self, rate: f64) -> f64 {
         let part = ((self.next() >> 11) as f64 + 1.0) / (1u64 << 53) as f64;
         -part.ln() / rate
@@ -179,7 +180,7 @@ impl Client {
     }
 }
 
-/// A text of so many tokens that begins with `begin`, as far as there is room.
+/// A text of this number of tokens that begins with `begin`, as far as there is room.
 fn filled(begin: &str, tokens: u64) -> String {
     let length = tokens as usize * 4;
     let mut text = String::with_capacity(length + 4);

@@ -20,7 +20,7 @@ pub enum End {
     Error,
 }
 
-/// What is known of an answer.
+/// What was measured of an answer.
 pub struct Seen {
     pub status: u16,
     pub retry_after: Option<f64>,
@@ -32,7 +32,7 @@ pub struct Seen {
     pub bytes: u64,
     /// FNV-1a of the body.
     pub hash: u64,
-    /// How much of ` tok` the last bytes are.
+    /// How many bytes of ` tok` were just read.
     matched: usize,
 }
 
@@ -86,7 +86,7 @@ enum Chunks {
     End,
 }
 
-/// A connection. It is used again for as long as its answers are complete.
+/// A connection. It is used again if its answer was complete.
 pub struct Wire {
     stream: TcpStream,
     buffer: Vec<u8>,
@@ -100,7 +100,7 @@ impl Wire {
         Ok(Wire { stream, buffer: vec![0; 16 << 10], is_used: false })
     }
 
-    /// Sends a request and reads its answer into `seen`, until so many tokens have come.
+    /// Sends a request and reads its answer into `seen`, until this number of tokens has arrived.
     pub async fn exchange(&mut self, text: &str, hang_up: u64, seen: &mut Seen) -> End {
         if self.stream.write_all(text.as_bytes()).await.is_err() {
             return End::Error;

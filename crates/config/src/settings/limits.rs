@@ -40,8 +40,8 @@ section! {
     RATE: ConfigKey<ExactRate> = ConfigKey::opaque("rate", |text| text.parse().map_err(quantity))
         .range_note("above 0").example("10/s").low("ordinary use is refused")
         .high("the limit has no effect");
-    /// What `rate` counts. `hits`: requests. `tokens`: tokens of language models, those of prompts
-    /// and outputs alike. `money`: what tokens cost by [`tokens.prices`](#proxytokensprices).
+    /// The unit that `rate` counts. `hits`: requests. `tokens`: tokens of language models, prompt
+    /// and output alike. `money`: the cost of tokens by [`tokens.prices`](#proxytokensprices).
     UNIT: ConfigKey<LimitUnit> = ConfigKey::words(
         "unit",
         &[
@@ -65,10 +65,9 @@ section! {
     ROUND: ConfigKey<Nanos> = ConfigKey::duration("round").within(Nanos(1_000), ROUND_MAX)
         .default_note("costs are not rounded").example("10ms").high("cheap requests count nothing");
     // The burst of a limit with `share`.
-    /// What a client can save up. With `share`: CPU time, `30s` by default; with `cost: tokens` the
-    /// time in which the backends process as much. With `rate`: requests,
-    /// by default those of one second and at least 1; tokens or money, by default the number that
-    /// `rate` names.
+    /// The amount that a client can save up. With `share`: CPU time, `30s` by default; with
+    /// `cost: tokens` the work that the backends do in this time. With `rate`: requests, by default
+    /// those of one second and at least 1; tokens or money, by default the amount in `rate`.
     BURST: ConfigKey<Nanos> = ConfigKey::text("burst", values::duration)
         .within(Nanos::from_millis(1), DAY).range_note("1ms to 1d; requests: 1 to 1 000 000 000")
         .default_note("`30s`; the requests of one second").example("30s")
@@ -133,8 +132,8 @@ const WINDOW_KEYS_DEFAULT: usize = 65_536;
 pub struct LimitContext<'g> {
     /// The number of CPUs that shares refer to.
     pub cpus: f64,
-    /// The number of CPUs that amounts of CPU time refer to: those of the backends if costs are
-    /// tokens, which no one thinks of in CPU time; else one.
+    /// The number of CPUs that amounts of CPU time refer to. With costs in tokens it is that of the
+    /// backends, so that `30s` means their work in 30 s; otherwise it is one.
     pub amount_cpus: f64,
     /// `state.keys_max`, the default of all limits.
     pub keys: Option<usize>,
@@ -410,7 +409,7 @@ fn by_share(
     Some(Algorithm::Debt(DebtBucket::new(share.of(ground.cpus)?, amount(burst, ground))))
 }
 
-/// The cost that is written as this amount of CPU time.
+/// The cost of this amount of CPU time as the configuration states it.
 fn amount(time: Nanos, ground: LimitContext<'_>) -> Cost {
     Cost((time.0 as f64 * ground.amount_cpus) as u64)
 }
@@ -422,8 +421,8 @@ fn by_rate(section: &mut SectionReader<'_, '_>, rate: Rate) -> Algorithm {
     Algorithm::Debt(DebtBucket::new(rate, Cost::hits(burst)))
 }
 
-/// Reads the burst of a rate of tokens or money, of which one is `unit`. Default: the number that
-/// the rate names.
+/// Reads the burst of a rate in tokens or money; `unit` is the cost of one of them. Default: the
+/// amount in the rate.
 fn by_quota(
     section: &mut SectionReader<'_, '_>,
     of: LimitUnit,

@@ -87,7 +87,7 @@ settings! {
         .range_note("`wall`, `shared`, `header:NAME`, `cgroup:PATH`, `tokens`")
         .default_note("`shared`; `tokens` with `preset`").example("shared")
         => proxy.key_or(&COST, usual_cost);
-    /// What the [tokens](#proxytokens) of language models cost, with `cost: tokens`.
+    /// The weights and prices of [tokens](#proxytokens) of language models, with `cost: tokens`.
     pub tokens: TokenSettings, TOKENS: SubsectionKey = SubsectionKey::one("tokens", &tokens::TABLE)
         => if cost == CostSource::Tokens {
             proxy.section(&TOKENS, tokens::read)
@@ -102,7 +102,8 @@ settings! {
                            (v1 or v2); from `tokens.per_second` with `cost: tokens`")
             .low("clients wait while the server is idle")
             .high("the server is overloaded before any client is in debt")
-        // With `cost: tokens` it is no key, so a reload must not find it among the shown values.
+        // With `cost: tokens` this is not a key, so a reload must not find it among the shown
+        // values.
         => if cost == CostSource::Tokens { all_cpus } else { proxy.key_or(&CPUS, all_cpus) };
     /// How long a request is charged if its answer is a stream of events (`text/event-stream`) or a
     /// gRPC call. `leave`: up to the head of the answer; then it gives its slot back, because the
@@ -250,19 +251,19 @@ pub enum CostSource {
     Header(String),
     /// As `Shared`, corrected by the CPU time of this cgroup (version 2). The path is as written.
     Cgroup(PathBuf),
-    /// The tokens that a language model uses for the request; if it asks no model, as `Shared`.
+    /// The tokens that a language model uses for the request; as `Shared` if it asks no model.
     Tokens,
 }
 
 /// Defaults for a kind of backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyPreset {
-    /// An API before language models.
+    /// An API of language models.
     OpenAi,
 }
 
 impl CostSource {
-    /// What costs that are measured in this way are to the backend.
+    /// The unit of the backend's work if costs are measured in this way.
     #[must_use]
     pub fn unit(&self) -> WorkUnit {
         match self {
@@ -320,9 +321,9 @@ section! {
 }
 
 section! {
-    /// Defaults for a kind of backend. `openai`: an API before language models, such as those of
-    /// vLLM, SGLang, llama.cpp, Ollama or a provider: [`cost: tokens`](models.md), and clients by
-    /// the value of `Authorization`, or by address without one.
+    /// Defaults for a kind of backend. `openai`: an API of language models, as of vLLM, SGLang,
+    /// llama.cpp, Ollama or a provider. It sets [`cost: tokens`](models.md), and distinguishes
+    /// clients by API key (`by: api-key`), or by address if they send none.
     PRESET: ConfigKey<ProxyPreset> =
         ConfigKey::words("preset", &[("openai", ProxyPreset::OpenAi)]).default_note("none")
             .example("openai");
@@ -421,7 +422,7 @@ fn consistent(proxy: &mut SectionReader<'_, '_>, settings: &ProxySettings) {
     }
 }
 
-/// Reports limits in tokens or money that no request could count in.
+/// Reports limits in tokens or money that no request can count towards.
 fn quotas(proxy: &mut SectionReader<'_, '_>, settings: &ProxySettings) {
     let named = |unit| settings.limits.iter().find(|limit| limit.unit == unit);
     let quota = named(LimitUnit::Tokens).or_else(|| named(LimitUnit::Money));

@@ -76,7 +76,7 @@ impl DebtBucket {
     pub fn enlarged(self, factor: f64) -> DebtBucket {
         let Some(rate) = self.rate.scaled(factor) else { return self };
         let burst = Cost((self.burst.0 as f64 * factor) as u64);
-        // These two are times, which stay.
+        // These two are times, which do not scale.
         DebtBucket { rate, burst, depth: rate.time_for(burst), reach: self.reach }
     }
 

@@ -6,11 +6,10 @@
 //! a request is admitted while level > 0, and then reserves the most that it may cost
 //! ```
 //!
-//! What a request really costs is charged when it is known,
-//! as of that time, and replaces the reservation. So many requests at once exceed the quota by no
-//! more than the last one of them, and what was reserved too much is available again at once.
-//! (`debt` holds an estimate in its only word. Time that passes refills it, so the estimate of a
-//! request that runs for long cannot be taken back exactly.)
+//! The real cost of a request is charged when it is known, as of that time, and replaces the
+//! reservation. So many requests at once exceed the quota by no more than the last one of them, and
+//! an excess reservation is available again at once. (`debt` adds an estimate to its only word, and
+//! time refills it. So the estimate of a long request cannot be taken back exactly.)
 //!
 //! Reservations belong to running requests of this process: they are neither stored nor sent to
 //! other instances.

@@ -1,8 +1,8 @@
 //! The API key that a request states.
 //!
 //! Clients of language models send their key in one of several headers: `Authorization: Bearer`
-//! (OpenAI), `X-Api-Key` (Anthropic) or `Api-Key` (Azure). Which of them a backend reads is not
-//! known here, so a request must not get another name by adding one of the others.
+//! (OpenAI), `X-Api-Key` (Anthropic) or `Api-Key` (Azure). It is not known here which of them a
+//! backend reads. So a request must not become another client by adding one of the others.
 
 /// The headers that state an API key, in lower case.
 pub(super) const HEADERS: [&str; 3] = ["authorization", "x-api-key", "api-key"];

@@ -1,6 +1,6 @@
-//! What a running request is charged as its cost becomes known, and the end of its account.
+//! Charges running requests as their cost becomes known, and closes their accounts.
 //!
-//! What it was charged when it was admitted: `limiter`.
+//! The charge at admission: `limiter`.
 
 use super::verdict::{BlockStarted, Reason, ShadowEffect, longer};
 use super::{Limiter, Ticket};
@@ -51,7 +51,7 @@ impl Limiter {
         longest.map(bounded)
     }
 
-    /// Charges what a running request has cost so far, under limits that take an estimate: what
+    /// Charges the cost so far of a running request under limits that take an estimate: what
     /// exceeds the estimate, and what replaces a part of a reservation.
     pub fn charge_so_far(&self, ticket: &mut Ticket, cost: UnitCosts, now: Time) {
         let before = ticket.so_far;

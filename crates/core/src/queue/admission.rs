@@ -27,7 +27,7 @@ pub struct Admission {
     /// The number of exempt requests that hold a slot without having queued.
     beside: usize,
     part: SlotPart,
-    /// An outer bound of the concurrency, whether that is configured or found.
+    /// An upper bound of the concurrency, both of a configured one and of the search.
     bound: Option<usize>,
     /// How often the number of slots has been calculated.
     #[cfg(test)]
@@ -122,15 +122,16 @@ impl Admission {
         self.concurrency.min(self.bound.unwrap_or(usize::MAX))
     }
 
-    /// The most requests that would be sent to the backend at once without
-    /// [`Admission::set_bound`]: what is configured, or the upper bound of the search.
+    /// The maximum number of requests that would be sent to the backend at once without
+    /// [`Admission::set_bound`]: the configured number, or the upper bound of the search.
     #[must_use]
     pub fn unbounded_concurrency(&self) -> usize {
         self.concurrency_bounds().1
     }
 
-    /// Sets an outer bound of the concurrency, at least 1, whether that is configured or found;
-    /// `None`: there is none. The search follows it as it follows what the backend accepts.
+    /// Sets an upper bound of the concurrency, at least 1, both of a configured one and of the
+    /// search; `None`: there is none. The search treats it like the number that the backend
+    /// accepts.
     pub fn set_bound(&mut self, bound: Option<usize>, now: Time) {
         if self.bound != bound {
             self.bound = bound;

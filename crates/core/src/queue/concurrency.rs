@@ -65,8 +65,8 @@ const PAUSE_SECS: f64 = 30.0;
 const STAY_RATIO: f64 = 4.0;
 const STAY_SECS_MIN: f64 = 1.0;
 const STAY_SECS_MAX: f64 = 10.0;
-/// With language models the limit begins here, and the knee is expected at the second number: an
-/// engine works on several requests at a time.
+/// With language models, the search starts at the first number and expects the knee at the second,
+/// because an engine works on several requests at a time.
 const MODEL_LIMITS: (usize, f64) = (4, 16.0);
 /// The least size of a request to a language model, in thousands of tokens.
 const SIZE_MIN: f64 = 1e-3;

@@ -1,20 +1,20 @@
-//! The limits of a queue, and what costs are to its backend.
+//! The limits of a queue, and the unit of its backend's work.
 //!
 //! They come from the configuration, and may change while requests wait.
 
 use super::standing::KnownClients;
 use crate::units::Nanos;
 
-/// What the cost of a request is to the backend.
+/// The unit of a backend's work, which the cost of a request is counted in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WorkUnit {
-    /// The time for which a processor works. A request that is with the backend for long costs
-    /// much, and each processor works on one request at a time.
+    /// The time of a processor. A request that is with the backend for a long time costs much, and
+    /// each processor works on one request at a time.
     #[default]
     CpuTime,
-    /// Tokens of a language model. One processor works on many requests at a time, for as long as
-    /// their outputs are, so the time that a request takes says nothing of its cost, and its cost
-    /// says nothing of whether it has waited inside the backend.
+    /// Tokens of a language model. One processor works on many requests at a time, and their
+    /// duration depends on the length of their outputs. So the time that a request takes does not
+    /// show its cost, and its cost does not show whether it has waited inside the backend.
     Tokens,
 }
 
@@ -30,7 +30,8 @@ pub struct QueueSettings {
     /// of such a bucket, under the same conditions. Never more than the backend accepts
     /// ([`Queue::accepted_max`](super::Queue::accepted_max)). Too low: many clients that use little
     /// wait for each other. Too high: a swarm overloads the backend. 0: clients that ask for little
-    /// are not preferred.
+    /// are not preferred. With [`WorkUnit::Tokens`] they are for clients in credit that have used
+    /// less than another one and have less than their part of the slots.
     pub reserve: usize,
     /// The number of requests that may wait. Too low: bursts are refused. Too high: memory, some
     /// 500 bytes each, and waits longer than any client accepts.
@@ -42,7 +43,7 @@ pub struct QueueSettings {
     /// The number of processors of the backend, in thousandths, at least 1. Too low: there seems to
     /// be pressure while there is room. Too high: people wait before pressure is noticed.
     pub cpus_milli: u64,
-    /// What the cost of a request is to the backend.
+    /// The unit of the backend's work.
     pub unit: WorkUnit,
     /// The number of requests that the backend can work on at once, if it is known: its workers.
     /// `concurrency` is lowered to it, and reserved slots beyond it are not used. Too low: the

@@ -141,7 +141,7 @@ enum Role {
 pub struct SharedQueue {
     /// `None`: no other instance shares the queue.
     own: Option<InstanceId>,
-    /// Whether other instances may share it soon.
+    /// Whether other instances may soon share it.
     is_prepared: bool,
     admission: Admission,
     role: Role,
@@ -244,7 +244,7 @@ impl SharedQueue {
         }
     }
 
-    /// Sets an outer bound of the concurrency ([`Admission::set_bound`]). It applies while this
+    /// Sets an upper bound of the concurrency ([`Admission::set_bound`]). It applies while this
     /// instance owns the queue.
     pub fn set_bound(&mut self, bound: Option<usize>, now: Time) {
         self.admission.set_bound(bound, now);

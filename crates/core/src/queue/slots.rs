@@ -17,7 +17,7 @@ impl Queue {
         let free = self.free_slots();
         let lines = || self.tiers.fresh_in_lines(free, self.slots_for_lines());
         if self.in_slots() < self.slots() {
-            // Before a language model that would share out slots instead of tokens.
+            // With a language model, this would share out slots instead of tokens.
             let goes_first = self.settings.reserve > 0 && self.settings.unit == WorkUnit::CpuTime;
             let light = credit().filter(|_| goes_first);
             let next = light.or_else(|| self.tiers.next(self.shared_slots()));
@@ -55,10 +55,10 @@ impl Queue {
         self.shared_slots().saturating_add(self.settings.reserve)
     }
 
-    /// Clients in credit that may use a reserved slot: those with nothing in service, lightest
-    /// request first. A language model works on many requests at a time, so before it the size of a
-    /// request does not matter: those may have one that have had less than another client, and have
-    /// less than their equal part of the slots, in the order of their turns.
+    /// Clients in credit that may use a reserved slot. With CPU time: those with nothing in
+    /// service, lightest request first. With tokens: those that have used less than another client
+    /// and have less than their equal part of the slots, in the order of their turns. The size of a
+    /// request does not matter there, because a model works on many requests at a time.
     pub(super) fn newcomers(&self) -> impl Iterator<Item = KeyHash> {
         let running = |client: &KeyHash| self.clients.get(client).map_or(0, |known| known.running);
         let is_time = self.settings.unit == WorkUnit::CpuTime;
@@ -90,8 +90,8 @@ impl Queue {
         concurrency.saturating_add(self.staying).min(most.max(concurrency))
     }
 
-    /// Gives free slots to requests in reserved slots whose client would get them if it waited, so
-    /// that the reserved ones are free for its next request.
+    /// Moves requests from reserved slots to free ones if their clients would get these now. The
+    /// reserved slots are then free for the next requests of these clients.
     pub(super) fn leave_reserved(&mut self) {
         let mut free = self.slots().saturating_sub(self.in_slots()).min(self.beside);
         if free == 0 || self.settings.unit == WorkUnit::CpuTime {
@@ -106,10 +106,10 @@ impl Queue {
         }
     }
 
-    /// The number of running requests that count against the slots. Requests before a processor are
-    /// brief, so any of them may be that in a reserved slot. Those of a language model are not: a
-    /// client that got reserved slots again and again would have as many slots as others, whatever
-    /// it costs.
+    /// The number of running requests that count against the slots. With CPU time, requests are
+    /// brief, so any of them may be the one in a reserved slot. Requests to a language model are
+    /// not: a client that got reserved slots again and again would have the same number of slots as
+    /// others, whatever it costs.
     pub(super) fn in_slots(&self) -> usize {
         match self.settings.unit {
             WorkUnit::CpuTime => self.running.len(),

@@ -313,13 +313,14 @@ impl Tiers {
         self.credits.size.max(self.visitors.size).max(self.debtors.size)
     }
 
-    /// Clients in credit that have had less than another one with requests in service, in the order
-    /// of their turns. Returns none if the tier in debt is owed [`OWED_REQUESTS_MAX`] requests.
+    /// Clients in credit that have used less than another one with requests in service, in the
+    /// order of their turns. Returns none if the tier in debt is owed [`OWED_REQUESTS_MAX`]
+    /// requests.
     pub fn behind_others(&self) -> impl Iterator<Item = KeyHash> {
         self.credit.behind(self.least_credit())
     }
 
-    /// Whether a client has a request in service from a place in credit, and has had less than
+    /// Whether a client has a request in service from a place in credit, and has used less than
     /// another one.
     pub fn is_behind_others(&self, share: &QueuedShare) -> bool {
         share.place == Place::Credit && self.credit.is_behind(share.client, self.least_credit())

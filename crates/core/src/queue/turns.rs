@@ -252,14 +252,14 @@ impl<K: Copy + Ord + Hash> Turns<K> {
         small.filter(move |one| one.finish < bound).map(|one| one.key)
     }
 
-    /// The members that wait and have had less than `bound`, their last finish tag, in the order of
-    /// their turns. Only the first [`FRESH_EXAMINED_MAX`] are examined.
+    /// The waiting members that have used less than `bound` (their last finish tag), in the order
+    /// of their turns. Only the first [`FRESH_EXAMINED_MAX`] are examined.
     pub fn behind(&self, bound: Tag) -> impl Iterator<Item = K> {
         let first = self.waiting.iter().take(FRESH_EXAMINED_MAX).map(|turn| turn.key);
         first.filter(move |key| self.is_behind(*key, bound))
     }
 
-    /// Whether a member that waits or has something in service has had less than `bound`.
+    /// Whether a member that waits or has something in service has used less than `bound`.
     pub fn is_behind(&self, key: K, bound: Tag) -> bool {
         self.members.get(&key).is_some_and(|one| one.finish < bound)
     }

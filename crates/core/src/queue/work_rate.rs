@@ -1,8 +1,8 @@
-//! The work that a backend does in a second while requests wait for it, measured.
+//! Measures the work that a backend does per second while requests wait for it.
 //!
-//! Only windows in which requests wait all the time count: otherwise it is the clients that limit.
-//! A window has so many ends that the requests which began before it, and those which end after it,
-//! make little difference.
+//! Only windows in which requests wait all the time count: otherwise the clients are the limit.
+//! Many requests end in a window, so those that began before it or end after it make little
+//! difference.
 
 use crate::units::{Cost, SECOND, Time};
 
@@ -14,7 +14,7 @@ const WINDOW_SECS_LONG: f64 = 30.0;
 /// The weight of a new window.
 const WEIGHT: f64 = 0.3;
 
-/// The work that a backend does in a second while requests wait for it.
+/// The work that a backend does per second while requests wait for it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WorkRate {
     /// When the window began; `None` while no request waits.
@@ -25,7 +25,7 @@ pub struct WorkRate {
 }
 
 impl WorkRate {
-    /// Notes that a request has ended that cost `cost`, and whether others wait.
+    /// Records the end of a request that cost `cost`, and whether others wait.
     pub fn handle_done(&mut self, cost: Cost, waiting: bool, now: Time) {
         let Some(begun) = self.begun.filter(|_| waiting) else {
             (self.begun, self.work, self.ended) = (waiting.then_some(now), Cost::ZERO, 0);
@@ -42,7 +42,7 @@ impl WorkRate {
         }
     }
 
-    /// The work in a second, in units of 10^9; `None` if requests have hardly ever waited.
+    /// The work per second, in units of 10^9; `None` if requests have hardly ever waited.
     #[must_use]
     pub fn per_second(&self) -> Option<f64> {
         self.rate

@@ -3,8 +3,8 @@
 //! A process that is replaced by a successor runs until its last request has ended. Until then it
 //! keeps its links, so the others have no reason to connect to its address, where the successor
 //! waits for them. The announcement is that reason. It travels in a frame of state that is
-//! addressed to no instance, as a group of a context of its own, which instances that do not know
-//! it skip.
+//! addressed to no instance, as a group with its own context. Instances that do not know this
+//! context skip it.
 
 use super::content::{self, StateAnswerPart};
 use super::update::ReplicaEvent;
@@ -19,12 +19,12 @@ use alloc::vec::Vec;
 const CONTEXT: u128 = 3;
 /// The key of the entry; keys are never zero.
 const KEY: u64 = 1;
-/// The number of announcements of one life of a peer that count. Fewer: after that many failed
-/// successors the next one is met only when its predecessor has ended. More: a hostile peer causes
-/// more connections.
+/// The maximum number of announcements that count in one life of a peer. Fewer: after that many
+/// failed successors, others find the next one only when its predecessor has ended. More: a hostile
+/// peer causes more connections.
 const ANNOUNCED_MAX: u64 = 8;
 
-/// The successors of this instance, and what it has from a predecessor.
+/// The successors of this instance, and the state from its predecessor.
 #[derive(Debug, Default)]
 pub(super) struct Handovers {
     count: u64,
@@ -45,9 +45,9 @@ impl Replica {
         links.into_iter().for_each(|link| self.announce_handover(link, now));
     }
 
-    /// The buckets may contain what others reported before the start: those of a snapshot. So over
-    /// links, reports count only when the state has said which ones it contains, or no peer gives
-    /// it. Until then peers send them again.
+    /// The buckets come from a snapshot, so they may contain what others reported before the start.
+    /// So over links, reports count only when the state has said which ones it contains, or if no
+    /// peer gives the state. Until then peers send them again.
     pub fn set_restored(&mut self) {
         self.handovers.is_restored = self.settings.reliable;
     }
@@ -57,7 +57,7 @@ impl Replica {
         self.handovers.is_restored && !matches!(self.wanting, StateRequest::No)
     }
 
-    /// The successor has failed: this instance itself accepts connections again.
+    /// Handles the failure of the successor: this instance accepts connections again.
     pub fn cancel_handover(&mut self) {
         self.handovers.has_successor = false;
     }
@@ -117,8 +117,8 @@ mod tests {
     }
 
     /// Exchanges the frames of two instances over `link` until there are none. The first gives its
-    /// state if it is asked for it: one bucket that is short of `short`. Returns what the second is
-    /// told: the sum of the charges, and what the bucket is to be short of.
+    /// state if it is asked for it: one bucket that is short of `short`. Returns what the second
+    /// receives: the sum of the charges, and the shortfall of the bucket.
     fn exchange(a: &mut Replica, b: &mut Replica, link: u64, short: u64) -> (u64, Option<u64>) {
         let (mut charged, mut state) = (0, None);
         loop {

@@ -122,8 +122,8 @@ pub enum ReplicaEvent {
         /// Number of the link.
         link: u64,
     },
-    /// Another instance accepts connections at the address of the one at the other end of a link:
-    /// its successor. The link stays.
+    /// The peer of a link has a successor, which accepts connections at its address. The link
+    /// stays.
     HandedOver {
         /// Number of the link.
         link: u64,

@@ -64,7 +64,7 @@ fn tokens(count: u64) -> UnitCosts {
 enum Event {
     /// Time passes, in milliseconds.
     Pass(u64),
-    /// A request that may use this many tokens asks.
+    /// A request arrives that may use this many tokens.
     Ask(u64),
     /// One of the running requests has used this part, in hundredths, of its reservation.
     Runs { which: usize, hundredths: u64 },
@@ -94,7 +94,7 @@ struct Running {
 struct QuotaModel {
     limiter: Limiter,
     now: Time,
-    /// When how many tokens were charged.
+    /// The time and the number of tokens of each charge.
     log: Vec<(Time, u64)>,
     running: Vec<Running>,
 }

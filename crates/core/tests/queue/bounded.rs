@@ -1,5 +1,5 @@
-//! The outer bound of the concurrency: it holds for a configured number and for a search, and ends
-//! without a trace.
+//! The upper bound of the concurrency: it applies to a configured number and to a search, and has
+//! no effect after its end.
 
 use super::{NOW, arrival, settings};
 use evenkeel_core::meter::estimate::RouteHash;
@@ -8,7 +8,7 @@ use evenkeel_core::queue::concurrency::ConcurrencySearch;
 use evenkeel_core::queue::{QueuePlace, RequestId};
 use evenkeel_core::units::{Cost, Nanos, Time};
 
-/// Adds requests of as many clients.
+/// Adds this number of requests, each of another client.
 fn arrive(admission: &mut Admission, count: u64, now: Time) {
     for from in 0..count {
         admission.handle_arrival(arrival(from, QueuePlace::Credit, 100), now);

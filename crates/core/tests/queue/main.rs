@@ -1,7 +1,7 @@
 //! The guarantees of the fair queue. This file has scenes with a known result. See `traffic` for
 //! random traffic, `fairness` for the shares of clients, `light` for light requests beside heavy
 //! ones, `visits` for tickets and passes, `concurrency` for the number of requests at once, and
-//! `bounded` for its outer bound.
+//! `bounded` for its upper bound.
 
 mod bounded;
 mod concurrency;

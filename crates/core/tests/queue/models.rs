@@ -1,4 +1,4 @@
-//! Tests `concurrency: auto` before language models, by the tokens that they process in a second.
+//! Tests `concurrency: auto` with language models, by the tokens that they process per second.
 //!
 //! The engine works on all running sequences in each step: a step takes longer the more there are,
 //! and each of them gets one token further. Sequences beyond its bound wait inside, in order of
@@ -29,8 +29,8 @@ struct Sequence {
     left: u64,
 }
 
-/// Keeps as many requests with the engine as the search allows, or `fixed`. Returns for each second
-/// the tokens of the outputs, and the limit.
+/// Keeps the engine at the number of requests that the search allows, or at `fixed`. Returns the
+/// output tokens and the limit of each second.
 fn run(engine: Engine, fixed: Option<usize>, seed: u64, seconds: u64) -> Vec<(f64, usize)> {
     let route = RouteHash::of(&KeySeed([1; 16]), "model", "/v1/chat/completions");
     let mut search = ConcurrencySearch::for_tokens();
@@ -77,7 +77,7 @@ fn found(engine: Engine, seed: u64) -> (f64, f64) {
     (tokens / after(run(engine, Some(512), seed, 300)).0, limit)
 }
 
-/// Requests are alike, and the light tenant has one with the engine already.
+/// The requests are alike, and the light tenant already has one with the engine.
 #[test]
 fn a_tenant_that_asks_for_little_need_not_wait_for_a_stream_to_end() {
     let models = |reserve| QueueSettings { unit: WorkUnit::Tokens, ..settings(4, reserve) };
@@ -105,8 +105,8 @@ fn a_tenant_that_asks_for_little_need_not_wait_for_a_stream_to_end() {
     }
 }
 
-/// Two tenants that always have requests waiting: what each gets of the tokens, the first in
-/// relation to the second. `lengths` are the steps that their requests take.
+/// Returns the tokens of the first of two tenants in relation to those of the second. Both always
+/// have requests waiting. `lengths` are the steps that their requests take.
 fn parts(lengths: [u64; 2], costs: [u64; 2], in_debt: bool) -> f64 {
     let models = QueueSettings { unit: WorkUnit::Tokens, ..settings(14, 2) };
     let mut queue = Queue::new(models);
@@ -134,8 +134,9 @@ fn parts(lengths: [u64; 2], costs: [u64; 2], in_debt: bool) -> f64 {
     served[0] / served[1]
 }
 
-/// Short prompts with long outputs beside long prompts with short outputs: tenants get as many
-/// tokens, not as many slots. In the last case one slot is more than the second one's part.
+/// Short prompts with long outputs beside long prompts with short outputs: tenants get equal
+/// numbers of tokens, not of slots. In the last case one slot is more than the second tenant's
+/// part.
 #[test]
 fn tenants_get_as_many_tokens_and_not_as_many_slots() {
     for (lengths, costs) in [

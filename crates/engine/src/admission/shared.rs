@@ -27,8 +27,8 @@ pub(super) fn notice_of(queue: &SharedQueue, notice: PressureNotice) -> Pressure
 }
 
 impl AdmissionQueue {
-    /// Other instances may share the queue soon, or will not. `is_new`: the process has just
-    /// started, so other instances may use all slots.
+    /// Prepares for other instances that may share the queue, or ends the preparation. `is_new`:
+    /// the process has just started, so other instances may use all slots.
     pub fn prepare_sharing(&self, shares: bool, is_new: bool, now: Time) {
         self.change(now, |state| match shares {
             true => state.queue.prepare(is_new, now),
@@ -49,7 +49,7 @@ impl AdmissionQueue {
         state.wake = Some(wake);
     }
 
-    /// Shares the queue no longer.
+    /// Ends the sharing of the queue.
     pub fn end_sharing(&self, now: Time) {
         self.change(now, |state| state.queue.end_sharing(now));
     }

@@ -1,8 +1,9 @@
-//! The quotas that a client is shown: the number of requests per window, the number left, and the
-//! time until all are available again.
+//! The quotas that a client is shown: the number of requests or tokens per window, the number left,
+//! and the time until all are available again.
 //!
-//! Only limits in hits that refill have a quota. The CPU time that is left would be of no use to a
-//! client. No decision is made here. The header fields: `proxy/src/headers.rs`.
+//! Only limits that refill and count requests or tokens have a quota. The CPU time or the money
+//! that is left would be of no use to a client. No decision is made here. The header fields:
+//! `proxy/src/headers.rs`, and for language models `proxy/src/model/answer.rs`.
 
 use super::Charge;
 use crate::lane::EngineLane;
@@ -15,7 +16,7 @@ use evenkeel_core::limit::{Limit, LimitUnit};
 pub struct Quota {
     /// The name of the limit.
     pub name: String,
-    /// What the limit counts: requests, or tokens of language models.
+    /// The unit of the limit: requests, or tokens of language models.
     pub unit: LimitUnit,
     /// The number of requests or tokens per window.
     pub limit: u64,
@@ -69,8 +70,8 @@ fn quota(limit: &Limit, left: f64, reset_secs: impl Fn(f64, f64) -> u64) -> Opti
 }
 
 impl Charge {
-    /// The client's quotas under all limits in hits or tokens that count the request; empty in
-    /// shadow.
+    /// The client's quotas under all limits in requests or tokens that count this request; empty
+    /// in shadow.
     pub fn quotas(&self) -> Vec<Quota> {
         let now = self.lane.0.now();
         let limiter = &self.request.rules.limiter;

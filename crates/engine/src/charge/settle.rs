@@ -50,7 +50,7 @@ impl Charge {
         self.lane.0.engine.watch.record_block(&notice, now);
     }
 
-    /// Raises the cost of a request that ended without an answer to what it usually costs.
+    /// Raises the cost of a request that ended without an answer to the usual cost.
     fn settle_work(&mut self) {
         let forecast = &self.request.forecast;
         let route = forecast.learned.route.filter(|_| !forecast.asks_model());
@@ -79,7 +79,7 @@ impl Charge {
         let sample = self.work.sample(route);
         let output = self.work.tokens.and_then(|tokens| tokens.output());
         let beyond = output.and_then(|output| forecast.exceeded(output, self.ticket.keys()));
-        // What is learned of a model is the length of its outputs.
+        // For a model, the length of its outputs is learned.
         let learned = if forecast.asks_model() { output } else { Some(cost) };
         let lane = &self.lane.0;
         if let (Some(route), Some(output)) = (sample, output) {

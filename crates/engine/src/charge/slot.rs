@@ -52,7 +52,7 @@ impl QueueSlot {
         let weight = classify::weight(rules.limiter.limits(), keys).times(*weight);
         let RequestForecast { learned, reserved, .. } = request.forecast;
         let CostForecast { route, own, is_guess, .. } = learned;
-        // What is learned of a model is the length of outputs, which says less than the estimate.
+        // For a model, the length of outputs is learned, which says less than the estimate.
         let (route, own) = if request.forecast.asks_model() { (None, None) } else { (route, own) };
         QueueSlot::Outside(Arrival {
             client,

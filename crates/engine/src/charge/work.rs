@@ -13,7 +13,7 @@ use evenkeel_core::meter::{self, Measure, Reading};
 use evenkeel_core::units::{Cost, Nanos, Time};
 use evenkeel_telemetry::counts::models::{TokenCounts, TokenSource};
 
-/// What the tokens of an answer cost.
+/// The cost of the tokens of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenCosts {
     /// The cost of the prompt and the output.

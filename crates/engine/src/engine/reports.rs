@@ -1,6 +1,6 @@
-//! The engine as the one whose backends report their own queues.
+//! The part of the engine that handles the reports of backends about their own queues.
 //!
-//! What follows from a report: `backends`. Who fetches them: `evenkeel/src/run/engine_pages.rs`.
+//! The effects of a report: `backends`. Reports are fetched in `evenkeel/src/run/engine_pages.rs`.
 
 use super::Engine;
 use crate::backends::{BackendReport, EngineReport, SharedBackends, WatchedPages};
@@ -8,19 +8,19 @@ use evenkeel_config::settings::BackendAddress;
 use std::sync::Arc;
 
 impl Engine {
-    /// The backends, as all threads share them.
+    /// The backends, shared by all threads.
     pub fn backends(&self) -> &SharedBackends {
         &self.backends
     }
 
     /// The pages in which the backends may report their own queues; `None` if they are not asked.
-    /// Then [`Engine::handle_backend_reports`] is to be called about once a second.
+    /// Otherwise call [`Engine::handle_backend_reports`] about once a second.
     pub fn watched_pages(&self) -> Option<WatchedPages> {
         WatchedPages::of(&self.given.lock().proxy)
     }
 
-    /// Follows a round of reports, one for each backend; `None`: it sends none. Without backends,
-    /// the bounds of earlier reports end.
+    /// Handles a round of reports, one for each backend; `None`: the backend sends none. Without
+    /// backends, the bounds of earlier reports end.
     pub fn handle_backend_reports(&self, reports: &[(BackendAddress, Option<EngineReport>)]) {
         let bound = self.backends.handle_reports(reports, self.gate.unbounded_slots());
         self.gate.set_bound(bound, self.shards.clock.now());

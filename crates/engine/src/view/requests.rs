@@ -53,7 +53,7 @@ impl EngineView for Engine {
         let unit = rules.cost.unit();
         let busy = match unit {
             WorkUnit::CpuTime => clock,
-            // The clock of the meter knows nothing of tokens.
+            // The clock of the meter does not count tokens.
             WorkUnit::Tokens => self.watch.tiers.progress(),
         };
         Some(BackendLoad {

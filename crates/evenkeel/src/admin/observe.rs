@@ -112,7 +112,7 @@ fn push_shared_queue(report: &SharedQueueReport, mut push: impl FnMut(&'static M
     push(&QUEUE_TAKEOVERS, report.takeovers as f64);
 }
 
-/// Passes what a backend reports of its own queue to `push`, with the labels.
+/// Passes the report of a backend about its own queue to `push`, with the labels.
 fn push_report(one: &BackendReport, mut push: impl FnMut(&'static Metric, &[&str], f64)) {
     let backend = &*one.backend.place;
     push(&ENGINE_UP, &[backend], f64::from(u8::from(one.report.is_some())));
@@ -272,7 +272,7 @@ pub fn load(
     }
 }
 
-/// What the load of a door is counted in.
+/// The unit of the load of a door.
 pub fn unit(work: &BackendLoad) -> LoadUnit {
     match work.unit {
         WorkUnit::CpuTime => LoadUnit::Cpu,
@@ -316,7 +316,7 @@ fn shared_queue(
     }
 }
 
-/// What a backend reports of its own queue; `None` if it reports nothing.
+/// The report of a backend about its own queue; `None` if there is none.
 fn engine_row(one: &BackendReport) -> Option<EngineLoadRow> {
     let report = one.report.as_ref()?;
     Some(EngineLoadRow {

@@ -116,7 +116,7 @@ fn push_running(text: &mut String, load: &LoadSnapshot) {
     }
 }
 
-/// Adds what the backend can do in a second, if that is counted in tokens.
+/// Adds the capacity of the backend per second, if it is counted in tokens.
 fn push_capacity(text: &mut String, load: &LoadSnapshot) {
     if let Some(capacity) = load.capacity_line() {
         let _ = writeln!(text, "\nCapacity of {}: {capacity}", printable(&load.door));

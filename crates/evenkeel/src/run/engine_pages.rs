@@ -1,9 +1,9 @@
 //! Asks each backend once a second how many requests wait inside, if it is an inference engine with
 //! a page of metrics, and reports the answers to the engine of the proxy.
 //!
-//! What follows from them: `evenkeel_engine::SharedBackends`. A backend without such a page is
-//! asked more and more rarely, which is told once. How a page is fetched: `engine_pages/page.rs`;
-//! what it contains: `engine_pages/series.rs`.
+//! The effects of the answers: `evenkeel_engine::SharedBackends`. A backend without such a page is
+//! asked less and less often, which is logged once. How a page is fetched: `engine_pages/page.rs`;
+//! how it is read: `engine_pages/series.rs`.
 
 mod page;
 mod series;
@@ -79,11 +79,11 @@ impl PageRounds {
 /// The page of one backend.
 struct WatchedPage {
     at: BackendAddress,
-    /// When it is fetched next.
+    /// When it is next fetched.
     due: Time,
     /// The number of failures in a row.
     failures: u32,
-    /// Whether the log says that there is a page, or that there is none.
+    /// Whether the log says that the page exists or does not; `None`: the log says neither.
     told: Option<bool>,
 }
 

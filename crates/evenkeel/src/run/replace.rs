@@ -3,8 +3,8 @@
 //! SIGUSR2 starts the successor, from the program's current path, with the same arguments and the
 //! sockets of this process. When the successor has opened its doors, this process accepts no more
 //! clients, finishes its requests, and exits. The last snapshot is written before the successor
-//! starts and reads it, so this process writes none afterwards: debts of requests that end here
-//! later are not passed on, unless there are peers, of which the successor is one more. Passing of
+//! starts and reads it, so this process writes none afterwards. Debts of requests that end here
+//! later are passed on only if there are peers, because the successor is one of them. Passing of
 //! sockets: `handover`.
 
 use super::RunningProcess;

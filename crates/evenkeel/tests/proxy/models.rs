@@ -1,4 +1,4 @@
-//! Requests to language models: costs in tokens, streams to their end, and what clients are told.
+//! Requests to language models: costs in tokens, streams until their end, quotas and refusals.
 
 use crate::front::frames::{DATA, END_HEADERS, END_STREAM, HEADERS, begun, fields, frame};
 use crate::stage::{Stage, Wire};
@@ -78,7 +78,7 @@ fn answer_whole(backend: &mut Wire, text: &str) {
     ));
 }
 
-/// What the only tenant has been charged under a limit, in tokens.
+/// The tokens that were charged to the only tenant under a limit.
 fn charged(stage: &Stage, limit: usize) -> f64 {
     let rows = stage.engine.top(limit);
     rows.iter().map(|one| one.row.total.as_units() * 1e3).sum()
@@ -269,8 +269,8 @@ fn the_estimate_is_held_while_a_request_runs() {
     assert!((6_000.0..6_500.0).contains(&left), "{left}");
 }
 
-/// However many requests ask at once, those that are admitted may use no more than is left and what
-/// the last one of them uses.
+/// However many requests arrive at once, the admitted ones may use no more than what is left and
+/// what the last one of them uses.
 #[test]
 fn many_requests_at_once_exceed_a_quota_by_one_of_them() {
     let stage = models(|settings| {
@@ -290,7 +290,7 @@ fn many_requests_at_once_exceed_a_quota_by_one_of_them() {
         admitted.push((client, backend));
     };
     let mut refused = refused;
-    // Five requests may use about 194 tokens each, and the sixth is the one too many.
+    // Five requests may use about 194 tokens each, and the sixth exceeds the quota.
     let mut sixth = stage.backend();
     received(&mut sixth);
     admitted.push((refused, sixth));
@@ -302,7 +302,7 @@ fn many_requests_at_once_exceed_a_quota_by_one_of_them() {
         answer_whole(backend, text);
         assert_eq!(client.message().status(), 200);
     }
-    // What was reserved too much is there again at once.
+    // An excess reservation is available again at once.
     is_charged(&stage, 6.0 * 24.0, 6.0 * (14.0 + 40.0));
     call(&mut refused, CHAT, &question);
     received(&mut stage.backend());
@@ -330,7 +330,7 @@ fn a_request_that_waits_is_refused_once_the_quota_is_used_up() {
     });
 }
 
-/// The connection to the backend is closed at once, because a model stops then, and the client is
+/// The connection to the backend is closed at once, so that the model stops, and the client is
 /// charged what such a request usually costs.
 #[test]
 fn a_client_that_disconnects_before_the_answer_pays_what_is_usual() {
@@ -389,7 +389,7 @@ fn an_error_of_the_backend_costs_no_tokens() {
     assert!(charged(&stage, 0).abs() < 1e-9);
 }
 
-/// A body that is too long to buffer is read as far as it is buffered, and passes whole.
+/// A body that is too long to be buffered passes whole. Only its buffered part is read.
 #[test]
 fn the_beginning_of_a_long_body_says_who_asks() {
     let by_user = || Limit { by: vec![KeyPart::Json("/user".into())], ..token_limit(100_000) };

@@ -26,8 +26,8 @@ fn prompt(tenant: usize, question: usize) -> String {
     )
 }
 
-/// Asks until a prompt of a new tenant gets to the backend that the test plays. Returns the tenant,
-/// the client and the backend, whose request is not answered yet.
+/// Sends requests until a prompt of a new tenant gets to the backend that the test plays. Returns
+/// the tenant, the client, and the backend with the unanswered request.
 fn held(stage: &Stage) -> (usize, Wire, Wire) {
     for tenant in 0..64 {
         let mut client = stage.client();
@@ -62,7 +62,7 @@ fn a_prompt_goes_to_the_backend_that_has_its_beginning() {
         all.push((client, backend));
     }
     assert_eq!(results(&stage), [before[0] + 3, before[1], before[2]]);
-    // Another prompt goes to the one with less to do, and so do all that begin like it.
+    // Another prompt goes to the backend with less load, and so do all with the same beginning.
     let mut client = stage.client();
     for question in 1..4 {
         call(&mut client, CHAT, &prompt(1_000, question));
@@ -83,7 +83,7 @@ fn a_backend_that_is_too_far_ahead_is_passed_over() {
     call(&mut client, CHAT, &prompt(tenant, 1));
     assert_eq!(client.message().text(), "quick");
     assert_eq!(results(&stage), [before[0], before[1] + 1, before[2]]);
-    // Now that one has the beginning too, and less to do.
+    // Now that one has the beginning too, and less load.
     call(&mut client, CHAT, &prompt(tenant, 2));
     assert_eq!(client.message().text(), "quick");
     assert_eq!(results(&stage)[0], before[0] + 1);

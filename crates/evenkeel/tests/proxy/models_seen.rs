@@ -1,4 +1,4 @@
-//! What is seen of requests to language models: the metrics, and the errors that their clients get.
+//! The metrics of requests to language models, and the errors that their clients get.
 
 use crate::backends::nobody;
 use crate::models::{CHAT, call, models, received};
@@ -120,7 +120,7 @@ fn the_first_byte_is_counted_by_the_tier_of_the_client() {
     assert_eq!(first_bytes(&stage), [1, 1]);
 }
 
-/// The JSON of an error, which must be in the form of the API whose path this is.
+/// The JSON of an error, which must be in the form of the API at this path.
 fn error(client: &mut Wire, status: u16, path: &str) -> (String, Value) {
     let answer = client.message();
     assert_eq!(answer.status(), status, "{path}: {}", answer.text());

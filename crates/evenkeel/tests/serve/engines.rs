@@ -1,5 +1,5 @@
-//! An inference engine behind the program reports that requests wait inside: the program gets the
-//! page, bounds its slots, and shows what it knows.
+//! An inference engine behind the program reports that requests wait inside. The program fetches
+//! the report, bounds its slots, and shows the figures.
 
 use super::{get, start};
 use evenkeel_testing::evenkeel;
@@ -157,7 +157,7 @@ fn the_page_may_have_another_path_or_not_be_asked_for() {
     until("the slots are bounded", || figure(admin, SLOTS) == Some(3.0));
     let paths = asked.asked.lock().expect("unpoisoned").clone();
     assert!(paths.iter().all(|path| path == "/prometheus/metrics"), "{paths:?}");
-    // This one runs for as long as the other was asked at least once more.
+    // The one with `off` runs until the other backend has been asked at least once more.
     let queue = "queue: {concurrency: 8, engine_metrics: off}";
     let (_program, admin) = open(folders[1].path(), &[&left], queue);
     until("the other is asked again", || {

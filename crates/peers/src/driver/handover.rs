@@ -1,10 +1,10 @@
-//! What the driver does when a successor is started, and if that fails.
+//! The driver's part in a replacement: prepares for a successor, or continues without one.
 //!
 //! The successor is one more instance, at the same address. So this instance accepts no more
 //! connections, connects to the successor, and asks the others to do so too. Everything that it has
 //! charged until then is reported before, because the successor reads it from the snapshot as well.
-//! After that it goes on as before, until it is dropped: the queue, reports and state. Its CPUs
-//! count as the successor's.
+//! After that its queue, reports and state continue as before, until it is dropped. Its CPUs count
+//! as the successor's.
 
 use super::{PeerDriver, PeersThread, TransportOrder};
 use evenkeel_core::units::Time;
@@ -15,14 +15,14 @@ use std::time::Duration;
 /// charges may count twice at the successor.
 const DONE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The order to prepare for a successor, or to go on without one.
+/// The order to prepare for a successor, or to continue without one.
 pub struct HandoverOrder {
     has_successor: bool,
     done: SyncSender<()>,
 }
 
-/// Prepares for a successor, before the last snapshot is written; or goes on without one because it
-/// has failed. Waits until that is done.
+/// Prepares for a successor before the last snapshot is written, or continues without one because
+/// it has failed. Waits until that is done.
 pub fn set_handover(peers: &PeersThread, has_successor: bool) {
     let (done, is_done) = sync_channel(1);
     // If there is no driver any more, this instance counts alone.

@@ -13,7 +13,7 @@ use std::rc::Rc;
 pub(crate) struct UpstreamLease {
     pub(crate) backend: Rc<UpstreamBackend>,
     pub(crate) wire: UpstreamWire,
-    /// Counts the request among those of the whole process, if they are counted.
+    /// Counts the request as one of the whole process, if requests are counted.
     _occupation: Option<BackendOccupation>,
 }
 

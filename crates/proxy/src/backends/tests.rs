@@ -1,5 +1,4 @@
-//! The choice by load, what follows from failures, and reloads. By the prefixes of prompts:
-//! `prompts`.
+//! The choice by load, the effects of failures, and reloads. By the prefixes of prompts: `prompts`.
 
 mod prompts;
 

@@ -15,7 +15,7 @@ use std::rc::Rc;
 const KEPT_MAX: usize = 32 << 20;
 /// A thread may buffer this many of the largest bodies, if that is more.
 const KEPT_BODIES_MAX: usize = 16;
-/// The beginning of a body that the decision needs, and that is buffered however much others take.
+/// The beginning of a body that the decision needs. It is buffered however much other bodies take.
 pub(super) const BEGINNING_BYTES: usize = 64 << 10;
 
 /// How much of a body may be buffered, in bytes: at most, and whatever other bodies take.

@@ -26,7 +26,7 @@ pub(crate) struct ThreadSettings {
     pub(crate) timeouts: ProxyTimeouts,
     pub(crate) bounds: ProxyBounds,
     pub(crate) keep_cost_header: bool,
-    /// What tokens of language models cost, if costs are counted in them.
+    /// The weights and prices of tokens, if costs are counted in them.
     pub(crate) tokens: Option<Arc<TokenSettings>>,
     /// Whether a limit counts by something in bodies.
     pub(crate) counts_by_body: bool,

@@ -1,5 +1,5 @@
-//! What Evenkeel itself tells clients of language models: refusals and errors in the form of each
-//! API, and the headers with the requests and tokens that are left.
+//! The answers of Evenkeel itself to clients of language models: refusals and errors in the form of
+//! each API, and the headers with the requests and tokens that are left.
 //!
 //! Official clients read the status, `Retry-After` and these bodies to decide when to try again.
 

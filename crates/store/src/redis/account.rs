@@ -61,8 +61,8 @@ pub struct StoreAccount {
     pub times: Vec<Time>,
 }
 
-/// The algorithm by which the store counts. Reservations stay in the process of the request: the
-/// store is told what the request has cost.
+/// The algorithm by which the store counts. Reservations stay in the process of the request; the
+/// store gets the final cost.
 fn stored(algorithm: &Algorithm) -> Algorithm {
     match algorithm {
         Algorithm::Quota(quota) => Algorithm::Debt(*quota.bucket()),

@@ -14,7 +14,7 @@ pub enum TokenSource {
     Stated,
     /// They were counted in the answer, or follow from its length.
     Counted,
-    /// The answer could not be read, or there was none: they are those that were expected.
+    /// The answer could not be read, or there was none: the expected tokens are charged.
     Assumed,
     /// No tokens were used: the request failed, or was not sent to the backend.
     None,

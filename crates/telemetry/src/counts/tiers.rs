@@ -85,24 +85,24 @@ impl TierCounts {
         }
     }
 
-    /// Records that a request has cost `cost` by now, and `before` when it was last recorded. What
-    /// was counted of a running request may be more than the truth at its end.
+    /// Records that a request has cost `cost` by now, and `before` at the last record. The figure
+    /// of a running request may be higher than its final cost.
     pub fn record_progress(&self, cost: Cost, before: Cost) {
         let (more, less) = (cost.minus(before), before.minus(cost));
         let signed = |cost: Cost| i64::try_from(cost.0).unwrap_or(i64::MAX);
         self.progress.fetch_add(signed(more).saturating_sub(signed(less)), Relaxed);
     }
 
-    /// The cost of all requests so far, with what those that run have been charged. It never falls:
-    /// if less was used than was counted, it stands still until that is made up for.
+    /// The cost of all requests so far, including the charges of running ones. It never falls: if a
+    /// request has used less than was counted, it stands still until other requests make up for
+    /// that.
     pub fn progress(&self) -> Cost {
         let now = self.progress.load(Relaxed);
         let shown = self.progress_shown.fetch_max(now, Relaxed).max(now);
         Cost(u64::try_from(shown).unwrap_or_default())
     }
 
-    /// Records that the head of the answer of a language model was there `took` after the request
-    /// arrived.
+    /// Records that the head of a language model's answer arrived `took` after the request.
     pub fn record_first_byte(&self, tier: Tier, took: Nanos) {
         self.first_byte[tier as usize].record(took.0);
     }

@@ -16,7 +16,7 @@ pub const UNIT_MONEY: &str = "money";
 /// The number of tokens in one unit of a snapshot.
 pub(super) const TOKENS: f64 = 1_000.0;
 
-/// What the work of a backend is counted in.
+/// The unit of a backend's work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LoadUnit {
@@ -63,7 +63,7 @@ pub enum ShownUnit {
 }
 
 impl ShownUnit {
-    /// The unit of a limit that counts in `unit`, before a backend whose work is counted in `work`.
+    /// The unit of a limit that counts in `unit`, with a backend that counts its work in `work`.
     #[must_use]
     pub fn of(unit: &str, work: LoadUnit) -> ShownUnit {
         match (unit, work) {
@@ -75,7 +75,7 @@ impl ShownUnit {
         }
     }
 
-    /// What the limit counts, if the heads of the columns do not say it.
+    /// The unit of the limit, if the heads of the columns do not show it.
     #[must_use]
     pub const fn words(self) -> Option<&'static str> {
         match self {

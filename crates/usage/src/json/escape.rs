@@ -1,7 +1,7 @@
 //! Escapes of JSON strings, byte by byte.
 //!
-//! Two escapes can make one character (surrogates), so the first is kept until what follows is
-//! known. Half a pair becomes the replacement character, as UTF-8 has nothing for it.
+//! Two escapes can make one character (surrogates), so the first is kept until the next one is
+//! known. Half a pair becomes the replacement character, because UTF-8 cannot express it.
 
 /// The state of the escape that is being read.
 #[derive(Clone, Copy, Debug, Default)]

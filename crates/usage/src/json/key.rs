@@ -8,7 +8,7 @@ macro_rules! keys {
         /// One step on the path to a value.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Key {
-            /// A member whose name does not matter.
+            /// A member with any other name.
             Other,
             /// An element of an array.
             Item,

@@ -8,7 +8,7 @@ use proptest::prelude::{
 use proptest::{prop_oneof, sample::Index};
 use serde_json::{Map, Value};
 
-/// Builds the value again from what it is told.
+/// Rebuilds the value from the scanner's reports.
 #[derive(Default)]
 struct Rebuilt {
     open: Vec<Value>,
@@ -263,7 +263,7 @@ fn fuzz_json() {
     });
 }
 
-/// Whether the text is complete, and what was told of it.
+/// Whether the text is complete, and everything that was reported.
 fn read_pieces(bytes: &[u8], length: usize) -> (bool, Vec<u8>) {
     let (mut scanner, mut sink) = (JsonScanner::new(), Told::default());
     for piece in bytes.chunks(length.max(1)) {
@@ -272,7 +272,7 @@ fn read_pieces(bytes: &[u8], length: usize) -> (bool, Vec<u8>) {
     (scanner.is_done(), sink.0)
 }
 
-/// Notes all that it is told, as bytes.
+/// Records all reports, as bytes.
 #[derive(Default)]
 struct Told(Vec<u8>);
 

@@ -1,8 +1,8 @@
 //! The text of an answer: events, or JSON, one text or many.
 //!
-//! A stream of Ollama's is one JSON text a line. Texts that follow each other are found by their
-//! ends, so a single answer over many lines needs no other treatment. After a text that is no JSON
-//! the next line is tried.
+//! A stream of Ollama has one JSON text per line. A text ends where its JSON ends, so a single
+//! answer over many lines needs no other treatment. After a text that is not JSON, the next line is
+//! tried.
 
 use super::sink::AnswerSink;
 use crate::dialect::Dialect;
@@ -12,7 +12,7 @@ use memchr::memchr;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AnswerFormat {
-    /// The header does not say; the first byte will.
+    /// The header does not state it; the first byte will show it.
     Unknown,
     Events,
     Json,
@@ -55,7 +55,7 @@ impl AnswerText {
         }
     }
 
-    /// Finds out the format by the first byte that is no space and no byte order mark.
+    /// Detects the format by the first byte that is neither a space nor part of a byte order mark.
     fn unknown(&mut self, bytes: &[u8]) {
         let is_void = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, 0xef | 0xbb | 0xbf);
         let Some(first) = bytes.iter().position(|byte| !is_void(byte)) else { return };

@@ -1,9 +1,9 @@
 //! Answers that are compressed: a copy of them is decoded while they pass.
 //!
 //! gzip, and deflate in the frame of zlib as HTTP has it. A small answer can decode to a very large
-//! one, so only what is in proportion is read: [`EXTRA_BYTES`], and [`RATIO_MAX`] bytes for each
-//! that has arrived. What models write compresses to a third, repeated frames of events to a
-//! fiftieth. Beyond that, or after an error, nothing more is read.
+//! one, so only a proportionate part is read: [`EXTRA_BYTES`], and [`RATIO_MAX`] bytes for each
+//! byte that has arrived. The output of models compresses to a third, repeated frames of events to
+//! a fiftieth. After that, or after an error, no more is read.
 
 use super::answer::AnswerText;
 use flate2::write::{MultiGzDecoder, ZlibDecoder};
@@ -14,7 +14,7 @@ const EXTRA_BYTES: u64 = 1 << 20;
 /// How many decoded bytes are read for each encoded one.
 const RATIO_MAX: u64 = 200;
 
-/// The text of an answer behind its coding.
+/// The text of an answer, decoded.
 #[derive(Debug)]
 pub(super) struct CodedText {
     decoder: TextDecoder,
@@ -30,7 +30,7 @@ enum TextDecoder {
 }
 
 impl CodedText {
-    /// Puts `text` behind `Content-Encoding: coding`; `None` if that cannot be decoded.
+    /// Decodes `Content-Encoding: coding` for `text`; `None` if that cannot be decoded.
     pub(super) fn new(text: AnswerText, coding: &[u8]) -> Option<CodedText> {
         let bounded = |text| BoundedText { text, left: EXTRA_BYTES };
         let coding = coding.trim_ascii();
@@ -77,7 +77,7 @@ impl CodedText {
     }
 }
 
-/// A text of which only a number of bytes is read.
+/// A text of which only a limited number of bytes is read.
 #[derive(Debug)]
 struct BoundedText {
     text: AnswerText,

@@ -60,7 +60,7 @@ impl UsageFields {
         take(&mut self.cache_created, newer.cache_created);
     }
 
-    /// What the members say together; `None` if they say nothing.
+    /// The usage that the members state together; `None` if they state none.
     pub(super) fn usage(&self, dialect: Dialect) -> Option<TokenUsage> {
         self.prompt.or(self.output).or(self.total)?;
         let cached = self.cached.unwrap_or(0);
@@ -81,7 +81,7 @@ impl UsageFields {
     }
 }
 
-/// What llama.cpp says of its work (`timings`), with or without a usage.
+/// The figures that llama.cpp adds about its work (`timings`), with or without a usage.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TimingFields {
     prompt: u64,

@@ -1,7 +1,7 @@
-//! Collects what matters of an answer, or of one event of it, while it is scanned.
+//! Collects the relevant values of an answer, or of one event of it, while it is scanned.
 //!
-//! Of an answer that is not a stream only its usage is looked into. Of a stream also the texts are:
-//! their pieces are counted in case that no usage comes.
+//! Of an answer that is not a stream, only the usage is read. Of a stream the texts are read too:
+//! their pieces are counted in case no usage follows.
 
 use super::counts::{TimingFields, TokenUsage, UsageFields};
 use crate::dialect::Dialect;
@@ -9,7 +9,7 @@ use crate::json::{Container, JsonSink, Key};
 use crate::number::{TOKENS_MAX, tokens};
 use crate::text::ShortText;
 
-/// The longest type of an event that is looked at, in bytes.
+/// The longest type of an event that is read, in bytes.
 const TYPE_BYTES_MAX: usize = 64;
 /// How many bytes of a piece count as a token, if that is more than one.
 const BYTES_PER_TOKEN: u64 = 4;
@@ -35,11 +35,11 @@ pub(super) struct AnswerSink {
     event_type: ShortText<TYPE_BYTES_MAX>,
 }
 
-/// Adds up usages that come one for each choice of a stream, as llama.cpp sends them.
+/// Adds up the usages of a stream that states one for each choice, as llama.cpp does.
 ///
-/// The API has one usage for all choices, in one event with an empty array `choices`. If there is
-/// another such event, and the stream has had more output than the newest states, they are of
-/// different choices: their outputs are added up. The prompt is the same in all of them.
+/// The API has one usage for all choices, in one event with an empty array `choices`. If another
+/// such event follows, and the stream has had more output than the newest one states, these usages
+/// are of different choices: their outputs are added up. The prompt is the same in all of them.
 #[derive(Debug, Default)]
 struct StatedChoices {
     /// Whether the event that is being read has an empty array `choices`.
@@ -101,9 +101,9 @@ impl AnswerSink {
         self.counted
     }
 
-    /// An event, or an answer, has ended. What was counted of it is dropped unless it is complete.
+    /// Handles the end of an event or an answer. Its counts are dropped unless it is complete.
     pub(super) fn end(&mut self, is_complete: bool) {
-        // Sound is in base64, so its length says nothing of its tokens.
+        // Audio is in base64, so its length does not show the number of its tokens.
         let is_sound = self.event_type.kept().ends_with(b"audio.delta");
         if is_complete && !is_sound {
             self.counted = self.counted.saturating_add(self.pieces);

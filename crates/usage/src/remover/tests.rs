@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::{Just, ProptestConfig, any, prop_assert_eq, proptest};
 use proptest::{prop_oneof, sample::Index};
 
-/// What passes of a stream that arrives in `pieces`: after each of them, and at the end.
+/// The bytes that pass of a stream that arrives in `pieces`: after each of them, and at the end.
 fn passed(pieces: &[&[u8]]) -> Vec<Bytes> {
     let mut remover = UsageEventRemover::new();
     let mut passed: Vec<_> =

@@ -1,12 +1,12 @@
 //! Hashes of the beginning of a prompt, by which requests of one conversation are recognised.
 //!
 //! A backend that has answered a conversation still has its beginning in its cache, so the next
-//! request of it is cheaper there. A later request has more messages at its end; the hashes of the
-//! shorter beginnings stay the same.
+//! request of this conversation is cheaper there. A later request has more messages at its end; the
+//! hashes of the shorter beginnings stay the same.
 //!
-//! The order is that in which models read: what stands in `system` or `instructions` comes first,
-//! wherever the body has it. Declarations of tools are left out: they are the same for all clients
-//! of a program, and often longer than all that is hashed. Another `model` makes no difference.
+//! The order is that in which models read: `system` or `instructions` comes first, wherever it is
+//! in the body. Declarations of tools are left out: they are the same for all clients of a program,
+//! and often longer than the bytes that are hashed. Another `model` makes no difference.
 
 use xxhash_rust::xxh64::Xxh64;
 
@@ -29,7 +29,7 @@ const BYTES_MAX: usize = 32 << 10;
 /// Stands before each string. No valid text contains it.
 const SEPARATOR: u8 = 0xff;
 
-/// Where a string stands in the order of the prompt.
+/// The place of a string in the order of the prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PromptPlace {
     /// Before all messages.
@@ -79,7 +79,7 @@ impl PromptBeginning {
     }
 }
 
-/// What `bytes` has between two places, which may lie behind its end.
+/// The part of `bytes` between two places, which may be beyond its end.
 fn range_of(bytes: &[u8], begin: usize, end: usize) -> &[u8] {
     &bytes[begin.min(bytes.len())..end.min(bytes.len())]
 }

@@ -1,4 +1,4 @@
-//! Collects what matters of a request while its body is scanned.
+//! Collects the relevant values of a request while its body is scanned.
 //!
 //! The prompt is every member that models read: messages, prompt, input, system and their like.
 //! Declarations of tools count by their length as JSON, since models read them as such.
@@ -9,7 +9,7 @@ use crate::json::{Container, JsonSink, Key};
 use crate::number::{TOKENS_MAX, tokens};
 use crate::text::ShortText;
 
-/// How many bytes of a string are looked at to find `data:image/png;base64,`.
+/// How many bytes of a string are searched for `data:image/png;base64,`.
 const DATA_URL_BYTES: usize = 64;
 
 pub(super) struct RequestSink {
@@ -24,13 +24,13 @@ pub(super) struct RequestSink {
     choices: [u64; 2],
     /// How many texts an array of prompts has.
     prompts: u64,
-    /// What the prompt consists of: bytes of texts, tokens, and images and their like.
+    /// The content of the prompt: bytes of texts, tokens, and images and their like.
     bytes: u64,
     tokens: u64,
     media: u64,
-    /// Where the declarations of tools begin that are being read.
+    /// The place where the current declarations of tools begin.
     tools: Option<u64>,
-    /// The string that is being read: what it is, how long it is so far, and how it begins.
+    /// The string that is being read: its kind, its length so far, and its beginning.
     kind: TextKind,
     place: Option<PromptPlace>,
     text_bytes: u64,
@@ -40,15 +40,15 @@ pub(super) struct RequestSink {
     is_plain_source: bool,
 }
 
-/// What a string is.
+/// The kind of a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TextKind {
-    /// No text of the prompt: a name in it, or something else.
+    /// Not a text of the prompt, but a name in it or something else.
     None,
     Model,
     Text,
     Media,
-    /// The data of a source, whose type tells whether it is text.
+    /// The data of a source; the type of the source shows whether it is text.
     Source,
 }
 
@@ -77,12 +77,12 @@ impl RequestSink {
         }
     }
 
-    /// The tokens of the prompt, of which `seen` bytes of the body were read and `unseen` were not.
+    /// The tokens of the prompt, if `seen` bytes of the body were read and `unseen` were not.
     pub(super) fn prompt(&mut self, seen: u64, unseen: u64) -> u64 {
         if let Some(begin) = self.tools.take() {
             self.bytes += seen - begin;
         }
-        // A body that is cut within an image mostly consists of it.
+        // If a body is cut within an image, the rest is mostly that image.
         let is_cut_media =
             self.kind == TextKind::Media || self.kind == TextKind::Source && !self.is_plain_source;
         self.count_text();
@@ -136,8 +136,7 @@ impl RequestSink {
     }
 }
 
-/// Where the strings of this member of a request stand in the prompt; `None` if they are not
-/// hashed.
+/// The place of the strings of this member in the prompt; `None` if they are not hashed.
 fn place(root: Key) -> Option<PromptPlace> {
     match root {
         Key::System | Key::Instructions | Key::Context => Some(PromptPlace::System),
@@ -146,7 +145,7 @@ fn place(root: Key) -> Option<PromptPlace> {
     }
 }
 
-/// Whether the model reads what this member of a request contains.
+/// Whether the model reads the content of this member.
 fn is_prompt(root: Key) -> bool {
     matches!(
         root,
@@ -179,7 +178,7 @@ impl JsonSink for RequestSink {
                 return self.is_object;
             }
             [Key::StreamOptions | Key::Options] => return kind == Container::Object,
-            // Clients move it from message to message.
+            // Clients move this member from message to message.
             [.., Key::CacheControl] => return false,
             [Key::Tools | Key::Functions] => self.tools = Some(at),
             [Key::Prompt, Key::Item] => self.prompts += 1,

@@ -1,26 +1,27 @@
-//! Puts `"stream_options": {"include_usage": true}` into the text of a request.
+//! Inserts `"stream_options": {"include_usage": true}` into the text of a request.
 //!
-//! Only the bytes that must change do; the text is not written again. A text that is no valid JSON
-//! stays as it is, as does one with a member twice that matters here: which of the two a backend
-//! believes is not known. `stream_options` of an unexpected type is left for the backend to refuse.
+//! Only the necessary bytes change; the text is not written again. Text that is not valid JSON
+//! stays unchanged. So does text that has a relevant member twice, because it is not known which of
+//! the two a backend uses. `stream_options` of an unexpected type is left for the backend to
+//! refuse.
 
 use crate::json::{Container, JsonScanner, JsonSink, Key};
 use serde_json::value::RawValue;
 use std::ops::Range;
 
-/// The whole body `body`, so that the stream that it asks for reports its usage. `None` if that is
-/// not possible or not necessary.
+/// The whole body `body`, changed so that the stream that it asks for reports its usage. `None` if
+/// that is not possible or not necessary.
 pub(super) fn with_usage(body: &[u8]) -> Option<Vec<u8>> {
     let mut options = StreamOptions::default();
     JsonScanner::new().read(body, &mut options);
     let (range, text) = options.change()?;
-    // The scanner is lenient, but a text that parsers may read in different ways is not touched.
+    // The scanner is lenient, but text that parsers may read in different ways is not changed.
     serde_json::from_slice::<&RawValue>(body).ok()?;
     let rest = body.get(range.end..)?;
     Some([&body[..range.start], text.as_bytes(), rest].concat())
 }
 
-/// What the text has of the options.
+/// The options that the text has.
 #[derive(Default)]
 struct StreamOptions {
     /// The place behind the first bracket of the text.

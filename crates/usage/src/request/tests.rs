@@ -1,4 +1,4 @@
-//! Requests as clients send them, and as nobody should.
+//! Requests as clients send them, and malformed ones.
 
 use super::prefixes::PromptPrefixes;
 use super::{MEDIA_TOKENS, ModelRequest, TOKENS_MAX};
@@ -141,7 +141,7 @@ fn what_was_not_seen_counts_by_its_length() {
     let request =
         ModelRequest::read(Dialect::Chat, &body.as_bytes()[..2048], Some(body.len() as u64));
     assert_eq!(request.prompt, MEDIA_TOKENS);
-    // Nothing is known but the length.
+    // Only the length is known.
     assert_eq!(ModelRequest::read(Dialect::Chat, b"", Some(4_000)).prompt, 1_000);
     assert_eq!(ModelRequest::read(Dialect::Chat, b"\x1f\x8b\x08", Some(4_000)).prompt, 1_000);
     assert_eq!(ModelRequest::read(Dialect::Chat, b"", None).prompt, 0);
@@ -281,11 +281,11 @@ fn a_stream_is_asked_for_its_usage() {
             r#"{"stream":true,"stream_options":{"a":1,"include_usage": null }}"#,
             Some(r#"{"stream":true,"stream_options":{"a":1,"include_usage": true }}"#),
         ),
-        // Nothing to do.
+        // No change is needed.
         (r#"{"stream":false}"#, None),
         (r#"{}"#, None),
         (r#"{"stream":true,"stream_options":{"include_usage":true}}"#, None),
-        // Not certain.
+        // Ambiguous.
         (r#"{"stream":true,"stream_options":{},"stream_options":{}}"#, None),
         (r#"{"stream":true,"stream_options":{"include_usage":false,"include_usage":false}}"#, None),
         (r#"{"stream":false,"stream":true}"#, None),
@@ -295,7 +295,7 @@ fn a_stream_is_asked_for_its_usage() {
         (r#"{"stream":true,"stream_options":{"include_usage":"true"}}"#, None),
         (r#"{"stream":true,"stream_options":{"include_usage":0}}"#, None),
         (r#"{"stream":true,"stream_options":{"include_usage":{}}}"#, None),
-        // No JSON.
+        // Not JSON.
         (r#"{"stream":true"#, None),
         (r#"{"stream":true} x"#, None),
         (r#"{"stream":true,"a":nan}"#, None),
@@ -347,7 +347,7 @@ proptest! {
         }
         before["stream_options"]["include_usage"] = true.into();
         prop_assert_eq!(before, after);
-        // Only bytes at one place are other ones.
+        // The texts differ at one place only.
         let same = body.bytes().zip(asked.bytes()).take_while(|(one, two)| one == two).count();
         let behind = body.bytes().rev().zip(asked.bytes().rev());
         let same = same + behind.take_while(|(one, two)| one == two).count();

@@ -35,9 +35,8 @@ settings! {
     /// Bodies up to this size are read completely before the backend gets the request, so that a
     /// slow client occupies none of its workers. Larger bodies are streamed, and so is gRPC over
     /// HTTP/2. All buffers together take at most 32 MiB in each thread, or 16 times this if that is
-    /// more; beyond that, bodies are streamed. `0`: all bodies are streamed. Before language models
-    /// what stands behind this size is not read: the model, the user or `max_tokens` may be
-    /// unknown.
+    /// more; beyond that, bodies are streamed. `0`: all bodies are streamed. With language models,
+    /// a body is not read beyond this size, so the model, the user or `max_tokens` may be unknown.
     pub body_buffer: usize, BODY_BUFFER: ConfigKey<usize> = ConfigKey::size("body_buffer")
         .within(0, 16 << 20).default_note("`65536`; `16777216` with `cost: tokens`")
         .low("slow uploads hold connections to the backend").high("memory").example("64k")
@@ -64,7 +63,7 @@ const CONNECTIONS_MAX: usize = 10_000_000;
 /// Upper bound of `streams` and `backend_streams`.
 const STREAMS_MAX: u32 = 10_000;
 
-/// The default of `body_buffer`: small bodies, and where costs are tokens any prompt.
+/// The defaults of `body_buffer`: for small bodies, and with costs in tokens for any prompt.
 const BODY_BUFFER_DEFAULT: usize = 64 << 10;
 const PROMPT_BUFFER_DEFAULT: usize = 16 << 20;
 
@@ -74,7 +73,7 @@ impl Default for ProxyBounds {
     }
 }
 
-/// Reads the section. `of_tokens`: costs are counted in tokens, which stand in bodies.
+/// Reads the section. `of_tokens`: costs are counted in tokens, so bodies have to be read.
 pub(super) fn read(section: &mut SectionReader<'_, '_>, of_tokens: bool) -> ProxyBounds {
     keys(section, if of_tokens { PROMPT_BUFFER_DEFAULT } else { BODY_BUFFER_DEFAULT })
 }

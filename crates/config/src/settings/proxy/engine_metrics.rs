@@ -1,6 +1,6 @@
 //! The key `proxy.queue.engine_metrics`: where inference engines report their own queues.
 //!
-//! The pages are fetched by the program, and read by `evenkeel/src/run/engine_pages`.
+//! The pages are fetched and read in `evenkeel/src/run/engine_pages`.
 
 use crate::values::Read;
 use std::fmt;

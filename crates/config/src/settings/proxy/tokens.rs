@@ -1,6 +1,6 @@
-//! The `proxy.tokens` section: what the tokens of language models cost.
+//! The `proxy.tokens` section: the weights and prices of the tokens of language models.
 //!
-//! How they are read from requests and answers: `evenkeel_usage`.
+//! How tokens are read from requests and answers: `evenkeel_usage`.
 
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, ValueSyntax, section};
 use crate::reader::{SectionReader, settings};
@@ -14,13 +14,13 @@ use evenkeel_core::units::Cost;
 const PRICES_MAX: usize = 1_000;
 
 settings! {
-    /// What the tokens of language models cost, with `cost: tokens`.
+    /// The weights and prices of the tokens of language models, with `cost: tokens`.
     #[derive(Clone, Debug, PartialEq)]
     pub struct TokenSettings from read(section), TABLE = "proxy.tokens";
 
     /// Weighted tokens per second that the backends process when they are busy. The `share` of a
     /// limit refers to it, as it does to `cpus` with other costs. By default it is measured while
-    /// requests wait. Set it if several instances are before the same backends.
+    /// requests wait. Set it if several instances have the same backends.
     pub per_second: Option<f64>, PER_SECOND: ConfigKey<f64> = number("per_second")
         .within(1.0, 1e9).default_note("measured").example("20000")
         .low("clients are in debt while the backend is idle").high("no client is ever in debt");
@@ -35,16 +35,16 @@ settings! {
         .low("long answers are cheap").high("long answers are dear");
     /// Whether streams of the OpenAI API that do not ask for their usage are made to report it:
     /// `stream_options.include_usage` is added to the request, and the event with the usage is
-    /// taken out of the answer. Without it the pieces of such a stream are counted.
+    /// removed from the answer. Otherwise the pieces of such a stream are counted.
     pub include_usage: bool, INCLUDE_USAGE: DefaultedKey<bool> =
         ConfigKey::truth("include_usage").default(true);
-    /// What models cost in money, for limits with `unit: money`: a list of
-    /// [prices](#proxytokensprices), at most 1000. The first one whose pattern matches applies;
-    /// other models cost nothing, and a request whose model cannot be read costs the most.
+    /// The prices of models, for limits with `unit: money`: a list of [prices](#proxytokensprices),
+    /// at most 1000. The first one with a matching pattern applies. Other models cost nothing. If
+    /// the model of a request cannot be read, the highest price applies.
     pub prices: Vec<ModelPrice>, PRICES: SubsectionKey =
         SubsectionKey::list("prices", &PRICE).default_note("none") => prices(section);
     /// With [several backends](models.md#several-backends), a prompt goes to one that has its
-    /// beginning in its cache, as long as that backend then has at most this many more requests
+    /// beginning in its cache, provided that this backend then has at most this many more requests
     /// than the least loaded one, and no more than one and a half times its even share of
     /// `concurrency`. `0`: backends are chosen by load alone.
     pub prefix_lead: usize, PREFIX_LEAD: DefaultedKey<usize> = ConfigKey::whole("prefix_lead")
@@ -80,8 +80,8 @@ pub struct ModelPrice {
     pub output: f64,
 }
 
-/// Weighted tokens per second that are assumed before they are measured: so many that no client is
-/// in debt.
+/// Weighted tokens per second that are assumed until they are measured. They are so high that no
+/// client is in debt.
 const PER_SECOND_UNKNOWN: f64 = 1e6;
 
 impl Default for TokenSettings {
@@ -91,7 +91,8 @@ impl Default for TokenSettings {
 }
 
 impl TokenSettings {
-    /// What shares refer to, as a number of CPUs: thousands of weighted tokens per second.
+    /// The capacity that shares refer to, as a number of CPUs: thousands of weighted tokens per
+    /// second.
     #[must_use]
     pub fn cpus(&self) -> f64 {
         self.per_second.unwrap_or(PER_SECOND_UNKNOWN) / 1e3
@@ -107,7 +108,7 @@ impl TokenSettings {
         let token = Cost::tokens(1).0 as f64;
         let rates = |price: &ModelPrice| [price.prompt, price.cached, price.output];
         let price = match model {
-            // What cannot be read must not be cheaper than what can.
+            // A model that cannot be read must not be cheaper than one that can.
             "" => self.prices.iter().map(rates).max_by(|a, b| sum(*a).total_cmp(&sum(*b))),
             _ => self.prices.iter().find(|price| price.model.matches(model.as_bytes())).map(rates),
         };

@@ -1,14 +1,14 @@
-//! The bound of the slots that follows from what an inference engine reports of its own queue.
+//! The bound of the slots that follows from the reports of an inference engine about its queue.
 //!
 //! An engine that is sent more requests than it can run lets the rest wait, first come first
 //! served, so the order of the admission queue is lost. While requests wait inside, the bound is
-//! what the engine runs. While none wait, it rises by a step with each report, from what is known
-//! to run, until it is no bound any more. So a bound that was too low does no harm for long, and a
-//! few requests at most wait inside.
+//! the number that the engine runs. While none wait, it rises by a step with each report, from the
+//! number that is known to run, until it has no effect and ends. So a bound that is too low does no
+//! harm for long, and only a few requests wait inside.
 
-/// Each step upwards is this part of the bound, and at least one slot.
+/// A step up is the bound divided by this, and at least one slot.
 const STEP_PART: usize = 16;
-/// After this many reports in a row that are missing, what was known is no longer true.
+/// After this many missing reports in a row, the bound ends.
 const SILENT_REPORTS_MAX: u8 = 10;
 
 /// The bound of the requests of one engine.
@@ -19,20 +19,20 @@ pub struct EngineBound {
 }
 
 impl EngineBound {
-    /// The most requests that the engine is to be sent at once, at least 1; `None`: no bound.
+    /// The maximum number of requests to send to the engine at once, at least 1; `None`: no bound.
     #[must_use]
     pub fn slots(&self) -> Option<usize> {
         self.slots
     }
 
-    /// The engine reports this number of running and of waiting requests. `limit`: the number of
+    /// Handles a report with the numbers of running and of waiting requests. `limit`: the number of
     /// slots without any bound.
     pub fn handle_report(&mut self, running: usize, waiting: usize, limit: usize) {
         self.silent = 0;
         self.slots = bound(self.slots, limit, running, waiting);
     }
 
-    /// A report is missing.
+    /// Handles a missing report.
     pub fn handle_silence(&mut self) {
         self.silent = self.silent.saturating_add(1);
         if self.silent >= SILENT_REPORTS_MAX {
@@ -54,7 +54,7 @@ fn bound(before: Option<usize>, limit: usize, running: usize, waiting: usize) ->
     (next < limit).then_some(next)
 }
 
-/// The bound of all engines together. One without a bound may be sent any number of requests.
+/// The bound of all engines together. An engine without a bound may be sent any number of requests.
 #[must_use]
 pub fn bound_of_all(bounds: impl Iterator<Item = Option<usize>>) -> Option<usize> {
     let mut all = None;
@@ -118,8 +118,8 @@ mod tests {
         assert_eq!(bound_of_all([Some(4), None].into_iter()), None);
     }
 
-    /// An engine that runs 8 requests and gets as many as the bound allows, of 32 that always wait
-    /// for it.
+    /// An engine that runs 8 requests. Of 32 requests that always wait for it, it gets the number
+    /// that the bound allows.
     #[test]
     fn the_search_settles_at_what_the_engine_can_run() {
         let mut engine = EngineBound::default();

@@ -123,8 +123,8 @@ impl SharedQueue {
         self.own_queue(false, now);
     }
 
-    /// Other instances may share the queue soon, from [`SharedQueue::start`] on. `is_new`: this
-    /// instance has just started, so until then it uses one slot.
+    /// Prepares for other instances, which may share the queue from [`SharedQueue::start`] on.
+    /// `is_new`: this instance has just started, so until then it uses one slot.
     pub fn prepare(&mut self, is_new: bool, now: Time) {
         self.is_prepared = true;
         if is_new && self.own.is_none() {
@@ -133,7 +133,7 @@ impl SharedQueue {
         }
     }
 
-    /// Other instances will not share the queue after all.
+    /// Ends the preparation, because no other instances will share the queue.
     pub fn cancel_preparation(&mut self, now: Time) {
         self.is_prepared = false;
         if self.own.is_none() {
@@ -149,14 +149,14 @@ impl SharedQueue {
         self.own.is_some() || self.admission.queue().waiting() <= self.waiting.len()
     }
 
-    /// Other instances share the queue no longer. What they have here is free, and all slots are
-    /// this instance's.
+    /// Ends the sharing of the queue. The slots of other instances become free, and this instance
+    /// uses all slots.
     pub fn end_sharing(&mut self, now: Time) {
         let nodes: Vec<u64> = self.instances.keys().copied().collect();
         nodes.into_iter().for_each(|node| self.forget(node, now));
         self.settles = None;
         self.take_over(now);
-        // No instance reads them now, and later they are out of date.
+        // No instance reads these messages now, and later they are out of date.
         self.out.clear();
         self.limit_part(now);
     }

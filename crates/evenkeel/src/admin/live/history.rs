@@ -59,7 +59,7 @@ type LatencyCounts = [u64; BOUNDS_NS.len() + 1];
 #[derive(Clone, Debug, Default)]
 pub struct CounterReading {
     at: Time,
-    /// What the work is counted in.
+    /// The unit of the work.
     pub unit: LoadUnit,
     /// The capacity, in CPU-seconds (or thousands of weighted tokens) per second; NaN if it is not
     /// known.

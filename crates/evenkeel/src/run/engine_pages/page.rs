@@ -1,8 +1,9 @@
 //! Fetches the page of one backend over HTTP/1.1, with or without TLS, or over a Unix socket.
 //!
-//! Time and size of an answer are bounded, and redirects are not followed. If the operator has not
-//! asked for it, only addresses in private networks are connected to: nobody else is to be asked
-//! once a second for something that it does not have. When pages are fetched: `engine_pages.rs`.
+//! The time and the size of an answer are bounded, and redirects are not followed. Unless a path is
+//! configured, only addresses in private networks are asked: a provider on the internet must not
+//! get a request per second for a page that it does not have. When pages are fetched:
+//! `engine_pages.rs`.
 
 use super::series;
 use bytes::Bytes;

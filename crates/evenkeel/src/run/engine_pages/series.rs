@@ -1,16 +1,16 @@
-//! What the metrics of an inference engine say of its own queue, in Prometheus' text format or in
-//! OpenMetrics.
+//! Reads the state of an inference engine's queue from its metrics, in Prometheus' text format or
+//! in OpenMetrics.
 //!
-//! Engines have different names for the same, and new versions have new names; a name that is not
-//! there is no fault. Series of one name (of several engines in one server, or of several models)
-//! are added up. Lines that cannot be read are left out.
+//! Engines use different names for the same quantity, and new versions use new names, so an unknown
+//! name is not an error. Series of one name (of several engines in one server, or of several
+//! models) are added up. Lines that cannot be read are skipped.
 
 use evenkeel_engine::EngineReport;
 
 /// The largest number of requests that is believed.
 const REQUESTS_MAX: f64 = 1e6;
 
-/// What a series counts.
+/// The quantity that a series counts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Quantity {
     Running,
@@ -77,7 +77,8 @@ fn sample(line: &[u8]) -> Option<(Quantity, f64)> {
     (value.is_finite() && value >= 0.0).then_some((quantity, value))
 }
 
-/// What follows the closing brace of labels, whose values are quoted and may contain anything.
+/// The rest of a line after the closing brace of its labels. Their values are quoted and may
+/// contain anything.
 fn after_labels(labels: &[u8]) -> Option<&[u8]> {
     let (mut quoted, mut escaped) = (false, false);
     for (at, byte) in labels.iter().enumerate() {
@@ -159,7 +160,8 @@ mod tests {
     #[test]
     fn fuzz_pages_of_metrics() {
         evenkeel_fuzz::fuzz().for_each(|bytes| {
-            // Most random bytes are no line of a page, so the values are in front of them.
+            // Random bytes alone are hardly ever a line of a page, so they follow the names of
+            // series.
             let lines: [&[u8]; 4] = [
                 b"vllm:num_requests_waiting 2\nvllm:num_requests_running{a=\"",
                 bytes,

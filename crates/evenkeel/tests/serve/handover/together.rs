@@ -16,8 +16,8 @@ use tempfile::TempDir;
 /// The number of slots that both instances share.
 const SLOTS: usize = 2;
 
-/// A backend that takes some time for each request. Returns its address, and the most requests that
-/// it has had at once.
+/// A backend that takes some time for each request. Returns its address, and the maximum number of
+/// requests that it had at once.
 fn slow_backend() -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound");
@@ -42,7 +42,7 @@ fn slow_backend() -> (SocketAddr, Arc<AtomicUsize>) {
     (address, told)
 }
 
-/// One place of the mesh, and the process that is there now.
+/// One address of the mesh, and the process that uses it now.
 struct Seat {
     program: Program,
     last: Last,
@@ -77,7 +77,7 @@ impl Seat {
         all.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok())
     }
 
-    /// Replaces the process. Waits until it has served its last requests.
+    /// Replaces the process. Waits until the old one has served its last requests.
     fn replace(&mut self) {
         let before = self.last.0;
         program::signal(before, Signal::USR2);

@@ -114,10 +114,10 @@ fn a_backend_that_failed_or_was_tried_is_not_preferred() {
     assert_eq!(choose(&pool, &prompt, 0).0, first);
 }
 
-/// What a simulation has seen.
+/// The results of a simulation.
 #[derive(Debug)]
 struct SimResult {
-    /// The part of the prompts whose conversation was in the cache of their backend.
+    /// The fraction of prompts that found their conversation in the cache of their backend.
     hits: f64,
     /// The largest difference between the running requests of two backends.
     imbalance: usize,
@@ -131,8 +131,8 @@ const TALKS: u64 = 40;
 const CACHED: usize = 24;
 const SLOTS: usize = 24;
 
-/// Two tenants, whose system prompts are longer than 2 KiB, continue their conversations of more
-/// than 8 KiB one after the other. A prompt that is not in the cache takes a second more.
+/// Two tenants with system prompts longer than 2 KiB continue their conversations of more than 8
+/// KiB one after the other. A prompt that is not in the cache takes a second more.
 fn simulate(bounds: AffinityBounds, seed: u64) -> SimResult {
     let affinity = PrefixAffinity::default();
     let pool = pool(&SharedBackends::default(), &["a:1", "b:1", "c:1", "d:1"]);

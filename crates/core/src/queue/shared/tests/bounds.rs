@@ -128,7 +128,7 @@ fn a_new_connection_costs_a_message_for_each_waiting_request() {
     }
 }
 
-/// It is not as if the others were silent.
+/// The end of sharing does not reduce the slots, as silent instances would.
 #[test]
 fn an_instance_that_shares_no_longer_has_all_slots() {
     for apart in [0, 1] {
@@ -144,7 +144,7 @@ fn an_instance_that_shares_no_longer_has_all_slots() {
         }
         queue.end_sharing(pair.now);
         assert_eq!((queue.owner(), queue.running_elsewhere()), (queue.own.map(|own| own.node), 0));
-        // Of the owner's two slots none is in use; the other has one that is.
+        // Neither of the owner's two slots is in use; one of the other instance's slots is.
         let granted = queue.poll(pair.now);
         assert_eq!(granted, Some(AdmissionOutcome::Slot(waits[apart])));
         assert_eq!(queue.poll_message(), None);
@@ -153,7 +153,7 @@ fn an_instance_that_shares_no_longer_has_all_slots() {
         assert_eq!(queue.poll(pair.now), free);
         queue.handle_message(1 - apart as u64, QueueMessage::Take { slots: 2 }, pair.now);
         assert_eq!(queue.report(pair.now).map(|report| report.others.len()), Some(0));
-        // Later they share it again.
+        // Later the instances share the queue again.
         pair.queues[1 - apart].end_sharing(pair.now);
         pair.queues[0].handle_link(other, pair.now);
         pair.queues[1].handle_link(owner, pair.now);

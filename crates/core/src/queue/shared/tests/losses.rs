@@ -1,19 +1,19 @@
-//! Instances whose clocks are apart, over a network that delays messages and loses some.
+//! Instances with different clocks, over a network that delays and loses messages.
 //!
-//! A mesh loses no message of a connection. If one finds no room or is refused, the connection
-//! ends, and another one takes its place; messages that were under way are lost.
+//! A mesh loses no message while a connection lasts. If a message finds no room or is refused, the
+//! connection ends and another one takes its place; messages in transit are lost.
 
 use super::*;
 use crate::queue::standing::{VisitPass, VisitTicket};
 use crate::sim::random::SimRandom;
 
 const HOUR: Nanos = Nanos::from_secs(3_600);
-/// One of so many messages ends its connection.
+/// One message in this many ends its connection.
 const LOST_OF: u64 = 1_000;
 /// The longest time that a message takes.
 const DELAY_MAX: Nanos = Nanos::from_millis(3);
 
-/// A network in which each message takes another time, and some end their connection.
+/// A network in which each message takes a different time, and some end their connection.
 pub(super) struct LossyNetwork {
     random: SimRandom,
     /// When the last message of each connection arrives: messages keep their order.
@@ -21,7 +21,7 @@ pub(super) struct LossyNetwork {
     lost: usize,
 }
 
-/// What the receiver reads of a message: its times count from the moment that it was sent.
+/// The message as the receiver reads it: its times count from the moment when it was sent.
 pub(super) fn as_read_by(sender: Nanos, receiver: Nanos, message: QueueMessage) -> QueueMessage {
     let time = |time: Time| time.minus(sender).plus(receiver);
     let pass = |pass: VisitPass| VisitPass { stamp: time(pass.stamp), ..pass };
@@ -80,7 +80,7 @@ impl World {
     }
 }
 
-/// Clients of all instances, whose clocks are apart by up to an hour.
+/// Clients at all instances. The clocks of the instances differ by up to an hour.
 fn world(nodes: usize, seed: u64) -> World {
     let loads = [
         crawler(1, [0].to_vec(), 8),
@@ -95,7 +95,7 @@ fn world(nodes: usize, seed: u64) -> World {
     world
 }
 
-/// Instances end and start again meanwhile.
+/// During this time instances end and start again.
 #[test]
 fn losses_delays_and_clocks_apart_refuse_no_request_and_take_no_turn() {
     for (nodes, seed, rounds) in [(2, 1, 20), (4, 2, 20), (4, 3, 20), (16, 4, 10), (50, 5, 4)] {

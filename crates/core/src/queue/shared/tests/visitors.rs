@@ -1,5 +1,5 @@
-//! Visitors with tickets and passes, and strangers, at two instances: they are in the same lines as
-//! at one, and a ticket that was used at one is used at the other.
+//! Visitors with tickets and passes, and strangers, at two instances. They wait in the same lines
+//! as at one instance, and a ticket that was used at one counts as used at the other.
 
 use super::bounds::Pair;
 use super::*;
