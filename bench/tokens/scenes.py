@@ -139,9 +139,9 @@ def light(stage):
     four times what the engine can do."""
     mix = {"prompt": [30, 90], "output": [15, 45]}
     with stage(**SLOW) as on:
-        alone = on.run([{"name": "light", "rate": 2} | mix], 8, 5)
+        alone = on.run([{"name": "light", "rate": 2} | mix], 30, 5)
         beside = on.run([{"name": "light", "rate": 2} | mix,
-                         {"name": "heavy", "rate": 100, "start": 0.5} | mix], 14)
+                         {"name": "heavy", "rate": 100, "start": 0.5} | mix], 42)
     p50, p95 = (alone.first_ms("light", part) for part in (50, 95))
     after = [beside.first_ms("light", part, 2) for part in (50, 95)]
     return {"first byte p50 alone": p50, "beside the other": after[0],

@@ -118,11 +118,6 @@ impl Charge {
         }
     }
 
-    /// Records that the request asks a language model.
-    pub fn ask_model(&mut self) {
-        self.work.asks_model = true;
-    }
-
     /// Records that the head of a language model's answer has arrived, and is held until `until`.
     pub fn record_first_byte(&self, until: Option<Time>) {
         let ArrivedRequest { rules, came, .. } = &self.request;

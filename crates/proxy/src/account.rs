@@ -44,7 +44,6 @@ impl RequestAccount {
     /// The request asks a language model.
     pub(super) fn set_model(&self, model: Box<ModelExchange>) {
         *self.0.model.borrow_mut() = Some(model);
-        self.with(Charge::ask_model);
     }
 
     /// Calls `act` with the exchange with the language model, if the request asks one.

@@ -62,7 +62,7 @@ impl Charge {
 
     /// Counts the tokens of a request to a language model, and the money that it was charged.
     fn record_tokens(&self, money: Cost) {
-        if !self.work.asks_model {
+        if !self.request.forecast.asks_model() {
             return;
         }
         let (source, counts) = match self.work.tokens {

@@ -47,8 +47,6 @@ pub(super) struct MeasuredWork {
     pub(super) cost: Cost,
     /// The cost that the backend has stated in its answer.
     stated: Option<Cost>,
-    /// Whether the request asks a language model.
-    pub(super) asks_model: bool,
     /// The tokens of the answer so far, if it is one of a language model.
     pub(super) tokens: Option<TokenCosts>,
     /// The cost that an external server has reported, and how it is known.
@@ -70,7 +68,6 @@ impl MeasuredWork {
             worked: Nanos::ZERO,
             cost: Cost::ZERO,
             stated: None,
-            asks_model: false,
             tokens: None,
             told: None,
             delivery: Delivery::Whole,
