@@ -9,6 +9,8 @@ mod doubts;
 mod front;
 #[path = "config/gatekeeper.rs"]
 mod gatekeeper;
+#[path = "config/models.rs"]
+mod models;
 #[path = "config/peers.rs"]
 mod peers;
 #[path = "config/reload.rs"]

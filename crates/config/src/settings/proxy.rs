@@ -195,7 +195,7 @@ settings! {
         .within(1, top::CAPACITY_MAX).default(1_000).low("busy clients appear as `?`")
         .high("memory");
     let amount_cpus = if cost == CostSource::Tokens { cpus } else { ground.amount_cpus };
-    let of_limits = LimitContext { cpus, amount_cpus, ..ground };
+    let of_limits = LimitContext { cpus, amount_cpus, work: cost.unit(), ..ground };
     let limits_read =
         limits::read(proxy, of_limits, action, queue.debt_max, preset);
     /// The [limits](#proxylimits), at most 32.

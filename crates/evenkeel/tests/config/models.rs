@@ -1,0 +1,62 @@
+//! What people write before language models: the warnings about limits that count something else
+//! than they seem to. How tokens and money are
+//! counted: `proxy/models.rs`.
+
+use super::good;
+
+/// The warnings about a proxy with these keys, which begin in the second line.
+fn warned(proxy: &str) -> String {
+    good(&format!("proxy:\n{proxy}\n")).warnings.join("\n")
+}
+
+#[test]
+fn a_rate_without_a_unit_is_a_warning_before_models() {
+    let limit = "limits: [{name: a, by: api-key, rate: 100000/m}]";
+    let what = "`rate` counts requests here; for tokens write `unit: tokens, rate: 100000/m`, for \
+                requests `unit: hits`";
+    for proxy in ["preset: openai", "cost: tokens"] {
+        let told = warned(&format!("  {proxy}\n  {limit}"));
+        assert_eq!(told, format!("t.yaml:3:41: {what}"), "{proxy}");
+    }
+    assert_eq!(warned(&format!("  {limit}")), "");
+    for unit in ["hits", "tokens"] {
+        let limit = limit.replace("rate", &format!("unit: {unit}, rate"));
+        assert_eq!(warned(&format!("  preset: openai\n  {limit}")), "");
+    }
+    let shown = good(&format!("proxy: {{preset: openai, {limit}}}")).native;
+    assert_eq!(good(&shown).warnings, [""; 0], "{shown}");
+}
+
+#[test]
+fn a_limit_for_an_endpoint_that_is_not_counted_in_tokens_is_a_warning() {
+    let limit = |more: &str| format!("  preset: openai\n  limits: [{{name: a, {more}}}]");
+    let tokens = |when: &str| limit(&format!("by: api-key, unit: tokens, rate: 9/m, when: {when}"));
+    let told = warned(&tokens("{path: /completion}"));
+    let what = "requests to `/completion` are charged by time, not in tokens; refuse them with \
+                `action: deny`, or count them with `unit: hits`";
+    assert_eq!(told, format!("t.yaml:3:66: {what}"));
+    for path in [
+        "'*/infill'",
+        "/generate",
+        "/generate_stream",
+        "/invocations",
+        "'/v1beta/models/*:generateContent'",
+        "'*:streamGenerateContent'",
+        "[/v1/chat/completions, /completion]",
+    ] {
+        let warned = warned(&tokens(&format!("{{any: [{{path: {path}}}]}}")));
+        assert!(warned.contains("are charged by time, not in tokens"), "{path}: {warned}");
+    }
+    let share = "by: api-key, share: 10%, when: {path: /generate}";
+    assert!(warned(&limit(share)).contains("requests to `/generate` are charged by time"));
+    for more in [
+        "by: api-key, unit: hits, rate: 9/m, when: {path: /completion}",
+        "by: api-key, unit: tokens, rate: 9/m, when: {path: /v1/completions}",
+        "by: api-key, unit: tokens, rate: 9/m, when: {path: /api/generate}",
+        "by: api-key, unit: tokens, rate: 9/m, when: {not: {path: /completion}}",
+        "action: deny, when: {path: /completion}",
+    ] {
+        assert_eq!(warned(&limit(more)), "", "{more}");
+    }
+    assert_eq!(warned(&limit(share).replace("  preset: openai\n", "")), "");
+}
