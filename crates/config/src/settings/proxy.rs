@@ -42,6 +42,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 pub use timeouts::ProxyTimeouts;
+use tokens::ModelPrice;
 pub use tokens::TokenSettings;
 pub use waiting_room::WaitingRoomSettings;
 
@@ -429,10 +430,20 @@ fn quotas(proxy: &mut SectionReader<'_, '_>, settings: &ProxySettings) {
         let what = format!("`{}` counts tokens; set `cost: tokens`, or `preset`", limit.name);
         proxy.fault("limits", what);
     }
-    if let Some(limit) = named(LimitUnit::Money).filter(|_| settings.tokens.prices.is_empty()) {
+    let Some(limit) = named(LimitUnit::Money) else { return };
+    if settings.tokens.prices.is_empty() {
         let what =
             format!("`{}` counts money; say in `tokens.prices` what models cost", limit.name);
         proxy.fault("limits", what);
+    } else if !settings.tokens.prices.iter().any(ModelPrice::is_for_all) {
+        let place = proxy.node("tokens").and_then(|tokens| tokens.find(&["prices"]));
+        let place = place.map_or(proxy.place, |prices| prices.place);
+        let what = format!(
+            "models that match no price cost nothing under `{}`; end the list with \
+             `{{model: \"*\", prompt: ..., output: ...}}`",
+            limit.name
+        );
+        proxy.warn(place, what);
     }
 }
 

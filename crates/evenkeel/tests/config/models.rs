@@ -9,6 +9,63 @@ fn warned(proxy: &str) -> String {
     good(&format!("proxy:\n{proxy}\n")).warnings.join("\n")
 }
 
+fn with_prices(prices: &str) -> String {
+    warned(&format!(
+        "  preset: openai\n  tokens:\n    prices: [{prices}]\n  \
+         limits: [{{name: budget, by: api-key, unit: money, rate: 20/d}}]"
+    ))
+}
+
+const ALL: &str = "{model: '*', prompt: 1, output: 4}";
+const SOME: &str = "{model: 'gpt-4o*', prompt: 1, output: 4}";
+const ONE: &str = "{model: gpt-4o-mini, prompt: 1, output: 4}";
+
+#[test]
+fn models_without_a_price_are_a_warning() {
+    let told = with_prices(SOME);
+    assert!(
+        told.starts_with("t.yaml:4:13: models that match no price cost nothing under `budget`; ")
+            && told.ends_with("end the list with `{model: \"*\", prompt: ..., output: ...}`"),
+        "{told}"
+    );
+    for all in ["'*'", "'**'", "'re:.*'", "[b, '*']"] {
+        let all = format!("{{model: {all}, prompt: 1, output: 4}}");
+        assert_eq!(with_prices(&format!("{SOME}, {all}")), "", "{all}");
+    }
+    assert_eq!(
+        warned(&format!("  preset: openai\n  tokens: {{prices: [{SOME}]}}")),
+        "",
+        "no limit"
+    );
+}
+
+#[test]
+fn a_price_that_never_applies_is_a_warning() {
+    let told = with_prices(&format!("{ALL}, {SOME}"));
+    let what = "this price never applies: the one in line 4, column 14 is for all of its models, \
+                and the first one counts; move that one below it, or remove this one";
+    assert_eq!(told, format!("t.yaml:4:50: {what}"));
+    assert_eq!(with_prices(&format!("{ALL}, {SOME}, {ONE}")).lines().count(), 1, "once is enough");
+    for prices in [
+        format!("{SOME}, {ONE}, {ALL}"),
+        format!("{ONE}, {{model: GPT-4O-MINI, prompt: 1, output: 4}}, {ALL}"),
+        format!("{ALL}, {{model: 're:^o[13]', prompt: 1, output: 4}}"),
+    ] {
+        assert!(with_prices(&prices).contains("this price never applies"), "{prices}");
+    }
+    for prices in [
+        format!("{ONE}, {SOME}, {ALL}"),
+        format!("{SOME}, {{model: [gpt-4o, o3], prompt: 1, output: 4}}, {ALL}"),
+        format!("{{model: 're:^gpt-.4$', prompt: 1, output: 4}}, {SOME}, {ALL}"),
+        format!(
+            "{{model: '*4*', prompt: 1, output: 4}}, {{model: 're:x4', prompt: 1, output: 4}}, \
+                 {ALL}"
+        ),
+    ] {
+        assert_eq!(with_prices(&prices), "", "{prices}");
+    }
+}
+
 #[test]
 fn a_rate_without_a_unit_is_a_warning_before_models() {
     let limit = "limits: [{name: a, by: api-key, rate: 100000/m}]";
