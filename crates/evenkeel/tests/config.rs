@@ -250,7 +250,7 @@ fn each_of_these_is_faulty() {
         ("proxy: {backend: [http://a, http://a]}", "`backend` http://a:80 occurs twice"),
         ("proxy: {backend: http://localhost:8888}", "is the proxy itself"),
         ("proxy: {cost: 'cgroup:x'}", "write cgroup:/system.slice"),
-        ("proxy: {cost: header}", "must be wall, shared, header:NAME or cgroup:PATH"),
+        ("proxy: {cost: header}", "must be wall, shared, header:NAME, cgroup:PATH or tokens"),
         ("proxy: {cost: 'header:a b'}", "a name has 1 to 64"),
         ("proxy: {client_address: forwarded}", "used only for `trusted_proxies`"),
         ("proxy: {cost_header: keep}", "needs `cost: header:NAME`"),

@@ -318,7 +318,7 @@ fn limit(section: &mut SectionReader<'_, '_>, door: LimitDefaults<'_>) -> Option
     let is_quota = matches!(counted, Some((_, Algorithm::Quota(_))));
     if is_quota && matches!(action, Some(LimitAction::Hold | LimitAction::Queue)) {
         let what = "must be `reject` or `delay` for a limit in tokens or money";
-        section.fault("action", what);
+        section.fault_of("action", what);
     }
     let weight = section.key(&WEIGHT);
     let keys_max = section.key_or(&KEYS, door.ground.keys.unwrap_or(keys));

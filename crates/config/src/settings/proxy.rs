@@ -7,6 +7,7 @@ mod bounds;
 mod databases;
 mod engine_metrics;
 mod pages;
+mod preset;
 mod queue;
 pub mod robots;
 mod timeouts;
@@ -36,6 +37,8 @@ use evenkeel_core::units::Nanos;
 use ipnet::IpNet;
 pub use limits::DenyRule;
 pub use pages::RefusalPages;
+use preset::PRESET;
+pub use preset::ProxyPreset;
 pub use queue::{ConcurrencySetting, KnownSetting, ProxyQueueSettings};
 use robots::{ROBOTS, RobotSettings, SIGNED_FOR};
 use std::fmt;
@@ -73,7 +76,7 @@ settings! {
     /// inspected and not charged. `h2c` is never permitted.
     pub upgrades: Vec<String>, UPGRADES: ListKey<String> =
         ConfigKey::text("upgrades", upgrade).list_with(|| vec!["websocket".to_owned()]);
-    let preset = proxy.key(&PRESET);
+    let preset = preset::read(proxy);
     let usual_cost = if preset.is_some() { CostSource::Tokens } else { CostSource::Shared };
     /// How the cost of a request is measured. `wall`: elapsed time while the backend works.
     /// `shared`: the same, divided among the running requests if there are more of them than
@@ -255,13 +258,6 @@ pub enum CostSource {
     Tokens,
 }
 
-/// Defaults for a kind of backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProxyPreset {
-    /// An API before language models.
-    OpenAi,
-}
-
 impl CostSource {
     /// What costs that are measured in this way are to the backend.
     #[must_use]
@@ -321,12 +317,6 @@ section! {
 }
 
 section! {
-    /// Defaults for a kind of backend. `openai`: an API before language models, such as those of
-    /// vLLM, SGLang, llama.cpp, Ollama or a provider: [`cost: tokens`](models.md), and clients by
-    /// the value of `Authorization`, or by address without one.
-    PRESET: ConfigKey<ProxyPreset> =
-        ConfigKey::words("preset", &[("openai", ProxyPreset::OpenAi)]).default_note("none")
-            .example("openai");
     /// The server behind the proxy, or a [list](#proxybackend) of at most 64.
     BACKEND: ListKey<BackendAddress> = ConfigKey::text("backend", backend::backend)
         .list_with(|| vec![BackendAddress::http("127.0.0.1:80")]);
@@ -427,7 +417,8 @@ fn quotas(proxy: &mut SectionReader<'_, '_>, settings: &ProxySettings) {
     let named = |unit| settings.limits.iter().find(|limit| limit.unit == unit);
     let quota = named(LimitUnit::Tokens).or_else(|| named(LimitUnit::Money));
     if let Some(limit) = quota.filter(|_| settings.cost != CostSource::Tokens) {
-        let what = format!("`{}` counts tokens; set `cost: tokens`, or `preset`", limit.name);
+        let what =
+            format!("`{}` counts tokens; set `cost: tokens` or `preset: openai`", limit.name);
         proxy.fault("limits", what);
     }
     let Some(limit) = named(LimitUnit::Money) else { return };
@@ -549,7 +540,7 @@ fn cost(text: &str) -> Read<CostSource> {
         Some(("header", name)) => Ok(CostSource::Header(header_name(name)?.into())),
         Some(("cgroup", path)) if path.starts_with('/') => Ok(CostSource::Cgroup(path.into())),
         Some(("cgroup", _)) => Err("write cgroup:/system.slice/app.service".to_owned()),
-        _ => Err("must be wall, shared, header:NAME or cgroup:PATH".to_owned()),
+        _ => Err("must be wall, shared, header:NAME, cgroup:PATH or tokens".to_owned()),
     }
 }
 

@@ -1,8 +1,8 @@
 //! What people write before language models: the warnings about limits that count something else
-//! than they seem to. How tokens and money are
+//! than they seem to, and the errors that say how to write what was meant. How tokens and money are
 //! counted: `proxy/models.rs`.
 
-use super::good;
+use super::{faults, good};
 
 /// The warnings about a proxy with these keys, which begin in the second line.
 fn warned(proxy: &str) -> String {
@@ -116,4 +116,61 @@ fn a_limit_for_an_endpoint_that_is_not_counted_in_tokens_is_a_warning() {
         assert_eq!(warned(&limit(more)), "", "{more}");
     }
     assert_eq!(warned(&limit(share).replace("  preset: openai\n", "")), "");
+}
+
+#[test]
+fn errors_say_how_to_write_what_was_meant() {
+    for (text, told) in [
+        (
+            "{preset: openai, limits: [{name: a, by: api-key, tokens: 100000/m}]}",
+            "1:57: unknown key `tokens` in `limits`; write `unit: tokens, rate: 100000/m`",
+        ),
+        (
+            "{preset: openai, limits: [{name: a, by: api-key, tpm: 5000}]}",
+            "1:57: unknown key `tpm` in `limits`; write `unit: tokens, rate: 5000/m`",
+        ),
+        (
+            "{preset: openai, limits: [{name: a, by: api-key, rpm: many}]}",
+            "1:57: unknown key `rpm` in `limits`; write `unit: hits, rate: 60/m`",
+        ),
+        (
+            "{preset: openai, limits: [{name: a, by: api-key, budget: 20 per 1d}]}",
+            "1:57: unknown key `budget` in `limits`; write `unit: money, rate: 20 per 1d`",
+        ),
+        (
+            "{preset: vllm}",
+            "1:17: `preset` is `vllm`: write openai, which reads the APIs of OpenAI, Anthropic and \
+             Ollama, whatever server speaks them",
+        ),
+        ("{preset: opnai}", "`preset` is `opnai`: must be one of: openai"),
+        (
+            "{preset: openai, limits: [{name: a, by: api-key, unit: tokens, rate: 9/m, \
+             action: hold}]}",
+            "1:90: `action` must be `reject` or `delay` for a limit in tokens or money",
+        ),
+        (
+            "{preset: openai, tokens: {per_second: auto}}",
+            "1:46: `per_second` is `auto`: leave it out, then it is measured",
+        ),
+        (
+            "{backend: 'http://127.0.0.1:8000/v1'}",
+            "1:18: `backend` is `http://127.0.0.1:8000/v1`: only a host and a port are allowed \
+             here, http://127.0.0.1:8000; the path comes from the client, which uses \
+             http://PROXY/v1 as its base URL",
+        ),
+        ("{backend: 'http://me:secret@127.0.0.1:8000/v1'}", "only a host and a port are allowed"),
+        (
+            "{limits: [{name: a, by: api-key, unit: tokens, rate: 9/m}]}",
+            "`a` counts tokens; set `cost: tokens` or `preset: openai`",
+        ),
+        ("{cost: token}", "must be wall, shared, header:NAME, cgroup:PATH or tokens"),
+    ] {
+        let faults = faults(&format!("proxy: {text}"));
+        assert!(faults.contains(told), "{text}\n{faults}");
+        assert!(!faults.contains("secret"), "{faults}");
+    }
+    for preset in ["anthropic", "Ollama", "litellm", "llama.cpp", "llama-cpp", "sglang"] {
+        let faults = faults(&format!("proxy: {{preset: {preset}}}"));
+        assert!(faults.contains("write openai, which reads the APIs"), "{faults}");
+    }
 }

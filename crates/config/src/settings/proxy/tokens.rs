@@ -23,7 +23,8 @@ settings! {
     /// Weighted tokens per second that the backends process when they are busy. The `share` of a
     /// limit refers to it, as it does to `cpus` with other costs. By default it is measured while
     /// requests wait. Set it if several instances are before the same backends.
-    pub per_second: Option<f64>, PER_SECOND: ConfigKey<f64> = number("per_second")
+    pub per_second: Option<f64>, PER_SECOND: ConfigKey<f64> =
+        ConfigKey::new("per_second", ValueSyntax::Number, capacity)
         .within(1.0, 1e9).default_note("measured").example("20000")
         .low("clients are in debt while the backend is idle").high("no client is ever in debt");
     /// Weight of a token of the prompt.
@@ -179,6 +180,13 @@ fn hidden(tokens: &mut SectionReader<'_, '_>, nodes: &[YamlNode], prices: &[Opti
              models, and the first one counts; move that one below it, or remove this one"
         );
         tokens.warn(nodes[at].place, what);
+    }
+}
+
+fn capacity(text: &str) -> Read<f64> {
+    match text {
+        "auto" | "measured" => Err("leave it out, then it is measured".to_owned()),
+        _ => decimal(text),
     }
 }
 
