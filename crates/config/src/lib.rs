@@ -229,19 +229,7 @@ fn start_warnings(settings: &Settings) -> StartProblems {
     doubts.extend(doubts::of_conditions(settings));
     doubts.extend(doubts::of_facts(settings));
     doubts.extend(waiting_room_doubt(settings));
-    doubts.extend(queue_doubt(settings));
     StartProblems { doubts, ..StartProblems::default() }
-}
-
-/// Warns of several instances before one backend that cannot share its queue.
-#[must_use]
-pub fn queue_doubt(settings: &Settings) -> Option<StartProblem> {
-    let peers = settings.peers.as_ref()?;
-    let is_mesh = matches!(peers.via, settings::peers::PeerTransport::Mesh { .. });
-    let what = "all instances are before one backend, but over this transport each has a queue of \
-                its own, so a client gets a turn at each of them; use `via: mesh`";
-    let is_apart = settings.proxy.is_some() && peers.cpus_shared && !is_mesh;
-    is_apart.then(|| (&["peers", "via"][..], what.to_owned()))
 }
 
 /// Warns of several instances that do not accept the cookies of each other.
