@@ -348,6 +348,8 @@ pub struct ProxyFlags {
     pub backend: String,
     /// Values of `proxy.listen`.
     pub listen: Vec<String>,
+    /// Value of `proxy.preset`.
+    pub preset: Option<String>,
     /// Value of `proxy.cpus`.
     pub cpus: Option<String>,
     /// Value of `proxy.action`.
@@ -369,6 +371,7 @@ pub fn from_flags(flags: &ProxyFlags, machine: impl Into<Machine>) -> Result<Con
     let mut root = YamlNode::map([]);
     for (key, flag, value) in [
         ("backend", "`--backend`", Some(&flags.backend)),
+        ("preset", "`--preset`", flags.preset.as_ref()),
         ("cpus", "`--cpus`", flags.cpus.as_ref()),
         ("action", "`--action`", flags.action.as_ref()),
         ("cost", "`--cost`", flags.cost.as_ref()),

@@ -342,6 +342,7 @@ fn flags_are_a_configuration_too() {
     let wrong = ProxyFlags {
         backend: "http://127.0.0.1:9".into(),
         listen: vec!["nine".into(), ":9".into()],
+        preset: some("opnai"),
         cpus: None,
         action: some("hodl"),
         cost: some("header"),
@@ -349,11 +350,11 @@ fn flags_are_a_configuration_too() {
         admin: some("all"),
     };
     let told = from_flags(&wrong, 2.0).expect_err("faulty").to_string();
-    for flag in ["backend", "listen", "action", "cost", "trusted-proxies", "admin"] {
+    for flag in ["backend", "listen", "preset", "action", "cost", "trusted-proxies", "admin"] {
         let starts = format!("command line: `--{flag}` ");
         assert_eq!(told.lines().filter(|line| line.starts_with(&starts)).count(), 1, "{told}");
     }
-    assert_eq!(told.lines().count(), 6, "{told}");
+    assert_eq!(told.lines().count(), 7, "{told}");
     let open = ProxyFlags { admin: some("0.0.0.0:9970"), listen: Vec::new(), ..wrong };
     let told = from_flags(&open, 2.0).expect_err("faulty").to_string();
     assert!(told.contains("`--admin` beyond loopback needs a `token_file`"), "{told}");

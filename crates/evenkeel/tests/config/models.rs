@@ -3,6 +3,7 @@
 //! counted: `proxy/models.rs`.
 
 use super::{faults, good};
+use evenkeel_config::{ProxyFlags, from_flags};
 
 /// The warnings about a proxy with these keys, which begin in the second line.
 fn warned(proxy: &str) -> String {
@@ -173,4 +174,15 @@ fn errors_say_how_to_write_what_was_meant() {
         let faults = faults(&format!("proxy: {{preset: {preset}}}"));
         assert!(faults.contains("write openai, which reads the APIs"), "{faults}");
     }
+}
+
+#[test]
+fn a_preset_can_be_a_flag() {
+    let some = |text: &str| Some(text.to_owned());
+    let flags = ProxyFlags { preset: some("openai"), ..ProxyFlags::default() };
+    let flags = ProxyFlags { backend: "http://127.0.0.1:8000".to_owned(), ..flags };
+    let proxy = from_flags(&flags, 2.0).expect("good").settings.proxy.expect("open");
+    assert_eq!((proxy.cost.to_string(), &*proxy.limits[0].name), ("tokens".into(), "tenant"));
+    let told = from_flags(&ProxyFlags { preset: some("vllm"), ..flags }, 2.0).expect_err("faulty");
+    assert!(told.to_string().contains("`--preset` is `vllm`: write openai,"), "{told}");
 }
