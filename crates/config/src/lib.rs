@@ -229,19 +229,7 @@ fn start_warnings(settings: &Settings) -> StartProblems {
     doubts.extend(doubts::of_conditions(settings));
     doubts.extend(doubts::of_facts(settings));
     doubts.extend(waiting_room_doubt(settings));
-    doubts.extend(queue_doubt(settings));
     StartProblems { doubts, ..StartProblems::default() }
-}
-
-/// Warns of several instances before one backend that cannot share its queue.
-#[must_use]
-pub fn queue_doubt(settings: &Settings) -> Option<StartProblem> {
-    let peers = settings.peers.as_ref()?;
-    let is_mesh = matches!(peers.via, settings::peers::PeerTransport::Mesh { .. });
-    let what = "all instances are before one backend, but over this transport each has a queue of \
-                its own, so a client gets a turn at each of them; use `via: mesh`";
-    let is_apart = settings.proxy.is_some() && peers.cpus_shared && !is_mesh;
-    is_apart.then(|| (&["peers", "via"][..], what.to_owned()))
 }
 
 /// Warns of several instances that do not accept the cookies of each other.
@@ -360,6 +348,8 @@ pub struct ProxyFlags {
     pub backend: String,
     /// Values of `proxy.listen`.
     pub listen: Vec<String>,
+    /// Value of `proxy.preset`.
+    pub preset: Option<String>,
     /// Value of `proxy.cpus`.
     pub cpus: Option<String>,
     /// Value of `proxy.action`.
@@ -381,6 +371,7 @@ pub fn from_flags(flags: &ProxyFlags, machine: impl Into<Machine>) -> Result<Con
     let mut root = YamlNode::map([]);
     for (key, flag, value) in [
         ("backend", "`--backend`", Some(&flags.backend)),
+        ("preset", "`--preset`", flags.preset.as_ref()),
         ("cpus", "`--cpus`", flags.cpus.as_ref()),
         ("action", "`--action`", flags.action.as_ref()),
         ("cost", "`--cost`", flags.cost.as_ref()),

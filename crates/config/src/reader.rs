@@ -6,7 +6,9 @@
 //! the reading: the default replaces the faulty value, and the whole configuration is rejected at
 //! the end.
 
-use super::fault::{ConfigFault, TextPlace, nearest, quoted};
+mod unknown;
+
+use super::fault::{ConfigFault, TextPlace, quoted};
 use super::keys::{ConfigKey, DefaultedKey, KeyRow, ListKey, SectionTable, SubsectionKey};
 use super::tree::{YamlKey, YamlNode, YamlValue};
 use super::values::Read;
@@ -181,15 +183,13 @@ impl<'n, 'f> SectionReader<'n, 'f> {
     /// Returns what was read.
     pub fn close(self) -> YamlNode {
         let mut seen = HashMap::new();
-        for (key, _) in self.entries {
+        for (key, value) in self.entries {
             let name = key.name.as_str();
             let first = *seen.entry(name).or_insert(key.place);
             let what = if first != key.place {
                 format!("{} occurs twice, first in line {}; remove one", quoted(name), first.line)
             } else if self.table.row(name).is_none() {
-                let known: Vec<_> = self.table.keys.iter().map(|row| row.facts().name).collect();
-                let misplaced = misplaced(name, self.table);
-                misplaced.unwrap_or_else(|| unknown(name, self.name, &known))
+                unknown::message(name, value, (self.name, self.table))
             } else {
                 continue;
             };
@@ -536,42 +536,6 @@ impl<'n, 'f> SectionReader<'n, 'f> {
         };
         let fault = |what| ConfigFault::new(node.place, what).about(key, node.input.clone());
         result.map_err(|what| self.faults.push(fault(what))).ok()
-    }
-}
-
-/// Why a key of other sections cannot be in this one.
-fn misplaced(name: &str, table: &'static SectionTable) -> Option<String> {
-    let section = table.path;
-    if section.is_empty() {
-        let proxy = table.all().into_iter().find(|inner| inner.path == "proxy")?;
-        let what = || format!("`{name}` belongs below `proxy`; write `proxy:` above, and indent");
-        return proxy.row(name).map(|_| what());
-    }
-    let why = match (name, section) {
-        ("when", "line" | "line.limits") => {
-            "this door knows only tags; use `prefix`, or let the check door decide"
-        }
-        ("or", "proxy.limits.when") => {
-            return Some("there is no `or`; write `any` with a list of conditions".to_owned());
-        }
-        ("and" | "all", "proxy.limits.when") => {
-            let what = format!("there is no `{name}`; all keys of a condition must match anyway");
-            return Some(what);
-        }
-        ("when", "master.domains") => {
-            "a master knows only identifiers; write `when` in `gatekeeper`, with its own domain"
-        }
-        _ => return None,
-    };
-    Some(format!("`{name}` compares requests and cannot be used in `{section}`: {why}"))
-}
-
-fn unknown(name: &str, section: &str, known: &[&'static str]) -> String {
-    let place = if section.is_empty() { String::new() } else { format!(" in `{section}`") };
-    let start = format!("unknown key {}{place}", quoted(name));
-    match nearest(name, known) {
-        Some(nearest) => format!("{start}; did you mean `{nearest}`?"),
-        None => format!("{start}; known are {}", known.join(", ")),
     }
 }
 

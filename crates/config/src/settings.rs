@@ -280,7 +280,25 @@ fn read(root: &mut SectionReader<'_, '_>, machine: Machine) -> Settings {
                     the queue alone: `proxy.queue.shared: true`";
         root.fault_of("store", what);
     }
+    warn_of_queues(root, &settings);
     settings
+}
+
+/// Warns of several instances before one backend that cannot share its queue, unless they are told
+/// not to.
+fn warn_of_queues(root: &mut SectionReader<'_, '_>, settings: &Settings) {
+    let Some(peers) = settings.peers.as_ref().filter(|peers| peers.cpus_shared) else { return };
+    let is_mesh = matches!(peers.via, peers::PeerTransport::Mesh { .. });
+    let shared = root.node("proxy").and_then(|proxy| proxy.find(&["queue", "shared"]));
+    if is_mesh || settings.proxy.is_none() || shared.is_some() {
+        return;
+    }
+    let via = root.node("peers").and_then(|peers| peers.find(&["via"]));
+    let place = via.map_or(root.place, |via| via.place);
+    let what = "all instances are before one backend, but over this transport each has a queue of \
+                its own, so a client gets a turn at each of them; use `via: mesh`, or write \
+                `proxy.queue.shared: false`";
+    root.warn(place, what);
 }
 
 /// Reads `admin: off` or a section. If it is absent, the admin door opens at its default address.

@@ -106,13 +106,17 @@ struct ProxyArgs {
     /// The address to listen on; may be given several times [default: 0.0.0.0:8888]
     #[arg(long, value_name = "ADDR")]
     listen: Vec<String>,
+    /// Defaults for a kind of backend: openai, before language models [default: none]
+    #[arg(long, value_name = "NAME")]
+    preset: Option<String>,
     /// CPU-seconds per second to share out [default: those of this machine, or its cgroup's quota]
     #[arg(long, value_name = "N")]
     cpus: Option<String>,
     /// What happens to a client in debt: queue, hold, delay or reject [default: queue]
     #[arg(long, value_name = "ACTION")]
     action: Option<String>,
-    /// How a request's cost is measured: wall, shared, header:NAME or cgroup:PATH [default: shared]
+    /// How a request's cost is measured: wall, shared, header:NAME, cgroup:PATH or tokens [default:
+    /// shared, or tokens with --preset]
     #[arg(long, value_name = "COST")]
     cost: Option<String>,
     /// The address of metrics, health and `doctor`, or off [default: 127.0.0.1:9970]
@@ -229,6 +233,7 @@ fn from_flags(proxy: ProxyArgs) -> Result<Config, Misuse> {
     let flags = ProxyFlags {
         backend: proxy.backend,
         listen: proxy.listen,
+        preset: proxy.preset,
         cpus: proxy.cpus,
         action: proxy.action,
         cost: proxy.cost,

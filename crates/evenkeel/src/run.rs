@@ -415,12 +415,10 @@ impl RunningProcess {
     }
 }
 
-/// Logs the warnings of a foreign configuration, facts that rules name in vain, and a queue that is
-/// not shared although all instances have the same backend.
+/// Logs the warnings of a configuration, and facts that rules name in vain.
 fn warn(config: &Config) {
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    let doubts = evenkeel_config::unknown_facts(&config.settings).into_iter();
-    for (way, what) in doubts.chain(evenkeel_config::queue_doubt(&config.settings)) {
+    for (way, what) in evenkeel_config::unknown_facts(&config.settings) {
         tracing::warn!("{}: {what}", way.join("."));
     }
 }

@@ -9,6 +9,8 @@ mod doubts;
 mod front;
 #[path = "config/gatekeeper.rs"]
 mod gatekeeper;
+#[path = "config/models.rs"]
+mod models;
 #[path = "config/peers.rs"]
 mod peers;
 #[path = "config/reload.rs"]
@@ -248,7 +250,7 @@ fn each_of_these_is_faulty() {
         ("proxy: {backend: [http://a, http://a]}", "`backend` http://a:80 occurs twice"),
         ("proxy: {backend: http://localhost:8888}", "is the proxy itself"),
         ("proxy: {cost: 'cgroup:x'}", "write cgroup:/system.slice"),
-        ("proxy: {cost: header}", "must be wall, shared, header:NAME or cgroup:PATH"),
+        ("proxy: {cost: header}", "must be wall, shared, header:NAME, cgroup:PATH or tokens"),
         ("proxy: {cost: 'header:a b'}", "a name has 1 to 64"),
         ("proxy: {client_address: forwarded}", "used only for `trusted_proxies`"),
         ("proxy: {cost_header: keep}", "needs `cost: header:NAME`"),
@@ -340,6 +342,7 @@ fn flags_are_a_configuration_too() {
     let wrong = ProxyFlags {
         backend: "http://127.0.0.1:9".into(),
         listen: vec!["nine".into(), ":9".into()],
+        preset: some("opnai"),
         cpus: None,
         action: some("hodl"),
         cost: some("header"),
@@ -347,11 +350,11 @@ fn flags_are_a_configuration_too() {
         admin: some("all"),
     };
     let told = from_flags(&wrong, 2.0).expect_err("faulty").to_string();
-    for flag in ["backend", "listen", "action", "cost", "trusted-proxies", "admin"] {
+    for flag in ["backend", "listen", "preset", "action", "cost", "trusted-proxies", "admin"] {
         let starts = format!("command line: `--{flag}` ");
         assert_eq!(told.lines().filter(|line| line.starts_with(&starts)).count(), 1, "{told}");
     }
-    assert_eq!(told.lines().count(), 6, "{told}");
+    assert_eq!(told.lines().count(), 7, "{told}");
     let open = ProxyFlags { admin: some("0.0.0.0:9970"), listen: Vec::new(), ..wrong };
     let told = from_flags(&open, 2.0).expect_err("faulty").to_string();
     assert!(told.contains("`--admin` beyond loopback needs a `token_file`"), "{told}");

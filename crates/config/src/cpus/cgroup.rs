@@ -147,11 +147,13 @@ fn pressure(text: &str) -> Option<Nanos> {
 }
 
 /// Notes for people, for a check and for the log of a start: the cgroups of the backends, unless
-/// `cost` names one.
+/// `cost` names one or counts tokens.
 #[must_use]
 pub fn cost_notes(settings: &Settings) -> Vec<String> {
     let proxies = settings.proxy.iter().filter(|proxy| !proxy.listen.is_empty());
-    let unmeasured = proxies.filter(|proxy| !matches!(proxy.cost, CostSource::Cgroup(_)));
+    let is_measured =
+        |cost: &CostSource| matches!(cost, CostSource::Cgroup(_) | CostSource::Tokens);
+    let unmeasured = proxies.filter(|proxy| !is_measured(&proxy.cost));
     unmeasured.flat_map(|proxy| &proxy.backends).filter_map(cost_advice).collect()
 }
 
@@ -302,6 +304,20 @@ mod tests {
         let places = format!(" is in /evenkeel.test: they are in {}", own.unwrap_or_default());
         assert!(wrong.ends_with(&places), "{wrong}");
         assert!(backend_cgroups(&BackendAddress::http("192.0.2.1:80")).is_empty());
+    }
+
+    #[test]
+    fn notes_are_about_costs_in_cpu_time_alone() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let at = listener.local_addr().expect("bound");
+        let notes = |cost: &str| {
+            let text = format!("proxy: {{backend: 'http://{at}', {cost}}}");
+            cost_notes(&crate::parse("t.yaml", text.as_bytes(), 2.0).expect("good").settings)
+        };
+        let advice = cost_advice(&BackendAddress::http(at.to_string()));
+        assert_eq!(notes("cost: shared"), Vec::from_iter(advice));
+        assert_eq!(notes("preset: openai"), [""; 0]);
+        assert_eq!(notes("cost: cgroup:/a"), [""; 0]);
     }
 
     #[test]

@@ -134,9 +134,7 @@ pub(crate) fn backend(text: &str) -> Read<BackendAddress> {
     };
     let rest = rest.strip_suffix('/').unwrap_or(rest);
     if rest.contains(['/', '?', '#', '@']) {
-        return Err(
-            "only a host and a port are allowed here; paths are passed unchanged".to_owned()
-        );
+        return Err(more_than_a_host(scheme, rest));
     }
     let authority: http::uri::Authority =
         rest.parse().map_err(|_| "not a host and port; write http://127.0.0.1:80")?;
@@ -145,6 +143,18 @@ pub(crate) fn backend(text: &str) -> Read<BackendAddress> {
         (false, Some(1..), _) => Ok(BackendAddress { scheme, place: rest.to_owned() }),
         (false, None, true) => Ok(BackendAddress { scheme, place: format!("{rest}:{port}") }),
         _ => Err("not a host and port; write http://127.0.0.1:80".to_owned()),
+    }
+}
+
+/// The message about an address with a path, a query or a user.
+fn more_than_a_host(scheme: BackendScheme, rest: &str) -> String {
+    let what = "only a host and a port are allowed here";
+    match rest.split_once('/') {
+        Some((host, path)) if !rest.contains(['?', '#', '@']) => format!(
+            "{what}, {scheme}://{host}; the path comes from the client, which uses \
+             http://PROXY/{path} as its base URL"
+        ),
+        _ => format!("{what}; paths are passed unchanged"),
     }
 }
 

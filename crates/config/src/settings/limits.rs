@@ -4,6 +4,8 @@
 //! A limit has exactly one of `share`, `rate` and `window`. A key that belongs to another algorithm
 //! is a fault. How each one counts: `evenkeel_core::bucket`.
 
+mod models;
+
 use super::conditions::{self, CONDITION, GroupSettings};
 use super::peers::PeersSettings;
 use super::proxy::{self, ProxyPreset};
@@ -19,6 +21,7 @@ use evenkeel_core::bucket::sliding::{SlidingWindow, WINDOW_MAX};
 use evenkeel_core::condition::Condition;
 use evenkeel_core::fact::{ClientFact, FactSet};
 use evenkeel_core::limit::{KEYS_MAX, KeyPart, LIMITS_MAX, Limit, LimitAction, LimitUnit};
+use evenkeel_core::queue::WorkUnit;
 use evenkeel_core::units::{Cost, CpuShare, ExactRate, Nanos, QuantityParseError, Rate, Weight};
 
 section! {
@@ -135,6 +138,8 @@ pub struct LimitContext<'g> {
     /// The number of CPUs that amounts of CPU time refer to. With costs in tokens it is that of the
     /// backends, so that `30s` means their work in 30 s; otherwise it is one.
     pub amount_cpus: f64,
+    /// What the costs are to the backend.
+    pub work: WorkUnit,
     /// `state.keys_max`, the default of all limits.
     pub keys: Option<usize>,
     /// The default of limits with `share` or `rate` without it, 24 bytes per key.
@@ -154,7 +159,8 @@ impl<'g> LimitContext<'g> {
     ) -> LimitContext<'g> {
         let keys_by_memory = machine.keys_max();
         let (cpus, amount_cpus) = (machine.cpus, 1.0);
-        LimitContext { cpus, amount_cpus, keys, keys_by_memory, groups, peers: None }
+        let work = WorkUnit::CpuTime;
+        LimitContext { cpus, amount_cpus, work, keys, keys_by_memory, groups, peers: None }
     }
 }
 
@@ -297,6 +303,9 @@ fn limit(section: &mut SectionReader<'_, '_>, door: LimitDefaults<'_>) -> Option
     let by = by(section);
     let when = conditions::of_rule(section, &WHEN, door.ground.groups);
     let counted = counted(section, door.ground);
+    if door.ground.work == WorkUnit::Tokens {
+        models::warn(section, &when, counted.as_ref().map(|(unit, _)| *unit));
+    }
     let by_memory = door.ground.keys_by_memory;
     let (keys, refuses) = match &counted {
         Some((_, Algorithm::Sliding(_))) => (WINDOW_KEYS_DEFAULT, true),
@@ -308,7 +317,7 @@ fn limit(section: &mut SectionReader<'_, '_>, door: LimitDefaults<'_>) -> Option
     let is_quota = matches!(counted, Some((_, Algorithm::Quota(_))));
     if is_quota && matches!(action, Some(LimitAction::Hold | LimitAction::Queue)) {
         let what = "must be `reject` or `delay` for a limit in tokens or money";
-        section.fault("action", what);
+        section.fault_of("action", what);
     }
     let weight = section.key(&WEIGHT);
     let keys_max = section.key_or(&KEYS, door.ground.keys.unwrap_or(keys));

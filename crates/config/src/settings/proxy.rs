@@ -7,6 +7,7 @@ mod bounds;
 mod databases;
 mod engine_metrics;
 mod pages;
+mod preset;
 mod queue;
 pub mod robots;
 mod timeouts;
@@ -36,12 +37,15 @@ use evenkeel_core::units::Nanos;
 use ipnet::IpNet;
 pub use limits::DenyRule;
 pub use pages::RefusalPages;
+use preset::PRESET;
+pub use preset::ProxyPreset;
 pub use queue::{ConcurrencySetting, KnownSetting, ProxyQueueSettings};
 use robots::{ROBOTS, RobotSettings, SIGNED_FOR};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 pub use timeouts::ProxyTimeouts;
+use tokens::ModelPrice;
 pub use tokens::TokenSettings;
 pub use waiting_room::WaitingRoomSettings;
 
@@ -72,7 +76,7 @@ settings! {
     /// inspected and not charged. `h2c` is never permitted.
     pub upgrades: Vec<String>, UPGRADES: ListKey<String> =
         ConfigKey::text("upgrades", upgrade).list_with(|| vec!["websocket".to_owned()]);
-    let preset = proxy.key(&PRESET);
+    let preset = preset::read(proxy);
     let usual_cost = if preset.is_some() { CostSource::Tokens } else { CostSource::Shared };
     /// How the cost of a request is measured. `wall`: elapsed time while the backend works.
     /// `shared`: the same, divided among the running requests if there are more of them than
@@ -196,7 +200,7 @@ settings! {
         .within(1, top::CAPACITY_MAX).default(1_000).low("busy clients appear as `?`")
         .high("memory");
     let amount_cpus = if cost == CostSource::Tokens { cpus } else { ground.amount_cpus };
-    let of_limits = LimitContext { cpus, amount_cpus, ..ground };
+    let of_limits = LimitContext { cpus, amount_cpus, work: cost.unit(), ..ground };
     let limits_read =
         limits::read(proxy, of_limits, action, queue.debt_max, preset);
     /// The [limits](#proxylimits), at most 32.
@@ -253,13 +257,6 @@ pub enum CostSource {
     Cgroup(PathBuf),
     /// The tokens that a language model uses for the request; as `Shared` if it asks no model.
     Tokens,
-}
-
-/// Defaults for a kind of backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProxyPreset {
-    /// An API of language models.
-    OpenAi,
 }
 
 impl CostSource {
@@ -321,12 +318,6 @@ section! {
 }
 
 section! {
-    /// Defaults for a kind of backend. `openai`: an API of language models, as of vLLM, SGLang,
-    /// llama.cpp, Ollama or a provider. It sets [`cost: tokens`](models.md), and distinguishes
-    /// clients by API key (`by: api-key`), or by address if they send none.
-    PRESET: ConfigKey<ProxyPreset> =
-        ConfigKey::words("preset", &[("openai", ProxyPreset::OpenAi)]).default_note("none")
-            .example("openai");
     /// The server behind the proxy, or a [list](#proxybackend) of at most 64.
     BACKEND: ListKey<BackendAddress> = ConfigKey::text("backend", backend::backend)
         .list_with(|| vec![BackendAddress::http("127.0.0.1:80")]);
@@ -427,13 +418,24 @@ fn quotas(proxy: &mut SectionReader<'_, '_>, settings: &ProxySettings) {
     let named = |unit| settings.limits.iter().find(|limit| limit.unit == unit);
     let quota = named(LimitUnit::Tokens).or_else(|| named(LimitUnit::Money));
     if let Some(limit) = quota.filter(|_| settings.cost != CostSource::Tokens) {
-        let what = format!("`{}` counts tokens; set `cost: tokens`, or `preset`", limit.name);
+        let what =
+            format!("`{}` counts tokens; set `cost: tokens` or `preset: openai`", limit.name);
         proxy.fault("limits", what);
     }
-    if let Some(limit) = named(LimitUnit::Money).filter(|_| settings.tokens.prices.is_empty()) {
+    let Some(limit) = named(LimitUnit::Money) else { return };
+    if settings.tokens.prices.is_empty() {
         let what =
             format!("`{}` counts money; say in `tokens.prices` what models cost", limit.name);
         proxy.fault("limits", what);
+    } else if !settings.tokens.prices.iter().any(ModelPrice::is_for_all) {
+        let place = proxy.node("tokens").and_then(|tokens| tokens.find(&["prices"]));
+        let place = place.map_or(proxy.place, |prices| prices.place);
+        let what = format!(
+            "models that match no price cost nothing under `{}`; end the list with \
+             `{{model: \"*\", prompt: ..., output: ...}}`",
+            limit.name
+        );
+        proxy.warn(place, what);
     }
 }
 
@@ -539,7 +541,7 @@ fn cost(text: &str) -> Read<CostSource> {
         Some(("header", name)) => Ok(CostSource::Header(header_name(name)?.into())),
         Some(("cgroup", path)) if path.starts_with('/') => Ok(CostSource::Cgroup(path.into())),
         Some(("cgroup", _)) => Err("write cgroup:/system.slice/app.service".to_owned()),
-        _ => Err("must be wall, shared, header:NAME or cgroup:PATH".to_owned()),
+        _ => Err("must be wall, shared, header:NAME, cgroup:PATH or tokens".to_owned()),
     }
 }
 

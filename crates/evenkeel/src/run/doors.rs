@@ -13,6 +13,7 @@ use anyhow::Context;
 use evenkeel_ask::{check, line, zeromq};
 use evenkeel_config::settings::{GatekeeperSettings, MasterSettings, ProxySettings, Settings};
 use evenkeel_core::key::KeySeed;
+use evenkeel_core::queue::WorkUnit;
 use evenkeel_core::units::Time;
 use evenkeel_engine::Engine;
 use evenkeel_engine::domains::MasterDomains;
@@ -35,6 +36,7 @@ use evenkeel_telemetry::Watch;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use tracing::field::{DisplayValue, display};
 
 pub struct EngineSet {
     /// The seed with which all engines hash keys.
@@ -387,7 +389,8 @@ fn check(parts: &DoorParts<'_>) -> anyhow::Result<Vec<Box<dyn Service>>> {
         listen = ?door.addresses,
         syslog = ?door.syslog,
         ?admin,
-        cpus = proxy.cpus,
+        cpus = shared_cpus(proxy),
+        tokens_per_second = shared_tokens(proxy),
         cost = %proxy.cost,
         action = %proxy.action,
         shadow = proxy.shadow,
@@ -410,7 +413,8 @@ fn proxy(parts: &DoorParts<'_>) -> anyhow::Result<Vec<Box<dyn Service>>> {
         listen = ?door.addresses(),
         ?admin,
         backend = backends.join(","),
-        cpus = settings.cpus,
+        cpus = shared_cpus(settings),
+        tokens_per_second = shared_tokens(settings),
         cost = %settings.cost,
         action = %settings.action,
         shadow = settings.shadow,
@@ -421,6 +425,18 @@ fn proxy(parts: &DoorParts<'_>) -> anyhow::Result<Vec<Box<dyn Service>>> {
     tokio::spawn(processors::follow(Arc::downgrade(engine)));
     tokio::spawn(engine_pages::follow(Arc::downgrade(engine)));
     Ok(one(door))
+}
+
+/// The CPUs that clients share, for the log; `None` if they share tokens.
+fn shared_cpus(settings: &ProxySettings) -> Option<f64> {
+    (settings.cost.unit() == WorkUnit::CpuTime).then_some(settings.cpus)
+}
+
+/// The weighted tokens per second that clients share, for the log; `None` if they share CPUs.
+fn shared_tokens(settings: &ProxySettings) -> Option<DisplayValue<String>> {
+    let given = settings.tokens.per_second;
+    let text = given.map_or_else(|| "measured".to_owned(), |tokens| tokens.to_string());
+    (settings.cost.unit() == WorkUnit::Tokens).then(|| display(text))
 }
 
 /// The names of all limits, also of those that deny, for the log.

@@ -152,6 +152,10 @@ fn check_warns_of_a_queue_that_cannot_be_shared() {
     };
     assert!(is_apart("{proxy: {}, peers: {via: nats, cpus_shared: true}}"));
     assert!(!is_apart("{proxy: {}, peers: {via: nats}}"));
+    for via in ["nats", "multicast, interface: 127.0.0.1"] {
+        let peers = format!("peers: {{via: {via}, cpus_shared: true}}");
+        assert!(!is_apart(&format!("{{proxy: {{queue: {{shared: false}}}}, {peers}}}")), "{via}");
+    }
     assert!(!is_apart("{proxy: {}, peers: {cpus_shared: true}}"));
     assert!(!is_apart("{line: {rate: 1/s}, peers: {via: nats, cpus_shared: true}}"));
 }

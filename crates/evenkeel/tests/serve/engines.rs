@@ -64,6 +64,12 @@ impl FakeEngine {
 
 /// Starts the program before these backends. Returns it with the address of its admin listener.
 fn open(folder: &Path, engines: &[&FakeEngine], proxy: &str) -> (Program, SocketAddr) {
+    let (program, line) = opened(folder, engines, proxy);
+    (program, program::addresses(&line)[1])
+}
+
+/// Starts the program before these backends. Returns it with the line of its log about the proxy.
+fn opened(folder: &Path, engines: &[&FakeEngine], proxy: &str) -> (Program, String) {
     let backends: Vec<_> =
         engines.iter().map(|engine| format!("http://{}", engine.address)).collect();
     let text = format!(
@@ -74,8 +80,8 @@ fn open(folder: &Path, engines: &[&FakeEngine], proxy: &str) -> (Program, Socket
     let path = folder.join("evenkeel.yaml");
     fs::write(&path, text).expect("written");
     let mut program = start(&["serve", "--config", &path.display().to_string()]);
-    let admin = program::addresses(&program.told("proxy open"))[1];
-    (program, admin)
+    let line = program.told("proxy open");
+    (program, line)
 }
 
 fn figure(admin: SocketAddr, series: &str) -> Option<f64> {
@@ -84,6 +90,18 @@ fn figure(admin: SocketAddr, series: &str) -> Option<f64> {
 }
 
 const SLOTS: &str = "evenkeel_slots{door=\"proxy\"}";
+
+#[test]
+fn the_log_of_a_start_names_tokens_in_place_of_processors() {
+    let (engine, folder) = (FakeEngine::start(0, 0), tempfile::tempdir().expect("a folder"));
+    for (proxy, told) in [
+        ("queue: {concurrency: 4}", "tokens_per_second=measured"),
+        ("tokens: {per_second: 20000}", "tokens_per_second=20000"),
+    ] {
+        let line = opened(folder.path(), &[&engine], proxy).1;
+        assert!(line.contains(told) && !line.contains("cpus="), "{proxy}: {line}");
+    }
+}
 
 #[test]
 fn slots_are_bounded_to_what_an_engine_runs_while_requests_wait_inside() {

@@ -130,7 +130,7 @@ fn the_log_says_that_a_queue_is_not_shared_over_a_transport_that_loses_messages(
     fs::write(&path, text).expect("saved");
     let mut program = start(&["serve", "--config", &path.display().to_string()]);
     let line = program.told("over this transport each has a queue of its own");
-    assert!(line.contains("WARN") && line.contains("peers.via"), "{line}");
+    assert!(line.contains("WARN") && line.contains("evenkeel.yaml:3:14: "), "{line}");
 }
 
 #[test]

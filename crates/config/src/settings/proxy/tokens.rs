@@ -2,11 +2,13 @@
 //!
 //! How tokens are read from requests and answers: `evenkeel_usage`.
 
+use crate::fault::TextPlace;
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, ValueSyntax, section};
 use crate::reader::{SectionReader, settings};
 use crate::settings::conditions::pattern;
+use crate::tree::YamlNode;
 use crate::values::Read;
-use evenkeel_core::condition::patterns::Patterns;
+use evenkeel_core::condition::patterns::{EXPRESSION, Patterns};
 use evenkeel_core::limit::UnitCosts;
 use evenkeel_core::units::Cost;
 
@@ -21,7 +23,8 @@ settings! {
     /// Weighted tokens per second that the backends process when they are busy. The `share` of a
     /// limit refers to it, as it does to `cpus` with other costs. By default it is measured while
     /// requests wait. Set it if several instances have the same backends.
-    pub per_second: Option<f64>, PER_SECOND: ConfigKey<f64> = number("per_second")
+    pub per_second: Option<f64>, PER_SECOND: ConfigKey<f64> =
+        ConfigKey::new("per_second", ValueSyntax::Number, capacity)
         .within(1.0, 1e9).default_note("measured").example("20000")
         .low("clients are in debt while the backend is idle").high("no client is ever in debt");
     /// Weight of a token of the prompt.
@@ -80,6 +83,30 @@ pub struct ModelPrice {
     pub output: f64,
 }
 
+impl ModelPrice {
+    /// Whether it is for all models, as far as one name can tell.
+    pub(super) fn is_for_all(&self) -> bool {
+        self.model.matches(UNNAMED)
+    }
+
+    /// Whether all models of `later` have this price. `false` if expressions make it hard to tell.
+    fn hides(&self, later: &ModelPrice) -> bool {
+        let mut given = self.model.given().iter().chain(later.model.given());
+        let is_plain = given.all(|one| !one.starts_with(EXPRESSION));
+        // What matches a pattern as a text also matches what the pattern matches.
+        let all = || later.model.given().iter().all(|one| self.model.matches(one.as_bytes()));
+        self.model.given().iter().any(|one| is_any(one)) || (is_plain && all())
+    }
+}
+
+/// Whether a pattern is `*`.
+fn is_any(pattern: &str) -> bool {
+    !pattern.is_empty() && pattern.trim_matches('*').is_empty()
+}
+
+/// The name of a model that only patterns for all names match.
+const UNNAMED: &[u8] = b"\x01";
+
 /// Weighted tokens per second that are assumed until they are measured. They are so high that no
 /// client is in debt.
 const PER_SECOND_UNKNOWN: f64 = 1e6;
@@ -133,7 +160,35 @@ fn prices(tokens: &mut SectionReader<'_, '_>) -> Vec<ModelPrice> {
         let cached = section.key_or(&PRICE_CACHED, prompt);
         Some(ModelPrice { model, prompt, cached, output })
     });
+    hidden(tokens, nodes, &read);
     read.into_iter().flatten().collect()
+}
+
+/// Warns of prices that never apply: for each price that hides others, of the first of these.
+fn hidden(tokens: &mut SectionReader<'_, '_>, nodes: &[YamlNode], prices: &[Option<ModelPrice>]) {
+    let mut reported = Vec::new();
+    for (at, price) in prices.iter().enumerate() {
+        let Some(price) = price else { continue };
+        let hides = |one: &Option<ModelPrice>| one.as_ref().is_some_and(|one| one.hides(price));
+        let Some(first) = prices[..at].iter().position(hides) else { continue };
+        if reported.contains(&first) {
+            continue;
+        }
+        reported.push(first);
+        let TextPlace { line, column } = nodes[first].place;
+        let what = format!(
+            "this price never applies: the one in line {line}, column {column} is for all of its \
+             models, and the first one counts; move that one below it, or remove this one"
+        );
+        tokens.warn(nodes[at].place, what);
+    }
+}
+
+fn capacity(text: &str) -> Read<f64> {
+    match text {
+        "auto" | "measured" => Err("leave it out, then it is measured".to_owned()),
+        _ => decimal(text),
+    }
 }
 
 const fn number(name: &'static str) -> ConfigKey<f64> {
