@@ -13,7 +13,7 @@ mod stream_options;
 
 use crate::dialect::Dialect;
 use crate::json::JsonScanner;
-use crate::number::TOKENS_MAX;
+use crate::number::{BYTES_PER_TOKEN, TOKENS_MAX};
 use prefixes::PromptPrefixes;
 use sink::RequestSink;
 
@@ -22,8 +22,6 @@ const MODEL_BYTES_MAX: usize = 200;
 /// What an image, a recording or a document in a prompt counts, in tokens: the order of what models
 /// make of a picture of a thousand by a thousand pixels, or of half a minute of speech.
 const MEDIA_TOKENS: u64 = 1_000;
-/// How many bytes of a text are counted as a token.
-const BYTES_PER_TOKEN: u64 = 4;
 
 /// What a request asks a language model for.
 #[derive(Clone, Debug, PartialEq, Eq)]
