@@ -1,12 +1,12 @@
-//! Escapes of JSON strings, byte by byte.
+//! The inside of JSON strings, with their escapes.
 //!
 //! Two escapes can make one character (surrogates), so the first is kept until what follows is
 //! known. Half a pair becomes the replacement character, as UTF-8 has nothing for it.
 
-/// The state of the escape that is being read.
+/// The state of the string that is being read.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct EscapeReader {
-    phase: EscapePhase,
+pub(super) struct StringReader {
+    escape: EscapePhase,
     /// The digits of `\u` so far.
     value: u16,
     /// The first half of a pair of surrogates, or 0.
@@ -22,46 +22,63 @@ enum EscapePhase {
     Digits(u8),
 }
 
-impl EscapeReader {
-    /// A backslash has been read.
-    pub(super) fn begin(&mut self) {
-        self.phase = EscapePhase::Backslash;
-    }
-
-    /// Whether the next byte belongs to an escape.
-    pub(super) fn is_open(self) -> bool {
-        self.phase != EscapePhase::None
+impl StringReader {
+    /// Reads the rest of a string, or up to an escape, or a byte of an escape. `rest` is not empty;
+    /// `find` finds the first quote or backslash. Gives what was read to `emit`. Returns how many
+    /// bytes that is, and whether the string has ended; `None` if there is no such escape.
+    pub(super) fn read(
+        &mut self,
+        rest: &[u8],
+        find: impl Fn(&[u8]) -> Option<usize>,
+        mut emit: impl FnMut(&[u8]),
+    ) -> Option<(usize, bool)> {
+        let mut emit_char = |one: char| emit(one.encode_utf8(&mut [0; 4]).as_bytes());
+        if self.escape != EscapePhase::None {
+            return self.escape(rest[0], emit_char).map(|()| (1, false));
+        }
+        let plain = find(rest).unwrap_or(rest.len());
+        let end = rest.get(plain).copied();
+        if plain > 0 || end == Some(b'"') {
+            self.end_pair().into_iter().for_each(&mut emit_char);
+        }
+        if plain > 0 {
+            emit(&rest[..plain]);
+        }
+        if end == Some(b'\\') {
+            self.escape = EscapePhase::Backslash;
+        }
+        Some((plain + usize::from(end.is_some()), end == Some(b'"')))
     }
 
     /// Something other than an escape follows: half a pair stays alone.
-    pub(super) fn end_pair(&mut self) -> Option<char> {
+    fn end_pair(&mut self) -> Option<char> {
         let high = std::mem::take(&mut self.high);
         (high != 0).then_some(char::REPLACEMENT_CHARACTER)
     }
 
-    /// Reads a byte of an escape, and gives its characters to `emit` when it is complete. Returns
-    /// false if there is no such escape.
-    pub(super) fn read(&mut self, byte: u8, mut emit: impl FnMut(char)) -> bool {
-        if let EscapePhase::Digits(count) = self.phase {
-            let Some(digit) = char::from(byte).to_digit(16) else { return false };
+    /// Reads a byte of an escape, and gives its characters to `emit` when it is complete. `None` if
+    /// there is no such escape.
+    fn escape(&mut self, byte: u8, mut emit: impl FnMut(char)) -> Option<()> {
+        if let EscapePhase::Digits(count) = self.escape {
+            let digit = char::from(byte).to_digit(16)?;
             self.value = self.value << 4 | digit as u16;
-            self.phase = EscapePhase::Digits(count + 1);
+            self.escape = EscapePhase::Digits(count + 1);
             if count == 3 {
-                self.phase = EscapePhase::None;
+                self.escape = EscapePhase::None;
                 self.unit(emit);
             }
-            return true;
+            return Some(());
         }
         if byte == b'u' {
             self.value = 0;
-            self.phase = EscapePhase::Digits(0);
-            return true;
+            self.escape = EscapePhase::Digits(0);
+            return Some(());
         }
-        let Some(one) = simple(byte) else { return false };
-        self.phase = EscapePhase::None;
+        let one = simple(byte)?;
+        self.escape = EscapePhase::None;
         self.end_pair().into_iter().for_each(&mut emit);
         emit(one);
-        true
+        Some(())
     }
 
     /// A complete `\u` with `value`.
