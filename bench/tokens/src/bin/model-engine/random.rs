@@ -4,35 +4,12 @@
 //! comments, both kinds of line ends, and pieces that end in the midst of a character. Asked for or
 //! not, the event with the usage is the only difference between two streams of one seed.
 
+use crate::body::{Body, polled};
 use bytes::Bytes;
-use http_body::Frame;
+use model_bench::Random;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
-use std::convert::Infallible;
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
-/// A small generator (SplitMix64): the same numbers on every machine.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// A number below `limit`, which is above 0.
-    fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit as u64) as usize
-    }
-}
+use std::task::Poll;
 
 const TEXTS: [&str; 12] = [
     "a",
@@ -60,7 +37,7 @@ pub struct RandomStream {
 
 impl RandomStream {
     pub fn new(seed: u64, includes_usage: bool) -> RandomStream {
-        let mut random = Random::new(seed);
+        let mut random = Random(seed);
         let choices = 1 + random.below(8).saturating_sub(4);
         let end = ["\n\n", "\n\n", "\n\n", "\r\n\r\n"][random.below(4)];
         RandomStream { random, includes_usage, choices, output: 0, end }
@@ -144,34 +121,17 @@ impl RandomStream {
     }
 }
 
-/// A body that sends its pieces one by one, each when the connection has been served once more.
-pub struct PiecesBody {
-    pieces: VecDeque<Bytes>,
-    has_waited: bool,
-}
-
-impl PiecesBody {
-    pub fn new(pieces: VecDeque<Bytes>) -> PiecesBody {
-        PiecesBody { pieces, has_waited: false }
-    }
-}
-
-impl http_body::Body for PiecesBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let this = self.get_mut();
-        this.has_waited = !this.has_waited;
-        if this.has_waited && !this.pieces.is_empty() {
+/// A body that sends the pieces one by one, each when the connection has been served once more.
+pub fn body(mut pieces: VecDeque<Bytes>) -> Body {
+    let mut has_waited = false;
+    polled(move |context| {
+        has_waited = !has_waited;
+        if has_waited && !pieces.is_empty() {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
-        Poll::Ready(this.pieces.pop_front().map(|piece| Ok(Frame::data(piece))))
-    }
+        Poll::Ready(pieces.pop_front())
+    })
 }
 
 #[cfg(test)]

@@ -11,24 +11,19 @@ pub struct Options {
     pub max_num_seqs: usize,
     /// The largest number of tokens that one step computes, 1 or more.
     pub max_batched_tokens: u64,
-    /// The number of tokens that the KV cache holds.
+    /// The number of tokens that the KV cache holds, so also the most of a prompt and its output
+    /// together.
     pub kv_tokens: u64,
     /// The number of prompt tokens that the prefix cache remembers; 0: no prefix cache.
     pub cache_tokens: u64,
-    /// The largest number of tokens of a prompt and its output together.
-    pub max_model_len: u64,
     /// The time of a step, in microseconds.
     pub step_us: f64,
     /// The additional time of a step for each sequence that gets a token, in microseconds.
     pub sequence_us: f64,
     /// The additional time of a step for each token of a prompt, in microseconds.
     pub prefill_us: f64,
-    /// The output of a request that states none, in tokens.
-    pub default_output: u64,
     /// How many times faster than real time the engine runs.
     pub scale: f64,
-    /// The time between two entries of the timeline, in milliseconds of real time.
-    pub sample_ms: u64,
 }
 
 impl Default for Options {
@@ -39,22 +34,18 @@ impl Default for Options {
             max_batched_tokens: 2_048,
             kv_tokens: 65_536,
             cache_tokens: 65_536,
-            max_model_len: 65_536,
             step_us: 10_000.0,
             sequence_us: 100.0,
             prefill_us: 20.0,
-            default_output: 128,
             scale: 1.0,
-            sample_ms: 20,
         }
     }
 }
 
 /// The names of the options, for the message about a wrong one.
 pub const USAGE: &str = "usage: model-engine --port N [--max-num-seqs 64] \
-    [--max-batched-tokens 2048] [--kv-tokens 65536] [--cache-tokens 65536] \
-    [--max-model-len 65536] [--step-us 10000] [--sequence-us 100] [--prefill-us 20] \
-    [--default-output 128] [--scale 1] [--sample-ms 20]";
+    [--max-batched-tokens 2048] [--kv-tokens 65536] [--cache-tokens 65536] [--step-us 10000] \
+    [--sequence-us 100] [--prefill-us 20] [--scale 1]";
 
 impl Options {
     /// Reads the command line. `None`: it has an unknown option or a value that is no number.
@@ -77,13 +68,10 @@ impl Options {
             "--max-batched-tokens" => self.max_batched_tokens = value.parse().ok()?,
             "--kv-tokens" => self.kv_tokens = value.parse().ok()?,
             "--cache-tokens" => self.cache_tokens = value.parse().ok()?,
-            "--max-model-len" => self.max_model_len = value.parse().ok()?,
             "--step-us" => self.step_us = value.parse().ok()?,
             "--sequence-us" => self.sequence_us = value.parse().ok()?,
             "--prefill-us" => self.prefill_us = value.parse().ok()?,
-            "--default-output" => self.default_output = value.parse().ok()?,
             "--scale" => self.scale = value.parse().ok()?,
-            "--sample-ms" => self.sample_ms = value.parse().ok()?,
             _ => return None,
         }
         Some(())

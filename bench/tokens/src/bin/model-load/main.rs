@@ -3,14 +3,14 @@
 //! What the clients ask for: `plan`. For each request it prints a line of JSON when it has ended:
 //! the number of the client in the plan, the number of the request, when it was sent, when the
 //! first byte of the body came and the last (seconds since the beginning, or null), the status (0:
-//! none), how it ended (done, hung up, cut, error), the tokens in the answer, the bytes and the
-//! FNV-1a hash of its body, `Retry-After`, and the tokens of the prompt and of the output that it
-//! asked for. With several ports, requests take turns among them. One thread.
+//! none), how it ended (done, hung up, cut, error), the tokens in the answer, and the FNV-1a hash
+//! of its body. With several ports, requests take turns among them. One thread.
 
 mod plan;
 mod wire;
 
-use plan::{Client, Plan, Random};
+use model_bench::Random;
+use plan::{Plan, random_wait};
 use std::cell::{Cell, RefCell};
 use std::io::{BufWriter, Read, Stdout, Write};
 use std::rc::Rc;
@@ -21,6 +21,9 @@ use wire::{End, Seen, Wire};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// The pause of a client that cannot connect.
+const CONNECT_PAUSE: Duration = Duration::from_millis(20);
 
 /// What all clients share.
 struct Load {
@@ -76,11 +79,6 @@ impl Load {
         self.began + Duration::from_secs_f64(seconds)
     }
 
-    /// When a client stops asking.
-    fn stop(&self, client: &Client) -> Instant {
-        self.at(client.stop.min(self.plan.seconds))
-    }
-
     /// The number of the next request of a client; `None`: it has sent all.
     fn number(&self, index: usize) -> Option<u64> {
         let number = self.sent[index].get();
@@ -90,7 +88,7 @@ impl Load {
 
     async fn one_after_the_other(self: Rc<Self>, index: usize) {
         let client = &self.plan.clients[index];
-        let stop = self.stop(client);
+        let stop = self.at(self.plan.seconds);
         sleep_until(self.at(client.start)).await;
         while Instant::now() < stop {
             let Some(number) = self.number(index) else { return };
@@ -103,12 +101,12 @@ impl Load {
 
     async fn arrivals(self: Rc<Self>, index: usize) {
         let client = &self.plan.clients[index];
-        let stop = self.stop(client);
+        let stop = self.at(self.plan.seconds);
         let mut random = Random(self.plan.seed.wrapping_mul(7_919).wrapping_add(index as u64));
         let mut next = self.at(client.start);
         let mut running = Vec::new();
         loop {
-            next += Duration::from_secs_f64(random.wait(client.rate));
+            next += Duration::from_secs_f64(random_wait(&mut random, client.rate));
             if next >= stop {
                 break;
             }
@@ -133,7 +131,6 @@ impl Load {
         let time = |at: Option<Instant>| {
             at.map_or("null".to_owned(), |at| format!("{:.6}", (at - self.began).as_secs_f64()))
         };
-        let retry = seen.retry_after.map_or("null".to_owned(), |seconds| seconds.to_string());
         let ended_as = match ended {
             End::Done => "done",
             End::HungUp => "hung up",
@@ -142,39 +139,36 @@ impl Load {
         };
         let _ = writeln!(
             self.out.borrow_mut(),
-            "[{index},{number},{},{},{},{},\"{ended_as}\",{},{},\"{:016x}\",{retry},{},{}]",
+            "[{index},{number},{},{},{},{},\"{ended_as}\",{},\"{:016x}\"]",
             time(Some(began)),
             time(seen.first),
             time(seen.last),
             seen.status,
             seen.tokens,
-            seen.bytes,
             seen.hash,
-            ask.prompt,
-            ask.output,
         );
     }
 
     async fn exchange(&self, turn: usize, text: &str, hang_up: u64, seen: &mut Seen) -> End {
         loop {
             let kept = self.idle.borrow_mut()[turn].pop();
+            let was_used = kept.is_some();
             let mut wire = match kept {
                 Some(wire) => wire,
                 None => match Wire::open(self.ports[turn]).await {
                     Ok(wire) => wire,
                     Err(_) => {
-                        sleep(wire::RETRY).await;
+                        sleep(CONNECT_PAUSE).await;
                         return End::Error;
                     }
                 },
             };
-            let was_used = std::mem::take(&mut wire.is_used);
             let end = wire.exchange(text, hang_up, seen).await;
             // The server may close a connection while it is idle.
             if end == End::Error && was_used && seen.status == 0 {
                 continue;
             }
-            if end == End::Done && wire.is_open() {
+            if end == End::Done && wire.is_reusable {
                 self.idle.borrow_mut()[turn].push(wire);
             }
             return end;

@@ -1,5 +1,6 @@
 //! The plan of a load: which clients ask for what, and when. It is JSON on standard input.
 
+use model_bench::{Random, TOKEN_BYTES};
 use serde_json::Value;
 
 /// A range of numbers, both ends included.
@@ -7,24 +8,21 @@ pub type Range = (u64, u64);
 
 /// One kind of client.
 pub struct Client {
+    /// What the engine knows it by, whatever key a proxy sends: the field `x_tenant`.
     pub name: String,
-    /// The value of `Authorization`; empty: none.
+    /// The value of `Authorization`.
     pub authorization: String,
-    /// What the engine knows it by, whatever key a proxy sends: the field `x_tenant`. Empty: none.
-    pub tenant: String,
-    pub path: String,
     /// Requests at once, each connection with one after the other. 0: `rate` counts.
     pub connections: u64,
     /// Requests a second on the average, at random times, however long the answers take.
     pub rate: f64,
     /// Seconds between an answer and the next request of a connection.
     pub pause: f64,
-    /// Seconds from the beginning of the load to that of this client, and to its end.
+    /// Seconds from the beginning of the load to that of this client.
     pub start: f64,
-    pub stop: f64,
     /// The largest number of requests in all.
     pub count: u64,
-    /// Tokens of a prompt, at four bytes each.
+    /// Tokens of a prompt.
     pub prompt: Range,
     /// Tokens of an output.
     pub output: Range,
@@ -55,32 +53,29 @@ impl Plan {
     /// `None`: the text is not a plan.
     pub fn read(text: &str) -> Option<Plan> {
         let plan: Value = serde_json::from_str(text).ok()?;
-        let seconds = plan["seconds"].as_f64()?;
         let clients = plan["clients"].as_array()?;
         Some(Plan {
             seed: plan["seed"].as_u64().unwrap_or(1),
-            seconds,
+            seconds: plan["seconds"].as_f64()?,
             drain: plan["drain"].as_f64().unwrap_or(0.0),
-            clients: clients.iter().map(|one| client(one, seconds)).collect::<Option<_>>()?,
+            clients: clients.iter().map(client).collect::<Option<_>>()?,
         })
     }
 }
 
-fn client(one: &Value, seconds: f64) -> Option<Client> {
-    let text = |name: &str, or: &str| one[name].as_str().unwrap_or(or).to_owned();
+fn client(one: &Value) -> Option<Client> {
     let number = |name: &str| one[name].as_f64();
     let range = |name: &str| Some((one[name][0].as_u64()?, one[name][1].as_u64()?));
     let name = one["name"].as_str()?;
     Some(Client {
         name: name.to_owned(),
-        authorization: text("authorization", &format!("Bearer {name}")),
-        tenant: text("tenant", name),
-        path: text("path", "/v1/chat/completions"),
+        authorization: one["authorization"]
+            .as_str()
+            .map_or_else(|| format!("Bearer {name}"), str::to_owned),
         connections: one["connections"].as_u64().unwrap_or(0),
         rate: number("rate").unwrap_or(0.0),
         pause: number("pause").unwrap_or(0.0),
         start: number("start").unwrap_or(0.0),
-        stop: number("stop").unwrap_or(seconds),
         count: one["count"].as_u64().unwrap_or(u64::MAX),
         prompt: range("prompt").unwrap_or((100, 100)),
         output: range("output").unwrap_or((100, 100)),
@@ -94,27 +89,10 @@ fn client(one: &Value, seconds: f64) -> Option<Client> {
     })
 }
 
-/// A small generator of random numbers (SplitMix64).
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    pub fn within(&mut self, (low, high): Range) -> u64 {
-        low + self.next() % (high.saturating_sub(low) + 1)
-    }
-
-    /// The seconds until the next of events that come at random, so many a second.
-    pub fn wait(&mut self, rate: f64) -> f64 {
-        let part = ((self.next() >> 11) as f64 + 1.0) / (1u64 << 53) as f64;
-        -part.ln() / rate
-    }
+/// The seconds until the next of events that come at random, so many a second.
+pub fn random_wait(random: &mut Random, rate: f64) -> f64 {
+    let part = ((random.number() >> 11) as f64 + 1.0) / (1u64 << 53) as f64;
+    -part.ln() / rate
 }
 
 /// One request, as text.
@@ -122,8 +100,6 @@ pub struct Ask {
     pub text: String,
     /// Tokens after which the client disconnects.
     pub hang_up: u64,
-    pub prompt: u64,
-    pub output: u64,
 }
 
 impl Client {
@@ -132,39 +108,31 @@ impl Client {
         let name =
             self.name.bytes().fold(seed, |hash, byte| (hash ^ u64::from(byte)) * 31 % (1 << 50));
         let mut random = Random(name.wrapping_mul(1_000_003).wrapping_add(number));
-        let (prompt, output) = (random.within(self.prompt), random.within(self.output));
-        let hang_up = self.hang_up.map_or(u64::MAX, |range| random.within(range));
+        let mut within =
+            |(low, high): Range| low + random.number() % (high.saturating_sub(low) + 1);
+        let (prompt, output) = (within(self.prompt), within(self.output));
+        let hang_up = self.hang_up.map_or(u64::MAX, within);
         let body = self.body(number, prompt, output);
-        let authorization = match self.authorization.as_str() {
-            "" => String::new(),
-            value => format!("Authorization: {value}\r\n"),
-        };
         let text = format!(
-            "POST {} HTTP/1.1\r\nHost: bench\r\n{authorization}Content-Type: application/json\r\n\
-             Content-Length: {}\r\n\r\n{body}",
-            self.path,
+            "POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\nAuthorization: {}\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            self.authorization,
             body.len()
         );
-        Ask { text, hang_up, prompt, output }
+        Ask { text, hang_up }
     }
 
     fn body(&self, number: u64, prompt: u64, output: u64) -> String {
         let prefix = self.prefix.min(prompt);
         let content = filled(&format!("{} {} ", self.name, number % self.prefixes), prefix)
             + &filled(&format!("{} number {number} ", self.name), prompt - prefix);
-        let input = match self.path.rsplit('/').next() {
-            Some("completions") if self.path.contains("chat") => {
-                format!("\"messages\":[{{\"role\":\"user\",\"content\":\"{content}\"}}]")
-            }
-            Some("completions") => format!("\"prompt\":\"{content}\""),
-            _ => format!("\"input\":\"{content}\""),
-        };
-        let mut body = format!("{{\"model\":\"m\",{input},\"x_output\":{output}");
+        let mut body = format!(
+            "{{\"model\":\"m\",\"messages\":[{{\"role\":\"user\",\"content\":\"{content}\"}}],\
+             \"x_tenant\":\"{}\",\"x_output\":{output}",
+            self.name
+        );
         if self.max_tokens != Some(0) {
             body += &format!(",\"max_tokens\":{}", self.max_tokens.unwrap_or(output));
-        }
-        if !self.tenant.is_empty() {
-            body += &format!(",\"x_tenant\":\"{}\"", self.tenant);
         }
         if self.is_stream {
             body += ",\"stream\":true";
@@ -181,9 +149,8 @@ impl Client {
 
 /// A text of so many tokens that begins with `begin`, as far as there is room.
 fn filled(begin: &str, tokens: u64) -> String {
-    let length = tokens as usize * 4;
-    let mut text = String::with_capacity(length + 4);
-    text.push_str(begin);
+    let length = tokens as usize * TOKEN_BYTES;
+    let mut text = begin.to_owned();
     while text.len() < length {
         text.push_str("word");
     }

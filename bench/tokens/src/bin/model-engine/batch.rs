@@ -27,14 +27,12 @@ pub struct Sequence {
     pub tenant: usize,
     /// The tokens of its prompt, at least one.
     pub prompt: u64,
-    /// The tokens that it will make; 0: it only computes its prompt (embeddings).
+    /// The tokens that it will make, at least one.
     pub output: u64,
     /// The blocks of its prompt.
     pub hashes: Vec<u64>,
     /// Where its tokens go. If it is closed, the client is gone.
     pub events: UnboundedSender<Event>,
-    /// When it came, in seconds of real time.
-    pub arrived: f64,
     /// Tokens of its context that are computed.
     computed: u64,
     /// Tokens of its context that have been charged to its tenant.
@@ -47,25 +45,22 @@ pub struct Sequence {
 impl Sequence {
     pub fn new(
         tenant: usize,
-        (prompt, output): (u64, u64),
+        prompt: u64,
+        output: u64,
         hashes: Vec<u64>,
         events: UnboundedSender<Event>,
-        arrived: f64,
     ) -> Sequence {
-        let [computed, charged, cached, made] = [0; 4];
-        let is_preempted = false;
         Sequence {
             tenant,
-            prompt: prompt.max(1),
+            prompt,
             output,
             hashes,
             events,
-            arrived,
-            computed,
-            charged,
-            cached,
-            made,
-            is_preempted,
+            computed: 0,
+            charged: 0,
+            cached: 0,
+            made: 0,
+            is_preempted: false,
         }
     }
 
@@ -123,8 +118,7 @@ impl Batch {
 
     /// The part of the KV cache that is in use, 0 to 1.
     pub fn kv_usage(&self) -> f64 {
-        let used = self.running.iter().map(|one| blocks(one.computed)).sum::<u64>();
-        (used * BLOCK_TOKENS) as f64 / self.options.kv_tokens as f64
+        (self.used_blocks() * BLOCK_TOKENS) as f64 / self.options.kv_tokens as f64
     }
 
     /// Plans a step and returns its time in seconds of the engine; `None`: there is nothing to do.
@@ -132,7 +126,8 @@ impl Batch {
         self.remove_aborted();
         self.parts.clear();
         let mut budget = self.options.max_batched_tokens;
-        let mut free = self.free_blocks();
+        let blocks = self.options.kv_tokens / BLOCK_TOKENS;
+        let mut free = blocks.saturating_sub(self.used_blocks());
         let is_full = self.plan_running(&mut budget, &mut free);
         if !is_full {
             self.admit(&mut budget, &mut free);
@@ -149,21 +144,19 @@ impl Batch {
         Some(us * 1e-6)
     }
 
-    /// Ends the step that was planned, at `now`, in seconds of real time.
-    pub fn finish_step(&mut self, now: f64) {
-        self.tally.steps += 1;
+    /// Ends the step that was planned.
+    pub fn finish_step(&mut self) {
         let parts = std::mem::take(&mut self.parts);
         for (index, part) in parts.iter().enumerate() {
-            self.compute(index, part.tokens, now);
+            self.compute(index, part.tokens);
         }
         self.tally.kv_peak = self.tally.kv_peak.max(self.kv_tokens());
-        self.running.retain(|one| one.made < one.output || one.computed < one.prompt);
+        self.running.retain(|one| one.made < one.output);
         self.parts = parts;
     }
 
-    fn free_blocks(&self) -> u64 {
-        let used: u64 = self.running.iter().map(|one| blocks(one.computed)).sum();
-        (self.options.kv_tokens / BLOCK_TOKENS).saturating_sub(used)
+    fn used_blocks(&self) -> u64 {
+        self.running.iter().map(|one| blocks(one.computed)).sum()
     }
 
     /// Plans the sequences that run already. Returns whether the KV cache is full.
@@ -227,7 +220,7 @@ impl Batch {
         }
     }
 
-    fn compute(&mut self, index: usize, tokens: u64, now: f64) {
+    fn compute(&mut self, index: usize, tokens: u64) {
         let one = &mut self.running[index];
         let tenant = &mut self.tally.tenants[one.tenant];
         one.computed += tokens;
@@ -239,16 +232,12 @@ impl Batch {
         }
         if one.made == 0 {
             self.prefixes.insert(&one.hashes);
-            self.tally.first_token.observe(now - one.arrived);
         }
-        if one.made < one.output {
-            one.made += 1;
-            tenant.output += 1;
-            let _ = one.events.send(Event::Token);
-        }
-        if one.made >= one.output {
+        one.made += 1;
+        tenant.output += 1;
+        let _ = one.events.send(Event::Token);
+        if one.made == one.output {
             tenant.finished += 1;
-            self.tally.whole.observe(now - one.arrived);
             let _ = one.events.send(Event::End { cached: one.cached });
         }
     }

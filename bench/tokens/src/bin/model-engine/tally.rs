@@ -1,4 +1,4 @@
-//! What the engine has served: totals for each tenant, their course over time, and latencies.
+//! What the engine has served: totals for each tenant, and their course over time.
 
 use std::collections::HashMap;
 
@@ -25,48 +25,18 @@ pub struct Sample {
     pub tenants: Vec<TenantTally>,
 }
 
-/// A cumulative histogram of seconds.
-#[derive(Default)]
-pub struct Histogram {
-    counts: [u64; BOUNDS.len()],
-    pub count: u64,
-    pub sum: f64,
-}
-
-/// Upper bounds of the histograms, in seconds.
-const BOUNDS: [f64; 14] =
-    [0.001, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 40.96];
-
-impl Histogram {
-    pub fn observe(&mut self, seconds: f64) {
-        self.count += 1;
-        self.sum += seconds;
-        for (bound, count) in BOUNDS.iter().zip(&mut self.counts) {
-            *count += u64::from(seconds <= *bound);
-        }
-    }
-
-    /// Each bound, with the number of values up to it.
-    pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> {
-        BOUNDS.into_iter().zip(self.counts)
-    }
-}
-
-/// The tenants by number and name, and what all of them have got.
+/// The tenants by number and name, and how busy the engine was.
 #[derive(Default)]
 pub struct Tally {
     pub tenants: Vec<TenantTally>,
     pub names: Vec<String>,
     numbers: HashMap<String, usize>,
     pub timeline: Vec<Sample>,
-    pub steps: u64,
     /// Steps that began later than planned by more than a tenth of a second.
     pub late_steps: u64,
     pub preemptions: u64,
     /// The largest number of tokens in the KV cache at one time.
     pub kv_peak: u64,
-    pub first_token: Histogram,
-    pub whole: Histogram,
 }
 
 /// The largest number of entries of the timeline: half an hour at 20 ms.
@@ -86,19 +56,6 @@ impl Tally {
         self.names.push(name.to_owned());
         self.numbers.insert(name.to_owned(), number);
         number
-    }
-
-    pub fn total(&self) -> TenantTally {
-        let mut all = TenantTally::default();
-        for one in &self.tenants {
-            all.requests += one.requests;
-            all.finished += one.finished;
-            all.aborted += one.aborted;
-            all.prompt += one.prompt;
-            all.cached += one.cached;
-            all.output += one.output;
-        }
-        all
     }
 
     pub fn sample(&mut self, at: f64, running: usize, waiting: usize) {

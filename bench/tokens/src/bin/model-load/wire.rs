@@ -1,8 +1,8 @@
 //! The client half of HTTP/1.1, as far as the load needs it: one request, and its answer byte by
 //! byte as it arrives.
 
+use model_bench::TOKEN;
 use std::net::Ipv4Addr;
-use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -23,25 +23,21 @@ pub enum End {
 /// What is known of an answer.
 pub struct Seen {
     pub status: u16,
-    pub retry_after: Option<f64>,
     /// When the first byte of the body came, and the last one.
     pub first: Option<Instant>,
     pub last: Option<Instant>,
     /// Tokens of the engine in the body.
     pub tokens: u64,
-    pub bytes: u64,
     /// FNV-1a of the body.
     pub hash: u64,
-    /// How much of ` tok` the last bytes are.
+    /// How much of a token the last bytes are.
     matched: usize,
 }
 
 impl Seen {
     pub fn new() -> Seen {
         let hash = 0xcbf2_9ce4_8422_2325;
-        let [tokens, bytes] = [0; 2];
-        let (first, last, retry_after) = (None, None, None);
-        Seen { status: 0, retry_after, first, last, tokens, bytes, hash, matched: 0 }
+        Seen { status: 0, first: None, last: None, tokens: 0, hash, matched: 0 }
     }
 
     fn body(&mut self, bytes: &[u8]) {
@@ -51,19 +47,12 @@ impl Seen {
         let now = Instant::now();
         self.first.get_or_insert(now);
         self.last = Some(now);
-        self.bytes += bytes.len() as u64;
         for &byte in bytes {
             self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-            self.matched = match (self.matched, byte) {
-                (1, b't') => 2,
-                (2, b'o') => 3,
-                (3, b'k') => {
-                    self.tokens += 1;
-                    0
-                }
-                (_, b' ') => 1,
-                _ => 0,
-            };
+            let fits = |at: usize| TOKEN.as_bytes()[at] == byte;
+            self.matched = if fits(self.matched) { self.matched + 1 } else { fits(0).into() };
+            self.tokens += (self.matched / TOKEN.len()) as u64;
+            self.matched %= TOKEN.len();
         }
     }
 }
@@ -86,18 +75,19 @@ enum Chunks {
     End,
 }
 
-/// A connection. It is used again for as long as its answers are complete.
+/// A connection.
 pub struct Wire {
     stream: TcpStream,
     buffer: Vec<u8>,
-    pub is_used: bool,
+    /// Whether its last answer was complete, so that it can be used again.
+    pub is_reusable: bool,
 }
 
 impl Wire {
     pub async fn open(port: u16) -> std::io::Result<Wire> {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
         stream.set_nodelay(true)?;
-        Ok(Wire { stream, buffer: vec![0; 16 << 10], is_used: false })
+        Ok(Wire { stream, buffer: vec![0; 16 << 10], is_reusable: false })
     }
 
     /// Sends a request and reads its answer into `seen`, until so many tokens have come.
@@ -125,13 +115,8 @@ impl Wire {
                 None => return End::Error,
             }
         }
-        self.is_used = !matches!(framing, Framing::Close);
+        self.is_reusable = !matches!(framing, Framing::Close);
         End::Done
-    }
-
-    /// Whether it may be used again.
-    pub fn is_open(&self) -> bool {
-        self.is_used
     }
 
     async fn read(&mut self) -> Option<usize> {
@@ -148,7 +133,6 @@ fn framing(head: &[u8], seen: &mut Seen) -> Option<Framing> {
         match (name, value.trim()) {
             ("content-length", value) => framing = Framing::Length(value.parse().ok()?),
             ("transfer-encoding", "chunked") => framing = Framing::Chunked(Chunks::Size(0)),
-            ("retry-after", value) => seen.retry_after = value.parse().ok(),
             _ => {}
         }
     }
@@ -211,9 +195,6 @@ impl Chunks {
     }
 }
 
-/// The time between two tries to connect.
-pub const RETRY: Duration = Duration::from_millis(20);
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -233,21 +214,21 @@ mod tests {
             7;x=1\r\n tok to\r\nA\r\nk tok tok \r\n0\r\na: b\r\n\r\n";
         let whole = b"HTTP/1.1 200 OK\r\nContent-Length: 17\r\n\r\n tok tok tok tok ";
         let (expected, _) = read(whole, 1_000);
-        assert_eq!((expected.status, expected.tokens, expected.bytes), (200, 4, 17));
+        assert_eq!((expected.status, expected.tokens), (200, 4));
         for piece in 1..30 {
             for answer in [&chunked[..], &whole[..]] {
                 let (seen, is_ended) = read(answer, piece);
                 assert!(is_ended);
-                assert_eq!((seen.hash, seen.tokens, seen.bytes), (expected.hash, 4, 17));
+                assert_eq!((seen.hash, seen.tokens), (expected.hash, 4));
             }
         }
     }
 
     #[test]
     fn an_answer_without_its_end_has_not_ended() {
-        let chunked = b"HTTP/1.1 429 No\r\nRetry-After: 7\r\nTransfer-Encoding: chunked\r\n\r\n\
+        let chunked = b"HTTP/1.1 429 No\r\nTransfer-Encoding: chunked\r\n\r\n\
             1\r\na\r\n0\r\n";
         let (seen, is_ended) = read(chunked, 1_000);
-        assert_eq!((seen.status, seen.retry_after, is_ended), (429, Some(7.0), false));
+        assert_eq!((seen.status, is_ended), (429, false));
     }
 }

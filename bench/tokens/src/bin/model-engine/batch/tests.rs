@@ -11,13 +11,13 @@ fn batch(change: impl FnOnce(&mut Options)) -> Batch {
 
 fn push(batch: &mut Batch, prompt: u64, output: u64) -> UnboundedReceiver<Event> {
     let (events, received) = unbounded_channel();
-    batch.push(Sequence::new(0, (prompt, output), Vec::new(), events, 0.0));
+    batch.push(Sequence::new(0, prompt, output, Vec::new(), events));
     received
 }
 
 fn step(batch: &mut Batch) -> Option<f64> {
     let seconds = batch.plan()?;
-    batch.finish_step(0.0);
+    batch.finish_step();
     Some(seconds)
 }
 
@@ -35,7 +35,7 @@ fn a_prompt_is_computed_in_chunks_and_then_each_step_makes_a_token() {
     assert_eq!(times.len(), expected.len());
     assert!(times.iter().zip(expected).all(|(time, right)| (time - right).abs() < 1e-9));
     assert_eq!(tokens(&mut received), 3);
-    let all = batch.tally.total();
+    let all = batch.tally.tenants[0];
     assert_eq!((all.prompt, all.output, all.finished), (100, 3, 1));
 }
 
@@ -55,7 +55,7 @@ fn the_newest_sequence_is_preempted_and_computes_everything_again() {
     while step(&mut batch).is_some() {}
     assert_eq!((tokens(&mut old), tokens(&mut new)), (20, 20));
     assert!(batch.tally.preemptions > 0);
-    let all = batch.tally.total();
+    let all = batch.tally.tenants[0];
     assert_eq!((all.prompt, all.output, all.finished), (60, 40, 2));
     assert!(batch.tally.kv_peak <= 64);
 }
@@ -69,17 +69,8 @@ fn a_request_whose_client_is_gone_makes_no_more_tokens() {
     }
     drop(received);
     assert_eq!(step(&mut batch), None);
-    let all = batch.tally.total();
+    let all = batch.tally.tenants[0];
     assert_eq!((all.output, all.aborted, all.finished), (5, 1, 0));
-}
-
-#[test]
-fn an_embedding_ends_with_its_prompt() {
-    let mut batch = batch(|_| ());
-    let mut received = push(&mut batch, 10, 0);
-    step(&mut batch);
-    assert_eq!(received.try_recv(), Ok(Event::End { cached: 0 }));
-    assert_eq!((step(&mut batch), batch.tally.total().output), (None, 0));
 }
 
 #[test]
@@ -87,11 +78,11 @@ fn known_blocks_are_not_computed_again() {
     let mut batch = batch(|_| ());
     for cached in [0, 32] {
         let (events, mut received) = unbounded_channel();
-        batch.push(Sequence::new(0, (40, 1), vec![1, 2], events, 0.0));
+        batch.push(Sequence::new(0, 40, 1, vec![1, 2], events));
         step(&mut batch);
         received.try_recv().expect("a token");
         assert_eq!(received.try_recv(), Ok(Event::End { cached }));
     }
-    let all = batch.tally.total();
+    let all = batch.tally.tenants[0];
     assert_eq!((all.prompt, all.cached), (48, 32));
 }

@@ -1,4 +1,4 @@
-//! A simulated server of a language model, with the API of OpenAI: `model-engine --port N`.
+//! A simulated server of a language model, with OpenAI's API of chats: `model-engine --port N`.
 //!
 //! It computes nothing, but takes as long as a GPU that batches continuously (`batch`): a step
 //! takes a fixed time, more for each sequence that gets a token and for each token of a prompt.
@@ -9,41 +9,43 @@
 mod answer;
 mod ask;
 mod batch;
+mod body;
 mod options;
 mod prefix;
 mod random;
 mod report;
 mod tally;
 
-use answer::{Answer, StreamBody};
-use ask::{Ask, Kind};
+use answer::Answer;
+use ask::Ask;
 use batch::{Batch, Event, Sequence};
+use body::Body;
 use bytes::Bytes;
-use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use options::Options;
-use random::{PiecesBody, RandomStream};
-use std::cell::RefCell;
-use std::convert::Infallible;
+use random::RandomStream;
+use std::cell::{Cell, RefCell};
 use std::net::Ipv4Addr;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
-use tokio::sync::mpsc::unbounded_channel;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-type Body = UnsyncBoxBody<Bytes, Infallible>;
-
 /// A step that begins later than this is counted as late.
 const LATE: Duration = Duration::from_millis(100);
+/// The time between two entries of the timeline.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
+const JSON: &str = "application/json";
+const EVENTS: &str = "text/event-stream; charset=utf-8";
 
 /// The engine, as its connections and its loop share it.
 struct Engine {
@@ -52,7 +54,7 @@ struct Engine {
     /// There is something to compute.
     work: Notify,
     began: Instant,
-    requests: RefCell<u64>,
+    requests: Cell<u64>,
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -63,7 +65,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         options,
         work: Notify::new(),
         began: Instant::now(),
-        requests: RefCell::new(0),
+        requests: Cell::new(0),
     });
     let local = tokio::task::LocalSet::new();
     Ok(local.block_on(&runtime, serve(engine))?)
@@ -112,8 +114,8 @@ async fn compute(engine: Rc<Engine>) {
             // Steps that take no time must leave some for the connections.
             tokio::task::yield_now().await;
         }
-        engine.batch.borrow_mut().finish_step(engine.seconds());
-        if next >= sampled + Duration::from_millis(engine.options.sample_ms) {
+        engine.batch.borrow_mut().finish_step();
+        if next >= sampled + SAMPLE_INTERVAL {
             sampled = next;
             engine.sample();
         }
@@ -131,79 +133,69 @@ impl Engine {
         batch.tally.sample(self.seconds(), running, waiting);
     }
 
+    fn begin(&self, ask: Ask) -> Answer {
+        let number = self.requests.get() + 1;
+        self.requests.set(number);
+        let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        Answer { ask, id: format!("chatcmpl-{number:032x}"), created }
+    }
+
     /// Puts a request into the queue. Its tenant: `x_tenant`, or what `Authorization` says.
-    fn push(&self, ask: &Ask, headers: &HeaderMap, output: u64) -> Receiver {
+    fn push(&self, ask: &Ask, headers: &HeaderMap) -> UnboundedReceiver<Event> {
         let authorization = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let token = authorization.map(|text| text.trim_start_matches("Bearer "));
         let name = ask.tenant.as_deref().or(token).unwrap_or("-");
         let (events, received) = unbounded_channel();
         let mut batch = self.batch.borrow_mut();
         let tenant = batch.tally.tenant(name);
-        let size = (ask.prompt, output);
-        batch.push(Sequence::new(tenant, size, ask.hashes.clone(), events, self.seconds()));
+        batch.push(Sequence::new(tenant, ask.prompt, ask.output, ask.hashes.clone(), events));
         self.work.notify_one();
         received
     }
 }
-
-type Receiver = tokio::sync::mpsc::UnboundedReceiver<Event>;
 
 async fn answer(
     engine: Rc<Engine>,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, hyper::Error> {
     let is_post = request.method() == Method::POST;
-    match (Kind::of_path(request.uri().path()), request.uri().path()) {
-        (Some(kind), _) if is_post => model(engine, kind, request).await,
-        (_, "/metrics") => Ok(whole("text/plain", report::metrics(&engine.batch.borrow()))),
-        (_, "/stats") => {
-            let text = report::stats(&engine.batch.borrow(), engine.seconds()).to_string();
-            Ok(whole(JSON, text))
-        }
-        (_, "/timeline") => Ok(whole(JSON, report::timeline(&engine.batch.borrow()).to_string())),
-        (_, "/reset") if is_post => {
+    let (kind, text) = match request.uri().path() {
+        "/v1/chat/completions" if is_post => return chat(engine, request).await,
+        "/metrics" => ("text/plain", report::metrics(&engine.batch.borrow())),
+        "/stats" => (JSON, report::stats(&engine.batch.borrow(), engine.seconds()).to_string()),
+        "/timeline" => (JSON, report::timeline(&engine.batch.borrow()).to_string()),
+        "/reset" if is_post => {
             *engine.batch.borrow_mut() = Batch::new(engine.options.clone());
-            Ok(whole(JSON, "{}"))
+            (JSON, "{}".to_owned())
         }
-        (_, "/v1/models") => Ok(whole(JSON, r#"{"object":"list","data":[{"id":"m"}]}"#)),
-        (_, "/health") => Ok(whole(JSON, "{}")),
-        _ => Ok(error(StatusCode::NOT_FOUND, "not found")),
-    }
+        _ => return Ok(error(StatusCode::NOT_FOUND, "not found")),
+    };
+    Ok(whole(kind, text))
 }
 
-async fn model(
+async fn chat(
     engine: Rc<Engine>,
-    kind: Kind,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, hyper::Error> {
     let (head, body) = request.into_parts();
     let body = body.collect().await?.to_bytes();
-    let Some(mut ask) = Ask::read(kind, &body) else {
+    let Some(mut ask) = Ask::read(&body) else {
         return Ok(error(StatusCode::BAD_REQUEST, "the body is no JSON object"));
     };
     drop(body);
     if let Some(seed) = ask.random {
         let pieces = RandomStream::new(seed, ask.includes_usage).pieces();
-        return Ok(response(
-            "text/event-stream; charset=utf-8",
-            PiecesBody::new(pieces).boxed_unsync(),
-        ));
+        return Ok(response(EVENTS, random::body(pieces)));
     }
-    let room =
-        engine.options.max_model_len.min(engine.options.kv_tokens).saturating_sub(ask.prompt);
+    let room = engine.options.kv_tokens.saturating_sub(ask.prompt);
     if room == 0 {
         return Ok(error(StatusCode::BAD_REQUEST, "the prompt is longer than the model's context"));
     }
-    let output = match kind {
-        Kind::Embedding => 0,
-        _ => ask.output.unwrap_or(engine.options.default_output).clamp(1, room),
-    };
-    ask.output = Some(output);
-    let mut events = engine.push(&ask, &head.headers, output);
+    ask.output = ask.output.clamp(1, room);
+    let mut events = engine.push(&ask, &head.headers);
     let answer = engine.begin(ask);
     if answer.ask.is_stream {
-        let body = StreamBody::new(answer, events).boxed_unsync();
-        return Ok(response("text/event-stream; charset=utf-8", body));
+        return Ok(response(EVENTS, answer.stream(events)));
     }
     let cached = loop {
         match events.recv().await {
@@ -212,19 +204,8 @@ async fn model(
             None => return Ok(error(StatusCode::SERVICE_UNAVAILABLE, "the engine was reset")),
         }
     };
-    Ok(whole(JSON, answer.whole(output, cached)))
+    Ok(whole(JSON, answer.whole(cached)))
 }
-
-impl Engine {
-    fn begin(&self, ask: Ask) -> Answer {
-        let mut number = self.requests.borrow_mut();
-        *number += 1;
-        let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-        Answer { ask, id: format!("chatcmpl-{:032x}", *number), created }
-    }
-}
-
-const JSON: &str = "application/json";
 
 fn response(kind: &'static str, body: Body) -> Response<Body> {
     let mut response = Response::new(body);

@@ -4,13 +4,12 @@
 //! blocks before it. The least recently used blocks are forgotten. Unlike in a real engine they
 //! take up nothing of the KV cache of running sequences.
 
+use model_bench::TOKEN_BYTES;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
 
 /// Tokens in a block of the KV cache.
 pub const BLOCK_TOKENS: u64 = 16;
-/// Bytes of a prompt that are one token.
-pub const TOKEN_BYTES: usize = 4;
 
 /// The hashes of the complete blocks of a prompt.
 pub fn block_hashes(prompt: &[u8]) -> Vec<u64> {
