@@ -62,7 +62,7 @@ fn run_changing(
                     staying -= 1;
                     search.handle_stay_end(routes[job.kind], elapsed);
                 } else {
-                    search.handle_done((routes[job.kind], elapsed), Cost::ZERO, waiting, now);
+                    search.handle_done(routes[job.kind], elapsed, Cost::ZERO, waiting, now);
                 }
                 done += 1.0;
             }
@@ -180,7 +180,8 @@ fn nothing_outlives_a_pause() {
             now = Time(now.0 + TENTH);
             for left in (0..running).rev() {
                 search.handle_done(
-                    (route(&kinds[0]), Nanos::from_millis(100)),
+                    route(&kinds[0]),
+                    Nanos::from_millis(100),
                     Cost::ZERO,
                     true,
                     now,
@@ -216,12 +217,7 @@ fn higher_and_lower_limits_are_tried_in_turns() {
         let running = search.concurrency();
         search.handle_running(running, now);
         now = Time(now.0 + TENTH);
-        search.handle_done(
-            (route(&kinds[0]), Nanos(TENTH * running as u64)),
-            Cost::ZERO,
-            true,
-            now,
-        );
+        search.handle_done(route(&kinds[0]), Nanos(TENTH * running as u64), Cost::ZERO, true, now);
         if search.concurrency() != limits[limits.len() - 1] {
             limits.push(search.concurrency());
         }
@@ -244,7 +240,7 @@ fn those_who_wait_are_seen_although_all_end_at_once() {
         for ended in 0..running {
             now = Time(now.0 + SECOND / 10_000);
             let waiting = ended + running < clients;
-            search.handle_done((route(&kinds[0]), Nanos::from_secs(1)), Cost::ZERO, waiting, now);
+            search.handle_done(route(&kinds[0]), Nanos::from_secs(1), Cost::ZERO, waiting, now);
             search.handle_running(running - ended - usize::from(!waiting), now);
         }
     }
@@ -280,7 +276,8 @@ fn odd_measurements_do_no_harm() {
                 which => {
                     let route = route(&kinds[which as usize % 2]);
                     search.handle_done(
-                        (route, elapsed),
+                        route,
+                        elapsed,
                         Cost::ZERO,
                         !chance.bits().is_multiple_of(4),
                         now,
@@ -298,7 +295,8 @@ fn odd_measurements_do_no_harm() {
             now = Time(now.0 + TENTH);
             for left in (0..running).rev() {
                 search.handle_done(
-                    (route(&kinds[0]), Nanos::from_millis(100)),
+                    route(&kinds[0]),
+                    Nanos::from_millis(100),
                     Cost::ZERO,
                     true,
                     now,
