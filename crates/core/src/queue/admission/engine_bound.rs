@@ -50,14 +50,12 @@ impl EngineBound {
     }
 }
 
-/// The bound of all engines together. One without a bound may be sent any number of requests.
+/// The bound of all engines together, at least 1. One without a bound may be sent any number of
+/// requests, so then there is none, nor without engines.
 #[must_use]
-pub fn bound_of_all(bounds: impl Iterator<Item = Option<usize>>) -> Option<usize> {
-    let mut all = None;
-    for one in bounds {
-        all = Some(all.unwrap_or(0_usize).saturating_add(one?));
-    }
-    all
+pub fn bound_of_all(mut bounds: impl Iterator<Item = Option<usize>>) -> Option<usize> {
+    let first = bounds.next()??;
+    bounds.try_fold(first, |all, one| Some(all.saturating_add(one?)))
 }
 
 #[cfg(test)]
