@@ -5,6 +5,7 @@
 use super::concurrency::{
     Backend, CORES, Disturbance, RequestKind, SEEDS, START, STEADY, about, kind, ms, route,
 };
+use evenkeel_core::meter::estimate::RouteHash;
 use evenkeel_core::queue::concurrency::{CONCURRENCY_MAX, ConcurrencySearch};
 use evenkeel_core::sim::random::{RandomDuration, SimRandom};
 use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
@@ -167,6 +168,26 @@ fn idle_processors_shorten_the_search() {
     assert!(local >= 0.95 && local > remote + 0.1, "{local} {remote}");
 }
 
+/// As many requests as the search allows, which take a tenth of a second each, and as many after
+/// them, in so many rounds. Returns the time of the end.
+fn work_in_rounds(
+    search: &mut ConcurrencySearch,
+    route: RouteHash,
+    rounds: usize,
+    mut now: Time,
+) -> Time {
+    for _ in 0..rounds {
+        let running = search.concurrency();
+        search.handle_running(running, now);
+        now = Time(now.0 + TENTH);
+        for left in (0..running).rev() {
+            search.handle_done(route, Nanos(TENTH), Cost::ZERO, true, now);
+            search.handle_running(left, now);
+        }
+    }
+    now
+}
+
 /// A crawl that begins after a quiet minute does not find the limit of a busy time.
 #[test]
 fn nothing_outlives_a_pause() {
@@ -174,21 +195,7 @@ fn nothing_outlives_a_pause() {
         let mut search = ConcurrencySearch::new(CORES);
         let kinds = [kind("/a", 1.0, ms(100), ms(1))];
         let mut now = START;
-        for _ in 0..40 {
-            let running = search.concurrency();
-            search.handle_running(running, now);
-            now = Time(now.0 + TENTH);
-            for left in (0..running).rev() {
-                search.handle_done(
-                    route(&kinds[0]),
-                    Nanos::from_millis(100),
-                    Cost::ZERO,
-                    true,
-                    now,
-                );
-                search.handle_running(left, now);
-            }
-        }
+        now = work_in_rounds(&mut search, route(&kinds[0]), 40, now);
         assert!(search.concurrency() >= 64, "{}", search.concurrency());
         for _ in 0..600 {
             now = Time(now.0 + TENTH);
@@ -289,21 +296,7 @@ fn odd_measurements_do_no_harm() {
         }
         search.set_ceiling(None, now);
         // An ordinary backend with room for all is found to have room.
-        for _ in 0..400 {
-            let running = search.concurrency();
-            search.handle_running(running, now);
-            now = Time(now.0 + TENTH);
-            for left in (0..running).rev() {
-                search.handle_done(
-                    route(&kinds[0]),
-                    Nanos::from_millis(100),
-                    Cost::ZERO,
-                    true,
-                    now,
-                );
-                search.handle_running(left, now);
-            }
-        }
+        work_in_rounds(&mut search, route(&kinds[0]), 400, now);
         assert!(search.concurrency() > 4, "seed {seed}: {}", search.concurrency());
     }
 }
