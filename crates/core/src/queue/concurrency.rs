@@ -91,7 +91,8 @@ enum SearchPhase {
 
 /// Finds the number of requests that a backend can work on at once.
 ///
-/// Invariant: `least <= limit <= ceiling`, where `least` is the number of processors.
+/// Invariant: `least <= limit <= ceiling`, where `least` is the number of processors, or 1 before
+/// language models.
 #[derive(Clone, Debug)]
 pub struct ConcurrencySearch {
     unit: WorkUnit,
