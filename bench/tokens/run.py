@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Fair tokens in front of a language model: one table of nothing in front, Evenkeel and LiteLLM.
 
-An engine that only takes time (bench/tokens/engine) batches as vLLM does and says what it served to
-whom; clients of its API (bench/tokens/load) ask it directly or through what is in front. Each line
+An engine that only takes time (`model-engine`) batches as vLLM does and says what it served to
+whom; clients of its API (`model-load`) ask it directly or through what is in front. Each line
 is a figure of a scene with its bar, if it has one, and whether Evenkeel meets it. A figure that a
 contestant cannot have is "-".
 
@@ -45,9 +45,7 @@ def opener(contestant, kept, proxy):
 
 def play(scene, contestants, asked, kept):
     """The figures of each contestant: medians, where they are numbers."""
-    found = {}
-    for name in contestants:
-        found[name] = []
+    found = {name: [] for name in contestants}
     for _ in range(asked.rounds):
         for name in contestants:
             figures = scene(opener(name, kept, asked.proxy))

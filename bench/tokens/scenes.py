@@ -41,20 +41,12 @@ def at_least(least):
     return lambda value, _: value >= least
 
 
-def whole(value):
-    return f"{value:.0f}"
+def within(least, most):
+    return lambda value, _: least <= value <= most
 
 
-def tenth(value):
-    return f"{value:.1f}"
-
-
-def hundredth(value):
-    return f"{value:.2f}"
-
-
-def thousandth(value):
-    return f"{value:.3f}"
+def digits(count):
+    return f"{{:.{count}f}}".format
 
 
 def ms(value):
@@ -77,7 +69,7 @@ def service_of(outcome, names, begin, end):
 
 
 @scene(Figure("difference of service, of the bound", percent, "<= 100 %", at_most(1.0)),
-       Figure("the same in weighted tokens", whole))
+       Figure("the same in weighted tokens", digits(0)))
 def fair(stage):
     """Two backlogged tenants: long prompts with short outputs, three times as many of them, and
     short prompts with long outputs. The bound is that of the Virtual Token Counter: 2 x max(w_in
@@ -97,10 +89,10 @@ def fair(stage):
             "the same in weighted tokens": difference}
 
 
-@scene(Figure("Jain's index", thousandth, ">= 0.98", at_least(0.98)),
+@scene(Figure("Jain's index", digits(3), ">= 0.98", at_least(0.98)),
        Figure("least and most, of the mean", str),
-       Figure("Jain's index, first seconds", thousandth),
-       Figure("the same with per_second", thousandth))
+       Figure("Jain's index, first seconds", digits(3)),
+       Figure("the same with per_second", digits(3)))
 def tenants(stage):
     """Sixteen backlogged tenants of unlike mixes, with 16 to 46 connections each, for 30 s: the
     second half, and the first one. Evenkeel also with `per_second` as the engine is."""
@@ -133,7 +125,7 @@ def jain(services):
 
 @scene(Figure("first byte p50 alone", ms), Figure("beside the other", ms),
        Figure("first byte p95 alone", ms), Figure("p95 beside the other", ms),
-       Figure("p95, times alone", hundredth, "<= 1.5", at_most(1.5)))
+       Figure("p95, times alone", digits(2), "<= 1.5", at_most(1.5)))
 def light(stage):
     """A tenant with two requests a second, alone and beside one with a hundred a second, which is
     four times what the engine can do."""
@@ -149,9 +141,9 @@ def light(stage):
             "p95, times alone": after[1] / p95}
 
 
-@scene(Figure("tokens/s", whole, ">= 97 % of nothing",
+@scene(Figure("tokens/s", digits(0), ">= 97 % of nothing",
               lambda value, nothing: value >= 0.97 * nothing, True),
-       Figure("requests/s", tenth))
+       Figure("requests/s", digits(1)))
 def throughput(stage):
     """Eight backlogged tenants with the same mix, so that the order does not change the work."""
     clients = [{"name": f"tenant-{number}", "connections": 6, "prompt": [50, 250],
@@ -197,10 +189,10 @@ def ended_ms(outcome, name):
 LIMIT, LIMIT_REQUEST = 6000, 200
 
 
-@scene(Figure("overshoot, in requests", tenth, "<= 1", at_most(1)),
+@scene(Figure("overshoot, in requests", digits(1), "<= 1", at_most(1)),
        Figure("served, of the allowance", percent),
-       Figure("overshoot without max_tokens", tenth, "<= 1", at_most(1)),
-       Figure("overshoot of streams", tenth, "<= 1", at_most(1)),
+       Figure("overshoot without max_tokens", digits(1), "<= 1", at_most(1)),
+       Figure("overshoot of streams", digits(1), "<= 1", at_most(1)),
        contestants=("evenkeel", "litellm"))
 def limit(stage):
     """A limit of 6000 tokens a minute, and 100 requests of 200 tokens at once, again and again. The
@@ -217,18 +209,13 @@ def limit(stage):
         with stage(evenkeel=more, limit=LIMIT, **SLOW | {"max_num_seqs": 128, "scale": 4,
                                                          "kv_tokens": 65_536}) as on:
             outcome = on.run([{"name": f"tenant-{kind}"} | client | change], 4, 2)
-        served = sum(on_tokens(outcome, f"tenant-{kind}"))
+        served = sum(outcome.tenant(f"tenant-{kind}"))
         last = max((one.sent for one in outcome.done()), default=0)
         allowance = LIMIT + (LIMIT * last / 60 if on.contestant == "evenkeel" else 0)
         over[kind], parts[kind] = (served - allowance) / LIMIT_REQUEST, served / allowance
     return {"overshoot, in requests": over[""], "served, of the allowance": parts[""],
             "overshoot without max_tokens": over["without"], "overshoot of streams":
             over["streams"]}
-
-
-def on_tokens(outcome, name):
-    prompt, cached, output = outcome.tenant(name)
-    return prompt + cached, output
 
 
 @scene(Figure("first byte p50", ms), Figure("first byte p99", ms), Figure("whole p50", ms),
@@ -253,8 +240,8 @@ def added(figures, nothing):
             figures[f"{kind} p99 added"] = figures[f"{kind} p99"] - nothing[f"{kind} p99"]
 
 
-@scene(Figure("CPU of a stream", ms), Figure("streams/s of a core", whole),
-       Figure("times LiteLLM's", tenth, ">= 10", at_least(10)),
+@scene(Figure("CPU of a stream", ms), Figure("streams/s of a core", digits(0)),
+       Figure("times LiteLLM's", digits(1), ">= 10", at_least(10)),
        contestants=("evenkeel", "litellm"))
 def cpu(stage):
     """Streams of 50 tokens, 32 at once, a token every 10 ms."""
@@ -269,9 +256,9 @@ def cpu(stage):
 
 
 @scene(Figure("first byte p50", ms), Figure("first byte p95", ms),
-       Figure("streams that ended", whole), Figure("seconds until the last ended", tenth),
-       Figure("CPU seconds", hundredth), Figure("memory", mib),
-       Figure("late steps of the engine", whole))
+       Figure("streams that ended", digits(0)), Figure("seconds until the last ended", digits(1)),
+       Figure("CPU seconds", digits(2)), Figure("memory", mib),
+       Figure("late steps of the engine", digits(0)))
 def crowd(stage):
     """A thousand streams at once, of 60 tokens, one every 50 ms."""
     engine = INSTANT | {"step_us": 50_000}
@@ -290,12 +277,10 @@ def crowd(stage):
     return figures
 
 
-@scene(Figure("charged, of what was made", percent, "98 - 105 %",
-              lambda value, _: 0.98 <= value <= 1.05),
-       Figure("tokens made after the client left", tenth),
-       Figure("the same, asked for usage", percent, "98 - 105 %",
-              lambda value, _: 0.98 <= value <= 1.05),
-       Figure("tokens that clients saw", whole))
+@scene(Figure("charged, of what was made", percent, "98 - 105 %", within(0.98, 1.05)),
+       Figure("tokens made after the client left", digits(1)),
+       Figure("the same, asked for usage", percent, "98 - 105 %", within(0.98, 1.05)),
+       Figure("tokens that clients saw", digits(0)))
 def hang_ups(stage):
     """Clients that disconnect after 5 to 50 of 200 tokens."""
     figures = {}
@@ -327,7 +312,7 @@ ATTACKS = {
 @scene(*[Figure(f"honest part: {name}", percent, ">= 45 %", at_least(0.45)) for name in ATTACKS],
        *[Figure(f"honest first byte p95: {name}", ms) for name in ATTACKS],
        *[Figure(f"charged, of what was made: {name}", percent, "98 - 102 %",
-                lambda value, _: 0.98 <= value <= 1.02) for name in ATTACKS])
+                within(0.98, 1.02)) for name in ATTACKS])
 def flood(stage):
     """A tenant that always has requests waiting, beside one that does something odd. The part of
     the weighted service that the first gets; half would be fair."""
@@ -353,7 +338,7 @@ def charged_part(stage, outcome):
 
 
 @scene(*[Figure(f"{kind}, {count} engines", show) for count in (2, 4)
-         for kind, show in (("cached part of prompts", percent), ("requests/s", tenth),
+         for kind, show in (("cached part of prompts", percent), ("requests/s", digits(1)),
                             ("first byte p50", ms))])
 def engines(stage):
     """Forty conversations with 600 tokens in common, before two and four engines that remember
@@ -374,9 +359,9 @@ def engines(stage):
     return figures
 
 
-@scene(Figure("streams that differ, usage not asked for", whole, "0", at_most(0)),
-       Figure("streams that differ, usage asked for", whole, "0", at_most(0)),
-       Figure("streams compared", whole), contestants=("evenkeel",))
+@scene(Figure("streams that differ, usage not asked for", digits(0), "0", at_most(0)),
+       Figure("streams that differ, usage asked for", digits(0), "0", at_most(0)),
+       Figure("streams compared", digits(0)), contestants=("evenkeel",))
 def bytes_equal(stage):
     """5000 random streams without `include_usage` and 5000 with it, each compared with the stream
     that the engine sends to a direct client."""

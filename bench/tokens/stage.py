@@ -19,7 +19,7 @@ import contest
 from contest import LOAD_CORE, ROOT, SERVER_CORE, free_port, percentile
 
 Request = collections.namedtuple(
-    "Request", "client number sent first last status end tokens bytes hash retry prompt output")
+    "Request", "client number sent first last status end tokens hash")
 
 # The weights of tokens, which are Evenkeel's defaults: prompt, prompt in the cache, output.
 WEIGHTS = (1.0, 0.25, 4.0)
@@ -33,9 +33,9 @@ async def user_api_key_auth(request, api_key):
 """
 
 
-def weighted(tokens, weights=WEIGHTS):
+def weighted(tokens):
     """`tokens`: of prompts (without those in the cache), in the cache, and of outputs."""
-    return sum(count * weight for count, weight in zip(tokens, weights))
+    return sum(count * weight for count, weight in zip(tokens, WEIGHTS))
 
 
 def get(port, path, data=None):
@@ -78,17 +78,12 @@ class Outcome:
         return [one for one in (self.requests if name is None else self.of(name))
                 if one.end == "done" and one.status == 200]
 
-    def failed(self):
-        """Requests that ended in an error of any kind."""
-        return [one for one in self.requests
-                if one.end == "error" or one.status not in (0, 200)]
-
     def tenant(self, name):
         """The tokens that the engines served to a tenant: prompts, cached, outputs."""
         return tuple(sum(stats["tenants"].get(name, {}).get(kind, 0) for stats in self.stats)
                      for kind in ("prompt", "cached", "output"))
 
-    def services(self, names, weights=WEIGHTS):
+    def services(self, names):
         """The course of the weighted service of tenants: times, and of each tenant a list."""
         timeline, = self.timelines
         # A tenant that the engine has never seen has no place.
@@ -100,7 +95,7 @@ class Outcome:
             for place, service in zip(places, services):
                 is_known = place is not None and place < len(tenants)
                 tokens = tenants[place] if is_known else (0, 0, 0)
-                service.append(weighted(tokens, weights))
+                service.append(weighted(tokens))
         return times, services
 
     def tokens_per_second(self, begin, end):
@@ -238,8 +233,8 @@ class MemoryPeak:
 @functools.cache
 def programs():
     """The engine and the load, built if need be."""
-    return (contest.service("tokens/engine", "model-engine", "MODEL_ENGINE"),
-            contest.service("tokens/load", "model-load", "MODEL_LOAD"))
+    return (contest.service("tokens", "model-engine", "MODEL_ENGINE"),
+            contest.service("tokens", "model-load", "MODEL_LOAD"))
 
 
 def install_litellm():

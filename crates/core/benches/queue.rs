@@ -52,12 +52,7 @@ fn finding() -> f64 {
         for n in 0..STEPS {
             let drawn = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
             let elapsed = Nanos(1_000_000 + drawn % 99_000_000);
-            auto.handle_done(
-                (routes[n as usize % 40], elapsed),
-                Cost::ZERO,
-                true,
-                Time(n * 100_000),
-            );
+            auto.handle_done(routes[n as usize % 40], elapsed, Cost::ZERO, true, Time(n * 100_000));
         }
         black_box(auto.concurrency());
         started.elapsed().as_nanos() as f64 / STEPS as f64

@@ -8,6 +8,7 @@
 mod cgroup;
 mod doors;
 mod engine_pages;
+mod fetch;
 mod files;
 mod memory;
 mod networks;

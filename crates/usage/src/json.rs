@@ -10,14 +10,14 @@
 //! certainly not JSON ends the scan ([`JsonScanner::is_broken`]). Containers that are not needed
 //! are skipped at the speed of a search for brackets, however deep they are.
 
-mod escape;
 mod key;
+mod string;
 
 pub(crate) use key::Key;
 
 use crate::text::ShortText;
-use escape::EscapeReader;
 use memchr::memchr2;
+use string::StringReader;
 
 /// The maximum depth of containers that are read; deeper ones are skipped.
 const DEPTH_MAX: usize = 32;
@@ -95,7 +95,7 @@ pub(crate) struct JsonScanner {
     skipped: u64,
     /// The name or scalar that is being read, if it is cut.
     token: ShortText<TOKEN_BYTES_MAX>,
-    escape: EscapeReader,
+    string: StringReader,
     /// The number of bytes read.
     at: u64,
 }
@@ -109,7 +109,7 @@ impl JsonScanner {
             arrays: 0,
             skipped: 0,
             token: ShortText::new(),
-            escape: EscapeReader::default(),
+            string: StringReader::default(),
             at: 0,
         }
     }
@@ -119,7 +119,7 @@ impl JsonScanner {
         self.state = ScanState::Value;
         (self.depth, self.arrays, self.at) = (0, 0, 0);
         self.token.clear();
-        self.escape = EscapeReader::default();
+        self.string = StringReader::default();
     }
 
     /// Whether the text is complete.
@@ -221,59 +221,35 @@ impl JsonScanner {
     /// Reads the rest of a string, or up to an escape, or a byte of an escape.
     fn text(&mut self, rest: &[u8], sink: &mut impl JsonSink) -> usize {
         let path = &self.path[..self.depth];
-        let mut emit = |one: char| sink.text(path, one.encode_utf8(&mut [0; 4]).as_bytes());
-        if self.escape.is_open() {
-            if !self.escape.read(rest[0], emit) {
-                self.state = ScanState::Broken;
-            }
-            return 1;
+        let find = |rest: &[u8]| memchr2(b'"', b'\\', rest);
+        let read = self.string.read(rest, find, |piece| sink.text(path, piece));
+        if let Some((_, true)) = read {
+            sink.end_text(path);
+            self.end_value();
         }
-        let plain = memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
-        let end = rest.get(plain).copied();
-        if plain > 0 || end == Some(b'"') {
-            self.escape.end_pair().into_iter().for_each(&mut emit);
-        }
-        if plain > 0 {
-            sink.text(path, &rest[..plain]);
-        }
-        match end {
-            None => return plain,
-            Some(b'"') => {
-                sink.end_text(path);
-                self.end_value();
-            }
-            Some(_) => self.escape.begin(),
-        }
-        plain + 1
+        self.used(read)
     }
 
     /// As `text`, for the name of a member.
     fn name(&mut self, rest: &[u8], sink: &mut impl JsonSink) -> usize {
-        let token = &mut self.token;
-        let mut emit = |one: char| token.push(one.encode_utf8(&mut [0; 4]).as_bytes());
-        if self.escape.is_open() {
-            if !self.escape.read(rest[0], emit) {
-                self.state = ScanState::Broken;
-            }
+        // Most names are too short for `memchr2`.
+        let find = |rest: &[u8]| rest.iter().position(|byte| matches!(byte, b'"' | b'\\'));
+        let read = self.string.read(rest, find, |piece| self.token.push(piece));
+        if let Some((_, true)) = read {
+            let (path, last) = self.path[..self.depth].split_at_mut(self.depth - 1);
+            last[0] = self.token.whole().map_or(Key::Other, |name| sink.key(path, name));
+            self.state = ScanState::Colon;
+        }
+        self.used(read)
+    }
+
+    /// How many bytes were read of a string; `None`: it is broken.
+    fn used(&mut self, read: Option<(usize, bool)>) -> usize {
+        let Some((used, _)) = read else {
+            self.state = ScanState::Broken;
             return 1;
-        }
-        let plain = rest.iter().position(|byte| matches!(byte, b'"' | b'\\'));
-        let plain = plain.unwrap_or(rest.len());
-        let end = rest.get(plain).copied();
-        if plain > 0 || end == Some(b'"') {
-            self.escape.end_pair().into_iter().for_each(&mut emit);
-        }
-        self.token.push(&rest[..plain]);
-        match end {
-            None => return plain,
-            Some(b'"') => {
-                let (path, last) = self.path[..self.depth].split_at_mut(self.depth - 1);
-                last[0] = self.token.whole().map_or(Key::Other, |name| sink.key(path, name));
-                self.state = ScanState::Colon;
-            }
-            Some(_) => self.escape.begin(),
-        }
-        plain + 1
+        };
+        used
     }
 
     /// Reads a number or a word. Only the byte behind it shows that it has ended.

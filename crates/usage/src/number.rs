@@ -5,6 +5,8 @@
 
 /// The most tokens that anything is said to have; a larger number counts as this one.
 pub const TOKENS_MAX: u64 = 1_000_000_000;
+/// How many bytes of a text are counted as a token where nobody has counted its tokens.
+pub(crate) const BYTES_PER_TOKEN: u64 = 4;
 
 /// The number of tokens that a JSON number states, cut down to a whole one; `None` if it is
 /// negative or no number.

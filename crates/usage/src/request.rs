@@ -13,7 +13,7 @@ mod stream_options;
 
 use crate::dialect::Dialect;
 use crate::json::JsonScanner;
-use crate::number::TOKENS_MAX;
+use crate::number::{BYTES_PER_TOKEN, TOKENS_MAX};
 use prefixes::PromptPrefixes;
 use sink::RequestSink;
 
@@ -22,8 +22,6 @@ const MODEL_BYTES_MAX: usize = 200;
 /// The tokens that an image, a recording or a document in a prompt counts as: the order of
 /// magnitude for a picture of a thousand by a thousand pixels, or for half a minute of speech.
 const MEDIA_TOKENS: u64 = 1_000;
-/// How many bytes of a text are counted as a token.
-const BYTES_PER_TOKEN: u64 = 4;
 
 /// A request to a language model, as far as its cost is concerned.
 #[derive(Clone, Debug, PartialEq, Eq)]

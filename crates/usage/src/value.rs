@@ -72,8 +72,8 @@ impl ValueFinder {
         })
     }
 
-    /// Whether the value at `path`, which begins, is on the way.
-    fn is_on_way(&mut self, path: &[Key]) -> bool {
+    /// Counts the value that begins at `path`. Returns whether it is on the way.
+    fn pass(&mut self, path: &[Key]) -> bool {
         match path {
             // What `key` returns for the next step.
             [] | [.., Key::Name] => true,
@@ -89,12 +89,12 @@ impl ValueFinder {
 
     /// Handles the beginning of a value. Returns whether it is the wanted one. If so, it replaces
     /// the value of an earlier member with the same name.
-    fn is_end(&mut self, path: &[Key]) -> bool {
-        let is_end = self.is_on_way(path) && path.len() == self.steps.len();
-        if is_end {
+    fn begin(&mut self, path: &[Key]) -> bool {
+        let is_wanted = self.pass(path) && path.len() == self.steps.len();
+        if is_wanted {
             self.found = None;
         }
-        is_end
+        is_wanted
     }
 
     /// The string that was read.
@@ -118,7 +118,7 @@ impl JsonSink for ValueFinder {
     }
 
     fn open(&mut self, path: &[Key], kind: Container, _: u64) -> bool {
-        if !self.is_on_way(path) {
+        if !self.pass(path) {
             return false;
         }
         self.found = None;
@@ -133,7 +133,7 @@ impl JsonSink for ValueFinder {
     }
 
     fn begin_text(&mut self, path: &[Key]) {
-        self.is_taking = self.is_end(path);
+        self.is_taking = self.begin(path);
         if self.is_taking {
             self.text.clear();
             self.hash.reset(0);
@@ -154,7 +154,7 @@ impl JsonSink for ValueFinder {
     }
 
     fn scalar(&mut self, path: &[Key], token: &[u8], _: u64) {
-        if self.is_end(path) && token != b"null" {
+        if self.begin(path) && token != b"null" {
             self.found = Some(String::from_utf8_lossy(token).into_owned());
         }
     }

@@ -71,7 +71,8 @@ impl DebtBucket {
         DebtBucket { rate, burst: self.burst, depth: rate.time_for(self.burst), reach }
     }
 
-    /// The same bucket with `factor` times the rate, the burst and the cap on the debt.
+    /// The same bucket with `factor` times the rate, the burst and the cap on the debt, with
+    /// `factor` above zero.
     #[must_use]
     pub fn enlarged(self, factor: f64) -> DebtBucket {
         let Some(rate) = self.rate.scaled(factor) else { return self };

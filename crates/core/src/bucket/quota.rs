@@ -74,7 +74,7 @@ impl QuotaBucket {
         state[1] = state[1].saturating_add(cost.0);
     }
 
-    /// Takes back what is reserved for a request.
+    /// Takes back what is reserved for a request, at most all that is reserved.
     pub fn release(&self, state: &mut [u64], cost: Cost) {
         state[1] = state[1].saturating_sub(cost.0);
     }

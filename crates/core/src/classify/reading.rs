@@ -149,6 +149,6 @@ fn is_php_spelling_of(key: &[u8], name: &str) -> bool {
     let key = key.get(start..).unwrap_or_default();
     let end = key.iter().position(|byte| matches!(byte, b'[' | 0)).unwrap_or(key.len());
     let plain = |byte: &u8| if matches!(byte, b' ' | b'.') { b'_' } else { *byte };
-    let mut pairs = key.iter().take(end).zip(name.as_bytes());
+    let mut pairs = key.iter().zip(name.as_bytes());
     end == name.len() && pairs.all(|(one, other)| plain(one).eq_ignore_ascii_case(other))
 }

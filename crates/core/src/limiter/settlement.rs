@@ -17,8 +17,8 @@ impl Limiter {
         cost: impl Into<UnitCosts>,
         now: Time,
     ) -> Option<Reason> {
-        let (cost, before) = (cost.into(), ticket.charged);
-        ticket.charged = before.max(cost);
+        let (cost, charged) = (cost.into(), ticket.charged);
+        ticket.charged = charged.max(cost);
         let (mut longest, mut shadowed) = (ticket.hold, None);
         for (place, key) in ticket.keys.as_slice().iter().enumerate() {
             let limit = &self.limits[usize::from(key.limit)];
@@ -26,7 +26,7 @@ impl Limiter {
             if limit.unit == LimitUnit::Hits || !self.holds(limit) || !ticket.is_counted(place) {
                 continue;
             }
-            let more = cost.of(limit.unit).minus(before.of(limit.unit));
+            let more = cost.of(limit.unit).minus(charged.of(limit.unit));
             let mut entry = self.tables[usize::from(key.limit)].take(key.hash);
             let mut state = [entry.get(0)];
             let before = Time(state[0]);

@@ -230,7 +230,7 @@ impl Admission {
             self.bound_search(now);
             match &mut self.search {
                 Some(search) if stayed => search.handle_stay_end(route, elapsed),
-                Some(search) => search.handle_done((route, elapsed), cost, waiting, now),
+                Some(search) => search.handle_done(route, elapsed, cost, waiting, now),
                 None => {}
             }
             self.adopt_concurrency();

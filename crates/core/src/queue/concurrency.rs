@@ -65,9 +65,10 @@ const PAUSE_SECS: f64 = 30.0;
 const STAY_RATIO: f64 = 4.0;
 const STAY_SECS_MIN: f64 = 1.0;
 const STAY_SECS_MAX: f64 = 10.0;
-/// With language models, the search starts at the first number and expects the knee at the second,
-/// because an engine works on several requests at a time.
-const MODEL_LIMITS: (usize, f64) = (4, 16.0);
+/// The number at which the search starts with language models, and that at which it expects the
+/// knee: an engine works on several requests at a time.
+const MODEL_LIMIT_START: usize = 4;
+const MODEL_KNEE_EXPECTED: f64 = 16.0;
 /// The least size of a request to a language model, in thousands of tokens.
 const SIZE_MIN: f64 = 1e-3;
 /// Processors that are busy for more than this part of the time may be what limits.
@@ -90,7 +91,8 @@ enum SearchPhase {
 
 /// Finds the number of requests that a backend can work on at once.
 ///
-/// Invariant: `least <= limit <= ceiling`, where `least` is the number of processors.
+/// Invariant: `least <= limit <= ceiling`, where `least` is the number of processors, or 1 before
+/// language models.
 #[derive(Clone, Debug)]
 pub struct ConcurrencySearch {
     unit: WorkUnit,
@@ -133,21 +135,17 @@ impl ConcurrencySearch {
         let whole = cpus as usize;
         let least =
             whole.saturating_add(usize::from((whole as f64) < cpus)).clamp(1, CONCURRENCY_MAX);
-        ConcurrencySearch::beginning(WorkUnit::CpuTime, (least, least), least as f64)
+        ConcurrencySearch::beginning(WorkUnit::CpuTime, least, least, least as f64)
     }
 
     /// Finds the number of requests that language models can work on at once, by the tokens that
     /// they process in a second.
     #[must_use]
     pub fn for_tokens() -> ConcurrencySearch {
-        ConcurrencySearch::beginning(WorkUnit::Tokens, (1, MODEL_LIMITS.0), MODEL_LIMITS.1)
+        ConcurrencySearch::beginning(WorkUnit::Tokens, 1, MODEL_LIMIT_START, MODEL_KNEE_EXPECTED)
     }
 
-    fn beginning(
-        unit: WorkUnit,
-        (least, begins): (usize, usize),
-        expected: f64,
-    ) -> ConcurrencySearch {
+    fn beginning(unit: WorkUnit, least: usize, begins: usize, expected: f64) -> ConcurrencySearch {
         let in_flight = InFlight::none();
         let prior = KneeBelief::prior(least as f64, expected);
         ConcurrencySearch {
@@ -273,7 +271,8 @@ impl ConcurrencySearch {
     /// be called for aborted or upgraded requests.
     pub fn handle_done(
         &mut self,
-        (route, elapsed): (RouteHash, Nanos),
+        route: RouteHash,
+        elapsed: Nanos,
         cost: Cost,
         waiting: bool,
         now: Time,
@@ -305,7 +304,7 @@ impl ConcurrencySearch {
             }
             return;
         }
-        self.window.note_end(route, (elapsed, size), waiting, &mut self.usual);
+        self.window.note_end(route, elapsed, size, waiting, &mut self.usual);
         let enough =
             self.limit.min(self.window.running_max) + if starts { 0 } else { WINDOW_REQUESTS };
         let (age, count) = (self.window.age, self.window.count as usize);

@@ -237,7 +237,8 @@ fn run_for(
             if let Some(job) = backend.step(second * SECOND) {
                 let elapsed = Nanos(backend.now - job.sent);
                 auto.handle_done(
-                    (routes[job.kind], elapsed),
+                    routes[job.kind],
+                    elapsed,
                     Cost::ZERO,
                     true,
                     Time(START.0 + backend.now),
@@ -422,7 +423,7 @@ fn in_turns(stretches: &[Stretch], seed: u64) -> Vec<(f64, usize)> {
                     let elapsed = Nanos(backend.now - job.sent);
                     let waiting = stretch.demand > auto.concurrency();
                     let now = Time(start + backend.now);
-                    auto.handle_done((routes[job.kind], elapsed), Cost::ZERO, waiting, now);
+                    auto.handle_done(routes[job.kind], elapsed, Cost::ZERO, waiting, now);
                     done += 1.0;
                 }
             }
@@ -490,7 +491,7 @@ fn without_a_backlog_nothing_changes() {
     for n in 0..100_000_u64 {
         let slow = if n > 50_000 { 20 } else { 1 };
         let now = Time(START.0 + n * 10_000_000);
-        auto.handle_done((route, Nanos::from_millis(5 * slow)), Cost::ZERO, false, now);
+        auto.handle_done(route, Nanos::from_millis(5 * slow), Cost::ZERO, false, now);
         assert_eq!(auto.concurrency(), 2);
     }
 }

@@ -5,6 +5,7 @@
 use super::concurrency::{
     Backend, CORES, Disturbance, RequestKind, SEEDS, START, STEADY, about, kind, ms, route,
 };
+use evenkeel_core::meter::estimate::RouteHash;
 use evenkeel_core::queue::concurrency::{CONCURRENCY_MAX, ConcurrencySearch};
 use evenkeel_core::sim::random::{RandomDuration, SimRandom};
 use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
@@ -62,7 +63,7 @@ fn run_changing(
                     staying -= 1;
                     search.handle_stay_end(routes[job.kind], elapsed);
                 } else {
-                    search.handle_done((routes[job.kind], elapsed), Cost::ZERO, waiting, now);
+                    search.handle_done(routes[job.kind], elapsed, Cost::ZERO, waiting, now);
                 }
                 done += 1.0;
             }
@@ -167,6 +168,26 @@ fn idle_processors_shorten_the_search() {
     assert!(local >= 0.95 && local > remote + 0.1, "{local} {remote}");
 }
 
+/// As many requests as the search allows, which take a tenth of a second each, and as many after
+/// them, in so many rounds. Returns the time of the end.
+fn work_in_rounds(
+    search: &mut ConcurrencySearch,
+    route: RouteHash,
+    rounds: usize,
+    mut now: Time,
+) -> Time {
+    for _ in 0..rounds {
+        let running = search.concurrency();
+        search.handle_running(running, now);
+        now = Time(now.0 + TENTH);
+        for left in (0..running).rev() {
+            search.handle_done(route, Nanos(TENTH), Cost::ZERO, true, now);
+            search.handle_running(left, now);
+        }
+    }
+    now
+}
+
 /// A crawl that begins after a quiet minute does not find the limit of a busy time.
 #[test]
 fn nothing_outlives_a_pause() {
@@ -174,20 +195,7 @@ fn nothing_outlives_a_pause() {
         let mut search = ConcurrencySearch::new(CORES);
         let kinds = [kind("/a", 1.0, ms(100), ms(1))];
         let mut now = START;
-        for _ in 0..40 {
-            let running = search.concurrency();
-            search.handle_running(running, now);
-            now = Time(now.0 + TENTH);
-            for left in (0..running).rev() {
-                search.handle_done(
-                    (route(&kinds[0]), Nanos::from_millis(100)),
-                    Cost::ZERO,
-                    true,
-                    now,
-                );
-                search.handle_running(left, now);
-            }
-        }
+        now = work_in_rounds(&mut search, route(&kinds[0]), 40, now);
         assert!(search.concurrency() >= 64, "{}", search.concurrency());
         for _ in 0..600 {
             now = Time(now.0 + TENTH);
@@ -216,12 +224,7 @@ fn higher_and_lower_limits_are_tried_in_turns() {
         let running = search.concurrency();
         search.handle_running(running, now);
         now = Time(now.0 + TENTH);
-        search.handle_done(
-            (route(&kinds[0]), Nanos(TENTH * running as u64)),
-            Cost::ZERO,
-            true,
-            now,
-        );
+        search.handle_done(route(&kinds[0]), Nanos(TENTH * running as u64), Cost::ZERO, true, now);
         if search.concurrency() != limits[limits.len() - 1] {
             limits.push(search.concurrency());
         }
@@ -244,7 +247,7 @@ fn those_who_wait_are_seen_although_all_end_at_once() {
         for ended in 0..running {
             now = Time(now.0 + SECOND / 10_000);
             let waiting = ended + running < clients;
-            search.handle_done((route(&kinds[0]), Nanos::from_secs(1)), Cost::ZERO, waiting, now);
+            search.handle_done(route(&kinds[0]), Nanos::from_secs(1), Cost::ZERO, waiting, now);
             search.handle_running(running - ended - usize::from(!waiting), now);
         }
     }
@@ -280,7 +283,8 @@ fn odd_measurements_do_no_harm() {
                 which => {
                     let route = route(&kinds[which as usize % 2]);
                     search.handle_done(
-                        (route, elapsed),
+                        route,
+                        elapsed,
                         Cost::ZERO,
                         !chance.bits().is_multiple_of(4),
                         now,
@@ -292,20 +296,7 @@ fn odd_measurements_do_no_harm() {
         }
         search.set_ceiling(None, now);
         // An ordinary backend with room for all is found to have room.
-        for _ in 0..400 {
-            let running = search.concurrency();
-            search.handle_running(running, now);
-            now = Time(now.0 + TENTH);
-            for left in (0..running).rev() {
-                search.handle_done(
-                    (route(&kinds[0]), Nanos::from_millis(100)),
-                    Cost::ZERO,
-                    true,
-                    now,
-                );
-                search.handle_running(left, now);
-            }
-        }
+        work_in_rounds(&mut search, route(&kinds[0]), 400, now);
         assert!(search.concurrency() > 4, "seed {seed}: {}", search.concurrency());
     }
 }

@@ -57,7 +57,7 @@ fn run(engine: Engine, fixed: Option<usize>, seed: u64, seconds: u64) -> Vec<(f6
             for over in running.extract_if(.., |one| one.left == 0) {
                 let cost = Cost::tokens(4 * over.tokens + 100);
                 let took = Nanos(now - over.sent);
-                search.handle_done((route, took), cost, true, Time(START.0 + now));
+                search.handle_done(route, took, cost, true, Time(START.0 + now));
             }
         }
         done.push((tokens, search.concurrency()));

@@ -11,7 +11,7 @@ mod series;
 use evenkeel_config::settings::BackendAddress;
 use evenkeel_core::units::{Nanos, Time};
 use evenkeel_engine::{Engine, EngineReport, WatchedPages};
-use page::{PageClient, PageError};
+use page::PageError;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -27,7 +27,7 @@ pub async fn follow(engine: Weak<Engine>) {
     let mut rounds: Option<PageRounds> = None;
     while let Some(engine) = engine.upgrade() {
         let watched = engine.watched_pages();
-        if rounds.as_ref().map(|rounds| &rounds.watched) != watched.as_ref() {
+        if rounds.as_ref().map(|rounds| &*rounds.watched) != watched.as_ref() {
             engine.handle_backend_reports(&[]);
             rounds = watched.map(PageRounds::new);
         }
@@ -42,8 +42,7 @@ pub async fn follow(engine: Weak<Engine>) {
 
 /// The pages of all backends.
 struct PageRounds {
-    watched: WatchedPages,
-    client: Arc<PageClient>,
+    watched: Arc<WatchedPages>,
     pages: Vec<WatchedPage>,
 }
 
@@ -56,15 +55,15 @@ impl PageRounds {
             told: None,
         };
         let pages = watched.backends.iter().map(page).collect();
-        PageRounds { client: Arc::new(PageClient::new(&watched)), watched, pages }
+        PageRounds { watched: Arc::new(watched), pages }
     }
 
     /// Fetches the pages that are due, all at once, and returns a report for each backend.
     async fn run(&mut self, now: Time) -> Vec<(BackendAddress, Option<EngineReport>)> {
         let mut fetches = JoinSet::new();
         for (place, page) in self.pages.iter().enumerate().filter(|(_, page)| page.due <= now) {
-            let (client, at) = (Arc::clone(&self.client), page.at.clone());
-            fetches.spawn(async move { (place, client.fetch(&at).await) });
+            let (at, watched) = (page.at.clone(), Arc::clone(&self.watched));
+            fetches.spawn(async move { (place, page::fetch(&at, &watched).await) });
         }
         let report = |page: &WatchedPage| (page.at.clone(), None);
         let mut reports: Vec<_> = self.pages.iter().map(report).collect();

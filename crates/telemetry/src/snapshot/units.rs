@@ -28,15 +28,6 @@ pub enum LoadUnit {
 }
 
 impl LoadUnit {
-    /// The name in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            LoadUnit::Cpu => "cpu",
-            LoadUnit::Tokens => "tokens",
-        }
-    }
-
     /// An amount of work in words: `80.5 CPU-s`, `80500 tokens`.
     #[must_use]
     pub fn work(self, amount: f64) -> String {
@@ -122,7 +113,5 @@ mod tests {
         assert_eq!(figures(ShownUnit::Money), "-1.2346");
         assert_eq!(LoadUnit::Cpu.work(80.54), "80.5 CPU-s");
         assert_eq!(LoadUnit::Tokens.work(80.54), "80540 tokens");
-        let json = serde_json::to_string(&LoadUnit::Tokens).expect("JSON");
-        assert_eq!(json, format!("\"{}\"", LoadUnit::Tokens.name()));
     }
 }

@@ -6,13 +6,11 @@
 use super::counts::{TimingFields, TokenUsage, UsageFields};
 use crate::dialect::Dialect;
 use crate::json::{Container, JsonSink, Key};
-use crate::number::{TOKENS_MAX, tokens};
+use crate::number::{BYTES_PER_TOKEN, TOKENS_MAX, tokens};
 use crate::text::ShortText;
 
 /// The longest type of an event that is read, in bytes.
 const TYPE_BYTES_MAX: usize = 64;
-/// How many bytes of a piece count as a token, if that is more than one.
-const BYTES_PER_TOKEN: u64 = 4;
 
 #[derive(Debug)]
 pub(super) struct AnswerSink {

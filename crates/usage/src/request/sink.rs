@@ -4,9 +4,9 @@
 //! Declarations of tools count by their length as JSON, since models read them as such.
 
 use super::prefixes::{PromptBeginning, PromptPlace};
-use super::{BYTES_PER_TOKEN, MEDIA_TOKENS, MODEL_BYTES_MAX};
+use super::{MEDIA_TOKENS, MODEL_BYTES_MAX};
 use crate::json::{Container, JsonSink, Key};
-use crate::number::{TOKENS_MAX, tokens};
+use crate::number::{BYTES_PER_TOKEN, TOKENS_MAX, tokens};
 use crate::text::ShortText;
 
 /// How many bytes of a string are searched for `data:image/png;base64,`.

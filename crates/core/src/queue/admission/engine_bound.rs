@@ -19,7 +19,8 @@ pub struct EngineBound {
 }
 
 impl EngineBound {
-    /// The maximum number of requests to send to the engine at once, at least 1; `None`: no bound.
+    /// The maximum number of requests to send to the engine at once: at least 1, and below the
+    /// `limit` of the last report. `None`: no bound.
     #[must_use]
     pub fn slots(&self) -> Option<usize> {
         self.slots
@@ -29,7 +30,15 @@ impl EngineBound {
     /// slots without any bound.
     pub fn handle_report(&mut self, running: usize, waiting: usize, limit: usize) {
         self.silent = 0;
-        self.slots = bound(self.slots, limit, running, waiting);
+        let next = match self.slots {
+            _ if waiting > 0 => running.max(1),
+            None => return,
+            Some(before) => {
+                let known = before.max(running);
+                known.saturating_add((known / STEP_PART).max(1))
+            }
+        };
+        self.slots = (next < limit).then_some(next);
     }
 
     /// Handles a missing report.
@@ -41,27 +50,12 @@ impl EngineBound {
     }
 }
 
-/// The bound after a report, from the one `before`. The result is at least 1 and below `limit`.
-fn bound(before: Option<usize>, limit: usize, running: usize, waiting: usize) -> Option<usize> {
-    let next = match before {
-        _ if waiting > 0 => running.max(1),
-        None => return None,
-        Some(before) => {
-            let known = before.max(running);
-            known.saturating_add((known / STEP_PART).max(1))
-        }
-    };
-    (next < limit).then_some(next)
-}
-
-/// The bound of all engines together. An engine without a bound may be sent any number of requests.
+/// The bound of all engines together, at least 1. `None` without engines, and if one of them has no
+/// bound: it may be sent any number of requests.
 #[must_use]
-pub fn bound_of_all(bounds: impl Iterator<Item = Option<usize>>) -> Option<usize> {
-    let mut all = None;
-    for one in bounds {
-        all = Some(all.unwrap_or(0_usize).saturating_add(one?));
-    }
-    all
+pub fn bound_of_all(mut bounds: impl Iterator<Item = Option<usize>>) -> Option<usize> {
+    let first = bounds.next()??;
+    bounds.try_fold(first, |all, one| Some(all.saturating_add(one?)))
 }
 
 #[cfg(test)]

@@ -181,7 +181,8 @@ impl LimitWindow {
     pub fn note_end(
         &mut self,
         route: RouteHash,
-        (elapsed, size): (Nanos, f64),
+        elapsed: Nanos,
+        size: f64,
         waiting: bool,
         usual: &mut UsualTimes,
     ) {

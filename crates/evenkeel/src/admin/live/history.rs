@@ -193,7 +193,7 @@ impl HourHistory {
     pub fn json(&self, since: Time) -> String {
         let points = self.points.iter().filter(|point| point.at >= since);
         let unit = self.before.as_ref().map_or(LoadUnit::Cpu, |look| look.unit);
-        let head = format!("\"work_unit\":\"{}\",", unit.name());
+        let head = format!("\"work_unit\":{},", serde_json::json!(unit));
         columns_json(&head, 2, &COLUMNS, points.map(|point| (point.at, &point.values)))
     }
 }

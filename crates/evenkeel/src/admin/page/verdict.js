@@ -131,18 +131,14 @@ function in_swarm(swarms, { now, used, past }) {
 // An amount of work in words.
 const work = (amount, { in_tokens }) => (in_tokens ? `${tokens(amount)} weighted tokens` : `${number(amount)} CPU-seconds`);
 
-function takes_of(row, cpus, past) {
-  if (past.in_tokens) {
-    const share = cpus ? ` (${percent(row.cpu_per_second / cpus)} of all)` : "";
-    const rate = `${tokens(row.cpu_per_second)} weighted tokens per second${share}`;
-    return row.last_seen < STOPPED
-      ? `${row.key} uses ${rate}.`
-      : `${row.key} used ${rate} recently. It has sent no requests for ${time(row.last_seen)}, so this decreases.`;
-  }
-  const share = percent(row.cpu_per_second / cpus);
-  return row.last_seen < STOPPED
-    ? `${row.key} uses ${share} of the CPU.`
-    : `${row.key} used ${share} of the CPU recently. It has sent no requests for ${time(row.last_seen)}, so its share decreases.`;
+function takes_of({ key, cpu_per_second, last_seen }, cpus, { in_tokens }) {
+  const share = percent(cpu_per_second / cpus);
+  const rate = in_tokens
+    ? `${tokens(cpu_per_second)} weighted tokens per second${cpus ? ` (${share} of all)` : ""}`
+    : `${share} of the CPU`;
+  return last_seen < STOPPED
+    ? `${key} uses ${rate}.`
+    : `${key} used ${rate} recently. It has sent no requests for ${time(last_seen)}, so ${in_tokens ? "this" : "its share"} decreases.`;
 }
 
 function in_debt({ limit, row }, { full, cpus, waiting, waits, used, past }) {

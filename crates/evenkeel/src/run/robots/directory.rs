@@ -1,23 +1,18 @@
 //! Fetches the key directory of a robot over HTTPS (draft-ietf-webbotauth-httpsig).
 //!
 //! Only hosts that the operator has listed are asked, so no request of a stranger makes this
-//! program connect anywhere. Time and size of an answer are bounded. Redirects are not followed.
-//! When to fetch, and what becomes of the keys: `schedule`.
+//! program connect anywhere. Time and size of an answer are bounded. When to fetch, and what
+//! becomes of the keys: `schedule`.
 
-use bytes::Bytes;
-use evenkeel_config::settings::tls::ClientTls;
+use crate::run::fetch::{Document, FetchError, encrypt};
+use evenkeel_config::settings::BackendTls;
 use evenkeel_core::units::Nanos;
 use evenkeel_identity::signature::{KEY_SET_BYTES_MAX, KeyFault, RobotKey};
-use evenkeel_tls::{client, pem};
-use http::header::{ACCEPT, CACHE_CONTROL, HOST, USER_AGENT};
-use http::{HeaderMap, Request, StatusCode};
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use http::HeaderMap;
+use http::header::CACHE_CONTROL;
 use std::time::Duration;
 use thiserror::Error;
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 
 const PATH: &str = "/.well-known/http-message-signatures-directory";
 const MEDIA_TYPE: &str = "application/http-message-signatures-directory+json";
@@ -35,15 +30,7 @@ pub enum DirectoryError {
     #[error("{0}")]
     Connect(#[from] std::io::Error),
     #[error("{0}")]
-    Tls(#[from] pem::TlsFileError),
-    #[error("{0}")]
-    Http(#[from] hyper::Error),
-    #[error("{0}")]
-    Request(#[from] http::Error),
-    #[error("status {0}; a directory answers with 200")]
-    Status(StatusCode),
-    #[error("the answer is longer than 64 KiB or broke off")]
-    Body,
+    Fetch(#[from] FetchError),
     #[error("{0}")]
     Keys(#[from] KeyFault),
 }
@@ -62,29 +49,17 @@ pub async fn fetch(host: &str) -> Result<FetchedKeys, DirectoryError> {
 
 async fn attempt(host: &str) -> Result<FetchedKeys, DirectoryError> {
     let (name, port) = host.split_once(':').unwrap_or((host, "443"));
-    let tls = ClientTls::default();
-    // Reading the authorities of the system takes a while.
-    let config = tokio::task::spawn_blocking(move || client::config(&tls, &[b"http/1.1"]));
-    let config = config.await.map_err(std::io::Error::other)??;
-    let server = client::name(&ClientTls::default(), name)?;
     let socket = TcpStream::connect(format!("{name}:{port}")).await?;
-    let socket = TlsConnector::from(config).connect(server, socket).await?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(socket)).await?;
-    // The task ends with the sender; errors of the connection reach the request.
-    tokio::spawn(async { _ = connection.await });
-    let request = Request::get(PATH)
-        .header(HOST, host)
-        .header(ACCEPT, MEDIA_TYPE)
-        .header(USER_AGENT, concat!("evenkeel/", env!("CARGO_PKG_VERSION")))
-        .body(Empty::<Bytes>::new())?;
-    let answer = sender.send_request(request).await?;
-    if answer.status() != StatusCode::OK {
-        return Err(DirectoryError::Status(answer.status()));
-    }
-    let fresh = fresh(answer.headers());
-    let body = Limited::new(answer.into_body(), KEY_SET_BYTES_MAX).collect().await;
-    let body = body.map_err(|_| DirectoryError::Body)?.to_bytes();
-    Ok(FetchedKeys { keys: RobotKey::read_directory(&body)?, fresh })
+    let stream = encrypt(socket, &BackendTls::default(), name).await?;
+    let document = Document {
+        what: "a directory",
+        host,
+        path: PATH,
+        accept: MEDIA_TYPE,
+        bytes_max: KEY_SET_BYTES_MAX,
+    };
+    let (headers, body) = document.fetch(stream).await?;
+    Ok(FetchedKeys { keys: RobotKey::read_directory(&body)?, fresh: fresh(&headers) })
 }
 
 /// The cache time that an answer states, within bounds.
