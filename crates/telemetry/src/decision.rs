@@ -53,9 +53,9 @@ pub struct DeniedRequest<'a> {
 }
 
 impl Decision<'_> {
-    /// Writes the line. Levels and costs are in CPU-seconds or thousands of weighted tokens. A level
-    /// of a limit with `rate` is in its unit (requests, thousands of tokens, money). Waits are in
-    /// seconds. Unknown fields are left out.
+    /// Writes the line. Levels and costs are in CPU-seconds, or thousands of weighted tokens;
+    /// levels of a limit with `rate`, in its unit (requests, thousands of tokens, money). Waits
+    /// are in seconds. Unknown fields are left out.
     pub fn log(&self) {
         let message = match (self.verdict, self.shadow) {
             ("hold", false) => "answer held",
