@@ -50,7 +50,7 @@ impl ModelRequest {
     /// `begin` is taken to be absent.
     #[must_use]
     pub fn read(dialect: Dialect, begin: &[u8], length: Option<u64>) -> ModelRequest {
-        let mut sink = RequestSink::new();
+        let mut sink = RequestSink::new(dialect);
         let mut scanner = JsonScanner::new();
         scanner.read(begin, &mut sink);
         let seen = begin.len() as u64;

@@ -5,6 +5,7 @@
 
 use super::prefixes::{PromptBeginning, PromptPlace};
 use super::{MEDIA_TOKENS, MODEL_BYTES_MAX};
+use crate::dialect::Dialect;
 use crate::json::{Container, JsonSink, Key};
 use crate::number::{BYTES_PER_TOKEN, TOKENS_MAX, tokens};
 use crate::text::ShortText;
@@ -19,8 +20,9 @@ pub(super) struct RequestSink {
     pub(super) stream: Option<bool>,
     pub(super) includes_usage: bool,
     pub(super) beginning: PromptBeginning,
-    output_max: Option<u64>,
-    output_max_new: Option<u64>,
+    dialect: Dialect,
+    /// The values of the members that bound the output in this API.
+    output_bounds: [Option<u64>; 2],
     choices: [u64; 2],
     /// How many texts an array of prompts has.
     prompts: u64,
@@ -53,15 +55,15 @@ enum TextKind {
 }
 
 impl RequestSink {
-    pub(super) fn new() -> RequestSink {
+    pub(super) fn new(dialect: Dialect) -> RequestSink {
         RequestSink {
             is_object: false,
             model: ShortText::new(),
             stream: None,
             includes_usage: false,
             beginning: PromptBeginning::default(),
-            output_max: None,
-            output_max_new: None,
+            dialect,
+            output_bounds: [None; 2],
             choices: [1; 2],
             prompts: 0,
             bytes: 0,
@@ -93,9 +95,31 @@ impl RequestSink {
     }
 
     pub(super) fn output_max(&self) -> Option<u64> {
-        let most = self.output_max_new.max(self.output_max)?;
+        let most = self.output_bounds.into_iter().flatten().max()?;
         let choices = self.choices[0].max(self.choices[1]).max(1);
         Some(most.saturating_mul(choices).saturating_mul(self.prompts.max(1)).min(TOKENS_MAX))
+    }
+
+    /// The value of the member at `path`, if that bounds the output in this API. Others are not
+    /// believed: the backend ignores them.
+    fn output_bound(&mut self, path: &[Key]) -> Option<&mut Option<u64>> {
+        let place = match (self.dialect, path) {
+            (Dialect::Responses, [Key::MaxOutputTokens])
+            | (Dialect::Ollama, [Key::Options, Key::NumPredict]) => 0,
+            (Dialect::Responses | Dialect::Ollama, _) => return None,
+            (_, [Key::MaxTokens]) => 0,
+            (Dialect::Chat, [Key::MaxCompletionTokens]) => 1,
+            _ => return None,
+        };
+        Some(&mut self.output_bounds[place])
+    }
+
+    /// A member that may bound the output has this value. If it occurs several times, backends
+    /// differ in which of them they take.
+    fn note_output_bound(&mut self, path: &[Key], value: Option<u64>) {
+        if let Some(bound) = self.output_bound(path) {
+            *bound = value.map(|value| value.max(bound.unwrap_or(0)));
+        }
     }
 
     /// The string that was being read is complete, or the body is cut.
@@ -210,6 +234,8 @@ impl JsonSink for RequestSink {
             self.beginning.begin(place);
         }
         self.prompts += u64::from(matches!(path, [Key::Prompt, Key::Item]));
+        // Some backends read a number from a string.
+        self.note_output_bound(path, None);
     }
 
     fn text(&mut self, _: &[Key], piece: &[u8]) {
@@ -234,11 +260,12 @@ impl JsonSink for RequestSink {
         match path {
             [Key::Stream] => self.stream = Some(token == b"true"),
             [Key::StreamOptions, Key::IncludeUsage] => self.includes_usage = token == b"true",
-            [Key::MaxTokens | Key::MaxOutputTokens] => self.output_max = tokens(token),
-            [Key::MaxCompletionTokens] => self.output_max_new = tokens(token),
+            [Key::MaxTokens | Key::MaxOutputTokens | Key::MaxCompletionTokens] => {
+                self.note_output_bound(path, tokens(token));
+            }
             // Ollama: a negative number means no bound.
             [Key::Options, Key::NumPredict] => {
-                self.output_max = tokens(token).filter(|most| *most > 0);
+                self.note_output_bound(path, tokens(token).filter(|most| *most > 0));
             }
             [Key::N] => self.choices[0] = tokens(token).unwrap_or(1),
             [Key::BestOf] => self.choices[1] = tokens(token).unwrap_or(1),

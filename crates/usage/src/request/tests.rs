@@ -167,7 +167,14 @@ fn odd_members_do_no_harm() {
         (r#""max_tokens":5,"n":0"#, Some(5)),
         (r#""max_tokens":5,"n":-3"#, Some(5)),
         (r#""max_tokens":5,"max_tokens":6"#, Some(6)),
+        (r#""max_tokens":6,"max_tokens":5"#, Some(6)),
         (r#""max_tokens":5,"max_completion_tokens":8"#, Some(8)),
+        (r#""max_tokens":8,"max_completion_tokens":5"#, Some(8)),
+        (r#""max_tokens":5,"max_tokens":null"#, None),
+        (r#""max_tokens":5,"max_tokens":"9000""#, None),
+        (r#""max_tokens":null,"max_tokens":5"#, Some(5)),
+        (r#""max_tokens":2000,"max_output_tokens":1,"options":{"num_predict":1}"#, Some(2000)),
+        (r#""max_output_tokens":1,"options":{"num_predict":1}"#, None),
         (r#""max_\u0074okens":5"#, Some(5)),
     ] {
         let request = ModelRequest::read(Dialect::Chat, format!("{{{member}}}").as_bytes(), None);
