@@ -279,6 +279,14 @@ impl Queue {
         }
     }
 
+    /// Raises the expected cost of a running request to what it has cost so far. Without this, a
+    /// client whose requests cost far more than expected gets more than its share until they end.
+    pub fn handle_progress(&mut self, id: RequestId, cost: Cost) {
+        if let Some(share) = self.running.get_mut(&id).filter(|share| cost > share.estimate) {
+            self.tiers.raise(share, cost);
+        }
+    }
+
     /// Considers how long requests have been with the backend. To be called a few times a second
     /// while requests wait. A request that has been there for several times its estimate counts as
     /// large as its age, so that requests that are light beside it use the reserved slots. If

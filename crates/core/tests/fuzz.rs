@@ -370,7 +370,7 @@ fn replica(node: u64, reliable: bool) -> Replica {
 const QUEUE: u64 = 9;
 
 /// Messages about a queue, of the kinds with the most fields.
-fn queue_messages(now: Time) -> [QueueMessage; 4] {
+fn queue_messages(now: Time) -> [QueueMessage; 5] {
     let settings = QueueSettings {
         concurrency: 1,
         reserve: 0,
@@ -412,6 +412,7 @@ fn queue_messages(now: Time) -> [QueueMessage; 4] {
         QueueMessage::Beat(beat),
         QueueMessage::Ask { id, arrival },
         QueueMessage::Grant { id, visit },
+        QueueMessage::Progress { id, cost: Cost(1) },
         QueueMessage::Done { id, cost: Cost(1), worked, keeps: true },
     ]
 }

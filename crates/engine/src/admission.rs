@@ -225,6 +225,13 @@ impl AdmissionQueue {
         pass(state, now);
     }
 
+    /// A running request has cost this much so far, which is more than was expected.
+    pub fn note_progress(&self, id: RequestId, cost: Cost, now: Time) {
+        let mut state = self.state.lock();
+        state.queue.handle_progress(id, cost);
+        pass(state, now);
+    }
+
     /// A slot is free again, after a request that cost `cost`. `worked` holds the request's route
     /// and how long the backend worked on it, if the backend finished it. `learn` returns the
     /// estimates that this request changes. It runs with the gate locked and takes the lock of the

@@ -136,6 +136,7 @@ impl Charge {
             self.so_far = tokens.cost.work;
             let limiter = &self.request.rules.limiter;
             limiter.charge_so_far(&mut self.ticket, tokens.cost, self.lane.0.now());
+            self.slot.note_progress(tokens.cost.work, &self.lane.0);
         }
     }
 

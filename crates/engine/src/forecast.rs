@@ -42,11 +42,12 @@ impl OutputRates {
         }
     }
 
-    /// The likely output after the model has worked for this time; `None` if no rate is known.
+    /// The likely output after the model has worked for this time. A route without a rate is
+    /// expected to have that of others. `None` if no rate is known at all.
     fn output_in(&self, route: RouteHash, worked: Nanos) -> Option<Cost> {
-        let rate = self.0.lock().forecast(route, None);
-        let output = u128::from(rate.cost.0) * u128::from(worked.0) / u128::from(SECOND);
-        (!rate.is_guess).then(|| Cost(u64::try_from(output).unwrap_or(u64::MAX)))
+        let rates = self.0.lock();
+        let output = u128::from(rates.of(route).0) * u128::from(worked.0) / u128::from(SECOND);
+        (!rates.is_empty()).then(|| Cost(u64::try_from(output).unwrap_or(u64::MAX)))
     }
 }
 
@@ -214,6 +215,10 @@ mod tests {
         assert_eq!(output(&bounded, 3), Cost::tokens(300));
         assert_eq!(output(&bounded, 7), Cost::tokens(400), "no more than it asks for");
         assert_eq!(output(&unbounded, 7), Cost::tokens(700));
+        let other = RouteHash::of(&KeySeed([7; 16]), "other", "/v1/chat/completions");
+        let elsewhere = CostForecast { route: Some(other), ..unbounded.learned };
+        let unknown = RequestForecast { learned: elsewhere, ..unbounded };
+        assert_eq!(output(&unknown, 7), Cost::tokens(700), "the rate of other models");
         assert_eq!(RequestForecast::default().unread(second, &rates), None);
     }
 

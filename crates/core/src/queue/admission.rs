@@ -208,6 +208,11 @@ impl Admission {
         self.queue.handle_estimate(route, estimate);
     }
 
+    /// A running request has cost this much so far ([`Queue::handle_progress`]).
+    pub fn handle_progress(&mut self, id: RequestId, cost: Cost) {
+        self.queue.handle_progress(id, cost);
+    }
+
     /// The client of a request is gone ([`Queue::handle_cancel`]).
     pub fn handle_cancel(&mut self, id: RequestId) -> CancelOutcome {
         self.queue.handle_cancel(id)

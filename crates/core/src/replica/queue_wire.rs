@@ -36,6 +36,7 @@ mod kind {
     pub const REFUSE: u8 = 10;
     pub const WAITING_ROOM: u8 = 11;
     pub const KEEP: u8 = 12;
+    pub const PROGRESS: u8 = 13;
 }
 
 /// Bits that say which fields follow, or that are fields themselves.
@@ -81,6 +82,10 @@ pub fn write_message(writer: &mut PeerFrameWriter, message: &QueueMessage, at: T
             write_arrival(writer, arrival, at);
         }
         QueueMessage::Cancel { id } => id_of(kind::CANCEL, *id),
+        QueueMessage::Progress { id, cost } => {
+            id_of(kind::PROGRESS, *id);
+            write_amount(writer, cost.0);
+        }
         QueueMessage::Done { id, cost, worked, keeps } => {
             id_of(kind::DONE, *id);
             writer.number(bit(flag::WORKED, worked.is_some()) | bit(flag::KEEPS, *keeps));
@@ -232,6 +237,9 @@ fn read_message(
         kind::JOIN => QueueMessage::Join { running: read_slots(reader)? },
         kind::ASK => QueueMessage::Ask { id: read_id(reader)?, arrival: read_arrival(reader, at)? },
         kind::CANCEL => QueueMessage::Cancel { id: read_id(reader)? },
+        kind::PROGRESS => {
+            QueueMessage::Progress { id: read_id(reader)?, cost: Cost(read_amount(reader)?) }
+        }
         kind::DONE => read_done(reader)?,
         kind::ESTIMATE => {
             QueueMessage::Estimate { route: read_route(reader)?, cost: Cost(read_amount(reader)?) }

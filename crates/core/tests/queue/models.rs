@@ -152,6 +152,51 @@ fn tenants_get_as_many_tokens_and_not_as_many_slots() {
     }
 }
 
+/// Two tenants with as many slots as they want: one has long streams and is expected to have short
+/// ones, the other has short ones. Returns the greatest difference between their tokens, in requests
+/// of the first, while what its streams have cost so far is told (`told`) or not.
+fn difference(told: bool) -> f64 {
+    const LENGTHS: [u64; 2] = [800, 100];
+    const EXPECTED: u64 = 100;
+    let cost = |steps: u64| Cost::tokens(4 * steps);
+    let mut queue = Queue::new(QueueSettings { unit: WorkUnit::Tokens, ..settings(8, 2) });
+    let ask = |queue: &mut Queue, tenant: usize| {
+        let arrival = arrival(tenant as u64, QueuePlace::Credit, cost(EXPECTED).0);
+        (queue.handle_arrival(arrival, NOW), tenant)
+    };
+    let mut tenants: BTreeMap<_, _> = (0..48).map(|n| ask(&mut queue, n % 2)).collect();
+    let (mut running, mut made): (Vec<(RequestId, u64)>, _) = (Vec::new(), [0_u64; 2]);
+    let (mut least, mut most) = (0, 0);
+    for _ in 0..20_000 {
+        while let Some(id) = queue.poll_dispatch(NOW) {
+            running.push((id, 0));
+        }
+        for (id, steps) in &mut running {
+            *steps += 1;
+            made[tenants[id]] += 1;
+            if told && steps.is_multiple_of(16) {
+                queue.handle_progress(*id, cost(*steps));
+            }
+        }
+        let is_over = |(id, steps): &mut (RequestId, u64)| *steps == LENGTHS[tenants[id]];
+        for (id, steps) in running.extract_if(.., is_over).collect::<Vec<_>>() {
+            queue.handle_done(id, cost(steps), NOW);
+            tenants.extend([ask(&mut queue, tenants[&id])]);
+        }
+        let ahead = made[0] as i64 - made[1] as i64;
+        (least, most) = (ahead.min(least), ahead.max(most));
+    }
+    (most - least) as f64 / LENGTHS[0] as f64
+}
+
+#[test]
+fn streams_that_cost_more_than_expected_get_no_more_than_their_part() {
+    let [told, untold] = [true, false].map(difference);
+    println!("told {told:.1}, not told {untold:.1}");
+    assert!(told <= 4.0, "{told}");
+    assert!(untold >= 1.5 * told, "{untold}: these streams show nothing");
+}
+
 /// A tenant with a request every 8 steps that takes 30 has four at once. Beside one that always has
 /// some waiting, the two reserved slots are free again as soon as others are.
 #[test]

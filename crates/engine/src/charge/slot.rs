@@ -180,6 +180,15 @@ impl HeldSlot {
         };
     }
 
+    /// Tells the queue what the request has cost so far, if that is more than was expected.
+    pub fn note_progress(&self, cost: Cost, lane: &LaneShared) {
+        if let QueueSlot::Held(id, arrival, _) = self.slot
+            && cost > arrival.estimate
+        {
+            lane.engine.gate.note_progress(id, cost, lane.now());
+        }
+    }
+
     /// Gives the slot back until [`HeldSlot::ask`]. The request has cost `cost` so far.
     pub fn give_way(&mut self, cost: Cost, lane: &LaneShared) {
         self.steady = false;

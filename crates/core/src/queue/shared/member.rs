@@ -101,6 +101,18 @@ impl SharedQueue {
         self.outcomes.push_back(outcome);
     }
 
+    /// A request of this instance has cost this much so far ([`Admission::handle_progress`]).
+    ///
+    /// [`Admission::handle_progress`]: crate::queue::admission::Admission::handle_progress
+    pub fn handle_progress(&mut self, id: RequestId, cost: Cost) {
+        match &self.role {
+            Role::Member(member) if self.granted.contains_key(&id) => {
+                self.out.push_back((member.owner, QueueMessage::Progress { id, cost }));
+            }
+            _ => self.admission.handle_progress(id, cost),
+        }
+    }
+
     /// Notes the time for which the owner has answered no request. To be called in each interval
     /// of beats.
     pub(super) fn note_unanswered(&mut self) {

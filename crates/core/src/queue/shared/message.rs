@@ -98,6 +98,13 @@ pub enum QueueMessage {
         /// The request.
         id: RequestId,
     },
+    /// To the owner: what a request that got its slot from the owner has cost so far.
+    Progress {
+        /// The request.
+        id: RequestId,
+        /// Its cost so far.
+        cost: Cost,
+    },
     /// To the owner: a request that got its slot from the owner has ended.
     Done {
         /// The request.

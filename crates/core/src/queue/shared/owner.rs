@@ -67,6 +67,11 @@ impl SharedQueue {
                 let Some(own) = instance.requests.remove(&id) else { return };
                 self.end_foreign(own, now);
             }
+            QueueMessage::Progress { id, cost } => {
+                let unit = self.admission.queue().settings().unit;
+                let own = instance.requests.get(&id).filter(|_| unit == WorkUnit::Tokens);
+                own.into_iter().for_each(|own| self.admission.handle_progress(*own, cost));
+            }
             QueueMessage::Done { id, cost, worked, keeps } => {
                 let Some(own) = instance.requests.remove(&id) else { return };
                 let may_keep = keeps && instance.kept < CONCURRENCY_MAX;

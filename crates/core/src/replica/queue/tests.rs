@@ -116,6 +116,7 @@ fn messages(at: Time) -> Vec<QueueMessage> {
     let mut all = vec![
         QueueMessage::Join { running: 0 },
         QueueMessage::Cancel { id: RequestId(1) },
+        QueueMessage::Progress { id, cost: Cost(8) },
         QueueMessage::Done { id, cost: Cost::ZERO, worked: None, keeps: true },
         QueueMessage::Done { id, cost: Cost(7), worked: Some((route(3), Nanos(9))), keeps: false },
         QueueMessage::Estimate { route: route(4), cost: Cost(11) },
