@@ -152,9 +152,9 @@ fn tenants_get_as_many_tokens_and_not_as_many_slots() {
     }
 }
 
-/// Two tenants with as many slots as they want: one has long streams and is expected to have short
-/// ones, the other has short ones. Returns the greatest difference between their tokens, in requests
-/// of the first, while what its streams have cost so far is told (`told`) or not.
+/// Two tenants with as many requests as slots: one has long streams and is expected to have short
+/// ones, the other has short ones. Returns the greatest difference between their tokens, in streams
+/// of the first, while the cost of running streams is told (`told`) or not.
 fn difference(told: bool) -> f64 {
     const LENGTHS: [u64; 2] = [800, 100];
     const EXPECTED: u64 = 100;
