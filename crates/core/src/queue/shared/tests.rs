@@ -18,6 +18,7 @@ mod bounds;
 mod false_claims;
 mod liar;
 mod losses;
+mod progress;
 mod settings;
 mod stopped;
 mod visitors;
