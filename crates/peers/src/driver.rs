@@ -58,6 +58,9 @@ const CLIENTS_INTERVAL: Nanos = Nanos::from_secs(10);
 const CLIENTS_AT_ONCE: usize = 1_100;
 /// The number of periods between two reports of the names of keys.
 const NAMES_EVERY_PERIODS: u64 = 6;
+/// The maximum number of times that the buckets are read for a joining instance. Fewer: it misses
+/// more charges of a busy instance. More: the others wait for longer.
+const STATE_READS_MAX: usize = 3;
 
 /// The thread of the driver. It ends when this is dropped.
 pub type PeersThread = OwnedThread<mpsc::Sender<HandoverOrder>>;
@@ -377,17 +380,20 @@ impl PeerDriver {
         }
     }
 
-    /// Moves the charges of the engines into the replica.
-    fn collect(&mut self, now: Time) {
+    /// Moves the charges of the engines into the replica. Returns whether there were any.
+    fn collect(&mut self, now: Time) -> bool {
         let PeerDriver { engines, replica, shown, .. } = self;
+        let mut any = false;
         for engine in engines {
             let dropped = engine.spent(&mut |mark, context, key, amount| {
+                any = true;
                 if let Some(place) = replica.place(mark) {
                     replica.charge(place, context, key, amount, now);
                 }
             });
             shown.count_dropped(dropped);
         }
+        any
     }
 
     fn period(&mut self, now: Time) {
@@ -495,10 +501,25 @@ impl PeerDriver {
         }
     }
 
-    /// Gives a joining instance the current state. Pending charges are collected first, so that the
-    /// state includes them.
+    /// Gives a joining instance the current state, with all charges that were collected by then. A
+    /// charge that comes while the buckets are read may be in them or not, so they are read again.
+    /// After the last time it counts as included: the joining instance may miss some charges, but
+    /// counts none twice.
     fn give_state(&mut self, node: u64, now: Time) {
         self.collect(now);
+        let mut buckets = Vec::new();
+        for _ in 0..STATE_READS_MAX {
+            buckets = self.short();
+            if !self.collect(now) {
+                break;
+            }
+        }
+        self.replica.give_state(node, buckets, now);
+        self.give_clients(node, now);
+    }
+
+    /// What the buckets are short of.
+    fn short(&self) -> Vec<(usize, KeyHash, Cost)> {
         let max = REPLICA_BOUNDS.state_max[usize::from(!self.transport.reliable)];
         let mut buckets: Vec<(usize, KeyHash, Cost)> = Vec::new();
         for engine in &self.engines {
@@ -507,8 +528,7 @@ impl PeerDriver {
                 Some((self.replica.place(mark)?, key, missing))
             }));
         }
-        self.replica.give_state(node, buckets, now);
-        self.give_clients(node, now);
+        buckets
     }
 
     /// Passes what overtakes other frames to the transport. Returns whether there was room for all.
