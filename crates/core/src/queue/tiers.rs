@@ -313,17 +313,20 @@ impl Tiers {
         self.credits.size.max(self.visitors.size).max(self.debtors.size)
     }
 
-    /// Clients in credit that have used less than another one with requests in service, in the
-    /// order of their turns. Returns none if the tier in debt is owed [`OWED_REQUESTS_MAX`]
-    /// requests.
+    /// Clients in credit that have used less than another one with requests in service, or are less
+    /// than a request ahead, in the order of their turns. So a client that uses little need not wait
+    /// if two of its requests come at once. Returns none if the tier in debt is owed
+    /// [`OWED_REQUESTS_MAX`] requests.
     pub fn behind_others(&self) -> impl Iterator<Item = KeyHash> {
-        self.credit.behind(self.least_credit())
+        let bound = Some(self.least_credit()).filter(|bound| *bound > 0);
+        bound.into_iter().flat_map(|bound| self.credit.behind(bound))
     }
 
-    /// Whether a client has a request in service from a place in credit, and has used less than
-    /// another one.
+    /// Whether the same holds for the client of a request in service, which has it from a place in
+    /// credit.
     pub fn is_behind_others(&self, share: &QueuedShare) -> bool {
-        share.place == Place::Credit && self.credit.is_behind(share.client, self.least_credit())
+        share.place == Place::Credit
+            && self.credit.is_behind(share.client, share.size(), self.least_credit())
     }
 
     /// The finish tag below which a client in credit may go before others.

@@ -252,15 +252,19 @@ impl<K: Copy + Ord + Hash> Turns<K> {
         small.filter(move |one| one.finish < bound).map(|one| one.key)
     }
 
-    /// The waiting members that have used less than `bound` (their last finish tag), in the order
-    /// of their turns. Only the first [`FRESH_EXAMINED_MAX`] are examined.
+    /// The waiting members that [`Turns::is_behind`] holds for, with their next requests, in the
+    /// order of their turns. Only the first [`FRESH_EXAMINED_MAX`] are examined.
     pub fn behind(&self, bound: Tag) -> impl Iterator<Item = K> {
-        let first = self.waiting.iter().take(FRESH_EXAMINED_MAX).map(|turn| turn.key);
-        first.filter(move |key| self.is_behind(*key, bound))
+        let first = self.waiting.iter().take(FRESH_EXAMINED_MAX);
+        let behind = first.filter(move |turn| self.is_behind(turn.key, turn.head.length(), bound));
+        behind.map(|turn| turn.key)
     }
 
-    /// Whether a member that waits or has something in service has used less than `bound`.
-    pub fn is_behind(&self, key: K, bound: Tag) -> bool {
+    /// Whether the last finish tag of a member that waits or has something in service is below
+    /// `bound`, or less than the `size` of a request ahead of V. V does not move on with what a
+    /// member gets out of turn, so it is never further ahead for that.
+    pub fn is_behind(&self, key: K, size: Tag, bound: Tag) -> bool {
+        let bound = bound.max(self.virtual_time.saturating_add(size));
         self.members.get(&key).is_some_and(|one| one.finish < bound)
     }
 

@@ -17,6 +17,12 @@ use evenkeel_core::queue::{Arrival, QueuePlace, RequestId};
 use evenkeel_core::units::{Cost, Time};
 use std::net::IpAddr;
 
+/// The cost of a running request counts in the queue once it is this many times the estimate.
+/// Smaller: requests that cost a little more than expected move the turn of their client at once,
+/// and those that cost less only when they end, so clients with uneven requests get too little.
+/// Larger: a client whose requests cost far more than expected gets too much for longer.
+const PROGRESS_RATIO_MIN: u64 = 2;
+
 /// The relation of a request to the queue.
 #[derive(Clone, Copy)]
 pub(crate) enum QueueSlot {
@@ -180,12 +186,14 @@ impl HeldSlot {
         };
     }
 
-    /// Tells the queue what the request has cost so far, if that is more than was expected.
-    pub fn note_progress(&self, cost: Cost, lane: &LaneShared) {
-        if let QueueSlot::Held(id, arrival, _) = self.slot
-            && cost > arrival.estimate
+    /// Tells the queue what the request has cost so far, if that is far more than was expected. From
+    /// then on that is its estimate.
+    pub fn note_progress(&mut self, cost: Cost, lane: &LaneShared) {
+        if let QueueSlot::Held(id, arrival, _) = &mut self.slot
+            && cost.0 >= arrival.estimate.0.saturating_mul(PROGRESS_RATIO_MIN)
         {
-            lane.engine.gate.note_progress(id, cost, lane.now());
+            arrival.estimate = cost;
+            lane.engine.gate.note_progress(*id, cost, lane.now());
         }
     }
 
