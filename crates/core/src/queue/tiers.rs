@@ -313,9 +313,9 @@ impl Tiers {
         self.credits.size.max(self.visitors.size).max(self.debtors.size)
     }
 
-    /// Clients in credit that have used less than another one with requests in service, or are less
-    /// than a request ahead, in the order of their turns. So a client that uses little need not wait
-    /// if two of its requests come at once. Returns none if the tier in debt is owed
+    /// Clients in credit that have used less than another one with requests in service, or are
+    /// less than a request ahead, in the order of their turns. So a client that uses little need
+    /// not wait if two of its requests come at once. Returns none if the tier in debt is owed
     /// [`OWED_REQUESTS_MAX`] requests.
     pub fn behind_others(&self) -> impl Iterator<Item = KeyHash> {
         let bound = Some(self.least_credit()).filter(|bound| *bound > 0);

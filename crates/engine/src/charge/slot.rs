@@ -186,8 +186,8 @@ impl HeldSlot {
         };
     }
 
-    /// Tells the queue what the request has cost so far, if that is far more than was expected. From
-    /// then on that is its estimate.
+    /// Tells the queue what the request has cost so far, if that is far more than was expected.
+    /// From then on that is its estimate.
     pub fn note_progress(&mut self, cost: Cost, lane: &LaneShared) {
         if let QueueSlot::Held(id, arrival, _) = &mut self.slot
             && cost.0 >= arrival.estimate.0.saturating_mul(PROGRESS_RATIO_MIN)
