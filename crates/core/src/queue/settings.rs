@@ -31,7 +31,7 @@ pub struct QueueSettings {
     /// ([`Queue::accepted_max`](super::Queue::accepted_max)). Too low: many clients that use little
     /// wait for each other. Too high: a swarm overloads the backend. 0: clients that ask for little
     /// are not preferred. With [`WorkUnit::Tokens`] they are for clients in credit that have less
-    /// than their part of the slots, and are less than a request ahead of others.
+    /// than their part of the slots, and are at most a few requests ahead of others.
     pub reserve: usize,
     /// The number of requests that may wait. Too low: bursts are refused. Too high: memory, some
     /// 500 bytes each, and waits longer than any client accepts.

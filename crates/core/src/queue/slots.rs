@@ -57,8 +57,8 @@ impl Queue {
 
     /// Clients in credit that may use a reserved slot. With CPU time: those with nothing in
     /// service, lightest request first. With tokens: those that have less than their equal part of
-    /// the slots and are less than a request ahead of others, in the order of their turns. The size
-    /// of a request does not matter there, because a model works on many requests at a time.
+    /// the slots and are at most a few requests ahead of others, in the order of their turns. The
+    /// size of a request does not matter there, because a model works on many requests at a time.
     pub(super) fn newcomers(&self) -> impl Iterator<Item = KeyHash> {
         let running = |client: &KeyHash| self.clients.get(client).map_or(0, |known| known.running);
         let is_time = self.settings.unit == WorkUnit::CpuTime;

@@ -314,7 +314,7 @@ impl Tiers {
     }
 
     /// Clients in credit that have used less than another one with requests in service, or are
-    /// less than a request ahead, in the order of their turns. So a client that uses little need
+    /// at most a few requests ahead, in the order of their turns. So a client that uses little need
     /// not wait if two of its requests come at once. Returns none if the tier in debt is owed
     /// [`OWED_REQUESTS_MAX`] requests.
     pub fn behind_others(&self) -> impl Iterator<Item = KeyHash> {

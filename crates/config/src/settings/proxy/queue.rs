@@ -44,8 +44,8 @@ settings! {
     /// Number of reserved slots, in addition to `concurrency`: for clients in credit that have no
     /// request at the backend and ask for little compared with the requests there; with
     /// `cost: tokens`, for clients in credit that have less than their part of the slots and are
-    /// less than a request ahead of others. Never more than the backend accepts: `workers`, or what
-    /// is measured.
+    /// at most a few requests ahead of others. Never more than the backend accepts: `workers`, or
+    /// what is measured.
     pub reserve: usize, RESERVE: ConfigKey<usize> = ConfigKey::whole("reserve").within(0, SLOTS_MAX)
         .default_note("two per CPU, at least two; two with `cost: tokens`")
         .low("new clients wait for a running request to end, or for each other")
