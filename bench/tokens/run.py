@@ -10,8 +10,8 @@ How to run: bench/tokens/run.py [--scene fair light ...] [--contestants nothing 
 [--rounds 1] [--proxy LINES] [--nice -10]. --list says what each scene is. With --rounds the median
 is shown. --proxy has more lines of Evenkeel's `proxy`, to see what they change. The variable
 EVENKEEL names the program; else it is built. LiteLLM is installed from PyPI into target/litellm, as
-ci/pins/litellm.txt says, and takes half a minute to start. A scene takes 6 to 30 s for each
-contestant, and all of them a quarter of an hour. On a machine that does other work, `latency` is
+ci/pins/litellm.txt says, and takes half a minute to start, in each scene. A scene takes 6 to 60 s
+for each contestant, and all of them half an hour. On a machine that does other work, `latency` is
 only meaningful under `chrt -f 10`.
 """
 
@@ -43,12 +43,14 @@ def opener(contestant, kept, proxy):
     return opened
 
 
-def play(scene, contestants, asked, kept):
-    """The figures of each contestant: medians, where they are numbers."""
+def play(scene, contestants, asked):
+    """The figures of each contestant: medians, where they are numbers. Nothing that a contestant
+    has left to do is done while another one is measured."""
     found = {name: [] for name in contestants}
     for _ in range(asked.rounds):
         for name in contestants:
-            figures = scene(opener(name, kept, asked.proxy))
+            with contest.Bench() as kept:
+                figures = scene(opener(name, kept, asked.proxy))
             if scene is scenes.latency and found.get("nothing"):
                 scenes.added(figures, found["nothing"][-1])
             found[name].append(figures)
@@ -90,10 +92,10 @@ def line(cells):
     print(f"| {' | '.join(cells)} |", flush=True)
 
 
-def show(name, asked, kept):
+def show(name, asked):
     scene, began = scenes.SCENES[name], time.monotonic()
     contestants = [one for one in asked.contestants if one in scene.contestants]
-    found = compared(scene, play(scene, contestants, asked, kept))
+    found = compared(scene, play(scene, contestants, asked))
     for cells in rows(name, scene, found):
         line(cells)
     print(f"# {name}: {time.monotonic() - began:.0f} s, load {os.getloadavg()[0]:.1f}",
@@ -128,9 +130,8 @@ def main():
     contest.describe(*versions)
     line(["scene", "figure", "bar", *TITLES.values(), "met"])
     line(["---"] * 7)
-    with contest.Bench() as kept:
-        for name in asked.scene:
-            show(name, asked, kept)
+    for name in asked.scene:
+        show(name, asked)
 
 
 main()

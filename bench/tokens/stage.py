@@ -110,19 +110,19 @@ class Outcome:
 class Stage:
     """Engines with one contestant in front: `nothing`, `evenkeel` or `litellm`."""
 
-    # The same in all scenes, so that LiteLLM, which takes long to start, need not start again.
+    # The same in all stages, so that LiteLLM, which takes long to start, need not start again.
     engine_ports = [free_port() for _ in range(4)]
 
     def __init__(self, bench, kept, contestant, engines=1, evenkeel="", limit=None,
                  concurrency=None, **engine):
-        """`kept`: a `Bench` for what stays for other scenes. `evenkeel`: more of its `proxy`.
-        `limit`: LiteLLM's tokens a minute for each key. `concurrency`: Evenkeel's, by default two
+        """`kept`: a `Bench` for what stays for other stages. `evenkeel`: more of its `proxy`.
+        `limit`: LiteLLM's tokens a minute for each key. `concurrency`: Evenkeel's, by default one
         less than the engines run, as the guide says. `engine`: options of the engines."""
         self.bench, self.contestant, self.server, self.admin = bench, contestant, None, None
         self.engines = [self.engine(port, engine) for port in self.engine_ports[:engines]]
         seats = engine.get("max_num_seqs", 64) * engines
         if contestant == "evenkeel":
-            self.start_evenkeel(concurrency or max(seats - 2, 1), evenkeel)
+            self.start_evenkeel(concurrency or max(seats - 1, 1), evenkeel)
         elif contestant == "litellm":
             name = f"litellm {engines} {limit}"
             before = [server for server in kept.servers if server.name == name]
