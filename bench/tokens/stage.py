@@ -116,13 +116,13 @@ class Stage:
     def __init__(self, bench, kept, contestant, engines=1, evenkeel="", limit=None,
                  concurrency=None, **engine):
         """`kept`: a `Bench` for what stays for other stages. `evenkeel`: more of its `proxy`.
-        `limit`: LiteLLM's tokens a minute for each key. `concurrency`: Evenkeel's, by default one
+        `limit`: LiteLLM's tokens a minute for each key. `concurrency`: Evenkeel's, by default two
         less than the engines run, as the guide says. `engine`: options of the engines."""
         self.bench, self.contestant, self.server, self.admin = bench, contestant, None, None
         self.engines = [self.engine(port, engine) for port in self.engine_ports[:engines]]
         seats = engine.get("max_num_seqs", 64) * engines
         if contestant == "evenkeel":
-            self.start_evenkeel(concurrency or max(seats - 1, 1), evenkeel)
+            self.start_evenkeel(concurrency or max(seats - 2, 1), evenkeel)
         elif contestant == "litellm":
             name = f"litellm {engines} {limit}"
             before = [server for server in kept.servers if server.name == name]

@@ -15,7 +15,10 @@ impl Queue {
     pub(super) fn next(&self, now: Time) -> Option<(KeyHash, Place)> {
         let credit = || self.newcomers().next().map(|client| (client, Place::Credit));
         let free = self.free_slots();
-        let lines = || self.tiers.fresh_in_lines(free, self.slots_for_lines());
+        let lines = || match self.settings.unit {
+            WorkUnit::CpuTime => self.tiers.fresh_in_lines(free, self.slots_for_lines()),
+            WorkUnit::Tokens => self.tiers.next_in_lines(self.shared_slots()),
+        };
         if self.in_slots() < self.slots() {
             // With a language model, this would share out slots instead of tokens.
             let goes_first = self.settings.reserve > 0 && self.settings.unit == WorkUnit::CpuTime;
@@ -39,14 +42,17 @@ impl Queue {
     }
 
     /// The number of slots for those that were not here before, and those in debt, while some of
-    /// the former are here: all but one, but no fewer than processors.
+    /// the former are here: all but one, but no fewer than processors. With tokens, reserved slots
+    /// are among them, because the size of a request does not matter there.
     pub(super) fn shared_slots(&self) -> usize {
+        let slots = self.slots();
         let cpus = match self.settings.unit {
             WorkUnit::CpuTime => self.settings.cpus_milli.div_ceil(1_000),
-            WorkUnit::Tokens => 1,
+            WorkUnit::Tokens => {
+                return slots.saturating_add(self.settings.reserve).saturating_sub(1).max(1);
+            }
         };
         let cpus = usize::try_from(cpus).unwrap_or(usize::MAX);
-        let slots = self.slots();
         slots.saturating_sub(1).max(cpus.saturating_add(self.staying)).min(slots)
     }
 

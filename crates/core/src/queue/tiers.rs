@@ -308,6 +308,12 @@ impl Tiers {
         Some((client, Place::Line(line)))
     }
 
+    /// The client in a line that is next, if the lines may have another of `slots` slots.
+    pub fn next_in_lines(&self, slots: usize) -> Option<(KeyHash, Place)> {
+        let (client, line) = self.lines.next().filter(|_| self.leaves_room(slots))?;
+        Some((client, Place::Line(line)))
+    }
+
     /// The largest length in service.
     fn largest(&self) -> Tag {
         self.credits.size.max(self.visitors.size).max(self.debtors.size)

@@ -105,6 +105,34 @@ fn a_tenant_that_asks_for_little_need_not_wait_for_a_stream_to_end() {
     }
 }
 
+/// Otherwise an engine would work on fewer requests than it can, for as long as new tenants wait.
+#[test]
+fn tenants_that_were_not_here_before_have_all_slots_but_one() {
+    for (reserve, strangers) in [(0, 13), (2, 15)] {
+        let known = KnownClients::Always { clients_max: 100 };
+        let models = QueueSettings { unit: WorkUnit::Tokens, known, ..settings(14, reserve) };
+        let mut queue = Queue::new(models);
+        let ask = |queue: &mut Queue, from, now| {
+            queue.handle_arrival(arrival(from, QueuePlace::Credit, 1_000_000), now)
+        };
+        for _ in 0..20 {
+            let id = ask(&mut queue, 1, NOW);
+            assert_eq!(queue.poll_dispatch(NOW), Some(id));
+            queue.handle_done(id, Cost(1_000_000), NOW);
+        }
+        let later = NOW.plus(Nanos::from_secs(3_600));
+        (0..30).for_each(|n| _ = ask(&mut queue, 2 + n % 6, later));
+        let sent = |queue: &mut Queue| std::iter::from_fn(|| queue.poll_dispatch(later)).collect();
+        let running: Vec<_> = sent(&mut queue);
+        assert_eq!(running.len(), strangers, "{reserve} slots are reserved");
+        let known = ask(&mut queue, 1, later);
+        assert_eq!(sent(&mut queue), [known], "a slot is left to it");
+        queue.handle_done(running[0], Cost(1_000_000), later);
+        let next: Vec<_> = sent(&mut queue);
+        assert_eq!(next.len(), 1, "the slots are in use again");
+    }
+}
+
 /// Returns the tokens of the first of two tenants in relation to those of the second. Both always
 /// have requests waiting. `lengths` are the steps that their requests take.
 fn parts(lengths: [u64; 2], costs: [u64; 2], in_debt: bool) -> f64 {
