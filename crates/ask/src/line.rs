@@ -14,10 +14,12 @@ mod outcome;
 mod resp;
 mod splitter;
 mod store_client;
+mod turns;
 mod worker;
 
 use evenkeel_config::settings::{LineSettings, Settings, StreamAddress};
 use evenkeel_engine::tags::TagEngine;
+use evenkeel_engine::turns::TurnEngine;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_serve::handover::ListenSockets;
 use evenkeel_serve::service::Service;
@@ -57,7 +59,7 @@ pub struct RunningLine {
 /// An address cannot be listened on, or the system gives no thread. Nothing runs then.
 pub fn start(
     settings: &LineSettings,
-    tags: &Arc<TagEngine>,
+    (tags, turns): (&Arc<TagEngine>, Option<&Arc<TurnEngine>>),
     store: Option<&Arc<RedisStore>>,
     clock: Clock,
     watch: &Watch,
@@ -67,11 +69,12 @@ pub fn start(
     let shared = Arc::new(LineShared::new(settings.clone(), watch.registry()));
     let each = bound.threads.into_iter().enumerate().map(|(index, listeners)| {
         let (lane, store, house) = (tags.lane(index), store.cloned(), Arc::clone(&shared));
-        let passed = sockets.passed();
+        let (turns, passed) = (turns.map(|turns| turns.lane(index)), sockets.passed());
         async move |orders: ServerOrders| {
             let store = store.as_ref().map(TagStoreClient::new);
-            let worker = LineWorker::new(lane, store, clock, house);
+            let worker = LineWorker::new(lane, store, turns, clock, house);
             let mut accepting = JoinSet::new();
+            tokio::task::spawn_local(Rc::clone(&worker).watch_turns());
             for listener in listeners {
                 let ends = (orders.clone(), passed.clone());
                 accepting.spawn_local(Rc::clone(&worker).accept(listener, ends));

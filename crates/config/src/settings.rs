@@ -40,6 +40,7 @@ pub use conditions::GroupSettings;
 use evenkeel_core::units::Nanos;
 pub use gatekeeper::GatekeeperSettings;
 use limits::LimitContext;
+pub use line::turns::{TURNS_LIMIT_NAME, TurnSettings, TurnWeights};
 pub use line::{LineSettings, StreamAddress};
 pub use master::MasterSettings;
 pub use metrics::{GraphiteSelection, MetricsSettings, StatsdLabels, StatsdSink};
@@ -103,7 +104,7 @@ settings! {
     /// The door that answers questions about tags.
     pub line: Option<LineSettings>, LINE: SubsectionKey = SubsectionKey::one("line", &line::TABLE)
         => root.section_if_written(&LINE, |line| {
-            line::read(line, state.keys_max.unwrap_or(machine.keys_max()))
+            line::read(line, state.keys_max.unwrap_or(machine.keys_max()), peers.as_ref())
         });
     /// The Envoy rate limit service.
     pub ratelimit: Option<RatelimitSettings>, RATELIMIT: SubsectionKey =

@@ -8,6 +8,7 @@
 pub mod shared;
 mod visitors;
 
+use crate::replicated::queue::QueueWaker;
 use arc_swap::{ArcSwapOption, Guard};
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::meter::estimate::{LearnedCosts, RouteHash};
@@ -19,10 +20,10 @@ use evenkeel_core::queue::standing::{VisitPass, WaitingRoomEntry};
 use evenkeel_core::queue::work_rate::WorkRate;
 use evenkeel_core::queue::{Arrival, CancelOutcome, QueueSettings, RefusedRequest, RequestId};
 use evenkeel_core::units::{Cost, Nanos, Time};
+use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::pressure::PressureNotice;
 use foldhash::fast::RandomState;
 use parking_lot::{Mutex, MutexGuard};
-use shared::QueueWaker;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -45,6 +46,8 @@ pub struct AdmissionQueue {
     pressure: Arc<AtomicU64>,
     /// The requests of other instances with the backend. It follows the queue.
     elsewhere: Arc<AtomicUsize>,
+    /// The clock by which other instances are heard.
+    clock: Clock,
 }
 
 struct AdmissionState {
@@ -118,7 +121,11 @@ pub struct AdmissionStats {
 impl AdmissionQueue {
     /// Makes a queue with these bounds. With `search`, the concurrency in `settings` is only the
     /// start of the search.
-    pub fn new(settings: QueueSettings, search: Option<ConcurrencySearch>) -> AdmissionQueue {
+    pub fn new(
+        settings: QueueSettings,
+        search: Option<ConcurrencySearch>,
+        clock: Clock,
+    ) -> AdmissionQueue {
         let (pressure, elsewhere) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicUsize::new(0)));
         let state = AdmissionState {
             queue: SharedQueue::new(Admission::new(settings, search)),
@@ -133,7 +140,7 @@ impl AdmissionQueue {
             rate: WorkRate::default(),
         };
         let history = ArcSwapOption::from(state.queue.client_history().map(Arc::new));
-        AdmissionQueue { state: Mutex::new(state), history, pressure, elsewhere }
+        AdmissionQueue { state: Mutex::new(state), history, pressure, elsewhere, clock }
     }
 
     /// Applies changed bounds. Waiting requests keep waiting. A running search continues, unless
@@ -262,6 +269,12 @@ impl AdmissionQueue {
     /// requests of this instance show it.
     pub fn work_rate(&self) -> Option<f64> {
         self.state.lock().rate.per_second()
+    }
+
+    /// Whether another instance owns the queue, so that a request that could run waits for its
+    /// answer.
+    pub fn asks_elsewhere(&self) -> bool {
+        !self.state.lock().queue.is_owner()
     }
 
     /// Whether the concurrency is searched for.

@@ -14,6 +14,7 @@ use crate::forecast::OutputRates;
 use crate::host_names::{self, NameLookups};
 use crate::known_request::KnownRequest;
 use crate::open_requests::{OpenRequestList, OpenRequests};
+use crate::replicated::queue::SharedAdmission;
 use crate::rules::{self, EngineRules};
 use crate::shards::{LaneState, Shards};
 use crate::swarm::{BurningReport, SwarmWatch};
@@ -184,6 +185,7 @@ impl Engine {
         let gate = AdmissionQueue::new(
             proxy.queue.bounds(proxy.cpus, proxy.cost.unit()),
             rules::search(proxy),
+            clock,
         );
         gate.prepare_sharing(proxy.queue.shared, true, clock.now());
         Arc::new(Engine {
@@ -324,8 +326,8 @@ impl Engine {
 
     /// The state of the queue that this instance shares with others; `None` if it shares none.
     pub fn shared_queue_report(&self) -> Option<SharedQueueReport> {
-        let (rules, now) = (self.shards.rules(), self.shards.clock.now());
-        (rules.queues && rules.shares_queue).then(|| self.gate.shared_report(now)).flatten()
+        let rules = self.shards.rules();
+        (rules.queues && rules.shares_queue).then(|| self.gate.report()).flatten()
     }
 
     /// The groups of strangers that burn; empty without pressure.

@@ -29,6 +29,7 @@ mod swarm;
 pub mod domains;
 pub mod replicated;
 pub mod tags;
+pub mod turns;
 pub mod view;
 pub mod windows;
 

@@ -7,19 +7,20 @@
 //! admitted elsewhere, so there is no decision left to make. The collector and the transport:
 //! `evenkeel_peers::driver`.
 
-use super::admission::shared::QueueWaker;
+pub mod queue;
+
 use super::view::EngineView;
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::classify::LimitKey;
 use evenkeel_core::key::{KeyHash, KeyHasher, KeySeed};
 use evenkeel_core::limit::{Limit, LimitUnit};
 use evenkeel_core::limiter::Limiter;
-use evenkeel_core::queue::shared::{InstanceId, QueueMessage, SharedQueueReport};
 use evenkeel_core::queue::{DebtFlow, SharedClient};
 use evenkeel_core::replica::ReplicatedLimit;
 use evenkeel_core::top::{TopClient, TopClients};
 use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
 use parking_lot::Mutex;
+pub use queue::SharedAdmission;
 use std::collections::HashMap;
 use std::fmt::Write;
 
@@ -98,42 +99,6 @@ pub trait Replicated: Send + Sync {
     /// Sets the number of CPUs that all instances have together.
     fn set_total_cpus(&self, cpus: f64) {
         let _ = cpus;
-    }
-}
-
-/// The queue of an engine, which instances may share.
-pub trait SharedAdmission: Send + Sync {
-    /// Whether the queue can be shared now. If it cannot, it can soon.
-    fn is_ready(&self) -> bool {
-        true
-    }
-
-    /// Begins to share the queue as the instance `own`. `wake` is called when there are messages;
-    /// it must not call the queue.
-    fn start(&self, own: InstanceId, wake: QueueWaker);
-
-    /// There is a connection to another instance that shares the queue.
-    fn handle_link(&self, id: InstanceId);
-
-    /// The connection to another instance has ended. `is_gone`: the other has closed it, so it has
-    /// ended; otherwise it may still be there.
-    fn handle_link_end(&self, node: u64, is_gone: bool);
-
-    /// Messages of another instance.
-    fn handle_messages(&self, from: u64, messages: &[QueueMessage]);
-
-    /// Passes on the messages since the last call, each with the instance that it is for.
-    fn poll_messages(&self, each: &mut dyn FnMut(u64, QueueMessage));
-
-    /// When [`SharedAdmission::handle_timeout`] is to be called next.
-    fn poll_timeout(&self) -> Option<Time>;
-
-    /// Tells other instances that this one is there, and notices which are not.
-    fn handle_timeout(&self);
-
-    /// The state of the queue; `None` if no other instance can share it.
-    fn report(&self) -> Option<SharedQueueReport> {
-        None
     }
 }
 

@@ -7,6 +7,7 @@
 pub(crate) mod doctor;
 pub(crate) mod remote;
 mod top;
+mod turn;
 
 use crate::run;
 use anyhow::Context;
@@ -66,6 +67,8 @@ enum CliCommand {
     Doctor(DoctorArgs),
     /// Show the busiest clients of a running server live in the terminal
     Top(TopArgs),
+    /// Wait for a turn, run a command, and charge the CPU time that it used
+    Turn(turn::TurnOptions),
     /// Replay access logs against the limits: which clients would have been held, delayed or
     /// refused
     Replay(evenkeel_lab::replay::ReplayOptions),
@@ -185,7 +188,7 @@ pub fn main() -> ExitCode {
         }
     };
     match run(cli.command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) if closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error:#}");
@@ -194,8 +197,17 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(command: CliCommand) -> anyhow::Result<()> {
+fn run(command: CliCommand) -> anyhow::Result<ExitCode> {
     match command {
+        CliCommand::Turn(options) => turn::turn(&options),
+        other => run_to_end(other).map(|()| ExitCode::SUCCESS),
+    }
+}
+
+fn run_to_end(command: CliCommand) -> anyhow::Result<()> {
+    match command {
+        // Its exit code is that of another command.
+        CliCommand::Turn(_) => Ok(()),
         CliCommand::Serve(serve) => {
             let mut source = ConfigSource::new(&named(serve.config)?);
             let config = source.load(Machine::here())?;

@@ -7,6 +7,7 @@
 
 use super::outcome::{InputOutcome, NextStep};
 use super::resp::{self, ReplyWriter, command, integer};
+use super::turns::is_turn;
 use evenkeel_core::units::{Nanos, SECOND};
 use evenkeel_engine::tags::{QuestionNumbers, TagAnswer, TagBatch};
 
@@ -97,6 +98,16 @@ impl RedisSession {
         RedisSession { id, version: 2, name: Vec::new(), transaction: None }
     }
 
+    /// The version of the protocol that the client speaks.
+    pub fn version(&self) -> u8 {
+        self.version
+    }
+
+    /// Whether commands about turns are run. In a transaction they are unknown.
+    fn takes_turns(&self) -> bool {
+        self.transaction.is_none()
+    }
+
     /// Answers the commands in `input` until `out` has more than `out_max` bytes.
     pub fn take(
         &mut self,
@@ -111,6 +122,10 @@ impl RedisSession {
             match command(&input[taken.used..], &mut words) {
                 Ok(None) => return taken,
                 Ok(Some(used)) => {
+                    if words.first().is_some_and(|name| is_turn(name)) && self.takes_turns() {
+                        taken.then = NextStep::Turn;
+                        return taken;
+                    }
                     taken.used += used;
                     if words.is_empty() {
                         continue;
@@ -170,8 +185,8 @@ fn find(words: &[&[u8]]) -> Result<&'static RedisCommand, CommandError> {
     let command = found.ok_or_else(|| {
         let name: String = String::from_utf8_lossy(name).chars().take(64).collect();
         CommandError(format!(
-            "ERR unknown command '{name}': this is a rate limiter, which knows CL.THROTTLE and \
-             THROTTLE"
+            "ERR unknown command '{name}' here: this is a rate limiter, which knows CL.THROTTLE, \
+             THROTTLE, EK.TAKE, EK.TRY and EK.DONE"
         ))
     })?;
     let count = i64::try_from(words.len()).unwrap_or(i64::MAX);

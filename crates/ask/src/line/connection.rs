@@ -6,15 +6,19 @@
 //! are read. So a client that does not read gets no further answers, and can make the door keep at
 //! most [`ANSWER_BYTES`] and a chunk. What the bytes mean: `splitter`, `resp` and `commands`. If a
 //! store counts, it is asked once about all queries that have arrived, and they are answered when
-//! its answer is back: `store_client`.
+//! its answer is back: `store_client`. While a program waits for its turn, what it sends is kept,
+//! up to a chunk, and only turns that it gives back are handled at once: `turns`.
 
 use super::commands::RedisSession;
 use super::outcome::{InputOutcome, NextStep};
 use super::splitter::TagSplitter;
 use super::store_client::TagStoreClient;
+use super::turns::{self, TurnCommand, TurnCommandResult, TurnReply};
 use super::worker::LineWorker;
+use evenkeel_core::units::{Cost, Nanos, Time};
 use evenkeel_engine::tags::questions::TagQuestions;
 use evenkeel_engine::tags::{TAG_GROUP_MAX, TagBatch};
+use evenkeel_engine::turns::{RefusalCause, TurnAnswer, TurnId, TurnLane, WaitingTurn};
 use rustix::net::RecvFlags;
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -37,6 +41,12 @@ const CHUNKS_PER_TURN: usize = 4;
 /// last reply.
 const LINGER_BYTES: usize = 256 * 1024;
 
+/// The time for which `TRY` waits for the answer of the instance that gives out the turns.
+const TRY_WAIT: Nanos = Nanos::from_millis(100);
+/// The smallest number of turns of a connection at which those that were given back over another
+/// one are forgotten.
+const HELD_PRUNED: usize = 64;
+
 /// The queries that the store is being asked about.
 type StoreQuery = Pin<Box<dyn Future<Output = TagQuestions>>>;
 
@@ -55,8 +65,8 @@ impl Default for LineBuffers {
 /// The protocol of a client, with its parser state.
 #[derive(Clone)]
 pub enum LineCodec {
-    /// Tags and newlines.
-    Lines(TagSplitter),
+    /// Tags and newlines. Whether lines may be about turns.
+    Lines(TagSplitter, bool),
     Resp(RedisSession),
 }
 
@@ -89,8 +99,30 @@ impl LineCodec {
         max: usize,
     ) -> InputOutcome {
         match self {
-            LineCodec::Lines(lines) => answer_lines(lines, input, batch, out),
+            LineCodec::Lines(lines, false) => answer_lines(lines, input, batch, out),
+            LineCodec::Lines(lines, true) => {
+                let plain = turns::plain_part(input, lines.begins_tag(), lines.tag_bytes_max());
+                let taken = answer_lines(lines, &input[..plain], batch, out);
+                let is_next = plain < input.len() && taken.used == plain;
+                InputOutcome { then: if is_next { NextStep::Turn } else { taken.then }, ..taken }
+            }
             LineCodec::Resp(session) => session.take(input, batch, out, max),
+        }
+    }
+
+    /// The command about a turn at the beginning of `input`, and its length; `None` if it is not
+    /// complete, or is about something else.
+    fn turn<'a>(&self, input: &'a [u8]) -> Option<(TurnCommandResult<'a>, usize)> {
+        match self {
+            LineCodec::Lines(..) => turns::read_line(input),
+            LineCodec::Resp(_) => turns::read_words(input),
+        }
+    }
+
+    fn write_turn(&self, reply: &TurnReply, out: &mut Vec<u8>) {
+        match self {
+            LineCodec::Lines(..) => reply.write_line(out),
+            LineCodec::Resp(session) => reply.write_resp(session.version(), out),
         }
     }
 }
@@ -128,6 +160,10 @@ pub struct LineLink {
     pub active: Cell<u64>,
     /// The index in the list of its thread.
     pub place: Cell<usize>,
+    /// When the program has waited for its turn for as long as it wants to.
+    pub waits_until: Cell<Option<Time>>,
+    /// Whether the program waits for a turn, or holds one.
+    pub has_turn: Cell<bool>,
     closed: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
@@ -173,6 +209,52 @@ pub struct LineConnection<S> {
     /// The query to the store that is running, and the number of bytes of `kept` that it covers.
     /// While it is set, no bytes are read.
     store_query: Option<(StoreQuery, usize)>,
+    /// The turn that the program waits for. Nothing after it is answered before.
+    waiting: Option<TurnWait>,
+    /// The turns that the connection has taken; some may have been given back over another one.
+    turns: HeldTurns,
+}
+
+/// A turn that a program waits for.
+struct TurnWait {
+    turn: WaitingTurn,
+    /// What the program is told if it waits for too long.
+    late: TurnReply,
+    /// The replies to what the connection has sent since.
+    after: Vec<u8>,
+}
+
+/// The turns of a connection, which are given back when it is dropped.
+struct HeldTurns {
+    lane: Option<TurnLane>,
+    ids: Vec<TurnId>,
+    pruned: usize,
+}
+
+impl HeldTurns {
+    fn hold(&mut self, id: TurnId) {
+        if self.ids.len() >= HELD_PRUNED.max(2 * self.pruned)
+            && let Some(lane) = &self.lane
+        {
+            self.ids.retain(|id| lane.holds(*id));
+            self.pruned = self.ids.len();
+        }
+        self.ids.push(id);
+    }
+
+    fn done(&mut self, id: TurnId, cost: Option<Cost>) -> bool {
+        if let Some(at) = self.ids.iter().position(|own| *own == id) {
+            self.ids.swap_remove(at);
+        }
+        self.lane.as_ref().is_some_and(|lane| lane.done(id, cost))
+    }
+}
+
+impl Drop for HeldTurns {
+    fn drop(&mut self) {
+        let lane = self.lane.iter();
+        lane.for_each(|lane| self.ids.iter().for_each(|id| _ = lane.done(*id, None)));
+    }
 }
 
 impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> LineConnection<S> {
@@ -183,6 +265,7 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> LineConnection<S> {
         client: Option<IpAddr>,
         speech: LineCodec,
     ) -> LineConnection<S> {
+        let turns = HeldTurns { lane: worker.turns.clone(), ids: Vec::new(), pruned: 0 };
         LineConnection {
             stream,
             worker,
@@ -195,6 +278,8 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> LineConnection<S> {
             then: NextStep::Read,
             lingered: 0,
             store_query: None,
+            waiting: None,
+            turns,
         }
     }
 
@@ -222,9 +307,13 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> LineConnection<S> {
             let (asked, used) = (ready!(asking.as_mut().poll(cx)), *used);
             return Poll::Ready(self.reply(cx, asked, used));
         }
+        if self.waiting.is_some() {
+            return self.wait(cx);
+        }
         match self.then {
             NextStep::Read => self.read(cx),
             NextStep::Resume => self.resume(cx),
+            NextStep::Turn => Poll::Ready(self.take_turns(cx)),
             NextStep::End => self.linger(cx),
         }
     }
@@ -235,7 +324,10 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> LineConnection<S> {
         let LineBuffers { input, output } = &mut *worker.scratch.borrow_mut();
         let mut chunk = ReadBuf::new(input);
         let count = match Pin::new(&mut self.stream).poll_read(cx, &mut chunk) {
-            Poll::Pending if worker.is_draining() => self.last_look(input),
+            // Its programs still run.
+            Poll::Pending if worker.is_draining() && self.turns.ids.is_empty() => {
+                self.last_look(input)
+            }
             poll => ready!(poll).map(|()| chunk.filled().len())?,
         };
         if count == 0 {
@@ -276,6 +368,140 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> LineConnection<S> {
         Poll::Ready(self.begin_to_send(cx, output))
     }
 
+    /// Handles the commands about turns at the beginning of `kept`, until a program has to wait.
+    fn take_turns(&mut self, cx: &mut Context<'_>) -> io::Result<StepResult> {
+        let worker = Rc::clone(&self.worker);
+        let output = &mut worker.scratch.borrow_mut().output;
+        output.clear();
+        let kept = std::mem::take(&mut self.kept);
+        let (mut used, mut is_whole) = (0, true);
+        while self.waiting.is_none() && output.len() <= ANSWER_BYTES {
+            let Some((command, length)) = self.speech.turn(&kept[used..]) else {
+                is_whole = used > 0;
+                break;
+            };
+            used += length;
+            if let Some(reply) = self.run(command) {
+                self.speech.write_turn(&reply, output);
+            }
+        }
+        // The rest of a command that is not complete has to arrive.
+        self.then = if is_whole { NextStep::Resume } else { NextStep::Read };
+        self.keep(kept, used);
+        if self.waiting.is_some() {
+            self.give_back_first();
+        }
+        self.begin_to_send(cx, output)
+    }
+
+    /// Runs a command about a turn. Returns its reply; `None` if the program has to wait.
+    fn run(&mut self, command: TurnCommandResult<'_>) -> Option<TurnReply> {
+        let now = self.worker.now();
+        self.link.active.set(now.0 / 1_000_000);
+        let fault = u64::from(command.is_err());
+        self.worker.counts(&self.speech).record_questions(1, fault);
+        let Some(lane) = &self.worker.turns else {
+            return Some(TurnReply::Fault(
+                "there are no turns: `line.turns` is not set".to_owned(),
+            ));
+        };
+        let (tag, cost, wait, late) = match command {
+            Err(fault) => return Some(TurnReply::Fault(fault)),
+            Ok(TurnCommand::Done { id, cost }) => {
+                let reply = TurnReply::Done(self.turns.done(id, cost));
+                self.note_turns();
+                return Some(reply);
+            }
+            Ok(TurnCommand::Take { tag, cost, wait }) => (tag, cost, wait, TurnReply::Late),
+            Ok(TurnCommand::Try { tag, cost }) => {
+                let wait = if lane.asks_elsewhere() { TRY_WAIT } else { Nanos::ZERO };
+                (tag, cost, Some(wait), TurnReply::Busy)
+            }
+        };
+        match lane.take(tag, cost) {
+            TurnAnswer::Turn(id) => {
+                self.turns.hold(id);
+                self.note_turns();
+                Some(TurnReply::Turn(id))
+            }
+            TurnAnswer::Full => Some(TurnReply::Busy),
+            TurnAnswer::Waits(_) if wait == Some(Nanos::ZERO) => Some(late),
+            TurnAnswer::Waits(turn) => {
+                self.link.waits_until.set(wait.map(|wait| now.plus(wait)));
+                self.waiting = Some(TurnWait { turn, late, after: Vec::new() });
+                self.note_turns();
+                None
+            }
+        }
+    }
+
+    /// Tells the worker whether the connection has anything to do with turns now.
+    fn note_turns(&self) {
+        self.link.has_turn.set(self.waiting.is_some() || !self.turns.ids.is_empty());
+    }
+
+    /// Waits for a turn, and for the end of the connection.
+    fn wait(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<StepResult>> {
+        let Some(waiting) = &mut self.waiting else { return Poll::Ready(Ok(StepResult::Step)) };
+        let is_late = self.link.waits_until.get().is_some_and(|until| self.worker.now() >= until);
+        let reply = match Pin::new(&mut waiting.turn).poll(cx) {
+            Poll::Ready(Ok(id)) => TurnReply::Turn(id),
+            Poll::Ready(Err(RefusalCause::WaitMax)) => waiting.late.clone(),
+            Poll::Ready(Err(RefusalCause::LenMax)) => TurnReply::Busy,
+            Poll::Pending if is_late => waiting.late.clone(),
+            Poll::Pending => return self.watch(cx),
+        };
+        let after = std::mem::take(&mut waiting.after);
+        self.waiting = None;
+        self.link.waits_until.set(None);
+        if let TurnReply::Turn(id) = reply {
+            self.turns.hold(id);
+        }
+        self.note_turns();
+        let worker = Rc::clone(&self.worker);
+        let output = &mut worker.scratch.borrow_mut().output;
+        output.clear();
+        self.speech.write_turn(&reply, output);
+        output.extend_from_slice(&after);
+        Poll::Ready(self.begin_to_send(cx, output))
+    }
+
+    /// Reads while a program waits: to notice that it has gone, and because it may hold the turn
+    /// that it waits for.
+    fn watch(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<StepResult>> {
+        let worker = Rc::clone(&self.worker);
+        if self.kept.len() >= CHUNK_BYTES {
+            return Poll::Pending;
+        }
+        let input = &mut worker.scratch.borrow_mut().input;
+        let mut chunk = ReadBuf::new(input);
+        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut chunk))?;
+        if chunk.filled().is_empty() {
+            return Poll::Ready(Ok(StepResult::End));
+        }
+        self.kept.extend_from_slice(chunk.filled());
+        self.give_back_first();
+        Poll::Ready(Ok(StepResult::Step))
+    }
+
+    /// Gives back the turns for which `kept` begins with a `DONE`, while a program waits.
+    fn give_back_first(&mut self) {
+        let kept = std::mem::take(&mut self.kept);
+        let mut used = 0;
+        let has_room = |wait: &TurnWait| wait.after.len() <= ANSWER_BYTES;
+        while self.waiting.as_ref().is_some_and(has_room)
+            && let Some((Ok(command @ TurnCommand::Done { .. }), length)) =
+                self.speech.turn(&kept[used..])
+        {
+            used += length;
+            let reply = self.run(Ok(command));
+            if let (Some(reply), Some(waiting)) = (reply, &mut self.waiting) {
+                self.speech.write_turn(&reply, &mut waiting.after);
+            }
+        }
+        self.keep(kept, used);
+    }
+
     /// Asks the store about all queries in `kept` at once.
     fn begin_to_ask(&mut self, store: &Rc<TagStoreClient>) {
         let mut batch = self.worker.lane.note(self.client);
@@ -301,23 +527,24 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> LineConnection<S> {
         let worker = Rc::clone(&self.worker);
         let output = &mut worker.scratch.borrow_mut().output;
         output.clear();
-        let mut kept = std::mem::take(&mut self.kept);
+        let kept = std::mem::take(&mut self.kept);
         let mut batch = worker.lane.tell(self.client, asked);
         let taken = self.speech.take_all(&kept[..used], &mut batch, output);
         let asked = batch.asked();
         worker.store.iter().for_each(|store| store.queue_unreported(&asked));
         worker.counts(&self.speech).record_questions(taken.asked, taken.faults);
-        kept.drain(..used);
-        if !kept.is_empty() {
-            kept.shrink_to(KEPT_BYTES);
-            self.kept = kept;
-        }
+        self.keep(kept, used);
         self.begin_to_send(cx, output)
     }
 
     fn answer_kept(&mut self, output: &mut Vec<u8>) {
-        let mut kept = std::mem::take(&mut self.kept);
+        let kept = std::mem::take(&mut self.kept);
         let used = self.answer(&kept, output);
+        self.keep(kept, used);
+    }
+
+    /// Keeps what follows the first `used` bytes.
+    fn keep(&mut self, mut kept: Vec<u8>, used: usize) {
         kept.drain(..used);
         // Ten thousand silent connections must not take much memory.
         if !kept.is_empty() {

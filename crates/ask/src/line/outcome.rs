@@ -23,6 +23,8 @@ pub enum NextStep {
     Read,
     /// Continue with the rest once the client has read the answers.
     Resume,
+    /// Continue with the rest, which begins with a command about a turn (`turns`).
+    Turn,
     /// End once the client has read the answers.
     End,
 }

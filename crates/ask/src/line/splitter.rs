@@ -19,6 +19,16 @@ impl TagSplitter {
         TagSplitter { tag_bytes_max, passing_over: false }
     }
 
+    /// The longest tag, in bytes.
+    pub fn tag_bytes_max(&self) -> usize {
+        self.tag_bytes_max
+    }
+
+    /// Whether the next byte begins a tag.
+    pub fn begins_tag(&self) -> bool {
+        !self.passing_over
+    }
+
     /// Calls `each` for every complete tag in `input`, in order, with `None` for a tag that is too
     /// long. Returns the number of bytes consumed. The rest is the beginning of a tag, at most one
     /// tag long, and must be passed again in front of the next bytes.

@@ -48,7 +48,7 @@ impl Stage {
     }
 
     fn lines(text: &str) -> Stage {
-        Stage::new(text, LineCodec::Lines(TagSplitter::new(settings(text).tag_bytes)))
+        Stage::new(text, LineCodec::Lines(TagSplitter::new(settings(text).tag_bytes), false))
     }
 
     fn resp(text: &str) -> Stage {
@@ -215,7 +215,7 @@ fn a_key_alone_is_asked_by_the_limits_of_the_door() {
     assert_eq!(stage.at(0.1, "THROTTLE C 11\r\n"), integers([1, 10, 0, -1, 10]));
     assert_eq!(stage.at(0.1, "THROTTLE x1\r\n"), integers([0, 1, 0, -1, 40]));
     // The same tag over the other protocol uses the same bucket.
-    stage.speech = LineCodec::Lines(TagSplitter::new(100));
+    stage.speech = LineCodec::Lines(TagSplitter::new(100), false);
     assert_eq!(stage.at(0.2, "C\nx1\nx2\n"), "NO\nNO\nOK\n");
 }
 
@@ -336,7 +336,7 @@ fn fuzz_any_bytes_are_answered_by_either_protocol() {
             assert!(out.len() <= 66_000 + 64 * 1024 + 16 * 1024);
             assert!(out.is_empty() || out.ends_with(b"\n"));
         }
-        stages[0].speech = LineCodec::Lines(TagSplitter::new(1_024));
+        stages[0].speech = LineCodec::Lines(TagSplitter::new(1_024), false);
         stages[1].speech = LineCodec::Resp(RedisSession::new(1));
     });
 }

@@ -10,7 +10,9 @@ use super::splitter::TagSplitter;
 use super::store_client::TagStoreClient;
 use arc_swap::ArcSwap;
 use evenkeel_config::settings::LineSettings;
+use evenkeel_core::units::Time;
 use evenkeel_engine::tags::TagLane;
+use evenkeel_engine::turns::TurnLane;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_serve::accept;
 use evenkeel_serve::handover::HandoverSignal;
@@ -32,6 +34,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::Notify;
 
+/// The interval at which waiting programs are examined.
+const TURNS_EVERY: Duration = Duration::from_millis(50);
 /// The time without traffic after which TCP checks whether the peer is still reachable.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
@@ -73,6 +77,8 @@ pub struct LineWorker {
     pub(super) lane: TagLane,
     /// The store that counts for all instances, if there is one.
     pub(super) store: Option<Rc<TagStoreClient>>,
+    /// The turns that programs take, if there are any.
+    pub(super) turns: Option<TurnLane>,
     pub(super) scratch: RefCell<LineBuffers>,
     clock: Clock,
     house: Arc<LineShared>,
@@ -85,12 +91,14 @@ impl LineWorker {
     pub(super) fn new(
         lane: TagLane,
         store: Option<Rc<TagStoreClient>>,
+        turns: Option<TurnLane>,
         clock: Clock,
         house: Arc<LineShared>,
     ) -> Rc<LineWorker> {
         Rc::new(LineWorker {
             lane,
             store,
+            turns,
             scratch: RefCell::default(),
             clock,
             house,
@@ -100,6 +108,24 @@ impl LineWorker {
         })
     }
 
+    pub(super) fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    /// Turns away programs that have waited for too long.
+    pub(super) async fn watch_turns(self: Rc<LineWorker>) {
+        let Some(turns) = &self.turns else { return };
+        loop {
+            tokio::time::sleep(TURNS_EVERY).await;
+            turns.expire();
+            let now = self.clock.now();
+            let links = self.links.borrow();
+            let late =
+                |link: &&Rc<LineLink>| link.waits_until.get().is_some_and(|until| now >= until);
+            links.iter().filter(late).for_each(|link| link.wake());
+        }
+    }
+
     pub(super) fn is_draining(&self) -> bool {
         self.draining.get()
     }
@@ -107,7 +133,7 @@ impl LineWorker {
     /// Returns the counters for the protocol of a connection.
     pub(super) fn counts(&self, speech: &LineCodec) -> &LineDoorCounts {
         self.house.counts(match speech {
-            LineCodec::Lines(_) => LineProtocol::Lines,
+            LineCodec::Lines(..) => LineProtocol::Lines,
             LineCodec::Resp(_) => LineProtocol::Resp,
         })
     }
@@ -161,7 +187,8 @@ impl LineWorker {
         let seat = LineGuard::take(self, &link, tongue);
         let speech = match tongue {
             LineProtocol::Lines => {
-                LineCodec::Lines(TagSplitter::new(self.house.settings.load().tag_bytes))
+                let splitter = TagSplitter::new(self.house.settings.load().tag_bytes);
+                LineCodec::Lines(splitter, self.turns.is_some())
             }
             LineProtocol::Resp => {
                 LineCodec::Resp(RedisSession::new(self.house.clients.fetch_add(1, Relaxed) + 1))
@@ -192,7 +219,9 @@ impl LineWorker {
         }
         let links = self.links.borrow();
         let open = links.iter().filter(|link| !link.is_closed());
-        if let Some(silent) = open.min_by_key(|link| link.active.get()) {
+        // A connection with a turn is silent while its program runs.
+        let silent = open.min_by_key(|link| (link.has_turn.get(), link.active.get()));
+        if let Some(silent) = silent {
             self.house.counts(tongue).connections.shed.increment(1);
             silent.close();
         }

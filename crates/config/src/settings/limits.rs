@@ -507,7 +507,7 @@ pub(crate) fn parts(
 /// The coarsest `round` of a window limit.
 const ROUND_MAX: Nanos = Nanos::from_secs(1);
 /// Least and greatest `weight`. Beyond them a class almost shuts out the others, or is shut out.
-const WEIGHTS: (Weight, Weight) = (Weight::new(10), Weight::new(100_000));
+pub(crate) const WEIGHTS: (Weight, Weight) = (Weight::new(10), Weight::new(100_000));
 
 /// The words for each action.
 pub(crate) const ACTIONS: [(&str, LimitAction); 4] = [
@@ -538,7 +538,7 @@ pub(crate) const fn keys_max() -> ConfigKey<usize> {
         .example("65536")
 }
 
-fn quantity(error: QuantityParseError) -> String {
+pub(crate) fn quantity(error: QuantityParseError) -> String {
     error.to_string()
 }
 

@@ -4,11 +4,13 @@
 //! described in `settings`. How limits count: `evenkeel_core::bucket`.
 
 pub mod limits_file;
+pub mod turns;
 
 use super::limits::{self, BURST_MAX, requests_saved};
 use crate::address;
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, section};
 use crate::reader::{SectionReader, settings};
+use crate::settings::peers::PeersSettings;
 use crate::settings::tags::{
     LimitsFile, OWN_NUMBERS_LIMIT_NAME, RateNumbers, Refill, SHARED_LIMIT_NAME, TagRule, TagRules,
     TagRulesBuilder, owed_time,
@@ -22,11 +24,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use turns::TurnSettings;
 
 settings! {
     /// The line door, which answers questions about tags.
     #[derive(Clone, Debug, PartialEq)]
-    pub struct LineSettings from keys(line, keys_default: usize);
+    pub struct LineSettings from keys(
+        line, keys_default: usize, peers: Option<&PeersSettings>
+    );
 
     /// Addresses to listen on: `tcp://127.0.0.1:7070`, `unix:///run/evenkeel/line.sock`.
     pub listen: Vec<StreamAddress>, LISTEN: ListKey<StreamAddress> =
@@ -75,6 +80,11 @@ settings! {
     pub written: TagRulesBuilder = tags.rules;
     /// All prefix rules: those of the configuration and those of the file.
     pub rules: Arc<TagRules> = written.clone().finish();
+    /// How programs take [turns](turns.md) with `TAKE` and `DONE`. Without the section, lines that
+    /// begin with these words are tags.
+    pub turns: Option<TurnSettings>, TURNS: SubsectionKey =
+        SubsectionKey::one("turns", &turns::TABLE)
+        => line.section_if_written(&TURNS, |section| turns::read(section, keys_max, peers));
 }
 
 /// An address on which the line door accepts streams.
@@ -98,7 +108,7 @@ impl fmt::Display for StreamAddress {
 section! {
     TABLE = "line":
         LISTEN, SOCKET_MODE, RESP, RATE, BURST, REFILL, KEYS, SHADOW, TAG_BYTES, CONNECTIONS, DRAIN,
-        LIMITS, LIMITS_FILE, EXEMPT;
+        LIMITS, LIMITS_FILE, EXEMPT, TURNS;
 }
 
 section! {
@@ -156,8 +166,12 @@ const OWN_MAX: usize = LIMITS_MAX - 3;
 const PATH_BYTES_MAX: usize = 96;
 
 /// Reads the section. `keys_default` is `state.keys_max` or its own default.
-pub(crate) fn read(line: &mut SectionReader<'_, '_>, keys_default: usize) -> LineSettings {
-    let settings = keys(line, keys_default);
+pub(crate) fn read(
+    line: &mut SectionReader<'_, '_>,
+    keys_default: usize,
+    peers: Option<&PeersSettings>,
+) -> LineSettings {
+    let settings = keys(line, keys_default, peers);
     if settings.listen.len() + settings.resp.len() > LISTENERS_MAX {
         line.fault("listen", format!("more than {LISTENERS_MAX} listeners; remove some"));
     }

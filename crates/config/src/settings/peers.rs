@@ -316,3 +316,24 @@ fn cluster(text: &str) -> Read<String> {
     let wrong = || format!("a name of 1 to {CLUSTER_BYTES_MAX} letters, digits, - and _");
     good.then(|| text.to_owned()).ok_or_else(wrong)
 }
+fn is_mesh(peers: Option<&PeersSettings>) -> bool {
+    peers.is_some_and(|peers| matches!(peers.via, PeerTransport::Mesh { .. }))
+}
+
+/// Whether a queue is shared with the peers unless its section says otherwise.
+pub(crate) fn share_a_queue(peers: Option<&PeersSettings>) -> bool {
+    is_mesh(peers) && peers.is_some_and(|peers| peers.cpus_shared)
+}
+
+/// Reports `shared: true` in the section of a queue if no mesh carries the messages about it.
+pub(crate) fn refuse_without_mesh(
+    section: &mut SectionReader<'_, '_>,
+    shared: bool,
+    peers: Option<&PeersSettings>,
+) {
+    if shared && !is_mesh(peers) {
+        let what = "needs `peers` with `via: mesh`: messages about the queue must arrive in order, \
+                    and all of them";
+        section.fault_of("shared", what);
+    }
+}

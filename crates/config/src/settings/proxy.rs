@@ -40,6 +40,7 @@ pub use pages::RefusalPages;
 use preset::PRESET;
 pub use preset::ProxyPreset;
 pub use queue::{ConcurrencySetting, KnownSetting, ProxyQueueSettings};
+pub(crate) use queue::{SLOTS_MAX, concurrency};
 use robots::{ROBOTS, RobotSettings, SIGNED_FOR};
 use std::fmt;
 use std::net::SocketAddr;

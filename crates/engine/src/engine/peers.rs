@@ -5,13 +5,10 @@
 //! all live instances, as far as their numbers are known. The interface: `replicated`.
 
 use super::{Engine, RequestLists};
-use crate::admission::shared::QueueWaker;
-use crate::replicated::SharedAdmission;
+use crate::replicated::queue::SharedAdmission;
 use crate::rules::EngineRules;
 use crate::shards::{ShardedEngine, Shards};
-use evenkeel_core::queue::shared::{InstanceId, QueueMessage, SharedQueueReport};
 use evenkeel_core::replica::ReplicatedLimit;
-use evenkeel_core::units::Time;
 
 /// The smallest relative change of the shares for which a new limiter is made.
 const SHARE_CHANGE_MIN: f64 = 0.001;
@@ -31,7 +28,7 @@ impl ShardedEngine for Engine {
 
     fn admission(&self) -> Option<&dyn SharedAdmission> {
         let rules = self.shards.rules();
-        (rules.queues && rules.shares_queue).then_some(self)
+        (rules.queues && rules.shares_queue).then_some(&self.gate as &dyn SharedAdmission)
     }
 
     fn end_queue_sharing(&self) {
@@ -51,44 +48,6 @@ impl ShardedEngine for Engine {
         }
         given.together = factor;
         self.take_over(&given.scaled());
-    }
-}
-
-impl SharedAdmission for Engine {
-    fn is_ready(&self) -> bool {
-        self.gate.is_ready_to_share()
-    }
-
-    fn start(&self, own: InstanceId, wake: QueueWaker) {
-        self.gate.start_sharing(own, wake, self.shards.clock.now());
-    }
-
-    fn handle_link(&self, id: InstanceId) {
-        self.gate.handle_link(id, self.shards.clock.now());
-    }
-
-    fn handle_link_end(&self, node: u64, is_gone: bool) {
-        self.gate.handle_link_end(node, is_gone, self.shards.clock.now());
-    }
-
-    fn handle_messages(&self, from: u64, messages: &[QueueMessage]) {
-        self.gate.handle_messages(from, messages, self.shards.clock.now());
-    }
-
-    fn poll_messages(&self, each: &mut dyn FnMut(u64, QueueMessage)) {
-        self.gate.take_messages(each);
-    }
-
-    fn poll_timeout(&self) -> Option<Time> {
-        self.gate.poll_beat()
-    }
-
-    fn handle_timeout(&self) {
-        self.gate.beat(self.shards.clock.now());
-    }
-
-    fn report(&self) -> Option<SharedQueueReport> {
-        self.shared_queue_report()
     }
 }
 

@@ -20,6 +20,7 @@ use evenkeel_engine::domains::MasterDomains;
 use evenkeel_engine::domains::gatekeeper::GatekeeperEngine;
 use evenkeel_engine::replicated::Replicated;
 use evenkeel_engine::tags::TagEngine;
+use evenkeel_engine::turns::TurnEngine;
 use evenkeel_engine::view::EngineView;
 use evenkeel_engine::windows::Counters;
 use evenkeel_identity::waiting_room::InstanceSecret;
@@ -46,6 +47,7 @@ pub struct EngineSet {
     clock: Clock,
     proxy: Option<Arc<Engine>>,
     line: Option<Arc<TagEngine>>,
+    turns: Option<Arc<TurnEngine>>,
     ratelimit: Option<Arc<Counters>>,
     master: Option<Arc<MasterDomains>>,
     gatekeepers: Vec<Arc<GatekeeperEngine>>,
@@ -81,6 +83,9 @@ impl EngineSet {
             .line
             .as_ref()
             .map(|line| TagEngine::new(line, core_count(), seed, clock, Arc::clone(watch)));
+        let turns = settings.line.as_ref().and_then(|line| line.turns.as_ref());
+        let cores = core_count();
+        let turns = turns.map(|turns| TurnEngine::new(turns, cores, seed, clock, cores));
         let ratelimit = settings.ratelimit.as_ref();
         let ratelimit = ratelimit.map(|settings| Arc::new(Counters::new(settings.keys_max, clock)));
         let master = settings.master.as_ref();
@@ -93,6 +98,7 @@ impl EngineSet {
             clock,
             proxy,
             line,
+            turns,
             ratelimit,
             master,
             gatekeepers,
@@ -117,11 +123,13 @@ impl EngineSet {
         let proxy = self.proxy.iter().map(|engine| ("proxy", shared(engine)));
         let shared = |tags: &Arc<TagEngine>| Arc::clone(tags) as Arc<dyn EngineView>;
         let line = self.line.iter().map(|tags| ("line", shared(tags)));
+        let shared = |turns: &Arc<TurnEngine>| Arc::clone(turns) as Arc<dyn EngineView>;
+        let turns = self.turns.iter().map(|turns| ("turns", shared(turns)));
         let domains = self.master.iter().flat_map(|domains| &domains.in_order);
         let domains = domains.map(|domain| ("master", Arc::clone(domain) as Arc<dyn EngineView>));
         let keeper = self.gatekeepers.iter();
         let keeper = keeper.map(|keeper| ("gatekeeper", Arc::clone(keeper) as Arc<dyn EngineView>));
-        proxy.chain(line).chain(domains).chain(keeper).collect()
+        proxy.chain(line).chain(turns).chain(domains).chain(keeper).collect()
     }
 
     /// The store with one count for all instances, if one is configured.
@@ -136,15 +144,21 @@ impl EngineSet {
     pub fn together(&self) -> Vec<Arc<dyn Replicated>> {
         let proxy = self.proxy.iter().map(|engine| Arc::clone(engine) as Arc<dyn Replicated>);
         let line = self.line.iter().map(|tags| Arc::clone(tags) as Arc<dyn Replicated>);
+        let turns = self.turns.iter().map(|turns| Arc::clone(turns) as Arc<dyn Replicated>);
         let ratelimit = self.ratelimit.iter();
         let ratelimit = ratelimit.map(|counters| Arc::clone(counters) as Arc<dyn Replicated>);
-        proxy.chain(line).chain(ratelimit).collect()
+        proxy.chain(line).chain(turns).chain(ratelimit).collect()
     }
 
     /// Applies changed settings. Which engines there are stays the same.
     fn reload(&self, settings: &Settings) {
         if let (Some(tags), Some(line)) = (&self.line, &settings.line) {
             tags.reload(line);
+            match (&self.turns, &line.turns) {
+                (Some(turns), Some(settings)) => turns.reload(settings),
+                (None, None) => {}
+                _ => tracing::warn!("adding or removing `line.turns` requires a restart"),
+            }
         }
         if let (Some(domains), Some(master)) = (&self.master, &settings.master)
             && domains.reload(master)
@@ -318,7 +332,8 @@ fn line(parts: &DoorParts<'_>) -> anyhow::Result<Vec<Box<dyn Service>>> {
         return Ok(Vec::new());
     };
     let (clock, store) = (engines.clock, store.as_ref());
-    let door = line::start(settings, tags, store, clock, parts.watch, parts.sockets)?;
+    let engines = (tags, engines.turns.as_ref());
+    let door = line::start(settings, engines, store, clock, parts.watch, parts.sockets)?;
     let listen: Vec<String> = door.lines.iter().map(ToString::to_string).collect();
     tracing::info!(
         listen = listen.join(","),

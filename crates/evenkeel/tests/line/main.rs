@@ -12,4 +12,5 @@ mod peers;
 mod prefixes;
 mod stage;
 mod transports;
+mod turns;
 mod wire;

@@ -6,7 +6,7 @@ use super::engine_metrics::{self, EngineMetricsSetting};
 use super::waiting_room::{self, WaitingRoomSettings};
 use crate::keys::{ConfigKey, DefaultedKey, SubsectionKey, ValueSyntax};
 use crate::reader::{SectionReader, settings};
-use crate::settings::peers::{PeerTransport, PeersSettings};
+use crate::settings::peers::{self, PeersSettings};
 use crate::values::{Read, count, within};
 use evenkeel_core::fact::{ClientFact, FactSet};
 use evenkeel_core::queue::WorkUnit;
@@ -87,7 +87,7 @@ settings! {
     /// them are before one backend. Needs [`peers`](#peers) over a mesh.
     pub shared: bool, SHARED: ConfigKey<bool> = ConfigKey::truth("shared")
         .default_note("as `peers.cpus_shared`; `false` without a mesh")
-        => section.key_or(&SHARED, is_mesh(peers) && peers.is_some_and(|peers| peers.cpus_shared));
+        => section.key_or(&SHARED, peers::share_a_queue(peers));
 }
 
 impl ProxyQueueSettings {
@@ -175,7 +175,7 @@ impl KnownSetting {
 }
 
 /// Upper bound of `concurrency`, `workers`, `reserve` and `known_max`.
-const SLOTS_MAX: usize = 1_000_000;
+pub(crate) const SLOTS_MAX: usize = 1_000_000;
 
 impl ProxyQueueSettings {
     /// The defaults for a backend with `cpus` CPUs.
@@ -192,11 +192,7 @@ pub(super) fn read(
     peers: Option<&PeersSettings>,
 ) -> ProxyQueueSettings {
     let settings = keys(section, cpus, peers);
-    if settings.shared && !is_mesh(peers) {
-        let what = "needs `peers` with `via: mesh`: messages about the queue must arrive in order, \
-                    and all of them";
-        section.fault_of("shared", what);
-    }
+    peers::refuse_without_mesh(section, settings.shared, peers);
     if let (ConcurrencySetting::Fixed(slots), Some(workers)) =
         (settings.concurrency, settings.workers)
         && slots > workers
@@ -207,11 +203,8 @@ pub(super) fn read(
     settings
 }
 
-fn is_mesh(peers: Option<&PeersSettings>) -> bool {
-    peers.is_some_and(|peers| matches!(peers.via, PeerTransport::Mesh { .. }))
-}
-
-fn concurrency(text: &str) -> Read<ConcurrencySetting> {
+/// Reads a number of slots, or `auto`.
+pub(crate) fn concurrency(text: &str) -> Read<ConcurrencySetting> {
     if text == "auto" {
         return Ok(ConcurrencySetting::Auto);
     }
