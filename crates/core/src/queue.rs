@@ -136,7 +136,7 @@ impl Queue {
     pub fn new(settings: QueueSettings) -> Queue {
         Queue {
             settings: settings.bounded(),
-            known: Known::new(settings.known),
+            known: Known::new(&settings),
             last: 0,
             ready: None,
             waiting: RequestFifo::default(),
@@ -170,8 +170,9 @@ impl Queue {
     pub fn set_settings(&mut self, settings: QueueSettings) {
         self.enqueue_ready();
         if settings.known != self.settings.known {
-            self.known = Known::new(settings.known);
+            self.known = Known::new(&settings);
         }
+        self.known.iter_mut().for_each(|known| known.set_settings(&settings));
         self.settings = settings.bounded();
     }
 

@@ -137,16 +137,6 @@ impl TurnEngine {
         TurnLane { engine: Arc::clone(self), books: self.shards.lane(index) }
     }
 
-    /// Turns away programs that have waited for too long, and gives back turns that were held for
-    /// too long. Call it a few times a second.
-    pub fn expire(&self) {
-        let now = self.shards.clock.now();
-        self.gate.expire(now);
-        for turn in self.overdue(now) {
-            self.end(turn, None, &mut |_, _| ());
-        }
-    }
-
     fn overdue(&self, now: Time) -> Vec<HeldTurn> {
         let hold_max = self.shards.rules().settings.hold_max;
         let mut held = self.held.lock();
@@ -165,21 +155,6 @@ impl TurnEngine {
         let since = self.shards.clock.now();
         self.held.lock().turns.insert(id, HeldTurn { request, tag, since });
         id
-    }
-
-    /// Ends a turn that cost `cost`, by default the time for which it was held. `spend` notes the
-    /// charge.
-    fn end(&self, turn: HeldTurn, cost: Option<Cost>, spend: &mut dyn FnMut(KeyHash, Cost)) {
-        let now = self.shards.clock.now();
-        let took = now.since(turn.since);
-        let cost = cost.unwrap_or(Cost::cpu(took));
-        self.shards.rules().limiter.absorb(0, turn.tag, cost, now, now);
-        self.spent.fetch_add(cost.0, Relaxed);
-        spend(turn.tag, cost);
-        let route = route(turn.tag);
-        // Lock order: the queue is locked, and `learn` locks the estimates.
-        let learn = || self.estimates.lock().learn_request(route, None, cost, now);
-        self.gate.done(turn.request, cost, Some((route, took)), learn, now);
     }
 }
 
@@ -286,16 +261,31 @@ impl TurnLane {
     /// A turn is over, after `cost`; without it, after the time for which it was held. Returns
     /// false if it is not held any more.
     pub fn done(&self, id: TurnId, cost: Option<Cost>) -> bool {
-        let Some(turn) = self.engine.held.lock().turns.remove(&id) else { return false };
-        let now = self.engine.shards.clock.now();
-        self.engine.end(turn, cost, &mut |tag, cost| {
-            let books = &mut *self.books.lock();
-            books.tops[0].count(tag, 0, cost, now, String::new);
-            if let Some(spent) = &mut books.spent {
-                spent.add(books.rules.marks.of(0), 0, tag, cost);
-            }
-        });
-        true
+        let turn = self.engine.held.lock().turns.remove(&id);
+        turn.inspect(|turn| self.end(*turn, cost)).is_some()
+    }
+
+    fn end(&self, turn: HeldTurn, cost: Option<Cost>) {
+        let TurnEngine { shards, gate, estimates, spent, .. } = &*self.engine;
+        let now = shards.clock.now();
+        let took = now.since(turn.since);
+        let cost = cost.unwrap_or(Cost::cpu(took));
+        shards.rules().limiter.absorb(0, turn.tag, cost, now, now);
+        spent.fetch_add(cost.0, Relaxed);
+        self.note(turn.tag, cost, now);
+        let route = route(turn.tag);
+        // Lock order: the queue is locked, and `learn` locks the estimates.
+        let learn = || estimates.lock().learn_request(route, None, cost, now);
+        gate.done(turn.request, cost, Some((route, took)), learn, now);
+    }
+
+    /// Notes the cost of a turn, for the list of the heaviest and for other instances.
+    fn note(&self, tag: KeyHash, cost: Cost, now: Time) {
+        let books = &mut *self.books.lock();
+        books.tops[0].count(tag, 0, cost, now, String::new);
+        if let Some(spent) = &mut books.spent {
+            spent.add(books.rules.marks.of(0), 0, tag, cost);
+        }
     }
 
     /// Whether a turn is held.
@@ -303,9 +293,12 @@ impl TurnLane {
         self.engine.held.lock().turns.contains_key(&id)
     }
 
-    /// See [`TurnEngine::expire`].
+    /// Turns away programs that have waited for too long, and gives back turns that were held for
+    /// too long. Call it a few times a second.
     pub fn expire(&self) {
-        self.engine.expire();
+        let now = self.engine.shards.clock.now();
+        self.engine.gate.expire(now);
+        self.engine.overdue(now).into_iter().for_each(|turn| self.end(turn, None));
     }
 
     /// Whether another instance gives out the turns, so that an answer takes a moment.

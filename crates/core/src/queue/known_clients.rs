@@ -18,6 +18,7 @@ mod shared;
 use super::place::{Line, Place};
 use super::pressure::Pressure;
 use super::request::{Arrival, QueuePlace};
+use super::settings::{QueueSettings, WorkUnit};
 use super::standing::{
     HISTORY_MILLI_CPUS, KnownClients, PASS_MILLI_CPUS, TICKET_AGE_MAX, Visit, VisitPass,
     VisitTicket,
@@ -70,19 +71,28 @@ impl Standing {
 pub(super) struct Known {
     table: Arc<BucketTable>,
     always: bool,
+    /// What a client that was here before may use without losing its place, in thousandths of a
+    /// processor.
+    history_milli: u64,
     pub pressure: Pressure,
 }
 
 impl Known {
     /// `None` if clients are not distinguished.
-    pub fn new(known: KnownClients) -> Option<Known> {
-        let (always, clients_max) = match known {
+    pub fn new(settings: &QueueSettings) -> Option<Known> {
+        let (always, clients_max) = match settings.known {
             KnownClients::Off => return None,
             KnownClients::Auto { clients_max } => (false, clients_max),
             KnownClients::Always { clients_max } => (true, clients_max),
         };
         let table = Arc::new(BucketTable::new(clients_max, ClientHistory::WORDS));
-        Some(Known { table, always, pressure: Pressure::default() })
+        let history_milli = history_milli(settings);
+        Some(Known { table, always, history_milli, pressure: Pressure::default() })
+    }
+
+    /// Applies changed settings. Requests that wait keep what they have.
+    pub fn set_settings(&mut self, settings: &QueueSettings) {
+        self.history_milli = history_milli(settings);
     }
 
     /// The clients that are remembered.
@@ -111,7 +121,7 @@ impl Known {
         let known = self.find(address, now);
         if let Some(known) = known.filter(|known| self.was_here(*known, now) && known.stamp <= now)
         {
-            return Standing { base: known.stamp, milli: HISTORY_MILLI_CPUS, ..plain };
+            return Standing { base: known.stamp, milli: self.history_milli, ..plain };
         }
         let visit = self.visitor(arrival.visit, now);
         let behind = |place| if arrival.burns { Place::Line(Line::Burning) } else { place };
@@ -157,7 +167,7 @@ impl Known {
     pub fn standing_at_onset(&self, address: KeyHash, base: Time, now: Time) -> (Place, Time, u64) {
         match self.find(address, now) {
             Some(known) if self.was_here(known, now) => {
-                (Place::Credit, known.stamp, HISTORY_MILLI_CPUS)
+                (Place::Credit, known.stamp, self.history_milli)
             }
             _ => (STRANGERS, base, PASS_MILLI_CPUS),
         }
@@ -235,6 +245,15 @@ impl Charged {
 pub(super) fn stamp_length(cost: Cost, weight: Weight, milli: u64) -> Nanos {
     // A length counts thousandths of nanoseconds, and a rate thousandths of processors.
     Nanos(u64::try_from(length(cost, weight) / u128::from(milli.max(1))).unwrap_or(u64::MAX))
+}
+
+/// What a client that was here before may use. Tokens are not work of processors: there it is a
+/// tenth of what the backend can do, because a fixed number would be less than a single stream.
+fn history_milli(settings: &QueueSettings) -> u64 {
+    match settings.unit {
+        WorkUnit::CpuTime => HISTORY_MILLI_CPUS,
+        WorkUnit::Tokens => (settings.cpus_milli / 10).max(HISTORY_MILLI_CPUS),
+    }
 }
 
 const STRANGERS: Place = Place::Line(Line::Strangers);

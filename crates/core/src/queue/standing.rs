@@ -123,7 +123,7 @@ pub struct StandingReport {
 /// The age from which on a ticket is worth nothing.
 pub const TICKET_AGE_MAX: Nanos = Nanos::from_secs(600);
 /// What an address that was here before may use without losing its place, in thousandths of a
-/// processor.
+/// processor. Before language models it is a tenth of what the backend can do, at least this.
 pub const HISTORY_MILLI_CPUS: u64 = 100;
 /// What a pass, or an address that was served under pressure, may use without losing its place, in
 /// thousandths of a processor. A reader with a page of 27 ms each second never falls behind.

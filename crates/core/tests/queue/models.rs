@@ -133,6 +133,48 @@ fn tenants_that_were_not_here_before_have_all_slots_but_one() {
     }
 }
 
+/// The engine makes 3300 weighted tokens a second, and the tenant uses 7 % of them for ten minutes,
+/// beside new tenants that always wait. It was served before them.
+#[test]
+fn a_tenant_that_was_here_before_may_use_a_tenth_of_what_the_engine_does() {
+    let known = KnownClients::Always { clients_max: 10_000 };
+    let settings = QueueSettings { known, cpus_milli: 3_300, ..settings(14, 2) };
+    let mut queue = Queue::new(QueueSettings { unit: WorkUnit::Tokens, ..settings });
+    let cost = |tokens| Cost::tokens(tokens);
+    let ask = |queue: &mut Queue, from, tokens, now| {
+        queue.handle_arrival(arrival(from, QueuePlace::Credit, cost(tokens).0), now)
+    };
+    for _ in 0..20 {
+        let id = ask(&mut queue, 1, 120, NOW);
+        assert_eq!(queue.poll_dispatch(NOW), Some(id));
+        queue.handle_done(id, cost(120), NOW);
+    }
+    let (mut new, mut waits) = (1, 0);
+    let mut running: Vec<(RequestId, u64, u64)> = Vec::new();
+    for step in 0..1_200 {
+        let now = NOW.plus(Nanos::from_secs(200)).plus(Nanos::from_millis(500 * step));
+        for (id, _, tokens) in running.extract_if(.., |one| one.1 <= step).collect::<Vec<_>>() {
+            queue.handle_done(id, cost(tokens), now);
+        }
+        while queue.waiting() < 30 {
+            new += 1;
+            ask(&mut queue, new, 600, now);
+        }
+        let own = ask(&mut queue, 1, 120, now);
+        let mut is_sent = false;
+        while let Some(id) = queue.poll_dispatch(now) {
+            is_sent |= id == own;
+            running.push((
+                id,
+                step + if id == own { 1 } else { 4 },
+                if id == own { 120 } else { 600 },
+            ));
+        }
+        waits += usize::from(!is_sent);
+    }
+    assert!(waits < 12, "{waits} of 1200 had to wait");
+}
+
 /// Returns the tokens of the first of two tenants in relation to those of the second. Both always
 /// have requests waiting. `lengths` are the steps that their requests take.
 fn parts(lengths: [u64; 2], costs: [u64; 2], in_debt: bool) -> f64 {

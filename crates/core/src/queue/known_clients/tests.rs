@@ -19,7 +19,18 @@ pub fn serve(known: &Known, n: u64, milli: u64, now: Time) {
 }
 
 pub fn auto(clients_max: usize) -> Known {
-    Known::new(KnownClients::Auto { clients_max }).expect("not off")
+    let known = KnownClients::Auto { clients_max };
+    let settings = QueueSettings {
+        concurrency: 1,
+        reserve: 0,
+        len_max: 1_000,
+        wait_max: Nanos::from_secs(30),
+        known,
+        cpus_milli: 1_000,
+        unit: WorkUnit::CpuTime,
+        workers: None,
+    };
+    Known::new(&settings).expect("not off")
 }
 
 pub fn begin_pressure(known: &mut Known, now: Time) {
