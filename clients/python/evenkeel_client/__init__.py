@@ -1,9 +1,9 @@
 """Takes turns at a line door of Evenkeel: a fair semaphore across processes and machines.
 
 `Turns` is for threads, `AsyncTurns` for asyncio. Each turn has a connection of its own while it is
-waited for or held, because a closed connection gives its turns back: a program that is killed blocks
-nobody. Idle connections are kept for later turns. A door that does not answer keeps no job from
-running.
+waited for or held, because a closed connection gives its turns back: a program that is killed does
+not block the others. Idle connections are kept for later turns. If the door does not answer, jobs run
+without a turn.
 """
 
 import asyncio
@@ -105,7 +105,7 @@ class Turns:
         with self._lock:
             connection = self._idle.pop() if self._idle else None
         if connection is not None:
-            # The door may have closed it meanwhile.
+            # The door may have closed it since.
             with contextlib.suppress(OSError):
                 return connection, self._ask(connection, command)
         try:

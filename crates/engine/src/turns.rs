@@ -148,11 +148,10 @@ impl TurnEngine {
         held.turns.extract_if(overdue).map(|(_, turn)| turn).collect()
     }
 
-    fn hold(&self, request: RequestId, tag: KeyHash) -> TurnId {
+    fn hold(&self, request: RequestId, tag: KeyHash, since: Time) -> TurnId {
         let mut hasher = KeyHasher::new(self.shards.rules().limiter.seed());
         hasher.part(&self.count.fetch_add(1, Relaxed).to_le_bytes());
         let id = TurnId(hasher.finish().bits());
-        let since = self.shards.clock.now();
         self.held.lock().turns.insert(id, HeldTurn { request, tag, since });
         id
     }
@@ -250,7 +249,7 @@ impl TurnLane {
             burns: false,
         };
         match self.engine.gate.enter(arrival, false, now) {
-            AdmissionEntry::Room(request) => TurnAnswer::Turn(self.engine.hold(request, hash)),
+            AdmissionEntry::Room(request) => TurnAnswer::Turn(self.engine.hold(request, hash, now)),
             AdmissionEntry::Waits(request) => {
                 TurnAnswer::Waits(WaitingTurn { lane: self.clone(), request: Some(request), hash })
             }
@@ -324,7 +323,7 @@ impl Future for WaitingTurn {
         match engine.gate.poll(request, cx) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Ok(_)) => {
-                let id = engine.hold(request, self.hash);
+                let id = engine.hold(request, self.hash, engine.shards.clock.now());
                 self.request = None;
                 Poll::Ready(Ok(id))
             }

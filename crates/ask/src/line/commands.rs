@@ -103,11 +103,6 @@ impl RedisSession {
         self.version
     }
 
-    /// Whether commands about turns are run. In a transaction they are unknown.
-    fn takes_turns(&self) -> bool {
-        self.transaction.is_none()
-    }
-
     /// Answers the commands in `input` until `out` has more than `out_max` bytes.
     pub fn take(
         &mut self,
@@ -122,7 +117,10 @@ impl RedisSession {
             match command(&input[taken.used..], &mut words) {
                 Ok(None) => return taken,
                 Ok(Some(used)) => {
-                    if words.first().is_some_and(|name| is_turn(name)) && self.takes_turns() {
+                    if words.first().is_some_and(|name| is_turn(name))
+                        // In a transaction they are unknown.
+                        && self.transaction.is_none()
+                    {
                         taken.then = NextStep::Turn;
                         return taken;
                     }

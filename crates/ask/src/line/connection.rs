@@ -218,7 +218,7 @@ pub struct LineConnection<S> {
 /// A turn that a program waits for.
 struct TurnWait {
     turn: WaitingTurn,
-    /// What the program is told if it waits for too long.
+    /// The reply if the program waits for too long.
     late: TurnReply,
     /// The replies to what the connection has sent since.
     after: Vec<u8>,

@@ -165,7 +165,7 @@ impl Options {
             )));
         }
         if place.is_some() {
-            return Some(Err(format!("`{name}` is there twice")));
+            return Some(Err(format!("`{name}` is given twice")));
         }
         *place = time;
         Some(Ok(()))

@@ -5,7 +5,7 @@
 //! backend accepts.
 
 use super::place::Place;
-use super::{Queue, WorkUnit};
+use super::{Queue, QueueSettings, WorkUnit};
 use crate::key::KeyHash;
 use crate::units::Time;
 
@@ -45,15 +45,15 @@ impl Queue {
     /// the former are here: all but one, but no fewer than processors. With tokens, reserved slots
     /// are among them, because the size of a request does not matter there.
     pub(super) fn shared_slots(&self) -> usize {
-        let slots = self.slots();
-        let cpus = match self.settings.unit {
-            WorkUnit::CpuTime => self.settings.cpus_milli.div_ceil(1_000),
-            WorkUnit::Tokens => {
-                return slots.saturating_add(self.settings.reserve).saturating_sub(1).max(1);
+        let QueueSettings { unit, reserve, cpus_milli, .. } = self.settings;
+        let (slots, at_least) = match unit {
+            WorkUnit::CpuTime => {
+                let cpus = usize::try_from(cpus_milli.div_ceil(1_000)).unwrap_or(usize::MAX);
+                (self.slots(), cpus.saturating_add(self.staying))
             }
+            WorkUnit::Tokens => (self.slots().saturating_add(reserve), 1),
         };
-        let cpus = usize::try_from(cpus).unwrap_or(usize::MAX);
-        slots.saturating_sub(1).max(cpus.saturating_add(self.staying)).min(slots)
+        slots.saturating_sub(1).max(at_least).min(slots)
     }
 
     /// The number of slots for those that were not here before, if they ask for little.

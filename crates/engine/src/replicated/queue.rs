@@ -1,7 +1,7 @@
 //! The interface of a queue that instances may share to the driver of the peers.
 //!
-//! The queue behind it: `admission`. What instances tell each other is decided in
-//! `evenkeel_core::queue::shared`.
+//! The queue behind it: `admission`. Its messages are those of `evenkeel_core::queue::shared`.
+//! It is a file of its own because `admission` may not depend on the views that `replicated` needs.
 
 use evenkeel_core::queue::shared::{InstanceId, QueueMessage, SharedQueueReport};
 use evenkeel_core::units::Time;
@@ -25,7 +25,7 @@ pub trait SharedAdmission: Send + Sync {
     fn handle_link(&self, id: InstanceId);
 
     /// The connection to another instance has ended. `is_gone`: the other has closed it, so it has
-    /// ended; otherwise it may still be there.
+    /// ended; otherwise it may still run.
     fn handle_link_end(&self, node: u64, is_gone: bool);
 
     /// Messages of another instance.
@@ -37,7 +37,7 @@ pub trait SharedAdmission: Send + Sync {
     /// When [`SharedAdmission::handle_timeout`] is to be called next.
     fn poll_timeout(&self) -> Option<Time>;
 
-    /// Tells other instances that this one is there, and notices which are not.
+    /// Sends other instances a sign of life, and notices which of them send none.
     fn handle_timeout(&self);
 
     /// The state of the queue; `None` if no other instance can share it.

@@ -1,7 +1,7 @@
 //! The engine of turns as one of several instances: they count what tags use together, and may have
 //! one line of turns.
 //!
-//! The interface: `replicated`. Who owns the line: `evenkeel_core::queue::shared`.
+//! The interface: `replicated`. The owner of the line: `evenkeel_core::queue::shared`.
 
 use super::{TurnEngine, TurnRules};
 use crate::replicated::SharedAdmission;

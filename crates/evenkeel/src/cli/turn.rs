@@ -19,7 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The exit code if no turn came in time: try again later (`EX_TEMPFAIL` of sysexits.h).
 const NO_TURN: u8 = 75;
-/// The exit codes of a shell for a command that cannot be started, and for one that is not there.
+/// The exit codes of a shell for a command that cannot be started, and for an unknown one.
 const CANNOT_RUN: u8 = 126;
 const NOT_THERE: u8 = 127;
 

@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 use std::process::{Command, Output, Stdio};
 
-/// A program with so many slots, and with more keys in `turns`.
+/// A program with this number of slots, and with more keys in `turns`.
 fn start(slots: usize, more: &str) -> LineServer {
     LineServer::start(&format!("turns: {{slots: {slots}{more}}}"))
 }
@@ -57,7 +57,7 @@ impl Worker {
     }
 }
 
-/// Waits until so many programs wait for their turn.
+/// Waits until this number of programs wait for their turn.
 fn waiting(program: &LineServer, count: u64) {
     until("they wait", || program.metric("evenkeel_waiting_requests{door=\"turns\"}") == count);
 }

@@ -42,17 +42,18 @@ settings! {
     pub reserve: usize, RESERVE: DefaultedKey<usize> = ConfigKey::whole("reserve")
         .within(0, SLOTS_MAX).default(0).low("a tag that uses little waits for a turn to end")
         .high("slots are free while programs wait");
-    /// The longest time that a program waits for its turn. Then it is told `LATE`.
+    /// The longest time that a program waits for its turn. Then the answer is
+    /// `LATE`.
     pub wait_max: Nanos, WAIT_MAX: DefaultedKey<Nanos> = ConfigKey::duration("wait_max")
         .within(Nanos::from_millis(1), Nanos(7 * DAY.0)).default(Nanos::from_secs(60))
-        .low("programs are told to come back").high("programs hang for long");
+        .low("programs get `LATE` and have to come back").high("programs hang for long");
     /// The longest time that a program keeps a turn. Then the turn is given back as if the program
     /// had sent `DONE`.
     pub hold_max: Nanos, HOLD_MAX: DefaultedKey<Nanos> = ConfigKey::duration("hold_max")
         .within(Nanos::from_millis(1), Nanos(30 * DAY.0)).default(DAY)
         .low("more programs run at once than there are slots")
         .high("a program that hangs keeps its slot for long");
-    /// Number of programs that may wait. With more, the newest of the tag with most of them is told
+    /// Number of programs that may wait. With more, the newest of the tag with most of them gets
     /// `BUSY`.
     pub len_max: usize, LEN_MAX: DefaultedKey<usize> = ConfigKey::whole("len_max")
         .within(1, 1_000_000).default(100_000).low("programs are turned away").high("memory");
