@@ -253,8 +253,6 @@ impl AdmissionQueue {
     ) {
         let mut state = self.state.lock();
         state.moved = now;
-        let waiting = state.queue.waiting() > 0;
-        state.rate.handle_done(cost, waiting, now);
         let telling = state.queue.handle_done(id, cost, worked, now);
         // Lock order: the gate is locked, and `learn` locks the estimates.
         if telling {
@@ -263,6 +261,14 @@ impl AdmissionQueue {
             }
         }
         pass(state, now);
+    }
+
+    /// Notes the total cost of all requests so far, to measure the rate of the work. Call it a few
+    /// times a second.
+    pub fn note_total(&self, total: Cost, now: Time) {
+        let mut state = self.state.lock();
+        let waiting = state.queue.waiting() > 0;
+        state.rate.handle_total(total, waiting, now);
     }
 
     /// The work that the backend does in a second while requests wait, in units of 10^9, as far as

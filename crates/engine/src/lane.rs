@@ -58,11 +58,13 @@ impl EngineLane {
         self.0.engine.gate.is_crowded(hang, self.0.now())
     }
 
-    /// Refuses requests that have waited for a slot for too long, and adapts shares to the measured
-    /// capacity of the backend. Call it a few times a second.
+    /// Refuses requests that have waited for a slot for too long, measures what the backend can do,
+    /// and adapts shares to that. Call it a few times a second.
     pub fn expire(&self) {
-        self.0.engine.gate.expire(self.0.now());
-        self.0.engine.follow_work_rate();
+        let (engine, now) = (&self.0.engine, self.0.now());
+        engine.gate.expire(now);
+        engine.gate.note_total(engine.watch.tiers.progress(), now);
+        engine.follow_work_rate();
     }
 
     /// Whether the backend works on fewer requests than it can run at once. Locks the meter and
