@@ -65,15 +65,24 @@ impl Queue {
     /// service, lightest request first. With tokens: those that have less than their equal part of
     /// the slots and are at most a few requests ahead of others, in the order of their turns. The
     /// size of a request does not matter there, because a model works on many requests at a time.
+    /// But the last slot is for clients that were served before: it might be occupied for long, and
+    /// there is no end of new clients.
     pub(super) fn newcomers(&self) -> impl Iterator<Item = KeyHash> {
         let running = |client: &KeyHash| self.clients.get(client).map_or(0, |known| known.running);
         let is_time = self.settings.unit == WorkUnit::CpuTime;
         // A client in credit may have running requests that were sent while it was in debt.
         let idle = move |client: &KeyHash| running(client) == 0;
         let light = is_time.then(|| self.tiers.fresh(self.free_slots()).filter(idle));
+        let is_last = self.free_slots() <= 1;
+        let may_have_last = move |client: &KeyHash| {
+            self.known.as_ref().is_none_or(|known| known.stamp(*client).is_some())
+        };
         let has_little =
             move |client: &KeyHash| running(client) * self.clients.len() < self.slots();
-        let next = (!is_time).then(|| self.tiers.behind_others().filter(has_little));
+        let next = (!is_time).then(|| {
+            let little = self.tiers.behind_others().filter(has_little);
+            little.filter(move |client| !is_last || may_have_last(client))
+        });
         light.into_iter().flatten().chain(next.into_iter().flatten())
     }
 

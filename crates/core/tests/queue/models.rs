@@ -133,6 +133,30 @@ fn tenants_that_were_not_here_before_have_all_slots_but_one() {
     }
 }
 
+/// New tenants take all slots at once, with long streams, before anything is known of the engine
+/// and before there is pressure.
+#[test]
+fn a_slot_is_left_to_tenants_that_were_served_when_new_ones_come_all_at_once() {
+    let known = KnownClients::Auto { clients_max: 100 };
+    let models = QueueSettings { unit: WorkUnit::Tokens, known, ..settings(14, 2) };
+    let mut queue = Queue::new(QueueSettings { cpus_milli: 1_000_000, ..models });
+    let ask = |queue: &mut Queue, from, cost| {
+        queue.handle_arrival(arrival(from, QueuePlace::Credit, cost), NOW)
+    };
+    let sent = |queue: &mut Queue| std::iter::from_fn(|| queue.poll_dispatch(NOW)).collect();
+    let first = ask(&mut queue, 1, 100_000);
+    assert_eq!(sent(&mut queue), [first]);
+    queue.handle_done(first, Cost(100_000), NOW);
+    (0..24).for_each(|n| _ = ask(&mut queue, 2 + n, 1_000_000));
+    let running: Vec<_> = sent(&mut queue);
+    assert_eq!((running.len(), queue.pressure_since()), (15, None));
+    for _ in 0..3 {
+        let next = ask(&mut queue, 1, 100_000);
+        assert_eq!(sent(&mut queue), [next], "the last slot is for it");
+        queue.handle_done(next, Cost(100_000), NOW);
+    }
+}
+
 /// The engine makes 3300 weighted tokens a second, and the tenant uses 7 % of them for ten minutes,
 /// beside new tenants that always wait. It was served before them.
 #[test]
