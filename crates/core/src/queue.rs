@@ -611,7 +611,7 @@ impl Queue {
     }
 
     /// The time until the waiting requests of a client's flow will have been served, if all flows
-    /// that wait in its tier get equal shares.
+    /// that wait in its tier get equal shares. Those that are not served until `wait_max` are gone.
     fn drain_time(&mut self, client: KeyHash, place: Place) -> Nanos {
         let cost = self.crowds.cost(Flow::of(client, place));
         let flows = match place {
@@ -620,7 +620,7 @@ impl Queue {
         };
         let slots = self.settings.concurrency;
         let all = Cost(cost.0.saturating_mul(flows));
-        self.pace(place).time_for(all, slots).min(RETRY_AFTER_MAX)
+        self.pace(place).time_for(all, slots).min(self.settings.wait_max).min(RETRY_AFTER_MAX)
     }
 
     fn pace(&mut self, place: Place) -> &mut TierPace {

@@ -73,7 +73,8 @@ pub struct RefusedRequest {
     /// The refused request.
     pub id: RequestId,
     /// The time until the requests of its flow that wait now will have been served, as estimated;
-    /// at most an hour.
+    /// at most [`QueueSettings::wait_max`](super::QueueSettings::wait_max), after which they are
+    /// gone, and at most an hour.
     pub retry_after: Nanos,
     /// The setting that was exceeded.
     pub cause: RefusalCause,

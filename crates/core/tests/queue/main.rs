@@ -263,6 +263,16 @@ fn retry_after_is_when_what_waits_has_been_served() {
     }
 }
 
+/// Whatever waits now has been served or refused after `wait_max`.
+#[test]
+fn retry_after_is_no_longer_than_wait_max() {
+    let (cost, wait_max) = (Nanos::from_secs(30), Nanos::from_secs(20));
+    let mut queue = Queue::new(QueueSettings { len_max: 8, wait_max, ..settings(1, 0) });
+    (0..10).for_each(|n| _ = queue.handle_arrival(arrival(n, QueuePlace::Credit, cost.0), NOW));
+    let told = queue.poll_refused().expect("it was too much").retry_after;
+    assert_eq!(told, wait_max);
+}
+
 /// The waiting client has left, and no request arrives for a minute. This minute does not count as
 /// the service time of a request.
 #[test]
