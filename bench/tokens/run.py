@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
-"""Fair tokens in front of a language model: one table of nothing in front, Evenkeel and LiteLLM.
+"""Fair tokens in front of a language model: nothing in front, nginx, Evenkeel and LiteLLM.
 
 An engine that only takes time (`model-engine`) batches as vLLM does and says what it served to
 whom; clients of its API (`model-load`) ask it directly or through what is in front. Each line
 is a figure of a scene with its bar, if it has one, and whether Evenkeel meets it. A figure that a
-contestant cannot have is "-".
+contestant cannot have is "-". nginx, which passes everything on at once, is only in `latency`: it
+shows what any proxy adds on this machine.
 
-How to run: bench/tokens/run.py [--scene fair light ...] [--contestants nothing evenkeel litellm]
-[--rounds 1] [--proxy LINES] [--nice -10]. --list says what each scene is. With --rounds the median
-is shown. --proxy has more lines of Evenkeel's `proxy`, to see what they change. The variable
-EVENKEEL names the program; else it is built. LiteLLM is installed from PyPI into target/litellm, as
-ci/pins/litellm.txt says, and takes half a minute to start, in each scene. A scene takes 6 to 60 s
-for each contestant, and all of them half an hour. On a machine that does other work, `latency` is
-only meaningful under `chrt -f 10`.
+How to run: bench/tokens/run.py [--scene fair light ...] [--contestants nothing nginx evenkeel
+litellm] [--rounds 1] [--proxy LINES] [--nice -10]. --list says what each scene is. With --rounds
+the median is shown. --proxy has more lines of Evenkeel's `proxy`, to see what they change. The
+variable EVENKEEL names the program; else it is built. LiteLLM is installed from PyPI into
+target/litellm, as ci/pins/litellm.txt says, and takes half a minute to start, in each scene. A
+scene takes 6 to 60 s for each contestant, and all of them half an hour. On a machine that does
+other work, `latency` is only meaningful under `chrt -f 10`.
 """
 
 import argparse
@@ -29,8 +30,8 @@ import contest  # noqa: E402
 import scenes  # noqa: E402
 import stage  # noqa: E402
 
-CONTESTANTS = ("nothing", "evenkeel", "litellm")
-TITLES = {"nothing": "nothing", "evenkeel": "Evenkeel", "litellm": "LiteLLM"}
+CONTESTANTS = ("nothing", "nginx", "evenkeel", "litellm")
+TITLES = {"nothing": "nothing", "nginx": "nginx", "evenkeel": "Evenkeel", "litellm": "LiteLLM"}
 
 
 def opener(contestant, kept, proxy):
@@ -120,16 +121,18 @@ def main():
         return
     contest.prefer(asked.nice)
     contest.raise_file_limit(20_000)
-    contest.need("taskset")
+    contest.need("taskset", *{"nginx"}.intersection(asked.contestants))
     versions = [contest.first_line(contest.evenkeel(), "--version")]
     stage.programs()
+    if "nginx" in asked.contestants:
+        versions.append(contest.first_line("nginx", "-v"))
     if "litellm" in asked.contestants:
         stage.install_litellm()
         versions.append(stage.litellm_version())
     os.sched_setaffinity(0, {contest.LOAD_CORE})
     contest.describe(*versions)
     line(["scene", "figure", "bar", *TITLES.values(), "met"])
-    line(["---"] * 7)
+    line(["---"] * 8)
     for name in asked.scene:
         show(name, asked)
 

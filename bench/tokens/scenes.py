@@ -141,6 +141,25 @@ def light(stage):
             "p95, times alone": after[1] / p95}
 
 
+@scene(Figure("first byte p50 before", ms), Figure("beside them", ms),
+       Figure("first byte p95 before", ms), Figure("p95 beside them", ms),
+       Figure("refused", digits(0), "0", at_most(0)))
+def newcomers(stage):
+    """A tenant with one short request a second, and after six seconds 24 new tenants at once, each
+    with one stream after the other of half a minute, before anything is known of the engine."""
+    with stage(**SLOW | {"kv_tokens": 65_536}) as on:
+        outcome = on.run(
+            [{"name": "known", "rate": 1, "prompt": [30, 90], "output": [15, 45]}]
+            + [{"name": f"new-{number}", "connections": 1, "start": 6, "prompt": [50, 150],
+                "output": [1000, 1300]} for number in range(24)], 60)
+    requests = outcome.of("known")
+    before = [1000 * (one.first - one.sent) for one in requests if one.sent < 6 and one.first]
+    beside = {part: outcome.first_ms("known", part, 6) for part in (50, 95)}
+    return {"first byte p50 before": percentile(before, 50), "beside them": beside[50],
+            "first byte p95 before": percentile(before, 95), "p95 beside them": beside[95],
+            "refused": sum(one.status == 503 for one in requests)}
+
+
 @scene(Figure("tokens/s", digits(0), ">= 97 % of nothing",
               lambda value, nothing: value >= 0.97 * nothing, True),
        Figure("requests/s", digits(1)),
@@ -229,7 +248,8 @@ def limit(stage):
 @scene(Figure("first byte p50", ms), Figure("first byte p99", ms), Figure("whole p50", ms),
        Figure("whole p99", ms),
        Figure("first byte p99 added", ms, "<= 1 ms", at_most(1)),
-       Figure("whole p99 added", ms, "<= 1 ms", at_most(1)))
+       Figure("whole p99 added", ms, "<= 1 ms", at_most(1)),
+       contestants=("nothing", "nginx", "evenkeel", "litellm"))
 def latency(stage):
     """One request after the other at an engine that takes no time."""
     with stage(**INSTANT) as on:

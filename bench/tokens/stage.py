@@ -108,7 +108,7 @@ class Outcome:
 
 
 class Stage:
-    """Engines with one contestant in front: `nothing`, `evenkeel` or `litellm`."""
+    """Engines with one contestant in front: `nothing`, `nginx`, `evenkeel` or `litellm`."""
 
     # The same in all stages, so that LiteLLM, which takes long to start, need not start again.
     engine_ports = [free_port() for _ in range(4)]
@@ -123,6 +123,10 @@ class Stage:
         seats = engine.get("max_num_seqs", 64) * engines
         if contestant == "evenkeel":
             self.start_evenkeel(concurrency or max(seats - 2, 1), evenkeel)
+        elif contestant == "nginx":
+            engine_port, = self.engines
+            self.server = bench.nginx_proxy("nginx", free_port(), engine_port,
+                                            rule="proxy_buffering off;")
         elif contestant == "litellm":
             name = f"litellm {engines} {limit}"
             before = [server for server in kept.servers if server.name == name]

@@ -52,8 +52,11 @@ enum CliCommand {
     /// position
     Check {
         /// Configuration files, rule files or folders
-        #[arg(required = true, value_name = "PATH")]
+        #[arg(required_unless_present = "config", value_name = "PATH")]
         paths: Vec<PathBuf>,
+        /// One more of them, in the words of `serve`
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
     },
     /// Print the effective configuration, with all defaults filled in
     Show {
@@ -217,7 +220,10 @@ fn run_to_end(command: CliCommand) -> anyhow::Result<()> {
         CliCommand::Ratelimit => {
             run::serve(&evenkeel_config::environment::from_process(Machine::here())?, None)
         }
-        CliCommand::Check { paths } => check(&paths),
+        CliCommand::Check { mut paths, config } => {
+            paths.extend(config);
+            check(&paths)
+        }
         CliCommand::Show { config } => show(&named(config)?),
         CliCommand::Schema => print_schema(),
         CliCommand::Doctor(asked) => ask_doctor(&asked),

@@ -98,8 +98,8 @@ impl WatchedPage {
                 if self.told.replace(true) != Some(true) {
                     tracing::info!(
                         target: "evenkeel::engine_pages", backend,
-                        "the backend reports its own queue; requests that wait there reduce the \
-                         number of slots"
+                        "the backend reports how many requests wait inside; if many do, there are \
+                         fewer slots"
                     );
                 }
                 (self.due, self.failures) = (now, 0);
@@ -109,7 +109,7 @@ impl WatchedPage {
                 if self.told.replace(false) != Some(false) {
                     tracing::info!(
                         target: "evenkeel::engine_pages", backend, %error,
-                        "the backend does not report its own queue; if requests wait there, they \
+                        "cannot read how many requests wait inside the backend; if some do, they \
                          are in no fair order"
                     );
                 }
