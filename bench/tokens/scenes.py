@@ -145,16 +145,17 @@ def light(stage):
        Figure("first byte p95 before", ms), Figure("p95 beside them", ms),
        Figure("refused", digits(0), "0", at_most(0)))
 def newcomers(stage):
-    """A tenant with one short request a second, and after six seconds 24 new tenants at once, each
-    with one stream after the other of half a minute, before anything is known of the engine."""
+    """A tenant with a short request every three seconds, which is a third of an equal part, and
+    after ten seconds 24 new tenants at once, each with one stream after the other of half a minute,
+    before anything is known of the engine."""
     with stage(**SLOW | {"kv_tokens": 65_536}) as on:
         outcome = on.run(
-            [{"name": "known", "rate": 1, "prompt": [30, 90], "output": [15, 45]}]
-            + [{"name": f"new-{number}", "connections": 1, "start": 6, "prompt": [50, 150],
-                "output": [1000, 1300]} for number in range(24)], 60)
+            [{"name": "known", "rate": 1 / 3, "prompt": [30, 90], "output": [15, 45]}]
+            + [{"name": f"new-{number}", "connections": 1, "start": 10, "prompt": [50, 150],
+                "output": [1000, 1300]} for number in range(24)], 100)
     requests = outcome.of("known")
-    before = [1000 * (one.first - one.sent) for one in requests if one.sent < 6 and one.first]
-    beside = {part: outcome.first_ms("known", part, 6) for part in (50, 95)}
+    before = [1000 * (one.first - one.sent) for one in requests if one.sent < 10 and one.first]
+    beside = {part: outcome.first_ms("known", part, 10) for part in (50, 95)}
     return {"first byte p50 before": percentile(before, 50), "beside them": beside[50],
             "first byte p95 before": percentile(before, 95), "p95 beside them": beside[95],
             "refused": sum(one.status == 503 for one in requests)}

@@ -349,6 +349,9 @@ impl Queue {
         self.clock = self.clock.max(share.clock.plus(cost));
         self.staying -= usize::from(share.stays);
         self.beside -= usize::from(share.beside);
+        if share.is_stranger {
+            self.tiers.note_stranger_end();
+        }
         // A guess that was too low says nothing of the backend, and known workers say it all.
         let is_time = self.settings.unit == WorkUnit::CpuTime;
         let says_nothing =

@@ -51,6 +51,8 @@ pub(super) struct QueuedShare {
     pub clock: Cost,
     /// What it has cost already, if that is many times its estimate; else zero.
     pub overrun: Cost,
+    /// Whether it ran in credit when the pressure began, and its client was not here before.
+    pub is_stranger: bool,
 }
 
 impl QueuedShare {
@@ -82,6 +84,7 @@ impl QueuedShare {
             order: 0,
             clock: Cost::ZERO,
             overrun: Cost::ZERO,
+            is_stranger: false,
         }
     }
 

@@ -201,6 +201,9 @@ pub(super) struct Tiers {
     credits: InService,
     visitors: InService,
     debtors: InService,
+    /// The number of requests in service in the tier in credit whose clients were not here before
+    /// the pressure began.
+    strangers: usize,
 }
 
 impl Tiers {
@@ -218,6 +221,7 @@ impl Tiers {
             credits: InService::default(),
             visitors: InService::default(),
             debtors: InService::default(),
+            strangers: 0,
         }
     }
 
@@ -258,12 +262,28 @@ impl Tiers {
     /// Whether a request may be sent that is not of a client in credit that was here before.
     pub fn leaves_room(&self, slots: usize) -> bool {
         let none = self.lines.is_empty() && self.visitors.count == 0;
-        none || self.visitors.count + self.debtors.count < slots
+        none || self.has_room_for_lines(slots)
+    }
+
+    /// Whether those that were not here before, and those in debt, have fewer than `slots` slots.
+    fn has_room_for_lines(&self, slots: usize) -> bool {
+        self.visitors.count + self.strangers + self.debtors.count < slots
+    }
+
+    /// Notes that a request in service in the tier in credit is of a client that was not here
+    /// before the pressure began. Its end must be noted with [`Tiers::note_stranger_end`].
+    pub fn note_stranger(&mut self) {
+        self.strangers += 1;
+    }
+
+    /// Notes that such a request has ended.
+    pub fn note_stranger_end(&mut self) {
+        self.strangers = self.strangers.saturating_sub(1);
     }
 
     /// Whether a request in a line may be sent at once, while no other waits.
     pub fn passes(&self, place: Place, slots: usize) -> bool {
-        !matches!(place, Place::Line(_)) || self.visitors.count + self.debtors.count < slots
+        !matches!(place, Place::Line(_)) || self.has_room_for_lines(slots)
     }
 
     /// The estimated cost of the first waiting request of each client in credit, and of these those
@@ -337,7 +357,7 @@ impl Tiers {
 
     /// The finish tag below which a client in credit may go before others.
     fn least_credit(&self) -> Tag {
-        let others = self.debtors.count + self.visitors.count;
+        let others = self.debtors.count + self.visitors.count + self.strangers;
         let owes = self.owed.covers(OWED_REQUESTS_MAX, self.next_in_debt());
         match (owes, others == 0) {
             (true, _) => 0,

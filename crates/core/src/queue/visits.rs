@@ -141,7 +141,7 @@ impl Queue {
     }
 
     /// Notes how much work waits. When the pressure begins, requests that wait in credit move to
-    /// where those stand that come later.
+    /// where those stand that come later, and those that run count as what they would be then.
     pub(super) fn note_work(&mut self, now: Time) {
         let Some(known) = &mut self.known else { return };
         self.visits.now = now;
@@ -150,6 +150,14 @@ impl Queue {
             return;
         }
         self.visits.pace = VisitorPace::default();
+        let is_stranger = |share: &&mut QueuedShare| {
+            let (place, ..) = known.standing_at_onset(share.client, now, now);
+            share.place == Place::Credit && !share.is_stranger && place != Place::Credit
+        };
+        for share in self.running.values_mut().filter(is_stranger) {
+            share.is_stranger = true;
+            self.tiers.note_stranger();
+        }
         let is_credit = |client: &&KeyHash| {
             self.clients.get(*client).is_some_and(|client| client.place == Place::Credit)
         };

@@ -157,6 +157,43 @@ fn a_slot_is_left_to_tenants_that_were_served_when_new_ones_come_all_at_once() {
     }
 }
 
+/// The same, and then the capacity of the engine is known, so that there is pressure. Those that
+/// run came before it, and those that wait now do so in a line.
+#[test]
+fn the_slot_is_still_left_when_the_pressure_begins() {
+    let known = KnownClients::Auto { clients_max: 100 };
+    let models = QueueSettings { unit: WorkUnit::Tokens, known, ..settings(14, 2) };
+    let mut queue = Queue::new(QueueSettings { cpus_milli: 1_000_000, ..models });
+    let ask = |queue: &mut Queue, from, cost: Cost, now| {
+        queue.handle_arrival(arrival(from, QueuePlace::Credit, cost.0), now)
+    };
+    let sent = |queue: &mut Queue, now| {
+        std::iter::from_fn(|| queue.poll_dispatch(now)).collect::<Vec<_>>()
+    };
+    for _ in 0..20 {
+        let id = ask(&mut queue, 1, Cost::tokens(100), NOW);
+        assert_eq!(sent(&mut queue, NOW), [id]);
+        queue.handle_done(id, Cost::tokens(100), NOW);
+    }
+    let later = NOW.plus(Nanos::from_secs(10));
+    (0..24).for_each(|n| _ = ask(&mut queue, 2 + n, Cost::tokens(5_000), later));
+    let running = sent(&mut queue, later);
+    assert_eq!((running.len(), queue.pressure_since()), (15, None));
+    queue.set_settings(QueueSettings { cpus_milli: 3_000, ..models });
+    let onset = later.plus(Nanos::from_secs(5));
+    queue.handle_timeout(onset);
+    assert_eq!(queue.pressure_since(), Some(onset));
+    assert_eq!(sent(&mut queue, onset), []);
+    let next = ask(&mut queue, 1, Cost::tokens(100), onset);
+    assert_eq!(sent(&mut queue, onset), [next], "the slot is for it");
+    for id in &running {
+        queue.handle_done(*id, Cost::tokens(5_000), onset);
+        let strangers = sent(&mut queue, onset);
+        assert!(strangers.len() <= 1);
+    }
+    assert_eq!((queue.waiting(), queue.in_flight()), (0, 10));
+}
+
 /// The engine makes 3300 weighted tokens a second, and the tenant uses 7 % of them for ten minutes,
 /// beside new tenants that always wait. It was served before them.
 #[test]
