@@ -2,32 +2,30 @@
 //!
 //! A decision takes about a microsecond, so the code around it must not take ten. The methods are
 //! therefore served on hyper directly, which is cheaper than a framework. How a request is decided:
-//! `decide`. How connections are accepted: `worker`. How quota streams work: `quota_stream`.
+//! `decide`. How connections are accepted: the crate `grpc`. Quota streams: `quota_stream`.
 
-mod body;
 pub mod health;
-mod held_bytes;
 mod quota_stream;
-mod stream;
-pub mod worker;
 
 use super::decide::{DecisionBuffers, DecisionError, RatelimitDecider};
 use super::metrics::traces::TracedCall as Traced;
 use super::quota::QuotaService;
-use super::wire::reports::decode_frame;
 use super::wire::view::RequestView;
 use super::wire::{self, ProtoPackage, Response as Answer};
-use body::GrpcBody;
 use bytes::{Bytes, BytesMut};
-use evenkeel_store::redis::StoreLane;
+use evenkeel_grpc::body::{GrpcBody, failed, response};
+use evenkeel_grpc::frames::decode_frame;
+use evenkeel_grpc::held_bytes::HeldBytes;
+use evenkeel_grpc::worker::GrpcService;
+use evenkeel_store::redis::{RedisStore, StoreLane};
 use evenkeel_telemetry::otlp::trace::Tracer;
 use health::ServingState;
-use held_bytes::HeldBytes;
-use http::{HeaderValue, Request, Response, header};
+use http::{Request, Response};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use quota_stream::QuotaStream;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -61,27 +59,54 @@ pub struct GrpcServices {
     tracer: Option<Tracer>,
     health: watch::Receiver<ServingState>,
     reflection: [ForeignService; 2],
+    /// The store that counts for all instances, if there is one.
+    store: Option<Arc<RedisStore>>,
+}
+
+impl GrpcService for GrpcServices {
+    type ThreadState = WorkerBuffers;
+
+    fn thread_state(&self) -> WorkerBuffers {
+        let lane = self.store.as_ref().map(StoreLane::open);
+        WorkerBuffers { lane, ..WorkerBuffers::default() }
+    }
+
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        state: &WorkerBuffers,
+        _: Option<IpAddr>,
+    ) -> Response<GrpcBody> {
+        self.answer_call(request, state).await
+    }
 }
 
 impl GrpcServices {
     /// Makes all services. `health` is the state that health checks report, and `tracer` records
-    /// traces of decisions.
+    /// traces of decisions. If there is a `store`, hits are counted in it.
     pub fn new(
         decider: Arc<RatelimitDecider>,
         quotas: Arc<QuotaService>,
         health: watch::Receiver<ServingState>,
-        tracer: Option<Tracer>,
+        (tracer, store): (Option<Tracer>, Option<Arc<RedisStore>>),
     ) -> Result<GrpcServices, tonic_reflection::server::Error> {
         let builder = || {
             tonic_reflection::server::Builder::configure()
                 .register_encoded_file_descriptor_set(wire::DESCRIPTORS)
         };
         let reflection = [other(builder().build_v1()?), other(builder().build_v1alpha()?)];
-        Ok(GrpcServices { decider, quotas, pieces: Arc::default(), tracer, health, reflection })
+        Ok(GrpcServices {
+            decider,
+            quotas,
+            pieces: Arc::default(),
+            tracer,
+            health,
+            reflection,
+            store,
+        })
     }
 
-    /// Answers one call. A failed call gives a response too, with its gRPC status in the headers.
-    pub async fn answer(
+    async fn answer_call(
         &self,
         request: Request<Incoming>,
         room: &WorkerBuffers,
@@ -105,7 +130,7 @@ impl GrpcServices {
                 traced.end_grpc(&method[1..], ended, self.decider.now());
             }
             return match outcome {
-                Ok(answer) => grpc(GrpcBody::message(&answer)),
+                Ok(answer) => response(GrpcBody::message(&answer)),
                 Err(failure) => failed(&failure),
             };
         }
@@ -162,7 +187,7 @@ impl GrpcServices {
             return Err(no_method(method));
         }
         let message = decode_frame(self.collect(body).await?)?;
-        Ok(grpc(match method {
+        Ok(response(match method {
             "Check" => GrpcBody::message(&health::check(&health::name(&message)?, state())?),
             "List" => GrpcBody::message(&health::list(state())),
             _ => GrpcBody::Stream(health::watch(health::name(&message)?, self.health.clone())),
@@ -173,7 +198,7 @@ impl GrpcServices {
         let Some(part) = self.quotas.open_stream() else {
             return failed(&Status::resource_exhausted("too many Envoys are connected"));
         };
-        grpc(GrpcBody::Stream(QuotaStream::new(part, incoming, &self.pieces).into_body()))
+        response(GrpcBody::Stream(QuotaStream::new(part, incoming, &self.pieces).into_body()))
     }
 
     /// Reads a whole body. Nearly always it comes in one piece, which is not copied.
@@ -228,21 +253,4 @@ where
         + 'static,
 {
     Arc::new(move |request| service.clone().call(request))
-}
-
-const GRPC_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
-
-fn grpc(body: GrpcBody) -> Response<GrpcBody> {
-    let mut response = Response::new(body);
-    response.headers_mut().insert(header::CONTENT_TYPE, GRPC_CONTENT_TYPE);
-    response
-}
-
-/// The status of a failed call is sent in the response headers; the HTTP status is 200, as gRPC
-/// requires.
-fn failed(status: &Status) -> Response<GrpcBody> {
-    let mut response = grpc(GrpcBody::Empty);
-    // This fails only for texts that no header can carry, and `add_header` escapes these.
-    let _ = status.add_header(response.headers_mut());
-    response
 }

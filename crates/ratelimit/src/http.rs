@@ -9,10 +9,11 @@ use super::json;
 use super::metrics;
 use super::metrics::rename::MetricRenamer;
 use super::metrics::traces::TracedCall as Traced;
-use super::server_tls::{self, LiveTls};
+use super::server_tls::LiveTls;
 use super::wire::view::RequestView;
 use super::wire::{Code, ProtoPackage};
 use bytes::Bytes;
+use evenkeel_grpc::worker;
 use evenkeel_serve::handover::HandoverSignal;
 use evenkeel_store::redis::{RedisStore, StoreLane};
 use evenkeel_telemetry::otlp::trace::Tracer;
@@ -127,7 +128,7 @@ impl HttpPort {
     async fn greet(self: Rc<Self>, stream: TcpStream) {
         let Some(tls) = &self.tls else { return self.connection(stream).await };
         let config = Arc::clone(&tls.load().http);
-        let accepted = server_tls::accept(config, stream, self.handshake, &self.bad).await;
+        let accepted = worker::accept_tls(config, stream, self.handshake, &self.bad).await;
         if let Some(stream) = accepted {
             self.connection(stream).await;
         }

@@ -2,12 +2,11 @@
 //!
 //! Listeners are bound before any thread starts, so that a port in use is reported at once. A
 //! reload changes only the rules and the settings for answers; every other setting needs a restart.
-//! What a gRPC thread does: `grpc::worker`. What the other ports do: `http`.
+//! What a gRPC thread does: the crate `grpc`. What the other ports do: `http`.
 
 use super::decide::{RatelimitDecider, ServiceCounters};
 use super::grpc::GrpcServices;
 use super::grpc::health::ServingState;
-use super::grpc::worker::{GrpcShared, GrpcWorker};
 use super::http::{HttpPort, PortPurpose, RatelimitHealth};
 use super::loader::{RuleLoader, xds};
 use super::metrics::rename::MetricRenamer;
@@ -19,12 +18,13 @@ use evenkeel_config::source::mapper;
 use evenkeel_core::key::KeySeed;
 use evenkeel_core::table::BucketTable;
 use evenkeel_engine::windows::Counters;
+use evenkeel_grpc::worker::{self, GrpcShared, TlsSource};
 use evenkeel_runtime::clock::Clock;
 use evenkeel_runtime::thread::OwnedThread;
 use evenkeel_serve::handover::{HandoverSignal, ListenSockets};
 use evenkeel_serve::service::Service;
 use evenkeel_serve::start::ServerStartError;
-use evenkeel_serve::threads::{ServerOrders, ServerThreads, core_count};
+use evenkeel_serve::threads::{ServerThreads, core_count};
 use evenkeel_serve::watchdog;
 use evenkeel_store::redis::{RedisStore, StoreLane};
 use evenkeel_telemetry::Watch;
@@ -47,16 +47,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot, watch};
-use tokio::task::{JoinSet, spawn_local};
+use tokio::task::spawn_local;
 use tokio::time::{MissedTickBehavior, interval};
 
 const DOOR: &str = "ratelimit";
+/// The maximum number of concurrent calls on a connection.
+const STREAMS_MAX: u32 = 1_024;
 
 /// A running service. Dropping it stops the service and waits for its threads.
 pub struct RunningRatelimit {
     decider: Arc<RatelimitDecider>,
     quotas: Arc<QuotaService>,
-    shared: Arc<GrpcShared>,
+    shared: Arc<GrpcShared<GrpcServices>>,
     health: Arc<RatelimitHealth>,
     /// The addresses of the TCP listeners with the ports that the system assigned, those of gRPC
     /// first.
@@ -108,16 +110,16 @@ pub fn start(
         Arc::new(RatelimitHealth { needs_rules, needs_store, ..RatelimitHealth::default() });
     let quotas = QuotaService::new(settings.rlqs, Arc::clone(&decider), seed, registry);
     let calls = (Arc::clone(&decider), Arc::clone(&quotas));
-    let calls = GrpcServices::new(calls.0, calls.1, state, watch.tracer.clone());
+    let calls = GrpcServices::new(calls.0, calls.1, state, (watch.tracer.clone(), store.clone()));
     let calls = calls.map_err(ServerStartError::settings(DOOR))?;
     let tls = live.as_ref().map(LiveValue::running);
-    let shared = Arc::new(grpc_shared(settings, (calls, store, tls), sockets.passed(), registry));
+    let shared = Arc::new(grpc_shared(settings, (calls, tls), sockets.passed(), registry));
     let mut loader = RuleLoader::new(settings, Arc::clone(&decider));
     loader.load();
     let mut unix = listeners.unix;
     let each = listeners.grpc.into_iter().map(|listeners| {
         let (unix, shared) = (unix.take(), Arc::clone(&shared));
-        |orders| serve_grpc(shared, orders, listeners, unix)
+        |orders| worker::serve(shared, orders, listeners, unix)
     });
     let threads = ServerThreads::each(DOOR, (&watch.beats, clock), each)?;
     let reload = Arc::new(Notify::new());
@@ -134,7 +136,7 @@ pub fn start(
         tracer: watch.tracer.clone(),
         table: TableGauges::new(registry),
         statsd: settings.statsd.clone(),
-        store: shared.store.clone(),
+        store,
         xds: settings.xds.clone().map(|xds| xds::XdsClient::new(xds, loader.intake(), registry)),
         loader,
         passed: shared.passed.clone(),
@@ -155,18 +157,20 @@ pub fn start(
 
 fn grpc_shared(
     settings: &RatelimitSettings,
-    (calls, store, tls): (GrpcServices, Option<Arc<RedisStore>>, Option<LiveTls>),
+    (service, tls): (GrpcServices, Option<LiveTls>),
     passed: HandoverSignal,
     registry: &Registry,
-) -> GrpcShared {
+) -> GrpcShared<GrpcServices> {
+    let current = |tls: LiveTls| Arc::new(move || Arc::clone(&tls.load().grpc)) as TlsSource;
     GrpcShared {
-        calls,
-        store,
+        service,
+        door: DOOR,
         connections: ConnectionCounts::new(registry, DOOR),
         bad: registry.counter(&BAD_REQUESTS, &[DOOR]),
-        tls,
+        tls: tls.map(current),
         handshake: settings.handshake_timeout,
         connections_max: settings.connections_max,
+        streams_max: STREAMS_MAX,
         passed,
         age: settings.connection_age,
         grace: settings.connection_age_grace,
@@ -218,38 +222,6 @@ impl Service for RunningRatelimit {
         self.threads.drain(drain.unwrap_or_default());
         self.quotas.end_streams();
     }
-}
-
-/// Serves gRPC on one thread until it is to end. Returns the number of connections that are still
-/// open.
-async fn serve_grpc(
-    shared: Arc<GrpcShared>,
-    mut orders: ServerOrders,
-    listeners: Vec<TcpListener>,
-    unix: Option<UnixListener>,
-) -> usize {
-    let (worker, mut accepting) = (GrpcWorker::new(shared, orders.clone()), JoinSet::new());
-    for listener in listeners {
-        match tokio::net::TcpListener::from_std(listener) {
-            Ok(listener) => _ = accepting.spawn_local(Rc::clone(&worker).accept(listener)),
-            Err(error) => tracing::error!(%error, "a listener was lost"),
-        }
-    }
-    match unix.map(tokio::net::UnixListener::from_std) {
-        None => {}
-        Some(Ok(listener)) => _ = accepting.spawn_local(Rc::clone(&worker).accept_unix(listener)),
-        Some(Err(error)) => tracing::error!(%error, "a listener was lost"),
-    }
-    // Each connection ends by itself when the time to drain is over.
-    let drained = async {
-        while accepting.join_next().await.is_some() {}
-        worker.wait_drained().await;
-    };
-    tokio::select! {
-        () = drained => {}
-        () = orders.stopped() => {}
-    }
-    worker.open()
 }
 
 /// Everything that the one thread beside the gRPC threads works with.

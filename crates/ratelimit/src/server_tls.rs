@@ -1,22 +1,17 @@
 //! The server certificate, as a TLS configuration for each of the two protocols.
 //!
 //! Both configurations come from the same files and differ in the protocol that ALPN offers: HTTP/2
-//! for gRPC, HTTP/1.1 for JSON and health checks. Failed handshakes are counted the same for both.
-//! How the files are read and reloaded: `tls`.
+//! for gRPC, HTTP/1.1 for JSON and health checks. How the files are read and reloaded: `tls`.
 
 use arc_swap::ArcSwap;
 use evenkeel_config::settings::tls::ServerTls;
 use evenkeel_core::units::Time;
-use evenkeel_telemetry::registry::{Counter, Registry};
+use evenkeel_telemetry::registry::Registry;
 use evenkeel_tls::pem::TlsFileError;
 use evenkeel_tls::reload::{BuiltFromFiles, LiveValue};
 use evenkeel_tls::{client_name, server, server_files};
 use rustls::ServerConfig;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 
 /// The current TLS configurations, which a reload replaces.
 pub type LiveTls = Arc<ArcSwap<RatelimitTls>>;
@@ -46,23 +41,4 @@ impl RatelimitTls {
         };
         LiveValue::load("ratelimit", paths, make, now, registry)
     }
-}
-
-/// Accepts TLS on a connection. Returns `None`, and counts the connection in `failed`, if the
-/// handshake fails or takes longer than `limit`.
-pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
-    config: Arc<ServerConfig>,
-    stream: S,
-    limit: Duration,
-    failed: &Counter,
-) -> Option<TlsStream<S>> {
-    let accepted = tokio::time::timeout(limit, TlsAcceptor::from(config).accept(stream)).await;
-    let why = match accepted {
-        Ok(Ok(stream)) => return Some(stream),
-        Ok(Err(error)) => error.to_string(),
-        Err(late) => late.to_string(),
-    };
-    tracing::debug!(target: "evenkeel::ratelimit", why, "no TLS on a connection");
-    failed.increment(1);
-    None
 }

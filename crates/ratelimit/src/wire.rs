@@ -7,8 +7,6 @@
 pub mod reports;
 pub mod view;
 
-use bytes::{BufMut, Bytes, BytesMut};
-
 #[expect(missing_docs, reason = "they are generated; the protos explain them")]
 mod messages {
     include!("wire/messages.in");
@@ -43,18 +41,6 @@ pub enum ProtoPackage {
     V3,
     /// `envoy.service.ratelimit.v2` and lyft's first package, which have fewer fields.
     Old,
-}
-
-/// Encodes a message in a gRPC frame.
-#[must_use]
-pub fn encode_frame(message: &impl prost::Message) -> Bytes {
-    let length = message.encoded_len();
-    let mut bytes = BytesMut::with_capacity(5 + length);
-    bytes.put_u8(0);
-    bytes.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-    // Encoding fails only without enough space, and the buffer grows.
-    let _ = message.encode(&mut bytes);
-    bytes.freeze()
 }
 
 /// The encoded descriptors of all served proto files, for reflection.

@@ -7,6 +7,7 @@
 
 pub mod admin;
 pub mod authority;
+pub mod envoy;
 pub mod examples;
 pub mod port;
 pub mod program;

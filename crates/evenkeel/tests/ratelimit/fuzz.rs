@@ -3,12 +3,12 @@
 use crate::ask::{C1, Service, file};
 use bytes::Bytes;
 use evenkeel_fuzz::fuzz;
+use evenkeel_grpc::frames::{FrameError, FrameReader, decode_frame};
 use evenkeel_ratelimit::decide::DecisionBuffers;
 use evenkeel_ratelimit::json;
 use evenkeel_ratelimit::rules::pattern::ValuePattern;
 use evenkeel_ratelimit::rules::read::{RuleOptions, read};
 use evenkeel_ratelimit::tally::RuleTallies;
-use evenkeel_ratelimit::wire::reports::{FrameError, FrameReader, decode_frame};
 use evenkeel_ratelimit::wire::view::{RequestView, RequestViewError};
 use evenkeel_ratelimit::wire::{ProtoPackage, Request};
 use prost::Message;

@@ -4,10 +4,10 @@
 //! `ratelimit` is the service. A watcher of an unknown name gets SERVICE_UNKNOWN and keeps its
 //! stream, as the protocol demands. The conditions for a healthy service: `http::RatelimitHealth`.
 
-use super::quota_stream::{shutting_down, trailers};
-use crate::wire::encode_frame;
 use crate::wire::health::health_check_response::ServingStatus;
 use crate::wire::health::{HealthCheckRequest, HealthCheckResponse, HealthListResponse};
+use evenkeel_grpc::body::{shutting_down, trailers};
+use evenkeel_grpc::frames::encode_frame;
 use futures_util::stream::unfold;
 use http_body::Frame;
 use http_body_util::StreamBody;

@@ -6,13 +6,13 @@
 //! not read assignments, its reports are not read either, and everything is dropped with the
 //! connection. The content of the messages: `quota`.
 
-use super::held_bytes::HeldBytes;
 use crate::quota::QuotaMember;
-use crate::wire::encode_frame;
-use crate::wire::reports::{FrameReader, MESSAGE_BYTES_MAX, UsageReports};
+use crate::wire::reports::{MESSAGE_BYTES_MAX, UsageReports};
 use bytes::Bytes;
+use evenkeel_grpc::body::{shutting_down, trailers};
+use evenkeel_grpc::frames::{FrameReader, encode_frame};
+use evenkeel_grpc::held_bytes::HeldBytes;
 use futures_util::stream::poll_fn;
-use http::HeaderMap;
 use http_body::{Body as _, Frame};
 use http_body_util::StreamBody;
 use hyper::body::Incoming;
@@ -105,15 +105,4 @@ impl QuotaStream {
         }
         self.held.set(self.frames.buffered_bytes())
     }
-}
-
-pub(super) fn shutting_down() -> Status {
-    Status::unavailable("the server is shutting down")
-}
-
-pub(super) fn trailers(status: &Status) -> HeaderMap {
-    let mut trailers = HeaderMap::with_capacity(2);
-    // This fails only for texts that no header can carry, and `add_header` escapes these.
-    let _ = status.add_header(&mut trailers);
-    trailers
 }

@@ -5,7 +5,6 @@
 //! others. How reports are used: `quota`.
 
 use super::view::{ProtoSource, ViewResult, pair};
-use tonic::{Code, Status};
 
 /// The maximum number of buckets in one message; further ones are left out.
 pub const USAGES_MAX: usize = 10_000;
@@ -97,93 +96,5 @@ fn name<'a>(bytes: &'a [u8], name: &mut Vec<(&'a str, &'a str)>) -> ViewResult<u
     Ok(pairs)
 }
 
-/// Splits a gRPC body that arrives in pieces into messages.
-#[derive(Debug)]
-pub struct FrameReader {
-    bytes: bytes::BytesMut,
-    message_bytes_max: usize,
-}
-
 /// The maximum length of a message of the quota service, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
-
-impl FrameReader {
-    /// An empty buffer for messages of at most `message_bytes_max` bytes.
-    pub fn new(message_bytes_max: usize) -> FrameReader {
-        FrameReader { bytes: bytes::BytesMut::new(), message_bytes_max }
-    }
-
-    /// Adds the next piece of the body.
-    pub fn push(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
-    }
-
-    /// The number of buffered bytes.
-    pub fn buffered_bytes(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// Takes the next complete message; `None` until all of its bytes have arrived.
-    ///
-    /// # Errors
-    /// [`FrameError`]; the rest of the body cannot be read then.
-    pub fn take(&mut self) -> Result<Option<bytes::Bytes>, FrameError> {
-        let Some((head, rest)) = self.bytes.split_first_chunk::<5>() else { return Ok(None) };
-        let [compressed, length @ ..] = *head;
-        let length = u32::from_be_bytes(length) as usize;
-        if compressed != 0 {
-            return Err(FrameError::Compressed);
-        }
-        if length > self.message_bytes_max {
-            return Err(FrameError::Long(self.message_bytes_max));
-        }
-        if rest.len() < length {
-            return Ok(None);
-        }
-        let frame = self.bytes.split_to(5 + length).freeze();
-        Ok(Some(frame.slice(5..)))
-    }
-}
-
-/// The message of a body that is exactly one frame.
-pub fn decode_frame(mut bytes: bytes::Bytes) -> Result<bytes::Bytes, FrameError> {
-    let Some([compressed, length @ ..]) = bytes.first_chunk::<5>().copied() else {
-        return Err(FrameError::Missing);
-    };
-    if compressed != 0 {
-        return Err(FrameError::Compressed);
-    }
-    let message = bytes.split_off(5);
-    match message.len() == u32::from_be_bytes(length) as usize {
-        true => Ok(message),
-        false => Err(FrameError::Length),
-    }
-}
-
-/// The reason why a body cannot be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FrameError {
-    /// The body is shorter than the head of a frame.
-    #[error("no message")]
-    Missing,
-    /// The message is longer or shorter than its frame says, or there are several messages.
-    #[error("the length of the message differs from its length field")]
-    Length,
-    /// The message is compressed, which is not supported.
-    #[error("compressed messages are not supported; send them uncompressed")]
-    Compressed,
-    /// The message is longer than this number of bytes.
-    #[error("a message may have at most {0} bytes")]
-    Long(usize),
-}
-
-impl From<FrameError> for Status {
-    fn from(fault: FrameError) -> Status {
-        let code = match fault {
-            FrameError::Compressed => Code::Unimplemented,
-            FrameError::Long(_) => Code::ResourceExhausted,
-            FrameError::Missing | FrameError::Length => Code::InvalidArgument,
-        };
-        Status::new(code, fault.to_string())
-    }
-}

@@ -3,13 +3,14 @@
 use crate::program::{Grpc, Server, Stream, http};
 use bucket_action::BucketAction as Action;
 use evenkeel_fuzz::fuzz;
+use evenkeel_grpc::frames::FrameReader;
 use evenkeel_ratelimit::wire::quota::rate_limit_quota_response::bucket_action;
 use evenkeel_ratelimit::wire::quota::rate_limit_quota_usage_reports::BucketQuotaUsage;
 use evenkeel_ratelimit::wire::quota::{
     BucketId, RateLimitQuotaResponse, RateLimitQuotaUsageReports,
 };
 use evenkeel_ratelimit::wire::rate_limit_strategy::Strategy;
-use evenkeel_ratelimit::wire::reports::{FrameReader, UsageReports};
+use evenkeel_ratelimit::wire::reports::UsageReports;
 use evenkeel_testing::wait::wait_for;
 use prost::Message;
 use rustix::process::Signal;

@@ -4,10 +4,9 @@
 //! noticed. The content of the messages: `xds`.
 
 use crate::wire::discovery::{DiscoveryRequest, DiscoveryResponse};
-use crate::wire::encode_frame;
-use crate::wire::reports::{FrameError, FrameReader};
 use bytes::Bytes;
 use evenkeel_config::settings::XdsSettings;
+use evenkeel_grpc::frames::{FrameError, FrameReader, encode_frame};
 use evenkeel_tls::client;
 use evenkeel_tls::pem::TlsFileError;
 use futures_util::stream::poll_fn;

@@ -1,28 +1,28 @@
-//! One gRPC thread of the service, with its listeners and its connections.
+//! One thread of a gRPC door, with its listeners and its connections.
 //!
 //! As in the proxy, each thread has a runtime and listening sockets of its own, and a call never
 //! leaves its thread. The number of connections is bounded over all threads; a connection beyond
-//! the bound is closed at once. How a call is answered: `grpc`. How threads are started and
-//! stopped: `serve`.
+//! the bound is closed at once. How a call is answered: the [`GrpcService`] of the door.
 
-use super::stream::ReadCountingStream;
-use super::{GrpcServices, WorkerBuffers};
-use crate::server_tls::{self, LiveTls};
+use crate::body::GrpcBody;
+use crate::stream::ReadCountingStream;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_serve::accept;
 use evenkeel_serve::handover::HandoverSignal;
 use evenkeel_serve::threads::ServerOrders;
-use evenkeel_store::redis::{RedisStore, StoreLane};
 use evenkeel_telemetry::counts::ConnectionCounts;
 use evenkeel_telemetry::registry::Counter;
+use http::{Request, Response};
+use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::ServerConfig;
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -30,10 +30,11 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 use tokio::time::timeout_at;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
-/// The maximum number of concurrent calls on a connection.
-const STREAMS_MAX: u32 = 1_024;
 /// The maximum size of a call's headers, in bytes.
 const HEADERS_BYTES_MAX: u32 = 16 * 1024;
 /// The length of the HTTP/2 connection preface, in bytes.
@@ -43,20 +44,45 @@ const PING_AFTER: Duration = Duration::from_secs(60);
 /// The time that the peer has to answer a ping before its connection is closed.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
-pub struct GrpcShared {
+/// The gRPC services of a door.
+pub trait GrpcService: 'static {
+    /// What each thread keeps for its calls.
+    type ThreadState: 'static;
+
+    /// Makes the state of the thread that calls this.
+    fn thread_state(&self) -> Self::ThreadState;
+
+    /// Answers one call. `peer`: the address that the connection comes from; `None` for a Unix
+    /// socket. A failed call gives a response too, with its gRPC status in the headers.
+    fn answer(
+        &self,
+        request: Request<Incoming>,
+        state: &Self::ThreadState,
+        peer: Option<IpAddr>,
+    ) -> impl Future<Output = Response<GrpcBody>>;
+}
+
+/// Returns the TLS configuration for new connections.
+pub type TlsSource = Arc<dyn Fn() -> Arc<ServerConfig> + Send + Sync>;
+
+/// What the threads of a door share.
+pub struct GrpcShared<S> {
     /// The gRPC services that connections may call.
-    pub calls: GrpcServices,
-    /// The store that counts for all instances, if there is one.
-    pub store: Option<Arc<RedisStore>>,
+    pub service: S,
+    /// The name of the door, for the log.
+    pub door: &'static str,
+    /// The counts of connections.
     pub connections: ConnectionCounts,
     /// Connections on which TLS or HTTP/2 failed to start within the time limit.
     pub bad: Counter,
     /// The TLS configuration; `None` if the listeners serve plain HTTP/2.
-    pub tls: Option<LiveTls>,
+    pub tls: Option<TlsSource>,
     /// The time limit for the TLS handshake, and again for the HTTP/2 preface.
     pub handshake: Duration,
     /// The maximum number of connections over all threads.
     pub connections_max: usize,
+    /// The maximum number of concurrent calls on a connection.
+    pub streams_max: u32,
     /// The age at which a connection is asked to end.
     pub age: Duration,
     /// The time that a connection has to end after it was asked to.
@@ -65,13 +91,45 @@ pub struct GrpcShared {
     pub passed: HandoverSignal,
 }
 
-pub struct GrpcWorker {
-    shared: Arc<GrpcShared>,
+/// One thread.
+struct GrpcWorker<S: GrpcService> {
+    shared: Arc<GrpcShared<S>>,
     /// The number of open connections of this thread.
     open: Cell<usize>,
     ended: Notify,
-    room: WorkerBuffers,
+    state: S::ThreadState,
     orders: ServerOrders,
+}
+
+/// Serves on one thread until it is to end. Returns the number of connections that are still open.
+pub async fn serve<S: GrpcService>(
+    shared: Arc<GrpcShared<S>>,
+    mut orders: ServerOrders,
+    listeners: Vec<std::net::TcpListener>,
+    unix: Option<std::os::unix::net::UnixListener>,
+) -> usize {
+    let (worker, mut accepting) = (GrpcWorker::new(shared, orders.clone()), JoinSet::new());
+    for listener in listeners {
+        match TcpListener::from_std(listener) {
+            Ok(listener) => _ = accepting.spawn_local(Rc::clone(&worker).accept(listener)),
+            Err(error) => tracing::error!(%error, "a listener was lost"),
+        }
+    }
+    match unix.map(UnixListener::from_std) {
+        None => {}
+        Some(Ok(listener)) => _ = accepting.spawn_local(Rc::clone(&worker).accept_unix(listener)),
+        Some(Err(error)) => tracing::error!(%error, "a listener was lost"),
+    }
+    // Each connection ends by itself when the time to drain is over.
+    let drained = async {
+        while accepting.join_next().await.is_some() {}
+        worker.wait_drained().await;
+    };
+    tokio::select! {
+        () = drained => {}
+        () = orders.stopped() => {}
+    }
+    worker.open.get()
 }
 
 /// Runs hyper's futures on the current thread.
@@ -84,36 +142,44 @@ impl<F: Future + 'static> hyper::rt::Executor<F> for LocalExecutor {
     }
 }
 
-impl GrpcWorker {
+impl<S: GrpcService> GrpcWorker<S> {
     /// A thread that serves until `orders` say otherwise.
-    pub fn new(house: Arc<GrpcShared>, orders: ServerOrders) -> Rc<GrpcWorker> {
+    fn new(shared: Arc<GrpcShared<S>>, orders: ServerOrders) -> Rc<GrpcWorker<S>> {
         let (open, ended) = (Cell::new(0), Notify::new());
-        let lane = house.store.as_ref().map(StoreLane::open);
-        let room = WorkerBuffers { lane, ..WorkerBuffers::default() };
-        Rc::new(GrpcWorker { shared: house, open, ended, room, orders })
+        let state = shared.service.thread_state();
+        Rc::new(GrpcWorker { shared, open, ended, state, orders })
     }
 
     /// Accepts connections until the thread is to drain.
-    pub async fn accept(self: Rc<Self>, listener: TcpListener) {
-        let welcome = async |(stream, _): (TcpStream, SocketAddr)| {
+    async fn accept(self: Rc<Self>, listener: TcpListener) {
+        let welcome = async |(stream, peer): (TcpStream, SocketAddr)| {
             // Answers are small and urgent. If the socket refuses the option, it still works.
             let _ = stream.set_nodelay(true);
-            Rc::clone(&self).connect(stream);
+            Rc::clone(&self).connect(stream, Some(peer.ip()));
         };
-        accept::accept(listener, self.ends(), log_accept_error, welcome).await;
+        accept::accept(listener, self.ends(), |error| self.log(error), welcome).await;
     }
 
     /// Does the same as [`GrpcWorker::accept`] for a Unix socket.
-    pub async fn accept_unix(self: Rc<Self>, listener: UnixListener) {
-        let welcome = async |stream| Rc::clone(&self).connect(stream);
-        accept::accept(listener, self.ends(), log_accept_error, welcome).await;
+    async fn accept_unix(self: Rc<Self>, listener: UnixListener) {
+        let welcome = async |stream| Rc::clone(&self).connect(stream, None);
+        accept::accept(listener, self.ends(), |error| self.log(error), welcome).await;
     }
 
     fn ends(&self) -> (ServerOrders, HandoverSignal) {
         (self.orders.clone(), self.shared.passed.clone())
     }
 
-    fn connect(self: Rc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
+    fn log(&self, error: &io::Error) {
+        let door = self.shared.door;
+        tracing::warn!(target: "evenkeel::grpc", door, %error, "cannot accept a connection");
+    }
+
+    fn connect(
+        self: Rc<Self>,
+        stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+        peer: Option<IpAddr>,
+    ) {
         let connections = &self.shared.connections;
         let open = connections.open.hold();
         if usize::try_from(connections.open.get()).unwrap_or(0) > self.shared.connections_max {
@@ -123,20 +189,15 @@ impl GrpcWorker {
         connections.accepted.increment(1);
         self.open.set(self.open.get() + 1);
         tokio::task::spawn_local(async move {
-            Rc::clone(&self).greet(stream).await;
+            Rc::clone(&self).greet(stream, peer).await;
             drop(open);
             self.open.set(self.open.get() - 1);
             self.ended.notify_waiters();
         });
     }
 
-    /// The number of open connections of this thread.
-    pub fn open(&self) -> usize {
-        self.open.get()
-    }
-
     /// Waits until the thread is to drain and none of its connections is open.
-    pub async fn wait_drained(&self) {
+    async fn wait_drained(&self) {
         self.orders.clone().leaving().await;
         loop {
             let ended = self.ended.notified();
@@ -147,31 +208,41 @@ impl GrpcWorker {
         }
     }
 
-    async fn greet(self: Rc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
-        let Some(tls) = &self.shared.tls else { return self.connection(stream).await };
-        let config = Arc::clone(&tls.load().grpc);
+    async fn greet(
+        self: Rc<Self>,
+        stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+        peer: Option<IpAddr>,
+    ) {
+        let Some(tls) = &self.shared.tls else { return self.connection(stream, peer).await };
         let mut orders = self.orders.clone();
         let GrpcShared { handshake, bad, .. } = &*self.shared;
         let accepted = tokio::select! {
-            accepted = server_tls::accept(config, stream, *handshake, bad) => accepted,
+            accepted = accept_tls(tls(), stream, *handshake, bad) => accepted,
             _ = orders.leaving() => return,
         };
         if let Some(stream) = accepted {
-            Rc::clone(&self).connection(stream).await;
+            Rc::clone(&self).connection(stream, peer).await;
         }
     }
 
-    async fn connection(self: Rc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
+    async fn connection(
+        self: Rc<Self>,
+        stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+        peer: Option<IpAddr>,
+    ) {
         let mut orders = self.orders.clone();
         let service = service_fn(|request| {
             let me = Rc::clone(&self);
-            async move { Ok::<_, Infallible>(me.shared.calls.answer(request, &me.room).await) }
+            async move {
+                let answer = me.shared.service.answer(request, &me.state, peer).await;
+                Ok::<_, Infallible>(answer)
+            }
         });
         let read = Rc::new(Cell::new(0));
         let stream = TokioIo::new(ReadCountingStream::new(stream, Rc::clone(&read)));
         let connection = http2::Builder::new(LocalExecutor)
             .timer(TokioTimer::new())
-            .max_concurrent_streams(STREAMS_MAX)
+            .max_concurrent_streams(self.shared.streams_max)
             .max_header_list_size(HEADERS_BYTES_MAX)
             .keep_alive_interval(PING_AFTER)
             .keep_alive_timeout(PING_TIMEOUT)
@@ -205,6 +276,21 @@ async fn wait_while_silent(read: &Cell<usize>, within: Duration) {
     }
 }
 
-fn log_accept_error(error: &io::Error) {
-    tracing::warn!(target: "evenkeel::ratelimit", %error, "cannot accept a connection");
+/// Accepts TLS on a connection. Returns `None`, and counts the connection in `failed`, if the
+/// handshake fails or takes longer than `limit`.
+pub async fn accept_tls<T: AsyncRead + AsyncWrite + Unpin>(
+    config: Arc<ServerConfig>,
+    stream: T,
+    limit: Duration,
+    failed: &Counter,
+) -> Option<TlsStream<T>> {
+    let accepted = tokio::time::timeout(limit, TlsAcceptor::from(config).accept(stream)).await;
+    let why = match accepted {
+        Ok(Ok(stream)) => return Some(stream),
+        Ok(Err(error)) => error.to_string(),
+        Err(late) => late.to_string(),
+    };
+    tracing::debug!(target: "evenkeel::grpc", why, "no TLS on a connection");
+    failed.increment(1);
+    None
 }

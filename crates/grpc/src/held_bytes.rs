@@ -1,6 +1,7 @@
 //! The bound on the bytes of incomplete messages.
 //!
-//! Each message has a bound, and all of them together have one. What the bytes mean: `wire`.
+//! Each message has a bound, and all of them together have one. Who splits them: `frames`.
+//! A body counts its bytes for as long as it holds them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -21,8 +22,10 @@ pub struct HeldBytes {
 }
 
 impl HeldBytes {
-    /// Adds the `more` bytes of a message that has `before` so far. An error means that the message
-    /// or all messages together exceed their bound.
+    /// Adds the `more` bytes of a message that has `before` so far.
+    ///
+    /// # Errors
+    /// The message or all messages together exceed their bound.
     pub fn take(&mut self, more: usize, before: usize) -> Result<(), Status> {
         if before + more > MESSAGE_BYTES_MAX + 5 {
             let what = format!("a message may have at most {MESSAGE_BYTES_MAX} bytes");
@@ -31,8 +34,11 @@ impl HeldBytes {
         self.set(self.mine + more)
     }
 
-    /// Sets the number of bytes that this body holds. An error means that all bodies together
-    /// exceed the bound; the bytes are counted nevertheless until this value is dropped.
+    /// Sets the number of bytes that this body holds.
+    ///
+    /// # Errors
+    /// All bodies together exceed the bound. The bytes are counted nevertheless until this value is
+    /// dropped.
     pub fn set(&mut self, mine: usize) -> Result<(), Status> {
         let all = match mine.checked_sub(self.mine) {
             Some(more) => self.all.fetch_add(more, Relaxed) + more,

@@ -1,0 +1,12 @@
+//! gRPC over HTTP/2, on hyper directly: a decision takes about a microsecond, so the code around it
+//! must not take ten.
+//!
+//! `worker` has the connections of a thread and calls the service, `body` makes answers, `frames`
+//! splits bodies into messages, `held_bytes` bounds what incomplete messages hold. What is asked
+//! and answered is the business of the doors.
+
+pub mod body;
+pub mod frames;
+pub mod held_bytes;
+mod stream;
+pub mod worker;
