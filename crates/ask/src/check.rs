@@ -3,13 +3,12 @@
 //! A front asks `GET /check` before it lets a request run, and reports its cost afterwards with
 //! `POST /report` or with its access log over syslog. The engine decides, by the limits of `proxy`.
 //! This file opens and closes. `handlers` answers one query, `ledger` keeps the passes that wait
-//! for their report, `original` and `report` parse requests and logs. The door has its own thread,
+//! for their report, `report` parses logs. The door has its own thread,
 //! so it answers while the proxy is busy. Everything is bounded: connections, heads, waiting
 //! queries, open passes.
 
 mod handlers;
 mod ledger;
-mod original;
 mod report;
 
 use evenkeel_config::settings::{CheckSettings, ProxySettings, Settings};

@@ -54,7 +54,8 @@ fn excludes_some(condition: &Condition) -> bool {
 #[must_use]
 pub fn of_facts(settings: &Settings) -> Vec<StartProblem> {
     let Some(proxy) = &settings.proxy else { return Vec::new() };
-    let knows_fetch = settings.check.as_ref().is_some_and(|check| check.has_all_headers);
+    let knows_fetch = settings.ext_proc.is_some()
+        || settings.check.as_ref().is_some_and(|check| check.has_all_headers);
     let doubt = |fact: ClientFact| -> Option<StartProblem> {
         let why = unknown(proxy, fact).filter(|_| fact != ClientFact::Fetch || !knows_fetch)?;
         let way = place_of(settings, proxy, fact)?;

@@ -9,6 +9,7 @@
 mod backend;
 mod check;
 mod conditions;
+mod ext_proc;
 pub mod gatekeeper;
 pub mod hosts;
 pub(crate) mod limits;
@@ -38,6 +39,7 @@ pub use backend::{BACKENDS_MAX, BackendAddress, BackendProtocol, BackendScheme, 
 pub use check::{CheckSettings, SyslogAddress};
 pub use conditions::GroupSettings;
 use evenkeel_core::units::Nanos;
+pub use ext_proc::ExtProcSettings;
 pub use gatekeeper::GatekeeperSettings;
 use limits::LimitContext;
 pub use line::turns::{TURNS_LIMIT_NAME, TurnSettings, TurnWeights};
@@ -90,8 +92,8 @@ settings! {
     pub peers: Option<PeersSettings>, PEERS: SubsectionKey =
         SubsectionKey::one("peers", &peers::TABLE).restart()
         => root.section_if_written(&PEERS, peers::read);
-    // With `check` alone it has only limits, and `listen` is empty.
-    /// The reverse proxy, and the limits that `check` shares with it.
+    // With `check` or `ext_proc` alone it has only limits and a queue, and `listen` is empty.
+    /// The reverse proxy, and the limits and the queue that `check` and `ext_proc` share with it.
     pub proxy: Option<ProxySettings>, PROXY: SubsectionKey =
         SubsectionKey::one("proxy", &proxy::TABLE)
         => proxy_section(root, LimitContext {
@@ -101,6 +103,10 @@ settings! {
     pub check: Option<CheckSettings>, CHECK: SubsectionKey =
         SubsectionKey::one("check", &check::TABLE).restart()
         => root.section_if_written(&CHECK, check::read);
+    /// The door for Envoys, which ask before each request and say when it has ended.
+    pub ext_proc: Option<ExtProcSettings>, EXT_PROC: SubsectionKey =
+        SubsectionKey::one("ext_proc", &ext_proc::TABLE).restart()
+        => root.section_if_written(&EXT_PROC, ext_proc::read);
     /// The door that answers questions about tags.
     pub line: Option<LineSettings>, LINE: SubsectionKey = SubsectionKey::one("line", &line::TABLE)
         => root.section_if_written(&LINE, |line| {
@@ -138,10 +144,11 @@ impl Settings {
     pub fn doors(&self) -> Vec<&'static str> {
         let proxy = self.proxy.iter().filter(|proxy| !proxy.listen.is_empty()).map(|_| "proxy");
         let check = self.check.iter().map(|_| "check");
+        let ext_proc = self.ext_proc.iter().map(|_| "ext_proc");
         let line = self.line.iter().map(|_| "line");
         let ratelimit = self.ratelimit.iter().map(|_| "ratelimit");
         let master = self.master.iter().map(|_| "master");
-        proxy.chain(check).chain(line).chain(ratelimit).chain(master).collect()
+        proxy.chain(check).chain(ext_proc).chain(line).chain(ratelimit).chain(master).collect()
     }
 
     /// The files that were read with the configuration.
@@ -250,7 +257,7 @@ word_enum! {
 section! {
     TABLE = "":
         ADMIN, LOG, METRICS, TRACES, STATE, conditions::GROUP_FILES, conditions::GROUPS, PROXY,
-        CHECK, LINE, RATELIMIT, MASTER, GATEKEEPER,
+        CHECK, EXT_PROC, LINE, RATELIMIT, MASTER, GATEKEEPER,
         PEERS, STORE;
 }
 
@@ -336,8 +343,8 @@ fn proxy_section(
     if root.written("proxy") {
         return Some(root.section(&PROXY, |section| proxy::read(section, ground)));
     }
-    // `check` counts by the limits of `proxy`; without that section, by its defaults.
-    root.written("check").then(|| {
+    // `check` and `ext_proc` use the limits of `proxy`; without that section, its defaults.
+    (root.written("check") || root.written("ext_proc")).then(|| {
         root.section(&PROXY, |section| {
             section.show("listen", YamlNode::text(proxy::LISTEN_OFF));
             proxy::limits_alone(section, ground)

@@ -48,8 +48,8 @@ enum CliCommand {
     /// Run the Envoy rate limit service, configured by the environment variables of its reference
     /// server
     Ratelimit,
-    /// Check configuration files and rule files (or folders of them); print every error with its
-    /// position
+    /// Check configuration files, rule files (or folders of them) and the external processing in
+    /// files of Envoy; print every error with its position
     Check {
         /// Configuration files, rule files or folders
         #[arg(required_unless_present = "config", value_name = "PATH")]
@@ -295,6 +295,9 @@ fn check_one(path: &Path) -> Result<Vec<String>, String> {
     }
     if let Some(checked) = evenkeel_ratelimit::rules::check(path) {
         return checked.map_err(|faults| lines(&faults));
+    }
+    if let Some(checked) = evenkeel_config::envoy::check(path) {
+        return checked.map_err(|faults| faults.to_string());
     }
     match evenkeel_config::check_group_file(path) {
         Some(checked) => {

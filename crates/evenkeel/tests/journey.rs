@@ -19,6 +19,8 @@ mod conservation;
 mod crash;
 #[path = "journey/front/door.rs"]
 mod door;
+#[path = "journey/front/ext_proc.rs"]
+mod ext_proc;
 #[path = "journey/front/facts.rs"]
 mod facts;
 #[path = "journey/front.rs"]

@@ -21,6 +21,9 @@ const PROTOS: [&str; 5] = [
 const ASKED: [&str; 2] =
     ["envoy/service/discovery/v3/discovery.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
 
+/// The protocol of Envoy's external processing.
+const EXT_PROC: [&str; 1] = ["envoy/service/ext_proc/v3/external_processor.proto"];
+
 /// The messages for an OpenTelemetry collector.
 const TOLD: [&str; 2] = [
     "opentelemetry/proto/collector/trace/v1/trace_service.proto",
@@ -104,5 +107,6 @@ fn the_committed_messages_are_those_of_the_protos() {
     compare("ratelimit", "wire/messages.in", all.as_bytes());
     let served = compiled("ratelimit", &PROTOS).encode_file_descriptor_set();
     compare("ratelimit", "wire/descriptors.bin", &served);
+    compare("ask", "ext_proc/messages.in", generate("ask", &EXT_PROC).as_bytes());
     compare("telemetry", "otlp/wire/messages.in", generate("telemetry", &TOLD).as_bytes());
 }

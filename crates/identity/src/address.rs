@@ -98,6 +98,25 @@ impl ProxyTrust {
         self.found(headers).unwrap_or(peer)
     }
 
+    /// The client of a request that the Envoy at `peer` (in canonical form) has received and asks
+    /// about. `source`: the client according to Envoy, if it says so; if that is a trusted proxy,
+    /// the search continues as for a request from that proxy. Without it, the headers count as
+    /// Envoy passes them on. An `X-Real-IP` of a client is worth nothing there. A peer that is not
+    /// on this machine and not trusted counts as the client.
+    #[must_use]
+    pub fn client_of_envoy(
+        &self,
+        peer: IpAddr,
+        source: Option<IpAddr>,
+        headers: &HeaderMap,
+    ) -> IpAddr {
+        match source {
+            _ if !peer.is_loopback() && !self.trusts(peer) => peer,
+            Some(source) => self.client(source, headers),
+            None => self.found(headers).unwrap_or(peer),
+        }
+    }
+
     /// The client's address according to the headers.
     fn found(&self, headers: &HeaderMap) -> Option<IpAddr> {
         match &self.written {

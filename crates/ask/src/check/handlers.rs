@@ -7,8 +7,8 @@
 //! and lines of access logs settle passes.
 
 use super::ledger::PassLedger;
-use super::original::OriginalRequest;
 use super::report::{self, PassId, PassReport, ReportError};
+use crate::original::OriginalRequest;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use evenkeel_config::settings::{CheckSettings, ProxySettings};

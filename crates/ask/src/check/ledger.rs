@@ -231,7 +231,7 @@ impl UsualDurations {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::original::OriginalRequest;
+    use crate::original::OriginalRequest;
     use evenkeel_config::settings::ClientAddress;
     use evenkeel_core::key::KeySeed;
     use evenkeel_core::units::SECOND;

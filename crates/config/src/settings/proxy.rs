@@ -360,7 +360,7 @@ pub(crate) fn read(proxy: &mut SectionReader<'_, '_>, ground: LimitContext<'_>) 
     settings(proxy, ground, listen)
 }
 
-/// Reads the section without opening a door; it only defines how the `check` door decides.
+/// Reads the section without opening a door; it only defines how `check` and `ext_proc` decide.
 pub(crate) fn limits_alone(
     proxy: &mut SectionReader<'_, '_>,
     ground: LimitContext<'_>,

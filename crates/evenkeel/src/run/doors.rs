@@ -10,7 +10,7 @@ use super::robots::EngineRobots;
 use super::{cgroup, engine_pages, processors};
 use crate::admin;
 use anyhow::Context;
-use evenkeel_ask::{check, line, zeromq};
+use evenkeel_ask::{check, ext_proc, line, zeromq};
 use evenkeel_config::settings::{GatekeeperSettings, MasterSettings, ProxySettings, Settings};
 use evenkeel_core::key::KeySeed;
 use evenkeel_core::queue::WorkUnit;
@@ -68,8 +68,9 @@ impl EngineSet {
             gatekeepers.map(|keeper| GatekeeperEngine::new(keeper, seed, clock, watch));
         let gatekeepers: Vec<_> = gatekeepers.collect();
         let proxy = settings.proxy.as_ref().map(|proxy| {
-            // One lane for each thread of the proxy, and one for the check door.
-            let lanes = check_lane() + 1;
+            // One lane for each thread of the proxy, one for the check door, and those of Envoys.
+            let envoys = settings.ext_proc.as_ref().map_or(0, |_| ext_proc::lanes());
+            let lanes = ext_proc_lane() + envoys;
             Engine::with_gatekeepers(
                 gatekeepers.clone(),
                 proxy,
@@ -207,6 +208,11 @@ fn check_lane() -> usize {
     proxy::threads()
 }
 
+/// The first lane of the external processing door in the engine.
+fn ext_proc_lane() -> usize {
+    check_lane() + 1
+}
+
 /// What a door is opened with.
 struct DoorParts<'a> {
     settings: &'a Settings,
@@ -223,7 +229,7 @@ type OpenDoor = fn(&DoorParts<'_>) -> anyhow::Result<Vec<Box<dyn Service>>>;
 
 /// How each kind of door is opened, in this order. A door ends after those that follow it, so a
 /// gatekeeper ends when the doors that report to it have ended.
-const DOORS: [OpenDoor; 6] = [line, ratelimit, master, gatekeepers, check, proxy];
+const DOORS: [OpenDoor; 7] = [line, ratelimit, master, gatekeepers, check, ext_proc, proxy];
 
 pub struct OpenDoors {
     engines: EngineSet,
@@ -415,6 +421,31 @@ fn check(parts: &DoorParts<'_>) -> anyhow::Result<Vec<Box<dyn Service>>> {
     Ok(one(door))
 }
 
+fn ext_proc(parts: &DoorParts<'_>) -> anyhow::Result<Vec<Box<dyn Service>>> {
+    let DoorParts { engines, store, watch, admin, sockets, .. } = parts;
+    let Some((proxy, engine)) = parts.settings.proxy.as_ref().zip(engines.proxy.as_ref()) else {
+        return Ok(Vec::new());
+    };
+    let Some(settings) = &parts.settings.ext_proc else { return Ok(Vec::new()) };
+    let asked = (engine, ext_proc_lane(), store.clone());
+    let door = ext_proc::start(settings, proxy, asked, watch, sockets)?;
+    tracing::info!(
+        listen = ?door.addresses,
+        ?admin,
+        cpus = shared_cpus(proxy),
+        tokens_per_second = shared_tokens(proxy),
+        cost = %proxy.cost,
+        action = %proxy.action,
+        shadow = proxy.shadow,
+        limits = limit_names(proxy),
+        "ext_proc open",
+    );
+    if proxy.listen.is_empty() {
+        follow_backends(engine);
+    }
+    Ok(one(door))
+}
+
 fn proxy(parts: &DoorParts<'_>) -> anyhow::Result<Vec<Box<dyn Service>>> {
     let DoorParts { engines, store, watch, admin, sockets, .. } = parts;
     let settings = parts.settings.proxy.as_ref().filter(|proxy| !proxy.listen.is_empty());
@@ -436,10 +467,15 @@ fn proxy(parts: &DoorParts<'_>) -> anyhow::Result<Vec<Box<dyn Service>>> {
         limits = limit_names(settings),
         "proxy open",
     );
+    follow_backends(engine);
+    Ok(one(door))
+}
+
+/// Follows what the backends report, and the use of their processors.
+fn follow_backends(engine: &Arc<Engine>) {
     tokio::spawn(cgroup::follow(Arc::downgrade(engine)));
     tokio::spawn(processors::follow(Arc::downgrade(engine)));
     tokio::spawn(engine_pages::follow(Arc::downgrade(engine)));
-    Ok(one(door))
 }
 
 /// The CPUs that clients share, for the log; `None` if they share tokens.

@@ -48,10 +48,10 @@ pub fn too_few(settings: &Settings) -> Option<String> {
     limit.filter(|limit| *limit < needed).map(|limit| {
         format!(
             "the limit on open files is too low for the allowed connections \
-             (`proxy.bounds.connections`, `line.connections`, `check.waiting_max`): they may need \
-             {needed} files, and the limit is {limit}; until the hard limit is raised \
-             (LimitNOFILE= of a systemd unit) or the bounds are lowered, fewer connections are \
-             accepted"
+             (`proxy.bounds.connections`, `line.connections`, `check.waiting_max`, \
+             `ext_proc.connections_max`): they may need {needed} files, and the limit is {limit}; \
+             until the hard limit is raised (LimitNOFILE= of a systemd unit) or the bounds are \
+             lowered, fewer connections are accepted"
         )
     })
 }
@@ -63,7 +63,9 @@ fn open_files(settings: &Settings) -> u64 {
     let proxy = proxy.map_or(0, |proxy| proxy.bounds.connections);
     let line = settings.line.as_ref().map_or(0, |line| line.connections);
     let check = settings.check.as_ref().map_or(0, check::connections_max);
-    let needed = proxy.saturating_mul(2).saturating_add(line).saturating_add(check);
+    let envoys = settings.ext_proc.as_ref().map_or(0, |door| door.connections_max);
+    let fronts = check.saturating_add(envoys);
+    let needed = proxy.saturating_mul(2).saturating_add(line).saturating_add(fronts);
     let needed = u64::try_from(needed).unwrap_or(u64::MAX);
     if needed == 0 { 0 } else { needed.saturating_add(FILES_RESERVE) }
 }

@@ -1,9 +1,9 @@
-//! The request that a front asks about, read from the headers of its query.
+//! The request that a front asks about.
 //!
 //! nginx describes it in `X-Original-*`, as configured in the example; Caddy and Traefik in
-//! `X-Forwarded-*`. All other headers (User-Agent, Cookie) are as the client sent them. Missing
-//! values get the simplest default: `GET /` over HTTP without a host. How the client is found:
-//! `identity::address`.
+//! `X-Forwarded-*`; Envoy in the pseudo-headers of HTTP/2. All other headers (User-Agent, Cookie)
+//! are as the client sent them. Missing values get the simplest default: `GET /` over HTTP without
+//! a host. How the client is found: `identity::address`.
 
 use evenkeel_core::classify::RequestAttributes;
 use evenkeel_core::fact::ClientFact;
@@ -29,6 +29,19 @@ pub struct OriginalRequest<'a> {
     pub signer: Option<&'a str>,
 }
 
+/// The pseudo-headers of a request in HTTP/2; those that are missing are empty.
+#[derive(Debug, Default)]
+pub struct PseudoHeaders {
+    /// `:method`.
+    pub method: String,
+    /// `:scheme`.
+    pub scheme: String,
+    /// `:authority`.
+    pub authority: String,
+    /// `:path`, with the query.
+    pub path: String,
+}
+
 impl<'a> OriginalRequest<'a> {
     /// Reads the headers of a query about a request of `client`.
     pub fn read(
@@ -49,6 +62,27 @@ impl<'a> OriginalRequest<'a> {
             vhost: String::from_utf8_lossy(host.unwrap_or_default()),
             headers,
             has_all_headers,
+            signer: None,
+        }
+    }
+
+    /// A request of `client` with these pseudo-headers of HTTP/2, from a front that passes on all
+    /// other headers.
+    pub fn of_pseudo_headers(
+        client: IpAddr,
+        pseudo: &'a PseudoHeaders,
+        headers: &'a HeaderMap,
+    ) -> OriginalRequest<'a> {
+        let PseudoHeaders { method, scheme, authority, path: target } = pseudo;
+        OriginalRequest {
+            client,
+            method: if method.is_empty() { "GET".into() } else { method.into() },
+            secure: scheme.eq_ignore_ascii_case("https"),
+            path: String::from_utf8_lossy(path(target.as_bytes())),
+            query: query(target.as_bytes()).map(String::from_utf8_lossy),
+            vhost: authority.into(),
+            headers,
+            has_all_headers: true,
             signer: None,
         }
     }

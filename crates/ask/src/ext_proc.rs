@@ -1,0 +1,202 @@
+//! The external processing door: the queue and the limits of `proxy` for Envoy.
+//!
+//! Envoy opens a gRPC stream for each request and says there what it receives and what the backend
+//! answers. It holds the request until it gets an answer, so a request waits in this door for its
+//! turn. It keeps its slot until the response has ended, or the stream, for whatever reason.
+//!
+//! `exchange` is one stream, with `context`; `head` reads headers, `answer` makes the messages that
+//! go back, `wire` has their types. How gRPC is served: the crate `grpc`.
+
+mod answer;
+mod context;
+mod exchange;
+mod head;
+mod wire;
+
+use arc_swap::ArcSwap;
+use context::{ExchangeSettings, ExchangeThread};
+use evenkeel_config::settings::{ExtProcSettings, ProxySettings, Settings};
+use evenkeel_engine::{Engine, EngineLane};
+use evenkeel_grpc::body::{self, GrpcBody};
+use evenkeel_grpc::worker::{self, GrpcService, GrpcShared};
+use evenkeel_serve::handover::ListenSockets;
+use evenkeel_serve::service::Service;
+use evenkeel_serve::start::ServerStartError;
+use evenkeel_serve::threads::{ServerOrders, ServerThreads, core_count};
+use evenkeel_store::redis::{RedisStore, StoreLane};
+use evenkeel_telemetry::Watch;
+use evenkeel_telemetry::counts::ConnectionCounts;
+use evenkeel_telemetry::metrics::{BAD_REQUESTS, REQUESTS};
+use evenkeel_telemetry::registry::Counter;
+use exchange::Exchange;
+use hyper::body::Incoming;
+use hyper::{Request, Response};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+use tonic::Status;
+
+const DOOR: &str = "ext_proc";
+const METHOD: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
+/// The maximum number of streams on a connection. Each request that waits or runs has one.
+const STREAMS_MAX: u32 = 16_384;
+/// The time limit for the HTTP/2 preface.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The age at which a connection is asked to end. Envoy then opens another one, perhaps to another
+/// instance.
+const CONNECTION_AGE: Duration = Duration::from_secs(24 * 3_600);
+/// The time that a connection then has for its streams.
+const CONNECTION_GRACE: Duration = Duration::from_secs(3_600);
+/// The interval at which requests that have waited for too long are refused.
+const TICK: Duration = Duration::from_millis(50);
+
+/// The open door.
+pub struct RunningExtProc {
+    /// The addresses that the door answers on.
+    pub addresses: Vec<SocketAddr>,
+    threads: ServerThreads,
+    shared: Arc<GrpcShared<ExtProcService>>,
+}
+
+/// Returns the number of engine lanes that the door uses.
+#[must_use]
+pub fn lanes() -> usize {
+    core_count()
+}
+
+/// Opens the door. `first_lane` is the index of the first of its engine lanes. If there is a store,
+/// limits are counted in it. Takes over those of `sockets` that match the settings; the others are
+/// bound and recorded there.
+///
+/// # Errors
+/// [`ServerStartError`]; nothing is open then.
+pub fn start(
+    settings: &ExtProcSettings,
+    proxy: &ProxySettings,
+    (engine, first_lane, store): (&Arc<Engine>, usize, Option<Arc<RedisStore>>),
+    watch: &Arc<Watch>,
+    sockets: &ListenSockets,
+) -> Result<RunningExtProc, ServerStartError> {
+    let threads = core_count();
+    let mut addresses = Vec::new();
+    let mut listeners: Vec<Vec<TcpListener>> = (0..threads).map(|_| Vec::new()).collect();
+    for address in &settings.listen {
+        let bound = sockets.listen_each(*address, threads);
+        let (bound, each) = bound.map_err(ServerStartError::listen(DOOR, address))?;
+        addresses.push(bound);
+        listeners.iter_mut().zip(each).for_each(|(thread, each)| thread.extend(each));
+    }
+    let registry = watch.registry();
+    let service = ExtProcService {
+        engine: Arc::clone(engine),
+        next_lane: AtomicUsize::new(first_lane),
+        store,
+        pieces: Arc::default(),
+        site: ArcSwap::from_pointee(ExchangeSettings::of(proxy)),
+        requests: registry.counter(&REQUESTS, &[DOOR]),
+        bad: registry.counter(&BAD_REQUESTS, &[DOOR]),
+    };
+    let shared = Arc::new(GrpcShared {
+        service,
+        door: DOOR,
+        connections: ConnectionCounts::new(registry, DOOR),
+        bad: registry.counter(&BAD_REQUESTS, &[DOOR]),
+        tls: None,
+        handshake: HANDSHAKE_TIMEOUT,
+        connections_max: settings.connections_max,
+        streams_max: STREAMS_MAX,
+        age: CONNECTION_AGE,
+        grace: CONNECTION_GRACE,
+        passed: sockets.passed(),
+    });
+    let each = listeners.into_iter().enumerate().map(|(index, listeners)| {
+        let shared = Arc::clone(&shared);
+        let lane = engine.lane(first_lane + index);
+        async move |orders: ServerOrders| {
+            tokio::task::spawn_local(expire(lane));
+            worker::serve(shared, orders, listeners, None).await
+        }
+    });
+    let threads = ServerThreads::each(DOOR, (&watch.beats, engine.clock()), each)?;
+    Ok(RunningExtProc { addresses, threads, shared })
+}
+
+impl Service for RunningExtProc {
+    fn threads(&self) -> &ServerThreads {
+        &self.threads
+    }
+
+    /// Applies changed settings for client addresses and answers.
+    fn reload(&self, settings: &Settings) {
+        if let Some(proxy) = &settings.proxy {
+            self.shared.service.site.store(Arc::new(ExchangeSettings::of(proxy)));
+        }
+    }
+
+    fn connections(&self) -> usize {
+        usize::try_from(self.shared.connections.open.get()).unwrap_or(0)
+    }
+
+    fn drain(&self, settings: &Settings) {
+        let drain = settings.proxy.as_ref().map(|proxy| proxy.timeouts.drain);
+        self.threads.drain(drain.unwrap_or_default());
+    }
+}
+
+/// Refuses requests that have waited for too long, until the thread ends.
+async fn expire(lane: EngineLane) {
+    let mut ticks = tokio::time::interval(TICK);
+    loop {
+        ticks.tick().await;
+        lane.expire();
+    }
+}
+
+/// The service that Envoys call.
+struct ExtProcService {
+    engine: Arc<Engine>,
+    next_lane: AtomicUsize,
+    store: Option<Arc<RedisStore>>,
+    pieces: Arc<AtomicUsize>,
+    site: ArcSwap<ExchangeSettings>,
+    requests: Counter,
+    /// Streams that ended because a message was not valid.
+    bad: Counter,
+}
+
+impl GrpcService for ExtProcService {
+    type ThreadState = Rc<ExchangeThread>;
+
+    fn thread_state(&self) -> Rc<ExchangeThread> {
+        Rc::new(ExchangeThread {
+            lane: self.engine.lane(self.next_lane.fetch_add(1, Relaxed)),
+            clock: self.engine.clock(),
+            store: self.store.as_ref().map(StoreLane::open),
+            pieces: Arc::clone(&self.pieces),
+        })
+    }
+
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        thread: &Rc<ExchangeThread>,
+        peer: Option<IpAddr>,
+    ) -> Response<GrpcBody> {
+        let path = request.uri().path();
+        if path != METHOD {
+            return body::failed(&Status::unimplemented(format!("unknown method {path}")));
+        }
+        self.requests.increment(1);
+        let peer = peer.map_or(Ipv4Addr::LOCALHOST.into(), |peer| peer.to_canonical());
+        let exchange = Exchange::new(
+            request.into_body(),
+            peer,
+            Rc::clone(thread),
+            self.site.load_full(),
+            self.bad.clone(),
+        );
+        body::response(exchange.into_body())
+    }
+}

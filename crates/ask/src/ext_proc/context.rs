@@ -1,0 +1,51 @@
+//! What the streams of a door share: the settings, and what each thread has.
+//!
+//! A reload replaces the settings; streams that are open keep those that they began with. The
+//! limits and the queue are the engine's.
+
+use evenkeel_config::settings::ProxySettings;
+use evenkeel_engine::EngineLane;
+use evenkeel_identity::address::ProxyTrust;
+use evenkeel_runtime::clock::Clock;
+use evenkeel_store::redis::StoreLane;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+/// The settings of `proxy` that this door uses beside the limits and the queue.
+pub struct ExchangeSettings {
+    /// Whose word counts about the addresses of clients.
+    pub trust: ProxyTrust,
+    /// Whether clients get the header in which the backend states the cost.
+    pub keep_cost_header: bool,
+    /// Whether event streams keep their slots to their end.
+    pub charge_streams: bool,
+    /// For how long a backend may work after its client has disconnected.
+    pub abort_linger: Duration,
+    /// The longest wait for a turn.
+    pub wait_max: Duration,
+}
+
+impl ExchangeSettings {
+    pub fn of(proxy: &ProxySettings) -> ExchangeSettings {
+        ExchangeSettings {
+            trust: ProxyTrust::new(&proxy.trusted_proxies, &proxy.client_address),
+            keep_cost_header: proxy.keep_cost_header,
+            charge_streams: proxy.charge_streams,
+            abort_linger: proxy.timeouts.abort_linger,
+            wait_max: Duration::from_nanos(proxy.queue.wait_max.0),
+        }
+    }
+}
+
+/// What a thread has for its streams.
+pub struct ExchangeThread {
+    /// Decides on requests.
+    pub lane: EngineLane,
+    pub clock: Clock,
+    /// The store that limits are counted in, if there is one.
+    pub store: Option<Rc<StoreLane>>,
+    /// The bytes of incomplete messages of all threads.
+    pub pieces: Arc<AtomicUsize>,
+}
