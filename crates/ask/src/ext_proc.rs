@@ -1,23 +1,29 @@
-//! The external processing door: the queue and the limits of `proxy` for Envoy.
+//! The door for Envoy: the queue and the limits of `proxy`, by external processing, and the limits
+//! alone, by external authorization.
 //!
 //! Envoy opens a gRPC stream for each request and says there what it receives and what the backend
 //! answers. It holds the request until it gets an answer, so a request waits in this door for its
 //! turn. It keeps its slot until the response has ended, or the stream, for whatever reason.
 //!
-//! `exchange` is one stream, with `context`; `head` reads headers, `answer` makes the messages that
-//! go back, `wire` has their types. How gRPC is served: the crate `grpc`.
+//! `exchange` is one stream, with `context`; `authz` answers single questions; `head` reads heads,
+//! `answer` makes the messages that go back, `wire` and `authz_wire` have their types. How gRPC is
+//! served: the crate `grpc`.
 
 mod answer;
+mod authz;
+mod authz_wire;
 mod context;
 mod exchange;
 mod head;
 mod wire;
 
 use arc_swap::ArcSwap;
+use authz_wire::CheckRequest;
 use context::{ExchangeSettings, ExchangeThread};
-use evenkeel_config::settings::{ExtProcSettings, ProxySettings, Settings};
+use evenkeel_config::settings::{ExtAuthzSettings, ExtProcSettings, ProxySettings, Settings};
 use evenkeel_engine::{Engine, EngineLane};
 use evenkeel_grpc::body::{self, GrpcBody};
+use evenkeel_grpc::frames::decode_frame;
 use evenkeel_grpc::worker::{self, GrpcService, GrpcShared};
 use evenkeel_serve::handover::ListenSockets;
 use evenkeel_serve::service::Service;
@@ -29,8 +35,10 @@ use evenkeel_telemetry::counts::ConnectionCounts;
 use evenkeel_telemetry::metrics::{BAD_REQUESTS, REQUESTS};
 use evenkeel_telemetry::registry::Counter;
 use exchange::Exchange;
+use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::{Request, Response};
+use prost::Message;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -39,9 +47,12 @@ use std::time::Duration;
 use tonic::Status;
 
 const DOOR: &str = "ext_proc";
-const METHOD: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
+const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
+const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
 /// The maximum number of streams on a connection. Each request that waits or runs has one.
 const STREAMS_MAX: u32 = 16_384;
+/// The maximum length of a question of external authorization, in bytes.
+const CHECK_BYTES_MAX: usize = 1 << 20;
 /// The time limit for the HTTP/2 preface.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The age at which a connection is asked to end. Envoy then opens another one, perhaps to another
@@ -60,20 +71,29 @@ pub struct RunningExtProc {
     shared: Arc<GrpcShared<ExtProcService>>,
 }
 
+/// Returns the number of connections that the door accepts.
+pub fn connections_max(
+    ext_proc: Option<&ExtProcSettings>,
+    ext_authz: Option<&ExtAuthzSettings>,
+) -> usize {
+    let (process, check) = (ext_proc.map(|door| door.connections_max), ext_authz);
+    process.into_iter().chain(check.map(|door| door.connections_max)).sum()
+}
+
 /// Returns the number of engine lanes that the door uses.
 #[must_use]
 pub fn lanes() -> usize {
     core_count()
 }
 
-/// Opens the door. `first_lane` is the index of the first of its engine lanes. If there is a store,
-/// limits are counted in it. Takes over those of `sockets` that match the settings; the others are
-/// bound and recorded there.
+/// Opens the door for one of the sections or both. `first_lane` is the index of the first of its
+/// engine lanes. If there is a store, limits are counted in it. Takes over those of `sockets` that
+/// match the settings; the others are bound and recorded there.
 ///
 /// # Errors
 /// [`ServerStartError`]; nothing is open then.
 pub fn start(
-    settings: &ExtProcSettings,
+    (ext_proc, ext_authz): (Option<&ExtProcSettings>, Option<&ExtAuthzSettings>),
     proxy: &ProxySettings,
     (engine, first_lane, store): (&Arc<Engine>, usize, Option<Arc<RedisStore>>),
     watch: &Arc<Watch>,
@@ -82,7 +102,8 @@ pub fn start(
     let threads = core_count();
     let mut addresses = Vec::new();
     let mut listeners: Vec<Vec<TcpListener>> = (0..threads).map(|_| Vec::new()).collect();
-    for address in &settings.listen {
+    let all = ext_proc.iter().flat_map(|door| &door.listen);
+    for address in all.chain(ext_authz.iter().flat_map(|door| &door.listen)) {
         let bound = sockets.listen_each(*address, threads);
         let (bound, each) = bound.map_err(ServerStartError::listen(DOOR, address))?;
         addresses.push(bound);
@@ -96,6 +117,7 @@ pub fn start(
         pieces: Arc::default(),
         site: ArcSwap::from_pointee(ExchangeSettings::of(proxy)),
         requests: registry.counter(&REQUESTS, &[DOOR]),
+        checks: registry.counter(&REQUESTS, &["ext_authz"]),
         bad: registry.counter(&BAD_REQUESTS, &[DOOR]),
     };
     let shared = Arc::new(GrpcShared {
@@ -105,7 +127,7 @@ pub fn start(
         bad: registry.counter(&BAD_REQUESTS, &[DOOR]),
         tls: None,
         handshake: HANDSHAKE_TIMEOUT,
-        connections_max: settings.connections_max,
+        connections_max: connections_max(ext_proc, ext_authz),
         streams_max: STREAMS_MAX,
         age: CONNECTION_AGE,
         grace: CONNECTION_GRACE,
@@ -162,6 +184,7 @@ struct ExtProcService {
     pieces: Arc<AtomicUsize>,
     site: ArcSwap<ExchangeSettings>,
     requests: Counter,
+    checks: Counter,
     /// Streams that ended because a message was not valid.
     bad: Counter,
 }
@@ -184,19 +207,42 @@ impl GrpcService for ExtProcService {
         thread: &Rc<ExchangeThread>,
         peer: Option<IpAddr>,
     ) -> Response<GrpcBody> {
-        let path = request.uri().path();
-        if path != METHOD {
-            return body::failed(&Status::unimplemented(format!("unknown method {path}")));
-        }
-        self.requests.increment(1);
         let peer = peer.map_or(Ipv4Addr::LOCALHOST.into(), |peer| peer.to_canonical());
-        let exchange = Exchange::new(
-            request.into_body(),
-            peer,
-            Rc::clone(thread),
-            self.site.load_full(),
-            self.bad.clone(),
-        );
-        body::response(exchange.into_body())
+        match request.uri().path() {
+            PROCESS => body::response(self.process(request.into_body(), thread, peer)),
+            CHECK => {
+                self.checks.increment(1);
+                let answer = self.check(request.into_body(), thread, peer).await;
+                answer.map_or_else(|status| body::failed(&status), body::response)
+            }
+            path => body::failed(&Status::unimplemented(format!("unknown method {path}"))),
+        }
+    }
+}
+
+impl ExtProcService {
+    fn process(&self, body: Incoming, thread: &Rc<ExchangeThread>, peer: IpAddr) -> GrpcBody {
+        self.requests.increment(1);
+        let (thread, settings) = (Rc::clone(thread), self.site.load_full());
+        Exchange::new(body, peer, thread, settings, self.bad.clone()).into_body()
+    }
+
+    async fn check(
+        &self,
+        body: Incoming,
+        thread: &ExchangeThread,
+        peer: IpAddr,
+    ) -> Result<GrpcBody, Status> {
+        let body = Limited::new(body, CHECK_BYTES_MAX).collect().await;
+        let bytes = body.map_err(|error| Status::invalid_argument(error.to_string()));
+        let request = bytes.and_then(|body| {
+            let message = decode_frame(body.to_bytes())?;
+            CheckRequest::decode(message).map_err(|fault| {
+                Status::invalid_argument(format!("not a question of Envoy: {fault}"))
+            })
+        });
+        let request = request.inspect_err(|_| self.bad.increment(1))?;
+        let settings = self.site.load_full();
+        Ok(GrpcBody::message(&authz::check(request, peer, thread, &settings).await))
     }
 }

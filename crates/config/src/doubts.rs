@@ -55,6 +55,7 @@ fn excludes_some(condition: &Condition) -> bool {
 pub fn of_facts(settings: &Settings) -> Vec<StartProblem> {
     let Some(proxy) = &settings.proxy else { return Vec::new() };
     let knows_fetch = settings.ext_proc.is_some()
+        || settings.ext_authz.is_some()
         || settings.check.as_ref().is_some_and(|check| check.has_all_headers);
     let doubt = |fact: ClientFact| -> Option<StartProblem> {
         let why = unknown(proxy, fact).filter(|_| fact != ClientFact::Fetch || !knows_fetch)?;

@@ -105,8 +105,8 @@ pub fn check_group_file(path: &Path) -> Option<Result<usize, ConfigFaults>> {
 
 /// Error message for a configuration that opens no door, with its fix.
 pub const NO_DOOR: &str = "no door to open: the configuration has no section `proxy` that listens, \
-                           no `check`, `ext_proc`, `line`, `ratelimit` or `master`; add one, or \
-                           start `evenkeel proxy --backend URL`";
+                           no `check`, `ext_proc`, `ext_authz`, `line`, `ratelimit` or `master`; \
+                           add one, or start `evenkeel proxy --backend URL`";
 
 /// The result of testing a configuration on this machine.
 #[derive(Clone, Debug, Default)]

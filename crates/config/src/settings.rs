@@ -40,6 +40,7 @@ pub use check::{CheckSettings, SyslogAddress};
 pub use conditions::GroupSettings;
 use evenkeel_core::units::Nanos;
 pub use ext_proc::ExtProcSettings;
+pub use ext_proc::authz::ExtAuthzSettings;
 pub use gatekeeper::GatekeeperSettings;
 use limits::LimitContext;
 pub use line::turns::{TURNS_LIMIT_NAME, TurnSettings, TurnWeights};
@@ -92,8 +93,9 @@ settings! {
     pub peers: Option<PeersSettings>, PEERS: SubsectionKey =
         SubsectionKey::one("peers", &peers::TABLE).restart()
         => root.section_if_written(&PEERS, peers::read);
-    // With `check` or `ext_proc` alone it has only limits and a queue, and `listen` is empty.
-    /// The reverse proxy, and the limits and the queue that `check` and `ext_proc` share with it.
+    // With one of the doors that use its limits alone, `listen` is empty.
+    /// The reverse proxy, and the limits and the queue that `check`, `ext_proc` and `ext_authz`
+    /// share with it.
     pub proxy: Option<ProxySettings>, PROXY: SubsectionKey =
         SubsectionKey::one("proxy", &proxy::TABLE)
         => proxy_section(root, LimitContext {
@@ -107,6 +109,10 @@ settings! {
     pub ext_proc: Option<ExtProcSettings>, EXT_PROC: SubsectionKey =
         SubsectionKey::one("ext_proc", &ext_proc::TABLE).restart()
         => root.section_if_written(&EXT_PROC, ext_proc::read);
+    /// The door for Envoys that only ask whether a request may run.
+    pub ext_authz: Option<ExtAuthzSettings>, EXT_AUTHZ: SubsectionKey =
+        SubsectionKey::one("ext_authz", &ext_proc::authz::TABLE).restart()
+        => root.section_if_written(&EXT_AUTHZ, ext_proc::authz::read);
     /// The door that answers questions about tags.
     pub line: Option<LineSettings>, LINE: SubsectionKey = SubsectionKey::one("line", &line::TABLE)
         => root.section_if_written(&LINE, |line| {
@@ -145,10 +151,12 @@ impl Settings {
         let proxy = self.proxy.iter().filter(|proxy| !proxy.listen.is_empty()).map(|_| "proxy");
         let check = self.check.iter().map(|_| "check");
         let ext_proc = self.ext_proc.iter().map(|_| "ext_proc");
+        let ext_authz = self.ext_authz.iter().map(|_| "ext_authz");
+        let envoy = ext_proc.chain(ext_authz);
         let line = self.line.iter().map(|_| "line");
         let ratelimit = self.ratelimit.iter().map(|_| "ratelimit");
         let master = self.master.iter().map(|_| "master");
-        proxy.chain(check).chain(ext_proc).chain(line).chain(ratelimit).chain(master).collect()
+        proxy.chain(check).chain(envoy).chain(line).chain(ratelimit).chain(master).collect()
     }
 
     /// The files that were read with the configuration.
@@ -257,7 +265,7 @@ word_enum! {
 section! {
     TABLE = "":
         ADMIN, LOG, METRICS, TRACES, STATE, conditions::GROUP_FILES, conditions::GROUPS, PROXY,
-        CHECK, EXT_PROC, LINE, RATELIMIT, MASTER, GATEKEEPER,
+        CHECK, EXT_PROC, EXT_AUTHZ, LINE, RATELIMIT, MASTER, GATEKEEPER,
         PEERS, STORE;
 }
 
@@ -343,8 +351,8 @@ fn proxy_section(
     if root.written("proxy") {
         return Some(root.section(&PROXY, |section| proxy::read(section, ground)));
     }
-    // `check` and `ext_proc` use the limits of `proxy`; without that section, its defaults.
-    (root.written("check") || root.written("ext_proc")).then(|| {
+    // These doors use the limits of `proxy`; without that section, its defaults.
+    ["check", "ext_proc", "ext_authz"].iter().any(|door| root.written(door)).then(|| {
         root.section(&PROXY, |section| {
             section.show("listen", YamlNode::text(proxy::LISTEN_OFF));
             proxy::limits_alone(section, ground)

@@ -21,8 +21,9 @@ const PROTOS: [&str; 5] = [
 const ASKED: [&str; 2] =
     ["envoy/service/discovery/v3/discovery.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
 
-/// The protocol of Envoy's external processing.
+/// The protocols of Envoy's external processing and external authorization.
 const EXT_PROC: [&str; 1] = ["envoy/service/ext_proc/v3/external_processor.proto"];
+const EXT_AUTHZ: [&str; 1] = ["envoy/service/auth/v3/external_auth.proto"];
 
 /// The messages for an OpenTelemetry collector.
 const TOLD: [&str; 2] = [
@@ -57,7 +58,10 @@ fn generate(of: &str, paths: &[&str]) -> String {
     let set = compiled(of, paths).file_descriptor_set();
     let name = |package: &str| Module::from_protobuf_package_name(package);
     let requests = set.file.iter().map(|file| (name(file.package()), file.clone())).collect();
-    let mut modules = Config::new().generate(requests).expect("messages");
+    let mut config = Config::new();
+    // Headers and bodies are shared with the message that they come in.
+    config.bytes([".envoy.service.ext_proc.v3"]);
+    let mut modules = config.generate(requests).expect("messages");
     for file in &set.file {
         let package = file.package();
         if package == "google.protobuf" || SERVED_BY_V3.contains(&package) {
@@ -108,5 +112,6 @@ fn the_committed_messages_are_those_of_the_protos() {
     let served = compiled("ratelimit", &PROTOS).encode_file_descriptor_set();
     compare("ratelimit", "wire/descriptors.bin", &served);
     compare("ask", "ext_proc/messages.in", generate("ask", &EXT_PROC).as_bytes());
+    compare("ask", "ext_proc/authz_messages.in", generate("ask", &EXT_AUTHZ).as_bytes());
     compare("telemetry", "otlp/wire/messages.in", generate("telemetry", &TOLD).as_bytes());
 }

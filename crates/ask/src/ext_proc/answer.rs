@@ -73,29 +73,37 @@ pub fn wait_for(time: Duration) -> ProcessingResponse {
     ProcessingResponse { response: None, override_message_timeout: Some(timeout) }
 }
 
+/// The headers of a refusal.
+pub fn refusal_headers(
+    refusal: &RequestRefusal,
+    format: AnswerFormat,
+) -> impl Iterator<Item = (&'static str, Vec<u8>)> {
+    let seconds = Some(refusal.retry_after_secs).filter(|seconds| *seconds > 0);
+    let after = seconds.map(|seconds| ("retry-after", seconds.to_string().into_bytes()));
+    let always = [
+        ("content-type", format.content_type().as_bytes().to_vec()),
+        ("cache-control", b"no-store".to_vec()),
+        ("x-evenkeel-limit", refusal.limit.as_bytes().to_vec()),
+    ];
+    always.into_iter().chain(after)
+}
+
 /// Refuses a request whose client accepts answers of this format.
 pub fn refuse(refusal: &RequestRefusal, format: AnswerFormat) -> ProcessingResponse {
-    let (status, seconds) = (answer::refused(refusal.kind), refusal.retry_after_secs);
-    let set = |key: &str, value: &[u8]| HeaderValueOption {
+    let status = answer::refused(refusal.kind);
+    let set = |(key, value): (&str, Vec<u8>)| HeaderValueOption {
         header: Some(HeaderValue {
             key: key.to_owned(),
-            raw_value: value.to_owned(),
+            raw_value: value.into(),
             ..HeaderValue::default()
         }),
         append_action: AppendAction::OverwriteIfExistsOrAdd.into(),
     };
-    let mut set_headers = vec![
-        set("content-type", format.content_type().as_bytes()),
-        set("cache-control", b"no-store"),
-        set("x-evenkeel-limit", refusal.limit.as_bytes()),
-    ];
-    if seconds > 0 {
-        set_headers.push(set("retry-after", seconds.to_string().as_bytes()));
-    }
+    let set_headers = refusal_headers(refusal, format).map(set).collect();
     message(Response::ImmediateResponse(ImmediateResponse {
         status: Some(HttpStatus { code: status.as_u16().into() }),
         headers: Some(HeaderMutation { set_headers, ..HeaderMutation::default() }),
-        body: format.refusal(status, &refusal.limit, seconds).into_bytes(),
+        body: format.refusal(status, &refusal.limit, refusal.retry_after_secs).into(),
         details: format!("evenkeel: over the limit {}", refusal.limit),
     }))
 }

@@ -108,7 +108,9 @@ impl Exchange {
 
     /// The body of the answer to this call.
     pub fn into_body(self) -> GrpcBody {
-        GrpcBody::Local(Box::pin(StreamBody::new(unfold(Some(self), async |exchange| {
+        // In a box, because each message moves it.
+        let exchange = Some(Box::new(self));
+        GrpcBody::Local(Box::pin(StreamBody::new(unfold(exchange, async |exchange| {
             let mut exchange = exchange?;
             let end = match exchange.next().await {
                 Ok(Some(message)) => {

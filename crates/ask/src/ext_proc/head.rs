@@ -5,6 +5,7 @@
 
 use super::wire::{HeaderMap as WireHeaders, HeaderValue as WireHeader, ProcessingRequest};
 use crate::original::PseudoHeaders;
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use prost_types::value::Kind;
 use std::net::{IpAddr, SocketAddr};
@@ -30,7 +31,7 @@ impl MessageHead {
 
     fn add(&mut self, header: WireHeader) {
         let WireHeader { key, value, raw_value } = header;
-        let bytes = if raw_value.is_empty() { value.into_bytes() } else { raw_value };
+        let bytes = if raw_value.is_empty() { Bytes::from(value) } else { raw_value };
         let pseudo = match &*key {
             ":method" => &mut self.pseudo.method,
             ":scheme" => &mut self.pseudo.scheme,
@@ -68,8 +69,12 @@ mod tests {
     use super::*;
     use prost_types::{Struct, Value};
 
-    fn header(key: &str, value: &str, raw_value: &[u8]) -> WireHeader {
-        WireHeader { key: key.into(), value: value.into(), raw_value: raw_value.into() }
+    fn header(key: &str, value: &str, raw_value: &'static [u8]) -> WireHeader {
+        WireHeader {
+            key: key.into(),
+            value: value.into(),
+            raw_value: Bytes::from_static(raw_value),
+        }
     }
 
     #[test]

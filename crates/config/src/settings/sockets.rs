@@ -76,7 +76,7 @@ impl Settings {
         // All fields are named, so that a new section does not compile until it is considered here.
         #[rustfmt::skip]
         let Settings {
-            admin, proxy, check, ext_proc, line, ratelimit, master, peers,
+            admin, proxy, check, ext_proc, ext_authz, line, ratelimit, master, peers,
             log: _, metrics: _, traces: _, state: _, groups: _, gatekeepers: _, store: _,
         } = self;
         let mut all = Vec::new();
@@ -88,6 +88,7 @@ impl Settings {
         proxy.iter().for_each(|proxy| tcp(&["proxy", "listen"], &proxy.listen));
         check.iter().for_each(|check| tcp(&["check", "listen"], &check.listen));
         ext_proc.iter().for_each(|door| tcp(&["ext_proc", "listen"], &door.listen));
+        ext_authz.iter().for_each(|door| tcp(&["ext_authz", "listen"], &door.listen));
         if let Some(door) = ratelimit {
             tcp(&["ratelimit", "grpc"], &door.grpc);
             door.http.iter().for_each(|at| tcp(&["ratelimit", "http"], &[*at]));

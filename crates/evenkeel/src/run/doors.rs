@@ -69,7 +69,8 @@ impl EngineSet {
         let gatekeepers: Vec<_> = gatekeepers.collect();
         let proxy = settings.proxy.as_ref().map(|proxy| {
             // One lane for each thread of the proxy, one for the check door, and those of Envoys.
-            let envoys = settings.ext_proc.as_ref().map_or(0, |_| ext_proc::lanes());
+            let is_envoy = settings.ext_proc.is_some() || settings.ext_authz.is_some();
+            let envoys = if is_envoy { ext_proc::lanes() } else { 0 };
             let lanes = ext_proc_lane() + envoys;
             Engine::with_gatekeepers(
                 gatekeepers.clone(),
@@ -426,9 +427,12 @@ fn ext_proc(parts: &DoorParts<'_>) -> anyhow::Result<Vec<Box<dyn Service>>> {
     let Some((proxy, engine)) = parts.settings.proxy.as_ref().zip(engines.proxy.as_ref()) else {
         return Ok(Vec::new());
     };
-    let Some(settings) = &parts.settings.ext_proc else { return Ok(Vec::new()) };
+    let sections = (parts.settings.ext_proc.as_ref(), parts.settings.ext_authz.as_ref());
+    if sections.0.is_none() && sections.1.is_none() {
+        return Ok(Vec::new());
+    }
     let asked = (engine, ext_proc_lane(), store.clone());
-    let door = ext_proc::start(settings, proxy, asked, watch, sockets)?;
+    let door = ext_proc::start(sections, proxy, asked, watch, sockets)?;
     tracing::info!(
         listen = ?door.addresses,
         ?admin,
@@ -438,7 +442,7 @@ fn ext_proc(parts: &DoorParts<'_>) -> anyhow::Result<Vec<Box<dyn Service>>> {
         action = %proxy.action,
         shadow = proxy.shadow,
         limits = limit_names(proxy),
-        "ext_proc open",
+        "envoy open",
     );
     if proxy.listen.is_empty() {
         follow_backends(engine);

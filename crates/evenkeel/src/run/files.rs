@@ -3,7 +3,7 @@
 //! Without this, accept fails under load, and clients lose their requests. The doors decide about
 //! single connections, by their bounds.
 
-use evenkeel_ask::check;
+use evenkeel_ask::{check, ext_proc};
 use evenkeel_config::settings::Settings;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -63,7 +63,7 @@ fn open_files(settings: &Settings) -> u64 {
     let proxy = proxy.map_or(0, |proxy| proxy.bounds.connections);
     let line = settings.line.as_ref().map_or(0, |line| line.connections);
     let check = settings.check.as_ref().map_or(0, check::connections_max);
-    let envoys = settings.ext_proc.as_ref().map_or(0, |door| door.connections_max);
+    let envoys = ext_proc::connections_max(settings.ext_proc.as_ref(), settings.ext_authz.as_ref());
     let fronts = check.saturating_add(envoys);
     let needed = proxy.saturating_mul(2).saturating_add(line).saturating_add(fronts);
     let needed = u64::try_from(needed).unwrap_or(u64::MAX);

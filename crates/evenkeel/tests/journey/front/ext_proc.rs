@@ -15,6 +15,7 @@ use std::thread;
 use std::time::Instant;
 
 const ENVOY: &str = include_str!("../../../../../examples/envoy/ext-proc.yaml");
+const AUTHZ: &str = include_str!("../../../../../examples/envoy/ext-authz.yaml");
 const CRAWLER: &str = "127.1.0.1";
 const HUMAN: &str = "127.2.0.1";
 /// One request at a time.
@@ -34,17 +35,29 @@ struct Edge {
 impl Edge {
     /// Evenkeel has these lines in its section `proxy`. `change` changes the Envoy of `examples`.
     fn start(workers: usize, proxy: &str, change: impl Fn(String) -> String) -> Edge {
+        Edge::start_with(ENVOY, "ext_proc", workers, proxy, change)
+    }
+
+    /// The same with another Envoy, and the door that it asks.
+    fn start_with(
+        envoy: &str,
+        section: &str,
+        workers: usize,
+        proxy: &str,
+        change: impl Fn(String) -> String,
+    ) -> Edge {
         let site = Site::start(workers);
         let [port, door, admin] = [(); 3].map(|()| free_port());
         let folder = site.folder.path().display().to_string();
-        let text = ENVOY
+        let text = envoy
             .replace("port_value: 10000", &format!("port_value: {port}"))
             .replace("port_value: 8000", &format!("port_value: {}", site.port))
-            .replace("port_value: 9002", &format!("port_value: {door}"));
+            .replace("port_value: 9002", &format!("port_value: {door}"))
+            .replace("port_value: 9003", &format!("port_value: {door}"));
         fs::write(format!("{folder}/envoy.yaml"), change(text)).expect("written");
         let text = format!(
             "admin: {{listen: 127.0.0.1:{admin}}}\nlog: {{level: info, format: json}}\n\
-             ext_proc: {{listen: 127.0.0.1:{door}}}\nproxy:\n  listen: off\n  cpus: 1\n{proxy}"
+             {section}: {{listen: 127.0.0.1:{door}}}\nproxy:\n  listen: off\n  cpus: 1\n{proxy}"
         );
         fs::write(format!("{folder}/evenkeel.yaml"), text).expect("written");
         let mut edge = Edge { _site: site, envoy: None, evenkeel: None, folder, port, door, admin };
@@ -237,4 +250,28 @@ fn bodies_pass_in_all_modes() {
         }
         edge.wait_for_slots(0.0, 0.0);
     }
+}
+
+#[test]
+fn external_authorization_refuses_by_limits_and_rules_and_lets_others_pass() {
+    let limits = "  limits:\n    - {name: two, by: ip/32, rate: 2/h, burst: 2}\n    \
+                  - {name: scripts, when: {path: \"/*.php\"}, action: deny}\n";
+    let mut edge = Edge::start_with(AUTHZ, "ext_authz", 1, limits, as_it_is);
+    let mut client = edge.client(HUMAN);
+    // Until Envoy has connected, requests pass without a question.
+    wait_for("Envoy's connection", || {
+        edge.client("127.3.0.1").get("/?ms=1");
+        let asked = metric(edge.admin, "evenkeel_requests_total", &[("door", "ext_authz")]);
+        (asked > 0.0).then_some(())
+    });
+    assert_eq!(client.get("/a.php").status, 403);
+    assert_eq!([(); 2].map(|()| client.get("/?ms=1").status), [200; 2]);
+    let refused = client.get_with("/?ms=1", "Accept: application/json\r\nX-Real-IP: 192.0.2.7\r\n");
+    let after = refused.header("retry-after").expect("it arrives").to_owned();
+    let told = format!("{{\"status\":429,\"limit\":\"two\",\"retry_after\":{after}}}\n");
+    assert_eq!((refused.status, refused.text()), (429, told));
+    assert_eq!(refused.header("content-type"), Some("application/json"));
+    assert_eq!(edge.client(CRAWLER).get("/?ms=1").status, 200, "others are counted apart");
+    edge.evenkeel.take().expect("it runs").kill();
+    assert_eq!(client.get("/?ms=1").status, 200, "a killed Evenkeel stops nobody");
 }
