@@ -7,8 +7,9 @@ use crate::banned;
 use crate::source::Source;
 
 /// The rule, the path, the reason.
-const ALLOWED: [(&str, &str, &str); 11] = [
+const ALLOWED: [(&str, &str, &str); 12] = [
     ("clock", "crates/client/src/lib.rs", "it brings nothing of the program, not even its clock"),
+    ("clock", "crates/fair-queue/src/", "it brings nothing of the program but the core"),
     ("clock", "crates/runtime/src/clock.rs", "it is the clock"),
     ("sleep", "crates/testing/src/wait.rs", "it is `wait_for`: between two checks"),
     (

@@ -35,7 +35,7 @@ const CORE: [(&str, &[&str]); 17] = [
 /// doors do not know each other, and `client` brings none of the program.
 const LAYERS: [&[&str]; 9] = [
     &["core", "client", "usage"],
-    &["config", "runtime"],
+    &["config", "fair-queue", "runtime"],
     &["telemetry"],
     &["tls", "identity", "serve"],
     &["export", "engine", "grpc"],
