@@ -66,12 +66,12 @@ impl<'a> OriginalRequest<'a> {
         }
     }
 
-    /// A request of `client` with these pseudo-headers of HTTP/2, from a front that passes on all
-    /// other headers.
+    /// A request of `client` with these pseudo-headers of HTTP/2.
     pub fn of_pseudo_headers(
         client: IpAddr,
         pseudo: &'a PseudoHeaders,
         headers: &'a HeaderMap,
+        has_all_headers: bool,
     ) -> OriginalRequest<'a> {
         let PseudoHeaders { method, scheme, authority, path: target } = pseudo;
         OriginalRequest {
@@ -82,7 +82,7 @@ impl<'a> OriginalRequest<'a> {
             query: query(target.as_bytes()).map(String::from_utf8_lossy),
             vhost: authority.into(),
             headers,
-            has_all_headers: true,
+            has_all_headers,
             signer: None,
         }
     }

@@ -4,11 +4,13 @@
 //! require. It refuses with 403 (or the status in `?deny=`), because nginx's `auth_request` accepts
 //! no other code. If a front is configured wrongly, its requests are counted as its own and not
 //! answered with an error: a configuration error must not cost a client its page. `POST /report`
-//! and lines of access logs settle passes.
+//! and lines of access logs settle passes. A request under `/authz` is one that Envoy has copied
+//! for its external authorization: 200 lets it run, any other answer goes to the client.
 
 use super::ledger::PassLedger;
 use super::report::{self, PassId, PassReport, ReportError};
-use crate::original::OriginalRequest;
+use crate::original::{OriginalRequest, PseudoHeaders};
+use crate::permit::permit;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use evenkeel_config::settings::{CheckSettings, ProxySettings};
@@ -19,13 +21,15 @@ use evenkeel_core::units::{Nanos, Time};
 use evenkeel_engine::{AskOutcome, Charge, EngineLane, RequestRefusal, StartWait};
 use evenkeel_identity::address::ProxyTrust;
 use evenkeel_identity::answer::{self, AnswerFormat};
+use evenkeel_identity::robots::Robots;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_store::redis::StoreLane;
 use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::counts::check::{CheckCounts, ReportResult};
 use evenkeel_telemetry::registry::Counter;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, RETRY_AFTER};
 use http::request::Parts;
+use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use http_body_util::Full;
 use parking_lot::Mutex;
@@ -39,7 +43,11 @@ use tokio::sync::Semaphore;
 const ID: HeaderName = HeaderName::from_static("x-evenkeel-id");
 const STATUS: HeaderName = HeaderName::from_static("x-evenkeel-status");
 const LIMIT: HeaderName = HeaderName::from_static("x-evenkeel-limit");
-const NOT_HERE: &str = "unknown path; use GET /check or POST /report?id=ID&cost=12ms\n";
+/// What Envoy puts before the path of a request.
+const AUTHZ: &str = "/authz";
+const NOT_HERE: &str =
+    "unknown path; use GET /check, POST /report?id=ID&cost=12ms, or /authz/ with Envoy\n";
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED: [&str; 3] = ["x-real-ip", "x-forwarded-for", "forwarded"];
 
 /// The interval at which queries that wait for a busy backend check whether it is still busy.
@@ -114,6 +122,11 @@ impl CheckShared {
         self.counts.requests.increment(1);
         let query = head.uri.query().unwrap_or_default();
         let reads = head.method == Method::GET || head.method == Method::HEAD;
+        let target = head.uri.path_and_query().map(PathAndQuery::as_str);
+        let copied = target.and_then(|target| target.strip_prefix(AUTHZ));
+        if let Some(target) = copied.filter(|target| target.starts_with('/')) {
+            return Ok(self.authorize(store, head, peer, target).await);
+        }
         Ok(match head.uri.path() {
             "/check" if reads => {
                 self.check(store, head, peer, DenialFormat::read(query, &head.headers)).await
@@ -132,15 +145,9 @@ impl CheckShared {
         peer: IpAddr,
         denial: DenialFormat,
     ) -> CheckAnswer {
-        let trust = self.trust.load();
-        let client = trust.client_of_front(peer, &head.headers);
-        let stranger = !peer.is_loopback() && !trust.trusts(peer);
-        drop(trust);
-        let forwards = stranger && FORWARDED.iter().any(|name| head.headers.contains_key(*name));
-        self.watch.record_peer(peer, forwards, self.clock.now());
+        let client = self.trust.load().client_of_front(peer, &head.headers);
         let mut original = OriginalRequest::read(client, &head.headers, self.has_all_headers);
-        // A host that may only ask about itself could use up the nonces of others.
-        let robots = (!stranger).then(|| self.lane.robots()).flatten();
+        let robots = self.robots(head, peer);
         original.signer =
             robots.as_ref().and_then(|robots| robots.signed(&original.signed(), self.clock.now()));
         let path = normal_path(original.path());
@@ -153,6 +160,46 @@ impl CheckShared {
             AskOutcome::Refused(refusal) => denial.answer(&refusal),
             AskOutcome::Pass(charge) => self.pass(charge, route, denial).await,
         }
+    }
+
+    /// Decides on the request that an Envoy at `peer` has copied: it has the client's method and
+    /// host, and `target` is its path. Headers in which other fronts describe a request are the
+    /// client's.
+    async fn authorize(
+        &self,
+        store: Option<&StoreLane>,
+        head: &Parts,
+        peer: IpAddr,
+        target: &str,
+    ) -> CheckAnswer {
+        let header = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
+        let pseudo = PseudoHeaders {
+            method: head.method.as_str().to_owned(),
+            scheme: header(X_FORWARDED_PROTO).unwrap_or_default().to_owned(),
+            authority: header(HOST).unwrap_or_default().to_owned(),
+            path: target.to_owned(),
+        };
+        let client = self.trust.load().client_of_envoy(peer, None, &head.headers);
+        let whole = self.has_all_headers;
+        let mut original =
+            OriginalRequest::of_pseudo_headers(client, &pseudo, &head.headers, whole);
+        let robots = self.robots(head, peer);
+        original.signer =
+            robots.as_ref().and_then(|robots| robots.signed(&original.signed(), self.clock.now()));
+        let form = AnswerFormat::of(&head.headers);
+        match permit(&self.lane, store, &original).await {
+            Ok(()) => empty(StatusCode::OK),
+            Err(refusal) => DenialFormat { code: DenialStatus::Own, form }.answer(&refusal),
+        }
+    }
+
+    /// Notes which host asks. Returns the robots whose signatures it may pass on.
+    fn robots(&self, head: &Parts, peer: IpAddr) -> Option<Arc<Robots>> {
+        let stranger = !peer.is_loopback() && !self.trust.load().trusts(peer);
+        let forwards = stranger && FORWARDED.iter().any(|name| head.headers.contains_key(*name));
+        self.watch.record_peer(peer, forwards, self.clock.now());
+        // A host that may only ask about itself could use up the nonces of others.
+        (!stranger).then(|| self.lane.robots()).flatten()
     }
 
     /// Lets a request run, after its wait. If the front gives up in the meantime, this future is

@@ -1,8 +1,7 @@
 //! External authorization: decides on a request at once.
 //!
-//! Envoy waits for the answer, but neither says when a response has ended nor what it cost. So a
-//! request has no slot and is charged nothing; limits in requests, rules and the debts of other
-//! doors count. What it may not do now is refused.
+//! Envoy waits for the answer, but neither says when a response has ended nor what it cost. What
+//! that means: `permit`. Over HTTP, Envoy asks the door `check`.
 
 use super::answer::refusal_headers;
 use super::authz_wire::attribute_context::HttpRequest;
@@ -13,8 +12,8 @@ use super::authz_wire::{
 };
 use super::context::{ExchangeSettings, ExchangeThread};
 use crate::original::{OriginalRequest, PseudoHeaders};
-use evenkeel_core::units::{Cost, Nanos};
-use evenkeel_engine::{AskOutcome, RequestRefusal, ServedReport};
+use crate::permit::permit;
+use evenkeel_engine::RequestRefusal;
 use evenkeel_identity::answer::{self, AnswerFormat};
 use http::{HeaderMap, HeaderName};
 use std::net::IpAddr;
@@ -32,24 +31,14 @@ pub async fn check(
     let http = request.and_then(|request| request.http).unwrap_or_default();
     let (pseudo, headers) = head(http);
     let client = settings.trust.client_of_envoy(peer, source, &headers);
-    let mut original = OriginalRequest::of_pseudo_headers(client, &pseudo, &headers);
+    let mut original = OriginalRequest::of_pseudo_headers(client, &pseudo, &headers, true);
     let robots = thread.lane.robots();
     original.signer =
         robots.as_ref().and_then(|robots| robots.signed(&original.signed(), thread.clock.now()));
-    let asked = match &thread.store {
-        Some(store) => store.ask(&thread.lane, &original).await,
-        None => thread.lane.ask(&original),
-    };
     let format = AnswerFormat::of(&headers);
-    match asked {
-        AskOutcome::Refused(refusal) => deny(&refusal, format),
-        AskOutcome::Pass(mut charge) => match charge.wait_first() {
-            Some(wait) => deny(&charge.crowded_out(wait), format),
-            None => {
-                charge.close(ServedReport::Nothing(Cost::ZERO), Nanos::ZERO, Nanos::ZERO);
-                pass()
-            }
-        },
+    match permit(&thread.lane, thread.store.as_deref(), &original).await {
+        Ok(()) => pass(),
+        Err(refusal) => deny(&refusal, format),
     }
 }
 

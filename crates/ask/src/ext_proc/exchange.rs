@@ -204,7 +204,8 @@ impl Exchange {
         let client = self.site.trust.client_of_envoy(self.peer, source, &head.headers);
         self.format = AnswerFormat::of(&head.headers);
         let lane = &self.thread.lane;
-        let mut original = OriginalRequest::of_pseudo_headers(client, &head.pseudo, &head.headers);
+        let mut original =
+            OriginalRequest::of_pseudo_headers(client, &head.pseudo, &head.headers, true);
         let robots = lane.robots();
         original.signer = robots
             .as_ref()

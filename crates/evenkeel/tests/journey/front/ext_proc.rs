@@ -16,6 +16,7 @@ use std::time::Instant;
 
 const ENVOY: &str = include_str!("../../../../../examples/envoy/ext-proc.yaml");
 const AUTHZ: &str = include_str!("../../../../../examples/envoy/ext-authz.yaml");
+const AUTHZ_HTTP: &str = include_str!("../../../../../examples/envoy/ext-authz-http.yaml");
 const CRAWLER: &str = "127.1.0.1";
 const HUMAN: &str = "127.2.0.1";
 /// One request at a time.
@@ -53,7 +54,8 @@ impl Edge {
             .replace("port_value: 10000", &format!("port_value: {port}"))
             .replace("port_value: 8000", &format!("port_value: {}", site.port))
             .replace("port_value: 9002", &format!("port_value: {door}"))
-            .replace("port_value: 9003", &format!("port_value: {door}"));
+            .replace("port_value: 9003", &format!("port_value: {door}"))
+            .replace("port_value: 9971", &format!("port_value: {door}"));
         fs::write(format!("{folder}/envoy.yaml"), change(text)).expect("written");
         let text = format!(
             "admin: {{listen: 127.0.0.1:{admin}}}\nlog: {{level: info, format: json}}\n\
@@ -254,19 +256,33 @@ fn bodies_pass_in_all_modes() {
 
 #[test]
 fn external_authorization_refuses_by_limits_and_rules_and_lets_others_pass() {
+    authorizes(AUTHZ, "ext_authz");
+}
+
+#[test]
+fn external_authorization_over_http_does_the_same() {
+    authorizes(AUTHZ_HTTP, "check");
+}
+
+/// Tests an Envoy that asks this section's door.
+fn authorizes(envoy: &str, section: &str) {
     let limits = "  limits:\n    - {name: two, by: ip/32, rate: 2/h, burst: 2}\n    \
-                  - {name: scripts, when: {path: \"/*.php\"}, action: deny}\n";
-    let mut edge = Edge::start_with(AUTHZ, "ext_authz", 1, limits, as_it_is);
+                  - {name: scripts, when: {path: \"/*.php\"}, action: deny}\n    \
+                  - {name: hosts, when: {vhost: other, method: POST}, action: deny}\n";
+    let mut edge = Edge::start_with(envoy, section, 1, limits, as_it_is);
     let mut client = edge.client(HUMAN);
     // Until Envoy has connected, requests pass without a question.
     wait_for("Envoy's connection", || {
         edge.client("127.3.0.1").get("/?ms=1");
-        let asked = metric(edge.admin, "evenkeel_requests_total", &[("door", "ext_authz")]);
+        let asked = metric(edge.admin, "evenkeel_requests_total", &[("door", section)]);
         (asked > 0.0).then_some(())
     });
-    assert_eq!(client.get("/a.php").status, 403);
-    assert_eq!([(); 2].map(|()| client.get("/?ms=1").status), [200; 2]);
-    let refused = client.get_with("/?ms=1", "Accept: application/json\r\nX-Real-IP: 192.0.2.7\r\n");
+    assert_eq!(client.get("/a.php?b=c").status, 403);
+    let upload = "POST /?ms=1 HTTP/1.1\r\nHost: other\r\nContent-Length: 3\r\n\r\nabc";
+    assert_eq!(client.ask(upload).status, 403);
+    let ours = "X-Real-IP: 192.0.2.7\r\nX-Forwarded-For: 192.0.2.7\r\nX-Original-URI: /b.php\r\n";
+    assert_eq!([(); 2].map(|()| client.get_with("/?ms=1", ours).status), [200; 2]);
+    let refused = client.get_with("/?ms=1", &format!("Accept: application/json\r\n{ours}"));
     let after = refused.header("retry-after").expect("it arrives").to_owned();
     let told = format!("{{\"status\":429,\"limit\":\"two\",\"retry_after\":{after}}}\n");
     assert_eq!((refused.status, refused.text()), (429, told));
