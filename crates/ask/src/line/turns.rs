@@ -216,3 +216,80 @@ impl TurnReply {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fuzz_a_command_is_a_line_and_nothing_of_the_next_one() {
+        let words = [
+            "TAKE ",
+            "TRY ",
+            "DONE ",
+            "cost=",
+            "wait=",
+            "5",
+            "ms",
+            "s",
+            " ",
+            "\n",
+            "a",
+            "-1",
+            "\r",
+            "1e9",
+            "18446744073709551616",
+            "\u{fc}",
+        ];
+        evenkeel_fuzz::fuzz().with_type::<(Vec<u8>, Vec<u8>)>().for_each(|(picks, more)| {
+            let mut input: Vec<u8> = Vec::new();
+            for pick in picks {
+                match words.get(usize::from(*pick) % (words.len() + 1)) {
+                    Some(word) => input.extend_from_slice(word.as_bytes()),
+                    None => input.push(*pick),
+                }
+            }
+            assert!(plain_part(&input, true, 16) <= input.len());
+            assert!(plain_part(&input, false, 16) <= input.len());
+            let read = read_line(&input);
+            let begins =
+                ["TAKE ", "TRY ", "DONE "].iter().any(|verb| input.starts_with(verb.as_bytes()));
+            let line = input.iter().position(|byte| *byte == b'\n').filter(|_| begins);
+            assert_eq!(read.as_ref().map(|(_, used)| *used), line.map(|end| end + 1));
+            let Some((command, used)) = read else { return };
+            if let Err(fault) = &command {
+                assert!(!fault.contains(char::is_control), "{fault:?}");
+            }
+            assert!(read_line(&input[..used - 1]).is_none(), "it is complete with its newline");
+            let longer = [&input[..used], more].concat();
+            assert_eq!(read_line(&longer), Some((command, used)));
+        });
+    }
+
+    #[test]
+    fn fuzz_what_a_program_asks_for_is_read_back_in_both_protocols() {
+        evenkeel_fuzz::fuzz().with_type::<(Vec<u8>, u16, u16)>().for_each(|(tag, cost, wait)| {
+            let tag: Vec<u8> = tag.iter().copied().filter(|byte| *byte != b'\n').collect();
+            let (cost, wait) = (u64::from(*cost), u64::from(*wait));
+            let options = [format!("cost={cost}us"), format!("wait={wait}us")];
+            let taken = TurnCommand::Take {
+                tag: &tag,
+                cost: Some(Cost::cpu(Nanos(1_000 * cost))),
+                wait: Some(Nanos(1_000 * wait)),
+            };
+            let line = [b"TAKE ", &*tag, b" ", options.join(" ").as_bytes(), b"\n"].concat();
+            let ends_alike =
+                tag.ends_with(b" ") || tag.windows(5).any(|at| at == b"cost=" || at == b"wait=");
+            if !ends_alike {
+                assert_eq!(read_line(&line), Some((Ok(taken.clone()), line.len())));
+            }
+            let words = [b"EK.TAKE", &*tag, options[0].as_bytes(), options[1].as_bytes()];
+            let mut framed = format!("*{}\r\n", words.len()).into_bytes();
+            for word in words {
+                framed.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+                framed.extend_from_slice(&[word, b"\r\n"].concat());
+            }
+            assert_eq!(read_words(&framed), Some((Ok(taken), framed.len())));
+        });
+    }
+}

@@ -5,6 +5,7 @@
 //! wait for the state that the admin door shows.
 
 mod apart;
+mod turns;
 
 use crate::stage::{Client, LineServer};
 use evenkeel_testing::wait::until;

@@ -14,51 +14,51 @@ fn start(slots: usize, more: &str) -> LineServer {
 }
 
 /// A connection that reads replies line by line.
-struct Worker {
+pub struct Worker {
     client: Client<TcpStream>,
     replies: BufReader<TcpStream>,
 }
 
 impl Worker {
-    fn new(program: &LineServer) -> Worker {
+    pub fn new(program: &LineServer) -> Worker {
         let client = Client::tcp(program.lines);
         let replies = BufReader::new(client.stream.try_clone().expect("a handle"));
         Worker { client, replies }
     }
 
-    fn send(&mut self, line: &str) {
+    pub fn send(&mut self, line: &str) {
         self.client.send(format!("{line}\n"));
     }
 
-    fn reply(&mut self) -> String {
+    pub fn reply(&mut self) -> String {
         let mut line = String::new();
         self.replies.read_line(&mut line).expect("a reply");
         line.trim_end().to_owned()
     }
 
-    fn ask(&mut self, line: &str) -> String {
+    pub fn ask(&mut self, line: &str) -> String {
         self.send(line);
         self.reply()
     }
 
     /// Waits for a turn, and returns its id.
-    fn turn(&mut self) -> String {
+    pub fn turn(&mut self) -> String {
         let reply = self.reply();
         reply.strip_prefix("TURN ").unwrap_or_else(|| panic!("{reply}")).to_owned()
     }
 
-    fn take(&mut self, tag: &str) -> String {
+    pub fn take(&mut self, tag: &str) -> String {
         self.send(&format!("TAKE {tag}"));
         self.turn()
     }
 
-    fn done(&mut self, id: &str) {
+    pub fn done(&mut self, id: &str) {
         assert_eq!(self.ask(&format!("DONE {id} cost=10ms")), "OK");
     }
 }
 
 /// Waits until this number of programs wait for their turn.
-fn waiting(program: &LineServer, count: u64) {
+pub fn waiting(program: &LineServer, count: u64) {
     until("they wait", || program.metric("evenkeel_waiting_requests{door=\"turns\"}") == count);
 }
 
