@@ -6,7 +6,7 @@
 //! write. A separate task owns the connection. If it fails, all waiting callers get
 //! [`LineAnswer::Unanswered`] at once, and so do all callers until the pause is over. Everything is
 //! bounded: if too many callers wait, further ones get the same answer at once. This file counts
-//! and decides nothing. For services: [`layer`].
+//! and decides nothing. For services: [`layer`]. For jobs that take turns: [`turns`].
 //!
 //! ```no_run
 //! use evenkeel_client::{LineAnswer, LineClient, LineTimeouts};
@@ -23,6 +23,7 @@
 //! ```
 
 pub mod layer;
+pub mod turns;
 
 use std::collections::VecDeque;
 use std::path::PathBuf;

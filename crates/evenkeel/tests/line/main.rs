@@ -12,5 +12,6 @@ mod peers;
 mod prefixes;
 mod stage;
 mod transports;
+mod turn_clients;
 mod turns;
 mod wire;
