@@ -143,3 +143,69 @@ export class Gatekeeper<
   once(event: 'up' | 'down', listener: () => void): this;
   once(event: 'warning', listener: (error: Error) => void): this;
 }
+
+/** What is known of a job before it runs. Times are in ms, at most a year. */
+export interface TurnOptions {
+  /** What the job will probably cost. Default: what jobs of the tag usually cost. */
+  cost?: number;
+  /** The longest wait. Default: as long as the door allows (`wait_max`). */
+  wait?: number;
+}
+
+export interface TurnTimeouts {
+  /** The time limit for a connection, in ms. Default: 1000. */
+  connectTimeout?: number;
+  /**
+   * The time limit for an answer, in ms, beyond the wait for the turn. It does not apply to `take`
+   * without `wait`. Default: 5000.
+   */
+  answerTimeout?: number;
+}
+
+/** A turn that is held. */
+export interface Turn {
+  /** Null if the door did not answer: the job runs without a turn. */
+  readonly id: string | null;
+  /** Gives the turn back. `cost`: the ms that it cost; by default, as long as it was held. */
+  done(cost?: number): Promise<void>;
+}
+
+/** There is no turn. */
+export class TurnError extends Error {
+  private constructor();
+  /**
+   * `LATE`: it did not come in time. `BUSY`: none is free, or too many programs wait. `ERR`: the
+   * door refuses the command, or gives out no turns.
+   */
+  readonly code: 'LATE' | 'BUSY' | 'ERR';
+}
+
+/**
+ * Takes turns at a line door of Evenkeel: a limited number of jobs runs at once, and tags share the
+ * turns fairly. The turns of a program that ends are given back.
+ *
+ * Event: `warning` with an Error for each job that runs without a turn because the door does not
+ * answer.
+ */
+export class TurnClient extends EventEmitter {
+  /**
+   * @param address `tcp://HOST:PORT` or `unix:///PATH`. Default: `tcp://127.0.0.1:7070`.
+   * @throws TypeError or RangeError if an argument is invalid.
+   */
+  constructor(address?: string, timeouts?: TurnTimeouts);
+
+  /** Waits for a turn of `tag`, a text without a newline. @throws TurnError */
+  take(tag: string, options?: TurnOptions): Promise<Turn>;
+  /** Takes a turn of `tag` if one is free. @throws TurnError */
+  tryTake(tag: string, options?: Pick<TurnOptions, 'cost'>): Promise<Turn>;
+  /**
+   * Waits for a turn of `tag`, runs `job`, and gives the turn back. Returns what `job` returns.
+   * The job may call `turn.done` itself to state its cost. @throws TurnError
+   */
+  run<T>(tag: string, options: TurnOptions, job: (turn: Turn) => T | Promise<T>): Promise<T>;
+  /** Closes the idle connections. */
+  close(): void;
+
+  on(event: 'warning', listener: (error: Error) => void): this;
+  once(event: 'warning', listener: (error: Error) => void): this;
+}

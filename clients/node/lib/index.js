@@ -1,5 +1,6 @@
 'use strict';
 
 const { Gatekeeper } = require('./gatekeeper');
+const { TurnClient, TurnError } = require('./turns');
 
-module.exports = { Gatekeeper };
+module.exports = { Gatekeeper, TurnClient, TurnError };

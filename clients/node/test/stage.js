@@ -1,5 +1,5 @@
 // Shared by the tests: a clock that is set, requests without a network, and two kinds of master: a
-// scripted peer in this program, and the real one.
+// scripted peer in this program, and the real one; and the real line door.
 
 'use strict';
 
@@ -57,7 +57,7 @@ class FakeClock {
 /** Waits for what is to come, and fails if it does not. */
 async function eventually(what, seen) {
   const end = Date.now() + 60_000;
-  while (!seen()) {
+  while (!await seen()) {
     if (Date.now() > end) throw new Error(`not within a minute: ${what}`);
     await new Promise((resolve) => { setTimeout(resolve, 2); });
   }
@@ -145,35 +145,26 @@ function binary() {
   return process.env.EVENKEEL ?? path.join(target, 'debug/evenkeel');
 }
 
-/** The real master, with these domains. */
-class Master {
-  static async start(domains, [accounting, control] = [0, 0]) {
-    const master = new Master();
-    master.domains = domains;
-    master.folder = fs.mkdtempSync(path.join(os.tmpdir(), 'gatekeeper-'));
-    const file = path.join(master.folder, 'evenkeel.json');
-    const address = (port) => `tcp://127.0.0.1:${port}`;
-    fs.writeFileSync(file, JSON.stringify({
-      admin: { listen: '127.0.0.1:0' },
-      master: { accounting: address(accounting), control: address(control), domains },
-    }));
-    master.child = spawn(binary(), ['serve', '--config', file], { stdio: ['ignore', 'ignore', 'pipe'] });
+/** The program with a configuration that has an admin door. */
+class Program {
+  /** Starts it in `folder`, and waits for the log line with `open`. */
+  async serve(folder, configuration, open) {
+    this.folder = folder;
+    const file = path.join(folder, 'evenkeel.json');
+    const admin = { listen: '127.0.0.1:0' };
+    fs.writeFileSync(file, JSON.stringify({ admin, ...configuration }));
+    const stdio = ['ignore', 'ignore', 'pipe'];
+    this.child = spawn(binary(), ['serve', '--config', file], { stdio });
     let log = '';
-    master.child.stderr.setEncoding('utf8').on('data', (text) => { log += text; });
-    master.ended = new Promise((resolve) => { master.child.on('close', resolve); });
-    master.child.on('error', (error) => { log += error; });
-    const open = () => log.split('\n').slice(0, -1).find((line) => line.includes('master open'));
-    await eventually(`${binary()} listens: ${log}`, () => open() || master.child.exitCode !== null);
-    const addresses = open()?.match(/127\.0\.0\.1:\d+/g);
-    if (addresses?.length !== 3) throw new Error(`no master:\n${log}`);
-    [master.accounting, master.control, master.admin] = addresses;
-    return master;
-  }
-
-  gatekeeper(options) {
-    return new Gatekeeper({
-      domain: 'd', server: this.accounting, control: this.control, identifier: () => 'c', ...options,
-    });
+    this.child.stderr.setEncoding('utf8').on('data', (text) => { log += text; });
+    this.ended = new Promise((resolve) => { this.child.on('close', resolve); });
+    this.child.on('error', (error) => { log += error; });
+    const line = () => log.split('\n').slice(0, -1).find((one) => one.includes(open));
+    await eventually(`${binary()} listens: ${log}`, () => line() || this.child.exitCode !== null);
+    const addresses = line()?.match(/127\.0\.0\.1:\d+/g);
+    if (addresses?.length !== 3) throw new Error(`not open:\n${log}`);
+    this.admin = addresses.pop();
+    return addresses;
   }
 
   /** The value of one series. */
@@ -188,11 +179,57 @@ class Master {
     await this.ended;
     fs.rmSync(this.folder, { recursive: true });
   }
+}
+
+/** A folder for the files of a program. */
+function folder() {
+  return fs.mkdtempSync(path.join(os.tmpdir(), 'evenkeel-'));
+}
+
+/** The real master, with these domains. */
+class Master extends Program {
+  static async start(domains, [accounting, control] = [0, 0]) {
+    const master = new Master();
+    master.domains = domains;
+    const address = (port) => `tcp://127.0.0.1:${port}`;
+    const sockets = { accounting: address(accounting), control: address(control) };
+    [master.accounting, master.control] = await master.serve(
+      folder(), { master: { ...sockets, domains } }, 'master open',
+    );
+    return master;
+  }
+
+  gatekeeper(options) {
+    return new Gatekeeper({
+      domain: 'd', server: this.accounting, control: this.control, identifier: () => 'c', ...options,
+    });
+  }
 
   /** Kills it, and starts it again where it was. */
   async restart() {
     await this.kill();
     return Master.start(this.domains, [this.accounting, this.control].map((at) => at.split(':')[1]));
+  }
+}
+
+/** The real line door: `tcp` and `unix` are its addresses, `resp` is its port for Redis clients. */
+class LineDoor extends Program {
+  /** Starts it with these keys in its section. */
+  static async start(keys) {
+    const door = new LineDoor();
+    const home = folder();
+    door.unix = `unix://${path.join(home, 'line.sock')}`;
+    const listen = ['tcp://127.0.0.1:0', door.unix];
+    const line = { listen, resp: '127.0.0.1:0', ...keys };
+    const [tcp, resp] = await door.serve(home, { line }, 'line open');
+    door.tcp = `tcp://${tcp}`;
+    door.resp = Number(resp.split(':')[1]);
+    return door;
+  }
+
+  /** The number of programs that wait for their turn. */
+  waiting() {
+    return this.metric('evenkeel_waiting_requests{door="turns"}');
   }
 }
 
@@ -213,4 +250,4 @@ async function settled(gatekeeper, enough = 12) {
   });
 }
 
-module.exports = { FakeClock, Master, Peer, eventually, request, settled };
+module.exports = { FakeClock, LineDoor, Master, Peer, eventually, request, settled };

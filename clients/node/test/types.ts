@@ -1,7 +1,9 @@
 // Code of users, for the compiler only: a line that must be refused is marked.
 
 import { createServer, IncomingMessage } from 'node:http';
-import { Gatekeeper, Options, Refusal, Stats } from 'evenkeel-gatekeeper';
+import {
+  Gatekeeper, Options, Refusal, Stats, Turn, TurnClient, TurnError, TurnOptions,
+} from 'evenkeel-gatekeeper';
 
 interface Request extends IncomingMessage {
   user?: { id: number };
@@ -37,3 +39,18 @@ new Gatekeeper({ domain: 'api', identifier: 'ip' });
 new Gatekeeper({ domain: 'api', identifier: () => 'x', maxdelay: 1 });
 // @ts-expect-error: what it counts is not changed from outside
 users.stats = stats;
+
+const turns = new TurnClient('unix:///run/evenkeel/line.sock', { connectTimeout: 500 });
+turns.on('warning', (error) => error.message);
+const patient: TurnOptions = { cost: 120, wait: 30_000 };
+const length: Promise<number> = turns.run('tenant-7', patient, async (turn) => {
+  await turn.done(90);
+  return turn.id?.length ?? 0;
+});
+turns.take('tenant-7').then((turn: Turn) => turn.done(), (error: unknown) => {
+  if (error instanceof TurnError && error.code === 'LATE') turns.close();
+});
+// @ts-expect-error: it does not wait
+turns.tryTake('tenant-7', { wait: 1 });
+// @ts-expect-error: a turn is given back by its own function
+turns.done(1);
