@@ -195,3 +195,47 @@ atDoor('a Redis client takes turns', ONE, async (door) => {
     [redis, ...others].forEach((one) => one.disconnect());
   }
 });
+
+/** The tenants of a pool, each with its jobs and its workers. All jobs fill whole rounds. */
+const TENANTS = [['A', 200, 40], ['B', 2, 2], ['C', 2, 2], ['D', 2, 2], ['E', 2, 2]];
+const SLOTS = 4;
+
+/** Returns a function that waits until it was called this number of times. */
+function rounds(size) {
+  let waiting = [];
+  return () => new Promise((resolve) => {
+    waiting.push(resolve);
+    if (waiting.length < size) return;
+    waiting.forEach((go) => go());
+    waiting = [];
+  });
+}
+
+// The order is compared, not the time: jobs run in rounds of one job for each slot.
+const POOL = { turns: { slots: SLOTS, wait_max: '1h' } };
+atDoor('tenants with few jobs are done first in a pool of workers', POOL, async (door, client) => {
+  const [turns, round, order] = [client(), rounds(SLOTS), []];
+  const first = await Promise.all(Array.from({ length: SLOTS }, () => turns.take('start')));
+  const workers = TENANTS.flatMap(([tenant, jobs, count]) => {
+    let left = jobs;
+    return Array.from({ length: count }, async () => {
+      while (left > 0) {
+        left -= 1;
+        await turns.run(tenant, { cost: 10 }, async (turn) => {
+          await round();
+          order.push(tenant);
+          await turn.done(10);
+        });
+      }
+    });
+  });
+  await waiting(door, workers.length);
+  first.forEach((turn) => turn.done());
+  await Promise.all(workers);
+  TENANTS.forEach(([tenant, jobs]) => {
+    assert.equal(order.filter((one) => one === tenant).length, jobs, tenant);
+  });
+  const last = order.findLastIndex((tenant) => tenant !== 'A');
+  const before = order.slice(0, last).filter((tenant) => tenant === 'A').length;
+  assert.ok(before <= 2 + SLOTS, `${before} turns of A in ${order.join('')}`);
+});

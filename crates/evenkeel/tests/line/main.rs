@@ -13,5 +13,6 @@ mod prefixes;
 mod stage;
 mod transports;
 mod turn_clients;
+mod turn_pools;
 mod turns;
 mod wire;
