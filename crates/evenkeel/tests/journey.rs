@@ -49,3 +49,5 @@ mod swarm;
 mod table;
 #[path = "journey/tempomat.rs"]
 mod tempomat;
+#[path = "journey/turns.rs"]
+mod turns;

@@ -10,6 +10,7 @@ mod config;
 mod life;
 mod peers;
 mod prefixes;
+mod recipes;
 mod stage;
 mod transports;
 mod turn_clients;
