@@ -24,6 +24,7 @@ use evenkeel_config::settings::{ExtAuthzSettings, ExtProcSettings, ProxySettings
 use evenkeel_engine::{Engine, EngineLane};
 use evenkeel_grpc::body::{self, GrpcBody};
 use evenkeel_grpc::frames::decode_frame;
+use evenkeel_grpc::held_bytes::read_body;
 use evenkeel_grpc::worker::{self, GrpcService, GrpcShared};
 use evenkeel_serve::handover::ListenSockets;
 use evenkeel_serve::service::Service;
@@ -35,7 +36,6 @@ use evenkeel_telemetry::counts::ConnectionCounts;
 use evenkeel_telemetry::metrics::{BAD_REQUESTS, REQUESTS};
 use evenkeel_telemetry::registry::Counter;
 use exchange::Exchange;
-use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::{Request, Response};
 use prost::Message;
@@ -51,8 +51,6 @@ const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
 const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
 /// The maximum number of streams on a connection. Each request that waits or runs has one.
 const STREAMS_MAX: u32 = 16_384;
-/// The maximum length of a question of external authorization, in bytes.
-const CHECK_BYTES_MAX: usize = 1 << 20;
 /// The time limit for the HTTP/2 preface.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The age at which a connection is asked to end. Envoy then opens another one, perhaps to another
@@ -112,6 +110,8 @@ pub fn start(
     let registry = watch.registry();
     let service = ExtProcService {
         engine: Arc::clone(engine),
+        processes: ext_proc.is_some(),
+        authorizes: ext_authz.is_some(),
         next_lane: AtomicUsize::new(first_lane),
         store,
         pieces: Arc::default(),
@@ -179,6 +179,9 @@ async fn expire(lane: EngineLane) {
 /// The service that Envoys call.
 struct ExtProcService {
     engine: Arc<Engine>,
+    /// The sections that there are: external processing, and authorization.
+    processes: bool,
+    authorizes: bool,
     next_lane: AtomicUsize,
     store: Option<Arc<RedisStore>>,
     pieces: Arc<AtomicUsize>,
@@ -209,13 +212,15 @@ impl GrpcService for ExtProcService {
     ) -> Response<GrpcBody> {
         let peer = peer.map_or(Ipv4Addr::LOCALHOST.into(), |peer| peer.to_canonical());
         match request.uri().path() {
-            PROCESS => body::response(self.process(request.into_body(), thread, peer)),
-            CHECK => {
+            PROCESS if self.processes => {
+                body::response(self.process(request.into_body(), thread, peer))
+            }
+            CHECK if self.authorizes => {
                 self.checks.increment(1);
                 let answer = self.check(request.into_body(), thread, peer).await;
                 answer.map_or_else(|status| body::failed(&status), body::response)
             }
-            path => body::failed(&Status::unimplemented(format!("unknown method {path}"))),
+            _ => body::failed(&body::no_method()),
         }
     }
 }
@@ -233,10 +238,8 @@ impl ExtProcService {
         thread: &ExchangeThread,
         peer: IpAddr,
     ) -> Result<GrpcBody, Status> {
-        let body = Limited::new(body, CHECK_BYTES_MAX).collect().await;
-        let bytes = body.map_err(|error| Status::invalid_argument(error.to_string()));
-        let request = bytes.and_then(|body| {
-            let message = decode_frame(body.to_bytes())?;
+        let request = read_body(body, &self.pieces).await.and_then(|body| {
+            let message = decode_frame(body)?;
             CheckRequest::decode(message).map_err(|fault| {
                 Status::invalid_argument(format!("not a question of Envoy: {fault}"))
             })

@@ -107,6 +107,13 @@ pub fn trailers(status: &Status) -> HeaderMap {
     trailers
 }
 
+/// The status of calls to a method that does not exist. It does not repeat the path, which may be
+/// long.
+#[must_use]
+pub fn no_method() -> Status {
+    Status::unimplemented("unknown method")
+}
+
 /// The status of streams that end because the server does.
 #[must_use]
 pub fn shutting_down() -> Status {

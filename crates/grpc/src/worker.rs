@@ -37,6 +37,14 @@ use tokio_rustls::server::TlsStream;
 
 /// The maximum size of a call's headers, in bytes.
 const HEADERS_BYTES_MAX: u32 = 16 * 1024;
+/// The bytes of a call that a caller may send before they are read. The connection as a whole may
+/// have as many for each of its calls, so that no call waits for others to be read.
+const STREAM_WINDOW: u32 = 32 * 1024;
+const CONNECTION_WINDOW_MAX: u32 = 1 << 30;
+/// The number of calls that may be reset before they are answered, and of those that are reset
+/// because of a fault, before the connection ends. Whoever disconnects from an Envoy makes it reset
+/// a call, and all its other calls end with the connection. More: memory, some 300 bytes each.
+const RESETS_MAX: usize = 100_000;
 /// The length of the HTTP/2 connection preface, in bytes.
 const PREFACE_BYTES: usize = 24;
 /// The time without incoming data after which a ping is sent.
@@ -231,6 +239,7 @@ impl<S: GrpcService> GrpcWorker<S> {
         peer: Option<IpAddr>,
     ) {
         let mut orders = self.orders.clone();
+        let streams_max = self.shared.streams_max;
         let service = service_fn(|request| {
             let me = Rc::clone(&self);
             async move {
@@ -242,7 +251,13 @@ impl<S: GrpcService> GrpcWorker<S> {
         let stream = TokioIo::new(ReadCountingStream::new(stream, Rc::clone(&read)));
         let connection = http2::Builder::new(LocalExecutor)
             .timer(TokioTimer::new())
-            .max_concurrent_streams(self.shared.streams_max)
+            .max_concurrent_streams(streams_max)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(
+                streams_max.saturating_mul(STREAM_WINDOW).min(CONNECTION_WINDOW_MAX),
+            )
+            .max_pending_accept_reset_streams(RESETS_MAX)
+            .max_local_error_reset_streams(RESETS_MAX)
             .max_header_list_size(HEADERS_BYTES_MAX)
             .keep_alive_interval(PING_AFTER)
             .keep_alive_timeout(PING_TIMEOUT)

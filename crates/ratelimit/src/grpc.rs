@@ -12,17 +12,14 @@ use super::metrics::traces::TracedCall as Traced;
 use super::quota::QuotaService;
 use super::wire::view::RequestView;
 use super::wire::{self, ProtoPackage, Response as Answer};
-use bytes::{Bytes, BytesMut};
-use evenkeel_grpc::body::{GrpcBody, failed, response};
+use evenkeel_grpc::body::{self, GrpcBody, failed, response};
 use evenkeel_grpc::frames::decode_frame;
-use evenkeel_grpc::held_bytes::HeldBytes;
+use evenkeel_grpc::held_bytes::read_body;
 use evenkeel_grpc::worker::GrpcService;
 use evenkeel_store::redis::{RedisStore, StoreLane};
 use evenkeel_telemetry::otlp::trace::Tracer;
 use health::ServingState;
 use http::{Request, Response};
-use http_body::Body as _;
-use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use quota_stream::QuotaStream;
 use std::net::IpAddr;
@@ -145,9 +142,7 @@ impl GrpcServices {
         let other = match path.split('/').nth(1) {
             Some("grpc.reflection.v1.ServerReflection") => &self.reflection[0],
             Some("grpc.reflection.v1alpha.ServerReflection") => &self.reflection[1],
-            _ => {
-                return failed(&no_method(path));
-            }
+            _ => return failed(&body::no_method()),
         };
         match other(request).await {
             Ok(response) => response.map(GrpcBody::Stream),
@@ -162,7 +157,7 @@ impl GrpcServices {
         room: &WorkerBuffers,
         traced: Option<&Traced<'_>>,
     ) -> Result<Answer, Status> {
-        let bytes = self.collect(request.into_body()).await?;
+        let bytes = read_body(request.into_body(), &self.pieces).await?;
         let message = decode_frame(bytes)?;
         let request = RequestView::decode(&message).map_err(|fault| {
             Status::invalid_argument(format!("not a rate limit request: {fault}"))
@@ -184,9 +179,9 @@ impl GrpcServices {
     async fn health(&self, method: &str, body: Incoming) -> Result<Response<GrpcBody>, Status> {
         let state = || *self.health.borrow();
         if !["Check", "List", "Watch"].contains(&method) {
-            return Err(no_method(method));
+            return Err(body::no_method());
         }
-        let message = decode_frame(self.collect(body).await?)?;
+        let message = decode_frame(read_body(body, &self.pieces).await?)?;
         Ok(response(match method {
             "Check" => GrpcBody::message(&health::check(&health::name(&message)?, state())?),
             "List" => GrpcBody::message(&health::list(state())),
@@ -200,21 +195,6 @@ impl GrpcServices {
         };
         response(GrpcBody::Stream(QuotaStream::new(part, incoming, &self.pieces).into_body()))
     }
-
-    /// Reads a whole body. Nearly always it comes in one piece, which is not copied.
-    async fn collect(&self, mut body: Incoming) -> Result<Bytes, Status> {
-        let first = piece(&mut body).await?.unwrap_or_default();
-        if body.is_end_stream() {
-            return Ok(first);
-        }
-        let mut held = HeldBytes { all: Arc::clone(&self.pieces), mine: 0 };
-        let mut bytes = BytesMut::from(first);
-        while let Some(more) = piece(&mut body).await? {
-            held.take(more.len(), bytes.len())?;
-            bytes.extend_from_slice(&more);
-        }
-        Ok(bytes.freeze())
-    }
 }
 
 /// Everything that a thread keeps for its decisions.
@@ -223,21 +203,6 @@ pub struct WorkerBuffers {
     /// Buffers for decisions in memory.
     room: std::cell::RefCell<DecisionBuffers>,
     pub lane: Option<Rc<StoreLane>>,
-}
-
-fn no_method(path: &str) -> Status {
-    Status::unimplemented(format!("unknown method {path}"))
-}
-
-/// The next piece of a body; `None` at its end. Trailers are skipped.
-async fn piece(body: &mut Incoming) -> Result<Option<Bytes>, Status> {
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| Status::unknown(error.to_string()))?;
-        if let Ok(bytes) = frame.into_data() {
-            return Ok(Some(bytes));
-        }
-    }
-    Ok(None)
 }
 
 fn other<S>(service: S) -> ForeignService

@@ -53,7 +53,8 @@ fn head(http: HttpRequest) -> (PseudoHeaders, HeaderMap) {
     for (key, value) in pairs.chain(raw) {
         let name = HeaderName::from_bytes(key.as_bytes());
         if let (Ok(name), Ok(value)) = (name, http::HeaderValue::from_bytes(&value)) {
-            all.append(name, value);
+            // Those beyond the number that fits are left out.
+            let _ = all.try_append(name, value);
         }
     }
     (PseudoHeaders { method, scheme, authority: host, path }, all)
@@ -88,6 +89,13 @@ fn deny(refusal: &RequestRefusal, format: AnswerFormat) -> CheckResponse {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn headers_beyond_the_number_that_fits_are_left_out() {
+        let headers = (0..40_000).map(|n| (format!("x-{n}"), String::new())).collect();
+        let (_, headers) = head(HttpRequest { headers, ..HttpRequest::default() });
+        assert!((20_000..40_000).contains(&headers.len()));
+    }
 
     #[test]
     fn headers_are_read_from_the_map_and_from_the_list() {

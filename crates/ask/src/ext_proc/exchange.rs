@@ -36,7 +36,7 @@ use tonic::Status;
 /// The maximum length of a message, in bytes.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// While a request waits, no more than this many bytes of its stream are read ahead.
-const AHEAD_BYTES_MAX: usize = 64 * 1024;
+const AHEAD_BYTES_MAX: usize = 16 * 1024;
 /// How much longer than a request may wait Envoy is asked to wait for the answer.
 const TIMEOUT_SLACK: Duration = Duration::from_secs(1);
 
@@ -93,7 +93,7 @@ impl Exchange {
         Exchange {
             incoming: Some(incoming),
             frames: FrameReader::new(MESSAGE_BYTES_MAX),
-            held: HeldBytes { all: Arc::clone(&thread.pieces), mine: 0 },
+            held: HeldBytes::new(&thread.pieces),
             peer,
             thread,
             site,

@@ -40,7 +40,8 @@ impl MessageHead {
             _ => {
                 let name = HeaderName::from_bytes(key.as_bytes());
                 if let (Ok(name), Ok(value)) = (name, HeaderValue::from_maybe_shared(bytes)) {
-                    self.headers.append(name, value);
+                    // Those beyond the number that fits are left out.
+                    let _ = self.headers.try_append(name, value);
                 }
                 return;
             }
@@ -95,6 +96,13 @@ mod tests {
         assert_eq!(cookies, [&b"one=1"[..], b"\xff"]);
         assert_eq!(head.headers.len(), 3);
         assert!(head.is_event_stream() && !MessageHead::read(None).is_event_stream());
+    }
+
+    #[test]
+    fn headers_beyond_the_number_that_fits_are_left_out() {
+        let headers = (0..40_000).map(|n| header(&format!("x-{n}"), "", b"1")).collect();
+        let head = MessageHead::read(Some(WireHeaders { headers }));
+        assert!((20_000..40_000).contains(&head.headers.len()));
     }
 
     #[test]

@@ -37,7 +37,7 @@ impl QuotaStream {
     /// A stream that reads reports from `incoming`. `pieces` is the number of bytes that all
     /// incomplete messages hold.
     pub fn new(part: QuotaMember, incoming: Incoming, pieces: &Arc<AtomicUsize>) -> QuotaStream {
-        let held = HeldBytes { all: Arc::clone(pieces), mine: 0 };
+        let held = HeldBytes::new(pieces);
         QuotaStream {
             part,
             incoming: Some(incoming),

@@ -10,6 +10,7 @@ use evenkeel_testing::envoy::envoy;
 use evenkeel_testing::port::free_port;
 use evenkeel_testing::program::Program;
 use evenkeel_testing::wait::wait_for;
+use rustix::process::Signal;
 use std::fs;
 use std::thread;
 use std::time::Instant;
@@ -91,6 +92,19 @@ impl Edge {
 
     fn wait_for_slots(&self, used: f64, waiting: f64) {
         wait_for("slots", || (self.slots() == (used, waiting)).then_some(()));
+    }
+
+    /// The bytes from Envoy that Evenkeel has not read.
+    fn unread_bytes(&self) -> u64 {
+        let port = format!(":{:04X} ", self.door);
+        let sockets = fs::read_to_string("/proc/net/tcp").expect("the sockets");
+        let of_door = sockets.lines().filter_map(|line| line.split_once(&port));
+        of_door
+            .filter_map(|(_, rest)| {
+                let queues = rest.split(' ').find(|word| word.len() == 17)?;
+                u64::from_str_radix(queues.split_once(':')?.1, 16).ok()
+            })
+            .sum()
     }
 
     fn log(&self) -> String {
@@ -211,6 +225,69 @@ fn the_backend_may_state_the_cost_and_the_client_does_not_see_it() {
         let charged = metric(edge.admin, "evenkeel_cost_seconds_total", &[]);
         (charged >= 2.5).then_some(())
     });
+}
+
+/// Many clients disconnect while Evenkeel stands still, so that Envoy resets their streams before
+/// they are accepted. The streams of the others on that connection stay.
+#[test]
+fn clients_that_disconnect_do_not_take_the_places_of_others() {
+    let edge = Edge::start(2, ONE, |text| {
+        text.replace("failure_mode_allow: true", "failure_mode_allow: false")
+    });
+    let mut running = edge.client(CRAWLER);
+    running.send("GET /?sleep=1000 HTTP/1.1\r\nHost: site\r\n\r\n");
+    edge.wait_for_slots(1.0, 0.0);
+    let mut waiting = edge.client(HUMAN);
+    waiting.send("GET /?ms=1 HTTP/1.1\r\nHost: site\r\n\r\n");
+    edge.wait_for_slots(1.0, 1.0);
+    let evenkeel = edge.evenkeel.as_ref().expect("it runs");
+    evenkeel.signal(Signal::STOP);
+    for _ in 0..60 {
+        let mut gone = edge.client(CRAWLER);
+        gone.send("GET /?ms=1 HTTP/1.1\r\nHost: site\r\n\r\n");
+    }
+    let mut unread = vec![0];
+    wait_for("what Envoy has sent, which no longer grows", || {
+        unread.push(edge.unread_bytes());
+        let [.., one, two, three] = unread[..] else { return None };
+        (one > 0 && one == two && two == three).then_some(())
+    });
+    evenkeel.signal(Signal::CONT);
+    assert_eq!(waiting.read(Instant::now()).status, 200);
+    assert_eq!(running.read(Instant::now()).status, 200);
+    edge.wait_for_slots(0.0, 0.0);
+}
+
+/// Uploads of which Evenkeel gets each byte, while they wait for their turns.
+#[test]
+fn uploads_that_wait_do_not_hold_up_what_runs() {
+    let edge = Edge::start(2, ONE, |text| {
+        let bodies = format!(
+            "request_body_mode: FULL_DUPLEX_STREAMED\n{}request_trailer_mode: SEND\n{0}\
+             response_trailer_mode: SEND",
+            " ".repeat(16)
+        );
+        text.replace("response_trailer_mode: SEND", &bodies)
+            .replace("failure_mode_allow: true", "failure_mode_allow: false")
+    });
+    let mut running = edge.client(CRAWLER);
+    running.send("GET /?sleep=1000 HTTP/1.1\r\nHost: site\r\n\r\n");
+    edge.wait_for_slots(1.0, 0.0);
+    let upload = "x".repeat(900_000);
+    let uploads = (0..4).map(|_| {
+        let (mut client, upload) = (edge.client(HUMAN), upload.clone());
+        thread::spawn(move || {
+            let head = "POST /?ms=1 HTTP/1.1\r\nHost: site\r\nContent-Length: 900000\r\n\r\n";
+            client.ask(&format!("{head}{upload}")).status
+        })
+    });
+    let uploads: Vec<_> = uploads.collect();
+    edge.wait_for_slots(1.0, 4.0);
+    assert_eq!(edge.client(CRAWLER).get("/?ms=1").status, 200);
+    assert_eq!(running.read(Instant::now()).status, 200);
+    for upload in uploads {
+        assert_eq!(upload.join().expect("it ran"), 200);
+    }
 }
 
 /// An Envoy whose `message_timeout` is the default of 200 ms, with a `max_message_timeout`: it is
