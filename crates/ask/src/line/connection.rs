@@ -153,6 +153,18 @@ fn answer_lines(
     InputOutcome { used, asked, faults, then: NextStep::Read }
 }
 
+/// What a connection has to do with turns. Those with less are closed first if there are too many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LinkTurn {
+    /// Nothing.
+    #[default]
+    None,
+    /// A program waits for a turn.
+    Waits,
+    /// A program holds a turn, and is silent while it runs.
+    Holds,
+}
+
 /// The part of a connection that its worker can access.
 #[derive(Default)]
 pub struct LineLink {
@@ -162,8 +174,8 @@ pub struct LineLink {
     pub place: Cell<usize>,
     /// When the program has waited for its turn for as long as it wants to.
     pub waits_until: Cell<Option<Time>>,
-    /// Whether the program waits for a turn, or holds one.
-    pub has_turn: Cell<bool>,
+    /// What the program has to do with turns.
+    pub turn: Cell<LinkTurn>,
     closed: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
@@ -418,6 +430,10 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> LineConnection<S> {
                 (tag, cost, Some(wait), TurnReply::Busy)
             }
         };
+        let tag_bytes_max = self.worker.tag_bytes_max();
+        if tag.len() > tag_bytes_max {
+            return Some(TurnReply::Fault(format!("a tag has at most {tag_bytes_max} bytes")));
+        }
         match lane.take(tag, cost) {
             TurnAnswer::Turn(id) => {
                 self.turns.hold(id);
@@ -437,7 +453,11 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> LineConnection<S> {
 
     /// Tells the worker whether the connection has anything to do with turns now.
     fn note_turns(&self) {
-        self.link.has_turn.set(self.waiting.is_some() || !self.turns.ids.is_empty());
+        self.link.turn.set(match &self.waiting {
+            _ if !self.turns.ids.is_empty() => LinkTurn::Holds,
+            Some(_) => LinkTurn::Waits,
+            None => LinkTurn::None,
+        });
     }
 
     /// Waits for a turn, and for the end of the connection.
@@ -451,19 +471,10 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> LineConnection<S> {
             Poll::Pending if is_late => waiting.late.clone(),
             Poll::Pending => return self.watch(cx),
         };
-        let after = std::mem::take(&mut waiting.after);
-        self.waiting = None;
-        self.link.waits_until.set(None);
         if let TurnReply::Turn(id) = reply {
             self.turns.hold(id);
         }
-        self.note_turns();
-        let worker = Rc::clone(&self.worker);
-        let output = &mut worker.scratch.borrow_mut().output;
-        output.clear();
-        self.speech.write_turn(&reply, output);
-        output.extend_from_slice(&after);
-        Poll::Ready(self.begin_to_send(cx, output))
+        Poll::Ready(self.end_wait(&reply, cx))
     }
 
     /// Reads while a program waits: to notice that it has gone, and because it may hold the turn
@@ -471,7 +482,8 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> LineConnection<S> {
     fn watch(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<StepResult>> {
         let worker = Rc::clone(&self.worker);
         if self.kept.len() >= CHUNK_BYTES {
-            return Poll::Pending;
+            // Without reading on, nobody would notice that the program has gone.
+            return Poll::Ready(self.refuse_to_wait(cx));
         }
         let input = &mut worker.scratch.borrow_mut().input;
         let mut chunk = ReadBuf::new(input);
@@ -482,6 +494,27 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> LineConnection<S> {
         self.kept.extend_from_slice(chunk.filled());
         self.give_back_first();
         Poll::Ready(Ok(StepResult::Step))
+    }
+
+    /// Ends a wait behind which the program has sent too much.
+    fn refuse_to_wait(&mut self, cx: &mut Context<'_>) -> io::Result<StepResult> {
+        let fault = format!("more than {CHUNK_BYTES} bytes follow a TAKE that waits");
+        self.kept = Vec::new();
+        self.then = NextStep::End;
+        self.end_wait(&TurnReply::Fault(fault), cx)
+    }
+
+    /// Answers the command that has waited, and those that have been handled meanwhile.
+    fn end_wait(&mut self, reply: &TurnReply, cx: &mut Context<'_>) -> io::Result<StepResult> {
+        let after = self.waiting.take().map(|waiting| waiting.after).unwrap_or_default();
+        self.link.waits_until.set(None);
+        self.note_turns();
+        let worker = Rc::clone(&self.worker);
+        let output = &mut worker.scratch.borrow_mut().output;
+        output.clear();
+        self.speech.write_turn(reply, output);
+        output.extend_from_slice(&after);
+        self.begin_to_send(cx, output)
     }
 
     /// Gives back the turns for which `kept` begins with a `DONE`, while a program waits.

@@ -113,6 +113,10 @@ pub fn read_line(input: &[u8]) -> Option<(TurnCommandResult<'_>, usize)> {
         }
         rest = &rest[..at];
     }
+    // `TAKE cost=1s`
+    if verb != Verb::Done && options.read(rest).is_some() {
+        rest = b"";
+    }
     Some((options.command(verb, rest), end + 1))
 }
 
@@ -174,6 +178,7 @@ impl Options {
     fn command(self, verb: Verb, first: &[u8]) -> TurnCommandResult<'_> {
         let cost = self.cost.map(Cost::cpu);
         match (verb, self.wait) {
+            (Verb::Take | Verb::Try, _) if first.is_empty() => Err("a tag is missing".to_owned()),
             (Verb::Take, wait) => Ok(TurnCommand::Take { tag: first, cost, wait }),
             (_, Some(_)) => Err("`wait` is only for TAKE".to_owned()),
             (Verb::Try, None) => Ok(TurnCommand::Try { tag: first, cost }),
@@ -270,6 +275,9 @@ mod tests {
     fn fuzz_what_a_program_asks_for_is_read_back_in_both_protocols() {
         evenkeel_fuzz::fuzz().with_type::<(Vec<u8>, u16, u16)>().for_each(|(tag, cost, wait)| {
             let tag: Vec<u8> = tag.iter().copied().filter(|byte| *byte != b'\n').collect();
+            if tag.is_empty() {
+                return;
+            }
             let (cost, wait) = (u64::from(*cost), u64::from(*wait));
             let options = [format!("cost={cost}us"), format!("wait={wait}us")];
             let taken = TurnCommand::Take {

@@ -4,7 +4,7 @@
 //! How threads start and stop: `line.rs`. What is done with a connection: `connection`.
 
 use super::commands::RedisSession;
-use super::connection::{LineBuffers, LineCodec, LineConnection, LineLink};
+use super::connection::{LineBuffers, LineCodec, LineConnection, LineLink, LinkTurn};
 use super::listen::{LineListener, LineProtocol};
 use super::splitter::TagSplitter;
 use super::store_client::TagStoreClient;
@@ -112,6 +112,10 @@ impl LineWorker {
         self.clock.now()
     }
 
+    pub(super) fn tag_bytes_max(&self) -> usize {
+        self.house.settings.load().tag_bytes
+    }
+
     /// Turns away programs that have waited for too long.
     pub(super) async fn watch_turns(self: Rc<LineWorker>) {
         let Some(turns) = &self.turns else { return };
@@ -181,7 +185,9 @@ impl LineWorker {
         client: Option<IpAddr>,
         tongue: LineProtocol,
     ) {
-        self.make_room(tongue);
+        if !self.make_room(tongue) {
+            return;
+        }
         let link = Rc::new(LineLink::default());
         link.active.set(self.clock.now().0 / 1_000_000);
         let seat = LineGuard::take(self, &link, tongue);
@@ -203,11 +209,12 @@ impl LineWorker {
 
     /// If the maximum number of connections is open, closes the connection of this thread that has
     /// been silent longest. Its client can reconnect or continue without an answer, while a new
-    /// client would get none at all.
-    fn make_room(&self, tongue: LineProtocol) {
+    /// client would get none at all. Returns false if all of them hold turns: their programs run,
+    /// and would do so without a turn if their connections were closed.
+    fn make_room(&self, tongue: LineProtocol) -> bool {
         let bound = self.house.settings.load().connections;
         if bound == 0 || self.house.connections.load(Relaxed) < bound {
-            return;
+            return true;
         }
         if self.house.full.ask(self.clock.now()) {
             tracing::warn!(
@@ -219,12 +226,15 @@ impl LineWorker {
         }
         let links = self.links.borrow();
         let open = links.iter().filter(|link| !link.is_closed());
-        // A connection with a turn is silent while its program runs.
-        let silent = open.min_by_key(|link| (link.has_turn.get(), link.active.get()));
-        if let Some(silent) = silent {
-            self.house.counts(tongue).connections.shed.increment(1);
+        let Some(silent) = open.min_by_key(|link| (link.turn.get(), link.active.get())) else {
+            return true;
+        };
+        self.house.counts(tongue).connections.shed.increment(1);
+        let is_given = silent.turn.get() < LinkTurn::Holds;
+        if is_given {
             silent.close();
         }
+        is_given
     }
 }
 

@@ -101,6 +101,40 @@ fn the_turn_of_a_program_that_ends_is_free_at_once() {
     assert_eq!(next.ask(&format!("DONE {id}")), "NO", "it was given back");
 }
 
+/// There are more connections than may be open: those of programs that wait are closed, and those of
+/// programs that run are not.
+#[test]
+fn programs_that_hold_turns_keep_their_connections() {
+    let program = LineServer::start("turns: {slots: 2}, connections: 6");
+    let mut holders = [Worker::new(&program), Worker::new(&program)];
+    let ids = holders.each_mut().map(|holder| holder.take("honest"));
+    let mut others = Vec::new();
+    for _ in 0..20 {
+        let mut other = Worker::new(&program);
+        other.send("TAKE other");
+        others.push(other);
+    }
+    until("some are closed", || {
+        program.metric("evenkeel_connections_shed_total{door=\"line\"}") >= 10
+    });
+    for (holder, id) in holders.iter_mut().zip(&ids) {
+        holder.done(id);
+    }
+}
+
+/// A program that has sent much behind a `TAKE` that waits, and is gone, leaves its place.
+#[test]
+fn too_much_behind_a_take_that_waits_ends_the_connection() {
+    let program = start(1, "");
+    let mut holder = Worker::new(&program);
+    let id = holder.take("a");
+    let mut full = Worker::new(&program);
+    full.send(&format!("TAKE b\n{}", "TAKE b\n".repeat(3_000)));
+    assert_eq!(full.reply(), "ERR more than 16384 bytes follow a TAKE that waits");
+    waiting(&program, 0);
+    holder.done(&id);
+}
+
 #[test]
 fn late_and_busy_programs_and_mistakes_are_told() {
     let program = start(1, ", len_max: 1, wait_max: 1h");
