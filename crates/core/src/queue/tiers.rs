@@ -15,6 +15,7 @@ use super::turns::{HeadRequest, Tag, TurnOrder, Turns, length};
 use crate::key::KeyHash;
 use crate::units::Cost;
 use alloc::collections::BTreeSet;
+use core::cmp::Ordering;
 
 /// The number of flows of each tier that are remembered although they are idle, because their tags
 /// are ahead of the virtual time.
@@ -50,30 +51,65 @@ fn halvings(free: usize) -> u32 {
 struct InService {
     count: usize,
     /// The largest finish tag in service; zero if it serves no request.
-    last: Tag,
+    last: Largest,
     /// The largest length in service, as it is added to a tag.
-    size: Tag,
+    size: Largest,
+}
+
+/// The largest of some values, and how many of them have it, at least. While several do, the end of
+/// one need not compare all others.
+#[derive(Clone, Copy, Debug, Default)]
+struct Largest {
+    value: Tag,
+    count: usize,
+}
+
+impl Largest {
+    fn add(&mut self, value: Tag) {
+        match value.cmp(&self.value) {
+            Ordering::Less => {}
+            Ordering::Equal => self.count += 1,
+            Ordering::Greater => *self = Largest { value, count: 1 },
+        }
+    }
+
+    /// A value has grown to this one. If it was the largest before, it is counted already.
+    fn raise(&mut self, value: Tag) {
+        if value > self.value {
+            *self = Largest { value, count: 1 };
+        }
+    }
+
+    /// Removes a value. Returns whether the others have to be compared.
+    fn remove(&mut self, value: Tag) -> bool {
+        self.count = self.count.saturating_sub(usize::from(value == self.value));
+        self.count == 0
+    }
 }
 
 impl InService {
     fn begin(&mut self, finish: Tag, size: Tag) {
         self.count += 1;
-        self.raise(finish, size);
+        self.last.add(finish);
+        self.size.add(size);
     }
 
     /// Notes that a request in service now has this tag and this size. Both must be no less than
     /// before.
     fn raise(&mut self, finish: Tag, size: Tag) {
-        self.last = self.last.max(finish);
-        self.size = self.size.max(size);
+        self.last.raise(finish);
+        self.size.raise(size);
     }
 
     /// Notes that the request with this tag and size has ended; `others` are still in service.
     fn end(&mut self, finish: Tag, size: Tag, others: impl Iterator<Item = (Tag, Tag)>) {
         self.count = self.count.saturating_sub(1);
-        if finish == self.last || size == self.size {
-            (self.last, self.size) = (0, 0);
-            others.for_each(|(finish, size)| self.raise(finish, size));
+        if self.last.remove(finish) | self.size.remove(size) {
+            (self.last, self.size) = (Largest::default(), Largest::default());
+            others.for_each(|(finish, size)| {
+                self.last.add(finish);
+                self.size.add(size);
+            });
         }
     }
 }
@@ -104,14 +140,14 @@ impl DebtBucketTurns {
     /// The client that may go beside the requests in service of this bucket: the lightest one that
     /// has nothing in service.
     fn light(&self, halvings: u32) -> Option<KeyHash> {
-        self.turns.fresh(self.service.last, self.service.size >> halvings).next()
+        self.turns.fresh(self.service.last.value, self.service.size.value >> halvings).next()
     }
 
     /// How many times the largest size in service can be halved until it is that of the lightest
     /// client with nothing in service. `None`: no such client is waiting, or it asks for more.
     fn lightness_by_now(&self) -> Option<u32> {
-        let size = self.turns.least_fresh(self.service.last)?;
-        (self.service.size / size).checked_ilog2()
+        let size = self.turns.least_fresh(self.service.last.value)?;
+        (self.service.size.value / size).checked_ilog2()
     }
 }
 
@@ -336,7 +372,7 @@ impl Tiers {
 
     /// The largest length in service.
     fn largest(&self) -> Tag {
-        self.credits.size.max(self.visitors.size).max(self.debtors.size)
+        self.credits.size.value.max(self.visitors.size.value).max(self.debtors.size.value)
     }
 
     /// Clients in credit that have used less than another one with requests in service, or are
@@ -361,7 +397,7 @@ impl Tiers {
         let owes = self.owed.covers(OWED_REQUESTS_MAX, self.next_in_debt());
         match (owes, others == 0) {
             (true, _) => 0,
-            (false, true) => self.credits.last,
+            (false, true) => self.credits.last.value,
             (false, false) => Tag::MAX,
         }
     }
@@ -374,9 +410,9 @@ impl Tiers {
     /// next, or in a bucket with nothing in service. Otherwise a client with nothing in service,
     /// compared with the other clients of its bucket, if that bucket is not far ahead of others.
     pub fn fresh_in_debt(&self, free: usize) -> Option<(KeyHash, Place)> {
-        let (turns, last) = (&self.debt.turns, self.debtors.last);
+        let (turns, last) = (&self.debt.turns, self.debtors.last.value);
         let halvings = halvings(free);
-        let size = self.debtors.size >> halvings;
+        let size = self.debtors.size.value >> halvings;
         let is_light = |head: HeadRequest| length(head.estimate, head.weight) <= size;
         let next = || {
             let light = turns.next_head().is_some_and(is_light) && turns.next_finish() < Some(last);
@@ -386,7 +422,8 @@ impl Tiers {
             let client = self.debt.buckets.get(&key)?.turns.next()?;
             return Some((client, Place::Debt(key)));
         }
-        let key = self.debt.with_light_client(halvings, self.debtors.size.saturating_mul(2))?;
+        let key =
+            self.debt.with_light_client(halvings, self.debtors.size.value.saturating_mul(2))?;
         let client = self.debt.buckets.get(&key)?.light(halvings)?;
         Some((client, Place::Debt(key)))
     }
@@ -568,5 +605,41 @@ impl Tiers {
     pub fn len(&self) -> usize {
         let clients: usize = self.debt.buckets.values().map(|bucket| bucket.turns.len()).sum();
         self.credit.len() + self.debt.turns.len() + clients
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn fuzz_the_largest_in_service_is_that_of_all() {
+        evenkeel_fuzz::fuzz().with_type::<Vec<(u8, u8)>>().for_each(|steps| {
+            let (mut service, mut all) = (InService::default(), Vec::<(Tag, Tag)>::new());
+            for (what, which) in steps {
+                let (which, value) = (usize::from(*which), Tag::from(*what >> 6));
+                match what % 3 {
+                    0 => {
+                        service.begin(value, value / 2);
+                        all.push((value, value / 2));
+                    }
+                    1 if !all.is_empty() => {
+                        let at = which % all.len();
+                        all[at] = (all[at].0 + value, all[at].1.max(value));
+                        service.raise(all[at].0, all[at].1);
+                    }
+                    _ if !all.is_empty() => {
+                        let (finish, size) = all.swap_remove(which % all.len());
+                        service.end(finish, size, all.iter().copied());
+                    }
+                    _ => {}
+                }
+                let most = |of: fn(&(Tag, Tag)) -> Tag| all.iter().map(of).max().unwrap_or(0);
+                assert_eq!(service.last.value, most(|one| one.0));
+                assert_eq!(service.size.value, most(|one| one.1));
+                assert_eq!(service.count, all.len());
+            }
+        });
     }
 }
