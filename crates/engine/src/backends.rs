@@ -208,11 +208,15 @@ mod tests {
         let round =
             |one, other| backends.handle_reports(&[(a.clone(), one), (b.clone(), other)], 32);
         round(report(8, 3), report(2, 0));
-        assert_eq!(round(report(8, 3), report(20, 5)), None);
-        assert_eq!((backends.at(&a).room(), backends.at(&b).room()), (9, usize::MAX));
-        assert_eq!(round(report(8, 3), report(20, 5)), Some(30));
+        let mut bound = None;
+        for _ in 0..3 {
+            assert_eq!(bound, None);
+            bound = round(report(8, 3), report(20, 5));
+        }
+        assert_eq!((backends.at(&a).room(), backends.at(&b).room()), (8, usize::MAX));
+        assert_eq!(round(report(8, 3), report(20, 5)), Some(28));
         let shown = backends.reports.load_full();
-        assert_eq!((shown[1].room, shown[1].report), (Some(21), report(20, 5)));
+        assert_eq!((shown[1].room, shown[1].report), (Some(20), report(20, 5)));
     }
 
     #[test]
@@ -221,9 +225,9 @@ mod tests {
         let at = BackendAddress::http("a:1");
         let backend = backends.at(&at);
         let full = [(at.clone(), report(4, 3))];
-        backends.handle_reports(&full, 32);
-        assert_eq!(backends.handle_reports(&full, 32), Some(5));
-        assert_eq!(backend.room(), 5);
+        (0..3).for_each(|_| _ = backends.handle_reports(&full, 32));
+        assert_eq!(backends.handle_reports(&full, 32), Some(4));
+        assert_eq!(backend.room(), 4);
         assert_eq!(backends.handle_reports(&[], 32), None);
         assert_eq!((backend.room(), backends.reports.load().len()), (usize::MAX, 0));
     }

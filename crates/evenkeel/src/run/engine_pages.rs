@@ -1,5 +1,5 @@
-//! Asks each backend once a second how many requests wait inside, if it is an inference engine with
-//! a page of metrics, and reports the answers to the engine of the proxy.
+//! Asks each backend twice a second how many requests wait inside, if it is an inference engine
+//! with a page of metrics, and reports the answers to the engine of the proxy.
 //!
 //! The effects of the answers: `evenkeel_engine::SharedBackends`. A backend without such a page is
 //! asked less and less often, which is logged once. How a page is fetched: `engine_pages/page.rs`;
@@ -16,8 +16,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// Interval between two rounds.
-const ROUND_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval between two rounds. Longer: more requests wait inside before their number is bounded.
+/// Shorter: engines are busy with their pages.
+const ROUND_INTERVAL: Duration = Duration::from_millis(500);
 /// The pause after a failure. It doubles with each further one, up to the longest.
 const RETRY_PAUSE: Nanos = Nanos::from_secs(1);
 const RETRY_PAUSE_MAX: Nanos = Nanos::from_secs(60);
