@@ -202,6 +202,7 @@ impl EngineView for TurnEngine {
         Some(BackendLoad {
             working: u32::try_from(stats.running).unwrap_or(u32::MAX),
             unit: WorkUnit::CpuTime,
+            is_slots: true,
             busy: Cost(self.spent.load(Relaxed)),
             unpaid: Cost::ZERO,
             cpus: stats.concurrency as f64,

@@ -146,6 +146,8 @@ pub struct BackendLoad {
     pub working: u32,
     /// The unit of its work and costs.
     pub unit: WorkUnit,
+    /// Whether `cpus` are the slots of turns, and costs the time for which they are held.
+    pub is_slots: bool,
     /// The cost of all its work since the start.
     pub busy: Cost,
     /// CPU time used while no request ran. Known only with `cost: cgroup`.

@@ -164,6 +164,7 @@ impl LoadSnapshot {
         };
         match (self.work_unit, self.capacity()) {
             (LoadUnit::Cpu, _) => format!("{} of {} CPUs", figure(2, 1.0), self.cpus),
+            (LoadUnit::Slots, _) => format!("{} of {} slots", figure(2, 1.0), self.cpus),
             (LoadUnit::Tokens, Some(all)) => {
                 format!("{} of {:.0} tokens/s", figure(0, TOKENS), all * TOKENS)
             }
@@ -178,10 +179,10 @@ impl LoadSnapshot {
         if self.measures_rate { self.work_rate } else { Some(self.cpus) }
     }
 
-    /// A sentence about the capacity in tokens; `None` if work is counted in CPU time.
+    /// A sentence about the capacity in tokens; `None` if work is not counted in tokens.
     #[must_use]
     pub fn capacity_line(&self) -> Option<String> {
-        if self.work_unit == LoadUnit::Cpu {
+        if self.work_unit != LoadUnit::Tokens {
             return None;
         }
         let Some(all) = self.capacity() else {

@@ -58,6 +58,7 @@ impl EngineView for Engine {
         };
         Some(BackendLoad {
             working,
+            is_slots: false,
             unit,
             measures_rate: rules.measures_rate,
             rate: self.gate.work_rate(),

@@ -74,11 +74,15 @@ impl AdminShared {
         let mut look = CounterReading::at(now);
         for door in &self.sources.engines {
             let Some(work) = door.engine.work() else { continue };
-            if observe::unit(&work) == LoadUnit::Tokens {
+            let unit = observe::unit(&work);
+            if unit == LoadUnit::Tokens {
                 look.unit = LoadUnit::Tokens;
             }
-            look.cpus += work.capacity().unwrap_or(f64::NAN);
-            look.busy += work.busy.as_units();
+            // The time for which programs hold turns is not that of processors.
+            if unit != LoadUnit::Slots {
+                look.cpus += work.capacity().unwrap_or(f64::NAN);
+                look.busy += work.busy.as_units();
+            }
             look.working += f64::from(work.working);
             if let Some(crowd) = work.crowd {
                 look.waiting += crowd.waiting as f64;

@@ -275,6 +275,7 @@ pub fn load(
 /// The unit of the load of a door.
 pub fn unit(work: &BackendLoad) -> LoadUnit {
     match work.unit {
+        _ if work.is_slots => LoadUnit::Slots,
         WorkUnit::CpuTime => LoadUnit::Cpu,
         WorkUnit::Tokens => LoadUnit::Tokens,
     }

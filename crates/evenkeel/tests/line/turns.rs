@@ -135,6 +135,25 @@ fn too_much_behind_a_take_that_waits_ends_the_connection() {
     holder.done(&id);
 }
 
+/// The time of turns is not shown as CPU time.
+#[test]
+fn turns_are_shown_as_slots() {
+    let program = start(3, "");
+    let mut worker = Worker::new(&program);
+    let id = worker.take("a");
+    worker.done(&id);
+    let top = program.get("/api/top");
+    assert!(top.contains("\"door\":\"turns\"") && top.contains("\"work_unit\":\"slots\""), "{top}");
+    let column = |name: &str| -> Vec<f64> {
+        let history = program.get("/api/history");
+        let values = history.split(&format!("\"{name}\":[")).nth(1).unwrap_or_default();
+        let values = values.split(']').next().unwrap_or_default();
+        values.split(',').filter_map(|value| value.parse().ok()).collect()
+    };
+    until("a point with slots", || column("slots").contains(&3.0));
+    assert!(column("cpus").iter().all(|cpus| *cpus == 0.0), "{:?}", column("cpus"));
+}
+
 #[test]
 fn late_and_busy_programs_and_mistakes_are_told() {
     let program = start(1, ", len_max: 1, wait_max: 1h");

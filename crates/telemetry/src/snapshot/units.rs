@@ -25,6 +25,8 @@ pub enum LoadUnit {
     Cpu,
     /// Thousands of weighted tokens of language models (`cost: tokens`).
     Tokens,
+    /// Seconds for which programs hold turns.
+    Slots,
 }
 
 impl LoadUnit {
@@ -33,6 +35,7 @@ impl LoadUnit {
     pub fn work(self, amount: f64) -> String {
         match self {
             LoadUnit::Cpu => format!("{amount:.1} CPU-s"),
+            LoadUnit::Slots => format!("{amount:.1} s"),
             LoadUnit::Tokens => format!("{:.0} tokens", amount * TOKENS),
         }
     }
@@ -62,7 +65,7 @@ impl ShownUnit {
             (UNIT_TOKENS, _) => ShownUnit::Tokens,
             (UNIT_MONEY, _) => ShownUnit::Money,
             (_, LoadUnit::Tokens) => ShownUnit::WeightedTokens,
-            (_, LoadUnit::Cpu) => ShownUnit::CpuSeconds,
+            (_, LoadUnit::Cpu | LoadUnit::Slots) => ShownUnit::CpuSeconds,
         }
     }
 

@@ -5,7 +5,7 @@ import { Client, Overrides } from "/client.js";
 import { Clients } from "/clients.js";
 import { Groups } from "/groups.js";
 import { get, keep, watch } from "/server.js";
-import { capacity, count, element, in_tokens, number, percent, put, time, tokens } from "/text.js";
+import { capacity, count, element, in_tokens, number, of_backends, percent, put, time, tokens } from "/text.js";
 import { verdict } from "/verdict.js";
 
 // Seconds from which on a request with the backend is listed; most end before.
@@ -92,7 +92,7 @@ function tiles() {
   const busy = past.mean("busy", 5) ?? 0;
   const debt = Math.min(past.mean("debt", 5) ?? 0, busy);
   const part = cpus > 0 ? busy / cpus : 0;
-  const measured = [...new Set(now.doors.map((door) => door.measured))].join(", ");
+  const measured = [...new Set(of_backends(now.doors).map((door) => door.measured))].join(", ");
   const queue = now.doors.find((door) => door.shared_queue);
   const by = queue ? "by requests here, " : "";
   if (weighted) tile("cpu", `${tokens(busy)}/s`, by + of_tokens(cpus, part));

@@ -68,9 +68,12 @@ export const counts_work = ({ unit }) => unit === "cpu" || unit === "work";
 // Whether a door counts tokens in place of CPU time.
 export const in_tokens = (doors) => doors.some((door) => door.work_unit === "tokens");
 
+// The doors before backends. Turns have slots instead.
+export const of_backends = (doors) => doors.filter((door) => door.work_unit !== "slots");
+
 // What all backends can do in a second; undefined if it is still to be measured.
 export function capacity(doors) {
-  const all = doors.map(({ measures_rate, work_rate, cpus }) => (measures_rate ? work_rate : cpus));
+  const all = of_backends(doors).map(({ measures_rate, work_rate, cpus }) => (measures_rate ? work_rate : cpus));
   return all.includes(null) ? undefined : all.reduce((sum, one) => sum + one, 0);
 }
 
