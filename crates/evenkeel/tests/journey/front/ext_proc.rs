@@ -18,6 +18,7 @@ use std::time::Instant;
 const ENVOY: &str = include_str!("../../../../../examples/envoy/ext-proc.yaml");
 const AUTHZ: &str = include_str!("../../../../../examples/envoy/ext-authz.yaml");
 const AUTHZ_HTTP: &str = include_str!("../../../../../examples/envoy/ext-authz-http.yaml");
+const ISTIO: &str = include_str!("../../../../../examples/envoy/ext-proc.istio.yaml");
 const CRAWLER: &str = "127.1.0.1";
 const HUMAN: &str = "127.2.0.1";
 /// One request at a time.
@@ -304,6 +305,34 @@ fn envoy_is_asked_for_time_before_a_request_waits() {
     let waited = edge.client(HUMAN).get("/?ms=1");
     assert_eq!(waited.status, 200, "{}", waited.text());
     assert_eq!(running.read(Instant::now()).status, 200);
+}
+
+/// The filter that the file for Istio inserts, in an Envoy.
+#[test]
+fn requests_wait_with_the_filter_of_istio() {
+    let value = ISTIO.split_once("      value:\n").expect("a patch").1;
+    let lines = value.lines().enumerate().map(|(number, line)| {
+        let dash = if number == 0 { "- " } else { "  " };
+        format!("          {dash}{}\n", &line[8..])
+    });
+    let filter: String = lines.collect();
+    let name = filter.split("cluster_name: ").nth(1).and_then(|rest| rest.split('}').next());
+    let filter = filter.replace(name.expect("a cluster"), "evenkeel");
+    let edge = Edge::start(2, ONE, |text| {
+        let (before, rest) =
+            text.split_once("          - name: envoy.filters.http.ext_proc").expect("a filter");
+        let (_, after) = rest.split_once("          - name: ").expect("the router");
+        format!("{before}{filter}          - name: {after}")
+    });
+    let mut running = edge.client(CRAWLER);
+    running.send("GET /?sleep=500 HTTP/1.1\r\nHost: site\r\n\r\n");
+    edge.wait_for_slots(1.0, 0.0);
+    let mut waiting = edge.client(HUMAN);
+    waiting.send("GET /?ms=1 HTTP/1.1\r\nHost: site\r\n\r\n");
+    edge.wait_for_slots(1.0, 1.0);
+    assert_eq!(running.read(Instant::now()).status, 200);
+    assert_eq!(waiting.read(Instant::now()).status, 200);
+    edge.wait_for_slots(0.0, 0.0);
 }
 
 /// Bodies pass unchanged in every mode in which Envoy sends them.
