@@ -11,6 +11,8 @@ mod messages;
 mod monitoring;
 #[path = "guide/packaging.rs"]
 mod packaging;
+#[path = "guide/pictures.rs"]
+mod pictures;
 
 use evenkeel_testing::examples;
 use std::fs;
