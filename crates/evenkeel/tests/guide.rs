@@ -26,7 +26,7 @@ fn root() -> PathBuf {
 fn pages() -> Vec<(PathBuf, String)> {
     let guide = fs::read_dir(root().join("docs/guide")).expect("the guide");
     let mut paths: Vec<PathBuf> = guide.map(|entry| entry.expect("a page").path()).collect();
-    let others = ["README.md", "ARCHITECTURE.md", "clients/node/README.md"];
+    let others = ["README.md", "SECURITY.md", "ARCHITECTURE.md", "clients/node/README.md"];
     paths.extend(others.map(|name| root().join(name)));
     paths.sort();
     let read = |path: PathBuf| {

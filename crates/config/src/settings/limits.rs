@@ -97,7 +97,7 @@ section! {
         keys_max().default_note("`state.keys_max`, else [by memory](#memory-for-keys): 65 536 to \
                                  1 048 576; with `window` 65 536");
     /// Whether the limit decides, counts and reports, but [enforces
-    /// nothing](limits.md#try-it-on-nobody-first).
+    /// nothing](limits.md#shadow-mode).
     SHADOW: ConfigKey<bool> = ConfigKey::truth("shadow").default_note("`false`");
 }
 

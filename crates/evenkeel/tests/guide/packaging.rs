@@ -62,7 +62,7 @@ fn the_unit_leaves_time_to_drain_and_descriptors_for_every_connection() {
 
 #[test]
 fn the_guide_names_the_unit() {
-    let guide = include_str!("../../../../docs/guide/five-minutes.md");
+    let guide = include_str!("../../../../docs/guide/installing.md");
     assert!(guide.contains("packaging/evenkeel.service"));
     assert!(guide.contains(setting("ExecStart").split(' ').next().unwrap_or_default()));
 }
