@@ -9,6 +9,7 @@
 
 mod commands;
 mod connection;
+mod link;
 mod listen;
 mod outcome;
 mod resp;

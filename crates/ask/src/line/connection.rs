@@ -10,23 +10,23 @@
 //! up to a chunk, and only turns that it gives back are handled at once: `turns`.
 
 use super::commands::RedisSession;
+use super::link::{LineLink, LinkTurn};
 use super::outcome::{InputOutcome, NextStep};
 use super::splitter::TagSplitter;
 use super::store_client::TagStoreClient;
 use super::turns::{self, TurnCommand, TurnCommandResult, TurnReply};
 use super::worker::LineWorker;
-use evenkeel_core::units::{Cost, Nanos, Time};
+use evenkeel_core::units::{Cost, Nanos};
 use evenkeel_engine::tags::questions::TagQuestions;
 use evenkeel_engine::tags::{TAG_GROUP_MAX, TagBatch};
 use evenkeel_engine::turns::{RefusalCause, TurnAnswer, TurnId, TurnLane, WaitingTurn};
 use rustix::net::RecvFlags;
-use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// The size of one read, in bytes.
@@ -153,58 +153,6 @@ fn answer_lines(
     InputOutcome { used, asked, faults, then: NextStep::Read }
 }
 
-/// What a connection has to do with turns. Those with less are closed first if there are too many.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LinkTurn {
-    /// Nothing.
-    #[default]
-    None,
-    /// A program waits for a turn.
-    Waits,
-    /// A program holds a turn, and is silent while it runs.
-    Holds,
-}
-
-/// The part of a connection that its worker can access.
-#[derive(Default)]
-pub struct LineLink {
-    /// The time of the last query, in milliseconds.
-    pub active: Cell<u64>,
-    /// The index in the list of its thread.
-    pub place: Cell<usize>,
-    /// When the program has waited for its turn for as long as it wants to.
-    pub waits_until: Cell<Option<Time>>,
-    /// What the program has to do with turns.
-    pub turn: Cell<LinkTurn>,
-    closed: Cell<bool>,
-    waker: RefCell<Option<Waker>>,
-}
-
-impl LineLink {
-    fn served_by(&self, waker: &Waker) {
-        let mut kept = self.waker.borrow_mut();
-        if !kept.as_ref().is_some_and(|kept| kept.will_wake(waker)) {
-            *kept = Some(waker.clone());
-        }
-    }
-
-    pub fn close(&self) {
-        self.closed.set(true);
-        self.wake();
-    }
-
-    pub fn is_closed(&self) -> bool {
-        self.closed.get()
-    }
-
-    /// Wakes the connection's task to check its state.
-    pub fn wake(&self) {
-        if let Some(waker) = self.waker.borrow_mut().take() {
-            waker.wake();
-        }
-    }
-}
-
 pub struct LineConnection<S> {
     stream: S,
     worker: Rc<LineWorker>,
@@ -299,7 +247,7 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> LineConnection<S> {
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.link.served_by(cx.waker());
         for _ in 0..CHUNKS_PER_TURN {
-            if self.link.closed.get() {
+            if self.link.is_closed() {
                 return Poll::Ready(());
             }
             // If the connection fails, no peer is left to report the error to.

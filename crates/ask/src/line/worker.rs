@@ -4,7 +4,8 @@
 //! How threads start and stop: `line.rs`. What is done with a connection: `connection`.
 
 use super::commands::RedisSession;
-use super::connection::{LineBuffers, LineCodec, LineConnection, LineLink, LinkTurn};
+use super::connection::{LineBuffers, LineCodec, LineConnection};
+use super::link::{LineLink, LinkTurn};
 use super::listen::{LineListener, LineProtocol};
 use super::splitter::TagSplitter;
 use super::store_client::TagStoreClient;

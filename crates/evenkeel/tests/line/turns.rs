@@ -101,8 +101,8 @@ fn the_turn_of_a_program_that_ends_is_free_at_once() {
     assert_eq!(next.ask(&format!("DONE {id}")), "NO", "it was given back");
 }
 
-/// There are more connections than may be open: those of programs that wait are closed, and those of
-/// programs that run are not.
+/// There are more connections than may be open: those of programs that wait are closed, and those
+/// of programs that run are not.
 #[test]
 fn programs_that_hold_turns_keep_their_connections() {
     let program = LineServer::start("turns: {slots: 2}, connections: 6");
