@@ -1,5 +1,5 @@
-//! The part of a connection that its worker can access: to end it, to wake it, and to choose the one
-//! that is closed if there are too many.
+//! The part of a connection that its worker can access: to end it, to wake it, and to choose the
+//! one that is closed if there are too many.
 //!
 //! What the connection itself does: `connection`.
 
