@@ -30,6 +30,8 @@ use evenkeel_core::limit::LimitUnit;
 use evenkeel_core::limiter::Limiter;
 use evenkeel_core::meter::Meter;
 use evenkeel_core::meter::estimate::Estimates;
+use evenkeel_core::queue::QueueSettings;
+use evenkeel_core::queue::concurrency::CONCURRENCY_MAX;
 use evenkeel_core::queue::shared::SharedQueueReport;
 use evenkeel_core::units::{Cost, Time, Weight};
 use evenkeel_identity::networks::live::NetworkTables;
@@ -239,11 +241,14 @@ impl Engine {
         if lookups.is_some() {
             *self.lookups.lock() = lookups;
         }
-        self.gate.reload(
-            proxy.queue.bounds(proxy.cpus, proxy.cost.unit()),
-            rules::search(proxy),
-            now,
-        );
+        let bounds = proxy.queue.bounds(proxy.cpus, proxy.cost.unit());
+        if proxy.shadow {
+            // In shadow nothing waits, so what does goes on now.
+            let all = bounds.len_max.saturating_add(CONCURRENCY_MAX);
+            let open = QueueSettings { concurrency: all, workers: None, ..bounds };
+            self.gate.reload(open, None, now);
+        }
+        self.gate.reload(bounds, rules::search(proxy), now);
         self.gate.prepare_sharing(proxy.queue.shared, false, now);
         self.meter(now).set_clock(rules::virtual_clock(proxy), now);
         let rules = rules::rules(proxy, limiter, old.seed, (hosts, &self.networks));

@@ -607,4 +607,27 @@ fn the_limit_that_is_found_never_exceeds_the_workers() {
     assert_eq!(crowd(&stage).taken_in, None);
 }
 
+#[test]
+fn with_shadow_the_requests_that_wait_go_on_at_once() {
+    let stage = one_at_a_time(|_| {});
+    let mut clients = [stage.client(), stage.client(), stage.client()];
+    ask(&mut clients[0], "192.0.2.1", "/1");
+    let mut backends = vec![stage.backend()];
+    backends[0].head();
+    ask(&mut clients[1], "192.0.2.2", "/2");
+    ask(&mut clients[2], "192.0.2.3", "/3");
+    is_crowd(&stage, 2, 1);
+    let mut changed = stage.settings.clone();
+    changed.shadow = true;
+    stage.engine.reload(&changed);
+    backends.extend([stage.backend(), stage.backend()]);
+    backends[1..].iter_mut().for_each(|backend| _ = backend.head());
+    backends.iter_mut().for_each(|backend| answer(backend, "1ms"));
+    for client in &mut clients {
+        assert_eq!(client.message().status(), 200);
+    }
+    is_crowd(&stage, 0, 0);
+    assert_eq!(crowd(&stage).concurrency, 1);
+}
+
 const EVENTS: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\nok";
