@@ -10,7 +10,6 @@
 use super::account::RequestAccount;
 use super::backends::lease::UpstreamLease;
 use super::context::ThreadContext;
-use super::headers;
 use evenkeel_engine::Charge;
 use http::StatusCode;
 use std::future::poll_fn;
@@ -81,7 +80,7 @@ async fn end(
             let Ok((mut answer, _)) = answered else { return AbortOutcome::Broken };
             // Record the cost. No client is left to hold the answer from.
             let _ = account.head(answer.status(), answer.headers_mut(), true);
-            let is_stream = headers::is_stream(answer.headers());
+            let is_stream = evenkeel_models::is_stream(answer.headers());
             if is_stream && thread.settings().charge_streams {
                 return AbortOutcome::Broken;
             }

@@ -4,11 +4,11 @@
 //! A request never leaves its thread, so this is a cell without a lock. It is a cell because all
 //! three owners change the charge. What is charged is decided in `engine`.
 
-use super::model::ModelExchange;
 use bytes::Bytes;
 use evenkeel_core::meter::header_cost;
 use evenkeel_core::units::{Nanos, Time};
-use evenkeel_engine::{Charge, QueueAdmission, RequestRefusal, TokenCosts, TurnResult};
+use evenkeel_engine::{Charge, QueueAdmission, RequestRefusal, TurnResult};
+use evenkeel_models::ModelExchange;
 use http::StatusCode;
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -55,21 +55,14 @@ impl RequestAccount {
     pub(super) fn pass(&self, bytes: Bytes) -> Bytes {
         let mut model = self.0.model.borrow_mut();
         let Some(model) = &mut *model else { return bytes };
-        let passed = model.pass(bytes);
-        self.set_tokens(model.cost(false));
-        passed
+        model.pass(bytes, self.0.charge.borrow_mut().as_mut())
     }
 
     /// Handles the end of the answer. Returns the rest of the bytes that go to the client.
     pub(super) fn finish(&self) -> Bytes {
         let mut model = self.0.model.borrow_mut();
         let Some(model) = &mut *model else { return Bytes::new() };
-        self.set_tokens(model.cost(true));
-        model.finish()
-    }
-
-    fn set_tokens(&self, costs: Option<TokenCosts>) {
-        costs.and_then(|costs| self.with(|charge| charge.set_tokens(costs)));
+        model.finish(self.0.charge.borrow_mut().as_mut())
     }
 
     /// Calls `act` with the charge, unless the account is settled.
@@ -146,18 +139,9 @@ impl RequestAccount {
         keep: bool,
     ) -> Option<Time> {
         self.0.answered.set(true);
-        let tokens = self.with_model(|model| {
-            model.begin_answer(status, headers);
-            model.cost(false)
-        });
-        let made_for_model = tokens.filter(|_| status.is_success());
-        if let Some(tokens) = made_for_model {
-            self.with(|charge| match tokens {
-                Some(tokens) => charge.set_tokens(tokens),
-                None => charge.assume_tokens(),
-            });
-        }
         let mut charge = self.0.charge.borrow_mut();
+        let head = |model: &mut ModelExchange| model.head(charge.as_mut(), status, headers);
+        let is_made_by_model = self.with_model(head) == Some(true);
         let charge = charge.as_mut()?;
         let name = charge.cost_header().and_then(|name| http::HeaderName::try_from(name).ok());
         let stated = name.as_ref().and_then(|name| stated_cost(headers, name));
@@ -165,7 +149,7 @@ impl RequestAccount {
             headers.remove(name);
         }
         let until = charge.head(stated.as_ref().map(http::HeaderValue::as_bytes));
-        if made_for_model.is_some() {
+        if is_made_by_model {
             charge.record_first_byte(until);
         }
         until

@@ -1,12 +1,11 @@
 //! Answers that the proxy itself makes: refusals and errors. They are small and in the format that
-//! the client accepts, or in the form of the API of a language model: `model/answer.rs`.
+//! the client accepts, or in the form of the API of a language model: `evenkeel_models::answer`.
 //!
 //! They are never cached, and making one touches neither disk nor log. Their texts are in
 //! `identity::form`. Answers forwarded from the backend are in `exchange.rs`.
 
 use super::context::settings::ThreadSettings;
 use super::download::AnswerBody;
-use super::model;
 use bytes::Bytes;
 use evenkeel_engine::RequestRefusal;
 use evenkeel_identity::answer::{self, AnswerFormat};
@@ -56,7 +55,8 @@ impl FaultForm {
 /// Makes the answer to a request that failed with `status`.
 pub(super) fn fault(form: &FaultForm, status: StatusCode) -> Response<AnswerBody> {
     if let Some(dialect) = form.dialect {
-        return model::answer::fault(dialect, status).map(|body| AnswerBody::Whole(Some(body)));
+        return evenkeel_models::answer::fault(dialect, status)
+            .map(|body| AnswerBody::Whole(Some(body)));
     }
     let form = AnswerFormat::accepted(form.accept.as_ref());
     small(status, form, form.fault(status))

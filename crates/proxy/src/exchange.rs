@@ -19,7 +19,6 @@ use super::download::AnswerBody;
 use super::failure::{UploadError, UpstreamFailure};
 use super::headers::{self, FieldKinds};
 use super::link::ClientLink;
-use super::model::{self, ModelExchange};
 use super::signed;
 use super::visitor::{self, Visitor};
 use super::wire::request::UpstreamRequest;
@@ -31,6 +30,7 @@ use evenkeel_core::units::Time;
 use evenkeel_engine::{AskOutcome, Quota, RequestRefusal};
 use evenkeel_identity::address::ProxyTrust;
 use evenkeel_identity::prints::fetch::{FetchRequest, FetchVerdict};
+use evenkeel_models::{self as model, ModelExchange};
 use evenkeel_telemetry::counts::ResponseOrigin;
 use evenkeel_usage::Dialect;
 use hold::{ArrivedAnswer, PendingConnect};
@@ -271,7 +271,9 @@ fn model(
     upload: &RequestBody,
 ) -> Option<Box<ModelExchange>> {
     let weights = settings.tokens.clone().filter(|_| !upload.is_nothing())?;
-    ModelExchange::of(weights, head, upload.begin(), upload.size_hint().exact()).map(Box::new)
+    let dialect = ModelExchange::dialect(head.method.as_str(), head.uri.path())?;
+    let (begin, length) = (upload.begin(), upload.size_hint().exact());
+    Some(Box::new(ModelExchange::new(weights, dialect, &head.headers, begin, length)))
 }
 
 /// Waits until the body is buffered, unless it is too long for that.

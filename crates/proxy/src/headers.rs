@@ -72,9 +72,6 @@ const NOT_IN_TRAILERS: [&str; 40] = [
     "www-authenticate",
 ];
 
-/// Prefixes of the media types of streams.
-const STREAM_MEDIA_TYPES: [&[u8]; 2] = [b"text/event-stream", b"application/grpc"];
-
 /// The maximum number of names in `Connection`. A request with more is refused. Real ones have two.
 const CONNECTION_NAMES_MAX: usize = 32;
 
@@ -301,17 +298,6 @@ pub(super) fn answer_upgrade(headers: &mut HeaderMap, found: FieldKinds) {
     if let Some(protocol) = protocol {
         ask_upgrade(headers, protocol);
     }
-}
-
-/// Whether an answer may have no end: a stream of events (WHATWG HTML, 9.2) or a gRPC call. A gRPC
-/// call that does end has done its work when the head arrives.
-pub(super) fn is_stream(headers: &HeaderMap) -> bool {
-    let value = headers.get(http::header::CONTENT_TYPE).map(HeaderValue::as_bytes);
-    let is = |kind: &&[u8]| {
-        let begin = value.and_then(|value| value.get(..kind.len()));
-        begin.is_some_and(|begin| begin.eq_ignore_ascii_case(kind))
-    };
-    STREAM_MEDIA_TYPES.iter().any(is)
 }
 
 /// Prepares the head of an answer for the client. `found`: the kinds of fields in it.

@@ -25,7 +25,6 @@ mod failure;
 mod front;
 mod headers;
 mod link;
-mod model;
 mod room;
 mod signed;
 mod sweep;

@@ -3,7 +3,7 @@
 //!
 //! Only limits that refill and count requests or tokens have a quota. The CPU time or the money
 //! that is left would be of no use to a client. No decision is made here. The header fields:
-//! `proxy/src/headers.rs`, and for language models `proxy/src/model/answer.rs`.
+//! `proxy/src/headers.rs`, and for language models `models/src/answer.rs`.
 
 use super::Charge;
 use crate::lane::EngineLane;

@@ -39,7 +39,7 @@ const LAYERS: [&[&str]; 9] = [
     &["telemetry"],
     &["tls", "identity", "serve"],
     &["export", "engine", "grpc"],
-    &["peers", "store"],
+    &["models", "peers", "store"],
     &["proxy", "ratelimit", "ask"],
     &["lab", "embed"],
     &["evenkeel"],

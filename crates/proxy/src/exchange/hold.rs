@@ -69,7 +69,7 @@ pub(super) async fn held(
     }
     // No tunnel follows, so its room is free although the answer may take long.
     drop(connect);
-    let is_stream = headers::is_stream(&head.headers);
+    let is_stream = evenkeel_models::is_stream(&head.headers);
     if is_stream && !settings.charge_streams {
         account.with(Charge::leave);
         thread.set_aside(link);

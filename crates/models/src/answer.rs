@@ -13,7 +13,8 @@ use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
 /// The refusal of a request to a language model.
-pub(crate) fn refused(dialect: Dialect, refusal: &RequestRefusal) -> Response<Bytes> {
+#[must_use]
+pub fn refused(dialect: Dialect, refusal: &RequestRefusal) -> Response<Bytes> {
     let status = answer::refused(refusal.kind);
     let seconds = refusal.retry_after_secs;
     let limit = &refusal.limit;
@@ -39,7 +40,8 @@ pub(crate) fn refused(dialect: Dialect, refusal: &RequestRefusal) -> Response<By
 }
 
 /// The answer to a request to a language model that failed with `status`.
-pub(crate) fn fault(dialect: Dialect, status: StatusCode) -> Response<Bytes> {
+#[must_use]
+pub fn fault(dialect: Dialect, status: StatusCode) -> Response<Bytes> {
     let (names, message) = match status {
         StatusCode::BAD_GATEWAY => (FAILED, "The backend failed to answer."),
         StatusCode::GATEWAY_TIMEOUT => (TOO_LATE, "The backend did not answer in time."),
@@ -112,7 +114,7 @@ fn body(dialect: Dialect, names: ErrorNames, message: &str) -> Value {
 
 /// Sets the headers with the limits of requests and tokens, what is left of them, and the time
 /// until all is available again. Of several limits in one unit, that with the least left is shown.
-pub(crate) fn set_quotas(headers: &mut HeaderMap, quotas: &[Quota]) {
+pub fn set_quotas(headers: &mut HeaderMap, quotas: &[Quota]) {
     for (unit, names) in [(LimitUnit::Hits, REQUESTS), (LimitUnit::Tokens, TOKENS)] {
         let those = quotas.iter().filter(|quota| quota.unit == unit);
         let Some(quota) = those.min_by_key(|quota| quota.left) else { continue };

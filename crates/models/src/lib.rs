@@ -1,0 +1,14 @@
+//! Requests to language models, as every door handles them: what is read from requests and
+//! answers, what is charged while an answer passes, and the answers that Evenkeel makes itself.
+//!
+//! How tokens are read: `evenkeel_usage`. When a request is decided on, and how its bytes arrive,
+//! the doors know. Nothing here waits or does IO.
+//!
+//! Where to read next: [`ModelExchange`], then `answer.rs`.
+
+#![forbid(unsafe_code)]
+
+pub mod answer;
+mod exchange;
+
+pub use exchange::{ModelExchange, is_stream};
