@@ -6,12 +6,13 @@
 //! turn. It keeps its slot until the response has ended, or the stream, for whatever reason.
 //!
 //! `exchange` is one stream, with `context`; `authz` answers single questions; `head` reads heads,
-//! `answer` makes the messages that go back, `wire` and `authz_wire` have their types. How gRPC is
-//! served: the crate `grpc`.
+//! `body` holds the body of a request until the decision on it, `answer` makes the messages that go
+//! back, `wire` and `authz_wire` have their types. How gRPC is served: the crate `grpc`.
 
 mod answer;
 mod authz;
 mod authz_wire;
+mod body;
 mod context;
 mod exchange;
 mod head;
@@ -22,7 +23,7 @@ use authz_wire::CheckRequest;
 use context::{ExchangeSettings, ExchangeThread};
 use evenkeel_config::settings::{ExtAuthzSettings, ExtProcSettings, ProxySettings, Settings};
 use evenkeel_engine::{Engine, EngineLane};
-use evenkeel_grpc::body::{self, GrpcBody};
+use evenkeel_grpc::body::{self as grpc_body, GrpcBody};
 use evenkeel_grpc::frames::decode_frame;
 use evenkeel_grpc::held_bytes::read_body;
 use evenkeel_grpc::worker::{self, GrpcService, GrpcShared};
@@ -115,6 +116,7 @@ pub fn start(
         next_lane: AtomicUsize::new(first_lane),
         store,
         pieces: Arc::default(),
+        bodies: Arc::default(),
         site: ArcSwap::from_pointee(ExchangeSettings::of(proxy)),
         requests: registry.counter(&REQUESTS, &[DOOR]),
         checks: registry.counter(&REQUESTS, &["ext_authz"]),
@@ -185,6 +187,7 @@ struct ExtProcService {
     next_lane: AtomicUsize,
     store: Option<Arc<RedisStore>>,
     pieces: Arc<AtomicUsize>,
+    bodies: Arc<AtomicUsize>,
     site: ArcSwap<ExchangeSettings>,
     requests: Counter,
     checks: Counter,
@@ -201,6 +204,7 @@ impl GrpcService for ExtProcService {
             clock: self.engine.clock(),
             store: self.store.as_ref().map(StoreLane::open),
             pieces: Arc::clone(&self.pieces),
+            bodies: Arc::clone(&self.bodies),
         })
     }
 
@@ -213,14 +217,14 @@ impl GrpcService for ExtProcService {
         let peer = peer.map_or(Ipv4Addr::LOCALHOST.into(), |peer| peer.to_canonical());
         match request.uri().path() {
             PROCESS if self.processes => {
-                body::response(self.process(request.into_body(), thread, peer))
+                grpc_body::response(self.process(request.into_body(), thread, peer))
             }
             CHECK if self.authorizes => {
                 self.checks.increment(1);
                 let answer = self.check(request.into_body(), thread, peer).await;
-                answer.map_or_else(|status| body::failed(&status), body::response)
+                answer.map_or_else(|status| grpc_body::failed(&status), grpc_body::response)
             }
-            _ => body::failed(&body::no_method()),
+            _ => grpc_body::failed(&grpc_body::no_method()),
         }
     }
 }

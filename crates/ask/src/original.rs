@@ -5,10 +5,11 @@
 //! are as the client sent them. Missing values get the simplest default: `GET /` over HTTP without
 //! a host. How the client is found: `identity::address`.
 
-use evenkeel_core::classify::RequestAttributes;
+use evenkeel_core::classify::{ModelCall, RequestAttributes};
 use evenkeel_core::fact::ClientFact;
 use evenkeel_identity::prints::fetch::FetchRequest;
 use evenkeel_identity::signature::SignedRequest;
+use evenkeel_models::ModelExchange;
 use http::header::{HeaderMap, HeaderValue};
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -27,6 +28,10 @@ pub struct OriginalRequest<'a> {
     has_all_headers: bool,
     /// The robot that has signed the request.
     pub signer: Option<&'a str>,
+    /// The beginning of the body, if the front has sent it.
+    pub body: &'a [u8],
+    /// The exchange with a language model, if the request asks one.
+    pub model: Option<&'a ModelExchange>,
 }
 
 /// The pseudo-headers of a request in HTTP/2; those that are missing are empty.
@@ -63,6 +68,8 @@ impl<'a> OriginalRequest<'a> {
             headers,
             has_all_headers,
             signer: None,
+            body: &[],
+            model: None,
         }
     }
 
@@ -84,6 +91,8 @@ impl<'a> OriginalRequest<'a> {
             headers,
             has_all_headers,
             signer: None,
+            body: &[],
+            model: None,
         }
     }
 
@@ -142,6 +151,14 @@ impl RequestAttributes for OriginalRequest<'_> {
 
     fn query(&self) -> &str {
         self.query.as_deref().unwrap_or_default()
+    }
+
+    fn json(&self, pointer: &str) -> Option<Cow<'_, str>> {
+        evenkeel_usage::value_at(self.body, pointer).map(Cow::Owned)
+    }
+
+    fn model_call(&self) -> Option<ModelCall<'_>> {
+        self.model.map(ModelExchange::call)
     }
 
     fn fact(&self, fact: ClientFact) -> Option<Cow<'_, str>> {

@@ -21,6 +21,8 @@ mod crash;
 mod door;
 #[path = "journey/front/ext_proc.rs"]
 mod ext_proc;
+#[path = "journey/front/ext_proc_models.rs"]
+mod ext_proc_models;
 #[path = "journey/front/facts.rs"]
 mod facts;
 #[path = "journey/front.rs"]
@@ -33,6 +35,8 @@ mod hand;
 mod keeper;
 #[path = "journey/life.rs"]
 mod life;
+#[path = "journey/model_server.rs"]
+mod model_server;
 #[path = "journey/front/names.rs"]
 mod names;
 #[path = "journey/front/readings.rs"]

@@ -80,10 +80,15 @@ impl ModelExchange {
         self.request.prefixes
     }
 
+    /// Asks the backend for an answer that is not compressed.
+    pub fn ask_for_plain(headers: &mut HeaderMap) {
+        headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    }
+
     /// Prepares the request for the backend, so that its answer is readable. Returns the whole body
     /// `body` as it has to be sent, if it must change so that a stream reports its usage.
     pub fn prepare(&mut self, headers: &mut HeaderMap, body: Option<&[u8]>) -> Option<Bytes> {
-        headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        ModelExchange::ask_for_plain(headers);
         if !self.weights.include_usage || headers.contains_key(header::CONTENT_ENCODING) {
             return None;
         }
@@ -128,8 +133,8 @@ impl ModelExchange {
         self.remover = self.remover.take().filter(|_| is_stream && !is_bounded && !coded);
     }
 
-    /// Handles a piece of the answer, and charges the tokens so far. Returns the bytes of it that go
-    /// to the client.
+    /// Handles a piece of the answer, and charges the tokens so far. Returns its bytes for the
+    /// client.
     pub fn pass(&mut self, bytes: Bytes, charge: Option<&mut Charge>) -> Bytes {
         self.reader.iter_mut().for_each(|reader| reader.read(&bytes));
         self.length += bytes.len() as u64;

@@ -1,7 +1,7 @@
 //! The messages that go back to Envoy.
 //!
 //! Each message of Envoy gets exactly one of the same kind. What is refused gets an immediate
-//! response instead, with the same words as at the other doors. A body passes unchanged.
+//! response instead, with the same words as at the other doors.
 
 use super::wire::body_mutation::Mutation;
 use super::wire::header_value_option::AppendAction;
@@ -11,8 +11,11 @@ use super::wire::{
     HeadersResponse, HttpBody, HttpStatus, ImmediateResponse, ProcessingResponse,
     StreamedBodyResponse, TrailersResponse,
 };
-use evenkeel_engine::RequestRefusal;
+use bytes::Bytes;
+use evenkeel_engine::{Quota, RequestRefusal};
 use evenkeel_identity::answer::{self, AnswerFormat};
+use evenkeel_usage::Dialect;
+use http::{HeaderMap, HeaderName, StatusCode};
 use prost_types::Duration as WireDuration;
 use std::time::Duration;
 
@@ -20,21 +23,63 @@ fn message(response: Response) -> ProcessingResponse {
     ProcessingResponse { response: Some(response), ..ProcessingResponse::default() }
 }
 
-/// Lets a request go on to the backend.
-pub fn pass_request() -> ProcessingResponse {
-    message(Response::RequestHeaders(HeadersResponse::default()))
+/// How the head of a request or a response changes on its way.
+#[derive(Debug, Default)]
+pub struct HeadChange {
+    /// Headers that replace those of the same name.
+    pub set: HeaderMap,
+    /// A header that is removed.
+    pub remove: Option<String>,
 }
 
-/// Lets the head of a response go on to the client, without the header `remove`.
-pub fn pass_response(remove: Option<String>) -> ProcessingResponse {
-    let response = remove.map(|name| CommonResponse {
-        header_mutation: Some(HeaderMutation {
-            remove_headers: vec![name],
-            ..HeaderMutation::default()
+impl HeadChange {
+    /// Sets these headers.
+    pub fn setting(set: HeaderMap) -> HeadChange {
+        HeadChange { set, remove: None }
+    }
+
+    /// Sets the headers of these names as they are in `from`.
+    pub fn copy(&mut self, names: impl Iterator<Item = HeaderName>, from: &HeaderMap) {
+        for name in names {
+            if let Some(value) = from.get(&name) {
+                self.set.insert(name, value.clone());
+            }
+        }
+    }
+
+    fn into_response(self) -> Option<CommonResponse> {
+        let HeadChange { set, remove } = self;
+        let set = set.iter().map(|(name, value)| set_header(name.as_str(), value.as_bytes()));
+        let mutation = HeaderMutation {
+            set_headers: set.collect(),
+            remove_headers: remove.into_iter().collect(),
+        };
+        (mutation != HeaderMutation::default()).then(|| CommonResponse {
+            header_mutation: Some(mutation),
+            ..CommonResponse::default()
+        })
+    }
+}
+
+fn set_header(key: &str, value: &[u8]) -> HeaderValueOption {
+    HeaderValueOption {
+        header: Some(HeaderValue {
+            key: key.to_owned(),
+            raw_value: Bytes::copy_from_slice(value),
+            ..HeaderValue::default()
         }),
-        ..CommonResponse::default()
-    });
-    message(Response::ResponseHeaders(HeadersResponse { response }))
+        append_action: AppendAction::OverwriteIfExistsOrAdd.into(),
+    }
+}
+
+/// Lets the head of a request go on to the backend.
+pub fn pass_request(change: HeadChange) -> ProcessingResponse {
+    message(Response::RequestHeaders(HeadersResponse { response: change.into_response() }))
+}
+
+/// Lets the head of a response go on to the client.
+pub fn pass_response(change: HeadChange) -> ProcessingResponse {
+    message(Response::ResponseHeaders(HeadersResponse { response: change.into_response() }))
 }
 
 /// Lets a piece of a body go on. `is_duplex`: Envoy sends what it gets back.
@@ -91,19 +136,36 @@ pub fn refusal_headers(
 /// Refuses a request whose client accepts answers of this format.
 pub fn refuse(refusal: &RequestRefusal, format: AnswerFormat) -> ProcessingResponse {
     let status = answer::refused(refusal.kind);
-    let set = |(key, value): (&str, Vec<u8>)| HeaderValueOption {
-        header: Some(HeaderValue {
-            key: key.to_owned(),
-            raw_value: value.into(),
-            ..HeaderValue::default()
-        }),
-        append_action: AppendAction::OverwriteIfExistsOrAdd.into(),
-    };
-    let set_headers = refusal_headers(refusal, format).map(set).collect();
+    let headers = refusal_headers(refusal, format);
+    let set_headers = headers.map(|(name, value)| set_header(name, &value)).collect();
+    let body = format.refusal(status, &refusal.limit, refusal.retry_after_secs);
+    immediate(status, set_headers, body.into(), refusal)
+}
+
+/// Refuses a request to a language model, in the form of its API. `quotas`: what is told of limits.
+pub fn refuse_model(
+    dialect: Dialect,
+    refusal: &RequestRefusal,
+    quotas: &[Quota],
+) -> ProcessingResponse {
+    let mut response = evenkeel_models::answer::refused(dialect, refusal);
+    evenkeel_models::answer::set_quotas(response.headers_mut(), quotas);
+    let (head, body) = response.into_parts();
+    let set = head.headers.iter();
+    let set = set.map(|(name, value)| set_header(name.as_str(), value.as_bytes())).collect();
+    immediate(head.status, set, body, refusal)
+}
+
+fn immediate(
+    status: StatusCode,
+    set_headers: Vec<HeaderValueOption>,
+    body: Bytes,
+    refusal: &RequestRefusal,
+) -> ProcessingResponse {
     message(Response::ImmediateResponse(ImmediateResponse {
         status: Some(HttpStatus { code: status.as_u16().into() }),
         headers: Some(HeaderMutation { set_headers, ..HeaderMutation::default() }),
-        body: format.refusal(status, &refusal.limit, refusal.retry_after_secs).into(),
+        body,
         details: format!("evenkeel: over the limit {}", refusal.limit),
     }))
 }

@@ -3,7 +3,7 @@
 //! A reload replaces the settings; streams that are open keep those that they began with. The
 //! limits and the queue are the engine's.
 
-use evenkeel_config::settings::ProxySettings;
+use evenkeel_config::settings::{CostSource, ProxySettings, TokenSettings};
 use evenkeel_engine::EngineLane;
 use evenkeel_identity::address::ProxyTrust;
 use evenkeel_runtime::clock::Clock;
@@ -25,7 +25,16 @@ pub struct ExchangeSettings {
     pub abort_linger: Duration,
     /// The longest wait for a turn.
     pub wait_max: Duration,
+    /// The weights and prices of tokens, if costs are counted in them.
+    pub tokens: Option<Arc<TokenSettings>>,
+    /// Whether a limit counts by something in bodies.
+    pub counts_by_body: bool,
+    /// The bytes of a body that are read before the decision, if that depends on it.
+    pub body_bytes_max: usize,
 }
+
+/// The least of [`ExchangeSettings::body_bytes_max`].
+pub const BEGINNING_BYTES: usize = 64 << 10;
 
 impl ExchangeSettings {
     pub fn of(proxy: &ProxySettings) -> ExchangeSettings {
@@ -35,6 +44,9 @@ impl ExchangeSettings {
             charge_streams: proxy.charge_streams,
             abort_linger: proxy.timeouts.abort_linger,
             wait_max: Duration::from_nanos(proxy.queue.wait_max.0),
+            tokens: (proxy.cost == CostSource::Tokens).then(|| Arc::new(proxy.tokens.clone())),
+            counts_by_body: proxy.counts_by_body(),
+            body_bytes_max: proxy.bounds.body_buffer.max(BEGINNING_BYTES),
         }
     }
 }
@@ -48,4 +60,6 @@ pub struct ExchangeThread {
     pub store: Option<Rc<StoreLane>>,
     /// The bytes of incomplete messages of all threads.
     pub pieces: Arc<AtomicUsize>,
+    /// The bytes of bodies that all threads hold until their requests are decided on.
+    pub bodies: Arc<AtomicUsize>,
 }

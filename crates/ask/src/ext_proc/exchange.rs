@@ -3,28 +3,35 @@
 //! All of it is in the body of the gRPC answer: hyper polls it for the next message, and drops it
 //! when Envoy resets the stream or the connection is gone. The charge is dropped with it, and with
 //! that the slot is free. While a request waits, the stream is still read, because Envoy may end it
-//! without a reset when a client disconnects. What is said: `answer`.
+//! without a reset when a client disconnects.
+//!
+//! The request until its turn: `request`. The response: `response`. What is said: `answer`.
+
+mod request;
+mod response;
 
 use super::answer;
+use super::body::{BodyMode, HeldBody};
 use super::context::{ExchangeSettings, ExchangeThread};
 use super::head::{self, MessageHead};
 use super::wire::processing_request::Request;
-use super::wire::{BodySendMode, HttpHeaders, ProcessingRequest, ProcessingResponse};
-use crate::original::OriginalRequest;
+use super::wire::{BodySendMode, ProcessingRequest, ProcessingResponse};
 use bytes::Bytes;
 use evenkeel_core::units::{Nanos, Time};
-use evenkeel_engine::{AskOutcome, Charge, QueueAdmission, QueueTurn, RequestRefusal};
+use evenkeel_engine::{Charge, QueueAdmission, QueueTurn, Quota, RequestRefusal};
 use evenkeel_grpc::body::{GrpcBody, trailers};
 use evenkeel_grpc::frames::{FrameReader, encode_frame};
 use evenkeel_grpc::held_bytes::HeldBytes;
 use evenkeel_identity::answer::AnswerFormat;
+use evenkeel_models::ModelExchange;
 use evenkeel_telemetry::registry::Counter;
+use evenkeel_usage::Dialect;
 use futures_util::stream::unfold;
-use http::HeaderValue;
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Incoming;
 use prost::Message;
+use std::collections::VecDeque;
 use std::future::Future;
 use std::net::IpAddr;
 use std::pin::pin;
@@ -39,6 +46,9 @@ const MESSAGE_BYTES_MAX: usize = 4 << 20;
 const AHEAD_BYTES_MAX: usize = 16 * 1024;
 /// How much longer than a request may wait Envoy is asked to wait for the answer.
 const TIMEOUT_SLACK: Duration = Duration::from_secs(1);
+/// With `STREAMED`, Envoy sends no more of a body than its buffer holds until it gets answers.
+/// After this time without a piece, the decision is made on those that are here.
+const PIECE_TIMEOUT: Duration = Duration::from_millis(100);
 
 pub struct Exchange {
     /// The messages of Envoy; `None` after their end.
@@ -52,11 +62,20 @@ pub struct Exchange {
     /// The account of the request, from its admission until it is settled.
     charge: Option<Charge>,
     format: AnswerFormat,
+    /// The API of a language model that the request uses, if costs are counted in tokens.
+    dialect: Option<Dialect>,
+    /// Present if the request asks a language model, from the decision on it.
+    model: Option<Box<ModelExchange>>,
     stage: RequestStage,
+    /// The request, until it may go to the backend.
+    arriving: Option<Box<ArrivingRequest>>,
     /// What the request, or its response, waits for, after Envoy was asked for time.
     waiting: Option<Waiting>,
-    /// Whether Envoy sends on only what it gets back of the bodies of request and response.
-    is_duplex: [bool; 2],
+    /// The messages that go to Envoy next.
+    outbox: VecDeque<ProcessingResponse>,
+    /// How Envoy sends the bodies of request and response.
+    request_mode: BodyMode,
+    response_mode: BodyMode,
 }
 
 /// How far the request has come.
@@ -70,6 +89,19 @@ enum RequestStage {
     Answered,
 }
 
+/// A request that has not got its turn yet.
+struct ArrivingRequest {
+    head: MessageHead,
+    client: IpAddr,
+    /// Whether Envoy does not wait for answers.
+    observes: bool,
+    /// Whether Envoy was told already to send the head on.
+    is_head_sent: bool,
+    /// Whether the body is awaited before the decision.
+    awaits_body: bool,
+    body: HeldBody,
+}
+
 enum Waiting {
     /// The time at which a request may ask for a slot.
     Start(Time),
@@ -78,8 +110,6 @@ enum Waiting {
     /// The time at which the response may go on.
     Hold(Time, ProcessingResponse),
 }
-
-type Answer = Result<Option<ProcessingResponse>, Status>;
 
 impl Exchange {
     /// A stream of the Envoy at `peer`. `bad` counts streams with messages that are not valid.
@@ -100,9 +130,14 @@ impl Exchange {
             bad,
             charge: None,
             format: AnswerFormat::Text,
+            dialect: None,
+            model: None,
             stage: RequestStage::Outside,
+            arriving: None,
             waiting: None,
-            is_duplex: [false; 2],
+            outbox: VecDeque::new(),
+            request_mode: BodyMode(BodySendMode::None),
+            response_mode: BodyMode(BodySendMode::None),
         }
     }
 
@@ -127,18 +162,40 @@ impl Exchange {
     }
 
     /// The next message to Envoy; `None` if the stream is over.
-    async fn next(&mut self) -> Answer {
-        if let Some(waiting) = self.waiting.take() {
-            return self.wait(waiting).await;
-        }
-        while let Some(message) = self.read().await? {
+    async fn next(&mut self) -> Result<Option<ProcessingResponse>, Status> {
+        loop {
+            if let Some(message) = self.outbox.pop_front() {
+                return Ok(Some(message));
+            }
+            if let Some(waiting) = self.waiting.take() {
+                if self.wait(waiting).await?.is_none() {
+                    return Ok(None);
+                }
+                continue;
+            }
+            let Some(message) = self.read_in_time().await? else { continue };
+            let Some(message) = message else { return Ok(None) };
             let observes = message.observability_mode;
-            let answer = self.handle(message).await?;
-            // Envoy expects no answer then, and waits for none.
-            if !observes {
-                return Ok(answer);
+            self.handle(message).await?;
+            if observes {
+                // Envoy expects no answer then, and waits for none.
+                self.outbox.clear();
             }
         }
+    }
+
+    /// Reads the next message. `None` if that takes too long and the request was decided on
+    /// meanwhile.
+    async fn read_in_time(&mut self) -> Result<Option<Option<ProcessingRequest>>, Status> {
+        let is_stuck = self.request_mode.0 == BodySendMode::Streamed
+            && self.arriving.as_ref().is_some_and(|arriving| arriving.body.messages > 0);
+        if !is_stuck {
+            return self.read().await.map(Some);
+        }
+        if let Ok(message) = tokio::time::timeout(PIECE_TIMEOUT, self.read()).await {
+            return message.map(Some);
+        }
+        self.decide().await;
         Ok(None)
     }
 
@@ -162,77 +219,33 @@ impl Exchange {
         self.held.set(self.frames.buffered_bytes())
     }
 
-    async fn handle(&mut self, message: ProcessingRequest) -> Answer {
+    async fn handle(&mut self, message: ProcessingRequest) -> Result<(), Status> {
         if let Some(protocol) = &message.protocol_config {
-            self.is_duplex = [protocol.request_body_mode(), protocol.response_body_mode()]
-                .map(|mode| mode == BodySendMode::FullDuplexStreamed);
+            self.request_mode = BodyMode(protocol.request_body_mode());
+            self.response_mode = BodyMode(protocol.response_body_mode());
         }
         let (source, observes) = (head::source(&message), message.observability_mode);
-        let [request_duplex, response_duplex] = self.is_duplex;
-        Ok(Some(match message.request {
+        match message.request {
             Some(Request::RequestHeaders(headers)) => {
                 return self.arrive(headers, source, observes).await;
             }
-            Some(Request::ResponseHeaders(headers)) => return self.answered(headers, observes),
-            Some(Request::RequestBody(body)) => answer::pass_request_body(body, request_duplex),
-            Some(Request::ResponseBody(body)) => {
-                if body.end_of_stream {
-                    self.charge = None;
-                }
-                answer::pass_response_body(body, response_duplex)
-            }
-            Some(Request::RequestTrailers(_)) => answer::pass_request_trailers(),
-            Some(Request::ResponseTrailers(_)) => {
-                self.charge = None;
-                answer::pass_response_trailers()
-            }
+            Some(Request::ResponseHeaders(headers)) => self.answered(headers, observes),
+            Some(Request::RequestBody(body)) => self.request_body(body).await,
+            Some(Request::ResponseBody(body)) => self.response_body(body),
+            Some(Request::RequestTrailers(_)) => self.request_trailers().await,
+            Some(Request::ResponseTrailers(_)) => self.response_trailers(),
             None => return Err(Status::invalid_argument("a message of an unknown kind")),
-        }))
+        }
+        Ok(())
     }
 
-    /// Decides on a request.
-    async fn arrive(
-        &mut self,
-        headers: HttpHeaders,
-        source: Option<IpAddr>,
-        observes: bool,
-    ) -> Answer {
-        if self.charge.is_some() || self.stage != RequestStage::Outside {
-            return Err(Status::invalid_argument("a second request on one stream"));
-        }
-        let head = MessageHead::read(headers.headers);
-        let client = self.site.trust.client_of_envoy(self.peer, source, &head.headers);
-        self.format = AnswerFormat::of(&head.headers);
-        let lane = &self.thread.lane;
-        let mut original =
-            OriginalRequest::of_pseudo_headers(client, &head.pseudo, &head.headers, true);
-        let robots = lane.robots();
-        original.signer = robots
-            .as_ref()
-            .and_then(|robots| robots.signed(&original.signed(), self.thread.clock.now()));
-        let asked = match &self.thread.store {
-            Some(store) => store.ask(lane, &original).await,
-            None => lane.ask(&original),
-        };
-        match asked {
-            AskOutcome::Refused(refusal) => Ok(Some(answer::refuse(&refusal, self.format))),
-            AskOutcome::Pass(charge) if observes => {
-                self.charge = Some(charge);
-                self.begin()
-            }
-            AskOutcome::Pass(charge) => {
-                let until = charge.delay_until();
-                self.charge = Some(charge);
-                match until {
-                    Some(until) => self.ask_for_time(Waiting::Start(until)),
-                    None => self.enter(false).await,
-                }
-            }
-        }
+    /// Adds a message to those that go to Envoy.
+    fn send(&mut self, message: ProcessingResponse) {
+        self.outbox.push_back(message);
     }
 
     /// Asks Envoy to wait, before the request or the response does.
-    fn ask_for_time(&mut self, waiting: Waiting) -> Answer {
+    fn ask_for_time(&mut self, waiting: Waiting) {
         let until = match &waiting {
             Waiting::Start(until) | Waiting::Hold(until, _) => Some(*until),
             Waiting::Turn(_) => None,
@@ -244,42 +257,49 @@ impl Exchange {
         };
         self.waiting = Some(waiting);
         let time = Duration::from_nanos(delay.0).saturating_add(turn);
-        Ok(Some(answer::wait_for(time.saturating_add(TIMEOUT_SLACK))))
+        self.send(answer::wait_for(time.saturating_add(TIMEOUT_SLACK)));
     }
 
-    /// Asks for a slot. `asked`: Envoy was asked for time already, which it can be once.
-    async fn enter(&mut self, asked: bool) -> Answer {
+    /// Asks for a slot. Returns the turn to wait for, if there is none.
+    fn enter(&mut self) -> Option<QueueTurn> {
         match self.charge.as_mut().map(Charge::enter) {
             None | Some(QueueAdmission::Room) => self.begin(),
-            Some(QueueAdmission::Refused(refusal)) => self.refuse(&refusal),
-            Some(QueueAdmission::Waits(turn)) if asked => self.take_turn(turn).await,
-            Some(QueueAdmission::Waits(turn)) => self.ask_for_time(Waiting::Turn(turn)),
+            Some(QueueAdmission::Refused(refusal)) => self.refuse(&refusal, None),
+            Some(QueueAdmission::Waits(turn)) => return Some(turn),
         }
+        None
     }
 
-    async fn wait(&mut self, waiting: Waiting) -> Answer {
+    /// Waits. `None` if the stream ends meanwhile.
+    async fn wait(&mut self, waiting: Waiting) -> Result<Option<()>, Status> {
         let clock = self.thread.clock;
         match waiting {
             Waiting::Start(until) => {
-                match self.unless_gone(tokio::time::sleep_until(clock.instant(until))).await? {
-                    Some(()) => self.enter(true).await,
-                    None => Ok(None),
+                let delay = tokio::time::sleep_until(clock.instant(until));
+                if self.unless_gone(delay).await?.is_none() {
+                    return Ok(None);
+                }
+                // Envoy can be asked for time only once.
+                match self.enter() {
+                    Some(turn) => self.take_turn(turn).await,
+                    None => Ok(Some(())),
                 }
             }
             Waiting::Turn(turn) => self.take_turn(turn).await,
             Waiting::Hold(until, answer) => {
                 let held = tokio::time::sleep_until(clock.instant(until));
-                Ok(self.unless_gone(held).await?.map(|()| answer))
+                Ok(self.unless_gone(held).await?.map(|()| self.send(answer)))
             }
         }
     }
 
-    async fn take_turn(&mut self, turn: QueueTurn) -> Answer {
+    async fn take_turn(&mut self, turn: QueueTurn) -> Result<Option<()>, Status> {
         let Some(turned) = self.unless_gone(turn).await? else { return Ok(None) };
         match self.charge.as_mut().map(|charge| charge.accept_turn(turned)) {
-            Some(Err(refusal)) => self.refuse(&refusal),
+            Some(Err(refusal)) => self.refuse(&refusal, None),
             Some(Ok(())) | None => self.begin(),
         }
+        Ok(Some(()))
     }
 
     /// Waits for `event`, and meanwhile for the end of the stream: `None` if that comes first.
@@ -303,45 +323,26 @@ impl Exchange {
         }
     }
 
-    /// Lets the request go to the backend.
-    fn begin(&mut self) -> Answer {
-        self.stage = RequestStage::Running;
-        self.charge.iter_mut().for_each(Charge::work);
-        Ok(Some(answer::pass_request()))
-    }
-
-    fn refuse(&mut self, refusal: &RequestRefusal) -> Answer {
+    /// Refuses the request. `quota`: what the client is told of the limit.
+    fn refuse(&mut self, refusal: &RequestRefusal, quota: Option<Quota>) {
         self.charge = None;
-        Ok(Some(answer::refuse(refusal, self.format)))
-    }
-
-    /// Handles the head of the response.
-    fn answered(&mut self, headers: HttpHeaders, observes: bool) -> Answer {
-        let is_whole = headers.end_of_stream;
-        let head = MessageHead::read(headers.headers);
-        let Some(charge) = &mut self.charge else { return Ok(Some(answer::pass_response(None))) };
-        self.stage = RequestStage::Answered;
-        let name = charge.cost_header().map(str::to_owned);
-        let stated = name.as_ref().and_then(|name| head.headers.get(name));
-        let until = charge.head(stated.map(HeaderValue::as_bytes));
-        if head.is_event_stream() && !self.site.charge_streams {
-            charge.leave();
-        }
-        if is_whole {
-            self.charge = None;
-        }
-        let removed = name.filter(|_| stated.is_some() && !self.site.keep_cost_header);
-        let answer = answer::pass_response(removed);
-        match until {
-            Some(until) if !observes => self.ask_for_time(Waiting::Hold(until, answer)),
-            _ => Ok(Some(answer)),
-        }
+        self.arriving = None;
+        self.send(match self.dialect {
+            Some(dialect) => answer::refuse_model(dialect, refusal, quota.as_slice()),
+            None => answer::refuse(refusal, self.format),
+        });
     }
 }
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        if let (RequestStage::Running, Some(charge)) = (self.stage, &mut self.charge) {
+        let is_cut = match self.stage {
+            RequestStage::Outside => false,
+            RequestStage::Running => true,
+            // A model makes its answer while it is sent.
+            RequestStage::Answered => self.model.is_some() && self.response_mode.is_sent(),
+        };
+        if let (true, Some(charge)) = (is_cut, &mut self.charge) {
             // The client has disconnected, and the backend may not have noticed.
             let most = u64::try_from(self.site.abort_linger.as_nanos()).unwrap_or(u64::MAX);
             charge.cut(Nanos(most));

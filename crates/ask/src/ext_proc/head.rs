@@ -6,7 +6,7 @@
 use super::wire::{HeaderMap as WireHeaders, HeaderValue as WireHeader, ProcessingRequest};
 use crate::original::PseudoHeaders;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use prost_types::value::Kind;
 use std::net::{IpAddr, SocketAddr};
 
@@ -17,6 +17,8 @@ const SOURCE: &str = "source.address";
 #[derive(Debug, Default)]
 pub struct MessageHead {
     pub pseudo: PseudoHeaders,
+    /// `:status` of a response.
+    pub status: StatusCode,
     pub headers: HeaderMap,
 }
 
@@ -37,6 +39,10 @@ impl MessageHead {
             ":scheme" => &mut self.pseudo.scheme,
             ":authority" => &mut self.pseudo.authority,
             ":path" => &mut self.pseudo.path,
+            ":status" => {
+                self.status = StatusCode::from_bytes(&bytes).unwrap_or_default();
+                return;
+            }
             _ => {
                 let name = HeaderName::from_bytes(key.as_bytes());
                 if let (Ok(name), Ok(value)) = (name, HeaderValue::from_maybe_shared(bytes)) {
@@ -49,9 +55,21 @@ impl MessageHead {
         *pseudo = String::from_utf8_lossy(&bytes).into_owned();
     }
 
+    /// The path without the query.
+    pub fn path(&self) -> &str {
+        let end = self.pseudo.path.find(['?', '#']).unwrap_or(self.pseudo.path.len());
+        &self.pseudo.path[..end]
+    }
+
+    /// The length of the body, if it is stated.
+    pub fn length(&self) -> Option<u64> {
+        let length = self.headers.get(header::CONTENT_LENGTH)?;
+        length.to_str().ok()?.parse().ok()
+    }
+
     /// Whether this is the head of an event stream.
     pub fn is_event_stream(&self) -> bool {
-        let kind = self.headers.get(http::header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+        let kind = self.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
         let kind = kind.and_then(|kind| kind.split(|byte| *byte == b';').next());
         kind.is_some_and(|kind| kind.trim_ascii().eq_ignore_ascii_case(b"text/event-stream"))
     }
@@ -83,6 +101,8 @@ mod tests {
         let headers = vec![
             header(":method", "", b"POST"),
             header(":path", "/a?b=c", b""),
+            header(":status", "", b"404"),
+            header("content-length", "12", b""),
             header("cookie", "", b"one=1"),
             header("cookie", "", b"\xff"),
             header("not a name", "", b"x"),
@@ -94,7 +114,11 @@ mod tests {
         assert_eq!((&**method, &**path, &**authority), ("POST", "/a?b=c", ""));
         let cookies: Vec<_> = head.headers.get_all("cookie").iter().collect();
         assert_eq!(cookies, [&b"one=1"[..], b"\xff"]);
-        assert_eq!(head.headers.len(), 3);
+        assert_eq!(
+            (head.path(), head.status, head.length()),
+            ("/a", StatusCode::NOT_FOUND, Some(12))
+        );
+        assert_eq!(head.headers.len(), 4);
         assert!(head.is_event_stream() && !MessageHead::read(None).is_event_stream());
     }
 

@@ -30,7 +30,7 @@ pub struct Site {
 impl Site {
     /// Starts a site that works on `workers` requests at a time.
     pub fn start(workers: usize) -> Site {
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = take_turn();
         let folder = open_folder();
         let page = folder.path().join("burn.php");
         fs::write(&page, include_str!("burn.php")).expect("the page");
@@ -44,6 +44,11 @@ impl Site {
     pub fn die(&mut self) {
         self.nginx = None;
     }
+}
+
+/// Waits until no other journey runs, and keeps others from running.
+pub fn take_turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A folder that workers under another user can read.

@@ -1,0 +1,144 @@
+//! The body of a request, held until the request is decided on.
+//!
+//! It is in memory as a whole or, beyond a bound, in its beginning. All such bodies together have a
+//! bound too; beyond that, each is held for its beginning only. How Envoy sends bodies: its
+//! `request_body_mode`.
+
+use super::context::{BEGINNING_BYTES, ExchangeThread};
+use super::wire::{BodySendMode, HttpBody};
+use bytes::{Bytes, BytesMut};
+use evenkeel_grpc::held_bytes::HeldBytes;
+use std::sync::Arc;
+
+/// The maximum length of a piece that is sent back, in bytes.
+const PIECE_BYTES_MAX: usize = 64 << 10;
+
+/// How Envoy sends bodies, of requests or of responses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BodyMode(pub BodySendMode);
+
+impl BodyMode {
+    /// Whether bodies are sent at all.
+    pub fn is_sent(self) -> bool {
+        self.0 != BodySendMode::None
+    }
+
+    /// Whether Envoy sends on only what it gets back, and needs no answer to each message.
+    pub fn is_duplex(self) -> bool {
+        self.0 == BodySendMode::FullDuplexStreamed
+    }
+
+    /// Whether Envoy sends no more than one message with a body.
+    pub fn is_single(self) -> bool {
+        matches!(self.0, BodySendMode::Buffered | BodySendMode::BufferedPartial)
+    }
+}
+
+/// The beginning of the body of one request.
+pub struct HeldBody {
+    data: BytesMut,
+    held: HeldBytes,
+    /// The number of messages that it came in.
+    pub messages: usize,
+    /// Whether the last byte is here.
+    pub is_whole: bool,
+    /// Whether trailers have followed it.
+    pub has_trailers: bool,
+    /// Whether all bodies together have taken their bound.
+    is_crowded: bool,
+}
+
+impl HeldBody {
+    pub fn new(thread: &ExchangeThread) -> HeldBody {
+        HeldBody {
+            data: BytesMut::new(),
+            held: HeldBytes { all: Arc::clone(&thread.bodies), mine: 0 },
+            messages: 0,
+            is_whole: false,
+            has_trailers: false,
+            is_crowded: false,
+        }
+    }
+
+    /// Adds the next piece of the body.
+    pub fn add(&mut self, body: &HttpBody) {
+        self.data.extend_from_slice(&body.body);
+        self.messages += 1;
+        self.is_whole = body.end_of_stream;
+        self.is_crowded = self.held.set(self.data.len()).is_err();
+    }
+
+    /// Whether no more than this is to be held. `most`: the bound of one body, in bytes.
+    pub fn is_full(&self, most: usize) -> bool {
+        self.data.len() >= if self.is_crowded { BEGINNING_BYTES } else { most }
+    }
+
+    pub fn data(&self) -> &[u8] {
+        &self.data
+    }
+
+    /// The pieces to send back: the data, or `other` in its place.
+    pub fn into_pieces(self, other: Option<Bytes>) -> impl Iterator<Item = HttpBody> {
+        let ends = self.is_whole && !self.has_trailers;
+        let mut rest = other.unwrap_or_else(|| self.data.freeze());
+        let mut is_first = true;
+        std::iter::from_fn(move || {
+            let body = rest.split_to(rest.len().min(PIECE_BYTES_MAX));
+            let end_of_stream = ends && rest.is_empty();
+            // The end is sent even if there is no data.
+            let is_needed = !body.is_empty() || (is_first && end_of_stream);
+            is_first = false;
+            is_needed.then_some(HttpBody { body, end_of_stream })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+
+    fn held(pieces: &[&[u8]], ends: bool) -> HeldBody {
+        let mut body = HeldBody {
+            data: BytesMut::new(),
+            held: HeldBytes { all: Arc::new(AtomicUsize::new(0)), mine: 0 },
+            messages: 0,
+            is_whole: false,
+            has_trailers: false,
+            is_crowded: false,
+        };
+        for (place, piece) in pieces.iter().enumerate() {
+            let end_of_stream = ends && place + 1 == pieces.len();
+            body.add(&HttpBody { body: Bytes::copy_from_slice(piece), end_of_stream });
+        }
+        body
+    }
+
+    fn sent(body: HeldBody, other: Option<Bytes>) -> Vec<(usize, bool)> {
+        body.into_pieces(other).map(|piece| (piece.body.len(), piece.end_of_stream)).collect()
+    }
+
+    #[test]
+    fn a_body_is_sent_back_in_pieces_and_its_end_once() {
+        let long = vec![7; PIECE_BYTES_MAX + 1];
+        assert_eq!(sent(held(&[&long], true), None), [(PIECE_BYTES_MAX, false), (1, true)]);
+        assert_eq!(sent(held(&[b"ab", b"c"], true), None), [(3, true)]);
+        assert_eq!(sent(held(&[b"ab", b"c"], false), None), [(3, false)]);
+        assert_eq!(sent(held(&[b""], true), None), [(0, true)]);
+        assert_eq!(sent(held(&[b""], false), None), []);
+        let other = Some(Bytes::from_static(b"others"));
+        assert_eq!(sent(held(&[b"ab"], true), other), [(6, true)]);
+        let mut trailed = held(&[b"ab"], true);
+        trailed.has_trailers = true;
+        assert_eq!(sent(trailed, None), [(2, false)]);
+    }
+
+    #[test]
+    fn a_body_is_held_up_to_its_bound_and_a_smaller_one_if_there_are_many() {
+        let mut body = held(&[&[7; BEGINNING_BYTES]], false);
+        assert!(!body.is_full(BEGINNING_BYTES + 1) && body.is_full(BEGINNING_BYTES));
+        body.held.all.fetch_add(64 << 20, std::sync::atomic::Ordering::Relaxed);
+        body.add(&HttpBody { body: Bytes::from_static(b"x"), end_of_stream: false });
+        assert!(body.is_full(usize::MAX));
+    }
+}

@@ -1,0 +1,189 @@
+//! The request until its turn: its head, its body if the decision needs that, the decision, and
+//! what Envoy may send on then.
+//!
+//! Which body is read before the decision depends on how Envoy sends bodies. With
+//! `FULL_DUPLEX_STREAMED` it holds head and body until it gets them back. With `STREAMED` and
+//! `BUFFERED` it sends a body only after an answer to the head, so the head goes on and the body
+//! waits. A backend begins no work without it.
+
+use super::super::answer::{self, HeadChange};
+use super::super::body::HeldBody;
+use super::super::head::MessageHead;
+use super::super::wire::{HttpBody, HttpHeaders};
+use super::{ArrivingRequest, Exchange, RequestStage, Waiting};
+use crate::original::OriginalRequest;
+use evenkeel_engine::{AskOutcome, Charge};
+use evenkeel_identity::answer::AnswerFormat;
+use evenkeel_models::ModelExchange;
+use evenkeel_usage::Dialect;
+use http::header::{self, HeaderMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+use tonic::Status;
+
+impl Exchange {
+    /// Handles the head of a request.
+    pub(super) async fn arrive(
+        &mut self,
+        headers: HttpHeaders,
+        source: Option<IpAddr>,
+        observes: bool,
+    ) -> Result<(), Status> {
+        if self.arriving.is_some() || self.charge.is_some() || self.stage != RequestStage::Outside {
+            return Err(Status::invalid_argument("a second request on one stream"));
+        }
+        let has_body = !headers.end_of_stream;
+        let head = MessageHead::read(headers.headers);
+        let client = self.site.trust.client_of_envoy(self.peer, source, &head.headers);
+        self.format = AnswerFormat::of(&head.headers);
+        self.dialect = self.site.tokens.as_ref().and_then(|_| Dialect::of_path(head.path()));
+        let asks_model = self.asks_model(&head).is_some();
+        let needs_body = asks_model || self.site.counts_by_body;
+        let awaits_body = has_body
+            && needs_body
+            && self.request_mode.is_sent()
+            // A client that waits for an answer before it sends more would wait forever.
+            && !evenkeel_models::is_stream(&head.headers);
+        let is_head_sent = awaits_body && !self.request_mode.is_duplex();
+        if is_head_sent {
+            let mut set = HeaderMap::new();
+            if asks_model && self.response_mode.is_sent() {
+                ModelExchange::ask_for_plain(&mut set);
+            }
+            self.send(answer::pass_request(HeadChange::setting(set)));
+        }
+        let body = HeldBody::new(&self.thread);
+        let arriving = ArrivingRequest { head, client, observes, is_head_sent, awaits_body, body };
+        self.arriving = Some(Box::new(arriving));
+        if !awaits_body {
+            self.read_model(has_body);
+            self.decide().await;
+        }
+        Ok(())
+    }
+
+    /// The API of the language model that a request with this head asks.
+    fn asks_model(&self, head: &MessageHead) -> Option<Dialect> {
+        self.dialect.and_then(|_| ModelExchange::dialect(&head.pseudo.method, head.path()))
+    }
+
+    /// Handles a piece of the body of the request.
+    pub(super) async fn request_body(&mut self, body: HttpBody) {
+        let Some(arriving) = &mut self.arriving else {
+            let is_duplex = self.request_mode.is_duplex();
+            return self.send(answer::pass_request_body(body, is_duplex));
+        };
+        arriving.body.add(&body);
+        let is_full = arriving.body.is_full(self.site.body_bytes_max);
+        if body.end_of_stream || is_full || self.request_mode.is_single() {
+            self.decide().await;
+        }
+    }
+
+    /// Handles the trailers of the request.
+    pub(super) async fn request_trailers(&mut self) {
+        let Some(arriving) = &mut self.arriving else {
+            return self.send(answer::pass_request_trailers());
+        };
+        arriving.body.is_whole = true;
+        arriving.body.has_trailers = true;
+        self.decide().await;
+    }
+
+    /// Reads what the request asks a language model for, if it asks one.
+    fn read_model(&mut self, has_body: bool) {
+        let Some(arriving) = &self.arriving else { return };
+        let ArrivingRequest { head, body, .. } = &**arriving;
+        let dialect = self.asks_model(head).filter(|_| has_body);
+        let Some((dialect, weights)) = dialect.zip(self.site.tokens.as_ref()) else { return };
+        let length = if body.is_whole { Some(body.data().len() as u64) } else { head.length() };
+        let weights = Arc::clone(weights);
+        let model = ModelExchange::new(weights, dialect, &head.headers, body.data(), length);
+        self.model = Some(Box::new(model));
+    }
+
+    /// Decides on the request.
+    pub(super) async fn decide(&mut self) {
+        if self.arriving.as_ref().is_some_and(|arriving| arriving.awaits_body) {
+            self.read_model(true);
+        }
+        let Some(arriving) = &self.arriving else { return };
+        let ArrivingRequest { head, client, observes, body, .. } = &**arriving;
+        let lane = &self.thread.lane;
+        let mut original =
+            OriginalRequest::of_pseudo_headers(*client, &head.pseudo, &head.headers, true);
+        let robots = lane.robots();
+        original.signer = robots
+            .as_ref()
+            .and_then(|robots| robots.signed(&original.signed(), self.thread.clock.now()));
+        original.body = body.data();
+        original.model = self.model.as_deref();
+        let asked = match &self.thread.store {
+            Some(store) => store.ask(lane, &original).await,
+            None => lane.ask(&original),
+        };
+        match asked {
+            AskOutcome::Refused(refusal) => {
+                let quota = self.thread.lane.quota_of(&refusal);
+                self.refuse(&refusal, quota);
+            }
+            AskOutcome::Pass(charge) if *observes => {
+                self.charge = Some(charge);
+                self.begin();
+            }
+            AskOutcome::Pass(charge) => {
+                let until = charge.delay_until();
+                self.charge = Some(charge);
+                match until {
+                    Some(until) => self.ask_for_time(Waiting::Start(until)),
+                    None => {
+                        if let Some(turn) = self.enter() {
+                            self.ask_for_time(Waiting::Turn(turn));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Lets the request go to the backend.
+    pub(super) fn begin(&mut self) {
+        self.stage = RequestStage::Running;
+        self.charge.iter_mut().for_each(Charge::work);
+        if let Some(arriving) = self.arriving.take() {
+            self.release(*arriving);
+        }
+    }
+
+    /// Sends Envoy what it may send on: the head, and the body as far as it is here.
+    fn release(&mut self, mut request: ArrivingRequest) {
+        let is_duplex = self.request_mode.is_duplex();
+        let mut change = HeadChange::default();
+        let mut replaced = None;
+        if let Some(model) = self.model.as_mut().filter(|_| self.response_mode.is_sent()) {
+            // The event with the usage can be removed only if Envoy sends what it gets back.
+            let may_replace = request.body.is_whole && is_duplex && self.response_mode.is_duplex();
+            let body = may_replace.then(|| request.body.data());
+            replaced = model.prepare(&mut request.head.headers, body);
+            let lengths = replaced.as_ref().map(|_| header::CONTENT_LENGTH);
+            let names = lengths.into_iter().chain([header::ACCEPT_ENCODING]);
+            change.copy(names, &request.head.headers);
+        }
+        if !request.is_head_sent {
+            self.send(answer::pass_request(change));
+        }
+        let (messages, has_trailers) = (request.body.messages, request.body.has_trailers);
+        if is_duplex {
+            for piece in request.body.into_pieces(replaced) {
+                self.send(answer::pass_request_body(piece, true));
+            }
+        } else {
+            for _ in 0..messages {
+                self.send(answer::pass_request_body(HttpBody::default(), false));
+            }
+        }
+        if has_trailers {
+            self.send(answer::pass_request_trailers());
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The response: its head is charged for, and the tokens in the body of a language model.
+//!
+//! A body passes unchanged, except that the event with the usage is removed from a stream if the
+//! client has not asked for it. The slot is free at the end of the response.
+
+use super::super::answer::{self, HeadChange};
+use super::super::head::MessageHead;
+use super::super::wire::{HttpBody, HttpHeaders};
+use super::{Exchange, RequestStage, Waiting};
+use bytes::Bytes;
+use evenkeel_core::units::Time;
+use evenkeel_engine::Charge;
+use http::HeaderValue;
+
+impl Exchange {
+    /// Handles the head of the response.
+    pub(super) fn answered(&mut self, headers: HttpHeaders, observes: bool) {
+        let is_whole = headers.end_of_stream;
+        let head = MessageHead::read(headers.headers);
+        if self.charge.is_none() {
+            return self.send(answer::pass_response(HeadChange::default()));
+        }
+        self.stage = RequestStage::Answered;
+        let (change, until) = self.charge_head(&head);
+        if is_whole {
+            self.finish();
+        }
+        let answer = answer::pass_response(change);
+        match until {
+            Some(until) if !observes => self.ask_for_time(Waiting::Hold(until, answer)),
+            _ => self.send(answer),
+        }
+    }
+
+    /// Charges for the head of the response. Returns how it changes for the client, and until when
+    /// it is held.
+    fn charge_head(&mut self, head: &MessageHead) -> (HeadChange, Option<Time>) {
+        let Some(charge) = &mut self.charge else { return (HeadChange::default(), None) };
+        let is_body_sent = self.response_mode.is_sent();
+        let is_made_by_model = self.model.as_mut().is_some_and(|model| {
+            // Without the body, the tokens are those that a model makes in that time.
+            let read = is_body_sent.then_some(&mut *charge);
+            model.head(read, head.status, &head.headers)
+        });
+        if is_made_by_model && !is_body_sent {
+            charge.assume_tokens();
+        }
+        let name = charge.cost_header().map(str::to_owned);
+        let stated = name.as_ref().and_then(|name| head.headers.get(name));
+        let until = charge.head(stated.map(HeaderValue::as_bytes));
+        let remove = name.filter(|_| stated.is_some() && !self.site.keep_cost_header);
+        let mut change = HeadChange { remove, ..HeadChange::default() };
+        if is_made_by_model {
+            charge.record_first_byte(until);
+        }
+        if self.model.is_some() {
+            evenkeel_models::answer::set_quotas(&mut change.set, &charge.quotas());
+            // It works until the end of its answer.
+            charge.work();
+        } else if head.is_event_stream() && !self.site.charge_streams {
+            charge.leave();
+        }
+        (change, until)
+    }
+
+    /// Handles a piece of the body of the response.
+    pub(super) fn response_body(&mut self, body: HttpBody) {
+        let HttpBody { mut body, end_of_stream } = body;
+        if let Some(model) = &mut self.model {
+            body = model.pass(body, self.charge.as_mut());
+        }
+        if end_of_stream {
+            let rest = self.finish();
+            if !rest.is_empty() {
+                body = [&body[..], &rest].concat().into();
+            }
+        }
+        let is_duplex = self.response_mode.is_duplex();
+        self.send(answer::pass_response_body(HttpBody { body, end_of_stream }, is_duplex));
+    }
+
+    /// Handles the trailers of the response.
+    pub(super) fn response_trailers(&mut self) {
+        let body = self.finish();
+        if !body.is_empty() {
+            // Only a stream that Envoy gets back has bytes that are held.
+            self.send(answer::pass_response_body(HttpBody { body, end_of_stream: false }, true));
+        }
+        self.send(answer::pass_response_trailers());
+    }
+
+    /// The response is complete: settles the account. Returns the rest of the bytes that go to the
+    /// client.
+    fn finish(&mut self) -> Bytes {
+        let charge = self.charge.as_mut().filter(|_| self.response_mode.is_sent());
+        let rest = self.model.as_mut().map(|model| model.finish(charge));
+        self.charge.iter_mut().for_each(Charge::rest);
+        self.charge = None;
+        rest.unwrap_or_default()
+    }
+}
