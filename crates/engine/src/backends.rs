@@ -5,7 +5,7 @@
 //! it can run. While it reports that, the slots of the admission queue are bounded to the number
 //! that the backends run ([`EngineBound`]), and no backend is sent more than it runs. So requests
 //! wait in fair order again. The reports are fetched in `evenkeel/src/run/engine_pages.rs`; a
-//! backend is chosen in `proxy/src/backends.rs`.
+//! backend is chosen in `models/src/choice.rs`.
 
 use arc_swap::ArcSwap;
 use evenkeel_config::settings::{

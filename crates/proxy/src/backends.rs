@@ -1,24 +1,22 @@
 //! The choice of a backend, and which backends are left out for a while.
 //!
 //! Each thread counts for itself how many requests it runs on each backend and which backends
-//! failed. It picks the backend with the fewest requests, in turn among equals. A backend that is
-//! unreachable or fails three requests in a row is left out: for one second the first time, then
-//! twice as long each time up to [`OUT_MAX_MS`]. After that the next request tries it. If all
-//! backends are left out, the one that returns first is used, so a wrong guess of the proxy never
-//! costs a client its request. There are no active health checks. With `cost: tokens` the requests
-//! of all threads count, and a prompt prefers a backend that has its beginning in its cache
-//! (`affinity.rs`). Connections: `pool.rs`, `sessions.rs`, `connector.rs`. Whether a request is
-//! sent again: `exchange/ask.rs`.
+//! failed. It picks the backend with the fewest requests, in turn among equals, and leaves out
+//! those that fail (`BackendHealth`). With `cost: tokens` the requests of all threads count, and a
+//! prompt prefers a backend that has its beginning in its cache (`evenkeel_models::choice`).
+//! Connections: `pool.rs`, `sessions.rs`, `connector.rs`. Whether a request is sent again:
+//! `exchange/ask.rs`.
 
 pub(super) mod connector;
 pub(super) mod lease;
 mod pool;
 mod sessions;
 
-use super::affinity::{PrefixChoice, PrefixedPrompt};
 use super::wire::{StreamCall, UpstreamWire};
 use evenkeel_config::settings::{self, BACKENDS_MAX, BackendScheme};
-use evenkeel_engine::{BackendId, SharedBackend, SharedBackends};
+use evenkeel_engine::{SharedBackend, SharedBackends};
+use evenkeel_models::affinity::{PrefixChoice, PrefixedPrompt};
+use evenkeel_models::choice::{BackendHealth, BackendLoad};
 use http::HeaderValue;
 use pool::Http1Pool;
 use rustls::ClientConfig;
@@ -29,15 +27,6 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Context;
-
-/// The number of failures in a row after which a reachable backend is left out.
-const FAILURES_MAX: u32 = 3;
-
-/// How long a backend is left out the first time, and the maximum, in milliseconds.
-const OUT_FIRST_MS: u64 = 1_000;
-const OUT_MAX_MS: u64 = 30_000;
-
-const _: () = assert!(OUT_FIRST_MS <= OUT_MAX_MS, "the first time is bounded too");
 
 /// The TLS configuration for backends, and the server name to verify if the settings override it.
 /// `None` if no backend uses TLS.
@@ -87,10 +76,8 @@ pub(super) struct UpstreamBackend {
     running: Rc<()>,
     /// The state of the backend that all threads share.
     shared: Arc<SharedBackend>,
-    failures: Cell<u32>,
-    /// The time until which the backend is left out, in the worker's milliseconds, and the length
-    /// of that period in milliseconds.
-    out: Cell<Option<(u64, u64)>>,
+    /// Its failures, in the worker's milliseconds.
+    health: Cell<BackendHealth>,
     /// The backend is no longer in the settings, or the thread stops: no connection is kept.
     retired: Cell<bool>,
 }
@@ -118,8 +105,7 @@ impl UpstreamBackend {
             pool: Http1Pool::default(),
             running: Rc::default(),
             shared,
-            failures: Cell::new(0),
-            out: Cell::new(None),
+            health: Cell::default(),
             retired: Cell::new(false),
         }
     }
@@ -158,26 +144,19 @@ impl UpstreamBackend {
 
     /// The backend has answered: forgets its failures.
     pub(super) fn note_success(&self) {
-        self.failures.set(0);
-        self.out.set(None);
+        self.health.set(BackendHealth::default());
     }
 
     /// The backend has failed a request. `unreachable`: no connection could be made.
     pub(super) fn note_failure(&self, unreachable: bool, now: u64) {
-        self.failures.set(self.failures.get() + 1);
-        if unreachable || self.failures.get() >= FAILURES_MAX {
-            let before = self.out.get();
-            // Failures while the backend is left out prolong nothing.
-            if before.is_none_or(|(until, _)| now >= until) {
-                let long = before.map_or(OUT_FIRST_MS, |(_, long)| (2 * long).min(OUT_MAX_MS));
-                self.out.set(Some((now + long, long)));
-            }
-        }
+        let mut health = self.health.get();
+        health.note_failure(unreachable, now);
+        self.health.set(health);
     }
 
     /// Returns zero if the backend may be used, else the time until which it is left out.
     fn out_until(&self, now: u64) -> u64 {
-        self.out.get().map_or(0, |(until, _)| if now < until { until } else { 0 })
+        self.health.get().out_until(now)
     }
 
     fn is(&self, at: &settings::BackendAddress, secured: &UpstreamTls) -> bool {
@@ -263,22 +242,12 @@ impl UpstreamPool {
         tried: &mut TriedBackends,
         now: u64,
     ) -> Option<(&Rc<UpstreamBackend>, PrefixChoice, u64)> {
-        let load = |backend: &UpstreamBackend| {
-            let (running, room) = (backend.shared.running(), backend.shared.room());
-            (backend.out_until(now), running >= room, running)
-        };
-        let least = self.least(*tried, load)?;
-        let usable = |id: BackendId| {
-            let place = self.all.iter().position(|backend| backend.shared.id() == id)?;
-            let (is_out, is_full, _) = load(&self.all[place]);
-            (!tried.has(place) && is_out == 0 && !is_full).then_some(place)
-        };
-        let running_of = |id| usable(id).map(|place| self.all[place].shared.running());
-        let choice = prompt.choose(self.all[least].shared.running(), running_of);
-        let best = match choice {
-            PrefixChoice::Hit(id) => usable(id).unwrap_or(least),
-            PrefixChoice::OverBound | PrefixChoice::Unknown => least,
-        };
+        let free = *tried;
+        let (best, choice) = prompt.choose_backend(self.all.len(), self.next.get(), |place| {
+            let backend = &self.all[place];
+            let load = || BackendLoad::of(&backend.shared, backend.out_until(now));
+            (!free.has(place)).then(load)
+        })?;
         let backend = self.take(best, tried);
         Some((backend, choice, prompt.note(backend.shared.id())))
     }

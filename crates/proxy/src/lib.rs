@@ -8,12 +8,11 @@
 //! A file names only files below it, in this order (`ci/circles`): `accept`, `sweep`; `front`, a
 //! connection; `exchange`, a request; `download`, `abort`; `worker`, a thread with its backends;
 //! `backends`; `wire`, HTTP to a backend; `body`; `context`, what connections share; `link`, the
-//! state of one; `room`, `affinity`, `account`, `headers`, `timer`, `failure`.
+//! state of one; `room`, `account`, `headers`, `timer`, `failure`.
 
 mod abort;
 mod accept;
 mod account;
-mod affinity;
 mod answer;
 mod backends;
 mod body;

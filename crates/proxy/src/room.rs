@@ -1,10 +1,10 @@
 //! The state that all threads share: the room for connections (how many are open, and how many each
-//! address has), and which backends have which prompts in their caches (`affinity.rs`).
+//! address has), and which backends have which prompts in their caches (`evenkeel_models::affinity`).
 //!
 //! The guards here only give back what was taken. Taking room, and closing a connection to make
 //! some: `context/make_room.rs`.
 
-use super::affinity::PrefixAffinity;
+use evenkeel_models::affinity::PrefixAffinity;
 use evenkeel_telemetry::registry::GaugeGuard;
 use parking_lot::Mutex;
 use std::collections::HashMap;

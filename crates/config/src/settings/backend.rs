@@ -1,6 +1,6 @@
 //! The servers behind the proxy: their addresses, protocols and TLS settings.
 //!
-//! The choice of a backend for each request is no setting: `proxy/src/backends.rs`.
+//! The choice of a backend for each request is no setting: `models/src/choice.rs`.
 
 use super::tls::ClientTls;
 use crate::values::Read;

@@ -3,14 +3,14 @@
 //!
 //! They are replaced as a whole on reload; a request keeps the settings that it began with.
 
-use crate::affinity::AffinityBounds;
 use evenkeel_config::settings::{
-    ConcurrencySetting, CostSource, ProxyBounds, ProxySettings, ProxyTimeouts, TokenSettings,
+    CostSource, ProxyBounds, ProxySettings, ProxyTimeouts, TokenSettings,
 };
 use evenkeel_core::fact::FactSet;
 use evenkeel_identity::address::ProxyTrust;
 use evenkeel_identity::refusal_pages::RefusalPageSet;
 use evenkeel_identity::waiting_room::SharedWaitingRoom;
+use evenkeel_models::affinity::AffinityBounds;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,14 +45,8 @@ pub(crate) struct ThreadSettings {
 
 /// The bounds of the choice by prefixes, if there is a choice.
 fn affinity(settings: &ProxySettings) -> Option<AffinityBounds> {
-    let (lead, backends) = (settings.tokens.prefix_lead, settings.backends.len());
-    let most = match settings.queue.concurrency {
-        // Half more than its even share.
-        ConcurrencySetting::Fixed(slots) => (3 * slots).div_ceil(backends.max(1)) / 2,
-        ConcurrencySetting::Auto => usize::MAX,
-    };
-    let chooses = settings.cost == CostSource::Tokens && backends > 1;
-    chooses.then_some(AffinityBounds { lead, most })
+    let chooses = settings.cost == CostSource::Tokens && settings.backends.len() > 1;
+    chooses.then(|| AffinityBounds::of(settings))
 }
 
 impl ThreadSettings {

@@ -9,7 +9,6 @@
 
 use crate::abort::{self, AbandonedExchange};
 use crate::account::RequestAccount;
-use crate::affinity::PrefixedPrompt;
 use crate::backends::connector;
 use crate::backends::lease::UpstreamLease;
 use crate::backends::{TriedBackends, UpstreamBackend};
@@ -20,6 +19,7 @@ use crate::link::ClientLink;
 use crate::wire::request::UpstreamRequest;
 use crate::worker::ProxyConfigSnapshot;
 use evenkeel_engine::Charge;
+use evenkeel_models::affinity::PrefixedPrompt;
 use evenkeel_telemetry::counts::BackendFault;
 use evenkeel_usage::PromptPrefixes;
 use http::Response;

@@ -1,6 +1,6 @@
 //! The handles for the choice of backends by the prefixes of prompts.
 //!
-//! The proxy chooses; `telemetry::metrics` has the meaning of each metric.
+//! `models` chooses; `telemetry::metrics` has the meaning of each metric.
 
 use crate::metrics::{BACKEND_AFFINITY, PREFIXES_FORGOTTEN};
 use crate::registry::{Counter, Registry};

@@ -2,9 +2,9 @@
 //! before four backends, each with a cache of its own.
 
 use super::super::*;
-use crate::affinity::{AffinityBounds, PrefixAffinity};
 use evenkeel_core::sim::random::SimRandom;
 use evenkeel_engine::BackendOccupation;
+use evenkeel_models::affinity::{AffinityBounds, PrefixAffinity};
 use evenkeel_usage::PromptPrefixes;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

@@ -3,8 +3,9 @@
 //! A request prefers a backend that has served the longest known prefix of its prompt, if that
 //! backend is not ahead of the least loaded one by more than a bound (the idea of DLPM, arXiv
 //! 2501.14312). The table is a guess: caches evict without notice. All threads share it, because
-//! the requests of one client arrive at any of them. It is used by `backends.rs`.
+//! the requests of one client arrive at any of them. It is used by `choice.rs`.
 
+use evenkeel_config::settings::{ConcurrencySetting, ProxySettings};
 use evenkeel_engine::BackendId;
 use evenkeel_telemetry::counts::affinity::AffinityResult;
 use evenkeel_usage::PromptPrefixes;
@@ -20,20 +21,32 @@ const HOLDERS_MAX: usize = 4;
 
 /// The prefixes that the threads of the process know together.
 #[derive(Default)]
-pub(crate) struct PrefixAffinity(Mutex<PrefixTable>);
+pub struct PrefixAffinity(Mutex<PrefixTable>);
 
 /// How far the choice by prefixes may differ from the choice by load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AffinityBounds {
+pub struct AffinityBounds {
     /// By how many requests, the new one included, a backend may be ahead of the least loaded one.
     /// At least 1.
-    pub(crate) lead: usize,
+    pub lead: usize,
     /// The most requests that a backend may have then. With more, requests may wait inside the
     /// backend while others have room.
-    pub(crate) most: usize,
+    pub most: usize,
 }
 
 impl AffinityBounds {
+    /// The bounds that the settings give.
+    #[must_use]
+    pub fn of(settings: &ProxySettings) -> AffinityBounds {
+        let (lead, backends) = (settings.tokens.prefix_lead, settings.backends.len());
+        let most = match settings.queue.concurrency {
+            // Half more than its even share.
+            ConcurrencySetting::Fixed(slots) => (3 * slots).div_ceil(backends.max(1)) / 2,
+            ConcurrencySetting::Auto => usize::MAX,
+        };
+        AffinityBounds { lead, most }
+    }
+
     /// A backend is preferred if it has fewer running requests than this. `least`: the running
     /// requests of the backend that would be chosen otherwise. `shorter`: by how many steps the
     /// prefix that the backend has is shorter than the longest of the prompt. A quarter of a prompt
@@ -46,10 +59,13 @@ impl AffinityBounds {
 }
 
 /// A prompt for which a backend is chosen.
-pub(crate) struct PrefixedPrompt<'a> {
-    pub(crate) affinity: &'a PrefixAffinity,
-    pub(crate) hashes: PromptPrefixes,
-    pub(crate) bounds: AffinityBounds,
+pub struct PrefixedPrompt<'a> {
+    /// The prefixes that are known.
+    pub affinity: &'a PrefixAffinity,
+    /// Those of the prompt; zero if load alone decides.
+    pub hashes: PromptPrefixes,
+    /// How far the choice may differ from that by load.
+    pub bounds: AffinityBounds,
 }
 
 impl PrefixedPrompt<'_> {
@@ -66,14 +82,14 @@ impl PrefixedPrompt<'_> {
 
     /// Records that this backend gets the prompt. Returns the number of prefixes that are forgotten
     /// for that.
-    pub(crate) fn note(&self, backend: BackendId) -> u64 {
+    pub fn note(&self, backend: BackendId) -> u64 {
         self.affinity.0.lock().note(self.hashes, backend)
     }
 }
 
 /// The result of a search for the prefixes of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PrefixChoice {
+pub enum PrefixChoice {
     /// This backend has served one of them, and may be chosen.
     Hit(BackendId),
     /// Backends have served them, but all of these are too busy.
@@ -84,7 +100,8 @@ pub(crate) enum PrefixChoice {
 
 impl PrefixChoice {
     /// The result for the metrics.
-    pub(crate) fn result(self) -> AffinityResult {
+    #[must_use]
+    pub fn result(self) -> AffinityResult {
         match self {
             PrefixChoice::Hit(_) => AffinityResult::Hit,
             PrefixChoice::OverBound => AffinityResult::OverBound,
