@@ -6,14 +6,16 @@
 //! turn. It keeps its slot until the response has ended, or the stream, for whatever reason.
 //!
 //! `exchange` is one stream, with `context`; `authz` answers single questions; `head` reads heads,
-//! `body` holds the body of a request until the decision on it, `answer` makes the messages that go
-//! back, `wire` and `authz_wire` have their types. How gRPC is served: the crate `grpc`.
+//! `body` holds the body of a request until the decision on it, `endpoints` chooses its backend,
+//! `answer` makes the messages that go back, `wire` and `authz_wire` have their types. How gRPC is
+//! served: the crate `grpc`.
 
 mod answer;
 mod authz;
 mod authz_wire;
 mod body;
 mod context;
+mod endpoints;
 mod exchange;
 mod head;
 mod wire;
@@ -21,6 +23,7 @@ mod wire;
 use arc_swap::ArcSwap;
 use authz_wire::CheckRequest;
 use context::{ExchangeSettings, ExchangeThread};
+use endpoints::{EndpointMemory, Endpoints};
 use evenkeel_config::settings::{ExtAuthzSettings, ExtProcSettings, ProxySettings, Settings};
 use evenkeel_engine::{Engine, EngineLane};
 use evenkeel_grpc::body::{self as grpc_body, GrpcBody};
@@ -42,8 +45,8 @@ use hyper::{Request, Response};
 use prost::Message;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Once};
 use std::time::Duration;
 use tonic::Status;
 
@@ -109,15 +112,19 @@ pub fn start(
         listeners.iter_mut().zip(each).for_each(|(thread, each)| thread.extend(each));
     }
     let registry = watch.registry();
+    let memory = EndpointMemory { affinity: Default::default(), watch: Arc::clone(watch) };
+    let endpoints = ext_proc.is_some_and(|door| door.endpoint).then(|| Arc::new(memory));
     let service = ExtProcService {
+        site: ArcSwap::from_pointee(exchange_settings(proxy, engine, endpoints.as_ref())),
         engine: Arc::clone(engine),
         processes: ext_proc.is_some(),
         authorizes: ext_authz.is_some(),
+        endpoints,
         next_lane: AtomicUsize::new(first_lane),
         store,
         pieces: Arc::default(),
         bodies: Arc::default(),
-        site: ArcSwap::from_pointee(ExchangeSettings::of(proxy)),
+        without_bodies: Arc::new(Once::new()),
         requests: registry.counter(&REQUESTS, &[DOOR]),
         checks: registry.counter(&REQUESTS, &["ext_authz"]),
         bad: registry.counter(&BAD_REQUESTS, &[DOOR]),
@@ -155,7 +162,8 @@ impl Service for RunningExtProc {
     /// Applies changed settings for client addresses and answers.
     fn reload(&self, settings: &Settings) {
         if let Some(proxy) = &settings.proxy {
-            self.shared.service.site.store(Arc::new(ExchangeSettings::of(proxy)));
+            let ExtProcService { engine, endpoints, site, .. } = &self.shared.service;
+            site.store(Arc::new(exchange_settings(proxy, engine, endpoints.as_ref())));
         }
     }
 
@@ -167,6 +175,16 @@ impl Service for RunningExtProc {
         let drain = settings.proxy.as_ref().map(|proxy| proxy.timeouts.drain);
         self.threads.drain(drain.unwrap_or_default());
     }
+}
+
+/// The settings of streams. `endpoints`: present if Envoy is told where requests go.
+fn exchange_settings(
+    proxy: &ProxySettings,
+    engine: &Engine,
+    endpoints: Option<&Arc<EndpointMemory>>,
+) -> ExchangeSettings {
+    let endpoints = endpoints.map(|memory| Endpoints::new(proxy, engine.backends(), memory));
+    ExchangeSettings::of(proxy, endpoints.map(Arc::new))
 }
 
 /// Refuses requests that have waited for too long, until the thread ends.
@@ -188,7 +206,10 @@ struct ExtProcService {
     store: Option<Arc<RedisStore>>,
     pieces: Arc<AtomicUsize>,
     bodies: Arc<AtomicUsize>,
+    without_bodies: Arc<Once>,
     site: ArcSwap<ExchangeSettings>,
+    /// Present if Envoy is told where requests go.
+    endpoints: Option<Arc<EndpointMemory>>,
     requests: Counter,
     checks: Counter,
     /// Streams that ended because a message was not valid.
@@ -205,6 +226,7 @@ impl GrpcService for ExtProcService {
             store: self.store.as_ref().map(StoreLane::open),
             pieces: Arc::clone(&self.pieces),
             bodies: Arc::clone(&self.bodies),
+            without_bodies: Arc::clone(&self.without_bodies),
         })
     }
 

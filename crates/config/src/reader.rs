@@ -240,6 +240,11 @@ impl<'n, 'f> SectionReader<'n, 'f> {
         self.faults.push(ConfigFault::new(place, what));
     }
 
+    /// Reports a fault at `place`.
+    pub fn fault_at(&mut self, place: TextPlace, what: impl Into<String>) {
+        self.faults.push(ConfigFault::new(place, what));
+    }
+
     /// Warns at `place`, without refusing the configuration.
     pub fn warn(&mut self, place: TextPlace, what: impl Into<String>) {
         self.faults.push(ConfigFault::new(place, what).as_warning());

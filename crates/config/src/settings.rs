@@ -297,7 +297,31 @@ fn read(root: &mut SectionReader<'_, '_>, machine: Machine) -> Settings {
         root.fault_of("store", what);
     }
     warn_of_queues(root, &settings);
+    check_endpoints(root, &settings);
     settings
+}
+
+/// Reports backends that cannot be named to Envoy, if it is to be told where requests go.
+fn check_endpoints(root: &mut SectionReader<'_, '_>, settings: &Settings) {
+    if !settings.ext_proc.as_ref().is_some_and(|door| door.endpoint) {
+        return;
+    }
+    let Some(proxy) = &settings.proxy else { return };
+    let Some(node) = root.node("proxy").and_then(|proxy| proxy.find(&["backend"])) else {
+        let door = root.node("ext_proc").and_then(|door| door.find(&["endpoint"]));
+        let place = door.map_or(root.place, |door| door.place);
+        let what = "`ext_proc.endpoint` needs the backends to choose from: set `proxy.backend`";
+        return root.fault_at(place, what);
+    };
+    for (backend, item) in proxy.backends.iter().zip(node.items()) {
+        if backend.socket().is_none() {
+            let what = format!(
+                "{backend} cannot be named to Envoy, which `ext_proc.endpoint` asks for: write a \
+                 numeric address and a port, such as http://10.0.0.1:8000"
+            );
+            root.fault_at(item.place, what);
+        }
+    }
 }
 
 /// Warns of several instances before one backend that cannot share its queue, unless they are told

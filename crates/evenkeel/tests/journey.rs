@@ -21,6 +21,8 @@ mod crash;
 mod door;
 #[path = "journey/front/ext_proc.rs"]
 mod ext_proc;
+#[path = "journey/front/ext_proc_endpoint.rs"]
+mod ext_proc_endpoint;
 #[path = "journey/front/ext_proc_models.rs"]
 mod ext_proc_models;
 #[path = "journey/front/facts.rs"]

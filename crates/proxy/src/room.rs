@@ -1,5 +1,6 @@
 //! The state that all threads share: the room for connections (how many are open, and how many each
-//! address has), and which backends have which prompts in their caches (`evenkeel_models::affinity`).
+//! address has), and which backends have which prompts in their caches
+//! (`evenkeel_models::affinity`).
 //!
 //! The guards here only give back what was taken. Taking room, and closing a connection to make
 //! some: `context/make_room.rs`.

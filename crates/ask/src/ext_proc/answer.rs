@@ -15,8 +15,9 @@ use bytes::Bytes;
 use evenkeel_engine::{Quota, RequestRefusal};
 use evenkeel_identity::answer::{self, AnswerFormat};
 use evenkeel_usage::Dialect;
-use http::{HeaderMap, HeaderName, StatusCode};
-use prost_types::Duration as WireDuration;
+use http::{HeaderMap, HeaderName, HeaderValue as HttpHeaderValue, StatusCode};
+use prost_types::value::Kind;
+use prost_types::{Duration as WireDuration, Struct, Value};
 use std::time::Duration;
 
 fn message(response: Response) -> ProcessingResponse {
@@ -30,12 +31,19 @@ pub struct HeadChange {
     pub set: HeaderMap,
     /// A header that is removed.
     pub remove: Option<String>,
+    /// The backend that the request goes to, if Envoy is told that.
+    pub endpoint: Option<HttpHeaderValue>,
 }
+
+/// The header in which Envoy is told where a request goes, and the key of the same value in the
+/// dynamic metadata of [`ENDPOINT_NAMESPACE`]. Both are those of the endpoint picker protocol.
+const ENDPOINT: &str = "x-gateway-destination-endpoint";
+const ENDPOINT_NAMESPACE: &str = "envoy.lb";
 
 impl HeadChange {
     /// Sets these headers.
     pub fn setting(set: HeaderMap) -> HeadChange {
-        HeadChange { set, remove: None }
+        HeadChange { set, ..HeadChange::default() }
     }
 
     /// Sets the headers of these names as they are in `from`.
@@ -48,16 +56,29 @@ impl HeadChange {
     }
 
     fn into_response(self) -> Option<CommonResponse> {
-        let HeadChange { set, remove } = self;
+        let HeadChange { set, remove, endpoint } = self;
         let set = set.iter().map(|(name, value)| set_header(name.as_str(), value.as_bytes()));
+        let named = endpoint.iter().map(|endpoint| set_header(ENDPOINT, endpoint.as_bytes()));
         let mutation = HeaderMutation {
-            set_headers: set.collect(),
+            set_headers: set.chain(named).collect(),
             remove_headers: remove.into_iter().collect(),
         };
         (mutation != HeaderMutation::default()).then(|| CommonResponse {
             header_mutation: Some(mutation),
+            // A route may depend on whether the header is there.
+            clear_route_cache: endpoint.is_some(),
             ..CommonResponse::default()
         })
+    }
+
+    /// The dynamic metadata that say the same as the headers.
+    fn metadata(&self) -> Option<Struct> {
+        let text = self.endpoint.as_ref()?.to_str().ok()?.to_owned();
+        let of = |key: &str, kind: Kind| Struct {
+            fields: [(key.to_owned(), Value { kind: Some(kind) })].into(),
+        };
+        let inner = of(ENDPOINT, Kind::StringValue(text));
+        Some(of(ENDPOINT_NAMESPACE, Kind::StructValue(inner)))
     }
 }
 
@@ -74,7 +95,23 @@ fn set_header(key: &str, value: &[u8]) -> HeaderValueOption {
 
 /// Lets the head of a request go on to the backend.
 pub fn pass_request(change: HeadChange) -> ProcessingResponse {
-    message(Response::RequestHeaders(HeadersResponse { response: change.into_response() }))
+    let dynamic_metadata = change.metadata();
+    let response = HeadersResponse { response: change.into_response() };
+    let message = message(Response::RequestHeaders(response));
+    ProcessingResponse { dynamic_metadata, ..message }
+}
+
+/// Lets a request go on to the backend that Envoy has buffered with its body, or with `other` in
+/// its place.
+pub fn pass_buffered_request(change: HeadChange, other: Option<Bytes>) -> ProcessingResponse {
+    let dynamic_metadata = change.metadata();
+    let mut response = change.into_response();
+    if let Some(body) = other {
+        response.get_or_insert_default().body_mutation = replaced(Mutation::Body(body));
+    }
+    let response = BodyResponse { response };
+    let message = message(Response::RequestBody(response));
+    ProcessingResponse { dynamic_metadata, ..message }
 }
 
 /// Lets the head of a response go on to the client.
@@ -82,23 +119,41 @@ pub fn pass_response(change: HeadChange) -> ProcessingResponse {
     message(Response::ResponseHeaders(HeadersResponse { response: change.into_response() }))
 }
 
-/// Lets a piece of a body go on. `is_duplex`: Envoy sends what it gets back.
-fn pass_body(body: HttpBody, is_duplex: bool) -> BodyResponse {
+fn replaced(mutation: Mutation) -> Option<BodyMutation> {
+    Some(BodyMutation { mutation: Some(mutation) })
+}
+
+/// How a piece of a body goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PiecePassage {
+    /// As Envoy has it.
+    Same,
+    /// As it is in the answer, in place of what Envoy has.
+    Other,
+    /// As it is in the answer: Envoy keeps nothing (`FULL_DUPLEX_STREAMED`).
+    Back,
+}
+
+fn pass_body(body: HttpBody, passage: PiecePassage) -> BodyResponse {
     let HttpBody { body, end_of_stream } = body;
-    let same = Mutation::StreamedResponse(StreamedBodyResponse { body, end_of_stream });
-    let response = is_duplex.then(|| CommonResponse {
-        body_mutation: Some(BodyMutation { mutation: Some(same) }),
-        ..CommonResponse::default()
-    });
-    BodyResponse { response }
+    let mutation = match passage {
+        PiecePassage::Same => return BodyResponse::default(),
+        PiecePassage::Other if body.is_empty() => Mutation::ClearBody(true),
+        PiecePassage::Other => Mutation::Body(body),
+        PiecePassage::Back => {
+            Mutation::StreamedResponse(StreamedBodyResponse { body, end_of_stream })
+        }
+    };
+    let body_mutation = replaced(mutation);
+    BodyResponse { response: Some(CommonResponse { body_mutation, ..CommonResponse::default() }) }
 }
 
-pub fn pass_request_body(body: HttpBody, is_duplex: bool) -> ProcessingResponse {
-    message(Response::RequestBody(pass_body(body, is_duplex)))
+pub fn pass_request_body(body: HttpBody, passage: PiecePassage) -> ProcessingResponse {
+    message(Response::RequestBody(pass_body(body, passage)))
 }
 
-pub fn pass_response_body(body: HttpBody, is_duplex: bool) -> ProcessingResponse {
-    message(Response::ResponseBody(pass_body(body, is_duplex)))
+pub fn pass_response_body(body: HttpBody, passage: PiecePassage) -> ProcessingResponse {
+    message(Response::ResponseBody(pass_body(body, passage)))
 }
 
 pub fn pass_request_trailers() -> ProcessingResponse {
@@ -115,7 +170,7 @@ pub fn wait_for(time: Duration) -> ProcessingResponse {
     let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
     // The fraction of a second is below 10^9.
     let timeout = WireDuration { seconds, nanos: time.subsec_nanos() as i32 };
-    ProcessingResponse { response: None, override_message_timeout: Some(timeout) }
+    ProcessingResponse { override_message_timeout: Some(timeout), ..ProcessingResponse::default() }
 }
 
 /// The headers of a refusal.

@@ -4,6 +4,7 @@
 //! bound too; beyond that, each is held for its beginning only. How Envoy sends bodies: its
 //! `request_body_mode`.
 
+use super::answer::PiecePassage;
 use super::context::{BEGINNING_BYTES, ExchangeThread};
 use super::wire::{BodySendMode, HttpBody};
 use bytes::{Bytes, BytesMut};
@@ -26,6 +27,21 @@ impl BodyMode {
     /// Whether Envoy sends on only what it gets back, and needs no answer to each message.
     pub fn is_duplex(self) -> bool {
         self.0 == BodySendMode::FullDuplexStreamed
+    }
+
+    /// How a piece passes that stays as it is.
+    pub fn passage(self) -> PiecePassage {
+        if self.is_duplex() { PiecePassage::Back } else { PiecePassage::Same }
+    }
+
+    /// Whether Envoy accepts another body in answer to a message with the whole body.
+    pub fn may_replace_request(self) -> bool {
+        matches!(self.0, BodySendMode::FullDuplexStreamed | BodySendMode::Buffered)
+    }
+
+    /// Whether Envoy accepts other bytes in answer to a piece of a body.
+    pub fn may_replace_pieces(self) -> bool {
+        matches!(self.0, BodySendMode::FullDuplexStreamed | BodySendMode::Streamed)
     }
 
     /// Whether Envoy sends no more than one message with a body.
@@ -75,6 +91,16 @@ impl HeldBody {
 
     pub fn data(&self) -> &[u8] {
         &self.data
+    }
+
+    /// Forgets the data of a body that Envoy has as well, if all bodies together take too much.
+    pub fn forget_if_crowded(&mut self) {
+        if self.is_crowded {
+            self.data = BytesMut::new();
+            self.is_whole = false;
+            // Less is never too much.
+            let _ = self.held.set(0);
+        }
     }
 
     /// The pieces to send back: the data, or `other` in its place.
@@ -138,7 +164,9 @@ mod tests {
         let mut body = held(&[&[7; BEGINNING_BYTES]], false);
         assert!(!body.is_full(BEGINNING_BYTES + 1) && body.is_full(BEGINNING_BYTES));
         body.held.all.fetch_add(64 << 20, std::sync::atomic::Ordering::Relaxed);
-        body.add(&HttpBody { body: Bytes::from_static(b"x"), end_of_stream: false });
+        body.add(&HttpBody { body: Bytes::from_static(b"x"), end_of_stream: true });
         assert!(body.is_full(usize::MAX));
+        body.forget_if_crowded();
+        assert_eq!((body.data().len(), body.is_whole, body.held.mine), (0, false, 0));
     }
 }

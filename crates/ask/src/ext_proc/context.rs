@@ -3,14 +3,15 @@
 //! A reload replaces the settings; streams that are open keep those that they began with. The
 //! limits and the queue are the engine's.
 
+use super::endpoints::Endpoints;
 use evenkeel_config::settings::{CostSource, ProxySettings, TokenSettings};
 use evenkeel_engine::EngineLane;
 use evenkeel_identity::address::ProxyTrust;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_store::redis::StoreLane;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 /// The settings of `proxy` that this door uses beside the limits and the queue.
@@ -31,13 +32,15 @@ pub struct ExchangeSettings {
     pub counts_by_body: bool,
     /// The bytes of a body that are read before the decision, if that depends on it.
     pub body_bytes_max: usize,
+    /// The backends to choose from, if Envoy is told where requests go.
+    pub endpoints: Option<Arc<Endpoints>>,
 }
 
 /// The least of [`ExchangeSettings::body_bytes_max`].
 pub const BEGINNING_BYTES: usize = 64 << 10;
 
 impl ExchangeSettings {
-    pub fn of(proxy: &ProxySettings) -> ExchangeSettings {
+    pub fn of(proxy: &ProxySettings, endpoints: Option<Arc<Endpoints>>) -> ExchangeSettings {
         ExchangeSettings {
             trust: ProxyTrust::new(&proxy.trusted_proxies, &proxy.client_address),
             keep_cost_header: proxy.keep_cost_header,
@@ -47,6 +50,7 @@ impl ExchangeSettings {
             tokens: (proxy.cost == CostSource::Tokens).then(|| Arc::new(proxy.tokens.clone())),
             counts_by_body: proxy.counts_by_body(),
             body_bytes_max: proxy.bounds.body_buffer.max(BEGINNING_BYTES),
+            endpoints,
         }
     }
 }
@@ -62,4 +66,18 @@ pub struct ExchangeThread {
     pub pieces: Arc<AtomicUsize>,
     /// The bytes of bodies that all threads hold until their requests are decided on.
     pub bodies: Arc<AtomicUsize>,
+    /// Has logged that Envoy sends no bodies, although tokens are counted.
+    pub without_bodies: Arc<Once>,
+}
+
+impl ExchangeThread {
+    /// Logs once that a request to a language model passes without its bodies.
+    pub fn warn_of_bodies(&self) {
+        self.without_bodies.call_once(|| {
+            tracing::warn!(
+                target: "evenkeel::ext_proc",
+                "Envoy does not send the bodies of requests and responses: tokens are guessed",
+            );
+        });
+    }
 }

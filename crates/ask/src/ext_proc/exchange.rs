@@ -13,6 +13,7 @@ mod response;
 use super::answer;
 use super::body::{BodyMode, HeldBody};
 use super::context::{ExchangeSettings, ExchangeThread};
+use super::endpoints::ChosenEndpoint;
 use super::head::{self, MessageHead};
 use super::wire::processing_request::Request;
 use super::wire::{BodySendMode, ProcessingRequest, ProcessingResponse};
@@ -66,6 +67,8 @@ pub struct Exchange {
     dialect: Option<Dialect>,
     /// Present if the request asks a language model, from the decision on it.
     model: Option<Box<ModelExchange>>,
+    /// The backend that Envoy was told to send the request to.
+    endpoint: Option<ChosenEndpoint>,
     stage: RequestStage,
     /// The request, until it may go to the backend.
     arriving: Option<Box<ArrivingRequest>>,
@@ -132,6 +135,7 @@ impl Exchange {
             format: AnswerFormat::Text,
             dialect: None,
             model: None,
+            endpoint: None,
             stage: RequestStage::Outside,
             arriving: None,
             waiting: None,
@@ -242,6 +246,11 @@ impl Exchange {
     /// Adds a message to those that go to Envoy.
     fn send(&mut self, message: ProcessingResponse) {
         self.outbox.push_back(message);
+    }
+
+    /// The time in milliseconds, as the choice of backends counts it.
+    fn now_ms(&self) -> u64 {
+        self.thread.clock.now().0 / 1_000_000
     }
 
     /// Asks Envoy to wait, before the request or the response does.

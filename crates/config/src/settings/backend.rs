@@ -80,6 +80,12 @@ impl BackendAddress {
         host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
     }
 
+    /// The numeric address, if it has one, so that nothing has to be resolved.
+    #[must_use]
+    pub fn socket(&self) -> Option<SocketAddr> {
+        self.place.parse().ok().filter(|_| !self.scheme.is_file())
+    }
+
     /// Whether the backend runs on this machine, as far as the address tells: a Unix socket,
     /// `localhost` or a loopback address.
     #[must_use]

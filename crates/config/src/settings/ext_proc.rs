@@ -23,6 +23,10 @@ settings! {
     pub connections_max: usize, CONNECTIONS_MAX: DefaultedKey<usize> =
         ConfigKey::whole("connections_max").within(1, 1_000_000).default(1024)
             .low("Envoys get no answer, so `failure_mode_allow` decides").high("memory");
+    /// Whether Evenkeel chooses the [backend](ext-proc.md#choose-the-backend) of each request from
+    /// `proxy.backend` and names it to Envoy in `x-gateway-destination-endpoint`. The backends must
+    /// have numeric addresses.
+    pub endpoint: bool, ENDPOINT: DefaultedKey<bool> = ConfigKey::truth("endpoint").default(false);
 }
 
 /// `ext_authz`.

@@ -128,3 +128,19 @@ fn conditions_are_kept_in_the_form_that_is_compared() {
         assert!(told_of.contains(told), "{told_of}");
     }
 }
+
+#[test]
+fn backends_that_are_named_to_envoy_need_numeric_addresses() {
+    let with =
+        |backend: &str| format!("ext_proc: {{endpoint: true}}\nproxy:\n  listen: off\n{backend}");
+    let door = |text: &str| good(text).settings.ext_proc.expect("a door").endpoint;
+    assert!(!door("ext_proc: {}"));
+    assert!(door(&with("  backend: http://10.0.0.1:8000\n")));
+    assert!(door(&with("  backend: ['http://[2001:db8::1]:8000', 'https://10.0.0.2']\n")));
+    let told = faults(&with("  backend: ['http://10.0.0.1:8000', 'http://models:8000']\n"));
+    assert!(told.contains("t.yaml:4:37: http://models:8000 cannot be named to Envoy"), "{told}");
+    let told = faults(&with("  backend: unix:///run/models\n"));
+    assert!(told.contains("t.yaml:4:12: unix:///run/models cannot be named"), "{told}");
+    let told = faults(&with(""));
+    assert!(told.contains("t.yaml:1:22: `ext_proc.endpoint` needs the backends"), "{told}");
+}

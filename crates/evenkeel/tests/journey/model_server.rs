@@ -53,6 +53,11 @@ impl ModelServer {
 fn serve(mut stream: BufReader<TcpStream>, calls: &Mutex<Vec<ModelCall>>) -> Option<()> {
     loop {
         let call = read(&mut stream)?;
+        if !call.head.starts_with("post ") {
+            // Evenkeel asks for the metrics of an inference engine.
+            stream.get_mut().write_all(b"HTTP/1.1 404 No\r\ncontent-length: 0\r\n\r\n").ok()?;
+            continue;
+        }
         calls.lock().unwrap_or_else(PoisonError::into_inner).push(call.clone());
         let question: Value = serde_json::from_str(&call.body).unwrap_or_default();
         let most = question["max_tokens"].as_u64().unwrap_or(0);

@@ -6,10 +6,11 @@
 //! `BUFFERED` it sends a body only after an answer to the head, so the head goes on and the body
 //! waits. A backend begins no work without it.
 
-use super::super::answer::{self, HeadChange};
+use super::super::answer::{self, HeadChange, PiecePassage};
 use super::super::body::HeldBody;
+use super::super::endpoints::Endpoints;
 use super::super::head::MessageHead;
-use super::super::wire::{HttpBody, HttpHeaders};
+use super::super::wire::{BodySendMode, HttpBody, HttpHeaders};
 use super::{ArrivingRequest, Exchange, RequestStage, Waiting};
 use crate::original::OriginalRequest;
 use evenkeel_engine::{AskOutcome, Charge};
@@ -41,7 +42,7 @@ impl Exchange {
         let needs_body = asks_model || self.site.counts_by_body;
         let awaits_body = has_body
             && needs_body
-            && self.request_mode.is_sent()
+            && self.may_await_body()
             // A client that waits for an answer before it sends more would wait forever.
             && !evenkeel_models::is_stream(&head.headers);
         let is_head_sent = awaits_body && !self.request_mode.is_duplex();
@@ -62,6 +63,14 @@ impl Exchange {
         Ok(())
     }
 
+    /// Whether the decision may wait for the body. A backend has to be chosen before the head goes
+    /// on; only bodies in these modes are known by then.
+    fn may_await_body(&self) -> bool {
+        let mode = self.request_mode;
+        let changes_head = mode.is_duplex() || mode.0 == BodySendMode::Buffered;
+        mode.is_sent() && (changes_head || self.site.endpoints.is_none())
+    }
+
     /// The API of the language model that a request with this head asks.
     fn asks_model(&self, head: &MessageHead) -> Option<Dialect> {
         self.dialect.and_then(|_| ModelExchange::dialect(&head.pseudo.method, head.path()))
@@ -70,8 +79,8 @@ impl Exchange {
     /// Handles a piece of the body of the request.
     pub(super) async fn request_body(&mut self, body: HttpBody) {
         let Some(arriving) = &mut self.arriving else {
-            let is_duplex = self.request_mode.is_duplex();
-            return self.send(answer::pass_request_body(body, is_duplex));
+            let passage = self.request_mode.passage();
+            return self.send(answer::pass_request_body(body, passage));
         };
         arriving.body.add(&body);
         let is_full = arriving.body.is_full(self.site.body_bytes_max);
@@ -122,12 +131,16 @@ impl Exchange {
             Some(store) => store.ask(lane, &original).await,
             None => lane.ask(&original),
         };
+        let observes = *observes;
+        if let Some(arriving) = self.arriving.as_mut().filter(|_| !self.request_mode.is_duplex()) {
+            arriving.body.forget_if_crowded();
+        }
         match asked {
             AskOutcome::Refused(refusal) => {
                 let quota = self.thread.lane.quota_of(&refusal);
                 self.refuse(&refusal, quota);
             }
-            AskOutcome::Pass(charge) if *observes => {
+            AskOutcome::Pass(charge) if observes => {
                 self.charge = Some(charge);
                 self.begin();
             }
@@ -150,7 +163,15 @@ impl Exchange {
     pub(super) fn begin(&mut self) {
         self.stage = RequestStage::Running;
         self.charge.iter_mut().for_each(Charge::work);
+        if self.model.is_some() && !(self.request_mode.is_sent() && self.response_mode.is_sent()) {
+            self.thread.warn_of_bodies();
+        }
         if let Some(arriving) = self.arriving.take() {
+            let endpoints = self.site.endpoints.as_ref().filter(|_| !arriving.observes);
+            let hashes = self.model.as_ref().map(|model| model.prefixes());
+            let choose =
+                |endpoints| Endpoints::choose(endpoints, hashes.unwrap_or_default(), self.now_ms());
+            self.endpoint = endpoints.and_then(choose);
             self.release(*arriving);
         }
     }
@@ -158,28 +179,34 @@ impl Exchange {
     /// Sends Envoy what it may send on: the head, and the body as far as it is here.
     fn release(&mut self, mut request: ArrivingRequest) {
         let is_duplex = self.request_mode.is_duplex();
-        let mut change = HeadChange::default();
+        let endpoint = self.endpoint.as_ref().map(|endpoint| endpoint.name().clone());
+        let mut change = HeadChange { endpoint, ..HeadChange::default() };
         let mut replaced = None;
         if let Some(model) = self.model.as_mut().filter(|_| self.response_mode.is_sent()) {
-            // The event with the usage can be removed only if Envoy sends what it gets back.
-            let may_replace = request.body.is_whole && is_duplex && self.response_mode.is_duplex();
+            // The event with the usage is removed from the answer again.
+            let may_replace = request.body.is_whole
+                && self.request_mode.may_replace_request()
+                && self.response_mode.may_replace_pieces();
             let body = may_replace.then(|| request.body.data());
             replaced = model.prepare(&mut request.head.headers, body);
             let lengths = replaced.as_ref().map(|_| header::CONTENT_LENGTH);
             let names = lengths.into_iter().chain([header::ACCEPT_ENCODING]);
             change.copy(names, &request.head.headers);
         }
+        let (mut messages, has_trailers) = (request.body.messages, request.body.has_trailers);
         if !request.is_head_sent {
             self.send(answer::pass_request(change));
+        } else if self.request_mode.is_single() && messages > 0 {
+            self.send(answer::pass_buffered_request(change, replaced.take()));
+            messages -= 1;
         }
-        let (messages, has_trailers) = (request.body.messages, request.body.has_trailers);
         if is_duplex {
             for piece in request.body.into_pieces(replaced) {
-                self.send(answer::pass_request_body(piece, true));
+                self.send(answer::pass_request_body(piece, PiecePassage::Back));
             }
         } else {
             for _ in 0..messages {
-                self.send(answer::pass_request_body(HttpBody::default(), false));
+                self.send(answer::pass_request_body(HttpBody::default(), PiecePassage::Same));
             }
         }
         if has_trailers {

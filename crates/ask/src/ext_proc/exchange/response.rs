@@ -3,7 +3,7 @@
 //! A body passes unchanged, except that the event with the usage is removed from a stream if the
 //! client has not asked for it. The slot is free at the end of the response.
 
-use super::super::answer::{self, HeadChange};
+use super::super::answer::{self, HeadChange, PiecePassage};
 use super::super::head::MessageHead;
 use super::super::wire::{HttpBody, HttpHeaders};
 use super::{Exchange, RequestStage, Waiting};
@@ -21,6 +21,9 @@ impl Exchange {
             return self.send(answer::pass_response(HeadChange::default()));
         }
         self.stage = RequestStage::Answered;
+        if let Some(endpoint) = &self.endpoint {
+            endpoint.handle_answer(head.status, &head.headers, self.now_ms());
+        }
         let (change, until) = self.charge_head(&head);
         if is_whole {
             self.finish();
@@ -64,27 +67,33 @@ impl Exchange {
     }
 
     /// Handles a piece of the body of the response.
-    pub(super) fn response_body(&mut self, body: HttpBody) {
-        let HttpBody { mut body, end_of_stream } = body;
-        if let Some(model) = &mut self.model {
-            body = model.pass(body, self.charge.as_mut());
-        }
+    pub(super) fn response_body(&mut self, piece: HttpBody) {
+        let HttpBody { body: arrived, end_of_stream } = piece;
+        let mut body = match &mut self.model {
+            Some(model) => model.pass(arrived.clone(), self.charge.as_mut()),
+            None => arrived.clone(),
+        };
         if end_of_stream {
             let rest = self.finish();
             if !rest.is_empty() {
                 body = [&body[..], &rest].concat().into();
             }
         }
-        let is_duplex = self.response_mode.is_duplex();
-        self.send(answer::pass_response_body(HttpBody { body, end_of_stream }, is_duplex));
+        let changes = self.response_mode.may_replace_pieces() && body != arrived;
+        let passage = match self.response_mode.passage() {
+            PiecePassage::Same if changes => PiecePassage::Other,
+            passage => passage,
+        };
+        self.send(answer::pass_response_body(HttpBody { body, end_of_stream }, passage));
     }
 
     /// Handles the trailers of the response.
     pub(super) fn response_trailers(&mut self) {
         let body = self.finish();
-        if !body.is_empty() {
-            // Only a stream that Envoy gets back has bytes that are held.
-            self.send(answer::pass_response_body(HttpBody { body, end_of_stream: false }, true));
+        // An event that is not complete before trailers can be sent only in this mode.
+        if !body.is_empty() && self.response_mode.is_duplex() {
+            let piece = HttpBody { body, end_of_stream: false };
+            self.send(answer::pass_response_body(piece, PiecePassage::Back));
         }
         self.send(answer::pass_response_trailers());
     }
@@ -96,6 +105,7 @@ impl Exchange {
         let rest = self.model.as_mut().map(|model| model.finish(charge));
         self.charge.iter_mut().for_each(Charge::rest);
         self.charge = None;
+        self.endpoint = None;
         rest.unwrap_or_default()
     }
 }

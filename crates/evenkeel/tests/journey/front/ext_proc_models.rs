@@ -20,14 +20,14 @@ use tempfile::TempDir;
 const ENVOY: &str = include_str!("../../../../../examples/envoy/ext-proc.yaml");
 const MODES: [&str; 3] = ["STREAMED", "BUFFERED", "FULL_DUPLEX_STREAMED"];
 
-/// An Envoy with Evenkeel beside it and a server of models behind it.
-struct ModelEdge {
-    server: ModelServer,
+/// An Envoy with Evenkeel beside it and servers of models behind it.
+pub struct ModelEdge {
+    pub servers: Vec<ModelServer>,
     _envoy: Program,
-    _evenkeel: Program,
+    pub evenkeel: Program,
     _folder: TempDir,
     port: u16,
-    admin: u16,
+    pub admin: u16,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -39,46 +39,55 @@ impl ModelEdge {
 
     /// The same with modes for requests and for responses.
     fn start_with([request, response]: [&str; 2], proxy: &str) -> ModelEdge {
-        let turn = take_turn();
-        let server = ModelServer::start();
-        let [port, door, admin] = [(); 3].map(|()| free_port());
-        let folder = tempfile::tempdir().expect("a folder");
-        let [envoy_file, evenkeel_file] =
-            ["envoy.yaml", "evenkeel.yaml"].map(|name| folder.path().join(name));
         let modes = format!(
             "request_body_mode: {request}\n                response_body_mode: {response}\n\
              {}request_trailer_mode: SEND\n                response_trailer_mode: SEND",
             " ".repeat(16)
         );
-        let text = ENVOY
-            .replace("port_value: 10000", &format!("port_value: {port}"))
-            .replace("port_value: 8000", &format!("port_value: {}", server.port))
-            .replace("port_value: 9002", &format!("port_value: {door}"))
+        let envoy = ENVOY
             .replace("response_trailer_mode: SEND", &modes)
             .replace("message_timeout: 35s", "max_message_timeout: 35s")
             .replace("failure_mode_allow: true", "failure_mode_allow: false");
-        fs::write(&envoy_file, text).expect("written");
-        let text = format!(
-            "admin: {{listen: 127.0.0.1:{admin}}}\next_proc: {{listen: 127.0.0.1:{door}}}\n\
-             proxy:\n  listen: off\n  preset: openai\n{proxy}"
+        let evenkeel = format!(
+            "ext_proc: {{listen: 127.0.0.1:9002}}\nproxy:\n  listen: off\n  preset: openai\n{proxy}"
         );
-        fs::write(&evenkeel_file, text).expect("written");
+        let servers = vec![ModelServer::start()];
+        ModelEdge::open(servers, &["8000"], &envoy, &evenkeel)
+    }
+
+    /// Starts these configurations of Envoy and Evenkeel, in which the ports `known` are those of
+    /// the servers.
+    pub fn open(
+        servers: Vec<ModelServer>,
+        known: &[&str],
+        envoy_text: &str,
+        evenkeel_text: &str,
+    ) -> ModelEdge {
+        let turn = take_turn();
+        let [port, door, admin] = [(); 3].map(|()| free_port());
+        let folder = tempfile::tempdir().expect("a folder");
+        let [envoy_file, evenkeel_file] =
+            ["envoy.yaml", "evenkeel.yaml"].map(|name| folder.path().join(name));
+        let ports = known.iter().zip(&servers);
+        let ports = ports.map(|(known, server)| ((*known).to_owned(), server.port));
+        let ports = ports.chain([("9002".to_owned(), door), ("10000".to_owned(), port)]);
+        let written = |text: &str| {
+            ports.clone().fold(text.to_owned(), |text, (known, port)| {
+                text.replace(&format!("port_value: {known}"), &format!("port_value: {port}"))
+                    .replace(&format!("127.0.0.1:{known}"), &format!("127.0.0.1:{port}"))
+            })
+        };
+        fs::write(&envoy_file, written(envoy_text)).expect("written");
+        let admin_text = format!("admin: {{listen: 127.0.0.1:{admin}}}\n");
+        fs::write(&evenkeel_file, admin_text + &written(evenkeel_text)).expect("written");
         let mut command = evenkeel();
         command.args(["serve", "--config"]).arg(&evenkeel_file);
         let evenkeel = Program::listening(command, door);
         let envoy = Program::listening(envoy(&envoy_file), port);
-        ModelEdge {
-            server,
-            _envoy: envoy,
-            _evenkeel: evenkeel,
-            _folder: folder,
-            port,
-            admin,
-            _turn: turn,
-        }
+        ModelEdge { servers, _envoy: envoy, evenkeel, _folder: folder, port, admin, _turn: turn }
     }
 
-    fn client(&self) -> Client {
+    pub fn client(&self) -> Client {
         Client::new("127.2.0.1", self.port)
     }
 
@@ -96,17 +105,21 @@ impl ModelEdge {
             assert!(last.iter().zip(tokens).all(|(is, due)| *is <= due), "{last:?} of {tokens:?}");
             last == tokens
         });
+        self.wait_until_free();
+    }
+
+    pub fn wait_until_free(&self) {
         let used = || metric(self.admin, "evenkeel_slots_used", &[("door", "proxy")]);
-        until("the slot is free", || used() == 0.0);
+        until("no slot is used", || used() == 0.0);
     }
 
     /// The only request that has arrived.
     fn call(&self) -> ModelCall {
-        wait_for("a request", || self.server.take_calls().pop())
+        wait_for("a request", || self.servers[0].take_calls().pop())
     }
 }
 
-fn request(body: &str) -> String {
+pub fn request(body: &str) -> String {
     format!(
         "POST /v1/chat/completions HTTP/1.1\r\nHost: site\r\nAuthorization: Bearer a\r\n\
          Accept-Encoding: gzip\r\nContent-Length: {}\r\n\r\n{body}",
@@ -114,11 +127,11 @@ fn request(body: &str) -> String {
     )
 }
 
-fn ask(client: &mut Client, body: &str) -> Answer {
+pub fn ask(client: &mut Client, body: &str) -> Answer {
     client.ask(&request(body))
 }
 
-fn question(model: &str, streams: bool, most: u64) -> String {
+pub fn question(model: &str, streams: bool, most: u64) -> String {
     format!(
         r#"{{"model":"{model}","stream":{streams},"max_tokens":{most},
         "messages":[{{"role":"user","content":"hello there"}}]}}"#
@@ -144,19 +157,22 @@ fn an_answer_costs_the_tokens_that_it_states_in_all_modes() {
 }
 
 #[test]
-fn a_stream_is_made_to_report_its_usage_if_envoy_sends_what_it_gets_back() {
-    let edge = ModelEdge::start("FULL_DUPLEX_STREAMED", "");
-    let mut client = edge.client();
-    let answer = ask(&mut client, &question("m", true, 50));
-    assert_eq!(answer.text(), stream(50, false), "as if the client had asked nobody else");
-    let call = edge.call();
-    assert!(call.body.contains(r#""stream_options":{"include_usage":true}"#), "{}", call.body);
-    edge.wait_for_tokens([PROMPT - CACHED, CACHED, 50]);
-    let asking = question("m", true, 50)
-        .replace("{\"model\"", "{\"stream_options\":{\"include_usage\":true},\"model\"");
-    assert_eq!(ask(&mut client, &asking).text(), stream(50, true));
-    assert_eq!(edge.call().body, asking);
-    edge.wait_for_tokens([PROMPT - CACHED, CACHED, 50].map(|count| 2 * count));
+fn a_stream_is_made_to_report_its_usage_and_its_client_does_not_see_it() {
+    let duplex = "FULL_DUPLEX_STREAMED";
+    for modes in [[duplex; 2], ["BUFFERED", "STREAMED"], ["BUFFERED", duplex]] {
+        let edge = ModelEdge::start_with(modes, "");
+        let mut client = edge.client();
+        let answer = ask(&mut client, &question("m", true, 50));
+        assert_eq!(answer.text(), stream(50, false), "{modes:?}");
+        let call = edge.call();
+        assert!(call.body.contains(r#""stream_options":{"include_usage":true}"#), "{}", call.body);
+        edge.wait_for_tokens([PROMPT - CACHED, CACHED, 50]);
+        let options = r#"{"stream_options":{"include_usage":true},"model""#;
+        let asking = question("m", true, 50).replace("{\"model\"", options);
+        assert_eq!(ask(&mut client, &asking).text(), stream(50, true), "{modes:?}");
+        assert_eq!(edge.call().body, asking);
+        edge.wait_for_tokens([PROMPT - CACHED, CACHED, 50].map(|count| 2 * count));
+    }
 }
 
 #[test]
@@ -229,7 +245,7 @@ fn a_request_waits_for_its_turn_before_the_model_has_its_body() {
         let gauge = |name| metric(edge.admin, name, &[("door", "proxy")]);
         until("it waits", || gauge("evenkeel_waiting_requests") == 1.0);
         until("longer than Envoy waits", || started.elapsed().as_millis() > 500);
-        assert!(edge.server.take_calls().is_empty(), "{mode}");
+        assert!(edge.servers[0].take_calls().is_empty(), "{mode}");
         drop(running);
         assert_eq!(waiting.read(started).status, 200, "{mode}");
         assert_eq!(edge.call().body, body, "{mode}");
@@ -243,7 +259,7 @@ fn a_request_waits_for_its_turn_before_the_model_has_its_body() {
         until("it is gone", || gauge("evenkeel_waiting_requests") == 0.0);
         drop(running);
         until("the slot is free", || gauge("evenkeel_slots_used") == 0.0);
-        assert!(edge.server.take_calls().is_empty(), "{mode}");
+        assert!(edge.servers[0].take_calls().is_empty(), "{mode}");
     }
 }
 
@@ -297,4 +313,6 @@ fn without_bodies_the_tokens_are_assumed() {
         let assumed = [("source", "assumed")];
         metric(edge.admin, "evenkeel_model_requests_total", &assumed) == 1.0
     });
+    let told = "Envoy does not send the bodies of requests and responses: tokens are guessed";
+    assert_eq!(edge.evenkeel.log().matches(told).count(), 1);
 }
