@@ -59,7 +59,9 @@ fn notes(text: &str) -> Option<Vec<ConfigFault>> {
     let mut notes = Vec::new();
     for filter in &filters {
         of_filter(filter, &mut notes);
+        of_bodies(filter, &mut notes);
         of_cluster(filter, &all, &mut notes);
+        of_endpoints(filter, &all, &mut notes);
     }
     policies.iter().for_each(|policy| of_policy(policy, &mut notes));
     let says_source = |filter: &&YamlNode| {
@@ -153,6 +155,84 @@ fn of_filter(filter: &YamlNode, notes: &mut Vec<ConfigFault>) {
     }
 }
 
+/// Checks how bodies are sent, from which the tokens of language models are read.
+fn of_bodies(filter: &YamlNode, notes: &mut Vec<ConfigFault>) {
+    let place = |key: &str| {
+        let found = filter.find(&["processing_mode", key]);
+        found.or_else(|| filter.find(&["processing_mode"])).map_or(filter.place, |node| node.place)
+    };
+    let mut warn = |key: &str, what: &str| {
+        notes.push(ConfigFault::new(place(key), what).as_warning());
+    };
+    let [request, response] = [REQUEST_BODY, RESPONSE_BODY].map(|key| mode_of(filter, key));
+    match (request, response) {
+        ("" | "NONE", "" | "NONE") => {}
+        ("" | "NONE", _) => warn(
+            REQUEST_BODY,
+            "with `cost: tokens`, the model, the prompt and `max_tokens` of a request are unknown; \
+             set `request_body_mode: BUFFERED`",
+        ),
+        (_, "" | "NONE") => warn(
+            RESPONSE_BODY,
+            "with `cost: tokens`, the tokens of answers are guessed; set \
+             `response_body_mode: STREAMED`",
+        ),
+        _ => {}
+    }
+    if matches!(response, "BUFFERED" | "BUFFERED_PARTIAL") {
+        let what = "a stream reaches its client only when it is complete; set \
+                    `response_body_mode: STREAMED`";
+        warn(RESPONSE_BODY, what);
+    }
+    if request == "FULL_DUPLEX_STREAMED" && text_at(filter, &["failure_mode_allow"]) == "true" {
+        let what = "if Evenkeel cannot be reached, requests with a body fail in this mode, in \
+                    spite of `failure_mode_allow`; set `request_body_mode: BUFFERED`";
+        warn(REQUEST_BODY, what);
+    }
+}
+
+const REQUEST_BODY: &str = "request_body_mode";
+const RESPONSE_BODY: &str = "response_body_mode";
+
+/// How a filter sends what this key is about.
+fn mode_of<'a>(filter: &'a YamlNode, key: &str) -> &'a str {
+    text_at(filter, &["processing_mode", key])
+}
+
+/// Checks clusters whose server a header names, which `ext_proc.endpoint` chooses.
+fn of_endpoints(filter: &YamlNode, all: &[&YamlNode], notes: &mut Vec<ConfigFault>) {
+    const NAME: &[&str] = &["original_dst_lb_config", "http_header_name"];
+    let takes_header =
+        |node: &&&YamlNode| text_at(node, &["original_dst_lb_config", "use_http_header"]) == "true";
+    let mut clusters = all.iter().filter(takes_header).peekable();
+    if clusters.peek().is_none() {
+        return;
+    }
+    for cluster in clusters.filter(|cluster| text_at(cluster, NAME) != ENDPOINT_HEADER) {
+        let place = cluster.find(NAME).map_or(cluster.place, |name| name.place);
+        let what = "Evenkeel names the server in another header; set \
+                    `http_header_name: x-gateway-destination-endpoint`";
+        notes.push(ConfigFault::new(place, what));
+    }
+    if matches!(mode_of(filter, REQUEST_BODY), "STREAMED" | "BUFFERED_PARTIAL") {
+        let place = filter.find(&["processing_mode"]).map_or(filter.place, |node| node.place);
+        let what = "in this mode, the server is chosen before the prompt is known, so that prompts \
+                    do not find their caches; set `request_body_mode: BUFFERED`";
+        notes.push(ConfigFault::new(place, what).as_warning());
+    }
+    let removes = |node: &&YamlNode| text_at(node, &["remove"]) == ENDPOINT_HEADER;
+    let is_open = text_at(filter, &["failure_mode_allow"]) == "true";
+    if is_open && !all.iter().any(removes) {
+        let what = "if Evenkeel cannot be reached, clients choose where Envoy connects to; remove \
+                    `x-gateway-destination-endpoint` from their requests in \
+                    `early_header_mutation_extensions`";
+        notes.push(ConfigFault::new(filter.place, what).as_warning());
+    }
+}
+
+/// The header in which Evenkeel names the server of a request.
+const ENDPOINT_HEADER: &str = "x-gateway-destination-endpoint";
+
 /// Checks the cluster with Evenkeel, if it is in the file.
 fn of_cluster(filter: &YamlNode, all: &[&YamlNode], notes: &mut Vec<ConfigFault>) {
     let name = text_at(filter, &["grpc_service", "envoy_grpc", "cluster_name"]);
@@ -198,6 +278,7 @@ mod tests {
     use super::*;
 
     const GOOD: &str = include_str!("../../../examples/envoy/ext-proc.yaml");
+    const ENDPOINT: &str = include_str!("../../../examples/envoy/ext-proc.endpoint.yaml");
 
     /// The places of the notes about this text, each with the beginning of the note.
     fn found(text: &str) -> Vec<(usize, bool, String)> {
@@ -210,7 +291,7 @@ mod tests {
 
     #[test]
     fn the_example_is_good_and_other_files_are_not_looked_at() {
-        assert_eq!(found(GOOD), []);
+        assert_eq!((found(GOOD), found(ENDPOINT)), (vec![], vec![]));
         assert_eq!(notes("proxy: {backend: http://a}"), None);
         assert_eq!(notes("a: ["), None);
     }
@@ -247,6 +328,51 @@ mod tests {
             .replace("use_remote_address: true", "use_remote_address: false")
             .replace("request_attributes: [source.address]", "");
         assert_eq!(found(&spoofed)[0].2, "Evenkeel believes wh");
+    }
+
+    #[test]
+    fn each_trap_of_bodies_and_endpoints_is_named() {
+        for (is, becomes, warns, told) in [
+            ("request_body_mode: BUFFERED", "", true, "with `cost: tokens`, the model"),
+            ("response_body_mode: STREAMED", "", true, "with `cost: tokens`, the token"),
+            (
+                "response_body_mode: STREAMED",
+                "response_body_mode: BUFFERED",
+                true,
+                "a stream reaches its client on",
+            ),
+            (
+                "request_body_mode: BUFFERED",
+                "request_body_mode: FULL_DUPLEX_STREAMED",
+                true,
+                "if Evenkeel cannot be reached,",
+            ),
+            (
+                "request_body_mode: BUFFERED",
+                "request_body_mode: STREAMED",
+                true,
+                "in this mode, the server is ch",
+            ),
+            (
+                "http_header_name: x-gateway-destination-endpoint",
+                "http_header_name: x-other",
+                false,
+                "Evenkeel names the server in a",
+            ),
+            (
+                "[{remove: x-gateway-destination-endpoint}]",
+                "[]",
+                true,
+                "if Evenkeel cannot be reached,",
+            ),
+        ] {
+            let text = ENDPOINT.replace(is, becomes);
+            assert_ne!(text, ENDPOINT, "{is} is in the example");
+            let notes = notes(&text).expect("it has external processing");
+            assert_eq!(notes.len(), 1, "{is}: {notes:?}");
+            assert!(notes[0].what.starts_with(told), "{is}: {}", notes[0].what);
+            assert_eq!(notes[0].is_warning, warns, "{is}");
+        }
     }
 
     #[test]
