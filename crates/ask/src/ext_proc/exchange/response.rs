@@ -60,7 +60,8 @@ impl Exchange {
             evenkeel_models::answer::set_quotas(&mut change.set, &charge.quotas());
             // It works until the end of its answer.
             charge.work();
-        } else if head.is_event_stream() && !self.site.charge_streams {
+        }
+        if head.is_event_stream() && !self.site.charge_streams {
             charge.leave();
         }
         (change, until)

@@ -6,8 +6,10 @@
 use crate::client::Client;
 use crate::ext_proc_models::{ModelEdge, ask, question, request};
 use crate::gate::metric;
-use crate::model_server::{ModelServer, stream};
+use crate::model_server::{ModelCall, ModelServer, stream};
 use evenkeel_testing::wait::{until, wait_for};
+use std::io::Read;
+use std::thread;
 use std::time::Instant;
 
 const ENVOY: &str = include_str!("../../../../../examples/envoy/ext-proc.endpoint.yaml");
@@ -30,7 +32,10 @@ fn asked(edge: &ModelEdge) -> Vec<usize> {
 fn run(edge: &ModelEdge) -> (Client, usize) {
     let mut client = edge.client();
     client.send(&request(&question("endless", true, 3)));
-    let place = wait_for("a request", || asked(edge).pop());
+    let is_it = |call: &ModelCall| call.body.contains("\"max_tokens\":3,");
+    let place = wait_for("the request", || {
+        edge.servers.iter().position(|server| server.take_calls().iter().any(is_it))
+    });
     (client, place)
 }
 
@@ -134,6 +139,47 @@ fn without_evenkeel_requests_with_a_body_fail_if_envoy_holds_none_of_it() {
         edge.evenkeel.kill();
         assert_eq!(ask(&mut client, &question("m", false, 5)).status, status, "{mode}");
         assert_eq!(client.get("/v1/models").status, 404, "the answer of the server");
+    }
+}
+
+/// Requests that end in every way leave neither a slot nor a place at a backend behind.
+#[test]
+fn whatever_happens_to_requests_nothing_of_them_is_left() {
+    for mode in ["BUFFERED", "FULL_DUPLEX_STREAMED", "STREAMED"] {
+        let edge = start(|text| text.replace("_mode: BUFFERED", &format!("_mode: {mode}")));
+        thread::scope(|scope| {
+            for number in 0..8 {
+                let edge = &edge;
+                scope.spawn(move || (0..25).for_each(|round| end_somehow(edge, number + round)));
+            }
+        });
+        // Some may still be on their way.
+        let requests = || metric(edge.admin, "evenkeel_requests_total", &[("door", "ext_proc")]);
+        let mut seen = 0.0;
+        until("no more requests", || {
+            edge.wait_until_free();
+            let before = std::mem::replace(&mut seen, requests());
+            before == seen
+        });
+        let running = [run(&edge), run(&edge), run(&edge), run(&edge)];
+        let places = running.iter().filter(|(_, place)| *place == 0).count();
+        assert_eq!(places, 2, "{mode}: both backends have nothing else to do");
+    }
+}
+
+/// Sends a request that is answered, or cut at its head, in its body or in its answer.
+fn end_somehow(edge: &ModelEdge, number: usize) {
+    let mut client = edge.client();
+    let text = request(&question("m", number.is_multiple_of(2), 20));
+    match number % 5 {
+        0 => client.send(&text[..text.len() / 2]),
+        1 => client.send(&text[..text.len() - 10]),
+        2 => client.send(&text),
+        3 => {
+            client.send(&request(&question("endless", true, 20)));
+            client.connect().read_exact(&mut [0; 200]).expect("a beginning");
+        }
+        _ => assert_eq!(client.ask(&text).status, 200),
     }
 }
 
