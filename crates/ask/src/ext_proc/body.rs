@@ -9,7 +9,6 @@ use super::context::{BEGINNING_BYTES, ExchangeThread};
 use super::wire::{BodySendMode, HttpBody};
 use bytes::{Bytes, BytesMut};
 use evenkeel_grpc::held_bytes::HeldBytes;
-use std::sync::Arc;
 
 /// The maximum length of a piece that is sent back, in bytes.
 const PIECE_BYTES_MAX: usize = 64 << 10;
@@ -68,7 +67,7 @@ impl HeldBody {
     pub fn new(thread: &ExchangeThread) -> HeldBody {
         HeldBody {
             data: BytesMut::new(),
-            held: HeldBytes { all: Arc::clone(&thread.bodies), mine: 0 },
+            held: HeldBytes::new(&thread.bodies),
             messages: 0,
             is_whole: false,
             has_trailers: false,
@@ -122,12 +121,19 @@ impl HeldBody {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::Ordering::Relaxed;
 
     fn held(pieces: &[&[u8]], ends: bool) -> HeldBody {
+        held_among(&Arc::default(), pieces, ends)
+    }
+
+    /// A body beside others that hold `all` bytes.
+    fn held_among(all: &Arc<AtomicUsize>, pieces: &[&[u8]], ends: bool) -> HeldBody {
         let mut body = HeldBody {
             data: BytesMut::new(),
-            held: HeldBytes { all: Arc::new(AtomicUsize::new(0)), mine: 0 },
+            held: HeldBytes::new(all),
             messages: 0,
             is_whole: false,
             has_trailers: false,
@@ -161,12 +167,13 @@ mod tests {
 
     #[test]
     fn a_body_is_held_up_to_its_bound_and_a_smaller_one_if_there_are_many() {
-        let mut body = held(&[&[7; BEGINNING_BYTES]], false);
-        assert!(!body.is_full(BEGINNING_BYTES + 1) && body.is_full(BEGINNING_BYTES));
-        body.held.all.fetch_add(64 << 20, std::sync::atomic::Ordering::Relaxed);
+        let (all, most) = (Arc::default(), 200_000);
+        let mut body = held_among(&all, &[&[7; 100_000]], false);
+        assert!(!body.is_full(most) && body.is_full(100_000));
+        all.fetch_add(64 << 20, Relaxed);
         body.add(&HttpBody { body: Bytes::from_static(b"x"), end_of_stream: true });
-        assert!(body.is_full(usize::MAX));
+        assert!(body.is_full(most));
         body.forget_if_crowded();
-        assert_eq!((body.data().len(), body.is_whole, body.held.mine), (0, false, 0));
+        assert_eq!((body.data().len(), body.is_whole, all.load(Relaxed)), (0, false, 64 << 20));
     }
 }
