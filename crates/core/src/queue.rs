@@ -196,6 +196,13 @@ impl Queue {
         self.waiting.len() + usize::from(self.ready.is_some())
     }
 
+    /// The number of waiting requests that would probably be sent before one of `client` that came
+    /// now, if all cost the same. Takes time in proportion to the number of flows that wait.
+    #[must_use]
+    pub fn ahead(&self, client: KeyHash, place: QueuePlace) -> usize {
+        self.crowds.ahead(Flow::of(client, place.into())) + usize::from(self.ready.is_some())
+    }
+
     /// Whether requests of clients other than `client` wait.
     #[must_use]
     pub fn others_wait(&self, client: KeyHash) -> bool {

@@ -18,7 +18,9 @@ use evenkeel_core::queue::concurrency::ConcurrencySearch;
 use evenkeel_core::queue::shared::SharedQueue;
 use evenkeel_core::queue::standing::{VisitPass, WaitingRoomEntry};
 use evenkeel_core::queue::work_rate::WorkRate;
-use evenkeel_core::queue::{Arrival, CancelOutcome, QueueSettings, RefusedRequest, RequestId};
+use evenkeel_core::queue::{
+    Arrival, CancelOutcome, QueuePlace, QueueSettings, RefusedRequest, RequestId,
+};
 use evenkeel_core::units::{Cost, Nanos, Time};
 use evenkeel_runtime::clock::Clock;
 use evenkeel_telemetry::pressure::PressureNotice;
@@ -198,6 +200,12 @@ impl AdmissionQueue {
         drop(state);
         passed.finish();
         entry
+    }
+
+    /// The number of requests waiting here that would probably go before one of `client` that came
+    /// now.
+    pub fn ahead(&self, client: KeyHash, place: QueuePlace) -> usize {
+        self.state.lock().queue.admission().queue().ahead(client, place)
     }
 
     /// Polls a waiting request: ready with its slot, or with the reason why it gets none.

@@ -162,6 +162,13 @@ fn route(tag: KeyHash) -> RouteHash {
     RouteHash::UNKNOWN.used_by(tag)
 }
 
+/// The place in the queue of a tag.
+fn place(rules: &TurnRules, tag: KeyHash, now: Time) -> QueuePlace {
+    let owes = rules.limiter.standing_of(0, tag, now).level.is_some_and(|level| level < 0);
+    let flow = || rules.marks.flow(LimitKey { limit: 0, hash: tag });
+    if owes { QueuePlace::Debt(flow()) } else { QueuePlace::Credit }
+}
+
 fn search(settings: &TurnSettings, cpus: usize) -> Option<ConcurrencySearch> {
     let is_auto = settings.slots == ConcurrencySetting::Auto;
     is_auto.then(|| ConcurrencySearch::new(cpus as f64))
@@ -233,13 +240,11 @@ impl TurnLane {
         let rules = self.engine.shards.rules();
         let hash = hash(tag, rules.limiter.seed());
         self.books.lock().tops[0].count(hash, 1, Cost::ZERO, now, || readable(tag));
-        let key = LimitKey { limit: 0, hash };
-        let owes = rules.limiter.standing_of(0, hash, now).level.is_some_and(|level| level < 0);
         let route = route(hash);
         let foreseen = self.engine.estimates.lock().forecast(route, None);
         let arrival = Arrival {
             client: hash,
-            place: if owes { QueuePlace::Debt(rules.marks.flow(key)) } else { QueuePlace::Credit },
+            place: place(&rules, hash, now),
             estimate: cost.unwrap_or(foreseen.cost),
             is_guess: cost.is_none() && foreseen.is_guess,
             route: cost.is_none().then_some(route),
@@ -256,6 +261,14 @@ impl TurnLane {
             }
             AdmissionEntry::NoSlot(_) => TurnAnswer::Full,
         }
+    }
+
+    /// The number of programs waiting here whose turns would probably come before that of one with
+    /// `tag` that came now.
+    pub fn ahead(&self, tag: &[u8]) -> usize {
+        let rules = self.engine.shards.rules();
+        let hash = hash(tag, rules.limiter.seed());
+        self.engine.gate.ahead(hash, place(&rules, hash, self.engine.shards.clock.now()))
     }
 
     /// A turn is over, after `cost`; without it, after the time for which it was held. Returns

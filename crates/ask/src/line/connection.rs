@@ -372,6 +372,7 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> LineConnection<S> {
                 self.note_turns();
                 return Some(reply);
             }
+            Ok(TurnCommand::Place { tag }) => return Some(TurnReply::Place(lane.ahead(tag))),
             Ok(TurnCommand::Take { tag, cost, wait }) => (tag, cost, wait, TurnReply::Late),
             Ok(TurnCommand::Try { tag, cost }) => {
                 let wait = if lane.asks_elsewhere() { TRY_WAIT } else { Nanos::ZERO };

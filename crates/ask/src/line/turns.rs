@@ -1,8 +1,8 @@
 //! The commands about turns, in both protocols: how they are read, and how their replies are
 //! written.
 //!
-//! `TAKE tag [cost=120ms] [wait=5s]` and `TRY tag [cost=120ms]` ask for a turn, and `DONE id
-//! [cost=90ms]` gives it back. Redis clients put `EK.` before the name and send the same words.
+//! `TAKE tag [cost=120ms] [wait=5s]` and `TRY tag [cost=120ms]` ask for a turn, `DONE id
+//! [cost=90ms]` gives it back, and `PLACE tag` asks how many would come before. Redis clients put `EK.` before the name and send the same words.
 //! What a connection does while a program waits: `connection`. Whose turn it is:
 //! `engine::turns`.
 
@@ -22,6 +22,8 @@ pub enum TurnCommand<'a> {
     Take { tag: &'a [u8], cost: Option<Cost>, wait: Option<Nanos> },
     /// Take a turn if one is free.
     Try { tag: &'a [u8], cost: Option<Cost> },
+    /// Tell how many would come before it.
+    Place { tag: &'a [u8] },
     /// Give a turn back.
     Done { id: TurnId, cost: Option<Cost> },
 }
@@ -34,6 +36,8 @@ pub enum TurnReply {
     Late,
     /// There is no free turn, or no place for one more program that waits.
     Busy,
+    /// The number of programs whose turns probably come before.
+    Place(usize),
     /// Whether the turn was still held.
     Done(bool),
     /// The command is wrong in this way.
@@ -48,13 +52,18 @@ enum Verb {
     Take,
     Try,
     Done,
+    Place,
 }
 
 impl Verb {
     /// The verb that a line begins with, and its length with the space after it.
     fn of_line(line: &[u8]) -> Option<(Verb, usize)> {
-        let verbs: [(&[u8], Verb); 3] =
-            [(b"TAKE ", Verb::Take), (b"TRY ", Verb::Try), (b"DONE ", Verb::Done)];
+        let verbs: [(&[u8], Verb); 4] = [
+            (b"TAKE ", Verb::Take),
+            (b"TRY ", Verb::Try),
+            (b"DONE ", Verb::Done),
+            (b"PLACE ", Verb::Place),
+        ];
         verbs
             .iter()
             .find(|(word, _)| line.starts_with(word))
@@ -63,8 +72,12 @@ impl Verb {
 
     /// The verb of a command of a Redis client.
     fn of_word(word: &[u8]) -> Option<Verb> {
-        let verbs: [(&[u8], Verb); 3] =
-            [(b"EK.TAKE", Verb::Take), (b"EK.TRY", Verb::Try), (b"EK.DONE", Verb::Done)];
+        let verbs: [(&[u8], Verb); 4] = [
+            (b"EK.TAKE", Verb::Take),
+            (b"EK.TRY", Verb::Try),
+            (b"EK.DONE", Verb::Done),
+            (b"EK.PLACE", Verb::Place),
+        ];
         verbs.iter().find(|(name, _)| word.eq_ignore_ascii_case(name)).map(|(_, verb)| *verb)
     }
 }
@@ -125,7 +138,7 @@ pub fn read_words(input: &[u8]) -> Option<(TurnCommandResult<'_>, usize)> {
     let mut words = Vec::new();
     let used = resp::command(input, &mut words).ok().flatten()?;
     let verb = Verb::of_word(words.first()?)?;
-    let name = ["ek.take", "ek.try", "ek.done"][verb as usize];
+    let name = ["ek.take", "ek.try", "ek.done", "ek.place"][verb as usize];
     let Some(first) = words.get(1) else {
         return Some((Err(format!("wrong number of arguments for '{name}' command")), used));
     };
@@ -178,9 +191,15 @@ impl Options {
     fn command(self, verb: Verb, first: &[u8]) -> TurnCommandResult<'_> {
         let cost = self.cost.map(Cost::cpu);
         match (verb, self.wait) {
-            (Verb::Take | Verb::Try, _) if first.is_empty() => Err("a tag is missing".to_owned()),
+            (Verb::Take | Verb::Try | Verb::Place, _) if first.is_empty() => {
+                Err("a tag is missing".to_owned())
+            }
             (Verb::Take, wait) => Ok(TurnCommand::Take { tag: first, cost, wait }),
             (_, Some(_)) => Err("`wait` is only for TAKE".to_owned()),
+            (Verb::Place, None) if cost.is_some() => {
+                Err("`cost` is not for PLACE, which counts all alike".to_owned())
+            }
+            (Verb::Place, None) => Ok(TurnCommand::Place { tag: first }),
             (Verb::Try, None) => Ok(TurnCommand::Try { tag: first, cost }),
             (Verb::Done, None) => {
                 let id = std::str::from_utf8(first).ok().and_then(|id| id.parse().ok());
@@ -203,6 +222,7 @@ impl TurnReply {
             TurnReply::Turn(TurnId(id)) => format!("TURN {id}\n"),
             TurnReply::Late => "LATE\n".to_owned(),
             TurnReply::Busy => "BUSY\n".to_owned(),
+            TurnReply::Place(ahead) => format!("PLACE {ahead}\n"),
             TurnReply::Done(true) => "OK\n".to_owned(),
             TurnReply::Done(false) => "NO\n".to_owned(),
             TurnReply::Fault(fault) => format!("ERR {fault}\n"),
@@ -216,6 +236,7 @@ impl TurnReply {
         match self {
             TurnReply::Turn(TurnId(id)) => reply.bulk(itoa::Buffer::new().format(*id).as_bytes()),
             TurnReply::Late | TurnReply::Busy => reply.null(),
+            TurnReply::Place(ahead) => reply.integer(i64::try_from(*ahead).unwrap_or(i64::MAX)),
             TurnReply::Done(held) => reply.integer(i64::from(*held)),
             TurnReply::Fault(fault) => reply.error(&format!("ERR {fault}")),
         }
@@ -229,6 +250,7 @@ mod tests {
     #[test]
     fn fuzz_a_command_is_a_line_and_nothing_of_the_next_one() {
         let words = [
+            "PLACE ",
             "TAKE ",
             "TRY ",
             "DONE ",
@@ -257,8 +279,9 @@ mod tests {
             assert!(plain_part(&input, true, 16) <= input.len());
             assert!(plain_part(&input, false, 16) <= input.len());
             let read = read_line(&input);
-            let begins =
-                ["TAKE ", "TRY ", "DONE "].iter().any(|verb| input.starts_with(verb.as_bytes()));
+            let begins = ["TAKE ", "TRY ", "DONE ", "PLACE "]
+                .iter()
+                .any(|verb| input.starts_with(verb.as_bytes()));
             let line = input.iter().position(|byte| *byte == b'\n').filter(|_| begins);
             assert_eq!(read.as_ref().map(|(_, used)| *used), line.map(|end| end + 1));
             let Some((command, used)) = read else { return };

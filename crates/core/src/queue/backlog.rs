@@ -12,6 +12,7 @@ use super::request::{DebtFlow, RequestId};
 use crate::key::KeyHash;
 use crate::units::{Cost, Nanos, Time};
 use alloc::collections::{BTreeMap, BTreeSet};
+use core::cmp::Ordering;
 
 /// The time over which the pace of a tier is averaged, in nanoseconds.
 const PACE_MEMORY_NANOS: f64 = 10e9;
@@ -32,6 +33,15 @@ impl Flow {
             Place::Credit => Flow::Client(client),
             Place::Line(line) => Flow::Line(line),
             Place::Debt(bucket) => Flow::Bucket(bucket),
+        }
+    }
+
+    /// The place of its tier among the tiers.
+    fn tier(self) -> u8 {
+        match self {
+            Flow::Client(_) => 0,
+            Flow::Line(_) => 1,
+            Flow::Bucket(_) => 2,
         }
     }
 }
@@ -95,6 +105,20 @@ impl FlowBacklogs {
         let most = (flow, usize::MAX, newest, KeyHash::from_bits(KeyHash::MASK));
         let (found, .., client) = *self.clients.range(..=most).next_back()?;
         (found == flow).then_some(client)
+    }
+
+    /// The number of waiting requests that are probably served before a further one of this flow,
+    /// if all cost the same: those of the tiers before its own, those of the flow itself, and as
+    /// many of each other flow of its tier.
+    pub fn ahead(&self, own: Flow) -> usize {
+        let rounds = self.flows.get(&own).map_or(0, |crowd| crowd.count) + 1;
+        let ahead = self.flows.iter().map(|(flow, crowd)| match flow.tier().cmp(&own.tier()) {
+            Ordering::Less => crowd.count,
+            Ordering::Equal if *flow == own => crowd.count,
+            Ordering::Equal => crowd.count.min(rounds),
+            Ordering::Greater => 0,
+        });
+        ahead.sum()
     }
 
     /// The estimated cost of all waiting requests of a flow.

@@ -74,6 +74,11 @@ fn a_tag_with_many_jobs_does_not_delay_one_with_a_single_job() {
         waiting(&program, count);
         waiters.push(worker);
     }
+    // A further job of `heavy` comes after all of them, one of a new tag before its second one.
+    let mut asks = Worker::new(&program);
+    assert_eq!(asks.ask("PLACE heavy"), "PLACE 4");
+    assert_eq!(asks.ask("PLACE other"), "PLACE 2");
+    assert_eq!(asks.ask("PLACE "), "ERR a tag is missing");
     first.done(&id);
     // What the first turn has cost counts.
     for place in [3, 0, 1, 2] {

@@ -104,11 +104,11 @@ fn the_log_of_a_start_names_tokens_in_place_of_processors() {
 }
 
 #[test]
-fn slots_are_bounded_to_one_more_than_an_engine_runs_while_many_wait_inside() {
+fn slots_are_bounded_to_what_an_engine_runs_while_others_wait_inside() {
     let engine = FakeEngine::start(3, 5);
     let folder = tempfile::tempdir().expect("a folder");
     let (_program, admin) = open(folder.path(), &[&engine], "queue: {concurrency: 8}");
-    until("the slots are bounded", || figure(admin, SLOTS) == Some(4.0));
+    until("the slots are bounded", || figure(admin, SLOTS) == Some(3.0));
     let backend = engine.address;
     let series = |name: &str, labels: &str| {
         figure(admin, &format!("evenkeel_backend_engine_{name}{{backend=\"{backend}\"{labels}}}"))
@@ -117,19 +117,19 @@ fn slots_are_bounded_to_one_more_than_an_engine_runs_while_many_wait_inside() {
     assert_eq!(series("requests", ",state=\"running\""), Some(3.0));
     assert_eq!(series("requests", ",state=\"waiting\""), Some(5.0));
     assert_eq!(series("cache_used", ""), Some(0.5));
-    assert_eq!(series("room", ""), Some(4.0));
+    assert_eq!(series("room", ""), Some(3.0));
     let top = get(admin, "/api/top");
     let row = format!(
-        "{{\"backend\":\"{backend}\",\"running\":3,\"waiting\":5,\"cache_used\":0.5,\"room\":4}}"
+        "{{\"backend\":\"{backend}\",\"running\":3,\"waiting\":5,\"cache_used\":0.5,\"room\":3}}"
     );
     assert!(top.contains(&row), "{top}");
     let doctor = evenkeel!().args(["doctor", "--admin", &admin.to_string()]).output();
     let doctor = String::from_utf8(doctor.expect("it runs").stdout).expect("text");
-    let line = format!("{backend} runs 3, 5 wait inside, cache 50 % full; is sent at most 4\n");
+    let line = format!("{backend} runs 3, 5 wait inside, cache 50 % full; is sent at most 3\n");
     assert!(doctor.contains(&line), "{doctor}");
 
     engine.reports(3, 0);
-    until("the bound rises", || figure(admin, SLOTS).is_some_and(|slots| slots > 4.0));
+    until("the bound rises", || figure(admin, SLOTS).is_some_and(|slots| slots > 3.0));
     until("the bound ends", || figure(admin, SLOTS) == Some(8.0));
     assert_eq!(series("room", ""), None);
     assert!(engine.asked.lock().expect("unpoisoned").iter().all(|path| path == "/metrics"));
@@ -140,7 +140,7 @@ fn the_slots_of_several_engines_are_added_up() {
     let (one, other) = (FakeEngine::start(2, 4), FakeEngine::start(5, 4));
     let folder = tempfile::tempdir().expect("a folder");
     let (_program, admin) = open(folder.path(), &[&one, &other], "queue: {concurrency: 20}");
-    until("the slots are bounded", || figure(admin, SLOTS) == Some(9.0));
+    until("the slots are bounded", || figure(admin, SLOTS) == Some(7.0));
     one.answers(404, "");
     until("an engine that reports no more has no bound", || figure(admin, SLOTS) == Some(20.0));
 }
@@ -163,7 +163,7 @@ fn a_backend_without_a_page_is_told_once_and_bounds_nothing() {
     assert_eq!(figure(admin, &up), Some(0.0));
     assert_eq!(program.log().matches("cannot read how many requests wait inside").count(), 1);
     engine.reports(4, 4);
-    until("a page that appears counts", || figure(admin, SLOTS) == Some(5.0));
+    until("a page that appears counts", || figure(admin, SLOTS) == Some(4.0));
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn the_page_may_have_another_path_or_not_be_asked_for() {
     let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
     let queue = "queue: {concurrency: 8, engine_metrics: /prometheus/metrics}";
     let (_program, admin) = open(folders[0].path(), &[&asked], queue);
-    until("the slots are bounded", || figure(admin, SLOTS) == Some(4.0));
+    until("the slots are bounded", || figure(admin, SLOTS) == Some(3.0));
     let paths = asked.asked.lock().expect("unpoisoned").clone();
     assert!(paths.iter().all(|path| path == "/prometheus/metrics"), "{paths:?}");
     // The one with `off` runs until the other backend has been asked at least once more.
