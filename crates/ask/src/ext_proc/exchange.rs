@@ -177,8 +177,15 @@ impl Exchange {
                 }
                 continue;
             }
-            let Some(message) = self.read_in_time().await? else { continue };
-            let Some(message) = message else { return Ok(None) };
+            let message = match self.may_be_stuck() {
+                true => tokio::time::timeout(PIECE_TIMEOUT, self.read()).await,
+                false => Ok(self.read().await),
+            };
+            let Ok(message) = message else {
+                self.decide().await;
+                continue;
+            };
+            let Some(message) = message? else { return Ok(None) };
             let observes = message.observability_mode;
             self.handle(message).await?;
             if observes {
@@ -188,19 +195,10 @@ impl Exchange {
         }
     }
 
-    /// Reads the next message. `None` if that takes too long and the request was decided on
-    /// meanwhile.
-    async fn read_in_time(&mut self) -> Result<Option<Option<ProcessingRequest>>, Status> {
-        let is_stuck = self.request_mode.0 == BodySendMode::Streamed
-            && self.arriving.as_ref().is_some_and(|arriving| arriving.body.messages > 0);
-        if !is_stuck {
-            return self.read().await.map(Some);
-        }
-        if let Ok(message) = tokio::time::timeout(PIECE_TIMEOUT, self.read()).await {
-            return message.map(Some);
-        }
-        self.decide().await;
-        Ok(None)
+    /// Whether Envoy may wait for an answer before it sends more of the body that is awaited.
+    fn may_be_stuck(&self) -> bool {
+        self.request_mode.0 == BodySendMode::Streamed
+            && self.arriving.as_ref().is_some_and(|arriving| arriving.body.messages > 0)
     }
 
     /// The next message of Envoy; `None` if it has ended the stream.
