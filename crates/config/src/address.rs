@@ -12,7 +12,8 @@ pub fn listen(text: &str) -> Read<SocketAddr> {
     if let Ok(address) = text.parse() {
         return Ok(address);
     }
-    let wrong = || "not an address to listen on; write 127.0.0.1:8888 or [::1]:8888".to_owned();
+    let port = text.trim_start_matches(':').parse::<u16>().unwrap_or(8888);
+    let wrong = || format!("not an address to listen on; write 127.0.0.1:{port} or [::1]:{port}");
     let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
     let port = port.parse().map_err(|_| wrong())?;
     let host = match host {
@@ -26,8 +27,19 @@ pub fn listen(text: &str) -> Read<SocketAddr> {
 /// Reads a network or a single address: `10.0.0.0/8`, `::1`.
 pub fn network(text: &str) -> Read<IpNet> {
     let net = text.parse::<IpNet>().map(|net| net.trunc());
-    net.or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
-        .map_err(|_| "not a network; write 10.0.0.0/8, 192.0.2.7 or ::1".to_owned())
+    net.or_else(|_| text.parse::<IpAddr>().map(IpNet::from)).map_err(|_| not_a_network(text))
+}
+
+fn not_a_network(text: &str) -> String {
+    let bits = text.split_once('/').and_then(|(address, _)| match address.parse() {
+        Ok(IpAddr::V4(_)) => Some(32),
+        Ok(IpAddr::V6(_)) => Some(128),
+        Err(_) => None,
+    });
+    match bits {
+        Some(bits) => format!("not a network; the number after `/` must be from 0 to {bits}"),
+        None => "not a network; write 10.0.0.0/8, 192.0.2.7 or ::1".to_owned(),
+    }
 }
 
 /// Reads the address of a name server; without a port it is 53.

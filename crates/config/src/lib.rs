@@ -5,13 +5,14 @@
 //! by means of `reader`) and `show` (back to YAML). The facts about each key are one row (`keys`),
 //! from which the schema and the tables of the guide are made too. A file of Tempomat or Smockron
 //! is first converted into a native tree (`foreign`). All faults are collected and reported at once
-//! (`fault`). `source` detects changes of the file.
+//! (`fault`) and shown with the line of the file (`excerpt`). `source` detects changes of the file.
 
 mod address;
 pub mod cpus;
 mod doubts;
 pub mod environment;
 pub mod envoy;
+pub mod excerpt;
 pub mod fault;
 mod foreign;
 mod groups;

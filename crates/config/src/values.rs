@@ -71,7 +71,10 @@ pub(crate) use word_enum;
 
 /// Reads a duration such as `250ms`.
 pub fn duration(text: &str) -> Read<Nanos> {
-    text.parse().map_err(|error: QuantityParseError| error.to_string())
+    text.parse().map_err(|error: QuantityParseError| match count(text) {
+        Ok(_) if text.len() <= 9 => format!("has no unit; write {text}s, {text}ms or {text}m"),
+        _ => error.to_string(),
+    })
 }
 
 /// A duration as the standard library has it.

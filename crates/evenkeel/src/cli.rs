@@ -4,6 +4,7 @@
 //! Errors go to standard error and say what to do. Exit codes: 0 success, 1 the command failed or a
 //! check found errors, 2 the command line is wrong. The work of a running server begins in `run`.
 
+mod check;
 pub(crate) mod doctor;
 pub(crate) mod remote;
 mod top;
@@ -12,19 +13,16 @@ mod turn;
 use crate::run;
 use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
-use evenkeel_config::cpus::cgroup;
-use evenkeel_config::fault::{ConfigFaults, Misuse};
+use evenkeel_config::fault::Misuse;
 use evenkeel_config::machine::Machine;
-use evenkeel_config::settings::Settings;
-use evenkeel_config::source::folder::{self, FolderEntry};
 use evenkeel_config::source::{ConfigSource, NoConfigError, default_path};
-use evenkeel_config::{Config, ProxyFlags, secret};
-use evenkeel_runtime::clock::Clock;
+use evenkeel_config::{Config, ProxyFlags, excerpt, secret};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use check::FaultsFound;
 use doctor::{DoctorFormat, doctor};
 use remote::AdminClient;
 
@@ -194,8 +192,13 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{error:#}");
-            ExitCode::from(if error.is::<Misuse>() { 2 } else { 1 })
+            let is_misuse = error.is::<Misuse>();
+            match error.downcast::<FaultsFound>() {
+                // A check has printed them.
+                Ok(FaultsFound) => {}
+                Err(error) => eprint!("{}", excerpt::last_error(&format!("{error:#}"))),
+            }
+            ExitCode::from(if is_misuse { 2 } else { 1 })
         }
     }
 }
@@ -222,7 +225,7 @@ fn run_to_end(command: CliCommand) -> anyhow::Result<()> {
         }
         CliCommand::Check { mut paths, config } => {
             paths.extend(config);
-            check(&paths)
+            check::check(&paths)
         }
         CliCommand::Show { config } => show(&named(config)?),
         CliCommand::Schema => print_schema(),
@@ -259,130 +262,6 @@ fn from_flags(proxy: ProxyArgs) -> Result<Config, Misuse> {
         admin: proxy.admin,
     };
     evenkeel_config::from_flags(&flags, Machine::here()).map_err(|faults| Misuse(faults, "proxy"))
-}
-
-fn check(paths: &[PathBuf]) -> anyhow::Result<()> {
-    let mut faulty = Vec::new();
-    for path in paths {
-        match check_one(path) {
-            Ok(warnings) => {
-                warn(&warnings);
-                writeln!(io::stdout(), "{}: good", path.display())?;
-            }
-            Err(faults) => faulty.push(faults),
-        }
-    }
-    anyhow::ensure!(faulty.is_empty(), faulty.join("\n"));
-    Ok(())
-}
-
-fn warn(warnings: &[String]) {
-    warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
-}
-
-/// Checks one file or folder, and returns its warnings. A file that names a domain is a rule file.
-/// All files of a folder are rule files, unless the folder contains configurations.
-fn check_one(path: &Path) -> Result<Vec<String>, String> {
-    let entries = folder::entries(path);
-    if entries.iter().any(|entry| matches!(entry, FolderEntry::Configuration(_))) {
-        return check_entries(entries);
-    }
-    if path.is_dir() && !evenkeel_ratelimit::rules::folder_has_rules(path) {
-        return Err(format!(
-            "{}: this folder contains neither a configuration nor a rule file (with a `domain`)",
-            path.display()
-        ));
-    }
-    if let Some(checked) = evenkeel_ratelimit::rules::check(path) {
-        return checked.map_err(|faults| lines(&faults));
-    }
-    if let Some(checked) = evenkeel_config::envoy::check(path) {
-        return checked.map_err(|faults| faults.to_string());
-    }
-    match evenkeel_config::check_group_file(path) {
-        Some(checked) => {
-            let groups = checked.map_err(|faults| faults.to_string())?;
-            let (file, noun) = (path.display(), if groups == 1 { "group" } else { "groups" });
-            eprintln!(
-                "note: {file} has {groups} {noun}; a configuration that names it in `group_files` \
-                 is checked with it"
-            );
-            Ok(Vec::new())
-        }
-        None => check_configuration(path),
-    }
-}
-
-/// Checks the configurations of a folder, and names what else is in it. A file that should be one
-/// and is not valid YAML is a fault, because its content is unknown.
-fn check_entries(entries: Vec<FolderEntry>) -> Result<Vec<String>, String> {
-    let (mut warnings, mut faulty) = (Vec::new(), Vec::new());
-    for entry in entries {
-        match entry {
-            FolderEntry::Configuration(path) | FolderEntry::Broken(path) => {
-                match check_configuration(&path) {
-                    Ok(more) => warnings.extend(more),
-                    Err(faults) => faulty.push(faults),
-                }
-            }
-            FolderEntry::Other(path, why) => {
-                // A closed pipe ends the check at the next line that matters.
-                let _ = writeln!(io::stdout(), "{}: skipped, {why}", path.display());
-            }
-        }
-    }
-    if faulty.is_empty() { Ok(warnings) } else { Err(faulty.join("\n")) }
-}
-
-fn lines(faults: &[ConfigFaults]) -> String {
-    faults.iter().map(ConfigFaults::to_string).collect::<Vec<_>>().join("\n")
-}
-
-/// Checks whether `serve` would start with this file, as far as this is possible without a start.
-fn check_configuration(path: &Path) -> Result<Vec<String>, String> {
-    let mut source = ConfigSource::new(path);
-    let here = Machine::here();
-    let problems = |settings: &Settings| {
-        let now = Clock::start().now();
-        evenkeel_tls::start_problems(settings)
-            .and(evenkeel_identity::refusal_pages::start_problems(settings))
-            .and(evenkeel_identity::waiting_room::start_problems(settings))
-            .and(evenkeel_identity::robots::start_problems(settings, now))
-            .and(evenkeel_identity::networks::start_problems(settings, now))
-            .and(run::trial::trial(settings))
-    };
-    let warnings = source.check(here, problems);
-    let mut warnings = warnings.map_err(|faults| faults.to_string())?;
-    if let Ok(config) = source.load(here) {
-        for note in cgroup::cost_notes(&config.settings) {
-            eprintln!("note: {note}");
-        }
-        let networks = evenkeel_identity::networks::notes(&config.settings);
-        for note in networks.into_iter().chain(evenkeel_identity::robots::notes(&config.settings)) {
-            eprintln!("note: {note}");
-        }
-        tell_keys(path, &config.settings, here).map_err(|error| error.to_string())?;
-        let door = config.settings.ratelimit.as_ref();
-        let rules = door.and_then(|door| door.rules.path.as_deref());
-        let rules = rules.filter(|path| path.exists());
-        if let Some(checked) = rules.and_then(evenkeel_ratelimit::rules::check) {
-            warnings.extend(checked.map_err(|faults| lines(&faults))?);
-        }
-    }
-    Ok(warnings)
-}
-
-/// Prints the default of `keys_max` if a limit has it, since it depends on the machine.
-fn tell_keys(path: &Path, settings: &Settings, machine: Machine) -> io::Result<()> {
-    let keys = machine.keys_max();
-    let proxy = settings.proxy.iter().flat_map(|proxy| &proxy.limits);
-    let mut limits = proxy.chain(settings.line.iter().flat_map(|line| &line.limits));
-    let is_default =
-        settings.state.keys_max.is_none() && limits.any(|limit| limit.keys_max == keys);
-    let (Some(memory), true) = (machine.memory, is_default) else { return Ok(()) };
-    let (path, memory, bytes) = (path.display(), memory >> 20, keys * 24 / 1_000_000);
-    let what = "`keys_max` of a limit, by the memory here";
-    writeln!(io::stdout(), "{path}: {what} ({memory} MiB): {keys}, up to {bytes} MB")
 }
 
 /// The named file, or else the default file that exists.
@@ -432,7 +311,7 @@ fn ask_doctor(asked: &DoctorArgs) -> anyhow::Result<()> {
 
 fn show(path: &Path) -> anyhow::Result<()> {
     let config = ConfigSource::new(path).load(Machine::here())?;
-    warn(&config.warnings);
+    eprint!("{}", excerpt::warnings(config.warnings.iter().map(String::as_str)));
     Ok(io::stdout().write_all(config.native.as_bytes())?)
 }
 

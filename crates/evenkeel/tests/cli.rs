@@ -65,6 +65,11 @@ fn check_names_every_fault_and_its_place() {
     assert!(told.contains(&format!("{bad}:2:3: {unknown}")));
     assert!(told.contains(&format!("{bad}:3:9: `cpus` is `x`: not a number of CPUs")));
 
+    let excerpt = " 3 |   cpus: x\n   |         ^\n2 errors\n";
+    assert!(told.ends_with(excerpt) && !told.contains('\x1b'), "{told}");
+    // A start prints the same.
+    assert_eq!(text(&evenkeel(&["serve", "--config", &bad]).stderr), told);
+
     let rules = folder.path().join("rules.yaml");
     std::fs::write(&rules, "domain: a\ndescriptors: [{}]\n").expect("saved");
     let named = file(folder.path(), "{gatekeper: {}, store: {redis: 'rdis://ann:secret@h'}}");
@@ -80,6 +85,22 @@ fn check_names_every_fault_and_its_place() {
     let output = evenkeel(&["check", "/nowhere/t.yaml"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).starts_with("/nowhere/t.yaml: cannot be read: No such file"));
+}
+
+/// The count has the errors and warnings of all files.
+#[test]
+fn check_counts_what_it_finds() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let open = "proxy: {listen: '127.0.0.1:0', trusted_proxies: 0.0.0.0/0}\nadmin: off\n";
+    fs::write(at("open.yaml"), open).expect("saved");
+    fs::write(at("bad.yaml"), "admin: {listn: 1}\nlog: {level: loud}\n").expect("saved");
+    let output = evenkeel(&["check", &at("open.yaml"), &at("bad.yaml")]);
+    let told = text(&output.stderr);
+    let warned = told.lines().filter(|line| line.starts_with("warning: ")).count();
+    let noun = if warned == 1 { "warning" } else { "warnings" };
+    assert!(warned > 0 && told.ends_with(&format!("\n2 errors, {warned} {noun}\n")), "{told}");
+    assert!(told.contains("\n 1 | proxy: {listen: '127.0.0.1:0', trusted_proxies: 0.0.0.0/0}\n"));
 }
 
 #[test]

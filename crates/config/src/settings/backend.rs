@@ -129,27 +129,39 @@ impl Default for BackendTls {
 /// Reads a backend: `http://host`, `http://host:port`, `https://host`, `h2c://host`,
 /// `unix:///path`, `h2c+unix:///path`.
 pub(crate) fn backend(text: &str) -> Read<BackendAddress> {
-    let (scheme, rest) = text.split_once("://").ok_or("write it as http://127.0.0.1:80")?;
+    let (scheme, rest) = text.split_once("://").ok_or_else(|| advice(text))?;
     let (scheme, port) = match scheme {
         "http" => (BackendScheme::Http, 80),
         "https" => (BackendScheme::Https, 443),
         "h2c" => (BackendScheme::H2c, 80),
         "unix" => return socket_file(BackendScheme::Unix, rest),
         "h2c+unix" => return socket_file(BackendScheme::UnixH2c, rest),
-        _ => return Err("write it as http://127.0.0.1:80".to_owned()),
+        _ => return Err(advice(rest)),
     };
     let rest = rest.strip_suffix('/').unwrap_or(rest);
     if rest.contains(['/', '?', '#', '@']) {
         return Err(more_than_a_host(scheme, rest));
     }
-    let authority: http::uri::Authority =
-        rest.parse().map_err(|_| "not a host and port; write http://127.0.0.1:80")?;
+    let wrong = || "not a host and port; write http://127.0.0.1:80".to_owned();
+    let authority: http::uri::Authority = rest.parse().map_err(|_| wrong())?;
     let host = authority.host();
     match (host.is_empty(), authority.port_u16(), rest.len() == host.len()) {
         (false, Some(1..), _) => Ok(BackendAddress { scheme, place: rest.to_owned() }),
         (false, None, true) => Ok(BackendAddress { scheme, place: format!("{rest}:{port}") }),
-        _ => Err("not a host and port; write http://127.0.0.1:80".to_owned()),
+        (false, None, false) => Err(format!("not a port; write {scheme}://{host}:{port}")),
+        _ => Err(wrong()),
     }
+}
+
+/// How to write an address without a scheme, or with one that does not exist.
+fn advice(place: &str) -> String {
+    if place.starts_with('/') {
+        return format!("write it as unix://{place}");
+    }
+    let place = place.strip_suffix('/').unwrap_or(place);
+    let is_address = !place.contains('@') && backend(&format!("http://{place}")).is_ok();
+    let place = if is_address { place } else { "127.0.0.1:80" };
+    format!("write it as http://{place}")
 }
 
 /// The message about an address with a path, a query or a user.

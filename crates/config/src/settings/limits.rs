@@ -4,7 +4,10 @@
 //! A limit has exactly one of `share`, `rate` and `window`. A key that belongs to another algorithm
 //! is a fault. How each one counts: `evenkeel_core::bucket`.
 
+mod key_parts;
 mod models;
+
+pub(crate) use key_parts::{KeyTemplateWord, part};
 
 use super::conditions::{self, CONDITION, GroupSettings};
 use super::peers::PeersSettings;
@@ -13,13 +16,13 @@ use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, ValueSyntax, 
 use crate::machine::Machine;
 use crate::reader::SectionReader;
 use crate::tree::{self, YamlNode, YamlValue};
-use crate::values::{self, DAY, Read, count, header_name, token, within};
+use crate::values::{self, DAY, Read, count, within};
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::bucket::debt::DebtBucket;
 use evenkeel_core::bucket::quota::QuotaBucket;
 use evenkeel_core::bucket::sliding::{SlidingWindow, WINDOW_MAX};
 use evenkeel_core::condition::Condition;
-use evenkeel_core::fact::{ClientFact, FactSet};
+use evenkeel_core::fact::FactSet;
 use evenkeel_core::limit::{KEYS_MAX, KeyPart, LIMITS_MAX, Limit, LimitAction, LimitUnit};
 use evenkeel_core::queue::WorkUnit;
 use evenkeel_core::units::{Cost, CpuShare, ExactRate, Nanos, QuantityParseError, Rate, Weight};
@@ -36,11 +39,11 @@ section! {
     /// The [condition](#when) of the limit.
     WHEN: SubsectionKey = SubsectionKey::one("when", &CONDITION).default_note("all requests");
     /// CPU time as a share of `cpus`.
-    SHARE: ConfigKey<CpuShare> = ConfigKey::opaque("share", |text| text.parse().map_err(quantity))
+    SHARE: ConfigKey<CpuShare> = ConfigKey::opaque("share", share)
         .range_note("above 0, at most 100%").example("10%").low("ordinary use is held")
         .high("one client can use the whole server");
     /// Requests per time, or tokens or money (`unit`). A client over it gets 429.
-    RATE: ConfigKey<ExactRate> = ConfigKey::opaque("rate", |text| text.parse().map_err(quantity))
+    RATE: ConfigKey<ExactRate> = ConfigKey::opaque("rate", rate)
         .range_note("above 0").example("10/s").low("ordinary use is refused")
         .high("the limit has no effect");
     /// The unit that `rate` counts. `hits`: requests. `tokens`: tokens of language models, prompt
@@ -108,8 +111,6 @@ section! {
         ConfigKey::new("burst", ValueSyntax::Whole(&[]), requests_saved);
 }
 
-/// The longest JSON pointer, in bytes.
-const JSON_POINTER_BYTES_MAX: usize = 256;
 /// The largest burst, in requests.
 pub(crate) const BURST_MAX: u64 = 1_000_000_000;
 
@@ -542,6 +543,25 @@ pub(crate) fn quantity(error: QuantityParseError) -> String {
     error.to_string()
 }
 
+/// Reads a share. A number without a unit is probably one in percent.
+fn share(text: &str) -> Read<CpuShare> {
+    text.parse().map_err(|error| match count(text) {
+        Ok(1..=100) => format!("not a share; write {text}%"),
+        _ => quantity(error),
+    })
+}
+
+/// Reads a rate.
+fn rate(text: &str) -> Read<ExactRate> {
+    text.parse().map_err(|error| match count(text) {
+        Ok(1..=BURST_MAX) => format!("not a rate; write {text}/s, {text}/m or {text}/h"),
+        _ if text.starts_with("0/") => {
+            "must be above 0; a limit with `action: deny` and a `when` refuses requests".to_owned()
+        }
+        _ => quantity(error),
+    })
+}
+
 /// Reads CPU time, either as a duration or as a share of what `cpus` provide within the window.
 pub(crate) fn cpu_time(text: &str, window: Nanos, cpus: f64) -> Read<Nanos> {
     if let Ok(share) = text.parse::<CpuShare>() {
@@ -559,64 +579,4 @@ pub(crate) fn requests_saved(text: &str) -> Read<u64> {
             .to_owned()),
         burst => within(burst, 1..=BURST_MAX),
     }
-}
-
-/// One element of `by`.
-#[derive(Clone, PartialEq)]
-pub(crate) enum KeyTemplateWord {
-    V4(u8),
-    V6(u8),
-    Part(KeyPart),
-}
-
-/// Reads one part of a key.
-pub(crate) fn part(text: &str) -> Read<KeyTemplateWord> {
-    let bits = |text: &str, max: u64| within(count(text)?, 0..=max).map(|n| n as u8);
-    if let Some(prefix) = text.strip_prefix("ip/") {
-        return bits(prefix, 32).map(KeyTemplateWord::V4);
-    }
-    if let Some(prefix) = text.strip_prefix("ip6/") {
-        return bits(prefix, 128).map(KeyTemplateWord::V6);
-    }
-    let part = match text.split_once(':') {
-        Some(("header", name)) => KeyPart::Header(header_name(name)?),
-        Some(("cookie", name)) => KeyPart::Cookie(token(name)?),
-        Some(("json", at)) => KeyPart::Json(json_pointer(at)?),
-        Some(("path", n)) => KeyPart::Path(Some(within(count(n)?, 1..=255)? as u8)),
-        _ => plain_part(text)?,
-    };
-    Ok(KeyTemplateWord::Part(part))
-}
-
-/// Reads a JSON pointer (RFC 6901) to a value below the root.
-fn json_pointer(text: &str) -> Read<Box<str>> {
-    let escapes = text.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
-    if text.len() > 1 && text.starts_with('/') && text.len() <= JSON_POINTER_BYTES_MAX && escapes {
-        return Ok(text.into());
-    }
-    Err("is not a JSON pointer to a value in the body; write json:/user or json:/metadata/team"
-        .to_owned())
-}
-
-fn plain_part(text: &str) -> Read<KeyPart> {
-    Ok(match text {
-        "user-agent" => KeyPart::UserAgent,
-        "api-key" => KeyPart::ApiKey,
-        "apikey" | "api_key" | "key" => return Err("must be written api-key".to_owned()),
-        "method" => KeyPart::Method,
-        "path" => KeyPart::Path(None),
-        "vhost" => KeyPart::Vhost,
-        "host" => KeyPart::Host,
-        "all" => KeyPart::All,
-        _ => match ClientFact::named(text) {
-            Some(fact) => KeyPart::Fact(fact),
-            None => {
-                let facts = ClientFact::ALL.map(ClientFact::name).join(", ");
-                return Err(format!(
-                    "must be ip/N, ip6/N, user-agent, api-key, header:NAME, cookie:NAME, \
-                     json:/NAME, method, path, path:N, vhost, host, {facts} or all"
-                ));
-            }
-        },
-    })
 }

@@ -234,7 +234,7 @@ impl Ground {
         // The limit on open files depends on the machine, so its warning is ignored unless the case
         // expects it.
         let is_asked = |line: &&str| said == OPEN_FILES || !line.contains(OPEN_FILES);
-        let told: Vec<&str> = all.lines().filter(is_asked).collect();
+        let told: Vec<&str> = messages(&all).filter(is_asked).collect();
         let told = told.join("\n");
         let started = starts(&path);
         let good = checked.status.success();
@@ -245,6 +245,14 @@ impl Ground {
         let named = told.contains(said) && told.is_empty() == said.is_empty();
         (!agree || !named).then(|| format!("{case}{good}: {told}\nsaid: {said}\n{started:?}"))
     }
+}
+
+/// The messages of a check, without the lines of the file and the count.
+fn messages(printed: &str) -> impl Iterator<Item = &str> {
+    let is_excerpt =
+        |line: &str| line.trim_start_matches([' ', '0', '1', '2', '3']).starts_with('|');
+    let is_count = |line: &str| !line.contains(':');
+    printed.lines().filter(move |line| !is_excerpt(line) && !is_count(line))
 }
 
 /// Users other than root may not use ports below 1024, nor write everywhere.
@@ -321,7 +329,7 @@ fn check_and_start_say_the_same_about_this_machine() {
     let mut program = Program::start(with_few_files(&["serve", "--config"]));
     // A start warns before it opens its doors, and notes when they are open.
     let (notes, warnings): (Vec<_>, Vec<_>) =
-        checked.lines().partition(|line| line.starts_with("note: "));
+        messages(&checked).partition(|line| line.starts_with("note: "));
     for line in warnings.into_iter().chain(notes) {
         // `warning: FILE:LINE:COLUMN: what` or `note: what`.
         let said = line.strip_prefix("note: ");

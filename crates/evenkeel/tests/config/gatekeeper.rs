@@ -29,7 +29,7 @@ fn a_gatekeeper_needs_a_gate_and_says_what_runs() {
         ("check: {}\ngatekeeper: {master: 'udp://h:1'}", "only TCP is supported"),
         ("check: {}\ngatekeeper: {control: 'tcp://127.0.0.1:10004'}", "need different ports"),
         ("check: {}\ngatekeeper: {domain: ''}", "1 to 255 bytes"),
-        ("check: {}\ngatekeeper: {identifier: ip/33}", "must be from 0 to 32"),
+        ("check: {}\ngatekeeper: {identifier: ip/33}", "an IPv4 network has 0 to 32 bits"),
         ("check: {}\ngatekeeper: {identifier: [ip/32, ip/24]}", "two networks of one kind"),
         ("check: {}\ngatekeeper: {max_delay: 2d}", "must be from"),
         ("check: {}\ngatekeeper: {log_info: [method, cookies]}", "must be ip/N"),

@@ -1,0 +1,24 @@
+//! Messages about faulty values say what to write, with the value of the file where that helps.
+
+use super::faults;
+
+#[test]
+fn advice_has_the_value_of_the_file() {
+    let limit = |keys: &str| format!("proxy: {{limits: [{{name: a, by: all, {keys}}}]}}");
+    for (text, what) in [
+        ("proxy: {backend: h2://a}".to_owned(), "write it as http://a"),
+        ("proxy: {backend: 127.0.0.1:8080}".to_owned(), "write it as http://127.0.0.1:8080"),
+        ("proxy: {backend: '[::1]:8080/'}".to_owned(), "write it as http://[::1]:8080"),
+        ("proxy: {backend: /run/app.sock}".to_owned(), "write it as unix:///run/app.sock"),
+        ("proxy: {backend: 'ann:secret@h:80'}".to_owned(), "write it as http://127.0.0.1:80"),
+        ("proxy: {listen: 9970}".to_owned(), "write 127.0.0.1:9970 or [::1]:9970"),
+        ("proxy: {max_delay: 10}".to_owned(), "has no unit; write 10s, 10ms or 10m"),
+        ("proxy: {trusted_proxies: fe80::/129}".to_owned(), "after `/` must be from 0 to 128"),
+        (limit("rate: 5"), "not a rate; write 5/s, 5/m or 5/h"),
+        (limit("rate: 0/m"), "must be above 0; a limit with `action: deny` and a `when` refuses"),
+        (limit("share: 10"), "not a share; write 10%"),
+    ] {
+        let told = faults(&text);
+        assert!(told.contains(what), "{text}\nwants: {what}\ntold: {told}");
+    }
+}
