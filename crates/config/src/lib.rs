@@ -362,6 +362,8 @@ pub struct ProxyFlags {
     pub trusted_proxies: Vec<String>,
     /// Value of `admin.listen`, or `off`.
     pub admin: Option<String>,
+    /// Value of `proxy.shadow`.
+    pub shadow: bool,
 }
 
 /// Builds a configuration from flags.
@@ -387,6 +389,9 @@ pub fn from_flags(flags: &ProxyFlags, machine: impl Into<Machine>) -> Result<Con
     for (key, flag, values) in lists.into_iter().filter(|(.., values)| !values.is_empty()) {
         let list = YamlValue::List(values.iter().map(|value| text(flag, value)).collect());
         root.put(&["proxy", key], YamlNode::made(list).from_input(flag));
+    }
+    if flags.shadow {
+        root.put(&["proxy", "shadow"], text("`--shadow`", &true.to_string()));
     }
     match &flags.admin {
         Some(off) if off == "off" => root.put(&["admin"], YamlNode::text(off)),

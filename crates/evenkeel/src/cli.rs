@@ -6,6 +6,7 @@
 
 mod check;
 pub(crate) mod doctor;
+mod reload;
 pub(crate) mod remote;
 mod top;
 mod turn;
@@ -40,6 +41,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum CliCommand {
     /// Run the server: open all listeners of a configuration file
+    #[command(alias = "run")]
     Serve(ServeArgs),
     /// Run the reverse proxy with the default limits, without a configuration file
     Proxy(ProxyArgs),
@@ -48,23 +50,32 @@ enum CliCommand {
     Ratelimit,
     /// Check configuration files, rule files (or folders of them) and the external processing in
     /// files of Envoy; print every error with its position
+    #[command(alias = "validate")]
     Check {
-        /// Configuration files, rule files or folders
-        #[arg(required_unless_present = "config", value_name = "PATH")]
+        /// Configuration files, rule files or folders [default: the file of `serve`]
+        #[arg(value_name = "PATH")]
         paths: Vec<PathBuf>,
         /// One more of them, in the words of `serve`
-        #[arg(long, value_name = "FILE")]
+        #[arg(long, short, value_name = "FILE")]
         config: Option<PathBuf>,
     },
     /// Print the effective configuration, with all defaults filled in
     Show {
         /// The configuration file [default: as for `serve`]
-        #[arg(long, value_name = "FILE")]
+        #[arg(long, short, value_name = "FILE")]
         config: Option<PathBuf>,
     },
     /// Print the JSON schema of the configuration, for editors
     Schema,
+    /// Make a running server on this machine read its configuration again
+    Reload {
+        /// The admin address of the server
+        #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9970")]
+        #[arg(value_parser = host_port)]
+        admin: String,
+    },
     /// Print the busiest clients of a running server
+    #[command(aliases = ["clients", "status"])]
     Doctor(DoctorArgs),
     /// Show the busiest clients of a running server live in the terminal
     Top(TopArgs),
@@ -81,6 +92,9 @@ enum CliCommand {
     /// Print the licences of this program and of all that it contains
     #[command(alias = "licenses")]
     Licences,
+    /// Print the version
+    #[command(hide = true)]
+    Version,
     /// Print a completion script for a shell
     Completions {
         /// The shell that will run the script
@@ -98,17 +112,17 @@ enum CliCommand {
 struct ServeArgs {
     /// The configuration file [default: $EVENKEEL_CONFIG, else /etc/evenkeel/evenkeel.yaml,
     /// else /etc/tempomat.json]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, short, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
 #[derive(clap::Args)]
 struct ProxyArgs {
     /// The URL of the backend, such as http://127.0.0.1:80
-    #[arg(long, value_name = "URL")]
+    #[arg(long, short, value_name = "URL")]
     backend: String,
     /// The address to listen on; may be given several times [default: 0.0.0.0:8888]
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, short, value_name = "ADDR")]
     listen: Vec<String>,
     /// Defaults for a kind of backend: openai, before language models [default: none]
     #[arg(long, value_name = "NAME")]
@@ -129,6 +143,9 @@ struct ProxyArgs {
     /// Proxies with a trusted X-Forwarded-For: networks, separated by commas [default: none]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     trusted_proxies: Vec<String>,
+    /// Decide, count and log, but hold and refuse no request
+    #[arg(long)]
+    shadow: bool,
 }
 
 /// The flags that select a running server.
@@ -225,16 +242,23 @@ fn run_to_end(command: CliCommand) -> anyhow::Result<()> {
         }
         CliCommand::Check { mut paths, config } => {
             paths.extend(config);
+            if paths.is_empty() {
+                paths.push(named(None)?);
+            }
             check::check(&paths)
         }
         CliCommand::Show { config } => show(&named(config)?),
         CliCommand::Schema => print_schema(),
+        CliCommand::Reload { admin } => Ok(writeln!(io::stdout(), "{}", reload::reload(&admin)?)?),
         CliCommand::Doctor(asked) => ask_doctor(&asked),
         CliCommand::Top(asked) => watch_top(&asked),
         CliCommand::Replay(options) => evenkeel_lab::replay::run(&options),
         CliCommand::SampleLog(options) => evenkeel_lab::replay::sample(options),
         CliCommand::Demo(options) => Ok(evenkeel_lab::demo::run(&options)?),
         CliCommand::Licences => Ok(io::stdout().write_all(NOTICES.as_bytes())?),
+        CliCommand::Version => {
+            Ok(io::stdout().write_all(Cli::command().render_version().as_bytes())?)
+        }
         CliCommand::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "evenkeel", &mut script);
@@ -260,6 +284,7 @@ fn from_flags(proxy: ProxyArgs) -> Result<Config, Misuse> {
         cost: proxy.cost,
         trusted_proxies: proxy.trusted_proxies,
         admin: proxy.admin,
+        shadow: proxy.shadow,
     };
     evenkeel_config::from_flags(&flags, Machine::here()).map_err(|faults| Misuse(faults, "proxy"))
 }

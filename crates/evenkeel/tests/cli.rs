@@ -28,7 +28,7 @@ fn file(folder: &Path, text: &str) -> String {
 #[test]
 fn a_wrong_command_line_ends_with_2_and_help_with_0() {
     let address = &["doctor", "--admin", "foo"];
-    for wrong in [&["nonsense"][..], &["check"], &["show", "--no"], &[], address] {
+    for wrong in [&["nonsense"][..], &["check", "--no"], &["show", "--no"], &[], address] {
         let output = evenkeel(wrong);
         assert_eq!(output.status.code(), Some(2), "{wrong:?}");
         assert!(!output.stderr.is_empty());
@@ -113,6 +113,39 @@ fn show_prints_what_would_run() {
     let mut command = evenkeel!();
     let same = command.arg("show").env("EVENKEEL_CONFIG", &path).output().expect("it runs");
     assert_eq!(same.stdout, shown.stdout);
+}
+
+/// Other names of commands and flags are accepted, but only one is in the help.
+#[test]
+fn commands_and_flags_have_other_names() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = file(folder.path(), "proxy: {listen: '127.0.0.1:0'}\nadmin: off\n");
+    let shown = evenkeel(&["show", "-c", &path]);
+    assert_eq!((shown.status.code(), shown.stderr.len()), (Some(0), 0));
+    for same in [&["validate", &path][..], &["validate", "-c", &path], &["check", "-c", &path]] {
+        let output = evenkeel(same);
+        assert_eq!(output.status.code(), Some(0), "{same:?}: {}", text(&output.stderr));
+        assert!(text(&output.stdout).ends_with(": good\n"));
+    }
+    let mut command = evenkeel!();
+    let checked = command.arg("check").env("EVENKEEL_CONFIG", &path).output().expect("it runs");
+    assert_eq!(checked.status.code(), Some(0));
+    let bad = file(folder.path(), "proxy: {cpus: x}");
+    for same in [&["run", "-c", &bad][..], &["serve", "-c", &bad]] {
+        assert!(text(&evenkeel(same).stderr).contains("not a number of CPUs"), "{same:?}");
+    }
+    let told = text(&evenkeel(&["proxy", "-b", "a:1", "-l", "nine", "--shadow"]).stderr);
+    assert!(told.contains("`--backend` is `a:1`: write it as http://a:1"), "{told}");
+    assert!(told.contains("`--listen` is `nine`"), "{told}");
+    for command in ["doctor", "clients", "status"] {
+        let told = text(&evenkeel(&[command, "--admin", "127.0.0.1:1"]).stderr);
+        assert!(told.contains("no server answers at 127.0.0.1:1: "), "{told}");
+    }
+    assert_eq!(evenkeel(&["version"]).stdout, evenkeel(&["--version"]).stdout);
+    let help = text(&evenkeel(&["--help"]).stdout);
+    for other in ["validate", "run", "clients", "status", "version"] {
+        assert!(!help.contains(&format!("\n  {other} ")), "{other}: {help}");
+    }
 }
 
 #[test]

@@ -266,7 +266,8 @@ fn each_of_these_is_faulty() {
         ("proxy: {limits: [{name: a, share: 1%}]}", "a limit needs `by`"),
         ("proxy: {limits: [{name: a, by: all}]}", "one of `share`, `rate` or `window`"),
         ("proxy: {limits: [{name: a b, by: all, share: 1%}]}", "a name has 1 to 64"),
-        ("proxy: {limits: [{name: a, by: ip, share: 1%}]}", "must be ip/N"),
+        ("proxy: {limits: [{name: a, by: ipp, share: 1%}]}", "must be ip/N"),
+        ("proxy: {limits: [{name: a, by: key, share: 1%}]}", "must be written api-key"),
         ("proxy: {limits: [{name: a, by: [ip/8, ip/9], share: 1%}]}", "two networks of one kind"),
         ("proxy: {limits: [{name: a, by: all, share: 101%}]}", "not a share"),
         ("proxy: {limits: [{name: a, by: all, rate: 5/m, burst: 0}]}", "the minimum is 1"),
@@ -334,6 +335,8 @@ fn flags_are_a_configuration_too() {
     let flags = ProxyFlags { backend: "http://127.0.0.1:8080".into(), ..ProxyFlags::default() };
     let proxy = from_flags(&flags, 2.0).expect("good").settings.proxy.expect("open");
     assert_eq!((proxy.cpus, proxy.limits.len()), (2.0, 3));
+    let shadow = ProxyFlags { shadow: true, ..flags.clone() };
+    assert!(from_flags(&shadow, 2.0).expect("good").settings.proxy.expect("open").shadow);
     let flags = ProxyFlags { cpus: Some("many".into()), admin: Some("off".into()), ..flags };
     let told = from_flags(&flags, 2.0).expect_err("faulty").to_string();
     assert_eq!(told, "command line: `--cpus` is `many`: not a number of CPUs; write 4 or 0.5");
@@ -347,6 +350,7 @@ fn flags_are_a_configuration_too() {
         cost: some("header"),
         trusted_proxies: vec!["all".into()],
         admin: some("all"),
+        shadow: true,
     };
     let told = from_flags(&wrong, 2.0).expect_err("faulty").to_string();
     for flag in ["backend", "listen", "preset", "action", "cost", "trusted-proxies", "admin"] {

@@ -56,7 +56,7 @@ pub struct ReplayOptions {
     #[arg(required = true, value_name = "LOG")]
     pub logs: Vec<PathBuf>,
     /// The configuration file with the limits [default: the default limits]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, short, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// CPU-seconds per second to share out, if the configuration does not say [default: those of
     /// this machine, which may differ from those of the site]

@@ -5,7 +5,7 @@
 use crate::settings::sockets::SocketSpec;
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// State of a listening socket in `/proc/net/tcp`.
 const TCP_STATE_LISTEN: &str = "0A";
@@ -34,17 +34,25 @@ pub fn held_by_evenkeel(socket: &SocketSpec) -> bool {
         }
         SocketSpec::Group { .. } => return false,
     };
+    !holders.is_empty() && holders.iter().all(|process| runs_evenkeel(process))
+}
+
+/// The processes that listen on the TCP port `port` and run a program with the same file name as
+/// this one.
+#[must_use]
+pub fn evenkeel_on(port: u16) -> Vec<i32> {
+    let ours = listening_on(port).into_iter().filter(|process| runs_evenkeel(process));
+    ours.filter_map(|process| process.file_name()?.to_str()?.parse().ok()).collect()
+}
+
+/// Whether the process runs a program with the same file name as this one.
+fn runs_evenkeel(process: &Path) -> bool {
     let own = std::env::current_exe().ok();
     let own = own.as_ref().and_then(|path| path.file_name()?.to_str());
-    let is_ours = |process: &PathBuf| {
-        let program = fs::read_link(process.join("exe")).ok();
-        let name = program.as_ref().and_then(|path| path.file_name()?.to_str());
-        // After an upgrade, the old process runs a file that no longer exists.
-        name.is_some_and(|name| {
-            own.is_some() && name.strip_suffix(" (deleted)").or(Some(name)) == own
-        })
-    };
-    !holders.is_empty() && holders.iter().all(is_ours)
+    let program = fs::read_link(process.join("exe")).ok();
+    let name = program.as_ref().and_then(|path| path.file_name()?.to_str());
+    // After an upgrade, the old process runs a file that no longer exists.
+    name.is_some_and(|name| own.is_some() && name.strip_suffix(" (deleted)").or(Some(name)) == own)
 }
 
 fn having(sockets: &BTreeSet<String>) -> Vec<PathBuf> {

@@ -60,6 +60,11 @@ impl AdminClient<'_> {
         Ok((text, snapshot))
     }
 
+    /// The page with the metrics, in Prometheus' format.
+    pub async fn metrics(&self) -> Result<String, AdminClientError> {
+        self.get("/metrics").await
+    }
+
     /// The body of the answer to a GET of `path`.
     async fn get(&self, path: &str) -> Result<String, AdminClientError> {
         let late = |_| AdminClientError::Late { address: self.address.to_owned() };

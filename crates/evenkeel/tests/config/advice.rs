@@ -1,6 +1,6 @@
 //! Messages about faulty values say what to write, with the value of the file where that helps.
 
-use super::faults;
+use super::{faults, good};
 
 #[test]
 fn advice_has_the_value_of_the_file() {
@@ -20,5 +20,17 @@ fn advice_has_the_value_of_the_file() {
     ] {
         let told = faults(&text);
         assert!(told.contains(what), "{text}\nwants: {what}\ntold: {told}");
+    }
+}
+
+/// They are accepted; messages and the guide have one word for each.
+#[test]
+fn parts_of_keys_have_other_names() {
+    for (word, same) in [("ip", "ip/32"), ("user_agent", "user-agent"), ("api_key", "api-key")] {
+        let by = |word: &str| {
+            let text = format!("proxy: {{limits: [{{name: a, by: {word}, share: 1%}}]}}");
+            good(&text).settings.proxy.expect("open").limits[0].by.clone()
+        };
+        assert_eq!(by(word), by(same));
     }
 }

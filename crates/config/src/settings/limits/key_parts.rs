@@ -24,6 +24,9 @@ pub(crate) fn part(text: &str) -> Read<KeyTemplateWord> {
         bits if bits <= max => Ok(bits as u8),
         _ => Err(format!("an {what} network has 0 to {max} bits")),
     };
+    if text == "ip" {
+        return Ok(KeyTemplateWord::V4(32));
+    }
     if let Some(prefix) = text.strip_prefix("ip/") {
         return bits(prefix, 32, "IPv4").map(KeyTemplateWord::V4);
     }
@@ -52,9 +55,9 @@ fn json_pointer(text: &str) -> Read<Box<str>> {
 
 fn plain_part(text: &str) -> Read<KeyPart> {
     Ok(match text {
-        "user-agent" => KeyPart::UserAgent,
-        "api-key" => KeyPart::ApiKey,
-        "apikey" | "api_key" | "key" => return Err("must be written api-key".to_owned()),
+        "user-agent" | "user_agent" => KeyPart::UserAgent,
+        "api-key" | "api_key" => KeyPart::ApiKey,
+        "apikey" | "key" => return Err("must be written api-key".to_owned()),
         "method" => KeyPart::Method,
         "path" => KeyPart::Path(None),
         "vhost" => KeyPart::Vhost,
