@@ -32,8 +32,8 @@ fn limits_doubt(proxy: &ProxySettings) -> Option<StartProblem> {
         return None;
     }
     let what = "all limits have a `when`, so no limit applies to any other request; `limits` \
-                replaces the default limits by address (ip, net24, net16): write them here too if \
-                they are to stay";
+                replaces the default limits by address (ip, net24, net16): write `default` as its \
+                first entry to keep them";
     Some((&["proxy", "limits"], what.to_owned()))
 }
 

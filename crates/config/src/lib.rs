@@ -1,11 +1,12 @@
 //! Configuration: reads, checks and shows it.
 //!
 //! This is the only module that reads configuration files and the environment. A file passes
-//! through `tree` (text to nodes with places), `settings` (nodes to the types that doors receive,
-//! by means of `reader`) and `show` (back to YAML). The facts about each key are one row (`keys`),
-//! from which the schema and the tables of the guide are made too. A file of Tempomat or Smockron
-//! is first converted into a native tree (`foreign`). All faults are collected and reported at once
-//! (`fault`) and shown with the line of the file (`excerpt`). `source` detects changes of the file.
+//! through `tree` (text to nodes with places), `variables` (those of the environment in values),
+//! `settings` (nodes to the types that doors receive, by means of `reader`) and `show` (back to
+//! YAML). The facts about each key are one row (`keys`), from which the schema and the tables of
+//! the guide are made too. A file of Tempomat or Smockron is first converted into a native tree
+//! (`foreign`). All faults are collected and reported at once (`fault`) and shown with the line of
+//! the file (`excerpt`). `source` detects changes of the file.
 
 mod address;
 pub mod cpus;
@@ -27,6 +28,7 @@ pub mod show;
 pub mod source;
 pub mod tree;
 mod values;
+mod variables;
 
 pub use doubts::of_facts as unknown_facts;
 use fault::{ConfigFault, ConfigFaults, TextPlace};
@@ -79,8 +81,23 @@ pub fn parse(
     bytes: &[u8],
     machine: impl Into<Machine>,
 ) -> Result<Config, ConfigFaults> {
-    let root = tree::parse(bytes).map_err(|fault| ConfigFaults::new(file, vec![fault]))?;
-    decode(file, &root, machine.into())
+    read(file, bytes, machine.into()).map(|(_, config)| config)
+}
+
+/// Reads a configuration, and returns its tree too. A value with a faulty variable has no further
+/// faults.
+fn read(file: &str, bytes: &[u8], machine: Machine) -> Result<(YamlNode, Config), ConfigFaults> {
+    let mut root = tree::parse(bytes).map_err(|fault| ConfigFaults::new(file, vec![fault]))?;
+    let mut faulty = variables::expand(&mut root);
+    let config = decode(file, &root, machine);
+    if faulty.is_empty() {
+        return config.map(|config| (root, config));
+    }
+    let others = config.err().into_iter().flat_map(|faults| faults.faults);
+    let is_other = |fault: &ConfigFault| faulty.iter().all(|one| one.place != fault.place);
+    let others: Vec<ConfigFault> = others.filter(is_other).collect();
+    faulty.extend(others);
+    Err(ConfigFaults::new(file, faulty))
 }
 
 /// Whether a file is a configuration, with or without faults: it contains a section of Evenkeel, or
@@ -150,8 +167,7 @@ pub fn check(
     machine: impl Into<Machine>,
     more: impl Fn(&Settings) -> StartProblems,
 ) -> Result<Vec<String>, ConfigFaults> {
-    let root = tree::parse(bytes).map_err(|fault| ConfigFaults::new(file, vec![fault]))?;
-    let Config { mut settings, mut warnings, .. } = decode(file, &root, machine.into())?;
+    let (root, Config { mut settings, mut warnings, .. }) = read(file, bytes, machine.into())?;
     settings.line.as_mut().map(source::read_limits).transpose()?;
     let mut faults = Vec::new();
     if settings.doors().is_empty() {

@@ -21,6 +21,9 @@ const FAULTS_MAX: usize = 100;
 /// Maximum length of a list of single values. Some lists are scanned for each request.
 const ENTRIES_MAX: usize = 1024;
 
+/// Beginning of keys that every section may have, and that mean nothing.
+pub(crate) const IGNORED_PREFIX: &str = "x-";
+
 /// A row that can be read from a section.
 pub trait ReadKey {
     /// The value: optional, certain or a list, by the kind of the row.
@@ -185,6 +188,9 @@ impl<'n, 'f> SectionReader<'n, 'f> {
         let mut seen = HashMap::new();
         for (key, value) in self.entries {
             let name = key.name.as_str();
+            if self.is_ignored(name) {
+                continue;
+            }
             let first = *seen.entry(name).or_insert(key.place);
             let what = if first != key.place {
                 format!("{} occurs twice, first in line {}; remove one", quoted(name), first.line)
@@ -205,7 +211,12 @@ impl<'n, 'f> SectionReader<'n, 'f> {
     /// already.
     #[must_use]
     pub fn is_blank(&self) -> bool {
-        self.entries.is_empty() && !self.is_malformed
+        self.entries.iter().all(|(key, _)| self.is_ignored(&key.name)) && !self.is_malformed
+    }
+
+    /// Whether the key is for the user alone, such as one that holds anchors.
+    fn is_ignored(&self, name: &str) -> bool {
+        name.starts_with(IGNORED_PREFIX) && self.table.row(name).is_none()
     }
 
     /// Whether the section has this key with a value.
@@ -243,6 +254,11 @@ impl<'n, 'f> SectionReader<'n, 'f> {
     /// Reports a fault at `place`.
     pub fn fault_at(&mut self, place: TextPlace, what: impl Into<String>) {
         self.faults.push(ConfigFault::new(place, what));
+    }
+
+    /// Reports faults that were found apart from this section.
+    pub fn report(&mut self, faults: impl IntoIterator<Item = ConfigFault>) {
+        self.faults.extend(faults);
     }
 
     /// Warns at `place`, without refusing the configuration.

@@ -7,6 +7,7 @@ pub mod schema;
 
 use super::keys::{KeyRow, SectionTable};
 use super::tree::{YamlNode, YamlValue};
+use super::variables;
 use std::fmt::Write;
 
 /// Replaces the secret parts of the values of a section, as the rows define them.
@@ -45,7 +46,7 @@ pub fn yaml(node: &YamlNode) -> String {
 }
 
 fn entry(out: &mut String, key: &str, node: &YamlNode, indent: usize) {
-    let _ = write!(out, "{:indent$}{}:", "", scalar(key));
+    let _ = write!(out, "{:indent$}{}:", "", quoted(key));
     match &node.value {
         YamlValue::Null => out.push('\n'),
         YamlValue::Text(text) => {
@@ -89,7 +90,12 @@ fn inline(items: &[YamlNode]) -> String {
     format!("[{}]", texts.collect::<Vec<_>>().join(", "))
 }
 
+/// A value. When it is read again, no part of it may be taken for a variable.
 fn scalar(text: &str) -> String {
+    quoted(&variables::escaped(text))
+}
+
+fn quoted(text: &str) -> String {
     let safe = |b: u8| b.is_ascii_alphanumeric() || b"-_./%:+".contains(&b);
     let starts = text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '/');
     let odd = text.ends_with(':') || text.eq_ignore_ascii_case("null");

@@ -149,6 +149,19 @@ impl YamlNode {
         }
     }
 
+    /// Gives this place to the value and to all within it.
+    pub(crate) fn move_to(&mut self, place: TextPlace) {
+        self.place = place;
+        match &mut self.value {
+            YamlValue::Null | YamlValue::Text(_) => {}
+            YamlValue::List(items) => items.iter_mut().for_each(|item| item.move_to(place)),
+            YamlValue::Map(entries) => entries.iter_mut().for_each(|(key, node)| {
+                key.place = place;
+                node.move_to(place);
+            }),
+        }
+    }
+
     /// A scalar that does not come from a file.
     #[must_use]
     pub fn text(text: impl Into<String>) -> YamlNode {
@@ -186,7 +199,10 @@ pub fn parse(bytes: &[u8]) -> Result<YamlNode, ConfigFault> {
 }
 
 /// Adds what to write to errors that patterns cause, since they begin like other things of YAML.
-fn with_hint(info: String) -> String {
+fn with_hint(info: String, line: &str) -> String {
+    if line.contains("${") {
+        return info + "; within brackets `${NAME}` needs quotes, as in [\"${NAME}\"]";
+    }
     if info.contains("unknown anchor") {
         return info + "; text that begins with `*` needs quotes, as in \"*bot*\"";
     }
@@ -212,7 +228,11 @@ pub fn parse_as(bytes: &[u8], dialect: YamlDialect) -> Result<YamlNode, ConfigFa
         let (event, span) = event.map_err(|error| {
             let what = match builder.root {
                 Some(_) => "this has no parent; check the indentation".to_owned(),
-                None => with_hint(error.info()) + &builder.unclosed(text),
+                None => {
+                    let line = text.lines().nth(error.marker().line().saturating_sub(1));
+                    let hint = with_hint(error.info(), line.unwrap_or_default());
+                    hint + &builder.unclosed(text)
+                }
             };
             ConfigFault::new(place(error.marker()), format!("not YAML: {what}"))
         })?;

@@ -25,6 +25,8 @@ mod schema;
 mod seen;
 #[path = "config/store.rs"]
 mod store;
+#[path = "config/written.rs"]
+mod written;
 
 use evenkeel_config::settings::{
     ClientAddress, CostSource, LogFormat, LogLevel, WaitingRoomSettings,
@@ -144,7 +146,7 @@ fn what_is_shown_reads_like_this() {
          requests_per_connection: 0\n    streams: 100\n    backend_streams: 100\n  \
          exempt: [ip:192.0.2.1]\n  shadow: false\n  \
          headers: false\n  cost_header: strip\n  names_max: 1000\n  \
-         limits:\n    - name: a\n      by: [all]\n      rate: 5/m\n      burst: 1\n      \
+         limits:\n    - name: a\n      by: [all]\n      rate: 5/m\n      burst: 5\n      \
          action: reject\n      weight: 1\n      keys_max: 262144\n"
     );
 }

@@ -14,6 +14,7 @@ use crate::reader::SectionReader;
 use crate::source::included::{self, IncludedFile};
 use crate::tree::{self, YamlNode, YamlValue};
 use crate::values::{self, Read, header_name, token};
+use crate::variables;
 use evenkeel_core::classify::{host_name, normal_path};
 use evenkeel_core::condition::patterns::{EXPRESSION, PathPatterns, PatternError, Patterns};
 use evenkeel_core::condition::{
@@ -175,7 +176,8 @@ fn file(
 ) -> ConfigFaults {
     let mut faults: Vec<ConfigFault> = Vec::new();
     match root {
-        Ok(root) => {
+        Ok(mut root) => {
+            faults.extend(variables::expand(&mut root));
             let (root, heading) = below_heading(root);
             faults.extend(heading);
             let root = YamlNode::map([(GROUPS.name(), root)]);

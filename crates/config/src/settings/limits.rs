@@ -12,6 +12,7 @@ pub(crate) use key_parts::{KeyTemplateWord, part};
 use super::conditions::{self, CONDITION, GroupSettings};
 use super::peers::PeersSettings;
 use super::proxy::{self, ProxyPreset};
+use crate::fault::{ConfigFault, TextPlace};
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, ValueSyntax, section};
 use crate::machine::Machine;
 use crate::reader::SectionReader;
@@ -72,11 +73,11 @@ section! {
         .default_note("costs are not rounded").example("10ms").high("cheap requests count nothing");
     // The burst of a limit with `share`.
     /// The amount that a client can save up. With `share`: CPU time, `30s` by default; with
-    /// `cost: tokens` the work that the backends do in this time. With `rate`: requests, by default
-    /// those of one second and at least 1; tokens or money, by default the amount in `rate`.
+    /// `cost: tokens` the work that the backends do in this time. With `rate`: requests, tokens or
+    /// money, by default the number in `rate` (5 with `5/m`) and at least 1 request.
     BURST: ConfigKey<Nanos> = ConfigKey::text("burst", values::duration)
         .within(Nanos::from_millis(1), DAY).range_note("1ms to 1d; requests: 1 to 1 000 000 000")
-        .default_note("`30s`; the requests of one second").example("30s")
+        .default_note("`30s`; the number in `rate`").example("30s")
         .low("short peaks are held").high("a new client can use much before it is slowed");
     /// With `share`: upper bound of the debt. Charges beyond it are forgiven.
     DEBT_MAX: ConfigKey<Nanos> = ConfigKey::duration("debt_max").within(Nanos::from_millis(1), DAY)
@@ -113,6 +114,9 @@ section! {
 
 /// The largest burst, in requests.
 pub(crate) const BURST_MAX: u64 = 1_000_000_000;
+
+/// The entry of `limits` that stands for the default limits.
+pub const DEFAULT_WORD: &str = "default";
 
 /// The default limits of a file without `limits`.
 pub const DEFAULT: &str = "
@@ -215,10 +219,22 @@ pub(crate) fn read(
     preset: Option<ProxyPreset>,
 ) -> ReadLimits {
     let inherited = LimitDefaults { ground, action, debt_max };
+    let text = if preset.is_some() { DEFAULT_OF_MODELS } else { DEFAULT };
     let Some(nodes) = proxy.nodes_of(&proxy::LIMITS) else {
-        let text = if preset.is_some() { DEFAULT_OF_MODELS } else { DEFAULT };
         return ReadLimits { counted: default_limits(proxy, text, inherited), denials: Vec::new() };
     };
+    match nodes.iter().find(|node| node.as_text() == Some(DEFAULT_WORD)) {
+        Some(word) => with_defaults(proxy, nodes, (text, word.place), inherited),
+        None => listed(proxy, nodes, inherited),
+    }
+}
+
+/// Reads the limits of `nodes`.
+fn listed<'n>(
+    proxy: &mut SectionReader<'n, '_>,
+    nodes: &'n [YamlNode],
+    inherited: LimitDefaults<'_>,
+) -> ReadLimits {
     let mut names: Vec<Box<str>> = Vec::new();
     let entries = proxy.sections(&proxy::LIMITS, nodes, |section| {
         let entry = entry(section, inherited)?;
@@ -249,17 +265,55 @@ fn default_limits(
     text: &str,
     inherited: LimitDefaults<'_>,
 ) -> Vec<Limit> {
-    let default = tree::parse(text.as_bytes()).unwrap_or(YamlNode::made(YamlValue::Null));
-    let YamlValue::List(nodes) = &default.value else { return Vec::new() };
+    let nodes = default_nodes(text, TextPlace::default());
+    apart(proxy, &nodes, inherited).0.counted
+}
+
+/// Reads limits of which `default` stands for those of a text. It stands at this place, which
+/// their faults have.
+fn with_defaults(
+    proxy: &mut SectionReader<'_, '_>,
+    nodes: &[YamlNode],
+    (text, place): (&str, TextPlace),
+    inherited: LimitDefaults<'_>,
+) -> ReadLimits {
+    let is_word = |node: &YamlNode| node.as_text() == Some(DEFAULT_WORD);
+    let filled = nodes.iter().flat_map(|node| match is_word(node) {
+        true => default_nodes(text, place),
+        false => vec![node.clone()],
+    });
+    let nodes: Vec<YamlNode> = filled.collect();
+    let (read, faults) = apart(proxy, &nodes, inherited);
+    // What the default limits do is not for the user to correct.
+    proxy.report(faults.into_iter().filter(|fault| !fault.is_warning || fault.place != place));
+    read
+}
+
+/// Reads limits that are not in the file as they are read. Returns the faults too.
+fn apart(
+    proxy: &mut SectionReader<'_, '_>,
+    nodes: &[YamlNode],
+    inherited: LimitDefaults<'_>,
+) -> (ReadLimits, Vec<ConfigFault>) {
     let mut faults = Vec::new();
-    let root = YamlNode::map([]);
+    let root = YamlNode { place: proxy.place_of("limits"), ..YamlNode::map([]) };
     let mut section =
         SectionReader::open("proxy", &proxy::TABLE, Some(&root), root.place, &mut faults);
-    let limits = section.sections(&proxy::LIMITS, nodes, |section| limit(section, inherited));
+    let read = listed(&mut section, nodes, inherited);
     if let YamlValue::Map(shown) = section.close().value {
         shown.into_iter().for_each(|(_, node)| proxy.show("limits", node));
     }
-    limits.into_iter().flatten().collect()
+    (read, faults)
+}
+
+/// The default limits of a text, all at this place.
+fn default_nodes(text: &str, place: TextPlace) -> Vec<YamlNode> {
+    let mut default = tree::parse(text.as_bytes()).unwrap_or(YamlNode::made(YamlValue::Null));
+    default.move_to(place);
+    match default.value {
+        YamlValue::List(nodes) => nodes,
+        _ => Vec::new(),
+    }
 }
 
 /// Reads an entry of `limits`. `None` if a fault makes it impossible to build.
@@ -401,9 +455,7 @@ fn counted(
         (_, Some(pace), _) => match section.key(&UNIT).unwrap_or(LimitUnit::Hits) {
             LimitUnit::Tokens => by_quota(section, LimitUnit::Tokens, pace, Cost::tokens(1)),
             LimitUnit::Money => by_quota(section, LimitUnit::Money, pace, Cost::hits(1)),
-            LimitUnit::Hits | LimitUnit::Cpu => {
-                Some((LimitUnit::Hits, by_rate(section, pace.rate())))
-            }
+            LimitUnit::Hits | LimitUnit::Cpu => Some((LimitUnit::Hits, by_rate(section, pace))),
         },
         (.., Some(window)) => Some((LimitUnit::Cpu, by_window(section, window, cpus)?)),
         _ => None,
@@ -424,11 +476,15 @@ fn amount(time: Nanos, ground: LimitContext<'_>) -> Cost {
     Cost((time.0 as f64 * ground.amount_cpus) as u64)
 }
 
-/// Reads the burst of a rate. Default: the requests of one second, at least one.
-fn by_rate(section: &mut SectionReader<'_, '_>, rate: Rate) -> Algorithm {
-    let second = (rate.per_second().floor() as u64).clamp(1, BURST_MAX);
-    let burst = section.key_or(&BURST_REQUESTS, second);
-    Algorithm::Debt(DebtBucket::new(rate, Cost::hits(burst)))
+/// Reads the burst of a rate.
+fn by_rate(section: &mut SectionReader<'_, '_>, pace: ExactRate) -> Algorithm {
+    let burst = section.key_or(&BURST_REQUESTS, burst_of(pace));
+    Algorithm::Debt(DebtBucket::new(pace.rate(), Cost::hits(burst)))
+}
+
+/// Default burst of a rate: the number that it names, as 5 of `5/m`, and at least one.
+pub(crate) fn burst_of(pace: ExactRate) -> u64 {
+    (pace.cost().as_units() as u64).clamp(1, BURST_MAX)
 }
 
 /// Reads the burst of a rate in tokens or money; `unit` is the cost of one of them. Default: the

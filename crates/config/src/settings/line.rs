@@ -6,7 +6,7 @@
 pub mod limits_file;
 pub mod turns;
 
-use super::limits::{self, BURST_MAX, requests_saved};
+use super::limits::{self, burst_of, requests_saved};
 use crate::address;
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, section};
 use crate::reader::{SectionReader, settings};
@@ -140,7 +140,7 @@ section! {
         .required().example("10/s").low("ordinary use is refused").high("the limit has no effect");
     /// Tokens that a tag can save up.
     LIMIT_BURST: ConfigKey<u64> = ConfigKey::text("burst", requests_saved)
-        .range_note("1 to 1 000 000 000").default_note("the tokens of one second, at least 1")
+        .range_note("1 to 1 000 000 000").default_note("the number in `rate`, at least 1")
         .example("20").low("short peaks are refused")
         .high("a new tag can use much before it is refused");
     /// As in `line`.
@@ -311,11 +311,6 @@ impl fmt::Display for WrittenRate {
 pub(crate) fn rate(text: &str) -> Read<WrittenRate> {
     let rate = text.parse::<ExactRate>().map_err(|error| error.to_string())?;
     Ok(WrittenRate(text.to_owned(), rate))
-}
-
-/// Default burst: the tokens that are refilled within a second, at least one.
-pub(crate) fn burst_of(pace: ExactRate) -> u64 {
-    (pace.rate().per_second() as u64).clamp(1, BURST_MAX)
 }
 
 /// Reads a prefix of tags.

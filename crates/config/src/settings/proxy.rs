@@ -204,9 +204,10 @@ settings! {
     let of_limits = LimitContext { cpus, amount_cpus, work: cost.unit(), ..ground };
     let limits_read =
         limits::read(proxy, of_limits, action, queue.debt_max, preset);
-    /// The [limits](#proxylimits), at most 32.
+    /// The [limits](#proxylimits), at most 32. They replace the default limits, which the word
+    /// `default` as an entry of the list keeps.
     pub limits: Vec<Limit>, LIMITS: SubsectionKey =
-        SubsectionKey::list("limits", &limits::TABLE)
+        SubsectionKey::list("limits", &limits::TABLE).or_words(&[limits::DEFAULT_WORD])
             .default_note("`ip`, `net24`, `net16`; with `preset` `tenant`, `ip`")
         => limits_read.counted;
     /// The rules that refuse requests, whatever they cost: the limits with `action: deny`.

@@ -6,6 +6,7 @@
 //! string. A range of whole numbers becomes `minimum` and `maximum`.
 
 use crate::keys::{KeyFacts, KeyRow, SectionCount, SectionTable, SubsectionKey, ValueSyntax};
+use crate::reader::IGNORED_PREFIX;
 use crate::settings::ROOT;
 use serde_json::{Map, Value, json};
 
@@ -40,11 +41,13 @@ fn object(table: &'static SectionTable) -> Value {
     }
 }
 
-/// A section with these keys and no others; an empty one is valid.
+/// A section with these keys and no others, except those that are ignored; an empty one is valid.
 fn properties(table: &SectionTable) -> Value {
     let properties: Map<String, Value> =
         table.keys.iter().map(|row| (row.facts().name.to_owned(), property(*row))).collect();
-    json!({"type": ["object", "null"], "properties": properties, "additionalProperties": false})
+    let ignored = format!("^{IGNORED_PREFIX}");
+    json!({"type": ["object", "null"], "properties": properties,
+           "patternProperties": {ignored: {}}, "additionalProperties": false})
 }
 
 /// The property of a key.
@@ -60,14 +63,18 @@ fn property(row: &dyn KeyRow) -> Value {
 /// The forms of a section: one, a list, names with lists, or a word in its place.
 fn section(key: &SubsectionKey) -> Map<String, Value> {
     let one = object(key.table);
+    let words = key.words();
+    let or_word = |one: Value| match words.is_empty() {
+        true => one,
+        false => json!({"anyOf": [{"enum": enumerated(&words)}, one]}),
+    };
     let form = match key.count {
         SectionCount::One => one,
-        SectionCount::List => several(one),
+        SectionCount::List => several(or_word(one)),
         SectionCount::Named => {
             json!({"type": ["object", "null"], "additionalProperties": several(one)})
         }
     };
-    let words = key.words();
     let form = match words.is_empty() {
         // A description beside `$ref` would hide the keys from some editors.
         true if form.get("$ref").is_some() => json!({"allOf": [form]}),

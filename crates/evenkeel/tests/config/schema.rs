@@ -64,6 +64,9 @@ fn check(schema: &Value, value: &Value, at: &str) -> Result<(), String> {
         let at = format!("{at}.{key}");
         match (&schema["properties"][key], &schema["additionalProperties"]) {
             (Value::Null, Value::Object(_)) => check(&schema["additionalProperties"], inner, &at)?,
+            (Value::Null, _) if key.starts_with("x-") => {
+                assert!(schema["patternProperties"]["^x-"].is_object(), "{schema}");
+            }
             (Value::Null, _) => return Err(format!("{at}: no such key")),
             (known, _) => check(known, inner, &at)?,
         }

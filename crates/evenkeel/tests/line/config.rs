@@ -35,7 +35,7 @@ fn an_empty_line_section_opens_the_door_of_the_contract() {
     );
     assert_eq!(line.listen[0], StreamAddress::Unix("/run/a.sock".into()));
     assert!(matches!(line.limits[0].algorithm, Algorithm::Debt(_)));
-    let five = GridBucket::new("5/m".parse().expect("a pace"), 1);
+    let five = GridBucket::new("5/m".parse().expect("a pace"), 5);
     assert_eq!(line.limits[1].algorithm, Algorithm::Grid(five));
     assert_eq!((&*line.limits[1].name, &*line.limits[2].name), ("login", "x"));
     assert!(matches!(&line.limits[2].algorithm,

@@ -4,9 +4,9 @@
 //! `exempt`. Lines that begin with `#` are comments. A prefix that contains a blank must be in
 //! `limits` of the configuration. The file is accepted as a whole or not at all.
 
-use super::{LineSettings, burst_of, prefix, rate};
+use super::{LineSettings, prefix, rate};
 use crate::fault::{ConfigFault, TextPlace, quoted};
-use crate::settings::limits::requests_saved;
+use crate::settings::limits::{burst_of, requests_saved};
 use crate::settings::tags::{RULES_MAX, RateNumbers, Refill, TagRule};
 
 /// Maximum number of faults that are collected before reading stops.
