@@ -1,14 +1,17 @@
-//! Warnings about conditions that are valid but do not do what they seem to.
+//! Warnings about conditions, limits and networks that are valid but do not do what they seem to.
 //!
 //! They are shown by `check` with the place of the section; those about facts also in the log. What
 //! a condition means: `settings::conditions`.
 
 use crate::StartProblem;
+use crate::fault::ConfigFault;
 use crate::settings::sockets::KeyPath;
 use crate::settings::{ClientAddress, GatekeeperSettings, ProxySettings, Settings, limits};
+use crate::tree::{YamlNode, YamlValue};
 use evenkeel_core::condition::{Clause, Condition};
 use evenkeel_core::fact::{ClientFact, FactSet};
-use evenkeel_core::limit::Limit;
+use evenkeel_core::limit::{Limit, LimitUnit};
+use ipnet::IpNet;
 
 /// Warns of conditions that do not do what they seem to.
 pub(crate) fn of_conditions(settings: &Settings) -> Vec<StartProblem> {
@@ -20,8 +23,51 @@ pub(crate) fn of_conditions(settings: &Settings) -> Vec<StartProblem> {
                     `country` or `bot` to the condition, which no client can choose";
         doubts.push((&["proxy", "exempt"], what.to_owned()));
     }
-    doubts.extend(limits_doubt(proxy));
+    doubts.extend(limits_doubt(proxy).or_else(|| share_doubt(settings, proxy)));
     doubts
+}
+
+/// Warns of limits that replace the default ones and count no work, only requests. The door for
+/// external authorization knows no work, so there this is as it must be.
+fn share_doubt(settings: &Settings, proxy: &ProxySettings) -> Option<StartProblem> {
+    let knows_work =
+        !proxy.listen.is_empty() || settings.check.is_some() || settings.ext_proc.is_some();
+    let counts_work = proxy.limits.iter().any(|limit| limit.unit != LimitUnit::Hits);
+    if proxy.limits.is_empty() || counts_work || !knows_work {
+        return None;
+    }
+    let what = "no limit counts CPU time (`share`), so one client can use the whole server; \
+                `limits` replaces the default limits by address (ip, net24, net16): write \
+                `default` as its first entry to keep them";
+    Some((&["proxy", "limits"], what.to_owned()))
+}
+
+/// Warns of networks whose address is not their first one: what is meant may be the address alone,
+/// or another length.
+pub(crate) fn of_networks(root: &YamlNode) -> Vec<ConfigFault> {
+    let mut doubts = Vec::new();
+    networks_doubt(root, &mut doubts);
+    doubts
+}
+
+fn networks_doubt(node: &YamlNode, doubts: &mut Vec<ConfigFault>) {
+    match &node.value {
+        YamlValue::Null => {}
+        YamlValue::List(items) => items.iter().for_each(|item| networks_doubt(item, doubts)),
+        YamlValue::Map(keys) => keys.iter().for_each(|(_, node)| networks_doubt(node, doubts)),
+        YamlValue::Text(text) => {
+            let written = text.strip_prefix("ip:").unwrap_or(text).parse::<IpNet>();
+            let Some(written) = written.ok().filter(|net| net.addr() != net.network()) else {
+                return;
+            };
+            let what = format!(
+                "`{written}` is the network {}; write that, or {} if you mean the address alone",
+                written.trunc(),
+                written.addr()
+            );
+            doubts.push(ConfigFault::new(node.place, what));
+        }
+    }
 }
 
 /// Warns of limits that replace the default ones and leave most requests without any.

@@ -183,6 +183,8 @@ pub fn check(
     if !faults.is_empty() {
         return Err(ConfigFaults::new(file, faults));
     }
+    let networks = doubts::of_networks(&root).into_iter();
+    warnings.extend(networks.map(|fault| ConfigFaults::new(file, vec![fault]).to_string()));
     warnings.extend(found.doubts.into_iter().map(|(way, what)| {
         let place = root.find(way).map_or(root.place, |node| node.place);
         ConfigFaults::new(file, vec![ConfigFault::new(place, what)]).to_string()

@@ -165,7 +165,12 @@ impl<'n, 'f> SectionReader<'n, 'f> {
                 Some(YamlValue::Map(entries)) => (entries, false),
                 None | Some(YamlValue::Null) => (&[], false),
                 Some(_) => {
-                    let what = format!("`{name}` must be a section: keys with values");
+                    let what = match name {
+                        "" => "the file must be a section: keys with values, such as `proxy:`; \
+                               perhaps it is not YAML"
+                            .to_owned(),
+                        _ => format!("`{name}` must be a section: keys with values"),
+                    };
                     faults.push(ConfigFault::new(place, what));
                     (&[], true)
                 }

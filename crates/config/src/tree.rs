@@ -203,6 +203,14 @@ fn with_hint(info: String, line: &str) -> String {
     if line.contains("${") {
         return info + "; within brackets `${NAME}` needs quotes, as in [\"${NAME}\"]";
     }
+    if info.contains("mapping values are not allowed") {
+        return info
+            + "; check the indentation of this line and of the one before it; a value that \
+               contains `: ` needs quotes";
+    }
+    if info.contains(" tab") || info.contains("tabs") {
+        return info + "; indent with spaces";
+    }
     if info.contains("unknown anchor") {
         return info + "; text that begins with `*` needs quotes, as in \"*bot*\"";
     }
@@ -226,13 +234,14 @@ pub fn parse_as(bytes: &[u8], dialect: YamlDialect) -> Result<YamlNode, ConfigFa
     let mut builder = YamlBuilder::new(dialect);
     for event in Parser::new_from_str(text.trim_start_matches('\u{feff}')) {
         let (event, span) = event.map_err(|error| {
+            let line = text.lines().nth(error.marker().line().saturating_sub(1));
+            let line = line.unwrap_or_default();
             let what = match builder.root {
-                Some(_) => "this has no parent; check the indentation".to_owned(),
-                None => {
-                    let line = text.lines().nth(error.marker().line().saturating_sub(1));
-                    let hint = with_hint(error.info(), line.unwrap_or_default());
-                    hint + &builder.unclosed(text)
+                Some(_) if line.contains(" = ") => {
+                    "`=` is not of YAML; write `key: value`, and sections by indentation".to_owned()
                 }
+                Some(_) => "this has no parent; check the indentation".to_owned(),
+                None => with_hint(error.info(), line) + &builder.unclosed(text),
             };
             ConfigFault::new(place(error.marker()), format!("not YAML: {what}"))
         })?;

@@ -3,6 +3,7 @@
 //! Each function returns the value, or a message that says what is expected. Nothing here knows
 //! keys or places; `keys` adds the range and `reader` the key and the place.
 
+use crate::fault::nearest;
 use evenkeel_core::units::{Nanos, QuantityParseError};
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -39,8 +40,11 @@ pub fn part(text: &str) -> Read<f64> {
 /// Reads one of several words.
 pub fn one_of<T: Clone>(text: &str, words: &[(&str, T)]) -> Read<T> {
     let found = words.iter().find(|(word, _)| *word == text);
-    let all = || words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
-    found.map(|(_, value)| value.clone()).ok_or_else(|| format!("must be one of: {}", all()))
+    found.map(|(_, value)| value.clone()).ok_or_else(|| {
+        let all: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+        let meant = nearest(text, &all).map(|word| format!("; did you mean `{word}`?"));
+        format!("must be one of: {}{}", all.join(", "), meant.unwrap_or_default())
+    })
 }
 
 /// Declares an enumeration with the word for each value: `Json = "json"`. `WORDS` has all of them,

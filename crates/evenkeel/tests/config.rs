@@ -236,8 +236,11 @@ fn a_waiting_room_is_there_unless_it_is_turned_off() {
 #[test]
 fn each_of_these_is_faulty() {
     for (text, what) in [
-        ("[1, 2]", "must be a section"),
-        ("a: b: c", "not YAML"),
+        ("[1, 2]", "1:1: the file must be a section: keys with values, such as `proxy:`"),
+        ("a: b: c", "this line and of the one before it; a value that contains `: ` needs quotes"),
+        ("proxy:\n\tcpus: 1", "indent with spaces"),
+        ("proxy:\n  cpus: 1\n\tshadow: true", "indent with spaces"),
+        ("[proxy]\nbackend = 'x'", "`=` is not of YAML"),
         ("a: [1", "not YAML"),
         ("proxy: 5", "1:8: `proxy` must be a section"),
         ("proxy: {listen: {a: 1}}", "must be a single value, not a section"),

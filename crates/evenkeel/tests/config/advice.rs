@@ -16,6 +16,7 @@ fn advice_has_the_value_of_the_file() {
         ("proxy: {trusted_proxies: fe80::/129}".to_owned(), "after `/` must be from 0 to 128"),
         (limit("rate: 5"), "not a rate; write 5/s, 5/m or 5/h"),
         (limit("rate: 0/m"), "must be above 0; a limit with `action: deny` and a `when` refuses"),
+        (limit("share: 1%, action: rejct"), "delay, reject, deny; did you mean `reject`?"),
         (limit("share: 10"), "not a share; write 10%"),
     ] {
         let told = faults(&text);

@@ -82,6 +82,47 @@ fn check_warns_of_limits_that_leave_most_requests_without_one() {
 }
 
 #[test]
+fn check_warns_of_limits_that_count_no_cpu_time() {
+    let warned = |text: &str| {
+        let none = |_: &_| StartProblems::default();
+        check("t.yaml", text.as_bytes(), 4.0, none).expect("good").join("\n")
+    };
+    let of = |limits: &str| warned(&format!("proxy: {{limits: [{limits}]}}"));
+    let rate = "{name: a, by: ip/32, rate: 5/m}";
+    let told = of(rate);
+    assert!(told.starts_with("t.yaml:1:17: no limit counts CPU time (`share`)"), "{told}");
+    assert!(told.contains("write `default` as its first entry"), "{told}");
+    for good in [
+        format!("default, {rate}"),
+        format!("{rate}, {{name: b, by: all, share: 50%}}"),
+        format!("{rate}, {{name: b, by: all, window: 15s, max: 7%}}"),
+        String::new(),
+    ] {
+        assert_eq!(of(&good), "", "{good}");
+    }
+    // External authorization never learns what a request has cost.
+    let alone = format!("proxy: {{listen: off, limits: [{rate}]}}\next_authz: {{}}");
+    assert_eq!(warned(&alone), "");
+}
+
+#[test]
+fn check_warns_of_networks_with_bits_of_a_host() {
+    let warned = |proxy: &str| {
+        let none = |_: &_| StartProblems::default();
+        let text = format!("proxy: {{{proxy}}}");
+        check("t.yaml", text.as_bytes(), 4.0, none).expect("good").join("\n")
+    };
+    let told = "t.yaml:1:27: `192.168.1.5/24` is the network 192.168.1.0/24; write that, or \
+                192.168.1.5 if you mean the address alone";
+    assert_eq!(warned("trusted_proxies: [192.168.1.5/24, 10.0.0.0/8, ::1]"), told);
+    let told = warned("exempt: 'ip:2001:db8::1/32'");
+    assert!(told.contains("`2001:db8::1/32` is the network 2001:db8::/32"), "{told}");
+    let told = warned("limits: [default, {name: a, action: deny, when: {ip: 192.0.2.1/24}}]");
+    assert!(told.contains("`192.0.2.1/24` is the network 192.0.2.0/24"), "{told}");
+    assert_eq!(warned("exempt: ['ip:192.0.2.1', 'ip:192.0.2.0/24', 'ip:192.0.2.1/32']"), "");
+}
+
+#[test]
 fn check_warns_of_facts_that_no_connection_can_have() {
     let warned = |proxy: &str| {
         let text = format!("check: {{}}\nproxy:\n  listen: 127.0.0.1:0\n{proxy}\n");
@@ -90,8 +131,8 @@ fn check_warns_of_facts_that_no_connection_can_have() {
         check("t.yaml", text.as_bytes(), 4.0, none).expect(proxy).join("\n")
     };
     let tls = "  tls: {cert: a.crt, key: a.key";
-    let rule = "  limits: [{name: a, by: ip/32, rate: 1/s, when: {any: [{ja4: absent}]}}]";
-    let by = |fact: &str| format!("  limits: [{{name: a, by: {fact}, rate: 1/s}}]");
+    let rule = "  limits: [{name: a, by: ip/32, share: 1%, when: {any: [{ja4: absent}]}}]";
+    let by = |fact: &str| format!("  limits: [{{name: a, by: {fact}, share: 1%}}]");
     let no_tls = "is never known: the proxy ends no TLS (`proxy.tls`); remove it from the rules";
     assert_eq!(warned(rule), format!("t.yaml:4:11: `ja4` {no_tls}"));
     assert_eq!(warned(&by("rtt")), format!("t.yaml:4:11: `rtt` {no_tls}"));
