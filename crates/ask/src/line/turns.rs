@@ -2,9 +2,9 @@
 //! written.
 //!
 //! `TAKE tag [cost=120ms] [wait=5s]` and `TRY tag [cost=120ms]` ask for a turn, `DONE id
-//! [cost=90ms]` gives it back, and `PLACE tag` asks how many would come before. Redis clients put `EK.` before the name and send the same words.
-//! What a connection does while a program waits: `connection`. Whose turn it is:
-//! `engine::turns`.
+//! [cost=90ms]` gives it back, and `PLACE tag` asks how many would come before. Redis clients put
+//! `EK.` before the name and send the same words. What a connection does while a program waits:
+//! `connection`. Whose turn it is: `engine::turns`.
 
 use super::resp::{self, ReplyWriter};
 use evenkeel_core::units::{Cost, Nanos};
