@@ -18,7 +18,7 @@ use tonic::Status;
 pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// The maximum number of bytes that all large incomplete messages may hold together; messages
 /// beyond it are refused.
-pub const PIECES_BYTES_MAX: usize = 64 << 20;
+pub const PIECES_BYTES_MAX: usize = 256 << 20;
 /// An incomplete message of at most this number of bytes is not counted.
 const SMALL_BYTES: usize = 64 << 10;
 /// The longest time until a call with a single message has sent it.
@@ -114,7 +114,8 @@ mod tests {
     #[test]
     fn small_messages_are_served_while_large_ones_exceed_the_bound() {
         let all = Arc::default();
-        let mut large: Vec<HeldBytes> = (0..16).map(|_| HeldBytes::new(&all)).collect();
+        let count = PIECES_BYTES_MAX / MESSAGE_BYTES_MAX;
+        let mut large: Vec<HeldBytes> = (0..count).map(|_| HeldBytes::new(&all)).collect();
         assert!(large.iter_mut().all(|body| body.set(MESSAGE_BYTES_MAX).is_ok()));
         let (mut small, mut one_more) = (HeldBytes::new(&all), HeldBytes::new(&all));
         assert!(one_more.set(SMALL_BYTES + 1).is_err());

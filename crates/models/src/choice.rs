@@ -1,7 +1,7 @@
 //! Which backend gets a request: the least loaded one, or one that has the beginning of its prompt.
 //!
 //! A backend that is unreachable or fails three requests in a row is left out: for one second the
-//! first time, then twice as long each time up to [`OUT_MAX_MS`]. After that the next request tries
+//! first time, then twice as long each time up to `OUT_MAX_MS`. After that the next request tries
 //! it. If all backends are left out, the one that returns first is used, so a wrong guess never
 //! costs a client its request. There are no active health checks. Who has the beginning of a
 //! prompt: `affinity.rs`.

@@ -46,6 +46,11 @@ impl HeadChange {
         HeadChange { set, ..HeadChange::default() }
     }
 
+    /// Removes what the client wrote where the backend is named.
+    pub fn remove_endpoint(&mut self) {
+        self.remove = Some(ENDPOINT.to_owned());
+    }
+
     /// Sets the headers of these names as they are in `from`.
     pub fn copy(&mut self, names: impl Iterator<Item = HeaderName>, from: &HeaderMap) {
         for name in names {

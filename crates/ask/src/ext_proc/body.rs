@@ -121,6 +121,7 @@ impl HeldBody {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use evenkeel_grpc::held_bytes::PIECES_BYTES_MAX;
     use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
     use std::sync::atomic::Ordering::Relaxed;
@@ -170,10 +171,13 @@ mod tests {
         let (all, most) = (Arc::default(), 200_000);
         let mut body = held_among(&all, &[&[7; 100_000]], false);
         assert!(!body.is_full(most) && body.is_full(100_000));
-        all.fetch_add(64 << 20, Relaxed);
+        all.fetch_add(PIECES_BYTES_MAX, Relaxed);
         body.add(&HttpBody { body: Bytes::from_static(b"x"), end_of_stream: true });
         assert!(body.is_full(most));
         body.forget_if_crowded();
-        assert_eq!((body.data().len(), body.is_whole, all.load(Relaxed)), (0, false, 64 << 20));
+        assert_eq!(
+            (body.data().len(), body.is_whole, all.load(Relaxed)),
+            (0, false, PIECES_BYTES_MAX)
+        );
     }
 }

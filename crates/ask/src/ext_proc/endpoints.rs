@@ -101,7 +101,8 @@ impl ChosenEndpoint {
 
     /// Handles the head of the response. `now`: in milliseconds.
     pub fn handle_answer(&self, status: StatusCode, headers: &HeaderMap, now: u64) {
-        let is_failure = matches!(status.as_u16(), 502..=504);
+        // 504 says that this request took too long, not that the backend cannot be reached.
+        let is_failure = matches!(status.as_u16(), 502 | 503);
         let mut health = self.endpoints.all[self.place].health.lock();
         if is_failure && !headers.contains_key(MADE_BY_BACKEND) {
             health.note_failure(true, now);

@@ -51,7 +51,12 @@ impl Exchange {
             if asks_model && self.response_mode.is_sent() {
                 ModelExchange::ask_for_plain(&mut set);
             }
-            self.send(answer::pass_request(HeadChange::setting(set)));
+            let mut change = HeadChange::setting(set);
+            if self.site.endpoints.is_some() {
+                // If no body follows, nothing can be set any more: what the client wrote must go.
+                change.remove_endpoint();
+            }
+            self.send(answer::pass_request(change));
         }
         let body = HeldBody::new(&self.thread);
         let arriving = ArrivingRequest { head, client, observes, is_head_sent, awaits_body, body };
