@@ -177,7 +177,7 @@ impl Service for RunningExtProc {
     }
 }
 
-/// The settings of streams. `endpoints`: present if Envoy is told where requests go.
+/// The settings of streams. `endpoints`: present if backends are named to Envoy.
 fn exchange_settings(
     proxy: &ProxySettings,
     engine: &Engine,
@@ -208,7 +208,7 @@ struct ExtProcService {
     bodies: Arc<AtomicUsize>,
     without_bodies: Arc<Once>,
     site: ArcSwap<ExchangeSettings>,
-    /// Present if Envoy is told where requests go.
+    /// Present if backends are named to Envoy.
     endpoints: Option<Arc<EndpointMemory>>,
     requests: Counter,
     checks: Counter,

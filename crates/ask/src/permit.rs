@@ -1,8 +1,8 @@
 //! A decision at once, for fronts that ask whether a request may run and say nothing afterwards.
 //!
-//! Such a request has no slot and is charged nothing, because nobody says when it has ended or what
-//! it cost. Limits in requests, rules and the debts from other doors count. A request that would
-//! have to wait is refused.
+//! Such a request has no slot and is charged nothing, because no front says when it has ended or
+//! what it cost. Limits in requests, rules and the debts from other doors count. A request that
+//! would have to wait is refused.
 
 use crate::original::OriginalRequest;
 use evenkeel_core::units::{Cost, Nanos};

@@ -243,7 +243,7 @@ impl Engine {
         }
         let bounds = proxy.queue.bounds(proxy.cpus, proxy.cost.unit());
         if proxy.shadow {
-            // In shadow nothing waits, so what does goes on now.
+            // In shadow mode no request waits, so all that wait are released.
             let all = bounds.len_max.saturating_add(CONCURRENCY_MAX);
             let open = QueueSettings { concurrency: all, workers: None, ..bounds };
             self.gate.reload(open, None, now);

@@ -160,7 +160,7 @@ fn with_slot<R: Body>(response: Response<R>, slot: Option<Slot>) -> Response<Slo
 fn refused<R: Body + Default>(refusal: QueueRefusal) -> Response<SlotBody<R>> {
     let mut response = Response::new(SlotBody::default());
     *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-    // Whole seconds, rounded up; a client that is told 0 would ask again at once.
+    // Whole seconds, rounded up; with 0, a client would ask again at once.
     let wait = refusal.retry_after;
     let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds.max(1)));

@@ -1,7 +1,7 @@
 //! The queue: the core's admission queue behind a lock, with the accounts of clients and the usual
 //! costs of requests.
 //!
-//! A request that finds a free slot takes the lock twice and wakes nobody. The lock is never held
+//! A request that finds a free slot takes the lock twice and wakes no task. The lock is never held
 //! while a task is woken.
 
 pub mod settings;
@@ -32,7 +32,7 @@ use waiting::WaitingSlot;
 
 /// The number of kinds of requests whose cost is learned, 56 bytes each.
 const KINDS_MAX: usize = 4_096;
-/// A longer wait is none that anybody waits.
+/// The upper bound of `wait_max`, so that deadlines can be represented.
 const WAIT_MAX: Duration = Duration::from_secs(30 * 24 * 3_600);
 /// How often the ages of running requests are considered while others wait.
 const AGES_INTERVAL: Nanos = Nanos::from_millis(250);

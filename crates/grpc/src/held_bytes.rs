@@ -1,8 +1,8 @@
 //! The bound on the bytes of incomplete messages.
 //!
 //! Each message has a bound, and all large ones together have one. Small messages are not counted,
-//! so that nobody who sends large ones keeps the calls of others from being answered; their number
-//! is bounded by that of the calls. Who splits bodies into messages: `frames`.
+//! so that a caller with large ones cannot keep the calls of others from being answered. Their
+//! number is bounded by that of the calls. Bodies are split into messages in `frames`.
 
 use bytes::{Bytes, BytesMut};
 use http_body::Body as _;

@@ -42,8 +42,9 @@ const HEADERS_BYTES_MAX: u32 = 16 * 1024;
 const STREAM_WINDOW: u32 = 32 * 1024;
 const CONNECTION_WINDOW_MAX: u32 = 1 << 30;
 /// The number of calls that may be reset before they are answered, and of those that are reset
-/// because of a fault, before the connection ends. Whoever disconnects from an Envoy makes it reset
-/// a call, and all its other calls end with the connection. More: memory, some 300 bytes each.
+/// because of a fault, before the connection ends. A client that disconnects from an Envoy makes it
+/// reset a call, and all its other calls end with the connection. More: memory, some 300 bytes
+/// each.
 const RESETS_MAX: usize = 100_000;
 /// The length of the HTTP/2 connection preface, in bytes.
 const PREFACE_BYTES: usize = 24;

@@ -31,11 +31,11 @@ pub struct HeadChange {
     pub set: HeaderMap,
     /// A header that is removed.
     pub remove: Option<String>,
-    /// The backend that the request goes to, if Envoy is told that.
+    /// The backend that the request goes to, if it is named to Envoy.
     pub endpoint: Option<HttpHeaderValue>,
 }
 
-/// The header in which Envoy is told where a request goes, and the key of the same value in the
+/// The header that names the backend of a request to Envoy, and the key of the same value in the
 /// dynamic metadata of [`ENDPOINT_NAMESPACE`]. Both are those of the endpoint picker protocol.
 const ENDPOINT: &str = "x-gateway-destination-endpoint";
 const ENDPOINT_NAMESPACE: &str = "envoy.lb";
@@ -202,7 +202,7 @@ pub fn refuse(refusal: &RequestRefusal, format: AnswerFormat) -> ProcessingRespo
     immediate(status, set_headers, body.into(), refusal)
 }
 
-/// Refuses a request to a language model, in the form of its API. `quotas`: what is told of limits.
+/// Refuses a request to a language model, in the form of its API. `quotas`: the state of limits.
 pub fn refuse_model(
     dialect: Dialect,
     refusal: &RequestRefusal,

@@ -32,7 +32,7 @@ pub struct ExchangeSettings {
     pub counts_by_body: bool,
     /// The bytes of a body that are read before the decision, if that depends on it.
     pub body_bytes_max: usize,
-    /// The backends to choose from, if Envoy is told where requests go.
+    /// The backends to choose from, if they are named to Envoy.
     pub endpoints: Option<Arc<Endpoints>>,
 }
 

@@ -1,9 +1,9 @@
-//! The backends that Envoy is told to send requests to, as endpoint pickers of the Gateway API
+//! The backends that are named to Envoy for its requests, as endpoint pickers of the Gateway API
 //! Inference Extension do it.
 //!
 //! The choice is that of the proxy: `evenkeel_models::choice`. Envoy connects to the backend, so
 //! only its answers show whether one is reachable: an error status without the header that Envoy
-//! adds to what a backend has answered. How Envoy is told: `answer`.
+//! adds to what a backend has answered. The message to Envoy: `answer`.
 
 use evenkeel_config::settings::ProxySettings;
 use evenkeel_engine::{BackendOccupation, SharedBackend, SharedBackends};

@@ -67,7 +67,7 @@ pub struct Exchange {
     dialect: Option<Dialect>,
     /// Present if the request asks a language model, from the decision on it.
     model: Option<Box<ModelExchange>>,
-    /// The backend that Envoy was told to send the request to.
+    /// The backend that was named to Envoy.
     endpoint: Option<ChosenEndpoint>,
     stage: RequestStage,
     /// The request, until it may go to the backend.
@@ -98,7 +98,7 @@ struct ArrivingRequest {
     client: IpAddr,
     /// Whether Envoy does not wait for answers.
     observes: bool,
-    /// Whether Envoy was told already to send the head on.
+    /// Whether Envoy may have sent the head to the backend already.
     is_head_sent: bool,
     /// Whether the body is awaited before the decision.
     awaits_body: bool,
@@ -277,7 +277,7 @@ impl Exchange {
         None
     }
 
-    /// Waits. `None` if the stream ends meanwhile.
+    /// Waits. `None` if the stream ends before that.
     async fn wait(&mut self, waiting: Waiting) -> Result<Option<()>, Status> {
         let clock = self.thread.clock;
         match waiting {
@@ -309,7 +309,7 @@ impl Exchange {
         Ok(Some(()))
     }
 
-    /// Waits for `event`, and meanwhile for the end of the stream: `None` if that comes first.
+    /// Waits for `event` or the end of the stream: `None` if that comes first.
     async fn unless_gone<T>(
         &mut self,
         event: impl Future<Output = T>,
@@ -330,7 +330,7 @@ impl Exchange {
         }
     }
 
-    /// Refuses the request. `quota`: what the client is told of the limit.
+    /// Refuses the request. `quota`: the state of the limit, for the client.
     fn refuse(&mut self, refusal: &RequestRefusal, quota: Option<Quota>) {
         self.charge = None;
         self.arriving = None;

@@ -431,7 +431,7 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> LineConnection<S> {
     fn watch(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<StepResult>> {
         let worker = Rc::clone(&self.worker);
         if self.kept.len() >= CHUNK_BYTES {
-            // Without reading on, nobody would notice that the program has gone.
+            // The end of the program can be noticed only by reading more.
             return Poll::Ready(self.refuse_to_wait(cx));
         }
         let input = &mut worker.scratch.borrow_mut().input;
@@ -453,7 +453,7 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> LineConnection<S> {
         self.end_wait(&TurnReply::Fault(fault), cx)
     }
 
-    /// Answers the command that has waited, and those that have been handled meanwhile.
+    /// Answers the command that has waited, and those handled during the wait.
     fn end_wait(&mut self, reply: &TurnReply, cx: &mut Context<'_>) -> io::Result<StepResult> {
         let after = self.waiting.take().map(|waiting| waiting.after).unwrap_or_default();
         self.link.waits_until.set(None);

@@ -1,7 +1,7 @@
 //! A request on its way to a slot.
 //!
-//! Nothing else runs for a queue: whoever waits looks at the clock once a second, so that overdue
-//! requests are refused even while no request comes or ends.
+//! A queue has no task of its own. Each waiting request reads the clock once a second, so that
+//! overdue requests are refused even while no request comes or ends.
 
 use super::{FairQueue, QueueRefusal, QueuedRequest, Slot, WaitState};
 use evenkeel_core::queue::RequestId;
@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// The longest time between two looks at the clock while a request waits.
+/// The longest time between two readings of the clock while a request waits.
 const TICK: Duration = Duration::from_secs(1);
 
 /// A request that waits for its turn, or whose turn has come. Dropping it gives up the place.

@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(bound_of_all([Some(4), None].into_iter()), None);
     }
 
-    /// What an engine does that is always sent as many requests as its bound allows, at most 32:
+    /// The work of an engine that always has all the requests that its bound allows, at most 32:
     /// the requests that have ended in 400 reports, and the mean number that waits inside. Between
     /// two reports it has 25 steps. It runs `seats` requests, each for 15 to 45 steps. Before that
     /// it reads their prompts, one after the other, each for `prompt` steps.
