@@ -52,8 +52,8 @@ pub use peers::PeersSettings;
 pub use proxy::robots::{self, RobotSettings};
 pub use proxy::{
     ClientAddress, ConcurrencySetting, CostSource, DatabaseSettings, DenyRule,
-    EngineMetricsSetting, KnownSetting, NetworkFileSettings, ProxyBounds, ProxyPreset,
-    ProxyQueueSettings, ProxySettings, ProxyTimeouts, RefusalPages, TokenSettings,
+    EngineMetricsSetting, HttpsRedirect, KnownSetting, NetworkFileSettings, ProxyBounds,
+    ProxyPreset, ProxyQueueSettings, ProxySettings, ProxyTimeouts, RefusalPages, TokenSettings,
     WaitingRoomSettings,
 };
 pub use ratelimit::exports::{PrometheusSettings, RatelimitStatsd};

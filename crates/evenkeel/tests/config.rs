@@ -132,7 +132,8 @@ fn what_is_shown_reads_like_this() {
         shown,
         "admin:\n  listen: [127.0.0.1:9970]\n\
          log:\n  level: info\n  format: text\nmetrics:\n  held_above: 3s\n\
-         proxy:\n  listen: [0.0.0.0:8888]\n  backend: [http://127.0.0.1:80]\n  \
+         proxy:\n  listen: [0.0.0.0:8888]\n  redirect_to_https: false\n  \
+         backend: [http://127.0.0.1:80]\n  \
          upgrades: [websocket]\n  \
          cost: shared\n  cpus: 4\n  streams: leave\n  \
          action: queue\n  queue:\n    concurrency: auto\n    engine_metrics: auto\n    \

@@ -115,8 +115,22 @@ impl AnswerFormat {
         match self {
             AnswerFormat::Json => format!("{{\"status\":{code},\"error\":\"{reason}\"}}\n"),
             AnswerFormat::Text => format!("{code} {reason}\n"),
-            AnswerFormat::Html => page(status, ""),
+            AnswerFormat::Html => page(status, explanation(status)),
         }
+    }
+}
+
+/// What a person should know about an error.
+fn explanation(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::BAD_GATEWAY => "The server behind this address does not answer.",
+        StatusCode::GATEWAY_TIMEOUT => {
+            "The server behind this address did not answer in time. Please try again later."
+        }
+        StatusCode::SERVICE_UNAVAILABLE => "The server is busy. Please try again.",
+        StatusCode::REQUEST_TIMEOUT => "The request did not arrive in time.",
+        StatusCode::PAYLOAD_TOO_LARGE => "The request is too large.",
+        _ => "The request is not valid.",
     }
 }
 
@@ -182,6 +196,8 @@ mod tests {
             serde_json::from_str(&denied(AnswerFormat::Json)).expect("JSON");
         assert_eq!(json, serde_json::json!({"status": 403, "limit": "a<\"b"}));
         assert!(denied(AnswerFormat::Html).contains("rule \u{201c}a&lt;&quot;b\u{201d}."));
+        let down = AnswerFormat::Html.fault(StatusCode::BAD_GATEWAY);
+        assert!(down.contains("<p>The server behind this address does not answer.</p>"), "{down}");
     }
 
     #[test]

@@ -110,6 +110,12 @@ impl WaitingPage {
         Ok(WaitingPage { parts, bytes: bytes.len() })
     }
 
+    /// Whether the page says when to try again.
+    #[must_use]
+    pub fn states_time(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part, PagePart::Wait | PagePart::Seconds))
+    }
+
     /// The page for a request that makes sense again after `seconds`.
     #[must_use]
     pub fn render_refusal(&self, seconds: u64) -> String {

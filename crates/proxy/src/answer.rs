@@ -22,11 +22,8 @@ pub(super) fn refused(
 ) -> Response<AnswerBody> {
     let (form, status) = (AnswerFormat::of(headers), answer::refused(refusal.kind));
     let seconds = refusal.retry_after_secs;
-    let page = match form {
-        AnswerFormat::Html => pages.render(refusal.kind, seconds),
-        AnswerFormat::Json | AnswerFormat::Text => None,
-    };
-    let text = page.unwrap_or_else(|| form.refusal(status, &refusal.limit, seconds));
+    let text = page(pages, form, status, seconds)
+        .unwrap_or_else(|| form.refusal(status, &refusal.limit, seconds));
     let mut response = small(status, form, text);
     if seconds > 0 {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
@@ -34,39 +31,67 @@ pub(super) fn refused(
     response
 }
 
+/// The operator's page, for browsers.
+fn page(
+    pages: &RefusalPageSet,
+    form: AnswerFormat,
+    status: StatusCode,
+    seconds: u64,
+) -> Option<String> {
+    match form {
+        AnswerFormat::Html => pages.render(status, seconds),
+        AnswerFormat::Json | AnswerFormat::Text => None,
+    }
+}
+
 /// The form in which a client expects errors.
-pub(super) struct FaultForm {
+pub(super) struct FaultForm<'a> {
     /// The API of a language model that it uses, if costs are counted in tokens.
     dialect: Option<Dialect>,
     /// What it accepts otherwise.
     accept: Option<HeaderValue>,
+    pages: &'a RefusalPageSet,
 }
 
-impl FaultForm {
-    pub(super) fn of(settings: &ThreadSettings, head: &Parts) -> FaultForm {
+impl FaultForm<'_> {
+    pub(super) fn of<'a>(settings: &'a ThreadSettings, head: &Parts) -> FaultForm<'a> {
         let tokens = settings.tokens.as_ref();
         FaultForm {
             dialect: tokens.and_then(|_| Dialect::of_path(head.uri.path())),
             accept: head.headers.get(header::ACCEPT).cloned(),
+            pages: &settings.pages,
         }
     }
 }
 
 /// Makes the answer to a request that failed with `status`.
-pub(super) fn fault(form: &FaultForm, status: StatusCode) -> Response<AnswerBody> {
+pub(super) fn fault(form: &FaultForm<'_>, status: StatusCode) -> Response<AnswerBody> {
+    failed(form, status, 0)
+}
+
+fn failed(form: &FaultForm<'_>, status: StatusCode, seconds: u64) -> Response<AnswerBody> {
     if let Some(dialect) = form.dialect {
         return evenkeel_models::answer::fault(dialect, status)
             .map(|body| AnswerBody::Whole(Some(body)));
     }
-    let form = AnswerFormat::accepted(form.accept.as_ref());
-    small(status, form, form.fault(status))
+    let format = AnswerFormat::accepted(form.accept.as_ref());
+    let text = page(form.pages, format, status, seconds).unwrap_or_else(|| format.fault(status));
+    small(status, format, text)
 }
 
 /// Makes the answer to a request for which there is no room at the moment (503, try again in one
 /// second).
-pub(super) fn busy(form: &FaultForm) -> Response<AnswerBody> {
-    let mut response = fault(form, StatusCode::SERVICE_UNAVAILABLE);
+pub(super) fn busy(form: &FaultForm<'_>) -> Response<AnswerBody> {
+    let mut response = failed(form, StatusCode::SERVICE_UNAVAILABLE, 1);
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    response
+}
+
+/// Makes the answer that sends a client to another address for good. It keeps the method (308).
+pub(super) fn moved(to: HeaderValue) -> Response<AnswerBody> {
+    let mut response = Response::new(AnswerBody::Whole(None));
+    *response.status_mut() = StatusCode::PERMANENT_REDIRECT;
+    response.headers_mut().insert(header::LOCATION, to);
     response
 }
 

@@ -19,6 +19,7 @@ use super::download::AnswerBody;
 use super::failure::{UploadError, UpstreamFailure};
 use super::headers::{self, FieldKinds};
 use super::link::ClientLink;
+use super::redirect;
 use super::signed;
 use super::visitor::{self, Visitor};
 use super::wire::request::UpstreamRequest;
@@ -169,6 +170,9 @@ async fn answered(
     let trusted = site.settings.trust.trusts_headers(link.peer.address());
     let forwards = !trusted && headers::forwards(&head.headers, found);
     thread.watch.record_peer(link.peer.address(), forwards, thread.time());
+    if let Some(to) = redirect::target(&site.settings, link, trusted, &head) {
+        return Err(Box::new(answer::moved(to)));
+    }
     let account = RequestAccount::new();
     let mut upload =
         RequestBody::new(body, link, thread, &account, site.settings.bounds.body_bytes);
@@ -360,7 +364,7 @@ fn tell_quotas(
 fn failure_answer(
     thread: &ThreadContext,
     link: &ClientLink,
-    form: &FaultForm,
+    form: &FaultForm<'_>,
     failure: &UpstreamFailure,
 ) -> Box<Response<AnswerBody>> {
     let status = failure.status(link.upload.fault());
@@ -382,7 +386,7 @@ fn log_bad_request(link: &ClientLink, status: StatusCode) {
 /// Makes the answer to a client error, after which the connection is closed.
 fn fatal(
     thread: &ThreadContext,
-    form: &FaultForm,
+    form: &FaultForm<'_>,
     status: StatusCode,
 ) -> Box<Response<AnswerBody>> {
     thread.watch.proxy.bad_requests.increment(1);

@@ -200,10 +200,19 @@ pub(super) fn host(headers: &HeaderMap) -> &str {
 
 /// Whether a trusted proxy says that the client uses TLS. The first of several proxies knows.
 pub(super) fn came_by_tls(headers: &HeaderMap) -> bool {
+    came_by(headers, b"https")
+}
+
+/// Whether a trusted proxy says that the client uses no TLS.
+pub(super) fn came_without_tls(headers: &HeaderMap) -> bool {
+    came_by(headers, b"http")
+}
+
+fn came_by(headers: &HeaderMap, scheme: &[u8]) -> bool {
     let first = headers
         .get(X_FORWARDED_PROTO)
         .and_then(|line| line.as_bytes().split(|b| *b == b',').next());
-    first.is_some_and(|scheme| scheme.trim_ascii().eq_ignore_ascii_case(b"https"))
+    first.is_some_and(|first| first.trim_ascii().eq_ignore_ascii_case(scheme))
 }
 
 /// The host that the client has asked a trusted proxy for, if the proxy states one.

@@ -24,6 +24,7 @@ mod failure;
 mod front;
 mod headers;
 mod link;
+mod redirect;
 mod room;
 mod signed;
 mod sweep;

@@ -359,7 +359,7 @@ const FACTS: [(ClientFact, &ListKey<Box<str>>); 8] = [
 ];
 
 /// Reads a list of patterns. `None` if there are none.
-fn compiled<T>(
+pub(crate) fn compiled<T>(
     section: &mut SectionReader<'_, '_>,
     row: &'static ListKey<Box<str>>,
     compile: impl Fn(Vec<Box<str>>) -> Result<T, PatternError>,
@@ -464,7 +464,7 @@ fn asn(text: &str) -> Read<Box<str>> {
     }
 }
 
-fn path(text: &str) -> Read<Box<str>> {
+pub(crate) fn path(text: &str) -> Read<Box<str>> {
     if text.starts_with(EXPRESSION) {
         return pattern(text);
     }

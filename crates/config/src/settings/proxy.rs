@@ -9,6 +9,7 @@ mod engine_metrics;
 mod pages;
 mod preset;
 mod queue;
+mod redirect;
 pub mod robots;
 mod timeouts;
 mod tokens;
@@ -41,6 +42,8 @@ use preset::PRESET;
 pub use preset::ProxyPreset;
 pub use queue::{ConcurrencySetting, KnownSetting, ProxyQueueSettings};
 pub(crate) use queue::{SLOTS_MAX, concurrency};
+pub use redirect::HttpsRedirect;
+use redirect::{REDIRECT_EXCEPT, REDIRECT_TO_HTTPS};
 use robots::{ROBOTS, RobotSettings, SIGNED_FOR};
 use std::fmt;
 use std::net::SocketAddr;
@@ -67,6 +70,8 @@ settings! {
     /// without a restart.
     pub tls: Option<FrontTls>, TLS: SubsectionKey =
         SubsectionKey::one("tls", &tls::FRONT).default_note("no TLS").restart() => front;
+    /// Which requests on listeners without TLS are sent to `https://`.
+    pub redirect: Option<HttpsRedirect> = redirect::read(proxy, &listen, tls.as_ref());
     /// The servers behind the proxy, at least one and at most [`BACKENDS_MAX`].
     pub backends: Vec<BackendAddress> = backends(proxy);
     /// [TLS](#proxybackend_tls) to backends of `https://`.
@@ -313,10 +318,10 @@ impl fmt::Display for ClientAddress {
 
 section! {
     TABLE = "proxy":
-        LISTEN, TLS, HTTP2, BACKEND, BACKEND_TLS, PRESET, UPGRADES, CPUS, COST, TOKENS, COST_HEADER,
-        STREAMS, ACTION, QUEUE, MAX_DELAY, TRUSTED_PROXIES, CLIENT_ADDRESS, TIMEOUTS, BOUNDS,
-        EXEMPT, PAGES, MERGE, ROBOTS, SIGNED_FOR, RESOLVER, DATABASES, SHADOW, HEADERS, NAMES_MAX,
-        LIMITS;
+        LISTEN, TLS, REDIRECT_TO_HTTPS, REDIRECT_EXCEPT, HTTP2, BACKEND, BACKEND_TLS, PRESET,
+        UPGRADES, CPUS, COST, TOKENS, COST_HEADER, STREAMS, ACTION, QUEUE, MAX_DELAY,
+        TRUSTED_PROXIES, CLIENT_ADDRESS, TIMEOUTS, BOUNDS, EXEMPT, PAGES, MERGE, ROBOTS,
+        SIGNED_FOR, RESOLVER, DATABASES, SHADOW, HEADERS, NAMES_MAX, LIMITS;
 }
 
 section! {

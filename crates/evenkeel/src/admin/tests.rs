@@ -62,6 +62,7 @@ fn proxy() -> ProxySettings {
     ProxySettings {
         listen: Vec::new(),
         tls: None,
+        redirect: None,
         http2: true,
         backends: vec![BackendAddress::http("127.0.0.1:80")],
         backend_tls: BackendTls::default(),

@@ -40,8 +40,24 @@ fn tls_is_for_all_addresses_or_for_its_own() {
 }
 
 #[test]
+fn a_redirect_names_the_port_of_the_listener_or_another_one() {
+    let port = |value: &str| {
+        let text = format!(
+            "{{listen: ':81', tls: {{listen: ':8443', cert: /a, key: /b}}, redirect_to_https: \
+             {value}, redirect_except: [/healthz, '/a*']}}"
+        );
+        proxy(&text).redirect.map(|to| (to.port, to.except.expect("patterns").given().len()))
+    };
+    assert_eq!(port("true"), Some((8443, 2)));
+    assert_eq!(port("443"), Some((443, 2)));
+    assert_eq!(proxy("{redirect_to_https: false}").redirect, None);
+}
+
+#[test]
 fn what_is_shown_of_tls_runs_the_same() {
     for text in [
+        "proxy: {listen: ':1', tls: {listen: ':2', cert: /a, key: /b}, redirect_to_https: true, \
+         redirect_except: [/healthz]}",
         "proxy: {tls: {cert: /a, key: /b}}",
         "proxy: {listen: ':1', tls: {listen: ':2', cert: /a, key: /b, certificates: [{cert: /c, \
          key: /d}], ca: /e, client_name: a.example, min_version: 1.3}}",
@@ -56,6 +72,16 @@ fn what_is_shown_of_tls_runs_the_same() {
 fn faults_of_the_front() {
     for (text, what) in [
         ("{tls: {}}", "needs `cert` and `key`"),
+        ("{redirect_to_https: true}", "`redirect_to_https` needs addresses with TLS beside"),
+        ("{tls: {cert: a, key: b}, redirect_to_https: 443}", "needs addresses with TLS beside"),
+        ("{redirect_to_https: yes}", "must be true, false, or a port from 1 to 65535"),
+        ("{redirect_to_https: 0}", "must be true, false, or a port"),
+        ("{redirect_except: /a}", "`redirect_except` needs `redirect_to_https`"),
+        (
+            "{listen: ':1', tls: {listen: ':2', cert: a, key: b}, redirect_to_https: true, \
+             redirect_except: a}",
+            "`redirect_except` is `a`: a path begins with / or *",
+        ),
         ("{tls: {cert: a}}", "`cert` needs `key`"),
         ("{tls: {key: a}}", "`key` needs `cert`"),
         ("{tls: {cert: a, key: b, certificates: [{cert: c}]}}", "a certificate needs `key`"),

@@ -18,6 +18,7 @@ mod models_backends;
 mod models_seen;
 mod passing;
 mod queueing;
+mod redirects;
 mod stage;
 mod upgrades;
 mod uploading;

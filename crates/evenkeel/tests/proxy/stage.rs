@@ -111,6 +111,7 @@ fn settings(backend: SocketAddr) -> ProxySettings {
         robots: RobotSettings::default(),
         listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
         tls: None,
+        redirect: None,
         http2: true,
         backends: vec![BackendAt::http(backend.to_string())],
         backend_tls: BackendTls::default(),

@@ -4,7 +4,7 @@
 //! They are replaced as a whole on reload; a request keeps the settings that it began with.
 
 use evenkeel_config::settings::{
-    CostSource, ProxyBounds, ProxySettings, ProxyTimeouts, TokenSettings,
+    CostSource, HttpsRedirect, ProxyBounds, ProxySettings, ProxyTimeouts, TokenSettings,
 };
 use evenkeel_core::fact::FactSet;
 use evenkeel_identity::address::ProxyTrust;
@@ -38,8 +38,10 @@ pub(crate) struct ThreadSettings {
     pub(crate) headers: bool,
     /// Whether HTTP/2 is offered to clients.
     pub(crate) http2: bool,
+    /// Which plain requests are sent to `https://`.
+    pub(crate) redirect: Option<HttpsRedirect>,
     pub(crate) waiting_room: SharedWaitingRoom,
-    /// Pages for requests that are refused.
+    /// Pages for requests that are refused or fail.
     pub(crate) pages: RefusalPageSet,
 }
 
@@ -70,6 +72,7 @@ impl ThreadSettings {
             charge_streams: settings.charge_streams,
             headers: settings.headers,
             http2: settings.http2,
+            redirect: settings.redirect.clone(),
             waiting_room: room.clone(),
             pages: RefusalPageSet::new(&settings.pages),
         }

@@ -1,0 +1,74 @@
+//! Sends requests that come without TLS to the same address under `https://`.
+//!
+//! A request is not sent away if a trusted proxy in front has ended its TLS, or may have: such a
+//! proxy must state `X-Forwarded-Proto: http`. Otherwise the client would be sent to where it came
+//! from, without end, and health checks of balancers would fail. The answer costs no work, so no
+//! limit applies to it.
+
+use super::context::settings::ThreadSettings;
+use super::headers;
+use super::link::ClientLink;
+use evenkeel_core::classify::normal_path;
+use evenkeel_core::condition::Truth;
+use evenkeel_core::condition::patterns::PathPatterns;
+use http::HeaderValue;
+use http::request::Parts;
+
+/// Requests of authorities that issue certificates (RFC 8555, 8.3) are served without TLS.
+const ACME_CHALLENGES: &str = "/.well-known/acme-challenge/";
+/// The port that addresses with `https://` leave out.
+const HTTPS_PORT: u16 = 443;
+
+/// The address that the client is sent to. `None` if the request stays. `trusted`: the peer's
+/// forwarding fields are believed.
+pub(super) fn target(
+    settings: &ThreadSettings,
+    link: &ClientLink,
+    trusted: bool,
+    head: &Parts,
+) -> Option<HeaderValue> {
+    let redirect = settings.redirect.as_ref()?;
+    if link.peer.is_secure() || (trusted && !headers::came_without_tls(&head.headers)) {
+        return None;
+    }
+    let path = head.uri.path();
+    let is_excepted = |patterns: &PathPatterns| patterns.matches(&normal_path(path)) == Truth::Yes;
+    if path.starts_with(ACME_CHALLENGES) || redirect.except.as_ref().is_some_and(is_excepted) {
+        return None;
+    }
+    let asked = head.uri.path_and_query().filter(|_| path.starts_with('/'))?;
+    location(headers::host(&head.headers), redirect.port, asked.as_str())
+}
+
+/// `None` if the host is unknown: a request of HTTP/1.0 may have none.
+fn location(host: &str, port: u16, asked: &str) -> Option<HeaderValue> {
+    // The host has been checked: a name, or an address in brackets, and perhaps a port.
+    let end = if host.starts_with('[') { host.find(']').map(|at| at + 1) } else { host.find(':') };
+    let name = &host[..end.unwrap_or(host.len())];
+    if name.is_empty() {
+        return None;
+    }
+    let port = if port == HTTPS_PORT { String::new() } else { format!(":{port}") };
+    HeaderValue::try_from(format!("https://{name}{port}{asked}")).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_path_and_query_stay_and_the_port_changes() {
+        for (host, port, asked, expected) in [
+            ("a.example", 443, "/", Some("https://a.example/")),
+            ("a.example:80", 443, "/b?c=d&e", Some("https://a.example/b?c=d&e")),
+            ("a.example:8080", 8443, "//b", Some("https://a.example:8443//b")),
+            ("[::1]:80", 443, "/", Some("https://[::1]/")),
+            ("[::1]", 8443, "/", Some("https://[::1]:8443/")),
+            ("", 443, "/", None),
+            (":80", 443, "/", None),
+        ] {
+            let made = location(host, port, asked);
+            assert_eq!(made.as_ref().map(|to| to.to_str().expect("text")), expected, "{host}");
+        }
+    }
+}
