@@ -23,23 +23,23 @@ settings! {
     /// Addresses that receive access logs: `udp://` and an address.
     pub syslog: Vec<SyslogAddress>, SYSLOG: ListKey<SyslogAddress> =
         ConfigKey::text("syslog", syslog).list_with(Vec::new).example("udp://127.0.0.1:5514");
-    /// Time for the report of an admitted request to arrive. After that the request is charged the
+    /// Time for the report of an admitted request to arrive. After that, the request is charged the
     /// average of its route.
     pub report_within: Duration, REPORT_WITHIN: DefaultedKey<Nanos> =
         ConfigKey::duration("report_within").within(Nanos::from_secs(1), DAY)
             .default(Nanos::from_secs(300)).low("long requests are charged a guess")
             .high("debts are known late where reports get lost");
-    /// Admitted requests that wait for their report, some 500 bytes each. Beyond it the oldest is
-    /// charged the average early.
+    /// Number of admitted requests that wait for their report, about 500 bytes each. With more, the
+    /// oldest is charged the average early.
     pub open_max: usize, OPEN_MAX: DefaultedKey<usize> = ConfigKey::whole("open_max")
         .within(1, REQUESTS_MAX).default(65_536).low("charges are guesses").high("memory");
-    /// Questions that are answered late because the client has to wait. Each occupies a connection
-    /// of the front end. Beyond it such clients are refused.
+    /// Number of questions that wait for their answer because the client has to wait. Each occupies
+    /// a connection of the web server. With more, such clients are refused.
     pub waiting_max: usize, WAITING_MAX: DefaultedKey<usize> = ConfigKey::whole("waiting_max")
         .within(1, REQUESTS_MAX).default(1024).low("refusals instead of waits")
         .high("the front end runs out of connections");
-    /// Which headers of its clients the front end passes on: `all`, unchanged, as those of nginx,
-    /// Caddy and Traefik do in the examples; or `some`. With `all` the door knows
+    /// Which headers of clients the web server passes on. `all`: all of them, unchanged, as in the
+    /// examples for nginx, Caddy and Traefik. `some`: only some. With `all`, conditions can use
     /// [`fetch`](fingerprints.md#fetch).
     pub has_all_headers: bool, HEADERS: DefaultedKey<bool> =
         ConfigKey::words("headers", &[("some", false), ("all", true)]).default(false);

@@ -36,22 +36,23 @@ section! {
 }
 
 section! {
-    /// Files with groups, at most 64. Each has names with conditions, as `groups` has. Files that
-    /// change are read again without a restart.
+    /// Files with groups, at most 64. Each contains names with conditions, like `groups`. Files
+    /// that change are read again without a restart.
     GROUP_FILES: ListKey<PathBuf> = ConfigKey::path("group_files").list()
         .default_note("none").example("/etc/evenkeel/ai-crawlers.yaml");
-    /// Names for conditions, which conditions can refer to by `group`. Of a list of conditions one
-    /// must hold.
+    /// Names for conditions, to which other conditions refer with `group`. If the value is a list,
+    /// one condition of it must match.
     GROUPS: SubsectionKey = SubsectionKey::named("groups", &CONDITION);
-    /// Methods, in any case. Methods that are not in the registry of IANA need a pattern.
+    /// Methods, in upper or lower case. Methods that are not in IANA's registry need a pattern.
     METHOD: ListKey<Box<str>> =
         ConfigKey::text("method", words::method).list().default_note("any").example("POST");
-    /// Paths; a path matches with all paths below it. `*/NAME` is this name in any folder. They
-    /// match in each spelling that a backend may treat as the same
+    /// Paths; each includes all paths below it. `*/NAME` is this name in any folder. A path also
+    /// matches in other spellings that a backend may treat as the same
     /// ([details](limits.md#what-a-condition-sees)).
     PATH: ListKey<Box<str>> =
         ConfigKey::text("path", path).list().default_note("any").example("/login");
-    /// Parameters of the query: names that a request has, or names with patterns of their values.
+    /// Parameters of the query: names that must be present, or names with patterns for their
+    /// values.
     QUERY: ListKey<Box<str>> =
         ConfigKey::text("query", parameter).list().or_map().default_note("any").example("diff");
     /// Host names without a port.
@@ -60,19 +61,19 @@ section! {
     /// The value of the header `User-Agent`; `absent` if there is none.
     USER_AGENT: ListKey<Box<str>> =
         ConfigKey::text("user_agent", pattern).list().default_note("any").example("*GPTBot*");
-    /// Headers: names that a request has, or names with patterns of their values.
+    /// Headers: names that must be present, or names with patterns for their values.
     HEADER: ListKey<Box<str>> = ConfigKey::text("header", header_name).list().or_map()
         .default_note("any").example("authorization");
-    /// Cookies: names that a request has, or names with patterns of their values.
+    /// Cookies: names that must be present, or names with patterns for their values.
     COOKIE: ListKey<Box<str>> =
         ConfigKey::text("cookie", token).list().or_map().default_note("any").example("session");
-    /// Networks, one of which the client's address is in.
+    /// Networks; the client's address must be in one of them.
     IP: ListKey<IpNet> =
         ConfigKey::text("ip", address::network).list().default_note("any").example("192.0.2.0/24");
-    /// Files with networks, one of which the client's address is in: as JSON that publishers of
-    /// [address lists](networks.md#address-lists) write, or a network on each line. A text without
-    /// networks holds no address. Files that change are read again without a restart. With `ip`,
-    /// the address must be in both.
+    /// Files with networks; the client's address must be in one of them. A file is JSON as
+    /// published in [address lists](networks.md#address-lists), or a text with one network on each
+    /// line. An empty file matches no address. Files that change are read again without a restart.
+    /// With `ip`, the address must be in both.
     IP_FILE: ListKey<PathBuf> = ConfigKey::path("ip_file").list()
         .default_note("any").example("/etc/evenkeel/offices.txt");
     /// Autonomous systems, such as `AS64500`; `absent` if the address is in none.
@@ -90,22 +91,22 @@ section! {
     /// How the client is connected: `direct` or `relayed`; `absent` if it is unknown.
     RTT: ListKey<Box<str>> =
         ConfigKey::text("rtt", words::rtt).list().default_note("any").example("relayed");
-    /// How the headers compare with the browser that `User-Agent` names: `agrees`, `differs`, or
-    /// `other` if it names none; `absent` at doors that do not compare.
+    /// Whether the headers fit the browser named in `User-Agent`: `agrees`, `differs`, or `other`
+    /// if it names no browser; `absent` at listeners that do not compare.
     FETCH: ListKey<Box<str>> =
         ConfigKey::text("fetch", words::fetch).list().default_note("any").example("differs");
-    /// Robots that have proven who they are, by name; `absent` for all other clients.
+    /// Robots that have proven their identity, by name; `absent` for all other clients.
     BOT: ListKey<Box<str>> =
         ConfigKey::text("bot", pattern).list().default_note("any").example("googlebot");
     /// Robots that the client claims to be without proof, by name.
     IMPOSTOR: ListKey<Box<str>> =
         ConfigKey::text("impostor", pattern).list().default_note("any").example("*");
-    /// [Groups](#groups); the request belongs to one of them.
+    /// [Groups](#groups); the request must belong to one of them.
     GROUP: ListKey<Box<str>> =
         ConfigKey::text("group", values::name).list().default_note("any").example("ai_crawlers");
-    /// A condition that must not hold.
+    /// A condition that must not match.
     NOT: SubsectionKey = SubsectionKey::one("not", &CONDITION);
-    /// Conditions, one of which must hold.
+    /// Conditions; one of them must match.
     ANY: SubsectionKey = SubsectionKey::list("any", &CONDITION);
 }
 

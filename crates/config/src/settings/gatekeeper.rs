@@ -35,8 +35,8 @@ settings! {
     ),
     TABLE = "gatekeeper";
 
-    /// Where requests are reported to the master: `tcp://host:port`; without a port it is 10004. A
-    /// name is resolved at each connect.
+    /// Address of the master for reports: `tcp://host:port`. The default port is 10004. A name is
+    /// resolved for each connection.
     pub master: MasterAddress, MASTER: DefaultedKey<MasterAddress> =
         ConfigKey::text("master", remote)
             .default_with(|| MasterAddress { host: "127.0.0.1".to_owned(), port: DEFAULT_PORT });
@@ -45,16 +45,16 @@ settings! {
         ConfigKey::text("control", remote)
             .default_note("the next port").example("tcp://127.0.0.1:10005")
         => section.key_or(&CONTROL, master.next());
-    /// The requests of this gate, as in [limits](#when). In a list the first gate that matches
-    /// applies; a request without a gate passes.
+    /// The requests of this gatekeeper, as in [limits](#when). In a list, the first matching
+    /// gatekeeper applies. A request that matches none passes.
     pub when: Condition, WHEN: SubsectionKey =
         SubsectionKey::one("when", &CONDITION).default_note("all requests")
         => conditions::of_rule(section, &WHEN, groups);
     /// The domain of the master.
     pub domain: String, DOMAIN: DefaultedKey<String> = ConfigKey::text("domain", domain)
         .range_note("1 to 255 bytes").default_with(|| "default".to_owned());
-    /// How a request is identified at the master: one or several of what [`by`](#what-by-takes)
-    /// takes.
+    /// How a client is identified at the master: one or several parts, as in
+    /// [`by`](#what-by-takes).
     pub identifier: Vec<KeyPart>, IDENTIFIER: ListKey<KeyTemplateWord> =
         ConfigKey::opaque("identifier", part).list().default_note("`ip/32`").example("ip/32")
         => identifier(section);
@@ -62,17 +62,18 @@ settings! {
     pub max_delay: Nanos, MAX_DELAY: DefaultedKey<Nanos> = ConfigKey::duration("max_delay")
         .within(Nanos::ZERO, DAY).default(Nanos::from_secs(5))
         .low("bursts of real users are refused").high("clients give up first");
-    /// Requests that are held at once. Beyond it a request that would have to wait is refused.
+    /// Number of requests that are held at once. With more, a request that would have to wait is
+    /// refused.
     pub held_max: usize, HELD_MAX: DefaultedKey<usize> = ConfigKey::whole("held_max")
         .within(0, 1_000_000).default(1024).low("requests are refused although they could wait")
         .high("memory and open files");
-    /// Number of identifiers that have to wait and are remembered, 24 bytes each. Beyond it the
-    /// ones with the shortest wait are evicted, and pass.
+    /// Number of waiting identifiers to remember, 24 bytes each. With more, those with the shortest
+    /// wait are evicted, and pass.
     pub keys_max: usize, KEYS: ConfigKey<usize> =
         limits::keys_max().default_note("`state.keys_max`, else 65 536")
         => section.key_or(&KEYS, keys_default.unwrap_or(KEYS_DEFAULT));
-    /// What the master gets of each request for its log, where all its readers see it: one or
-    /// several of what [`by`](#what-by-takes) takes.
+    /// Parts of each request for the master's log, as in [`by`](#what-by-takes). All readers of
+    /// that log can see them.
     pub log_info: Vec<KeyPart>, LOG_INFO: ListKey<KeyTemplateWord> =
         ConfigKey::opaque("log_info", part).list().example("path")
         => limits::parts(section, &LOG_INFO).unwrap_or_default();

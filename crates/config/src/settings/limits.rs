@@ -34,8 +34,7 @@ section! {
     /// The unique name of the limit, in metrics and in the log.
     NAME: ConfigKey<Box<str>> = ConfigKey::text("name", values::name)
         .range_note("1 to 64 letters, digits, `-`, `_`, `.`").required().example("logins");
-    /// What the limit counts by: one [part](#what-by-takes), or a list of up to 8 (a composite
-    /// key).
+    /// The key by which the limit counts: one [part](#what-by-takes), or a list of up to 8 parts.
     BY: ListKey<KeyTemplateWord> = ConfigKey::opaque("by", part).list().required().example("ip/24");
     /// The [condition](#when) of the limit.
     WHEN: SubsectionKey = SubsectionKey::one("when", &CONDITION).default_note("all requests");
@@ -43,7 +42,7 @@ section! {
     SHARE: ConfigKey<CpuShare> = ConfigKey::opaque("share", share)
         .range_note("above 0, at most 100%").example("10%").low("ordinary use is held")
         .high("one client can use the whole server");
-    /// Requests per time, or tokens or money (`unit`). A client over it gets 429.
+    /// Requests per time, or tokens or money (`unit`). A client over the limit gets 429.
     RATE: ConfigKey<ExactRate> = ConfigKey::opaque("rate", rate)
         .range_note("above 0").example("10/s").low("ordinary use is refused")
         .high("the limit has no effect");
@@ -58,8 +57,8 @@ section! {
         ],
     )
     .default_note("`hits`");
-    /// Length of a sliding window over which CPU time is summed, in whole seconds: exact to the
-    /// second up to 60 s, to a sixtieth of the window beyond. Needs `max`.
+    /// Length of a sliding window over which CPU time is summed, in whole seconds. The resolution
+    /// is a second up to 60 s, and a sixtieth of the window beyond that. Needs `max`.
     WINDOW: ConfigKey<Nanos> =
         ConfigKey::duration("window").within(Nanos::from_secs(1), WINDOW_MAX).example("15s");
     /// With `window`: CPU time, or a share of `cpus` times the window. A client that reaches it is
@@ -68,13 +67,13 @@ section! {
         ConfigKey::opaque("max", |text| cpu_time(text, Nanos::from_secs(1), 1.0))
             .range_note("1ms to 1d, or above 0 to 100%").default_note("required with `window`")
             .example("7%").low("ordinary use is blocked").high("the limit has no effect");
-    /// With `window`: each cost counts as the nearest multiple of this, a half upwards.
+    /// With `window`: each cost is rounded to the nearest multiple of this; halves are rounded up.
     ROUND: ConfigKey<Nanos> = ConfigKey::duration("round").within(Nanos(1_000), ROUND_MAX)
         .default_note("costs are not rounded").example("10ms").high("cheap requests count nothing");
     // The burst of a limit with `share`.
-    /// The amount that a client can save up. With `share`: CPU time, `30s` by default; with
-    /// `cost: tokens` the work that the backends do in this time. With `rate`: requests, tokens or
-    /// money, by default the number in `rate` (5 with `5/m`) and at least 1 request.
+    /// The amount that a client can save up. With `share`: CPU time, `30s` by default; with `cost:
+    /// tokens`, the work that the backends do in this time. With `rate`: requests, tokens or money.
+    /// The default is the number in `rate` (5 with `5/m`), but at least 1 request.
     BURST: ConfigKey<Nanos> = ConfigKey::text("burst", values::duration)
         .within(Nanos::from_millis(1), DAY).range_note("1ms to 1d; requests: 1 to 1 000 000 000")
         .default_note("`30s`; the number in `rate`").example("30s")
@@ -85,7 +84,7 @@ section! {
                        bound").example("30s").low("a heavy client soon has full priority again")
         .high("a heavy client pays for longer than any other client benefits");
     /// What happens to a client over the limit; see [proxy](#proxy). `deny`: each request that
-    /// meets `when` gets 403 ([deny](limits.md#deny)); such a limit has only `name`, `when` and
+    /// matches `when` gets 403 ([deny](limits.md#deny)); such a limit has only `name`, `when` and
     /// `shadow`.
     ACTION: ConfigKey<Option<LimitAction>> = ConfigKey::words("action", &LIMIT_ACTIONS)
         .default_note("`proxy.action`; with `rate` and `window` `reject`");
@@ -95,8 +94,8 @@ section! {
         ConfigKey::new("weight", ValueSyntax::Number, |text| text.parse().map_err(quantity))
             .within(WEIGHTS.0, WEIGHTS.1).default(Weight::ONE)
             .low("these clients wait for all others").high("all others wait for these clients");
-    /// Number of keys that are remembered, 24 bytes each; with `window` 228 to 768 bytes. The
-    /// memory is reserved at the start, and taken as keys come.
+    /// Number of keys to remember, 24 bytes each; with `window`, 228 to 768 bytes each. The address
+    /// space is reserved at the start, and memory is used as keys come.
     KEYS: ConfigKey<usize> =
         keys_max().default_note("`state.keys_max`, else [by memory](#memory-for-keys): 65 536 to \
                                  1 048 576; with `window` 65 536");

@@ -49,8 +49,8 @@ settings! {
     pub tag_bytes: usize, TAG_BYTES: DefaultedKey<usize> = ConfigKey::whole("tag_bytes")
         .within(1, 8192).default(1024).low("clients evade limits by longer tags")
         .high("memory for each connection");
-    /// Connections at once. Beyond it the one that was silent for longest is closed. `0`: the limit
-    /// of open files.
+    /// Connections at once. With more, the one that was silent for longest is closed. `0`: the
+    /// limit on open files.
     pub connections: usize, CONNECTIONS: DefaultedKey<usize> = ConfigKey::whole("connections")
         .within(0, 10_000_000).default(10_000).low("clients reconnect often")
         .high("open files run out");
@@ -80,8 +80,8 @@ settings! {
     pub written: TagRulesBuilder = tags.rules;
     /// All prefix rules: those of the configuration and those of the file.
     pub rules: Arc<TagRules> = written.clone().finish();
-    /// How programs take [turns](turns.md) with `TAKE` and `DONE`. Without the section, lines that
-    /// begin with these words are tags.
+    /// Settings for [turns](turns.md) (`TAKE` and `DONE`). Without this section, lines that begin
+    /// with these words are tags.
     pub turns: Option<TurnSettings>, TURNS: SubsectionKey =
         SubsectionKey::one("turns", &turns::TABLE)
         => line.section_if_written(&TURNS, |section| turns::read(section, keys_max, peers));

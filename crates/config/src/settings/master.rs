@@ -31,8 +31,8 @@ settings! {
     pub control: SocketAddr, CONTROL: ConfigKey<SocketAddr> = zmq("control")
         .default_note("the next port").restart().example("tcp://127.0.0.1:10005")
         => master.key_or(&CONTROL, next(accounting));
-    /// Networks that may connect. Beyond loopback it should be set: any host that reaches the ports
-    /// can have any client held.
+    /// Networks that may connect. Set this if the ports are reachable beyond loopback, because any
+    /// host that reaches them can have any client held.
     pub allow: Vec<IpNet>, ALLOW: ListKey<IpNet> = ConfigKey::text("allow", address::network).list()
         .default_note("any network").restart().example("10.0.0.0/8");
     /// The [algorithm](master.md) of rules without one.
@@ -52,7 +52,7 @@ settings! {
     pub connections: usize, CONNECTIONS: DefaultedKey<usize> = ConfigKey::whole("connections")
         .within(1, 65_536).default(1024).restart()
         .low("gatekeepers without a connection decide nothing").high("open files");
-    /// Identifiers of each domain that a newly connected gatekeeper is sent.
+    /// Number of identifiers of each domain to send to a newly connected gatekeeper.
     pub told_max: usize, TOLD_MAX: DefaultedKey<usize> = ConfigKey::whole("told_max")
         .within(0, 10_000_000).default(100_000).restart()
         .low("a new gatekeeper admits some requests that the others hold").high("memory");

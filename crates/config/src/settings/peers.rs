@@ -26,9 +26,10 @@ settings! {
     /// `mesh`: address to listen on. Beyond loopback it needs `secret_file` or `tls`.
     LISTEN: DefaultedKey<SocketAddr> = ConfigKey::text("listen", address::listen)
         .default_with(|| SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)));
-    /// `mesh`: instances to connect to, `host:port`, or `dns:name:port` for all addresses of a
-    /// name, which is resolved again and again. Without a port it is 7946. An instance may name
-    /// itself, and need not name all: it learns of the others from those that it names.
+    /// `mesh`: instances to connect to, as `host:port`, or `dns:name:port` for all addresses of a
+    /// name, which is resolved repeatedly. The default port is 7946. The list may include this
+    /// instance, and need not be complete: an instance learns of the others from those that it
+    /// reaches.
     JOIN: ListKey<PeerTarget> =
         ConfigKey::opaque("join", join).list_with(Vec::new).example("192.0.2.7:7946");
     /// `mesh`: whether instances on this network are found by multicast DNS. Needs `secret_file` or
@@ -54,8 +55,8 @@ settings! {
     /// Name of the cluster, the same on all its instances.
     pub cluster: String, CLUSTER: DefaultedKey<String> = ConfigKey::text("cluster", cluster)
         .range_note("1 to 63 letters, digits, `-`, `_`").default_with(|| "default".to_owned());
-    /// File with the secret of the cluster, 16 to 1024 visible characters. Only instances that have
-    /// it are trusted, and only they can read the messages.
+    /// File with the secret of the cluster, 16 to 1024 visible characters. Evenkeel trusts only
+    /// instances with this secret, and only they can read the messages.
     pub secret_file: Option<PathBuf>, SECRET_FILE: ConfigKey<PathBuf> =
         ConfigKey::path("secret_file").example("/etc/evenkeel/secret");
     /// [TLS](#peerstls) between instances. With `nats`: the certificate that the server gets.
@@ -70,7 +71,8 @@ settings! {
     /// its own, and a `share` is a share of the sum over all live instances.
     pub cpus_shared: bool, CPUS_SHARED: DefaultedKey<bool> =
         ConfigKey::truth("cpus_shared").default(false);
-    /// Number of instances, including this one. Messages of further ones are ignored and counted.
+    /// Number of instances, including this one. Messages from further instances are ignored and
+    /// counted.
     pub nodes_max: usize, NODES_MAX: DefaultedKey<usize> = ConfigKey::whole("nodes_max")
         .within(2, 1024).default(256).low("instances are ignored").high("memory");
 }

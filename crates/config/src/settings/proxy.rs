@@ -60,8 +60,8 @@ settings! {
         proxy, ground: LimitContext<'_>, addresses: Vec<SocketAddr>, front: Option<FrontTls>
     );
 
-    /// Addresses to listen on, at most 64. `off` opens no listener, if only [`check`](#check) uses
-    /// the limits.
+    /// Addresses to listen on, at most 64. `off`: no listener, for example if only
+    /// [`check`](#check) uses the limits.
     pub listen: Vec<SocketAddr>, LISTEN: ListKey<SocketAddr> =
         ConfigKey::text("listen", address::listen)
             .list_with(|| vec![SocketAddr::from(([0, 0, 0, 0], 8888))]).restart()
@@ -74,7 +74,7 @@ settings! {
     pub redirect: Option<HttpsRedirect> = redirect::read(proxy, &listen, tls.as_ref());
     /// The servers behind the proxy, at least one and at most [`BACKENDS_MAX`].
     pub backends: Vec<BackendAddress> = backends(proxy);
-    /// [TLS](#proxybackend_tls) to backends of `https://`.
+    /// [TLS](#proxybackend_tls) for backends with `https://`.
     pub backend_tls: BackendTls, BACKEND_TLS: SubsectionKey =
         SubsectionKey::one("backend_tls", &tls::BACKEND) => backend_tls(proxy, &backends);
     /// Protocols that a client may switch to by `Upgrade` or [over
@@ -87,12 +87,12 @@ settings! {
     /// How the cost of a request is measured. `wall`: elapsed time while the backend works.
     /// `shared`: the same, divided among the running requests if there are more of them than
     /// `cpus`. `header:NAME`: the value that the backend sends in this header, such as
-    /// `Server-Timing: cpu;dur=12` or `X-Cost: 12ms`, else as `shared`.
+    /// `Server-Timing: cpu;dur=12` or `X-Cost: 12ms`; without the header as `shared`.
     /// `cgroup:PATH`: as `shared`, corrected ten times a second by the CPU time of this cgroup
-    /// (version 2, as in `/proc/PID/cgroup`); its CPU time, quota and pressure also tell
-    /// `concurrency: auto` whether the processors limit the backend. `evenkeel check` names the
-    /// cgroups of a backend on this machine. `tokens`: the [tokens](models.md) that requests to
-    /// language models use, a thousand of which count as a CPU-second; else as `shared`.
+    /// (version 2, as in `/proc/PID/cgroup`). `concurrency: auto` also uses the cgroup's CPU time,
+    /// quota and pressure. `evenkeel check` lists the cgroups of a backend on this machine.
+    /// `tokens`: the [tokens](models.md) that requests to language models use; a thousand count as
+    /// a CPU-second. Other requests are charged as with `shared`.
     pub cost: CostSource, COST: ConfigKey<CostSource> = ConfigKey::text("cost", cost)
         .range_note("`wall`, `shared`, `header:NAME`, `cgroup:PATH`, `tokens`")
         .default_note("`shared`; `tokens` with `preset`").example("shared")
@@ -116,19 +116,19 @@ settings! {
         // values.
         => if cost == CostSource::Tokens { all_cpus } else { proxy.key_or(&CPUS, all_cpus) };
     /// How long a request is charged if its answer is a stream of events (`text/event-stream`) or a
-    /// gRPC call. `leave`: up to the head of the answer; then it gives its slot back, because the
-    /// backend may do no work for it although the stream lasts for hours. `charge`: to the end of
-    /// the stream, with its slot, like any other request, because the backend works all the time,
-    /// as a language model does. If the client disconnects, the proxy closes the connection to the
-    /// backend at once and charges the cost so far.
+    /// gRPC call. `leave`: until the headers of the answer arrive; then the request frees its slot.
+    /// Use this if the backend does little work during a stream. `charge`: until the stream ends,
+    /// with its slot, like any other request. Use this if the backend works all the time, like a
+    /// language model. If the client disconnects, the proxy closes the connection to the backend at
+    /// once and charges the cost so far.
     pub charge_streams: bool, STREAMS: ConfigKey<bool> =
         ConfigKey::words("streams", &[("leave", false), ("charge", true)])
             .default_note("`leave`; `charge` with `cost: tokens`")
         => proxy.key_or(&STREAMS, cost == CostSource::Tokens);
-    /// What happens to a client in debt, if its limit has no action of its own. `queue`: while the
-    /// backend has capacity, no request waits; otherwise clients in credit go first, and the others
-    /// share the rest. `hold`: the request runs, and the head of its answer is held. `delay`: the
-    /// request waits before the backend gets it. `reject`: 503 with `Retry-After`.
+    /// What happens to a client in debt, if its limit has no `action`. `queue`: while the backend
+    /// has capacity to spare, no request waits; otherwise clients in credit go first, and the
+    /// others share the rest. `hold`: the request runs, and its answer is held. `delay`: the
+    /// request waits before it reaches the backend. `reject`: 503 with `Retry-After`.
     pub action: LimitAction, ACTION: DefaultedKey<LimitAction> =
         ConfigKey::words("action", &limits::ACTIONS).default(LimitAction::Queue);
     /// The [queue](#proxyqueue) of requests that wait, if the action is `queue`.
@@ -139,12 +139,12 @@ settings! {
             queue::read(section, slots, ground.peers)
         });
     /// The longest wait. A request that would have to wait longer before it runs gets 503 with
-    /// `Retry-After`, or 429 if its limit is a `rate`. A held answer is released after this time.
+    /// `Retry-After`, or 429 if its limit has a `rate`. A held answer is released after this time.
     pub max_delay: Nanos, MAX_DELAY: DefaultedKey<Nanos> = ConfigKey::duration("max_delay")
         .within(Nanos::ZERO, DAY).default(Nanos::from_secs(30)).low("refusals instead of waits")
         .high("connections stay open for long");
-    /// Whether clients may use HTTP/2: with TLS if both sides agree on it, without TLS if the
-    /// client begins with it.
+    /// Whether clients may use HTTP/2: over TLS if the client offers it, without TLS if the client
+    /// begins with it.
     pub http2: bool, HTTP2: DefaultedKey<bool> = ConfigKey::truth("http2").default(true);
     /// Networks from which forwarded headers are trusted. Too narrow: all users behind a proxy
     /// share one bucket. Too wide: any host in these networks can forge client addresses.
@@ -152,10 +152,10 @@ settings! {
         ConfigKey::text("trusted_proxies", address::network).list_with(Vec::new)
             .example("10.0.0.0/8");
     /// Where a trusted proxy writes the address of the client. `xff`: `X-Forwarded-For`, read from
-    /// the right past trusted proxies, else `X-Real-IP`. `forwarded`: `Forwarded` (RFC 7239).
-    /// `header:NAME`: a header with one address, such as `CF-Connecting-IP`. `proxy-protocol`:
-    /// version 1 or 2, with which each connection of a trusted proxy then has to begin; its headers
-    /// are not trusted. The last three need `trusted_proxies`.
+    /// the right past trusted proxies; without it, `X-Real-IP`. `forwarded`: `Forwarded` (RFC
+    /// 7239). `header:NAME`: a header with one address, such as `CF-Connecting-IP`.
+    /// `proxy-protocol`: version 1 or 2, with which each connection of a trusted proxy then has to
+    /// begin; its headers are not trusted. The last three need `trusted_proxies`.
     pub client_address: ClientAddress, CLIENT_ADDRESS: DefaultedKey<ClientAddress> =
         ConfigKey::text("client_address", client_address)
             .range_note("`xff`, `forwarded`, `header:NAME`, `proxy-protocol`")
@@ -171,9 +171,9 @@ settings! {
         proxy.list_and_sections(&EXEMPT, |inner| exempt_section(inner, ground.groups));
     let entries = exempt_read.0;
     /// Requests that are neither counted nor held: [conditions](#when), `ip:` and a network,
-    /// `host:` and a [name](#clients-by-name), or `cookie:` and the name of a cookie. A client that
-    /// makes up what the condition asks for, such as a cookie, is exempt, so the backend must not
-    /// serve it; `evenkeel check` warns about it.
+    /// `host:` and a [name](#clients-by-name), or `cookie:` and the name of a cookie. Any client
+    /// can make up a header or a cookie and is then exempt, so the backend must check it; `evenkeel
+    /// check` warns about such conditions.
     pub exempt: Vec<IpNet>, EXEMPT: ListKey<ExemptEntry> =
         ConfigKey::opaque("exempt", exempt_entry).list_with(Vec::new).or_sections(&CONDITION)
             .example("ip:192.0.2.0/24")
@@ -194,7 +194,7 @@ settings! {
     /// Whether answers state the client's standing under limits with `rate`, in the headers
     /// `RateLimit-Policy` and `RateLimit` (IETF draft 10). `"logins";q=5;w=60` means 5 requests in
     /// 60 seconds; `"logins";r=4;t=12` means that 4 are left, and that all are available again in
-    /// 12 seconds. A refused request is only sent the limit that refused it, and `t` is its
+    /// 12 seconds. A refused request gets only the limit that refused it, and `t` is its
     /// `Retry-After`.
     pub headers: bool, HEADERS: DefaultedKey<bool> = ConfigKey::truth("headers").default(false);
     /// Whether the header of `cost: header:NAME` is passed on to the client.
@@ -209,15 +209,15 @@ settings! {
     let of_limits = LimitContext { cpus, amount_cpus, work: cost.unit(), ..ground };
     let limits_read =
         limits::read(proxy, of_limits, action, queue.debt_max, preset);
-    /// The [limits](#proxylimits), at most 32. They replace the default limits, which the word
-    /// `default` as an entry of the list keeps.
+    /// The [limits](#proxylimits), at most 32. They replace the default limits. To keep these, add
+    /// the word `default` as an entry.
     pub limits: Vec<Limit>, LIMITS: SubsectionKey =
         SubsectionKey::list("limits", &limits::TABLE).or_words(&[limits::DEFAULT_WORD])
             .default_note("`ip`, `net24`, `net16`; with `preset` `tenant`, `ip`")
         => limits_read.counted;
     /// The rules that refuse requests, whatever they cost: the limits with `action: deny`.
     pub denials: Vec<DenyRule> = limits_read.denials;
-    /// [Pages](#proxypages) for requests that are refused.
+    /// [Pages](#proxypages) for refused requests.
     pub pages: RefusalPages, PAGES: SubsectionKey = SubsectionKey::one("pages", &pages::TABLE)
         => proxy.section(&PAGES, pages::read);
     /// The facts about clients that limits, conditions or gates name, and those by which the queue
@@ -332,7 +332,7 @@ section! {
     /// googlebot.com}`, at most 1024: clients with a [name](#clients-by-name) that matches count as
     /// one under limits by `host`. The first match applies.
     MERGE: SubsectionKey = SubsectionKey::list("merge", &MERGED);
-    /// Name servers for the [names of clients](#clients-by-name); without a port it is 53.
+    /// Name servers for the [names of clients](#clients-by-name). The default port is 53.
     RESOLVER: ListKey<SocketAddr> = ConfigKey::text("resolver", address::name_server).list()
         .default_note("those of the system").example("192.0.2.53");
 }

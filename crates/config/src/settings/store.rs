@@ -31,14 +31,14 @@ settings! {
     /// and exchanges counts each `period`.
     pub mode: StoreMode, MODE: DefaultedKey<StoreMode> =
         ConfigKey::words("mode", StoreMode::WORDS).default(StoreMode::Exact);
-    /// Without an answer of the store. `local`: the local state decides. `error`: the caller of
-    /// `ratelimit` gets an error.
+    /// What happens if the store does not answer. `local`: the local state decides. `error`: the
+    /// caller of `ratelimit` gets an error.
     pub fail: StoreFail, FAIL: DefaultedKey<StoreFail> =
         ConfigKey::words("fail", StoreFail::WORDS).default(StoreFail::Local);
     /// Whether windows have the names that envoyproxy/ratelimit gives them.
     pub compatible_keys: bool, COMPATIBLE_KEYS: DefaultedKey<bool> =
         ConfigKey::truth("compatible_keys").default(false);
-    /// The longest time that a request waits for an answer. After that the local state decides.
+    /// The longest time that a request waits for an answer. After that, the local state decides.
     pub deadline: Duration, DEADLINE: DefaultedKey<Nanos> = ConfigKey::duration("deadline")
         .within(Nanos::from_millis(1), Nanos::from_secs(10)).default(Nanos::from_millis(20))
         .low("slow answers are ignored, and limits are less exact")
@@ -57,12 +57,14 @@ settings! {
         .range_note("up to 64 bytes, without braces")
         .default_note("`evenkeel:`; none with `compatible_keys`").example("evenkeel:")
         => section.key_or(&PREFIX, default_prefix(compatible_keys));
-    /// Compatible keys exist for up to this time longer than their window.
+    /// With compatible keys: each key exists for a random time of up to this length beyond its
+    /// window.
     pub jitter: Duration, EXPIRATION_JITTER: DefaultedKey<Nanos> =
         ConfigKey::duration("expiration_jitter").within(Nanos::ZERO, DAY)
             .default(Nanos::from_secs(300)).low("many keys expire at once")
             .high("memory of the store");
-    /// Counters per thread, and buckets, with hits that are sent to the store later.
+    /// Number of counters per thread, and of buckets, whose hits are kept during an outage and sent
+    /// to the store later.
     pub owed_max: usize, OWED_MAX: DefaultedKey<usize> = ConfigKey::whole("owed_max")
         .within(0, 10_000_000).default(100_000)
         .low("hits during an outage are lost to the other instances").high("memory");
@@ -86,7 +88,7 @@ settings! {
     pub login: Option<StoreLogin>, CREDENTIALS: ConfigKey<StoreLogin> =
         ConfigKey::opaque("credentials", |text| Ok(StoreLogin::parse(text)))
             .masked(|_| PASSWORD_MASK.to_owned()).example("user:password") => credentials(section);
-    /// A file with the same, read at each connect.
+    /// A file with the same content, read for each connection.
     pub credentials_file: Option<PathBuf>, CREDENTIALS_FILE: ConfigKey<PathBuf> =
         ConfigKey::path("credentials_file").example("/etc/evenkeel/redis");
     /// [TLS](#storetls) for addresses with `rediss://`.

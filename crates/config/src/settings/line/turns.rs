@@ -42,19 +42,18 @@ settings! {
     pub reserve: usize, RESERVE: DefaultedKey<usize> = ConfigKey::whole("reserve")
         .within(0, SLOTS_MAX).default(0).low("a tag that uses little waits for a turn to end")
         .high("slots are free while programs wait");
-    /// The longest time that a program waits for its turn. Then the answer is
-    /// `LATE`.
+    /// The longest time that a program waits for its turn. After that the answer is `LATE`.
     pub wait_max: Nanos, WAIT_MAX: DefaultedKey<Nanos> = ConfigKey::duration("wait_max")
         .within(Nanos::from_millis(1), Nanos(7 * DAY.0)).default(Nanos::from_secs(60))
         .low("programs get `LATE` and have to come back").high("programs hang for long");
-    /// The longest time that a program keeps a turn. Then the turn is given back as if the program
+    /// The longest time that a program can keep a turn. After that the turn ends, as if the program
     /// had sent `DONE`.
     pub hold_max: Nanos, HOLD_MAX: DefaultedKey<Nanos> = ConfigKey::duration("hold_max")
         .within(Nanos::from_millis(1), Nanos(30 * DAY.0)).default(DAY)
         .low("more programs run at once than there are slots")
         .high("a program that hangs keeps its slot for long");
-    /// Number of programs that may wait. With more, the newest of the tag with most of them gets
-    /// `BUSY`.
+    /// Number of programs that may wait. With more, the newest program of the tag with most waiting
+    /// programs gets `BUSY`.
     pub len_max: usize, LEN_MAX: DefaultedKey<usize> = ConfigKey::whole("len_max")
         .within(1, 1_000_000).default(100_000).low("programs are turned away").high("memory");
     /// The part of all slots that a tag may use for a long time. A tag that has used more waits
@@ -71,8 +70,8 @@ settings! {
     /// [Weights](#lineturnsweights) of tags: one with weight 2 gets two times as much as another.
     pub weights: TurnWeights, WEIGHT_LIST: SubsectionKey = SubsectionKey::list("weights", &WEIGHT)
         => weights(section);
-    /// Whether this instance has one line of turns with its peers, because all of them are for the
-    /// same machine or service. Needs [`peers`](#peers) over a mesh.
+    /// Whether this instance shares one queue of turns with its peers, because all turns are for
+    /// the same machine or service. Needs [`peers`](#peers) over a mesh.
     pub shared: bool, SHARED: ConfigKey<bool> = ConfigKey::truth("shared")
         .default_note("as `peers.cpus_shared`; `false` without a mesh")
         => section.key_or(&SHARED, peers::share_a_queue(peers));

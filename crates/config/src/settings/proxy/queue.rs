@@ -27,25 +27,26 @@ settings! {
             .range_note("1 to 1 000 000, or `auto`").default(ConcurrencySetting::Auto)
             .low("the backend is idle while requests wait")
             .high("requests wait inside the backend, in no fair order");
-    /// Number of requests that the backend can work on at once, where it is known: its workers or
-    /// threads, of all backends together (`pm.max_children` of PHP-FPM, workers times threads of
-    /// gunicorn or Puma). Neither `auto` nor reserved slots lead to more requests at the backend.
+    /// Number of requests that all backends together can work on at once, if you know it: the
+    /// number of workers or threads (`pm.max_children` of PHP-FPM, workers times threads of
+    /// gunicorn or Puma). The backend never gets more requests than this, whatever `auto` and
+    /// reserved slots say.
     pub workers: Option<usize>, WORKERS: ConfigKey<usize> = ConfigKey::whole("workers")
         .within(1, SLOTS_MAX).default_note("not known").example("8")
         .low("the backend is idle while requests wait")
         .high("requests may wait inside the backend, in no fair order");
-    /// Where [inference engines](models.md#requests-that-wait-inside) report how many requests wait
-    /// inside. While some wait, there are no more slots than the backends run. `auto`: with
-    /// `cost: tokens` at `/metrics` of each backend in a private network, otherwise nowhere. A
-    /// path: there, at each backend.
+    /// Where [inference engines](models.md#requests-that-wait-inside-the-server) report how many
+    /// requests wait inside. While requests wait inside, there are only as many slots as the
+    /// backends run requests. `auto`: with `cost: tokens`, at `/metrics` of each backend in a
+    /// private network; otherwise nowhere. A path: at this path of each backend.
     pub engine_metrics: EngineMetricsSetting, ENGINE_METRICS: DefaultedKey<EngineMetricsSetting> =
         ConfigKey::new("engine_metrics", ValueSyntax::Text, engine_metrics::read)
             .range_note("`auto`, `off` or a path").default(EngineMetricsSetting::Auto);
-    /// Number of reserved slots, in addition to `concurrency`: for clients in credit that have no
-    /// request at the backend and ask for little compared with the requests there; with
-    /// `cost: tokens`, for clients in credit that have less than their part of the slots and are
-    /// at most a few requests ahead of others. Never more than the backend accepts: `workers`, or
-    /// what is measured.
+    /// Number of reserved slots, in addition to `concurrency`. They are for clients in credit that
+    /// have no request at the backend and ask for little compared with the requests there. With
+    /// `cost: tokens`, they are for clients in credit that have less than their part of the slots
+    /// and are at most a few requests ahead of others. In total the backend gets at most `workers`
+    /// requests, or the measured number.
     pub reserve: usize, RESERVE: ConfigKey<usize> = ConfigKey::whole("reserve").within(0, SLOTS_MAX)
         .default_note("two per CPU, at least two; two with `cost: tokens`")
         .low("new clients wait for a running request to end, or for each other")

@@ -62,7 +62,7 @@ impl RobotSettings {
 }
 
 section! {
-    /// The [robots](#proxyrobots) that have to prove who they are, at most 64: a list of sections.
+    /// A list of [robots](#proxyrobots) that have to prove their identity, at most 64.
     ROBOTS: SubsectionKey = SubsectionKey::list("robots", &TABLE);
     /// The host names of this site, such as `example.com` or `*.example.com`, for which signatures
     /// of [robots](#proxyrobots) count. A signature that was made for another site proves nothing

@@ -32,7 +32,7 @@ settings! {
     /// Tags of all metrics, as `key:value`.
     pub tags: Vec<(String, String)>, TAGS: ListKey<(String, String)> =
         ConfigKey::opaque("tags", tag).list().example("zone:eu-1");
-    /// Sections with `match`, `name` and `tags`; the [first that matches](ratelimit.md#figures)
+    /// Sections with `match`, `name` and `tags`; the [first that matches](ratelimit.md#metrics)
     /// applies.
     pub rename: Vec<MetricRename>, RENAME: SubsectionKey = SubsectionKey::list("rename", &RENAMES)
         => renames(section);
@@ -50,7 +50,7 @@ settings! {
     /// Path of the metrics.
     pub path: String, PATH: DefaultedKey<String> =
         ConfigKey::text("path", url_path).default_with(|| "/metrics".to_owned());
-    /// A [mapping file](ratelimit.md#figures), read at the start.
+    /// A [mapping file](ratelimit.md#metrics), read at the start.
     pub mapper: Option<PathBuf>, MAPPER: ConfigKey<PathBuf> =
         ConfigKey::opaque("mapper", path).example("/etc/evenkeel/mapping.yaml");
 }
