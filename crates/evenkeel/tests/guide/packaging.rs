@@ -148,7 +148,13 @@ fn the_notices_are_those_of_the_libraries() {
     let kept = include_str!("../../../../packaging/notices.txt");
     let is = printed("notices") == kept;
     assert!(is, "run packaging/notices >packaging/notices.txt");
-    for name in ["tokio", "aws-lc-sys", "async-nats", "uPlot, which draws the charts of the page"] {
+    for name in [
+        "tokio",
+        "aws-lc-sys",
+        "async-nats",
+        "uPlot, which draws the charts of the page",
+        "musl, the C library of the static program",
+    ] {
         assert!(kept.lines().any(|line| line == name), "{name}");
     }
 }
