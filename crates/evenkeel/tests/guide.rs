@@ -13,6 +13,8 @@ mod monitoring;
 mod packaging;
 #[path = "guide/pictures.rs"]
 mod pictures;
+#[path = "guide/release.rs"]
+mod release;
 
 use evenkeel_testing::examples;
 use std::fs;
