@@ -103,7 +103,7 @@ class TurnClient extends EventEmitter {
     } catch (error) {
       if (error instanceof TurnError) throw error;
       const why = error.message || error.code;
-      const warning = `no turn, because the line door does not answer: ${why}`;
+      const warning = `no turn, because Evenkeel does not answer: ${why}`;
       this.emit('warning', new Error(warning, { cause: error }));
       return new Turn(null);
     }

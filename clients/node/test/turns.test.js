@@ -101,7 +101,7 @@ test('a door that was started again gives out turns', async () => {
   await door.kill();
   const nobody = await one.run('a', {}, (turn) => turn.id);
   assert.equal(nobody, null);
-  assert.match(warnings[0], /^no turn, because the line door does not answer: .*ECONNREFUSED/);
+  assert.match(warnings[0], /^no turn, because Evenkeel does not answer: .*ECONNREFUSED/);
   const again = await LineDoor.start({ ...ONE, listen: [door.tcp] });
   await one.run('a', {}, (turn) => assert.ok(turn.id));
   assert.equal(warnings.length, 1);
@@ -128,7 +128,7 @@ test('what is no reply of a door means no turn', async () => {
     await turn.done();
     const [{ message }] = await warned;
     client.close();
-    return [turn.id, message.replace(/^no turn, because the line door does not answer: /, '')];
+    return [turn.id, message.replace(/^no turn, because Evenkeel does not answer: /, '')];
   };
   const text = (bytes) => (socket) => socket.end(bytes);
   for (const [bytes, why] of [

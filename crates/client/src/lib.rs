@@ -182,7 +182,7 @@ impl LineClientTask {
                         pause = self.patience.pause;
                     }
                     tracing::warn!(target: "evenkeel::client", address = ?self.address, ?pause,
-                        "the line door does not answer: all requests are allowed until it does");
+                        "Evenkeel does not answer: all requests are allowed until it does");
                     if !self.rest(pause).await {
                         return;
                     }

@@ -134,7 +134,7 @@ impl TurnClient {
             }
             Err(error) => {
                 tracing::warn!(target: "evenkeel::client", address = ?self.door.address, %error,
-                    "no turn, because the line door does not answer: the job runs without it");
+                    "no turn, because Evenkeel does not answer: the job runs without it");
                 Ok(Turn { held: None, door: Arc::clone(&self.door) })
             }
         }

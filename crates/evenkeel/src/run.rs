@@ -323,10 +323,10 @@ impl RunningProcess {
             tracing::error!(
                 new,
                 old,
-                "configuration refused: opening or closing a door requires a restart; the current \
-                 one stays in force"
+                "configuration refused: adding or removing a listener requires a restart; the \
+                 current one stays in force"
             );
-            let fault = "opening or closing a door requires a restart";
+            let fault = "adding or removing a listener requires a restart";
             self.watch.record_refused_reload(fault, 1, self.clock.now());
             return;
         }

@@ -70,7 +70,7 @@ table! {
         "Start time of the process, in seconds since the Unix epoch.";
 
     REQUESTS = Counter "evenkeel_requests_total" ["door"] "requests"
-        "Requests received by a door, whatever their outcome.";
+        "Requests received, by listener (`door`), whatever their outcome.";
     RESPONSES = Counter "evenkeel_responses_total" ["class" "from"] "responses"
         "Responses sent, by class of status code and by origin: the backend or Evenkeel.";
     DECISIONS = Counter "evenkeel_decisions_total" ["verdict" "limit" "shadow"] "requests"
@@ -84,7 +84,7 @@ table! {
     COST = Histogram "evenkeel_request_cost_seconds" [] "CPU-seconds"
         "Charge of each request.";
     REQUEST_TOOK = Histogram "evenkeel_request_seconds" ["tier"] "seconds"
-        "Duration of requests, waits included; tier: client in credit or in debt.";
+        "Duration of requests, including waits; tier: client in credit or in debt.";
     CHARGED = Counter "evenkeel_cost_seconds_total" [] "CPU-seconds"
         "Cost of all admitted requests, including those that only shadow mode admitted.";
     TOKENS = Counter "evenkeel_tokens_total" ["kind"] "tokens"
@@ -92,9 +92,9 @@ table! {
     MONEY = Counter "evenkeel_money_total" [] "money"
         "Money charged for tokens by `proxy.tokens.prices`, in the currency of the prices.";
     MODEL_REQUESTS = Counter "evenkeel_model_requests_total" ["source"] "requests"
-        "Requests to models, by how tokens are known: stated, counted, assumed, or none used.";
+        "Requests to models, by source of the tokens: stated, counted, assumed, or none used.";
     FIRST_BYTE = Histogram "evenkeel_first_byte_seconds" ["tier"] "seconds"
-        "Time from a request to a model to the head of its answer, waits included; by tier.";
+        "Time from a request to a model to the start of its answer, including waits; by tier.";
     HEADER_FAULTS = Counter "evenkeel_cost_header_faults_total" [] "headers"
         "Invalid cost headers of the backend.";
 
@@ -103,11 +103,11 @@ table! {
     WAITING = Gauge "evenkeel_waiting_requests" ["door"] "requests"
         "Requests of this instance that wait in the queue for a free slot of the backend.";
     WORKING_AGE = Gauge "evenkeel_working_age_seconds" ["door"] "seconds"
-        "Time since the backend got the oldest request of this instance that it has; 0: none.";
+        "Time since the backend got the oldest running request of this instance; 0: none.";
     WAITING_AGE = Gauge "evenkeel_waiting_age_seconds" ["door"] "seconds"
-        "Time for which the oldest request of this instance has waited for a slot; 0: none.";
+        "Waiting time of the oldest waiting request of this instance; 0: none.";
     SLOTS = Gauge "evenkeel_slots" ["door"] "requests"
-        "Maximum of requests at the backend, of all that share the queue; no reserved slots.";
+        "Slots of all instances that share the queue, without reserved slots.";
     SLOTS_USED = Gauge "evenkeel_slots_used" ["door"] "requests"
         "Requests of this instance that occupy a slot, reserved slots included.";
     SLOTS_USEFUL = Gauge "evenkeel_slots_useful" ["door"] "requests"
@@ -115,33 +115,33 @@ table! {
     ENGINE_UP = Gauge "evenkeel_backend_engine_up" ["backend"] "state"
         "1 if the backend reports its own queue, else 0; absent if it is not asked.";
     ENGINE_REQUESTS = Gauge "evenkeel_backend_engine_requests" ["backend" "state"] "requests"
-        "Requests that are running or waiting inside of a backend, as it reports.";
+        "Requests running or waiting inside a backend, as reported by the backend.";
     ENGINE_CACHE = Gauge "evenkeel_backend_engine_cache_used" ["backend"] "ratio"
-        "Used part of the KV cache of a backend, from 0 to 1, as it reports.";
+        "Used part of a backend's KV cache, from 0 to 1, as reported by the backend.";
     ENGINE_ROOM = Gauge "evenkeel_backend_engine_room" ["backend"] "requests"
         "Maximum of requests sent to a backend because others waited inside; absent: no maximum.";
     QUEUE_OWNER = Gauge "evenkeel_queue_owner" ["door"] "state"
         "1 if this instance owns the queue that instances share, else 0; absent if none is shared.";
     QUEUE_INSTANCES = Gauge "evenkeel_queue_instances" ["door"] "instances"
-        "Instances that share the queue, including this one, as far as this one knows.";
+        "Known instances that share the queue, including this one.";
     QUEUE_WAITING = Gauge "evenkeel_queue_waiting_requests" ["door"] "requests"
-        "Requests of all instances that wait in the shared queue, as far as this one knows.";
+        "Known waiting requests of all instances that share the queue.";
     QUEUE_SLOTS_USED = Gauge "evenkeel_queue_slots_used" ["door"] "requests"
-        "Requests of all instances that occupy a slot, as far as this one knows.";
+        "Known requests of all instances that occupy a slot.";
     QUEUE_TAKEOVERS = Counter "evenkeel_queue_takeovers_total" ["door"] "takeovers"
-        "Times that this instance has taken over the queue that instances share.";
+        "Number of times that this instance has taken over the shared queue.";
     PRESSURE_STARTED = Gauge "evenkeel_pressure_start_time_seconds" ["door"] "seconds"
-        "Since when requests in credit ask for more than there is, since the Unix epoch; 0: no.";
+        "Start of the current swarm or crowd, in seconds since the Unix epoch; 0: none.";
     STRANGERS_WAITING = Gauge "evenkeel_waiting_strangers" ["door"] "requests"
-        "Requests of strangers among those that wait in the queue.";
+        "Waiting requests of strangers.";
     STRANGERS_COST = Counter "evenkeel_strangers_cost_seconds_total" ["door"] "CPU-seconds"
-        "Cost of requests of strangers, while clients that were here before go first.";
+        "Cost of strangers' requests while returning clients go first.";
     IN_WAITING_ROOM = Gauge "evenkeel_waiting_room_visitors" ["door" "visit"] "visitors"
-        "Visitors that have a waiting page and are to come back: new, or returned before.";
+        "Visitors with a waiting page that is due to reload: new, or returned before.";
     WAITING_PAGES = Counter "evenkeel_waiting_room_pages_total" ["door"] "pages"
         "Waiting pages sent.";
     NEWCOMER_WAITS = Histogram "evenkeel_newcomer_wait_seconds" [] "seconds"
-        "Time between the first request of visitors that had a waiting page and their turn.";
+        "Time between the first request and the turn of visitors that had a waiting page.";
     BUSY = Counter "evenkeel_cpu_busy_seconds_total" ["door"] "CPU-seconds"
         "CPU time of the backend by the virtual clock; equals the sum of all charges.";
     UNPAID = Counter "evenkeel_cpu_unpaid_seconds_total" ["door"] "CPU-seconds"
@@ -164,13 +164,13 @@ table! {
     HEADS_REFUSED = Counter "evenkeel_heads_refused_total" [] "requests"
         "HTTP/2 streams answered with 503 because the headers of all streams filled their memory.";
     BACKEND_CONNECTIONS = Gauge "evenkeel_backend_connections_open" [] "connections"
-        "Open connections to the backend, idle ones included.";
+        "Open connections to the backend, including idle ones.";
     BACKEND_FAILURES = Counter "evenkeel_backend_failures_total" ["kind"] "requests"
-        "Requests that the backend failed, by kind of failure.";
+        "Requests that failed at the backend, by kind of failure.";
     BACKEND_AFFINITY = Counter "evenkeel_backend_affinity_total" ["result"] "requests"
         "Prompts by the choice of their backend: hit (has the prefix), over_bound or unknown.";
     PREFIXES_FORGOTTEN = Counter "evenkeel_prefixes_forgotten_total" [] "prefixes"
-        "Prefixes of prompts that were forgotten because too many are remembered.";
+        "Prefixes of prompts evicted because the table was full.";
     ABORTED = Counter "evenkeel_requests_aborted_total" [] "requests"
         "Requests of clients that disconnected before the response was complete.";
 
@@ -178,20 +178,20 @@ table! {
         "Lookups of clients' host names: confirmed, other, forged, failed or left_out (too many).";
 
     ROBOT_REQUESTS = Counter "evenkeel_robot_requests_total" ["robot" "proof"] "requests"
-        "Requests that are or claim to be of a robot, by proof: signature, address, host or none.";
+        "Requests by robots or claimed to be, by proof: signature, address, host or none.";
     SIGNATURE_FAULTS = Counter "evenkeel_signature_faults_total" ["fault"] "requests"
-        "Requests whose signature (Web Bot Auth) proves nothing, by what is wrong with it.";
+        "Requests with an invalid signature (Web Bot Auth), by fault.";
 
     CHECK_WAITING = Gauge "evenkeel_check_waiting" [] "questions"
-        "Questions to the check door that wait for their answer because the client is delayed.";
+        "Questions to `check` that wait for their answer because the client is delayed.";
     CHECK_GONE = Counter "evenkeel_check_gone_total" [] "questions"
-        "Questions that the asking proxy abandoned: client disconnected, or its timeout is short.";
+        "Questions that the web server abandoned: client disconnected, or its timeout is short.";
     CHECK_OPEN = Gauge "evenkeel_check_open" [] "passes"
-        "Passes of the check door that wait for their report.";
+        "Requests admitted by `check` that wait for their report.";
     CHECK_REPORTS = Counter "evenkeel_check_reports_total" ["result"] "reports"
-        "Reports to the check door: settled, unknown, faulty or unasked (without an id).";
+        "Reports to `check`: settled, unknown, faulty or unasked (without an id).";
     CHECK_UNREPORTED = Counter "evenkeel_check_unreported_total" [] "passes"
-        "Passes of the check door without a report in time.";
+        "Requests admitted by `check` without a report in time.";
     CHECK_CROWDED = Counter "evenkeel_check_crowded_total" ["what"] "requests"
         "Questions refused because too many wait; passes settled early because too many are open.";
 
@@ -266,7 +266,7 @@ table! {
     PEER_FRAMES_DROPPED = Counter "evenkeel_peer_frames_dropped_total" ["direction"] "frames"
         "Frames to and from other instances that were dropped: no room, or no receiver.";
     PEERS = Gauge "evenkeel_peers" ["state"] "instances"
-        "Other instances that take part in counting: live, or silent for three periods.";
+        "Other instances in the cluster: live, or silent for three periods.";
     PEER_LAG = Gauge "evenkeel_peer_lag_seconds" [] "seconds"
         "Age of the oldest report that a live instance has not acknowledged.";
     PEER_FRAMES = Counter "evenkeel_peer_frames_total" ["direction"] "frames"
@@ -280,7 +280,7 @@ table! {
     PEER_REFUSED = Counter "evenkeel_peer_refused_total" [] "messages"
         "Messages refused: not authenticated, malformed, too old or too many.";
     PEER_UNCOUNTED = Counter "evenkeel_peer_uncounted_total" [] "charges"
-        "Charges that are not reported to others because there was no room to record them.";
+        "Charges not reported to other instances because the record was full.";
     STORE_CONNECTIONS = Gauge "evenkeel_store_connections" ["state"] "connections"
         "Connections to the store: good, or failed (decisions then use local counts).";
     STORE_ANSWERS = Counter "evenkeel_store_answers_total" ["result"] "counters"
@@ -300,9 +300,9 @@ table! {
     TLS_UNTIL = Gauge "evenkeel_tls_certificate_expiry_time_seconds" ["of"] "seconds"
         "Expiry time of the certificate in use, in seconds since the Unix epoch.";
     NETWORK_FILE_ENTRIES = Gauge "evenkeel_network_file_entries" ["of"] "networks"
-        "Networks in a file about networks: asn, country, or the path of an address list.";
+        "Number of networks in a file: asn, country, or the path of an address list.";
     NETWORK_FILE_TIME = Gauge "evenkeel_network_file_time_seconds" ["of"] "seconds"
-        "Time when a file about networks was made or renewed, in seconds since the Unix epoch.";
+        "Time of a file about networks, in seconds since the Unix epoch.";
     NETWORK_FILE_RELOADS = Counter "evenkeel_network_file_reloads_total" ["of" "result"] "reloads"
         "Reloads of changed files about networks: ok, or failed (the previous one stays in use).";
     LINES_LEFT_OUT = Counter "evenkeel_log_lines_left_out_total" [] "lines"

@@ -59,15 +59,15 @@ impl PressureNotice {
         match self {
             PressureNotice::Begins { waiting } => tracing::warn!(
                 target: "evenkeel::queue", waiting,
-                "swarm or crowd: more is asked for than the backend can do; clients that were \
-                 here before go first"
+                "swarm or crowd: clients ask for more than the backend can do; returning \
+                 clients go first"
             ),
             PressureNotice::Ends { lasted, strangers_cost, pages } => tracing::info!(
                 target: "evenkeel::queue",
                 lasted = lasted.as_secs_f64().round(),
                 strangers_cost = strangers_cost.map(|cost| (cost.as_units() * 10.0).round() / 10.0),
                 pages,
-                "swarm or crowd over: the backend has room for all requests again"
+                "swarm or crowd over: the backend can serve all requests again"
             ),
         }
     }

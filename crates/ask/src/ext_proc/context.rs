@@ -76,7 +76,7 @@ impl ExchangeThread {
         self.without_bodies.call_once(|| {
             tracing::warn!(
                 target: "evenkeel::ext_proc",
-                "Envoy does not send the bodies of requests and responses: tokens are guessed",
+                "Envoy does not send the bodies of requests and responses: tokens are estimated",
             );
         });
     }

@@ -55,7 +55,7 @@ impl NetworkWatch {
         } else {
             let live = LiveNetworks::load(&files, engine.networks(), &self.watch)?;
             let thread = NetworksThread::start(live, self.clock);
-            running.1 = Some(thread.context("no thread for files about networks")?);
+            running.1 = Some(thread.context("cannot start a thread for files about networks")?);
         }
         running.0 = files;
         Ok(())

@@ -25,7 +25,8 @@ pub fn report_ready(sockets: &ListenSockets, herald: Option<&UnixDatagram>) {
     let rest = sockets.close_untaken();
     if !rest.is_empty() {
         tracing::warn!(
-            listen = ?rest, "inherited sockets were closed because no door is configured for them"
+            listen = ?rest,
+            "inherited sockets were closed because no listener is configured for them"
         );
     }
     let told = herald.map_or(Ok(0), |herald| herald.send(READY_MESSAGE));

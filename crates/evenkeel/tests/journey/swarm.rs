@@ -254,7 +254,7 @@ fn an_operator_sees_the_swarm_and_its_end() {
     };
     let ends = wait_for("its end", || logged("swarm or crowd over"));
     assert!(ends.number("lasted") > 10.0 && ends.number("pages") > 1.0);
-    assert!(logged("swarm or crowd: more is asked for").is_some());
+    assert!(logged("swarm or crowd: clients ask for more").is_some());
     assert_eq!(gate.metric("evenkeel_pressure_start_time_seconds", &[]), 0.0);
 }
 

@@ -241,7 +241,7 @@ fn sockets_that_nobody_wants_are_told() {
     let text = "admin: off\nproxy: {listen: '127.0.0.1:0', backend: 'http://127.0.0.1:1'}\n";
     let path = configuration(folder.path(), text);
     let mut program = start_on(&listener, &path);
-    let told = program.told("inherited sockets were closed because no door is configured");
+    let told = program.told("inherited sockets were closed because no listener is configured");
     assert!(told.contains(&address.to_string()), "{told}");
     program.signal(Signal::TERM);
     assert_eq!(program.end().code(), Some(0));

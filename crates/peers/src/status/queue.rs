@@ -173,8 +173,7 @@ fn log(notice: &QueueNotice, report: &SharedQueueReport, name_of: impl Fn(u64) -
         QueueNotice::Silent { nodes } => {
             tracing::warn!(
                 target: "evenkeel::peers", peers = names(nodes).join(", "), instances,
-                "instances that share the queue are silent; they take part again when they are \
-                 heard of"
+                "instances that share the queue are silent; they rejoin when they answer again"
             );
         }
     }

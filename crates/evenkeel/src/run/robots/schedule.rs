@@ -92,7 +92,7 @@ impl Directory {
                 if self.failures == 0 {
                     tracing::warn!(
                         target: "evenkeel::robots", host = self.host, %error,
-                        "a key directory cannot be fetched; keys that are known stay in use"
+                        "cannot fetch a key directory; the known keys stay in use"
                     );
                 }
                 let pause = RETRY_PAUSE.0.saturating_mul(1 << self.failures.min(6));

@@ -313,6 +313,6 @@ fn without_bodies_the_tokens_are_assumed() {
         let assumed = [("source", "assumed")];
         metric(edge.admin, "evenkeel_model_requests_total", &assumed) == 1.0
     });
-    let told = "Envoy does not send the bodies of requests and responses: tokens are guessed";
+    let told = "Envoy does not send the bodies of requests and responses: tokens are estimated";
     assert_eq!(edge.evenkeel.log().matches(told).count(), 1);
 }
