@@ -10,11 +10,14 @@
 //! later cost gets a larger weight. So the order of the counters does not change over time, and a
 //! heap maintains it. The list is for display only; no decision depends on it.
 
+mod recent;
+
 use crate::key::{KeyHash, NAME_BYTES_MAX};
 use crate::units::{Cost, Nanos, SECOND, Time};
 use alloc::string::String;
 use alloc::vec::Vec;
 use hashbrown::HashTable;
+use recent::{AnswerTimes, MajorityKey};
 
 /// Time constant of the decay: a cost this long ago weighs 1/e of a cost now. Shorter: the rates
 /// fluctuate. Longer: a client that has stopped is listed for longer.
@@ -44,10 +47,30 @@ pub struct TopClient {
     /// Mean waiting time, as an exponential average: the last request weighs a tenth, the one
     /// before it 0.09, and so on.
     pub wait: Nanos,
+    /// Since when the client is tracked.
+    pub first_seen: Time,
     /// Time of its last activity.
     pub last_seen: Time,
     /// Total cost since the client is tracked.
     pub total: Cost,
+    /// How long its requests took: the median of the last five. `None` if none has ended.
+    pub answered: Option<Nanos>,
+    /// The route and the user agent of most of its requests, as passed to `note_answer`.
+    pub usual: [Option<KeyHash>; 2],
+}
+
+/// How long the recent requests of one client took.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClientAnswer {
+    /// The client's key.
+    pub hash: KeyHash,
+    /// The median of its last five requests.
+    pub took: Nanos,
+    /// Whether it was in debt at its last one.
+    pub in_debt: bool,
+    /// Its requests, each weighed by its age; only for comparison with those in other lists at the
+    /// same time.
+    pub requests: f64,
 }
 
 /// A bounded list of the clients with the highest cost.
@@ -76,8 +99,12 @@ struct TopEntry {
     error: f64,
     requests: f64,
     wait: f64,
+    first_seen: Time,
     last_seen: Time,
     total: Cost,
+    times: AnswerTimes,
+    in_debt: bool,
+    usual: [MajorityKey; 2],
 }
 
 impl TopClients {
@@ -143,10 +170,41 @@ impl TopClients {
 
     /// Sets the name of `hash`, if it is tracked.
     pub fn set_name(&mut self, hash: KeyHash, name: String) {
-        let found = self.index.find(spread(hash), |i| self.entries[*i as usize].hash == hash);
-        if let Some(i) = found.copied() {
-            self.entries[i as usize].name = bounded(name);
+        if let Some(entry) = self.tracked(hash) {
+            entry.name = bounded(name);
         }
+    }
+
+    /// Records that a request of `hash` has ended, and what it was: how long it took, if that is
+    /// known, and whether its client was in debt; `usual` has the keys of its route and its user
+    /// agent. A client that is not tracked is left out.
+    pub fn note_answer(
+        &mut self,
+        hash: KeyHash,
+        (took, in_debt): (Option<Nanos>, bool),
+        usual: [KeyHash; 2],
+    ) {
+        if let Some(entry) = self.tracked(hash) {
+            took.into_iter().for_each(|took| entry.times.note(took));
+            entry.in_debt = in_debt;
+            entry.usual.iter_mut().zip(usual).for_each(|(most, key)| most.note(key));
+        }
+    }
+
+    fn tracked(&mut self, hash: KeyHash) -> Option<&mut TopEntry> {
+        let found = self.index.find(spread(hash), |i| self.entries[*i as usize].hash == hash);
+        found.copied().map(|i| &mut self.entries[i as usize])
+    }
+
+    /// How long the requests took of each tracked client that was seen at `since` or later.
+    pub fn answers(&self, since: Time, now: Time) -> impl Iterator<Item = ClientAnswer> {
+        let faded = exp(-self.age(now));
+        let seen = self.entries.iter().filter(move |entry| entry.last_seen >= since);
+        seen.filter_map(move |entry| {
+            let took = entry.times.median()?;
+            let requests = entry.requests * faded;
+            Some(ClientAnswer { hash: entry.hash, took, in_debt: entry.in_debt, requests })
+        })
     }
 
     /// All tracked clients, the heaviest first.
@@ -164,8 +222,11 @@ impl TopClients {
             error_per_second: entry.error * faded / SECOND as f64,
             requests_per_second: entry.requests * faded,
             wait: Nanos(entry.wait as u64),
+            first_seen: entry.first_seen,
             last_seen: entry.last_seen,
             total: entry.total,
+            answered: entry.times.median(),
+            usual: entry.usual.map(|key| key.get()),
         };
         sorted(entries.map(row).collect())
     }
@@ -265,6 +326,9 @@ impl TopClients {
             None => self.replace(hash),
         };
         let entry = &mut self.entries[i];
+        if entry.first_seen == Time::ZERO {
+            entry.first_seen = now;
+        }
         entry.last_seen = entry.last_seen.max(now);
         entry
     }
@@ -341,8 +405,12 @@ impl TopEntry {
             error: weight,
             requests: 0.0,
             wait: 0.0,
+            first_seen: Time::ZERO,
             last_seen: Time::ZERO,
             total: Cost::ZERO,
+            times: AnswerTimes::default(),
+            in_debt: false,
+            usual: Default::default(),
         }
     }
 }
@@ -353,6 +421,16 @@ impl TopClient {
         let part = if requests > 0.0 { other.requests_per_second / requests } else { 0.5 };
         let wait = self.wait.0 as f64 * (1.0 - part) + other.wait.0 as f64 * part;
         self.wait = Nanos(wait as u64);
+        self.answered = match (self.answered, other.answered) {
+            (Some(own), Some(theirs)) => {
+                Some(Nanos((own.0 as f64 * (1.0 - part) + theirs.0 as f64 * part) as u64))
+            }
+            (own, theirs) => own.or(theirs),
+        };
+        for (own, theirs) in self.usual.iter_mut().zip(other.usual) {
+            *own = if part > 0.5 { theirs.or(*own) } else { own.or(theirs) };
+        }
+        self.first_seen = self.first_seen.min(other.first_seen);
         self.requests_per_second = requests;
         self.cost_per_second += other.cost_per_second;
         self.error_per_second += other.error_per_second;

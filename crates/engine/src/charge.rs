@@ -45,6 +45,8 @@ pub struct Charge {
     passage: Option<OrderGuard>,
     /// The work that was charged while the request ran.
     so_far: Cost,
+    /// How long the request waited for the first byte of a model's answer.
+    first_byte: Option<Nanos>,
     /// A callback that reports the final cost, for a store.
     tell: Option<CostCallback>,
 }
@@ -85,6 +87,7 @@ impl Charge {
             report,
             passage,
             so_far: Cost::ZERO,
+            first_byte: None,
             tell: None,
         }
     }
@@ -119,12 +122,13 @@ impl Charge {
     }
 
     /// Records that the head of a language model's answer has arrived, and is held until `until`.
-    pub fn record_first_byte(&self, until: Option<Time>) {
+    pub fn record_first_byte(&mut self, until: Option<Time>) {
         let ArrivedRequest { rules, came, .. } = &self.request;
         let now = self.lane.0.now();
         let in_debt = self.report.tier == Tier::Debt || rules.limiter.owes(&self.ticket, now);
         let took = until.map_or(now, |until| until.max(now)).since(*came);
         self.lane.0.engine.watch.tiers.record_first_byte(Tier::of(in_debt), took);
+        self.first_byte = Some(took);
     }
 
     /// Sets the cost so far of the tokens that the answer states, or that were counted in it. It

@@ -3,6 +3,7 @@
 //!
 //! Decisions are not part of it, because each kind of engine is asked in its own way.
 
+pub mod client_times;
 pub mod overrides;
 mod requests;
 pub mod views;
@@ -11,6 +12,7 @@ use crate::admission::{AdmissionStats, VisitorStats};
 use crate::backends::BackendReport;
 use crate::open_requests::OpenRequestList;
 use crate::swarm::BurningReport;
+use client_times::ClientTimes;
 use evenkeel_core::limiter::Limiter;
 use evenkeel_core::queue::shared::SharedQueueReport;
 use evenkeel_core::queue::{ClientHistory, WorkUnit};
@@ -23,7 +25,7 @@ use std::sync::Arc;
 /// The maximum number of requests with the backend that are shown.
 const SHOWN_MAX: usize = 20;
 /// A client that has sent no request for this long is left out of the client counts.
-const CLIENT_GONE_AFTER: Nanos = Nanos::from_secs(60);
+pub(crate) const CLIENT_GONE_AFTER: Nanos = Nanos::from_secs(60);
 
 /// One of the heaviest clients, with the state of its bucket.
 #[derive(Clone, Debug)]
@@ -34,6 +36,26 @@ pub struct HeavyClient {
     pub level: Option<i64>,
     /// The time until the client is within the limit.
     pub wait: Nanos,
+    /// What else is known of the client; empty until [`EngineView::describe`].
+    pub about: ClientDetails,
+}
+
+impl HeavyClient {
+    /// An entry of a list that no limit counts by.
+    pub fn of_view(row: TopClient) -> HeavyClient {
+        HeavyClient { row, level: None, wait: Nanos::ZERO, about: ClientDetails::default() }
+    }
+}
+
+/// What is known of a client beside its figures, for display.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientDetails {
+    /// The route and the user agent of most of its requests, if they are among the heaviest.
+    pub usual: [Option<String>; 2],
+    /// The group that its verified host name makes it count as.
+    pub group: Option<String>,
+    /// The AS number and the country of its network.
+    pub network: [Option<String>; 2],
 }
 
 /// The rows of the limit at `index` with the state of their buckets.
@@ -45,7 +67,8 @@ pub(crate) fn with_levels(
 ) -> Vec<HeavyClient> {
     let standing = |row: TopClient| {
         let reason = limiter.standing_of(index, row.hash, now);
-        HeavyClient { level: reason.level, wait: reason.wait, row }
+        let about = ClientDetails::default();
+        HeavyClient { level: reason.level, wait: reason.wait, row, about }
     };
     rows.into_iter().map(standing).collect()
 }
@@ -82,6 +105,17 @@ pub trait EngineView: Send + Sync {
     /// The load of the backend; `None` if the engine has no backend.
     fn work(&self) -> Option<BackendLoad> {
         None
+    }
+
+    /// How long the requests of each client took that was seen lately; empty if the engine does not
+    /// know.
+    fn client_times(&self) -> ClientTimes {
+        ClientTimes::default()
+    }
+
+    /// Adds to each of these clients what else is known of it.
+    fn describe(&self, clients: &mut [HeavyClient]) {
+        let _ = clients;
     }
 
     /// The `max` heaviest clients of the limit at `index`: the first entries of `top`.

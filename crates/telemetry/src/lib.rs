@@ -258,6 +258,11 @@ impl Watch {
         *refused = Some(RefusedReload { fault: fault.to_owned(), faults, since });
     }
 
+    /// The number of reloads of the configuration so far that have succeeded.
+    pub fn reloads_so_far(&self) -> u64 {
+        self.reloads[0].get()
+    }
+
     /// The configuration on disk, if it is refused.
     pub fn refused_config(&self, now: Time) -> Option<RefusedConfig> {
         let refused = self.refused.lock();

@@ -4,6 +4,7 @@
 //! The server and the commands `top` and `doctor` use the same types, so the two sides cannot drift
 //! apart. The admin door fills in the values.
 
+mod clients;
 mod length;
 mod queue;
 mod refused;
@@ -12,6 +13,7 @@ mod swarm;
 mod units;
 pub mod zeromq;
 
+pub use clients::{ClientAbout, ClientTimesLoad, TierTimesRow};
 pub use queue::{ApartPeer, QueueInstanceRow, SharedQueueLoad};
 pub use refused::RefusedConfig;
 pub use robots::RobotSnapshot;
@@ -140,6 +142,9 @@ pub struct LoadSnapshot {
     /// otherwise `null`.
     #[serde(default)]
     pub swarm: Option<SwarmLoad>,
+    /// How long clients wait for their answers, each counted once.
+    #[serde(default)]
+    pub client_times: ClientTimesLoad,
     /// The report of each inference engine about its own queue; empty if there are none.
     #[serde(default)]
     pub engines: Vec<EngineLoadRow>,
@@ -330,6 +335,9 @@ pub struct ClientRow {
     pub last_seen: f64,
     /// CPU-seconds or hits since the client was added to the list.
     pub cpu_total: f64,
+    /// What else is known of the client.
+    #[serde(flatten)]
+    pub about: ClientAbout,
 }
 
 /// The query of `/api/top`.
@@ -426,6 +434,7 @@ mod tests {
             crowd: Some(QueueLoad { waiting, running: 1, concurrency: 1 }),
             shared_queue: None,
             swarm: None,
+            client_times: ClientTimesLoad::default(),
             engines: Vec::new(),
             running,
             oldest_waiting: None,

@@ -179,6 +179,9 @@ impl Drop for Charge {
         books.spend(&self.request.rules, &self.ticket.counted(), spent);
         books.own.views.add(self.request.seen, cost, waited, now);
         let longest = self.longest_overdue(waited);
+        // How long an answer of a model takes depends on its length.
+        let in_debt = self.report.tier == Tier::Debt;
+        let answered = if self.request.forecast.asks_model() { self.first_byte } else { took };
         for (place, key) in self.ticket.keys().as_slice().iter().enumerate() {
             if let Some(top) = books.top(&self.request.rules, usize::from(key.limit)) {
                 let waited = self.waited_for(place, waited, longest);
@@ -188,6 +191,7 @@ impl Drop for Charge {
                 {
                     top.set_name(key.hash, name);
                 }
+                top.note_answer(key.hash, (answered, in_debt), self.request.seen.0);
             }
         }
     }

@@ -3,15 +3,23 @@
 //! The lists of all lanes are merged here. None of this is on the path of a request. Lanes are
 //! locked one at a time.
 
+use super::client_times::ClientTimes;
 use super::overrides::{Override, OverrideIndex, OverridesFullError};
 use super::views::{TopViews, VIEW_NAMES};
-use super::{BackendLoad, EngineView, HeavyClient, SHOWN_MAX, count_held, with_levels};
+use super::{
+    BackendLoad, CLIENT_GONE_AFTER, EngineView, HeavyClient, SHOWN_MAX, count_held, with_levels,
+};
+use crate::client_network::ClientNetwork;
 use crate::engine::Engine;
+use evenkeel_core::fact::ClientFact;
+use evenkeel_core::key::KeyHash;
 use evenkeel_core::limiter::Limiter;
 use evenkeel_core::queue::{ClientHistory, WorkUnit};
 use evenkeel_core::top::{TopClient, TopClients};
-use evenkeel_core::units::Nanos;
+use evenkeel_core::units::{Nanos, Time};
 use evenkeel_identity::robots::RobotReport;
+use std::borrow::Cow;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The number of rows to read from each lane for each row of the merged list.
@@ -24,6 +32,27 @@ impl Engine {
         let mut rows = self.shards.rows(index, max.saturating_mul(LANE_ROWS));
         rows.truncate(self.shards.rules().names_max.min(max));
         rows
+    }
+
+    /// The group of a client with this name, and its network, if the name is an address.
+    fn origin(&self, name: &str, now: Time) -> (Option<String>, [Option<String>; 2]) {
+        let Ok(address) = name.parse::<IpAddr>() else { return (None, [None, None]) };
+        let rules = self.shards.rules();
+        let group = rules.group(rules.known(address, now)).map(str::to_owned);
+        let network = ClientNetwork::new(address, self.networks());
+        let fact = |fact| network.fact(fact).flatten().map(Cow::into_owned);
+        (group, [fact(ClientFact::Asn), fact(ClientFact::Country)])
+    }
+
+    /// The name of a client under the first limit.
+    fn first_name(&self, hash: KeyHash) -> Option<String> {
+        let mut name = None;
+        self.shards.for_each(|lane| {
+            if name.is_none() {
+                name = lane.tops.first().and_then(|top| top.name(hash));
+            }
+        });
+        name
     }
 
     /// Copies the overrides to all lanes. Lock order: `overrides` is locked.
@@ -82,6 +111,32 @@ impl EngineView for Engine {
     fn heaviest(&self, index: usize, max: usize) -> Vec<HeavyClient> {
         let (rows, now) = (self.rows(index, max), self.shards.clock.now());
         with_levels(&self.shards.rules().limiter, index, rows, now)
+    }
+
+    fn describe(&self, clients: &mut [HeavyClient]) {
+        self.shards.for_each(|lane| {
+            for HeavyClient { row, about, .. } in clients.iter_mut() {
+                for (place, name) in about.usual.iter_mut().enumerate() {
+                    let key = row.usual[place].filter(|_| name.is_none());
+                    *name = name.take().or_else(|| lane.own.views.name(place, key?));
+                }
+            }
+        });
+        let now = self.shards.clock.now();
+        for HeavyClient { row, about, .. } in clients {
+            (about.group, about.network) = self.origin(&row.name, now);
+        }
+    }
+
+    fn client_times(&self) -> ClientTimes {
+        let now = self.shards.clock.now();
+        let mut answers = Vec::new();
+        self.shards.for_each(|lane| {
+            if let Some(top) = lane.tops.first() {
+                answers.extend(top.answers(now.minus(CLIENT_GONE_AFTER), now));
+            }
+        });
+        ClientTimes::new(answers.into_iter(), |hash| self.first_name(hash))
     }
 
     fn clients_held(&self, index: usize, above: Nanos) -> Option<usize> {

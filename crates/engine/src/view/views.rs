@@ -24,7 +24,7 @@ pub struct TopViews([TopClients; 2]);
 
 /// The hashes of a request's route and user agent.
 #[derive(Clone, Copy, Debug)]
-pub struct ViewKeys([KeyHash; 2]);
+pub struct ViewKeys(pub(crate) [KeyHash; 2]);
 
 impl Default for TopViews {
     fn default() -> TopViews {
@@ -62,6 +62,11 @@ impl TopViews {
         for (top, hash) in self.0.iter_mut().zip(seen.0) {
             top.add(hash, cost, wait, now);
         }
+    }
+
+    /// The name of an entry of the list at `place`, if it is among the heaviest.
+    pub fn name(&self, place: usize, key: KeyHash) -> Option<String> {
+        self.0.get(place)?.name(key)
     }
 
     /// The `max` heaviest rows of the list at `place`.

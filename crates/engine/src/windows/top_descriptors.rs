@@ -8,7 +8,7 @@ use crate::tags::QuestionSampler;
 use crate::view::HeavyClient;
 use evenkeel_core::key::{KeyHash, KeySeed};
 use evenkeel_core::top::TopClients;
-use evenkeel_core::units::{Cost, Nanos, Time};
+use evenkeel_core::units::{Cost, Time};
 use parking_lot::{Mutex, MutexGuard};
 
 /// The number of descriptors that the list remembers by name.
@@ -49,7 +49,7 @@ impl TopDescriptors {
     /// of each descriptor.
     pub fn rows(&self, now: Time) -> Vec<HeavyClient> {
         let rows = self.0.lock().top.rows(now).into_iter();
-        rows.map(|row| HeavyClient { row, level: None, wait: Nanos::ZERO }).collect()
+        rows.map(HeavyClient::of_view).collect()
     }
 }
 

@@ -11,6 +11,7 @@ use evenkeel_core::queue::WorkUnit;
 use evenkeel_core::queue::shared::{RequestCounts, SharedQueueReport};
 use evenkeel_core::units::{Nanos, SECOND, Time};
 use evenkeel_engine::view::BackendLoad;
+use evenkeel_engine::view::client_times::{ClientTimes, TierTimes};
 use evenkeel_engine::{
     BackendReport, BurningReport, HeavyClient, OpenRequest, RequestStage, VisitorStats,
 };
@@ -25,9 +26,9 @@ use evenkeel_telemetry::metrics::{
 };
 use evenkeel_telemetry::prometheus::ObservedMetric;
 use evenkeel_telemetry::snapshot::{
-    self, ClientRow, EngineLoadRow, LimitTable, LoadSnapshot, LoadUnit, OpenRequestRow,
-    QueueInstanceRow, RobotSnapshot, SharedQueueLoad, TopQuery, TopSnapshot, UNIT_CPU, UNIT_HITS,
-    UNIT_MONEY, UNIT_TOKENS,
+    self, ClientAbout, ClientRow, ClientTimesLoad, EngineLoadRow, LimitTable, LoadSnapshot,
+    LoadUnit, OpenRequestRow, QueueInstanceRow, RobotSnapshot, SharedQueueLoad, TierTimesRow,
+    TopQuery, TopSnapshot, UNIT_CPU, UNIT_HITS, UNIT_MONEY, UNIT_TOKENS,
 };
 use std::collections::HashMap;
 
@@ -166,7 +167,9 @@ pub fn snapshot(sources: &AdminSources, query: &TopQuery) -> TopSnapshot {
     };
     for DoorEngine { door, engine } in &sources.engines {
         let work = engine.work();
-        snapshot.load.extend(work.map(|work| load(door, &work, status.as_ref(), now)));
+        snapshot.load.extend(
+            work.map(|work| load(door, &work, &engine.client_times(), status.as_ref(), now)),
+        );
         for (name, rows) in engine.lists() {
             snapshot.known.push(name.to_owned());
             if query.limit.as_ref().is_none_or(|limit| *limit == name) {
@@ -180,8 +183,8 @@ pub fn snapshot(sources: &AdminSources, query: &TopQuery) -> TopSnapshot {
         for (index, limit) in limiter.limits().iter().enumerate() {
             snapshot.known.push(limit.name.to_string());
             if query.limit.as_ref().is_none_or(|name| **name == *limit.name) {
-                let mut rows = engine.top(index);
-                rows.truncate(query.rows);
+                let mut rows = engine.heaviest(index, query.rows);
+                engine.describe(&mut rows);
                 let rows = rows.into_iter().map(|standing| row(standing, now)).collect();
                 let action = limit.action(limiter.policy().action);
                 let mut table = table(door, &limit.name, limit.unit, action, rows);
@@ -246,6 +249,7 @@ fn peers(report: &PeersStatus) -> snapshot::PeersSummary {
 pub fn load(
     door: &str,
     work: &BackendLoad,
+    times: &ClientTimes,
     peers: Option<&PeersStatus>,
     now: Time,
 ) -> LoadSnapshot {
@@ -266,10 +270,26 @@ pub fn load(
         crowd,
         shared_queue: work.shared.as_ref().map(|report| shared_queue(report, peers, now)),
         swarm,
+        client_times: ClientTimesLoad {
+            credit: tier_times(&times.credit),
+            debt: tier_times(&times.debt),
+        },
         engines: work.reports.iter().filter_map(engine_row).collect(),
         running: work.open.running.iter().map(open_request).collect(),
         oldest_waiting: work.open.waiting.as_ref().map(open_request),
     }
+}
+
+/// The statistics over clients; `None` without clients.
+fn tier_times(times: &TierTimes) -> Option<TierTimesRow> {
+    let seconds = Nanos::as_secs_f64;
+    Some(TierTimesRow {
+        clients: times.clients(),
+        median: times.within(0.5).map(seconds)?,
+        p95: times.within(0.95).map(seconds)?,
+        longest: times.longest().map(seconds)?,
+        slowest: times.slowest().map(str::to_owned),
+    })
 }
 
 /// The unit of the load of a door.
@@ -395,7 +415,9 @@ pub fn table(
 }
 
 pub fn row(standing: HeavyClient, now: Time) -> ClientRow {
-    let HeavyClient { row, level, wait } = standing;
+    let HeavyClient { row, level, wait, about } = standing;
+    let [route, agent] = about.usual;
+    let [asn, country] = about.network;
     ClientRow {
         id: id(row.hash),
         key: if row.name.is_empty() { "?".to_owned() } else { row.name },
@@ -406,5 +428,14 @@ pub fn row(standing: HeavyClient, now: Time) -> ClientRow {
         wait_average: row.wait.as_secs_f64(),
         last_seen: now.since(row.last_seen).as_secs_f64(),
         cpu_total: row.total.as_units(),
+        about: ClientAbout {
+            first_seen: now.since(row.first_seen).as_secs_f64(),
+            answered: row.answered.map(Nanos::as_secs_f64),
+            route,
+            agent,
+            group: about.group,
+            asn,
+            country,
+        },
     }
 }

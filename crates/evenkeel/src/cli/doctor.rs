@@ -71,6 +71,7 @@ fn tables(snapshot: &TopSnapshot, limit: Option<&str>) -> String {
         push_limit(&mut text, name, ShownUnit::CpuSeconds, &[]);
     }
     for load in &snapshot.load {
+        push_client_times(&mut text, load);
         push_running(&mut text, load);
         push_capacity(&mut text, load);
         push_engines(&mut text, load);
@@ -88,6 +89,14 @@ fn push_robots(text: &mut String, snapshot: &TopSnapshot) {
     }
     for robot in &snapshot.robots {
         let _ = writeln!(text, "{}", printable(&robot.to_string()));
+    }
+}
+
+/// Adds how long clients wait for their answers, each counted once.
+fn push_client_times(text: &mut String, load: &LoadSnapshot) {
+    for (at, line) in load.client_times.lines().enumerate() {
+        let blank = if at == 0 { "\n" } else { "" };
+        let _ = writeln!(text, "{blank}{}: {}", printable(&load.door), printable(&line));
     }
 }
 

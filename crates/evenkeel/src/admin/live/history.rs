@@ -5,6 +5,7 @@
 //! `null`.
 
 use evenkeel_core::units::{Nanos, SECOND, Time};
+use evenkeel_engine::view::client_times::ClientTimes;
 use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::counts::models::TokenCounts;
 use evenkeel_telemetry::counts::tiers::{Tier, TierCounts};
@@ -15,14 +16,14 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::collections::VecDeque;
 use std::fmt::Write;
 
-/// The maximum number of points: an hour of seconds, some 120 bytes each.
+/// The maximum number of points: an hour of seconds, some 130 bytes each.
 const POINTS_MAX: usize = 3_600;
 /// The number of seconds over which percentiles are taken.
 const SPREAD_SECS: usize = 10;
 /// The verdicts that are counted, in the order of their columns.
 const VERDICTS: [&str; 6] = ["allow", "queue", "hold", "delay", "reject", "deny"];
 /// The names of the numbers of a point.
-const COLUMNS: [&str; 27] = [
+const COLUMNS: [&str; 31] = [
     "cpus",
     "busy",
     "debt",
@@ -50,6 +51,10 @@ const COLUMNS: [&str; 27] = [
     "tokens_prompt",
     "tokens_cached",
     "tokens_output",
+    "client_p50",
+    "client_p95",
+    "client_max",
+    "client_debt_p50",
 ];
 
 /// The number of values in each interval of a histogram.
@@ -79,12 +84,22 @@ pub struct CounterReading {
     spreads: [LatencyCounts; 4],
     /// The tokens of each kind so far.
     tokens: [u64; TokenCounts::KINDS.len()],
+    /// Seconds within which half of the clients in credit get their answers, 95 % of them, and all;
+    /// and half of the clients in debt. NaN without clients.
+    client_times: [f64; 4],
 }
 
 impl CounterReading {
     /// Creates an empty set of values.
     pub fn at(now: Time) -> CounterReading {
         CounterReading { at: now, ..CounterReading::default() }
+    }
+
+    pub fn time(&mut self, times: &ClientTimes) {
+        let ClientTimes { credit, debt } = times;
+        let all = [(credit, 0.5), (credit, 0.95), (credit, 1.0), (debt, 0.5)];
+        let seconds = |took: Option<Nanos>| took.map_or(f64::NAN, Nanos::as_secs_f64);
+        self.client_times = all.map(|(tier, part)| seconds(tier.within(part)));
     }
 
     pub fn count(&mut self, watch: &Watch) {
@@ -179,6 +194,7 @@ impl HourHistory {
         for (now, then) in look.tokens.iter().zip(before.tokens) {
             put(rate(*now as f64, then as f64));
         }
+        look.client_times.into_iter().for_each(&mut put);
         if self.points.len() >= POINTS_MAX {
             self.points.pop_front();
         }
@@ -232,7 +248,7 @@ fn push_number(json: &mut String, value: f32) {
 }
 
 /// Rounds to four digits, which is more than a chart shows.
-fn rounded(value: f32) -> f32 {
+pub fn rounded(value: f32) -> f32 {
     if value == 0.0 || !value.is_finite() {
         return value;
     }

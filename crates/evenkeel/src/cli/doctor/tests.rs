@@ -1,7 +1,7 @@
 use super::*;
 use evenkeel_telemetry::snapshot::{
-    ApartPeer, BurningGroupRow, EngineLoadRow, LoadUnit, PeersSummary, QueueLoad, RefusedConfig,
-    SharedQueueLoad, SwarmLoad,
+    ApartPeer, BurningGroupRow, ClientAbout, ClientTimesLoad, EngineLoadRow, LoadUnit,
+    PeersSummary, QueueLoad, RefusedConfig, SharedQueueLoad, SwarmLoad,
 };
 
 fn row(key: &str, cpu: f64, level: Option<f64>, last_seen: f64) -> ClientRow {
@@ -15,6 +15,7 @@ fn row(key: &str, cpu: f64, level: Option<f64>, last_seen: f64) -> ClientRow {
         wait_average: 2.0,
         last_seen,
         cpu_total: 100.0,
+        about: ClientAbout::default(),
     }
 }
 
@@ -80,6 +81,7 @@ fn idle() -> LoadSnapshot {
         crowd: None,
         shared_queue: None,
         swarm: None,
+        client_times: ClientTimesLoad::default(),
         engines: Vec::new(),
         running: Vec::new(),
         oldest_waiting: None,

@@ -46,6 +46,9 @@ pub fn draw(frame: &mut Frame<'_>, view: &TopView) {
             lines.push(format!("   {}", printable(&queue.owner_line())).into());
             lines.push(format!("   {}", queue.requests_line()).into());
         }
+        lines.extend(
+            load.client_times.lines().map(|line| format!("   {}", printable(&line)).into()),
+        );
         let swarm = load.swarm_line();
         lines.extend(swarm.map(|line| format!("   {}", printable(&line)).yellow().into()));
         let groups = load.swarm.iter().flat_map(|swarm| &swarm.groups);

@@ -1,6 +1,7 @@
 use super::*;
 use evenkeel_telemetry::snapshot::{
-    LoadUnit, QueueInstanceRow, QueueLoad, SharedQueueLoad, SwarmLoad, TopSnapshot,
+    ClientAbout, ClientTimesLoad, LoadUnit, QueueInstanceRow, QueueLoad, SharedQueueLoad,
+    SwarmLoad, TopSnapshot,
 };
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -18,6 +19,7 @@ fn row(key: &str, cpu: f64, level: Option<f64>) -> ClientRow {
         wait_average: 2.0,
         last_seen: 3.0,
         cpu_total: 100.0,
+        about: ClientAbout::default(),
     }
 }
 
@@ -52,6 +54,7 @@ fn snapshot(now: f64, busy_seconds: f64) -> TopSnapshot {
             running: Vec::new(),
             oldest_waiting: None,
             swarm: None,
+            client_times: ClientTimesLoad::default(),
         }],
         known: vec!["ip".to_owned(), "hits".to_owned()],
         limits: vec![
