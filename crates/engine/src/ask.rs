@@ -70,10 +70,14 @@ impl EngineLane {
         let request = &KnownRequest::new(request, standing, &network);
         // Lock order: the books are locked, and `enter` locks `HostDirectory`.
         let entering = self.0.books.lock().enter(request, now);
-        let KeyedRequest { rules, keys, exempt, denied, weight, orders, seen, place } = entering;
+        let KeyedRequest { rules, keys, exempt, denied, weight, refused, orders, seen, place } =
+            entering;
         let open = OpenGuard::new(&self.0.books, place);
         if let Some(refusal) = denied.and_then(|at| self.report_denial(&rules, at, request)) {
             return Err(refusal);
+        }
+        if let Some(said) = refused {
+            return Err(self.report_order_denial(&said, request));
         }
         let order = self.group_order(&rules, &keys, &orders, request, now);
         if let Some(refusal) = order.and_then(|said| self.report_group_denial(said, request)) {

@@ -18,7 +18,7 @@ use crate::replicated::queue::SharedAdmission;
 use crate::rules::{self, EngineRules};
 use crate::shards::{LaneState, Shards};
 use crate::swarm::{BurningReport, SwarmWatch};
-use crate::view::overrides::{GroupOrders, OverrideIndex, Overrides};
+use crate::view::overrides::{ClientOrder, GroupOrders, Override, OverrideIndex, Overrides};
 use crate::view::views::{TopViews, ViewKeys};
 use arc_swap::ArcSwapOption;
 use evenkeel_config::settings::{CostSource, ProxySettings};
@@ -151,6 +151,8 @@ pub(crate) struct KeyedRequest {
     pub(crate) denied: Option<usize>,
     /// The weight that an operator has set for its client; one if there is none.
     pub(crate) weight: Weight,
+    /// The order of an operator that refuses the requests of its client.
+    pub(crate) refused: Option<Arc<Override>>,
     /// What operators have ordered for groups of strangers; empty if the request is exempt.
     pub(crate) orders: GroupOrders,
     pub(crate) seen: ViewKeys,
@@ -379,6 +381,7 @@ impl LaneState<EngineRules, RequestLists> {
             exempt: true,
             denied: None,
             weight: Weight::ONE,
+            refused: None,
             orders: GroupOrders::default(),
             seen,
             place,
@@ -398,7 +401,11 @@ impl LaneState<EngineRules, RequestLists> {
         }
         let denied = rules.denials.iter().position(|rule| reading.truth(&rule.when) != Truth::No);
         let keys = rules.limiter.keys_of(&reading);
-        let Some(weight) = in_force.weight(&keys, now) else { return exempt(rules) };
+        let (weight, refused) = match in_force.order(&keys, now) {
+            ClientOrder::Exempt => return exempt(rules),
+            ClientOrder::Refuse(said) => (Weight::ONE, Some(said)),
+            ClientOrder::Weigh(weight) => (weight, None),
+        };
         for key in keys.as_slice() {
             let index = usize::from(key.limit);
             if let (Some(top), Some(limit)) =
@@ -408,7 +415,7 @@ impl LaneState<EngineRules, RequestLists> {
             }
         }
         let (rules, orders) = (Arc::clone(rules), in_force.groups().clone());
-        KeyedRequest { rules, keys, exempt: false, denied, weight, orders, seen, place }
+        KeyedRequest { rules, keys, exempt: false, denied, weight, refused, orders, seen, place }
     }
 
     /// Notes what a request costs in the units for which `cost` returns it, if instances count

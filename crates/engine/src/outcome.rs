@@ -96,16 +96,25 @@ impl EngineLane {
         (!shadow).then(|| denied(rule.name.to_string()))
     }
 
-    /// Counts and logs that an operator's order denies a request, if it does so. Returns the
-    /// refusal, with the number of the order.
+    /// As [`EngineLane::report_order_denial`], if the order about a group denies its requests.
     pub(crate) fn report_group_denial(
         &self,
         said: &Override,
         request: &impl RequestAttributes,
     ) -> Option<RequestRefusal> {
         let OverrideEffect::Deny(_) = said.effect else { return None };
+        Some(self.report_order_denial(said, request))
+    }
+
+    /// Counts and logs that an operator's order denies a request. Returns the refusal, with the
+    /// number of the order.
+    pub(crate) fn report_order_denial(
+        &self,
+        said: &Override,
+        request: &impl RequestAttributes,
+    ) -> RequestRefusal {
         self.record_denial((OVERRIDE, &said.key), request, false);
-        Some(denied(format!("{OVERRIDE} {}", said.id)))
+        denied(format!("{OVERRIDE} {}", said.id))
     }
 
     fn record_denial(

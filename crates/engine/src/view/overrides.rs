@@ -1,5 +1,5 @@
-//! Temporary overrides that operators set: an exemption or a weight for a single client, and for a
-//! group of strangers that burns, a refusal or the last place in line.
+//! Temporary overrides that operators set: an exemption, a weight or a refusal for a single client,
+//! and for a group of strangers that burns, a refusal or the last place in line.
 //!
 //! A client is identified by the hash of a key. So an override that was set under one limit applies
 //! to all requests with that key, whatever other limits count them. The list is bounded, each entry
@@ -26,6 +26,8 @@ pub enum OverrideEffect {
     Exempt,
     /// In the admission queue, the client's requests have this weight instead of 1.
     Weigh(Weight),
+    /// The client's requests are refused.
+    Refuse,
     /// Requests of strangers of the group are refused.
     Deny(StrangerGroup),
     /// Under pressure, requests of strangers of the group wait behind all others.
@@ -120,9 +122,26 @@ impl Overrides {
 /// without a lock, and of groups.
 #[derive(Clone, Debug)]
 pub struct OverrideIndex {
-    /// With the weight; `None`: exempt.
-    clients: Arc<[(KeyHash, Option<Weight>, Time)]>,
+    clients: Arc<[(KeyHash, ClientEffect, Time)]>,
     groups: GroupOrders,
+}
+
+#[derive(Clone, Debug)]
+enum ClientEffect {
+    Exempt,
+    Weigh(Weight),
+    Refuse(Arc<Override>),
+}
+
+/// What operators have ordered for a client. An exemption comes before all other orders.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ClientOrder {
+    /// Its requests are neither counted nor delayed.
+    Exempt,
+    /// Its requests are refused, by this order.
+    Refuse(Arc<Override>),
+    /// The weight of its requests: the product of all that were set.
+    Weigh(Weight),
 }
 
 impl Default for OverrideIndex {
@@ -133,33 +152,43 @@ impl Default for OverrideIndex {
 
 impl OverrideIndex {
     fn new(all: &[Override]) -> OverrideIndex {
-        let of_client = |said: &Override| match said.effect {
-            OverrideEffect::Exempt => Some((said.hash, None, said.until)),
-            OverrideEffect::Weigh(weight) => Some((said.hash, Some(weight), said.until)),
-            OverrideEffect::Deny(_) | OverrideEffect::Slow(_) => None,
+        let of_client = |said: &Override| {
+            let effect = match said.effect {
+                OverrideEffect::Exempt => ClientEffect::Exempt,
+                OverrideEffect::Weigh(weight) => ClientEffect::Weigh(weight),
+                OverrideEffect::Refuse => ClientEffect::Refuse(Arc::new(said.clone())),
+                OverrideEffect::Deny(_) | OverrideEffect::Slow(_) => return None,
+            };
+            Some((said.hash, effect, said.until))
         };
         let mut clients: Vec<_> = all.iter().filter_map(of_client).collect();
         clients.sort_unstable_by_key(|(hash, ..)| *hash);
         OverrideIndex { clients: clients.into(), groups: GroupOrders::new(all) }
     }
 
-    /// The weight of a client with these keys: the product of all that were set, or `None` if any
-    /// override exempts it.
-    pub fn weight(&self, keys: &LimitKeys, now: Time) -> Option<Weight> {
-        let mut weight = Weight::ONE;
+    /// What operators have ordered for a client with these keys.
+    pub fn order(&self, keys: &LimitKeys, now: Time) -> ClientOrder {
+        let mut order = ClientOrder::Weigh(Weight::ONE);
         if self.clients.is_empty() {
-            return Some(weight);
+            return order;
         }
         for key in keys.as_slice() {
             let Ok(at) = self.clients.binary_search_by_key(&key.hash, |(hash, ..)| *hash) else {
                 continue;
             };
-            match self.clients[at] {
-                (_, _, until) if until <= now => {}
-                (_, said, _) => weight = weight.times(said?),
+            match (&self.clients[at], &mut order) {
+                ((_, _, until), _) if *until <= now => {}
+                ((_, ClientEffect::Exempt, _), _) => return ClientOrder::Exempt,
+                ((_, ClientEffect::Refuse(said), _), _) => {
+                    order = ClientOrder::Refuse(Arc::clone(said));
+                }
+                ((_, ClientEffect::Weigh(said), _), ClientOrder::Weigh(weight)) => {
+                    *weight = weight.times(*said);
+                }
+                ((_, ClientEffect::Weigh(_), _), _) => {}
             }
         }
-        Some(weight)
+        order
     }
 
     /// The overrides for groups.
@@ -206,16 +235,41 @@ mod tests {
         ] {
             all.say(said(hash, effect, until), |index| force = index).expect("room");
         }
-        let one = Some(Weight::ONE);
-        assert_eq!(force.weight(&keys(&[7]), Time(99)), None);
-        assert_eq!(force.weight(&keys(&[7]), Time(100)), one);
-        assert_eq!(force.weight(&keys(&[1, 7]), Time(99)), None);
-        assert_eq!(force.weight(&keys(&[8]), Time(0)), Some(half));
-        assert_eq!(force.weight(&keys(&[8, 9]), Time(0)), Some(Weight::new(250)));
-        assert_eq!(force.weight(&keys(&[1, 2]), Time(0)), one);
-        assert_eq!(OverrideIndex::default().weight(&keys(&[7]), Time(0)), one);
+        let one = ClientOrder::Weigh(Weight::ONE);
+        assert_eq!(force.order(&keys(&[7]), Time(99)), ClientOrder::Exempt);
+        assert_eq!(force.order(&keys(&[7]), Time(100)), one);
+        assert_eq!(force.order(&keys(&[1, 7]), Time(99)), ClientOrder::Exempt);
+        assert_eq!(force.order(&keys(&[8]), Time(0)), ClientOrder::Weigh(half));
+        let quarter = ClientOrder::Weigh(Weight::new(250));
+        assert_eq!(force.order(&keys(&[8, 9]), Time(0)), quarter);
+        assert_eq!(force.order(&keys(&[1, 2]), Time(0)), one);
+        assert_eq!(OverrideIndex::default().order(&keys(&[7]), Time(0)), one);
         assert_eq!(all.end(Time(100), |index| force = index).len(), 1);
         assert_eq!((all.list().len(), force.clients.len()), (2, 2));
+    }
+
+    #[test]
+    fn a_refusal_comes_before_weights_and_after_an_exemption_and_ends() {
+        let all = Overrides::default();
+        let mut force = OverrideIndex::default();
+        for (hash, effect) in [
+            (7, OverrideEffect::Exempt),
+            (8, OverrideEffect::Refuse),
+            (9, OverrideEffect::Weigh(Weight::new(500))),
+        ] {
+            all.say(said(hash, effect, 100), |index| force = index).expect("room");
+        }
+        let refused = |hashes: &[u64], now| match force.order(&keys(hashes), Time(now)) {
+            ClientOrder::Refuse(said) => Some(said.hash.bits()),
+            _ => None,
+        };
+        for hashes in [&[8][..], &[8, 9], &[9, 8], &[1, 8]] {
+            assert_eq!(refused(hashes, 99), Some(8), "{hashes:?}");
+            assert_eq!(refused(hashes, 100), None, "{hashes:?}");
+        }
+        for hashes in [[7, 8], [8, 7]] {
+            assert_eq!(force.order(&keys(&hashes), Time(0)), ClientOrder::Exempt);
+        }
     }
 
     #[test]

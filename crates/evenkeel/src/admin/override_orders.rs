@@ -1,5 +1,5 @@
-//! The changes that an operator may make to a single client: exempt it, weigh it, clear its bucket;
-//! or to a group of strangers that burns: deny it, slow it down; and undo that.
+//! The changes that an operator may make to a single client: exempt it, weigh it, deny it, clear
+//! its bucket; or to a group of strangers that burns: deny it, slow it down; and undo that.
 //!
 //! An order is a small JSON object in the body of a POST. It is checked completely before anything
 //! changes, and every change is logged. Which requests are allowed: `guard`. How long a change
@@ -76,7 +76,7 @@ pub enum OrderError {
     Length,
     #[error("weight must be from {} to {}, and not 1", WEIGHT_RANGE.start(), WEIGHT_RANGE.end())]
     Weight,
-    #[error("clients of this door can be neither exempted nor weighed, only cleared")]
+    #[error("clients of this door cannot be exempted, weighed or denied, only cleared")]
     Door,
     #[error("a weight has an effect only with the action queue; this limit's action is {0}")]
     Action(LimitAction),
@@ -95,7 +95,7 @@ pub struct ShownOverride {
     pub key: String,
     /// The client or the group, as the `id` of its rows.
     pub id: String,
-    /// `exempt` or `weigh`; for a group, `deny` or `slow`.
+    /// `exempt`, `weigh` or `deny`; for a group, `deny` or `slow`.
     #[serde(rename = "do")]
     pub what: &'static str,
     /// The weight of its requests, for `weigh`.
@@ -150,6 +150,10 @@ impl AdminShared {
             }
             OrderKind::Clear => return self.clear(&self.target(&order)?, peer),
             OrderKind::Exempt | OrderKind::Weigh => self.for_client(&order)?,
+            OrderKind::Deny if order.group.is_none() && order.limit.is_none() => {
+                return Err(OrderError::Missing("limit` or `group"));
+            }
+            OrderKind::Deny if order.group.is_none() => self.for_client(&order)?,
             OrderKind::Deny | OrderKind::Slow => self.for_group(&order)?,
         };
         self.set(said, order.for_seconds.unwrap_or(LENGTH_DEFAULT_SECS), peer)
@@ -159,6 +163,7 @@ impl AdminShared {
         let target = self.target(order)?;
         let effect = match order.what {
             OrderKind::Weigh => OverrideEffect::Weigh(weight(order, &target)?),
+            OrderKind::Deny => OverrideEffect::Refuse,
             _ => OverrideEffect::Exempt,
         };
         let OrderTarget { door, limit, hash, key, .. } = target;
@@ -294,7 +299,7 @@ fn group(door: &DoorEngine, wanted: KeyHash) -> Option<(StrangerGroup, String)> 
         OverrideEffect::Deny(group) | OverrideEffect::Slow(group) => {
             (said.hash == wanted).then_some((group, said.key))
         }
-        OverrideEffect::Exempt | OverrideEffect::Weigh(_) => None,
+        OverrideEffect::Exempt | OverrideEffect::Weigh(_) | OverrideEffect::Refuse => None,
     })
 }
 
@@ -312,7 +317,7 @@ fn weight(order: &OverrideOrder, target: &OrderTarget<'_>) -> Result<Weight, Ord
 fn described(effect: OverrideEffect) -> (&'static str, Option<f64>) {
     match effect {
         OverrideEffect::Exempt => ("exempt", None),
-        OverrideEffect::Deny(_) => ("deny", None),
+        OverrideEffect::Deny(_) | OverrideEffect::Refuse => ("deny", None),
         OverrideEffect::Slow(_) => ("slow", None),
         OverrideEffect::Weigh(weight) => ("weigh", Some(f64::from(weight.thousandths()) / 1_000.0)),
     }

@@ -31,7 +31,7 @@ impl GroupOrders {
             OverrideEffect::Deny(group) | OverrideEffect::Slow(group) => {
                 Some((group, said.clone()))
             }
-            OverrideEffect::Exempt | OverrideEffect::Weigh(_) => None,
+            OverrideEffect::Exempt | OverrideEffect::Weigh(_) | OverrideEffect::Refuse => None,
         };
         let mut orders: Vec<_> = all.iter().filter_map(with_group).collect();
         orders.sort_by_key(|(_, said)| matches!(said.effect, OverrideEffect::Slow(_)));
@@ -63,7 +63,7 @@ impl GroupOrders {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::overrides::{OverrideIndex, Overrides};
+    use crate::view::overrides::{ClientOrder, OverrideIndex, Overrides};
     use evenkeel_core::classify::LimitKeys;
     use evenkeel_core::key::KeyHash;
     use evenkeel_core::swarm::SwarmFinder;
@@ -117,7 +117,8 @@ mod tests {
         assert_eq!(find(&index, 7, 99), Some(deny));
         assert_eq!((find(&index, 8, 99), find(&index, 7, 100)), (None, None));
         // Clients have no part in it, and those that were here before are no strangers.
-        assert_eq!(index.weight(&LimitKeys::default(), Time(0)), Some(Weight::ONE));
+        let none = ClientOrder::Weigh(Weight::ONE);
+        assert_eq!(index.order(&LimitKeys::default(), Time(0)), none);
         let was_here = |pressure| pressure == Time(50);
         assert_eq!(index.groups().find(&properties(9, 7), was_here, Time(60)), None);
 
