@@ -83,6 +83,7 @@ impl AdminShared {
             "/api/events" => self.events(head, watching),
             "/api/history" => self.history_of(query),
             "/api/client" => self.client(query),
+            "/api/clients" => self.clients(query),
             ORDERS => json(&self.overrides()),
             "/api/top" => self.top(query),
             "/api/peers" => self.peers(),
@@ -108,11 +109,7 @@ impl AdminShared {
     }
 
     fn history_of(&self, query: &str) -> Response<AdminBody> {
-        let seconds = pairs(query).ok().and_then(|pairs| {
-            let asked = pairs.into_iter().find(|(name, _)| *name == "seconds");
-            asked.map_or(Some(HISTORY_SECS_MAX), |(_, value)| value.parse().ok())
-        });
-        match seconds.filter(|seconds| (1..=HISTORY_SECS_MAX).contains(seconds)) {
+        match pairs(query).ok().and_then(|pairs| seconds(&pairs)) {
             Some(seconds) => response(StatusCode::OK, JSON, self.history(seconds)),
             None => response(StatusCode::BAD_REQUEST, TEXT, HISTORY_FAULT),
         }
@@ -122,14 +119,25 @@ impl AdminShared {
         let Ok(pairs) = pairs(query) else {
             return response(StatusCode::BAD_REQUEST, TEXT, CLIENT_FAULT);
         };
-        let value = |wanted: &str| {
-            pairs.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.as_str())
-        };
+        let value = |wanted| value(&pairs, wanted);
         let hash = value("id").and_then(observe::hash);
         let (Some(door), Some(limit), Some(hash)) = (value("door"), value("limit"), hash) else {
             return response(StatusCode::BAD_REQUEST, TEXT, CLIENT_FAULT);
         };
         response(StatusCode::OK, JSON, self.client_history(&ClientKey::new(door, limit, hash)))
+    }
+
+    fn clients(&self, query: &str) -> Response<AdminBody> {
+        let Ok(pairs) = pairs(query) else {
+            return response(StatusCode::BAD_REQUEST, TEXT, HISTORY_FAULT);
+        };
+        let Some(seconds) = seconds(&pairs) else {
+            return response(StatusCode::BAD_REQUEST, TEXT, HISTORY_FAULT);
+        };
+        match self.shares(value(&pairs, "door"), value(&pairs, "limit"), seconds) {
+            Some(chart) => json(&chart),
+            None => response(StatusCode::NOT_FOUND, TEXT, NO_WORK),
+        }
     }
 
     /// Carries out an order. Answers with the list of all overrides.
@@ -213,13 +221,28 @@ const TOO_MANY_WATCHERS: &str = "too many open event streams; close another page
                                  /api/top\n";
 const HISTORY_FAULT: &str = "seconds must be a whole number from 1 to 3600\n";
 const CLIENT_FAULT: &str = "send door=, limit= and id= with the values from /api/top\n";
+const NO_WORK: &str = "no door with a backend has such a limit that counts work; /api/top lists \
+                       all limits\n";
 const NO_JSON: &str = "an order must be application/json\n";
 const NO_ORDER: &str = "an order must have at most 4096 bytes and arrive within 5 seconds\n";
 const NO_STORE: &str = "this instance uses no store: its configuration has no section `store`\n";
 const NOT_FOUND: &str = "unknown path; known are / /healthz /readyz /metrics /api/top /api/events \
-                         /api/history /api/client /api/overrides /api/peers /api/store \
-                         /api/config\n";
+                         /api/history /api/client /api/clients /api/overrides /api/peers \
+                         /api/store /api/config\n";
 const NO_PEERS: &str = "this instance counts alone: its configuration has no section `peers`\n";
+
+/// The value of the first pair with this name.
+fn value<'a>(pairs: &'a [(&str, String)], wanted: &str) -> Option<&'a str> {
+    pairs.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.as_str())
+}
+
+/// The seconds that a query asks for, an hour if it does not say; `None` if they are no number in
+/// the range.
+fn seconds(pairs: &[(&str, String)]) -> Option<u64> {
+    let asked = value(pairs, "seconds");
+    let seconds = asked.map_or(Some(HISTORY_SECS_MAX), |value| value.parse().ok());
+    seconds.filter(|seconds| (1..=HISTORY_SECS_MAX).contains(seconds))
+}
 
 fn json(value: &impl serde::Serialize) -> Response<AdminBody> {
     match serde_json::to_string(value) {

@@ -9,6 +9,7 @@ mod clients;
 mod history;
 mod hub;
 mod page_event;
+mod shares;
 
 pub use clients::{ClientHistories, ClientKey};
 pub use hub::{EventFeed, WatcherEnd};
@@ -20,12 +21,15 @@ use super::handlers::AdminShared;
 use super::observe;
 use super::sources::ReadinessStage;
 use bytes::Bytes;
+use evenkeel_core::limit::LimitUnit;
 use evenkeel_core::units::{Nanos, SECOND, Time};
+use evenkeel_engine::view::client_times::ClientTimes;
 use evenkeel_telemetry::snapshot::LoadUnit;
 use history::{CounterReading, HourHistory};
 use hub::WatcherHub;
 use page_event::{ListedClients, PageEvent};
 use parking_lot::Mutex;
+use shares::{DoorReading, DoorSteps, SharesChart};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::MissedTickBehavior;
@@ -37,11 +41,13 @@ const CLIENTS_EXAMINED_MAX: usize = 250;
 /// The interval between two points of a client's history.
 const CLIENTS_INTERVAL: Nanos = Nanos::from_secs(clients::STEP_SECS);
 
-/// The state for watchers. Lock order: `last` before `history`.
+/// The state for watchers. Lock order: `last` before `history`, `clients` before `steps`.
 #[derive(Default)]
 pub struct LiveFeed {
     history: Mutex<HourHistory>,
     clients: Mutex<ClientHistories>,
+    /// The steps of each door that has a backend, in the order of the doors.
+    steps: Mutex<Vec<DoorSteps>>,
     hub: Mutex<WatcherHub>,
     /// The last event, and the time at which it was made.
     last: Mutex<Option<(Time, Bytes)>>,
@@ -72,8 +78,10 @@ impl AdminShared {
     /// Adds a point to the history of all doors.
     fn look(&self, now: Time) {
         let mut look = CounterReading::at(now);
+        let mut times = ClientTimes::default();
         for door in &self.sources.engines {
             let Some(work) = door.engine.work() else { continue };
+            times.join(door.engine.client_times());
             let unit = observe::unit(&work);
             if unit == LoadUnit::Tokens {
                 look.unit = LoadUnit::Tokens;
@@ -89,23 +97,32 @@ impl AdminShared {
                 look.slots += crowd.concurrency as f64;
             }
         }
+        look.time(&times);
         look.count(&self.sources.watch);
         self.live.history.lock().note(&look);
     }
 
-    /// Adds a point to the history of each of the heaviest clients.
+    /// Adds a step to the history of each door, and a point to that of each of its heaviest
+    /// clients.
     fn note_clients(&self, now: Time) {
         let mut clients = self.live.clients.lock();
         let lists: usize =
             self.sources.engines.iter().map(|door| door.engine.held().limits().len()).sum();
         let each = clients::of_each(lists);
-        for door in &self.sources.engines {
+        let reloads = self.sources.watch.reloads_so_far();
+        let mut steps = self.live.steps.lock();
+        steps.resize_with(self.sources.engines.len(), DoorSteps::default);
+        for (door, steps) in self.sources.engines.iter().zip(&mut *steps) {
+            let load = door.engine.work().and_then(|work| {
+                let (unit, busy) = (observe::unit(&work), work.busy.as_units());
+                let capacity = work.capacity().unwrap_or(f64::NAN);
+                let shadow = door.engine.shadows(0);
+                steps.note(DoorReading { at: now, unit, busy, capacity, shadow, reloads })
+            });
             let limiter = door.engine.held();
             for (index, limit) in limiter.limits().iter().enumerate() {
-                for standing in door.engine.heaviest(index, each) {
-                    let who = ClientKey::new(door.door, &limit.name, standing.row.hash);
-                    clients.note(who, &standing, now);
-                }
+                let heaviest = door.engine.heaviest(index, each);
+                clients.note(door.door, &limit.name, heaviest, (now, load));
             }
         }
     }
@@ -155,7 +172,9 @@ impl AdminShared {
         for door in &sources.engines {
             let limiter = door.engine.held();
             for (index, limit) in limiter.limits().iter().enumerate() {
-                let standings = door.engine.heaviest(index, CLIENTS_EXAMINED_MAX);
+                let mut standings = door.engine.heaviest(index, CLIENTS_EXAMINED_MAX);
+                let shown = standings.len().min(ROWS_PER_LIMIT);
+                door.engine.describe(&mut standings[..shown]);
                 let mut listed =
                     ListedClients::of_limit(door.door, &limiter, limit, standings, now);
                 listed.shadow = door.engine.shadows(index);
@@ -200,5 +219,30 @@ impl AdminShared {
     /// Returns the history of one client as JSON, without points if the client is unknown.
     pub fn client_history(&self, who: &ClientKey) -> String {
         self.live.clients.lock().json(who)
+    }
+
+    /// Returns the work of a backend over the last `seconds`, by clients of a limit: of the one
+    /// with these names, or of the first one that counts work. `None` if there is none.
+    pub fn shares(
+        &self,
+        door: Option<&str>,
+        limit: Option<&str>,
+        seconds: u64,
+    ) -> Option<SharesChart> {
+        let since = self.sources.clock.now().minus(Nanos::from_secs(seconds));
+        let doors = self.sources.engines.iter().enumerate();
+        let mut asked = doors.filter(|(_, one)| door.is_none_or(|name| name == one.door));
+        let (at, door, limit) = asked.find_map(|(at, door)| {
+            door.engine.work()?;
+            let limiter = door.engine.held();
+            let mut limits = limiter.limits().iter().filter(|limit| limit.unit == LimitUnit::Cpu);
+            let found = limits.find(|one| limit.is_none_or(|name| name == &*one.name))?;
+            Some((at, door.door, found.name.to_string()))
+        })?;
+        let clients = self.live.clients.lock();
+        let steps = self.live.steps.lock();
+        // Before the first step there is none to show.
+        let none = DoorSteps::default();
+        Some(steps.get(at).unwrap_or(&none).chart((door, &limit), &clients, since))
     }
 }

@@ -9,7 +9,7 @@ const STYLE: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// The path, type and contents of each file.
-const FILES: [(&str, &str, &[u8]); 13] = [
+const FILES: [(&str, &str, &[u8]); 15] = [
     ("/", HTML, include_bytes!("page/index.html")),
     ("/page.css", STYLE, include_bytes!("page/page.css")),
     ("/icon.svg", "image/svg+xml", include_bytes!("page/icon.svg")),
@@ -17,6 +17,8 @@ const FILES: [(&str, &str, &[u8]); 13] = [
     ("/server.js", SCRIPT, include_bytes!("page/server.js")),
     ("/verdict.js", SCRIPT, include_bytes!("page/verdict.js")),
     ("/charts.js", SCRIPT, include_bytes!("page/charts.js")),
+    ("/plot.js", SCRIPT, include_bytes!("page/plot.js")),
+    ("/shares.js", SCRIPT, include_bytes!("page/shares.js")),
     ("/clients.js", SCRIPT, include_bytes!("page/clients.js")),
     ("/client.js", SCRIPT, include_bytes!("page/client.js")),
     ("/groups.js", SCRIPT, include_bytes!("page/groups.js")),

@@ -27,7 +27,7 @@ async function stage({ proxy, more, address, ...view }, what) {
 }
 
 const rows = (page) => page.$$eval("#clients tbody tr", (all) =>
-  all.map((row) => [...row.children].map((cell) => cell.innerText.trim())));
+  all.map((row) => [...row.children].map((cell) => (cell.querySelector(".who button") ?? cell).innerText.trim())));
 
 async function choose(page, tab) {
   await page.evaluate((name) => {
@@ -52,9 +52,9 @@ test("a calm site: nothing is wrong, and it says so", async () => {
     await says(/No problems\. .* of 2 CPUs used; no request waits, and no client is in debt\./);
     await until("nobody waits", async () => (await text("#tile-waiting b")) === "0");
     assert.equal(await text("#tile-debt b"), "0");
-    await until("answers are timed", async () => /ms|s/.test(await text("#tile-credit b")));
+    await until("answers are timed", async () => /ms|s/.test(await text("#tile-typical b")));
     await until("people are listed", async () => (await rows(page)).length >= 6);
-    assert.equal((await page.$$(".charts canvas")).length, 4);
+    assert.equal((await page.$$(".charts canvas")).length, 3);
     await until("the title says so", async () => /No problems/.test(await page.title()));
     await choose(page, "routes");
     await until("routes", async () => (await rows(page)).some(([key]) => key === "GET /page/*"));
@@ -66,11 +66,14 @@ test("a crawl: who it is, what is done about it, and that it works", async () =>
     site.people();
     site.crawler();
     await live();
-    await says(new RegExp(`${CRAWLER.replaceAll(".", "\\.")} uses \\d+ % of the CPU\\. It waits behind all clients in credit: \\d+ requests wait\\.`));
-    await says(/Clients in credit get responses within .* clients in debt within .* \(95th percentile\)/);
+    await says(new RegExp(`${CRAWLER.replaceAll(".", "\\.")} uses \\d+% of the CPU\\. It waits behind all clients in credit: \\d+ requests wait\\.`));
+    await says(/The typical client is answered in .*, and 95% of clients within .*; slowest: .*203\.0\.113\.7, in debt, is answered in/);
     const [[first, , level]] = await rows(page);
     assert.equal(first, CRAWLER);
     assert.match(level, /^-/);
+    const what = await text("#clients tbody tr .what");
+    assert.equal(what, "GET /search · ExampleBot/2.1 (+http://bot.example)");
+    assert.match(await text("#clients tbody tr .group"), /^since \d\d:\d\d$/);
     assert.notEqual(await text("#tile-waiting b"), "0");
     await page.type("#filter", "198.51");
     assert.ok((await rows(page)).every(([key]) => key.startsWith("198.51")));
@@ -86,13 +89,93 @@ test("a crawl: who it is, what is done about it, and that it works", async () =>
   });
 });
 
+test("each client counts once: a crawler of eight addresses, in credit, beside twenty people", async () => {
+  const limits = LIMITS.map((limit) => ({ ...limit, burst: "600s" }));
+  await stage({ proxy: { limits } }, async ({ site, page, text, live, says }) => {
+    site.people(20);
+    site.crawlers(8);
+    await live();
+    await until("all are counted", async () => {
+      const top = await (await fetch(`http://${site.server.admin}/api/top?limit=ip`)).json();
+      return top.load[0].client_times.credit?.clients === 28;
+    });
+    // By request it would be the crawler's time: nearly all requests are its.
+    await says(/The typical client is answered in [\d.]+ ms, and 95% of clients within [\d.]+ s; slowest: 203\.0\.113\.\d \([\d.]+ s\)\./);
+    assert.match(await text("#tile-typical b"), / ms$/);
+    assert.match(await text("#tile-slowest"), /s 203\.0\.113\.\d$/);
+    const label = () => page.$eval("#chart-latency", (at) => at.getAttribute("aria-label"));
+    await until("the chart has it", async () => /typical [\d.]+ ms/.test(await label()));
+  });
+});
+
+test("the first chart: the clients by name, everybody else and what is free, full when the page opens", async () => {
+  await stage({}, async ({ site, page, live }) => {
+    site.people(8);
+    site.crawler();
+    await live();
+    const steps = async () => (await (await fetch(`http://${site.server.admin}/api/clients`)).json()).t.length;
+    await until("the server has a past", async () => (await steps()) >= 4);
+    await page.reload();
+    await live();
+    const names = () => page.$$eval("#shares li span", (all) => all.map((one) => one.textContent));
+    await until("they are named", async () => (await names()).length >= 4);
+    const all = await names();
+    assert.deepEqual([all[0], ...all.slice(-2)], [CRAWLER, "everybody else", "free"], `${all}`);
+    const said = await page.$eval("#chart-shares", (at) => at.getAttribute("aria-label"));
+    assert.match(said, /^CPU by client: 203\.0\.113\.7 \d+%, .*free /);
+    await page.waitForSelector("#chart-shares canvas");
+    const heads = () => page.$$eval("#shares-limit option", (options) => options.map((one) => one.textContent));
+    assert.deepEqual(await heads(), ["by ip", "by net24", "by agent"]);
+    await page.select("#shares-limit", "proxy net24");
+    await until("it is by network", async () => (await names()).includes("203.0.113.0/24"));
+  });
+});
+
+test("the menu of a row: by keyboard, and what it does can be undone", async () => {
+  await stage({}, async ({ site, page, text, live }) => {
+    site.people(3);
+    site.crawler();
+    await live();
+    const row = `[aria-label="Actions for ${CRAWLER}"]`;
+    await page.waitForSelector(row);
+    const choose_item = async (name) => {
+      await page.focus(row);
+      await page.keyboard.press("Enter");
+      await page.waitForSelector("#menu:popover-open");
+      const focused = () => page.evaluate(() => document.activeElement.textContent);
+      for (let n = 0; (await focused()) !== name; n += 1) {
+        assert.ok(n < 8, `${name} is not in the menu`);
+        await page.keyboard.press("ArrowDown");
+      }
+      await page.keyboard.press("Enter");
+    };
+    await choose_item("Deny for an hour");
+    await until("it is said", async () => (await text("#acted")).includes(`${CRAWLER} is denied for an hour`));
+    const [host, port] = site.server.proxy.split(":");
+    const status = () => fetch(`http://${host}:${port}/page`, { headers: { "X-Forwarded-For": CRAWLER } }).then((answer) => answer.status);
+    assert.equal(await status(), 403);
+    await until("the row says so", async () => /denied/.test(await text("#clients tbody")));
+    await choose_item("Undo");
+    await until("it is undone", async () => (await text("#acted")).includes("is undone"));
+    assert.notEqual(await status(), 403);
+    await choose_item("Slow down for an hour");
+    await until("it is listed", async () => (await text("#overrides ul")).includes("slowed down: weight 0.10"));
+    await page.focus(row);
+    await page.keyboard.press("Enter");
+    await page.waitForSelector("#menu:popover-open");
+    await page.keyboard.press("Escape");
+    await until("it is closed", () => page.$eval("#menu", (at) => !at.matches(":popover-open")));
+    assert.equal(await page.evaluate(() => document.activeElement.getAttribute("aria-label")), `Actions for ${CRAWLER}`);
+  });
+});
+
 test("of a crawler that has stopped it says that its share fades, and then nothing", async () => {
   const limits = LIMITS.map((limit) => ({ ...limit, debt_max: "6s" }));
   await stage({ proxy: { limits } }, async ({ site, live, says }) => {
     site.people(2);
     const stop = site.crawler();
     await live();
-    await says(/203\.0\.113\.7 uses \d+ % of the CPU\./);
+    await says(/203\.0\.113\.7 uses \d+% of the CPU\./);
     // It pays 0.2 a second, and what its waiting requests were charged in advance comes back when it
     // stops: so that it is in debt still when it has not been seen for a while.
     await until("it owes enough", async () => {
@@ -100,7 +183,7 @@ test("of a crawler that has stopped it says that its share fades, and then nothi
       return top.limits[0].rows.some(({ key, level }) => key === CRAWLER && level < -5);
     });
     stop();
-    await says(/203\.0\.113\.7 used (<1|\d+) % of the CPU recently\. It has sent no requests for [\d.]+ s, so its share decreases\./);
+    await says(/203\.0\.113\.7 used (<1|\d+)% of the CPU recently\. It has sent no requests for [\d.]+ s, so its share decreases\./);
     await says(/no client is in debt/, 120);
   });
 });
@@ -117,14 +200,14 @@ test("an operator exempts, weighs and clears a client, and takes it back", async
       await page.click(`#client [data-do=${what}]`);
       await until(said, async () => (await text("#client .acts ~ .done")).includes(said));
     };
-    await act("exempt", "Exempt for an hour");
+    await act("exempt", "is exempt for an hour");
     await until("it is listed", async () => (await text("#overrides ul")).includes(`${CRAWLER} (ip): exempt`));
-    await act("weigh", "weigh a tenth");
+    await act("weigh", "is slowed down for an hour");
     await until("it is the other", async () => (await text("#overrides ul")).includes("weight 0.10"));
     assert.equal((await page.$$("#overrides li")).length, 1);
-    await act("clear", "debt is cleared");
+    await act("clear", "has no debt any more");
     await page.click("#client .close");
-    await until("the list says so", async () => /weight 0\.10/.test(await text("#clients tbody")));
+    await until("the list says so", async () => /slowed down/.test(await text("#clients tbody")));
     await page.click("#overrides .undo");
     await until("it is undone", () => page.$eval("#overrides", (at) => at.hidden));
     const said = () => site.server.lines.map((line) => JSON.parse(line).fields.message);
@@ -139,7 +222,7 @@ test("shadow: it says what would be done, and that nothing is", async () => {
     site.people(2);
     site.crawler();
     await live();
-    await says(/203\.0\.113\.7 uses \d+ % of the CPU\. The limit is in shadow mode and does not act\./);
+    await says(/203\.0\.113\.7 uses \d+% of the CPU\. Shadow mode: not enforced\./);
     await says(/would put it behind all clients in credit/);
     assert.match(await page.$eval("#about", (at) => at.textContent), /shadow, not enforced/);
   });
@@ -207,7 +290,7 @@ test("a narrow screen shows all of it, and nothing sticks out", async () => {
       site.people(3);
       site.crawler();
       await live();
-      await says(/uses \d+ % of the CPU/);
+      await says(/uses \d+% of the CPU/);
       const wide = await page.evaluate(() => document.documentElement.scrollWidth);
       assert.ok(wide <= width, `${wide} of ${width}`);
       await open_client(page, CRAWLER);
@@ -256,6 +339,6 @@ test("beyond loopback it asks for the token, and orders want it everywhere", asy
     await open_client(page, CRAWLER);
     await page.click("#client [data-do=exempt]");
     await give(page, token);
-    await until("it is done", async () => (await text("#client .acts ~ .done")).includes("Exempt"));
+    await until("it is done", async () => (await text("#client .acts ~ .done")).includes("is exempt"));
   });
 });

@@ -168,6 +168,13 @@ export async function open(proxy = {}, more = {}) {
       visitors.push(stop);
       return stop;
     },
+    // A crawler with this many addresses in one network, and the same work as one with one address.
+    crawlers(count) {
+      for (let n = 1; n <= count; n += 1) {
+        const errand = { path: "/search?q=everything", agent: "ExampleBot/2.1 (+http://bot.example)", connections: 32 / count, rest_ms: 0 };
+        visitors.push(visit(server.proxy, `203.0.113.${n}`, errand));
+      }
+    },
     // Another server before the same site.
     second(more) {
       return serve(configured, { ...more, backend });

@@ -158,7 +158,7 @@ test("an operator denies what the swarm has in common, and takes it back", async
   await serve_returning(server.proxy);
   swarm = open_swarm(server.proxy);
   await live();
-  await says(/\d % of what strangers ask for has in common: .*no User-Agent/);
+  await says(/\d% of what strangers ask for has in common: .*no User-Agent/);
   await until("it is listed", async () => (await text("#groups ul")).includes("no User-Agent"));
   assert.match(await text("#groups .about"), /also those of new people that are like it/);
   const wide = await page.evaluate(() => document.documentElement.scrollWidth);

@@ -56,7 +56,7 @@ pub fn doors(
 ) -> Vec<DoorLoad> {
     let of = |door: &DoorEngine| {
         let work = door.engine.work()?;
-        let load = observe::load(door.door, &work, peers, now);
+        let load = observe::load(door.door, &work, &door.engine.client_times(), peers, now);
         Some(DoorLoad { load, measured: work.measured })
     };
     engines.iter().filter_map(of).collect()
@@ -114,7 +114,7 @@ impl ListedClients {
         rows: Vec<top::TopClient>,
         now: Time,
     ) -> ListedClients {
-        let row = |row| observe::row(HeavyClient { row, level: None, wait: Nanos::ZERO }, now);
+        let row = |row| observe::row(HeavyClient::of_view(row), now);
         ListedClients {
             door: door.to_owned(),
             name: name.to_owned(),

@@ -1,27 +1,12 @@
-// Charts of the last hour, and of one client.
+// The history of the last hour, and its charts; and the chart of one client.
 //
 // The numbers arrive as columns (`/api/history`) and grow by one point per second.
 
+import { chart, describe, from_zero, line, logarithmic, plain, range_of, thinned } from "/plot.js";
 import { number, time, tokens, unit_of } from "/text.js";
 
 const POINTS_MAX = 3_600;
-const HEIGHT = 150;
-
-const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-
-// A canvas does not support light-dark(): the browser resolves it on an element.
-function resolved(name) {
-  const probe = document.createElement("i");
-  probe.style.color = `var(${name})`;
-  document.body.append(probe);
-  const found = getComputedStyle(probe).color;
-  probe.remove();
-  return found || color(name);
-}
-
-function faded(rgb, part) {
-  return rgb.replace(/^rgb\((.*)\)$/, (_, inside) => `rgba(${inside}, ${part})`);
-}
+const HEIGHT = 128;
 
 // The history: columns by name, the oldest value first.
 export class Past {
@@ -60,70 +45,15 @@ export class Past {
   }
 }
 
-// Grid lines at whole powers of ten only.
-const decades = (_, __, min, max) => {
-  const splits = [];
-  for (let power = Math.ceil(Math.log10(min) - 1e-9); 10 ** power <= max * 1.001; power += 1) splits.push(10 ** power);
-  return splits;
-};
-
-function axes(values, level, splits) {
-  const [text, line] = [resolved("--faint"), resolved("--line")];
-  const axis = { stroke: text, font: "11px system-ui, sans-serif", ticks: { stroke: line, width: 1 } };
-  const clock = (_, splits) => splits.map((at) => {
-    const date = new Date(at * 1000);
-    const two = (n) => String(n).padStart(2, "0");
-    const seconds = date.getSeconds() ? `:${two(date.getSeconds())}` : "";
-    return `${two(date.getHours())}:${two(date.getMinutes())}${seconds}`;
-  });
-  return [
-    { ...axis, grid: { show: false }, values: clock, space: 70 },
-    { ...axis, grid: { stroke: line, width: 1 }, values: (_, at) => at.map(values), size: 58, ...(splits ? { splits, filter: (_, at) => at } : {}) },
-    ...(level ? [{ ...axis, scale: "level", side: 1, grid: { show: false }, values: (_, splits) => splits.map(level.values), size: 46 }] : []),
-  ];
-}
-
-function line(label, name, value, more = {}) {
-  const stroke = resolved(name);
-  const { fill, ...rest } = more;
-  return {
-    label, stroke, width: 1.6, value: (_, at) => value(at), points: { show: false },
-    fill: fill ? faded(stroke, fill) : undefined, ...rest,
-  };
-}
-
-// `level`: a second scale, on the right.
-function chart(at, series, scale, values, sync, level) {
-  const wide = () => Math.max(at.clientWidth, 200);
-  const plot = new uPlot({
-    width: wide(), height: HEIGHT,
-    cursor: { y: false, points: { size: 6 }, ...(sync ? { sync: { key: sync } } : {}), drag: { x: false } },
-    scales: { x: { time: true }, y: scale, ...(level ? { level: level.scale } : {}) },
-    axes: axes(values, level, scale.distr === 3 ? decades : undefined),
-    series: [{ value: (_, t) => (t == null ? "–" : new Date(t * 1000).toLocaleTimeString()) }, ...series],
-    legend: { live: true },
-  }, [[], ...series.map(() => [])], at);
-  new ResizeObserver(() => plot.setSize({ width: wide(), height: HEIGHT })).observe(at);
-  return plot;
-}
-
-// Axis labels have no trailing zeros.
-const plain = (value) => String(Number(value.toPrecision(3)));
+// Requests are whole at a moment, and rates seldom are.
+const few = (value) => (Number.isInteger(value) ? String(value) : number(value));
 const singles = (value) => tokens(value == null ? value : value / 1000);
-const fromZero = (least) => ({ range: (_, __, max) => [0, Math.max(max ?? 0, least) * 1.08] });
-const logarithmic = {
-  distr: 3, log: 10,
-  range: (_, min, max) => {
-    const floor = 10 ** Math.floor(Math.log10(Math.max(min ?? 1e-3, 1e-5)));
-    return [floor, Math.max(10 ** Math.ceil(Math.log10(Math.max(max ?? 1, 1e-4))), floor * 100)];
-  },
-};
 
-// The charts of the page: four, and two more if costs are counted in tokens.
+// The small charts of the page: three, and two more if costs are counted in tokens.
 export class Charts {
   constructor(past) {
     this.past = past;
-    this.seconds = 300;
+    this.seconds = 900;
     this.draw();
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
       this.draw();
@@ -134,40 +64,41 @@ export class Charts {
   draw() {
     for (const { plot } of this.all ?? []) plot.destroy();
     this.in_tokens = this.past.in_tokens;
-    const work = this.in_tokens ? tokens : number;
     for (const figure of document.querySelectorAll("figure.tokens")) figure.hidden = !this.in_tokens;
-    const at = (id) => document.getElementById(id);
-    const add = (id, columns, series, scale, values) =>
-      ({ columns, plot: chart(at(id), series, scale, values, "hour") });
-    const sparse = { width: 1.8 };
+    const add = (id, name, columns, series, scale, values) => {
+      const at = document.getElementById(id);
+      return { at, name, columns, plot: chart(at, series, { scale, values, height: HEIGHT, sync: "hour" }) };
+    };
+    const dashed = { dash: [5, 4] };
+    const dotted = { dash: [2, 3], width: 1.4 };
     this.all = [
-      add("chart-cpu", ["cpus", "busy", "debt"], [
-        line(this.in_tokens ? "capacity" : "available", "--faint", work, { dash: [5, 4], width: 1.2 }),
-        line("used", "--busy", work, { fill: 0.18 }),
-        line("by clients in debt", "--bad", work, { fill: 0.16 }),
-      ], fromZero(0.1), this.in_tokens ? tokens : plain),
-      add("chart-latency", ["credit_p95", "debt_p95"], [
-        line("in credit", "--good", time, sparse), line("in debt", "--bad", time, sparse),
+      add("chart-latency", "Time to answer, by client", ["client_max", "client_p95", "client_p50", "client_debt_p50"], [
+        line("slowest", "--warn", time, dotted), line("95% within", "--good", time, dashed),
+        line("typical", "--good", time, { width: 2.2 }), line("typical in debt", "--bad", time, dotted),
       ], logarithmic, time),
-      add("chart-load", ["working", "waiting", "slots"], [
-        line("in flight", "--busy", number, { fill: 0.12 }), line("waiting", "--warn", number),
-        line("slots", "--faint", number, { dash: [5, 4], width: 1.2 }),
-      ], fromZero(2), plain),
-      add("chart-decisions", ["allow", "queue", "delay", "hold", "reject", "deny", "would"], [
-        line("allowed", "--good", number), line("queued", "--warn", number),
-        line("delayed", "--busy", number), line("held", "--note", number),
-        line("refused", "--bad", number), line("denied", "--bad", number, { dash: [2, 3] }), line("shadow", "--note", number, { dash: [4, 3] }),
-      ], fromZero(1), plain),
-      ...(this.in_tokens ? [
-        add("chart-first", ["credit_first_p95", "debt_first_p95", "credit_first_p50", "debt_first_p50"], [
-          line("in credit", "--good", time, sparse), line("in debt", "--bad", time, sparse),
-          line("half, in credit", "--good", time, { dash: [2, 3] }), line("half, in debt", "--bad", time, { dash: [2, 3] }),
-        ], logarithmic, time),
-        add("chart-tokens", ["tokens_prompt", "tokens_cached", "tokens_output"], [
-          line("prompt", "--busy", singles), line("prompt from the cache", "--faint", singles), line("output", "--good", singles),
-        ], fromZero(10), singles),
-      ] : []),
+      add("chart-load", "Requests", ["slots", "working", "waiting"], [
+        line("slots", "--faint", few, { ...dashed, width: 1.2 }),
+        line("in flight", "--busy", few, { fill: 0.12 }), line("waiting", "--warn", few, { ...dotted, width: 1.8 }),
+      ], from_zero(1), plain),
+      add("chart-decisions", "Decisions per second", ["allow", "queue", "hold", "delay", "reject", "deny", "would"], [
+        line("allowed", "--good", few, { fill: 0.1 }), line("queued", "--busy", few, dashed),
+        line("held", "--warn", few, dashed), line("delayed", "--warn", few, dotted),
+        line("rejected", "--bad", few), line("denied", "--bad", few, dotted),
+        line("in shadow", "--note", few, dashed),
+      ], from_zero(1), plain),
     ];
+    if (this.in_tokens) {
+      this.all.push(
+        add("chart-first", "Time to the first byte, by request", ["credit_first_p50", "credit_first_p95", "debt_first_p50", "debt_first_p95"], [
+          line("in credit, median", "--good", time, { ...dotted, width: 1.2 }), line("in credit, p95", "--good", time),
+          line("in debt, median", "--bad", time, { ...dotted, width: 1.2 }), line("in debt, p95", "--bad", time, dashed),
+        ], logarithmic, time),
+        add("chart-tokens", "Tokens per second", ["tokens_prompt", "tokens_cached", "tokens_output"], [
+          line("prompt", "--busy", singles, { fill: 0.1 }), line("of it cached", "--note", singles, dotted),
+          line("output", "--good", singles, dashed),
+        ], from_zero(10), singles),
+      );
+    }
   }
 
   show(seconds) {
@@ -178,36 +109,43 @@ export class Charts {
   update() {
     if (this.in_tokens !== this.past.in_tokens) this.draw();
     const { t } = this.past.columns;
-    const end = t.at(-1) ?? Date.now() / 1000;
-    const begin = end - this.seconds;
-    const from = t.findIndex((at) => at >= begin);
+    const { min, max } = range_of(t, this.seconds);
+    const from = t.findIndex((at) => at >= min);
     const cut = (column) => (column ?? []).slice(from < 0 ? 0 : from);
-    for (const { plot, columns } of this.all) {
-      // Slots are shown only if they exist.
-      const values = columns.map((name) => cut(this.past.columns[name]).map((value) =>
-        (name === "slots" && !value) || (plot.scales.y.distr === 3 && value === 0) ? null : value));
+    for (const { at, name, plot, columns } of this.all) {
+      const logs = plot.scales.y.distr === 3;
+      const values = columns.map((column) => cut(this.past.columns[column]).map((value) => (logs && value === 0 ? null : value)));
       plot.batch(() => {
-        plot.setData([cut(t), ...values], false);
-        plot.setScale("x", { min: begin, max: end });
+        // A line that is zero all the time says nothing; the first one stays.
+        values.forEach((column, index) => {
+          const says = column.some((value) => value);
+          if (plot.series[index + 1].show !== says) plot.setSeries(index + 1, { show: says });
+        });
+        plot.setData(thinned(cut(t), values), false);
+        plot.setScale("x", { min, max });
       });
-      // Without a pointer on the chart, the legend shows the last second.
-      if ((plot.cursor.left ?? -1) < 0 && t.length) plot.setLegend({ idx: plot.data[0].length - 1 }, false);
+      describe(at, name, plot.series.slice(1)
+        .map((series, index) => (series.show && values[index].at(-1) != null ? `${series.label} ${series.said(values[index].at(-1))}` : ""))
+        .filter(Boolean));
     }
   }
 }
 
 // The chart of one client: its cost, and its level.
-export function ofClient(at, limit, past) {
+export function of_client(at, limit, past) {
   at.replaceChildren();
-  const { figure, rate } = unit_of(limit);
+  const { figure, rate, left } = unit_of(limit);
   const axis = figure === number ? plain : figure;
   const plot = chart(at, [
     line(rate, "--busy", figure, { fill: 0.18 }),
-    line("level", "--bad", figure, { scale: "level", width: 1.8 }),
-  ], fromZero(limit.unit === "money" ? 0.0001 : 0.05), axis, undefined, {
-    scale: { range: (_, min, max) => [Math.min(min ?? 0, 0), Math.max(max ?? 0, 0.1)] },
-    values: axis,
+    line(`level, ${left}`, "--bad", figure, { scale: "level", dash: [5, 4] }),
+  ], {
+    scale: from_zero(limit.unit === "money" ? 0.0001 : 0.05), values: axis, height: 150,
+    level: { scale: { range: (_, min, max) => [Math.min(min ?? 0, 0), Math.max(max ?? 0, 0.1)] }, values: axis },
   });
-  plot.setData([past.t, past.cost, past.level]);
+  const { min, max } = range_of(past.t, 3_600);
+  plot.setData([past.t, past.cost, past.level], false);
+  plot.setScale("x", { min, max });
+  describe(at, "The client's last hour", [`${rate} ${figure(past.cost.at(-1))}`, `level ${figure(past.level.at(-1))}`]);
   return plot;
 }

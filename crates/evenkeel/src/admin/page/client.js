@@ -1,17 +1,29 @@
 // One client: its history, and the actions of an operator.
 
-import { ofClient } from "/charts.js";
+import { of_client } from "/charts.js";
 import { get, order } from "/server.js";
 import { amount, element, number, put, time, unit_of } from "/text.js";
 
 const EVERY_MS = 5_000;
 const WEIGHT = 0.1;
 const DONE = {
-  exempt: "Exempt for an hour: its requests are neither counted nor delayed.",
-  weigh: "For an hour its requests weigh a tenth in the queue.",
-  clear: "Its debt is cleared: its bucket is full again.",
-  undo: "Undone.",
+  exempt: "is exempt for an hour: its requests are neither counted nor delayed.",
+  weigh: "is slowed down for an hour: while requests wait, it gets a tenth of another client's share.",
+  deny: "is denied for an hour: its requests get status 403.",
+  clear: "has no debt any more: its bucket is full again.",
 };
+
+// Carries out an action on a client. Returns all overrides, and what was done in words.
+export async function act_on(what, limit, row, wanted) {
+  const sent = { do: what, door: limit.door, limit: limit.name, id: row.id };
+  if (what !== "clear") sent.for_seconds = 3600;
+  if (what === "weigh") sent.weight = WEIGHT;
+  return [await order(sent, wanted), `${row.key} ${DONE[what]}`];
+}
+
+// Why an action is not available for the clients of a limit; empty if it is.
+export const unavailable = (what, limit) =>
+  (what === "weigh" && limit.action !== "queue" ? "has an effect only with the action queue" : "");
 
 export class Client {
   constructor(changed, wanted) {
@@ -36,8 +48,8 @@ export class Client {
     put(this.part("h2"), row.key);
     put(this.part(".unit"), `${unit_of(limit).used}, and level in ${unit_of(limit).left}`);
     const weigh = this.part("[data-do=weigh]");
-    weigh.disabled = limit.action !== "queue";
-    weigh.title = weigh.disabled ? "a weight has an effect only with the action queue" : "";
+    weigh.title = unavailable("weigh", limit);
+    weigh.disabled = Boolean(weigh.title);
     put(this.part("p.about"), "Each action is logged, and is shown above the list until it ends or is undone. A cleared bucket is full again, and the debt cannot be restored.");
     this.facts();
     this.dialog.showModal();
@@ -70,6 +82,7 @@ export class Client {
       ["In credit in", row.wait > 0 ? time(row.wait) : "now"],
       [limit.unit === "cpu" ? "Recent CPUs" : `${unit_of(limit).head} per second`, unit_of(limit).figure(row.cpu_per_second)],
       ["Requests per second", number(row.requests_per_second)],
+      ["Answered in", time(row.answered)],
       ["Mean wait", time(row.wait_average)],
       ["Total", amount(row.cpu_total, limit)],
     ];
@@ -98,7 +111,7 @@ export class Client {
       empty.hidden = past.t.length > 0;
       this.plot?.destroy();
       this.plot = undefined;
-      if (past.t.length) this.plot = ofClient(document.getElementById("chart-client"), limit, past);
+      if (past.t.length) this.plot = of_client(document.getElementById("chart-client"), limit, past);
     } catch (why) {
       put(empty, String(why.message));
       empty.hidden = false;
@@ -112,12 +125,10 @@ export class Client {
 
   async act(what) {
     const { limit, row } = this;
-    const sent = { do: what, door: limit.door, limit: limit.name, id: row.id };
-    if (what !== "clear") sent.for_seconds = 3600;
-    if (what === "weigh") sent.weight = WEIGHT;
     try {
-      this.changed(await order(sent, this.wanted));
-      this.said(DONE[what]);
+      const [all, done] = await act_on(what, limit, row, this.wanted);
+      this.changed(all);
+      this.said(done);
     } catch (why) {
       this.said(why.message, true);
     }
@@ -156,9 +167,9 @@ export class Overrides {
 function does(said) {
   switch (said.do) {
     case "exempt": return "exempt: neither counted nor delayed";
-    case "deny": return "denied: strangers like that get status 403";
+    case "deny": return said.limit ? "denied: its requests get status 403" : "denied: strangers like that get status 403";
     case "slow": return "slowed down: strangers like that wait behind all others";
-    default: return `weight ${number(said.weight)}`;
+    default: return said.weight < 1 ? `slowed down: weight ${number(said.weight)}` : `weight ${number(said.weight)}`;
   }
 }
 

@@ -2,7 +2,9 @@
 //
 // Rows keep their elements from one second to the next, so that a click meets the right row.
 
-import { amount, capacity, counts_work, element, number, percent, put, time, unit_of } from "/text.js";
+import { act_on, unavailable } from "/client.js";
+import { order } from "/server.js";
+import { amount, capacity, clock, counts_work, element, number, percent, put, time, unit_of } from "/text.js";
 
 const ABOUT = {
   queue: "queue: while the backend is full, clients in debt wait behind all clients in credit",
@@ -21,7 +23,9 @@ const in_debt = (row) => row.wait > 0 || (row.level ?? 0) < 0;
 const name_of = (limit) => `${limit.door} ${limit.name}`;
 
 export class Clients {
-  constructor(opened) {
+  constructor(opened, changed, wanted) {
+    Object.assign(this, { opened, changed, wanted });
+    this.menu = new Menu((what, row) => this.act(what, row));
     this.rows = new Map();
     this.order = "cpu_per_second";
     this.turned = false;
@@ -30,7 +34,10 @@ export class Clients {
     this.tabs = document.getElementById("tabs");
     this.body.addEventListener("click", ({ target }) => {
       const row = target.closest("tr");
-      if (row && this.limit?.open) opened(this.limit, row.client);
+      if (!row || !this.limit?.open) return;
+      const more = target.closest("td.more button");
+      if (more) this.menu.show(more, row.client, this.limit, this.overridden(row.client));
+      else if (target.closest("td.name button")) opened(this.limit, row.client);
     });
     this.tabs.addEventListener("click", ({ target }) => {
       const tab = target.closest("button");
@@ -81,7 +88,7 @@ export class Clients {
     for (const row of rows) {
       const at = this.rows.get(row.id) ?? made_row();
       kept.set(row.id, at);
-      fill(at, row, limit, cpus, this.overridden(row));
+      fill(at, row, { limit, cpus, now: this.now.now, said: this.overridden(row) });
       const next = before ? before.nextSibling : this.body.firstChild;
       if (next !== at) this.body.insertBefore(at, next);
       before = at;
@@ -120,6 +127,27 @@ export class Clients {
     return this.turned ? rows.reverse() : rows;
   }
 
+  // Carries out what was chosen in the menu of a row.
+  async act(what, row) {
+    const { limit } = this;
+    const done = document.getElementById("acted");
+    try {
+      if (what === "open") return this.opened(limit, row);
+      if (what === "undo") {
+        this.changed(await order({ do: "undo", override_id: this.overridden(row).override_id }, this.wanted));
+        put(done, `The override of ${row.key} is undone.`);
+      } else {
+        const [all, said] = await act_on(what, limit, row, this.wanted);
+        this.changed(all);
+        put(done, said);
+      }
+      done.classList.remove("bad");
+    } catch (why) {
+      put(done, why.message);
+      done.classList.add("bad");
+    }
+  }
+
   overridden(row) {
     return this.now.overrides.find((said) => said.id === row.id);
   }
@@ -146,33 +174,101 @@ function made_row() {
   const name = element("td", "name");
   const open = element("button");
   open.type = "button";
-  name.append(open, element("span", "mark"));
+  const first = element("div", "who");
+  first.append(open, element("span", "group"), element("span", "mark"));
+  name.append(first, element("div", "what"));
   const cpu = element("td", "cpu");
-  cpu.append(element("span"), element("i"));
-  row.append(name, cpu, element("td", "level"), element("td", "wait"),
-    element("td", "less"), element("td", "less"), element("td", "less"));
+  const bar = element("div", "bar");
+  bar.append(element("i"));
+  cpu.append(element("span"), bar);
+  const act = element("td", "more");
+  const more = element("button", "", "⋯");
+  more.type = "button";
+  more.setAttribute("aria-haspopup", "menu");
+  act.append(more);
+  row.append(name, cpu, element("td", "less level"), element("td", "less wait"),
+    element("td", "least"), element("td", "less"), element("td", "least"), act);
   return row;
 }
 
-function fill(at, row, limit, cpus, said) {
+const MARKS = { exempt: "exempt", deny: "denied" };
+
+function fill(at, row, { limit, cpus, now, said }) {
   at.client = row;
   at.classList.toggle("debt", in_debt(row));
-  const [name, cpu, level, wait, requests, mean, seen] = at.children;
-  put(name.firstChild, row.key);
-  name.firstChild.disabled = !limit.open;
-  name.title = row.key === "?" ? UNNAMED : row.key;
-  const mark = said ? (said.do === "exempt" ? "exempt" : `weight ${number(said.weight)}`) : "";
-  put(name.lastChild, mark);
-  name.lastChild.hidden = !mark;
+  const [name, cpu, level, wait, requests, answered, seen, act] = at.children;
+  const [who, what] = name.children;
+  const [open, group, mark] = who.children;
+  put(open, row.key);
+  open.disabled = !limit.open;
+  name.title = row.key === "?" ? UNNAMED : "";
+  const since = limit.open && row.first_seen > 0 ? `since ${clock(now - row.first_seen, false)}` : "";
+  put(group, [row.group, row.asn, row.country, since].filter(Boolean).join(" · "));
+  put(mark, said ? MARKS[said.do] ?? (said.weight < 1 ? "slowed down" : `weight ${number(said.weight)}`) : "");
+  mark.hidden = !said;
+  // What most of its requests are, unless that is what the limit counts by.
+  const agent = row.agent === row.key || row.agent === "-" ? "" : row.agent;
+  put(what, [row.route, agent].filter(Boolean).join(" · "));
+  what.title = what.textContent;
   const share = cpus > 0 ? row.cpu_per_second / cpus : 0;
   const of_work = counts_work(limit);
   const { figure, used } = unit_of(limit);
   put(cpu.firstChild, limit.unit === "cpu" && cpus > 0 ? percent(share) : `${figure(row.cpu_per_second)}/s`);
   cpu.title = of_work && cpus > 0 ? `${figure(row.cpu_per_second)} ${used}, ${percent(share)} of all` : used;
-  cpu.lastChild.style.width = of_work ? `${Math.min(100, 100 * share)}%` : "0";
+  cpu.lastChild.hidden = !of_work || cpus <= 0;
+  cpu.lastChild.firstChild.style.width = `${Math.min(100, 100 * share)}%`;
   put(level, amount(row.level, limit));
   put(wait, row.wait > 0 ? time(row.wait) : "–");
   put(requests, number(row.requests_per_second));
-  put(mean, row.wait_average > 0.0005 ? time(row.wait_average) : "–");
+  put(answered, time(row.answered));
   put(seen, row.last_seen < 1.5 ? "now" : time(row.last_seen));
+  act.firstChild.hidden = !limit.open;
+  act.firstChild.setAttribute("aria-label", `Actions for ${row.key}`);
+}
+
+// The menu at the end of a row.
+class Menu {
+  constructor(chosen) {
+    this.at = document.getElementById("menu");
+    this.at.addEventListener("click", ({ target }) => {
+      const item = target.closest("button");
+      if (!item) return;
+      this.at.hidePopover();
+      chosen(item.dataset.do, this.row);
+    });
+    this.at.addEventListener("keydown", (event) => {
+      const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+      if (!step) return;
+      event.preventDefault();
+      const items = this.items();
+      const next = items.indexOf(document.activeElement) + step;
+      items[(next + items.length) % items.length].focus();
+    });
+    this.at.addEventListener("toggle", ({ newState }) => {
+      if (newState === "closed") this.button?.setAttribute("aria-expanded", "false");
+    });
+    // It would no longer be where its row is.
+    addEventListener("scroll", () => this.at.matches(":popover-open") && this.at.hidePopover(), { passive: true });
+  }
+
+  items() {
+    return [...this.at.querySelectorAll("button")].filter((item) => !item.hidden && !item.disabled);
+  }
+
+  show(button, row, limit, said) {
+    Object.assign(this, { button, row });
+    for (const item of this.at.querySelectorAll("button")) {
+      const what = item.dataset.do;
+      item.title = unavailable(what, limit);
+      item.disabled = Boolean(item.title) || (what === "clear" && !in_debt(row));
+      item.hidden = what === "undo" && !said;
+    }
+    this.at.showPopover();
+    button.setAttribute("aria-expanded", "true");
+    const [place, own] = [button, this.at].map((at) => at.getBoundingClientRect());
+    const below = place.bottom + own.height + 8 < innerHeight;
+    this.at.style.left = `${Math.max(8, place.right - own.width)}px`;
+    this.at.style.top = `${below ? place.bottom + 4 : Math.max(8, place.top - own.height - 4)}px`;
+    this.items()[0]?.focus({ preventScroll: true });
+  }
 }

@@ -35,7 +35,7 @@ export class Groups {
       const row = this.rows.get(name) ?? made();
       kept.set(name, row);
       row.group = group;
-      put(row.firstChild, `${group.name} (${number(group.percent_of_strangers)} % of what strangers ask for)`);
+      put(row.firstChild, `${group.name} (${number(group.percent_of_strangers)}% of what strangers ask for)`);
       put(row.lastChild, `when: ${group.when}`);
       for (const button of row.querySelectorAll("button")) {
         button.disabled = overrides.some((said) => said.id === group.id && said.do === button.dataset.do);

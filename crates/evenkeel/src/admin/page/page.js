@@ -5,7 +5,8 @@ import { Client, Overrides } from "/client.js";
 import { Clients } from "/clients.js";
 import { Groups } from "/groups.js";
 import { get, keep, watch } from "/server.js";
-import { capacity, count, element, in_tokens, number, of_backends, percent, put, time, tokens } from "/text.js";
+import { Shares } from "/shares.js";
+import { capacity, client_times, clock, count, element, in_tokens, number, of_backends, percent, put, put_rich, time, tokens } from "/text.js";
 import { verdict } from "/verdict.js";
 
 // Seconds from which on a request with the backend is listed; most end before.
@@ -14,9 +15,10 @@ const SHOWN_FROM_S = 1;
 const at = (id) => document.getElementById(id);
 const past = new Past();
 const charts = new Charts(past);
+const shares = new Shares();
 const overrides = new Overrides(changed, undone_not, wanted);
 const client = new Client(changed, wanted);
-const clients = new Clients((limit, row) => client.open(limit, row));
+const clients = new Clients((limit, row) => client.open(limit, row), changed, wanted);
 const groups = new Groups(changed, wanted);
 let now;
 
@@ -41,13 +43,14 @@ function event(data) {
   for (const limit of now.limits) {
     if (limit.unit === "cpu" && in_tokens(now.doors.filter(({ door }) => door === limit.door))) limit.unit = "work";
   }
-  state("live", `live, ${new Date(now.now * 1000).toLocaleTimeString()}`);
+  state("live", `live, ${clock(now.now)}`);
   past.add(now.point);
   put(at("host"), now.host);
   put(at("version"), `Evenkeel ${now.version}`);
   tiles();
   sentence();
   charts.update();
+  shares.update(now);
   overrides.update(now.overrides);
   groups.update(now);
   clients.update(now);
@@ -73,8 +76,8 @@ function lost(why) {
 function sentence() {
   const { kind, said, more } = verdict(now, past);
   at("verdict").className = `verdict ${kind}`;
-  put(at("verdict").querySelector(".said"), said);
-  put(at("verdict").querySelector(".more"), more);
+  put_rich(at("verdict").querySelector(".said"), said);
+  put_rich(at("verdict").querySelector(".more"), more);
   document.title = `Evenkeel${now.host ? ` ${now.host}` : ""}: ${said}`;
 }
 
@@ -93,12 +96,13 @@ function tiles() {
   const debt = Math.min(past.mean("debt", 5) ?? 0, busy);
   const part = cpus > 0 ? busy / cpus : 0;
   const measured = [...new Set(of_backends(now.doors).map((door) => door.measured))].join(", ");
+  const estimated = measured === "shared";
   const queue = now.doors.find((door) => door.shared_queue);
   const by = queue ? "by requests here, " : "";
   if (weighted) tile("cpu", `${tokens(busy)}/s`, by + of_tokens(cpus, part));
-  else tile("cpu", cpus > 0 ? percent(part) : "–", `${by}of ${count(cpus, "CPU", "CPUs")}`, part > 0.95 ? "warn" : "");
-  put(at("tile-cpu").querySelector("h2"), weighted ? "Weighted tokens" : "CPU");
-  put(at("use"), weighted ? "Weighted tokens" : "CPU use");
+  else tile("cpu", cpus > 0 ? percent(part) : "–", `${by}of ${count(cpus, "CPU", "CPUs")}${estimated ? ", estimated" : ""}`, part > 0.95 ? "warn" : "");
+  put(at("tile-cpu").querySelector("h2"), weighted ? "Weighted tokens" : "CPU in use");
+  put(at("use"), `${weighted ? "Weighted tokens" : "CPU"} by client`);
   const [others, theirs] = at("tile-cpu").querySelectorAll("i");
   const width = (value) => `${Math.max(0, Math.min(100, (100 * value) / (cpus || 1)))}%`;
   others.style.width = width(busy - debt);
@@ -107,9 +111,9 @@ function tiles() {
     ? `${tokens(debt)} of ${tokens(busy)} weighted tokens per second used by clients in debt`
     : `${number(debt)} of ${number(busy)} CPUs used by clients in debt`;
   const slots = sum((door) => door.crowd?.concurrency);
-  const room = queue ? `here, ${sum(all_running)} of ${slots} in all` : `of ${slots} at once`;
+  const room = queue ? `here, ${sum(all_running)} of ${slots} in all` : `normally ${slots}`;
   tile("working", `${sum((door) => door.working)}`, slots ? room : "");
-  put(at("measured"), weighted ? rates() : measured ? `CPUs; costs measured by: ${measured}` : "CPUs");
+  put(at("measured"), weighted ? rates() : estimated ? "in CPUs, estimated" : measured ? `in CPUs, measured by ${measured}` : "in CPUs");
   const waiting = sum((door) => door.crowd?.waiting);
   const queues = now.doors.some((door) => door.crowd);
   const strangers = sum((door) => door.swarm?.strangers);
@@ -119,8 +123,7 @@ function tiles() {
   const debtors = now.limits.filter((limit) => limit.in_debt > 0);
   const first = debtors[0];
   tile("debt", `${first?.in_debt ?? 0}`, debtors.map((limit) => limit.name).join(", "), first ? "bad" : "");
-  spread("credit");
-  spread("debt", "slow");
+  waits();
 }
 
 // What part of the capacity that is, in tokens.
@@ -140,12 +143,16 @@ function rates() {
 const all_running = ({ shared_queue, crowd }) => shared_queue?.running ?? crowd?.running;
 const all_waiting = ({ shared_queue, crowd }) => shared_queue?.waiting ?? crowd?.waiting;
 
-// Of models, the time to the first byte: how long an answer takes depends on its length.
-function spread(side, id = side) {
-  const of = past.in_tokens ? `${side}_first` : side;
-  const [half, most] = [past.last(`${of}_p50`), past.last(`${of}_p95`)];
-  tile(id, time(most), most == null ? "no requests" : `half in ${time(half)}`);
-  put(at(`tile-${id}`).querySelector("h2"), `In ${side}, ${past.in_tokens ? "first byte" : "answered"} in`);
+// How long the typical client waits, and which one does not wait as the others do. Of models, the
+// time to the first byte: how long an answer takes depends on its length.
+function waits() {
+  const [credit, debt] = ["credit", "debt"].map((tier) => client_times(now.doors, tier));
+  const slow = [credit, debt].filter(Boolean).sort((a, b) => b.longest - a.longest)[0];
+  const what = past.in_tokens ? ", first byte" : "";
+  put(at("tile-typical").querySelector("h2"), `Typical client${what}`);
+  put(at("tile-slowest").querySelector("h2"), `Slowest client${what}`);
+  tile("typical", time(credit?.median), credit ? `95% within ${time(credit.p95)}` : "no requests");
+  tile("slowest", time(slow?.longest), slow?.slowest ?? "", slow && slow === debt ? "bad" : "");
 }
 
 // Requests that the backend has had for a while, and the oldest one that waits for it.
@@ -274,6 +281,7 @@ at("ranges").addEventListener("click", ({ target }) => {
     button.setAttribute("aria-pressed", String(button === chosen));
   }
   charts.show(Number(chosen.dataset.seconds));
+  shares.show(Number(chosen.dataset.seconds));
 });
 
 watch({

@@ -19,13 +19,20 @@ export function time(seconds) {
   let [size, unit] = UNITS[0];
   for (const [next, name] of UNITS) if (seconds >= next) [size, unit] = [next, name];
   const value = seconds / size;
-  return `${value >= 9.95 ? value.toFixed(0) : value.toFixed(1)} ${unit}`;
+  return `${value >= 9.95 ? value.toFixed(0) : Number(value.toFixed(1))} ${unit}`;
 }
 
 export function percent(part) {
   if (part == null || Number.isNaN(part)) return "–";
   const value = 100 * part;
-  return value > 0 && value < 0.95 ? "<1 %" : `${value.toFixed(0)} %`;
+  return value > 0 && value < 0.95 ? "<1%" : `${value.toFixed(0)}%`;
+}
+
+// The time of day at this many seconds since the epoch, the same everywhere on the page.
+export function clock(seconds, with_seconds = true) {
+  const date = new Date(seconds * 1000);
+  const parts = [date.getHours(), date.getMinutes(), ...(with_seconds ? [date.getSeconds()] : [])];
+  return parts.map((n) => String(n).padStart(2, "0")).join(":");
 }
 
 export function count(n, one, many) {
@@ -75,6 +82,25 @@ export const of_backends = (doors) => doors.filter((door) => door.work_unit !== 
 export function capacity(doors) {
   const all = of_backends(doors).map(({ measures_rate, work_rate, cpus }) => (measures_rate ? work_rate : cpus));
   return all.includes(null) ? undefined : all.reduce((sum, one) => sum + one, 0);
+}
+
+// How long clients wait for answers, each counted once: those in credit, and those in debt. With
+// several doors, those of the door with most clients.
+export function client_times(doors, tier) {
+  const all = doors.map(({ client_times }) => client_times[tier]).filter(Boolean);
+  return all.sort((a, b) => b.clients - a.clients)[0];
+}
+
+// Puts a text with `code` in backticks.
+export function put_rich(element, text) {
+  if (element.said === text) return;
+  element.said = text;
+  element.replaceChildren(...text.split("`").map((part, at) => {
+    if (at % 2 === 0) return part;
+    const code = document.createElement("code");
+    code.textContent = part;
+    return code;
+  }));
 }
 
 export function put(element, text) {

@@ -1,6 +1,6 @@
 // The state in one sentence: the costliest client, the reaction of the throttle and its effect.
 
-import { capacity, count, counts_work, number, percent, time, tokens } from "/text.js";
+import { capacity, client_times, clock, count, counts_work, number, percent, time, tokens } from "/text.js";
 
 // A backend that uses this part of its CPUs is full.
 const FULL = 0.85;
@@ -32,14 +32,19 @@ function does(action, { waiting, waits, reject, wait }) {
   }
 }
 
-function times(past) {
-  const of = past.in_tokens ? "_first" : "";
-  const what = past.in_tokens ? "the first byte" : "responses";
-  const [credit, debt] = [past.last(`credit${of}_p95`), past.last(`debt${of}_p95`)];
+// How long the typical client waits, and which one does not wait as the others do. Each client
+// counts once, however many requests it sends.
+function times(now, { in_tokens }) {
+  const [credit, debt] = ["credit", "debt"].map((tier) => client_times(now.doors, tier));
+  const gets = (seconds) => (in_tokens ? `gets its first byte in ${time(seconds)}` : `is answered in ${time(seconds)}`);
   const parts = [];
-  if (credit != null) parts.push(`Clients in credit get ${what} within ${time(credit)}`);
-  if (debt != null) parts.push(`${parts.length ? "clients" : "Clients"} in debt within ${time(debt)}`);
-  return parts.length ? `${parts.join(", ")} (95th percentile).` : "";
+  if (credit?.clients === 1) parts.push(`${credit.slowest ?? "The only client in credit"} ${gets(credit.median)}.`);
+  else if (credit) {
+    parts.push(`The typical client ${gets(credit.median)}, and 95% of clients within ${time(credit.p95)}; slowest: ${credit.slowest ?? "?"} (${time(credit.longest)}).`);
+  }
+  if (debt?.clients === 1) parts.push(`${debt.slowest ?? "A client"}, in debt, ${gets(debt.median)}.`);
+  else if (debt) parts.push(`Of ${debt.clients} clients in debt, the typical one ${gets(debt.median)}.`);
+  return parts.join(" ");
 }
 
 // { kind, said, more } for the current data and the history. A refused configuration comes first.
@@ -50,7 +55,7 @@ export function verdict(now, past) {
   const more = refused.faults > 1 ? ` (and ${refused.faults - 1} more)` : "";
   return {
     kind: state.kind === "bad" ? "bad" : "warn",
-    said: `The configuration on disk has been refused since ${new Date(refused.since * 1000).toLocaleTimeString()}: ${refused.fault}${more}. The previous one is still in force.`,
+    said: `The configuration on disk has been refused since ${clock(refused.since)}: ${refused.fault}${more}. The previous one is still in force.`,
     more: `${state.said} ${state.more}`,
   };
 }
@@ -75,22 +80,22 @@ function state_of(now, past) {
     return {
       kind: "bad",
       said: `The backend fails ${number(failed)} requests per second.`,
-      more: `The log has the details; the throttle is not the cause. ${used}.`,
+      more: `See the log. Throttling is not the cause. ${used}.`,
     };
   }
   if (!now.doors.length) return doors_only(now, past);
   const full = busy >= FULL * cpus || waiting >= 1;
   const swarms = now.doors.map((door) => door.swarm).filter(Boolean);
   if (swarms.length) return in_swarm(swarms, { now, used, past });
-  if (guilty) return in_debt(guilty, { full, cpus, waiting, waits, used, past });
+  if (guilty) return in_debt(guilty, { full, cpus, waiting, waits, used, now, past });
   if (full) {
     return {
       kind: "warn",
       said: busy >= FULL * cpus ? "The backend is full, and no client is over a limit." : "Requests wait in the queue, and no client is over a limit.",
-      more: `${used}; ${waits}. All clients get the same share. ${times(past)}`,
+      more: `${used}; ${waits}. All clients get the same share. ${times(now, past)}`,
     };
   }
-  return { kind: "good", said: "No problems.", more: `${used}; no request waits, and no client is in debt. ${times(past)}` };
+  return { kind: "good", said: "No problems.", more: `${used}; no request waits, and no client is in debt. ${times(now, past)}` };
 }
 
 // The requests that wait, in words. If instances share the queue: of all, and of this one.
@@ -119,12 +124,12 @@ function in_swarm(swarms, { now, used, past }) {
   ];
   if (waits.length) parts.push(`New visitors wait ${time(Math.max(...waits))} for their first page.`);
   for (const group of swarms.flatMap((swarm) => swarm.groups ?? [])) {
-    parts.push(`${number(group.percent_of_strangers)} % of what strangers ask for has in common: ${group.name}. At most ${number(group.percent_of_clients)} % of returning clients are like that, so these strangers wait behind all others.`);
+    parts.push(`${number(group.percent_of_strangers)}% of what strangers ask for has in common: ${group.name}. At most ${number(group.percent_of_clients)}% of returning clients are like that, so these strangers wait behind all others.`);
   }
   return {
     kind: "warn",
-    said: `More is asked for than the backend can do, since ${new Date(since * 1000).toLocaleTimeString()} (${time(now.now - since)}).`,
-    more: `${parts.join(" ")} ${used}. ${times(past)}`,
+    said: `More is asked for than the backend can do, since ${clock(since)} (${time(now.now - since)}).`,
+    more: `${parts.join(" ")} ${used}. ${times(now, past)}`,
   };
 }
 
@@ -141,21 +146,21 @@ function takes_of({ key, cpu_per_second, last_seen }, cpus, { in_tokens }) {
     : `${key} used ${rate} recently. It has sent no requests for ${time(last_seen)}, so ${in_tokens ? "this" : "its share"} decreases.`;
 }
 
-function in_debt({ limit, row }, { full, cpus, waiting, waits, used, past }) {
+function in_debt({ limit, row }, { full, cpus, waiting, waits, used, now, past }) {
   const takes = takes_of(row, cpus, past);
   if (limit.shadow) {
     return {
       kind: full ? "bad" : "note",
-      said: `${takes} The limit is in shadow mode and does not act.`,
-      more: `${used}. With \`shadow: false\` the limit ${limit.name} would ${would(limit.action)}. ${times(past)}`,
+      said: `${takes} Shadow mode: not enforced.`,
+      more: `${used}. With \`shadow: false\` the limit ${limit.name} would ${would(limit.action)}. ${times(now, past)}`,
     };
   }
   const reject = past.mean("reject") ?? 0;
   const done = does(limit.action, { waiting, waits, reject, wait: row.wait_average });
   if (!full && limit.action === "queue") {
-    return { kind: "good", said: "No problems.", more: `${takes} It is in debt, but the backend has room for all requests, so none waits. ${times(past)}` };
+    return { kind: "good", said: "No problems.", more: `${takes} It is in debt, but the backend has room for every request, so none waits. ${times(now, past)}` };
   }
-  return { kind: full ? "warn" : "note", said: `${takes} ${done}`, more: `${used}. ${times(past)}` };
+  return { kind: full ? "warn" : "note", said: `${takes} ${done}`, more: `${used}. ${times(now, past)}` };
 }
 
 const would = (action) => ({

@@ -141,7 +141,7 @@ fn orders_about_groups_that_make_no_sense_change_nothing() {
     let stage = swarmed();
     let id = shown(&stage)["id"].clone();
     for (faulty, status, why) in [
-        (json!({"do": "deny"}), 400, "`group` is missing"),
+        (json!({"do": "deny"}), 400, "`limit` or `group` is missing"),
         (json!({"do": "slow", "limit": "ip", "key": "192.0.2.1"}), 400, "`group` is missing"),
         (json!({"do": "deny", "group": "xyz"}), 404, "no group of strangers with this id"),
         (
