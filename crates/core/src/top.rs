@@ -55,8 +55,19 @@ pub struct TopClient {
     pub total: Cost,
     /// How long its requests took: the median of the last five. `None` if none has ended.
     pub answered: Option<Nanos>,
-    /// The route and the user agent of most of its requests, as passed to `note_answer`.
+    /// The route and the user agent of most of its requests, as passed to `add_answered`.
     pub usual: [Option<KeyHash>; 2],
+}
+
+/// What is known of a request that has ended, beside its cost.
+#[derive(Clone, Copy, Debug)]
+pub struct AnsweredRequest {
+    /// The time from its arrival to the end of its answer; `None` if it is not known.
+    pub took: Option<Nanos>,
+    /// Whether its client was in debt.
+    pub in_debt: bool,
+    /// The keys of its route and its user agent.
+    pub usual: [KeyHash; 2],
 }
 
 /// How long the recent requests of one client took.
@@ -158,11 +169,28 @@ impl TopClients {
     /// request would hide its cost. Returns whether the client has no name, so that a caller that
     /// knows the name can set it with [`TopClients::set_name`].
     pub fn add(&mut self, hash: KeyHash, cost: Cost, wait: Nanos, now: Time) -> bool {
+        self.add_answered(hash, cost, wait, now, None)
+    }
+
+    /// As [`TopClients::add`], with what is known of the answer.
+    pub fn add_answered(
+        &mut self,
+        hash: KeyHash,
+        cost: Cost,
+        wait: Nanos,
+        now: Time,
+        answer: Option<AnsweredRequest>,
+    ) -> bool {
         let weight = self.weight_at(now) * cost.0 as f64;
         let entry = self.entry(hash, now);
         entry.weight += weight;
         entry.total = entry.total.plus(cost);
         entry.wait += (wait.0 as f64 - entry.wait) / 10.0;
+        if let Some(AnsweredRequest { took, in_debt, usual }) = answer {
+            took.into_iter().for_each(|took| entry.times.note(took));
+            entry.in_debt = in_debt;
+            entry.usual.iter_mut().zip(usual).for_each(|(most, key)| most.note(key));
+        }
         let (place, is_nameless) = (entry.place, entry.name.is_empty());
         self.sift_down(place);
         is_nameless
@@ -170,30 +198,10 @@ impl TopClients {
 
     /// Sets the name of `hash`, if it is tracked.
     pub fn set_name(&mut self, hash: KeyHash, name: String) {
-        if let Some(entry) = self.tracked(hash) {
-            entry.name = bounded(name);
-        }
-    }
-
-    /// Records that a request of `hash` has ended, and what it was: how long it took, if that is
-    /// known, and whether its client was in debt; `usual` has the keys of its route and its user
-    /// agent. A client that is not tracked is left out.
-    pub fn note_answer(
-        &mut self,
-        hash: KeyHash,
-        (took, in_debt): (Option<Nanos>, bool),
-        usual: [KeyHash; 2],
-    ) {
-        if let Some(entry) = self.tracked(hash) {
-            took.into_iter().for_each(|took| entry.times.note(took));
-            entry.in_debt = in_debt;
-            entry.usual.iter_mut().zip(usual).for_each(|(most, key)| most.note(key));
-        }
-    }
-
-    fn tracked(&mut self, hash: KeyHash) -> Option<&mut TopEntry> {
         let found = self.index.find(spread(hash), |i| self.entries[*i as usize].hash == hash);
-        found.copied().map(|i| &mut self.entries[i as usize])
+        if let Some(i) = found.copied() {
+            self.entries[i as usize].name = bounded(name);
+        }
     }
 
     /// How long the requests took of each tracked client that was seen at `since` or later.

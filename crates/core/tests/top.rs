@@ -2,7 +2,7 @@
 
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::key::NAME_BYTES_MAX;
-use evenkeel_core::top::{TopClient, TopClients};
+use evenkeel_core::top::{AnsweredRequest, TopClient, TopClients};
 use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -203,4 +203,42 @@ fn the_first_of_many_are_the_same_as_of_all() {
             |rows: &[TopClient]| rows.iter().map(|row| row.cost_per_second).collect::<Vec<_>>();
         assert_eq!(cost(&first), cost(&all[..first.len()]), "{max}");
     }
+}
+
+#[test]
+fn a_client_has_the_times_and_the_usual_requests_of_its_own() {
+    let mut top = TopClients::new(3);
+    let second = |n: u64| Time(START + n * SECOND);
+    let answer = |millis, in_debt, route| AnsweredRequest {
+        took: Some(Nanos::from_millis(millis)),
+        in_debt,
+        usual: [key(route), key(9)],
+    };
+    for n in 0..9 {
+        top.touch(key(1), second(n), || String::from("person"));
+        // One slow answer of five is not typical.
+        let slow = if n == 6 { 900 } else { 7 };
+        let answer = Some(answer(slow, false, 100 + n % 2 * (n % 3)));
+        top.add_answered(key(1), Cost(1), Nanos::ZERO, second(n), answer);
+    }
+    top.touch(key(2), second(0), || String::from("crawler"));
+    top.add_answered(key(2), Cost(SECOND), Nanos::ZERO, second(8), Some(answer(4_800, true, 50)));
+    // Nothing is known of its answers.
+    top.add(key(3), Cost(1), Nanos::ZERO, second(8));
+    let answers: HashMap<_, _> = top
+        .answers(second(0), second(9))
+        .map(|answer| (answer.hash, (answer.took, answer.in_debt)))
+        .collect();
+    let expected = HashMap::from([
+        (key(1), (Nanos::from_millis(7), false)),
+        (key(2), (Nanos::from_millis(4_800), true)),
+    ]);
+    assert_eq!(answers, expected);
+    assert_eq!(top.answers(second(9), second(9)).count(), 0, "not seen since");
+    let rows = TopClients::merge(vec![top.rows(second(9)), vec![]]);
+    let person = find(&rows, 1).expect("listed");
+    assert_eq!((person.first_seen, person.last_seen), (second(0), second(8)));
+    assert_eq!(person.answered, Some(Nanos::from_millis(7)));
+    assert_eq!(person.usual, [Some(key(100)), Some(key(9))]);
+    assert_eq!(find(&rows, 3).map(|row| row.answered), Some(None));
 }

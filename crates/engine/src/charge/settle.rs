@@ -10,6 +10,7 @@ use evenkeel_core::limit::{LimitUnit, UnitCosts};
 use evenkeel_core::limiter::BlockStarted;
 use evenkeel_core::meter::Measure;
 use evenkeel_core::meter::estimate::CostForecast;
+use evenkeel_core::top::AnsweredRequest;
 use evenkeel_core::units::{Cost, Nanos, Time};
 use evenkeel_identity::hosts::HostPolicy;
 use evenkeel_telemetry::counts::models::{TokenCounts, TokenSource};
@@ -180,18 +181,18 @@ impl Drop for Charge {
         books.own.views.add(self.request.seen, cost, waited, now);
         let longest = self.longest_overdue(waited);
         // How long an answer of a model takes depends on its length.
-        let in_debt = self.report.tier == Tier::Debt;
-        let answered = if self.request.forecast.asks_model() { self.first_byte } else { took };
+        let took = if self.request.forecast.asks_model() { self.first_byte } else { took };
+        let (in_debt, usual) = (self.report.tier == Tier::Debt, self.request.seen.0);
+        let answer = Some(AnsweredRequest { took, in_debt, usual });
         for (place, key) in self.ticket.keys().as_slice().iter().enumerate() {
             if let Some(top) = books.top(&self.request.rules, usize::from(key.limit)) {
                 let waited = self.waited_for(place, waited, longest);
                 // A flood of other keys may have evicted this one while the request ran.
-                if top.add(key.hash, self.spent(*key, costs), waited, now)
+                if top.add_answered(key.hash, self.spent(*key, costs), waited, now, answer)
                     && let Some(name) = self.name_of(key, known)
                 {
                     top.set_name(key.hash, name);
                 }
-                top.note_answer(key.hash, (answered, in_debt), self.request.seen.0);
             }
         }
     }
