@@ -134,18 +134,17 @@ export class Charts {
 // The chart of one client: its cost, and its level.
 export function of_client(at, limit, past) {
   at.replaceChildren();
-  const { figure, rate, left } = unit_of(limit);
-  const axis = figure === number ? plain : figure;
+  const { figure, rate, level } = unit_of(limit);
   const plot = chart(at, [
     line(rate, "--busy", figure, { fill: 0.18 }),
-    line(`level, ${left}`, "--bad", figure, { scale: "level", dash: [5, 4] }),
+    line("level", "--bad", level, { scale: "level", dash: [5, 4] }),
   ], {
-    scale: from_zero(limit.unit === "money" ? 0.0001 : 0.05), values: axis, height: 150,
-    level: { scale: { range: (_, min, max) => [Math.min(min ?? 0, 0), Math.max(max ?? 0, 0.1)] }, values: axis },
+    scale: from_zero(limit.unit === "money" ? 0.0001 : 0.05), values: figure === number ? plain : figure, height: 150,
+    level: (_, min, max) => [Math.min(min ?? 0, 0), Math.max(max ?? 0, 0.1)],
   });
   const { min, max } = range_of(past.t, 3_600);
   plot.setData([past.t, past.cost, past.level], false);
   plot.setScale("x", { min, max });
-  describe(at, "The client's last hour", [`${rate} ${figure(past.cost.at(-1))}`, `level ${figure(past.level.at(-1))}`]);
+  describe(at, "The client's last hour", [`${rate} ${figure(past.cost.at(-1))}`, `level ${level(past.level.at(-1))}`]);
   return plot;
 }

@@ -84,6 +84,7 @@ export class Clients {
     const cpus = capacity(this.now.doors) ?? 0;
     put(document.querySelector("#clients [data-order=cpu_per_second]"), unit_of(limit).head);
     const kept = new Map();
+    const focused = document.activeElement;
     let before = null;
     for (const row of rows) {
       const at = this.rows.get(row.id) ?? made_row();
@@ -95,6 +96,8 @@ export class Clients {
     }
     for (const [id, at] of this.rows) if (kept.get(id) !== at) at.remove();
     this.rows = kept;
+    // A row that moves loses the focus.
+    if (focused !== document.activeElement && this.body.contains(focused)) focused.focus({ preventScroll: true });
     const nobody = document.getElementById("nobody");
     nobody.hidden = rows.length > 0;
     put(nobody, limit?.rows.length ? "No client matches the filter." : "No clients yet.");
@@ -247,8 +250,11 @@ class Menu {
     this.at.addEventListener("toggle", ({ newState }) => {
       if (newState === "closed") this.button?.setAttribute("aria-expanded", "false");
     });
-    // It would no longer be where its row is.
-    addEventListener("scroll", () => this.at.matches(":popover-open") && this.at.hidePopover(), { passive: true });
+    // It would no longer be where its row is. An event may be of a scroll before the menu was open.
+    addEventListener("scroll", () => {
+      if (!this.at.matches(":popover-open")) return;
+      if (Math.abs(this.button.getBoundingClientRect().bottom - this.bottom) > 4) this.at.hidePopover();
+    }, { passive: true });
   }
 
   items() {
@@ -266,6 +272,7 @@ class Menu {
     this.at.showPopover();
     button.setAttribute("aria-expanded", "true");
     const [place, own] = [button, this.at].map((at) => at.getBoundingClientRect());
+    this.bottom = place.bottom;
     const below = place.bottom + own.height + 8 < innerHeight;
     this.at.style.left = `${Math.max(8, place.right - own.width)}px`;
     this.at.style.top = `${below ? place.bottom + 4 : Math.max(8, place.top - own.height - 4)}px`;

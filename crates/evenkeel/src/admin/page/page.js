@@ -100,7 +100,7 @@ function tiles() {
   const queue = now.doors.find((door) => door.shared_queue);
   const by = queue ? "by requests here, " : "";
   if (weighted) tile("cpu", `${tokens(busy)}/s`, by + of_tokens(cpus, part));
-  else tile("cpu", cpus > 0 ? percent(part) : "–", `${by}of ${count(cpus, "CPU", "CPUs")}${estimated ? ", estimated" : ""}`, part > 0.95 ? "warn" : "");
+  else tile("cpu", cpus > 0 ? percent(part) : "–", `${by}of ${count(cpus, "CPU", "CPUs")}`, part > 0.95 ? "warn" : "");
   put(at("tile-cpu").querySelector("h2"), weighted ? "Weighted tokens" : "CPU in use");
   put(at("use"), `${weighted ? "Weighted tokens" : "CPU"} by client`);
   const [others, theirs] = at("tile-cpu").querySelectorAll("i");

@@ -27,7 +27,7 @@ export const decades = (_, __, min, max) => {
   return splits;
 };
 
-export function axes(values, { level, splits, space = 30, fits = true } = {}) {
+function axes(values, { splits, space = 30 }) {
   const [text, line] = [resolved("--faint"), resolved("--line")];
   const axis = { stroke: text, font: FONT, ticks: { show: false }, gap: 4 };
   const times = (_, all) => all.map((at) => clock(at, all.some((one) => one % 60)));
@@ -39,8 +39,7 @@ export function axes(values, { level, splits, space = 30, fits = true } = {}) {
   };
   return [
     { ...axis, grid: { show: false }, values: times, space: 64, size: 20 },
-    { ...axis, grid: { stroke: line, width: 1 }, space, values: (_, at) => at.map(values), size: fits ? size : 44, ...(splits ? { splits, filter: (_, at) => at } : {}) },
-    ...(level ? [{ ...axis, scale: "level", side: 1, grid: { show: false }, values: (_, all) => all.map(level.values), size }] : []),
+    { ...axis, grid: { stroke: line, width: 1 }, space, values: (_, at) => at.map(values), size, ...(splits ? { splits, filter: (_, at) => at } : {}) },
   ];
 }
 
@@ -52,12 +51,14 @@ export function line(label, name, value, more = {}) {
 
 // The place in the columns whose values are shown: that of the pointer, otherwise the last one.
 export function shown_at(plot) {
-  const { idx, left } = plot.cursor;
+  const { idx, left } = plot.cursor ?? {};
   return idx != null && left >= 0 ? idx : plot.data[0].length - 1;
 }
 
 // The name and the value of each line that is shown.
 function labels_of(plot) {
+  // The room is asked for before there is any data.
+  if (!plot.data?.[0]) return [];
   const at = shown_at(plot);
   return plot.series.map((series, index) => ({ series, value: plot.data[index]?.[at] }))
     .filter(({ series, value }, index) => index > 0 && series.show && value != null)
@@ -104,7 +105,7 @@ function label_lines(plot) {
   ctx.restore();
 }
 
-// `level`: a second scale, on the right. `said`: the figures in words, for those who do not see.
+// A chart with series of `line`. `level`: the range of a second scale, which has no axis.
 export function chart(at, series, { scale, values, height, sync, level, room = label_room, draw = label_lines, ...more }) {
   const wide = () => Math.max(at.clientWidth, 160);
   const hooks = { draw: [draw], setCursor: [(plot) => plot.redraw(false)] };
@@ -112,8 +113,8 @@ export function chart(at, series, { scale, values, height, sync, level, room = l
     width: wide(), height,
     padding: [6, room, 0, 0],
     cursor: { y: false, points: { size: 6 }, ...(sync ? { sync: { key: sync } } : {}), drag: { x: false } },
-    scales: { x: { time: true }, y: scale, ...(level ? { level: level.scale } : {}) },
-    axes: axes(values, { level, splits: scale.distr === 3 ? decades : undefined, ...more }),
+    scales: { x: { time: true }, y: scale, ...(level ? { level: { range: level } } : {}) },
+    axes: axes(values, { splits: scale.distr === 3 ? decades : undefined, ...more }),
     series: [{}, ...series],
     legend: { show: false },
     hooks,
@@ -145,10 +146,10 @@ export const logarithmic = {
   },
 };
 
-// The range of the time axis: what was chosen, or as far as there is data, but a minute at least.
+// The range of the time axis: what was chosen, or as far as there is data, but some seconds at least.
 export function range_of(t, seconds) {
   const end = t.at(-1) ?? Date.now() / 1000;
-  return { min: Math.min(Math.max(end - seconds, t[0] ?? end), end - 60), max: end };
+  return { min: Math.min(Math.max(end - seconds, t[0] ?? end), end - 20), max: end };
 }
 
 // Means of the columns over steps of time, so that a chart has as many points as it can show. The

@@ -86,8 +86,8 @@ export class Shares {
     this.plot = chart(this.at, series, {
       scale: from_zero(in_tokens ? 0.01 : 0.1), values: in_tokens ? tokens : plain, height: HEIGHT, space: 40, room: () => 18,
       draw: (plot) => {
-        this.label(plot);
         this.mark(plot);
+        this.label(plot);
         this.tell(plot);
       },
     });
@@ -129,6 +129,11 @@ export class Shares {
       if (!place) continue;
       ctx.fillStyle = free ? resolved("--faint") : text_on(resolved(color));
       const x = Math.min(Math.max(place.x, bbox.left + width / 2 + 6 * ratio), bbox.left + bbox.width - width / 2 - 6 * ratio);
+      // So that no line goes through it.
+      ctx.lineWidth = 6 * ratio;
+      ctx.lineJoin = "round";
+      ctx.strokeStyle = resolved(color);
+      if (!free) ctx.strokeText(name, x, place.y);
       ctx.fillText(name, x, place.y);
     }
     ctx.restore();
