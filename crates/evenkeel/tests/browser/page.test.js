@@ -104,7 +104,7 @@ test("each client counts once: a crawler of eight addresses, in credit, beside t
     assert.match(await text("#tile-typical b"), / ms$/);
     assert.match(await text("#tile-slowest"), /s 203\.0\.113\.\d$/);
     const label = () => page.$eval("#chart-latency", (at) => at.getAttribute("aria-label"));
-    await until("the chart has it", async () => /typical [\d.]+ ms/.test(await label()));
+    await until("the chart has it", async () => /typical [\d.]+\sms/.test(await label()));
   });
 });
 

@@ -19,7 +19,7 @@ const PICTURES = [
   { name: "calm", calm: 300, until: ".charts" },
   { name: "crawl-without", proxy: { shadow: true }, calm: 120, crawl: 180, until: ".charts" },
   { name: "crawl-with", calm: 120, crawl: 180, until: ".charts" },
-  { name: "crawl-dark", calm: 120, crawl: 180, dark: true, until: "#clients tbody tr:nth-child(3)" },
+  { name: "crawl-dark", calm: 120, crawl: 180, dark: true, until: ".charts" },
   { name: "narrow", calm: 120, crawl: 180, width: 390, until: ".hero" },
 ];
 

@@ -47,6 +47,8 @@ export class Past {
 
 // Requests are whole at a moment, and rates seldom are.
 const few = (value) => (Number.isInteger(value) ? String(value) : number(value));
+// A power of ten of seconds.
+const decade = (seconds) => (seconds > 1 ? `${seconds} s` : time(seconds));
 const singles = (value) => tokens(value == null ? value : value / 1000);
 
 // The small charts of the page: three, and two more if costs are counted in tokens.
@@ -75,7 +77,7 @@ export class Charts {
       add("chart-latency", "Time to answer, by client", ["client_max", "client_p95", "client_p50", "client_debt_p50"], [
         line("slowest", "--warn", time, dotted), line("95% within", "--good", time, dashed),
         line("typical", "--good", time, { width: 2.2 }), line("typical in debt", "--bad", time, dotted),
-      ], logarithmic, time),
+      ], logarithmic, decade),
       add("chart-load", "Requests", ["slots", "working", "waiting"], [
         line("slots", "--faint", few, { ...dashed, width: 1.2 }),
         line("in flight", "--busy", few, { fill: 0.12 }), line("waiting", "--warn", few, { ...dotted, width: 1.8 }),
@@ -92,7 +94,7 @@ export class Charts {
         add("chart-first", "Time to the first byte, by request", ["credit_first_p50", "credit_first_p95", "debt_first_p50", "debt_first_p95"], [
           line("in credit, median", "--good", time, { ...dotted, width: 1.2 }), line("in credit, p95", "--good", time),
           line("in debt, median", "--bad", time, { ...dotted, width: 1.2 }), line("in debt, p95", "--bad", time, dashed),
-        ], logarithmic, time),
+        ], logarithmic, decade),
         add("chart-tokens", "Tokens per second", ["tokens_prompt", "tokens_cached", "tokens_output"], [
           line("prompt", "--busy", singles, { fill: 0.1 }), line("of it cached", "--note", singles, dotted),
           line("output", "--good", singles, dashed),

@@ -84,7 +84,7 @@ export class Shares {
       width: free ? 0 : 1, points: { show: false },
     }));
     this.plot = chart(this.at, series, {
-      scale: from_zero(in_tokens ? 0.01 : 0.1), values: in_tokens ? tokens : plain, height: HEIGHT, space: 40, room: () => 18,
+      scale: from_zero(in_tokens ? 0.01 : 0.1), values: in_tokens ? tokens : plain, height: HEIGHT, space: 40, room: () => 28,
       draw: (plot) => {
         this.mark(plot);
         this.label(plot);

@@ -13,13 +13,14 @@ export function number(value) {
   return size < 0.005 ? "0.00" : value.toFixed(2);
 }
 
+// No line ends between a number and its unit.
 export function time(seconds) {
   if (seconds == null || Number.isNaN(seconds)) return "–";
   if (seconds < 1e-6) return "0 s";
   let [size, unit] = UNITS[0];
   for (const [next, name] of UNITS) if (seconds >= next) [size, unit] = [next, name];
   const value = seconds / size;
-  return `${value >= 9.95 ? value.toFixed(0) : Number(value.toFixed(1))} ${unit}`;
+  return `${value >= 9.95 ? value.toFixed(0) : Number(value.toFixed(1))}\u00a0${unit}`;
 }
 
 export function percent(part) {
