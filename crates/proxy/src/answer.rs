@@ -95,6 +95,11 @@ pub(super) fn moved(to: HeaderValue) -> Response<AnswerBody> {
     response
 }
 
+/// Makes the answer to an authority that checks a name (RFC 8555, 8.3).
+pub(super) fn challenge(text: Box<str>) -> Response<AnswerBody> {
+    small(StatusCode::OK, AnswerFormat::Text, text.into())
+}
+
 /// Marks this answer as the last one on its connection.
 pub(super) fn last(mut response: Response<AnswerBody>) -> Response<AnswerBody> {
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));

@@ -170,6 +170,9 @@ async fn answered(
     let trusted = site.settings.trust.trusts_headers(link.peer.address());
     let forwards = !trusted && headers::forwards(&head.headers, found);
     thread.watch.record_peer(link.peer.address(), forwards, thread.time());
+    if let Some(text) = thread.room.shared.challenges.text(head.uri.path()) {
+        return Err(Box::new(answer::challenge(text)));
+    }
     if let Some(to) = redirect::target(&site.settings, link, trusted, &head) {
         return Err(Box::new(answer::moved(to)));
     }

@@ -36,6 +36,7 @@ mod write_slices;
 
 use arc_swap::ArcSwap;
 use backends::UpstreamTls;
+use evenkeel_acme::AcmeThread;
 use evenkeel_config::settings::{BackendAddress, ProxySettings, Settings};
 use evenkeel_config::source::files::WatchedFile;
 use evenkeel_core::units::Time;
@@ -43,6 +44,7 @@ use evenkeel_engine::Engine;
 use evenkeel_identity::waiting_room::{
     InstanceSecret, LiveWaitingRoom, SharedWaitingRoom, WaitingRoomError,
 };
+use evenkeel_runtime::clock::Clock;
 use evenkeel_serve::handover::ListenSockets;
 use evenkeel_serve::service::Service;
 use evenkeel_serve::start::ServerStartError;
@@ -69,6 +71,8 @@ pub struct RunningProxy {
     house: Arc<ProxyShared>,
     /// The certificates, reloaded when their files change.
     live: Mutex<Option<LiveValue<Arc<ServerConfig>>>>,
+    /// Orders certificates until the proxy drains.
+    acme: Mutex<Option<AcmeThread>>,
     /// The waiting room, whose files are reloaded when they change.
     waiting_room: Mutex<Option<LiveWaitingRoom>>,
     /// What makes the key of the waiting room if no file does.
@@ -119,12 +123,7 @@ pub fn start_on(
         return Err(ServerStartError::settings("proxy")(why));
     }
     let (count, clock) = (threads(), engine.clock());
-    let live = settings.tls.clone().map(|tls| {
-        let (paths, http2) = (evenkeel_tls::front_files(&tls), settings.http2);
-        let make = move |files: &[WatchedFile]| evenkeel_tls::front(files, &tls, http2);
-        LiveValue::load("proxy", paths, make, clock.now(), watch.registry())
-    });
-    let live = live.transpose().map_err(&refused)?;
+    let live = certificates(settings, clock.now(), watch)?;
     let shown = live.as_ref().map(LiveValue::running);
     let plain = settings.tls.as_ref().map_or(usize::MAX, |tls| tls.plain);
     let (addresses, listeners) = bind_all(&settings.listen, count, sockets)?;
@@ -160,15 +159,48 @@ pub fn start_on(
         }
     });
     let threads = ServerThreads::each("proxy", (&watch.beats, clock), each)?;
+    // Only now, because the authority asks the listeners.
+    let acme = order_certificates(settings, &house, clock, watch)?;
     Ok(RunningProxy {
         addresses,
         threads,
         instructions,
         house,
         live: Mutex::new(live),
+        acme: Mutex::new(acme),
         waiting_room: Mutex::new(waiting_room),
         secret,
     })
+}
+
+/// Loads the certificates, if the proxy has TLS; one that is yet to be issued is made up.
+fn certificates(
+    settings: &ProxySettings,
+    now: Time,
+    watch: &Watch,
+) -> Result<Option<LiveValue<Arc<ServerConfig>>>, ServerStartError> {
+    let Some(tls) = settings.tls.clone() else { return Ok(None) };
+    if let Some(acme) = &tls.acme {
+        evenkeel_acme::prepare(acme, now).map_err(ServerStartError::settings("proxy"))?;
+    }
+    let (paths, http2) = (evenkeel_tls::front_files(&tls), settings.http2);
+    let make = move |files: &[WatchedFile]| evenkeel_tls::front(files, &tls, http2);
+    let live = LiveValue::load("proxy", paths, make, now, watch.registry());
+    live.map(Some).map_err(ServerStartError::settings("proxy"))
+}
+
+/// Starts the thread that orders certificates, if an authority issues one.
+fn order_certificates(
+    settings: &ProxySettings,
+    house: &ProxyShared,
+    clock: Clock,
+    watch: &Watch,
+) -> Result<Option<AcmeThread>, ServerStartError> {
+    let acme = settings.tls.as_ref().and_then(|tls| tls.acme.clone());
+    let started = acme.map(|acme| {
+        evenkeel_acme::start(acme, Arc::clone(&house.challenges), clock, watch.registry())
+    });
+    started.transpose().map_err(ServerStartError::settings("proxy"))
 }
 
 impl RunningProxy {
@@ -252,6 +284,7 @@ impl Service for RunningProxy {
     }
 
     fn drain(&self, settings: &Settings) {
+        drop(self.acme.lock().take());
         let drain = settings.proxy.as_ref().map(|proxy| proxy.timeouts.drain);
         self.threads.drain(drain.unwrap_or_default());
     }

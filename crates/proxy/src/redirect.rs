@@ -2,8 +2,9 @@
 //!
 //! A request is not sent away if a trusted proxy in front has ended its TLS, or may have: such a
 //! proxy must state `X-Forwarded-Proto: http`. Otherwise the client would be sent to where it came
-//! from, without end, and health checks of balancers would fail. The answer costs no work, so no
-//! limit applies to it.
+//! from, without end, and health checks of balancers would fail. Authorities that check a name
+//! (ACME) are served without TLS, by the backend if Evenkeel has no such token. The answer costs no
+//! work, so no limit applies to it.
 
 use super::context::settings::ThreadSettings;
 use super::headers;
@@ -11,11 +12,10 @@ use super::link::ClientLink;
 use evenkeel_core::classify::normal_path;
 use evenkeel_core::condition::Truth;
 use evenkeel_core::condition::patterns::PathPatterns;
+use evenkeel_tls::challenges;
 use http::HeaderValue;
 use http::request::Parts;
 
-/// Requests of authorities that issue certificates (RFC 8555, 8.3) are served without TLS.
-const ACME_CHALLENGES: &str = "/.well-known/acme-challenge/";
 /// The port that addresses with `https://` leave out.
 const HTTPS_PORT: u16 = 443;
 
@@ -33,7 +33,7 @@ pub(super) fn target(
     }
     let path = head.uri.path();
     let is_excepted = |patterns: &PathPatterns| patterns.matches(&normal_path(path)) == Truth::Yes;
-    if path.starts_with(ACME_CHALLENGES) || redirect.except.as_ref().is_some_and(is_excepted) {
+    if path.starts_with(challenges::PATH) || redirect.except.as_ref().is_some_and(is_excepted) {
         return None;
     }
     let asked = head.uri.path_and_query().filter(|_| path.starts_with('/'))?;

@@ -7,6 +7,7 @@
 
 use evenkeel_models::affinity::PrefixAffinity;
 use evenkeel_telemetry::registry::GaugeGuard;
+use evenkeel_tls::challenges::ChallengeTokens;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -27,6 +28,8 @@ pub(super) struct ProxyShared {
     /// one.
     pub(super) room_wanted: AtomicBool,
     pub(super) affinity: PrefixAffinity,
+    /// What an authority that issues certificates asks for.
+    pub(super) challenges: Arc<ChallengeTokens>,
 }
 
 impl ProxyShared {

@@ -299,6 +299,8 @@ table! {
         "Reloads of changed certificate files: ok, or failed (the previous one stays in use).";
     TLS_UNTIL = Gauge "evenkeel_tls_certificate_expiry_time_seconds" ["of"] "seconds"
         "Expiry time of the certificate in use, in seconds since the Unix epoch.";
+    ACME_ORDERS = Counter "evenkeel_acme_orders_total" ["result"] "orders"
+        "Orders of certificates from an authority: ok, or failed (the previous one stays in use).";
     NETWORK_FILE_ENTRIES = Gauge "evenkeel_network_file_entries" ["of"] "networks"
         "Number of networks in a file: asn, country, or the path of an address list.";
     NETWORK_FILE_TIME = Gauge "evenkeel_network_file_time_seconds" ["of"] "seconds"

@@ -6,6 +6,7 @@
 //! verified (`verify`), and whether there is one certificate for all names or several to choose
 //! from (`names`). No connection is opened here.
 
+pub mod challenges;
 pub mod client;
 mod names;
 pub mod pem;
@@ -52,7 +53,12 @@ pub fn start_problems(settings: &Settings) -> StartProblems {
         found.extend(made.err().map(|fault| (&["peers", "tls"][..], fault.to_string())));
     }
     if let Some(tls) = settings.proxy.as_ref().and_then(|proxy| proxy.tls.as_ref()) {
-        let made = read(front_files(tls)).and_then(|files| front(&files, tls, true));
+        let tls = &without_missing(tls);
+        let is_empty = tls.certificates.is_empty();
+        let made = read(front_files(tls)).and_then(|files| match is_empty {
+            true => Ok(()),
+            false => front(&files, tls, true).map(|_| ()),
+        });
         found.extend(made.err().map(|fault| (&["proxy", "tls"][..], fault.to_string())));
     }
     let secured = |proxy: &&ProxySettings| proxy.backends.iter().any(BackendAddress::is_secured);
@@ -77,6 +83,15 @@ pub fn start_problems(settings: &Settings) -> StartProblems {
         store_tls(settings).into_iter().filter_map(|(way, tls)| made(way, store::config(tls))),
     );
     StartProblems { faults: found, ..StartProblems::default() }
+}
+
+/// The settings without the certificate of an authority if it has not been issued yet.
+fn without_missing(tls: &FrontTls) -> FrontTls {
+    let mut tls = tls.clone();
+    if tls.acme.as_ref().is_some_and(|acme| !acme.certificate().exists()) {
+        tls.certificates.pop();
+    }
+    tls
 }
 
 /// The TLS settings of outgoing connections that use TLS, each with its key.

@@ -40,7 +40,8 @@ impl CertificatesByName {
     }
 }
 
-fn is_for(key: &CertifiedKey, name: &ServerName<'_>) -> bool {
+/// Whether the certificate is valid for a name.
+pub fn is_for(key: &CertifiedKey, name: &ServerName<'_>) -> bool {
     let parsed = key.end_entity_cert().and_then(ParsedCertificate::try_from);
     parsed.is_ok_and(|parsed| verify_server_name(&parsed, name).is_ok())
 }

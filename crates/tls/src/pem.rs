@@ -152,6 +152,15 @@ pub struct TlsIdentity {
     pub validity: CertificateValidity,
 }
 
+impl TlsIdentity {
+    /// Whether the first certificate is valid for a DNS name.
+    #[must_use]
+    pub fn is_for(&self, name: &str) -> bool {
+        let name = rustls::pki_types::ServerName::try_from(name.to_owned());
+        name.is_ok_and(|name| super::names::is_for(&self.key, &name))
+    }
+}
+
 /// Formats a time for messages.
 #[must_use]
 pub fn date(second: u64) -> String {

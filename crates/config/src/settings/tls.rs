@@ -4,11 +4,14 @@
 //! Only paths are read here; the module `tls` reads the files. The `tls` of peers is read in
 //! `peers`, because there both ends have the same settings.
 
+mod acme;
+
 use super::backend::BackendProtocol;
 use crate::address;
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, section};
 use crate::reader::{SectionReader, settings};
 use crate::values::Read;
+pub use acme::AcmeSettings;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -57,6 +60,8 @@ pub struct FrontTls {
     /// Certificates and their keys. The first one is used for clients that send no name (SNI), or a
     /// name that no certificate covers.
     pub certificates: Vec<(PathBuf, PathBuf)>,
+    /// The certificate that an authority issues. Its file is the last of `certificates`.
+    pub acme: Option<AcmeSettings>,
     /// Which certificates clients must show.
     pub clients: Option<TlsClients>,
     /// Whether TLS 1.2 is accepted in addition to 1.3.
@@ -64,7 +69,7 @@ pub struct FrontTls {
 }
 
 section! {
-    FRONT = "proxy.tls": LISTEN, CERT, KEY, CERTIFICATES, MIN_VERSION, CLIENT_CA, CLIENT_NAME;
+    FRONT = "proxy.tls": LISTEN, CERT, KEY, CERTIFICATES, ACME, MIN_VERSION, CLIENT_CA, CLIENT_NAME;
     CERTIFICATE = "proxy.tls.certificates": REQUIRED_CERT, REQUIRED_KEY;
     SERVER = "ratelimit.tls": REQUIRED_CERT, REQUIRED_KEY, CLIENT_CA, CLIENT_NAME, HTTP;
     BACKEND = "proxy.backend_tls": CA, VERIFY, SERVER_NAME, OWN_CERT, OWN_KEY, PROTOCOL;
@@ -90,6 +95,9 @@ section! {
     /// Further certificates, at most 256 in total: sections with `cert` and `key`. A client gets
     /// the certificate for the name that it asks for, else the first of all.
     CERTIFICATES: SubsectionKey = SubsectionKey::list("certificates", &CERTIFICATE);
+    /// A certificate that Evenkeel [gets and renews by itself](#proxytlsacme), beside or in place
+    /// of those in files.
+    ACME: SubsectionKey = SubsectionKey::one("acme", &acme::ACME_TABLE).default_note("none");
     /// The oldest TLS version that is accepted.
     MIN_VERSION: DefaultedKey<bool> =
         ConfigKey::words("min_version", &[("1.2", true), ("1.3", false)]).default(true);
@@ -149,15 +157,20 @@ pub(crate) fn front(
         (None, Some(_)) => tls.fault_of("key", "needs `cert`: a file in PEM"),
     }
     certificates.extend(further(tls));
-    if certificates.is_empty() {
-        tls.fault("cert", "`tls` needs `cert` and `key`: files in PEM");
+    let acme = tls.section_if_written(&ACME, |section| acme::read(section, plain > 0));
+    let acme = acme.flatten();
+    certificates.extend(acme.iter().map(|acme| (acme.certificate(), acme.certificate())));
+    if certificates.is_empty() && !tls.written("acme") {
+        let what = "`tls` needs `cert` and `key`: files in PEM; or `acme`, to get a certificate \
+                    from an authority";
+        tls.fault("cert", what);
     } else if certificates.len() > CERTIFICATES_MAX {
         let what = format!("more than {CERTIFICATES_MAX} certificates; remove some");
         tls.fault("certificates", what);
     }
     let clients = clients(tls);
     let tls12 = tls.key(&MIN_VERSION);
-    Some(FrontTls { plain, certificates, clients, tls12 })
+    Some(FrontTls { plain, certificates, acme, clients, tls12 })
 }
 
 /// Reads `certificates`: those after the first one.

@@ -108,6 +108,7 @@ fn check_configuration(path: &Path) -> Result<Vec<String>, String> {
     let problems = |settings: &Settings| {
         let now = Clock::start().now();
         evenkeel_tls::start_problems(settings)
+            .and(evenkeel_acme::start_problems(settings))
             .and(evenkeel_identity::refusal_pages::start_problems(settings))
             .and(evenkeel_identity::waiting_room::start_problems(settings))
             .and(evenkeel_identity::robots::start_problems(settings, now))

@@ -40,6 +40,32 @@ fn tls_is_for_all_addresses_or_for_its_own() {
 }
 
 #[test]
+fn an_authority_issues_the_last_certificate() {
+    let front = proxy(
+        "{listen: ':81', tls: {listen: ':443', cert: /a, key: /b, acme: {domains: [A.example.com, \
+         b.example.com], terms_agreed: true}}}",
+    );
+    let tls = front.tls.expect("tls");
+    let issued = "/var/lib/evenkeel/acme/a.example.com.pem";
+    assert_eq!(tls.certificates, [pair("/a", "/b"), pair(issued, issued)]);
+    let acme = tls.acme.expect("an authority");
+    assert_eq!(acme.domains, ["a.example.com", "b.example.com"]);
+    assert_eq!(acme.directory, "https://acme-v02.api.letsencrypt.org/directory");
+    let with = |domains: &str, more: &str| {
+        let text = format!(
+            "proxy: {{listen: ':81', tls: {{listen: ':443', acme: {{domains: [{domains}], \
+             terms_agreed: true{more}}}}}}}"
+        );
+        good(&text).warnings.join("\n")
+    };
+    assert_eq!(with("example.com", ""), "");
+    let warned = with("example.com, intranet", "");
+    assert!(warned.contains("`intranet` is no name of the public DNS"), "{warned}");
+    assert!(with("localhost", "").contains("is no name of the public DNS"));
+    assert_eq!(with("intranet", ", directory: 'https://ca.internal/dir'"), "");
+}
+
+#[test]
 fn a_redirect_names_the_port_of_the_listener_or_another_one() {
     let port = |value: &str| {
         let text = format!(
@@ -56,6 +82,8 @@ fn a_redirect_names_the_port_of_the_listener_or_another_one() {
 #[test]
 fn what_is_shown_of_tls_runs_the_same() {
     for text in [
+        "proxy: {listen: ':1', tls: {listen: ':2', acme: {domains: [a.com, b.com], email: \
+         me@a.com, terms_agreed: true, ca: /c, folder: /d, directory: 'https://ca/dir'}}}",
         "proxy: {listen: ':1', tls: {listen: ':2', cert: /a, key: /b}, redirect_to_https: true, \
          redirect_except: [/healthz]}",
         "proxy: {tls: {cert: /a, key: /b}}",
@@ -72,6 +100,28 @@ fn what_is_shown_of_tls_runs_the_same() {
 fn faults_of_the_front() {
     for (text, what) in [
         ("{tls: {}}", "needs `cert` and `key`"),
+        (
+            "{tls: {acme: {domains: a.com, terms_agreed: true}}}",
+            "`acme` needs a listener without TLS",
+        ),
+        ("{listen: ':1', tls: {listen: ':2', acme: {}}}", "`acme` needs `domains`"),
+        (
+            "{listen: ':1', tls: {listen: ':2', acme: {domains: a.com}}}",
+            "`acme` needs `terms_agreed: true`",
+        ),
+        (
+            "{listen: ':1', tls: {listen: ':2', acme: {domains: '*.a.com', terms_agreed: true}}}",
+            "a wildcard needs a challenge over DNS",
+        ),
+        (
+            "{listen: ':1', tls: {listen: ':2', acme: {domains: 192.0.2.1, terms_agreed: true}}}",
+            "is an address; write a name",
+        ),
+        (
+            "{listen: ':1', tls: {listen: ':2', acme: {domains: a.com, email: me, terms_agreed: \
+             true, directory: http://a.com}}}",
+            "`email` is `me`: write an address",
+        ),
         ("{redirect_to_https: true}", "`redirect_to_https` needs addresses with TLS beside"),
         ("{tls: {cert: a, key: b}, redirect_to_https: 443}", "needs addresses with TLS beside"),
         ("{redirect_to_https: yes}", "must be true, false, or a port from 1 to 65535"),

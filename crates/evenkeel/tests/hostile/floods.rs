@@ -49,7 +49,8 @@ fn certificate(folder: &std::path::Path) -> (FrontTls, Arc<ClientConfig>) {
     let builder = ClientConfig::builder_with_provider(provider);
     let builder = builder.with_safe_default_protocol_versions().expect("versions");
     let client = builder.with_root_certificates(roots).with_no_client_auth();
-    let front = FrontTls { plain: 0, certificates: vec![paths], clients: None, tls12: true };
+    let front =
+        FrontTls { plain: 0, certificates: vec![paths], acme: None, clients: None, tls12: true };
     (front, Arc::new(client))
 }
 

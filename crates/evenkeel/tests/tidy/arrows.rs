@@ -38,7 +38,7 @@ const LAYERS: [&[&str]; 9] = [
     &["config", "fair-queue", "runtime"],
     &["telemetry"],
     &["tls", "identity", "serve"],
-    &["export", "engine", "grpc"],
+    &["acme", "export", "engine", "grpc"],
     &["models", "peers", "store"],
     &["proxy", "ratelimit", "ask"],
     &["lab", "embed"],

@@ -80,7 +80,7 @@ pub fn under(tls: FrontTls) -> impl FnOnce(&mut ProxySettings) {
 }
 
 pub fn front(certificates: Vec<(PathBuf, PathBuf)>) -> FrontTls {
-    FrontTls { plain: 0, certificates, clients: None, tls12: true }
+    FrontTls { plain: 0, certificates, acme: None, clients: None, tls12: true }
 }
 
 /// Connects, does a TLS handshake for a name, and returns the certificate that the server showed.

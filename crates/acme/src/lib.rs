@@ -1,0 +1,210 @@
+//! Certificates from an authority that speaks ACME (RFC 8555), such as Let's Encrypt.
+//!
+//! A thread orders the certificate of the proxy and renews it (`plan`, `order`). It only writes
+//! files: the proxy follows them as any other certificate (`tls::reload`), so one that cannot be
+//! renewed stays in use. The proxy serves what the authority asks for (`tls::challenges`).
+
+mod files;
+mod http;
+mod order;
+pub mod plan;
+
+use evenkeel_config::settings::Settings;
+use evenkeel_config::settings::tls::AcmeSettings;
+use evenkeel_config::{StartProblem, StartProblems};
+use evenkeel_core::units::{Nanos, Time};
+use evenkeel_runtime::clock::Clock;
+use evenkeel_runtime::thread::OwnedThread;
+use evenkeel_telemetry::metrics::ACME_ORDERS;
+use evenkeel_telemetry::registry::Registry;
+use evenkeel_tls::challenges::ChallengeTokens;
+use evenkeel_tls::pem;
+pub use files::prepare;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// The longest time of an order.
+const ORDER_TIME: Duration = Duration::from_secs(300);
+/// How often the time is compared with the next attempt. The system's clock may be set.
+const LOOK_INTERVAL: Nanos = Nanos::from_secs(1);
+
+/// Why there is no certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum AcmeError {
+    /// A file of the folder cannot be read or written.
+    #[error("{path}: {why}")]
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// The error of the system.
+        why: io::Error,
+    },
+    /// The certificate in the folder cannot be used.
+    #[error(transparent)]
+    Pem(#[from] pem::TlsFileError),
+    /// A certificate cannot be made for these names.
+    #[error("a certificate cannot be made for these names: {0}")]
+    Names(#[from] rcgen::Error),
+    /// The authority cannot be reached, or is none.
+    #[error("the authority cannot be asked: {why}")]
+    Unreachable {
+        /// The error of the connection.
+        why: String,
+    },
+    /// The authority has refused because of a rate limit.
+    #[error("the rate limit of the authority is reached: {why}")]
+    RateLimited {
+        /// What the authority says.
+        why: String,
+    },
+    /// The authority has refused for another reason.
+    #[error("the authority refuses: {why}")]
+    Refused {
+        /// What the authority says.
+        why: String,
+    },
+    /// The authority cannot check a name over HTTP.
+    #[error("the authority does not check {name} over HTTP")]
+    NoChallenge {
+        /// The name.
+        name: String,
+    },
+    /// The authority has checked a name and does not accept it.
+    #[error("the authority could not check {name}: {why}{advice}")]
+    Check {
+        /// The name.
+        name: String,
+        /// What the authority says.
+        why: String,
+        /// What to do about it, with a semicolon before it.
+        advice: String,
+    },
+}
+
+impl AcmeError {
+    fn file(path: &Path, why: io::Error) -> AcmeError {
+        AcmeError::File { path: path.to_owned(), why }
+    }
+}
+
+/// The thread that orders certificates; it ends when this is dropped.
+pub type AcmeThread = OwnedThread<oneshot::Sender<()>>;
+
+/// Starts the thread. [`prepare`] must have been called before.
+///
+/// # Errors
+/// The system provides no thread.
+pub fn start(
+    settings: AcmeSettings,
+    tokens: Arc<ChallengeTokens>,
+    clock: Clock,
+    registry: &Registry,
+) -> io::Result<AcmeThread> {
+    let (orders, ended) = oneshot::channel();
+    let counts = ["ok", "failed"].map(|result| registry.counter(&ACME_ORDERS, &[result]));
+    let renewals = Renewals { settings, tokens, clock, counts, failures: 0 };
+    OwnedThread::serve("acme", orders, (), move || async move {
+        tokio::select! {
+            _ = ended => {}
+            () = renewals.run() => {}
+        }
+    })
+}
+
+struct Renewals {
+    settings: AcmeSettings,
+    tokens: Arc<ChallengeTokens>,
+    clock: Clock,
+    /// Orders that succeeded and failed.
+    counts: [evenkeel_telemetry::registry::Counter; 2],
+    /// Failures in a row.
+    failures: u32,
+}
+
+impl Renewals {
+    async fn run(mut self) {
+        let mut next = self.due();
+        loop {
+            self.wait(next).await;
+            let ordered = order::order(&self.settings, &self.tokens);
+            let ordered = tokio::time::timeout(ORDER_TIME, ordered).await;
+            let late = || AcmeError::Refused {
+                why: format!("the order has taken more than {} s", ORDER_TIME.as_secs()),
+            };
+            next = match ordered.unwrap_or_else(|_| Err(late())) {
+                Ok(()) => self.issued(),
+                Err(error) => self.failed(&error),
+            };
+        }
+    }
+
+    /// When the certificate in the folder is to be renewed.
+    fn due(&self) -> Time {
+        match files::validity(&self.settings) {
+            Ok(Some(validity)) => plan::renewal(validity, chance()),
+            Ok(None) | Err(_) => self.clock.now(),
+        }
+    }
+
+    /// Waits until a time.
+    async fn wait(&self, at: Time) {
+        while self.clock.now() < at {
+            let look = at.min(self.clock.now().plus(LOOK_INTERVAL));
+            tokio::time::sleep_until(self.clock.instant(look)).await;
+        }
+    }
+
+    fn issued(&mut self) -> Time {
+        self.counts[0].increment(1);
+        self.failures = 0;
+        let until = files::validity(&self.settings).ok().flatten().map(|validity| validity.until);
+        let until = until.map(pem::date);
+        // A certificate that is due at once, such as one of a broken authority, must not be
+        // ordered without end.
+        let next = self.due().max(self.clock.now().plus(Nanos::from_secs(1)));
+        let (names, renewal) = (self.names(), pem::date(next.second()));
+        tracing::info!(target: "evenkeel::acme", names, until, renewal, "certificate issued");
+        next
+    }
+
+    fn failed(&mut self, error: &AcmeError) -> Time {
+        self.counts[1].increment(1);
+        self.failures = self.failures.saturating_add(1);
+        let mut wait = plan::retry(self.failures, chance());
+        if matches!(error, AcmeError::RateLimited { .. }) {
+            wait = wait.max(plan::RATE_LIMITED);
+        }
+        let (names, again_in) = (self.names(), format!("{} s", wait.0 / 1_000_000_000));
+        tracing::error!(
+            target: "evenkeel::acme", names, %error, again_in,
+            "certificate not issued; the previous one stays in use"
+        );
+        self.clock.now().plus(wait)
+    }
+
+    fn names(&self) -> String {
+        self.settings.domains.join(",")
+    }
+}
+
+/// A random number; it only spreads attempts.
+fn chance() -> u64 {
+    let mut bytes = [0; 8];
+    // Without random numbers there is no spread, and no TLS either.
+    let _ = aws_lc_rs::rand::fill(&mut bytes);
+    u64::from_ne_bytes(bytes)
+}
+
+/// Problems that a start would have.
+#[must_use]
+pub fn start_problems(settings: &Settings) -> StartProblems {
+    let tls = settings.proxy.as_ref().and_then(|proxy| proxy.tls.as_ref());
+    let Some(acme) = tls.and_then(|tls| tls.acme.as_ref()) else { return StartProblems::default() };
+    let problem = |what| -> StartProblem { (&["proxy", "tls", "acme", "folder"], what) };
+    // The folder may be made together with the process (`StateDirectory=` of a systemd unit).
+    let doubts = files::folder_problem(&acme.folder).map(problem).into_iter().collect();
+    StartProblems { doubts, ..StartProblems::default() }
+}
