@@ -30,7 +30,7 @@ use remote::AdminClient;
 /// The texts of all licences. `packaging/notices` writes them.
 const NOTICES: &str = include_str!("../../../packaging/notices.txt");
 
-/// Charges every client for the CPU time its requests cost, and keeps a web server fair.
+/// Measures how much CPU time each client's requests use, and shares a web server fairly.
 #[derive(Parser)]
 #[command(name = "evenkeel", version, arg_required_else_help = true, propagate_version = true)]
 struct Cli {
@@ -55,7 +55,7 @@ enum CliCommand {
         /// Configuration files, rule files or folders [default: the file of `serve`]
         #[arg(value_name = "PATH")]
         paths: Vec<PathBuf>,
-        /// One more of them, in the words of `serve`
+        /// A configuration file, as for `serve`
         #[arg(long, short, value_name = "FILE")]
         config: Option<PathBuf>,
     },
@@ -124,7 +124,7 @@ struct ProxyArgs {
     /// The address to listen on; may be given several times [default: 0.0.0.0:8888]
     #[arg(long, short, value_name = "ADDR")]
     listen: Vec<String>,
-    /// Defaults for a kind of backend: openai, before language models [default: none]
+    /// Defaults for a kind of backend: openai, for language models [default: none]
     #[arg(long, value_name = "NAME")]
     preset: Option<String>,
     /// CPU-seconds per second to share out [default: those of this machine, or its cgroup's quota]

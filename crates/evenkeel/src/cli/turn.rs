@@ -25,7 +25,7 @@ const NOT_THERE: u8 = 127;
 
 #[derive(clap::Args)]
 pub struct TurnOptions {
-    /// Whose turn it is; commands with the same tag share their turns
+    /// The tag of the command; commands with the same tag share their turns
     #[arg(long, value_name = "TAG")]
     tag: String,
     /// The line door of a running server: tcp://HOST:PORT or unix:///PATH
