@@ -298,7 +298,21 @@ fn read(root: &mut SectionReader<'_, '_>, machine: Machine) -> Settings {
     }
     warn_of_queues(root, &settings);
     check_endpoints(root, &settings);
+    check_envoy_doors(root, &settings);
     settings
+}
+
+/// Reports doors for Envoy without an address: no Envoy could ask there.
+fn check_envoy_doors(root: &mut SectionReader<'_, '_>, settings: &Settings) {
+    let process = settings.ext_proc.as_ref().map(|door| ("ext_proc", &door.listen));
+    let check = settings.ext_authz.as_ref().map(|door| ("ext_authz", &door.listen));
+    for (name, listen) in process.into_iter().chain(check) {
+        let node = root.node(name).and_then(|door| door.find(&["listen"]));
+        if let Some(node) = node.filter(|_| listen.is_empty()) {
+            let what = format!("`{name}.listen` has no address; write one, or remove `{name}`");
+            root.fault_at(node.place, what);
+        }
+    }
 }
 
 /// Reports backends that cannot be named to Envoy, if it is to be told where requests go.

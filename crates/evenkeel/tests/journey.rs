@@ -25,6 +25,8 @@ mod ext_proc;
 mod ext_proc_endpoint;
 #[path = "journey/front/ext_proc_models.rs"]
 mod ext_proc_models;
+#[path = "journey/front/ext_proc_streams.rs"]
+mod ext_proc_streams;
 #[path = "journey/front/facts.rs"]
 mod facts;
 #[path = "journey/front.rs"]

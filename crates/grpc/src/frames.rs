@@ -18,27 +18,61 @@ pub fn encode_frame(message: &impl prost::Message) -> Bytes {
     bytes.freeze()
 }
 
-/// Splits a gRPC body that arrives in pieces into messages.
+/// Splits a gRPC body that arrives in pieces into messages. Messages that lie within one piece are
+/// not copied, and a long one leaves nothing of its memory behind.
 #[derive(Debug)]
 pub struct FrameReader {
-    bytes: BytesMut,
+    /// The begin of a message whose end is in a later piece.
+    begun: Vec<u8>,
+    /// What is unread of the last piece; empty while a message is begun.
+    rest: Bytes,
     message_bytes_max: usize,
 }
 
 impl FrameReader {
     /// An empty buffer for messages of at most `message_bytes_max` bytes.
     pub fn new(message_bytes_max: usize) -> FrameReader {
-        FrameReader { bytes: BytesMut::new(), message_bytes_max }
+        FrameReader { begun: Vec::new(), rest: Bytes::new(), message_bytes_max }
     }
 
     /// Adds the next piece of the body.
-    pub fn push(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
+    pub fn push(&mut self, piece: Bytes) {
+        if self.begun.is_empty() && self.rest.is_empty() {
+            self.rest = piece;
+            return;
+        }
+        let due = self.length().ok().flatten().unwrap_or(0);
+        let rest = std::mem::take(&mut self.rest);
+        self.begun.extend_from_slice(&rest);
+        let needed = self.begun.len() + piece.len();
+        if self.begun.capacity() < needed {
+            // It grows by what has arrived, not by what is announced, and never beyond the message.
+            self.begun.reserve_exact(due.min(2 * needed).max(needed) - self.begun.len());
+        }
+        self.begun.extend_from_slice(&piece);
     }
 
     /// The number of buffered bytes.
     pub fn buffered_bytes(&self) -> usize {
-        self.bytes.len()
+        self.unread().len()
+    }
+
+    /// The length of the next message with its frame; `None` if that has not arrived.
+    ///
+    /// # Errors
+    /// As [`FrameReader::take`].
+    pub fn length(&self) -> Result<Option<usize>, FrameError> {
+        let Some([compressed, length @ ..]) = self.unread().first_chunk::<5>() else {
+            return Ok(None);
+        };
+        let length = u32::from_be_bytes(*length) as usize;
+        if *compressed != 0 {
+            return Err(FrameError::Compressed);
+        }
+        if length > self.message_bytes_max {
+            return Err(FrameError::Long(self.message_bytes_max));
+        }
+        Ok(Some(5 + length))
     }
 
     /// Takes the next complete message; `None` until all of its bytes have arrived.
@@ -46,35 +80,32 @@ impl FrameReader {
     /// # Errors
     /// [`FrameError`]; the rest of the body cannot be read then.
     pub fn take(&mut self) -> Result<Option<Bytes>, FrameError> {
-        let Some((head, rest)) = self.bytes.split_first_chunk::<5>() else { return Ok(None) };
-        let [compressed, length @ ..] = *head;
-        let length = u32::from_be_bytes(length) as usize;
-        if compressed != 0 {
-            return Err(FrameError::Compressed);
+        let length = self.length()?.filter(|length| *length <= self.buffered_bytes());
+        let Some(length) = length else { return Ok(None) };
+        if self.begun.is_empty() {
+            return Ok(Some(self.rest.split_to(length).slice(5..)));
         }
-        if length > self.message_bytes_max {
-            return Err(FrameError::Long(self.message_bytes_max));
-        }
-        if rest.len() < length {
-            return Ok(None);
-        }
-        let frame = self.bytes.split_to(5 + length).freeze();
-        Ok(Some(frame.slice(5..)))
+        let mut frame = std::mem::take(&mut self.begun);
+        self.rest = Bytes::copy_from_slice(&frame[length..]);
+        frame.truncate(length);
+        Ok(Some(Bytes::from(frame).slice(5..)))
     }
-}
 
-/// The message of a body that is exactly one frame.
-pub fn decode_frame(mut bytes: Bytes) -> Result<Bytes, FrameError> {
-    let Some([compressed, length @ ..]) = bytes.first_chunk::<5>().copied() else {
-        return Err(FrameError::Missing);
-    };
-    if compressed != 0 {
-        return Err(FrameError::Compressed);
+    /// Takes the message of a body that is exactly one.
+    ///
+    /// # Errors
+    /// [`FrameError`]: there is none, more than one, or less than all of it.
+    pub fn take_only(&mut self) -> Result<Bytes, FrameError> {
+        let message = self.take()?;
+        match message.filter(|_| self.buffered_bytes() == 0) {
+            Some(message) => Ok(message),
+            None if self.buffered_bytes() < 5 => Err(FrameError::Missing),
+            None => Err(FrameError::Length),
+        }
     }
-    let message = bytes.split_off(5);
-    match message.len() == u32::from_be_bytes(length) as usize {
-        true => Ok(message),
-        false => Err(FrameError::Length),
+
+    fn unread(&self) -> &[u8] {
+        if self.begun.is_empty() { &self.rest } else { &self.begun }
     }
 }
 

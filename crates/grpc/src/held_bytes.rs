@@ -1,99 +1,147 @@
-//! The bound on the bytes of incomplete messages.
+//! The bound on the bytes of large messages and bodies.
 //!
-//! Each message has a bound, and all large ones together have one. Small messages are not counted,
-//! so that a caller with large ones cannot keep the calls of others from being answered. Their
-//! number is bounded by that of the calls. Bodies are split into messages in `frames`.
+//! Each message has a bound, and all large ones together have one: beyond it, a message is not read
+//! on until others are complete, so its sender keeps the rest. Small messages are not counted, so
+//! that a caller with large ones cannot keep the calls of others from being answered. Their number
+//! is bounded by that of the calls. Bodies are split into messages in `frames`.
 
-use bytes::{Bytes, BytesMut};
+use crate::frames::FrameReader;
+use bytes::Bytes;
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use tonic::Status;
 
 /// The maximum length of a message, in bytes; longer messages are refused.
 pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
-/// The maximum number of bytes that all large incomplete messages may hold together; messages
-/// beyond it are refused.
+/// The maximum number of bytes that all large messages of a kind may hold together.
 pub const PIECES_BYTES_MAX: usize = 256 << 20;
-/// An incomplete message of at most this number of bytes is not counted.
-const SMALL_BYTES: usize = 64 << 10;
-/// The longest time until a call with a single message has sent it.
-const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
+/// A message or body of at most this number of bytes is not counted.
+pub const SMALL_BYTES: usize = 64 << 10;
+/// The longest time until a message is complete.
+pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Bytes are counted in units of this length.
+const UNIT_BYTES: usize = 1 << 10;
 
-/// The bytes that one body holds as its share of [`PIECES_BYTES_MAX`]; given back when dropped.
+const _: () = assert!(MESSAGE_BYTES_MAX + 5 <= PIECES_BYTES_MAX, "each message has room some time");
+
+/// The bytes that large messages, or bodies, may hold together.
+#[derive(Clone, Debug)]
+pub struct ByteBudget(Arc<Semaphore>);
+
+impl Default for ByteBudget {
+    fn default() -> ByteBudget {
+        ByteBudget(Arc::new(Semaphore::new(PIECES_BYTES_MAX / UNIT_BYTES)))
+    }
+}
+
+/// The bytes that one of them holds; given back when dropped.
+#[derive(Debug)]
 pub struct HeldBytes {
-    /// The bytes that all bodies hold, as far as they are counted.
-    all: Arc<AtomicUsize>,
-    /// The bytes of this body that are counted.
-    counted: usize,
+    budget: ByteBudget,
+    held: Option<OwnedSemaphorePermit>,
+}
+
+/// The number of units that are counted for this number of bytes.
+fn units(bytes: usize) -> usize {
+    if bytes > SMALL_BYTES { bytes.div_ceil(UNIT_BYTES) } else { 0 }
 }
 
 impl HeldBytes {
-    /// A body that holds nothing. `all`: the bytes that all bodies hold, as far as they are
-    /// counted.
+    /// Holds nothing.
     #[must_use]
-    pub fn new(all: &Arc<AtomicUsize>) -> HeldBytes {
-        HeldBytes { all: Arc::clone(all), counted: 0 }
+    pub fn new(budget: &ByteBudget) -> HeldBytes {
+        HeldBytes { budget: budget.clone(), held: None }
     }
 
-    /// Sets the number of bytes that this body holds.
-    ///
-    /// # Errors
-    /// All bodies together exceed the bound. The bytes are counted nevertheless until this value is
-    /// dropped.
-    pub fn set(&mut self, bytes: usize) -> Result<(), Status> {
-        let now = if bytes > SMALL_BYTES { bytes } else { 0 };
-        let all = match now.checked_sub(self.counted) {
-            Some(0) => 0,
-            Some(more) => self.all.fetch_add(more, Relaxed) + more,
-            None => {
-                self.all.fetch_sub(self.counted - now, Relaxed);
-                0
+    /// Whether any bytes are counted.
+    #[must_use]
+    pub fn is_counted(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// Gives everything back.
+    pub fn clear(&mut self) {
+        self.held = None;
+    }
+
+    /// Sets the number of bytes that are held. Returns whether there is room for them; without it,
+    /// what was counted before stays counted.
+    pub fn try_set(&mut self, bytes: usize) -> bool {
+        let more = self.shrink_to(units(bytes));
+        let taken = (more > 0).then(|| {
+            let budget = Arc::clone(&self.budget.0);
+            budget.try_acquire_many_owned(u32::try_from(more).unwrap_or(u32::MAX))
+        });
+        match taken {
+            None => true,
+            Some(Ok(permit)) => {
+                self.add(permit);
+                true
             }
-        };
-        self.counted = now;
-        if all > PIECES_BYTES_MAX {
-            return Err(Status::resource_exhausted("too many large messages at once"));
+            Some(Err(_)) => false,
         }
-        Ok(())
+    }
+
+    /// Sets the number of bytes that are held, as soon as there is room for them. Requests for room
+    /// are served in the order of their arrival.
+    pub async fn set(&mut self, bytes: usize) {
+        let more = self.shrink_to(units(bytes.min(PIECES_BYTES_MAX)));
+        if more > 0 {
+            let budget = Arc::clone(&self.budget.0);
+            // The semaphore is never closed.
+            if let Ok(permit) = budget.acquire_many_owned(u32::try_from(more).unwrap_or(0)).await {
+                self.add(permit);
+            }
+        }
+    }
+
+    /// Gives back what is beyond this number of units. Returns how many are missing.
+    fn shrink_to(&mut self, units: usize) -> usize {
+        let counted = self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        if units == 0 {
+            self.held = None;
+        } else if let Some(surplus) = counted.checked_sub(units) {
+            self.held.as_mut().and_then(|held| held.split(surplus)).into_iter().for_each(drop);
+        }
+        units.saturating_sub(counted)
+    }
+
+    fn add(&mut self, permit: OwnedSemaphorePermit) {
+        match &mut self.held {
+            Some(held) => held.merge(permit),
+            held @ None => *held = Some(permit),
+        }
     }
 }
 
-impl Drop for HeldBytes {
-    fn drop(&mut self) {
-        self.all.fetch_sub(self.counted, Relaxed);
-    }
-}
-
-/// Reads the whole body of a call with a single message. Nearly always it comes in one piece, which
-/// is not copied. `all`: as for [`HeldBytes::new`].
+/// Reads the only message of a call. Nearly always it comes in one piece, which is not copied. A
+/// large one waits until there is room.
 ///
 /// # Errors
-/// The body breaks off, is too long, or takes too long.
-pub async fn read_body(mut body: Incoming, all: &Arc<AtomicUsize>) -> Result<Bytes, Status> {
-    let rest = async {
-        let first = piece(&mut body).await?.unwrap_or_default();
-        if body.is_end_stream() {
-            return Ok(first);
-        }
-        let mut held = HeldBytes::new(all);
-        let mut bytes = BytesMut::from(first);
+/// The body breaks off, is not exactly one message, or takes too long.
+pub async fn read_message(mut body: Incoming, budget: &ByteBudget) -> Result<Bytes, Status> {
+    let (mut frames, mut held) = (FrameReader::new(MESSAGE_BYTES_MAX), HeldBytes::new(budget));
+    let whole = async {
         while let Some(more) = piece(&mut body).await? {
-            if bytes.len() + more.len() > MESSAGE_BYTES_MAX + 5 {
-                let what = format!("a message may have at most {MESSAGE_BYTES_MAX} bytes");
-                return Err(Status::resource_exhausted(what));
+            frames.push(more);
+            match frames.length()? {
+                Some(length) if length < frames.buffered_bytes() => break,
+                Some(length) => held.set(length).await,
+                None => {}
             }
-            bytes.extend_from_slice(&more);
-            held.set(bytes.len())?;
+            if body.is_end_stream() {
+                break;
+            }
         }
-        Ok(bytes.freeze())
+        frames.take_only().map_err(Status::from)
     };
     let late = || Status::deadline_exceeded("the message did not come in time");
-    timeout(MESSAGE_TIMEOUT, rest).await.unwrap_or_else(|_| Err(late()))
+    timeout(MESSAGE_TIMEOUT, whole).await.unwrap_or_else(|_| Err(late()))
 }
 
 /// The next piece of a body; `None` at its end. Trailers are skipped.
@@ -113,16 +161,32 @@ mod tests {
 
     #[test]
     fn small_messages_are_served_while_large_ones_exceed_the_bound() {
-        let all = Arc::default();
+        let budget = ByteBudget::default();
         let count = PIECES_BYTES_MAX / MESSAGE_BYTES_MAX;
-        let mut large: Vec<HeldBytes> = (0..count).map(|_| HeldBytes::new(&all)).collect();
-        assert!(large.iter_mut().all(|body| body.set(MESSAGE_BYTES_MAX).is_ok()));
-        let (mut small, mut one_more) = (HeldBytes::new(&all), HeldBytes::new(&all));
-        assert!(one_more.set(SMALL_BYTES + 1).is_err());
-        assert!(small.set(SMALL_BYTES).is_ok());
-        drop((large, one_more));
-        assert!(small.set(MESSAGE_BYTES_MAX).is_ok());
-        assert!(small.set(0).is_ok());
-        assert_eq!(all.load(Relaxed), 0);
+        let mut large: Vec<HeldBytes> = (0..count).map(|_| HeldBytes::new(&budget)).collect();
+        assert!(large.iter_mut().all(|body| body.try_set(MESSAGE_BYTES_MAX)));
+        let (mut small, mut one_more) = (HeldBytes::new(&budget), HeldBytes::new(&budget));
+        assert!(!one_more.try_set(SMALL_BYTES + 1));
+        assert!(small.try_set(SMALL_BYTES));
+        drop(large);
+        assert!(small.try_set(MESSAGE_BYTES_MAX) && small.try_set(MESSAGE_BYTES_MAX / 2));
+        assert_eq!(
+            budget.0.available_permits(),
+            (PIECES_BYTES_MAX - MESSAGE_BYTES_MAX / 2) / UNIT_BYTES
+        );
+        assert!(small.try_set(0));
+        assert_eq!(budget.0.available_permits(), PIECES_BYTES_MAX / UNIT_BYTES);
+    }
+
+    #[tokio::test]
+    async fn a_message_waits_until_there_is_room() {
+        let budget = ByteBudget::default();
+        let (mut all, mut waits) = (HeldBytes::new(&budget), HeldBytes::new(&budget));
+        all.set(PIECES_BYTES_MAX).await;
+        let mut waiting = Box::pin(waits.set(MESSAGE_BYTES_MAX));
+        assert!(futures_util::poll!(waiting.as_mut()).is_pending());
+        all.set(PIECES_BYTES_MAX - MESSAGE_BYTES_MAX).await;
+        waiting.await;
+        assert_eq!(budget.0.available_permits(), 0);
     }
 }

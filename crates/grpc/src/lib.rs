@@ -2,11 +2,12 @@
 //! must not take ten.
 //!
 //! `worker` has the connections of a thread and calls the service, `body` makes answers, `frames`
-//! splits bodies into messages, `held_bytes` reads single messages and bounds what incomplete ones
-//! hold. What is asked and answered is the business of the doors.
+//! splits bodies into messages, `protobuf` reads their fields, `held_bytes` reads single messages
+//! and bounds what incomplete ones hold. What is asked and answered is the business of the doors.
 
 pub mod body;
 pub mod frames;
 pub mod held_bytes;
+pub mod protobuf;
 mod stream;
 pub mod worker;

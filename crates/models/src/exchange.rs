@@ -100,6 +100,11 @@ impl ModelExchange {
         Some(body)
     }
 
+    /// Removes nothing from the answer.
+    pub fn pass_unchanged(&mut self) {
+        self.remover = None;
+    }
+
     /// Handles the head of the answer, and charges what it says about the cost so far. Returns
     /// whether the model has accepted the request. `charge`: `None` if the account is closed.
     pub fn head(

@@ -13,8 +13,7 @@ use super::quota::QuotaService;
 use super::wire::view::RequestView;
 use super::wire::{self, ProtoPackage, Response as Answer};
 use evenkeel_grpc::body::{self, GrpcBody, failed, response};
-use evenkeel_grpc::frames::decode_frame;
-use evenkeel_grpc::held_bytes::read_body;
+use evenkeel_grpc::held_bytes::{ByteBudget, read_message};
 use evenkeel_grpc::worker::GrpcService;
 use evenkeel_store::redis::{RedisStore, StoreLane};
 use evenkeel_telemetry::otlp::trace::Tracer;
@@ -25,7 +24,6 @@ use quota_stream::QuotaStream;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use tokio::sync::watch;
 use tonic::Status;
 use tonic::codegen::{BoxFuture, Service};
@@ -52,7 +50,7 @@ type ForeignService = Arc<
 pub struct GrpcServices {
     decider: Arc<RatelimitDecider>,
     quotas: Arc<QuotaService>,
-    pieces: Arc<AtomicUsize>,
+    pieces: ByteBudget,
     tracer: Option<Tracer>,
     health: watch::Receiver<ServingState>,
     reflection: [ForeignService; 2],
@@ -95,7 +93,7 @@ impl GrpcServices {
         Ok(GrpcServices {
             decider,
             quotas,
-            pieces: Arc::default(),
+            pieces: ByteBudget::default(),
             tracer,
             health,
             reflection,
@@ -157,8 +155,7 @@ impl GrpcServices {
         room: &WorkerBuffers,
         traced: Option<&Traced<'_>>,
     ) -> Result<Answer, Status> {
-        let bytes = read_body(request.into_body(), &self.pieces).await?;
-        let message = decode_frame(bytes)?;
+        let message = read_message(request.into_body(), &self.pieces).await?;
         let request = RequestView::decode(&message).map_err(|fault| {
             Status::invalid_argument(format!("not a rate limit request: {fault}"))
         })?;
@@ -181,7 +178,7 @@ impl GrpcServices {
         if !["Check", "List", "Watch"].contains(&method) {
             return Err(body::no_method());
         }
-        let message = decode_frame(read_body(body, &self.pieces).await?)?;
+        let message = read_message(body, &self.pieces).await?;
         Ok(response(match method {
             "Check" => GrpcBody::message(&health::check(&health::name(&message)?, state())?),
             "List" => GrpcBody::message(&health::list(state())),

@@ -5,10 +5,10 @@
 //! `request_body_mode`.
 
 use super::answer::PiecePassage;
-use super::context::{BEGINNING_BYTES, ExchangeThread};
+use super::context::BEGINNING_BYTES;
 use super::wire::{BodySendMode, HttpBody};
 use bytes::{Bytes, BytesMut};
-use evenkeel_grpc::held_bytes::HeldBytes;
+use evenkeel_grpc::held_bytes::{ByteBudget, HeldBytes};
 
 /// The maximum length of a piece that is sent back, in bytes.
 const PIECE_BYTES_MAX: usize = 64 << 10;
@@ -51,70 +51,118 @@ impl BodyMode {
 
 /// The beginning of the body of one request.
 pub struct HeldBody {
-    data: BytesMut,
+    data: BodyData,
     held: HeldBytes,
     /// The number of messages that it came in.
     pub messages: usize,
     /// Whether the last byte is here.
     pub is_whole: bool,
+    /// Whether the last byte has arrived, even if it is forgotten.
+    has_ended: bool,
     /// Whether trailers have followed it.
     pub has_trailers: bool,
     /// Whether all bodies together have taken their bound.
     is_crowded: bool,
 }
 
+/// The bytes of a body. Those of a single message are not copied.
+enum BodyData {
+    One(Bytes),
+    Several(BytesMut),
+}
+
 impl HeldBody {
-    pub fn new(thread: &ExchangeThread) -> HeldBody {
+    pub fn new(bodies: &ByteBudget) -> HeldBody {
         HeldBody {
-            data: BytesMut::new(),
-            held: HeldBytes::new(&thread.bodies),
+            data: BodyData::One(Bytes::new()),
+            held: HeldBytes::new(bodies),
             messages: 0,
             is_whole: false,
+            has_ended: false,
             has_trailers: false,
             is_crowded: false,
         }
     }
 
     /// Adds the next piece of the body.
-    pub fn add(&mut self, body: &HttpBody) {
-        self.data.extend_from_slice(&body.body);
+    pub fn add(&mut self, piece: HttpBody) {
+        let HttpBody { body, end_of_stream } = piece;
+        match &mut self.data {
+            // A short one would keep the larger buffer in which it came.
+            BodyData::One(data) if data.is_empty() && body.len() >= BEGINNING_BYTES => *data = body,
+            BodyData::One(data) => {
+                let mut all = BytesMut::with_capacity(data.len() + body.len());
+                all.extend_from_slice(data);
+                all.extend_from_slice(&body);
+                self.data = BodyData::Several(all);
+            }
+            BodyData::Several(all) => all.extend_from_slice(&body),
+        }
         self.messages += 1;
-        self.is_whole = body.end_of_stream;
-        self.is_crowded = self.held.set(self.data.len()).is_err();
+        self.end(end_of_stream);
+        self.is_crowded = !self.held.try_set(self.data().len());
+    }
+
+    /// Notes whether the last byte has arrived.
+    pub fn end(&mut self, ended: bool) {
+        (self.is_whole, self.has_ended) = (ended, ended);
+    }
+
+    /// Waits until all bodies together have room for what is here of this one.
+    pub async fn wait_for_room(&mut self) {
+        let length = self.data().len();
+        self.held.set(length).await;
+        self.is_crowded = false;
+    }
+
+    /// Whether the last byte has arrived, even if it is not here any more.
+    pub fn is_complete(&self) -> bool {
+        self.has_ended
+    }
+
+    /// Whether all bodies together have room for this one.
+    pub fn is_counted(&self) -> bool {
+        !self.is_crowded
     }
 
     /// Whether no more than this is to be held. `most`: the bound of one body, in bytes.
     pub fn is_full(&self, most: usize) -> bool {
-        self.data.len() >= if self.is_crowded { BEGINNING_BYTES } else { most }
+        self.data().len() >= if self.is_crowded { BEGINNING_BYTES } else { most }
     }
 
     pub fn data(&self) -> &[u8] {
-        &self.data
-    }
-
-    /// Forgets the data of a body that Envoy has as well, if all bodies together take too much.
-    pub fn forget_if_crowded(&mut self) {
-        if self.is_crowded {
-            self.data = BytesMut::new();
-            self.is_whole = false;
-            // Less is never too much.
-            let _ = self.held.set(0);
+        match &self.data {
+            BodyData::One(data) => data,
+            BodyData::Several(data) => data,
         }
     }
 
-    /// The pieces to send back: the data, or `other` in its place.
-    pub fn into_pieces(self, other: Option<Bytes>) -> impl Iterator<Item = HttpBody> {
+    /// Forgets the data of a body that Envoy has as well.
+    pub fn forget(&mut self) {
+        self.data = BodyData::One(Bytes::new());
+        self.is_whole = false;
+        self.held.clear();
+    }
+
+    /// The pieces to send back: the data, or `other` in its place; and what they hold until they
+    /// are sent.
+    pub fn into_pieces(self, other: Option<Bytes>) -> (impl Iterator<Item = HttpBody>, HeldBytes) {
+        let HeldBody { data, held, .. } = self;
         let ends = self.is_whole && !self.has_trailers;
-        let mut rest = other.unwrap_or_else(|| self.data.freeze());
+        let mut rest = other.unwrap_or_else(|| match data {
+            BodyData::One(data) => data,
+            BodyData::Several(data) => data.freeze(),
+        });
         let mut is_first = true;
-        std::iter::from_fn(move || {
+        let pieces = std::iter::from_fn(move || {
             let body = rest.split_to(rest.len().min(PIECE_BYTES_MAX));
             let end_of_stream = ends && rest.is_empty();
             // The end is sent even if there is no data.
             let is_needed = !body.is_empty() || (is_first && end_of_stream);
             is_first = false;
             is_needed.then_some(HttpBody { body, end_of_stream })
-        })
+        });
+        (pieces, held)
     }
 }
 
@@ -122,33 +170,23 @@ impl HeldBody {
 mod tests {
     use super::*;
     use evenkeel_grpc::held_bytes::PIECES_BYTES_MAX;
-    use std::sync::Arc;
-    use std::sync::atomic::AtomicUsize;
-    use std::sync::atomic::Ordering::Relaxed;
 
     fn held(pieces: &[&[u8]], ends: bool) -> HeldBody {
-        held_among(&Arc::default(), pieces, ends)
+        held_among(&ByteBudget::default(), pieces, ends)
     }
 
-    /// A body beside others that hold `all` bytes.
-    fn held_among(all: &Arc<AtomicUsize>, pieces: &[&[u8]], ends: bool) -> HeldBody {
-        let mut body = HeldBody {
-            data: BytesMut::new(),
-            held: HeldBytes::new(all),
-            messages: 0,
-            is_whole: false,
-            has_trailers: false,
-            is_crowded: false,
-        };
+    /// A body beside others of this budget.
+    fn held_among(bodies: &ByteBudget, pieces: &[&[u8]], ends: bool) -> HeldBody {
+        let mut body = HeldBody::new(bodies);
         for (place, piece) in pieces.iter().enumerate() {
             let end_of_stream = ends && place + 1 == pieces.len();
-            body.add(&HttpBody { body: Bytes::copy_from_slice(piece), end_of_stream });
+            body.add(HttpBody { body: Bytes::copy_from_slice(piece), end_of_stream });
         }
         body
     }
 
     fn sent(body: HeldBody, other: Option<Bytes>) -> Vec<(usize, bool)> {
-        body.into_pieces(other).map(|piece| (piece.body.len(), piece.end_of_stream)).collect()
+        body.into_pieces(other).0.map(|piece| (piece.body.len(), piece.end_of_stream)).collect()
     }
 
     #[test]
@@ -168,16 +206,27 @@ mod tests {
 
     #[test]
     fn a_body_is_held_up_to_its_bound_and_a_smaller_one_if_there_are_many() {
-        let (all, most) = (Arc::default(), 200_000);
-        let mut body = held_among(&all, &[&[7; 100_000]], false);
+        let (bodies, most) = (ByteBudget::default(), 200_000);
+        let mut body = held_among(&bodies, &[&[7; 100_000]], false);
         assert!(!body.is_full(most) && body.is_full(100_000));
-        all.fetch_add(PIECES_BYTES_MAX, Relaxed);
-        body.add(&HttpBody { body: Bytes::from_static(b"x"), end_of_stream: true });
-        assert!(body.is_full(most));
-        body.forget_if_crowded();
-        assert_eq!(
-            (body.data().len(), body.is_whole, all.load(Relaxed)),
-            (0, false, PIECES_BYTES_MAX)
-        );
+        let mut others = HeldBytes::new(&bodies);
+        assert!(others.try_set(PIECES_BYTES_MAX - 100_352));
+        body.add(HttpBody { body: Bytes::from_static(&[7; 1_000]), end_of_stream: true });
+        assert!(body.is_full(most) && !body.is_counted());
+        body.forget();
+        assert_eq!((body.data().len(), body.is_whole, body.is_complete()), (0, false, true));
+        assert!(others.try_set(PIECES_BYTES_MAX));
+    }
+
+    #[test]
+    fn what_is_sent_back_is_counted_until_it_is_sent() {
+        let bodies = ByteBudget::default();
+        let body = held_among(&bodies, &[&[7; 100_000]], true);
+        let (pieces, held) = body.into_pieces(None);
+        let mut others = HeldBytes::new(&bodies);
+        assert_eq!(pieces.count(), 2);
+        assert!(!others.try_set(PIECES_BYTES_MAX));
+        drop(held);
+        assert!(others.try_set(PIECES_BYTES_MAX));
     }
 }

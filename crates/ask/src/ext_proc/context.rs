@@ -6,11 +6,11 @@
 use super::endpoints::Endpoints;
 use evenkeel_config::settings::{CostSource, ProxySettings, TokenSettings};
 use evenkeel_engine::EngineLane;
+use evenkeel_grpc::held_bytes::ByteBudget;
 use evenkeel_identity::address::ProxyTrust;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_store::redis::StoreLane;
 use std::rc::Rc;
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
@@ -63,9 +63,9 @@ pub struct ExchangeThread {
     /// The store that limits are counted in, if there is one.
     pub store: Option<Rc<StoreLane>>,
     /// The bytes of incomplete messages of all threads.
-    pub pieces: Arc<AtomicUsize>,
+    pub pieces: ByteBudget,
     /// The bytes of bodies that all threads hold until their requests are decided on.
-    pub bodies: Arc<AtomicUsize>,
+    pub bodies: ByteBudget,
     /// Has logged that Envoy sends no bodies, although tokens are counted.
     pub without_bodies: Arc<Once>,
 }

@@ -5,24 +5,27 @@
 //! that the slot is free. While a request waits, the stream is still read, because Envoy may end it
 //! without a reset when a client disconnects.
 //!
-//! The request until its turn: `request`. The response: `response`. What is said: `answer`.
+//! The request until its turn: `request`; an upload that follows: `upload`. The response:
+//! `response`. What is said: `answer`.
 
 mod request;
 mod response;
+mod upload;
 
-use super::answer;
+use super::answer::{self, EnvoyAnswer};
 use super::body::{BodyMode, HeldBody};
 use super::context::{ExchangeSettings, ExchangeThread};
-use super::endpoints::ChosenEndpoint;
+use super::endpoints::{ChosenEndpoint, EndpointSubset};
 use super::head::{self, MessageHead};
-use super::wire::processing_request::Request;
-use super::wire::{BodySendMode, ProcessingRequest, ProcessingResponse};
+use super::view::{BodyView, EnvoyMessage, MessagePart};
+use super::wire::{BodySendMode, HttpBody};
 use bytes::Bytes;
 use evenkeel_core::units::{Nanos, Time};
 use evenkeel_engine::{Charge, QueueAdmission, QueueTurn, Quota, RequestRefusal};
 use evenkeel_grpc::body::{GrpcBody, trailers};
-use evenkeel_grpc::frames::{FrameReader, encode_frame};
-use evenkeel_grpc::held_bytes::HeldBytes;
+use evenkeel_grpc::frames::FrameReader;
+use evenkeel_grpc::held_bytes::{HeldBytes, MESSAGE_BYTES_MAX, MESSAGE_TIMEOUT, SMALL_BYTES};
+use evenkeel_grpc::protobuf::ProtobufError;
 use evenkeel_identity::answer::AnswerFormat;
 use evenkeel_models::ModelExchange;
 use evenkeel_telemetry::registry::Counter;
@@ -31,7 +34,6 @@ use futures_util::stream::unfold;
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Incoming;
-use prost::Message;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::net::IpAddr;
@@ -40,15 +42,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tonic::Status;
+use upload::UploadStage;
 
-/// The maximum length of a message, in bytes.
-const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// While a request waits, no more than this many bytes of its stream are read ahead.
 const AHEAD_BYTES_MAX: usize = 16 * 1024;
 /// How much longer than a request may wait Envoy is asked to wait for the answer.
 const TIMEOUT_SLACK: Duration = Duration::from_secs(1);
 /// With `STREAMED`, Envoy sends no more of a body than its buffer holds until it gets answers.
-/// After this time without a piece, the decision is made on those that are here.
+/// After this time without a piece, the decision is made on those that are here; and if the backend
+/// has the request already, others may use its slot.
 const PIECE_TIMEOUT: Duration = Duration::from_millis(100);
 
 pub struct Exchange {
@@ -62,20 +64,25 @@ pub struct Exchange {
     bad: Counter,
     /// The account of the request, from its admission until it is settled.
     charge: Option<Charge>,
-    format: AnswerFormat,
     /// The API of a language model that the request uses, if costs are counted in tokens.
     dialect: Option<Dialect>,
     /// Present if the request asks a language model, from the decision on it.
     model: Option<Box<ModelExchange>>,
+    /// The backends that Envoy allows.
+    subset: EndpointSubset,
     /// The backend that was named to Envoy.
     endpoint: Option<ChosenEndpoint>,
     stage: RequestStage,
+    /// How much of the request the backend has.
+    upload: UploadStage,
     /// The request, until it may go to the backend.
     arriving: Option<Box<ArrivingRequest>>,
     /// What the request, or its response, waits for, after Envoy was asked for time.
     waiting: Option<Waiting>,
     /// The messages that go to Envoy next.
-    outbox: VecDeque<ProcessingResponse>,
+    outbox: VecDeque<EnvoyAnswer>,
+    /// The bytes of the body in `outbox`.
+    sending: Option<HeldBytes>,
     /// How Envoy sends the bodies of request and response.
     request_mode: BodyMode,
     response_mode: BodyMode,
@@ -90,12 +97,16 @@ enum RequestStage {
     Running,
     /// The head of the response has arrived.
     Answered,
+    /// It was refused, which ends the stream.
+    Refused,
 }
 
 /// A request that has not got its turn yet.
 struct ArrivingRequest {
     head: MessageHead,
     client: IpAddr,
+    /// Whether a body follows.
+    has_body: bool,
     /// Whether Envoy does not wait for answers.
     observes: bool,
     /// Whether Envoy may have sent the head to the backend already.
@@ -110,8 +121,10 @@ enum Waiting {
     Start(Time),
     /// The turn of a request.
     Turn(QueueTurn),
+    /// The turn of a request of which the backend has a part, and the answer that goes on then.
+    Resume(QueueTurn, EnvoyAnswer),
     /// The time at which the response may go on.
-    Hold(Time, ProcessingResponse),
+    Hold(Time, EnvoyAnswer),
 }
 
 impl Exchange {
@@ -132,14 +145,16 @@ impl Exchange {
             site,
             bad,
             charge: None,
-            format: AnswerFormat::Text,
             dialect: None,
             model: None,
+            subset: EndpointSubset::default(),
             endpoint: None,
             stage: RequestStage::Outside,
+            upload: UploadStage::Whole,
             arriving: None,
             waiting: None,
             outbox: VecDeque::new(),
+            sending: None,
             request_mode: BodyMode(BodySendMode::None),
             response_mode: BodyMode(BodySendMode::None),
         }
@@ -152,9 +167,7 @@ impl Exchange {
         GrpcBody::Local(Box::pin(StreamBody::new(unfold(exchange, async |exchange| {
             let mut exchange = exchange?;
             let end = match exchange.next().await {
-                Ok(Some(message)) => {
-                    return Some((Ok(Frame::data(encode_frame(&message))), Some(exchange)));
-                }
+                Ok(Some(frame)) => return Some((Ok(Frame::data(frame)), Some(exchange))),
                 Ok(None) => Status::ok(""),
                 Err(status) => {
                     exchange.bad.increment(1);
@@ -165,84 +178,116 @@ impl Exchange {
         }))))
     }
 
-    /// The next message to Envoy; `None` if the stream is over.
-    async fn next(&mut self) -> Result<Option<ProcessingResponse>, Status> {
+    /// The next message to Envoy, in its gRPC frame; `None` if the stream is over. What is seldom
+    /// needed is in boxes, because each request copies the state of all this some times.
+    async fn next(&mut self) -> Result<Option<Bytes>, Status> {
         loop {
             if let Some(message) = self.outbox.pop_front() {
-                return Ok(Some(message));
+                return Ok(Some(message.into_frame()));
+            }
+            self.sending = None;
+            if self.stage == RequestStage::Refused {
+                return Ok(None);
             }
             if let Some(waiting) = self.waiting.take() {
-                if self.wait(waiting).await?.is_none() {
+                if Box::pin(self.wait(waiting)).await?.is_none() {
                     return Ok(None);
                 }
                 continue;
             }
             let message = match self.may_be_stuck() {
-                true => tokio::time::timeout(PIECE_TIMEOUT, self.read()).await,
+                true => Box::pin(tokio::time::timeout(PIECE_TIMEOUT, self.read())).await,
                 false => Ok(self.read().await),
             };
             let Ok(message) = message else {
-                self.decide().await;
+                Box::pin(self.handle_pause()).await;
                 continue;
             };
             let Some(message) = message? else { return Ok(None) };
-            let observes = message.observability_mode;
             self.handle(message).await?;
-            if observes {
-                // Envoy expects no answer then, and waits for none.
-                self.outbox.clear();
-            }
         }
     }
 
-    /// Whether Envoy may wait for an answer before it sends more of the body that is awaited.
+    /// Whether a pause in what Envoy sends means something: it may wait for an answer before it
+    /// sends more of the body that is awaited, or the client may have stopped sending.
     fn may_be_stuck(&self) -> bool {
-        self.request_mode.0 == BodySendMode::Streamed
-            && self.arriving.as_ref().is_some_and(|arriving| arriving.body.messages > 0)
+        match &self.arriving {
+            Some(arriving) => {
+                self.request_mode.0 == BodySendMode::Streamed && arriving.body.messages > 0
+            }
+            None => self.upload.may_stall(),
+        }
     }
 
-    /// The next message of Envoy; `None` if it has ended the stream.
-    async fn read(&mut self) -> Result<Option<ProcessingRequest>, Status> {
+    async fn handle_pause(&mut self) {
+        match self.arriving.is_some() {
+            true => self.decide().await,
+            false => self.stall(),
+        }
+    }
+
+    /// The next message of Envoy; `None` if it has ended the stream. A large one waits until there
+    /// is room for it, and Envoy keeps the rest of it.
+    async fn read(&mut self) -> Result<Option<Bytes>, Status> {
         loop {
             if let Some(message) = self.frames.take()? {
-                self.held.set(self.frames.buffered_bytes())?;
-                let wrong = |fault| Status::invalid_argument(format!("not a message: {fault}"));
-                return ProcessingRequest::decode(message).map(Some).map_err(wrong);
+                self.held.clear();
+                return Ok(Some(message));
             }
-            match piece(&mut self.incoming).await {
-                Some(bytes) => self.take(&bytes)?,
-                None => return Ok(None),
-            }
+            let length = self.frames.length()?.filter(|length| *length > SMALL_BYTES);
+            let piece = match length {
+                Some(length) => Box::pin(self.piece_of_large(length)).await?,
+                None => piece(&mut self.incoming).await,
+            };
+            let Some(piece) = piece else { return Ok(None) };
+            self.frames.push(piece);
         }
     }
 
-    fn take(&mut self, bytes: &[u8]) -> Result<(), Status> {
-        self.frames.push(bytes);
-        self.held.set(self.frames.buffered_bytes())
+    /// The next piece of a message of this length, as soon as there is room for it.
+    async fn piece_of_large(&mut self, length: usize) -> Result<Option<Bytes>, Status> {
+        self.held.set(length).await;
+        let next = tokio::time::timeout(MESSAGE_TIMEOUT, piece(&mut self.incoming));
+        next.await.map_err(|_| Status::deadline_exceeded("a message did not come in time"))
     }
 
-    async fn handle(&mut self, message: ProcessingRequest) -> Result<(), Status> {
-        if let Some(protocol) = &message.protocol_config {
-            self.request_mode = BodyMode(protocol.request_body_mode());
-            self.response_mode = BodyMode(protocol.response_body_mode());
+    async fn handle(&mut self, bytes: Bytes) -> Result<(), Status> {
+        let message = EnvoyMessage::decode(&bytes).map_err(invalid)?;
+        if let Some([request, response]) = message.modes {
+            (self.request_mode, self.response_mode) = (BodyMode(request), BodyMode(response));
         }
-        let (source, observes) = (head::source(&message), message.observability_mode);
-        match message.request {
-            Some(Request::RequestHeaders(headers)) => {
-                return self.arrive(headers, source, observes).await;
+        let shared = |view: BodyView<'_>| {
+            let BodyView { body, end_of_stream } = view;
+            HttpBody { body: bytes.slice_ref(body), end_of_stream }
+        };
+        let observes = message.observes;
+        match message.part {
+            Some(MessagePart::RequestHeaders(headers)) => {
+                let head = MessageHead::of_request(headers).map_err(invalid)?;
+                let source = message.source.and_then(head::source);
+                if self.site.endpoints.is_some() {
+                    self.subset = EndpointSubset::of(message.subset().map_err(invalid)?);
+                }
+                self.arrive(head, !headers.end_of_stream, source, observes).await?;
             }
-            Some(Request::ResponseHeaders(headers)) => self.answered(headers, observes),
-            Some(Request::RequestBody(body)) => self.request_body(body).await,
-            Some(Request::ResponseBody(body)) => self.response_body(body),
-            Some(Request::RequestTrailers(_)) => self.request_trailers().await,
-            Some(Request::ResponseTrailers(_)) => self.response_trailers(),
+            Some(MessagePart::ResponseHeaders(headers)) => {
+                self.answered(headers, message.code_details, observes)?;
+            }
+            Some(MessagePart::RequestBody(body)) => self.request_body(shared(body)).await,
+            Some(MessagePart::ResponseBody(body)) => self.response_body(shared(body)),
+            Some(MessagePart::RequestTrailers) => self.request_trailers().await,
+            Some(MessagePart::ResponseTrailers) => self.response_trailers(),
             None => return Err(Status::invalid_argument("a message of an unknown kind")),
+        }
+        if observes {
+            // Envoy expects no answer then, and waits for none.
+            self.outbox.clear();
         }
         Ok(())
     }
 
     /// Adds a message to those that go to Envoy.
-    fn send(&mut self, message: ProcessingResponse) {
+    fn send(&mut self, message: EnvoyAnswer) {
         self.outbox.push_back(message);
     }
 
@@ -255,7 +300,7 @@ impl Exchange {
     fn ask_for_time(&mut self, waiting: Waiting) {
         let until = match &waiting {
             Waiting::Start(until) | Waiting::Hold(until, _) => Some(*until),
-            Waiting::Turn(_) => None,
+            Waiting::Turn(_) | Waiting::Resume(..) => None,
         };
         let delay = until.map_or(Nanos::ZERO, |until| until.since(self.thread.clock.now()));
         let turn = match &waiting {
@@ -293,6 +338,7 @@ impl Exchange {
                 }
             }
             Waiting::Turn(turn) => self.take_turn(turn).await,
+            Waiting::Resume(turn, answer) => self.resume(turn, answer).await,
             Waiting::Hold(until, answer) => {
                 let held = tokio::time::sleep_until(clock.instant(until));
                 Ok(self.unless_gone(held).await?.map(|()| self.send(answer)))
@@ -323,7 +369,7 @@ impl Exchange {
                 biased;
                 result = event.as_mut() => return Ok(Some(result)),
                 piece = piece(&mut self.incoming) => match piece {
-                    Some(bytes) => self.take(&bytes)?,
+                    Some(bytes) => self.frames.push(bytes),
                     None => return Ok(None),
                 },
             }
@@ -332,19 +378,30 @@ impl Exchange {
 
     /// Refuses the request. `quota`: the state of the limit, for the client.
     fn refuse(&mut self, refusal: &RequestRefusal, quota: Option<Quota>) {
+        let answer = match self.dialect {
+            Some(dialect) => answer::refuse_model(dialect, refusal, quota.as_slice()),
+            None => {
+                let headers = self.arriving.as_ref().map(|arriving| &arriving.head.headers);
+                let format = headers.map_or(AnswerFormat::Text, AnswerFormat::of);
+                answer::refuse(refusal, format)
+            }
+        };
+        self.end_with(answer);
+    }
+
+    /// Ends the request and the stream with this answer to the client.
+    fn end_with(&mut self, answer: EnvoyAnswer) {
         self.charge = None;
         self.arriving = None;
-        self.send(match self.dialect {
-            Some(dialect) => answer::refuse_model(dialect, refusal, quota.as_slice()),
-            None => answer::refuse(refusal, self.format),
-        });
+        self.stage = RequestStage::Refused;
+        self.send(answer);
     }
 }
 
 impl Drop for Exchange {
     fn drop(&mut self) {
         let is_cut = match self.stage {
-            RequestStage::Outside => false,
+            RequestStage::Outside | RequestStage::Refused => false,
             RequestStage::Running => true,
             // A model makes its answer while it is sent.
             RequestStage::Answered => self.model.is_some() && self.response_mode.is_sent(),
@@ -368,4 +425,8 @@ async fn piece(incoming: &mut Option<Incoming>) -> Option<Bytes> {
     }
     *incoming = None;
     None
+}
+
+fn invalid(fault: ProtobufError) -> Status {
+    Status::invalid_argument(format!("not a message: {fault}"))
 }

@@ -3,15 +3,17 @@
 //! Envoy has parsed them already, so what is not valid in a header is rare; it is left out. Which
 //! attributes Envoy adds: `request_attributes` of its filter.
 
-use super::wire::{HeaderMap as WireHeaders, HeaderValue as WireHeader, ProcessingRequest};
+use super::view::HeadersView;
 use crate::original::PseudoHeaders;
 use bytes::Bytes;
+use evenkeel_grpc::protobuf::ProtobufResult;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use prost_types::value::Kind;
 use std::net::{IpAddr, SocketAddr};
 
-/// The attribute with the address of the client, as Envoy has found it.
-const SOURCE: &str = "source.address";
+/// The number of headers that Envoy accepts unless `max_request_headers_count` says otherwise.
+pub const HEADERS_MAX: usize = 100;
+/// The number of headers that there is room for at first.
+const HEADERS_LIKELY: usize = 16;
 
 /// The head of a request, or of a response.
 #[derive(Debug, Default)]
@@ -20,39 +22,70 @@ pub struct MessageHead {
     /// `:status` of a response.
     pub status: StatusCode,
     pub headers: HeaderMap,
+    /// The number of all headers, pseudo-headers among them.
+    pub count: usize,
 }
 
 impl MessageHead {
-    pub fn read(headers: Option<WireHeaders>) -> MessageHead {
-        let mut head = MessageHead::default();
-        for header in headers.into_iter().flat_map(|headers| headers.headers) {
-            head.add(header);
-        }
-        head
+    /// Reads the head of a request. It keeps nothing of the bytes in which the message came.
+    pub fn of_request(headers: HeadersView<'_>) -> ProtobufResult<MessageHead> {
+        MessageHead::read(headers, HeaderMap::with_capacity(HEADERS_LIKELY), |_| true)
     }
 
-    fn add(&mut self, header: WireHeader) {
-        let WireHeader { key, value, raw_value } = header;
-        let bytes = if raw_value.is_empty() { Bytes::from(value) } else { raw_value };
-        let pseudo = match &*key {
-            ":method" => &mut self.pseudo.method,
-            ":scheme" => &mut self.pseudo.scheme,
-            ":authority" => &mut self.pseudo.authority,
-            ":path" => &mut self.pseudo.path,
-            ":status" => {
-                self.status = StatusCode::from_bytes(&bytes).unwrap_or_default();
+    /// Reads the head of a response, and of its headers those for which `is_needed` holds.
+    pub fn of_response(
+        headers: HeadersView<'_>,
+        is_needed: impl Fn(&[u8]) -> bool,
+    ) -> ProtobufResult<MessageHead> {
+        MessageHead::read(headers, HeaderMap::new(), is_needed)
+    }
+
+    fn read(
+        headers: HeadersView<'_>,
+        map: HeaderMap,
+        is_needed: impl Fn(&[u8]) -> bool,
+    ) -> ProtobufResult<MessageHead> {
+        let mut head = MessageHead { headers: map, ..MessageHead::default() };
+        let kept = headers.to_owned();
+        for header in kept.iter() {
+            let (name, value) = header?;
+            head.count += 1;
+            if let [b':', ..] = name {
+                head.add_pseudo(name, value);
+            } else if is_needed(name) {
+                head.add(name, kept.share(value));
+            }
+        }
+        Ok(head)
+    }
+
+    fn add_pseudo(&mut self, name: &[u8], value: &[u8]) {
+        let pseudo = match name {
+            b":method" => &mut self.pseudo.method,
+            b":scheme" => &mut self.pseudo.scheme,
+            b":authority" => &mut self.pseudo.authority,
+            b":path" => &mut self.pseudo.path,
+            b":status" => {
+                self.status = StatusCode::from_bytes(value).unwrap_or_default();
                 return;
             }
-            _ => {
-                let name = HeaderName::from_bytes(key.as_bytes());
-                if let (Ok(name), Ok(value)) = (name, HeaderValue::from_maybe_shared(bytes)) {
-                    // Those beyond the number that fits are left out.
-                    let _ = self.headers.try_append(name, value);
-                }
-                return;
-            }
+            _ => return,
         };
-        *pseudo = String::from_utf8_lossy(&bytes).into_owned();
+        *pseudo = String::from_utf8_lossy(value).into_owned();
+    }
+
+    fn add(&mut self, name: &[u8], value: Bytes) {
+        let name = HeaderName::from_bytes(name);
+        if let (Ok(name), Ok(value)) = (name, HeaderValue::from_maybe_shared(value)) {
+            // Those beyond the number that fits are left out.
+            let _ = self.headers.try_append(name, value);
+        }
+    }
+
+    /// Whether Envoy accepts a change of these headers. Those that it adds to what a client sends
+    /// may be too many.
+    pub fn may_change(&self) -> bool {
+        self.count <= HEADERS_MAX
     }
 
     /// The path without the query.
@@ -75,41 +108,36 @@ impl MessageHead {
     }
 }
 
-/// The address of the client according to Envoy, if it says so.
-pub fn source(request: &ProcessingRequest) -> Option<IpAddr> {
-    let found = request.attributes.values().find_map(|filter| filter.fields.get(SOURCE))?;
-    let Some(Kind::StringValue(text)) = &found.kind else { return None };
+/// The address in the attribute `source.address`.
+pub fn source(text: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(text).ok()?;
     let address = text.parse().map(|address: SocketAddr| address.ip());
     address.or_else(|_| text.parse()).ok().map(|address: IpAddr| address.to_canonical())
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::view::tests::headers;
     use super::*;
-    use prost_types::{Struct, Value};
 
-    fn header(key: &str, value: &str, raw_value: &'static [u8]) -> WireHeader {
-        WireHeader {
-            key: key.into(),
-            value: value.into(),
-            raw_value: Bytes::from_static(raw_value),
-        }
+    fn read(list: &[(&str, &str, &[u8])]) -> MessageHead {
+        let bytes = headers(list.iter().copied());
+        MessageHead::of_request(HeadersView::of(&bytes)).expect("headers")
     }
 
     #[test]
     fn a_head_is_read_from_raw_values_and_from_texts() {
-        let headers = vec![
-            header(":method", "", b"POST"),
-            header(":path", "/a?b=c", b""),
-            header(":status", "", b"404"),
-            header("content-length", "12", b""),
-            header("cookie", "", b"one=1"),
-            header("cookie", "", b"\xff"),
-            header("not a name", "", b"x"),
-            header("x-line", "", b"a\nb"),
-            header("content-type", "Text/Event-Stream; charset=utf-8", b""),
-        ];
-        let head = MessageHead::read(Some(WireHeaders { headers }));
+        let head = read(&[
+            (":method", "", b"POST"),
+            (":path", "/a?b=c", b""),
+            (":status", "", b"404"),
+            ("content-length", "12", b""),
+            ("cookie", "", b"one=1"),
+            ("cookie", "", b"\xff"),
+            ("not a name", "", b"x"),
+            ("x-line", "", b"a\nb"),
+            ("content-type", "Text/Event-Stream; charset=utf-8", b""),
+        ]);
         let PseudoHeaders { method, path, authority, .. } = &head.pseudo;
         assert_eq!((&**method, &**path, &**authority), ("POST", "/a?b=c", ""));
         let cookies: Vec<_> = head.headers.get_all("cookie").iter().collect();
@@ -118,32 +146,35 @@ mod tests {
             (head.path(), head.status, head.length()),
             ("/a", StatusCode::NOT_FOUND, Some(12))
         );
-        assert_eq!(head.headers.len(), 4);
-        assert!(head.is_event_stream() && !MessageHead::read(None).is_event_stream());
+        assert_eq!((head.headers.len(), head.count), (4, 9));
+        assert!(head.is_event_stream() && !read(&[]).is_event_stream());
+    }
+
+    #[test]
+    fn of_a_response_only_the_headers_that_are_needed_are_read() {
+        let list: [(&str, &str, &[u8]); 3] =
+            [(":status", "", b"503"), ("x-a", "1", b""), ("x-b", "2", b"")];
+        let bytes = headers(list.into_iter());
+        let head = MessageHead::of_response(HeadersView::of(&bytes), |name| name == b"x-b");
+        let head = head.expect("headers");
+        assert_eq!((head.status.as_u16(), head.headers.len()), (503, 1));
+        assert_eq!(head.headers["x-b"], "2");
     }
 
     #[test]
     fn headers_beyond_the_number_that_fits_are_left_out() {
-        let headers = (0..40_000).map(|n| header(&format!("x-{n}"), "", b"1")).collect();
-        let head = MessageHead::read(Some(WireHeaders { headers }));
-        assert!((20_000..40_000).contains(&head.headers.len()));
+        let names: Vec<String> = (0..40_000).map(|n| format!("x-{n}")).collect();
+        let list: Vec<_> = names.iter().map(|name| (&**name, "", &b"1"[..])).collect();
+        assert!((20_000..40_000).contains(&read(&list).headers.len()));
     }
 
     #[test]
-    fn the_client_is_read_from_the_attributes_of_the_filter() {
-        let with = |text: &str| {
-            let value = Value { kind: Some(Kind::StringValue(text.into())) };
-            let filter = Struct { fields: [(SOURCE.to_owned(), value)].into() };
-            let attributes = [("envoy.filters.http.ext_proc".to_owned(), filter)].into();
-            source(&ProcessingRequest { attributes, ..ProcessingRequest::default() })
-        };
-        assert_eq!(with("192.0.2.7:443"), Some([192, 0, 2, 7].into()));
-        assert_eq!(with("[::ffff:192.0.2.7]:443"), Some([192, 0, 2, 7].into()));
-        assert_eq!(
-            with("2001:db8::1").map(|address| address.to_string()).as_deref(),
-            Some("2001:db8::1")
-        );
-        assert_eq!(with("unix:///socket"), None);
-        assert_eq!(source(&ProcessingRequest::default()), None);
+    fn an_address_is_read_with_and_without_its_port() {
+        assert_eq!(source(b"192.0.2.7:443"), Some([192, 0, 2, 7].into()));
+        assert_eq!(source(b"[::ffff:192.0.2.7]:443"), Some([192, 0, 2, 7].into()));
+        let address = source(b"2001:db8::1").map(|address| address.to_string());
+        assert_eq!(address.as_deref(), Some("2001:db8::1"));
+        assert_eq!(source(b"unix:///socket"), None);
+        assert_eq!(source(b"\xff"), None);
     }
 }

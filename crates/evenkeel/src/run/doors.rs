@@ -69,9 +69,8 @@ impl EngineSet {
         let gatekeepers: Vec<_> = gatekeepers.collect();
         let proxy = settings.proxy.as_ref().map(|proxy| {
             // One lane for each thread of the proxy, one for the check door, and those of Envoys.
-            let is_envoy = settings.ext_proc.is_some() || settings.ext_authz.is_some();
-            let envoys = if is_envoy { ext_proc::lanes() } else { 0 };
-            let lanes = ext_proc_lane() + envoys;
+            let envoys = (settings.ext_proc.as_ref(), settings.ext_authz.as_ref());
+            let lanes = ext_proc_lane() + ext_proc::lanes(envoys.0, envoys.1);
             Engine::with_gatekeepers(
                 gatekeepers.clone(),
                 proxy,

@@ -206,6 +206,16 @@ fn conditions_are_kept_in_the_form_that_is_compared() {
 }
 
 #[test]
+fn a_door_for_envoy_without_an_address_is_an_error() {
+    for door in ["ext_proc", "ext_authz"] {
+        let with = |listen: &str| format!("{door}: {{listen: {listen}}}\nproxy: {{listen: off}}\n");
+        good(&with("127.0.0.1:9002"));
+        let told = faults(&with("[]"));
+        assert!(told.contains(&format!("`{door}.listen` has no address")), "{told}");
+    }
+}
+
+#[test]
 fn backends_that_are_named_to_envoy_need_numeric_addresses() {
     let with =
         |backend: &str| format!("ext_proc: {{endpoint: true}}\nproxy:\n  listen: off\n{backend}");

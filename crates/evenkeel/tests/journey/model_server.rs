@@ -1,7 +1,8 @@
 //! A small server that speaks the API of language models, as far as Evenkeel reads it.
 //!
 //! What it answers depends on the request alone: a JSON text, or a stream of as many pieces as
-//! `max_tokens` says. The model `endless` stops after its pieces, without an end of the stream.
+//! `max_tokens` says. The model `endless` stops after its pieces, without an end of the stream, and
+//! the model `broken` breaks the connection before any answer.
 
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -61,9 +62,13 @@ fn serve(mut stream: BufReader<TcpStream>, calls: &Mutex<Vec<ModelCall>>) -> Opt
         calls.lock().unwrap_or_else(PoisonError::into_inner).push(call.clone());
         let question: Value = serde_json::from_str(&call.body).unwrap_or_default();
         let most = question["max_tokens"].as_u64().unwrap_or(0);
+        if question["model"] == "broken" {
+            return None;
+        }
         let out = stream.get_mut();
         if question["stream"] != true {
-            let text = json!({"choices": [], "usage": usage(most)}).to_string();
+            let path = call.head.split(' ').nth(1).unwrap_or_default();
+            let text = plain_answer(path, most).to_string();
             let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: ";
             write!(out, "{head}{}\r\n\r\n{text}", text.len()).ok()?;
             continue;
@@ -83,6 +88,23 @@ fn serve(mut stream: BufReader<TcpStream>, calls: &Mutex<Vec<ModelCall>>) -> Opt
         }
         send(out, DONE)?;
         out.write_all(b"0\r\n\r\n").ok()?;
+    }
+}
+
+/// An answer that is no stream, in the form of the API at this path.
+fn plain_answer(path: &str, output: u64) -> Value {
+    match path {
+        "/v1/messages" => json!({"type": "message", "content": [], "usage": {
+            "input_tokens": PROMPT - CACHED, "cache_read_input_tokens": CACHED,
+            "output_tokens": output}}),
+        "/v1/responses" => json!({"object": "response", "output": [], "usage": {
+            "input_tokens": PROMPT, "input_tokens_details": {"cached_tokens": CACHED},
+            "output_tokens": output}}),
+        "/api/chat" => json!({"message": {"role": "assistant", "content": "a"}, "done": true,
+            "prompt_eval_count": PROMPT, "eval_count": output}),
+        "/v1/embeddings" => json!({"data": [], "usage": {
+            "prompt_tokens": PROMPT, "total_tokens": PROMPT}}),
+        _ => json!({"choices": [], "usage": usage(output)}),
     }
 }
 

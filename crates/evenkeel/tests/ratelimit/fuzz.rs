@@ -3,7 +3,7 @@
 use crate::ask::{C1, Service, file};
 use bytes::Bytes;
 use evenkeel_fuzz::fuzz;
-use evenkeel_grpc::frames::{FrameError, FrameReader, decode_frame};
+use evenkeel_grpc::frames::{FrameError, FrameReader};
 use evenkeel_ratelimit::decide::DecisionBuffers;
 use evenkeel_ratelimit::json;
 use evenkeel_ratelimit::rules::pattern::ValuePattern;
@@ -153,7 +153,7 @@ fn body_is_read(service: &Service, bytes: &[u8], cut: usize) {
     let taken = |pieces: &[&[u8]]| {
         let (mut frames, mut messages) = (FrameReader::new(64), Vec::new());
         for piece in pieces {
-            frames.push(piece);
+            frames.push(Bytes::copy_from_slice(piece));
             loop {
                 match frames.take() {
                     Ok(Some(message)) => messages.push(message),
@@ -168,7 +168,9 @@ fn body_is_read(service: &Service, bytes: &[u8], cut: usize) {
     let (before, behind) = bytes.split_at(cut % (bytes.len() + 1));
     assert_eq!(taken(&[before, behind]), whole);
     assert_eq!(taken(&bytes.chunks(1).collect::<Vec<_>>()), whole);
-    match (decode_frame(Bytes::copy_from_slice(bytes)), &whole) {
+    let mut only = FrameReader::new(usize::MAX);
+    only.push(Bytes::copy_from_slice(bytes));
+    match (only.take_only(), &whole) {
         (Ok(message), (messages, Ok(0))) => {
             assert_eq!(messages, std::slice::from_ref(&message));
             request_is_read(service, &message);

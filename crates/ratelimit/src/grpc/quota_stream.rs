@@ -11,15 +11,13 @@ use crate::wire::reports::{MESSAGE_BYTES_MAX, UsageReports};
 use bytes::Bytes;
 use evenkeel_grpc::body::{shutting_down, trailers};
 use evenkeel_grpc::frames::{FrameReader, encode_frame};
-use evenkeel_grpc::held_bytes::HeldBytes;
+use evenkeel_grpc::held_bytes::{ByteBudget, HeldBytes};
 use futures_util::stream::poll_fn;
 use http_body::{Body as _, Frame};
 use http_body_util::StreamBody;
 use hyper::body::Incoming;
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::task::{Context, Poll};
 use tonic::Status;
 use tonic::body::Body;
@@ -34,9 +32,9 @@ pub struct QuotaStream {
 }
 
 impl QuotaStream {
-    /// A stream that reads reports from `incoming`. `pieces` is the number of bytes that all
-    /// incomplete messages hold.
-    pub fn new(part: QuotaMember, incoming: Incoming, pieces: &Arc<AtomicUsize>) -> QuotaStream {
+    /// A stream that reads reports from `incoming`. `pieces` bounds the
+    /// bytes of all large incomplete messages.
+    pub fn new(part: QuotaMember, incoming: Incoming, pieces: &ByteBudget) -> QuotaStream {
         let held = HeldBytes::new(pieces);
         QuotaStream {
             part,
@@ -85,7 +83,7 @@ impl QuotaStream {
         match Pin::new(incoming).poll_frame(cx) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
-                Ok(bytes) => Poll::Ready(self.take(&bytes).map(|()| true)),
+                Ok(bytes) => Poll::Ready(self.take(bytes).map(|()| true)),
                 Err(_) => Poll::Ready(Ok(true)),
             },
             Poll::Ready(Some(Err(_)) | None) => {
@@ -95,14 +93,17 @@ impl QuotaStream {
         }
     }
 
-    fn take(&mut self, bytes: &[u8]) -> Result<(), Status> {
-        self.frames.push(bytes);
+    fn take(&mut self, piece: Bytes) -> Result<(), Status> {
+        self.frames.push(piece);
         while let Some(message) = self.frames.take()? {
             let wrong = |what: String| Status::invalid_argument(what);
             let reports = UsageReports::decode(&message);
             let reports = reports.map_err(|fault| wrong(format!("not a report: {fault}")))?;
             self.part.report(reports).map_err(|fault| wrong(fault.to_string()))?;
         }
-        self.held.set(self.frames.buffered_bytes())
+        match self.held.try_set(self.frames.buffered_bytes()) {
+            true => Ok(()),
+            false => Err(Status::resource_exhausted("too many large messages at once")),
+        }
     }
 }

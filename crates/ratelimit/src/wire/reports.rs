@@ -4,7 +4,8 @@
 //! the rest of the message is read nevertheless: one odd bucket must not cost an Envoy all its
 //! others. How reports are used: `quota`.
 
-use super::view::{ProtoSource, ViewResult, pair};
+use super::view::{ViewResult, pair};
+use evenkeel_grpc::protobuf::ProtobufSource;
 
 /// The maximum number of buckets in one message; further ones are left out.
 pub const USAGES_MAX: usize = 10_000;
@@ -39,7 +40,7 @@ impl<'a> UsageReports<'a> {
     /// Reads a message.
     pub fn decode(bytes: &'a [u8]) -> ViewResult<UsageReports<'a>> {
         let mut reports = UsageReports::default();
-        let mut source = ProtoSource(bytes);
+        let mut source = ProtobufSource(bytes);
         while let Some((field, kind)) = source.tag()? {
             match field {
                 1 => reports.domain = source.text(kind)?,
@@ -50,7 +51,7 @@ impl<'a> UsageReports<'a> {
                         None => reports.left_out += 1,
                     }
                 }
-                _ => source.skip(field, kind, 0)?,
+                _ => source.skip(field, kind)?,
             }
         }
         Ok(reports)
@@ -60,13 +61,13 @@ impl<'a> UsageReports<'a> {
 /// Reads the usage of one bucket; `None` if its name is empty or too long.
 fn usage(bytes: &[u8]) -> ViewResult<Option<UsageReport<'_>>> {
     let mut usage = UsageReport::default();
-    let (mut pairs, mut source) = (0, ProtoSource(bytes));
+    let (mut pairs, mut source) = (0, ProtobufSource(bytes));
     while let Some((field, kind)) = source.tag()? {
         match field {
             1 => pairs += name(source.bytes(kind)?, &mut usage.name)?,
             3 => usage.allowed = source.number(kind)?,
             4 => usage.denied = source.number(kind)?,
-            _ => source.skip(field, kind, 0)?,
+            _ => source.skip(field, kind)?,
         }
     }
     // If a key occurs twice, its last value counts. The sort keeps the order of equal keys.
@@ -81,10 +82,10 @@ fn usage(bytes: &[u8]) -> ViewResult<Option<UsageReport<'_>>> {
 
 /// Adds the pairs of a name up to [`PAIRS_MAX`], and returns how many pairs the message has.
 fn name<'a>(bytes: &'a [u8], name: &mut Vec<(&'a str, &'a str)>) -> ViewResult<usize> {
-    let (mut pairs, mut source) = (0, ProtoSource(bytes));
+    let (mut pairs, mut source) = (0, ProtobufSource(bytes));
     while let Some((field, kind)) = source.tag()? {
         if field != 1 {
-            source.skip(field, kind, 0)?;
+            source.skip(field, kind)?;
             continue;
         }
         let pair = pair(source.bytes(kind)?)?;

@@ -6,14 +6,12 @@
 //! bytes. Unknown fields are skipped.
 
 use super::{Override, Request};
+use evenkeel_grpc::protobuf::{ProtobufError, ProtobufSource};
 
 /// The maximum number of descriptors in a request; callers send a handful.
 pub const DESCRIPTORS_MAX: usize = 1_000;
 /// The maximum number of entries in a descriptor.
 pub const ENTRIES_MAX: usize = 100;
-
-/// The maximum nesting depth of groups in unknown fields. The known messages have no groups.
-const GROUPS_MAX: usize = 100;
 
 /// A request that borrows its texts.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -75,22 +73,13 @@ impl PartialEq for EntryList<'_> {
 /// The reason why bytes are not a request. The sender is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestViewError {
-    /// The bytes end within a field.
-    #[error("it ends too early")]
-    Short,
-    /// A number, tag or length is impossible.
-    #[error("a field is malformed")]
-    Malformed,
-    /// A known field has a wrong wire type.
-    #[error("a field has the wrong type")]
-    Type,
+    /// They are no message.
+    #[error(transparent)]
+    Protobuf(#[from] ProtobufError),
     /// More than [`DESCRIPTORS_MAX`] descriptors, or more than [`ENTRIES_MAX`] entries in one of
     /// them.
     #[error("more than {DESCRIPTORS_MAX} descriptors, or more than {ENTRIES_MAX} entries in one")]
     TooMany,
-    /// A text is not UTF-8.
-    #[error("a text is not UTF-8")]
-    Text,
 }
 
 pub(super) type ViewResult<T> = Result<T, RequestViewError>;
@@ -99,7 +88,7 @@ impl<'a> RequestView<'a> {
     /// Reads a request.
     pub fn decode(bytes: &'a [u8]) -> ViewResult<RequestView<'a>> {
         let mut view = RequestView::default();
-        let mut source = ProtoSource(bytes);
+        let mut source = ProtobufSource(bytes);
         while let Some((field, kind)) = source.tag()? {
             match field {
                 1 => view.domain = source.text(kind)?,
@@ -108,7 +97,7 @@ impl<'a> RequestView<'a> {
                 }
                 2 => view.descriptors.push(descriptor(source.bytes(kind)?)?),
                 3 => view.hits_addend = source.number(kind)? as u32,
-                _ => source.skip(field, kind, 0)?,
+                _ => source.skip(field, kind)?,
             }
         }
         Ok(view)
@@ -136,7 +125,7 @@ impl<'a> RequestView<'a> {
 
 fn descriptor(bytes: &[u8]) -> ViewResult<DescriptorView<'_>> {
     let mut part = DescriptorView::default();
-    let mut source = ProtoSource(bytes);
+    let mut source = ProtobufSource(bytes);
     while let Some((field, kind)) = source.tag()? {
         match field {
             1 if part.entries.count >= ENTRIES_MAX => return Err(RequestViewError::TooMany),
@@ -148,7 +137,7 @@ fn descriptor(bytes: &[u8]) -> ViewResult<DescriptorView<'_>> {
                 part.hits_addend = Some(wrapped(source.bytes(kind)?, before)?);
             }
             4 => part.is_negative_hits = source.number(kind)? != 0,
-            _ => source.skip(field, kind, 0)?,
+            _ => source.skip(field, kind)?,
         }
     }
     Ok(part)
@@ -157,24 +146,24 @@ fn descriptor(bytes: &[u8]) -> ViewResult<DescriptorView<'_>> {
 /// Reads a message of two texts: a key and its value.
 pub(super) fn pair(bytes: &[u8]) -> ViewResult<(&str, &str)> {
     let mut pair = ("", "");
-    let mut source = ProtoSource(bytes);
+    let mut source = ProtobufSource(bytes);
     while let Some((field, kind)) = source.tag()? {
         match field {
             1 => pair.0 = source.text(kind)?,
             2 => pair.1 = source.text(kind)?,
-            _ => source.skip(field, kind, 0)?,
+            _ => source.skip(field, kind)?,
         }
     }
     Ok(pair)
 }
 
 fn limit(bytes: &[u8], mut limit: Override) -> ViewResult<Override> {
-    let mut source = ProtoSource(bytes);
+    let mut source = ProtobufSource(bytes);
     while let Some((field, kind)) = source.tag()? {
         match field {
             1 => limit.requests_per_unit = source.number(kind)? as u32,
             2 => limit.unit = source.number(kind)? as i32,
-            _ => source.skip(field, kind, 0)?,
+            _ => source.skip(field, kind)?,
         }
     }
     Ok(limit)
@@ -182,106 +171,12 @@ fn limit(bytes: &[u8], mut limit: Override) -> ViewResult<Override> {
 
 /// A number in a wrapper message, which distinguishes an absent number from zero.
 fn wrapped(bytes: &[u8], mut number: u64) -> ViewResult<u64> {
-    let mut source = ProtoSource(bytes);
+    let mut source = ProtobufSource(bytes);
     while let Some((field, kind)) = source.tag()? {
         match field {
             1 => number = source.number(kind)?,
-            _ => source.skip(field, kind, 0)?,
+            _ => source.skip(field, kind)?,
         }
     }
     Ok(number)
-}
-
-/// The wire type of a field.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum WireKind {
-    Number,
-    Eight,
-    Bytes,
-    Begin,
-    End,
-    Four,
-}
-
-/// The bytes of a message that are still unread.
-pub(super) struct ProtoSource<'a>(pub(super) &'a [u8]);
-
-impl<'a> ProtoSource<'a> {
-    /// The number and wire type of the next field; `None` at the end.
-    pub(super) fn tag(&mut self) -> ViewResult<Option<(u32, WireKind)>> {
-        if self.0.is_empty() {
-            return Ok(None);
-        }
-        let tag = u32::try_from(self.varint()?).map_err(|_| RequestViewError::Malformed)?;
-        let kind = match tag & 7 {
-            0 => WireKind::Number,
-            1 => WireKind::Eight,
-            2 => WireKind::Bytes,
-            3 => WireKind::Begin,
-            4 => WireKind::End,
-            5 => WireKind::Four,
-            _ => return Err(RequestViewError::Malformed),
-        };
-        match tag >> 3 {
-            0 => Err(RequestViewError::Malformed),
-            field => Ok(Some((field, kind))),
-        }
-    }
-
-    fn varint(&mut self) -> ViewResult<u64> {
-        let mut number = 0;
-        for (index, byte) in self.0.iter().enumerate().take(10) {
-            // The tenth byte holds one bit only.
-            if index == 9 && *byte > 1 {
-                return Err(RequestViewError::Malformed);
-            }
-            number |= u64::from(byte & 0x7f) << (7 * index);
-            if byte & 0x80 == 0 {
-                self.0 = &self.0[index + 1..];
-                return Ok(number);
-            }
-        }
-        Err(if self.0.len() < 10 { RequestViewError::Short } else { RequestViewError::Malformed })
-    }
-
-    pub(super) fn number(&mut self, kind: WireKind) -> ViewResult<u64> {
-        if kind == WireKind::Number { self.varint() } else { Err(RequestViewError::Type) }
-    }
-
-    pub(super) fn bytes(&mut self, kind: WireKind) -> ViewResult<&'a [u8]> {
-        if kind != WireKind::Bytes {
-            return Err(RequestViewError::Type);
-        }
-        let length = usize::try_from(self.varint()?).map_err(|_| RequestViewError::Malformed)?;
-        self.take(length)
-    }
-
-    pub(super) fn text(&mut self, kind: WireKind) -> ViewResult<&'a str> {
-        std::str::from_utf8(self.bytes(kind)?).map_err(|_| RequestViewError::Text)
-    }
-
-    fn take(&mut self, length: usize) -> ViewResult<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(length).ok_or(RequestViewError::Short)?;
-        self.0 = rest;
-        Ok(taken)
-    }
-
-    /// Skips an unknown field. `depth` is the number of groups around it, at most `GROUPS_MAX`.
-    pub(super) fn skip(&mut self, field: u32, kind: WireKind, depth: usize) -> ViewResult<()> {
-        match kind {
-            WireKind::Number => self.varint().map(|_| ()),
-            WireKind::Eight => self.take(8).map(|_| ()),
-            WireKind::Four => self.take(4).map(|_| ()),
-            WireKind::Bytes => self.bytes(kind).map(|_| ()),
-            WireKind::End => Err(RequestViewError::Malformed),
-            WireKind::Begin if depth >= GROUPS_MAX => Err(RequestViewError::Malformed),
-            WireKind::Begin => loop {
-                match self.tag()?.ok_or(RequestViewError::Short)? {
-                    (end, WireKind::End) if end == field => return Ok(()),
-                    (_, WireKind::End) => return Err(RequestViewError::Malformed),
-                    (inner, kind) => self.skip(inner, kind, depth + 1)?,
-                }
-            },
-        }
-    }
 }

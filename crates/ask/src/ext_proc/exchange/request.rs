@@ -10,33 +10,35 @@ use super::super::answer::{self, HeadChange, PiecePassage};
 use super::super::body::HeldBody;
 use super::super::endpoints::Endpoints;
 use super::super::head::MessageHead;
-use super::super::wire::{BodySendMode, HttpBody, HttpHeaders};
+use super::super::wire::{BodySendMode, HttpBody};
 use super::{ArrivingRequest, Exchange, RequestStage, Waiting};
 use crate::original::OriginalRequest;
-use evenkeel_engine::{AskOutcome, Charge};
-use evenkeel_identity::answer::AnswerFormat;
+use evenkeel_engine::AskOutcome;
 use evenkeel_models::ModelExchange;
 use evenkeel_usage::Dialect;
 use http::header::{self, HeaderMap};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 use tonic::Status;
+
+/// For how long a body waits if all bodies together take too much and a limit counts by something
+/// in them. Envoy keeps the rest of it.
+const ROOM_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Exchange {
     /// Handles the head of a request.
     pub(super) async fn arrive(
         &mut self,
-        headers: HttpHeaders,
+        head: MessageHead,
+        has_body: bool,
         source: Option<IpAddr>,
         observes: bool,
     ) -> Result<(), Status> {
         if self.arriving.is_some() || self.charge.is_some() || self.stage != RequestStage::Outside {
             return Err(Status::invalid_argument("a second request on one stream"));
         }
-        let has_body = !headers.end_of_stream;
-        let head = MessageHead::read(headers.headers);
         let client = self.site.trust.client_of_envoy(self.peer, source, &head.headers);
-        self.format = AnswerFormat::of(&head.headers);
         self.dialect = self.site.tokens.as_ref().and_then(|_| Dialect::of_path(head.path()));
         let asks_model = self.asks_model(&head).is_some();
         let needs_body = asks_model || self.site.counts_by_body;
@@ -56,11 +58,19 @@ impl Exchange {
                 // If no body follows, nothing can be set any more: what the client wrote must go.
                 change.remove_endpoint();
             }
+            change.keep_within(&head);
             self.send(answer::pass_request(change));
         }
-        let body = HeldBody::new(&self.thread);
-        let arriving = ArrivingRequest { head, client, observes, is_head_sent, awaits_body, body };
-        self.arriving = Some(Box::new(arriving));
+        let body = HeldBody::new(&self.thread.bodies);
+        self.arriving = Some(Box::new(ArrivingRequest {
+            head,
+            client,
+            has_body,
+            observes,
+            is_head_sent,
+            awaits_body,
+            body,
+        }));
         if !awaits_body {
             self.read_model(has_body);
             self.decide().await;
@@ -84,12 +94,19 @@ impl Exchange {
     /// Handles a piece of the body of the request.
     pub(super) async fn request_body(&mut self, body: HttpBody) {
         let Some(arriving) = &mut self.arriving else {
-            let passage = self.request_mode.passage();
-            return self.send(answer::pass_request_body(body, passage));
+            let (length, ends) = (body.body.len(), body.end_of_stream);
+            let answer = answer::pass_request_body(body, self.request_mode.passage());
+            return self.pass_upload(length, ends, answer);
         };
-        arriving.body.add(&body);
-        let is_full = arriving.body.is_full(self.site.body_bytes_max);
-        if body.end_of_stream || is_full || self.request_mode.is_single() {
+        arriving.body.add(body);
+        let mut is_full = arriving.body.is_full(self.site.body_bytes_max);
+        if is_full && !arriving.body.is_whole && self.site.counts_by_body {
+            // A limit may depend on what follows.
+            let room = arriving.body.wait_for_room();
+            is_full = Box::pin(tokio::time::timeout(ROOM_TIMEOUT, room)).await.is_err()
+                || arriving.body.is_full(self.site.body_bytes_max);
+        }
+        if arriving.body.is_whole || is_full || self.request_mode.is_single() {
             self.decide().await;
         }
     }
@@ -97,9 +114,9 @@ impl Exchange {
     /// Handles the trailers of the request.
     pub(super) async fn request_trailers(&mut self) {
         let Some(arriving) = &mut self.arriving else {
-            return self.send(answer::pass_request_trailers());
+            return self.pass_upload(0, true, answer::pass_request_trailers());
         };
-        arriving.body.is_whole = true;
+        arriving.body.end(true);
         arriving.body.has_trailers = true;
         self.decide().await;
     }
@@ -133,13 +150,11 @@ impl Exchange {
         original.body = body.data();
         original.model = self.model.as_deref();
         let asked = match &self.thread.store {
-            Some(store) => store.ask(lane, &original).await,
+            Some(store) => Box::pin(store.ask(lane, &original)).await,
             None => lane.ask(&original),
         };
         let observes = *observes;
-        if let Some(arriving) = self.arriving.as_mut().filter(|_| !self.request_mode.is_duplex()) {
-            arriving.body.forget_if_crowded();
-        }
+        self.forget_body();
         match asked {
             AskOutcome::Refused(refusal) => {
                 let quota = self.thread.lane.quota_of(&refusal);
@@ -164,19 +179,44 @@ impl Exchange {
         }
     }
 
+    /// Forgets the body if Envoy has it as well and nothing in it will change, or if all bodies
+    /// together take too much.
+    fn forget_body(&mut self) {
+        let may_change = self.request_mode.may_replace_request() && self.model.is_some();
+        let is_duplex = self.request_mode.is_duplex();
+        if let Some(arriving) = self.arriving.as_mut().filter(|_| !is_duplex)
+            && !(may_change && arriving.body.is_counted())
+        {
+            arriving.body.forget();
+        }
+    }
+
+    /// Chooses the backend. Returns whether there is one, or none is to be named.
+    fn choose_endpoint(&mut self) -> bool {
+        let endpoints = self.site.endpoints.as_ref();
+        let observes = self.arriving.as_ref().is_some_and(|arriving| arriving.observes);
+        let Some(endpoints) = endpoints.filter(|_| !observes) else { return true };
+        let hashes = self.model.as_ref().map(|model| model.prefixes()).unwrap_or_default();
+        self.endpoint = Endpoints::choose(endpoints, hashes, &self.subset, self.now_ms());
+        self.endpoint.is_some()
+    }
+
     /// Lets the request go to the backend.
     pub(super) fn begin(&mut self) {
+        if self.arriving.is_some() && !self.choose_endpoint() {
+            return self.end_with(answer::no_backend(self.dialect));
+        }
         self.stage = RequestStage::Running;
-        self.charge.iter_mut().for_each(Charge::work);
+        let follows = self.arriving.as_ref().is_some_and(|arriving| {
+            // If it sends bodies in one message, Envoy does not show what is beyond it.
+            let shows = self.request_mode.is_sent() && !self.request_mode.is_single();
+            arriving.has_body && !arriving.body.is_complete() && shows
+        });
+        self.begin_upload(follows);
         if self.model.is_some() && !(self.request_mode.is_sent() && self.response_mode.is_sent()) {
             self.thread.warn_of_bodies();
         }
         if let Some(arriving) = self.arriving.take() {
-            let endpoints = self.site.endpoints.as_ref().filter(|_| !arriving.observes);
-            let hashes = self.model.as_ref().map(|model| model.prefixes());
-            let choose =
-                |endpoints| Endpoints::choose(endpoints, hashes.unwrap_or_default(), self.now_ms());
-            self.endpoint = endpoints.and_then(choose);
             self.release(*arriving);
         }
     }
@@ -190,13 +230,23 @@ impl Exchange {
         if let Some(model) = self.model.as_mut().filter(|_| self.response_mode.is_sent()) {
             // The event with the usage is removed from the answer again.
             let may_replace = request.body.is_whole
+                && request.head.may_change()
                 && self.request_mode.may_replace_request()
                 && self.response_mode.may_replace_pieces();
             let body = may_replace.then(|| request.body.data());
-            replaced = model.prepare(&mut request.head.headers, body);
+            let headers = &mut request.head.headers;
+            let had_coding = headers.contains_key(header::ACCEPT_ENCODING);
+            replaced = model.prepare(headers, body);
             let lengths = replaced.as_ref().map(|_| header::CONTENT_LENGTH);
-            let names = lengths.into_iter().chain([header::ACCEPT_ENCODING]);
-            change.copy(names, &request.head.headers);
+            change.copy(lengths.into_iter().chain([header::ACCEPT_ENCODING]), headers);
+            if !had_coding {
+                // It counts as one that is added.
+                headers.remove(header::ACCEPT_ENCODING);
+            }
+        }
+        if !change.keep_within(&request.head) {
+            // Envoy chooses.
+            self.endpoint = None;
         }
         let (mut messages, has_trailers) = (request.body.messages, request.body.has_trailers);
         if !request.is_head_sent {
@@ -206,9 +256,11 @@ impl Exchange {
             messages -= 1;
         }
         if is_duplex {
-            for piece in request.body.into_pieces(replaced) {
+            let (pieces, held) = request.body.into_pieces(replaced);
+            pieces.for_each(|piece| {
                 self.send(answer::pass_request_body(piece, PiecePassage::Back));
-            }
+            });
+            self.sending = Some(held);
         } else {
             for _ in 0..messages {
                 self.send(answer::pass_request_body(HttpBody::default(), PiecePassage::Same));

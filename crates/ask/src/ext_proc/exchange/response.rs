@@ -5,27 +5,43 @@
 
 use super::super::answer::{self, HeadChange, PiecePassage};
 use super::super::head::MessageHead;
-use super::super::wire::{HttpBody, HttpHeaders};
-use super::{Exchange, RequestStage, Waiting};
+use super::super::view::HeadersView;
+use super::super::wire::HttpBody;
+use super::{Exchange, RequestStage, Waiting, invalid};
 use bytes::Bytes;
 use evenkeel_core::units::Time;
 use evenkeel_engine::Charge;
-use http::HeaderValue;
+use http::{HeaderValue, header};
+use tonic::Status;
 
 impl Exchange {
     /// Handles the head of the response.
-    pub(super) fn answered(&mut self, headers: HttpHeaders, observes: bool) {
-        let is_whole = headers.end_of_stream;
-        let head = MessageHead::read(headers.headers);
-        if self.charge.is_none() {
-            return self.send(answer::pass_response(HeadChange::default()));
-        }
+    pub(super) fn answered(
+        &mut self,
+        headers: HeadersView<'_>,
+        details: Option<&[u8]>,
+        observes: bool,
+    ) -> Result<(), Status> {
+        let Some(charge) = &self.charge else {
+            self.send(answer::pass_response(HeadChange::default()));
+            return Ok(());
+        };
+        let needs_all = self.model.is_some() || self.endpoint.is_some();
+        let cost_header = charge.cost_header().unwrap_or_default().as_bytes();
+        let head = MessageHead::of_response(headers, |name| {
+            needs_all || name == cost_header || name == header::CONTENT_TYPE.as_str().as_bytes()
+        });
+        let head = head.map_err(invalid)?;
         self.stage = RequestStage::Answered;
         if let Some(endpoint) = &self.endpoint {
-            endpoint.handle_answer(head.status, &head.headers, self.now_ms());
+            endpoint.handle_answer(&head, details, self.now_ms());
+        }
+        if head.headers.contains_key(header::TRAILER) && !self.response_mode.is_duplex() {
+            // What is held back of the last event could not be sent before the trailers.
+            self.model.iter_mut().for_each(|model| model.pass_unchanged());
         }
         let (change, until) = self.charge_head(&head);
-        if is_whole {
+        if headers.end_of_stream {
             self.finish();
         }
         let answer = answer::pass_response(change);
@@ -33,6 +49,7 @@ impl Exchange {
             Some(until) if !observes => self.ask_for_time(Waiting::Hold(until, answer)),
             _ => self.send(answer),
         }
+        Ok(())
     }
 
     /// Charges for the head of the response. Returns how it changes for the client, and until when

@@ -335,6 +335,37 @@ fn requests_wait_with_the_filter_of_istio() {
     edge.wait_for_slots(0.0, 0.0);
 }
 
+/// The backend has a part of the upload and waits for the rest, so others may use the slot.
+#[test]
+fn an_upload_that_stalls_lets_others_use_its_slot() {
+    for mode in ["STREAMED", "FULL_DUPLEX_STREAMED"] {
+        let edge = Edge::start(2, ONE, |text| {
+            let bodies = format!(
+                "request_body_mode: {mode}\n{}request_trailer_mode: SEND\n{0}\
+                 response_trailer_mode: SEND",
+                " ".repeat(16)
+            );
+            text.replace("response_trailer_mode: SEND", &bodies)
+        });
+        let mut upload = edge.client(CRAWLER);
+        upload.send("POST /?ms=1 HTTP/1.1\r\nHost: site\r\nContent-Length: 6\r\n\r\nabc");
+        wait_for("its head", || {
+            let asked = metric(edge.admin, "evenkeel_requests_total", &[("door", "ext_proc")]);
+            (asked > 0.0).then_some(())
+        });
+        edge.wait_for_slots(0.0, 0.0);
+        let mut running = edge.client(HUMAN);
+        running.send("GET /?sleep=60000 HTTP/1.1\r\nHost: site\r\n\r\n");
+        edge.wait_for_slots(1.0, 0.0);
+        // What follows of the upload waits for its turn.
+        upload.send("def");
+        edge.wait_for_slots(1.0, 1.0);
+        drop(running);
+        assert_eq!(upload.read(Instant::now()).status, 200, "{mode}");
+        edge.wait_for_slots(0.0, 0.0);
+    }
+}
+
 /// Bodies pass unchanged in every mode in which Envoy sends them.
 #[test]
 fn bodies_pass_in_all_modes() {

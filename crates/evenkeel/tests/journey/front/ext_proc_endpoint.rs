@@ -129,6 +129,66 @@ fn a_backend_that_is_not_there_is_left_out() {
     edge.wait_until_free();
 }
 
+/// Envoy answers with 503 in both cases.
+#[test]
+fn a_backend_that_breaks_a_connection_is_not_left_out() {
+    let edge = start(str::to_owned);
+    let mut client = edge.client();
+    let broken = ask(&mut client, &question("broken", false, 5));
+    assert_eq!((broken.status, broken.header("x-envoy-upstream-service-time")), (503, None));
+    asked(&edge);
+    let running = [run(&edge), run(&edge)];
+    assert_ne!(running[0].1, running[1].1);
+}
+
+/// Envoy fails a request that has more than a hundred headers after a change.
+#[test]
+fn a_request_with_as_many_headers_as_envoy_accepts_is_served() {
+    let edge = start(str::to_owned);
+    // Four more are always sent, and Envoy adds some.
+    for count in 80..=96 {
+        let more: String = (0..count).map(|number| format!("X-{number}: 1\r\n")).collect();
+        let text = request(&question("m", true, 5)).replacen("\r\n", &format!("\r\n{more}"), 1);
+        assert_eq!((edge.client().ask(&text).status, asked(&edge).len()), (200, 1), "{count}");
+    }
+}
+
+/// An Envoy that allows only this server for requests, as a gateway with an `InferencePool` does.
+fn allowing(server: &str) -> impl Fn(&str) -> String {
+    let set = "
+          - name: envoy.filters.http.set_metadata
+            typed_config:
+              \"@type\": type.googleapis.com/envoy.extensions.filters.http.set_metadata.v3.Config
+              metadata:
+              - metadata_namespace: envoy.lb.subset_hint
+                value: {x-gateway-destination-endpoint-subset: [\"127.0.0.1:SERVER\"]}
+";
+    let set = set.trim_start_matches('\n').replace("SERVER", server);
+    move |text| {
+        let filter = "          - name: envoy.filters.http.ext_proc\n";
+        let both = "metadata_options: {forwarding_namespaces: {untyped: [envoy.lb.subset_hint]}, ";
+        text.replace(filter, &format!("{set}{filter}")).replace("metadata_options: {", both)
+    }
+}
+
+#[test]
+fn only_the_backends_that_envoy_allows_are_chosen() {
+    let edge = start(allowing("8002"));
+    for _ in 0..3 {
+        let _running = [run(&edge), run(&edge)].map(|(client, place)| {
+            assert_eq!(place, 1);
+            client
+        });
+    }
+    drop(edge);
+    let edge = start(allowing("9"));
+    let refused = ask(&mut edge.client(), &question("m", false, 5));
+    assert_eq!(refused.status, 503);
+    assert!(refused.text().contains("\"error\""), "{}", refused.text());
+    edge.wait_until_free();
+    assert!(asked(&edge).is_empty());
+}
+
 /// So says the guide, although `failure_mode_allow` is set.
 #[test]
 fn without_evenkeel_requests_with_a_body_fail_if_envoy_holds_none_of_it() {

@@ -123,7 +123,7 @@ fn answer(
     tokio::spawn(async move {
         let (mut body, mut frames) = (request.into_body(), FrameReader::new(1 << 20));
         while let Some(Ok(frame)) = body.frame().await {
-            frames.push(&frame.into_data().expect("data"));
+            frames.push(frame.into_data().expect("data"));
             while let Some(message) = frames.take().expect("a frame") {
                 let _ = tell.send(DiscoveryRequest::decode(message).expect("a request"));
             }

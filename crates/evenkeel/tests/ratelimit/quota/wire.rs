@@ -2,6 +2,7 @@
 
 use crate::program::{Grpc, Server, Stream, http};
 use bucket_action::BucketAction as Action;
+use bytes::Bytes;
 use evenkeel_fuzz::fuzz;
 use evenkeel_grpc::frames::FrameReader;
 use evenkeel_ratelimit::wire::quota::rate_limit_quota_response::bucket_action;
@@ -190,7 +191,7 @@ fn fuzz_frames() {
         }
         let (mut frames, mut read) = (FrameReader::new(1 << 20), Vec::new());
         for piece in bytes.chunks(usize::from(*size) + 1) {
-            frames.push(piece);
+            frames.push(Bytes::copy_from_slice(piece));
             while let Some(message) = frames.take().expect("sound frames") {
                 read.push(message.to_vec());
             }

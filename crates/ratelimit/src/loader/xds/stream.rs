@@ -130,7 +130,7 @@ impl XdsStream {
             }
             let frame = self.incoming.frame().await.ok_or(XdsStreamError::Ended)??;
             match frame.into_data() {
-                Ok(bytes) => self.frames.push(&bytes),
+                Ok(bytes) => self.frames.push(bytes),
                 Err(frame) => {
                     let trailers = frame.into_trailers().unwrap_or_default();
                     return Err(failure(&trailers).unwrap_or(XdsStreamError::Ended));
