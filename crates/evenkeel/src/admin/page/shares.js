@@ -9,8 +9,10 @@ import { counts_work, number, percent, put, tokens } from "/text.js";
 
 const EVERY_MS = 5_000;
 const HEIGHT = 250;
-// The lowest part of the capacity from which on a client is said to have begun.
-const NOTABLE = 0.1;
+// The part of the capacity from which on a client is said to have begun, and the number of steps for
+// which it must have that.
+const NOTABLE = 0.2;
+const LASTING = 3;
 const COLORS = { calm: ["--calm-1", "--calm-2", "--calm-3", "--calm-4", "--calm-5"], debt: ["--debt-1", "--debt-2", "--debt-3", "--debt-4", "--debt-5"] };
 const SHADES = 5;
 const MARKS_MAX = 5;
@@ -210,7 +212,9 @@ function marks_of({ t, capacity, busy, clients, marks }) {
   for (const { key, used, level } of clients) {
     for (let at = 1; at < t.length; at += 1) {
       const quiet = used.slice(Math.max(0, at - 6), at).every((value) => (value ?? 0) < 0.02 * all(at));
-      if (quiet && used[at] >= NOTABLE * all(at)) found.push({ t: t[at - 1], text: `${key} starts` });
+      const next = used.slice(at, at + LASTING);
+      const lasts = next.length === LASTING && next.every((value) => value >= NOTABLE * all(at));
+      if (quiet && lasts) found.push({ t: t[at - 1], text: `${key} starts` });
       if (level[at] < 0 && level[at - 1] >= 0 && level[at - 1] != null && used[at] >= NOTABLE * all(at)) {
         found.push({ t: t[at], text: "its burst is used up", of: key });
       }
