@@ -259,13 +259,13 @@ impl Queue {
     pub fn handle_arrival_as(&mut self, id: RequestId, arrival: Arrival, now: Time) {
         self.enqueue_ready();
         self.note_work(now);
-        let share = QueuedShare::new(&arrival, self.standing_of(&arrival, now));
+        let waiting = WaitingRequest::new(&arrival, self.standing_of(&arrival, now), now);
         let has_slot =
-            self.in_slots() < self.slots() && self.tiers.passes(share.place, self.shared_slots());
+            self.in_slots() < self.slots() && self.tiers.passes(waiting.place, self.shared_slots());
         if self.waiting.is_empty() && has_slot {
-            self.ready = Some((id, WaitingRequest { share, since: now }));
+            self.ready = Some((id, waiting));
         } else {
-            self.enqueue(id, WaitingRequest { share, since: now });
+            self.enqueue(id, waiting);
             self.note_work(now);
         }
     }
@@ -335,7 +335,8 @@ impl Queue {
     /// whether `cost` says something about other requests on the route; it does not if the request
     /// probably waited inside the backend.
     pub fn handle_done(&mut self, id: RequestId, cost: Cost, now: Time) -> bool {
-        self.running.remove(&id).is_some_and(|share| self.end(share, cost, now))
+        let Some(share) = self.running.remove(&id) else { return false };
+        self.end(&share, cost, now)
     }
 
     /// Ends requests that cost nothing more, because the instance is gone that has sent them.
@@ -344,15 +345,15 @@ impl Queue {
     fn handle_gone(&mut self, ids: &[RequestId], now: Time) -> usize {
         let ran: Vec<_> = ids.iter().filter_map(|id| self.running.remove(id)).collect();
         let count = ran.len();
-        ran.into_iter().for_each(|share| _ = self.end(share, Cost::ZERO, now));
+        ran.iter().for_each(|share| _ = self.end(share, Cost::ZERO, now));
         for id in ids {
             self.handle_cancel(*id);
         }
         count
     }
 
-    fn end(&mut self, share: QueuedShare, cost: Cost, now: Time) -> bool {
-        let QueuedShare { count, estimate, .. } = share;
+    fn end(&mut self, share: &QueuedShare, cost: Cost, now: Time) -> bool {
+        let QueuedShare { count, estimate, .. } = *share;
         self.clock = self.clock.max(share.clock.plus(cost));
         self.staying -= usize::from(share.stays);
         self.beside -= usize::from(share.beside);
@@ -370,9 +371,9 @@ impl Queue {
         if !share.is_light || (telling && ran.is_late()) {
             self.depth.handle_heavy_done(ran);
         }
-        self.note_cost(&share, cost);
+        self.note_cost(share, cost);
         let cost = if telling { cost } else { estimate };
-        self.tiers.settle(&share, cost, self.running.values());
+        self.tiers.settle(share, cost, self.running.values());
         self.note_overruns();
         if let Entry::Occupied(mut client) = self.clients.entry(share.client) {
             client.get_mut().running = client.get().running.saturating_sub(1);
@@ -394,7 +395,7 @@ impl Queue {
             return CancelOutcome::Running;
         }
         // The client's next request does not take over the place of the cancelled one.
-        if let Some(client) = self.waiting.get(id).map(|waiting| waiting.share.client)
+        if let Some(client) = self.waiting.get(id).map(|waiting| waiting.client)
             && self.first_of(client) == Some(id)
             && let Some(place) = self.clients.get(&client).map(|known| known.place)
         {
@@ -437,7 +438,7 @@ impl Queue {
     /// arrival and whenever a slot becomes free, until it returns `None`.
     pub fn poll_dispatch(&mut self, now: Time) -> Option<RequestId> {
         if let Some((id, ready)) = self.ready.take() {
-            self.pass(id, ready, now);
+            self.pass(id, &ready, now);
             return Some(id);
         }
         if self.waiting.is_empty() {
@@ -449,10 +450,10 @@ impl Queue {
         let waiting = self.waiting.leave(id, &mut known.line)?;
         known.running += 1;
         self.waiting_room.leave(id, &waiting);
-        self.visits.leave(waiting.share.place);
-        let mut share = waiting.share;
+        self.visits.leave(waiting.place);
+        self.routes.leave(&waiting);
+        let mut share = QueuedShare::new(&waiting);
         self.note_dispatch(&mut share, now);
-        self.routes.leave(&share);
         self.count(client, |crowd| crowd.minus(share.estimate));
         self.reconsider(client);
         let next = self.head(client);
@@ -475,12 +476,12 @@ impl Queue {
         loop {
             let (client, place) = self.next(now)?;
             let id = self.first_of(client)?;
-            let share = &mut self.waiting.get_mut(id)?.share;
-            let Some((known, is_guess)) = self.routes.newer_estimate(share) else {
+            let waiting = self.waiting.get_mut(id)?;
+            let Some((known, is_guess)) = self.routes.newer_estimate(waiting) else {
                 return Some((id, client, place));
             };
-            share.is_guess = is_guess;
-            let before = core::mem::replace(&mut share.estimate, known);
+            waiting.is_guess = is_guess;
+            let before = core::mem::replace(&mut waiting.estimate, known);
             self.count(client, |crowd| crowd.minus(before).plus(known));
             self.refresh(client);
         }
@@ -492,8 +493,8 @@ impl Queue {
     }
 
     /// Sends a request to the backend at once: no request waits, and a slot is free.
-    fn pass(&mut self, id: RequestId, ready: WaitingRequest, now: Time) {
-        let WaitingRequest { mut share, .. } = ready;
+    fn pass(&mut self, id: RequestId, ready: &WaitingRequest, now: Time) {
+        let mut share = QueuedShare::new(ready);
         let QueuedShare { client, place, .. } = share;
         let known = self.clients.entry(client).or_insert(QueueClient::new(place));
         known.place = place;
@@ -529,8 +530,8 @@ impl Queue {
 
     /// Puts a request into the queue, and refuses requests if the queue is then too long.
     fn enqueue(&mut self, id: RequestId, waiting: WaitingRequest) {
-        let QueuedShare { client, place, estimate, .. } = waiting.share;
-        self.routes.join(&waiting.share);
+        let WaitingRequest { client, place, estimate, .. } = waiting;
+        self.routes.join(&waiting);
         let known = self.clients.entry(client).or_insert(QueueClient::new(place));
         self.waiting_room.join(id, &waiting);
         self.visits.join(place);
@@ -587,9 +588,8 @@ impl Queue {
     /// The client's oldest waiting request as `turns` needs it, and its place.
     fn head(&self, client: KeyHash) -> Option<(HeadRequest, Place)> {
         let id = self.first_of(client)?;
-        let WaitingRequest { share, since } = *self.waiting.get(id)?;
-        let QueuedShare { estimate, is_guess, weight, place, base, .. } = share;
-        Some((HeadRequest { is_known: !is_guess, estimate, id, weight, base, since }, place))
+        let waiting = self.waiting.get(id)?;
+        Some((waiting.head(id), waiting.place))
     }
 
     fn newest_of_largest(&self) -> Option<RequestId> {
@@ -599,13 +599,13 @@ impl Queue {
 
     /// Removes a waiting request from the queue.
     fn remove(&mut self, id: RequestId) -> Option<WaitingRequest> {
-        let client = self.waiting.get(id)?.share.client;
+        let client = self.waiting.get(id)?.client;
         let line = &mut self.clients.get_mut(&client)?.line;
         let gone = self.waiting.leave(id, line)?;
         self.waiting_room.leave(id, &gone);
-        self.visits.leave(gone.share.place);
-        self.routes.leave(&gone.share);
-        self.count(client, |crowd| crowd.minus(gone.share.estimate));
+        self.visits.leave(gone.place);
+        self.routes.leave(&gone);
+        self.count(client, |crowd| crowd.minus(gone.estimate));
         self.refresh(client);
         self.dismiss(client);
         Some(gone)
@@ -613,7 +613,7 @@ impl Queue {
 
     fn refuse(&mut self, id: RequestId, cause: RefusalCause) {
         let Some(waiting) = self.waiting.get(id) else { return };
-        let client = waiting.share.client;
+        let client = waiting.client;
         let place = self.clients.get(&client).map_or(Place::Credit, |known| known.place);
         let retry_after = self.drain_time(client, place);
         self.remove(id);

@@ -75,9 +75,11 @@ enum WaitState {
     /// The request waits. Holds its waker once it has been polled, and whether the backend has a
     /// part of the request.
     Waits(Option<Waker>, bool),
-    /// The request may go on, or gets no slot.
-    Ended(Result<AdmittedSlot, NoSlot>),
+    /// The request may go on, or gets no slot. In a box, because most requests here still wait.
+    Ended(Box<Result<AdmittedSlot, NoSlot>>),
 }
+
+const _: () = assert!(size_of::<(RequestId, WaitState)>() <= 32, "there may be many of them");
 
 /// What lets a request go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,7 +221,7 @@ impl AdmissionQueue {
                 Poll::Pending
             }
             Some(WaitState::Ended(how)) => {
-                let how = *how;
+                let how = **how;
                 state.waiting.remove(&id);
                 Poll::Ready(how)
             }
@@ -231,7 +233,9 @@ impl AdmissionQueue {
     /// A waiting request is gone. Its slot, if it already had one, is free again.
     pub fn cancel(&self, id: RequestId, now: Time) {
         let mut state = self.state.lock();
-        if let Some(WaitState::Ended(Ok(AdmittedSlot::Beside))) = state.waiting.remove(&id) {
+        if let Some(WaitState::Ended(how)) = state.waiting.remove(&id)
+            && *how == Ok(AdmittedSlot::Beside)
+        {
             state.queue.handle_exempt_done();
         }
         if state.queue.handle_cancel(id) == CancelOutcome::Running {
@@ -424,7 +428,7 @@ impl AdmissionState {
         self.queue.handle_cancel(id);
         self.resumed = now;
         self.queue.handle_exempt_arrival();
-        match self.waiting.insert(id, WaitState::Ended(Ok(AdmittedSlot::Beside))) {
+        match self.waiting.insert(id, WaitState::Ended(Box::new(Ok(AdmittedSlot::Beside)))) {
             Some(WaitState::Waits(waker, _)) => waker,
             _ => None,
         }
@@ -456,7 +460,7 @@ impl AdmissionState {
             heard(id, how);
             if let Some(fate) = self.waiting.get_mut(&id)
                 && let WaitState::Waits(Some(waker), _) =
-                    std::mem::replace(fate, WaitState::Ended(how))
+                    std::mem::replace(fate, WaitState::Ended(Box::new(how)))
             {
                 woken.push(waker);
             }

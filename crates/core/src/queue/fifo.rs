@@ -1,7 +1,9 @@
 //! The waiting requests in order of arrival: an intrusive doubly linked list (FIFO) over all of
 //! them, and one more for each client.
 //!
-//! A request stores its neighbours in both lists, so joining and leaving take constant time.
+//! A request stores its neighbours in both lists, so joining and leaving take constant time. A
+//! hundred thousand requests may wait, so the nodes are small, and in boxes: a map of them would
+//! have room for twice as many.
 //! Invariant, for each list: `a.after == Some(b)` exactly if `b.before == Some(a)`; the first
 //! request has no `before`, and the last has no `after`. Every request in `standing` is in both
 //! lists, and no other one is. The order of service does not depend on these lists: see `queue`.
@@ -9,31 +11,51 @@
 use super::prehashed::Map;
 use super::request::RequestId;
 use super::share::WaitingRequest;
+use alloc::boxed::Box;
+use core::num::NonZeroU64;
+
+/// The id of a request. The ids of a queue begin at 1, so this has the size of an id.
+type FifoLink = Option<NonZeroU64>;
+
+fn link_to(id: RequestId) -> FifoLink {
+    NonZeroU64::new(id.0)
+}
+
+fn id_of(link: FifoLink) -> Option<RequestId> {
+    link.map(|id| RequestId(id.get()))
+}
 
 /// The two ends of a list; both `None` if the list is empty.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FifoEnds {
-    first: Option<RequestId>,
-    last: Option<RequestId>,
+    first: FifoLink,
+    last: FifoLink,
 }
 
 impl FifoEnds {
     /// The request that has waited longest.
     pub fn first(self) -> Option<RequestId> {
-        self.first
+        id_of(self.first)
     }
 
     /// The request that came last.
     pub fn last(self) -> Option<RequestId> {
-        self.last
+        id_of(self.last)
+    }
+
+    /// Appends a request. Returns its links.
+    fn push(&mut self, id: RequestId) -> FifoLinks {
+        let before = core::mem::replace(&mut self.last, link_to(id));
+        self.first = self.first.or(self.last);
+        FifoLinks { before, after: None }
     }
 }
 
 /// The links of a request in one list.
 #[derive(Clone, Copy, Debug, Default)]
 struct FifoLinks {
-    before: Option<RequestId>,
-    after: Option<RequestId>,
+    before: FifoLink,
+    after: FifoLink,
 }
 
 /// A list node: a waiting request and its links in both lists.
@@ -46,33 +68,29 @@ struct FifoNode {
     own: FifoLinks,
 }
 
+const _: () = assert!(size_of::<FifoNode>() <= 128, "there may be many of them");
+
 /// All waiting requests. `all` has the ends of the list over all of them; the caller keeps the ends
 /// of each client's list.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RequestFifo {
-    standing: Map<RequestId, FifoNode>,
+    standing: Map<RequestId, Box<FifoNode>>,
     all: FifoEnds,
 }
 
 impl RequestFifo {
     /// Appends a request to both lists; `own` is the list of its client. `id` must be new.
     pub fn join(&mut self, id: RequestId, waiting: WaitingRequest, own: &mut FifoEnds) {
-        let all = FifoLinks { before: self.all.last.replace(id), after: None };
-        let own = {
-            let before = own.last.replace(id);
-            own.first.get_or_insert(id);
-            FifoLinks { before, after: None }
-        };
-        self.all.first.get_or_insert(id);
-        self.link(all.before, |one| one.all.after = Some(id));
-        self.link(own.before, |one| one.own.after = Some(id));
-        self.standing.insert(id, FifoNode { waiting, all, own });
+        let (all, own) = (self.all.push(id), own.push(id));
+        self.link(all.before, |one| one.all.after = link_to(id));
+        self.link(own.before, |one| one.own.after = link_to(id));
+        self.standing.insert(id, Box::new(FifoNode { waiting, all, own }));
     }
 
     /// Removes a request from both lists; `line` must be the list of its client. Returns `None` if
     /// the request does not wait.
     pub fn leave(&mut self, id: RequestId, line: &mut FifoEnds) -> Option<WaitingRequest> {
-        let FifoNode { waiting, all, own } = self.standing.remove(&id)?;
+        let FifoNode { waiting, all, own } = *self.standing.remove(&id)?;
         match all.before {
             Some(before) => self.link(Some(before), |one| one.all.after = all.after),
             None => self.all.first = all.after,
@@ -92,21 +110,21 @@ impl RequestFifo {
         Some(waiting)
     }
 
-    fn link(&mut self, id: Option<RequestId>, change: impl FnOnce(&mut FifoNode)) {
-        if let Some(one) = id.and_then(|id| self.standing.get_mut(&id)) {
+    fn link(&mut self, link: FifoLink, change: impl FnOnce(&mut FifoNode)) {
+        if let Some(one) = id_of(link).and_then(|id| self.standing.get_mut(&id)) {
             change(one);
         }
     }
 
     /// The request that has waited longest of all.
     pub fn first(&self) -> Option<(RequestId, &WaitingRequest)> {
-        let id = self.all.first?;
+        let id = self.all.first()?;
         Some((id, self.get(id)?))
     }
 
     /// The next request of the same client.
     pub fn after(&self, id: RequestId) -> Option<RequestId> {
-        self.standing.get(&id)?.own.after
+        id_of(self.standing.get(&id)?.own.after)
     }
 
     pub fn get(&self, id: RequestId) -> Option<&WaitingRequest> {
@@ -131,7 +149,6 @@ impl RequestFifo {
 mod tests {
     use super::super::known_clients::Standing;
     use super::super::request::{Arrival, QueuePlace};
-    use super::super::share::QueuedShare;
     use super::super::standing::Visit;
     use super::*;
     use crate::key::KeyHash;
@@ -154,7 +171,7 @@ mod tests {
             burns: false,
         };
         let standing = Standing::plain(client, QueuePlace::Credit, Time::ZERO);
-        WaitingRequest { share: QueuedShare::new(&arrival, standing), since: Time::ZERO }
+        WaitingRequest::new(&arrival, standing, Time::ZERO)
     }
 
     proptest! {
@@ -175,7 +192,7 @@ mod tests {
                     let (client, id) = plain.remove(step % plain.len());
                     let gone = lines.leave(id, &mut own[client]);
                     let of = KeyHash::from_bits(client as u64);
-                    prop_assert_eq!(gone.map(|one| one.share.client), Some(of));
+                    prop_assert_eq!(gone.map(|one| one.client), Some(of));
                     prop_assert!(lines.leave(id, &mut own[client]).is_none());
                 }
                 prop_assert_eq!(lines.first().map(|(id, _)| id), plain.first().map(|one| one.1));

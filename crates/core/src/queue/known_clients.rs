@@ -46,6 +46,12 @@ pub(super) struct Standing {
     /// What takes turns: requests of one identity wait in FIFO order.
     pub client: KeyHash,
     pub place: Place,
+    pub account: LineAccount,
+}
+
+/// The place of a request in line, and where its cost is charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LineAccount {
     /// The place in line, before the cost of the request is added.
     pub base: Time,
     /// The key in the table: an address, or the number of a ticket.
@@ -62,8 +68,14 @@ pub(super) struct Standing {
 impl Standing {
     /// As if clients were not distinguished.
     pub fn plain(client: KeyHash, place: QueuePlace, now: Time) -> Standing {
-        let (place, known_as, milli) = (Place::from(place), client, 0);
-        Standing { client, place, base: now, known_as, milli, visit: None, keeps_visit: false }
+        Standing { client, place: place.into(), account: LineAccount::plain(client, now) }
+    }
+}
+
+impl LineAccount {
+    /// That of a client of which nothing is known; it came at `now`.
+    pub fn plain(client: KeyHash, now: Time) -> LineAccount {
+        LineAccount { base: now, known_as: client, milli: 0, visit: None, keeps_visit: false }
     }
 }
 
@@ -117,11 +129,12 @@ impl Known {
         if !self.applies() || arrival.place != QueuePlace::Credit {
             return Standing::plain(address, arrival.place, now);
         }
-        let plain = Standing::plain(address, QueuePlace::Credit, now);
+        let plain = LineAccount::plain(address, now);
         let known = self.find(address, now);
         if let Some(known) = known.filter(|known| self.was_here(*known, now) && known.stamp <= now)
         {
-            return Standing { base: known.stamp, milli: self.history_milli, ..plain };
+            let account = LineAccount { base: known.stamp, milli: self.history_milli, ..plain };
+            return Standing { client: address, place: Place::Credit, account };
         }
         let visit = self.visitor(arrival.visit, now);
         let behind = |place| if arrival.burns { Place::Line(Line::Burning) } else { place };
@@ -132,15 +145,15 @@ impl Known {
             let takes_ticket = || arrival.accepts_waiting_page && !in_use(key);
             if place != Place::Line(Line::First) || takes_ticket() {
                 let (visit, milli) = (Some(id), PASS_MILLI_CPUS);
-                let standing = Standing { client: key, known_as: key, visit, milli, ..plain };
-                let place = behind(place);
-                return Standing { place, base, keeps_visit: true, ..standing };
+                let account = LineAccount { base, known_as: key, milli, visit, keeps_visit: true };
+                return Standing { client: key, place: behind(place), account };
             }
         }
         let client = KeyHash::from_bits(address.bits() ^ STRANGER_KEY);
         let (place, base) = known.map_or((STRANGERS, now), |known| placed(known.stamp, now));
         let (milli, keeps_visit) = (PASS_MILLI_CPUS, visit.is_some());
-        Standing { client, place: behind(place), base, milli, keeps_visit, ..plain }
+        let account = LineAccount { base, milli, keeps_visit, ..plain };
+        Standing { client, place: behind(place), account }
     }
 
     /// Where a request stands because of its ticket or pass, and the number of that.

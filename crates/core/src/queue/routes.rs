@@ -8,7 +8,7 @@
 //! `meter::estimate`.
 
 use super::prehashed::Map;
-use super::share::QueuedShare;
+use super::share::WaitingRequest;
 use crate::meter::estimate::RouteHash;
 use crate::units::Cost;
 use hashbrown::hash_map::Entry;
@@ -31,11 +31,11 @@ pub(super) struct WaitingRoutes {
 
 impl WaitingRoutes {
     /// Notes that a request begins to wait.
-    pub fn join(&mut self, share: &QueuedShare) {
-        let is_own = share.own.is_some_and(|own| own.is_known);
-        let estimate = Some(share.estimate);
-        self.enter(share.route, estimate.filter(|_| !is_own && !share.is_guess));
-        self.enter(share.own.map(|own| own.hash), estimate.filter(|_| is_own));
+    pub fn join(&mut self, waiting: &WaitingRequest) {
+        let is_own = waiting.own.is_some_and(|own| own.is_known);
+        let estimate = Some(waiting.estimate);
+        self.enter(waiting.route, estimate.filter(|_| !is_own && !waiting.is_guess));
+        self.enter(waiting.own.map(|own| own.hash), estimate.filter(|_| is_own));
     }
 
     fn enter(&mut self, route: Option<RouteHash>, estimate: Option<Cost>) {
@@ -46,8 +46,8 @@ impl WaitingRoutes {
     }
 
     /// Notes that a request no longer waits. A route is forgotten with its last request.
-    pub fn leave(&mut self, share: &QueuedShare) {
-        for route in [share.route, share.own.map(|own| own.hash)].into_iter().flatten() {
+    pub fn leave(&mut self, waiting: &WaitingRequest) {
+        for route in [waiting.route, waiting.own.map(|own| own.hash)].into_iter().flatten() {
             let Entry::Occupied(mut found) = self.routes.entry(route) else { continue };
             found.get_mut().waiting -= 1;
             if found.get().waiting == 0 {
@@ -68,14 +68,14 @@ impl WaitingRoutes {
     /// The estimate that replaces the one of a waiting request, and whether it is a guess: if the
     /// two are far apart, or if the request has only a guess and the cost of the route is known by
     /// now.
-    pub fn newer_estimate(&self, share: &QueuedShare) -> Option<(Cost, bool)> {
+    pub fn newer_estimate(&self, waiting: &WaitingRequest) -> Option<(Cost, bool)> {
         let known = |route| self.routes.get(&route)?.estimate;
-        let own = share.own.and_then(|own| known(own.hash));
-        let known = own.or_else(|| known(share.route?));
-        let newer = known.or_else(|| self.unknown.filter(|_| share.is_guess))?;
-        let is_news = is_far(newer, share.estimate) || is_far(share.estimate, newer);
+        let own = waiting.own.and_then(|own| known(own.hash));
+        let known = own.or_else(|| known(waiting.route?));
+        let newer = known.or_else(|| self.unknown.filter(|_| waiting.is_guess))?;
+        let is_news = is_far(newer, waiting.estimate) || is_far(waiting.estimate, newer);
         let is_guess = known.is_none();
-        (is_news || share.is_guess != is_guess).then_some((newer, is_guess))
+        (is_news || waiting.is_guess != is_guess).then_some((newer, is_guess))
     }
 
     /// The number of routes with waiting requests.

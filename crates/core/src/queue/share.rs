@@ -1,31 +1,81 @@
-//! What the queue notes about a request while it waits and while it runs.
+//! What the queue notes about a request while it waits, and while it runs.
 //!
 //! How tags are assigned: `tiers`. The request as callers see it: `request`.
 
-use super::known_clients::{Charged, Standing};
+use super::known_clients::{Charged, LineAccount, Standing};
 use super::place::Place;
-use super::request::Arrival;
-use super::turns::{RequestSize, Tag, length};
+use super::request::{Arrival, RequestId};
+use super::turns::{HeadRequest, RequestSize, Tag, length};
 use crate::key::KeyHash;
 use crate::meter::estimate::{OwnRoute, RouteHash};
 use crate::units::{Cost, Time, Weight};
+use alloc::boxed::Box;
 
-/// A request with what the fair scheduler needs to know of it.
+/// A request that waits.
+#[derive(Clone, Debug)]
+pub(super) struct WaitingRequest {
+    pub since: Time,
+    pub client: KeyHash,
+    pub place: Place,
+    /// `None`: that of a client of which nothing is known. In a box, because only requests under
+    /// pressure have one.
+    account: Option<Box<LineAccount>>,
+    pub accepts_waiting_page: bool,
+    pub estimate: Cost,
+    pub is_guess: bool,
+    pub route: Option<RouteHash>,
+    pub own: Option<OwnRoute>,
+    pub weight: Weight,
+}
+
+impl WaitingRequest {
+    /// A request that arrives with this standing.
+    pub fn new(arrival: &Arrival, standing: Standing, now: Time) -> WaitingRequest {
+        let mut waiting = WaitingRequest {
+            since: now,
+            client: standing.client,
+            place: standing.place,
+            account: None,
+            accepts_waiting_page: arrival.accepts_waiting_page,
+            estimate: arrival.estimate,
+            is_guess: arrival.is_guess,
+            route: arrival.route,
+            own: arrival.own,
+            weight: arrival.weight,
+        };
+        waiting.set_account(standing.account);
+        waiting
+    }
+
+    fn plain_account(&self) -> LineAccount {
+        LineAccount::plain(self.client, self.since)
+    }
+
+    /// Its place in line, and where its cost is charged.
+    pub fn account(&self) -> LineAccount {
+        self.account.as_deref().copied().unwrap_or_else(|| self.plain_account())
+    }
+
+    pub fn set_account(&mut self, account: LineAccount) {
+        self.account = (account != self.plain_account()).then(|| Box::new(account));
+    }
+
+    /// The first request of its client, as `turns` needs it.
+    pub fn head(&self, id: RequestId) -> HeadRequest {
+        let WaitingRequest { since, estimate, is_guess, weight, .. } = *self;
+        let base = self.account().base;
+        HeadRequest { is_known: !is_guess, id, estimate, weight, base, since }
+    }
+}
+
+/// A running request, with what the fair scheduler needs to know of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueuedShare {
     pub client: KeyHash,
     pub place: Place,
-    /// Its place in line, before its cost is added.
-    pub base: Time,
-    /// The key under which its client is known, and the rate at which it is charged there.
-    pub known_as: KeyHash,
-    pub milli: u64,
+    pub account: LineAccount,
     /// What was charged there.
     pub charged: Cost,
-    /// The number of the ticket or pass that it stands by, and whether it has a valid one.
-    pub visit: Option<u64>,
-    pub keeps_visit: bool,
-    pub accepts_waiting_page: bool,
     pub estimate: Cost,
     pub is_guess: bool,
     pub route: Option<RouteHash>,
@@ -56,24 +106,18 @@ pub(super) struct QueuedShare {
 }
 
 impl QueuedShare {
-    /// The share of a request that arrives with this standing. It has no tags yet.
-    pub fn new(arrival: &Arrival, standing: Standing) -> QueuedShare {
-        let Standing { client, place, base, known_as, milli, visit, keeps_visit } = standing;
+    /// The share of a request that is sent to the backend. It has no tags yet.
+    pub fn new(waiting: &WaitingRequest) -> QueuedShare {
         QueuedShare {
-            client,
-            place,
-            base,
-            known_as,
-            milli,
+            client: waiting.client,
+            place: waiting.place,
+            account: waiting.account(),
             charged: Cost::ZERO,
-            visit,
-            keeps_visit,
-            accepts_waiting_page: arrival.accepts_waiting_page,
-            estimate: arrival.estimate,
-            is_guess: arrival.is_guess,
-            route: arrival.route,
-            own: arrival.own,
-            weight: arrival.weight,
+            estimate: waiting.estimate,
+            is_guess: waiting.is_guess,
+            route: waiting.route,
+            own: waiting.own,
+            weight: waiting.weight,
             finish: 0,
             inner: 0,
             count: 0,
@@ -116,18 +160,11 @@ impl QueuedShare {
 
     /// `cost`, to be charged to the stamp of its client.
     pub fn charge(&self, cost: Cost) -> Charged {
-        let QueuedShare { known_as, weight, milli, .. } = *self;
+        let QueuedShare { account: LineAccount { known_as, milli, .. }, weight, .. } = *self;
         Charged { known_as, cost, weight, milli }
     }
 
     pub fn request_size(&self) -> RequestSize {
         RequestSize { length: self.size(), is_guess: self.is_guess }
     }
-}
-
-/// A request that waits, and since when.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct WaitingRequest {
-    pub share: QueuedShare,
-    pub since: Time,
 }

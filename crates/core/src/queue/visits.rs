@@ -4,7 +4,7 @@
 //! What is known of clients: `known_clients`. The order of service: `tiers` and `lines`. The types
 //! that a door exchanges with the queue: `standing`.
 
-use super::known_clients::{ClientHistory, Known, Standing};
+use super::known_clients::{ClientHistory, Known, LineAccount, Standing};
 use super::place::{Line, Place};
 use super::request::{Arrival, RefusalCause, RequestId};
 use super::share::{QueuedShare, WaitingRequest};
@@ -41,7 +41,7 @@ impl VisitCounts {
 
     pub fn serve(&mut self, share: &QueuedShare, now: Time) {
         if share.place == Place::Line(Line::First) {
-            self.pace.serve(share.base, now);
+            self.pace.serve(share.account.base, now);
         }
     }
 
@@ -78,9 +78,9 @@ impl Queue {
     /// when the request came with a ticket.
     #[must_use]
     pub fn pass_of(&self, id: RequestId) -> Option<VisitPass> {
-        let share = self.running.get(&id)?;
-        let id = share.visit?;
-        let stamp = self.known.as_ref()?.stamp(share.known_as).unwrap_or(share.base);
+        let LineAccount { visit, known_as, base, .. } = self.running.get(&id)?.account;
+        let id = visit?;
+        let stamp = self.known.as_ref()?.stamp(known_as).unwrap_or(base);
         Some(VisitPass { id, stamp })
     }
 
@@ -89,7 +89,7 @@ impl Queue {
     #[must_use]
     pub fn newcomer_since(&self, id: RequestId) -> Option<Time> {
         let share = self.running.get(&id)?;
-        (share.place == Place::Line(Line::First)).then_some(share.base)
+        (share.place == Place::Line(Line::First)).then_some(share.account.base)
     }
 
     /// Since when there has been pressure, if there is ([`standing`](super::standing)).
@@ -126,7 +126,7 @@ impl Queue {
         self.visits.serve(share, now);
         if let Some(known) = &self.known {
             share.charged = share.estimate;
-            known.handle_dispatch(&share.charge(share.estimate), share.base, now);
+            known.handle_dispatch(&share.charge(share.estimate), share.account.base, now);
         }
     }
 
@@ -134,7 +134,7 @@ impl Queue {
     pub(super) fn note_cost(&mut self, share: &QueuedShare, cost: Cost) {
         self.visits.handle_done(share.place, cost);
         if let Some(known) = &self.known
-            && share.milli > 0
+            && share.account.milli > 0
         {
             known.correct(&share.charge(share.charged), &share.charge(cost));
         }
@@ -173,12 +173,12 @@ impl Queue {
             let (Some(known), Some(waiting)) = (&self.known, self.waiting.get_mut(id)) else {
                 return;
             };
-            if waiting.share.place == Place::Credit {
-                let standing = known.standing_at_onset(client, waiting.since, now);
-                let share = &mut waiting.share;
-                self.visits.leave(share.place);
-                (share.place, share.base, share.milli) = standing;
-                self.visits.join(share.place);
+            if waiting.place == Place::Credit {
+                let (place, base, milli) = known.standing_at_onset(client, waiting.since, now);
+                self.visits.leave(waiting.place);
+                waiting.place = place;
+                waiting.set_account(LineAccount { base, milli, ..waiting.account() });
+                self.visits.join(place);
                 self.waiting_room.join(id, waiting);
             }
         }
@@ -192,17 +192,20 @@ impl Queue {
     pub(super) fn reconsider(&mut self, client: KeyHash) {
         let (Some(known), Some(next)) = (&self.known, self.first_of(client)) else { return };
         let Some(waiting) = self.waiting.get_mut(next) else { return };
-        let WaitingRequest { share: QueuedShare { place, base, known_as, .. }, .. } = *waiting;
-        let (Place::Line(before), Some(stamp)) = (place, known.stamp(known_as)) else { return };
+        let (place, account) = (waiting.place, waiting.account());
+        let (Place::Line(before), Some(stamp)) = (place, known.stamp(account.known_as)) else {
+            return;
+        };
         let is_better = before != Line::Burning && stamp <= self.visits.now;
         let line = if is_better { Line::Later } else { before };
-        if before == Line::First || (line, stamp) == (before, base) {
+        if before == Line::First || (line, stamp) == (before, account.base) {
             return;
         }
         self.waiting_room.leave(next, waiting);
         self.visits.leave(place);
-        (waiting.share.place, waiting.share.base) = (Place::Line(line), stamp);
-        self.visits.join(waiting.share.place);
+        waiting.place = Place::Line(line);
+        waiting.set_account(LineAccount { base: stamp, ..account });
+        self.visits.join(waiting.place);
         self.waiting_room.join(next, waiting);
     }
 
@@ -214,6 +217,9 @@ impl Queue {
 
     /// The next request to send to the waiting room.
     fn due_in_waiting_room(&self, now: Time) -> Option<RequestId> {
+        if self.waiting_room.is_empty() {
+            return None;
+        }
         let is_long = self.lines_are_long();
         let crowd = self.settings.len_max / 4 * 3;
         let is_crowded = self.waiting.len() > crowd;
@@ -256,8 +262,9 @@ impl Queue {
         entry: &WaitingRoomEntry,
         now: Time,
     ) -> Nanos {
-        let wait = match waiting.share.place {
-            place if waiting.share.visit.is_none() || place == Place::Line(Line::First) => {
+        let LineAccount { base, visit, .. } = waiting.account();
+        let wait = match waiting.place {
+            place if visit.is_none() || place == Place::Line(Line::First) => {
                 let waits = self.tiers.waiting(Place::Line(Line::First)) > 0;
                 if waits { self.visits.pace.time_until(entry.first_came) } else { Nanos::ZERO }
             }
@@ -265,7 +272,7 @@ impl Queue {
             _ => {
                 let work = self.tiers.work_until_later();
                 let slots = self.settings.concurrency;
-                waiting.share.base.since(now).plus(self.lines_pace.time_for(work, slots))
+                base.since(now).plus(self.lines_pace.time_for(work, slots))
             }
         };
         wait.clamp(entry.come_back_after, RETRY_AFTER_MAX)

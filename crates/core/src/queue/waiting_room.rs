@@ -7,6 +7,7 @@
 //! the crowd. If it is full, so is one that would be refused. The queue keeps nothing for a visitor
 //! in the waiting room: the ticket has it all.
 
+use super::known_clients::LineAccount;
 use super::place::{Line, Place};
 use super::request::RequestId;
 use super::share::WaitingRequest;
@@ -55,7 +56,7 @@ impl WaitingRoom {
         &mut self,
         waiting: &WaitingRequest,
     ) -> Option<(&mut BTreeSet<(Time, RequestId)>, Time)> {
-        match waiting.share.place {
+        match waiting.place {
             _ if !admits(waiting) => None,
             Place::Line(Line::Strangers | Line::Burning) => {
                 Some((&mut self.strangers, waiting.since.plus(STRANGER_WAIT)))
@@ -63,6 +64,11 @@ impl WaitingRoom {
             Place::Line(_) => Some((&mut self.visitors, waiting.since.plus(VISITOR_WAIT))),
             Place::Credit | Place::Debt(_) => None,
         }
+    }
+
+    /// Whether no request may be sent there.
+    pub fn is_empty(&self) -> bool {
+        self.strangers.is_empty() && self.visitors.is_empty()
     }
 
     /// The time at which the next request is due. `is_long`: whether there is more work in the
@@ -104,19 +110,19 @@ impl WaitingRoom {
 
 /// Whether a request may be sent to the waiting room.
 pub(super) fn admits(waiting: &WaitingRequest) -> bool {
-    waiting.share.accepts_waiting_page && matches!(waiting.share.place, Place::Line(_))
+    waiting.accepts_waiting_page && matches!(waiting.place, Place::Line(_))
 }
 
 /// The entry of a request that is sent to the waiting room; it is expected to get its turn when it
 /// comes back.
 pub(super) fn entry(id: RequestId, waiting: &WaitingRequest, now: Time) -> WaitingRoomEntry {
-    let share = &waiting.share;
-    let part = Nanos(now.since(share.base).0 / 100 * COME_BACK_PERCENT);
+    let LineAccount { base, keeps_visit, .. } = waiting.account();
+    let part = Nanos(now.since(base).0 / 100 * COME_BACK_PERCENT);
     let come_back_after = part.clamp(COME_BACK_MIN, COME_BACK_MAX);
     WaitingRoomEntry {
         id,
-        needs_ticket: !share.keeps_visit,
-        first_came: if share.keeps_visit { share.base.min(now) } else { waiting.since },
+        needs_ticket: !keeps_visit,
+        first_came: if keeps_visit { base.min(now) } else { waiting.since },
         come_back_after,
         expected_wait: come_back_after,
     }
