@@ -18,7 +18,6 @@
 
 use crate::key::{KeyHash, KeyHasher, KeySeed};
 use crate::units::{Cost, Nanos, Time};
-use alloc::borrow::Cow;
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -74,7 +73,7 @@ impl RouteHash {
     pub fn of(seed: &KeySeed, method: &str, path: &str) -> RouteHash {
         let mut hasher = KeyHasher::new(seed);
         hasher.part(method.as_bytes());
-        hasher.part(fold(path).as_bytes());
+        for_each_folded(path, |piece| hasher.last_part(piece.as_bytes()));
         RouteHash(hasher.finish())
     }
 
@@ -110,69 +109,118 @@ impl RouteHash {
 }
 
 /// A path with `*` for each word in it that names one thing of many, and without the values of its
-/// query. Borrows the path if it contains neither.
+/// query.
 #[must_use]
-pub fn fold(path: &str) -> Cow<'_, str> {
-    let (place, query) = path.split_once('?').map_or((path, None), |(p, q)| (p, Some(q)));
-    let Some(query) = query else { return fold_words(place) };
-    let mut folded = fold_words(place).into_owned();
-    for (index, pair) in query.split('&').enumerate() {
-        folded.push(if index == 0 { '?' } else { '&' });
-        folded.push_str(&fold_words(pair.split('=').next().unwrap_or_default()));
-    }
-    Cow::Owned(folded)
+pub fn fold(path: &str) -> String {
+    let mut folded = String::with_capacity(path.len());
+    for_each_folded(path, |piece| folded.push_str(piece));
+    folded
 }
 
-fn fold_words(text: &str) -> Cow<'_, str> {
-    let mut folded = String::new();
+/// Calls `each` with the pieces of the folded path, in order.
+fn for_each_folded(path: &str, mut each: impl FnMut(&str)) {
+    let end = path.bytes().position(|byte| byte == b'?').unwrap_or(path.len());
+    fold_words(&path[..end], &mut each);
+    let query = path.get(end + 1..);
+    for (index, pair) in query.into_iter().flat_map(|query| query.split('&')).enumerate() {
+        each(if index == 0 { "?" } else { "&" });
+        fold_words(pair.split('=').next().unwrap_or_default(), &mut each);
+    }
+}
+
+fn fold_words(text: &str, each: &mut impl FnMut(&str)) {
     let (mut kept, mut at) = (0, 0);
     while at < text.len() {
-        let word = uuid_length(&text[at..]).unwrap_or_else(|| word_length(&text[at..]));
-        if word > 0 && (word == UUID_LENGTH || names_one_of_many(&text[at..at + word])) {
-            folded.push_str(&text[kept..at]);
-            folded.push('*');
-            kept = at + word;
+        let rest = &text.as_bytes()[at..];
+        let word = Word::first(rest);
+        let is_uuid = word.length == UUID_PART_LENGTHS[0] && is_uuid(rest);
+        let length = if is_uuid { UUID_LENGTH } else { word.length };
+        if is_uuid || word.names_one_of_many() {
+            each(&text[kept..at]);
+            each("*");
+            kept = at + length;
         }
-        // Skip the word and the character that ends it, which may have several bytes.
-        let end = text[at + word..].chars().next().map_or(0, char::len_utf8);
-        at += word + end;
+        // Skip the word and the byte that ends it.
+        at += length + 1;
     }
-    if kept == 0 {
-        return Cow::Borrowed(text);
+    if kept < text.len() {
+        each(&text[kept..]);
     }
-    folded.push_str(&text[kept..]);
-    Cow::Owned(folded)
 }
 
 /// All parts of a UUID and the hyphens between.
 const UUID_LENGTH: usize = 36;
 
-/// The number of letters and digits that `text` begins with, in bytes.
-fn word_length(text: &str) -> usize {
-    text.bytes().take_while(u8::is_ascii_alphanumeric).count()
+/// What a byte is; zero if it is neither a letter nor a digit.
+const BYTE_KINDS: [u8; 256] = {
+    let mut kinds = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let of = byte as u8;
+        kinds[byte] |= if of.is_ascii_alphanumeric() { kind::LETTER_OR_DIGIT } else { 0 };
+        kinds[byte] |= if of.is_ascii_hexdigit() { kind::HEX_DIGIT } else { 0 };
+        kinds[byte] |= if of.is_ascii_digit() { kind::DIGIT } else { 0 };
+        byte += 1;
+    }
+    kinds
+};
+
+/// The bits in [`BYTE_KINDS`].
+mod kind {
+    pub const LETTER_OR_DIGIT: u8 = 1;
+    pub const HEX_DIGIT: u8 = 2;
+    pub const DIGIT: u8 = 4;
 }
 
-/// [`UUID_LENGTH`] if `text` begins with a UUID.
-fn uuid_length(text: &str) -> Option<usize> {
-    let mut rest = text;
+/// Letters and digits in a row, counted in bytes.
+struct Word {
+    length: usize,
+    digits: usize,
+    hex_digits: usize,
+}
+
+impl Word {
+    /// The word that `bytes` begin with.
+    fn first(bytes: &[u8]) -> Word {
+        let mut word = Word { length: 0, digits: 0, hex_digits: 0 };
+        for byte in bytes {
+            let kind = BYTE_KINDS[usize::from(*byte)];
+            if kind == 0 {
+                break;
+            }
+            word.length += 1;
+            word.digits += usize::from(kind & kind::DIGIT > 0);
+            word.hex_digits += usize::from(kind & kind::HEX_DIGIT > 0);
+        }
+        word
+    }
+
+    /// Whether it is a number, a hash or a token.
+    fn names_one_of_many(&self) -> bool {
+        let Word { length, digits, hex_digits } = *self;
+        let hash_min = if digits > 0 { HEX_DIGITS_MIN.0 } else { HEX_DIGITS_MIN.1 };
+        length > 0
+            && (digits == length
+                || (hex_digits == length && length >= hash_min)
+                || (digits > 0 && length >= TOKEN_LENGTH_MIN))
+    }
+}
+
+/// Whether `bytes` begin with a UUID.
+fn is_uuid(bytes: &[u8]) -> bool {
+    let mut rest = bytes;
     for (index, length) in UUID_PART_LENGTHS.into_iter().enumerate() {
-        rest = if index == 0 { rest } else { rest.strip_prefix('-')? };
-        let hex = rest.bytes().take_while(u8::is_ascii_hexdigit).count();
-        if hex != length || word_length(rest) != length {
-            return None;
+        if index > 0 {
+            let Some(after) = rest.strip_prefix(b"-") else { return false };
+            rest = after;
+        }
+        let word = Word::first(rest);
+        if (word.length, word.hex_digits) != (length, length) {
+            return false;
         }
         rest = &rest[length..];
     }
-    Some(UUID_LENGTH)
-}
-
-/// Whether a word of letters and digits is a number, a hash or a token.
-fn names_one_of_many(word: &str) -> bool {
-    let digits = word.bytes().filter(u8::is_ascii_digit).count();
-    let hex = word.bytes().all(|b| b.is_ascii_hexdigit());
-    digits == word.len()
-        || (hex && word.len() >= if digits > 0 { HEX_DIGITS_MIN.0 } else { HEX_DIGITS_MIN.1 })
-        || (digits > 0 && word.len() >= TOKEN_LENGTH_MIN)
+    true
 }
 
 /// A mean that fades, and the spread of costs around it.
@@ -301,7 +349,7 @@ impl CostTable {
     }
 
     fn set_of(&self, route: RouteHash) -> usize {
-        (route.0.bits() % self.0.len().max(1) as u64) as usize
+        ((u128::from(route.bits()) * self.0.len() as u128) >> 63) as usize
     }
 }
 
