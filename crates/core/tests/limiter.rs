@@ -270,6 +270,8 @@ fn the_latest_bucket_is_so_by_its_own_burst() {
     assert!(wait(0) < wait(1) && latest(after(50)) == Some(1));
     assert_eq!(latest(after(69)), Some(1));
     assert_eq!(latest(after(70)), None, "all is paid");
+    let owes = |key, now| limiter.is_in_debt(1, KeyHash::from_bits(key), now);
+    assert!(owes(9, after(69)) && !owes(9, after(70)) && !owes(8, T0));
     let (verdict, _) = limiter.ask(&both, seconds(1), T0);
     assert_eq!(verdict, Verdict::Allow, "who owes is let in, to wait");
 }

@@ -164,9 +164,10 @@ fn route(tag: KeyHash) -> RouteHash {
 
 /// The place in the queue of a tag.
 fn place(rules: &TurnRules, tag: KeyHash, now: Time) -> QueuePlace {
-    let owes = rules.limiter.standing_of(0, tag, now).level.is_some_and(|level| level < 0);
-    let flow = || rules.marks.flow(LimitKey { limit: 0, hash: tag });
-    if owes { QueuePlace::Debt(flow()) } else { QueuePlace::Credit }
+    match rules.limiter.is_in_debt(0, tag, now) {
+        true => QueuePlace::Debt(rules.marks.flow(LimitKey { limit: 0, hash: tag })),
+        false => QueuePlace::Credit,
+    }
 }
 
 fn search(settings: &TurnSettings, cpus: usize) -> Option<ConcurrencySearch> {

@@ -134,8 +134,7 @@ impl FairQueue {
     fn enter_as(&self, client: &[u8], kind: RouteHash) -> WaitingSlot {
         let request = QueuedRequest { client: hash(client, self.0.limiter.seed()), kind };
         let now = self.now();
-        let level = self.0.limiter.standing_of(0, request.client, now).level;
-        let owes = level.is_some_and(|level| level < 0);
+        let owes = self.0.limiter.is_in_debt(0, request.client, now);
         let mut state = self.0.state.lock();
         let arrival = state.arrival(request, owes);
         let id = state.admission.handle_arrival(arrival, now);

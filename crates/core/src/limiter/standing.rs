@@ -142,6 +142,18 @@ impl Limiter {
         late.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, key)| key)
     }
 
+    /// Whether the bucket `hash` of the limit at `index` is in debt now. Takes no set, like
+    /// [`Limiter::furthest_in_debt`].
+    #[must_use]
+    pub fn is_in_debt(&self, index: usize, hash: KeyHash, now: Time) -> bool {
+        let (Some(limit), Some(table)) = (self.limits.get(index), self.tables.get(index)) else {
+            return false;
+        };
+        let Algorithm::Debt(debt) = &limit.algorithm else { return false };
+        let full_at = table.peek(hash).map_or(Time::ZERO, Time);
+        debt.wait(full_at, Cost::ZERO, now) > Nanos::ZERO
+    }
+
     /// The state of bucket `hash` of the limit at `index` now. An absent bucket owes nothing.
     #[must_use]
     pub fn standing_of(&self, index: usize, hash: KeyHash, now: Time) -> Reason {

@@ -228,7 +228,7 @@ impl Admission {
         worked: Option<(RouteHash, Nanos)>,
         now: Time,
     ) -> bool {
-        let stayed = self.queue.stays(id);
+        let stayed = self.search.is_some() && self.queue.stays(id);
         let is_telling = self.queue.handle_done(id, cost, now);
         if let Some((route, elapsed)) = worked {
             let waiting = self.queue.waiting() > 0;
@@ -317,6 +317,9 @@ impl Admission {
 
     /// Tells the search the number of requests that the backend accepts.
     fn bound_search(&mut self, now: Time) {
+        if self.search.is_none() {
+            return;
+        }
         let part = match self.part {
             SlotPart::Least(slots) => Some(slots),
             SlotPart::Whole | SlotPart::Given => None,
