@@ -68,6 +68,8 @@ pub struct ConfigFaults {
     pub file: String,
     /// The faults, at least one.
     pub faults: Vec<ConfigFault>,
+    /// Warnings about the same file, each with its place. They are not part of the message.
+    pub warnings: Vec<String>,
 }
 
 impl ConfigFaults {
@@ -76,7 +78,13 @@ impl ConfigFaults {
     pub fn new(file: &str, mut faults: Vec<ConfigFault>) -> ConfigFaults {
         faults.sort();
         faults.dedup();
-        ConfigFaults { file: file.to_owned(), faults }
+        ConfigFaults { file: file.to_owned(), faults, warnings: Vec::new() }
+    }
+
+    /// The same with these warnings.
+    #[must_use]
+    pub fn with_warnings(self, warnings: Vec<String>) -> ConfigFaults {
+        ConfigFaults { warnings, ..self }
     }
 }
 

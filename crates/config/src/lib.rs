@@ -93,11 +93,13 @@ fn read(file: &str, bytes: &[u8], machine: Machine) -> Result<(YamlNode, Config)
     if faulty.is_empty() {
         return config.map(|config| (root, config));
     }
+    let config = config.map(|config| config.warnings);
+    let warnings = config.as_ref().map_or_else(|faults| faults.warnings.clone(), Clone::clone);
     let others = config.err().into_iter().flat_map(|faults| faults.faults);
     let is_other = |fault: &ConfigFault| faulty.iter().all(|one| one.place != fault.place);
     let others: Vec<ConfigFault> = others.filter(is_other).collect();
     faulty.extend(others);
-    Err(ConfigFaults::new(file, faulty))
+    Err(ConfigFaults::new(file, faulty).with_warnings(warnings))
 }
 
 /// Whether a file is a configuration, with or without faults: it contains a section of Evenkeel, or
@@ -180,16 +182,16 @@ pub fn check(
     }));
     let files = found.files.into_iter();
     faults.extend(files.map(|file| ConfigFault::new(file.place(&root), file.what)));
-    if !faults.is_empty() {
-        return Err(ConfigFaults::new(file, faults));
-    }
     let networks = doubts::of_networks(&root).into_iter();
     warnings.extend(networks.map(|fault| ConfigFaults::new(file, vec![fault]).to_string()));
     warnings.extend(found.doubts.into_iter().map(|(way, what)| {
         let place = root.find(way).map_or(root.place, |node| node.place);
         ConfigFaults::new(file, vec![ConfigFault::new(place, what)]).to_string()
     }));
-    Ok(warnings)
+    match faults.is_empty() {
+        true => Ok(warnings),
+        false => Err(ConfigFaults::new(file, faults).with_warnings(warnings)),
+    }
 }
 
 /// Problems that a start would warn about, or that would prevent it if they still exist by then.
@@ -424,12 +426,13 @@ fn decode(file: &str, root: &YamlNode, machine: Machine) -> Result<Config, Confi
     let native = foreign::native(file, root, machine.cpus, &mut faults, &mut notes);
     let root = native.as_ref().unwrap_or(root);
     let (settings, shown) = settings::from_tree(root, machine, &mut faults);
-    if faults.iter().any(|fault| !fault.is_warning) {
-        faults.retain(|fault| !fault.is_warning);
-        return Err(ConfigFaults::new(file, faults));
-    }
-    notes.append(&mut faults);
+    let (mut warned, faults): (Vec<_>, Vec<_>) =
+        faults.into_iter().partition(|fault| fault.is_warning);
+    notes.append(&mut warned);
     let warnings = ConfigFaults::new(file, notes).to_string().lines().map(String::from).collect();
+    if !faults.is_empty() {
+        return Err(ConfigFaults::new(file, faults).with_warnings(warnings));
+    }
     let native = show::yaml(&show::masked(&shown, settings::ROOT));
     Ok(Config { settings, native, warnings, values: SecretTree(shown) })
 }

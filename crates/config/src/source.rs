@@ -163,9 +163,11 @@ impl ConfigSource {
     }
 
     fn unread(&self, why: &dyn std::fmt::Display) -> ConfigFaults {
+        let why = why.to_string();
         let what = match self.path.is_dir() {
             true => "is a folder; name one configuration file".to_owned(),
-            false => format!("cannot be read: {why}"),
+            // The number of the error says nothing that its name does not.
+            false => format!("cannot be read: {}", why.split(" (os error").next().unwrap_or(&why)),
         };
         ConfigFaults::new(
             &self.path.display().to_string(),

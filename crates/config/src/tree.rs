@@ -208,6 +208,9 @@ fn with_hint(info: String, line: &str) -> String {
             + "; check the indentation of this line and of the one before it; a value that \
                contains `: ` needs quotes";
     }
+    if info.contains("did not find expected key") {
+        return info + "; begin this line in the same column as the other keys of its section";
+    }
     if info.contains(" tab") || info.contains("tabs") {
         return info + "; indent with spaces";
     }

@@ -42,9 +42,27 @@ pub fn one_of<T: Clone>(text: &str, words: &[(&str, T)]) -> Read<T> {
     let found = words.iter().find(|(word, _)| *word == text);
     found.map(|(_, value)| value.clone()).ok_or_else(|| {
         let all: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-        let meant = nearest(text, &all).map(|word| format!("; did you mean `{word}`?"));
+        let meant = synonym(text, &all).or_else(|| nearest(text, &all));
+        let meant = meant.map(|word| format!("; did you mean `{word}`?"));
         format!("must be one of: {}{}", all.join(", "), meant.unwrap_or_default())
     })
+}
+
+/// Words of other programs, each with those of Evenkeel that may be meant, the likeliest first.
+const SYNONYMS: [(&[&str], &[&str]); 7] = [
+    (&["deny", "refuse", "429", "503"], &["reject"]),
+    (&["block", "ban", "drop", "forbid", "403"], &["deny", "reject"]),
+    (&["wait", "throttle", "slow", "sleep"], &["delay", "queue"]),
+    (&["yes", "on", "enabled", "1"], &["true"]),
+    (&["no", "off", "disabled", "0"], &["false"]),
+    (&["warning"], &["warn"]),
+    (&["plain", "logfmt", "console"], &["text"]),
+];
+
+/// The word that people mean who know another program.
+fn synonym<'k>(text: &str, known: &[&'k str]) -> Option<&'k str> {
+    let (_, meant) = SYNONYMS.iter().find(|(words, _)| words.contains(&text))?;
+    meant.iter().find_map(|word| known.iter().find(|known| *known == word)).copied()
 }
 
 /// Declares an enumeration with the word for each value: `Json = "json"`. `WORDS` has all of them,

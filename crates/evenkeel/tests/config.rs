@@ -252,7 +252,10 @@ fn each_of_these_is_faulty() {
         ("proxy: {backend: http://a/b}", "only a host and a port"),
         ("proxy: {backend: 'http://:80'}", "not a host and port"),
         ("proxy: {backend: 'http://a:0'}", "not a host and port"),
-        ("proxy: {backend: 'http://a:99999'}", "not a port; write http://a:80"),
+        (
+            "proxy: {backend: 'http://a:99999'}",
+            "a port is a number from 1 to 65535; write http://a:80",
+        ),
         ("proxy: {backend: [http://a, http://a]}", "`backend` http://a:80 occurs twice"),
         ("proxy: {backend: http://localhost:8888}", "is the proxy itself"),
         ("proxy: {cost: 'cgroup:x'}", "write cgroup:/system.slice"),

@@ -148,7 +148,9 @@ pub(crate) fn backend(text: &str) -> Read<BackendAddress> {
     match (host.is_empty(), authority.port_u16(), rest.len() == host.len()) {
         (false, Some(1..), _) => Ok(BackendAddress { scheme, place: rest.to_owned() }),
         (false, None, true) => Ok(BackendAddress { scheme, place: format!("{rest}:{port}") }),
-        (false, None, false) => Err(format!("not a port; write {scheme}://{host}:{port}")),
+        (false, None, false) => Err(format!(
+            "a port is a number from 1 to 65535; write {scheme}://{host}:{port} or another one"
+        )),
         _ => Err(wrong()),
     }
 }

@@ -28,14 +28,13 @@ pub struct FaultsFound;
 pub fn check(paths: &[PathBuf]) -> anyhow::Result<()> {
     let (mut faults, mut warned) = (Vec::new(), 0);
     for path in paths {
-        match check_one(path) {
-            Ok(warnings) => {
-                eprint!("{}", excerpt::warnings(warnings.iter().map(String::as_str)));
-                warned += warnings.len();
-                writeln!(io::stdout(), "{}: good", path.display())?;
-            }
-            Err(found) => faults.extend(found.lines().map(str::to_owned)),
+        let found = check_one(path);
+        eprint!("{}", excerpt::warnings(found.warnings.iter().map(String::as_str)));
+        warned += found.warnings.len();
+        if found.faults.is_empty() {
+            writeln!(io::stdout(), "{}: good", path.display())?;
         }
+        faults.extend(found.faults);
     }
     let shown = excerpt::errors(faults.iter().map(String::as_str));
     eprint!("{shown}{}", excerpt::count(faults.len(), warned));
@@ -43,50 +42,77 @@ pub fn check(paths: &[PathBuf]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks one file or folder, and returns its warnings. A file that names a domain is a rule file.
-/// All files of a folder are rule files, unless the folder contains configurations.
-fn check_one(path: &Path) -> Result<Vec<String>, String> {
+/// What a check has found, each as a line.
+#[derive(Default)]
+struct Findings {
+    warnings: Vec<String>,
+    faults: Vec<String>,
+}
+
+impl Findings {
+    /// Faults as text, one in each line.
+    fn faulty(text: &str) -> Findings {
+        Findings { faults: text.lines().map(str::to_owned).collect(), ..Findings::default() }
+    }
+
+    fn of(result: Result<Vec<String>, ConfigFaults>) -> Findings {
+        match result {
+            Ok(warnings) => Findings { warnings, ..Findings::default() },
+            Err(faults) => {
+                let text = faults.to_string();
+                Findings { warnings: faults.warnings, ..Findings::faulty(&text) }
+            }
+        }
+    }
+
+    fn and(mut self, other: Findings) -> Findings {
+        self.warnings.extend(other.warnings);
+        self.faults.extend(other.faults);
+        self
+    }
+}
+
+/// Checks one file or folder. A file that names a domain is a rule file. All files of a folder are
+/// rule files, unless the folder contains configurations.
+fn check_one(path: &Path) -> Findings {
     let entries = folder::entries(path);
     if entries.iter().any(|entry| matches!(entry, FolderEntry::Configuration(_))) {
         return check_entries(entries);
     }
     if path.is_dir() && !evenkeel_ratelimit::rules::folder_has_rules(path) {
-        return Err(format!(
+        return Findings::faulty(&format!(
             "{}: this folder contains neither a configuration nor a rule file (with a `domain`)",
             path.display()
         ));
     }
     if let Some(checked) = evenkeel_ratelimit::rules::check(path) {
-        return checked.map_err(|faults| lines(&faults));
+        return of_rules(checked);
     }
     if let Some(checked) = evenkeel_config::envoy::check(path) {
-        return checked.map_err(|faults| faults.to_string());
+        return Findings::of(checked);
     }
     match evenkeel_config::check_group_file(path) {
-        Some(checked) => {
-            let groups = checked.map_err(|faults| faults.to_string())?;
+        Some(Ok(groups)) => {
             let (file, noun) = (path.display(), if groups == 1 { "group" } else { "groups" });
             eprintln!(
                 "note: {file} has {groups} {noun}; a configuration that names it in `group_files` \
                  is checked with it"
             );
-            Ok(Vec::new())
+            Findings::default()
         }
+        Some(Err(faults)) => Findings::of(Err(faults)),
         None => check_configuration(path),
     }
 }
 
 /// Checks the configurations of a folder, and names what else is in it. A file that should be one
 /// and is not valid YAML is a fault, because its content is unknown.
-fn check_entries(entries: Vec<FolderEntry>) -> Result<Vec<String>, String> {
-    let (mut warnings, mut faulty) = (Vec::new(), Vec::new());
+fn check_entries(entries: Vec<FolderEntry>) -> Findings {
+    let mut found = Findings::default();
     for entry in entries {
         match entry {
             FolderEntry::Configuration(path) | FolderEntry::Broken(path) => {
-                match check_configuration(&path) {
-                    Ok(more) => warnings.extend(more),
-                    Err(faults) => faulty.push(faults),
-                }
+                found = found.and(check_configuration(&path));
             }
             FolderEntry::Other(path, why) => {
                 // A closed pipe ends the check at the next line that matters.
@@ -94,15 +120,21 @@ fn check_entries(entries: Vec<FolderEntry>) -> Result<Vec<String>, String> {
             }
         }
     }
-    if faulty.is_empty() { Ok(warnings) } else { Err(faulty.join("\n")) }
+    found
 }
 
-fn lines(faults: &[ConfigFaults]) -> String {
-    faults.iter().map(ConfigFaults::to_string).collect::<Vec<_>>().join("\n")
+fn of_rules(checked: Result<Vec<String>, Vec<ConfigFaults>>) -> Findings {
+    match checked {
+        Ok(warnings) => Findings::of(Ok(warnings)),
+        Err(faults) => faults
+            .into_iter()
+            .map(|faults| Findings::of(Err(faults)))
+            .fold(Findings::default(), Findings::and),
+    }
 }
 
 /// Checks whether `serve` would start with this file, as far as this is possible without a start.
-fn check_configuration(path: &Path) -> Result<Vec<String>, String> {
+fn check_configuration(path: &Path) -> Findings {
     let mut source = ConfigSource::new(path);
     let here = Machine::here();
     let problems = |settings: &Settings| {
@@ -115,25 +147,26 @@ fn check_configuration(path: &Path) -> Result<Vec<String>, String> {
             .and(evenkeel_identity::networks::start_problems(settings, now))
             .and(run::trial::trial(settings))
     };
-    let warnings = source.check(here, problems);
-    let mut warnings = warnings.map_err(|faults| faults.to_string())?;
-    if let Ok(config) = source.load(here) {
-        for note in cgroup::cost_notes(&config.settings) {
-            eprintln!("note: {note}");
-        }
-        let networks = evenkeel_identity::networks::notes(&config.settings);
-        for note in networks.into_iter().chain(evenkeel_identity::robots::notes(&config.settings)) {
-            eprintln!("note: {note}");
-        }
-        tell_keys(path, &config.settings, here).map_err(|error| error.to_string())?;
-        let door = config.settings.ratelimit.as_ref();
-        let rules = door.and_then(|door| door.rules.path.as_deref());
-        let rules = rules.filter(|path| path.exists());
-        if let Some(checked) = rules.and_then(evenkeel_ratelimit::rules::check) {
-            warnings.extend(checked.map_err(|faults| lines(&faults))?);
-        }
+    let found = Findings::of(source.check(here, problems));
+    if !found.faults.is_empty() {
+        return found;
     }
-    Ok(warnings)
+    let Ok(config) = source.load(here) else { return found };
+    let networks = evenkeel_identity::networks::notes(&config.settings);
+    let robots = evenkeel_identity::robots::notes(&config.settings);
+    for note in cgroup::cost_notes(&config.settings).into_iter().chain(networks).chain(robots) {
+        eprintln!("note: {note}");
+    }
+    if let Err(error) = tell_keys(path, &config.settings, here) {
+        return found.and(Findings::faulty(&error.to_string()));
+    }
+    let door = config.settings.ratelimit.as_ref();
+    let rules = door.and_then(|door| door.rules.path.as_deref());
+    let checked = rules.filter(|path| path.exists()).and_then(evenkeel_ratelimit::rules::check);
+    match checked {
+        Some(checked) => found.and(of_rules(checked)),
+        None => found,
+    }
 }
 
 /// Prints the default of `keys_max` if a limit has it, since it depends on the machine.

@@ -35,3 +35,21 @@ fn parts_of_keys_have_other_names() {
         assert_eq!(by(word), by(same));
     }
 }
+
+#[test]
+fn words_of_other_programs_are_understood() {
+    for (text, meant) in [
+        ("proxy: {action: deny}", "did you mean `reject`?"),
+        ("proxy: {action: throttle}", "did you mean `delay`?"),
+        ("proxy: {limits: {name: a, by: all, when: {path: /a}, action: block}}", "mean `deny`?"),
+        ("proxy: {shadow: yes}", "did you mean `true`?"),
+        ("proxy: {shadow: off}", "did you mean `false`?"),
+        ("log: {level: warning}", "did you mean `warn`?"),
+    ] {
+        let told = faults(text);
+        assert!(told.contains(meant), "{text}: {told}");
+    }
+    let told = faults("proxy:\n  cpus: 1\n listen: 127.0.0.1:1\n");
+    let advice = "begin this line in the same column as the other keys of its section";
+    assert!(told.contains(advice), "{told}");
+}

@@ -3,7 +3,9 @@
 
 use super::conditions::limit;
 use super::good;
+use evenkeel_config::settings::Settings;
 use evenkeel_config::{StartProblems, check};
+use evenkeel_testing::evenkeel;
 use std::fs;
 
 #[test]
@@ -160,4 +162,27 @@ fn check_warns_of_facts_that_no_connection_can_have() {
     }
     let swarm = good("proxy: {backend: 'http://127.0.0.1:1'}").settings;
     assert_eq!(evenkeel_config::unknown_facts(&swarm), [], "the queue uses what there is");
+}
+
+#[test]
+fn warnings_are_shown_beside_errors() {
+    let of_start = |_: &Settings| StartProblems {
+        faults: vec![(&["proxy", "cpus"], "cannot be had".to_owned())],
+        ..StartProblems::default()
+    };
+    let text = "proxy:\n  cpus: 1\n  trusted_proxies: 10.0.0.1/8\n";
+    let found = check("t.yaml", text.as_bytes(), 4.0, of_start).expect_err("faulty");
+    assert_eq!(found.to_string(), "t.yaml:2:9: cannot be had");
+    let warned = found.warnings.join("\n");
+    assert!(warned.contains("t.yaml:3:20: `10.0.0.1/8` is the network 10.0.0.0/8"), "{warned}");
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("t.yaml");
+    let text = "proxy:\n  cpus: x\n  listen: ':81'\n  tls: {listen: ':444', acme: {domains: \
+                intranet, terms_agreed: true}}\n";
+    fs::write(&path, text).expect("written");
+    let output = evenkeel!().arg("check").arg(&path).output().expect("it runs");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("warning:") && told.contains("`intranet` is no name"), "{told}");
+    assert!(told.contains(":2:9: `cpus` is `x`") && told.contains("1 error, 1 warning"), "{told}");
 }
