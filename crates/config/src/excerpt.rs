@@ -71,6 +71,14 @@ fn numbers(errors: usize, warnings: usize) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
+/// Whether colors may be written to `output`: it is a terminal that has them, and `NO_COLOR` is not
+/// set.
+pub fn shows_colors(output: &impl IsTerminal) -> bool {
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    output.is_terminal() && !is_set("NO_COLOR") && !is_dumb
+}
+
 /// The colors of a terminal, or none.
 #[derive(Clone, Copy)]
 struct Paint {
@@ -79,9 +87,7 @@ struct Paint {
 
 impl Paint {
     fn of_stderr() -> Paint {
-        let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        Paint { is_on: io::stderr().is_terminal() && !is_set("NO_COLOR") && !is_dumb }
+        Paint { is_on: shows_colors(&io::stderr()) }
     }
 
     fn with(self, codes: &str, text: &str) -> String {

@@ -17,6 +17,7 @@ pub mod excerpt;
 pub mod fault;
 mod foreign;
 mod groups;
+pub mod host;
 pub mod keys;
 pub mod machine;
 mod memory;

@@ -4,6 +4,7 @@
 //! it, if they are mounted.
 
 use crate::groups::{self, ProcessCgroup};
+use crate::host;
 use std::fs;
 use std::path::Path;
 
@@ -18,6 +19,17 @@ pub fn available() -> Option<u64> {
 fn limits(own: &str, root: &Path) -> Vec<u64> {
     let groups = groups::with_controller(own, root, "memory");
     groups.iter().filter_map(limit).collect()
+}
+
+/// The limit that is closest to being reached, and the memory that counts towards it.
+pub(crate) fn closest_limit(own: &str, root: &Path) -> Option<(u64, u64)> {
+    let groups = groups::with_controller(own, root, "memory");
+    let all = fs::read_to_string("/proc/meminfo").ok().and_then(|text| total(&text));
+    let is_limit = |max: &u64| all.is_none_or(|all| *max < all);
+    let full =
+        |group: &ProcessCgroup| Some((limit(group).filter(is_limit)?, host::memory_used(group)?));
+    let free = |(max, used): &(u64, u64)| max.saturating_sub(*used);
+    groups.iter().filter_map(full).min_by_key(free)
 }
 
 fn limit(group: &ProcessCgroup) -> Option<u64> {

@@ -71,7 +71,8 @@ settings! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct Settings from sections(root, machine: Machine);
 
-    /// Metrics, health and the interface of `evenkeel doctor`. `off` opens no admin door.
+    /// Metrics, health and the interface of `evenkeel doctor` and `clients`. `off` opens no admin
+    /// door.
     pub admin: Option<AdminSettings>, ADMIN: SubsectionKey =
         SubsectionKey::one("admin", &ADMIN_TABLE).or_words(&["off"]).restart() => admin(root);
     /// Which log lines are written, and how.

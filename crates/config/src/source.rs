@@ -158,6 +158,14 @@ impl ConfigSource {
         check(&self.path.display().to_string(), &self.bytes()?, machine, more)
     }
 
+    /// Whether the file has the key at this path of keys. False if it cannot be read.
+    #[must_use]
+    pub fn names(&self, way: &[&str]) -> bool {
+        let bytes = self.bytes().ok();
+        let root = bytes.and_then(|bytes| tree::parse(&bytes).ok());
+        root.is_some_and(|root| root.find(way).is_some())
+    }
+
     fn bytes(&self) -> Result<Vec<u8>, ConfigFaults> {
         bytes(&self.path, CONFIG_BYTES_MAX).map_err(|error| self.unread(&error))
     }

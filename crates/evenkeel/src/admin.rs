@@ -13,10 +13,11 @@ mod observe;
 mod override_orders;
 mod page;
 mod room;
+mod setup;
 mod sources;
 
 pub use observe::observed;
-pub use sources::{AdminSources, DoorEngine};
+pub use sources::{AdminSources, DoorEngine, SetupFacts};
 
 use evenkeel_config::settings;
 use evenkeel_serve::accept;

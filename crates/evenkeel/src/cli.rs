@@ -4,16 +4,19 @@
 //! Errors go to standard error and say what to do. Exit codes: 0 success, 1 the command failed or a
 //! check found errors, 2 the command line is wrong. The work of a running server begins in `run`.
 
-mod check;
-pub(crate) mod doctor;
+pub(crate) mod check;
+pub(crate) mod clients;
+mod diagnose;
+mod help;
 mod reload;
 pub(crate) mod remote;
 mod top;
 mod turn;
+mod upgrade;
 
 use crate::run;
 use anyhow::Context;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{FromArgMatches, Parser, Subcommand};
 use evenkeel_config::fault::Misuse;
 use evenkeel_config::machine::Machine;
 use evenkeel_config::source::{ConfigSource, NoConfigError, default_path};
@@ -24,7 +27,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use check::FaultsFound;
-use doctor::{DoctorFormat, doctor};
+use clients::{ClientsFormat, clients};
+use diagnose::DoctorOptions;
 use remote::AdminClient;
 
 /// The texts of all licences. `packaging/notices` writes them.
@@ -33,6 +37,7 @@ const NOTICES: &str = include_str!("../../../packaging/notices.txt");
 /// Measures how much CPU time each client's requests use, and shares a web server fairly.
 #[derive(Parser)]
 #[command(name = "evenkeel", version, arg_required_else_help = true, propagate_version = true)]
+#[command(after_help = help::ALL)]
 struct Cli {
     #[command(subcommand)]
     command: CliCommand,
@@ -41,16 +46,14 @@ struct Cli {
 #[derive(Subcommand)]
 enum CliCommand {
     /// Run the server: open all listeners of a configuration file
-    #[command(alias = "run")]
+    #[command(aliases = ["run", "start"], after_help = help::SERVE)]
     Serve(ServeArgs),
     /// Run the reverse proxy with the default limits, without a configuration file
+    #[command(after_help = help::PROXY)]
     Proxy(ProxyArgs),
-    /// Run the Envoy rate limit service, configured by the environment variables of its reference
-    /// server
-    Ratelimit,
     /// Check configuration files, rule files (or folders of them) and the external processing in
     /// files of Envoy; print every error with its position
-    #[command(alias = "validate")]
+    #[command(aliases = ["validate", "test"], after_help = help::CHECK)]
     Check {
         /// Configuration files, rule files or folders [default: the file of `serve`]
         #[arg(value_name = "PATH")]
@@ -60,41 +63,44 @@ enum CliCommand {
         config: Option<PathBuf>,
     },
     /// Print the effective configuration, with all defaults filled in
+    #[command(after_help = help::SHOW)]
     Show {
         /// The configuration file [default: as for `serve`]
         #[arg(long, short, value_name = "FILE")]
         config: Option<PathBuf>,
     },
-    /// Print the JSON schema of the configuration, for editors
-    Schema,
     /// Make a running server on this machine read its configuration again
-    Reload {
-        /// The admin address of the server
-        #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9970")]
-        #[arg(value_parser = host_port)]
-        admin: String,
-    },
-    /// Print the busiest clients of a running server
-    #[command(aliases = ["clients", "status"])]
-    Doctor(DoctorArgs),
+    #[command(after_help = help::RELOAD)]
+    Reload(LocalServerArgs),
+    /// Replace a running server on this machine by the program that is installed now, without
+    /// losing a request
+    #[command(after_help = help::UPGRADE)]
+    Upgrade(LocalServerArgs),
+    /// Examine the set-up, and say what is wrong and what to do: the configuration, the running
+    /// server, this machine, the backends
+    #[command(after_help = help::DOCTOR)]
+    Doctor(DoctorOptions),
+    /// Print the busiest clients of a running server, and what waits
+    #[command(alias = "status", after_help = help::CLIENTS)]
+    Clients(ClientsArgs),
     /// Show the busiest clients of a running server live in the terminal
     Top(TopArgs),
-    /// Wait for a turn, run a command, and charge the CPU time that it used
-    Turn(turn::TurnOptions),
     /// Replay access logs against the limits: which clients would have been held, delayed or
     /// refused
+    #[command(after_help = help::REPLAY)]
     Replay(evenkeel_lab::replay::ReplayOptions),
+    /// Demonstrate the throttle with a site, a crawler and a human, all inside this program
+    Demo(evenkeel_lab::demo::DemoOptions),
+    /// Wait for a turn, run a command, and charge the CPU time that it used
+    Turn(turn::TurnOptions),
+    /// Run the Envoy rate limit service, configured by the environment variables of its reference
+    /// server
+    Ratelimit,
     /// Print a generated access log with people, crawlers and swarms, to try `replay` with
     #[command(hide = true)]
     SampleLog(evenkeel_lab::replay::sample::SampleLogOptions),
-    /// Demonstrate the throttle with a site, a crawler and a human, all inside this program
-    Demo(evenkeel_lab::demo::DemoOptions),
-    /// Print the licences of this program and of all that it contains
-    #[command(alias = "licenses")]
-    Licences,
-    /// Print the version
-    #[command(hide = true)]
-    Version,
+    /// Print the JSON schema of the configuration, for editors
+    Schema,
     /// Print a completion script for a shell
     Completions {
         /// The shell that will run the script
@@ -106,6 +112,12 @@ enum CliCommand {
         #[arg(long, value_name = "FOLDER")]
         into: Option<PathBuf>,
     },
+    /// Print the licences of this program and of all that it contains
+    #[command(alias = "licenses")]
+    Licences,
+    /// Print the version
+    #[command(hide = true)]
+    Version,
 }
 
 #[derive(clap::Args)]
@@ -137,7 +149,7 @@ struct ProxyArgs {
     /// shared, or tokens with --preset]
     #[arg(long, value_name = "COST")]
     cost: Option<String>,
-    /// The address of metrics, health and `doctor`, or off [default: 127.0.0.1:9970]
+    /// The address of metrics, health, `doctor` and `clients`, or off [default: 127.0.0.1:9970]
     #[arg(long, value_name = "ADDR")]
     admin: Option<String>,
     /// Proxies with a trusted X-Forwarded-For: networks, separated by commas [default: none]
@@ -148,6 +160,15 @@ struct ProxyArgs {
     shadow: bool,
 }
 
+/// The flag that selects a running server of this machine, which gets a signal.
+#[derive(clap::Args)]
+struct LocalServerArgs {
+    /// The admin address of the server
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9970")]
+    #[arg(value_parser = host_port)]
+    admin: String,
+}
+
 /// The flags that select a running server.
 #[derive(clap::Args)]
 struct ServerArgs {
@@ -156,7 +177,8 @@ struct ServerArgs {
     #[arg(value_parser = host_port)]
     admin: String,
     /// A file with the token from the server's admin.token_file; required from another machine
-    #[arg(long, value_name = "FILE", env = "EVENKEEL_TOKEN_FILE")]
+    /// [default: $EVENKEEL_TOKEN_FILE]
+    #[arg(long, value_name = "FILE", env = "EVENKEEL_TOKEN_FILE", hide_env = true)]
     token_file: Option<PathBuf>,
 }
 
@@ -180,7 +202,7 @@ struct TopArgs {
 }
 
 #[derive(clap::Args)]
-struct DoctorArgs {
+struct ClientsArgs {
     #[command(flatten)]
     server: ServerArgs,
     /// Show only this limit
@@ -197,11 +219,13 @@ struct DoctorArgs {
 /// Parses the command line and runs the command.
 pub fn main() -> ExitCode {
     evenkeel_tls::install();
-    let cli = match Cli::try_parse() {
+    let parsed = help::command().try_get_matches();
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         // Help and version also arrive here; clap provides the right exit code for them.
         Err(error) => {
             let _ = error.print();
+            eprint!("{}", help::advice(&error));
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
@@ -223,14 +247,15 @@ pub fn main() -> ExitCode {
 fn run(command: CliCommand) -> anyhow::Result<ExitCode> {
     match command {
         CliCommand::Turn(options) => turn::turn(&options),
+        CliCommand::Doctor(options) => diagnose::diagnose(options),
         other => run_to_end(other).map(|()| ExitCode::SUCCESS),
     }
 }
 
 fn run_to_end(command: CliCommand) -> anyhow::Result<()> {
     match command {
-        // Its exit code is that of another command.
-        CliCommand::Turn(_) => Ok(()),
+        // Their exit codes say more than whether they failed.
+        CliCommand::Turn(_) | CliCommand::Doctor(_) => Ok(()),
         CliCommand::Serve(serve) => {
             let mut source = ConfigSource::new(&named(serve.config)?);
             let config = source.load(Machine::here())?;
@@ -249,26 +274,31 @@ fn run_to_end(command: CliCommand) -> anyhow::Result<()> {
         }
         CliCommand::Show { config } => show(&named(config)?),
         CliCommand::Schema => print_schema(),
-        CliCommand::Reload { admin } => Ok(writeln!(io::stdout(), "{}", reload::reload(&admin)?)?),
-        CliCommand::Doctor(asked) => ask_doctor(&asked),
+        CliCommand::Reload(server) => {
+            Ok(writeln!(io::stdout(), "{}", reload::reload(&server.admin)?)?)
+        }
+        CliCommand::Upgrade(server) => {
+            Ok(writeln!(io::stdout(), "{}", upgrade::upgrade(&server.admin)?)?)
+        }
+        CliCommand::Clients(asked) => ask_clients(&asked),
         CliCommand::Top(asked) => watch_top(&asked),
         CliCommand::Replay(options) => evenkeel_lab::replay::run(&options),
         CliCommand::SampleLog(options) => evenkeel_lab::replay::sample(options),
         CliCommand::Demo(options) => Ok(evenkeel_lab::demo::run(&options)?),
         CliCommand::Licences => Ok(io::stdout().write_all(NOTICES.as_bytes())?),
         CliCommand::Version => {
-            Ok(io::stdout().write_all(Cli::command().render_version().as_bytes())?)
+            Ok(io::stdout().write_all(help::command().render_version().as_bytes())?)
         }
         CliCommand::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "evenkeel", &mut script);
+            clap_complete::generate(shell, &mut help::command(), "evenkeel", &mut script);
             Ok(io::stdout().write_all(&script)?)
         }
         CliCommand::Man { into: None } => {
-            Ok(clap_mangen::Man::new(Cli::command()).render(&mut io::stdout().lock())?)
+            Ok(clap_mangen::Man::new(help::command()).render(&mut io::stdout().lock())?)
         }
         CliCommand::Man { into: Some(folder) } => {
-            let written = clap_mangen::generate_to(Cli::command(), &folder);
+            let written = clap_mangen::generate_to(help::command(), &folder);
             written.with_context(|| format!("cannot write manual pages into {}", folder.display()))
         }
     }
@@ -319,17 +349,17 @@ fn watch_top(asked: &TopArgs) -> anyhow::Result<()> {
 
 /// Prints the status. An unknown limit prints an empty table and also fails, so that scripts notice
 /// it.
-fn ask_doctor(asked: &DoctorArgs) -> anyhow::Result<()> {
+fn ask_clients(asked: &ClientsArgs) -> anyhow::Result<()> {
     let token = asked.server.token()?;
-    let DoctorArgs { server, limit, bucket, json } = asked;
+    let ClientsArgs { server, limit, bucket, json } = asked;
     let form = match (bucket, json) {
-        (Some(_), _) => DoctorFormat::Buckets,
-        (None, true) => DoctorFormat::Json,
-        (None, false) => DoctorFormat::Tables,
+        (Some(_), _) => ClientsFormat::Buckets,
+        (None, true) => ClientsFormat::Json,
+        (None, false) => ClientsFormat::Tables,
     };
     let limit = limit.as_deref().or(bucket.as_deref());
     let remote = AdminClient { address: &server.admin, token: token.as_deref() };
-    let report = doctor(&remote, limit, form)?;
+    let report = clients(&remote, limit, form)?;
     io::stdout().write_all(report.text.as_bytes())?;
     report.unknown.map_or(Ok(()), |names| Err(anyhow::anyhow!(names)))
 }

@@ -6,4 +6,5 @@
 
 mod admin;
 pub mod cli;
+mod doctor;
 mod run;

@@ -9,7 +9,7 @@ mod cgroup;
 mod doors;
 mod engine_pages;
 mod fetch;
-mod files;
+pub(crate) mod files;
 mod memory;
 mod networks;
 mod processors;
@@ -17,11 +17,12 @@ mod replace;
 mod robots;
 pub(crate) mod trial;
 
-use crate::admin;
+use crate::admin::{self, SetupFacts};
 use anyhow::Context;
 use arc_swap::ArcSwap;
 use doors::{EngineSet, OpenDoors};
 use evenkeel_config::fault::{ConfigFault, ConfigFaults, TextPlace};
+use evenkeel_config::host::{HostFacts, ProgramFile};
 use evenkeel_config::machine::Machine;
 use evenkeel_config::settings::otlp::TracesSettings;
 use evenkeel_config::settings::{MetricsSettings, Settings};
@@ -42,6 +43,7 @@ use evenkeel_telemetry::log;
 use evenkeel_telemetry::otlp::trace::Tracer;
 use std::io;
 use std::iter;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -164,7 +166,9 @@ impl RunningProcess {
         let sources = || {
             let native = Arc::clone(&native);
             let show = Box::new(move || native.load().as_ref().clone());
-            admin::AdminSources { watch: Arc::clone(&watch), clock, engines: engines.shown(), show }
+            let setup = setup_facts(source.as_ref(), settings);
+            let (watch, engines) = (Arc::clone(&watch), engines.shown());
+            admin::AdminSources { watch, clock, engines, show, setup }
         };
         let admin = settings.admin.as_ref().map(|admin| admin::start(admin, sources(), &sockets));
         let admin = admin.transpose()?;
@@ -357,7 +361,7 @@ impl RunningProcess {
         self.log.reload(config.settings.log);
         self.push_to(&config.settings.metrics);
         self.doors.reload(&config.settings);
-        self.watch.record_reload();
+        self.watch.record_reload(kept, self.clock.now());
         self.native.store(Arc::new(config.native.clone()));
         let limits = config.settings.limits();
         tracing::info!(limits, "configuration reloaded");
@@ -413,6 +417,18 @@ impl RunningProcess {
             tracing::warn!(seconds, "the system clock was changed; counts are not affected");
             self.step = step;
         }
+    }
+}
+
+/// Facts that do not change while the process runs.
+fn setup_facts(source: Option<&ConfigSource>, settings: &Settings) -> SetupFacts {
+    // Commands may be started in another folder.
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    SetupFacts {
+        config_file: source.map(|source| absolute(source.path())),
+        listen_overflows: HostFacts::read().listen_overflows,
+        program: ProgramFile::of_process(),
+        state_file: settings.state.file.clone(),
     }
 }
 

@@ -137,15 +137,48 @@ fn commands_and_flags_have_other_names() {
     let told = text(&evenkeel(&["proxy", "-b", "a:1", "-l", "nine", "--shadow"]).stderr);
     assert!(told.contains("`--backend` is `a:1`: write it as http://a:1"), "{told}");
     assert!(told.contains("`--listen` is `nine`"), "{told}");
-    for command in ["doctor", "clients", "status"] {
+    let told = text(&evenkeel(&["doctor", "--admin", "127.0.0.1:1"]).stdout);
+    assert!(
+        told.contains("problem  server            no server answers at 127.0.0.1:1: "),
+        "{told}"
+    );
+    for command in ["clients", "status"] {
         let told = text(&evenkeel(&[command, "--admin", "127.0.0.1:1"]).stderr);
         assert!(told.contains("no server answers at 127.0.0.1:1: "), "{told}");
     }
     assert_eq!(evenkeel(&["version"]).stdout, evenkeel(&["--version"]).stdout);
     let help = text(&evenkeel(&["--help"]).stdout);
-    for other in ["validate", "run", "clients", "status", "version"] {
+    for other in ["validate", "test", "run", "start", "status", "version"] {
         assert!(!help.contains(&format!("\n  {other} ")), "{other}: {help}");
     }
+}
+
+/// Words that other programs have as commands are answered with what to do here.
+#[test]
+fn unknown_commands_get_advice_and_help_ends_with_examples() {
+    for (word, says) in [
+        ("stop", "for `stop`: systemctl stop evenkeel"),
+        ("restart", "for `restart`: evenkeel upgrade"),
+        ("logs", "journalctl -u evenkeel"),
+        ("relod", "'reload'"),
+        ("nonsense", "commands: serve, proxy, check, "),
+    ] {
+        let output = evenkeel(&[word]);
+        assert_eq!(output.status.code(), Some(2), "{word}");
+        let told = text(&output.stderr);
+        assert!(told.contains(says), "{word}: {told}");
+    }
+    for command in ["serve", "proxy", "check", "show", "upgrade", "doctor", "clients", "replay"] {
+        let help = text(&evenkeel(&[command, "--help"]).stdout);
+        assert!(
+            help.contains("\nExample") && help.contains(&format!("evenkeel {command}")),
+            "{help}"
+        );
+        assert!(!help.contains("--version"), "{help}");
+        let version = text(&evenkeel(&[command, "--version"]).stdout);
+        assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
+    }
+    assert!(text(&evenkeel(&["--help"]).stdout).contains("\nExamples:\n"));
 }
 
 #[test]
@@ -196,12 +229,12 @@ fn check_prints_the_number_of_keys_that_the_memory_gives() {
 #[test]
 fn doctor_says_what_is_wrong_with_an_address_and_a_token_file() {
     for wrong in ["foo", "foo:", ":1", "127.0.0.1:0", "::1:80", "https://a:80", "a:99999"] {
-        for command in ["doctor", "top"] {
+        for command in ["doctor", "clients", "top"] {
             let told = text(&evenkeel(&[command, "--admin", wrong]).stderr);
             assert!(told.contains("not an address; write HOST:PORT"), "{wrong}: {told}");
         }
     }
-    let told = text(&evenkeel(&["doctor", "--admin", "http://127.0.0.1:1/"]).stderr);
+    let told = text(&evenkeel(&["clients", "--admin", "http://127.0.0.1:1/"]).stderr);
     assert!(told.contains("no server answers at 127.0.0.1:1: "), "{told}");
     let output = evenkeel(&["doctor", "--admin", "[::1]:1", "--token-file", "/nonexistent/key"]);
     assert_eq!(output.status.code(), Some(1));

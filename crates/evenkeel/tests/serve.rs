@@ -1,5 +1,7 @@
 //! The real program from start to end: flags, files, reload, signals.
 
+#[path = "serve/doctor.rs"]
+mod doctor;
 #[path = "serve/engines.rs"]
 mod engines;
 #[path = "serve/handover.rs"]
@@ -103,13 +105,13 @@ fn flags_are_enough_to_run_the_proxy() {
     assert!(get(addresses[1], "/readyz").starts_with("HTTP/1.1 200"));
     assert!(get(addresses[1], "/api/config").contains(&format!("backend: [{url}]")));
     let doctor = evenkeel!()
-        .args(["doctor", "--admin", &addresses[1].to_string(), "--limit", "ip"])
+        .args(["clients", "--admin", &addresses[1].to_string(), "--limit", "ip"])
         .output()
         .expect("it runs");
     assert_eq!(doctor.status.code(), Some(0), "{}", String::from_utf8_lossy(&doctor.stderr));
     assert!(String::from_utf8_lossy(&doctor.stdout).contains("127.0.0.1"));
     let doctor = evenkeel!()
-        .args(["doctor", "--admin", &addresses[1].to_string(), "--limit", "pi"])
+        .args(["clients", "--admin", &addresses[1].to_string(), "--limit", "pi"])
         .output()
         .expect("it runs");
     assert_eq!(doctor.status.code(), Some(1));

@@ -167,9 +167,10 @@ async fn answered(
     let checked = check(thread, link, &site.settings, &mut head, &body);
     let form = FaultForm::of(&site.settings, &head);
     let (found, connect) = checked.map_err(|status| fatal(thread, &form, status))?;
-    let trusted = site.settings.trust.trusts_headers(link.peer.address());
-    let forwards = !trusted && headers::forwards(&head.headers, found);
-    thread.watch.record_peer(link.peer.address(), forwards, thread.time());
+    let peer = link.peer.address();
+    let trusted = site.settings.trust.trusts_headers(peer);
+    let says = headers::peer_request(&head.headers, found, (&site.settings.trust, peer));
+    thread.watch.record_peer(peer, says, thread.time());
     if let Some(text) = thread.room.shared.challenges.text(head.uri.path()) {
         return Err(Box::new(answer::challenge(text)));
     }

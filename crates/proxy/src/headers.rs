@@ -11,11 +11,13 @@
 //! How the client's address is found: `identity/address.rs`.
 
 use evenkeel_engine::Quota;
-use evenkeel_identity::address::closed_forwarded;
+use evenkeel_identity::address::{ProxyTrust, closed_forwarded};
+use evenkeel_telemetry::untrusted_proxy::{ForwardingHeaders, PeerRequest};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{Method, StatusCode, Uri, Version};
+use std::net::IpAddr;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -349,13 +351,21 @@ pub(super) fn trailers(trailers: &mut HeaderMap, own: Option<&str>) {
     });
 }
 
-/// Whether a request contains an address of the client that it is forwarded for. `found`: the kinds
-/// of fields in it.
-pub(super) fn forwards(headers: &HeaderMap, found: FieldKinds) -> bool {
-    found.has(FieldKinds::FORWARDING)
-        && (headers.contains_key(X_FORWARDED_FOR)
-            || headers.contains_key(X_REAL_IP)
-            || headers.contains_key(header::FORWARDED))
+/// What a request says about the address of its client. `found`: the kinds of fields in it.
+pub(super) fn peer_request(
+    headers: &HeaderMap,
+    found: FieldKinds,
+    (trust, peer): (&ProxyTrust, IpAddr),
+) -> PeerRequest {
+    if trust.trusts_headers(peer) {
+        let has = |name: &str| headers.contains_key(name);
+        // A front that sets no list may still set the single address.
+        let has_address = trust.written_in().is_some_and(has)
+            || (trust.header().is_none() && headers.contains_key(X_REAL_IP));
+        return PeerRequest::Trusted { has_address };
+    }
+    let forwards = found.has(FieldKinds::FORWARDING);
+    PeerRequest::Other(ForwardingHeaders::of(|name| forwards && headers.contains_key(name)))
 }
 
 /// The kinds of fields found in one pass over a head, one bit each. Most heads have few fields to

@@ -32,8 +32,8 @@ use decision::notice::BlockNotice;
 use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
 use failure::BackendFailure;
 use metrics::{
-    BLOCKS, BUILD, CHARGED, COST, DECISIONS, HEADER_FAULTS, LINES_LEFT_OUT, NEWCOMER_WAITS,
-    RELOADS, STARTED,
+    BLOCKS, BUILD, CHARGED, CLIENT_ADDRESSES, COST, DECISIONS, HEADER_FAULTS, LINES_LEFT_OUT,
+    NEWCOMER_WAITS, QUEUE_REFUSALS, RELOADS, STARTED,
 };
 use otlp::trace::Tracer;
 use parking_lot::{Mutex, RwLock};
@@ -43,7 +43,7 @@ use snapshot::RefusedConfig;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
-use untrusted_proxy::UntrustedProxyDetector;
+use untrusted_proxy::{ForwardingHeaders, PeerRequest, UntrustedProxyDetector, VotingPeriod};
 
 /// Handles of everything that is counted on the path of a request, and the decision log.
 #[derive(Debug)]
@@ -87,8 +87,40 @@ pub struct Watch {
     full: WarningThrottle,
     unintroduced: WarningThrottle,
     front: Mutex<UntrustedProxyDetector>,
+    /// Requests that the queue refused, by [`REFUSAL_CAUSES`].
+    queue_refusals: [Counter; REFUSAL_CAUSES.len()],
+    /// Requests by trust of their peer and whether a header names their client.
+    client_addresses: [[Counter; 2]; 2],
+    /// What has happened to the process itself.
+    pub process: Mutex<ProcessNotes>,
     /// A wait in nanoseconds; see [`Watch::held_above`].
     held_above: AtomicU64,
+}
+
+/// Events of the process that `evenkeel doctor` asks for.
+#[derive(Clone, Debug, Default)]
+pub struct ProcessNotes {
+    /// When the configuration in force was taken over; `None`: at the start.
+    pub config_since: Option<Time>,
+    /// Keys of the configuration on disk that take effect only after a restart.
+    pub restart_keys: Vec<String>,
+    /// The counts at that time.
+    pub before: RequestCounts,
+    /// Why the last successor of this process failed, and when.
+    pub not_replaced: Option<(String, Time)>,
+}
+
+/// Requests since the start, and what became of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestCounts {
+    /// Requests of the proxy.
+    pub all: u64,
+    /// Those that the queue refused because they waited for too long.
+    pub late: u64,
+    /// Those that the queue refused because it was full.
+    pub crowded: u64,
+    /// By trust of their peer (trusted, other) and whether a header names their client (yes, no).
+    pub client_addresses: [[u64; 2]; 2],
 }
 
 /// A reload that was refused, since the last one that succeeded.
@@ -99,6 +131,9 @@ struct RefusedReload {
     faults: usize,
     since: Time,
 }
+
+/// Why the queue refuses requests.
+const REFUSAL_CAUSES: [&str; 3] = ["wait_max", "len_max", "waiting_page"];
 
 /// The verdicts with a line sampler of their own; the last, empty one stands for all others.
 const SAMPLED_VERDICTS: [&str; 7] = ["hold", "delay", "queue", "reject", "deny", "block", ""];
@@ -143,6 +178,11 @@ impl Watch {
             full: WarningThrottle::default(),
             unintroduced: WarningThrottle::default(),
             front: Mutex::default(),
+            client_addresses: ["trusted", "other"].map(|peer| {
+                ["yes", "no"].map(|has| registry.counter(&CLIENT_ADDRESSES, &[peer, has]))
+            }),
+            queue_refusals: REFUSAL_CAUSES.map(|cause| registry.counter(&QUEUE_REFUSALS, &[cause])),
+            process: Mutex::default(),
             held_above: AtomicU64::default(),
             started: now,
             registry,
@@ -243,10 +283,17 @@ impl Watch {
         self.tiers.record(tier, waited, worked);
     }
 
-    /// Counts a reload of the configuration, whose new state is in force.
-    pub fn record_reload(&self) {
+    /// Counts a reload of the configuration, whose new state is in force at `now`, but for
+    /// `restart_keys`.
+    pub fn record_reload(&self, restart_keys: &[String], now: Time) {
         self.reloads[0].increment(1);
         *self.refused.lock() = None;
+        // What was counted under other settings says nothing about these.
+        self.front.lock().start_anew();
+        let mut process = self.process.lock();
+        process.config_since = Some(now);
+        process.restart_keys = restart_keys.to_vec();
+        process.before = self.request_counts();
     }
 
     /// Counts a reload of the configuration that was refused because of `faults`, of which the
@@ -287,17 +334,56 @@ impl Watch {
         found.into_iter().for_each(tell_front);
     }
 
-    /// Records a request from `peer`, which is not trusted. `forwards` says that it sent forwarded
-    /// headers nevertheless. Warns if most traffic does so. Skips the check if another thread holds
-    /// the lock.
-    pub fn record_peer(&self, peer: IpAddr, forwards: bool, now: Time) {
+    /// Records what a request from `peer` says about the address of its client. Warns if most
+    /// traffic comes from an untrusted peer that sends forwarded headers. Skips that check if
+    /// another thread holds the lock.
+    pub fn record_peer(&self, peer: IpAddr, request: PeerRequest, now: Time) {
+        let (of, has, headers) = match request {
+            PeerRequest::Trusted { has_address } => (0, has_address, ForwardingHeaders::default()),
+            PeerRequest::Other(headers) => (1, !headers.is_empty(), headers),
+        };
+        self.client_addresses[of][usize::from(!has)].increment(1);
         let Some(mut front) = self.front.try_lock() else { return };
-        let found = front.seen(peer, forwards, now);
+        let found = front.seen(peer, headers, now);
         drop(front);
         found.into_iter().for_each(tell_front);
     }
 
+    /// Requests of the last minute by their peers, as far as they send forwarded headers without
+    /// being trusted.
+    pub fn untrusted_proxies(&self) -> VotingPeriod {
+        self.front.lock().votes().clone()
+    }
+
+    /// The counts since the start.
+    fn request_counts(&self) -> RequestCounts {
+        let [late, crowded, _] = self.queue_refusals.each_ref().map(Counter::get);
+        let client_addresses =
+            self.client_addresses.each_ref().map(|of| of.each_ref().map(Counter::get));
+        RequestCounts { all: self.proxy.requests.get(), late, crowded, client_addresses }
+    }
+
+    /// The counts since the configuration in force was taken over.
+    pub fn request_counts_since_reload(&self) -> RequestCounts {
+        let (now, before) = (self.request_counts(), self.process.lock().before);
+        let since = |at: usize, has: usize| {
+            let before = before.client_addresses[at][has];
+            now.client_addresses[at][has].saturating_sub(before)
+        };
+        RequestCounts {
+            all: now.all.saturating_sub(before.all),
+            late: now.late.saturating_sub(before.late),
+            crowded: now.crowded.saturating_sub(before.crowded),
+            client_addresses: [[since(0, 0), since(0, 1)], [since(1, 0), since(1, 1)]],
+        }
+    }
+
     fn count(&self, decision: &Decision<'_>) {
+        if let Some(refused) = decision.refused
+            && let Some(at) = REFUSAL_CAUSES.iter().position(|cause| *cause == refused.cause)
+        {
+            self.queue_refusals[at].increment(1);
+        }
         let is = |known: &&DecisionCounter| {
             known.verdict == decision.verdict
                 && known.shadow == decision.shadow

@@ -138,6 +138,8 @@ table! {
         "Cost of strangers' requests while returning clients go first.";
     IN_WAITING_ROOM = Gauge "evenkeel_waiting_room_visitors" ["door" "visit"] "visitors"
         "Visitors with a waiting page that is due to reload: new, or returned before.";
+    QUEUE_REFUSALS = Counter "evenkeel_queue_refusals_total" ["cause"] "requests"
+        "Requests that the queue refused, by cause: wait_max, len_max or waiting_page.";
     WAITING_PAGES = Counter "evenkeel_waiting_room_pages_total" ["door"] "pages"
         "Waiting pages sent.";
     NEWCOMER_WAITS = Histogram "evenkeel_newcomer_wait_seconds" [] "seconds"
@@ -174,6 +176,8 @@ table! {
     ABORTED = Counter "evenkeel_requests_aborted_total" [] "requests"
         "Requests of clients that disconnected before the response was complete.";
 
+    CLIENT_ADDRESSES = Counter "evenkeel_client_addresses_total" ["peer" "header"] "requests"
+        "Requests by peer (trusted or other) and whether a header names their client (yes or no).";
     LOOKUPS = Counter "evenkeel_host_lookups_total" ["result"] "lookups"
         "Lookups of clients' host names: confirmed, other, forged, failed or left_out (too many).";
 

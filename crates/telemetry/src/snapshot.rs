@@ -9,6 +9,7 @@ mod length;
 mod queue;
 mod refused;
 mod robots;
+pub mod setup;
 mod swarm;
 mod units;
 pub mod zeromq;

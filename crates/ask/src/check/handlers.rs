@@ -27,6 +27,7 @@ use evenkeel_store::redis::StoreLane;
 use evenkeel_telemetry::Watch;
 use evenkeel_telemetry::counts::check::{CheckCounts, ReportResult};
 use evenkeel_telemetry::registry::Counter;
+use evenkeel_telemetry::untrusted_proxy::{ForwardingHeaders, PeerRequest};
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, RETRY_AFTER};
 use http::request::Parts;
 use http::uri::PathAndQuery;
@@ -48,7 +49,6 @@ const AUTHZ: &str = "/authz";
 const NOT_HERE: &str =
     "unknown path; use GET /check, POST /report?id=ID&cost=12ms, or /authz/ with Envoy\n";
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-const FORWARDED: [&str; 3] = ["x-real-ip", "x-forwarded-for", "forwarded"];
 
 /// The interval at which queries that wait for a busy backend check whether it is still busy.
 const BUSY_CHECK_INTERVAL: Nanos = Nanos::from_millis(50);
@@ -196,8 +196,12 @@ impl CheckShared {
     /// Notes which host asks. Returns the robots whose signatures it may pass on.
     fn robots(&self, head: &Parts, peer: IpAddr) -> Option<Arc<Robots>> {
         let stranger = !peer.is_loopback() && !self.trust.load().trusts(peer);
-        let forwards = stranger && FORWARDED.iter().any(|name| head.headers.contains_key(*name));
-        self.watch.record_peer(peer, forwards, self.clock.now());
+        let headers = ForwardingHeaders::of(|name| head.headers.contains_key(name));
+        let says = match stranger {
+            true => PeerRequest::Other(headers),
+            false => PeerRequest::Trusted { has_address: !headers.is_empty() },
+        };
+        self.watch.record_peer(peer, says, self.clock.now());
         // A host that may only ask about itself could use up the nonces of others.
         (!stranger).then(|| self.lane.robots()).flatten()
     }

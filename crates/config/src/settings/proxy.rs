@@ -200,8 +200,8 @@ settings! {
     /// Whether the header of `cost: header:NAME` is passed on to the client.
     pub keep_cost_header: bool, COST_HEADER: DefaultedKey<bool> =
         ConfigKey::words("cost_header", &[("keep", true), ("strip", false)]).default(false);
-    /// Number of clients per limit that each thread can show by name, for `evenkeel doctor` and the
-    /// metric of held clients; some 300 bytes each.
+    /// Number of clients per limit that each thread can show by name, for `evenkeel clients` and
+    /// the metric of held clients; some 300 bytes each.
     pub names_max: usize, NAMES_MAX: DefaultedKey<usize> = ConfigKey::whole("names_max")
         .within(1, top::CAPACITY_MAX).default(1_000).low("busy clients appear as `?`")
         .high("memory");

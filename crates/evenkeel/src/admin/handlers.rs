@@ -7,7 +7,7 @@ use super::guard::{AccessError, AdminGuard, ORDERS, is_order};
 use super::live::{ClientKey, EventFeed, LiveFeed, WatcherEnd};
 use super::override_orders::OrderError;
 use super::sources::{AdminSources, ReadinessStage};
-use super::{observe, page};
+use super::{observe, page, setup};
 use bytes::Bytes;
 use evenkeel_telemetry::counts::AdminCounts;
 use evenkeel_telemetry::prometheus;
@@ -88,6 +88,7 @@ impl AdminShared {
             "/api/top" => self.top(query),
             "/api/peers" => self.peers(),
             "/api/store" => self.store(),
+            "/api/setup" => json(&setup::snapshot(&self.sources, *self.readiness.lock())),
             "/api/config" => response(StatusCode::OK, "application/yaml", (self.sources.show)()),
             _ => response(StatusCode::NOT_FOUND, TEXT, NOT_FOUND),
         }
@@ -228,7 +229,7 @@ const NO_ORDER: &str = "an order must have at most 4096 bytes and arrive within 
 const NO_STORE: &str = "this instance uses no store: its configuration has no section `store`\n";
 const NOT_FOUND: &str = "unknown path; known are / /healthz /readyz /metrics /api/top /api/events \
                          /api/history /api/client /api/clients /api/overrides /api/peers \
-                         /api/store /api/config\n";
+                         /api/store /api/setup /api/config\n";
 const NO_PEERS: &str = "this instance counts alone: its configuration has no section `peers`\n";
 
 /// The value of the first pair with this name.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::cli::doctor::{DoctorFormat, doctor};
+use crate::cli::clients::{ClientsFormat, clients};
 use crate::cli::remote::AdminClient;
 use evenkeel_config::settings::{
     BackendAddress, BackendTls, ClientAddress, CostSource, ProxySettings, RefusalPages,
@@ -121,7 +121,8 @@ fn sources() -> AdminSources {
     charge(&lane, 2, b"-5");
     charge(&lane, 9, b"its hits are used up");
     let show = Box::new(|| "proxy:\n  cpus: 4\n".to_owned());
-    AdminSources { watch, clock, engines: vec![DoorEngine { door: "proxy", engine }], show }
+    let engines = vec![DoorEngine { door: "proxy", engine }];
+    AdminSources { watch, clock, engines, show, setup: SetupFacts::default() }
 }
 
 /// Opens an admin door on a free port, with some clients that were charged.
@@ -437,19 +438,19 @@ fn doctor_prints_what_top_answers() {
     let (_running, address) = open();
     let address = address.to_string();
     let remote = AdminClient { address: &address, token: None };
-    let text = doctor(&remote, None, DoctorFormat::Tables).expect("a table").text;
+    let text = clients(&remote, None, ClientsFormat::Tables).expect("a table").text;
     let lines: Vec<_> = text.lines().collect();
     assert_eq!(lines[0], "Limit: ip");
     assert!(lines[2].ends_with("192.0.2.1"), "{text}");
     assert!(lines.contains(&"Limit: agent") && lines.contains(&"Limit: hits"), "{text}");
     assert!(!text.contains('\x1b'));
 
-    let json = doctor(&remote, Some("agent"), DoctorFormat::Json).expect("JSON");
+    let json = clients(&remote, Some("agent"), ClientsFormat::Json).expect("JSON");
     assert_eq!(json.unknown, None);
     let json: serde_json::Value = serde_json::from_str(&json.text).expect("JSON");
     assert_eq!(json["limits"][0]["name"], "agent");
 
-    let empty = doctor(&remote, Some("no such"), DoctorFormat::Tables).expect("a header");
+    let empty = clients(&remote, Some("no such"), ClientsFormat::Tables).expect("a header");
     assert_eq!(empty.text.lines().nth(2), Some(""), "no rows: {empty:?}");
     assert!(empty.unknown.is_some_and(|names| names.contains("ip, agent")));
 }

@@ -5,6 +5,7 @@
 //! printed: `excerpt`.
 
 use crate::run;
+use evenkeel_config::StartProblems;
 use evenkeel_config::cpus::cgroup;
 use evenkeel_config::excerpt;
 use evenkeel_config::fault::ConfigFaults;
@@ -133,20 +134,37 @@ fn of_rules(checked: Result<Vec<String>, Vec<ConfigFaults>>) -> Findings {
     }
 }
 
+/// Checks a configuration and the files that it names, without trying its sockets. Returns its
+/// warnings.
+pub fn check_text(path: &Path) -> Result<Vec<String>, String> {
+    let checked = ConfigSource::new(path).check(Machine::here(), file_problems);
+    checked.map_err(|faults| faults.to_string())
+}
+
 /// Checks whether `serve` would start with this file, as far as this is possible without a start.
+/// Returns its warnings.
+pub fn check_start(path: &Path) -> Result<Vec<String>, String> {
+    let problems = |settings: &Settings| file_problems(settings).and(run::trial::trial(settings));
+    let checked = ConfigSource::new(path).check(Machine::here(), problems);
+    checked.map_err(|faults| faults.to_string())
+}
+
+/// What is wrong with the files that a configuration names.
+fn file_problems(settings: &Settings) -> StartProblems {
+    let now = Clock::start().now();
+    evenkeel_tls::start_problems(settings)
+        .and(evenkeel_acme::start_problems(settings))
+        .and(evenkeel_identity::refusal_pages::start_problems(settings))
+        .and(evenkeel_identity::waiting_room::start_problems(settings))
+        .and(evenkeel_identity::robots::start_problems(settings, now))
+        .and(evenkeel_identity::networks::start_problems(settings, now))
+}
+
+/// Checks a file as for a start, and prints notes about it.
 fn check_configuration(path: &Path) -> Findings {
     let mut source = ConfigSource::new(path);
     let here = Machine::here();
-    let problems = |settings: &Settings| {
-        let now = Clock::start().now();
-        evenkeel_tls::start_problems(settings)
-            .and(evenkeel_acme::start_problems(settings))
-            .and(evenkeel_identity::refusal_pages::start_problems(settings))
-            .and(evenkeel_identity::waiting_room::start_problems(settings))
-            .and(evenkeel_identity::robots::start_problems(settings, now))
-            .and(evenkeel_identity::networks::start_problems(settings, now))
-            .and(run::trial::trial(settings))
-    };
+    let problems = |settings: &Settings| file_problems(settings).and(run::trial::trial(settings));
     let found = Findings::of(source.check(here, problems));
     if !found.faults.is_empty() {
         return found;

@@ -1,11 +1,12 @@
 //! A small client of the admin door of a running server.
 //!
 //! Each request has its own connection, a time limit and a size limit; nothing is kept between
-//! requests. `doctor` and `top` decide what to ask for and how to show it.
+//! requests. `clients`, `doctor` and `top` decide what to ask for and how to show it.
 
 use bytes::Bytes;
 use evenkeel_telemetry::printable::printable;
-use evenkeel_telemetry::snapshot::{TopQuery, TopSnapshot};
+use evenkeel_telemetry::snapshot::setup::SetupSnapshot;
+use evenkeel_telemetry::snapshot::{ClientRow, LimitTable, TopQuery, TopSnapshot};
 use http::StatusCode;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::rt::TokioIo;
@@ -13,6 +14,8 @@ use std::io;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
+/// The admin address of a server whose configuration names no other one.
+pub const DEFAULT_ADMIN: &str = "127.0.0.1:9970";
 /// The time limit of a request, from connecting to the end of the answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum size of an answer, in bytes.
@@ -58,6 +61,35 @@ impl AdminClient<'_> {
         let text = self.get(&format!("/api/top?{}", query.encoded())).await?;
         let snapshot = serde_json::from_str(&text).map_err(|why| self.stranger(why))?;
         Ok((text, snapshot))
+    }
+
+    /// The facts about the set-up of the server.
+    pub async fn setup(&self) -> Result<SetupSnapshot, AdminClientError> {
+        let text = self.get("/api/setup").await?;
+        serde_json::from_str(&text).map_err(|why| self.stranger(why))
+    }
+
+    /// The last seconds of all doors, as columns.
+    pub async fn history(&self, seconds: u64) -> Result<serde_json::Value, AdminClientError> {
+        let text = self.get(&format!("/api/history?seconds={seconds}")).await?;
+        serde_json::from_str(&text).map_err(|why| self.stranger(why))
+    }
+
+    /// The last hour of a client of the limit `table`, as columns.
+    pub async fn client_history(
+        &self,
+        table: &LimitTable,
+        row: &ClientRow,
+    ) -> Result<serde_json::Value, AdminClientError> {
+        let query = TopQuery { limit: Some(table.name.clone()), rows: 1 }.encoded();
+        let (door, id) = (&table.door, &row.id);
+        let text = self.get(&format!("/api/client?door={door}&id={id}&{query}")).await?;
+        serde_json::from_str(&text).map_err(|why| self.stranger(why))
+    }
+
+    /// The configuration in force, as YAML.
+    pub async fn config(&self) -> Result<String, AdminClientError> {
+        self.get("/api/config").await
     }
 
     /// The page with the metrics, in Prometheus' format.

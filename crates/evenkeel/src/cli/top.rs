@@ -25,7 +25,7 @@ const KEY_POLL_INTERVAL: Duration = Duration::from_millis(40);
 /// Draws until `q` is pressed. `limit` is shown first; `None`: the first limit of the server.
 pub fn run(remote: &AdminClient<'_>, limit: Option<&str>, every: Duration) -> io::Result<()> {
     if !(io::stdout().is_terminal() && io::stdin().is_terminal()) {
-        let text = "top needs a terminal; for scripts and pipes use `evenkeel doctor`";
+        let text = "top needs a terminal; for scripts and pipes use `evenkeel clients`";
         return Err(io::Error::new(io::ErrorKind::Unsupported, text));
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -58,7 +58,7 @@ pub fn too_few(settings: &Settings) -> Option<String> {
 
 /// Number of open files that all connections may need: two for each connection of the proxy. Doors
 /// without a bound and a proxy that does not listen count as zero.
-fn open_files(settings: &Settings) -> u64 {
+pub fn open_files(settings: &Settings) -> u64 {
     let proxy = settings.proxy.as_ref().filter(|proxy| !proxy.listen.is_empty());
     let proxy = proxy.map_or(0, |proxy| proxy.bounds.connections);
     let line = settings.line.as_ref().map_or(0, |line| line.connections);

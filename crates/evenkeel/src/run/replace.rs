@@ -70,6 +70,11 @@ impl RunningProcess {
         (!is_mesh).then_some("peers.via: only a mesh can be handed over")
     }
 
+    /// Keeps the reason for `evenkeel upgrade` and `evenkeel doctor`.
+    fn note_not_replaced(&self, why: String) {
+        self.watch.process.lock().not_replaced = Some((why, self.clock.now()));
+    }
+
     /// Starts the successor.
     pub(super) fn replace(&mut self, origin: &io::Result<ProcessOrigin>) {
         if self.successor.is_some() {
@@ -78,12 +83,14 @@ impl RunningProcess {
         }
         if let Some(why) = self.obstacle() {
             tracing::error!(why, "not replaced: restart instead");
+            self.note_not_replaced(format!("{why}; restart instead"));
             return;
         }
         let origin = match origin {
             Ok(origin) => origin,
             Err(error) => {
                 tracing::error!(%error, "not replaced: the path of the program file is unknown");
+                self.note_not_replaced(format!("the path of the program file is unknown: {error}"));
                 return;
             }
         };
@@ -102,6 +109,7 @@ impl RunningProcess {
     /// Handles a successor that failed: this process continues as before.
     pub(super) fn not_replaced(&mut self, why: &SuccessorError) {
         tracing::error!(%why, "not replaced: this process continues to serve");
+        self.note_not_replaced(why.to_string());
         self.successor = None;
         self.peers.iter().for_each(|peers| driver::set_handover(peers, false));
         let (seed, kept) = self.kept.clone();

@@ -131,15 +131,15 @@ impl Gate {
         admin_page(self.admin, path)
     }
 
-    /// The output of `evenkeel doctor`.
+    /// The output of `evenkeel clients`.
     pub fn doctor(&self) -> Output {
         self.doctor_with(&[])
     }
 
-    /// The output of `evenkeel doctor` with more flags.
+    /// The output of `evenkeel clients` with more flags.
     pub fn doctor_with(&self, flags: &[&str]) -> Output {
         let admin = format!("127.0.0.1:{}", self.admin);
-        evenkeel().args(["doctor", "--admin", &admin]).args(flags).output().expect("the binary")
+        evenkeel().args(["clients", "--admin", &admin]).args(flags).output().expect("the binary")
     }
 }
 

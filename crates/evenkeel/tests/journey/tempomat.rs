@@ -215,7 +215,7 @@ fn watch_shows_the_doctor_again_and_again() {
     ask_as("aaaaaaaaaaaa");
     let mut watch = Command::new("watch");
     watch.envs([("TERM", "vt100"), ("LINES", "24"), ("COLUMNS", "100")]).args(["-n", "1", "-t"]);
-    watch.arg(evenkeel().get_program()).args(["doctor", "--bucket", "UserAgent", "--admin"]);
+    watch.arg(evenkeel().get_program()).args(["clients", "--bucket", "UserAgent", "--admin"]);
     watch.arg(format!("127.0.0.1:{}", gate.admin));
     let watch = Program::listening(watch, gate.admin);
     let shows = |what: &str| wait_for(what, || watch.log().contains(what).then_some(()));

@@ -91,7 +91,7 @@ fn doctor_shows_the_heaviest_tags_and_the_log_who_was_refused() {
     let told = program.told("request refused");
     assert!(told.contains("limit=\"line\" key=\"heavy\" client=127.0.0.1 level=0.0"), "{told}");
     let doctor = evenkeel!()
-        .args(["doctor", "--admin", &program.admin.to_string()])
+        .args(["clients", "--admin", &program.admin.to_string()])
         .output()
         .expect("it runs");
     let text = String::from_utf8_lossy(&doctor.stdout).into_owned();

@@ -1,4 +1,4 @@
-//! The report of `evenkeel doctor` about a master and its gatekeepers, from either side.
+//! The report of `evenkeel clients` about a master and its gatekeepers, from either side.
 
 use crate::gatekeeper::site::Keeper;
 use crate::stage::{Gatekeeper, MasterServer, ahead, doctor};

@@ -127,10 +127,11 @@ impl Away {
     }
 }
 
-/// The output of `evenkeel doctor` about the program at this address.
+/// The output of `evenkeel clients` about the program at this address.
 pub fn doctor(admin: SocketAddr) -> String {
     let mut command = evenkeel!();
-    let output = command.args(["doctor", "--admin", &admin.to_string()]).output().expect("it runs");
+    let output =
+        command.args(["clients", "--admin", &admin.to_string()]).output().expect("it runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text")
 }

@@ -377,7 +377,7 @@ fn what_is_asked_about_most_is_seen_by_name() {
     let doctor = |limit: &str| {
         let program = env!("CARGO_BIN_EXE_evenkeel");
         let mut doctor = std::process::Command::new(program);
-        let output = doctor.args(["doctor", "--admin", &admin, "--limit", limit]).output();
+        let output = doctor.args(["clients", "--admin", &admin, "--limit", limit]).output();
         String::from_utf8(output.expect("it runs").stdout).expect("text")
     };
     let told = doctor("descriptors");

@@ -138,7 +138,7 @@ export async function open(files, proxy) {
       return lines.reduce((sum, line) => sum + Number(line.split(" ").pop()), 0);
     },
     doctor() {
-      return spawnSync(BINARY, ["doctor", "--admin", addresses.admin], { encoding: "utf8" }).stdout;
+      return spawnSync(BINARY, ["clients", "--admin", addresses.admin], { encoding: "utf8" }).stdout;
     },
     async stop() {
       if (child.exitCode == null) {

@@ -123,7 +123,7 @@ fn slots_are_bounded_to_what_an_engine_runs_while_others_wait_inside() {
         "{{\"backend\":\"{backend}\",\"running\":3,\"waiting\":5,\"cache_used\":0.5,\"room\":3}}"
     );
     assert!(top.contains(&row), "{top}");
-    let doctor = evenkeel!().args(["doctor", "--admin", &admin.to_string()]).output();
+    let doctor = evenkeel!().args(["clients", "--admin", &admin.to_string()]).output();
     let doctor = String::from_utf8(doctor.expect("it runs").stdout).expect("text");
     let line = format!("{backend} runs 3, 5 wait inside, cache 50 % full; is sent at most 3\n");
     assert!(doctor.contains(&line), "{doctor}");

@@ -24,7 +24,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// A backend that answers every request with `hello` at once.
-fn backend() -> SocketAddr {
+pub fn backend() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound");
     thread::spawn(move || {
@@ -62,7 +62,7 @@ fn start_on(listener: &TcpListener, config: &Path) -> Program {
     Program::start(&mut command)
 }
 
-fn configuration(folder: &Path, text: &str) -> PathBuf {
+pub fn configuration(folder: &Path, text: &str) -> PathBuf {
     let path = folder.join("evenkeel.yaml");
     fs::write(&path, text).expect("saved");
     path

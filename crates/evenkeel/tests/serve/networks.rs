@@ -86,7 +86,7 @@ fn clients_of_one_network_share_a_bucket_and_the_file_is_followed() {
     let unknown = ["127.3.0.1", "127.4.0.1", "127.5.0.1"].map(|from| status(door, from));
     assert_eq!(unknown, ["200", "200", "429"]);
     let doctor = evenkeel!()
-        .args(["doctor", "--admin", &admin.to_string(), "--limit", "networks"])
+        .args(["clients", "--admin", &admin.to_string(), "--limit", "networks"])
         .output()
         .expect("it runs");
     let shown = String::from_utf8_lossy(&doctor.stdout).into_owned();

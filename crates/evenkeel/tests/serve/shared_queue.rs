@@ -62,7 +62,7 @@ impl Instance {
     }
 
     fn doctor(&self) -> String {
-        let output = evenkeel!().args(["doctor", "--admin", &self.admin.to_string()]).output();
+        let output = evenkeel!().args(["clients", "--admin", &self.admin.to_string()]).output();
         String::from_utf8(output.expect("it runs").stdout).expect("text")
     }
 

@@ -4,6 +4,7 @@ use crate::counts::master::MasterCounts;
 use crate::counts::{BackendFault, ConnectionRefusal};
 use crate::decision::{Decision, DeniedRequest, QueueRefusal};
 use crate::failure::BackendFailure;
+use crate::untrusted_proxy::{ForwardingHeaders, PeerRequest};
 use evenkeel_core::meter::Measure;
 use evenkeel_core::units::{Cost, Nanos, Time};
 use parking_lot::Mutex;
@@ -154,7 +155,8 @@ fn a_full_house_and_a_proxy_in_front_are_told() {
             watch.warn_connections_full(7, at(second));
         }
         for _ in 0..100 {
-            watch.record_peer(IpAddr::from([192, 0, 2, 9]), true, at(0));
+            let headers = ForwardingHeaders::of(|name| name == "x-forwarded-for");
+            watch.record_peer(IpAddr::from([192, 0, 2, 9]), PeerRequest::Other(headers), at(0));
         }
         watch.tick(at(59));
         watch.tick(at(60));

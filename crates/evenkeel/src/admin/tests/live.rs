@@ -31,7 +31,7 @@ fn stage_after(proxy: &ProxySettings, asked: impl FnOnce(&EngineLane)) -> Stage 
     let show = Box::new(String::new);
     let shown = Arc::clone(&engine);
     let engines = vec![DoorEngine { door: "proxy", engine: shown }];
-    let sources = AdminSources { watch, clock, engines, show };
+    let sources = AdminSources { watch, clock, engines, show, setup: SetupFacts::default() };
     let running = start(&on("127.0.0.1:0"), sources, &ListenSockets::default()).expect("it opens");
     running.ready();
     let address = running.addresses[0];

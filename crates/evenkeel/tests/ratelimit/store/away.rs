@@ -276,7 +276,7 @@ fn it_starts_without_the_store_and_is_ready() {
     wait_for("all connections", || (told()["failed"] == 0).then_some(()));
     wait_for("nothing to tell", || (told()["owed"] == 0).then_some(()));
     let mut doctor = evenkeel!();
-    let told = doctor.args(["doctor", "--admin", &address]).output().expect("it runs").stdout;
+    let told = doctor.args(["clients", "--admin", &address]).output().expect("it runs").stdout;
     let told = String::from_utf8_lossy(&told).into_owned();
     assert!(told.contains("connections good, 0 counters to send"), "{told}");
     let metrics = admin(&address, "/metrics").1;

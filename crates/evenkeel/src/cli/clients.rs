@@ -1,4 +1,4 @@
-//! `evenkeel doctor`: one snapshot of the busiest clients of a running server, as text.
+//! `evenkeel clients`: one snapshot of the busiest clients of a running server, as text.
 //!
 //! It is made for `watch -n 1` and for scripts. Names come from strangers, so hidden characters in
 //! them are escaped before they reach the terminal.
@@ -13,7 +13,7 @@ use std::fmt::Write;
 use std::net::IpAddr;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DoctorFormat {
+pub enum ClientsFormat {
     Tables,
     /// The tables of Tempomat's doctor, for existing scripts.
     Buckets,
@@ -22,7 +22,7 @@ pub enum DoctorFormat {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DoctorReport {
+pub struct ClientsReport {
     /// One table for each limit, or the JSON. The table of an unknown limit is empty.
     pub text: String,
     /// An error message with the names of all limits, if the requested limit does not exist.
@@ -30,25 +30,25 @@ pub struct DoctorReport {
 }
 
 /// Asks the admin door of the server about one limit, or about all.
-pub fn doctor(
+pub fn clients(
     remote: &AdminClient<'_>,
     limit: Option<&str>,
-    form: DoctorFormat,
-) -> Result<DoctorReport, AdminClientError> {
+    form: ClientsFormat,
+) -> Result<ClientsReport, AdminClientError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(AdminClientError::Runtime)?;
     // Tempomat's doctor showed all rows: `hashMaxLen` of them, a thousand.
-    let rows = if form == DoctorFormat::Buckets { ROWS_MAX } else { ROWS_DEFAULT };
+    let rows = if form == ClientsFormat::Buckets { ROWS_MAX } else { ROWS_DEFAULT };
     let query = TopQuery { limit: limit.map(String::from), rows };
     let (text, snapshot) = runtime.block_on(remote.snapshot(&query))?;
     let missing = limit.filter(|limit| !snapshot.known.iter().any(|name| name == limit));
     let unknown = missing.map(|limit| unknown(limit, &snapshot.known));
     let text = match form {
-        DoctorFormat::Json => format!("{}\n", printable(text.trim_end())),
-        DoctorFormat::Tables => tables(&snapshot, limit),
-        DoctorFormat::Buckets => buckets(&snapshot, limit),
+        ClientsFormat::Json => format!("{}\n", printable(text.trim_end())),
+        ClientsFormat::Tables => tables(&snapshot, limit),
+        ClientsFormat::Buckets => buckets(&snapshot, limit),
     };
-    Ok(DoctorReport { text, unknown })
+    Ok(ClientsReport { text, unknown })
 }
 
 /// The error message if no limit has the name `limit`.

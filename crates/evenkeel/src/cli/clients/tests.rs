@@ -342,17 +342,17 @@ fn when_nothing_listens_the_error_says_so() {
     let address = listener.local_addr().expect("an address").to_string();
     drop(listener);
     let remote = AdminClient { address: &address, token: None };
-    let asked = doctor(&remote, None, DoctorFormat::Tables);
+    let asked = clients(&remote, None, ClientsFormat::Tables);
     let error = asked.expect_err("nobody is there").to_string();
     assert!(error.starts_with(&format!("no server answers at {address}: ")), "{error}");
     assert!(error.contains("--admin"), "{error}");
 }
 
-/// The result of `doctor` with a server that answers `bytes`, and the request that it sent.
+/// The result of `clients` with a server that answers `bytes`, and the request that it sent.
 fn exchange(
     bytes: &'static [u8],
     token: Option<&str>,
-) -> (Result<DoctorReport, AdminClientError>, String) {
+) -> (Result<ClientsReport, AdminClientError>, String) {
     use std::io::{Read, Write};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address").to_string();
@@ -364,11 +364,11 @@ fn exchange(
         String::from_utf8_lossy(&head[..count]).into_owned()
     });
     let remote = AdminClient { address: &address, token };
-    let result = doctor(&remote, Some("a b"), DoctorFormat::Tables);
+    let result = clients(&remote, Some("a b"), ClientsFormat::Tables);
     (result, server.join().expect("the server ends"))
 }
 
-fn answered(bytes: &'static [u8]) -> Result<DoctorReport, AdminClientError> {
+fn answered(bytes: &'static [u8]) -> Result<ClientsReport, AdminClientError> {
     exchange(bytes, None).0
 }
 
