@@ -404,6 +404,7 @@ fn metrics_are_in_the_text_format_and_agree_with_what_happened() {
     assert!(buckets.map(|(_, count)| *count).is_sorted(), "buckets are cumulative");
     // A door that is not open is not shown.
     let of_others = [
+        "evenkeel_acme_",
         "evenkeel_waiting_",
         "evenkeel_backend_engine_",
         "evenkeel_slots",
