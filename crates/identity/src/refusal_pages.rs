@@ -18,7 +18,7 @@ const STATUSES: [StatusCode; 5] = [
     StatusCode::GATEWAY_TIMEOUT,
 ];
 
-/// The pages, in the order of [`STATUSES`].
+/// The pages of the statuses 403, 429, 502, 503 and 504, if there are any.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RefusalPageSet([Option<WaitingPage>; STATUSES.len()]);
 
