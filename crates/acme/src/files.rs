@@ -6,6 +6,7 @@
 
 use crate::AcmeError;
 use evenkeel_config::settings::tls::AcmeSettings;
+use evenkeel_config::source::files::{WatchedFile, WatchedFiles};
 use evenkeel_core::units::Time;
 use evenkeel_tls::pem::{self, CertificateValidity};
 use instant_acme::AccountCredentials;
@@ -25,6 +26,10 @@ const DAY_SECONDS: i64 = 86_400;
 /// Maximum size of the file with the account, in bytes.
 const ACCOUNT_BYTES_MAX: u64 = 64 << 10;
 
+/// Maximum size of an issued certificate with its chain, in bytes. Each handshake sends it, and
+/// clients refuse long ones.
+const CHAIN_BYTES_MAX: usize = 64 << 10;
+
 /// An account at an authority.
 #[derive(Serialize, Deserialize)]
 pub struct StoredAccount {
@@ -33,6 +38,19 @@ pub struct StoredAccount {
     /// The address that the authority has.
     pub email: Option<String>,
     pub credentials: AccountCredentials,
+}
+
+/// An attempt to order that has not succeeded, perhaps because the process ended.
+#[derive(Serialize, Deserialize)]
+pub struct Attempt {
+    /// The directory of the authority.
+    directory: String,
+    /// The names of the certificate.
+    domains: Vec<String>,
+    /// Failures in a row, this one included.
+    pub failures: u32,
+    /// When it was made, in seconds since the Unix epoch.
+    pub second: u64,
 }
 
 /// Makes the folder, and a self-signed certificate if there is none that can be used.
@@ -82,21 +100,53 @@ fn temporary(settings: &AcmeSettings, now: Time) -> Result<String, AcmeError> {
 /// It cannot be read or used.
 pub fn validity(settings: &AcmeSettings) -> Result<Option<CertificateValidity>, AcmeError> {
     let path = settings.certificate();
-    let files = evenkeel_config::source::files::WatchedFiles::new(vec![path]).read();
-    let file = files.map_err(pem::TlsFileError::from)?;
-    let file = file.first().ok_or(pem::TlsFileError::Missing)?;
-    let identity = pem::identity(file, file)?;
+    let files = WatchedFiles::new(vec![path]).read().map_err(pem::TlsFileError::from)?;
+    let file = files.first().ok_or(pem::TlsFileError::Missing)?;
+    examined(settings, file, file)
+}
+
+/// The validity of a certificate with its key. `None` if it is not for all names.
+fn examined(
+    settings: &AcmeSettings,
+    cert: &WatchedFile,
+    key: &WatchedFile,
+) -> Result<Option<CertificateValidity>, AcmeError> {
+    let identity = pem::identity(cert, key)?;
     let covers = settings.domains.iter().all(|domain| identity.is_for(domain));
     Ok(covers.then_some(identity.validity))
 }
 
-/// Saves an issued certificate with its key.
+/// Saves an issued certificate with its key, if it is better than the previous one: an authority
+/// may be broken.
 ///
 /// # Errors
-/// The file cannot be written.
-pub fn save_certificate(settings: &AcmeSettings, chain: &str, key: &str) -> Result<(), AcmeError> {
-    let line = if chain.ends_with('\n') { "" } else { "\n" };
-    write(&settings.certificate(), format!("{chain}{line}{key}").as_bytes())
+/// It cannot be used, is not for all names or has expired; or the file cannot be written.
+pub fn save_certificate(
+    settings: &AcmeSettings,
+    chain: &str,
+    key: &str,
+    now: Time,
+) -> Result<(), AcmeError> {
+    let unusable = |why: String| AcmeError::Unusable { why };
+    if chain.len() > CHAIN_BYTES_MAX {
+        return Err(unusable(format!("it has {} bytes, which are too many", chain.len())));
+    }
+    let part = |name: &str, text: &str| WatchedFile {
+        path: PathBuf::from(name),
+        bytes: text.as_bytes().to_vec(),
+        modified: 0,
+    };
+    let found = examined(settings, &part("the answer", chain), &part("the request", key));
+    match found.map_err(|error| unusable(error.to_string()))? {
+        None => Err(unusable("it is not for all of `domains`".to_owned())),
+        Some(valid) if valid.until <= now.second() => {
+            Err(unusable(format!("it was valid until {}", pem::date(valid.until))))
+        }
+        Some(_) => {
+            let line = if chain.ends_with('\n') { "" } else { "\n" };
+            write(&settings.certificate(), format!("{chain}{line}{key}").as_bytes())
+        }
+    }
 }
 
 fn account_path(settings: &AcmeSettings) -> PathBuf {
@@ -131,6 +181,39 @@ pub fn save_account(settings: &AcmeSettings, account: &StoredAccount) -> Result<
     write(&path, &text)
 }
 
+fn attempt_path(settings: &AcmeSettings) -> PathBuf {
+    settings.folder.join("attempt.json")
+}
+
+/// The last attempt for these names at this authority that did not succeed, if there is one.
+pub fn attempt(settings: &AcmeSettings) -> Option<Attempt> {
+    let mut text = String::new();
+    let file = File::open(attempt_path(settings)).ok()?;
+    file.take(ACCOUNT_BYTES_MAX).read_to_string(&mut text).ok()?;
+    // One that cannot be read only means that the next attempt comes earlier.
+    let attempt: Attempt = serde_json::from_str(&text).ok()?;
+    let same = attempt.directory == settings.directory && attempt.domains == settings.domains;
+    same.then_some(attempt)
+}
+
+/// Saves an attempt before it is made, which also shows that the folder can be written.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn save_attempt(settings: &AcmeSettings, failures: u32, now: Time) -> Result<(), AcmeError> {
+    let (directory, domains) = (settings.directory.clone(), settings.domains.clone());
+    let attempt = Attempt { directory, domains, failures, second: now.second() };
+    let path = attempt_path(settings);
+    let text = serde_json::to_vec(&attempt).map_err(|why| AcmeError::file(&path, why.into()))?;
+    write(&path, &text)
+}
+
+/// Forgets the last attempt: it has succeeded.
+pub fn forget_attempt(settings: &AcmeSettings) {
+    // If it stays, an order after a restart is late by minutes.
+    let _ = std::fs::remove_file(attempt_path(settings));
+}
+
 /// Removes an account that the authority does not know any more.
 pub fn forget_account(settings: &AcmeSettings) {
     // If it stays, the next attempt fails in the same way and tries again.
@@ -154,20 +237,20 @@ pub fn folder_problem(folder: &Path) -> Option<String> {
 /// Replaces a file, which only this user can read.
 fn write(path: &Path, bytes: &[u8]) -> Result<(), AcmeError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let new = path.with_file_name(format!(".{name}.new"));
+    // Another process may write the same file; in containers, both may have the same id.
+    let new = path.with_file_name(format!(".{name}.{:016x}.new", crate::chance()));
     let written = || -> io::Result<()> {
-        // Its mode is set only when it is made.
-        match std::fs::remove_file(&new) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         std::fs::rename(&new, path)?;
         File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
     };
-    written().map_err(|why| AcmeError::file(path, why))
+    written().map_err(|why| {
+        // A full disk leaves a part of it.
+        let _ = std::fs::remove_file(&new);
+        AcmeError::file(path, why)
+    })
 }
 
 #[cfg(test)]
@@ -208,6 +291,62 @@ mod tests {
         std::fs::write(more.certificate(), "broken").expect("written");
         prepare(&more, now).expect("prepared");
         assert!(validity(&more).expect("usable").is_some());
+    }
+
+    /// A certificate for these names that is valid until a second, and its key.
+    fn issued(names: &[&str], until: i64) -> (String, String) {
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        let mut params = CertificateParams::new(names).expect("names");
+        params.not_before = OffsetDateTime::UNIX_EPOCH;
+        params.not_after = OffsetDateTime::from_unix_timestamp(until).expect("a time");
+        let key = KeyPair::generate().expect("a key");
+        (params.self_signed(&key).expect("signed").pem(), key.serialize_pem())
+    }
+
+    #[test]
+    fn only_a_usable_certificate_replaces_the_previous_one() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let settings = settings(folder.path(), &["a.example", "b.example"]);
+        let now = Time::ZERO.plus(evenkeel_core::units::Nanos::from_secs(1_800_000_000));
+        let (good, key) = issued(&["a.example", "b.example"], 1_900_000_000);
+        save_certificate(&settings, &good, &key, now).expect("saved");
+        let saved = std::fs::read(settings.certificate()).expect("there");
+        let (other, other_key) = issued(&["a.example", "c.example"], 1_900_000_000);
+        let (old, old_key) = issued(&["a.example", "b.example"], 1_799_999_999);
+        let (again, _) = issued(&["a.example", "b.example"], 1_900_000_000);
+        for (chain, key, why) in [
+            ("", &key, "no certificate"),
+            ("\0\u{1}garbage", &key, "no certificate"),
+            ("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", &key, ""),
+            (&other, &other_key, "not for all of `domains`"),
+            (&old, &old_key, "valid until"),
+            (&again, &key, "does not belong"),
+            (&good.repeat(2_000), &key, "too many"),
+        ] {
+            let refused = save_certificate(&settings, chain, key, now).expect_err(why).to_string();
+            assert!(refused.contains(why), "{refused}");
+            assert_eq!(std::fs::read(settings.certificate()).expect("there"), saved, "{why}");
+        }
+        let left = std::fs::read_dir(folder.path()).expect("there").count();
+        assert_eq!(left, 1, "no other file stays");
+    }
+
+    #[test]
+    fn an_attempt_is_remembered_for_the_same_names_and_authority() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let settings = settings(folder.path(), &["a.example"]);
+        assert!(attempt(&settings).is_none());
+        let now = Time::ZERO.plus(evenkeel_core::units::Nanos::from_secs(1_800_000_000));
+        save_attempt(&settings, 3, now).expect("saved");
+        let found = attempt(&settings).expect("one");
+        assert_eq!((found.failures, found.second), (3, 1_800_000_000));
+        let corrected = AcmeSettings { domains: vec!["b.example".to_owned()], ..settings.clone() };
+        assert!(attempt(&corrected).is_none(), "the operator has changed the names");
+        std::fs::write(attempt_path(&settings), "{").expect("written");
+        assert!(attempt(&settings).is_none());
+        save_attempt(&settings, 1, now).expect("saved");
+        forget_attempt(&settings);
+        assert!(attempt(&settings).is_none());
     }
 
     #[test]

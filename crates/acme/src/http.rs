@@ -7,9 +7,9 @@
 use bytes::Bytes;
 use evenkeel_config::settings::tls::ClientTls;
 use evenkeel_tls::client;
-use http::header::HOST;
+use http::header::{HOST, HeaderMap, RETRY_AFTER};
 use http::uri::PathAndQuery;
-use http::{HeaderValue, Request, Uri};
+use http::{HeaderValue, Method, Request, Uri};
 use http_body_util::{BodyExt, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -22,6 +22,9 @@ use tokio_rustls::TlsConnector;
 /// Maximum size of an answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 const HTTPS_PORT: u16 = 443;
+/// The longest wait that an authority may ask for, in seconds. An order does not wait that long,
+/// and the library cannot add a number of any size to the time.
+const RETRY_AFTER_MAX: u64 = 86_400;
 
 /// Connects to authorities.
 pub struct AuthorityClient {
@@ -54,6 +57,8 @@ async fn send(
     let port = authority.port_u16().unwrap_or(HTTPS_PORT);
     let name = client::name(&tls, &host).map_err(other)?;
     let bare = host.trim_start_matches('[').trim_end_matches(']');
+    // Only the directory of addresses is asked for in this way.
+    let is_directory = request.method() == Method::GET;
     let socket = TcpStream::connect((bare, port)).await.map_err(|why| {
         other(std::io::Error::new(why.kind(), format!("cannot connect to {authority}: {why}")))
     })?;
@@ -68,7 +73,64 @@ async fn send(
     request.headers_mut().insert(HOST, value);
     let slash = PathAndQuery::from_static("/");
     *request.uri_mut() = Uri::from(request.uri().path_and_query().cloned().unwrap_or(slash));
-    let (parts, body) = sender.send_request(request).await.map_err(other)?.into_parts();
+    let (mut parts, body) = sender.send_request(request).await.map_err(other)?.into_parts();
+    bound_retry_after(&mut parts.headers);
     let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await.map_err(Error::Other)?;
-    Ok(BytesResponse { parts, body: Box::new(body.to_bytes()) })
+    let body = body.to_bytes();
+    if is_directory {
+        check_directory(&body)?;
+    }
+    Ok(BytesResponse { parts, body: Box::new(body) })
+}
+
+/// Refuses a directory with something that is no address: the library would panic.
+fn check_directory(body: &[u8]) -> Result<(), Error> {
+    // Members such as `meta` are objects.
+    let members: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(body)?;
+    let mut addresses = members.values().filter_map(serde_json::Value::as_str);
+    match addresses.all(|address| address.parse::<Uri>().is_ok()) {
+        true => Ok(()),
+        false => Err(Error::Str("its directory contains something that is not a URL")),
+    }
+}
+
+/// Lowers a wait of more than [`RETRY_AFTER_MAX`].
+fn bound_retry_after(headers: &mut HeaderMap) {
+    let Some(wait) = headers.get_mut(RETRY_AFTER) else { return };
+    let seconds = wait.to_str().ok().and_then(|text| text.trim().parse::<u64>().ok());
+    if seconds.is_some_and(|seconds| seconds > RETRY_AFTER_MAX) {
+        *wait = HeaderValue::from(RETRY_AFTER_MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_of_any_length_is_bounded() {
+        for (sent, kept) in [
+            ("5", "5"),
+            ("86401", "86400"),
+            ("18446744073709551615", "86400"),
+            (" 18446744073709551615 ", "86400"),
+            ("99999999999999999999", "99999999999999999999"),
+            ("Fri, 31 Dec 9999 23:59:59 GMT", "Fri, 31 Dec 9999 23:59:59 GMT"),
+        ] {
+            let value = HeaderValue::from_static(sent);
+            let mut headers = HeaderMap::from_iter([(RETRY_AFTER, value)]);
+            bound_retry_after(&mut headers);
+            assert_eq!(headers[RETRY_AFTER], kept, "{sent}");
+        }
+    }
+
+    #[test]
+    fn a_directory_contains_only_addresses() {
+        check_directory(b"{\"newNonce\": \"https://a.test/n\", \"meta\": {}}").expect("one");
+        for broken in
+            ["", "[]", "{\"newNonce\": \"file:///a\"}", "{\"newNonce\": \"\"}", "{\"a\":\"a b\"}"]
+        {
+            check_directory(broken.as_bytes()).expect_err(broken);
+        }
+    }
 }

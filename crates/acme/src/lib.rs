@@ -66,6 +66,12 @@ pub enum AcmeError {
         /// What the authority says.
         why: String,
     },
+    /// The authority has issued a certificate that is of no use.
+    #[error("the authority has issued a certificate that cannot be used: {why}")]
+    Unusable {
+        /// What is wrong with it.
+        why: String,
+    },
     /// The authority cannot check a name over HTTP.
     #[error("the authority does not check {name} over HTTP")]
     NoChallenge {
@@ -126,19 +132,49 @@ struct Renewals {
 
 impl Renewals {
     async fn run(mut self) {
-        let mut next = self.due();
+        let mut next = self.due().max(self.after_last_attempt());
         loop {
             self.wait(next).await;
-            let ordered = order::order(&self.settings, &self.tokens);
-            let ordered = tokio::time::timeout(ORDER_TIME, ordered).await;
-            let late = || AcmeError::Refused {
-                why: format!("the order has taken more than {} s", ORDER_TIME.as_secs()),
-            };
-            next = match ordered.unwrap_or_else(|_| Err(late())) {
-                Ok(()) => self.issued(),
-                Err(error) => self.failed(&error),
+            // Another process may have renewed it.
+            let due = self.due();
+            next = if due > self.clock.now() {
+                due
+            } else {
+                match self.ordered().await {
+                    Ok(()) => self.issued(),
+                    Err(error) => self.failed(&error),
+                }
             };
         }
+    }
+
+    async fn ordered(&self) -> Result<(), AcmeError> {
+        files::save_attempt(&self.settings, self.failures.saturating_add(1), self.clock.now())?;
+        let ordered = order::order(&self.settings, &self.tokens, || self.clock.now());
+        let late = || AcmeError::Refused {
+            why: format!("the order has taken more than {} s", ORDER_TIME.as_secs()),
+        };
+        let ordered = tokio::time::timeout(ORDER_TIME, ordered).await;
+        ordered.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// The earliest time of an attempt after that of the previous process. One that is started
+    /// again and again must not ask the authority each time.
+    fn after_last_attempt(&mut self) -> Time {
+        let Some(last) = files::attempt(&self.settings) else { return Time::ZERO };
+        self.failures = last.failures;
+        let wait = plan::after_restart(last.failures, chance());
+        // The clock may have been ahead then.
+        let since = Time::ZERO.plus(Nanos::from_secs(last.second)).min(self.clock.now());
+        let at = since.plus(wait);
+        if at > self.clock.now() {
+            let again_in = format!("{} s", at.since(self.clock.now()).0 / 1_000_000_000);
+            tracing::warn!(
+                target: "evenkeel::acme", names = self.names(), again_in,
+                "the last order before this start failed; the next one waits"
+            );
+        }
+        at
     }
 
     /// When the certificate in the folder is to be renewed.
@@ -160,11 +196,11 @@ impl Renewals {
     fn issued(&mut self) -> Time {
         self.counts[0].increment(1);
         self.failures = 0;
-        let until = files::validity(&self.settings).ok().flatten().map(|validity| validity.until);
-        let until = until.map(pem::date);
-        // A certificate that is due at once, such as one of a broken authority, must not be
-        // ordered without end.
-        let next = self.due().max(self.clock.now().plus(Nanos::from_secs(1)));
+        let validity = files::validity(&self.settings).ok().flatten();
+        let until = validity.map(|validity| pem::date(validity.until));
+        files::forget_attempt(&self.settings);
+        // One that is due at once, because a clock is wrong, must not be ordered without end.
+        let next = self.due().max(self.clock.now().plus(plan::pause(validity)));
         let (names, renewal) = (self.names(), pem::date(next.second()));
         tracing::info!(target: "evenkeel::acme", names, until, renewal, "certificate issued");
         next

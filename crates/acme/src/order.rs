@@ -7,6 +7,7 @@ use crate::AcmeError;
 use crate::files::{self, StoredAccount};
 use crate::http::AuthorityClient;
 use evenkeel_config::settings::tls::AcmeSettings;
+use evenkeel_core::units::Time;
 use evenkeel_tls::challenges::ChallengeTokens;
 use instant_acme::{
     Account, AuthorizationStatus, ChallengeType, Error, Identifier, NewAccount, NewOrder, Order,
@@ -36,13 +37,14 @@ impl Drop for OrderTokens<'_> {
     }
 }
 
-/// Orders a certificate and saves it.
+/// Orders a certificate and saves it. `now` returns the time.
 ///
 /// # Errors
 /// The reason, with what to do where it is known.
 pub async fn order(
     settings: &AcmeSettings,
     tokens: &Arc<ChallengeTokens>,
+    now: impl Fn() -> Time,
 ) -> Result<(), AcmeError> {
     let account = account(settings).await?;
     let names: Vec<Identifier> = settings.domains.iter().cloned().map(Identifier::Dns).collect();
@@ -61,7 +63,7 @@ pub async fn order(
     }
     let key = order.finalize().await.map_err(refused)?;
     let chain = order.poll_certificate(&policy).await.map_err(refused)?;
-    files::save_certificate(settings, &chain, &key)
+    files::save_certificate(settings, &chain, &key, now())
 }
 
 /// The account of the folder, or a new one.

@@ -238,6 +238,13 @@ fn what_the_authority_cannot_check_is_explained() {
     let failed = program.told("certificate not issued");
     assert!(failed.contains("could not check") && failed.contains("a.test"), "{failed}");
     assert!(failed.contains("another server answers for"), "{failed}");
+    // A process that ends and starts again and again does not ask each time.
+    program.kill();
+    let mut program = stage.program(free_port());
+    let waits = program.told("the last order before this start failed; the next one waits");
+    assert!(waits.contains("again_in="), "{waits}");
+    stop(&mut program);
+    assert!(!program.log().contains("certificate not issued"), "{}", program.log());
 
     // No server has it.
     let stage = Stage::open(86_400);
