@@ -81,7 +81,7 @@ pub fn from_environment(
     if !reader.faults.is_empty() {
         return Err(ConfigFaults::new("environment", reader.faults));
     }
-    let mut config = decode("environment", &reader.root, machine.into())?;
+    let mut config = decode("environment", &[], &reader.root, machine.into())?;
     config.warnings.append(&mut reader.warnings);
     Ok(config)
 }

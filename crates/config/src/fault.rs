@@ -9,10 +9,20 @@ use std::sync::Arc;
 /// A place in a file. Both numbers start at 1; zero means that the value does not come from a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TextPlace {
+    /// Number of the file: 0 for the configuration itself, then the files that it includes.
+    pub file: u16,
     /// Number of the line.
     pub line: usize,
     /// Number of the column, in characters.
     pub column: usize,
+}
+
+impl TextPlace {
+    /// A place in the configuration itself.
+    #[must_use]
+    pub const fn at(line: usize, column: usize) -> TextPlace {
+        TextPlace { file: 0, line, column }
+    }
 }
 
 /// One fault.
@@ -61,11 +71,13 @@ impl fmt::Display for ConfigFault {
     }
 }
 
-/// All faults of one file, in the order of their places.
+/// All faults of a configuration, in the order of their places.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigFaults {
     /// Name of the file, as the user gave it.
     pub file: String,
+    /// Names of the files that it includes, in the order of their numbers.
+    pub included: Vec<String>,
     /// The faults, at least one.
     pub faults: Vec<ConfigFault>,
     /// Warnings about the same file, each with its place. They are not part of the message.
@@ -78,7 +90,20 @@ impl ConfigFaults {
     pub fn new(file: &str, mut faults: Vec<ConfigFault>) -> ConfigFaults {
         faults.sort();
         faults.dedup();
-        ConfigFaults { file: file.to_owned(), faults, warnings: Vec::new() }
+        let (file, included) = (file.to_owned(), Vec::new());
+        ConfigFaults { file, included, faults, warnings: Vec::new() }
+    }
+
+    /// The same, of which some may be in these files that the configuration includes.
+    #[must_use]
+    pub fn in_files(self, included: &[String]) -> ConfigFaults {
+        ConfigFaults { included: included.to_vec(), ..self }
+    }
+
+    /// Name of the file with this number.
+    fn name(&self, file: u16) -> &str {
+        let included = usize::from(file).checked_sub(1).and_then(|at| self.included.get(at));
+        included.unwrap_or(&self.file)
     }
 
     /// The same with these warnings.
@@ -92,11 +117,12 @@ impl ConfigFaults {
 impl fmt::Display for ConfigFaults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, fault) in self.faults.iter().enumerate() {
-            let TextPlace { line, column } = fault.place;
+            let TextPlace { file, line, column } = fault.place;
+            let file = self.name(file);
             let end = if index > 0 { "\n" } else { "" };
             match line {
-                0 => write!(f, "{end}{}: {fault}", self.file)?,
-                _ => write!(f, "{end}{}:{line}:{column}: {fault}", self.file)?,
+                0 => write!(f, "{end}{file}: {fault}")?,
+                _ => write!(f, "{end}{file}:{line}:{column}: {fault}")?,
             }
         }
         Ok(())

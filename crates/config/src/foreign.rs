@@ -25,6 +25,11 @@ pub fn native(
     smockron::is_smockron(root).then(|| smockron::native(root, faults, notes))
 }
 
+/// Whether a file is a configuration of another program.
+pub fn is_foreign(file: &str, root: &YamlNode) -> bool {
+    tempomat::is_tempomat(file, root) || smockron::is_smockron(root)
+}
+
 /// Keys and values of a section; none for anything else.
 fn entries(node: &YamlNode) -> &[(YamlKey, YamlNode)] {
     match &node.value {

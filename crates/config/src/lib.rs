@@ -2,11 +2,11 @@
 //!
 //! This is the only module that reads configuration files and the environment. A file passes
 //! through `tree` (text to nodes with places), `variables` (those of the environment in values),
-//! `settings` (nodes to the types that doors receive, by means of `reader`) and `show` (back to
-//! YAML). The facts about each key are one row (`keys`), from which the schema and the tables of
-//! the guide are made too. A file of Tempomat or Smockron is first converted into a native tree
-//! (`foreign`). All faults are collected and reported at once (`fault`) and shown with the line of
-//! the file (`excerpt`). `source` detects changes of the file.
+//! `include` (joins the files that it names), `settings` (nodes to the types that doors receive,
+//! by means of `reader`) and `show` (back to YAML). The facts about each key are one row (`keys`),
+//! from which the schema and the tables of the guide are made too. A file of Tempomat or Smockron
+//! is first converted into a native tree (`foreign`). All faults are collected and reported at once
+//! (`fault`) and shown with the line of the file (`excerpt`). `source` detects changes of the file.
 
 mod address;
 pub mod cpus;
@@ -18,6 +18,7 @@ pub mod fault;
 mod foreign;
 mod groups;
 pub mod host;
+mod include;
 pub mod keys;
 pub mod machine;
 mod memory;
@@ -33,6 +34,7 @@ mod variables;
 
 pub use doubts::of_facts as unknown_facts;
 use fault::{ConfigFault, ConfigFaults, TextPlace};
+use include::Includes;
 use machine::Machine;
 use secret::SecretError;
 use settings::Settings;
@@ -51,6 +53,8 @@ pub struct Config {
     /// Warnings, each with its place: about conditions that may not do what they seem to, and about
     /// keys of a foreign file that have no effect, or another one, in Evenkeel.
     pub warnings: Vec<String>,
+    /// The files that it includes.
+    includes: Includes,
     /// The values of all keys, written or default. In contrast to `native` it has passwords.
     values: SecretTree,
 }
@@ -72,8 +76,8 @@ impl PartialEq for Config {
     }
 }
 
-/// Reads a configuration from `bytes`. `file` is only used in messages. Defaults depend on the
-/// machine.
+/// Reads a configuration from `bytes` and from the files that it includes. `file` is used in
+/// messages, and its folder for relative paths of `include`. Defaults depend on the machine.
 ///
 /// # Errors
 /// All faults of the configuration.
@@ -88,11 +92,15 @@ pub fn parse(
 /// Reads a configuration, and returns its tree too. A value with a faulty variable has no further
 /// faults.
 fn read(file: &str, bytes: &[u8], machine: Machine) -> Result<(YamlNode, Config), ConfigFaults> {
-    let mut root = tree::parse(bytes).map_err(|fault| ConfigFaults::new(file, vec![fault]))?;
-    let mut faulty = variables::expand(&mut root);
-    let config = decode(file, &root, machine);
+    let JoinedTree { root, includes, mut faulty } =
+        joined(file, bytes).map_err(|fault| ConfigFaults::new(file, vec![fault]))?;
+    let names = includes.names();
+    if includes.is_incomplete {
+        return Err(ConfigFaults::new(file, faulty).in_files(&names));
+    }
+    let config = decode(file, &names, &root, machine);
     if faulty.is_empty() {
-        return config.map(|config| (root, config));
+        return config.map(|config| (root, Config { includes, ..config }));
     }
     let config = config.map(|config| config.warnings);
     let warnings = config.as_ref().map_or_else(|faults| faults.warnings.clone(), Clone::clone);
@@ -100,7 +108,32 @@ fn read(file: &str, bytes: &[u8], machine: Machine) -> Result<(YamlNode, Config)
     let is_other = |fault: &ConfigFault| faulty.iter().all(|one| one.place != fault.place);
     let others: Vec<ConfigFault> = others.filter(is_other).collect();
     faulty.extend(others);
-    Err(ConfigFaults::new(file, faulty).with_warnings(warnings))
+    Err(ConfigFaults::new(file, faulty).in_files(&names).with_warnings(warnings))
+}
+
+/// The tree of a configuration, joined with those of the files that it includes.
+struct JoinedTree {
+    root: YamlNode,
+    includes: Includes,
+    /// Faults of variables and of `include`.
+    faulty: Vec<ConfigFault>,
+}
+
+/// Parses a configuration and the files that it includes, and expands the variables in them.
+fn joined(file: &str, bytes: &[u8]) -> Result<JoinedTree, ConfigFault> {
+    let mut root = tree::parse(bytes)?;
+    let mut faulty = variables::expand(&mut root);
+    let includes = match foreign::is_foreign(file, &root) {
+        true => Includes::default(),
+        false => include::join(file, &mut root, settings::ROOT, &mut faulty),
+    };
+    Ok(JoinedTree { root, includes, faulty })
+}
+
+/// The configuration beside this file, or in the folder above it, that includes the file.
+#[must_use]
+pub fn includer(file: &Path) -> Option<PathBuf> {
+    include::includer(file)
 }
 
 /// Whether a file is a configuration, with or without faults: it contains a section of Evenkeel, or
@@ -170,11 +203,14 @@ pub fn check(
     machine: impl Into<Machine>,
     more: impl Fn(&Settings) -> StartProblems,
 ) -> Result<Vec<String>, ConfigFaults> {
-    let (root, Config { mut settings, mut warnings, .. }) = read(file, bytes, machine.into())?;
+    let (root, Config { mut settings, mut warnings, includes, .. }) =
+        read(file, bytes, machine.into())?;
+    let names = includes.names();
+    let located = |faults| ConfigFaults::new(file, faults).in_files(&names);
     settings.line.as_mut().map(source::read_limits).transpose()?;
     let mut faults = Vec::new();
     if settings.doors().is_empty() {
-        faults.push(ConfigFault::new(TextPlace { line: 1, column: 1 }, NO_DOOR));
+        faults.push(ConfigFault::new(TextPlace::at(1, 1), NO_DOOR));
     }
     let found = secrets(&settings).and(start_warnings(&settings)).and(more(&settings));
     faults.extend(found.faults.into_iter().map(|(way, why)| {
@@ -184,14 +220,14 @@ pub fn check(
     let files = found.files.into_iter();
     faults.extend(files.map(|file| ConfigFault::new(file.place(&root), file.what)));
     let networks = doubts::of_networks(&root).into_iter();
-    warnings.extend(networks.map(|fault| ConfigFaults::new(file, vec![fault]).to_string()));
+    warnings.extend(networks.map(|fault| located(vec![fault]).to_string()));
     warnings.extend(found.doubts.into_iter().map(|(way, what)| {
         let place = root.find(way).map_or(root.place, |node| node.place);
-        ConfigFaults::new(file, vec![ConfigFault::new(place, what)]).to_string()
+        located(vec![ConfigFault::new(place, what)]).to_string()
     }));
     match faults.is_empty() {
         true => Ok(warnings),
-        false => Err(ConfigFaults::new(file, faults).with_warnings(warnings)),
+        false => Err(located(faults).with_warnings(warnings)),
     }
 }
 
@@ -352,7 +388,8 @@ impl Config {
         let changed = restart::keep_running_values(&mut merged, &running.values.0);
         let cpus = self.settings.proxy.as_ref().map_or(1.0, |proxy| proxy.cpus);
         let warnings = self.warnings.clone();
-        let mut config = Config { warnings, ..decode(MERGED_FILE_NAME, &merged, cpus.into())? };
+        let read = decode(MERGED_FILE_NAME, &[], &merged, cpus.into())?;
+        let mut config = Config { warnings, includes: self.includes.clone(), ..read };
         // Rules from `limits_file` are not part of the tree.
         if let (Some(line), Some(read)) = (&mut config.settings.line, &self.settings.line) {
             line.rules = Arc::clone(&read.rules);
@@ -419,10 +456,16 @@ pub fn from_flags(flags: &ProxyFlags, machine: impl Into<Machine>) -> Result<Con
         Some(listen) => root.put(&["admin", "listen"], text("`--admin`", listen)),
         None => {}
     }
-    decode("command line", &root, machine.into())
+    decode("command line", &[], &root, machine.into())
 }
 
-fn decode(file: &str, root: &YamlNode, machine: Machine) -> Result<Config, ConfigFaults> {
+/// Interprets a tree, of which some nodes may be in the files `included`.
+fn decode(
+    file: &str,
+    included: &[String],
+    root: &YamlNode,
+    machine: Machine,
+) -> Result<Config, ConfigFaults> {
     let (mut faults, mut notes) = (Vec::new(), Vec::new());
     let native = foreign::native(file, root, machine.cpus, &mut faults, &mut notes);
     let root = native.as_ref().unwrap_or(root);
@@ -430,10 +473,12 @@ fn decode(file: &str, root: &YamlNode, machine: Machine) -> Result<Config, Confi
     let (mut warned, faults): (Vec<_>, Vec<_>) =
         faults.into_iter().partition(|fault| fault.is_warning);
     notes.append(&mut warned);
-    let warnings = ConfigFaults::new(file, notes).to_string().lines().map(String::from).collect();
+    let warnings = ConfigFaults::new(file, notes).in_files(included).to_string();
+    let warnings = warnings.lines().map(String::from).collect();
     if !faults.is_empty() {
-        return Err(ConfigFaults::new(file, faults).with_warnings(warnings));
+        return Err(ConfigFaults::new(file, faults).in_files(included).with_warnings(warnings));
     }
     let native = show::yaml(&show::masked(&shown, settings::ROOT));
-    Ok(Config { settings, native, warnings, values: SecretTree(shown) })
+    let (includes, values) = (Includes::default(), SecretTree(shown));
+    Ok(Config { settings, native, warnings, includes, values })
 }

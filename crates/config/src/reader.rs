@@ -197,7 +197,7 @@ impl<'n, 'f> SectionReader<'n, 'f> {
                 continue;
             }
             let first = *seen.entry(name).or_insert(key.place);
-            let what = if first != key.place {
+            let what = if first != key.place && first.file == key.place.file {
                 format!("{} occurs twice, first in line {}; remove one", quoted(name), first.line)
             } else if self.table.row(name).is_none() {
                 unknown::message(name, value, (self.name, self.table))

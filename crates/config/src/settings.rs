@@ -29,6 +29,7 @@ pub mod tls;
 use crate::address;
 use crate::fault::ConfigFault;
 use crate::fault::ConfigFaults;
+use crate::include;
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SectionTable, SubsectionKey, section};
 use crate::machine::Machine;
 use crate::reader::{SectionReader, settings};
@@ -265,8 +266,8 @@ word_enum! {
 
 section! {
     TABLE = "":
-        ADMIN, LOG, METRICS, TRACES, STATE, conditions::GROUP_FILES, conditions::GROUPS, PROXY,
-        CHECK, EXT_PROC, EXT_AUTHZ, LINE, RATELIMIT, MASTER, GATEKEEPER,
+        include::INCLUDE, ADMIN, LOG, METRICS, TRACES, STATE, conditions::GROUP_FILES,
+        conditions::GROUPS, PROXY, CHECK, EXT_PROC, EXT_AUTHZ, LINE, RATELIMIT, MASTER, GATEKEEPER,
         PEERS, STORE;
 }
 

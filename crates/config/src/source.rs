@@ -15,13 +15,14 @@ use super::fault::{ConfigFault, ConfigFaults, TextPlace};
 use super::machine::Machine;
 use super::settings::line::limits_file;
 use super::settings::{LineSettings, Settings};
-use super::{Config, StartProblems, check, parse, tree};
+use super::{Config, StartProblems, check, include, joined, parse, tree};
 use presence::FilePresence;
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::OsString;
 use std::fs::File;
 use std::hash::{Hash, Hasher};
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -48,6 +49,8 @@ pub struct ConfigSource {
     /// Paths of the files with groups and further limits, as the configuration named them when it
     /// was last read without faults of its own.
     listed: Vec<PathBuf>,
+    /// Paths with `*` of which the files are included, from the same time.
+    patterns: Vec<PathBuf>,
     /// Whether the configuration has faults of its own. It may name files that `listed` does not
     /// have, and one of them may be what is wrong, so it is read at each call.
     is_faulty: bool,
@@ -121,7 +124,9 @@ impl ConfigSource {
         self.is_faulty = true;
         let mut config = parse(&self.path.display().to_string(), bytes, machine)?;
         self.is_faulty = false;
-        self.listed.clear();
+        self.listed.clone_from(&config.includes.named);
+        self.patterns.clone_from(&config.includes.patterns);
+        config.includes.files.iter().for_each(|file| add(seen, file.digest));
         for file in config.settings.included() {
             self.listed.push(file.path.clone());
             add(seen, file.digest);
@@ -135,14 +140,20 @@ impl ConfigSource {
 
     /// Stamps of the file and of those that it names. `None` if the file does not exist. A file
     /// that it names and that does not exist has the stamp that it had when it was last read: it
-    /// may be about to be replaced, and must not hide a change of the other files.
+    /// may be about to be replaced, and must not hide a change of the other files. Of files that
+    /// match a pattern of `include`, the paths count too: they may be added and removed.
     fn stamps(&self) -> Option<Stamp> {
         let before = |at: usize| self.stamp.as_ref().and_then(|all| all.get(at)).copied();
         let listed = self.listed.iter().zip(1..);
         let listed =
             listed.map(|(path, at)| stamp(path).or_else(|| before(at)).unwrap_or_default());
         let own = stamp(&self.path)?;
-        Some(std::iter::once(own).chain(listed).collect())
+        let matched = self.patterns.iter().filter_map(|path| include::matched(path).ok()).flatten();
+        let matched = matched.flat_map(|path| {
+            let name = digest(path.as_os_str().as_bytes()).cast_signed();
+            [[name, 0, 0, 0, 0], stamp(&path).unwrap_or_default()]
+        });
+        Some(std::iter::once(own).chain(listed).chain(matched).collect())
     }
 
     /// Checks whether a process could start with this file, and returns warnings. `more` finds
@@ -158,12 +169,14 @@ impl ConfigSource {
         check(&self.path.display().to_string(), &self.bytes()?, machine, more)
     }
 
-    /// Whether the file has the key at this path of keys. False if it cannot be read.
+    /// Whether the file, or one that it includes, has the key at this path of keys. False if it
+    /// cannot be read.
     #[must_use]
     pub fn names(&self, way: &[&str]) -> bool {
         let bytes = self.bytes().ok();
-        let root = bytes.and_then(|bytes| tree::parse(&bytes).ok());
-        root.is_some_and(|root| root.find(way).is_some())
+        let name = self.path.display().to_string();
+        let tree = bytes.and_then(|bytes| joined(&name, &bytes).ok());
+        tree.is_some_and(|tree| tree.root.find(way).is_some())
     }
 
     fn bytes(&self) -> Result<Vec<u8>, ConfigFaults> {

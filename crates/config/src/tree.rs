@@ -162,6 +162,19 @@ impl YamlNode {
         }
     }
 
+    /// States that the value and all within it are from the file with this number.
+    pub(crate) fn set_file(&mut self, file: u16) {
+        self.place.file = file;
+        match &mut self.value {
+            YamlValue::Null | YamlValue::Text(_) => {}
+            YamlValue::List(items) => items.iter_mut().for_each(|item| item.set_file(file)),
+            YamlValue::Map(entries) => entries.iter_mut().for_each(|(key, node)| {
+                key.place.file = file;
+                node.set_file(file);
+            }),
+        }
+    }
+
     /// A scalar that does not come from a file.
     #[must_use]
     pub fn text(text: impl Into<String>) -> YamlNode {
@@ -275,17 +288,17 @@ fn tab_precedes(text: &str, span: &Span) -> bool {
     before.clone().all(char::is_whitespace) && before.clone().any(|c| c == '\t')
 }
 
-const START: TextPlace = TextPlace { line: 1, column: 1 };
+const START: TextPlace = TextPlace::at(1, 1);
 
 fn not_text(bytes: &[u8], at: usize) -> ConfigFault {
     let before = &bytes[..at];
     let line = before.iter().filter(|b| **b == b'\n').count() + 1;
     let column = before.iter().rev().take_while(|b| **b != b'\n').count() + 1;
-    ConfigFault::new(TextPlace { line, column }, "not UTF-8; save the file as UTF-8 text")
+    ConfigFault::new(TextPlace::at(line, column), "not UTF-8; save the file as UTF-8 text")
 }
 
 fn place(marker: &Marker) -> TextPlace {
-    TextPlace { line: marker.line(), column: marker.col() + 1 }
+    TextPlace::at(marker.line(), marker.col() + 1)
 }
 
 /// A list or section that is not complete yet.
@@ -325,7 +338,7 @@ impl YamlBuilder {
     /// Names the bracket that an error may come from: the innermost one that is still open.
     fn unclosed(&self, text: &str) -> String {
         let bracket = |open: &OpenNode| {
-            let TextPlace { line, column } = open.node.place;
+            let TextPlace { line, column, .. } = open.node.place;
             let sign = text.lines().nth(line.checked_sub(1)?)?.chars().nth(column.checked_sub(1)?);
             let end = if sign == Some('[') { ']' } else { '}' };
             let sign = sign.filter(|sign| "[{".contains(*sign))?;

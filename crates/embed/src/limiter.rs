@@ -26,9 +26,8 @@ impl LocalLimiter {
     /// Everything that is wrong with the configuration; or the system gives no random numbers.
     pub fn new(configuration: &str) -> Result<LocalLimiter, ConfigFaults> {
         let name = "configuration of the layer";
-        let fault = |what| {
-            ConfigFaults::new(name, vec![ConfigFault::new(TextPlace { line: 1, column: 1 }, what)])
-        };
+        let fault =
+            |what| ConfigFaults::new(name, vec![ConfigFault::new(TextPlace::at(1, 1), what)]);
         let config = evenkeel_config::parse(name, configuration.as_bytes(), 1.0)?;
         let Some(mut line) = config.settings.line else {
             let what = "the section `line`, which contains the limits, is missing";

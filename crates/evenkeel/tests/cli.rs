@@ -271,3 +271,33 @@ fn check_names_the_place_of_each_file_that_cannot_be_used() {
         assert!(line.contains(&start), "{place}: {told}");
     }
 }
+
+/// The faults of a part are shown with the line of the part, also if only the part is named.
+#[test]
+fn check_examines_all_files_and_explains_a_part() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    fs::create_dir(at("conf.d")).expect("created");
+    let main = "include: conf.d/*.yaml\nadmin: off\nproxy: {listen: 127.0.0.1:0}\n";
+    fs::write(at("evenkeel.yaml"), main).expect("written");
+    fs::write(at("conf.d/a.yaml"), "proxy:\n  cpus: 2\n").expect("written");
+    let ran = evenkeel(&["check", &at("evenkeel.yaml"), &at("conf.d/a.yaml")]);
+    let (out, told) = (text(&ran.stdout), text(&ran.stderr));
+    assert_eq!(ran.status.code(), Some(0), "{told}");
+    assert!(out.contains("conf.d/a.yaml: good"), "{out}");
+    let part = format!("note: {} is included by ", at("conf.d/a.yaml"));
+    assert!(told.contains(&part) && told.contains("evenkeel.yaml, and is checked as"), "{told}");
+    let shown = text(&evenkeel(&["show", "--config", &at("evenkeel.yaml")]).stdout);
+    assert!(shown.contains("\n  cpus: 2\n") && !shown.contains("include"), "{shown}");
+
+    fs::write(at("conf.d/a.yaml"), "proxy:\n  cpus: 2x\n").expect("written");
+    for named in ["evenkeel.yaml", "conf.d/a.yaml", "conf.d"] {
+        let ran = evenkeel(&["check", &at(named)]);
+        let told = text(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(1), "{named}: {told}");
+        let place = ["evenkeel.yaml", "conf.d/a.yaml"]
+            .map(|name| told.contains(&(at(name) + ":2:9: `cpus`")));
+        assert_eq!(place, [false, true], "{named}: {told}");
+        assert!(told.contains(" 2 |   cpus: 2x\n   |         ^\n1 error"), "{named}: {told}");
+    }
+}

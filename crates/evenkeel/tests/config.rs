@@ -11,6 +11,8 @@ mod doubts;
 mod front;
 #[path = "config/gatekeeper.rs"]
 mod gatekeeper;
+#[path = "config/include.rs"]
+mod include;
 #[path = "config/models.rs"]
 mod models;
 #[path = "config/peers.rs"]

@@ -310,7 +310,7 @@ impl<'a> TempomatFile<'a> {
 /// Maximum number of names and keys.
 const HASH_LEN_MAX: usize = 1 << 20;
 /// Place of values that are not in the file.
-const START: TextPlace = TextPlace { line: 1, column: 1 };
+const START: TextPlace = TextPlace::at(1, 1);
 
 /// The address for all interfaces: IPv6 and IPv4 if the machine has IPv6, otherwise IPv4.
 fn everywhere() -> &'static str {

@@ -14,6 +14,7 @@ use evenkeel_config::settings::Settings;
 use evenkeel_config::source::ConfigSource;
 use evenkeel_config::source::folder::{self, FolderEntry};
 use evenkeel_runtime::clock::Clock;
+use std::collections::HashSet;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -28,14 +29,17 @@ pub struct FaultsFound;
 /// [`FaultsFound`], or standard output cannot be written.
 pub fn check(paths: &[PathBuf]) -> anyhow::Result<()> {
     let (mut faults, mut warned) = (Vec::new(), 0);
+    // Files that one configuration includes are checked with it, each with the same findings.
+    let mut shown = HashSet::new();
     for path in paths {
-        let found = check_one(path);
+        let mut found = check_one(path);
+        found.warnings.retain(|warning| shown.insert(warning.clone()));
         eprint!("{}", excerpt::warnings(found.warnings.iter().map(String::as_str)));
         warned += found.warnings.len();
         if found.faults.is_empty() {
             writeln!(io::stdout(), "{}: good", path.display())?;
         }
-        faults.extend(found.faults);
+        faults.extend(found.faults.into_iter().filter(|fault| shown.insert(fault.clone())));
     }
     let shown = excerpt::errors(faults.iter().map(String::as_str));
     eprint!("{shown}{}", excerpt::count(faults.len(), warned));
@@ -160,8 +164,20 @@ fn file_problems(settings: &Settings) -> StartProblems {
         .and(evenkeel_identity::networks::start_problems(settings, now))
 }
 
-/// Checks a file as for a start, and prints notes about it.
+/// Checks a file as for a start, and prints notes about it. A file that a configuration near it
+/// includes is checked as a part of that.
 fn check_configuration(path: &Path) -> Findings {
+    match evenkeel_config::includer(path) {
+        Some(whole) => {
+            let (part, whole_name) = (path.display(), whole.display());
+            eprintln!("note: {part} is included by {whole_name}, and is checked as a part of it");
+            check_whole(&whole)
+        }
+        None => check_whole(path),
+    }
+}
+
+fn check_whole(path: &Path) -> Findings {
     let mut source = ConfigSource::new(path);
     let here = Machine::here();
     let problems = |settings: &Settings| file_problems(settings).and(run::trial::trial(settings));

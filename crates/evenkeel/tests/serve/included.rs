@@ -1,5 +1,5 @@
-//! Files that are read with the configuration: groups and pages. The running program follows them,
-//! and a faulty or missing one changes nothing.
+//! Files that are read with the configuration: parts, groups and pages. The running program
+//! follows them, and a faulty or missing one changes nothing.
 
 use super::{LONG, backend, read, start};
 use evenkeel_testing::examples;
@@ -84,4 +84,38 @@ fn groups_and_pages_are_followed_and_a_faulty_one_changes_nothing() {
     configure(folder, backend, &["ai.yaml"], "{group: ai_crawlers}");
     program.told("configuration reloaded");
     assert_eq!((&*status(door, "GPTBot"), &*status(door, "Two-Bot")), ("403", "200"));
+}
+
+/// A new, a faulty and a removed part of a configuration, without a signal.
+#[test]
+fn parts_in_a_folder_are_followed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    let part = folder.join("conf.d/bots.yaml");
+    fs::create_dir(folder.join("conf.d")).expect("created");
+    let (backend, requests) = backend();
+    thread::spawn(move || requests.iter().for_each(|go| _ = go.send(())));
+    let text = format!(
+        "include: conf.d/*.yaml\nadmin: off\nproxy:\n  listen: 127.0.0.1:0\n  backend: \
+         http://{backend}\n  limits: [default]\n"
+    );
+    fs::write(folder.join("evenkeel.yaml"), text).expect("written");
+    let path = folder.join("evenkeel.yaml").display().to_string();
+    let mut program = start(&["serve", "--config", &path]);
+    let door = program::addresses(&program.told("proxy open"))[0];
+    assert_eq!(status(door, "OneBot"), "200");
+
+    let deny = "proxy:\n  limits:\n    - {name: no, action: deny, when: {user_agent: OneBot}}\n";
+    fs::write(&part, deny).expect("written");
+    program.told("configuration reloaded");
+    assert_eq!((&*status(door, "OneBot"), &*status(door, "Two")), ("403", "200"));
+
+    fs::write(&part, "proxy:\n  actoin: deny\n").expect("written");
+    program.told("configuration refused");
+    program.told("conf.d/bots.yaml:2:3: unknown key `actoin` in `proxy`; did you mean `action`?");
+    assert_eq!(status(door, "OneBot"), "403");
+
+    fs::remove_file(&part).expect("removed");
+    program.told("configuration reloaded");
+    assert_eq!(status(door, "OneBot"), "200");
 }

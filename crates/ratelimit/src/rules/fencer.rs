@@ -18,7 +18,7 @@ pub fn warnings(files: &[FolderFile], dialect: YamlDialect) -> Vec<String> {
         let mut found = Vec::new();
         descriptors(&root, &mut found);
         all.extend(found.into_iter().map(|(place, what)| {
-            let TextPlace { line, column } = place;
+            let TextPlace { line, column, .. } = place;
             format!("{}:{line}:{column}: Fencer would refuse this: {what}", file.name)
         }));
     }

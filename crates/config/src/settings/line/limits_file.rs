@@ -18,7 +18,7 @@ const FAULTS_MAX: usize = 100;
 /// All faults of the file.
 pub(crate) fn add(line: &mut LineSettings, bytes: &[u8]) -> Result<(), Vec<ConfigFault>> {
     let Some(refill) = line.limits_file.as_ref().map(|file| file.refill) else { return Ok(()) };
-    let at = |row: usize| TextPlace { line: row, column: 1 };
+    let at = |row: usize| TextPlace::at(row, 1);
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let row = 1 + bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
         vec![ConfigFault::new(at(row), "this is not UTF-8; a prefix must be UTF-8")]

@@ -175,10 +175,11 @@ fn hidden(tokens: &mut SectionReader<'_, '_>, nodes: &[YamlNode], prices: &[Opti
             continue;
         }
         reported.push(first);
-        let TextPlace { line, column } = nodes[first].place;
+        let TextPlace { file, line, column } = nodes[first].place;
+        let of_file = if file == nodes[at].place.file { "" } else { " of another file" };
         let what = format!(
-            "this price never applies: the one in line {line}, column {column} is for all of its \
-             models, and the first one counts; move that one below it, or remove this one"
+            "this price never applies: the one in line {line}, column {column}{of_file} is for all \
+             of its models, and the first one counts; move that one below it, or remove this one"
         );
         tokens.warn(nodes[at].place, what);
     }
