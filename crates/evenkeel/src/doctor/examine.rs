@@ -112,11 +112,13 @@ const CHECKS: &[Check] = checks! {
     "forwarded-headers" "Without that header, all visitors behind a trusted proxy count as one \
                          client."
         clients::forwarded_headers;
-    "cpus" "Shares are parts of `cpus`: too high, and no client is ever over its share; too low, \
-            and clients wait while the server is idle."
+    "cpus" "Shares are parts of `cpus`: too high, and waiting for a processor is charged as work; \
+            too low, and clients wait while the server is idle."
         machine::cpus;
     "queue" "A request that may not wait is refused."
         clients::queue;
+    "refusals" "A limit that is too low refuses visitors, not only crawlers."
+        clients::refusals;
     "debts" "Debts show whether the capacity and the costs are set right."
         clients::debts;
     "tables" "In a full table, clients get back a part of their budget early."

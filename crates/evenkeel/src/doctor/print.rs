@@ -75,7 +75,8 @@ pub fn text(findings: &[Finding], style: PrintStyle) -> String {
     let (problems, warnings) = (number(problems, "problem"), number(warnings, "warning"));
     let _ = writeln!(text, "\n{problems}, {warnings}, {ok} ok, {unknown} not examined");
     text.push_str(
-        "Each check is explained in docs/guide/doctor.md. Live figures: evenkeel clients\n",
+        "Each check is explained in doctor.md of the guide (docs/guide, or \
+         /usr/share/doc/evenkeel/guide). Live figures: evenkeel clients\n",
     );
     text
 }

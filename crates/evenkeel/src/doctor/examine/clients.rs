@@ -8,9 +8,9 @@ use crate::doctor::facts::{MetricSeries, ServerFacts, SetupFacts, label};
 use evenkeel_config::settings::{ClientAddress, ProxySettings};
 use evenkeel_core::limit::LimitAction;
 use evenkeel_core::units::Nanos;
-use evenkeel_telemetry::metrics::{KEYS_DROPPED, KEYS_MAX, KEYS_USED, REQUESTS};
+use evenkeel_telemetry::metrics::{DECISIONS, KEYS_DROPPED, KEYS_MAX, KEYS_USED, REQUESTS};
 use evenkeel_telemetry::snapshot::setup::RequestFacts;
-use evenkeel_telemetry::snapshot::{ClientRow, LimitTable, UNIT_CPU};
+use evenkeel_telemetry::snapshot::{ClientRow, LimitTable, UNIT_CPU, UNIT_HITS};
 use std::net::IpAddr;
 
 /// Fewer requests than this say nothing about where clients come from.
@@ -210,6 +210,61 @@ pub fn queue(facts: &SetupFacts) -> Option<Examined> {
         ),
         _ => fine(found),
     }
+}
+
+/// Limits that refuse most requests, and do not single out a client.
+pub fn refusals(facts: &SetupFacts) -> Option<Examined> {
+    facts.settings.as_ref()?.proxy.as_ref()?;
+    let Some(server) = facts.server() else { return unknown(NO_SERVER) };
+    let refuses = |limit: &&LimitTable| {
+        limit.door == "proxy"
+            && limit.unit == UNIT_HITS
+            && limit.action == "reject"
+            && !limit.shadow
+    };
+    let limits: Vec<&LimitTable> = server.top.limits.iter().filter(refuses).collect();
+    if limits.is_empty() {
+        return None;
+    }
+    let decided = |of: Option<&LimitTable>| -> f64 {
+        let counts = |labels: &[(String, String)]| {
+            label(labels, "shadow") == "false"
+                && of.is_none_or(|limit| {
+                    label(labels, "verdict") == "reject" && label(labels, "limit") == limit.name
+                })
+        };
+        server.metrics.of(DECISIONS.name).filter(|(labels, _)| counts(labels)).map(|of| of.1).sum()
+    };
+    let all = decided(None);
+    let most = |limit: &&LimitTable| decided(Some(limit));
+    let limit = limits.into_iter().max_by(|a, b| most(a).total_cmp(&most(b)))?;
+    let refused = most(&limit);
+    let part = percent(refused, all);
+    let found = format!(
+        "limit {} has refused {refused:.0} of {all:.0} requests ({part:.0} %), more than any other",
+        limit.name
+    );
+    if part <= 50.0 || all < REQUESTS_MIN as f64 || !refuses_most_clients(limit) {
+        return fine(found);
+    }
+    warning(
+        found,
+        [
+            format!("raise `rate` or `burst` of {}, or narrow it with `when`", limit.name),
+            "to let all requests pass until then: `shadow: true` in that limit".to_owned(),
+            RELOAD.to_owned(),
+        ],
+    )
+}
+
+/// Most of the present clients of a limit are refused more often than not.
+fn refuses_most_clients(limit: &LimitTable) -> bool {
+    let active: Vec<&ClientRow> =
+        limit.rows.iter().filter(|row| row.last_seen <= ACTIVE_SECS).collect();
+    let is_refused = |row: &&&ClientRow| row.requests_per_second > 2.0 * row.cpu_per_second;
+    let refused = active.iter().filter(is_refused).count();
+    let counts_all = active.first().is_some_and(|row| row.key == "all");
+    (counts_all || active.len() >= ACTIVE_MIN) && 2 * refused > active.len()
 }
 
 pub fn debts(facts: &SetupFacts) -> Option<Examined> {

@@ -437,6 +437,39 @@ fn queue_debts_and_tables() {
 }
 
 #[test]
+fn limits_that_refuse() {
+    let of = |key: &'static str, clients, passed, shadow| {
+        found("refusals", move |_, server| {
+            let refused = ClientRow { cpu_per_second: passed, ..row(key, 0.0) };
+            let table = LimitTable {
+                name: "r".to_owned(),
+                unit: "hits".to_owned(),
+                action: "reject".to_owned(),
+                shadow,
+                ..limit(vec![refused; clients])
+            };
+            server.top.limits.push(table);
+            let decisions = |verdict: &str, limit: &str, count| {
+                format!(
+                    "evenkeel_decisions_total{{verdict=\"{verdict}\",limit=\"{limit}\",\
+                     shadow=\"false\"}} {count}\n"
+                )
+            };
+            let lines = decisions("reject", "r", 990) + &decisions("allow", "", 10);
+            server.metrics = metrics(&lines);
+        })
+    };
+    let says = "limit r has refused 990 of 1000 requests (99 %)";
+    expect(of("all", 1, 0.01, false), Warning, says, "`rate` or `burst` of r");
+    expect(of("192.0.2.1", 5, 0.01, false), Warning, says, "evenkeel reload");
+    // A single crawler, a limit that lets most requests pass, and one that only watches.
+    expect(of("192.0.2.1", 1, 0.01, false), Fine, says, "");
+    expect(of("all", 1, 0.9, false), Fine, says, "");
+    assert_eq!(of("all", 1, 0.01, true), None);
+    assert_eq!(found("refusals", |_, _| {}), None);
+}
+
+#[test]
 fn connections_files_and_the_kernel() {
     let busy = "evenkeel_connections_open{door=\"proxy\"} 9990\n\
                 evenkeel_connections_accepted_total{door=\"proxy\"} 20000\n";
