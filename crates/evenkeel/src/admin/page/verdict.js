@@ -95,6 +95,14 @@ function state_of(now, past) {
       more: `${used}; ${waits}. All clients get the same share. ${times(now, past)}`,
     };
   }
+  const rejected = past.mean("reject") ?? 0;
+  if (rejected >= 0.5) {
+    return {
+      kind: rejected > (past.mean("allow") ?? 0) ? "warn" : "note",
+      said: `${number(rejected)} requests per second are refused.`,
+      more: `The log names the limits. ${used}; no request waits, and no client is in debt. ${times(now, past)}`,
+    };
+  }
   return { kind: "good", said: "No problems.", more: `${used}; no request waits, and no client is in debt. ${times(now, past)}` };
 }
 
