@@ -217,10 +217,11 @@ fn pattern(text: &str) -> Read<Box<str>> {
 }
 
 /// The files that a path with `*` matches, in the order of their names. As in a shell, `*` does not
-/// match names that begin with a dot. A folder that does not exist has no files.
+/// match names that begin with a dot.
 ///
 /// # Errors
-/// The folder cannot be read, or has too many files.
+/// The folder is missing, cannot be read, or has too many files. A missing folder does not count as
+/// an empty one: it may be about to be replaced, and a mistyped name must not drop limits.
 pub(crate) fn matched(path: &Path) -> io::Result<Vec<PathBuf>> {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return Ok(Vec::new()) };
     let is_matched = |path: &PathBuf| {
@@ -231,15 +232,11 @@ pub(crate) fn matched(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(entries(folder(path))?.into_iter().filter(is_matched).collect())
 }
 
-/// The paths of what is in a folder, in the order of their names. None if it does not exist.
+/// The paths of what is in a folder, in the order of their names.
 fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let entries = match fs::read_dir(if folder == Path::new("") { Path::new(".") } else { folder })
-    {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
+    let named = if folder == Path::new("") { Path::new(".") } else { folder };
     let mut paths = Vec::new();
-    for entry in entries {
+    for entry in fs::read_dir(named)? {
         if paths.len() == FOLDER_MAX {
             return Err(io::Error::other(format!("more than {FOLDER_MAX} files in this folder")));
         }

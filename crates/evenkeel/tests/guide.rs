@@ -53,7 +53,9 @@ fn every_configuration_shown_is_accepted() {
         for shown in configurations(&text) {
             seen += 1;
             let text = examples::beside_its_files(&shown);
-            if let Err(faults) = evenkeel_config::parse("block", text.as_bytes(), 4.0) {
+            // Relative paths of `include` are those of the examples.
+            let name = examples::path("block").display().to_string();
+            if let Err(faults) = evenkeel_config::parse(&name, text.as_bytes(), 4.0) {
                 panic!("{}:\n{shown}\n{faults}", path.display());
             }
         }

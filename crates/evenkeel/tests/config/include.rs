@@ -125,6 +125,7 @@ fn what_cannot_be_included_is_told_at_its_entry() {
         ("include: none.yaml", "evenkeel.yaml:1:10: none.yaml: No such file"),
         ("include: [a.yaml, conf.d]", "evenkeel.yaml:1:19: conf.d: it is not a file"),
         ("include: conf.d/", "evenkeel.yaml:1:10: `include` is `conf.d/`: this is a folder; write"),
+        ("include: none.d/*", "evenkeel.yaml:1:10: none.d: No such file"),
         ("include: {a: b}", "evenkeel.yaml:1:10: an entry of `include` must be the path"),
         ("include: a.yaml\ninclude: a.yaml", "evenkeel.yaml:2:1: `include` occurs twice"),
         ("include: b.yaml", "b.yaml:1:1: an included file includes no others; name them in"),
@@ -142,7 +143,8 @@ fn what_cannot_be_included_is_told_at_its_entry() {
 
 #[test]
 fn a_pattern_may_match_nothing_one_file_twice_or_the_configuration_itself() {
-    for main in ["none.d/*.yaml", "[conf.d/*, conf.d/a*, conf.d/../conf.d/a.yaml]", "'*.yaml'"] {
+    for main in ["conf.d/none*.yaml", "[conf.d/*, conf.d/a*, conf.d/../conf.d/a.yaml]", "'*.yaml'"]
+    {
         let text = format!("include: {main}\nproxy: {{cpus: 2}}\n");
         let folder = folder(&[("evenkeel.yaml", &text), ("conf.d/a.yaml", "log: {level: warn}")]);
         load(folder.path()).unwrap_or_else(|told| panic!("{main}: {told}"));
@@ -197,6 +199,16 @@ fn changed_new_and_removed_files_are_seen() {
     fs::remove_file(folder.path().join("conf.d/b.yaml")).expect("removed");
     assert_eq!(limits(changed(&mut source)), with_one);
     assert_eq!(changed(&mut source), None);
+    // A folder that is away may be about to be replaced, so it drops no limits.
+    let (here, away) = (folder.path().join("conf.d"), folder.path().join("away"));
+    fs::rename(&here, &away).expect("moved");
+    let Some(ConfigChange::Faulty(told)) = changed(&mut source) else { panic!("a fault") };
+    assert!(told.to_string().contains("conf.d: No such file"), "{told}");
+    fs::rename(&away, &here).expect("moved back");
+    assert_eq!(limits(changed(&mut source)), with_one);
+    fs::remove_dir_all(&here).expect("removed");
+    fs::write(folder.path().join("evenkeel.yaml"), "proxy: {cpus: 3}\n").expect("written");
+    assert!(matches!(changed(&mut source), Some(ConfigChange::Good(_))), "no longer included");
 }
 
 #[test]

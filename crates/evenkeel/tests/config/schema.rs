@@ -127,7 +127,8 @@ fn every_configuration_fits_and_so_does_what_it_means() {
     assert!(all.len() > 30, "only {}", all.len());
     for (path, text) in all {
         fits(&text).unwrap_or_else(|fault| panic!("{}: {fault}\n{text}", path.display()));
-        let native = evenkeel_config::parse("t", text.as_bytes(), 4.0).expect("good").native;
+        let name = examples::path("block").display().to_string();
+        let native = evenkeel_config::parse(&name, text.as_bytes(), 4.0).expect("good").native;
         fits(&native).unwrap_or_else(|fault| panic!("{}: {fault}\n{native}", path.display()));
     }
 }
