@@ -10,10 +10,11 @@ use bytes::Bytes;
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::time::{Sleep, sleep};
 use tonic::Status;
 
 /// The maximum length of a message, in bytes; longer messages are refused.
@@ -23,7 +24,7 @@ pub const PIECES_BYTES_MAX: usize = 256 << 20;
 /// A message or body of at most this number of bytes is not counted.
 pub const SMALL_BYTES: usize = 64 << 10;
 /// The longest time until a message is complete.
-pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes are counted in units of this length.
 const UNIT_BYTES: usize = 1 << 10;
 
@@ -44,6 +45,31 @@ impl Default for ByteBudget {
 pub struct HeldBytes {
     budget: ByteBudget,
     held: Option<OwnedSemaphorePermit>,
+}
+
+/// The time of one message, from the first wait for a piece of it.
+#[derive(Debug, Default)]
+pub struct MessageTime(Option<Pin<Box<Sleep>>>);
+
+impl MessageTime {
+    /// Begins with the next message.
+    pub fn clear(&mut self) {
+        self.0 = None;
+    }
+
+    /// Waits for a part of the message. Earlier waits for it count too, even if they were dropped:
+    /// a sender of tiny pieces must not keep the room of the whole message.
+    ///
+    /// # Errors
+    /// The message has taken too long.
+    pub async fn wait<T>(&mut self, part: impl Future<Output = T>) -> Result<T, Status> {
+        let late = self.0.get_or_insert_with(|| Box::pin(sleep(MESSAGE_TIMEOUT)));
+        tokio::select! {
+            biased;
+            () = late.as_mut() => Err(Status::deadline_exceeded("a message did not come in time")),
+            part = part => Ok(part),
+        }
+    }
 }
 
 /// The number of units that are counted for this number of bytes.
@@ -140,8 +166,7 @@ pub async fn read_message(mut body: Incoming, budget: &ByteBudget) -> Result<Byt
         }
         frames.take_only().map_err(Status::from)
     };
-    let late = || Status::deadline_exceeded("the message did not come in time");
-    timeout(MESSAGE_TIMEOUT, whole).await.unwrap_or_else(|_| Err(late()))
+    MessageTime::default().wait(whole).await?
 }
 
 /// The next piece of a body; `None` at its end. Trailers are skipped.
@@ -188,5 +213,20 @@ mod tests {
         all.set(PIECES_BYTES_MAX - MESSAGE_BYTES_MAX).await;
         waiting.await;
         assert_eq!(budget.0.available_permits(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_in_tiny_pieces_ends_in_time() {
+        let (mut time, part) = (MessageTime::default(), MESSAGE_TIMEOUT / 4);
+        let pass = |length| tokio::time::timeout(length, std::future::pending::<()>());
+        for _ in 0..3 {
+            assert!(time.wait(pass(part)).await.is_ok(), "there is time");
+        }
+        // A wait that is given up counts.
+        let given_up = tokio::time::timeout(part / 2, time.wait(pass(part)));
+        assert!(given_up.await.is_err(), "given up");
+        assert!(time.wait(pass(part)).await.is_err(), "late");
+        time.clear();
+        assert!(time.wait(pass(part)).await.is_ok(), "another message");
     }
 }

@@ -24,7 +24,7 @@ use evenkeel_core::units::{Nanos, Time};
 use evenkeel_engine::{Charge, QueueAdmission, QueueTurn, Quota, RequestRefusal};
 use evenkeel_grpc::body::{GrpcBody, trailers};
 use evenkeel_grpc::frames::FrameReader;
-use evenkeel_grpc::held_bytes::{HeldBytes, MESSAGE_BYTES_MAX, MESSAGE_TIMEOUT, SMALL_BYTES};
+use evenkeel_grpc::held_bytes::{HeldBytes, MESSAGE_BYTES_MAX, MessageTime, SMALL_BYTES};
 use evenkeel_grpc::protobuf::ProtobufError;
 use evenkeel_identity::answer::AnswerFormat;
 use evenkeel_models::ModelExchange;
@@ -58,6 +58,8 @@ pub struct Exchange {
     incoming: Option<Incoming>,
     frames: FrameReader,
     held: HeldBytes,
+    /// The time of the large message that is arriving.
+    time: MessageTime,
     peer: IpAddr,
     thread: Rc<ExchangeThread>,
     site: Arc<ExchangeSettings>,
@@ -140,6 +142,7 @@ impl Exchange {
             incoming: Some(incoming),
             frames: FrameReader::new(MESSAGE_BYTES_MAX),
             held: HeldBytes::new(&thread.pieces),
+            time: MessageTime::default(),
             peer,
             thread,
             site,
@@ -232,6 +235,7 @@ impl Exchange {
         loop {
             if let Some(message) = self.frames.take()? {
                 self.held.clear();
+                self.time.clear();
                 return Ok(Some(message));
             }
             let length = self.frames.length()?.filter(|length| *length > SMALL_BYTES);
@@ -247,8 +251,7 @@ impl Exchange {
     /// The next piece of a message of this length, as soon as there is room for it.
     async fn piece_of_large(&mut self, length: usize) -> Result<Option<Bytes>, Status> {
         self.held.set(length).await;
-        let next = tokio::time::timeout(MESSAGE_TIMEOUT, piece(&mut self.incoming));
-        next.await.map_err(|_| Status::deadline_exceeded("a message did not come in time"))
+        self.time.wait(piece(&mut self.incoming)).await
     }
 
     async fn handle(&mut self, bytes: Bytes) -> Result<(), Status> {
