@@ -59,7 +59,16 @@ pub fn reload(address: &str) -> Result<String, ReloadError> {
         kill_process(process, Signal::HUP).map_err(|why| ReloadError::Forbidden { pid, why })?;
         let counted = tokio::time::timeout(RESULT_TIMEOUT, counted(&remote, before)).await;
         match counted.map_err(|_| ReloadError::Silent(pid))?? {
-            true => Ok(format!("process {pid} has reloaded its configuration")),
+            true => {
+                let mut told = format!("process {pid} has reloaded its configuration");
+                // A server that does not say which keys they are has reloaded all the same.
+                let keys = remote.setup().await.map(|setup| setup.restart_keys).unwrap_or_default();
+                if !keys.is_empty() {
+                    told.push_str("; in force only after a restart: ");
+                    told.push_str(&keys.join(", "));
+                }
+                Ok(told)
+            }
             false => Err(ReloadError::Refused(pid)),
         }
     })
