@@ -287,28 +287,30 @@ fn a_refusal_after_a_wait_says_so_in_the_log() {
     }
 }
 
-/// Decisions show a wait; the list of clients shows the time that they really waited, which is
-/// zero.
 /// The command finds the process by its admin address, and says what came of it.
 #[test]
 fn reload_says_whether_the_configuration_was_accepted() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("evenkeel.yaml");
-    let write = |cpus: &str| {
+    let write = |cpus: &str, port: u16| {
         let text = format!(
             "admin: {{listen: '127.0.0.1:0'}}\n\
-             proxy: {{listen: '127.0.0.1:0', backend: 'http://127.0.0.1:1', cpus: {cpus}}}\n"
+             proxy: {{listen: '127.0.0.1:{port}', backend: 'http://127.0.0.1:1', cpus: {cpus}}}\n"
         );
         fs::write(&path, text).expect("saved");
     };
-    write("1");
+    write("1", 0);
     let mut program = start(&["serve", "--config", &path.display().to_string()]);
     let admin = addresses(&mut program)[1].to_string();
     let reload = |admin: &str| evenkeel!().args(["reload", "--admin", admin]).output();
     let output = reload(&admin).expect("it runs");
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(told, format!("process {} has reloaded its configuration\n", program.id()));
-    write("many");
+    write("1", 1);
+    let output = reload(&admin).expect("it runs");
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(told.ends_with("; in force only after a restart: proxy.listen\n"), "{told}");
+    write("many", 0);
     let output = reload(&admin).expect("it runs");
     assert_eq!(output.status.code(), Some(1));
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -320,6 +322,8 @@ fn reload_says_whether_the_configuration_was_accepted() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("no evenkeel that this user may see"));
 }
 
+/// Decisions show a wait; the list of clients shows the time that they really waited, which is
+/// zero.
 #[test]
 fn in_shadow_nobody_waits_and_doctor_says_so() {
     let folder = tempfile::tempdir().expect("a folder");

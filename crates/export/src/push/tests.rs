@@ -319,9 +319,7 @@ fn a_collector_gets_the_whole_table_and_what_it_missed_besides() {
     let metrics = &resource.scope_metrics[0].metrics;
     let found = |name: &str| metrics.iter().find(|metric| metric.name == name).expect("a metric");
     let requests = found("evenkeel_requests_total");
-    assert!(
-        requests.description.starts_with("Requests received by") && requests.unit == "{requests}"
-    );
+    assert!(requests.description.starts_with("Requests received") && requests.unit == "{requests}");
     let Some(metric::Data::Sum(sum)) = &requests.data else { panic!("{requests:?}") };
     assert!(sum.is_monotonic);
     assert_eq!(sum.data_points[0].attributes, [text("door", "proxy")]);

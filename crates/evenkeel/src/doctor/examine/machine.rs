@@ -158,14 +158,17 @@ pub fn ports(facts: &SetupFacts) -> Option<Examined> {
     let (Some(each), true) = (facts.host.ports, tcp > 0) else { return None };
     let ports = each.saturating_mul(tcp);
     let waiting = facts.host.time_wait.unwrap_or(0);
-    let found = format!("{ports} for {tcp} backends; {waiting} sockets are in TIME_WAIT");
+    let found =
+        format!("{ports} for {tcp} backends; {waiting} sockets of this machine are in TIME_WAIT");
     let wider = "sysctl -w net.ipv4.ip_local_port_range=\"10000 65535\"";
+    // Most of them may have nothing to do with the backends.
     if 10 * waiting >= 8 * each {
-        return problem(
+        return warning(
             found,
             [
-                "let the backend keep connections open: see `keep-alive`".to_owned(),
-                wider.to_owned(),
+                "ss -Htn state time-wait | awk '{print $4}' | sort | uniq -c | sort -n | tail",
+                "if most are to a backend, let it keep connections open: see `keep-alive`",
+                wider,
             ],
         );
     }

@@ -489,7 +489,7 @@ fn connections_files_and_the_kernel() {
     let full = found("listen-queue", |_, server| server.setup.listen_overflows = Some(7));
     expect(full, Warning, "7 connections", "nstat");
     let spent = found("ports", |facts, _| facts.host.time_wait = Some(28_000));
-    expect(spent, Problem, "28000 sockets are in TIME_WAIT", "keep-alive");
+    expect(spent, Warning, "28000 sockets of this machine are in TIME_WAIT", "keep-alive");
     let narrow = found("ports", |facts, _| facts.host.ports = Some(1_000));
     expect(narrow, Warning, "bounds.connections is 10000", "ip_local_port_range");
 }
