@@ -294,10 +294,7 @@ pub fn debts(facts: &SetupFacts) -> Option<Examined> {
     if is_busy && indebted == 0 && all >= ACTIVE_MIN {
         return warning(
             format!("{found}, and the capacity is used up"),
-            [
-                "many clients with little each: see docs/guide/swarms.md",
-                "or `cpus` is too high, so that no client exceeds its share: compare it above",
-            ],
+            ["many clients with little each: see docs/guide/swarms.md"],
         );
     }
     match &server.longest_debt {
