@@ -306,7 +306,7 @@ fn reload_says_whether_the_configuration_was_accepted() {
     let output = reload(&admin).expect("it runs");
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(told, format!("process {} has reloaded its configuration\n", program.id()));
-    write("1", 1);
+    write("1", 2);
     let output = reload(&admin).expect("it runs");
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(told.ends_with("; in force only after a restart: proxy.listen\n"), "{told}");
