@@ -208,8 +208,8 @@ def page():
 INTRODUCTION = """# Broken configurations, and what programs say of them
 
 Ten mistakes, each in the language of its program, and the whole output of `evenkeel check`, `caddy validate`, `nginx -t` and
-`haproxy -c` ({programs}). Traefik and Envoy are not among them. Only lines that have nothing to do with the mistake are left out: times, process numbers and
-warnings about this machine. Made by `bench/messages/run.py --write`.
+`haproxy -c` ({programs}). Traefik and Envoy are not among them. Times, process numbers and warnings about this
+machine are left out. Made by `bench/messages/run.py --write`.
 """
 
 JUDGEMENT = (pathlib.Path(__file__).parent / "judgement.md").read_text()
