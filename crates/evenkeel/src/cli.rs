@@ -8,6 +8,7 @@ pub(crate) mod check;
 pub(crate) mod clients;
 mod diagnose;
 mod help;
+mod local_process;
 mod reload;
 pub(crate) mod remote;
 mod top;

@@ -5,10 +5,10 @@
 //! from `systemctl reload`, and counts the result in its metrics. It also follows its file by
 //! itself, so a reload only makes it sooner. It does not check the file: `check`.
 
+use super::local_process::{LocalProcess, LocalProcessError};
 use super::remote::{AdminClient, AdminClientError};
-use evenkeel_config::cpus::processes;
 use evenkeel_telemetry::metrics::RELOADS;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use std::time::Duration;
 
 /// The longest wait for the result.
@@ -19,13 +19,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// Why there was no reload, or it is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
-    #[error(
-        "no evenkeel that this user may see listens at {0} on this machine; start it, name its \
-         admin address with --admin, or become its user (sudo)"
-    )]
-    Missing(String),
-    #[error("process {pid} cannot be signalled: {why}; become its user (sudo)")]
-    Forbidden { pid: i32, why: rustix::io::Errno },
+    #[error(transparent)]
+    Process(#[from] LocalProcessError),
     #[error(
         "process {0} has refused the configuration, and the current one stays in force; its log \
          and `evenkeel check FILE` name the errors"
@@ -47,16 +42,11 @@ pub enum ReloadError {
 pub fn reload(address: &str) -> Result<String, ReloadError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(AdminClientError::Runtime)?.block_on(async {
-        let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
-        let found = port.map(processes::evenkeel_on).unwrap_or_default();
-        // While one process replaces another, both listen. The newer one has the higher number in
-        // most cases; a wrong choice is not worse than a reload a moment earlier.
-        let pid = found.into_iter().max();
-        let pid = pid.ok_or_else(|| ReloadError::Missing(address.to_owned()))?;
+        let server = LocalProcess::at(address)?;
+        let pid = server.pid;
         let remote = AdminClient { address, token: None };
         let before = counts(&remote.metrics().await?);
-        let process = Pid::from_raw(pid).ok_or_else(|| ReloadError::Missing(address.to_owned()))?;
-        kill_process(process, Signal::HUP).map_err(|why| ReloadError::Forbidden { pid, why })?;
+        server.signal(Signal::HUP)?;
         let counted = tokio::time::timeout(RESULT_TIMEOUT, counted(&remote, before)).await;
         match counted.map_err(|_| ReloadError::Silent(pid))?? {
             true => {

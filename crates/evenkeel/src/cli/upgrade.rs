@@ -5,10 +5,10 @@
 //! starts its successor, and ends when that has opened its listeners. If the successor fails, the
 //! server continues, and says why at `/api/setup`. Both listen for a moment, so either may answer.
 
+use super::local_process::{LocalProcess, LocalProcessError};
 use super::remote::{AdminClient, AdminClientError};
-use evenkeel_config::cpus::processes;
 use evenkeel_telemetry::snapshot::setup::SetupSnapshot;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use std::time::Duration;
 
 /// The longest wait for the result: a server gives its successor 30 s.
@@ -19,13 +19,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// Why the server was not replaced, or it is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum UpgradeError {
-    #[error(
-        "no evenkeel that this user may see listens at {0} on this machine; start it, name its \
-         admin address with --admin, or become its user (sudo)"
-    )]
-    Missing(String),
-    #[error("process {pid} cannot be signalled: {why}; become its user (sudo)")]
-    Forbidden { pid: i32, why: rustix::io::Errno },
+    #[error(transparent)]
+    Process(#[from] LocalProcessError),
     #[error(
         "process {pid} was not replaced and continues to serve: {why}; see the log \
          (`journalctl -u evenkeel -n 50`), and try the new program: `{program} check {config}`"
@@ -47,15 +42,11 @@ pub enum UpgradeError {
 pub fn upgrade(address: &str) -> Result<String, UpgradeError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(AdminClientError::Runtime)?.block_on(async {
-        let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
-        let found = port.map(processes::evenkeel_on).unwrap_or_default();
-        let pid = found.into_iter().max();
-        let pid = pid.ok_or_else(|| UpgradeError::Missing(address.to_owned()))?;
+        let server = LocalProcess::at(address)?;
+        let pid = server.pid;
         let remote = AdminClient { address, token: None };
         let before = remote.setup().await?;
-        let process =
-            Pid::from_raw(pid).ok_or_else(|| UpgradeError::Missing(address.to_owned()))?;
-        kill_process(process, Signal::USR2).map_err(|why| UpgradeError::Forbidden { pid, why })?;
+        server.signal(Signal::USR2)?;
         match tokio::time::timeout(RESULT_TIMEOUT, result(&remote, &before)).await {
             Ok(Ok(after)) => Ok(success(&before, &after)),
             Ok(Err(why)) => Err(UpgradeError::Failed {
