@@ -103,7 +103,7 @@ const CHECKS: &[Check] = checks! {
         process::reload;
     "program" "A running server keeps the old program until it is replaced."
         process::program;
-    "shadow" "In shadow mode no request is held or refused, so nothing is protected."
+    "shadow" "In shadow mode no request is held or refused, so the site is not protected."
         process::shadow;
     "admin" "The admin address shows addresses and paths of your clients."
         process::admin;
